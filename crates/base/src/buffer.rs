@@ -1,0 +1,333 @@
+//! Owned I/O buffers.
+//!
+//! A [`Buffer`] is a contiguous run of bytes that starts on a 4 KiB boundary (so `O_DIRECT` accepts it) and belongs to
+//! whoever holds it. Requests carry it down a stack of devices and completions carry it back up; nobody borrows it
+//! across an `await`. When it is dropped its memory returns to the [`BufferPool`] it came from.
+//!
+//! A pool bounds the bytes that are *out* at any time. [`BufferPool::try_acquire`] says no when the bound is reached;
+//! [`BufferPool::acquire`] waits its turn, first come first served. What comes back is kept, by size class, for the next one.
+//!
+//! New memory is zeroed; recycled memory holds what was there before, so a consumer that does not fill a buffer must
+//! clear it. [`Buffer::zeroed`] always is zero.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::ops::{Deref, DerefMut};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use crate::limits::{BUFFER_ALIGNMENT, BUFFER_BYTES_MAX, POOL_IDLE_BYTES_PER_CLASS_MAX};
+
+/// The unit of allocation; its only purpose is its alignment.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(4096))]
+struct Page([u8; BUFFER_ALIGNMENT]);
+const _: () = assert!(size_of::<Page>() == BUFFER_ALIGNMENT);
+const _: () = assert!(align_of::<Page>() == BUFFER_ALIGNMENT);
+
+/// An owned, page-aligned, contiguous run of bytes.
+///
+/// Dereferences to `[u8]` of its length. The length can shrink and grow inside the capacity.
+pub struct Buffer {
+    pages: Vec<Page>,
+    length: usize,
+    pool: Option<Arc<PoolShared>>,
+}
+
+impl Buffer {
+    /// A buffer without bytes and without memory, for requests that carry none.
+    pub const fn empty() -> Self {
+        Self { pages: Vec::new(), length: 0, pool: None }
+    }
+
+    /// `length` zero bytes outside any pool.
+    ///
+    /// # Panics
+    /// When `length` exceeds [`BUFFER_BYTES_MAX`]: callers bound what they take from outside first.
+    pub fn zeroed(length: usize) -> Self {
+        assert!(length <= BUFFER_BYTES_MAX, "a buffer of {length} bytes was asked for");
+        let pages =
+            Page::new_vec_zeroed(length.div_ceil(BUFFER_ALIGNMENT)).expect("the allocator has this much memory");
+        Self { pages, length, pool: None }
+    }
+
+    /// A copy of `bytes` outside any pool.
+    pub fn copy_of(bytes: &[u8]) -> Self {
+        let mut buffer = Self::zeroed(bytes.len());
+        buffer.copy_from_slice(bytes);
+        buffer
+    }
+
+    /// Bytes that fit without a new allocation.
+    pub fn capacity(&self) -> usize {
+        self.pages.len() * BUFFER_ALIGNMENT
+    }
+
+    /// Changes the length inside the capacity. Bytes that appear hold whatever the memory held.
+    ///
+    /// # Panics
+    /// When `length` exceeds the capacity.
+    pub fn set_length(&mut self, length: usize) {
+        assert!(length <= self.capacity(), "length {length} is over the capacity {}", self.capacity());
+        self.length = length;
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.pages.as_bytes()[..self.length]
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.pages.as_mut_slice().as_mut_bytes()[..self.length]
+    }
+}
+
+impl Default for Buffer {
+    fn default() -> Self {
+        Self::empty()
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} of {} bytes)", self.length, self.capacity())
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.take() {
+            pool.put_back(std::mem::take(&mut self.pages));
+        }
+    }
+}
+
+/// A bounded source of buffers. Clones share one bound.
+#[derive(Clone)]
+pub struct BufferPool {
+    shared: Arc<PoolShared>,
+}
+
+struct PoolShared {
+    bytes_max: usize,
+    state: Mutex<PoolState>,
+}
+
+/// Guarded by `PoolShared::state`; sections are short and never await.
+struct PoolState {
+    /// Capacity of the buffers that are out.
+    bytes_out: usize,
+    /// `idle[class]` holds memory of `BUFFER_ALIGNMENT << class` bytes.
+    idle: Vec<Vec<Vec<Page>>>,
+    waiting: VecDeque<Arc<Ticket>>,
+}
+
+/// One waiter in line. `waker` is guarded by its own mutex, taken after the pool's.
+struct Ticket {
+    capacity: usize,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl BufferPool {
+    /// A pool that lets at most `bytes_max` bytes be out at once (at least one page).
+    pub fn new(bytes_max: usize) -> Self {
+        let bytes_max = bytes_max.max(BUFFER_ALIGNMENT);
+        let state = PoolState { bytes_out: 0, idle: Vec::new(), waiting: VecDeque::new() };
+        Self { shared: Arc::new(PoolShared { bytes_max, state: Mutex::new(state) }) }
+    }
+
+    /// A buffer of `length` bytes now, or `None` when the pool has lent all it may or others wait in line.
+    pub fn try_acquire(&self, length: usize) -> Option<Buffer> {
+        let capacity = class_capacity(length)?;
+        let mut state = self.shared.lock();
+        if !state.waiting.is_empty() {
+            return None;
+        }
+        self.shared.take(&mut state, capacity).map(|pages| self.lend(pages, length))
+    }
+
+    /// A buffer of `length` bytes, waiting until the pool may lend it. A request above the pool's whole bound is
+    /// served alone, when nothing else is out, so that it can never wait for ever.
+    ///
+    /// # Panics
+    /// When `length` exceeds [`BUFFER_BYTES_MAX`].
+    pub fn acquire(&self, length: usize) -> Acquire {
+        let capacity = class_capacity(length).expect("callers bound a length before they ask for a buffer");
+        Acquire { pool: self.clone(), length, capacity, ticket: None }
+    }
+
+    /// Bytes lent and not yet returned.
+    pub fn bytes_out(&self) -> usize {
+        self.shared.lock().bytes_out
+    }
+
+    fn lend(&self, pages: Vec<Page>, length: usize) -> Buffer {
+        Buffer { pages, length, pool: Some(Arc::clone(&self.shared)) }
+    }
+}
+
+impl PoolShared {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, state: &mut PoolState, capacity: usize) -> Option<Vec<Page>> {
+        let is_alone = state.bytes_out == 0;
+        if state.bytes_out + capacity > self.bytes_max && !is_alone {
+            return None;
+        }
+        state.bytes_out += capacity;
+        let recycled = state.idle.get_mut(class_of(capacity)).and_then(Vec::pop);
+        Some(recycled.unwrap_or_else(|| {
+            Page::new_vec_zeroed(capacity / BUFFER_ALIGNMENT).expect("the allocator has this much memory")
+        }))
+    }
+
+    fn put_back(&self, pages: Vec<Page>) {
+        let capacity = pages.len() * BUFFER_ALIGNMENT;
+        let mut state = self.lock();
+        assert!(state.bytes_out >= capacity, "more bytes came back than were lent");
+        state.bytes_out -= capacity;
+        let class = class_of(capacity);
+        if state.idle.len() <= class {
+            state.idle.resize_with(class + 1, Vec::new);
+        }
+        if capacity > 0 && (state.idle[class].len() + 1) * capacity <= POOL_IDLE_BYTES_PER_CLASS_MAX.max(capacity) {
+            state.idle[class].push(pages);
+        }
+        wake_first(&state);
+    }
+}
+
+/// Wakes whoever is first in line if the pool may now serve it; it takes its buffer when it is polled.
+fn wake_first(state: &PoolState) {
+    if let Some(first) = state.waiting.front()
+        && let Some(waker) = first.waker.lock().unwrap_or_else(PoisonError::into_inner).take()
+    {
+        waker.wake();
+    }
+}
+
+/// The future of [`BufferPool::acquire`].
+pub struct Acquire {
+    pool: BufferPool,
+    length: usize,
+    capacity: usize,
+    ticket: Option<Arc<Ticket>>,
+}
+
+impl Future for Acquire {
+    type Output = Buffer;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Buffer> {
+        let this = &mut *self;
+        let mut state = this.pool.shared.lock();
+        let is_first = match (&this.ticket, state.waiting.front()) {
+            (None, front) => front.is_none(),
+            (Some(ticket), Some(front)) => Arc::ptr_eq(ticket, front),
+            (Some(_), None) => unreachable!("a ticket leaves the line only with its future"),
+        };
+        if is_first && let Some(pages) = this.pool.shared.take(&mut state, this.capacity) {
+            if this.ticket.take().is_some() {
+                state.waiting.pop_front();
+                wake_first(&state);
+            }
+            drop(state);
+            return Poll::Ready(this.pool.lend(pages, this.length));
+        }
+        let ticket = this.ticket.get_or_insert_with(|| {
+            let ticket = Arc::new(Ticket { capacity: this.capacity, waker: Mutex::new(None) });
+            state.waiting.push_back(Arc::clone(&ticket));
+            ticket
+        });
+        debug_assert_eq!(ticket.capacity, this.capacity);
+        *ticket.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(context.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for Acquire {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            let mut state = self.pool.shared.lock();
+            state.waiting.retain(|other| !Arc::ptr_eq(other, &ticket));
+            wake_first(&state);
+        }
+    }
+}
+
+/// The power-of-two capacity that holds `length`, or `None` above the largest buffer.
+fn class_capacity(length: usize) -> Option<usize> {
+    (length <= BUFFER_BYTES_MAX).then(|| length.max(1).next_power_of_two().max(BUFFER_ALIGNMENT))
+}
+
+fn class_of(capacity: usize) -> usize {
+    (capacity / BUFFER_ALIGNMENT).max(1).trailing_zeros() as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::executor::Executor;
+
+    #[test]
+    fn buffers_start_on_a_page_and_have_the_length_asked_for() {
+        for length in [0, 1, 512, 4096, 4097, 1 << 20] {
+            let buffer = Buffer::zeroed(length);
+            assert_eq!(buffer.len(), length);
+            assert_eq!(buffer.as_ptr() as usize % BUFFER_ALIGNMENT, 0);
+            assert!(buffer.iter().all(|&byte| byte == 0));
+        }
+    }
+
+    #[test]
+    fn a_pool_lends_up_to_its_bound_and_takes_back() {
+        let pool = BufferPool::new(8192);
+        let first = pool.try_acquire(512).expect("the pool is full of nothing");
+        let second = pool.try_acquire(4096).expect("one page is left");
+        assert!(pool.try_acquire(1).is_none());
+        drop(first);
+        assert_eq!(pool.bytes_out(), 4096);
+        assert!(pool.try_acquire(1).is_some());
+        drop(second);
+        assert_eq!(pool.bytes_out(), 0);
+    }
+
+    #[test]
+    fn waiters_are_served_in_their_order() {
+        let mut executor = Executor::in_order();
+        let pool = BufferPool::new(8192);
+        let held = pool.try_acquire(8192).expect("nothing is out");
+        let order = Arc::new(Mutex::new(Vec::new()));
+        for (name, length) in [(0, 8192), (1, 4096), (2, 4096)] {
+            let (pool, order) = (pool.clone(), Arc::clone(&order));
+            executor.spawn(async move {
+                let _buffer = pool.acquire(length).await;
+                order.lock().unwrap().push(name);
+            });
+        }
+        executor.run_until_stalled();
+        assert!(pool.try_acquire(1).is_none(), "nobody jumps the line");
+        drop(held);
+        executor.run_until_stalled();
+        assert_eq!(*order.lock().unwrap(), [0, 1, 2]);
+        assert_eq!(pool.bytes_out(), 0);
+    }
+
+    #[test]
+    fn a_request_above_the_bound_is_served_alone() {
+        let pool = BufferPool::new(4096);
+        let large = pool.try_acquire(1 << 20).expect("alone, it is served");
+        assert!(pool.try_acquire(1).is_none());
+        drop(large);
+        assert!(pool.try_acquire(1).is_some());
+    }
+}

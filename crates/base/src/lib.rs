@@ -1,0 +1,26 @@
+//! What every forebay crate shares, and nothing that touches the operating system.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`buffer`] | owned, page-aligned I/O buffers and the bounded pool they come from |
+//! | [`checksum`] | CRC32C, one call and running |
+//! | [`clock`] | [`Instant`](clock::Instant), the [`Clock`](clock::Clock) trait, the hand-turned [`VirtualClock`](clock::VirtualClock) |
+//! | [`executor`] | a deterministic single-threaded executor over a virtual clock |
+//! | [`histogram`] | latency histograms with percentiles that refuse to guess |
+//! | [`random`] | one seeded generator, the same sequence everywhere |
+//! | [`range`] | [`ByteRange`](range::ByteRange) |
+//! | [`serial`] | RFC 1982 serial numbers (CmdSN, StatSN, DataSN) |
+//! | [`units`] | sizes as people write them: `64KiB`, `10GiB` |
+
+#![forbid(unsafe_code)]
+
+pub mod buffer;
+pub mod checksum;
+pub mod clock;
+pub mod executor;
+pub mod histogram;
+pub mod limits;
+pub mod random;
+pub mod range;
+pub mod serial;
+pub mod units;

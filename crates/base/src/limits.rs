@@ -1,0 +1,12 @@
+//! The bounds of this crate.
+
+/// Bytes a [`BufferPool`](crate::buffer::BufferPool) keeps for reuse per size class before it frees them: enough for 64 requests of
+/// 64 KiB in flight without going back to the allocator.
+pub const POOL_IDLE_BYTES_PER_CLASS_MAX: usize = 4 << 20;
+
+/// Largest single buffer. Equal to the largest transfer a logical unit announces (VPD B0h) times two, so that a
+/// request can always be held in one buffer.
+pub const BUFFER_BYTES_MAX: usize = 64 << 20;
+
+/// Alignment of every buffer, and its unit of allocation: what O_DIRECT asks on every disk we know.
+pub const BUFFER_ALIGNMENT: usize = 4096;

@@ -1,0 +1,1 @@
+//! Devices over devices, each saying one thing.

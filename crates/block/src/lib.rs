@@ -1,0 +1,34 @@
+//! The block device contract that every piece of forebay's data path implements, and the small pieces that go with it.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`device`] | the [`Device`] trait, [`Geometry`], [`Identity`] |
+//! | [`request`] | [`Request`], [`Operation`], [`Response`], [`Extent`] |
+//! | [`completion`] | [`Completion`]: the one future that every `submit` returns, and [`Workers`](completion::Workers), where dropped ones finish |
+//! | [`error`] | [`Error`] = kind + context + source |
+//! | [`event`] | what devices tell upwards: resized, offline, back ... |
+//! | [`range_lock`] | the one lock that keeps overlapping requests in order |
+//! | [`memory`] | a sparse device in RAM |
+//! | [`layer`] | devices over devices: delay, error, crash, stats |
+//!
+//! Everything is a [`Device`] over a [`Device`], so any layer can be left out, reordered or run alone.
+
+#![forbid(unsafe_code)]
+
+pub mod completion;
+pub mod device;
+pub mod error;
+pub mod event;
+pub mod layer;
+pub mod limits;
+pub mod memory;
+pub mod range_lock;
+pub mod request;
+
+pub use base::buffer::{Buffer, BufferPool};
+pub use base::range::ByteRange;
+pub use completion::Completion;
+pub use device::{Device, Geometry, Identity, SharedDevice};
+pub use error::{Error, ErrorKind};
+pub use event::{Event, EventHub, EventReceiver};
+pub use request::{Extent, ExtentKind, Operation, Request, Response};

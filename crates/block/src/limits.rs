@@ -1,0 +1,12 @@
+//! The bounds of this crate.
+
+/// Events a subscriber may leave unread. Events are about states, so a subscriber that falls behind loses the oldest, is
+/// told so by [`Event::Missed`](crate::Event::Missed), and reads the states anew.
+pub const EVENTS_UNREAD_MAX: usize = 64;
+
+/// Bytes of one chunk of a memory device: the unit in which RAM is taken, given back and locked. Large enough that most
+/// requests touch one, small enough that a sparse device stays sparse.
+pub const MEMORY_CHUNK_BYTES: usize = 256 << 10;
+
+/// Extents returned for one `extents` request; the caller asks again from where they end.
+pub const EXTENTS_PER_RESPONSE_MAX: usize = 1024;

@@ -1,0 +1,1 @@
+//! The one lock that keeps overlapping requests in order.

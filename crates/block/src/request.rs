@@ -1,0 +1,160 @@
+//! What is asked of a device, and what comes back.
+
+use base::buffer::Buffer;
+use base::range::ByteRange;
+
+use crate::error::Error;
+
+/// One request. Offsets and lengths are bytes, multiples of the device's logical block.
+#[derive(Debug)]
+pub struct Request {
+    /// First byte; ignored by `Flush`.
+    pub offset: u64,
+    /// What to do.
+    pub operation: Operation,
+}
+
+/// What to do with the range.
+#[derive(Debug)]
+pub enum Operation {
+    /// Fills the buffer from the device.
+    Read {
+        /// Comes back in the response, filled over its whole length when the read succeeded.
+        buffer: Buffer,
+    },
+    /// Stores the buffer on the device.
+    Write {
+        /// May come back in the response for reuse, or as [`Buffer::empty`] where a layer kept it.
+        buffer: Buffer,
+        /// Force unit access: complete only when these bytes are durable.
+        fua: bool,
+    },
+    /// Makes durable every write that completed before this was submitted.
+    Flush,
+    /// The bytes are not needed any more; what a later read finds there is unspecified unless the geometry says zeroes.
+    Discard {
+        /// Bytes from `offset`.
+        length: u64,
+    },
+    /// The bytes read as zero afterwards.
+    WriteZeroes {
+        /// Bytes from `offset`.
+        length: u64,
+        /// Complete only when that is durable.
+        fua: bool,
+        /// Whether the device may give the space back.
+        may_discard: bool,
+    },
+    /// Which parts of the range are stored at all.
+    Extents {
+        /// Bytes from `offset`.
+        length: u64,
+    },
+}
+
+impl Request {
+    /// A read into `buffer`.
+    pub fn read(offset: u64, buffer: Buffer) -> Self {
+        Self { offset, operation: Operation::Read { buffer } }
+    }
+
+    /// A write of `buffer`.
+    pub fn write(offset: u64, buffer: Buffer, fua: bool) -> Self {
+        Self { offset, operation: Operation::Write { buffer, fua } }
+    }
+
+    /// A flush.
+    pub fn flush() -> Self {
+        Self { offset: 0, operation: Operation::Flush }
+    }
+
+    /// A discard.
+    pub fn discard(offset: u64, length: u64) -> Self {
+        Self { offset, operation: Operation::Discard { length } }
+    }
+
+    /// A write of zeroes.
+    pub fn write_zeroes(offset: u64, length: u64, fua: bool, may_discard: bool) -> Self {
+        Self { offset, operation: Operation::WriteZeroes { length, fua, may_discard } }
+    }
+
+    /// A question for extents.
+    pub fn extents(offset: u64, length: u64) -> Self {
+        Self { offset, operation: Operation::Extents { length } }
+    }
+
+    /// The bytes it touches (empty for a flush), or `None` when their end overflows.
+    pub fn range(&self) -> Option<ByteRange> {
+        let length = match &self.operation {
+            Operation::Read { buffer } | Operation::Write { buffer, .. } => buffer.len() as u64,
+            Operation::Flush => return ByteRange::new(0, 0),
+            Operation::Discard { length } | Operation::WriteZeroes { length, .. } | Operation::Extents { length } => {
+                *length
+            }
+        };
+        ByteRange::new(self.offset, length)
+    }
+
+    /// Whether it changes what is stored.
+    pub fn is_mutation(&self) -> bool {
+        matches!(self.operation, Operation::Write { .. } | Operation::Discard { .. } | Operation::WriteZeroes { .. })
+    }
+
+    /// The answer `error`, with this request's buffer handed back.
+    pub fn fail(self, error: impl Into<Error>) -> Response {
+        let buffer = match self.operation {
+            Operation::Read { buffer } | Operation::Write { buffer, .. } => buffer,
+            _ => Buffer::empty(),
+        };
+        Response { result: Err(error.into()), buffer, extents: Vec::new() }
+    }
+}
+
+/// What came of a request.
+#[derive(Debug)]
+pub struct Response {
+    /// Whether it was carried out, whole.
+    pub result: Result<(), Error>,
+    /// The request's buffer: filled after a successful read, unspecified content otherwise.
+    pub buffer: Buffer,
+    /// Answer of `Extents`, ascending and adjacent from the request's offset; it may end before the range does.
+    pub extents: Vec<Extent>,
+}
+
+impl Response {
+    /// Success, with the buffer handed back.
+    pub fn done(buffer: Buffer) -> Self {
+        Self { result: Ok(()), buffer, extents: Vec::new() }
+    }
+
+    /// Failure, with the buffer handed back.
+    pub fn failed(error: impl Into<Error>, buffer: Buffer) -> Self {
+        Self { result: Err(error.into()), buffer, extents: Vec::new() }
+    }
+
+    /// The buffer, or the error.
+    ///
+    /// # Errors
+    /// The device's error.
+    pub fn into_buffer(self) -> Result<Buffer, Error> {
+        self.result.map(|()| self.buffer)
+    }
+}
+
+/// A run of bytes of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Which bytes.
+    pub range: ByteRange,
+    /// How they are stored.
+    pub kind: ExtentKind,
+}
+
+/// How bytes are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExtentKind {
+    /// Space is allocated.
+    Data,
+    /// No space is allocated; reads as zeroes.
+    Hole,
+}

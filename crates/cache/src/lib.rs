@@ -1,0 +1,1 @@
+//! Crash-safe set-associative block cache.

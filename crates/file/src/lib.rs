@@ -1,0 +1,1 @@
+//! File and block device backends on io_uring.

@@ -1,0 +1,1 @@
+//! Front ends: the NBD server over a block device.

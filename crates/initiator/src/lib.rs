@@ -1,0 +1,1 @@
+//! The iSCSI initiator: a remote LUN as a block device.

@@ -1,0 +1,1 @@
+//! A SCSI logical unit (device server) over a block device.

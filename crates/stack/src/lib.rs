@@ -1,0 +1,1 @@
+//! Builds a running stack from a configuration.

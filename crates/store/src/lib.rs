@@ -1,0 +1,1 @@
+//! A/B superblock, identity and checksummed record log on a block device.

@@ -1,0 +1,1 @@
+//! The iSCSI target: portals, sessions and logical units on tokio.

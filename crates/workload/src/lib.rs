@@ -1,0 +1,1 @@
+//! Workload generators, trace replay and their reports.

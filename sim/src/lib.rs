@@ -1,0 +1,1 @@
+//! Several parts of forebay under one virtual clock and one seed.

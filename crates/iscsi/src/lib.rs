@@ -1,1 +1,27 @@
 //! iSCSI without I/O: PDUs, negotiation, CHAP and both ends' state machines (RFC 7143).
+//!
+//! Bytes and the time go in; bytes, events and deadlines come out. Nothing here knows a socket, a clock or a runtime.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`pdu`] | every PDU: its 48-byte header as a checked struct and as a value that cannot be nonsense |
+//! | [`framing`] | bytes to PDUs and back: receive assembly, transmit queue, digests; used by both ends |
+//! | [`text`] | `key=value` parameters |
+//! | [`negotiation`] | the table of keys and what the two ends make of them |
+//! | [`chap`] | CHAP, both roles |
+//! | [`url`] | `iscsi://` addresses |
+//! | [`target`] | the target's state machine: sessions, connections, tasks |
+//! | [`initiator`] | the initiator's state machine |
+//! | [`limits`] | the bounds of this crate |
+
+#![forbid(unsafe_code)]
+
+pub mod chap;
+pub mod framing;
+pub mod initiator;
+pub mod limits;
+pub mod negotiation;
+pub mod pdu;
+pub mod target;
+pub mod text;
+pub mod url;

@@ -1,0 +1,1 @@
+//! Framing: bytes to PDUs and back.

@@ -1,0 +1,1 @@
+//! The PDUs of RFC 7143 section 11.

@@ -1,0 +1,1 @@
+//! iSCSI URLs as libiscsi writes them.

@@ -1,0 +1,45 @@
+# Two commands matter: `make demo` and `make test`. The others are their parts, or take longer.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+export FOREBAY_BIN := $(CURDIR)/target/release/forebay
+CARGO ?= cargo
+SEEDS ?= 1000
+FUZZ_SECONDS ?= 10
+
+.PHONY: help build demo check test soak bench clean
+
+help:
+	@echo "make demo    the main job on this machine alone: a slow remote disk, then the same through a local cache (~30 s)"
+	@echo "make check   formatting, lints, licences, arrows between crates"
+	@echo "make test    everything (installs the Debian packages it needs when they are missing)"
+	@echo "make soak    long fuzzing and many seeds"
+	@echo "make bench   measurements side by side, raw results printed"
+
+build:
+	$(CARGO) build --release --locked --package cli
+
+demo: build
+	$(FOREBAY_BIN) demo
+
+check:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	tests/tools/install-cargo-tool cargo-deny 0.20
+	$(CARGO) deny --offline check bans licenses sources
+
+test:
+	tests/tools/install-packages
+	$(MAKE) build
+	$(MAKE) check
+	$(CARGO) test --workspace --locked
+	tests/tools/fuzz $(FUZZ_SECONDS)
+
+soak: build
+	FOREBAY_SEEDS=$(SEEDS) FOREBAY_KILL_ROUNDS=200 $(CARGO) test --workspace --locked --release
+	tests/tools/fuzz 3600
+
+bench: build
+	bench/run
+
+clean:
+	$(CARGO) clean

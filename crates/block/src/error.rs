@@ -33,6 +33,8 @@ pub enum ErrorKind {
     Busy,
     /// What is stored is not what should be there: wrong identity, version or checksum.
     Corrupt,
+    /// There is no such target, logical unit or file.
+    NotFound,
 }
 
 impl ErrorKind {
@@ -51,6 +53,7 @@ impl ErrorKind {
             Self::AccessDenied => "access denied",
             Self::Busy => "in use",
             Self::Corrupt => "not valid",
+            Self::NotFound => "not found",
         }
     }
 }

@@ -1,0 +1,364 @@
+//! The command line: one definition that gives the parser, `--help`, the manual pages and the shell completions.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use base::units::ByteSize;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use stack::lun_spec::{LunSpec, parse_duration};
+
+/// Remote block storage as near as a local disk.
+#[derive(Debug, Parser)]
+#[command(name = "forebay", version, max_term_width = 100, propagate_version = true, subcommand_required = true)]
+#[command(after_help = "Exit codes: `forebay help exit-codes` or the reference in docs/. \
+    Sizes: 512, 64KiB, 10GiB (KiB, MiB, GiB, TiB are powers of two). Durations: 100us, 8.5ms, 2s.")]
+pub struct Arguments {
+    /// Say more (-v: what happens, -vv: every detail); FOREBAY_LOG takes a tracing filter
+    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    pub verbose: u8,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show the main job on this machine alone: a slow remote disk, then the same through a local cache
+    Demo(Demo),
+    /// Serve logical units over iSCSI
+    #[command(subcommand)]
+    Target(Target),
+    /// List the targets that a portal offers
+    Discover(Discover),
+    /// Show what a logical unit says of itself
+    Inquiry(Inquiry),
+    /// Attach a remote logical unit, cached or not, and offer it to local applications
+    Attach(Attach),
+    /// Stop an attachment, after writing everything dirty back
+    Detach(Detach),
+    /// Show what runs on this host, or one of it in detail
+    Status(Status),
+    /// Write everything dirty in an attachment's cache back to its logical unit
+    Clean(Clean),
+    /// Change a setting of what runs, like `cache.mode=write-through`
+    Set(Set),
+    /// Look into a cache that nobody has open
+    #[command(subcommand)]
+    Cache(Cache),
+    /// Measure a logical unit or an attachment
+    Bench(Bench),
+    /// Replay a block trace and check every read against what was written
+    Replay(Replay),
+    /// Write manual pages or shell completions
+    #[command(subcommand, hide = true)]
+    Generate(Generate),
+}
+
+#[derive(Debug, Args)]
+pub struct Json {
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Demo {
+    /// Where to write the report
+    #[arg(long, value_name = "FILE", default_value = "forebay-demo.html")]
+    pub report: PathBuf,
+    /// How long each of the two runs takes
+    #[arg(long, value_name = "DURATION", default_value = "8s", value_parser = parse_duration)]
+    pub run_time: Duration,
+    /// Seed of the workload: the same seed, the same requests
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Target {
+    /// Serve in the foreground until SIGTERM; prints `ready: ADDRESS` for each portal
+    Serve(TargetServe),
+    /// Show sessions, connections and logical units
+    Status(TargetStatus),
+}
+
+#[derive(Debug, Args)]
+pub struct TargetServe {
+    /// Address to listen on, IPv4 or [IPv6]; more than one may be given
+    #[arg(long = "portal", value_name = "ADDRESS:PORT", default_value = "127.0.0.1:3260")]
+    pub portals: Vec<SocketAddr>,
+    /// The target's name
+    #[arg(long, value_name = "IQN", required_unless_present = "config")]
+    pub iqn: Option<String>,
+    /// A logical unit: NUMBER=ram:SIZE or NUMBER=file:PATH[,size=SIZE][,direct], then [,read-only] [,write-cache]
+    /// [,block=512|4096] [,disk=7200rpm] [,seek=DURATION] [,rotation=DURATION] [,transfer=SIZE/s]
+    #[arg(long = "lun", value_name = "SPEC", required_unless_present = "config")]
+    pub luns: Vec<LunSpec>,
+    /// A configuration file (TOML) instead of --iqn and --lun
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["iqn", "luns", "chap_user", "chap_file"])]
+    pub config: Option<PathBuf>,
+    /// Ask initiators for this CHAP user's secret
+    #[arg(long, value_name = "USER", requires = "chap_file")]
+    pub chap_user: Option<String>,
+    /// File with the CHAP secret (its first line)
+    #[arg(long, value_name = "FILE", requires = "chap_user")]
+    pub chap_file: Option<PathBuf>,
+    /// Listen on addresses other than this machine's loopback
+    #[arg(long)]
+    pub allow_remote: bool,
+    /// Name for `forebay status` and `forebay target status`
+    #[arg(long, default_value = "target")]
+    pub name: String,
+}
+
+#[derive(Debug, Args)]
+pub struct TargetName {
+    /// The --name it was started with
+    #[arg(default_value = "target")]
+    pub name: String,
+}
+
+#[derive(Debug, Args)]
+pub struct TargetStatus {
+    #[command(flatten)]
+    pub name: TargetName,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+/// How to log in.
+#[derive(Debug, Args)]
+pub struct Login {
+    /// CHAP user (default: the USER@ of the URL)
+    #[arg(long, value_name = "USER")]
+    pub chap_user: Option<String>,
+    /// File with the CHAP secret (its first line); or set FOREBAY_CHAP_PASSWORD
+    #[arg(long, value_name = "FILE")]
+    pub chap_file: Option<PathBuf>,
+    /// The initiator's name (default: one made from this host's machine-id)
+    #[arg(long, value_name = "IQN", env = "FOREBAY_INITIATOR_NAME")]
+    pub initiator_name: Option<String>,
+    /// Make the link slower: add this round-trip time (for trials)
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub link_round_trip: Option<Duration>,
+    /// Check header and data digests (CRC32C)
+    #[arg(long)]
+    pub digests: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Discover {
+    /// The portal
+    #[arg(value_name = "HOST[:PORT]")]
+    pub portal: String,
+    #[command(flatten)]
+    pub login: Login,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Debug, Args)]
+pub struct Inquiry {
+    /// The logical unit: iscsi://[USER@]HOST[:PORT]/IQN/LUN
+    pub url: String,
+    #[command(flatten)]
+    pub login: Login,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+/// How the cache treats writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CacheMode {
+    /// Acknowledged when the logical unit has the data
+    WriteThrough,
+    /// Acknowledged when the cache has the data, durably; written to the logical unit later
+    WriteBack,
+}
+
+#[derive(Debug, Args)]
+pub struct Attach {
+    /// The logical unit: iscsi://[USER@]HOST[:PORT]/IQN/LUN
+    pub url: String,
+    /// Name for the other commands (default: made from the IQN and the LUN)
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Cache in this file, block device, or a file in this directory; made when it does not exist
+    #[arg(long, value_name = "PATH")]
+    pub cache: Option<PathBuf>,
+    /// Size of a cache that is made (files are allocated in full)
+    #[arg(long, value_name = "SIZE", requires = "cache")]
+    pub cache_size: Option<ByteSize>,
+    /// How the cache treats writes
+    #[arg(long, value_enum, value_name = "MODE", default_value = "write-back", requires = "cache")]
+    pub cache_mode: CacheMode,
+    /// Ways of each set of a cache that is made: a number, or `full` for one set
+    #[arg(long, value_name = "WAYS", requires = "cache")]
+    pub cache_associativity: Option<String>,
+    /// Where to offer it: nbd:unix:PATH, nbd:HOST:PORT, or auto (an NBD socket in the run-time directory)
+    #[arg(long = "as", value_name = "FRONT", default_value = "auto")]
+    pub front: String,
+    /// Refuse writes
+    #[arg(long)]
+    pub read_only: bool,
+    /// How long I/O waits for a target that is away before it fails
+    #[arg(long, value_name = "DURATION", default_value = "120s", value_parser = parse_duration)]
+    pub replacement_timeout: Duration,
+    #[command(flatten)]
+    pub login: Login,
+}
+
+#[derive(Debug, Args)]
+pub struct Detach {
+    /// The attachment
+    pub name: String,
+    /// Stop at once and leave dirty data, durably, in the cache
+    #[arg(long)]
+    pub keep_dirty: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Status {
+    /// The attachment or target (default: all)
+    pub name: Option<String>,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Debug, Args)]
+pub struct Clean {
+    /// The attachment
+    pub name: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Set {
+    /// The attachment or target
+    pub name: String,
+    /// Settings: cache.mode=write-through|write-back; for targets lun.NUMBER.disk=on|off
+    #[arg(required = true, value_name = "KEY=VALUE")]
+    pub settings: Vec<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Cache {
+    /// Show what a cache holds, for which logical unit
+    Inspect(CachePath),
+    /// Read the whole metadata and report damage
+    Check(CachePath),
+    /// Give up what a cache holds, dirty data too
+    Discard(CacheDiscard),
+}
+
+#[derive(Debug, Args)]
+pub struct CachePath {
+    /// The cache's file or block device
+    pub path: PathBuf,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Debug, Args)]
+pub struct CacheDiscard {
+    /// The cache's file or block device
+    pub path: PathBuf,
+    /// Do not ask, even when dirty data is lost
+    #[arg(long)]
+    pub allow_data_loss: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Pattern {
+    Randread,
+    Randwrite,
+    Read,
+    Write,
+    Randrw,
+}
+
+#[derive(Debug, Args)]
+pub struct Bench {
+    /// A logical unit (iscsi://...) or the name of an attachment
+    #[arg(value_name = "URL|NAME")]
+    pub subject: String,
+    /// Pattern of requests
+    #[arg(long, value_enum, default_value = "randread")]
+    pub rw: Pattern,
+    /// Share of reads in randrw, percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub read_percent: u8,
+    /// Size of a request
+    #[arg(long, value_name = "SIZE", default_value = "4KiB")]
+    pub bs: ByteSize,
+    /// Requests in flight
+    #[arg(long, default_value_t = 32)]
+    pub depth: usize,
+    /// How long, in seconds
+    #[arg(long, default_value_t = 5)]
+    pub seconds: u64,
+    /// Only the first bytes of the device (default: all of it)
+    #[arg(long, value_name = "SIZE")]
+    pub footprint: Option<ByteSize>,
+    /// Check every read against what was written
+    #[arg(long)]
+    pub verify: bool,
+    /// Seed of the requests
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Overwrite what the device holds without asking
+    #[arg(long)]
+    pub allow_data_loss: bool,
+    #[command(flatten)]
+    pub login: Login,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Debug, Args)]
+pub struct Replay {
+    /// The trace: cloudPhysics CSV (version,time,op,size,lbn), blkparse text, or a fio iolog
+    pub trace: PathBuf,
+    /// A logical unit (iscsi://...) or the name of an attachment
+    #[arg(value_name = "URL|NAME")]
+    pub subject: String,
+    /// Requests in flight
+    #[arg(long, default_value_t = 1)]
+    pub depth: usize,
+    /// Stop after this many requests
+    #[arg(long, value_name = "COUNT")]
+    pub requests: Option<u64>,
+    /// Overwrite what the device holds without asking
+    #[arg(long)]
+    pub allow_data_loss: bool,
+    #[command(flatten)]
+    pub login: Login,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Generate {
+    /// Manual pages, one a command, into a directory
+    Man {
+        /// The directory
+        directory: PathBuf,
+    },
+    /// Completions for a shell, on standard output
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Arguments::command().debug_assert();
+    }
+}

@@ -1,0 +1,264 @@
+//! The control socket that every long-running forebay process answers on.
+//!
+//! One JSON object a line. The caller sends one [`Request`]; the process answers with any number of `{"progress": ...}` lines and
+//! then one `{"ok": ...}` or `{"error": {"failure": ..., "message": ...}}`. The socket lies in the run-time directory, which only its
+//! owner can enter, so whoever can connect may command.
+
+use std::future::Future;
+use std::io::ErrorKind;
+use std::os::unix::net::UnixStream as BlockingStream;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
+
+use crate::error::{Error, Failure, Result};
+use crate::limits::{CONTROL_CONNECTIONS_MAX, CONTROL_LINE_BYTES_MAX};
+
+/// What a caller asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// The state of everything in this process.
+    Status,
+    /// Write back everything dirty.
+    Clean,
+    /// Change a setting while it runs.
+    Set {
+        /// Which, like `cache.mode`.
+        key: String,
+        /// Its new value.
+        value: String,
+    },
+    /// Stop; write everything dirty back first, unless told otherwise.
+    Detach {
+        /// Leave dirty data, durably, in the cache.
+        keep_dirty: bool,
+    },
+}
+
+/// Where a handler reports how far it has come.
+pub type Progress = mpsc::UnboundedSender<Value>;
+
+/// What answers requests.
+pub trait Handler: 'static {
+    /// Answers one request; what it sends to `progress` reaches the caller before the answer.
+    fn handle(&self, request: Request, progress: Progress) -> impl Future<Output = Result<Value>>;
+}
+
+/// A bound control socket. The socket file goes with it.
+pub struct ControlServer {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl ControlServer {
+    /// Binds `path`. A socket file that nobody listens on any more is replaced.
+    ///
+    /// # Errors
+    /// `InUse` when a living process answers there.
+    pub fn bind(path: &Path) -> Result<Self> {
+        if BlockingStream::connect(path).is_ok() {
+            let name = path.file_stem().unwrap_or_default().to_string_lossy();
+            let message =
+                format!("\"{name}\" is running already: choose another --name, or `forebay detach {name}` first");
+            return Err(Error::new(Failure::InUse, message));
+        }
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(Error::io(format!("cannot replace {}", path.display()), &error));
+            }
+            _ => {}
+        }
+        let listener = UnixListener::bind(path)
+            .map_err(|error| Error::io(format!("cannot listen on {}", path.display()), &error))?;
+        Ok(Self { listener, path: path.to_owned() })
+    }
+
+    /// Answers callers with `handler` until `stop`, and then those who are being answered.
+    pub async fn serve(&self, handler: Rc<impl Handler>, stop: impl Future<Output = ()>) {
+        let mut connections = FuturesUnordered::new();
+        tokio::pin!(stop);
+        loop {
+            tokio::select! {
+                biased;
+                Some(()) = connections.next() => {}
+                () = &mut stop => break,
+                accepted = self.listener.accept(), if connections.len() < CONTROL_CONNECTIONS_MAX => {
+                    match accepted {
+                        Ok((stream, _)) => connections.push(serve_caller(stream, Rc::clone(&handler))),
+                        Err(error) => tracing::warn!(%error, "the control socket could not accept a caller"),
+                    }
+                }
+            }
+        }
+        while let Some(()) = connections.next().await {}
+    }
+}
+
+impl Drop for ControlServer {
+    fn drop(&mut self) {
+        // Nothing can be done about a file that is gone or cannot be removed; the next bind replaces it.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+async fn serve_caller(mut stream: UnixStream, handler: Rc<impl Handler>) {
+    let (reader, mut writer) = stream.split();
+    let mut line = String::new();
+    let mut reader = BufReader::new(reader.take(CONTROL_LINE_BYTES_MAX));
+    if reader.read_line(&mut line).await.is_err() || line.is_empty() {
+        return;
+    }
+    let (progress, mut reports) = mpsc::unbounded_channel();
+    let answer = async {
+        let request: Request = serde_json::from_str(&line)
+            .map_err(|error| Error::new(Failure::Usage, format!("this is no request: {error}")))?;
+        handler.handle(request, progress).await
+    };
+    tokio::pin!(answer);
+    let result = loop {
+        tokio::select! {
+            biased;
+            Some(report) = reports.recv() => {
+                if write_line(&mut writer, &json!({ "progress": report })).await.is_err() {
+                    return;
+                }
+            }
+            result = &mut answer => break result,
+        }
+    };
+    // What was reported in the same breath as the answer.
+    while let Ok(report) = reports.try_recv() {
+        if write_line(&mut writer, &json!({ "progress": report })).await.is_err() {
+            return;
+        }
+    }
+    let line = match result {
+        Ok(value) => json!({ "ok": value }),
+        Err(error) => json!({ "error": { "failure": error.failure(), "message": error.to_string() } }),
+    };
+    // A caller who hung up does not want the answer.
+    let _ = write_line(&mut writer, &line).await;
+}
+
+async fn write_line(writer: &mut (impl AsyncWriteExt + Unpin), value: &Value) -> std::io::Result<()> {
+    let mut line = value.to_string();
+    line.push('\n');
+    writer.write_all(line.as_bytes()).await
+}
+
+/// Sends `request` to the process behind `path` and returns its answer.
+///
+/// # Errors
+/// `NotFound` when nothing runs there; the process's own error otherwise.
+pub async fn call(path: &Path, request: &Request, mut on_progress: impl FnMut(&Value)) -> Result<Value> {
+    let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let lost = |error: &std::io::Error| Error::io(format!("\"{name}\" hung up"), error);
+    let mut stream = UnixStream::connect(path).await.map_err(|error| {
+        let message = format!("nothing runs under the name \"{name}\" ({error}); `forebay status` lists what does");
+        Error::new(Failure::NotFound, message)
+    })?;
+    let (reader, mut writer) = stream.split();
+    let request = serde_json::to_value(request).expect("a request is plain data");
+    write_line(&mut writer, &request).await.map_err(|error| lost(&error))?;
+    let mut reader = BufReader::new(reader);
+    loop {
+        let mut line = String::new();
+        (&mut reader).take(CONTROL_LINE_BYTES_MAX).read_line(&mut line).await.map_err(|error| lost(&error))?;
+        let mut answer: Value = serde_json::from_str(&line)
+            .map_err(|_| Error::new(Failure::Unreachable, format!("\"{name}\" hung up before it answered")))?;
+        if let Some(report) = answer.get("progress") {
+            on_progress(report);
+        } else if let Some(value) = answer.get_mut("ok") {
+            return Ok(value.take());
+        } else {
+            return Err(error_of(&answer["error"]));
+        }
+    }
+}
+
+fn error_of(value: &Value) -> Error {
+    let failure = serde_json::from_value(value["failure"].clone()).unwrap_or(Failure::Other);
+    Error::new(failure, value["message"].as_str().unwrap_or("the process answered with something that is no answer"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Echo;
+
+    impl Handler for Echo {
+        async fn handle(&self, request: Request, progress: Progress) -> Result<Value> {
+            match request {
+                Request::Status => Ok(json!({ "fine": true })),
+                Request::Clean => {
+                    for step in 0..3 {
+                        progress.send(json!(step)).expect("the caller is there");
+                    }
+                    Ok(Value::Null)
+                }
+                _ => Err(Error::new(Failure::WouldLoseData, "no")),
+            }
+        }
+    }
+
+    async fn with_server<T>(test: impl AsyncFnOnce(&Path) -> T) -> T {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("echo.sock");
+        let server = ControlServer::bind(&path).unwrap();
+        tokio::select! {
+            () = server.serve(Rc::new(Echo), std::future::pending()) => unreachable!("a server serves until it is dropped"),
+            result = test(&path) => result,
+        }
+    }
+
+    #[tokio::test]
+    async fn requests_are_answered_with_progress_in_between() {
+        with_server(async |path| {
+            assert_eq!(call(path, &Request::Status, |_| {}).await.unwrap(), json!({ "fine": true }));
+            let mut steps = Vec::new();
+            call(path, &Request::Clean, |step| steps.push(step.clone())).await.unwrap();
+            assert_eq!(steps, [json!(0), json!(1), json!(2)]);
+            let error = call(path, &Request::Detach { keep_dirty: true }, |_| {}).await.unwrap_err();
+            assert_eq!((error.failure(), error.to_string()), (Failure::WouldLoseData, "no".into()));
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn garbage_is_refused_and_the_server_lives_on() {
+        with_server(async |path| {
+            for garbage in ["garbage\n", "{}\n", "{\"command\":\"status\",\"more\":1}\n"] {
+                let mut stream = UnixStream::connect(path).await.unwrap();
+                stream.write_all(garbage.as_bytes()).await.unwrap();
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).await.unwrap();
+                assert!(answer.contains("usage"), "{garbage}: {answer}");
+            }
+            assert!(call(path, &Request::Status, |_| {}).await.is_ok());
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn a_dead_socket_is_replaced_and_a_living_one_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk.sock");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        assert!(path.exists(), "the dead socket's file is left");
+        let living = ControlServer::bind(&path).unwrap();
+        let error = ControlServer::bind(&path).err().expect("it is taken");
+        assert_eq!(error.failure(), Failure::InUse);
+        drop(living);
+        assert!(!path.exists());
+        let error = call(&path, &Request::Status, |_| {}).await.unwrap_err();
+        assert_eq!(error.failure(), Failure::NotFound);
+    }
+}

@@ -1,0 +1,145 @@
+//! Errors as a person meets them: what happened, to what, and what to do; plus the exit code that scripts match.
+
+use std::fmt;
+
+use block::ErrorKind;
+
+/// The documented exit codes of the `forebay` command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Failure {
+    /// Something failed that has no code of its own.
+    Other,
+    /// The command line or a configuration file is wrong.
+    Usage,
+    /// The portal, target or device cannot be reached, or went away.
+    Unreachable,
+    /// Credentials were refused, or access is not allowed.
+    AccessDenied,
+    /// The target, the LUN, the file or the name does not exist.
+    NotFound,
+    /// Somebody else is using it.
+    InUse,
+    /// What is there is not what should be there: another LUN's cache, another version, damage.
+    Mismatch,
+    /// No room is left.
+    NoSpace,
+    /// Refused, because data would be lost.
+    WouldLoseData,
+    /// Data read is not the data written.
+    VerificationFailed,
+}
+
+impl Failure {
+    /// Every failure with its exit code and meaning, in the order of the documentation. Success is 0.
+    pub const TABLE: &'static [(Self, u8, &'static str)] = &[
+        (Self::Other, 1, "failed in a way that has no code of its own"),
+        (Self::Usage, 2, "the command line or a configuration file is wrong"),
+        (Self::Unreachable, 3, "the portal, target or device cannot be reached, or went away"),
+        (Self::AccessDenied, 4, "credentials were refused, or access is not allowed"),
+        (Self::NotFound, 5, "the target, LUN, file or name does not exist"),
+        (Self::InUse, 6, "somebody else is using it"),
+        (Self::Mismatch, 7, "another LUN's cache, another version, or damage"),
+        (Self::NoSpace, 8, "no room is left"),
+        (Self::WouldLoseData, 9, "refused, because data would be lost"),
+        (Self::VerificationFailed, 10, "data read is not the data written"),
+    ];
+
+    /// The exit code.
+    pub fn exit_code(self) -> u8 {
+        let row = Self::TABLE.iter().find(|(failure, ..)| *failure == self);
+        row.map_or(1, |(_, code, _)| *code)
+    }
+}
+
+/// An error on its way to a person.
+#[derive(Clone, Debug)]
+pub struct Error {
+    failure: Failure,
+    message: String,
+}
+
+/// What most functions here return.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// An error that says `message`, one line.
+    pub fn new(failure: Failure, message: impl Into<String>) -> Self {
+        Self { failure, message: message.into() }
+    }
+
+    /// What scripts match.
+    pub fn failure(&self) -> Failure {
+        self.failure
+    }
+
+    /// Puts what was being done in front of the message.
+    #[must_use]
+    pub fn context(self, context: impl fmt::Display) -> Self {
+        Self { message: format!("{context}: {}", self.message), ..self }
+    }
+
+    /// An error of the operating system while doing `what`.
+    pub fn io(what: impl fmt::Display, error: &std::io::Error) -> Self {
+        use std::io::ErrorKind as Kind;
+        let failure = match error.kind() {
+            Kind::NotFound => Failure::NotFound,
+            Kind::PermissionDenied => Failure::AccessDenied,
+            Kind::ConnectionRefused | Kind::HostUnreachable | Kind::NetworkUnreachable | Kind::TimedOut => {
+                Failure::Unreachable
+            }
+            Kind::StorageFull | Kind::QuotaExceeded => Failure::NoSpace,
+            Kind::AddrInUse => Failure::InUse,
+            _ => Failure::Other,
+        };
+        Self::new(failure, format!("{what}: {error}"))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<block::Error> for Error {
+    fn from(error: block::Error) -> Self {
+        let failure = match error.kind() {
+            ErrorKind::NoSpace => Failure::NoSpace,
+            ErrorKind::Gone | ErrorKind::TimedOut => Failure::Unreachable,
+            ErrorKind::AccessDenied => Failure::AccessDenied,
+            ErrorKind::Busy | ErrorKind::ReservationConflict => Failure::InUse,
+            ErrorKind::Corrupt => Failure::Mismatch,
+            ErrorKind::NotFound => Failure::NotFound,
+            ErrorKind::Media
+            | ErrorKind::OutcomeUnknown
+            | ErrorKind::InvalidRange
+            | ErrorKind::Unsupported
+            | ErrorKind::ReadOnly => Failure::Other,
+        };
+        let mut message = error.to_string();
+        let mut source = std::error::Error::source(&error);
+        while let Some(cause) = source {
+            message.push_str(&format!(": {cause}"));
+            source = cause.source();
+        }
+        Self::new(failure, message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_failure_has_its_own_code() {
+        let mut codes: Vec<u8> = Failure::TABLE.iter().map(|(_, code, _)| *code).collect();
+        codes.dedup();
+        assert_eq!(codes, (1..=10).collect::<Vec<u8>>());
+        for (failure, code, _) in Failure::TABLE {
+            assert_eq!(failure.exit_code(), *code);
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! `--lun` specifications: `0=ram:1GiB`, `1=file:/srv/disk.img,size=10GiB,disk=7200rpm`.
+//!
+//! After the backend come options, separated by commas. Parsing and printing are one table, so that the help, the
+//! configuration file and the error messages cannot drift apart.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use base::units::ByteSize;
+use block::layer::disk::DiskModel;
+use serde::Deserialize;
+
+/// One logical unit to serve.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct LunSpec {
+    /// Its number.
+    pub lun: u64,
+    /// Where its data is.
+    pub backend: Backend,
+    /// A disk whose timing it imitates.
+    pub disk: Option<DiskModel>,
+    /// Whether writes are refused.
+    pub is_read_only: bool,
+    /// Whether completed writes may be lost until a flush, as reported (WCE); a RAM LUN loses everything with its process anyway.
+    pub is_write_cache_volatile: bool,
+    /// Logical block in bytes.
+    pub block_bytes: u32,
+}
+
+/// Where the data of a logical unit is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// In RAM, of this many bytes; gone with the process.
+    Ram {
+        /// Size in bytes.
+        size_bytes: u64,
+    },
+    /// In a file or block device.
+    File {
+        /// Where.
+        path: PathBuf,
+        /// Size in bytes; a file that does not exist is made with it, sparse.
+        size_bytes: Option<u64>,
+        /// Whether the page cache is passed by (O_DIRECT).
+        is_direct: bool,
+    },
+}
+
+/// Why a specification was not understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("LUN \"{spec}\": {why}; write NUMBER=ram:SIZE or NUMBER=file:PATH[,size=SIZE], then any of {options}", options = OPTIONS.join(", "))]
+pub struct ParseLunError {
+    spec: String,
+    why: String,
+}
+
+/// The options, as the help shows them.
+pub const OPTIONS: &[&str] = &[
+    "size=SIZE",
+    "direct",
+    "read-only",
+    "write-cache",
+    "block=512|4096",
+    "disk=7200rpm",
+    "seek=DURATION",
+    "rotation=DURATION",
+    "transfer=SIZE/s",
+];
+
+impl FromStr for LunSpec {
+    type Err = ParseLunError;
+
+    fn from_str(text: &str) -> Result<Self, ParseLunError> {
+        let error = |why: String| ParseLunError { spec: text.to_owned(), why };
+        let (number, rest) = text.split_once('=').ok_or_else(|| error("there is no '='".into()))?;
+        let lun: u64 = number.trim().parse().map_err(|_| error(format!("\"{number}\" is not a LUN")))?;
+        if lun > LUN_MAX {
+            return Err(error(format!("LUN {lun} is over {LUN_MAX}")));
+        }
+        let mut parts = rest.split(',');
+        let backend = parse_backend(parts.next().unwrap_or_default()).map_err(error)?;
+        let mut spec =
+            Self { lun, backend, disk: None, is_read_only: false, is_write_cache_volatile: false, block_bytes: 512 };
+        for option in parts {
+            spec.apply(option).map_err(error)?;
+        }
+        Ok(spec)
+    }
+}
+
+/// Largest LUN of the flat addressing method (SAM-5 4.7.7.3).
+const LUN_MAX: u64 = 0x3fff;
+
+fn parse_backend(text: &str) -> Result<Backend, String> {
+    match text.split_once(':') {
+        Some(("ram", size)) => {
+            let size: ByteSize = size.parse().map_err(|error| format!("{error}"))?;
+            if size.0 == 0 {
+                return Err("a LUN of no bytes is no LUN".into());
+            }
+            Ok(Backend::Ram { size_bytes: size.0 })
+        }
+        Some(("file", path)) if !path.is_empty() => {
+            Ok(Backend::File { path: PathBuf::from(path), size_bytes: None, is_direct: false })
+        }
+        _ => Err(format!("\"{text}\" is no backend")),
+    }
+}
+
+impl LunSpec {
+    fn apply(&mut self, option: &str) -> Result<(), String> {
+        let (key, value) = option.split_once('=').map_or((option, None), |(key, value)| (key, Some(value)));
+        match (key, value, &mut self.backend) {
+            ("size", Some(value), Backend::File { size_bytes, .. }) => *size_bytes = Some(parse_size(value)?),
+            ("direct", None, Backend::File { is_direct, .. }) => *is_direct = true,
+            ("read-only", None, _) => self.is_read_only = true,
+            ("write-cache", None, _) => self.is_write_cache_volatile = true,
+            ("block", Some("512"), _) => self.block_bytes = 512,
+            ("block", Some("4096"), _) => self.block_bytes = 4096,
+            ("disk", Some("7200rpm"), _) => self.disk = Some(DiskModel::rpm_7200()),
+            ("seek", Some(value), _) => self.disk_mut().seek = parse_duration(value)?,
+            ("rotation", Some(value), _) => self.disk_mut().rotation = parse_duration(value)?,
+            ("transfer", Some(value), _) => {
+                let rate = value.strip_suffix("/s").ok_or_else(|| format!("\"{value}\" does not end in /s"))?;
+                self.disk_mut().bytes_per_second = parse_size(rate)?;
+            }
+            _ => return Err(format!("\"{option}\" is no option of this backend")),
+        }
+        Ok(())
+    }
+
+    /// The disk to imitate; naming one property makes a disk with the others as fast as possible.
+    fn disk_mut(&mut self) -> &mut DiskModel {
+        self.disk.get_or_insert_with(DiskModel::instant)
+    }
+}
+
+fn parse_size(text: &str) -> Result<u64, String> {
+    let size: ByteSize = text.parse().map_err(|error| format!("{error}"))?;
+    if size.0 == 0 {
+        return Err(format!("\"{text}\" is nothing"));
+    }
+    Ok(size.0)
+}
+
+/// `8.5ms`, `100us`, `2s`.
+///
+/// # Errors
+/// A sentence, when it is none.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let error = || format!("\"{text}\" is not a duration: write a number and a unit, like 8.5ms, 100us or 2s");
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(error)?;
+    let (number, unit) = text.split_at(digits);
+    let number: f64 = number.parse().map_err(|_| error())?;
+    let unit_ns = match unit.trim() {
+        "ns" => 1.0,
+        "us" => 1e3,
+        "ms" => 1e6,
+        "s" => 1e9,
+        _ => return Err(error()),
+    };
+    Duration::try_from_secs_f64(number * unit_ns / 1e9).map_err(|_| error())
+}
+
+impl TryFrom<String> for LunSpec {
+    type Error = ParseLunError;
+    fn try_from(text: String) -> Result<Self, ParseLunError> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for LunSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.backend {
+            Backend::Ram { size_bytes } => write!(f, "{}=ram:{}", self.lun, ByteSize(*size_bytes))?,
+            Backend::File { path, .. } => write!(f, "{}=file:{}", self.lun, path.display())?,
+        }
+        if self.is_read_only {
+            f.write_str(",read-only")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn specifications_are_read() {
+        let spec: LunSpec = "0=ram:256MiB,disk=7200rpm".parse().unwrap();
+        assert_eq!(spec.backend, Backend::Ram { size_bytes: 256 << 20 });
+        assert_eq!(spec.disk, Some(DiskModel::rpm_7200()));
+        let spec: LunSpec = "3=file:/srv/a=b.img,size=10GiB,direct,read-only,block=4096".parse().unwrap();
+        let path = PathBuf::from("/srv/a=b.img");
+        assert_eq!(spec.backend, Backend::File { path, size_bytes: Some(10 << 30), is_direct: true });
+        assert_eq!((spec.lun, spec.is_read_only, spec.block_bytes), (3, true, 4096));
+        let spec: LunSpec = "0=ram:1MiB,seek=8.5ms,transfer=20MB/s".parse().unwrap();
+        let disk = spec.disk.expect("a property makes a disk");
+        assert_eq!((disk.seek, disk.bytes_per_second), (Duration::from_micros(8500), 20_000_000));
+    }
+
+    #[test]
+    fn what_is_no_specification_says_why() {
+        for (text, why) in [
+            ("", "no '='"),
+            ("x=ram:1", "not a LUN"),
+            ("99999=ram:1MiB", "over 16383"),
+            ("0=ram:0", "no bytes"),
+            ("0=ram:many", "not a size"),
+            ("0=tape:/dev/st0", "no backend"),
+            ("0=file:", "no backend"),
+            ("0=ram:1MiB,size=2MiB", "no option"),
+            ("0=ram:1MiB,seek=9", "not a duration"),
+            ("0=ram:1MiB,transfer=20MB", "end in /s"),
+        ] {
+            let error = text.parse::<LunSpec>().unwrap_err().to_string();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+}

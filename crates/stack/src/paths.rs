@@ -1,0 +1,138 @@
+//! Where forebay keeps what lives as long as a process (sockets, locks) and what outlives it (the registry of dirty caches).
+//!
+//! | | override | root | any other user |
+//! |---|---|---|---|
+//! | run-time directory | `FOREBAY_RUNTIME_DIR` | `/run/forebay` | `$XDG_RUNTIME_DIR/forebay`, else `/tmp/forebay-UID` |
+//! | state directory | `FOREBAY_STATE_DIR` | `/var/lib/forebay` | `$XDG_STATE_HOME/forebay`, else `~/.local/state/forebay` |
+//!
+//! Both are made on first use, for their owner only.
+
+use std::env;
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Failure, Result};
+
+/// The two directories.
+#[derive(Clone, Debug)]
+pub struct Paths {
+    runtime: PathBuf,
+    state: PathBuf,
+}
+
+impl Paths {
+    /// The directories that the environment asks for, made if they are missing.
+    ///
+    /// # Errors
+    /// When a directory cannot be made, or belongs to somebody else.
+    pub fn from_environment() -> Result<Self> {
+        let user = rustix::process::getuid().as_raw();
+        let from = |variable: &str| env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let runtime = from("FOREBAY_RUNTIME_DIR").unwrap_or_else(|| match (user, from("XDG_RUNTIME_DIR")) {
+            (0, _) => PathBuf::from("/run/forebay"),
+            (_, Some(directory)) => directory.join("forebay"),
+            (_, None) => env::temp_dir().join(format!("forebay-{user}")),
+        });
+        let state = from("FOREBAY_STATE_DIR").unwrap_or_else(|| match (user, from("XDG_STATE_HOME"), from("HOME")) {
+            (0, ..) => PathBuf::from("/var/lib/forebay"),
+            (_, Some(directory), _) => directory.join("forebay"),
+            (_, None, Some(home)) => home.join(".local/state/forebay"),
+            (_, None, None) => env::temp_dir().join(format!("forebay-state-{user}")),
+        });
+        Self::new(runtime, state)
+    }
+
+    /// The directories given, made if they are missing.
+    ///
+    /// # Errors
+    /// When a directory cannot be made, or belongs to somebody else.
+    pub fn new(runtime: PathBuf, state: PathBuf) -> Result<Self> {
+        make_private(&runtime)?;
+        make_private(&state)?;
+        Ok(Self { runtime, state })
+    }
+
+    /// The control socket of what runs under `name`.
+    pub fn control_socket(&self, name: &str) -> PathBuf {
+        self.runtime.join(format!("{name}.sock"))
+    }
+
+    /// The default NBD socket of the attachment `name`.
+    pub fn nbd_socket(&self, name: &str) -> PathBuf {
+        self.runtime.join(format!("{name}.nbd"))
+    }
+
+    /// Names of everything with a control socket, running or dead, sorted.
+    pub fn control_names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.runtime).into_iter().flatten().flatten();
+        let mut names: Vec<String> =
+            entries.filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".sock")?.to_owned())).collect();
+        names.sort();
+        names
+    }
+
+    /// The folder of locks on logical units in use on this host.
+    pub fn unit_locks(&self) -> PathBuf {
+        self.runtime.join("units")
+    }
+
+    /// The folder of the registry of dirty caches.
+    pub fn registry(&self) -> PathBuf {
+        self.state.join("dirty")
+    }
+}
+
+/// Makes `directory` for its owner only. An existing one must belong to this user, or somebody else could answer in our place.
+fn make_private(directory: &Path) -> Result<()> {
+    let context =
+        |error: &std::io::Error| Error::io(format!("cannot make the directory {}", directory.display()), error);
+    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(|error| context(&error))?;
+    let owner = fs::metadata(directory).map_err(|error| context(&error))?.uid();
+    if owner != rustix::process::getuid().as_raw() {
+        let message =
+            format!("{} belongs to another user (uid {owner}): remove it or choose another", directory.display());
+        return Err(Error::new(Failure::AccessDenied, message));
+    }
+    Ok(())
+}
+
+/// Checks a name that becomes part of a path.
+///
+/// # Errors
+/// When it is empty, too long for a socket path, or has other characters than letters, digits, `-`, `_`, `.`.
+pub fn check_name(name: &str) -> Result<()> {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || name.len() > 48 || name.starts_with('.') || !name.chars().all(is_allowed) {
+        let message =
+            format!("\"{name}\" is no name: use up to 48 letters, digits, '-', '_' and '.', not starting with '.'");
+        return Err(Error::new(Failure::Usage, message));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_leave_their_directory() {
+        for name in ["disk0", "iqn.2026-01.lab-0", "a_b"] {
+            assert!(check_name(name).is_ok(), "{name}");
+        }
+        for name in ["", ".", "..", "a/b", "a b", ".hidden", &"x".repeat(49)] {
+            assert!(check_name(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn control_sockets_are_listed_by_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let paths = Paths::new(directory.path().join("run"), directory.path().join("state")).unwrap();
+        for name in ["b", "a"] {
+            fs::write(paths.control_socket(name), "").unwrap();
+        }
+        fs::write(paths.nbd_socket("c"), "").unwrap();
+        assert_eq!(paths.control_names(), ["a", "b"]);
+    }
+}

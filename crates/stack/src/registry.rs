@@ -1,0 +1,274 @@
+//! The registry of dirty caches, and the lock on logical units in use.
+//!
+//! A LUN whose newest data lies in a cache on this host must not be attached without that cache: it would show old data, and
+//! the cache would later be written over newer data. So before a write-back cache takes its first write, an entry with the LUN's
+//! identity and the cache's path is made durable here; it is removed only after everything dirty has reached the LUN.
+//!
+//! Two attaches of one LUN on one host are refused by a lock file a LUN, held as long as the process lives.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use block::Identity;
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::error::{Error, Failure, Result};
+use crate::paths::Paths;
+
+/// One LUN whose newest data may lie in a cache on this host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Version of this record; this is 1.
+    pub version: u32,
+    /// The LUN's target name.
+    pub target: String,
+    /// The LUN's designator.
+    pub unit: String,
+    /// The LUN's serial number.
+    pub serial: String,
+    /// Where the cache is.
+    pub cache: PathBuf,
+    /// The attachment's name.
+    pub name: String,
+}
+
+impl Entry {
+    /// An entry for the LUN `identity`, cached at `cache` under `name`.
+    pub fn new(identity: &Identity, cache: PathBuf, name: &str) -> Self {
+        Self {
+            version: 1,
+            target: identity.target.clone(),
+            unit: identity.unit.clone(),
+            serial: identity.serial.clone(),
+            cache,
+            name: name.to_owned(),
+        }
+    }
+
+    fn identity(&self) -> Identity {
+        Identity { target: self.target.clone(), unit: self.unit.clone(), serial: self.serial.clone() }
+    }
+}
+
+/// The registry.
+pub struct Registry {
+    directory: PathBuf,
+}
+
+impl Registry {
+    /// The registry of this host and user.
+    ///
+    /// # Errors
+    /// When its folder cannot be made.
+    pub fn open(paths: &Paths) -> Result<Self> {
+        let directory = paths.registry();
+        make_directory(&directory)?;
+        Ok(Self { directory })
+    }
+
+    /// The entry of the LUN, if its newest data may lie in a cache.
+    ///
+    /// # Errors
+    /// When the entry cannot be read: then nobody can tell, and the LUN must not be used.
+    pub fn find(&self, identity: &Identity) -> Result<Option<Entry>> {
+        let path = self.path(identity);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Error::io(format!("cannot read {}", path.display()), &error)),
+        };
+        match serde_json::from_str(&text) {
+            Ok(entry) => Ok(Some(entry)),
+            Err(error) => {
+                let message = format!(
+                    "{} is damaged ({error}): it should name the cache that holds the newest data of {identity}; \
+                     attach with that cache, or remove the file if there is none",
+                    path.display()
+                );
+                Err(Error::new(Failure::Mismatch, message))
+            }
+        }
+    }
+
+    /// Refuses a LUN whose newest data may lie in another cache than `cache`.
+    ///
+    /// # Errors
+    /// `WouldLoseData`, naming the cache.
+    pub fn check(&self, identity: &Identity, cache: Option<&Path>) -> Result<()> {
+        let Some(entry) = self.find(identity)? else { return Ok(()) };
+        if cache == Some(entry.cache.as_path()) {
+            return Ok(());
+        }
+        let message = format!(
+            "the newest data of {identity} is in the cache {path}: attach it with --cache {path} (and detach it to write it back), \
+             or give that data up with `forebay cache discard {path}`",
+            path = entry.cache.display()
+        );
+        Err(Error::new(Failure::WouldLoseData, message))
+    }
+
+    /// Makes `entry` durable.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn insert(&self, entry: &Entry) -> Result<()> {
+        let path = self.path(&entry.identity());
+        let temporary = path.with_extension("new");
+        let write = || -> std::io::Result<()> {
+            let text = serde_json::to_vec_pretty(entry)?;
+            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            fs::rename(&temporary, &path)?;
+            File::open(&self.directory)?.sync_all()
+        };
+        write().map_err(|error| Error::io(format!("cannot record the cache in {}", path.display()), &error))
+    }
+
+    /// Removes the entry of the LUN: nothing dirty is left.
+    ///
+    /// # Errors
+    /// When the file cannot be removed.
+    pub fn remove(&self, identity: &Identity) -> Result<()> {
+        let path = self.path(identity);
+        match fs::remove_file(&path).and_then(|()| File::open(&self.directory)?.sync_all()) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(Error::io(format!("cannot remove {}", path.display()), &error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes every entry that names `cache`: its dirty data was given up.
+    ///
+    /// # Errors
+    /// When the registry cannot be read or an entry cannot be removed.
+    pub fn remove_cache(&self, cache: &Path) -> Result<()> {
+        let context = |error: &std::io::Error| Error::io(format!("cannot read {}", self.directory.display()), error);
+        for file in fs::read_dir(&self.directory).map_err(|error| context(&error))? {
+            let path = file.map_err(|error| context(&error))?.path();
+            let entry = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Entry>(&text).ok());
+            if let Some(entry) = entry.filter(|entry| entry.cache == cache) {
+                self.remove(&entry.identity())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn path(&self, identity: &Identity) -> PathBuf {
+        self.directory.join(format!("{}.json", file_stem(identity)))
+    }
+}
+
+/// Held while this process uses the LUN; the lock goes with the process, whatever way it ends.
+pub struct UnitLock {
+    _file: File,
+}
+
+impl UnitLock {
+    /// Takes the LUN for this process.
+    ///
+    /// # Errors
+    /// `InUse` when another process of this host has it.
+    pub fn acquire(paths: &Paths, identity: &Identity, name: &str) -> Result<Self> {
+        let directory = paths.unit_locks();
+        make_directory(&directory)?;
+        let path = directory.join(format!("{}.lock", file_stem(identity)));
+        let context = |error: &std::io::Error| Error::io(format!("cannot lock {}", path.display()), error);
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(|error| context(&error))?;
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            let holder = fs::read_to_string(&path).unwrap_or_default();
+            let message = format!(
+                "{identity} is attached on this host already, as \"{}\": detach it first, or use that attachment",
+                holder.trim()
+            );
+            return Err(Error::new(Failure::InUse, message));
+        }
+        file.set_len(0).and_then(|()| file.write_all(name.as_bytes())).map_err(|error| context(&error))?;
+        Ok(Self { _file: file })
+    }
+}
+
+fn make_directory(directory: &Path) -> Result<()> {
+    fs::create_dir_all(directory).map_err(|error| Error::io(format!("cannot make {}", directory.display()), &error))
+}
+
+/// A file name of fixed length for an identity of any length and any characters.
+pub(crate) fn file_stem(identity: &Identity) -> String {
+    let text = format!("{}\0{}\0{}", identity.target, identity.unit, identity.serial);
+    Uuid::new_v5(&Uuid::NAMESPACE_OID, text.as_bytes()).simple().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(serial: &str) -> Identity {
+        Identity { target: "iqn.2026-01.lab:disk".into(), unit: "naa.3".into(), serial: serial.into() }
+    }
+
+    fn paths(directory: &tempfile::TempDir) -> Paths {
+        Paths::new(directory.path().join("run"), directory.path().join("state")).unwrap()
+    }
+
+    #[test]
+    fn a_lun_with_dirty_data_is_refused_without_its_cache() {
+        let directory = tempfile::tempdir().unwrap();
+        let registry = Registry::open(&paths(&directory)).unwrap();
+        let cache = PathBuf::from("/caches/a");
+        registry.insert(&Entry::new(&identity("1"), cache.clone(), "disk")).unwrap();
+        assert!(registry.check(&identity("1"), Some(&cache)).is_ok());
+        for wrong in [None, Some(Path::new("/caches/b"))] {
+            let error = registry.check(&identity("1"), wrong).unwrap_err();
+            assert_eq!(error.failure(), Failure::WouldLoseData);
+            assert!(error.to_string().contains("/caches/a"), "{error}");
+        }
+        assert!(registry.check(&identity("2"), None).is_ok(), "another LUN is free");
+        registry.remove(&identity("1")).unwrap();
+        assert!(registry.check(&identity("1"), None).is_ok());
+        registry.remove(&identity("1")).expect("removing twice is no error");
+    }
+
+    #[test]
+    fn a_damaged_entry_keeps_the_lun_from_being_used() {
+        let directory = tempfile::tempdir().unwrap();
+        let registry = Registry::open(&paths(&directory)).unwrap();
+        fs::write(registry.path(&identity("1")), "{").unwrap();
+        assert_eq!(registry.check(&identity("1"), None).unwrap_err().failure(), Failure::Mismatch);
+    }
+
+    #[test]
+    fn discarding_a_cache_frees_its_lun() {
+        let directory = tempfile::tempdir().unwrap();
+        let registry = Registry::open(&paths(&directory)).unwrap();
+        registry.insert(&Entry::new(&identity("1"), "/caches/a".into(), "disk")).unwrap();
+        registry.insert(&Entry::new(&identity("2"), "/caches/b".into(), "disk2")).unwrap();
+        registry.remove_cache(Path::new("/caches/a")).unwrap();
+        assert!(registry.check(&identity("1"), None).is_ok());
+        assert!(registry.check(&identity("2"), None).is_err());
+    }
+
+    #[test]
+    fn one_lun_one_process() {
+        let directory = tempfile::tempdir().unwrap();
+        let paths = paths(&directory);
+        let held = UnitLock::acquire(&paths, &identity("1"), "first").unwrap();
+        let error = UnitLock::acquire(&paths, &identity("1"), "second").err().expect("it is taken");
+        assert_eq!(error.failure(), Failure::InUse);
+        assert!(error.to_string().contains("\"first\""), "{error}");
+        assert!(UnitLock::acquire(&paths, &identity("2"), "second").is_ok());
+        drop(held);
+        assert!(UnitLock::acquire(&paths, &identity("1"), "second").is_ok());
+    }
+}

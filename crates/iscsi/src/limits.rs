@@ -1,1 +1,41 @@
 //! The bounds of this crate.
+
+// Text and negotiation.
+
+/// Characters of a key (RFC 7143 6.1: a standard label).
+pub const TEXT_KEY_CHARACTERS_MAX: usize = 63;
+
+/// Bytes of one value. RFC 7143 6.1 says 255 unless a key says otherwise; the longest we know is a 1024-byte CHAP value in
+/// hexadecimal (2050), and SendTargets never needs more.
+pub const TEXT_VALUE_BYTES_MAX: usize = 4096;
+const _: () = assert!(TEXT_VALUE_BYTES_MAX >= 2 + 2 * CHAP_BINARY_BYTES_MAX);
+
+/// Bytes of one logical text data segment during login: what RFC 7143 6.1 asks of those who take long authentication items.
+pub const LOGIN_TEXT_BYTES_MAX: usize = 64 << 10;
+
+/// Bytes of a SendTargets answer an initiator takes: about 8000 targets with two portals each.
+pub const SEND_TARGETS_BYTES_MAX: usize = 1 << 20;
+
+/// Values of one list an acceptor looks at; real lists have at most five.
+pub const NEGOTIATION_LIST_ITEMS_MAX: usize = 32;
+
+/// Login or text exchanges before a negotiation is given up. RFC 7143 6.2 asks for at least six; CHAP both ways and both stages take five.
+pub const NEGOTIATION_EXCHANGES_MAX: u32 = 32;
+
+/// MaxRecvDataSegmentLength we declare: large enough that header cost vanishes, small enough to keep latency of a mixed stream low.
+pub const RECV_DATA_SEGMENT_BYTES: u32 = 256 << 10;
+
+/// Bytes of a CHAP challenge or response (RFC 7143 12.1.3).
+pub const CHAP_BINARY_BYTES_MAX: usize = 1024;
+
+/// Bytes of the CHAP challenge we send: as long as the longest digest, so that it never is the weak part.
+pub const CHAP_CHALLENGE_BYTES: usize = 32;
+
+/// Least bytes of a CHAP secret: 96 bits, below which RFC 7143 9.2.1 would have us ask for IPsec.
+pub const CHAP_SECRET_BYTES_MIN: usize = 12;
+
+/// Most bytes of a CHAP secret; nobody types more.
+pub const CHAP_SECRET_BYTES_MAX: usize = 256;
+
+/// Bytes of an iSCSI name (RFC 7143 4.2.7.2).
+pub const NAME_BYTES_MAX: usize = 223;

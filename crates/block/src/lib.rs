@@ -9,7 +9,7 @@
 //! | [`event`] | what devices tell upwards: resized, offline, back ... |
 //! | [`range_lock`] | the one lock that keeps overlapping requests in order |
 //! | [`memory`] | a sparse device in RAM |
-//! | [`layer`] | devices over devices: delay, error, crash, stats |
+//! | [`layer`] | devices over devices: delay, disk, error, stats, read-only; and the medium that loses power, crash |
 //!
 //! Everything is a [`Device`] over a [`Device`], so any layer can be left out, reordered or run alone.
 
@@ -31,4 +31,4 @@ pub use completion::Completion;
 pub use device::{Device, Geometry, Identity, SharedDevice};
 pub use error::{Error, ErrorKind};
 pub use event::{Event, EventHub, EventReceiver};
-pub use request::{Extent, ExtentKind, Operation, Request, Response};
+pub use request::{Extent, ExtentKind, Operation, OperationKind, Request, Response};

@@ -10,3 +10,10 @@ pub const MEMORY_CHUNK_BYTES: usize = 256 << 10;
 
 /// Extents returned for one `extents` request; the caller asks again from where they end.
 pub const EXTENTS_PER_RESPONSE_MAX: usize = 1024;
+
+/// Bytes of completed and not flushed writes that the medium of the crash layer keeps apart; beyond it the oldest become durable, as a disk
+/// whose cache is full writes them. More than any test leaves unflushed, and a bound on what a forgetful one takes.
+pub const CRASH_VOLATILE_BYTES_MAX: u64 = 64 << 20;
+
+/// Rules an error layer holds at once: they are tried one after the other for each request.
+pub const ERROR_RULES_MAX: usize = 64;

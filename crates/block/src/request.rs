@@ -52,6 +52,59 @@ pub enum Operation {
     },
 }
 
+/// The operations by name, to count or choose by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OperationKind {
+    /// [`Operation::Read`].
+    Read,
+    /// [`Operation::Write`].
+    Write,
+    /// [`Operation::Flush`].
+    Flush,
+    /// [`Operation::Discard`].
+    Discard,
+    /// [`Operation::WriteZeroes`].
+    WriteZeroes,
+    /// [`Operation::Extents`].
+    Extents,
+}
+
+impl OperationKind {
+    /// All of them; each stands at its own [`index`](Self::index).
+    pub const ALL: [Self; 6] = [Self::Read, Self::Write, Self::Flush, Self::Discard, Self::WriteZeroes, Self::Extents];
+
+    /// Place in [`OperationKind::ALL`].
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The operation's name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Flush => "flush",
+            Self::Discard => "discard",
+            Self::WriteZeroes => "write_zeroes",
+            Self::Extents => "extents",
+        }
+    }
+}
+
+impl Operation {
+    /// Which operation it is.
+    pub const fn kind(&self) -> OperationKind {
+        match self {
+            Self::Read { .. } => OperationKind::Read,
+            Self::Write { .. } => OperationKind::Write,
+            Self::Flush => OperationKind::Flush,
+            Self::Discard { .. } => OperationKind::Discard,
+            Self::WriteZeroes { .. } => OperationKind::WriteZeroes,
+            Self::Extents { .. } => OperationKind::Extents,
+        }
+    }
+}
+
 impl Request {
     /// A read into `buffer`.
     pub fn read(offset: u64, buffer: Buffer) -> Self {

@@ -1,1 +1,19 @@
 //! Devices over devices, each saying one thing.
+//!
+//! | layer | what it does |
+//! |---|---|
+//! | [`crash`] | not a layer but the medium below a stack under test: it loses power, and with it what was not flushed |
+//! | [`delay`] | answers later, by a fixed or seeded latency per operation |
+//! | [`disk`] | answers as late as a disk with one actuator would |
+//! | [`error`] | fails chosen requests with a chosen error |
+//! | [`read_only`] | refuses what would change the device |
+//! | [`stats`] | counts requests, bytes, sizes and latencies |
+//!
+//! `delay`, `disk` and `stats` pass a request down before they wait, so they never reorder and hold no range lock.
+
+pub mod crash;
+pub mod delay;
+pub mod disk;
+pub mod error;
+pub mod read_only;
+pub mod stats;

@@ -1,0 +1,221 @@
+//! The writes that are not durable yet: in flight, or completed and volatile; and what a power loss makes of them.
+//!
+//! Records are numbered as they come in flight. Two that overlap are never in flight together (the medium's range lock sees to it), so
+//! between overlapping ones the order of numbers is the order of completion.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use base::random::Random;
+use base::range::ByteRange;
+
+use super::image::Image;
+use super::{ATOMIC_UNIT_BYTES, Loss};
+use crate::limits::CRASH_VOLATILE_BYTES_MAX;
+
+/// Number of a write on one medium.
+pub(super) type WriteId = u64;
+
+/// What a write stores.
+#[derive(Clone)]
+pub(super) enum Content {
+    Zeroes,
+    /// The bytes from `skip` on; pieces of one write share them.
+    Bytes {
+        bytes: Arc<[u8]>,
+        skip: usize,
+    },
+}
+
+impl Content {
+    pub(super) fn copy_of(bytes: &[u8]) -> Self {
+        Self::Bytes { bytes: bytes.into(), skip: 0 }
+    }
+
+    fn skipping(&self, more: u64) -> Self {
+        match self {
+            Self::Zeroes => Self::Zeroes,
+            Self::Bytes { bytes, skip } => Self::Bytes { bytes: Arc::clone(bytes), skip: skip + more as usize },
+        }
+    }
+}
+
+/// A write, or what is left of one after a later durable write took its place in part.
+#[derive(Clone)]
+struct Record {
+    id: WriteId,
+    range: ByteRange,
+    content: Content,
+    /// How many writes had completed before it; meaningless in flight.
+    completed_as: u64,
+    /// Whether the power failed at this very write, which then always lands in part.
+    is_torn: bool,
+}
+
+impl Record {
+    fn apply(&self, image: &mut Image) {
+        self.apply_part(self.range, image);
+    }
+
+    /// Stores the bytes of `part`, which lies inside the record's range.
+    fn apply_part(&self, part: ByteRange, image: &mut Image) {
+        match &self.content {
+            Content::Zeroes => image.clear(part),
+            Content::Bytes { bytes, skip } => {
+                let start = skip + (part.offset - self.range.offset) as usize;
+                image.store(part.offset, &bytes[start..start + part.length as usize]);
+            }
+        }
+    }
+
+    /// Stores each atomic unit or not, as drawn.
+    fn apply_torn(&self, image: &mut Image, random: &mut Random) {
+        let mut offset = self.range.offset;
+        while offset < self.range.end() {
+            let length = ATOMIC_UNIT_BYTES.min(self.range.end() - offset);
+            if random.chance(0.5) {
+                self.apply_part(ByteRange { offset, length }, image);
+            }
+            offset += length;
+        }
+    }
+
+    /// What is left of it outside `range`: nothing, one piece or two.
+    fn without(self, range: &ByteRange) -> impl Iterator<Item = Self> {
+        let end = self.range.end();
+        let (before_end, after_start) =
+            (range.offset.clamp(self.range.offset, end), range.end().clamp(self.range.offset, end));
+        let is_apart = self.range.intersection(range).is_none();
+        let spans = if is_apart {
+            [(self.range.offset, end), (end, end)]
+        } else {
+            [(self.range.offset, before_end), (after_start, end)]
+        };
+        spans.into_iter().filter(|(start, end)| start < end).map(move |(start, end)| Self {
+            range: ByteRange { offset: start, length: end - start },
+            content: self.content.skipping(start - self.range.offset),
+            ..self.clone()
+        })
+    }
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct WriteLog {
+    id_next: WriteId,
+    completed_count: u64,
+    in_flight: Vec<Record>,
+    /// In the order of completion.
+    volatile: VecDeque<Record>,
+    volatile_bytes: u64,
+}
+
+impl WriteLog {
+    /// Writes completed so far: what a flush submitted now makes durable.
+    pub(super) fn completed_count(&self) -> u64 {
+        self.completed_count
+    }
+
+    /// Puts a write in flight.
+    pub(super) fn begin(&mut self, range: ByteRange, content: Content) -> WriteId {
+        self.enter(range, content, false)
+    }
+
+    /// Puts in flight the write at which the power failed.
+    pub(super) fn begin_torn(&mut self, range: ByteRange, content: Content) {
+        self.enter(range, content, true);
+    }
+
+    fn enter(&mut self, range: ByteRange, content: Content, is_torn: bool) -> WriteId {
+        let id = self.id_next;
+        self.id_next += 1;
+        self.in_flight.push(Record { id, range, content, completed_as: 0, is_torn });
+        id
+    }
+
+    /// Completes a write in flight: it is visible, and durable or volatile.
+    pub(super) fn complete(&mut self, id: WriteId, is_durable: bool, visible: &mut Image, durable: &mut Image) {
+        let index = self.in_flight.iter().position(|record| record.id == id).expect("a write completes once");
+        let mut record = self.in_flight.swap_remove(index);
+        record.completed_as = self.completed_count;
+        self.completed_count += 1;
+        record.apply(visible);
+        if is_durable {
+            self.supersede(&record.range);
+            record.apply(durable);
+        } else {
+            self.volatile_bytes += record.range.length;
+            self.volatile.push_back(record);
+            while self.volatile_bytes > CRASH_VOLATILE_BYTES_MAX {
+                self.harden_oldest(durable);
+            }
+        }
+    }
+
+    /// Makes durable the first `completed_count` writes that completed.
+    pub(super) fn flush(&mut self, completed_count: u64, durable: &mut Image) {
+        while self.volatile.front().is_some_and(|record| record.completed_as < completed_count) {
+            self.harden_oldest(durable);
+        }
+    }
+
+    fn harden_oldest(&mut self, durable: &mut Image) {
+        if let Some(record) = self.volatile.pop_front() {
+            self.volatile_bytes -= record.range.length;
+            record.apply(durable);
+        }
+    }
+
+    /// Forgets volatile bytes in `range`: newer ones are durable, and a later flush must not bring the old ones back.
+    fn supersede(&mut self, range: &ByteRange) {
+        if self.volatile.iter().any(|record| record.range.overlaps(range)) {
+            self.volatile = self.volatile.drain(..).flat_map(|record| record.without(range)).collect();
+            self.volatile_bytes = self.volatile.iter().map(|record| record.range.length).sum();
+        }
+    }
+
+    /// Lets the power loss decide what of the log reaches `image`, which holds what is durable.
+    pub(super) fn land(&self, image: &mut Image, loss: Loss) {
+        match loss {
+            Loss::All => {}
+            Loss::InFlightOnly => self.volatile.iter().for_each(|record| record.apply(image)),
+            Loss::Seeded(seed) => self.land_by_chance(image, &mut Random::new(seed)),
+        }
+    }
+
+    fn land_by_chance(&self, image: &mut Image, random: &mut Random) {
+        let mut records: Vec<&Record> = self.volatile.iter().chain(&self.in_flight).collect();
+        records.sort_by_key(|record| record.id);
+        let mut fate = (None, Fate::Nothing);
+        for record in records {
+            // Pieces of one write share its fate.
+            if fate.0 != Some(record.id) {
+                fate = (Some(record.id), Fate::draw(record.is_torn, random));
+            }
+            match fate.1 {
+                Fate::Nothing => {}
+                Fate::Whole => record.apply(image),
+                Fate::Torn => record.apply_torn(image, random),
+            }
+        }
+    }
+}
+
+/// What lands of one write.
+#[derive(Clone, Copy)]
+enum Fate {
+    Nothing,
+    Whole,
+    Torn,
+}
+
+impl Fate {
+    fn draw(is_torn: bool, random: &mut Random) -> Self {
+        match random.below(3) {
+            _ if is_torn => Self::Torn,
+            0 => Self::Nothing,
+            1 => Self::Whole,
+            _ => Self::Torn,
+        }
+    }
+}

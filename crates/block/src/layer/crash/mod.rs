@@ -1,0 +1,386 @@
+//! The medium under a stack that is tested for power loss: it keeps what is durable apart from what is not.
+//!
+//! ```text
+//! submitted ──► in flight ──completed──► volatile ──flushed──► durable
+//!                   │        (fua, or a write-through medium) ───▲
+//!                   └── power lost: each write that is in flight or volatile lands whole, in part of its
+//!                       512-byte units, or not at all, by seed; whatever is durable stays
+//! ```
+//! - Power fails at a chosen mutating request ([`Power::fail_write`], counted from 0 over all devices on that power) or when the test says so
+//!   ([`Power::lose`]). The request it fails at lands in units drawn from the seed. From then on every request fails with
+//!   [`ErrorKind::Gone`], those in flight included.
+//! - Of several writes not yet durable any subset may land, so later ones may land and earlier ones not. Where two overlap, the later one's
+//!   bytes win if both land: writes in flight that overlap are carried out in the order of their submission.
+//! - [`CrashLayer::after_power_loss`] is the device that the next start finds. It may be asked several times, with other seeds, to see
+//!   other outcomes of the same crash.
+//!
+//! With [`CrashLayer::with_latency`] requests take (virtual) time, and many are really in flight when the power fails. Without, each is
+//! carried out within `submit`.
+//!
+//! What is deliberately not modelled: bytes near a write that change, durable bytes that rot, a flush that lies. The layer
+//! [`error`](super::error) and a test that overwrites bytes do that where a design promises to survive it.
+
+mod fault;
+mod image;
+mod log;
+mod power;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use base::buffer::Buffer;
+use base::clock::Clock;
+use base::random::Random;
+use base::range::ByteRange;
+
+use self::fault::Faults;
+use self::image::Image;
+use self::log::{Content, WriteId, WriteLog};
+pub use self::power::Power;
+use crate::completion::{Completion, Workers};
+use crate::device::{Device, Geometry, Identity};
+use crate::error::{Error, ErrorKind};
+use crate::event::{EventHub, EventReceiver};
+use crate::layer::delay::Latency;
+use crate::range_lock::{Acquire, RangeLock};
+use crate::request::{Extent, ExtentKind, Operation, Request, Response};
+
+/// The unit that lands whole or not at all, in bytes.
+pub const ATOMIC_UNIT_BYTES: u64 = 512;
+
+/// A medium that loses power. Clones are the same medium: one goes into the stack, the test keeps another.
+#[derive(Clone)]
+pub struct CrashLayer {
+    medium: Arc<Medium>,
+    timing: Option<Timing>,
+}
+
+#[derive(Clone)]
+struct Timing {
+    clock: Arc<dyn Clock>,
+    latency: Latency,
+    workers: Workers,
+}
+
+struct Medium {
+    geometry: Geometry,
+    identity: Identity,
+    seed: u64,
+    power: Power,
+    events: EventHub,
+    ranges: RangeLock,
+    /// Short sections, never across an await. The power's mutex may be taken inside, never the other way round.
+    state: Mutex<State>,
+}
+
+struct State {
+    /// What reads return while the power is on.
+    visible: Image,
+    /// What is there whatever happens.
+    durable: Image,
+    /// What is neither nothing nor durable yet.
+    log: WriteLog,
+    faults: Faults,
+    random: Random,
+}
+
+/// What becomes of writes that were not durable when the power failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// Each lands whole, in part or not at all, as this seed draws.
+    Seeded(u64),
+    /// None lands.
+    All,
+    /// Those that were completed land whole, those in flight do not.
+    InFlightOnly,
+}
+
+impl CrashLayer {
+    /// A medium of `size_bytes` zeroes with a volatile write cache, on a power of its own.
+    pub fn new(size_bytes: u64, seed: u64) -> Self {
+        Self::on(&Power::new(), size_bytes, seed)
+    }
+
+    /// The same on a power that it shares with other devices: they fail together.
+    pub fn on(power: &Power, size_bytes: u64, seed: u64) -> Self {
+        let geometry = Geometry { is_write_cache_volatile: true, ..Geometry::plain(size_bytes) };
+        let identity = Identity { target: "memory".into(), unit: "crash".into(), serial: format!("{seed:016x}") };
+        Self::assemble(geometry, identity, seed, power, Image::default())
+    }
+
+    fn assemble(geometry: Geometry, identity: Identity, seed: u64, power: &Power, image: Image) -> Self {
+        let state = State {
+            visible: image.clone(),
+            durable: image,
+            log: WriteLog::default(),
+            faults: Faults::default(),
+            random: Random::new(seed),
+        };
+        let medium = Medium {
+            geometry,
+            identity,
+            seed,
+            power: power.clone(),
+            events: EventHub::new(),
+            ranges: RangeLock::new(),
+            state: Mutex::new(state),
+        };
+        power.attach(medium.events.clone());
+        Self { medium: Arc::new(medium), timing: None }
+    }
+
+    /// Makes every completed write durable: a medium without a volatile cache.
+    ///
+    /// # Panics
+    /// When the medium is in use already.
+    #[must_use]
+    pub fn write_through(mut self) -> Self {
+        self.configure(|medium| medium.geometry.is_write_cache_volatile = false);
+        self
+    }
+
+    /// Gives the medium another geometry. Its `is_write_cache_volatile` says whether writes need a flush.
+    ///
+    /// # Panics
+    /// When the medium is in use already.
+    #[must_use]
+    pub fn with_geometry(mut self, geometry: Geometry) -> Self {
+        self.configure(|medium| medium.geometry = geometry);
+        self
+    }
+
+    /// Gives the medium a name.
+    ///
+    /// # Panics
+    /// When the medium is in use already.
+    #[must_use]
+    pub fn with_identity(mut self, identity: Identity) -> Self {
+        self.configure(|medium| medium.identity = identity);
+        self
+    }
+
+    fn configure(&mut self, change: impl FnOnce(&mut Medium)) {
+        change(Arc::get_mut(&mut self.medium).expect("a medium is configured before it is shared"));
+    }
+
+    /// Makes requests take time, drawn from the medium's seed, so that several are in flight at once.
+    #[must_use]
+    pub fn with_latency(mut self, clock: Arc<dyn Clock>, latency: Latency, workers: &Workers) -> Self {
+        self.timing = Some(Timing { clock, latency, workers: workers.clone() });
+        self
+    }
+
+    /// The power fails at mutating request `nth` (from 0) on this medium's power. See [`Power::fail_write`].
+    #[must_use]
+    pub fn fail_write(self, nth: u64) -> Self {
+        self.medium.power.fail_write(nth);
+        self
+    }
+
+    /// The power this medium is on.
+    pub fn power(&self) -> &Power {
+        &self.medium.power
+    }
+
+    /// Mutating requests this medium has seen, failed ones included.
+    pub fn writes_seen(&self) -> u64 {
+        self.medium.lock().faults.writes_seen()
+    }
+
+    /// Flushes this medium has seen, failed ones included.
+    pub fn flushes_seen(&self) -> u64 {
+        self.medium.lock().faults.flushes_seen()
+    }
+
+    /// Mutating request `nth` (from 0) of this medium fails with `kind` and changes nothing; the others work.
+    pub fn fail_write_once(&self, nth: u64, kind: ErrorKind) {
+        self.medium.lock().faults.fail_write_once(nth, kind);
+    }
+
+    /// Mutating requests from `nth` on fail with `kind` and change nothing, until [`CrashLayer::heal`].
+    pub fn fail_writes_from(&self, nth: u64, kind: ErrorKind) {
+        self.medium.lock().faults.fail_writes_from(nth, kind);
+    }
+
+    /// Flush `nth` (from 0) fails with `kind` and makes nothing durable; the others work.
+    pub fn fail_flush_once(&self, nth: u64, kind: ErrorKind) {
+        self.medium.lock().faults.fail_flush_once(nth, kind);
+    }
+
+    /// Reads that touch `range` fail with a medium error, until [`CrashLayer::heal`].
+    pub fn fail_reads_of(&self, range: ByteRange) {
+        self.medium.lock().faults.fail_reads_of(range);
+    }
+
+    /// Forgets all errors ordered so far. A lost power stays lost.
+    pub fn heal(&self) {
+        self.medium.lock().faults.heal();
+    }
+
+    /// What is at `offset` whatever happens: the durable bytes, past all caches. Bytes past the end read as zero.
+    pub fn durable_bytes(&self, offset: u64, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.medium.lock().durable.load(offset, &mut bytes);
+        bytes
+    }
+
+    /// Overwrites durable bytes without anybody noticing, as a medium that rots would: visible at once and for ever.
+    pub fn corrupt(&self, offset: u64, bytes: &[u8]) {
+        let mut state = self.medium.lock();
+        state.durable.store(offset, bytes);
+        state.visible.store(offset, bytes);
+    }
+
+    /// Takes the power away, if it is not lost yet, and returns the medium as the next start finds it, on a new power.
+    #[must_use]
+    pub fn after_power_loss(&self) -> Self {
+        self.after_power_loss_as(Loss::Seeded(self.medium.seed), &Power::new())
+    }
+
+    /// The same with a chosen outcome and on a chosen power, which several devices of one stack may share. Latencies are not kept:
+    /// [`CrashLayer::with_latency`] sets new ones.
+    #[must_use]
+    pub fn after_power_loss_as(&self, loss: Loss, power: &Power) -> Self {
+        let medium = &self.medium;
+        medium.power.lose();
+        let state = medium.lock();
+        let mut image = state.durable.clone();
+        state.log.land(&mut image, loss);
+        // Another seed, so that a crash during recovery is not the same crash again.
+        Self::assemble(medium.geometry, medium.identity.clone(), medium.seed.wrapping_add(1), power, image)
+    }
+
+    /// Waits for its place, takes its time, and ends, unless the power is lost by then.
+    fn carry_out(&self, place: Acquire, mut action: Action, buffer: Buffer) -> Completion {
+        let (medium, timing) = (Arc::clone(&self.medium), self.timing.clone());
+        let workers = timing.as_ref().map_or_else(Workers::new, |timing| timing.workers.clone());
+        Completion::task(&workers, async move {
+            let _guard = place.await;
+            let Some(latency) = medium.begin(&mut action, timing.as_ref()) else {
+                return Response::failed(power_is_lost(), buffer);
+            };
+            if let Some(timing) = &timing
+                && !latency.is_zero()
+            {
+                timing.clock.sleep(latency).await;
+            }
+            medium.end(action, buffer)
+        })
+    }
+}
+
+/// A request that was let in.
+enum Action {
+    Read { range: ByteRange },
+    Write { range: ByteRange, content: Content, is_fua: bool, id: Option<WriteId> },
+    Flush { completed_count: u64 },
+    Extents { range: ByteRange },
+}
+
+impl Action {
+    /// The request as the medium sees it, and the buffer that goes back.
+    fn of(operation: Operation, range: ByteRange, completed_count: u64) -> (Self, Buffer) {
+        let zeroes = |is_fua| Self::Write { range, content: Content::Zeroes, is_fua, id: None };
+        match operation {
+            Operation::Read { buffer } => (Self::Read { range }, buffer),
+            Operation::Write { buffer, fua } => {
+                (Self::Write { range, content: Content::copy_of(&buffer), is_fua: fua, id: None }, buffer)
+            }
+            Operation::Discard { .. } => (zeroes(false), Buffer::empty()),
+            Operation::WriteZeroes { fua, .. } => (zeroes(fua), Buffer::empty()),
+            Operation::Flush => (Self::Flush { completed_count }, Buffer::empty()),
+            Operation::Extents { .. } => (Self::Extents { range }, Buffer::empty()),
+        }
+    }
+}
+
+fn power_is_lost() -> Error {
+    Error::new(ErrorKind::Gone, "the power is lost")
+}
+
+impl Medium {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts the action in flight and says how long it takes, or `None` when the power is lost.
+    fn begin(&self, action: &mut Action, timing: Option<&Timing>) -> Option<Duration> {
+        let mut state = self.lock();
+        if self.power.is_lost() {
+            return None;
+        }
+        if let Action::Write { range, content, id, .. } = action {
+            *id = Some(state.log.begin(*range, content.clone()));
+        }
+        Some(timing.map_or(Duration::ZERO, |timing| timing.latency.draw(&mut state.random)))
+    }
+
+    fn end(&self, action: Action, mut buffer: Buffer) -> Response {
+        let state = &mut *self.lock();
+        if self.power.is_lost() {
+            return Response::failed(power_is_lost(), buffer);
+        }
+        match action {
+            Action::Read { range } => state.visible.load(range.offset, &mut buffer),
+            Action::Write { id, is_fua, .. } => {
+                let is_durable = is_fua || !self.geometry.is_write_cache_volatile;
+                let id = id.expect("an action begins before it ends");
+                state.log.complete(id, is_durable, &mut state.visible, &mut state.durable);
+            }
+            Action::Flush { completed_count } => state.log.flush(completed_count, &mut state.durable),
+            Action::Extents { range } => {
+                let extents = vec![Extent { range, kind: ExtentKind::Data }];
+                return Response { extents, ..Response::done(buffer) };
+            }
+        }
+        Response::done(buffer)
+    }
+}
+
+impl Device for CrashLayer {
+    fn geometry(&self) -> Geometry {
+        self.medium.geometry
+    }
+
+    fn identity(&self) -> Identity {
+        self.medium.identity.clone()
+    }
+
+    fn submit(&self, request: Request) -> Completion {
+        let medium = &self.medium;
+        let range = match medium.geometry.check(&request) {
+            Ok(_) if medium.power.is_lost() => return Completion::ready(request.fail(power_is_lost())),
+            Ok(range) => range,
+            Err(error) => return Completion::ready(request.fail(error)),
+        };
+        let is_mutation = request.is_mutation();
+        let mut place = if is_mutation { medium.ranges.exclusive(range) } else { medium.ranges.shared(range) };
+        if is_mutation && medium.power.see_write() {
+            // The power fails at this request. It lands in part, unless an earlier one kept it in line.
+            let is_in_flight = place.try_take().is_some();
+            let (action, buffer) = Action::of(request.operation, range, 0);
+            if let (true, Action::Write { range, content, .. }) = (is_in_flight, action) {
+                medium.lock().log.begin_torn(range, content);
+            }
+            return Completion::ready(Response::failed(power_is_lost(), buffer));
+        }
+        let (fault, completed_count) = {
+            let mut state = medium.lock();
+            (state.faults.see(request.operation.kind(), &range), state.log.completed_count())
+        };
+        if let Some(kind) = fault {
+            let context =
+                format!("{} of {range} failed on demand: {}", request.operation.kind().as_str(), kind.as_str());
+            return Completion::ready(request.fail(Error::new(kind, context)));
+        }
+        let (action, buffer) = Action::of(request.operation, range, completed_count);
+        self.carry_out(place, action, buffer)
+    }
+
+    fn subscribe(&self) -> EventReceiver {
+        self.medium.events.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,238 @@
+use super::*;
+use crate::device::DeviceExt;
+use base::executor::{Executor, block_on};
+use std::collections::BTreeSet;
+
+const SIZE: u64 = 1 << 20;
+
+fn write(disk: &CrashLayer, offset: u64, fill: u8, length: usize, fua: bool) -> Result<(), ErrorKind> {
+    let done = block_on(disk.write(offset, Buffer::copy_of(&vec![fill; length]), fua));
+    done.map(drop).map_err(|error| error.kind())
+}
+
+fn read(disk: &CrashLayer, offset: u64, length: usize) -> Vec<u8> {
+    block_on(disk.read(offset, Buffer::zeroed(length))).expect("the power is on").to_vec()
+}
+
+/// Every 512-byte unit must be of one byte; this is that byte for each.
+fn units(bytes: &[u8]) -> Vec<u8> {
+    for unit in bytes.chunks(ATOMIC_UNIT_BYTES as usize) {
+        assert!(unit.iter().all(|byte| *byte == unit[0]), "a unit is torn");
+    }
+    bytes.chunks(ATOMIC_UNIT_BYTES as usize).map(|unit| unit[0]).collect()
+}
+
+#[test]
+fn flushed_and_fua_writes_survive_whatever_the_seed() {
+    for seed in 0..50 {
+        let disk = CrashLayer::new(SIZE, seed);
+        write(&disk, 0, 1, 4096, false).expect("the power is on");
+        block_on(disk.flush()).expect("the power is on");
+        write(&disk, 4096, 2, 4096, true).expect("the power is on");
+        write(&disk, 8192, 3, 4096, false).expect("the power is on");
+        let after = disk.after_power_loss();
+        assert_eq!(read(&after, 0, 4096), [1; 4096]);
+        assert_eq!(read(&after, 4096, 4096), [2; 4096]);
+        units(&read(&after, 8192, 4096));
+        assert_eq!(write(&disk, 0, 9, 512, false), Err(ErrorKind::Gone));
+        assert_eq!(block_on(disk.flush()).map_err(|error| error.kind()), Err(ErrorKind::Gone));
+        assert!(block_on(disk.read(0, Buffer::zeroed(512))).is_err());
+    }
+}
+
+/// Over many seeds, every subset of three unflushed writes lands, and torn ones are seen.
+#[test]
+fn unflushed_writes_land_in_every_combination() {
+    let (mut subsets, mut torn_count) = (BTreeSet::new(), 0);
+    for seed in 0..300 {
+        let disk = CrashLayer::new(SIZE, seed);
+        for (index, offset) in [0, 16_384, 8192].into_iter().enumerate() {
+            write(&disk, offset, index as u8 + 1, 2048, false).expect("the power is on");
+        }
+        let after = disk.after_power_loss();
+        let landed = [0, 16_384, 8192].map(|offset| units(&read(&after, offset, 2048)));
+        torn_count += landed.iter().filter(|units| units.contains(&0) && units.iter().any(|unit| *unit != 0)).count();
+        subsets.insert(landed.map(|units| units.iter().all(|unit| *unit != 0)));
+    }
+    assert_eq!(subsets.len(), 8);
+    assert!(torn_count > 100, "{torn_count} torn writes");
+}
+
+#[test]
+fn the_write_the_power_fails_at_lands_in_units() {
+    let mut landed_counts = BTreeSet::new();
+    for seed in 0..50 {
+        let disk = CrashLayer::new(SIZE, seed).write_through().fail_write(2);
+        write(&disk, 0, 1, 4096, false).expect("the power is on");
+        write(&disk, 4096, 1, 4096, false).expect("the power is on");
+        assert_eq!(write(&disk, 4096, 2, 4096, true), Err(ErrorKind::Gone));
+        assert!(disk.power().is_lost());
+        assert_eq!(disk.writes_seen(), 2, "the third met no medium");
+        assert_eq!(disk.power().writes_seen(), 3);
+        let after = disk.after_power_loss();
+        assert_eq!(read(&after, 0, 4096), [1; 4096], "write-through is durable");
+        let units = units(&read(&after, 4096, 4096));
+        assert!(units.iter().all(|unit| [1, 2].contains(unit)));
+        landed_counts.insert(units.iter().filter(|unit| **unit == 2).count());
+    }
+    assert!(landed_counts.len() > 4, "{landed_counts:?}");
+}
+
+#[test]
+fn one_crash_has_one_outcome_per_seed() {
+    let disk = CrashLayer::new(SIZE, 3);
+    for index in 0..32 {
+        write(&disk, index * 4096, 1, 4096, false).expect("the power is on");
+    }
+    let outcome = |loss| read(&disk.after_power_loss_as(loss, &Power::new()), 0, 32 * 4096);
+    assert_eq!(outcome(Loss::Seeded(1)), outcome(Loss::Seeded(1)));
+    assert_ne!(outcome(Loss::Seeded(1)), outcome(Loss::Seeded(2)));
+    assert!(outcome(Loss::All).iter().all(|byte| *byte == 0));
+    assert!(outcome(Loss::InFlightOnly).iter().all(|byte| *byte == 1));
+}
+
+/// An older volatile write must not come back over newer durable bytes, by a flush or by a power loss.
+#[test]
+fn a_durable_write_supersedes_older_volatile_ones() {
+    for seed in 0..30 {
+        let disk = CrashLayer::new(SIZE, seed);
+        write(&disk, 0, 1, 4096, false).expect("the power is on");
+        write(&disk, 1024, 2, 1024, true).expect("the power is on");
+        assert_eq!(disk.durable_bytes(1024, 1024), [2; 1024]);
+        let after = disk.after_power_loss();
+        let units = units(&read(&after, 0, 4096));
+        assert_eq!(units[2..4], [2, 2]);
+    }
+    let disk = CrashLayer::new(SIZE, 0);
+    write(&disk, 0, 1, 4096, false).expect("the power is on");
+    write(&disk, 1024, 2, 1024, true).expect("the power is on");
+    block_on(disk.flush()).expect("the power is on");
+    assert_eq!(units(&disk.durable_bytes(0, 4096)), [1, 1, 2, 2, 1, 1, 1, 1]);
+}
+
+#[test]
+fn zeroes_and_discards_are_as_volatile_as_writes() {
+    let disk = CrashLayer::new(SIZE, 1);
+    write(&disk, 0, 1, 8192, true).expect("the power is on");
+    block_on(disk.discard(0, 4096)).expect("the power is on");
+    assert_eq!(read(&disk, 0, 4096), [0; 4096]);
+    assert_eq!(disk.durable_bytes(0, 4096), [1; 4096]);
+    block_on(disk.write_zeroes(4096, 4096, true, false)).expect("the power is on");
+    assert_eq!(disk.durable_bytes(4096, 4096), [0; 4096]);
+    assert_eq!(disk.writes_seen(), 3);
+}
+
+#[test]
+fn errors_on_demand_change_nothing_and_pass() {
+    let disk = CrashLayer::new(SIZE, 1);
+    disk.fail_write_once(1, ErrorKind::Media);
+    disk.fail_flush_once(0, ErrorKind::Media);
+    assert_eq!(write(&disk, 0, 1, 512, false), Ok(()));
+    assert_eq!(write(&disk, 0, 2, 512, false), Err(ErrorKind::Media));
+    assert_eq!(read(&disk, 0, 512), [1; 512]);
+    assert!(block_on(disk.flush()).is_err());
+    assert_eq!(disk.durable_bytes(0, 512), [0; 512]);
+    block_on(disk.flush()).expect("it failed once");
+    assert_eq!(disk.durable_bytes(0, 512), [1; 512]);
+    disk.fail_writes_from(2, ErrorKind::NoSpace);
+    disk.fail_reads_of(ByteRange { offset: 512, length: 512 });
+    for _ in 0..3 {
+        assert_eq!(write(&disk, 0, 3, 512, false), Err(ErrorKind::NoSpace));
+    }
+    assert!(block_on(disk.read(0, Buffer::zeroed(1024))).is_err());
+    disk.heal();
+    assert_eq!(write(&disk, 0, 3, 512, false), Ok(()));
+    assert_eq!((disk.writes_seen(), disk.flushes_seen()), (6, 2));
+    disk.corrupt(0, &[9; 4]);
+    assert_eq!(read(&disk, 0, 512)[..5], [9, 9, 9, 9, 3]);
+    assert_eq!(disk.after_power_loss().durable_bytes(0, 4), [9; 4]);
+}
+
+#[test]
+fn devices_on_one_power_fail_together() {
+    let power = Power::new();
+    let (first, second) = (CrashLayer::on(&power, SIZE, 1), CrashLayer::on(&power, SIZE, 2));
+    let mut events = first.subscribe();
+    power.fail_write(2);
+    assert_eq!(write(&first, 0, 1, 512, true), Ok(()));
+    assert_eq!(write(&second, 0, 1, 512, true), Ok(()));
+    assert_eq!(write(&second, 0, 1, 512, true), Err(ErrorKind::Gone));
+    assert_eq!(write(&first, 0, 1, 512, true), Err(ErrorKind::Gone));
+    assert_eq!(events.try_receive(), Some(crate::event::Event::Offline));
+    let next = Power::new();
+    let restarted = [first, second].map(|disk| disk.after_power_loss_as(Loss::All, &next));
+    assert!(restarted.iter().all(|disk| read(disk, 0, 512)[..] == [1; 512]));
+}
+
+/// Eight writes are in flight when the power fails at the ninth; none was acknowledged, each lands in its own way, and
+/// nothing else changes.
+#[test]
+fn several_writes_are_in_flight_when_the_power_fails() {
+    let mut outcomes = BTreeSet::new();
+    for seed in 0..40 {
+        let mut executor = Executor::new(seed);
+        let workers = Workers::new();
+        let latency = Latency::Between(Duration::from_micros(50), Duration::from_micros(500));
+        let disk =
+            CrashLayer::new(SIZE, seed).with_latency(Arc::new(executor.clock()), latency, &workers).fail_write(8);
+        let writing = disk.clone();
+        executor.block_on(async move {
+            let writes: Vec<_> =
+                (0..9).map(|index| writing.write(index * 4096, Buffer::copy_of(&[7; 4096]), true)).collect();
+            for write in writes {
+                assert_eq!(write.await.expect_err("the power failed").kind(), ErrorKind::Gone);
+            }
+        });
+        let after = disk.after_power_loss();
+        let units = units(&read(&after, 0, 9 * 4096));
+        assert!(units.iter().all(|unit| [0, 7].contains(unit)));
+        assert!(read(&after, 9 * 4096, 65536).iter().all(|byte| *byte == 0));
+        outcomes.insert(units);
+    }
+    assert!(outcomes.len() > 30, "{} different outcomes", outcomes.len());
+}
+
+/// With random latencies, overlapping writes still end in the order of their submission, and reads see what came before them.
+#[test]
+fn overlapping_requests_keep_their_order() {
+    for seed in 0..30 {
+        let mut executor = Executor::new(seed);
+        let workers = Workers::new();
+        let latency = Latency::Between(Duration::ZERO, Duration::from_micros(100));
+        let disk = CrashLayer::new(SIZE, seed).with_latency(Arc::new(executor.clock()), latency, &workers);
+        let running = workers.clone();
+        executor.spawn(async move { running.run().await });
+        let device = disk.clone();
+        executor.block_on(async move {
+            // Dropped: they finish on the workers, in their order all the same.
+            for fill in 1..=5 {
+                drop(device.write(0, Buffer::copy_of(&[fill; 1024]), false));
+            }
+            let early = device.read(0, Buffer::zeroed(1024));
+            drop(device.write(512, Buffer::copy_of(&[6; 1024]), false));
+            let late = device.read(0, Buffer::zeroed(2048));
+            let (early, late) = (early.await.expect("the power is on"), late.await.expect("the power is on"));
+            assert_eq!(units(&early), [5, 5]);
+            assert_eq!(units(&late), [5, 6, 6, 0]);
+        });
+        workers.stop();
+    }
+}
+
+/// A flush covers what completed before it was submitted, and a write that completes while it runs is not promised.
+#[test]
+fn a_flush_covers_what_was_completed_before_it() {
+    let mut executor = Executor::in_order();
+    let clock = Arc::new(executor.clock());
+    let latency = Latency::Fixed(Duration::from_micros(100));
+    let disk = CrashLayer::new(SIZE, 1).with_latency(clock, latency, &Workers::new());
+    let device = disk.clone();
+    executor.block_on(async move {
+        device.write(0, Buffer::copy_of(&[1; 512]), false).await.expect("the power is on");
+        let write = device.write(512, Buffer::copy_of(&[2; 512]), false);
+        let flush = device.flush();
+        write.await.expect("the power is on");
+        flush.await.expect("the power is on");
+    });
+    assert_eq!(units(&disk.durable_bytes(0, 1024)), [1, 0]);
+}

@@ -39,3 +39,23 @@ pub const CHAP_SECRET_BYTES_MAX: usize = 256;
 
 /// Bytes of an iSCSI name (RFC 7143 4.2.7.2).
 pub const NAME_BYTES_MAX: usize = 223;
+
+/// Bytes a receiver reads at once when it does not know yet what they belong to: a few dozen small PDUs per system call.
+pub const STAGING_BYTES: usize = 64 << 10;
+
+/// Bytes a receiver reads at once after a large data segment: enough for a header, and little enough that hardly any of
+/// the next large segment has to be copied out of the staging buffer.
+pub const STAGING_BYTES_AFTER_LARGE: usize = 4 << 10;
+
+/// A data segment from this size on is large. Copying less than this costs less than a system call of its own.
+pub const LARGE_SEGMENT_BYTES: usize = 16 << 10;
+
+/// Remaining bytes of a data segment from which on they are read straight into their destination.
+pub const DIRECT_READ_BYTES_MIN: usize = 4 << 10;
+
+/// Longest header of a PDU: BHS, additional header segments of 255 words, digest.
+pub const HEADER_BYTES_MAX: usize = 48 + 255 * 4 + 4;
+
+const _: () = assert!(HEADER_BYTES_MAX <= STAGING_BYTES_AFTER_LARGE);
+const _: () = assert!(STAGING_BYTES_AFTER_LARGE < STAGING_BYTES);
+const _: () = assert!(DIRECT_READ_BYTES_MIN <= LARGE_SEGMENT_BYTES);

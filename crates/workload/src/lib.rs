@@ -1,1 +1,39 @@
 //! Workload generators, trace replay and their reports.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`access`] | [`Access`]: one access, before it has content |
+//! | [`generator`] | seeded streams of accesses: mix, sizes, uniform, zipf, sequential |
+//! | [`zipf`], [`permutation`] | what skewed streams are made of |
+//! | [`content`] | content of which each 512-byte unit says who wrote it, when and for where |
+//! | [`ledger`] | [`Ledger`]: what must be where, and what exactly is wrong when it is not |
+//! | [`closed_loop`] | [`ClosedLoop`]: a generator at a depth against a device, verified, resumable after a failure |
+//! | [`bench`] | the patterns of `forebay bench` |
+//! | [`verify`] | [`verify_all`](verify::verify_all): everything read back |
+//! | [`trace`] | recorded requests: cloudPhysics CSV, blkparse, fio iolog; made-up ones |
+//! | [`miss_ratio`] | the exact LRU miss ratio for every cache size |
+//! | [`measurement`], [`series`] | what a run measured |
+
+#![forbid(unsafe_code)]
+
+pub mod access;
+pub mod bench;
+pub mod closed_loop;
+pub mod content;
+mod engine;
+pub mod generator;
+pub mod ledger;
+pub mod limits;
+pub mod measurement;
+pub mod miss_ratio;
+pub mod permutation;
+pub mod series;
+pub mod trace;
+pub mod verify;
+pub mod zipf;
+
+pub use access::{Access, AccessKind};
+pub use closed_loop::{ClosedLoop, Ending, Limit, Plan};
+pub use generator::{Generator, Pattern, Profile};
+pub use ledger::{InitialContent, Ledger};
+pub use measurement::Measurement;

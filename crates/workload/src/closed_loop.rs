@@ -1,0 +1,353 @@
+//! A closed loop: a generator at a fixed depth against a device, every read checked.
+//!
+//! - At most `depth` requests are in flight; a new one is issued when one comes back.
+//! - An access that overlaps one in flight (where one of the two writes) is parked and issued as soon as it may be; others go on.
+//!   So every read has exactly one right answer, and the check is exact.
+//! - When the device fails (the attached process was killed), nothing new is issued, what is in flight comes back somehow, and the run
+//!   ends with [`Ending::DeviceFailed`] and the requests whose outcome is unknown. [`ClosedLoop::run`] with a device that works again first
+//!   issues those, under their old versions, and goes on. Their latency counts from when they were first issued, as an
+//!   application would see it.
+//! - Time is the clock's; the limit counts the time in which the loop ran, not outages.
+//!
+//! Over a device that always answers at once, only a limit by requests ends a run in virtual time.
+
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::ops::ControlFlow;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use base::clock::{Clock, Instant, Sleep};
+use block::{Error, SharedDevice};
+
+use crate::access::{Access, AccessKind};
+use crate::engine::{Done, Engine, Failure, Task};
+use crate::generator::{Generator, Profile, ProfileError};
+use crate::ledger::{InitialContent, Ledger, Mismatch};
+use crate::limits::{DEPTH_MAX, PARKED_MAX, PROGRESS_INTERVAL};
+use crate::measurement::{Measurement, Recorder};
+use crate::series::{Sample, Series};
+
+/// When a run is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// After so many requests.
+    Requests(u64),
+    /// After so much time in which the device was there.
+    Time(Duration),
+}
+
+/// What to run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Which accesses.
+    pub profile: Profile,
+    /// Requests in flight, 1 to [`DEPTH_MAX`].
+    pub depth: u32,
+    /// Until when.
+    pub limit: Limit,
+    /// Whether content is checked, and against what at the start. Without, no request costs a look into a ledger.
+    pub verify: Option<InitialContent>,
+    /// Whether the response time of each request is kept.
+    pub keep_series: bool,
+}
+
+/// Why a plan is refused.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// The profile makes no sense.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// The depth makes no sense.
+    #[error("a depth of {0} is not between 1 and {DEPTH_MAX}")]
+    Depth(u32),
+}
+
+/// How [`ClosedLoop::run`] came to an end.
+#[derive(Debug)]
+pub enum Ending {
+    /// The limit was reached.
+    Finished,
+    /// The progress callback asked to stop.
+    Stopped,
+    /// The device failed. Run again with one that works.
+    DeviceFailed {
+        /// Its first error.
+        error: Error,
+        /// Requests that did not succeed; of the writes nobody knows whether they happened.
+        unknown: Vec<Access>,
+    },
+}
+
+/// Why a run broke off for good.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// A read brought something else than what was written.
+    #[error("the device returned wrong data: {0}")]
+    Mismatch(Box<Mismatch>),
+    /// The ledger has no version numbers left.
+    #[error("four billion writes are all one verified run can count")]
+    TooManyWrites,
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progress {
+    /// Time run so far, outages not counted.
+    pub active: Duration,
+    /// Requests finished.
+    pub requests: u64,
+    /// Share of the whole, 0.0 to 1.0.
+    pub share: f64,
+}
+
+/// Time without a working device, relative to the begin of the first run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outage {
+    /// When the device's first error came.
+    pub from: Duration,
+    /// When the first request succeeded again; `None` when none has yet.
+    pub until: Option<Duration>,
+}
+
+/// A closed loop that can be continued.
+pub struct ClosedLoop {
+    plan: Plan,
+    generator: Generator,
+    clock: Arc<dyn Clock>,
+    ledger: Option<Ledger>,
+    recorder: Recorder,
+    series: Option<Series>,
+    /// Requests to issue before any new one: first what an outage left, then what waits for an overlapping one.
+    again: VecDeque<Task>,
+    parked: VecDeque<Access>,
+    began: Option<Instant>,
+    active_before: Duration,
+    requests_drawn: u64,
+    outages: Vec<Outage>,
+}
+
+/// State of one call of `run`.
+struct Round {
+    began: Instant,
+    failure: Option<(Error, Instant)>,
+    is_stopped: bool,
+}
+
+impl ClosedLoop {
+    /// A loop that has not run yet. The seed of the content is the profile's.
+    ///
+    /// # Errors
+    /// What makes no sense about the plan.
+    pub fn new(plan: Plan, clock: Arc<dyn Clock>) -> Result<Self, PlanError> {
+        if !(1..=DEPTH_MAX).contains(&plan.depth) {
+            return Err(PlanError::Depth(plan.depth));
+        }
+        let generator = Generator::new(plan.profile.clone())?;
+        Ok(Self {
+            generator,
+            clock,
+            ledger: plan.verify.map(|initial| Ledger::new(plan.profile.seed, initial)),
+            recorder: Recorder::new(),
+            series: plan.keep_series.then(Series::new),
+            again: VecDeque::new(),
+            parked: VecDeque::new(),
+            began: None,
+            active_before: Duration::ZERO,
+            requests_drawn: 0,
+            outages: Vec::new(),
+            plan,
+        })
+    }
+
+    /// Runs on `device` until the limit, a stop or a failure of the device. `progress` is called about every tenth of a second.
+    ///
+    /// # Errors
+    /// Wrong data.
+    pub async fn run(
+        &mut self,
+        device: SharedDevice,
+        mut progress: impl FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Ending, RunError> {
+        let mut engine = Engine::new(device, Arc::clone(&self.clock), self.plan.depth);
+        let mut round = Round { began: self.clock.now(), failure: None, is_stopped: false };
+        self.began.get_or_insert(round.began);
+        let mut tick = self.clock.sleep(PROGRESS_INTERVAL);
+        loop {
+            self.issue(&mut engine, &round)?;
+            if engine.count() == 0 {
+                break;
+            }
+            match next(&mut engine, self.ledger.as_ref(), &mut tick).await {
+                Some(done) => self.book(done, &mut round)?,
+                None => {
+                    tick = self.clock.sleep(PROGRESS_INTERVAL);
+                    round.is_stopped |= progress(self.progress(&round)).is_break();
+                }
+            }
+        }
+        Ok(self.end(round))
+    }
+
+    /// The figures so far.
+    pub fn measurement(&self) -> Measurement {
+        self.recorder.measurement(self.active_before)
+    }
+
+    /// The response times, when the plan keeps them.
+    pub fn series(&self) -> Option<&Series> {
+        self.series.as_ref()
+    }
+
+    /// Times without a working device.
+    pub fn outages(&self) -> &[Outage] {
+        &self.outages
+    }
+
+    /// What must be on the device now, when the plan verifies.
+    pub fn ledger(&self) -> Option<&Ledger> {
+        self.ledger.as_ref()
+    }
+
+    fn issue(&mut self, engine: &mut Engine, round: &Round) -> Result<(), RunError> {
+        if round.failure.is_some() {
+            return Ok(());
+        }
+        while engine.count() < self.plan.depth as usize {
+            let Some(task) = self.next_task(engine, round)? else { break };
+            engine.submit(task, self.ledger.as_ref());
+        }
+        Ok(())
+    }
+
+    /// The next request that may be issued now. What an outage left and what is parked is issued even when the limit is reached.
+    fn next_task(&mut self, engine: &Engine, round: &Round) -> Result<Option<Task>, RunError> {
+        if let Some(task) = self.again.pop_front() {
+            // These were in flight together once, so they do not overlap each other, and nothing else is issued before them.
+            return Ok(Some(task));
+        }
+        // Without verification nobody minds overlaps, as in fio.
+        if self.ledger.is_none() {
+            return Ok(self.draw(round).map(|access| self.fresh(access, 0)));
+        }
+        let is_free = |access: &Access| !engine.conflicts(access);
+        if let Some(index) = self.parked.iter().position(is_free) {
+            let access = self.parked.remove(index);
+            return access.map(|access| self.versioned(access)).transpose();
+        }
+        while self.parked.len() < PARKED_MAX {
+            let Some(access) = self.draw(round) else { return Ok(None) };
+            if is_free(&access) {
+                return self.versioned(access).map(Some);
+            }
+            self.parked.push_back(access);
+        }
+        Ok(None)
+    }
+
+    fn versioned(&mut self, access: Access) -> Result<Task, RunError> {
+        let version = match self.ledger.as_mut() {
+            Some(ledger) if access.kind == AccessKind::Write => ledger.next_version().ok_or(RunError::TooManyWrites)?,
+            _ => 0,
+        };
+        Ok(self.fresh(access, version))
+    }
+
+    fn fresh(&self, access: Access, version: u32) -> Task {
+        Task { access, version, issued_at: self.clock.now() }
+    }
+
+    /// A new access, unless the limit is reached.
+    fn draw(&mut self, round: &Round) -> Option<Access> {
+        let may_draw = !round.is_stopped
+            && match self.plan.limit {
+                Limit::Requests(count) => self.requests_drawn < count,
+                Limit::Time(time) => self.active(round) < time,
+            };
+        may_draw.then(|| {
+            self.requests_drawn += 1;
+            self.generator.draw()
+        })
+    }
+
+    fn book(&mut self, done: Done, round: &mut Round) -> Result<(), RunError> {
+        let Done { task, finished_at, result } = done;
+        match result {
+            Ok(()) => {
+                self.book_success(task, finished_at);
+                Ok(())
+            }
+            Err(Failure::Mismatch(mismatch)) => Err(RunError::Mismatch(mismatch)),
+            Err(Failure::Device(error)) => {
+                if let (AccessKind::Write, Some(ledger)) = (task.access.kind, self.ledger.as_mut()) {
+                    ledger.doubt(task.access.range, task.version);
+                }
+                self.again.push_back(task);
+                round.failure.get_or_insert((error, finished_at));
+                Ok(())
+            }
+        }
+    }
+
+    fn book_success(&mut self, task: Task, finished_at: Instant) {
+        let Access { kind, range } = task.access;
+        if let (AccessKind::Write, Some(ledger)) = (kind, self.ledger.as_mut()) {
+            ledger.commit(range, task.version);
+        }
+        let latency = finished_at.since(task.issued_at);
+        self.recorder.record(kind, range.length, latency);
+        let at = finished_at.since(self.began.unwrap_or_default());
+        if let Some(outage) = self.outages.last_mut() {
+            outage.until.get_or_insert(at);
+        }
+        if let Some(series) = self.series.as_mut() {
+            series.push(Sample { at_ns: nanoseconds(at), latency_ns: nanoseconds(latency), kind });
+        }
+    }
+
+    /// Books the time of the round and says how it ended.
+    fn end(&mut self, round: Round) -> Ending {
+        let Some((error, failed_at)) = round.failure else {
+            self.active_before = self.active(&round);
+            return if round.is_stopped { Ending::Stopped } else { Ending::Finished };
+        };
+        self.active_before += failed_at.since(round.began);
+        // A resumed device that fails before anything succeeded continues the outage that is open.
+        if self.outages.last().is_none_or(|outage| outage.until.is_some()) {
+            self.outages.push(Outage { from: failed_at.since(self.began.unwrap_or_default()), until: None });
+        }
+        Ending::DeviceFailed { error, unknown: self.again.iter().map(|task| task.access).collect() }
+    }
+
+    fn active(&self, round: &Round) -> Duration {
+        self.active_before + self.clock.now().since(round.began)
+    }
+
+    fn progress(&self, round: &Round) -> Progress {
+        let (active, requests) = (self.active(round), self.recorder.count());
+        let share = match self.plan.limit {
+            Limit::Requests(count) => requests as f64 / count.max(1) as f64,
+            Limit::Time(time) => active.as_secs_f64() / time.as_secs_f64().max(f64::MIN_POSITIVE),
+        };
+        Progress { active, requests, share: share.clamp(0.0, 1.0) }
+    }
+}
+
+/// The next request that comes back, or `None` when `tick` is over first.
+pub(crate) async fn next(engine: &mut Engine, ledger: Option<&Ledger>, tick: &mut Sleep) -> Option<Done> {
+    poll_fn(|context| {
+        if let Poll::Ready(done) = engine.poll_next(context, ledger) {
+            return Poll::Ready(Some(done));
+        }
+        Pin::new(&mut *tick).poll(context).map(|()| None)
+    })
+    .await
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

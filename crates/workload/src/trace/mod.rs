@@ -1,0 +1,358 @@
+//! Recorded requests, read as a stream in bounded memory.
+//!
+//! | format | from | lines |
+//! |---|---|---|
+//! | [`Format::CloudPhysics`] | libCacheSim's cloudPhysics CSV | `version,time,op,size,lbn` |
+//! | [`Format::Blkparse`] | `blkparse` with its default output format | `8,0 3 1 0.000000000 697 Q W 223490 + 8 [name]` |
+//! | [`Format::IoLog`] | fio's `write_iolog`, versions 2 and 3 | `/dev/sdb write 4096 8192` |
+//!
+//! Whatever the format, a [`Record`] has a time since the first record, a kind and a range of bytes. A line that cannot be understood
+//! is an error with its number, never a guess.
+
+mod blkparse;
+mod cloud_physics;
+mod iolog;
+pub mod synthetic;
+
+use std::fmt;
+use std::io::{self, BufRead, Read};
+use std::str::FromStr;
+use std::time::Duration;
+
+use base::range::ByteRange;
+
+use crate::access::{Access, AccessKind};
+use crate::limits::{TRACE_LINE_BYTES_MAX, TRACE_REQUEST_BYTES_MAX};
+
+pub use blkparse::BlkparseAction;
+pub use cloud_physics::write_cloud_physics;
+
+/// One recorded request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Time since the first record (zero where the format has none).
+    pub at: Duration,
+    /// What was done to which bytes.
+    pub access: Access,
+}
+
+/// A format of traces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// libCacheSim's cloudPhysics CSV: time in seconds, SCSI operation code in hexadecimal, bytes, LBA of 512-byte blocks.
+    CloudPhysics,
+    /// Text output of `blkparse`.
+    Blkparse,
+    /// fio's I/O log.
+    IoLog,
+}
+
+/// What to take from a trace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// The format; `None` is found out from the first line.
+    pub format: Option<Format>,
+    /// Of a blkparse trace, the action that counts as the request.
+    pub action: BlkparseAction,
+    /// Of a trace of several devices or files, the one to take, as the trace names it (`8,0`, `/dev/sdb`). Without, a second one is an
+    /// error.
+    pub source: Option<String>,
+}
+
+/// Why a trace could not be read on.
+#[derive(Debug, thiserror::Error)]
+#[error("line {line} of the trace: {kind}")]
+pub struct TraceError {
+    /// From 1.
+    pub line: u64,
+    /// What is wrong there.
+    pub kind: TraceErrorKind,
+}
+
+/// What is wrong about a line.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TraceErrorKind {
+    /// The file could not be read.
+    #[error("cannot be read: {0}")]
+    Io(#[from] io::Error),
+    /// None of the formats.
+    #[error("\"{0}\" begins none of the formats known (cloudphysics, blkparse, iolog)")]
+    UnknownFormat(String),
+    /// A line above [`TRACE_LINE_BYTES_MAX`].
+    #[error("is longer than {TRACE_LINE_BYTES_MAX} bytes")]
+    TooLong,
+    /// A field is missing.
+    #[error("has no {0}")]
+    Missing(&'static str),
+    /// A field is not what it should be.
+    #[error("\"{text}\" is not a {field}")]
+    Malformed {
+        /// Its name.
+        field: &'static str,
+        /// What is there.
+        text: String,
+    },
+    /// A range nobody could have accessed.
+    #[error("a request of {length} bytes at byte {offset} is not possible")]
+    Range {
+        /// First byte.
+        offset: u128,
+        /// Count of bytes.
+        length: u128,
+    },
+    /// More than one device or file.
+    #[error("\"{second}\" is a second device or file beside \"{first}\": say which one to take")]
+    SecondSource {
+        /// The one seen first.
+        first: String,
+        /// The other.
+        second: String,
+    },
+}
+
+/// The records of a trace, in its order.
+pub struct TraceReader<R> {
+    input: R,
+    line: u64,
+    options: Options,
+    parser: Option<Parser>,
+    /// What the first record's clock showed.
+    began: Option<Duration>,
+    is_over: bool,
+}
+
+/// What a line of any format turned out to be.
+enum Line {
+    /// A request; its time is the trace's own.
+    Record(Record),
+    /// Nothing to replay: a header, another action, a comment.
+    Skipped,
+    /// Nothing after this line is a request.
+    End,
+}
+
+enum Parser {
+    CloudPhysics(cloud_physics::Parser),
+    Blkparse(blkparse::Parser),
+    IoLog(iolog::Parser),
+}
+
+/// Names of the formats, as options are given.
+const FORMATS: [(Format, &str); 3] =
+    [(Format::CloudPhysics, "cloudphysics"), (Format::Blkparse, "blkparse"), (Format::IoLog, "iolog")];
+
+impl<R: BufRead> TraceReader<R> {
+    /// A reader of `input`.
+    pub fn new(input: R, options: Options) -> Self {
+        Self { input, line: 0, options, parser: None, began: None, is_over: false }
+    }
+
+    /// The format, once the first line was read.
+    pub fn format(&self) -> Option<Format> {
+        self.parser.as_ref().map(|parser| match parser {
+            Parser::CloudPhysics(_) => Format::CloudPhysics,
+            Parser::Blkparse(_) => Format::Blkparse,
+            Parser::IoLog(_) => Format::IoLog,
+        })
+    }
+
+    fn next_record(&mut self) -> Result<Option<Record>, TraceErrorKind> {
+        loop {
+            let Some(text) = self.next_line()? else { return Ok(None) };
+            let text = text.trim();
+            if text.is_empty() {
+                continue;
+            }
+            let parser = match &mut self.parser {
+                Some(parser) => parser,
+                none => none.insert(Parser::new(text, &self.options)?),
+            };
+            match parser.parse(text)? {
+                Line::Record(record) => {
+                    let began = *self.began.get_or_insert(record.at);
+                    return Ok(Some(Record { at: record.at.saturating_sub(began), ..record }));
+                }
+                Line::Skipped => {}
+                Line::End => return Ok(None),
+            }
+        }
+    }
+
+    fn next_line(&mut self) -> Result<Option<String>, TraceErrorKind> {
+        self.line += 1;
+        let mut bytes = Vec::new();
+        let limit = TRACE_LINE_BYTES_MAX as u64 + 1;
+        self.input.by_ref().take(limit).read_until(b'\n', &mut bytes)?;
+        if bytes.len() > TRACE_LINE_BYTES_MAX {
+            return Err(TraceErrorKind::TooLong);
+        }
+        // Names of programs may be in any encoding; what is read from a line is ASCII.
+        Ok((!bytes.is_empty()).then(|| String::from_utf8_lossy(&bytes).into_owned()))
+    }
+}
+
+impl<R: BufRead> Iterator for TraceReader<R> {
+    type Item = Result<Record, TraceError>;
+
+    /// The next record. After an error there is none.
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.is_over {
+            return None;
+        }
+        let result = self.next_record().map_err(|kind| TraceError { line: self.line, kind });
+        self.is_over = !matches!(result, Ok(Some(_)));
+        result.transpose()
+    }
+}
+
+impl Parser {
+    fn new(first_line: &str, options: &Options) -> Result<Self, TraceErrorKind> {
+        let format = match options.format {
+            Some(format) => format,
+            None => detect(first_line).ok_or_else(|| TraceErrorKind::UnknownFormat(shortened(first_line)))?,
+        };
+        let source = Source::new(options.source.clone());
+        Ok(match format {
+            Format::CloudPhysics => Self::CloudPhysics(cloud_physics::Parser::default()),
+            Format::Blkparse => Self::Blkparse(blkparse::Parser::new(options.action, source)),
+            Format::IoLog => Self::IoLog(iolog::Parser::new(source)),
+        })
+    }
+
+    fn parse(&mut self, line: &str) -> Result<Line, TraceErrorKind> {
+        match self {
+            Self::CloudPhysics(parser) => parser.parse(line),
+            Self::Blkparse(parser) => parser.parse(line),
+            Self::IoLog(parser) => parser.parse(line),
+        }
+    }
+}
+
+fn detect(first_line: &str) -> Option<Format> {
+    FORMATS.map(|(format, _)| format).into_iter().find(|format| match format {
+        Format::CloudPhysics => cloud_physics::begins(first_line),
+        Format::Blkparse => blkparse::begins(first_line),
+        Format::IoLog => iolog::begins(first_line),
+    })
+}
+
+/// The one device or file of a trace whose requests count.
+struct Source {
+    name: Option<String>,
+    is_chosen: bool,
+}
+
+impl Source {
+    fn new(chosen: Option<String>) -> Self {
+        Self { is_chosen: chosen.is_some(), name: chosen }
+    }
+
+    /// Whether `name` is the one. The first is, when none was chosen.
+    fn admits(&mut self, name: &str) -> Result<bool, TraceErrorKind> {
+        let first = self.name.get_or_insert_with(|| name.to_owned());
+        if first == name || self.is_chosen {
+            return Ok(first == name);
+        }
+        Err(TraceErrorKind::SecondSource { first: first.clone(), second: shortened(name) })
+    }
+}
+
+/// A number field.
+fn number<T: FromStr>(text: &str, field: &'static str) -> Result<T, TraceErrorKind> {
+    text.parse().map_err(|_| TraceErrorKind::Malformed { field, text: shortened(text) })
+}
+
+/// A range that is possible.
+fn range(offset: u128, length: u128) -> Result<ByteRange, TraceErrorKind> {
+    let impossible = || TraceErrorKind::Range { offset, length };
+    let narrow = |value: u128| u64::try_from(value).map_err(|_| impossible());
+    let range = ByteRange::new(narrow(offset)?, narrow(length)?).ok_or_else(impossible)?;
+    if range.length > TRACE_REQUEST_BYTES_MAX { Err(impossible()) } else { Ok(range) }
+}
+
+fn record(at: Duration, kind: AccessKind, range: ByteRange) -> Line {
+    Line::Record(Record { at, access: Access { kind, range } })
+}
+
+/// A text short enough for an error message.
+fn shortened(text: &str) -> String {
+    text.chars().take(60).collect()
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = FORMATS.iter().find(|(_, name)| *name == text).map(|(format, _)| *format);
+        found.ok_or_else(|| format!("\"{text}\" is not a trace format: write cloudphysics, blkparse or iolog"))
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = FORMATS.iter().find(|(format, _)| format == self).map_or("", |(_, name)| name);
+        f.pad(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// All records, or the error in words.
+    pub(super) fn read(text: &str, options: Options) -> Result<Vec<Record>, String> {
+        TraceReader::new(text.as_bytes(), options).collect::<Result<_, _>>().map_err(|error| error.to_string())
+    }
+
+    pub(super) fn request(at_us: u64, kind: AccessKind, offset: u64, length: u64) -> Record {
+        Record { at: Duration::from_micros(at_us), access: Access { kind, range: ByteRange { offset, length } } }
+    }
+
+    #[test]
+    fn formats_are_told_apart_by_their_first_line() {
+        for (line, format) in [
+            ("version,time,op,size,lbn", Some(Format::CloudPhysics)),
+            ("1,5633898,2a,512,42932745", Some(Format::CloudPhysics)),
+            ("  8,0    3        1     0.000000000   697  Q   W 223490 + 8 [kjournald]", Some(Format::Blkparse)),
+            ("fio version 2 iolog", Some(Format::IoLog)),
+            ("fio version 3 iolog", Some(Format::IoLog)),
+            ("<html>", None),
+            ("1,2,3", None),
+        ] {
+            assert_eq!(detect(line.trim()), format, "{line}");
+        }
+        let error = read("<html>\n", Options::default()).unwrap_err();
+        assert_eq!(
+            error,
+            "line 1 of the trace: \"<html>\" begins none of the formats known (cloudphysics, blkparse, iolog)"
+        );
+    }
+
+    #[test]
+    fn a_file_without_line_ends_is_refused() {
+        let error = read(&"x".repeat(1 << 20), Options::default()).unwrap_err();
+        assert_eq!(error, "line 1 of the trace: is longer than 4096 bytes");
+    }
+
+    #[test]
+    fn names_of_formats_are_read_as_they_are_printed() {
+        for (format, _) in FORMATS {
+            assert_eq!(format.to_string().parse(), Ok(format));
+        }
+        assert!("csv".parse::<Format>().is_err());
+    }
+
+    proptest! {
+        /// Whatever a file holds, reading it ends in records or an error, never in a panic.
+        #[test]
+        fn any_bytes_are_read_without_a_panic(lines in proptest::collection::vec("[ -~]{0,60}", 0..20)) {
+            for first in ["version,time,op,size,lbn", "8,0 3 1 0.5 697 Q W 8 + 8 [a]", "fio version 2 iolog", "fio version 3 iolog"] {
+                let text = format!("{first}\n{}", lines.join("\n"));
+                let mut reader = TraceReader::new(text.as_bytes(), Options::default());
+                prop_assert!(reader.by_ref().count() <= lines.len() + 1);
+            }
+        }
+    }
+}

@@ -1,1 +1,44 @@
-//! SCSI command blocks, sense data, vital product data and mode pages (SPC-4, SBC-4).
+//! SCSI as both ends speak it: command descriptor blocks, sense data, and the data that control commands carry.
+//!
+//! Pure: bytes in, values out, and back. What comes from outside is parsed into a value or refused with one; nothing here panics
+//! on foreign bytes. Sources: SAM-5, SPC-4 (T10/1731-D), SBC-3 (T10/BSR INCITS 514); clauses are cited where they are obeyed.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`cdb`] | [`Cdb`]: typed commands, parsed and emitted; the table of operation codes |
+//! | [`sense`] | [`Sense`] and the named conditions |
+//! | [`status`] | [`Status`] |
+//! | [`task`] | task attributes and task management functions |
+//! | [`lun`] | the eight bytes of a LUN |
+//! | [`inquiry`], [`vpd`] | standard INQUIRY data and vital product data pages 00h 80h 83h B0h B1h B2h |
+//! | [`mode`] | mode parameter headers, block descriptors and pages 01h 08h 0Ah 1Ch |
+//! | [`capacity`], [`lba_status`] | READ CAPACITY and GET LBA STATUS data |
+//! | [`report_luns`], [`unmap`] | LUN lists, UNMAP parameter lists |
+//! | [`persistent_reservation`] | parameter data of PERSISTENT RESERVE IN and OUT |
+//! | [`supported_operations`] | REPORT SUPPORTED OPERATION CODES and TASK MANAGEMENT FUNCTIONS data |
+
+#![forbid(unsafe_code)]
+
+pub mod capacity;
+pub mod cdb;
+pub mod error;
+mod field;
+pub mod inquiry;
+pub mod lba_status;
+pub mod limits;
+pub mod lun;
+pub mod mode;
+pub mod persistent_reservation;
+pub mod report_luns;
+pub mod sense;
+pub mod status;
+pub mod supported_operations;
+pub mod task;
+pub mod unmap;
+pub mod vpd;
+
+pub use cdb::{Cdb, CdbBytes, CdbError};
+pub use error::Malformed;
+pub use sense::{Sense, SenseKey};
+pub use status::Status;
+pub use task::{TaskAttribute, TaskManagementFunction};

@@ -10,6 +10,7 @@
 //! | [`random`] | one seeded generator, the same sequence everywhere |
 //! | [`range`] | [`ByteRange`](range::ByteRange) |
 //! | [`serial`] | RFC 1982 serial numbers (CmdSN, StatSN, DataSN) |
+//! | [`signal`] | a counter that tasks wait for to change |
 //! | [`units`] | sizes as people write them: `64KiB`, `10GiB` |
 
 #![forbid(unsafe_code)]
@@ -23,4 +24,5 @@ pub mod limits;
 pub mod random;
 pub mod range;
 pub mod serial;
+pub mod signal;
 pub mod units;

@@ -1,1 +1,27 @@
-//! A/B superblock, identity and checksummed record log on a block device.
+//! What every crash-safe store on a block device needs.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`superblock`] | [`Superblock`]: two copies at the ends of the device, each write survives a power loss |
+//! | [`binding`] | [`Binding`]: which origin a store belongs to, and the error when it meets another |
+//! | [`record`] | the bytes of one log record |
+//! | [`log`] | [`RecordLog`]: a circular log with group commit |
+//! | [`replay`] | [`replay()`]: reads a log again, up to the first record that is not the successor |
+//! | [`limits`] | the bounds of this crate |
+//!
+//! The bytes are described in `docs/formats/store.md`. Nothing here knows a runtime, an operating system or a clock.
+
+#![forbid(unsafe_code)]
+
+pub mod binding;
+pub mod limits;
+pub mod log;
+pub mod record;
+pub mod replay;
+pub mod superblock;
+
+pub use binding::{Binding, BindingRaw};
+pub use log::{Append, AppendRefused, Hold, LogUsage, RecordLog};
+pub use record::{LogPosition, LogPositionRaw};
+pub use replay::{Record, Replayed, replay};
+pub use superblock::{Kind, Superblock};

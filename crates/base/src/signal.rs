@@ -1,0 +1,129 @@
+//! A level that tasks wait for to change: "room was made", "a frame came free", "stop".
+//!
+//! A signal is a counter. Whoever may have to wait reads [`Signal::count`] first, then looks at what it is interested in, and
+//! only then awaits [`Signal::changed_since`] that count: a notification in between is never lost. Notifications wake everybody;
+//! each looks again.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+/// A counter that can be awaited. Clones are the same signal.
+#[derive(Clone, Default)]
+pub struct Signal {
+    shared: Arc<Mutex<State>>,
+}
+
+/// Guarded by `Signal::shared`; sections are short and never await.
+#[derive(Default)]
+struct State {
+    count: u64,
+    waiter_next: u64,
+    /// In the order in which they came, so that a run with one seed wakes them in one order.
+    waiters: BTreeMap<u64, Waker>,
+}
+
+impl Signal {
+    /// A signal that was never notified.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Count of notifications so far.
+    pub fn count(&self) -> u64 {
+        self.lock().count
+    }
+
+    /// Wakes everybody who waits.
+    pub fn notify(&self) {
+        let waiters = {
+            let mut state = self.lock();
+            state.count += 1;
+            std::mem::take(&mut state.waiters)
+        };
+        waiters.into_values().for_each(Waker::wake);
+    }
+
+    /// Completes once the count differs from `count`.
+    pub fn changed_since(&self, count: u64) -> Changed {
+        Changed { signal: self.clone(), count, waiter: None }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The future of [`Signal::changed_since`].
+#[must_use = "nobody waits until it is polled"]
+pub struct Changed {
+    signal: Signal,
+    count: u64,
+    waiter: Option<u64>,
+}
+
+impl Future for Changed {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        let mut state = this.signal.lock();
+        if state.count != this.count {
+            return Poll::Ready(());
+        }
+        let waiter = *this.waiter.get_or_insert_with(|| {
+            state.waiter_next += 1;
+            state.waiter_next
+        });
+        state.waiters.insert(waiter, context.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for Changed {
+    fn drop(&mut self) {
+        if let Some(waiter) = self.waiter {
+            self.signal.lock().waiters.remove(&waiter);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::executor::Executor;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[test]
+    fn a_notification_between_the_look_and_the_wait_is_not_lost() {
+        let signal = Signal::new();
+        let count = signal.count();
+        signal.notify();
+        Executor::in_order().block_on(signal.changed_since(count));
+    }
+
+    #[test]
+    fn everybody_is_woken_and_the_dropped_are_forgotten() {
+        let mut executor = Executor::new(3);
+        let signal = Signal::new();
+        let woken = Arc::new(AtomicU32::new(0));
+        for _ in 0..3 {
+            let (changed, woken) = (signal.changed_since(0), Arc::clone(&woken));
+            executor.spawn(async move {
+                changed.await;
+                woken.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        executor.run_until_stalled();
+        assert_eq!(signal.lock().waiters.len(), 3);
+        let mut dropped = Box::pin(signal.changed_since(0));
+        assert!(dropped.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        drop(dropped);
+        assert_eq!(signal.lock().waiters.len(), 3);
+        signal.notify();
+        executor.run_until_stalled();
+        assert_eq!(woken.load(Ordering::Relaxed), 3);
+    }
+}

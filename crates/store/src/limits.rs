@@ -1,0 +1,25 @@
+//! The bounds of this crate.
+
+/// Bytes of one superblock copy: what every disk we know writes without reading first, and the alignment of every buffer.
+pub const SUPERBLOCK_BYTES: usize = 4096;
+
+/// Unit in which log records are laid out, in bytes: the atomic unit of the media we support, so that a torn record never
+/// damages its neighbours.
+pub const RECORD_UNIT_BYTES: usize = 512;
+
+/// Largest record, in bytes, with its header. A group commit gathers up to here; more gains nothing (at 64 KiB the transfer already
+/// costs more than the write's latency on every medium we measured) and would make the smallest log larger.
+pub const RECORD_BYTES_MAX: usize = 64 << 10;
+
+/// Smallest log region in bytes: four of the records it allows (a quarter of the region each).
+pub const LOG_BYTES_MIN: u64 = 16 << 10;
+
+/// Largest log region in bytes: replay reads the whole region once, which is about a second on a SATA disk.
+pub const LOG_BYTES_MAX: u64 = 256 << 20;
+
+/// Bytes that replay reads at once.
+pub const REPLAY_WINDOW_BYTES: u64 = 1 << 20;
+
+const _: () = assert!(RECORD_BYTES_MAX.is_multiple_of(RECORD_UNIT_BYTES));
+const _: () = assert!(REPLAY_WINDOW_BYTES as usize >= 2 * RECORD_BYTES_MAX);
+const _: () = assert!(SUPERBLOCK_BYTES.is_multiple_of(RECORD_UNIT_BYTES));

@@ -1,0 +1,410 @@
+//! The superblock: what a store is and where everything else in it lies.
+//!
+//! What it keeps true:
+//! - There are two copies, in the first and in the last 4 KiB of the device. Whatever write the power fails at, at least one is whole.
+//! - A write goes to the copy that is older (or damaged) first, then to the other, each with force unit access. So a power loss leaves the
+//!   state before or the state after, and afterwards both copies are the newest: one of them may rot without harm.
+//! - The newest valid copy counts. The place each copy was written to is inside its checksum, so that a write or a read that the
+//!   disk misdirected is not taken for the copy.
+//! - A device whose size differs from what was formatted is refused: the end would be somewhere else.
+//!
+//! Everything specific to one kind of store is its *payload*, a zerocopy struct of at most [`PAYLOAD_BYTES_MAX`] bytes.
+
+use base::buffer::Buffer;
+use base::checksum::crc32c;
+use block::device::DeviceExt;
+use block::{Device, Error, ErrorKind, SharedDevice};
+use uuid::Uuid;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::limits::SUPERBLOCK_BYTES;
+
+/// The first bytes after the checksum of every store.
+pub const MAGIC: [u8; 8] = *b"forebay\0";
+
+/// Version of the envelope: this header and the placing of the copies.
+const ENVELOPE_VERSION: u32 = 1;
+
+/// What all kinds of store have in common.
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
+#[repr(C)]
+pub struct HeaderRaw {
+    /// crc32c of bytes 4..4096.
+    pub checksum: U32,
+    /// Version of this envelope.
+    pub envelope_version: U32,
+    /// [`MAGIC`].
+    pub magic: [u8; 8],
+    /// Which kind of store, see [`Kind`].
+    pub kind: [u8; 8],
+    /// Version of that kind's format.
+    pub version: U32,
+    /// Bytes of payload behind this header; the rest is zero.
+    pub payload_bytes: U32,
+    /// Made when the store was formatted; every other structure of the store repeats it.
+    pub uuid: [u8; 16],
+    /// Grows by one with each write.
+    pub sequence: U64,
+    /// Byte offset this copy was written to.
+    pub place: U64,
+    /// Size of the device when it was formatted.
+    pub device_bytes: U64,
+    /// Zero.
+    pub reserved: [u8; 56],
+}
+const _: () = assert!(size_of::<HeaderRaw>() == 128);
+const _: () = assert!(std::mem::offset_of!(HeaderRaw, magic) == 8);
+const _: () = assert!(std::mem::offset_of!(HeaderRaw, uuid) == 32);
+const _: () = assert!(std::mem::offset_of!(HeaderRaw, place) == 56);
+
+/// Largest payload in bytes.
+pub const PAYLOAD_BYTES_MAX: usize = SUPERBLOCK_BYTES - size_of::<HeaderRaw>();
+
+/// A kind of store, as its superblock names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// On the device.
+    pub code: [u8; 8],
+    /// Version of the format that this program reads and writes.
+    pub version: u32,
+    /// In messages, as in "a forebay cache".
+    pub name: &'static str,
+}
+
+/// A superblock in memory. `T` is the kind's payload.
+#[derive(Clone, Debug)]
+pub struct Superblock<T> {
+    kind: Kind,
+    uuid: Uuid,
+    sequence: u64,
+    device_bytes: u64,
+    /// Whether the first copy is at least as new as the last one.
+    is_first_newest: bool,
+    /// What the store keeps here. Changed freely, durable with the next [`Superblock::write`].
+    pub payload: T,
+}
+
+/// Why one copy does not count.
+enum Fault {
+    /// It could not be read.
+    Unreadable(Error),
+    /// All zero: never written, or erased.
+    Empty,
+    /// Not one of ours, or damaged.
+    Damaged,
+    /// Whole, but of another kind or version, or for a device of another size.
+    Foreign(Error),
+}
+
+impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
+    const PAYLOAD_BYTES: usize = {
+        assert!(size_of::<T>() <= PAYLOAD_BYTES_MAX);
+        size_of::<T>()
+    };
+
+    /// Writes the first superblock of a new store. What was on the device counts no longer.
+    ///
+    /// # Errors
+    /// `NoSpace` when the device has no room for two copies; the device's own.
+    pub async fn create(device: &SharedDevice, kind: Kind, uuid: Uuid, payload: T) -> Result<Self, Error> {
+        let device_bytes = device.geometry().size_bytes;
+        places(device_bytes)?;
+        let mut created = Self { kind, uuid, sequence: 0, device_bytes, is_first_newest: false, payload };
+        created.write(device).await?;
+        Ok(created)
+    }
+
+    /// Reads the newest valid copy.
+    ///
+    /// # Errors
+    /// `Corrupt` when there is none, or when it is of another kind, version or device size, and the message says which; the
+    /// device's own when neither copy could be read.
+    pub async fn read(device: &SharedDevice, kind: Kind) -> Result<Self, Error> {
+        let device_bytes = device.geometry().size_bytes;
+        let [first, last] = places(device_bytes)?;
+        let first = Self::read_copy(device, kind, first, device_bytes).await;
+        let last = Self::read_copy(device, kind, last, device_bytes).await;
+        match (first, last) {
+            (Ok(first), Ok(last)) if first.sequence >= last.sequence => Ok(first),
+            (Ok(_), Ok(last)) => Ok(Self { is_first_newest: false, ..last }),
+            (Ok(first), Err(_)) => Ok(first),
+            (Err(_), Ok(last)) => Ok(Self { is_first_newest: false, ..last }),
+            (Err(first), Err(last)) => Err(no_copy(kind, first, last)),
+        }
+    }
+
+    /// Makes the payload durable: on return both copies hold it.
+    ///
+    /// # Errors
+    /// The device's own; the store then holds the state before or the state after.
+    pub async fn write(&mut self, device: &SharedDevice) -> Result<(), Error> {
+        let [first, last] = places(self.device_bytes)?;
+        self.sequence += 1;
+        let order = if self.is_first_newest { [last, first] } else { [first, last] };
+        for place in order {
+            device.write(place, self.emit(place), true).await?;
+            self.is_first_newest = place == first;
+        }
+        Ok(())
+    }
+
+    /// Identifier made when the store was formatted.
+    pub fn uuid(&self) -> Uuid {
+        self.uuid
+    }
+
+    /// Count of writes since the store was formatted.
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    async fn read_copy(device: &SharedDevice, kind: Kind, place: u64, device_bytes: u64) -> Result<Self, Fault> {
+        let buffer = device.read(place, Buffer::zeroed(SUPERBLOCK_BYTES)).await.map_err(Fault::Unreadable)?;
+        Self::parse(&buffer, kind, place, device_bytes)
+    }
+
+    fn emit(&self, place: u64) -> Buffer {
+        let mut buffer = Buffer::zeroed(SUPERBLOCK_BYTES);
+        let mut header = HeaderRaw {
+            checksum: U32::ZERO,
+            envelope_version: ENVELOPE_VERSION.into(),
+            magic: MAGIC,
+            kind: self.kind.code,
+            version: self.kind.version.into(),
+            payload_bytes: (Self::PAYLOAD_BYTES as u32).into(),
+            uuid: self.uuid.into_bytes(),
+            sequence: self.sequence.into(),
+            place: place.into(),
+            device_bytes: self.device_bytes.into(),
+            reserved: [0; 56],
+        };
+        let payload_at = size_of::<HeaderRaw>();
+        buffer[..payload_at].copy_from_slice(header.as_bytes());
+        buffer[payload_at..payload_at + Self::PAYLOAD_BYTES].copy_from_slice(self.payload.as_bytes());
+        header.checksum = crc32c(&buffer[4..]).into();
+        buffer[..4].copy_from_slice(header.checksum.as_bytes());
+        buffer
+    }
+
+    fn parse(bytes: &[u8], kind: Kind, place: u64, device_bytes: u64) -> Result<Self, Fault> {
+        if bytes.iter().all(|&byte| byte == 0) {
+            return Err(Fault::Empty);
+        }
+        let (header, rest) = HeaderRaw::read_from_prefix(bytes).map_err(|_| Fault::Damaged)?;
+        let covered = bytes.get(4..).ok_or(Fault::Damaged)?;
+        if header.magic != MAGIC || header.checksum.get() != crc32c(covered) || header.place.get() != place {
+            return Err(Fault::Damaged);
+        }
+        check_kind(&header, kind).map_err(Fault::Foreign)?;
+        check_size(&header, kind, device_bytes).map_err(Fault::Foreign)?;
+        let (payload, _) = T::read_from_prefix(rest).map_err(|_| Fault::Damaged)?;
+        let uuid = Uuid::from_bytes(header.uuid);
+        Ok(Self { kind, uuid, sequence: header.sequence.get(), device_bytes, is_first_newest: true, payload })
+    }
+}
+
+/// Makes both copies zero, so that nothing on the device counts as a store any more.
+///
+/// # Errors
+/// The device's own.
+pub async fn erase(device: &SharedDevice) -> Result<(), Error> {
+    for place in places(device.geometry().size_bytes)? {
+        device.write(place, Buffer::zeroed(SUPERBLOCK_BYTES), true).await?;
+    }
+    Ok(())
+}
+
+/// Offsets of the first and the last copy.
+///
+/// # Errors
+/// `NoSpace` when they would overlap.
+pub fn places(device_bytes: u64) -> Result<[u64; 2], Error> {
+    let unit = SUPERBLOCK_BYTES as u64;
+    let last = (device_bytes / unit).checked_sub(1).filter(|&index| index > 0).map(|index| index * unit);
+    last.map(|last| [0, last]).ok_or_else(|| {
+        Error::new(ErrorKind::NoSpace, format!("a device of {device_bytes} bytes has no room for two superblocks"))
+    })
+}
+
+fn check_kind(header: &HeaderRaw, kind: Kind) -> Result<(), Error> {
+    if header.envelope_version.get() != ENVELOPE_VERSION {
+        let context = format!(
+            "this store was written by another version of forebay: envelope version {}, this program reads {ENVELOPE_VERSION}",
+            header.envelope_version
+        );
+        return Err(Error::new(ErrorKind::Corrupt, context));
+    }
+    if header.kind != kind.code {
+        let found = String::from_utf8_lossy(&header.kind).trim_end_matches('\0').to_owned();
+        let context = format!("not a forebay {}: this device holds a forebay store of kind \"{found}\"", kind.name);
+        return Err(Error::new(ErrorKind::Corrupt, context));
+    }
+    if header.version.get() != kind.version {
+        let context = format!(
+            "this forebay {} has format version {}, this program reads version {}",
+            kind.name, header.version, kind.version
+        );
+        return Err(Error::new(ErrorKind::Corrupt, context));
+    }
+    Ok(())
+}
+
+fn check_size(header: &HeaderRaw, kind: Kind, device_bytes: u64) -> Result<(), Error> {
+    let formatted = header.device_bytes.get();
+    if formatted == device_bytes {
+        return Ok(());
+    }
+    let what = if formatted > device_bytes { "was cut" } else { "grew" };
+    let context = format!(
+        "the forebay {} {what}: it was made on {formatted} bytes and the device now has {device_bytes}",
+        kind.name
+    );
+    Err(Error::new(ErrorKind::Corrupt, context))
+}
+
+/// The one message for a device without a valid copy. What says most comes first.
+fn no_copy(kind: Kind, first: Fault, last: Fault) -> Error {
+    match (first, last) {
+        (Fault::Foreign(error), _) | (_, Fault::Foreign(error)) => error,
+        (Fault::Unreadable(error), Fault::Unreadable(_)) => error,
+        (Fault::Empty, Fault::Empty) => {
+            Error::new(ErrorKind::Corrupt, format!("not a forebay {}: there is no superblock", kind.name))
+        }
+        _ => {
+            let context = format!(
+                "no valid superblock: not a forebay {}, or both copies (first and last 4 KiB) are damaged",
+                kind.name
+            );
+            Error::new(ErrorKind::Corrupt, context)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::executor::block_on;
+    use block::Identity;
+    use block::memory::MemoryDevice;
+    use std::sync::Arc;
+
+    const KIND: Kind = Kind { code: *b"test\0\0\0\0", version: 3, name: "test store" };
+    const DEVICE_BYTES: u64 = 64 << 10;
+    const LAST: u64 = DEVICE_BYTES - SUPERBLOCK_BYTES as u64;
+
+    fn device(size_bytes: u64) -> SharedDevice {
+        Arc::new(MemoryDevice::new(size_bytes, Identity::default()))
+    }
+
+    fn create(device: &SharedDevice, payload: u64) -> Superblock<U64> {
+        let device = Arc::clone(device);
+        block_on(async move {
+            Superblock::create(&device, KIND, Uuid::from_bytes([7; 16]), U64::new(payload)).await.unwrap()
+        })
+    }
+
+    fn read(device: &SharedDevice, kind: Kind) -> Result<Superblock<U64>, Error> {
+        let device = Arc::clone(device);
+        block_on(async move { Superblock::read(&device, kind).await })
+    }
+
+    fn damage(device: &SharedDevice, offset: u64) {
+        block_on(device.write(offset, Buffer::copy_of(&[0xa5; 512]), true)).unwrap();
+    }
+
+    #[test]
+    fn the_bytes_are_what_the_format_page_says() {
+        let device = device(DEVICE_BYTES);
+        create(&device, 0x1122_3344_5566_7788);
+        let bytes = block_on(device.read(LAST, Buffer::zeroed(SUPERBLOCK_BYTES))).unwrap();
+        let golden = [
+            "01000000666f726562617900746573740000000003000000080000000707070707070707",
+            "0707070707070707010000000000000000f00000000000000000010000000000",
+        ]
+        .concat();
+        assert_eq!(hex(&bytes[4..72]), golden);
+        assert_eq!(bytes[..4], crc32c(&bytes[4..]).to_le_bytes());
+        assert_eq!(bytes[128..136], 0x1122_3344_5566_7788u64.to_le_bytes());
+        assert!(bytes[136..].iter().all(|&byte| byte == 0));
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn either_copy_alone_is_enough() {
+        for place in [0, LAST] {
+            let device = device(DEVICE_BYTES);
+            create(&device, 42);
+            damage(&device, place);
+            assert_eq!(read(&device, KIND).unwrap().payload.get(), 42);
+        }
+    }
+
+    #[test]
+    fn a_write_mends_the_damaged_copy() {
+        let device = device(DEVICE_BYTES);
+        create(&device, 1);
+        damage(&device, LAST);
+        let mut superblock = read(&device, KIND).unwrap();
+        superblock.payload = U64::new(2);
+        let on = Arc::clone(&device);
+        block_on(async move { superblock.write(&on).await.unwrap() });
+        damage(&device, 0);
+        assert_eq!(read(&device, KIND).unwrap().payload.get(), 2);
+    }
+
+    #[test]
+    fn without_a_copy_the_message_says_so() {
+        let device = device(DEVICE_BYTES);
+        let error = read(&device, KIND).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.to_string().as_str()),
+            (ErrorKind::Corrupt, "not a forebay test store: there is no superblock")
+        );
+        create(&device, 1);
+        damage(&device, 0);
+        damage(&device, LAST);
+        let error = read(&device, KIND).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.to_string().contains("both copies"), "{error}");
+    }
+
+    #[test]
+    fn another_kind_version_or_size_is_named() {
+        let small = device(DEVICE_BYTES);
+        create(&small, 1);
+        let other_kind = Kind { code: *b"other\0\0\0", ..KIND };
+        let error = read(&small, other_kind).unwrap_err().to_string();
+        assert!(error.contains("kind \"test\""), "{error}");
+        let error = read(&small, Kind { version: 4, ..KIND }).unwrap_err().to_string();
+        assert!(error.contains("version 3") && error.contains("version 4"), "{error}");
+
+        let cut = device(DEVICE_BYTES / 2);
+        let first = block_on(small.read(0, Buffer::zeroed(SUPERBLOCK_BYTES))).unwrap();
+        block_on(cut.write(0, first, true)).unwrap();
+        let error = read(&cut, KIND).unwrap_err().to_string();
+        assert!(error.contains("was cut") && error.contains("65536") && error.contains("32768"), "{error}");
+    }
+
+    #[test]
+    fn a_copy_in_the_wrong_place_does_not_count() {
+        let from = device(DEVICE_BYTES);
+        create(&from, 1);
+        let first = block_on(from.read(0, Buffer::zeroed(SUPERBLOCK_BYTES))).unwrap();
+        let to = device(DEVICE_BYTES);
+        block_on(to.write(LAST, first, true)).unwrap();
+        assert!(read(&to, KIND).is_err());
+    }
+
+    #[test]
+    fn an_erased_store_is_none() {
+        let device = device(DEVICE_BYTES);
+        create(&device, 1);
+        let on = Arc::clone(&device);
+        block_on(async move { erase(&on).await.unwrap() });
+        assert!(read(&device, KIND).unwrap_err().to_string().contains("no superblock"));
+    }
+}

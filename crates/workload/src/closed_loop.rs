@@ -351,3 +351,182 @@ pub(crate) async fn next(engine: &mut Engine, ledger: Option<&Ledger>, tick: &mu
 fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{ModelDevice, keep_going};
+    use crate::verify::{VerifyError, verify_all};
+    use base::executor::Executor;
+    use base::range::ByteRange;
+
+    const MILLISECOND: Duration = Duration::from_millis(1);
+
+    fn plan(limit: Limit) -> Plan {
+        let profile = Profile::icache(7, ByteRange { offset: 0, length: 1 << 20 });
+        Plan { profile, depth: 4, limit, verify: Some(InitialContent::Zero), keep_series: true }
+    }
+
+    /// Runs a plan on a device in virtual time, to its first ending.
+    fn run(plan: Plan, device: &Arc<ModelDevice>) -> (ClosedLoop, Result<Ending, RunError>) {
+        let mut executor = Executor::new(3);
+        let clock = device.clock_of(&mut executor);
+        let target = device.shared();
+        executor.block_on(async move {
+            let mut closed_loop = ClosedLoop::new(plan, clock).expect("the plan makes sense");
+            let ending = closed_loop.run(target, keep_going).await;
+            (closed_loop, ending)
+        })
+    }
+
+    #[test]
+    fn depth_and_latency_give_the_rate() {
+        let device = ModelDevice::new(1 << 20).latency(MILLISECOND);
+        let profile = Profile { pattern: crate::Pattern::Uniform, ..plan(Limit::Requests(0)).profile };
+        let (closed_loop, ending) = run(Plan { profile, ..plan(Limit::Time(Duration::from_secs(2))) }, &device);
+        assert!(matches!(ending, Ok(Ending::Finished)));
+        let measurement = closed_loop.measurement();
+        // Four in flight, one millisecond each. A few wait for an overlapping one.
+        assert!((3900.0..=4000.0).contains(&measurement.iops), "{}", measurement.iops);
+        assert_eq!(measurement.bytes_per_second, measurement.iops * 2048.0);
+        assert_eq!(measurement.latency_ns.max.map(|ns| ns / 10_000), Some(100), "the histogram has three digits");
+        assert_eq!(measurement.share_within_1ms, Some(1.0));
+        let share = measurement.writes.count as f64 / measurement.operations as f64;
+        assert!((0.87..0.91).contains(&share), "{share} writes");
+        assert_eq!(closed_loop.series().map(Series::seen), Some(measurement.operations));
+    }
+
+    #[test]
+    fn requests_are_counted_exactly_and_one_seed_is_one_run() {
+        let figures = || {
+            let device = ModelDevice::new(1 << 20).random_latency(5, MILLISECOND * 3);
+            let (closed_loop, ending) = run(plan(Limit::Requests(3000)), &device);
+            assert!(matches!(ending, Ok(Ending::Finished)));
+            closed_loop.measurement()
+        };
+        assert_eq!(figures().operations, 3000);
+        assert_eq!(figures(), figures());
+    }
+
+    /// The device dies in the middle; half of what was in flight happened. With a new one over the same memory the loop
+    /// goes on, and nothing that was acknowledged is missing.
+    #[test]
+    fn a_killed_device_is_resumed() {
+        for seed in 0..8 {
+            let first = ModelDevice::new(1 << 20).random_latency(seed, MILLISECOND * 2).failing_at(MILLISECOND * 500);
+            let second = ModelDevice::over(first.memory()).random_latency(seed, MILLISECOND);
+            let mut executor = Executor::new(seed);
+            let clock = first.clock_of(&mut executor);
+            second.clock_of(&mut executor);
+            let plan = plan(Limit::Time(Duration::from_secs(1)));
+            let closed_loop = executor.block_on(async move {
+                let mut closed_loop = ClosedLoop::new(plan, Arc::clone(&clock)).expect("the plan makes sense");
+                let ending = closed_loop.run(first.shared(), keep_going).await.expect("no data is wrong");
+                let Ending::DeviceFailed { error, unknown } = ending else { panic!("{ending:?}") };
+                assert_eq!(error.kind(), block::ErrorKind::OutcomeUnknown);
+                assert!((1..=4).contains(&unknown.len()), "{unknown:?}");
+                let ledger = closed_loop.ledger().expect("it verifies");
+                assert!(unknown.iter().all(|access| !access.is_mutation()) == (ledger.doubted_unit_count() == 0));
+                // What is on the device now is right as far as anybody can know.
+                verify_all(&second.shared(), ledger, keep_going).await.expect("each unit is old or new");
+                clock.sleep(MILLISECOND * 300).await;
+                let ending = closed_loop.run(second.shared(), keep_going).await.expect("no data is wrong");
+                assert!(matches!(ending, Ending::Finished));
+                let ledger = closed_loop.ledger().expect("it verifies");
+                assert_eq!(ledger.doubted_unit_count(), 0);
+                verify_all(&second.shared(), ledger, keep_going).await.expect("everything is there");
+                closed_loop
+            });
+            let [outage] = closed_loop.outages() else { panic!("{:?}", closed_loop.outages()) };
+            let length = outage.until.expect("it went on") - outage.from;
+            assert!(length >= MILLISECOND * 300 && length < MILLISECOND * 310, "{length:?}");
+            let measurement = closed_loop.measurement();
+            assert!((0.99..1.01).contains(&measurement.seconds), "the outage is not counted: {}", measurement.seconds);
+            let slowest_ns = measurement.latency_ns.max.expect("there are samples");
+            assert!(slowest_ns >= 300_000_000, "who waited through the outage waited that long: {slowest_ns}");
+        }
+    }
+
+    #[test]
+    fn an_outage_that_goes_on_is_one_outage() {
+        let memory = ModelDevice::new(1 << 20).memory();
+        let mut executor = Executor::new(1);
+        let clock: Arc<dyn Clock> = Arc::new(executor.clock());
+        let dead = ModelDevice::over(memory).latency(MILLISECOND).failing_at(Duration::ZERO);
+        dead.clock_of(&mut executor);
+        let outages = executor.block_on(async move {
+            let mut closed_loop = ClosedLoop::new(plan(Limit::Requests(10)), clock).expect("the plan makes sense");
+            for _ in 0..3 {
+                let ending = closed_loop.run(dead.shared(), keep_going).await.expect("no data is wrong");
+                assert!(matches!(ending, Ending::DeviceFailed { unknown, .. } if unknown.len() == 4));
+            }
+            closed_loop.outages().to_vec()
+        });
+        assert_eq!(outages, [Outage { from: MILLISECOND, until: None }]);
+    }
+
+    #[test]
+    fn a_lost_write_is_found_by_a_read_or_at_the_end() {
+        let device = ModelDevice::new(1 << 20).latency(MILLISECOND).losing_write(1);
+        let (closed_loop, ending) = run(plan(Limit::Requests(1)), &device);
+        assert!(matches!(ending, Ok(Ending::Finished)));
+        let target: SharedDevice = device.memory();
+        let result = Executor::in_order()
+            .block_on(async move { verify_all(&target, closed_loop.ledger().expect("it verifies"), keep_going).await });
+        match result {
+            Err(VerifyError::Mismatches { count: 4, described }) => assert_eq!(described.len(), 4),
+            other => panic!("{other:?}"),
+        }
+        let device = ModelDevice::new(1 << 20).latency(MILLISECOND).losing_write(1);
+        let profile = Profile { pattern: crate::Pattern::Sequential, ..plan(Limit::Requests(0)).profile };
+        let profile = Profile { footprint: ByteRange { offset: 0, length: 2048 }, write_share: 0.5, ..profile };
+        let (_, ending) = run(Plan { profile, ..plan(Limit::Requests(100)) }, &device);
+        assert!(matches!(ending, Err(RunError::Mismatch(_))), "{ending:?}");
+    }
+
+    #[test]
+    fn progress_is_told_and_can_stop() {
+        let device = ModelDevice::new(1 << 20).latency(MILLISECOND);
+        let mut executor = Executor::new(3);
+        let clock = device.clock_of(&mut executor);
+        let target = device.shared();
+        let (calls, ending, seconds) = executor.block_on(async move {
+            let plan = plan(Limit::Time(Duration::from_secs(10)));
+            let mut closed_loop = ClosedLoop::new(plan, clock).expect("the plan makes sense");
+            let mut calls = Vec::new();
+            let progress = |progress: Progress| {
+                calls.push(progress.share);
+                if calls.len() == 5 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
+            let ending = closed_loop.run(target, progress).await;
+            (calls, ending, closed_loop.measurement().seconds)
+        });
+        assert!(matches!(ending, Ok(Ending::Stopped)));
+        assert_eq!(calls.len(), 5);
+        assert!(
+            calls.iter().zip([0.01, 0.02, 0.03, 0.04, 0.05]).all(|(share, at)| (share - at).abs() < 0.001),
+            "{calls:?}"
+        );
+        assert!((0.5..0.51).contains(&seconds));
+    }
+
+    /// Over a device that answers at once, without a ledger: what `forebay bench` measures.
+    #[test]
+    fn without_verification_buffers_go_round() {
+        let device = ModelDevice::new(1 << 20);
+        let (closed_loop, ending) =
+            run(Plan { verify: None, keep_series: false, ..plan(Limit::Requests(20_000)) }, &device);
+        assert!(matches!(ending, Ok(Ending::Finished)));
+        assert_eq!(closed_loop.measurement().operations, 20_000);
+        assert!(closed_loop.ledger().is_none() && closed_loop.series().is_none());
+    }
+
+    #[test]
+    fn a_plan_that_makes_no_sense_is_refused() {
+        let clock: Arc<dyn Clock> = Arc::new(base::clock::VirtualClock::new());
+        for depth in [0, DEPTH_MAX + 1] {
+            let refused = ClosedLoop::new(Plan { depth, ..plan(Limit::Requests(1)) }, Arc::clone(&clock)).err();
+            assert_eq!(refused, Some(PlanError::Depth(depth)));
+        }
+    }
+}

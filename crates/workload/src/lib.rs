@@ -11,6 +11,7 @@
 //! | [`bench`] | the patterns of `forebay bench` |
 //! | [`verify`] | [`verify_all`](verify::verify_all): everything read back |
 //! | [`trace`] | recorded requests: cloudPhysics CSV, blkparse, fio iolog; made-up ones |
+//! | [`mod@replay`] | a trace onto a device, verified |
 //! | [`miss_ratio`] | the exact LRU miss ratio for every cache size |
 //! | [`measurement`], [`series`] | what a run measured |
 
@@ -27,7 +28,10 @@ pub mod limits;
 pub mod measurement;
 pub mod miss_ratio;
 pub mod permutation;
+pub mod replay;
 pub mod series;
+#[cfg(test)]
+mod testing;
 pub mod trace;
 pub mod verify;
 pub mod zipf;

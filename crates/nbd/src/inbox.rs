@@ -1,0 +1,73 @@
+//! Bytes that were received and not yet understood.
+//!
+//! One system call may bring many small messages; they wait here and are taken from the front as they become whole. What is free
+//! behind them is where the next bytes go. Nothing is ever dropped: when it is full, nothing more is received until messages are taken.
+
+use zerocopy::FromBytes;
+
+use crate::limits::STAGING_BYTES;
+
+/// Received bytes `start..end` of the staging area.
+pub(crate) struct Inbox {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Inbox {
+    pub(crate) fn new() -> Self {
+        Self { bytes: vec![0; STAGING_BYTES].into_boxed_slice(), start: 0, end: 0 }
+    }
+
+    /// Where the next bytes go; empty when there is no room.
+    pub(crate) fn space(&mut self) -> &mut [u8] {
+        if self.start > 0 {
+            // What is left is the beginning of one message, or whatever the owner did not want yet: moving it is rare or short.
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        &mut self.bytes[self.end..]
+    }
+
+    /// The first `count` bytes of the space were filled.
+    ///
+    /// # Panics
+    /// When that is more than the space.
+    pub(crate) fn received(&mut self, count: usize) {
+        assert!(count <= self.bytes.len() - self.end, "more bytes were received than there was space for");
+        self.end += count;
+    }
+
+    /// Everything that waits.
+    pub(crate) fn waiting(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    /// The header at the front, left there, or `None` while it is not whole.
+    pub(crate) fn peek<T: FromBytes>(&self) -> Option<T> {
+        T::read_from_prefix(self.waiting()).ok().map(|(header, _)| header)
+    }
+
+    /// The header at the front, or `None` while it is not whole.
+    pub(crate) fn take<T: FromBytes>(&mut self) -> Option<T> {
+        let header = self.peek()?;
+        self.start += size_of::<T>();
+        Some(header)
+    }
+
+    /// Forgets up to `count` bytes at the front; how many there were.
+    pub(crate) fn skip(&mut self, count: u64) -> usize {
+        let skipped = self.waiting().len().min(usize::try_from(count).unwrap_or(usize::MAX));
+        self.start += skipped;
+        skipped
+    }
+
+    /// Moves bytes from the front to `target`; how many there were.
+    pub(crate) fn copy_to(&mut self, target: &mut [u8]) -> usize {
+        let count = self.waiting().len().min(target.len());
+        target[..count].copy_from_slice(&self.waiting()[..count]);
+        self.start += count;
+        count
+    }
+}

@@ -1,0 +1,36 @@
+//! The bounds of this crate.
+
+use base::limits::BUFFER_BYTES_MAX;
+
+/// Longest string of the protocol (export names, descriptions, error messages), in bytes: "Conventions" of the NBD document.
+pub const STRING_BYTES_MAX: usize = 4096;
+
+/// Longest data of one option or option reply that is looked at, in bytes: a name, a description and some queries. A longer option is
+/// skipped and answered `NBD_REP_ERR_TOO_BIG`; a longer option reply ends the connection.
+pub const OPTION_BYTES_MAX: usize = 2 * STRING_BYTES_MAX;
+
+/// Bytes received ahead of being understood. Large enough that one system call brings the headers of a deep queue, or several small
+/// writes with their payload, and small enough that of a large payload only a little is copied: all of it past this is received in
+/// place.
+pub const STAGING_BYTES: usize = 16 << 10;
+
+/// Largest payload of one read or write, in bytes, announced as the maximum of `NBD_INFO_BLOCK_SIZE`: 2^25 is what the document asks
+/// every server to take ("Size constraints").
+pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
+
+/// Largest minimum block size a peer may announce, in bytes ("Size constraints").
+pub const BLOCK_BYTES_MIN_MAX: u32 = 64 << 10;
+
+/// Extents a server sends for one block status request, and a client keeps of a reply; a reply may cover less than was asked for.
+pub const STATUS_EXTENTS_MAX: usize = 4096;
+
+/// Content chunks that need not touch each other which a client accepts for one read. A server that cuts a read finer than this is
+/// not trying to be useful.
+pub const READ_CHUNKS_MAX: usize = 1024;
+
+/// Requests a client has outstanding on one connection; above it `Client::submit` says no. Far above any useful depth.
+pub const CLIENT_REQUESTS_MAX: usize = 16 << 10;
+
+const _: () = assert!(OPTION_BYTES_MAX < STAGING_BYTES, "an option is parsed where it was staged");
+const _: () = assert!(PAYLOAD_BYTES_MAX as usize <= BUFFER_BYTES_MAX, "a payload is received into one buffer");
+const _: () = assert!(STATUS_EXTENTS_MAX <= 1 << 20, "the document's bound on descriptors per chunk");

@@ -231,6 +231,11 @@ impl ChapInitiator {
         self.state == State::Done
     }
 
+    /// Whether our own proof is given.
+    pub fn has_responded(&self) -> bool {
+        matches!(self.state, State::Responded(_) | State::Done)
+    }
+
     fn handle_challenge(&mut self, keys: &Keys) -> Result<Keys, ChapError> {
         let number = parse_number(required(keys, "CHAP_A")?).ok_or(ChapError::BadValue("CHAP_A"))?;
         let algorithm = Algorithm::from_number(number).ok_or(ChapError::NoAlgorithm)?;

@@ -59,3 +59,52 @@ pub const HEADER_BYTES_MAX: usize = 48 + 255 * 4 + 4;
 const _: () = assert!(HEADER_BYTES_MAX <= STAGING_BYTES_AFTER_LARGE);
 const _: () = assert!(STAGING_BYTES_AFTER_LARGE < STAGING_BYTES);
 const _: () = assert!(DIRECT_READ_BYTES_MIN <= LARGE_SEGMENT_BYTES);
+
+// The initiator's side.
+
+/// Commands an initiator has sent and not seen the end of. Targets grant windows of 32 to 256; a tag has room for 2^16.
+pub const INITIATOR_TASKS_MAX: usize = 1024;
+
+/// Unanswered immediate requests of ours (NOP-Out, task management, Logout). RFC 7143 4.2.2.1 lets a target refuse more than one or two.
+pub const IMMEDIATE_REQUESTS_MAX: usize = 8;
+
+/// Bytes of write data waiting to be sent above which no further command leaves the queue, so that a fresh read does not wait behind megabytes.
+pub const TRANSMIT_BYTES_HIGH: usize = 4 << 20;
+
+/// Targets taken from one discovery.
+pub const DISCOVERED_TARGETS_MAX: usize = 8192;
+
+// The target's side.
+
+/// Commands of one session that a target takes before their responses: the CmdSN window. As deep as initiators queue
+/// (open-iscsi: 128 per session), and with [`DATA_OUT_BYTES_MAX`] the bound of what a session can make a target hold.
+pub const COMMAND_WINDOW: u32 = 128;
+
+/// Immediate SCSI commands of one session under way beyond the window. RFC 7143 4.2.2.1 asks for at least one.
+pub const IMMEDIATE_TASKS_MAX: usize = 8;
+
+/// Task management requests of one session that wait for their tasks.
+pub const TASK_MANAGEMENT_MAX: usize = 16;
+
+/// Largest data-out buffer of one command, the largest buffer there is. A command that claims more is answered with an error
+/// by the device server, from its CDB.
+pub const DATA_OUT_BYTES_MAX: u32 = base::limits::BUFFER_BYTES_MAX as u32;
+
+/// Bytes of one text request outside login. SendTargets and a renegotiation of MaxRecvDataSegmentLength fit many times.
+pub const TEXT_REQUEST_BYTES_MAX: usize = 16 << 10;
+
+/// Time from the connection to the full feature phase. Long enough for a human at a password prompt is not needed: CHAP
+/// secrets are configured.
+pub const LOGIN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(15);
+
+/// Silence after which the target pings (open-iscsi pings after 5 s, so it normally speaks first).
+pub const PING_INTERVAL: std::time::Duration = std::time::Duration::from_secs(15);
+
+/// Time for the answer to a ping.
+pub const PING_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(15);
+
+/// Time between attempts to get a data-out buffer when the pool has none and nothing of this connection will free one.
+pub const BUFFER_RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_millis(5);
+
+/// Time an initiator has to log out after it was asked to.
+pub const LOGOUT_REQUEST_SECONDS: u16 = 5;

@@ -17,6 +17,7 @@
 //! default, and TaskReporting and iSCSIProtocolLevel may be NotUnderstood by older ends.
 
 use crate::limits::{NEGOTIATION_LIST_ITEMS_MAX, RECV_DATA_SEGMENT_BYTES};
+use crate::pdu::LoginStage;
 use crate::text::{IRRELEVANT, Keys, NONE, NOT_UNDERSTOOD, REJECT, boolean, parse_boolean, parse_number};
 
 /// A login stage, or the full feature phase; the value is the CSG and NSG code.
@@ -29,6 +30,16 @@ pub enum Stage {
     Operational = 1,
     /// FullFeaturePhase.
     FullFeature = 3,
+}
+
+impl From<LoginStage> for Stage {
+    fn from(stage: LoginStage) -> Self {
+        match stage {
+            LoginStage::SecurityNegotiation => Self::Security,
+            LoginStage::OperationalNegotiation => Self::Operational,
+            LoginStage::FullFeaturePhase => Self::FullFeature,
+        }
+    }
 }
 
 /// Which end of the negotiation we are.
@@ -300,11 +311,7 @@ impl Offer {
 
     /// What a target wishes: it takes whatever the initiator prefers, as far as it is admissible.
     pub fn target() -> Self {
-        Self {
-            default_time2wait: 2,
-            default_time2retain: 20,
-            ..Self::initiator()
-        }
+        Self { default_time2wait: 2, default_time2retain: 20, ..Self::initiator() }
     }
 
     /// The wish for a key that is not a list.

@@ -1,1 +1,43 @@
-//! The initiator side state machine.
+//! The initiator's state machine: bytes and the time in; bytes, completed commands, events and deadlines out.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`command`] | [`Command`] and what came of it |
+//! | [`session`] | [`Session`]: CmdSN, the target's window, tags, tasks; shared by the connections of a session |
+//! | [`connection`] | [`Connection`]: one TCP connection's framing, login, StatSN, keepalive, logout |
+//! | [`login`] | the login phase |
+//! | [`discovery`] | SendTargets |
+//! | [`task_management`] | what happens when a command does not end: ABORT TASK, LOGICAL UNIT RESET, then the connection is given up |
+//!
+//! A driver does this, over and over:
+//!
+//! ```text
+//! session.submit(command)                    queue work
+//! connection.handle_received(now, &mut session, n)   after reading n bytes into connection.receive_space()
+//! connection.handle_timeout(now, &mut session)       when connection.poll_timeout(&session) has come
+//! connection.fill_transmit(now, &mut session)        then write connection.io_slices(), report handle_transmitted(n)
+//! session.poll_completed(), connection.poll_event()  until None
+//! ```
+//!
+//! Everything that ends a connection is a [`ConnectionError`]; the tasks of the session are then taken back with
+//! [`Session::take_all`] and issued again on a new session. ErrorRecoveryLevel is 0: a broken connection is a broken session.
+//!
+//! | | |
+//! |---|---|
+//! | several connections per session (MC/S) | not yet; a [`Session`] knows nothing of connections |
+//! | bidirectional commands, SNACK, ErrorRecoveryLevel 1 and 2 | not |
+//! | text negotiation after login | only SendTargets |
+
+pub mod command;
+pub mod connection;
+pub mod discovery;
+pub mod login;
+pub mod session;
+pub mod task_management;
+
+pub use command::{Command, Completed, Data, Outcome};
+pub use connection::{Connection, ConnectionError, Event, Timing};
+pub use discovery::DiscoveredTarget;
+pub use login::{ChapLogin, LoggedIn, Login, LoginConfig, LoginError, LoginStep};
+pub use session::Session;
+

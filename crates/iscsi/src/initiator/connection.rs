@@ -1,0 +1,733 @@
+//! One connection of a session: framing, login, StatSN, keepalive, logout.
+//!
+//! ```text
+//!  new ──► LoggingIn ──► FullFeature ──► LoggingOut ──► Closed
+//! ```
+//!
+//! Data-In goes straight into the buffer of its task; what a command writes goes out from there: immediate data, unsolicited Data-Out
+//! and the answers to R2Ts, cut to what was negotiated (RFC 7143 11.7 and 11.8). Everything the target says is checked against
+//! the task it names: an R2T or Data-In outside of it ends the connection, one for a task that is over is ignored.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::buffer::Buffer;
+use base::clock::Instant;
+use base::serial::Serial32;
+
+use super::command::{Command, Outcome};
+use super::discovery::{DiscoveredTarget, targets};
+use super::login::{LoggedIn, Login, LoginConfig, LoginError, LoginStep};
+use super::session::{Session, TaskData};
+use super::task_management::PendingFunction;
+use crate::framing::{
+    DataSegment, Destination, Digests, FramingError, Progress, ReceivedHeader, ReceivedPdu, Receiver, TransmitQueue,
+};
+use crate::limits::{SEND_TARGETS_BYTES_MAX, TRANSMIT_BYTES_HIGH};
+use crate::negotiation::{Digest, Negotiated, SessionType};
+use crate::pdu::{
+    AdditionalHeaders, AsyncEvent, AsyncMessage, Bhs, DataIn, DataOut, HeaderError, InitiatorTaskTag, LogoutOutcome,
+    LogoutReason, LogoutRequest, NopIn, NopOut, RawBhs, ReadyToTransfer, Reject, RejectReason, ScsiCommand,
+    ScsiResponse, ServiceResponse, TargetTransferTag, TextRequest, TextResponse,
+};
+use crate::text::{Keys, TextAssembler, TextError};
+
+/// MaxRecvDataSegmentLength in force during login (RFC 7143 6.3).
+const LOGIN_SEGMENT_BYTES: u32 = 8192;
+
+/// Tags with this half are not tasks: no task's generation is FFFFh.
+const CONTROL_TAG: u32 = 0xffff_0000;
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// From the first login request to the full feature phase.
+    pub login_timeout: Duration,
+    /// Silence after which the target is pinged. Zero never pings.
+    pub keepalive_interval: Duration,
+    /// Silence after a ping that means the target is gone.
+    pub keepalive_timeout: Duration,
+    /// For a task management function.
+    pub task_management_timeout: Duration,
+}
+
+/// Something the driver must know.
+#[derive(Debug)]
+pub enum Event {
+    /// The full feature phase has begun.
+    LoggedIn(Box<LoggedIn>),
+    /// The answer to [`Connection::send_targets`].
+    Targets(Vec<DiscoveredTarget>),
+    /// The target wants us to log out within this time (RFC 7143 11.9.1).
+    LogoutRequested {
+        /// Seconds.
+        within_seconds: u16,
+    },
+    /// Sense data about a logical unit that no command asked for.
+    ScsiEvent {
+        /// LUN field.
+        lun: u64,
+        /// Sense data.
+        sense: Vec<u8>,
+    },
+    /// A vendor's event.
+    VendorEvent {
+        /// The message.
+        message: AsyncMessage,
+        /// Its data segment.
+        data: Vec<u8>,
+    },
+    /// A logical unit was reset because a command did not end; all its commands ended as Aborted.
+    LogicalUnitReset {
+        /// LUN field.
+        lun: u64,
+    },
+    /// The logout was answered; the connection can be closed.
+    LoggedOut(LogoutOutcome),
+}
+
+/// Why a connection is no use any more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectionError {
+    /// There never was a session.
+    #[error(transparent)]
+    Login(#[from] LoginError),
+    /// Bytes that make no sense, or a damaged header.
+    #[error("framing: {0}")]
+    Framing(#[from] FramingError),
+    /// A header that is none.
+    #[error("the target sent {0}")]
+    Header(#[from] HeaderError),
+    /// A text that is none.
+    #[error("text: {0}")]
+    Text(#[from] TextError),
+    /// Data that came damaged (RFC 7143 7.8; recovery within the connection is not supported).
+    #[error("a data digest does not match")]
+    DataDigest,
+    /// The target broke a rule.
+    #[error("protocol error: {0}")]
+    Protocol(&'static str),
+    /// The target refused a PDU without which the session cannot go on.
+    #[error("the target rejected a request: {0}")]
+    Rejected(RejectReason),
+    /// The target said that it drops the connection.
+    #[error("the target drops the connection; it may be tried again after {wait_seconds} s")]
+    Dropped {
+        /// Time2Wait.
+        wait_seconds: u16,
+    },
+    /// The login took too long.
+    #[error("the target did not complete the login in time")]
+    LoginTimedOut,
+    /// No answer to a ping.
+    #[error("the target does not answer pings")]
+    Silent,
+    /// Neither ABORT TASK nor LOGICAL UNIT RESET ended a command.
+    #[error("a command does not end, and neither aborting it nor resetting the logical unit helped")]
+    Unresponsive,
+}
+
+enum Phase {
+    LoggingIn(Box<Login>),
+    FullFeature,
+    LoggingOut(InitiatorTaskTag),
+    Closed,
+}
+
+/// A ping under way.
+struct Ping {
+    tag: InitiatorTaskTag,
+    deadline: Instant,
+}
+
+/// A SendTargets under way.
+struct TextExchange {
+    tag: InitiatorTaskTag,
+    received: TextAssembler,
+    text: Vec<u8>,
+}
+
+/// One connection.
+pub struct Connection {
+    receiver: Receiver,
+    pub(super) transmit: TransmitQueue,
+    pub(super) exp_stat_sn: Serial32,
+    pub(super) timing: Timing,
+    pub(super) functions: Vec<PendingFunction>,
+    pub(super) events: VecDeque<Event>,
+    phase: Phase,
+    cid: u16,
+    /// What is in force once the login is done.
+    offered_segment_bytes: u32,
+    login_deadline: Instant,
+    last_received: Instant,
+    ping: Option<Ping>,
+    exchange: Option<TextExchange>,
+    control_tag: u16,
+    received_pdu_count: u64,
+}
+
+impl Connection {
+    /// A connection that is open and logs in: its first request waits to be written.
+    pub fn new(now: Instant, session: &Session, config: LoginConfig, timing: Timing) -> Self {
+        let mut transmit = TransmitQueue::new(Digests::default());
+        let (cid, offered_segment_bytes) = (config.cid, config.offer.max_recv_data_segment_length);
+        let mut login = Box::new(Login::new(config, session.next_cmd_sn()));
+        let (request, text) = login.start();
+        transmit.push(&request, &AdditionalHeaders::default(), text.into());
+        Self {
+            receiver: Receiver::new(LOGIN_SEGMENT_BYTES),
+            transmit,
+            exp_stat_sn: Serial32(0),
+            timing,
+            functions: Vec::new(),
+            events: VecDeque::new(),
+            phase: Phase::LoggingIn(login),
+            cid,
+            offered_segment_bytes,
+            login_deadline: now + timing.login_timeout,
+            last_received: now,
+            ping: None,
+            exchange: None,
+            control_tag: 0,
+            received_pdu_count: 0,
+        }
+    }
+
+    /// Where the next bytes from the target go.
+    pub fn receive_space(&mut self) -> &mut [u8] {
+        self.receiver.receive_space()
+    }
+
+    /// `length` bytes were read into the space last given.
+    ///
+    /// # Errors
+    /// [`ConnectionError`]: the connection must be closed.
+    pub fn handle_received(
+        &mut self,
+        now: Instant,
+        session: &mut Session,
+        length: usize,
+    ) -> Result<(), ConnectionError> {
+        self.last_received = now;
+        self.receiver.handle_received(length);
+        loop {
+            match self.receiver.poll()? {
+                Progress::NeedBytes => return Ok(()),
+                Progress::NeedPlace => {
+                    let header = self.receiver.pending_header().expect("a header waits");
+                    let destination = place(header, session)?;
+                    self.receiver.place(destination);
+                }
+                Progress::Pdu(pdu) => self.handle_pdu(now, session, pdu)?,
+            }
+        }
+    }
+
+    /// Moves what may be sent into the transmit queue.
+    pub fn fill_transmit(&mut self, _now: Instant, session: &mut Session) {
+        if !matches!(self.phase, Phase::FullFeature) || session.negotiated().session_type != SessionType::Normal {
+            return;
+        }
+        while self.transmit.bytes() < TRANSMIT_BYTES_HIGH {
+            let Some((tag, command)) = session.next_to_send() else { break };
+            self.send_command(session, tag, &command);
+        }
+    }
+
+    /// Fills `out` with what is to be written, and returns how many slices that took.
+    pub fn io_slices<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
+        self.transmit.io_slices(out)
+    }
+
+    /// Whether nothing is to be written.
+    pub fn is_transmit_empty(&self) -> bool {
+        self.transmit.is_empty()
+    }
+
+    /// `length` bytes were written.
+    pub fn handle_transmitted(&mut self, session: &mut Session, length: usize) {
+        self.transmit.handle_transmitted(length);
+        session.complete_lingering();
+    }
+
+    /// The next thing the driver must know.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`Connection::handle_timeout`] must be called.
+    pub fn poll_timeout(&self, session: &Session) -> Option<Instant> {
+        match self.phase {
+            Phase::LoggingIn(_) => Some(self.login_deadline),
+            Phase::Closed => None,
+            Phase::FullFeature | Phase::LoggingOut(_) => {
+                let keepalive = self.keepalive_deadline();
+                [keepalive, self.function_deadline(), session.earliest_deadline()].into_iter().flatten().min()
+            }
+        }
+    }
+
+    /// Time has passed.
+    ///
+    /// # Errors
+    /// [`ConnectionError`]: the connection must be closed.
+    pub fn handle_timeout(&mut self, now: Instant, session: &mut Session) -> Result<(), ConnectionError> {
+        match self.phase {
+            Phase::LoggingIn(_) if now >= self.login_deadline => Err(ConnectionError::LoginTimedOut),
+            Phase::LoggingIn(_) | Phase::Closed => Ok(()),
+            Phase::FullFeature | Phase::LoggingOut(_) => {
+                self.keep_alive(now, session)?;
+                self.escalate(now, session)
+            }
+        }
+    }
+
+    /// Asks to close the session. [`Event::LoggedOut`] follows.
+    pub fn logout(&mut self, session: &Session) {
+        if !matches!(self.phase, Phase::FullFeature) {
+            return;
+        }
+        let tag = self.next_control_tag();
+        let request = LogoutRequest {
+            is_immediate: true,
+            reason: LogoutReason::CloseSession,
+            initiator_task_tag: tag,
+            cid: self.cid,
+            cmd_sn: session.next_cmd_sn(),
+            exp_stat_sn: self.exp_stat_sn,
+        };
+        self.transmit.push(&request, &AdditionalHeaders::default(), DataSegment::Empty);
+        self.phase = Phase::LoggingOut(tag);
+    }
+
+    /// Asks for all targets. [`Event::Targets`] follows.
+    pub fn send_targets(&mut self, session: &mut Session) {
+        let tag = self.next_control_tag();
+        let received = TextAssembler::new(SEND_TARGETS_BYTES_MAX);
+        self.exchange = Some(TextExchange { tag, received, text: Vec::new() });
+        let keys: Keys = [("SendTargets", "All")].into_iter().collect();
+        self.send_text(session, tag, None, 0, keys.emit());
+    }
+
+    /// PDUs sent and received so far.
+    pub fn pdu_counts(&self) -> (u64, u64) {
+        (self.transmit.pdu_count(), self.received_pdu_count)
+    }
+
+    pub(super) fn next_control_tag(&mut self) -> InitiatorTaskTag {
+        self.control_tag = if self.control_tag >= u16::MAX - 1 { 0 } else { self.control_tag + 1 };
+        InitiatorTaskTag::new(CONTROL_TAG | u32::from(self.control_tag)).expect("FFFFh is left out")
+    }
+
+    fn handle_pdu(&mut self, now: Instant, session: &mut Session, pdu: ReceivedPdu) -> Result<(), ConnectionError> {
+        self.received_pdu_count += 1;
+        let bhs = pdu.header.bhs.clone()?;
+        if let Bhs::DataIn(data_in) = bhs {
+            return self.handle_data_in(session, &data_in, pdu);
+        }
+        if pdu.data.is_corrupt {
+            return Err(ConnectionError::DataDigest);
+        }
+        let data = pdu.data.bytes();
+        if let Phase::LoggingIn(login) = &mut self.phase {
+            let Bhs::LoginResponse(response) = bhs else {
+                return Err(ConnectionError::Protocol("something other than a login response during login"));
+            };
+            let step = login.handle_response(&response, data)?;
+            self.handle_login_step(session, step);
+            return Ok(());
+        }
+        match bhs {
+            Bhs::ScsiResponse(response) => {
+                self.handle_numbers(session, Some(response.stat_sn), response.exp_cmd_sn, response.max_cmd_sn);
+                handle_response(session, &response, data);
+                Ok(())
+            }
+            Bhs::ReadyToTransfer(r2t) => {
+                self.handle_numbers(session, None, r2t.exp_cmd_sn, r2t.max_cmd_sn);
+                self.handle_r2t(session, &r2t)
+            }
+            Bhs::NopIn(nop) => {
+                self.handle_nop_in(session, &nop);
+                Ok(())
+            }
+            Bhs::TaskManagementResponse(response) => {
+                self.handle_numbers(session, Some(response.stat_sn), response.exp_cmd_sn, response.max_cmd_sn);
+                self.handle_function_response(now, session, &response)
+            }
+            Bhs::TextResponse(response) => {
+                self.handle_numbers(session, Some(response.stat_sn), response.exp_cmd_sn, response.max_cmd_sn);
+                self.handle_text(session, &response, data)
+            }
+            Bhs::LogoutResponse(response) => {
+                self.handle_numbers(session, Some(response.stat_sn), response.exp_cmd_sn, response.max_cmd_sn);
+                if matches!(self.phase, Phase::LoggingOut(tag) if tag == response.initiator_task_tag) {
+                    self.phase = Phase::Closed;
+                    self.events.push_back(Event::LoggedOut(response.outcome));
+                }
+                Ok(())
+            }
+            Bhs::AsyncMessage(message) => {
+                self.handle_numbers(session, Some(message.stat_sn), message.exp_cmd_sn, message.max_cmd_sn);
+                self.handle_async(message, data)
+            }
+            Bhs::Reject(reject) => {
+                self.handle_numbers(session, Some(reject.stat_sn), reject.exp_cmd_sn, reject.max_cmd_sn);
+                self.handle_reject(session, &reject, data)
+            }
+            _ => Err(ConnectionError::Protocol("a PDU that no target sends")),
+        }
+    }
+
+    fn handle_login_step(&mut self, session: &mut Session, step: LoginStep) {
+        match step {
+            LoginStep::Send(request, text) => self.transmit.push(&request, &AdditionalHeaders::default(), text.into()),
+            LoginStep::Done(logged_in) => {
+                session.establish(&logged_in);
+                self.exp_stat_sn = logged_in.exp_stat_sn;
+                let is_crc = |digest: Digest| digest == Digest::Crc32c;
+                let negotiated: &Negotiated = &logged_in.negotiated;
+                let digests =
+                    Digests { header: is_crc(negotiated.header_digest), data: is_crc(negotiated.data_digest) };
+                self.receiver.set_parameters(digests, self.offered_segment_bytes);
+                self.transmit.set_digests(digests);
+                self.phase = Phase::FullFeature;
+                self.events.push_back(Event::LoggedIn(logged_in));
+            }
+        }
+    }
+
+    /// ExpCmdSN and MaxCmdSN go with every PDU, StatSN with those that have a status (RFC 7143 4.2.2.2).
+    fn handle_numbers(&mut self, session: &mut Session, stat_sn: Option<Serial32>, exp: Serial32, max: Serial32) {
+        session.update_window(exp, max);
+        if let Some(stat_sn) = stat_sn
+            && !stat_sn.is_before(self.exp_stat_sn)
+        {
+            self.exp_stat_sn = stat_sn.next();
+        }
+    }
+
+    /// The data is in its place; gives the buffer back to its task, which may end with it.
+    fn handle_data_in(
+        &mut self,
+        session: &mut Session,
+        header: &DataIn,
+        pdu: ReceivedPdu,
+    ) -> Result<(), ConnectionError> {
+        let stat_sn = header.status.map(|status| status.stat_sn);
+        self.handle_numbers(session, stat_sn, header.exp_cmd_sn, header.max_cmd_sn);
+        if pdu.data.is_corrupt {
+            return Err(ConnectionError::DataDigest);
+        }
+        let tag = header.initiator_task_tag;
+        if let Some(task) = session.task(tag)
+            && pdu.data.length > 0
+            && let TaskData::Read(buffer, _) = &mut task.data
+        {
+            *buffer = Some(pdu.data.buffer);
+            task.received_bytes += pdu.data.length;
+        }
+        if let Some(status) = header.status {
+            session.complete_with_status(tag, status.status, Vec::new(), status.residual);
+        }
+        Ok(())
+    }
+
+    fn handle_r2t(&mut self, session: &mut Session, r2t: &ReadyToTransfer) -> Result<(), ConnectionError> {
+        let negotiated = *session.negotiated();
+        let Some(task) = session.task(r2t.initiator_task_tag) else { return Ok(()) };
+        if task.outcome.is_some() {
+            return Ok(());
+        }
+        let TaskData::Write(buffer, range) = &task.data else {
+            return Err(ConnectionError::Protocol("an R2T for a command that writes nothing"));
+        };
+        let (offset, length) = (r2t.buffer_offset as usize, r2t.desired_data_transfer_length as usize);
+        let is_inside = offset.checked_add(length).is_some_and(|end| end <= range.len());
+        if !is_inside || r2t.desired_data_transfer_length > negotiated.max_burst_length {
+            return Err(ConnectionError::Protocol("an R2T for more than there is"));
+        }
+        let burst = Burst {
+            lun: task.lun,
+            tag: r2t.initiator_task_tag,
+            target_transfer_tag: Some(r2t.target_transfer_tag),
+            buffer: Arc::clone(buffer),
+            base: range.start,
+            range: offset..offset + length,
+        };
+        self.send_burst(&negotiated, &burst);
+        Ok(())
+    }
+
+    fn handle_nop_in(&mut self, session: &mut Session, nop: &NopIn) {
+        let stat_sn = nop.initiator_task_tag.map(|_| nop.stat_sn);
+        self.handle_numbers(session, stat_sn, nop.exp_cmd_sn, nop.max_cmd_sn);
+        if self.ping.as_ref().is_some_and(|ping| Some(ping.tag) == nop.initiator_task_tag) {
+            self.ping = None;
+        }
+        if let Some(target_transfer_tag) = nop.target_transfer_tag {
+            self.send_nop(session, None, Some(target_transfer_tag), nop.lun);
+        }
+    }
+
+    fn handle_text(
+        &mut self,
+        session: &mut Session,
+        response: &TextResponse,
+        data: &[u8],
+    ) -> Result<(), ConnectionError> {
+        let Some(exchange) = self.exchange.as_mut().filter(|exchange| exchange.tag == response.initiator_task_tag)
+        else {
+            return Err(ConnectionError::Protocol("a text response that nobody asked for"));
+        };
+        if let Some(text) = exchange.received.handle_segment(data, response.is_continued)? {
+            if exchange.text.len() + text.len() > SEND_TARGETS_BYTES_MAX {
+                return Err(TextError::TooLong { bytes_max: SEND_TARGETS_BYTES_MAX }.into());
+            }
+            exchange.text.extend_from_slice(&text);
+        }
+        let tag = exchange.tag;
+        match response.target_transfer_tag {
+            Some(target_transfer_tag) => {
+                self.send_text(session, tag, Some(target_transfer_tag), response.lun, Vec::new());
+            }
+            None => {
+                let keys = Keys::parse_send_targets(&exchange.text)?;
+                self.exchange = None;
+                self.events.push_back(Event::Targets(targets(&keys)));
+            }
+        }
+        Ok(())
+    }
+
+    fn handle_async(&mut self, message: AsyncMessage, data: &[u8]) -> Result<(), ConnectionError> {
+        match message.event {
+            AsyncEvent::ScsiAsyncEvent => {
+                let sense = sense_data(data).to_vec();
+                self.events.push_back(Event::ScsiEvent { lun: message.lun, sense });
+            }
+            AsyncEvent::LogoutRequest { logout_within_seconds } => {
+                self.events.push_back(Event::LogoutRequested { within_seconds: logout_within_seconds });
+            }
+            AsyncEvent::ConnectionDrop { cid, wait_seconds, .. } if cid == self.cid => {
+                return Err(ConnectionError::Dropped { wait_seconds });
+            }
+            AsyncEvent::SessionDrop { wait_seconds, .. } => return Err(ConnectionError::Dropped { wait_seconds }),
+            AsyncEvent::Vendor { .. } => {
+                self.events.push_back(Event::VendorEvent { message, data: data.to_vec() });
+            }
+            // Another connection's end, an offer to renegotiate, and FastAbort, which we never negotiate.
+            AsyncEvent::ConnectionDrop { .. } | AsyncEvent::NegotiationRequest { .. } | AsyncEvent::TaskTermination => {
+            }
+        }
+        Ok(())
+    }
+
+    /// The data segment holds the header that was refused (RFC 7143 11.17).
+    fn handle_reject(&mut self, session: &mut Session, reject: &Reject, data: &[u8]) -> Result<(), ConnectionError> {
+        let refused = data.first_chunk().and_then(|raw: &RawBhs| Bhs::parse(raw).ok());
+        match refused {
+            Some(Bhs::ScsiCommand(command)) => {
+                let outcome = Outcome::Failed(format!("the target rejected the command: {}", reject.reason));
+                session.complete(command.initiator_task_tag, outcome);
+                Ok(())
+            }
+            // An answer to a NOP-In that came too late, or one ping too many: the silence itself is watched.
+            Some(Bhs::NopOut(_)) => Ok(()),
+            // The answer is then overdue, and the next step is taken.
+            Some(Bhs::TaskManagementRequest(_)) => Ok(()),
+            _ => Err(ConnectionError::Rejected(reject.reason)),
+        }
+    }
+
+    /// Sends a command with the data that may go along unasked (RFC 7143 13.10, 13.11, 13.14).
+    fn send_command(&mut self, session: &mut Session, tag: InitiatorTaskTag, command: &Command) {
+        let negotiated = *session.negotiated();
+        let task = session.task(tag).expect("the task was made just now");
+        let (reads, writes) = match &task.data {
+            TaskData::None => (false, false),
+            TaskData::Read(..) => (true, false),
+            TaskData::Write(..) => (false, true),
+        };
+        let length = task.data.length();
+        let first_burst = if writes { length.min(negotiated.first_burst_length as usize) } else { 0 };
+        let segment_bytes = negotiated.target_max_recv_data_segment_length as usize;
+        let immediate = if negotiated.immediate_data { first_burst.min(segment_bytes) } else { 0 };
+        let unsolicited = if negotiated.initial_r2t { 0 } else { first_burst - immediate };
+        let header = ScsiCommand {
+            is_immediate: false,
+            is_final: unsolicited == 0,
+            reads,
+            writes,
+            attribute: command.attribute,
+            lun: command.lun,
+            initiator_task_tag: tag,
+            expected_data_transfer_length: u32::try_from(length).expect("a buffer is below 4 GiB"),
+            cmd_sn: task.cmd_sn,
+            exp_stat_sn: self.exp_stat_sn,
+            cdb: command.cdb,
+        };
+        let TaskData::Write(buffer, range) = &task.data else {
+            self.transmit.push(&header, &AdditionalHeaders::default(), DataSegment::Empty);
+            return;
+        };
+        let data = match immediate {
+            0 => DataSegment::Empty,
+            immediate => DataSegment::Shared(Arc::clone(buffer), range.start..range.start + immediate),
+        };
+        self.transmit.push(&header, &AdditionalHeaders::default(), data);
+        if unsolicited > 0 {
+            let burst = Burst {
+                lun: command.lun,
+                tag,
+                target_transfer_tag: None,
+                buffer: Arc::clone(buffer),
+                base: range.start,
+                range: immediate..immediate + unsolicited,
+            };
+            self.send_burst(&negotiated, &burst);
+        }
+    }
+
+    /// Cuts a burst into Data-Out PDUs.
+    fn send_burst(&mut self, negotiated: &Negotiated, burst: &Burst) {
+        let segment_bytes = negotiated.target_max_recv_data_segment_length as usize;
+        let starts = burst.range.clone().step_by(segment_bytes);
+        for (start, data_sn) in starts.zip(0..) {
+            let end = burst.range.end.min(start + segment_bytes);
+            let header = DataOut {
+                is_final: end == burst.range.end,
+                lun: burst.lun,
+                initiator_task_tag: burst.tag,
+                target_transfer_tag: burst.target_transfer_tag,
+                exp_stat_sn: self.exp_stat_sn,
+                data_sn: Serial32(data_sn),
+                buffer_offset: u32::try_from(start).expect("a buffer is below 4 GiB"),
+            };
+            let data = DataSegment::Shared(Arc::clone(&burst.buffer), burst.base + start..burst.base + end);
+            self.transmit.push(&header, &AdditionalHeaders::default(), data);
+        }
+    }
+
+    fn send_text(
+        &mut self,
+        session: &mut Session,
+        tag: InitiatorTaskTag,
+        target_transfer_tag: Option<TargetTransferTag>,
+        lun: u64,
+        text: Vec<u8>,
+    ) {
+        let request = TextRequest {
+            is_immediate: false,
+            is_final: true,
+            is_continued: false,
+            lun,
+            initiator_task_tag: tag,
+            target_transfer_tag,
+            cmd_sn: session.take_cmd_sn(),
+            exp_stat_sn: self.exp_stat_sn,
+        };
+        self.transmit.push(&request, &AdditionalHeaders::default(), text.into());
+    }
+
+    fn send_nop(
+        &mut self,
+        session: &Session,
+        tag: Option<InitiatorTaskTag>,
+        target_transfer_tag: Option<TargetTransferTag>,
+        lun: u64,
+    ) {
+        let nop = NopOut {
+            is_immediate: true,
+            lun,
+            initiator_task_tag: tag,
+            target_transfer_tag,
+            cmd_sn: session.next_cmd_sn(),
+            exp_stat_sn: self.exp_stat_sn,
+        };
+        self.transmit.push(&nop, &AdditionalHeaders::default(), DataSegment::Empty);
+    }
+
+    fn keepalive_deadline(&self) -> Option<Instant> {
+        match &self.ping {
+            Some(ping) => Some(ping.deadline),
+            None if self.timing.keepalive_interval.is_zero() => None,
+            None => Some(self.last_received + self.timing.keepalive_interval),
+        }
+    }
+
+    /// Silence is answered with a ping, and silence after that ends the connection. Anything received counts as a sign of life.
+    fn keep_alive(&mut self, now: Instant, session: &Session) -> Result<(), ConnectionError> {
+        if self.keepalive_deadline().is_none_or(|deadline| deadline > now) {
+            return Ok(());
+        }
+        match &mut self.ping {
+            Some(ping) => {
+                let silent_until = self.last_received + self.timing.keepalive_timeout;
+                if silent_until <= now {
+                    return Err(ConnectionError::Silent);
+                }
+                ping.deadline = silent_until;
+            }
+            None => {
+                let tag = self.next_control_tag();
+                self.send_nop(session, Some(tag), None, 0);
+                self.ping = Some(Ping { tag, deadline: now + self.timing.keepalive_timeout });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A run of data to be sent.
+struct Burst {
+    lun: u64,
+    tag: InitiatorTaskTag,
+    target_transfer_tag: Option<TargetTransferTag>,
+    buffer: Arc<Buffer>,
+    /// Where the command's data begins in the buffer.
+    base: usize,
+    /// Which of the command's data.
+    range: Range<usize>,
+}
+
+/// Where a data segment goes: Data-In into its task's buffer, everything else into one of its own.
+fn place(header: &ReceivedHeader, session: &mut Session) -> Result<Destination, ConnectionError> {
+    let Ok(Bhs::DataIn(data_in)) = &header.bhs else {
+        return Ok(Destination::Buffer { buffer: Buffer::zeroed(header.data_segment_bytes), offset: 0 });
+    };
+    let Some(task) = session.task(data_in.initiator_task_tag) else { return Ok(Destination::Discard) };
+    let TaskData::Read(buffer, range) = &mut task.data else {
+        return Err(ConnectionError::Protocol("Data-In for a command that reads nothing"));
+    };
+    let offset = data_in.buffer_offset as usize;
+    if offset.checked_add(header.data_segment_bytes).is_none_or(|end| end > range.len()) {
+        return Err(ConnectionError::Protocol("Data-In past the end of what was asked for"));
+    }
+    let buffer = buffer.take().ok_or(ConnectionError::Protocol("two Data-In PDUs of one task at once"))?;
+    Ok(Destination::Buffer { buffer, offset: range.start + offset })
+}
+
+fn handle_response(session: &mut Session, response: &ScsiResponse, data: &[u8]) {
+    let tag = response.initiator_task_tag;
+    match response.response {
+        ServiceResponse::CommandCompleted { status } => {
+            session.complete_with_status(tag, status, sense_data(data).to_vec(), response.residual);
+        }
+        ServiceResponse::TargetFailure => session.complete(tag, Outcome::Failed("the target failed".to_owned())),
+        ServiceResponse::Vendor(code) => {
+            session.complete(tag, Outcome::Failed(format!("the target failed with the vendor's response {code:02x}h")));
+        }
+    }
+}
+
+/// The sense data of a data segment that begins with its length (RFC 7143 11.4.7.1).
+fn sense_data(data: &[u8]) -> &[u8] {
+    let Some((length, rest)) = data.split_first_chunk() else { return &[] };
+    let length = usize::from(u16::from_be_bytes(*length));
+    rest.get(..length).unwrap_or(rest)
+}

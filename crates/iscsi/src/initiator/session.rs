@@ -1,0 +1,327 @@
+//! A session's numbering and tasks, apart from the connections that carry them (RFC 7143 4.2.2.1 and 4.2.4).
+//!
+//! Commands wait in order until the target's window (MaxCmdSN) lets them out; CmdSN is given when a command leaves. A task's tag is
+//! its slot and the slot's generation, so an answer that comes after its task ended finds nobody.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use base::buffer::Buffer;
+use base::clock::Instant;
+use base::serial::Serial32;
+
+use super::command::{Command, Completed, Data, Outcome};
+use super::login::LoggedIn;
+use crate::limits::INITIATOR_TASKS_MAX;
+use crate::negotiation::Negotiated;
+use crate::pdu::{InitiatorTaskTag, Residual};
+
+/// Slots below this stand in the tag's low half. The high half counts generations, and never is FFFFh.
+const SLOT_BITS: u32 = 16;
+const _: () = assert!(INITIATOR_TASKS_MAX <= 1 << SLOT_BITS);
+
+/// A session as its initiator sees it.
+pub struct Session {
+    negotiated: Negotiated,
+    cmd_sn: Serial32,
+    exp_cmd_sn: Serial32,
+    max_cmd_sn: Serial32,
+    waiting: VecDeque<(Command, Instant)>,
+    slots: Vec<Slot>,
+    free: Vec<u16>,
+    completed: VecDeque<Completed>,
+    /// Not later than the earliest deadline of any task.
+    earliest_deadline: Option<Instant>,
+    submitted_count: u64,
+    /// Tasks that have an outcome and wait for the last of their data to be sent.
+    lingering_count: usize,
+}
+
+struct Slot {
+    generation: u16,
+    task: Option<Task>,
+}
+
+/// A command that was sent.
+pub(super) struct Task {
+    pub(super) token: u64,
+    pub(super) order: u64,
+    pub(super) lun: u64,
+    pub(super) cmd_sn: Serial32,
+    pub(super) deadline: Instant,
+    pub(super) is_aborting: bool,
+    pub(super) data: TaskData,
+    pub(super) received_bytes: usize,
+    /// The outcome of a write that is still being sent: its buffer is not back yet.
+    pub(super) outcome: Option<Outcome>,
+}
+
+/// A task's buffer.
+pub(super) enum TaskData {
+    None,
+    /// `None` while the connection reads into it.
+    Read(Option<Buffer>, Range<usize>),
+    Write(Arc<Buffer>, Range<usize>),
+}
+
+impl TaskData {
+    pub(super) fn length(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Read(_, range) | Self::Write(_, range) => range.len(),
+        }
+    }
+
+    /// The buffer, or `None` while the connection still has it. A read whose connection is gone gets a new one.
+    fn into_buffer(self) -> Result<Buffer, Self> {
+        match self {
+            Self::None => Ok(Buffer::empty()),
+            Self::Read(Some(buffer), _) => Ok(buffer),
+            Self::Read(None, range) => Ok(Buffer::zeroed(range.end)),
+            Self::Write(shared, range) => Arc::try_unwrap(shared).map_err(|shared| Self::Write(shared, range)),
+        }
+    }
+}
+
+impl Session {
+    /// A session before its login, which numbers its first command `cmd_sn`.
+    pub fn new(cmd_sn: Serial32) -> Self {
+        Self {
+            negotiated: Negotiated::default(),
+            cmd_sn,
+            exp_cmd_sn: cmd_sn,
+            max_cmd_sn: cmd_sn.minus(1),
+            waiting: VecDeque::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            completed: VecDeque::new(),
+            earliest_deadline: None,
+            submitted_count: 0,
+            lingering_count: 0,
+        }
+    }
+
+    /// Queues a command.
+    pub fn submit(&mut self, now: Instant, command: Command) {
+        let deadline = now + command.timeout;
+        self.note_deadline(deadline);
+        self.submitted_count += 1;
+        self.waiting.push_back((command, deadline));
+    }
+
+    /// The next command that is over.
+    pub fn poll_completed(&mut self) -> Option<Completed> {
+        self.completed.pop_front()
+    }
+
+    /// Commands that are not over.
+    pub fn outstanding_count(&self) -> usize {
+        self.waiting.len() + self.slots.len() - self.free.len()
+    }
+
+    /// Commands the target would take now beyond those it has.
+    pub fn window(&self) -> u32 {
+        if self.cmd_sn.is_after(self.max_cmd_sn) { 0 } else { self.max_cmd_sn.distance_from(self.cmd_sn) + 1 }
+    }
+
+    /// The values in force.
+    pub fn negotiated(&self) -> &Negotiated {
+        &self.negotiated
+    }
+
+    /// Everything that is not over, in the order in which it was submitted: the session is lost. Buffers come along.
+    pub fn take_all(&mut self) -> Vec<(u64, Buffer)> {
+        let mut tasks: Vec<Task> = self.slots.iter_mut().filter_map(|slot| slot.task.take()).collect();
+        tasks.sort_by_key(|task| task.order);
+        self.slots.clear();
+        self.free.clear();
+        self.earliest_deadline = None;
+        self.lingering_count = 0;
+        let sent = tasks.into_iter().map(|task| {
+            // A connection that is dropped has given its share of the buffer back; if not, a copy does.
+            let buffer = task.data.into_buffer().unwrap_or_else(|data| match data {
+                TaskData::Write(shared, _) => Buffer::copy_of(&shared),
+                TaskData::None | TaskData::Read(..) => Buffer::empty(),
+            });
+            (task.token, buffer)
+        });
+        let waiting = self.waiting.drain(..).map(|(command, _)| (command.token, command.data.into_buffer()));
+        sent.chain(waiting).collect()
+    }
+
+    /// The login is done.
+    pub(super) fn establish(&mut self, logged_in: &LoggedIn) {
+        self.negotiated = logged_in.negotiated;
+        self.update_window(logged_in.exp_cmd_sn, logged_in.max_cmd_sn);
+    }
+
+    /// RFC 7143 4.2.2.1: both are ignored when they contradict each other, and neither goes back.
+    pub(super) fn update_window(&mut self, exp_cmd_sn: Serial32, max_cmd_sn: Serial32) {
+        if max_cmd_sn.is_before(exp_cmd_sn.minus(1)) {
+            return;
+        }
+        if exp_cmd_sn.is_after(self.exp_cmd_sn) {
+            self.exp_cmd_sn = exp_cmd_sn;
+        }
+        if max_cmd_sn.is_after(self.max_cmd_sn) {
+            self.max_cmd_sn = max_cmd_sn;
+        }
+    }
+
+    /// The CmdSN that the next command will have; immediate requests carry it without using it up.
+    pub(super) fn next_cmd_sn(&self) -> Serial32 {
+        self.cmd_sn
+    }
+
+    /// Uses up a CmdSN.
+    pub(super) fn take_cmd_sn(&mut self) -> Serial32 {
+        let taken = self.cmd_sn;
+        self.cmd_sn = taken.next();
+        taken
+    }
+
+    /// The next command the window lets out, as a task.
+    pub(super) fn next_to_send(&mut self) -> Option<(InitiatorTaskTag, Command)> {
+        let is_slot_free = !self.free.is_empty() || self.slots.len() < INITIATOR_TASKS_MAX;
+        if self.waiting.is_empty() || self.window() == 0 || !is_slot_free {
+            return None;
+        }
+        let (mut command, deadline) = self.waiting.pop_front()?;
+        let data = match std::mem::replace(&mut command.data, Data::None) {
+            Data::None => TaskData::None,
+            Data::Read(buffer, range) => TaskData::Read(Some(buffer), range),
+            Data::Write(buffer, range) => TaskData::Write(Arc::new(buffer), range),
+        };
+        let task = Task {
+            token: command.token,
+            order: self.submitted_count - self.waiting.len() as u64,
+            lun: command.lun,
+            cmd_sn: self.take_cmd_sn(),
+            deadline,
+            is_aborting: false,
+            data,
+            received_bytes: 0,
+            outcome: None,
+        };
+        Some((self.insert(task), command))
+    }
+
+    fn insert(&mut self, task: Task) -> InitiatorTaskTag {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { generation: 0, task: None });
+            u16::try_from(self.slots.len() - 1).expect("there are at most 2^16 slots")
+        });
+        let slot = &mut self.slots[usize::from(index)];
+        // FFFFh is left out so that no tag is the reserved value.
+        slot.generation = if slot.generation >= u16::MAX - 1 { 0 } else { slot.generation + 1 };
+        slot.task = Some(task);
+        let value = u32::from(slot.generation) << SLOT_BITS | u32::from(index);
+        InitiatorTaskTag::new(value).expect("no generation is FFFFh")
+    }
+
+    /// The task of a tag, if it is not over.
+    pub(super) fn task(&mut self, tag: InitiatorTaskTag) -> Option<&mut Task> {
+        let slot = self.slots.get_mut((tag.get() & 0xffff) as usize)?;
+        let is_same = u32::from(slot.generation) == tag.get() >> SLOT_BITS;
+        slot.task.as_mut().filter(|_| is_same)
+    }
+
+    /// Tags of all tasks.
+    pub(super) fn tags(&self) -> impl Iterator<Item = (InitiatorTaskTag, &Task)> {
+        self.slots.iter().enumerate().filter_map(|(index, slot)| {
+            let value = u32::from(slot.generation) << SLOT_BITS | u32::try_from(index).ok()?;
+            Some((InitiatorTaskTag::new(value)?, slot.task.as_ref()?))
+        })
+    }
+
+    /// Ends a task with what the target said. GOOD with less data than that implies is a failure.
+    pub(super) fn complete_with_status(
+        &mut self,
+        tag: InitiatorTaskTag,
+        status: u8,
+        sense: Vec<u8>,
+        residual: Residual,
+    ) {
+        let Some(task) = self.task(tag) else { return };
+        let expected = match (&task.data, residual) {
+            (TaskData::Read(..), Residual::Underflow(missing)) => task.data.length().saturating_sub(missing as usize),
+            (TaskData::Read(..), _) => task.data.length(),
+            _ => 0,
+        };
+        let received_bytes = task.received_bytes;
+        let outcome = if status == 0 && received_bytes < expected {
+            Outcome::Failed(format!("the target sent {received_bytes} bytes and says it sent {expected}"))
+        } else {
+            Outcome::Status { status, sense, residual, received_bytes }
+        };
+        self.complete(tag, outcome);
+    }
+
+    /// Ends a task. A write whose data is still being sent ends when that is done.
+    pub(super) fn complete(&mut self, tag: InitiatorTaskTag, outcome: Outcome) {
+        let index = (tag.get() & 0xffff) as usize;
+        if self.task(tag).is_none() {
+            return;
+        }
+        let Some(mut task) = self.slots[index].task.take() else { return };
+        match std::mem::replace(&mut task.data, TaskData::None).into_buffer() {
+            Ok(buffer) => {
+                self.free.push(index as u16);
+                self.completed.push_back(Completed { token: task.token, buffer, outcome });
+            }
+            Err(data) => {
+                task.data = data;
+                task.outcome = Some(outcome);
+                self.lingering_count += 1;
+                self.slots[index].task = Some(task);
+            }
+        }
+    }
+
+    /// Ends the writes whose last byte has been sent after their outcome was known.
+    pub(super) fn complete_lingering(&mut self) {
+        if self.lingering_count == 0 {
+            return;
+        }
+        self.lingering_count = 0;
+        let lingering: Vec<InitiatorTaskTag> =
+            self.tags().filter(|(_, task)| task.outcome.is_some()).map(|(tag, _)| tag).collect();
+        for tag in lingering {
+            if let Some(outcome) = self.task(tag).and_then(|task| task.outcome.take()) {
+                self.complete(tag, outcome);
+            }
+        }
+    }
+
+    /// A moment not later than the first deadline of any command.
+    pub(super) fn earliest_deadline(&self) -> Option<Instant> {
+        self.earliest_deadline
+    }
+
+    /// Tags of tasks whose time is up and that nobody aborts yet. Commands that never left end here.
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<InitiatorTaskTag> {
+        if self.earliest_deadline.is_none_or(|deadline| deadline > now) {
+            return Vec::new();
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        for (command, deadline) in waiting {
+            if deadline <= now {
+                let buffer = command.data.into_buffer();
+                self.completed.push_back(Completed { token: command.token, buffer, outcome: Outcome::NotSent });
+            } else {
+                self.waiting.push_back((command, deadline));
+            }
+        }
+        let is_idle = |task: &Task| !task.is_aborting && task.outcome.is_none();
+        let expired: Vec<_> =
+            self.tags().filter(|(_, task)| is_idle(task) && task.deadline <= now).map(|(tag, _)| tag).collect();
+        let later = self.tags().filter(|(_, task)| is_idle(task) && task.deadline > now).map(|(_, task)| task.deadline);
+        self.earliest_deadline = later.chain(self.waiting.iter().map(|(_, deadline)| *deadline)).min();
+        expired
+    }
+
+    fn note_deadline(&mut self, deadline: Instant) {
+        self.earliest_deadline = Some(self.earliest_deadline.map_or(deadline, |earliest| earliest.min(deadline)));
+    }
+}

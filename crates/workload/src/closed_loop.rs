@@ -1,8 +1,8 @@
 //! A closed loop: a generator at a fixed depth against a device, every read checked.
 //!
 //! - At most `depth` requests are in flight; a new one is issued when one comes back.
-//! - An access that overlaps one in flight (where one of the two writes) is parked and issued as soon as it may be; others go on.
-//!   So every read has exactly one right answer, and the check is exact.
+//! - An access that overlaps one in flight (where one of the two writes) is parked and issued as soon as it may be; others go on, but none that
+//!   overlaps a parked one. So every read has exactly one right answer, and the check is exact.
 //! - When the device fails (the attached process was killed), nothing new is issued, what is in flight comes back somehow, and the run
 //!   ends with [`Ending::DeviceFailed`] and the requests whose outcome is unknown. [`ClosedLoop::run`] with a device that works again first
 //!   issues those, under their old versions, and goes on. Their latency counts from when they were first issued, as an
@@ -234,19 +234,25 @@ impl ClosedLoop {
         if self.ledger.is_none() {
             return Ok(self.draw(round).map(|access| self.fresh(access, 0)));
         }
-        let is_free = |access: &Access| !engine.conflicts(access);
-        if let Some(index) = self.parked.iter().position(is_free) {
+        if let Some(index) = (0..self.parked.len()).find(|&index| self.is_free(engine, &self.parked[index], index)) {
             let access = self.parked.remove(index);
             return access.map(|access| self.versioned(access)).transpose();
         }
         while self.parked.len() < PARKED_MAX {
             let Some(access) = self.draw(round) else { return Ok(None) };
-            if is_free(&access) {
+            if self.is_free(engine, &access, self.parked.len()) {
                 return self.versioned(access).map(Some);
             }
             self.parked.push_back(access);
         }
         Ok(None)
+    }
+
+    /// Whether an access that was drawn after the first `earlier_count` parked ones may be issued before them. Where order matters
+    /// it is the order in which they were drawn, so a stream of reads cannot starve a write.
+    fn is_free(&self, engine: &Engine, access: &Access, earlier_count: usize) -> bool {
+        let mut earlier = self.parked.iter().take(earlier_count);
+        !engine.conflicts(access) && !earlier.any(|other| other.conflicts_with(access))
     }
 
     fn versioned(&mut self, access: Access) -> Result<Task, RunError> {

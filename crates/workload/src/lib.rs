@@ -13,6 +13,7 @@
 //! | [`trace`] | recorded requests: cloudPhysics CSV, blkparse, fio iolog; made-up ones |
 //! | [`mod@replay`] | a trace onto a device, verified |
 //! | [`miss_ratio`] | the exact LRU miss ratio for every cache size |
+//! | [`report`] | the demo's HTML page |
 //! | [`measurement`], [`series`] | what a run measured |
 
 #![forbid(unsafe_code)]
@@ -29,6 +30,7 @@ pub mod measurement;
 pub mod miss_ratio;
 pub mod permutation;
 pub mod replay;
+pub mod report;
 pub mod series;
 #[cfg(test)]
 mod testing;

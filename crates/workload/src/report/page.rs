@@ -21,7 +21,7 @@ tbody tr:nth-child(even){background:var(--band)}td.best{font-weight:600}\
 figure{margin:0}svg{display:block;width:100%;height:auto}\
 .legend{display:flex;flex-wrap:wrap;gap:.25rem 1.5rem;margin:.25rem 0;font-size:.875rem}\
 .legend i{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin-right:.4em}\
-.legend i.ring{background:none;border:2px solid;border-radius:50%;width:.5em;height:.5em}\
+.legend i.paper{background:var(--soft);border:2px solid var(--ink);border-radius:50%;width:.5em;height:.5em}\
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.2rem 1.5rem;font-size:.875rem}dd{margin:0}dt{color:var(--soft)}";
 
 pub(super) fn html(report: &Report<'_>) -> Result<String, ReportError> {
@@ -70,7 +70,7 @@ fn push_plot(page: &mut String, report: &Report<'_>, plot: &Plot) {
         push(page, format_args!("<span>{swatch}{}</span>", escaped(run.name)));
     }
     if plot.has_paper_points {
-        page.push_str("<span><i class=\"ring\"></i>the paper’s figures, in the colour of their counterpart</span>");
+        page.push_str("<span><i class=\"paper\"></i>the paper’s figures, in the colour of their counterpart</span>");
     }
     push(page, format_args!("</div>\n{}\n<figcaption>{}</figcaption>\n</figure>\n", plot.svg, escaped(&plot.caption)));
 }

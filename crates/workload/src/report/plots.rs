@@ -14,23 +14,23 @@ use super::page::escaped;
 use super::{ReportError, Run};
 use crate::limits::PLOT_POINTS_MAX;
 use crate::measurement::SHARE_LIMITS_US;
-use crate::series::Series;
+use crate::series::{Sample, Series};
 
 /// Colours of the runs: readable on white and on black, and apart for the colour-blind.
 pub(super) const PLAIN_COLOR: (u8, u8, u8) = (217, 119, 6);
 pub(super) const CACHED_COLOR: (u8, u8, u8) = (37, 130, 235);
 
-const INK: RGBColor = RGBColor(1, 2, 3);
-const GRID: RGBColor = RGBColor(4, 5, 6);
+const INK: RGBColor = RGBColor(0x1f, 0x23, 0x29);
+const GRID: RGBColor = RGBColor(0xd1, 0xd9, 0xe1);
 
 /// What turns the marks into the page's colours.
-pub(super) const STYLE: &str = "svg [fill=\"#010203\"]{fill:var(--ink)}svg [stroke=\"#010203\"]{stroke:var(--ink)}\
-svg [stroke=\"#040506\"]{stroke:var(--grid)}svg [fill=\"#040506\"]{fill:var(--grid)}";
+pub(super) const STYLE: &str = "svg [fill=\"#1F2329\"]{fill:var(--ink)}svg [stroke=\"#1F2329\"]{stroke:var(--ink)}\
+svg [stroke=\"#D1D9E1\"]{stroke:var(--grid)}svg [fill=\"#D1D9E1\"]{fill:var(--grid)}";
 
 const SIZE: (u32, u32) = (960, 380);
 const FONT: &str = "sans-serif";
 /// Pixels of the cells in which one point stands for all that fall there.
-const CELL_PIXELS: f64 = 3.0;
+const CELL_PIXELS_MIN: f64 = 3.0;
 
 /// What the paper gives for shares (section 3.3.2): the limit in microseconds, and percent.
 const PAPER_PLAIN_SHARES: [(u64, f64); 3] = [(1000, 0.0), (4000, 1.0), (8000, 54.0)];
@@ -94,7 +94,7 @@ fn over_time(runs: &Runs<'_>) -> Result<Plot, ReportError> {
         );
         for (run, color) in runs {
             let points = scattered(run.series, seconds_max, &latency_range);
-            chart.draw_series(points.into_iter().map(|point| Circle::new(point, 1, color.mix(0.75).filled())))?;
+            chart.draw_series(points.into_iter().map(|point| Circle::new(point, 2, color.mix(0.7).filled())))?;
         }
         let top = latency_range.end;
         for outage in runs.iter().flat_map(|(run, _)| run.outages) {
@@ -192,8 +192,8 @@ fn shares(runs: &Runs<'_>) -> Result<Plot, ReportError> {
             }
             let rings = paper.iter().filter_map(|(us, percent)| Some((limit_place(*us)? + left + 0.175, *percent)));
             let rings: Vec<(f64, f64)> = rings.collect();
-            chart.draw_series(rings.iter().map(|at| Circle::new(*at, 6, INK.stroke_width(3))))?;
-            chart.draw_series(rings.iter().map(|at| Circle::new(*at, 6, color.stroke_width(1))))?;
+            chart.draw_series(rings.iter().map(|at| Circle::new(*at, 6, INK.filled())))?;
+            chart.draw_series(rings.iter().map(|at| Circle::new(*at, 4, color.filled())))?;
         }
         Ok(())
     })?;
@@ -252,7 +252,7 @@ impl Groups {
             return Self { size: series.group_size(), means_us: exact };
         }
         let size = if series.samples().len() >= 100 * GROUPS_MIN { 100 } else { 10 };
-        let mean_us = |group: &[crate::series::Sample]| {
+        let mean_us = |group: &[Sample]| {
             group.iter().map(|sample| sample.latency_ns as f64 / 1e3).sum::<f64>() / group.len() as f64
         };
         Self { size: size as u64, means_us: series.samples().chunks_exact(size).map(mean_us).collect() }
@@ -295,22 +295,34 @@ fn decades(values_us: impl Iterator<Item = f64>) -> std::ops::Range<f64> {
     10f64.powf(low)..10f64.powf(high)
 }
 
-/// Samples, one for each little cell of the plot, and not too many.
+/// Samples, one for each little cell of the plot; where there are too many, cells grow. So what is alone is always drawn.
 fn scattered(series: &Series, seconds_max: f64, range_us: &std::ops::Range<f64>) -> Vec<(f64, f64)> {
-    let (columns, rows) = (f64::from(SIZE.0) / CELL_PIXELS, f64::from(SIZE.1) / CELL_PIXELS);
+    let mut cell_pixels = CELL_PIXELS_MIN;
+    loop {
+        let points = one_per_cell(series, seconds_max, range_us, cell_pixels);
+        if points.len() <= PLOT_POINTS_MAX {
+            return points;
+        }
+        cell_pixels *= 1.25;
+    }
+}
+
+fn one_per_cell(
+    series: &Series,
+    seconds_max: f64,
+    range_us: &std::ops::Range<f64>,
+    cell_pixels: f64,
+) -> Vec<(f64, f64)> {
+    let (columns, rows) = (f64::from(SIZE.0) / cell_pixels, f64::from(SIZE.1) / cell_pixels);
     let height = (range_us.end / range_us.start).log10();
     let mut seen = std::collections::BTreeSet::new();
-    let mut points = Vec::new();
-    for sample in series.samples() {
+    let point = |sample: &Sample| {
         let (seconds, us) = (sample.at_ns as f64 / 1e9, (sample.latency_ns as f64 / 1e3).max(range_us.start));
         let column = (seconds / seconds_max * columns) as u32;
         let row = ((us / range_us.start).log10() / height * rows) as u32;
-        if seen.insert((column, row)) {
-            points.push((seconds, us));
-        }
-    }
-    let step = points.len().div_ceil(PLOT_POINTS_MAX).max(1);
-    points.into_iter().step_by(step).collect()
+        seen.insert((column, row)).then_some((seconds, us))
+    };
+    series.samples().iter().filter_map(point).collect()
 }
 
 #[derive(Clone, Copy)]
@@ -340,12 +352,10 @@ fn limit_place(limit_us: u64) -> Option<f64> {
     SHARE_LIMITS_US.iter().position(|us| *us == limit_us).map(|place| place as f64)
 }
 
+/// Whole percents, with a tenth where it tells something near the ends.
 fn percent_label(percent: f64) -> String {
-    if percent > 0.0 && percent < 10.0 || percent > 99.0 && percent < 100.0 {
-        format!("{percent:.1}")
-    } else {
-        format!("{percent:.0}")
-    }
+    let is_near_an_end = (0.05..9.95).contains(&percent) || (99.0..99.95).contains(&percent);
+    if is_near_an_end { format!("{percent:.1}") } else { format!("{percent:.0}") }
 }
 
 fn time_label(us: f64) -> String {

@@ -1,1 +1,28 @@
-//! Front ends: the NBD server over a block device.
+//! Front ends: how programs of this machine reach a block device.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`server`] | [`NbdServer`]: a device as an NBD export |
+//! | [`client`] | [`NbdClient`]: an NBD export as a device |
+//! | [`listener`] | [`Listener`]: a socket to serve on |
+//! | [`address`] | [`ListenAddress`]: `unix:PATH` or `HOST:PORT` |
+//! | [`counters`] | [`NbdCounters`]: what a server has done |
+//! | [`limits`] | the bounds |
+
+#![forbid(unsafe_code)]
+
+pub mod address;
+mod carry_out;
+pub mod client;
+mod connection;
+pub mod counters;
+mod error_table;
+pub mod limits;
+pub mod listener;
+pub mod server;
+
+pub use address::ListenAddress;
+pub use client::NbdClient;
+pub use counters::{NbdCounters, RequestCounters};
+pub use listener::Listener;
+pub use server::{NbdOptions, NbdServer};

@@ -251,7 +251,7 @@ pub struct StatusExtent {
 impl StatusExtent {
     /// The descriptor on the wire.
     pub fn to_raw(self) -> DescriptorRaw {
-        let flags = state::HOLE * u32::from(self.is_hole) | state::ZERO * u32::from(self.is_zero);
+        let flags = (state::HOLE * u32::from(self.is_hole)) | (state::ZERO * u32::from(self.is_zero));
         DescriptorRaw { length: U32::new(self.length_bytes), flags: U32::new(flags) }
     }
 

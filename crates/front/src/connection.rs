@@ -1,0 +1,226 @@
+//! One connection of the NBD server: bytes to requests, requests to the device, answers to bytes.
+//!
+//! All of it is one future over one stream. Each time it is woken it takes what arrived, starts what it may, collects what finished,
+//! and sends all answers there are with one vectored write. Answers the device has at once never leave this loop.
+//!
+//! What it keeps true:
+//! - At most [`REQUESTS_IN_FLIGHT_MAX`] requests and, but for one request, [`BYTES_IN_FLIGHT_MAX`] bytes are under way, replies that
+//!   the client does not fetch included; above that nothing more is taken from the stream and the client waits.
+//! - Told to shut down, it takes no more requests, finishes what is under way, sends the answers, and closes.
+
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use base::buffer::{Acquire, Buffer};
+use block::Geometry;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use nbd::server::{Command, Event, Reply, Server, Ticket};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::carry_out::{self, Finished, Job, Running, Started};
+use crate::limits::{BYTES_IN_FLIGHT_MAX, REQUESTS_IN_FLIGHT_MAX, SLICES_PER_WRITE_MAX};
+use crate::server::Shared;
+
+/// A future without a result that lives as long as its connection.
+type Signal = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+pub(crate) struct Connection<S> {
+    stream: S,
+    shared: Arc<Shared>,
+    geometry: Geometry,
+    server: Server,
+    running: FuturesUnordered<Running>,
+    /// The buffer that the next request waits for, when the pool has none left.
+    awaited: Option<(Acquire, Purpose)>,
+    /// Bytes of buffers that requests in the device hold.
+    bytes_running: u64,
+    shutdown: Signal,
+    /// When the handshake is to be over; `None` once it is, or where there is no such time.
+    handshake_deadline: Option<Signal>,
+    is_closing: bool,
+}
+
+/// What a buffer is for.
+enum Purpose {
+    /// The payload of the write that arrives.
+    Payload,
+    /// The data of a read.
+    Read(Ticket, Command),
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    pub(crate) fn new(stream: S, shared: Arc<Shared>, shutdown: Signal, handshake_deadline: Option<Signal>) -> Self {
+        let geometry = shared.device.geometry();
+        let server = Server::new(Arc::new(shared.export(&geometry)));
+        Self {
+            stream,
+            shared,
+            geometry,
+            server,
+            running: FuturesUnordered::new(),
+            awaited: None,
+            bytes_running: 0,
+            shutdown,
+            handshake_deadline,
+            is_closing: false,
+        }
+    }
+
+    /// Serves until the client or the shutdown signal ends it.
+    pub(crate) async fn run(mut self) -> io::Result<()> {
+        std::future::poll_fn(|context| self.poll(context)).await?;
+        std::future::poll_fn(|context| Pin::new(&mut self.stream).poll_shutdown(context)).await
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.is_closing && self.shutdown.as_mut().poll(context).is_ready() {
+            self.server.begin_shutdown();
+            self.is_closing = true;
+        }
+        self.check_deadline(context)?;
+        loop {
+            let mut has_progressed = self.collect_finished(context);
+            has_progressed |= self.collect_buffer(context);
+            has_progressed |= self.take_requests()?;
+            has_progressed |= self.send(context)?;
+            has_progressed |= self.receive(context)?;
+            if self.is_closing && self.server.outstanding() == 0 && self.server.transmit().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            if !has_progressed {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    fn check_deadline(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        let Some(deadline) = &mut self.handshake_deadline else { return Ok(()) };
+        if deadline.as_mut().poll(context).is_pending() {
+            return Ok(());
+        }
+        self.shared.counters.protocol_errors.fetch_add(1, Ordering::Relaxed);
+        Err(io::Error::new(io::ErrorKind::TimedOut, "the client did not finish the handshake in time"))
+    }
+
+    /// Answers what the device finished.
+    fn collect_finished(&mut self, context: &mut Context<'_>) -> bool {
+        let mut has_progressed = false;
+        while let Poll::Ready(Some(finished)) = self.running.poll_next_unpin(context) {
+            self.finish(finished);
+            has_progressed = true;
+        }
+        has_progressed
+    }
+
+    /// Goes on with the request that waited for a buffer.
+    fn collect_buffer(&mut self, context: &mut Context<'_>) -> bool {
+        let Some((acquire, _)) = &mut self.awaited else { return false };
+        let Poll::Ready(buffer) = Pin::new(acquire).poll(context) else { return false };
+        if let Some((_, purpose)) = self.awaited.take() {
+            self.use_buffer(buffer, purpose);
+        }
+        true
+    }
+
+    /// Takes requests from what was received, as many as may be under way.
+    fn take_requests(&mut self) -> io::Result<bool> {
+        let mut has_progressed = false;
+        while self.awaited.is_none() && self.has_room() {
+            let Some(event) = self.server.poll_event() else { break };
+            has_progressed = true;
+            match event {
+                Event::Negotiated { .. } => self.handshake_deadline = None,
+                Event::BufferNeeded { length } => self.with_buffer(length, Purpose::Payload),
+                Event::Request(ticket, command @ Command::Read { length, .. }) => {
+                    self.with_buffer(length as usize, Purpose::Read(ticket, command));
+                }
+                Event::Request(ticket, command) => self.start(ticket, command, Buffer::empty()),
+                Event::Disconnected => self.is_closing = true,
+                Event::Failed(error) => {
+                    self.shared.counters.protocol_errors.fetch_add(1, Ordering::Relaxed);
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+                }
+            }
+        }
+        Ok(has_progressed)
+    }
+
+    fn has_room(&mut self) -> bool {
+        let bytes = self.bytes_running + self.server.transmit().waiting_bytes();
+        self.server.outstanding() < REQUESTS_IN_FLIGHT_MAX && bytes < BYTES_IN_FLIGHT_MAX
+    }
+
+    /// Gets a buffer, now or later.
+    fn with_buffer(&mut self, length: usize, purpose: Purpose) {
+        match self.shared.pool.try_acquire(length) {
+            Some(buffer) => self.use_buffer(buffer, purpose),
+            None => self.awaited = Some((self.shared.pool.acquire(length), purpose)),
+        }
+    }
+
+    fn use_buffer(&mut self, buffer: Buffer, purpose: Purpose) {
+        match purpose {
+            Purpose::Payload => self.server.provide_buffer(buffer),
+            Purpose::Read(ticket, command) => self.start(ticket, command, buffer),
+        }
+    }
+
+    fn start(&mut self, ticket: Ticket, command: Command, buffer: Buffer) {
+        let (kind, bytes) = carry_out::describe(&command);
+        self.shared.counters.count_request(kind, bytes);
+        let bytes = if matches!(command, Command::Read { .. } | Command::Write { .. }) { bytes } else { 0 };
+        self.bytes_running += bytes;
+        let job = Job { ticket, kind, bytes };
+        match carry_out::start(&self.shared.device, &self.geometry, job, command, buffer) {
+            Started::Finished(finished) => self.finish(finished),
+            Started::Running(running) => self.running.push(running),
+        }
+    }
+
+    fn finish(&mut self, finished: Finished) {
+        let Finished { job, reply } = finished;
+        self.bytes_running -= job.bytes;
+        if matches!(reply, Reply::Failed(_)) {
+            self.shared.counters.count_error(job.kind);
+        }
+        self.server.complete(job.ticket, reply);
+    }
+
+    fn send(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+        let transmit = self.server.transmit();
+        if transmit.is_empty() {
+            return Ok(false);
+        }
+        let mut slices = [IoSlice::new(&[]); SLICES_PER_WRITE_MAX];
+        let used = transmit.io_slices(&mut slices);
+        match Pin::new(&mut self.stream).poll_write_vectored(context, &slices[..used]) {
+            Poll::Pending => Ok(false),
+            Poll::Ready(Ok(0)) => Err(io::ErrorKind::WriteZero.into()),
+            Poll::Ready(count) => {
+                transmit.handle_transmitted(count?);
+                Ok(true)
+            }
+        }
+    }
+
+    fn receive(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+        let space = if self.is_closing { &mut [] } else { self.server.receive_space() };
+        if space.is_empty() {
+            return Ok(false);
+        }
+        let mut space = ReadBuf::new(space);
+        match Pin::new(&mut self.stream).poll_read(context, &mut space) {
+            Poll::Pending => return Ok(false),
+            Poll::Ready(result) => result?,
+        }
+        match space.filled().len() {
+            0 => self.is_closing = true,
+            count => self.server.handle_received(count),
+        }
+        Ok(true)
+    }
+}

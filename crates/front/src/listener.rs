@@ -1,0 +1,198 @@
+//! A listening socket.
+//!
+//! What it keeps true of a socket file:
+//! - Only its owner may connect (mode 0600), from its first moment: connections are refused until the mode is set.
+//! - A file nobody listens on any more is replaced; one somebody listens on is left alone, and so is anything that is no socket.
+//!   Binders of one directory take turns, by a lock on the directory, so that two of them cannot both find it stale.
+//! - It is removed with the listener, unless somebody else has put another there meanwhile.
+//!
+//! Of TCP addresses only loopback ones are taken unless the caller says otherwise: NBD has no authentication of its own.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, chmod, flock};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+
+use crate::address::ListenAddress;
+
+/// Connections the kernel keeps until they are accepted.
+const BACKLOG: i32 = 128;
+
+/// A socket that accepts connections.
+pub struct Listener(Kind);
+
+enum Kind {
+    Unix { listener: UnixListener, _file: SocketFile },
+    Tcp(TcpListener),
+}
+
+/// A connection just accepted.
+pub(crate) enum Accepted {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+/// A socket file, removed on drop if it is still the same one.
+struct SocketFile {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let is_ours = |found: &fs::Metadata| (found.dev(), found.ino()) == (self.device, self.inode);
+        if fs::symlink_metadata(&self.path).is_ok_and(|found| is_ours(&found)) {
+            // Nothing depends on it: a stale file is replaced by the next server.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Listener {
+    /// Listens on a socket file or a loopback address.
+    ///
+    /// # Errors
+    /// `AddrInUse` when somebody listens there, `AlreadyExists` for a file that is no socket, `InvalidInput` for an address that is not
+    /// loopback, and whatever the system says.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn bind(address: &ListenAddress) -> io::Result<Self> {
+        match address {
+            ListenAddress::Tcp(tcp) if !tcp.ip().is_loopback() => {
+                let message = format!("{tcp} can be reached from other hosts, and NBD has no authentication");
+                Err(io::Error::new(io::ErrorKind::InvalidInput, message))
+            }
+            _ => Self::bind_anywhere(address),
+        }
+    }
+
+    /// Listens on a socket file or any address, for whoever can reach it: NBD has no authentication.
+    ///
+    /// # Errors
+    /// As [`Listener::bind`], except that any address is taken.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn bind_anywhere(address: &ListenAddress) -> io::Result<Self> {
+        match address {
+            ListenAddress::Unix(path) => bind_unix(path),
+            ListenAddress::Tcp(tcp) => {
+                let listener = std::net::TcpListener::bind(tcp)?;
+                listener.set_nonblocking(true)?;
+                TcpListener::from_std(listener).map(|listener| Self(Kind::Tcp(listener)))
+            }
+        }
+    }
+
+    /// Where it listens; of a port zero, the port that was found.
+    ///
+    /// # Errors
+    /// Whatever the system says.
+    pub fn address(&self) -> io::Result<ListenAddress> {
+        match &self.0 {
+            Kind::Unix { _file, .. } => Ok(ListenAddress::Unix(_file.path.clone())),
+            Kind::Tcp(listener) => listener.local_addr().map(ListenAddress::Tcp),
+        }
+    }
+
+    pub(crate) async fn accept(&self) -> io::Result<Accepted> {
+        match &self.0 {
+            Kind::Unix { listener, .. } => listener.accept().await.map(|(stream, _)| Accepted::Unix(stream)),
+            Kind::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                // Requests and replies are small and awaited: none may wait for an acknowledgement.
+                stream.set_nodelay(true)?;
+                Ok(Accepted::Tcp(stream))
+            }
+        }
+    }
+}
+
+fn bind_unix(path: &Path) -> io::Result<Listener> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Released when the handle is dropped, at the end of this function.
+    let directory = File::open(directory)?;
+    flock(&directory, FlockOperation::LockExclusive)?;
+    remove_stale(path)?;
+    let socket =
+        socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    let found = fs::symlink_metadata(path)?;
+    let file = SocketFile { path: path.to_owned(), device: found.dev(), inode: found.ino() };
+    chmod(path, Mode::RUSR | Mode::WUSR)?;
+    listen(&socket, BACKLOG)?;
+    let listener = UnixListener::from_std(socket.into())?;
+    Ok(Listener(Kind::Unix { listener, _file: file }))
+}
+
+/// Makes room for a socket file where the last one was left behind.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let found = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    if !found.file_type().is_socket() {
+        let message = format!("{} exists and is no socket", path.display());
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
+    }
+    match StdUnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        Err(error) => Err(error),
+        Ok(_) => {
+            let message = format!("somebody listens on {} already", path.display());
+            Err(io::Error::new(io::ErrorKind::AddrInUse, message))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[tokio::test]
+    async fn a_stale_socket_is_replaced_and_a_live_one_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.sock");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        assert!(path.exists(), "the standard library leaves the file behind");
+        let address = ListenAddress::Unix(path.clone());
+        let listener = Listener::bind(&address).unwrap();
+        assert_eq!(listener.address().unwrap(), address);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let refused = Listener::bind(&address).map(drop).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
+        drop(listener);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn other_peoples_files_are_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.sock");
+        fs::write(&path, "precious").unwrap();
+        let refused = Listener::bind(&ListenAddress::Unix(path.clone())).map(drop).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
+        fs::remove_file(&path).unwrap();
+        let listener = Listener::bind(&ListenAddress::Unix(path.clone())).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "precious").unwrap();
+        drop(listener);
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+    }
+
+    #[tokio::test]
+    async fn only_loopback_unless_told_otherwise() {
+        let refused = Listener::bind(&"0.0.0.0:0".parse().unwrap()).map(drop).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+        let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).unwrap();
+        assert!(matches!(listener.address().unwrap(), ListenAddress::Tcp(address) if address.port() != 0));
+    }
+}

@@ -99,6 +99,7 @@ pub struct ReceivedPdu {
 
 /// What [`Receiver::poll`] came to.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // A box would be an allocation per PDU.
 pub enum Progress {
     /// More bytes must be received.
     NeedBytes,
@@ -120,6 +121,7 @@ pub struct Receiver {
     is_after_large: bool,
 }
 
+#[allow(clippy::large_enum_variant)] // One per connection.
 enum State {
     Header,
     Placing(ReceivedHeader),

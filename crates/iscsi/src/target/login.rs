@@ -1,0 +1,262 @@
+//! The login phase (RFC 7143 6.3).
+//!
+//! ```text
+//! (start) ──► SecurityNegotiation ──► LoginOperationalNegotiation ──► FullFeaturePhase
+//!    └──────────────────────────────────────▲        ▲
+//!                    └───────────────────────────────┘ (security straight to the end)
+//! ```
+//!
+//! A stage is left when the initiator asks for it and nothing is open: authentication, where it is required, and answers to
+//! what this end proposed. Whatever is wrong ends the login with the status of RFC 7143 11.13.5.
+
+use std::sync::Arc;
+
+use super::event::SessionRequest;
+use super::parameters::{Authentication, TargetDescription, TargetParameters};
+use crate::chap::{Challenge, ChapError, ChapTarget};
+use crate::limits::{LOGIN_TEXT_BYTES_MAX, NAME_BYTES_MAX, NEGOTIATION_EXCHANGES_MAX};
+use crate::negotiation::{Negotiator, SessionType, Stage};
+use crate::pdu::{LoginRequest, LoginStage, LoginStatus};
+use crate::text::{Keys, TextAssembler};
+
+/// Bytes of one login response's text: the default MaxRecvDataSegmentLength is used during login (RFC 7143 6.3).
+const RESPONSE_TEXT_BYTES_MAX: usize = 8192;
+
+/// The end of a login.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) status: LoginStatus,
+    pub(super) detail: String,
+}
+
+impl Refusal {
+    pub(super) fn new(status: LoginStatus, detail: impl Into<String>) -> Self {
+        Self { status, detail: detail.into() }
+    }
+}
+
+/// What answers one Login Request.
+#[derive(Debug, Default)]
+pub(super) struct LoginAnswer {
+    pub(super) transit_to: Option<LoginStage>,
+    pub(super) text: Vec<u8>,
+    /// The login is complete: whoever holds the sessions decides, then this answer goes out.
+    pub(super) session: Option<Box<SessionRequest>>,
+}
+
+/// How authentication stands.
+enum Proof {
+    /// Nothing was said.
+    Open,
+    /// Nobody has to prove anything.
+    NotNeeded,
+    /// CHAP goes on, or is done.
+    Chap(Box<ChapTarget>),
+}
+
+/// A login under way.
+pub(super) struct Login {
+    parameters: Arc<TargetParameters>,
+    challenge: Challenge,
+    first: Option<LoginRequest>,
+    stage: LoginStage,
+    text: TextAssembler,
+    exchanges: u32,
+    negotiator: Negotiator,
+    initiator_name: Option<String>,
+    target: Option<TargetDescription>,
+    authentication: Authentication,
+    proof: Proof,
+}
+
+impl Login {
+    pub(super) fn new(parameters: Arc<TargetParameters>, challenge: Challenge) -> Self {
+        Self {
+            negotiator: Negotiator::target(parameters.offer.clone()),
+            parameters,
+            challenge,
+            first: None,
+            stage: LoginStage::SecurityNegotiation,
+            text: TextAssembler::new(LOGIN_TEXT_BYTES_MAX),
+            exchanges: 0,
+            initiator_name: None,
+            target: None,
+            authentication: Authentication::default(),
+            proof: Proof::Open,
+        }
+    }
+
+    /// Takes the next request and its data segment.
+    pub(super) fn handle(&mut self, request: &LoginRequest, segment: &[u8]) -> Result<LoginAnswer, Refusal> {
+        self.check_header(request)?;
+        let text = self.text.handle_segment(segment, request.is_continued).map_err(initiator_error)?;
+        let Some(text) = text else { return Ok(LoginAnswer::default()) };
+        let keys = Keys::parse(&text).map_err(initiator_error)?;
+        let stage = match self.stage {
+            LoginStage::SecurityNegotiation => Stage::Security,
+            _ => Stage::Operational,
+        };
+        let mut answers = self.negotiator.handle(stage, &keys).map_err(initiator_error)?;
+        if self.initiator_name.is_none() {
+            let mut first_answers = self.identify(&keys)?;
+            first_answers.append(answers);
+            answers = first_answers;
+        }
+        if stage == Stage::Security {
+            answers.append(self.authenticate(&keys)?);
+        } else {
+            self.check_proof()?;
+            answers.append(self.negotiator.propose());
+        }
+        self.answer(request, answers)
+    }
+
+    fn check_header(&mut self, request: &LoginRequest) -> Result<(), Refusal> {
+        self.exchanges += 1;
+        if self.exchanges > NEGOTIATION_EXCHANGES_MAX {
+            return Err(initiator_error("the login does not come to an end"));
+        }
+        match &self.first {
+            None if request.version_min > 0 => {
+                return Err(Refusal::new(LoginStatus::UNSUPPORTED_VERSION, "only version 0 is known here"));
+            }
+            None => {
+                self.stage = request.current_stage;
+                self.first = Some(*request);
+            }
+            Some(first) => {
+                let name = |request: &LoginRequest| {
+                    (request.isid, request.tsih, request.cid, request.initiator_task_tag, request.cmd_sn)
+                };
+                if name(first) != name(request) {
+                    return Err(initiator_error("a login request that belongs to another login"));
+                }
+            }
+        }
+        if request.current_stage != self.stage || self.stage == LoginStage::FullFeaturePhase {
+            return Err(initiator_error("a login request of another stage"));
+        }
+        if request.transit_to.is_some_and(|next| next.code() <= self.stage.code()) {
+            return Err(initiator_error("a login can only go forward"));
+        }
+        Ok(())
+    }
+
+    /// Reads the names of the first request, and gives what the first response has to say.
+    fn identify(&mut self, keys: &Keys) -> Result<Keys, Refusal> {
+        let missing = |key: &str| Refusal::new(LoginStatus::MISSING_PARAMETER, format!("{key} is missing"));
+        let initiator_name = keys.get("InitiatorName").ok_or_else(|| missing("InitiatorName"))?;
+        if initiator_name.is_empty() || initiator_name.len() > NAME_BYTES_MAX {
+            return Err(initiator_error("InitiatorName is not an iSCSI name"));
+        }
+        let mut answers = Keys::new();
+        let is_discovery = self.negotiator.negotiated().session_type == SessionType::Discovery;
+        match keys.get("TargetName") {
+            _ if is_discovery => self.authentication = self.parameters.discovery_authentication.clone(),
+            None => return Err(missing("TargetName")),
+            Some(name) => {
+                let target = self.parameters.find(name).ok_or_else(|| {
+                    let name: String = name.chars().take(NAME_BYTES_MAX).collect();
+                    Refusal::new(LoginStatus::NOT_FOUND, format!("there is no target {name} here"))
+                })?;
+                if let Some(alias) = &target.alias {
+                    answers.push("TargetAlias", alias.clone());
+                }
+                self.authentication = target.authentication.clone();
+                self.target = Some(target.clone());
+            }
+        }
+        answers.push("TargetPortalGroupTag", self.parameters.portal_group_tag.to_string());
+        self.initiator_name = Some(initiator_name.to_owned());
+        Ok(answers)
+    }
+
+    fn authenticate(&mut self, keys: &Keys) -> Result<Keys, Refusal> {
+        let mut answers = Keys::new();
+        if let Some(methods) = keys.get("AuthMethod") {
+            let method = if self.authentication.is_required() { "CHAP" } else { "None" };
+            if !methods.split(',').any(|offered| offered == method) {
+                return Err(authentication_failure(format!("the initiator offers {methods}, not {method}")));
+            }
+            answers.push("AuthMethod", method);
+            self.proof = if self.authentication.is_required() {
+                let Authentication { accounts, own } = self.authentication.clone();
+                Proof::Chap(Box::new(ChapTarget::new(accounts, own, self.challenge)))
+            } else {
+                Proof::NotNeeded
+            };
+        }
+        let says_chap = keys.iter().any(|(key, _)| key.starts_with("CHAP_"));
+        if says_chap {
+            let Proof::Chap(chap) = &mut self.proof else {
+                return Err(authentication_failure("CHAP was not agreed on"));
+            };
+            answers.append(chap.handle(keys).map_err(|error: ChapError| authentication_failure(error.to_string()))?);
+        }
+        Ok(answers)
+    }
+
+    fn is_proved(&self) -> bool {
+        match &self.proof {
+            Proof::Chap(chap) => chap.is_done(),
+            Proof::Open | Proof::NotNeeded => !self.authentication.is_required(),
+        }
+    }
+
+    fn check_proof(&self) -> Result<(), Refusal> {
+        if self.is_proved() { Ok(()) } else { Err(authentication_failure("the initiator did not authenticate itself")) }
+    }
+
+    fn answer(&mut self, request: &LoginRequest, answers: Keys) -> Result<LoginAnswer, Refusal> {
+        let text = answers.emit();
+        if text.len() > RESPONSE_TEXT_BYTES_MAX {
+            return Err(initiator_error("more keys than one response can answer"));
+        }
+        let Some(next) = request.transit_to else { return Ok(LoginAnswer { text, ..LoginAnswer::default() }) };
+        if self.stage == LoginStage::SecurityNegotiation && matches!(self.proof, Proof::Open) {
+            // Nothing was offered and the initiator wants to leave: that is only well when nothing is required.
+            self.check_proof()?;
+        }
+        if !self.is_proved() || self.negotiator.awaits_answers() {
+            return Ok(LoginAnswer { text, ..LoginAnswer::default() });
+        }
+        self.stage = next;
+        let session = (next == LoginStage::FullFeaturePhase).then(|| Box::new(self.session_request(request)));
+        Ok(LoginAnswer { transit_to: Some(next), text, session })
+    }
+
+    fn session_request(&self, request: &LoginRequest) -> SessionRequest {
+        let negotiated = self.negotiator.negotiated();
+        SessionRequest {
+            initiator_name: self.initiator_name.clone().unwrap_or_default(),
+            isid: request.isid,
+            tsih: request.tsih,
+            cid: request.cid,
+            target_name: self.target.as_ref().map(|target| target.name.clone()),
+            session_type: negotiated.session_type,
+            authenticated_name: match &self.proof {
+                Proof::Chap(chap) => chap.authenticated_name().map(str::to_owned),
+                Proof::Open | Proof::NotNeeded => None,
+            },
+            negotiated,
+        }
+    }
+
+    /// The target logged in to.
+    pub(super) fn target(&self) -> Option<&TargetDescription> {
+        self.target.as_ref()
+    }
+
+    /// The negotiation, which text requests of the full feature phase go on with.
+    pub(super) fn into_negotiator(self) -> Negotiator {
+        self.negotiator
+    }
+}
+
+fn initiator_error(detail: impl ToString) -> Refusal {
+    Refusal::new(LoginStatus::INITIATOR_ERROR, detail.to_string())
+}
+
+fn authentication_failure(detail: impl Into<String>) -> Refusal {
+    Refusal::new(LoginStatus::AUTHENTICATION_FAILURE, detail)
+}

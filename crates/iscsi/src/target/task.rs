@@ -1,0 +1,258 @@
+//! One SCSI task, and how its data-out is collected (RFC 7143 4.2.5.2).
+//!
+//! ```text
+//! offset 0 ──────────────┬───────────────────────┬─────────────────────────┬──────────► EDTL
+//!    immediate data      │ unsolicited Data-Out  │ solicited: bursts by R2T │ not asked for
+//!    (in the command)    │ (InitialR2T=No, F=0)  │                          │ (the CDB wants less)
+//! ```
+//!
+//! DataPDUInOrder and DataSequenceInOrder are always Yes, so that every byte arrives once, in order, and one number says how
+//! far a task is. Bytes go straight into the task's buffer, which is lent to the receiver meanwhile.
+
+use std::collections::VecDeque;
+
+use base::buffer::Buffer;
+use base::serial::Serial32;
+
+use super::event::TaskId;
+use crate::pdu::{DataOut, ScsiCommand, TargetTransferTag};
+
+/// A task from its command PDU to its response.
+pub(super) struct Task {
+    pub(super) id: TaskId,
+    pub(super) header: ScsiCommand,
+    pub(super) extended_cdb: Vec<u8>,
+    pub(super) bidirectional_read_bytes: Option<u32>,
+    /// It was its turn in the command order, or it was immediate.
+    pub(super) is_delivered: bool,
+    /// The driver has it.
+    pub(super) is_started: bool,
+    /// Its response must not be sent any more.
+    pub(super) is_aborted: bool,
+    /// How it ends without being executed.
+    pub(super) failure: Option<DataFailure>,
+    pub(super) data_out: DataOutCollection,
+}
+
+/// Why a task ends before it is executed (RFC 7143 11.4.7.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DataFailure {
+    UnexpectedUnsolicitedData,
+    IncorrectAmountOfData,
+    ProtocolServiceCrcError,
+}
+
+impl DataFailure {
+    /// Fixed-format sense data: ABORTED COMMAND with the standard's additional sense code.
+    pub(super) fn sense(self) -> Vec<u8> {
+        const CURRENT_FIXED: u8 = 0x70;
+        const ABORTED_COMMAND: u8 = 0x0b;
+        let (asc, ascq) = match self {
+            Self::UnexpectedUnsolicitedData => (0x0c, 0x0c),
+            Self::IncorrectAmountOfData => (0x0c, 0x0d),
+            Self::ProtocolServiceCrcError => (0x47, 0x05),
+        };
+        vec![CURRENT_FIXED, 0, ABORTED_COMMAND, 0, 0, 0, 0, 10, 0, 0, 0, 0, asc, ascq, 0, 0, 0, 0]
+    }
+}
+
+/// What is wrong with a Data-Out PDU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DataFault {
+    /// Unsolicited data that the negotiation does not allow: the task fails, the connection stays.
+    Unexpected,
+    /// Numbers that do not fit: at error recovery level 0 the connection ends (RFC 7143 7.9).
+    Protocol(&'static str),
+}
+
+/// An R2T that waits for its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OutstandingR2t {
+    pub(super) tag: TargetTransferTag,
+    pub(super) r2t_sn: Serial32,
+    pub(super) offset: u32,
+    pub(super) length: u32,
+    received: u32,
+    data_sn: Serial32,
+}
+
+/// The data-out of one task.
+#[derive(Default)]
+pub(super) struct DataOutCollection {
+    /// `None` while the receiver has it.
+    pub(super) buffer: Option<Buffer>,
+    /// Bytes to be collected: what both the initiator and the CDB say.
+    pub(super) wanted: u32,
+    /// Bytes `0..received` are there.
+    received: u32,
+    /// Unsolicited Data-Out PDUs are expected: up to which byte, and the next DataSN.
+    unsolicited: Option<(u32, Serial32)>,
+    r2ts: VecDeque<OutstandingR2t>,
+    /// Bytes `0..requested` came unsolicited or were asked for.
+    requested: u32,
+    r2t_sn: Serial32,
+}
+
+impl DataOutCollection {
+    /// A collection of `wanted` bytes of which `immediate` came with the command; up to `unsolicited_limit` more come unasked.
+    pub(super) fn new(wanted: u32, immediate: u32, unsolicited_limit: Option<u32>) -> Self {
+        Self {
+            buffer: None,
+            wanted,
+            received: immediate,
+            unsolicited: unsolicited_limit.map(|limit| (limit, Serial32(0))),
+            r2ts: VecDeque::new(),
+            requested: immediate,
+            r2t_sn: Serial32(0),
+        }
+    }
+
+    /// Whether nothing more is expected, given whether the task failed already.
+    pub(super) fn is_complete(&self, is_failed: bool) -> bool {
+        self.unsolicited.is_none() && self.r2ts.is_empty() && (is_failed || self.received >= self.wanted)
+    }
+
+    /// Whether bytes must be asked for.
+    pub(super) fn needs_r2t(&self) -> bool {
+        self.unsolicited.is_none() && self.requested < self.wanted
+    }
+
+    /// The next R2T, if one may be outstanding besides those that are.
+    pub(super) fn next_r2t(
+        &mut self,
+        tag: impl FnOnce() -> TargetTransferTag,
+        burst_bytes_max: u32,
+        outstanding_max: u16,
+    ) -> Option<OutstandingR2t> {
+        if !self.needs_r2t() || self.r2ts.len() >= usize::from(outstanding_max) {
+            return None;
+        }
+        let r2t = OutstandingR2t {
+            tag: tag(),
+            r2t_sn: self.r2t_sn,
+            offset: self.requested,
+            length: (self.wanted - self.requested).min(burst_bytes_max),
+            received: 0,
+            data_sn: Serial32(0),
+        };
+        self.r2t_sn = self.r2t_sn.next();
+        self.requested += r2t.length;
+        self.r2ts.push_back(r2t);
+        Some(r2t)
+    }
+
+    /// Whether a Data-Out PDU of `length` bytes is the one expected next.
+    pub(super) fn check(&self, header: &DataOut, length: usize) -> Result<(), DataFault> {
+        let (expected_offset, limit, data_sn) = match (header.target_transfer_tag, self.unsolicited) {
+            (None, Some((limit, data_sn))) => (self.received, limit, data_sn),
+            (None, None) => return Err(DataFault::Unexpected),
+            (Some(tag), _) => {
+                let front = self.r2ts.front().filter(|r2t| r2t.tag == tag);
+                let r2t = front.ok_or(DataFault::Protocol("Data-Out for another R2T than the oldest"))?;
+                (r2t.offset + r2t.received, r2t.offset + r2t.length, r2t.data_sn)
+            }
+        };
+        let end = u64::from(header.buffer_offset) + length as u64;
+        if header.buffer_offset != expected_offset {
+            return Err(DataFault::Protocol("Data-Out with a wrong buffer offset"));
+        }
+        if end > u64::from(limit) {
+            return Err(DataFault::Protocol("Data-Out with more data than was asked for"));
+        }
+        if header.data_sn != data_sn {
+            return Err(DataFault::Protocol("Data-Out with a wrong DataSN"));
+        }
+        Ok(())
+    }
+
+    /// Counts a PDU that passed [`DataOutCollection::check`]. A sequence that ends early is an error.
+    pub(super) fn advance(&mut self, header: &DataOut, length: usize) -> Result<(), DataFailure> {
+        let length = u32::try_from(length).expect("a checked PDU is within the transfer");
+        self.received += length;
+        let Some(r2t) = self.r2ts.front_mut().filter(|_| header.target_transfer_tag.is_some()) else {
+            return self.advance_unsolicited(header.is_final);
+        };
+        r2t.received += length;
+        r2t.data_sn = r2t.data_sn.next();
+        let is_short = r2t.received < r2t.length;
+        if header.is_final || !is_short {
+            self.r2ts.pop_front();
+        }
+        if header.is_final && is_short { Err(DataFailure::IncorrectAmountOfData) } else { Ok(()) }
+    }
+
+    fn advance_unsolicited(&mut self, is_final: bool) -> Result<(), DataFailure> {
+        self.requested = self.received;
+        if let Some((limit, data_sn)) = &mut self.unsolicited {
+            *data_sn = data_sn.next();
+            if is_final || self.received >= *limit {
+                self.unsolicited = None;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pdu::InitiatorTaskTag;
+
+    fn data(tag: Option<u32>, offset: u32, data_sn: u32, is_final: bool) -> DataOut {
+        DataOut {
+            is_final,
+            lun: 0,
+            initiator_task_tag: InitiatorTaskTag::new(1).unwrap(),
+            target_transfer_tag: tag.and_then(TargetTransferTag::new),
+            exp_stat_sn: Serial32(0),
+            data_sn: Serial32(data_sn),
+            buffer_offset: offset,
+        }
+    }
+
+    fn tag(value: u32) -> impl FnOnce() -> TargetTransferTag {
+        move || TargetTransferTag::new(value).unwrap()
+    }
+
+    #[test]
+    fn immediate_then_unsolicited_then_bursts() {
+        let mut collection = DataOutCollection::new(10_000, 1000, Some(4096));
+        assert!(collection.next_r2t(tag(1), 4096, 2).is_none(), "unsolicited data first");
+        let first = data(None, 1000, 0, true);
+        assert_eq!(collection.check(&first, 3096), Ok(()));
+        assert_eq!(
+            collection.check(&first, 3097).unwrap_err(),
+            DataFault::Protocol("Data-Out with more data than was asked for")
+        );
+        collection.advance(&first, 3096).unwrap();
+        let (one, two) = (collection.next_r2t(tag(1), 4096, 2).unwrap(), collection.next_r2t(tag(2), 4096, 2).unwrap());
+        assert_eq!((one.offset, one.length, two.offset, two.length), (4096, 4096, 8192, 1808));
+        assert!(collection.next_r2t(tag(3), 4096, 3).is_none(), "all is asked for");
+        assert!(collection.check(&data(Some(2), 8192, 0, true), 1808).is_err(), "in their order");
+        for (answer, length) in [
+            (data(Some(1), 4096, 0, false), 2048),
+            (data(Some(1), 6144, 1, true), 2048),
+            (data(Some(2), 8192, 0, true), 1808),
+        ] {
+            assert!(!collection.is_complete(false));
+            assert_eq!(collection.check(&answer, length), Ok(()));
+            collection.advance(&answer, length).unwrap();
+        }
+        assert!(collection.is_complete(false));
+    }
+
+    #[test]
+    fn a_short_burst_fails_the_task_once_all_expected_data_is_there() {
+        let mut collection = DataOutCollection::new(8192, 0, None);
+        collection.next_r2t(tag(1), 4096, 1).unwrap();
+        let short = data(Some(1), 0, 0, true);
+        assert_eq!(collection.advance(&short, 512), Err(DataFailure::IncorrectAmountOfData));
+        assert!(collection.is_complete(true) && !collection.is_complete(false));
+    }
+
+    #[test]
+    fn data_nobody_asked_for_is_unexpected() {
+        let collection = DataOutCollection::new(8192, 0, None);
+        assert_eq!(collection.check(&data(None, 0, 0, true), 512), Err(DataFault::Unexpected));
+    }
+}

@@ -1,12 +1,13 @@
 //! A closed loop: a generator at a fixed depth against a device, every read checked.
 //!
 //! - At most `depth` requests are in flight; a new one is issued when one comes back.
-//! - An access that overlaps one in flight (where one of the two writes) is parked and issued as soon as it may be; others go on, but none that
-//!   overlaps a parked one. So every read has exactly one right answer, and the check is exact.
-//! - When the device fails (the attached process was killed), nothing new is issued, what is in flight comes back somehow, and the run
-//!   ends with [`Ending::DeviceFailed`] and the requests whose outcome is unknown. [`ClosedLoop::run`] with a device that works again first
-//!   issues those, under their old versions, and goes on. Their latency counts from when they were first issued, as an
-//!   application would see it.
+//! - An access that overlaps one in flight (where one of the two writes) is parked and issued as soon as it may be;
+//!   others go on, but none that overlaps a parked one. So every read has exactly one right answer, and the check is
+//!   exact.
+//! - When the device fails (the attached process was killed), nothing new is issued, what is in flight comes back
+//!   somehow, and the run ends with [`Ending::DeviceFailed`] and the requests whose outcome is unknown.
+//!   [`ClosedLoop::run`] with a device that works again first issues those, under their old versions, and goes on.
+//!   Their latency counts from when they were first issued, as an application would see it.
 //! - Time is the clock's; the limit counts the time in which the loop ran, not outages.
 //!
 //! Over a device that always answers at once, only a limit by requests ends a run in virtual time.
@@ -122,9 +123,12 @@ pub struct ClosedLoop {
     ledger: Option<Ledger>,
     recorder: Recorder,
     series: Option<Series>,
-    /// Requests to issue before any new one: first what an outage left, then what waits for an overlapping one.
+    /// Requests to issue before any new one: what an outage left.
     again: VecDeque<Task>,
+    /// Drawn accesses that wait for an overlapping one.
     parked: VecDeque<Access>,
+    /// What a verified run has in flight, so that nothing is forgotten when the future of a run is dropped.
+    in_flight: Vec<Task>,
     began: Option<Instant>,
     active_before: Duration,
     requests_drawn: u64,
@@ -156,6 +160,7 @@ impl ClosedLoop {
             series: plan.keep_series.then(Series::new),
             again: VecDeque::new(),
             parked: VecDeque::new(),
+            in_flight: Vec::new(),
             began: None,
             active_before: Duration::ZERO,
             requests_drawn: 0,
@@ -164,7 +169,11 @@ impl ClosedLoop {
         })
     }
 
-    /// Runs on `device` until the limit, a stop or a failure of the device. `progress` is called about every tenth of a second.
+    /// Runs on `device` until the limit, a stop or a failure of the device. `progress` is called about every tenth of a
+    /// second.
+    ///
+    /// Dropping the future (a device that neither answers nor fails) loses the time of this run, but no knowledge of a
+    /// verified one: what was in flight is in doubt, and the next run issues it first.
     ///
     /// # Errors
     /// Wrong data.
@@ -174,6 +183,7 @@ impl ClosedLoop {
         mut progress: impl FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Ending, RunError> {
         let mut engine = Engine::new(device, Arc::clone(&self.clock), self.plan.depth);
+        self.doubt_left_in_flight();
         let mut round = Round { began: self.clock.now(), failure: None, is_stopped: false };
         self.began.get_or_insert(round.began);
         let mut tick = self.clock.sleep(PROGRESS_INTERVAL);
@@ -219,15 +229,33 @@ impl ClosedLoop {
         }
         while engine.count() < self.plan.depth as usize {
             let Some(task) = self.next_task(engine, round)? else { break };
+            if self.ledger.is_some() {
+                self.in_flight.push(task);
+            }
             engine.submit(task, self.ledger.as_ref());
         }
         Ok(())
     }
 
-    /// The next request that may be issued now. What an outage left and what is parked is issued even when the limit is reached.
+    fn doubt_left_in_flight(&mut self) {
+        for task in std::mem::take(&mut self.in_flight) {
+            self.book_unknown(task);
+        }
+    }
+
+    fn book_unknown(&mut self, task: Task) {
+        if let (AccessKind::Write, Some(ledger)) = (task.access.kind, self.ledger.as_mut()) {
+            ledger.doubt(task.access.range, task.version);
+        }
+        self.again.push_back(task);
+    }
+
+    /// The next request that may be issued now. What an outage left and what is parked is issued even when the limit is
+    /// reached.
     fn next_task(&mut self, engine: &Engine, round: &Round) -> Result<Option<Task>, RunError> {
         if let Some(task) = self.again.pop_front() {
-            // These were in flight together once, so they do not overlap each other, and nothing else is issued before them.
+            // These were in flight together once, so they do not overlap each other, and nothing else is issued before
+            // them.
             return Ok(Some(task));
         }
         // Without verification nobody minds overlaps, as in fio.
@@ -248,8 +276,8 @@ impl ClosedLoop {
         Ok(None)
     }
 
-    /// Whether an access that was drawn after the first `earlier_count` parked ones may be issued before them. Where order matters
-    /// it is the order in which they were drawn, so a stream of reads cannot starve a write.
+    /// Whether an access that was drawn after the first `earlier_count` parked ones may be issued before them. Where
+    /// order matters it is the order in which they were drawn, so a stream of reads cannot starve a write.
     fn is_free(&self, engine: &Engine, access: &Access, earlier_count: usize) -> bool {
         let mut earlier = self.parked.iter().take(earlier_count);
         !engine.conflicts(access) && !earlier.any(|other| other.conflicts_with(access))
@@ -282,6 +310,9 @@ impl ClosedLoop {
 
     fn book(&mut self, done: Done, round: &mut Round) -> Result<(), RunError> {
         let Done { task, finished_at, result } = done;
+        if let Some(index) = self.in_flight.iter().position(|other| *other == task) {
+            self.in_flight.swap_remove(index);
+        }
         match result {
             Ok(()) => {
                 self.book_success(task, finished_at);
@@ -289,10 +320,7 @@ impl ClosedLoop {
             }
             Err(Failure::Mismatch(mismatch)) => Err(RunError::Mismatch(mismatch)),
             Err(Failure::Device(error)) => {
-                if let (AccessKind::Write, Some(ledger)) = (task.access.kind, self.ledger.as_mut()) {
-                    ledger.doubt(task.access.range, task.version);
-                }
-                self.again.push_back(task);
+                self.book_unknown(task);
                 round.failure.get_or_insert((error, finished_at));
                 Ok(())
             }
@@ -451,6 +479,38 @@ mod tests {
             let slowest_ns = measurement.latency_ns.max.expect("there are samples");
             assert!(slowest_ns >= 300_000_000, "who waited through the outage waited that long: {slowest_ns}");
         }
+    }
+
+    /// A device that neither answers nor fails: the caller gives up, and still nothing is forgotten.
+    #[test]
+    fn a_dropped_run_leaves_its_requests_in_doubt() {
+        let hanging = ModelDevice::new(1 << 20).latency(Duration::from_secs(3600));
+        let second = ModelDevice::over(hanging.memory()).latency(MILLISECOND);
+        let mut executor = Executor::new(1);
+        let clock = hanging.clock_of(&mut executor);
+        second.clock_of(&mut executor);
+        let mut closed_loop = ClosedLoop::new(plan(Limit::Requests(100)), clock).expect("the plan makes sense");
+        {
+            let run = std::pin::pin!(closed_loop.run(hanging.shared(), keep_going));
+            let polled = run.poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+            assert!(polled.is_pending());
+        }
+        let (operations, doubted) = executor.block_on(async move {
+            let ending = closed_loop.run(second.shared(), keep_going).await.expect("no data is wrong");
+            assert!(matches!(ending, Ending::Finished));
+            let ledger = closed_loop.ledger().expect("it verifies");
+            (closed_loop.measurement().operations, ledger.doubted_unit_count())
+        });
+        assert_eq!((operations, doubted), (100, 0));
+    }
+
+    /// So that it can be spawned on any runtime.
+    #[test]
+    fn a_run_may_move_between_threads() {
+        fn assert_send(_: &impl Send) {}
+        let clock: Arc<dyn Clock> = Arc::new(base::clock::VirtualClock::new());
+        let mut closed_loop = ClosedLoop::new(plan(Limit::Requests(1)), clock).expect("the plan makes sense");
+        assert_send(&closed_loop.run(ModelDevice::new(1 << 20).shared(), keep_going));
     }
 
     #[test]

@@ -8,9 +8,9 @@
 //! | 24 | 8 | version: the number of the write, little-endian |
 //! | 32 | 480 | body: words that follow from seed, unit, version and place |
 //!
-//! The body follows from the header, so one look tells what is wrong: a unit whose body fits its header is *whole* and was
-//! written by this run or another, for this place or another, now or earlier; one whose body does not fit is *torn*; one
-//! without the magic is something else.
+//! The body follows from the header, so one look tells what is wrong: a unit whose body fits its header is *whole* and
+//! was written by this run or another, for this place or another, now or earlier; one whose body does not fit is
+//! *torn*; one without the magic is something else.
 
 use std::fmt;
 

@@ -1,8 +1,9 @@
 //! Requests in flight on a device, with what to do when they come back.
 //!
-//! It makes a write's content, splits what is larger than the device takes, checks what a read brought against the [`Ledger`], and keeps
-//! the buffers for the next request. It keeps no order: whoever drives it does not submit what
-//! [conflicts](Engine::conflicts) with what is in flight, so at every moment each byte has one expected content and the checks are exact.
+//! It makes a write's content, splits what is larger than the device takes, checks what a read brought against the
+//! [`Ledger`], and keeps the buffers for the next request. It keeps no order: whoever drives it does not submit what
+//! [conflicts](Engine::conflicts) with what is in flight, so at every moment each byte has one expected content and the
+//! checks are exact.
 
 use std::collections::VecDeque;
 use std::future::Future;

@@ -1,8 +1,8 @@
 //! Seeded streams of accesses: what share writes, which sizes, and where.
 //!
-//! The footprint is cut into *slots* of the largest size; the pattern picks a slot, and a smaller access picks its place inside the
-//! slot, aligned to its own size. A skewed pattern ranks the slots, and a seeded permutation scatters the ranks over the footprint.
-//! One seed, one stream.
+//! The footprint is cut into *slots* of the largest size; the pattern picks a slot, and a smaller access picks its
+//! place inside the slot, aligned to its own size. A skewed pattern ranks the slots, and a seeded permutation scatters
+//! the ranks over the footprint. One seed, one stream.
 
 use base::random::Random;
 use base::range::ByteRange;
@@ -22,7 +22,8 @@ pub enum Pattern {
         /// The exponent, from 0.
         theta: f64,
     },
-    /// One after the other, from the first again after the last. Each access takes a whole slot or the next part of one.
+    /// One after the other, from the first again after the last. Each access takes a whole slot or the next part of
+    /// one.
     Sequential,
 }
 
@@ -71,7 +72,8 @@ pub enum ProfileError {
 }
 
 impl Profile {
-    /// The demo's workload: 89 % writes of 2 KiB, zipf 0.99 over `footprint`; the shares are those of the iCache paper's trace (3.3.2).
+    /// The demo's workload: 89 % writes of 2 KiB, zipf 0.99 over `footprint`; the shares are those of the iCache
+    /// paper's trace (3.3.2).
     pub fn icache(seed: u64, footprint: ByteRange) -> Self {
         Self { seed, write_share: 0.89, sizes: vec![(2048, 1.0)], pattern: Pattern::Zipf { theta: 0.99 }, footprint }
     }

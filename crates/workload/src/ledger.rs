@@ -1,11 +1,11 @@
 //! What must be where: the version expected in each 512-byte unit.
 //!
-//! A write takes the next version number, is *committed* when the device acknowledged it, and *doubted* when nobody knows whether it
-//! happened: then either the old content or the new is right, unit by unit, until a later write is committed. Units never
-//! written read as zero or, when the device was not empty at the start, as anything.
+//! A write takes the next version number, is *committed* when the device acknowledged it, and *doubted* when nobody
+//! knows whether it happened: then either the old content or the new is right, unit by unit, until a later write is
+//! committed. Units never written read as zero or, when the device was not empty at the start, as anything.
 //!
-//! Versions are kept eight to a 4 KiB block in an ordered map: 40 bytes for each block touched, wherever it lies, so a trace that touches 1 GiB
-//! of a 32 GiB address space needs some 16 MiB.
+//! Versions are kept eight to a 4 KiB block in an ordered map: 40 bytes for each block touched, wherever it lies, so a
+//! trace that touches 1 GiB of a 32 GiB address space needs some 16 MiB.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -162,8 +162,9 @@ impl Ledger {
         Ok(())
     }
 
-    /// Runs of bytes with content that is expected, ascending: what [`verify_all`](crate::verify::verify_all) reads. Runs do not cross
-    /// multiples of `window_bytes`; between two written units of one window there may be some that never were.
+    /// Runs of bytes with content that is expected, ascending: what [`verify_all`](crate::verify::verify_all) reads.
+    /// Runs do not cross multiples of `window_bytes`; between two written units of one window there may be some that
+    /// never were.
     pub fn written_windows(&self, window_bytes: u64) -> impl Iterator<Item = ByteRange> {
         let mut units = self.written_units().peekable();
         std::iter::from_fn(move || {

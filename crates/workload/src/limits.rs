@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-/// Bytes of the unit in which content is made and checked: the smallest logical block there is, and the atomic unit of media.
+/// Bytes of the unit in which content is made and checked: the smallest logical block there is, and the atomic unit of
+/// media.
 pub const UNIT_BYTES: usize = 512;
 
-/// Requests in flight of one run. Enough to fill a session of many connections; small enough that looking for overlaps by
-/// going through all of them costs less than a request.
+/// Requests in flight of one run. Enough to fill a session of many connections; small enough that looking for overlaps
+/// by going through all of them costs less than a request.
 pub const DEPTH_MAX: u32 = 1024;
 
 /// Drawn requests that wait because they overlap one in flight. When it is full the run waits instead of drawing on.
@@ -15,7 +16,8 @@ pub const PARKED_MAX: usize = 64;
 /// Bytes of one request of a generator. Larger ones than the device takes are split.
 pub const REQUEST_BYTES_MAX: u32 = 16 << 20;
 
-/// Samples a time series keeps (24 bytes each): 24 MiB, four minutes of 4,000 requests a second. Beyond it, it thins itself out.
+/// Samples a time series keeps (24 bytes each): 24 MiB, four minutes of 4,000 requests a second. Beyond it, it thins
+/// itself out.
 pub const SAMPLES_MAX: usize = 1 << 20;
 
 /// Requests of one group of the group means, as in the iCache paper's figure 6.
@@ -39,11 +41,12 @@ pub const VERIFY_REQUEST_BYTES: u64 = 256 << 10;
 /// Wrong units described one by one; the others are only counted.
 pub const MISMATCHES_DESCRIBED_MAX: usize = 16;
 
-/// Bytes of one line of a trace. Real ones are below 200; a file without line ends is refused instead of read into memory.
+/// Bytes of one line of a trace. Real ones are below 200; a file without line ends is refused instead of read into
+/// memory.
 pub const TRACE_LINE_BYTES_MAX: usize = 4096;
 
-/// Bytes of one request of a trace: SCSI's largest 16-byte-command transfers are 2 TiB, which no recorder ever saw. What is above
-/// is a damaged line.
+/// Bytes of one request of a trace: SCSI's largest 16-byte-command transfers are 2 TiB, which no recorder ever saw.
+/// What is above is a damaged line.
 pub const TRACE_REQUEST_BYTES_MAX: u64 = 1 << 30;
 
 /// Points drawn per run in a scatter plot: what keeps a report of several plots below one MiB.

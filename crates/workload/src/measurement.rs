@@ -1,7 +1,7 @@
 //! What a run measured, as people and `--json` get it.
 //!
-//! Latencies are nanoseconds from issue to completion. A percentile is there only where at least ten samples lie beyond it; otherwise
-//! it is `None`, in JSON `null`.
+//! Latencies are nanoseconds from issue to completion. A percentile is there only where at least ten samples lie beyond
+//! it; otherwise it is `None`, in JSON `null`.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! The exact miss ratio of LRU for every size of cache at once.
 //!
-//! An access to a block hits in an LRU cache of `c` blocks exactly when fewer than `c` other blocks were touched since the block was
-//! touched last. That number, the *reuse distance*, is a count of marks in a Fenwick tree over time that has one mark per
-//! block, at its last use (Mattson's stack algorithm in the form of Bennett and Kruskal). Each access costs the logarithm of the
-//! number of blocks; when the tree's time runs out, the marks are moved together.
+//! An access to a block hits in an LRU cache of `c` blocks exactly when fewer than `c` other blocks were touched since
+//! the block was touched last. That number, the *reuse distance*, is a count of marks in a Fenwick tree over time that
+//! has one mark per block, at its last use (Mattson's stack algorithm in the form of Bennett and Kruskal). Each access
+//! costs the logarithm of the number of blocks; when the tree's time runs out, the marks are moved together.
 //!
 //! Every 4 KiB block that a request touches is one access, in ascending order; reads and writes both allocate.
 

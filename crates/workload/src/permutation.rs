@@ -1,8 +1,8 @@
 //! A seeded permutation of `0..count` in constant memory.
 //!
 //! A Feistel network permutes the smallest square power of two that holds `count`; a value that falls outside is put
-//! through again until it lands inside (cycle walking), which needs below four steps on average. It scatters the hot items of a skewed
-//! distribution, so that hot blocks are not neighbours. It is not fit for secrets.
+//! through again until it lands inside (cycle walking), which needs below four steps on average. It scatters the hot
+//! items of a skewed distribution, so that hot blocks are not neighbours. It is not fit for secrets.
 
 /// Feistel rounds: four make neighbours unrelated, which is all that is asked here.
 const ROUND_COUNT: usize = 4;

@@ -1,10 +1,12 @@
 //! Replays a trace onto a device, every read checked against what was written before.
 //!
-//! - Requests are issued in the trace's order, at most `depth` at once. One that overlaps a request in flight (where one of the two changes the
-//!   bytes) waits for it, and everything after it waits too: so every read has exactly one right answer.
-//! - The content of writes is made here (traces have none), versioned in a [`Ledger`]; bytes never written read as zero or are not checked.
-//! - Requests larger than the device takes are split. A request outside the device, or off its blocks, ends the replay with an error
-//!   that names it.
+//! - Requests are issued in the trace's order, at most `depth` at once. One that overlaps a request in flight (where
+//!   one of the two changes the bytes) waits for it, and everything after it waits too: so every read has exactly one
+//!   right answer.
+//! - The content of writes is made here (traces have none), versioned in a [`Ledger`]; bytes never written read as zero
+//!   or are not checked.
+//! - Requests larger than the device takes are split. A request outside the device, or off its blocks, ends the replay
+//!   with an error that names it.
 //! - A flush is a flush, a discard a discard; where the device has no discard, it is left out and counted.
 //!
 //! Hits and misses are counted by the cache below; ask it.
@@ -104,9 +106,7 @@ pub enum ReplayError {
     #[error(transparent)]
     Trace(#[from] TraceError),
     /// A request does not fit onto the device.
-    #[error(
-        "request {number} of the trace wants {range}, but the device ends at byte {size_bytes}: use a larger device or another trace"
-    )]
+    #[error("request {number} of the trace wants {range}, but the device ends at byte {size_bytes}: use a larger one")]
     OutOfRange {
         /// Its number in the trace, from 1.
         number: u64,
@@ -147,7 +147,8 @@ pub enum ReplayError {
     Stopped,
 }
 
-/// Replays `records` onto `device`. `progress` is called about every tenth of a second with the count of requests finished.
+/// Replays `records` onto `device`. `progress` is called about every tenth of a second with the count of requests
+/// finished.
 ///
 /// # Errors
 /// Whatever keeps the replay from going through; see [`ReplayError`].
@@ -409,8 +410,7 @@ mod tests {
             replayed("fio version 2 iolog\nd read 0 512\nd read 1048576 512\n", ReplayPlan::default(), &device);
         assert_eq!(
             result.unwrap_err().to_string(),
-            "request 2 of the trace wants bytes 1048576..1049088, but the device ends at byte 1048576: use a larger device or \
-             another trace"
+            "request 2 of the trace wants bytes 1048576..1049088, but the device ends at byte 1048576: use a larger one"
         );
         let (result, _) = replayed("fio version 2 iolog\nd read 0 512\nd frob\n", ReplayPlan::default(), &device);
         assert_eq!(result.unwrap_err().to_string(), "line 3 of the trace: \"frob\" is not a fio action");
@@ -418,7 +418,8 @@ mod tests {
         assert!(matches!(result, Err(ReplayError::Plan)));
     }
 
-    /// Deep, with requests of random length that overlap each other: every read is right, and so is everything at the end.
+    /// Deep, with requests of random length that overlap each other: every read is right, and so is everything at the
+    /// end.
     #[test]
     fn a_mixed_trace_at_depth_is_exact() {
         for seed in 0..4 {

@@ -1,8 +1,8 @@
 //! Response times over time, in bounded memory.
 //!
-//! Every request is a sample until there are too many; then every second one is dropped and from there on only every second one
-//! is kept, and so on: a series of any length keeps an even thinning of itself. Means of groups of 1000 requests (the
-//! iCache paper's figure 6) are kept beside it and are exact.
+//! Every request is a sample until there are too many; then every second one is dropped and from there on only every
+//! second one is kept, and so on: a series of any length keeps an even thinning of itself. Means of groups of 1000
+//! requests (the iCache paper's figure 6) are kept beside it and are exact.
 
 use std::time::Duration;
 
@@ -78,7 +78,8 @@ impl Series {
         self.stride
     }
 
-    /// Mean response times of successive groups of [`Series::group_size`] requests; a last, unfinished group is left out.
+    /// Mean response times of successive groups of [`Series::group_size`] requests; a last, unfinished group is left
+    /// out.
     pub fn group_means(&self) -> impl Iterator<Item = Duration> {
         self.groups.means_ns.iter().map(|&mean_ns| Duration::from_nanos(mean_ns))
     }

@@ -1,7 +1,7 @@
 //! Reads back everything a run wrote and checks every unit.
 //!
-//! Large requests, many at a time: it measures nothing and only wants to be done. Units between written ones are read along and must
-//! still hold what they held at the start.
+//! Large requests, many at a time: it measures nothing and only wants to be done. Units between written ones are read
+//! along and must still hold what they held at the start.
 
 use std::ops::ControlFlow;
 
@@ -52,7 +52,8 @@ fn first_of(described: &[Mismatch]) -> String {
     described.first().map_or_else(String::new, Mismatch::to_string)
 }
 
-/// Reads every written unit of `ledger` from `device`. `progress` is told, after each request, the share that is done (0.0 to 1.0).
+/// Reads every written unit of `ledger` from `device`. `progress` is told, after each request, the share that is done
+/// (0.0 to 1.0).
 ///
 /// # Errors
 /// Wrong data (everything is read all the same, and counted), a failed device, or a stop.

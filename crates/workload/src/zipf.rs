@@ -1,9 +1,10 @@
 //! Zipf-distributed ranks in constant time and memory per draw.
 //!
-//! Rank `k` of `1..=count` has a probability proportional to `1 / k^theta`. The method is rejection-inversion (W. Hörmann and
-//! G. Derflinger, "Rejection-inversion to generate variates from monotone discrete distributions", 1996): a point under the
-//! continuous curve `x^-theta` is found by inverting its integral, rounded to the next rank, and rejected where the curve overhangs
-//! the rank's bar. Fewer than 1.2 tries are needed on average, for any count and theta.
+//! Rank `k` of `1..=count` has a probability proportional to `1 / k^theta`. The method is rejection-inversion (W.
+//! Hörmann and G. Derflinger, "Rejection-inversion to generate variates from monotone discrete distributions", 1996): a
+//! point under the continuous curve `x^-theta` is found by inverting its integral, rounded to the next rank, and
+//! rejected where the curve overhangs the rank's bar. Fewer than 1.2 tries are needed on average, for any count and
+//! theta.
 
 use base::random::Random;
 

@@ -1,7 +1,8 @@
 //! The demo's report: one HTML page that needs nothing else.
 //!
-//! A table of the two runs beside the iCache paper's figures, and four plots as inline SVG. No script, no font, no image, no
-//! reference to anything outside; dark and light follow the reader's system. Every text from outside is escaped.
+//! A table of the two runs beside the iCache paper's figures, and four plots as inline SVG. No script, no font, no
+//! image, no reference to anything outside; dark and light follow the reader's system. Every text from outside is
+//! escaped.
 
 mod page;
 mod plots;

@@ -1,8 +1,8 @@
 //! The four plots, as SVG that takes its ink from the page.
 //!
-//! plotters writes colours as attributes. Two of them are marks, [`INK`] and [`GRID`], that no run uses; the page's style replaces
-//! them by its own, so the plots follow dark and light. Legends are the page's, outside the drawing, where they cannot
-//! cover anything.
+//! plotters writes colours as attributes. Two of them are marks, [`INK`] and [`GRID`], that no run uses; the page's
+//! style replaces them by its own, so the plots follow dark and light. Legends are the page's, outside the drawing,
+//! where they cannot cover anything.
 
 use std::time::Duration;
 
@@ -295,7 +295,8 @@ fn decades(values_us: impl Iterator<Item = f64>) -> std::ops::Range<f64> {
     10f64.powf(low)..10f64.powf(high)
 }
 
-/// Samples, one for each little cell of the plot; where there are too many, cells grow. So what is alone is always drawn.
+/// Samples, one for each little cell of the plot; where there are too many, cells grow. So what is alone is always
+/// drawn.
 fn scattered(series: &Series, seconds_max: f64, range_us: &std::ops::Range<f64>) -> Vec<(f64, f64)> {
     let mut cell_pixels = CELL_PIXELS_MIN;
     loop {

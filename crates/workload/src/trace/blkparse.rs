@@ -4,9 +4,10 @@
 //!   8,0    3       11     0.009507758   697  Q   W 223490 + 56 [kjournald]
 //!   device cpu sequence    seconds       pid  action RWBS sector + count [process]
 //! ```
-//! Of the many events of one request exactly one is taken: where it was queued (Q, the default), issued to the driver (D) or
-//! completed (C). RWBS says what it was: a D is a discard, R a read, W a write (whatever S, A, M are beside them: sync, ahead, metadata), and
-//! F without R or W is a flush; the F that comes before a W is a flush request of its own. The summary at the end of the output is not read.
+//! Of the many events of one request exactly one is taken: where it was queued (Q, the default), issued to the driver
+//! (D) or completed (C). RWBS says what it was: a D is a discard, R a read, W a write (whatever S, A, M are beside
+//! them: sync, ahead, metadata), and F without R or W is a flush; the F that comes before a W is a flush request of its
+//! own. The summary at the end of the output is not read.
 
 use std::time::Duration;
 
@@ -36,6 +37,15 @@ impl BlkparseAction {
             Self::Issued => "D",
             Self::Completed => "C",
         }
+    }
+}
+
+impl std::str::FromStr for BlkparseAction {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = [Self::Queued, Self::Issued, Self::Completed].into_iter().find(|action| action.as_str() == text);
+        found.ok_or_else(|| format!("\"{text}\" is not an action of a request: write Q, D or C"))
     }
 }
 
@@ -193,6 +203,8 @@ CPU0 (sda):
 
     #[test]
     fn other_actions_can_be_chosen() {
+        assert_eq!("D".parse(), Ok(BlkparseAction::Issued));
+        assert!("X".parse::<BlkparseAction>().is_err());
         let one = [request(0, AccessKind::Write, 223_490 * 512, 4096)];
         assert_eq!(read(TRACE, with(BlkparseAction::Issued)).unwrap(), one);
         assert_eq!(read(TRACE, with(BlkparseAction::Completed)).unwrap(), one);

@@ -1,6 +1,7 @@
 //! libCacheSim's cloudPhysics CSV: `version,time,op,size,lbn`.
 //!
-//! Time in whole seconds, the SCSI operation code in hexadecimal, size in bytes, the LBA in 512-byte blocks. The header line may be missing.
+//! Time in whole seconds, the SCSI operation code in hexadecimal, size in bytes, the LBA in 512-byte blocks. The header
+//! line may be missing.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -62,8 +63,8 @@ fn operation(text: &str) -> Result<AccessKind, TraceErrorKind> {
     OPERATION_CODES.iter().find(|row| row.0 == code).map(|row| row.1).ok_or_else(malformed)
 }
 
-/// Writes records as such a CSV. Only its reads and writes have a code here; flushes and discards are left out. Times are cut to
-/// seconds.
+/// Writes records as such a CSV. Only its reads and writes have a code here; flushes and discards are left out. Times
+/// are cut to seconds.
 ///
 /// # Errors
 /// Those of `output`.

@@ -5,8 +5,8 @@
 //! | 2 | `fio version 2 iolog` | `file action [offset length]`; `file wait microseconds` |
 //! | 3 | `fio version 3 iolog` | `microseconds file action [offset length]`, no waits |
 //!
-//! Actions on files (`add`, `open`, `close`) are passed over; `sync` and `datasync` are flushes, `trim` is a discard. In version 2
-//! the time of a record is the sum of the waits before it.
+//! Actions on files (`add`, `open`, `close`) are passed over; `sync` and `datasync` are flushes, `trim` is a discard.
+//! In version 2 the time of a record is the sum of the waits before it.
 
 use std::time::Duration;
 
@@ -117,7 +117,8 @@ mod tests {
     #[test]
     fn version_2_with_waits() {
         let text = "fio version 2 iolog\n/dev/sdb add\n/dev/sdb open\n/dev/sdb write 4096 8192\n/dev/sdb wait 150\n\
-                    /dev/sdb read 4096 512\n/dev/sdb sync\n/dev/sdb trim 0 4096\n/dev/sdb datasync 0 0\n/dev/sdb close\n";
+                    /dev/sdb read 4096 512\n/dev/sdb sync\n/dev/sdb trim 0 4096\n\
+                    /dev/sdb datasync 0 0\n/dev/sdb close\n";
         let expected = [
             request(0, AccessKind::Write, 4096, 8192),
             request(150, AccessKind::Read, 4096, 512),

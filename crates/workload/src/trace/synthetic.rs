@@ -1,9 +1,9 @@
 //! Made-up traces for tests that must not depend on a recorded one.
 //!
-//! [`mixed`] looks like a busy virtual disk: skewed small requests, off 4 KiB boundaries like those of a guest's partition, with sequential
-//! runs between them. [`cyclic`] goes round in a circle, so that its miss ratio under LRU is known without any
-//! computation. [`lru_miss_ratio`] keeps an actual list in order of use and counts: slow, obvious, and independent of
-//! [`MissRatioCurve`](crate::miss_ratio::MissRatioCurve).
+//! [`mixed`] looks like a busy virtual disk: skewed small requests, off 4 KiB boundaries like those of a guest's
+//! partition, with sequential runs between them. [`cyclic`] goes round in a circle, so that its miss ratio under LRU is
+//! known without any computation. [`lru_miss_ratio`] keeps an actual list in order of use and counts: slow, obvious,
+//! and independent of [`MissRatioCurve`](crate::miss_ratio::MissRatioCurve).
 
 use std::time::Duration;
 
@@ -19,7 +19,8 @@ use crate::zipf::Zipf;
 /// Guests' partitions used to begin at sector 63, which puts nearly every request off a 4 KiB boundary.
 const PARTITION_OFFSET_BYTES: u64 = 63 * 512;
 
-/// `count` requests of a busy virtual disk of `size_bytes` (at least 1 MiB): 60 % writes, one request in 50 begins a sequential run.
+/// `count` requests of a busy virtual disk of `size_bytes` (at least 1 MiB): 60 % writes, one request in 50 begins a
+/// sequential run.
 ///
 /// # Panics
 /// When the disk is smaller than 1 MiB.
@@ -53,8 +54,8 @@ pub fn mixed(seed: u64, count: usize, size_bytes: u64) -> Vec<Record> {
 const RUN_REQUESTS_MAX: u64 = 8;
 const RUN_PAGES: u64 = 16;
 
-/// `rounds` times over the first `block_count` blocks of 4 KiB, one after the other. Under LRU a cache of fewer blocks misses every time,
-/// one of at least as many misses once per block: a ratio of `1 / rounds`.
+/// `rounds` times over the first `block_count` blocks of 4 KiB, one after the other. Under LRU a cache of fewer blocks
+/// misses every time, one of at least as many misses once per block: a ratio of `1 / rounds`.
 pub fn cyclic(block_count: u64, rounds: u64) -> Vec<Record> {
     let round = |_| (0..block_count).map(|block| ByteRange { offset: block * BLOCK_BYTES, length: BLOCK_BYTES });
     let ranges = (0..rounds).flat_map(round);

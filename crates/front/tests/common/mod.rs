@@ -1,0 +1,62 @@
+//! What the tests of this crate share: a server over a device of choice on a socket in a directory of its own.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use block::memory::MemoryDevice;
+use block::{Geometry, Identity, SharedDevice};
+use front::{ListenAddress, Listener, NbdOptions, NbdServer};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// A server that runs until `stop`.
+pub(crate) struct Running {
+    pub(crate) server: NbdServer,
+    pub(crate) address: ListenAddress,
+    pub(crate) directory: tempfile::TempDir,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<std::io::Result<()>>,
+}
+
+impl Running {
+    pub(crate) fn start(device: SharedDevice, options: NbdOptions) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let address = ListenAddress::Unix(directory.path().join("nbd.sock"));
+        let listener = Listener::bind(&address).unwrap();
+        let server = NbdServer::new(device, options);
+        let (stop, stopped) = oneshot::channel();
+        let serving = server.clone();
+        let task = tokio::spawn(async move {
+            let shutdown = async move { stopped.await.unwrap_or(()) };
+            serving.serve(listener, shutdown).await
+        });
+        Self { server, address, directory, stop, task }
+    }
+
+    /// A path in the server's directory.
+    #[allow(dead_code, reason = "not every test needs files")]
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Shuts down in order.
+    pub(crate) async fn stop(self) {
+        self.stop.send(()).expect("the server runs until it is told");
+        self.task.await.expect("the server does not panic").unwrap();
+        assert_eq!(self.server.counters().connections_open, 0);
+        if let ListenAddress::Unix(path) = &self.address {
+            assert!(!path.exists(), "the socket file goes with the server");
+        }
+    }
+}
+
+/// A memory device.
+pub(crate) fn memory(size_bytes: u64) -> SharedDevice {
+    Arc::new(MemoryDevice::new(size_bytes, Identity::default()))
+}
+
+/// A memory device with a geometry of its own.
+#[allow(dead_code, reason = "not every test needs one")]
+pub(crate) fn memory_with(geometry: Geometry) -> SharedDevice {
+    Arc::new(MemoryDevice::with_geometry(geometry, Identity::default()))
+}

@@ -169,6 +169,15 @@ impl ClosedLoop {
         })
     }
 
+    /// The same loop on a device that another run wrote to: what that run's ledger expects is expected from the start.
+    /// Versions go on from there, so the content of both stays apart. Without verification it does nothing.
+    pub fn with_ledger(mut self, ledger: Ledger) -> Self {
+        if self.ledger.is_some() {
+            self.ledger = Some(ledger);
+        }
+        self
+    }
+
     /// Runs on `device` until the limit, a stop or a failure of the device. `progress` is called about every tenth of a
     /// second.
     ///
@@ -221,6 +230,16 @@ impl ClosedLoop {
     /// What must be on the device now, when the plan verifies.
     pub fn ledger(&self) -> Option<&Ledger> {
         self.ledger.as_ref()
+    }
+
+    /// As [`ClosedLoop::ledger`], for another run on the same device.
+    pub fn into_ledger(self) -> Option<Ledger> {
+        self.ledger
+    }
+
+    /// The histograms behind the figures.
+    pub fn recorder(&self) -> &Recorder {
+        &self.recorder
     }
 
     fn issue(&mut self, engine: &mut Engine, round: &Round) -> Result<(), RunError> {
@@ -590,6 +609,25 @@ mod tests {
         assert!(matches!(ending, Ok(Ending::Finished)));
         assert_eq!(closed_loop.measurement().operations, 20_000);
         assert!(closed_loop.ledger().is_none() && closed_loop.series().is_none());
+    }
+
+    #[test]
+    fn a_second_run_knows_what_the_first_one_wrote() {
+        let device = ModelDevice::new(1 << 20).latency(MILLISECOND);
+        let mut executor = Executor::new(3);
+        let clock = device.clock_of(&mut executor);
+        let target = device.shared();
+        executor.block_on(async move {
+            let new_loop = || ClosedLoop::new(plan(Limit::Requests(500)), Arc::clone(&clock)).expect("it makes sense");
+            let mut first = new_loop();
+            assert!(matches!(first.run(Arc::clone(&target), keep_going).await, Ok(Ending::Finished)));
+            let ledger = first.into_ledger().expect("it verifies");
+            let mut second = new_loop().with_ledger(ledger);
+            assert!(matches!(second.run(Arc::clone(&target), keep_going).await, Ok(Ending::Finished)));
+            verify_all(&target, second.ledger().expect("it verifies"), keep_going).await.expect("all is there");
+            let mut ignorant = new_loop();
+            assert!(matches!(ignorant.run(target, keep_going).await, Err(RunError::Mismatch(_))));
+        });
     }
 
     #[test]

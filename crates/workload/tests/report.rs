@@ -68,7 +68,7 @@ fn cached() -> MadeUp {
 fn page(name: &str, plain: &MadeUp, cached: &MadeUp) -> String {
     let report = Report {
         title: "A slow remote disk, nearly as fast as a local one",
-        introduction: "One seeded workload, 89 % writes of 2 KiB, zipf over 32 MiB, depth 4, 8 s each. <b>\"Made up\" & 'safe'</b>",
+        introduction: "89 % writes of 2 KiB, zipf over 32 MiB, depth 4, 8 s each. <b>\"Made up\" & 'safe'</b>",
         plain: Run {
             name: "plain iSCSI",
             measurement: &plain.measurement,

@@ -22,7 +22,14 @@ figure{margin:0}svg{display:block;width:100%;height:auto}\
 .legend{display:flex;flex-wrap:wrap;gap:.25rem 1.5rem;margin:.25rem 0;font-size:.875rem}\
 .legend i{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin-right:.4em}\
 .legend i.paper{background:var(--soft);border:2px solid var(--ink);border-radius:50%;width:.5em;height:.5em}\
-dl{display:grid;grid-template-columns:max-content 1fr;gap:.2rem 1.5rem;font-size:.875rem}dd{margin:0}dt{color:var(--soft)}";
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.2rem 1.5rem;font-size:.875rem}\
+dd{margin:0}dt{color:var(--soft)}";
+
+/// What the reader must know about the paper's columns.
+const SOURCE: &str = "\
+<p class=\"soft\">Paper: X. He, Q. Yang, M. Zhang, “A Caching Strategy to Improve iSCSI Performance”, section 3.3.2: another \
+trace on other machines; what compares is the shape, not the digits. A dash: the paper does not say, or there are too few \
+samples.</p>\n";
 
 pub(super) fn html(report: &Report<'_>) -> Result<String, ReportError> {
     let mut page = String::new();
@@ -55,11 +62,8 @@ fn push_table(page: &mut String, report: &Report<'_>) {
             format_args!("<td class=\"paper\">{paper_plain}</td><td class=\"paper\">{paper_cached}</td></tr>\n"),
         );
     }
-    page.push_str("</tbody>\n</table></div>\n<p class=\"soft\">Paper: X. He, Q. Yang, M. Zhang, ");
-    page.push_str("“A Caching Strategy to Improve iSCSI Performance”, 2002, section 3.3.2: another trace on other machines; what ");
-    page.push_str(
-        "compares is the shape, not the digits. A dash: the paper does not say, or there are too few samples.</p>\n",
-    );
+    page.push_str("</tbody>\n</table></div>\n");
+    page.push_str(SOURCE);
 }
 
 fn push_plot(page: &mut String, report: &Report<'_>, plot: &Plot) {

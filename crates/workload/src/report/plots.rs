@@ -112,9 +112,10 @@ fn over_time(runs: &Runs<'_>) -> Result<Plot, ReportError> {
         }
         Ok(())
     })?;
-    let caption = "Each dot is a request, at the moment it finished; where many fall together, one is drawn. Logarithmic. Requests \
-                   that were in flight when the process was killed count from when they were first issued."
-        .to_owned();
+    let caption =
+        "Each dot is a request, at the moment it finished; where many fall together, one is drawn. Logarithmic. \
+                   Requests that were in flight when the process was killed count from when they were first issued."
+            .to_owned();
     Ok(Plot { title, caption, svg, has_paper_points: false })
 }
 
@@ -197,9 +198,10 @@ fn shares(runs: &Runs<'_>) -> Result<Plot, ReportError> {
         }
         Ok(())
     })?;
-    let caption = "The paper: over 80 % of iCache’s requests within 1 ms and about 90 % within 8 ms; of iSCSI’s almost none within 1 ms, \
-                   less than 1 % within 4 ms, 54 % within 8 ms."
-        .to_owned();
+    let caption =
+        "The paper: over 80 % of iCache’s requests within 1 ms and about 90 % within 8 ms; of iSCSI’s almost none \
+                   within 1 ms, less than 1 % within 4 ms, 54 % within 8 ms."
+            .to_owned();
     Ok(Plot { title, caption, svg, has_paper_points: true })
 }
 

@@ -8,7 +8,7 @@
 //! | [`content`] | content of which each 512-byte unit says who wrote it, when and for where |
 //! | [`ledger`] | [`Ledger`]: what must be where, and what exactly is wrong when it is not |
 //! | [`closed_loop`] | [`ClosedLoop`]: a generator at a depth against a device, verified, resumable after a failure |
-//! | [`bench`] | the patterns of `forebay bench` |
+//! | [`mod@bench`] | the patterns of `forebay bench` |
 //! | [`verify`] | [`verify_all`](verify::verify_all): everything read back |
 //! | [`trace`] | recorded requests: cloudPhysics CSV, blkparse, fio iolog; made-up ones |
 //! | [`mod@replay`] | a trace onto a device, verified |

@@ -1,1 +1,40 @@
-//! A SCSI logical unit (device server) over a block device.
+//! A SCSI logical unit (device server) over a block device, without runtime or operating system.
+//!
+//! A transport holds a [`LunMap`], tells it of I_T nexuses that come and go, and gives it one [`Command`] at a time with all its
+//! data-out. It gets an [`Execution`]: ready at once where nothing has to be waited for (RAM, control commands, errors), else a
+//! future. Commands run in parallel; overlapping ones are kept in order by the unit's range lock, and ordered tasks by its task set.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`lun_map`] | [`LunMap`]: LUN to logical unit, absent LUNs, REPORT LUNS, task management |
+//! | [`unit`] | [`LogicalUnit`]: what is checked before a command runs, and where it goes |
+//! | [`command`] | [`Command`], [`Outcome`], [`data_out_bytes`] |
+//! | [`execution`] | [`Execution`] |
+//! | [`nexus`] | [`NexusId`] |
+//! | `attention` | unit attentions, per I_T nexus |
+//! | `task_set` | tasks under way: what can be aborted, and what ordered tasks wait for |
+//! | `reservation` | RESERVE(6) and persistent reservations, with the table of conflicts |
+//! | `failure` | block errors as sense data |
+//! | `identity` | serial number and designators |
+//! | `commands/` | one file per family of commands |
+
+#![forbid(unsafe_code)]
+
+mod attention;
+pub mod command;
+mod commands;
+pub mod execution;
+mod failure;
+mod identity;
+pub mod limits;
+pub mod lun_map;
+pub mod nexus;
+mod reservation;
+mod task_set;
+pub mod unit;
+
+pub use command::{Command, Outcome, data_out_bytes};
+pub use execution::Execution;
+pub use lun_map::{LunMap, TaskManagementResponse};
+pub use nexus::NexusId;
+pub use unit::{LogicalUnit, LogicalUnitOptions};

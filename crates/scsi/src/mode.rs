@@ -89,27 +89,36 @@ pub fn emit(form: CdbForm, header: &Header, pages: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The header and the bytes of the pages. Where the length field says less than there is, the rest is left out; a length of zero (as in
-/// MODE SELECT lists) means all.
+/// The header and the bytes of the pages in MODE SENSE data. Where the length field says less than there is, the rest is left out.
 ///
 /// # Errors
 /// [`Malformed`] when the header or the block descriptor is cut short.
 pub fn parse(form: CdbForm, bytes: &[u8]) -> Result<(Header, &[u8]), Malformed> {
+    let malformed = Malformed("mode parameter data");
+    let length = if form == CdbForm::Six {
+        1 + usize::from(u8_at(bytes, 0).ok_or(malformed)?)
+    } else {
+        2 + usize::from(u16_at(bytes, 0).ok_or(malformed)?)
+    };
+    parse_parts(form, bytes.get(..length).unwrap_or(bytes)).ok_or(malformed)
+}
+
+/// The header and the bytes of the pages in a MODE SELECT list, where the length field is reserved (SPC-4 6.13): all of it counts.
+///
+/// # Errors
+/// [`Malformed`] when the header or the block descriptor is cut short.
+pub fn parse_list(form: CdbForm, bytes: &[u8]) -> Result<(Header, &[u8]), Malformed> {
     parse_parts(form, bytes).ok_or(Malformed("mode parameter list"))
 }
 
 fn parse_parts(form: CdbForm, bytes: &[u8]) -> Option<(Header, &[u8])> {
-    let (length, specific, is_long, descriptor_bytes, header_bytes) = if form == CdbForm::Six {
-        let length = usize::from(u8_at(bytes, 0)?);
-        (length, u8_at(bytes, 2)?, false, usize::from(u8_at(bytes, 3)?), 4)
+    let (specific, is_long, descriptor_bytes, header_bytes) = if form == CdbForm::Six {
+        (u8_at(bytes, 2)?, false, usize::from(u8_at(bytes, 3)?), 4)
     } else {
-        let length = usize::from(u16_at(bytes, 0)?);
         let is_long = u8_at(bytes, 4)? & 0x01 != 0;
-        (length, u8_at(bytes, 3)?, is_long, usize::from(u16_at(bytes, 6)?), 8)
+        (u8_at(bytes, 3)?, is_long, usize::from(u16_at(bytes, 6)?), 8)
     };
-    let length_field_bytes = if form == CdbForm::Six { 1 } else { 2 };
-    let end = if length == 0 { bytes.len() } else { bytes.len().min(length + length_field_bytes) };
-    let body = bytes.get(header_bytes..end)?;
+    let body = bytes.get(header_bytes..)?;
     let descriptor = body.get(..descriptor_bytes)?;
     let block_descriptor = match descriptor_bytes {
         0 => None,

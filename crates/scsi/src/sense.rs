@@ -311,7 +311,7 @@ mod tests {
     fn names_are_printed() {
         assert_eq!(
             Sense::POWER_ON_OR_RESET.to_string(),
-            concat!("UnitAttention 29h/00h (power on, reset, or bus device reset occurred)")
+            "UnitAttention 29h/00h (power on, reset, or bus device reset occurred)"
         );
     }
 

@@ -1,0 +1,34 @@
+//! SYNCHRONIZE CACHE and PRE-FETCH (SBC-3 5.7, 5.8, 5.21, 5.22).
+
+use block::{Buffer, Request};
+use scsi::cdb::CacheRange;
+
+use super::{Task, nothing, refuse};
+use crate::execution::Execution;
+use crate::failure::{self, Doing, Failure};
+use crate::unit::LogicalUnit;
+
+/// Flushes everything, whatever range was asked for: a flush has no range. With IMMED the answer does not wait for it.
+pub(super) fn synchronize(task: Task<'_>, range: CacheRange) -> Execution {
+    let geometry = task.unit.device().geometry();
+    if let Err(sense) = task.unit.range_of(&geometry, range.blocks) {
+        return refuse(sense);
+    }
+    let flush = task.unit.device().submit(Request::flush());
+    if range.is_immediate {
+        // Dropping it detaches: the flush goes on.
+        drop(flush);
+        return nothing();
+    }
+    task.run(async move {
+        let response = flush.await;
+        response.result.map_err(|error| failure::of_block_error(&error, Doing::Writing, None))?;
+        Ok(Buffer::empty())
+    })
+}
+
+/// Checks the range and reads nothing ahead. GOOD says that not all of it is in the cache; CONDITION MET would say that it is.
+pub(super) fn prefetch(unit: &LogicalUnit, range: CacheRange) -> Result<Buffer, Failure> {
+    unit.range_of(&unit.device().geometry(), range.blocks)?;
+    Ok(Buffer::empty())
+}

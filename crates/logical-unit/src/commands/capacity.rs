@@ -1,0 +1,83 @@
+//! READ CAPACITY and GET LBA STATUS (SBC-3 5.15, 5.16, 5.5).
+
+use std::sync::Arc;
+
+use block::{Buffer, Extent, ExtentKind, Geometry, Request};
+use scsi::Sense;
+use scsi::capacity::Capacity;
+use scsi::lba_status::{Descriptor, Provisioning};
+
+use super::{Task, refuse};
+use crate::execution::Execution;
+use crate::failure::{self, Doing, Failure};
+use crate::limits::LBA_STATUS_DESCRIPTORS_MAX;
+use crate::lun_map::cut;
+use crate::unit::{LogicalUnit, range_in};
+
+pub(super) fn read_capacity_10(unit: &LogicalUnit) -> Result<Buffer, Failure> {
+    Ok(Buffer::copy_of(&capacity(unit)?.emit_10()))
+}
+
+pub(super) fn read_capacity_16(unit: &LogicalUnit, allocation_length: u32) -> Result<Buffer, Failure> {
+    Ok(cut(&capacity(unit)?.emit_16(), allocation_length))
+}
+
+/// A device without blocks has no last block: to SCSI that is a medium that is not there.
+fn capacity(unit: &LogicalUnit) -> Result<Capacity, Sense> {
+    unit.check_medium()?;
+    let geometry = unit.device().geometry();
+    let block_count = geometry.size_bytes / u64::from(geometry.logical_block_bytes);
+    let is_thin = unit.is_thin(&geometry);
+    Ok(Capacity {
+        last_lba: block_count.checked_sub(1).ok_or(Sense::MEDIUM_NOT_PRESENT)?,
+        block_bytes: geometry.logical_block_bytes,
+        physical_block_exponent: physical_exponent(&geometry),
+        is_thin,
+        unmapped_reads_zeroes: is_thin && geometry.discard_reads_zeroes,
+    })
+}
+
+/// Logical blocks per physical block, as a power of two; at most 15, as the field is.
+fn physical_exponent(geometry: &Geometry) -> u8 {
+    let ratio = (geometry.physical_block_bytes / geometry.logical_block_bytes).max(1);
+    ratio.ilog2().min(15) as u8
+}
+
+pub(super) fn lba_status(task: Task<'_>, lba: u64, allocation_length: u32) -> Execution {
+    let geometry = task.unit.device().geometry();
+    let block_count = geometry.size_bytes / u64::from(geometry.logical_block_bytes);
+    let range = match task.unit.check_medium().and_then(|()| {
+        let count = block_count.checked_sub(lba).filter(|&count| count > 0).ok_or(Sense::LBA_OUT_OF_RANGE)?;
+        range_in(&geometry, lba, count)
+    }) {
+        Ok(range) => range,
+        Err(sense) => return refuse(sense),
+    };
+    let unit = Arc::clone(task.unit);
+    task.run(async move {
+        let response = unit.device().submit(Request::extents(range.offset, range.length)).await;
+        response.result.map_err(|error| failure::of_block_error(&error, Doing::Reading, Some(lba)))?;
+        Ok(cut(&scsi::lba_status::emit(&descriptors(&response.extents, &geometry)), allocation_length))
+    })
+}
+
+/// Extents as runs of blocks. Extents are whole blocks by contract; a run longer than 32 bits is told
+/// as far as they reach, and the initiator asks again from there.
+fn descriptors(extents: &[Extent], geometry: &Geometry) -> Vec<Descriptor> {
+    let block_bytes = u64::from(geometry.logical_block_bytes);
+    let mut runs: Vec<Descriptor> = Vec::new();
+    for extent in extents {
+        let lba = extent.range.offset / block_bytes;
+        let count = extent.range.length / block_bytes;
+        let block_count = u32::try_from(count).unwrap_or(u32::MAX);
+        let provisioning = match extent.kind {
+            ExtentKind::Data => Provisioning::Mapped,
+            ExtentKind::Hole => Provisioning::Deallocated,
+        };
+        runs.push(Descriptor { lba, block_count, provisioning });
+        if u64::from(block_count) != count || runs.len() == LBA_STATUS_DESCRIPTORS_MAX {
+            break;
+        }
+    }
+    runs
+}

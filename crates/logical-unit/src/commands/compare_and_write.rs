@@ -1,0 +1,46 @@
+//! COMPARE AND WRITE (SBC-3 5.2): atomic, because it has its range alone from the read to the end of the write.
+
+use std::sync::Arc;
+
+use block::Buffer;
+use scsi::Sense;
+use scsi::cdb::Blocks;
+
+use super::read_write::{compare, read_range, write_range};
+use super::{Task, nothing, refuse};
+use crate::execution::Execution;
+use crate::failure::Failure;
+use crate::limits::COMPARE_AND_WRITE_BLOCKS_MAX;
+
+pub(super) fn compare_and_write(mut task: Task<'_>, lba: u64, block_count: u8, is_fua: bool) -> Execution {
+    let blocks = Blocks::sixteen(lba, u32::from(block_count));
+    let (range, data_out) = match parts(&mut task, blocks) {
+        Ok((range, _)) if range.is_empty() => return nothing(),
+        Ok(parts) => parts,
+        Err(failure) => return refuse(failure),
+    };
+    let place = task.unit.ranges.exclusive(range);
+    let unit = Arc::clone(task.unit);
+    task.run(async move {
+        let _guard = place.await;
+        let mut found = read_range(&unit, range, lba).await?;
+        let (expected, new) = data_out.split_at(found.len());
+        compare(expected, &found)?;
+        found.copy_from_slice(new);
+        write_range(&unit, range.offset, found, is_fua, lba).await.map(|()| Buffer::empty())
+    })
+}
+
+/// The range, and data-out of exactly twice its length: here more is as wrong as less, for the halves would not be where they seem.
+fn parts(task: &mut Task<'_>, blocks: Blocks) -> Result<(block::ByteRange, Buffer), Failure> {
+    let geometry = task.unit.device().geometry();
+    let range = task.unit.transfer_range_of(&geometry, blocks)?;
+    task.unit.check_writable(&geometry)?;
+    if blocks.count > COMPARE_AND_WRITE_BLOCKS_MAX {
+        return Err(Sense::INVALID_FIELD_IN_CDB.at_byte(13).into());
+    }
+    if task.command.data_out.len() as u64 != 2 * range.length {
+        return Err(Sense::INVALID_FIELD_IN_INFORMATION_UNIT.into());
+    }
+    Ok((range, task.take_data_out(2 * range.length)?))
+}

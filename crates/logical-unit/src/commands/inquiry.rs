@@ -1,0 +1,144 @@
+//! INQUIRY with its VPD pages, and REQUEST SENSE (SPC-4 6.6, 6.39).
+
+use block::{Buffer, Geometry};
+use scsi::Sense;
+use scsi::inquiry::{Peripheral, StandardInquiry, VERSION_DESCRIPTORS};
+use scsi::sense::FIXED_BYTES;
+use scsi::vpd::{self, BlockDeviceCharacteristics, BlockLimits, LogicalBlockProvisioning, page};
+
+use crate::failure::Failure;
+use crate::identity;
+use crate::limits::{
+    COMPARE_AND_WRITE_BLOCKS_MAX, TRANSFER_BYTES_OPTIMAL, UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX,
+    WRITE_SAME_BLOCKS_MAX,
+};
+use crate::lun_map::cut;
+use crate::nexus::NexusId;
+use crate::unit::LogicalUnit;
+
+/// Page code, and what emits it: the VPD pages there are, ascending.
+const PAGES: &[(u8, fn(&LogicalUnit, &Geometry) -> Vec<u8>)] = &[
+    (page::SUPPORTED_PAGES, supported_pages),
+    (page::UNIT_SERIAL_NUMBER, unit_serial_number),
+    (page::DEVICE_IDENTIFICATION, device_identification),
+    (page::BLOCK_LIMITS, block_limits),
+    (page::BLOCK_DEVICE_CHARACTERISTICS, block_device_characteristics),
+    (page::LOGICAL_BLOCK_PROVISIONING, logical_block_provisioning),
+];
+
+pub(super) fn inquiry(unit: &LogicalUnit, is_vpd: bool, page: u8, allocation_length: u16) -> Result<Buffer, Failure> {
+    let bytes = if is_vpd {
+        let emit = PAGES.iter().find(|(code, _)| *code == page).map(|(_, emit)| emit);
+        emit.ok_or(Sense::INVALID_FIELD_IN_CDB.at_byte(2))?(unit, &unit.device().geometry())
+    } else if page != 0 {
+        return Err(Sense::INVALID_FIELD_IN_CDB.at_byte(2).into());
+    } else {
+        standard(unit).emit().to_vec()
+    };
+    Ok(cut(&bytes, u32::from(allocation_length)))
+}
+
+fn standard(unit: &LogicalUnit) -> StandardInquiry {
+    StandardInquiry {
+        peripheral: Peripheral::Disk,
+        is_removable: unit.options.is_removable,
+        version: 6,
+        vendor: unit.options.vendor.clone(),
+        product: unit.options.product.clone(),
+        revision: unit.options.revision.clone(),
+        is_multi_port: false,
+        has_third_party_copy: false,
+        version_descriptors: VERSION_DESCRIPTORS,
+    }
+}
+
+/// Standard data of a LUN where nothing is.
+pub(crate) fn absent() -> [u8; StandardInquiry::BYTES] {
+    StandardInquiry {
+        peripheral: Peripheral::Absent,
+        is_removable: false,
+        version: 6,
+        vendor: "FOREBAY".into(),
+        product: String::new(),
+        revision: String::new(),
+        is_multi_port: false,
+        has_third_party_copy: false,
+        version_descriptors: VERSION_DESCRIPTORS,
+    }
+    .emit()
+}
+
+fn supported_pages(unit: &LogicalUnit, geometry: &Geometry) -> Vec<u8> {
+    let is_there = |code: u8| code != page::LOGICAL_BLOCK_PROVISIONING || unit.is_thin(geometry);
+    let codes: Vec<u8> = PAGES.iter().map(|(code, _)| *code).filter(|&code| is_there(code)).collect();
+    vpd::emit_supported_pages(&codes)
+}
+
+fn unit_serial_number(unit: &LogicalUnit, _: &Geometry) -> Vec<u8> {
+    vpd::emit_unit_serial_number(&identity::serial(&unit.device().identity()))
+}
+
+fn device_identification(unit: &LogicalUnit, _: &Geometry) -> Vec<u8> {
+    vpd::emit_device_identification(&identity::designators(&unit.options.vendor, &unit.device().identity()))
+}
+
+fn block_limits(unit: &LogicalUnit, geometry: &Geometry) -> Vec<u8> {
+    let block_bytes = geometry.logical_block_bytes;
+    let transfer_blocks_max = unit.transfer_blocks_max(geometry);
+    let is_thin = unit.is_thin(geometry);
+    let if_thin = |blocks: u32| if is_thin { blocks } else { 0 };
+    let physical_blocks = (geometry.physical_block_bytes / block_bytes).max(1);
+    let granularity_blocks = geometry.discard_granularity_bytes.map_or(0, |bytes| (bytes / block_bytes).max(1));
+    BlockLimits {
+        is_write_same_zero_refused: true,
+        compare_and_write_blocks_max: COMPARE_AND_WRITE_BLOCKS_MAX.min(transfer_blocks_max) as u8,
+        transfer_granularity_blocks: u16::try_from(physical_blocks).unwrap_or(0),
+        transfer_blocks_max,
+        transfer_blocks_optimal: (TRANSFER_BYTES_OPTIMAL / block_bytes).min(transfer_blocks_max),
+        prefetch_blocks_max: 0,
+        unmap_blocks_max: if_thin(UNMAP_BLOCKS_MAX),
+        unmap_descriptors_max: if_thin(UNMAP_DESCRIPTORS_MAX),
+        unmap_granularity_blocks: if_thin(granularity_blocks),
+        unmap_alignment_blocks: is_thin.then_some(0),
+        write_same_blocks_max: WRITE_SAME_BLOCKS_MAX,
+    }
+    .emit()
+}
+
+fn block_device_characteristics(unit: &LogicalUnit, _: &Geometry) -> Vec<u8> {
+    // 7200 revolutions is what makes schedulers take it for a disk that turns; no such speed was measured.
+    BlockDeviceCharacteristics { rotation_rate: if unit.options.is_rotational { 7200 } else { 1 } }.emit()
+}
+
+fn logical_block_provisioning(unit: &LogicalUnit, geometry: &Geometry) -> Vec<u8> {
+    let is_thin = unit.is_thin(geometry);
+    LogicalBlockProvisioning {
+        has_unmap: is_thin,
+        has_write_same_16: is_thin,
+        has_write_same_10: is_thin,
+        unmapped_reads_zeroes: is_thin && geometry.discard_reads_zeroes,
+        is_thin,
+    }
+    .emit()
+}
+
+/// A waiting unit attention is told as data with GOOD, and has been told by that (SPC-4 6.39.1).
+pub(super) fn request_sense(
+    unit: &LogicalUnit,
+    nexus: &NexusId,
+    is_descriptor: bool,
+    allocation_length: u8,
+) -> Result<Buffer, Failure> {
+    let not_ready = || unit.check_medium().err();
+    let sense = unit.attentions.take(nexus).or_else(not_ready).unwrap_or(Sense::NO_SENSE);
+    Ok(cut(&sense_bytes(&sense, is_descriptor), u32::from(allocation_length)))
+}
+
+/// Sense data in the format asked for.
+pub(crate) fn sense_bytes(sense: &Sense, is_descriptor: bool) -> Vec<u8> {
+    if is_descriptor {
+        return sense.emit_descriptors();
+    }
+    let bytes: [u8; FIXED_BYTES] = sense.emit_fixed();
+    bytes.to_vec()
+}

@@ -1,0 +1,105 @@
+//! Whether there is a medium: TEST UNIT READY, START STOP UNIT, PREVENT ALLOW MEDIUM REMOVAL (SPC-4 6.47, SBC-3 5.13, 5.25).
+//!
+//! Only a removable unit can be ejected, and none while an I_T nexus prevents it. START and STOP without LOEJ, and power conditions, do
+//! nothing to a device in user space but a flush before a stop: it has no motor, and stays ready.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use block::{Buffer, Request};
+use scsi::Sense;
+use scsi::cdb::StartStopUnit;
+
+use super::{Task, nothing, refuse};
+use crate::execution::Execution;
+use crate::failure::{self, Doing, Failure};
+use crate::nexus::NexusId;
+use crate::unit::LogicalUnit;
+
+/// What became of the medium.
+#[derive(Default)]
+pub(crate) struct MediumState {
+    is_ejected: AtomicBool,
+    /// Nexuses that prevent its removal.
+    preventing: Mutex<BTreeSet<NexusId>>,
+}
+
+impl MediumState {
+    pub(crate) fn is_loaded(&self) -> bool {
+        !self.is_ejected.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn allow_removal(&self, nexus: &NexusId) {
+        self.preventing.lock().unwrap_or_else(PoisonError::into_inner).remove(nexus);
+    }
+
+    fn prevent_removal(&self, nexus: &NexusId) {
+        self.preventing.lock().unwrap_or_else(PoisonError::into_inner).insert(nexus.clone());
+    }
+
+    fn is_removal_prevented(&self) -> bool {
+        !self.preventing.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// A reset ends all prevention; the medium stays where it is.
+    pub(crate) fn reset(&self) {
+        self.preventing.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+pub(super) fn test_unit_ready(unit: &LogicalUnit) -> Result<Buffer, Failure> {
+    unit.check_medium()?;
+    Ok(Buffer::empty())
+}
+
+pub(super) fn prevent_allow(unit: &LogicalUnit, nexus: &NexusId, prevent: u8) -> Result<Buffer, Failure> {
+    match prevent {
+        0 => unit.medium.allow_removal(nexus),
+        1 => unit.medium.prevent_removal(nexus),
+        // 2 and 3 are obsolete (SBC-3 5.13).
+        _ => return Err(Sense::INVALID_FIELD_IN_CDB.at_bit(4, 1).into()),
+    }
+    Ok(Buffer::empty())
+}
+
+pub(super) fn start_stop(task: Task<'_>, start_stop: StartStopUnit) -> Execution {
+    if start_stop.power_condition != 0 {
+        return nothing();
+    }
+    if start_stop.is_load_eject {
+        return match load_eject(task.unit, task.nexus, start_stop.is_start) {
+            Ok(()) => nothing(),
+            Err(sense) => refuse(sense),
+        };
+    }
+    if start_stop.is_start || start_stop.is_no_flush || !task.unit.medium.is_loaded() {
+        return nothing();
+    }
+    let flush = task.unit.device().submit(Request::flush());
+    if start_stop.is_immediate {
+        return nothing();
+    }
+    task.run(async move {
+        let response = flush.await;
+        response.result.map_err(|error| failure::of_block_error(&error, Doing::Writing, None))?;
+        Ok(Buffer::empty())
+    })
+}
+
+fn load_eject(unit: &Arc<LogicalUnit>, nexus: &NexusId, is_load: bool) -> Result<(), Sense> {
+    if !unit.options.is_removable {
+        return Err(Sense::INVALID_FIELD_IN_CDB.at_bit(4, 1));
+    }
+    if is_load {
+        if unit.medium.is_ejected.swap(false, Ordering::AcqRel) {
+            unit.attentions.establish(Sense::MEDIUM_MAY_HAVE_CHANGED, Some(nexus));
+        }
+        return Ok(());
+    }
+    if unit.medium.is_removal_prevented() {
+        return Err(Sense::MEDIUM_REMOVAL_PREVENTED);
+    }
+    unit.medium.is_ejected.store(true, Ordering::Release);
+    Ok(())
+}

@@ -1,0 +1,133 @@
+//! One file per family of commands, and the table that sends each command to its family.
+
+mod cache;
+mod capacity;
+mod compare_and_write;
+pub(crate) mod inquiry;
+pub(crate) mod medium;
+mod mode;
+mod read_write;
+mod report;
+mod reserve;
+mod unmap;
+mod verify;
+mod write_same;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use block::Buffer;
+use scsi::Cdb;
+
+use crate::command::{Command, Outcome};
+use crate::execution::Execution;
+use crate::failure::Failure;
+use crate::nexus::NexusId;
+use crate::unit::LogicalUnit;
+
+/// Starts a command that nothing stands in the way of.
+pub(crate) fn start(unit: &Arc<LogicalUnit>, nexus: &NexusId, cdb: Cdb, command: Command) -> Execution {
+    let task = Task { unit, nexus, command };
+    match cdb {
+        Cdb::Read(transfer) => read_write::read(task, transfer),
+        Cdb::Write(transfer) => read_write::write(task, transfer),
+        Cdb::Verify(verification) => verify::verify(task, verification),
+        Cdb::WriteAndVerify(verification) => verify::write_and_verify(task, verification),
+        Cdb::WriteSame(same) => write_same::write_same(task, same),
+        Cdb::CompareAndWrite { lba, block_count, is_fua, .. } => {
+            compare_and_write::compare_and_write(task, lba, block_count, is_fua)
+        }
+        Cdb::Unmap { is_anchor, parameter_list_length } => unmap::unmap(task, is_anchor, parameter_list_length),
+        Cdb::SynchronizeCache(range) => cache::synchronize(task, range),
+        Cdb::StartStopUnit(start_stop) => medium::start_stop(task, start_stop),
+        Cdb::GetLbaStatus { lba, allocation_length } => capacity::lba_status(task, lba, allocation_length),
+        cdb => Execution::ready(Outcome::from(control(&task, cdb))),
+    }
+}
+
+/// Commands that need no device: they are over when this returns.
+fn control(task: &Task<'_>, cdb: Cdb) -> Result<Buffer, Failure> {
+    let Task { unit, nexus, command } = task;
+    match cdb {
+        Cdb::TestUnitReady => medium::test_unit_ready(unit),
+        Cdb::RequestSense { is_descriptor, allocation_length } => {
+            inquiry::request_sense(unit, nexus, is_descriptor, allocation_length)
+        }
+        Cdb::Inquiry { is_vpd, page, allocation_length } => inquiry::inquiry(unit, is_vpd, page, allocation_length),
+        Cdb::ReadCapacity10 => capacity::read_capacity_10(unit),
+        Cdb::ReadCapacity16 { allocation_length } => capacity::read_capacity_16(unit, allocation_length),
+        Cdb::Prefetch(range) => cache::prefetch(unit, range),
+        Cdb::ModeSense(sense) => mode::sense(unit, sense),
+        Cdb::ModeSelect(select) => mode::select(unit, select, &command.data_out),
+        Cdb::PreventAllowMediumRemoval { prevent } => medium::prevent_allow(unit, nexus, prevent),
+        Cdb::Reserve6 => reserve::reserve_6(unit, nexus),
+        Cdb::Release6 => reserve::release_6(unit, nexus),
+        Cdb::PersistentReserveIn { service_action, allocation_length } => {
+            reserve::persistent_in(unit, service_action, allocation_length)
+        }
+        Cdb::PersistentReserveOut { service_action, scope, kind, parameter_list_length } => {
+            reserve::persistent_out(task, (service_action, scope, kind), parameter_list_length)
+        }
+        Cdb::ReportSupportedOperationCodes {
+            has_timeouts,
+            reporting_options,
+            operation_code,
+            service_action,
+            allocation_length,
+        } => {
+            let asked = report::Asked { reporting_options, operation_code, service_action };
+            report::operation_codes(unit, asked, has_timeouts, allocation_length)
+        }
+        Cdb::ReportSupportedTaskManagementFunctions { is_extended, allocation_length } => {
+            report::task_management_functions(is_extended, allocation_length)
+        }
+        // REPORT LUNS never comes here: the LUN map answers it. The others are not control commands.
+        Cdb::ReportLuns { .. }
+        | Cdb::Read(_)
+        | Cdb::Write(_)
+        | Cdb::Verify(_)
+        | Cdb::WriteAndVerify(_)
+        | Cdb::WriteSame(_)
+        | Cdb::CompareAndWrite { .. }
+        | Cdb::Unmap { .. }
+        | Cdb::SynchronizeCache(_)
+        | Cdb::StartStopUnit(_)
+        | Cdb::GetLbaStatus { .. } => Err(scsi::Sense::INVALID_OPERATION_CODE.into()),
+    }
+}
+
+/// A command on its way, with whom it is for and from.
+pub(crate) struct Task<'a> {
+    pub(crate) unit: &'a Arc<LogicalUnit>,
+    pub(crate) nexus: &'a NexusId,
+    pub(crate) command: Command,
+}
+
+impl Task<'_> {
+    /// Carries out a command that takes several steps.
+    fn run(&self, steps: impl Future<Output = Result<Buffer, Failure>> + Send + 'static) -> Execution {
+        let ticket = self.unit.enter(self.nexus, &self.command);
+        Execution::task(async move { Outcome::from(steps.await) }, Arc::new(ticket), self.unit.workers())
+    }
+
+    /// The data-out, exactly as long as the CDB asks; what is beyond is cut, less is refused (iSCSI announced less than the CDB
+    /// needs: RFC 7143 11.4.5.1 leaves it to the device server, and half a write helps nobody).
+    fn take_data_out(&mut self, bytes: u64) -> Result<Buffer, Failure> {
+        let mut data_out = std::mem::take(&mut self.command.data_out);
+        match usize::try_from(bytes) {
+            Ok(bytes) if bytes <= data_out.len() => data_out.set_length(bytes),
+            _ => return Err(scsi::Sense::INVALID_FIELD_IN_INFORMATION_UNIT.into()),
+        }
+        Ok(data_out)
+    }
+}
+
+/// A command that ends here.
+fn refuse(failure: impl Into<Failure>) -> Execution {
+    Execution::ready(Outcome::from(Err(failure.into())))
+}
+
+/// A command with nothing to do.
+fn nothing() -> Execution {
+    Execution::ready(Outcome::good(Buffer::empty()))
+}

@@ -1,0 +1,127 @@
+//! READ and WRITE in all their lengths (SBC-3 5.9 to 5.12, 5.32 to 5.35).
+//!
+//! A read shares its range, a write has it alone, so that what overlaps runs in the order it came. Where range and buffer are free the
+//! command is one device request and no allocation; else it waits in a task, its place in the range's line taken at once.
+
+use std::sync::Arc;
+
+use block::{Buffer, ByteRange, Request, Response};
+use scsi::Sense;
+use scsi::cdb::{Blocks, Transfer};
+
+use super::{Task, nothing, refuse};
+use crate::command::Outcome;
+use crate::execution::{Execution, Finish};
+use crate::failure::{self, Doing, Failure};
+use crate::unit::LogicalUnit;
+
+pub(super) fn read(task: Task<'_>, transfer: Transfer) -> Execution {
+    let geometry = task.unit.device().geometry();
+    let range = match task.unit.transfer_range_of(&geometry, transfer.blocks) {
+        Ok(range) if range.is_empty() => return nothing(),
+        Ok(range) => range,
+        Err(sense) => return refuse(sense),
+    };
+    let lba = transfer.blocks.lba;
+    let Some(buffer) = task.unit.options.read_buffers.try_acquire(range.length as usize) else {
+        return read_later(&task, range, lba);
+    };
+    let Some(guard) = task.unit.ranges.try_shared(range) else {
+        drop(buffer);
+        return read_later(&task, range, lba);
+    };
+    let mut completion = task.unit.device().submit(Request::read(range.offset, buffer));
+    match completion.try_take() {
+        Some(response) => Execution::ready(finish_read(response, lba)),
+        None => {
+            let ticket = task.unit.enter(task.nexus, &task.command);
+            Execution::device(completion, guard, (finish_read, lba), ticket, task.unit.workers())
+        }
+    }
+}
+
+fn read_later(task: &Task<'_>, range: ByteRange, lba: u64) -> Execution {
+    let place = task.unit.ranges.shared(range);
+    let unit = Arc::clone(task.unit);
+    task.run(async move {
+        let _guard = place.await;
+        read_range(&unit, range, lba).await
+    })
+}
+
+/// Reads a range that the caller holds. `lba` is its first block, for sense data.
+pub(super) async fn read_range(unit: &LogicalUnit, range: ByteRange, lba: u64) -> Result<Buffer, Failure> {
+    let buffer = unit.options.read_buffers.acquire(range.length as usize).await;
+    let response = unit.device().submit(Request::read(range.offset, buffer)).await;
+    response.into_buffer().map_err(|error| failure::of_block_error(&error, Doing::Reading, Some(lba)))
+}
+
+/// Writes to a range that the caller holds.
+pub(super) async fn write_range(
+    unit: &LogicalUnit,
+    offset: u64,
+    buffer: Buffer,
+    is_fua: bool,
+    lba: u64,
+) -> Result<(), Failure> {
+    let response = unit.device().submit(Request::write(offset, buffer, is_fua)).await;
+    response.result.map_err(|error| failure::of_block_error(&error, Doing::Writing, Some(lba)))
+}
+
+fn finish_read(response: Response, lba: u64) -> Outcome {
+    let of_error = |error| failure::of_block_error(&error, Doing::Reading, Some(lba));
+    Outcome::from(response.into_buffer().map_err(of_error))
+}
+
+fn finish_write(response: Response, lba: u64) -> Outcome {
+    let of_error = |error| failure::of_block_error(&error, Doing::Writing, Some(lba));
+    Outcome::from(response.result.map(|()| Buffer::empty()).map_err(of_error))
+}
+
+pub(super) fn write(mut task: Task<'_>, transfer: Transfer) -> Execution {
+    let (range, buffer) = match write_parts(&mut task, transfer.blocks) {
+        Ok((range, _)) if range.is_empty() => return nothing(),
+        Ok(parts) => parts,
+        Err(failure) => return refuse(failure),
+    };
+    let (lba, is_fua) = (transfer.blocks.lba, transfer.is_fua);
+    let Some(guard) = task.unit.ranges.try_exclusive(range) else {
+        return write_later(&task, range, buffer, is_fua, lba);
+    };
+    let mut completion = task.unit.device().submit(Request::write(range.offset, buffer, is_fua));
+    match completion.try_take() {
+        Some(response) => Execution::ready(finish_write(response, lba)),
+        None => {
+            let ticket = task.unit.enter(task.nexus, &task.command);
+            let finish: Finish = finish_write;
+            Execution::device(completion, guard, (finish, lba), ticket, task.unit.workers())
+        }
+    }
+}
+
+fn write_later(task: &Task<'_>, range: ByteRange, buffer: Buffer, is_fua: bool, lba: u64) -> Execution {
+    let place = task.unit.ranges.exclusive(range);
+    let unit = Arc::clone(task.unit);
+    task.run(async move {
+        let _guard = place.await;
+        write_range(&unit, range.offset, buffer, is_fua, lba).await.map(|()| Buffer::empty())
+    })
+}
+
+/// What every command that writes blocks checks first: the medium's protection, the range, the data-out.
+pub(super) fn write_parts(task: &mut Task<'_>, blocks: Blocks) -> Result<(ByteRange, Buffer), Failure> {
+    let geometry = task.unit.device().geometry();
+    let range = task.unit.transfer_range_of(&geometry, blocks)?;
+    task.unit.check_writable(&geometry)?;
+    Ok((range, task.take_data_out(range.length)?))
+}
+
+/// The byte where two runs differ, for the INFORMATION field of a miscompare.
+pub(super) fn compare(expected: &[u8], found: &[u8]) -> Result<(), Sense> {
+    if expected == found {
+        return Ok(());
+    }
+    let differs = expected.iter().zip(found).position(|(expected, found)| expected != found);
+    let at = differs.unwrap_or(expected.len().min(found.len()));
+    Err(Sense::MISCOMPARE_DURING_VERIFY.with_information(at as u64))
+}

@@ -1,0 +1,89 @@
+//! VERIFY and WRITE AND VERIFY (SBC-3 5.29 to 5.31, 5.36 to 5.38).
+//!
+//! | BYTCHK | VERIFY | WRITE AND VERIFY |
+//! |---|---|---|
+//! | 0 | the medium can be read | written, then read |
+//! | 1 | the medium equals the data-out | written, read, compared |
+//! | 2 | invalid | invalid |
+//! | 3 | every block equals the one block of data-out | invalid |
+
+use std::sync::Arc;
+
+use block::Buffer;
+use scsi::Sense;
+use scsi::cdb::Verification;
+
+use super::read_write::{compare, read_range, write_parts, write_range};
+use super::{Task, nothing, refuse};
+use crate::execution::Execution;
+
+/// BYTCHK stands in bits 2 and 1 of byte 1.
+const BYTE_CHECK_INVALID: Sense = Sense::INVALID_FIELD_IN_CDB.at_bit(1, 2);
+
+pub(super) fn verify(mut task: Task<'_>, verification: Verification) -> Execution {
+    let geometry = task.unit.device().geometry();
+    let range = match task.unit.transfer_range_of(&geometry, verification.blocks) {
+        _ if verification.byte_check == 2 => return refuse(BYTE_CHECK_INVALID),
+        Ok(range) if range.is_empty() => return nothing(),
+        Ok(range) => range,
+        Err(sense) => return refuse(sense),
+    };
+    let expected_bytes = match verification.byte_check {
+        0 => 0,
+        1 => range.length,
+        _ => u64::from(geometry.logical_block_bytes),
+    };
+    let expected = match task.take_data_out(expected_bytes) {
+        Ok(expected) => expected,
+        Err(failure) => return refuse(failure),
+    };
+    let place = task.unit.ranges.shared(range);
+    let unit = Arc::clone(task.unit);
+    task.run(async move {
+        let _guard = place.await;
+        let found = read_range(&unit, range, verification.blocks.lba).await?;
+        match verification.byte_check {
+            0 => {}
+            1 => compare(&expected, &found)?,
+            _ => compare_each(&expected, &found)?,
+        }
+        Ok(Buffer::empty())
+    })
+}
+
+/// Compares every block of `found` with the one `expected`.
+fn compare_each(expected: &[u8], found: &[u8]) -> Result<(), Sense> {
+    found.chunks(expected.len()).try_for_each(|block| compare(expected, block))
+}
+
+pub(super) fn write_and_verify(mut task: Task<'_>, verification: Verification) -> Execution {
+    if verification.byte_check > 1 {
+        return refuse(BYTE_CHECK_INVALID);
+    }
+    let (range, buffer) = match write_parts(&mut task, verification.blocks) {
+        Ok((range, _)) if range.is_empty() => return nothing(),
+        Ok(parts) => parts,
+        Err(failure) => return refuse(failure),
+    };
+    let place = task.unit.ranges.exclusive(range);
+    let unit = Arc::clone(task.unit);
+    let lba = verification.blocks.lba;
+    task.run(async move {
+        let _guard = place.await;
+        let expected = match verification.byte_check {
+            0 => Buffer::empty(),
+            _ => {
+                let mut copy = unit.options.read_buffers.acquire(buffer.len()).await;
+                copy.copy_from_slice(&buffer);
+                copy
+            }
+        };
+        // What is verified is what is on the medium, so it has to be there first.
+        write_range(&unit, range.offset, buffer, true, lba).await?;
+        let found = read_range(&unit, range, lba).await?;
+        if verification.byte_check == 1 {
+            compare(&expected, &found)?;
+        }
+        Ok(Buffer::empty())
+    })
+}

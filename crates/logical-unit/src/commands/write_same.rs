@@ -1,0 +1,84 @@
+//! WRITE SAME (SBC-3 5.39, 5.40).
+//!
+//! Zeroes go to the device as one `write_zeroes`, which may give space back when UNMAP is set. Any other block is written piece by
+//! piece. With UNMAP set the medium reads afterwards exactly as if it were clear, so a block that is not zero is simply written.
+
+use std::sync::Arc;
+
+use block::{Buffer, ByteRange, Geometry, Request};
+use scsi::Sense;
+use scsi::cdb::WriteSame;
+
+use super::read_write::write_range;
+use super::{Task, refuse};
+use crate::execution::Execution;
+use crate::failure::{self, Doing, Failure};
+use crate::limits::{WRITE_SAME_BLOCKS_MAX, WRITE_SAME_PIECE_BYTES};
+use crate::unit::LogicalUnit;
+
+pub(super) fn write_same(mut task: Task<'_>, same: WriteSame) -> Execution {
+    let (range, block) = match parts(&mut task, &same) {
+        Ok(parts) => parts,
+        Err(failure) => return refuse(failure),
+    };
+    let place = task.unit.ranges.exclusive(range);
+    let unit = Arc::clone(task.unit);
+    let lba = same.blocks.lba;
+    task.run(async move {
+        let _guard = place.await;
+        if block.iter().all(|&byte| byte == 0) {
+            zero(&unit, range, same.is_unmap, lba).await
+        } else {
+            repeat(&unit, range, &block, lba).await
+        }
+        .map(|()| Buffer::empty())
+    })
+}
+
+/// The range, and the block; none (NDOB) stands for zeroes.
+fn parts(task: &mut Task<'_>, same: &WriteSame) -> Result<(ByteRange, Buffer), Failure> {
+    let geometry = task.unit.device().geometry();
+    check_flags(task.unit, &geometry, same)?;
+    let range = task.unit.range_of(&geometry, same.blocks)?;
+    // WSNZ is set: zero blocks would mean all to the end, without bound.
+    if same.blocks.count == 0 || u64::from(same.blocks.count) > WRITE_SAME_BLOCKS_MAX {
+        return Err(Sense::INVALID_FIELD_IN_CDB.into());
+    }
+    task.unit.check_writable(&geometry)?;
+    let expected = if same.has_no_data_out { 0 } else { geometry.logical_block_bytes as usize };
+    if task.command.data_out.len() != expected {
+        return Err(Sense::INVALID_FIELD_IN_INFORMATION_UNIT.into());
+    }
+    Ok((range, task.take_data_out(expected as u64)?))
+}
+
+/// ANCHOR is not supported; UNMAP is where thin provisioning is.
+fn check_flags(unit: &LogicalUnit, geometry: &Geometry, same: &WriteSame) -> Result<(), Sense> {
+    if same.is_anchor {
+        return Err(Sense::INVALID_FIELD_IN_CDB.at_bit(1, 4));
+    }
+    if same.is_unmap && !unit.is_thin(geometry) {
+        return Err(Sense::INVALID_FIELD_IN_CDB.at_bit(1, 3));
+    }
+    Ok(())
+}
+
+async fn zero(unit: &LogicalUnit, range: ByteRange, may_discard: bool, lba: u64) -> Result<(), Failure> {
+    let request = Request::write_zeroes(range.offset, range.length, false, may_discard);
+    let response = unit.device().submit(request).await;
+    response.result.map_err(|error| failure::of_block_error(&error, Doing::Writing, Some(lba)))
+}
+
+async fn repeat(unit: &LogicalUnit, range: ByteRange, block: &[u8], lba: u64) -> Result<(), Failure> {
+    let piece_max = WRITE_SAME_PIECE_BYTES.min(unit.device().geometry().transfer_bytes_max as usize);
+    let piece_max = (piece_max / block.len()).max(1) * block.len();
+    let mut done = 0;
+    while done < range.length {
+        let length = (range.length - done).min(piece_max as u64);
+        let mut buffer = unit.options.read_buffers.acquire(length as usize).await;
+        buffer.chunks_exact_mut(block.len()).for_each(|place| place.copy_from_slice(block));
+        write_range(unit, range.offset + done, buffer, false, lba + done / block.len() as u64).await?;
+        done += length;
+    }
+    Ok(())
+}

@@ -1,0 +1,44 @@
+//! The bounds of this crate.
+
+use base::limits::BUFFER_BYTES_MAX;
+
+/// Largest read or write of one command, in bytes, whatever the device would take: half the largest buffer, because COMPARE AND WRITE
+/// carries its blocks twice.
+pub const TRANSFER_BYTES_MAX: u32 = (BUFFER_BYTES_MAX / 2) as u32;
+
+/// Transfer that is announced as optimal, in bytes: past this the round trip no longer matters on any link we know.
+pub const TRANSFER_BYTES_OPTIMAL: u32 = 1 << 20;
+
+/// Bytes a pool of read buffers lends when the options do not bring their own.
+pub const READ_BUFFER_BYTES_DEFAULT: usize = 64 << 20;
+
+/// Most blocks of one COMPARE AND WRITE: all its CDB can say.
+pub const COMPARE_AND_WRITE_BLOCKS_MAX: u32 = 255;
+
+/// Most blocks of one UNMAP. A million is what conformance tests take for sane, and half a gigabyte of 512-byte blocks.
+pub const UNMAP_BLOCKS_MAX: u32 = 1 << 20;
+
+/// Most descriptors of one UNMAP: one page of them.
+pub const UNMAP_DESCRIPTORS_MAX: u32 = 256;
+
+/// Most blocks of one WRITE SAME: enough to clear half a gigabyte with one command, and bounded work for one that is not zeroes.
+pub const WRITE_SAME_BLOCKS_MAX: u64 = 1 << 20;
+
+/// Bytes written at a time by a WRITE SAME that is not zeroes.
+pub const WRITE_SAME_PIECE_BYTES: usize = 1 << 20;
+
+/// Runs listed by one GET LBA STATUS answer.
+pub const LBA_STATUS_DESCRIPTORS_MAX: usize = 256;
+
+/// Registrations of persistent reservations per logical unit. When full: INSUFFICIENT REGISTRATION RESOURCES.
+pub const REGISTRATIONS_MAX: usize = 256;
+
+/// Unit attentions waiting per I_T nexus; each condition waits once, so the named ones fit. When full, the oldest gives way.
+pub const UNIT_ATTENTIONS_MAX: usize = 16;
+
+/// Tasks under way per logical unit. When full: TASK SET FULL.
+pub const TASKS_MAX: usize = 4096;
+
+const _: () = assert!(TRANSFER_BYTES_OPTIMAL <= TRANSFER_BYTES_MAX);
+const _: () = assert!(UNMAP_DESCRIPTORS_MAX as usize <= scsi::unmap::DESCRIPTORS_MAX);
+const _: () = assert!(WRITE_SAME_PIECE_BYTES <= TRANSFER_BYTES_MAX as usize);

@@ -1,0 +1,222 @@
+//! What an I_T nexus sees: logical units by their LUN, and answers for LUNs where there is none.
+//!
+//! A clone is the same map. Units come and go while it serves; every nexus is told (REPORTED LUNS DATA HAS CHANGED).
+//! Locks, taken in this order: `nexuses`, then `units`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+
+use block::Buffer;
+use futures_util::future::join_all;
+use scsi::{Cdb, Sense, TaskManagementFunction};
+
+use crate::command::{Command, Outcome};
+use crate::commands::inquiry;
+use crate::execution::Execution;
+use crate::nexus::NexusId;
+use crate::task_set::TaskSet;
+use crate::unit::LogicalUnit;
+
+/// The logical units of a target.
+#[derive(Clone, Default)]
+pub struct LunMap {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    nexuses: Mutex<BTreeSet<NexusId>>,
+    units: RwLock<BTreeMap<u64, Arc<LogicalUnit>>>,
+}
+
+/// How a task management function ended. Codes: RFC 7143 11.6.1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum TaskManagementResponse {
+    /// Done; nothing of the tasks it ended touches the medium any more.
+    FunctionComplete = 0,
+    /// ABORT TASK: no such task is under way. It has ended, or never came.
+    TaskDoesNotExist = 1,
+    /// Nothing is at this LUN.
+    LunDoesNotExist = 2,
+    /// This function is not supported.
+    NotSupported = 5,
+    /// It came without the LUN or the task tag it needs.
+    Rejected = 255,
+}
+
+impl LunMap {
+    /// A map without logical units.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Puts a logical unit at `lun`, in the place of what was there.
+    pub fn insert(&self, lun: u64, unit: Arc<LogicalUnit>) {
+        let nexuses = self.nexuses();
+        nexuses.iter().for_each(|nexus| unit.add_nexus(nexus));
+        let previous = self.shared.units.write().unwrap_or_else(PoisonError::into_inner).insert(lun, unit);
+        if let Some(previous) = previous {
+            nexuses.iter().for_each(|nexus| previous.remove_nexus(nexus));
+        }
+        self.tell_of_change(Some(lun));
+    }
+
+    /// Takes the logical unit at `lun` away. Commands under way finish.
+    pub fn remove(&self, lun: u64) -> Option<Arc<LogicalUnit>> {
+        let nexuses = self.nexuses();
+        let removed = self.shared.units.write().unwrap_or_else(PoisonError::into_inner).remove(&lun)?;
+        nexuses.iter().for_each(|nexus| removed.remove_nexus(nexus));
+        self.tell_of_change(None);
+        Some(removed)
+    }
+
+    /// The logical unit at `lun`.
+    pub fn get(&self, lun: u64) -> Option<Arc<LogicalUnit>> {
+        self.units().get(&lun).cloned()
+    }
+
+    /// LUNs there are, ascending.
+    pub fn luns(&self) -> Vec<u64> {
+        self.units().keys().copied().collect()
+    }
+
+    /// A new I_T nexus: every logical unit will tell it of the power-on it has not seen (29h/00h). One that is already there is told again.
+    pub fn add_nexus(&self, nexus: &NexusId) {
+        let mut nexuses = self.nexuses();
+        nexuses.insert(nexus.clone());
+        self.units().values().for_each(|unit| unit.add_nexus(nexus));
+    }
+
+    /// The I_T nexus is lost. Its tasks go on to their end; the transport has dropped or drops their executions.
+    pub fn remove_nexus(&self, nexus: &NexusId) {
+        let mut nexuses = self.nexuses();
+        nexuses.remove(nexus);
+        self.units().values().for_each(|unit| unit.remove_nexus(nexus));
+    }
+
+    /// Runs one command. It is under way when this returns.
+    pub fn execute(&self, nexus: &NexusId, lun: u64, command: Command) -> Execution {
+        let unit = self.get(lun);
+        if command.cdb.first() == Some(&REPORT_LUNS) {
+            if let Ok(Cdb::ReportLuns { select_report, allocation_length }) = Cdb::parse(&command.cdb) {
+                return Execution::ready(self.report_luns(nexus, select_report, allocation_length));
+            }
+        }
+        match unit {
+            Some(unit) => unit.execute(nexus, command),
+            None => Execution::ready(absent(&command)),
+        }
+    }
+
+    /// Carries out a task management function. It takes effect at the call; the future waits until what it aborted has ended.
+    pub fn task_management(
+        &self,
+        nexus: &NexusId,
+        function: TaskManagementFunction,
+        lun: Option<u64>,
+        task_tag: Option<u64>,
+    ) -> impl Future<Output = TaskManagementResponse> + Send + 'static + use<> {
+        let (response, aborted) = self.manage(nexus, function, lun, task_tag);
+        async move {
+            join_all(aborted.into_iter().map(|(tasks, numbers)| async move { tasks.ended(numbers).await })).await;
+            response
+        }
+    }
+
+    fn manage(
+        &self,
+        nexus: &NexusId,
+        function: TaskManagementFunction,
+        lun: Option<u64>,
+        task_tag: Option<u64>,
+    ) -> (TaskManagementResponse, Vec<Aborted>) {
+        use TaskManagementFunction as Function;
+        use TaskManagementResponse as Response;
+        let whole_target = matches!(function, Function::TargetWarmReset | Function::TargetColdReset);
+        let units = match (whole_target, lun) {
+            (true, _) => self.units().values().cloned().collect(),
+            (false, None) => return (Response::Rejected, Vec::new()),
+            (false, Some(lun)) => match self.get(lun) {
+                None => return (Response::LunDoesNotExist, Vec::new()),
+                Some(unit) => vec![unit],
+            },
+        };
+        match function {
+            Function::AbortTask => {
+                let Some(task_tag) = task_tag else { return (Response::Rejected, Vec::new()) };
+                let aborted = abort(&units, nexus, |owner, tag| owner == nexus && tag == task_tag);
+                let is_there = !aborted.is_empty();
+                (if is_there { Response::FunctionComplete } else { Response::TaskDoesNotExist }, aborted)
+            }
+            Function::AbortTaskSet => (Response::FunctionComplete, abort(&units, nexus, |owner, _| owner == nexus)),
+            Function::ClearTaskSet => (Response::FunctionComplete, abort(&units, nexus, |_, _| true)),
+            Function::LogicalUnitReset | Function::TargetWarmReset | Function::TargetColdReset => {
+                let aborted = abort(&units, nexus, |_, _| true);
+                units.iter().for_each(|unit| unit.reset());
+                (Response::FunctionComplete, aborted)
+            }
+            Function::ClearAca | Function::TaskReassign => (Response::NotSupported, Vec::new()),
+        }
+    }
+
+    /// REPORT LUNS is answered whatever the LUN it was sent to (SPC-4 6.33).
+    fn report_luns(&self, nexus: &NexusId, select_report: u8, allocation_length: u32) -> Outcome {
+        let luns = match select_report {
+            0x00 | 0x02 => self.luns(),
+            // Well-known logical units only: there are none.
+            0x01 => Vec::new(),
+            _ => return Outcome::check_condition(Sense::INVALID_FIELD_IN_CDB.at_byte(2)),
+        };
+        if allocation_length < 16 {
+            return Outcome::check_condition(Sense::INVALID_FIELD_IN_CDB.at_byte(6));
+        }
+        self.units().values().for_each(|unit| unit.attentions.forget(nexus, &Sense::REPORTED_LUNS_CHANGED));
+        Outcome::good(cut(&scsi::report_luns::emit(&luns), allocation_length))
+    }
+
+    fn tell_of_change(&self, new: Option<u64>) {
+        for (lun, unit) in self.units().iter().filter(|(lun, _)| Some(**lun) != new) {
+            tracing::debug!(lun, "reported LUNs data has changed");
+            unit.attentions.establish(Sense::REPORTED_LUNS_CHANGED, None);
+        }
+    }
+
+    fn nexuses(&self) -> MutexGuard<'_, BTreeSet<NexusId>> {
+        self.shared.nexuses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn units(&self) -> RwLockReadGuard<'_, BTreeMap<u64, Arc<LogicalUnit>>> {
+        self.shared.units.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+const REPORT_LUNS: u8 = 0xa0;
+
+/// Tasks aborted in one set.
+type Aborted = (TaskSet, Vec<u64>);
+
+fn abort(units: &[Arc<LogicalUnit>], by: &NexusId, matches: impl Fn(&NexusId, u64) -> bool) -> Vec<Aborted> {
+    let of_unit = |unit: &Arc<LogicalUnit>| Some((unit.tasks.clone(), unit.tasks.abort(by, &matches)?));
+    units.iter().filter_map(of_unit).collect()
+}
+
+/// Data-in, cut at an allocation length.
+pub(crate) fn cut(bytes: &[u8], allocation_length: u32) -> Buffer {
+    Buffer::copy_of(bytes.get(..allocation_length as usize).unwrap_or(bytes))
+}
+
+/// The answer where no logical unit is (SPC-4 5.9, 6.6.2, 6.39): INQUIRY says so in its first byte, REQUEST SENSE in its data.
+fn absent(command: &Command) -> Outcome {
+    match Cdb::parse(&command.cdb) {
+        Ok(Cdb::Inquiry { is_vpd: false, page: 0, allocation_length }) => {
+            Outcome::good(cut(&inquiry::absent(), u32::from(allocation_length)))
+        }
+        Ok(Cdb::RequestSense { is_descriptor, allocation_length }) => {
+            let bytes = inquiry::sense_bytes(&Sense::LOGICAL_UNIT_NOT_SUPPORTED, is_descriptor);
+            Outcome::good(cut(&bytes, u32::from(allocation_length)))
+        }
+        _ => Outcome::check_condition(Sense::LOGICAL_UNIT_NOT_SUPPORTED),
+    }
+}

@@ -1,0 +1,284 @@
+//! Registrations and the persistent reservation (SPC-4 5.12), as a value: a request either changes it and says what else happens, or
+//! fails and changes nothing.
+
+use scsi::persistent_reservation::{FullStatus, ReservationData, ReservationType};
+use scsi::{Sense, Status};
+
+use super::conflict::Access;
+use crate::failure::Failure;
+use crate::limits::REGISTRATIONS_MAX;
+use crate::nexus::NexusId;
+
+/// PERSISTENT RESERVE OUT, taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// Register, change or (with `new` zero) end a registration. `key` is `None` for REGISTER AND IGNORE EXISTING KEY.
+    Register { key: Option<u64>, new: u64 },
+    /// Take the reservation.
+    Reserve { key: u64, kind: ReservationType },
+    /// Give it back.
+    Release { key: u64, kind: ReservationType },
+    /// End the reservation and all registrations.
+    Clear { key: u64 },
+    /// End the registrations with key `victim`, and take the reservation where they held it.
+    Preempt { key: u64, victim: u64, kind: ReservationType, is_aborting: bool },
+}
+
+/// What follows from a request for others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// A unit attention for a nexus.
+    Tell(NexusId, Sense),
+    /// Its tasks are aborted.
+    AbortTasksOf(NexusId),
+}
+
+/// Registrations and reservation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Persistent {
+    /// PRGENERATION: counts changes of registrations, wrapping.
+    pub(crate) generation: u32,
+    /// In the order they came.
+    registrations: Vec<Registration>,
+    reservation: Option<Reservation>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Registration {
+    nexus: NexusId,
+    key: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Reservation {
+    kind: ReservationType,
+    /// Who holds it; of the all-registrants types everybody does, and this is who took it.
+    holder: NexusId,
+}
+
+const CONFLICT: Failure = Failure::Status(Status::ReservationConflict);
+
+impl Persistent {
+    pub(super) fn is_reserved(&self) -> bool {
+        self.reservation.is_some()
+    }
+
+    pub(super) fn has_registrations(&self) -> bool {
+        !self.registrations.is_empty()
+    }
+
+    /// Whether the reservation lets `nexus` do this.
+    pub(super) fn allows(&self, nexus: &NexusId, access: Access) -> bool {
+        let Some(reservation) = &self.reservation else { return true };
+        let kind = reservation.kind;
+        self.is_holder(nexus)
+            || (kind.is_for_registrants() && self.key_of(nexus).is_some())
+            || match access {
+                Access::Always => true,
+                Access::Read => kind.allows_reads(),
+                Access::Write => false,
+            }
+    }
+
+    fn key_of(&self, nexus: &NexusId) -> Option<u64> {
+        self.registrations.iter().find(|registration| registration.nexus == *nexus).map(|registration| registration.key)
+    }
+
+    fn is_holder(&self, nexus: &NexusId) -> bool {
+        let Some(reservation) = &self.reservation else { return false };
+        match reservation.kind.is_all_registrants() {
+            true => self.key_of(nexus).is_some(),
+            false => reservation.holder == *nexus,
+        }
+    }
+
+    /// Carries out a request of `nexus`.
+    pub(super) fn request(&mut self, nexus: &NexusId, request: Request) -> Result<Vec<Effect>, Failure> {
+        match request {
+            Request::Register { key, new } => self.register(nexus, key, new),
+            Request::Reserve { key, kind } => self.reserve(nexus, key, kind),
+            Request::Release { key, kind } => self.release(nexus, key, kind),
+            Request::Clear { key } => self.clear(nexus, key),
+            Request::Preempt { key, victim, kind, is_aborting } => {
+                self.preempt(nexus, key, (victim, kind), is_aborting)
+            }
+        }
+    }
+
+    /// Everything but registering asks for the key that is registered (SPC-4 5.12.4).
+    fn check_key(&self, nexus: &NexusId, key: u64) -> Result<(), Failure> {
+        if self.key_of(nexus) == Some(key) { Ok(()) } else { Err(CONFLICT) }
+    }
+
+    /// SPC-4 5.12.7, tables 45 and 46.
+    fn register(&mut self, nexus: &NexusId, key: Option<u64>, new: u64) -> Result<Vec<Effect>, Failure> {
+        let current = self.key_of(nexus);
+        if key.is_some_and(|key| key != current.unwrap_or(0)) {
+            return Err(CONFLICT);
+        }
+        let mut effects = Vec::new();
+        match (current, new) {
+            (None, 0) => return Ok(effects),
+            (Some(_), 0) => effects = self.unregister(nexus),
+            (None, key) if self.registrations.len() < REGISTRATIONS_MAX => {
+                self.registrations.push(Registration { nexus: nexus.clone(), key });
+            }
+            (None, _) => return Err(Sense::INSUFFICIENT_REGISTRATION_RESOURCES.into()),
+            (Some(_), key) => {
+                let own = self.registrations.iter_mut().filter(|registration| registration.nexus == *nexus);
+                own.for_each(|registration| registration.key = key);
+            }
+        }
+        self.generation = self.generation.wrapping_add(1);
+        Ok(effects)
+    }
+
+    /// Ends one registration, and the reservation that hung on it; registrants of the types for registrants are told (SPC-4 5.12.11.3).
+    fn unregister(&mut self, nexus: &NexusId) -> Vec<Effect> {
+        self.registrations.retain(|registration| registration.nexus != *nexus);
+        let Some(reservation) = &self.reservation else { return Vec::new() };
+        let kind = reservation.kind;
+        let is_over = match kind.is_all_registrants() {
+            true => self.registrations.is_empty(),
+            false => reservation.holder == *nexus,
+        };
+        if !is_over {
+            return Vec::new();
+        }
+        self.reservation = None;
+        if kind.is_for_registrants() { self.tell_others(nexus, Sense::RESERVATIONS_RELEASED) } else { Vec::new() }
+    }
+
+    fn tell_others(&self, nexus: &NexusId, sense: Sense) -> Vec<Effect> {
+        let others = self.registrations.iter().filter(|registration| registration.nexus != *nexus);
+        others.map(|registration| Effect::Tell(registration.nexus.clone(), sense)).collect()
+    }
+
+    /// SPC-4 5.12.9.
+    fn reserve(&mut self, nexus: &NexusId, key: u64, kind: ReservationType) -> Result<Vec<Effect>, Failure> {
+        self.check_key(nexus, key)?;
+        match &self.reservation {
+            None => self.reservation = Some(Reservation { kind, holder: nexus.clone() }),
+            Some(reservation) if self.is_holder(nexus) && reservation.kind == kind => {}
+            Some(_) => return Err(CONFLICT),
+        }
+        Ok(Vec::new())
+    }
+
+    /// SPC-4 5.12.11.2: by who does not hold it, no error and no effect.
+    fn release(&mut self, nexus: &NexusId, key: u64, kind: ReservationType) -> Result<Vec<Effect>, Failure> {
+        self.check_key(nexus, key)?;
+        if !self.is_holder(nexus) {
+            return Ok(Vec::new());
+        }
+        if self.reservation.as_ref().is_some_and(|reservation| reservation.kind != kind) {
+            return Err(Sense::INVALID_RELEASE_OF_PERSISTENT_RESERVATION.into());
+        }
+        self.reservation = None;
+        let effects =
+            if kind.is_for_registrants() { self.tell_others(nexus, Sense::RESERVATIONS_RELEASED) } else { Vec::new() };
+        Ok(effects)
+    }
+
+    /// SPC-4 5.12.11.6.
+    fn clear(&mut self, nexus: &NexusId, key: u64) -> Result<Vec<Effect>, Failure> {
+        self.check_key(nexus, key)?;
+        let effects = self.tell_others(nexus, Sense::RESERVATIONS_PREEMPTED);
+        self.registrations.clear();
+        self.reservation = None;
+        self.generation = self.generation.wrapping_add(1);
+        Ok(effects)
+    }
+
+    /// SPC-4 5.12.11.4, table 51.
+    ///
+    /// | reservation | victim key | what happens |
+    /// |---|---|---|
+    /// | none, or held by another key | some | registrations with that key end; none there: conflict |
+    /// | none, or not of all registrants | zero | invalid field |
+    /// | of the victim key | some | its registrations end, the reservation is taken |
+    /// | of all registrants | some | registrations with that key end; the last one out ends the reservation |
+    /// | of all registrants | zero | all other registrations end, the reservation is taken |
+    fn preempt(
+        &mut self,
+        nexus: &NexusId,
+        key: u64,
+        (victim, kind): (u64, ReservationType),
+        is_aborting: bool,
+    ) -> Result<Vec<Effect>, Failure> {
+        self.check_key(nexus, key)?;
+        let is_all = self.reservation.as_ref().is_some_and(|reservation| reservation.kind.is_all_registrants());
+        if victim == 0 && !is_all {
+            return Err(Sense::INVALID_FIELD_IN_PARAMETER_LIST.at_parameter(8).into());
+        }
+        let holder_key = self.reservation.as_ref().and_then(|reservation| self.key_of(&reservation.holder));
+        let is_taken_over = if is_all { victim == 0 } else { holder_key == Some(victim) };
+        let is_victim = |registration: &Registration| victim == 0 || registration.key == victim;
+        if !is_taken_over && !self.registrations.iter().any(is_victim) {
+            return Err(CONFLICT);
+        }
+        // Who takes the reservation over keeps its own registration, even when it named its own key.
+        let spares_own = |registration: &Registration| is_taken_over && registration.nexus == *nexus;
+        let (ended, kept) = std::mem::take(&mut self.registrations)
+            .into_iter()
+            .partition(|registration| is_victim(registration) && !spares_own(registration));
+        self.registrations = kept;
+        let mut effects = self.take_over(nexus, kind, is_taken_over);
+        effects.extend(of_ended(nexus, ended, is_aborting));
+        self.generation = self.generation.wrapping_add(1);
+        Ok(effects)
+    }
+
+    /// The reservation after registrations ended: taken by `nexus`, or over with its last registrant, or as it was. When it is
+    /// taken with another type, the registrants that are left are told that the old one is gone.
+    fn take_over(&mut self, nexus: &NexusId, kind: ReservationType, is_taken_over: bool) -> Vec<Effect> {
+        if is_taken_over {
+            let previous = self.reservation.replace(Reservation { kind, holder: nexus.clone() });
+            let is_changed =
+                previous.is_some_and(|previous| previous.kind != kind && previous.kind.is_for_registrants());
+            return if is_changed { self.tell_others(nexus, Sense::RESERVATIONS_RELEASED) } else { Vec::new() };
+        }
+        if self.registrations.is_empty() {
+            self.reservation = None;
+        }
+        Vec::new()
+    }
+
+    /// Keys, in the order of registration.
+    pub(crate) fn keys(&self) -> Vec<u64> {
+        self.registrations.iter().map(|registration| registration.key).collect()
+    }
+
+    /// The reservation as READ RESERVATION tells it: with key zero where all registrants hold it.
+    pub(crate) fn reservation(&self) -> Option<ReservationData> {
+        let reservation = self.reservation.as_ref()?;
+        let key = if reservation.kind.is_all_registrants() { 0 } else { self.key_of(&reservation.holder).unwrap_or(0) };
+        Some(ReservationData { key, kind: reservation.kind })
+    }
+
+    /// All registrations as READ FULL STATUS tells them. The nexus's name stands for its initiator port; the relative target port
+    /// is 1, there is only one.
+    pub(crate) fn full_status(&self) -> Vec<FullStatus> {
+        let of = |registration: &Registration| FullStatus {
+            key: registration.key,
+            held: self.reservation.as_ref().filter(|_| self.is_holder(&registration.nexus)).map(|held| held.kind),
+            target_port: 1,
+            initiator_port: registration.nexus.to_string(),
+        };
+        self.registrations.iter().map(of).collect()
+    }
+}
+
+/// Who lost its registration is told, and its tasks are aborted where that was asked.
+fn of_ended(nexus: &NexusId, ended: Vec<Registration>, is_aborting: bool) -> Vec<Effect> {
+    let mut effects = Vec::new();
+    for registration in ended {
+        if is_aborting {
+            effects.push(Effect::AbortTasksOf(registration.nexus.clone()));
+        }
+        if registration.nexus != *nexus {
+            effects.push(Effect::Tell(registration.nexus, Sense::REGISTRATIONS_PREEMPTED));
+        }
+    }
+    effects
+}

@@ -1,0 +1,162 @@
+//! Reservations against the standard's tables.
+
+use scsi::cdb::{Blocks, Transfer};
+use scsi::persistent_reservation::ReservationType as Kind;
+use scsi::{Cdb, Sense};
+
+use super::*;
+
+const KEY_A: u64 = 0xa;
+const KEY_B: u64 = 0xb;
+
+fn nexus(name: &str) -> NexusId {
+    NexusId::new(name)
+}
+
+fn transfer() -> Transfer {
+    Transfer { blocks: Blocks::new(0, 1), is_dpo: false, is_fua: false }
+}
+
+/// Nexuses a and b are registered, c is not; a holds a reservation of `kind`.
+fn reserved(kind: Kind) -> Reservations {
+    let reservations = Reservations::default();
+    for (name, key) in [("a", KEY_A), ("b", KEY_B)] {
+        let register = Request::Register { key: Some(0), new: key };
+        assert_eq!(reservations.request(&nexus(name), register), Ok(vec![]));
+    }
+    assert_eq!(reservations.request(&nexus("a"), Request::Reserve { key: KEY_A, kind }), Ok(vec![]));
+    reservations
+}
+
+fn allowed(reservations: &Reservations, name: &str) -> (bool, bool) {
+    let may = |cdb: Cdb| reservations.check(&nexus(name), &cdb).is_ok();
+    (may(Cdb::Read(transfer())), may(Cdb::Write(transfer())))
+}
+
+/// SPC-4 table 34: (read, write) of the holder, of a registrant, of anybody else.
+#[test]
+fn each_type_allows_what_the_table_says() {
+    for (kind, registrant, other) in [
+        (Kind::WriteExclusive, (true, false), (true, false)),
+        (Kind::ExclusiveAccess, (false, false), (false, false)),
+        (Kind::WriteExclusiveRegistrantsOnly, (true, true), (true, false)),
+        (Kind::ExclusiveAccessRegistrantsOnly, (true, true), (false, false)),
+        (Kind::WriteExclusiveAllRegistrants, (true, true), (true, false)),
+        (Kind::ExclusiveAccessAllRegistrants, (true, true), (false, false)),
+    ] {
+        let reservations = reserved(kind);
+        assert_eq!(allowed(&reservations, "a"), (true, true), "{kind:?}");
+        assert_eq!(allowed(&reservations, "b"), registrant, "{kind:?}");
+        assert_eq!(allowed(&reservations, "c"), other, "{kind:?}");
+        let inquiry = Cdb::Inquiry { is_vpd: false, page: 0, allocation_length: 36 };
+        assert_eq!(reservations.check(&nexus("c"), &inquiry), Ok(()));
+    }
+}
+
+#[test]
+fn registering_asks_for_the_key_there_is() {
+    let reservations = Reservations::default();
+    let a = nexus("a");
+    assert_eq!(reservations.request(&a, Request::Register { key: Some(1), new: 2 }), Err(CONFLICT));
+    assert!(reservations.request(&a, Request::Register { key: Some(0), new: 2 }).is_ok());
+    assert_eq!(reservations.request(&a, Request::Register { key: Some(0), new: 3 }), Err(CONFLICT));
+    assert!(reservations.request(&a, Request::Register { key: None, new: 3 }).is_ok());
+    assert_eq!((reservations.view().keys(), reservations.view().generation), (vec![3], 2));
+    assert!(reservations.request(&a, Request::Register { key: Some(3), new: 0 }).is_ok());
+    assert_eq!((reservations.view().keys(), reservations.view().generation), (vec![], 3));
+}
+
+#[test]
+fn only_a_registrant_reserves_and_only_the_holder_releases() {
+    let kind = Kind::WriteExclusiveRegistrantsOnly;
+    let reservations = reserved(kind);
+    let reserve = |name: &str, key, kind| reservations.request(&nexus(name), Request::Reserve { key, kind });
+    assert_eq!(reserve("c", 0, kind), Err(CONFLICT));
+    assert_eq!(reserve("b", KEY_B, kind), Err(CONFLICT));
+    assert_eq!(reserve("a", KEY_A, Kind::ExclusiveAccess), Err(CONFLICT));
+    assert_eq!(reserve("a", KEY_A, kind), Ok(vec![]));
+    let release = |name: &str, key, kind| reservations.request(&nexus(name), Request::Release { key, kind });
+    assert_eq!(release("b", KEY_B, kind), Ok(vec![]));
+    assert!(reservations.view().reservation().is_some());
+    let wrong = Failure::Sense(Sense::INVALID_RELEASE_OF_PERSISTENT_RESERVATION);
+    assert_eq!(release("a", KEY_A, Kind::ExclusiveAccess), Err(wrong));
+    assert_eq!(release("a", KEY_A, kind), Ok(vec![Effect::Tell(nexus("b"), Sense::RESERVATIONS_RELEASED)]));
+    assert_eq!(allowed(&reservations, "c"), (true, true));
+}
+
+#[test]
+fn all_registrants_hold_it_until_the_last_is_gone() {
+    let reservations = reserved(Kind::ExclusiveAccessAllRegistrants);
+    let unregister = |name: &str, key| reservations.request(&nexus(name), Request::Register { key: Some(key), new: 0 });
+    assert_eq!(reservations.view().reservation().map(|reservation| reservation.key), Some(0));
+    assert_eq!(unregister("a", KEY_A), Ok(vec![]));
+    assert_eq!(allowed(&reservations, "b"), (true, true));
+    assert_eq!(allowed(&reservations, "a"), (false, false));
+    assert_eq!(unregister("b", KEY_B), Ok(vec![]));
+    assert_eq!(allowed(&reservations, "a"), (true, true));
+}
+
+#[test]
+fn preempting_the_holder_takes_its_reservation() {
+    let reservations = reserved(Kind::ExclusiveAccess);
+    let preempt = Request::Preempt { key: KEY_B, victim: KEY_A, kind: Kind::WriteExclusive, is_aborting: true };
+    let effects = reservations.request(&nexus("b"), preempt);
+    let a = nexus("a");
+    let expected = [Effect::AbortTasksOf(a.clone()), Effect::Tell(a, Sense::REGISTRATIONS_PREEMPTED)];
+    assert_eq!(effects.as_deref(), Ok(&expected[..]));
+    assert_eq!(reservations.view().keys(), [KEY_B]);
+    assert_eq!(allowed(&reservations, "a"), (true, false));
+    assert_eq!(allowed(&reservations, "b"), (true, true));
+    let nobody = Request::Preempt { key: KEY_B, victim: 0x77, kind: Kind::WriteExclusive, is_aborting: false };
+    assert_eq!(reservations.request(&nexus("b"), nobody), Err(CONFLICT));
+}
+
+#[test]
+fn preempting_a_registration_leaves_the_reservation() {
+    let reservations = reserved(Kind::WriteExclusive);
+    let preempt = Request::Preempt { key: KEY_A, victim: KEY_B, kind: Kind::WriteExclusive, is_aborting: false };
+    let told = Effect::Tell(nexus("b"), Sense::REGISTRATIONS_PREEMPTED);
+    assert_eq!(reservations.request(&nexus("a"), preempt), Ok(vec![told]));
+    assert_eq!(reservations.view().keys(), [KEY_A]);
+    assert!(reservations.view().reservation().is_some());
+}
+
+#[test]
+fn clearing_ends_everything_and_tells_the_others() {
+    let reservations = reserved(Kind::ExclusiveAccess);
+    assert_eq!(reservations.request(&nexus("c"), Request::Clear { key: 0 }), Err(CONFLICT));
+    let told = Effect::Tell(nexus("a"), Sense::RESERVATIONS_PREEMPTED);
+    assert_eq!(reservations.request(&nexus("b"), Request::Clear { key: KEY_B }), Ok(vec![told]));
+    assert_eq!((reservations.view().keys(), reservations.view().reservation()), (vec![], None));
+}
+
+#[test]
+fn reserve_6_keeps_others_out_and_goes_with_its_nexus() {
+    let reservations = Reservations::default();
+    assert_eq!(reservations.reserve_6(&nexus("a")), Ok(()));
+    assert_eq!(reservations.reserve_6(&nexus("a")), Ok(()));
+    assert_eq!(reservations.reserve_6(&nexus("b")), Err(CONFLICT));
+    assert_eq!(reservations.check(&nexus("b"), &Cdb::TestUnitReady), Err(CONFLICT));
+    assert_eq!(allowed(&reservations, "a"), (true, true));
+    reservations.release_of(&nexus("b"));
+    assert_eq!(allowed(&reservations, "b"), (false, false));
+    reservations.release_of(&nexus("a"));
+    assert_eq!(allowed(&reservations, "b"), (true, true));
+}
+
+#[test]
+fn reserve_6_and_registrations_do_not_go_together() {
+    let reservations = reserved(Kind::WriteExclusive);
+    assert_eq!(reservations.reserve_6(&nexus("a")), Err(CONFLICT));
+}
+
+#[test]
+fn a_full_table_of_registrations_refuses() {
+    let reservations = Reservations::default();
+    for index in 0..crate::limits::REGISTRATIONS_MAX {
+        let register = Request::Register { key: Some(0), new: 1 };
+        assert!(reservations.request(&nexus(&index.to_string()), register).is_ok());
+    }
+    let full = Failure::Sense(Sense::INSUFFICIENT_REGISTRATION_RESOURCES);
+    assert_eq!(reservations.request(&nexus("more"), Request::Register { key: Some(0), new: 1 }), Err(full));
+}

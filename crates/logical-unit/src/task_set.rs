@@ -1,0 +1,245 @@
+//! Tasks under way: what task management can abort, and what ordered tasks wait for.
+//!
+//! Only a task that waits is here: one that ended at once never was. A [`Ticket`] stands for it and leaves with it. An aborted task is
+//! not cancelled: what was submitted to the device runs to its end, its outcome is replaced, and whoever aborted it
+//! waits for its ticket, so that after the task management response nothing of it touches the medium any more (SAM-5 7.1).
+//!
+//! Order (SAM-5 8.9): an ordered task waits for all older tasks; any other waits for older ordered ones. Head-of-queue tasks wait for
+//! nobody.
+
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use scsi::TaskAttribute;
+
+use crate::limits::TASKS_MAX;
+use crate::nexus::NexusId;
+
+/// The task set of one logical unit. Clones are the same set.
+#[derive(Clone, Default)]
+pub(crate) struct TaskSet {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// Tasks under way, and ordered ones among them; they change only under `state`.
+    task_count: AtomicUsize,
+    ordered_count: AtomicUsize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    number_next: u64,
+    /// Ascending by number.
+    tasks: Vec<Task>,
+    /// Woken whenever a task leaves; each looks for itself whether that was the one.
+    waiting: Vec<Waker>,
+}
+
+struct Task {
+    number: u64,
+    nexus: NexusId,
+    tag: u64,
+    is_ordered: bool,
+    abort: Option<Abort>,
+}
+
+/// Who aborted a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Abort {
+    /// Its own nexus: it ends without a word.
+    ByItself,
+    /// Another one: it ends with TASK ABORTED (TAS is set).
+    ByAnother,
+}
+
+/// A task's place in the set. Dropping it takes the task out.
+pub(crate) struct Ticket {
+    set: TaskSet,
+    number: u64,
+}
+
+impl TaskSet {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a task with this attribute has to wait for others before it starts.
+    pub(crate) fn must_wait(&self, attribute: TaskAttribute) -> bool {
+        let others = match attribute {
+            TaskAttribute::Ordered => &self.shared.task_count,
+            TaskAttribute::HeadOfQueue | TaskAttribute::Aca => return false,
+            TaskAttribute::Simple | TaskAttribute::Untagged => &self.shared.ordered_count,
+        };
+        others.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether it has no room for another task: TASK SET FULL.
+    pub(crate) fn is_full(&self) -> bool {
+        self.shared.task_count.load(Ordering::Acquire) >= TASKS_MAX
+    }
+
+    /// A place for a task that waits. Whoever starts a task asks [`is_full`](Self::is_full) first; several who ask at the same moment may go
+    /// past the bound by their count.
+    pub(crate) fn enter(&self, nexus: &NexusId, tag: u64, attribute: TaskAttribute) -> Ticket {
+        let mut state = self.lock();
+        let number = state.number_next;
+        state.number_next += 1;
+        let is_ordered = attribute == TaskAttribute::Ordered;
+        state.tasks.push(Task { number, nexus: nexus.clone(), tag, is_ordered, abort: None });
+        self.shared.task_count.fetch_add(1, Ordering::Release);
+        self.shared.ordered_count.fetch_add(usize::from(is_ordered), Ordering::Release);
+        Ticket { set: self.clone(), number }
+    }
+
+    /// Aborts every task that `matches`, on behalf of `by`. Returns their numbers, to wait for with [`ended`](Self::ended), or `None`
+    /// when there was none.
+    pub(crate) fn abort(&self, by: &NexusId, mut matches: impl FnMut(&NexusId, u64) -> bool) -> Option<Vec<u64>> {
+        let mut state = self.lock();
+        let mut numbers = Vec::new();
+        for task in state.tasks.iter_mut().filter(|task| matches(&task.nexus, task.tag)) {
+            let abort = if task.nexus == *by { Abort::ByItself } else { Abort::ByAnother };
+            // Silence wins: its own nexus does not wait for an answer any more.
+            if task.abort != Some(Abort::ByItself) {
+                task.abort = Some(abort);
+            }
+            numbers.push(task.number);
+        }
+        (!numbers.is_empty()).then_some(numbers)
+    }
+
+    /// Waits until none of these tasks is under way.
+    pub(crate) async fn ended(&self, numbers: Vec<u64>) {
+        self.until(|state| !state.tasks.iter().any(|task| numbers.contains(&task.number))).await;
+    }
+
+    async fn until(&self, is_reached: impl Fn(&State) -> bool) {
+        poll_fn(|context| self.poll_until(&is_reached, context)).await;
+    }
+
+    fn poll_until(&self, is_reached: impl Fn(&State) -> bool, context: &Context<'_>) -> Poll<()> {
+        let mut state = self.lock();
+        if is_reached(&state) {
+            return Poll::Ready(());
+        }
+        if !state.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+            state.waiting.push(context.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// Tasks under way.
+    #[cfg(test)]
+    pub(crate) fn task_count(&self) -> usize {
+        self.lock().tasks.len()
+    }
+}
+
+impl Ticket {
+    /// Waits for the older tasks that this one may not overtake.
+    pub(crate) async fn turn(&self) {
+        let number = self.number;
+        self.set
+            .until(|state| {
+                let is_ordered = state.tasks.iter().any(|task| task.number == number && task.is_ordered);
+                !state.tasks.iter().any(|task| task.number < number && (is_ordered || task.is_ordered))
+            })
+            .await;
+    }
+
+    /// Who aborted this task, if somebody did.
+    pub(crate) fn abort(&self) -> Option<Abort> {
+        self.set.lock().tasks.iter().find(|task| task.number == self.number).and_then(|task| task.abort)
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let wakers = {
+            let mut state = self.set.lock();
+            let Some(index) = state.tasks.iter().position(|task| task.number == self.number) else { return };
+            let task = state.tasks.remove(index);
+            self.set.shared.task_count.fetch_sub(1, Ordering::Release);
+            self.set.shared.ordered_count.fetch_sub(usize::from(task.is_ordered), Ordering::Release);
+            std::mem::take(&mut state.waiting)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::executor::Executor;
+
+    fn nexus() -> NexusId {
+        NexusId::new("nexus")
+    }
+
+    #[test]
+    fn ordered_tasks_wait_for_all_older_ones_and_hold_back_younger_ones() {
+        let mut executor = Executor::in_order();
+        let set = TaskSet::default();
+        assert!(!set.must_wait(TaskAttribute::Ordered));
+        let oldest = set.enter(&nexus(), 1, TaskAttribute::Simple);
+        assert!(set.must_wait(TaskAttribute::Ordered));
+        assert!(!set.must_wait(TaskAttribute::Simple));
+        let log = Arc::new(Mutex::new(Vec::new()));
+        for (name, attribute) in [("ordered", TaskAttribute::Ordered), ("simple", TaskAttribute::Simple)] {
+            let ticket = set.enter(&nexus(), 2, attribute);
+            let log = Arc::clone(&log);
+            executor.spawn(async move {
+                ticket.turn().await;
+                log.lock().unwrap().push(name);
+            });
+        }
+        assert!(set.must_wait(TaskAttribute::Simple));
+        assert!(!set.must_wait(TaskAttribute::HeadOfQueue));
+        executor.run_until_stalled();
+        assert!(log.lock().unwrap().is_empty());
+        drop(oldest);
+        executor.run_until_stalled();
+        assert_eq!(*log.lock().unwrap(), ["ordered", "simple"]);
+        assert_eq!(set.task_count(), 0);
+    }
+
+    #[test]
+    fn an_abort_says_by_whom_and_waits_for_the_end() {
+        let mut executor = Executor::in_order();
+        let set = TaskSet::default();
+        let other = NexusId::new("other");
+        let ticket = set.enter(&nexus(), 7, TaskAttribute::Simple);
+        assert_eq!(set.abort(&nexus(), |_, tag| tag == 8), None);
+        assert_eq!(set.abort(&other, |_, tag| tag == 7).map(|numbers| numbers.len()), Some(1));
+        assert_eq!(ticket.abort(), Some(Abort::ByAnother));
+        let numbers = set.abort(&nexus(), |_, tag| tag == 7).expect("it is there");
+        assert_eq!(ticket.abort(), Some(Abort::ByItself));
+        let has_ended = Arc::new(Mutex::new(false));
+        let (waiting, flag) = (set.clone(), Arc::clone(&has_ended));
+        executor.spawn(async move {
+            waiting.ended(numbers).await;
+            *flag.lock().unwrap() = true;
+        });
+        executor.run_until_stalled();
+        assert!(!*has_ended.lock().unwrap());
+        drop(ticket);
+        executor.run_until_stalled();
+        assert!(*has_ended.lock().unwrap());
+    }
+
+    #[test]
+    fn a_full_set_says_so() {
+        let set = TaskSet::default();
+        let mut tickets: Vec<Ticket> =
+            (0..TASKS_MAX as u64).map(|tag| set.enter(&nexus(), tag, TaskAttribute::Simple)).collect();
+        assert!(set.is_full());
+        tickets.pop();
+        assert!(!set.is_full());
+        drop(tickets);
+        assert!(!set.must_wait(TaskAttribute::Ordered));
+    }
+}

@@ -1,0 +1,253 @@
+//! The logical unit: what is checked before a command runs, and where it goes.
+//!
+//! In this order (SAM-5 5.3.3, SPC-4 5.9): the CDB is parsed; a waiting unit attention is told first, whatever the command, unless it is
+//! one of the three that are exempt; then what is wrong with the CDB; then reservations; then the medium's presence; then the
+//! command itself. A command that needs one device request and no waiting costs no allocation.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use block::completion::Workers;
+use block::range_lock::RangeLock;
+use block::{BufferPool, ByteRange, Event, Geometry, SharedDevice};
+use scsi::cdb::Blocks;
+use scsi::{Cdb, CdbError, Sense, Status};
+
+use crate::attention::{self, UnitAttentions};
+use crate::command::{Command, Outcome};
+use crate::commands;
+use crate::commands::medium::MediumState;
+use crate::execution::Execution;
+use crate::failure::Failure;
+use crate::limits::{READ_BUFFER_BYTES_DEFAULT, TRANSFER_BYTES_MAX};
+use crate::nexus::NexusId;
+use crate::reservation::Reservations;
+use crate::task_set::{TaskSet, Ticket};
+
+/// What a logical unit says about itself, and what it runs with.
+#[derive(Clone)]
+pub struct LogicalUnitOptions {
+    /// T10 vendor identification, at most 8 characters.
+    pub vendor: String,
+    /// Product identification, at most 16 characters.
+    pub product: String,
+    /// Product revision level, at most 4 characters.
+    pub revision: String,
+    /// RMB: the medium can be ejected and loaded.
+    pub is_removable: bool,
+    /// Unmapping is offered, where the device can discard.
+    pub is_thin: bool,
+    /// Writes are refused, whatever the device would do.
+    pub is_read_only: bool,
+    /// Whether a medium that turns is claimed; else one that does not.
+    pub is_rotational: bool,
+    /// Where buffers of reads come from. When it has lent all it may, reads wait.
+    pub read_buffers: BufferPool,
+}
+
+impl Default for LogicalUnitOptions {
+    fn default() -> Self {
+        Self {
+            vendor: "FOREBAY".into(),
+            product: "VIRTUAL DISK".into(),
+            revision: "0001".into(),
+            is_removable: false,
+            is_thin: true,
+            is_read_only: false,
+            is_rotational: false,
+            read_buffers: BufferPool::new(READ_BUFFER_BYTES_DEFAULT),
+        }
+    }
+}
+
+/// A device server over a block device.
+pub struct LogicalUnit {
+    device: SharedDevice,
+    pub(crate) options: LogicalUnitOptions,
+    pub(crate) attentions: Arc<UnitAttentions>,
+    pub(crate) tasks: TaskSet,
+    pub(crate) reservations: Reservations,
+    pub(crate) medium: MediumState,
+    pub(crate) ranges: RangeLock,
+    workers: Workers,
+    /// The device said that it is there; false between its `Offline` and `Back`.
+    is_online: Arc<AtomicBool>,
+}
+
+impl LogicalUnit {
+    /// A logical unit over `device`. Poll [`run`](Self::run) for as long as it serves.
+    pub fn new(device: SharedDevice, options: LogicalUnitOptions) -> Arc<Self> {
+        Arc::new(Self {
+            device,
+            options,
+            attentions: Arc::default(),
+            tasks: TaskSet::default(),
+            reservations: Reservations::default(),
+            medium: MediumState::default(),
+            ranges: RangeLock::new(),
+            workers: Workers::new(),
+            is_online: Arc::new(AtomicBool::new(true)),
+        })
+    }
+
+    /// The device below.
+    pub fn device(&self) -> &SharedDevice {
+        &self.device
+    }
+
+    /// Background work: what the device reports becomes unit attentions, and commands whose execution was dropped are finished. Runs
+    /// until it is dropped.
+    pub fn run(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
+        let mut events = self.device.subscribe();
+        let workers = self.workers.clone();
+        let (attentions, is_online) = (Arc::clone(&self.attentions), Arc::clone(&self.is_online));
+        let watch = async move {
+            loop {
+                let event = events.receive().await;
+                match event {
+                    Event::Offline => is_online.store(false, Ordering::Release),
+                    Event::Back => is_online.store(true, Ordering::Release),
+                    _ => {}
+                }
+                if let Some(sense) = attention_of(&event) {
+                    attentions.establish(sense, None);
+                }
+            }
+        };
+        async move {
+            futures_util::future::join(watch, workers.run()).await;
+        }
+    }
+
+    /// Blocks per command at most (VPD B0h MAXIMUM TRANSFER LENGTH).
+    pub(crate) fn transfer_blocks_max(&self, geometry: &Geometry) -> u32 {
+        geometry.transfer_bytes_max.min(TRANSFER_BYTES_MAX) / geometry.logical_block_bytes
+    }
+
+    /// Whether UNMAP and its relatives are offered.
+    pub(crate) fn is_thin(&self, geometry: &Geometry) -> bool {
+        self.options.is_thin && geometry.discard_granularity_bytes.is_some()
+    }
+
+    pub(crate) fn is_read_only(&self, geometry: &Geometry) -> bool {
+        self.options.is_read_only || geometry.is_read_only
+    }
+
+    /// Runs one command of `nexus`.
+    pub(crate) fn execute(self: &Arc<Self>, nexus: &NexusId, command: Command) -> Execution {
+        let parsed = Cdb::parse(&command.cdb);
+        let cdb = match self.admit(nexus, parsed) {
+            Ok(cdb) => cdb,
+            Err(failure) => return Execution::ready(Outcome::from(Err(failure))),
+        };
+        if self.tasks.is_full() {
+            return Execution::ready(Outcome::status(Status::TaskSetFull));
+        }
+        if !self.tasks.must_wait(command.attribute) {
+            return commands::start(self, nexus, cdb, command);
+        }
+        let ticket = Arc::new(self.enter(nexus, &command));
+        let (unit, nexus, workers) = (Arc::clone(self), nexus.clone(), self.workers.clone());
+        let waiting = Arc::clone(&ticket);
+        let future = async move {
+            waiting.turn().await;
+            if waiting.abort().is_some() {
+                return Outcome::status(Status::TaskAborted);
+            }
+            // Its place in the order is taken and held by the ticket; what starts here is part of this task.
+            commands::start(&unit, &nexus, cdb, command).await
+        };
+        Execution::task(future, ticket, &workers)
+    }
+
+    /// What stands between a command and its execution.
+    fn admit(&self, nexus: &NexusId, parsed: Result<Cdb, CdbError>) -> Result<Cdb, Failure> {
+        if !parsed.as_ref().is_ok_and(attention::is_exempt)
+            && let Some(sense) = self.attentions.take(nexus)
+        {
+            return Err(sense.into());
+        }
+        let cdb = parsed?;
+        self.reservations.check(nexus, &cdb)?;
+        Ok(cdb)
+    }
+
+    /// The bytes of the blocks a command addresses, when they are on the device.
+    pub(crate) fn range_of(&self, geometry: &Geometry, blocks: Blocks) -> Result<ByteRange, Sense> {
+        self.check_medium()?;
+        range_in(geometry, blocks.lba, u64::from(blocks.count))
+    }
+
+    /// As [`range_of`](Self::range_of), and no more of them than one transfer may have.
+    pub(crate) fn transfer_range_of(&self, geometry: &Geometry, blocks: Blocks) -> Result<ByteRange, Sense> {
+        let range = self.range_of(geometry, blocks)?;
+        if blocks.count > self.transfer_blocks_max(geometry) {
+            return Err(Sense::INVALID_FIELD_IN_CDB);
+        }
+        Ok(range)
+    }
+
+    /// Whether the medium can be reached.
+    pub(crate) fn check_medium(&self) -> Result<(), Sense> {
+        if !self.medium.is_loaded() {
+            return Err(Sense::MEDIUM_NOT_PRESENT);
+        }
+        if !self.is_online.load(Ordering::Acquire) {
+            return Err(Sense::COMMUNICATION_FAILURE);
+        }
+        Ok(())
+    }
+
+    /// Whether the medium may be changed.
+    pub(crate) fn check_writable(&self, geometry: &Geometry) -> Result<(), Sense> {
+        if self.is_read_only(geometry) { Err(Sense::WRITE_PROTECTED) } else { Ok(()) }
+    }
+
+    pub(crate) fn workers(&self) -> &Workers {
+        &self.workers
+    }
+
+    pub(crate) fn enter(&self, nexus: &NexusId, command: &Command) -> Ticket {
+        self.tasks.enter(nexus, command.task_tag, command.attribute)
+    }
+
+    /// A new I_T nexus.
+    pub(crate) fn add_nexus(&self, nexus: &NexusId) {
+        self.attentions.add_nexus(nexus);
+    }
+
+    /// The I_T nexus is gone: with it its RESERVE(6), its prevention of medium removal and its unit attentions (SAM-5 6.3.4).
+    pub(crate) fn remove_nexus(&self, nexus: &NexusId) {
+        self.attentions.remove_nexus(nexus);
+        self.reservations.release_of(nexus);
+        self.medium.allow_removal(nexus);
+    }
+
+    /// LOGICAL UNIT RESET (SAM-5 6.3.3), but for the tasks, which the caller aborts.
+    pub(crate) fn reset(&self) {
+        self.reservations.reset();
+        self.medium.reset();
+        self.attentions.establish(Sense::BUS_DEVICE_RESET, None);
+    }
+}
+
+/// The bytes of `count` blocks from `lba`.
+pub(crate) fn range_in(geometry: &Geometry, lba: u64, count: u64) -> Result<ByteRange, Sense> {
+    let block_bytes = u64::from(geometry.logical_block_bytes);
+    let end = lba.checked_add(count).ok_or(Sense::LBA_OUT_OF_RANGE)?;
+    if end > geometry.size_bytes / block_bytes {
+        return Err(Sense::LBA_OUT_OF_RANGE);
+    }
+    Ok(ByteRange { offset: lba * block_bytes, length: count * block_bytes })
+}
+
+/// What initiators are told of a device's event. A receiver that missed events tells the two that make initiators look again.
+fn attention_of(event: &Event) -> Option<Sense> {
+    match event {
+        Event::Resized(_) | Event::Missed => Some(Sense::CAPACITY_CHANGED),
+        Event::IdentityChanged => Some(Sense::DEVICE_IDENTIFIER_CHANGED),
+        Event::WritesLost => Some(Sense::POWER_ON_OR_RESET),
+        Event::Offline | Event::Back | Event::Invalidated(_) => None,
+    }
+}

@@ -83,6 +83,16 @@ pub(crate) fn describe(command: &Command) -> (RequestKind, u64) {
     }
 }
 
+/// Bytes of memory a command holds until it is answered.
+pub(crate) fn buffer_bytes(command: &Command) -> u64 {
+    match command {
+        Command::Read { length, .. } => u64::from(*length),
+        Command::Write { buffer, .. } => buffer.len() as u64,
+        Command::Cache { length, .. } => u64::from(*length).min(CACHE_PIECE_BYTES.into()),
+        _ => 0,
+    }
+}
+
 /// Starts `command` of `job`. A read gets `buffer`, which is as long as what it reads; other commands do not look at it.
 pub(crate) fn start(device: &SharedDevice, geometry: &Geometry, job: Job, command: Command, buffer: Buffer) -> Started {
     let transfer_max = geometry.transfer_bytes_max.max(geometry.logical_block_bytes) as usize;

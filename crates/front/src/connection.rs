@@ -172,7 +172,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn start(&mut self, ticket: Ticket, command: Command, buffer: Buffer) {
         let (kind, bytes) = carry_out::describe(&command);
         self.shared.counters.count_request(kind, bytes);
-        let bytes = if matches!(command, Command::Read { .. } | Command::Write { .. }) { bytes } else { 0 };
+        let bytes = carry_out::buffer_bytes(&command);
         self.bytes_running += bytes;
         let job = Job { ticket, kind, bytes };
         match carry_out::start(&self.shared.device, &self.geometry, job, command, buffer) {

@@ -1,0 +1,158 @@
+//! The server against clients that speak the protocol by hand: commands the device contract has no word for, and clients that misbehave.
+
+mod common;
+
+use std::io::ErrorKind as IoErrorKind;
+use std::time::Duration;
+
+use base::buffer::Buffer;
+use block::device::DeviceExt;
+use block::{Geometry, SharedDevice};
+use common::{Running, memory, memory_with};
+use front::{ListenAddress, NbdOptions, NbdServer};
+use nbd::client::{Client, ClientOptions, Command, Completed, Event};
+use nbd::{ErrorCode, StatusExtent};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::net::UnixStream;
+
+const MIB: u64 = 1 << 20;
+
+/// A client that does one thing at a time.
+struct Slow {
+    stream: DuplexStream,
+    client: Client<()>,
+}
+
+impl Slow {
+    async fn connect(device: SharedDevice) -> Self {
+        let (near, far) = tokio::io::duplex(1 << 20);
+        let server = NbdServer::new(device, NbdOptions::default());
+        tokio::spawn(async move { server.serve_connection(far, std::future::pending()).await });
+        let mut slow = Self { stream: near, client: Client::new(ClientOptions::default()) };
+        assert!(matches!(slow.next_event().await, Event::Connected(_)));
+        slow
+    }
+
+    async fn next_event(&mut self) -> Event<()> {
+        loop {
+            if let Some(event) = self.client.poll_event() {
+                return event;
+            }
+            while !self.client.transmit().is_empty() {
+                let mut slices = [std::io::IoSlice::new(&[])];
+                self.client.transmit().io_slices(&mut slices);
+                let count = self.stream.write(&slices[0]).await.unwrap();
+                self.client.transmit().handle_transmitted(count);
+            }
+            let count = self.stream.read(self.client.receive_space()).await.unwrap();
+            assert!(count > 0, "the server closed the connection");
+            self.client.handle_received(count);
+        }
+    }
+
+    async fn ask(&mut self, command: Command) -> Completed<()> {
+        self.client.submit(command, ()).unwrap();
+        match self.next_event().await {
+            Event::Completed(completed) => completed,
+            other => panic!("{other:?} is no answer"),
+        }
+    }
+
+    async fn code_of(&mut self, command: Command) -> Option<ErrorCode> {
+        self.ask(command).await.result.err().map(|failure| failure.code)
+    }
+}
+
+fn zeroing(offset: u64, length: u32, may_discard: bool, only_if_fast: bool) -> Command {
+    Command::WriteZeroes { offset, length, fua: false, may_discard, only_if_fast }
+}
+
+#[tokio::test]
+async fn zeroing_is_fast_only_where_a_discard_does_it() {
+    let mut slow = Slow::connect(memory(MIB + 512)).await;
+    assert_eq!(slow.code_of(zeroing(4096, 8192, true, true)).await, None);
+    assert_eq!(slow.code_of(zeroing(MIB, 512, true, true)).await, None, "the end is a border, too");
+    assert_eq!(slow.code_of(zeroing(512, 8192, true, true)).await, Some(ErrorCode::NotSupported));
+    assert_eq!(slow.code_of(zeroing(4096, 8192, false, true)).await, Some(ErrorCode::NotSupported));
+    assert_eq!(slow.code_of(zeroing(512, 8192, false, false)).await, None);
+    let geometry = Geometry { discard_reads_zeroes: false, ..Geometry::plain(MIB) };
+    let mut slow = Slow::connect(memory_with(geometry)).await;
+    assert_eq!(slow.code_of(zeroing(4096, 8192, true, true)).await, Some(ErrorCode::NotSupported));
+}
+
+#[tokio::test]
+async fn a_durable_trim_and_a_cache_request_succeed() {
+    let device = memory(4 * MIB);
+    device.write(0, Buffer::copy_of(&[7; 4096]), false).await.unwrap();
+    let mut slow = Slow::connect(device.clone()).await;
+    assert_eq!(slow.code_of(Command::Cache { offset: 512, length: 3 * MIB as u32 + 512 }).await, None);
+    assert_eq!(slow.code_of(Command::Trim { offset: 0, length: 4096, fua: true }).await, None);
+    assert_eq!(device.read(0, Buffer::zeroed(4096)).await.unwrap()[..], [0; 4096]);
+    let without_discard = Geometry { discard_granularity_bytes: None, ..Geometry::plain(MIB) };
+    let mut slow = Slow::connect(memory_with(without_discard)).await;
+    assert_eq!(slow.code_of(Command::Trim { offset: 0, length: 4096, fua: false }).await, Some(ErrorCode::Invalid));
+}
+
+#[tokio::test]
+async fn block_status_can_be_asked_for_one_extent() {
+    let device = memory(4 * MIB);
+    device.write(MIB, Buffer::copy_of(&[7; 4096]), false).await.unwrap();
+    let mut slow = Slow::connect(device).await;
+    let one = slow.ask(Command::BlockStatus { offset: 512, length: 3 * MIB as u32, only_first: true }).await;
+    let hole = StatusExtent { length_bytes: MIB as u32 - 512, is_hole: true, is_zero: true };
+    assert_eq!(one.extents, [hole]);
+    let all = slow.ask(Command::BlockStatus { offset: 0, length: 4 * MIB as u32, only_first: false }).await;
+    assert_eq!(all.extents.len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_never_finishes_the_handshake_is_closed() {
+    let running = Running::start(memory(MIB), NbdOptions::default());
+    let ListenAddress::Unix(path) = &running.address else { unreachable!("the tests use socket files") };
+    let mut stream = UnixStream::connect(path).await.unwrap();
+    let mut said = Vec::new();
+    // The clock is a paused one: it jumps to the deadline as soon as everybody waits.
+    stream.read_to_end(&mut said).await.unwrap();
+    assert_eq!(said.len(), 18, "a greeting and nothing else");
+    assert_eq!(running.server.counters().protocol_errors, 1);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_talks_nonsense_is_closed() {
+    let device = memory(MIB);
+    let server = NbdServer::new(device, NbdOptions::default());
+    let (mut near, far) = tokio::io::duplex(4096);
+    near.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    let ended = server.serve_connection(far, std::future::pending()).await.unwrap_err();
+    assert_eq!(ended.kind(), IoErrorKind::InvalidData);
+    assert_eq!((server.counters().protocol_errors, server.counters().connections_open), (1, 0));
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_fetch_its_replies_stops_being_read() {
+    let server = NbdServer::new(memory(64 * MIB), NbdOptions::default());
+    let (near, far) = tokio::io::duplex(4096);
+    let serving = server.clone();
+    tokio::spawn(async move { serving.serve_connection(far, std::future::pending()).await });
+    let mut slow = Slow { stream: near, client: Client::new(ClientOptions::default()) };
+    assert!(matches!(slow.next_event().await, Event::Connected(_)));
+    // Data, not holes, so that replies are long.
+    let written = Buffer::copy_of(&vec![7; MIB as usize]);
+    assert_eq!(slow.code_of(Command::Write { offset: 0, buffer: written, fua: false }).await, None);
+    let (mut reader, mut writer) = tokio::io::split(slow.stream);
+    let flooding = tokio::spawn(async move {
+        let mut request = [0; 28];
+        request[..4].copy_from_slice(&[0x25, 0x60, 0x95, 0x13]);
+        request[24..].copy_from_slice(&(MIB as u32).to_be_bytes());
+        while writer.write_all(&request).await.is_ok() {}
+    });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!flooding.is_finished());
+    let reads = server.counters().read.requests;
+    assert!(reads <= front::limits::BYTES_IN_FLIGHT_MAX / MIB + 1, "{reads} MiB are under way");
+    let mut reply = [0; 28];
+    reader.read_exact(&mut reply).await.unwrap();
+    assert_eq!(reply[..8], [0x66, 0x8e, 0x33, 0xef, 0, 1, 0, 1]);
+    flooding.abort();
+}

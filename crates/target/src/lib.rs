@@ -1,1 +1,40 @@
-//! The iSCSI target: portals, sessions and logical units on tokio.
+//! The iSCSI target on tokio: portals, sessions and logical units.
+//!
+//! The protocol is [`iscsi::target`], the commands are `logical_unit`; here are the sockets, the clock, and what connections
+//! share.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`server`] | [`TargetServer`]: targets, portals, shards, shutdown |
+//! | [`target`] | [`Target`]: a name and its logical units |
+//! | [`connection`] | the loop that drives one connection, over any stream |
+//! | `sessions` | the table of sessions: TSIHs, reinstatement |
+//! | `control` | how one connection is told to stop, and how others learn that it has |
+//! | [`status`] | counters, and the snapshot of everything that people look at |
+//! | [`clock`] | tokio's time as a [`base::clock::Clock`] |
+//!
+//! ```text
+//! acceptor ──► shard 0: current_thread runtime ── connections, each one future
+//!          ──► shard 1: ...                          (whichever shard has the fewest)
+//! ```
+//!
+//! A connection is one future without tasks of its own: it reads into where the data belongs, executes commands in place when
+//! they are answered in place, polls the others, and writes what gathered with one call. It lives and dies on its shard.
+//!
+//! Whoever assembles a target polls `LogicalUnit::run` of its units; this crate does not.
+
+#![forbid(unsafe_code)]
+
+pub mod clock;
+pub mod connection;
+mod control;
+pub mod limits;
+pub mod server;
+mod sessions;
+pub mod status;
+pub mod target;
+
+pub use connection::Addresses;
+pub use server::{BoundServer, TargetServer, TargetServerOptions};
+pub use status::{ConnectionStatus, LunStatus, SessionStatus, Status};
+pub use target::Target;

@@ -91,6 +91,8 @@ pub struct Outcome {
     pub sense: Vec<u8>,
     /// What the device server has to send; more than the initiator takes is cut off here.
     pub data_in: Buffer,
+    /// The command was aborted at its initiator's wish: nothing is sent for it.
+    pub is_silent: bool,
 }
 
 /// A task management function to be carried out.
@@ -132,6 +134,9 @@ pub enum CloseReason {
     /// The initiator did not answer a ping.
     #[error("the initiator does not answer")]
     PingTimeout,
+    /// The transport failed or the peer closed it.
+    #[error("the connection was lost")]
+    TransportLost,
     /// The driver asked for it.
     #[error("closed by this end")]
     Local,

@@ -294,7 +294,7 @@ impl Connection {
         let Phase::FullFeature(full) = &mut self.phase else { return };
         let Some(task) = full.session.remove_task(id) else { return };
         let sense = task.failure.map(DataFailure::sense).unwrap_or_default();
-        self.respond(&task, Outcome { status: STATUS_CHECK_CONDITION, sense, data_in: Buffer::empty() });
+        self.respond(&task, Outcome { status: STATUS_CHECK_CONDITION, sense, ..Outcome::default() });
         self.feed_starved();
     }
 
@@ -322,7 +322,7 @@ impl Connection {
         let Phase::FullFeature(full) = &mut self.phase else { return };
         let Some(task) = full.session.remove_task(id) else { return };
         full.session.note_end(id);
-        if !task.is_aborted {
+        if !task.is_aborted && !outcome.is_silent {
             self.respond(&task, outcome);
         }
         self.finish_task_management();

@@ -1,0 +1,117 @@
+//! How a connection is told to stop, and how others learn that it has.
+//!
+//! The connection polls its [`Control`] in its own loop; whoever holds a [`Handle`] to it sets the wish. The end is a fact that
+//! others wait for: a session is reinstated only after the old one is gone.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use futures_util::task::AtomicWaker;
+
+/// What a connection should do. Wishes only get stronger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Wish {
+    Run = 0,
+    /// Ask the initiator to log out, and end when it did or after a while.
+    Drain = 1,
+    /// End now.
+    Stop = 2,
+}
+
+#[derive(Default)]
+struct Shared {
+    wish: AtomicU8,
+    waker: AtomicWaker,
+    /// `None` once the connection has ended.
+    waiting: Mutex<Option<Vec<Waker>>>,
+}
+
+/// The connection's side. Its drop is the end.
+pub(crate) struct Control(Arc<Shared>);
+
+/// Everyone else's side.
+#[derive(Clone)]
+pub(crate) struct Handle(Arc<Shared>);
+
+impl Control {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Shared { waiting: Mutex::new(Some(Vec::new())), ..Shared::default() }))
+    }
+
+    pub(crate) fn handle(&self) -> Handle {
+        Handle(Arc::clone(&self.0))
+    }
+
+    /// The wish now; the task is woken when it changes.
+    pub(crate) fn poll_wish(&self, context: &Context<'_>) -> Wish {
+        self.0.waker.register(context.waker());
+        match self.0.wish.load(Ordering::Acquire) {
+            0 => Wish::Run,
+            1 => Wish::Drain,
+            _ => Wish::Stop,
+        }
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
+        waiting.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+impl Handle {
+    pub(crate) fn ask(&self, wish: Wish) {
+        self.0.wish.fetch_max(wish as u8, Ordering::AcqRel);
+        self.0.waker.wake();
+    }
+
+    /// Whether both are to the same connection.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Whether the connection has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    /// Ready when the connection has ended.
+    pub(crate) fn poll_ended(&self, context: &Context<'_>) -> Poll<()> {
+        match self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            None => Poll::Ready(()),
+            Some(waiting) => {
+                if !waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+                    waiting.push(context.waker().clone());
+                }
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Waits for the end.
+    pub(crate) async fn ended(&self) {
+        std::future::poll_fn(|context| self.poll_ended(context)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wishes_only_get_stronger_and_the_end_is_seen() {
+        let control = Control::new();
+        let handle = control.handle();
+        let context = Context::from_waker(Waker::noop());
+        assert_eq!(control.poll_wish(&context), Wish::Run);
+        handle.ask(Wish::Stop);
+        handle.ask(Wish::Drain);
+        assert_eq!(control.poll_wish(&context), Wish::Stop);
+        assert!(handle.poll_ended(&context).is_pending());
+        drop(control);
+        assert!(handle.poll_ended(&context).is_ready());
+    }
+}

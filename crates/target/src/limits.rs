@@ -1,0 +1,32 @@
+//! The bounds of this crate.
+
+use std::time::Duration;
+
+/// Connections of a server at once, those still logging in included. Each has a 64 KiB staging buffer.
+pub const CONNECTIONS_MAX: usize = 1024;
+
+/// Sessions of a server at once. TSIHs have 16 bits and zero is reserved.
+pub const SESSIONS_MAX: usize = 1024;
+const _: () = assert!(SESSIONS_MAX < u16::MAX as usize);
+
+/// Bytes of data-in that one connection may have queued or being read at once. A slow peer holds no more buffers than this
+/// (and one command's worth, so that any command can run); a fast one over 10 Gbit/s and 10 ms needs 12 MB.
+pub const DATA_IN_BYTES_MAX: usize = 16 << 20;
+
+/// Bytes of data-out buffers of all connections together.
+pub const DATA_OUT_POOL_BYTES: usize = 256 << 20;
+
+/// Slices of one vectored write: 32 reads' headers and data. Far below IOV_MAX (1024), so that the array stays on the stack.
+pub const WRITE_SLICES_MAX: usize = 64;
+
+/// Connections the kernel completes before we accept them.
+pub const LISTEN_BACKLOG: i32 = 128;
+
+/// Time a connection has to end by itself after it was asked to log out, when the server stops.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Pause after a failed accept (out of descriptors, mostly), so that the loop does not spin.
+pub const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Turns of the connection's loop in one poll before it lets the other connections of its shard run.
+pub const TURNS_PER_POLL_MAX: usize = 32;

@@ -1,0 +1,137 @@
+//! The table of sessions (RFC 7143 6.3.1).
+//!
+//! | ISID | TSIH | here |
+//! |---|---|---|
+//! | new | zero | a new session |
+//! | existing | zero | reinstatement: the old session is stopped, and the new one begins when it is gone |
+//! | any | not zero, unknown | session does not exist |
+//! | any | not zero, known | too many connections: one per session |
+//!
+//! A discovery session has no port to be lost, so that several with one ISID may run side by side.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use iscsi::pdu::{Isid, LoginStatus};
+use iscsi::target::SessionRequest;
+
+use crate::control::{Handle, Wish};
+use crate::limits::SESSIONS_MAX;
+use crate::status::SessionStatus;
+
+/// An initiator port at a target, in the form in which names are compared.
+type Port = (String, Isid, String);
+
+struct Entry {
+    request: SessionRequest,
+    port: Option<Port>,
+    handle: Handle,
+    /// Connections that must have ended before this session begins. Whoever replaces it waits for them as well: they all
+    /// are the same nexus.
+    previous: Vec<Handle>,
+}
+
+#[derive(Default)]
+pub(crate) struct Sessions {
+    state: Mutex<State>,
+}
+
+/// Guarded by `Sessions::state`; sections are short.
+#[derive(Default)]
+struct State {
+    entries: BTreeMap<u16, Entry>,
+    tsih_last: u16,
+}
+
+/// What a login request comes to.
+pub(crate) enum Decision {
+    /// It is session `tsih`, once all of `previous` have ended.
+    Admit {
+        tsih: u16,
+        previous: Vec<Handle>,
+    },
+    Refuse {
+        status: LoginStatus,
+        detail: &'static str,
+    },
+}
+
+impl Sessions {
+    /// Decides on a login and, when it is admitted, enters it.
+    pub(crate) fn admit(&self, request: &SessionRequest, handle: Handle) -> Decision {
+        let mut state = self.lock();
+        if request.tsih != 0 {
+            return match state.entries.contains_key(&request.tsih) {
+                true => refuse(LoginStatus::TOO_MANY_CONNECTIONS, "one connection per session is offered"),
+                false => refuse(LoginStatus::SESSION_DOES_NOT_EXIST, "no session has this TSIH"),
+            };
+        }
+        let port = port_of(request);
+        let is_same = |entry: &Entry| port.is_some() && entry.port == port;
+        let replaced = state.entries.iter().find(|(_, entry)| is_same(entry)).map(|(&tsih, _)| tsih);
+        let mut previous = Vec::new();
+        if let Some(entry) = replaced.and_then(|tsih| state.entries.remove(&tsih)) {
+            entry.handle.ask(Wish::Stop);
+            previous = entry.previous;
+            previous.retain(|handle| !handle.has_ended());
+            previous.push(entry.handle);
+        }
+        if state.entries.len() >= SESSIONS_MAX {
+            return refuse(LoginStatus::OUT_OF_RESOURCES, "the server has as many sessions as it takes");
+        }
+        let tsih = state.free_tsih();
+        state.entries.insert(tsih, Entry { request: request.clone(), port, handle, previous: previous.clone() });
+        Decision::Admit { tsih, previous }
+    }
+
+    /// A session has ended.
+    pub(crate) fn remove(&self, tsih: u16, handle: &Handle) {
+        let mut state = self.lock();
+        if state.entries.get(&tsih).is_some_and(|entry| entry.handle.is_same(handle)) {
+            state.entries.remove(&tsih);
+        }
+    }
+
+    /// Asks every session of a target to end.
+    pub(crate) fn ask_target(&self, target_name: &str, wish: Wish) {
+        let state = self.lock();
+        let is_of = |entry: &&Entry| {
+            entry.request.target_name.as_deref().is_some_and(|name| name.eq_ignore_ascii_case(target_name))
+        };
+        state.entries.values().filter(is_of).for_each(|entry| entry.handle.ask(wish));
+    }
+
+    pub(crate) fn statuses(&self) -> Vec<SessionStatus> {
+        let of = |(&tsih, entry): (&u16, &Entry)| SessionStatus {
+            tsih,
+            initiator_name: entry.request.initiator_name.clone(),
+            target_name: entry.request.target_name.clone(),
+        };
+        self.lock().entries.iter().map(of).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The next handle that no session has. There always is one: sessions are fewer than handles.
+    fn free_tsih(&mut self) -> u16 {
+        loop {
+            self.tsih_last = self.tsih_last.wrapping_add(1).max(1);
+            if !self.entries.contains_key(&self.tsih_last) {
+                return self.tsih_last;
+            }
+        }
+    }
+}
+
+fn port_of(request: &SessionRequest) -> Option<Port> {
+    let target = request.target_name.as_ref()?;
+    Some((request.initiator_name.to_ascii_lowercase(), request.isid, target.to_ascii_lowercase()))
+}
+
+fn refuse(status: LoginStatus, detail: &'static str) -> Decision {
+    Decision::Refuse { status, detail }
+}

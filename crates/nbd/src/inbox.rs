@@ -2,21 +2,26 @@
 //!
 //! One system call may bring many small messages; they wait here and are taken from the front as they become whole. What is free
 //! behind them is where the next bytes go. Nothing is ever dropped: when it is full, nothing more is received until messages are taken.
+//!
+//! Payload that lands here has to be copied out. That is cheaper than a system call where payloads are small; after a large one only
+//! little room is given at first, so that of the next large one only little lands here.
 
 use zerocopy::FromBytes;
 
-use crate::limits::STAGING_BYTES;
+use crate::limits::{BULK_PAYLOAD_BYTES, BULK_STAGING_BYTES, STAGING_BYTES};
 
 /// Received bytes `start..end` of the staging area.
 pub(crate) struct Inbox {
     bytes: Box<[u8]>,
     start: usize,
     end: usize,
+    /// Most bytes the next receive may bring.
+    window: usize,
 }
 
 impl Inbox {
     pub(crate) fn new() -> Self {
-        Self { bytes: vec![0; STAGING_BYTES].into_boxed_slice(), start: 0, end: 0 }
+        Self { bytes: vec![0; STAGING_BYTES].into_boxed_slice(), start: 0, end: 0, window: STAGING_BYTES }
     }
 
     /// Where the next bytes go; empty when there is no room.
@@ -27,7 +32,15 @@ impl Inbox {
             self.end -= self.start;
             self.start = 0;
         }
-        &mut self.bytes[self.end..]
+        let window_end = self.bytes.len().min(self.end + self.window);
+        &mut self.bytes[self.end..window_end]
+    }
+
+    /// A payload of `length` bytes is over.
+    pub(crate) fn payload_ended(&mut self, length: usize) {
+        if length >= BULK_PAYLOAD_BYTES {
+            self.window = BULK_STAGING_BYTES;
+        }
     }
 
     /// The first `count` bytes of the space were filled.
@@ -37,6 +50,7 @@ impl Inbox {
     pub(crate) fn received(&mut self, count: usize) {
         assert!(count <= self.bytes.len() - self.end, "more bytes were received than there was space for");
         self.end += count;
+        self.window = STAGING_BYTES;
     }
 
     /// Everything that waits.

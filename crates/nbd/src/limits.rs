@@ -14,6 +14,13 @@ pub const OPTION_BYTES_MAX: usize = 2 * STRING_BYTES_MAX;
 /// place.
 pub const STAGING_BYTES: usize = 16 << 10;
 
+/// Payloads from this many bytes are *bulk*: after one, another is expected, and copying its beginning out of the staging area is worth
+/// avoiding. Measured with fio over a Unix socket: at 64 KiB the staging area itself costs a quarter of a payload in copying.
+pub const BULK_PAYLOAD_BYTES: usize = 2 * STAGING_BYTES;
+
+/// Bytes staged at once after a bulk payload: some headers, and little of the next payload.
+pub const BULK_STAGING_BYTES: usize = 256;
+
 /// Largest payload of one read or write, in bytes, announced as the maximum of `NBD_INFO_BLOCK_SIZE`: 2^25 is what the document asks
 /// every server to take ("Size constraints").
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
@@ -32,5 +39,6 @@ pub const READ_CHUNKS_MAX: usize = 1024;
 pub const CLIENT_REQUESTS_MAX: usize = 16 << 10;
 
 const _: () = assert!(OPTION_BYTES_MAX < STAGING_BYTES, "an option is parsed where it was staged");
+const _: () = assert!(BULK_STAGING_BYTES < STAGING_BYTES, "expecting bulk makes less room, not more");
 const _: () = assert!(PAYLOAD_BYTES_MAX as usize <= BUFFER_BYTES_MAX, "a payload is received into one buffer");
 const _: () = assert!(STATUS_EXTENTS_MAX <= 1 << 20, "the document's bound on descriptors per chunk");

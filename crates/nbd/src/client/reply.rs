@@ -99,6 +99,7 @@ impl<T> Client<T> {
             return Ok(Step::Starved);
         }
         self.intake = Intake::Messages;
+        self.inbox.payload_ended(end);
         self.finish_chunk(slot, is_last)
     }
 

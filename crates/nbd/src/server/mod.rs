@@ -344,6 +344,7 @@ impl Server {
             Intake::Payload { ticket, buffer, .. } => {
                 let fua = ticket.flags & command_flag::FUA != 0;
                 let offset = ticket.offset;
+                self.inbox.payload_ended(buffer.len());
                 self.give_out(ticket, Command::Write { offset, buffer, fua })
             }
             other => {

@@ -1,1 +1,60 @@
 //! The iSCSI initiator: a remote LUN as a block device.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::sync::Arc;
+//! use block::device::DeviceExt as _;
+//! use initiator::{InitiatorOptions, TcpConnector, connect};
+//!
+//! let options = InitiatorOptions::for_url(&"iscsi://127.0.0.1/iqn.2026-01.io.forebay:disk/0".parse()?);
+//! let (lun, driver) = connect(options, Arc::new(TcpConnector)).await?;
+//! tokio::spawn(driver);
+//! lun.write(0, block::Buffer::zeroed(4096), false).await?;
+//! lun.flush().await?;
+//! lun.close().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | module | holds |
+//! |---|---|
+//! | `remote_lun` | [`RemoteLun`]: the device |
+//! | `driver` | [`connect`], [`discover`] and the [`Driver`]: sessions come and go, with back-off |
+//! | `engine` | requests to commands and back; retries; what is issued again after a lost session |
+//! | `job` | one request as a sequence of commands |
+//! | `verdict` | what each outcome of a command means |
+//! | `retained` | copies of writes that the LUN may still lose |
+//! | `unit` | what a LUN says about itself |
+//! | `link` | one session over one stream |
+//! | `connector` | [`Connector`]: where streams come from |
+//! | `options`, `status`, `error`, `limits` | what their names say |
+//!
+//! What is promised: an acknowledged write survives the loss of the session, of the target process and, where the LUN has a volatile
+//! cache, of its cache, as long as this process lives; a completed flush makes it the LUN's own affair.
+
+#![forbid(unsafe_code)]
+
+mod clock;
+mod connector;
+mod driver;
+mod engine;
+mod error;
+mod job;
+pub mod limits;
+mod link;
+mod options;
+mod remote_lun;
+mod retained;
+mod shared;
+mod status;
+mod unit;
+mod verdict;
+
+pub use clock::TokioClock;
+pub use connector::{BoxedStream, Connecting, Connector, Stream, TcpConnector};
+pub use driver::{Driver, connect, discover};
+pub use iscsi::initiator::DiscoveredTarget;
+pub use job::RawOutcome;
+pub use options::{ChapCredentials, InitiatorOptions};
+pub use remote_lun::RemoteLun;
+pub use status::{State, Status};

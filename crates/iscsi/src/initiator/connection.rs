@@ -325,7 +325,7 @@ impl Connection {
 
     fn handle_pdu(&mut self, now: Instant, session: &mut Session, pdu: ReceivedPdu) -> Result<(), ConnectionError> {
         self.received_pdu_count += 1;
-        let bhs = pdu.header.bhs.clone()?;
+        let bhs = pdu.header.bhs?;
         if let Bhs::DataIn(data_in) = bhs {
             return self.handle_data_in(session, &data_in, pdu);
         }

@@ -1,0 +1,42 @@
+//! How connections come about: TCP in production, anything that reads and writes in tests and experiments.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+
+use iscsi::url::Portal;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+
+/// A connection's two directions.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// A connection as the driver holds it.
+pub type BoxedStream = Box<dyn Stream>;
+
+/// The future of [`Connector::connect`].
+pub type Connecting<'a> = Pin<Box<dyn Future<Output = io::Result<BoxedStream>> + Send + 'a>>;
+
+/// Opens connections.
+pub trait Connector: Send + Sync + 'static {
+    /// A new connection to `portal`. The driver bounds the time it may take.
+    fn connect(&self, portal: &Portal) -> Connecting<'_>;
+}
+
+/// TCP over IPv4 and IPv6: all addresses of a host name are tried in turn.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TcpConnector;
+
+impl Connector for TcpConnector {
+    fn connect(&self, portal: &Portal) -> Connecting<'_> {
+        let portal = portal.clone();
+        Box::pin(async move {
+            let stream = TcpStream::connect((portal.host.as_str(), portal.port)).await?;
+            // Requests are written whole; waiting for more would only delay them.
+            stream.set_nodelay(true)?;
+            Ok(Box::new(stream) as BoxedStream)
+        })
+    }
+}

@@ -1,0 +1,354 @@
+//! Sessions come and go here; the [`Engine`] and its requests stay.
+//!
+//! ```text
+//!           ┌────────────────────── attention: ask again, replay after power-on ───────────────────┐
+//!           ▼                                                                                      │
+//!  connect ─► Online ──session lost──► Reconnecting ──login, same identity──► Replaying ──done──► Online
+//!                                        │    │                                  
+//!                      replacement timeout    └─another identity──► Replaced (everything fails, for good)
+//!                                        ▼
+//!                                     Failing: requests fail, the search goes on
+//! ```
+//!
+//! A reconnect is a new session with the same ISID, so that the target ends what the old one left behind (RFC 7143 6.3.5) before anything
+//! is issued again. The first attempt is made at once, or after the Time2Wait that was agreed; then waits double up to a bound.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use base::clock::Instant;
+use block::{Error, ErrorKind, Event};
+use iscsi::pdu::Isid;
+use iscsi::url::Portal;
+
+use crate::clock::Alarm;
+use crate::connector::Connector;
+use crate::engine::{Engine, Stop};
+use crate::error::LinkError;
+use crate::limits::BUSY_WAIT_MAX;
+use crate::link::Link;
+use crate::options::InitiatorOptions;
+use crate::remote_lun::RemoteLun;
+use crate::shared::Shared;
+use crate::status::{State, Status};
+use crate::unit::{Probe, Unit, control_command};
+use crate::verdict::Attention;
+
+/// The future that owns a LUN's connection. It must be polled, in a task of its own or beside others, for requests to get anywhere.
+/// It ends when the LUN is closed, or replaced by another. Dropping it leaves requests under way with an unknown outcome.
+pub struct Driver(Pin<Box<dyn Future<Output = ()> + Send>>);
+
+impl Future for Driver {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        self.0.as_mut().poll(context)
+    }
+}
+
+/// Attaches a LUN. Nothing is tried twice: what fails now is an error.
+///
+/// # Errors
+/// `Gone` when nobody answers at the portal, `NotFound` when there is no such target or LUN, `AccessDenied`, `TimedOut`, and what else
+/// may be wrong, each in one line that says what to do.
+pub async fn connect(
+    options: InitiatorOptions,
+    connector: Arc<dyn Connector>,
+) -> Result<(Arc<RemoteLun>, Driver), Error> {
+    let options = Arc::new(options);
+    let isid = options.isid_or_random()?;
+    let mut portal = options.portal.clone();
+    let opened = establish(&options, &*connector, isid, &mut portal).await;
+    let (link, unit) = opened.map_err(|error| error.into_error(&options))?;
+    let status = Status { session_count: 1, portal: link.portal.to_string(), ..Status::default() };
+    let shared = Arc::new(Shared::new(unit.geometry, unit.identity.clone(), status));
+    let engine = Engine::new(Arc::clone(&options), Arc::clone(&shared), unit);
+    let runner = Runner { options: Arc::clone(&options), connector, isid, portal, shared: Arc::clone(&shared), engine };
+    let lun = Arc::new(RemoteLun::new(options.place(), shared));
+    Ok((lun, Driver(Box::pin(runner.run(link)))))
+}
+
+/// A session and what it leads to.
+async fn establish(
+    options: &InitiatorOptions,
+    connector: &dyn Connector,
+    isid: Isid,
+    portal: &mut Portal,
+) -> Result<(Link, Unit), LinkError> {
+    let mut link = Link::open(options, connector, isid, false, portal).await?;
+    let unit = Probe::new(&mut link, options)?.run().await?;
+    Ok((link, unit))
+}
+
+struct Runner {
+    options: Arc<InitiatorOptions>,
+    connector: Arc<dyn Connector>,
+    isid: Isid,
+    /// Where the target is, after permanent redirections.
+    portal: Portal,
+    shared: Arc<Shared>,
+    engine: Engine,
+}
+
+/// Tells those who wait for the end, however it comes.
+struct StopGuard {
+    shared: Arc<Shared>,
+    place: String,
+}
+
+impl Drop for StopGuard {
+    fn drop(&mut self) {
+        {
+            let mut view = self.shared.view();
+            if view.status.state != State::Replaced {
+                view.status.state = State::Closed;
+            }
+        }
+        self.shared.stop(&self.place);
+    }
+}
+
+/// Why there will be no session any more.
+enum End {
+    Closed,
+    Replaced(Error),
+}
+
+impl Runner {
+    async fn run(mut self, link: Link) {
+        let _guard = StopGuard { shared: Arc::clone(&self.shared), place: self.options.place() };
+        let mut link = link;
+        loop {
+            self.publish_session(&link);
+            let wait = match self.serve(&mut link).await {
+                Ok(()) => return self.leave(link).await,
+                Err(LinkError::Replaced(error)) => return self.give_up(&error),
+                Err(error) => {
+                    let wait = first_wait(&link, &error);
+                    self.note_loss(&error);
+                    self.engine.take_back(link);
+                    wait
+                }
+            };
+            link = match self.reconnect(wait).await {
+                Ok(link) => link,
+                Err(End::Closed) => {
+                    let words = format!("{} was closed while it could not be reached", self.options.place());
+                    return self.engine.fail_all(&Error::new(ErrorKind::Gone, words));
+                }
+                Err(End::Replaced(error)) => return self.give_up(&error),
+            };
+        }
+    }
+
+    /// Serves requests until the device is closed. Reports of the unit are looked into on the way.
+    async fn serve(&mut self, link: &mut Link) -> Result<(), LinkError> {
+        let mut is_back = false;
+        loop {
+            // Back is said when everything that was not durable is written again.
+            let stop = poll_fn(|context| {
+                let stop = self.engine.poll(link, context);
+                if !is_back && !self.engine.is_replaying() {
+                    is_back = true;
+                    self.announce_back();
+                }
+                stop
+            })
+            .await;
+            match stop {
+                Stop::Closed => return Ok(()),
+                Stop::Lost(error) => return Err(error),
+                Stop::Attention(Attention::Leave) => return Err(LinkError::LogoutRequested),
+                Stop::Attention(attention) => {
+                    let unit = Probe::new(link, &self.options)?.run().await?;
+                    self.adopt(unit).map_err(LinkError::Replaced)?;
+                    if attention == Attention::PowerOn {
+                        self.engine.start_replay();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Looks for the LUN until it is there, or until nobody wants it any more.
+    async fn reconnect(&mut self, first_wait: Duration) -> Result<Link, End> {
+        let fail_at = self.options.clock.now() + self.options.replacement_timeout;
+        let mut wait = first_wait;
+        for attempt in 1u32.. {
+            self.publish_attempt(attempt, wait);
+            let waiting = self.options.clock.sleep(wait);
+            self.while_away(fail_at, waiting).await?;
+            let options = Arc::clone(&self.options);
+            let connector = Arc::clone(&self.connector);
+            let (isid, mut portal) = (self.isid, self.portal.clone());
+            let attempted = async move { (establish(&options, &*connector, isid, &mut portal).await, portal) };
+            let (opened, portal) = self.while_away(fail_at, attempted).await?;
+            match opened {
+                Ok((link, unit)) => {
+                    self.portal = portal;
+                    self.adopt(unit).map_err(End::Replaced)?;
+                    self.engine.start_replay();
+                    self.shared.set_refusal(None);
+                    return Ok(link);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, attempt, portal = %self.portal, "no session yet");
+                    self.shared.view().status.last_error = Some(error.into_error(&self.options).to_string());
+                    let doubled = (wait * 2).max(self.options.reconnect_wait_min);
+                    wait = doubled.min(self.options.reconnect_wait_max);
+                }
+            }
+        }
+        unreachable!("attempts are not counted to their end in a lifetime")
+    }
+
+    /// Waits for `future` while requests come in, fail when their time is up, or the device is closed.
+    async fn while_away<T>(&mut self, fail_at: Instant, future: impl Future<Output = T>) -> Result<T, End> {
+        let mut future = pin!(future);
+        let mut alarm = Alarm::default();
+        let Self { engine, shared, options, .. } = self;
+        poll_fn(|context| {
+            engine.accept(context);
+            engine.publish_queues();
+            if shared.is_closing() {
+                return Poll::Ready(Err(End::Closed));
+            }
+            if alarm.poll(context, &*options.clock, Some(fail_at)) {
+                start_failing(engine, shared, options);
+            }
+            future.as_mut().poll(context).map(Ok)
+        })
+        .await
+    }
+
+    /// Takes over what a unit says about itself, if it is still the same unit.
+    fn adopt(&mut self, unit: Unit) -> Result<(), Error> {
+        let known = &self.engine.unit.identity;
+        if unit.identity != *known {
+            let words = format!(
+                "{} is another device now: it was {known}, and it is {}; nothing is written there; detach and look",
+                self.options.place(),
+                unit.identity
+            );
+            return Err(Error::new(ErrorKind::Gone, words));
+        }
+        let geometry = unit.geometry;
+        self.engine.unit = unit;
+        let previous = std::mem::replace(&mut self.shared.view().geometry, geometry);
+        if previous != geometry {
+            self.shared.events.publish(&Event::Resized(geometry));
+        }
+        Ok(())
+    }
+
+    /// An orderly end: what the unit might lose is flushed first.
+    async fn leave(&mut self, mut link: Link) {
+        if !self.engine.retained.is_empty() {
+            let cdb = scsi::Cdb::SynchronizeCache(scsi::cdb::CacheRange {
+                blocks: scsi::cdb::Blocks::new(0, 0),
+                is_immediate: false,
+            });
+            let command = control_command(self.engine.unit.lun, &cdb, 0, self.options.command_timeout);
+            match link.execute(command).await {
+                Ok(completed) if completed.outcome.is_good() => {}
+                _ => tracing::warn!(place = self.options.place(), "the last flush before the logout failed"),
+            }
+        }
+        link.logout().await;
+    }
+
+    /// Another device is in the LUN's place.
+    fn give_up(&mut self, error: &Error) {
+        tracing::error!(%error, "the device was replaced");
+        {
+            let mut view = self.shared.view();
+            view.status.state = State::Replaced;
+            view.status.last_error = Some(error.to_string());
+        }
+        self.shared.set_refusal(Some(error.clone()));
+        self.shared.events.publish(&Event::IdentityChanged);
+        self.engine.fail_all(error);
+    }
+
+    fn note_loss(&self, error: &LinkError) {
+        tracing::warn!(%error, place = self.options.place(), "the session is lost");
+        {
+            let mut view = self.shared.view();
+            view.status.state = State::Reconnecting;
+            view.status.last_error = Some(error.to_string());
+        }
+        self.shared.events.publish(&Event::Offline);
+    }
+
+    fn announce_back(&self) {
+        let is_first = {
+            let mut view = self.shared.view();
+            view.status.state = State::Online;
+            view.status.session_count == 1
+        };
+        if !is_first {
+            self.shared.events.publish(&Event::Back);
+        }
+    }
+
+    fn publish_session(&self, link: &Link) {
+        let mut view = self.shared.view();
+        let status = &mut view.status;
+        if status.state != State::Online {
+            status.session_count += 1;
+        }
+        status.state = if self.engine.is_replaying() { State::Replaying } else { State::Online };
+        status.portal = link.portal.to_string();
+        status.reconnect_attempts = 0;
+        status.reconnect_wait = None;
+        status.negotiated = Some(*link.session.negotiated());
+    }
+
+    fn publish_attempt(&self, attempt: u32, wait: Duration) {
+        let mut view = self.shared.view();
+        view.status.portal = self.portal.to_string();
+        view.status.reconnect_attempts = attempt;
+        view.status.reconnect_wait = Some(wait);
+    }
+}
+
+/// The replacement timeout has passed: nobody waits any longer, and nobody new begins to.
+fn start_failing(engine: &mut Engine, shared: &Shared, options: &InitiatorOptions) {
+    let seconds = options.replacement_timeout.as_secs_f64();
+    let words = format!("{} has not been reachable for {seconds} s; it is still looked for", options.place());
+    shared.view().status.state = State::Failing;
+    shared.set_refusal(Some(Error::new(ErrorKind::Gone, words.clone())));
+    engine.fail_all(&Error::new(ErrorKind::TimedOut, words));
+}
+
+/// Time2Wait where the target asked for one (RFC 7143 13.15); a session that ended before it did any good does not come back at once.
+fn first_wait(link: &Link, error: &LinkError) -> Duration {
+    use iscsi::initiator::ConnectionError::Dropped;
+    match error {
+        LinkError::Connection(Dropped { wait_seconds }) => Duration::from_secs((*wait_seconds).into()),
+        LinkError::Unit(_) => BUSY_WAIT_MAX,
+        _ => Duration::from_secs(link.session.negotiated().default_time2wait.into()),
+    }
+}
+
+/// Asks a portal for its targets.
+///
+/// # Errors
+/// As [`connect`].
+pub async fn discover(
+    options: InitiatorOptions,
+    connector: Arc<dyn Connector>,
+) -> Result<Vec<iscsi::initiator::DiscoveredTarget>, Error> {
+    let isid = options.isid_or_random()?;
+    let mut portal = options.portal.clone();
+    let asked = async {
+        let mut link = Link::open(&options, &*connector, isid, true, &mut portal).await?;
+        let targets = link.send_targets().await?;
+        link.logout().await;
+        Ok(targets)
+    };
+    asked.await.map_err(|error: LinkError| error.into_error(&options))
+}

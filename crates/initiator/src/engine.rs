@@ -1,0 +1,539 @@
+//! The data path: requests become jobs, jobs become commands, outcomes become answers. It outlives sessions.
+//!
+//! ```text
+//! inbox ──► ready ──► under way ──► answered
+//!             ▲  ▲        │
+//!  no room    │  │ later  │ BUSY, TASK SET FULL, not ready
+//!  stalled ───┘  └── delayed
+//! ```
+//!
+//! What it keeps true:
+//!
+//! - commands leave in the order in which their requests came; after a lost session those that were under way go first, in their old order;
+//! - while retained writes are replayed nothing else leaves;
+//! - a write to a volatile unit is answered only when a copy of it is retained;
+//! - a flush is answered only if it was sent in the present *epoch*: since the last moment at which the unit may have lost its cache.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use base::clock::Instant;
+use block::{Buffer, ByteRange, Error, ErrorKind, Event};
+use iscsi::initiator::{Completed, Event as LinkEvent};
+use scsi::Sense;
+
+use crate::clock::Alarm;
+use crate::error::LinkError;
+use crate::job::{Job, Kind, Reply};
+use crate::limits::{ATTEMPTS_MAX, BUSY_WAIT_MAX, REPLAY_DEPTH};
+use crate::link::Link;
+use crate::options::InitiatorOptions;
+use crate::retained::{Content, Retained};
+use crate::shared::{Incoming, Shared};
+use crate::status::State;
+use crate::unit::Unit;
+use crate::verdict::{Attention, Verdict, attention, judge};
+
+/// Why the data path stopped.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// The session is lost.
+    Lost(LinkError),
+    /// Nothing is under way, and the unit's report must be looked into.
+    Attention(Attention),
+    /// Everything is answered, and the device is to be closed.
+    Closed,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    commands_sent: u64,
+    commands_retried: u64,
+    writes_replayed: u64,
+    /// PDUs and bytes of sessions that are over.
+    pdus_sent: u64,
+    pdus_received: u64,
+    bytes_sent: u64,
+    bytes_received: u64,
+}
+
+pub(crate) struct Engine {
+    options: Arc<InitiatorOptions>,
+    shared: Arc<Shared>,
+    pub(crate) unit: Unit,
+    pub(crate) retained: Retained,
+    incoming: VecDeque<Incoming>,
+    /// By order of arrival.
+    jobs: BTreeMap<u64, Job>,
+    ready: BTreeSet<u64>,
+    delayed: BTreeSet<(Instant, u64)>,
+    stalled: BTreeSet<u64>,
+    in_flight: usize,
+    order_next: u64,
+    /// Retained writes that are still to be written again.
+    replay: VecDeque<(ByteRange, Content)>,
+    replaying: usize,
+    is_flush_under_way: bool,
+    epoch: u64,
+    attention: Attention,
+    /// A retained write could not be written again: the next flush says so.
+    lost_write: Option<Error>,
+    counts: Counts,
+    alarm: Alarm,
+}
+
+impl Engine {
+    pub(crate) fn new(options: Arc<InitiatorOptions>, shared: Arc<Shared>, unit: Unit) -> Self {
+        let retained = Retained::new(options.retained_bytes_max);
+        Self {
+            options,
+            shared,
+            unit,
+            retained,
+            incoming: VecDeque::new(),
+            jobs: BTreeMap::new(),
+            ready: BTreeSet::new(),
+            delayed: BTreeSet::new(),
+            stalled: BTreeSet::new(),
+            in_flight: 0,
+            order_next: 0,
+            replay: VecDeque::new(),
+            replaying: 0,
+            is_flush_under_way: false,
+            epoch: 0,
+            attention: Attention::None,
+            lost_write: None,
+            counts: Counts::default(),
+            alarm: Alarm::default(),
+        }
+    }
+
+    /// Serves requests over `link` until something else must be done.
+    pub(crate) fn poll(&mut self, link: &mut Link, context: &mut Context<'_>) -> Poll<Stop> {
+        loop {
+            let mut has_progressed = self.accept(context);
+            let now = self.options.clock.now();
+            self.wake_delayed(now);
+            has_progressed |= self.dispatch(link, now);
+            let io = link.poll_io(context);
+            has_progressed |= self.collect(link, now);
+            match io {
+                Ok(has_moved) => has_progressed |= has_moved,
+                Err(error) => return Poll::Ready(Stop::Lost(error)),
+            }
+            if self.attention > Attention::None && self.in_flight == 0 {
+                return Poll::Ready(Stop::Attention(std::mem::take(&mut self.attention)));
+            }
+            if self.jobs.is_empty() && self.incoming.is_empty() && self.shared.is_closing() {
+                return Poll::Ready(Stop::Closed);
+            }
+            if !has_progressed {
+                let deadline = self.delayed.first().map(|(at, _)| *at);
+                if self.alarm.poll(context, &*self.options.clock, deadline) {
+                    continue;
+                }
+                self.publish(link);
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Takes in what has come, while there is no session. The task is woken by more.
+    pub(crate) fn accept(&mut self, context: &Context<'_>) -> bool {
+        self.shared.receive(context, &mut self.incoming);
+        let has_come = !self.incoming.is_empty();
+        let now = self.options.clock.now();
+        while let Some(incoming) = self.incoming.pop_front() {
+            let job = match incoming {
+                Incoming::Request(request, sender) => Job::of_request(request, sender, now),
+                Incoming::Raw(raw, sender) => Some(Job::new(Kind::Raw(raw), Reply::Raw(sender), now)),
+            };
+            if let Some(job) = job {
+                self.add(job);
+            }
+        }
+        has_come
+    }
+
+    /// Begins to write again everything that is retained. Nothing else leaves before that is done.
+    pub(crate) fn start_replay(&mut self) {
+        self.replay = self.retained.all().into();
+        self.epoch += 1;
+        if !self.replay.is_empty() {
+            tracing::info!(count = self.replay.len(), "writing again what was not durable");
+        }
+    }
+
+    /// Whether retained writes are still to be written again.
+    pub(crate) fn is_replaying(&self) -> bool {
+        !self.replay.is_empty() || self.replaying > 0
+    }
+
+    /// The session is lost: what was under way will be issued again.
+    pub(crate) fn take_back(&mut self, link: Link) {
+        let (pdus_sent, pdus_received) = link.pdu_counts();
+        self.counts.pdus_sent += pdus_sent;
+        self.counts.pdus_received += pdus_received;
+        self.counts.bytes_sent += link.counters.bytes_sent;
+        self.counts.bytes_received += link.counters.bytes_received;
+        for (order, buffer) in link.into_unfinished() {
+            if let Some(job) = self.jobs.get_mut(&order) {
+                job.restore_buffer(buffer);
+                self.counts.commands_retried += 1;
+            }
+        }
+        self.in_flight = 0;
+        self.replay.clear();
+        self.replaying = 0;
+        self.is_flush_under_way = false;
+        self.attention = Attention::None;
+        self.epoch += 1;
+        self.delayed.clear();
+        self.stalled.clear();
+        self.ready.clear();
+        let jobs = std::mem::take(&mut self.jobs);
+        for (order, mut job) in jobs {
+            match &job.reply {
+                Reply::Replay | Reply::Nobody => continue,
+                Reply::Raw(_) if job.was_sent => {
+                    let words = "the session was lost before the command was answered";
+                    job.finish(Err(Error::new(ErrorKind::OutcomeUnknown, words)));
+                    continue;
+                }
+                Reply::Raw(_) | Reply::Request(_) => {}
+            }
+            job.start_over();
+            self.ready.insert(order);
+            self.jobs.insert(order, job);
+        }
+    }
+
+    /// Answers everything with `error`, or worse where a mutation may have been carried out.
+    pub(crate) fn fail_all(&mut self, error: &Error) {
+        self.ready.clear();
+        self.delayed.clear();
+        self.stalled.clear();
+        for job in std::mem::take(&mut self.jobs).into_values() {
+            let error = final_error(&job, error);
+            job.finish(Err(error));
+        }
+        self.incoming.drain(..).for_each(|incoming| incoming.refuse(error.clone()));
+    }
+
+    /// Puts the counts where [`crate::RemoteLun::status`] finds them.
+    fn publish(&self, link: &Link) {
+        let (pdus_sent, pdus_received) = link.pdu_counts();
+        let mut view = self.shared.view();
+        let status = &mut view.status;
+        status.state = if self.is_replaying() { State::Replaying } else { State::Online };
+        status.pdus_sent = self.counts.pdus_sent + pdus_sent;
+        status.pdus_received = self.counts.pdus_received + pdus_received;
+        status.bytes_sent = self.counts.bytes_sent + link.counters.bytes_sent;
+        status.bytes_received = self.counts.bytes_received + link.counters.bytes_received;
+        drop(view);
+        self.publish_queues();
+    }
+
+    /// The part of the counts that means something without a session.
+    pub(crate) fn publish_queues(&self) {
+        let mut view = self.shared.view();
+        let status = &mut view.status;
+        status.commands_sent = self.counts.commands_sent;
+        status.commands_retried = self.counts.commands_retried;
+        status.writes_replayed = self.counts.writes_replayed;
+        status.in_flight = self.in_flight;
+        status.waiting = self.jobs.len() - self.in_flight;
+        status.retained_bytes = self.retained.bytes();
+    }
+
+    fn add(&mut self, job: Job) {
+        self.ready.insert(self.order_next);
+        self.jobs.insert(self.order_next, job);
+        self.order_next += 1;
+    }
+
+    fn wake_delayed(&mut self, now: Instant) {
+        while let Some(&(at, order)) = self.delayed.first()
+            && at <= now
+        {
+            self.delayed.pop_first();
+            self.ready.insert(order);
+        }
+    }
+
+    /// Issues what may be issued. Replay first and alone.
+    fn dispatch(&mut self, link: &mut Link, now: Instant) -> bool {
+        let mut has_progressed = false;
+        if self.attention > Attention::None {
+            return false;
+        }
+        while self.replaying < REPLAY_DEPTH
+            && let Some((range, content)) = self.replay.pop_front()
+        {
+            let kind = match content {
+                Content::Bytes(bytes, part) => Kind::Write { range, buffer: Buffer::copy_of(&bytes[part]), fua: false },
+                Content::Zeroes { may_discard } => Kind::Zeroes { range, fua: false, may_discard },
+                Content::Discarded => Kind::Discard { range },
+            };
+            let order = self.order_next;
+            self.order_next += 1;
+            self.jobs.insert(order, Job::new(kind, Reply::Replay, now));
+            self.ready.insert(order);
+            self.replaying += 1;
+        }
+        self.flush_for_room(now);
+        let is_replaying = self.is_replaying();
+        let candidates: Vec<u64> = match is_replaying {
+            true => {
+                let is_replay = |order: &&u64| matches!(self.jobs.get(order), Some(Job { reply: Reply::Replay, .. }));
+                self.ready.iter().filter(is_replay).copied().collect()
+            }
+            false => self.ready.iter().take(self.options.queue_depth.saturating_sub(self.in_flight)).copied().collect(),
+        };
+        for order in candidates {
+            self.ready.remove(&order);
+            has_progressed = true;
+            self.issue(link, now, order);
+        }
+        has_progressed
+    }
+
+    /// Issues the next command of a job, or ends it when there is none.
+    fn issue(&mut self, link: &mut Link, now: Instant, order: u64) {
+        let Some(job) = self.jobs.get_mut(&order) else { return };
+        let copy_bytes = job.copy_bytes(&self.unit);
+        if copy_bytes > 0 && job.copy.is_none() {
+            job.copy = self.retained.reserve(copy_bytes);
+            if job.copy.is_none() {
+                self.stalled.insert(order);
+                self.flush_for_room(now);
+                return;
+            }
+        }
+        match job.next_command(&self.unit, order, self.options.command_timeout) {
+            Some(command) => {
+                if matches!(job.kind, Kind::Flush) {
+                    job.flush_mark = Some((self.epoch, self.retained.mark()));
+                }
+                self.in_flight += 1;
+                self.counts.commands_sent += 1;
+                link.session.submit(now, command);
+            }
+            None => self.complete(order),
+        }
+    }
+
+    /// A flush of our own when copies take too much room, one at a time.
+    fn flush_for_room(&mut self, now: Instant) {
+        let is_needed = self.retained.is_near_bound() || !self.stalled.is_empty();
+        if is_needed && !self.is_flush_under_way && !self.is_replaying() && self.unit.is_volatile() {
+            self.is_flush_under_way = true;
+            self.add(Job::new(Kind::Flush, Reply::Nobody, now));
+        }
+    }
+
+    /// Takes events and outcomes.
+    fn collect(&mut self, link: &mut Link, now: Instant) -> bool {
+        let mut has_progressed = false;
+        while let Some(event) = link.poll_event() {
+            has_progressed = true;
+            match event {
+                LinkEvent::LogicalUnitReset { .. } => self.note(Attention::PowerOn),
+                LinkEvent::LogoutRequested { .. } => self.note(Attention::Leave),
+                LinkEvent::ScsiEvent { sense, .. } => {
+                    if let Ok(sense) = Sense::parse(&sense) {
+                        self.note(attention(&sense));
+                    }
+                }
+                LinkEvent::LoggedIn(_)
+                | LinkEvent::Targets(_)
+                | LinkEvent::VendorEvent { .. }
+                | LinkEvent::LoggedOut(_) => {}
+            }
+        }
+        while let Some(completed) = link.session.poll_completed() {
+            has_progressed = true;
+            self.in_flight = self.in_flight.saturating_sub(1);
+            self.handle_completed(now, completed);
+        }
+        has_progressed
+    }
+
+    fn note(&mut self, attention: Attention) {
+        if attention == Attention::PowerOn {
+            self.epoch += 1;
+        }
+        self.attention = self.attention.max(attention);
+    }
+
+    fn handle_completed(&mut self, now: Instant, completed: Completed) {
+        let order = completed.token;
+        let Some(job) = self.jobs.get_mut(&order) else { return };
+        if matches!(job.reply, Reply::Raw(_)) {
+            if let Some(job) = self.jobs.remove(&order) {
+                job.finish_raw(&completed.outcome, &completed.buffer);
+            }
+            return;
+        }
+        job.restore_buffer(completed.buffer);
+        match judge(&completed.outcome, &job.words()) {
+            Verdict::Done => {
+                job.advance();
+                // The next command of the job, or its end, comes with the next dispatch; small requests end here.
+                self.ready.insert(order);
+                if self.is_finished(order) {
+                    self.ready.remove(&order);
+                    self.complete(order);
+                }
+            }
+            Verdict::Again(attention) => {
+                self.note(attention);
+                self.try_again(now, order, "it kept failing with unit attentions or aborted commands");
+            }
+            Verdict::Later => self.wait(now, order),
+            Verdict::Unanswered(words) => self.try_again(now, order, &words),
+            Verdict::Failed(error) => self.fail(order, error),
+        }
+    }
+
+    fn is_finished(&self, order: u64) -> bool {
+        self.jobs.get(&order).is_some_and(|job| job.is_finished(&self.unit))
+    }
+
+    /// Issues a job's command once more, unless that was tried often enough and long enough.
+    fn try_again(&mut self, now: Instant, order: u64, words: &str) {
+        let Some(job) = self.jobs.get_mut(&order) else { return };
+        job.retreat();
+        job.attempts += 1;
+        self.counts.commands_retried += 1;
+        if job.attempts >= ATTEMPTS_MAX || now.since(job.since) >= self.options.replacement_timeout {
+            let words = format!("{} failed: {words}", job.words());
+            let error = final_error(job, &Error::new(ErrorKind::TimedOut, words));
+            self.fail(order, error);
+        } else {
+            self.ready.insert(order);
+        }
+    }
+
+    /// Waits before a job's command is issued once more.
+    fn wait(&mut self, now: Instant, order: u64) {
+        let Some(job) = self.jobs.get_mut(&order) else { return };
+        if now.since(job.since) >= self.options.replacement_timeout {
+            let words = format!("{} failed: {} is busy and does not get better", job.words(), self.options.place());
+            self.fail(order, Error::new(ErrorKind::Busy, words));
+            return;
+        }
+        job.retreat();
+        self.counts.commands_retried += 1;
+        self.delayed.insert((now + job.busy_wait, order));
+        job.busy_wait = (job.busy_wait * 2).min(BUSY_WAIT_MAX);
+    }
+
+    /// A job is carried out.
+    fn complete(&mut self, order: u64) {
+        let Some(mut job) = self.jobs.remove(&order) else { return };
+        if matches!(job.reply, Reply::Replay) {
+            self.replaying -= 1;
+            self.counts.writes_replayed += 1;
+            return;
+        }
+        if job.is_mutation() {
+            self.retain(&mut job);
+        }
+        if matches!(job.kind, Kind::Flush) {
+            self.is_flush_under_way &= !matches!(job.reply, Reply::Nobody);
+            if let Some((epoch, mark)) = job.flush_mark {
+                if epoch != self.epoch {
+                    // The cache may have been lost before the flush or after it: flush again.
+                    job.start_over();
+                    self.ready.insert(order);
+                    self.jobs.insert(order, job);
+                    return;
+                }
+                self.retained.release(mark);
+                self.ready.append(&mut self.stalled);
+            }
+            if let Some(error) = self.lost_write.take() {
+                job.finish(Err(error));
+                return;
+            }
+        }
+        job.finish(Ok(()));
+    }
+
+    /// Keeps what a completed mutation changed, until it is durable.
+    fn retain(&mut self, job: &mut Job) {
+        let range = job.range();
+        if job.is_durable(&self.unit) {
+            self.retained.supersede(range);
+            return;
+        }
+        match &job.kind {
+            Kind::Write { buffer, .. } => {
+                let Some(mut copy) = job.copy.take() else { return };
+                copy.copy_from_slice(buffer);
+                let length = copy.len();
+                self.retained.insert(range, Content::Bytes(Arc::new(copy), 0..length));
+            }
+            Kind::Zeroes { may_discard, .. } => {
+                self.retained.insert(range, Content::Zeroes { may_discard: *may_discard });
+            }
+            Kind::Discard { .. } => self.retained.insert(range, Content::Discarded),
+            Kind::Read { .. } | Kind::Flush | Kind::Raw(_) => {}
+        }
+    }
+
+    /// A job cannot be carried out.
+    fn fail(&mut self, order: u64, error: Error) {
+        let Some(job) = self.jobs.remove(&order) else { return };
+        match &job.reply {
+            Reply::Replay => {
+                self.replaying -= 1;
+                if error.kind() == ErrorKind::Unsupported && !matches!(job.kind, Kind::Write { .. }) {
+                    return;
+                }
+                tracing::error!(%error, "a write that was acknowledged could not be written again");
+                self.retained.supersede(job.range());
+                self.lost_write.get_or_insert(error);
+                self.shared.events.publish(&Event::WritesLost);
+            }
+            Reply::Nobody => {
+                self.is_flush_under_way = false;
+                tracing::warn!(%error, "a flush that was to make room failed");
+                // Whoever waits for room must not wait for ever.
+                for order in std::mem::take(&mut self.stalled) {
+                    self.fail(order, error.clone());
+                }
+            }
+            Reply::Request(_) if self.falls_back(&error, &job) => {
+                let mut job = job;
+                job.start_over();
+                self.ready.insert(order);
+                self.jobs.insert(order, job);
+            }
+            Reply::Request(_) | Reply::Raw(_) => {
+                self.ready.append(&mut self.stalled);
+                job.finish(Err(error));
+            }
+        }
+    }
+
+    /// A unit that announces WRITE SAME and refuses it gets plain zeroes from now on.
+    fn falls_back(&mut self, error: &Error, job: &Job) -> bool {
+        let is_refused = error.kind() == ErrorKind::Unsupported && matches!(job.kind, Kind::Zeroes { .. });
+        is_refused && self.unit.write_same_blocks_max.take().is_some()
+    }
+}
+
+/// Where a mutation may have been carried out, nobody may say that it was not.
+fn final_error(job: &Job, error: &Error) -> Error {
+    if job.was_sent && job.is_mutation() {
+        return Error::with_source(
+            ErrorKind::OutcomeUnknown,
+            format!("{}; it may or may not have happened", error),
+            error.clone(),
+        );
+    }
+    error.clone()
+}

@@ -1,0 +1,114 @@
+//! What people are told: what happened, to what, and what to do. One place maps every failure to a block error.
+
+use std::io;
+
+use block::{Error, ErrorKind};
+use iscsi::initiator::{ConnectionError, LoginError};
+use iscsi::pdu::LoginStatus;
+use scsi::{Sense, SenseKey};
+
+use crate::options::InitiatorOptions;
+
+/// Why a link is not there, or not any more.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LinkError {
+    #[error("{0}")]
+    Connect(io::Error),
+    #[error("no connection within the time allowed")]
+    ConnectTimedOut,
+    #[error("the target closed the connection")]
+    Closed,
+    #[error("{0}")]
+    Io(io::Error),
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+    #[error("the target redirects in circles")]
+    Redirections,
+    #[error("the target asked for a logout")]
+    LogoutRequested,
+    /// Already in its final words.
+    #[error("{0}")]
+    Unit(Error),
+    /// Another device is in the LUN's place. In its final words.
+    #[error("{0}")]
+    Replaced(Error),
+}
+
+impl LinkError {
+    /// The error of a connect that is not tried again.
+    pub(crate) fn into_error(self, options: &InitiatorOptions) -> Error {
+        let portal = &options.portal;
+        match self {
+            Self::Unit(error) | Self::Replaced(error) => error,
+            Self::Connect(source) => {
+                let words =
+                    format!("cannot connect to {portal}: {source}; is the target running, and is the port right?");
+                Error::with_source(ErrorKind::Gone, words, source)
+            }
+            Self::ConnectTimedOut => {
+                let seconds = options.connect_timeout.as_secs_f64();
+                let words = format!(
+                    "cannot connect to {portal}: no answer within {seconds} s; check the address and the network"
+                );
+                Error::new(ErrorKind::Gone, words)
+            }
+            Self::Connection(ConnectionError::LoginTimedOut) => {
+                let seconds = options.login_timeout.as_secs_f64();
+                let words = format!(
+                    "{portal} accepts connections but did not complete a login within {seconds} s; is it an iSCSI target?"
+                );
+                Error::new(ErrorKind::TimedOut, words)
+            }
+            Self::Connection(ConnectionError::Login(LoginError::Refused(status))) => refused(status, options),
+            Self::Connection(ConnectionError::Login(error @ (LoginError::Chap(_) | LoginError::Method(_)))) => {
+                let words = format!("authentication with {} at {portal} failed: {error}", options.target);
+                Error::new(ErrorKind::AccessDenied, words)
+            }
+            other => Error::new(ErrorKind::Gone, format!("no session with {} at {portal}: {other}", options.target)),
+        }
+    }
+}
+
+/// RFC 7143 11.13.5, in words that say what to do.
+fn refused(status: LoginStatus, options: &InitiatorOptions) -> Error {
+    let (portal, target, name) = (&options.portal, &options.target, &options.initiator_name);
+    let (kind, words) = match status {
+        LoginStatus::AUTHENTICATION_FAILURE if options.chap.is_none() => (
+            ErrorKind::AccessDenied,
+            format!("{target} at {portal} asks for CHAP: give credentials with --chap-file or FOREBAY_CHAP_PASSWORD"),
+        ),
+        LoginStatus::AUTHENTICATION_FAILURE => {
+            (ErrorKind::AccessDenied, format!("{target} at {portal} refused the CHAP name or secret; check both"))
+        }
+        LoginStatus::AUTHORIZATION_FAILURE => {
+            (ErrorKind::AccessDenied, format!("{target} at {portal} does not let {name} in; check its access list"))
+        }
+        LoginStatus::NOT_FOUND | LoginStatus::TARGET_REMOVED => (
+            ErrorKind::NotFound,
+            format!("there is no target {target} at {portal}; \"forebay discover {portal}\" lists those there are"),
+        ),
+        status if status.class() == 3 => {
+            (ErrorKind::Busy, format!("{target} at {portal} cannot serve now: {}; try again later", status.name()))
+        }
+        status => (
+            ErrorKind::Unsupported,
+            format!("{target} at {portal} refused the login: {} ({:04x}h)", status.name(), status.0),
+        ),
+    };
+    Error::new(kind, words)
+}
+
+/// What a CHECK CONDITION means to the caller of a block device.
+pub(crate) fn sense_error(sense: &Sense, what: &str) -> Error {
+    let kind = match (sense.key, sense.asc, sense.ascq) {
+        (SenseKey::DataProtect, 0x27, 0x07) => ErrorKind::NoSpace,
+        (SenseKey::DataProtect, ..) => ErrorKind::ReadOnly,
+        (SenseKey::IllegalRequest, 0x25, _) | (SenseKey::NotReady, 0x3a, _) => ErrorKind::Gone,
+        (SenseKey::IllegalRequest, 0x21, _) => ErrorKind::InvalidRange,
+        (SenseKey::IllegalRequest, 0x20, 0x02) => ErrorKind::AccessDenied,
+        (SenseKey::IllegalRequest, ..) => ErrorKind::Unsupported,
+        (SenseKey::NotReady, ..) => ErrorKind::Gone,
+        _ => ErrorKind::Media,
+    };
+    Error::new(kind, format!("{what} failed: {sense}"))
+}

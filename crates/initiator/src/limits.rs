@@ -1,0 +1,42 @@
+//! The bounds of this crate.
+
+use std::time::Duration;
+
+/// Requests that wait for the driver. Callers keep far fewer in flight; one that does not gets `Busy`.
+pub const REQUESTS_WAITING_MAX: usize = 16 << 10;
+
+/// Largest read or write taken at once. Larger than most targets allow in one command: we split.
+pub const TRANSFER_BYTES_MAX: u32 = 16 << 20;
+
+/// Largest command we send, whatever the target allows: one that large already amortises everything, and a larger one only keeps others waiting.
+pub const COMMAND_BYTES_MAX: u32 = 4 << 20;
+
+/// Bytes of zeroes sent at once where the target cannot make them itself.
+pub const ZEROES_BYTES_MAX: u32 = 1 << 20;
+
+/// Slices of one vectored write: IOV_MAX is 1024, and a write of more than a hundred PDUs gains nothing.
+pub const WRITE_SLICES_MAX: usize = 128;
+
+/// Unit attentions taken at login before the LUN is called broken: SPC-4 queues one per cause, and there are about 30.
+pub const UNIT_ATTENTIONS_MAX: u32 = 64;
+
+/// Times a command that fails for no lasting reason (ABORTED COMMAND, TASK ABORTED, a rejected PDU) is tried.
+pub const ATTEMPTS_MAX: u32 = 8;
+
+/// Retained writes on their way at once after a reconnect.
+pub const REPLAY_DEPTH: usize = 16;
+
+/// Redirections followed in one connect.
+pub const REDIRECTIONS_MAX: u32 = 4;
+
+/// First wait after BUSY or TASK SET FULL; doubled each time.
+pub const BUSY_WAIT_MIN: Duration = Duration::from_millis(2);
+
+/// Longest wait after BUSY or TASK SET FULL.
+pub const BUSY_WAIT_MAX: Duration = Duration::from_millis(500);
+
+/// How long an orderly logout may take before the connection is simply closed.
+pub const LOGOUT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Bytes asked for in INQUIRY, VPD and MODE SENSE data: all the pages we read fit.
+pub const CONTROL_DATA_BYTES: usize = 512;

@@ -1,0 +1,196 @@
+//! What a remote LUN is attached with.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::clock::Clock;
+use block::{Error, ErrorKind};
+use iscsi::chap::{Challenge, Credentials};
+use iscsi::initiator::{ChapLogin, LoginConfig, Timing};
+use iscsi::limits::CHAP_CHALLENGE_BYTES;
+use iscsi::negotiation::{Digest, Offer};
+use iscsi::pdu::Isid;
+use iscsi::url::{Portal, Url};
+
+use crate::clock::TokioClock;
+
+/// Names and secrets of both ends.
+#[derive(Clone, Debug)]
+pub struct ChapCredentials {
+    /// What we prove to the target.
+    pub own: Credentials,
+    /// What the target must prove to us, for mutual authentication.
+    pub target: Option<Credentials>,
+}
+
+/// Everything about an attachment. [`InitiatorOptions::for_url`] fills in what is sensible.
+#[derive(Clone)]
+pub struct InitiatorOptions {
+    /// Where the target listens.
+    pub portal: Portal,
+    /// Its iSCSI name.
+    pub target: String,
+    /// Which of its logical units.
+    pub lun: u16,
+    /// Our iSCSI name.
+    pub initiator_name: String,
+    /// Our part of the session's name, the same over reconnects. `None` draws a random one.
+    pub isid: Option<Isid>,
+    /// Credentials.
+    pub chap: Option<ChapCredentials>,
+    /// CRC32C over headers.
+    pub header_digest: bool,
+    /// CRC32C over data.
+    pub data_digest: bool,
+    /// What else is proposed at login.
+    pub offer: Offer,
+    /// How long a command may take before it is aborted.
+    pub command_timeout: Duration,
+    /// How long an abort or a reset may take before the next step.
+    pub task_management_timeout: Duration,
+    /// How long a connection may take to open.
+    pub connect_timeout: Duration,
+    /// How long a login may take.
+    pub login_timeout: Duration,
+    /// Silence after which the target is pinged; zero never pings.
+    pub keepalive_interval: Duration,
+    /// Silence after a ping that means the target is gone.
+    pub keepalive_timeout: Duration,
+    /// How long the LUN may be away before requests fail; it is looked for all the same.
+    pub replacement_timeout: Duration,
+    /// Wait before the second attempt to reconnect; doubled with each further one. The first is made at once.
+    pub reconnect_wait_min: Duration,
+    /// Longest wait between attempts.
+    pub reconnect_wait_max: Duration,
+    /// Commands on their way at once.
+    pub queue_depth: usize,
+    /// Bytes of copies kept of writes that the LUN has not made durable yet.
+    pub retained_bytes_max: usize,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl InitiatorOptions {
+    /// The options for a LUN somewhere.
+    pub fn new(portal: Portal, target: impl Into<String>, lun: u16) -> Self {
+        Self {
+            portal,
+            target: target.into(),
+            lun,
+            initiator_name: default_initiator_name(),
+            isid: None,
+            chap: None,
+            header_digest: false,
+            data_digest: false,
+            offer: Offer::initiator(),
+            command_timeout: Duration::from_secs(30),
+            task_management_timeout: Duration::from_secs(10),
+            connect_timeout: Duration::from_secs(10),
+            login_timeout: Duration::from_secs(15),
+            keepalive_interval: Duration::from_secs(5),
+            keepalive_timeout: Duration::from_secs(5),
+            replacement_timeout: Duration::from_secs(120),
+            reconnect_wait_min: Duration::from_millis(100),
+            reconnect_wait_max: Duration::from_secs(5),
+            queue_depth: 128,
+            retained_bytes_max: 64 << 20,
+            clock: Arc::new(TokioClock::new()),
+        }
+    }
+
+    /// The options for a URL.
+    pub fn for_url(url: &Url) -> Self {
+        Self::new(url.portal.clone(), url.target.clone(), url.lun)
+    }
+
+    /// The options for a discovery, which has neither target nor LUN.
+    pub fn for_discovery(portal: &Portal) -> Self {
+        Self::new(portal.clone(), "", 0)
+    }
+
+    /// `iscsi://...` of the LUN, for messages.
+    pub fn place(&self) -> String {
+        format!("iscsi://{}/{}/{}", self.portal, self.target, self.lun)
+    }
+
+    pub(crate) fn timing(&self) -> Timing {
+        Timing {
+            login_timeout: self.login_timeout,
+            keepalive_interval: self.keepalive_interval,
+            keepalive_timeout: self.keepalive_timeout,
+            task_management_timeout: self.task_management_timeout,
+        }
+    }
+
+    /// What one login says. Challenges are drawn anew for each.
+    pub(crate) fn login(&self, isid: Isid, is_discovery: bool) -> Result<LoginConfig, Error> {
+        let digests = |is_wanted: bool| match is_wanted {
+            true => vec![Digest::Crc32c],
+            false => vec![Digest::None, Digest::Crc32c],
+        };
+        let chap = match &self.chap {
+            None => None,
+            Some(chap) => {
+                let target = chap.target.clone().map(|target| Ok::<_, Error>((target, challenge()?))).transpose()?;
+                Some(ChapLogin { own: chap.own.clone(), target })
+            }
+        };
+        Ok(LoginConfig {
+            initiator_name: self.initiator_name.clone(),
+            target_name: (!is_discovery).then(|| self.target.clone()),
+            isid,
+            cid: 0,
+            offer: Offer {
+                header_digest: digests(self.header_digest),
+                data_digest: digests(self.data_digest),
+                ..self.offer.clone()
+            },
+            chap,
+        })
+    }
+
+    /// The ISID of this attachment.
+    pub(crate) fn isid_or_random(&self) -> Result<Isid, Error> {
+        match self.isid {
+            Some(isid) => Ok(isid),
+            None => {
+                let mut bytes = [0; 4];
+                fill_random(&mut bytes)?;
+                Ok(Isid::random_format(u32::from_be_bytes(bytes), 0))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for InitiatorOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InitiatorOptions")
+            .field("place", &self.place())
+            .field("initiator_name", &self.initiator_name)
+            .field("chap", &self.chap)
+            .finish_non_exhaustive()
+    }
+}
+
+fn challenge() -> Result<Challenge, Error> {
+    let mut identifier = [0; 1];
+    let mut bytes = [0; CHAP_CHALLENGE_BYTES];
+    fill_random(&mut identifier)?;
+    fill_random(&mut bytes)?;
+    Ok(Challenge { identifier: identifier[0], bytes })
+}
+
+fn fill_random(bytes: &mut [u8]) -> Result<(), Error> {
+    getrandom::fill(bytes)
+        .map_err(|error| Error::new(ErrorKind::Unsupported, format!("the system gives no random bytes: {error}")))
+}
+
+/// A name that differs from host to host, where the host has a name.
+fn default_initiator_name() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let is_name = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
+    let host: String = host.trim().chars().filter(is_name).take(64).collect();
+    let host = if host.is_empty() { "initiator".to_owned() } else { host.to_ascii_lowercase() };
+    format!("iqn.2026-01.io.forebay:{host}")
+}

@@ -1,0 +1,81 @@
+//! A remote LUN as a block device.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+
+use block::{Completion, Device, Error, ErrorKind, EventReceiver, Geometry, Identity, Request};
+use tokio::sync::oneshot;
+
+use crate::job::{RawCommand, RawOutcome};
+use crate::shared::{Incoming, Shared};
+use crate::status::Status;
+
+/// A logical unit behind an iSCSI session. Its [`Driver`](crate::Driver) does the work.
+pub struct RemoteLun {
+    place: String,
+    shared: Arc<Shared>,
+}
+
+impl RemoteLun {
+    pub(crate) fn new(place: String, shared: Arc<Shared>) -> Self {
+        Self { place, shared }
+    }
+
+    /// `iscsi://...`.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// How things stand.
+    pub fn status(&self) -> Status {
+        self.shared.view().status.clone()
+    }
+
+    /// Sends a SCSI command as it is and returns what came back. It is never issued twice.
+    ///
+    /// # Errors
+    /// `InvalidRange` when the CDB is longer than 16 bytes or data goes both ways, `OutcomeUnknown` when the session is lost, `Gone` when there is none.
+    pub async fn execute(&self, cdb: &[u8], data_out: &[u8], data_in_length: usize) -> Result<RawOutcome, Error> {
+        if cdb.len() > 16 || (!data_out.is_empty() && data_in_length > 0) {
+            let words = "a command has a CDB of at most 16 bytes and moves data one way";
+            return Err(Error::new(ErrorKind::InvalidRange, words));
+        }
+        if data_out.len().max(data_in_length) > base::limits::BUFFER_BYTES_MAX {
+            return Err(Error::new(ErrorKind::InvalidRange, "a command that moves more than any buffer holds"));
+        }
+        let (sender, receiver) = oneshot::channel();
+        let raw = RawCommand { cdb: cdb.to_vec(), data_out: data_out.to_vec(), data_in_length };
+        self.shared.send(Incoming::Raw(raw, sender));
+        let stopped = |_| Error::new(ErrorKind::OutcomeUnknown, format!("the driver of {} has ended", self.place));
+        receiver.await.map_err(stopped)?
+    }
+
+    /// Answers what has been submitted, flushes what the LUN might lose, logs out. Returns when the driver has ended.
+    pub async fn close(&self) {
+        self.shared.close(&self.place);
+        poll_fn(|context| self.shared.poll_stopped(context)).await;
+    }
+}
+
+impl Device for RemoteLun {
+    fn geometry(&self) -> Geometry {
+        self.shared.view().geometry
+    }
+
+    fn identity(&self) -> Identity {
+        self.shared.view().identity.clone()
+    }
+
+    fn submit(&self, request: Request) -> Completion {
+        if let Err(error) = self.geometry().check(&request) {
+            return Completion::ready(request.fail(error));
+        }
+        let (completion, sender) = Completion::slot();
+        self.shared.send(Incoming::Request(request, sender));
+        completion
+    }
+
+    fn subscribe(&self) -> EventReceiver {
+        self.shared.events.subscribe()
+    }
+}

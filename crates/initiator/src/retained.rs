@@ -1,0 +1,212 @@
+//! Copies of completed writes that the logical unit may still lose.
+//!
+//! A unit with a volatile write cache (WCE=1) may lose everything since its last flush when it loses power, and a new session cannot tell
+//! whether it did. So each completed mutation is kept here, in its newest version only, until a flush that was sent after it
+//! has completed; after a reconnect or a power-on unit attention all of it is written again.
+//!
+//! Entries never overlap: a newer one cuts what it covers out of the older ones. The copies come from a pool, so
+//! memory is bounded; a write that finds the pool exhausted waits for a flush.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use block::{Buffer, BufferPool, ByteRange};
+
+/// What is to be written again.
+#[derive(Clone, Debug)]
+pub(crate) enum Content {
+    /// These bytes.
+    Bytes(Arc<Buffer>, Range<usize>),
+    /// Zeroes; whether the space may be given back.
+    Zeroes { may_discard: bool },
+    /// Nothing in particular.
+    Discarded,
+}
+
+impl Content {
+    /// The part that belongs to `part` of `whole`.
+    fn slice(&self, whole: ByteRange, part: ByteRange) -> Self {
+        match self {
+            Self::Bytes(buffer, range) => {
+                let start = range.start + (part.offset - whole.offset) as usize;
+                Self::Bytes(Arc::clone(buffer), start..start + part.length as usize)
+            }
+            other => other.clone(),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    length: u64,
+    /// When it was completed; a flush covers those before its mark.
+    sequence: u64,
+    content: Content,
+}
+
+/// Everything since the last flush.
+pub(crate) struct Retained {
+    pool: BufferPool,
+    bytes_max: usize,
+    /// By offset.
+    entries: BTreeMap<u64, Entry>,
+    sequence_next: u64,
+}
+
+impl Retained {
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        Self { pool: BufferPool::new(bytes_max), bytes_max, entries: BTreeMap::new(), sequence_next: 0 }
+    }
+
+    /// Room for a copy, or `None` until a flush made some.
+    pub(crate) fn reserve(&self, length: usize) -> Option<Buffer> {
+        self.pool.try_acquire(length)
+    }
+
+    /// Memory taken, reservations included.
+    pub(crate) fn bytes(&self) -> usize {
+        self.pool.bytes_out()
+    }
+
+    /// Whether it is time to flush.
+    pub(crate) fn is_near_bound(&self) -> bool {
+        self.pool.bytes_out() > self.bytes_max / 2
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// A mutation is complete, and volatile.
+    pub(crate) fn insert(&mut self, range: ByteRange, content: Content) {
+        self.supersede(range);
+        if !range.is_empty() {
+            let entry = Entry { length: range.length, sequence: self.sequence_next, content };
+            self.entries.insert(range.offset, entry);
+        }
+        self.sequence_next += 1;
+    }
+
+    /// These bytes were made durable by something else, or are about to be inserted anew.
+    pub(crate) fn supersede(&mut self, range: ByteRange) {
+        let first = self.entries.range(..range.offset).next_back().map(|(offset, _)| *offset);
+        let overlapping: Vec<u64> = first
+            .into_iter()
+            .chain(self.entries.range(range.offset..range.end()).map(|(offset, _)| *offset))
+            .filter(|offset| self.entries.get(offset).is_some_and(|entry| overlaps(*offset, entry, range)))
+            .collect();
+        for offset in overlapping {
+            let Some(entry) = self.entries.remove(&offset) else { continue };
+            let whole = ByteRange { offset, length: entry.length };
+            let before = ByteRange { offset, length: range.offset.saturating_sub(offset) };
+            let after_offset = range.end().min(whole.end()).max(offset);
+            let after = ByteRange { offset: after_offset, length: whole.end() - after_offset };
+            for part in [before, after].into_iter().filter(|part| !part.is_empty()) {
+                let content = entry.content.slice(whole, part);
+                self.entries.insert(part.offset, Entry { length: part.length, sequence: entry.sequence, content });
+            }
+        }
+    }
+
+    /// A flush sent now will cover everything up to this mark.
+    pub(crate) fn mark(&self) -> u64 {
+        self.sequence_next
+    }
+
+    /// A flush that was sent at `mark` is complete.
+    pub(crate) fn release(&mut self, mark: u64) {
+        self.entries.retain(|_, entry| entry.sequence >= mark);
+    }
+
+    /// Everything, in order of offset.
+    pub(crate) fn all(&self) -> Vec<(ByteRange, Content)> {
+        let entries = self.entries.iter();
+        entries.map(|(&offset, entry)| (ByteRange { offset, length: entry.length }, entry.content.clone())).collect()
+    }
+}
+
+fn overlaps(offset: u64, entry: &Entry, range: ByteRange) -> bool {
+    ByteRange { offset, length: entry.length }.overlaps(&range)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::random::Random;
+
+    const SIZE: usize = 256;
+
+    fn bytes(fill: u8, length: usize) -> Content {
+        Content::Bytes(Arc::new(Buffer::copy_of(&vec![fill; length])), 0..length)
+    }
+
+    /// What a device of zeroes would hold after everything is written again. Discarded bytes read as 0xdd.
+    fn replayed(retained: &Retained) -> [u8; SIZE] {
+        let mut device = [0; SIZE];
+        for (range, content) in retained.all() {
+            let place = &mut device[range.offset as usize..range.end() as usize];
+            match content {
+                Content::Bytes(buffer, part) => place.copy_from_slice(&buffer[part]),
+                Content::Zeroes { .. } => place.fill(0xee),
+                Content::Discarded => place.fill(0xdd),
+            }
+        }
+        device
+    }
+
+    /// The newest version of every byte is kept, whatever was cut by what, and a flush drops what is older than its mark.
+    #[test]
+    fn the_newest_version_of_every_byte_is_kept() {
+        let mut random = Random::new(11);
+        for _ in 0..200 {
+            let mut retained = Retained::new(1 << 20);
+            let mut model = [(0u8, 0u64); SIZE];
+            let mut mark = 0;
+            for step in 1..60u64 {
+                let offset = random.below(SIZE as u64 - 1);
+                let length = 1 + random.below((SIZE as u64 - offset).min(80));
+                let range = ByteRange { offset, length };
+                let fill = step as u8;
+                let (content, value) = match random.below(5) {
+                    0 => (Content::Zeroes { may_discard: true }, 0xee),
+                    1 => (Content::Discarded, 0xdd),
+                    _ => (bytes(fill, length as usize), fill),
+                };
+                retained.insert(range, content);
+                model[range.offset as usize..range.end() as usize].fill((value, step));
+                if random.chance(0.1) {
+                    mark = step;
+                    assert_eq!(retained.mark(), step);
+                }
+            }
+            assert_eq!(replayed(&retained), model.map(|(value, _)| value));
+            retained.release(mark);
+            assert_eq!(replayed(&retained), model.map(|(value, step)| if step > mark { value } else { 0 }));
+        }
+    }
+
+    #[test]
+    fn memory_is_bounded_and_comes_back_with_a_flush() {
+        let mut retained = Retained::new(16 << 10);
+        for index in 0..4u64 {
+            let copy = retained.reserve(4096).expect("there is room");
+            retained.insert(ByteRange { offset: index * 4096, length: 4096 }, Content::Bytes(Arc::new(copy), 0..4096));
+        }
+        assert!(retained.is_near_bound());
+        assert!(retained.reserve(512).is_none());
+        retained.release(retained.mark());
+        assert!(retained.is_empty());
+        assert_eq!(retained.bytes(), 0);
+    }
+
+    #[test]
+    fn overwriting_one_block_takes_no_more_memory() {
+        let mut retained = Retained::new(16 << 10);
+        for _ in 0..100 {
+            let copy = retained.reserve(4096).expect("the older copy is dropped");
+            retained.insert(ByteRange { offset: 0, length: 4096 }, Content::Bytes(Arc::new(copy), 0..4096));
+        }
+        assert_eq!(retained.bytes(), 4096);
+    }
+}

@@ -1,0 +1,160 @@
+//! What a [`RemoteLun`](crate::RemoteLun) and its driver share: the requests on their way in, and the state on its way out.
+//!
+//! Two mutexes, never held together: `inbox` (requests, the driver's waker) and `view` (geometry, identity, status). Sections are short and never await.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use block::completion::SlotSender;
+use block::{Error, ErrorKind, EventHub, Geometry, Identity, Request};
+use tokio::sync::oneshot;
+
+use crate::job::{RawCommand, RawOutcome};
+use crate::limits::REQUESTS_WAITING_MAX;
+use crate::status::Status;
+
+/// Something a caller wants.
+pub(crate) enum Incoming {
+    Request(Request, SlotSender),
+    Raw(RawCommand, oneshot::Sender<Result<RawOutcome, Error>>),
+}
+
+impl Incoming {
+    /// The answer is an error.
+    pub(crate) fn refuse(self, error: Error) {
+        match self {
+            Self::Request(request, sender) => sender.complete(request.fail(error)),
+            // Whoever asked may have gone away.
+            Self::Raw(_, sender) => drop(sender.send(Err(error))),
+        }
+    }
+}
+
+pub(crate) struct Shared {
+    pub(crate) events: EventHub,
+    inbox: Mutex<Inbox>,
+    view: Mutex<View>,
+}
+
+/// Guarded by `Shared::inbox`.
+struct Inbox {
+    incoming: VecDeque<Incoming>,
+    /// Why nothing is taken any more.
+    refusal: Option<Error>,
+    is_closing: bool,
+    is_stopped: bool,
+    driver: Option<Waker>,
+    closers: Vec<Waker>,
+}
+
+/// Guarded by `Shared::view`.
+pub(crate) struct View {
+    pub(crate) geometry: Geometry,
+    pub(crate) identity: Identity,
+    pub(crate) status: Status,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub(crate) fn new(geometry: Geometry, identity: Identity, status: Status) -> Self {
+        let inbox = Inbox {
+            incoming: VecDeque::new(),
+            refusal: None,
+            is_closing: false,
+            is_stopped: false,
+            driver: None,
+            closers: Vec::new(),
+        };
+        Self {
+            events: EventHub::new(),
+            inbox: Mutex::new(inbox),
+            view: Mutex::new(View { geometry, identity, status }),
+        }
+    }
+
+    pub(crate) fn view(&self) -> MutexGuard<'_, View> {
+        lock(&self.view)
+    }
+
+    /// Hands something to the driver, or refuses it.
+    pub(crate) fn send(&self, incoming: Incoming) {
+        let mut inbox = lock(&self.inbox);
+        let refusal = match &inbox.refusal {
+            Some(refusal) => Some(refusal.clone()),
+            None if inbox.incoming.len() >= REQUESTS_WAITING_MAX => {
+                Some(Error::new(ErrorKind::Busy, format!("{REQUESTS_WAITING_MAX} requests wait already")))
+            }
+            None => None,
+        };
+        if let Some(refusal) = refusal {
+            drop(inbox);
+            incoming.refuse(refusal);
+            return;
+        }
+        inbox.incoming.push_back(incoming);
+        let waker = inbox.driver.take();
+        drop(inbox);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// What has come in, for the driver, which is woken by the next.
+    pub(crate) fn receive(&self, context: &Context<'_>, into: &mut VecDeque<Incoming>) {
+        let mut inbox = lock(&self.inbox);
+        into.append(&mut inbox.incoming);
+        if !inbox.driver.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            inbox.driver = Some(context.waker().clone());
+        }
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        lock(&self.inbox).is_closing
+    }
+
+    /// From now on requests get this error; `None` lets them in again, unless the device is closed.
+    pub(crate) fn set_refusal(&self, refusal: Option<Error>) {
+        let mut inbox = lock(&self.inbox);
+        if !inbox.is_closing && !inbox.is_stopped {
+            inbox.refusal = refusal;
+        }
+    }
+
+    /// Asks the driver to end.
+    pub(crate) fn close(&self, place: &str) {
+        let mut inbox = lock(&self.inbox);
+        inbox.is_closing = true;
+        inbox.refusal.get_or_insert_with(|| Error::new(ErrorKind::Gone, format!("{place} is closed")));
+        if let Some(waker) = inbox.driver.take() {
+            drop(inbox);
+            waker.wake();
+        }
+    }
+
+    /// Ready when the driver has ended.
+    pub(crate) fn poll_stopped(&self, context: &Context<'_>) -> Poll<()> {
+        let mut inbox = lock(&self.inbox);
+        if inbox.is_stopped {
+            return Poll::Ready(());
+        }
+        inbox.closers.push(context.waker().clone());
+        Poll::Pending
+    }
+
+    /// The driver has ended: nothing is answered any more.
+    pub(crate) fn stop(&self, place: &str) {
+        let mut inbox = lock(&self.inbox);
+        inbox.is_stopped = true;
+        let error = Error::new(ErrorKind::Gone, format!("{place} is closed: its driver has ended"));
+        let refusal = inbox.refusal.get_or_insert(error).clone();
+        let left = std::mem::take(&mut inbox.incoming);
+        let closers = std::mem::take(&mut inbox.closers);
+        drop(inbox);
+        left.into_iter().for_each(|incoming| incoming.refuse(refusal.clone()));
+        closers.into_iter().for_each(Waker::wake);
+    }
+}

@@ -1,0 +1,62 @@
+//! What an attachment says about itself.
+
+use std::time::Duration;
+
+use iscsi::negotiation::Negotiated;
+
+/// Where an attachment stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum State {
+    /// The session carries requests.
+    #[default]
+    Online,
+    /// The session is there again; what was not durable is written once more, and requests wait.
+    Replaying,
+    /// There is no session; requests wait while one is looked for.
+    Reconnecting,
+    /// There has been no session for longer than the replacement timeout; requests fail while one is looked for.
+    Failing,
+    /// Something else answers at the LUN's place. Nothing is sent there any more.
+    Replaced,
+    /// It was closed.
+    Closed,
+}
+
+/// A moment's view of an attachment. Counts are since it was attached, over all its sessions.
+#[derive(Clone, Debug, Default)]
+pub struct Status {
+    /// Where it stands.
+    pub state: State,
+    /// The portal of the session, or the one that is tried.
+    pub portal: String,
+    /// What ended the last session or attempt.
+    pub last_error: Option<String>,
+    /// Sessions so far.
+    pub session_count: u64,
+    /// Attempts to reconnect since the last session.
+    pub reconnect_attempts: u32,
+    /// The wait before the next attempt, while one is waited for.
+    pub reconnect_wait: Option<Duration>,
+    /// PDUs sent.
+    pub pdus_sent: u64,
+    /// PDUs received.
+    pub pdus_received: u64,
+    /// Bytes sent, headers included.
+    pub bytes_sent: u64,
+    /// Bytes received, headers included.
+    pub bytes_received: u64,
+    /// SCSI commands issued, retries included.
+    pub commands_sent: u64,
+    /// SCSI commands issued once more.
+    pub commands_retried: u64,
+    /// Retained writes issued again after a reconnect or power-on.
+    pub writes_replayed: u64,
+    /// Commands under way.
+    pub in_flight: usize,
+    /// Requests that wait to be issued.
+    pub waiting: usize,
+    /// Memory held by copies of writes that are not durable yet.
+    pub retained_bytes: usize,
+    /// The values in force.
+    pub negotiated: Option<Negotiated>,
+}

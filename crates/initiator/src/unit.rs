@@ -1,0 +1,315 @@
+//! What is learned about a logical unit when a session begins: who it is, how large, what it can do.
+//!
+//! TEST UNIT READY first, until the unit attentions of the new nexus are taken; then INQUIRY, the VPD pages, READ CAPACITY and the
+//! caching page. A page that a unit does not have leaves the standard's silence in its place.
+
+use std::time::Duration;
+
+use block::{Buffer, Error, ErrorKind, Geometry, Identity};
+use iscsi::initiator::{Command, Data, Outcome};
+use iscsi::pdu::TaskAttribute;
+use scsi::capacity::Capacity;
+use scsi::cdb::{CdbForm, ModeSense};
+use scsi::inquiry::{Peripheral, StandardInquiry};
+use scsi::vpd::{self, BlockDeviceCharacteristics, BlockLimits, Designator, LogicalBlockProvisioning};
+use scsi::{Cdb, Sense, SenseKey, Status, mode};
+
+use crate::error::{LinkError, sense_error};
+use crate::limits::{
+    BUSY_WAIT_MAX, BUSY_WAIT_MIN, COMMAND_BYTES_MAX, CONTROL_DATA_BYTES, TRANSFER_BYTES_MAX, UNIT_ATTENTIONS_MAX,
+};
+use crate::link::Link;
+use crate::options::InitiatorOptions;
+
+/// A logical unit as commands need it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unit {
+    /// LUN field.
+    pub(crate) lun: u64,
+    pub(crate) identity: Identity,
+    pub(crate) geometry: Geometry,
+    /// DPOFUA: the FUA bit is honoured.
+    pub(crate) has_fua: bool,
+    /// Whether the sixteen-byte READ CAPACITY answered; then READ(16) and the like do as well.
+    pub(crate) has_sixteen: bool,
+    /// Bytes one READ or WRITE may move.
+    pub(crate) command_bytes_max: u32,
+    /// WRITE SAME(16): blocks at once, `None` where it is not to be used.
+    pub(crate) write_same_blocks_max: Option<u64>,
+    /// Whether WRITE SAME may unmap and still give zeroes.
+    pub(crate) write_same_unmaps: bool,
+    pub(crate) unmap: Option<UnmapLimits>,
+    pub(crate) is_rotating: Option<bool>,
+}
+
+/// How much one UNMAP may ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UnmapLimits {
+    pub(crate) blocks_max: u64,
+    pub(crate) granularity_blocks: u64,
+    pub(crate) alignment_blocks: u64,
+}
+
+impl Unit {
+    /// Bytes of a logical block.
+    pub(crate) fn block_bytes(&self) -> u64 {
+        self.geometry.logical_block_bytes.into()
+    }
+
+    /// Whether copies of completed writes must be kept until a flush.
+    pub(crate) fn is_volatile(&self) -> bool {
+        self.geometry.is_write_cache_volatile
+    }
+}
+
+/// Bytes moved by a command that ended well, or the sense data of one that did not.
+type Answer = Result<Vec<u8>, Sense>;
+
+/// Asks one logical unit, alone on its link.
+pub(crate) struct Probe<'a> {
+    link: &'a mut Link,
+    options: &'a InitiatorOptions,
+    lun: u64,
+}
+
+impl<'a> Probe<'a> {
+    pub(crate) fn new(link: &'a mut Link, options: &'a InitiatorOptions) -> Result<Self, LinkError> {
+        let lun = scsi::lun::encode(options.lun.into()).map(u64::from_be_bytes);
+        let no_lun = |_| LinkError::Unit(Error::new(ErrorKind::NotFound, format!("{} is no LUN", options.lun)));
+        let lun = lun.map_err(no_lun)?;
+        Ok(Self { link, options, lun })
+    }
+
+    /// Everything.
+    pub(crate) async fn run(&mut self) -> Result<Unit, LinkError> {
+        self.check_presence().await?;
+        self.await_readiness().await?;
+        let identity = self.identity().await?;
+        let (capacity, has_sixteen) = self.capacity().await?;
+        let limits = self.page(vpd::page::BLOCK_LIMITS, BlockLimits::parse).await?.unwrap_or_default();
+        let provisioning = self.page(vpd::page::LOGICAL_BLOCK_PROVISIONING, LogicalBlockProvisioning::parse).await?;
+        let provisioning = provisioning.unwrap_or_default();
+        let medium = self.page(vpd::page::BLOCK_DEVICE_CHARACTERISTICS, BlockDeviceCharacteristics::parse).await?;
+        let (header, caching) = self.caching().await?;
+        let block_bytes = capacity.block_bytes;
+        let block_bytes_u64 = u64::from(block_bytes);
+        let unmap = unmap_limits(&limits, provisioning.has_unmap, &capacity);
+        let command_bytes_max = match u64::from(limits.transfer_blocks_max) * block_bytes_u64 {
+            0 => COMMAND_BYTES_MAX,
+            bytes => u32::try_from(bytes).unwrap_or(u32::MAX).min(COMMAND_BYTES_MAX),
+        };
+        let geometry = Geometry {
+            size_bytes: capacity.size_bytes(),
+            logical_block_bytes: block_bytes,
+            physical_block_bytes: block_bytes.saturating_mul(1 << capacity.physical_block_exponent.min(15)),
+            is_write_cache_volatile: caching.is_write_cache_enabled,
+            is_read_only: header.is_write_protected,
+            discard_granularity_bytes: unmap
+                .map(|unmap| u32::try_from(unmap.granularity_blocks * block_bytes_u64).unwrap_or(u32::MAX)),
+            // UNMAP is a hint (SBC-3 4.7.3.4): what it passed over keeps its content.
+            discard_reads_zeroes: false,
+            transfer_bytes_max: TRANSFER_BYTES_MAX,
+        };
+        let has_write_same = has_sixteen && (limits.write_same_blocks_max > 0 || provisioning.has_write_same_16);
+        Ok(Unit {
+            lun: self.lun,
+            identity,
+            geometry,
+            has_fua: header.has_dpo_fua,
+            has_sixteen,
+            command_bytes_max: command_bytes_max.max(block_bytes),
+            write_same_blocks_max: has_write_same.then(|| match limits.write_same_blocks_max {
+                0 => u64::from(u16::MAX),
+                blocks => blocks.min(u32::MAX.into()),
+            }),
+            write_same_unmaps: provisioning.has_write_same_16
+                && (provisioning.unmapped_reads_zeroes || capacity.unmapped_reads_zeroes),
+            unmap,
+            is_rotating: medium.filter(|medium| medium.rotation_rate > 0).map(|medium| medium.rotation_rate != 1),
+        })
+    }
+
+    /// INQUIRY answers for every LUN, and says whether anything is there (SPC-4 6.6.2).
+    async fn check_presence(&mut self) -> Result<(), LinkError> {
+        let cdb = Cdb::Inquiry { is_vpd: false, page: 0, allocation_length: 96 };
+        let absent = || {
+            let words = format!(
+                "there is no LUN {} at {}; \"forebay target status\" on the target's host lists its LUNs",
+                self.options.lun,
+                self.options.place()
+            );
+            LinkError::Unit(Error::new(ErrorKind::NotFound, words))
+        };
+        let not_present = absent();
+        let data = match self.ask(&cdb, 96).await? {
+            Ok(data) => data,
+            Err(sense) if sense.asc == 0x25 => return Err(not_present),
+            Err(sense) => return Err(LinkError::Unit(sense_error(&sense, "INQUIRY"))),
+        };
+        let inquiry = StandardInquiry::parse(&data).map_err(|error| self.malformed(error))?;
+        match inquiry.peripheral {
+            Peripheral::Disk => Ok(()),
+            Peripheral::Absent => Err(not_present),
+            Peripheral::Other(code) if code >> 5 != 0 => Err(not_present),
+            Peripheral::Other(code) => {
+                let words = format!(
+                    "LUN {} at {} is no disk but a device of type {:02x}h",
+                    self.options.lun,
+                    self.options.place(),
+                    code & 0x1f
+                );
+                Err(LinkError::Unit(Error::new(ErrorKind::Unsupported, words)))
+            }
+        }
+    }
+
+    async fn await_readiness(&mut self) -> Result<(), LinkError> {
+        match self.ask(&Cdb::TestUnitReady, 0).await? {
+            Ok(_) => Ok(()),
+            Err(sense) => {
+                Err(LinkError::Unit(sense_error(&sense, &format!("waiting for {} to be ready", self.options.place()))))
+            }
+        }
+    }
+
+    async fn identity(&mut self) -> Result<Identity, LinkError> {
+        let serial = self.page(vpd::page::UNIT_SERIAL_NUMBER, vpd::parse_unit_serial_number).await?;
+        let names = self.page(vpd::page::DEVICE_IDENTIFICATION, vpd::parse_device_identification).await?;
+        let unit = best_designator(&names.unwrap_or_default()).unwrap_or_else(|| format!("lun {}", self.options.lun));
+        Ok(Identity { target: self.options.target.clone(), unit, serial: serial.unwrap_or_default() })
+    }
+
+    async fn capacity(&mut self) -> Result<(Capacity, bool), LinkError> {
+        let length = Capacity::BYTES_16;
+        if let Ok(data) = self.ask(&Cdb::ReadCapacity16 { allocation_length: length as u32 }, length).await? {
+            return Ok((Capacity::parse_16(&data).map_err(|error| self.malformed(error))?, true));
+        }
+        match self.ask(&Cdb::ReadCapacity10, Capacity::BYTES_10).await? {
+            Ok(data) => {
+                let capacity = Capacity::parse_10(&data).map_err(|error| self.malformed(error))?;
+                let too_large = || {
+                    let words = format!("{} is too large for READ CAPACITY(10) and has no other", self.options.place());
+                    LinkError::Unit(Error::new(ErrorKind::Unsupported, words))
+                };
+                Ok((capacity.ok_or_else(too_large)?, false))
+            }
+            Err(sense) => Err(LinkError::Unit(sense_error(&sense, "READ CAPACITY"))),
+        }
+    }
+
+    /// A unit that has no caching page has no cache, as far as it says.
+    async fn caching(&mut self) -> Result<(mode::Header, mode::Caching), LinkError> {
+        let sense = |page: u8| {
+            Cdb::ModeSense(ModeSense {
+                form: CdbForm::Six,
+                is_long_lba_accepted: false,
+                is_block_descriptor_disabled: true,
+                page_control: 0,
+                page,
+                subpage: 0,
+                allocation_length: u16::from(u8::MAX),
+            })
+        };
+        let mut answer = self.ask(&sense(mode::page::CACHING), usize::from(u8::MAX)).await?;
+        if answer.is_err() {
+            answer = self.ask(&sense(mode::page::ALL), usize::from(u8::MAX)).await?;
+        }
+        let Ok(data) = answer else { return Ok(Default::default()) };
+        let (header, pages) = mode::parse(CdbForm::Six, &data).map_err(|error| self.malformed(error))?;
+        let mut pages = mode::pages(pages).filter_map(Result::ok);
+        let caching = pages.find(|page| page.code == mode::page::CACHING);
+        let caching = caching.and_then(|page| mode::Caching::parse(page.bytes).ok());
+        Ok((header, caching.unwrap_or_default()))
+    }
+
+    /// A VPD page, where the unit has it and it is well formed.
+    async fn page<T>(
+        &mut self,
+        page: u8,
+        parse: impl Fn(&[u8]) -> Result<T, scsi::Malformed>,
+    ) -> Result<Option<T>, LinkError> {
+        let cdb = Cdb::Inquiry { is_vpd: true, page, allocation_length: CONTROL_DATA_BYTES as u16 };
+        Ok(self.ask(&cdb, CONTROL_DATA_BYTES).await?.ok().and_then(|data| parse(&data).ok()))
+    }
+
+    /// One command that only brings data. Unit attentions, busy units and units that are becoming ready are waited out.
+    async fn ask(&mut self, cdb: &Cdb, length: usize) -> Result<Answer, LinkError> {
+        let deadline = self.options.clock.now() + self.options.command_timeout;
+        let mut wait = BUSY_WAIT_MIN;
+        for _ in 0..UNIT_ATTENTIONS_MAX {
+            let command = control_command(self.lun, cdb, length, self.options.command_timeout);
+            let completed = self.link.execute(command).await?;
+            let (status, sense, received_bytes) = match completed.outcome {
+                Outcome::Status { status, sense, received_bytes, .. } => (status, sense, received_bytes),
+                Outcome::Failed(words) => return Err(self.failed(&words)),
+                Outcome::Aborted | Outcome::NotSent => return Err(self.failed("no answer in time")),
+            };
+            let sense = Sense::parse(&sense).ok();
+            let is_late = self.options.clock.now() >= deadline;
+            match (Status::from_code(status), sense) {
+                (Some(Status::Good | Status::ConditionMet), _) => {
+                    return Ok(Ok(completed.buffer.get(..received_bytes).unwrap_or_default().to_vec()));
+                }
+                (Some(Status::CheckCondition), Some(sense)) => match sense.key {
+                    SenseKey::UnitAttention => continue,
+                    SenseKey::NotReady if sense.asc == 0x04 && sense.ascq == 0x01 && !is_late => wait = BUSY_WAIT_MAX,
+                    _ => return Ok(Err(sense)),
+                },
+                (Some(Status::Busy | Status::TaskSetFull | Status::TaskAborted), _) if !is_late => {
+                    wait = (wait * 2).min(BUSY_WAIT_MAX);
+                }
+                (Some(Status::ReservationConflict), _) => {
+                    let words = format!("{} is reserved by another initiator", self.options.place());
+                    return Err(LinkError::Unit(Error::new(ErrorKind::ReservationConflict, words)));
+                }
+                _ => return Err(self.failed(&format!("status {status:02x}h"))),
+            }
+            self.options.clock.sleep(wait).await;
+        }
+        Err(self.failed("unit attentions without end"))
+    }
+
+    fn failed(&self, words: &str) -> LinkError {
+        let context = format!("{} does not say what it is: {words}", self.options.place());
+        LinkError::Unit(Error::new(ErrorKind::TimedOut, context))
+    }
+
+    fn malformed(&self, error: scsi::Malformed) -> LinkError {
+        let context = format!("{} sent {error} that make no sense", self.options.place());
+        LinkError::Unit(Error::new(ErrorKind::Corrupt, context))
+    }
+}
+
+/// A command that moves a little data to us, or none.
+pub(crate) fn control_command(lun: u64, cdb: &Cdb, length: usize, timeout: Duration) -> Command {
+    let data = if length == 0 { Data::None } else { Data::Read(Buffer::zeroed(length), 0..length) };
+    Command { token: 0, lun, cdb: cdb_bytes(cdb), attribute: TaskAttribute::Simple, data, timeout }
+}
+
+/// A CDB in the field of a SCSI Command PDU.
+pub(crate) fn cdb_bytes(cdb: &Cdb) -> [u8; 16] {
+    let bytes = cdb.emit();
+    let mut field = [0; 16];
+    field[..bytes.len()].copy_from_slice(&bytes);
+    field
+}
+
+/// The name that is most surely unique: NAA, then EUI-64, then a name string, then a vendor's.
+fn best_designator(designators: &[Designator]) -> Option<String> {
+    let rank = |designator: &&Designator| match designator {
+        Designator::Naa(_) | Designator::NaaExtended(_) => 0,
+        Designator::Eui64(_) => 1,
+        Designator::Name(_) => 2,
+        Designator::T10Vendor(_) => 3,
+    };
+    designators.iter().min_by_key(rank).map(Designator::to_string)
+}
+
+fn unmap_limits(limits: &BlockLimits, has_unmap: bool, capacity: &Capacity) -> Option<UnmapLimits> {
+    let is_usable = (has_unmap || capacity.is_thin) && limits.unmap_blocks_max > 0 && limits.unmap_descriptors_max > 0;
+    is_usable.then(|| UnmapLimits {
+        blocks_max: limits.unmap_blocks_max.into(),
+        granularity_blocks: limits.unmap_granularity_blocks.max(1).into(),
+        alignment_blocks: limits.unmap_alignment_blocks.unwrap_or(0).into(),
+    })
+}

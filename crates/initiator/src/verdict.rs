@@ -1,0 +1,149 @@
+//! What to do when a command has ended: the one table of outcomes.
+
+use block::{Error, ErrorKind};
+use iscsi::initiator::Outcome;
+use iscsi::pdu::Residual;
+use scsi::{Sense, SenseKey, Status};
+
+use crate::error::sense_error;
+
+/// What an outcome means.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    /// It was carried out.
+    Done,
+    /// It was not, for a reason that has passed: try again, after taking note of what the unit reported.
+    Again(Attention),
+    /// It was not, and the unit asks for patience.
+    Later,
+    /// It did not end in time, or nobody knows what came of it; trying again is right as long as time allows.
+    Unanswered(String),
+    /// It cannot be carried out.
+    Failed(Error),
+}
+
+/// What a unit attention calls for, the weightiest last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Attention {
+    #[default]
+    None,
+    /// Size, mode or identity may have changed: ask again.
+    Changed,
+    /// The unit was reset or lost power: ask again, and write again what was not durable.
+    PowerOn,
+    /// The target wants the session to end: log out and come back.
+    Leave,
+}
+
+/// What a unit attention calls for (SPC-4 annex E, group by additional sense code).
+pub(crate) fn attention(sense: &Sense) -> Attention {
+    match (sense.asc, sense.ascq) {
+        // I_T nexus loss does not touch the cache, but a target that was restarted may report nothing else.
+        (0x29, _) => Attention::PowerOn,
+        (0x28, _) => Attention::Changed,
+        (0x2a, 0x00 | 0x01 | 0x09) => Attention::Changed,
+        (0x3f, 0x03 | 0x05) => Attention::Changed,
+        _ => Attention::None,
+    }
+}
+
+/// Judges the outcome of `what`.
+pub(crate) fn judge(outcome: &Outcome, what: &str) -> Verdict {
+    let (status, sense, residual) = match outcome {
+        Outcome::Status { status, sense, residual, .. } => (*status, sense, *residual),
+        Outcome::Failed(words) => return Verdict::Unanswered(words.clone()),
+        Outcome::Aborted => return Verdict::Unanswered("no answer in time; it was aborted".to_owned()),
+        Outcome::NotSent => return Verdict::Unanswered("the target's command window stayed closed".to_owned()),
+    };
+    match Status::from_code(status) {
+        Some(Status::Good | Status::ConditionMet) if residual != Residual::None => Verdict::Failed(Error::new(
+            ErrorKind::Media,
+            format!("{what} moved other than the bytes asked for: {residual:?}"),
+        )),
+        Some(Status::Good | Status::ConditionMet) => Verdict::Done,
+        Some(Status::Busy | Status::TaskSetFull | Status::AcaActive) => Verdict::Later,
+        Some(Status::TaskAborted) => Verdict::Again(Attention::None),
+        Some(Status::ReservationConflict) => {
+            let words = format!("{what} failed: another initiator holds a reservation");
+            Verdict::Failed(Error::new(ErrorKind::ReservationConflict, words))
+        }
+        Some(Status::CheckCondition) => match Sense::parse(sense) {
+            Ok(sense) => judge_sense(&sense, what),
+            Err(_) => Verdict::Failed(Error::new(ErrorKind::Media, format!("{what} failed without sense data"))),
+        },
+        None => Verdict::Failed(Error::new(ErrorKind::Media, format!("{what} failed with status {status:02x}h"))),
+    }
+}
+
+fn judge_sense(sense: &Sense, what: &str) -> Verdict {
+    match sense.key {
+        // About an earlier write, so this command was not carried out (SAM-5 5.13).
+        _ if sense.is_deferred => Verdict::Failed(sense_error(sense, "an earlier write")),
+        SenseKey::NoSense | SenseKey::RecoveredError | SenseKey::Completed => Verdict::Done,
+        SenseKey::UnitAttention => Verdict::Again(attention(sense)),
+        SenseKey::AbortedCommand => Verdict::Again(Attention::None),
+        SenseKey::NotReady if sense.asc == 0x04 => Verdict::Later,
+        _ => Verdict::Failed(sense_error(sense, what)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(sense: Sense) -> Verdict {
+        let outcome = Outcome::Status {
+            status: 0x02,
+            sense: sense.emit_fixed().to_vec(),
+            residual: Residual::None,
+            received_bytes: 0,
+        };
+        judge(&outcome, "reading")
+    }
+
+    #[test]
+    fn unit_attentions_call_for_what_they_say() {
+        for (sense, expected) in [
+            (Sense::POWER_ON_OR_RESET, Attention::PowerOn),
+            (Sense::BUS_DEVICE_RESET, Attention::PowerOn),
+            (Sense::I_T_NEXUS_LOSS, Attention::PowerOn),
+            (Sense::CAPACITY_CHANGED, Attention::Changed),
+            (Sense::MODE_PARAMETERS_CHANGED, Attention::Changed),
+            (Sense::DEVICE_IDENTIFIER_CHANGED, Attention::Changed),
+            (Sense::RESERVATIONS_RELEASED, Attention::None),
+            (Sense::COMMANDS_CLEARED, Attention::None),
+        ] {
+            assert!(matches!(check(sense), Verdict::Again(attention) if attention == expected), "{sense}");
+        }
+    }
+
+    #[test]
+    fn errors_have_the_kind_their_callers_act_on() {
+        for (sense, kind) in [
+            (Sense::UNRECOVERED_READ_ERROR, ErrorKind::Media),
+            (Sense::SPACE_ALLOCATION_FAILED, ErrorKind::NoSpace),
+            (Sense::WRITE_PROTECTED, ErrorKind::ReadOnly),
+            (Sense::LBA_OUT_OF_RANGE, ErrorKind::InvalidRange),
+            (Sense::LOGICAL_UNIT_NOT_SUPPORTED, ErrorKind::Gone),
+            (Sense::INVALID_OPERATION_CODE, ErrorKind::Unsupported),
+        ] {
+            assert!(matches!(check(sense), Verdict::Failed(error) if error.kind() == kind), "{sense}");
+        }
+    }
+
+    #[test]
+    fn the_unit_asks_for_patience() {
+        assert!(matches!(check(Sense::BECOMING_READY), Verdict::Later));
+        for status in [0x08, 0x28] {
+            let outcome = Outcome::Status { status, sense: vec![], residual: Residual::None, received_bytes: 0 };
+            assert!(matches!(judge(&outcome, "reading"), Verdict::Later));
+        }
+    }
+
+    #[test]
+    fn good_with_a_residual_is_not_good() {
+        let outcome =
+            Outcome::Status { status: 0, sense: vec![], residual: Residual::Underflow(512), received_bytes: 0 };
+        assert!(matches!(judge(&outcome, "reading"), Verdict::Failed(_)));
+    }
+}

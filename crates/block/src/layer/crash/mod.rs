@@ -26,10 +26,9 @@ mod log;
 mod power;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use base::buffer::Buffer;
-use base::clock::Clock;
+use base::clock::{Clock, Instant};
 use base::random::Random;
 use base::range::ByteRange;
 
@@ -163,7 +162,8 @@ impl CrashLayer {
         change(Arc::get_mut(&mut self.medium).expect("a medium is configured before it is shared"));
     }
 
-    /// Makes requests take time, drawn from the medium's seed, so that several are in flight at once.
+    /// Makes requests take time, drawn from the medium's seed, so that several are in flight at once. They are carried out by
+    /// `workers`, whose [`run`](Workers::run) must be polled, as the disk's own motor.
     #[must_use]
     pub fn with_latency(mut self, clock: Arc<dyn Clock>, latency: Latency, workers: &Workers) -> Self {
         self.timing = Some(Timing { clock, latency, workers: workers.clone() });
@@ -251,21 +251,37 @@ impl CrashLayer {
     }
 
     /// Waits for its place, takes its time, and ends, unless the power is lost by then.
-    fn carry_out(&self, place: Acquire, mut action: Action, buffer: Buffer) -> Completion {
-        let (medium, timing) = (Arc::clone(&self.medium), self.timing.clone());
-        let workers = timing.as_ref().map_or_else(Workers::new, |timing| timing.workers.clone());
-        Completion::task(&workers, async move {
-            let _guard = place.await;
-            let Some(latency) = medium.begin(&mut action, timing.as_ref()) else {
-                return Response::failed(power_is_lost(), buffer);
+    fn carry_out(&self, mut place: Acquire, mut action: Action, buffer: Buffer) -> Completion {
+        let medium = Arc::clone(&self.medium);
+        let Some(timing) = self.timing.clone() else {
+            return Completion::task(&Workers::new(), async move {
+                let _guard = place.await;
+                match medium.begin(&mut action, None) {
+                    Some(_) => medium.end(action, buffer),
+                    None => Response::failed(power_is_lost(), buffer),
+                }
+            });
+        };
+        // In flight from now on, unless an earlier request is in the way.
+        let early = place.try_take();
+        let begun = early.is_some().then(|| medium.begin(&mut action, Some(&timing)));
+        // A medium goes on by itself, whether or not anybody polls the completion: others may wait behind this request.
+        let (completion, sender) = Completion::slot();
+        timing.workers.clone().spawn(async move {
+            let (_guard, begun) = match (early, begun) {
+                (Some(guard), Some(begun)) => (guard, begun),
+                _ => (place.await, medium.begin(&mut action, Some(&timing))),
             };
-            if let Some(timing) = &timing
-                && !latency.is_zero()
-            {
-                timing.clock.sleep(latency).await;
-            }
-            medium.end(action, buffer)
-        })
+            let response = match begun {
+                Some(end_at) => {
+                    timing.clock.sleep_until(end_at).await;
+                    medium.end(action, buffer)
+                }
+                None => Response::failed(power_is_lost(), buffer),
+            };
+            sender.complete(response);
+        });
+        completion
     }
 }
 
@@ -303,8 +319,8 @@ impl Medium {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts the action in flight and says how long it takes, or `None` when the power is lost.
-    fn begin(&self, action: &mut Action, timing: Option<&Timing>) -> Option<Duration> {
+    /// Puts the action in flight and says when it ends, or `None` when the power is lost.
+    fn begin(&self, action: &mut Action, timing: Option<&Timing>) -> Option<Instant> {
         let mut state = self.lock();
         if self.power.is_lost() {
             return None;
@@ -312,7 +328,7 @@ impl Medium {
         if let Action::Write { range, content, id, .. } = action {
             *id = Some(state.log.begin(*range, content.clone()));
         }
-        Some(timing.map_or(Duration::ZERO, |timing| timing.latency.draw(&mut state.random)))
+        Some(timing.map_or(Instant::START, |timing| timing.clock.now() + timing.latency.draw(&mut state.random)))
     }
 
     fn end(&self, action: Action, mut buffer: Buffer) -> Response {

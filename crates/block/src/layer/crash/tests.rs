@@ -2,6 +2,7 @@ use super::*;
 use crate::device::DeviceExt;
 use base::executor::{Executor, block_on};
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 const SIZE: u64 = 1 << 20;
 
@@ -175,7 +176,8 @@ fn several_writes_are_in_flight_when_the_power_fails() {
         let latency = Latency::Between(Duration::from_micros(50), Duration::from_micros(500));
         let disk =
             CrashLayer::new(SIZE, seed).with_latency(Arc::new(executor.clock()), latency, &workers).fail_write(8);
-        let writing = disk.clone();
+        let (writing, running) = (disk.clone(), workers.clone());
+        executor.spawn(async move { running.run().await });
         executor.block_on(async move {
             let writes: Vec<_> =
                 (0..9).map(|index| writing.write(index * 4096, Buffer::copy_of(&[7; 4096]), true)).collect();
@@ -190,6 +192,10 @@ fn several_writes_are_in_flight_when_the_power_fails() {
         outcomes.insert(units);
     }
     assert!(outcomes.len() > 30, "{} different outcomes", outcomes.len());
+    for write in 0..9 {
+        let landed = outcomes.iter().filter(|units| units[write * 8..(write + 1) * 8].contains(&7)).count();
+        assert!((10..=40).contains(&landed), "write {write} landed {landed} times of 40");
+    }
 }
 
 /// With random latencies, overlapping writes still end in the order of their submission, and reads see what came before them.
@@ -211,7 +217,8 @@ fn overlapping_requests_keep_their_order() {
             let early = device.read(0, Buffer::zeroed(1024));
             drop(device.write(512, Buffer::copy_of(&[6; 1024]), false));
             let late = device.read(0, Buffer::zeroed(2048));
-            let (early, late) = (early.await.expect("the power is on"), late.await.expect("the power is on"));
+            // The later one is awaited first: what it waits for goes on by itself.
+            let (late, early) = (late.await.expect("the power is on"), early.await.expect("the power is on"));
             assert_eq!(units(&early), [5, 5]);
             assert_eq!(units(&late), [5, 6, 6, 0]);
         });
@@ -225,8 +232,10 @@ fn a_flush_covers_what_was_completed_before_it() {
     let mut executor = Executor::in_order();
     let clock = Arc::new(executor.clock());
     let latency = Latency::Fixed(Duration::from_micros(100));
-    let disk = CrashLayer::new(SIZE, 1).with_latency(clock, latency, &Workers::new());
+    let workers = Workers::new();
+    let disk = CrashLayer::new(SIZE, 1).with_latency(clock, latency, &workers);
     let device = disk.clone();
+    executor.spawn(async move { workers.run().await });
     executor.block_on(async move {
         device.write(0, Buffer::copy_of(&[1; 512]), false).await.expect("the power is on");
         let write = device.write(512, Buffer::copy_of(&[2; 512]), false);

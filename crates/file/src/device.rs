@@ -1,0 +1,333 @@
+//! A file or local block device.
+//!
+//! - Through the page cache, reads of what is cached (and writes, where the file system can do it without waiting) are answered on the
+//!   spot; everything else goes to the engine.
+//! - Overlapping requests are carried out in the order of their submission: each holds its range from submission to completion.
+//! - After a failed `fdatasync` the kernel forgets which pages it could not write, and a second one may succeed without them. So a
+//!   flush that failed fails all that follow, until the device is opened again.
+//! - Dropping the device lets what is in flight end; the file stays open, and locked, until then.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use base::range::ByteRange;
+use block::completion::Workers;
+use block::range_lock::{RangeGuard, RangeLock};
+use block::{Buffer, Completion, Device, Error, ErrorKind, Extent, ExtentKind, Geometry, Identity};
+use block::{Operation, OperationKind, Request, Response};
+use rustix::fs::SeekFrom;
+use rustix::io::{Errno, ReadWriteFlags};
+use tokio::runtime::Handle;
+
+use crate::failure;
+use crate::job::{Job, Progress};
+use crate::limits::INLINE_BYTES_MAX;
+use crate::open::OpenFile;
+use crate::options::FileOptions;
+use crate::pool::Pool;
+use crate::ring::{Ring, Work};
+
+/// A device over a file or a block device.
+pub struct FileDevice {
+    core: Arc<Core>,
+}
+
+/// What outlives the [`FileDevice`] while requests wait for their range.
+struct Core {
+    file: Arc<Shared>,
+    ranges: RangeLock,
+    workers: Workers,
+    engine: Engine,
+    runtime: Handle,
+}
+
+enum Engine {
+    Ring(Arc<Ring>),
+    Pool(Arc<Pool>),
+}
+
+/// The open file, as the engines see it.
+pub(crate) struct Shared {
+    pub(crate) open: OpenFile,
+    identity: Identity,
+    /// Whether reads and writes that need not wait can be told apart (`RWF_NOWAIT`).
+    can_read_inline: AtomicBool,
+    can_write_inline: AtomicBool,
+    is_sync_broken: AtomicBool,
+}
+
+impl Shared {
+    pub(crate) fn path(&self) -> &str {
+        &self.open.path
+    }
+
+    pub(crate) fn descriptor(&self) -> RawFd {
+        self.open.file.as_raw_fd()
+    }
+
+    /// Hands a result to its job, and remembers a sync that failed.
+    pub(crate) fn handle(&self, job: &mut Job, result: Result<usize, Errno>) -> Progress {
+        let is_sync = job.is_syncing();
+        let progress = job.handle(result, self.path());
+        if is_sync && matches!(&progress, Progress::Done(Err(_))) {
+            self.is_sync_broken.store(true, Ordering::Release);
+        }
+        progress
+    }
+
+    fn check_sync(&self, request: &Request) -> Result<(), Error> {
+        if self.is_sync_broken.load(Ordering::Acquire) && matches!(request.operation, Operation::Flush) {
+            let context = format!("an earlier flush of {} failed: what was written before it may be lost", self.path());
+            return Err(Error::new(ErrorKind::Media, context));
+        }
+        Ok(())
+    }
+}
+
+impl FileDevice {
+    /// Opens `path` as a device of the current tokio runtime.
+    ///
+    /// # Errors
+    /// `NotFound` without a file and without a size, `Busy` for a file that is locked, `Corrupt` for one of another size, `NoSpace` when there is
+    /// no room to preallocate (a file just created is removed again), `Unsupported` for what is neither file nor block device, for `direct`
+    /// where it is not possible, and outside a tokio runtime; `AccessDenied`, `ReadOnly` and `Media` as the system says.
+    pub fn open(path: impl AsRef<Path>, options: FileOptions) -> Result<Arc<Self>, Error> {
+        let path = path.as_ref();
+        let runtime = Handle::try_current().map_err(|error| {
+            let context = format!("{} can be opened inside a tokio runtime only", path.display());
+            Error::with_source(ErrorKind::Unsupported, context, error)
+        })?;
+        let open = OpenFile::open(path, &options)?;
+        let is_cached = !open.is_direct;
+        let is_volatile = options.is_write_cache_volatile;
+        let file = Arc::new(Shared {
+            open,
+            identity: options.identity,
+            can_read_inline: AtomicBool::new(is_cached),
+            can_write_inline: AtomicBool::new(is_cached && is_volatile),
+            is_sync_broken: AtomicBool::new(false),
+        });
+        let workers = Workers::new();
+        let engine = start_engine(&file, options.io_uring, &workers, &runtime);
+        let core = Core { file, ranges: RangeLock::new(), workers, engine, runtime };
+        Ok(Arc::new(Self { core: Arc::new(core) }))
+    }
+
+    /// Whether requests go through io_uring; otherwise blocking calls on tokio's threads.
+    pub fn is_on_io_uring(&self) -> bool {
+        matches!(self.core.engine, Engine::Ring(_))
+    }
+}
+
+fn start_engine(file: &Arc<Shared>, may_use_ring: bool, workers: &Workers, runtime: &Handle) -> Engine {
+    let detached = workers.clone();
+    if may_use_ring {
+        match Ring::new(Arc::clone(file)).and_then(|ring| ring.driver().map(|driver| (ring, driver))) {
+            Ok((ring, driver)) => {
+                // Detached requests may still need the ring, so it is served until they are done, too.
+                runtime.spawn(async move {
+                    futures_util::future::join(driver, async move { detached.run().await }).await;
+                });
+                return Engine::Ring(ring);
+            }
+            Err(error) => warn_once(&error),
+        }
+    }
+    runtime.spawn(async move { detached.run().await });
+    Engine::Pool(Pool::new(Arc::clone(file), runtime.clone()))
+}
+
+fn warn_once(error: &std::io::Error) {
+    static WARNED: std::sync::Once = std::sync::Once::new();
+    WARNED.call_once(|| {
+        tracing::warn!("io_uring is not available ({error}): files are served by blocking calls, more slowly")
+    });
+}
+
+impl Core {
+    /// Carries out what holds its range already.
+    fn start(&self, request: Request, range: ByteRange, guard: Option<RangeGuard>) -> Completion {
+        let Request { operation, .. } = request;
+        let (operation, done) = match self.try_inline(operation, range) {
+            Inline::Done(response) => return Completion::ready(response),
+            Inline::Rest(operation, done) => (operation, done),
+        };
+        if operation.kind() == OperationKind::Extents {
+            return self.start_extents(range, guard);
+        }
+        let is_durable = !self.file.open.geometry.is_write_cache_volatile;
+        let job = Job::new(operation, range, done, is_durable);
+        let (completion, sender) = Completion::slot();
+        let work = Work { job, guard, sender };
+        match &self.engine {
+            Engine::Ring(ring) => ring.submit(work),
+            Engine::Pool(pool) => pool.submit(work),
+        }
+        completion
+    }
+
+    /// Reads from and writes to the page cache as far as that needs no waiting.
+    fn try_inline(&self, operation: Operation, range: ByteRange) -> Inline {
+        let file = &self.file;
+        match operation {
+            Operation::Read { mut buffer } if is_small(&buffer) && file.can_read_inline.load(Ordering::Relaxed) => {
+                let mut target = [IoSliceMut::new(&mut buffer)];
+                let result = rustix::io::preadv2(&file.open.file, &mut target, range.offset, ReadWriteFlags::NOWAIT);
+                let done = settle_inline(result, &file.can_read_inline);
+                if done == buffer.len() {
+                    Inline::Done(Response::done(buffer))
+                } else {
+                    Inline::Rest(Operation::Read { buffer }, done)
+                }
+            }
+            Operation::Write { buffer, fua: false }
+                if is_small(&buffer) && file.can_write_inline.load(Ordering::Relaxed) =>
+            {
+                let source = [IoSlice::new(&buffer)];
+                let result = rustix::io::pwritev2(&file.open.file, &source, range.offset, ReadWriteFlags::NOWAIT);
+                let done = settle_inline(result, &file.can_write_inline);
+                let is_done = done == buffer.len();
+                if is_done {
+                    Inline::Done(Response::done(buffer))
+                } else {
+                    Inline::Rest(Operation::Write { buffer, fua: false }, done)
+                }
+            }
+            operation => Inline::Rest(operation, 0),
+        }
+    }
+
+    /// Where the data is, asked on a blocking thread: the file system may have to read its own structures for it.
+    fn start_extents(&self, range: ByteRange, guard: Option<RangeGuard>) -> Completion {
+        let file = Arc::clone(&self.file);
+        let (completion, sender) = Completion::slot();
+        self.runtime.spawn_blocking(move || {
+            let response = match extents(&file, range) {
+                Ok(extents) => Response { extents, ..Response::done(Buffer::empty()) },
+                Err(errno) => {
+                    let error = failure::error(errno, format!("extents of {range} of {}", file.path()));
+                    Response::failed(error, Buffer::empty())
+                }
+            };
+            drop(guard);
+            sender.complete(response);
+        });
+        completion
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.workers.stop();
+        let is_idle = match &self.engine {
+            Engine::Ring(ring) => ring.close(),
+            Engine::Pool(pool) => pool.is_idle(),
+        };
+        // Otherwise the lock goes with the descriptor, when the last request has ended.
+        if is_idle {
+            self.file.open.unlock();
+        }
+    }
+}
+
+enum Inline {
+    Done(Response),
+    /// What is left, and how many bytes of it are done.
+    Rest(Operation, usize),
+}
+
+fn is_small(buffer: &Buffer) -> bool {
+    (1..=INLINE_BYTES_MAX).contains(&buffer.len())
+}
+
+/// Bytes done on the spot. Where the file system cannot do it, it is not asked again; errors are left to the engine, which meets them again.
+fn settle_inline(result: Result<usize, Errno>, is_possible: &AtomicBool) -> usize {
+    match result {
+        Ok(count) => count,
+        Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
+            is_possible.store(false, Ordering::Relaxed);
+            0
+        }
+        Err(_) => 0,
+    }
+}
+
+/// Data and holes from the start of `range`, as many as one answer holds.
+fn extents(file: &Shared, range: ByteRange) -> Result<Vec<Extent>, Errno> {
+    let whole = Extent { range, kind: ExtentKind::Data };
+    if file.open.is_block_device {
+        return Ok(vec![whole]);
+    }
+    let mut extents = Vec::new();
+    let mut offset = range.offset;
+    while offset < range.end() && extents.len() < block::limits::EXTENTS_PER_RESPONSE_MAX {
+        let data = match rustix::fs::seek(&file.open.file, SeekFrom::Data(offset)) {
+            Ok(data) => data.clamp(offset, range.end()),
+            // No data from here to the end of the file.
+            Err(Errno::NXIO) => range.end(),
+            Err(Errno::INVAL) => return Ok(vec![whole]),
+            Err(errno) => return Err(errno),
+        };
+        let (kind, end) = if data > offset {
+            (ExtentKind::Hole, data)
+        } else {
+            let hole = rustix::fs::seek(&file.open.file, SeekFrom::Hole(offset))?;
+            (ExtentKind::Data, hole.clamp(offset + 1, range.end()))
+        };
+        extents.push(Extent { range: ByteRange { offset, length: end - offset }, kind });
+        offset = end;
+    }
+    Ok(extents)
+}
+
+impl Device for FileDevice {
+    fn geometry(&self) -> Geometry {
+        self.core.file.open.geometry
+    }
+
+    fn identity(&self) -> Identity {
+        self.core.file.identity.clone()
+    }
+
+    fn submit(&self, request: Request) -> Completion {
+        let core = &self.core;
+        let range = match core.file.open.geometry.check(&request) {
+            Ok(range) => range,
+            Err(error) => return Completion::ready(request.fail(error)),
+        };
+        if let Err(error) = core.file.check_sync(&request) {
+            return Completion::ready(request.fail(error));
+        }
+        if matches!(request.operation, Operation::Flush) {
+            return core.start(request, range, None);
+        }
+        if range.is_empty() {
+            return Completion::ready(answer_nothing(request));
+        }
+        let mut place = if request.is_mutation() { core.ranges.exclusive(range) } else { core.ranges.shared(range) };
+        if let Some(guard) = place.try_take() {
+            return core.start(request, range, Some(guard));
+        }
+        // It goes on by itself, whether or not the completion is polled: others may wait behind it, and their callers be the first to
+        // await.
+        let (completion, sender) = Completion::slot();
+        let core = Arc::clone(core);
+        let workers = core.workers.clone();
+        workers.spawn(async move {
+            let guard = place.await;
+            sender.complete(core.start(request, range, Some(guard)).await);
+        });
+        completion
+    }
+}
+
+/// A request for no bytes is done.
+fn answer_nothing(request: Request) -> Response {
+    match request.operation {
+        Operation::Read { buffer } | Operation::Write { buffer, .. } => Response::done(buffer),
+        _ => Response::done(Buffer::empty()),
+    }
+}

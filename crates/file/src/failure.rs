@@ -1,0 +1,54 @@
+//! What an errno means to a block device's callers. The one place where it is decided.
+
+use std::fmt::Display;
+
+use block::{Error, ErrorKind};
+use rustix::io::Errno;
+
+/// Everything that is not listed is a medium error: the bytes could not be stored or returned.
+const KINDS: [(Errno, ErrorKind); 18] = [
+    (Errno::NOSPC, ErrorKind::NoSpace),
+    (Errno::DQUOT, ErrorKind::NoSpace),
+    // The file would be larger than the file system or RLIMIT_FSIZE allows.
+    (Errno::FBIG, ErrorKind::NoSpace),
+    (Errno::ACCESS, ErrorKind::AccessDenied),
+    (Errno::PERM, ErrorKind::AccessDenied),
+    (Errno::ROFS, ErrorKind::ReadOnly),
+    // EBADF: the descriptor is not open for what was asked.
+    (Errno::BADF, ErrorKind::ReadOnly),
+    (Errno::NOENT, ErrorKind::NotFound),
+    (Errno::NOTDIR, ErrorKind::NotFound),
+    (Errno::NODEV, ErrorKind::Gone),
+    (Errno::NXIO, ErrorKind::Gone),
+    (Errno::NOMEDIUM, ErrorKind::Gone),
+    (Errno::SHUTDOWN, ErrorKind::Gone),
+    (Errno::BUSY, ErrorKind::Busy),
+    (Errno::TXTBSY, ErrorKind::Busy),
+    (Errno::AGAIN, ErrorKind::Busy),
+    (Errno::OPNOTSUPP, ErrorKind::Unsupported),
+    (Errno::TIMEDOUT, ErrorKind::OutcomeUnknown),
+];
+
+/// The kind that callers match.
+pub(crate) fn kind_of(errno: Errno) -> ErrorKind {
+    KINDS.iter().find(|(known, _)| *known == errno).map_or(ErrorKind::Media, |(_, kind)| *kind)
+}
+
+/// The error of `action`, in words like `write of bytes 0..512 of /path: No space left on device`.
+pub(crate) fn error(errno: Errno, action: impl Display) -> Error {
+    let source = std::io::Error::from_raw_os_error(errno.raw_os_error());
+    Error::with_source(kind_of(errno), format!("{action}: {source}"), source)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_errno_becomes_a_kind_and_words() {
+        let full = error(Errno::NOSPC, "write of bytes 0..512 of /tmp/disk");
+        assert_eq!(full.kind(), ErrorKind::NoSpace);
+        assert!(full.to_string().starts_with("write of bytes 0..512 of /tmp/disk: No space left"), "{full}");
+        assert_eq!(kind_of(Errno::IO), ErrorKind::Media);
+    }
+}

@@ -1,0 +1,44 @@
+//! How to open a file as a device.
+
+use block::Identity;
+
+/// How to open. The default opens an existing file or block device for reading and writing, through the page cache.
+#[derive(Clone, Debug)]
+pub struct FileOptions {
+    /// Size in bytes, a multiple of 512. A missing or empty file gets this size, sparse; an existing one must have it. `None`: the file exists
+    /// and its size counts.
+    pub size: Option<u64>,
+    /// Reserves the space of the whole file, so that no write ends in *no space*.
+    pub preallocate: bool,
+    /// Writes a new file out with zeroes, so that no write allocates or converts extents later. Takes as long as that takes, on the calling
+    /// thread.
+    pub zero_written: bool,
+    /// Bypasses the page cache (`O_DIRECT`).
+    pub direct: bool,
+    /// Refuses a file that another process (or device) opened exclusively, and keeps it so while the device is there (`flock`).
+    pub exclusive: bool,
+    /// Opens for reading only.
+    pub read_only: bool,
+    /// What the device says it is.
+    pub identity: Identity,
+    /// Whether writes may stay in caches until a flush. When not, each write is carried out like one with `fua`.
+    pub is_write_cache_volatile: bool,
+    /// Uses io_uring where the kernel permits it; otherwise, or where not, blocking calls on tokio's threads.
+    pub io_uring: bool,
+}
+
+impl Default for FileOptions {
+    fn default() -> Self {
+        Self {
+            size: None,
+            preallocate: false,
+            zero_written: false,
+            direct: false,
+            exclusive: false,
+            read_only: false,
+            identity: Identity::default(),
+            is_write_cache_volatile: true,
+            io_uring: true,
+        }
+    }
+}

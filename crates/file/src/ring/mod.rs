@@ -1,0 +1,315 @@
+//! The io_uring engine: one ring per device.
+//!
+//! ```text
+//! submit ─► slot + SQE ─► enter ─► kernel ─► CQE ─► reap ─► response
+//!    │         (all slots taken: the line)             │
+//!    └ alone: enters at once                           └ by the driver when the ring's descriptor is readable,
+//!      others there: the driver enters for all           or by the submitter when its call was over at once
+//! ```
+//! A request that finds the ring idle is entered within `submit`, for its latency; when others are in flight the driver, woken
+//! once, enters everything that was submitted in the same turn of the runtime with one system call. A ring per device keeps devices
+//! apart (a slow disk fills no queue but its own) and lets requests come from any thread; the mutex around it costs less than the
+//! system call that follows, which the kernel serialises anyway.
+//!
+//! Memory: a job, with its buffer, stays in its slot from the SQE until its CQE was seen, whoever dropped the completion; the driver
+//! holds the ring until nothing is in flight, and when the runtime drops the driver it waits for the rest.
+
+#![expect(unsafe_code, reason = "the kernel is handed addresses of buffers and the reactor a descriptor")]
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use block::completion::SlotSender;
+use block::range_lock::RangeGuard;
+use block::{Error, ErrorKind, Response};
+use futures_util::task::AtomicWaker;
+use io_uring::{IoUring, opcode, squeue, types};
+use rustix::io::{Errno, ReadWriteFlags};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::device::Shared;
+use crate::job::{Call, Job, Progress};
+use crate::limits::{IN_FLIGHT_MAX, QUEUE_MAX};
+
+/// A job with what it holds and whom it answers.
+pub(crate) struct Work {
+    pub(crate) job: Job,
+    pub(crate) guard: Option<RangeGuard>,
+    pub(crate) sender: SlotSender,
+}
+
+impl Work {
+    /// Opens the range to the next in line, then answers.
+    pub(crate) fn finish(self, result: Result<(), Error>) {
+        let Self { job, guard, sender } = self;
+        drop(guard);
+        sender.complete(Response { result, buffer: job.into_buffer(), extents: Vec::new() });
+    }
+}
+
+/// The engine.
+pub(crate) struct Ring {
+    file: Arc<Shared>,
+    waker: AtomicWaker,
+    /// Completing a response wakes others, so it is done outside.
+    state: Mutex<State>,
+}
+
+struct State {
+    ring: IoUring,
+    slots: Vec<Option<Work>>,
+    free: Vec<usize>,
+    /// Work that found no free slot.
+    line: VecDeque<Work>,
+    /// SQEs that were not entered yet.
+    unsubmitted: usize,
+    /// SQEs entered whose CQE was not seen yet.
+    in_kernel: usize,
+    is_closing: bool,
+    is_stopped: bool,
+}
+
+/// Work that is over, and its result.
+type Finished = Vec<(Work, Result<(), Error>)>;
+
+impl Ring {
+    /// A ring for `file`, or the reason why there is none.
+    pub(crate) fn new(file: Arc<Shared>) -> std::io::Result<Arc<Self>> {
+        let ring = IoUring::builder().dontfork().build(IN_FLIGHT_MAX as u32)?;
+        let state = State {
+            ring,
+            slots: (0..IN_FLIGHT_MAX).map(|_| None).collect(),
+            free: (0..IN_FLIGHT_MAX).rev().collect(),
+            line: VecDeque::new(),
+            unsubmitted: 0,
+            in_kernel: 0,
+            is_closing: false,
+            is_stopped: false,
+        };
+        Ok(Arc::new(Self { file, waker: AtomicWaker::new(), state: Mutex::new(state) }))
+    }
+
+    /// Takes work on.
+    pub(crate) fn submit(&self, work: Work) {
+        let mut finished = Finished::new();
+        let mut state = self.lock();
+        if state.is_stopped {
+            let error = Error::new(ErrorKind::Gone, format!("the runtime that served {} has ended", self.file.path()));
+            drop(state);
+            return work.finish(Err(error));
+        }
+        if state.free.is_empty() {
+            if state.line.len() == QUEUE_MAX {
+                drop(state);
+                let context = format!("{QUEUE_MAX} requests wait for {} already", self.file.path());
+                return work.finish(Err(Error::new(ErrorKind::Busy, context)));
+            }
+            state.line.push_back(work);
+            return;
+        }
+        state.start(work, &self.file);
+        let is_alone = state.in_kernel == 0 && state.unsubmitted == 1;
+        if is_alone {
+            state.enter();
+            state.reap(&self.file, &mut finished);
+        }
+        // The first one wakes the driver for all that follow until it runs.
+        let needs_driver = state.unsubmitted == 1;
+        drop(state);
+        if needs_driver {
+            self.waker.wake();
+        }
+        finish(finished);
+    }
+
+    /// The driver ends once nothing is in flight. No work may be submitted any more. Returns whether nothing is.
+    pub(crate) fn close(&self) -> bool {
+        let mut state = self.lock();
+        state.is_closing = true;
+        let is_idle = state.is_idle();
+        drop(state);
+        self.waker.wake();
+        is_idle
+    }
+
+    /// Serves the ring until it is closed and idle. When this is dropped earlier, what is in flight is waited for.
+    ///
+    /// # Errors
+    /// When the reactor does not take the ring's descriptor.
+    pub(crate) fn driver(self: &Arc<Self>) -> std::io::Result<impl Future<Output = ()> + Send + use<>> {
+        let descriptor = self.lock().ring.as_fd().try_clone_to_owned()?;
+        // SAFETY: an `OwnedFd` names the same open descriptor, which it owns, for as long as it lives; the `AsyncFd` takes it over and never
+        // gives it out.
+        let readable = unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }?;
+        let stop = StopOnDrop(Arc::clone(self));
+        Ok(async move {
+            poll_fn(|context| stop.0.poll_drive(&readable, context)).await;
+        })
+    }
+
+    fn poll_drive(&self, readable: &AsyncFd<OwnedFd>, context: &mut Context<'_>) -> Poll<()> {
+        self.waker.register(context.waker());
+        loop {
+            let is_over = self.turn(context);
+            if is_over {
+                return Poll::Ready(());
+            }
+            // Cleared before the next reaping, so that what completes after it makes the descriptor readable again.
+            match readable.poll_read_ready(context) {
+                Poll::Ready(Ok(mut ready)) => ready.clear_ready(),
+                Poll::Ready(Err(_)) | Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+
+    /// Enters what was submitted and reaps what is over. Returns whether the engine is closed and idle.
+    fn turn(&self, context: &Context<'_>) -> bool {
+        let mut finished = Finished::new();
+        let mut state = self.lock();
+        state.reap(&self.file, &mut finished);
+        state.enter();
+        // What was over at once need not wait for the reactor.
+        state.reap(&self.file, &mut finished);
+        if state.unsubmitted > 0 {
+            // The kernel is short of something for a moment.
+            context.waker().wake_by_ref();
+        }
+        let is_over = state.is_closing && state.is_idle();
+        drop(state);
+        finish(finished);
+        is_over
+    }
+
+    /// Waits for everything in flight and refuses everything that comes.
+    fn stop(&self) {
+        let mut finished = Finished::new();
+        let mut state = self.lock();
+        state.is_stopped = true;
+        let line = std::mem::take(&mut state.line);
+        while state.in_kernel + state.unsubmitted > 0 {
+            state.enter_and_wait();
+            state.reap(&self.file, &mut finished);
+        }
+        drop(state);
+        finish(finished);
+        for work in line {
+            work.finish(Err(ErrorKind::Gone.into()));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn finish(finished: Finished) {
+    for (work, result) in finished {
+        work.finish(result);
+    }
+}
+
+impl State {
+    fn is_idle(&self) -> bool {
+        self.free.len() == self.slots.len() && self.line.is_empty()
+    }
+
+    /// Gives `work` a slot, of which one is free, and its first SQE.
+    fn start(&mut self, work: Work, file: &Shared) {
+        let slot = self.free.pop().expect("callers look for a free slot first");
+        self.slots[slot] = Some(work);
+        self.push(slot, file);
+    }
+
+    /// Writes the SQE for the next call of the job in `slot`.
+    fn push(&mut self, slot: usize, file: &Shared) {
+        let work = self.slots[slot].as_mut().expect("the slot was just filled, or its call just ended");
+        let entry = entry_of(&mut work.job, types::Fd(file.descriptor())).user_data(slot as u64);
+        // SAFETY: the entry's addresses point into the job's buffer, whose memory is on the heap and does not move with the job. The job is
+        // in `slots[slot]`, and only `reap` takes it out, after the kernel posted the CQE with this user data, when it is done
+        // with the memory. Nobody else reads or writes the buffer meanwhile: it is reachable through the slot only. `slots` itself is not
+        // dropped before all CQEs were seen: the driver holds the ring until it is idle, or waits in `stop`.
+        // The descriptor is open as long as `Shared`, which the ring holds.
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        pushed.expect("the ring has as many entries as there are slots, and a slot has one");
+        self.unsubmitted += 1;
+    }
+
+    fn enter(&mut self) {
+        while self.unsubmitted > 0 {
+            match self.ring.submit() {
+                Ok(0) => return,
+                Ok(count) => self.entered(count),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                // EAGAIN, EBUSY: no memory for now, or completions must be reaped first. The driver comes back.
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn enter_and_wait(&mut self) {
+        if let Ok(count) = self.ring.submit_and_wait(1) {
+            self.entered(count);
+        }
+    }
+
+    fn entered(&mut self, count: usize) {
+        let count = count.min(self.unsubmitted);
+        self.unsubmitted -= count;
+        self.in_kernel += count;
+    }
+
+    /// Takes results, starts next calls and whoever waits in line.
+    fn reap(&mut self, file: &Shared, finished: &mut Finished) {
+        loop {
+            let next = self.ring.completion().next();
+            let Some(entry) = next else { return };
+            let slot = entry.user_data() as usize;
+            let result = usize::try_from(entry.result()).map_err(|_| Errno::from_raw_os_error(-entry.result()));
+            self.in_kernel -= 1;
+            let work = self.slots[slot].as_mut().expect("a slot is full until its completion was seen");
+            match file.handle(&mut work.job, result) {
+                Progress::Again => self.push(slot, file),
+                Progress::Done(result) => {
+                    let work = self.slots[slot].take().expect("it was there a line ago");
+                    self.free.push(slot);
+                    finished.push((work, result));
+                    if let Some(next) = self.line.pop_front() {
+                        self.start(next, file);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The SQE of the job's next call.
+fn entry_of(job: &mut Job, file: types::Fd) -> squeue::Entry {
+    match job.call() {
+        Call::Read { at, offset, length } => {
+            let target = &mut job.buffer()[at..at + length];
+            opcode::Read::new(file, target.as_mut_ptr(), target.len() as u32).offset(offset).build()
+        }
+        Call::Write { at, offset, length, is_durable } => {
+            let source = &job.buffer()[at..at + length];
+            let flags = if is_durable { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
+            let write = opcode::Write::new(file, source.as_ptr(), source.len() as u32);
+            write.offset(offset).rw_flags(flags.bits() as i32).build()
+        }
+        Call::Allocate { flags, offset, length } => {
+            opcode::Fallocate::new(file, length).offset(offset).mode(flags.bits() as i32).build()
+        }
+        Call::Sync => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
+    }
+}
+
+struct StopOnDrop(Arc<Ring>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}

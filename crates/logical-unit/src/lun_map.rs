@@ -98,13 +98,12 @@ impl LunMap {
 
     /// Runs one command. It is under way when this returns.
     pub fn execute(&self, nexus: &NexusId, lun: u64, command: Command) -> Execution {
-        let unit = self.get(lun);
-        if command.cdb.first() == Some(&REPORT_LUNS) {
-            if let Ok(Cdb::ReportLuns { select_report, allocation_length }) = Cdb::parse(&command.cdb) {
-                return Execution::ready(self.report_luns(nexus, select_report, allocation_length));
-            }
+        if command.cdb.first() == Some(&REPORT_LUNS)
+            && let Ok(Cdb::ReportLuns { select_report, allocation_length }) = Cdb::parse(&command.cdb)
+        {
+            return Execution::ready(self.report_luns(nexus, select_report, allocation_length));
         }
-        match unit {
+        match self.get(lun) {
             Some(unit) => unit.execute(nexus, command),
             None => Execution::ready(absent(&command)),
         }

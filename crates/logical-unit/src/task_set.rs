@@ -4,8 +4,13 @@
 //! not cancelled: what was submitted to the device runs to its end, its outcome is replaced, and whoever aborted it
 //! waits for its ticket, so that after the task management response nothing of it touches the medium any more (SAM-5 7.1).
 //!
-//! Order (SAM-5 8.9): an ordered task waits for all older tasks; any other waits for older ordered ones. Head-of-queue tasks wait for
-//! nobody.
+//! Order (SAM-5 8.9):
+//!
+//! | task | waits for |
+//! |---|---|
+//! | simple | head-of-queue tasks, older ordered ones |
+//! | ordered | head-of-queue tasks, all older ones |
+//! | head of queue | nobody |
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,9 +30,9 @@ pub(crate) struct TaskSet {
 
 #[derive(Default)]
 struct Shared {
-    /// Tasks under way, and ordered ones among them; they change only under `state`.
+    /// Tasks under way, and ordered and head-of-queue ones among them; they change only under `state`.
     task_count: AtomicUsize,
-    ordered_count: AtomicUsize,
+    barrier_count: AtomicUsize,
     state: Mutex<State>,
 }
 
@@ -44,8 +49,38 @@ struct Task {
     number: u64,
     nexus: NexusId,
     tag: u64,
-    is_ordered: bool,
+    order: Order,
     abort: Option<Abort>,
+}
+
+/// The attributes as far as they order tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    Simple,
+    Ordered,
+    Head,
+}
+
+impl Order {
+    fn of(attribute: TaskAttribute) -> Self {
+        match attribute {
+            TaskAttribute::Simple | TaskAttribute::Untagged => Self::Simple,
+            TaskAttribute::Ordered => Self::Ordered,
+            TaskAttribute::HeadOfQueue | TaskAttribute::Aca => Self::Head,
+        }
+    }
+}
+
+impl Task {
+    /// Whether it has to end before `other` starts.
+    fn is_before(&self, other: &Self) -> bool {
+        let is_older = self.number < other.number;
+        match other.order {
+            Order::Head => false,
+            Order::Ordered => is_older || (self.order == Order::Head && self.number != other.number),
+            Order::Simple => self.order == Order::Head || (is_older && self.order == Order::Ordered),
+        }
+    }
 }
 
 /// Who aborted a task.
@@ -70,10 +105,10 @@ impl TaskSet {
 
     /// Whether a task with this attribute has to wait for others before it starts.
     pub(crate) fn must_wait(&self, attribute: TaskAttribute) -> bool {
-        let others = match attribute {
-            TaskAttribute::Ordered => &self.shared.task_count,
-            TaskAttribute::HeadOfQueue | TaskAttribute::Aca => return false,
-            TaskAttribute::Simple | TaskAttribute::Untagged => &self.shared.ordered_count,
+        let others = match Order::of(attribute) {
+            Order::Simple => &self.shared.barrier_count,
+            Order::Ordered => &self.shared.task_count,
+            Order::Head => return false,
         };
         others.load(Ordering::Acquire) > 0
     }
@@ -89,10 +124,10 @@ impl TaskSet {
         let mut state = self.lock();
         let number = state.number_next;
         state.number_next += 1;
-        let is_ordered = attribute == TaskAttribute::Ordered;
-        state.tasks.push(Task { number, nexus: nexus.clone(), tag, is_ordered, abort: None });
+        let order = Order::of(attribute);
+        state.tasks.push(Task { number, nexus: nexus.clone(), tag, order, abort: None });
         self.shared.task_count.fetch_add(1, Ordering::Release);
-        self.shared.ordered_count.fetch_add(usize::from(is_ordered), Ordering::Release);
+        self.shared.barrier_count.fetch_add(usize::from(order != Order::Simple), Ordering::Release);
         Ticket { set: self.clone(), number }
     }
 
@@ -140,13 +175,13 @@ impl TaskSet {
 }
 
 impl Ticket {
-    /// Waits for the older tasks that this one may not overtake.
+    /// Waits for the tasks that have to end before this one starts.
     pub(crate) async fn turn(&self) {
         let number = self.number;
         self.set
             .until(|state| {
-                let is_ordered = state.tasks.iter().any(|task| task.number == number && task.is_ordered);
-                !state.tasks.iter().any(|task| task.number < number && (is_ordered || task.is_ordered))
+                let own = state.tasks.iter().find(|task| task.number == number);
+                own.is_none_or(|own| !state.tasks.iter().any(|task| task.is_before(own)))
             })
             .await;
     }
@@ -164,7 +199,7 @@ impl Drop for Ticket {
             let Some(index) = state.tasks.iter().position(|task| task.number == self.number) else { return };
             let task = state.tasks.remove(index);
             self.set.shared.task_count.fetch_sub(1, Ordering::Release);
-            self.set.shared.ordered_count.fetch_sub(usize::from(task.is_ordered), Ordering::Release);
+            self.set.shared.barrier_count.fetch_sub(usize::from(task.order != Order::Simple), Ordering::Release);
             std::mem::take(&mut state.waiting)
         };
         wakers.into_iter().for_each(Waker::wake);

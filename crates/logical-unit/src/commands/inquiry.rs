@@ -16,8 +16,11 @@ use crate::lun_map::cut;
 use crate::nexus::NexusId;
 use crate::unit::LogicalUnit;
 
-/// Page code, and what emits it: the VPD pages there are, ascending.
-const PAGES: &[(u8, fn(&LogicalUnit, &Geometry) -> Vec<u8>)] = &[
+/// What emits a page.
+type Emit = fn(&LogicalUnit, &Geometry) -> Vec<u8>;
+
+/// The VPD pages there are, ascending by their codes.
+const PAGES: &[(u8, Emit)] = &[
     (page::SUPPORTED_PAGES, supported_pages),
     (page::UNIT_SERIAL_NUMBER, unit_serial_number),
     (page::DEVICE_IDENTIFICATION, device_identification),

@@ -13,8 +13,11 @@ use crate::failure::Failure;
 use crate::lun_map::cut;
 use crate::unit::LogicalUnit;
 
-/// Page code, and what emits its current values: the pages there are, ascending.
-const PAGES: &[(u8, fn(&LogicalUnit, &Geometry) -> Vec<u8>)] = &[
+/// What emits a page's current values.
+type Emit = fn(&LogicalUnit, &Geometry) -> Vec<u8>;
+
+/// The pages there are, ascending by their codes.
+const PAGES: &[(u8, Emit)] = &[
     (page::READ_WRITE_ERROR_RECOVERY, |_, _| mode::READ_WRITE_ERROR_RECOVERY.to_vec()),
     (page::CACHING, caching),
     (page::CONTROL, control),

@@ -256,14 +256,13 @@ impl Persistent {
         Some(ReservationData { key, kind: reservation.kind })
     }
 
-    /// All registrations as READ FULL STATUS tells them. The nexus's name stands for its initiator port; the relative target port
-    /// is 1, there is only one.
+    /// All registrations as READ FULL STATUS tells them. The relative target port is 1: there is only one.
     pub(crate) fn full_status(&self) -> Vec<FullStatus> {
         let of = |registration: &Registration| FullStatus {
             key: registration.key,
             held: self.reservation.as_ref().filter(|_| self.is_holder(&registration.nexus)).map(|held| held.kind),
             target_port: 1,
-            initiator_port: registration.nexus.to_string(),
+            initiator_port: registration.nexus.initiator_port().to_owned(),
         };
         self.registrations.iter().map(of).collect()
     }

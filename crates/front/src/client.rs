@@ -42,6 +42,9 @@ pub struct NbdClient {
     identity: Identity,
 }
 
+/// Moves the bytes of a client's connection. Ready when the connection is over; dropped, it ends every outstanding request.
+pub type ClientDriver = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 struct Shared {
     state: Mutex<State>,
     events: EventHub,
@@ -89,14 +92,19 @@ struct Pieces {
 }
 
 impl NbdClient {
-    /// Connects to a server. The second half is the driver: it must be polled for as long as the device is used.
+    /// Connects to a server's default export. The second half is the driver: it must be polled for as long as the device is used.
     ///
     /// # Errors
     /// `Gone` when nobody answers there or the connection is lost, `Unsupported` when the server refuses or does not speak NBD.
-    pub async fn connect(
-        address: &ListenAddress,
-        export_name: &str,
-    ) -> Result<(Arc<Self>, Pin<Box<dyn Future<Output = ()> + Send>>), Error> {
+    pub async fn connect(address: &ListenAddress) -> Result<(Arc<Self>, ClientDriver), Error> {
+        Self::connect_to(address, "").await
+    }
+
+    /// As [`NbdClient::connect`], to the export of that name.
+    ///
+    /// # Errors
+    /// As [`NbdClient::connect`].
+    pub async fn connect_to(address: &ListenAddress, export_name: &str) -> Result<(Arc<Self>, ClientDriver), Error> {
         let options = ClientOptions { export_name: export_name.to_owned(), ..ClientOptions::default() };
         let gone = |error| Error::with_source(ErrorKind::Gone, format!("cannot connect to {address}"), error);
         let name = address.to_string();

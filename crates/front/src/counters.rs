@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serde::Serialize;
+
 /// Kinds of requests that are counted apart, in the order of their numbers on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestKind {
@@ -70,7 +72,7 @@ impl Counters {
 }
 
 /// What a server has done so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NbdCounters {
     /// Connections that were served.
     pub connections_accepted: u64,
@@ -97,7 +99,7 @@ pub struct NbdCounters {
 }
 
 /// Requests of one kind that reached the device; those refused for their range or flags are not counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RequestCounters {
     /// Requests begun.
     pub requests: u64,

@@ -22,7 +22,7 @@ pub mod listener;
 pub mod server;
 
 pub use address::ListenAddress;
-pub use client::NbdClient;
+pub use client::{ClientDriver, NbdClient};
 pub use counters::{NbdCounters, RequestCounters};
 pub use listener::Listener;
 pub use server::{NbdOptions, NbdServer};

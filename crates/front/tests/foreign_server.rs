@@ -36,7 +36,7 @@ async fn qemu_nbd(socket: &Path, image: &Path) -> Child {
 }
 
 async fn connect(address: &ListenAddress) -> Arc<NbdClient> {
-    let (device, driver) = NbdClient::connect(address, "disk").await.unwrap();
+    let (device, driver) = NbdClient::connect(address).await.unwrap();
     tokio::spawn(driver);
     device
 }

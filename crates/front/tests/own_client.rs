@@ -24,7 +24,7 @@ fn options() -> NbdOptions {
 }
 
 async fn connect(running: &Running) -> Arc<NbdClient> {
-    let (device, driver) = NbdClient::connect(&running.address, "disk").await.unwrap();
+    let (device, driver) = NbdClient::connect_to(&running.address, "disk").await.unwrap();
     tokio::spawn(driver);
     device
 }
@@ -149,12 +149,12 @@ async fn a_read_only_export_refuses_writes() {
 #[tokio::test]
 async fn the_wrong_export_and_no_server_are_told_apart() {
     let running = Running::start(memory(MIB), options());
-    let refused = NbdClient::connect(&running.address, "other").await.map(drop).unwrap_err();
+    let refused = NbdClient::connect_to(&running.address, "other").await.map(drop).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
     assert!(refused.to_string().contains("no such export"), "{refused}");
     let address = running.address.clone();
     running.stop().await;
-    let gone = NbdClient::connect(&address, "disk").await.map(drop).unwrap_err();
+    let gone = NbdClient::connect_to(&address, "disk").await.map(drop).unwrap_err();
     assert_eq!(gone.kind(), ErrorKind::Gone);
 }
 
@@ -162,7 +162,7 @@ async fn the_wrong_export_and_no_server_are_told_apart() {
 async fn one_connection_too_many_is_closed() {
     let running = Running::start(memory(MIB), NbdOptions { connections_max: 1, ..options() });
     let device = connect(&running).await;
-    let refused = NbdClient::connect(&running.address, "disk").await.map(drop).unwrap_err();
+    let refused = NbdClient::connect_to(&running.address, "disk").await.map(drop).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Gone);
     assert_eq!(running.server.counters().connections_refused, 1);
     device.flush().await.unwrap();

@@ -36,7 +36,7 @@ async fn qemu_nbd(socket: &Path, image: &Path) -> Child {
 }
 
 async fn connect(address: &ListenAddress) -> Arc<NbdClient> {
-    let (device, driver) = NbdClient::connect(address).await.unwrap();
+    let (device, driver) = NbdClient::connect_to(address, "disk").await.unwrap();
     tokio::spawn(driver);
     device
 }

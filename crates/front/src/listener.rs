@@ -27,7 +27,7 @@ const BACKLOG: i32 = 128;
 pub struct Listener(Kind);
 
 enum Kind {
-    Unix { listener: UnixListener, _file: SocketFile },
+    Unix { listener: UnixListener, file: SocketFile },
     Tcp(TcpListener),
 }
 
@@ -97,7 +97,7 @@ impl Listener {
     /// Whatever the system says.
     pub fn address(&self) -> io::Result<ListenAddress> {
         match &self.0 {
-            Kind::Unix { _file, .. } => Ok(ListenAddress::Unix(_file.path.clone())),
+            Kind::Unix { file, .. } => Ok(ListenAddress::Unix(file.path.clone())),
             Kind::Tcp(listener) => listener.local_addr().map(ListenAddress::Tcp),
         }
     }
@@ -129,7 +129,7 @@ fn bind_unix(path: &Path) -> io::Result<Listener> {
     chmod(path, Mode::RUSR | Mode::WUSR)?;
     listen(&socket, BACKLOG)?;
     let listener = UnixListener::from_std(socket.into())?;
-    Ok(Listener(Kind::Unix { listener, _file: file }))
+    Ok(Listener(Kind::Unix { listener, file }))
 }
 
 /// Makes room for a socket file where the last one was left behind.

@@ -1,1 +1,53 @@
-//! Crash-safe set-associative block cache.
+//! A crash-safe, set-associative block cache: a device over a cache device and an origin.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`cache`] | [`Cache`], what users hold |
+//! | [`options`] | what users choose |
+//! | [`status`], [`mod@inspect`] | what a cache says about itself, running and at rest |
+//! | [`format`], [`layout`] | the bytes on the cache device, and where they lie |
+//! | [`frames`] | which frame holds which block, and which goes next |
+//! | [`sectors`] | 512-byte sectors of a line as bits |
+//! | `core` | what all operations share: locks, state, dispatch |
+//! | `read`, `write_back`, `write_through`, `discard`, `flush`, `extents` | one operation each |
+//! | `clean` | dirty to clean |
+//! | `table`, `checkpoint`, `recovery` | the table on the device: how it is read, written, and found again after a crash |
+//! | `format_cache`, `open`, `events` | the life of a cache |
+//! | [`limits`] | the bounds of this crate |
+//!
+//! What is promised: every write acknowledged is there, whole, after the power fails at any write of the cache device or of the origin
+//! (mode write-back: durably on the cache device; write-through: as the origin promises). A read never returns less than the last
+//! acknowledged write. The format and what it assumes of the media are described in `docs/formats/cache.md`.
+
+#![forbid(unsafe_code)]
+
+pub mod cache;
+pub mod format;
+pub mod frames;
+pub mod inspect;
+pub mod layout;
+pub mod limits;
+pub mod options;
+pub mod sectors;
+pub mod status;
+
+mod checkpoint;
+mod clean;
+mod core;
+mod discard;
+mod events;
+mod extents;
+mod flush;
+mod format_cache;
+mod open;
+mod read;
+mod recovery;
+mod table;
+mod write_back;
+mod write_through;
+
+pub use cache::Cache;
+pub use clean::CleanProgress;
+pub use inspect::{Inspection, check, discard, inspect};
+pub use options::{Associativity, FormatOptions, Mode, OpenOptions};
+pub use status::{RecoveryReport, RequestStatus, Status};

@@ -1,0 +1,118 @@
+//! The cache as its users hold it.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use block::{Completion, Device, Error, EventReceiver, Geometry, Identity, Request, SharedDevice};
+use futures_util::future::join4;
+
+use crate::clean::CleanProgress;
+use crate::core::Core;
+use crate::options::{FormatOptions, Mode, OpenOptions};
+use crate::status::Status;
+use crate::{format_cache, open};
+
+/// A block device that answers from a cache device what it can and from its origin what it must.
+///
+/// Poll [`Cache::run`] as long as the cache is in use: insertions, cleaning and detached requests make progress there.
+pub struct Cache {
+    core: Arc<Core>,
+}
+
+impl Cache {
+    /// Makes `cache_device` an empty cache for `origin`. What was on it is gone: the caller asks first.
+    ///
+    /// # Errors
+    /// `NoSpace` when it is too small, `Unsupported` for block sizes or names that cannot be recorded, the device's own.
+    pub async fn format(
+        cache_device: &SharedDevice,
+        origin: &SharedDevice,
+        options: FormatOptions,
+    ) -> Result<(), Error> {
+        format_cache::format(cache_device, origin, options).await
+    }
+
+    /// Opens a cache made by [`Cache::format`], recovering it when it was not closed. One program at a time: the caller keeps others off
+    /// the device.
+    ///
+    /// # Errors
+    /// `Corrupt` when the device is no cache, is damaged or was cut, belongs to another origin (the message names both), or holds dirty data
+    /// beyond the end of an origin that shrank; the devices' own.
+    pub async fn open(
+        cache_device: SharedDevice,
+        origin: SharedDevice,
+        options: OpenOptions,
+    ) -> Result<Arc<Self>, Error> {
+        let core = open::open(cache_device, origin, options).await?;
+        Ok(Arc::new(Self { core }))
+    }
+
+    /// All background work. Ends when the cache is closed.
+    pub fn run(&self) -> impl Future<Output = ()> + Send + 'static {
+        let core = Arc::clone(&self.core);
+        async move {
+            let workers = core.workers.clone();
+            join4(
+                workers.run(),
+                Arc::clone(&core).clean_in_background(),
+                Arc::clone(&core).checkpoint_in_background(),
+                core.follow_origin(),
+            )
+            .await;
+        }
+    }
+
+    /// Counts and states now.
+    pub fn status(&self) -> Status {
+        self.core.status()
+    }
+
+    /// When writes are acknowledged.
+    pub fn mode(&self) -> Mode {
+        self.core.mode()
+    }
+
+    /// Changes when writes are acknowledged, while requests go on. To write-through: returns when nothing is dirty any more.
+    ///
+    /// # Errors
+    /// The devices' own. The mode is then changed or not as [`Cache::mode`] says; what is dirty stays so.
+    pub async fn set_mode(&self, mode: Mode) -> Result<(), Error> {
+        self.core.set_mode(mode).await
+    }
+
+    /// Writes everything to the origin that is dirty now, and makes it durable there. `progress` is told after each batch.
+    ///
+    /// # Errors
+    /// The devices' own. What could not be cleaned stays dirty, and nothing is lost.
+    pub async fn clean(&self, progress: impl FnMut(CleanProgress)) -> Result<(), Error> {
+        self.core.clean_all(progress).await
+    }
+
+    /// Waits for all requests, cleans unless told to keep what is dirty (durably, here), and closes: the next open finds all lines
+    /// warm. Requests from now on fail with `Gone`.
+    ///
+    /// # Errors
+    /// When cleaning failed the cache goes on as before; close again with `keep_dirty`. When the cache device failed it is closed as after a
+    /// crash, and recovers at the next open.
+    pub async fn close(&self, keep_dirty: bool) -> Result<(), Error> {
+        self.core.close(keep_dirty).await
+    }
+}
+
+impl Device for Cache {
+    fn geometry(&self) -> Geometry {
+        self.core.geometry()
+    }
+
+    fn identity(&self) -> Identity {
+        self.core.origin.identity()
+    }
+
+    fn submit(&self, request: Request) -> Completion {
+        self.core.submit(request)
+    }
+
+    fn subscribe(&self) -> EventReceiver {
+        self.core.events.subscribe()
+    }
+}

@@ -1,0 +1,301 @@
+//! Cleaning: dirty lines are written to the origin and then are clean.
+//!
+//! ```text
+//!   pick lines ─► read them from the cache device ─► write to the origin ─► flush the origin ─► log record ─► clean
+//!        └ a later write takes its sectors out of `cleaning`: they stay dirty, whatever was sent ┘
+//! ```
+//! - A line is clean only when the origin's *flush* has returned, and no event said in between that the origin lost unflushed
+//!   writes. Until the record is durable its frame is not given to anybody.
+//! - Lines are sent in ascending order and adjacent ones as one write. A round goes on where the last one ended (an elevator).
+//! - Cleaning takes no range lock, so reads and writes of the same lines go on meanwhile; see the table in `core`.
+//! - Lines whose dirty sectors are lost are left alone: nothing is written to the origin that was not read.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use base::buffer::Buffer;
+use base::range::ByteRange;
+use block::device::DeviceExt;
+use block::range_lock::RangeGuard;
+use block::{Error, ErrorKind};
+use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt};
+
+use crate::core::{Core, Pins};
+use crate::format::{FRAME_NONE, Line, LogEntryRaw};
+use crate::limits::{CLEAN_BATCH_LINES, CLEAN_RETRY_MS, CLEAN_WRITE_BYTES_MAX, CLEAN_WRITES_IN_FLIGHT};
+use crate::sectors::{line_range, runs};
+use crate::write_back::Room;
+
+/// How far a cleaning is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CleanProgress {
+    /// Lines that were dirty when it began.
+    pub lines_total: u64,
+    /// Lines of these that are done.
+    pub lines_done: u64,
+}
+
+/// Lines picked for one batch, ascending.
+struct Batch {
+    picks: Vec<Pick>,
+    /// Keeps others from writing these lines to the origin until this batch has.
+    orders: Vec<RangeGuard>,
+    pins: Pins,
+    /// Whether a candidate was passed over that can be cleaned later.
+    has_deferred: bool,
+}
+
+struct Pick {
+    block: u64,
+    frame: u32,
+    mask: u8,
+}
+
+/// One write to the origin.
+struct Segment {
+    range: ByteRange,
+    /// (offset on the cache device, bytes), in order.
+    pieces: Vec<(u64, u64)>,
+}
+
+impl Core {
+    /// Cleans all lines that are dirty now. `progress` is told after each batch.
+    pub(crate) async fn clean_all(self: &Arc<Self>, mut progress: impl FnMut(CleanProgress)) -> Result<(), Error> {
+        let mut rest: Vec<u64> = self.state().frames.dirty_blocks_from(0).collect();
+        let lines_total = rest.len() as u64;
+        while !rest.is_empty() {
+            let count = self.changed.count();
+            let candidates: Vec<u64> = rest.iter().copied().take(CLEAN_BATCH_LINES).collect();
+            let batch = self.pick(&candidates)?;
+            let picked: Vec<u64> = batch.picks.iter().map(|pick| pick.block).collect();
+            if picked.is_empty() && batch.has_deferred {
+                self.changed.changed_since(count).await;
+            }
+            self.clean_batch(batch).await?;
+            let is_dirty = |block: u64| {
+                let state = self.state();
+                state.frames.find(block).is_some_and(|(_, line)| line.dirty != 0 && !line.is_lost)
+            };
+            // A line that was sent counts as done even when a write has made it dirty again.
+            let mut passed_over: Vec<u64> =
+                candidates.iter().copied().filter(|&block| !picked.contains(&block) && is_dirty(block)).collect();
+            rest.drain(..candidates.len());
+            rest.append(&mut passed_over);
+            progress(CleanProgress { lines_total, lines_done: lines_total - rest.len() as u64 });
+        }
+        let lost_count = self.state().frames.lost_count();
+        if lost_count == 0 {
+            return Ok(());
+        }
+        let context = format!("{lost_count} dirty lines cannot be read back from the cache device; they stay dirty");
+        Err(Error::new(ErrorKind::Media, context))
+    }
+
+    /// Makes what a write waits for more likely; returns when it should look again.
+    pub(crate) async fn make_room(self: &Arc<Self>, room: Room, count: u64) -> Result<(), Error> {
+        let candidates = match room {
+            Room::LineAtRest => Vec::new(),
+            Room::Frame { set } => self.state().frames.dirty_blocks_of(set).take(CLEAN_BATCH_LINES).collect(),
+            Room::LessDirty => self.next_dirty_blocks(),
+        };
+        self.counters.writes_delayed.fetch_add(1, Ordering::Relaxed);
+        let batch = self.pick(&candidates)?;
+        if !batch.picks.is_empty() {
+            return self.clean_batch(batch).await;
+        }
+        if !candidates.is_empty() && !batch.has_deferred {
+            let context = "the cache is full of dirty lines that it cannot read back; discard them";
+            return Err(Error::new(ErrorKind::NoSpace, context));
+        }
+        self.changed.changed_since(count).await;
+        Ok(())
+    }
+
+    /// Cleans in the background while too much is dirty. Ends when the cache closes.
+    pub(crate) async fn clean_in_background(self: Arc<Self>) {
+        while !self.is_stopped.load(Ordering::Acquire) {
+            let count = self.changed.count();
+            let (is_needed, has_failed) = {
+                let state = self.state();
+                (state.frames.counts().dirty_lines > self.dirty_lines_clean, state.failure.is_some())
+            };
+            if !is_needed || has_failed {
+                self.changed.changed_since(count).await;
+                continue;
+            }
+            let candidates = self.next_dirty_blocks();
+            let result = match self.pick(&candidates) {
+                Ok(batch) if batch.picks.is_empty() => {
+                    self.changed.changed_since(count).await;
+                    Ok(())
+                }
+                Ok(batch) => self.clean_batch(batch).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = result {
+                tracing::warn!(%error, "cleaning failed; it is tried again");
+                self.clock.sleep(Duration::from_millis(CLEAN_RETRY_MS)).await;
+            }
+        }
+    }
+
+    /// The next dirty blocks in ascending order from where the last batch ended, around.
+    fn next_dirty_blocks(&self) -> Vec<u64> {
+        let cursor = self.clean_cursor.load(Ordering::Relaxed);
+        let state = self.state();
+        let mut blocks: Vec<u64> = state.frames.dirty_blocks_from(cursor).take(CLEAN_BATCH_LINES).collect();
+        if blocks.len() < CLEAN_BATCH_LINES {
+            let before = state.frames.dirty_blocks_from(0).take_while(|&block| block < cursor);
+            blocks.extend(before.take(CLEAN_BATCH_LINES - blocks.len()));
+        }
+        let next = blocks.last().map_or(0, |last| last + 1);
+        self.clean_cursor.store(next, Ordering::Relaxed);
+        blocks
+    }
+
+    /// Takes those of `candidates` that can be cleaned now.
+    fn pick(self: &Arc<Self>, candidates: &[u64]) -> Result<Batch, Error> {
+        let pins = Pins::none(self);
+        let mut batch = Batch { picks: Vec::new(), orders: Vec::new(), pins, has_deferred: false };
+        let state = &mut *self.state();
+        if let Some(error) = &state.failure {
+            let context = "nothing can be cleaned: the cache device failed";
+            return Err(Error::with_source(ErrorKind::Media, context, error.clone()));
+        }
+        for &block in candidates {
+            let Some((frame, line)) = state.frames.find(block) else { continue };
+            if line.dirty == 0 || line.is_lost {
+                continue;
+            }
+            let is_taken = state.cleaning.contains_key(&block) || state.frames.is_busy(frame);
+            let order = if is_taken { None } else { self.origin_ranges.try_exclusive(line_range(block)) };
+            match order {
+                Some(order) => {
+                    state.cleaning.insert(block, line.dirty);
+                    batch.pins.add(&mut state.frames, frame);
+                    batch.orders.push(order);
+                    batch.picks.push(Pick { block, frame, mask: line.dirty });
+                }
+                None => batch.has_deferred = true,
+            }
+        }
+        batch.picks.sort_unstable_by_key(|pick| pick.block);
+        Ok(batch)
+    }
+
+    /// Cleans picked lines.
+    async fn clean_batch(self: &Arc<Self>, batch: Batch) -> Result<(), Error> {
+        if batch.picks.is_empty() {
+            return Ok(());
+        }
+        self.cleaning_batches.fetch_add(1, Ordering::AcqRel);
+        let result = self.clean_picked(batch).await;
+        self.cleaning_batches.fetch_sub(1, Ordering::AcqRel);
+        self.changed.notify();
+        result
+    }
+
+    async fn clean_picked(self: &Arc<Self>, batch: Batch) -> Result<(), Error> {
+        let blocks: Vec<u64> = batch.picks.iter().map(|pick| pick.block).collect();
+        self.handle_origin_events();
+        let losses = self.origin_losses.load(Ordering::Acquire);
+        let writes = stream::iter(self.segments(&batch.picks)).map(|segment| self.send(segment));
+        let sent: Vec<Result<(), Error>> = writes.buffer_unordered(CLEAN_WRITES_IN_FLIGHT).collect().await;
+        drop((batch.pins, batch.orders));
+        let mut result: Result<(), Error> = sent.into_iter().collect();
+        if result.is_ok() {
+            result = self.origin.flush().await;
+        }
+        self.handle_origin_events();
+        if result.is_ok() && self.origin_losses.load(Ordering::Acquire) != losses {
+            // What was sent may be gone. The lines stay dirty and are sent again later.
+            result = Err(Error::new(ErrorKind::OutcomeUnknown, "the origin lost writes while lines were cleaned"));
+        }
+        self.finish_batch(&blocks, result).await
+    }
+
+    /// The writes for these lines, adjacent sectors joined.
+    fn segments(&self, picks: &[Pick]) -> Vec<Segment> {
+        let length_max = CLEAN_WRITE_BYTES_MAX.min(u64::from(self.origin.geometry().transfer_bytes_max));
+        let mut segments: Vec<Segment> = Vec::new();
+        for pick in picks {
+            for run in runs(pick.mask) {
+                let offset = line_range(pick.block).offset + run.offset();
+                let from = self.layout.frame_offset(pick.frame) + run.offset();
+                match segments.last_mut() {
+                    Some(last) if last.range.end() == offset && last.range.length + run.length() <= length_max => {
+                        last.range.length += run.length();
+                        match last.pieces.last_mut() {
+                            Some((start, length)) if *start + *length == from => *length += run.length(),
+                            _ => last.pieces.push((from, run.length())),
+                        }
+                    }
+                    _ => segments.push(Segment {
+                        range: ByteRange { offset, length: run.length() },
+                        pieces: vec![(from, run.length())],
+                    }),
+                }
+            }
+        }
+        segments
+    }
+
+    /// Reads a segment from the cache device and writes it to the origin.
+    async fn send(&self, segment: Segment) -> Result<(), Error> {
+        let buffer = self.read_pieces(&segment).await?;
+        self.origin.write(segment.range.offset, buffer, false).await?;
+        Ok(())
+    }
+
+    async fn read_pieces(&self, segment: &Segment) -> Result<Buffer, Error> {
+        let cannot_read = |error| {
+            let context = format!("{} are dirty in the cache and its device cannot return them", segment.range);
+            Error::with_source(ErrorKind::Media, context, error)
+        };
+        if let [(offset, length)] = segment.pieces[..] {
+            return self.cache_device.read(offset, Buffer::zeroed(length as usize)).await.map_err(cannot_read);
+        }
+        let mut buffer = Buffer::zeroed(segment.range.length as usize);
+        let reads = segment
+            .pieces
+            .iter()
+            .map(|&(offset, length)| self.cache_device.read(offset, Buffer::zeroed(length as usize)));
+        let mut at = 0;
+        for read in join_all(reads).await {
+            let read = read.map_err(cannot_read)?;
+            buffer[at..at + read.len()].copy_from_slice(&read);
+            at += read.len();
+        }
+        Ok(buffer)
+    }
+
+    /// Makes the lines of a batch clean that were sent and not written meanwhile.
+    async fn finish_batch(&self, blocks: &[u64], result: Result<(), Error>) -> Result<(), Error> {
+        let entries = self.plan_clean(blocks, result.is_ok());
+        self.changed.notify();
+        result?;
+        let entries_max = self.log.payload_bytes_max() / size_of::<LogEntryRaw>();
+        for entries in entries.chunks(entries_max.max(1)) {
+            self.commit_states(entries).await?;
+        }
+        self.counters.cleaned_lines.fetch_add(entries.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn plan_clean(&self, blocks: &[u64], is_sent: bool) -> Vec<LogEntryRaw> {
+        let state = &mut *self.state();
+        let mut entries = Vec::new();
+        for &block in blocks {
+            let mask = state.cleaning.remove(&block).unwrap_or(0);
+            let Some((frame, line)) = state.frames.find(block) else { continue };
+            if !is_sent || mask & line.dirty == 0 || state.frames.is_busy(frame) {
+                continue;
+            }
+            state.frames.set_busy(frame, true);
+            entries.push(LogEntryRaw::state(frame, FRAME_NONE, Line { dirty: line.dirty & !mask, ..line }));
+        }
+        entries
+    }
+}

@@ -1,0 +1,253 @@
+//! What all operations of one cache share: the devices, the locks, the state.
+//!
+//! Four locks, taken in this order and released in any:
+//!
+//! | lock | held by | keeps |
+//! |---|---|---|
+//! | `ranges`, by whole lines | every request until it and what follows from it is done (reads share) | requests of one line in their order |
+//! | `fetches` | a read that misses, until what it fetched is inserted | two misses of one block from reading it twice |
+//! | `origin_ranges` | whoever writes to the origin, until that write is done; cleaning takes *only* this one | an old dirty line from overtaking newer data on the origin |
+//! | `state`, a mutex | nobody across an await | the maps |
+//!
+//! A request that waits for cleaning holds its `ranges` and nothing that cleaning needs, so cleaning always gets on. Nobody waits while
+//! holding a reserved frame that others wait for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base::buffer::{Buffer, BufferPool};
+use base::clock::Clock;
+use base::range::ByteRange;
+use base::signal::Signal;
+use block::completion::Workers;
+use block::range_lock::RangeLock;
+use block::{
+    Completion, Device, Error, ErrorKind, EventHub, EventReceiver, Geometry, Operation, Request, Response, SharedDevice,
+};
+use store::{RecordLog, Superblock};
+
+use crate::format::{Line, ParametersRaw};
+use crate::frames::Frames;
+use crate::layout::Layout;
+use crate::options::Mode;
+use crate::sectors::{blocks_of, whole_lines};
+use crate::status::{Counters, RecoveryReport, RequestKind};
+use crate::table::Table;
+use crate::{discard, extents, flush, read, write_back, write_through};
+
+/// See the module.
+pub(crate) struct Core {
+    pub(crate) cache_device: SharedDevice,
+    pub(crate) origin: SharedDevice,
+    pub(crate) uuid: uuid::Uuid,
+    /// Of the origin at open.
+    pub(crate) identity: block::Identity,
+    pub(crate) layout: Layout,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) log: RecordLog,
+    pub(crate) ranges: RangeLock,
+    pub(crate) fetches: RangeLock,
+    pub(crate) origin_ranges: RangeLock,
+    pub(crate) workers: Workers,
+    /// Notified when a line came to rest, a frame came free or room was made: whoever waits looks again.
+    pub(crate) changed: Signal,
+    pub(crate) events: EventHub,
+    pub(crate) origin_events: Mutex<EventReceiver>,
+    /// Held while a checkpoint runs.
+    pub(crate) superblock: futures_util::lock::Mutex<Superblock<ParametersRaw>>,
+    pub(crate) insert_pool: BufferPool,
+    pub(crate) counters: Counters,
+    pub(crate) recovery: RecoveryReport,
+    pub(crate) dirty_lines_clean: u64,
+    pub(crate) dirty_lines_max: u64,
+    /// Whether requests are taken.
+    pub(crate) is_open: AtomicBool,
+    /// Whether background work is to end.
+    pub(crate) is_stopped: AtomicBool,
+    /// Batches of cleaning under way.
+    pub(crate) cleaning_batches: AtomicU64,
+    /// Grows when the origin says that it lost unflushed writes.
+    pub(crate) origin_losses: AtomicU64,
+    /// Count of changes the origin acknowledged to us without force unit access.
+    pub(crate) origin_writes: AtomicU64,
+    /// Of these, how many a flush has made durable.
+    pub(crate) origin_writes_flushed: AtomicU64,
+    /// Where the next batch of cleaning begins.
+    pub(crate) clean_cursor: AtomicU64,
+    pub(crate) state: Mutex<State>,
+}
+
+/// Guarded by `Core::state`; sections are short and never await.
+pub(crate) struct State {
+    pub(crate) frames: Frames,
+    pub(crate) table: Table,
+    pub(crate) mode: Mode,
+    /// Sectors being cleaned, by block. A write to a sector takes it out: what was sent to the origin is then old.
+    pub(crate) cleaning: BTreeMap<u64, u8>,
+    /// The cache device refused a log record or a table page. From then on nothing new is cached.
+    pub(crate) failure: Option<Error>,
+    /// Blocks of records that may or may not have landed when the log failed.
+    pub(crate) uncertain: BTreeSet<u64>,
+}
+
+impl Core {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.state().mode
+    }
+
+    /// Starts a future now; whatever it leaves undone is done by the workers.
+    pub(crate) fn start(&self, future: impl Future<Output = ()> + Send + 'static) {
+        drop(Completion::task(&self.workers, async move {
+            future.await;
+            Response::done(Buffer::empty())
+        }));
+    }
+
+    pub(crate) fn geometry(&self) -> Geometry {
+        let origin = self.origin.geometry();
+        let cache_transfer_max = self.cache_device.geometry().transfer_bytes_max;
+        Geometry {
+            is_write_cache_volatile: origin.is_write_cache_volatile && self.mode() == Mode::WriteThrough,
+            transfer_bytes_max: origin.transfer_bytes_max.min(cache_transfer_max),
+            ..origin
+        }
+    }
+
+    pub(crate) fn submit(self: &Arc<Self>, request: Request) -> Completion {
+        let range = match self.geometry().check(&request) {
+            Ok(range) => range,
+            Err(error) => return Completion::ready(request.fail(error)),
+        };
+        if !self.is_open.load(Ordering::Acquire) {
+            return Completion::ready(request.fail(Error::new(ErrorKind::Gone, "the cache is closed")));
+        }
+        let core = Arc::clone(self);
+        let lines = whole_lines(range);
+        let workers = &self.workers;
+        match request.operation {
+            Operation::Flush => Completion::task(workers, flush::flush(core)),
+            Operation::Read { buffer } => {
+                self.touch(range, RequestKind::Read);
+                let place = self.ranges.shared(lines);
+                Completion::task(workers, read::read(core, range, buffer, place))
+            }
+            Operation::Write { buffer, fua } => {
+                self.touch(range, RequestKind::Write);
+                let place = self.ranges.exclusive(lines);
+                Completion::task(workers, write(core, range, buffer, fua, place))
+            }
+            Operation::Discard { .. } => {
+                let place = self.ranges.exclusive(lines);
+                Completion::task(workers, discard::discard(core, range, place))
+            }
+            Operation::WriteZeroes { fua, may_discard, .. } => {
+                let place = self.ranges.exclusive(lines);
+                Completion::task(workers, discard::write_zeroes(core, range, fua, may_discard, place))
+            }
+            Operation::Extents { .. } => {
+                let place = self.ranges.shared(lines);
+                Completion::task(workers, extents::extents(core, range, place))
+            }
+        }
+    }
+
+    /// Counts tag hits and misses, and gives blocks that are not resident a frame, in the order of submission.
+    fn touch(&self, range: ByteRange, kind: RequestKind) {
+        let state = &mut *self.state();
+        let mut evicted_count = 0;
+        let (mut hit_count, mut miss_count) = (0, 0);
+        for block in blocks_of(range) {
+            if let Some(frame) = state.frames.lookup(block) {
+                state.frames.touch(frame);
+                hit_count += 1;
+                continue;
+            }
+            miss_count += 1;
+            if state.failure.is_some() {
+                continue;
+            }
+            if let Some(reserved) = state.frames.reserve(block) {
+                state.frames.attach(reserved.frame, Line { block, ..Line::default() });
+                evicted_count += u64::from(reserved.has_evicted);
+            }
+        }
+        self.counters.of(kind).tags(hit_count, miss_count);
+        self.counters.evictions.fetch_add(evicted_count, Ordering::Relaxed);
+    }
+
+    /// Reports that the cache device failed where nothing can be promised without it. The first time, loudly.
+    pub(crate) fn fail(&self, error: &Error) {
+        let mut state = self.state();
+        if state.failure.is_none() {
+            tracing::error!(%error, "the cache device failed: nothing new is cached; writes go to the origin");
+            state.failure = Some(error.clone());
+            self.log.fail(error.clone());
+        }
+        drop(state);
+        self.changed.notify();
+    }
+
+    /// Waits until nobody is at work, and keeps everybody out until the guard is dropped.
+    pub(crate) async fn exclude_requests(&self) -> block::range_lock::RangeGuard {
+        self.ranges.exclusive(ByteRange { offset: 0, length: u64::MAX }).await
+    }
+}
+
+async fn write(
+    core: Arc<Core>,
+    range: ByteRange,
+    buffer: Buffer,
+    fua: bool,
+    place: block::range_lock::Acquire,
+) -> Response {
+    let guard = place.await;
+    let (mode, has_failed) = {
+        let state = core.state();
+        (state.mode, state.failure.is_some())
+    };
+    match mode {
+        Mode::WriteBack if !has_failed => write_back::write(core, range, buffer, guard).await,
+        // What was promised for write-back holds without the cache device, too: acknowledged is durable.
+        Mode::WriteBack => write_through::write(core, range, buffer, true, guard).await,
+        Mode::WriteThrough => write_through::write(core, range, buffer, fua, guard).await,
+    }
+}
+
+/// Frames whose bytes must stay what they are. Dropping it lets them go.
+pub(crate) struct Pins {
+    core: Arc<Core>,
+    frames: Vec<u32>,
+}
+
+impl Pins {
+    pub(crate) fn none(core: &Arc<Core>) -> Self {
+        Self { core: Arc::clone(core), frames: Vec::new() }
+    }
+
+    /// Pins one more frame. `frames` are those of this very cache, locked.
+    pub(crate) fn add(&mut self, frames: &mut Frames, frame: u32) {
+        frames.pin(frame);
+        self.frames.push(frame);
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        if self.frames.is_empty() {
+            return;
+        }
+        {
+            let mut state = self.core.state();
+            for &frame in &self.frames {
+                state.frames.unpin(frame);
+            }
+        }
+        self.core.changed.notify();
+    }
+}

@@ -1,0 +1,68 @@
+//! Discards and writes of zeroes go to the origin, and what the cache holds of the range is forgotten.
+//!
+//! The order is the origin first, durably where dirty data is concerned, then the record that the sectors are not dirty any more, then the
+//! acknowledgement. A crash in between shows the state before or the state after, and never what the origin had before the dirty
+//! data. In write-back all of it is durable when acknowledged, as everything is.
+
+use std::sync::Arc;
+
+use base::buffer::Buffer;
+use base::range::ByteRange;
+use block::device::DeviceExt;
+use block::range_lock::Acquire;
+use block::{Error, Response};
+
+use crate::core::Core;
+use crate::options::Mode;
+use crate::sectors::whole_lines;
+
+pub(crate) async fn discard(core: Arc<Core>, range: ByteRange, place: Acquire) -> Response {
+    let _guard = place.await;
+    answer(core.discard_range(range).await)
+}
+
+pub(crate) async fn write_zeroes(
+    core: Arc<Core>,
+    range: ByteRange,
+    fua: bool,
+    may_discard: bool,
+    place: Acquire,
+) -> Response {
+    let _guard = place.await;
+    answer(core.zero_range(range, fua, may_discard).await)
+}
+
+fn answer(result: Result<(), Error>) -> Response {
+    Response { result, ..Response::done(Buffer::empty()) }
+}
+
+impl Core {
+    async fn discard_range(&self, range: ByteRange) -> Result<(), Error> {
+        self.prepare_supersede(range)?;
+        let must_be_durable = self.mode() == Mode::WriteBack || self.has_dirty(range);
+        let order = self.origin_ranges.exclusive(whole_lines(range)).await;
+        let result = self.origin.discard(range.offset, range.length).await;
+        drop(order);
+        self.changed.notify();
+        result?;
+        self.note_origin_write();
+        if must_be_durable {
+            self.flush_origin().await?;
+        }
+        self.forget_superseded(range).await
+    }
+
+    async fn zero_range(&self, range: ByteRange, fua: bool, may_discard: bool) -> Result<(), Error> {
+        self.prepare_supersede(range)?;
+        let fua = fua || self.mode() == Mode::WriteBack || self.has_dirty(range);
+        let order = self.origin_ranges.exclusive(whole_lines(range)).await;
+        let result = self.origin.write_zeroes(range.offset, range.length, fua, may_discard).await;
+        drop(order);
+        self.changed.notify();
+        result?;
+        if !fua {
+            self.note_origin_write();
+        }
+        self.forget_superseded(range).await
+    }
+}

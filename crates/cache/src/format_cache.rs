@@ -1,0 +1,97 @@
+//! Makes a device a cache.
+//!
+//! The old superblocks are erased before anything else is touched and the new ones are written last, so a power loss in the middle leaves
+//! a device that is no cache, never half of one. The log is written with zeroes, not discarded: a file then has its
+//! blocks, and appending costs no allocation.
+
+use base::buffer::Buffer;
+use base::range::ByteRange;
+use block::device::DeviceExt;
+use block::{Device, Error, ErrorKind, SharedDevice};
+use store::{Binding, LogPosition, Superblock, superblock};
+use uuid::Uuid;
+use zerocopy::little_endian::{U32, U64};
+
+use crate::format::{CRASH_MODE_DIRTY_SYNCHRONOUS, EntryRaw, KIND, PAGE_BYTES, ParametersRaw, STATE_CLOSED};
+use crate::layout::Layout;
+use crate::limits::{LINE_BYTES, LOGICAL_BLOCK_BYTES_MAX, SECTOR_BYTES, TABLE_IO_BYTES};
+use crate::options::FormatOptions;
+
+pub(crate) async fn format(
+    cache_device: &SharedDevice,
+    origin: &SharedDevice,
+    options: FormatOptions,
+) -> Result<(), Error> {
+    check_devices(cache_device, origin)?;
+    let layout = Layout::new(cache_device.geometry().size_bytes, &options)?;
+    let parameters = parameters(&layout, &Binding::of(origin))?;
+    let uuid = options.uuid.unwrap_or_else(Uuid::new_v4);
+    superblock::erase(cache_device).await?;
+    let table = ByteRange { offset: layout.table_offset, length: layout.page_count * 2 * PAGE_BYTES as u64 };
+    clear(cache_device, layout.log, false).await?;
+    clear(cache_device, table, true).await?;
+    cache_device.flush().await?;
+    Superblock::create(cache_device, KIND, uuid, parameters).await?;
+    Ok(())
+}
+
+/// Refuses what no cache can be made of.
+pub(crate) fn check_devices(cache_device: &SharedDevice, origin: &SharedDevice) -> Result<(), Error> {
+    let (cache, origin) = (cache_device.geometry(), origin.geometry());
+    if cache.is_read_only {
+        return Err(Error::new(ErrorKind::ReadOnly, "the cache device is read-only"));
+    }
+    if u64::from(cache.logical_block_bytes) != SECTOR_BYTES {
+        let context = format!(
+            "a cache needs a device with logical blocks of {SECTOR_BYTES} bytes, and this one has {}",
+            cache.logical_block_bytes
+        );
+        return Err(Error::new(ErrorKind::Unsupported, context));
+    }
+    if origin.logical_block_bytes > LOGICAL_BLOCK_BYTES_MAX {
+        let context = format!("a LUN with logical blocks of {} bytes cannot be cached", origin.logical_block_bytes);
+        return Err(Error::new(ErrorKind::Unsupported, context));
+    }
+    Ok(())
+}
+
+fn parameters(layout: &Layout, binding: &Binding) -> Result<ParametersRaw, Error> {
+    let first = LogPosition { offset: 0, epoch: 0, sequence: 1, link: 0 };
+    Ok(ParametersRaw {
+        binding: binding.to_raw()?,
+        line_bytes: (LINE_BYTES as u32).into(),
+        sector_bytes: (SECTOR_BYTES as u32).into(),
+        entry_bytes: U32::new(size_of::<EntryRaw>() as u32),
+        ways: layout.ways.into(),
+        run_lines: layout.run_lines.into(),
+        crash_mode: CRASH_MODE_DIRTY_SYNCHRONOUS,
+        state: STATE_CLOSED,
+        reserved_1: [0; 2],
+        set_count: u64::from(layout.set_count).into(),
+        log_offset: layout.log.offset.into(),
+        log_bytes: layout.log.length.into(),
+        frames_offset: layout.frames_offset.into(),
+        table_offset: layout.table_offset.into(),
+        page_count: layout.page_count.into(),
+        alignment_bytes: U64::ZERO,
+        table_sequence: U64::ZERO,
+        log_position: first.into(),
+        dirty_lines: U64::ZERO,
+        reserved_2: [0; 24],
+    })
+}
+
+/// Makes a range zero.
+async fn clear(device: &SharedDevice, range: ByteRange, may_discard: bool) -> Result<(), Error> {
+    match device.write_zeroes(range.offset, range.length, false, may_discard).await {
+        Err(error) if error.kind() == ErrorKind::Unsupported => {}
+        result => return result,
+    }
+    let mut offset = range.offset;
+    while offset < range.end() {
+        let length = (range.end() - offset).min(TABLE_IO_BYTES as u64);
+        device.write(offset, Buffer::zeroed(length as usize), false).await?;
+        offset += length;
+    }
+    Ok(())
+}

@@ -1,0 +1,116 @@
+//! Looks at a cache without opening it, and makes a cache a plain device again.
+
+use base::buffer::Buffer;
+use base::range::ByteRange;
+use block::device::DeviceExt;
+use block::{Device, Error, Identity, SharedDevice};
+use serde::Serialize;
+use store::{Binding, Superblock, superblock};
+
+use crate::format::{KIND, ParametersRaw};
+use crate::layout::Layout;
+use crate::limits::SECTOR_BYTES;
+use crate::recovery::recover;
+use crate::sectors::runs;
+use crate::status::RecoveryReport;
+
+/// What a cache device holds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Inspection {
+    /// Made when it was formatted.
+    pub uuid: String,
+    /// The origin it belongs to.
+    #[serde(skip)]
+    pub identity: Identity,
+    /// The origin's target name.
+    pub origin_target: String,
+    /// The origin's logical unit.
+    pub origin_unit: String,
+    /// The origin's serial number.
+    pub origin_serial: String,
+    /// Size of the origin when the cache was last opened, in bytes.
+    pub origin_bytes: u64,
+    /// Format version.
+    pub version: u32,
+    /// Frames.
+    pub lines: u64,
+    /// Frames of a set.
+    pub ways: u64,
+    /// Whether it was closed in order.
+    pub was_closed: bool,
+    /// Lines with a valid sector that the next open will find.
+    pub valid_lines: u64,
+    /// Lines that the origin does not have yet.
+    pub dirty_lines: u64,
+    /// Bytes that the origin does not have yet.
+    pub dirty_bytes: u64,
+    /// Dirty lines that could not be read when [`check`] tried; 0 without it.
+    pub unreadable_lines: u64,
+    /// What opening it would do.
+    pub recovery: RecoveryReport,
+}
+
+/// Reads what a cache device holds, and writes nothing.
+///
+/// # Errors
+/// `Corrupt` when it is no cache or is damaged, and the message says how; the device's own.
+pub async fn inspect(cache_device: &SharedDevice) -> Result<Inspection, Error> {
+    look(cache_device).await.map(|(inspection, _)| inspection)
+}
+
+/// Like [`inspect`], and reads every dirty line from the device.
+///
+/// # Errors
+/// See [`inspect`]. Lines that cannot be read are counted and are no error.
+pub async fn check(cache_device: &SharedDevice) -> Result<Inspection, Error> {
+    let (mut inspection, dirty) = look(cache_device).await?;
+    for ranges in dirty {
+        let mut is_readable = true;
+        for range in ranges {
+            is_readable &= cache_device.read(range.offset, Buffer::zeroed(range.length as usize)).await.is_ok();
+        }
+        inspection.unreadable_lines += u64::from(!is_readable);
+    }
+    Ok(inspection)
+}
+
+/// Makes a cache a plain device again. What was dirty in it is gone: the caller asks first.
+///
+/// # Errors
+/// The device's own.
+pub async fn discard(cache_device: &SharedDevice) -> Result<(), Error> {
+    superblock::erase(cache_device).await
+}
+
+/// The inspection, and where the dirty sectors of each line stand on the cache device.
+async fn look(cache_device: &SharedDevice) -> Result<(Inspection, Vec<Vec<ByteRange>>), Error> {
+    let superblock: Superblock<ParametersRaw> = Superblock::read(cache_device, KIND).await?;
+    let layout = Layout::from_parameters(&superblock.payload, cache_device.geometry().size_bytes)?;
+    let binding = Binding::from_raw(&superblock.payload.binding)?;
+    let recovered = recover(cache_device, &layout, &superblock).await?;
+    let lines = recovered.lines.iter();
+    let dirty_sectors: u64 = lines.clone().map(|line| u64::from(line.dirty.count_ones())).sum();
+    let dirty = lines.clone().enumerate().filter(|(_, line)| line.dirty != 0).map(|(frame, line)| {
+        let offset = layout.frame_offset(frame as u32);
+        runs(line.dirty).map(|run| ByteRange { offset: offset + run.offset(), length: run.length() }).collect()
+    });
+    let inspection = Inspection {
+        uuid: superblock.uuid().to_string(),
+        origin_target: binding.identity.target.clone(),
+        origin_unit: binding.identity.unit.clone(),
+        origin_serial: binding.identity.serial.clone(),
+        identity: binding.identity,
+        origin_bytes: binding.size_bytes,
+        version: KIND.version,
+        lines: u64::from(layout.frame_count()),
+        ways: u64::from(layout.ways),
+        was_closed: recovered.report.was_closed,
+        valid_lines: lines.clone().filter(|line| line.valid != 0).count() as u64,
+        dirty_lines: recovered.report.dirty_lines,
+        dirty_bytes: dirty_sectors * SECTOR_BYTES,
+        unreadable_lines: 0,
+        recovery: recovered.report,
+    };
+    let dirty = dirty.collect();
+    Ok((inspection, dirty))
+}

@@ -1,0 +1,222 @@
+//! Where things lie on the cache device.
+//!
+//! ```text
+//! | superblock A 4 KiB | log | frames, 4 KiB each | table: two slots of 4 KiB per page | superblock B 4 KiB |
+//! ```
+//! The table stands at the end, as in the paper (2.3), so that frames begin at a fixed place. A block belongs to one set: runs of
+//! `run_lines` consecutive blocks go to one set, the next run to the next set, around. A contiguous hot region thus fills all
+//! sets evenly, and within a set consecutive blocks find consecutive frames.
+
+use base::range::ByteRange;
+use block::{Error, ErrorKind};
+use store::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN, SUPERBLOCK_BYTES};
+
+use crate::format::{ENTRIES_PER_PAGE, EntryRaw, PAGE_BYTES, ParametersRaw};
+use crate::limits::{
+    FRAMES_MAX, FRAMES_MIN, LINE_BYTES, LOG_BYTES_DEFAULT_MAX, LOG_BYTES_DEFAULT_MIN, LOG_SHARE, RUN_LINES,
+    SECTOR_BYTES,
+};
+use crate::options::{Associativity, FormatOptions};
+
+/// The places of everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// The log region.
+    pub log: ByteRange,
+    /// Offset of frame 0.
+    pub frames_offset: u64,
+    /// Frames of one set.
+    pub ways: u32,
+    /// Count of sets.
+    pub set_count: u32,
+    /// Consecutive blocks that share a set.
+    pub run_lines: u32,
+    /// Offset of the table.
+    pub table_offset: u64,
+    /// Count of table pages.
+    pub page_count: u64,
+}
+
+impl Layout {
+    /// The layout of a new cache on a device of `device_bytes`.
+    ///
+    /// # Errors
+    /// `NoSpace` when it is too small, `InvalidRange` for options that make no sense.
+    pub fn new(device_bytes: u64, options: &FormatOptions) -> Result<Self, Error> {
+        let unit = SUPERBLOCK_BYTES as u64;
+        let device_bytes = device_bytes / unit * unit;
+        let log_bytes = log_bytes(device_bytes, options)?;
+        let fixed = 2 * unit + log_bytes;
+        let available = device_bytes.checked_sub(fixed).ok_or_else(|| too_small(device_bytes))?;
+        let frames_max = frames_that_fit(available).min(options.frames_max.unwrap_or(u64::MAX)).min(FRAMES_MAX);
+        if frames_max < FRAMES_MIN {
+            return Err(too_small(device_bytes));
+        }
+        let ways = match options.associativity {
+            Associativity::Full => frames_max,
+            Associativity::Ways(0) => return Err(Error::new(ErrorKind::InvalidRange, "a set has at least one way")),
+            Associativity::Ways(ways) => u64::from(ways).min(frames_max),
+        };
+        let set_count = frames_max / ways;
+        let page_count = (set_count * ways).div_ceil(ENTRIES_PER_PAGE as u64);
+        let number = |value: u64| u32::try_from(value).map_err(|_| Error::from(ErrorKind::InvalidRange));
+        Ok(Self {
+            log: ByteRange { offset: unit, length: log_bytes },
+            frames_offset: unit + log_bytes,
+            ways: number(ways)?,
+            set_count: number(set_count)?,
+            run_lines: RUN_LINES.min(number(ways)?),
+            table_offset: device_bytes - unit - page_count * 2 * PAGE_BYTES as u64,
+            page_count,
+        })
+    }
+
+    /// The layout that a superblock describes.
+    ///
+    /// # Errors
+    /// `Unsupported` for what a later version may write, `Corrupt` for what no version does.
+    pub fn from_parameters(raw: &ParametersRaw, device_bytes: u64) -> Result<Self, Error> {
+        let is_ours = u64::from(raw.line_bytes.get()) == LINE_BYTES
+            && u64::from(raw.sector_bytes.get()) == SECTOR_BYTES
+            && raw.entry_bytes.get() as usize == size_of::<EntryRaw>()
+            && raw.alignment_bytes.get() == 0;
+        if !is_ours {
+            let context = format!("this cache has lines of {} bytes; this program reads {LINE_BYTES}", raw.line_bytes);
+            return Err(Error::new(ErrorKind::Unsupported, context));
+        }
+        let corrupt = || Error::new(ErrorKind::Corrupt, "the cache's superblock describes an impossible layout");
+        let layout = Self {
+            log: ByteRange::new(raw.log_offset.get(), raw.log_bytes.get()).ok_or_else(corrupt)?,
+            frames_offset: raw.frames_offset.get(),
+            ways: raw.ways.get(),
+            set_count: u32::try_from(raw.set_count.get()).map_err(|_| corrupt())?,
+            run_lines: raw.run_lines.get(),
+            table_offset: raw.table_offset.get(),
+            page_count: raw.page_count.get(),
+        };
+        layout.is_possible(device_bytes).then_some(layout).ok_or_else(corrupt)
+    }
+
+    fn is_possible(&self, device_bytes: u64) -> bool {
+        let unit = SUPERBLOCK_BYTES as u64;
+        let frame_count = u64::from(self.ways) * u64::from(self.set_count);
+        let end = device_bytes / unit * unit - unit;
+        let frames_end = frame_count.checked_mul(LINE_BYTES).and_then(|bytes| bytes.checked_add(self.frames_offset));
+        let table_bytes = self.page_count.checked_mul(2 * PAGE_BYTES as u64);
+        let table_end = table_bytes.and_then(|bytes| bytes.checked_add(self.table_offset));
+        let is_aligned = [self.log.offset, self.log.length, self.frames_offset, self.table_offset]
+            .iter()
+            .all(|place| place.is_multiple_of(unit));
+        is_aligned
+            && (1..=FRAMES_MAX).contains(&frame_count)
+            && self.run_lines > 0
+            && self.page_count == frame_count.div_ceil(ENTRIES_PER_PAGE as u64)
+            && self.log.offset >= unit
+            && self.log.end() <= self.frames_offset
+            && frames_end.is_some_and(|frames_end| frames_end <= self.table_offset)
+            && table_end.is_some_and(|table_end| table_end <= end)
+    }
+
+    /// Count of frames.
+    pub fn frame_count(&self) -> u32 {
+        self.ways * self.set_count
+    }
+
+    /// Offset of a frame on the cache device.
+    pub fn frame_offset(&self, frame: u32) -> u64 {
+        self.frames_offset + u64::from(frame) * LINE_BYTES
+    }
+
+    /// Offset of one of the two slots of a table page.
+    pub fn slot_offset(&self, page_index: u64, slot: usize) -> u64 {
+        self.table_offset + (page_index * 2 + slot as u64) * PAGE_BYTES as u64
+    }
+
+    /// The set that a block belongs to.
+    pub fn set_of(&self, block: u64) -> u32 {
+        ((block / u64::from(self.run_lines)) % u64::from(self.set_count)) as u32
+    }
+
+    /// The frames of a set.
+    pub fn frames_of(&self, set: u32) -> std::ops::Range<u32> {
+        set * self.ways..(set + 1) * self.ways
+    }
+}
+
+fn log_bytes(device_bytes: u64, options: &FormatOptions) -> Result<u64, Error> {
+    let unit = SUPERBLOCK_BYTES as u64;
+    let Some(log_bytes) = options.log_bytes else {
+        let share = (device_bytes / LOG_SHARE).clamp(LOG_BYTES_DEFAULT_MIN, LOG_BYTES_DEFAULT_MAX);
+        // A very small cache gives the log at most a quarter.
+        return Ok(share.min((device_bytes / 4).max(LOG_BYTES_MIN)) / unit * unit);
+    };
+    let log_bytes = log_bytes.next_multiple_of(unit);
+    if (LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&log_bytes) {
+        return Ok(log_bytes);
+    }
+    let context = format!("the log of a cache has {LOG_BYTES_MIN} to {LOG_BYTES_MAX} bytes, not {log_bytes}");
+    Err(Error::new(ErrorKind::InvalidRange, context))
+}
+
+/// The most frames that fit in `available` bytes together with their table.
+fn frames_that_fit(available: u64) -> u64 {
+    let page = PAGE_BYTES as u64;
+    let per_group = ENTRIES_PER_PAGE as u64 * LINE_BYTES + 2 * page;
+    let groups = available / per_group;
+    let rest = available % per_group;
+    groups * ENTRIES_PER_PAGE as u64 + rest.saturating_sub(2 * page) / LINE_BYTES
+}
+
+fn too_small(device_bytes: u64) -> Error {
+    let context =
+        format!("{device_bytes} bytes are too small for a cache: it needs at least 128 KiB, sensibly some MiB");
+    Error::new(ErrorKind::NoSpace, context)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn options(associativity: Associativity) -> FormatOptions {
+        FormatOptions { associativity, ..FormatOptions::default() }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_overlaps_and_little_is_wasted(device_bytes in 128u64 << 10..1 << 40, ways in 1u32..5000, full in any::<bool>()) {
+            let associativity = if full { Associativity::Full } else { Associativity::Ways(ways) };
+            let layout = Layout::new(device_bytes, &options(associativity)).unwrap();
+            prop_assert!(layout.is_possible(device_bytes), "{layout:?}");
+            let used = u64::from(layout.frame_count()) * LINE_BYTES + layout.log.length;
+            let set_bytes = u64::from(layout.ways) * LINE_BYTES;
+            prop_assert!(used + set_bytes + device_bytes / 100 + (64 << 10) > device_bytes, "{layout:?}");
+        }
+    }
+
+    #[test]
+    fn blocks_spread_over_sets_in_runs() {
+        let layout = Layout::new(64 << 20, &options(Associativity::Ways(64))).unwrap();
+        assert_eq!(layout.set_of(0), layout.set_of(15));
+        assert_eq!(layout.set_of(16), 1);
+        assert_eq!(layout.set_of(16 * u64::from(layout.set_count)), 0);
+        assert_eq!(layout.frames_of(1), 64..128);
+        let full = Layout::new(64 << 20, &options(Associativity::Full)).unwrap();
+        assert_eq!((full.set_count, full.set_of(u64::MAX >> 16)), (1, 0));
+    }
+
+    #[test]
+    fn what_is_too_small_or_senseless_is_refused() {
+        for bytes in [0, 4096, 8192, 64 << 10] {
+            assert_eq!(
+                Layout::new(bytes, &FormatOptions::default()).unwrap_err().kind(),
+                ErrorKind::NoSpace,
+                "{bytes}"
+            );
+        }
+        let error = Layout::new(1 << 30, &options(Associativity::Ways(0))).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidRange);
+        let log = FormatOptions { log_bytes: Some(1), ..FormatOptions::default() };
+        assert_eq!(Layout::new(1 << 30, &log).unwrap_err().kind(), ErrorKind::InvalidRange);
+    }
+}

@@ -1,0 +1,71 @@
+//! The bounds of this crate.
+
+/// Bytes of a cache line: what file systems read and write at once.
+pub const LINE_BYTES: u64 = 4096;
+
+/// Bytes that one bit of the valid and dirty bitmaps stands for: the smallest logical block.
+pub const SECTOR_BYTES: u64 = 512;
+
+/// Largest logical block of an origin in bytes: a request then never covers part of a sector, and one line holds whole blocks.
+pub const LOGICAL_BLOCK_BYTES_MAX: u32 = 4096;
+
+/// Most frames of a cache. Frame numbers have 32 bits on disk and in memory, and the largest of them mean *none*.
+pub const FRAMES_MAX: u64 = u32::MAX as u64 - 16;
+
+/// Fewest frames of a cache: below this, replacement finds nothing to replace.
+pub const FRAMES_MIN: u64 = 16;
+
+/// Default count of frames in a set, the paper's (2.4).
+pub const WAYS_DEFAULT: u32 = 256;
+
+/// Consecutive blocks that share a set, so that they can stand in consecutive frames (paper 2.3). 64 KiB: long enough for the cache
+/// device to stream, short enough that a small hot region is spread over all sets.
+pub const RUN_LINES: u32 = 16;
+
+/// The log takes this fraction of the cache device unless told otherwise.
+pub const LOG_SHARE: u64 = 64;
+
+/// Default bounds of the log in bytes. At depth one a write takes 512 bytes, so the smaller one holds 500 of them; the larger one is
+/// replayed in well under a second.
+pub const LOG_BYTES_DEFAULT_MIN: u64 = 256 << 10;
+/// See [`LOG_BYTES_DEFAULT_MIN`].
+pub const LOG_BYTES_DEFAULT_MAX: u64 = 32 << 20;
+
+/// Most lines one write-back record announces at once; a longer write is carried out in pieces of this many. 1 MiB at a time
+/// costs nothing in throughput and keeps one request from filling the log.
+pub const WRITE_GROUP_LINES_MAX: usize = 256;
+
+/// Most lines cleaned with one flush of the origin. On a disk that seeks for every line this is about half a second, the
+/// longest that a write waiting for one of them has to wait.
+pub const CLEAN_BATCH_LINES: usize = 64;
+
+/// Largest write that cleaning sends to the origin, in bytes.
+pub const CLEAN_WRITE_BYTES_MAX: u64 = 1 << 20;
+
+/// Writes to the origin that one batch of cleaning has in flight: enough to let a disk choose its order and to hide a network's round
+/// trip, few enough that foreground reads are not stuck behind them.
+pub const CLEAN_WRITES_IN_FLIGHT: usize = 8;
+
+/// How long background cleaning pauses after the origin refused a write.
+pub const CLEAN_RETRY_MS: u64 = 1000;
+
+/// Bytes of data read from the origin that may wait for being inserted. When more arrives the cache device is the slower one, and
+/// data is not inserted rather than readers held up.
+pub const INSERT_BYTES_MAX: usize = 16 << 20;
+
+/// Two pieces that miss and lie closer than this (bytes) are read from the origin in one request: the transfer costs less
+/// than a second request.
+pub const MISS_GAP_BYTES_MAX: u64 = 32 << 10;
+
+/// Frames that the search for a victim looks at before it gives up. It passes over frames in use by requests in flight, which
+/// are recent and therefore far from the end where it looks.
+pub const VICTIM_SEARCH_MAX: usize = 1024;
+
+/// Bytes of table read and written at once.
+pub const TABLE_IO_BYTES: usize = 1 << 20;
+
+/// Table pages in flight in a checkpoint.
+pub const TABLE_WRITES_IN_FLIGHT: usize = 16;
+
+const _: () = assert!(LINE_BYTES == 8 * SECTOR_BYTES);
+const _: () = assert!(LINE_BYTES <= CLEAN_WRITE_BYTES_MAX);

@@ -1,0 +1,184 @@
+//! Opens a cache, and closes it.
+//!
+//! An open cache is *in use* on the device, durably, before the first request: from then on only what dirty lines need is kept up there. Each
+//! open begins a new epoch of the log, so nothing that an earlier one left behind is ever replayed. Closing waits for all requests,
+//! writes the whole table and says *closed*; then the next open finds everything warm.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use base::buffer::BufferPool;
+use base::signal::Signal;
+use block::completion::Workers;
+use block::range_lock::RangeLock;
+use block::{Device, Error, ErrorKind, EventHub, SharedDevice};
+use store::{Binding, LogPosition, RecordLog, Superblock};
+
+use crate::checkpoint::Extent;
+use crate::core::{Core, State};
+use crate::format::{KIND, Line, ParametersRaw};
+use crate::format_cache::check_devices;
+use crate::frames::Frames;
+use crate::layout::Layout;
+use crate::options::{Mode, OpenOptions};
+use crate::recovery::{Recovered, recover};
+use crate::sectors::{hull, line_range};
+use crate::status::Counters;
+
+pub(crate) async fn open(
+    cache_device: SharedDevice,
+    origin: SharedDevice,
+    options: OpenOptions,
+) -> Result<Arc<Core>, Error> {
+    check_devices(&cache_device, &origin)?;
+    let mut superblock: Superblock<ParametersRaw> = Superblock::read(&cache_device, KIND).await?;
+    let layout = Layout::from_parameters(&superblock.payload, cache_device.geometry().size_bytes)?;
+    let binding = Binding::from_raw(&superblock.payload.binding)?;
+    let binding_now = Binding::of(&origin);
+    binding.check_same(&binding_now, KIND.name)?;
+    let recovered = recover(&cache_device, &layout, &superblock).await?;
+    superblock.payload.binding = binding_now.to_raw()?;
+
+    let frames = restore_frames(layout, &recovered, &binding, binding_now.size_bytes)?;
+    let epoch = recovered.end.epoch.checked_add(1).ok_or(ErrorKind::Corrupt)?;
+    let start = LogPosition { epoch, ..recovered.end };
+    let log = RecordLog::new(Arc::clone(&cache_device), layout.log, superblock.uuid(), start)?;
+    let lines = f64::from(layout.frame_count());
+    let share = |share: f64| ((lines * share.clamp(0.0, 1.0)) as u64).max(1);
+    let origin_events = Mutex::new(origin.subscribe());
+    let core = Arc::new(Core {
+        uuid: superblock.uuid(),
+        identity: binding_now.identity,
+        layout,
+        clock: options.clock,
+        log,
+        ranges: RangeLock::new(),
+        fetches: RangeLock::new(),
+        origin_ranges: RangeLock::new(),
+        workers: Workers::new(),
+        changed: Signal::new(),
+        events: EventHub::new(),
+        origin_events,
+        superblock: futures_util::lock::Mutex::new(superblock),
+        insert_pool: BufferPool::new(options.insert_bytes_max),
+        counters: Counters::default(),
+        recovery: recovered.report,
+        dirty_lines_clean: share(options.dirty_share_clean),
+        dirty_lines_max: share(options.dirty_share_max),
+        is_open: AtomicBool::new(true),
+        is_stopped: AtomicBool::new(false),
+        cleaning_batches: AtomicU64::new(0),
+        origin_losses: AtomicU64::new(0),
+        origin_writes: AtomicU64::new(0),
+        origin_writes_flushed: AtomicU64::new(0),
+        clean_cursor: AtomicU64::new(0),
+        state: Mutex::new(State {
+            frames,
+            table: recovered.table,
+            mode: options.mode,
+            cleaning: BTreeMap::new(),
+            failure: None,
+            uncertain: BTreeSet::new(),
+        }),
+        cache_device,
+        origin,
+    });
+    core.checkpoint(Extent::Dirty).await?;
+    Ok(core)
+}
+
+/// The frames as recovered. Clean lines that a smaller origin no longer has are left out.
+fn restore_frames(
+    layout: Layout,
+    recovered: &Recovered,
+    binding: &Binding,
+    origin_bytes: u64,
+) -> Result<Frames, Error> {
+    let mut frames = Frames::new(layout);
+    let mut changed = recovered.changed.clone();
+    for (frame, line) in recovered.lines.iter().enumerate() {
+        if line.valid == 0 {
+            continue;
+        }
+        let frame = frame as u32;
+        if end_of(line, line.valid) <= origin_bytes {
+            frames.restore(frame, *line);
+            continue;
+        }
+        if line.dirty != 0 && end_of(line, line.dirty) > origin_bytes {
+            let context = format!(
+                "\"{}\" had {} bytes and now has {origin_bytes}, and dirty data in the cache lies beyond; attach it when it has its old size",
+                binding.identity, binding.size_bytes
+            );
+            return Err(Error::new(ErrorKind::Corrupt, context));
+        }
+        if line.dirty != 0 {
+            frames.restore(frame, Line { valid: line.dirty, ..*line });
+        }
+        changed.push(frame);
+    }
+    frames.set_stored(&changed, &recovered.urgent);
+    Ok(frames)
+}
+
+/// First byte of the origin behind the sectors of `mask`. Blocks have 48 bits, so this cannot overflow for lines from a table; those from
+/// a log entry are checked against the origin's size here.
+fn end_of(line: &Line, mask: u8) -> u64 {
+    let in_line = hull(mask).map_or(0, |run| run.offset() + run.length());
+    if line.block >= 1 << 48 { u64::MAX } else { line_range(line.block).offset + in_line }
+}
+
+impl Core {
+    /// Changes when writes are acknowledged. To write-through: returns when nothing is dirty any more.
+    pub(crate) async fn set_mode(self: &Arc<Self>, mode: Mode) -> Result<(), Error> {
+        {
+            let guard = self.exclude_requests().await;
+            if mode == Mode::WriteBack {
+                // What write-through acknowledged becomes durable, as write-back promises for everything acknowledged.
+                self.flush_origin().await?;
+            }
+            self.state().mode = mode;
+            drop(guard);
+        }
+        if mode == Mode::WriteThrough {
+            self.clean_all(|_| {}).await?;
+        }
+        Ok(())
+    }
+
+    /// See [`Cache::close`](crate::Cache::close).
+    pub(crate) async fn close(self: &Arc<Self>, keep_dirty: bool) -> Result<(), Error> {
+        if !self.is_open.swap(false, Ordering::AcqRel) && self.is_stopped.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        drop(self.exclude_requests().await);
+        let prepared = async {
+            if !keep_dirty {
+                self.clean_all(|_| {}).await?;
+            }
+            self.flush_origin().await
+        };
+        if let Err(error) = prepared.await {
+            // Nothing is lost: it goes on, and can be closed with what is dirty.
+            self.is_open.store(true, Ordering::Release);
+            return Err(error);
+        }
+        self.is_stopped.store(true, Ordering::Release);
+        self.changed.notify();
+        loop {
+            let count = self.changed.count();
+            if self.cleaning_batches.load(Ordering::Acquire) == 0 {
+                break;
+            }
+            self.changed.changed_since(count).await;
+        }
+        let result = match self.log.failure() {
+            Some(error) => Err(error),
+            None => self.checkpoint(Extent::Complete).await,
+        };
+        self.workers.stop();
+        self.changed.notify();
+        result
+    }
+}

@@ -1,0 +1,357 @@
+//! Reads.
+//!
+//! | what is there | what happens |
+//! |---|---|
+//! | everything, in one piece | one read of the cache device, straight into the request's buffer |
+//! | nothing | one read of the origin, straight into the request's buffer |
+//! | some | pieces from both at once; pieces missing close to each other are fetched as one |
+//!
+//! What came from the origin is copied and inserted after the reader was answered. The copy is bounded: when the cache device cannot
+//! keep up, data is not inserted rather than readers held up. The insertion keeps the lines' range lock (shared), so a write waits
+//! for it, and the fetch lock, so that another reader of the same block waits for the copy in the cache instead of asking the origin.
+//!
+//! A cache device that cannot return clean data is a miss, logged. One that cannot return dirty data is an error: the origin's copy is
+//! older than what was acknowledged.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use base::buffer::Buffer;
+use base::range::ByteRange;
+use block::device::DeviceExt;
+use block::range_lock::{Acquire, RangeGuard};
+use block::{Error, ErrorKind, Response};
+use futures_util::future::join_all;
+
+use crate::core::{Core, Pins};
+use crate::limits::MISS_GAP_BYTES_MAX;
+use crate::sectors::{blocks_of, part_of, runs, whole_lines};
+use crate::status::{RequestKind, Serving};
+
+/// Where to find which part of a request.
+struct ReadPlan {
+    /// Ascending, without gaps, adjacent ones from different places.
+    pieces: Vec<Piece>,
+    _pins: Pins,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    /// Offset in the request's buffer.
+    at: u64,
+    length: u64,
+    source: Source,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    Cache {
+        offset: u64,
+        /// Whether the origin's copy is older.
+        is_dirty: bool,
+    },
+    Origin,
+}
+
+impl ReadPlan {
+    fn has_misses(&self) -> bool {
+        self.pieces.iter().any(|piece| matches!(piece.source, Source::Origin))
+    }
+
+    fn serving(&self) -> Serving {
+        let missing = self.pieces.iter().filter(|piece| matches!(piece.source, Source::Origin)).count();
+        match missing {
+            0 => Serving::Hit,
+            _ if missing == self.pieces.len() => Serving::Miss,
+            _ => Serving::PartialHit,
+        }
+    }
+}
+
+pub(crate) async fn read(core: Arc<Core>, range: ByteRange, buffer: Buffer, place: Acquire) -> Response {
+    let guard = place.await;
+    let plan = match core.plan_read(range) {
+        Ok(plan) => plan,
+        Err(error) => return Response::failed(error, buffer),
+    };
+    core.counters.of(RequestKind::Read).served(plan.serving());
+    if !plan.has_misses() {
+        return core.read_planned(&plan, range, buffer).await;
+    }
+    let (plan, fetch) = match core.fetches.try_exclusive(whole_lines(range)) {
+        Some(fetch) => (plan, fetch),
+        None => {
+            drop(plan);
+            let fetch = core.fetches.exclusive(whole_lines(range)).await;
+            match core.plan_read(range) {
+                Ok(plan) => (plan, fetch),
+                Err(error) => return Response::failed(error, buffer),
+            }
+        }
+    };
+    let response = core.read_planned(&plan, range, buffer).await;
+    if response.result.is_ok() && plan.has_misses() {
+        core.start_insertion(range, &response.buffer, (guard, fetch));
+    }
+    response
+}
+
+impl Core {
+    fn plan_read(self: &Arc<Self>, range: ByteRange) -> Result<ReadPlan, Error> {
+        let mut pieces: Vec<Piece> = Vec::new();
+        let mut pins = Pins::none(self);
+        let state = &mut *self.state();
+        for block in blocks_of(range) {
+            let (wanted, at) = part_of(block, range);
+            let first = wanted.trailing_zeros();
+            let found = state.frames.find(block);
+            let (valid, dirty) = found.map_or((0, 0), |(_, line)| (line.valid & wanted, line.dirty & wanted));
+            if let Some((_, line)) = found
+                && line.is_lost
+                && dirty != 0
+            {
+                return Err(lost(block));
+            }
+            if let Some((frame, _)) = found
+                && valid != 0
+            {
+                pins.add(&mut state.frames, frame);
+            }
+            for (mask, is_hit, is_dirty) in
+                [(dirty, true, true), (valid & !dirty, true, false), (wanted & !valid, false, false)]
+            {
+                for run in runs(mask) {
+                    let source = match found {
+                        Some((frame, _)) if is_hit => {
+                            Source::Cache { offset: self.layout.frame_offset(frame) + run.offset(), is_dirty }
+                        }
+                        _ => Source::Origin,
+                    };
+                    let at = at as u64 + run.offset() - u64::from(first) * crate::limits::SECTOR_BYTES;
+                    pieces.push(Piece { at, length: run.length(), source });
+                }
+            }
+        }
+        pieces.sort_unstable_by_key(|piece| piece.at);
+        Ok(ReadPlan { pieces: merge(pieces), _pins: pins })
+    }
+
+    async fn read_planned(self: &Arc<Self>, plan: &ReadPlan, range: ByteRange, mut buffer: Buffer) -> Response {
+        if let [piece] = plan.pieces[..] {
+            let (result, buffer) = self.read_piece(piece, range, buffer).await;
+            return Response { result, buffer, extents: Vec::new() };
+        }
+        let fetched = merge_misses(&plan.pieces);
+        let cached = plan.pieces.iter().copied().filter(|piece| matches!(piece.source, Source::Cache { .. }));
+        // The origin's bytes first: where they span a piece that the cache has, the cache's are newer.
+        let in_order: Vec<Piece> = fetched.into_iter().chain(cached).collect();
+        let reads = in_order.iter().map(|&piece| {
+            let part = Buffer::zeroed(piece.length as usize);
+            async move { (piece, self.read_piece(piece, range, part).await) }
+        });
+        for (piece, (result, part)) in join_all(reads).await {
+            if let Err(error) = result {
+                return Response::failed(error, buffer);
+            }
+            buffer[piece.at as usize..(piece.at + piece.length) as usize].copy_from_slice(&part);
+        }
+        Response::done(buffer)
+    }
+
+    /// Reads one piece; clean data that the cache device cannot return comes from the origin.
+    async fn read_piece(&self, piece: Piece, range: ByteRange, buffer: Buffer) -> (Result<(), Error>, Buffer) {
+        let on_origin = ByteRange { offset: range.offset + piece.at, length: piece.length };
+        let Source::Cache { offset, is_dirty } = piece.source else {
+            return self.read_origin(on_origin, buffer, RequestKind::Read).await;
+        };
+        let response = self.cache_device.submit(block::Request::read(offset, buffer)).await;
+        let Err(error) = response.result else { return (Ok(()), response.buffer) };
+        self.counters.cache_read_errors.fetch_add(1, Ordering::Relaxed);
+        if is_dirty {
+            tracing::error!(%error, %on_origin, "the cache device cannot return data that the origin does not have");
+            let context = format!("{on_origin} are dirty in the cache and its device cannot return them");
+            return (Err(Error::with_source(ErrorKind::Media, context, error)), response.buffer);
+        }
+        tracing::warn!(%error, %on_origin, "the cache device cannot return clean data; the origin serves it");
+        self.forget_clean(on_origin);
+        let mut buffer = response.buffer;
+        if buffer.len() as u64 != piece.length {
+            buffer = Buffer::zeroed(piece.length as usize);
+        }
+        self.read_origin(on_origin, buffer, RequestKind::Read).await
+    }
+
+    /// The only place that reads the origin.
+    async fn read_origin(&self, range: ByteRange, buffer: Buffer, kind: RequestKind) -> (Result<(), Error>, Buffer) {
+        self.counters.of(kind).origin_reads.fetch_add(1, Ordering::Relaxed);
+        let response = self.origin.submit(block::Request::read(range.offset, buffer)).await;
+        (response.result, response.buffer)
+    }
+
+    /// Forgets clean sectors: they are missing from now on. Dirty ones stay.
+    pub(crate) fn forget_clean(&self, range: ByteRange) {
+        let state = &mut *self.state();
+        for block in state.frames.resident_in(blocks_of(range)) {
+            if let Some((frame, line)) = state.frames.find(block) {
+                let (part, _) = part_of(block, range);
+                state.frames.set_sectors(frame, line.valid & (!part | line.dirty), line.dirty);
+            }
+        }
+    }
+
+    /// Copies what was missing and writes it to the cache device, after the reader is answered.
+    fn start_insertion(self: &Arc<Self>, range: ByteRange, bytes: &[u8], guards: (RangeGuard, RangeGuard)) {
+        let Some(insertion) = self.plan_insertion(range, bytes, Wanted::Missing) else {
+            self.counters.insertions_dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        let core = Arc::clone(self);
+        self.start(async move {
+            core.insert(insertion).await;
+            drop(guards);
+        });
+    }
+
+    /// Picks the sectors of `range` to write into the frames of their blocks and copies them. `None` when there is no memory for it now.
+    pub(crate) fn plan_insertion(
+        self: &Arc<Self>,
+        range: ByteRange,
+        bytes: &[u8],
+        wanted: Wanted,
+    ) -> Option<Insertion> {
+        let mut insertion = Insertion::nothing(self);
+        let mut writes: Vec<(u64, std::ops::Range<usize>)> = Vec::new();
+        let state = &mut *self.state();
+        if state.failure.is_some() {
+            return Some(insertion);
+        }
+        for block in blocks_of(range) {
+            let Some((frame, line)) = state.frames.find(block) else { continue };
+            let (part, at) = part_of(block, range);
+            let mask = match wanted {
+                Wanted::Missing => part & !line.valid,
+                Wanted::All => part & !line.dirty,
+            };
+            if mask == 0 {
+                continue;
+            }
+            insertion.pins.add(&mut state.frames, frame);
+            insertion.parts.push((block, mask));
+            let first = u64::from(part.trailing_zeros()) * crate::limits::SECTOR_BYTES;
+            for run in runs(mask) {
+                let offset = self.layout.frame_offset(frame) + run.offset();
+                let start = at + (run.offset() - first) as usize;
+                let end = start + run.length() as usize;
+                match writes.last_mut() {
+                    Some((last_offset, last)) if *last_offset + last.len() as u64 == offset && last.end == start => {
+                        last.end = end;
+                    }
+                    _ => writes.push((offset, start..end)),
+                }
+            }
+        }
+        for (offset, part) in writes {
+            let mut buffer = self.insert_pool.try_acquire(part.len())?;
+            buffer.copy_from_slice(bytes.get(part)?);
+            insertion.writes.push((offset, buffer));
+        }
+        Some(insertion)
+    }
+
+    /// Writes an insertion and makes its sectors valid. The caller keeps writers of these lines out.
+    async fn insert(&self, insertion: Insertion) {
+        let Insertion { parts, writes, pins } = insertion;
+        if self.write_clean(writes).await {
+            self.make_valid(&parts);
+        }
+        drop(pins);
+    }
+
+    /// Writes clean data to the cache device. Whether it took all.
+    pub(crate) async fn write_clean(&self, writes: Vec<(u64, Buffer)>) -> bool {
+        let writes = writes.into_iter().map(|(offset, buffer)| self.cache_device.write(offset, buffer, false));
+        let results = join_all(writes).await;
+        let Some(error) = results.into_iter().find_map(Result::err) else { return true };
+        tracing::warn!(%error, "the cache device did not take clean data; it stays uncached");
+        self.counters.cache_write_errors.fetch_add(1, Ordering::Relaxed);
+        false
+    }
+
+    /// Says that the frames hold these sectors.
+    pub(crate) fn make_valid(&self, parts: &[(u64, u8)]) {
+        let state = &mut *self.state();
+        for &(block, mask) in parts {
+            if let Some((frame, line)) = state.frames.find(block) {
+                state.frames.set_sectors(frame, line.valid | mask, line.dirty);
+            }
+        }
+    }
+}
+
+/// Which sectors an insertion takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wanted {
+    /// Those not valid.
+    Missing,
+    /// All but dirty ones: the bytes are newer than what is there.
+    All,
+}
+
+/// Clean data on its way to the cache device.
+pub(crate) struct Insertion {
+    /// Sectors, by block.
+    pub(crate) parts: Vec<(u64, u8)>,
+    /// Offsets on the cache device, and what goes there.
+    pub(crate) writes: Vec<(u64, Buffer)>,
+    pub(crate) pins: Pins,
+}
+
+impl Insertion {
+    pub(crate) fn nothing(core: &Arc<Core>) -> Self {
+        Self { parts: Vec::new(), writes: Vec::new(), pins: Pins::none(core) }
+    }
+}
+
+/// Joins pieces that follow each other in the buffer and in their place.
+fn merge(pieces: Vec<Piece>) -> Vec<Piece> {
+    let mut merged: Vec<Piece> = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        if let Some(last) = merged.last_mut() {
+            let is_continued = match (&mut last.source, piece.source) {
+                (Source::Origin, Source::Origin) => true,
+                (Source::Cache { offset, is_dirty }, Source::Cache { offset: next, is_dirty: is_next_dirty })
+                    if *offset + last.length == next =>
+                {
+                    *is_dirty |= is_next_dirty;
+                    true
+                }
+                _ => false,
+            };
+            if is_continued {
+                last.length += piece.length;
+                continue;
+            }
+        }
+        merged.push(piece);
+    }
+    merged
+}
+
+/// The pieces to fetch, joined over short stretches that the cache has.
+fn merge_misses(pieces: &[Piece]) -> Vec<Piece> {
+    let mut merged: Vec<Piece> = Vec::new();
+    for piece in pieces.iter().filter(|piece| matches!(piece.source, Source::Origin)) {
+        match merged.last_mut() {
+            Some(last) if piece.at - (last.at + last.length) <= MISS_GAP_BYTES_MAX => {
+                last.length = piece.at + piece.length - last.at;
+            }
+            _ => merged.push(*piece),
+        }
+    }
+    merged
+}
+
+pub(crate) fn lost(block: u64) -> Error {
+    let range = crate::sectors::line_range(block);
+    Error::new(ErrorKind::Media, format!("{range} were dirty in the cache and could not be read back after a crash"))
+}

@@ -1,0 +1,220 @@
+//! What a cache says about itself.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+use store::LogUsage;
+
+use crate::core::Core;
+use crate::limits::SECTOR_BYTES;
+use crate::options::Mode;
+
+/// Kinds of request that are counted apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RequestKind {
+    Read,
+    Write,
+}
+
+/// How a request was served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Serving {
+    Hit,
+    PartialHit,
+    Miss,
+}
+
+/// Counts of one kind of request.
+#[derive(Default)]
+pub(crate) struct RequestCounters {
+    hits: AtomicU64,
+    partial_hits: AtomicU64,
+    misses: AtomicU64,
+    tag_hits: AtomicU64,
+    tag_misses: AtomicU64,
+    /// Reads of the origin on behalf of such requests, before they were answered.
+    pub(crate) origin_reads: AtomicU64,
+}
+
+impl RequestCounters {
+    pub(crate) fn served(&self, serving: Serving) {
+        let counter = match serving {
+            Serving::Hit => &self.hits,
+            Serving::PartialHit => &self.partial_hits,
+            Serving::Miss => &self.misses,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn tags(&self, hit_count: u64, miss_count: u64) {
+        self.tag_hits.fetch_add(hit_count, Ordering::Relaxed);
+        self.tag_misses.fetch_add(miss_count, Ordering::Relaxed);
+    }
+
+    fn status(&self) -> RequestStatus {
+        RequestStatus {
+            hits: get(&self.hits),
+            partial_hits: get(&self.partial_hits),
+            misses: get(&self.misses),
+            tag_hits: get(&self.tag_hits),
+            tag_misses: get(&self.tag_misses),
+        }
+    }
+}
+
+/// Counts since the cache was opened.
+#[derive(Default)]
+pub(crate) struct Counters {
+    reads: RequestCounters,
+    writes: RequestCounters,
+    pub(crate) evictions: AtomicU64,
+    pub(crate) insertions_dropped: AtomicU64,
+    pub(crate) cleaned_lines: AtomicU64,
+    pub(crate) writes_delayed: AtomicU64,
+    pub(crate) checkpoints: AtomicU64,
+    pub(crate) table_pages_written: AtomicU64,
+    pub(crate) log_full: AtomicU64,
+    pub(crate) cache_read_errors: AtomicU64,
+    pub(crate) cache_write_errors: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn of(&self, kind: RequestKind) -> &RequestCounters {
+        match kind {
+            RequestKind::Read => &self.reads,
+            RequestKind::Write => &self.writes,
+        }
+    }
+}
+
+fn get(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+/// How requests of one kind were served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RequestStatus {
+    /// Requests served by the cache device alone.
+    pub hits: u64,
+    /// Reads served by both.
+    pub partial_hits: u64,
+    /// Requests for which the cache had nothing.
+    pub misses: u64,
+    /// 4 KiB blocks touched whose tag was resident, whatever of it was valid.
+    pub tag_hits: u64,
+    /// 4 KiB blocks touched whose tag was not resident.
+    pub tag_misses: u64,
+}
+
+/// What was found when the cache was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RecoveryReport {
+    /// Whether it had been closed; otherwise its program had stopped in the middle.
+    pub was_closed: bool,
+    /// Log records replayed.
+    pub log_records: u64,
+    /// Bytes of these.
+    pub log_bytes: u64,
+    /// Entries in these.
+    pub log_entries: u64,
+    /// Writes whose data was compared with its checksum.
+    pub writes_verified: u64,
+    /// Of these, writes that had not landed, and therefore had not been acknowledged.
+    pub writes_taken_back: u64,
+    /// Lines dirty after recovery.
+    pub dirty_lines: u64,
+    /// Of these, lines that the cache device cannot return.
+    pub lost_lines: u64,
+    /// Clean lines that a crash has cost.
+    pub clean_lines_dropped: u64,
+}
+
+/// What a cache says about itself.
+#[derive(Clone, Debug, Serialize)]
+pub struct Status {
+    /// When writes are acknowledged.
+    pub mode: Mode,
+    /// The error that ended caching of anything new, if there was one.
+    pub failure: Option<String>,
+    /// Frames.
+    pub lines: u64,
+    /// Frames of a set.
+    pub ways: u64,
+    /// Lines that hold a block.
+    pub resident_lines: u64,
+    /// Bytes that the cache can return.
+    pub valid_bytes: u64,
+    /// Lines with something the origin does not have.
+    pub dirty_lines: u64,
+    /// Bytes that the origin does not have.
+    pub dirty_bytes: u64,
+    /// Reads.
+    pub reads: RequestStatus,
+    /// Writes. A write counts as a hit when its lines were resident.
+    pub writes: RequestStatus,
+    /// Reads of the origin on behalf of reads.
+    pub origin_reads: u64,
+    /// Reads of the origin that a write had to wait for. Stays 0.
+    pub origin_reads_before_write_ack: u64,
+    /// Insertions left out because the cache device could not keep up.
+    pub insertions_dropped: u64,
+    /// Clean lines that had to leave for others.
+    pub evictions: u64,
+    /// Lines cleaned.
+    pub cleaned_lines: u64,
+    /// Times that a write had to wait for a frame or for less dirty data.
+    pub writes_delayed: u64,
+    /// Checkpoints of the table.
+    pub checkpoints: u64,
+    /// Table pages these wrote.
+    pub table_pages_written: u64,
+    /// Times that a write found the log full.
+    pub log_full: u64,
+    /// Bytes of the log in use.
+    pub log_used_bytes: u64,
+    /// Bytes of the log.
+    pub log_bytes: u64,
+    /// Reads that the cache device failed.
+    pub cache_read_errors: u64,
+    /// Writes that the cache device failed.
+    pub cache_write_errors: u64,
+    /// What was found when the cache was opened.
+    pub recovery: RecoveryReport,
+}
+
+impl Core {
+    pub(crate) fn status(&self) -> Status {
+        let (mode, failure, counts) = {
+            let state = self.state();
+            (state.mode, state.failure.as_ref().map(ToString::to_string), state.frames.counts())
+        };
+        let LogUsage { used_bytes, region_bytes } = self.log.usage();
+        let counters = &self.counters;
+        Status {
+            mode,
+            failure,
+            lines: u64::from(self.layout.frame_count()),
+            ways: u64::from(self.layout.ways),
+            resident_lines: counts.resident_lines,
+            valid_bytes: counts.valid_sectors * SECTOR_BYTES,
+            dirty_lines: counts.dirty_lines,
+            dirty_bytes: counts.dirty_sectors * SECTOR_BYTES,
+            reads: counters.reads.status(),
+            writes: counters.writes.status(),
+            origin_reads: get(&counters.reads.origin_reads),
+            origin_reads_before_write_ack: get(&counters.writes.origin_reads),
+            insertions_dropped: get(&counters.insertions_dropped),
+            evictions: get(&counters.evictions),
+            cleaned_lines: get(&counters.cleaned_lines),
+            writes_delayed: get(&counters.writes_delayed),
+            checkpoints: get(&counters.checkpoints),
+            table_pages_written: get(&counters.table_pages_written),
+            log_full: get(&counters.log_full),
+            log_used_bytes: used_bytes,
+            log_bytes: region_bytes,
+            cache_read_errors: get(&counters.cache_read_errors),
+            cache_write_errors: get(&counters.cache_write_errors),
+            recovery: self.recovery,
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! The table on the device: which frame holds what, in pages of two slots.
+//!
+//! A page is written to the slot that is *not* the newest, so a torn write leaves the older copy, and the log still holds all that happened
+//! since: its tail moves only when the pages are durable. Of two valid slots the one with the larger sequence counts, whether or
+//! not its checkpoint was completed: log entries carry whole states, so replaying them over a newer page ends the same.
+
+use base::buffer::Buffer;
+use block::device::DeviceExt;
+use block::{Error, ErrorKind, SharedDevice};
+use uuid::Uuid;
+
+use crate::format::{ENTRIES_PER_PAGE, Line, PAGE_BYTES, Slot, page_lines, parse_slot};
+use crate::layout::Layout;
+use crate::limits::TABLE_IO_BYTES;
+
+/// Checkpoints that can fail one after the other, at most, before one completes. A sequence further ahead is not one.
+const SEQUENCES_AHEAD_MAX: u64 = 1 << 32;
+
+/// Which slot of each page is the newest.
+pub(crate) struct Table {
+    /// One bool per page: whether it is the second slot.
+    newest: Vec<bool>,
+    /// Larger than the sequence of every page.
+    pub(crate) sequence_next: u64,
+}
+
+impl Table {
+    /// Offset of the slot to write `page` to.
+    pub(crate) fn older_slot_offset(&self, layout: &Layout, page: u64) -> u64 {
+        let is_second = self.newest.get(page as usize).copied().unwrap_or(false);
+        layout.slot_offset(page, usize::from(!is_second))
+    }
+
+    /// Notes that pages were written to their older slots, durably.
+    pub(crate) fn flip(&mut self, pages: &[u64]) {
+        for &page in pages {
+            if let Some(newest) = self.newest.get_mut(page as usize) {
+                *newest = !*newest;
+            }
+        }
+    }
+}
+
+/// The table as it stands on the device: one line per frame.
+pub(crate) struct Loaded {
+    pub(crate) table: Table,
+    pub(crate) lines: Vec<Line>,
+}
+
+/// Reads the whole table. Every page up to `durable_sequence` is known to have been written completely.
+///
+/// # Errors
+/// `Corrupt` when a page is damaged in a way that no power loss explains; the device's own.
+pub(crate) async fn load(
+    device: &SharedDevice,
+    layout: &Layout,
+    uuid: Uuid,
+    durable_sequence: u64,
+) -> Result<Loaded, Error> {
+    let mut table = Table { newest: Vec::new(), sequence_next: durable_sequence + 1 };
+    let mut lines = Vec::with_capacity(layout.frame_count() as usize);
+    let pages_per_read = (TABLE_IO_BYTES / (2 * PAGE_BYTES)) as u64;
+    let mut page = 0;
+    while page < layout.page_count {
+        let count = pages_per_read.min(layout.page_count - page);
+        let buffer = Buffer::zeroed(count as usize * 2 * PAGE_BYTES);
+        let buffer = device.read(layout.slot_offset(page, 0), buffer).await?;
+        for slots in buffer.chunks_exact(2 * PAGE_BYTES) {
+            let (first, second) = slots.split_at(PAGE_BYTES);
+            let newest = newest_slot([first, second], uuid, page, durable_sequence)?;
+            for slot in [first, second] {
+                // A torn page's sequence must not be used again, or the page would later look like one that was durable once.
+                if let Slot::Damaged(Some(claimed)) = parse_slot(slot, uuid, page)
+                    && claimed < durable_sequence.saturating_add(SEQUENCES_AHEAD_MAX)
+                {
+                    table.sequence_next = table.sequence_next.max(claimed + 1);
+                }
+            }
+            let frame_count = (layout.frame_count() as usize - lines.len()).min(ENTRIES_PER_PAGE);
+            match newest {
+                Some((is_second, sequence)) => {
+                    lines.extend(page_lines(if is_second { second } else { first }).take(frame_count));
+                    table.sequence_next = table.sequence_next.max(sequence + 1);
+                }
+                None => lines.extend(std::iter::repeat_n(Line::default(), frame_count)),
+            }
+            table.newest.push(newest.is_some_and(|(is_second, _)| is_second));
+            page += 1;
+        }
+    }
+    Ok(Loaded { table, lines })
+}
+
+/// The slot that counts, and its sequence; `None` for a page never written.
+fn newest_slot(slots: [&[u8]; 2], uuid: Uuid, page: u64, durable_sequence: u64) -> Result<Option<(bool, u64)>, Error> {
+    let [first, second] = slots.map(|slot| parse_slot(slot, uuid, page));
+    let newest = match (first, second) {
+        (Slot::Valid(first), Slot::Valid(second)) if second > first => Some((true, second)),
+        (Slot::Valid(first), _) => Some((false, first)),
+        (_, Slot::Valid(second)) => Some((true, second)),
+        _ => None,
+    };
+    let sequence = newest.map_or(0, |(_, sequence)| sequence);
+    for slot in [first, second] {
+        let is_damaged = match slot {
+            // It claims to be newer than the other and was once durable: no torn write looks like this.
+            Slot::Damaged(Some(claimed)) => claimed > sequence && claimed <= durable_sequence,
+            Slot::Damaged(None) | Slot::Empty | Slot::Valid(_) => false,
+        };
+        if is_damaged {
+            let context = format!("page {page} of the cache's table is damaged");
+            return Err(Error::new(ErrorKind::Corrupt, context));
+        }
+    }
+    Ok(newest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::emit_page;
+
+    const ID: Uuid = Uuid::from_bytes([7; 16]);
+
+    fn page(sequence: u64) -> Vec<u8> {
+        let mut bytes = vec![0; PAGE_BYTES];
+        emit_page(&mut bytes, ID, 0, sequence, std::iter::once(Line { block: sequence, valid: 1, ..Line::default() }));
+        bytes
+    }
+
+    fn newest(first: &[u8], second: &[u8], durable_sequence: u64) -> Result<Option<(bool, u64)>, ErrorKind> {
+        newest_slot([first, second], ID, 0, durable_sequence).map_err(|error| error.kind())
+    }
+
+    #[test]
+    fn the_newest_valid_slot_counts() {
+        let empty = vec![0; PAGE_BYTES];
+        assert_eq!(newest(&empty, &empty, 0), Ok(None));
+        assert_eq!(newest(&page(1), &empty, 1), Ok(Some((false, 1))));
+        assert_eq!(newest(&page(1), &page(2), 2), Ok(Some((true, 2))));
+        assert_eq!(newest(&page(3), &page(2), 3), Ok(Some((false, 3))));
+    }
+
+    #[test]
+    fn a_torn_slot_falls_back_and_a_rotten_one_is_an_error() {
+        let mut torn = page(3);
+        torn[4000] ^= 1;
+        assert_eq!(newest(&page(2), &torn, 2), Ok(Some((false, 2))));
+        assert_eq!(newest(&page(2), &torn, 3), Err(ErrorKind::Corrupt));
+        let mut foreign = page(3);
+        foreign[5] ^= 1;
+        assert_eq!(newest(&page(2), &foreign, 2), Ok(Some((false, 2))));
+        let empty = vec![0; PAGE_BYTES];
+        assert_eq!(newest(&torn, &empty, 0), Ok(None));
+    }
+}

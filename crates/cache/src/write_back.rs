@@ -1,0 +1,474 @@
+//! Writes acknowledged by the cache device.
+//!
+//! ```text
+//!   line not resident, or all its dirty sectors written again     line resident, the written sectors not dirty
+//!   ─────────────────────────────────────────────────────────     ────────────────────────────────────────────
+//!   into a fresh frame of the set                                 in place
+//!   with what else the old frame holds, read locally
+//!            │ data, FUA ──────┐
+//!            │ log record, FUA ┴─► both durable ─► map changes, old frame is free ─► acknowledged
+//! ```
+//! - Dirty sectors are never overwritten: until the record and the data are durable, the old frame holds what was acknowledged before. In
+//!   place go only sectors that are clean or invalid, which the origin has.
+//! - Data and record travel at the same time. After a crash a record whose data did not land is recognised by its checksum; such a write was
+//!   never acknowledged.
+//! - A write reads the cache device at most, and only when it replaces part of a dirty line; it never reads the origin.
+//! - When there is no frame, or too much is dirty, the write cleans some lines itself, holding nothing that others need for it.
+//! - Data that the cache device refuses goes to the origin, after a second record has taken the first one back. A log that fails is
+//!   the end of write-back: see [`Core::fail`].
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use base::buffer::Buffer;
+use base::checksum::{Crc32c, crc32c};
+use base::range::ByteRange;
+use block::device::DeviceExt;
+use block::range_lock::RangeGuard;
+use block::{Completion, Error, ErrorKind, Request, Response};
+use futures_util::future::{join, join_all};
+use store::Hold;
+use zerocopy::IntoBytes;
+
+use crate::core::{Core, Pins, State};
+use crate::format::{ENTRY_WRITE, FRAME_NONE, Line, LogEntryRaw};
+use crate::limits::{LINE_BYTES, WRITE_GROUP_LINES_MAX};
+use crate::read::lost;
+use crate::sectors::{blocks_of, hull, line_range, part_of, runs};
+use crate::status::{RequestKind, Serving};
+
+/// One line of a write.
+struct LineWrite {
+    block: u64,
+    /// Sectors to write.
+    mask: u8,
+    /// Offset of their bytes in the request.
+    at: usize,
+    /// Where they go.
+    frame: u32,
+    /// Whether that is the frame that holds the line already.
+    is_in_place: bool,
+    /// The frame that holds the line now, when that is another one.
+    old_frame: Option<u32>,
+    /// What it holds.
+    before: Line,
+    /// Sectors of the old frame to write along.
+    copied: u8,
+    /// Old content of the copied sectors, a whole line; empty when nothing is copied.
+    merged: Buffer,
+}
+
+/// Lines written with one record.
+struct Group {
+    lines: Vec<LineWrite>,
+    _pins: Pins,
+}
+
+/// What to do next about a write.
+enum Plan {
+    Write(Group),
+    MakeRoom(Room),
+    /// The cache device failed: the origin takes the rest.
+    GoThrough,
+    Fail(Error),
+}
+
+/// What a write waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Room {
+    /// A record about the same line is on its way.
+    LineAtRest,
+    /// A frame of this set.
+    Frame { set: u32 },
+    /// Less dirty data in all.
+    LessDirty,
+}
+
+/// Why a group was not written.
+enum Failure {
+    /// The record was taken back or never written: the lines are what they were.
+    Undone(Error),
+    /// Nobody knows.
+    Unknown(Error),
+}
+
+pub(crate) async fn write(core: Arc<Core>, range: ByteRange, mut buffer: Buffer, guard: RangeGuard) -> Response {
+    let mut rest = range;
+    while !rest.is_empty() {
+        let count = core.changed.count();
+        match core.plan_write(range, rest) {
+            Plan::Fail(error) => return Response::failed(error, buffer),
+            Plan::MakeRoom(room) => {
+                if let Err(error) = core.make_room(room, count).await {
+                    return Response::failed(error, buffer);
+                }
+            }
+            Plan::GoThrough => {
+                let result = core.write_part_through(range, rest, &buffer).await;
+                return Response { result, buffer, extents: Vec::new() };
+            }
+            Plan::Write(group) => {
+                let done = group.range(range);
+                let is_hit = group.lines.iter().all(|line| line.before.valid != 0);
+                let serving = if is_hit { Serving::Hit } else { Serving::Miss };
+                let (result, returned) = core.carry_out(group, range, buffer).await;
+                buffer = returned;
+                match result {
+                    Ok(()) => core.counters.of(RequestKind::Write).served(serving),
+                    Err(Failure::Unknown(error)) => return Response::failed(error, buffer),
+                    Err(Failure::Undone(error)) => {
+                        tracing::warn!(%error, %done, "the cache device did not take a write; it goes to the origin");
+                        if let Err(error) = core.write_part_through(range, done, &buffer).await {
+                            return Response::failed(error, buffer);
+                        }
+                    }
+                }
+                rest = ByteRange { offset: done.end(), length: range.end() - done.end() };
+            }
+        }
+    }
+    drop(guard);
+    Response::done(buffer)
+}
+
+impl Core {
+    /// Plans as many lines from the start of `rest` on as can be written at once.
+    fn plan_write(self: &Arc<Self>, range: ByteRange, rest: ByteRange) -> Plan {
+        let mut group = Group { lines: Vec::new(), _pins: Pins::none(self) };
+        let lines_max = WRITE_GROUP_LINES_MAX.min(self.log.payload_bytes_max() / size_of::<LogEntryRaw>());
+        let state = &mut *self.state();
+        if state.failure.is_some() {
+            return Plan::GoThrough;
+        }
+        for block in blocks_of(rest).take(lines_max) {
+            match self.plan_line(state, block, range, &mut group._pins) {
+                Ok(line) => group.lines.push(line),
+                Err(plan) if group.lines.is_empty() => return plan,
+                Err(_) => break,
+            }
+        }
+        Plan::Write(group)
+    }
+
+    fn plan_line(&self, state: &mut State, block: u64, range: ByteRange, pins: &mut Pins) -> Result<LineWrite, Plan> {
+        let (mask, at) = part_of(block, range);
+        let found = state.frames.find(block);
+        let before = found.map_or(Line { block, ..Line::default() }, |(_, line)| line);
+        if found.is_some_and(|(frame, _)| state.frames.is_busy(frame)) {
+            return Err(Plan::MakeRoom(Room::LineAtRest));
+        }
+        if before.is_lost && before.dirty & !mask != 0 {
+            return Err(Plan::Fail(lost(block)));
+        }
+        if before.dirty == 0 && state.frames.counts().dirty_lines >= self.dirty_lines_max {
+            return Err(Plan::MakeRoom(Room::LessDirty));
+        }
+        let is_in_place = found.is_some() && before.dirty & mask == 0;
+        let frame = match found {
+            Some((frame, _)) if is_in_place => {
+                // Whatever becomes of the write, these sectors are not what they were.
+                state.frames.set_sectors(frame, before.valid & !mask, before.dirty);
+                frame
+            }
+            _ => match state.frames.reserve(block) {
+                Some(reserved) => {
+                    self.counters.evictions.fetch_add(u64::from(reserved.has_evicted), Ordering::Relaxed);
+                    reserved.frame
+                }
+                None => return Err(Plan::MakeRoom(Room::Frame { set: self.layout.set_of(block) })),
+            },
+        };
+        pins.add(&mut state.frames, frame);
+        let old_frame = found.map(|(frame, _)| frame).filter(|_| !is_in_place);
+        if let Some((frame, _)) = found {
+            state.frames.set_busy(frame, true);
+            if !is_in_place {
+                pins.add(&mut state.frames, frame);
+            }
+        }
+        supersede_cleaning(state, block, mask);
+        let copied = if old_frame.is_some() && !before.is_lost { before.valid & !mask } else { 0 };
+        Ok(LineWrite { block, mask, at, frame, is_in_place, old_frame, before, copied, merged: Buffer::empty() })
+    }
+
+    /// Writes a planned group. The buffer comes back whatever happens.
+    async fn carry_out(&self, mut group: Group, range: ByteRange, buffer: Buffer) -> (Result<(), Failure>, Buffer) {
+        if let Err(error) = self.read_copied(&mut group).await {
+            self.abandon(&group);
+            return (Err(Failure::Undone(error)), buffer);
+        }
+        let entries: Vec<LogEntryRaw> = group.lines.iter().map(|line| line.entry(&buffer)).collect();
+        let (data, direct) = self.start_data_writes(&mut group, range, buffer);
+        let record = self.append_entries(&entries);
+        let ((data, buffer), record) = join(finish_data_writes(data, direct), record).await;
+        let result = match (data, record) {
+            (Ok(()), Ok(hold)) => {
+                self.commit(&group);
+                drop(hold);
+                Ok(())
+            }
+            (Err(error), Ok(hold)) => self.take_back(&group, error, hold).await,
+            (_, Err(error)) => Err(self.give_up(&group, error)),
+        };
+        self.changed.notify();
+        (result, buffer)
+    }
+
+    /// Reads what has to be written along from the old frames.
+    async fn read_copied(&self, group: &mut Group) -> Result<(), Error> {
+        let reads = group.lines.iter_mut().filter(|line| line.copied != 0).map(|line| async move {
+            let old_frame = line.old_frame.expect("only a line that moves has something to copy");
+            let run = hull(line.copied).expect("something is copied");
+            let offset = self.layout.frame_offset(old_frame) + run.offset();
+            match self.cache_device.read(offset, Buffer::zeroed(run.length() as usize)).await {
+                Ok(read) => {
+                    line.merged = Buffer::zeroed(LINE_BYTES as usize);
+                    line.merged[run.bytes()].copy_from_slice(&read);
+                    Ok(())
+                }
+                // Clean sectors need not be kept.
+                Err(_) if line.copied & line.before.dirty == 0 => {
+                    line.copied = 0;
+                    Ok(())
+                }
+                Err(error) => {
+                    let context =
+                        format!("{} are dirty in the cache and its device cannot return them", line_range(line.block));
+                    Err(Error::with_source(ErrorKind::Media, context, error))
+                }
+            }
+        });
+        join_all(reads).await.into_iter().collect()
+    }
+
+    /// Starts the writes of a group, as few as possible. The second result is the request's buffer when it was not sent itself.
+    fn start_data_writes(
+        &self,
+        group: &mut Group,
+        range: ByteRange,
+        buffer: Buffer,
+    ) -> (Vec<Completion>, Option<Buffer>) {
+        let mut writes: Vec<(u64, std::ops::Range<usize>)> = Vec::new();
+        let mut merged_writes = Vec::new();
+        for line in &mut group.lines {
+            let part = line.at..line.at + line.mask.count_ones() as usize * crate::limits::SECTOR_BYTES as usize;
+            let run = hull(line.mask | line.copied).expect("a write has sectors");
+            let offset = self.layout.frame_offset(line.frame) + run.offset();
+            if line.copied != 0 {
+                merged_writes.push((offset, Buffer::copy_of(&line.merged_bytes(&buffer)[run.bytes()])));
+                continue;
+            }
+            match writes.last_mut() {
+                Some((last_offset, last)) if *last_offset + last.len() as u64 == offset && last.end == part.start => {
+                    last.end = part.end;
+                }
+                _ => writes.push((offset, part)),
+            }
+        }
+        let submit = |offset, buffer| self.cache_device.submit(Request::write(offset, buffer, true));
+        if let [(offset, part)] = &writes[..]
+            && merged_writes.is_empty()
+            && part.len() as u64 == range.length
+        {
+            return (vec![submit(*offset, buffer)], None);
+        }
+        let mut completions: Vec<Completion> =
+            writes.into_iter().map(|(offset, part)| submit(offset, Buffer::copy_of(&buffer[part]))).collect();
+        completions.extend(merged_writes.into_iter().map(|(offset, merged)| submit(offset, merged)));
+        (completions, Some(buffer))
+    }
+
+    /// Everything is durable: the lines are what was written.
+    fn commit(&self, group: &Group) {
+        let state = &mut *self.state();
+        for line in &group.lines {
+            if line.is_in_place {
+                state.frames.set_busy(line.frame, false);
+                // Other sectors may have become clean meanwhile, never the written ones.
+                let now = state.frames.line(line.frame);
+                state.frames.set_sectors(line.frame, now.valid | line.mask, now.dirty | line.mask);
+                continue;
+            }
+            // What is there is the old frame, or the empty tag of a request that waits for this one.
+            if let Some(there) = state.frames.lookup(line.block) {
+                state.frames.release(there);
+            }
+            state.frames.attach(line.frame, line.after());
+        }
+    }
+
+    /// Nothing was written to the log: the lines are what they were.
+    fn abandon(&self, group: &Group) {
+        {
+            let state = &mut *self.state();
+            for line in &group.lines {
+                self.forget_reservation(state, line, false);
+            }
+        }
+        self.changed.notify();
+    }
+
+    fn forget_reservation(&self, state: &mut State, line: &LineWrite, has_frame_failed: bool) {
+        if let Some(frame) = line.busy_frame() {
+            state.frames.set_busy(frame, false);
+        }
+        match (line.is_in_place, has_frame_failed) {
+            (false, false) => state.frames.release(line.frame),
+            (false, true) => state.frames.retire(line.frame),
+            (true, _) => {}
+        }
+    }
+
+    /// The record is durable but the data is not: a second record says that the lines are what they were.
+    async fn take_back(&self, group: &Group, error: Error, hold: Hold) -> Result<(), Failure> {
+        self.counters.cache_write_errors.fetch_add(1, Ordering::Relaxed);
+        let entries: Vec<LogEntryRaw> = group.lines.iter().map(LineWrite::entry_back).collect();
+        match self.append_entries_now(&entries).await {
+            Ok(second_hold) => {
+                {
+                    let state = &mut *self.state();
+                    for line in &group.lines {
+                        self.forget_reservation(state, line, true);
+                    }
+                }
+                drop((hold, second_hold));
+                Err(Failure::Undone(error))
+            }
+            Err(error) => Err(self.give_up(group, error)),
+        }
+    }
+
+    /// The log failed, and nobody knows whether the record landed: these lines must not change any more.
+    fn give_up(&self, group: &Group, error: Error) -> Failure {
+        self.fail(&error);
+        let state = &mut *self.state();
+        for frame in group.lines.iter().filter_map(LineWrite::busy_frame) {
+            state.frames.set_busy(frame, false);
+        }
+        state.uncertain.extend(group.lines.iter().map(|line| line.block));
+        let context = "the cache device failed during this write; whether it is durable is not known".to_owned();
+        Failure::Unknown(Error::with_source(ErrorKind::OutcomeUnknown, context, error))
+    }
+
+    /// Appends entries as one payload, making room in the log when there is none.
+    pub(crate) async fn append_entries(&self, entries: &[LogEntryRaw]) -> Result<Hold, Error> {
+        let append = self.append_with_room(entries.as_bytes()).await?;
+        append.durable().await
+    }
+
+    /// Like [`Core::append_entries`], for a caller whose own hold may be what keeps the log full.
+    async fn append_entries_now(&self, entries: &[LogEntryRaw]) -> Result<Hold, Error> {
+        let refused =
+            |_| Error::new(ErrorKind::NoSpace, "the log of the cache has no room to take a failed write back");
+        self.log.try_append(entries.as_bytes()).map_err(refused)?.durable().await
+    }
+
+    /// Writes one part of a request to the origin, durably.
+    async fn write_part_through(
+        self: &Arc<Self>,
+        range: ByteRange,
+        part: ByteRange,
+        buffer: &Buffer,
+    ) -> Result<(), Error> {
+        let start = (part.offset - range.offset) as usize;
+        let bytes = buffer.get(start..start + part.length as usize);
+        let bytes = bytes
+            .ok_or_else(|| Error::new(ErrorKind::Media, "the cache device kept the data of a write it refused"))?;
+        self.write_origin(part, Buffer::copy_of(bytes), true).await.result
+    }
+}
+
+/// What is being sent to the origin of these sectors is old from now on.
+pub(crate) fn supersede_cleaning(state: &mut State, block: u64, mask: u8) {
+    if let Some(cleaning) = state.cleaning.get_mut(&block) {
+        *cleaning &= !mask;
+    }
+}
+
+async fn finish_data_writes(completions: Vec<Completion>, direct: Option<Buffer>) -> (Result<(), Error>, Buffer) {
+    let mut result = Ok(());
+    let mut returned = Buffer::empty();
+    for response in join_all(completions).await {
+        if let Err(error) = response.result {
+            result = Err(error);
+        }
+        returned = response.buffer;
+    }
+    (result, direct.unwrap_or(returned))
+}
+
+impl Group {
+    /// The bytes of the request that this group writes.
+    fn range(&self, range: ByteRange) -> ByteRange {
+        let lines = self.lines.first().zip(self.lines.last());
+        let (first, last) = lines.expect("a group has a line");
+        let hull = ByteRange {
+            offset: line_range(first.block).offset,
+            length: line_range(last.block).end() - line_range(first.block).offset,
+        };
+        hull.intersection(&range).expect("the lines of a request touch it")
+    }
+}
+
+impl LineWrite {
+    /// The line once this is durable.
+    fn after(&self) -> Line {
+        let (kept_valid, kept_dirty) = match self.is_in_place {
+            true => (self.before.valid, self.before.dirty),
+            false => (self.copied, self.copied & self.before.dirty),
+        };
+        Line { block: self.block, valid: kept_valid | self.mask, dirty: kept_dirty | self.mask, is_lost: false }
+    }
+
+    /// Sectors that this writes and that nobody changes while the line stays as it is.
+    fn checked(&self) -> u8 {
+        self.mask | self.copied & self.before.dirty
+    }
+
+    fn entry(&self, buffer: &Buffer) -> LogEntryRaw {
+        let checksum = if self.copied == 0 {
+            crc32c(&buffer[self.at..self.at + self.mask.count_ones() as usize * crate::limits::SECTOR_BYTES as usize])
+        } else {
+            checksum_of(self.checked(), &self.merged_bytes(buffer))
+        };
+        LogEntryRaw {
+            kind: ENTRY_WRITE,
+            checked: self.checked(),
+            checksum: checksum.into(),
+            ..LogEntryRaw::state(self.frame, self.old_frame.unwrap_or(FRAME_NONE), self.after())
+        }
+    }
+
+    /// The entry that takes [`LineWrite::entry`] back.
+    fn entry_back(&self) -> LogEntryRaw {
+        match self.old_frame {
+            Some(old_frame) => LogEntryRaw::state(old_frame, self.frame, self.before),
+            None => {
+                let valid = self.before.valid & !self.mask;
+                LogEntryRaw::state(self.frame, FRAME_NONE, Line { valid, ..self.before })
+            }
+        }
+    }
+
+    /// The whole line: what is copied with what is written on top.
+    fn merged_bytes(&self, buffer: &Buffer) -> Buffer {
+        let mut bytes = Buffer::copy_of(&self.merged);
+        let run = runs(self.mask).next().expect("a write has sectors");
+        bytes[run.bytes()].copy_from_slice(&buffer[self.at..self.at + run.length() as usize]);
+        bytes
+    }
+
+    /// The frame that is busy with this write.
+    fn busy_frame(&self) -> Option<u32> {
+        if self.is_in_place { Some(self.frame) } else { self.old_frame }
+    }
+}
+
+/// crc32c of the sectors of `mask` in a whole line, lowest first.
+pub(crate) fn checksum_of(mask: u8, line: &[u8]) -> u32 {
+    let mut checksum = Crc32c::new();
+    for run in runs(mask) {
+        checksum.update(&line[run.bytes()]);
+    }
+    checksum.finish()
+}

@@ -1,0 +1,189 @@
+//! Writes acknowledged by the origin.
+//!
+//! The write goes to the origin and, at the same time, a copy of it to the cache device; the acknowledgement waits for the origin alone
+//! (paper 2.5). The written sectors are invalid in the cache until both are done, and the range lock is kept until then, so nobody
+//! reads a copy that the origin does not have.
+//!
+//! Dirty sectors from a time of write-back that are written again: the origin gets the new data durably, then a log record says that
+//! they are not dirty any more, then the write is acknowledged. The other order would, after a crash in between, show what the
+//! origin had before the dirty data.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use base::buffer::Buffer;
+use base::range::ByteRange;
+use block::range_lock::RangeGuard;
+use block::{Error, ErrorKind, Request, Response};
+use futures_util::future::{Either, select};
+
+use crate::core::Core;
+use crate::format::{FRAME_NONE, Line, LogEntryRaw};
+use crate::read::{Insertion, Wanted};
+use crate::sectors::{blocks_of, part_of, whole_lines};
+use crate::status::{RequestKind, Serving};
+use crate::write_back::supersede_cleaning;
+
+pub(crate) async fn write(core: Arc<Core>, range: ByteRange, buffer: Buffer, fua: bool, guard: RangeGuard) -> Response {
+    if let Err(error) = core.prepare_supersede(range) {
+        return Response::failed(error, buffer);
+    }
+    let insertion = core.plan_insertion(range, &buffer, Wanted::All);
+    if insertion.is_none() {
+        core.counters.insertions_dropped.fetch_add(1, Ordering::Relaxed);
+    }
+    let Insertion { parts, writes, pins } = insertion.unwrap_or_else(|| Insertion::nothing(&core));
+    let cached = {
+        let core = Arc::clone(&core);
+        Box::pin(async move { core.write_clean(writes).await })
+    };
+    let written = Box::pin(core.write_origin(range, buffer, fua));
+    let response = match select(written, cached).await {
+        Either::Left((response, cached)) => {
+            let (core, is_written) = (Arc::clone(&core), response.result.is_ok());
+            core.clone().start(async move {
+                if cached.await && is_written {
+                    core.make_valid(&parts);
+                }
+                drop((pins, guard));
+            });
+            response
+        }
+        Either::Right((is_cached, written)) => {
+            let response = written.await;
+            if is_cached && response.result.is_ok() {
+                core.make_valid(&parts);
+            }
+            drop((pins, guard));
+            response
+        }
+    };
+    core.counters.of(RequestKind::Write).served(Serving::Miss);
+    response
+}
+
+impl Core {
+    /// Makes the sectors of `range` invalid in the cache, but for dirty ones, because the origin is about to get others.
+    ///
+    /// # Errors
+    /// `Media` when the cache device failed and the cache may come back after a restart with what is about to be replaced.
+    pub(crate) fn prepare_supersede(&self, range: ByteRange) -> Result<(), Error> {
+        let state = &mut *self.state();
+        if state.failure.is_some() {
+            let is_stuck = |block: u64| {
+                let dirty = state.frames.find(block).map_or(0, |(_, line)| line.dirty & part_of(block, range).0);
+                dirty != 0 || state.uncertain.contains(&block)
+            };
+            if blocks_of(range).any(is_stuck) {
+                let context = format!("{range} are dirty in a cache whose device failed; they cannot be replaced");
+                return Err(Error::new(ErrorKind::Media, context));
+            }
+        }
+        for block in state.frames.resident_in(blocks_of(range)) {
+            if let Some((frame, line)) = state.frames.find(block) {
+                let (part, _) = part_of(block, range);
+                state.frames.set_sectors(frame, line.valid & (!part | line.dirty), line.dirty);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes to the origin; dirty sectors of the range are dirty no more when this returns. The caller holds the range.
+    pub(crate) async fn write_origin(&self, range: ByteRange, buffer: Buffer, fua: bool) -> Response {
+        if let Err(error) = self.prepare_supersede(range) {
+            return Response::failed(error, buffer);
+        }
+        let fua = fua || self.has_dirty(range);
+        let order = self.origin_ranges.exclusive(whole_lines(range)).await;
+        let mut response = self.origin.submit(Request::write(range.offset, buffer, fua)).await;
+        drop(order);
+        if response.result.is_ok() {
+            if !fua {
+                self.note_origin_write();
+            }
+            response.result = self.forget_superseded(range).await;
+        }
+        self.changed.notify();
+        response
+    }
+
+    /// Whether a sector of `range` is dirty.
+    pub(crate) fn has_dirty(&self, range: ByteRange) -> bool {
+        let blocks = blocks_of(range);
+        let state = self.state();
+        let mut dirty = state.frames.dirty_blocks_from(blocks.start).take_while(|&block| block < blocks.end);
+        dirty.any(|block| state.frames.find(block).is_some_and(|(_, line)| line.dirty & part_of(block, range).0 != 0))
+    }
+
+    /// Says durably that no sector of `range` is dirty, and that the cache holds none. The origin has newer ones, durably.
+    pub(crate) async fn forget_superseded(&self, range: ByteRange) -> Result<(), Error> {
+        let entries_max = self.log.payload_bytes_max() / size_of::<LogEntryRaw>();
+        loop {
+            let count = self.changed.count();
+            match self.plan_forget(range, entries_max) {
+                Forget::Done => return Ok(()),
+                Forget::Wait => self.changed.changed_since(count).await,
+                Forget::Record(entries) => self.commit_states(&entries).await?,
+            }
+        }
+    }
+
+    fn plan_forget(&self, range: ByteRange, entries_max: usize) -> Forget {
+        let state = &mut *self.state();
+        let mut entries = Vec::new();
+        let mut must_wait = false;
+        for block in state.frames.resident_in(blocks_of(range)) {
+            let Some((frame, line)) = state.frames.find(block) else { continue };
+            let (part, _) = part_of(block, range);
+            supersede_cleaning(state, block, part);
+            let after = Line { valid: line.valid & !part, dirty: line.dirty & !part, ..line };
+            if state.frames.is_busy(frame) {
+                must_wait = true;
+            } else if line.dirty == after.dirty {
+                state.frames.set_sectors(frame, after.valid, after.dirty);
+            } else if entries.len() < entries_max {
+                state.frames.set_busy(frame, true);
+                entries.push(LogEntryRaw::state(frame, FRAME_NONE, after));
+            }
+        }
+        match (entries.is_empty(), must_wait) {
+            (false, _) => Forget::Record(entries),
+            (true, true) => Forget::Wait,
+            (true, false) => Forget::Done,
+        }
+    }
+
+    /// Makes the states in `entries` durable and then true. Their lines are busy and stay in their frames.
+    pub(crate) async fn commit_states(&self, entries: &[LogEntryRaw]) -> Result<(), Error> {
+        let result = self.append_entries(entries).await;
+        if let Err(error) = &result {
+            self.fail(error);
+        }
+        {
+            let state = &mut *self.state();
+            for entry in entries {
+                let frame = entry.frame.get();
+                state.frames.set_busy(frame, false);
+                if result.is_ok() {
+                    // Clean sectors may have come and gone meanwhile; dirty ones have not.
+                    let now = state.frames.line(frame);
+                    let removed = now.dirty & !entry.dirty;
+                    let valid = if entry.valid & removed == 0 { now.valid & !removed } else { now.valid };
+                    state.frames.set_sectors(frame, valid, entry.dirty);
+                } else {
+                    state.uncertain.insert(entry.block.get());
+                }
+            }
+        }
+        self.changed.notify();
+        result.map(drop)
+    }
+}
+
+/// What is left to forget.
+enum Forget {
+    Done,
+    /// A record about one of the lines is on its way.
+    Wait,
+    Record(Vec<LogEntryRaw>),
+}

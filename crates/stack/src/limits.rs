@@ -5,3 +5,11 @@ pub const CONTROL_LINE_BYTES_MAX: u64 = 4 << 20;
 
 /// Connections to one control socket served at once; more wait in the listen queue.
 pub const CONTROL_CONNECTIONS_MAX: usize = 16;
+
+/// Bytes inside each direction of a modelled link before its writer waits: what is on the way at 10 Gbit/s and 3 ms, so that the model, not
+/// its memory, limits the rate.
+pub const LINK_IN_FLIGHT_BYTES_MAX: usize = 4 << 20;
+
+/// Largest run of bytes that travels a modelled link as one, and arrives when its last byte does: small against the bytes on the way,
+/// large enough that a megabyte costs no more than some dozen wake-ups.
+pub const LINK_CHUNK_BYTES_MAX: usize = 16 << 10;

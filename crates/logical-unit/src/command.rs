@@ -11,7 +11,8 @@ use crate::failure::Failure;
 pub struct Command {
     /// The CDB.
     pub cdb: CdbBytes,
-    /// All its data-out. More than [`data_out_bytes`] is cut; less is refused.
+    /// All its data-out. Of more than [`data_out_bytes`], writes and lists take what they asked for; of less, writes store what came and
+    /// everything else is refused. COMPARE AND WRITE and WRITE SAME refuse more as well.
     pub data_out: Buffer,
     /// Bytes of data-in the initiator expects at most. Data-in may come out longer or shorter; the transport computes residuals.
     pub data_in_bytes_max: u32,

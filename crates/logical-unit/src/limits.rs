@@ -21,8 +21,9 @@ pub const UNMAP_BLOCKS_MAX: u32 = 1 << 20;
 /// Most descriptors of one UNMAP: one page of them.
 pub const UNMAP_DESCRIPTORS_MAX: u32 = 256;
 
-/// Most blocks of one WRITE SAME: enough to clear half a gigabyte with one command, and bounded work for one that is not zeroes.
-pub const WRITE_SAME_BLOCKS_MAX: u64 = 1 << 20;
+/// Most blocks of one WRITE SAME: what the ten-byte form can say, so that both forms take the same. Bounded work for one that is not
+/// zeroes; whoever wants to clear more at once has UNMAP.
+pub const WRITE_SAME_BLOCKS_MAX: u64 = u16::MAX as u64;
 
 /// Bytes written at a time by a WRITE SAME that is not zeroes.
 pub const WRITE_SAME_PIECE_BYTES: usize = 1 << 20;

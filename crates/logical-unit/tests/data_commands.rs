@@ -81,17 +81,23 @@ fn protection_is_refused_and_dpo_fua_are_taken() {
     target.good(Cdb::Write(flags), &[1; BLOCK_BYTES]);
 }
 
-/// Data-out beyond the CDB is cut; data-out short of it changes nothing (libiscsi Write10Residuals takes either answer).
+/// Data-out beyond the CDB is cut; of data-out short of it, what came is written, to the byte (libiscsi Write10Residuals).
 #[test]
 fn data_out_of_the_wrong_length() {
     let target = Target::new();
     target.good(Cdb::Write(transfer(Blocks::new(0, 1))), &[7; 2 * BLOCK_BYTES]);
     assert_eq!(target.read(0, 2), [[7; BLOCK_BYTES], [0; BLOCK_BYTES]].as_flattened());
-    for short in [0, 200, BLOCK_BYTES] {
-        let write = Cdb::Write(transfer(Blocks::new(0, 2)));
-        target.refuses(write, &vec![9; short], Sense::INVALID_FIELD_IN_INFORMATION_UNIT);
+    let verification = Verification { blocks: Blocks::new(0, 2), is_dpo: false, byte_check: 1 };
+    for cdb in [Cdb::Write(transfer(Blocks::new(0, 2))), Cdb::WriteAndVerify(verification)] {
+        for came in [0, 200, BLOCK_BYTES, BLOCK_BYTES + 1] {
+            target.write(0, &[b'a'; 2 * BLOCK_BYTES]);
+            target.good(cdb, &vec![b'b'; came]);
+            let expected = [vec![b'b'; came], vec![b'a'; 2 * BLOCK_BYTES - came]].concat();
+            assert_eq!(target.read(0, 2), expected);
+        }
     }
-    assert_eq!(target.read(0, 1), [7; BLOCK_BYTES]);
+    let verify = Verification { byte_check: 1, ..verification };
+    target.refuses(Cdb::Verify(verify), &[b'a'; 200], Sense::INVALID_FIELD_IN_INFORMATION_UNIT);
 }
 
 #[test]
@@ -243,6 +249,9 @@ fn an_ejected_medium_is_not_there_until_it_is_loaded() {
     target.refuses(start_stop(false), &[], Sense::MEDIUM_REMOVAL_PREVENTED);
     target.good(Cdb::PreventAllowMediumRemoval { prevent: 0 }, &[]);
     target.good(start_stop(false), &[]);
+    target.good(Cdb::PreventAllowMediumRemoval { prevent: 1 }, &[]);
+    target.refuses(start_stop(true), &[], Sense::MEDIUM_REMOVAL_PREVENTED);
+    target.good(Cdb::PreventAllowMediumRemoval { prevent: 0 }, &[]);
     for cdb in [Cdb::TestUnitReady, Cdb::ReadCapacity10, Cdb::Read(transfer(Blocks::new(0, 1)))] {
         target.refuses(cdb, &[], Sense::MEDIUM_NOT_PRESENT);
     }

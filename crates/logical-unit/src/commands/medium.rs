@@ -1,6 +1,6 @@
 //! Whether there is a medium: TEST UNIT READY, START STOP UNIT, PREVENT ALLOW MEDIUM REMOVAL (SPC-4 6.47, SBC-3 5.13, 5.25).
 //!
-//! Only a removable unit can be ejected, and none while an I_T nexus prevents it. START and STOP without LOEJ, and power conditions, do
+//! Only a removable unit can be ejected and loaded, and none while an I_T nexus prevents it. START and STOP without LOEJ, and power conditions, do
 //! nothing to a device in user space but a flush before a stop: it has no motor, and stays ready.
 
 use std::collections::BTreeSet;
@@ -91,14 +91,14 @@ fn load_eject(unit: &Arc<LogicalUnit>, nexus: &NexusId, is_load: bool) -> Result
     if !unit.options.is_removable {
         return Err(Sense::INVALID_FIELD_IN_CDB.at_bit(4, 1));
     }
+    if unit.medium.is_removal_prevented() {
+        return Err(Sense::MEDIUM_REMOVAL_PREVENTED);
+    }
     if is_load {
         if unit.medium.is_ejected.swap(false, Ordering::AcqRel) {
             unit.attentions.establish(Sense::MEDIUM_MAY_HAVE_CHANGED, Some(nexus));
         }
         return Ok(());
-    }
-    if unit.medium.is_removal_prevented() {
-        return Err(Sense::MEDIUM_REMOVAL_PREVENTED);
     }
     unit.medium.is_ejected.store(true, Ordering::Release);
     Ok(())

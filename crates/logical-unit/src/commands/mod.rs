@@ -110,15 +110,22 @@ impl Task<'_> {
         Execution::task(async move { Outcome::from(steps.await) }, Arc::new(ticket), self.unit.workers())
     }
 
-    /// The data-out, exactly as long as the CDB asks; what is beyond is cut, less is refused (iSCSI announced less than the CDB
-    /// needs: RFC 7143 11.4.5.1 leaves it to the device server, and half a write helps nobody).
+    /// The data-out, exactly as long as the CDB asks; what is beyond is cut, less is refused.
     fn take_data_out(&mut self, bytes: u64) -> Result<Buffer, Failure> {
-        let mut data_out = std::mem::take(&mut self.command.data_out);
-        match usize::try_from(bytes) {
-            Ok(bytes) if bytes <= data_out.len() => data_out.set_length(bytes),
-            _ => return Err(scsi::Sense::INVALID_FIELD_IN_INFORMATION_UNIT.into()),
+        let data_out = self.take_data_out_up_to(bytes);
+        if data_out.len() as u64 == bytes {
+            Ok(data_out)
+        } else {
+            Err(scsi::Sense::INVALID_FIELD_IN_INFORMATION_UNIT.into())
         }
-        Ok(data_out)
+    }
+
+    /// The data-out, at most as long as the CDB asks.
+    fn take_data_out_up_to(&mut self, bytes: u64) -> Buffer {
+        let mut data_out = std::mem::take(&mut self.command.data_out);
+        let length = usize::try_from(bytes).map_or(data_out.len(), |bytes| bytes.min(data_out.len()));
+        data_out.set_length(length);
+        data_out
     }
 }
 

@@ -2,6 +2,9 @@
 //!
 //! A read shares its range, a write has it alone, so that what overlaps runs in the order it came. Where range and buffer are free the
 //! command is one device request and no allocation; else it waits in a task, its place in the range's line taken at once.
+//!
+//! A transport that was announced less data-out than the CDB asks for brings less, and tells the initiator by the residual. What came is
+//! written, to the byte; blocks of which nothing came stay as they are.
 
 use std::sync::Arc;
 
@@ -51,6 +54,9 @@ fn read_later(task: &Task<'_>, range: ByteRange, lba: u64) -> Execution {
 
 /// Reads a range that the caller holds. `lba` is its first block, for sense data.
 pub(super) async fn read_range(unit: &LogicalUnit, range: ByteRange, lba: u64) -> Result<Buffer, Failure> {
+    if range.is_empty() {
+        return Ok(Buffer::empty());
+    }
     let buffer = unit.options.read_buffers.acquire(range.length as usize).await;
     let response = unit.device().submit(Request::read(range.offset, buffer)).await;
     response.into_buffer().map_err(|error| failure::of_block_error(&error, Doing::Reading, Some(lba)))
@@ -64,6 +70,9 @@ pub(super) async fn write_range(
     is_fua: bool,
     lba: u64,
 ) -> Result<(), Failure> {
+    if buffer.is_empty() {
+        return Ok(());
+    }
     let response = unit.device().submit(Request::write(offset, buffer, is_fua)).await;
     response.result.map_err(|error| failure::of_block_error(&error, Doing::Writing, Some(lba)))
 }
@@ -85,6 +94,9 @@ pub(super) fn write(mut task: Task<'_>, transfer: Transfer) -> Execution {
         Err(failure) => return refuse(failure),
     };
     let (lba, is_fua) = (transfer.blocks.lba, transfer.is_fua);
+    if (buffer.len() as u64) < range.length {
+        return write_later(&task, range, buffer, is_fua, lba);
+    }
     let Some(guard) = task.unit.ranges.try_exclusive(range) else {
         return write_later(&task, range, buffer, is_fua, lba);
     };
@@ -104,16 +116,39 @@ fn write_later(task: &Task<'_>, range: ByteRange, buffer: Buffer, is_fua: bool, 
     let unit = Arc::clone(task.unit);
     task.run(async move {
         let _guard = place.await;
+        let buffer = fill_last_block(&unit, range.offset, buffer, lba).await?;
         write_range(&unit, range.offset, buffer, is_fua, lba).await.map(|()| Buffer::empty())
     })
 }
 
-/// What every command that writes blocks checks first: the medium's protection, the range, the data-out.
+/// What came of a write's data, made whole blocks with what the medium holds behind it. The caller holds the range.
+pub(super) async fn fill_last_block(
+    unit: &LogicalUnit,
+    offset: u64,
+    came: Buffer,
+    lba: u64,
+) -> Result<Buffer, Failure> {
+    let block_bytes = unit.device().geometry().logical_block_bytes as usize;
+    let partial_bytes = came.len() % block_bytes;
+    if partial_bytes == 0 {
+        return Ok(came);
+    }
+    let whole_bytes = came.len() - partial_bytes;
+    let last_lba = lba + (whole_bytes / block_bytes) as u64;
+    let last = ByteRange { offset: offset + whole_bytes as u64, length: block_bytes as u64 };
+    let behind = read_range(unit, last, last_lba).await?;
+    let mut filled = unit.options.read_buffers.acquire(whole_bytes + block_bytes).await;
+    filled[..came.len()].copy_from_slice(&came);
+    filled[came.len()..].copy_from_slice(&behind[partial_bytes..]);
+    Ok(filled)
+}
+
+/// What every command that writes blocks checks first: the range, the medium's protection. The data-out may fall short of the range.
 pub(super) fn write_parts(task: &mut Task<'_>, blocks: Blocks) -> Result<(ByteRange, Buffer), Failure> {
     let geometry = task.unit.device().geometry();
     let range = task.unit.transfer_range_of(&geometry, blocks)?;
     task.unit.check_writable(&geometry)?;
-    Ok((range, task.take_data_out(range.length)?))
+    Ok((range, task.take_data_out_up_to(range.length)))
 }
 
 /// The byte where two runs differ, for the INFORMATION field of a miscompare.

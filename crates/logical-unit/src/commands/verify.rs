@@ -9,11 +9,11 @@
 
 use std::sync::Arc;
 
-use block::Buffer;
+use block::{Buffer, ByteRange};
 use scsi::Sense;
 use scsi::cdb::Verification;
 
-use super::read_write::{compare, read_range, write_parts, write_range};
+use super::read_write::{compare, fill_last_block, read_range, write_parts, write_range};
 use super::{Task, nothing, refuse};
 use crate::execution::Execution;
 
@@ -70,6 +70,8 @@ pub(super) fn write_and_verify(mut task: Task<'_>, verification: Verification) -
     let lba = verification.blocks.lba;
     task.run(async move {
         let _guard = place.await;
+        let buffer = fill_last_block(&unit, range.offset, buffer, lba).await?;
+        let written = ByteRange { length: buffer.len() as u64, ..range };
         let expected = match verification.byte_check {
             0 => Buffer::empty(),
             _ => {
@@ -80,7 +82,7 @@ pub(super) fn write_and_verify(mut task: Task<'_>, verification: Verification) -
         };
         // What is verified is what is on the medium, so it has to be there first.
         write_range(&unit, range.offset, buffer, true, lba).await?;
-        let found = read_range(&unit, range, lba).await?;
+        let found = read_range(&unit, written, lba).await?;
         if verification.byte_check == 1 {
             compare(&expected, &found)?;
         }

@@ -7,7 +7,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`lun_map`] | [`LunMap`]: LUN to logical unit, absent LUNs, REPORT LUNS, task management |
-//! | [`unit`] | [`LogicalUnit`]: what is checked before a command runs, and where it goes |
+//! | [`mod@unit`] | [`LogicalUnit`]: what is checked before a command runs, and where it goes |
 //! | [`command`] | [`Command`], [`Outcome`], [`data_out_bytes`] |
 //! | [`execution`] | [`Execution`] |
 //! | [`nexus`] | [`NexusId`] |

@@ -1,6 +1,6 @@
 //! Command descriptor blocks, typed.
 //!
-//! [`Cdb::parse`] finds the row of the [table](table) for the operation code and service action, checks length and reserved bits against the
+//! [`Cdb::parse`] finds the row of the [`table`] for the operation code and service action, checks length and reserved bits against the
 //! row's usage map, and hands the bytes to the row's parser. [`Cdb::emit`] is its inverse: `parse(emit(x)) == x`.
 //!
 //! Fields that every command has are not repeated in every variant: the control byte must be zero (NACA is not supported),

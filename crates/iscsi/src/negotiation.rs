@@ -755,6 +755,10 @@ impl Negotiator {
                 let names = wishes.iter().filter_map(|&index| names.get(index as usize).copied());
                 names.collect::<Vec<_>>().join(",")
             }
+            // A target speaks after MaxBurstLength is agreed on, and must not wish for more (RFC 7143 13.14).
+            kind if key == Key::FirstBurstLength && self.role == Role::Target => {
+                print_value(kind, self.offer.number(key).min(self.values[Key::MaxBurstLength as usize]))
+            }
             kind => print_value(kind, self.offer.number(key)),
         }
     }

@@ -61,7 +61,7 @@ impl DataFailure {
 pub(super) enum DataFault {
     /// Unsolicited data that the negotiation does not allow: the task fails, the connection stays.
     Unexpected,
-    /// Numbers that do not fit: at error recovery level 0 the connection ends (RFC 7143 7.9).
+    /// Bytes that do not belong where they say: at error recovery level 0 the connection ends (RFC 7143 7.8, 7.13).
     Protocol(&'static str),
 }
 
@@ -141,15 +141,15 @@ impl DataOutCollection {
         Some(r2t)
     }
 
-    /// Whether a Data-Out PDU of `length` bytes is the one expected next.
+    /// Whether a Data-Out PDU of `length` bytes has the place expected next. Its DataSN is looked at when it is counted.
     pub(super) fn check(&self, header: &DataOut, length: usize) -> Result<(), DataFault> {
-        let (expected_offset, limit, data_sn) = match (header.target_transfer_tag, self.unsolicited) {
-            (None, Some((limit, data_sn))) => (self.received, limit, data_sn),
+        let (expected_offset, limit) = match (header.target_transfer_tag, self.unsolicited) {
+            (None, Some((limit, _))) => (self.received, limit),
             (None, None) => return Err(DataFault::Unexpected),
             (Some(tag), _) => {
                 let front = self.r2ts.front().filter(|r2t| r2t.tag == tag);
                 let r2t = front.ok_or(DataFault::Protocol("Data-Out for another R2T than the oldest"))?;
-                (r2t.offset + r2t.received, r2t.offset + r2t.length, r2t.data_sn)
+                (r2t.offset + r2t.received, r2t.offset + r2t.length)
             }
         };
         let end = u64::from(header.buffer_offset) + length as u64;
@@ -159,37 +159,42 @@ impl DataOutCollection {
         if end > u64::from(limit) {
             return Err(DataFault::Protocol("Data-Out with more data than was asked for"));
         }
-        if header.data_sn != data_sn {
-            return Err(DataFault::Protocol("Data-Out with a wrong DataSN"));
-        }
         Ok(())
     }
 
-    /// Counts a PDU that passed [`DataOutCollection::check`]. A sequence that ends early is an error.
+    /// Counts a PDU that passed [`DataOutCollection::check`]. A sequence that ends early is an error; so is a DataSN out of
+    /// order, which implies that a PDU was lost (RFC 7143 7.9).
     pub(super) fn advance(&mut self, header: &DataOut, length: usize) -> Result<(), DataFailure> {
         let length = u32::try_from(length).expect("a checked PDU is within the transfer");
         self.received += length;
-        let Some(r2t) = self.r2ts.front_mut().filter(|_| header.target_transfer_tag.is_some()) else {
-            return self.advance_unsolicited(header.is_final);
+        let (expected_sn, is_short) = match self.r2ts.front_mut().filter(|_| header.target_transfer_tag.is_some()) {
+            Some(r2t) => {
+                r2t.received += length;
+                let expected_sn = std::mem::replace(&mut r2t.data_sn, header.data_sn.next());
+                let is_short = r2t.received < r2t.length;
+                if header.is_final || !is_short {
+                    self.r2ts.pop_front();
+                }
+                (expected_sn, is_short && header.is_final)
+            }
+            None => (self.advance_unsolicited(header), false),
         };
-        r2t.received += length;
-        r2t.data_sn = r2t.data_sn.next();
-        let is_short = r2t.received < r2t.length;
-        if header.is_final || !is_short {
-            self.r2ts.pop_front();
+        match (header.data_sn == expected_sn, is_short) {
+            (false, _) => Err(DataFailure::ProtocolServiceCrcError),
+            (true, true) => Err(DataFailure::IncorrectAmountOfData),
+            (true, false) => Ok(()),
         }
-        if header.is_final && is_short { Err(DataFailure::IncorrectAmountOfData) } else { Ok(()) }
     }
 
-    fn advance_unsolicited(&mut self, is_final: bool) -> Result<(), DataFailure> {
+    /// Counts unsolicited data, and gives the DataSN that was expected.
+    fn advance_unsolicited(&mut self, header: &DataOut) -> Serial32 {
         self.requested = self.received;
-        if let Some((limit, data_sn)) = &mut self.unsolicited {
-            *data_sn = data_sn.next();
-            if is_final || self.received >= *limit {
-                self.unsolicited = None;
-            }
+        let Some((limit, data_sn)) = &mut self.unsolicited else { return header.data_sn };
+        let expected_sn = std::mem::replace(data_sn, header.data_sn.next());
+        if header.is_final || self.received >= *limit {
+            self.unsolicited = None;
         }
-        Ok(())
+        expected_sn
     }
 }
 
@@ -248,6 +253,17 @@ mod tests {
         let short = data(Some(1), 0, 0, true);
         assert_eq!(collection.advance(&short, 512), Err(DataFailure::IncorrectAmountOfData));
         assert!(collection.is_complete(true) && !collection.is_complete(false));
+    }
+
+    #[test]
+    fn a_data_sn_out_of_order_fails_the_task() {
+        let mut collection = DataOutCollection::new(1024, 0, None);
+        collection.next_r2t(tag(1), 4096, 1).unwrap();
+        collection.advance(&data(Some(1), 0, 0, false), 512).unwrap();
+        let repeated = data(Some(1), 512, 0, true);
+        assert_eq!(collection.check(&repeated, 512), Ok(()));
+        assert_eq!(collection.advance(&repeated, 512), Err(DataFailure::ProtocolServiceCrcError));
+        assert!(collection.is_complete(true));
     }
 
     #[test]

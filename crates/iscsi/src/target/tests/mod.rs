@@ -1,0 +1,8 @@
+//! The target's side against a scripted initiator, with a hand-turned clock: bytes in, bytes out.
+
+mod commands;
+mod login;
+mod order;
+mod peer;
+mod random;
+mod requests;

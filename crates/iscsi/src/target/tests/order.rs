@@ -1,0 +1,144 @@
+//! Command numbering and task management.
+
+use base::serial::Serial32;
+
+use super::super::*;
+use super::peer::*;
+use crate::pdu::*;
+
+#[test]
+fn commands_wait_for_those_before_them() {
+    let mut peer = Peer::logged_in(parameters(), &[]);
+    let (first, second) =
+        (peer.command(0x10, CDB_READ, Direction::Read, 512), peer.command(0x11, CDB_READ, Direction::Read, 512));
+    peer.send(&second, Vec::new());
+    peer.send(&second, Vec::new());
+    assert!(peer.events.is_empty());
+    peer.send(&first, Vec::new());
+    let tags: Vec<u32> = peer
+        .events
+        .iter()
+        .map(|event| match event {
+            Event::Command(command) => command.task.initiator_task_tag.get(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(tags, [0x10, 0x11]);
+    assert!(peer.receive().is_empty(), "the duplicate was ignored silently");
+}
+
+#[test]
+fn the_window_closes_and_opens() {
+    let mut parameters = parameters();
+    parameters.command_window = 2;
+    let mut peer = Peer::logged_in(parameters, &[]);
+    for tag in [0x10, 0x11, 0x12] {
+        peer.read(tag, 512);
+    }
+    assert_eq!(peer.events.len(), 2, "the third is outside and silently ignored");
+    let Event::Command(second) = peer.events.pop().unwrap() else { panic!("a command") };
+    peer.complete(second.task, good(&pattern(512)));
+    let Bhs::DataIn(data) = peer.receive_bhs()[0] else { panic!("data") };
+    assert_eq!((data.exp_cmd_sn, data.max_cmd_sn), (Serial32(102), Serial32(102)), "room for one");
+    peer.cmd_sn = Serial32(102);
+    peer.read(0x12, 512);
+    assert_eq!(peer.started().task.initiator_task_tag, itt(0x12));
+}
+
+#[test]
+fn immediate_commands_are_outside_the_order_and_bounded() {
+    let mut peer = Peer::logged_in(parameters(), &[]);
+    for tag in 0..=crate::limits::IMMEDIATE_TASKS_MAX as u32 {
+        let mut command = peer.command(tag, CDB_READ, Direction::Read, 512);
+        command.is_immediate = true;
+        command.cmd_sn = Serial32(5000);
+        peer.send(&command, Vec::new());
+    }
+    assert_eq!(peer.events.len(), crate::limits::IMMEDIATE_TASKS_MAX);
+    assert_eq!(reject_reason(&peer.receive_bhs()[0]), RejectReason::TooManyImmediateCommands);
+}
+
+#[test]
+fn a_task_tag_in_use_is_rejected() {
+    let mut peer = Peer::logged_in(parameters(), &[]);
+    peer.read(0x10, 512);
+    peer.read(0x10, 512);
+    assert_eq!(reject_reason(&peer.receive_bhs()[0]), RejectReason::TaskInProgress);
+    assert_eq!(peer.events.len(), 1);
+}
+
+#[test]
+fn an_abort_waits_for_the_task_and_silences_it() {
+    let mut peer = Peer::logged_in(parameters(), &[]);
+    peer.read(0x10, 512);
+    let command = peer.started();
+    peer.task_management(0x40, TaskManagementFunction::AbortTask, Some((0x10, Serial32(100))));
+    let Some(Event::TaskManagement(request)) = peer.events.pop() else { panic!("the driver is told") };
+    assert_eq!((request.function, request.task), (TaskManagementFunction::AbortTask, Some(command.task)));
+    peer.target.handle_task_management(peer.now, request.id, TaskManagementOutcome::FunctionComplete);
+    assert!(peer.receive().is_empty(), "I/O is still under way");
+    peer.complete(command.task, good(&pattern(512)));
+    let pdus = peer.receive_bhs();
+    assert_eq!(pdus.len(), 1, "the task itself is not answered");
+    assert_eq!(outcome_of(&pdus[0]), TaskManagementOutcome::FunctionComplete);
+    assert_eq!(peer.target.task_count(), 0);
+}
+
+#[test]
+fn a_task_that_still_collects_data_is_aborted_at_once() {
+    let mut peer = Peer::logged_in(parameters(), &[("ImmediateData", "No")]);
+    let command = peer.command(0x10, cdb_write(512), Direction::Write, 512);
+    peer.send(&command, Vec::new());
+    let (tag, ..) = r2ts(&peer.receive_bhs())[0];
+    peer.task_management(0x40, TaskManagementFunction::AbortTask, Some((0x10, Serial32(100))));
+    assert_eq!(outcome_of(&peer.receive_bhs()[0]), TaskManagementOutcome::FunctionComplete);
+    peer.data_out(0x10, Some(tag), 0, 0, true, &pattern(512));
+    assert!(peer.receive().is_empty() && peer.events.is_empty(), "late data is dropped");
+}
+
+#[test]
+fn an_abort_that_overtakes_its_command_uses_up_its_number() {
+    let mut peer = Peer::logged_in(parameters(), &[]);
+    let lost = peer.command(0x10, CDB_READ, Direction::Read, 512);
+    peer.task_management(0x40, TaskManagementFunction::AbortTask, Some((0x10, lost.cmd_sn)));
+    assert_eq!(outcome_of(&peer.receive_bhs()[0]), TaskManagementOutcome::FunctionComplete);
+    peer.send(&lost, Vec::new());
+    assert!(peer.events.is_empty(), "it never is executed");
+    peer.read(0x11, 512);
+    assert_eq!(peer.started().task.initiator_task_tag, itt(0x11));
+    peer.task_management(0x41, TaskManagementFunction::AbortTask, Some((0x77, Serial32(90))));
+    assert_eq!(outcome_of(&peer.receive_bhs()[0]), TaskManagementOutcome::TaskDoesNotExist);
+}
+
+#[test]
+fn a_reset_covers_the_tasks_of_its_logical_unit() {
+    let mut peer = Peer::logged_in(parameters(), &[]);
+    peer.read(0x10, 512);
+    let covered = peer.started();
+    let mut other = peer.command(0x11, CDB_READ, Direction::Read, 512);
+    other.lun = 0x0001_0000_0000_0000;
+    peer.send(&other, Vec::new());
+    let other = peer.started();
+    peer.task_management(0x40, TaskManagementFunction::LogicalUnitReset, None);
+    let Some(Event::TaskManagement(request)) = peer.events.pop() else { panic!("the driver is told") };
+    peer.target.handle_task_management(peer.now, request.id, TaskManagementOutcome::FunctionComplete);
+    peer.complete(other.task, good(&pattern(512)));
+    assert!(matches!(peer.receive_bhs()[..], [Bhs::DataIn(_)]), "the other unit is not concerned");
+    peer.complete(covered.task, good(&pattern(512)));
+    assert_eq!(outcome_of(&peer.receive_bhs()[0]), TaskManagementOutcome::FunctionComplete);
+}
+
+#[test]
+fn functions_that_are_not_there_say_so() {
+    let mut peer = Peer::logged_in(parameters(), &[]);
+    peer.read(0x10, 512);
+    for (function, referenced, outcome) in [
+        (TaskManagementFunction::TaskReassign, Some(0x10), TaskManagementOutcome::ReassignmentNotSupported),
+        (TaskManagementFunction::ClearAca, None, TaskManagementOutcome::FunctionNotSupported),
+        (TaskManagementFunction::QueryTask, Some(0x10), TaskManagementOutcome::FunctionSucceeded),
+        (TaskManagementFunction::QueryTask, Some(0x11), TaskManagementOutcome::FunctionComplete),
+    ] {
+        peer.task_management(0x40, function, referenced.map(|tag| (tag, Serial32(100))));
+        assert_eq!(outcome_of(&peer.receive_bhs()[0]), outcome);
+    }
+}

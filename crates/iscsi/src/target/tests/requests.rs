@@ -1,0 +1,161 @@
+//! Pings, rejects, logout, digests.
+
+use base::serial::Serial32;
+
+use super::super::*;
+use super::peer::*;
+use crate::framing::{DataSegment, FramingError};
+use crate::pdu::*;
+
+fn nop_out(tag: Option<u32>, transfer: Option<TargetTransferTag>) -> NopOut {
+    NopOut {
+        is_immediate: true,
+        lun: 0,
+        initiator_task_tag: tag.map(itt),
+        target_transfer_tag: transfer,
+        cmd_sn: Serial32(100),
+        exp_stat_sn: Serial32(0),
+    }
+}
+
+#[test]
+fn pings_are_echoed() {
+    let mut peer = Peer::logged_in(parameters(), &[("MaxRecvDataSegmentLength", "512")]);
+    peer.send(&nop_out(Some(0x20), None), pattern(1000));
+    let pdu = peer.receive_one();
+    let Ok(Bhs::NopIn(echo)) = pdu.header.bhs else { panic!("{:?}", pdu.header.bhs) };
+    assert_eq!((echo.initiator_task_tag, echo.target_transfer_tag), (Some(itt(0x20)), None));
+    assert_eq!(pdu.data.bytes(), &pattern(1000)[..512], "as much as the initiator takes");
+    peer.send(&nop_out(None, None), Vec::new());
+    assert!(peer.receive().is_empty());
+}
+
+#[test]
+fn silence_is_pinged_and_then_ends_the_connection() {
+    let mut peer = Peer::logged_in(parameters(), &[]);
+    for _ in 0..2 {
+        let deadline = peer.target.poll_timeout().expect("it pings");
+        peer.sleep(deadline - peer.now);
+        let Bhs::NopIn(ping) = peer.receive_bhs()[0] else { panic!("a ping") };
+        assert!(ping.target_transfer_tag.is_some() && ping.initiator_task_tag.is_none());
+        peer.send(&nop_out(None, ping.target_transfer_tag), Vec::new());
+    }
+    peer.sleep(crate::limits::PING_INTERVAL);
+    peer.sleep(crate::limits::PING_TIMEOUT);
+    assert_eq!(peer.close_reason(), CloseReason::PingTimeout);
+}
+
+#[test]
+fn what_makes_no_sense_is_rejected_with_its_header() {
+    let mut peer = Peer::logged_in(parameters(), &[]);
+    let mut unknown = [0; BHS_BYTES];
+    unknown[0] = 0x1d;
+    peer.send_bytes(&unknown);
+    let pdu = peer.receive_one();
+    assert_eq!(reject_reason(&pdu.header.bhs.unwrap()), RejectReason::CommandNotSupported);
+    assert_eq!(pdu.data.bytes(), unknown);
+    let kind = SnackType::Status { begin: Serial32(0), run_length: 0 };
+    peer.send(&SnackRequest { kind, lun: 0, exp_stat_sn: Serial32(0) }, Vec::new());
+    assert_eq!(reject_reason(&peer.receive_bhs()[0]), RejectReason::SnackReject);
+    peer.send(
+        &ReadyToTransfer::parse(&{
+            let mut raw = [0; BHS_BYTES];
+            (raw[0], raw[47]) = (0x31, 1);
+            raw
+        })
+        .unwrap(),
+        Vec::new(),
+    );
+    assert_eq!(reject_reason(&peer.receive_bhs()[0]), RejectReason::ProtocolError);
+    assert!(!peer.target.is_closed());
+}
+
+fn logout(reason: LogoutReason, cid: u16) -> LogoutRequest {
+    LogoutRequest {
+        is_immediate: true,
+        reason,
+        initiator_task_tag: itt(0x30),
+        cid,
+        cmd_sn: Serial32(100),
+        exp_stat_sn: Serial32(0),
+    }
+}
+
+#[test]
+fn logout_is_answered_and_ends_everything() {
+    let mut peer = Peer::logged_in(parameters(), &[]);
+    for (reason, cid, outcome) in [
+        (LogoutReason::CloseConnection, 77, LogoutOutcome::CidNotFound),
+        (LogoutReason::RemoveForRecovery, 3, LogoutOutcome::RecoveryNotSupported),
+        (LogoutReason::CloseSession, 0, LogoutOutcome::Closed),
+    ] {
+        assert!(!peer.target.is_closed());
+        peer.send(&logout(reason, cid), Vec::new());
+        let Bhs::LogoutResponse(response) = peer.receive_bhs()[0] else { panic!("a logout response") };
+        assert_eq!(response.outcome, outcome);
+    }
+    assert_eq!(peer.close_reason(), CloseReason::Logout);
+    assert!(matches!(peer.events.pop(), Some(Event::Logout)));
+}
+
+#[test]
+fn an_initiator_asked_to_log_out_gets_no_new_commands() {
+    let mut peer = Peer::logged_in(parameters(), &[]);
+    peer.read(0x10, 512);
+    let command = peer.started();
+    peer.target.request_logout(peer.now);
+    let Bhs::AsyncMessage(message) = peer.receive_bhs()[0] else { panic!("an asynchronous message") };
+    assert!(matches!(message.event, AsyncEvent::LogoutRequest { .. }));
+    peer.read(0x11, 512);
+    assert_eq!(reject_reason(&peer.receive_bhs()[0]), RejectReason::WaitingForLogout);
+    peer.complete(command.task, good(&pattern(512)));
+    assert!(matches!(peer.receive_bhs()[0], Bhs::DataIn(_)), "what was under way ends well");
+}
+
+const WITH_DIGESTS: [(&str, &str); 2] = [("HeaderDigest", "CRC32C"), ("DataDigest", "CRC32C")];
+
+#[test]
+fn digests_are_made_and_checked() {
+    let mut peer = Peer::logged_in(parameters(), &WITH_DIGESTS);
+    let command = peer.command(0x10, cdb_write(512), Direction::Write, 512);
+    peer.send(&command, pattern(512));
+    let command = peer.started();
+    peer.complete(command.task, Outcome::default());
+    assert!(matches!(peer.receive_bhs()[..], [Bhs::ScsiResponse(_)]));
+}
+
+#[test]
+fn a_wrong_header_digest_ends_the_connection() {
+    let mut peer = Peer::logged_in(parameters(), &WITH_DIGESTS);
+    let command = peer.command(0x10, CDB_READ, Direction::Read, 512);
+    peer.transmit.push(&command, &AdditionalHeaders::default(), DataSegment::Empty);
+    let mut bytes = drain(&mut peer.transmit);
+    bytes[9] ^= 1;
+    peer.send_bytes(&bytes);
+    assert_eq!(peer.close_reason(), CloseReason::Framing(FramingError::HeaderDigest));
+}
+
+#[test]
+fn a_wrong_data_digest_is_rejected_and_the_task_fails_when_all_data_came() {
+    let mut peer = Peer::logged_in(parameters(), &[WITH_DIGESTS[0], WITH_DIGESTS[1], ("ImmediateData", "No")]);
+    let command = peer.command(0x10, cdb_write(1024), Direction::Write, 1024);
+    peer.send(&command, Vec::new());
+    let (tag, ..) = r2ts(&peer.receive_bhs())[0];
+    let header = DataOut {
+        is_final: false,
+        lun: 0,
+        initiator_task_tag: itt(0x10),
+        target_transfer_tag: TargetTransferTag::new(tag),
+        exp_stat_sn: Serial32(0),
+        data_sn: Serial32(0),
+        buffer_offset: 0,
+    };
+    peer.transmit.push(&header, &AdditionalHeaders::default(), DataSegment::from(pattern(512)));
+    let mut bytes = drain(&mut peer.transmit);
+    bytes[100] ^= 1;
+    peer.send_bytes(&bytes);
+    assert_eq!(reject_reason(&peer.receive_bhs()[0]), RejectReason::DataDigestError);
+    peer.data_out(0x10, Some(tag), 512, 1, true, &pattern(512));
+    assert_eq!(failure_of(&peer.receive_one()), (2, 0x47, 0x05));
+    assert!(peer.events.is_empty());
+}

@@ -1,18 +1,21 @@
 //! The one lock that keeps overlapping requests in order.
 //!
-//! Whoever asks for a range gets a place in line at the call. It is granted as soon as nobody who came earlier and is still there
-//! (holding or waiting) asked for an overlapping range in a conflicting mode. That one sentence is the whole rule: the order of
-//! overlapping requests is the order of the calls, nobody starves, and requests that do not meet never wait for each other.
+//! Whoever asks for a range gets a place in line at the call. It is granted as soon as nobody who came earlier and is
+//! still there (holding or waiting) asked for an overlapping range in a conflicting mode. That one sentence is the
+//! whole rule: the order of overlapping requests is the order of the calls, nobody starves, and requests that do not
+//! meet never wait for each other.
 //!
 //! | earlier \ later | shared | exclusive |
 //! |---|---|---|
 //! | shared | both at once | later waits |
 //! | exclusive | later waits | later waits |
 //!
-//! An empty range meets nobody. A guard releases its range when it is dropped; a waiter that is dropped leaves the line.
+//! An empty range meets nobody. A guard releases its range when it is dropped; a waiter that is dropped leaves the
+//! line.
 //!
-//! Holders and waiters are few (no more than there are requests in flight, which every caller bounds), so both are plain vectors that
-//! are scanned: this is faster than a tree up to some hundreds, and once the vectors have grown nothing is allocated.
+//! Holders and waiters are few (no more than there are requests in flight, which every caller bounds), so both are
+//! plain vectors that are scanned: this is faster than a tree up to some hundreds, and once the vectors have grown
+//! nothing is allocated.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -172,8 +175,8 @@ impl State {
         self.waiters.binary_search_by_key(&place, |waiter| waiter.claim.place).ok()
     }
 
-    /// Grants whoever waited only for `gone`, which left. Nobody else can have become free: a waiter that is granted goes on
-    /// standing in the way of those behind it.
+    /// Grants whoever waited only for `gone`, which left. Nobody else can have become free: a waiter that is granted
+    /// goes on standing in the way of those behind it.
     fn grant_after(&mut self, gone: &Claim) -> Wakers {
         let mut wakers = Wakers::default();
         let mut index = 0;

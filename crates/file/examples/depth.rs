@@ -1,7 +1,7 @@
 //! Random 4 KiB reads or writes on a file device: `depth PATH (cached|direct) (read|write) DEPTH SECONDS [pool]`.
 //!
-//! Prints requests per second and the mean latency, next to those of plain `pread`/`pwrite` calls on the same file. For comparing
-//! engines on one machine; the project's benchmarks are elsewhere.
+//! Prints requests per second and the mean latency, next to those of plain `pread`/`pwrite` calls on the same file. For
+//! comparing engines on one machine; the project's benchmarks are elsewhere.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

@@ -1,10 +1,11 @@
 //! A file or local block device.
 //!
-//! - Through the page cache, reads of what is cached (and writes, where the file system can do it without waiting) are answered on the
-//!   spot; everything else goes to the engine.
-//! - Overlapping requests are carried out in the order of their submission: each holds its range from submission to completion.
-//! - After a failed `fdatasync` the kernel forgets which pages it could not write, and a second one may succeed without them. So a
-//!   flush that failed fails all that follow, until the device is opened again.
+//! - Through the page cache, reads of what is cached (and writes, where the file system can do it without waiting) are
+//!   answered on the spot; everything else goes to the engine.
+//! - Overlapping requests are carried out in the order of their submission: each holds its range from submission to
+//!   completion.
+//! - After a failed `fdatasync` the kernel forgets which pages it could not write, and a second one may succeed without
+//!   them. So a flush that failed fails all that follow, until the device is opened again.
 //! - Dropping the device lets what is in flight end; the file stays open, and locked, until then.
 
 use std::io::{IoSlice, IoSliceMut};
@@ -91,9 +92,10 @@ impl FileDevice {
     /// Opens `path` as a device of the current tokio runtime.
     ///
     /// # Errors
-    /// `NotFound` without a file and without a size, `Busy` for a file that is locked, `Corrupt` for one of another size, `NoSpace` when there is
-    /// no room to preallocate (a file just created is removed again), `Unsupported` for what is neither file nor block device, for `direct`
-    /// where it is not possible, and outside a tokio runtime; `AccessDenied`, `ReadOnly` and `Media` as the system says.
+    /// `NotFound` without a file and without a size, `Busy` for a file that is locked, `Corrupt` for one of another
+    /// size, `NoSpace` when there is no room to preallocate (a file just created is removed again), `Unsupported` for
+    /// what is neither file nor block device, for `direct` where it is not possible, and outside a tokio runtime;
+    /// `AccessDenied`, `ReadOnly` and `Media` as the system says.
     pub fn open(path: impl AsRef<Path>, options: FileOptions) -> Result<Arc<Self>, Error> {
         let path = path.as_ref();
         let runtime = Handle::try_current().map_err(|error| {
@@ -243,7 +245,8 @@ fn is_small(buffer: &Buffer) -> bool {
     (1..=INLINE_BYTES_MAX).contains(&buffer.len())
 }
 
-/// Bytes done on the spot. Where the file system cannot do it, it is not asked again; errors are left to the engine, which meets them again.
+/// Bytes done on the spot. Where the file system cannot do it, it is not asked again; errors are left to the engine,
+/// which meets them again.
 fn settle_inline(result: Result<usize, Errno>, is_possible: &AtomicBool) -> usize {
     match result {
         Ok(count) => count,
@@ -311,8 +314,8 @@ impl Device for FileDevice {
         if let Some(guard) = place.try_take() {
             return core.start(request, range, Some(guard));
         }
-        // It goes on by itself, whether or not the completion is polled: others may wait behind it, and their callers be the first to
-        // await.
+        // It goes on by itself, whether or not the completion is polled: others may wait behind it, and their callers
+        // be the first to await.
         let (completion, sender) = Completion::slot();
         let core = Arc::clone(core);
         let workers = core.workers.clone();

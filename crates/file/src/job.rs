@@ -1,14 +1,14 @@
 //! One request as the system calls it takes, without making them.
 //!
-//! [`Job::call`] says what is to be called next, [`Job::handle`] takes the result and says whether that was all. Both engines drive jobs
-//! by these two, so they behave the same.
+//! [`Job::call`] says what is to be called next, [`Job::handle`] takes the result and says whether that was all. Both
+//! engines drive jobs by these two, so they behave the same.
 //!
 //! | request | calls |
 //! |---|---|
 //! | read, write | one, and more while it comes back short |
 //! | flush | `fdatasync` |
 //! | discard | punch a hole |
-//! | write_zeroes | zero the range, or punch a hole where that is allowed; where the file system can do neither, writes of zeroes; then, for `fua`, `fdatasync` |
+//! | write_zeroes | zero the range, or punch a hole where allowed, else write zeroes; then, for `fua`, `fdatasync` |
 
 use base::range::ByteRange;
 use block::{Buffer, Error, ErrorKind, Operation, OperationKind};
@@ -125,7 +125,8 @@ impl Job {
     pub(crate) fn handle(&mut self, result: Result<usize, Errno>, path: &str) -> Progress {
         match result {
             Ok(count) => self.advance(count as u64, path),
-            // Cancelled: the thread that submitted it ended; it was not carried out, or may be carried out again with the same effect.
+            // Cancelled: the thread that submitted it ended; it was not carried out, or may be carried out again with
+            // the same effect.
             Err(Errno::INTR | Errno::AGAIN | Errno::CANCELED) if self.repeat_count < REPEATS_MAX => {
                 self.repeat_count += 1;
                 Progress::Again

@@ -11,7 +11,8 @@
 //! | `failure` | errno to [`block::ErrorKind`] |
 //! | [`limits`] | the bounds |
 //!
-//! A device belongs to the tokio runtime it was opened in, whose reactor tells it of completions, and may be used from any thread.
+//! A device belongs to the tokio runtime it was opened in, whose reactor tells it of completions, and may be used from
+//! any thread.
 
 mod device;
 mod failure;

@@ -1,19 +1,20 @@
 //! The bounds of this crate.
 
-/// Requests of one device that the kernel works on at once. NVMe disks are saturated below this; what is above waits in line.
+/// Requests of one device that the kernel works on at once. NVMe disks are saturated below this; what is above waits in
+/// line.
 pub const IN_FLIGHT_MAX: usize = 256;
 const _: () = assert!(IN_FLIGHT_MAX.is_power_of_two(), "it is the size of the ring, too");
 
-/// Requests of one device that wait for a place among [`IN_FLIGHT_MAX`]. Callers bound what they submit (command windows, pools) far
-/// below; a caller that does not is answered *busy*.
+/// Requests of one device that wait for a place among [`IN_FLIGHT_MAX`]. Callers bound what they submit (command
+/// windows, pools) far below; a caller that does not is answered *busy*.
 pub const QUEUE_MAX: usize = 16_384;
 
-/// Blocking calls of one device at once where io_uring is not permitted: enough to keep a disk busy, few enough to leave tokio's
-/// 512 blocking threads to others.
+/// Blocking calls of one device at once where io_uring is not permitted: enough to keep a disk busy, few enough to
+/// leave tokio's 512 blocking threads to others.
 pub const BLOCKING_MAX: usize = 16;
 
-/// Largest cached read or write that is copied on the spot: about 10 us of copying, more than which would hold up the other
-/// tasks of a thread. Larger ones go to the engine.
+/// Largest cached read or write that is copied on the spot: about 10 us of copying, more than which would hold up the
+/// other tasks of a thread. Larger ones go to the engine.
 pub const INLINE_BYTES_MAX: usize = 128 << 10;
 
 /// Bytes written at once where zeroes cannot be had otherwise, and when a new file is written out.

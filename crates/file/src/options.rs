@@ -5,17 +5,18 @@ use block::Identity;
 /// How to open. The default opens an existing file or block device for reading and writing, through the page cache.
 #[derive(Clone, Debug)]
 pub struct FileOptions {
-    /// Size in bytes, a multiple of 512. A missing or empty file gets this size, sparse; an existing one must have it. `None`: the file exists
-    /// and its size counts.
+    /// Size in bytes, a multiple of 512. A missing or empty file gets this size, sparse; an existing one must have it.
+    /// `None`: the file exists and its size counts.
     pub size: Option<u64>,
     /// Reserves the space of the whole file, so that no write ends in *no space*.
     pub preallocate: bool,
-    /// Writes a new file out with zeroes, so that no write allocates or converts extents later. Takes as long as that takes, on the calling
-    /// thread.
+    /// Writes a new file out with zeroes, so that no write allocates or converts extents later. Takes as long as that
+    /// takes, on the calling thread.
     pub zero_written: bool,
     /// Bypasses the page cache (`O_DIRECT`).
     pub direct: bool,
-    /// Refuses a file that another process (or device) opened exclusively, and keeps it so while the device is there (`flock`).
+    /// Refuses a file that another process (or device) opened exclusively, and keeps it so while the device is there
+    /// (`flock`).
     pub exclusive: bool,
     /// Opens for reading only.
     pub read_only: bool,

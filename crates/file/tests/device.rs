@@ -125,7 +125,8 @@ fn contents_equal_a_model_under_random_load() {
     });
 }
 
-/// Overlapping requests submitted one after the other, awaited in any order or not at all, act in the order of submission.
+/// Overlapping requests submitted one after the other, awaited in any order or not at all, act in the order of
+/// submission.
 #[test]
 fn overlapping_requests_keep_their_order() {
     on_each_flavour(async |name, device, _| {
@@ -385,7 +386,8 @@ impl SmallFileSystem {
 
 impl Drop for SmallFileSystem {
     fn drop(&mut self) {
-        // A ring lets go of its file a moment after its end, so the mount is taken out of sight now and goes when it can.
+        // A ring lets go of its file a moment after its end, so the mount is taken out of sight now and goes when it
+        // can.
         let _ = std::process::Command::new("umount").arg("-l").arg(self.0.path()).status();
     }
 }

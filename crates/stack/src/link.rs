@@ -4,9 +4,9 @@
 //! user ──write──► line ──(due: sent at the link's rate, plus one-way latency)──► pump ──► inner stream
 //! user ◄──read──  line ◄──(the same the other way)──────────────────────────────  pump ◄── inner stream
 //! ```
-//! Bytes come out whole, in order, and not before they are due. Each direction holds a bounded count of bytes; beyond it the writer
-//! waits, as with a full socket. The pump is a future that whoever assembles the stack polls; it ends when both directions have. It
-//! knows no runtime, so the same link runs in real and in virtual time.
+//! Bytes come out whole, in order, and not before they are due. Each direction holds a bounded count of bytes; beyond
+//! it the writer waits, as with a full socket. The pump is a future that whoever assembles the stack polls; it ends
+//! when both directions have. It knows no runtime, so the same link runs in real and in virtual time.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -54,8 +54,8 @@ pub struct DelayedStream {
 }
 
 impl DelayedStream {
-    /// Wraps `inner` in a link. The second value is the pump, without which nothing moves; its errors are met by the user's reads and
-    /// writes.
+    /// Wraps `inner` in a link. The second value is the pump, without which nothing moves; its errors are met by the
+    /// user's reads and writes.
     pub fn over<S>(
         inner: S,
         clock: Arc<dyn Clock>,

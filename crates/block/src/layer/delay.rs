@@ -1,7 +1,7 @@
 //! Answers later: adds a fixed or seeded-random latency per kind of operation.
 //!
-//! The request goes down at once and the answer is held back, so the order below is the order of the calls, however the latencies
-//! fall. Without a latency for an operation (the default) its completion is passed through untouched.
+//! The request goes down at once and the answer is held back, so the order below is the order of the calls, however the
+//! latencies fall. Without a latency for an operation (the default) its completion is passed through untouched.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -6,10 +6,10 @@
 //!   anywhere else:                      seek + rotation + transfer
 //!   a flush:                            its own cost
 //! ```
-//! The seek and the rotation are averages, not drawn: the model is for comparing systems, and repeats to the nanosecond. Discards and
-//! questions for extents cost nothing; a write of zeroes costs what a write of as many bytes does. There is no cache in the disk.
-//! The request goes down at once and the answer is held back until the modelled time, so the order below is the order of the calls.
-//! Over a device slower than the model, the device's time counts.
+//! The seek and the rotation are averages, not drawn: the model is for comparing systems, and repeats to the
+//! nanosecond. Discards and questions for extents cost nothing; a write of zeroes costs what a write of as many bytes
+//! does. There is no cache in the disk. The request goes down at once and the answer is held back until the modelled
+//! time, so the order below is the order of the calls. Over a device slower than the model, the device's time counts.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,8 +36,8 @@ pub struct DiskModel {
 }
 
 impl DiskModel {
-    /// A disk of 7200 revolutions a minute as the papers had them: 8.5 ms seek, 4.17 ms rotation (half a turn), 20 MB/s. A flush costs
-    /// half a turn.
+    /// A disk of 7200 revolutions a minute as the papers had them: 8.5 ms seek, 4.17 ms rotation (half a turn), 20
+    /// MB/s. A flush costs half a turn.
     pub const fn rpm_7200() -> Self {
         Self {
             seek: Duration::from_micros(8_500),

@@ -1,7 +1,7 @@
 //! Fails chosen requests: the n-th, those of a range, or some by chance, with a chosen kind of error.
 //!
-//! Rules are tried in the order they were given and the first that strikes decides. They can be changed at any time. A failed request
-//! is not passed down, unless its rule says that it is carried out and only its answer is lost.
+//! Rules are tried in the order they were given and the first that strikes decides. They can be changed at any time. A
+//! failed request is not passed down, unless its rule says that it is carried out and only its answer is lost.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -8,8 +8,8 @@ use crate::request::Request;
 
 /// A device that cannot be written.
 ///
-/// Its geometry says so. [`Event::Resized`](crate::event::Event::Resized) of the device below carries that device's geometry and is passed on as it is; who needs
-/// the abilities asks [`Device::geometry`].
+/// Its geometry says so. [`Event::Resized`](crate::event::Event::Resized) of the device below carries that device's
+/// geometry and is passed on as it is; who needs the abilities asks [`Device::geometry`].
 pub struct ReadOnlyLayer {
     inner: SharedDevice,
 }

@@ -6,15 +6,16 @@
 //!    └ alone: enters at once                           └ by the driver when the ring's descriptor is readable,
 //!      others there: the driver enters for all           or by the submitter when its call was over at once
 //! ```
-//! A request that finds the ring idle is entered within `submit`, for its latency; when others are in flight the driver, woken
-//! once, enters everything that was submitted in the same turn of the runtime with one system call. A ring per device keeps devices
-//! apart (a slow disk fills no queue but its own) and lets requests come from any thread; the mutex around it costs less than the
-//! system call that follows, which the kernel serialises anyway.
-//! `examples/depth.rs` measures it. `IORING_SETUP_COOP_TASKRUN` made no difference beyond the noise and would delay completions while a
-//! foreign submitting thread computes, so it is not set.
+//! A request that finds the ring idle is entered within `submit`, for its latency; when others are in flight the
+//! driver, woken once, enters everything that was submitted in the same turn of the runtime with one system call. A
+//! ring per device keeps devices apart (a slow disk fills no queue but its own) and lets requests come from any thread;
+//! the mutex around it costs less than the system call that follows, which the kernel serialises anyway.
+//! `examples/depth.rs` measures it. `IORING_SETUP_COOP_TASKRUN` made no difference beyond the noise and would delay
+//! completions while a foreign submitting thread computes, so it is not set.
 //!
-//! Memory: a job, with its buffer, stays in its slot from the SQE until its CQE was seen, whoever dropped the completion; the driver
-//! holds the ring until nothing is in flight, and when the runtime drops the driver it waits for the rest.
+//! Memory: a job, with its buffer, stays in its slot from the SQE until its CQE was seen, whoever dropped the
+//! completion; the driver holds the ring until nothing is in flight, and when the runtime drops the driver it waits for
+//! the rest.
 
 #![expect(unsafe_code, reason = "the kernel is handed addresses of buffers and the reactor a descriptor")]
 
@@ -144,8 +145,8 @@ impl Ring {
     /// When the reactor does not take the ring's descriptor.
     pub(crate) fn driver(self: &Arc<Self>) -> std::io::Result<impl Future<Output = ()> + Send + use<>> {
         let descriptor = self.lock().ring.as_fd().try_clone_to_owned()?;
-        // SAFETY: an `OwnedFd` names the same open descriptor, which it owns, for as long as it lives; the `AsyncFd` takes it over and never
-        // gives it out.
+        // SAFETY: an `OwnedFd` names the same open descriptor, which it owns, for as long as it lives; the `AsyncFd`
+        // takes it over and never gives it out.
         let readable = unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }?;
         let stop = StopOnDrop(Arc::clone(self));
         Ok(async move {
@@ -230,11 +231,11 @@ impl State {
     fn push(&mut self, slot: usize, file: &Shared) {
         let work = self.slots[slot].as_mut().expect("the slot was just filled, or its call just ended");
         let entry = entry_of(&mut work.job, types::Fd(file.descriptor())).user_data(slot as u64);
-        // SAFETY: the entry's addresses point into the job's buffer, whose memory is on the heap and does not move with the job. The job is
-        // in `slots[slot]`, and only `reap` takes it out, after the kernel posted the CQE with this user data, when it is done
-        // with the memory. Nobody else reads or writes the buffer meanwhile: it is reachable through the slot only. `slots` itself is not
-        // dropped before all CQEs were seen: the driver holds the ring until it is idle, or waits in `stop`.
-        // The descriptor is open as long as `Shared`, which the ring holds.
+        // SAFETY: the entry's addresses point into the job's buffer, whose memory is on the heap and does not move with
+        // the job. The job is in `slots[slot]`, and only `reap` takes it out, after the kernel posted the CQE with this
+        // user data, when it is done with the memory. Nobody else reads or writes the buffer meanwhile: it is reachable
+        // through the slot only. `slots` itself is not dropped before all CQEs were seen: the driver holds the ring
+        // until it is idle, or waits in `stop`. The descriptor is open as long as `Shared`, which the ring holds.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.expect("the ring has as many entries as there are slots, and a slot has one");
         self.unsubmitted += 1;

@@ -1,7 +1,7 @@
 //! The writes that are not durable yet: in flight, or completed and volatile; and what a power loss makes of them.
 //!
-//! Records are numbered as they come in flight. Two that overlap are never in flight together (the medium's range lock sees to it), so
-//! between overlapping ones the order of numbers is the order of completion.
+//! Records are numbered as they come in flight. Two that overlap are never in flight together (the medium's range lock
+//! sees to it), so between overlapping ones the order of numbers is the order of completion.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -6,19 +6,20 @@
 //!                   └── power lost: each write that is in flight or volatile lands whole, in part of its
 //!                       512-byte units, or not at all, by seed; whatever is durable stays
 //! ```
-//! - Power fails at a chosen mutating request ([`Power::fail_write`], counted from 0 over all devices on that power) or when the test says so
-//!   ([`Power::lose`]). The request it fails at lands in units drawn from the seed. From then on every request fails with
-//!   [`ErrorKind::Gone`], those in flight included.
-//! - Of several writes not yet durable any subset may land, so later ones may land and earlier ones not. Where two overlap, the later one's
-//!   bytes win if both land: writes in flight that overlap are carried out in the order of their submission.
-//! - [`CrashLayer::after_power_loss`] is the device that the next start finds. It may be asked several times, with other seeds, to see
-//!   other outcomes of the same crash.
+//! - Power fails at a chosen mutating request ([`Power::fail_write`], counted from 0 over all devices on that power) or
+//!   when the test says so ([`Power::lose`]). The request it fails at lands in units drawn from the seed. From then on
+//!   every request fails with [`ErrorKind::Gone`], those in flight included.
+//! - Of several writes not yet durable any subset may land, so later ones may land and earlier ones not. Where two
+//!   overlap, the later one's bytes win if both land: writes in flight that overlap are carried out in the order of
+//!   their submission.
+//! - [`CrashLayer::after_power_loss`] is the device that the next start finds. It may be asked several times, with
+//!   other seeds, to see other outcomes of the same crash.
 //!
-//! With [`CrashLayer::with_latency`] requests take (virtual) time, and many are really in flight when the power fails. Without, each is
-//! carried out within `submit`.
+//! With [`CrashLayer::with_latency`] requests take (virtual) time, and many are really in flight when the power fails.
+//! Without, each is carried out within `submit`.
 //!
-//! What is deliberately not modelled: bytes near a write that change, durable bytes that rot, a flush that lies. The layer
-//! [`error`](super::error) and a test that overwrites bytes do that where a design promises to survive it.
+//! What is deliberately not modelled: bytes near a write that change, durable bytes that rot, a flush that lies. The
+//! layer [`error`](super::error) and a test that overwrites bytes do that where a design promises to survive it.
 
 mod fault;
 mod image;
@@ -162,8 +163,8 @@ impl CrashLayer {
         change(Arc::get_mut(&mut self.medium).expect("a medium is configured before it is shared"));
     }
 
-    /// Makes requests take time, drawn from the medium's seed, so that several are in flight at once. They are carried out by
-    /// `workers`, whose [`run`](Workers::run) must be polled, as the disk's own motor.
+    /// Makes requests take time, drawn from the medium's seed, so that several are in flight at once. They are carried
+    /// out by `workers`, whose [`run`](Workers::run) must be polled: it is the medium's motor.
     #[must_use]
     pub fn with_latency(mut self, clock: Arc<dyn Clock>, latency: Latency, workers: &Workers) -> Self {
         self.timing = Some(Timing { clock, latency, workers: workers.clone() });
@@ -237,8 +238,8 @@ impl CrashLayer {
         self.after_power_loss_as(Loss::Seeded(self.medium.seed), &Power::new())
     }
 
-    /// The same with a chosen outcome and on a chosen power, which several devices of one stack may share. Latencies are not kept:
-    /// [`CrashLayer::with_latency`] sets new ones.
+    /// The same with a chosen outcome and on a chosen power, which several devices of one stack may share. Latencies
+    /// are not kept: [`CrashLayer::with_latency`] sets new ones.
     #[must_use]
     pub fn after_power_loss_as(&self, loss: Loss, power: &Power) -> Self {
         let medium = &self.medium;

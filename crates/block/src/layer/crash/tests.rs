@@ -198,7 +198,8 @@ fn several_writes_are_in_flight_when_the_power_fails() {
     }
 }
 
-/// With random latencies, overlapping writes still end in the order of their submission, and reads see what came before them.
+/// With random latencies, overlapping writes still end in the order of their submission, and reads see what came before
+/// them.
 #[test]
 fn overlapping_requests_keep_their_order() {
     for seed in 0..30 {

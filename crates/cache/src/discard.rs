@@ -4,6 +4,7 @@
 //! acknowledgement. A crash in between shows the state before or the state after, and never what the origin had before the dirty
 //! data. In write-back all of it is durable when acknowledged, as everything is.
 
+use std::future::Future;
 use std::sync::Arc;
 
 use base::buffer::Buffer;
@@ -40,29 +41,41 @@ impl Core {
     async fn discard_range(&self, range: ByteRange) -> Result<(), Error> {
         self.prepare_supersede(range)?;
         let must_be_durable = self.mode() == Mode::WriteBack || self.has_dirty(range);
-        let order = self.origin_ranges.exclusive(whole_lines(range)).await;
-        let result = self.origin.discard(range.offset, range.length).await;
-        drop(order);
-        self.changed.notify();
-        result?;
-        self.note_origin_write();
-        if must_be_durable {
-            self.flush_origin().await?;
-        }
-        self.forget_superseded(range).await
+        let change = async {
+            self.origin.discard(range.offset, range.length).await?;
+            self.note_origin_write();
+            if must_be_durable { self.flush_origin().await } else { Ok(()) }
+        };
+        self.replace_on_origin(range, change).await
     }
 
     async fn zero_range(&self, range: ByteRange, fua: bool, may_discard: bool) -> Result<(), Error> {
         self.prepare_supersede(range)?;
         let fua = fua || self.mode() == Mode::WriteBack || self.has_dirty(range);
+        let change = async {
+            self.origin.write_zeroes(range.offset, range.length, fua, may_discard).await?;
+            if !fua {
+                self.note_origin_write();
+            }
+            Ok(())
+        };
+        self.replace_on_origin(range, change).await
+    }
+
+    /// Runs a change of the origin in its order, and forgets what it replaced.
+    async fn replace_on_origin(
+        &self,
+        range: ByteRange,
+        change: impl Future<Output = Result<(), Error>>,
+    ) -> Result<(), Error> {
         let order = self.origin_ranges.exclusive(whole_lines(range)).await;
-        let result = self.origin.write_zeroes(range.offset, range.length, fua, may_discard).await;
+        let mut result = change.await;
+        if result.is_ok() {
+            result = self.forget_superseded(range).await;
+        }
+        // Not before: a line that is still dirty would be picked for cleaning and sent over the newer data.
         drop(order);
         self.changed.notify();
-        result?;
-        if !fua {
-            self.note_origin_write();
-        }
-        self.forget_superseded(range).await
+        result
     }
 }

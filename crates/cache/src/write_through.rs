@@ -96,13 +96,14 @@ impl Core {
         let fua = fua || self.has_dirty(range);
         let order = self.origin_ranges.exclusive(whole_lines(range)).await;
         let mut response = self.origin.submit(Request::write(range.offset, buffer, fua)).await;
-        drop(order);
         if response.result.is_ok() {
             if !fua {
                 self.note_origin_write();
             }
             response.result = self.forget_superseded(range).await;
         }
+        // Not before: a line that is still dirty would be picked for cleaning and sent over the newer data.
+        drop(order);
         self.changed.notify();
         response
     }

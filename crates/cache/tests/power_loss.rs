@@ -1,0 +1,229 @@
+//! Whatever write the power fails at, every acknowledged write is there, whole; others are old or new, sector by sector.
+//!
+//! For each write of a workload one run in which the power fails at exactly that write: of the cache device (the program goes on for a
+//! while, and the origin keeps all), of the origin (what it had not flushed is lost, wholly or in part), or of both. Then the power fails
+//! again at each write of the recovery. Then a new program opens the cache, everything is compared with the model, and it works on.
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use base::clock::Clock;
+use base::executor::Executor;
+use block::completion::Workers;
+use block::layer::crash::{CrashLayer, Loss, Power};
+use block::layer::delay::Latency;
+use block::{Geometry, SharedDevice};
+use cache::{Associativity, Cache, FormatOptions, Mode};
+use common::{Lost, Model, Workload, drive, format, format_options, open, open_options, read, try_open};
+
+const ORIGIN_BYTES: u64 = 48 * 4096 + 512;
+const CACHE_BYTES: u64 = 256 << 10;
+/// More writes than any workload here makes.
+const WRITES_MAX: u64 = 3000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fails {
+    CacheDevice,
+    Origin,
+    Both,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Scenario {
+    seed: u64,
+    fails: Fails,
+    mode: Mode,
+    associativity: Associativity,
+    frames: u64,
+    has_control: bool,
+    requests: usize,
+}
+
+/// The media without the time they take, so that they outlive their executor.
+struct World {
+    cache_medium: CrashLayer,
+    origin_medium: CrashLayer,
+    model: Arc<Mutex<Model>>,
+}
+
+fn timed(executor: &mut Executor, medium: &CrashLayer, most: u64) -> SharedDevice {
+    let workers = Workers::new();
+    let latency = Latency::Between(Duration::ZERO, Duration::from_micros(most));
+    let timed = medium.clone().with_latency(Arc::new(executor.clock()), latency, &workers);
+    executor.spawn(async move { workers.run().await });
+    Arc::new(timed)
+}
+
+impl World {
+    fn devices(&self, executor: &mut Executor) -> (SharedDevice, SharedDevice) {
+        (timed(executor, &self.cache_medium, 100), timed(executor, &self.origin_medium, 700))
+    }
+
+    fn open(&self, executor: &mut Executor, mode: Mode) -> Arc<Cache> {
+        let (cache_device, origin) = self.devices(executor);
+        open(executor, &cache_device, &origin, mode)
+    }
+}
+
+fn new_world(scenario: &Scenario) -> World {
+    let (cache_power, origin_power) = match scenario.fails {
+        Fails::Both => {
+            let power = Power::new();
+            (power.clone(), power)
+        }
+        Fails::CacheDevice | Fails::Origin => (Power::new(), Power::new()),
+    };
+    let geometry = Geometry { is_write_cache_volatile: true, ..Geometry::plain(ORIGIN_BYTES) };
+    World {
+        cache_medium: CrashLayer::on(&cache_power, CACHE_BYTES, scenario.seed),
+        origin_medium: CrashLayer::on(&origin_power, ORIGIN_BYTES, scenario.seed + 1).with_geometry(geometry),
+        model: Model::new(ORIGIN_BYTES),
+    }
+}
+
+fn workload(scenario: &Scenario, has_faults: bool) -> Workload {
+    Workload {
+        seed: scenario.seed,
+        requests: scenario.requests,
+        depth: 1 + (scenario.seed as usize * 5) % 9,
+        sectors_max: 20,
+        has_control: scenario.has_control,
+        has_faults,
+    }
+}
+
+/// Runs the workload with the power failing at write `nth`, and returns the media that the next program finds, or `None` when
+/// the workload ended before that.
+fn run_until_crash(scenario: &Scenario, nth: u64) -> (World, Option<Lost>) {
+    let mut executor = Executor::new(scenario.seed);
+    let world = new_world(scenario);
+    let (cache_device, origin) = world.devices(&mut executor);
+    let options = FormatOptions {
+        associativity: scenario.associativity,
+        log_bytes: Some(16 << 10),
+        frames_max: Some(scenario.frames),
+        ..format_options()
+    };
+    format(&mut executor, &cache_device, &origin, options);
+    let power = match scenario.fails {
+        Fails::Origin => world.origin_medium.power().clone(),
+        Fails::CacheDevice | Fails::Both => world.cache_medium.power().clone(),
+    };
+    power.fail_write(power.writes_seen() + nth);
+    let open_options = open_options(&executor, scenario.mode);
+    if let Ok(cache) = try_open(&mut executor, &cache_device, &origin, open_options) {
+        let clock: Arc<dyn Clock> = Arc::new(executor.clock());
+        let driving = drive(cache, Arc::clone(&world.model), clock, workload(scenario, true));
+        executor.block_on(driving);
+        if !power.is_lost() {
+            return (world, None);
+        }
+    }
+    drop(executor);
+    let (after, loss) = (Power::new(), Loss::Seeded(scenario.seed ^ nth));
+    let cache_medium = match scenario.fails {
+        // The program stops as well, the cache device keeps its power.
+        Fails::Origin => world.cache_medium.after_power_loss_as(Loss::InFlightOnly, &after),
+        Fails::CacheDevice | Fails::Both => world.cache_medium.after_power_loss_as(loss, &after),
+    };
+    let (origin_medium, lost) = match scenario.fails {
+        Fails::CacheDevice => (world.origin_medium.after_power_loss_as(Loss::InFlightOnly, &Power::new()), Lost::Cache),
+        Fails::Origin | Fails::Both => (world.origin_medium.after_power_loss_as(loss, &Power::new()), Lost::Origin),
+    };
+    (World { cache_medium, origin_medium, model: world.model }, Some(lost))
+}
+
+/// Lets the power fail at write `nth` of the recovery. Whether it did.
+fn crash_in_recovery(world: &mut World, scenario: &Scenario, nth: u64) -> bool {
+    let mut executor = Executor::new(scenario.seed ^ nth);
+    let power = world.cache_medium.power().clone();
+    power.fail_write(power.writes_seen() + nth);
+    let (cache_device, origin) = world.devices(&mut executor);
+    let options = open_options(&executor, scenario.mode);
+    let opened = try_open(&mut executor, &cache_device, &origin, options);
+    assert_eq!(opened.is_err(), power.is_lost());
+    drop(executor);
+    let loss = Loss::Seeded(scenario.seed ^ (nth << 20));
+    world.cache_medium = world.cache_medium.after_power_loss_as(loss, &Power::new());
+    opened.is_err()
+}
+
+/// Opens, compares, works on, closes and compares the origin.
+fn check_and_work_on(world: &World, scenario: &Scenario, lost: Lost, context: &str) {
+    let mut executor = Executor::new(scenario.seed + 17);
+    let cache = world.open(&mut executor, scenario.mode);
+    assert_eq!(cache.status().recovery.lost_lines, 0, "{context}");
+    let bytes = read(&mut executor, &cache, 0, ORIGIN_BYTES);
+    world.model.lock().unwrap().check_after_crash(&bytes, lost, context);
+    let clock: Arc<dyn Clock> = Arc::new(executor.clock());
+    let small = Scenario { requests: 20, seed: scenario.seed + 1000, ..*scenario };
+    executor.block_on(drive(Arc::clone(&cache), Arc::clone(&world.model), clock, workload(&small, false)));
+    executor.block_on(async move { cache.close(false).await.expect("nothing fails any more") });
+    let (_, origin) = world.devices(&mut executor);
+    let bytes = read(&mut executor, &origin, 0, ORIGIN_BYTES);
+    world.model.lock().unwrap().check_exact(&bytes, context);
+}
+
+fn crash_at_every_write(scenario: &Scenario) {
+    for nth in 0..WRITES_MAX {
+        let (mut world, lost) = run_until_crash(scenario, nth);
+        let Some(lost) = lost else {
+            assert!(nth > 10, "a workload with so few writes tests nothing");
+            return;
+        };
+        // Every seventh crash is followed by crashes in the recovery, at its first write, its second ...
+        if nth % 7 == 0 {
+            for recovery_nth in 0.. {
+                if !crash_in_recovery(&mut world, scenario, recovery_nth) {
+                    break;
+                }
+                assert!(recovery_nth < WRITES_MAX, "recovery never completes");
+            }
+        }
+        check_and_work_on(&world, scenario, lost, &format!("{scenario:?}, power lost at write {nth}"));
+    }
+    panic!("the workload never completed: raise WRITES_MAX or look for a write loop");
+}
+
+fn scenario(seed: u64, fails: Fails, mode: Mode) -> Scenario {
+    let associativity = match seed % 3 {
+        0 => Associativity::Full,
+        1 => Associativity::Ways(4),
+        _ => Associativity::Ways(16),
+    };
+    let (frames, has_control) = (20 + seed % 20, !seed.is_multiple_of(2));
+    Scenario { seed, fails, mode, associativity, frames, has_control, requests: 60 }
+}
+
+#[test]
+fn write_back_survives_a_power_loss_of_the_cache_device_at_every_write() {
+    for seed in 0..3 {
+        crash_at_every_write(&scenario(seed, Fails::CacheDevice, Mode::WriteBack));
+    }
+}
+
+#[test]
+fn write_back_survives_a_power_loss_of_the_origin_at_every_write() {
+    for seed in 10..13 {
+        // Only cleaning writes to the origin, so there is much of it.
+        let scenario = scenario(seed, Fails::Origin, Mode::WriteBack);
+        crash_at_every_write(&Scenario { has_control: true, requests: 120, ..scenario });
+    }
+}
+
+#[test]
+fn write_back_survives_a_power_loss_of_both_at_every_write() {
+    for seed in 20..23 {
+        crash_at_every_write(&scenario(seed, Fails::Both, Mode::WriteBack));
+    }
+}
+
+#[test]
+fn write_through_survives_a_power_loss_at_every_write() {
+    for seed in 30..32 {
+        crash_at_every_write(&scenario(seed, Fails::CacheDevice, Mode::WriteThrough));
+        crash_at_every_write(&scenario(seed + 4, Fails::Both, Mode::WriteThrough));
+    }
+}

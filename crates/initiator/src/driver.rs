@@ -63,12 +63,25 @@ pub async fn connect(
     let mut portal = options.portal.clone();
     let opened = establish(&options, &*connector, isid, &mut portal).await;
     let (link, unit) = opened.map_err(|error| error.into_error(&options))?;
-    let status = Status { session_count: 1, portal: link.portal.to_string(), ..Status::default() };
+    let status = Status {
+        session_count: 1,
+        portal: link.portal.to_string(),
+        negotiated: Some(*link.session.negotiated()),
+        ..Status::default()
+    };
     let shared = Arc::new(Shared::new(unit.geometry, unit.identity.clone(), status));
     let engine = Engine::new(Arc::clone(&options), Arc::clone(&shared), unit);
     let runner = Runner { options: Arc::clone(&options), connector, isid, portal, shared: Arc::clone(&shared), engine };
+    let guard = StopGuard { shared: Arc::clone(&shared), place: options.place() };
     let lun = Arc::new(RemoteLun::new(options.place(), shared));
-    Ok((lun, Driver(Box::pin(runner.run(link)))))
+    Ok((
+        lun,
+        Driver(Box::pin(async move {
+            // Here even if the driver is dropped before it is polled.
+            let _guard = guard;
+            runner.run(link).await;
+        })),
+    ))
 }
 
 /// A session and what it leads to.
@@ -119,7 +132,6 @@ enum End {
 
 impl Runner {
     async fn run(mut self, link: Link) {
-        let _guard = StopGuard { shared: Arc::clone(&self.shared), place: self.options.place() };
         let mut link = link;
         loop {
             self.publish_session(&link);

@@ -1,0 +1,333 @@
+//! A remote LUN does what any block device does, through our own target, in virtual time.
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use block::device::DeviceExt;
+use block::layer::crash::CrashLayer;
+use block::layer::read_only::ReadOnlyLayer;
+use block::memory::MemoryDevice;
+use block::{Buffer, Device, ErrorKind, Event, Geometry};
+use initiator::State;
+use iscsi::chap::{Credentials, Secret};
+use iscsi::negotiation::{Digest, Offer};
+use support::{World, identity};
+
+fn pattern(length: usize, seed: u8) -> Vec<u8> {
+    (0..length).map(|index| (index as u8).wrapping_mul(31).wrapping_add(seed)).collect()
+}
+
+fn memory(size_bytes: u64) -> Arc<MemoryDevice> {
+    Arc::new(MemoryDevice::new(size_bytes, identity("serial-1")))
+}
+
+#[test]
+fn it_says_what_the_lun_is() {
+    let mut world = World::new(1);
+    let device = memory(8 << 20);
+    world.serve(device.clone());
+    let lun = world.connect(world.options()).unwrap();
+    let geometry = lun.geometry();
+    assert_eq!((geometry.size_bytes, geometry.logical_block_bytes), (8 << 20, 512));
+    assert_eq!(geometry.physical_block_bytes, device.geometry().physical_block_bytes);
+    assert!(!geometry.is_write_cache_volatile && !geometry.is_read_only);
+    let identity = lun.identity();
+    assert_eq!(identity.target, support::IQN);
+    assert_eq!(identity.serial, "serial-1");
+    assert!(!identity.unit.is_empty());
+    let status = lun.status();
+    assert_eq!((status.state, status.session_count), (State::Online, 1));
+    assert!(status.negotiated.is_some());
+}
+
+#[test]
+fn what_is_written_is_read_whatever_was_negotiated() {
+    let plain = Offer::initiator;
+    for offer in [
+        plain(),
+        Offer { immediate_data: false, ..plain() },
+        Offer { initial_r2t: true, immediate_data: false, max_outstanding_r2t: 1, ..plain() },
+        Offer { initial_r2t: true, max_burst_length: 512, first_burst_length: 512, ..plain() },
+        Offer { max_recv_data_segment_length: 512, max_burst_length: 4096, first_burst_length: 1024, ..plain() },
+    ] {
+        let mut world = World::new(2);
+        let device = memory(64 << 20);
+        world.serve(device.clone());
+        let lun = world.connect(initiator::InitiatorOptions { offer, ..world.options() }).unwrap();
+        for (offset, length) in [(0, 512), (4096, 4096), (512, 65536), (1 << 20, 3 << 20), (512 * 77, 512 * 1001)] {
+            let bytes = pattern(length, offset as u8);
+            let writing = lun.write(offset, Buffer::copy_of(&bytes), false);
+            world.run(writing).unwrap();
+            let reading = lun.read(offset, Buffer::zeroed(length));
+            assert!(world.run(reading).unwrap()[..] == bytes[..]);
+            let below = device.read(offset, Buffer::zeroed(length));
+            assert!(world.run(below).unwrap()[..] == bytes[..]);
+        }
+    }
+}
+
+#[test]
+fn digests_are_made_and_checked_on_both_ends() {
+    let mut world = World::new(3);
+    world.serve(memory(8 << 20));
+    let options = initiator::InitiatorOptions { header_digest: true, data_digest: true, ..world.options() };
+    let lun = world.connect(options).unwrap();
+    let negotiated = lun.status().negotiated.unwrap();
+    assert_eq!((negotiated.header_digest, negotiated.data_digest), (Digest::Crc32c, Digest::Crc32c));
+    let bytes = pattern(1 << 20, 9);
+    let writing = lun.write(512, Buffer::copy_of(&bytes), false);
+    world.run(writing).unwrap();
+    let reading = lun.read(512, Buffer::zeroed(1 << 20));
+    assert!(world.run(reading).unwrap()[..] == bytes[..]);
+}
+
+#[test]
+fn many_requests_are_under_way_at_once() {
+    let mut world = World::new(4);
+    world.serve(memory(16 << 20));
+    let lun = world.connect(world.options()).unwrap();
+    let writes: Vec<_> = (0..1000u64)
+        .map(|index| lun.write(index * 4096, Buffer::copy_of(&pattern(4096, index as u8)), false))
+        .collect();
+    for write in writes {
+        world.run(write).unwrap();
+    }
+    let reads: Vec<_> = (0..1000u64).map(|index| lun.read(index * 4096, Buffer::zeroed(4096))).collect();
+    for (index, read) in reads.into_iter().enumerate() {
+        assert!(world.run(read).unwrap()[..] == pattern(4096, index as u8)[..], "block {index}");
+    }
+    assert_eq!(lun.status().commands_retried, 0);
+}
+
+#[test]
+fn zeroes_discards_and_flushes_reach_the_lun() {
+    let mut world = World::new(5);
+    let device = memory(8 << 20);
+    world.serve(device.clone());
+    let lun = world.connect(world.options()).unwrap();
+    let fill = |world: &mut World| {
+        let writing = device.write(0, Buffer::copy_of(&vec![7; 4 << 20]), false);
+        world.run(writing).unwrap();
+    };
+    let read = |world: &mut World| {
+        let reading = device.read(0, Buffer::zeroed(4 << 20));
+        world.run(reading).unwrap()
+    };
+    for may_discard in [false, true] {
+        fill(&mut world);
+        let zeroing = lun.write_zeroes(4096, 2 << 20, true, may_discard);
+        world.run(zeroing).unwrap();
+        let bytes = read(&mut world);
+        assert!(bytes[4096..(2 << 20) + 4096].iter().all(|&byte| byte == 0));
+        assert!(bytes[..4096].iter().chain(&bytes[(2 << 20) + 4096..]).all(|&byte| byte == 7));
+    }
+    fill(&mut world);
+    assert_eq!(lun.geometry().discard_granularity_bytes, Some(4096));
+    let discarding = lun.discard(0, 4 << 20);
+    world.run(discarding).unwrap();
+    assert!(read(&mut world).iter().all(|&byte| byte == 0));
+    let flushing = lun.flush();
+    world.run(flushing).unwrap();
+    let extents = lun.extents(0, 1 << 20);
+    assert_eq!(world.run(extents).unwrap()[0].range.length, 1 << 20);
+}
+
+#[test]
+fn a_flush_makes_writes_durable_and_fua_needs_none() {
+    let mut world = World::new(6);
+    let device = CrashLayer::new(1 << 20, 6);
+    world.serve(Arc::new(device.clone()));
+    let lun = world.connect(world.options()).unwrap();
+    assert!(lun.geometry().is_write_cache_volatile);
+    let writing = lun.write(0, Buffer::copy_of(&pattern(4096, 1)), true);
+    world.run(writing).unwrap();
+    assert_eq!(device.durable_bytes(0, 4096), pattern(4096, 1));
+    let writing = lun.write(8192, Buffer::copy_of(&pattern(4096, 2)), false);
+    world.run(writing).unwrap();
+    assert_eq!(device.durable_bytes(8192, 4096), [0; 4096]);
+    assert_eq!(lun.status().retained_bytes, 4096);
+    let flushing = lun.flush();
+    world.run(flushing).unwrap();
+    assert_eq!(device.durable_bytes(8192, 4096), pattern(4096, 2));
+    world.executor.run_until_stalled();
+    assert_eq!(lun.status().retained_bytes, 0);
+}
+
+#[test]
+fn retained_copies_are_bounded_by_flushes_of_our_own() {
+    let mut world = World::new(7);
+    let device = CrashLayer::new(8 << 20, 7);
+    world.serve(Arc::new(device.clone()));
+    let options = initiator::InitiatorOptions { retained_bytes_max: 64 << 10, ..world.options() };
+    let lun = world.connect(options).unwrap();
+    let writes: Vec<_> =
+        (0..200u64).map(|index| lun.write(index * 4096, Buffer::copy_of(&pattern(4096, 3)), false)).collect();
+    for write in writes {
+        world.run(write).unwrap();
+        assert!(lun.status().retained_bytes <= 64 << 10);
+    }
+    assert!(device.flushes_seen() > 0);
+    // A single write above the bound is taken as well.
+    let large = lun.write(0, Buffer::copy_of(&pattern(1 << 20, 4)), false);
+    world.run(large).unwrap();
+}
+
+#[test]
+fn requests_off_the_device_and_writes_to_a_read_only_one_are_refused() {
+    let mut world = World::new(8);
+    world.serve(Arc::new(ReadOnlyLayer::new(memory(1 << 20))));
+    let lun = world.connect(world.options()).unwrap();
+    let reading = lun.read(1 << 20, Buffer::zeroed(512));
+    assert_eq!(world.run(reading).unwrap_err().kind(), ErrorKind::InvalidRange);
+    assert!(lun.geometry().is_read_only);
+    let writing = lun.write(0, Buffer::zeroed(512), false);
+    assert_eq!(world.run(writing).unwrap_err().kind(), ErrorKind::ReadOnly);
+}
+
+#[test]
+fn raw_commands_come_back_as_they_are() {
+    let mut world = World::new(9);
+    world.serve(memory(1 << 20));
+    let lun = world.connect(world.options()).unwrap();
+    let asking = {
+        let lun = lun.clone();
+        async move { lun.execute(&[0x12, 0, 0, 0, 96, 0], &[], 96).await }
+    };
+    let inquiry = world.run(asking).unwrap();
+    assert_eq!(inquiry.status, 0);
+    assert_eq!(&inquiry.data_in[8..15], b"FOREBAY");
+    let asking = {
+        let lun = lun.clone();
+        async move { lun.execute(&[0xee; 10], &[], 0).await }
+    };
+    let unknown = world.run(asking).unwrap();
+    assert_eq!((unknown.status, unknown.sense[2] & 0x0f), (2, 5));
+}
+
+#[test]
+fn errors_say_what_happened_to_what() {
+    let mut world = World::new(10);
+    let refused = world.connect(world.options()).map(drop).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Gone);
+    assert!(refused.to_string().contains("10.0.0.1:3260"), "{refused}");
+    world.serve(memory(1 << 20));
+    let mut options = world.options();
+    options.target = "iqn.2026-01.io.forebay:nobody".to_owned();
+    let unknown = world.connect(options).map(drop).unwrap_err();
+    assert_eq!(unknown.kind(), ErrorKind::NotFound);
+    assert!(unknown.to_string().contains("iqn.2026-01.io.forebay:nobody"), "{unknown}");
+    let mut options = world.options();
+    options.lun = 5;
+    let no_lun = world.connect(options).map(drop).unwrap_err();
+    assert_eq!(no_lun.kind(), ErrorKind::NotFound);
+    assert!(no_lun.to_string().contains("LUN 5"), "{no_lun}");
+    world.network.set_mute(true);
+    let mute = world.connect(world.options()).map(drop).unwrap_err();
+    assert_eq!(mute.kind(), ErrorKind::TimedOut);
+    assert_eq!(world.network.connect_count(), 4, "a first connect is never tried twice");
+}
+
+#[test]
+fn chap_lets_the_right_ones_in() {
+    use iscsi::target::Authentication;
+    let credentials =
+        |name: &str, secret: &str| Credentials { name: name.into(), secret: Secret::new(secret).unwrap() };
+    let mut world = World::new(11);
+    let server = world.serve(memory(1 << 20));
+    let mut targets = server.targets();
+    targets[0].authentication = Authentication {
+        accounts: vec![credentials("alice", "alice's secret")],
+        own: Some(credentials("target", "target's secret")),
+    };
+    server.set_targets(targets);
+    let with = |world: &World, secret: &str, target_secret: Option<&str>| initiator::InitiatorOptions {
+        chap: Some(initiator::ChapCredentials {
+            own: credentials("alice", secret),
+            target: target_secret.map(|secret| credentials("target", secret)),
+        }),
+        ..world.options()
+    };
+    let none = world.connect(world.options()).map(drop).unwrap_err();
+    assert_eq!(none.kind(), ErrorKind::AccessDenied, "{none}");
+    assert!(none.to_string().contains("--chap-file"), "{none}");
+    for (secret, target_secret, is_right) in [
+        ("alice's secret", None, true),
+        ("alice's secret", Some("target's secret"), true),
+        ("alice's secret", Some("another secret"), false),
+        ("another secret", None, false),
+    ] {
+        let options = with(&world, secret, target_secret);
+        match world.connect(options) {
+            Ok(lun) => {
+                assert!(is_right);
+                world.run(async move { lun.close().await });
+            }
+            Err(error) => {
+                assert!(!is_right, "{error}");
+                assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn targets_are_discovered() {
+    let mut world = World::new(12);
+    world.serve(memory(1 << 20));
+    let connector = Arc::new(world.network.clone());
+    let asking = initiator::discover(world.options(), connector);
+    let found = world.run(asking).unwrap();
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].name, support::IQN);
+}
+
+#[test]
+fn close_answers_flushes_and_logs_out() {
+    let mut world = World::new(13);
+    let device = CrashLayer::new(1 << 20, 13);
+    let server = world.serve(Arc::new(device.clone()));
+    let lun = world.connect(world.options()).unwrap();
+    let write = lun.write(0, Buffer::copy_of(&pattern(4096, 5)), false);
+    let closing = lun.clone();
+    world.run(async move { closing.close().await });
+    world.run(write).unwrap();
+    assert_eq!(device.durable_bytes(0, 4096), pattern(4096, 5));
+    assert_eq!(lun.status().state, State::Closed);
+    world.executor.run_until_stalled();
+    assert!(server.status().sessions.is_empty());
+    let late = lun.read(0, Buffer::zeroed(512));
+    assert_eq!(world.run(late).unwrap_err().kind(), ErrorKind::Gone);
+}
+
+#[test]
+fn a_driver_that_is_dropped_leaves_nothing_hanging() {
+    let mut world = World::new(14);
+    world.serve(memory(1 << 20));
+    let connector = Arc::new(world.network.clone());
+    let connecting = initiator::connect(world.options(), connector);
+    let (lun, driver) = world.run(connecting).unwrap();
+    let read = lun.read(0, Buffer::zeroed(512));
+    drop(driver);
+    assert_eq!(world.run(read).unwrap_err().kind(), ErrorKind::Gone);
+    world.run(async move { lun.close().await });
+}
+
+#[test]
+fn a_lun_that_grows_says_so() {
+    let mut world = World::new(15);
+    let device = support::Resizable::new(1 << 20);
+    world.serve(device.clone());
+    let lun = world.connect(world.options()).unwrap();
+    let mut events = lun.subscribe();
+    device.resize(2 << 20);
+    world.pass(Duration::from_millis(1));
+    let reading = lun.read(0, Buffer::zeroed(512));
+    world.run(reading).unwrap();
+    world.executor.run_until_stalled();
+    assert!(matches!(events.try_receive(), Some(Event::Resized(Geometry { size_bytes, .. })) if size_bytes == 2 << 20));
+    let reading = lun.read((2 << 20) - 512, Buffer::zeroed(512));
+    world.run(reading).unwrap();
+    assert_eq!(lun.status().session_count, 1, "the session goes on");
+}

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use base::units::ByteSize;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use cache::{Associativity, Mode};
+use clap::{Args, Parser, Subcommand};
 use stack::lun_spec::{LunSpec, parse_duration};
+use workload::bench::ReadWrite;
 
 /// Remote block storage as near as a local disk.
 #[derive(Debug, Parser)]
@@ -129,7 +131,7 @@ pub struct TargetStatus {
 }
 
 /// How to log in.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct Login {
     /// CHAP user (default: the USER@ of the URL)
     #[arg(long, value_name = "USER")]
@@ -169,15 +171,6 @@ pub struct Inquiry {
     pub json: Json,
 }
 
-/// How the cache treats writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum CacheMode {
-    /// Acknowledged when the logical unit has the data
-    WriteThrough,
-    /// Acknowledged when the cache has the data, durably; written to the logical unit later
-    WriteBack,
-}
-
 #[derive(Debug, Args)]
 pub struct Attach {
     /// The logical unit: iscsi://[USER@]HOST[:PORT]/IQN/LUN
@@ -191,12 +184,15 @@ pub struct Attach {
     /// Size of a cache that is made (files are allocated in full)
     #[arg(long, value_name = "SIZE", requires = "cache")]
     pub cache_size: Option<ByteSize>,
-    /// How the cache treats writes
-    #[arg(long, value_enum, value_name = "MODE", default_value = "write-back", requires = "cache")]
-    pub cache_mode: CacheMode,
+    /// write-back: a write is acknowledged when the cache has it, durably; write-through: when the logical unit has it
+    #[arg(long, value_name = "MODE", default_value = "write-back", requires = "cache")]
+    pub cache_mode: Mode,
     /// Ways of each set of a cache that is made: a number, or `full` for one set
-    #[arg(long, value_name = "WAYS", requires = "cache")]
-    pub cache_associativity: Option<String>,
+    #[arg(long, value_name = "WAYS", requires = "cache", value_parser = parse_associativity)]
+    pub cache_associativity: Option<Associativity>,
+    /// Use at most this many lines of 4 KiB of a cache that is made
+    #[arg(long, value_name = "COUNT", requires = "cache_size")]
+    pub cache_lines: Option<u64>,
     /// Where to offer it: nbd:unix:PATH, nbd:HOST:PORT, or auto (an NBD socket in the run-time directory)
     #[arg(long = "as", value_name = "FRONT", default_value = "auto")]
     pub front: String,
@@ -269,23 +265,14 @@ pub struct CacheDiscard {
     pub allow_data_loss: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Pattern {
-    Randread,
-    Randwrite,
-    Read,
-    Write,
-    Randrw,
-}
-
 #[derive(Debug, Args)]
 pub struct Bench {
     /// A logical unit (iscsi://...) or the name of an attachment
     #[arg(value_name = "URL|NAME")]
     pub subject: String,
-    /// Pattern of requests
-    #[arg(long, value_enum, default_value = "randread")]
-    pub rw: Pattern,
+    /// randread, randwrite, read, write or randrw
+    #[arg(long, value_name = "PATTERN", default_value = "randread")]
+    pub rw: ReadWrite,
     /// Share of reads in randrw, percent
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub read_percent: u8,
@@ -294,7 +281,7 @@ pub struct Bench {
     pub bs: ByteSize,
     /// Requests in flight
     #[arg(long, default_value_t = 32)]
-    pub depth: usize,
+    pub depth: u32,
     /// How long, in seconds
     #[arg(long, default_value_t = 5)]
     pub seconds: u64,
@@ -325,7 +312,7 @@ pub struct Replay {
     pub subject: String,
     /// Requests in flight
     #[arg(long, default_value_t = 1)]
-    pub depth: usize,
+    pub depth: u32,
     /// Stop after this many requests
     #[arg(long, value_name = "COUNT")]
     pub requests: Option<u64>,
@@ -350,6 +337,18 @@ pub enum Generate {
         /// The shell
         shell: clap_complete::Shell,
     },
+}
+
+fn parse_associativity(text: &str) -> Result<Associativity, String> {
+    match text {
+        "full" => Ok(Associativity::Full),
+        ways => ways
+            .parse()
+            .ok()
+            .filter(|&ways| ways > 0)
+            .map(Associativity::Ways)
+            .ok_or_else(|| format!("\"{ways}\" is no associativity: a number of ways, or `full`")),
+    }
 }
 
 #[cfg(test)]

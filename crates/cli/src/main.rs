@@ -1,3 +1,46 @@
-//! The forebay command.
+//! The `forebay` command.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `arguments` | the one definition of the command line |
+//! | `commands` | one file a command |
+//! | `output` | text or JSON, progress, confirmation |
+//!
+//! Results go to standard output, everything else to standard error. An error is one line: what happened, to what, and what to do; the
+//! exit code says which kind it was (`stack::Failure::TABLE`).
 
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod commands;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+use arguments::Arguments;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    start_logging(arguments.verbose);
+    match commands::run(arguments.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("forebay: {error}");
+            ExitCode::from(error.failure().exit_code())
+        }
+    }
+}
+
+/// Logs go to standard error, so that standard output holds results only.
+fn start_logging(verbose: u8) {
+    let default = match verbose {
+        0 => "warn",
+        1 => "info",
+        _ => "debug",
+    };
+    let filter = EnvFilter::try_from_env("FOREBAY_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+}

@@ -2,19 +2,37 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`attach`] | an attachment: remote LUN, cache, front, from the beginning to the end |
+//! | [`cache_place`] | where a cache lies, and how it is made and opened |
+//! | [`clock`] | the system's clock, with waits exact to microseconds |
+//! | [`config`] | the target's configuration file |
 //! | [`control`] | the control socket every long-running process answers on |
 //! | [`error`] | errors as a person meets them, and the exit codes |
+//! | [`link`] | a stream over a longer or thinner link |
+//! | [`login`] | initiator name and CHAP secrets |
+//! | [`lun_spec`] | what `--lun` says |
 //! | [`paths`] | run-time and state directories |
 //! | [`registry`] | which LUNs have their newest data in a cache of this host; which are in use |
+//! | [`remote`] | how a remote LUN is reached |
+//! | [`serve`] | targets and their logical units |
 //! | [`sidecar`] | the serial number that stays with a file LUN |
 
 #![forbid(unsafe_code)]
 
+pub mod attach;
+pub mod cache_place;
+pub mod clock;
+pub mod config;
 pub mod control;
 pub mod error;
 pub mod limits;
+pub mod link;
+pub mod login;
+pub mod lun_spec;
 pub mod paths;
 pub mod registry;
+pub mod remote;
+pub mod serve;
 pub mod sidecar;
 
 pub use error::{Error, Failure, Result};

@@ -13,11 +13,11 @@ use block::layer::disk::DiskModel;
 use serde::Deserialize;
 
 /// One logical unit to serve.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct LunSpec {
     /// Its number.
-    pub lun: u64,
+    pub lun: u16,
     /// Where its data is.
     pub backend: Backend,
     /// A disk whose timing it imitates.
@@ -76,7 +76,7 @@ impl FromStr for LunSpec {
     fn from_str(text: &str) -> Result<Self, ParseLunError> {
         let error = |why: String| ParseLunError { spec: text.to_owned(), why };
         let (number, rest) = text.split_once('=').ok_or_else(|| error("there is no '='".into()))?;
-        let lun: u64 = number.trim().parse().map_err(|_| error(format!("\"{number}\" is not a LUN")))?;
+        let lun: u16 = number.trim().parse().map_err(|_| error(format!("\"{number}\" is not a LUN")))?;
         if lun > LUN_MAX {
             return Err(error(format!("LUN {lun} is over {LUN_MAX}")));
         }
@@ -92,7 +92,7 @@ impl FromStr for LunSpec {
 }
 
 /// Largest LUN of the flat addressing method (SAM-5 4.7.7.3).
-const LUN_MAX: u64 = 0x3fff;
+const LUN_MAX: u16 = 0x3fff;
 
 fn parse_backend(text: &str) -> Result<Backend, String> {
     match text.split_once(':') {
@@ -134,9 +134,13 @@ impl LunSpec {
 
     /// The disk to imitate; naming one property makes a disk with the others as fast as possible.
     fn disk_mut(&mut self) -> &mut DiskModel {
-        self.disk.get_or_insert_with(DiskModel::instant)
+        self.disk.get_or_insert(INSTANT_DISK)
     }
 }
+
+/// A disk that costs nothing.
+const INSTANT_DISK: DiskModel =
+    DiskModel { seek: Duration::ZERO, rotation: Duration::ZERO, bytes_per_second: u64::MAX, flush: Duration::ZERO };
 
 fn parse_size(text: &str) -> Result<u64, String> {
     let size: ByteSize = text.parse().map_err(|error| format!("{error}"))?;

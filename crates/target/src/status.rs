@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use serde::Serialize;
+
 /// Everything at one moment.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Status {
     /// Sessions, by TSIH.
     pub sessions: Vec<SessionStatus>,
@@ -22,7 +24,7 @@ pub struct Status {
 }
 
 /// One session.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SessionStatus {
     /// Its handle.
     pub tsih: u16,
@@ -33,7 +35,7 @@ pub struct SessionStatus {
 }
 
 /// One connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ConnectionStatus {
     /// The initiator's address.
     pub peer: String,
@@ -42,7 +44,7 @@ pub struct ConnectionStatus {
 }
 
 /// One logical unit's use.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LunStatus {
     /// TargetName.
     pub target_name: String,

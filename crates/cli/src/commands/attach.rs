@@ -1,0 +1,75 @@
+//! `attach`: a remote LUN for local applications, in the foreground.
+
+use iscsi::url::Url;
+use stack::attach::{AttachConfig, Attachment};
+use stack::cache_place::CacheConfig;
+use stack::paths::Paths;
+use stack::{Error, Failure, Result};
+
+use super::signal;
+use super::subject::remote_config;
+use crate::arguments::Attach;
+use crate::output::print_line;
+
+/// Ways of a cache that is made, where the user does not say: enough that sets hardly ever fill before the cache does, few enough that a
+/// scan of one is short; also the paper's number (dm-cache section 2.4).
+const WAYS_DEFAULT: u32 = 256;
+
+/// `forebay attach`.
+pub async fn run(arguments: Attach) -> Result<()> {
+    let paths = Paths::from_environment()?;
+    let signal = signal::termination()?;
+    let attachment = Attachment::start(config(arguments, &paths)?, &paths).await?;
+    print_line(&format!("ready: {}", attachment.address()));
+    attachment.run(signal).await
+}
+
+fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
+    let mut remote = remote_config(&arguments.url, &arguments.login)?;
+    remote.replacement_timeout = arguments.replacement_timeout;
+    let name = arguments.name.unwrap_or_else(|| default_name(&remote.url));
+    let cache = arguments.cache.map(|path| CacheConfig {
+        path,
+        size_bytes: arguments.cache_size.map(|size| size.0),
+        mode: arguments.cache_mode,
+        lines_max: arguments.cache_lines,
+        associativity: arguments.cache_associativity.unwrap_or(cache::Associativity::Ways(WAYS_DEFAULT)),
+    });
+    let front = match arguments.front.split_once(':') {
+        None if arguments.front == "auto" => front::ListenAddress::Unix(paths.nbd_socket(&name)),
+        Some(("nbd", address)) => {
+            address.parse().map_err(|error| Error::new(Failure::Usage, format!("--as {}: {error}", arguments.front)))?
+        }
+        _ => {
+            let message = format!("--as {}: use nbd:unix:PATH, nbd:ADDRESS:PORT or auto", arguments.front);
+            return Err(Error::new(Failure::Usage, message));
+        }
+    };
+    Ok(AttachConfig { remote, name, cache, front, is_read_only: arguments.read_only })
+}
+
+/// The last part of the IQN and the LUN, in characters a file name can have.
+fn default_name(url: &Url) -> String {
+    let last = url.target.rsplit(':').next().unwrap_or(&url.target);
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let clean: String = last.chars().map(|c| if is_allowed(c) { c } else { '-' }).take(40).collect();
+    format!("{}-{}", clean.trim_start_matches('.'), url.lun)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_default_name_is_a_name() {
+        for (url, name) in [
+            ("iscsi://h/iqn.2026-11.io.forebay:disk1/0", "disk1-0"),
+            ("iscsi://h/iqn.2026-11.io.forebay:a:b.c/3", "b.c-3"),
+            ("iscsi://h/iqn.2026-11.io.forebay/0", "iqn.2026-11.io.forebay-0"),
+        ] {
+            let made = default_name(&url.parse().unwrap());
+            assert_eq!(made, name);
+            assert!(stack::paths::check_name(&made).is_ok());
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! `cache inspect|check|discard`: caches that nobody has open.
+
+use std::path::Path;
+
+use base::units::ByteSize;
+use serde_json::json;
+use stack::cache_place::open_device;
+use stack::paths::Paths;
+use stack::registry::Registry;
+use stack::{Error, Failure, Result};
+
+use crate::arguments::{Cache, CacheDiscard, CachePath};
+use crate::output::{confirm, print_json, print_line};
+
+/// `forebay cache inspect|check|discard`.
+pub async fn run(arguments: Cache) -> Result<()> {
+    match arguments {
+        Cache::Inspect(arguments) => inspect(arguments).await,
+        Cache::Check(arguments) => check(arguments).await,
+        Cache::Discard(arguments) => discard(arguments).await,
+    }
+}
+
+async fn inspect(arguments: CachePath) -> Result<()> {
+    let device = open_device(&arguments.path, None)?;
+    let inspection = cache::inspect(&device).await.map_err(|error| at(&arguments.path, error))?;
+    if arguments.json.json {
+        print_json(&json!(inspection));
+        return Ok(());
+    }
+    let lines = [
+        ("cache of", format!("{} serial {}", inspection.origin_target, inspection.origin_serial)),
+        ("unit", inspection.origin_unit.clone()),
+        ("origin size", format!("{} bytes", inspection.origin_bytes)),
+        ("lines", format!("{} in sets of {}", inspection.lines, inspection.ways)),
+        ("valid", format!("{} lines", inspection.valid_lines)),
+        ("dirty", format!("{} lines, {} bytes", inspection.dirty_lines, inspection.dirty_bytes)),
+        ("closed", if inspection.was_closed { "in order" } else { "not: it crashed" }.to_owned()),
+    ];
+    for (name, value) in lines {
+        print_line(&format!("{name:<13} {value}"));
+    }
+    Ok(())
+}
+
+async fn check(arguments: CachePath) -> Result<()> {
+    let device = open_device(&arguments.path, None)?;
+    let inspection = cache::check(&device).await.map_err(|error| at(&arguments.path, error))?;
+    if arguments.json.json {
+        print_json(&json!(inspection));
+    }
+    let lost = inspection.unreadable_lines + inspection.recovery.lost_lines;
+    if lost > 0 {
+        let message = format!("{}: {lost} dirty lines cannot be read any more", arguments.path.display());
+        return Err(Error::new(Failure::Mismatch, message));
+    }
+    if !arguments.json.json {
+        print_line(&format!("{}: no damage found", arguments.path.display()));
+    }
+    Ok(())
+}
+
+fn at(path: &Path, error: block::Error) -> Error {
+    Error::from(error).context(format!("the cache {}", path.display()))
+}
+
+/// Asks, naming what is lost; then makes the file unrecognisable as a cache, and strikes it from the registry.
+async fn discard(arguments: CacheDiscard) -> Result<()> {
+    let path = &arguments.path;
+    let device = open_device(path, None)?;
+    let inspection = cache::inspect(&device).await.map_err(|error| at(path, error))?;
+    if inspection.dirty_bytes > 0 && !arguments.allow_data_loss {
+        confirm(&format!(
+            "{} holds {} of data that the logical unit {} (serial {}) does not have, and it would be lost",
+            path.display(),
+            ByteSize(inspection.dirty_bytes),
+            inspection.origin_unit,
+            inspection.origin_serial
+        ))?;
+    }
+    cache::discard(&device).await.map_err(|error| at(path, error))?;
+    drop(device);
+    if path.is_file() {
+        std::fs::remove_file(path).map_err(|error| Error::io(format!("cannot remove {}", path.display()), &error))?;
+    }
+    let absolute = std::path::absolute(path).map_err(|error| Error::io(path.display(), &error))?;
+    Registry::open(&Paths::from_environment()?)?.remove_cache(&absolute)?;
+    print_line(&format!("{}: discarded", path.display()));
+    Ok(())
+}

@@ -1,0 +1,48 @@
+//! `inquiry`: what a logical unit says of itself.
+
+use std::sync::Arc;
+
+use base::clock::Clock;
+use base::units::ByteSize;
+use block::Device;
+use serde_json::json;
+use stack::Result;
+use stack::clock::system_clock;
+
+use super::subject::remote_config;
+use crate::arguments::Inquiry;
+use crate::output::{print_json, print_line};
+
+/// `forebay inquiry`.
+pub async fn run(arguments: Inquiry) -> Result<()> {
+    let clock: Arc<dyn Clock> = system_clock()?;
+    let remote = remote_config(&arguments.url, &arguments.login)?.connect(&clock).await?;
+    let (identity, geometry) = (remote.identity(), remote.geometry());
+    if arguments.json.json {
+        print_json(&json!({
+            "target": identity.target,
+            "unit": identity.unit,
+            "serial": identity.serial,
+            "size_bytes": geometry.size_bytes,
+            "logical_block_bytes": geometry.logical_block_bytes,
+            "physical_block_bytes": geometry.physical_block_bytes,
+            "write_cache": geometry.is_write_cache_volatile,
+            "read_only": geometry.is_read_only,
+            "discard_granularity_bytes": geometry.discard_granularity_bytes,
+            "transfer_bytes_max": geometry.transfer_bytes_max,
+        }));
+    } else {
+        let yes = |flag: bool| if flag { "yes" } else { "no" };
+        let discard = geometry.discard_granularity_bytes;
+        print_line(&format!("target        {}", identity.target));
+        print_line(&format!("unit          {}", identity.unit));
+        print_line(&format!("serial        {}", identity.serial));
+        print_line(&format!("size          {} ({} bytes)", ByteSize(geometry.size_bytes), geometry.size_bytes));
+        print_line(&format!("blocks        {} logical, {} physical", geometry.logical_block_bytes, geometry.physical_block_bytes));
+        print_line(&format!("write cache   {}", yes(geometry.is_write_cache_volatile)));
+        print_line(&format!("read-only     {}", yes(geometry.is_read_only)));
+        print_line(&format!("discard       {}", discard.map_or("no".to_owned(), |bytes| format!("by {bytes} bytes"))));
+    }
+    remote.close().await;
+    Ok(())
+}

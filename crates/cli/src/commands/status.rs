@@ -1,0 +1,65 @@
+//! `status`: what runs on this host.
+
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use serde_json::{Value, json};
+use stack::control::{Request, call};
+use stack::paths::{Paths, check_name};
+use stack::{Failure, Result};
+
+use crate::arguments::Status;
+use crate::output::{print_json, print_line};
+
+/// `forebay status`.
+pub async fn run(arguments: Status) -> Result<()> {
+    let paths = Paths::from_environment()?;
+    match arguments.name {
+        Some(name) => {
+            check_name(&name)?;
+            let status = call(&paths.control_socket(&name), &Request::Status, |_| {}).await?;
+            print_json(&status);
+        }
+        None => {
+            let all = everything(&paths).await?;
+            if arguments.json.json { print_json(&json!({ "running": all })) } else { print_table(&all) }
+        }
+    }
+    Ok(())
+}
+
+async fn everything(paths: &Paths) -> Result<Vec<Value>> {
+    let mut all = Vec::new();
+    for name in paths.control_names() {
+        match call(&paths.control_socket(&name), &Request::Status, |_| {}).await {
+            Ok(status) => all.push(status),
+            // A socket that a killed process left behind.
+            Err(error) if matches!(error.failure(), Failure::NotFound | Failure::Unreachable) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(all)
+}
+
+fn print_table(all: &[Value]) {
+    if all.is_empty() {
+        print_line("nothing runs");
+        return;
+    }
+    let mut table = Table::new();
+    table.load_preset(NOTHING).set_header(["NAME", "KIND", "ADDRESS", "STATE"]);
+    for status in all {
+        let text = |key: &str| status[key].as_str().unwrap_or_default().to_owned();
+        table.add_row([text("name"), text("kind"), text("address"), state(status)]);
+    }
+    print_line(&table.to_string());
+}
+
+fn state(status: &Value) -> String {
+    let remote = status["remote"]["state"].as_str();
+    let cache = &status["cache"];
+    match (remote, cache["mode"].as_str(), cache["dirty_bytes"].as_u64()) {
+        (Some(remote), Some(mode), Some(dirty)) => format!("{remote}, {mode}, {dirty} bytes dirty"),
+        (Some(remote), ..) => remote.to_owned(),
+        _ => format!("{} sessions", status["sessions"].as_array().map_or(0, Vec::len)),
+    }
+}

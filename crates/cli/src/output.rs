@@ -1,0 +1,51 @@
+//! Text or JSON, progress, confirmation.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::Value;
+use stack::{Error, Failure, Result};
+
+/// Prints one JSON object.
+pub fn print_json(value: &Value) {
+    print_line(&format!("{value:#}"));
+}
+
+/// Prints a line on standard output. A reader that closed the pipe (`forebay status | head -1`) has read enough.
+pub fn print_line(line: &str) {
+    let mut stdout = io::stdout().lock();
+    let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+}
+
+/// Asks before data is lost.
+///
+/// # Errors
+/// `WouldLoseData` when the answer is no, or when nobody can be asked.
+pub fn confirm(what: &str) -> Result<()> {
+    let refused = |why: &str| Err(Error::new(Failure::WouldLoseData, format!("{what}: {why}")));
+    if !io::stdin().is_terminal() {
+        return refused("give --allow-data-loss if that is meant");
+    }
+    eprint!("{what}. Type `yes` to go on: ");
+    let mut answer = String::new();
+    match io::stdin().read_line(&mut answer) {
+        Ok(_) if answer.trim() == "yes" => Ok(()),
+        _ => refused("nothing was changed"),
+    }
+}
+
+/// A progress bar of `length` steps on standard error; hidden where standard error is no terminal.
+pub fn progress_bar(label: &str, length: u64) -> ProgressBar {
+    let bar = ProgressBar::new(length);
+    let style = ProgressStyle::with_template("{msg:28} {wide_bar:.cyan/blue} {percent:>3} % {eta:>4}")
+        .expect("the template is a constant");
+    bar.set_style(style);
+    bar.set_message(label.to_owned());
+    bar
+}
+
+/// A duration as a person reads it, three digits.
+pub fn duration_in_words(duration: Option<Duration>) -> String {
+    workload::report::time_in_words(duration.map(|duration| duration.as_nanos() as u64))
+}

@@ -1,0 +1,236 @@
+//! An attachment: a remote LUN, perhaps behind a cache, offered to local applications.
+//!
+//! ```text
+//! front (NBD)  ->  cache  ->  remote LUN
+//! ```
+//!
+//! Order of the beginning: connect (errors show at once), lock the LUN on this host, consult the registry of dirty caches, open or make
+//! the cache, register it, listen. Order of the end: stop listening, finish what is under way, close the cache (cleaning it unless dirty
+//! data is to be kept), log out, strike the cache from the registry if nothing dirty is left.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use base::clock::Clock;
+use block::{Device, SharedDevice};
+use cache::{Cache, Mode};
+use front::{ListenAddress, Listener, NbdOptions, NbdServer};
+use initiator::RemoteLun;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::cache_place::CacheConfig;
+use crate::clock::system_clock;
+use crate::control::{ControlServer, Handler, Progress, Request};
+use crate::error::{Error, Failure, Result};
+use crate::paths::{Paths, check_name};
+use crate::registry::{Entry, Registry, UnitLock};
+use crate::remote::{RemoteConfig, status_json};
+
+/// What to attach, and how.
+pub struct AttachConfig {
+    /// The LUN and how to log in.
+    pub remote: RemoteConfig,
+    /// Name for the control socket.
+    pub name: String,
+    /// The cache, if there is to be one.
+    pub cache: Option<CacheConfig>,
+    /// Where to offer it.
+    pub front: ListenAddress,
+    /// Whether writes are refused.
+    pub is_read_only: bool,
+}
+
+/// A running attachment.
+pub struct Attachment {
+    name: String,
+    remote: Arc<RemoteLun>,
+    cache: Option<Arc<Cache>>,
+    server: NbdServer,
+    listener: RefCell<Option<Listener>>,
+    front: ListenAddress,
+    registry: Registry,
+    control: ControlServer,
+    /// `true` once it is to stop.
+    stopping: watch::Sender<bool>,
+    /// `true` once the front has finished every request.
+    front_finished: watch::Sender<bool>,
+    _lock: UnitLock,
+}
+
+impl Attachment {
+    /// Connects, opens and listens; nothing is served before [`Attachment::run`].
+    ///
+    /// # Errors
+    /// Whatever stands in the way, with nothing changed.
+    pub async fn start(config: AttachConfig, paths: &Paths) -> Result<Self> {
+        check_name(&config.name)?;
+        let control = ControlServer::bind(&paths.control_socket(&config.name))?;
+        let clock: Arc<dyn Clock> = system_clock()?;
+        let remote = config.remote.connect(&clock).await?;
+        let identity = remote.identity();
+        let lock = UnitLock::acquire(paths, &identity, &config.name)?;
+        let registry = Registry::open(paths)?;
+        let cache = match &config.cache {
+            Some(cache_config) => {
+                let place = cache_config.place(&identity)?;
+                registry.check(&identity, Some(&place))?;
+                let cache = cache_config.open(&place, remote.clone(), clock).await?;
+                registry.insert(&Entry::new(&identity, place, &config.name))?;
+                Some(cache)
+            }
+            None => {
+                registry.check(&identity, None)?;
+                None
+            }
+        };
+        let device: SharedDevice = match &cache {
+            Some(cache) => cache.clone(),
+            None => remote.clone(),
+        };
+        let options = NbdOptions { is_read_only: config.is_read_only, ..NbdOptions::default() };
+        let server = NbdServer::new(device, options);
+        let listener = Listener::bind(&config.front)
+            .map_err(|error| Error::io(format!("cannot listen on {}", config.front), &error))?;
+        let front = listener.address().map_err(|error| Error::io("the listener", &error))?;
+        Ok(Self {
+            name: config.name,
+            remote,
+            cache,
+            server,
+            listener: RefCell::new(Some(listener)),
+            front,
+            registry,
+            control,
+            stopping: watch::Sender::new(false),
+            front_finished: watch::Sender::new(false),
+            _lock: lock,
+        })
+    }
+
+    /// Where applications reach it: an NBD URI.
+    pub fn address(&self) -> String {
+        self.front.uri("")
+    }
+
+    /// Serves until it is detached, or until `signal`: then it stops at once and keeps dirty data.
+    ///
+    /// # Errors
+    /// When the listener fails, or dirty data could not be brought to safety.
+    pub async fn run(self, signal: impl Future<Output = ()>) -> Result<()> {
+        let attachment = Rc::new(self);
+        let background = attachment.cache.clone().map(|cache| tokio::spawn(async move { cache.run().await }));
+        let serve = async {
+            let listener = attachment.listener.borrow_mut().take().expect("an attachment runs once");
+            let served = attachment.server.serve(listener, attachment.wait_for_stop()).await;
+            attachment.front_finished.send_replace(true);
+            served.map_err(|error| Error::io("the NBD server stopped", &error))
+        };
+        let stop_on_signal = async {
+            tokio::select! {
+                () = signal => attachment.detach(true, None).await.map(|_| ()),
+                () = attachment.wait_for_stop() => Ok(()),
+            }
+        };
+        let handler = Rc::new(ControlHandler { attachment: Rc::clone(&attachment) });
+        let control = attachment.control.serve(handler, attachment.wait_for_stop());
+        let (served, stopped, ()) = tokio::join!(serve, stop_on_signal, control);
+        if let Some(background) = background {
+            background.abort();
+        }
+        served.and(stopped)
+    }
+
+    async fn wait_for_stop(&self) {
+        // The sender lives in `self`, so it cannot be gone.
+        let _ = self.stopping.subscribe().wait_for(|is_stopping| *is_stopping).await;
+    }
+
+    async fn detach(&self, keep_dirty: bool, progress: Option<Progress>) -> Result<Value> {
+        if self.stopping.send_replace(true) {
+            return Err(Error::new(Failure::InUse, format!("\"{}\" is being detached already", self.name)));
+        }
+        // The sender lives in `self`, so it cannot be gone.
+        let _ = self.front_finished.subscribe().wait_for(|is_finished| *is_finished).await;
+        let mut dirty_bytes = 0;
+        if let Some(cache) = &self.cache {
+            if !keep_dirty {
+                cache.clean(|clean_progress| report(progress.as_ref(), clean_progress)).await?;
+            }
+            cache.close(keep_dirty).await?;
+            dirty_bytes = cache.status().dirty_bytes;
+            if dirty_bytes == 0 {
+                self.registry.remove(&self.remote.identity())?;
+            }
+        }
+        self.remote.close().await;
+        Ok(json!({ "name": self.name, "dirty_bytes": dirty_bytes }))
+    }
+
+    async fn clean(&self, progress: Progress) -> Result<Value> {
+        let Some(cache) = &self.cache else { return Ok(json!({ "name": self.name, "dirty_bytes": 0 })) };
+        cache.clean(|clean_progress| report(Some(&progress), clean_progress)).await?;
+        Ok(json!({ "name": self.name, "dirty_bytes": cache.status().dirty_bytes }))
+    }
+
+    async fn set(&self, key: &str, value: &str) -> Result<Value> {
+        match (key, &self.cache) {
+            ("cache.mode", Some(cache)) => {
+                let mode: Mode = value.parse().map_err(|message: String| Error::new(Failure::Usage, message))?;
+                cache.set_mode(mode).await?;
+                Ok(json!({ key: value }))
+            }
+            ("cache.mode", None) => {
+                Err(Error::new(Failure::Usage, format!("\"{}\" has no cache: attach it with --cache PATH", self.name)))
+            }
+            _ => Err(Error::new(Failure::Usage, format!("\"{key}\" is no setting of an attachment: there is cache.mode"))),
+        }
+    }
+
+    fn status(&self) -> Value {
+        let device: &dyn Device = match &self.cache {
+            Some(cache) => cache.as_ref(),
+            None => self.remote.as_ref(),
+        };
+        let geometry = device.geometry();
+        let identity = self.remote.identity();
+        json!({
+            "kind": "attachment",
+            "name": self.name,
+            "pid": std::process::id(),
+            "address": self.address(),
+            "front": self.front.to_string(),
+            "lun": { "target": identity.target, "unit": identity.unit, "serial": identity.serial },
+            "size_bytes": geometry.size_bytes,
+            "logical_block_bytes": geometry.logical_block_bytes,
+            "is_read_only": geometry.is_read_only,
+            "remote": status_json(&self.remote.status()),
+            "cache": self.cache.as_ref().map(|cache| cache.status()),
+            "nbd": self.server.counters(),
+        })
+    }
+}
+
+fn report(progress: Option<&Progress>, clean_progress: cache::CleanProgress) {
+    if let Some(progress) = progress {
+        // A caller who hung up does not want to know; the work goes on.
+        let _ = progress.send(json!({ "lines_done": clean_progress.lines_done, "lines_total": clean_progress.lines_total }));
+    }
+}
+
+struct ControlHandler {
+    attachment: Rc<Attachment>,
+}
+
+impl Handler for ControlHandler {
+    async fn handle(&self, request: Request, progress: Progress) -> Result<Value> {
+        match request {
+            Request::Status => Ok(self.attachment.status()),
+            Request::Clean => self.attachment.clean(progress).await,
+            Request::Set { key, value } => self.attachment.set(&key, &value).await,
+            Request::Detach { keep_dirty } => self.attachment.detach(keep_dirty, Some(progress)).await,
+        }
+    }
+}

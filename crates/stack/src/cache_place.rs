@@ -1,0 +1,161 @@
+//! Where a cache lies, and how it is made and opened.
+//!
+//! The path may be a file, a block device, or a directory (then a file in it, named after the LUN's identity). A cache that does
+//! not exist is made beside its place, formatted, and only then moved there: whatever happens in between, the place holds a whole
+//! cache or none.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base::clock::Clock;
+use block::{Identity, SharedDevice};
+use cache::{Associativity, Cache, FormatOptions, Mode, OpenOptions};
+use file::{FileDevice, FileOptions};
+
+use crate::error::{Error, Failure, Result};
+use crate::registry::file_stem;
+
+/// The cache of an attachment, as asked for.
+#[derive(Clone, Debug)]
+pub struct CacheConfig {
+    /// File, block device, or directory.
+    pub path: PathBuf,
+    /// Size of a cache that is made.
+    pub size_bytes: Option<u64>,
+    /// When a write is acknowledged.
+    pub mode: Mode,
+    /// Ways of a cache that is made.
+    pub associativity: Associativity,
+    /// Most lines of a cache that is made; `None` for as many as fit.
+    pub lines_max: Option<u64>,
+}
+
+impl CacheConfig {
+    /// The absolute path of the cache of the LUN `identity`.
+    ///
+    /// # Errors
+    /// When the directory it lies in does not exist.
+    pub fn place(&self, identity: &Identity) -> Result<PathBuf> {
+        let path =
+            if self.path.is_dir() { self.path.join(format!("{}.cache", file_stem(identity))) } else { self.path.clone() };
+        let absolute = std::path::absolute(&path).map_err(|error| Error::io(path.display(), &error))?;
+        let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+            return Err(Error::new(Failure::Usage, format!("{} cannot be a cache", path.display())));
+        };
+        let parent = parent
+            .canonicalize()
+            .map_err(|error| Error::io(format!("the directory of the cache, {}", parent.display()), &error))?;
+        Ok(parent.join(name))
+    }
+
+    /// Opens the cache at `place` over `origin`, made first if there is none.
+    ///
+    /// # Errors
+    /// Another LUN's cache, something that is no cache, a cache in use, no room.
+    pub async fn open(&self, place: &Path, origin: SharedDevice, clock: Arc<dyn Clock>) -> Result<Arc<Cache>> {
+        let device: SharedDevice = match content(place)? {
+            Content::Something => open_device(place, None)?,
+            Content::Nothing => self.make_file(place, &origin).await?,
+            Content::BlankDevice => {
+                let device: SharedDevice = open_device(place, None)?;
+                Cache::format(&device, &origin, self.format_options()).await?;
+                device
+            }
+        };
+        let context = |error| Error::from(error).context(format!("the cache {}", place.display()));
+        Cache::open(device, origin, OpenOptions::new(self.mode, clock)).await.map_err(context)
+    }
+
+    async fn make_file(&self, place: &Path, origin: &SharedDevice) -> Result<SharedDevice> {
+        let Some(size_bytes) = self.size_bytes else {
+            let message = format!("there is no cache at {}: give --cache-size to make one", place.display());
+            return Err(Error::new(Failure::NotFound, message));
+        };
+        let unfinished = unfinished_path(place);
+        match fs::remove_file(&unfinished) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(Error::io(format!("cannot replace {}", unfinished.display()), &error));
+            }
+            _ => {}
+        }
+        let made = self.make_unfinished(&unfinished, size_bytes, origin).await;
+        let moved = made.and_then(|device| {
+            fs::rename(&unfinished, place)
+                .and_then(|()| fs::File::open(place.parent().unwrap_or(Path::new("/")))?.sync_all())
+                .map_err(|error| Error::io(format!("cannot make {}", place.display()), &error))?;
+            Ok(device)
+        });
+        if moved.is_err() {
+            // The error that matters is the first one.
+            let _ = fs::remove_file(&unfinished);
+        }
+        moved
+    }
+
+    async fn make_unfinished(&self, unfinished: &Path, size_bytes: u64, origin: &SharedDevice) -> Result<SharedDevice> {
+        let device = open_device(unfinished, Some(size_bytes))?;
+        Cache::format(&device, origin, self.format_options()).await?;
+        Ok(device)
+    }
+
+    fn format_options(&self) -> FormatOptions {
+        FormatOptions { associativity: self.associativity, frames_max: self.lines_max, ..FormatOptions::default() }
+    }
+}
+
+/// The file a cache is made in before it is moved to its place.
+fn unfinished_path(place: &Path) -> PathBuf {
+    let mut name = place.as_os_str().to_owned();
+    name.push(".unfinished");
+    PathBuf::from(name)
+}
+
+enum Content {
+    Nothing,
+    Something,
+    /// A block device whose first bytes are zero.
+    BlankDevice,
+}
+
+fn content(place: &Path) -> Result<Content> {
+    use std::io::Read;
+    let context = |error: &std::io::Error| Error::io(format!("the cache {}", place.display()), error);
+    let metadata = match fs::metadata(place) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Content::Nothing),
+        Err(error) => return Err(context(&error)),
+    };
+    if !metadata.file_type().is_block_device() {
+        return Ok(if metadata.len() == 0 { Content::Nothing } else { Content::Something });
+    }
+    let mut head = [0; 4096];
+    fs::File::open(place).and_then(|mut device| device.read_exact(&mut head)).map_err(|error| context(&error))?;
+    Ok(if head.iter().all(|&byte| byte == 0) { Content::BlankDevice } else { Content::Something })
+}
+
+/// Opens the file or block device of a cache for this process alone, past the page cache where the file system can do that.
+///
+/// # Errors
+/// In use, missing, or no room for `size_bytes`.
+pub fn open_device(path: &Path, size_bytes: Option<u64>) -> Result<SharedDevice> {
+    let identity = Identity { target: "file".into(), unit: path.display().to_string(), serial: String::new() };
+    let options = FileOptions {
+        size: size_bytes,
+        preallocate: true,
+        direct: true,
+        exclusive: true,
+        identity,
+        is_write_cache_volatile: true,
+        ..FileOptions::default()
+    };
+    match FileDevice::open(path, options.clone()) {
+        // tmpfs and some network file systems cannot bypass the page cache.
+        Err(error) if error.kind() == block::ErrorKind::Unsupported => {
+            Ok(FileDevice::open(path, FileOptions { direct: false, ..options })?)
+        }
+        opened => Ok(opened?),
+    }
+}

@@ -1,0 +1,97 @@
+//! Who this host says it is, and the secrets it proves it with.
+//!
+//! Secrets come from a file or from `FOREBAY_CHAP_PASSWORD`, never from the command line, where every user of the machine could read them.
+
+use std::env;
+use std::fs;
+use std::path::Path;
+
+use iscsi::chap::{Credentials, Secret};
+use uuid::Uuid;
+
+use crate::error::{Error, Failure, Result};
+
+/// The environment variable with a CHAP secret.
+pub const CHAP_VARIABLE: &str = "FOREBAY_CHAP_PASSWORD";
+
+/// This host's initiator name: the same at every start, so that a target sees the same initiator come back. It is made from the machine's
+/// id (hashed, since that id should not leave the machine), or from its host name.
+pub fn default_initiator_name() -> String {
+    let read = |path: &str| fs::read_to_string(path).ok().filter(|text| !text.trim().is_empty());
+    let host = read("/etc/machine-id").or_else(|| read("/etc/hostname")).unwrap_or_else(|| "localhost".to_owned());
+    let id = Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("forebay initiator {}", host.trim()).as_bytes());
+    format!("iqn.2026-11.io.forebay:{}", id.simple())
+}
+
+/// The credentials of `user`, or of nobody when there is neither a user nor a secret.
+///
+/// # Errors
+/// When one is there without the other, or the secret is no good.
+pub fn credentials(user: Option<&str>, chap_file: Option<&Path>) -> Result<Option<Credentials>> {
+    let secret = match chap_file {
+        Some(path) => Some(read_secret(path)?),
+        None => env::var(CHAP_VARIABLE).ok().map(|text| secret_of(&text, CHAP_VARIABLE)).transpose()?,
+    };
+    match (user, secret) {
+        (Some(name), Some(secret)) => Ok(Some(Credentials { name: name.to_owned(), secret })),
+        (None, None) => Ok(None),
+        (Some(name), None) => {
+            let message = format!("there is no CHAP secret for the user \"{name}\": give --chap-file or set {CHAP_VARIABLE}");
+            Err(Error::new(Failure::Usage, message))
+        }
+        // The variable may be set for another command; a file is meant for this one.
+        (None, Some(_)) if chap_file.is_none() => Ok(None),
+        (None, Some(_)) => {
+            Err(Error::new(Failure::Usage, "there is a CHAP secret but no user: give --chap-user, or USER@ in the URL"))
+        }
+    }
+}
+
+/// The secret on the first line of `path`.
+///
+/// # Errors
+/// When the file cannot be read or its first line is no secret.
+pub fn read_secret(path: &Path) -> Result<Secret> {
+    let name = path.display();
+    let text = fs::read_to_string(path).map_err(|error| Error::io(format!("cannot read the CHAP secret in {name}"), &error))?;
+    secret_of(text.lines().next().unwrap_or_default(), &name)
+}
+
+fn secret_of(text: &str, origin: impl std::fmt::Display) -> Result<Secret> {
+    Secret::new(text.as_bytes()).map_err(|error| Error::new(Failure::Usage, format!("{origin}: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_name_is_a_name_and_stays() {
+        let name = default_initiator_name();
+        assert!(iscsi::url::is_iscsi_name(&name), "{name}");
+        assert_eq!(name, default_initiator_name());
+    }
+
+    #[test]
+    fn a_secret_is_the_first_line_of_its_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("secret");
+        fs::write(&path, "a-long-enough-secret\nnot this\n").unwrap();
+        let credentials = credentials(Some("alice"), Some(&path)).unwrap().expect("both are there");
+        assert_eq!(credentials.name, "alice");
+        assert!(!format!("{credentials:?}").contains("enough"), "a secret does not print itself");
+        fs::write(&path, "short\n").unwrap();
+        assert_eq!(read_secret(&path).unwrap_err().failure(), Failure::Usage);
+        assert_eq!(read_secret(&directory.path().join("none")).unwrap_err().failure(), Failure::NotFound);
+    }
+
+    #[test]
+    fn a_user_without_a_secret_is_told_where_to_put_it() {
+        let error = credentials(Some("alice"), None).unwrap_err().to_string();
+        assert!(error.contains("--chap-file") && error.contains(CHAP_VARIABLE), "{error}");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("secret");
+        fs::write(&path, "a-long-enough-secret\n").unwrap();
+        assert!(credentials(None, Some(&path)).unwrap_err().to_string().contains("--chap-user"));
+    }
+}

@@ -1,0 +1,116 @@
+//! How a remote LUN is reached: URL, login, link.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::clock::Clock;
+use initiator::{
+    BoxedStream, ChapCredentials, Connecting, Connector, DiscoveredTarget, InitiatorOptions, RemoteLun, Status,
+    TcpConnector,
+};
+use iscsi::chap::Credentials;
+use iscsi::url::{Portal, Url};
+use serde_json::{Value, json};
+
+use crate::error::Result;
+use crate::link::{DelayedStream, LinkModel};
+
+/// A remote LUN and how to log in to it.
+#[derive(Clone, Debug)]
+pub struct RemoteConfig {
+    /// Where it is.
+    pub url: Url,
+    /// Who this host says it is.
+    pub initiator_name: String,
+    /// How it proves that.
+    pub credentials: Option<Credentials>,
+    /// Whether header and data digests are asked for.
+    pub with_digests: bool,
+    /// Round-trip time added to the link, for trials.
+    pub link_round_trip: Option<Duration>,
+    /// How long I/O waits for a target that is away.
+    pub replacement_timeout: Duration,
+}
+
+impl RemoteConfig {
+    /// Logs in. The session is kept up on the current runtime until the LUN is closed.
+    ///
+    /// # Errors
+    /// An unreachable portal, a target or LUN that is not there, refused credentials.
+    pub async fn connect(&self, clock: &Arc<dyn Clock>) -> Result<Arc<RemoteLun>> {
+        let options = InitiatorOptions {
+            initiator_name: self.initiator_name.clone(),
+            chap: self.credentials.clone().map(|own| ChapCredentials { own, target: None }),
+            header_digest: self.with_digests,
+            data_digest: self.with_digests,
+            replacement_timeout: self.replacement_timeout,
+            clock: Arc::clone(clock),
+            ..InitiatorOptions::for_url(&self.url)
+        };
+        let connector: Arc<dyn Connector> = match self.link_round_trip {
+            Some(round_trip) => Arc::new(DelayedConnector { clock: Arc::clone(clock), model: LinkModel::round_trip(round_trip) }),
+            None => Arc::new(TcpConnector),
+        };
+        let (lun, driver) = initiator::connect(options, connector).await?;
+        tokio::spawn(driver);
+        Ok(lun)
+    }
+}
+
+/// The targets that `portal` offers.
+///
+/// # Errors
+/// An unreachable portal, refused credentials.
+pub async fn discover(
+    portal: &Portal,
+    initiator_name: &str,
+    credentials: Option<Credentials>,
+) -> Result<Vec<DiscoveredTarget>> {
+    let options = InitiatorOptions {
+        initiator_name: initiator_name.to_owned(),
+        chap: credentials.map(|own| ChapCredentials { own, target: None }),
+        ..InitiatorOptions::for_discovery(portal)
+    };
+    Ok(initiator::discover(options, Arc::new(TcpConnector)).await?)
+}
+
+/// TCP over a link that is slower than it is.
+struct DelayedConnector {
+    clock: Arc<dyn Clock>,
+    model: LinkModel,
+}
+
+impl Connector for DelayedConnector {
+    fn connect(&self, portal: &Portal) -> Connecting<'_> {
+        let portal = portal.clone();
+        Box::pin(async move {
+            let stream = TcpConnector.connect(&portal).await?;
+            let (stream, pump) = DelayedStream::over(stream, Arc::clone(&self.clock), self.model);
+            tokio::spawn(pump);
+            Ok(Box::new(stream) as BoxedStream)
+        })
+    }
+}
+
+/// The state of a remote LUN as `forebay status` shows it.
+pub fn status_json(status: &Status) -> Value {
+    json!({
+        "state": format!("{:?}", status.state).to_lowercase(),
+        "portal": status.portal,
+        "last_error": status.last_error,
+        "sessions": status.session_count,
+        "reconnect_attempts": status.reconnect_attempts,
+        "reconnect_wait_ms": status.reconnect_wait.map(|wait| wait.as_millis() as u64),
+        "pdus_sent": status.pdus_sent,
+        "pdus_received": status.pdus_received,
+        "bytes_sent": status.bytes_sent,
+        "bytes_received": status.bytes_received,
+        "commands_sent": status.commands_sent,
+        "commands_retried": status.commands_retried,
+        "writes_replayed": status.writes_replayed,
+        "in_flight": status.in_flight,
+        "waiting": status.waiting,
+        "retained_bytes": status.retained_bytes,
+        "negotiated": status.negotiated.as_ref().map(|negotiated| format!("{negotiated:?}")),
+    })
+}

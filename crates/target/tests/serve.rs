@@ -1,0 +1,347 @@
+//! The server over streams and sockets, with an initiator that is no more than framing and a script.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::buffer::{Buffer, BufferPool};
+use base::serial::Serial32;
+use block::Identity;
+use block::memory::MemoryDevice;
+use iscsi::framing::{DataSegment, Destination, Digests, Progress, ReceivedPdu, Receiver, TransmitQueue};
+use iscsi::pdu::*;
+use iscsi::text::Keys;
+use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap};
+use target::limits::DATA_IN_BYTES_MAX;
+use target::{Addresses, Target, TargetServer, TargetServerOptions};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+
+const NAME: &str = "iqn.2026-01.io.example:disk";
+const READ_BUFFERS_BYTES: usize = 256 << 20;
+
+fn ram_target(read_buffers: &BufferPool) -> Target {
+    let identity = Identity { target: NAME.to_owned(), unit: "0".to_owned(), serial: "one".to_owned() };
+    let options = LogicalUnitOptions { read_buffers: read_buffers.clone(), ..LogicalUnitOptions::default() };
+    let luns = LunMap::new();
+    luns.insert(0, LogicalUnit::new(Arc::new(MemoryDevice::new(64 << 20, identity)), options));
+    Target::new(NAME, luns)
+}
+
+fn server() -> TargetServer {
+    TargetServer::new(vec![ram_target(&BufferPool::new(READ_BUFFERS_BYTES))], TargetServerOptions::default())
+}
+
+/// An initiator's end of a connection served over a stream in memory.
+fn connect(server: &TargetServer) -> (Client<DuplexStream>, JoinHandle<iscsi::target::CloseReason>) {
+    let (ours, theirs) = tokio::io::duplex(64 << 10);
+    let server = server.clone();
+    let addresses = Addresses { local: "127.0.0.1:3260".to_owned(), peer: "a test".to_owned() };
+    let serving = tokio::spawn(async move { server.serve_connection(theirs, addresses).await });
+    (Client::new(ours), serving)
+}
+
+struct Client<S> {
+    stream: S,
+    receiver: Receiver,
+    cmd_sn: Serial32,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
+    fn new(stream: S) -> Self {
+        Self { stream, receiver: Receiver::new(1 << 20), cmd_sn: Serial32(1) }
+    }
+
+    async fn send<H: Header>(&mut self, header: &H, data: Vec<u8>) {
+        let mut queue = TransmitQueue::new(Digests::default());
+        queue.push(header, &AdditionalHeaders::default(), DataSegment::from(data));
+        let mut slices = [std::io::IoSlice::new(&[]); 4];
+        let count = queue.io_slices(&mut slices);
+        for slice in &slices[..count] {
+            self.stream.write_all(slice).await.expect("the target listens");
+        }
+    }
+
+    /// The next PDU, or `None` when the target closed the connection.
+    async fn receive(&mut self) -> Option<ReceivedPdu> {
+        loop {
+            match self.receiver.poll().expect("the target frames its PDUs") {
+                Progress::Pdu(pdu) => return Some(pdu),
+                Progress::NeedPlace => {
+                    let length = self.receiver.pending_header().expect("it waits").data_segment_bytes;
+                    self.receiver.place(Destination::Buffer { buffer: Buffer::zeroed(length), offset: 0 });
+                }
+                Progress::NeedBytes => match self.stream.read(self.receiver.receive_space()).await {
+                    Ok(0) | Err(_) => return None,
+                    Ok(length) => self.receiver.handle_received(length),
+                },
+            }
+        }
+    }
+
+    async fn receive_bhs(&mut self) -> Bhs {
+        let pdu = self.receive().await.expect("the target answers");
+        pdu.header.bhs.expect("the target sends valid headers")
+    }
+
+    /// One login request that asks for everything at once.
+    async fn try_log_in(&mut self, isid: u32, tsih: u16, keys: &[(&str, &str)]) -> LoginResponse {
+        let request = LoginRequest {
+            is_continued: false,
+            current_stage: LoginStage::OperationalNegotiation,
+            transit_to: Some(LoginStage::FullFeaturePhase),
+            version_max: 0,
+            version_min: 0,
+            isid: Isid::random_format(isid, 0),
+            tsih,
+            initiator_task_tag: tag(1),
+            cid: 0,
+            cmd_sn: self.cmd_sn,
+            exp_stat_sn: Serial32(0),
+        };
+        let mut all = vec![("InitiatorName", "iqn.2026-01.io.example:host"), ("MaxRecvDataSegmentLength", "1048576")];
+        all.extend_from_slice(keys);
+        self.send(&request, all.into_iter().collect::<Keys>().emit()).await;
+        match self.receive_bhs().await {
+            Bhs::LoginResponse(response) => response,
+            other => panic!("{other:?} is not a login response"),
+        }
+    }
+
+    async fn log_in(&mut self, isid: u32) -> LoginResponse {
+        let response = self.try_log_in(isid, 0, &[("TargetName", NAME)]).await;
+        assert_eq!(response.status, LoginStatus::SUCCESS);
+        response
+    }
+
+    async fn command(&mut self, number: u32, cdb: &[u8], write: Option<Vec<u8>>, expected: u32) {
+        let mut bytes = [0; 16];
+        bytes[..cdb.len()].copy_from_slice(cdb);
+        let command = ScsiCommand {
+            is_immediate: false,
+            is_final: true,
+            reads: write.is_none() && expected > 0,
+            writes: write.is_some(),
+            attribute: TaskAttribute::Simple,
+            lun: 0,
+            initiator_task_tag: tag(number),
+            expected_data_transfer_length: expected,
+            cmd_sn: self.cmd_sn,
+            exp_stat_sn: Serial32(0),
+            cdb: bytes,
+        };
+        self.cmd_sn = self.cmd_sn.next();
+        self.send(&command, write.unwrap_or_default()).await;
+    }
+
+    /// The power-on unit attention is consumed.
+    async fn settle(&mut self) {
+        for number in 0..2 {
+            self.command(number, &[0; 6], None, 0).await;
+            self.receive().await.expect("TEST UNIT READY is answered");
+        }
+    }
+
+    async fn log_out(&mut self) {
+        let request = LogoutRequest {
+            is_immediate: true,
+            reason: LogoutReason::CloseSession,
+            initiator_task_tag: tag(77),
+            cid: 0,
+            cmd_sn: self.cmd_sn,
+            exp_stat_sn: Serial32(0),
+        };
+        self.send(&request, Vec::new()).await;
+    }
+}
+
+fn tag(value: u32) -> InitiatorTaskTag {
+    InitiatorTaskTag::new(value).expect("not the reserved value")
+}
+
+/// READ(10) or WRITE(10) of 512-byte blocks.
+fn cdb10(operation_code: u8, lba: u32, blocks: u16) -> [u8; 10] {
+    let [a, b, c, d] = lba.to_be_bytes();
+    let [high, low] = blocks.to_be_bytes();
+    [operation_code, 0, a, b, c, d, 0, high, low, 0]
+}
+
+#[tokio::test]
+async fn what_is_written_is_read_and_counted() {
+    let server = server();
+    let (mut client, serving) = connect(&server);
+    client.log_in(1).await;
+    client.settle().await;
+    let data: Vec<u8> = (0..4096u32).map(|index| (index * 7) as u8).collect();
+    client.command(5, &cdb10(0x2a, 8, 8), Some(data.clone()), 4096).await;
+    assert!(matches!(
+        client.receive_bhs().await,
+        Bhs::ScsiResponse(ScsiResponse { response: ServiceResponse::CommandCompleted { status: 0 }, .. })
+    ));
+    client.command(6, &cdb10(0x28, 8, 8), None, 4096).await;
+    let read = client.receive().await.expect("the data comes");
+    assert_eq!(read.data.bytes(), data);
+    let status = server.status();
+    assert_eq!((status.sessions.len(), status.connections.len()), (1, 1));
+    let lun = &status.luns[0];
+    assert_eq!((lun.reads, lun.read_bytes, lun.writes, lun.written_bytes), (1, 4096, 1, 4096));
+    assert_eq!(status.pdus_received, 5);
+    client.log_out().await;
+    assert!(matches!(client.receive_bhs().await, Bhs::LogoutResponse(_)));
+    assert!(client.receive().await.is_none(), "the target closes");
+    assert_eq!(serving.await.unwrap(), iscsi::target::CloseReason::Logout);
+    assert_eq!(server.status().sessions, []);
+}
+
+#[tokio::test]
+async fn the_same_initiator_port_replaces_its_session() {
+    let server = server();
+    let (mut first, serving) = connect(&server);
+    let old = first.log_in(1).await;
+    let (mut other, _) = connect(&server);
+    other.log_in(2).await;
+    let (mut second, _) = connect(&server);
+    let new = second.log_in(1).await;
+    assert_ne!(old.tsih, new.tsih);
+    assert!(first.receive().await.is_none(), "the old connection is closed");
+    assert_eq!(serving.await.unwrap(), iscsi::target::CloseReason::Local);
+    assert_eq!(server.status().sessions.len(), 2, "another ISID is another session");
+    second.command(5, &[0; 6], None, 0).await;
+    let Bhs::ScsiResponse(response) = second.receive_bhs().await else { panic!("a response") };
+    let attention = ServiceResponse::CommandCompleted { status: 2 };
+    assert_eq!(response.response, attention, "the nexus was lost: there is a unit attention");
+}
+
+#[tokio::test]
+async fn a_session_is_joined_only_if_it_exists_and_takes_one_connection() {
+    let server = server();
+    let (mut first, _) = connect(&server);
+    let tsih = first.log_in(1).await.tsih;
+    for (tsih, status) in
+        [(tsih.wrapping_add(1000), LoginStatus::SESSION_DOES_NOT_EXIST), (tsih, LoginStatus::TOO_MANY_CONNECTIONS)]
+    {
+        let (mut client, _) = connect(&server);
+        assert_eq!(client.try_log_in(1, tsih, &[("TargetName", NAME)]).await.status, status);
+        assert!(client.receive().await.is_none());
+    }
+    assert_eq!(server.status().logins_refused, 2);
+    assert_eq!(server.status().sessions.len(), 1);
+}
+
+#[tokio::test]
+async fn a_slow_peer_holds_no_more_buffers_than_its_share() {
+    let pool = BufferPool::new(READ_BUFFERS_BYTES);
+    let server = TargetServer::new(vec![ram_target(&pool)], TargetServerOptions::default());
+    let (mut client, _) = connect(&server);
+    client.log_in(1).await;
+    client.settle().await;
+    for number in 0..64 {
+        client.command(100 + number, &cdb10(0x28, 0, 2048), None, 1 << 20).await;
+    }
+    tokio::task::yield_now().await;
+    assert!(pool.bytes_out() > 0);
+    assert!(pool.bytes_out() <= DATA_IN_BYTES_MAX + (1 << 20), "{} bytes are out", pool.bytes_out());
+    for _ in 0..64 {
+        let pdu = client.receive().await.expect("all come in the end");
+        assert_eq!(pdu.data.bytes().len(), 1 << 20);
+    }
+    assert_eq!(pool.bytes_out(), 0);
+}
+
+#[tokio::test]
+async fn portals_of_both_families_serve_until_the_shutdown() {
+    let portals = vec!["127.0.0.1:0".parse().unwrap(), "[::1]:0".parse().unwrap()];
+    let options = TargetServerOptions { portals, shards: 2, ..TargetServerOptions::default() };
+    let server = TargetServer::new(vec![ram_target(&BufferPool::new(READ_BUFFERS_BYTES))], options);
+    let bound = server.bind().expect("port 0 is always free");
+    let addresses = bound.addresses().to_vec();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = tokio::spawn(bound.run(async move {
+        let _ = stopped.await;
+    }));
+    let mut clients = Vec::new();
+    for (isid, address) in addresses.iter().enumerate() {
+        let mut client = Client::new(TcpStream::connect(address).await.expect("it listens"));
+        client.log_in(isid as u32).await;
+        clients.push(client);
+    }
+    assert_eq!(server.status().connections.len(), 2);
+    stop.send(()).expect("it runs");
+    for client in &mut clients {
+        let Bhs::AsyncMessage(message) = client.receive_bhs().await else { panic!("it asks for a logout") };
+        assert!(matches!(message.event, AsyncEvent::LogoutRequest { .. }));
+        client.log_out().await;
+        assert!(matches!(client.receive_bhs().await, Bhs::LogoutResponse(_)));
+    }
+    let ended = tokio::time::timeout(Duration::from_secs(2), running).await;
+    ended.expect("nothing holds it up").expect("it does not panic").expect("it ends well");
+    assert!(TcpStream::connect(addresses[0]).await.is_err(), "it does not listen any more");
+}
+
+#[tokio::test]
+async fn discovery_names_the_address_that_was_reached() {
+    let options = TargetServerOptions { portals: vec!["0.0.0.0:3260".parse().unwrap()], ..Default::default() };
+    let server = TargetServer::new(vec![ram_target(&BufferPool::new(READ_BUFFERS_BYTES))], options);
+    let (mut client, _) = connect(&server);
+    assert!(client.try_log_in(1, 0, &[("SessionType", "Discovery")]).await.status.is_success());
+    let request = TextRequest {
+        is_immediate: true,
+        is_final: true,
+        is_continued: false,
+        lun: 0,
+        initiator_task_tag: tag(2),
+        target_transfer_tag: None,
+        cmd_sn: client.cmd_sn,
+        exp_stat_sn: Serial32(0),
+    };
+    client.send(&request, b"SendTargets=All\0".to_vec()).await;
+    let pdu = client.receive().await.expect("the target answers");
+    let expected = format!("TargetName={NAME}\0TargetAddress=127.0.0.1:3260,1\0");
+    assert_eq!(String::from_utf8_lossy(pdu.data.bytes()), expected);
+}
+
+#[tokio::test]
+async fn sessions_of_a_removed_target_are_asked_to_end() {
+    let server = server();
+    let (mut client, _) = connect(&server);
+    client.log_in(1).await;
+    server.set_targets(Vec::new());
+    assert!(matches!(client.receive_bhs().await, Bhs::AsyncMessage(_)));
+    let (mut late, _) = connect(&server);
+    assert_eq!(late.try_log_in(2, 0, &[("TargetName", NAME)]).await.status, LoginStatus::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn a_reset_of_the_target_ends_its_sessions() {
+    let server = server();
+    let (mut client, serving) = connect(&server);
+    client.log_in(1).await;
+    let request = TaskManagementRequest {
+        is_immediate: true,
+        function: Ok(TaskManagementFunction::TargetColdReset),
+        lun: 0,
+        initiator_task_tag: tag(9),
+        referenced_task_tag: None,
+        cmd_sn: client.cmd_sn,
+        exp_stat_sn: Serial32(0),
+        ref_cmd_sn: Serial32(0),
+        exp_data_sn: Serial32(0),
+    };
+    client.send(&request, Vec::new()).await;
+    let Bhs::TaskManagementResponse(response) = client.receive_bhs().await else { panic!("it answers first") };
+    assert_eq!(response.outcome, TaskManagementOutcome::FunctionComplete);
+    assert!(client.receive().await.is_none());
+    assert_eq!(serving.await.unwrap(), iscsi::target::CloseReason::Local);
+}
+
+#[test]
+fn a_portal_that_is_taken_is_named_in_the_error() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let portal = taken.local_addr().unwrap();
+    let options = TargetServerOptions { portals: vec![portal], ..TargetServerOptions::default() };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _guard = runtime.enter();
+    let error = TargetServer::new(Vec::new(), options).bind().err().expect("it is taken");
+    assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+    assert!(error.to_string().contains(&portal.to_string()), "{error}");
+}

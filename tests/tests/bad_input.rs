@@ -1,0 +1,181 @@
+//! Bad input: one clear line, the documented exit code, nothing lost.
+
+use std::fs;
+
+use tests::{IQN, World};
+
+const UNREACHABLE: i32 = 3;
+const ACCESS_DENIED: i32 = 4;
+const NOT_FOUND: i32 = 5;
+const IN_USE: i32 = 6;
+const MISMATCH: i32 = 7;
+const NO_SPACE: i32 = 8;
+const WOULD_LOSE_DATA: i32 = 9;
+
+#[test]
+fn a_portal_nobody_listens_on() {
+    let world = World::new();
+    let unused = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap()
+    };
+    let url = format!("iscsi://{unused}/{IQN}/0");
+    world.run(["attach", &url]).failure(UNREACHABLE, &[&unused.to_string()]);
+    world.run(["discover", &unused.to_string()]).failure(UNREACHABLE, &[&unused.to_string()]);
+}
+
+#[test]
+fn a_url_that_is_none_or_has_a_password() {
+    let world = World::new();
+    world.run(["attach", "iscsi://host"]).failure(2, &["iscsi://"]);
+    world.run(["attach", &format!("iscsi://user%secret@host/{IQN}/0")]).failure(2, &["--chap-file"]);
+}
+
+#[test]
+fn a_target_that_is_not_there() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=ram:16MiB"]);
+    let url = format!("iscsi://{}/iqn.2026-11.io.forebay:other/0", target.portal());
+    world.run(["attach", &url]).failure(NOT_FOUND, &["iqn.2026-11.io.forebay:other"]);
+}
+
+#[test]
+fn a_lun_that_is_not_there() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=ram:16MiB"]);
+    world.run(["attach", &target.url(5)]).failure(NOT_FOUND, &["5"]);
+}
+
+#[test]
+fn wrong_and_missing_chap_secrets() {
+    let world = World::new();
+    fs::write(world.path("right"), "a-right-secret-of-24-b\n").unwrap();
+    fs::write(world.path("wrong"), "a-wrong-secret-of-24-b\n").unwrap();
+    let target = world.target(["--lun", "0=ram:16MiB", "--chap-user", "alice", "--chap-file", "right"]);
+    let url = target.url(0);
+    world.run(["attach", &url, "--chap-user", "alice", "--chap-file", "wrong"]).failure(ACCESS_DENIED, &["alice"]);
+    world.run(["attach", &url]).failure(ACCESS_DENIED, &["CHAP"]);
+    world.run(["inquiry", &url, "--chap-user", "alice", "--chap-file", "right"]).success();
+    world.run(["attach", &url, "--chap-user", "alice", "--chap-file", "none"]).failure(NOT_FOUND, &["none"]);
+}
+
+#[test]
+fn the_cache_of_another_lun_is_refused_by_both_names() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=ram:16MiB", "--lun", "1=ram:16MiB"]);
+    let attach = |lun, name: &str| {
+        let url = target.url(lun);
+        world.start(["attach", &url, "--name", name, "--cache", "disk.cache", "--cache-size", "8MiB"])
+    };
+    let first = attach(0, "first");
+    world.run(["detach", "first"]).success();
+    first.wait().success();
+    let serial = |lun| {
+        let inquiry = world.run(["inquiry", &target.url(lun), "--json"]).success();
+        let parsed: serde_json::Value = serde_json::from_str(&inquiry).unwrap();
+        parsed["serial"].as_str().unwrap().to_owned()
+    };
+    let before = fs::read(world.path("disk.cache")).unwrap();
+    world
+        .run(["attach", &target.url(1), "--cache", "disk.cache"])
+        .failure(MISMATCH, &[&serial(0), &serial(1), "disk.cache"]);
+    assert!(before == fs::read(world.path("disk.cache")).unwrap(), "the cache was changed");
+}
+
+#[test]
+fn damaged_and_missing_caches() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=ram:16MiB"]);
+    let url = target.url(0);
+    world.run(["attach", &url, "--cache", "none.cache"]).failure(NOT_FOUND, &["none.cache", "--cache-size"]);
+    world.run(["attach", &url, "--cache", "no/where/x", "--cache-size", "8MiB"]).failure(NOT_FOUND, &["no/where"]);
+    fs::write(world.path("text"), vec![b'x'; 1 << 20]).unwrap();
+    world.run(["attach", &url, "--cache", "text"]).failure(MISMATCH, &["text"]);
+    assert_eq!(fs::read(world.path("text")).unwrap(), vec![b'x'; 1 << 20], "a file that is no cache was changed");
+    let process = world.start(["attach", &url, "--name", "disk", "--cache", "disk.cache", "--cache-size", "8MiB"]);
+    process.terminate().success();
+    let file = fs::OpenOptions::new().write(true).open(world.path("disk.cache")).unwrap();
+    file.set_len(4 << 20).unwrap();
+    world.run(["attach", &url, "--cache", "disk.cache"]).failure(MISMATCH, &["disk.cache"]);
+    world.run(["cache", "check", "disk.cache"]).failure(MISMATCH, &["disk.cache"]);
+}
+
+#[test]
+fn a_cache_in_use_a_lun_in_use_and_a_name_in_use() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=ram:16MiB", "--lun", "1=ram:16MiB"]);
+    let url = target.url(0);
+    let _disk = world.start(["attach", &url, "--name", "disk", "--cache", "disk.cache", "--cache-size", "8MiB"]);
+    world.run(["attach", &url, "--name", "again"]).failure(IN_USE, &["\"disk\""]);
+    world.run(["attach", &target.url(1), "--name", "disk"]).failure(IN_USE, &["\"disk\""]);
+    world.run(["attach", &target.url(1), "--name", "other", "--cache", "disk.cache"]).failure(IN_USE, &["disk.cache"]);
+    world.run(["cache", "discard", "disk.cache"]).failure(IN_USE, &["disk.cache"]);
+    world.run(["status", "none"]).failure(NOT_FOUND, &["none"]);
+}
+
+#[test]
+fn dirty_data_is_not_given_up_by_accident() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=file:disk.img,size=16MiB"]);
+    let url = target.url(0);
+    let socket = world.path("disk.nbd");
+    let front = format!("nbd:unix:{}", socket.display());
+    let disk =
+        world.start(["attach", &url, "--name", "disk", "--cache", "disk.cache", "--cache-size", "8MiB", "--as", &front]);
+    let image = format!("nbd+unix:///?socket={}", socket.display());
+    tests::tool("qemu-io", ["-f", "raw", "-c", "write -P 0x5a 0 64k", &image]);
+    assert_eq!(disk.terminate().code, Some(0), "SIGTERM keeps dirty data and ends well");
+    world.run(["attach", &url]).failure(WOULD_LOSE_DATA, &["disk.cache", "forebay cache discard"]);
+    world.run(["bench", &url, "--rw", "randwrite"]).failure(WOULD_LOSE_DATA, &["disk.cache"]);
+    world.run(["cache", "discard", "disk.cache"]).failure(WOULD_LOSE_DATA, &["64KiB", "--allow-data-loss"]);
+    let inspected = world.run(["cache", "inspect", "disk.cache"]).success();
+    assert!(inspected.contains("65536 bytes"), "{inspected}");
+    // With its cache, the data is there.
+    let disk = world.start(["attach", &url, "--name", "disk", "--cache", "disk.cache", "--as", &front]);
+    tests::tool("qemu-io", ["-f", "raw", "-c", "read -P 0x5a 0 64k", &image]);
+    drop(disk);
+    world.run(["cache", "discard", "disk.cache", "--allow-data-loss"]).success();
+    assert!(!world.path("disk.cache").exists());
+    world.start(["attach", &url, "--name", "disk"]).terminate().success();
+}
+
+#[test]
+fn a_full_disk() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=ram:16MiB"]);
+    let huge = world.run(["attach", &target.url(0), "--cache", "disk.cache", "--cache-size", "8000TiB"]);
+    huge.failure(NO_SPACE, &["disk.cache"]);
+    let left: Vec<_> = fs::read_dir(world.path("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().contains("disk.cache")), "{left:?}");
+}
+
+#[test]
+fn wrong_command_lines() {
+    let world = World::new();
+    for arguments in [
+        &["target", "serve"][..],
+        &["target", "serve", "--iqn", IQN, "--lun", "0=tape:x"],
+        &["attach", "iscsi://h/iqn.2026-11.io.forebay:x/0", "--cache-mode", "write-around"],
+        &["attach", "iscsi://h/iqn.2026-11.io.forebay:x/0", "--as", "floppy"],
+        &["bench", "x", "--bs", "many"],
+        &["frobnicate"],
+    ] {
+        let finished = world.run(arguments);
+        assert_eq!(finished.code, Some(2), "{arguments:?}: {finished:?}");
+        assert!(!finished.stderr.is_empty());
+    }
+}
+
+#[test]
+fn a_target_that_cannot_start() {
+    let world = World::new();
+    let first = world.target(["--lun", "0=ram:16MiB"]);
+    let taken = ["target", "serve", "--portal", first.portal(), "--iqn", IQN, "--lun", "0=ram:1MiB", "--name", "second"];
+    world.run(taken).failure(IN_USE, &[first.portal()]);
+    let serve = |lun: &str| {
+        world.run(["target", "serve", "--portal", "127.0.0.1:0", "--iqn", IQN, "--lun", lun, "--name", "second"])
+    };
+    serve("0=file:none.img").failure(NOT_FOUND, &["none.img", "size"]);
+    let remote = world.run(["target", "serve", "--portal", "0.0.0.0:0", "--iqn", IQN, "--lun", "0=ram:1MiB", "--name", "second"]);
+    remote.failure(2, &["--allow-remote"]);
+}

@@ -1,0 +1,70 @@
+//! The target goes away and comes back under load: applications wait, nothing is lost.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use tests::{IQN, World, tool};
+
+fn unused_portal() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+/// fio writes and verifies over NBD while the target is killed and started again, twice.
+#[test]
+fn a_target_restarted_under_load_loses_nothing() {
+    for cache in [&[][..], &["--cache", "disk.cache", "--cache-size", "32MiB", "--cache-mode", "write-through"]] {
+        let world = World::new();
+        let portal = unused_portal();
+        let lun = "0=file:disk.img,size=64MiB,write-cache";
+        let serve = || {
+            world.start(["target", "serve", "--portal", portal.as_str(), "--iqn", IQN, "--lun", lun])
+        };
+        let mut target = serve();
+        let url = format!("iscsi://{portal}/{IQN}/0");
+        let front = format!("nbd:unix:{}", world.path("disk.nbd").display());
+        let disk = world.start([&["attach", &url, "--name", "disk", "--as", &front], cache].concat());
+        let fio = Command::new("fio")
+            .args([
+                "--name=verify", "--ioengine=nbd", &format!("--uri={}", disk.ready), "--rw=randwrite", "--bs=4k",
+                "--size=32m", "--iodepth=8", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--rate_iops=2000",
+                "--randseed=9",
+            ])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("fio is installed");
+        for _ in 0..2 {
+            std::thread::sleep(Duration::from_millis(900));
+            target.kill();
+            std::thread::sleep(Duration::from_millis(300));
+            target = serve();
+        }
+        let output = fio.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let status = world.run(["status", "disk", "--json"]).success();
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        assert!(status["remote"]["sessions"].as_u64().unwrap() >= 3, "{status}");
+    }
+}
+
+#[test]
+fn a_ram_lun_that_comes_back_is_another_one() {
+    let world = World::new();
+    let portal = unused_portal();
+    let serve = || world.start(["target", "serve", "--portal", &portal, "--iqn", IQN, "--lun", "0=ram:16MiB"]);
+    let mut target = serve();
+    let url = format!("iscsi://{portal}/{IQN}/0");
+    let disk = world.start(["attach", &url, "--name", "disk"]);
+    tool("qemu-io", ["-f", "raw", "-c", "write -P 7 0 64k", &disk.ready]);
+    target.kill();
+    let _target = serve();
+    let read = Command::new("qemu-io")
+        .args(["-f", "raw", "-c", "read -P 7 0 64k", &disk.ready])
+        .output()
+        .expect("qemu-io is installed");
+    let said = format!("{}{}", String::from_utf8_lossy(&read.stdout), String::from_utf8_lossy(&read.stderr));
+    assert!(said.contains("failed"), "data that is gone must be an error: {said}");
+    let status = world.run(["status", "disk", "--json"]).success();
+    assert!(status.contains("replaced"), "{status}");
+}

@@ -1,0 +1,59 @@
+//! Traces through target, initiator and cache: every read checked, and the miss ratios of LRU.
+//!
+//! The real trace is the cloudPhysics one of libCacheSim's data folder; `FOREBAY_TRACE` names the file. Without it, that test is skipped, and
+//! says so; the generated trace is always replayed.
+
+use std::path::Path;
+
+use serde_json::Value;
+use tests::World;
+use workload::trace::synthetic::{lru_miss_ratio, mixed};
+use workload::trace::write_cloud_physics;
+
+const BLOCK_BYTES: u64 = 4096;
+
+/// The miss ratio of `trace` through a cache of exactly `blocks` lines in one set, LRU, write-through.
+fn replay(world: &World, url: &str, trace: &Path, blocks: u64) -> f64 {
+    let cache = format!("{blocks}.cache");
+    let name = format!("c{blocks}");
+    let lines = blocks.to_string();
+    let attached = world.start([
+        "attach", url, "--name", &name, "--cache", &cache, "--cache-size", "512MiB", "--cache-lines", &lines, "--cache-mode", "write-through",
+        "--cache-associativity", "full",
+    ]);
+    let printed = world.run(["replay", trace.to_str().unwrap(), &name, "--allow-data-loss", "--json"]).success();
+    let printed: Value = serde_json::from_str(&printed).unwrap();
+    world.run(["detach", &name]).success();
+    attached.wait().success();
+    printed["cache"]["miss_ratio"].as_f64().expect("an attachment with a cache counts hits")
+}
+
+#[test]
+fn a_generated_trace_has_the_miss_ratio_of_a_textbook_lru() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=ram:256MiB"]);
+    let records = mixed(1, 4000, 64 << 20);
+    let trace = world.path("trace.csv");
+    write_cloud_physics(records.iter().copied(), std::fs::File::create(&trace).unwrap()).unwrap();
+    for blocks in [512, 2048, 4096] {
+        let expected = lru_miss_ratio(&records, blocks);
+        let found = replay(&world, &target.url(0), &trace, blocks as u64);
+        assert!((expected - found).abs() < 1e-12, "{blocks} blocks: {found} instead of {expected}");
+    }
+}
+
+#[test]
+fn the_cloud_physics_trace_has_its_published_miss_ratios() {
+    let Some(trace) = std::env::var_os("FOREBAY_TRACE").filter(|path| Path::new(path).exists()) else {
+        println!("1 skipped: set FOREBAY_TRACE to cloudPhysicsIO.csv from libCacheSim's data folder to replay it");
+        return;
+    };
+    let world = World::new();
+    let target = world.target(["--lun", "0=file:disk.img,size=32GiB,write-cache"]);
+    // 1 %, 5 %, 10 % and 20 % of the 269,210 blocks that the trace touches.
+    for (blocks, published) in [(2692, 0.8969), (13460, 0.8871), (26921, 0.8741), (53842, 0.8129)] {
+        let found = replay(&world, &target.url(0), Path::new(&trace), blocks);
+        println!("{blocks} blocks of {BLOCK_BYTES} bytes: miss ratio {found:.4}, published {published:.4}");
+        assert_eq!(format!("{found:.4}"), format!("{published:.4}"), "{blocks} blocks");
+    }
+}

@@ -99,7 +99,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
             cmd_sn: self.cmd_sn,
             exp_stat_sn: Serial32(0),
         };
-        let mut all = vec![("InitiatorName", "iqn.2026-01.io.example:host"), ("MaxRecvDataSegmentLength", "1048576")];
+        let mut all = vec![("InitiatorName", "iqn.2026-01.io.example:host")];
+        if keys.iter().any(|(key, _)| *key == "TargetName") {
+            all.extend([("MaxRecvDataSegmentLength", "1048576"), ("MaxBurstLength", "1048576")]);
+        }
         all.extend_from_slice(keys);
         self.send(&request, all.into_iter().collect::<Keys>().emit()).await;
         match self.receive_bhs().await {

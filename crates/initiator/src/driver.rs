@@ -141,7 +141,7 @@ impl Runner {
                 Err(error) => {
                     let wait = first_wait(&link, &error);
                     self.note_loss(&error);
-                    self.engine.take_back(link);
+                    self.engine.take_back(link, &error);
                     wait
                 }
             };
@@ -189,6 +189,7 @@ impl Runner {
     async fn reconnect(&mut self, first_wait: Duration) -> Result<Link, End> {
         let fail_at = self.options.clock.now() + self.options.replacement_timeout;
         let mut wait = first_wait;
+        let mut next_wait = self.options.reconnect_wait_min;
         for attempt in 1u32.. {
             self.publish_attempt(attempt, wait);
             let waiting = self.options.clock.sleep(wait);
@@ -209,8 +210,8 @@ impl Runner {
                 Err(error) => {
                     tracing::warn!(%error, attempt, portal = %self.portal, "no session yet");
                     self.shared.view().status.last_error = Some(error.into_error(&self.options).to_string());
-                    let doubled = (wait * 2).max(self.options.reconnect_wait_min);
-                    wait = doubled.min(self.options.reconnect_wait_max);
+                    wait = next_wait;
+                    next_wait = (next_wait * 2).min(self.options.reconnect_wait_max);
                 }
             }
         }

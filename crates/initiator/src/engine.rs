@@ -171,7 +171,8 @@ impl Engine {
     }
 
     /// The session is lost: what was under way will be issued again.
-    pub(crate) fn take_back(&mut self, link: Link) {
+    pub(crate) fn take_back(&mut self, link: Link, loss: &LinkError) {
+        let now = self.options.clock.now();
         let (pdus_sent, pdus_received) = link.pdu_counts();
         self.counts.pdus_sent += pdus_sent;
         self.counts.pdus_received += pdus_received;
@@ -204,12 +205,20 @@ impl Engine {
                 Reply::Raw(_) | Reply::Request(_) => {}
             }
             job.start_over();
+            job.attempts += u32::from(job.was_sent);
+            if job.attempts > 1 && now.since(job.since) >= self.options.replacement_timeout {
+                // Perhaps it is this command that ends every session.
+                let words = format!("{} failed: {loss}, more than once", job.words());
+                let error = final_error(&job, &Error::new(ErrorKind::TimedOut, words));
+                job.finish(Err(error));
+                continue;
+            }
             self.ready.insert(order);
             self.jobs.insert(order, job);
         }
     }
 
-    /// Answers everything with `error`, or worse where a mutation may have been carried out.
+    /// Answers everything with `error`, or with an unknown outcome where `error` would say that a mutation was not carried out.
     pub(crate) fn fail_all(&mut self, error: &Error) {
         self.ready.clear();
         self.delayed.clear();
@@ -526,9 +535,10 @@ impl Engine {
     }
 }
 
-/// Where a mutation may have been carried out, nobody may say that it was not.
+/// Where a mutation may have been carried out, nobody may say that it was not: `TimedOut` would.
 fn final_error(job: &Job, error: &Error) -> Error {
-    if job.was_sent && job.is_mutation() {
+    let is_doubtful = error.kind() == ErrorKind::TimedOut;
+    if is_doubtful && job.was_sent && job.is_mutation() {
         return Error::with_source(
             ErrorKind::OutcomeUnknown,
             format!("{}; it may or may not have happened", error),

@@ -311,7 +311,7 @@ impl Offer {
 
     /// What a target wishes: it takes whatever the initiator prefers, as far as it is admissible.
     pub fn target() -> Self {
-        Self { default_time2wait: 2, default_time2retain: 20, ..Self::initiator() }
+        Self { default_time2retain: 20, ..Self::initiator() }
     }
 
     /// The wish for a key that is not a list.

@@ -61,7 +61,7 @@ fn both_ends_agree() {
     assert_eq!(negotiated.target_max_recv_data_segment_length, 128 << 10);
     assert_eq!(negotiated.initiator_max_recv_data_segment_length, RECV_DATA_SEGMENT_BYTES);
     assert!(!negotiated.initial_r2t && negotiated.immediate_data);
-    assert_eq!((negotiated.protocol_level, negotiated.default_time2wait), (2, 2));
+    assert_eq!((negotiated.protocol_level, negotiated.default_time2wait), (2, 0));
     assert!(!initiator.awaits_answers() && !target.awaits_answers());
 }
 

@@ -1,0 +1,359 @@
+//! What happens when links break, targets restart and commands do not end: requests wait and are carried out, acknowledged writes
+//! are there, and where that cannot be, somebody says so.
+
+mod support;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::clock::Clock;
+use base::random::Random;
+use block::device::DeviceExt;
+use block::layer::crash::{CrashLayer, Loss, Power};
+use block::layer::delay::{DelayLayer, Delays, Latency};
+use block::memory::MemoryDevice;
+use block::{Buffer, Device, ErrorKind, Event};
+use initiator::{InitiatorOptions, RemoteLun, State};
+use support::{World, identity};
+
+const BLOCK: usize = 4096;
+
+fn memory(serial: &str) -> Arc<MemoryDevice> {
+    Arc::new(MemoryDevice::new(8 << 20, identity(serial)))
+}
+
+/// A block that says which it is and which version.
+fn stamp(block: u64, version: u64) -> Vec<u8> {
+    let words = [block, version].map(u64::to_le_bytes).concat();
+    words.iter().copied().cycle().take(BLOCK).collect()
+}
+
+/// Version of a block's content; every stamp in it must be the same.
+fn version(block: u64, bytes: &[u8]) -> u64 {
+    if bytes.iter().all(|&byte| byte == 0) {
+        return 0;
+    }
+    let version = u64::from_le_bytes(bytes[8..16].try_into().unwrap());
+    assert!(bytes == &stamp(block, version)[..], "block {block} is torn");
+    version
+}
+
+/// Writers of blocks of their own, each in turns of write, sometimes flush, sometimes read. Ends with the last acknowledged versions.
+fn load(world: &mut World, lun: &Arc<RemoteLun>, writers: u64, rounds: u64, seed: u64) -> Rc<RefCell<Vec<u64>>> {
+    let acknowledged = Rc::new(RefCell::new(vec![0; writers as usize]));
+    for block in 0..writers {
+        let (lun, clock, acknowledged) = (Arc::clone(lun), world.clock.clone(), Rc::clone(&acknowledged));
+        let mut random = Random::new(seed ^ block << 32);
+        world.executor.spawn(async move {
+            for round in 1..=rounds {
+                let bytes = Buffer::copy_of(&stamp(block, round));
+                lun.write(block * BLOCK as u64, bytes, random.chance(0.1)).await.unwrap();
+                acknowledged.borrow_mut()[block as usize] = round;
+                if random.chance(0.2) {
+                    lun.flush().await.unwrap();
+                }
+                if random.chance(0.3) {
+                    let bytes = lun.read(block * BLOCK as u64, Buffer::zeroed(BLOCK)).await.unwrap();
+                    assert_eq!(version(block, &bytes), round, "a read is never older than an acknowledged write");
+                }
+                clock.sleep(Duration::from_micros(random.below(300))).await;
+            }
+        });
+    }
+    acknowledged
+}
+
+/// Every block holds the last version that was acknowledged.
+fn check(world: &mut World, device: &Arc<RemoteLun>, acknowledged: &[u64]) {
+    for (block, &expected) in acknowledged.iter().enumerate() {
+        let reading = device.read((block * BLOCK) as u64, Buffer::zeroed(BLOCK));
+        let bytes = world.run(reading).unwrap();
+        assert_eq!(version(block as u64, &bytes), expected, "block {block}");
+    }
+}
+
+#[test]
+fn a_link_that_is_cut_at_any_byte_loses_nothing() {
+    for seed in 0..40 {
+        let mut world = World::new(seed);
+        world.serve(memory("one"));
+        let lun = world.connect(world.options()).unwrap();
+        let mut random = Random::new(seed);
+        // The first cut comes by hand, the next ones wherever the bytes run out: in a login, in a header, in the middle of data.
+        for _ in 0..6 {
+            world.network.cut_next_after(random.below(150_000));
+        }
+        let acknowledged = load(&mut world, &lun, 8, 30, seed);
+        world.pass(Duration::from_micros(random.below(3000)));
+        world.network.cut();
+        world.pass(Duration::from_secs(60));
+        assert_eq!(*acknowledged.borrow(), [30; 8], "seed {seed}: everything is carried out in the end");
+        check(&mut world, &lun, &acknowledged.borrow());
+        let status = lun.status();
+        assert!(status.session_count >= 2, "seed {seed}");
+        assert_eq!((status.state, status.in_flight, status.waiting), (State::Online, 0, 0));
+    }
+}
+
+/// The target dies with what its cache had not made durable, and comes back with the same medium.
+#[test]
+fn a_target_that_loses_its_cache_gets_it_back() {
+    let (mut restarts_seen, mut writes_replayed) = (0, 0);
+    for seed in 0..40 {
+        let mut world = World::new(seed);
+        let power = Power::new();
+        let mut device = CrashLayer::on(&power, 8 << 20, seed);
+        let mut power = power;
+        world.serve(Arc::new(device.clone()));
+        let options = InitiatorOptions {
+            retained_bytes_max: 256 << 10,
+            reconnect_wait_min: Duration::from_millis(1),
+            ..world.options()
+        };
+        let lun = world.connect(options).unwrap();
+        let acknowledged = load(&mut world, &lun, 8, 100, seed);
+        let mut random = Random::new(seed);
+        let loss = if seed % 2 == 0 { Loss::All } else { Loss::Seeded(seed) };
+        for _ in 0..4 {
+            world.pass(Duration::from_micros(random.below(4000)));
+            world.network.set_server(None);
+            world.network.cut();
+            power.lose();
+            power = Power::new();
+            device = device.after_power_loss_as(loss, &power);
+            world.pass(Duration::from_micros(random.below(2000)));
+            world.serve(Arc::new(device.clone()));
+        }
+        world.pass(Duration::from_secs(60));
+        assert_eq!(*acknowledged.borrow(), [100; 8], "seed {seed}");
+        check(&mut world, &lun, &acknowledged.borrow());
+        restarts_seen += lun.status().session_count - 1;
+        writes_replayed += lun.status().writes_replayed;
+        // What is flushed survives without us.
+        let flushing = lun.flush();
+        world.run(flushing).unwrap();
+        for (block, &expected) in acknowledged.borrow().iter().enumerate() {
+            let bytes = device.durable_bytes((block * BLOCK) as u64, BLOCK);
+            assert_eq!(version(block as u64, &bytes), expected, "seed {seed}");
+        }
+    }
+    assert!(restarts_seen >= 80 && writes_replayed >= 80, "{restarts_seen} restarts, {writes_replayed} writes again");
+}
+
+#[test]
+fn zeroes_and_discards_are_written_again_as_such() {
+    let mut world = World::new(3);
+    let device = CrashLayer::new(1 << 20, 3);
+    world.serve(Arc::new(device.clone()));
+    let lun = world.connect(world.options()).unwrap();
+    let writing = lun.write(0, Buffer::copy_of(&[7; 64 << 10]), false);
+    world.run(writing).unwrap();
+    let flushing = lun.flush();
+    world.run(flushing).unwrap();
+    let zeroing = lun.write_zeroes(4096, 8192, false, true);
+    world.run(zeroing).unwrap();
+    let discarding = lun.discard(16384, 4096);
+    world.run(discarding).unwrap();
+    // Part of the zeroes is overwritten: only the newest version counts.
+    let writing = lun.write(8192, Buffer::copy_of(&[9; 512]), false);
+    world.run(writing).unwrap();
+    world.network.set_server(None);
+    world.network.cut();
+    device.power().lose();
+    let after = device.after_power_loss_as(Loss::All, &Power::new());
+    assert_eq!(after.durable_bytes(4096, 512), [7; 512], "the crash lost the zeroes");
+    world.serve(Arc::new(after));
+    world.pass(Duration::from_secs(1));
+    let reading = lun.read(0, Buffer::zeroed(32 << 10));
+    let bytes = world.run(reading).unwrap();
+    let expected = |at: usize| match at {
+        8192..8704 => 9,
+        4096..12288 | 16384..20480 => 0,
+        _ => 7,
+    };
+    for (at, &byte) in bytes.iter().enumerate() {
+        assert_eq!(byte, expected(at), "byte {at}");
+    }
+    assert!(lun.status().writes_replayed >= 3);
+}
+
+#[test]
+fn another_device_in_its_place_is_found_out() {
+    let mut world = World::new(4);
+    world.serve(memory("one"));
+    let lun = world.connect(world.options()).unwrap();
+    let mut events = lun.subscribe();
+    let other = memory("two");
+    world.serve(other.clone());
+    let write = lun.write(0, Buffer::copy_of(&[1; 512]), false);
+    world.network.cut();
+    let error = world.run(write).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Gone);
+    assert!(error.to_string().contains("one") && error.to_string().contains("two"), "{error}");
+    world.executor.run_until_stalled();
+    assert_eq!(events.try_receive(), Some(Event::Offline));
+    assert_eq!(events.try_receive(), Some(Event::IdentityChanged));
+    assert_eq!(lun.status().state, State::Replaced);
+    let late = lun.read(0, Buffer::zeroed(512));
+    assert_eq!(world.run(late).unwrap_err().kind(), ErrorKind::Gone);
+    let below = other.read(0, Buffer::zeroed(512));
+    assert!(world.run(below).unwrap().iter().all(|&byte| byte == 0), "nothing was written to it");
+}
+
+#[test]
+fn requests_fail_after_the_replacement_timeout_and_work_again_later() {
+    let mut world = World::new(5);
+    let device = memory("one");
+    let server = world.serve(device);
+    let options = InitiatorOptions { replacement_timeout: Duration::from_secs(20), ..world.options() };
+    let lun = world.connect(options).unwrap();
+    let mut events = lun.subscribe();
+    world.network.set_server(None);
+    world.network.cut();
+    world.pass(Duration::from_millis(1));
+    let began = world.clock.now();
+    let read = lun.read(0, Buffer::zeroed(512));
+    let write = lun.write(0, Buffer::zeroed(512), false);
+    assert_eq!(world.run(read).unwrap_err().kind(), ErrorKind::TimedOut);
+    assert_eq!(world.run(write).unwrap_err().kind(), ErrorKind::TimedOut, "it was never sent");
+    let waited = world.clock.now().since(began);
+    assert!(waited > Duration::from_secs(18) && waited < Duration::from_secs(21), "{waited:?}");
+    let late = lun.read(0, Buffer::zeroed(512));
+    assert_eq!(world.run(late).unwrap_err().kind(), ErrorKind::Gone);
+    let status = lun.status();
+    assert_eq!(status.state, State::Failing);
+    assert!(status.reconnect_attempts > 5 && status.reconnect_wait.is_some());
+    assert!(status.last_error.unwrap().contains("10.0.0.1:3260"));
+    world.network.set_server(Some(server));
+    world.pass(Duration::from_secs(6));
+    let back = lun.read(0, Buffer::zeroed(512));
+    world.run(back).unwrap();
+    assert_eq!(events.try_receive(), Some(Event::Offline));
+    assert_eq!(events.try_receive(), Some(Event::Back));
+}
+
+#[test]
+fn attempts_are_made_less_and_less_often() {
+    let mut world = World::new(6);
+    world.serve(memory("one"));
+    let options = InitiatorOptions {
+        reconnect_wait_min: Duration::from_millis(100),
+        reconnect_wait_max: Duration::from_secs(2),
+        ..world.options()
+    };
+    let _lun = world.connect(options).unwrap();
+    world.network.set_server(None);
+    world.network.cut();
+    world.pass(Duration::from_secs(60));
+    // 0, 0.1, 0.2, 0.4, 0.8, 1.6 s, then every 2 s.
+    let attempts = world.network.connect_count() - 1;
+    assert!((30..=36).contains(&attempts), "{attempts}");
+}
+
+#[test]
+fn a_portal_that_accepts_and_never_answers_is_given_up_each_time() {
+    let mut world = World::new(7);
+    world.serve(memory("one"));
+    let options = InitiatorOptions { login_timeout: Duration::from_secs(3), ..world.options() };
+    let lun = world.connect(options).unwrap();
+    world.network.set_mute(true);
+    world.network.cut();
+    world.pass(Duration::from_secs(15));
+    assert_eq!(lun.status().state, State::Reconnecting);
+    assert!(lun.status().last_error.unwrap().contains("login"), "the error says what did not happen");
+    world.network.set_mute(false);
+    let read = lun.read(0, Buffer::zeroed(512));
+    world.run(read).unwrap();
+}
+
+#[test]
+fn a_silent_link_is_found_out_by_pings() {
+    let mut world = World::new(8);
+    world.serve(memory("one"));
+    let lun = world.connect(world.options()).unwrap();
+    world.network.freeze();
+    let began = world.clock.now();
+    let read = lun.read(0, Buffer::zeroed(512));
+    world.run(read).unwrap();
+    // The interval and the timeout are five seconds each.
+    let waited = world.clock.now().since(began);
+    assert!(waited >= Duration::from_secs(9) && waited < Duration::from_secs(12), "{waited:?}");
+    assert_eq!(lun.status().session_count, 2);
+}
+
+#[test]
+fn a_command_that_takes_too_long_is_aborted_and_issued_again() {
+    let mut world = World::new(9);
+    let delays = Delays::all(Latency::Fixed(Duration::from_secs(3600)));
+    let clock: Arc<dyn Clock> = Arc::new(world.clock.clone());
+    let slow = DelayLayer::new(memory("one"), clock, &world.workers, delays, 9);
+    let slow = Arc::new(slow);
+    world.serve(slow.clone());
+    let options = InitiatorOptions {
+        command_timeout: Duration::from_secs(5),
+        task_management_timeout: Duration::from_secs(2),
+        replacement_timeout: Duration::from_secs(12),
+        keepalive_interval: Duration::from_secs(1),
+        ..world.options()
+    };
+    let lun = world.connect(options).unwrap();
+    let began = world.clock.now();
+    let read = lun.read(0, Buffer::zeroed(512));
+    assert_eq!(world.run(read).unwrap_err().kind(), ErrorKind::TimedOut);
+    assert!(world.clock.now().since(began) < Duration::from_secs(40));
+    let write = lun.write(0, Buffer::zeroed(512), false);
+    assert_eq!(world.run(write).unwrap_err().kind(), ErrorKind::OutcomeUnknown, "it may have been carried out");
+    slow.set_delays(Delays::all(Latency::Fixed(Duration::ZERO)));
+    // Elsewhere: the target still holds the range of the write.
+    let read = lun.read(1 << 20, Buffer::zeroed(512));
+    world.run(read).unwrap();
+}
+
+#[test]
+fn a_reset_of_the_unit_brings_a_replay_without_a_new_session() {
+    let mut world = World::new(10);
+    let device = CrashLayer::new(1 << 20, 10);
+    world.serve(Arc::new(device));
+    let lun = world.connect(world.options()).unwrap();
+    let write = lun.write(0, Buffer::copy_of(&[5; 4096]), false);
+    world.run(write).unwrap();
+    // Another initiator resets the unit: we are told with our next command.
+    let other = InitiatorOptions { initiator_name: "iqn.2026-01.io.forebay:other".to_owned(), ..world.options() };
+    support::reset_unit(&mut world, other);
+    let read = lun.read(0, Buffer::zeroed(4096));
+    assert!(world.run(read).unwrap().iter().all(|&byte| byte == 5));
+    let status = lun.status();
+    assert_eq!((status.session_count, status.writes_replayed), (1, 1));
+}
+
+#[test]
+fn a_target_that_asks_for_a_logout_gets_one_and_is_found_again() {
+    let mut world = World::new(11);
+    let device = memory("one");
+    let server = world.serve(device.clone());
+    let lun = world.connect(world.options()).unwrap();
+    let acknowledged = load(&mut world, &lun, 4, 20, 11);
+    world.pass(Duration::from_millis(1));
+    world.serve(device);
+    world.run(async move { server.drain().await });
+    world.pass(Duration::from_secs(20));
+    assert_eq!(*acknowledged.borrow(), [20; 4]);
+    check(&mut world, &lun, &acknowledged.borrow());
+}
+
+#[test]
+fn closing_while_away_answers_what_waits() {
+    let mut world = World::new(12);
+    world.serve(memory("one"));
+    let lun = world.connect(world.options()).unwrap();
+    world.network.set_server(None);
+    world.network.cut();
+    world.pass(Duration::from_secs(1));
+    let read = lun.read(0, Buffer::zeroed(512));
+    let closing = Arc::clone(&lun);
+    world.run(async move { closing.close().await });
+    assert_eq!(world.run(read).unwrap_err().kind(), ErrorKind::Gone);
+    assert_eq!(lun.geometry().size_bytes, 8 << 20);
+}

@@ -31,7 +31,7 @@ use logical_unit::{Execution, LunMap, NexusId, Outcome, TaskManagementResponse};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::control::{Control, Handle, Wish};
-use crate::limits::{DATA_IN_BYTES_MAX, DRAIN_TIMEOUT, TURNS_PER_POLL_MAX, WRITE_SLICES_MAX};
+use crate::limits::{DATA_IN_BYTES_MAX, DRAIN_TIMEOUT, LINGER_TIMEOUT, TURNS_PER_POLL_MAX, WRITE_SLICES_MAX};
 use crate::server::Shared;
 use crate::sessions::Decision;
 use crate::status::{LunCounters, Use};
@@ -77,6 +77,7 @@ struct Driver<S> {
     timer: Option<(Instant, Sleep)>,
     drain_deadline: Option<Instant>,
     closed: Option<CloseReason>,
+    linger_deadline: Option<Instant>,
     counted_pdus: (u64, u64),
 }
 
@@ -139,6 +140,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             timer: None,
             drain_deadline: None,
             closed: None,
+            linger_deadline: None,
             counted_pdus: (0, 0),
         }
     }
@@ -153,10 +155,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
                 Ok(has_moved) => has_moved,
                 Err(error) => return Poll::Ready(self.lost(&error)),
             };
-            if let Some(reason) = &self.closed
-                && self.protocol.transmit_bytes() == 0
-            {
-                return Poll::Ready(reason.clone());
+            if let Some(reason) = self.ended() {
+                return Poll::Ready(reason);
             }
             has_moved |= match self.poll_read(context) {
                 Ok(has_moved) => has_moved,
@@ -170,6 +170,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         }
         context.waker().wake_by_ref();
         Poll::Pending
+    }
+
+    /// Why it is over, once the last words are sent or the peer had its time to take them.
+    fn ended(&self) -> Option<CloseReason> {
+        let is_sent = self.protocol.transmit_bytes() == 0;
+        let is_late = || self.linger_deadline.is_some_and(|deadline| self.server.clock.now() >= deadline);
+        self.closed.clone().filter(|_| is_sent || is_late())
     }
 
     fn lost(&self, error: &std::io::Error) -> CloseReason {
@@ -192,7 +199,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
                 Event::TaskManagement(request) => self.manage(request),
                 Event::SessionRequested(request) => self.admit(request),
                 Event::Logout => {}
-                Event::Closed(reason) => self.closed = Some(reason),
+                Event::Closed(reason) => {
+                    self.closed = Some(reason);
+                    self.linger_deadline = Some(self.server.clock.now() + LINGER_TIMEOUT);
+                }
             }
         }
         has_moved
@@ -361,7 +371,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             match Pin::new(&mut self.stream).poll_write_vectored(context, &slices[..count]) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(0)) => return Err(std::io::ErrorKind::WriteZero.into()),
-                Poll::Ready(Ok(length)) => self.protocol.handle_transmitted(length),
+                Poll::Ready(Ok(length)) => self.protocol.handle_transmitted(self.server.clock.now(), length),
                 Poll::Ready(Err(error)) => return Err(error),
             }
             has_moved = true;
@@ -396,7 +406,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     }
 
     fn poll_timer(&mut self, context: &mut Context<'_>) -> bool {
-        let deadlines = [self.protocol.poll_timeout(), self.drain_deadline.filter(|_| !self.protocol.is_closed())];
+        let drain_deadline = self.drain_deadline.filter(|_| !self.protocol.is_closed());
+        let deadlines = [self.protocol.poll_timeout(), drain_deadline, self.linger_deadline];
         let Some(deadline) = deadlines.into_iter().flatten().min() else {
             self.timer = None;
             return false;

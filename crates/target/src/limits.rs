@@ -25,6 +25,9 @@ pub const LISTEN_BACKLOG: i32 = 128;
 /// Time a connection has to end by itself after it was asked to log out, when the server stops.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// Time a peer has to take the last words of a connection that is over, before it is closed without them.
+pub const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Pause after a failed accept (out of descriptors, mostly), so that the loop does not spin.
 pub const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 

@@ -251,6 +251,18 @@ async fn a_slow_peer_holds_no_more_buffers_than_its_share() {
     assert_eq!(pool.bytes_out(), 0);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_takes_nothing_does_not_hold_the_end_up() {
+    let server = server();
+    let (mut client, serving) = connect(&server);
+    client.log_in(1).await;
+    client.settle().await;
+    client.command(5, &cdb10(0x28, 0, 2048), None, 1 << 20).await;
+    client.log_out().await;
+    let ended = tokio::time::timeout(Duration::from_secs(60), serving).await.expect("it ends");
+    assert_eq!(ended.unwrap(), iscsi::target::CloseReason::Logout);
+}
+
 #[tokio::test]
 async fn portals_of_both_families_serve_until_the_shutdown() {
     let portals = vec!["127.0.0.1:0".parse().unwrap(), "[::1]:0".parse().unwrap()];

@@ -54,7 +54,7 @@ pub struct Connection {
     events: VecDeque<Event>,
     target_transfer_tag: TargetTransferTag,
     login_deadline: Instant,
-    last_received: Instant,
+    last_moved: Instant,
     /// A ping that was not answered, and until when it must be.
     ping: Option<(TargetTransferTag, Instant)>,
     now: Instant,
@@ -108,7 +108,7 @@ impl Connection {
             events: VecDeque::new(),
             target_transfer_tag: TargetTransferTag::new(0).expect("zero is not reserved"),
             login_deadline: now + parameters.login_timeout,
-            last_received: now,
+            last_moved: now,
             ping: None,
             now,
             received_pdus: 0,
@@ -127,7 +127,7 @@ impl Connection {
     /// `length` bytes were read into the space last given.
     pub fn handle_received(&mut self, now: Instant, length: usize) {
         self.now = now;
-        self.last_received = now;
+        self.last_moved = now;
         self.receiver.handle_received(length);
         self.drain_receiver();
     }
@@ -137,8 +137,14 @@ impl Connection {
         self.transmit.io_slices(out)
     }
 
-    /// `length` bytes were written.
-    pub fn handle_transmitted(&mut self, length: usize) {
+    /// `length` bytes were written. A peer that takes what we send is alive, however long it takes to answer a ping that
+    /// waits behind it.
+    pub fn handle_transmitted(&mut self, now: Instant, length: usize) {
+        self.now = now;
+        self.last_moved = now;
+        if let Some((_, until)) = &mut self.ping {
+            *until = now + self.parameters.ping_timeout;
+        }
         self.transmit.handle_transmitted(length);
     }
 
@@ -158,7 +164,7 @@ impl Connection {
             Phase::Login(_) | Phase::Deciding(_) => Some(self.login_deadline),
             Phase::Closed => None,
             Phase::FullFeature(full) => {
-                let ping = self.ping.map_or(self.last_received + self.parameters.ping_interval, |(_, until)| until);
+                let ping = self.ping.map_or(self.last_moved + self.parameters.ping_interval, |(_, until)| until);
                 let has_starved = !full.session.starved.is_empty();
                 Some(if has_starved { ping.min(self.now + BUFFER_RETRY_INTERVAL) } else { ping })
             }
@@ -237,7 +243,6 @@ impl Connection {
             exp_cmd_sn: full.session.window.exp_cmd_sn(),
             max_cmd_sn: full.session.window.max_cmd_sn(),
         };
-        // The data segment of an asynchronous message begins with a SenseLength, here zero (RFC 7143 11.9.4).
         self.transmit.push(&message, &AdditionalHeaders::default(), DataSegment::Empty);
     }
 
@@ -371,7 +376,7 @@ impl Connection {
     fn check_ping(&mut self) {
         match self.ping {
             Some((_, until)) if self.now >= until => self.close(CloseReason::PingTimeout),
-            None if self.now >= self.last_received + self.parameters.ping_interval => {
+            None if self.now >= self.last_moved + self.parameters.ping_interval => {
                 let tag = self.next_tag();
                 self.ping = Some((tag, self.now + self.parameters.ping_timeout));
                 let Some((exp_cmd_sn, max_cmd_sn)) = self.command_numbers() else { return };

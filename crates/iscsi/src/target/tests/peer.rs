@@ -171,7 +171,7 @@ impl Peer {
             }
             slices[..count].iter().for_each(|slice| bytes.extend_from_slice(slice));
             let length = slices[..count].iter().map(|slice| slice.len()).sum();
-            self.target.handle_transmitted(length);
+            self.target.handle_transmitted(self.now, length);
         }
         self.parse(&bytes).expect("the target sends whole PDUs")
     }

@@ -45,6 +45,23 @@ fn silence_is_pinged_and_then_ends_the_connection() {
     assert_eq!(peer.close_reason(), CloseReason::PingTimeout);
 }
 
+/// A ping waits behind what is queued: as long as the initiator takes that, it is alive.
+#[test]
+fn a_slow_initiator_is_not_a_dead_one() {
+    let mut peer = Peer::logged_in(parameters(), &[]);
+    peer.read(0x10, 1 << 20);
+    let command = peer.started();
+    peer.complete(command.task, good(&pattern(1 << 20)));
+    for _ in 0..20 {
+        peer.sleep(crate::limits::PING_INTERVAL - std::time::Duration::from_secs(1));
+        peer.target.handle_transmitted(peer.now, 1000);
+        assert!(!peer.target.is_closed());
+    }
+    peer.sleep(crate::limits::PING_INTERVAL);
+    peer.sleep(crate::limits::PING_TIMEOUT);
+    assert_eq!(peer.close_reason(), CloseReason::PingTimeout);
+}
+
 #[test]
 fn what_makes_no_sense_is_rejected_with_its_header() {
     let mut peer = Peer::logged_in(parameters(), &[]);

@@ -33,7 +33,6 @@ use zerocopy::IntoBytes;
 use crate::core::{Core, Pins, State};
 use crate::format::{ENTRY_WRITE, FRAME_NONE, Line, LogEntryRaw};
 use crate::limits::{LINE_BYTES, WRITE_GROUP_LINES_MAX};
-use crate::read::lost;
 use crate::sectors::{blocks_of, hull, line_range, part_of, runs};
 use crate::status::{RequestKind, Serving};
 
@@ -68,9 +67,8 @@ struct Group {
 enum Plan {
     Write(Group),
     MakeRoom(Room),
-    /// The cache device failed: the origin takes the rest.
-    GoThrough,
-    Fail(Error),
+    /// The cache can take none of this: the origin does.
+    GoThrough(ByteRange),
 }
 
 /// What a write waits for.
@@ -97,15 +95,16 @@ pub(crate) async fn write(core: Arc<Core>, range: ByteRange, mut buffer: Buffer,
     while !rest.is_empty() {
         let count = core.changed.count();
         match core.plan_write(range, rest) {
-            Plan::Fail(error) => return Response::failed(error, buffer),
             Plan::MakeRoom(room) => {
                 if let Err(error) = core.make_room(room, count).await {
                     return Response::failed(error, buffer);
                 }
             }
-            Plan::GoThrough => {
-                let result = core.write_part_through(range, rest, &buffer).await;
-                return Response { result, buffer, extents: Vec::new() };
+            Plan::GoThrough(part) => {
+                if let Err(error) = core.write_part_through(range, part, &buffer).await {
+                    return Response::failed(error, buffer);
+                }
+                rest = behind(range, part);
             }
             Plan::Write(group) => {
                 let done = group.range(range);
@@ -123,12 +122,17 @@ pub(crate) async fn write(core: Arc<Core>, range: ByteRange, mut buffer: Buffer,
                         }
                     }
                 }
-                rest = ByteRange { offset: done.end(), length: range.end() - done.end() };
+                rest = behind(range, done);
             }
         }
     }
     drop(guard);
     Response::done(buffer)
+}
+
+/// What of `range` lies behind `part`.
+fn behind(range: ByteRange, part: ByteRange) -> ByteRange {
+    ByteRange { offset: part.end(), length: range.end() - part.end() }
 }
 
 impl Core {
@@ -138,7 +142,7 @@ impl Core {
         let lines_max = WRITE_GROUP_LINES_MAX.min(self.log.payload_bytes_max() / size_of::<LogEntryRaw>());
         let state = &mut *self.state();
         if state.failure.is_some() {
-            return Plan::GoThrough;
+            return Plan::GoThrough(rest);
         }
         for block in blocks_of(rest).take(lines_max) {
             match self.plan_line(state, block, range, &mut group._pins) {
@@ -158,7 +162,8 @@ impl Core {
             return Err(Plan::MakeRoom(Room::LineAtRest));
         }
         if before.is_lost && before.dirty & !mask != 0 {
-            return Err(Plan::Fail(lost(block)));
+            let part = line_range(block).intersection(&range).expect("the lines of a request touch it");
+            return Err(Plan::GoThrough(part));
         }
         if before.dirty == 0 && state.frames.counts().dirty_lines >= self.dirty_lines_max {
             return Err(Plan::MakeRoom(Room::LessDirty));
@@ -370,6 +375,7 @@ impl Core {
         part: ByteRange,
         buffer: &Buffer,
     ) -> Result<(), Error> {
+        self.prepare_supersede(part)?;
         let start = (part.offset - range.offset) as usize;
         let bytes = buffer.get(start..start + part.length as usize);
         let bytes = bytes

@@ -88,11 +88,9 @@ impl Core {
         Ok(())
     }
 
-    /// Writes to the origin; dirty sectors of the range are dirty no more when this returns. The caller holds the range.
+    /// Writes to the origin; dirty sectors of the range are dirty no more when this returns. The caller holds the range and has prepared
+    /// it with [`Core::prepare_supersede`].
     pub(crate) async fn write_origin(&self, range: ByteRange, buffer: Buffer, fua: bool) -> Response {
-        if let Err(error) = self.prepare_supersede(range) {
-            return Response::failed(error, buffer);
-        }
         let fua = fua || self.has_dirty(range);
         let order = self.origin_ranges.exclusive(whole_lines(range)).await;
         let mut response = self.origin.submit(Request::write(range.offset, buffer, fua)).await;

@@ -21,9 +21,11 @@ fn devices(executor: &mut Executor, seed: u64, cache_bytes: u64) -> (SharedDevic
     let latency = |most| Latency::Between(Duration::ZERO, Duration::from_micros(most));
     let cache = CrashLayer::new(cache_bytes, seed).with_latency(Arc::new(executor.clock()), latency(100), &workers);
     let geometry = Geometry { is_write_cache_volatile: true, ..Geometry::plain(ORIGIN_BYTES) };
-    let origin = CrashLayer::new(ORIGIN_BYTES, seed + 1)
-        .with_geometry(geometry)
-        .with_latency(Arc::new(executor.clock()), latency(1000), &workers);
+    let origin = CrashLayer::new(ORIGIN_BYTES, seed + 1).with_geometry(geometry).with_latency(
+        Arc::new(executor.clock()),
+        latency(1000),
+        &workers,
+    );
     executor.spawn(async move { workers.run().await });
     (Arc::new(cache), Arc::new(origin))
 }

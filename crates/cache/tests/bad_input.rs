@@ -1,0 +1,176 @@
+//! A cache that cannot be used says in one line why, and nothing is changed.
+
+mod common;
+
+use std::sync::Arc;
+
+use base::buffer::Buffer;
+use base::executor::Executor;
+use block::device::DeviceExt;
+use block::memory::MemoryDevice;
+use block::{Device, Error, ErrorKind, Geometry, Identity, SharedDevice};
+use cache::{Cache, FormatOptions, Mode, check, discard, inspect};
+use common::{format, format_options, open, open_options, read, try_open, write};
+
+fn named(size_bytes: u64, serial: &str) -> SharedDevice {
+    let identity = Identity { target: "iqn.2026-01.test:disk".into(), unit: "naa.1".into(), serial: serial.into() };
+    Arc::new(MemoryDevice::new(size_bytes, identity))
+}
+
+fn refusal(executor: &mut Executor, cache_device: &SharedDevice, origin: &SharedDevice) -> Error {
+    let options = open_options(executor, Mode::WriteBack);
+    try_open(executor, cache_device, origin, options).err().expect("it must be refused")
+}
+
+/// A copy of a device with another size.
+fn resized(executor: &mut Executor, device: &SharedDevice, size_bytes: u64, serial: &str) -> SharedDevice {
+    let copy = named(size_bytes, serial);
+    let length = size_bytes.min(device.geometry().size_bytes);
+    let bytes = read(executor, device, 0, length);
+    write(executor, &copy, 0, &bytes);
+    copy
+}
+
+/// A closed cache with one dirty line at the end of its origin.
+fn prepared(executor: &mut Executor) -> (SharedDevice, SharedDevice) {
+    let (cache_device, origin) = (named(1 << 20, "C"), named(1 << 20, "S1"));
+    format(executor, &cache_device, &origin, format_options());
+    let cache = open(executor, &cache_device, &origin, Mode::WriteBack);
+    write(executor, &cache, (1 << 20) - 512, &[7; 512]);
+    read(executor, &cache, 0, 8192);
+    executor.run();
+    executor.block_on(async move { cache.close(true).await.unwrap() });
+    (cache_device, origin)
+}
+
+#[test]
+fn a_cache_of_another_disk_is_refused_by_both_names() {
+    let mut executor = Executor::in_order();
+    let (cache_device, _) = prepared(&mut executor);
+    let error = refusal(&mut executor, &cache_device, &named(1 << 20, "S2"));
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    let message = error.to_string();
+    assert!(message.contains("serial S1") && message.contains("serial S2"), "{message}");
+    assert!(!message.contains('\n'));
+}
+
+#[test]
+fn a_device_that_is_no_cache_or_was_cut_is_refused() {
+    let mut executor = Executor::in_order();
+    let (cache_device, origin) = prepared(&mut executor);
+    let blank = named(1 << 20, "C");
+    assert!(refusal(&mut executor, &blank, &origin).to_string().contains("not a forebay cache"));
+    for size_bytes in [1 << 19, 8192, 4096, 2 << 20] {
+        let other = resized(&mut executor, &cache_device, size_bytes, "C");
+        let error = refusal(&mut executor, &other, &origin);
+        assert!(matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NoSpace), "{size_bytes}: {error:?}");
+    }
+    let cut = resized(&mut executor, &cache_device, 1 << 19, "C");
+    assert!(refusal(&mut executor, &cut, &origin).to_string().contains("was cut"));
+}
+
+#[test]
+fn another_version_is_refused_by_number() {
+    let mut executor = Executor::in_order();
+    let (cache_device, origin) = prepared(&mut executor);
+    for place in [0, (1 << 20) - 4096] {
+        let mut bytes = read(&mut executor, &cache_device, place, 4096);
+        bytes[24] = 9;
+        let checksum = base::checksum::crc32c(&bytes[4..]);
+        bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+        write(&mut executor, &cache_device, place, &bytes);
+    }
+    let message = refusal(&mut executor, &cache_device, &origin).to_string();
+    assert!(message.contains("version 9") && message.contains("version 1"), "{message}");
+}
+
+#[test]
+fn too_small_a_device_is_refused_when_it_is_formatted() {
+    let mut executor = Executor::in_order();
+    let (cache_device, origin) = (named(32 << 10, "C"), named(1 << 20, "S1"));
+    let error = executor
+        .block_on(async move { Cache::format(&cache_device, &origin, FormatOptions::default()).await.unwrap_err() });
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+}
+
+#[test]
+fn block_sizes_that_cannot_be_cached_are_refused() {
+    let mut executor = Executor::in_order();
+    let blocks = |bytes| {
+        let geometry = Geometry { logical_block_bytes: bytes, ..Geometry::plain(1 << 20) };
+        let device: SharedDevice = Arc::new(MemoryDevice::with_geometry(geometry, Identity::default()));
+        device
+    };
+    for (cache_block, origin_block) in [(4096, 512), (512, 8192)] {
+        let (cache_device, origin) = (blocks(cache_block), blocks(origin_block));
+        let formatted = async move { Cache::format(&cache_device, &origin, FormatOptions::default()).await };
+        assert_eq!(executor.block_on(formatted).unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+    let (cache_device, origin) = (blocks(512), blocks(4096));
+    format(&mut executor, &cache_device, &origin, format_options());
+    let cache = open(&mut executor, &cache_device, &origin, Mode::WriteBack);
+    let error = executor.block_on(cache.write(512, Buffer::zeroed(512), false)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidRange);
+}
+
+#[test]
+fn an_origin_may_grow_and_may_shrink_up_to_what_is_dirty() {
+    let mut executor = Executor::in_order();
+    let (cache_device, origin) = prepared(&mut executor);
+    let smaller = resized(&mut executor, &origin, (1 << 20) - 512, "S1");
+    let message = refusal(&mut executor, &cache_device, &smaller).to_string();
+    assert!(message.contains("1048576") && message.contains("1048064"), "{message}");
+    let larger = resized(&mut executor, &origin, 2 << 20, "S1");
+    let cache = open(&mut executor, &cache_device, &larger, Mode::WriteBack);
+    assert_eq!(cache.geometry().size_bytes, 2 << 20);
+    assert_eq!(read(&mut executor, &cache, (1 << 20) - 512, 1024), [[7; 512], [0; 512]].concat());
+    write(&mut executor, &cache, (2 << 20) - 512, &[8; 512]);
+    executor.block_on(async move { cache.close(false).await.unwrap() });
+    let inspecting = Arc::clone(&cache_device);
+    let inspection = executor.block_on(async move { inspect(&inspecting).await.unwrap() });
+    assert_eq!(inspection.origin_bytes, 2 << 20);
+    // Clean, it may shrink: what lies beyond is forgotten.
+    let smaller = resized(&mut executor, &larger, 1 << 20, "S1");
+    let cache = open(&mut executor, &cache_device, &smaller, Mode::WriteBack);
+    assert_eq!(cache.geometry().size_bytes, 1 << 20);
+    let error = executor.block_on(cache.read(1 << 20, Buffer::zeroed(512))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidRange);
+}
+
+#[test]
+fn an_inspection_tells_what_is_dirty_and_changes_nothing() {
+    let mut executor = Executor::in_order();
+    let (cache_device, _) = prepared(&mut executor);
+    let before = read(&mut executor, &cache_device, 0, 1 << 20);
+    let device = Arc::clone(&cache_device);
+    let inspection = executor.block_on(async move { check(&device).await.unwrap() });
+    assert_eq!((inspection.dirty_lines, inspection.dirty_bytes, inspection.valid_lines), (1, 512, 3));
+    assert!(inspection.was_closed && inspection.unreadable_lines == 0);
+    assert_eq!(inspection.identity.serial, "S1");
+    assert_eq!(read(&mut executor, &cache_device, 0, 1 << 20), before);
+    let device = Arc::clone(&cache_device);
+    executor.block_on(async move { discard(&device).await.unwrap() });
+    let device = Arc::clone(&cache_device);
+    let error = executor.block_on(async move { inspect(&device).await.unwrap_err() });
+    assert!(error.to_string().contains("no superblock"), "{error}");
+}
+
+#[test]
+fn whatever_is_overwritten_with_garbage_opening_ends_in_a_value() {
+    let mut random = base::random::Random::new(5);
+    for round in 0..60u64 {
+        let mut executor = Executor::in_order();
+        let (cache_device, origin) = prepared(&mut executor);
+        for _ in 0..=random.below(4) {
+            let mut garbage = vec![0; 512 * (1 + random.below(8) as usize)];
+            random.fill(&mut garbage);
+            let offset = random.below((1 << 11) - 8) * 512;
+            write(&mut executor, &cache_device, offset, &garbage);
+        }
+        let options = open_options(&executor, Mode::WriteBack);
+        if let Ok(cache) = try_open(&mut executor, &cache_device, &origin, options) {
+            read(&mut executor, &cache, 0, 1 << 20);
+        }
+        assert!(round < 60);
+    }
+}

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! initiator                               target
-//! CHAP_A=7,6,5                    ->
-//!                                 <-      CHAP_A=7 CHAP_I=.. CHAP_C=..          its challenge
+//! CHAP_A=8,6,5,7                  ->
+//!                                 <-      CHAP_A=8 CHAP_I=.. CHAP_C=..          its challenge
 //! CHAP_N=.. CHAP_R=..             ->                                            proof of the initiator
 //!   [CHAP_I=.. CHAP_C=..]         ->                                            when it wants proof of the target
 //!                                 <-      [CHAP_N=.. CHAP_R=..]
@@ -45,8 +45,9 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All of them, strongest first.
-    pub const ALL: [Self; 4] = [Self::Sha3_256, Self::Sha256, Self::Sha1, Self::Md5];
+    /// All of them, in the order in which an initiator offers them. SHA-256 stands last: Linux tgt and its relatives take 7
+    /// for SHA-1, as a draft once had it, and would choose it before MD5.
+    pub const ALL: [Self; 4] = [Self::Sha3_256, Self::Sha1, Self::Md5, Self::Sha256];
 
     fn from_number(number: u64) -> Option<Self> {
         Self::ALL.into_iter().find(|algorithm| *algorithm as u64 == number)

@@ -41,3 +41,5 @@ pub use discovery::DiscoveredTarget;
 pub use login::{ChapLogin, LoggedIn, Login, LoginConfig, LoginError, LoginStep};
 pub use session::Session;
 
+#[cfg(test)]
+mod tests;

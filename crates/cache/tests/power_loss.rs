@@ -19,7 +19,7 @@ use cache::{Associativity, Cache, FormatOptions, Mode};
 use common::{Lost, Model, Workload, drive, format, format_options, open, open_options, read, try_open};
 
 const ORIGIN_BYTES: u64 = 48 * 4096 + 512;
-const CACHE_BYTES: u64 = 256 << 10;
+const CACHE_BYTES: u64 = 1 << 20;
 /// More writes than any workload here makes.
 const WRITES_MAX: u64 = 3000;
 
@@ -173,8 +173,8 @@ fn crash_at_every_write(scenario: &Scenario) {
             assert!(nth > 10, "a workload with so few writes tests nothing");
             return;
         };
-        // Every seventh crash is followed by crashes in the recovery, at its first write, its second ...
-        if nth % 7 == 0 {
+        // Every other crash is followed by crashes in the recovery, at its first write, its second ...
+        if nth % 2 == 0 {
             for recovery_nth in 0.. {
                 if !crash_in_recovery(&mut world, scenario, recovery_nth) {
                     break;
@@ -193,20 +193,28 @@ fn scenario(seed: u64, fails: Fails, mode: Mode) -> Scenario {
         1 => Associativity::Ways(4),
         _ => Associativity::Ways(16),
     };
-    let (frames, has_control) = (20 + seed % 20, !seed.is_multiple_of(2));
-    Scenario { seed, fails, mode, associativity, frames, has_control, requests: 60 }
+    // Few frames make writes wait for them; many make a table page long enough to tear.
+    let frames = if seed % 4 < 2 { 20 + seed % 20 } else { 160 };
+    let has_control = !seed.is_multiple_of(2);
+    Scenario { seed, fails, mode, associativity, frames, has_control, requests: 80 }
+}
+
+/// `count` seeds from `first` on, and more of them in a soak.
+fn seeds(first: u64, count: u64) -> impl Iterator<Item = u64> {
+    let wanted = std::env::var("FOREBAY_SEEDS").ok().and_then(|text| text.parse().ok());
+    (0..wanted.unwrap_or(count)).map(move |index| first + index * 100 + index)
 }
 
 #[test]
 fn write_back_survives_a_power_loss_of_the_cache_device_at_every_write() {
-    for seed in 0..3 {
+    for seed in seeds(0, 4) {
         crash_at_every_write(&scenario(seed, Fails::CacheDevice, Mode::WriteBack));
     }
 }
 
 #[test]
 fn write_back_survives_a_power_loss_of_the_origin_at_every_write() {
-    for seed in 10..13 {
+    for seed in seeds(10, 3) {
         // Only cleaning writes to the origin, so there is much of it.
         let scenario = scenario(seed, Fails::Origin, Mode::WriteBack);
         crash_at_every_write(&Scenario { has_control: true, requests: 120, ..scenario });
@@ -215,14 +223,14 @@ fn write_back_survives_a_power_loss_of_the_origin_at_every_write() {
 
 #[test]
 fn write_back_survives_a_power_loss_of_both_at_every_write() {
-    for seed in 20..23 {
+    for seed in seeds(20, 4) {
         crash_at_every_write(&scenario(seed, Fails::Both, Mode::WriteBack));
     }
 }
 
 #[test]
 fn write_through_survives_a_power_loss_at_every_write() {
-    for seed in 30..32 {
+    for seed in seeds(30, 2) {
         crash_at_every_write(&scenario(seed, Fails::CacheDevice, Mode::WriteThrough));
         crash_at_every_write(&scenario(seed + 4, Fails::Both, Mode::WriteThrough));
     }

@@ -10,8 +10,9 @@
 //!                                     Failing: requests fail, the search goes on
 //! ```
 //!
-//! A reconnect is a new session with the same ISID, so that the target ends what the old one left behind (RFC 7143 6.3.5) before anything
-//! is issued again. The first attempt is made at once, or after the Time2Wait that was agreed; then waits double up to a bound.
+//! A reconnect is a new session with the same ISID, so that the target ends what the old one left behind (RFC 7143
+//! 6.3.5) before anything is issued again. The first attempt is made at once, or after the Time2Wait that was agreed;
+//! then waits double up to a bound.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -37,8 +38,9 @@ use crate::status::{State, Status};
 use crate::unit::{Probe, Unit, control_command};
 use crate::verdict::Attention;
 
-/// The future that owns a LUN's connection. It must be polled, in a task of its own or beside others, for requests to get anywhere.
-/// It ends when the LUN is closed, or replaced by another. Dropping it leaves requests under way with an unknown outcome.
+/// The future that owns a LUN's connection. It must be polled, in a task of its own or beside others, for requests to
+/// get anywhere. It ends when the LUN is closed, or replaced by another. Dropping it leaves requests under way with an
+/// unknown outcome.
 pub struct Driver(Pin<Box<dyn Future<Output = ()> + Send>>);
 
 impl Future for Driver {
@@ -52,8 +54,8 @@ impl Future for Driver {
 /// Attaches a LUN. Nothing is tried twice: what fails now is an error.
 ///
 /// # Errors
-/// `Gone` when nobody answers at the portal, `NotFound` when there is no such target or LUN, `AccessDenied`, `TimedOut`, and what else
-/// may be wrong, each in one line that says what to do.
+/// `Gone` when nobody answers at the portal, `NotFound` when there is no such target or LUN, `AccessDenied`,
+/// `TimedOut`, and what else may be wrong, each in one line that says what to do.
 pub async fn connect(
     options: InitiatorOptions,
     connector: Arc<dyn Connector>,
@@ -337,7 +339,8 @@ fn start_failing(engine: &mut Engine, shared: &Shared, options: &InitiatorOption
     engine.fail_all(&Error::new(ErrorKind::TimedOut, words));
 }
 
-/// Time2Wait where the target asked for one (RFC 7143 13.15); a session that ended before it did any good does not come back at once.
+/// Time2Wait where the target asked for one (RFC 7143 13.15); a session that ended before it did any good does not come
+/// back at once.
 fn first_wait(link: &Link, error: &LinkError) -> Duration {
     use iscsi::initiator::ConnectionError::Dropped;
     match error {

@@ -9,10 +9,12 @@
 //!
 //! What it keeps true:
 //!
-//! - commands leave in the order in which their requests came; after a lost session those that were under way go first, in their old order;
+//! - commands leave in the order in which their requests came; after a lost session those that were under way go first,
+//!   in their old order;
 //! - while retained writes are replayed nothing else leaves;
 //! - a write to a volatile unit is answered only when a copy of it is retained;
-//! - a flush is answered only if it was sent in the present *epoch*: since the last moment at which the unit may have lost its cache.
+//! - a flush is answered only if it was sent in the present *epoch*: since the last moment at which the unit may have
+//!   lost its cache.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -218,7 +220,8 @@ impl Engine {
         }
     }
 
-    /// Answers everything with `error`, or with an unknown outcome where `error` would say that a mutation was not carried out.
+    /// Answers everything with `error`, or with an unknown outcome where `error` would say that a mutation was not
+    /// carried out.
     pub(crate) fn fail_all(&mut self, error: &Error) {
         self.ready.clear();
         self.delayed.clear();
@@ -292,18 +295,21 @@ impl Engine {
             self.replaying += 1;
         }
         self.flush_for_room(now);
-        let is_replaying = self.is_replaying();
-        let candidates: Vec<u64> = match is_replaying {
-            true => {
-                let is_replay = |order: &&u64| matches!(self.jobs.get(order), Some(Job { reply: Reply::Replay, .. }));
-                self.ready.iter().filter(is_replay).copied().collect()
+        if self.is_replaying() {
+            let is_replay = |order: &&u64| matches!(self.jobs.get(order), Some(Job { reply: Reply::Replay, .. }));
+            let candidates: Vec<u64> = self.ready.iter().filter(is_replay).copied().collect();
+            for order in candidates {
+                self.ready.remove(&order);
+                self.issue(link, now, order);
+                has_progressed = true;
             }
-            false => self.ready.iter().take(self.options.queue_depth.saturating_sub(self.in_flight)).copied().collect(),
-        };
-        for order in candidates {
-            self.ready.remove(&order);
-            has_progressed = true;
+            return has_progressed;
+        }
+        while self.in_flight < self.options.queue_depth
+            && let Some(order) = self.ready.pop_first()
+        {
             self.issue(link, now, order);
+            has_progressed = true;
         }
         has_progressed
     }

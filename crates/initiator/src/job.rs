@@ -1,8 +1,8 @@
 //! One request, as a sequence of SCSI commands.
 //!
-//! A job has at most one command under way; [`Job::next_command`] says which is next, from how far it has come. A request
-//! larger than the target's limit is several commands one after the other; a write with `fua` to a unit that knows no FUA bit is a write and a
-//! SYNCHRONIZE CACHE of its range. After a lost session a job starts over.
+//! A job has at most one command under way; [`Job::next_command`] says which is next, from how far it has come. A
+//! request larger than the target's limit is several commands one after the other; a write with `fua` to a unit that
+//! knows no FUA bit is a write and a SYNCHRONIZE CACHE of its range. After a lost session a job starts over.
 
 use std::time::Duration;
 
@@ -332,7 +332,8 @@ fn synchronize(unit: &Unit, range: Option<ByteRange>) -> Cdb {
     Cdb::SynchronizeCache(CacheRange { blocks, is_immediate: false })
 }
 
-/// One UNMAP of the whole granules at the start of `rest`; a tail that fills no granule is left alone, which a discard allows.
+/// One UNMAP of the whole granules at the start of `rest`; a tail that fills no granule is left alone, which a discard
+/// allows.
 fn discard_part(unit: &Unit, rest: ByteRange) -> Option<(u64, Cdb, Data)> {
     let limits = unit.unmap?;
     let first = rest.offset / unit.block_bytes();

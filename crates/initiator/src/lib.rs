@@ -29,8 +29,8 @@
 //! | `connector` | [`Connector`]: where streams come from |
 //! | `options`, `status`, `error`, `limits` | what their names say |
 //!
-//! What is promised: an acknowledged write survives the loss of the session, of the target process and, where the LUN has a volatile
-//! cache, of its cache, as long as this process lives; a completed flush makes it the LUN's own affair.
+//! What is promised: an acknowledged write survives the loss of the session, of the target process and, where the LUN
+//! has a volatile cache, of its cache, as long as this process lives; a completed flush makes it the LUN's own affair.
 
 #![forbid(unsafe_code)]
 

@@ -8,7 +8,8 @@ pub const REQUESTS_WAITING_MAX: usize = 16 << 10;
 /// Largest read or write taken at once. Larger than most targets allow in one command: we split.
 pub const TRANSFER_BYTES_MAX: u32 = 16 << 20;
 
-/// Largest command we send, whatever the target allows: one that large already amortises everything, and a larger one only keeps others waiting.
+/// Largest command we send, whatever the target allows: one that large already amortises everything, and a larger one
+/// only keeps others waiting.
 pub const COMMAND_BYTES_MAX: u32 = 4 << 20;
 
 /// Bytes of zeroes sent at once where the target cannot make them itself.

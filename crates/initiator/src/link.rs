@@ -1,7 +1,7 @@
 //! One open session: a stream, the connection that speaks over it, and its commands.
 //!
-//! [`Link::poll_io`] does everything that can be done without waiting: reads into the buffers the connection names, writes all that is
-//! queued in one vectored write, and tells the connection the time. Nothing here spawns a task.
+//! [`Link::poll_io`] does everything that can be done without waiting: reads into the buffers the connection names,
+//! writes all that is queued in one vectored write, and tells the connection the time. Nothing here spawns a task.
 
 use std::future::poll_fn;
 use std::io::IoSlice;

@@ -34,7 +34,8 @@ impl RemoteLun {
     /// Sends a SCSI command as it is and returns what came back. It is never issued twice.
     ///
     /// # Errors
-    /// `InvalidRange` when the CDB is longer than 16 bytes or data goes both ways, `OutcomeUnknown` when the session is lost, `Gone` when there is none.
+    /// `InvalidRange` when the CDB is longer than 16 bytes or data goes both ways, `OutcomeUnknown` when the session is
+    /// lost, `Gone` when there is none.
     pub async fn execute(&self, cdb: &[u8], data_out: &[u8], data_in_length: usize) -> Result<RawOutcome, Error> {
         if cdb.len() > 16 || (!data_out.is_empty() && data_in_length > 0) {
             let words = "a command has a CDB of at most 16 bytes and moves data one way";

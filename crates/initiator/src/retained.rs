@@ -1,8 +1,9 @@
 //! Copies of completed writes that the logical unit may still lose.
 //!
-//! A unit with a volatile write cache (WCE=1) may lose everything since its last flush when it loses power, and a new session cannot tell
-//! whether it did. So each completed mutation is kept here, in its newest version only, until a flush that was sent after it
-//! has completed; after a reconnect or a power-on unit attention all of it is written again.
+//! A unit with a volatile write cache (WCE=1) may lose everything since its last flush when it loses power, and a new
+//! session cannot tell whether it did. So each completed mutation is kept here, in its newest version only, until a
+//! flush that was sent after it has completed; after a reconnect or a power-on unit attention all of it is written
+//! again.
 //!
 //! Entries never overlap: a newer one cuts what it covers out of the older ones. The copies come from a pool, so
 //! memory is bounded; a write that finds the pool exhausted waits for a flush.
@@ -155,7 +156,8 @@ mod tests {
         device
     }
 
-    /// The newest version of every byte is kept, whatever was cut by what, and a flush drops what is older than its mark.
+    /// The newest version of every byte is kept, whatever was cut by what, and a flush drops what is older than its
+    /// mark.
     #[test]
     fn the_newest_version_of_every_byte_is_kept() {
         let mut random = Random::new(11);

@@ -1,6 +1,8 @@
-//! What a [`RemoteLun`](crate::RemoteLun) and its driver share: the requests on their way in, and the state on its way out.
+//! What a [`RemoteLun`](crate::RemoteLun) and its driver share: the requests on their way in, and the state on its way
+//! out.
 //!
-//! Two mutexes, never held together: `inbox` (requests, the driver's waker) and `view` (geometry, identity, status). Sections are short and never await.
+//! Two mutexes, never held together: `inbox` (requests, the driver's waker) and `view` (geometry, identity, status).
+//! Sections are short and never await.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

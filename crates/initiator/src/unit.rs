@@ -1,7 +1,7 @@
 //! What is learned about a logical unit when a session begins: who it is, how large, what it can do.
 //!
-//! TEST UNIT READY first, until the unit attentions of the new nexus are taken; then INQUIRY, the VPD pages, READ CAPACITY and the
-//! caching page. A page that a unit does not have leaves the standard's silence in its place.
+//! TEST UNIT READY first, until the unit attentions of the new nexus are taken; then INQUIRY, the VPD pages, READ
+//! CAPACITY and the caching page. A page that a unit does not have leaves the standard's silence in its place.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use iscsi::pdu::TaskAttribute;
 use scsi::capacity::Capacity;
 use scsi::cdb::{CdbForm, ModeSense};
 use scsi::inquiry::{Peripheral, StandardInquiry};
-use scsi::vpd::{self, BlockDeviceCharacteristics, BlockLimits, Designator, LogicalBlockProvisioning};
+use scsi::vpd::{self, BlockLimits, Designator, LogicalBlockProvisioning};
 use scsi::{Cdb, Sense, SenseKey, Status, mode};
 
 use crate::error::{LinkError, sense_error};
@@ -39,7 +39,6 @@ pub(crate) struct Unit {
     /// Whether WRITE SAME may unmap and still give zeroes.
     pub(crate) write_same_unmaps: bool,
     pub(crate) unmap: Option<UnmapLimits>,
-    pub(crate) is_rotating: Option<bool>,
 }
 
 /// How much one UNMAP may ask for.
@@ -89,7 +88,6 @@ impl<'a> Probe<'a> {
         let limits = self.page(vpd::page::BLOCK_LIMITS, BlockLimits::parse).await?.unwrap_or_default();
         let provisioning = self.page(vpd::page::LOGICAL_BLOCK_PROVISIONING, LogicalBlockProvisioning::parse).await?;
         let provisioning = provisioning.unwrap_or_default();
-        let medium = self.page(vpd::page::BLOCK_DEVICE_CHARACTERISTICS, BlockDeviceCharacteristics::parse).await?;
         let (header, caching) = self.caching().await?;
         let block_bytes = capacity.block_bytes;
         let block_bytes_u64 = u64::from(block_bytes);
@@ -125,7 +123,6 @@ impl<'a> Probe<'a> {
             write_same_unmaps: provisioning.has_write_same_16
                 && (provisioning.unmapped_reads_zeroes || capacity.unmapped_reads_zeroes),
             unmap,
-            is_rotating: medium.filter(|medium| medium.rotation_rate > 0).map(|medium| medium.rotation_rate != 1),
         })
     }
 

@@ -1,5 +1,5 @@
-//! What happens when links break, targets restart and commands do not end: requests wait and are carried out, acknowledged writes
-//! are there, and where that cannot be, somebody says so.
+//! What happens when links break, targets restart and commands do not end: requests wait and are carried out,
+//! acknowledged writes are there, and where that cannot be, somebody says so.
 
 mod support;
 
@@ -40,7 +40,8 @@ fn version(block: u64, bytes: &[u8]) -> u64 {
     version
 }
 
-/// Writers of blocks of their own, each in turns of write, sometimes flush, sometimes read. Ends with the last acknowledged versions.
+/// Writers of blocks of their own, each in turns of write, sometimes flush, sometimes read. Ends with the last
+/// acknowledged versions.
 fn load(world: &mut World, lun: &Arc<RemoteLun>, writers: u64, rounds: u64, seed: u64) -> Rc<RefCell<Vec<u64>>> {
     let acknowledged = Rc::new(RefCell::new(vec![0; writers as usize]));
     for block in 0..writers {
@@ -81,7 +82,8 @@ fn a_link_that_is_cut_at_any_byte_loses_nothing() {
         world.serve(memory("one"));
         let lun = world.connect(world.options()).unwrap();
         let mut random = Random::new(seed);
-        // The first cut comes by hand, the next ones wherever the bytes run out: in a login, in a header, in the middle of data.
+        // The first cut comes by hand, the next ones wherever the bytes run out: in a login, in a header, in the middle
+        // of data.
         for _ in 0..6 {
             world.network.cut_next_after(random.below(150_000));
         }

@@ -12,8 +12,8 @@
 //! A response is the digest of identifier, secret and challenge. What this module keeps true:
 //!
 //! - secrets never print, are at least 96 bits, and responses are compared in constant time;
-//! - a challenge that comes back as the other direction's is refused, and so is a response we would have given ourselves: one secret
-//!   must not serve both directions;
+//! - a challenge that comes back as the other direction's is refused, and so is a response we would have given
+//!   ourselves: one secret must not serve both directions;
 //! - challenges are the caller's: nothing here knows a source of randomness. They must never repeat.
 
 use std::fmt;
@@ -45,8 +45,8 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All of them, in the order in which an initiator offers them. SHA-256 stands last: Linux tgt and its relatives take 7
-    /// for SHA-1, as a draft once had it, and would choose it before MD5.
+    /// All of them, in the order in which an initiator offers them. SHA-256 stands last: Linux tgt and its relatives
+    /// take 7 for SHA-1, as a draft once had it, and would choose it before MD5.
     pub const ALL: [Self; 4] = [Self::Sha3_256, Self::Sha1, Self::Md5, Self::Sha256];
 
     fn from_number(number: u64) -> Option<Self> {
@@ -160,7 +160,8 @@ fn identifier(keys: &Keys) -> Result<u8, ChapError> {
     u8::try_from(number).map_err(|_| ChapError::BadValue("CHAP_I"))
 }
 
-/// Checks the peer's CHAP_N and CHAP_R against what `peer` would have said to `challenge`; `own` is who we are to the peer.
+/// Checks the peer's CHAP_N and CHAP_R against what `peer` would have said to `challenge`; `own` is who we are to the
+/// peer.
 fn verify(
     keys: &Keys,
     algorithm: Algorithm,

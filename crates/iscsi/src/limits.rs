@@ -5,12 +5,13 @@
 /// Characters of a key (RFC 7143 6.1: a standard label).
 pub const TEXT_KEY_CHARACTERS_MAX: usize = 63;
 
-/// Bytes of one value. RFC 7143 6.1 says 255 unless a key says otherwise; the longest we know is a 1024-byte CHAP value in
-/// hexadecimal (2050), and SendTargets never needs more.
+/// Bytes of one value. RFC 7143 6.1 says 255 unless a key says otherwise; the longest we know is a 1024-byte CHAP value
+/// in hexadecimal (2050), and SendTargets never needs more.
 pub const TEXT_VALUE_BYTES_MAX: usize = 4096;
 const _: () = assert!(TEXT_VALUE_BYTES_MAX >= 2 + 2 * CHAP_BINARY_BYTES_MAX);
 
-/// Bytes of one logical text data segment during login: what RFC 7143 6.1 asks of those who take long authentication items.
+/// Bytes of one logical text data segment during login: what RFC 7143 6.1 asks of those who take long authentication
+/// items.
 pub const LOGIN_TEXT_BYTES_MAX: usize = 64 << 10;
 
 /// Bytes of a SendTargets answer an initiator takes: about 8000 targets with two portals each.
@@ -19,10 +20,12 @@ pub const SEND_TARGETS_BYTES_MAX: usize = 1 << 20;
 /// Values of one list an acceptor looks at; real lists have at most five.
 pub const NEGOTIATION_LIST_ITEMS_MAX: usize = 32;
 
-/// Login or text exchanges before a negotiation is given up. RFC 7143 6.2 asks for at least six; CHAP both ways and both stages take five.
+/// Login or text exchanges before a negotiation is given up. RFC 7143 6.2 asks for at least six; CHAP both ways and
+/// both stages take five.
 pub const NEGOTIATION_EXCHANGES_MAX: u32 = 32;
 
-/// MaxRecvDataSegmentLength we declare: large enough that header cost vanishes, small enough to keep latency of a mixed stream low.
+/// MaxRecvDataSegmentLength we declare: large enough that header cost vanishes, small enough to keep latency of a mixed
+/// stream low.
 pub const RECV_DATA_SEGMENT_BYTES: u32 = 256 << 10;
 
 /// Bytes of a CHAP challenge or response (RFC 7143 12.1.3).
@@ -40,7 +43,8 @@ pub const CHAP_SECRET_BYTES_MAX: usize = 256;
 /// Bytes of an iSCSI name (RFC 7143 4.2.7.2).
 pub const NAME_BYTES_MAX: usize = 223;
 
-/// Bytes a receiver reads at once when it does not know yet what they belong to: a few dozen small PDUs per system call.
+/// Bytes a receiver reads at once when it does not know yet what they belong to: a few dozen small PDUs per system
+/// call.
 pub const STAGING_BYTES: usize = 64 << 10;
 
 /// Bytes a receiver reads at once after a large data segment: enough for a header, and little enough that hardly any of
@@ -65,10 +69,12 @@ const _: () = assert!(DIRECT_READ_BYTES_MIN <= LARGE_SEGMENT_BYTES);
 /// Commands an initiator has sent and not seen the end of. Targets grant windows of 32 to 256; a tag has room for 2^16.
 pub const INITIATOR_TASKS_MAX: usize = 1024;
 
-/// Unanswered immediate requests of ours (NOP-Out, task management, Logout). RFC 7143 4.2.2.1 lets a target refuse more than one or two.
+/// Unanswered immediate requests of ours (NOP-Out, task management, Logout). RFC 7143 4.2.2.1 lets a target refuse more
+/// than one or two.
 pub const IMMEDIATE_REQUESTS_MAX: usize = 8;
 
-/// Bytes of write data waiting to be sent above which no further command leaves the queue, so that a fresh read does not wait behind megabytes.
+/// Bytes of write data waiting to be sent above which no further command leaves the queue, so that a fresh read does
+/// not wait behind megabytes.
 pub const TRANSMIT_BYTES_HIGH: usize = 4 << 20;
 
 /// Targets taken from one discovery.
@@ -86,8 +92,8 @@ pub const IMMEDIATE_TASKS_MAX: usize = 8;
 /// Task management requests of one session that wait for their tasks.
 pub const TASK_MANAGEMENT_MAX: usize = 16;
 
-/// Largest data-out buffer of one command, the largest buffer there is. A command that claims more is answered with an error
-/// by the device server, from its CDB.
+/// Largest data-out buffer of one command, the largest buffer there is. A command that claims more is answered with an
+/// error by the device server, from its CDB.
 pub const DATA_OUT_BYTES_MAX: u32 = base::limits::BUFFER_BYTES_MAX as u32;
 
 /// Bytes of one text request outside login. SendTargets and a renegotiation of MaxRecvDataSegmentLength fit many times.

@@ -1,12 +1,13 @@
 //! Key=value text, as Login and Text PDUs carry it (RFC 7143 6.1).
 //!
-//! A pair is `key=value` followed by one null. Pairs may span PDUs: the data segments of a run of PDUs with the C bit set,
-//! and of the one that ends it, are one *logical text data segment*. [`TextAssembler`] joins them, [`Keys::parse`] cuts them
-//! into pairs, [`Keys::emit`] writes them. What this module keeps true:
+//! A pair is `key=value` followed by one null. Pairs may span PDUs: the data segments of a run of PDUs with the C bit
+//! set, and of the one that ends it, are one *logical text data segment*. [`TextAssembler`] joins them, [`Keys::parse`]
+//! cuts them into pairs, [`Keys::emit`] writes them. What this module keeps true:
 //!
 //! - no input panics, and none makes it hold more than the limit it was given;
 //! - a key is a standard label of at most 63 characters, a value is UTF-8 without null;
-//! - no key stands twice in one text, except where the standard repeats it (TargetAddress; TargetName as well in an answer to SendTargets).
+//! - no key stands twice in one text, except where the standard repeats it (TargetAddress; TargetName as well in an
+//!   answer to SendTargets).
 
 use std::fmt::Write as _;
 
@@ -240,8 +241,8 @@ pub fn boolean(value: bool) -> &'static str {
     if value { "Yes" } else { "No" }
 }
 
-/// A binary-value: hexadecimal after `0x` or base64 after `0b` (RFC 7143 6.1). An odd hexadecimal digit is the low half of the
-/// first byte. At most `bytes_max` bytes.
+/// A binary-value: hexadecimal after `0x` or base64 after `0b` (RFC 7143 6.1). An odd hexadecimal digit is the low half
+/// of the first byte. At most `bytes_max` bytes.
 pub fn parse_binary(value: &str, bytes_max: usize) -> Option<Vec<u8>> {
     let bytes = if let Some(digits) = strip_prefix(value, "0x") {
         parse_hexadecimal(digits)?

@@ -1,7 +1,8 @@
 //! iSCSI URLs as libiscsi writes them: `iscsi://[USER@]HOST[:PORT]/IQN/LUN`.
 //!
-//! An IPv6 address stands in brackets; the port is 3260 unless it is said. A password does not belong in a URL, where the process list
-//! and the shell's history would keep it: one is refused with advice. Discovery takes a [`Portal`] alone, with or without `iscsi://`.
+//! An IPv6 address stands in brackets; the port is 3260 unless it is said. A password does not belong in a URL, where
+//! the process list and the shell's history would keep it: one is refused with advice. Discovery takes a [`Portal`]
+//! alone, with or without `iscsi://`.
 
 use std::fmt;
 use std::str::FromStr;

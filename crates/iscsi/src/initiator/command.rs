@@ -78,7 +78,8 @@ pub enum Outcome {
         /// Bytes that came in, for a command that reads.
         received_bytes: usize,
     },
-    /// The target answered that it failed, refused the PDU, or said GOOD and sent less than it should. Whether anything was carried out is unknown.
+    /// The target answered that it failed, refused the PDU, or said GOOD and sent less than it should. Whether anything
+    /// was carried out is unknown.
     Failed(String),
     /// It did not end in time and was aborted, by ABORT TASK or LOGICAL UNIT RESET.
     Aborted,

@@ -4,9 +4,10 @@
 //!  new ──► LoggingIn ──► FullFeature ──► LoggingOut ──► Closed
 //! ```
 //!
-//! Data-In goes straight into the buffer of its task; what a command writes goes out from there: immediate data, unsolicited Data-Out
-//! and the answers to R2Ts, cut to what was negotiated (RFC 7143 11.7 and 11.8). Everything the target says is checked against
-//! the task it names: an R2T or Data-In outside of it ends the connection, one for a task that is over is ignored.
+//! Data-In goes straight into the buffer of its task; what a command writes goes out from there: immediate data,
+//! unsolicited Data-Out and the answers to R2Ts, cut to what was negotiated (RFC 7143 11.7 and 11.8). Everything the
+//! target says is checked against the task it names: an R2T or Data-In outside of it ends the connection, one for a
+//! task that is over is ignored.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -660,7 +661,8 @@ impl Connection {
         }
     }
 
-    /// Silence is answered with a ping, and silence after that ends the connection. Anything received counts as a sign of life.
+    /// Silence is answered with a ping, and silence after that ends the connection. Anything received counts as a sign
+    /// of life.
     fn keep_alive(&mut self, now: Instant, session: &Session) -> Result<(), ConnectionError> {
         if self.keepalive_deadline().is_none_or(|deadline| deadline > now) {
             return Ok(());

@@ -7,8 +7,9 @@
 //! FullFeaturePhase
 //! ```
 //!
-//! A login without credentials still starts in SecurityNegotiation with AuthMethod=None, so that a target which wants authentication says so.
-//! One with credentials offers CHAP, and None after it unless the target must prove itself as well.
+//! A login without credentials still starts in SecurityNegotiation with AuthMethod=None, so that a target which wants
+//! authentication says so. One with credentials offers CHAP, and None after it unless the target must prove itself as
+//! well.
 
 use std::collections::VecDeque;
 

@@ -7,7 +7,7 @@
 //! | [`connection`] | [`Connection`]: one TCP connection's framing, login, StatSN, keepalive, logout |
 //! | [`login`] | the login phase |
 //! | [`discovery`] | SendTargets |
-//! | [`task_management`] | what happens when a command does not end: ABORT TASK, LOGICAL UNIT RESET, then the connection is given up |
+//! | [`task_management`] | what happens when a command does not end: abort, reset, give the connection up |
 //!
 //! A driver does this, over and over:
 //!
@@ -20,7 +20,8 @@
 //! ```
 //!
 //! Everything that ends a connection is a [`ConnectionError`]; the tasks of the session are then taken back with
-//! [`Session::take_all`] and issued again on a new session. ErrorRecoveryLevel is 0: a broken connection is a broken session.
+//! [`Session::take_all`] and issued again on a new session. ErrorRecoveryLevel is 0: a broken connection is a broken
+//! session.
 //!
 //! | | |
 //! |---|---|

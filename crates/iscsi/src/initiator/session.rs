@@ -1,7 +1,7 @@
 //! A session's numbering and tasks, apart from the connections that carry them (RFC 7143 4.2.2.1 and 4.2.4).
 //!
-//! Commands wait in order until the target's window (MaxCmdSN) lets them out; CmdSN is given when a command leaves. A task's tag is
-//! its slot and the slot's generation, so an answer that comes after its task ended finds nobody.
+//! Commands wait in order until the target's window (MaxCmdSN) lets them out; CmdSN is given when a command leaves. A
+//! task's tag is its slot and the slot's generation, so an answer that comes after its task ended finds nobody.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -1,6 +1,8 @@
 use super::*;
 use proptest::prelude::*;
 
+use crate::limits::RECV_DATA_SEGMENT_BYTES;
+
 fn keys(text: &str) -> Keys {
     text.split(' ').filter_map(|pair| pair.split_once('=')).collect()
 }

@@ -119,6 +119,7 @@ fn fio_verifies_what_it_wrote() {
         [
             "--name=verify", "--ioengine=nbd", &uri, "--rw=randwrite", "--bsrange=512-32k", "--bs_unaligned=0", "--size=48m",
             "--iodepth=16", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--randseed=3", "--fsync=64",
+            "--verify_state_save=0",
         ],
     );
     assert_eq!(attached.cache_status()["origin_reads_before_write_ack"], 0, "no write waited for a read of the target");

@@ -53,7 +53,7 @@ fn wrong_and_missing_chap_secrets() {
     fs::write(world.path("wrong"), "a-wrong-secret-of-24-b\n").unwrap();
     let target = world.target(["--lun", "0=ram:16MiB", "--chap-user", "alice", "--chap-file", "right"]);
     let url = target.url(0);
-    world.run(["attach", &url, "--chap-user", "alice", "--chap-file", "wrong"]).failure(ACCESS_DENIED, &["alice"]);
+    world.run(["attach", &url, "--chap-user", "alice", "--chap-file", "wrong"]).failure(ACCESS_DENIED, &["CHAP", IQN]);
     world.run(["attach", &url]).failure(ACCESS_DENIED, &["CHAP"]);
     world.run(["inquiry", &url, "--chap-user", "alice", "--chap-file", "right"]).success();
     world.run(["attach", &url, "--chap-user", "alice", "--chap-file", "none"]).failure(NOT_FOUND, &["none"]);

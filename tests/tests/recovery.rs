@@ -28,7 +28,7 @@ fn a_target_restarted_under_load_loses_nothing() {
             .args([
                 "--name=verify", "--ioengine=nbd", &format!("--uri={}", disk.ready), "--rw=randwrite", "--bs=4k",
                 "--size=32m", "--iodepth=8", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--rate_iops=2000",
-                "--randseed=9",
+                "--randseed=9", "--verify_state_save=0",
             ])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

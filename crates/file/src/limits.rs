@@ -1,5 +1,7 @@
 //! The bounds of this crate.
 
+use std::time::Duration;
+
 /// Requests of one device that the kernel works on at once. NVMe disks are saturated below this; what is above waits in
 /// line.
 pub const IN_FLIGHT_MAX: usize = 256;
@@ -25,3 +27,10 @@ pub const REPEATS_MAX: u32 = 1000;
 
 /// Largest read or write a file device takes at once.
 pub const TRANSFER_BYTES_MAX: u32 = 16 << 20;
+
+/// Longest wait for the lock on a file: writes in the ring of a process that was killed end within this on any disk that works; a living
+/// holder is reported after it.
+pub const LOCK_WAIT_MAX: Duration = Duration::from_millis(1500);
+
+/// Pause between two looks at the lock.
+pub const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(5);

@@ -3,13 +3,14 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use block::{Error, ErrorKind, Geometry};
 use rustix::fs::{AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
 use crate::failure;
-use crate::limits::{TRANSFER_BYTES_MAX, ZERO_CHUNK_BYTES};
+use crate::limits::{LOCK_RETRY_INTERVAL, LOCK_WAIT_MAX, TRANSFER_BYTES_MAX, ZERO_CHUNK_BYTES};
 use crate::options::FileOptions;
 
 /// The smallest logical block there is.
@@ -136,11 +137,19 @@ fn open_or_create(path: &Path, name: &str, options: &FileOptions) -> Result<(Own
     }
 }
 
+/// Takes the lock, giving a process that was just killed the time to let go of it: the kernel keeps the file, and with it the lock, until
+/// the writes that were in its ring have ended. That is as it should be, since until then they may still land.
 fn lock_exclusively(file: &File, path: &str) -> Result<(), Error> {
-    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(()),
-        Err(Errno::AGAIN) => Err(Error::new(ErrorKind::Busy, format!("in use by another process: {path}"))),
-        Err(errno) => Err(failure::error(errno, format!("locking {path}"))),
+    let deadline = Instant::now() + LOCK_WAIT_MAX;
+    loop {
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(LOCK_RETRY_INTERVAL),
+            Err(Errno::AGAIN) => {
+                return Err(Error::new(ErrorKind::Busy, format!("in use by another process: {path}")));
+            }
+            Err(errno) => return Err(failure::error(errno, format!("locking {path}"))),
+        }
     }
 }
 

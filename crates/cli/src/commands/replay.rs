@@ -65,7 +65,8 @@ struct Hits {
 impl Hits {
     fn between(before: &Value, after: &Value) -> Self {
         let grown = |key: &str| {
-            let count = |status: &Value| status[key].as_u64().unwrap_or(0);
+            let of = |status: &Value, kind: &str| status[kind][key].as_u64().unwrap_or(0);
+            let count = |status: &Value| of(status, "reads") + of(status, "writes");
             count(after).saturating_sub(count(before))
         };
         Self { hits: grown("tag_hits"), misses: grown("tag_misses") }
@@ -114,8 +115,13 @@ mod tests {
 
     #[test]
     fn only_what_the_replay_did_counts() {
-        let before = json!({ "tag_hits": 10, "tag_misses": 5 });
-        let after = json!({ "tag_hits": 40, "tag_misses": 15 });
+        let status = |hits: u64, misses: u64| {
+            json!({
+                "reads": { "tag_hits": hits, "tag_misses": misses },
+                "writes": { "tag_hits": 1, "tag_misses": 2 },
+            })
+        };
+        let (before, after) = (status(10, 5), status(40, 15));
         let hits = Hits::between(&before, &after);
         assert_eq!((hits.hits, hits.misses), (30, 10));
         assert!((hits.miss_ratio() - 0.25).abs() < 1e-12);

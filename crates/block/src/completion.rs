@@ -3,21 +3,21 @@
 //! The operation is under way when `submit` returns: a [`Completion`] only waits for it. Dropping it *detaches*: the operation
 //! goes on to its end, keeping its buffer and its range. There are three ways to make one:
 //!
-//! | constructor | for | who finishes it after a drop |
+//! | constructor | for | who carries it on |
 //! |---|---|---|
 //! | [`Completion::ready`] | answers known at once (RAM, page cache, errors) | nothing is left to do |
 //! | [`Completion::slot`] | drivers that complete from elsewhere (a ring, a connection) | that driver |
-//! | [`Completion::task`] | layers, whose operations are futures over other devices | the layer's [`Workers`] |
+//! | [`Completion::task`] | layers, whose operations are futures over other devices | whoever awaits the completion; until somebody does, or when it is dropped, the layer's [`Workers`] |
 //!
-//! A task is polled once when it is made, so that it has reached its first wait; from then on whoever awaits the completion
-//! polls it in place: no hop to another task. `Workers::run` polls only what was dropped and what the layer
-//! gave it as background work.
+//! A task is polled once when it is made, so that it has reached its first wait. From then on whoever awaits the completion polls it in
+//! place: no hop to another task. One that nobody awaits yet must go on, too, or it would hold its range, and whoever
+//! waits for that range, for as long as its owner looks elsewhere; so when it could go on it moves to the workers.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 
 use base::buffer::Buffer;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -34,7 +34,7 @@ pub struct Completion(State);
 enum State {
     Ready(Option<Response>),
     Slot(Arc<SlotShared>),
-    Task { future: Option<TaskFuture>, workers: Workers },
+    Task(Arc<Task>),
 }
 
 impl Completion {
@@ -49,12 +49,16 @@ impl Completion {
         (Self(State::Slot(Arc::clone(&shared))), SlotSender { shared: Some(shared) })
     }
 
-    /// An operation that is a future of a layer. It is polled once here; if it is dropped unfinished, `workers` finish it.
+    /// An operation that is a future of a layer. It is polled once here; until somebody awaits it, and when it is dropped unfinished,
+    /// `workers` carry it on.
     pub fn task(workers: &Workers, future: impl Future<Output = Response> + Send + 'static) -> Self {
-        let mut future: TaskFuture = Box::pin(future);
-        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(response) => Self::ready(response),
-            Poll::Pending => Self(State::Task { future: Some(future), workers: workers.clone() }),
+        let task = Task::new(workers, Box::pin(future));
+        match task.poll_future() {
+            Poll::Ready(response) => {
+                task.lock().outcome = TaskOutcome::Taken;
+                Self::ready(response)
+            }
+            Poll::Pending => Self(State::Task(task)),
         }
     }
 
@@ -63,7 +67,7 @@ impl Completion {
         match &mut self.0 {
             State::Ready(response) => response.take(),
             State::Slot(shared) => shared.try_take(),
-            State::Task { .. } => None,
+            State::Task(task) => task.try_take(),
         }
     }
 }
@@ -77,24 +81,170 @@ impl Future for Completion {
         match &mut self.0 {
             State::Ready(response) => Poll::Ready(response.take().expect("a completion completes once")),
             State::Slot(shared) => shared.poll(context),
-            State::Task { future, .. } => {
-                let running = future.as_mut().expect("a completion completes once");
-                let response = std::task::ready!(running.as_mut().poll(context));
-                *future = None;
-                Poll::Ready(response)
-            }
+            State::Task(task) => task.poll_owner(context),
         }
     }
 }
 
 impl Drop for Completion {
     fn drop(&mut self) {
-        if let State::Task { future, workers } = &mut self.0
-            && let Some(future) = future.take()
+        if let State::Task(task) = &self.0 {
+            task.detach();
+        }
+    }
+}
+
+/// A layer's operation that had to wait, shared by the completion and, where they carry it on, the workers.
+struct Task {
+    workers: Workers,
+    /// Taken while it is polled. Never locked together with `state` except in this order.
+    future: Mutex<Option<TaskFuture>>,
+    state: Mutex<TaskState>,
+}
+
+/// Short sections, never across a poll.
+#[derive(Default)]
+struct TaskState {
+    /// Who awaits the completion. With an owner the workers stay out of it.
+    owner: Option<Waker>,
+    /// The workers' place for it, once they have it.
+    worker: Option<Waker>,
+    is_with_workers: bool,
+    outcome: TaskOutcome,
+}
+
+#[derive(Default)]
+enum TaskOutcome {
+    #[default]
+    Running,
+    Done(Response),
+    Taken,
+}
+
+impl Task {
+    fn new(workers: &Workers, future: TaskFuture) -> Arc<Self> {
+        let state = Mutex::new(TaskState::default());
+        Arc::new(Self { workers: workers.clone(), future: Mutex::new(Some(future)), state })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, TaskState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Polls the future; what wakes it wakes this task.
+    fn poll_future(self: &Arc<Self>) -> Poll<Response> {
+        let mut future = self.future.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(running) = future.as_mut() else { return Poll::Pending };
+        let waker = Waker::from(Arc::clone(self));
+        let response = std::task::ready!(running.as_mut().poll(&mut Context::from_waker(&waker)));
+        *future = None;
+        Poll::Ready(response)
+    }
+
+    fn try_take(&self) -> Option<Response> {
+        let mut state = self.lock();
+        match std::mem::replace(&mut state.outcome, TaskOutcome::Taken) {
+            TaskOutcome::Done(response) => Some(response),
+            other => {
+                state.outcome = other;
+                None
+            }
+        }
+    }
+
+    fn poll_owner(self: &Arc<Self>, context: &mut Context<'_>) -> Poll<Response> {
         {
-            workers.adopt(Box::pin(async move {
-                future.await;
-            }));
+            let mut state = self.lock();
+            match std::mem::replace(&mut state.outcome, TaskOutcome::Taken) {
+                TaskOutcome::Done(response) => return Poll::Ready(response),
+                TaskOutcome::Taken => panic!("a completion completes once"),
+                TaskOutcome::Running => state.outcome = TaskOutcome::Running,
+            }
+            state.owner = Some(context.waker().clone());
+        }
+        let response = std::task::ready!(self.poll_future());
+        let worker = {
+            let mut state = self.lock();
+            state.outcome = TaskOutcome::Taken;
+            state.worker.take()
+        };
+        // The workers look once more, see that it is over, and forget it.
+        if let Some(worker) = worker {
+            worker.wake();
+        }
+        Poll::Ready(response)
+    }
+
+    /// Polls it for the workers, until it is over or has an owner who does.
+    fn poll_worker(self: &Arc<Self>, context: &mut Context<'_>) -> Poll<()> {
+        {
+            let mut state = self.lock();
+            if !matches!(state.outcome, TaskOutcome::Running) {
+                return Poll::Ready(());
+            }
+            if state.owner.is_some() {
+                state.is_with_workers = false;
+                state.worker = None;
+                return Poll::Ready(());
+            }
+            state.worker = Some(context.waker().clone());
+        }
+        let response = std::task::ready!(self.poll_future());
+        let owner = {
+            let mut state = self.lock();
+            state.outcome = TaskOutcome::Done(response);
+            state.owner.take()
+        };
+        if let Some(owner) = owner {
+            owner.wake();
+        }
+        Poll::Ready(())
+    }
+
+    /// The completion is gone: nobody awaits it any more.
+    fn detach(self: &Arc<Self>) {
+        let worker = {
+            let mut state = self.lock();
+            if !matches!(state.outcome, TaskOutcome::Running) {
+                return;
+            }
+            state.owner = None;
+            if !state.is_with_workers {
+                state.is_with_workers = true;
+                drop(state);
+                return self.give_to_workers();
+            }
+            state.worker.clone()
+        };
+        if let Some(worker) = worker {
+            worker.wake();
+        }
+    }
+
+    fn give_to_workers(self: &Arc<Self>) {
+        let task = Arc::clone(self);
+        self.workers.spawn(poll_fn(move |context| task.poll_worker(context)));
+    }
+}
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        let waker = {
+            let mut state = self.lock();
+            // Wakers outlive what they were made for; a task that is over needs nobody.
+            if !matches!(state.outcome, TaskOutcome::Running) {
+                return;
+            }
+            if state.owner.is_none() && !state.is_with_workers {
+                state.is_with_workers = true;
+                drop(state);
+                return self.give_to_workers();
+            }
+            // The workers may not have looked at it yet; then they will, and need no waking.
+            state.owner.as_ref().or(state.worker.as_ref()).cloned()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
         }
     }
 }
@@ -186,16 +336,12 @@ impl Workers {
 
     /// Gives a future to be polled by [`Workers::run`].
     pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
-        self.adopt(Box::pin(future));
-    }
-
-    fn adopt(&self, future: BackgroundFuture) {
         let waker = {
             let mut state = self.lock();
             if state.is_stopped {
                 return;
             }
-            state.incoming.push_back(future);
+            state.incoming.push_back(Box::pin(future));
             state.waker.take()
         };
         if let Some(waker) = waker {
@@ -245,9 +391,11 @@ impl Workers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::range_lock::RangeLock;
     use base::clock::Clock;
     use base::executor::Executor;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use base::range::ByteRange;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::time::Duration;
 
     #[test]
@@ -265,6 +413,102 @@ mod tests {
         executor.spawn(async move { running.run().await });
         executor.run();
         assert!(is_finished.load(Ordering::Relaxed));
+    }
+
+    /// Two operations on one range, awaited in the wrong order: the second must not wait for the first's owner to look.
+    #[test]
+    fn a_task_nobody_awaits_yet_goes_on() {
+        let mut executor = Executor::new(1);
+        let workers = Workers::new();
+        let running = workers.clone();
+        executor.spawn(async move { running.run().await });
+        let (lock, clock) = (RangeLock::new(), executor.clock());
+        let operation = |workers: &Workers| {
+            let (lock, clock) = (lock.clone(), clock.clone());
+            Completion::task(workers, async move {
+                let _guard = lock.exclusive(ByteRange { offset: 0, length: 512 }).await;
+                clock.sleep(Duration::from_millis(1)).await;
+                Response::done(Buffer::empty())
+            })
+        };
+        let (first, second) = (operation(&workers), operation(&workers));
+        let results = executor.block_on(async move {
+            let second = second.await.result;
+            (first.await.result, second)
+        });
+        assert!(results.0.is_ok() && results.1.is_ok());
+    }
+
+    #[test]
+    fn a_late_wake_does_not_bring_a_finished_task_back() {
+        let mut executor = Executor::new(1);
+        let workers = Workers::new();
+        let waker = Arc::new(Mutex::new(None));
+        let kept = Arc::clone(&waker);
+        let mut completion = Completion::task(&workers, async move {
+            poll_fn(|context| {
+                *kept.lock().unwrap() = Some(context.waker().clone());
+                Poll::Ready(())
+            })
+            .await;
+            Response::done(Buffer::empty())
+        });
+        assert!(completion.try_take().is_some());
+        waker.lock().unwrap().take().expect("the task left its waker").wake();
+        workers.stop();
+        // It would never end with a task that can never end.
+        executor.block_on(async move { workers.run().await });
+    }
+
+    #[test]
+    fn a_task_that_is_awaited_needs_no_workers() {
+        let mut executor = Executor::new(1);
+        let clock = executor.clock();
+        let completion = Completion::task(&Workers::new(), async move {
+            futures_util::future::ready(()).await;
+            clock.sleep(Duration::from_millis(1)).await;
+            clock.sleep(Duration::from_millis(1)).await;
+            Response::done(Buffer::empty())
+        });
+        assert!(executor.block_on(completion).result.is_ok());
+    }
+
+    /// Whether the workers or the owner come first, and whether the owner leaves in between, is up to the seed.
+    #[test]
+    fn owners_and_workers_do_not_lose_a_task_between_them() {
+        for seed in 0..200 {
+            let mut executor = Executor::new(seed);
+            let workers = Workers::new();
+            let running = workers.clone();
+            executor.spawn(async move { running.run().await });
+            let finished = Arc::new(AtomicUsize::new(0));
+            for number in 0..8u64 {
+                let (clock, count) = (executor.clock(), Arc::clone(&finished));
+                let completion = Completion::task(&workers, async move {
+                    for step in 0..4 {
+                        clock.sleep(Duration::from_micros(1 + (seed + number + step) % 3)).await;
+                    }
+                    count.fetch_add(1, Ordering::Relaxed);
+                    Response::done(Buffer::empty())
+                });
+                let clock = executor.clock();
+                executor.spawn(async move {
+                    clock.sleep(Duration::from_micros((seed * number) % 5)).await;
+                    match number % 3 {
+                        0 => drop(completion),
+                        1 => drop(completion.await),
+                        _ => {
+                            let mut completion = completion;
+                            let pause = clock.sleep(Duration::from_micros(2));
+                            // Polled a while, then dropped or finished.
+                            let _ = futures_util::future::select(&mut completion, pause).await;
+                        }
+                    }
+                });
+            }
+            executor.run();
+            assert_eq!(finished.load(Ordering::Relaxed), 8, "seed {seed}");
+        }
     }
 
     #[test]

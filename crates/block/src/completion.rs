@@ -55,7 +55,7 @@ impl Completion {
         let task = Task::new(workers, Box::pin(future));
         match task.poll_future() {
             Poll::Ready(response) => {
-                task.lock().outcome = TaskOutcome::Taken;
+                task.finish();
                 Self::ready(response)
             }
             Poll::Pending => Self(State::Task(task)),
@@ -163,16 +163,20 @@ impl Task {
             state.owner = Some(context.waker().clone());
         }
         let response = std::task::ready!(self.poll_future());
+        self.finish();
+        Poll::Ready(response)
+    }
+
+    /// The owner has the response. The workers look once more if they had it, see that it is over, and forget it.
+    fn finish(&self) {
         let worker = {
             let mut state = self.lock();
             state.outcome = TaskOutcome::Taken;
             state.worker.take()
         };
-        // The workers look once more, see that it is over, and forget it.
         if let Some(worker) = worker {
             worker.wake();
         }
-        Poll::Ready(response)
     }
 
     /// Polls it for the workers, until it is over or has an owner who does.

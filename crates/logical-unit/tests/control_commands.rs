@@ -72,7 +72,7 @@ fn block_limits_are_sane_and_agree_with_provisioning() {
     let target = Target::new();
     let limits = BlockLimits::parse(&target.data(vital(0xb0))).unwrap();
     assert_eq!(limits.transfer_blocks_max, (16 << 20) / 512);
-    assert!(!limits.is_write_same_zero_refused && limits.write_same_blocks_max > 0);
+    assert!(limits.is_write_same_zero_refused && limits.write_same_blocks_max > 0);
     assert_eq!(limits.atomic_blocks_max, 0, "nothing was promised");
     assert!(limits.unmap_blocks_max > 0 && limits.unmap_blocks_max <= 1 << 20);
     assert!(limits.unmap_descriptors_max > 0);
@@ -166,7 +166,8 @@ fn mode_select_takes_what_is_already_so() {
 /// libiscsi ReportSupportedOpcodes.OneCommand and SERVACTV.
 #[test]
 fn every_operation_reports_itself() {
-    let target = Target::with(memory(), LogicalUnitOptions { atomic_bytes_max: 1 << 20, ..LogicalUnitOptions::default() });
+    let target =
+        Target::with(memory(), LogicalUnitOptions { atomic_bytes_max: 1 << 20, ..LogicalUnitOptions::default() });
     for row in table::ROWS {
         let ask = |reporting_options| Cdb::ReportSupportedOperationCodes {
             has_timeouts: false,

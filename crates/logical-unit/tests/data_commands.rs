@@ -161,10 +161,7 @@ fn write_same_repeats_its_block() {
     target.good(same(Blocks::new(1, 1), true, false), &[0; BLOCK_BYTES]);
     target.good(same(Blocks::sixteen(3, 1), true, true), &[]);
     assert_eq!(target.read(1, 3), [[0; BLOCK_BYTES].as_slice(), &block, &[0; BLOCK_BYTES]].concat());
-    // Zero blocks are all to the end (WSNZ is clear).
-    target.good(same(Blocks::new(BLOCK_COUNT - 2, 0), false, false), &block);
-    assert_eq!(target.read(BLOCK_COUNT - 3, 3), [&[0; BLOCK_BYTES], &block[..], &block].concat());
-    target.refuses(same(Blocks::new(BLOCK_COUNT + 1, 0), false, false), &block, Sense::LBA_OUT_OF_RANGE);
+    target.refuses(same(Blocks::new(0, 0), false, false), &block, Sense::INVALID_FIELD_IN_CDB);
     for wrong in [BLOCK_BYTES / 2, 2 * BLOCK_BYTES] {
         let cdb = same(Blocks::new(0, 1), false, false);
         target.refuses(cdb, &vec![0; wrong], Sense::INVALID_FIELD_IN_CDB);

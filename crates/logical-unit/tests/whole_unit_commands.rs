@@ -311,6 +311,9 @@ fn blocks_may_be_larger_than_the_devices() {
     assert_eq!((capacity.last_lba, capacity.block_bytes, capacity.physical_block_exponent), (255, 4096, 1));
     target.good(Cdb::Write(transfer(Blocks::new(255, 1))), &[3; 4096]);
     assert_eq!(target.data(Cdb::Read(transfer(Blocks::new(255, 1)))), [3; 4096]);
-    assert_eq!(target.sense(Cdb::Read(transfer(Blocks::new(256, 1)))).map(|sense| sense.key), Some(SenseKey::IllegalRequest));
+    assert_eq!(
+        target.sense(Cdb::Read(transfer(Blocks::new(256, 1)))).map(|sense| sense.key),
+        Some(SenseKey::IllegalRequest)
+    );
     assert_eq!(target.run(Cdb::TestUnitReady, &[]).status, Status::Good);
 }

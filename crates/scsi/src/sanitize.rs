@@ -75,7 +75,8 @@ mod tests {
     /// libiscsi Sanitize.Overwrite.
     #[test]
     fn what_asks_for_nothing_or_too_much_is_malformed() {
-        for bytes in [&[1, 0, 0, 2, 0xaa][..], &[0, 0, 0, 1, 0xaa], &[1, 0, 0, 0], &[1, 0, 0, 3, 1, 2, 3], &[1, 0], &[]] {
+        for bytes in [&[1, 0, 0, 2, 0xaa][..], &[0, 0, 0, 1, 0xaa], &[1, 0, 0, 0], &[1, 0, 0, 3, 1, 2, 3], &[1, 0], &[]]
+        {
             assert!(Overwrite::parse(bytes, 2).is_err(), "{bytes:?}");
         }
     }

@@ -126,10 +126,12 @@ fn targets(own: &Arc<LogicalUnit>, list: &CopyList) -> Vec<Option<Arc<LogicalUni
 
 /// Copies one segment, and gives the bytes written.
 async fn copy(units: &[Option<Arc<LogicalUnit>>], nexus: &NexusId, segment: &Segment) -> Result<u64, Failure> {
-    let unit_at = |index: u16| units.get(usize::from(index)).and_then(Option::as_ref).ok_or(Sense::UNREACHABLE_COPY_TARGET);
+    let unit_at =
+        |index: u16| units.get(usize::from(index)).and_then(Option::as_ref).ok_or(Sense::UNREACHABLE_COPY_TARGET);
     let (source, destination) = (unit_at(segment.source)?, unit_at(segment.destination)?);
     let (from, to) = (source.geometry(), destination.geometry());
-    let transfer = |lba| Transfer { blocks: Blocks::sixteen(lba, segment.block_count.into()), is_dpo: false, is_fua: false };
+    let transfer =
+        |lba| Transfer { blocks: Blocks::sixteen(lba, segment.block_count.into()), is_dpo: false, is_fua: false };
     let aborted = |_: Sense| Sense::COPY_ABORTED;
     source.reservations.check(nexus, &Cdb::Read(transfer(segment.source_lba)))?;
     destination.reservations.check(nexus, &Cdb::Write(transfer(segment.destination_lba)))?;

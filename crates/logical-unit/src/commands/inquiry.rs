@@ -109,7 +109,7 @@ fn block_limits(unit: &LogicalUnit, geometry: &Geometry, _: &NexusId) -> Vec<u8>
     let granularity_blocks = geometry.discard_granularity_bytes.map_or(0, |bytes| (bytes / block_bytes).max(1));
     let atomic = unit.atomic_limits(geometry);
     BlockLimits {
-        is_write_same_zero_refused: false,
+        is_write_same_zero_refused: true,
         compare_and_write_blocks_max: COMPARE_AND_WRITE_BLOCKS_MAX.min(transfer_blocks_max) as u8,
         transfer_granularity_blocks: u16::try_from(physical_blocks).unwrap_or(0),
         transfer_blocks_max,

@@ -8,11 +8,12 @@ use scsi::log::{self, page};
 use crate::failure::Failure;
 use crate::lun_map::cut;
 
+/// What emits a page.
+type Emit = fn() -> Vec<u8>;
+
 /// The pages there are, ascending by their codes.
-const PAGES: &[(u8, fn() -> Vec<u8>)] = &[
-    (page::SUPPORTED_PAGES, supported_pages),
-    (page::INFORMATIONAL_EXCEPTIONS, log::emit_informational_exceptions),
-];
+const PAGES: &[(u8, Emit)] =
+    &[(page::SUPPORTED_PAGES, supported_pages), (page::INFORMATIONAL_EXCEPTIONS, log::emit_informational_exceptions)];
 
 fn supported_pages() -> Vec<u8> {
     log::emit_supported_pages(&PAGES.iter().map(|(code, _)| *code).collect::<Vec<_>>())

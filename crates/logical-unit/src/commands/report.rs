@@ -2,8 +2,8 @@
 
 use block::Buffer;
 use scsi::Sense;
-use scsi::sanitize::action;
 use scsi::cdb::table::{ROWS, Row, rows_of};
+use scsi::sanitize::action;
 use scsi::supported_operations;
 use scsi::target_port_groups::{self, Group};
 

@@ -27,7 +27,9 @@ pub(super) fn persistent_in(unit: &LogicalUnit, service_action: u8, allocation_l
     let bytes = match service_action {
         action_in::READ_KEYS => data::emit_keys(view.generation, &view.keys()),
         action_in::READ_RESERVATION => data::emit_reservation(view.generation, view.reservation()),
-        action_in::REPORT_CAPABILITIES => data::emit_capabilities(unit.reservations.can_persist(), view.is_persistent).to_vec(),
+        action_in::REPORT_CAPABILITIES => {
+            data::emit_capabilities(unit.reservations.can_persist(), view.is_persistent).to_vec()
+        }
         action_in::READ_FULL_STATUS => data::emit_full_status(view.generation, &view.full_status()),
         _ => return Err(Sense::INVALID_FIELD_IN_CDB.at_bit(1, 4).into()),
     };
@@ -77,7 +79,8 @@ fn basic_request(
         if !is_naming {
             return Ok(Vec::new());
         }
-        let ports = data::parse_initiator_ports(list).map_err(|_| Sense::INVALID_FIELD_IN_PARAMETER_LIST.at_parameter(24))?;
+        let ports =
+            data::parse_initiator_ports(list).map_err(|_| Sense::INVALID_FIELD_IN_PARAMETER_LIST.at_parameter(24))?;
         Ok(ports.iter().map(|port| task.nexus.with_initiator_port(port)).collect())
     };
     let kind = || {

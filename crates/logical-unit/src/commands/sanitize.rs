@@ -10,7 +10,6 @@
 //! Once it has begun, nothing stops it: not an abort, a reset, or the loss of its nexus. While it goes on, every command that is not
 //! exempt is answered that a sanitize is in progress, with how far it is.
 
-use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -44,9 +43,7 @@ impl SanitizeState {
         match self.state.load(Ordering::Acquire) {
             READY => Ok(()),
             FAILED => Err(Sense::SANITIZE_FAILED),
-            progress => {
-                Err(Sense::SANITIZE_IN_PROGRESS.with_progress(u16::try_from(progress - 1).unwrap_or(u16::MAX)))
-            }
+            progress => Err(Sense::SANITIZE_IN_PROGRESS.with_progress(u16::try_from(progress - 1).unwrap_or(u16::MAX))),
         }
     }
 
@@ -166,21 +163,18 @@ fn method(task: &mut Task<'_>, sanitize: &cdb::Sanitize) -> Result<Option<Method
 }
 
 /// Wipes, makes it durable, and says how it went.
-fn carry_out(unit: Arc<LogicalUnit>, method: Method) -> impl Future<Output = Result<(), Failure>> + Send {
-    async move {
-        let clock = unit.options.clock.clone();
-        let shortest = clock.map(|clock| clock.sleep(SANITIZE_DURATION_MIN));
-        let mut result = wipe(&unit, &method).await;
-        if result.is_ok() {
-            let response = unit.device().submit(Request::flush()).await;
-            result = response.result.map_err(|error| failure::of_block_error(&error, Doing::Writing, None));
-        }
-        if let Some(shortest) = shortest {
-            shortest.await;
-        }
-        unit.sanitize.end(result.is_ok());
-        if result.is_err() { Err(Sense::SANITIZE_FAILED.into()) } else { Ok(()) }
+async fn carry_out(unit: Arc<LogicalUnit>, method: Method) -> Result<(), Failure> {
+    let shortest = unit.options.clock.as_ref().map(|clock| clock.sleep(SANITIZE_DURATION_MIN));
+    let mut result = wipe(&unit, &method).await;
+    if result.is_ok() {
+        let response = unit.device().submit(Request::flush()).await;
+        result = response.result.map_err(|error| failure::of_block_error(&error, Doing::Writing, None));
     }
+    if let Some(shortest) = shortest {
+        shortest.await;
+    }
+    unit.sanitize.end(result.is_ok());
+    result.map_err(|_| Sense::SANITIZE_FAILED.into())
 }
 
 async fn wipe(unit: &LogicalUnit, method: &Method) -> Result<(), Failure> {

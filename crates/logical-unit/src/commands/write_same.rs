@@ -41,14 +41,10 @@ fn parts(task: &mut Task<'_>, same: &WriteSame) -> Result<(ByteRange, Buffer), F
     task.unit.check_medium()?;
     task.unit.check_writable(&geometry)?;
     check_flags(task.unit, &geometry, same)?;
-    let block_count = geometry.size_bytes / u64::from(geometry.logical_block_bytes);
-    let count = match same.blocks.count {
-        // WSNZ is clear: zero blocks are all to the end, if those are not too many.
-        0 => block_count.checked_sub(same.blocks.lba).ok_or(Sense::LBA_OUT_OF_RANGE)?,
-        count => u64::from(count),
-    };
+    let count = u64::from(same.blocks.count);
     let range = range_in(&geometry, same.blocks.lba, count)?;
-    if count > WRITE_SAME_BLOCKS_MAX {
+    // WSNZ is set: zero blocks would mean all to the end, without bound.
+    if count == 0 || count > WRITE_SAME_BLOCKS_MAX {
         return Err(Sense::INVALID_FIELD_IN_CDB.into());
     }
     let expected = if same.has_no_data_out { 0 } else { geometry.logical_block_bytes as usize };

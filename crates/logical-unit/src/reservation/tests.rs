@@ -176,13 +176,13 @@ fn a_registration_is_moved_with_the_reservation() {
         is_unregistering: true,
         is_persistent: false,
     };
-    assert_eq!(reservations.request(&nexus("b"), Request::Move {
-        key: KEY_B,
-        new: 1,
-        to: nexus("c"),
-        is_unregistering: false,
-        is_persistent: false,
-    }), Err(CONFLICT));
+    assert_eq!(
+        reservations.request(
+            &nexus("b"),
+            Request::Move { key: KEY_B, new: 1, to: nexus("c"), is_unregistering: false, is_persistent: false }
+        ),
+        Err(CONFLICT)
+    );
     let invalid = Failure::Sense(Sense::INVALID_FIELD_IN_PARAMETER_LIST.at_parameter(8));
     assert_eq!(reservations.request(&nexus("a"), to("c", 0)), Err(invalid));
     assert_eq!(reservations.request(&nexus("a"), to("c", 0xc)), Ok(vec![]));

@@ -96,6 +96,9 @@ const DPO_FUA: u8 = 0x18;
 /// DPO and BYTCHK of byte 1.
 const DPO_BYTCHK: u8 = 0x16;
 
+/// SYNC_NV and IMMED of byte 1. SYNC_NV would be content with a cache that keeps its data without power; a flush does more.
+const SYNC_NV_IMMED: u8 = 0x06;
+
 /// All commands, ascending by operation code, then service action.
 pub const ROWS: &[Row] = &[
     row(0x00, "TEST UNIT READY", 6, [], parse::test_unit_ready),
@@ -125,7 +128,7 @@ pub const ROWS: &[Row] = &[
         0x35,
         "SYNCHRONIZE CACHE(10)",
         10,
-        [0x02, 0xff, 0xff, 0xff, 0xff, GROUP, 0xff, 0xff],
+        [SYNC_NV_IMMED, 0xff, 0xff, 0xff, 0xff, GROUP, 0xff, 0xff],
         parse::synchronize_cache_10,
     ),
     row(0x37, "READ DEFECT DATA(10)", 10, [0, 0x1f, 0, 0, 0, 0, 0xff, 0xff], parse::read_defect_data_10),
@@ -166,7 +169,13 @@ pub const ROWS: &[Row] = &[
         RESERVE_OUT,
         parse::persistent_reserve_out,
     ),
-    row_of_action((0x5f, 7), "PERSISTENT RESERVE OUT, REGISTER AND MOVE", 10, RESERVE_OUT, parse::persistent_reserve_out),
+    row_of_action(
+        (0x5f, 7),
+        "PERSISTENT RESERVE OUT, REGISTER AND MOVE",
+        10,
+        RESERVE_OUT,
+        parse::persistent_reserve_out,
+    ),
     row_of_action((0x83, 0), "EXTENDED COPY(LID1)", 16, LIST_AT_10, parse::extended_copy),
     row_of_action((0x84, 0), "RECEIVE COPY RESULTS, COPY STATUS(LID1)", 16, COPY_RESULTS, parse::receive_copy_results),
     row_of_action(
@@ -183,7 +192,7 @@ pub const ROWS: &[Row] = &[
     row(0x8e, "WRITE AND VERIFY(16)", 16, long(DPO_BYTCHK), parse::write_and_verify_16),
     row(0x8f, "VERIFY(16)", 16, long(DPO_BYTCHK), parse::verify_16),
     row(0x90, "PRE-FETCH(16)", 16, long(0x02), parse::prefetch_16),
-    row(0x91, "SYNCHRONIZE CACHE(16)", 16, long(0x02), parse::synchronize_cache_16),
+    row(0x91, "SYNCHRONIZE CACHE(16)", 16, long(SYNC_NV_IMMED), parse::synchronize_cache_16),
     row(0x93, "WRITE SAME(16)", 16, long(0x19), parse::write_same_16),
     row(0x9c, "WRITE ATOMIC(16)", 16, long(DPO_FUA), parse::write_atomic),
     row_of_action(

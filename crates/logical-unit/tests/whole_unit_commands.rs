@@ -8,10 +8,11 @@ use std::sync::Arc;
 use base::executor::Executor;
 use block::memory::MemoryDevice;
 use common::{BLOCK_BYTES, BLOCK_COUNT, Target, identity, memory, transfer};
-use logical_unit::{LogicalUnit, LogicalUnitOptions};
+use logical_unit::{LogicalUnit, LogicalUnitOptions, ReservationStore, SavedReservations};
 use scsi::cdb::{Blocks, CdbForm, LogSense, ModeSelect, ModeSense, ReadDefectData, Sanitize, WriteAtomic};
 use scsi::extended_copy::{CopyState, CopyStatus, Segment, emit_list};
 use scsi::mode::{self, Caching, Control, page};
+use scsi::persistent_reservation::{MoveParameters, OutParameters};
 use scsi::sanitize::{Overwrite, action};
 use scsi::vpd::{BlockLimits, Designator};
 use scsi::{Cdb, Sense, SenseKey, Status, TaskAttribute, TaskManagementFunction, vpd};
@@ -316,4 +317,75 @@ fn blocks_may_be_larger_than_the_devices() {
         Some(SenseKey::IllegalRequest)
     );
     assert_eq!(target.run(Cdb::TestUnitReady, &[]).status, Status::Good);
+}
+
+/// Keeps reservations for a test.
+#[derive(Default)]
+struct Shelf(std::sync::Mutex<SavedReservations>);
+
+impl ReservationStore for Shelf {
+    fn save(&self, reservations: &SavedReservations) -> Result<(), String> {
+        *self.0.lock().unwrap() = reservations.clone();
+        Ok(())
+    }
+}
+
+/// SPC-4 5.12.5, 5.12.7.3, 5.12.8: APTPL, SPEC_I_PT and REGISTER AND MOVE, from CDB to CDB.
+#[test]
+fn reservations_persist_name_others_and_move() {
+    let shelf = Arc::new(Shelf::default());
+    let start = || {
+        let saved_reservations = shelf.0.lock().unwrap().clone();
+        let options = LogicalUnitOptions {
+            reservation_store: Some(shelf.clone()),
+            saved_reservations,
+            ..LogicalUnitOptions::default()
+        };
+        Target::with(memory(), options).other("a,i,0x1,t,t,0x1")
+    };
+    let out = |service_action, list: &[u8]| Cdb::PersistentReserveOut {
+        service_action,
+        scope: 0,
+        kind: 1,
+        parameter_list_length: list.len() as u32,
+    };
+    let inward = |service_action| Cdb::PersistentReserveIn { service_action, allocation_length: 1024 };
+    let target = start();
+    assert_eq!(target.data(inward(2))[2..4], [0x09, 0x80], "SIP_C and PTPL_C; PTPL_A is clear");
+    let basic = |key, action_key, is_persistent, has_initiator_ports| {
+        OutParameters { key, action_key, is_persistent, has_initiator_ports, ..OutParameters::default() }
+            .emit()
+            .to_vec()
+    };
+    let mut list = basic(0, 7, true, true);
+    let port = MoveParameters {
+        key: 0,
+        action_key: 0,
+        is_unregistering: false,
+        is_persistent: false,
+        target_port: 1,
+        initiator_port: "b,i,0x2".into(),
+    };
+    list.extend(&port.emit()[20..]);
+    target.good(out(0, &list), &list);
+    let reserve = basic(7, 0, false, false);
+    target.good(out(1, &reserve), &reserve);
+    assert_eq!(target.data(inward(2))[3], 0x81, "PTPL_A");
+
+    let target = start();
+    let keys = scsi::persistent_reservation::parse_keys(&target.data(inward(0))).unwrap();
+    assert_eq!(keys, (0, vec![7, 7]), "they outlived the unit; the generation begins anew");
+    let other = target.other("b,i,0x2,t,t,0x1");
+    let write = Cdb::Write(transfer(Blocks::new(0, 1)));
+    assert_eq!(other.run(write, &[0; BLOCK_BYTES]).status, Status::ReservationConflict);
+    let moved = MoveParameters { key: 7, action_key: 8, is_unregistering: true, is_persistent: true, ..port }.emit();
+    target.good(out(7, &moved), &moved);
+    other.good(write, &[0; BLOCK_BYTES]);
+    assert_eq!(target.run(write, &[0; BLOCK_BYTES]).status, Status::ReservationConflict);
+    for wrong in [basic(8, 9, false, true), basic(8, 9, false, false)[..23].to_vec()] {
+        assert_eq!(other.run(out(0, &wrong), &wrong).status, Status::CheckCondition);
+    }
+    let keyless = Target::new();
+    let list = basic(0, 7, true, false);
+    keyless.refuses(out(0, &list), &list, Sense::INVALID_FIELD_IN_PARAMETER_LIST);
 }

@@ -120,8 +120,18 @@ fn dirty_data_is_not_given_up_by_accident() {
     let url = target.url(0);
     let socket = world.path("disk.nbd");
     let front = format!("nbd:unix:{}", socket.display());
-    let disk =
-        world.start(["attach", &url, "--name", "disk", "--cache", "disk.cache", "--cache-size", "8MiB", "--as", &front]);
+    let disk = world.start([
+        "attach",
+        &url,
+        "--name",
+        "disk",
+        "--cache",
+        "disk.cache",
+        "--cache-size",
+        "8MiB",
+        "--as",
+        &front,
+    ]);
     let image = format!("nbd+unix:///?socket={}", socket.display());
     tests::tool("qemu-io", ["-f", "raw", "-c", "write -P 0x5a 0 64k", &image]);
     assert_eq!(disk.terminate().code, Some(0), "SIGTERM keeps dirty data and ends well");
@@ -170,12 +180,24 @@ fn wrong_command_lines() {
 fn a_target_that_cannot_start() {
     let world = World::new();
     let first = world.target(["--lun", "0=ram:16MiB"]);
-    let taken = ["target", "serve", "--portal", first.portal(), "--iqn", IQN, "--lun", "0=ram:1MiB", "--name", "second"];
+    let taken =
+        ["target", "serve", "--portal", first.portal(), "--iqn", IQN, "--lun", "0=ram:1MiB", "--name", "second"];
     world.run(taken).failure(IN_USE, &[first.portal()]);
     let serve = |lun: &str| {
         world.run(["target", "serve", "--portal", "127.0.0.1:0", "--iqn", IQN, "--lun", lun, "--name", "second"])
     };
     serve("0=file:none.img").failure(NOT_FOUND, &["none.img", "size"]);
-    let remote = world.run(["target", "serve", "--portal", "0.0.0.0:0", "--iqn", IQN, "--lun", "0=ram:1MiB", "--name", "second"]);
+    let remote = world.run([
+        "target",
+        "serve",
+        "--portal",
+        "0.0.0.0:0",
+        "--iqn",
+        IQN,
+        "--lun",
+        "0=ram:1MiB",
+        "--name",
+        "second",
+    ]);
     remote.failure(2, &["--allow-remote"]);
 }

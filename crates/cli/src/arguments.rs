@@ -285,6 +285,9 @@ pub struct Bench {
     /// How long, in seconds
     #[arg(long, default_value_t = 5)]
     pub seconds: u64,
+    /// Stop after this many requests instead
+    #[arg(long, value_name = "COUNT", conflicts_with = "seconds")]
+    pub requests: Option<u64>,
     /// Only the first bytes of the device (default: all of it)
     #[arg(long, value_name = "SIZE")]
     pub footprint: Option<ByteSize>,

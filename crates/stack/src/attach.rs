@@ -185,7 +185,10 @@ impl Attachment {
             ("cache.mode", None) => {
                 Err(Error::new(Failure::Usage, format!("\"{}\" has no cache: attach it with --cache PATH", self.name)))
             }
-            _ => Err(Error::new(Failure::Usage, format!("\"{key}\" is no setting of an attachment: there is cache.mode"))),
+            _ => Err(Error::new(
+                Failure::Usage,
+                format!("\"{key}\" is no setting of an attachment: there is cache.mode"),
+            )),
         }
     }
 
@@ -216,7 +219,8 @@ impl Attachment {
 fn report(progress: Option<&Progress>, clean_progress: cache::CleanProgress) {
     if let Some(progress) = progress {
         // A caller who hung up does not want to know; the work goes on.
-        let _ = progress.send(json!({ "lines_done": clean_progress.lines_done, "lines_total": clean_progress.lines_total }));
+        let _ = progress
+            .send(json!({ "lines_done": clean_progress.lines_done, "lines_total": clean_progress.lines_total }));
     }
 }
 

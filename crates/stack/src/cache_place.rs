@@ -39,8 +39,11 @@ impl CacheConfig {
     /// # Errors
     /// When the directory it lies in does not exist.
     pub fn place(&self, identity: &Identity) -> Result<PathBuf> {
-        let path =
-            if self.path.is_dir() { self.path.join(format!("{}.cache", file_stem(identity))) } else { self.path.clone() };
+        let path = if self.path.is_dir() {
+            self.path.join(format!("{}.cache", file_stem(identity)))
+        } else {
+            self.path.clone()
+        };
         let absolute = std::path::absolute(&path).map_err(|error| Error::io(path.display(), &error))?;
         let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
             return Err(Error::new(Failure::Usage, format!("{} cannot be a cache", path.display())));

@@ -315,7 +315,14 @@ fn print_result(arguments: &Demo, plain: &Outcome, cached: &Outcome, took: Durat
         return;
     }
     let mut table = Table::new();
-    table.load_preset(UTF8_FULL_CONDENSED).set_header(["", "plain iSCSI", "write-back cache", "gain", "paper: iSCSI", "paper: iCache"]);
+    table.load_preset(UTF8_FULL_CONDENSED).set_header([
+        "",
+        "plain iSCSI",
+        "write-back cache",
+        "gain",
+        "paper: iSCSI",
+        "paper: iCache",
+    ]);
     for row in comparison(&plain.measurement, &cached.measurement) {
         table.add_row([row.name, &row.plain, &row.cached, &row.gain, row.paper_plain, row.paper_cached]);
     }

@@ -20,7 +20,8 @@ pub fn run(arguments: Generate) -> Result<()> {
 }
 
 fn write_manual(directory: &Path) -> Result<()> {
-    let context = |error: &std::io::Error| Error::io(format!("cannot write manual pages to {}", directory.display()), error);
+    let context =
+        |error: &std::io::Error| Error::io(format!("cannot write manual pages to {}", directory.display()), error);
     fs::create_dir_all(directory).map_err(|error| context(&error))?;
     clap_mangen::generate_to(Arguments::command(), directory).map_err(|error| context(&error))
 }

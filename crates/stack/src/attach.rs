@@ -77,6 +77,7 @@ impl Attachment {
             Some(cache_config) => {
                 let place = cache_config.place(&identity)?;
                 registry.check(&identity, Some(&place))?;
+                cache_config.check_not_lost(&place, registry.find(&identity)?.as_ref())?;
                 let cache = cache_config.open(&place, remote.clone(), clock).await?;
                 registry.insert(&Entry::new(&identity, place, &config.name))?;
                 Some(cache)

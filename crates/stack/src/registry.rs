@@ -86,7 +86,7 @@ impl Registry {
             Err(error) => {
                 let message = format!(
                     "{} is damaged ({error}): it should name the cache that holds the newest data of {identity}; \
-                     attach with that cache, or remove the file if there is none",
+                     remove the file, then attach with that cache if there is one",
                     path.display()
                 );
                 Err(Error::new(Failure::Mismatch, message))
@@ -143,20 +143,27 @@ impl Registry {
         }
     }
 
+    /// Every entry that names `cache`. Damaged entries name nothing.
+    ///
+    /// # Errors
+    /// When the registry cannot be read.
+    pub fn entries_of(&self, cache: &Path) -> Result<Vec<Entry>> {
+        let context = |error: &std::io::Error| Error::io(format!("cannot read {}", self.directory.display()), error);
+        let mut entries = Vec::new();
+        for file in fs::read_dir(&self.directory).map_err(|error| context(&error))? {
+            let path = file.map_err(|error| context(&error))?.path();
+            let entry = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Entry>(&text).ok());
+            entries.extend(entry.filter(|entry| entry.cache == cache));
+        }
+        Ok(entries)
+    }
+
     /// Removes every entry that names `cache`: its dirty data was given up.
     ///
     /// # Errors
     /// When the registry cannot be read or an entry cannot be removed.
     pub fn remove_cache(&self, cache: &Path) -> Result<()> {
-        let context = |error: &std::io::Error| Error::io(format!("cannot read {}", self.directory.display()), error);
-        for file in fs::read_dir(&self.directory).map_err(|error| context(&error))? {
-            let path = file.map_err(|error| context(&error))?.path();
-            let entry = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Entry>(&text).ok());
-            if let Some(entry) = entry.filter(|entry| entry.cache == cache) {
-                self.remove(&entry.identity())?;
-            }
-        }
-        Ok(())
+        self.entries_of(cache)?.iter().try_for_each(|entry| self.remove(&entry.identity()))
     }
 
     fn path(&self, identity: &Identity) -> PathBuf {

@@ -16,6 +16,7 @@ use cache::{Associativity, Cache, FormatOptions, Mode, OpenOptions};
 use file::{FileDevice, FileOptions};
 
 use crate::error::{Error, Failure, Result};
+use crate::limits::ZERO_WRITTEN_BYTES_MAX;
 use crate::registry::{Entry, file_stem};
 
 /// The cache of an attachment, as asked for.

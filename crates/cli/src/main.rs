@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `arguments` | the one definition of the command line |
+//! | `guidance` | what is told beyond it: examples, environment, exit codes |
 //! | `commands` | one file a command |
 //! | `output` | text or JSON, progress, confirmation |
 //!
@@ -13,17 +14,19 @@
 
 mod arguments;
 mod commands;
+mod guidance;
 mod output;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches;
 use tracing_subscriber::EnvFilter;
 
 use arguments::Arguments;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let matches = guidance::command().get_matches();
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     start_logging(arguments.verbose);
     match commands::run(arguments.command) {
         Ok(()) => ExitCode::SUCCESS,

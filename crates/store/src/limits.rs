@@ -20,6 +20,10 @@ pub const LOG_BYTES_MAX: u64 = 256 << 20;
 /// Bytes that replay reads at once.
 pub const REPLAY_WINDOW_BYTES: u64 = 1 << 20;
 
+/// Largest sequence or epoch that anything on a device may claim. Counting there would take centuries; what claims more is damaged, and
+/// counting on from it would overflow.
+pub const SEQUENCE_MAX: u64 = u64::MAX >> 1;
+
 const _: () = assert!(RECORD_BYTES_MAX.is_multiple_of(RECORD_UNIT_BYTES));
 const _: () = assert!(REPLAY_WINDOW_BYTES as usize >= 2 * RECORD_BYTES_MAX);
 const _: () = assert!(SUPERBLOCK_BYTES.is_multiple_of(RECORD_UNIT_BYTES));

@@ -10,6 +10,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use block::Identity;
 use rustix::fs::{FlockOperation, flock};
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::error::{Error, Failure, Result};
+use crate::limits::ENDING_TIME_MAX;
 use crate::paths::Paths;
 
 /// One LUN whose newest data may lie in a cache on this host.
@@ -171,6 +173,21 @@ impl Registry {
     }
 }
 
+/// Locks `file`, waiting for a holder that was just killed and is still ending.
+fn lock_within(file: &File, time_max: Duration) -> bool {
+    const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+    let deadline = Instant::now() + time_max;
+    loop {
+        if flock(file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+}
+
 /// Held while this process uses the LUN; the lock goes with the process, whatever way it ends.
 pub struct UnitLock {
     _file: File,
@@ -194,7 +211,7 @@ impl UnitLock {
             .mode(0o600)
             .open(&path)
             .map_err(|error| context(&error))?;
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if !lock_within(&file, ENDING_TIME_MAX) {
             let holder = fs::read_to_string(&path).unwrap_or_default();
             let message = format!(
                 "{identity} is attached on this host already, as \"{}\": detach it first, or use that attachment",

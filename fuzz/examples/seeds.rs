@@ -175,7 +175,10 @@ fn iscsi_target() {
     let digests = Setup { has_header_digest: true, has_data_digest: true, ..LOGGED_IN };
     emit("write_with_digests", digests, write_items.clone());
     emit("write_in_small_reads", Setup { read_bytes: 7, ..LOGGED_IN }, write_items.clone());
-    emit("write_tight", Setup { is_tight: true, is_slow: true, ..LOGGED_IN }, write_items);
+    let piece = |offset| unsolicited(&data_out(1, false, offset / 512 - 1, offset), 512);
+    let in_pieces =
+        [write_items[0].clone(), piece(512), piece(1024), piece(1536), iscsi_script::Item::Transmit(60_000)];
+    emit("write_tight", Setup { is_tight: true, is_slow: true, ..LOGGED_IN }, in_pieces.to_vec());
     let abort = raw_fixes(pdu(&task_management(TaskManagementFunction::AbortTask, 1), &[]));
     let reset = raw_fixes(pdu(&task_management(TaskManagementFunction::LogicalUnitReset, u32::MAX), &[]));
     emit(
@@ -234,6 +237,9 @@ fn iscsi_target() {
     );
 }
 
+/// Of the first command of an initiator of ours: slot 0, generation 1.
+const FIRST_TAG: u32 = 1 << 16;
+
 fn iscsi_initiator() {
     use iscsi_script::{Item, Script};
     let emit = |name: &str, setup: Setup, items: Vec<Item>| {
@@ -285,12 +291,10 @@ fn iscsi_initiator() {
     emit("read_in_small_reads", Setup { read_bytes: 5, ..LOGGED_IN }, read);
     let write = vec![drive(3, 80, 6144), pdu(&r2t, &[]), pdu(&response, &[])];
     emit("write", LOGGED_IN, write.clone());
-    emit("write_slow", Setup { is_slow: true, is_tight: true, ..LOGGED_IN }, {
-        let mut items = write;
-        items.insert(1, Item::Transmit(500));
-        items.push(Item::Transmit(60_000));
-        items
-    });
+    let transmit = Item::Transmit;
+    let [submit, ask, end] = [write[0].clone(), write[1].clone(), write[2].clone()];
+    let slowly = vec![submit, transmit(4000), ask, transmit(100), end, transmit(60_000)];
+    emit("write_slow", Setup { is_slow: true, is_tight: true, ..LOGGED_IN }, slowly);
     let check = ScsiResponse { response: ServiceResponse::CommandCompleted { status: 2 }, ..response };
     emit(
         "check_condition",
@@ -353,7 +357,7 @@ fn iscsi_initiator() {
         LOGGED_IN,
         vec![pdu(&ping, b"data"), Item::Wait(21_000), pdu(&leave, &[]), drive(5, 0, 0), pdu(&left, &[])],
     );
-    emit("reject", LOGGED_IN, vec![drive(1, 80, 512), pdu(&reject, &command(1, 0, 512, true).to_bytes())]);
+    emit("reject", LOGGED_IN, vec![drive(1, 80, 512), pdu(&reject, &command(FIRST_TAG, 0, 512, true).to_bytes())]);
     let text = |is_continued: bool| TextResponse {
         is_continued,
         target_transfer_tag: if is_continued { TargetTransferTag::new(1) } else { None },
@@ -433,7 +437,7 @@ fn iscsi_pdu() {
     write("iscsi_pdu", "with_digests", &stream);
     let mut ahs = Vec::new();
     AdditionalHeaders { extended_cdb: vec![9; 16], bidirectional_read_bytes: Some(4096) }.emit(&mut ahs);
-    let mut stream = vec![(ahs.len() / 4 << 4) as u8];
+    let mut stream = vec![((ahs.len() / 4) << 4) as u8];
     stream.extend(command(1, 512, 0, true).to_bytes());
     stream.extend(&ahs);
     stream.extend(pattern(9));
@@ -495,17 +499,27 @@ fn scsi_cdb() {
         let mut cdb = vec![0; usize::from(row.cdb_bytes)];
         cdb[0] = row.operation_code;
         cdb[1] = row.service_action.unwrap_or(0);
-        // One block, or room for some bytes.
+        // One block, or room for as many bytes as the lists of UNMAP and PERSISTENT RESERVE OUT have.
+        let length = if matches!(row.operation_code, 0x1a | 0x42 | 0x55 | 0x5a | 0x5e | 0x5f) { 24 } else { 1 };
         match row.cdb_bytes {
-            6 => cdb[4] = 1,
-            10 => cdb[8] = 1,
+            6 => cdb[4] = length,
+            10 => cdb[8] = length,
             12 => cdb[9] = 16,
             _ => cdb[13] = 1,
         }
+        if matches!(row.operation_code, 0x1a | 0x5a) {
+            cdb[2] = 0x3f;
+        }
+        cdb.iter_mut().zip(row.usage()).skip(2).for_each(|(byte, usage)| *byte &= usage);
         // The first command meets the unit attention of power on.
         let mut bytes = Vec::new();
         scsi_script::emit_step(0, 0, &[0; 6], &[], &mut bytes);
-        scsi_script::emit_step(0, 0, &cdb, &[0, 22, 0, 16, 0, 0, 0, 0], &mut bytes);
+        let list: &[u8] = match row.operation_code {
+            0x42 => &[0, 22, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 8, 0, 0, 0, 0],
+            0x5f => &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0],
+            _ => &[7],
+        };
+        scsi_script::emit_step(0, 0, &cdb, list, &mut bytes);
         let name: String = row.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
         write("scsi_cdb", &name.to_ascii_lowercase(), &bytes);
         all.extend(bytes);

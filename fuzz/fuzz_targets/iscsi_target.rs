@@ -251,7 +251,7 @@ impl Run {
                 self.target.refuse_session(self.now, LoginStatus(0x0200 | u16::from(detail)), "the script says so");
             }
             6 => self.target.request_logout(self.now),
-            7 if amount % 16 == 0 => self.target.close(CloseReason::TransportLost),
+            7 if amount.is_multiple_of(16) => self.target.close(CloseReason::TransportLost),
             _ => {}
         }
     }

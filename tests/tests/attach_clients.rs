@@ -278,3 +278,30 @@ fn warm_reads_never_touch_the_target() {
     tool("qemu-io", ["-f", "raw", "-c", "read 0 16M", &process.ready]);
     assert_eq!(warm(), before, "the target was asked after a clean stop");
 }
+
+#[test]
+fn a_partial_write_that_misses_never_reads_from_the_target() {
+    let attached = attached("64MiB", "write-back");
+    let reads = || {
+        let status = attached.world.run(["target", "status", "--json"]).success();
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        status["luns"][0]["reads"].as_u64().unwrap_or(0)
+    };
+    let before = reads();
+    // Aligned to sectors, never to lines; QEMU would pad smaller or odd ones itself.
+    let writes: Vec<String> =
+        (0..64).map(|index| format!("write -P {} {} 1536", index + 1, index * 65536 + 512)).collect();
+    let arguments = ["-f", "raw"].into_iter().chain(writes.iter().flat_map(|write| ["-c", write.as_str()]));
+    tool("qemu-io", arguments.chain([attached.uri.as_str()]));
+    // QEMU probes the first sector when it opens an image.
+    assert!(reads() - before <= 1, "partial writes made the cache read the target: {} to {}", before, reads());
+    assert_eq!(attached.cache_status()["origin_reads_before_write_ack"], 0);
+    let world = attached.detach();
+    let image = fs::read(world.path("disk.img")).unwrap();
+    for index in 0..64usize {
+        let at = index * 65536;
+        assert!(image[at..at + 512].iter().all(|&byte| byte == 0), "a neighbour was changed");
+        assert!(image[at + 512..at + 2048].iter().all(|&byte| byte == index as u8 + 1));
+        assert!(image[at + 2048..at + 4096].iter().all(|&byte| byte == 0), "a neighbour was changed");
+    }
+}

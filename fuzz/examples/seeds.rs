@@ -1,5 +1,5 @@
-//! Writes the seeds: inputs that go deep from the start. `cargo run --example seeds` in this folder writes `seeds/TARGET/NAME`;
-//! what it wrote is committed, so that fuzzing needs no build of this.
+//! Writes the seeds: inputs that go deep from the start. `cargo run --example seeds` in this folder writes
+//! `seeds/TARGET/NAME`; what it wrote is committed, so that fuzzing needs no build of this.
 
 use std::path::Path;
 

@@ -1,7 +1,8 @@
-//! The initiator's side of a connection under a script that plays the target: login (or done beforehand), then anything.
+//! The initiator's side of a connection under a script that plays the target: login (or done beforehand), then
+//! anything.
 //!
-//! Whatever comes, every command ends exactly once or comes back with the session, with its buffer; what goes out is whole PDUs that an
-//! initiator sends, and no data beyond what its command announced.
+//! Whatever comes, every command ends exactly once or comes back with the session, with its buffer; what goes out is
+//! whole PDUs that an initiator sends, and no data beyond what its command announced.
 
 #![no_main]
 

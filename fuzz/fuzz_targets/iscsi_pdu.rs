@@ -1,5 +1,5 @@
-//! Any bytes as PDUs: a header that is understood emits as one that is understood the same, and so do additional header segments.
-//! The same bytes as a stream give the same PDUs however they are cut.
+//! Any bytes as PDUs: a header that is understood emits as one that is understood the same, and so do additional
+//! header segments. The same bytes as a stream give the same PDUs however they are cut.
 
 #![no_main]
 

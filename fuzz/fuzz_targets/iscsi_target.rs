@@ -1,8 +1,8 @@
-//! The target's side of a connection under a script: login (or done beforehand), then anything in the full feature phase, with
-//! commands answered late, wrongly ordered or never.
+//! The target's side of a connection under a script: login (or done beforehand), then anything in the full feature
+//! phase, with commands answered late, wrongly ordered or never.
 //!
-//! Whatever comes, what goes out is whole PDUs that a target sends, with StatSN in order; commands have at most the data they
-//! ask for, and their names are never used twice.
+//! Whatever comes, what goes out is whole PDUs that a target sends, with StatSN in order; commands have at most the
+//! data they ask for, and their names are never used twice.
 
 #![no_main]
 

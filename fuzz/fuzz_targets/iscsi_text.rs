@@ -1,5 +1,6 @@
-//! Key=value text and what is made of it: parse and emit, negotiation of both ends with a stranger and with each other, and CHAP.
-//! What is in force is always admissible, two of our own ends agree, and nobody gets in without the secret.
+//! Key=value text and what is made of it: parse and emit, negotiation of both ends with a stranger and with each
+//! other, and CHAP. What is in force is always admissible, two of our own ends agree, and nobody gets in without the
+//! secret.
 
 #![no_main]
 

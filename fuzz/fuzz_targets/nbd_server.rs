@@ -1,7 +1,8 @@
-//! The NBD server under a script that plays the client: negotiation (or done beforehand), then anything, with requests answered late and in
-//! any order.
+//! The NBD server under a script that plays the client: negotiation (or done beforehand), then anything, with requests
+//! answered late and in any order.
 //!
-//! Whatever comes, commands are inside the export and on its blocks, and every request of the script is answered exactly once.
+//! Whatever comes, commands are inside the export and on its blocks, and every request of the script is answered
+//! exactly once.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Any commands against logical units in RAM: each has exactly one outcome, with sense data exactly when it says so, and no more data-in
-//! than its CDB allows. A good read returns what was last written.
+//! Any commands against logical units in RAM: each has exactly one outcome, with sense data exactly when it says so,
+//! and no more data-in than its CDB allows. A good read returns what was last written.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! What people type: sizes, portals, URLs, LUN specifications. What is understood prints as something that is understood the same.
+//! What people type: sizes, portals, URLs, LUN specifications. What is understood prints as something that is
+//! understood the same.
 
 #![no_main]
 

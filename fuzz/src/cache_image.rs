@@ -1,7 +1,7 @@
 //! Cache devices to be damaged.
 //!
-//! Random damage hardly gets past a checksum, so after each change the checksum that covers it is made right again, and in the log
-//! every link that follows from it, too. What the damaged structure then says is the fuzzer's choice.
+//! Random damage hardly gets past a checksum, so after each change the checksum that covers it is made right again,
+//! and in the log every link that follows from it, too. What the damaged structure then says is the fuzzer's choice.
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,4 +1,5 @@
-//! The wire of a scripted iSCSI peer: PDUs with right (or wrong) lengths and digests out, and the PDUs of the end under test in.
+//! The wire of a scripted iSCSI peer: PDUs with right (or wrong) lengths and digests out, and the PDUs of the end
+//! under test in.
 
 use base::buffer::Buffer;
 use base::checksum::crc32c;

@@ -1,8 +1,8 @@
 //! Which bytes of a read have come.
 //!
-//! Data-In comes in order from nearly every target, so the front is one number; what comes ahead of it waits as pieces until
-//! the front reaches them. A byte that comes twice is an error (RFC 7143 13.18: overlays are forbidden): counted twice, it would
-//! hide one that never came.
+//! Data-In comes in order from nearly every target, so the front is one number; what comes ahead of it waits as pieces
+//! until the front reaches them. A byte that comes twice is an error (RFC 7143 13.18: overlays are forbidden): counted
+//! twice, it would hide one that never came.
 
 use std::ops::Range;
 
@@ -23,7 +23,8 @@ impl Received {
         self.front + self.pieces.iter().map(Range::len).sum::<usize>()
     }
 
-    /// Takes note of a piece that is not empty. Says no when one of its bytes was there before, or when there are too many pieces.
+    /// Takes note of a piece that is not empty. Says no when one of its bytes was there before, or when there are too
+    /// many pieces.
     pub(super) fn add(&mut self, piece: Range<usize>) -> bool {
         let overlaps = |other: &Range<usize>| piece.start < other.end && other.start < piece.end;
         if piece.start < self.front || self.pieces.iter().any(overlaps) || self.pieces.len() >= DATA_IN_PIECES_MAX {

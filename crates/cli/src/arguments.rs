@@ -35,7 +35,7 @@ pub enum Command {
     Inquiry(Inquiry),
     /// Attach a remote logical unit, cached or not, and offer it to local applications
     Attach(Attach),
-    /// Stop an attachment, after writing everything dirty back
+    /// Stop an attachment, after writing everything dirty back, or a target
     Detach(Detach),
     /// Show what runs on this host, or one of it in detail
     Status(Status),
@@ -207,7 +207,7 @@ pub struct Attach {
 
 #[derive(Debug, Args)]
 pub struct Detach {
-    /// The attachment
+    /// The attachment or target
     pub name: String,
     /// Stop at once and leave dirty data, durably, in the cache
     #[arg(long)]

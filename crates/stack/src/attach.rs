@@ -22,12 +22,12 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::cache_place::CacheConfig;
-use crate::clock::system_clock;
 use crate::control::{ControlServer, Handler, Progress, Request};
 use crate::error::{Error, Failure, Result};
 use crate::paths::{Paths, check_name};
 use crate::registry::{Entry, Registry, UnitLock};
 use crate::remote::{RemoteConfig, status_json};
+use crate::time::system_clock;
 
 /// What to attach, and how.
 pub struct AttachConfig {

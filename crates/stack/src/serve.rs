@@ -24,12 +24,12 @@ use target::{BoundServer, Target, TargetServer, TargetServerOptions};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use crate::clock::system_clock;
 use crate::control::{ControlServer, Handler, Progress, Request};
 use crate::error::{Error, Failure, Result};
 use crate::lun_spec::{Backend, LunSpec};
 use crate::paths::{Paths, check_name};
 use crate::sidecar;
+use crate::time::system_clock;
 
 /// What to serve.
 #[derive(Clone, Debug)]

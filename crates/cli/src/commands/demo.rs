@@ -18,7 +18,7 @@ use comfy_table::presets::UTF8_FULL_CONDENSED;
 use front::ListenAddress;
 use indicatif::ProgressBar;
 use serde_json::json;
-use stack::clock::system_clock;
+use stack::time::system_clock;
 use stack::{Error, Failure, Result};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};

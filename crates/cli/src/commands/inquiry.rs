@@ -7,7 +7,7 @@ use base::units::ByteSize;
 use block::Device;
 use serde_json::json;
 use stack::Result;
-use stack::clock::system_clock;
+use stack::time::system_clock;
 
 use super::subject::remote_config;
 use crate::arguments::Inquiry;

@@ -9,12 +9,12 @@ use block::{ErrorKind, ExtentKind, SharedDevice};
 use front::{ListenAddress, NbdClient};
 use iscsi::url::Url;
 use serde_json::Value;
-use stack::clock::system_clock;
 use stack::control::{Request, call};
 use stack::login::{credentials, default_initiator_name};
 use stack::paths::{Paths, check_name};
 use stack::registry::{Registry, UnitLock};
 use stack::remote::RemoteConfig;
+use stack::time::system_clock;
 use stack::{Error, Failure, Result};
 
 use crate::arguments::Login;

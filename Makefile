@@ -25,6 +25,7 @@ demo: build
 
 check:
 	$(CARGO) fmt --all --check
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	tests/tools/install-cargo-tool cargo-deny 0.20
 	$(CARGO) deny --offline check bans licenses sources

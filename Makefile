@@ -1,6 +1,8 @@
 # Two commands matter: `make demo` and `make test`. The others are their parts, or take longer.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
+# The real trace of the miss-ratio tests: named by the environment, or found beside the checkout, or skipped and counted.
+export FOREBAY_TRACE ?= $(wildcard $(CURDIR)/../shared/traces/cloudPhysicsIO.csv)
 export FOREBAY_BIN := $(CURDIR)/target/release/forebay
 CARGO ?= cargo
 SEEDS ?= 1000
@@ -23,6 +25,7 @@ demo: build
 
 check:
 	$(CARGO) fmt --all --check
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	tests/tools/install-cargo-tool cargo-deny 0.20
 	$(CARGO) deny --offline check bans licenses sources
@@ -31,11 +34,11 @@ test:
 	tests/tools/install-packages
 	$(MAKE) build
 	$(MAKE) check
-	$(CARGO) test --workspace --locked
+	tests/tools/run-tests
 	tests/tools/fuzz $(FUZZ_SECONDS)
 
 soak: build
-	FOREBAY_SEEDS=$(SEEDS) FOREBAY_KILL_ROUNDS=200 $(CARGO) test --workspace --locked --release
+	FOREBAY_SEEDS=$(SEEDS) FOREBAY_KILL_ROUNDS=200 tests/tools/run-tests --release
 	tests/tools/fuzz 3600
 
 bench: build

@@ -16,13 +16,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("store", &["block"]),
     ("cache", &["block", "store"]),
     ("logical-unit", &["scsi", "block"]),
+    ("clock", &[]),
     ("file", &["block"]),
-    ("target", &["iscsi", "logical-unit", "scsi", "block"]),
-    ("initiator", &["iscsi", "scsi", "block"]),
+    ("target", &["clock", "iscsi", "logical-unit", "scsi", "block"]),
+    ("initiator", &["clock", "iscsi", "scsi", "block"]),
     ("front", &["nbd", "block"]),
     (
         "stack",
-        &["block", "cache", "file", "front", "initiator", "iscsi", "logical-unit", "nbd", "scsi", "store", "target"],
+        &["block", "cache", "clock", "file", "front", "initiator", "iscsi", "logical-unit", "nbd", "scsi", "store", "target"],
     ),
     (
         "cli",

@@ -19,8 +19,18 @@ fn attached(size: &str, mode: &str) -> Attached {
     let target = world.target(["--lun", &format!("0=file:disk.img,size={size}")]);
     let front = format!("nbd:unix:{}", world.path("disk.nbd").display());
     let arguments = [
-        "attach", &target.url(0), "--name", "disk", "--cache", "disk.cache", "--cache-size", "64MiB", "--cache-mode", mode,
-        "--as", &front,
+        "attach",
+        &target.url(0),
+        "--name",
+        "disk",
+        "--cache",
+        "disk.cache",
+        "--cache-size",
+        "64MiB",
+        "--cache-mode",
+        mode,
+        "--as",
+        &front,
     ];
     let process = world.start(arguments);
     let uri = process.ready.clone();
@@ -61,8 +71,8 @@ fn nbdinfo_shows_what_is_offered() {
     for ability in ["can_flush", "can_fua", "can_trim", "can_zero", "can_df"] {
         assert_eq!(export[ability], true, "{ability}: {export}");
     }
-    assert_eq!(export["block_minimum"], 512);
-    assert_eq!(export["block_preferred"], 4096);
+    assert_eq!(export["block_size_minimum"], 512);
+    assert_eq!(export["block_size_preferred"], 4096);
 }
 
 #[test]
@@ -71,18 +81,30 @@ fn qemu_io_writes_trims_and_zeroes() {
     tool(
         "qemu-io",
         [
-            "-f", "raw",
-            "-c", "write -P 0xab 0 64k",
-            "-c", "write -f -P 0xcd 65536 512",
-            "-c", "read -P 0xab 0 64k",
-            "-c", "read -P 0xcd 65536 512",
-            "-c", "flush",
-            "-c", "discard 0 4k",
-            "-c", "write -z 8k 4k",
-            "-c", "read -P 0 8k 4k",
-            "-c", "write -z -u 16k 4k",
-            "-c", "read -P 0 16k 4k",
-            "-c", "read -P 0xab 12k 4k",
+            "-f",
+            "raw",
+            "-c",
+            "write -P 0xab 0 64k",
+            "-c",
+            "write -f -P 0xcd 65536 512",
+            "-c",
+            "read -P 0xab 0 64k",
+            "-c",
+            "read -P 0xcd 65536 512",
+            "-c",
+            "flush",
+            "-c",
+            "discard 0 4k",
+            "-c",
+            "write -z 8k 4k",
+            "-c",
+            "read -P 0 8k 4k",
+            "-c",
+            "write -z -u 16k 4k",
+            "-c",
+            "read -P 0 16k 4k",
+            "-c",
+            "read -P 0xab 12k 4k",
             &attached.uri,
         ],
     );
@@ -117,8 +139,19 @@ fn fio_verifies_what_it_wrote() {
     tool(
         "fio",
         [
-            "--name=verify", "--ioengine=nbd", &uri, "--rw=randwrite", "--bsrange=512-32k", "--bs_unaligned=0", "--size=48m",
-            "--iodepth=16", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--randseed=3", "--fsync=64",
+            "--name=verify",
+            "--ioengine=nbd",
+            &uri,
+            "--rw=randwrite",
+            "--bsrange=512-32k",
+            "--bs_unaligned=0",
+            "--size=48m",
+            "--iodepth=16",
+            "--verify=crc32c",
+            "--do_verify=1",
+            "--verify_fatal=1",
+            "--randseed=3",
+            "--fsync=64",
             "--verify_state_save=0",
         ],
     );
@@ -151,7 +184,14 @@ fn a_kernel_file_system_on_a_loop_device() {
     let loop_device = as_root(&["losetup", "--find", "--show", device.to_str().unwrap()]).trim().to_owned();
     as_root(&["mkfs.ext4", "-q", "-F", &loop_device]);
     as_root(&["mount", &loop_device, file_system.to_str().unwrap()]);
-    as_root(&["dd", "if=/dev/urandom", &format!("of={}/data", file_system.display()), "bs=1M", "count=40", "conv=fsync"]);
+    as_root(&[
+        "dd",
+        "if=/dev/urandom",
+        &format!("of={}/data", file_system.display()),
+        "bs=1M",
+        "count=40",
+        "conv=fsync",
+    ]);
     let before = as_root(&["sha256sum", &format!("{}/data", file_system.display())]);
     as_root(&["umount", file_system.to_str().unwrap()]);
     as_root(&["losetup", "--detach", &loop_device]);
@@ -162,7 +202,8 @@ fn a_kernel_file_system_on_a_loop_device() {
     let image = world.path("disk.img");
     let checked = finish(Command::new("e2fsck").args(["-fn", image.to_str().unwrap()]));
     assert_eq!(checked.code, Some(0), "{checked:?}");
-    let loop_device = as_root(&["losetup", "--find", "--show", "--read-only", image.to_str().unwrap()]).trim().to_owned();
+    let loop_device =
+        as_root(&["losetup", "--find", "--show", "--read-only", image.to_str().unwrap()]).trim().to_owned();
     let file_system = world.path("ext4");
     as_root(&["mount", "-o", "ro,noload", &loop_device, file_system.to_str().unwrap()]);
     let after = as_root(&["sha256sum", &format!("{}/data", file_system.display())]);
@@ -236,4 +277,31 @@ fn warm_reads_never_touch_the_target() {
     let before = warm();
     tool("qemu-io", ["-f", "raw", "-c", "read 0 16M", &process.ready]);
     assert_eq!(warm(), before, "the target was asked after a clean stop");
+}
+
+#[test]
+fn a_partial_write_that_misses_never_reads_from_the_target() {
+    let attached = attached("64MiB", "write-back");
+    let reads = || {
+        let status = attached.world.run(["target", "status", "--json"]).success();
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        status["luns"][0]["reads"].as_u64().unwrap_or(0)
+    };
+    let before = reads();
+    // Aligned to sectors, never to lines; QEMU would pad smaller or odd ones itself.
+    let writes: Vec<String> =
+        (0..64).map(|index| format!("write -P {} {} 1536", index + 1, index * 65536 + 512)).collect();
+    let arguments = ["-f", "raw"].into_iter().chain(writes.iter().flat_map(|write| ["-c", write.as_str()]));
+    tool("qemu-io", arguments.chain([attached.uri.as_str()]));
+    // QEMU probes the first sector when it opens an image.
+    assert!(reads() - before <= 1, "partial writes made the cache read the target: {} to {}", before, reads());
+    assert_eq!(attached.cache_status()["origin_reads_before_write_ack"], 0);
+    let world = attached.detach();
+    let image = fs::read(world.path("disk.img")).unwrap();
+    for index in 0..64usize {
+        let at = index * 65536;
+        assert!(image[at..at + 512].iter().all(|&byte| byte == 0), "a neighbour was changed");
+        assert!(image[at + 512..at + 2048].iter().all(|&byte| byte == index as u8 + 1));
+        assert!(image[at + 2048..at + 4096].iter().all(|&byte| byte == 0), "a neighbour was changed");
+    }
 }

@@ -120,8 +120,18 @@ fn dirty_data_is_not_given_up_by_accident() {
     let url = target.url(0);
     let socket = world.path("disk.nbd");
     let front = format!("nbd:unix:{}", socket.display());
-    let disk =
-        world.start(["attach", &url, "--name", "disk", "--cache", "disk.cache", "--cache-size", "8MiB", "--as", &front]);
+    let disk = world.start([
+        "attach",
+        &url,
+        "--name",
+        "disk",
+        "--cache",
+        "disk.cache",
+        "--cache-size",
+        "8MiB",
+        "--as",
+        &front,
+    ]);
     let image = format!("nbd+unix:///?socket={}", socket.display());
     tests::tool("qemu-io", ["-f", "raw", "-c", "write -P 0x5a 0 64k", &image]);
     assert_eq!(disk.terminate().code, Some(0), "SIGTERM keeps dirty data and ends well");
@@ -136,6 +146,44 @@ fn dirty_data_is_not_given_up_by_accident() {
     drop(disk);
     world.run(["cache", "discard", "disk.cache", "--allow-data-loss"]).success();
     assert!(!world.path("disk.cache").exists());
+    world.start(["attach", &url, "--name", "disk"]).terminate().success();
+}
+
+/// A script that always gives --cache-size must not get an empty cache, and old data, when the one with the data is not there.
+#[test]
+fn a_lost_cache_is_not_replaced_by_an_empty_one() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=file:disk.img,size=16MiB"]);
+    let url = target.url(0);
+    let attach = ["attach", &url, "--name", "disk", "--cache", "disk.cache", "--cache-size", "8MiB"];
+    let mut disk = world.start(attach);
+    tests::tool("qemu-io", ["-f", "raw", "-c", "write -P 0x5a 0 64k", &disk.ready]);
+    disk.kill();
+    fs::rename(world.path("disk.cache"), world.path("elsewhere")).unwrap();
+    world.run(attach).failure(WOULD_LOSE_DATA, &["disk.cache", "nothing is there", "forebay cache discard"]);
+    assert!(!world.path("disk.cache").exists());
+    world.run(["cache", "discard", "disk.cache"]).failure(WOULD_LOSE_DATA, &["--allow-data-loss"]);
+    fs::rename(world.path("elsewhere"), world.path("disk.cache")).unwrap();
+    let disk = world.start(attach);
+    tests::tool("qemu-io", ["-f", "raw", "-c", "read -P 0x5a 0 64k", &disk.ready]);
+    disk.terminate().success();
+    fs::remove_file(world.path("disk.cache")).unwrap();
+    world.run(["cache", "discard", "disk.cache", "--allow-data-loss"]).success();
+    world.run(["cache", "discard", "disk.cache"]).failure(NOT_FOUND, &["disk.cache"]);
+    world.start(attach).terminate().success();
+}
+
+/// The registry knows a cache by one name, whatever links lead to it.
+#[test]
+fn a_cache_behind_a_link_is_discarded_for_good() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=file:disk.img,size=16MiB"]);
+    let url = target.url(0);
+    fs::create_dir(world.path("real")).unwrap();
+    std::os::unix::fs::symlink("real", world.path("link")).unwrap();
+    let mut disk = world.start(["attach", &url, "--name", "disk", "--cache", "link/disk.cache", "--cache-size", "8MiB"]);
+    disk.kill();
+    world.run(["cache", "discard", "link/disk.cache", "--allow-data-loss"]).success();
     world.start(["attach", &url, "--name", "disk"]).terminate().success();
 }
 
@@ -170,12 +218,24 @@ fn wrong_command_lines() {
 fn a_target_that_cannot_start() {
     let world = World::new();
     let first = world.target(["--lun", "0=ram:16MiB"]);
-    let taken = ["target", "serve", "--portal", first.portal(), "--iqn", IQN, "--lun", "0=ram:1MiB", "--name", "second"];
+    let taken =
+        ["target", "serve", "--portal", first.portal(), "--iqn", IQN, "--lun", "0=ram:1MiB", "--name", "second"];
     world.run(taken).failure(IN_USE, &[first.portal()]);
     let serve = |lun: &str| {
         world.run(["target", "serve", "--portal", "127.0.0.1:0", "--iqn", IQN, "--lun", lun, "--name", "second"])
     };
     serve("0=file:none.img").failure(NOT_FOUND, &["none.img", "size"]);
-    let remote = world.run(["target", "serve", "--portal", "0.0.0.0:0", "--iqn", IQN, "--lun", "0=ram:1MiB", "--name", "second"]);
+    let remote = world.run([
+        "target",
+        "serve",
+        "--portal",
+        "0.0.0.0:0",
+        "--iqn",
+        IQN,
+        "--lun",
+        "0=ram:1MiB",
+        "--name",
+        "second",
+    ]);
     remote.failure(2, &["--allow-remote"]);
 }

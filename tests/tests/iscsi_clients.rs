@@ -97,7 +97,8 @@ fn checksum(path: &str) -> String {
 #[test]
 fn many_initiators_at_once() {
     let world = World::new();
-    let target = world.target(["--lun", "0=ram:64MiB", "--lun", "1=ram:64MiB", "--lun", "2=ram:64MiB", "--lun", "3=ram:64MiB"]);
+    let target =
+        world.target(["--lun", "0=ram:64MiB", "--lun", "1=ram:64MiB", "--lun", "2=ram:64MiB", "--lun", "3=ram:64MiB"]);
     let run = |lun: u64, part: u64| {
         let (offset, pattern) = (part * 16, lun * 4 + part + 1);
         let url = target.url(lun);
@@ -133,7 +134,7 @@ fn conformance_families_really_pass() {
         assert!(!verdicts.is_empty(), "{family}: no test ran:\n{log}");
         let others: Vec<_> = verdicts.iter().filter(|(_, verdict)| **verdict != Verdict::Passed).collect();
         assert!(others.is_empty(), "{family}: {others:?}\n{log}");
-        println!("iscsi-test-cu {family}: {} passed, 0 skipped", verdicts.len());
+        println!("iscsi-test-cu {family}: {} passed, none skipped", verdicts.len());
     }
 }
 

@@ -67,7 +67,12 @@ async fn connect(path: &Path) -> SharedDevice {
 }
 
 /// Writes at random places until the device fails.
-async fn write_until_killed(device: SharedDevice, journal: &mut Journal, random: &mut Random, version: &mut u64) -> u64 {
+async fn write_until_killed(
+    device: SharedDevice,
+    journal: &mut Journal,
+    random: &mut Random,
+    version: &mut u64,
+) -> u64 {
     let mut in_flight = FuturesUnordered::new();
     let mut busy: Vec<(u64, u64)> = Vec::new();
     let mut acknowledged = 0;
@@ -123,9 +128,10 @@ async fn acknowledged_writes_survive_kill_nine() {
     let socket = world.path("disk.nbd");
     let front = format!("nbd:unix:{}", socket.display());
     let url = target.url(0);
-    let arguments =
-        ["attach", &url, "--name", "disk", "--cache", "disk.cache", "--cache-size", "8MiB", "--as", &front].map(String::from);
-    let mut journal = Journal { file: Some(std::fs::File::create(world.path("journal")).unwrap()), ..Journal::default() };
+    let arguments = ["attach", &url, "--name", "disk", "--cache", "disk.cache", "--cache-size", "8MiB", "--as", &front]
+        .map(String::from);
+    let mut journal =
+        Journal { file: Some(std::fs::File::create(world.path("journal")).unwrap()), ..Journal::default() };
     let (mut random, mut version, mut acknowledged) = (Random::new(7), 0, 0);
     for round in 0..rounds {
         let process = world.start(&arguments);

@@ -17,18 +17,26 @@ fn a_target_restarted_under_load_loses_nothing() {
         let world = World::new();
         let portal = unused_portal();
         let lun = "0=file:disk.img,size=64MiB,write-cache";
-        let serve = || {
-            world.start(["target", "serve", "--portal", portal.as_str(), "--iqn", IQN, "--lun", lun])
-        };
+        let serve = || world.start(["target", "serve", "--portal", portal.as_str(), "--iqn", IQN, "--lun", lun]);
         let mut target = serve();
         let url = format!("iscsi://{portal}/{IQN}/0");
         let front = format!("nbd:unix:{}", world.path("disk.nbd").display());
         let disk = world.start([&["attach", &url, "--name", "disk", "--as", &front], cache].concat());
         let fio = Command::new("fio")
             .args([
-                "--name=verify", "--ioengine=nbd", &format!("--uri={}", disk.ready), "--rw=randwrite", "--bs=4k",
-                "--size=32m", "--iodepth=8", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--rate_iops=2000",
-                "--randseed=9", "--verify_state_save=0",
+                "--name=verify",
+                "--ioengine=nbd",
+                &format!("--uri={}", disk.ready),
+                "--rw=randwrite",
+                "--bs=4k",
+                "--size=32m",
+                "--iodepth=8",
+                "--verify=crc32c",
+                "--do_verify=1",
+                "--verify_fatal=1",
+                "--rate_iops=2000",
+                "--randseed=9",
+                "--verify_state_save=0",
             ])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

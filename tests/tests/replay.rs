@@ -18,8 +18,20 @@ fn replay(world: &World, url: &str, trace: &Path, blocks: u64) -> f64 {
     let name = format!("c{blocks}");
     let lines = blocks.to_string();
     let attached = world.start([
-        "attach", url, "--name", &name, "--cache", &cache, "--cache-size", "512MiB", "--cache-lines", &lines, "--cache-mode", "write-through",
-        "--cache-associativity", "full",
+        "attach",
+        url,
+        "--name",
+        &name,
+        "--cache",
+        &cache,
+        "--cache-size",
+        "512MiB",
+        "--cache-lines",
+        &lines,
+        "--cache-mode",
+        "write-through",
+        "--cache-associativity",
+        "full",
     ]);
     let printed = world.run(["replay", trace.to_str().unwrap(), &name, "--allow-data-loss", "--json"]).success();
     let printed: Value = serde_json::from_str(&printed).unwrap();
@@ -45,7 +57,7 @@ fn a_generated_trace_has_the_miss_ratio_of_a_textbook_lru() {
 #[test]
 fn the_cloud_physics_trace_has_its_published_miss_ratios() {
     let Some(trace) = std::env::var_os("FOREBAY_TRACE").filter(|path| Path::new(path).exists()) else {
-        println!("1 skipped: set FOREBAY_TRACE to cloudPhysicsIO.csv from libCacheSim's data folder to replay it");
+        println!("skipped: set FOREBAY_TRACE to cloudPhysicsIO.csv from libCacheSim's data folder to replay it");
         return;
     };
     let world = World::new();

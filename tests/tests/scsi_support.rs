@@ -85,6 +85,16 @@ const ABSENT: &[(&str, &str)] = &[
     ("POPULATE TOKEN, WRITE USING TOKEN", "EXTENDED COPY(LID1) is the copy there is"),
 ];
 
+/// What of SAM-5 is there, and the test.
+const MODEL: &[(&str, &str, &str)] = &[
+    ("SIMPLE, ORDERED, HEAD OF QUEUE tasks", "yes", "ordered_tasks_wait_for_all_older_ones_and_hold_back_younger_ones"),
+    ("overlapping commands in order", "yes", "overlapping_commands_run_in_the_order_they_came"),
+    ("TASK SET FULL", "yes, at 4096 tasks", "a_full_set_says_so"),
+    ("unit attentions, one queue per I_T nexus", "yes", "each_condition_is_told_once_to_each_nexus"),
+    ("errors of the device as sense data", "yes", "errors_map_by_kind"),
+    ("ACA", "not: NormACA is 0", "CLEAR ACA is refused"),
+];
+
 fn remark(row: &Row) -> (Support, &'static str) {
     let fitting = REMARKS.iter().find(|(name, _, _)| row.name.starts_with(name));
     let (_, support, test) = fitting.unwrap_or_else(|| panic!("{} has no remark in this test", row.name));
@@ -109,6 +119,10 @@ fn page() -> String {
     page.push_str("\nNot there:\n\n| command | why |\n|---|---|\n");
     for (name, why) in ABSENT {
         writeln!(page, "| {name} | {why} |").expect("a string takes everything");
+    }
+    page.push_str("\n| of SAM-5 | | test |\n|---|---|---|\n");
+    for (what, support, test) in MODEL {
+        writeln!(page, "| {what} | {support} | `{test}` |").expect("a string takes everything");
     }
     page
 }

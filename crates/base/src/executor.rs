@@ -148,8 +148,7 @@ mod tests {
             });
         }
         executor.run();
-        let log = log.lock().unwrap().clone();
-        log
+        Arc::into_inner(log).expect("the tasks are over").into_inner().unwrap()
     }
 
     #[test]

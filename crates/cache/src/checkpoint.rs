@@ -38,7 +38,12 @@ impl Core {
         loop {
             let count = self.changed.count();
             match self.log.try_append(payload) {
-                Ok(append) => return Ok(append),
+                Ok(append) => {
+                    if self.is_log_half_full() {
+                        self.background.notify();
+                    }
+                    return Ok(append);
+                }
                 Err(AppendRefused::Failed(error)) => return Err(error),
                 Err(AppendRefused::TooLarge) => unreachable!("groups are bounded by what one record holds"),
                 Err(AppendRefused::Full) => {}
@@ -55,27 +60,31 @@ impl Core {
 
     /// Runs checkpoints in the background while the log is more than half full. Ends when the cache closes.
     pub(crate) async fn checkpoint_in_background(self: Arc<Self>) {
-        while !self.is_stopped.load(Ordering::Acquire) {
-            let count = self.changed.count();
-            let usage = self.log.usage();
-            let is_needed = usage.used_bytes * 2 > usage.region_bytes && self.log.failure().is_none();
-            let is_worthwhile = is_needed && {
-                let before = usage.used_bytes;
-                match self.checkpoint(Extent::Dirty).await {
-                    Ok(()) => self.log.usage().used_bytes < before,
-                    Err(_) => false,
-                }
-            };
-            if !is_worthwhile {
-                self.changed.changed_since(count).await;
+        loop {
+            let count = self.background.count();
+            if self.is_stopped.load(Ordering::Acquire) {
+                return;
+            }
+            let used_bytes = self.log.usage().used_bytes;
+            let is_needed = self.is_log_half_full() && self.log.failure().is_none();
+            let has_helped =
+                is_needed && self.checkpoint(Extent::Dirty).await.is_ok() && self.log.usage().used_bytes < used_bytes;
+            if !has_helped {
+                self.background.changed_since(count).await;
             }
         }
+    }
+
+    fn is_log_half_full(&self) -> bool {
+        let usage = self.log.usage();
+        usage.used_bytes * 2 > usage.region_bytes
     }
 
     /// See the module.
     pub(crate) async fn checkpoint(&self, extent: Extent) -> Result<(), Error> {
         let mut superblock = self.superblock.lock().await;
-        if extent == Extent::Dirty && self.is_stopped.load(Ordering::Acquire) {
+        let is_closed = superblock.payload.state == STATE_CLOSED && self.is_stopped.load(Ordering::Acquire);
+        if is_closed {
             return Ok(());
         }
         let position = self.log.position_needed();

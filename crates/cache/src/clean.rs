@@ -22,7 +22,7 @@ use block::{Error, ErrorKind};
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
 
-use crate::core::{Core, Pins};
+use crate::core::{Core, Pins, State};
 use crate::format::{FRAME_NONE, Line, LogEntryRaw};
 use crate::limits::{CLEAN_BATCH_LINES, CLEAN_RETRY_MS, CLEAN_WRITE_BYTES_MAX, CLEAN_WRITES_IN_FLIGHT};
 use crate::sectors::{line_range, runs};
@@ -115,20 +115,25 @@ impl Core {
 
     /// Cleans in the background while too much is dirty. Ends when the cache closes.
     pub(crate) async fn clean_in_background(self: Arc<Self>) {
-        while !self.is_stopped.load(Ordering::Acquire) {
-            let count = self.changed.count();
+        loop {
+            let (count, changed_count) = (self.background.count(), self.changed.count());
+            if self.is_stopped.load(Ordering::Acquire) {
+                return;
+            }
             let (is_needed, has_failed) = {
                 let state = self.state();
-                (state.frames.counts().dirty_lines > self.dirty_lines_clean, state.failure.is_some())
+                let is_refused = self.is_origin_refused.load(Ordering::Acquire);
+                (self.is_much_dirty(&state), state.failure.is_some() || is_refused)
             };
             if !is_needed || has_failed {
-                self.changed.changed_since(count).await;
+                self.background.changed_since(count).await;
                 continue;
             }
             let candidates = self.next_dirty_blocks();
             let result = match self.pick(&candidates) {
                 Ok(batch) if batch.picks.is_empty() => {
-                    self.changed.changed_since(count).await;
+                    // Others are at these lines; when they are done there is more to pick.
+                    self.changed.changed_since(changed_count).await;
                     Ok(())
                 }
                 Ok(batch) => self.clean_batch(batch).await,
@@ -139,6 +144,11 @@ impl Core {
                 self.clock.sleep(Duration::from_millis(CLEAN_RETRY_MS)).await;
             }
         }
+    }
+
+    /// Whether background cleaning is due.
+    pub(crate) fn is_much_dirty(&self, state: &State) -> bool {
+        state.frames.counts().dirty_lines > self.dirty_lines_clean
     }
 
     /// The next dirty blocks in ascending order from where the last batch ended, around.
@@ -164,6 +174,7 @@ impl Core {
             let context = "nothing can be cleaned: the cache device failed";
             return Err(Error::with_source(ErrorKind::Media, context, error.clone()));
         }
+        self.check_origin()?;
         for &block in candidates {
             let Some((frame, line)) = state.frames.find(block) else { continue };
             if line.dirty == 0 || line.is_lost {
@@ -185,6 +196,14 @@ impl Core {
         Ok(batch)
     }
 
+    /// Refuses to send anything to an origin that became another disk.
+    fn check_origin(&self) -> Result<(), Error> {
+        match self.is_origin_refused.load(Ordering::Acquire) {
+            true => Err(Error::new(ErrorKind::Gone, "nothing can be cleaned: the origin is another disk now")),
+            false => Ok(()),
+        }
+    }
+
     /// Cleans picked lines.
     async fn clean_batch(self: &Arc<Self>, batch: Batch) -> Result<(), Error> {
         if batch.picks.is_empty() {
@@ -200,6 +219,9 @@ impl Core {
     async fn clean_picked(self: &Arc<Self>, batch: Batch) -> Result<(), Error> {
         let blocks: Vec<u64> = batch.picks.iter().map(|pick| pick.block).collect();
         self.handle_origin_events();
+        if let Err(error) = self.check_origin() {
+            return self.finish_batch(&blocks, Err(error)).await;
+        }
         let losses = self.origin_losses.load(Ordering::Acquire);
         let writes = stream::iter(self.segments(&batch.picks)).map(|segment| self.send(segment));
         let sent: Vec<Result<(), Error>> = writes.buffer_unordered(CLEAN_WRITES_IN_FLIGHT).collect().await;

@@ -53,6 +53,8 @@ pub(crate) struct Core {
     pub(crate) workers: Workers,
     /// Notified when a line came to rest, a frame came free or room was made: whoever waits looks again.
     pub(crate) changed: Signal,
+    /// Notified when background work may have become necessary. Apart from `changed`, so that it sleeps while there is none.
+    pub(crate) background: Signal,
     pub(crate) events: EventHub,
     pub(crate) origin_events: Mutex<EventReceiver>,
     /// Held while a checkpoint runs.
@@ -64,6 +66,8 @@ pub(crate) struct Core {
     pub(crate) dirty_lines_max: u64,
     /// Whether requests are taken.
     pub(crate) is_open: AtomicBool,
+    /// Whether the origin said that it is another disk now. Nothing is sent to it any more.
+    pub(crate) is_origin_refused: AtomicBool,
     /// Whether background work is to end.
     pub(crate) is_stopped: AtomicBool,
     /// Batches of cleaning under way.
@@ -191,6 +195,7 @@ impl Core {
         }
         drop(state);
         self.changed.notify();
+        self.background.notify();
     }
 
     /// Waits until nobody is at work, and keeps everybody out until the guard is dropped.

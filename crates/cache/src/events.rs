@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | writes lost | what cleaning has sent and not flushed stays dirty | in write-through: who wrote must write again |
 //! | invalidated | clean copies of the range are forgotten, after the requests in flight | yes |
-//! | identity changed | nothing cached belongs to it: no request is taken any more | yes |
+//! | identity changed | nothing cached belongs to it: no request is taken any more, and nothing is cleaned | yes |
 //! | missed | the events above may have been among them: the worst is assumed, but for the identity, which is compared | yes |
 //! | resized, offline, back | nothing | yes |
 
@@ -24,13 +24,16 @@ use crate::sectors::whole_lines;
 impl Core {
     /// Handles events as they come. Ends when the cache closes.
     pub(crate) async fn follow_origin(self: Arc<Self>) {
-        while !self.is_stopped.load(Ordering::Acquire) {
-            let count = self.changed.count();
+        loop {
+            let count = self.background.count();
+            if self.is_stopped.load(Ordering::Acquire) {
+                return;
+            }
             let event = poll_fn(|context| {
                 let mut receiver = self.origin_events.lock().unwrap_or_else(PoisonError::into_inner);
                 pin!(receiver.receive()).poll(context)
             });
-            if let Either::Left((event, _)) = select(event, self.changed.changed_since(count)).await {
+            if let Either::Left((event, _)) = select(event, self.background.changed_since(count)).await {
                 self.handle_origin_event(&event);
             }
         }
@@ -72,6 +75,7 @@ impl Core {
 
     fn refuse_origin(&self) {
         tracing::error!("the origin is another disk now: the cache takes no requests any more");
+        self.is_origin_refused.store(true, Ordering::Release);
         self.is_open.store(false, Ordering::Release);
     }
 

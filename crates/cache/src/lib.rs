@@ -5,7 +5,7 @@
 //! | [`cache`] | [`Cache`], what users hold |
 //! | [`options`] | what users choose |
 //! | [`status`], [`mod@inspect`] | what a cache says about itself, running and at rest |
-//! | [`format`], [`layout`] | the bytes on the cache device, and where they lie |
+//! | [`mod@format`], [`layout`] | the bytes on the cache device, and where they lie |
 //! | [`frames`] | which frame holds which block, and which goes next |
 //! | [`sectors`] | 512-byte sectors of a line as bits |
 //! | `core` | what all operations share: locks, state, dispatch |

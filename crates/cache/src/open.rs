@@ -58,6 +58,7 @@ pub(crate) async fn open(
         origin_ranges: RangeLock::new(),
         workers: Workers::new(),
         changed: Signal::new(),
+        background: Signal::new(),
         events: EventHub::new(),
         origin_events,
         superblock: futures_util::lock::Mutex::new(superblock),
@@ -67,6 +68,7 @@ pub(crate) async fn open(
         dirty_lines_clean: share(options.dirty_share_clean),
         dirty_lines_max: share(options.dirty_share_max),
         is_open: AtomicBool::new(true),
+        is_origin_refused: AtomicBool::new(false),
         is_stopped: AtomicBool::new(false),
         cleaning_batches: AtomicU64::new(0),
         origin_losses: AtomicU64::new(0),
@@ -157,15 +159,20 @@ impl Core {
             if !keep_dirty {
                 self.clean_all(|_| {}).await?;
             }
-            self.flush_origin().await
+            match self.is_origin_refused.load(Ordering::Acquire) {
+                true => Ok(()),
+                false => self.flush_origin().await,
+            }
         };
         if let Err(error) = prepared.await {
             // Nothing is lost: it goes on, and can be closed with what is dirty.
-            self.is_open.store(true, Ordering::Release);
+            let is_refused = self.is_origin_refused.load(Ordering::Acquire);
+            self.is_open.store(!is_refused, Ordering::Release);
             return Err(error);
         }
         self.is_stopped.store(true, Ordering::Release);
         self.changed.notify();
+        self.background.notify();
         loop {
             let count = self.changed.count();
             if self.cleaning_batches.load(Ordering::Acquire) == 0 {
@@ -178,7 +185,6 @@ impl Core {
             None => self.checkpoint(Extent::Complete).await,
         };
         self.workers.stop();
-        self.changed.notify();
         result
     }
 }

@@ -7,6 +7,7 @@
 use base::buffer::Buffer;
 use block::device::DeviceExt;
 use block::{Error, ErrorKind, SharedDevice};
+use store::limits::SEQUENCE_MAX;
 use uuid::Uuid;
 
 use crate::format::{ENTRIES_PER_PAGE, Line, PAGE_BYTES, Slot, page_lines, parse_slot};
@@ -57,6 +58,7 @@ pub(crate) async fn load(
     uuid: Uuid,
     durable_sequence: u64,
 ) -> Result<Loaded, Error> {
+    check_sequence(durable_sequence)?;
     let mut table = Table { newest: Vec::new(), sequence_next: durable_sequence + 1 };
     let mut lines = Vec::with_capacity(layout.frame_count() as usize);
     let pages_per_read = (TABLE_IO_BYTES / (2 * PAGE_BYTES)) as u64;
@@ -91,6 +93,14 @@ pub(crate) async fn load(
     Ok(Loaded { table, lines })
 }
 
+/// Refuses a sequence that no cache reaches: the next one could not be counted.
+fn check_sequence(sequence: u64) -> Result<(), Error> {
+    if sequence <= SEQUENCE_MAX {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Corrupt, format!("the cache's table claims sequence {sequence}, which none reaches")))
+}
+
 /// The slot that counts, and its sequence; `None` for a page never written.
 fn newest_slot(slots: [&[u8]; 2], uuid: Uuid, page: u64, durable_sequence: u64) -> Result<Option<(bool, u64)>, Error> {
     let [first, second] = slots.map(|slot| parse_slot(slot, uuid, page));
@@ -101,6 +111,7 @@ fn newest_slot(slots: [&[u8]; 2], uuid: Uuid, page: u64, durable_sequence: u64) 
         _ => None,
     };
     let sequence = newest.map_or(0, |(_, sequence)| sequence);
+    check_sequence(sequence)?;
     for slot in [first, second] {
         let is_damaged = match slot {
             // It claims to be newer than the other and was once durable: no torn write looks like this.
@@ -152,5 +163,12 @@ mod tests {
         assert_eq!(newest(&page(2), &foreign, 2), Ok(Some((false, 2))));
         let empty = vec![0; PAGE_BYTES];
         assert_eq!(newest(&torn, &empty, 0), Ok(None));
+    }
+
+    /// Found by fuzzing (`cache_image`): the sequence after it overflowed.
+    #[test]
+    fn a_sequence_that_none_reaches_is_an_error() {
+        assert_eq!(newest(&page(SEQUENCE_MAX), &page(1), 1), Ok(Some((false, SEQUENCE_MAX))));
+        assert_eq!(newest(&page(u64::MAX), &page(1), 1), Err(ErrorKind::Corrupt));
     }
 }

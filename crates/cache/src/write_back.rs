@@ -300,6 +300,9 @@ impl Core {
             }
             state.frames.attach(line.frame, line.after());
         }
+        if self.is_much_dirty(state) {
+            self.background.notify();
+        }
     }
 
     /// Nothing was written to the log: the lines are what they were.

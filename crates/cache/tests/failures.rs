@@ -403,10 +403,16 @@ fn what_somebody_else_changed_is_read_anew() {
 #[test]
 fn an_origin_that_became_another_disk_is_refused() {
     let (mut executor, talking, cache) = talking();
+    write(&mut executor, &cache, 0, &[1; 4096]);
     talking.hub.publish(&Event::IdentityChanged);
     executor.run();
     let error = executor.block_on(cache.read(0, Buffer::zeroed(512))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Gone);
+    let closing = Arc::clone(&cache);
+    let error = executor.block_on(async move { closing.close(false).await.unwrap_err() });
+    assert_eq!(error.kind(), ErrorKind::Gone, "what is dirty is not for this disk");
+    executor.block_on(async move { cache.close(true).await.unwrap() });
+    assert_eq!(read(&mut executor, &talking.inner, 0, 4096), vec![0; 4096]);
 }
 
 /// A cache whose devices take the times given.

@@ -114,7 +114,7 @@ fn one_set_is_a_textbook_lru() {
 /// The published LRU row for the CloudPhysics trace of libCacheSim's data folder. `FOREBAY_TRACE` names the file.
 #[test]
 fn a_real_trace_has_the_published_miss_ratios() {
-    let Some(path) = std::env::var_os("FOREBAY_TRACE") else {
+    let Some(path) = std::env::var_os("FOREBAY_TRACE").filter(|path| !path.is_empty()) else {
         eprintln!("skipped: FOREBAY_TRACE does not name cloudPhysicsIO.csv (from libCacheSim's data folder)");
         return;
     };

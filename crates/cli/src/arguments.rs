@@ -1,4 +1,5 @@
-//! The command line: one definition that gives the parser, `--help`, the manual pages and the shell completions.
+//! The command line: with `guidance`, the one definition that gives the parser, `--help`, the manual pages, the reference pages
+//! and the shell completions.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,8 +14,6 @@ use workload::bench::ReadWrite;
 /// Remote block storage as near as a local disk.
 #[derive(Debug, Parser)]
 #[command(name = "forebay", version, max_term_width = 100, propagate_version = true, subcommand_required = true)]
-#[command(after_help = "Exit codes: `forebay help exit-codes` or the reference in docs/. \
-    Sizes: 512, 64KiB, 10GiB (KiB, MiB, GiB, TiB are powers of two). Durations: 100us, 8.5ms, 2s.")]
 pub struct Arguments {
     /// Say more (-v: what happens, -vv: every detail); FOREBAY_LOG takes a tracing filter
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
@@ -36,7 +35,7 @@ pub enum Command {
     Inquiry(Inquiry),
     /// Attach a remote logical unit, cached or not, and offer it to local applications
     Attach(Attach),
-    /// Stop an attachment, after writing everything dirty back
+    /// Stop an attachment, after writing everything dirty back, or a target
     Detach(Detach),
     /// Show what runs on this host, or one of it in detail
     Status(Status),
@@ -51,7 +50,7 @@ pub enum Command {
     Bench(Bench),
     /// Replay a block trace and check every read against what was written
     Replay(Replay),
-    /// Write manual pages or shell completions
+    /// Write manual pages, reference pages or shell completions
     #[command(subcommand, hide = true)]
     Generate(Generate),
 }
@@ -140,7 +139,7 @@ pub struct Login {
     #[arg(long, value_name = "FILE")]
     pub chap_file: Option<PathBuf>,
     /// The initiator's name (default: one made from this host's machine-id)
-    #[arg(long, value_name = "IQN", env = "FOREBAY_INITIATOR_NAME")]
+    #[arg(long, value_name = "IQN", env = "FOREBAY_INITIATOR_NAME", hide_env_values = true)]
     pub initiator_name: Option<String>,
     /// Make the link slower: add this round-trip time (for trials)
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
@@ -208,7 +207,7 @@ pub struct Attach {
 
 #[derive(Debug, Args)]
 pub struct Detach {
-    /// The attachment
+    /// The attachment or target
     pub name: String,
     /// Stop at once and leave dirty data, durably, in the cache
     #[arg(long)]
@@ -219,6 +218,9 @@ pub struct Detach {
 pub struct Status {
     /// The attachment or target (default: all)
     pub name: Option<String>,
+    /// Wait this long for it to run, as after starting it in the background
+    #[arg(long, value_name = "DURATION", requires = "name", value_parser = parse_duration)]
+    pub wait: Option<Duration>,
     #[command(flatten)]
     pub json: Json,
 }
@@ -285,6 +287,9 @@ pub struct Bench {
     /// How long, in seconds
     #[arg(long, default_value_t = 5)]
     pub seconds: u64,
+    /// Stop after this many requests instead
+    #[arg(long, value_name = "COUNT", conflicts_with = "seconds")]
+    pub requests: Option<u64>,
     /// Only the first bytes of the device (default: all of it)
     #[arg(long, value_name = "SIZE")]
     pub footprint: Option<ByteSize>,
@@ -329,6 +334,11 @@ pub struct Replay {
 pub enum Generate {
     /// Manual pages, one a command, into a directory
     Man {
+        /// The directory
+        directory: PathBuf,
+    },
+    /// Pages of `docs/reference/`, into a directory
+    Reference {
         /// The directory
         directory: PathBuf,
     },

@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `arguments` | the one definition of the command line |
+//! | `guidance` | what is told beyond it: examples, environment, exit codes |
 //! | `commands` | one file a command |
 //! | `output` | text or JSON, progress, confirmation |
 //!
@@ -13,17 +14,20 @@
 
 mod arguments;
 mod commands;
+mod guidance;
 mod output;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches;
 use tracing_subscriber::EnvFilter;
 
 use arguments::Arguments;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let matches = guidance::command().get_matches();
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     start_logging(arguments.verbose);
     match commands::run(arguments.command) {
         Ok(()) => ExitCode::SUCCESS,
@@ -42,5 +46,11 @@ fn start_logging(verbose: u8) {
         _ => "debug",
     };
     let filter = EnvFilter::try_from_env("FOREBAY_LOG").unwrap_or_else(|_| EnvFilter::new(default));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    let has_colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(has_colours)
+        .with_target(false)
+        .init();
 }

@@ -25,7 +25,7 @@ use block::{Error, ErrorKind, Event};
 use iscsi::pdu::Isid;
 use iscsi::url::Portal;
 
-use crate::clock::Alarm;
+use crate::alarm::Alarm;
 use crate::connector::Connector;
 use crate::engine::{Engine, Stop};
 use crate::error::LinkError;

@@ -25,7 +25,7 @@ use block::{Buffer, ByteRange, Error, ErrorKind, Event};
 use iscsi::initiator::{Completed, Event as LinkEvent};
 use scsi::Sense;
 
-use crate::clock::Alarm;
+use crate::alarm::Alarm;
 use crate::error::LinkError;
 use crate::job::{Job, Kind, Reply};
 use crate::limits::{ATTEMPTS_MAX, BUSY_WAIT_MAX, REPLAY_DEPTH};

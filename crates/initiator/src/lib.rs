@@ -34,7 +34,7 @@
 
 #![forbid(unsafe_code)]
 
-mod clock;
+mod alarm;
 mod connector;
 mod driver;
 mod engine;
@@ -50,7 +50,6 @@ mod status;
 mod unit;
 mod verdict;
 
-pub use clock::TokioClock;
 pub use connector::{BoxedStream, Connecting, Connector, Stream, TcpConnector};
 pub use driver::{Driver, connect, discover};
 pub use iscsi::initiator::DiscoveredTarget;

@@ -20,7 +20,7 @@ use iscsi::pdu::Isid;
 use iscsi::url::Portal;
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
-use crate::clock::Alarm;
+use crate::alarm::Alarm;
 use crate::connector::{BoxedStream, Connector};
 use crate::error::LinkError;
 use crate::limits::{LOGOUT_TIMEOUT, REDIRECTIONS_MAX, WRITE_SLICES_MAX};

@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use base::clock::Clock;
 use block::{Error, ErrorKind};
+use clock::TokioClock;
 use iscsi::chap::{Challenge, Credentials};
 use iscsi::initiator::{ChapLogin, LoginConfig, Timing};
 use iscsi::limits::CHAP_CHALLENGE_BYTES;
 use iscsi::negotiation::{Digest, Offer};
 use iscsi::pdu::Isid;
 use iscsi::url::{Portal, Url};
-
-use crate::clock::TokioClock;
 
 /// Names and secrets of both ends.
 #[derive(Clone, Debug)]

@@ -77,6 +77,10 @@ pub const IMMEDIATE_REQUESTS_MAX: usize = 8;
 /// not wait behind megabytes.
 pub const TRANSMIT_BYTES_HIGH: usize = 4 << 20;
 
+/// Pieces of one read that may come ahead of what is before them. Targets send in order; one that cuts a read finer
+/// than this out of order is not trying to be useful.
+pub const DATA_IN_PIECES_MAX: usize = 256;
+
 /// Targets taken from one discovery.
 pub const DISCOVERED_TARGETS_MAX: usize = 8192;
 

@@ -100,6 +100,20 @@ fn data_out_of_the_wrong_length() {
     target.refuses(Cdb::Verify(verify), &[b'a'; 200], Sense::INVALID_FIELD_IN_INFORMATION_UNIT);
 }
 
+/// A command never waits for a buffer of the pool while it holds another one (found by fuzzing: `scsi_cdb`).
+#[test]
+fn commands_end_with_the_smallest_pool_of_buffers() {
+    let read_buffers = BufferPool::new(1);
+    let target = Target::with(memory(), LogicalUnitOptions { read_buffers, ..LogicalUnitOptions::default() });
+    let blocks = Blocks::new(0, 32);
+    target.good(Cdb::Write(transfer(blocks)), &[b'b'; 32 * BLOCK_BYTES - 1]);
+    let verification = Verification { blocks, is_dpo: false, byte_check: 1 };
+    for came in [32 * BLOCK_BYTES, 32 * BLOCK_BYTES - 1] {
+        target.good(Cdb::WriteAndVerify(verification), &vec![b'c'; came]);
+    }
+    assert_eq!(target.read(31, 1), [[b'c'; BLOCK_BYTES]].as_flattened());
+}
+
 #[test]
 fn verify_compares_as_bytchk_says() {
     let target = Target::new();

@@ -22,12 +22,12 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::cache_place::CacheConfig;
-use crate::clock::system_clock;
 use crate::control::{ControlServer, Handler, Progress, Request};
 use crate::error::{Error, Failure, Result};
 use crate::paths::{Paths, check_name};
 use crate::registry::{Entry, Registry, UnitLock};
 use crate::remote::{RemoteConfig, status_json};
+use crate::time::system_clock;
 
 /// What to attach, and how.
 pub struct AttachConfig {
@@ -77,6 +77,7 @@ impl Attachment {
             Some(cache_config) => {
                 let place = cache_config.place(&identity)?;
                 registry.check(&identity, Some(&place))?;
+                cache_config.check_not_lost(&place, registry.find(&identity)?.as_ref())?;
                 let cache = cache_config.open(&place, remote.clone(), clock).await?;
                 registry.insert(&Entry::new(&identity, place, &config.name))?;
                 Some(cache)
@@ -185,7 +186,10 @@ impl Attachment {
             ("cache.mode", None) => {
                 Err(Error::new(Failure::Usage, format!("\"{}\" has no cache: attach it with --cache PATH", self.name)))
             }
-            _ => Err(Error::new(Failure::Usage, format!("\"{key}\" is no setting of an attachment: there is cache.mode"))),
+            _ => Err(Error::new(
+                Failure::Usage,
+                format!("\"{key}\" is no setting of an attachment: there is cache.mode"),
+            )),
         }
     }
 
@@ -216,7 +220,8 @@ impl Attachment {
 fn report(progress: Option<&Progress>, clean_progress: cache::CleanProgress) {
     if let Some(progress) = progress {
         // A caller who hung up does not want to know; the work goes on.
-        let _ = progress.send(json!({ "lines_done": clean_progress.lines_done, "lines_total": clean_progress.lines_total }));
+        let _ = progress
+            .send(json!({ "lines_done": clean_progress.lines_done, "lines_total": clean_progress.lines_total }));
     }
 }
 

@@ -16,7 +16,8 @@ use cache::{Associativity, Cache, FormatOptions, Mode, OpenOptions};
 use file::{FileDevice, FileOptions};
 
 use crate::error::{Error, Failure, Result};
-use crate::registry::file_stem;
+use crate::limits::ZERO_WRITTEN_BYTES_MAX;
+use crate::registry::{Entry, file_stem};
 
 /// The cache of an attachment, as asked for.
 #[derive(Clone, Debug)]
@@ -39,16 +40,31 @@ impl CacheConfig {
     /// # Errors
     /// When the directory it lies in does not exist.
     pub fn place(&self, identity: &Identity) -> Result<PathBuf> {
-        let path =
-            if self.path.is_dir() { self.path.join(format!("{}.cache", file_stem(identity))) } else { self.path.clone() };
-        let absolute = std::path::absolute(&path).map_err(|error| Error::io(path.display(), &error))?;
-        let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
-            return Err(Error::new(Failure::Usage, format!("{} cannot be a cache", path.display())));
+        let path = if self.path.is_dir() {
+            self.path.join(format!("{}.cache", file_stem(identity)))
+        } else {
+            self.path.clone()
         };
-        let parent = parent
-            .canonicalize()
-            .map_err(|error| Error::io(format!("the directory of the cache, {}", parent.display()), &error))?;
-        Ok(parent.join(name))
+        canonical_place(&path)
+    }
+
+    /// Refuses to make a cache where the registry says that one with the LUN's newest data should be.
+    ///
+    /// # Errors
+    /// `WouldLoseData`, saying how to go on.
+    pub fn check_not_lost(&self, place: &Path, registered: Option<&Entry>) -> Result<()> {
+        let Some(entry) = registered.filter(|entry| entry.cache == place) else { return Ok(()) };
+        if matches!(content(place)?, Content::Something) {
+            return Ok(());
+        }
+        let message = format!(
+            "the newest data of {} LUN serial {} should be in the cache {path}, but nothing is there: bring it back (is its file system \
+             mounted?), or give that data up with `forebay cache discard {path}`",
+            entry.target,
+            entry.serial,
+            path = place.display()
+        );
+        Err(Error::new(Failure::WouldLoseData, message))
     }
 
     /// Opens the cache at `place` over `origin`, made first if there is none.
@@ -106,6 +122,21 @@ impl CacheConfig {
     }
 }
 
+/// The one name of a cache's place, whatever links lead to its directory: what the registry records.
+///
+/// # Errors
+/// When the directory it lies in does not exist.
+pub fn canonical_place(path: &Path) -> Result<PathBuf> {
+    let absolute = std::path::absolute(path).map_err(|error| Error::io(path.display(), &error))?;
+    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+        return Err(Error::new(Failure::Usage, format!("{} cannot be a cache", path.display())));
+    };
+    let parent = parent
+        .canonicalize()
+        .map_err(|error| Error::io(format!("the directory of the cache, {}", parent.display()), &error))?;
+    Ok(parent.join(name))
+}
+
 /// The file a cache is made in before it is moved to its place.
 fn unfinished_path(place: &Path) -> PathBuf {
     let mut name = place.as_os_str().to_owned();
@@ -145,6 +176,7 @@ pub fn open_device(path: &Path, size_bytes: Option<u64>) -> Result<SharedDevice>
     let options = FileOptions {
         size: size_bytes,
         preallocate: true,
+        zero_written: size_bytes.is_some_and(|size_bytes| size_bytes <= ZERO_WRITTEN_BYTES_MAX),
         direct: true,
         exclusive: true,
         identity,

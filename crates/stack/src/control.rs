@@ -5,10 +5,11 @@
 //! owner can enter, so whoever can connect may command.
 
 use std::future::Future;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream as BlockingStream;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Instant;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 
 use crate::error::{Error, Failure, Result};
-use crate::limits::{CONTROL_CONNECTIONS_MAX, CONTROL_LINE_BYTES_MAX};
+use crate::limits::{ANSWER_TIME_MAX, CONTROL_CONNECTIONS_MAX, CONTROL_LINE_BYTES_MAX, ENDING_TIME_MAX};
 
 /// What a caller asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,7 +64,7 @@ impl ControlServer {
     /// # Errors
     /// `InUse` when a living process answers there.
     pub fn bind(path: &Path) -> Result<Self> {
-        if BlockingStream::connect(path).is_ok() {
+        if is_alive(path) {
             let name = path.file_stem().unwrap_or_default().to_string_lossy();
             let message =
                 format!("\"{name}\" is running already: choose another --name, or `forebay detach {name}` first");
@@ -116,11 +117,7 @@ async fn serve_caller(mut stream: UnixStream, handler: Rc<impl Handler>) {
         return;
     }
     let (progress, mut reports) = mpsc::unbounded_channel();
-    let answer = async {
-        let request: Request = serde_json::from_str(&line)
-            .map_err(|error| Error::new(Failure::Usage, format!("this is no request: {error}")))?;
-        handler.handle(request, progress).await
-    };
+    let answer = async { handler.handle(parse_request(&line)?, progress).await };
     tokio::pin!(answer);
     let result = loop {
         tokio::select! {
@@ -147,10 +144,41 @@ async fn serve_caller(mut stream: UnixStream, handler: Rc<impl Handler>) {
     let _ = write_line(&mut writer, &line).await;
 }
 
+/// The request on a line. Fields it does not have are refused, which serde does not do for variants without fields.
+fn parse_request(line: &str) -> Result<Request> {
+    let refused = |why: &dyn std::fmt::Display| Error::new(Failure::Usage, format!("this is no request: {why}"));
+    let said: Value = serde_json::from_str(line).map_err(|error| refused(&error))?;
+    let request: Request = serde_json::from_value(said.clone()).map_err(|error| refused(&error))?;
+    if json!(request) != said {
+        return Err(refused(&format_args!("of this, only {} is known", json!(request))));
+    }
+    Ok(request)
+}
+
 async fn write_line(writer: &mut (impl AsyncWriteExt + Unpin), value: &Value) -> std::io::Result<()> {
     let mut line = value.to_string();
     line.push('\n');
     writer.write_all(line.as_bytes()).await
+}
+
+/// Whether a process listens at `path`. One that was just killed may still hold its sockets while it ends: it hangs up without an
+/// answer, where a living one answers, or at least stays.
+fn is_alive(path: &Path) -> bool {
+    let deadline = Instant::now() + ENDING_TIME_MAX;
+    while Instant::now() < deadline {
+        let Ok(mut stream) = BlockingStream::connect(path) else { return false };
+        let asked = stream
+            .set_read_timeout(Some(ANSWER_TIME_MAX))
+            .and_then(|()| writeln!(stream, "{}", json!(Request::Status)))
+            .and_then(|()| stream.read(&mut [0]));
+        match asked {
+            Ok(0) => {}
+            Err(error) if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {}
+            // An answer, or silence: it is busy, or not serving yet.
+            Ok(_) | Err(_) => return true,
+        }
+    }
+    true
 }
 
 /// Sends `request` to the process behind `path` and returns its answer.
@@ -245,6 +273,22 @@ mod tests {
             assert!(call(path, &Request::Status, |_| {}).await.is_ok());
         })
         .await;
+    }
+
+    /// A killed process closes its sockets one by one: whoever saw the first close finds the control socket still open.
+    #[test]
+    fn the_socket_of_a_dying_process_is_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk.sock");
+        let dying = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let end = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            drop(dying);
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let bound = runtime.block_on(async { ControlServer::bind(&path).map(|_| ()) });
+        end.join().unwrap();
+        assert!(bound.is_ok(), "{bound:?}");
     }
 
     #[tokio::test]

@@ -122,7 +122,11 @@ impl From<block::Error> for Error {
         let mut message = error.to_string();
         let mut source = std::error::Error::source(&error);
         while let Some(cause) = source {
-            message.push_str(&format!(": {cause}"));
+            let cause_text = cause.to_string();
+            // Some contexts quote their source already.
+            if !message.contains(&cause_text) {
+                message.push_str(&format!(": {cause_text}"));
+            }
             source = cause.source();
         }
         Self::new(failure, message)

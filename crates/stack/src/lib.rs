@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`attach`] | an attachment: remote LUN, cache, front, from the beginning to the end |
 //! | [`cache_place`] | where a cache lies, and how it is made and opened |
-//! | [`clock`] | the system's clock, with waits exact to microseconds |
+//! | [`time`] | the clock of a running stack |
 //! | [`config`] | the target's configuration file |
 //! | [`control`] | the control socket every long-running process answers on |
 //! | [`error`] | errors as a person meets them, and the exit codes |
@@ -21,7 +21,6 @@
 
 pub mod attach;
 pub mod cache_place;
-pub mod clock;
 pub mod config;
 pub mod control;
 pub mod error;
@@ -34,5 +33,6 @@ pub mod registry;
 pub mod remote;
 pub mod serve;
 pub mod sidecar;
+pub mod time;
 
 pub use error::{Error, Failure, Result};

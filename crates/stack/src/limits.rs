@@ -1,10 +1,19 @@
 //! The bounds of this crate.
 
+use std::time::Duration;
+
 /// Longest line on a control socket: a status of some thousand sessions fits, a mistake does not fill the memory.
 pub const CONTROL_LINE_BYTES_MAX: u64 = 4 << 20;
 
 /// Connections to one control socket served at once; more wait in the listen queue.
 pub const CONTROL_CONNECTIONS_MAX: usize = 16;
+
+/// Time a process that was just killed has to close its sockets and drop its locks, and one that lives to answer, before a name or a
+/// logical unit is called in use. Ending takes milliseconds; with gigabytes of memory to unmap, some tenths of a second.
+pub const ENDING_TIME_MAX: Duration = Duration::from_millis(1500);
+
+/// Time a process that listens on a control socket has for the first byte of an answer before it is taken for a busy one.
+pub const ANSWER_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// Bytes inside each direction of a modelled link before its writer waits: what is on the way at 10 Gbit/s and 3 ms, so that the model, not
 /// its memory, limits the rate.
@@ -13,3 +22,8 @@ pub const LINK_IN_FLIGHT_BYTES_MAX: usize = 4 << 20;
 /// Largest run of bytes that travels a modelled link as one, and arrives when its last byte does: small against the bytes on the way,
 /// large enough that a megabyte costs no more than some dozen wake-ups.
 pub const LINK_CHUNK_BYTES_MAX: usize = 16 << 10;
+
+/// Largest cache that is written out with zeroes when it is made, which takes about a second. In a file that is only allocated, the first
+/// durable write to each place makes the file system commit its journal; measured here, that doubles the mean write. Larger caches pay that
+/// once for each place instead of waiting for minutes at the start.
+pub const ZERO_WRITTEN_BYTES_MAX: u64 = 1 << 30;

@@ -36,7 +36,8 @@ pub fn credentials(user: Option<&str>, chap_file: Option<&Path>) -> Result<Optio
         (Some(name), Some(secret)) => Ok(Some(Credentials { name: name.to_owned(), secret })),
         (None, None) => Ok(None),
         (Some(name), None) => {
-            let message = format!("there is no CHAP secret for the user \"{name}\": give --chap-file or set {CHAP_VARIABLE}");
+            let message =
+                format!("there is no CHAP secret for the user \"{name}\": give --chap-file or set {CHAP_VARIABLE}");
             Err(Error::new(Failure::Usage, message))
         }
         // The variable may be set for another command; a file is meant for this one.
@@ -53,7 +54,8 @@ pub fn credentials(user: Option<&str>, chap_file: Option<&Path>) -> Result<Optio
 /// When the file cannot be read or its first line is no secret.
 pub fn read_secret(path: &Path) -> Result<Secret> {
     let name = path.display();
-    let text = fs::read_to_string(path).map_err(|error| Error::io(format!("cannot read the CHAP secret in {name}"), &error))?;
+    let text = fs::read_to_string(path)
+        .map_err(|error| Error::io(format!("cannot read the CHAP secret in {name}"), &error))?;
     secret_of(text.lines().next().unwrap_or_default(), &name)
 }
 

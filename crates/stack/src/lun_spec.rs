@@ -86,10 +86,9 @@ impl FromStr for LunSpec {
     fn from_str(text: &str) -> Result<Self, ParseLunError> {
         let error = |why: String| ParseLunError { spec: text.to_owned(), why };
         let (number, rest) = text.split_once('=').ok_or_else(|| error("there is no '='".into()))?;
-        let lun: u16 = number.trim().parse().map_err(|_| error(format!("\"{number}\" is not a LUN")))?;
-        if lun > LUN_MAX {
-            return Err(error(format!("LUN {lun} is over {LUN_MAX}")));
-        }
+        let lun: u32 = number.trim().parse().map_err(|_| error(format!("\"{number}\" is not a LUN")))?;
+        let admissible = u16::try_from(lun).ok().filter(|lun| *lun <= LUN_MAX);
+        let lun = admissible.ok_or_else(|| error(format!("LUN {lun} is over {LUN_MAX}")))?;
         let mut parts = rest.split(',');
         let backend = parse_backend(parts.next().unwrap_or_default()).map_err(error)?;
         let mut spec = Self {
@@ -98,7 +97,7 @@ impl FromStr for LunSpec {
             disk: None,
             is_read_only: false,
             is_write_cache_volatile: false,
-            block_bytes: 512,
+            block_bytes: BLOCK_BYTES_DEFAULT,
             physical_block_bytes: None,
             is_thin: true,
             is_removable: false,
@@ -112,6 +111,9 @@ impl FromStr for LunSpec {
 
 /// Largest LUN of the flat addressing method (SAM-5 4.7.7.3).
 const LUN_MAX: u16 = 0x3fff;
+
+/// Logical block unless another is asked for, in bytes.
+const BLOCK_BYTES_DEFAULT: u32 = 512;
 
 fn parse_backend(text: &str) -> Result<Backend, String> {
     match text.split_once(':') {
@@ -183,14 +185,15 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(error)?;
     let (number, unit) = text.split_at(digits);
     let number: f64 = number.parse().map_err(|_| error())?;
-    let unit_ns = match unit.trim() {
-        "ns" => 1.0,
-        "us" => 1e3,
-        "ms" => 1e6,
-        "s" => 1e9,
+    // Divided and not multiplied: these divisors are exact, so what prints in seconds is read back to the nanosecond.
+    let per_second = match unit.trim() {
+        "ns" => 1e9,
+        "us" => 1e6,
+        "ms" => 1e3,
+        "s" => 1.0,
         _ => return Err(error()),
     };
-    Duration::try_from_secs_f64(number * unit_ns / 1e9).map_err(|_| error())
+    Duration::try_from_secs_f64(number / per_second).map_err(|_| error())
 }
 
 impl TryFrom<String> for LunSpec {
@@ -206,11 +209,50 @@ impl fmt::Display for LunSpec {
             Backend::Ram { size_bytes } => write!(f, "{}=ram:{}", self.lun, ByteSize(*size_bytes))?,
             Backend::File { path, .. } => write!(f, "{}=file:{}", self.lun, path.display())?,
         }
-        if self.is_read_only {
-            f.write_str(",read-only")?;
+        if let Backend::File { size_bytes, is_direct, .. } = &self.backend {
+            if let Some(size_bytes) = size_bytes {
+                write!(f, ",size={}", ByteSize(*size_bytes))?;
+            }
+            if *is_direct {
+                f.write_str(",direct")?;
+            }
         }
-        Ok(())
+        for (is_set, option) in [(self.is_read_only, ",read-only"), (self.is_write_cache_volatile, ",write-cache")] {
+            f.write_str(if is_set { option } else { "" })?;
+        }
+        if self.block_bytes != BLOCK_BYTES_DEFAULT {
+            write!(f, ",block={}", self.block_bytes)?;
+        }
+        if let Some(bytes) = self.physical_block_bytes {
+            write!(f, ",physical={bytes}")?;
+        }
+        for (is_set, option) in [(!self.is_thin, ",thick"), (self.is_removable, ",removable")] {
+            f.write_str(if is_set { option } else { "" })?;
+        }
+        self.disk.as_ref().map_or(Ok(()), |disk| write_disk(disk, f))
     }
+}
+
+/// The options that make this disk, by its name where it has one.
+fn write_disk(disk: &DiskModel, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let named = DiskModel::rpm_7200();
+    let base = if disk.flush == named.flush {
+        f.write_str(",disk=7200rpm")?;
+        named
+    } else {
+        INSTANT_DISK
+    };
+    let seconds = |duration: Duration| format!("{}.{:09}s", duration.as_secs(), duration.subsec_nanos());
+    if disk.seek != base.seek || *disk == INSTANT_DISK {
+        write!(f, ",seek={}", seconds(disk.seek))?;
+    }
+    if disk.rotation != base.rotation {
+        write!(f, ",rotation={}", seconds(disk.rotation))?;
+    }
+    if disk.bytes_per_second != base.bytes_per_second {
+        write!(f, ",transfer={}/s", ByteSize(disk.bytes_per_second))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -232,6 +274,24 @@ mod tests {
         let spec: LunSpec = "0=ram:1MiB,seek=8.5ms,transfer=20MB/s".parse().unwrap();
         let disk = spec.disk.expect("a property makes a disk");
         assert_eq!((disk.seek, disk.bytes_per_second), (Duration::from_micros(8500), 20_000_000));
+    }
+
+    #[test]
+    fn a_specification_prints_as_what_is_read() {
+        for text in [
+            "0=ram:256MiB",
+            "0=ram:1000,read-only,write-cache,block=4096",
+            "3=file:/srv/a=b.img,size=10GiB,direct",
+            "0=ram:1MiB,disk=7200rpm",
+            "0=ram:1MiB,disk=7200rpm,seek=1ms",
+            "0=ram:1MiB,seek=0s",
+            "0=ram:1MiB,seek=8.5ms,rotation=123456789.123456789s,transfer=20MB/s",
+        ] {
+            let spec: LunSpec = text.parse().unwrap();
+            assert_eq!(spec.to_string().parse(), Ok(spec), "{text}");
+        }
+        let spec: LunSpec = "1=file:/disk.img,size=1GiB,read-only".parse().unwrap();
+        assert_eq!(spec.to_string(), "1=file:/disk.img,size=1GiB,read-only");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use block::Identity;
 use rustix::fs::{FlockOperation, flock};
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::error::{Error, Failure, Result};
+use crate::limits::ENDING_TIME_MAX;
 use crate::paths::Paths;
 
 /// One LUN whose newest data may lie in a cache on this host.
@@ -86,7 +88,7 @@ impl Registry {
             Err(error) => {
                 let message = format!(
                     "{} is damaged ({error}): it should name the cache that holds the newest data of {identity}; \
-                     attach with that cache, or remove the file if there is none",
+                     remove the file, then attach with that cache if there is one",
                     path.display()
                 );
                 Err(Error::new(Failure::Mismatch, message))
@@ -143,24 +145,46 @@ impl Registry {
         }
     }
 
+    /// Every entry that names `cache`. Damaged entries name nothing.
+    ///
+    /// # Errors
+    /// When the registry cannot be read.
+    pub fn entries_of(&self, cache: &Path) -> Result<Vec<Entry>> {
+        let context = |error: &std::io::Error| Error::io(format!("cannot read {}", self.directory.display()), error);
+        let mut entries = Vec::new();
+        for file in fs::read_dir(&self.directory).map_err(|error| context(&error))? {
+            let path = file.map_err(|error| context(&error))?.path();
+            let entry = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Entry>(&text).ok());
+            entries.extend(entry.filter(|entry| entry.cache == cache));
+        }
+        Ok(entries)
+    }
+
     /// Removes every entry that names `cache`: its dirty data was given up.
     ///
     /// # Errors
     /// When the registry cannot be read or an entry cannot be removed.
     pub fn remove_cache(&self, cache: &Path) -> Result<()> {
-        let context = |error: &std::io::Error| Error::io(format!("cannot read {}", self.directory.display()), error);
-        for file in fs::read_dir(&self.directory).map_err(|error| context(&error))? {
-            let path = file.map_err(|error| context(&error))?.path();
-            let entry = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Entry>(&text).ok());
-            if let Some(entry) = entry.filter(|entry| entry.cache == cache) {
-                self.remove(&entry.identity())?;
-            }
-        }
-        Ok(())
+        self.entries_of(cache)?.iter().try_for_each(|entry| self.remove(&entry.identity()))
     }
 
     fn path(&self, identity: &Identity) -> PathBuf {
         self.directory.join(format!("{}.json", file_stem(identity)))
+    }
+}
+
+/// Locks `file`, waiting for a holder that was just killed and is still ending.
+fn lock_within(file: &File, time_max: Duration) -> bool {
+    const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+    let deadline = Instant::now() + time_max;
+    loop {
+        if flock(file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(LOOK_INTERVAL);
     }
 }
 
@@ -187,7 +211,7 @@ impl UnitLock {
             .mode(0o600)
             .open(&path)
             .map_err(|error| context(&error))?;
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if !lock_within(&file, ENDING_TIME_MAX) {
             let holder = fs::read_to_string(&path).unwrap_or_default();
             let message = format!(
                 "{identity} is attached on this host already, as \"{}\": detach it first, or use that attachment",

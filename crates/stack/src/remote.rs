@@ -48,7 +48,9 @@ impl RemoteConfig {
             ..InitiatorOptions::for_url(&self.url)
         };
         let connector: Arc<dyn Connector> = match self.link_round_trip {
-            Some(round_trip) => Arc::new(DelayedConnector { clock: Arc::clone(clock), model: LinkModel::round_trip(round_trip) }),
+            Some(round_trip) => {
+                Arc::new(DelayedConnector { clock: Arc::clone(clock), model: LinkModel::round_trip(round_trip) })
+            }
             None => Arc::new(TcpConnector),
         };
         let (lun, driver) = initiator::connect(options, connector).await?;

@@ -24,12 +24,12 @@ use target::{BoundServer, Target, TargetServer, TargetServerOptions};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use crate::clock::system_clock;
 use crate::control::{ControlServer, Handler, Progress, Request};
 use crate::error::{Error, Failure, Result};
 use crate::lun_spec::{Backend, LunSpec};
 use crate::paths::{Paths, check_name};
 use crate::sidecar;
+use crate::time::system_clock;
 
 /// What to serve.
 #[derive(Clone, Debug)]
@@ -69,7 +69,10 @@ impl ServeConfig {
         }
         for (index, target) in self.targets.iter().enumerate() {
             if !iscsi::url::is_iscsi_name(&target.iqn) {
-                return usage(format!("\"{}\" is no iSCSI name: write it like iqn.2026-11.org.example:disks", target.iqn));
+                return usage(format!(
+                    "\"{}\" is no iSCSI name: write it like iqn.2026-11.org.example:disks",
+                    target.iqn
+                ));
             }
             if self.targets[..index].iter().any(|other| other.iqn.eq_ignore_ascii_case(&target.iqn)) {
                 return usage(format!("the target {} is there twice", target.iqn));
@@ -151,7 +154,13 @@ impl Serving {
                 let _ = receiver.wait_for(|is_stopping| *is_stopping).await;
             }
         };
-        let handler = Rc::new(ServeHandler { name, server, switches, addresses: bound.addresses().to_vec(), stopping: Rc::clone(&stopping) });
+        let handler = Rc::new(ServeHandler {
+            name,
+            server,
+            switches,
+            addresses: bound.addresses().to_vec(),
+            stopping: Rc::clone(&stopping),
+        });
         let on_signal = async {
             tokio::select! {
                 () = signal => { stopping.send_replace(true); }
@@ -268,7 +277,13 @@ fn backend_device(iqn: &str, spec: &LunSpec) -> Result<SharedDevice> {
     }
 }
 
-fn file_device(iqn: &str, spec: &LunSpec, path: &PathBuf, size_bytes: Option<u64>, is_direct: bool) -> Result<SharedDevice> {
+fn file_device(
+    iqn: &str,
+    spec: &LunSpec,
+    path: &PathBuf,
+    size_bytes: Option<u64>,
+    is_direct: bool,
+) -> Result<SharedDevice> {
     if size_bytes.is_none() && !path.exists() {
         let message = format!("{} does not exist: give size=SIZE to make it", path.display());
         return Err(Error::new(Failure::NotFound, message));
@@ -308,8 +323,11 @@ impl ServeHandler {
             .iter()
             .map(|target| json!({ "name": target.name, "luns": target.luns.luns() }))
             .collect();
-        status["settings"] =
-            self.switches.iter().map(|switch| (switch.setting.clone(), json!(on_or_off(switch.disk.is_enabled())))).collect();
+        status["settings"] = self
+            .switches
+            .iter()
+            .map(|switch| (switch.setting.clone(), json!(on_or_off(switch.disk.is_enabled()))))
+            .collect();
         status
     }
 

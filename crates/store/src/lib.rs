@@ -6,7 +6,7 @@
 //! | [`binding`] | [`Binding`]: which origin a store belongs to, and the error when it meets another |
 //! | [`record`] | the bytes of one log record |
 //! | [`log`] | [`RecordLog`]: a circular log with group commit |
-//! | [`replay`] | [`replay()`]: reads a log again, up to the first record that is not the successor |
+//! | [`mod@replay`] | [`replay()`]: reads a log again, up to the first record that is not the successor |
 //! | [`limits`] | the bounds of this crate |
 //!
 //! The bytes are described in `docs/formats/store.md`. Nothing here knows a runtime, an operating system or a clock.

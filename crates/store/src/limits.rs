@@ -1,14 +1,16 @@
 //! The bounds of this crate.
 
-/// Bytes of one superblock copy: what every disk we know writes without reading first, and the alignment of every buffer.
+/// Bytes of one superblock copy: what every disk we know writes without reading first, and the alignment of every
+/// buffer.
 pub const SUPERBLOCK_BYTES: usize = 4096;
 
-/// Unit in which log records are laid out, in bytes: the atomic unit of the media we support, so that a torn record never
-/// damages its neighbours.
+/// Unit in which log records are laid out, in bytes: the atomic unit of the media we support, so that a torn record
+/// never damages its neighbours.
 pub const RECORD_UNIT_BYTES: usize = 512;
 
-/// Largest record, in bytes, with its header. A group commit gathers up to here; more gains nothing (at 64 KiB the transfer already
-/// costs more than the write's latency on every medium we measured) and would make the smallest log larger.
+/// Largest record, in bytes, with its header. A group commit gathers up to here; more gains nothing (at 64 KiB the
+/// transfer already costs more than the write's latency on every medium we measured) and would make the smallest log
+/// larger.
 pub const RECORD_BYTES_MAX: usize = 64 << 10;
 
 /// Smallest log region in bytes: four of the records it allows (a quarter of the region each).
@@ -19,6 +21,10 @@ pub const LOG_BYTES_MAX: u64 = 256 << 20;
 
 /// Bytes that replay reads at once.
 pub const REPLAY_WINDOW_BYTES: u64 = 1 << 20;
+
+/// Largest sequence or epoch that anything on a device may claim. Counting there would take centuries; what claims
+/// more is damaged, and counting on from it would overflow.
+pub const SEQUENCE_MAX: u64 = u64::MAX >> 1;
 
 const _: () = assert!(RECORD_BYTES_MAX.is_multiple_of(RECORD_UNIT_BYTES));
 const _: () = assert!(REPLAY_WINDOW_BYTES as usize >= 2 * RECORD_BYTES_MAX);

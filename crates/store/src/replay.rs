@@ -18,7 +18,7 @@ use block::device::DeviceExt;
 use block::{Error, ErrorKind, SharedDevice};
 use uuid::Uuid;
 
-use crate::limits::{RECORD_BYTES_MAX, RECORD_UNIT_BYTES, REPLAY_WINDOW_BYTES};
+use crate::limits::{RECORD_BYTES_MAX, RECORD_UNIT_BYTES, REPLAY_WINDOW_BYTES, SEQUENCE_MAX};
 use crate::log::check_region;
 use crate::record::{LogPosition, RecordHeaderRaw, parse_header, parse_payload, record_bytes};
 
@@ -57,6 +57,9 @@ pub async fn replay(
     mut visit: impl FnMut(Record<'_>) -> Result<(), Error>,
 ) -> Result<Replayed, Error> {
     check_region(region, device.geometry().size_bytes)?;
+    if from.sequence > SEQUENCE_MAX || from.epoch > SEQUENCE_MAX {
+        return Err(Error::new(ErrorKind::Corrupt, "the place where the log begins is damaged"));
+    }
     let mut window = Window { device, region, buffer: Buffer::empty(), offset: 0 };
     let mut replayed = Replayed { end: from, record_count: 0, record_bytes: 0, settled: 0 };
     while let Some((offset, header)) = find_successor(&mut window, log_id, replayed.end).await? {

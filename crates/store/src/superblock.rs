@@ -18,7 +18,7 @@ use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::limits::SUPERBLOCK_BYTES;
+use crate::limits::{SEQUENCE_MAX, SUPERBLOCK_BYTES};
 
 /// The first bytes after the checksum of every store.
 pub const MAGIC: [u8; 8] = *b"forebay\0";
@@ -196,6 +196,9 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
         if header.magic != MAGIC || header.checksum.get() != crc32c(covered) || header.place.get() != place {
             return Err(Fault::Damaged);
         }
+        if header.sequence.get() > SEQUENCE_MAX {
+            return Err(Fault::Damaged);
+        }
         check_kind(&header, kind).map_err(Fault::Foreign)?;
         check_size(&header, kind, device_bytes).map_err(Fault::Foreign)?;
         let (payload, _) = T::read_from_prefix(rest).map_err(|_| Fault::Damaged)?;
@@ -370,6 +373,18 @@ mod tests {
         let error = read(&device, KIND).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert!(error.to_string().contains("both copies"), "{error}");
+    }
+
+    #[test]
+    fn a_sequence_that_none_reaches_is_damage() {
+        let device = device(DEVICE_BYTES);
+        create(&device, 1);
+        let mut first = block_on(device.read(0, Buffer::zeroed(SUPERBLOCK_BYTES))).unwrap();
+        first[48..56].copy_from_slice(&u64::MAX.to_le_bytes());
+        let checksum = crc32c(&first[4..]);
+        first[..4].copy_from_slice(&checksum.to_le_bytes());
+        block_on(device.write(0, first, true)).unwrap();
+        assert_eq!(read(&device, KIND).unwrap().sequence(), 1);
     }
 
     #[test]

@@ -125,7 +125,6 @@ fn run(seed: u64, fails_at: Option<u64>) -> bool {
     if let Some(nth) = fails_at {
         power.fail_write(nth);
     }
-    let mut epoch = START.epoch;
     let mut start = START;
     for round in 0..3u64 {
         let mut executor = Executor::new(seed + round);
@@ -152,8 +151,7 @@ fn run(seed: u64, fails_at: Option<u64>) -> bool {
         if has_crashed {
             return true;
         }
-        epoch += 1;
-        start = LogPosition { epoch, ..end };
+        start = LogPosition { epoch: START.epoch + round + 1, ..end };
         known.start = start;
         known.released_count = known.appended.len();
     }

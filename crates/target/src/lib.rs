@@ -11,7 +11,6 @@
 //! | `sessions` | the table of sessions: TSIHs, reinstatement |
 //! | `control` | how one connection is told to stop, and how others learn that it has |
 //! | [`status`] | counters, and the snapshot of everything that people look at |
-//! | [`clock`] | tokio's time as a [`base::clock::Clock`] |
 //!
 //! ```text
 //! acceptor ──► shard 0: current_thread runtime ── connections, each one future
@@ -25,7 +24,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod clock;
 pub mod connection;
 mod control;
 pub mod limits;

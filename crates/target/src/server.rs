@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 
 use base::buffer::BufferPool;
 use base::clock::Clock;
+use clock::TokioClock;
 use iscsi::chap::Challenge;
 use iscsi::limits::CHAP_CHALLENGE_BYTES;
 use iscsi::target::{Authentication, CloseReason, TargetParameters};
@@ -17,7 +18,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
-use crate::clock::TokioClock;
 use crate::connection::{Addresses, drive};
 use crate::control::{Control, Handle, Wish};
 use crate::limits::{ACCEPT_RETRY_INTERVAL, CONNECTIONS_MAX, DATA_OUT_POOL_BYTES, LISTEN_BACKLOG};

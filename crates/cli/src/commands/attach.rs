@@ -1,5 +1,6 @@
 //! `attach`: a remote LUN for local applications, in the foreground.
 
+use front::ListenAddress;
 use iscsi::url::Url;
 use stack::attach::{AttachConfig, Attachment};
 use stack::cache_place::CacheConfig;
@@ -36,9 +37,12 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
         associativity: arguments.cache_associativity.unwrap_or(cache::Associativity::Ways(WAYS_DEFAULT)),
     });
     let front = match arguments.front.split_once(':') {
-        None if arguments.front == "auto" => front::ListenAddress::Unix(paths.nbd_socket(&name)),
+        None if arguments.front == "auto" => ListenAddress::Unix(paths.nbd_socket(&name)),
         Some(("nbd", address)) => {
-            address.parse().map_err(|error| Error::new(Failure::Usage, format!("--as {}: {error}", arguments.front)))?
+            let address = address.parse();
+            absolute(
+                address.map_err(|error| Error::new(Failure::Usage, format!("--as {}: {error}", arguments.front)))?,
+            )?
         }
         _ => {
             let message = format!("--as {}: use nbd:unix:PATH, nbd:ADDRESS:PORT or auto", arguments.front);
@@ -46,6 +50,17 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
         }
     };
     Ok(AttachConfig { remote, name, cache, front, is_read_only: arguments.read_only })
+}
+
+/// Other commands, run from other directories, find the socket by what `status` says.
+fn absolute(address: ListenAddress) -> Result<ListenAddress> {
+    match address {
+        ListenAddress::Unix(path) => {
+            let path = std::path::absolute(&path).map_err(|error| Error::io(path.display(), &error))?;
+            Ok(ListenAddress::Unix(path))
+        }
+        tcp => Ok(tcp),
+    }
 }
 
 /// The last part of the IQN and the LUN, in characters a file name can have.

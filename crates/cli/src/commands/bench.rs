@@ -57,7 +57,7 @@ fn plan(arguments: &Bench, subject: &Subject) -> Result<Plan> {
     Ok(Plan {
         profile: arguments.rw.profile(arguments.seed, block, write_share, ByteRange { offset: 0, length }),
         depth: arguments.depth,
-        limit: Limit::Time(Duration::from_secs(arguments.seconds)),
+        limit: arguments.requests.map_or(Limit::Time(Duration::from_secs(arguments.seconds)), Limit::Requests),
         verify: arguments.verify.then_some(InitialContent::Unknown),
         keep_series: false,
     })

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use base::units::ByteSize;
 use serde_json::json;
-use stack::cache_place::open_device;
+use stack::cache_place::{canonical_place, open_device};
 use stack::paths::Paths;
 use stack::registry::Registry;
 use stack::{Error, Failure, Result};
@@ -67,6 +67,11 @@ fn at(path: &Path, error: block::Error) -> Error {
 /// Asks, naming what is lost; then makes the file unrecognisable as a cache, and strikes it from the registry.
 async fn discard(arguments: CacheDiscard) -> Result<()> {
     let path = &arguments.path;
+    let place = canonical_place(path)?;
+    let registry = Registry::open(&Paths::from_environment()?)?;
+    if !place.exists() {
+        return discard_lost(&arguments, &place, &registry);
+    }
     let device = open_device(path, None)?;
     let inspection = cache::inspect(&device).await.map_err(|error| at(path, error))?;
     if inspection.dirty_bytes > 0 && !arguments.allow_data_loss {
@@ -83,8 +88,25 @@ async fn discard(arguments: CacheDiscard) -> Result<()> {
     if path.is_file() {
         std::fs::remove_file(path).map_err(|error| Error::io(format!("cannot remove {}", path.display()), &error))?;
     }
-    let absolute = std::path::absolute(path).map_err(|error| Error::io(path.display(), &error))?;
-    Registry::open(&Paths::from_environment()?)?.remove_cache(&absolute)?;
+    registry.remove_cache(&place)?;
     print_line(&format!("{}: discarded", path.display()));
+    Ok(())
+}
+
+/// A cache that is not there any more, but that the registry knows: gives up what it may have held.
+fn discard_lost(arguments: &CacheDiscard, place: &Path, registry: &Registry) -> Result<()> {
+    let path = arguments.path.display();
+    let entries = registry.entries_of(place)?;
+    let Some(entry) = entries.first() else {
+        return Err(Error::new(Failure::NotFound, format!("there is no cache at {path}")));
+    };
+    if !arguments.allow_data_loss {
+        confirm(&format!(
+            "{path} is not there; what it held of {} (serial {}) and was not written back would be given up",
+            entry.target, entry.serial
+        ))?;
+    }
+    registry.remove_cache(place)?;
+    print_line(&format!("{path}: struck from the registry"));
     Ok(())
 }

@@ -14,7 +14,8 @@ pub async fn detach(arguments: Detach) -> Result<()> {
     let answer = call_with_progress(&arguments.name, &request).await?;
     let name = &arguments.name;
     print_line(&match answer["dirty_bytes"].as_u64() {
-        Some(0) | None => format!("{name}: detached"),
+        None => format!("{name}: stopped"),
+        Some(0) => format!("{name}: detached"),
         Some(bytes) => format!("{name}: detached; {bytes} bytes stay dirty in its cache"),
     });
     Ok(())

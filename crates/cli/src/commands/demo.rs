@@ -18,7 +18,7 @@ use comfy_table::presets::UTF8_FULL_CONDENSED;
 use front::ListenAddress;
 use indicatif::ProgressBar;
 use serde_json::json;
-use stack::clock::system_clock;
+use stack::time::system_clock;
 use stack::{Error, Failure, Result};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
@@ -29,6 +29,7 @@ use workload::ledger::{InitialContent, Ledger};
 use workload::report::{Report, Run, comparison};
 use workload::verify::verify_all;
 
+use super::signal;
 use super::subject::{nbd_device, remote_config};
 use crate::arguments::{Demo, Login};
 use crate::output::{duration_in_words, print_json, print_line, progress_bar};
@@ -40,8 +41,16 @@ const DEPTH: u32 = 4;
 const LINK_ROUND_TRIP: &str = "1ms";
 const CACHE_SIZE: &str = "64MiB";
 
-/// `forebay demo`.
+/// `forebay demo`. Whatever ends it, its processes and files are gone afterwards.
 pub async fn run(arguments: Demo) -> Result<()> {
+    let interrupted = signal::termination()?;
+    tokio::select! {
+        result = show_main_job(arguments) => result,
+        () = interrupted => Err(Error::new(Failure::Other, "interrupted")),
+    }
+}
+
+async fn show_main_job(arguments: Demo) -> Result<()> {
     let stage = Stage::new()?;
     let began = Instant::now();
     if !arguments.json.json {
@@ -315,7 +324,14 @@ fn print_result(arguments: &Demo, plain: &Outcome, cached: &Outcome, took: Durat
         return;
     }
     let mut table = Table::new();
-    table.load_preset(UTF8_FULL_CONDENSED).set_header(["", "plain iSCSI", "write-back cache", "gain", "paper: iSCSI", "paper: iCache"]);
+    table.load_preset(UTF8_FULL_CONDENSED).set_header([
+        "",
+        "plain iSCSI",
+        "write-back cache",
+        "gain",
+        "paper: iSCSI",
+        "paper: iCache",
+    ]);
     for row in comparison(&plain.measurement, &cached.measurement) {
         table.add_row([row.name, &row.plain, &row.cached, &row.gain, row.paper_plain, row.paper_cached]);
     }

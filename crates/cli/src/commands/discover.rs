@@ -12,10 +12,9 @@ use crate::output::{print_json, print_line};
 
 /// `forebay discover`.
 pub async fn run(arguments: Discover) -> Result<()> {
-    let portal = arguments
-        .portal
-        .parse()
-        .map_err(|error: iscsi::url::UrlError| Error::new(Failure::Usage, format!("\"{}\": {error}", arguments.portal)))?;
+    let portal = arguments.portal.parse().map_err(|error: iscsi::url::UrlError| {
+        Error::new(Failure::Usage, format!("\"{}\": {error}", arguments.portal))
+    })?;
     let login = &arguments.login;
     let credentials = credentials(login.chap_user.as_deref(), login.chap_file.as_deref())?;
     let targets = discover(&portal, &initiator_name(login)?, credentials).await?;

@@ -1,26 +1,35 @@
-//! `generate`: manual pages and completions, from the definition that also gives the parser.
+//! `generate`: manual pages, reference pages and completions, from the definition that also gives the parser.
 
-use std::fs;
+mod manual;
+mod reference;
+
 use std::path::Path;
 
-use clap::CommandFactory;
 use stack::{Error, Result};
 
-use crate::arguments::{Arguments, Generate};
+use crate::arguments::Generate;
+use crate::guidance::command;
 
-/// `forebay generate man|completions`.
+/// `forebay generate man|reference|completions`.
 pub fn run(arguments: Generate) -> Result<()> {
     match arguments {
-        Generate::Man { directory } => write_manual(&directory),
+        Generate::Man { directory } => write_pages(&directory, manual::pages()),
+        Generate::Reference { directory } => write_pages(&directory, reference::pages()),
         Generate::Completions { shell } => {
-            clap_complete::generate(shell, &mut Arguments::command(), "forebay", &mut std::io::stdout());
+            clap_complete::generate(shell, &mut command(), "forebay", &mut std::io::stdout());
             Ok(())
         }
     }
 }
 
-fn write_manual(directory: &Path) -> Result<()> {
-    let context = |error: &std::io::Error| Error::io(format!("cannot write manual pages to {}", directory.display()), error);
-    fs::create_dir_all(directory).map_err(|error| context(&error))?;
-    clap_mangen::generate_to(Arguments::command(), directory).map_err(|error| context(&error))
+/// A page: its file's name, and its text.
+type Page = (String, String);
+
+fn write_pages(directory: &Path, pages: Vec<Page>) -> Result<()> {
+    let context = |error: &std::io::Error| Error::io(format!("cannot write pages to {}", directory.display()), error);
+    std::fs::create_dir_all(directory).map_err(|error| context(&error))?;
+    for (name, text) in pages {
+        std::fs::write(directory.join(name), text).map_err(|error| context(&error))?;
+    }
+    Ok(())
 }

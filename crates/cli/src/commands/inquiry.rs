@@ -7,7 +7,7 @@ use base::units::ByteSize;
 use block::Device;
 use serde_json::json;
 use stack::Result;
-use stack::clock::system_clock;
+use stack::time::system_clock;
 
 use super::subject::remote_config;
 use crate::arguments::Inquiry;
@@ -38,7 +38,10 @@ pub async fn run(arguments: Inquiry) -> Result<()> {
         print_line(&format!("unit          {}", identity.unit));
         print_line(&format!("serial        {}", identity.serial));
         print_line(&format!("size          {} ({} bytes)", ByteSize(geometry.size_bytes), geometry.size_bytes));
-        print_line(&format!("blocks        {} logical, {} physical", geometry.logical_block_bytes, geometry.physical_block_bytes));
+        print_line(&format!(
+            "blocks        {} logical, {} physical",
+            geometry.logical_block_bytes, geometry.physical_block_bytes
+        ));
         print_line(&format!("write cache   {}", yes(geometry.is_write_cache_volatile)));
         print_line(&format!("read-only     {}", yes(geometry.is_read_only)));
         print_line(&format!("discard       {}", discard.map_or("no".to_owned(), |bytes| format!("by {bytes} bytes"))));

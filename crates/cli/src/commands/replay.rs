@@ -19,7 +19,8 @@ use crate::output::{print_json, print_line, progress_bar};
 /// `forebay replay`.
 pub async fn run(arguments: Replay) -> Result<()> {
     let name = arguments.trace.display().to_string();
-    let file = File::open(&arguments.trace).map_err(|error| Error::io(format!("cannot open the trace {name}"), &error))?;
+    let file =
+        File::open(&arguments.trace).map_err(|error| Error::io(format!("cannot open the trace {name}"), &error))?;
     let request_count = arguments.requests.unwrap_or(u64::MAX);
     let records = TraceReader::new(BufReader::new(file), Options::default())
         .take(usize::try_from(request_count).unwrap_or(usize::MAX));
@@ -100,12 +101,7 @@ fn print(arguments: &Replay, replayed: &Replayed, hits: Option<&Hits>, verified_
         time_in_words(replayed.measurement.latency_ns.mean)
     ));
     if let Some(hits) = hits {
-        print_line(&format!(
-            "cache: {} hits, {} misses, miss ratio {:.4}",
-            hits.hits,
-            hits.misses,
-            hits.miss_ratio()
-        ));
+        print_line(&format!("cache: {} hits, {} misses, miss ratio {:.4}", hits.hits, hits.misses, hits.miss_ratio()));
     }
 }
 

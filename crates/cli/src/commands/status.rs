@@ -1,5 +1,7 @@
 //! `status`: what runs on this host.
 
+use std::time::{Duration, Instant};
+
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use serde_json::{Value, json};
@@ -16,8 +18,7 @@ pub async fn run(arguments: Status) -> Result<()> {
     match arguments.name {
         Some(name) => {
             check_name(&name)?;
-            let status = call(&paths.control_socket(&name), &Request::Status, |_| {}).await?;
-            print_json(&status);
+            print_json(&one(&paths, &name, arguments.wait.unwrap_or_default()).await?);
         }
         None => {
             let all = everything(&paths).await?;
@@ -25,6 +26,23 @@ pub async fn run(arguments: Status) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Pause between looks at something that does not run yet: short for a person, rare for a processor.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The state of `name`, once it answers.
+async fn one(paths: &Paths, name: &str, wait: Duration) -> Result<Value> {
+    let deadline = Instant::now() + wait;
+    loop {
+        let answer = call(&paths.control_socket(name), &Request::Status, |_| {}).await;
+        match answer {
+            Err(error) if error.failure() == Failure::NotFound && Instant::now() < deadline => {
+                tokio::time::sleep(LOOK_INTERVAL).await;
+            }
+            answer => return answer,
+        }
+    }
 }
 
 async fn everything(paths: &Paths) -> Result<Vec<Value>> {

@@ -9,12 +9,12 @@ use block::{ErrorKind, ExtentKind, SharedDevice};
 use front::{ListenAddress, NbdClient};
 use iscsi::url::Url;
 use serde_json::Value;
-use stack::clock::system_clock;
 use stack::control::{Request, call};
 use stack::login::{credentials, default_initiator_name};
 use stack::paths::{Paths, check_name};
 use stack::registry::{Registry, UnitLock};
 use stack::remote::RemoteConfig;
+use stack::time::system_clock;
 use stack::{Error, Failure, Result};
 
 use crate::arguments::Login;
@@ -49,9 +49,11 @@ impl Subject {
         }
         check_name(subject)?;
         let status = call(&paths.control_socket(subject), &Request::Status, |_| {}).await?;
-        let front: ListenAddress = status["front"].as_str().unwrap_or_default().parse().map_err(|_| {
-            Error::new(Failure::Usage, format!("\"{subject}\" is no attachment that offers NBD"))
-        })?;
+        let front: ListenAddress = status["front"]
+            .as_str()
+            .unwrap_or_default()
+            .parse()
+            .map_err(|_| Error::new(Failure::Usage, format!("\"{subject}\" is no attachment that offers NBD")))?;
         let device = nbd_device(&front).await?;
         Ok(Self { device, clock, label: format!("\"{subject}\""), attachment: Some(subject.to_owned()), _lock: None })
     }
@@ -135,9 +137,10 @@ const REPLACEMENT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 /// When the one given is none.
 pub fn initiator_name(login: &Login) -> Result<String> {
     match &login.initiator_name {
-        Some(name) if !iscsi::url::is_iscsi_name(name) => {
-            Err(Error::new(Failure::Usage, format!("\"{name}\" is no iSCSI name: write it like iqn.2026-11.org.example:host")))
-        }
+        Some(name) if !iscsi::url::is_iscsi_name(name) => Err(Error::new(
+            Failure::Usage,
+            format!("\"{name}\" is no iSCSI name: write it like iqn.2026-11.org.example:host"),
+        )),
         Some(name) => Ok(name.clone()),
         None => Ok(default_initiator_name()),
     }

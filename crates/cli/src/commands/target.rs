@@ -1,10 +1,10 @@
 //! `target serve|status`.
 
+use stack::Result;
 use stack::config::{accounts, read};
 use stack::control::{Request, call};
 use stack::paths::{Paths, check_name};
 use stack::serve::{ServeConfig, Serving, TargetConfig};
-use stack::Result;
 
 use super::{block_on, signal};
 use crate::arguments::{Target, TargetServe, TargetStatus};

@@ -430,7 +430,11 @@ impl Connection {
             && let TaskData::Read(buffer, _) = &mut task.data
         {
             *buffer = Some(pdu.data.buffer);
-            task.received_bytes += pdu.data.length;
+            // `place` found it inside of what was asked for.
+            let start = header.buffer_offset as usize;
+            if !task.received.add(start..start + pdu.data.length) {
+                return Err(ConnectionError::Protocol("Data-In that came before"));
+            }
         }
         if let Some(status) = header.status {
             session.complete_with_status(tag, status.status, Vec::new(), status.residual);

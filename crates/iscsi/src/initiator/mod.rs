@@ -6,6 +6,7 @@
 //! | [`session`] | [`Session`]: CmdSN, the target's window, tags, tasks; shared by the connections of a session |
 //! | [`connection`] | [`Connection`]: one TCP connection's framing, login, StatSN, keepalive, logout |
 //! | [`login`] | the login phase |
+//! | `received` | which bytes of a read have come |
 //! | [`discovery`] | SendTargets |
 //! | [`task_management`] | what happens when a command does not end: abort, reset, give the connection up |
 //!
@@ -33,6 +34,7 @@ pub mod command;
 pub mod connection;
 pub mod discovery;
 pub mod login;
+mod received;
 pub mod session;
 pub mod task_management;
 

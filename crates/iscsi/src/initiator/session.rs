@@ -13,6 +13,7 @@ use base::serial::Serial32;
 
 use super::command::{Command, Completed, Data, Outcome};
 use super::login::LoggedIn;
+use super::received::Received;
 use crate::limits::INITIATOR_TASKS_MAX;
 use crate::negotiation::Negotiated;
 use crate::pdu::{InitiatorTaskTag, Residual};
@@ -52,7 +53,7 @@ pub(super) struct Task {
     pub(super) deadline: Instant,
     pub(super) is_aborting: bool,
     pub(super) data: TaskData,
-    pub(super) received_bytes: usize,
+    pub(super) received: Received,
     /// The outcome of a write that is still being sent: its buffer is not back yet.
     pub(super) outcome: Option<Outcome>,
 }
@@ -201,7 +202,7 @@ impl Session {
             deadline,
             is_aborting: false,
             data,
-            received_bytes: 0,
+            received: Received::default(),
             outcome: None,
         };
         Some((self.insert(task), command))
@@ -249,7 +250,7 @@ impl Session {
             (TaskData::Read(..), _) => task.data.length(),
             _ => 0,
         };
-        let received_bytes = task.received_bytes;
+        let received_bytes = task.received.bytes();
         let outcome = if status == 0 && received_bytes < expected {
             Outcome::Failed(format!("the target sent {received_bytes} bytes and says it sent {expected}"))
         } else {

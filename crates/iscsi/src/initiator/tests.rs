@@ -465,6 +465,17 @@ fn good_without_the_data_is_a_failure() {
     assert!(matches!(pair.completed().outcome, Outcome::Failed(_)));
 }
 
+/// One half twice is not the whole (found by fuzzing: `iscsi_initiator`).
+#[test]
+fn data_that_comes_twice_ends_the_connection() {
+    let mut pair = Pair::logged_in(Offer::target());
+    let (command, _) = pair.issue(read_of(512));
+    let header = pair.data_in(command.initiator_task_tag, 0);
+    pair.send(&header, ramp(256)).unwrap();
+    let result = pair.send(&header, ramp(256));
+    assert_eq!(result, Err(ConnectionError::Protocol("Data-In that came before")));
+}
+
 #[test]
 fn data_outside_of_what_was_asked_for_ends_the_connection() {
     let mut pair = Pair::logged_in(Offer::target());

@@ -137,7 +137,8 @@ pub(super) async fn fill_last_block(
     let last_lba = lba + (whole_bytes / block_bytes) as u64;
     let last = ByteRange { offset: offset + whole_bytes as u64, length: block_bytes as u64 };
     let behind = read_range(unit, last, last_lba).await?;
-    let mut filled = unit.options.read_buffers.acquire(whole_bytes + block_bytes).await;
+    // Not of the pool of reads: who holds a buffer of it and waits for another may wait for ever.
+    let mut filled = Buffer::zeroed(whole_bytes + block_bytes);
     filled[..came.len()].copy_from_slice(&came);
     filled[came.len()..].copy_from_slice(&behind[partial_bytes..]);
     Ok(filled)

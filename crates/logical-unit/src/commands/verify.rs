@@ -74,11 +74,8 @@ pub(super) fn write_and_verify(mut task: Task<'_>, verification: Verification) -
         let written = ByteRange { length: buffer.len() as u64, ..range };
         let expected = match verification.byte_check {
             0 => Buffer::empty(),
-            _ => {
-                let mut copy = unit.options.read_buffers.acquire(buffer.len()).await;
-                copy.copy_from_slice(&buffer);
-                copy
-            }
+            // Not of the pool of reads: who holds a buffer of it and waits for another may wait for ever.
+            _ => Buffer::copy_of(&buffer),
         };
         // What is verified is what is on the medium, so it has to be there first.
         write_range(&unit, range.offset, buffer, true, lba).await?;

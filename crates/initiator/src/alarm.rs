@@ -1,37 +1,8 @@
-//! Time for the driver: the operating system's, and one alarm on any clock.
+//! One alarm on any clock.
 
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use base::clock::{Clock, Instant, Sleep};
-
-/// The clock of the operating system, through tokio's timers. It begins when it is made.
-pub struct TokioClock {
-    start: tokio::time::Instant,
-}
-
-impl TokioClock {
-    /// A clock that shows zero now.
-    pub fn new() -> Self {
-        Self { start: tokio::time::Instant::now() }
-    }
-}
-
-impl Default for TokioClock {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Clock for TokioClock {
-    fn now(&self) -> Instant {
-        Instant::START + self.start.elapsed()
-    }
-
-    fn sleep_until(&self, deadline: Instant) -> Sleep {
-        Box::pin(tokio::time::sleep_until(self.start + Duration::from_nanos(deadline.as_nanoseconds())))
-    }
-}
 
 /// One sleeper that is made anew only when it must wake earlier than it would: deadlines mostly move away.
 #[derive(Default)]

@@ -38,15 +38,6 @@ struct Timers {
     sleeper_next: u64,
 }
 
-/// The system's clock, as layers hold it.
-///
-/// # Errors
-/// As [`SystemClock::new`].
-pub fn system_clock() -> crate::Result<Arc<dyn Clock>> {
-    let clock = SystemClock::new().map_err(|error| crate::Error::io("cannot make a timer", &error))?;
-    Ok(Arc::new(clock))
-}
-
 impl SystemClock {
     /// A clock that begins now and is driven by the current tokio runtime.
     ///

@@ -1,0 +1,73 @@
+//! Several threads at once, with cleaning, checkpoints and replacement under way: nobody waits for ever and everybody reads what it wrote.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::buffer::Buffer;
+use base::clock::VirtualClock;
+use base::random::Random;
+use block::device::DeviceExt;
+use block::memory::MemoryDevice;
+use block::{Identity, SharedDevice};
+use cache::{Associativity, Cache, FormatOptions, Mode, OpenOptions};
+use common::format_options;
+
+const CLIENTS: u64 = 8;
+const LINES_PER_CLIENT: u64 = 40;
+const REQUESTS: u64 = 1500;
+
+/// Clients own every eighth sector, so that they meet in every line.
+async fn client(cache: Arc<Cache>, number: u64) {
+    let mut random = Random::new(number);
+    let mut expected = vec![0u8; (LINES_PER_CLIENT * CLIENTS) as usize];
+    for _ in 0..REQUESTS {
+        let line = random.below(LINES_PER_CLIENT * CLIENTS);
+        let offset = (line * 8 + number) * 512;
+        if random.chance(0.5) {
+            let byte = random.below(256) as u8;
+            cache.write(offset, Buffer::copy_of(&[byte; 512]), false).await.expect("nothing fails");
+            expected[line as usize] = byte;
+        } else {
+            let bytes = cache.read(offset, Buffer::zeroed(512)).await.expect("nothing fails");
+            assert!(bytes.iter().all(|&byte| byte == expected[line as usize]), "client {number}, line {line}");
+        }
+        if random.chance(0.002) {
+            let mode = if random.chance(0.5) { Mode::WriteBack } else { Mode::WriteThrough };
+            cache.set_mode(mode).await.expect("nothing fails");
+        }
+    }
+    for (line, &byte) in expected.iter().enumerate() {
+        let bytes = cache.read((line as u64 * 8 + number) * 512, Buffer::zeroed(512)).await.expect("nothing fails");
+        assert!(bytes.iter().all(|&read| read == byte), "client {number}, line {line} at the end");
+    }
+}
+
+#[test]
+fn threads_read_what_they_wrote() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_time().build().unwrap();
+    runtime.block_on(async {
+        let cache_device: SharedDevice = Arc::new(MemoryDevice::new(2 << 20, Identity::default()));
+        let origin: SharedDevice = Arc::new(MemoryDevice::new(LINES_PER_CLIENT * CLIENTS * 4096, Identity::default()));
+        let options = FormatOptions {
+            associativity: Associativity::Ways(8),
+            frames_max: Some(160),
+            log_bytes: Some(16 << 10),
+            ..format_options()
+        };
+        Cache::format(&cache_device, &origin, options).await.unwrap();
+        let clock = Arc::new(VirtualClock::new());
+        let options = OpenOptions::new(Mode::WriteBack, clock);
+        let cache = Cache::open(cache_device, Arc::clone(&origin), options).await.unwrap();
+        let running = tokio::spawn(cache.run());
+        let clients: Vec<_> = (0..CLIENTS).map(|number| tokio::spawn(client(Arc::clone(&cache), number))).collect();
+        for client in clients {
+            let finished = tokio::time::timeout(Duration::from_secs(60), client).await;
+            finished.expect("somebody waits for ever").expect("a client failed");
+        }
+        tokio::time::timeout(Duration::from_secs(10), cache.close(false)).await.expect("closing ends").unwrap();
+        tokio::time::timeout(Duration::from_secs(10), running).await.expect("running ends").unwrap();
+        assert!(cache.status().checkpoints > 0 && cache.status().evictions > 0, "too little happened");
+    });
+}

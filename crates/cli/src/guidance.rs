@@ -1,0 +1,235 @@
+//! What a person is told beyond the flags: examples, environment, exit codes.
+//!
+//! Tables here become the help, the manual pages and `docs/reference/`; a test parses every example.
+
+use clap::{Command, CommandFactory};
+use stack::Failure;
+
+use crate::arguments::Arguments;
+
+/// What it does, and what to type.
+pub type Example = (&'static str, &'static str);
+
+const EXAMPLES: &[(&str, &[Example])] = &[
+    (
+        "forebay",
+        &[
+            ("The main job on this machine alone", "forebay demo"),
+            (
+                "Serve a file as LUN 0",
+                "forebay target serve --iqn iqn.2026-11.org.example:disks --lun 0=file:disk.img,size=10GiB",
+            ),
+            (
+                "Attach it through a cache",
+                "forebay attach iscsi://127.0.0.1/iqn.2026-11.org.example:disks/0 --cache disk.cache --cache-size 1GiB",
+            ),
+        ],
+    ),
+    (
+        "forebay demo",
+        &[(
+            "Both runs shorter, figures as JSON, the report elsewhere",
+            "forebay demo --run-time 4s --json --report /tmp/demo.html",
+        )],
+    ),
+    ("forebay target", &[("What a target is doing", "forebay target status --json")]),
+    (
+        "forebay target serve",
+        &[
+            (
+                "A file, made sparse with this size when it is not there",
+                "forebay target serve --iqn iqn.2026-11.org.example:disks --lun 0=file:disk.img,size=10GiB",
+            ),
+            (
+                "A RAM LUN that is as slow as a disk, and a second one with 4 KiB blocks",
+                "forebay target serve --iqn iqn.2026-11.org.example:disks --lun 0=ram:1GiB,disk=7200rpm --lun 1=ram:1GiB,block=4096",
+            ),
+            (
+                "For other machines, with CHAP",
+                "forebay target serve --portal 0.0.0.0:3260 --allow-remote --iqn iqn.2026-11.org.example:disks \
+                 --lun 0=file:disk.img --chap-user alice --chap-file alice.secret",
+            ),
+            ("Several targets", "forebay target serve --config target.toml"),
+        ],
+    ),
+    ("forebay target status", &[("As JSON", "forebay target status --json")]),
+    ("forebay discover", &[("Port 3260 is the default", "forebay discover 192.0.2.7")]),
+    (
+        "forebay inquiry",
+        &[(
+            "Size, blocks and identity as JSON",
+            "forebay inquiry --json iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0",
+        )],
+    ),
+    (
+        "forebay attach",
+        &[
+            (
+                "Through a write-back cache, made now, for anything that speaks NBD",
+                "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0 --name disk --cache /var/cache/disk.cache \
+                 --cache-size 10GiB --as nbd:unix:/run/disk.nbd",
+            ),
+            (
+                "Again, with the same cache",
+                "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0 --name disk --cache /var/cache/disk.cache",
+            ),
+            (
+                "Without a cache, with CHAP, read-only",
+                "forebay attach iscsi://alice@192.0.2.7/iqn.2026-11.org.example:disks/0 --chap-file alice.secret --read-only",
+            ),
+        ],
+    ),
+    (
+        "forebay detach",
+        &[
+            ("Write everything dirty back first", "forebay detach disk"),
+            ("At once; the data stays dirty in the cache", "forebay detach disk --keep-dirty"),
+        ],
+    ),
+    (
+        "forebay status",
+        &[
+            ("Everything that runs on this host", "forebay status"),
+            ("One of it, as JSON", "forebay status disk"),
+            ("In a script, until what was started in the background serves", "forebay status disk --wait 10s"),
+        ],
+    ),
+    ("forebay clean", &[("Before a snapshot at the target", "forebay clean disk")]),
+    (
+        "forebay set",
+        &[
+            ("Clean, then stop keeping anything dirty", "forebay set disk cache.mode=write-through"),
+            ("Stop imitating a disk", "forebay set target lun.0.disk=off"),
+        ],
+    ),
+    ("forebay cache", &[("Whose cache it is, and how much is dirty", "forebay cache inspect disk.cache")]),
+    ("forebay cache inspect", &[("As JSON", "forebay cache inspect disk.cache --json")]),
+    ("forebay cache check", &[("Exit code 7 when there is damage", "forebay cache check disk.cache")]),
+    ("forebay cache discard", &[("Asks when data would be lost", "forebay cache discard disk.cache")]),
+    (
+        "forebay bench",
+        &[
+            ("An attachment, random reads", "forebay bench disk --rw randread --bs 4KiB --depth 8 --seconds 5"),
+            (
+                "A LUN without a cache, writes over a link of 10 ms",
+                "forebay bench iscsi://192.0.2.7/iqn.2026-11.org.example:scratch/0 --rw randwrite --link-round-trip 10ms --allow-data-loss",
+            ),
+        ],
+    ),
+    (
+        "forebay replay",
+        &[("The first 10,000 requests, eight in flight", "forebay replay trace.csv disk --depth 8 --requests 10000")],
+    ),
+];
+
+/// Environment variables and what they mean.
+pub const ENVIRONMENT: &[(&str, &str)] = &[
+    (
+        "FOREBAY_RUNTIME_DIR",
+        "directory of control sockets, default NBD sockets and locks; default /run/forebay for root, \
+         else $XDG_RUNTIME_DIR/forebay, else forebay-UID in the temporary directory",
+    ),
+    (
+        "FOREBAY_STATE_DIR",
+        "directory of the registry of dirty caches; default /var/lib/forebay for root, \
+         else $XDG_STATE_HOME/forebay, else ~/.local/state/forebay",
+    ),
+    ("FOREBAY_CHAP_PASSWORD", "CHAP secret of the user in the URL or --chap-user, where there is no --chap-file"),
+    ("FOREBAY_INITIATOR_NAME", "the initiator's name, where there is no --initiator-name"),
+    ("FOREBAY_LOG", "what is logged to standard error, as a tracing filter (`info`, `cache=debug`); wins over -v"),
+];
+
+/// The examples of the command with this full name (`forebay cache check`).
+pub fn examples(name: &str) -> &'static [Example] {
+    EXAMPLES.iter().find(|(command, _)| *command == name).map_or(&[], |(_, examples)| *examples)
+}
+
+/// A long command line over several lines, broken before options as a shell takes it.
+pub fn wrapped(line: &str) -> String {
+    let (mut text, mut column) = (String::new(), 0);
+    for (index, part) in line.split(" --").enumerate() {
+        let part = if index == 0 { part.to_owned() } else { format!("--{part}") };
+        if index > 0 && column + part.len() > EXAMPLE_COLUMNS {
+            text.push_str(" \\\n    ");
+            column = 4;
+        } else if index > 0 {
+            text.push(' ');
+        }
+        column += part.len() + 1;
+        text.push_str(&part);
+    }
+    text
+}
+
+/// Width of an example: with its indent and the backslash it fits a terminal of 100 columns.
+const EXAMPLE_COLUMNS: usize = 90;
+
+/// Every exit code with its meaning.
+pub fn exit_codes() -> impl Iterator<Item = (u8, &'static str)> {
+    std::iter::once((0, "success")).chain(Failure::TABLE.iter().map(|(_, code, meaning)| (*code, *meaning)))
+}
+
+/// The command line with its guidance: what the parser, the help and every generated page are made of.
+pub fn command() -> Command {
+    with_examples(Arguments::command(), "forebay").after_long_help(root_guidance())
+}
+
+fn with_examples(command: Command, name: &str) -> Command {
+    let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
+    let command = names.iter().fold(command, |command, sub| {
+        command.mut_subcommand(sub, |command| with_examples(command, &format!("{name} {sub}")))
+    });
+    match examples(name) {
+        [] => command,
+        examples => command.after_help(examples_in_words(examples)),
+    }
+}
+
+fn examples_in_words(examples: &[Example]) -> String {
+    let lines: Vec<String> =
+        examples.iter().map(|(says, line)| format!("  # {says}\n  {}", wrapped(line).replace('\n', "\n  "))).collect();
+    format!("Examples:\n{}", lines.join("\n"))
+}
+
+fn root_guidance() -> String {
+    let mut text = examples_in_words(examples("forebay"));
+    text.push_str(
+        "\n\nSizes: 512, 64KiB, 10GiB (KiB, MiB, GiB, TiB are powers of two). Durations: 100us, 8.5ms, 2s.\n\nEnvironment:\n",
+    );
+    for (name, meaning) in ENVIRONMENT {
+        text.push_str(&format!("  {name}\n      {meaning}\n"));
+    }
+    text.push_str("\nExit codes:\n");
+    for (code, meaning) in exit_codes() {
+        text.push_str(&format!("  {code:>2}  {meaning}\n"));
+    }
+    text.trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Full names of all commands that people see.
+    fn names(command: &Command, name: &str) -> Vec<String> {
+        let subs = command.get_subcommands().filter(|sub| !sub.is_hide_set());
+        let below = subs.flat_map(|sub| names(sub, &format!("{name} {}", sub.get_name())));
+        std::iter::once(name.to_owned()).chain(below).collect()
+    }
+
+    #[test]
+    fn every_command_has_an_example_and_every_example_a_command() {
+        let mut expected = names(&command(), "forebay");
+        let mut there: Vec<String> = EXAMPLES.iter().map(|(name, _)| (*name).to_owned()).collect();
+        expected.sort();
+        there.sort();
+        assert_eq!(expected, there);
+    }
+
+    #[test]
+    fn every_example_is_a_command_line() {
+        for (says, line) in EXAMPLES.iter().flat_map(|(_, examples)| *examples) {
+            command().try_get_matches_from(line.split_whitespace()).unwrap_or_else(|error| panic!("{says}: {error}"));
+        }
+    }
+}

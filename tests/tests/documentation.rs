@@ -1,0 +1,301 @@
+//! The documentation is true: its examples run, its generated pages are what the binary prints, its links lead somewhere.
+//!
+//! Of the README, the tutorial and every guide, the blocks tagged `sh` run one after the other in one bash, in a world of their own. Changed is only
+//! the portal, `127.0.0.1:3260`, which becomes a free port. Blocks tagged `console` or `text` are shown and not run.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Component, Path, PathBuf};
+use std::process::Command;
+
+use tests::{World, finish, forebay_binary};
+
+/// The portal that the pages use.
+const PORTAL: &str = "127.0.0.1:3260";
+/// Longest run of one page; some measure for a few seconds.
+const PAGE_SECONDS_MAX: &str = "150";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the workspace is there")
+}
+
+/// Every Markdown page of the project.
+fn pages() -> Vec<PathBuf> {
+    let mut pages: Vec<PathBuf> = markdown_in(&root());
+    let mut folders = vec![root().join("docs")];
+    while let Some(folder) = folders.pop() {
+        pages.extend(markdown_in(&folder));
+        folders.extend(entries(&folder).into_iter().filter(|path| path.is_dir()));
+    }
+    pages.sort();
+    assert!(pages.len() > 20, "pages are missing: {pages:?}");
+    pages
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    fs::read_dir(folder).expect("the folder is there").map(|entry| entry.expect("it can be read").path()).collect()
+}
+
+fn markdown_in(folder: &Path) -> Vec<PathBuf> {
+    entries(folder).into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect()
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// A page taken apart: the lines of its `sh` blocks, and its prose.
+#[derive(Default)]
+struct Parts {
+    shell: String,
+    prose: String,
+}
+
+fn parts(path: &Path) -> Parts {
+    let mut parts = Parts::default();
+    let mut block: Option<String> = None;
+    for line in read(path).lines() {
+        match (line.strip_prefix("```"), &block) {
+            (Some(tag), None) => {
+                let is_known = ["sh", "console", "text", "json", "toml", "rust"].contains(&tag);
+                assert!(is_known, "{}: a block tagged \"{tag}\": is it to be run (sh) or not (text)?", path.display());
+                block = Some(tag.to_owned());
+            }
+            (Some(_), Some(_)) => block = None,
+            (None, Some(tag)) if tag == "sh" => parts.shell.extend([line, "\n"]),
+            (None, Some(_)) => {}
+            (None, None) => parts.prose.extend([line, "\n"]),
+        }
+    }
+    assert!(block.is_none(), "{}: a block does not end", path.display());
+    parts
+}
+
+fn free_portal() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("the loopback has a free port");
+    listener.local_addr().expect("it is bound").to_string()
+}
+
+/// Puts a program into the world's own `bin`.
+fn install(world: &World, name: &str, text: &str) {
+    let path = world.path("bin").join(name);
+    fs::write(&path, text).expect("the world can be written to");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+}
+
+/// How to become root without being asked, if that is possible: the pages say `sudo`.
+fn sudo() -> Option<&'static str> {
+    if rustix::process::geteuid().is_root() {
+        return Some("exec \"$@\"");
+    }
+    let is_allowed = Command::new("sudo").args(["-n", "true"]).output().is_ok_and(|output| output.status.success());
+    is_allowed.then_some("exec /usr/bin/sudo -n \"$@\"")
+}
+
+/// Runs the blocks of the page.
+#[track_caller]
+fn run_page(page: &str) {
+    let script = parts(&root().join(page)).shell.replace(PORTAL, &free_portal());
+    assert!(!script.is_empty(), "{page} has nothing to run");
+    let world = World::new();
+    fs::create_dir(world.path("bin")).expect("the world can be written to");
+    fs::create_dir(world.path("work")).expect("the world can be written to");
+    std::os::unix::fs::symlink(forebay_binary(), world.path("bin/forebay")).expect("the world can be written to");
+    match sudo() {
+        Some(sudo) => install(&world, "sudo", &format!("#!/bin/sh\n{sudo}\n")),
+        None if script.contains("sudo ") => {
+            println!("skipped: {page} needs root for losetup and mount, and `sudo -n` does not give it");
+            return;
+        }
+        None => {}
+    }
+    // Whatever happens, nothing stays mounted or running.
+    let tidy = "trap '
+        code=$?
+        set +e
+        mountpoint -q files 2>/dev/null && sudo umount files
+        [ -z \"${loop:-}\" ] || sudo losetup --detach \"$loop\" 2>/dev/null
+        mountpoint -q export 2>/dev/null && fusermount3 -u export
+        jobs -p | xargs -r kill 2>/dev/null
+        exit $code
+    ' EXIT\n";
+    let mut command = Command::new("timeout");
+    command
+        .args(["--kill-after=10", PAGE_SECONDS_MAX, "bash", "-c", &format!("set -euo pipefail\n{tidy}{script}")])
+        .current_dir(world.path("work"))
+        .env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", world.path("bin").display()))
+        .env("FOREBAY_RUNTIME_DIR", world.path("run"))
+        .env("FOREBAY_STATE_DIR", world.path("state"))
+        .env_remove("FOREBAY_CHAP_PASSWORD");
+    let finished = finish(&mut command);
+    assert_eq!(finished.code, Some(0), "{page}:\n{}\n{}", finished.stdout, finished.stderr);
+}
+
+#[test]
+fn the_readme_runs() {
+    run_page("README.md");
+}
+
+#[test]
+fn the_tutorial_runs() {
+    run_page("docs/tutorial.md");
+}
+
+#[test]
+fn the_guide_to_virtual_machines_runs() {
+    run_page("docs/guides/virtual-machine.md");
+}
+
+#[test]
+fn the_guide_to_local_disks_runs() {
+    run_page("docs/guides/local-disk.md");
+}
+
+#[test]
+fn the_guide_to_recovery_runs() {
+    run_page("docs/guides/recovery.md");
+}
+
+#[test]
+fn the_guide_to_serving_runs() {
+    run_page("docs/guides/serving.md");
+}
+
+#[test]
+fn the_guide_to_measuring_runs() {
+    run_page("docs/guides/measuring.md");
+}
+
+/// A new guide gets a test above.
+#[test]
+fn every_guide_is_run() {
+    let this = read(&root().join("tests/tests/documentation.rs"));
+    for guide in markdown_in(&root().join("docs/guides")) {
+        let name = guide.file_name().expect("it is a file").to_string_lossy().into_owned();
+        assert!(this.contains(&format!("run_page(\"docs/guides/{name}\")")), "{name} is not run");
+    }
+}
+
+#[test]
+fn generated_pages_are_what_the_binary_prints() {
+    let world = World::new();
+    world.run(["generate", "reference", "made"]).success();
+    for made in entries(&world.path("made")) {
+        let name = made.file_name().expect("it is a file").to_string_lossy().into_owned();
+        let kept = root().join("docs/reference").join(&name);
+        assert!(
+            read(&made) == fs::read_to_string(kept).unwrap_or_default(),
+            "docs/reference/{name} is not what the binary prints; `make build` and then \
+             `target/release/forebay generate reference docs/reference` write it anew"
+        );
+    }
+}
+
+#[test]
+fn manual_pages_are_without_warnings() {
+    let world = World::new();
+    world.run(["generate", "man", "man"]).success();
+    let pages = entries(&world.path("man"));
+    assert!(pages.iter().any(|page| page.ends_with("forebay-cache-discard.1")), "{pages:?}");
+    for page in pages {
+        let text = read(&page);
+        for section in [".SH EXAMPLES", ".SH ENVIRONMENT", ".SH \"EXIT STATUS\"", ".SH \"SEE ALSO\""] {
+            assert_eq!(text.matches(section).count(), 1, "{section} in {}", page.display());
+        }
+    }
+}
+
+/// The targets of the Markdown links in `prose`.
+fn links(prose: &str) -> impl Iterator<Item = &str> {
+    prose.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link)
+}
+
+#[test]
+fn every_relative_link_leads_somewhere() {
+    let mut broken = Vec::new();
+    for page in pages() {
+        let prose = parts(&page).prose;
+        for link in links(&prose).filter(|link| !link.contains("://")) {
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let folder = page.parent().expect("a page is in a folder");
+            let target = if path.is_empty() { page.clone() } else { folder.join(path) };
+            let is_there = target.exists() && !leaves(&root(), &target);
+            if !is_there || !(anchor.is_empty() || has_heading(&target, anchor)) {
+                broken.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+/// Whether a path, `..` and all, leads out of `root`.
+fn leaves(root: &Path, path: &Path) -> bool {
+    let mut depth = 0_i32;
+    for component in path.strip_prefix(root).expect("pages are below the root").components() {
+        depth += if component == Component::ParentDir { -1 } else { 1 };
+        if depth < 0 {
+            return true;
+        }
+    }
+    false
+}
+
+fn has_heading(page: &Path, anchor: &str) -> bool {
+    let as_anchor = |heading: &str| {
+        let kept = heading.trim().to_lowercase().replace(' ', "-");
+        kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, '-' | '_')).collect::<String>()
+    };
+    read(page).lines().any(|line| line.starts_with('#') && as_anchor(line.trim_start_matches('#')) == anchor)
+}
+
+/// A page for everybody names nothing of the machine it was written on.
+#[test]
+fn no_page_names_private_paths() {
+    let home = std::env::var("HOME").unwrap_or_default();
+    let here = root().display().to_string();
+    for page in pages() {
+        let text = read(&page);
+        for private in ["/root/", "/home/", "/work/", here.as_str(), home.as_str()] {
+            let is_named = private.len() > 1 && text.contains(private);
+            assert!(!is_named, "{} names {private}", page.display());
+        }
+    }
+}
+
+/// Every test that a protocol or concept page cites is there.
+#[test]
+fn every_cited_test_exists() {
+    let sources = test_sources();
+    let mut missing = Vec::new();
+    for folder in ["docs/protocol", "docs/concepts"] {
+        for page in markdown_in(&root().join(folder)) {
+            for name in parts(&page).prose.split('`').skip(1).step_by(2).filter(|word| is_test_name(word)) {
+                if !sources.contains(&format!("fn {name}(")) {
+                    missing.push(format!("{}: {name}", page.display()));
+                }
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+/// Tests here are sentences: words joined by at least two underscores.
+fn is_test_name(word: &str) -> bool {
+    word.matches('_').count() >= 2 && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+}
+
+/// All Rust sources of the workspace, in one.
+fn test_sources() -> String {
+    let mut folders = vec![root().join("crates"), root().join("tests"), root().join("sim")];
+    let mut text = String::new();
+    while let Some(folder) = folders.pop() {
+        for entry in entries(&folder) {
+            if entry.is_dir() {
+                folders.push(entry);
+            } else if entry.extension().is_some_and(|extension| extension == "rs") {
+                text.push_str(&read(&entry));
+            }
+        }
+    }
+    text
+}

@@ -64,8 +64,7 @@ impl ReservationStore for SidecarReservations {
                 .map(|(kind, holder)| HeldRecord { holder: holder.clone(), kind: kind.code() }),
         };
         let is_needed = !record.registrations.is_empty();
-        let record =
-            Sidecar { version: 1, serial: self.serial.clone(), reservations: is_needed.then_some(record) };
+        let record = Sidecar { version: 1, serial: self.serial.clone(), reservations: is_needed.then_some(record) };
         replace(&self.sidecar, &record).map_err(|error| format!("cannot write {}: {error}", self.sidecar.display()))
     }
 }

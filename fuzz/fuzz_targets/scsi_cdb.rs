@@ -44,10 +44,14 @@ fn data_in_bytes_max(cdb: &[u8], block_bytes: u32) -> u64 {
             allocation_length.into()
         }
         Ok(Cdb::ModeSense(sense)) => sense.allocation_length.into(),
+        Ok(Cdb::LogSense(sense)) => sense.allocation_length.into(),
+        Ok(Cdb::ReadDefectData(defects)) => defects.allocation_length.into(),
         Ok(
             Cdb::ReportLuns { allocation_length, .. }
             | Cdb::ReadCapacity16 { allocation_length }
             | Cdb::GetLbaStatus { allocation_length, .. }
+            | Cdb::ReceiveCopyResults { allocation_length, .. }
+            | Cdb::ReportTargetPortGroups { allocation_length, .. }
             | Cdb::ReportSupportedOperationCodes { allocation_length, .. }
             | Cdb::ReportSupportedTaskManagementFunctions { allocation_length, .. },
         ) => allocation_length.into(),
@@ -101,6 +105,10 @@ struct Model(Option<Vec<u8>>);
 
 impl Model {
     fn handle(&mut self, step: &Step, outcome: &Outcome) {
+        if let Ok(Cdb::ExtendedCopy { .. }) = Cdb::parse(&step.cdb) {
+            // Whichever unit it was sent to, it may have written to this one.
+            self.0 = None;
+        }
         if step.lun != 0 {
             return;
         }
@@ -124,6 +132,9 @@ impl Model {
                     | Cdb::WriteAndVerify(_)
                     | Cdb::WriteSame(_)
                     | Cdb::CompareAndWrite { .. }
+                    | Cdb::OrWrite(_)
+                    | Cdb::WriteAtomic(_)
+                    | Cdb::Sanitize(_)
                     | Cdb::Unmap { .. },
                 ),
                 ..,

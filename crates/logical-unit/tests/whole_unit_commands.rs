@@ -9,6 +9,8 @@ use base::executor::Executor;
 use block::memory::MemoryDevice;
 use common::{BLOCK_BYTES, BLOCK_COUNT, Target, identity, memory, transfer};
 use logical_unit::{LogicalUnit, LogicalUnitOptions, ReservationStore, SavedReservations};
+use proptest::prelude::*;
+use scsi::cdb::table::ROWS;
 use scsi::cdb::{Blocks, CdbForm, LogSense, ModeSelect, ModeSense, ReadDefectData, Sanitize, WriteAtomic};
 use scsi::extended_copy::{CopyState, CopyStatus, Segment, emit_list};
 use scsi::mode::{self, Caching, Control, page};
@@ -388,4 +390,26 @@ fn reservations_persist_name_others_and_move() {
     let keyless = Target::new();
     let list = basic(0, 7, true, false);
     keyless.refuses(out(0, &list), &list, Sense::INVALID_FIELD_IN_PARAMETER_LIST);
+}
+
+proptest! {
+    /// Whatever a CDB and its data-out say, it ends, with sense data exactly when it is a CHECK CONDITION.
+    #[test]
+    fn every_command_ends(
+        commands in proptest::collection::vec((0..ROWS.len(), any::<[u8; 16]>(), any::<u8>(), 0usize..3000), 1..12)
+    ) {
+        let target = Target::with(memory(), LogicalUnitOptions { atomic_bytes_max: 1 << 20, ..LogicalUnitOptions::default() });
+        for (index, noise, sparse, data_out_bytes) in commands {
+            let row = &ROWS[index];
+            let mut cdb = noise;
+            // High bytes are cleared most of the time, so that addresses and lengths are often possible ones.
+            cdb.iter_mut().enumerate().filter(|(at, _)| sparse >> (at % 8) & 1 == 1).for_each(|(_, byte)| *byte = 0);
+            cdb.iter_mut().zip(row.usage()).for_each(|(byte, usage)| *byte &= usage);
+            cdb[0] = row.operation_code;
+            cdb[1] = cdb[1] & !0x1f | row.service_action.unwrap_or(cdb[1] & 0x1f);
+            let data_out = vec![noise[3]; data_out_bytes];
+            let outcome = target.run_bytes(&cdb[..usize::from(row.cdb_bytes)], &data_out);
+            prop_assert_eq!(outcome.sense.is_some(), outcome.status == Status::CheckCondition);
+        }
+    }
 }

@@ -181,7 +181,8 @@ fn a_cache_behind_a_link_is_discarded_for_good() {
     let url = target.url(0);
     fs::create_dir(world.path("real")).unwrap();
     std::os::unix::fs::symlink("real", world.path("link")).unwrap();
-    let mut disk = world.start(["attach", &url, "--name", "disk", "--cache", "link/disk.cache", "--cache-size", "8MiB"]);
+    let mut disk =
+        world.start(["attach", &url, "--name", "disk", "--cache", "link/disk.cache", "--cache-size", "8MiB"]);
     disk.kill();
     world.run(["cache", "discard", "link/disk.cache", "--allow-data-loss"]).success();
     world.start(["attach", &url, "--name", "disk"]).terminate().success();

@@ -57,6 +57,10 @@ pub struct Attachment {
     stopping: watch::Sender<bool>,
     /// `true` once the front has finished every request.
     front_finished: watch::Sender<bool>,
+    /// `true` once a signal asked to end at once, whatever is being cleaned.
+    hurrying: watch::Sender<bool>,
+    /// `true` once everything is closed.
+    ended: watch::Sender<bool>,
     _lock: UnitLock,
 }
 
@@ -107,6 +111,8 @@ impl Attachment {
             control,
             stopping: watch::Sender::new(false),
             front_finished: watch::Sender::new(false),
+            hurrying: watch::Sender::new(false),
+            ended: watch::Sender::new(false),
             _lock: lock,
         })
     }
@@ -131,8 +137,8 @@ impl Attachment {
         };
         let stop_on_signal = async {
             tokio::select! {
-                () = signal => attachment.detach(true, None).await.map(|_| ()),
-                () = attachment.wait_for_stop() => Ok(()),
+                () = signal => attachment.end_at_once().await,
+                () = wait_until(&attachment.ended) => Ok(()),
             }
         };
         let handler = Rc::new(ControlHandler { attachment: Rc::clone(&attachment) });
@@ -145,28 +151,58 @@ impl Attachment {
     }
 
     async fn wait_for_stop(&self) {
-        // The sender lives in `self`, so it cannot be gone.
-        let _ = self.stopping.subscribe().wait_for(|is_stopping| *is_stopping).await;
+        wait_until(&self.stopping).await;
+    }
+
+    /// Keeps dirty data. A detach that is under way, perhaps waiting for a target that is away, is cut short.
+    async fn end_at_once(&self) -> Result<()> {
+        self.hurrying.send_replace(true);
+        if *self.stopping.borrow() {
+            return Ok(());
+        }
+        self.detach(true, None).await.map(|_| ())
     }
 
     async fn detach(&self, keep_dirty: bool, progress: Option<Progress>) -> Result<Value> {
         if self.stopping.send_replace(true) {
             return Err(Error::new(Failure::InUse, format!("\"{}\" is being detached already", self.name)));
         }
-        // The sender lives in `self`, so it cannot be gone.
-        let _ = self.front_finished.subscribe().wait_for(|is_finished| *is_finished).await;
-        let mut dirty_bytes = 0;
+        let closed = self.close(keep_dirty, progress).await;
+        self.ended.send_replace(true);
+        closed
+    }
+
+    async fn close(&self, keep_dirty: bool, progress: Option<Progress>) -> Result<Value> {
+        wait_until(&self.front_finished).await;
+        let (mut cleaned, mut dirty_bytes) = (Ok(()), 0);
         if let Some(cache) = &self.cache {
+            let mut is_clean = false;
             if !keep_dirty {
-                cache.clean(|clean_progress| report(progress.as_ref(), clean_progress)).await?;
+                tokio::select! {
+                    result = cache.clean(|clean_progress| report(progress.as_ref(), clean_progress)) => {
+                        is_clean = result.is_ok();
+                        cleaned = result;
+                    }
+                    () = wait_until(&self.hurrying) => {}
+                }
             }
-            cache.close(keep_dirty).await?;
+            if is_clean {
+                cache.close(false).await?;
+            } else {
+                // At the same time: what cleaning has under way to a target that is away ends when the remote LUN is closed.
+                let (closed, ()) = tokio::join!(cache.close(true), self.remote.close());
+                closed?;
+            }
             dirty_bytes = cache.status().dirty_bytes;
             if dirty_bytes == 0 {
                 self.registry.remove(&self.remote.identity())?;
             }
         }
         self.remote.close().await;
+        cleaned.map_err(|error| {
+            Error::from(error)
+                .context(format!("\"{}\" is detached, but {dirty_bytes} bytes stay dirty in its cache", self.name))
+        })?;
         Ok(json!({ "name": self.name, "dirty_bytes": dirty_bytes }))
     }
 
@@ -215,6 +251,11 @@ impl Attachment {
             "nbd": self.server.counters(),
         })
     }
+}
+
+/// Waits for `flag` to be raised. Its sender outlives the wait: the attachment holds it.
+async fn wait_until(flag: &watch::Sender<bool>) {
+    let _ = flag.subscribe().wait_for(|is_raised| *is_raised).await;
 }
 
 fn report(progress: Option<&Progress>, clean_progress: cache::CleanProgress) {

@@ -88,6 +88,10 @@ fn damaged_and_missing_caches() {
     let target = world.target(["--lun", "0=ram:16MiB"]);
     let url = target.url(0);
     world.run(["attach", &url, "--cache", "none.cache"]).failure(NOT_FOUND, &["none.cache", "--cache-size"]);
+    world.run(["attach", &url, "--cache", "none.cache", "--cache-size", "1000000"]).failure(2, &["1000000", "4 KiB"]);
+    for command in ["inspect", "check", "discard"] {
+        world.run(["cache", command, "none.cache"]).failure(NOT_FOUND, &["there is no cache at none.cache"]);
+    }
     world.run(["attach", &url, "--cache", "no/where/x", "--cache-size", "8MiB"]).failure(NOT_FOUND, &["no/where"]);
     fs::write(world.path("text"), vec![b'x'; 1 << 20]).unwrap();
     world.run(["attach", &url, "--cache", "text"]).failure(MISMATCH, &["text"]);
@@ -239,4 +243,6 @@ fn a_target_that_cannot_start() {
         "second",
     ]);
     remote.failure(2, &["--allow-remote"]);
+    let nbd = world.run(["attach", &first.url(0), "--as", "nbd:0.0.0.0:0"]);
+    nbd.failure(2, &["0.0.0.0", "no authentication"]);
 }

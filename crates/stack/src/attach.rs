@@ -24,6 +24,7 @@ use tokio::sync::watch;
 use crate::cache_place::CacheConfig;
 use crate::control::{ControlServer, Handler, Progress, Request};
 use crate::error::{Error, Failure, Result};
+use crate::limits::CLOSE_TIME_MAX;
 use crate::paths::{Paths, check_name};
 use crate::registry::{Entry, Registry, UnitLock};
 use crate::remote::{RemoteConfig, status_json};
@@ -189,21 +190,31 @@ impl Attachment {
             if is_clean {
                 cache.close(false).await?;
             } else {
-                // At the same time: what cleaning has under way to a target that is away ends when the remote LUN is closed.
-                let (closed, ()) = tokio::join!(cache.close(true), self.remote.close());
-                closed?;
+                self.within_ending_time(cache.close(true)).await.unwrap_or(Ok(()))?;
             }
             dirty_bytes = cache.status().dirty_bytes;
             if dirty_bytes == 0 {
                 self.registry.remove(&self.remote.identity())?;
             }
         }
-        self.remote.close().await;
+        self.within_ending_time(self.remote.close()).await;
         cleaned.map_err(|error| {
             Error::from(error)
                 .context(format!("\"{}\" is detached, but {dirty_bytes} bytes stay dirty in its cache", self.name))
         })?;
         Ok(json!({ "name": self.name, "dirty_bytes": dirty_bytes }))
+    }
+
+    /// The outcome of `ending`, or `None` when a signal asked to end at once and it takes too long: a target that is away is not waited
+    /// for. What is left undone then is what a crash leaves undone, and a cache keeps its dirty data through that.
+    async fn within_ending_time<T>(&self, ending: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            outcome = ending => Some(outcome),
+            () = async { wait_until(&self.hurrying).await; tokio::time::sleep(CLOSE_TIME_MAX).await; } => {
+                tracing::warn!("\"{}\" ends without its target", self.name);
+                None
+            }
+        }
     }
 
     async fn clean(&self, progress: Progress) -> Result<Value> {

@@ -246,3 +246,24 @@ fn a_target_that_cannot_start() {
     let nbd = world.run(["attach", &first.url(0), "--as", "nbd:0.0.0.0:0"]);
     nbd.failure(2, &["0.0.0.0", "no authentication"]);
 }
+
+#[test]
+fn a_write_through_cache_that_crashed_holds_nothing_back() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=ram:16MiB"]);
+    let url = target.url(0);
+    let cache = ["--cache", "disk.cache", "--cache-size", "8MiB", "--cache-mode"];
+    let attach = |mode: &str| world.start([&["attach", url.as_str(), "--name", "disk"], &cache[..], &[mode]].concat());
+    attach("write-through").kill();
+    world.start(["attach", &url, "--name", "disk"]).terminate().success();
+    // In write-back it may hold something from its first moment on, also when it becomes so while it runs.
+    let mut disk = attach("write-through");
+    world.run(["set", "disk", "cache.mode=write-back"]).success();
+    disk.kill();
+    world.run(["attach", &url]).failure(WOULD_LOSE_DATA, &["disk.cache"]);
+    let disk = attach("write-back");
+    world.run(["set", "disk", "cache.mode=write-through"]).success();
+    world.run(["detach", "disk", "--keep-dirty"]).success();
+    disk.wait().success();
+    world.start(["attach", &url, "--name", "disk"]).terminate().success();
+}

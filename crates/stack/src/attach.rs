@@ -49,6 +49,8 @@ pub struct Attachment {
     name: String,
     remote: Arc<RemoteLun>,
     cache: Option<Arc<Cache>>,
+    /// What the registry says of the cache.
+    entry: Option<Entry>,
     server: NbdServer,
     listener: RefCell<Option<Listener>>,
     front: ListenAddress,
@@ -58,7 +60,7 @@ pub struct Attachment {
     stopping: watch::Sender<bool>,
     /// `true` once the front has finished every request.
     front_finished: watch::Sender<bool>,
-    /// `true` once a signal asked to end at once, whatever is being cleaned.
+    /// `true` once it is to end at once, whatever is being cleaned.
     hurrying: watch::Sender<bool>,
     /// `true` once everything is closed.
     ended: watch::Sender<bool>,
@@ -78,13 +80,14 @@ impl Attachment {
         let identity = remote.identity();
         let lock = UnitLock::acquire(paths, &identity, &config.name)?;
         let registry = Registry::open(paths)?;
+        let mut entry = None;
         let cache = match &config.cache {
             Some(cache_config) => {
                 let place = cache_config.place(&identity)?;
                 registry.check(&identity, Some(&place))?;
                 cache_config.check_not_lost(&place, registry.find(&identity)?.as_ref())?;
                 let cache = cache_config.open(&place, remote.clone(), clock).await?;
-                registry.insert(&Entry::new(&identity, place, &config.name))?;
+                entry = Some(Entry::new(&identity, place, &config.name));
                 Some(cache)
             }
             None => {
@@ -101,10 +104,11 @@ impl Attachment {
         let listener = Listener::bind(&config.front)
             .map_err(|error| Error::io(format!("cannot listen on {}", config.front), &error))?;
         let front = listener.address().map_err(|error| Error::io("the listener", &error))?;
-        Ok(Self {
+        let attachment = Self {
             name: config.name,
             remote,
             cache,
+            entry,
             server,
             listener: RefCell::new(Some(listener)),
             front,
@@ -115,7 +119,19 @@ impl Attachment {
             hurrying: watch::Sender::new(false),
             ended: watch::Sender::new(false),
             _lock: lock,
-        })
+        };
+        attachment.update_registry(config.cache.as_ref().is_some_and(|cache| cache.mode == Mode::WriteBack))?;
+        Ok(attachment)
+    }
+
+    /// The registry names the cache as long as it may hold what the LUN lacks: in write-back, and while anything is dirty.
+    fn update_registry(&self, may_become_dirty: bool) -> Result<()> {
+        let (Some(cache), Some(entry)) = (&self.cache, &self.entry) else { return Ok(()) };
+        if may_become_dirty || cache.status().dirty_bytes > 0 {
+            self.registry.insert(entry)
+        } else {
+            self.registry.remove(&self.remote.identity())
+        }
     }
 
     /// Where applications reach it: an NBD URI.
@@ -168,6 +184,9 @@ impl Attachment {
         if self.stopping.send_replace(true) {
             return Err(Error::new(Failure::InUse, format!("\"{}\" is being detached already", self.name)));
         }
+        if keep_dirty {
+            self.hurrying.send_replace(true);
+        }
         let closed = self.close(keep_dirty, progress).await;
         self.ended.send_replace(true);
         closed
@@ -193,9 +212,7 @@ impl Attachment {
                 self.within_ending_time(cache.close(true)).await.unwrap_or(Ok(()))?;
             }
             dirty_bytes = cache.status().dirty_bytes;
-            if dirty_bytes == 0 {
-                self.registry.remove(&self.remote.identity())?;
-            }
+            self.update_registry(false)?;
         }
         self.within_ending_time(self.remote.close()).await;
         cleaned.map_err(|error| {
@@ -205,7 +222,7 @@ impl Attachment {
         Ok(json!({ "name": self.name, "dirty_bytes": dirty_bytes }))
     }
 
-    /// The outcome of `ending`, or `None` when a signal asked to end at once and it takes too long: a target that is away is not waited
+    /// The outcome of `ending`, or `None` when it is to end at once and that takes too long: a target that is away is not waited
     /// for. What is left undone then is what a crash leaves undone, and a cache keeps its dirty data through that.
     async fn within_ending_time<T>(&self, ending: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
@@ -227,7 +244,10 @@ impl Attachment {
         match (key, &self.cache) {
             ("cache.mode", Some(cache)) => {
                 let mode: Mode = value.parse().map_err(|message: String| Error::new(Failure::Usage, message))?;
+                // In the registry before the first write can be dirty, and until the last one is clean.
+                self.update_registry(true)?;
                 cache.set_mode(mode).await?;
+                self.update_registry(mode == Mode::WriteBack)?;
                 Ok(json!({ key: value }))
             }
             ("cache.mode", None) => {

@@ -1,9 +1,9 @@
 //! Clients we did not write, in front of `forebay target serve`: libiscsi's tools and QEMU.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 
+use tests::iscsi_test_cu::{Verdict, verdicts};
 use tests::{IQN, World, finish, tool};
 
 #[test]
@@ -124,36 +124,6 @@ fn many_initiators_at_once() {
     });
 }
 
-/// What became of each test of `iscsi-test-cu`. It counts a skipped test as passed; we do not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    Passed,
-    Skipped,
-    Failed,
-}
-
-/// The verdicts in the verbose log of `iscsi-test-cu`, by test.
-fn verdicts(log: &str) -> BTreeMap<String, Verdict> {
-    let mut verdicts = BTreeMap::new();
-    let mut current: Option<(String, Verdict)> = None;
-    for line in log.lines() {
-        if let Some((_, rest)) = line.split_once("  Test: ") {
-            verdicts.extend(current.take());
-            let name = rest.split(" ...").next().unwrap_or(rest).trim().to_owned();
-            current = Some((name, Verdict::Passed));
-        }
-        if let Some((_, verdict)) = &mut current {
-            if line.contains("FAILED") || line.contains("[FAILED]") {
-                *verdict = Verdict::Failed;
-            } else if line.contains("[SKIPPED]") && *verdict == Verdict::Passed {
-                *verdict = Verdict::Skipped;
-            }
-        }
-    }
-    verdicts.extend(current);
-    verdicts
-}
-
 #[test]
 fn conformance_families_really_pass() {
     let world = World::new();
@@ -173,15 +143,6 @@ fn conformance_families_really_pass() {
         assert!(others.is_empty(), "{family}: {others:?}\n{log}");
         println!("iscsi-test-cu {family}: {} passed, none skipped", verdicts.len());
     }
-}
-
-#[test]
-fn a_skip_is_not_a_pass() {
-    let log = "  Test: Simple ... \n    [SKIPPED] not thin\npassed\n  Test: Other ...passed\n  Test: Bad ...FAILED\n    1. x\n";
-    let verdicts = verdicts(log);
-    assert_eq!(verdicts["Simple"], Verdict::Skipped);
-    assert_eq!(verdicts["Other"], Verdict::Passed);
-    assert_eq!(verdicts["Bad"], Verdict::Failed);
 }
 
 #[test]

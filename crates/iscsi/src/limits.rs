@@ -110,8 +110,9 @@ pub const LOGIN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(15
 /// Silence after which the target pings (open-iscsi pings after 5 s, so it normally speaks first).
 pub const PING_INTERVAL: std::time::Duration = std::time::Duration::from_secs(15);
 
-/// Time for the answer to a ping.
-pub const PING_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(15);
+/// Time for the answer to a ping. Initiators in a library answer when their program next looks at the connection: libiscsi's own
+/// conformance suite sleeps a minute while a medium is sanitized, and would find its session gone after every sleep.
+pub const PING_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Time between attempts to get a data-out buffer when the pool has none and nothing of this connection will free one.
 pub const BUFFER_RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_millis(5);

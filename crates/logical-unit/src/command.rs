@@ -12,7 +12,8 @@ pub struct Command {
     /// The CDB.
     pub cdb: CdbBytes,
     /// All its data-out. Of more than [`data_out_bytes`], writes and lists take what they asked for; of less, writes store what came and
-    /// everything else is refused. COMPARE AND WRITE and WRITE SAME refuse more as well.
+    /// everything else is refused. COMPARE AND WRITE, whose halves would not be where they seem, and WRITE SAME refuse more as well: for
+    /// these the transport delivers all that was announced.
     pub data_out: Buffer,
     /// Bytes of data-in the initiator expects at most. Data-in may come out longer or shorter; the transport computes residuals.
     pub data_in_bytes_max: u32,
@@ -79,6 +80,10 @@ pub fn data_out_bytes(cdb: &[u8], block_bytes: u32) -> u64 {
         },
         Ok(Cdb::WriteSame(same)) if !same.has_no_data_out => u64::from(block_bytes),
         Ok(Cdb::CompareAndWrite { block_count, .. }) => 2 * u64::from(block_count) * u64::from(block_bytes),
+        Ok(Cdb::OrWrite(transfer)) => of_blocks(&transfer.blocks),
+        Ok(Cdb::WriteAtomic(write)) => u64::from(write.block_count) * u64::from(block_bytes),
+        Ok(Cdb::Sanitize(sanitize)) => u64::from(sanitize.parameter_list_length),
+        Ok(Cdb::ExtendedCopy { parameter_list_length }) => u64::from(parameter_list_length),
         Ok(Cdb::Unmap { parameter_list_length, .. }) => u64::from(parameter_list_length),
         Ok(Cdb::ModeSelect(select)) => u64::from(select.parameter_list_length),
         Ok(Cdb::PersistentReserveOut { parameter_list_length, .. }) => u64::from(parameter_list_length),

@@ -2,7 +2,10 @@
 
 use base::checksum::crc32c;
 use block::Identity;
-use scsi::vpd::Designator;
+use scsi::vpd::{Designator, PortDesignator};
+
+use crate::nexus::NexusId;
+use crate::unit::LogicalUnit;
 
 /// Serial number for VPD 80h: the device's own.
 pub(crate) fn serial(identity: &Identity) -> String {
@@ -14,6 +17,30 @@ pub(crate) fn serial(identity: &Identity) -> String {
 pub(crate) fn designators(vendor: &str, identity: &Identity) -> Vec<Designator> {
     let t10 = format!("{vendor:8.8}{}", identity.serial);
     vec![Designator::locally_assigned(hash(identity)), Designator::T10Vendor(t10)]
+}
+
+/// Designators of a logical unit.
+pub(crate) fn designators_of(unit: &LogicalUnit) -> Vec<Designator> {
+    designators(&unit.options.vendor, &unit.device().identity())
+}
+
+/// Number of the only target port of a group.
+pub(crate) const RELATIVE_PORT: u16 = 1;
+
+/// Number of the target port group a nexus goes through: its target portal group, or 1 in a name without one.
+pub(crate) fn port_group(nexus: &NexusId) -> u16 {
+    nexus.portal_group().unwrap_or(1)
+}
+
+/// Designators of the target port and the target device, as the nexus names them.
+pub(crate) fn ports(nexus: &NexusId) -> Vec<PortDesignator> {
+    let port = nexus.target_port();
+    let mut ports = vec![PortDesignator::RelativePort(RELATIVE_PORT), PortDesignator::Group(port_group(nexus))];
+    if let Some((device, _)) = port.rsplit_once(",t,") {
+        ports.push(PortDesignator::PortName(port.to_owned()));
+        ports.push(PortDesignator::DeviceName(device.to_owned()));
+    }
+    ports
 }
 
 /// 64 bits of FNV-1a over the three names with their lengths, folded with their CRC32C: FNV alone mixes its high bits badly on short names.

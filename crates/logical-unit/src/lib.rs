@@ -13,7 +13,7 @@
 //! | [`nexus`] | [`NexusId`] |
 //! | `attention` | unit attentions, per I_T nexus |
 //! | `task_set` | tasks under way: what can be aborted, and what ordered tasks wait for |
-//! | `reservation` | RESERVE(6) and persistent reservations, with the table of conflicts |
+//! | `reservation` | RESERVE(6) and persistent reservations, with the table of conflicts; [`ReservationStore`] |
 //! | `failure` | block errors as sense data |
 //! | `identity` | serial number and designators |
 //! | `commands/` | one file per family of commands |
@@ -37,4 +37,5 @@ pub use command::{Command, Outcome, data_out_bytes};
 pub use execution::Execution;
 pub use lun_map::{LunMap, TaskManagementResponse};
 pub use nexus::NexusId;
+pub use reservation::{ReservationStore, SavedReservations};
 pub use unit::{LogicalUnit, LogicalUnitOptions};

@@ -1,6 +1,9 @@
 //! The bounds of this crate.
 
+use std::time::Duration;
+
 use base::limits::BUFFER_BYTES_MAX;
+use scsi::extended_copy::{Limits, SEGMENT_BYTES, TARGET_BYTES};
 
 /// Largest read or write of one command, in bytes, whatever the device would take: half the largest buffer, because COMPARE AND WRITE
 /// carries its blocks twice.
@@ -31,6 +34,33 @@ pub const WRITE_SAME_PIECE_BYTES: usize = 1 << 20;
 /// Runs listed by one GET LBA STATUS answer.
 pub const LBA_STATUS_DESCRIPTORS_MAX: usize = 256;
 
+/// Shortest time a SANITIZE takes where there is a clock, whatever the size of the medium. Who watches one looks every few seconds (the
+/// conformance suite after three, and again after resetting everything), and must be able to see it; nobody sanitizes often.
+pub const SANITIZE_DURATION_MIN: Duration = Duration::from_secs(6);
+
+/// Bytes wiped at a time by SANITIZE BLOCK ERASE, and between two steps of its progress.
+pub const SANITIZE_ERASE_BYTES: u64 = 1 << 30;
+
+/// Bytes overwritten at a time by SANITIZE OVERWRITE.
+pub const SANITIZE_PIECE_BYTES: usize = 1 << 20;
+
+/// EXTENDED COPY: as much as hosts send in one list, in segments of what 16 bits of blocks can say; copies run one after another, and
+/// several lists at once are not limited but by the task set. The list has room for one descriptor of each kind more than may be
+/// there, so that one too many can be told from a list that is too long.
+pub const COPY_LIMITS: Limits = Limits {
+    targets_max: 8,
+    segments_max: 64,
+    list_bytes_max: (9 * TARGET_BYTES + 65 * SEGMENT_BYTES) as u32,
+    segment_bytes_max: u16::MAX as u32 * 512,
+    copies_max: 255,
+};
+
+/// Bytes copied at a time by EXTENDED COPY.
+pub const COPY_PIECE_BYTES: u64 = 1 << 20;
+
+/// Results of EXTENDED COPY kept per logical unit for who asks later. When full, the oldest gives way.
+pub const COPY_RESULTS_MAX: usize = 64;
+
 /// Registrations of persistent reservations per logical unit. When full: INSUFFICIENT REGISTRATION RESOURCES.
 pub const REGISTRATIONS_MAX: usize = 256;
 
@@ -43,3 +73,5 @@ pub const TASKS_MAX: usize = 4096;
 const _: () = assert!(TRANSFER_BYTES_OPTIMAL <= TRANSFER_BYTES_MAX);
 const _: () = assert!(UNMAP_DESCRIPTORS_MAX as usize <= scsi::unmap::DESCRIPTORS_MAX);
 const _: () = assert!(WRITE_SAME_PIECE_BYTES <= TRANSFER_BYTES_MAX as usize);
+const _: () = assert!(SANITIZE_PIECE_BYTES <= TRANSFER_BYTES_MAX as usize);
+const _: () = assert!(COPY_PIECE_BYTES <= TRANSFER_BYTES_MAX as u64);

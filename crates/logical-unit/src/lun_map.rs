@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 use block::Buffer;
 use futures_util::future::join_all;
@@ -28,6 +28,17 @@ pub struct LunMap {
 struct Shared {
     nexuses: Mutex<BTreeSet<NexusId>>,
     units: RwLock<BTreeMap<u64, Arc<LogicalUnit>>>,
+}
+
+/// The other logical units of a map, as each of them knows them.
+pub(crate) struct Peers(Weak<Shared>);
+
+impl Peers {
+    /// The units there are now.
+    pub(crate) fn units(&self) -> Vec<Arc<LogicalUnit>> {
+        let Some(shared) = self.0.upgrade() else { return Vec::new() };
+        shared.units.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
 }
 
 /// How a task management function ended. Codes: RFC 7143 11.6.1.
@@ -56,6 +67,8 @@ impl LunMap {
     pub fn insert(&self, lun: u64, unit: Arc<LogicalUnit>) {
         let nexuses = self.nexuses();
         nexuses.iter().for_each(|nexus| unit.add_nexus(nexus));
+        // A unit in several maps copies within the first.
+        let _ = unit.peers.set(Peers(Arc::downgrade(&self.shared)));
         let previous = self.shared.units.write().unwrap_or_else(PoisonError::into_inner).insert(lun, unit);
         if let Some(previous) = previous {
             nexuses.iter().for_each(|nexus| previous.remove_nexus(nexus));
@@ -106,6 +119,14 @@ impl LunMap {
         match self.get(lun) {
             Some(unit) => unit.execute(nexus, command),
             None => Execution::ready(absent(&command)),
+        }
+    }
+
+    /// Sense data of a command to `lun`, in the format its unit is set to.
+    pub fn sense_bytes(&self, lun: u64, sense: &Sense) -> Vec<u8> {
+        match self.get(lun) {
+            Some(unit) => unit.sense_bytes(sense),
+            None => inquiry::sense_bytes(sense, false),
         }
     }
 

@@ -20,6 +20,24 @@ impl NexusId {
         let end = self.0.match_indices(',').nth(2).map_or(self.0.len(), |(at, _)| at);
         self.0.get(..end).unwrap_or(&self.0)
     }
+
+    /// The target port's name, `TARGET,t,0xTPGT`; empty in a name that is not written so.
+    pub fn target_port(&self) -> &str {
+        let start = self.0.match_indices(',').nth(2).map_or(self.0.len(), |(at, _)| at + 1);
+        self.0.get(start..).unwrap_or("")
+    }
+
+    /// The target portal group tag in the target port's name.
+    pub fn portal_group(&self) -> Option<u16> {
+        let (_, tag) = self.target_port().rsplit_once(",t,0x")?;
+        u16::from_str_radix(tag, 16).ok()
+    }
+
+    /// The nexus of another initiator port with the same target port.
+    #[must_use]
+    pub fn with_initiator_port(&self, port: &str) -> Self {
+        Self(format!("{port},{}", self.target_port()).into())
+    }
 }
 
 impl fmt::Display for NexusId {
@@ -43,5 +61,8 @@ mod tests {
         let nexus = NexusId::new("iqn.a:b,i,0x00023d000001,iqn.c:d,t,0x0001");
         assert_eq!(nexus.initiator_port(), "iqn.a:b,i,0x00023d000001");
         assert_eq!(NexusId::new("short").initiator_port(), "short");
+        assert_eq!((nexus.target_port(), nexus.portal_group()), ("iqn.c:d,t,0x0001", Some(1)));
+        assert_eq!(NexusId::new("short").portal_group(), None);
+        assert_eq!(nexus.with_initiator_port("a,i,0x1"), NexusId::new("a,i,0x1,iqn.c:d,t,0x0001"));
     }
 }

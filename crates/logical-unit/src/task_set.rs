@@ -144,6 +144,10 @@ impl TaskSet {
             }
             numbers.push(task.number);
         }
+        // A task that can end early looks for itself.
+        let wakers = std::mem::take(&mut state.waiting);
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
         (!numbers.is_empty()).then_some(numbers)
     }
 
@@ -184,6 +188,15 @@ impl Ticket {
                 own.is_none_or(|own| !state.tasks.iter().any(|task| task.is_before(own)))
             })
             .await;
+    }
+
+    /// Waits until somebody aborts this task.
+    pub(crate) async fn aborted(&self) {
+        let number = self.number;
+        let is_aborted = |state: &State| {
+            state.tasks.iter().find(|task| task.number == number).is_none_or(|task| task.abort.is_some())
+        };
+        self.set.until(is_aborted).await;
     }
 
     /// Who aborted this task, if somebody did.

@@ -5,9 +5,10 @@
 //! command itself. A command that needs one device request and no waiting costs no allocation.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
+use base::clock::Clock;
 use block::completion::Workers;
 use block::range_lock::RangeLock;
 use block::{BufferPool, ByteRange, Event, Geometry, SharedDevice};
@@ -17,12 +18,16 @@ use scsi::{Cdb, CdbError, Sense, Status};
 use crate::attention::{self, UnitAttentions};
 use crate::command::{Command, Outcome};
 use crate::commands;
+use crate::commands::extended_copy::CopyResults;
 use crate::commands::medium::MediumState;
+use crate::commands::mode::ModeState;
+use crate::commands::sanitize::{self, SanitizeState};
 use crate::execution::Execution;
 use crate::failure::Failure;
 use crate::limits::{READ_BUFFER_BYTES_DEFAULT, TRANSFER_BYTES_MAX};
+use crate::lun_map::Peers;
 use crate::nexus::NexusId;
-use crate::reservation::Reservations;
+use crate::reservation::{ReservationStore, Reservations, SavedReservations};
 use crate::task_set::{TaskSet, Ticket};
 
 /// What a logical unit says about itself, and what it runs with.
@@ -42,6 +47,19 @@ pub struct LogicalUnitOptions {
     pub is_read_only: bool,
     /// Whether a medium that turns is claimed; else one that does not.
     pub is_rotational: bool,
+    /// Logical block in bytes, where it is larger than the device's; bytes past the last whole one cannot be addressed.
+    pub logical_block_bytes: Option<u32>,
+    /// Physical block in bytes that READ CAPACITY(16) tells; `None` tells none larger than the logical block. It is said and not derived: what
+    /// a file or a page cache writes at once is no property of a medium. The transfer granularity of VPD B0h is the device's own.
+    pub physical_block_bytes: Option<u32>,
+    /// Largest write that lands whole or not at all, whatever fails, in bytes: bounds WRITE ATOMIC. Zero where the device promises none.
+    pub atomic_bytes_max: u32,
+    /// Keeps persistent reservations over power loss (APTPL); without it, they cannot be.
+    pub reservation_store: Option<Arc<dyn ReservationStore>>,
+    /// What the store had kept.
+    pub saved_reservations: SavedReservations,
+    /// Times what has a shortest duration; without it, nothing has.
+    pub clock: Option<Arc<dyn Clock>>,
     /// Where buffers of reads come from. When it has lent all it may, reads wait.
     pub read_buffers: BufferPool,
 }
@@ -56,6 +74,12 @@ impl Default for LogicalUnitOptions {
             is_thin: true,
             is_read_only: false,
             is_rotational: false,
+            logical_block_bytes: None,
+            physical_block_bytes: None,
+            atomic_bytes_max: 0,
+            reservation_store: None,
+            saved_reservations: SavedReservations::default(),
+            clock: None,
             read_buffers: BufferPool::new(READ_BUFFER_BYTES_DEFAULT),
         }
     }
@@ -69,6 +93,11 @@ pub struct LogicalUnit {
     pub(crate) tasks: TaskSet,
     pub(crate) reservations: Reservations,
     pub(crate) medium: MediumState,
+    pub(crate) mode: ModeState,
+    pub(crate) sanitize: Arc<SanitizeState>,
+    pub(crate) copies: CopyResults,
+    /// The other units of the map it is in, for copies between them.
+    pub(crate) peers: OnceLock<Peers>,
     pub(crate) ranges: RangeLock,
     workers: Workers,
     /// The device said that it is there; false between its `Offline` and `Back`.
@@ -78,13 +107,19 @@ pub struct LogicalUnit {
 impl LogicalUnit {
     /// A logical unit over `device`. Poll [`run`](Self::run) for as long as it serves.
     pub fn new(device: SharedDevice, options: LogicalUnitOptions) -> Arc<Self> {
+        let reservations =
+            Reservations::restored(&options.saved_reservations, options.reservation_store.as_ref().map(Arc::clone));
         Arc::new(Self {
             device,
             options,
             attentions: Arc::default(),
             tasks: TaskSet::default(),
-            reservations: Reservations::default(),
+            reservations,
             medium: MediumState::default(),
+            mode: ModeState::default(),
+            sanitize: Arc::default(),
+            copies: CopyResults::default(),
+            peers: OnceLock::new(),
             ranges: RangeLock::new(),
             workers: Workers::new(),
             is_online: Arc::new(AtomicBool::new(true)),
@@ -94,6 +129,27 @@ impl LogicalUnit {
     /// The device below.
     pub fn device(&self) -> &SharedDevice {
         &self.device
+    }
+
+    /// Size and blocks as initiators see them.
+    pub fn geometry(&self) -> Geometry {
+        let geometry = self.device.geometry();
+        let Some(block_bytes) = self.options.logical_block_bytes.filter(|&bytes| bytes > geometry.logical_block_bytes)
+        else {
+            return geometry;
+        };
+        Geometry {
+            size_bytes: geometry.size_bytes - geometry.size_bytes % u64::from(block_bytes),
+            logical_block_bytes: block_bytes,
+            physical_block_bytes: geometry.physical_block_bytes.max(block_bytes),
+            discard_granularity_bytes: geometry.discard_granularity_bytes.map(|bytes| bytes.max(block_bytes)),
+            ..geometry
+        }
+    }
+
+    /// Sense data as its initiators want it: in descriptor format with D_SENSE set.
+    pub fn sense_bytes(&self, sense: &Sense) -> Vec<u8> {
+        commands::inquiry::sense_bytes(sense, self.mode.has_descriptor_sense())
     }
 
     /// Background work: what the device reports becomes unit attentions, and commands whose execution was dropped are finished. Runs
@@ -127,7 +183,7 @@ impl LogicalUnit {
 
     /// Whether UNMAP and its relatives are offered.
     pub(crate) fn is_thin(&self, geometry: &Geometry) -> bool {
-        self.options.is_thin && geometry.discard_granularity_bytes.is_some()
+        self.options.is_thin && (geometry.discard_granularity_bytes.is_some() || geometry.is_read_only)
     }
 
     pub(crate) fn is_read_only(&self, geometry: &Geometry) -> bool {
@@ -170,6 +226,9 @@ impl LogicalUnit {
         }
         let cdb = parsed?;
         self.reservations.check(nexus, &cdb)?;
+        if !sanitize::is_exempt(&cdb) {
+            self.sanitize.check()?;
+        }
         Ok(cdb)
     }
 
@@ -201,7 +260,10 @@ impl LogicalUnit {
 
     /// Whether the medium may be changed.
     pub(crate) fn check_writable(&self, geometry: &Geometry) -> Result<(), Sense> {
-        if self.is_read_only(geometry) { Err(Sense::WRITE_PROTECTED) } else { Ok(()) }
+        if self.is_read_only(geometry) {
+            return Err(Sense::WRITE_PROTECTED);
+        }
+        if self.mode.is_write_protected() { Err(Sense::SOFTWARE_WRITE_PROTECTED) } else { Ok(()) }
     }
 
     pub(crate) fn workers(&self) -> &Workers {
@@ -222,12 +284,14 @@ impl LogicalUnit {
         self.attentions.remove_nexus(nexus);
         self.reservations.release_of(nexus);
         self.medium.allow_removal(nexus);
+        self.copies.forget(nexus);
     }
 
     /// LOGICAL UNIT RESET (SAM-5 6.3.3), but for the tasks, which the caller aborts.
     pub(crate) fn reset(&self) {
         self.reservations.reset();
         self.medium.reset();
+        self.mode.reset();
         self.attentions.establish(Sense::BUS_DEVICE_RESET, None);
     }
 }

@@ -49,7 +49,7 @@ fn every_supported_page_is_there_and_they_ascend() {
     let target = Target::new();
     let page = target.data(vital(0x00));
     let codes = vpd::body(0x00, &page).unwrap();
-    assert_eq!(codes, [0x00, 0x80, 0x83, 0xb0, 0xb1, 0xb2]);
+    assert_eq!(codes, [0x00, 0x80, 0x83, 0x86, 0x87, 0x8f, 0xb0, 0xb1, 0xb2]);
     for &code in codes {
         let page = target.data(vital(code));
         assert_eq!((page[1], usize::from(page[3])), (code, page.len() - 4));
@@ -73,6 +73,7 @@ fn block_limits_are_sane_and_agree_with_provisioning() {
     let limits = BlockLimits::parse(&target.data(vital(0xb0))).unwrap();
     assert_eq!(limits.transfer_blocks_max, (16 << 20) / 512);
     assert!(limits.is_write_same_zero_refused && limits.write_same_blocks_max > 0);
+    assert_eq!(limits.atomic_blocks_max, 0, "nothing was promised");
     assert!(limits.unmap_blocks_max > 0 && limits.unmap_blocks_max <= 1 << 20);
     assert!(limits.unmap_descriptors_max > 0);
     let provisioning = LogicalBlockProvisioning::parse(&target.data(vital(0xb2))).unwrap();
@@ -93,7 +94,7 @@ fn capacity_in_both_forms() {
     let bytes = target.data(Cdb::ReadCapacity16 { allocation_length: 96 });
     let sixteen = Capacity::parse_16(&bytes).unwrap();
     assert_eq!((ten.last_lba, ten.block_bytes), (BLOCK_COUNT - 1, 512));
-    assert_eq!((sixteen.last_lba, sixteen.physical_block_exponent, sixteen.is_thin), (BLOCK_COUNT - 1, 3, true));
+    assert_eq!((sixteen.last_lba, sixteen.physical_block_exponent, sixteen.is_thin), (BLOCK_COUNT - 1, 0, true));
     assert_eq!(bytes[12], 0);
     for allocation_length in 0..16 {
         assert_eq!(target.data(Cdb::ReadCapacity16 { allocation_length }).len(), allocation_length as usize);
@@ -132,7 +133,7 @@ fn all_mode_pages_come_with_the_bits_that_matter() {
 }
 
 #[test]
-fn nothing_is_changeable_and_nothing_is_saved() {
+fn a_cache_that_is_not_volatile_cannot_be_switched_and_nothing_is_saved() {
     let target = Target::new();
     let bytes = target.data(Cdb::ModeSense(mode_sense(1, page::CACHING)));
     let (_, pages) = mode::parse(CdbForm::Six, &bytes).unwrap();
@@ -165,7 +166,8 @@ fn mode_select_takes_what_is_already_so() {
 /// libiscsi ReportSupportedOpcodes.OneCommand and SERVACTV.
 #[test]
 fn every_operation_reports_itself() {
-    let target = Target::new();
+    let target =
+        Target::with(memory(), LogicalUnitOptions { atomic_bytes_max: 1 << 20, ..LogicalUnitOptions::default() });
     for row in table::ROWS {
         let ask = |reporting_options| Cdb::ReportSupportedOperationCodes {
             has_timeouts: false,

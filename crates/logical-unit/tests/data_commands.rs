@@ -156,7 +156,7 @@ fn compare_and_write_is_all_or_nothing() {
     assert_eq!(target.read(0, 2), [b'A'; 2 * BLOCK_BYTES]);
     data_out[1000] = b'A';
     for wrong_count in [1, 3] {
-        target.refuses(cdb(wrong_count), &data_out, Sense::INVALID_FIELD_IN_INFORMATION_UNIT);
+        target.refuses(cdb(wrong_count), &data_out, Sense::INVALID_FIELD_IN_CDB);
     }
     target.good(cdb(2), &data_out);
     assert_eq!(target.read(0, 2), [b'B'; 2 * BLOCK_BYTES]);
@@ -178,7 +178,7 @@ fn write_same_repeats_its_block() {
     target.refuses(same(Blocks::new(0, 0), false, false), &block, Sense::INVALID_FIELD_IN_CDB);
     for wrong in [BLOCK_BYTES / 2, 2 * BLOCK_BYTES] {
         let cdb = same(Blocks::new(0, 1), false, false);
-        target.refuses(cdb, &vec![0; wrong], Sense::INVALID_FIELD_IN_INFORMATION_UNIT);
+        target.refuses(cdb, &vec![0; wrong], Sense::INVALID_FIELD_IN_CDB);
     }
     let anchored = WriteSame { blocks: Blocks::new(0, 1), is_anchor: true, is_unmap: true, has_no_data_out: false };
     target.refuses(Cdb::WriteSame(anchored), &block, Sense::INVALID_FIELD_IN_CDB);

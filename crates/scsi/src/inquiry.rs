@@ -80,6 +80,8 @@ pub struct StandardInquiry {
     pub revision: String,
     /// MULTIP: more than one target port.
     pub is_multi_port: bool,
+    /// TPGS 01b: target port groups are reported, and change only by themselves.
+    pub has_target_port_groups: bool,
     /// 3PC: EXTENDED COPY is supported.
     pub has_third_party_copy: bool,
     /// Standards claimed.
@@ -101,7 +103,8 @@ impl StandardInquiry {
             version: self.version,
             format: 0x12,
             additional_length: (Self::BYTES - 5) as u8,
-            protection: if self.has_third_party_copy { 0x08 } else { 0 },
+            protection: if self.has_third_party_copy { 0x08 } else { 0 }
+                | if self.has_target_port_groups { 0x10 } else { 0 },
             services: if self.is_multi_port { 0x10 } else { 0 },
             queueing: 0x02,
             vendor: field::ascii(&self.vendor),
@@ -134,6 +137,7 @@ impl StandardInquiry {
             product: field::text(&raw.product),
             revision: field::text(&raw.revision),
             is_multi_port: raw.services & 0x10 != 0,
+            has_target_port_groups: raw.protection & 0x30 != 0,
             has_third_party_copy: raw.protection & 0x08 != 0,
             version_descriptors: raw.descriptors.map(U16::get),
         })
@@ -153,7 +157,8 @@ mod tests {
             product: "RAM".into(),
             revision: "0001".into(),
             is_multi_port: false,
-            has_third_party_copy: false,
+            has_target_port_groups: true,
+            has_third_party_copy: true,
             version_descriptors: VERSION_DESCRIPTORS,
         }
     }
@@ -161,7 +166,7 @@ mod tests {
     #[test]
     fn golden_bytes() {
         let bytes = sample().emit();
-        assert_eq!(bytes[..8], [0, 0x80, 6, 0x12, 91, 0, 0, 2]);
+        assert_eq!(bytes[..8], [0, 0x80, 6, 0x12, 91, 0x18, 0, 2]);
         assert_eq!(&bytes[8..36], b"FOREBAY RAM             0001");
         assert_eq!(bytes[36..58], [0; 22]);
         assert_eq!(bytes[58..66], [0x00, 0xa0, 0x09, 0x60, 0x04, 0x60, 0x04, 0xc0]);

@@ -6,7 +6,7 @@ use zerocopy::byteorder::big_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::error::Malformed;
-use crate::field::{u8_at, u32_at, u64_at};
+use crate::field::{u8_at, u16_at, u32_at, u64_at};
 
 /// Service actions of PERSISTENT RESERVE IN.
 pub mod action_in {
@@ -27,6 +27,7 @@ pub mod action_out {
     pub const PREEMPT: u8 = 4;
     pub const PREEMPT_AND_ABORT: u8 = 5;
     pub const REGISTER_AND_IGNORE: u8 = 6;
+    pub const REGISTER_AND_MOVE: u8 = 7;
 }
 
 /// What a reservation allows to whom (SPC-4 table 36).
@@ -208,10 +209,103 @@ pub fn parse_reservation(bytes: &[u8]) -> Result<(u32, Option<ReservationData>),
     Ok((generation, Some(ReservationData { key, kind })))
 }
 
-/// REPORT CAPABILITIES data (SPC-4 6.15.4): all six types; reservations do not outlive power loss, do not name other ports, and
-/// RESERVE(6) follows SPC-2 alone (CRH clear).
-pub fn emit_capabilities() -> [u8; 8] {
-    [0, 8, 0x00, 0x80, 0xea, 0x01, 0, 0]
+/// REPORT CAPABILITIES data (SPC-4 6.15.4): all six types; REGISTER may name other initiator ports (SIP_C), not all target ports; and
+/// RESERVE(6) follows SPC-2 alone (CRH clear). `can_persist` is PTPL_C, `is_persistent` is PTPL_A: reservations can outlive, and do
+/// outlive, power loss.
+pub fn emit_capabilities(can_persist: bool, is_persistent: bool) -> [u8; 8] {
+    [0, 8, 0x08 | u8::from(can_persist), 0x80 | u8::from(is_persistent), 0xea, 0x01, 0, 0]
+}
+
+/// Where a registration is to be moved (SPC-4 6.16.4).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MoveParameters {
+    /// RESERVATION KEY: the one registered.
+    pub key: u64,
+    /// SERVICE ACTION RESERVATION KEY: the one of the new registration.
+    pub action_key: u64,
+    /// UNREG: the old registration ends.
+    pub is_unregistering: bool,
+    /// APTPL.
+    pub is_persistent: bool,
+    /// Relative target port identifier.
+    pub target_port: u16,
+    /// iSCSI initiator port name: `NAME,i,0xISID`.
+    pub initiator_port: String,
+}
+
+impl MoveParameters {
+    /// The list.
+    pub fn emit(&self) -> Vec<u8> {
+        let mut bytes = self.key.to_be_bytes().to_vec();
+        bytes.extend(self.action_key.to_be_bytes());
+        bytes.extend([0, u8::from(self.is_unregistering) << 1 | u8::from(self.is_persistent)]);
+        bytes.extend(self.target_port.to_be_bytes());
+        let transport_id = emit_transport_id(&self.initiator_port);
+        bytes.extend((transport_id.len() as u32).to_be_bytes());
+        bytes.extend(transport_id);
+        bytes
+    }
+
+    /// From a list.
+    ///
+    /// # Errors
+    /// [`Malformed`] when it is cut short, or its TransportID is none of an iSCSI initiator port.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+        let malformed = Malformed("REGISTER AND MOVE parameter list");
+        let flags = u8_at(bytes, 17).ok_or(malformed)?;
+        let transport_id = bytes.get(24..).ok_or(malformed)?;
+        let length = u32_at(bytes, 20).ok_or(malformed)? as usize;
+        let mut ports = parse_transport_ids(transport_id.get(..length).ok_or(malformed)?)?;
+        match (ports.pop(), ports.is_empty()) {
+            (Some(initiator_port), true) => Ok(Self {
+                key: u64_at(bytes, 0).ok_or(malformed)?,
+                action_key: u64_at(bytes, 8).ok_or(malformed)?,
+                is_unregistering: flags & 0x02 != 0,
+                is_persistent: flags & 0x01 != 0,
+                target_port: u16_at(bytes, 18).ok_or(malformed)?,
+                initiator_port,
+            }),
+            _ => Err(malformed),
+        }
+    }
+}
+
+/// The list of initiator ports that follows the basic parameters with SPEC_I_PT (SPC-4 6.16.3).
+///
+/// # Errors
+/// [`Malformed`] when it is cut short, or a TransportID is none of an iSCSI initiator port.
+pub fn parse_initiator_ports(bytes: &[u8]) -> Result<Vec<String>, Malformed> {
+    let malformed = Malformed("TransportID list");
+    let list = bytes.get(OutParameters::BYTES + 4..).ok_or(malformed)?;
+    let length = u32_at(bytes, OutParameters::BYTES).ok_or(malformed)? as usize;
+    parse_transport_ids(list.get(..length).ok_or(malformed)?)
+}
+
+/// An iSCSI TransportID of format 01b, an initiator port (SPC-4 7.6.4.6).
+fn emit_transport_id(port: &str) -> Vec<u8> {
+    let name_bytes = (port.len() + 1).next_multiple_of(4).max(20);
+    let mut bytes = vec![0x45, 0];
+    bytes.extend((name_bytes as u16).to_be_bytes());
+    bytes.extend(port.as_bytes());
+    bytes.resize(4 + name_bytes, 0);
+    bytes
+}
+
+fn parse_transport_ids(mut bytes: &[u8]) -> Result<Vec<String>, Malformed> {
+    let malformed = Malformed("TransportID");
+    let mut ports = Vec::new();
+    while !bytes.is_empty() {
+        let length = usize::from(u16_at(bytes, 2).ok_or(malformed)?);
+        if u8_at(bytes, 0) != Some(0x45) {
+            return Err(malformed);
+        }
+        let name = bytes.get(4..4 + length).ok_or(malformed)?;
+        let end = name.iter().position(|&byte| byte == 0).ok_or(malformed)?;
+        let name = name.get(..end).and_then(|name| std::str::from_utf8(name).ok()).ok_or(malformed)?;
+        ports.push(name.to_owned());
+        bytes = bytes.get(4 + length..).ok_or(malformed)?;
+    }
+    Ok(ports)
 }
 
 /// One registration as READ FULL STATUS tells it.
@@ -231,17 +325,13 @@ pub struct FullStatus {
 pub fn emit_full_status(generation: u32, registrations: &[FullStatus]) -> Vec<u8> {
     let mut list = Vec::new();
     for registration in registrations {
-        let name = registration.initiator_port.as_bytes();
-        let name_bytes = (name.len() + 1).next_multiple_of(4).max(20);
+        let transport_id = emit_transport_id(&registration.initiator_port);
         list.extend(registration.key.to_be_bytes());
         let kind = registration.held.map_or(0, ReservationType::code);
         list.extend([0, 0, 0, 0, u8::from(registration.held.is_some()), kind, 0, 0, 0, 0]);
         list.extend(registration.target_port.to_be_bytes());
-        list.extend((name_bytes as u32 + 4).to_be_bytes());
-        list.extend([0x45, 0]);
-        list.extend((name_bytes as u16).to_be_bytes());
-        list.extend(name);
-        list.resize(list.len() + name_bytes - name.len(), 0);
+        list.extend((transport_id.len() as u32).to_be_bytes());
+        list.extend(transport_id);
     }
     let mut bytes = generation.to_be_bytes().to_vec();
     bytes.extend((list.len() as u32).to_be_bytes());
@@ -275,6 +365,30 @@ mod tests {
         assert_eq!(parse_reservation(&bytes), Ok((4, Some(reservation))));
         assert_eq!(emit_reservation(4, None), [0, 0, 0, 4, 0, 0, 0, 0]);
         assert_eq!(parse_reservation(&[0, 0, 0, 4, 0, 0, 0, 0]), Ok((4, None)));
+    }
+
+    #[test]
+    fn golden_move() {
+        let parameters = MoveParameters {
+            key: 1,
+            action_key: 2,
+            is_unregistering: true,
+            is_persistent: false,
+            target_port: 1,
+            initiator_port: "iqn.a,i,0x1".into(),
+        };
+        let bytes = parameters.emit();
+        assert_eq!(bytes[15..28], [2, 0, 2, 0, 1, 0, 0, 0, 24, 0x45, 0, 0, 20]);
+        assert_eq!(MoveParameters::parse(&bytes), Ok(parameters));
+        for cut in 0..bytes.len() {
+            assert!(MoveParameters::parse(&bytes[..cut]).is_err());
+        }
+        let mut listed = OutParameters { has_initiator_ports: true, ..OutParameters::default() }.emit().to_vec();
+        listed.extend(48u32.to_be_bytes());
+        listed.extend([emit_transport_id("a,i,0x1"), emit_transport_id("b,i,0x2")].concat());
+        assert_eq!(parse_initiator_ports(&listed), Ok(vec!["a,i,0x1".into(), "b,i,0x2".into()]));
+        assert!(parse_initiator_ports(&listed[..listed.len() - 1]).is_err());
+        assert_eq!(emit_capabilities(true, false), [0, 8, 0x09, 0x80, 0xea, 0x01, 0, 0]);
     }
 
     #[test]

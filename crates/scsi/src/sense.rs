@@ -81,6 +81,8 @@ pub struct Sense {
     pub information: Option<u64>,
     /// The field at fault, for illegal requests.
     pub field: Option<FieldPointer>,
+    /// How far a long operation is, in 65536ths, where the unit is not ready because of it (SPC-4 4.5.2.4.4).
+    pub progress: Option<u16>,
 }
 
 /// Bytes of fixed-format sense data.
@@ -104,6 +106,7 @@ conditions! {
     NOT_READY = NotReady 0x04 0x00 "logical unit not ready, cause not reportable";
     BECOMING_READY = NotReady 0x04 0x01 "logical unit is in process of becoming ready";
     INITIALIZING_COMMAND_REQUIRED = NotReady 0x04 0x02 "logical unit not ready, initializing command required";
+    SANITIZE_IN_PROGRESS = NotReady 0x04 0x1b "logical unit not ready, sanitize in progress";
     COMMUNICATION_FAILURE = NotReady 0x08 0x00 "logical unit communication failure";
     WRITE_ERROR = MediumError 0x0c 0x00 "write error";
     INVALID_FIELD_IN_INFORMATION_UNIT = IllegalRequest 0x0e 0x03 "invalid field in command information unit";
@@ -116,7 +119,12 @@ conditions! {
     LOGICAL_UNIT_NOT_SUPPORTED = IllegalRequest 0x25 0x00 "logical unit not supported";
     INVALID_FIELD_IN_PARAMETER_LIST = IllegalRequest 0x26 0x00 "invalid field in parameter list";
     INVALID_RELEASE_OF_PERSISTENT_RESERVATION = IllegalRequest 0x26 0x04 "invalid release of persistent reservation";
+    TOO_MANY_TARGET_DESCRIPTORS = IllegalRequest 0x26 0x06 "too many target descriptors";
+    UNSUPPORTED_TARGET_DESCRIPTOR_TYPE = IllegalRequest 0x26 0x07 "unsupported target descriptor type code";
+    TOO_MANY_SEGMENT_DESCRIPTORS = IllegalRequest 0x26 0x08 "too many segment descriptors";
+    UNSUPPORTED_SEGMENT_DESCRIPTOR_TYPE = IllegalRequest 0x26 0x09 "unsupported segment descriptor type code";
     WRITE_PROTECTED = DataProtect 0x27 0x00 "write protected";
+    SOFTWARE_WRITE_PROTECTED = DataProtect 0x27 0x02 "logical unit software write protected";
     SPACE_ALLOCATION_FAILED = DataProtect 0x27 0x07 "space allocation failed write protect";
     ACCESS_DENIED = IllegalRequest 0x20 0x02 "access denied - no access rights";
     MEDIUM_MAY_HAVE_CHANGED = UnitAttention 0x28 0x00 "not ready to ready change, medium may have changed";
@@ -129,6 +137,7 @@ conditions! {
     REGISTRATIONS_PREEMPTED = UnitAttention 0x2a 0x05 "registrations preempted";
     CAPACITY_CHANGED = UnitAttention 0x2a 0x09 "capacity data has changed";
     COMMANDS_CLEARED = UnitAttention 0x2f 0x00 "commands cleared by another initiator";
+    SANITIZE_FAILED = MediumError 0x31 0x03 "sanitize command failed";
     SAVING_NOT_SUPPORTED = IllegalRequest 0x39 0x00 "saving parameters not supported";
     MEDIUM_NOT_PRESENT = NotReady 0x3a 0x00 "medium not present";
     DEVICE_IDENTIFIER_CHANGED = UnitAttention 0x3f 0x05 "device identifier changed";
@@ -137,13 +146,15 @@ conditions! {
     OVERLAPPED_COMMANDS = AbortedCommand 0x4e 0x00 "overlapped commands attempted";
     COMMAND_TIMEOUT = AbortedCommand 0x2e 0x02 "command timeout during processing";
     MEDIUM_REMOVAL_PREVENTED = IllegalRequest 0x53 0x02 "medium removal prevented";
+    COPY_ABORTED = CopyAborted 0x00 0x00 "no additional sense information";
+    UNREACHABLE_COPY_TARGET = CopyAborted 0x08 0x04 "unreachable copy target";
     INSUFFICIENT_REGISTRATION_RESOURCES = IllegalRequest 0x55 0x04 "insufficient registration resources";
 }
 
 impl Sense {
     /// A condition by its codes.
     pub const fn new(key: SenseKey, asc: u8, ascq: u8) -> Self {
-        Self { key, asc, ascq, is_deferred: false, information: None, field: None }
+        Self { key, asc, ascq, is_deferred: false, information: None, field: None, progress: None }
     }
 
     /// With its INFORMATION field.
@@ -170,6 +181,12 @@ impl Sense {
         Self { field: Some(FieldPointer { is_in_cdb: false, byte, bit: None }), ..self }
     }
 
+    /// With how far the operation is, in 65536ths.
+    #[must_use]
+    pub const fn with_progress(self, progress: u16) -> Self {
+        Self { progress: Some(progress), ..self }
+    }
+
     /// Whether key and codes are those of `other`, whatever else they say.
     pub fn is_same_condition(&self, other: &Self) -> bool {
         (self.key, self.asc, self.ascq) == (other.key, other.asc, other.ascq)
@@ -190,7 +207,7 @@ impl Sense {
         bytes[7] = (FIXED_BYTES - 8) as u8;
         bytes[12] = self.asc;
         bytes[13] = self.ascq;
-        bytes[15..18].copy_from_slice(&emit_field(self.field));
+        bytes[15..18].copy_from_slice(&self.specific());
         bytes
     }
 
@@ -202,13 +219,24 @@ impl Sense {
             bytes.extend([0x00, 0x0a, 0x80, 0]);
             bytes.extend(information.to_be_bytes());
         }
-        if self.field.is_some() {
+        if self.field.is_some() || self.progress.is_some() {
             bytes.extend([0x02, 0x06, 0, 0]);
-            bytes.extend(emit_field(self.field));
+            bytes.extend(self.specific());
             bytes.push(0);
         }
         bytes[7] = (bytes.len() - 8) as u8;
         bytes
+    }
+
+    /// The sense key specific bytes.
+    fn specific(&self) -> [u8; 3] {
+        match (self.field, self.progress) {
+            (None, Some(progress)) => {
+                let [high, low] = progress.to_be_bytes();
+                [0x80, high, low]
+            }
+            (field, _) => emit_field(field),
+        }
     }
 
     /// Sense data in either format. Fixed data may end early; what is missing is zero.
@@ -231,6 +259,7 @@ impl Sense {
                     is_deferred: code == 0x71,
                     information,
                     field: parse_field(bytes, 15, key),
+                    progress: parse_progress(bytes, 15, key),
                 })
             }
             code @ (0x72 | 0x73) => {
@@ -248,7 +277,10 @@ impl Sense {
                 0x00 if u8_at(descriptors, 2).is_some_and(|flags| flags & 0x80 != 0) => {
                     self.information = u64_at(descriptors, 4);
                 }
-                0x02 => self.field = parse_field(descriptors, 4, self.key),
+                0x02 => {
+                    self.field = parse_field(descriptors, 4, self.key);
+                    self.progress = parse_progress(descriptors, 4, self.key);
+                }
                 _ => {}
             }
             descriptors = descriptors.get(2 + usize::from(length)..).unwrap_or(&[]);
@@ -268,6 +300,12 @@ fn parse_field(bytes: &[u8], at: usize, key: SenseKey) -> Option<FieldPointer> {
     let flags = u8_at(bytes, at).filter(|flags| flags & 0x80 != 0 && key == SenseKey::IllegalRequest)?;
     let bit = (flags & 0x08 != 0).then_some(flags & 0x07);
     Some(FieldPointer { is_in_cdb: flags & 0x40 != 0, byte: u16_at(bytes, at + 1)?, bit })
+}
+
+fn parse_progress(bytes: &[u8], at: usize, key: SenseKey) -> Option<u16> {
+    let has_progress = matches!(key, SenseKey::NoSense | SenseKey::NotReady);
+    u8_at(bytes, at).filter(|flags| flags & 0x80 != 0 && has_progress)?;
+    u16_at(bytes, at + 1)
 }
 
 impl std::fmt::Display for Sense {
@@ -318,12 +356,14 @@ mod tests {
     fn any_sense() -> impl Strategy<Value = Sense> {
         let field = proptest::option::of((any::<bool>(), any::<u16>(), proptest::option::of(0u8..8)));
         let information = proptest::option::of(any::<u32>().prop_map(u64::from));
-        (0u8..16, any::<u8>(), any::<u8>(), any::<bool>(), information, field).prop_map(
-            |(key, asc, ascq, is_deferred, information, field)| {
+        let progress = proptest::option::of(any::<u16>());
+        (0u8..16, any::<u8>(), any::<u8>(), any::<bool>(), information, field, progress).prop_map(
+            |(key, asc, ascq, is_deferred, information, field, progress)| {
                 let key = SenseKey::from_code(key);
                 let field = field.filter(|_| key == SenseKey::IllegalRequest);
                 let field = field.map(|(is_in_cdb, byte, bit)| FieldPointer { is_in_cdb, byte, bit });
-                Sense { key, asc, ascq, is_deferred, information, field }
+                let progress = progress.filter(|_| matches!(key, SenseKey::NoSense | SenseKey::NotReady));
+                Sense { key, asc, ascq, is_deferred, information, field, progress }
             },
         )
     }

@@ -1,4 +1,5 @@
-//! Vital product data pages (SPC-4 7.8, SBC-3 6.6): 00h, 80h, 83h, B0h, B1h, B2h.
+//! Vital product data pages (SPC-4 7.8, SBC-3 6.6): 00h, 80h, 83h, 86h, 87h, B0h, B1h, B2h. Page 8Fh is in
+//! [`extended_copy`](crate::extended_copy), which it describes.
 //!
 //! Every page starts with the peripheral byte, its code, and the length of what follows. [`body`] checks those three on data from a target;
 //! the page types parse what it returns and emit whole pages.
@@ -18,6 +19,9 @@ pub mod page {
     pub const SUPPORTED_PAGES: u8 = 0x00;
     pub const UNIT_SERIAL_NUMBER: u8 = 0x80;
     pub const DEVICE_IDENTIFICATION: u8 = 0x83;
+    pub const EXTENDED_INQUIRY: u8 = 0x86;
+    pub const MODE_PAGE_POLICY: u8 = 0x87;
+    pub const THIRD_PARTY_COPY: u8 = 0x8f;
     pub const BLOCK_LIMITS: u8 = 0xb0;
     pub const BLOCK_DEVICE_CHARACTERISTICS: u8 = 0xb1;
     pub const LOGICAL_BLOCK_PROVISIONING: u8 = 0xb2;
@@ -27,7 +31,7 @@ pub mod page {
 const BODY_BYTES_MAX: usize = u16::MAX as usize;
 
 /// A page of a disk around `body`, which is cut at what the length field can say.
-fn whole(page: u8, body: &[u8]) -> Vec<u8> {
+pub(crate) fn whole(page: u8, body: &[u8]) -> Vec<u8> {
     let body = body.get(..BODY_BYTES_MAX).unwrap_or(body);
     let mut bytes = Vec::with_capacity(4 + body.len());
     bytes.extend([Peripheral::Disk.code(), page]);
@@ -84,6 +88,44 @@ pub enum Designator {
     Name(String),
 }
 
+/// A name of the target port a page is read through, or of the whole target device; in page 83h beside the logical unit's.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum PortDesignator {
+    /// Relative target port identifier (type 4h).
+    RelativePort(u16),
+    /// Target port group (type 5h).
+    Group(u16),
+    /// SCSI name string of the port: `NAME,t,0xTAG` (RFC 7143 4.2.7.1).
+    PortName(String),
+    /// SCSI name string of the target device: its iSCSI name.
+    DeviceName(String),
+}
+
+impl PortDesignator {
+    fn emit(&self, bytes: &mut Vec<u8>) {
+        /// PIV with the association in bits 4 and 5; the protocol identifier beside it is iSCSI.
+        const OF_PORT: u8 = 0x90;
+        const OF_DEVICE: u8 = 0xa0;
+        const ISCSI: u8 = 0x50;
+        let (code_set, kind, value) = match self {
+            Self::RelativePort(number) => (CODE_SET_BINARY, OF_PORT | 4, u32::from(*number).to_be_bytes().to_vec()),
+            Self::Group(number) => (CODE_SET_BINARY, OF_PORT | 5, u32::from(*number).to_be_bytes().to_vec()),
+            Self::PortName(name) => (CODE_SET_UTF8, OF_PORT | 8, padded(name)),
+            Self::DeviceName(name) => (CODE_SET_UTF8, OF_DEVICE | 8, padded(name)),
+        };
+        let length = u8::try_from(value.len()).unwrap_or(u8::MAX);
+        bytes.extend([ISCSI | code_set, kind, 0, length]);
+        bytes.extend(value.iter().take(usize::from(length)));
+    }
+}
+
+/// A SCSI name string: ended by a zero, filled to a multiple of four.
+fn padded(name: &str) -> Vec<u8> {
+    let mut padded = name.as_bytes().to_vec();
+    padded.resize((name.len() + 1).next_multiple_of(4), 0);
+    padded
+}
+
 const CODE_SET_BINARY: u8 = 1;
 const CODE_SET_ASCII: u8 = 2;
 const CODE_SET_UTF8: u8 = 3;
@@ -100,18 +142,15 @@ impl Designator {
             Self::NaaExtended(name) => (CODE_SET_BINARY, 3, name.to_be_bytes().to_vec()),
             Self::T10Vendor(name) => (CODE_SET_ASCII, 1, name.as_bytes().to_vec()),
             Self::Eui64(name) => (CODE_SET_BINARY, 2, name.clone()),
-            Self::Name(name) => {
-                let mut padded = name.as_bytes().to_vec();
-                padded.resize((name.len() + 1).next_multiple_of(4), 0);
-                (CODE_SET_UTF8, 8, padded)
-            }
+            Self::Name(name) => (CODE_SET_UTF8, 8, padded(name)),
         };
         let length = u8::try_from(value.len()).unwrap_or(u8::MAX);
         bytes.extend([code_set, kind, 0, length]);
         bytes.extend(value.iter().take(usize::from(length)));
     }
 
-    fn parse(kind: u8, value: &[u8]) -> Option<Self> {
+    /// The designator of a type, from its bytes; `None` for one that is not known or malformed.
+    pub fn parse(kind: u8, value: &[u8]) -> Option<Self> {
         match (kind, value.len()) {
             (3, 8) => Some(Self::Naa(u64::from_be_bytes(*value.first_chunk()?))),
             (3, 16) => Some(Self::NaaExtended(u128::from_be_bytes(*value.first_chunk()?))),
@@ -138,12 +177,11 @@ impl std::fmt::Display for Designator {
     }
 }
 
-/// Page 83h.
-pub fn emit_device_identification(designators: &[Designator]) -> Vec<u8> {
+/// Page 83h: the names of the logical unit, then those of the port and the device.
+pub fn emit_device_identification(designators: &[Designator], ports: &[PortDesignator]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for designator in designators {
-        designator.emit(&mut bytes);
-    }
+    designators.iter().for_each(|designator| designator.emit(&mut bytes));
+    ports.iter().for_each(|port| port.emit(&mut bytes));
     whole(page::DEVICE_IDENTIFICATION, &bytes)
 }
 
@@ -163,6 +201,37 @@ pub fn parse_device_identification(bytes: &[u8]) -> Result<Vec<Designator>, Malf
     Ok(designators)
 }
 
+/// Page 86h: what the device server can do beside the commands themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExtendedInquiry {
+    /// V_SUP: there is a volatile cache.
+    pub has_volatile_cache: bool,
+}
+
+impl ExtendedInquiry {
+    /// The whole page. SIMPSUP, ORDSUP and HEADSUP are set, and UASK_SUP is not.
+    pub fn emit(&self) -> Vec<u8> {
+        let mut body = [0; 0x3c];
+        body[1] = 0x07;
+        body[2] = u8::from(self.has_volatile_cache);
+        whole(page::EXTENDED_INQUIRY, &body)
+    }
+
+    /// From a target's page.
+    ///
+    /// # Errors
+    /// [`Malformed`] when it is not that page or is short.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+        let flags = u8_at(body(page::EXTENDED_INQUIRY, bytes)?, 2).ok_or(Malformed("vital product data"))?;
+        Ok(Self { has_volatile_cache: flags & 0x01 != 0 })
+    }
+}
+
+/// Page 87h: all mode pages and subpages are shared by all I_T nexuses.
+pub fn emit_mode_page_policy() -> Vec<u8> {
+    whole(page::MODE_PAGE_POLICY, &[0x3f, 0xff, 0x00, 0x00])
+}
+
 /// Page B0h without its header.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -178,7 +247,11 @@ struct BlockLimitsRaw {
     unmap_granularity: U32,           // 28
     unmap_alignment: U32,             // 32  UGAVALID in bit 31
     write_same_blocks_max: U64,       // 36
-    atomic: [U32; 5],                 // 44  WRITE ATOMIC is not supported
+    atomic_blocks_max: U32,           // 44
+    atomic_alignment: U32,            // 48
+    atomic_granularity: U32,          // 52
+    atomic_bounded_blocks_max: U32,   // 56  with an atomic boundary
+    atomic_boundary_blocks_max: U32,  // 60
 }
 const _: () = assert!(size_of::<BlockLimitsRaw>() == 0x3c);
 const _: () = assert!(offset_of!(BlockLimitsRaw, unmap_blocks_max) == 16);
@@ -201,6 +274,10 @@ pub struct BlockLimits {
     /// First block of an unmap granule, where valid.
     pub unmap_alignment_blocks: Option<u32>,
     pub write_same_blocks_max: u64,
+    /// Most blocks of a WRITE ATOMIC without boundary; zero where the command is not supported.
+    pub atomic_blocks_max: u32,
+    pub atomic_alignment_blocks: u32,
+    pub atomic_granularity_blocks: u32,
 }
 
 impl BlockLimits {
@@ -219,7 +296,12 @@ impl BlockLimits {
             unmap_granularity: U32::new(self.unmap_granularity_blocks),
             unmap_alignment: U32::new(alignment),
             write_same_blocks_max: U64::new(self.write_same_blocks_max),
-            atomic: [U32::ZERO; 5],
+            atomic_blocks_max: U32::new(self.atomic_blocks_max),
+            atomic_alignment: U32::new(self.atomic_alignment_blocks),
+            atomic_granularity: U32::new(self.atomic_granularity_blocks),
+            // ATOMIC BOUNDARY is not supported.
+            atomic_bounded_blocks_max: U32::ZERO,
+            atomic_boundary_blocks_max: U32::ZERO,
         };
         whole(page::BLOCK_LIMITS, raw.as_bytes())
     }
@@ -247,6 +329,9 @@ impl BlockLimits {
             unmap_granularity_blocks: raw.unmap_granularity.get(),
             unmap_alignment_blocks: (alignment & 0x8000_0000 != 0).then_some(alignment & 0x7fff_ffff),
             write_same_blocks_max: raw.write_same_blocks_max.get(),
+            atomic_blocks_max: raw.atomic_blocks_max.get(),
+            atomic_alignment_blocks: raw.atomic_alignment.get(),
+            atomic_granularity_blocks: raw.atomic_granularity.get(),
         })
     }
 }
@@ -256,6 +341,8 @@ impl BlockLimits {
 pub struct BlockDeviceCharacteristics {
     /// Revolutions per minute; 1 for a medium that does not turn, 0 when not reported.
     pub rotation_rate: u16,
+    /// WABEREQ 01b: after SANITIZE BLOCK ERASE reads succeed; else nothing is said, as without that command.
+    pub reads_after_block_erase: bool,
 }
 
 impl BlockDeviceCharacteristics {
@@ -263,6 +350,7 @@ impl BlockDeviceCharacteristics {
     pub fn emit(&self) -> Vec<u8> {
         let mut body = [0; 0x3c];
         body[..2].copy_from_slice(&self.rotation_rate.to_be_bytes());
+        body[3] = if self.reads_after_block_erase { 0x40 } else { 0 };
         whole(page::BLOCK_DEVICE_CHARACTERISTICS, &body)
     }
 
@@ -273,7 +361,8 @@ impl BlockDeviceCharacteristics {
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let body = body(page::BLOCK_DEVICE_CHARACTERISTICS, bytes)?;
         let rotation_rate = u16_at(body, 0).ok_or(Malformed("vital product data"))?;
-        Ok(Self { rotation_rate })
+        let reads_after_block_erase = u8_at(body, 3).is_some_and(|flags| flags >> 6 == 1);
+        Ok(Self { rotation_rate, reads_after_block_erase })
     }
 }
 
@@ -331,7 +420,7 @@ mod tests {
         let names = [Designator::locally_assigned(0xabc), Designator::T10Vendor("FOREBAY x".into())];
         let mut expected = vec![0, 0x83, 0, 25, 1, 3, 0, 8, 0x30, 0, 0, 0, 0, 0, 0x0a, 0xbc, 2, 1, 0, 9];
         expected.extend(b"FOREBAY x");
-        assert_eq!(emit_device_identification(&names), expected);
+        assert_eq!(emit_device_identification(&names, &[]), expected);
         assert_eq!(parse_device_identification(&expected), Ok(names.to_vec()));
         assert_eq!(parse_unit_serial_number(&[0, 0x80, 0, 4, b' ', b'a', b'b', b' ']), Ok("ab".into()));
         assert_eq!(names[0].to_string(), "naa.3000000000000abc");
@@ -344,11 +433,36 @@ mod tests {
             Designator::Eui64(vec![1; 8]),
             Designator::Name("iqn.2024-01.io.example:disk".into()),
         ];
-        let bytes = emit_device_identification(&names);
+        let ports = [PortDesignator::RelativePort(1), PortDesignator::PortName("iqn.a,t,0x0001".into())];
+        let bytes = emit_device_identification(&names, &ports);
         assert_eq!(parse_device_identification(&bytes), Ok(names));
         for cut in 0..bytes.len() {
             let _ = parse_device_identification(&bytes[..cut]);
         }
+    }
+
+    #[test]
+    fn golden_ports() {
+        let ports = [
+            PortDesignator::RelativePort(1),
+            PortDesignator::Group(2),
+            PortDesignator::PortName("a,t,0x2".into()),
+            PortDesignator::DeviceName("a".into()),
+        ];
+        let mut expected = vec![0, 0x83, 0, 36, 0x51, 0x94, 0, 4, 0, 0, 0, 1, 0x51, 0x95, 0, 4, 0, 0, 0, 2];
+        expected.extend([0x53, 0x98, 0, 8]);
+        expected.extend(b"a,t,0x2\0");
+        expected.extend([0x53, 0xa8, 0, 4, b'a', 0, 0, 0]);
+        assert_eq!(emit_device_identification(&[], &ports), expected);
+        assert_eq!(parse_device_identification(&expected), Ok(vec![]), "they name no logical unit");
+    }
+
+    #[test]
+    fn golden_extended_inquiry_and_policy() {
+        let page = ExtendedInquiry { has_volatile_cache: true };
+        assert_eq!((&page.emit()[..7], page.emit().len()), (&[0, 0x86, 0, 0x3c, 0, 0x07, 0x01][..], 64));
+        assert_eq!(ExtendedInquiry::parse(&page.emit()), Ok(page));
+        assert_eq!(emit_mode_page_policy(), [0, 0x87, 0, 4, 0x3f, 0xff, 0, 0]);
     }
 
     #[test]
@@ -365,6 +479,9 @@ mod tests {
             unmap_granularity_blocks: 8,
             unmap_alignment_blocks: Some(0),
             write_same_blocks_max: 0x10_0000,
+            atomic_blocks_max: 0x100,
+            atomic_alignment_blocks: 8,
+            atomic_granularity_blocks: 8,
         };
         let bytes = limits.emit();
         let expected = [
@@ -372,7 +489,7 @@ mod tests {
             8, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0, 0,
         ];
         assert_eq!(bytes[..44], expected);
-        assert_eq!(bytes[44..], [0; 20]);
+        assert_eq!(bytes[44..], [0, 0, 1, 0, 0, 0, 0, 8, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(BlockLimits::parse(&bytes), Ok(limits));
         let short =
             BlockLimits::parse(&[0, 0xb0, 0, 8, 0, 0, 0, 8, 0, 0, 0x80, 0]).map(|short| short.transfer_blocks_max);
@@ -382,9 +499,10 @@ mod tests {
 
     #[test]
     fn golden_characteristics_and_provisioning() {
-        let characteristics = BlockDeviceCharacteristics { rotation_rate: 1 };
+        let characteristics = BlockDeviceCharacteristics { rotation_rate: 1, reads_after_block_erase: true };
         let bytes = characteristics.emit();
         assert_eq!((&bytes[..6], bytes.len()), (&[0, 0xb1, 0, 0x3c, 0, 1][..], 64));
+        assert_eq!(bytes[7], 0x40);
         assert_eq!(BlockDeviceCharacteristics::parse(&bytes), Ok(characteristics));
         let provisioning = LogicalBlockProvisioning {
             has_unmap: true,

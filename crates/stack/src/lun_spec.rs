@@ -28,6 +28,12 @@ pub struct LunSpec {
     pub is_write_cache_volatile: bool,
     /// Logical block in bytes.
     pub block_bytes: u32,
+    /// Physical block in bytes, where it is told.
+    pub physical_block_bytes: Option<u32>,
+    /// Whether space is given back when initiators unmap (LBPME), where the backend can.
+    pub is_thin: bool,
+    /// Whether the medium can be ejected and loaded.
+    pub is_removable: bool,
 }
 
 /// Where the data of a logical unit is.
@@ -64,6 +70,10 @@ pub const OPTIONS: &[&str] = &[
     "read-only",
     "write-cache",
     "block=512|4096",
+    "physical=512|4096",
+    "thin",
+    "thick",
+    "removable",
     "disk=7200rpm",
     "seek=DURATION",
     "rotation=DURATION",
@@ -88,6 +98,9 @@ impl FromStr for LunSpec {
             is_read_only: false,
             is_write_cache_volatile: false,
             block_bytes: BLOCK_BYTES_DEFAULT,
+            physical_block_bytes: None,
+            is_thin: true,
+            is_removable: false,
         };
         for option in parts {
             spec.apply(option).map_err(error)?;
@@ -128,6 +141,11 @@ impl LunSpec {
             ("write-cache", None, _) => self.is_write_cache_volatile = true,
             ("block", Some("512"), _) => self.block_bytes = 512,
             ("block", Some("4096"), _) => self.block_bytes = 4096,
+            ("physical", Some("512"), _) => self.physical_block_bytes = Some(512),
+            ("physical", Some("4096"), _) => self.physical_block_bytes = Some(4096),
+            ("thin", None, _) => self.is_thin = true,
+            ("thick", None, _) => self.is_thin = false,
+            ("removable", None, _) => self.is_removable = true,
             ("disk", Some("7200rpm"), _) => self.disk = Some(DiskModel::rpm_7200()),
             ("seek", Some(value), _) => self.disk_mut().seek = parse_duration(value)?,
             ("rotation", Some(value), _) => self.disk_mut().rotation = parse_duration(value)?,
@@ -205,6 +223,12 @@ impl fmt::Display for LunSpec {
         if self.block_bytes != BLOCK_BYTES_DEFAULT {
             write!(f, ",block={}", self.block_bytes)?;
         }
+        if let Some(bytes) = self.physical_block_bytes {
+            write!(f, ",physical={bytes}")?;
+        }
+        for (is_set, option) in [(!self.is_thin, ",thick"), (self.is_removable, ",removable")] {
+            f.write_str(if is_set { option } else { "" })?;
+        }
         self.disk.as_ref().map_or(Ok(()), |disk| write_disk(disk, f))
     }
 }
@@ -244,6 +268,9 @@ mod tests {
         let path = PathBuf::from("/srv/a=b.img");
         assert_eq!(spec.backend, Backend::File { path, size_bytes: Some(10 << 30), is_direct: true });
         assert_eq!((spec.lun, spec.is_read_only, spec.block_bytes), (3, true, 4096));
+        assert!(spec.is_thin && !spec.is_removable);
+        let spec: LunSpec = "0=ram:1MiB,thick,removable,physical=4096".parse().unwrap();
+        assert_eq!((spec.is_thin, spec.is_removable, spec.physical_block_bytes), (false, true, Some(4096)));
         let spec: LunSpec = "0=ram:1MiB,seek=8.5ms,transfer=20MB/s".parse().unwrap();
         let disk = spec.disk.expect("a property makes a disk");
         assert_eq!((disk.seek, disk.bytes_per_second), (Duration::from_micros(8500), 20_000_000));

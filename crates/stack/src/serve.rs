@@ -18,7 +18,7 @@ use block::{Geometry, Identity, SharedDevice};
 use file::{FileDevice, FileOptions};
 use iscsi::chap::Credentials;
 use iscsi::target::Authentication;
-use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap};
+use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, ReservationStore, SavedReservations};
 use serde_json::{Value, json};
 use target::{BoundServer, Target, TargetServer, TargetServerOptions};
 use tokio::sync::watch;
@@ -204,6 +204,17 @@ impl Builder {
         Ok(target)
     }
 
+    /// A file keeps reservations in its sidecar; a RAM LUN is gone with the process, and they with it.
+    fn reservations(&self, spec: &LunSpec) -> Result<(Option<Arc<dyn ReservationStore>>, SavedReservations)> {
+        match &spec.backend {
+            Backend::Ram { .. } => Ok((None, SavedReservations::default())),
+            Backend::File { path, .. } => {
+                let (store, saved) = sidecar::reservations_of(path)?;
+                Ok((Some(Arc::new(store)), saved))
+            }
+        }
+    }
+
     fn unit(&mut self, iqn: &str, spec: &LunSpec) -> Result<Arc<LogicalUnit>> {
         let mut device = backend_device(iqn, spec).map_err(|error| error.context(format!("LUN {spec}")))?;
         if let Some(model) = spec.disk {
@@ -216,12 +227,30 @@ impl Builder {
             self.switches.push(DiskSwitch { setting, disk: Arc::clone(&disk) });
             device = disk;
         }
+        let (reservation_store, saved_reservations) = self.reservations(spec)?;
         let options = LogicalUnitOptions {
+            is_removable: spec.is_removable,
+            is_thin: spec.is_thin,
             is_read_only: spec.is_read_only,
             is_rotational: spec.disk.is_some(),
+            logical_block_bytes: Some(spec.block_bytes),
+            physical_block_bytes: spec.physical_block_bytes,
+            atomic_bytes_max: atomic_bytes_max(&spec.backend),
+            reservation_store,
+            saved_reservations,
+            clock: Some(Arc::clone(&self.clock)),
             ..LogicalUnitOptions::default()
         };
         Ok(LogicalUnit::new(device, options))
+    }
+}
+
+/// RAM loses everything or nothing, so every write of it is atomic; of a file nothing is known but its sectors, which are less than
+/// initiators ask WRITE ATOMIC for.
+fn atomic_bytes_max(backend: &Backend) -> u32 {
+    match backend {
+        Backend::Ram { .. } => u32::MAX,
+        Backend::File { .. } => 0,
     }
 }
 

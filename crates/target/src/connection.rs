@@ -98,6 +98,7 @@ struct Units {
 /// What is to be counted when a command ends.
 struct Ticket {
     task: TaskId,
+    lun: u64,
     counters: Arc<LunCounters>,
     usage: Use,
     expected_bytes: usize,
@@ -225,6 +226,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         };
         let ticket = Ticket {
             task: command.task,
+            lun,
             counters: units.counters(lun, &self.server),
             usage: Use::of(command.cdb.head[0], command.data_out.len()),
             expected_bytes: (command.data_in_bytes_max as usize).min(DATA_IN_BYTES_MAX),
@@ -246,12 +248,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         }
     }
 
+    /// Sense data in the format the logical unit is set to.
+    fn sense_bytes(&self, lun: u64, sense: &scsi::Sense) -> Vec<u8> {
+        let units = self.session.as_ref().and_then(|session| session.unit.as_ref());
+        units.map_or_else(|| sense.emit_fixed().to_vec(), |units| units.luns.sense_bytes(lun, sense))
+    }
+
     fn complete(&mut self, ticket: &Ticket, outcome: Outcome) {
         let is_good = outcome.status == scsi::Status::Good;
         ticket.counters.count(ticket.usage, is_good, outcome.data_in.len());
         let outcome = protocol::Outcome {
             status: outcome.status.code(),
-            sense: outcome.sense.map(|sense| sense.emit_fixed().to_vec()).unwrap_or_default(),
+            sense: outcome.sense.map(|sense| self.sense_bytes(ticket.lun, &sense)).unwrap_or_default(),
             data_in: outcome.data_in,
             is_silent: outcome.is_silent,
         };

@@ -43,7 +43,7 @@ impl Target {
         let luns = self.luns.clone();
         Arc::new(move |lun, cdb| {
             let unit = luns.get(lun_number(lun));
-            let block_bytes = unit.map_or(BLOCK_BYTES_DEFAULT, |unit| unit.device().geometry().logical_block_bytes);
+            let block_bytes = unit.map_or(BLOCK_BYTES_DEFAULT, |unit| unit.geometry().logical_block_bytes);
             data_out_bytes(cdb, block_bytes)
         })
     }

@@ -10,7 +10,7 @@ use crate::unit::LogicalUnit;
 
 /// Flushes everything, whatever range was asked for: a flush has no range. With IMMED the answer does not wait for it.
 pub(super) fn synchronize(task: Task<'_>, range: CacheRange) -> Execution {
-    let geometry = task.unit.device().geometry();
+    let geometry = task.unit.geometry();
     if let Err(sense) = task.unit.range_of(&geometry, range.blocks) {
         return refuse(sense);
     }
@@ -29,6 +29,6 @@ pub(super) fn synchronize(task: Task<'_>, range: CacheRange) -> Execution {
 
 /// Checks the range and reads nothing ahead. GOOD says that not all of it is in the cache; CONDITION MET would say that it is.
 pub(super) fn prefetch(unit: &LogicalUnit, range: CacheRange) -> Result<Buffer, Failure> {
-    unit.range_of(&unit.device().geometry(), range.blocks)?;
+    unit.range_of(&unit.geometry(), range.blocks)?;
     Ok(Buffer::empty())
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use block::{Buffer, Extent, ExtentKind, Geometry, Request};
 use scsi::Sense;
 use scsi::capacity::Capacity;
+use scsi::cdb::ReadDefectData;
 use scsi::lba_status::{Descriptor, Provisioning};
 
 use super::{Task, refuse};
@@ -25,26 +26,33 @@ pub(super) fn read_capacity_16(unit: &LogicalUnit, allocation_length: u32) -> Re
 /// A device without blocks has no last block: to SCSI that is a medium that is not there.
 fn capacity(unit: &LogicalUnit) -> Result<Capacity, Sense> {
     unit.check_medium()?;
-    let geometry = unit.device().geometry();
+    let geometry = unit.geometry();
     let block_count = geometry.size_bytes / u64::from(geometry.logical_block_bytes);
     let is_thin = unit.is_thin(&geometry);
     Ok(Capacity {
         last_lba: block_count.checked_sub(1).ok_or(Sense::MEDIUM_NOT_PRESENT)?,
         block_bytes: geometry.logical_block_bytes,
-        physical_block_exponent: physical_exponent(&geometry),
+        physical_block_exponent: physical_exponent(unit, &geometry),
         is_thin,
         unmapped_reads_zeroes: is_thin && geometry.discard_reads_zeroes,
     })
 }
 
 /// Logical blocks per physical block, as a power of two; at most 15, as the field is.
-fn physical_exponent(geometry: &Geometry) -> u8 {
-    let ratio = (geometry.physical_block_bytes / geometry.logical_block_bytes).max(1);
+fn physical_exponent(unit: &LogicalUnit, geometry: &Geometry) -> u8 {
+    let physical_bytes = unit.options.physical_block_bytes.unwrap_or(geometry.logical_block_bytes);
+    let ratio = (physical_bytes / geometry.logical_block_bytes).max(1);
     ratio.ilog2().min(15) as u8
 }
 
+/// Nothing below tells of defects: both lists are empty.
+pub(super) fn read_defect_data(unit: &LogicalUnit, asked: &ReadDefectData) -> Result<Buffer, Failure> {
+    unit.check_medium()?;
+    Ok(cut(&scsi::defect_list::emit_empty(asked), asked.allocation_length))
+}
+
 pub(super) fn lba_status(task: Task<'_>, lba: u64, allocation_length: u32) -> Execution {
-    let geometry = task.unit.device().geometry();
+    let geometry = task.unit.geometry();
     let block_count = geometry.size_bytes / u64::from(geometry.logical_block_bytes);
     let range = match task.unit.check_medium().and_then(|()| {
         let count = block_count.checked_sub(lba).filter(|&count| count > 0).ok_or(Sense::LBA_OUT_OF_RANGE)?;

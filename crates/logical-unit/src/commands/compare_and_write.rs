@@ -33,14 +33,14 @@ pub(super) fn compare_and_write(mut task: Task<'_>, lba: u64, block_count: u8, i
 
 /// The range, and data-out of exactly twice its length: here more is as wrong as less, for the halves would not be where they seem.
 fn parts(task: &mut Task<'_>, blocks: Blocks) -> Result<(block::ByteRange, Buffer), Failure> {
-    let geometry = task.unit.device().geometry();
+    let geometry = task.unit.geometry();
     let range = task.unit.transfer_range_of(&geometry, blocks)?;
     task.unit.check_writable(&geometry)?;
     if blocks.count > COMPARE_AND_WRITE_BLOCKS_MAX {
         return Err(Sense::INVALID_FIELD_IN_CDB.at_byte(13).into());
     }
     if task.command.data_out.len() as u64 != 2 * range.length {
-        return Err(Sense::INVALID_FIELD_IN_INFORMATION_UNIT.into());
+        return Err(Sense::INVALID_FIELD_IN_CDB.at_byte(13).into());
     }
     Ok((range, task.take_data_out(2 * range.length)?))
 }

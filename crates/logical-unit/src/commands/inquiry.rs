@@ -4,12 +4,12 @@ use block::{Buffer, Geometry};
 use scsi::Sense;
 use scsi::inquiry::{Peripheral, StandardInquiry, VERSION_DESCRIPTORS};
 use scsi::sense::FIXED_BYTES;
-use scsi::vpd::{self, BlockDeviceCharacteristics, BlockLimits, LogicalBlockProvisioning, page};
+use scsi::vpd::{self, BlockDeviceCharacteristics, BlockLimits, ExtendedInquiry, LogicalBlockProvisioning, page};
 
 use crate::failure::Failure;
 use crate::identity;
 use crate::limits::{
-    COMPARE_AND_WRITE_BLOCKS_MAX, TRANSFER_BYTES_OPTIMAL, UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX,
+    COMPARE_AND_WRITE_BLOCKS_MAX, COPY_LIMITS, TRANSFER_BYTES_OPTIMAL, UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX,
     WRITE_SAME_BLOCKS_MAX,
 };
 use crate::lun_map::cut;
@@ -17,22 +17,31 @@ use crate::nexus::NexusId;
 use crate::unit::LogicalUnit;
 
 /// What emits a page.
-type Emit = fn(&LogicalUnit, &Geometry) -> Vec<u8>;
+type Emit = fn(&LogicalUnit, &Geometry, &NexusId) -> Vec<u8>;
 
 /// The VPD pages there are, ascending by their codes.
 const PAGES: &[(u8, Emit)] = &[
     (page::SUPPORTED_PAGES, supported_pages),
     (page::UNIT_SERIAL_NUMBER, unit_serial_number),
     (page::DEVICE_IDENTIFICATION, device_identification),
+    (page::EXTENDED_INQUIRY, extended_inquiry),
+    (page::MODE_PAGE_POLICY, |_, _, _| vpd::emit_mode_page_policy()),
+    (page::THIRD_PARTY_COPY, |_, _, _| COPY_LIMITS.emit_page()),
     (page::BLOCK_LIMITS, block_limits),
     (page::BLOCK_DEVICE_CHARACTERISTICS, block_device_characteristics),
     (page::LOGICAL_BLOCK_PROVISIONING, logical_block_provisioning),
 ];
 
-pub(super) fn inquiry(unit: &LogicalUnit, is_vpd: bool, page: u8, allocation_length: u16) -> Result<Buffer, Failure> {
+pub(super) fn inquiry(
+    unit: &LogicalUnit,
+    nexus: &NexusId,
+    is_vpd: bool,
+    page: u8,
+    allocation_length: u16,
+) -> Result<Buffer, Failure> {
     let bytes = if is_vpd {
         let emit = PAGES.iter().find(|(code, _)| *code == page).map(|(_, emit)| emit);
-        emit.ok_or(Sense::INVALID_FIELD_IN_CDB.at_byte(2))?(unit, &unit.device().geometry())
+        emit.ok_or(Sense::INVALID_FIELD_IN_CDB.at_byte(2))?(unit, &unit.geometry(), nexus)
     } else if page != 0 {
         return Err(Sense::INVALID_FIELD_IN_CDB.at_byte(2).into());
     } else {
@@ -50,7 +59,8 @@ fn standard(unit: &LogicalUnit) -> StandardInquiry {
         product: unit.options.product.clone(),
         revision: unit.options.revision.clone(),
         is_multi_port: false,
-        has_third_party_copy: false,
+        has_target_port_groups: true,
+        has_third_party_copy: true,
         version_descriptors: VERSION_DESCRIPTORS,
     }
 }
@@ -65,33 +75,39 @@ pub(crate) fn absent() -> [u8; StandardInquiry::BYTES] {
         product: String::new(),
         revision: String::new(),
         is_multi_port: false,
+        has_target_port_groups: false,
         has_third_party_copy: false,
         version_descriptors: VERSION_DESCRIPTORS,
     }
     .emit()
 }
 
-fn supported_pages(unit: &LogicalUnit, geometry: &Geometry) -> Vec<u8> {
+fn supported_pages(unit: &LogicalUnit, geometry: &Geometry, _: &NexusId) -> Vec<u8> {
     let is_there = |code: u8| code != page::LOGICAL_BLOCK_PROVISIONING || unit.is_thin(geometry);
     let codes: Vec<u8> = PAGES.iter().map(|(code, _)| *code).filter(|&code| is_there(code)).collect();
     vpd::emit_supported_pages(&codes)
 }
 
-fn unit_serial_number(unit: &LogicalUnit, _: &Geometry) -> Vec<u8> {
+fn unit_serial_number(unit: &LogicalUnit, _: &Geometry, _: &NexusId) -> Vec<u8> {
     vpd::emit_unit_serial_number(&identity::serial(&unit.device().identity()))
 }
 
-fn device_identification(unit: &LogicalUnit, _: &Geometry) -> Vec<u8> {
-    vpd::emit_device_identification(&identity::designators(&unit.options.vendor, &unit.device().identity()))
+fn device_identification(unit: &LogicalUnit, _: &Geometry, nexus: &NexusId) -> Vec<u8> {
+    vpd::emit_device_identification(&identity::designators_of(unit), &identity::ports(nexus))
 }
 
-fn block_limits(unit: &LogicalUnit, geometry: &Geometry) -> Vec<u8> {
+fn extended_inquiry(_: &LogicalUnit, geometry: &Geometry, _: &NexusId) -> Vec<u8> {
+    ExtendedInquiry { has_volatile_cache: geometry.is_write_cache_volatile }.emit()
+}
+
+fn block_limits(unit: &LogicalUnit, geometry: &Geometry, _: &NexusId) -> Vec<u8> {
     let block_bytes = geometry.logical_block_bytes;
     let transfer_blocks_max = unit.transfer_blocks_max(geometry);
     let is_thin = unit.is_thin(geometry);
     let if_thin = |blocks: u32| if is_thin { blocks } else { 0 };
     let physical_blocks = (geometry.physical_block_bytes / block_bytes).max(1);
     let granularity_blocks = geometry.discard_granularity_bytes.map_or(0, |bytes| (bytes / block_bytes).max(1));
+    let atomic = unit.atomic_limits(geometry);
     BlockLimits {
         is_write_same_zero_refused: true,
         compare_and_write_blocks_max: COMPARE_AND_WRITE_BLOCKS_MAX.min(transfer_blocks_max) as u8,
@@ -104,16 +120,20 @@ fn block_limits(unit: &LogicalUnit, geometry: &Geometry) -> Vec<u8> {
         unmap_granularity_blocks: if_thin(granularity_blocks),
         unmap_alignment_blocks: is_thin.then_some(0),
         write_same_blocks_max: WRITE_SAME_BLOCKS_MAX,
+        atomic_blocks_max: atomic.blocks_max,
+        atomic_alignment_blocks: atomic.granularity_blocks,
+        atomic_granularity_blocks: atomic.granularity_blocks,
     }
     .emit()
 }
 
-fn block_device_characteristics(unit: &LogicalUnit, _: &Geometry) -> Vec<u8> {
+fn block_device_characteristics(unit: &LogicalUnit, geometry: &Geometry, _: &NexusId) -> Vec<u8> {
     // 7200 revolutions is what makes schedulers take it for a disk that turns; no such speed was measured.
-    BlockDeviceCharacteristics { rotation_rate: if unit.options.is_rotational { 7200 } else { 1 } }.emit()
+    let rotation_rate = if unit.options.is_rotational { 7200 } else { 1 };
+    BlockDeviceCharacteristics { rotation_rate, reads_after_block_erase: unit.is_thin(geometry) }.emit()
 }
 
-fn logical_block_provisioning(unit: &LogicalUnit, geometry: &Geometry) -> Vec<u8> {
+fn logical_block_provisioning(unit: &LogicalUnit, geometry: &Geometry, _: &NexusId) -> Vec<u8> {
     let is_thin = unit.is_thin(geometry);
     LogicalBlockProvisioning {
         has_unmap: is_thin,
@@ -132,7 +152,7 @@ pub(super) fn request_sense(
     is_descriptor: bool,
     allocation_length: u8,
 ) -> Result<Buffer, Failure> {
-    let not_ready = || unit.check_medium().err();
+    let not_ready = || unit.sanitize.check().err().or_else(|| unit.check_medium().err());
     let sense = unit.attentions.take(nexus).or_else(not_ready).unwrap_or(Sense::NO_SENSE);
     Ok(cut(&sense_bytes(&sense, is_descriptor), u32::from(allocation_length)))
 }

@@ -3,14 +3,19 @@
 mod cache;
 mod capacity;
 mod compare_and_write;
+pub(crate) mod extended_copy;
 pub(crate) mod inquiry;
+mod log;
 pub(crate) mod medium;
-mod mode;
+pub(crate) mod mode;
+mod or_write;
 mod read_write;
 mod report;
 mod reserve;
+pub(crate) mod sanitize;
 mod unmap;
 mod verify;
+mod write_atomic;
 mod write_same;
 
 use std::future::Future;
@@ -37,6 +42,10 @@ pub(crate) fn start(unit: &Arc<LogicalUnit>, nexus: &NexusId, cdb: Cdb, command:
         Cdb::CompareAndWrite { lba, block_count, is_fua, .. } => {
             compare_and_write::compare_and_write(task, lba, block_count, is_fua)
         }
+        Cdb::OrWrite(transfer) => or_write::or_write(task, transfer),
+        Cdb::WriteAtomic(write) => write_atomic::write_atomic(task, write),
+        Cdb::Sanitize(sanitize) => sanitize::sanitize(task, sanitize),
+        Cdb::ExtendedCopy { parameter_list_length } => extended_copy::extended_copy(task, parameter_list_length),
         Cdb::Unmap { is_anchor, parameter_list_length } => unmap::unmap(task, is_anchor, parameter_list_length),
         Cdb::SynchronizeCache(range) => cache::synchronize(task, range),
         Cdb::StartStopUnit(start_stop) => medium::start_stop(task, start_stop),
@@ -53,12 +62,22 @@ fn control(task: &Task<'_>, cdb: Cdb) -> Result<Buffer, Failure> {
         Cdb::RequestSense { is_descriptor, allocation_length } => {
             inquiry::request_sense(unit, nexus, is_descriptor, allocation_length)
         }
-        Cdb::Inquiry { is_vpd, page, allocation_length } => inquiry::inquiry(unit, is_vpd, page, allocation_length),
+        Cdb::Inquiry { is_vpd, page, allocation_length } => {
+            inquiry::inquiry(unit, nexus, is_vpd, page, allocation_length)
+        }
+        Cdb::LogSense(sense) => log::sense(sense),
+        Cdb::ReadDefectData(asked) => capacity::read_defect_data(unit, &asked),
+        Cdb::ReceiveCopyResults { service_action, list_identifier, allocation_length } => {
+            extended_copy::results(unit, nexus, (service_action, list_identifier), allocation_length)
+        }
+        Cdb::ReportTargetPortGroups { is_extended, allocation_length } => {
+            Ok(report::target_port_groups(nexus, is_extended, allocation_length))
+        }
         Cdb::ReadCapacity10 => capacity::read_capacity_10(unit),
         Cdb::ReadCapacity16 { allocation_length } => capacity::read_capacity_16(unit, allocation_length),
         Cdb::Prefetch(range) => cache::prefetch(unit, range),
         Cdb::ModeSense(sense) => mode::sense(unit, sense),
-        Cdb::ModeSelect(select) => mode::select(unit, select, &command.data_out),
+        Cdb::ModeSelect(select) => mode::select(unit, nexus, select, &command.data_out),
         Cdb::PreventAllowMediumRemoval { prevent } => medium::prevent_allow(unit, nexus, prevent),
         Cdb::Reserve6 => reserve::reserve_6(unit, nexus),
         Cdb::Release6 => reserve::release_6(unit, nexus),
@@ -89,6 +108,10 @@ fn control(task: &Task<'_>, cdb: Cdb) -> Result<Buffer, Failure> {
         | Cdb::WriteAndVerify(_)
         | Cdb::WriteSame(_)
         | Cdb::CompareAndWrite { .. }
+        | Cdb::OrWrite(_)
+        | Cdb::WriteAtomic(_)
+        | Cdb::Sanitize(_)
+        | Cdb::ExtendedCopy { .. }
         | Cdb::Unmap { .. }
         | Cdb::SynchronizeCache(_)
         | Cdb::StartStopUnit(_)

@@ -1,8 +1,15 @@
 //! MODE SENSE and MODE SELECT (SPC-4 6.11 to 6.14).
 //!
-//! Nothing can be changed here: whether writes are cached is the device's own business, and a mode page that says otherwise
-//! would lie. So the changeable values are all zero, defaults equal current values, nothing is saved, and MODE SELECT accepts a list
-//! that says what is already so.
+//! | changeable | where | does |
+//! |---|---|---|
+//! | SWP | always | refuses what would change the medium |
+//! | D_SENSE | always | sense data in descriptor format |
+//! | WCE | on a device with a volatile cache | cleared, every write is carried out with force unit access |
+//!
+//! All I_T nexuses share them, nothing is saved, and a reset brings the defaults back. MODE SELECT accepts a list that says what is so, but for
+//! these bits; when it changes one, the other nexuses are told (2Ah/01h).
+
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use block::{Buffer, Geometry};
 use scsi::Sense;
@@ -11,36 +18,101 @@ use scsi::mode::{self, BlockDescriptor, Caching, Control, Header, page};
 
 use crate::failure::Failure;
 use crate::lun_map::cut;
+use crate::nexus::NexusId;
 use crate::unit::LogicalUnit;
 
-/// What emits a page's current values.
-type Emit = fn(&LogicalUnit, &Geometry) -> Vec<u8>;
+/// What was changed.
+#[derive(Default)]
+pub(crate) struct ModeState {
+    is_write_protected: AtomicBool,
+    has_descriptor_sense: AtomicBool,
+    is_write_through: AtomicBool,
+}
+
+impl ModeState {
+    /// SWP.
+    pub(crate) fn is_write_protected(&self) -> bool {
+        self.is_write_protected.load(Ordering::Acquire)
+    }
+
+    /// D_SENSE.
+    pub(crate) fn has_descriptor_sense(&self) -> bool {
+        self.has_descriptor_sense.load(Ordering::Acquire)
+    }
+
+    /// WCE was cleared: every write is to be durable.
+    pub(crate) fn is_write_through(&self) -> bool {
+        self.is_write_through.load(Ordering::Acquire)
+    }
+
+    /// The defaults again.
+    pub(crate) fn reset(&self) {
+        for flag in [&self.is_write_protected, &self.has_descriptor_sense, &self.is_write_through] {
+            flag.store(false, Ordering::Release);
+        }
+    }
+}
+
+/// Whose values of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Values {
+    Current,
+    Changeable,
+    Default,
+}
+
+/// What emits a page.
+type Emit = fn(&LogicalUnit, &Geometry, Values) -> Vec<u8>;
 
 /// The pages there are, ascending by their codes.
 const PAGES: &[(u8, Emit)] = &[
-    (page::READ_WRITE_ERROR_RECOVERY, |_, _| mode::READ_WRITE_ERROR_RECOVERY.to_vec()),
+    (page::READ_WRITE_ERROR_RECOVERY, |_, _, values| fixed(mode::READ_WRITE_ERROR_RECOVERY, values)),
     (page::CACHING, caching),
     (page::CONTROL, control),
-    (page::INFORMATIONAL_EXCEPTIONS, |_, _| mode::INFORMATIONAL_EXCEPTIONS.to_vec()),
+    (page::INFORMATIONAL_EXCEPTIONS, |_, _, values| fixed(mode::INFORMATIONAL_EXCEPTIONS, values)),
 ];
 
-fn caching(_: &LogicalUnit, geometry: &Geometry) -> Vec<u8> {
-    let is_write_cache_enabled = geometry.is_write_cache_volatile;
+/// A page of which nothing can be changed.
+fn fixed<const N: usize>(mut page: [u8; N], values: Values) -> Vec<u8> {
+    if values == Values::Changeable {
+        page.iter_mut().skip(2).for_each(|byte| *byte = 0);
+    }
+    page.to_vec()
+}
+
+fn caching(unit: &LogicalUnit, geometry: &Geometry, values: Values) -> Vec<u8> {
+    let is_volatile = geometry.is_write_cache_volatile;
+    let is_write_cache_enabled = match values {
+        Values::Current => is_volatile && !unit.mode.is_write_through(),
+        Values::Changeable | Values::Default => is_volatile,
+    };
     Caching { is_write_cache_enabled, is_read_cache_disabled: false }.emit().to_vec()
 }
 
 /// Simple tasks run in any order; what other nexuses aborted ends with TASK ABORTED.
-fn control(_: &LogicalUnit, _: &Geometry) -> Vec<u8> {
-    let page = Control {
-        has_descriptor_sense: false,
-        is_reordering_unrestricted: true,
-        is_write_protected: false,
-        has_task_aborted_status: true,
+fn control(unit: &LogicalUnit, _: &Geometry, values: Values) -> Vec<u8> {
+    let is_set = |current: bool| match values {
+        Values::Current => current,
+        Values::Changeable => true,
+        Values::Default => false,
     };
-    page.emit().to_vec()
+    let page = Control {
+        has_descriptor_sense: is_set(unit.mode.has_descriptor_sense()),
+        is_reordering_unrestricted: values != Values::Changeable,
+        is_write_protected: is_set(unit.mode.is_write_protected()),
+        has_task_aborted_status: values != Values::Changeable,
+    };
+    let mut bytes = page.emit();
+    if values == Values::Changeable {
+        // BUSY TIMEOUT PERIOD
+        bytes[8..10].fill(0);
+    }
+    bytes.to_vec()
 }
 
+/// Page control: 0 current, 1 changeable, 2 default, 3 saved.
 const CHANGEABLE: u8 = 1;
+const DEFAULT: u8 = 2;
 const SAVED: u8 = 3;
 
 pub(super) fn sense(unit: &LogicalUnit, sense: ModeSense) -> Result<Buffer, Failure> {
@@ -48,7 +120,7 @@ pub(super) fn sense(unit: &LogicalUnit, sense: ModeSense) -> Result<Buffer, Fail
     if sense.page_control == SAVED {
         return Err(Sense::SAVING_NOT_SUPPORTED.into());
     }
-    let geometry = unit.device().geometry();
+    let geometry = unit.geometry();
     let pages = pages_asked(unit, &geometry, &sense)?;
     let is_long = sense.form == CdbForm::Ten && sense.is_long_lba_accepted;
     let descriptor = BlockDescriptor {
@@ -57,7 +129,7 @@ pub(super) fn sense(unit: &LogicalUnit, sense: ModeSense) -> Result<Buffer, Fail
         is_long,
     };
     let header = Header {
-        is_write_protected: unit.is_read_only(&geometry),
+        is_write_protected: unit.is_read_only(&geometry) || unit.mode.is_write_protected(),
         has_dpo_fua: true,
         block_descriptor: (!sense.is_block_descriptor_disabled).then_some(descriptor),
     };
@@ -69,20 +141,26 @@ fn pages_asked(unit: &LogicalUnit, geometry: &Geometry, sense: &ModeSense) -> Re
     if !matches!(sense.subpage, 0 | page::ALL_SUBPAGES) {
         return Err(Sense::INVALID_FIELD_IN_CDB.at_byte(3));
     }
+    let values = match sense.page_control {
+        CHANGEABLE => Values::Changeable,
+        DEFAULT => Values::Default,
+        _ => Values::Current,
+    };
     let mut bytes = Vec::new();
     for (code, emit) in PAGES {
         if sense.page == page::ALL || sense.page == *code {
-            let mut page = emit(unit, geometry);
-            if sense.page_control == CHANGEABLE {
-                page.iter_mut().skip(2).for_each(|byte| *byte = 0);
-            }
-            bytes.extend(page);
+            bytes.extend(emit(unit, geometry, values));
         }
     }
     if bytes.is_empty() { Err(Sense::INVALID_FIELD_IN_CDB.at_byte(2)) } else { Ok(bytes) }
 }
 
-pub(super) fn select(unit: &LogicalUnit, select: ModeSelect, data_out: &[u8]) -> Result<Buffer, Failure> {
+pub(super) fn select(
+    unit: &LogicalUnit,
+    nexus: &NexusId,
+    select: ModeSelect,
+    data_out: &[u8],
+) -> Result<Buffer, Failure> {
     unit.check_medium()?;
     if !select.is_page_format {
         return Err(Sense::INVALID_FIELD_IN_CDB.at_bit(1, 4).into());
@@ -96,18 +174,43 @@ pub(super) fn select(unit: &LogicalUnit, select: ModeSelect, data_out: &[u8]) ->
     let list = data_out.get(..usize::from(select.parameter_list_length));
     let list = list.ok_or(Sense::INVALID_FIELD_IN_INFORMATION_UNIT)?;
     let (header, pages) = parse_list(select.form, list)?;
-    let geometry = unit.device().geometry();
+    let geometry = unit.geometry();
     check_descriptor(&geometry, header.block_descriptor)?;
+    // All of the list is looked at before the first bit is changed.
     for page in mode::pages(pages) {
-        let page = page.map_err(|_| Sense::PARAMETER_LIST_LENGTH_ERROR)?;
-        let known = PAGES.iter().find(|(code, _)| *code == page.code && page.subpage == 0);
-        let current = known.map(|(_, emit)| emit(unit, &geometry)).ok_or(Sense::INVALID_FIELD_IN_PARAMETER_LIST)?;
-        // PS, bit 7 of byte 0, is reserved here; the page code was matched already.
-        if page.bytes.get(1..) != current.get(1..) {
-            return Err(Sense::INVALID_FIELD_IN_PARAMETER_LIST.into());
-        }
+        check_page(unit, &geometry, &page.map_err(|_| Sense::PARAMETER_LIST_LENGTH_ERROR)?)?;
+    }
+    let changes = mode::pages(pages).flatten().filter(|page| change(unit, &geometry, page)).count();
+    if changes > 0 {
+        unit.attentions.establish(Sense::MODE_PARAMETERS_CHANGED, Some(nexus));
     }
     Ok(Buffer::empty())
+}
+
+/// Whether a page says what is so, but for the bits that can be changed. PS, bit 7 of byte 0, is reserved here; the page code was
+/// matched already.
+fn check_page(unit: &LogicalUnit, geometry: &Geometry, page: &mode::Page<'_>) -> Result<(), Sense> {
+    let known = PAGES.iter().find(|(code, _)| *code == page.code && page.subpage == 0);
+    let (_, emit) = known.ok_or(Sense::INVALID_FIELD_IN_PARAMETER_LIST)?;
+    let (current, changeable) = (emit(unit, geometry, Values::Current), emit(unit, geometry, Values::Changeable));
+    let is_so = page.bytes.len() == current.len()
+        && page.bytes.get(1) == current.get(1)
+        && page.bytes.iter().zip(&current).zip(&changeable).skip(2).all(|((new, old), may)| (new ^ old) & !may == 0);
+    if is_so { Ok(()) } else { Err(Sense::INVALID_FIELD_IN_PARAMETER_LIST) }
+}
+
+/// Changes what a checked page changes, and says whether it did.
+fn change(unit: &LogicalUnit, geometry: &Geometry, page: &mode::Page<'_>) -> bool {
+    let set = |flag: &AtomicBool, value: bool| flag.swap(value, Ordering::AcqRel) != value;
+    match page.code {
+        page::CONTROL => Control::parse(page.bytes).is_ok_and(|control| {
+            let is_protection_new = set(&unit.mode.is_write_protected, control.is_write_protected);
+            set(&unit.mode.has_descriptor_sense, control.has_descriptor_sense) || is_protection_new
+        }),
+        page::CACHING if geometry.is_write_cache_volatile => Caching::parse(page.bytes)
+            .is_ok_and(|caching| set(&unit.mode.is_write_through, !caching.is_write_cache_enabled)),
+        _ => false,
+    }
 }
 
 /// The mode data length is reserved in MODE SELECT (SPC-4 6.13): it is not looked at, all of the list counts.

@@ -19,7 +19,7 @@ use crate::failure::{self, Doing, Failure};
 use crate::unit::LogicalUnit;
 
 pub(super) fn read(task: Task<'_>, transfer: Transfer) -> Execution {
-    let geometry = task.unit.device().geometry();
+    let geometry = task.unit.geometry();
     let range = match task.unit.transfer_range_of(&geometry, transfer.blocks) {
         Ok(range) if range.is_empty() => return nothing(),
         Ok(range) => range,
@@ -73,7 +73,7 @@ pub(super) async fn write_range(
     if buffer.is_empty() {
         return Ok(());
     }
-    let response = unit.device().submit(Request::write(offset, buffer, is_fua)).await;
+    let response = unit.device().submit(Request::write(offset, buffer, is_fua || unit.mode.is_write_through())).await;
     response.result.map_err(|error| failure::of_block_error(&error, Doing::Writing, Some(lba)))
 }
 
@@ -93,7 +93,7 @@ pub(super) fn write(mut task: Task<'_>, transfer: Transfer) -> Execution {
         Ok(parts) => parts,
         Err(failure) => return refuse(failure),
     };
-    let (lba, is_fua) = (transfer.blocks.lba, transfer.is_fua);
+    let (lba, is_fua) = (transfer.blocks.lba, transfer.is_fua || task.unit.mode.is_write_through());
     if (buffer.len() as u64) < range.length {
         return write_later(&task, range, buffer, is_fua, lba);
     }
@@ -128,7 +128,7 @@ pub(super) async fn fill_last_block(
     came: Buffer,
     lba: u64,
 ) -> Result<Buffer, Failure> {
-    let block_bytes = unit.device().geometry().logical_block_bytes as usize;
+    let block_bytes = unit.geometry().logical_block_bytes as usize;
     let partial_bytes = came.len() % block_bytes;
     if partial_bytes == 0 {
         return Ok(came);
@@ -146,7 +146,7 @@ pub(super) async fn fill_last_block(
 
 /// What every command that writes blocks checks first: the range, the medium's protection. The data-out may fall short of the range.
 pub(super) fn write_parts(task: &mut Task<'_>, blocks: Blocks) -> Result<(ByteRange, Buffer), Failure> {
-    let geometry = task.unit.device().geometry();
+    let geometry = task.unit.geometry();
     let range = task.unit.transfer_range_of(&geometry, blocks)?;
     task.unit.check_writable(&geometry)?;
     Ok((range, task.take_data_out_up_to(range.length)))

@@ -3,10 +3,14 @@
 use block::Buffer;
 use scsi::Sense;
 use scsi::cdb::table::{ROWS, Row, rows_of};
+use scsi::sanitize::action;
 use scsi::supported_operations;
+use scsi::target_port_groups::{self, Group};
 
 use crate::failure::Failure;
+use crate::identity;
 use crate::lun_map::cut;
+use crate::nexus::NexusId;
 use crate::unit::LogicalUnit;
 
 /// What is asked for.
@@ -17,11 +21,21 @@ pub(super) struct Asked {
     pub(super) service_action: u16,
 }
 
-const UNMAP: u8 = 0x42;
-
-/// Whether this logical unit runs the command of a row: all of them, but UNMAP only where blocks can be unmapped.
+/// Whether this logical unit runs the command of a row: all of them, but UNMAP and SANITIZE BLOCK ERASE only where blocks can be unmapped,
+/// and WRITE ATOMIC only where the device says how much is atomic.
 fn is_supported(unit: &LogicalUnit, row: &Row) -> bool {
-    row.operation_code != UNMAP || unit.is_thin(&unit.device().geometry())
+    let geometry = unit.geometry();
+    match (row.operation_code, row.service_action) {
+        (0x42, _) | (0x48, Some(action::BLOCK_ERASE)) => unit.is_thin(&geometry),
+        (0x9c, _) => unit.atomic_limits(&geometry).blocks_max > 0,
+        _ => true,
+    }
+}
+
+/// One group: the ports of the portal group this nexus goes through.
+pub(super) fn target_port_groups(nexus: &NexusId, is_extended: bool, allocation_length: u32) -> Buffer {
+    let group = Group { number: identity::port_group(nexus), ports: vec![identity::RELATIVE_PORT] };
+    cut(&target_port_groups::emit(&[group], is_extended), allocation_length)
 }
 
 pub(super) fn operation_codes(

@@ -29,15 +29,15 @@ pub(super) fn unmap(mut task: Task<'_>, is_anchor: bool, parameter_list_length: 
 }
 
 fn ranges(task: &mut Task<'_>, is_anchor: bool, parameter_list_length: u16) -> Result<Vec<ByteRange>, Failure> {
-    let geometry = task.unit.device().geometry();
+    let geometry = task.unit.geometry();
     if !task.unit.is_thin(&geometry) {
         return Err(Sense::INVALID_OPERATION_CODE.at_byte(0).into());
     }
+    task.unit.check_medium()?;
+    task.unit.check_writable(&geometry)?;
     if is_anchor {
         return Err(Sense::INVALID_FIELD_IN_CDB.at_bit(1, 0).into());
     }
-    task.unit.check_medium()?;
-    task.unit.check_writable(&geometry)?;
     if parameter_list_length == 0 {
         return Ok(Vec::new());
     }

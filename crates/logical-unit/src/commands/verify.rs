@@ -21,7 +21,7 @@ use crate::execution::Execution;
 const BYTE_CHECK_INVALID: Sense = Sense::INVALID_FIELD_IN_CDB.at_bit(1, 2);
 
 pub(super) fn verify(mut task: Task<'_>, verification: Verification) -> Execution {
-    let geometry = task.unit.device().geometry();
+    let geometry = task.unit.geometry();
     let range = match task.unit.transfer_range_of(&geometry, verification.blocks) {
         _ if verification.byte_check == 2 => return refuse(BYTE_CHECK_INVALID),
         Ok(range) if range.is_empty() => return nothing(),

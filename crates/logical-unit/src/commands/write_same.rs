@@ -14,7 +14,7 @@ use super::{Task, refuse};
 use crate::execution::Execution;
 use crate::failure::{self, Doing, Failure};
 use crate::limits::{WRITE_SAME_BLOCKS_MAX, WRITE_SAME_PIECE_BYTES};
-use crate::unit::LogicalUnit;
+use crate::unit::{LogicalUnit, range_in};
 
 pub(super) fn write_same(mut task: Task<'_>, same: WriteSame) -> Execution {
     let (range, block) = match parts(&mut task, &same) {
@@ -37,17 +37,19 @@ pub(super) fn write_same(mut task: Task<'_>, same: WriteSame) -> Execution {
 
 /// The range, and the block; none (NDOB) stands for zeroes.
 fn parts(task: &mut Task<'_>, same: &WriteSame) -> Result<(ByteRange, Buffer), Failure> {
-    let geometry = task.unit.device().geometry();
+    let geometry = task.unit.geometry();
+    task.unit.check_medium()?;
+    task.unit.check_writable(&geometry)?;
     check_flags(task.unit, &geometry, same)?;
-    let range = task.unit.range_of(&geometry, same.blocks)?;
+    let count = u64::from(same.blocks.count);
+    let range = range_in(&geometry, same.blocks.lba, count)?;
     // WSNZ is set: zero blocks would mean all to the end, without bound.
-    if same.blocks.count == 0 || u64::from(same.blocks.count) > WRITE_SAME_BLOCKS_MAX {
+    if count == 0 || count > WRITE_SAME_BLOCKS_MAX {
         return Err(Sense::INVALID_FIELD_IN_CDB.into());
     }
-    task.unit.check_writable(&geometry)?;
     let expected = if same.has_no_data_out { 0 } else { geometry.logical_block_bytes as usize };
     if task.command.data_out.len() != expected {
-        return Err(Sense::INVALID_FIELD_IN_INFORMATION_UNIT.into());
+        return Err(Sense::INVALID_FIELD_IN_CDB.into());
     }
     Ok((range, task.take_data_out(expected as u64)?))
 }
@@ -64,13 +66,13 @@ fn check_flags(unit: &LogicalUnit, geometry: &Geometry, same: &WriteSame) -> Res
 }
 
 async fn zero(unit: &LogicalUnit, range: ByteRange, may_discard: bool, lba: u64) -> Result<(), Failure> {
-    let request = Request::write_zeroes(range.offset, range.length, false, may_discard);
+    let request = Request::write_zeroes(range.offset, range.length, unit.mode.is_write_through(), may_discard);
     let response = unit.device().submit(request).await;
     response.result.map_err(|error| failure::of_block_error(&error, Doing::Writing, Some(lba)))
 }
 
 async fn repeat(unit: &LogicalUnit, range: ByteRange, block: &[u8], lba: u64) -> Result<(), Failure> {
-    let piece_max = WRITE_SAME_PIECE_BYTES.min(unit.device().geometry().transfer_bytes_max as usize);
+    let piece_max = WRITE_SAME_PIECE_BYTES.min(unit.geometry().transfer_bytes_max as usize);
     let piece_max = (piece_max / block.len()).max(1) * block.len();
     let mut done = 0;
     while done < range.length {

@@ -36,15 +36,25 @@ impl Access {
             | Cdb::PersistentReserveOut { .. }
             | Cdb::ReportSupportedOperationCodes { .. }
             | Cdb::ReportSupportedTaskManagementFunctions { .. }
+            | Cdb::ReportTargetPortGroups { .. }
+            | Cdb::LogSense(_)
+            | Cdb::ReceiveCopyResults { .. }
             | Cdb::PreventAllowMediumRemoval { prevent: 0 } => Self::Always,
             Cdb::StartStopUnit(start_stop) if start_stop.is_start && start_stop.power_condition == 0 => Self::Always,
-            Cdb::Read(_) | Cdb::Verify(_) | Cdb::Prefetch(_) | Cdb::GetLbaStatus { .. } | Cdb::ModeSense(_) => {
-                Self::Read
-            }
+            Cdb::Read(_)
+            | Cdb::Verify(_)
+            | Cdb::Prefetch(_)
+            | Cdb::GetLbaStatus { .. }
+            | Cdb::ReadDefectData(_)
+            | Cdb::ModeSense(_) => Self::Read,
             Cdb::Write(_)
             | Cdb::WriteAndVerify(_)
             | Cdb::WriteSame(_)
             | Cdb::CompareAndWrite { .. }
+            | Cdb::OrWrite(_)
+            | Cdb::WriteAtomic(_)
+            | Cdb::Sanitize(_)
+            | Cdb::ExtendedCopy { .. }
             | Cdb::Unmap { .. }
             | Cdb::SynchronizeCache(_)
             | Cdb::ModeSelect(_)

@@ -6,25 +6,45 @@
 //! | registration | one I_T nexus each, with a key | REGISTER with key zero, CLEAR, PREEMPT, power |
 //! | persistent reservation | one registrant, or all | RELEASE, CLEAR, PREEMPT, the registration, power |
 //!
-//! Registrations outlive their nexus and resets, but not this process: PTPL is not claimed, and APTPL is refused. While neither
-//! kind of reservation is there, a command costs one relaxed load.
+//! Registrations outlive their nexus and resets; with APTPL, where there is a [`ReservationStore`], this process as well. While
+//! neither kind of reservation is there, a command costs one relaxed load.
 
 mod conflict;
 mod persistent;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use scsi::{Cdb, Status};
+use scsi::persistent_reservation::ReservationType;
+use scsi::{Cdb, Sense, Status};
 
 use crate::failure::Failure;
 use crate::nexus::NexusId;
 use conflict::Access;
 pub(crate) use persistent::{Effect, Persistent, Request};
 
+/// What of persistent reservations outlives power loss.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SavedReservations {
+    /// Name of each registered I_T nexus and its key, in the order of registration.
+    pub registrations: Vec<(String, u64)>,
+    /// The reservation's type and the name of its holder.
+    pub reservation: Option<(ReservationType, String)>,
+}
+
+/// Where reservations are kept over power loss (APTPL, SPC-4 5.12.5).
+pub trait ReservationStore: Send + Sync {
+    /// Makes them durable before it returns; it may block for as long as that takes, since reservations are rare.
+    ///
+    /// # Errors
+    /// A sentence, when they could not be made durable. What was saved before is then still there.
+    fn save(&self, reservations: &SavedReservations) -> Result<(), String>;
+}
+
 /// The reservations of one logical unit.
 #[derive(Default)]
 pub(crate) struct Reservations {
+    store: Option<Arc<dyn ReservationStore>>,
     /// Whether there is one of either kind; changes only under `state`.
     is_restricted: AtomicBool,
     state: Mutex<State>,
@@ -40,6 +60,20 @@ struct State {
 const CONFLICT: Failure = Failure::Status(Status::ReservationConflict);
 
 impl Reservations {
+    /// Those that were saved, and where to save what becomes of them.
+    pub(crate) fn restored(saved: &SavedReservations, store: Option<Arc<dyn ReservationStore>>) -> Self {
+        let state = State { holder_6: None, persistent: Persistent::restored(saved) };
+        let reservations = Self { store, ..Self::default() };
+        reservations.note_restriction(&state);
+        *reservations.lock() = state;
+        reservations
+    }
+
+    /// Whether reservations can outlive power loss.
+    pub(crate) fn can_persist(&self) -> bool {
+        self.store.is_some()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -91,7 +125,17 @@ impl Reservations {
     /// PERSISTENT RESERVE OUT.
     pub(crate) fn request(&self, nexus: &NexusId, request: Request) -> Result<Vec<Effect>, Failure> {
         let mut state = self.lock();
-        let effects = state.persistent.request(nexus, request)?;
+        let mut changed = state.persistent.clone();
+        let effects = changed.request(nexus, request)?;
+        let saved = changed.saved();
+        if let Some(store) = &self.store
+            && saved != state.persistent.saved()
+            && let Err(error) = store.save(&saved)
+        {
+            tracing::error!(error, "persistent reservations cannot be saved");
+            return Err(Sense::INSUFFICIENT_REGISTRATION_RESOURCES.into());
+        }
+        state.persistent = changed;
         self.note_restriction(&state);
         Ok(effects)
     }

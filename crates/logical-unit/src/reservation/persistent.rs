@@ -8,12 +8,16 @@ use super::conflict::Access;
 use crate::failure::Failure;
 use crate::limits::REGISTRATIONS_MAX;
 use crate::nexus::NexusId;
+use crate::reservation::SavedReservations;
 
 /// PERSISTENT RESERVE OUT, taken apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// Register, change or (with `new` zero) end a registration. `key` is `None` for REGISTER AND IGNORE EXISTING KEY.
-    Register { key: Option<u64>, new: u64 },
+    /// Register, change or (with `new` zero) end a registration. `key` is `None` for REGISTER AND IGNORE EXISTING KEY. `others` are
+    /// registered with it (SPEC_I_PT).
+    Register { key: Option<u64>, new: u64, is_persistent: bool, others: Vec<NexusId> },
+    /// Registers another nexus, which becomes the holder; the own registration may end.
+    Move { key: u64, new: u64, to: NexusId, is_unregistering: bool, is_persistent: bool },
     /// Take the reservation.
     Reserve { key: u64, kind: ReservationType },
     /// Give it back.
@@ -41,6 +45,8 @@ pub(crate) struct Persistent {
     /// In the order they came.
     registrations: Vec<Registration>,
     reservation: Option<Reservation>,
+    /// APTPL was set by the last request that could: all of this outlives power loss.
+    pub(crate) is_persistent: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +101,16 @@ impl Persistent {
     /// Carries out a request of `nexus`.
     pub(super) fn request(&mut self, nexus: &NexusId, request: Request) -> Result<Vec<Effect>, Failure> {
         match request {
-            Request::Register { key, new } => self.register(nexus, key, new),
+            Request::Register { key, new, is_persistent, others } => {
+                let effects = self.register(nexus, key, new, &others)?;
+                self.is_persistent = is_persistent;
+                Ok(effects)
+            }
+            Request::Move { key, new, to, is_unregistering, is_persistent } => {
+                let effects = self.move_to(nexus, (key, new), &to, is_unregistering)?;
+                self.is_persistent = is_persistent;
+                Ok(effects)
+            }
             Request::Reserve { key, kind } => self.reserve(nexus, key, kind),
             Request::Release { key, kind } => self.release(nexus, key, kind),
             Request::Clear { key } => self.clear(nexus, key),
@@ -111,19 +126,32 @@ impl Persistent {
     }
 
     /// SPC-4 5.12.7, tables 45 and 46.
-    fn register(&mut self, nexus: &NexusId, key: Option<u64>, new: u64) -> Result<Vec<Effect>, Failure> {
+    fn register(
+        &mut self,
+        nexus: &NexusId,
+        key: Option<u64>,
+        new: u64,
+        others: &[NexusId],
+    ) -> Result<Vec<Effect>, Failure> {
         let current = self.key_of(nexus);
         if key.is_some_and(|key| key != current.unwrap_or(0)) {
             return Err(CONFLICT);
+        }
+        // Naming others is for who is not registered yet, and for those who are not either (SPC-4 5.12.7.3).
+        if !others.is_empty() && (current.is_some() || others.iter().any(|other| self.key_of(other).is_some())) {
+            return Err(Sense::INVALID_FIELD_IN_PARAMETER_LIST.at_parameter(24).into());
+        }
+        if self.registrations.len() + others.len() >= REGISTRATIONS_MAX && current.is_none() && new != 0 {
+            return Err(Sense::INSUFFICIENT_REGISTRATION_RESOURCES.into());
         }
         let mut effects = Vec::new();
         match (current, new) {
             (None, 0) => return Ok(effects),
             (Some(_), 0) => effects = self.unregister(nexus),
-            (None, key) if self.registrations.len() < REGISTRATIONS_MAX => {
-                self.registrations.push(Registration { nexus: nexus.clone(), key });
+            (None, key) => {
+                let of = |nexus: &NexusId| Registration { nexus: nexus.clone(), key };
+                self.registrations.extend(std::iter::once(nexus).chain(others).map(of));
             }
-            (None, _) => return Err(Sense::INSUFFICIENT_REGISTRATION_RESOURCES.into()),
             (Some(_), key) => {
                 let own = self.registrations.iter_mut().filter(|registration| registration.nexus == *nexus);
                 own.for_each(|registration| registration.key = key);
@@ -131,6 +159,67 @@ impl Persistent {
         }
         self.generation = self.generation.wrapping_add(1);
         Ok(effects)
+    }
+
+    /// SPC-4 5.12.8: for the holder of a reservation that is not of all registrants.
+    fn move_to(
+        &mut self,
+        nexus: &NexusId,
+        (key, new): (u64, u64),
+        to: &NexusId,
+        is_unregistering: bool,
+    ) -> Result<Vec<Effect>, Failure> {
+        self.check_key(nexus, key)?;
+        let kind = self.reservation.as_ref().map(|reservation| reservation.kind);
+        if !self.is_holder(nexus) || kind.is_some_and(ReservationType::is_all_registrants) {
+            return Err(CONFLICT);
+        }
+        if new == 0 || to == nexus {
+            return Err(Sense::INVALID_FIELD_IN_PARAMETER_LIST.at_parameter(8).into());
+        }
+        let is_full = self.registrations.len() >= REGISTRATIONS_MAX;
+        match self.registrations.iter_mut().find(|registration| registration.nexus == *to) {
+            Some(registration) => registration.key = new,
+            None if is_full && !is_unregistering => {
+                return Err(Sense::INSUFFICIENT_REGISTRATION_RESOURCES.into());
+            }
+            None => self.registrations.push(Registration { nexus: to.clone(), key: new }),
+        }
+        if let Some(reservation) = &mut self.reservation {
+            reservation.holder = to.clone();
+        }
+        if is_unregistering {
+            self.registrations.retain(|registration| registration.nexus != *nexus);
+        }
+        self.generation = self.generation.wrapping_add(1);
+        Ok(Vec::new())
+    }
+
+    /// What has to outlive power loss: all of it with APTPL, else nothing.
+    pub(super) fn saved(&self) -> SavedReservations {
+        if !self.is_persistent {
+            return SavedReservations::default();
+        }
+        let of = |registration: &Registration| (registration.nexus.0.to_string(), registration.key);
+        SavedReservations {
+            registrations: self.registrations.iter().map(of).collect(),
+            reservation: self.reservation.as_ref().map(|held| (held.kind, held.holder.0.to_string())),
+        }
+    }
+
+    /// As it was before power was lost. A holder that is not registered holds nothing.
+    pub(super) fn restored(saved: &SavedReservations) -> Self {
+        let of = |(nexus, key): &(String, u64)| Registration { nexus: NexusId::new(nexus), key: *key };
+        let registrations: Vec<Registration> = saved.registrations.iter().take(REGISTRATIONS_MAX).map(of).collect();
+        let is_registered = |holder: &NexusId| registrations.iter().any(|registration| registration.nexus == *holder);
+        let held = saved.reservation.as_ref().map(|(kind, holder)| (*kind, NexusId::new(holder)));
+        let reservation = held.filter(|(kind, holder)| kind.is_all_registrants() || is_registered(holder));
+        Self {
+            generation: 0,
+            is_persistent: !registrations.is_empty(),
+            reservation: reservation.map(|(kind, holder)| Reservation { kind, holder }),
+            registrations,
+        }
     }
 
     /// Ends one registration, and the reservation that hung on it; registrants of the types for registrants are told (SPC-4 5.12.11.3).

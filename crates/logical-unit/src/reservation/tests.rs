@@ -13,6 +13,10 @@ fn nexus(name: &str) -> NexusId {
     NexusId::new(name)
 }
 
+fn register(key: Option<u64>, new: u64) -> Request {
+    Request::Register { key, new, is_persistent: false, others: Vec::new() }
+}
+
 fn transfer() -> Transfer {
     Transfer { blocks: Blocks::new(0, 1), is_dpo: false, is_fua: false }
 }
@@ -21,8 +25,8 @@ fn transfer() -> Transfer {
 fn reserved(kind: Kind) -> Reservations {
     let reservations = Reservations::default();
     for (name, key) in [("a", KEY_A), ("b", KEY_B)] {
-        let register = Request::Register { key: Some(0), new: key };
-        assert_eq!(reservations.request(&nexus(name), register), Ok(vec![]));
+        let request = register(Some(0), key);
+        assert_eq!(reservations.request(&nexus(name), request), Ok(vec![]));
     }
     assert_eq!(reservations.request(&nexus("a"), Request::Reserve { key: KEY_A, kind }), Ok(vec![]));
     reservations
@@ -57,12 +61,12 @@ fn each_type_allows_what_the_table_says() {
 fn registering_asks_for_the_key_there_is() {
     let reservations = Reservations::default();
     let a = nexus("a");
-    assert_eq!(reservations.request(&a, Request::Register { key: Some(1), new: 2 }), Err(CONFLICT));
-    assert!(reservations.request(&a, Request::Register { key: Some(0), new: 2 }).is_ok());
-    assert_eq!(reservations.request(&a, Request::Register { key: Some(0), new: 3 }), Err(CONFLICT));
-    assert!(reservations.request(&a, Request::Register { key: None, new: 3 }).is_ok());
+    assert_eq!(reservations.request(&a, register(Some(1), 2)), Err(CONFLICT));
+    assert!(reservations.request(&a, register(Some(0), 2)).is_ok());
+    assert_eq!(reservations.request(&a, register(Some(0), 3)), Err(CONFLICT));
+    assert!(reservations.request(&a, register(None, 3)).is_ok());
     assert_eq!((reservations.view().keys(), reservations.view().generation), (vec![3], 2));
-    assert!(reservations.request(&a, Request::Register { key: Some(3), new: 0 }).is_ok());
+    assert!(reservations.request(&a, register(Some(3), 0)).is_ok());
     assert_eq!((reservations.view().keys(), reservations.view().generation), (vec![], 3));
 }
 
@@ -87,7 +91,7 @@ fn only_a_registrant_reserves_and_only_the_holder_releases() {
 #[test]
 fn all_registrants_hold_it_until_the_last_is_gone() {
     let reservations = reserved(Kind::ExclusiveAccessAllRegistrants);
-    let unregister = |name: &str, key| reservations.request(&nexus(name), Request::Register { key: Some(key), new: 0 });
+    let unregister = |name: &str, key| reservations.request(&nexus(name), register(Some(key), 0));
     assert_eq!(reservations.view().reservation().map(|reservation| reservation.key), Some(0));
     assert_eq!(unregister("a", KEY_A), Ok(vec![]));
     assert_eq!(allowed(&reservations, "b"), (true, true));
@@ -154,9 +158,94 @@ fn reserve_6_and_registrations_do_not_go_together() {
 fn a_full_table_of_registrations_refuses() {
     let reservations = Reservations::default();
     for index in 0..crate::limits::REGISTRATIONS_MAX {
-        let register = Request::Register { key: Some(0), new: 1 };
-        assert!(reservations.request(&nexus(&index.to_string()), register).is_ok());
+        let request = register(Some(0), 1);
+        assert!(reservations.request(&nexus(&index.to_string()), request).is_ok());
     }
     let full = Failure::Sense(Sense::INSUFFICIENT_REGISTRATION_RESOURCES);
-    assert_eq!(reservations.request(&nexus("more"), Request::Register { key: Some(0), new: 1 }), Err(full));
+    assert_eq!(reservations.request(&nexus("more"), register(Some(0), 1)), Err(full));
+}
+
+/// SPC-4 5.12.8.
+#[test]
+fn a_registration_is_moved_with_the_reservation() {
+    let reservations = reserved(Kind::WriteExclusive);
+    let to = |name: &str, new| Request::Move {
+        key: KEY_A,
+        new,
+        to: nexus(name),
+        is_unregistering: true,
+        is_persistent: false,
+    };
+    assert_eq!(
+        reservations.request(
+            &nexus("b"),
+            Request::Move { key: KEY_B, new: 1, to: nexus("c"), is_unregistering: false, is_persistent: false }
+        ),
+        Err(CONFLICT)
+    );
+    let invalid = Failure::Sense(Sense::INVALID_FIELD_IN_PARAMETER_LIST.at_parameter(8));
+    assert_eq!(reservations.request(&nexus("a"), to("c", 0)), Err(invalid));
+    assert_eq!(reservations.request(&nexus("a"), to("c", 0xc)), Ok(vec![]));
+    assert_eq!(reservations.view().keys(), [KEY_B, 0xc]);
+    assert_eq!(allowed(&reservations, "a"), (true, false));
+    assert_eq!(allowed(&reservations, "c"), (true, true));
+}
+
+/// SPC-4 5.12.7.3: SPEC_I_PT.
+#[test]
+fn others_are_registered_together_or_not_at_all() {
+    let reservations = Reservations::default();
+    let request = |others: &[&str]| Request::Register {
+        key: Some(0),
+        new: KEY_A,
+        is_persistent: false,
+        others: others.iter().map(|name| nexus(name)).collect(),
+    };
+    assert_eq!(reservations.request(&nexus("a"), request(&["b", "c"])), Ok(vec![]));
+    assert_eq!(reservations.view().keys(), [KEY_A; 3]);
+    let invalid = Failure::Sense(Sense::INVALID_FIELD_IN_PARAMETER_LIST.at_parameter(24));
+    assert_eq!(reservations.request(&nexus("d"), request(&["e", "b"])), Err(invalid));
+    assert_eq!(reservations.view().keys().len(), 3);
+}
+
+/// Keeps what it is given, until it is told to fail.
+#[derive(Default)]
+struct Shelf {
+    saved: Mutex<SavedReservations>,
+    is_broken: AtomicBool,
+}
+
+impl ReservationStore for Shelf {
+    fn save(&self, reservations: &SavedReservations) -> Result<(), String> {
+        if self.is_broken.load(Ordering::Relaxed) {
+            return Err("the shelf is broken".into());
+        }
+        *self.saved.lock().unwrap() = reservations.clone();
+        Ok(())
+    }
+}
+
+/// SPC-4 5.12.5: APTPL as of the last registration decides for all of them.
+#[test]
+fn with_aptpl_they_outlive_the_process() {
+    let shelf = Arc::new(Shelf::default());
+    let restart = || Reservations::restored(&shelf.saved.lock().unwrap(), Some(shelf.clone()));
+    let persistent = |key, new| Request::Register { key, new, is_persistent: true, others: Vec::new() };
+    let kind = Kind::ExclusiveAccess;
+    let reservations = restart();
+    assert!(reservations.request(&nexus("b"), register(Some(0), KEY_B)).is_ok());
+    assert_eq!(restart().view().keys(), [], "nobody asked for it");
+    assert!(reservations.request(&nexus("a"), persistent(Some(0), KEY_A)).is_ok());
+    assert!(reservations.request(&nexus("a"), Request::Reserve { key: KEY_A, kind }).is_ok());
+    let restarted = restart();
+    assert_eq!(restarted.view().keys(), [KEY_B, KEY_A]);
+    assert_eq!(allowed(&restarted, "b"), (false, false));
+    assert_eq!(allowed(&restarted, "a"), (true, true));
+    shelf.is_broken.store(true, Ordering::Relaxed);
+    let full = Failure::Sense(Sense::INSUFFICIENT_REGISTRATION_RESOURCES);
+    assert_eq!(restarted.request(&nexus("a"), Request::Release { key: KEY_A, kind }), Err(full));
+    assert_eq!(allowed(&restarted, "b"), (false, false), "what cannot be saved does not happen");
+    shelf.is_broken.store(false, Ordering::Relaxed);
+    assert!(restarted.request(&nexus("a"), register(Some(KEY_A), KEY_A)).is_ok());
+    assert_eq!(restart().view().keys(), [], "without APTPL it is over");
 }

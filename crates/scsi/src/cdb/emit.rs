@@ -2,7 +2,10 @@
 
 use super::bytes::CdbBytes;
 use super::layout::Raw;
-use super::{CacheRange, Cdb, CdbForm, ModeSelect, ModeSense, StartStopUnit, Transfer, Verification, WriteSame, table};
+use super::{
+    CacheRange, Cdb, CdbForm, LogSense, ModeSelect, ModeSense, ReadDefectData, Sanitize, StartStopUnit, Transfer,
+    Verification, WriteAtomic, WriteSame, table,
+};
 
 impl Cdb {
     /// The operation code, and the service action where the code has them.
@@ -21,7 +24,15 @@ impl Cdb {
             Self::WriteAndVerify(verification) => (of_form(verification.blocks.form, [0x2e, 0x2e, 0xae, 0x8e]), None),
             Self::WriteSame(same) => (of_form(same.blocks.form, [0x41, 0x41, 0x93, 0x93]), None),
             Self::CompareAndWrite { .. } => (0x89, None),
+            Self::OrWrite(_) => (0x8b, None),
+            Self::WriteAtomic(_) => (0x9c, None),
             Self::Unmap { .. } => (0x42, None),
+            Self::Sanitize(sanitize) => (0x48, Some(sanitize.service_action)),
+            Self::ReadDefectData(defects) => (of_form(defects.form, [0x37, 0x37, 0xb7, 0xb7]), None),
+            Self::LogSense(_) => (0x4d, None),
+            Self::ExtendedCopy { .. } => (0x83, Some(0x00)),
+            Self::ReceiveCopyResults { service_action, .. } => (0x84, Some(*service_action)),
+            Self::ReportTargetPortGroups { .. } => (0xa3, Some(0x0a)),
             Self::SynchronizeCache(range) => (of_form(range.blocks.form, [0x35, 0x35, 0x91, 0x91]), None),
             Self::Prefetch(range) => (of_form(range.blocks.form, [0x34, 0x34, 0x90, 0x90]), None),
             Self::ModeSense(sense) => (of_form(sense.form, [0x1a, 0x5a, 0x5a, 0x5a]), None),
@@ -79,6 +90,23 @@ impl Cdb {
                 raw[1] = flag(is_dpo, 0x10) | flag(is_fua, 0x08);
                 raw[2..10].copy_from_slice(&lba.to_be_bytes());
                 raw[13] = block_count;
+            }
+            Self::OrWrite(transfer) => {
+                assert!(transfer.blocks.form == CdbForm::Sixteen, "ORWRITE has sixteen bytes");
+                emit_transfer(transfer, raw);
+            }
+            Self::WriteAtomic(write) => emit_write_atomic(write, raw),
+            Self::Sanitize(sanitize) => emit_sanitize(sanitize, raw),
+            Self::ReadDefectData(defects) => emit_read_defect_data(defects, raw),
+            Self::LogSense(sense) => emit_log_sense(sense, raw),
+            Self::ExtendedCopy { parameter_list_length } => put_u32(raw, 10, parameter_list_length),
+            Self::ReceiveCopyResults { list_identifier, allocation_length, .. } => {
+                raw[2] = list_identifier;
+                put_u32(raw, 10, allocation_length);
+            }
+            Self::ReportTargetPortGroups { is_extended, allocation_length } => {
+                raw[1] |= flag(is_extended, 0x20);
+                put_u32(raw, 6, allocation_length);
             }
             Self::Unmap { is_anchor, parameter_list_length } => {
                 raw[1] = flag(is_anchor, 0x01);
@@ -158,6 +186,43 @@ fn emit_write_same(same: WriteSame, raw: &mut Raw) {
     assert!(!same.has_no_data_out || form == CdbForm::Sixteen, "NDOB is WRITE SAME(16)'s");
     same.blocks.emit(raw);
     raw[1] = flag(same.is_anchor, 0x10) | flag(same.is_unmap, 0x08) | flag(same.has_no_data_out, 0x01);
+}
+
+fn emit_write_atomic(write: WriteAtomic, raw: &mut Raw) {
+    raw[1] = flag(write.is_dpo, 0x10) | flag(write.is_fua, 0x08);
+    raw[2..10].copy_from_slice(&write.lba.to_be_bytes());
+    put_u16(raw, 10, write.boundary);
+    put_u16(raw, 12, write.block_count);
+}
+
+fn emit_sanitize(sanitize: Sanitize, raw: &mut Raw) {
+    raw[1] |= flag(sanitize.is_immediate, 0x80) | flag(sanitize.is_unrestricted_exit, 0x20);
+    put_u16(raw, 7, sanitize.parameter_list_length);
+}
+
+fn emit_read_defect_data(defects: ReadDefectData, raw: &mut Raw) {
+    let flags = flag(defects.is_primary, 0x10) | flag(defects.is_grown, 0x08) | defects.format & 0x07;
+    match defects.form {
+        CdbForm::Ten => {
+            assert!(defects.first_index == 0, "ten bytes have no place for a first index");
+            raw[2] = flags;
+            put_u16(raw, 7, u16::try_from(defects.allocation_length).expect("a length in ten bytes has sixteen bits"));
+        }
+        CdbForm::Twelve => {
+            raw[1] = flags;
+            put_u32(raw, 2, defects.first_index);
+            put_u32(raw, 6, defects.allocation_length);
+        }
+        CdbForm::Six | CdbForm::Sixteen => panic!("READ DEFECT DATA has ten or twelve bytes"),
+    }
+}
+
+fn emit_log_sense(sense: LogSense, raw: &mut Raw) {
+    raw[1] = flag(sense.is_save, 0x01);
+    raw[2] = sense.page_control << 6 | sense.page & 0x3f;
+    raw[3] = sense.subpage;
+    put_u16(raw, 5, sense.first_parameter);
+    put_u16(raw, 7, sense.allocation_length);
 }
 
 fn emit_cache_range(range: CacheRange, raw: &mut Raw) {

@@ -120,6 +120,68 @@ pub struct StartStopUnit {
     pub is_start: bool,
 }
 
+/// A SANITIZE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sanitize {
+    /// 1 overwrite, 2 block erase, 1Fh exit failure mode.
+    pub service_action: u8,
+    /// Answer before it is done.
+    pub is_immediate: bool,
+    /// AUSE: after a failure, EXIT FAILURE MODE is allowed.
+    pub is_unrestricted_exit: bool,
+    /// Bytes of data-out.
+    pub parameter_list_length: u16,
+}
+
+/// A READ DEFECT DATA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadDefectData {
+    /// Ten or twelve bytes.
+    pub form: CdbForm,
+    /// REQ_PLIST: the primary list is asked for.
+    pub is_primary: bool,
+    /// REQ_GLIST: the grown list is asked for.
+    pub is_grown: bool,
+    /// DEFECT LIST FORMAT.
+    pub format: u8,
+    /// First address descriptor; twelve bytes only.
+    pub first_index: u32,
+    /// Bytes of room at the initiator.
+    pub allocation_length: u32,
+}
+
+/// A LOG SENSE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogSense {
+    /// SP: parameters are to be saved.
+    pub is_save: bool,
+    /// PC: 1 for cumulative values.
+    pub page_control: u8,
+    /// Page code.
+    pub page: u8,
+    /// Subpage code.
+    pub subpage: u8,
+    /// First parameter code.
+    pub first_parameter: u16,
+    /// Bytes of room at the initiator.
+    pub allocation_length: u16,
+}
+
+/// A WRITE ATOMIC(16).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteAtomic {
+    /// First logical block.
+    pub lba: u64,
+    /// Count of blocks.
+    pub block_count: u16,
+    /// ATOMIC BOUNDARY: blocks after which the write may be cut into several atomic ones; zero for nowhere.
+    pub boundary: u16,
+    /// Disable page out: a hint.
+    pub is_dpo: bool,
+    /// Force unit access.
+    pub is_fua: bool,
+}
+
 /// A command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(
@@ -163,6 +225,9 @@ pub enum Cdb {
         is_dpo: bool,
         is_fua: bool,
     },
+    /// The blocks become the bitwise OR of what they were and the data-out. Sixteen bytes only.
+    OrWrite(Transfer),
+    WriteAtomic(WriteAtomic),
     Unmap {
         is_anchor: bool,
         parameter_list_length: u16,
@@ -174,6 +239,23 @@ pub enum Cdb {
     StartStopUnit(StartStopUnit),
     PreventAllowMediumRemoval {
         prevent: u8,
+    },
+    Sanitize(Sanitize),
+    ReadDefectData(ReadDefectData),
+    LogSense(LogSense),
+    /// LID1: the list identifier has one byte.
+    ExtendedCopy {
+        parameter_list_length: u32,
+    },
+    ReceiveCopyResults {
+        service_action: u8,
+        list_identifier: u8,
+        allocation_length: u32,
+    },
+    /// `is_extended` asks for the extended header.
+    ReportTargetPortGroups {
+        is_extended: bool,
+        allocation_length: u32,
     },
     Reserve6,
     Release6,

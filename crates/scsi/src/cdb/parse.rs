@@ -3,8 +3,8 @@
 use super::bytes::CdbBytes;
 use super::layout::{Raw, u16_in, u32_in, u64_in};
 use super::{
-    Blocks, CacheRange, Cdb, CdbError, CdbForm, ModeSelect, ModeSense, StartStopUnit, Transfer, Verification,
-    WriteSame, table,
+    Blocks, CacheRange, Cdb, CdbError, CdbForm, LogSense, ModeSelect, ModeSense, ReadDefectData, Sanitize,
+    StartStopUnit, Transfer, Verification, WriteAtomic, WriteSame, table,
 };
 use crate::field::u8_at;
 
@@ -156,6 +156,78 @@ pub(super) fn compare_and_write(raw: &Raw) -> Cdb {
         is_dpo: is_set(raw, 1, 0x10),
         is_fua: is_set(raw, 1, 0x08),
     }
+}
+
+pub(super) fn or_write(raw: &Raw) -> Cdb {
+    Cdb::OrWrite(transfer(CdbForm::Sixteen, raw))
+}
+
+pub(super) fn write_atomic(raw: &Raw) -> Cdb {
+    Cdb::WriteAtomic(WriteAtomic {
+        lba: u64_in(raw, 2),
+        block_count: u16_in(raw, 12),
+        boundary: u16_in(raw, 10),
+        is_dpo: is_set(raw, 1, 0x10),
+        is_fua: is_set(raw, 1, 0x08),
+    })
+}
+
+pub(super) fn sanitize(raw: &Raw) -> Cdb {
+    Cdb::Sanitize(Sanitize {
+        service_action: raw[1] & 0x1f,
+        is_immediate: is_set(raw, 1, 0x80),
+        is_unrestricted_exit: is_set(raw, 1, 0x20),
+        parameter_list_length: u16_in(raw, 7),
+    })
+}
+
+pub(super) fn read_defect_data_10(raw: &Raw) -> Cdb {
+    Cdb::ReadDefectData(ReadDefectData {
+        form: CdbForm::Ten,
+        is_primary: is_set(raw, 2, 0x10),
+        is_grown: is_set(raw, 2, 0x08),
+        format: raw[2] & 0x07,
+        first_index: 0,
+        allocation_length: u32::from(u16_in(raw, 7)),
+    })
+}
+
+pub(super) fn read_defect_data_12(raw: &Raw) -> Cdb {
+    Cdb::ReadDefectData(ReadDefectData {
+        form: CdbForm::Twelve,
+        is_primary: is_set(raw, 1, 0x10),
+        is_grown: is_set(raw, 1, 0x08),
+        format: raw[1] & 0x07,
+        first_index: u32_in(raw, 2),
+        allocation_length: u32_in(raw, 6),
+    })
+}
+
+pub(super) fn log_sense(raw: &Raw) -> Cdb {
+    Cdb::LogSense(LogSense {
+        is_save: is_set(raw, 1, 0x01),
+        page_control: raw[2] >> 6,
+        page: raw[2] & 0x3f,
+        subpage: raw[3],
+        first_parameter: u16_in(raw, 5),
+        allocation_length: u16_in(raw, 7),
+    })
+}
+
+pub(super) fn extended_copy(raw: &Raw) -> Cdb {
+    Cdb::ExtendedCopy { parameter_list_length: u32_in(raw, 10) }
+}
+
+pub(super) fn receive_copy_results(raw: &Raw) -> Cdb {
+    Cdb::ReceiveCopyResults {
+        service_action: raw[1] & 0x1f,
+        list_identifier: raw[2],
+        allocation_length: u32_in(raw, 10),
+    }
+}
+
+pub(super) fn report_target_port_groups(raw: &Raw) -> Cdb {
+    Cdb::ReportTargetPortGroups { is_extended: is_set(raw, 1, 0x20), allocation_length: u32_in(raw, 6) }
 }
 
 pub(super) fn unmap(raw: &Raw) -> Cdb {

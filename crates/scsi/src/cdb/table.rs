@@ -80,12 +80,24 @@ const fn row_of_action<const N: usize>(
     Row { operation_code, service_action: Some(service_action), name, cdb_bytes, usage: whole, parse }
 }
 
+impl Row {
+    /// The same with flags of its own beside the service action in byte 1.
+    const fn with_flags(mut self, flags: u8) -> Self {
+        assert!(flags & 0x1f == 0, "the service action is there");
+        self.usage[1] |= flags;
+        self
+    }
+}
+
 /// GROUP NUMBER: accepted, without effect.
 const GROUP: u8 = 0x1f;
 /// DPO and FUA of byte 1.
 const DPO_FUA: u8 = 0x18;
 /// DPO and BYTCHK of byte 1.
 const DPO_BYTCHK: u8 = 0x16;
+
+/// SYNC_NV and IMMED of byte 1. SYNC_NV would be content with a cache that keeps its data without power; a flush does more.
+const SYNC_NV_IMMED: u8 = 0x06;
 
 /// All commands, ascending by operation code, then service action.
 pub const ROWS: &[Row] = &[
@@ -116,11 +128,16 @@ pub const ROWS: &[Row] = &[
         0x35,
         "SYNCHRONIZE CACHE(10)",
         10,
-        [0x02, 0xff, 0xff, 0xff, 0xff, GROUP, 0xff, 0xff],
+        [SYNC_NV_IMMED, 0xff, 0xff, 0xff, 0xff, GROUP, 0xff, 0xff],
         parse::synchronize_cache_10,
     ),
+    row(0x37, "READ DEFECT DATA(10)", 10, [0, 0x1f, 0, 0, 0, 0, 0xff, 0xff], parse::read_defect_data_10),
     row(0x41, "WRITE SAME(10)", 10, [0x18, 0xff, 0xff, 0xff, 0xff, GROUP, 0xff, 0xff], parse::write_same_10),
     row(0x42, "UNMAP", 10, [0x01, 0, 0, 0, 0, GROUP, 0xff, 0xff], parse::unmap),
+    row_of_action((0x48, 1), "SANITIZE, OVERWRITE", 10, SANITIZE, parse::sanitize).with_flags(0xa0),
+    row_of_action((0x48, 2), "SANITIZE, BLOCK ERASE", 10, SANITIZE, parse::sanitize).with_flags(0xa0),
+    row_of_action((0x48, 0x1f), "SANITIZE, EXIT FAILURE MODE", 10, SANITIZE, parse::sanitize).with_flags(0xa0),
+    row(0x4d, "LOG SENSE", 10, [0x01, 0xff, 0xff, 0, 0xff, 0xff, 0xff, 0xff], parse::log_sense),
     row(0x55, "MODE SELECT(10)", 10, [0x11, 0, 0, 0, 0, 0, 0xff, 0xff], parse::mode_select_10),
     row(0x5a, "MODE SENSE(10)", 10, [0x18, 0xff, 0xff, 0, 0, 0, 0xff, 0xff], parse::mode_sense_10),
     row_of_action((0x5e, 0), "PERSISTENT RESERVE IN, READ KEYS", 10, RESERVE_IN, parse::persistent_reserve_in),
@@ -152,14 +169,32 @@ pub const ROWS: &[Row] = &[
         RESERVE_OUT,
         parse::persistent_reserve_out,
     ),
+    row_of_action(
+        (0x5f, 7),
+        "PERSISTENT RESERVE OUT, REGISTER AND MOVE",
+        10,
+        RESERVE_OUT,
+        parse::persistent_reserve_out,
+    ),
+    row_of_action((0x83, 0), "EXTENDED COPY(LID1)", 16, LIST_AT_10, parse::extended_copy),
+    row_of_action((0x84, 0), "RECEIVE COPY RESULTS, COPY STATUS(LID1)", 16, COPY_RESULTS, parse::receive_copy_results),
+    row_of_action(
+        (0x84, 3),
+        "RECEIVE COPY RESULTS, OPERATING PARAMETERS",
+        16,
+        COPY_RESULTS,
+        parse::receive_copy_results,
+    ),
     row(0x88, "READ(16)", 16, long(DPO_FUA), parse::read_16),
     row(0x89, "COMPARE AND WRITE", 16, COMPARE_AND_WRITE, parse::compare_and_write),
     row(0x8a, "WRITE(16)", 16, long(DPO_FUA), parse::write_16),
+    row(0x8b, "ORWRITE(16)", 16, long(DPO_FUA), parse::or_write),
     row(0x8e, "WRITE AND VERIFY(16)", 16, long(DPO_BYTCHK), parse::write_and_verify_16),
     row(0x8f, "VERIFY(16)", 16, long(DPO_BYTCHK), parse::verify_16),
     row(0x90, "PRE-FETCH(16)", 16, long(0x02), parse::prefetch_16),
-    row(0x91, "SYNCHRONIZE CACHE(16)", 16, long(0x02), parse::synchronize_cache_16),
+    row(0x91, "SYNCHRONIZE CACHE(16)", 16, long(SYNC_NV_IMMED), parse::synchronize_cache_16),
     row(0x93, "WRITE SAME(16)", 16, long(0x19), parse::write_same_16),
+    row(0x9c, "WRITE ATOMIC(16)", 16, long(DPO_FUA), parse::write_atomic),
     row_of_action(
         (0x9e, 0x10),
         "READ CAPACITY(16)",
@@ -169,6 +204,14 @@ pub const ROWS: &[Row] = &[
     ),
     row_of_action((0x9e, 0x12), "GET LBA STATUS", 16, [0xff; 12], parse::get_lba_status),
     row(0xa0, "REPORT LUNS", 12, [0, 0xff, 0, 0, 0, 0xff, 0xff, 0xff, 0xff], parse::report_luns),
+    row_of_action(
+        (0xa3, 0x0a),
+        "REPORT TARGET PORT GROUPS",
+        12,
+        [0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff],
+        parse::report_target_port_groups,
+    )
+    .with_flags(0x20),
     row_of_action(
         (0xa3, 0x0c),
         "REPORT SUPPORTED OPERATION CODES",
@@ -187,8 +230,18 @@ pub const ROWS: &[Row] = &[
     row(0xaa, "WRITE(12)", 12, twelve(DPO_FUA), parse::write_12),
     row(0xae, "WRITE AND VERIFY(12)", 12, twelve(DPO_BYTCHK), parse::write_and_verify_12),
     row(0xaf, "VERIFY(12)", 12, twelve(DPO_BYTCHK), parse::verify_12),
+    row(
+        0xb7,
+        "READ DEFECT DATA(12)",
+        12,
+        [0x1f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff],
+        parse::read_defect_data_12,
+    ),
 ];
 
+const SANITIZE: [u8; 7] = [0, 0, 0, 0, 0, 0xff, 0xff];
+const LIST_AT_10: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
+const COPY_RESULTS: [u8; 12] = [0xff, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
 const RESERVE_IN: [u8; 7] = [0, 0, 0, 0, 0, 0xff, 0xff];
 const RESERVE_OUT: [u8; 7] = [0xff, 0, 0, 0xff, 0xff, 0xff, 0xff];
 const COMPARE_AND_WRITE: [u8; 14] = [DPO_FUA, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0xff, GROUP];

@@ -14,7 +14,7 @@ fn transfer(form: CdbForm, lba: u64, count: u32, is_dpo: bool, is_fua: bool) -> 
 
 #[test]
 fn golden_bytes() {
-    let golden: [(Cdb, &str); 26] = [
+    let golden: [(Cdb, &str); 35] = [
         (Cdb::TestUnitReady, "000000000000"),
         (Cdb::RequestSense { is_descriptor: true, allocation_length: 252 }, "03010000fc00"),
         (Cdb::Inquiry { is_vpd: true, page: 0x83, allocation_length: 0x1234 }, "120183123400"),
@@ -94,6 +94,59 @@ fn golden_bytes() {
             },
             "a30c829e00100000ffff0000",
         ),
+        (Cdb::OrWrite(transfer(CdbForm::Sixteen, 2, 3, false, true)), "8b080000000000000002000000030000"),
+        (
+            Cdb::WriteAtomic(WriteAtomic { lba: 16, block_count: 8, boundary: 4, is_dpo: true, is_fua: false }),
+            "9c100000000000000010000400080000",
+        ),
+        (
+            Cdb::Sanitize(Sanitize {
+                service_action: 2,
+                is_immediate: true,
+                is_unrestricted_exit: true,
+                parameter_list_length: 0,
+            }),
+            "48a20000000000000000",
+        ),
+        (
+            Cdb::ReadDefectData(ReadDefectData {
+                form: CdbForm::Ten,
+                is_primary: true,
+                is_grown: false,
+                format: 5,
+                first_index: 0,
+                allocation_length: 8,
+            }),
+            "37001500000000000800",
+        ),
+        (
+            Cdb::ReadDefectData(ReadDefectData {
+                form: CdbForm::Twelve,
+                is_primary: false,
+                is_grown: true,
+                format: 0,
+                first_index: 1,
+                allocation_length: 8,
+            }),
+            "b70800000001000000080000",
+        ),
+        (
+            Cdb::LogSense(LogSense {
+                is_save: false,
+                page_control: 1,
+                page: 0x2f,
+                subpage: 0,
+                first_parameter: 0,
+                allocation_length: 64,
+            }),
+            "4d006f00000000004000",
+        ),
+        (Cdb::ExtendedCopy { parameter_list_length: 76 }, "830000000000000000000000004c0000"),
+        (
+            Cdb::ReceiveCopyResults { service_action: 3, list_identifier: 7, allocation_length: 1024 },
+            "84030700000000000000000004000000",
+        ),
+        (Cdb::ReportTargetPortGroups { is_extended: true, allocation_length: 256 }, "a32a00000000000001000000"),
         (
             Cdb::ReportSupportedTaskManagementFunctions { is_extended: true, allocation_length: 16 },
             "a30d80000000000000100000",

@@ -48,6 +48,10 @@ fn admit(full: &FullFeature, command: &ScsiCommand) -> Admission {
     Admission::Take
 }
 
+/// WRITE SAME(10), COMPARE AND WRITE, WRITE SAME(16): their device server refuses more data-out than the CDB asks for, so it is given
+/// all that the initiator announced.
+const JUDGE_DATA_OUT_LENGTH: [u8; 3] = [0x41, 0x89, 0x93];
+
 /// How the data-out of a command will be collected.
 struct DataOutPlan {
     /// Bytes to collect in all.
@@ -63,6 +67,8 @@ impl DataOutPlan {
         let expected = if command.writes { command.expected_data_transfer_length } else { 0 };
         let asked =
             full.data_out_bytes.as_ref().map_or(0, |asked| if expected == 0 { 0 } else { asked(command.lun, cdb) });
+        let judges_length = cdb.first().is_some_and(|code| JUDGE_DATA_OUT_LENGTH.contains(code));
+        let asked = if judges_length { u64::MAX } else { asked };
         let wanted = u32::try_from(asked).unwrap_or(u32::MAX).min(expected).min(DATA_OUT_BYTES_MAX);
         let first_burst = full.negotiated.first_burst_length.min(expected);
         let immediate = u32::try_from(immediate_bytes).unwrap_or(u32::MAX);

@@ -1,0 +1,165 @@
+//! EXTENDED COPY(LID1) and RECEIVE COPY RESULTS (SPC-4 6.3, 6.20 to 6.22): blocks go from one logical unit of this target to the
+//! same or another one without leaving it.
+//!
+//! The list is checked first, whole; then segment after segment is copied, piece by piece: the source's range is shared while it is read,
+//! the destination's is held alone while it is written. So a copy does not deadlock with another one in the other direction, and other
+//! commands may run between two pieces. Reservations and write protection of each unit count as for READ and WRITE by the same nexus.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use block::{Buffer, ByteRange};
+use scsi::cdb::{Blocks, Transfer};
+use scsi::extended_copy::{CopyList, CopyState, CopyStatus, Segment, action};
+use scsi::{Cdb, Sense};
+
+use super::read_write::{read_range, write_range};
+use super::{Task, nothing, refuse};
+use crate::execution::Execution;
+use crate::failure::Failure;
+use crate::identity;
+use crate::limits::{COPY_LIMITS, COPY_PIECE_BYTES, COPY_RESULTS_MAX};
+use crate::lun_map::cut;
+use crate::nexus::NexusId;
+use crate::unit::{LogicalUnit, range_in};
+
+/// Results of copies, for who asks for them later.
+#[derive(Default)]
+pub(crate) struct CopyResults {
+    /// The oldest first; each nexus and identifier once.
+    results: Mutex<VecDeque<(NexusId, u8, CopyStatus)>>,
+}
+
+impl CopyResults {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(NexusId, u8, CopyStatus)>> {
+        self.results.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, nexus: &NexusId, identifier: u8, status: CopyStatus) {
+        let mut results = self.lock();
+        match results.iter_mut().find(|(owner, number, _)| owner == nexus && *number == identifier) {
+            Some((_, _, known)) => *known = status,
+            None => {
+                if results.len() == COPY_RESULTS_MAX {
+                    results.pop_front();
+                }
+                results.push_back((nexus.clone(), identifier, status));
+            }
+        }
+    }
+
+    fn get(&self, nexus: &NexusId, identifier: u8) -> Option<CopyStatus> {
+        let results = self.lock();
+        let found = results.iter().find(|(owner, number, _)| owner == nexus && *number == identifier);
+        found.map(|(_, _, status)| *status)
+    }
+
+    /// Nobody is left who could ask.
+    pub(crate) fn forget(&self, nexus: &NexusId) {
+        self.lock().retain(|(owner, _, _)| owner != nexus);
+    }
+}
+
+pub(super) fn results(
+    unit: &LogicalUnit,
+    nexus: &NexusId,
+    (service_action, identifier): (u8, u8),
+    allocation_length: u32,
+) -> Result<Buffer, Failure> {
+    if service_action == action::OPERATING_PARAMETERS {
+        return Ok(cut(&COPY_LIMITS.emit_operating_parameters(), allocation_length));
+    }
+    let status = unit.copies.get(nexus, identifier).ok_or(Sense::INVALID_FIELD_IN_CDB.at_byte(2))?;
+    Ok(cut(&status.emit(), allocation_length))
+}
+
+pub(super) fn extended_copy(mut task: Task<'_>, parameter_list_length: u32) -> Execution {
+    if parameter_list_length == 0 {
+        return nothing();
+    }
+    let list = match parse(&mut task, parameter_list_length) {
+        Ok(list) => list,
+        Err(failure) => return refuse(failure),
+    };
+    let (unit, nexus) = (Arc::clone(task.unit), task.nexus.clone());
+    task.run(async move {
+        let mut status = CopyStatus { state: CopyState::InProgress, segment_count: 0, written_bytes: 0 };
+        let note = |status| list.identifier.iter().for_each(|&number| unit.copies.note(&nexus, number, status));
+        note(status);
+        let units = targets(&unit, &list);
+        let mut result = Ok(());
+        for segment in &list.segments {
+            result = copy(&units, &nexus, segment).await.map(|written_bytes| {
+                status.segment_count += 1;
+                status.written_bytes += written_bytes;
+            });
+            if result.is_err() {
+                break;
+            }
+            note(status);
+        }
+        status.state = if result.is_ok() { CopyState::Completed } else { CopyState::Failed };
+        note(status);
+        result.map(|()| Buffer::empty())
+    })
+}
+
+fn parse(task: &mut Task<'_>, parameter_list_length: u32) -> Result<CopyList, Failure> {
+    let list_bytes_max = COPY_LIMITS.list_bytes_max as usize + scsi::extended_copy::HEADER_BYTES;
+    if parameter_list_length as usize > list_bytes_max {
+        return Err(Sense::PARAMETER_LIST_LENGTH_ERROR.into());
+    }
+    let list = task.take_data_out(u64::from(parameter_list_length))?;
+    Ok(CopyList::parse(&list, &COPY_LIMITS)?)
+}
+
+/// The logical units that the list names, as far as there are such here.
+fn targets(own: &Arc<LogicalUnit>, list: &CopyList) -> Vec<Option<Arc<LogicalUnit>>> {
+    let mut known = vec![Arc::clone(own)];
+    known.extend(own.peers.get().map(|peers| peers.units()).unwrap_or_default());
+    let named: Vec<_> = known.iter().map(|unit| (identity::designators_of(unit), unit)).collect();
+    let find = |name: &scsi::vpd::Designator| {
+        named.iter().find(|(names, _)| names.contains(name)).map(|(_, unit)| Arc::clone(unit))
+    };
+    list.targets.iter().map(|name| name.as_ref().and_then(find)).collect()
+}
+
+/// Copies one segment, and gives the bytes written.
+async fn copy(units: &[Option<Arc<LogicalUnit>>], nexus: &NexusId, segment: &Segment) -> Result<u64, Failure> {
+    let unit_at =
+        |index: u16| units.get(usize::from(index)).and_then(Option::as_ref).ok_or(Sense::UNREACHABLE_COPY_TARGET);
+    let (source, destination) = (unit_at(segment.source)?, unit_at(segment.destination)?);
+    let (from, to) = (source.geometry(), destination.geometry());
+    let transfer =
+        |lba| Transfer { blocks: Blocks::sixteen(lba, segment.block_count.into()), is_dpo: false, is_fua: false };
+    let aborted = |_: Sense| Sense::COPY_ABORTED;
+    source.reservations.check(nexus, &Cdb::Read(transfer(segment.source_lba)))?;
+    destination.reservations.check(nexus, &Cdb::Write(transfer(segment.destination_lba)))?;
+    source.check_medium().map_err(aborted)?;
+    destination.check_medium().map_err(aborted)?;
+    destination.check_writable(&to)?;
+    // DC is clear: the count is in blocks of the source.
+    let bytes = u64::from(segment.block_count) * u64::from(from.logical_block_bytes);
+    if !bytes.is_multiple_of(u64::from(to.logical_block_bytes)) {
+        return Err(Sense::COPY_ABORTED.into());
+    }
+    let read = range_in(&from, segment.source_lba, u64::from(segment.block_count)).map_err(aborted)?;
+    let count = bytes / u64::from(to.logical_block_bytes);
+    let written = range_in(&to, segment.destination_lba, count).map_err(aborted)?;
+    let piece_max = COPY_PIECE_BYTES.min(u64::from(from.transfer_bytes_max.min(to.transfer_bytes_max)));
+    let mut done = 0;
+    while done < bytes {
+        let length = piece_max.min(bytes - done);
+        let piece = ByteRange { offset: read.offset + done, length };
+        let buffer = {
+            let _guard = source.ranges.shared(piece).await;
+            read_range(source, piece, piece.offset / u64::from(from.logical_block_bytes)).await?
+        };
+        let piece = ByteRange { offset: written.offset + done, length };
+        let _guard = destination.ranges.exclusive(piece).await;
+        let lba = piece.offset / u64::from(to.logical_block_bytes);
+        write_range(destination, piece.offset, buffer, false, lba).await?;
+        done += length;
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,28 @@
+//! ORWRITE(16) (SBC-3 5.6): atomic towards other commands, because it has its range alone from the read to the end of the write.
+
+use std::sync::Arc;
+
+use block::Buffer;
+use scsi::cdb::Transfer;
+
+use super::read_write::{read_range, write_parts, write_range};
+use super::{Task, nothing, refuse};
+use crate::execution::Execution;
+
+pub(super) fn or_write(mut task: Task<'_>, transfer: Transfer) -> Execution {
+    let (range, data_out) = match write_parts(&mut task, transfer.blocks) {
+        Ok((range, _)) if range.is_empty() => return nothing(),
+        Ok(parts) => parts,
+        Err(failure) => return refuse(failure),
+    };
+    let place = task.unit.ranges.exclusive(range);
+    let unit = Arc::clone(task.unit);
+    let lba = transfer.blocks.lba;
+    task.run(async move {
+        let _guard = place.await;
+        let mut blocks = read_range(&unit, range, lba).await?;
+        // Of data-out that came short, the rest counts as zeroes: those bytes stay as they are.
+        blocks.iter_mut().zip(data_out.iter()).for_each(|(byte, mask)| *byte |= mask);
+        write_range(&unit, range.offset, blocks, transfer.is_fua, lba).await.map(|()| Buffer::empty())
+    })
+}

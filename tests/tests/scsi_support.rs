@@ -1,0 +1,146 @@
+//! `docs/protocol/scsi.md` is printed from the table of operation codes, so that it cannot drift: every command the table has is in the page, with how
+//! much of it is supported and the test that shows it. `FOREBAY_PRINT_DOCS=1` writes the page anew.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use scsi::cdb::table::{ROWS, Row};
+
+/// How much of a command there is.
+#[derive(Clone, Copy)]
+enum Support {
+    Yes,
+    /// All but this.
+    But(&'static str),
+}
+
+use Support::{But, Yes};
+
+const NO_PROTECTION: Support = But("no protection information");
+
+/// By the start of the command's name, the first that fits: support, and the test (a family of `iscsi-test-cu`, or a function of ours).
+const REMARKS: &[(&str, Support, &str)] = &[
+    ("TEST UNIT READY", Yes, "TestUnitReady"),
+    ("REQUEST SENSE", Yes, "control_commands.rs"),
+    ("READ(6)", Yes, "Read6"),
+    ("READ(10)", NO_PROTECTION, "Read10"),
+    ("READ(12)", NO_PROTECTION, "Read12"),
+    ("READ(16)", NO_PROTECTION, "Read16"),
+    ("WRITE(6)", Yes, "data_commands.rs"),
+    ("WRITE(10)", NO_PROTECTION, "Write10"),
+    ("WRITE(12)", NO_PROTECTION, "Write12"),
+    ("WRITE(16)", NO_PROTECTION, "Write16"),
+    ("INQUIRY", But("VPD pages 00h 80h 83h 86h 87h 8Fh B0h B1h B2h"), "Inquiry"),
+    ("MODE SELECT", But("changeable: SWP, D_SENSE, WCE on volatile caches; nothing is saved"), "ModeSense6"),
+    ("MODE SENSE", But("pages 01h 08h 0Ah 1Ch; no saved values"), "ModeSense6"),
+    ("RESERVE(6)", But("the whole unit; no third party"), "Reserve6"),
+    ("RELEASE(6)", But("the whole unit; no third party"), "Reserve6"),
+    ("START STOP UNIT", But("power conditions do nothing"), "StartStopUnit"),
+    ("PREVENT ALLOW MEDIUM REMOVAL", Yes, "PreventAllow"),
+    ("READ CAPACITY(10)", Yes, "ReadCapacity10"),
+    ("READ CAPACITY(16)", Yes, "ReadCapacity16"),
+    ("WRITE AND VERIFY(10)", NO_PROTECTION, "WriteVerify10"),
+    ("WRITE AND VERIFY(12)", NO_PROTECTION, "WriteVerify12"),
+    ("WRITE AND VERIFY(16)", NO_PROTECTION, "WriteVerify16"),
+    ("VERIFY(10)", NO_PROTECTION, "Verify10"),
+    ("VERIFY(12)", NO_PROTECTION, "Verify12"),
+    ("VERIFY(16)", NO_PROTECTION, "Verify16"),
+    ("PRE-FETCH(10)", But("reads nothing ahead"), "Prefetch10"),
+    ("PRE-FETCH(16)", But("reads nothing ahead"), "Prefetch16"),
+    ("SYNCHRONIZE CACHE", But("flushes the whole unit, whatever the range"), "NoMedia"),
+    ("READ DEFECT DATA(10)", But("both lists are empty"), "ReadDefectData10"),
+    ("READ DEFECT DATA(12)", But("both lists are empty"), "ReadDefectData12"),
+    ("WRITE SAME(10)", But("no ANCHOR; zero blocks refused (WSNZ)"), "WriteSame10"),
+    ("WRITE SAME(16)", But("no ANCHOR; zero blocks refused (WSNZ)"), "WriteSame16"),
+    ("UNMAP", But("thin units; no ANCHOR"), "Unmap"),
+    ("SANITIZE, BLOCK ERASE", But("thin units"), "Sanitize"),
+    ("SANITIZE", Yes, "Sanitize"),
+    ("LOG SENSE", But("pages 00h and 2Fh"), "whole_unit_commands.rs"),
+    ("PERSISTENT RESERVE IN", Yes, "PrinReadKeys"),
+    ("PERSISTENT RESERVE OUT, REGISTER AND MOVE", Yes, "reservation/tests.rs"),
+    ("PERSISTENT RESERVE OUT, REGISTER", But("APTPL on file units; no ALL_TG_PT"), "ProutRegister"),
+    ("PERSISTENT RESERVE OUT, CLEAR", Yes, "ProutClear"),
+    ("PERSISTENT RESERVE OUT, PREEMPT", Yes, "ProutPreempt"),
+    ("PERSISTENT RESERVE OUT", Yes, "ProutReserve"),
+    ("EXTENDED COPY", But("block to block, within this target"), "ExtendedCopy"),
+    ("RECEIVE COPY RESULTS", Yes, "ReceiveCopyResults"),
+    ("COMPARE AND WRITE", NO_PROTECTION, "CompareAndWrite"),
+    ("ORWRITE", NO_PROTECTION, "OrWrite"),
+    ("WRITE ATOMIC", But("RAM units, up to the largest transfer; no atomic boundary"), "WriteAtomic16"),
+    ("GET LBA STATUS", Yes, "GetLBAStatus"),
+    ("REPORT LUNS", Yes, "control_commands.rs"),
+    ("REPORT TARGET PORT GROUPS", But("one group, active and optimized"), "whole_unit_commands.rs"),
+    ("REPORT SUPPORTED OPERATION CODES", Yes, "ReportSupportedOpcodes"),
+    ("REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS", Yes, "control_commands.rs"),
+];
+
+/// Commands of SPC-4 and SBC-3 for disks that are not there, and why.
+const ABSENT: &[(&str, &str)] = &[
+    ("FORMAT UNIT, REASSIGN BLOCKS", "there is no format and no defect to manage; SANITIZE wipes"),
+    ("SANITIZE, CRYPTOGRAPHIC ERASE", "nothing is encrypted"),
+    ("RESERVE(10), RELEASE(10)", "obsolete; RESERVE(6) and persistent reservations are there"),
+    ("READ LONG, WRITE LONG, READ BUFFER, WRITE BUFFER", "no medium and no microcode of their own"),
+    ("SET TARGET PORT GROUPS", "states change by no explicit command"),
+    ("XDWRITE, XPWRITE, 32-byte commands", "no protection information, no RAID below"),
+    ("POPULATE TOKEN, WRITE USING TOKEN", "EXTENDED COPY(LID1) is the copy there is"),
+];
+
+/// What of SAM-5 is there, and the test.
+const MODEL: &[(&str, &str, &str)] = &[
+    ("SIMPLE, ORDERED, HEAD OF QUEUE tasks", "yes", "ordered_tasks_wait_for_all_older_ones_and_hold_back_younger_ones"),
+    ("overlapping commands in order", "yes", "overlapping_commands_run_in_the_order_they_came"),
+    ("TASK SET FULL", "yes, at 4096 tasks", "a_full_set_says_so"),
+    ("unit attentions, one queue per I_T nexus", "yes", "each_condition_is_told_once_to_each_nexus"),
+    ("errors of the device as sense data", "yes", "errors_map_by_kind"),
+    ("ACA", "not: NormACA is 0", "CLEAR ACA is refused"),
+];
+
+fn remark(row: &Row) -> (Support, &'static str) {
+    let fitting = REMARKS.iter().find(|(name, _, _)| row.name.starts_with(name));
+    let (_, support, test) = fitting.unwrap_or_else(|| panic!("{} has no remark in this test", row.name));
+    (*support, test)
+}
+
+fn page() -> String {
+    let mut page = String::from(
+        "# SCSI commands\n\nPrinted by `tests/tests/scsi_support.rs` from the table of operation codes in `crates/scsi/src/cdb/table.rs`. A test named without\n\
+         `.rs` is a family of `iscsi-test-cu` (see `iscsi-test-cu.md`).\n\n| code | command | supported | test |\n|---|---|---|---|\n",
+    );
+    for row in ROWS {
+        let action = row.service_action.map_or(String::new(), |action| format!("/{action:02X}h"));
+        let (support, test) = remark(row);
+        let support = match support {
+            Yes => "yes".to_owned(),
+            But(what) => format!("partly: {what}"),
+        };
+        writeln!(page, "| {:02X}h{action} | {} | {support} | `{test}` |", row.operation_code, row.name)
+            .expect("a string takes everything");
+    }
+    page.push_str("\nNot there:\n\n| command | why |\n|---|---|\n");
+    for (name, why) in ABSENT {
+        writeln!(page, "| {name} | {why} |").expect("a string takes everything");
+    }
+    page.push_str("\n| of SAM-5 | | test |\n|---|---|---|\n");
+    for (what, support, test) in MODEL {
+        writeln!(page, "| {what} | {support} | `{test}` |").expect("a string takes everything");
+    }
+    page
+}
+
+#[test]
+fn the_page_is_what_the_table_says() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/protocol/scsi.md");
+    let printed = page();
+    if std::env::var_os("FOREBAY_PRINT_DOCS").is_some() {
+        std::fs::write(&path, &printed).unwrap();
+    }
+    let there = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(there, printed, "run FOREBAY_PRINT_DOCS=1 cargo test -p tests --test scsi_support");
+}
+
+#[test]
+fn every_remark_is_about_a_command() {
+    for (name, _, _) in REMARKS {
+        assert!(ROWS.iter().any(|row| row.name.starts_with(name)), "{name} is no command");
+    }
+}

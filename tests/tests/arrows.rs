@@ -23,7 +23,20 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("front", &["nbd", "block"]),
     (
         "stack",
-        &["block", "cache", "clock", "file", "front", "initiator", "iscsi", "logical-unit", "nbd", "scsi", "store", "target"],
+        &[
+            "block",
+            "cache",
+            "clock",
+            "file",
+            "front",
+            "initiator",
+            "iscsi",
+            "logical-unit",
+            "nbd",
+            "scsi",
+            "store",
+            "target",
+        ],
     ),
     (
         "cli",

@@ -88,6 +88,10 @@ fn damaged_and_missing_caches() {
     let target = world.target(["--lun", "0=ram:16MiB"]);
     let url = target.url(0);
     world.run(["attach", &url, "--cache", "none.cache"]).failure(NOT_FOUND, &["none.cache", "--cache-size"]);
+    world.run(["attach", &url, "--cache", "none.cache", "--cache-size", "1000000"]).failure(2, &["1000000", "4 KiB"]);
+    for command in ["inspect", "check", "discard"] {
+        world.run(["cache", command, "none.cache"]).failure(NOT_FOUND, &["there is no cache at none.cache"]);
+    }
     world.run(["attach", &url, "--cache", "no/where/x", "--cache-size", "8MiB"]).failure(NOT_FOUND, &["no/where"]);
     fs::write(world.path("text"), vec![b'x'; 1 << 20]).unwrap();
     world.run(["attach", &url, "--cache", "text"]).failure(MISMATCH, &["text"]);
@@ -181,7 +185,8 @@ fn a_cache_behind_a_link_is_discarded_for_good() {
     let url = target.url(0);
     fs::create_dir(world.path("real")).unwrap();
     std::os::unix::fs::symlink("real", world.path("link")).unwrap();
-    let mut disk = world.start(["attach", &url, "--name", "disk", "--cache", "link/disk.cache", "--cache-size", "8MiB"]);
+    let mut disk =
+        world.start(["attach", &url, "--name", "disk", "--cache", "link/disk.cache", "--cache-size", "8MiB"]);
     disk.kill();
     world.run(["cache", "discard", "link/disk.cache", "--allow-data-loss"]).success();
     world.start(["attach", &url, "--name", "disk"]).terminate().success();
@@ -238,4 +243,27 @@ fn a_target_that_cannot_start() {
         "second",
     ]);
     remote.failure(2, &["--allow-remote"]);
+    let nbd = world.run(["attach", &first.url(0), "--as", "nbd:0.0.0.0:0"]);
+    nbd.failure(2, &["0.0.0.0", "no authentication"]);
+}
+
+#[test]
+fn a_write_through_cache_that_crashed_holds_nothing_back() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=ram:16MiB"]);
+    let url = target.url(0);
+    let cache = ["--cache", "disk.cache", "--cache-size", "8MiB", "--cache-mode"];
+    let attach = |mode: &str| world.start([&["attach", url.as_str(), "--name", "disk"], &cache[..], &[mode]].concat());
+    attach("write-through").kill();
+    world.start(["attach", &url, "--name", "disk"]).terminate().success();
+    // In write-back it may hold something from its first moment on, also when it becomes so while it runs.
+    let mut disk = attach("write-through");
+    world.run(["set", "disk", "cache.mode=write-back"]).success();
+    disk.kill();
+    world.run(["attach", &url]).failure(WOULD_LOSE_DATA, &["disk.cache"]);
+    let disk = attach("write-back");
+    world.run(["set", "disk", "cache.mode=write-through"]).success();
+    world.run(["detach", "disk", "--keep-dirty"]).success();
+    disk.wait().success();
+    world.start(["attach", &url, "--name", "disk"]).terminate().success();
 }

@@ -59,6 +59,13 @@ fn chap_lets_in_who_knows_the_secret() {
 }
 
 #[test]
+fn credentials_that_nobody_asks_for_do_no_harm() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=ram:16MiB"]);
+    tool("iscsi-inq", [&format!("iscsi://alice%a-secret-of-18-byte@{}/{IQN}/0", target.portal())]);
+}
+
+#[test]
 fn qemu_img_converts_a_gigabyte_in_and_out() {
     let world = World::new();
     let target = world.target(["--lun", "0=file:disk.img,size=1GiB"]);

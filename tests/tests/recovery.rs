@@ -76,3 +76,26 @@ fn a_ram_lun_that_comes_back_is_another_one() {
     let status = world.run(["status", "disk", "--json"]).success();
     assert!(status.contains("replaced"), "{status}");
 }
+
+/// A detach that waits for a target that is away does not stand in the way of SIGTERM, which keeps dirty data.
+#[test]
+fn sigterm_ends_a_detach_that_waits_for_the_target() {
+    let world = World::new();
+    let portal = unused_portal();
+    let lun = "0=file:disk.img,size=16MiB";
+    let serve = || world.start(["target", "serve", "--portal", &portal, "--iqn", IQN, "--lun", lun]);
+    let mut target = serve();
+    let url = format!("iscsi://{portal}/{IQN}/0");
+    let attach = ["attach", &url, "--name", "disk", "--cache", "disk.cache", "--cache-size", "8MiB"];
+    let disk = world.start(attach);
+    tool("qemu-io", ["-f", "raw", "-c", "write -P 7 0 64k", &disk.ready]);
+    target.kill();
+    let mut detach = world.forebay().args(["detach", "disk"]).stdout(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(detach.try_wait().unwrap().is_none(), "there is nowhere to write the dirty data to");
+    disk.terminate().success();
+    assert!(detach.wait().unwrap().success(), "it is detached, with dirty data");
+    let _target = serve();
+    let disk = world.start(attach);
+    tool("qemu-io", ["-f", "raw", "-c", "read -P 7 0 64k", &disk.ready]);
+}

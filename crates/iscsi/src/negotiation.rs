@@ -264,7 +264,10 @@ impl Negotiator {
         let rule = &RULES[index];
         self.check(rule.name, rule.senders, rule.usage, stage)?;
         if std::mem::replace(&mut self.progress[index].is_received, true) {
-            return Err(NegotiationError::Repeated(rule.name.to_owned()));
+            // libiscsi says SessionType in both stages when it is ready for CHAP and nobody asks for it. Saying the same thing again
+            // negotiates nothing, so nobody is better off without that session.
+            let is_said_again = key == Key::SessionType && value == self.session_type.as_str();
+            return if is_said_again { Ok(None) } else { Err(NegotiationError::Repeated(rule.name.to_owned())) };
         }
         if matches!(rule.kind, Kind::DeclaredNumber(..) | Kind::DeclaredName(_)) {
             return self.handle_declaration(key, value).map(|()| None);

@@ -24,6 +24,7 @@ use tokio::sync::watch;
 use crate::cache_place::CacheConfig;
 use crate::control::{ControlServer, Handler, Progress, Request};
 use crate::error::{Error, Failure, Result};
+use crate::limits::CLOSE_TIME_MAX;
 use crate::paths::{Paths, check_name};
 use crate::registry::{Entry, Registry, UnitLock};
 use crate::remote::{RemoteConfig, status_json};
@@ -48,6 +49,8 @@ pub struct Attachment {
     name: String,
     remote: Arc<RemoteLun>,
     cache: Option<Arc<Cache>>,
+    /// What the registry says of the cache.
+    entry: Option<Entry>,
     server: NbdServer,
     listener: RefCell<Option<Listener>>,
     front: ListenAddress,
@@ -57,6 +60,10 @@ pub struct Attachment {
     stopping: watch::Sender<bool>,
     /// `true` once the front has finished every request.
     front_finished: watch::Sender<bool>,
+    /// `true` once it is to end at once, whatever is being cleaned.
+    hurrying: watch::Sender<bool>,
+    /// `true` once everything is closed.
+    ended: watch::Sender<bool>,
     _lock: UnitLock,
 }
 
@@ -73,13 +80,14 @@ impl Attachment {
         let identity = remote.identity();
         let lock = UnitLock::acquire(paths, &identity, &config.name)?;
         let registry = Registry::open(paths)?;
+        let mut entry = None;
         let cache = match &config.cache {
             Some(cache_config) => {
                 let place = cache_config.place(&identity)?;
                 registry.check(&identity, Some(&place))?;
                 cache_config.check_not_lost(&place, registry.find(&identity)?.as_ref())?;
                 let cache = cache_config.open(&place, remote.clone(), clock).await?;
-                registry.insert(&Entry::new(&identity, place, &config.name))?;
+                entry = Some(Entry::new(&identity, place, &config.name));
                 Some(cache)
             }
             None => {
@@ -96,10 +104,11 @@ impl Attachment {
         let listener = Listener::bind(&config.front)
             .map_err(|error| Error::io(format!("cannot listen on {}", config.front), &error))?;
         let front = listener.address().map_err(|error| Error::io("the listener", &error))?;
-        Ok(Self {
+        let attachment = Self {
             name: config.name,
             remote,
             cache,
+            entry,
             server,
             listener: RefCell::new(Some(listener)),
             front,
@@ -107,8 +116,22 @@ impl Attachment {
             control,
             stopping: watch::Sender::new(false),
             front_finished: watch::Sender::new(false),
+            hurrying: watch::Sender::new(false),
+            ended: watch::Sender::new(false),
             _lock: lock,
-        })
+        };
+        attachment.update_registry(config.cache.as_ref().is_some_and(|cache| cache.mode == Mode::WriteBack))?;
+        Ok(attachment)
+    }
+
+    /// The registry names the cache as long as it may hold what the LUN lacks: in write-back, and while anything is dirty.
+    fn update_registry(&self, may_become_dirty: bool) -> Result<()> {
+        let (Some(cache), Some(entry)) = (&self.cache, &self.entry) else { return Ok(()) };
+        if may_become_dirty || cache.status().dirty_bytes > 0 {
+            self.registry.insert(entry)
+        } else {
+            self.registry.remove(&self.remote.identity())
+        }
     }
 
     /// Where applications reach it: an NBD URI.
@@ -131,8 +154,8 @@ impl Attachment {
         };
         let stop_on_signal = async {
             tokio::select! {
-                () = signal => attachment.detach(true, None).await.map(|_| ()),
-                () = attachment.wait_for_stop() => Ok(()),
+                () = signal => attachment.end_at_once().await,
+                () = wait_until(&attachment.ended) => Ok(()),
             }
         };
         let handler = Rc::new(ControlHandler { attachment: Rc::clone(&attachment) });
@@ -145,29 +168,70 @@ impl Attachment {
     }
 
     async fn wait_for_stop(&self) {
-        // The sender lives in `self`, so it cannot be gone.
-        let _ = self.stopping.subscribe().wait_for(|is_stopping| *is_stopping).await;
+        wait_until(&self.stopping).await;
+    }
+
+    /// Keeps dirty data. A detach that is under way, perhaps waiting for a target that is away, is cut short.
+    async fn end_at_once(&self) -> Result<()> {
+        self.hurrying.send_replace(true);
+        if *self.stopping.borrow() {
+            return Ok(());
+        }
+        self.detach(true, None).await.map(|_| ())
     }
 
     async fn detach(&self, keep_dirty: bool, progress: Option<Progress>) -> Result<Value> {
         if self.stopping.send_replace(true) {
             return Err(Error::new(Failure::InUse, format!("\"{}\" is being detached already", self.name)));
         }
-        // The sender lives in `self`, so it cannot be gone.
-        let _ = self.front_finished.subscribe().wait_for(|is_finished| *is_finished).await;
-        let mut dirty_bytes = 0;
+        if keep_dirty {
+            self.hurrying.send_replace(true);
+        }
+        let closed = self.close(keep_dirty, progress).await;
+        self.ended.send_replace(true);
+        closed
+    }
+
+    async fn close(&self, keep_dirty: bool, progress: Option<Progress>) -> Result<Value> {
+        wait_until(&self.front_finished).await;
+        let (mut cleaned, mut dirty_bytes) = (Ok(()), 0);
         if let Some(cache) = &self.cache {
+            let mut is_clean = false;
             if !keep_dirty {
-                cache.clean(|clean_progress| report(progress.as_ref(), clean_progress)).await?;
+                tokio::select! {
+                    result = cache.clean(|clean_progress| report(progress.as_ref(), clean_progress)) => {
+                        is_clean = result.is_ok();
+                        cleaned = result;
+                    }
+                    () = wait_until(&self.hurrying) => {}
+                }
             }
-            cache.close(keep_dirty).await?;
+            if is_clean {
+                cache.close(false).await?;
+            } else {
+                self.within_ending_time(cache.close(true)).await.unwrap_or(Ok(()))?;
+            }
             dirty_bytes = cache.status().dirty_bytes;
-            if dirty_bytes == 0 {
-                self.registry.remove(&self.remote.identity())?;
+            self.update_registry(false)?;
+        }
+        self.within_ending_time(self.remote.close()).await;
+        cleaned.map_err(|error| {
+            Error::from(error)
+                .context(format!("\"{}\" is detached, but {dirty_bytes} bytes stay dirty in its cache", self.name))
+        })?;
+        Ok(json!({ "name": self.name, "dirty_bytes": dirty_bytes }))
+    }
+
+    /// The outcome of `ending`, or `None` when it is to end at once and that takes too long: a target that is away is not waited
+    /// for. What is left undone then is what a crash leaves undone, and a cache keeps its dirty data through that.
+    async fn within_ending_time<T>(&self, ending: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            outcome = ending => Some(outcome),
+            () = async { wait_until(&self.hurrying).await; tokio::time::sleep(CLOSE_TIME_MAX).await; } => {
+                tracing::warn!("\"{}\" ends without its target", self.name);
+                None
             }
         }
-        self.remote.close().await;
-        Ok(json!({ "name": self.name, "dirty_bytes": dirty_bytes }))
     }
 
     async fn clean(&self, progress: Progress) -> Result<Value> {
@@ -180,7 +244,10 @@ impl Attachment {
         match (key, &self.cache) {
             ("cache.mode", Some(cache)) => {
                 let mode: Mode = value.parse().map_err(|message: String| Error::new(Failure::Usage, message))?;
+                // In the registry before the first write can be dirty, and until the last one is clean.
+                self.update_registry(true)?;
                 cache.set_mode(mode).await?;
+                self.update_registry(mode == Mode::WriteBack)?;
                 Ok(json!({ key: value }))
             }
             ("cache.mode", None) => {
@@ -215,6 +282,11 @@ impl Attachment {
             "nbd": self.server.counters(),
         })
     }
+}
+
+/// Waits for `flag` to be raised. Its sender outlives the wait: the attachment holds it.
+async fn wait_until(flag: &watch::Sender<bool>) {
+    let _ = flag.subscribe().wait_for(|is_raised| *is_raised).await;
 }
 
 fn report(progress: Option<&Progress>, clean_progress: cache::CleanProgress) {

@@ -19,6 +19,9 @@ use crate::error::{Error, Failure, Result};
 use crate::limits::ZERO_WRITTEN_BYTES_MAX;
 use crate::registry::{Entry, file_stem};
 
+/// Caches are made in whole pages, so that any disk can take them past the page cache.
+const SIZE_UNIT_BYTES: u64 = 4096;
+
 /// The cache of an attachment, as asked for.
 #[derive(Clone, Debug)]
 pub struct CacheConfig {
@@ -90,6 +93,10 @@ impl CacheConfig {
             let message = format!("there is no cache at {}: give --cache-size to make one", place.display());
             return Err(Error::new(Failure::NotFound, message));
         };
+        if !size_bytes.is_multiple_of(SIZE_UNIT_BYTES) {
+            let message = format!("a cache of {size_bytes} bytes cannot be made: its size is a multiple of 4 KiB");
+            return Err(Error::new(Failure::Usage, message));
+        }
         let unfinished = unfinished_path(place);
         match fs::remove_file(&unfinished) {
             Err(error) if error.kind() != ErrorKind::NotFound => {

@@ -90,6 +90,7 @@ impl Error {
             }
             Kind::StorageFull | Kind::QuotaExceeded => Failure::NoSpace,
             Kind::AddrInUse => Failure::InUse,
+            Kind::InvalidInput | Kind::InvalidFilename => Failure::Usage,
             _ => Failure::Other,
         };
         Self::new(failure, format!("{what}: {error}"))

@@ -12,6 +12,10 @@ pub const CONTROL_CONNECTIONS_MAX: usize = 16;
 /// logical unit is called in use. Ending takes milliseconds; with gigabytes of memory to unmap, some tenths of a second.
 pub const ENDING_TIME_MAX: Duration = Duration::from_millis(1500);
 
+/// Time that closing the cache, and logging out, may take each after a signal. An orderly end takes tens of milliseconds where the target
+/// answers; service managers give ten seconds and more before they kill.
+pub const CLOSE_TIME_MAX: Duration = Duration::from_secs(3);
+
 /// Time a process that listens on a control socket has for the first byte of an answer before it is taken for a busy one.
 pub const ANSWER_TIME_MAX: Duration = Duration::from_millis(500);
 

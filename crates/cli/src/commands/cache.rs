@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use base::units::ByteSize;
+use block::SharedDevice;
 use serde_json::json;
 use stack::cache_place::{canonical_place, open_device};
 use stack::paths::Paths;
@@ -22,7 +23,7 @@ pub async fn run(arguments: Cache) -> Result<()> {
 }
 
 async fn inspect(arguments: CachePath) -> Result<()> {
-    let device = open_device(&arguments.path, None)?;
+    let device = open_existing(&arguments.path)?;
     let inspection = cache::inspect(&device).await.map_err(|error| at(&arguments.path, error))?;
     if arguments.json.json {
         print_json(&json!(inspection));
@@ -44,7 +45,7 @@ async fn inspect(arguments: CachePath) -> Result<()> {
 }
 
 async fn check(arguments: CachePath) -> Result<()> {
-    let device = open_device(&arguments.path, None)?;
+    let device = open_existing(&arguments.path)?;
     let inspection = cache::check(&device).await.map_err(|error| at(&arguments.path, error))?;
     if arguments.json.json {
         print_json(&json!(inspection));
@@ -58,6 +59,14 @@ async fn check(arguments: CachePath) -> Result<()> {
         print_line(&format!("{}: no damage found", arguments.path.display()));
     }
     Ok(())
+}
+
+/// The device of a cache that is there.
+fn open_existing(path: &Path) -> Result<SharedDevice> {
+    if !path.exists() {
+        return Err(Error::new(Failure::NotFound, format!("there is no cache at {}", path.display())));
+    }
+    open_device(path, None)
 }
 
 fn at(path: &Path, error: block::Error) -> Error {

@@ -24,6 +24,16 @@ pub enum SessionType {
     Discovery,
 }
 
+impl SessionType {
+    /// Its name on the wire (RFC 7143 13.21).
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Discovery => "Discovery",
+        }
+    }
+}
+
 /// Task completion reporting semantics (RFC 7143 13.23).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TaskReporting {

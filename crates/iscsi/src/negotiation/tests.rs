@@ -127,6 +127,16 @@ fn protocol_errors() {
     }
 }
 
+/// libiscsi does this when it is ready for CHAP and nobody asks for it.
+#[test]
+fn a_session_type_may_be_said_again_but_not_changed() {
+    let mut target = Negotiator::target(Offer::target());
+    target.handle(Stage::Security, &keys("SessionType=Normal")).unwrap();
+    assert_eq!(target.handle(Stage::Operational, &keys("SessionType=Normal")), Ok(keys("")));
+    let changed = target.handle(Stage::Operational, &keys("SessionType=Discovery"));
+    assert_eq!(changed, Err(NegotiationError::Repeated("SessionType".into())));
+}
+
 #[test]
 fn answers_must_follow_the_selection_rule() {
     for answer in [

@@ -61,6 +61,10 @@ pub enum Role {
     Target,
 }
 
+/// Keys that may come again with the same value. libiscsi says who it is in both stages when it is ready for CHAP and nobody asks for it;
+/// saying the same thing again negotiates nothing, and nobody is better off without that session.
+const SAYABLE_AGAIN: [&str; 3] = ["InitiatorName", "InitiatorAlias", "TargetName"];
+
 /// How a peer broke the rules of negotiation. All are protocol errors: a target answers with a Login reject, an
 /// initiator drops the connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -114,8 +118,8 @@ pub struct Negotiator {
     progress: Vec<Progress>,
     /// Our own declared MaxRecvDataSegmentLength, once sent.
     own_segment_length: u32,
-    /// Login and private keys that were received.
-    received: Vec<String>,
+    /// Login and private keys that were received, with their values.
+    received: Vec<(String, String)>,
     private: Vec<(String, String)>,
     is_private_proposed: bool,
 }
@@ -177,7 +181,8 @@ impl Negotiator {
         }
         let is_normal = self.session_type == SessionType::Normal;
         if self.role == Role::Initiator && is_normal && !std::mem::replace(&mut self.is_private_proposed, true) {
-            let unsaid = self.offer.private.iter().filter(|(name, _)| !self.received.contains(name));
+            let unsaid =
+                self.offer.private.iter().filter(|(name, _)| !self.received.iter().any(|(key, _)| key == name));
             keys.append(unsaid.map(|(name, values)| (name.clone(), values.join(","))).collect());
         }
         keys
@@ -264,8 +269,7 @@ impl Negotiator {
         let rule = &RULES[index];
         self.check(rule.name, rule.senders, rule.usage, stage)?;
         if std::mem::replace(&mut self.progress[index].is_received, true) {
-            // libiscsi says SessionType in both stages when it is ready for CHAP and nobody asks for it. Saying the same thing again
-            // negotiates nothing, so nobody is better off without that session.
+            // As with SAYABLE_AGAIN.
             let is_said_again = key == Key::SessionType && value == self.session_type.as_str();
             return if is_said_again { Ok(None) } else { Err(NegotiationError::Repeated(rule.name.to_owned())) };
         }
@@ -361,12 +365,13 @@ impl Negotiator {
     fn handle_other(&mut self, stage: Stage, name: &str, value: &str) -> Result<Option<String>, NegotiationError> {
         if let Some((_, senders, usage)) = LOGIN_KEYS.iter().find(|(key, ..)| *key == name) {
             self.check(name, *senders, *usage, stage)?;
-            let may_repeat = name == "TargetAddress";
-            // Each CHAP key comes once from each end; AuthMethod as well.
-            self.note_received(name, may_repeat)?;
+            // Each CHAP key comes once from each end; AuthMethod as well. Addresses are many; who and what for may be said again.
+            let is_said_again =
+                SAYABLE_AGAIN.contains(&name) && self.received.contains(&(name.to_owned(), value.to_owned()));
+            self.note_received(name, value, name == "TargetAddress" || is_said_again)?;
             return Ok(None);
         }
-        self.note_received(name, false)?;
+        self.note_received(name, value, false)?;
         if OBSOLETE_KEYS.contains(&name) {
             return Ok(Some(REJECT.to_owned()));
         }
@@ -384,11 +389,11 @@ impl Negotiator {
         Ok((self.role == Role::Target).then(|| selected.to_owned()))
     }
 
-    fn note_received(&mut self, name: &str, may_repeat: bool) -> Result<(), NegotiationError> {
-        if !may_repeat && self.received.iter().any(|key| key == name) {
+    fn note_received(&mut self, name: &str, value: &str, may_repeat: bool) -> Result<(), NegotiationError> {
+        if !may_repeat && self.received.iter().any(|(key, _)| key == name) {
             return Err(NegotiationError::Repeated(name.to_owned()));
         }
-        self.received.push(name.to_owned());
+        self.received.push((name.to_owned(), value.to_owned()));
         Ok(())
     }
 

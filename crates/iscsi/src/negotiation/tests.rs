@@ -122,19 +122,22 @@ fn protocol_errors() {
     }
     let mut target = Negotiator::target(Offer::target());
     target.handle(Stage::Operational, &keys("MaxBurstLength=512 InitiatorName=a")).unwrap();
-    for (text, key) in [("MaxBurstLength=512", "MaxBurstLength"), ("InitiatorName=a", "InitiatorName")] {
+    for (text, key) in [("MaxBurstLength=512", "MaxBurstLength"), ("InitiatorName=b", "InitiatorName")] {
         assert_eq!(target.handle(Stage::Operational, &keys(text)), Err(E::Repeated(key.into())));
     }
 }
 
 /// libiscsi does this when it is ready for CHAP and nobody asks for it.
 #[test]
-fn a_session_type_may_be_said_again_but_not_changed() {
+fn who_and_what_for_may_be_said_again_but_not_changed() {
     let mut target = Negotiator::target(Offer::target());
-    target.handle(Stage::Security, &keys("SessionType=Normal")).unwrap();
-    assert_eq!(target.handle(Stage::Operational, &keys("SessionType=Normal")), Ok(keys("")));
-    let changed = target.handle(Stage::Operational, &keys("SessionType=Discovery"));
-    assert_eq!(changed, Err(NegotiationError::Repeated("SessionType".into())));
+    let said = "InitiatorName=a TargetName=b SessionType=Normal";
+    target.handle(Stage::Security, &keys(said)).unwrap();
+    assert_eq!(target.handle(Stage::Operational, &keys(said)), Ok(keys("")));
+    for (changed, key) in [("SessionType=Discovery", "SessionType"), ("TargetName=c", "TargetName")] {
+        let refused = target.handle(Stage::Operational, &keys(changed));
+        assert_eq!(refused, Err(NegotiationError::Repeated(key.into())));
+    }
 }
 
 #[test]

@@ -360,26 +360,21 @@ impl Session {
         let Joining { stream, addresses, mut protocol, control, entered, ended } = joining;
         let now = self.server.clock.now();
         let Some(request) = protocol.request().cloned() else { return };
+        if let Err((status, detail)) = self.protocol.check_join(&request) {
+            self.server.counters.logins_refused.fetch_add(1, Ordering::Relaxed);
+            protocol.refuse_session(now, status, detail);
+            send_last_words(stream, &protocol);
+            let _ = ended.send(CloseReason::LoginRefused { status, detail: detail.to_owned() });
+            return;
+        }
         let stream = match stream.rehome() {
             Ok(stream) => stream,
             Err(error) => return tracing::debug!(peer = %addresses.peer, %error, "a connection was lost on its way"),
         };
-        match self.protocol.check_join(&request) {
-            Ok(()) => {
-                let Some(link) = self.protocol.join(now, protocol) else { return };
-                tracing::info!(peer = %addresses.peer, tsih = self.tsih, cid = request.cid, "connection joined");
-                let ended = Some(ended);
-                let control = Some(control);
-                self.wires.push(Wire { link, stream, addresses, control, _entered: entered, ended, closed: None });
-            }
-            Err((status, detail)) => {
-                self.server.counters.logins_refused.fetch_add(1, Ordering::Relaxed);
-                protocol.refuse_session(now, status, detail);
-                let reason = CloseReason::LoginRefused { status, detail: detail.to_owned() };
-                send_last_words(stream, &protocol);
-                let _ = ended.send(reason);
-            }
-        }
+        let Some(link) = self.protocol.join(now, protocol) else { return };
+        tracing::info!(peer = %addresses.peer, tsih = self.tsih, cid = request.cid, "connection joined");
+        let (ended, control) = (Some(ended), Some(control));
+        self.wires.push(Wire { link, stream, addresses, control, _entered: entered, ended, closed: None });
     }
 
     fn poll_wires(&mut self, context: &mut Context<'_>) -> bool {
@@ -495,7 +490,8 @@ impl Wire {
     }
 }
 
-/// Writes what a refused connection is told, as far as its socket takes it at once: it is a hundred bytes into an empty buffer.
+/// Writes what a refused connection is told, as far as its socket takes it at once: it is a hundred bytes into an empty buffer. The stream
+/// still is where it was read from, and known to be writable there.
 fn send_last_words(mut stream: Box<dyn Transport>, protocol: &protocol::Connection) {
     let mut slices = [IoSlice::new(&[]); 4];
     let count = protocol.io_slices(&mut slices);

@@ -58,6 +58,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("workload", &["block"]),
     ("sim", &["block", "cache", "store", "iscsi", "initiator", "target", "logical-unit", "scsi", "workload"]),
+    ("conformance", &["iscsi"]),
     ("tests", &[]),
 ];
 

@@ -96,6 +96,27 @@ pub const IMMEDIATE_TASKS_MAX: usize = 8;
 /// Task management requests of one session that wait for their tasks.
 pub const TASK_MANAGEMENT_MAX: usize = 16;
 
+/// Connections of one session. More than there are processors to serve them gains nothing, and four saturate 10 Gbit/s.
+pub const SESSION_CONNECTIONS_MAX: u16 = 8;
+
+/// Answered tasks of one session that are kept for recovery (ErrorRecoveryLevel above 0) before they count against the command
+/// window: an initiator that fills its window must be able to fill it again before it acknowledges anything.
+pub const RETAINED_ANSWERS: usize = COMMAND_WINDOW as usize;
+
+/// Responses of one connection sent and not acknowledged. Far more than a window and its pings; who never acknowledges is cut off.
+pub const UNACKNOWLEDGED_RESPONSES_MAX: usize = 8 * COMMAND_WINDOW as usize;
+
+/// Bytes of data-in that one session's answered tasks keep for recovery. Beyond, the oldest lose their data, and a SNACK for it is
+/// rejected, as RFC 7143 7.8 allows.
+pub const RETAINED_DATA_BYTES_MAX: usize = 16 << 20;
+
+/// Lost connections of one session that are remembered until their Time2Retain is over.
+pub const LOST_CONNECTIONS_MAX: usize = 16;
+
+/// Time a multi-task abort waits for the data and the commands that are still to come (RFC 7143 4.2.3.3). Initiators in wide use stop
+/// sending data once they have asked for a reset, although only FastAbort allows them to; they must not wait for ever.
+pub const ABORT_DATA_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
+
 /// Largest data-out buffer of one command, the largest buffer there is. A command that claims more is answered with an
 /// error by the device server, from its CDB.
 pub const DATA_OUT_BYTES_MAX: u32 = base::limits::BUFFER_BYTES_MAX as u32;

@@ -67,6 +67,11 @@ impl UnitAttentions {
         queue.push_back(sense);
     }
 
+    /// Whether a condition waits to be told to a nexus.
+    pub(crate) fn is_waiting_for(&self, nexus: &NexusId) -> bool {
+        self.waiting.load(Ordering::Acquire) > 0 && self.lock().get(nexus).is_some_and(|queue| !queue.is_empty())
+    }
+
     /// The next condition for a nexus; it is told once.
     pub(crate) fn take(&self, nexus: &NexusId) -> Option<Sense> {
         if self.waiting.load(Ordering::Acquire) == 0 {

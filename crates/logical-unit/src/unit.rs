@@ -126,6 +126,11 @@ impl LogicalUnit {
         })
     }
 
+    /// Whether a unit attention waits for a nexus (QUERY ASYNCHRONOUS EVENT, SAM-5 7.9). It stays.
+    pub fn has_attention(&self, nexus: &NexusId) -> bool {
+        self.attentions.is_waiting_for(nexus)
+    }
+
     /// The device below.
     pub fn device(&self) -> &SharedDevice {
         &self.device

@@ -7,7 +7,9 @@
 //! |---|---|
 //! | [`server`] | [`TargetServer`]: targets, portals, shards, shutdown |
 //! | [`target`] | [`Target`]: a name and its logical units |
-//! | [`connection`] | the loop that drives one connection, over any stream |
+//! | `login` | the loop that drives one connection through its login, over any stream |
+//! | [`session`] | the loop that drives a session with all its connections |
+//! | `transport` | a stream that can move to its session's shard |
 //! | `sessions` | the table of sessions: TSIHs, reinstatement |
 //! | `control` | how one connection is told to stop, and how others learn that it has |
 //! | [`status`] | counters, and the snapshot of everything that people look at |
@@ -17,22 +19,25 @@
 //!          ──► shard 1: ...                          (whichever shard has the fewest)
 //! ```
 //!
-//! A connection is one future without tasks of its own: it reads into where the data belongs, executes commands in place when
-//! they are answered in place, polls the others, and writes what gathered with one call. It lives and dies on its shard.
+//! A session is one future without tasks of its own: it reads into where the data belongs, executes commands in place when they
+//! are answered in place, polls the others, and writes what gathered with one call per connection. It lives and dies on the shard of
+//! its first connection; others are handed there after their login.
 //!
 //! Whoever assembles a target polls `LogicalUnit::run` of its units; this crate does not.
 
 #![forbid(unsafe_code)]
 
-pub mod connection;
 mod control;
 pub mod limits;
+mod login;
 pub mod server;
+pub mod session;
 mod sessions;
 pub mod status;
 pub mod target;
+mod transport;
 
-pub use connection::Addresses;
 pub use server::{BoundServer, TargetServer, TargetServerOptions};
+pub use session::Addresses;
 pub use status::{ConnectionStatus, LunStatus, SessionStatus, Status};
 pub use target::Target;

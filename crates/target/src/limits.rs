@@ -9,6 +9,9 @@ pub const CONNECTIONS_MAX: usize = 1024;
 pub const SESSIONS_MAX: usize = 1024;
 const _: () = assert!(SESSIONS_MAX < u16::MAX as usize);
 
+/// Connections on their way to one session at once. More wait for nobody: they are refused.
+pub const JOINING_MAX: usize = 8;
+
 /// Bytes of data-in that one connection may have queued or being read at once. A slow peer holds no more buffers than this
 /// (and one command's worth, so that any command can run); a fast one over 10 Gbit/s and 10 ms needs 12 MB.
 pub const DATA_IN_BYTES_MAX: usize = 16 << 20;

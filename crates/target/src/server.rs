@@ -18,12 +18,14 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
-use crate::connection::{Addresses, drive};
 use crate::control::{Control, Handle, Wish};
 use crate::limits::{ACCEPT_RETRY_INTERVAL, CONNECTIONS_MAX, DATA_OUT_POOL_BYTES, LISTEN_BACKLOG};
+use crate::login::drive;
+use crate::session::Addresses;
 use crate::sessions::Sessions;
 use crate::status::{ConnectionStatus, Counters, Status};
 use crate::target::Target;
+use crate::transport::{Other, Transport};
 
 /// How a server is set up.
 #[derive(Clone, Debug)]
@@ -134,7 +136,7 @@ impl Shared {
 }
 
 /// Leaves the table of connections however the connection ends.
-struct Entered {
+pub(crate) struct Entered {
     server: Arc<Shared>,
     number: u64,
 }
@@ -197,12 +199,16 @@ impl TargetServer {
     /// that discovery can name it.
     pub async fn serve_connection(
         &self,
-        stream: impl AsyncRead + AsyncWrite + Unpin,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         addresses: Addresses,
     ) -> CloseReason {
+        self.serve(Box::new(Other(stream)), addresses).await
+    }
+
+    async fn serve(&self, stream: Box<dyn Transport>, addresses: Addresses) -> CloseReason {
         let Some((number, control)) = self.shared.enter(&addresses) else { return CloseReason::Local };
-        let _entered = Entered { server: Arc::clone(&self.shared), number };
-        drive(Arc::clone(&self.shared), stream, addresses, control).await
+        let entered = Entered { server: Arc::clone(&self.shared), number };
+        drive(Arc::clone(&self.shared), stream, addresses, control, entered).await
     }
 
     /// Binds the portals. From here on initiators can connect; they are served when the result runs.
@@ -312,7 +318,7 @@ fn hand_over(server: &TargetServer, stream: TcpStream, peer: SocketAddr, shards:
     shard.handle.spawn(async move {
         let _load = load;
         match TcpStream::from_std(stream) {
-            Ok(stream) => drop(server.serve_connection(stream, addresses).await),
+            Ok(stream) => drop(server.serve(Box::new(stream), addresses).await),
             Err(error) => tracing::debug!(%error, "a connection was lost while it was handed over"),
         }
     });

@@ -5,7 +5,7 @@
 //! | new | zero | a new session |
 //! | existing | zero | reinstatement: the old session is stopped, and the new one begins when it is gone |
 //! | any | not zero, unknown | session does not exist |
-//! | any | not zero, known | too many connections: one per session |
+//! | any | not zero, known | the connection is handed to the session, which takes or refuses it |
 //!
 //! A discovery session has no port to be lost, so that several with one ISID may run side by side.
 
@@ -15,9 +15,28 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use iscsi::pdu::{Isid, LoginStatus};
 use iscsi::target::SessionRequest;
 
-use crate::control::{Handle, Wish};
-use crate::limits::SESSIONS_MAX;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::control::{Control, Handle, Wish};
+use crate::limits::{JOINING_MAX, SESSIONS_MAX};
+use crate::server::Entered;
+use crate::session::Addresses;
 use crate::status::SessionStatus;
+use crate::transport::Transport;
+
+/// A connection on its way to its session, the login complete but for the last response.
+pub(crate) struct Joining {
+    pub(crate) stream: Box<dyn Transport>,
+    pub(crate) addresses: Addresses,
+    pub(crate) protocol: iscsi::target::Connection,
+    pub(crate) control: Control,
+    pub(crate) entered: Entered,
+    /// Told why the connection ended.
+    pub(crate) ended: oneshot::Sender<iscsi::target::CloseReason>,
+}
+
+/// Where a session gets connections from.
+pub(crate) type Inbox = mpsc::Receiver<Box<Joining>>;
 
 /// An initiator port at a target, in the form in which names are compared.
 type Port = (String, Isid, String);
@@ -26,6 +45,8 @@ struct Entry {
     request: SessionRequest,
     port: Option<Port>,
     handle: Handle,
+    /// The way to the session, once it has begun.
+    inbox: Option<mpsc::Sender<Box<Joining>>>,
     /// Connections that must have ended before this session begins. Whoever replaces it waits for them as well: they all
     /// are the same nexus.
     previous: Vec<Handle>,
@@ -50,6 +71,8 @@ pub(crate) enum Decision {
         tsih: u16,
         previous: Vec<Handle>,
     },
+    /// It goes to the session that is asked for.
+    Join(mpsc::Sender<Box<Joining>>),
     Refuse {
         status: LoginStatus,
         detail: &'static str,
@@ -61,9 +84,10 @@ impl Sessions {
     pub(crate) fn admit(&self, request: &SessionRequest, handle: Handle) -> Decision {
         let mut state = self.lock();
         if request.tsih != 0 {
-            return match state.entries.contains_key(&request.tsih) {
-                true => refuse(LoginStatus::TOO_MANY_CONNECTIONS, "one connection per session is offered"),
-                false => refuse(LoginStatus::SESSION_DOES_NOT_EXIST, "no session has this TSIH"),
+            let entry = state.entries.get(&request.tsih);
+            return match entry.filter(|entry| is_for(entry, request)).and_then(|entry| entry.inbox.clone()) {
+                Some(inbox) => Decision::Join(inbox),
+                None => refuse(LoginStatus::SESSION_DOES_NOT_EXIST, "no session of this initiator has this TSIH"),
             };
         }
         let port = port_of(request);
@@ -80,8 +104,19 @@ impl Sessions {
             return refuse(LoginStatus::OUT_OF_RESOURCES, "the server has as many sessions as it takes");
         }
         let tsih = state.free_tsih();
-        state.entries.insert(tsih, Entry { request: request.clone(), port, handle, previous: previous.clone() });
+        state
+            .entries
+            .insert(tsih, Entry { request: request.clone(), port, handle, inbox: None, previous: previous.clone() });
         Decision::Admit { tsih, previous }
+    }
+
+    /// A session that was admitted has begun: connections may join it.
+    pub(crate) fn begin(&self, tsih: u16, handle: &Handle) -> Inbox {
+        let (sender, inbox) = mpsc::channel(JOINING_MAX);
+        if let Some(entry) = self.lock().entries.get_mut(&tsih).filter(|entry| entry.handle.is_same(handle)) {
+            entry.inbox = Some(sender);
+        }
+        inbox
     }
 
     /// A session has ended.
@@ -125,6 +160,11 @@ impl State {
             }
         }
     }
+}
+
+/// Whether a login may be for the session of an entry: only its own initiator port may join it.
+fn is_for(entry: &Entry, request: &SessionRequest) -> bool {
+    entry.port.is_some() && entry.port == port_of(request)
 }
 
 fn port_of(request: &SessionRequest) -> Option<Port> {

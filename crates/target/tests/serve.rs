@@ -45,11 +45,12 @@ struct Client<S> {
     stream: S,
     receiver: Receiver,
     cmd_sn: Serial32,
+    cid: u16,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     fn new(stream: S) -> Self {
-        Self { stream, receiver: Receiver::new(1 << 20), cmd_sn: Serial32(1) }
+        Self { stream, receiver: Receiver::new(1 << 20), cmd_sn: Serial32(1), cid: 0 }
     }
 
     async fn send<H: Header>(&mut self, header: &H, data: Vec<u8>) {
@@ -95,7 +96,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
             isid: Isid::random_format(isid, 0),
             tsih,
             initiator_task_tag: tag(1),
-            cid: 0,
+            cid: self.cid,
             cmd_sn: self.cmd_sn,
             exp_stat_sn: Serial32(0),
         };
@@ -216,7 +217,7 @@ async fn the_same_initiator_port_replaces_its_session() {
 }
 
 #[tokio::test]
-async fn a_session_is_joined_only_if_it_exists_and_takes_one_connection() {
+async fn a_session_is_joined_only_if_it_exists_and_has_room() {
     let server = server();
     let (mut first, _) = connect(&server);
     let tsih = first.log_in(1).await.tsih;
@@ -224,11 +225,59 @@ async fn a_session_is_joined_only_if_it_exists_and_takes_one_connection() {
         [(tsih.wrapping_add(1000), LoginStatus::SESSION_DOES_NOT_EXIST), (tsih, LoginStatus::TOO_MANY_CONNECTIONS)]
     {
         let (mut client, _) = connect(&server);
+        client.cid = 1;
         assert_eq!(client.try_log_in(1, tsih, &[("TargetName", NAME)]).await.status, status);
         assert!(client.receive().await.is_none());
     }
     assert_eq!(server.status().logins_refused, 2);
     assert_eq!(server.status().sessions.len(), 1);
+}
+
+/// RFC 7143 6.3.4: the same CID takes the place of its old connection, even where one connection is all there may be.
+#[tokio::test]
+async fn the_same_connection_id_replaces_its_connection_and_keeps_the_session() {
+    let server = server();
+    let (mut first, _) = connect(&server);
+    let tsih = first.log_in(1).await.tsih;
+    first.settle().await;
+    let (mut second, serving) = connect(&server);
+    second.cmd_sn = first.cmd_sn;
+    let response = second.try_log_in(1, tsih, &[("TargetName", NAME)]).await;
+    assert_eq!((response.status, response.tsih), (LoginStatus::SUCCESS, tsih));
+    assert!(first.receive().await.is_none(), "the old connection is closed");
+    second.command(5, &[0; 6], None, 0).await;
+    let Bhs::ScsiResponse(response) = second.receive_bhs().await else { panic!("a response") };
+    let good = ServiceResponse::CommandCompleted { status: 0 };
+    assert_eq!(response.response, good, "the nexus was not lost");
+    second.log_out().await;
+    assert!(matches!(second.receive_bhs().await, Bhs::LogoutResponse(_)));
+    assert_eq!(serving.await.unwrap(), iscsi::target::CloseReason::Logout);
+    assert_eq!(server.status().sessions, []);
+}
+
+/// RFC 7143 4.2.2.1, 4.2.5.1: commands of two connections are one sequence, and each is answered where it came.
+#[tokio::test]
+async fn two_connections_share_one_command_order() {
+    let server = server();
+    let (mut first, _) = connect(&server);
+    let keys = [("TargetName", NAME), ("MaxConnections", "2")];
+    let tsih = first.try_log_in(1, 0, &keys).await.tsih;
+    first.settle().await;
+    let (mut second, _) = connect(&server);
+    (second.cid, second.cmd_sn) = (1, first.cmd_sn);
+    assert_eq!(second.try_log_in(1, tsih, &[("TargetName", NAME)]).await.status, LoginStatus::SUCCESS);
+    let earlier = first.cmd_sn;
+    second.cmd_sn = earlier.next();
+    second.command(6, &[0; 6], None, 0).await;
+    let too_early = tokio::time::timeout(Duration::from_millis(50), second.receive()).await;
+    assert!(too_early.is_err(), "a command waits for those before it");
+    first.command(5, &[0; 6], None, 0).await;
+    let tag_of = |bhs| match bhs {
+        Bhs::ScsiResponse(response) => response.initiator_task_tag.get(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(tag_of(first.receive_bhs().await), 5);
+    assert_eq!(tag_of(second.receive_bhs().await), 6);
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use base::buffer::Buffer;
 use base::checksum::{Crc32c, crc32c};
 
 use super::{Digests, digest_bytes};
-use crate::pdu::{AdditionalHeaders, BHS_BYTES, DIGEST_BYTES, Header, Lengths, padding_bytes};
+use crate::pdu::{AdditionalHeaders, BHS_BYTES, DIGEST_BYTES, Header, Lengths, RawBhs, padding_bytes};
 
 /// The data segment of a PDU to be sent.
 #[derive(Debug, Default)]
@@ -100,6 +100,14 @@ impl TransmitQueue {
     /// # Panics
     /// When the data segment is 2^24 bytes or longer.
     pub fn push<H: Header>(&mut self, header: &H, ahs: &AdditionalHeaders, data: DataSegment) {
+        self.push_raw(&header.to_bytes(), ahs, data);
+    }
+
+    /// Queues a PDU whose header is already bytes: one that is sent again. Its lengths are filled in here.
+    ///
+    /// # Panics
+    /// When the data segment is 2^24 bytes or longer.
+    pub fn push_raw(&mut self, header: &RawBhs, ahs: &AdditionalHeaders, data: DataSegment) {
         let mut entry = Entry {
             head: [0; BHS_BYTES + DIGEST_BYTES],
             head_length: BHS_BYTES as u8,
@@ -112,7 +120,7 @@ impl TransmitQueue {
             ahs.emit(&mut entry.more_head);
         }
         let raw = entry.head.first_chunk_mut::<BHS_BYTES>().expect("a head begins with a BHS");
-        header.emit(raw);
+        *raw = *header;
         let data_bytes = entry.data.bytes();
         let lengths = Lengths {
             ahs_words: u8::try_from(entry.more_head.len() / 4).expect("additional headers are below 1 KiB"),

@@ -65,6 +65,20 @@ impl<T> CommandWindow<T> {
         Some(command)
     }
 
+    /// Gives up what is held and `is_given_up`: its numbers are not received, and the initiator may fill them again.
+    pub(super) fn give_up(&mut self, is_given_up: impl Fn(&T) -> bool) {
+        for slot in &mut self.held {
+            if slot.as_ref().is_some_and(&is_given_up) {
+                *slot = None;
+            }
+        }
+    }
+
+    /// Whether everything before `cmd_sn` was delivered.
+    pub(super) fn has_delivered_up_to(&self, cmd_sn: Serial32) -> bool {
+        !self.exp_cmd_sn.is_before(cmd_sn)
+    }
+
     /// Moves MaxCmdSN as far as `under_way` delivered and unfinished commands allow.
     pub(super) fn open(&mut self, under_way: usize) {
         let free = self.size.saturating_sub(u32::try_from(under_way).unwrap_or(u32::MAX));
@@ -112,6 +126,18 @@ mod tests {
         assert!(window.admits(Serial32(3)) && !window.admits(Serial32(4)));
         window.open(2);
         assert_eq!(window.max_cmd_sn(), Serial32(3), "what was allowed stays allowed");
+    }
+
+    #[test]
+    fn what_is_given_up_may_come_again() {
+        let mut window = CommandWindow::new(Serial32(1), 4);
+        window.take(Serial32(2), 2);
+        window.take(Serial32(3), 3);
+        window.give_up(|&held| held == 2);
+        assert!(window.admits(Serial32(2)) && !window.admits(Serial32(3)));
+        window.take(Serial32(1), 1);
+        assert_eq!(drain(&mut window), [1]);
+        assert!(window.has_delivered_up_to(Serial32(2)) && !window.has_delivered_up_to(Serial32(3)));
     }
 
     #[test]

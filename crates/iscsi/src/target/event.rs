@@ -14,24 +14,38 @@ pub struct TaskId {
     pub(super) generation: u64,
 }
 
+/// Names a connection of a session; never used twice in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LinkId(pub(super) u64);
+
 /// Names a task management request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskManagementId(pub(super) u64);
 
-/// What happened on a connection.
+/// What happened to a connection that logs in.
 #[derive(Debug)]
-pub enum Event {
+pub enum LoginEvent {
     /// The initiator is authenticated and its parameters are negotiated. The driver answers with
-    /// [`Connection::accept_session`](super::Connection::accept_session) or
+    /// [`Session::begin`](super::Session::begin), [`Session::join`](super::Session::join) or
     /// [`Connection::refuse_session`](super::Connection::refuse_session).
     SessionRequested(SessionRequest),
-    /// Execute this, then call [`Connection::handle_completion`](super::Connection::handle_completion).
+    /// Nothing more will be received. What is queued must still be sent, then the transport closed.
+    Closed(CloseReason),
+}
+
+/// What happened in a session.
+#[derive(Debug)]
+pub enum Event {
+    /// Execute this, then call [`Session::handle_completion`](super::Session::handle_completion).
     Command(Command),
-    /// Do this, then call [`Connection::handle_task_management`](super::Connection::handle_task_management).
+    /// Do this, then call [`Session::handle_task_management`](super::Session::handle_task_management).
     TaskManagement(TaskManagement),
     /// The initiator ends the session. All its tasks are over; completions of those under way are ignored.
     Logout,
-    /// Nothing more will be received. What is queued must still be sent, then the transport closed.
+    /// Nothing more will be received on this connection. What is queued must still be sent, then the transport closed. The
+    /// session goes on.
+    LinkClosed(LinkId, CloseReason),
+    /// The session is over, and so are all its connections, of which the queued bytes must still be sent.
     Closed(CloseReason),
 }
 
@@ -140,4 +154,13 @@ pub enum CloseReason {
     /// The driver asked for it.
     #[error("closed by this end")]
     Local,
+    /// Another connection took its place (RFC 7143 6.3.4).
+    #[error("the initiator reinstated the connection")]
+    Reinstated,
+    /// It was logged out from another connection.
+    #[error("the initiator logged the connection out from another one")]
+    LoggedOut,
+    /// It never acknowledges responses, which have to be kept for it.
+    #[error("too many responses are not acknowledged")]
+    Unacknowledged,
 }

@@ -40,6 +40,8 @@ impl Refusal {
 pub(super) struct LoginAnswer {
     pub(super) transit_to: Option<LoginStage>,
     pub(super) text: Vec<u8>,
+    /// More text follows when an empty request asks for it (C bit, RFC 7143 11.13.2).
+    pub(super) is_continued: bool,
     /// The login is complete: whoever holds the sessions decides, then this answer goes out.
     pub(super) session: Option<Box<SessionRequest>>,
 }
@@ -61,6 +63,8 @@ pub(super) struct Login {
     first: Option<LoginRequest>,
     stage: LoginStage,
     text: TextAssembler,
+    /// What of an answer did not fit in the last response.
+    rest: Vec<u8>,
     exchanges: u32,
     negotiator: Negotiator,
     initiator_name: Option<String>,
@@ -78,6 +82,7 @@ impl Login {
             first: None,
             stage: LoginStage::SecurityNegotiation,
             text: TextAssembler::new(LOGIN_TEXT_BYTES_MAX),
+            rest: Vec::new(),
             exchanges: 0,
             initiator_name: None,
             target: None,
@@ -91,6 +96,13 @@ impl Login {
         self.check_header(request)?;
         let text = self.text.handle_segment(segment, request.is_continued).map_err(initiator_error)?;
         let Some(text) = text else { return Ok(LoginAnswer::default()) };
+        if !self.rest.is_empty() {
+            if !text.is_empty() {
+                return Err(initiator_error("keys while this end has not said all of its answer"));
+            }
+            let rest = std::mem::take(&mut self.rest);
+            return self.send(request, rest);
+        }
         let keys = Keys::parse(&text).map_err(initiator_error)?;
         let stage = match self.stage {
             LoginStage::SecurityNegotiation => Stage::Security,
@@ -208,9 +220,14 @@ impl Login {
     }
 
     fn answer(&mut self, request: &LoginRequest, answers: Keys) -> Result<LoginAnswer, Refusal> {
-        let text = answers.emit();
+        self.send(request, answers.emit())
+    }
+
+    /// Sends as much text as one response takes; a stage is left with the last of it.
+    fn send(&mut self, request: &LoginRequest, mut text: Vec<u8>) -> Result<LoginAnswer, Refusal> {
         if text.len() > RESPONSE_TEXT_BYTES_MAX {
-            return Err(initiator_error("more keys than one response can answer"));
+            self.rest = text.split_off(RESPONSE_TEXT_BYTES_MAX);
+            return Ok(LoginAnswer { text, is_continued: true, ..LoginAnswer::default() });
         }
         let Some(next) = request.transit_to else { return Ok(LoginAnswer { text, ..LoginAnswer::default() }) };
         if self.stage == LoginStage::SecurityNegotiation && matches!(self.proof, Proof::Open) {
@@ -222,7 +239,7 @@ impl Login {
         }
         self.stage = next;
         let session = (next == LoginStage::FullFeaturePhase).then(|| Box::new(self.session_request(request)));
-        Ok(LoginAnswer { transit_to: Some(next), text, session })
+        Ok(LoginAnswer { transit_to: Some(next), text, session, ..LoginAnswer::default() })
     }
 
     fn session_request(&self, request: &LoginRequest) -> SessionRequest {

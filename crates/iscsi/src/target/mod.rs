@@ -2,8 +2,11 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`connection`] | [`Connection`]: bytes to events and back; the numbering of responses (StatSN) |
-//! | `session` | what connections of one session share: the command window (CmdSN) and the tasks |
+//! | [`connection`] | [`Connection`]: a connection until the end of its login |
+//! | [`session`] | [`Session`]: all connections of a session, bytes to events and back |
+//! | `link` | one of these connections: framing, the numbering of responses (StatSN), pings |
+//! | `task_set` | what they share: the command window (CmdSN) and the tasks |
+//! | `answer` | what a task was answered with, as long as it may be asked for again |
 //! | `command_window` | CmdSN, ExpCmdSN and MaxCmdSN; commands held until it is their turn |
 //! | `task` | one SCSI task and the collection of its data-out: immediate, unsolicited, by R2T |
 //! | `login` | the login phase: stages, CHAP, negotiation |
@@ -12,7 +15,7 @@
 //! | [`parameters`] | what the driver configures |
 //!
 //! ```text
-//! new ──► login ──► SessionRequested ──accept_session──► full feature phase ──► Closed
+//! Connection::new ──► login ──► SessionRequested ──► Session::begin or join ──► full feature phase ──► Closed
 //!           │             └── refuse_session ──► Closed          ├─ logout, both ways
 //!           └── any error: Login Response with a status, Closed  └─ error, ping without answer
 //! ```
@@ -23,21 +26,28 @@
 //! - what a peer can make this side hold is bounded (`limits`);
 //! - whatever bytes come, the answer is a Reject, a Login status or the end of the connection.
 //!
-//! One connection per session and error recovery level 0 are offered. Session and connection are apart so that more
-//! connections and levels are additions.
+//! A session is one value and has no locks: whoever drives it drives all its connections. What level of error recovery adds is
+//! `session/recovery.rs`: SNACK, data that came wrong asked for again, connections lost without their tasks, reassignment.
 
+mod answer;
 mod command_window;
 pub mod connection;
 mod discovery;
 pub mod event;
+mod link;
 mod login;
 pub mod parameters;
-mod session;
+pub mod session;
 mod task;
+mod task_set;
 
 #[cfg(test)]
 mod tests;
 
 pub use connection::Connection;
-pub use event::{Cdb, CloseReason, Command, Event, Outcome, SessionRequest, TaskId, TaskManagement, TaskManagementId};
+pub use event::{
+    Cdb, CloseReason, Command, Event, LinkId, LoginEvent, Outcome, SessionRequest, TaskId, TaskManagement,
+    TaskManagementId,
+};
 pub use parameters::{Authentication, DataOutBytes, TargetDescription, TargetParameters};
+pub use session::Session;

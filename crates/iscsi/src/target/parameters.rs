@@ -8,7 +8,7 @@ use std::time::Duration;
 use base::buffer::BufferPool;
 
 use crate::chap::Credentials;
-use crate::limits::{COMMAND_WINDOW, LOGIN_TIMEOUT, PING_INTERVAL, PING_TIMEOUT};
+use crate::limits::{COMMAND_WINDOW, LOGIN_TIMEOUT, PING_INTERVAL, PING_TIMEOUT, SESSION_CONNECTIONS_MAX};
 use crate::negotiation::Offer;
 
 /// How many bytes of data-out a CDB for a LUN field asks for. The transport solicits no more, and reports the difference
@@ -76,13 +76,13 @@ pub struct TargetParameters {
 }
 
 impl TargetParameters {
-    /// Standard parameters for `targets`: one connection per session, error recovery level 0.
+    /// Standard parameters for `targets`: as many connections per session and as much error recovery as the initiator wishes.
     pub fn new(targets: Vec<TargetDescription>, pool: BufferPool) -> Self {
         Self {
             targets,
             portal_group_tag: 1,
             discovery_authentication: Authentication::default(),
-            offer: Offer { max_connections: 1, error_recovery_level: 0, ..Offer::target() },
+            offer: Offer { max_connections: SESSION_CONNECTIONS_MAX, error_recovery_level: 2, ..Offer::target() },
             command_window: COMMAND_WINDOW,
             login_timeout: LOGIN_TIMEOUT,
             ping_interval: PING_INTERVAL,

@@ -1,134 +1,551 @@
-//! What the connections of one session share: the command window and the tasks.
+//! A session in the full feature phase: all its connections, from bytes to events and back.
 //!
-//! A session knows no connection, no framing and no response numbers.
+//! The driver's loop, for each of its connections:
+//!
+//! ```text
+//! read into receive_space() ─► handle_received()            ─┐
+//! a command or a task management function ended ─► handle_…  ├─► poll_event() until None
+//! poll_timeout() is due ─► handle_timeout()                  │   write io_slices(), handle_transmitted()
+//! a transport failed ─► handle_lost()                       ─┘
+//! ```
+//!
+//! Commands are put in order over all connections (RFC 7143 4.2.2.1); everything of a task stays on the connection its command came
+//! on (connection allegiance, 4.2.5.1). What ends a connection ends its tasks, too, unless error recovery level 2 was agreed:
+//! then they wait for TASK REASSIGN until Time2Retain is over, and so does a session that has no connection left.
+//!
+//! | file | holds |
+//! |---|---|
+//! | this one | the connections, their coming and going, timers |
+//! | `session/commands.rs` | SCSI commands and their data |
+//! | `session/requests.rs` | pings, text, logout |
+//! | `session/management.rs` | task management |
+//! | `session/recovery.rs` | acknowledgements, SNACK, reassignment |
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::sync::Arc;
 
+use base::clock::Instant;
 use base::serial::Serial32;
 
-use super::command_window::CommandWindow;
-use super::event::{SessionRequest, TaskId, TaskManagementId};
-use super::task::Task;
-use crate::framing::ReceivedPdu;
-use crate::limits::{COMMAND_WINDOW, IMMEDIATE_TASKS_MAX, TASK_MANAGEMENT_MAX};
-use crate::pdu::{InitiatorTaskTag, TaskManagementOutcome};
+use super::connection::{Connection, LoggedIn};
+use super::event::{CloseReason, Event, LinkId, SessionRequest, TaskId};
+use super::link::Link;
+use super::parameters::{DataOutBytes, TargetParameters};
+use super::task_set::{Held, TaskSet};
+use crate::framing::{DataSegment, Destination, Progress, ReceivedHeader};
+use crate::limits::{
+    BUFFER_RETRY_INTERVAL, LOGOUT_REQUEST_SECONDS, LOST_CONNECTIONS_MAX, SESSION_CONNECTIONS_MAX,
+    UNACKNOWLEDGED_RESPONSES_MAX,
+};
+use crate::negotiation::{Negotiated, SessionType};
+use crate::pdu::{AsyncEvent, AsyncMessage, Bhs, LoginStatus, NopIn, Reject, RejectReason, TargetTransferTag};
 
-/// What waits in the command window for its turn.
-pub(super) enum Held {
-    /// A task that is among [`Session::tasks`], collecting its data meanwhile.
-    Task(TaskId),
-    /// Any other request.
-    Request(Box<ReceivedPdu>),
-    /// A command that was aborted before it came: its number is used up (RFC 7143 11.6.1).
-    Plugged,
+mod commands;
+mod management;
+mod recovery;
+pub(super) mod requests;
+
+/// A session. See the module.
+pub struct Session {
+    parameters: Arc<TargetParameters>,
+    full: FullFeature,
+    set: TaskSet,
+    /// A handful: looking through them costs less than a map.
+    links: Vec<Link>,
+    /// Connections that are gone and whose tasks or names still matter.
+    lost: Vec<Lost>,
+    events: VecDeque<Event>,
+    target_transfer_tag: TargetTransferTag,
+    link_next: u64,
+    now: Instant,
+    is_ended: bool,
+    /// PDUs of connections that are gone, received and sent.
+    gone_pdus: (u64, u64),
 }
 
-/// A task management request that waits for the tasks it covers, for the driver, or both.
-pub(super) struct PendingManagement {
-    pub(super) id: TaskManagementId,
-    pub(super) initiator_task_tag: InitiatorTaskTag,
-    /// Tasks with the driver whose completion must be seen first.
-    pub(super) waits_for: Vec<TaskId>,
-    /// What the driver said.
-    pub(super) outcome: Option<TaskManagementOutcome>,
+/// What was agreed for the session.
+struct FullFeature {
+    request: SessionRequest,
+    negotiated: Negotiated,
+    data_out_bytes: Option<DataOutBytes>,
+    /// The initiator was asked to log out; new commands are rejected (RFC 7143 11.9.1).
+    is_draining: bool,
 }
 
-/// A session.
-pub(super) struct Session {
-    pub(super) request: SessionRequest,
-    pub(super) window: CommandWindow<Held>,
-    /// In a map without randomness, so that runs repeat.
-    pub(super) tasks: BTreeMap<InitiatorTaskTag, Task>,
-    /// Tasks that wait for a buffer, oldest first.
-    pub(super) starved: VecDeque<TaskId>,
-    pub(super) managements: Vec<PendingManagement>,
-    /// Delivered tasks of the window that have not ended.
-    under_way: usize,
-    immediate_tasks: usize,
-    generation_next: u64,
+/// A connection waiting for its clean-up (RFC 7143 8.2, state CLEANUP_WAIT), or logged out for recovery.
+#[derive(Clone, Copy, Debug)]
+struct Lost {
+    link: LinkId,
+    cid: u16,
+    /// Logged out, explicitly or by reinstatement: its tasks may be reassigned.
+    is_logged_out: bool,
+    /// Time2Wait and Time2Retain are over.
+    deadline: Instant,
 }
 
 impl Session {
-    pub(super) fn new(request: SessionRequest, first_cmd_sn: Serial32, command_window: u32) -> Self {
-        Self {
-            request,
-            window: CommandWindow::new(first_cmd_sn, command_window.min(COMMAND_WINDOW)),
-            tasks: BTreeMap::new(),
-            starved: VecDeque::new(),
-            managements: Vec::new(),
-            under_way: 0,
-            immediate_tasks: 0,
-            generation_next: 0,
+    /// A login becomes session `tsih` (not zero), with the login's connection as its first.
+    ///
+    /// # Errors
+    /// The connection, when it does not wait for a decision.
+    pub fn begin(now: Instant, connection: Connection, tsih: u16) -> Option<(Self, LinkId)> {
+        let id = LinkId(1);
+        let LoggedIn { parameters, session: request, first_cmd_sn, data_out_bytes, mut link } =
+            connection.into_logged_in(id, tsih, None)?;
+        link.last_moved = now;
+        let negotiated = request.negotiated;
+        let mut session = Self {
+            set: TaskSet::new(first_cmd_sn, parameters.command_window),
+            full: FullFeature { request, negotiated, data_out_bytes, is_draining: false },
+            parameters,
+            links: vec![link],
+            lost: Vec::new(),
+            events: VecDeque::new(),
+            target_transfer_tag: TargetTransferTag::new(0).expect("zero is not reserved"),
+            link_next: 1,
+            now,
+            is_ended: false,
+            gone_pdus: (0, 0),
+        };
+        // The initiator may have sent commands behind its last Login Request.
+        session.drain_receiver(id);
+        Some((session, id))
+    }
+
+    /// Whether a login for this session may join it; else what it is told.
+    ///
+    /// # Errors
+    /// The login status, and what the log should know.
+    pub fn check_join(&self, request: &SessionRequest) -> Result<(), (LoginStatus, &'static str)> {
+        let own = &self.full.request;
+        let is_same = own.initiator_name.eq_ignore_ascii_case(&request.initiator_name)
+            && own.isid == request.isid
+            && own.session_type == request.session_type
+            && own.session_type == SessionType::Normal
+            && match (&own.target_name, &request.target_name) {
+                (Some(own), Some(other)) => own.eq_ignore_ascii_case(other),
+                _ => false,
+            };
+        if self.is_ended || !is_same {
+            return Err((LoginStatus::SESSION_DOES_NOT_EXIST, "the session is another initiator's, or over"));
+        }
+        if self.full.is_draining {
+            return Err((LoginStatus::SERVICE_UNAVAILABLE, "the session is asked to log out"));
+        }
+        let others = self.live().filter(|link| link.cid != request.cid).count();
+        let connections_max = self.full.negotiated.max_connections.min(SESSION_CONNECTIONS_MAX);
+        if others >= usize::from(connections_max) {
+            return Err((LoginStatus::TOO_MANY_CONNECTIONS, "the session has as many connections as were agreed"));
+        }
+        Ok(())
+    }
+
+    /// A login becomes another connection of this session, in the place of one with the same CID if there is any (RFC 7143
+    /// 6.3.4). The caller asked [`Session::check_join`].
+    pub fn join(&mut self, now: Instant, connection: Connection) -> Option<LinkId> {
+        self.now = now;
+        let cid = connection.request()?.cid;
+        let id = LinkId(self.link_next + 1);
+        let tsih = self.full.request.tsih;
+        // The implicit logout: for recovery at level 2, else a close.
+        let reinstated = self.live().find(|link| link.cid == cid).map(|link| link.id);
+        if let Some(previous) = reinstated {
+            self.log_link_out(previous, self.is_recoverable(), CloseReason::Reinstated);
+        }
+        self.lost.iter_mut().filter(|lost| lost.cid == cid).for_each(|lost| lost.is_logged_out = true);
+        let LoggedIn { mut link, .. } = connection.into_logged_in(id, tsih, Some(self.set.command_numbers()))?;
+        self.link_next += 1;
+        link.last_moved = now;
+        // Levels are the session's, whatever this login said.
+        link.keeps_sent = self.full.negotiated.error_recovery_level > 0;
+        self.links.push(link);
+        self.drain_receiver(id);
+        Some(id)
+    }
+
+    /// Where the next bytes of a connection go. Empty when nothing can be taken now.
+    pub fn receive_space(&mut self, at: LinkId) -> &mut [u8] {
+        match live(&mut self.links, at) {
+            Some(link) => link.receiver.receive_space(),
+            None => &mut [],
         }
     }
 
-    /// A number never given before, for tasks and task management requests alike.
-    pub(super) fn next_generation(&mut self) -> u64 {
-        self.generation_next += 1;
-        self.generation_next
+    /// `length` bytes were read into the space last given.
+    pub fn handle_received(&mut self, now: Instant, at: LinkId, length: usize) {
+        self.now = now;
+        let Some(link) = live(&mut self.links, at) else { return };
+        link.last_moved = now;
+        link.receiver.handle_received(length);
+        self.drain_receiver(at);
     }
 
-    /// The task of this name, if it is still the same one.
-    pub(super) fn task(&mut self, id: TaskId) -> Option<&mut Task> {
-        self.tasks.get_mut(&id.initiator_task_tag).filter(|task| task.id == id)
+    /// What is to be written next: fills `out` and returns how many slices that took.
+    pub fn io_slices<'a>(&'a self, at: LinkId, out: &mut [IoSlice<'a>]) -> usize {
+        self.any(at).map_or(0, |link| link.transmit.io_slices(out))
     }
 
-    pub(super) fn has_room_for_immediate(&self) -> bool {
-        self.immediate_tasks < IMMEDIATE_TASKS_MAX
-    }
-
-    pub(super) fn has_room_for_management(&self) -> bool {
-        self.managements.len() < TASK_MANAGEMENT_MAX
-    }
-
-    /// A task begins. Immediate ones are delivered at once, others take their place in the window.
-    pub(super) fn add_task(&mut self, task: Task) {
-        if task.header.is_immediate {
-            self.immediate_tasks += 1;
-        } else {
-            self.window.take(task.header.cmd_sn, Held::Task(task.id));
+    /// `length` bytes were written. A peer that takes what we send is alive, however long it takes to answer a ping that
+    /// waits behind it.
+    pub fn handle_transmitted(&mut self, now: Instant, at: LinkId, length: usize) {
+        self.now = now;
+        let ping_timeout = self.parameters.ping_timeout;
+        let Some(link) = self.links.iter_mut().find(|link| link.id == at) else { return };
+        link.last_moved = now;
+        if let Some((_, until)) = &mut link.ping {
+            *until = now + ping_timeout;
         }
-        let previous = self.tasks.insert(task.id.initiator_task_tag, task);
-        assert!(previous.is_none(), "an initiator task tag names one task");
+        link.transmit.handle_transmitted(length);
     }
 
-    /// It is this task's turn.
-    pub(super) fn deliver_task(&mut self, id: TaskId) {
-        if let Some(task) = self.task(id) {
-            task.is_delivered = true;
-            self.under_way += 1;
-        }
-        self.open_window();
+    /// Bytes of a connection that wait to be written.
+    pub fn transmit_bytes(&self, at: LinkId) -> usize {
+        self.any(at).map_or(0, |link| link.transmit.bytes())
     }
 
-    /// A task ends. What becomes free lets the window open.
-    pub(super) fn remove_task(&mut self, id: TaskId) -> Option<Task> {
-        let task = self.task(id).is_some().then(|| self.tasks.remove(&id.initiator_task_tag)).flatten()?;
-        if task.header.is_immediate {
-            self.immediate_tasks -= 1;
-        } else if task.is_delivered {
-            self.under_way -= 1;
-            self.open_window();
-        }
-        Some(task)
+    /// The transport of a connection is gone, with what was not written.
+    pub fn handle_lost(&mut self, now: Instant, at: LinkId) {
+        self.now = now;
+        self.fail_link(at, CloseReason::TransportLost);
+        self.release(at);
     }
 
-    pub(super) fn open_window(&mut self) {
-        self.window.open(self.under_way);
-    }
-
-    /// A task covered by task management requests has ended.
-    pub(super) fn note_end(&mut self, id: TaskId) {
-        for pending in &mut self.managements {
-            pending.waits_for.retain(|&other| other != id);
+    /// A connection that was closed has sent its last words, or will not.
+    pub fn release(&mut self, at: LinkId) {
+        if let Some(index) = self.links.iter().position(|link| link.id == at && link.is_closed) {
+            let link = self.links.remove(index);
+            self.gone_pdus.0 += link.received_pdus;
+            self.gone_pdus.1 += link.transmit.pdu_count();
         }
     }
 
-    /// A task management request whose response may be sent now.
-    pub(super) fn take_finished_management(&mut self) -> Option<(InitiatorTaskTag, TaskManagementOutcome)> {
-        let is_finished = |pending: &PendingManagement| pending.waits_for.is_empty() && pending.outcome.is_some();
-        let index = self.managements.iter().position(is_finished)?;
-        let pending = self.managements.remove(index);
-        pending.outcome.map(|outcome| (pending.initiator_task_tag, outcome))
+    /// What happened, oldest first.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
     }
+
+    /// When [`Session::handle_timeout`] must be called.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        if self.is_ended {
+            return None;
+        }
+        let interval = self.parameters.ping_interval;
+        let pings = self.live().map(|link| link.ping.map_or(link.last_moved + interval, |(_, until)| until));
+        let lost = self.lost.iter().map(|lost| lost.deadline);
+        let starved = (!self.set.starved.is_empty()).then_some(self.now + BUFFER_RETRY_INTERVAL);
+        pings.chain(lost).chain(starved).chain(self.management_deadline()).min()
+    }
+
+    /// The time may have come for something.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.now = now;
+        self.feed_starved();
+        self.check_pings();
+        self.advance_managements();
+        self.forget_lost();
+    }
+
+    /// Asks the initiator to log out, and takes no new commands from now on. The driver closes when
+    /// [`Event::Closed`] comes or its patience ends.
+    pub fn request_logout(&mut self, now: Instant) {
+        self.now = now;
+        if !std::mem::replace(&mut self.full.is_draining, true) {
+            self.tell(AsyncEvent::LogoutRequest { logout_within_seconds: LOGOUT_REQUEST_SECONDS }, None);
+        }
+        if self.live().next().is_none() {
+            self.close(now, CloseReason::Local);
+        }
+    }
+
+    /// Asks the initiator to negotiate parameters again, on each connection (RFC 7143 11.9.1, event 4).
+    pub fn request_negotiation(&mut self, now: Instant, within_seconds: u16) {
+        self.now = now;
+        self.tell(AsyncEvent::NegotiationRequest { negotiate_within_seconds: within_seconds }, None);
+    }
+
+    /// Ends the session from this side, and says so (RFC 7143 11.9.1, event 3).
+    pub fn drop_session(&mut self, now: Instant) {
+        self.now = now;
+        let wait_seconds = self.full.negotiated.default_time2wait;
+        self.tell(AsyncEvent::SessionDrop { wait_seconds, retain_seconds: 0 }, None);
+        self.end(CloseReason::Local);
+    }
+
+    /// Ends one connection from this side, and says so on it (RFC 7143 11.9.1, event 2); the others learn of it, too.
+    pub fn drop_connection(&mut self, now: Instant, at: LinkId) {
+        self.now = now;
+        let Some(link) = live(&mut self.links, at) else { return };
+        let (cid, (wait_seconds, retain_seconds)) = (link.cid, self.times());
+        let message = AsyncEvent::ConnectionDrop { cid, wait_seconds, retain_seconds };
+        self.tell_one(at, message, 0);
+        self.fail_link(at, CloseReason::Local);
+    }
+
+    /// Ends the session from this side.
+    pub fn close(&mut self, now: Instant, reason: CloseReason) {
+        self.now = now;
+        self.end(reason);
+    }
+
+    /// Whether the session is over.
+    pub fn is_closed(&self) -> bool {
+        self.is_ended
+    }
+
+    /// What the session was begun with, and its TSIH.
+    pub fn request(&self) -> &SessionRequest {
+        &self.full.request
+    }
+
+    /// CIDs of its connections.
+    pub fn connection_ids(&self) -> Vec<u16> {
+        self.live().map(|link| link.cid).collect()
+    }
+
+    /// Tasks that have not ended, with their data still to come, with the driver, or held.
+    pub fn task_count(&self) -> usize {
+        self.set.tasks.len()
+    }
+
+    /// PDUs received and queued so far.
+    pub fn pdu_counts(&self) -> (u64, u64) {
+        self.links.iter().fold(self.gone_pdus, |(received, sent), link| {
+            (received + link.received_pdus, sent + link.transmit.pdu_count())
+        })
+    }
+
+    // Inside.
+
+    fn live(&self) -> impl Iterator<Item = &Link> {
+        self.links.iter().filter(|link| !link.is_closed)
+    }
+
+    fn any(&self, at: LinkId) -> Option<&Link> {
+        self.links.iter().find(|link| link.id == at)
+    }
+
+    fn is_live(&self, at: LinkId) -> bool {
+        self.live().any(|link| link.id == at)
+    }
+
+    /// Whether tasks outlive their connection.
+    fn is_recoverable(&self) -> bool {
+        self.full.negotiated.error_recovery_level >= 2 && self.full.negotiated.default_time2retain > 0
+    }
+
+    /// Time2Wait and Time2Retain as messages have them.
+    fn times(&self) -> (u16, u16) {
+        let retain = if self.is_recoverable() { self.full.negotiated.default_time2retain } else { 0 };
+        (self.full.negotiated.default_time2wait, retain)
+    }
+
+    fn drain_receiver(&mut self, at: LinkId) {
+        while let Some(link) = live(&mut self.links, at) {
+            match link.receiver.poll() {
+                Ok(Progress::NeedBytes) => break,
+                Ok(Progress::NeedPlace) => self.place_data(at),
+                Ok(Progress::Pdu(pdu)) => {
+                    link.received_pdus += 1;
+                    self.handle_full_feature_pdu(at, pdu);
+                }
+                Err(error) => self.fail_link(at, error.into()),
+            }
+        }
+    }
+
+    fn place_data(&mut self, at: LinkId) {
+        let Some(link) = live(&mut self.links, at) else { return };
+        let Some(header) = link.receiver.pending_header() else { return };
+        let destination = match &header.bhs {
+            Ok(Bhs::ScsiCommand(command)) => {
+                commands::place_immediate_data(&self.full, &self.set, &self.parameters.pool, command, header)
+            }
+            Ok(Bhs::DataOut(data)) => commands::place_data_out(&mut self.set, at, data, header.data_segment_bytes),
+            _ => {
+                let buffer = base::buffer::Buffer::zeroed(header.data_segment_bytes);
+                Destination::Buffer { buffer, offset: 0 }
+            }
+        };
+        link.receiver.place(destination);
+    }
+
+    /// A connection ends without the initiator's wish. What that means depends on the error recovery level (RFC 7143 7.1.5,
+    /// 7.14): at level 0 the session ends; at 1 the connection's tasks end; at 2 they wait.
+    fn fail_link(&mut self, at: LinkId, reason: CloseReason) {
+        let Some(link) = live(&mut self.links, at) else { return };
+        let cid = link.cid;
+        let has_others = self.live().any(|link| link.id != at);
+        let level = self.full.negotiated.error_recovery_level;
+        if level == 0 || (!has_others && !self.is_recoverable()) {
+            return self.end(reason);
+        }
+        self.remember_lost(at, cid, false);
+        self.close_link(at, reason);
+        let (wait_seconds, retain_seconds) = self.times();
+        self.tell(AsyncEvent::ConnectionDrop { cid, wait_seconds, retain_seconds }, Some(at));
+    }
+
+    /// A connection is logged out, for recovery or for good.
+    fn log_link_out(&mut self, at: LinkId, is_for_recovery: bool, reason: CloseReason) {
+        let Some(link) = live(&mut self.links, at) else { return };
+        let cid = link.cid;
+        if is_for_recovery {
+            self.remember_lost(at, cid, true);
+        }
+        self.close_link(at, reason);
+    }
+
+    fn remember_lost(&mut self, link: LinkId, cid: u16, is_logged_out: bool) {
+        if self.lost.len() >= LOST_CONNECTIONS_MAX {
+            let oldest = self.lost.remove(0);
+            self.end_tasks_of(oldest.link);
+        }
+        let (wait, retain) = self.times();
+        let kept = std::time::Duration::from_secs(u64::from(wait) + u64::from(retain));
+        self.lost.push(Lost { link, cid, is_logged_out, deadline: self.now + kept });
+    }
+
+    /// Nothing more is received on a connection. Its tasks end, unless it is remembered and they may be reassigned; commands that
+    /// were not delivered are given up in any case, so that the initiator can send them again (RFC 7143 11.14).
+    fn close_link(&mut self, at: LinkId, reason: CloseReason) {
+        let Some(link) = live(&mut self.links, at) else { return };
+        link.is_closed = true;
+        link.sent.clear();
+        self.events.push_back(Event::LinkClosed(at, reason));
+        let of_link = |task: &super::task::Task| task.link == at && !task.is_delivered;
+        let given_up: Vec<TaskId> = self.set.tasks.values().filter(|task| of_link(task)).map(|task| task.id).collect();
+        self.set.window.give_up(|held| match held {
+            Held::Task(id) => given_up.contains(id),
+            Held::Request(link, _) => *link == at,
+            Held::Plugged => false,
+        });
+        for id in given_up {
+            self.drop_task(id);
+        }
+        // Immediate commands do not outlive their connection (RFC 7143 7.14), nor do task management requests.
+        let is_immediate = |task: &&super::task::Task| task.link == at && task.header.is_immediate;
+        let immediate: Vec<TaskId> = self.set.tasks.values().filter(is_immediate).map(|task| task.id).collect();
+        immediate.into_iter().for_each(|id| self.drop_task(id));
+        let is_remembered = self.is_recoverable() && self.lost.iter().any(|lost| lost.link == at);
+        if !is_remembered {
+            self.end_tasks_of(at);
+        }
+        self.advance_managements();
+    }
+
+    /// Tasks of a connection that is gone end without a word.
+    fn end_tasks_of(&mut self, at: LinkId) {
+        let ended: Vec<TaskId> = self.set.tasks.values().filter(|task| task.link == at).map(|task| task.id).collect();
+        ended.into_iter().for_each(|id| self.drop_task(id));
+        self.set.answers.retain(|_, answer| answer.link != at);
+        self.set.open_window();
+        self.feed_starved();
+    }
+
+    /// Ends a task without a response. One that the driver has stays until it is back.
+    fn drop_task(&mut self, id: TaskId) {
+        let Some(task) = self.set.task(id) else { return };
+        task.is_aborted = true;
+        if !task.is_started {
+            self.set.remove_task(id);
+            self.set.note_end(id);
+        }
+    }
+
+    /// Lost connections whose time is over are forgotten with their tasks; the session ends with the last of them when no
+    /// connection is left.
+    fn forget_lost(&mut self) {
+        while let Some(index) = self.lost.iter().position(|lost| self.now >= lost.deadline) {
+            let lost = self.lost.remove(index);
+            self.end_tasks_of(lost.link);
+        }
+        self.end_if_deserted(CloseReason::TransportLost);
+    }
+
+    fn end_if_deserted(&mut self, reason: CloseReason) {
+        if self.live().next().is_none() && self.lost.is_empty() {
+            self.end(reason);
+        }
+    }
+
+    /// The session ends, and with it all its connections and tasks.
+    fn end(&mut self, reason: CloseReason) {
+        if std::mem::replace(&mut self.is_ended, true) {
+            return;
+        }
+        for link in self.links.iter_mut().filter(|link| !link.is_closed) {
+            link.is_closed = true;
+        }
+        self.lost.clear();
+        self.set.answers.clear();
+        self.set.managements.clear();
+        self.events.push_back(Event::Closed(reason));
+    }
+
+    /// Sends an asynchronous message on every connection but one.
+    fn tell(&mut self, event: AsyncEvent, except: Option<LinkId>) {
+        let links: Vec<LinkId> = self.live().map(|link| link.id).filter(|&id| Some(id) != except).collect();
+        links.into_iter().for_each(|at| self.tell_one(at, event, 0));
+    }
+
+    fn tell_one(&mut self, at: LinkId, event: AsyncEvent, lun: u64) {
+        let (exp_cmd_sn, max_cmd_sn) = self.set.command_numbers();
+        let Some(link) = live(&mut self.links, at) else { return };
+        let stat_sn = link.take_stat_sn();
+        let message = AsyncMessage { event, lun, stat_sn, exp_cmd_sn, max_cmd_sn };
+        link.push_response(stat_sn, &message, DataSegment::Empty);
+    }
+
+    fn check_pings(&mut self) {
+        let (now, interval) = (self.now, self.parameters.ping_interval);
+        let links: Vec<LinkId> = self.live().map(|link| link.id).collect();
+        for at in links {
+            let Some(link) = live(&mut self.links, at) else { continue };
+            match link.ping {
+                Some((_, until)) if now >= until => self.fail_link(at, CloseReason::PingTimeout),
+                None if now >= link.last_moved + interval => self.ping(at),
+                Some(_) | None => {}
+            }
+        }
+    }
+
+    /// Asks for a sign of life, and for the ExpStatSN that comes with it.
+    fn ping(&mut self, at: LinkId) {
+        let tag = self.next_tag();
+        let until = self.now + self.parameters.ping_timeout;
+        let (exp_cmd_sn, max_cmd_sn) = self.set.command_numbers();
+        let Some(link) = live(&mut self.links, at) else { return };
+        link.ping = Some((tag, until));
+        let stat_sn = link.stat_sn;
+        let ping =
+            NopIn { lun: 0, initiator_task_tag: None, target_transfer_tag: Some(tag), stat_sn, exp_cmd_sn, max_cmd_sn };
+        link.push(&ping, DataSegment::Empty);
+    }
+
+    fn next_tag(&mut self) -> TargetTransferTag {
+        self.target_transfer_tag = self.target_transfer_tag.next();
+        self.target_transfer_tag
+    }
+
+    fn reject(&mut self, at: LinkId, header: &ReceivedHeader, reason: RejectReason) {
+        self.reject_data(at, header, reason, Serial32(0));
+    }
+
+    /// A Reject with the next DataSN or R2TSN, as a data SNACK that makes no sense gets it (RFC 7143 11.17.2).
+    fn reject_data(&mut self, at: LinkId, header: &ReceivedHeader, reason: RejectReason, data_sn: Serial32) {
+        let (exp_cmd_sn, max_cmd_sn) = self.set.command_numbers();
+        let Some(link) = live(&mut self.links, at) else { return };
+        let stat_sn = link.take_stat_sn();
+        let reject = Reject { reason, stat_sn, exp_cmd_sn, max_cmd_sn, data_sn };
+        link.push_response(stat_sn, &reject, DataSegment::from(header.raw.to_vec()));
+        if link.sent.len() > UNACKNOWLEDGED_RESPONSES_MAX {
+            self.fail_link(at, CloseReason::Unacknowledged);
+        }
+    }
+}
+
+/// A connection that is not closed.
+fn live(links: &mut [Link], at: LinkId) -> Option<&mut Link> {
+    links.iter_mut().find(|link| link.id == at && !link.is_closed)
 }

@@ -14,12 +14,14 @@ use std::collections::VecDeque;
 use base::buffer::Buffer;
 use base::serial::Serial32;
 
-use super::event::TaskId;
+use super::event::{LinkId, TaskId};
 use crate::pdu::{DataOut, ScsiCommand, TargetTransferTag};
 
 /// A task from its command PDU to its response.
 pub(super) struct Task {
     pub(super) id: TaskId,
+    /// The connection it is allegiant to, or was.
+    pub(super) link: LinkId,
     pub(super) header: ScsiCommand,
     pub(super) extended_cdb: Vec<u8>,
     pub(super) bidirectional_read_bytes: Option<u32>,
@@ -61,6 +63,10 @@ impl DataFailure {
 pub(super) enum DataFault {
     /// Unsolicited data that the negotiation does not allow: the task fails, the connection stays.
     Unexpected,
+    /// Bytes that are there already.
+    Repeated,
+    /// Bytes behind a PDU that was lost: they will be asked for again with it.
+    Recovering,
     /// Bytes that do not belong where they say: at error recovery level 0 the connection ends (RFC 7143 7.8, 7.13).
     Protocol(&'static str),
 }
@@ -91,6 +97,8 @@ pub(super) struct DataOutCollection {
     /// Bytes `0..requested` came unsolicited or were asked for.
     requested: u32,
     r2t_sn: Serial32,
+    /// A PDU of the sequence under way was lost; the rest of it is dropped.
+    is_recovering: bool,
 }
 
 impl DataOutCollection {
@@ -104,7 +112,13 @@ impl DataOutCollection {
             r2ts: VecDeque::new(),
             requested: immediate,
             r2t_sn: Serial32(0),
+            is_recovering: false,
         }
+    }
+
+    /// Whether no data is on its way: no R2T and no unsolicited sequence is open.
+    pub(super) fn is_settled(&self) -> bool {
+        self.unsolicited.is_none() && self.r2ts.is_empty()
     }
 
     /// Whether nothing more is expected, given whether the task failed already.
@@ -152,7 +166,13 @@ impl DataOutCollection {
                 (r2t.offset + r2t.received, r2t.offset + r2t.length)
             }
         };
+        if self.is_recovering {
+            return Err(DataFault::Recovering);
+        }
         let end = u64::from(header.buffer_offset) + length as u64;
+        if end <= u64::from(expected_offset) && header.buffer_offset < expected_offset {
+            return Err(DataFault::Repeated);
+        }
         if header.buffer_offset != expected_offset {
             return Err(DataFault::Protocol("Data-Out with a wrong buffer offset"));
         }
@@ -160,6 +180,51 @@ impl DataOutCollection {
             return Err(DataFault::Protocol("Data-Out with more data than was asked for"));
         }
         Ok(())
+    }
+
+    /// Whether a PDU that passed [`DataOutCollection::check`] has the DataSN that comes next.
+    pub(super) fn is_next(&self, header: &DataOut) -> bool {
+        let expected = match (header.target_transfer_tag, self.unsolicited) {
+            (None, Some((_, data_sn))) => Some(data_sn),
+            (None, None) => None,
+            (Some(_), _) => self.r2ts.front().map(|r2t| r2t.data_sn),
+        };
+        expected == Some(header.data_sn)
+    }
+
+    /// A PDU was lost: what follows it in its sequence is dropped, and then everything from it on is asked for again.
+    pub(super) fn lose(&mut self, header: &DataOut) {
+        self.is_recovering = true;
+        self.skip(header);
+    }
+
+    /// A PDU of a sequence of which one was lost.
+    pub(super) fn skip(&mut self, header: &DataOut) {
+        if header.is_final {
+            self.ask_again();
+        }
+    }
+
+    /// Everything that has not arrived will be asked for again, with new R2Ts.
+    pub(super) fn ask_again(&mut self) {
+        self.is_recovering = false;
+        self.unsolicited = None;
+        self.r2ts.clear();
+        if self.buffer.is_none() {
+            // It was lost with the connection that was filling it.
+            self.received = 0;
+        }
+        self.requested = self.received;
+    }
+
+    /// R2Ts that wait for their data, oldest first.
+    pub(super) fn outstanding(&self) -> impl Iterator<Item = &OutstandingR2t> {
+        self.r2ts.iter()
+    }
+
+    /// The number of the next R2T.
+    pub(super) fn next_r2t_sn(&self) -> Serial32 {
+        self.r2t_sn
     }
 
     /// Counts a PDU that passed [`DataOutCollection::check`]. A sequence that ends early is an error; so is a DataSN out of

@@ -14,7 +14,7 @@ use crate::text::Keys;
 #[test]
 fn a_login_without_authentication_takes_one_exchange() {
     let mut peer = Peer::logged_in(parameters(), &[("MaxBurstLength", "65536"), ("InitialR2T", "No")]);
-    let session = peer.target.session().expect("it is established").clone();
+    let session = peer.target.session().request().clone();
     assert_eq!(session.initiator_name, INITIATOR);
     assert_eq!(session.target_name.as_deref(), Some(TARGET));
     assert_eq!((session.tsih, session.cid, session.negotiated.max_burst_length), (9, 3, 65536));
@@ -35,7 +35,7 @@ fn security_then_operational_stage() {
     assert_eq!(answers.get("TargetPortalGroupTag"), Some("1"));
     assert_eq!(answers.get("TargetAlias"), Some("a disk"));
     peer.log_in(&[("HeaderDigest", "CRC32C,None")]);
-    assert_eq!(peer.target.session().unwrap().negotiated.header_digest, Digest::Crc32c);
+    assert_eq!(peer.target.session().request().negotiated.header_digest, Digest::Crc32c);
 }
 
 fn with_chap() -> TargetParameters {
@@ -70,7 +70,7 @@ fn chap_lets_in_who_knows_the_secret() {
     let response = chap(&mut peer, "alice", "alice's secret");
     assert_eq!(response.transit_to, Some(LoginStage::OperationalNegotiation));
     peer.log_in(&[]);
-    assert_eq!(peer.target.session().unwrap().authenticated_name.as_deref(), Some("alice"));
+    assert_eq!(peer.target.session().request().authenticated_name.as_deref(), Some("alice"));
 }
 
 #[test]

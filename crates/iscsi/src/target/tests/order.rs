@@ -130,15 +130,64 @@ fn a_reset_covers_the_tasks_of_its_logical_unit() {
 
 #[test]
 fn functions_that_are_not_there_say_so() {
-    let mut peer = Peer::logged_in(parameters(), &[]);
+    let mut peer = Peer::logged_in(parameters(), &[("iSCSIProtocolLevel", "2")]);
     peer.read(0x10, 512);
     for (function, referenced, outcome) in [
         (TaskManagementFunction::TaskReassign, Some(0x10), TaskManagementOutcome::ReassignmentNotSupported),
         (TaskManagementFunction::ClearAca, None, TaskManagementOutcome::FunctionNotSupported),
         (TaskManagementFunction::QueryTask, Some(0x10), TaskManagementOutcome::FunctionSucceeded),
         (TaskManagementFunction::QueryTask, Some(0x11), TaskManagementOutcome::FunctionComplete),
+        (TaskManagementFunction::QueryTaskSet, None, TaskManagementOutcome::FunctionSucceeded),
     ] {
         peer.task_management(0x40, function, referenced.map(|tag| (tag, Serial32(100))));
         assert_eq!(outcome_of(&peer.receive_bhs()[0]), outcome);
     }
+}
+
+/// RFC 7144 7.1.1: its functions belong to protocol level 2.
+#[test]
+fn functions_of_a_level_that_was_not_agreed_are_not_there() {
+    let mut peer = Peer::logged_in(parameters(), &[]);
+    for function in [TaskManagementFunction::QueryTask, TaskManagementFunction::NexusReset] {
+        peer.task_management(0x40, function, None);
+        assert_eq!(outcome_of(&peer.receive_bhs()[0]), TaskManagementOutcome::FunctionNotSupported);
+    }
+}
+
+/// RFC 7143 4.2.3.3: the target waits for the data it has asked for, but not for ever.
+#[test]
+fn a_reset_waits_for_data_under_way_and_not_for_ever() {
+    for is_sent in [true, false] {
+        let mut peer = Peer::logged_in(parameters(), &[("ImmediateData", "No")]);
+        let command = peer.command(0x10, cdb_write(512), Direction::Write, 512);
+        peer.send(&command, Vec::new());
+        let (tag, ..) = r2ts(&peer.receive_bhs())[0];
+        peer.task_management(0x40, TaskManagementFunction::AbortTaskSet, None);
+        assert!(peer.events.is_empty(), "the data is still to come");
+        if is_sent {
+            peer.data_out(0x10, Some(tag), 0, 0, true, &pattern(512));
+        } else {
+            peer.sleep(crate::limits::ABORT_DATA_TIMEOUT);
+        }
+        let Some(Event::TaskManagement(request)) = peer.events.pop() else { panic!("the driver is told") };
+        peer.target.handle_task_management(peer.now, request.id, TaskManagementOutcome::FunctionComplete);
+        assert_eq!(outcome_of(&peer.receive_bhs()[0]), TaskManagementOutcome::FunctionComplete);
+        assert_eq!(peer.target.task_count(), 0);
+    }
+}
+
+/// RFC 7143 4.2.3.3 b: commands before the function belong to it, even when they come after it.
+#[test]
+fn a_task_set_is_aborted_with_commands_that_come_late() {
+    let mut peer = Peer::logged_in(parameters(), &[]);
+    let late = peer.command(0x10, CDB_READ, Direction::Read, 512);
+    peer.task_management(0x40, TaskManagementFunction::AbortTaskSet, None);
+    assert!(peer.receive().is_empty() && peer.events.is_empty());
+    peer.send(&late, Vec::new());
+    let Some(Event::TaskManagement(request)) = peer.events.pop() else { panic!("the driver is told") };
+    let started = peer.started();
+    peer.target.handle_task_management(peer.now, request.id, TaskManagementOutcome::FunctionComplete);
+    assert!(peer.receive().is_empty(), "the driver still has the command");
+    peer.complete(started.task, good(&pattern(512)));
+    assert!(matches!(peer.receive_bhs()[..], [Bhs::TaskManagementResponse(_)]));
 }

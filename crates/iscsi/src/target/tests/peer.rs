@@ -50,9 +50,104 @@ pub(super) fn itt(value: u32) -> InitiatorTaskTag {
     InitiatorTaskTag::new(value).expect("not the reserved value")
 }
 
+/// The target's end: a connection that logs in, then a session with one connection.
+pub(super) enum Target {
+    Connection(Box<Connection>),
+    Session(Box<Session>, LinkId),
+    /// Between the two.
+    None,
+}
+
+macro_rules! either {
+    ($self:ident, $connection:ident => $on_connection:expr, $session:ident, $at:ident => $on_session:expr) => {
+        match $self {
+            Target::Connection($connection) => $on_connection,
+            Target::Session($session, $at) => {
+                let $at = *$at;
+                $on_session
+            }
+            Target::None => panic!("the target is there"),
+        }
+    };
+}
+
+impl Target {
+    pub(super) fn session(&mut self) -> &mut Session {
+        match self {
+            Target::Session(session, _) => session,
+            _ => panic!("no session was begun"),
+        }
+    }
+    pub(super) fn receive_space(&mut self) -> &mut [u8] {
+        either!(self, it => it.receive_space(), it, at => it.receive_space(at))
+    }
+    pub(super) fn handle_received(&mut self, now: Instant, length: usize) {
+        either!(self, it => it.handle_received(now, length), it, at => it.handle_received(now, at, length));
+    }
+    pub(super) fn io_slices<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
+        either!(self, it => it.io_slices(out), it, at => it.io_slices(at, out))
+    }
+    pub(super) fn handle_transmitted(&mut self, now: Instant, length: usize) {
+        either!(self, it => it.handle_transmitted(now, length), it, at => it.handle_transmitted(now, at, length));
+    }
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        match self {
+            Target::Connection(it) => it.poll_timeout(),
+            Target::Session(it, _) => it.poll_timeout(),
+            Target::None => None,
+        }
+    }
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        match self {
+            Target::Connection(it) => it.handle_timeout(now),
+            Target::Session(it, _) => it.handle_timeout(now),
+            Target::None => {}
+        }
+    }
+    pub(super) fn is_closed(&self) -> bool {
+        match self {
+            Target::Connection(it) => it.is_closed(),
+            Target::Session(it, _) => it.is_closed(),
+            Target::None => true,
+        }
+    }
+    pub(super) fn task_count(&self) -> usize {
+        match self {
+            Target::Session(it, _) => it.task_count(),
+            _ => 0,
+        }
+    }
+    pub(super) fn request_logout(&mut self, now: Instant) {
+        self.session().request_logout(now);
+    }
+    pub(super) fn handle_task_management(
+        &mut self,
+        now: Instant,
+        id: TaskManagementId,
+        outcome: TaskManagementOutcome,
+    ) {
+        self.session().handle_task_management(now, id, outcome);
+    }
+    pub(super) fn refuse_session(&mut self, now: Instant, status: LoginStatus, detail: &str) {
+        match self {
+            Target::Connection(it) => it.refuse_session(now, status, detail),
+            _ => panic!("no login is under way"),
+        }
+    }
+    /// As the driver begins a session.
+    pub(super) fn accept_session(&mut self, now: Instant, tsih: u16) {
+        let Target::Connection(connection) = std::mem::replace(self, Target::None) else {
+            panic!("no login is under way")
+        };
+        let (session, link) = Session::begin(now, *connection, tsih).expect("a decision is due");
+        *self = Target::Session(Box::new(session), link);
+    }
+}
+
 /// A scripted initiator at one end and the target at the other.
 pub(super) struct Peer {
-    pub(super) target: Connection,
+    pub(super) login_events: Vec<LoginEvent>,
+    pub(super) target: Target,
     pub(super) now: Instant,
     pub(super) transmit: TransmitQueue,
     pub(super) receiver: Receiver,
@@ -66,7 +161,8 @@ impl Peer {
         let now = Instant::START;
         let local = Some("127.0.0.1:3260".parse().unwrap());
         Self {
-            target: Connection::new(Arc::new(parameters), challenge, local, now),
+            login_events: Vec::new(),
+            target: Target::Connection(Box::new(Connection::new(Arc::new(parameters), challenge, local, now))),
             now,
             transmit: TransmitQueue::new(Digests::default()),
             receiver: Receiver::new(1 << 20),
@@ -87,12 +183,12 @@ impl Peer {
     pub(super) fn log_in(&mut self, keys: &[(&str, &str)]) {
         let answers = self.login_step(LoginStage::OperationalNegotiation, Some(LoginStage::FullFeaturePhase), keys);
         assert!(answers.is_empty(), "nothing is answered before the driver decides");
-        assert!(matches!(self.events.pop(), Some(Event::SessionRequested(_))), "the driver is asked");
+        assert!(matches!(self.login_events.pop(), Some(LoginEvent::SessionRequested(_))), "the driver is asked");
         self.target.accept_session(self.now, 9);
         let (response, _) = self.login_response();
         assert_eq!((response.status, response.tsih), (LoginStatus::SUCCESS, 9));
         assert_eq!(response.transit_to, Some(LoginStage::FullFeaturePhase));
-        let negotiated = self.target.session().expect("it is established").negotiated;
+        let negotiated = self.target.session().request().negotiated;
         let digests = Digests {
             header: negotiated.header_digest == Digest::Crc32c,
             data: negotiated.data_digest == Digest::Crc32c,
@@ -154,8 +250,10 @@ impl Peer {
     }
 
     pub(super) fn collect_events(&mut self) {
-        while let Some(event) = self.target.poll_event() {
-            self.events.push(event);
+        match &mut self.target {
+            Target::Connection(it) => self.login_events.extend(std::iter::from_fn(|| it.poll_event())),
+            Target::Session(it, _) => self.events.extend(std::iter::from_fn(|| it.poll_event())),
+            Target::None => {}
         }
     }
 
@@ -282,7 +380,7 @@ impl Peer {
     }
 
     pub(super) fn complete(&mut self, task: TaskId, outcome: Outcome) {
-        self.target.handle_completion(self.now, task, outcome);
+        self.target.session().handle_completion(self.now, task, outcome);
     }
 
     pub(super) fn sleep(&mut self, duration: Duration) {
@@ -293,6 +391,9 @@ impl Peer {
 
     pub(super) fn close_reason(&mut self) -> CloseReason {
         self.collect_events();
+        if let Some(LoginEvent::Closed(reason)) = self.login_events.pop() {
+            return reason;
+        }
         match self.events.pop() {
             Some(Event::Closed(reason)) => reason,
             other => panic!("{other:?} is not the end"),

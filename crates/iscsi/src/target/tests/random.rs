@@ -94,8 +94,8 @@ proptest! {
             ("MaxRecvDataSegmentLength", &segment_text),
             ("MaxOutstandingR2T", &r2ts_text),
         ];
-        let peer = Peer::logged_in(parameters(), &keys);
-        let negotiated = peer.target.session().unwrap().negotiated;
+        let mut peer = Peer::logged_in(parameters(), &keys);
+        let negotiated = peer.target.session().request().negotiated;
         prop_assert!(negotiated.first_burst_length <= negotiated.max_burst_length);
         prop_assert!(negotiated.max_burst_length <= burst.min(Offer::target().max_burst_length));
         prop_assert_eq!(negotiated.initiator_max_recv_data_segment_length, segment);

@@ -1,21 +1,20 @@
-//! The loop that drives one connection.
+//! The loop that drives one session with all its connections.
 //!
 //! One future, no tasks of its own. A turn of the loop:
 //!
 //! ```text
 //! events ──► execute; answered in place? ──► complete     (else among the running)
 //! running executions that ended ──► complete
-//! what gathered ──► one vectored write
-//! socket ──► where the protocol says
+//! connections that join
+//! each connection: what gathered ──► one vectored write; socket ──► where the protocol says
 //! ```
 //!
-//! A slow peer is not read from, and its next commands are not started, while it has [`DATA_IN_BYTES_MAX`] bytes queued or being
+//! A slow initiator is not read from, and its next commands are not started, while it has [`DATA_IN_BYTES_MAX`] bytes queued or being
 //! read: it holds no more buffers than that.
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::io::IoSlice;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,18 +23,20 @@ use std::task::{Context, Poll};
 use base::clock::{Instant, Sleep};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use iscsi::pdu::{LoginStatus, TaskManagementFunction, TaskManagementOutcome};
+use iscsi::pdu::{TaskManagementFunction, TaskManagementOutcome};
 use iscsi::target as protocol;
-use iscsi::target::{CloseReason, Event, SessionRequest, TaskId, TaskManagement, TaskManagementId};
+use iscsi::target::{CloseReason, Event, LinkId, SessionRequest, TaskId, TaskManagement, TaskManagementId};
 use logical_unit::{Execution, LunMap, NexusId, Outcome, TaskManagementResponse};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::oneshot;
 
 use crate::control::{Control, Handle, Wish};
 use crate::limits::{DATA_IN_BYTES_MAX, DRAIN_TIMEOUT, LINGER_TIMEOUT, TURNS_PER_POLL_MAX, WRITE_SLICES_MAX};
-use crate::server::Shared;
-use crate::sessions::Decision;
+use crate::server::{Entered, Shared};
+use crate::sessions::{Inbox, Joining};
 use crate::status::{LunCounters, Use};
 use crate::target::lun_number;
+use crate::transport::Transport;
 
 /// Both ends of a connection, as text for people; addresses that are not IP are fine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,46 +47,41 @@ pub struct Addresses {
     pub peer: String,
 }
 
-/// Drives a connection to its end.
-pub(crate) async fn drive<S: AsyncRead + AsyncWrite + Unpin>(
+/// A session that is served.
+pub(crate) struct Session {
     server: Arc<Shared>,
-    stream: S,
-    addresses: Addresses,
+    tsih: u16,
+    protocol: protocol::Session,
+    /// The session's own control, that of its first connection. It outlives that connection.
     control: Control,
-) -> CloseReason {
-    let mut driver = Driver::new(server, stream, addresses, control);
-    let reason = poll_fn(|context| driver.poll(context)).await;
-    tracing::info!(peer = %driver.addresses.peer, %reason, "connection ended");
-    reason
-}
-
-struct Driver<S> {
-    server: Arc<Shared>,
-    stream: S,
-    addresses: Addresses,
-    protocol: protocol::Connection,
-    control: Control,
-    session: Option<Session>,
-    /// A login that waits for the sessions it replaces to end.
-    admission: Option<(u16, SessionRequest, Vec<Handle>)>,
+    handle: Handle,
+    inbox: Inbox,
+    wires: Vec<Wire>,
+    /// Nothing in a discovery session.
+    units: Option<Units>,
     running: FuturesUnordered<Running>,
     managing: FuturesUnordered<Managing>,
     /// Bytes of data-in that commands under way may bring.
     expected_bytes: usize,
-    /// An event that must wait until the peer has taken what is queued.
+    /// An event that must wait until the initiator has taken what is queued.
     delayed: Option<Event>,
     timer: Option<(Instant, Sleep)>,
     drain_deadline: Option<Instant>,
     closed: Option<CloseReason>,
-    linger_deadline: Option<Instant>,
     counted_pdus: (u64, u64),
 }
 
-/// What a session of the full feature phase has.
-struct Session {
-    tsih: u16,
-    /// Nothing in a discovery session.
-    unit: Option<Units>,
+/// One connection.
+struct Wire {
+    link: LinkId,
+    stream: Box<dyn Transport>,
+    addresses: Addresses,
+    /// Of a connection that joined.
+    control: Option<Control>,
+    _entered: Entered,
+    ended: Option<oneshot::Sender<CloseReason>>,
+    /// Nothing more comes; why, and until when what is queued may be taken.
+    closed: Option<(CloseReason, Instant)>,
 }
 
 struct Units {
@@ -121,19 +117,35 @@ impl Future for Running {
 
 type Managing = Pin<Box<dyn Future<Output = (TaskManagementId, TaskManagementFunction, TaskManagementOutcome)> + Send>>;
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
-    fn new(server: Arc<Shared>, stream: S, addresses: Addresses, control: Control) -> Self {
-        let local_address: Option<SocketAddr> = addresses.local.parse().ok();
-        let protocol =
-            protocol::Connection::new(server.parameters(), server.challenge(), local_address, server.clock.now());
-        Self {
+impl Session {
+    /// A login becomes a session.
+    pub(crate) fn begin(server: Arc<Shared>, joining: Joining, tsih: u16, request: &SessionRequest) -> Option<Self> {
+        let Joining { stream, addresses, protocol, control, entered, .. } = joining;
+        let units = request.target_name.as_ref().and_then(|name| server.target(name)).map(|target| {
+            let nexus = NexusId::new(&format!(
+                "{},i,0x{},{},t,0x{:04x}",
+                request.initiator_name, request.isid, target.name, server.options.portal_group_tag
+            ));
+            target.luns.add_nexus(&nexus);
+            Units { target_name: target.name, luns: target.luns, nexus, counters: BTreeMap::new() }
+        });
+        tracing::info!(
+            peer = %addresses.peer, tsih, initiator = %request.initiator_name,
+            target = request.target_name.as_deref().unwrap_or("(discovery)"), "session began"
+        );
+        let handle = control.handle();
+        let inbox = server.sessions.begin(tsih, &handle);
+        let (protocol, link) = protocol::Session::begin(server.clock.now(), protocol, tsih)?;
+        let wire = Wire { link, stream, addresses, control: None, _entered: entered, ended: None, closed: None };
+        Some(Self {
             server,
-            stream,
-            addresses,
+            tsih,
             protocol,
             control,
-            session: None,
-            admission: None,
+            handle,
+            inbox,
+            wires: vec![wire],
+            units,
             running: FuturesUnordered::new(),
             managing: FuturesUnordered::new(),
             expected_bytes: 0,
@@ -141,9 +153,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             timer: None,
             drain_deadline: None,
             closed: None,
-            linger_deadline: None,
             counted_pdus: (0, 0),
-        }
+        })
+    }
+
+    /// Drives it to its end.
+    pub(crate) async fn run(mut self) -> CloseReason {
+        poll_fn(|context| self.poll(context)).await
     }
 
     /// One wake-up: turns until nothing moves any more.
@@ -152,17 +168,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             let mut has_moved = self.handle_events();
             has_moved |= self.poll_running(context);
             has_moved |= self.poll_control(context);
-            has_moved |= match self.poll_write(context) {
-                Ok(has_moved) => has_moved,
-                Err(error) => return Poll::Ready(self.lost(&error)),
-            };
-            if let Some(reason) = self.ended() {
+            has_moved |= self.poll_inbox(context);
+            has_moved |= self.poll_wires(context);
+            if let Some(reason) = self.closed.clone().filter(|_| self.wires.is_empty()) {
                 return Poll::Ready(reason);
             }
-            has_moved |= match self.poll_read(context) {
-                Ok(has_moved) => has_moved,
-                Err(error) => return Poll::Ready(self.lost(&error)),
-            };
             has_moved |= self.poll_timer(context);
             self.count_pdus();
             if !has_moved {
@@ -171,18 +181,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         }
         context.waker().wake_by_ref();
         Poll::Pending
-    }
-
-    /// Why it is over, once the last words are sent or the peer had its time to take them.
-    fn ended(&self) -> Option<CloseReason> {
-        let is_sent = self.protocol.transmit_bytes() == 0;
-        let is_late = || self.linger_deadline.is_some_and(|deadline| self.server.clock.now() >= deadline);
-        self.closed.clone().filter(|_| is_sent || is_late())
-    }
-
-    fn lost(&self, error: &std::io::Error) -> CloseReason {
-        tracing::debug!(peer = %self.addresses.peer, %error, "the transport failed");
-        self.closed.clone().unwrap_or(CloseReason::TransportLost)
     }
 
     fn handle_events(&mut self) -> bool {
@@ -198,11 +196,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             match event {
                 Event::Command(command) => self.execute(command),
                 Event::TaskManagement(request) => self.manage(request),
-                Event::SessionRequested(request) => self.admit(request),
                 Event::Logout => {}
+                Event::LinkClosed(link, reason) => {
+                    let until = self.server.clock.now() + LINGER_TIMEOUT;
+                    if let Some(wire) = self.wires.iter_mut().find(|wire| wire.link == link) {
+                        wire.closed.get_or_insert((reason, until));
+                    }
+                }
                 Event::Closed(reason) => {
+                    let until = self.server.clock.now() + LINGER_TIMEOUT;
+                    for wire in &mut self.wires {
+                        wire.closed.get_or_insert((reason.clone(), until));
+                    }
                     self.closed = Some(reason);
-                    self.linger_deadline = Some(self.server.clock.now() + LINGER_TIMEOUT);
                 }
             }
         }
@@ -211,12 +217,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
 
     /// Whether a command that may bring so many bytes can start now. When nothing is under way, any can.
     fn has_room_for(&self, bytes: u32) -> bool {
-        let used = self.expected_bytes + self.protocol.transmit_bytes();
+        let used = self.expected_bytes + self.queued_bytes();
         used == 0 || used.saturating_add(bytes as usize) <= DATA_IN_BYTES_MAX
     }
 
+    fn queued_bytes(&self) -> usize {
+        self.wires.iter().map(|wire| self.protocol.transmit_bytes(wire.link)).sum()
+    }
+
     fn execute(&mut self, command: protocol::Command) {
-        let Some(units) = self.session.as_mut().and_then(|session| session.unit.as_mut()) else { return };
+        let Some(units) = self.units.as_mut() else { return };
         let lun = lun_number(command.lun);
         let cdb = match command.cdb.extension.as_slice() {
             [] => scsi::CdbBytes::from(command.cdb.head),
@@ -250,7 +260,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
 
     /// Sense data in the format the logical unit is set to.
     fn sense_bytes(&self, lun: u64, sense: &scsi::Sense) -> Vec<u8> {
-        let units = self.session.as_ref().and_then(|session| session.unit.as_ref());
+        let units = self.units.as_ref();
         units.map_or_else(|| sense.emit_fixed().to_vec(), |units| units.luns.sense_bytes(lun, sense))
     }
 
@@ -279,25 +289,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             has_moved = true;
             self.protocol.handle_task_management(self.server.clock.now(), id, outcome);
             if function == TaskManagementFunction::TargetColdReset
-                && let Some(units) = self.session.as_ref().and_then(|session| session.unit.as_ref())
+                && let Some(units) = &self.units
             {
                 // A power-on event: all sessions end (RFC 7143 11.5.1).
                 self.server.sessions.ask_target(&units.target_name, Wish::Stop);
             }
-        }
-        if let Some((_, _, previous)) = &self.admission
-            && previous.iter().all(|handle| handle.poll_ended(context).is_ready())
-            && let Some((tsih, request, _)) = self.admission.take()
-        {
-            self.begin_session(tsih, &request);
-            has_moved = true;
         }
         has_moved
     }
 
     fn manage(&mut self, request: TaskManagement) {
         let TaskManagement { id, function, lun, task } = request;
-        let units = self.session.as_ref().and_then(|session| session.unit.as_ref());
+        let units = self.units.as_ref();
+        if let (Some(units), Some(outcome)) = (units, units.and_then(|units| units.manage_nexus(function, lun))) {
+            tracing::debug!(nexus = ?units.nexus, %function, %outcome, "task management");
+            return self.protocol.handle_task_management(self.server.clock.now(), id, outcome);
+        }
         let (Some(units), Some(scsi_function)) = (units, scsi::TaskManagementFunction::from_code(function.code()))
         else {
             let outcome = TaskManagementOutcome::FunctionNotSupported;
@@ -321,40 +328,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         }));
     }
 
-    fn admit(&mut self, request: SessionRequest) {
-        let now = self.server.clock.now();
-        let is_known = request.target_name.as_ref().is_none_or(|name| self.server.target(name).is_some());
-        if !is_known {
-            let detail = "the target was removed while the initiator logged in";
-            return self.protocol.refuse_session(now, LoginStatus::TARGET_REMOVED, detail);
-        }
-        match self.server.sessions.admit(&request, self.control.handle()) {
-            Decision::Refuse { status, detail } => self.protocol.refuse_session(now, status, detail),
-            Decision::Admit { tsih, previous } if previous.is_empty() => self.begin_session(tsih, &request),
-            Decision::Admit { tsih, previous } => self.admission = Some((tsih, request, previous)),
-        }
-    }
-
-    fn begin_session(&mut self, tsih: u16, request: &SessionRequest) {
-        let unit = request.target_name.as_ref().and_then(|name| self.server.target(name)).map(|target| {
-            let nexus = NexusId::new(&format!(
-                "{},i,0x{},{},t,0x{:04x}",
-                request.initiator_name, request.isid, target.name, self.server.options.portal_group_tag
-            ));
-            target.luns.add_nexus(&nexus);
-            Units { target_name: target.name, luns: target.luns, nexus, counters: BTreeMap::new() }
-        });
-        tracing::info!(
-            peer = %self.addresses.peer, tsih, initiator = %request.initiator_name,
-            target = request.target_name.as_deref().unwrap_or("(discovery)"), "session began"
-        );
-        self.session = Some(Session { tsih, unit });
-        self.protocol.accept_session(self.server.clock.now(), tsih);
-    }
-
     fn poll_control(&mut self, context: &Context<'_>) -> bool {
         let now = self.server.clock.now();
-        match self.control.poll_wish(context) {
+        let mut wish = self.control.poll_wish(context);
+        // A connection that joined is asked like its session.
+        for wire in &self.wires {
+            if let Some(control) = &wire.control {
+                wish = wish.max(control.poll_wish(context));
+            }
+        }
+        match wish {
             Wish::Run => return false,
             Wish::Drain if self.drain_deadline.is_none() => {
                 self.drain_deadline = Some(now + DRAIN_TIMEOUT);
@@ -363,59 +346,81 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             Wish::Drain
                 if self.drain_deadline.is_some_and(|deadline| now >= deadline) && !self.protocol.is_closed() =>
             {
-                self.protocol.close(CloseReason::Local);
+                self.protocol.close(now, CloseReason::Local);
             }
-            Wish::Stop if !self.protocol.is_closed() => self.protocol.close(CloseReason::Local),
+            Wish::Stop if !self.protocol.is_closed() => self.protocol.close(now, CloseReason::Local),
             Wish::Drain | Wish::Stop => return false,
         }
         true
     }
 
-    fn poll_write(&mut self, context: &mut Context<'_>) -> std::io::Result<bool> {
+    /// Takes connections that logged in to this session.
+    fn poll_inbox(&mut self, context: &mut Context<'_>) -> bool {
         let mut has_moved = false;
-        while self.protocol.transmit_bytes() > 0 {
-            let mut slices = [IoSlice::new(&[]); WRITE_SLICES_MAX];
-            let count = self.protocol.io_slices(&mut slices);
-            match Pin::new(&mut self.stream).poll_write_vectored(context, &slices[..count]) {
-                Poll::Pending => break,
-                Poll::Ready(Ok(0)) => return Err(std::io::ErrorKind::WriteZero.into()),
-                Poll::Ready(Ok(length)) => self.protocol.handle_transmitted(self.server.clock.now(), length),
-                Poll::Ready(Err(error)) => return Err(error),
-            }
+        while let Poll::Ready(Some(joining)) = self.inbox.poll_recv(context) {
             has_moved = true;
+            self.take_in(*joining);
         }
-        if has_moved {
-            // Streams that buffer must not keep it; for TCP this does nothing.
-            let _ = Pin::new(&mut self.stream).poll_flush(context)?;
-        }
-        Ok(has_moved)
+        has_moved
     }
 
-    fn poll_read(&mut self, context: &mut Context<'_>) -> std::io::Result<bool> {
-        if self.delayed.is_some() || self.protocol.transmit_bytes() > DATA_IN_BYTES_MAX {
-            return Ok(false);
+    fn take_in(&mut self, joining: Joining) {
+        let Joining { stream, addresses, mut protocol, control, entered, ended } = joining;
+        let now = self.server.clock.now();
+        let Some(request) = protocol.request().cloned() else { return };
+        if let Err((status, detail)) = self.protocol.check_join(&request) {
+            self.server.counters.logins_refused.fetch_add(1, Ordering::Relaxed);
+            protocol.refuse_session(now, status, detail);
+            send_last_words(stream, &protocol);
+            let _ = ended.send(CloseReason::LoginRefused { status, detail: detail.to_owned() });
+            return;
         }
-        let space = self.protocol.receive_space();
-        if space.is_empty() {
-            return Ok(false);
-        }
-        let mut buffer = ReadBuf::new(space);
-        match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
-            Poll::Pending => Ok(false),
-            Poll::Ready(Err(error)) => Err(error),
-            Poll::Ready(Ok(())) => match buffer.filled().len() {
-                0 => Err(std::io::ErrorKind::UnexpectedEof.into()),
-                length => {
-                    self.protocol.handle_received(self.server.clock.now(), length);
-                    Ok(true)
+        let stream = match stream.rehome() {
+            Ok(stream) => stream,
+            Err(error) => return tracing::debug!(peer = %addresses.peer, %error, "a connection was lost on its way"),
+        };
+        let Some(link) = self.protocol.join(now, protocol) else { return };
+        tracing::info!(peer = %addresses.peer, tsih = self.tsih, cid = request.cid, "connection joined");
+        let (ended, control) = (Some(ended), Some(control));
+        self.wires.push(Wire { link, stream, addresses, control, _entered: entered, ended, closed: None });
+    }
+
+    fn poll_wires(&mut self, context: &mut Context<'_>) -> bool {
+        let mut has_moved = false;
+        let may_read = self.delayed.is_none() && self.queued_bytes() <= DATA_IN_BYTES_MAX;
+        let mut index = 0;
+        while let Some(wire) = self.wires.get_mut(index) {
+            let moved = wire.exchange(&mut self.protocol, &self.server, may_read, context);
+            let is_over = match (&moved, &wire.closed) {
+                (Err(_), _) => true,
+                (Ok(_), Some((_, until))) => {
+                    self.protocol.transmit_bytes(wire.link) == 0 || self.server.clock.now() >= *until
                 }
-            },
+                (Ok(_), None) => false,
+            };
+            has_moved |= is_over || matches!(moved, Ok(true));
+            if !is_over {
+                index += 1;
+                continue;
+            }
+            let mut wire = self.wires.remove(index);
+            if let Err(error) = moved {
+                tracing::debug!(peer = %wire.addresses.peer, %error, "the transport failed");
+                self.protocol.handle_lost(self.server.clock.now(), wire.link);
+            }
+            self.protocol.release(wire.link);
+            let reason = wire.closed.take().map_or(CloseReason::TransportLost, |(reason, _)| reason);
+            if let Some(ended) = wire.ended.take() {
+                let _ = ended.send(reason);
+            }
         }
+        has_moved
     }
 
     fn poll_timer(&mut self, context: &mut Context<'_>) -> bool {
         let drain_deadline = self.drain_deadline.filter(|_| !self.protocol.is_closed());
-        let deadlines = [self.protocol.poll_timeout(), drain_deadline, self.linger_deadline];
+        let lingering = self.wires.iter().filter_map(|wire| wire.closed.as_ref().map(|(_, until)| *until)).min();
+        let deadlines = [self.protocol.poll_timeout(), drain_deadline, lingering];
         let Some(deadline) = deadlines.into_iter().flatten().min() else {
             self.timer = None;
             return false;
@@ -432,9 +437,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         self.protocol.handle_timeout(self.server.clock.now());
         true
     }
-}
 
-impl<S> Driver<S> {
     fn count_pdus(&mut self) {
         let (received, sent) = self.protocol.pdu_counts();
         let counters = &self.server.counters;
@@ -448,28 +451,101 @@ impl<S> Driver<S> {
     }
 }
 
-impl<S> Drop for Driver<S> {
-    /// Leaves the tables, however it ends. Commands under way are detached: they finish, and nobody hears of it. The
-    /// control is dropped after this, so that whoever waits for the end finds the nexus gone.
-    fn drop(&mut self) {
-        self.count_pdus();
-        if matches!(self.closed, Some(CloseReason::LoginRefused { .. })) {
-            self.server.counters.logins_refused.fetch_add(1, Ordering::Relaxed);
-        }
-        self.running.clear();
-        if let Some((tsih, ..)) = self.admission.take() {
-            self.server.sessions.remove(tsih, &self.control.handle());
-        }
-        if let Some(session) = self.session.take() {
-            if let Some(units) = session.unit {
-                units.luns.remove_nexus(&units.nexus);
+impl Wire {
+    /// Writes and reads what can be.
+    fn exchange(
+        &mut self,
+        protocol: &mut protocol::Session,
+        server: &Shared,
+        may_read: bool,
+        context: &mut Context<'_>,
+    ) -> std::io::Result<bool> {
+        let mut has_moved = false;
+        while protocol.transmit_bytes(self.link) > 0 {
+            let mut slices = [IoSlice::new(&[]); WRITE_SLICES_MAX];
+            let count = protocol.io_slices(self.link, &mut slices);
+            match Pin::new(&mut self.stream).poll_write_vectored(context, &slices[..count]) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(0)) => return Err(std::io::ErrorKind::WriteZero.into()),
+                Poll::Ready(Ok(length)) => protocol.handle_transmitted(server.clock.now(), self.link, length),
+                Poll::Ready(Err(error)) => return Err(error),
             }
-            self.server.sessions.remove(session.tsih, &self.control.handle());
+            has_moved = true;
+        }
+        if has_moved {
+            // Streams that buffer must not keep it; for TCP this does nothing.
+            let _ = Pin::new(&mut self.stream).poll_flush(context)?;
+        }
+        if !may_read || self.closed.is_some() {
+            return Ok(has_moved);
+        }
+        let space = protocol.receive_space(self.link);
+        if space.is_empty() {
+            return Ok(has_moved);
+        }
+        let mut buffer = ReadBuf::new(space);
+        match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
+            Poll::Pending => Ok(has_moved),
+            Poll::Ready(Err(error)) => Err(error),
+            Poll::Ready(Ok(())) => match buffer.filled().len() {
+                0 => Err(std::io::ErrorKind::UnexpectedEof.into()),
+                length => {
+                    protocol.handle_received(server.clock.now(), self.link, length);
+                    Ok(true)
+                }
+            },
         }
     }
 }
 
+/// Writes what a refused connection is told, as far as its socket takes it at once: it is a hundred bytes into an empty buffer. The stream
+/// still is where it was read from, and known to be writable there.
+fn send_last_words(mut stream: Box<dyn Transport>, protocol: &protocol::Connection) {
+    let mut slices = [IoSlice::new(&[]); 4];
+    let count = protocol.io_slices(&mut slices);
+    let mut context = Context::from_waker(std::task::Waker::noop());
+    let _ = Pin::new(&mut stream).poll_write_vectored(&mut context, &slices[..count]);
+    let _ = Pin::new(&mut stream).poll_flush(&mut context);
+}
+
+impl Drop for Session {
+    /// Leaves the tables, however it ends. Commands under way are detached: they finish, and nobody hears of it. The
+    /// control is dropped after this, so that whoever waits for the end finds the nexus gone.
+    fn drop(&mut self) {
+        self.count_pdus();
+        self.running.clear();
+        if let Some(units) = self.units.take() {
+            units.luns.remove_nexus(&units.nexus);
+        }
+        self.server.sessions.remove(self.tsih, &self.handle);
+    }
+}
+
 impl Units {
+    /// The functions of RFC 7144 that concern the nexus as a whole, which logical units do not know as functions.
+    fn manage_nexus(&self, function: TaskManagementFunction, lun: u64) -> Option<TaskManagementOutcome> {
+        match function {
+            TaskManagementFunction::NexusReset => {
+                // The loss of the nexus and its return (SAM-5 6.3.3, 7.6).
+                self.luns.remove_nexus(&self.nexus);
+                self.luns.add_nexus(&self.nexus);
+                Some(TaskManagementOutcome::FunctionComplete)
+            }
+            TaskManagementFunction::QueryAsynchronousEvent => {
+                let Some(unit) = self.luns.get(lun_number(lun)) else {
+                    return Some(TaskManagementOutcome::LunDoesNotExist);
+                };
+                let is_pending = unit.has_attention(&self.nexus);
+                Some(if is_pending {
+                    TaskManagementOutcome::FunctionSucceeded
+                } else {
+                    TaskManagementOutcome::FunctionComplete
+                })
+            }
+            _ => None,
+        }
+    }
+
     fn counters(&mut self, lun: u64, server: &Shared) -> Arc<LunCounters> {
         if let Some(counters) = self.counters.get(&lun) {
             return Arc::clone(counters);

@@ -4,19 +4,21 @@ use std::sync::Arc;
 
 use base::buffer::{Buffer, BufferPool};
 use base::clock::Instant;
+use base::serial::Serial32;
 
-use super::super::event::{Cdb, Command, Event, Outcome, TaskId};
-use super::super::session::Held;
+use super::super::answer::{Answer, Piece};
+use super::super::event::{Cdb, CloseReason, Command, Event, LinkId, Outcome, TaskId};
+use super::super::link::{Link, Sent};
 use super::super::task::{DataFailure, DataFault, DataOutCollection, Task};
-use super::{CloseReason, Connection, FullFeature, Phase, take_stat_sn};
+use super::super::task_set::{Held, TaskSet};
+use super::{FullFeature, Session, live};
 use crate::framing::{DataSegment, Destination, ReceivedHeader, ReceivedPdu};
 use crate::limits::DATA_OUT_BYTES_MAX;
 use crate::negotiation::SessionType;
 use crate::pdu::{
-    AdditionalHeaders, DataIn, DataInStatus, DataOut, ReadyToTransfer, RejectReason, Residual, ScsiCommand,
+    DataIn, DataInStatus, DataOut, InitiatorTaskTag, ReadyToTransfer, RejectReason, Residual, ScsiCommand,
     ScsiResponse, ServiceResponse,
 };
-use base::serial::Serial32;
 
 const STATUS_GOOD: u8 = 0x00;
 const STATUS_CHECK_CONDITION: u8 = 0x02;
@@ -29,20 +31,20 @@ enum Admission {
     Reject(RejectReason),
 }
 
-fn admit(full: &FullFeature, command: &ScsiCommand) -> Admission {
+fn admit(full: &FullFeature, set: &TaskSet, command: &ScsiCommand) -> Admission {
     if full.negotiated.session_type == SessionType::Discovery {
         return Admission::Reject(RejectReason::ProtocolError);
     }
-    if !command.is_immediate && !full.session.window.admits(command.cmd_sn) {
+    if !command.is_immediate && !set.window.admits(command.cmd_sn) {
         return Admission::Ignore;
     }
-    if full.session.tasks.contains_key(&command.initiator_task_tag) {
+    if set.tasks.contains_key(&command.initiator_task_tag) {
         return Admission::Reject(RejectReason::TaskInProgress);
     }
     if full.is_draining {
         return Admission::Reject(RejectReason::WaitingForLogout);
     }
-    if command.is_immediate && !full.session.has_room_for_immediate() {
+    if command.is_immediate && !set.has_room_for_immediate() {
         return Admission::Reject(RejectReason::TooManyImmediateCommands);
     }
     Admission::Take
@@ -96,12 +98,13 @@ impl DataOutPlan {
 
 /// Where the data segment of a command PDU goes.
 pub(super) fn place_immediate_data(
-    full: &mut FullFeature,
+    full: &FullFeature,
+    set: &TaskSet,
     pool: &BufferPool,
     command: &ScsiCommand,
     header: &ReceivedHeader,
 ) -> Destination {
-    if !matches!(admit(full, command), Admission::Take) {
+    if !matches!(admit(full, set, command), Admission::Take) {
         return Destination::Discard;
     }
     let bytes = header.data_segment_bytes;
@@ -113,9 +116,9 @@ pub(super) fn place_immediate_data(
 }
 
 /// Where the data segment of a Data-Out PDU goes: into its task's buffer, which the receiver has until the PDU is whole.
-pub(super) fn place_data_out(full: &mut FullFeature, data: &DataOut, bytes: usize) -> Destination {
-    let Some(task) = full.session.tasks.get_mut(&data.initiator_task_tag) else { return Destination::Discard };
-    if task.data_out.check(data, bytes).is_err() {
+pub(super) fn place_data_out(set: &mut TaskSet, at: LinkId, data: &DataOut, bytes: usize) -> Destination {
+    let Some(task) = set.tasks.get_mut(&data.initiator_task_tag) else { return Destination::Discard };
+    if task.link != at || task.data_out.check(data, bytes).is_err() {
         return Destination::Discard;
     }
     let offset = data.buffer_offset as usize;
@@ -128,17 +131,17 @@ pub(super) fn place_data_out(full: &mut FullFeature, data: &DataOut, bytes: usiz
     }
 }
 
-impl Connection {
-    pub(super) fn handle_command(&mut self, command: ScsiCommand, pdu: ReceivedPdu) {
-        let Phase::FullFeature(full) = &mut self.phase else { return };
-        match admit(full, &command) {
+impl Session {
+    pub(super) fn handle_command(&mut self, at: LinkId, command: ScsiCommand, pdu: ReceivedPdu) {
+        let full = &self.full;
+        match admit(full, &self.set, &command) {
             Admission::Take => {}
             Admission::Ignore => return,
-            Admission::Reject(reason) => return self.reject(&pdu.header, reason),
+            Admission::Reject(reason) => return self.reject(at, &pdu.header, reason),
         }
         if pdu.data.is_corrupt {
             // Nothing of the command is kept; the initiator may send it again (RFC 7143 11.17.1, note 1).
-            return self.reject(&pdu.header, RejectReason::DataDigestError);
+            return self.reject(at, &pdu.header, RejectReason::DataDigestError);
         }
         let immediate_bytes = pdu.header.data_segment_bytes;
         let plan = DataOutPlan::new(full, &command, &command.cdb, immediate_bytes);
@@ -149,10 +152,11 @@ impl Connection {
         );
         let is_placed = immediate_bytes > 0 && plan.takes_immediate;
         collection.buffer = Some(if is_placed { pdu.data.buffer } else { plan.buffer(&self.parameters.pool, 0) });
-        let generation = full.session.next_generation();
+        let generation = self.set.next_generation();
         let id = TaskId { initiator_task_tag: command.initiator_task_tag, generation };
-        full.session.add_task(Task {
+        self.set.add_task(Task {
             id,
+            link: at,
             header: command,
             extended_cdb: pdu.header.ahs.extended_cdb,
             bidirectional_read_bytes: pdu.header.ahs.bidirectional_read_bytes,
@@ -169,63 +173,102 @@ impl Connection {
         }
     }
 
-    /// Hands on everything whose turn in the command order has come.
+    /// Hands on everything whose turn in the command order has come, whichever connection it came on.
     pub(super) fn deliver_in_order(&mut self) {
-        while let Phase::FullFeature(full) = &mut self.phase {
-            match full.session.window.next_in_order() {
-                None => return,
+        let mut has_delivered = false;
+        while !self.is_ended {
+            match self.set.window.next_in_order() {
+                None => break,
                 Some(Held::Task(id)) => {
-                    full.session.deliver_task(id);
+                    self.set.deliver_task(id);
                     self.advance_task(id);
                 }
-                Some(Held::Request(pdu)) => {
-                    full.session.open_window();
-                    self.handle_request(*pdu);
+                Some(Held::Request(at, pdu)) => {
+                    self.set.open_window();
+                    self.handle_request(at, *pdu);
                 }
-                Some(Held::Plugged) => full.session.open_window(),
+                Some(Held::Plugged) => self.set.open_window(),
             }
+            has_delivered = true;
+        }
+        if has_delivered && !self.set.managements.is_empty() {
+            self.advance_managements();
         }
     }
 
-    pub(super) fn handle_data_out(&mut self, data: DataOut, pdu: ReceivedPdu) {
-        let Phase::FullFeature(full) = &mut self.phase else { return };
+    pub(super) fn handle_data_out(&mut self, at: LinkId, data: DataOut, pdu: ReceivedPdu) {
+        let level = self.full.negotiated.error_recovery_level;
         // Late data of a task that was aborted or failed: there is nobody to give it to.
-        let Some(task) = full.session.tasks.get_mut(&data.initiator_task_tag) else { return };
+        let Some(task) = self.set.tasks.get_mut(&data.initiator_task_tag) else { return };
+        if task.link != at {
+            // Data belongs on the connection of its command (RFC 7143 4.2.5.1).
+            return self.reject(at, &pdu.header, RejectReason::ProtocolError);
+        }
+        let id = task.id;
         let length = pdu.header.data_segment_bytes;
         let is_placed = pdu.data.length > 0;
         match task.data_out.check(&data, length) {
             Ok(()) => {}
             Err(DataFault::Unexpected) => {
                 task.failure.get_or_insert(DataFailure::UnexpectedUnsolicitedData);
-                let id = task.id;
                 return self.advance_task(id);
             }
+            Err(DataFault::Repeated) if level > 0 => return,
+            Err(DataFault::Recovering) => {
+                task.data_out.skip(&data);
+                return self.advance_task(id);
+            }
+            Err(DataFault::Protocol(_)) if level > 0 => {
+                // Within a sequence this means that something before it was lost: it is asked for again.
+                task.data_out.lose(&data);
+                self.reject(at, &pdu.header, RejectReason::ProtocolError);
+                return self.advance_task(id);
+            }
+            Err(DataFault::Repeated) => {
+                self.reject(at, &pdu.header, RejectReason::ProtocolError);
+                return self.fail_link(at, CloseReason::Protocol("Data-Out with a wrong buffer offset"));
+            }
             Err(DataFault::Protocol(what)) => {
-                self.reject(&pdu.header, RejectReason::ProtocolError);
-                return self.close(CloseReason::Protocol(what));
+                self.reject(at, &pdu.header, RejectReason::ProtocolError);
+                return self.fail_link(at, CloseReason::Protocol(what));
             }
         }
-        let id = task.id;
         if is_placed {
             task.data_out.buffer = Some(pdu.data.buffer);
         } else if length > 0 {
             // Its bytes had no place: whatever the reason, they must not count as received.
             task.failure.get_or_insert(DataFailure::IncorrectAmountOfData);
         }
-        if let Err(failure) = task.data_out.advance(&data, length) {
-            task.failure.get_or_insert(failure);
+        let is_lost = pdu.data.is_corrupt || !task.data_out.is_next(&data);
+        if level > 0 && is_lost && task.failure.is_none() {
+            // Within-command recovery: the rest of the sequence is dropped and asked for again (RFC 7143 7.1.4.1, 7.8, 7.9).
+            task.data_out.lose(&data);
+        } else {
+            if let Err(failure) = task.data_out.advance(&data, length) {
+                task.failure.get_or_insert(failure);
+            }
+            if pdu.data.is_corrupt {
+                task.failure.get_or_insert(DataFailure::ProtocolServiceCrcError);
+            }
         }
         if pdu.data.is_corrupt {
-            task.failure.get_or_insert(DataFailure::ProtocolServiceCrcError);
-            self.reject(&pdu.header, RejectReason::DataDigestError);
+            self.reject(at, &pdu.header, RejectReason::DataDigestError);
         }
         self.advance_task(id);
     }
 
     /// Does what a task is ready for: ask for more data, start, or fail.
     pub(super) fn advance_task(&mut self, id: TaskId) {
-        let Phase::FullFeature(full) = &mut self.phase else { return };
-        let Some(task) = full.session.task(id) else { return };
+        let Some(task) = self.set.task(id) else { return };
+        if task.is_aborted && !task.is_started {
+            if task.data_out.is_settled() {
+                self.set.remove_task(id);
+                self.set.note_end(id);
+                self.advance_managements();
+            }
+            return;
+        }
+        let at = task.link;
         if !task.is_delivered || task.is_started {
             return;
         }
@@ -239,19 +282,18 @@ impl Connection {
         let has_place =
             task.data_out.buffer.as_ref().is_some_and(|buffer| buffer.len() >= task.data_out.wanted as usize);
         if has_place {
-            self.send_r2ts(id);
-        } else if !full.session.starved.contains(&id) {
-            full.session.starved.push_back(id);
+            self.send_r2ts(at, id);
+        } else if !self.set.starved.contains(&id) {
+            self.set.starved.push_back(id);
         }
     }
 
-    fn send_r2ts(&mut self, id: TaskId) {
-        let Phase::FullFeature(full) = &mut self.phase else { return };
+    fn send_r2ts(&mut self, at: LinkId, id: TaskId) {
         let (burst_bytes_max, outstanding_max) =
-            (full.negotiated.max_burst_length, full.negotiated.max_outstanding_r2t);
-        let exp_cmd_sn = full.session.window.exp_cmd_sn();
-        let max_cmd_sn = full.session.window.max_cmd_sn();
-        let Some(task) = full.session.task(id) else { return };
+            (self.full.negotiated.max_burst_length, self.full.negotiated.max_outstanding_r2t);
+        let (exp_cmd_sn, max_cmd_sn) = self.set.command_numbers();
+        let Some(link) = live(&mut self.links, at) else { return };
+        let Some(task) = self.set.task(id) else { return };
         let tags = &mut self.target_transfer_tag;
         while let Some(r2t) = task.data_out.next_r2t(
             || {
@@ -265,20 +307,19 @@ impl Connection {
                 lun: task.header.lun,
                 initiator_task_tag: id.initiator_task_tag,
                 target_transfer_tag: r2t.tag,
-                stat_sn: self.stat_sn,
+                stat_sn: link.stat_sn,
                 exp_cmd_sn,
                 max_cmd_sn,
                 r2t_sn: r2t.r2t_sn,
                 buffer_offset: r2t.offset,
                 desired_data_transfer_length: r2t.length,
             };
-            self.transmit.push(&header, &AdditionalHeaders::default(), DataSegment::Empty);
+            link.push(&header, DataSegment::Empty);
         }
     }
 
     fn start_task(&mut self, id: TaskId) {
-        let Phase::FullFeature(full) = &mut self.phase else { return };
-        let Some(task) = full.session.task(id) else { return };
+        let Some(task) = self.set.task(id) else { return };
         task.is_started = true;
         let mut data_out = task.data_out.buffer.take().unwrap_or_default();
         let wanted = task.data_out.wanted as usize;
@@ -297,18 +338,17 @@ impl Connection {
     }
 
     fn fail_task(&mut self, id: TaskId) {
-        let Phase::FullFeature(full) = &mut self.phase else { return };
-        let Some(task) = full.session.remove_task(id) else { return };
+        let Some(task) = self.set.remove_task(id) else { return };
         let sense = task.failure.map(DataFailure::sense).unwrap_or_default();
         self.respond(&task, Outcome { status: STATUS_CHECK_CONDITION, sense, ..Outcome::default() });
+        self.set.note_end(id);
         self.feed_starved();
     }
 
     /// Gives buffers to tasks that wait for one, oldest first, as far as the pool has them.
     pub(super) fn feed_starved(&mut self) {
-        while let Phase::FullFeature(full) = &mut self.phase {
-            let Some(&id) = full.session.starved.front() else { return };
-            if let Some(task) = full.session.task(id) {
+        while let Some(&id) = self.set.starved.front() {
+            if let Some(task) = self.set.task(id) {
                 let Some(mut buffer) = self.parameters.pool.try_acquire(task.data_out.wanted as usize) else { return };
                 // What came unasked is in the small buffer.
                 if let Some(small) = &task.data_out.buffer {
@@ -317,7 +357,7 @@ impl Connection {
                 }
                 task.data_out.buffer = Some(buffer);
             }
-            full.session.starved.pop_front();
+            self.set.starved.pop_front();
             self.advance_task(id);
         }
     }
@@ -325,90 +365,199 @@ impl Connection {
     /// The driver has executed a command. Outcomes of tasks that are over are ignored.
     pub fn handle_completion(&mut self, now: Instant, id: TaskId, outcome: Outcome) {
         self.now = now;
-        let Phase::FullFeature(full) = &mut self.phase else { return };
-        let Some(task) = full.session.remove_task(id) else { return };
-        full.session.note_end(id);
+        if self.is_ended {
+            return;
+        }
+        let Some(task) = self.set.remove_task(id) else { return };
+        self.set.note_end(id);
         if !task.is_aborted && !outcome.is_silent {
             self.respond(&task, outcome);
         }
-        self.finish_task_management();
+        if !self.set.managements.is_empty() {
+            self.advance_managements();
+        }
         self.feed_starved();
     }
 
+    /// Answers a task: at once and for good at error recovery level 0, else so that it can be answered again.
     fn respond(&mut self, task: &Task, mut outcome: Outcome) {
         let data_in = std::mem::take(&mut outcome.data_in);
         let presented = data_in.len() as u64;
-        let residuals = self.residuals(task, presented);
+        let (residual, bidirectional_read_residual) = residuals(&self.full, task, presented);
         let sent = presented.min(u64::from(data_in_bytes_max(task))) as usize;
+        if self.full.negotiated.error_recovery_level > 0 {
+            let answer = Answer {
+                id: task.id,
+                link: task.link,
+                lun: task.header.lun,
+                status: outcome.status,
+                sense: outcome.sense,
+                residual,
+                bidirectional_read_residual,
+                data: (sent > 0).then(|| Arc::new(data_in)),
+                sent,
+                pieces: Vec::new(),
+                first_data_sn: 0,
+                first_offset: 0,
+                snack_tag: 0,
+                stat_sn: None,
+            };
+            let answer = self.send_answer(answer);
+            return self.set.keep_answer(answer);
+        }
+        let numbers = self.set.command_numbers();
+        let Some(link) = live(&mut self.links, task.link) else { return };
         let is_bidirectional = task.header.reads && task.header.writes;
         let can_collapse = sent > 0 && outcome.status == STATUS_GOOD && outcome.sense.is_empty() && !is_bidirectional;
-        let data_pdus = self.send_data_in(task, data_in, sent, can_collapse.then_some((outcome.status, residuals.0)));
+        let transfer = Transfer {
+            initiator_task_tag: task.id.initiator_task_tag,
+            numbers,
+            burst_max: self.full.negotiated.max_burst_length as usize,
+            sent,
+        };
+        let mut source = Source::new(data_in, sent > link.segment_bytes_max.min(transfer.burst_max));
+        let status = can_collapse.then_some((outcome.status, residual));
+        let data_pdus = transfer.send(link, &mut source, status);
         if can_collapse {
             return;
         }
-        let Some((exp_cmd_sn, max_cmd_sn)) = self.command_numbers() else { return };
+        let stat_sn = link.take_stat_sn();
         let response = ScsiResponse {
             response: ServiceResponse::CommandCompleted { status: outcome.status },
             initiator_task_tag: task.id.initiator_task_tag,
             snack_tag: 0,
-            stat_sn: take_stat_sn(&mut self.stat_sn),
-            exp_cmd_sn,
-            max_cmd_sn,
+            stat_sn,
+            exp_cmd_sn: numbers.0,
+            max_cmd_sn: numbers.1,
             exp_data_sn: data_pdus,
-            bidirectional_read_residual: residuals.1,
-            residual: residuals.0,
+            bidirectional_read_residual,
+            residual,
         };
-        self.push(&response, sense_segment(&outcome.sense));
+        link.push(&response, sense_segment(&outcome.sense));
     }
 
-    /// The residual, and the read residual of a bidirectional command (RFC 7143 11.4.5).
-    fn residuals(&self, task: &Task, presented: u64) -> (Residual, Residual) {
-        let expected = task.header.expected_data_transfer_length;
-        let Phase::FullFeature(full) = &self.phase else { return (Residual::None, Residual::None) };
-        let asked = || full.data_out_bytes.as_ref().map_or(0, |asked| asked(task.header.lun, &task.header.cdb));
-        match (task.header.reads, task.header.writes) {
-            (true, false) => (Residual::of(expected, presented), Residual::None),
-            (false, true) => (Residual::of(expected, asked()), Residual::None),
-            (true, true) => {
-                let read_expected = task.bidirectional_read_bytes.unwrap_or(0);
-                (Residual::of(expected, asked()), Residual::of(read_expected, presented))
-            }
-            (false, false) => (Residual::of(0, presented.max(asked())), Residual::None),
-        }
-    }
-
-    /// Sends data as Data-In PDUs, with the status on the last one if it may ride there. Gives the count of PDUs.
-    fn send_data_in(&mut self, task: &Task, data_in: Buffer, sent: usize, status: Option<(u8, Residual)>) -> Serial32 {
-        let Phase::FullFeature(full) = &self.phase else { return Serial32(0) };
-        let exp_cmd_sn = full.session.window.exp_cmd_sn();
-        let max_cmd_sn = full.session.window.max_cmd_sn();
-        let segment_max = full.negotiated.initiator_max_recv_data_segment_length as usize;
-        let burst_max = full.negotiated.max_burst_length as usize;
-        let mut data_sn = Serial32(0);
-        let mut source = Source::new(data_in, sent > segment_max.min(burst_max));
-        let mut offset = 0;
-        while offset < sent {
+    /// Sends what of an answer's data is not acknowledged, and its response. Without its connection it waits.
+    pub(super) fn send_answer(&mut self, mut answer: Answer) -> Answer {
+        let burst_max = self.full.negotiated.max_burst_length as usize;
+        let numbers = self.set.command_numbers();
+        let tags = &mut self.target_transfer_tag;
+        let Some(link) = live(&mut self.links, answer.link) else { return answer };
+        answer.pieces.clear();
+        let mut offset = answer.first_offset;
+        while offset < answer.sent {
             let burst_end = (offset / burst_max + 1) * burst_max;
-            let end = (offset + segment_max).min(burst_end).min(sent);
-            let is_last = end == sent;
+            let end = (offset + link.segment_bytes_max).min(burst_end).min(answer.sent);
+            let is_burst_end = end == burst_end && end < answer.sent;
+            let acknowledgement = is_burst_end.then(|| {
+                *tags = tags.next();
+                *tags
+            });
+            let ends_sequence = end == answer.sent || end == burst_end;
+            answer.pieces.push(Piece { range: offset..end, ends_sequence, acknowledgement });
+            let data_sn = answer.next_data_sn().wrapping_sub(1);
+            send_piece(link, &answer, data_sn, numbers);
+            offset = end;
+        }
+        send_response(link, &mut answer, numbers);
+        answer
+    }
+}
+
+/// Sends one Data-In PDU of an answer, for the first time or again.
+pub(super) fn send_piece(link: &mut Link, answer: &Answer, data_sn: u32, numbers: (Serial32, Serial32)) {
+    let Some(piece) = answer.piece(data_sn) else { return };
+    let Some(segment) = answer.segment(&piece.range) else { return };
+    let header = DataIn {
+        is_final: piece.ends_sequence,
+        wants_acknowledgement: piece.acknowledgement.is_some(),
+        status: None,
+        lun: if piece.acknowledgement.is_some() { answer.lun } else { 0 },
+        initiator_task_tag: answer.id.initiator_task_tag,
+        target_transfer_tag: piece.acknowledgement,
+        exp_cmd_sn: numbers.0,
+        max_cmd_sn: numbers.1,
+        data_sn: Serial32(data_sn),
+        buffer_offset: piece.range.start as u32,
+    };
+    link.push(&header, segment);
+}
+
+/// Sends the response of an answer, with the number it has or a new one.
+pub(super) fn send_response(link: &mut Link, answer: &mut Answer, numbers: (Serial32, Serial32)) {
+    let stat_sn = match answer.stat_sn {
+        Some(stat_sn) => stat_sn,
+        None => {
+            let stat_sn = link.take_stat_sn();
+            link.sent.push_back((stat_sn, Sent::Task(answer.id.initiator_task_tag)));
+            answer.stat_sn = Some(stat_sn);
+            stat_sn
+        }
+    };
+    let response = ScsiResponse {
+        response: ServiceResponse::CommandCompleted { status: answer.status },
+        initiator_task_tag: answer.id.initiator_task_tag,
+        snack_tag: answer.snack_tag,
+        stat_sn,
+        exp_cmd_sn: numbers.0,
+        max_cmd_sn: numbers.1,
+        exp_data_sn: Serial32(answer.next_data_sn()),
+        bidirectional_read_residual: answer.bidirectional_read_residual,
+        residual: answer.residual,
+    };
+    link.push(&response, sense_segment(&answer.sense));
+}
+
+/// The residual, and the read residual of a bidirectional command (RFC 7143 11.4.5).
+fn residuals(full: &FullFeature, task: &Task, presented: u64) -> (Residual, Residual) {
+    let expected = task.header.expected_data_transfer_length;
+    let asked = || full.data_out_bytes.as_ref().map_or(0, |asked| asked(task.header.lun, &task.header.cdb));
+    match (task.header.reads, task.header.writes) {
+        (true, false) => (Residual::of(expected, presented), Residual::None),
+        (false, true) => (Residual::of(expected, asked()), Residual::None),
+        (true, true) => {
+            let read_expected = task.bidirectional_read_bytes.unwrap_or(0);
+            (Residual::of(expected, asked()), Residual::of(read_expected, presented))
+        }
+        (false, false) => (Residual::of(0, presented.max(asked())), Residual::None),
+    }
+}
+
+/// Data-in that is sent once.
+struct Transfer {
+    initiator_task_tag: InitiatorTaskTag,
+    numbers: (Serial32, Serial32),
+    burst_max: usize,
+    /// Bytes to be sent.
+    sent: usize,
+}
+
+impl Transfer {
+    /// Sends data as Data-In PDUs, with the status on the last one if it may ride there. Gives the count of PDUs.
+    fn send(&self, link: &mut Link, source: &mut Source, status: Option<(u8, Residual)>) -> Serial32 {
+        let mut data_sn = Serial32(0);
+        let mut offset = 0;
+        while offset < self.sent {
+            let burst_end = (offset / self.burst_max + 1) * self.burst_max;
+            let end = (offset + link.segment_bytes_max).min(burst_end).min(self.sent);
+            let is_last = end == self.sent;
+            let status = status.filter(|_| is_last).map(|(status, residual)| DataInStatus {
+                status,
+                stat_sn: link.take_stat_sn(),
+                residual,
+            });
             let header = DataIn {
                 is_final: is_last || end == burst_end,
                 wants_acknowledgement: false,
-                status: status.filter(|_| is_last).map(|(status, residual)| DataInStatus {
-                    status,
-                    stat_sn: take_stat_sn(&mut self.stat_sn),
-                    residual,
-                }),
+                status,
                 lun: 0,
-                initiator_task_tag: task.id.initiator_task_tag,
+                initiator_task_tag: self.initiator_task_tag,
                 target_transfer_tag: None,
-                exp_cmd_sn,
-                max_cmd_sn,
+                exp_cmd_sn: self.numbers.0,
+                max_cmd_sn: self.numbers.1,
                 data_sn,
                 buffer_offset: offset as u32,
             };
-            let segment = source.segment(offset..end);
-            self.transmit.push(&header, &AdditionalHeaders::default(), segment);
+            link.push(&header, source.segment(offset..end));
             data_sn = data_sn.next();
             offset = end;
         }

@@ -1,0 +1,15 @@
+//! Without level 2 a recovery logout is answered with 2.
+
+use crate::bench::Bench;
+use iscsi::pdu::{LogoutOutcome, LogoutReason};
+use crate::verdict::{Outcome, same};
+
+/// Clause.
+pub const CLAUSE: &str = "RFC 7143 11.15.1";
+
+/// Without level 2 a recovery logout is answered with 2.
+pub fn run(bench: &Bench) -> Outcome {
+    let mut wire = bench.log_in_with(&[("ErrorRecoveryLevel", "0")], "ErrorRecoveryLevel", "0")?;
+    let cid = wire.cid;
+    same("outcome", wire.log_out(LogoutReason::RemoveForRecovery, cid)?.outcome, LogoutOutcome::RecoveryNotSupported)
+}

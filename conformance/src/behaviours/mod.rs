@@ -1,0 +1,110 @@
+//! The behaviours: one a file, in the order of the standard's chapters as far as that helps a reader.
+
+mod support;
+
+use crate::bench::Bench;
+use crate::verdict::Outcome;
+
+/// Something a target must do.
+pub struct Behaviour {
+    /// Its file's name.
+    pub name: &'static str,
+    /// Where the standard says so.
+    pub clause: &'static str,
+    /// Tries it.
+    pub run: fn(&Bench) -> Outcome,
+}
+
+macro_rules! behaviours {
+    ($($name:ident),+ $(,)?) => {
+        $(mod $name;)+
+
+        /// All of them.
+        pub const BEHAVIOURS: &[Behaviour] =
+            &[$(Behaviour { name: stringify!($name), clause: $name::CLAUSE, run: $name::run }),+];
+    };
+}
+
+behaviours!(
+    login_key_answers,
+    login_unknown_key,
+    login_repeated_key,
+    login_target_not_found,
+    login_missing_initiator_name,
+    login_missing_target_name,
+    login_unknown_tsih,
+    login_unsupported_version,
+    login_begins_with_a_login_request,
+    login_text_in_pieces,
+    discovery_lists_the_target,
+    discovery_takes_no_commands,
+    text_renegotiates_the_segment_length,
+    text_with_a_stale_tag_is_rejected,
+    nop_out_is_echoed,
+    nop_out_without_a_tag_is_not_answered,
+    cmd_sn_too_high_is_ignored,
+    cmd_sn_too_low_is_ignored,
+    commands_wait_for_those_before_them,
+    immediate_commands_do_not_wait,
+    stat_sn_counts_responses,
+    a_task_tag_in_use_is_rejected,
+    data_in_is_numbered_and_whole,
+    residual_underflow_is_told,
+    residual_overflow_is_told,
+    immediate_data_is_taken,
+    unsolicited_data_is_taken,
+    unsolicited_data_not_agreed_fails_the_task,
+    r2ts_keep_to_the_burst_length,
+    a_wrong_data_sn_is_not_good,
+    a_wrong_buffer_offset_is_not_good,
+    too_much_data_is_not_good,
+    too_little_data_is_not_good,
+    an_unknown_opcode_is_rejected,
+    a_targets_opcode_is_rejected,
+    a_second_login_is_rejected,
+    a_snack_at_level_0_is_rejected,
+    a_header_digest_error_ends_the_connection,
+    a_data_digest_error_is_rejected,
+    data_that_came_wrong_is_asked_for_again,
+    a_lost_data_out_is_asked_for_again,
+    a_status_snack_gets_the_response_again,
+    a_status_snack_of_what_was_acknowledged_is_rejected,
+    a_data_snack_gets_data_again,
+    a_data_snack_of_what_was_not_sent_is_rejected,
+    an_r2t_snack_gets_the_r2t_again,
+    an_r_data_snack_gets_all_again_and_the_snack_tag,
+    a_data_ack_of_nothing_is_rejected,
+    a_data_ack_forgets_data,
+    abort_task_that_never_was,
+    abort_task_that_has_not_come,
+    abort_task_silences_it,
+    abort_task_set_ends_tasks,
+    clear_task_set_ends_tasks,
+    logical_unit_reset_ends_tasks,
+    target_warm_reset_ends_tasks,
+    a_function_for_a_missing_lun,
+    an_unassigned_function,
+    query_task_tells_whether_it_is_there,
+    query_asynchronous_event_sees_unit_attentions,
+    functions_of_protocol_level_2_need_it,
+    reassign_at_level_0,
+    logout_closes_the_session,
+    logout_closes_the_connection,
+    logout_of_an_unknown_connection,
+    logout_for_recovery_at_level_0,
+    session_reinstatement_ends_the_old_one,
+    connection_reinstatement_keeps_the_session,
+    commands_are_ordered_over_connections,
+    data_belongs_on_its_commands_connection,
+    no_more_connections_than_agreed,
+    stat_sn_is_each_connections_own,
+    a_connection_logs_another_out,
+    the_last_connection_keeps_the_session,
+    an_abort_comes_on_its_tasks_connection,
+    another_initiator_cannot_join,
+    a_session_outlives_its_connection,
+    a_read_is_reassigned,
+    a_write_is_reassigned,
+    reassign_of_what_is_not_there,
+    others_hear_of_a_lost_connection,
+);

@@ -1,0 +1,21 @@
+//! More data than an R2T asks for is refused.
+
+use crate::bench::Bench;
+use super::support::{refused};
+use crate::verdict::{Outcome};
+use crate::wire::{pattern};
+
+/// Clause.
+pub const CLAUSE: &str = "RFC 7143 7.13, 11.8.4";
+
+/// More data than an R2T asks for is refused.
+pub fn run(bench: &Bench) -> Outcome {
+    bench.needs_to_write()?;
+    let mut wire = bench.log_in_with(&[("ImmediateData", "No"), ("InitialR2T", "Yes")], "InitialR2T", "Yes")?;
+    let command = wire.write10(1);
+    wire.send(&command, Vec::new())?;
+    let r2t = wire.r2t(command.initiator_task_tag)?;
+    let data = wire.data_out(command.initiator_task_tag, Some(r2t.target_transfer_tag), 0, 0, true);
+    wire.send(&data, pattern(1024))?;
+    refused(&mut wire, command.initiator_task_tag)
+}

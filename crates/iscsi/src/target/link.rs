@@ -1,0 +1,98 @@
+//! One connection of a session in the full feature phase: framing, response numbers, pings.
+//!
+//! Responses are numbered per connection (StatSN). Above error recovery level 0 each is kept until the initiator's ExpStatSN has
+//! passed it, so that a status SNACK gets it again.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use base::clock::Instant;
+use base::serial::Serial32;
+
+use super::event::LinkId;
+use super::session::requests::TextExchange;
+use crate::framing::{DataSegment, Receiver, TransmitQueue};
+use crate::negotiation::Negotiator;
+use crate::pdu::{AdditionalHeaders, BHS_BYTES, Header, InitiatorTaskTag, RawBhs, TargetTransferTag};
+
+/// A response that was sent.
+pub(super) enum Sent {
+    /// As it was, with its data.
+    Pdu(Box<RawBhs>, Vec<u8>),
+    /// The response of a task, made again from its answer.
+    Task(InitiatorTaskTag),
+}
+
+/// A connection of a session.
+pub(super) struct Link {
+    pub(super) id: LinkId,
+    pub(super) cid: u16,
+    pub(super) local_address: Option<SocketAddr>,
+    pub(super) receiver: Receiver,
+    pub(super) transmit: TransmitQueue,
+    /// The next response's number.
+    pub(super) stat_sn: Serial32,
+    /// All responses before it have arrived.
+    pub(super) exp_stat_sn: Serial32,
+    /// Whether responses are kept: the error recovery level is above 0.
+    pub(super) keeps_sent: bool,
+    pub(super) sent: VecDeque<(Serial32, Sent)>,
+    pub(super) negotiator: Negotiator,
+    /// Bytes of one data segment the initiator receives here.
+    pub(super) segment_bytes_max: usize,
+    pub(super) text: Option<TextExchange>,
+    pub(super) last_moved: Instant,
+    /// A ping that was not answered, and until when it must be.
+    pub(super) ping: Option<(TargetTransferTag, Instant)>,
+    /// Nothing more is received; what is queued is still to be sent.
+    pub(super) is_closed: bool,
+    pub(super) received_pdus: u64,
+}
+
+impl Link {
+    /// The number of the next response; the following one gets the next.
+    pub(super) fn take_stat_sn(&mut self) -> Serial32 {
+        let taken = self.stat_sn;
+        self.stat_sn = taken.next();
+        taken
+    }
+
+    /// Sends a PDU that is not numbered, or that its answer keeps.
+    pub(super) fn push<H: Header>(&mut self, header: &H, data: DataSegment) {
+        self.transmit.push(header, &AdditionalHeaders::default(), data);
+    }
+
+    /// Sends a response with the number it just took, and keeps it where that is agreed.
+    pub(super) fn push_response<H: Header>(&mut self, stat_sn: Serial32, header: &H, data: DataSegment) {
+        let raw = header.to_bytes();
+        if self.keeps_sent {
+            self.sent.push_back((stat_sn, Sent::Pdu(Box::new(raw), data.bytes().to_vec())));
+        }
+        self.transmit.push_raw(&raw, &AdditionalHeaders::default(), data);
+    }
+
+    /// Sends a kept response again: a replica but for ExpCmdSN and MaxCmdSN (RFC 7143 11.16).
+    pub(super) fn push_again(&mut self, raw: &RawBhs, data: Vec<u8>, (exp_cmd_sn, max_cmd_sn): (Serial32, Serial32)) {
+        let mut raw: [u8; BHS_BYTES] = *raw;
+        raw[28..32].copy_from_slice(&exp_cmd_sn.0.to_be_bytes());
+        raw[32..36].copy_from_slice(&max_cmd_sn.0.to_be_bytes());
+        self.transmit.push_raw(&raw, &AdditionalHeaders::default(), DataSegment::from(data));
+    }
+
+    /// The initiator has everything before `exp_stat_sn`. Gives the tasks whose responses that covers.
+    pub(super) fn acknowledge(&mut self, exp_stat_sn: Serial32) -> Vec<(InitiatorTaskTag, Serial32)> {
+        if !exp_stat_sn.is_after(self.exp_stat_sn) || exp_stat_sn.is_after(self.stat_sn) {
+            return Vec::new();
+        }
+        self.exp_stat_sn = exp_stat_sn;
+        let mut tasks = Vec::new();
+        while let Some((stat_sn, _)) = self.sent.front()
+            && stat_sn.is_before(exp_stat_sn)
+        {
+            if let Some((stat_sn, Sent::Task(tag))) = self.sent.pop_front() {
+                tasks.push((tag, stat_sn));
+            }
+        }
+        tasks
+    }
+}

@@ -1,0 +1,246 @@
+//! Everything of the full feature phase that is not a SCSI command or task management: pings, text, logout.
+
+use base::serial::Serial32;
+
+use super::super::discovery::send_targets;
+use super::super::event::{CloseReason, Event, LinkId};
+use super::super::task_set::Held;
+use super::{Session, live};
+use crate::framing::{DataSegment, ReceivedPdu};
+use crate::limits::TEXT_REQUEST_BYTES_MAX;
+use crate::negotiation::{SessionType, Stage};
+use crate::pdu::{
+    Bhs, InitiatorTaskTag, LogoutOutcome, LogoutReason, LogoutRequest, LogoutResponse, NopIn, NopOut, RejectReason,
+    TargetTransferTag, TextRequest, TextResponse,
+};
+use crate::text::{Keys, TextAssembler};
+
+/// A text exchange under way (RFC 7143 11.10): the request may come in pieces, and so may the response go.
+pub(in crate::target) struct TextExchange {
+    initiator_task_tag: InitiatorTaskTag,
+    request: TextAssembler,
+    /// What of the response was not sent yet, and what the next request must carry to get it.
+    response: Vec<u8>,
+    tag: TargetTransferTag,
+}
+
+impl Session {
+    pub(super) fn handle_full_feature_pdu(&mut self, at: LinkId, pdu: ReceivedPdu) {
+        let bhs = match pdu.header.bhs {
+            Ok(bhs) => bhs,
+            Err(error) => return self.reject(at, &pdu.header, error.reject_reason()),
+        };
+        let level = self.full.negotiated.error_recovery_level;
+        if level > 0 || !self.set.managements.is_empty() || self.links.len() > 1 {
+            self.note_acknowledgement(at, &bhs);
+        }
+        let (cmd_sn, is_immediate) = match bhs {
+            Bhs::ScsiCommand(command) => return self.handle_command(at, command, pdu),
+            Bhs::DataOut(data) => return self.handle_data_out(at, data, pdu),
+            Bhs::SnackRequest(request) => return self.handle_snack(at, &request, &pdu.header),
+            Bhs::NopOut(request) => (request.cmd_sn, request.is_immediate),
+            Bhs::TextRequest(request) => (request.cmd_sn, request.is_immediate),
+            Bhs::LogoutRequest(request) => (request.cmd_sn, request.is_immediate),
+            Bhs::TaskManagementRequest(request) => (request.cmd_sn, request.is_immediate),
+            // A Login Request after the login, or what only targets send.
+            _ => return self.reject(at, &pdu.header, RejectReason::ProtocolError),
+        };
+        if pdu.data.is_corrupt {
+            return self.reject(at, &pdu.header, RejectReason::DataDigestError);
+        }
+        if is_immediate {
+            return self.handle_request(at, pdu);
+        }
+        if self.set.window.admits(cmd_sn) {
+            self.set.window.take(cmd_sn, Held::Request(at, Box::new(pdu)));
+            self.deliver_in_order();
+        }
+    }
+
+    /// A request whose turn it is.
+    pub(super) fn handle_request(&mut self, at: LinkId, pdu: ReceivedPdu) {
+        let is_discovery = self.full.negotiated.session_type == SessionType::Discovery;
+        match pdu.header.bhs {
+            Ok(Bhs::TextRequest(request)) => self.handle_text(at, &request, &pdu),
+            Ok(Bhs::LogoutRequest(request)) => self.handle_logout(at, &request),
+            // RFC 7143 4.3: nothing else in a discovery session.
+            Ok(_) if is_discovery => self.reject(at, &pdu.header, RejectReason::ProtocolError),
+            Ok(Bhs::NopOut(request)) => self.handle_nop_out(at, &request, pdu),
+            Ok(Bhs::TaskManagementRequest(request)) => self.handle_task_management_request(at, &request, &pdu),
+            Ok(_) | Err(_) => {}
+        }
+    }
+
+    fn handle_nop_out(&mut self, at: LinkId, request: &NopOut, pdu: ReceivedPdu) {
+        let (exp_cmd_sn, max_cmd_sn) = self.set.command_numbers();
+        let Some(link) = live(&mut self.links, at) else { return };
+        if link.ping.is_some_and(|(tag, _)| request.target_transfer_tag == Some(tag)) {
+            link.ping = None;
+        }
+        let Some(initiator_task_tag) = request.initiator_task_tag else { return };
+        let stat_sn = link.take_stat_sn();
+        let echo = NopIn {
+            lun: 0,
+            initiator_task_tag: Some(initiator_task_tag),
+            target_transfer_tag: None,
+            stat_sn,
+            exp_cmd_sn,
+            max_cmd_sn,
+        };
+        let length = pdu.data.length.min(link.segment_bytes_max);
+        let data = if length == 0 { DataSegment::Empty } else { DataSegment::Buffer(pdu.data.buffer, 0..length) };
+        link.push_response(stat_sn, &echo, data);
+    }
+
+    fn handle_text(&mut self, at: LinkId, request: &TextRequest, pdu: &ReceivedPdu) {
+        let tag = self.target_transfer_tag;
+        let Some(link) = live(&mut self.links, at) else { return };
+        let exchange = match (request.target_transfer_tag, link.text.take()) {
+            (None, _) => TextExchange {
+                initiator_task_tag: request.initiator_task_tag,
+                request: TextAssembler::new(TEXT_REQUEST_BYTES_MAX),
+                response: Vec::new(),
+                tag,
+            },
+            (Some(tag), Some(exchange))
+                if exchange.tag == tag && exchange.initiator_task_tag == request.initiator_task_tag =>
+            {
+                exchange
+            }
+            (Some(_), _) => return self.reject(at, &pdu.header, RejectReason::InvalidPduField),
+        };
+        self.continue_text(at, request, pdu, exchange);
+    }
+
+    fn continue_text(&mut self, at: LinkId, request: &TextRequest, pdu: &ReceivedPdu, mut exchange: TextExchange) {
+        if exchange.response.is_empty() {
+            let text = match exchange.request.handle_segment(pdu.data.bytes(), request.is_continued) {
+                Ok(text) => text,
+                Err(_) => return self.reject(at, &pdu.header, RejectReason::LongOperationReject),
+            };
+            if let Some(text) = text {
+                match self.answer_text(at, &text) {
+                    Some(answer) => exchange.response = answer.emit(),
+                    None => return self.reject(at, &pdu.header, RejectReason::ProtocolError),
+                }
+            }
+        }
+        self.send_text(at, request, exchange);
+    }
+
+    /// The answer to a whole text, or `None` for one that breaks the rules.
+    fn answer_text(&mut self, at: LinkId, text: &[u8]) -> Option<Keys> {
+        let keys = Keys::parse(text).ok()?;
+        let link = live(&mut self.links, at)?;
+        if let Some(value) = keys.get("SendTargets") {
+            // It comes alone (RFC 7143 appendix C).
+            let is_alone = keys.len() == 1;
+            return send_targets(&self.parameters, &self.full.request, link.local_address, value).filter(|_| is_alone);
+        }
+        if self.full.negotiated.session_type == SessionType::Discovery && !keys.is_empty() {
+            return None;
+        }
+        link.negotiator.restart();
+        let answers = link.negotiator.handle(Stage::FullFeature, &keys).ok()?;
+        // Only MaxRecvDataSegmentLength can change here, from the next PDU on.
+        link.segment_bytes_max = link.negotiator.negotiated().initiator_max_recv_data_segment_length as usize;
+        Some(answers)
+    }
+
+    /// Sends as much of the response as one PDU takes.
+    fn send_text(&mut self, at: LinkId, request: &TextRequest, mut exchange: TextExchange) {
+        let tag = self.next_tag();
+        let (exp_cmd_sn, max_cmd_sn) = self.set.command_numbers();
+        let Some(link) = live(&mut self.links, at) else { return };
+        let rest = exchange.response.split_off(exchange.response.len().min(link.segment_bytes_max));
+        let segment = std::mem::replace(&mut exchange.response, rest);
+        let has_more = !exchange.response.is_empty();
+        // An initiator that is not done is not answered with the end (RFC 7143 11.11.1).
+        let is_end = !has_more && request.is_final;
+        let stat_sn = link.take_stat_sn();
+        let response = TextResponse {
+            is_continued: has_more,
+            target_transfer_tag: (!is_end).then_some(tag),
+            lun: 0,
+            initiator_task_tag: request.initiator_task_tag,
+            stat_sn,
+            exp_cmd_sn,
+            max_cmd_sn,
+        };
+        if !is_end {
+            link.text = Some(TextExchange { tag, ..exchange });
+        }
+        link.push_response(stat_sn, &response, DataSegment::from(segment));
+    }
+
+    /// RFC 7143 11.14. A connection can be logged out from itself or from another one; a lost one only from another.
+    fn handle_logout(&mut self, at: LinkId, request: &LogoutRequest) {
+        let Some(own) = live(&mut self.links, at).map(|link| link.cid) else { return };
+        let other = self.live().find(|link| link.cid == request.cid && link.id != at).map(|link| link.id);
+        let is_known = own == request.cid || other.is_some() || self.lost.iter().any(|lost| lost.cid == request.cid);
+        let is_recoverable = self.is_recoverable();
+        let outcome = match request.reason {
+            LogoutReason::CloseSession => LogoutOutcome::Closed,
+            _ if !is_known => LogoutOutcome::CidNotFound,
+            LogoutReason::CloseConnection => LogoutOutcome::Closed,
+            LogoutReason::RemoveForRecovery if is_recoverable => LogoutOutcome::Closed,
+            LogoutReason::RemoveForRecovery => LogoutOutcome::RecoveryNotSupported,
+        };
+        let is_for_recovery = request.reason == LogoutReason::RemoveForRecovery;
+        // A connection's tasks end before its logout is answered.
+        if outcome == LogoutOutcome::Closed && request.reason != LogoutReason::CloseSession && own != request.cid {
+            if let Some(other) = other {
+                self.log_link_out(other, is_for_recovery, CloseReason::LoggedOut);
+            }
+            self.log_lost_out(request.cid, is_for_recovery);
+        }
+        self.send_logout_response(at, request, outcome);
+        if outcome != LogoutOutcome::Closed {
+            return;
+        }
+        let has_others = self.live().any(|link| link.id != at) || !self.lost.is_empty();
+        match request.reason {
+            LogoutReason::CloseSession => self.end_by_logout(),
+            _ if own != request.cid => {}
+            LogoutReason::CloseConnection if !has_others => self.end_by_logout(),
+            _ => {
+                self.log_link_out(at, is_for_recovery, CloseReason::Logout);
+                self.log_lost_out(own, is_for_recovery);
+            }
+        }
+    }
+
+    fn end_by_logout(&mut self) {
+        self.events.push_back(Event::Logout);
+        self.end(CloseReason::Logout);
+    }
+
+    /// A connection that was lost before is logged out: its tasks may be reassigned from now on, or are over.
+    fn log_lost_out(&mut self, cid: u16, is_for_recovery: bool) {
+        if is_for_recovery {
+            self.lost.iter_mut().filter(|lost| lost.cid == cid).for_each(|lost| lost.is_logged_out = true);
+            return;
+        }
+        while let Some(index) = self.lost.iter().position(|lost| lost.cid == cid) {
+            let lost = self.lost.remove(index);
+            self.end_tasks_of(lost.link);
+        }
+    }
+
+    fn send_logout_response(&mut self, at: LinkId, request: &LogoutRequest, outcome: LogoutOutcome) {
+        let (exp_cmd_sn, max_cmd_sn) = self.set.command_numbers();
+        let (wait_seconds, retain_seconds): (u16, u16) = self.times();
+        let Some(link) = live(&mut self.links, at) else { return };
+        let stat_sn: Serial32 = link.take_stat_sn();
+        let response = LogoutResponse {
+            outcome,
+            initiator_task_tag: request.initiator_task_tag,
+            stat_sn,
+            exp_cmd_sn,
+            max_cmd_sn,
+            wait_seconds,
+            retain_seconds,
+        };
+        link.push_response(stat_sn, &response, DataSegment::Empty);
+    }
+}

@@ -1,0 +1,274 @@
+//! The loop that drives one connection from its first byte to the end of its login.
+//!
+//! What comes of a login is a session of its own, a place in another connection's session, which is then driven by that session's
+//! loop on its shard, or the end.
+
+use std::future::poll_fn;
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use base::clock::{Instant, Sleep};
+use iscsi::pdu::LoginStatus;
+use iscsi::target as protocol;
+use iscsi::target::{CloseReason, LoginEvent, SessionRequest};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::oneshot;
+
+use crate::control::{Control, Handle, Wish};
+use crate::limits::{LINGER_TIMEOUT, WRITE_SLICES_MAX};
+use crate::server::{Entered, Shared};
+use crate::session::{Addresses, Session};
+use crate::sessions::{Decision, Joining};
+use crate::transport::Transport;
+
+/// Drives a connection: through its login, and, when it begins a session, the session to its end. A connection that joins a
+/// session is waited for.
+pub(crate) async fn drive(
+    server: Arc<Shared>,
+    stream: Box<dyn Transport>,
+    addresses: Addresses,
+    control: Control,
+    entered: Entered,
+) -> CloseReason {
+    let peer = addresses.peer.clone();
+    let mut login = Login::new(server, stream, addresses, control, entered);
+    let end = poll_fn(|context| login.poll(context)).await;
+    let reason = match end {
+        End::Closed(reason) => reason,
+        End::Joined(ended) => {
+            drop(login);
+            ended.await.unwrap_or(CloseReason::TransportLost)
+        }
+        End::Begun(session) => {
+            drop(login);
+            session.run().await
+        }
+    };
+    tracing::info!(%peer, %reason, "connection ended");
+    reason
+}
+
+/// What came of a login.
+enum End {
+    Closed(CloseReason),
+    Begun(Box<Session>),
+    Joined(oneshot::Receiver<CloseReason>),
+}
+
+struct Login {
+    server: Arc<Shared>,
+    /// `None` once they are a session's.
+    parts: Option<Parts>,
+    /// A login that waits for the sessions it replaces to end.
+    admission: Option<(u16, SessionRequest, Vec<Handle>)>,
+    timer: Option<(Instant, Sleep)>,
+    closed: Option<CloseReason>,
+    linger_deadline: Option<Instant>,
+}
+
+struct Parts {
+    stream: Box<dyn Transport>,
+    addresses: Addresses,
+    protocol: protocol::Connection,
+    control: Control,
+    entered: Entered,
+}
+
+impl Login {
+    fn new(
+        server: Arc<Shared>,
+        stream: Box<dyn Transport>,
+        addresses: Addresses,
+        control: Control,
+        entered: Entered,
+    ) -> Self {
+        let local_address: Option<SocketAddr> = addresses.local.parse().ok();
+        let protocol =
+            protocol::Connection::new(server.parameters(), server.challenge(), local_address, server.clock.now());
+        Self {
+            server,
+            parts: Some(Parts { stream, addresses, protocol, control, entered }),
+            admission: None,
+            timer: None,
+            closed: None,
+            linger_deadline: None,
+        }
+    }
+
+    /// One wake-up: turns until nothing moves any more.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<End> {
+        loop {
+            let mut has_moved = false;
+            while let Some(event) = self.parts.as_mut().and_then(|parts| parts.protocol.poll_event()) {
+                has_moved = true;
+                match event {
+                    LoginEvent::SessionRequested(request) => {
+                        if let Some(end) = self.admit(&request) {
+                            return Poll::Ready(end);
+                        }
+                    }
+                    LoginEvent::Closed(reason) => {
+                        self.closed = Some(reason);
+                        self.linger_deadline = Some(self.server.clock.now() + LINGER_TIMEOUT);
+                    }
+                }
+            }
+            if let Some((_, _, previous)) = &self.admission
+                && previous.iter().all(|handle| handle.poll_ended(context).is_ready())
+                && let Some((tsih, request, _)) = self.admission.take()
+                && let Some(end) = self.begin(tsih, &request)
+            {
+                return Poll::Ready(end);
+            }
+            let Some(parts) = &mut self.parts else { return Poll::Pending };
+            if parts.control.poll_wish(context) != Wish::Run && !parts.protocol.is_closed() {
+                parts.protocol.close(CloseReason::Local);
+                has_moved = true;
+            }
+            match parts.exchange(&self.server, context) {
+                Ok(has_exchanged) => has_moved |= has_exchanged,
+                Err(error) => {
+                    tracing::debug!(peer = %parts.addresses.peer, %error, "the transport failed");
+                    return Poll::Ready(End::Closed(self.closed.take().unwrap_or(CloseReason::TransportLost)));
+                }
+            }
+            has_moved |= self.poll_timer(context);
+            if let Some(end) = self.ended() {
+                return Poll::Ready(end);
+            }
+            if !has_moved {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Why it is over, once the last words are sent or the peer had its time to take them.
+    fn ended(&self) -> Option<End> {
+        let is_sent = self.parts.as_ref().is_none_or(|parts| parts.protocol.transmit_bytes() == 0);
+        let is_late = || self.linger_deadline.is_some_and(|deadline| self.server.clock.now() >= deadline);
+        self.closed.clone().filter(|_| is_sent || is_late()).map(End::Closed)
+    }
+
+    fn refuse(&mut self, status: LoginStatus, detail: &str) -> Option<End> {
+        let now = self.server.clock.now();
+        if let Some(parts) = &mut self.parts {
+            parts.protocol.refuse_session(now, status, detail);
+        }
+        None
+    }
+
+    fn admit(&mut self, request: &SessionRequest) -> Option<End> {
+        let is_known = request.target_name.as_ref().is_none_or(|name| self.server.target(name).is_some());
+        if !is_known {
+            let detail = "the target was removed while the initiator logged in";
+            return self.refuse(LoginStatus::TARGET_REMOVED, detail);
+        }
+        let handle = self.parts.as_ref()?.control.handle();
+        match self.server.sessions.admit(request, handle) {
+            Decision::Refuse { status, detail } => self.refuse(status, detail),
+            Decision::Admit { tsih, previous } if previous.is_empty() => self.begin(tsih, request),
+            Decision::Admit { tsih, previous } => {
+                self.admission = Some((tsih, request.clone(), previous));
+                None
+            }
+            Decision::Join(session) => {
+                let Parts { stream, addresses, protocol, control, entered } = self.parts.take()?;
+                let (ended, end) = oneshot::channel();
+                let joining = Joining { stream, addresses, protocol, control, entered, ended };
+                match session.try_send(Box::new(joining)) {
+                    Ok(()) => Some(End::Joined(end)),
+                    // The session ended at this moment, or more connections than it may have wait for it.
+                    Err(error) => {
+                        let Joining { stream, addresses, protocol, control, entered, .. } = *error.into_inner();
+                        self.parts = Some(Parts { stream, addresses, protocol, control, entered });
+                        self.refuse(LoginStatus::SESSION_DOES_NOT_EXIST, "the session is over")
+                    }
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, tsih: u16, request: &SessionRequest) -> Option<End> {
+        let Parts { stream, addresses, protocol, control, entered } = self.parts.take()?;
+        let joining = Joining { stream, addresses, protocol, control, entered, ended: oneshot::channel().0 };
+        Session::begin(Arc::clone(&self.server), joining, tsih, request).map(|session| End::Begun(Box::new(session)))
+    }
+
+    fn poll_timer(&mut self, context: &mut Context<'_>) -> bool {
+        let protocol = self.parts.as_ref().and_then(|parts| parts.protocol.poll_timeout());
+        let Some(deadline) = [protocol, self.linger_deadline].into_iter().flatten().min() else {
+            self.timer = None;
+            return false;
+        };
+        if self.timer.as_ref().is_none_or(|(set_to, _)| deadline != *set_to) {
+            self.timer = Some((deadline, self.server.clock.sleep_until(deadline)));
+        }
+        let Some((_, sleep)) = &mut self.timer else { return false };
+        if sleep.as_mut().poll(context).is_pending() {
+            return false;
+        }
+        self.timer = None;
+        if let Some(parts) = &mut self.parts {
+            parts.protocol.handle_timeout(self.server.clock.now());
+        }
+        true
+    }
+}
+
+impl Parts {
+    /// Writes and reads what can be.
+    fn exchange(&mut self, server: &Shared, context: &mut Context<'_>) -> std::io::Result<bool> {
+        let mut has_moved = false;
+        while self.protocol.transmit_bytes() > 0 {
+            let mut slices = [IoSlice::new(&[]); WRITE_SLICES_MAX];
+            let count = self.protocol.io_slices(&mut slices);
+            match Pin::new(&mut self.stream).poll_write_vectored(context, &slices[..count]) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(0)) => return Err(std::io::ErrorKind::WriteZero.into()),
+                Poll::Ready(Ok(length)) => self.protocol.handle_transmitted(server.clock.now(), length),
+                Poll::Ready(Err(error)) => return Err(error),
+            }
+            has_moved = true;
+        }
+        if has_moved {
+            let _ = Pin::new(&mut self.stream).poll_flush(context)?;
+        }
+        let space = self.protocol.receive_space();
+        if space.is_empty() {
+            return Ok(has_moved);
+        }
+        let mut buffer = ReadBuf::new(space);
+        match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
+            Poll::Pending => Ok(has_moved),
+            Poll::Ready(Err(error)) => Err(error),
+            Poll::Ready(Ok(())) => match buffer.filled().len() {
+                0 => Err(std::io::ErrorKind::UnexpectedEof.into()),
+                length => {
+                    self.protocol.handle_received(server.clock.now(), length);
+                    Ok(true)
+                }
+            },
+        }
+    }
+}
+
+impl Drop for Login {
+    /// Leaves the tables, however it ends.
+    fn drop(&mut self) {
+        let counters = &self.server.counters;
+        if matches!(self.closed, Some(CloseReason::LoginRefused { .. })) {
+            counters.logins_refused.fetch_add(1, Ordering::Relaxed);
+        }
+        let Some(parts) = &self.parts else { return };
+        let (received, sent) = parts.protocol.pdu_counts();
+        counters.pdus_received.fetch_add(received, Ordering::Relaxed);
+        counters.pdus_sent.fetch_add(sent, Ordering::Relaxed);
+        if let Some((tsih, ..)) = self.admission.take() {
+            self.server.sessions.remove(tsih, &parts.control.handle());
+        }
+    }
+}

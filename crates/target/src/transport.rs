@@ -1,0 +1,64 @@
+//! What a connection runs over, and how it moves to another shard.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// A byte stream that can be handed to another runtime.
+pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin + Send {
+    /// The same stream, to be woken by the runtime that calls this.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    fn rehome(self: Box<Self>) -> io::Result<Box<dyn Transport>>;
+}
+
+impl Transport for TcpStream {
+    fn rehome(self: Box<Self>) -> io::Result<Box<dyn Transport>> {
+        Ok(Box::new(Self::from_std(self.into_std()?)?))
+    }
+}
+
+/// Any other stream; it wakes whoever polled it last, wherever that is.
+pub(crate) struct Other<S>(pub(crate) S);
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Transport for Other<S> {
+    fn rehome(self: Box<Self>) -> io::Result<Box<dyn Transport>> {
+        Ok(self)
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Other<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Other<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}

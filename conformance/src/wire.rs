@@ -24,6 +24,9 @@ pub const SILENCE: Duration = Duration::from_millis(200);
 /// Bytes of one data segment we receive when nothing else is said.
 const SEGMENT_BYTES: u32 = 1 << 20;
 
+/// Data-In PDUs with their data.
+pub type Pieces = Vec<(DataIn, Vec<u8>)>;
+
 /// A connection to the target.
 pub struct Wire {
     stream: TcpStream,
@@ -274,7 +277,7 @@ impl Wire {
     }
 
     /// Data-In PDUs of a task up to its response: each with its data, and the status.
-    pub fn read_all(&mut self, tag: InitiatorTaskTag) -> Outcome<(Vec<(DataIn, Vec<u8>)>, u8)> {
+    pub fn read_all(&mut self, tag: InitiatorTaskTag) -> Outcome<(Pieces, u8)> {
         let mut pieces = Vec::new();
         loop {
             let pdu = self.receive()?;

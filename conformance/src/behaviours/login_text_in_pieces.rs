@@ -16,7 +16,7 @@ pub fn run(bench: &Bench) -> Outcome {
     (request.is_continued, request.transit_to) = (true, None);
     wire.send(&request, first.to_vec())?;
     let (response, answers) = wire.login_response()?;
-    ensure(response.status.is_success() && answers.is_empty(), "the first piece is answered with an empty response")?;
+    ensure(response.status.is_success() && answers.is_empty(), "the first piece is not answered with an empty response")?;
     (request.is_continued, request.transit_to) = (false, Some(LoginStage::FullFeaturePhase));
     wire.send(&request, second.to_vec())?;
     let (response, answers) = wire.login_response()?;

@@ -1,14 +1,14 @@
-//! More data than an R2T asks for is refused.
+//! More data than an R2T asks for is refused, and the target lives on.
 
 use crate::bench::Bench;
 use super::support::{refused};
 use crate::verdict::{Outcome};
-use crate::wire::{pattern};
+use crate::wire::{SILENCE, pattern};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 7.13, 11.8.4";
 
-/// More data than an R2T asks for is refused.
+/// More data than an R2T asks for is refused, and the target lives on.
 pub fn run(bench: &Bench) -> Outcome {
     bench.needs_to_write()?;
     let mut wire = bench.log_in_with(&[("ImmediateData", "No"), ("InitialR2T", "Yes")], "InitialR2T", "Yes")?;
@@ -17,5 +17,7 @@ pub fn run(bench: &Bench) -> Outcome {
     let r2t = wire.r2t(command.initiator_task_tag)?;
     let data = wire.data_out(command.initiator_task_tag, Some(r2t.target_transfer_tag), 0, 0, true);
     wire.send(&data, pattern(1024))?;
-    refused(&mut wire, command.initiator_task_tag)
+    refused(&mut wire, command.initiator_task_tag)?;
+    std::thread::sleep(SILENCE);
+    bench.log_in(&[]).map(drop)
 }

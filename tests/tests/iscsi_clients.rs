@@ -155,8 +155,8 @@ fn garbage_on_the_wire_is_answered_or_hung_up_on_and_nobody_else_notices() {
         let mut garbage = vec![0; length];
         random.fill(&mut garbage);
         let mut stream = std::net::TcpStream::connect(target.portal()).unwrap();
-        stream.write_all(&garbage).unwrap();
-        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        // The target may hang up before it has heard it all.
+        let _ = stream.write_all(&garbage).and_then(|()| stream.shutdown(std::net::Shutdown::Write));
         stream.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
         let mut answer = Vec::new();
         // A reset is an answer, too.

@@ -1,11 +1,11 @@
 //! What several behaviours do.
 
-use iscsi::pdu::{Bhs, InitiatorTaskTag, Residual, ServiceResponse};
+use iscsi::pdu::{Bhs, InitiatorTaskTag, Residual, ServiceResponse, TaskManagementFunction, TaskManagementOutcome};
 use iscsi::text::Keys;
 
 use crate::bench::{Bench, INITIATOR, name};
-use crate::verdict::{Outcome, ensure, fail, same};
-use crate::wire::Wire;
+use crate::verdict::{Outcome, ensure, fail, same, skip};
+use crate::wire::{Wire, pattern};
 
 /// A discovery session.
 pub(super) fn discovery(bench: &Bench, wire: &mut Wire) -> Outcome {
@@ -59,4 +59,34 @@ pub(super) fn residual(wire: &mut Wire, expected: Residual) -> Outcome {
             other => return fail(format!("there is {}", name(&other))),
         }
     }
+}
+
+/// `function` ends a write whose data is under way; the data is still taken, and the response follows it.
+pub(super) fn ends_a_write(bench: &Bench, function: TaskManagementFunction) -> Outcome {
+    bench.needs_to_write()?;
+    let mut wire = bench.log_in(&[("ImmediateData", "No"), ("InitialR2T", "Yes")])?;
+    let command = wire.write10(1);
+    wire.send(&command, Vec::new())?;
+    let r2t = wire.r2t(command.initiator_task_tag)?;
+    let request = wire.management(function, None);
+    wire.send(&request, Vec::new())?;
+    wire.answer_r2t(&r2t, &pattern(512), 512)?;
+    loop {
+        match wire.receive_bhs()? {
+            Bhs::TaskManagementResponse(response)
+                if response.outcome == TaskManagementOutcome::FunctionNotSupported =>
+            {
+                return skip("the target does not support it, as it may");
+            }
+            Bhs::TaskManagementResponse(response) => {
+                same("outcome", response.outcome, TaskManagementOutcome::FunctionComplete)?;
+                break;
+            }
+            // The task may have ended before.
+            Bhs::ScsiResponse(response) if response.initiator_task_tag == command.initiator_task_tag => {}
+            other => return fail(format!("there is {}", name(&other))),
+        }
+    }
+    wire.expect_silence()?;
+    wire.settle()
 }

@@ -9,6 +9,7 @@
 //! | [`text`] | `key=value` parameters |
 //! | [`negotiation`] | the table of keys and what the two ends make of them |
 //! | [`chap`] | CHAP, both roles |
+//! | [`split`] | names of our extension that splits connections |
 //! | [`url`] | `iscsi://` addresses |
 //! | [`target`] | the target's state machine: sessions, connections, tasks |
 //! | [`initiator`] | the initiator's state machine |
@@ -22,6 +23,7 @@ pub mod initiator;
 pub mod limits;
 pub mod negotiation;
 pub mod pdu;
+pub mod split;
 pub mod target;
 pub mod text;
 pub mod url;

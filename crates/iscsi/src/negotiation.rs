@@ -264,6 +264,11 @@ impl Negotiator {
         self.private.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
+    /// What the peer said for a login key that carries no operational value.
+    pub fn received(&self, name: &str) -> Option<&str> {
+        self.received.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
     fn handle_operational(&mut self, stage: Stage, key: Key, value: &str) -> Result<Option<String>, NegotiationError> {
         let index = key as usize;
         let rule = &RULES[index];

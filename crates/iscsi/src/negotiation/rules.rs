@@ -1,6 +1,7 @@
 //! The table of keys (RFC 7143 12 and 13, RFC 7144 7.1.1): one row says everything there is to say about a key.
 
 use super::Stage;
+use crate::split::ANSWERS_FOR;
 use crate::text::{NONE, boolean, parse_boolean, parse_number};
 
 /// The keys of which a value is kept, in the order in which they are worked through: a key stands after those it
@@ -163,6 +164,7 @@ pub(super) const LOGIN_KEYS: &[(&str, Senders, Use)] = &[
     ("TargetAddress", Senders::Target, Use::Any),                    // 13.8
     ("TargetPortalGroupTag", Senders::Target, Use::AnyLoginStage),   // 13.9
     ("X#NodeArchitecture", Senders::Both, Use::Any),                 // 13.26
+    (ANSWERS_FOR, Senders::Initiator, Use::Login),                   // docs/protocol/split-connections.md
 ];
 
 /// Keys of RFC 3720 that are answered with Reject (RFC 7143 13.25).

@@ -203,6 +203,7 @@ impl Connection {
                 ping: None,
                 is_closed: false,
                 received_pdus: self.received_pdus,
+                response_half: None,
             },
             parameters: self.parameters,
             first_cmd_sn: request.cmd_sn,

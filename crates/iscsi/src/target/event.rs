@@ -68,6 +68,10 @@ pub struct SessionRequest {
     pub authenticated_name: Option<String>,
     /// The values in force.
     pub negotiated: Negotiated,
+    /// Whether connections of the session may be split (`docs/protocol/split-connections.md`).
+    pub may_split: bool,
+    /// CID of the connection whose responses this one will carry.
+    pub answers_for: Option<u16>,
 }
 
 /// A CDB: its first 16 bytes, and the rest of a longer one.

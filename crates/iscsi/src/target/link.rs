@@ -47,9 +47,79 @@ pub(super) struct Link {
     /// Nothing more is received; what is queued is still to be sent.
     pub(super) is_closed: bool,
     pub(super) received_pdus: u64,
+    /// Set for a pair of split connections: then `receiver` is the request half's, and `transmit` the response half's.
+    pub(super) response_half: Option<Box<ResponseHalf>>,
+}
+
+/// The other connection of a pair (`docs/protocol/split-connections.md`).
+pub(super) struct ResponseHalf {
+    pub(super) id: LinkId,
+    pub(super) cid: u16,
+    /// Where nothing may come.
+    receiver: Receiver,
+    /// What waited on the request half when the pair was made: pings and messages that nobody had asked for.
+    pub(super) left_over: TransmitQueue,
+    /// Of the two transports of a closed pair, one is gone.
+    pub(super) released: Option<LinkId>,
+}
+
+impl ResponseHalf {
+    /// Where the next bytes go, which must not come.
+    pub(super) fn receive_space(&mut self) -> &mut [u8] {
+        self.receiver.receive_space()
+    }
 }
 
 impl Link {
+    /// Whether a transport is one of this connection's: its only one, or a half of the pair.
+    pub(super) fn has_transport(&self, at: LinkId) -> bool {
+        self.id == at || self.response_half.as_ref().is_some_and(|half| half.id == at)
+    }
+
+    /// Whether a CID is taken by this connection.
+    pub(super) fn has_cid(&self, cid: u16) -> bool {
+        self.cid == cid || self.response_half.as_ref().is_some_and(|half| half.cid == cid)
+    }
+
+    /// TCP connections it is made of.
+    pub(super) fn transport_count(&self) -> usize {
+        1 + usize::from(self.response_half.is_some())
+    }
+
+    /// What is sent on a transport.
+    pub(super) fn queue(&self, at: LinkId) -> &TransmitQueue {
+        match &self.response_half {
+            Some(half) if at == self.id => &half.left_over,
+            _ => &self.transmit,
+        }
+    }
+
+    /// What is sent on a transport.
+    pub(super) fn queue_mut(&mut self, at: LinkId) -> &mut TransmitQueue {
+        match &mut self.response_half {
+            Some(half) if at == self.id => &mut half.left_over,
+            _ => &mut self.transmit,
+        }
+    }
+
+    /// Takes a connection that just logged in as this one's response half: its login says that everything sent here has arrived.
+    pub(super) fn take_response_half(&mut self, half: Self) -> Vec<(InitiatorTaskTag, Serial32)> {
+        let acknowledged = self.acknowledge(self.stat_sn);
+        self.sent.clear();
+        let left_over = std::mem::replace(&mut self.transmit, half.transmit);
+        self.response_half = Some(Box::new(ResponseHalf {
+            id: half.id,
+            cid: half.cid,
+            receiver: half.receiver,
+            left_over,
+            released: None,
+        }));
+        (self.stat_sn, self.exp_stat_sn) = (half.stat_sn, half.exp_stat_sn);
+        self.segment_bytes_max = half.segment_bytes_max;
+        self.received_pdus += half.received_pdus;
+        acknowledged
+    }
+
     /// The number of the next response; the following one gets the next.
     pub(super) fn take_stat_sn(&mut self) -> Serial32 {
         let taken = self.stat_sn;

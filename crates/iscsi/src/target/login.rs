@@ -17,6 +17,7 @@ use crate::chap::{Challenge, ChapError, ChapTarget};
 use crate::limits::{LOGIN_TEXT_BYTES_MAX, NAME_BYTES_MAX, NEGOTIATION_EXCHANGES_MAX};
 use crate::negotiation::{Negotiator, SessionType, Stage};
 use crate::pdu::{LoginRequest, LoginStage, LoginStatus};
+use crate::split;
 use crate::text::{Keys, TextAssembler};
 
 /// Bytes of one login response's text: the default MaxRecvDataSegmentLength is used during login (RFC 7143 6.3).
@@ -238,13 +239,17 @@ impl Login {
             return Ok(LoginAnswer { text, ..LoginAnswer::default() });
         }
         self.stage = next;
-        let session = (next == LoginStage::FullFeaturePhase).then(|| Box::new(self.session_request(request)));
+        let session = match next {
+            LoginStage::FullFeaturePhase => Some(Box::new(self.session_request(request)?)),
+            _ => None,
+        };
         Ok(LoginAnswer { transit_to: Some(next), text, session, ..LoginAnswer::default() })
     }
 
-    fn session_request(&self, request: &LoginRequest) -> SessionRequest {
+    fn session_request(&self, request: &LoginRequest) -> Result<SessionRequest, Refusal> {
         let negotiated = self.negotiator.negotiated();
-        SessionRequest {
+        let answers_for = self.negotiator.received(split::ANSWERS_FOR).map(str::parse).transpose();
+        Ok(SessionRequest {
             initiator_name: self.initiator_name.clone().unwrap_or_default(),
             isid: request.isid,
             tsih: request.tsih,
@@ -256,7 +261,9 @@ impl Login {
                 Proof::Open | Proof::NotNeeded => None,
             },
             negotiated,
-        }
+            may_split: self.negotiator.private(split::SPLIT_CONNECTIONS).is_some() && negotiated.max_connections > 1,
+            answers_for: answers_for.map_err(|_| initiator_error("the key AnswersFor is no CID"))?,
+        })
     }
 
     /// The target logged in to.

@@ -133,10 +133,31 @@ impl Session {
         if self.full.is_draining {
             return Err((LoginStatus::SERVICE_UNAVAILABLE, "the session is asked to log out"));
         }
-        let others = self.live().filter(|link| link.cid != request.cid).count();
+        let others: usize = self.live().filter(|link| !link.has_cid(request.cid)).map(Link::transport_count).sum();
         let connections_max = self.full.negotiated.max_connections.min(SESSION_CONNECTIONS_MAX);
         if others >= usize::from(connections_max) {
             return Err((LoginStatus::TOO_MANY_CONNECTIONS, "the session has as many connections as were agreed"));
+        }
+        if let Some(cid) = request.answers_for {
+            self.check_pair(cid, request.cid).map_err(|why| (LoginStatus::INITIATOR_ERROR, why))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the connection with CID `request_half` may get `response_half` as its other half.
+    fn check_pair(&self, request_half: u16, response_half: u16) -> Result<(), &'static str> {
+        if !self.full.request.may_split {
+            return Err("split connections were not agreed on");
+        }
+        let link = self.live().find(|link| link.cid == request_half && !link.has_cid(response_half));
+        let link = link.ok_or("the connection to answer for is not there")?;
+        if link.response_half.is_some() {
+            return Err("the connection to answer for is split already");
+        }
+        let has_tasks = self.set.tasks.values().any(|task| task.link == link.id);
+        let has_managements = self.set.managements.iter().any(|pending| pending.link == link.id);
+        if has_tasks || has_managements || link.text.is_some() {
+            return Err("the connection to answer for has requests under way");
         }
         Ok(())
     }
@@ -145,7 +166,7 @@ impl Session {
     /// 6.3.4). The caller asked [`Session::check_join`].
     pub fn join(&mut self, now: Instant, connection: Connection) -> Option<LinkId> {
         self.now = now;
-        let cid = connection.request()?.cid;
+        let (cid, answers_for) = connection.request().map(|request| (request.cid, request.answers_for))?;
         let id = LinkId(self.link_next + 1);
         let tsih = self.full.request.tsih;
         // The implicit logout: for recovery at level 2, else a close.
@@ -153,29 +174,51 @@ impl Session {
         if let Some(previous) = reinstated {
             self.log_link_out(previous, self.is_recoverable(), CloseReason::Reinstated);
         }
+        // A pair does not outlive its response half.
+        let pair = self.live().find(|link| link.has_cid(cid)).map(|link| link.id);
+        if let Some(pair) = pair {
+            self.fail_link(pair, CloseReason::Reinstated);
+        }
+        if self.is_ended {
+            return None;
+        }
         self.lost.iter_mut().filter(|lost| lost.cid == cid).for_each(|lost| lost.is_logged_out = true);
         let LoggedIn { mut link, .. } = connection.into_logged_in(id, tsih, Some(self.set.command_numbers()))?;
         self.link_next += 1;
         link.last_moved = now;
         // Levels are the session's, whatever this login said.
         link.keeps_sent = self.full.negotiated.error_recovery_level > 0;
-        self.links.push(link);
-        self.drain_receiver(id);
+        let request_half =
+            answers_for.and_then(|cid| self.links.iter_mut().find(|link| link.cid == cid && !link.is_closed));
+        let Some(request_half) = request_half else {
+            self.links.push(link);
+            self.drain_receiver(id);
+            return Some(id);
+        };
+        request_half.last_moved = now;
+        let acknowledged = request_half.take_response_half(link);
+        acknowledged.into_iter().for_each(|(tag, stat_sn)| self.set.acknowledge_answer(tag, stat_sn));
         Some(id)
     }
 
     /// Where the next bytes of a connection go. Empty when nothing can be taken now.
     pub fn receive_space(&mut self, at: LinkId) -> &mut [u8] {
-        match live(&mut self.links, at) {
-            Some(link) => link.receiver.receive_space(),
-            None => &mut [],
+        match with_transport(&mut self.links, at) {
+            Some(link) if link.is_closed => &mut [],
+            Some(Link { id, receiver, .. }) if *id == at => receiver.receive_space(),
+            Some(Link { response_half: Some(half), .. }) => half.receive_space(),
+            Some(_) | None => &mut [],
         }
     }
 
     /// `length` bytes were read into the space last given.
     pub fn handle_received(&mut self, now: Instant, at: LinkId, length: usize) {
         self.now = now;
-        let Some(link) = live(&mut self.links, at) else { return };
+        let Some(link) = with_transport(&mut self.links, at).filter(|link| !link.is_closed) else { return };
+        if link.id != at {
+            let pair = link.id;
+            return self.fail_link(pair, CloseReason::Protocol("a request on a connection that carries responses"));
+        }
         link.last_moved = now;
         link.receiver.handle_received(length);
         self.drain_receiver(at);
@@ -183,7 +226,7 @@ impl Session {
 
     /// What is to be written next: fills `out` and returns how many slices that took.
     pub fn io_slices<'a>(&'a self, at: LinkId, out: &mut [IoSlice<'a>]) -> usize {
-        self.any(at).map_or(0, |link| link.transmit.io_slices(out))
+        self.any(at).map_or(0, |link| link.queue(at).io_slices(out))
     }
 
     /// `length` bytes were written. A peer that takes what we send is alive, however long it takes to answer a ping that
@@ -191,29 +234,35 @@ impl Session {
     pub fn handle_transmitted(&mut self, now: Instant, at: LinkId, length: usize) {
         self.now = now;
         let ping_timeout = self.parameters.ping_timeout;
-        let Some(link) = self.links.iter_mut().find(|link| link.id == at) else { return };
+        let Some(link) = with_transport(&mut self.links, at) else { return };
         link.last_moved = now;
         if let Some((_, until)) = &mut link.ping {
             *until = now + ping_timeout;
         }
-        link.transmit.handle_transmitted(length);
+        link.queue_mut(at).handle_transmitted(length);
     }
 
     /// Bytes of a connection that wait to be written.
     pub fn transmit_bytes(&self, at: LinkId) -> usize {
-        self.any(at).map_or(0, |link| link.transmit.bytes())
+        self.any(at).map_or(0, |link| link.queue(at).bytes())
     }
 
     /// The transport of a connection is gone, with what was not written.
     pub fn handle_lost(&mut self, now: Instant, at: LinkId) {
         self.now = now;
-        self.fail_link(at, CloseReason::TransportLost);
+        if let Some(connection) = self.any(at).map(|link| link.id) {
+            self.fail_link(connection, CloseReason::TransportLost);
+        }
         self.release(at);
     }
 
     /// A connection that was closed has sent its last words, or will not.
     pub fn release(&mut self, at: LinkId) {
-        if let Some(index) = self.links.iter().position(|link| link.id == at && link.is_closed) {
+        let index = self.links.iter().position(|link| link.has_transport(at) && link.is_closed);
+        let Some(index) = index else { return };
+        let half = self.links.get_mut(index).and_then(|link| link.response_half.as_deref_mut());
+        let is_last = half.is_none_or(|half| half.released.replace(at).is_some_and(|other| other != at));
+        if is_last {
             let link = self.links.remove(index);
             self.gone_pdus.0 += link.received_pdus;
             self.gone_pdus.1 += link.transmit.pdu_count();
@@ -322,7 +371,7 @@ impl Session {
     }
 
     fn any(&self, at: LinkId) -> Option<&Link> {
-        self.links.iter().find(|link| link.id == at)
+        self.links.iter().find(|link| link.has_transport(at))
     }
 
     fn is_live(&self, at: LinkId) -> bool {
@@ -412,6 +461,9 @@ impl Session {
         let Some(link) = live(&mut self.links, at) else { return };
         link.is_closed = true;
         link.sent.clear();
+        if let Some(half) = &link.response_half {
+            self.events.push_back(Event::LinkClosed(half.id, reason.clone()));
+        }
         self.events.push_back(Event::LinkClosed(at, reason));
         let of_link = |task: &super::task::Task| task.link == at && !task.is_delivered;
         let given_up: Vec<TaskId> = self.set.tasks.values().filter(|task| of_link(task)).map(|task| task.id).collect();
@@ -543,6 +595,11 @@ impl Session {
             self.fail_link(at, CloseReason::Unacknowledged);
         }
     }
+}
+
+/// The connection that a transport belongs to.
+fn with_transport(links: &mut [Link], at: LinkId) -> Option<&mut Link> {
+    links.iter_mut().find(|link| link.has_transport(at))
 }
 
 /// A connection that is not closed.

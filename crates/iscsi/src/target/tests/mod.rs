@@ -6,3 +6,4 @@ mod order;
 mod peer;
 mod random;
 mod requests;
+mod split;

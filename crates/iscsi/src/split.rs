@@ -1,0 +1,15 @@
+//! Names of the wire extension that splits connections into requests and responses (`docs/protocol/split-connections.md`).
+
+/// Whether a session may be split: a list of versions, best first; the answer is one of them.
+pub const SPLIT_CONNECTIONS: &str = "X-io.forebay.SplitConnections";
+
+/// Which connection, by its CID, the one that logs in will carry the responses of.
+pub const ANSWERS_FOR: &str = "X-io.forebay.AnswersFor";
+
+/// The version described in the page.
+pub const VERSION: &str = "1";
+
+/// How an offer says that it takes the extension.
+pub fn private_offer() -> (String, Vec<String>) {
+    (SPLIT_CONNECTIONS.to_owned(), vec![VERSION.to_owned()])
+}

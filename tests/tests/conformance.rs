@@ -146,28 +146,7 @@ fn carry_out(one: &Run) -> (BTreeMap<String, Verdict>, String) {
         all.0.extend(verdicts);
         all.1.push_str(&log);
     }
-    all.0.extend(again(one, &all.0));
     all
-}
-
-/// What failed, once more, alone and on a new unit. The suite sleeps where it should wait, and its tests meet what earlier ones left
-/// behind; a test that passes alone is said to have done so, and counts as passed.
-fn again(one: &Run, verdicts: &BTreeMap<String, Verdict>) -> BTreeMap<String, Verdict> {
-    let mut passed = BTreeMap::new();
-    for (name, _) in verdicts.iter().filter(|(_, verdict)| **verdict == Verdict::Failed) {
-        let world = World::new();
-        let target = world.target(["--lun", one.lun]);
-        let test = format!("--test=ALL.{name}");
-        let arguments: Vec<&str> = one.options.iter().copied().chain([test.as_str()]).collect();
-        let (alone, log) = run(&arguments, &vec![target.url(0); one.path_count]);
-        println!("iscsi-test-cu {}: {name} failed, then alone: {:?}", one.name, alone.get(name));
-        if alone.get(name) == Some(&Verdict::Passed) {
-            passed.insert(name.clone(), Verdict::Passed);
-        } else {
-            println!("{log}");
-        }
-    }
-    passed
 }
 
 /// The first column of the page's table of skips.

@@ -189,6 +189,10 @@ impl Session {
             if let Event::Command(command) = &event
                 && !self.has_room_for(command.data_in_bytes_max)
             {
+                if self.protocol.is_closed() {
+                    // Nobody hears of it, and what waits behind it must not.
+                    continue;
+                }
                 self.delayed = Some(event);
                 break;
             }
@@ -209,6 +213,7 @@ impl Session {
                         wire.closed.get_or_insert((reason.clone(), until));
                     }
                     self.closed = Some(reason);
+                    self.leave_units();
                 }
             }
         }
@@ -417,6 +422,16 @@ impl Session {
         has_moved
     }
 
+    /// The nexus is lost, with its reservations and unit attentions. That comes before the Logout Response is written, which says
+    /// that the clean-up is completed (RFC 7143 4.6.3.3): what the initiator sends next, in another session, must not meet it.
+    /// Commands under way are detached: they finish, and nobody hears of it.
+    fn leave_units(&mut self) {
+        self.running.clear();
+        if let Some(units) = self.units.take() {
+            units.luns.remove_nexus(&units.nexus);
+        }
+    }
+
     fn poll_timer(&mut self, context: &mut Context<'_>) -> bool {
         let drain_deadline = self.drain_deadline.filter(|_| !self.protocol.is_closed());
         let lingering = self.wires.iter().filter_map(|wire| wire.closed.as_ref().map(|(_, until)| *until)).min();
@@ -509,14 +524,11 @@ fn send_last_words(mut stream: Box<dyn Transport>, protocol: &protocol::Connecti
 }
 
 impl Drop for Session {
-    /// Leaves the tables, however it ends. Commands under way are detached: they finish, and nobody hears of it. The
+    /// Leaves the tables, however it ends. The
     /// control is dropped after this, so that whoever waits for the end finds the nexus gone.
     fn drop(&mut self) {
         self.count_pdus();
-        self.running.clear();
-        if let Some(units) = self.units.take() {
-            units.luns.remove_nexus(&units.nexus);
-        }
+        self.leave_units();
         self.server.sessions.remove(self.tsih, &self.handle);
     }
 }

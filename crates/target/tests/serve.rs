@@ -1,6 +1,8 @@
 //! The server over streams and sockets, with an initiator that is no more than framing and a script.
 
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use base::buffer::{Buffer, BufferPool};
@@ -10,10 +12,11 @@ use block::memory::MemoryDevice;
 use iscsi::framing::{DataSegment, Destination, Digests, Progress, ReceivedPdu, Receiver, TransmitQueue};
 use iscsi::pdu::*;
 use iscsi::text::Keys;
-use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap};
+use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, NexusId};
+use scsi::{CdbBytes, Status};
 use target::limits::DATA_IN_BYTES_MAX;
 use target::{Addresses, Target, TargetServer, TargetServerOptions};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
@@ -195,6 +198,75 @@ async fn what_is_written_is_read_and_counted() {
     assert!(client.receive().await.is_none(), "the target closes");
     assert_eq!(serving.await.unwrap(), iscsi::target::CloseReason::Logout);
     assert_eq!(server.status().sessions, []);
+}
+
+/// A stream that tells of every write before it takes it.
+struct Witness<S, W> {
+    stream: S,
+    before_write: W,
+}
+
+impl<S: AsyncRead + Unpin, W: Unpin> AsyncRead for Witness<S, W> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin, W: FnMut(&[u8]) + Unpin> AsyncWrite for Witness<S, W> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        (self.before_write)(bytes);
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// libiscsi's Sanitize.Reset failed now and then: the test before it logs a second session out that holds a RESERVE(6), and the SANITIZE of
+/// the first one still met the reservation.
+#[tokio::test]
+async fn a_reservation_is_gone_before_the_logout_is_answered() {
+    let ram = ram_target(&BufferPool::new(READ_BUFFERS_BYTES));
+    let luns = ram.luns.clone();
+    let server = TargetServer::new(vec![ram], TargetServerOptions::default());
+    let other = NexusId::new("another host,i,0x1,target,t,0x1");
+    luns.add_nexus(&other);
+    let statuses = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&statuses);
+    let before_write = move |bytes: &[u8]| {
+        let test_unit_ready = logical_unit::Command {
+            cdb: CdbBytes::new(&[0; 6]).expect("six bytes are a CDB"),
+            data_out: Buffer::empty(),
+            data_in_bytes_max: 0,
+            attribute: scsi::TaskAttribute::Simple,
+            task_tag: 1,
+        };
+        let outcome = luns.execute(&other, 0, test_unit_ready).try_take().expect("it waits for nothing");
+        seen.lock().unwrap().push((bytes[0] & 0x3f, outcome.status));
+    };
+    let (ours, theirs) = tokio::io::duplex(64 << 10);
+    let stream = Witness { stream: theirs, before_write };
+    let serving = tokio::spawn(async move { server.serve_connection(stream, Addresses::default()).await });
+    let mut client = Client::new(ours);
+    client.log_in(1).await;
+    client.settle().await;
+    client.command(5, &[0x16, 0, 0, 0, 0, 0], None, 0).await;
+    client.receive().await.expect("RESERVE(6) is answered");
+    client.log_out().await;
+    assert!(matches!(client.receive_bhs().await, Bhs::LogoutResponse(_)));
+    serving.await.unwrap();
+    let statuses = statuses.lock().unwrap();
+    let last = &statuses[statuses.len() - 2..];
+    assert_eq!(last, [(0x21, Status::ReservationConflict), (0x26, Status::Good)], "before each response was written");
 }
 
 #[tokio::test]

@@ -59,6 +59,23 @@ pub struct Geometry {
     pub discard_reads_zeroes: bool,
     /// Largest read or write it takes at once, in bytes.
     pub transfer_bytes_max: u32,
+    /// What it likes.
+    pub hints: Hints,
+}
+
+/// What a device likes: requests that do otherwise are carried out just as well, more slowly. All zero where nothing is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hints {
+    /// Requests are best multiples of this, in bytes; zero where nothing is known.
+    pub io_bytes_min: u32,
+    /// Best size of one of many requests in sequence, in bytes; zero where nothing is known.
+    pub io_bytes_optimal: u32,
+    /// Offset of the first physical block that begins on the device, in bytes: not zero on a misaligned partition.
+    pub physical_alignment_bytes: u32,
+    /// Offset of the first discard granule that begins on the device, in bytes.
+    pub discard_alignment_bytes: u32,
+    /// Whether places far from each other cost more than near ones: the medium turns.
+    pub is_rotational: bool,
 }
 
 impl Geometry {
@@ -73,6 +90,7 @@ impl Geometry {
             discard_granularity_bytes: Some(4096),
             discard_reads_zeroes: true,
             transfer_bytes_max: 16 << 20,
+            hints: Hints::default(),
         }
     }
 

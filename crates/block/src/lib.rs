@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`device`] | the [`Device`] trait, [`Geometry`], [`Identity`] |
+//! | [`device`] | the [`Device`] trait, [`Geometry`], [`Hints`], [`Identity`] |
 //! | [`request`] | [`Request`], [`Operation`], [`Response`], [`Extent`] |
 //! | [`completion`] | [`Completion`]: the one future that every `submit` returns, and [`Workers`](completion::Workers), where dropped ones finish |
 //! | [`error`] | [`Error`] = kind + context + source |
@@ -28,7 +28,7 @@ pub mod request;
 pub use base::buffer::{Buffer, BufferPool};
 pub use base::range::ByteRange;
 pub use completion::Completion;
-pub use device::{Device, Geometry, Identity, SharedDevice};
+pub use device::{Device, Geometry, Hints, Identity, SharedDevice};
 pub use error::{Error, ErrorKind};
 pub use event::{Event, EventHub, EventReceiver};
 pub use request::{Extent, ExtentKind, Operation, OperationKind, Request, Response};

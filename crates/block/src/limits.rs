@@ -8,6 +8,9 @@ pub const EVENTS_UNREAD_MAX: usize = 64;
 /// requests touch one, small enough that a sparse device stays sparse.
 pub const MEMORY_CHUNK_BYTES: usize = 256 << 10;
 
+/// Chunks of a memory device in one part of its table: 1 GiB of device, and 96 KiB of table that is made when the first of them is written.
+pub const MEMORY_CHUNKS_PER_GROUP: usize = 4096;
+
 /// Extents returned for one `extents` request; the caller asks again from where they end.
 pub const EXTENTS_PER_RESPONSE_MAX: usize = 1024;
 

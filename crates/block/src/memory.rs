@@ -1,28 +1,70 @@
 //! A sparse device in RAM.
 //!
-//! Memory is taken a chunk at a time when it is first written and given back when a whole chunk is discarded. Everything
+//! Memory is taken a chunk at a time when it is first written and given back when the last byte of a chunk that is not zero was
+//! discarded. A chunk is a mapping of its own, because an allocator keeps what was freed in the middle of its heap. The table of chunks grows as well, so that a device of many TiB costs nothing until it is written. Everything
 //! completes at once. Requests inside one chunk are atomic; across chunks, overlapping requests in flight at the same time are only as
 //! ordered as their callers made them.
 
-use std::sync::{PoisonError, RwLock};
+use std::ops::{Deref, DerefMut};
+use std::sync::{OnceLock, PoisonError, RwLock};
 
 use base::buffer::Buffer;
 use base::range::ByteRange;
+use memmap2::MmapMut;
 
 use crate::completion::Completion;
 use crate::device::{Device, Geometry, Identity};
-use crate::limits::{EXTENTS_PER_RESPONSE_MAX, MEMORY_CHUNK_BYTES};
+use crate::limits::{EXTENTS_PER_RESPONSE_MAX, MEMORY_CHUNK_BYTES, MEMORY_CHUNKS_PER_GROUP};
 use crate::request::{Extent, ExtentKind, Operation, Request, Response};
 
 /// A device in RAM. Its content is gone with it.
 pub struct MemoryDevice {
     geometry: Geometry,
     identity: Identity,
-    chunks: Vec<RwLock<Chunk>>,
+    groups: Vec<OnceLock<Group>>,
 }
 
+/// Made when the first of its chunks is written.
+type Group = Box<[RwLock<Chunk>]>;
+
 /// `None` reads as zeroes.
-type Chunk = Option<Box<[u8]>>;
+type Chunk = Option<Memory>;
+
+/// The bytes of a chunk.
+enum Memory {
+    /// The system has them back as soon as this is dropped.
+    Mapped(MmapMut),
+    /// Where a process has as many mappings as it may (`vm.max_map_count`). Neighbours count as one, so that is rare.
+    Allocated(Box<[u8]>),
+}
+
+impl Memory {
+    /// Zeroes.
+    fn new() -> Self {
+        MmapMut::map_anon(MEMORY_CHUNK_BYTES)
+            .map_or_else(|_| Self::Allocated(vec![0; MEMORY_CHUNK_BYTES].into_boxed_slice()), Self::Mapped)
+    }
+}
+
+impl Deref for Memory {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Mapped(bytes) => bytes,
+            Self::Allocated(bytes) => bytes,
+        }
+    }
+}
+
+impl DerefMut for Memory {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Mapped(bytes) => bytes,
+            Self::Allocated(bytes) => bytes,
+        }
+    }
+}
 
 impl MemoryDevice {
     /// A device of `size_bytes` zeroes with plain geometry.
@@ -32,17 +74,30 @@ impl MemoryDevice {
 
     /// A device of zeroes with the geometry given.
     pub fn with_geometry(geometry: Geometry, identity: Identity) -> Self {
-        let chunk_count = geometry.size_bytes.div_ceil(MEMORY_CHUNK_BYTES as u64);
-        let chunks = (0..chunk_count).map(|_| RwLock::new(None)).collect();
-        Self { geometry, identity, chunks }
+        let group_count = geometry.size_bytes.div_ceil((MEMORY_CHUNK_BYTES * MEMORY_CHUNKS_PER_GROUP) as u64);
+        let groups = (0..group_count).map(|_| OnceLock::new()).collect();
+        Self { geometry, identity, groups }
+    }
+
+    /// The chunk with this number, if any of its group was ever written.
+    fn chunk(&self, index: usize) -> Option<&RwLock<Chunk>> {
+        Some(&self.groups[index / MEMORY_CHUNKS_PER_GROUP].get()?[index % MEMORY_CHUNKS_PER_GROUP])
+    }
+
+    /// The chunk with this number, to be written.
+    fn chunk_for_writing(&self, index: usize) -> &RwLock<Chunk> {
+        let group = &self.groups[index / MEMORY_CHUNKS_PER_GROUP];
+        let chunks = group.get_or_init(|| (0..MEMORY_CHUNKS_PER_GROUP).map(|_| RwLock::new(None)).collect());
+        &chunks[index % MEMORY_CHUNKS_PER_GROUP]
     }
 
     fn load(&self, offset: u64, buffer: &mut [u8]) {
         for (index, at, piece) in pieces(ByteRange { offset, length: buffer.len() as u64 }) {
             let target = &mut buffer[piece];
-            match &*self.chunks[index].read().unwrap_or_else(PoisonError::into_inner) {
-                Some(chunk) => target.copy_from_slice(&chunk[at..at + target.len()]),
-                None => target.fill(0),
+            let chunk = self.chunk(index).map(|chunk| chunk.read().unwrap_or_else(PoisonError::into_inner));
+            match chunk.as_deref() {
+                Some(Some(chunk)) => target.copy_from_slice(&chunk[at..at + target.len()]),
+                Some(None) | None => target.fill(0),
             }
         }
     }
@@ -50,19 +105,24 @@ impl MemoryDevice {
     fn store(&self, offset: u64, bytes: &[u8]) {
         for (index, at, piece) in pieces(ByteRange { offset, length: bytes.len() as u64 }) {
             let source = &bytes[piece];
-            let mut chunk = self.chunks[index].write().unwrap_or_else(PoisonError::into_inner);
-            let chunk = chunk.get_or_insert_with(|| vec![0; MEMORY_CHUNK_BYTES].into_boxed_slice());
+            let mut chunk = self.chunk_for_writing(index).write().unwrap_or_else(PoisonError::into_inner);
+            let chunk = chunk.get_or_insert_with(Memory::new);
             chunk[at..at + source.len()].copy_from_slice(source);
         }
     }
 
-    fn clear(&self, range: ByteRange) {
+    /// `gives_back` looks for the whole chunk being zero, which is worth its time where space is what the caller is after.
+    fn clear(&self, range: ByteRange, gives_back: bool) {
         for (index, at, piece) in pieces(range) {
-            let mut chunk = self.chunks[index].write().unwrap_or_else(PoisonError::into_inner);
+            let Some(chunk) = self.chunk(index) else { continue };
+            let mut chunk = chunk.write().unwrap_or_else(PoisonError::into_inner);
             if piece.len() == MEMORY_CHUNK_BYTES {
                 *chunk = None;
-            } else if let Some(chunk) = chunk.as_mut() {
-                chunk[at..at + piece.len()].fill(0);
+            } else if let Some(bytes) = chunk.as_mut() {
+                bytes[at..at + piece.len()].fill(0);
+                if gives_back && is_zero(bytes) {
+                    *chunk = None;
+                }
             }
         }
     }
@@ -70,7 +130,8 @@ impl MemoryDevice {
     fn stored_extents(&self, range: ByteRange) -> Vec<Extent> {
         let mut extents: Vec<Extent> = Vec::new();
         for (index, at, piece) in pieces(range) {
-            let is_stored = self.chunks[index].read().unwrap_or_else(PoisonError::into_inner).is_some();
+            let is_stored =
+                self.chunk(index).is_some_and(|chunk| chunk.read().unwrap_or_else(PoisonError::into_inner).is_some());
             let kind = if is_stored { ExtentKind::Data } else { ExtentKind::Hole };
             let offset = (index * MEMORY_CHUNK_BYTES + at) as u64;
             let length = piece.len() as u64;
@@ -83,6 +144,11 @@ impl MemoryDevice {
         }
         extents
     }
+}
+
+/// In words of a size that the compiler compares many bytes at a time.
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.chunks(512).all(|words| words.iter().fold(0, |any, byte| any | byte) == 0)
 }
 
 /// Cuts `range` at chunk borders: (chunk index, offset inside the chunk, place inside the range).
@@ -122,8 +188,12 @@ impl Device for MemoryDevice {
                 self.store(range.offset, &buffer);
                 Response::done(buffer)
             }
-            Operation::Discard { .. } | Operation::WriteZeroes { .. } => {
-                self.clear(range);
+            Operation::Discard { .. } => {
+                self.clear(range, true);
+                Response::done(Buffer::empty())
+            }
+            Operation::WriteZeroes { may_discard, .. } => {
+                self.clear(range, may_discard);
                 Response::done(Buffer::empty())
             }
             Operation::Extents { .. } => {
@@ -165,6 +235,41 @@ mod tests {
         block_on(device.discard(0, MEMORY_CHUNK_BYTES as u64)).unwrap();
         assert_eq!(kinds(block_on(device.extents(0, 1 << 20)).unwrap()), [ExtentKind::Hole]);
         assert!(block_on(device.read(0, Buffer::zeroed(512))).unwrap().iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn a_chunk_discarded_in_pieces_is_given_back_with_the_last() {
+        let device = device(1 << 20);
+        block_on(device.write(0, Buffer::copy_of(&vec![7; MEMORY_CHUNK_BYTES]), false)).unwrap();
+        let is_hole = || block_on(device.extents(0, 1 << 20)).unwrap()[0].kind == ExtentKind::Hole;
+        for offset in (0..MEMORY_CHUNK_BYTES as u64).step_by(64 << 10) {
+            assert!(!is_hole(), "{offset}");
+            block_on(device.discard(offset, 64 << 10)).unwrap();
+        }
+        assert!(is_hole());
+    }
+
+    /// Memory at the border of what the process may map is memory all the same.
+    #[test]
+    fn both_kinds_of_memory_are_zeroes_that_can_be_written() {
+        for mut memory in [Memory::new(), Memory::Allocated(vec![0; MEMORY_CHUNK_BYTES].into_boxed_slice())] {
+            assert_eq!(memory.len(), MEMORY_CHUNK_BYTES);
+            assert!(is_zero(&memory));
+            memory[MEMORY_CHUNK_BYTES - 1] = 1;
+            assert!(!is_zero(&memory));
+        }
+    }
+
+    /// Its table alone would be hundreds of MiB if it were there at once.
+    #[test]
+    fn a_device_of_many_tebibytes_costs_nothing_until_it_is_written() {
+        const SIZE: u64 = 64 << 40;
+        let device = device(SIZE);
+        assert!(device.groups.iter().all(|group| group.get().is_none()));
+        block_on(device.write(SIZE - 512, Buffer::copy_of(&[7; 512]), false)).unwrap();
+        block_on(device.discard(0, 1 << 40)).unwrap();
+        assert_eq!(block_on(device.read(SIZE - 512, Buffer::zeroed(512))).unwrap()[..], [7; 512]);
+        assert_eq!(device.groups.iter().filter(|group| group.get().is_some()).count(), 1);
     }
 
     #[test]

@@ -18,11 +18,12 @@ use base::range::ByteRange;
 use block::completion::Workers;
 use block::range_lock::{RangeGuard, RangeLock};
 use block::{Buffer, Completion, Device, Error, ErrorKind, Extent, ExtentKind, Geometry, Identity};
-use block::{Operation, OperationKind, Request, Response};
+use block::{Operation, Request, Response};
 use rustix::fs::SeekFrom;
 use rustix::io::{Errno, ReadWriteFlags};
 use tokio::runtime::Handle;
 
+use crate::block_ioctl;
 use crate::failure;
 use crate::job::{Job, Progress};
 use crate::limits::INLINE_BYTES_MAX;
@@ -30,6 +31,7 @@ use crate::open::OpenFile;
 use crate::options::FileOptions;
 use crate::pool::Pool;
 use crate::ring::{Ring, Work};
+use crate::topology::Discard;
 
 /// A device over a file or a block device.
 pub struct FileDevice {
@@ -157,10 +159,14 @@ impl Core {
             Inline::Done(response) => return Completion::ready(response),
             Inline::Rest(operation, done) => (operation, done),
         };
-        if operation.kind() == OperationKind::Extents {
-            return self.start_extents(range, guard);
-        }
         let is_durable = !self.file.open.geometry.is_write_cache_volatile;
+        match operation {
+            Operation::Extents { .. } => return self.start_extents(range, guard),
+            Operation::Discard { .. } if self.file.open.discard == Some(Discard::Ioctl) => {
+                return self.start_blocking(guard, move |file| discard(file, range, is_durable));
+            }
+            _ => {}
+        }
         let job = Job::new(operation, range, done, is_durable);
         let (completion, sender) = Completion::slot();
         let work = Work { job, guard, sender };
@@ -202,18 +208,26 @@ impl Core {
         }
     }
 
-    /// Where the data is, asked on a blocking thread: the file system may have to read its own structures for it.
+    /// Where the data is: the file system may have to read its own structures for it.
     fn start_extents(&self, range: ByteRange, guard: Option<RangeGuard>) -> Completion {
+        self.start_blocking(guard, move |file| {
+            let extents =
+                extents(file, range).map_err(|errno| (errno, format!("extents of {range} of {}", file.path())))?;
+            Ok(Response { extents, ..Response::done(Buffer::empty()) })
+        })
+    }
+
+    /// Makes calls that no engine has, on a blocking thread.
+    fn start_blocking(
+        &self,
+        guard: Option<RangeGuard>,
+        calls: impl FnOnce(&Shared) -> Result<Response, (Errno, String)> + Send + 'static,
+    ) -> Completion {
         let file = Arc::clone(&self.file);
         let (completion, sender) = Completion::slot();
         self.runtime.spawn_blocking(move || {
-            let response = match extents(&file, range) {
-                Ok(extents) => Response { extents, ..Response::done(Buffer::empty()) },
-                Err(errno) => {
-                    let error = failure::error(errno, format!("extents of {range} of {}", file.path()));
-                    Response::failed(error, Buffer::empty())
-                }
-            };
+            let response = calls(&file)
+                .unwrap_or_else(|(errno, action)| Response::failed(failure::error(errno, action), Buffer::empty()));
             drop(guard);
             sender.complete(response);
         });
@@ -256,6 +270,19 @@ fn settle_inline(result: Result<usize, Errno>, is_possible: &AtomicBool) -> usiz
         }
         Err(_) => 0,
     }
+}
+
+/// Discards on a device that does so by `BLKDISCARD` only.
+fn discard(file: &Shared, range: ByteRange, is_durable: bool) -> Result<Response, (Errno, String)> {
+    let fail = |errno| (errno, format!("discard of {range} of {}", file.path()));
+    block_ioctl::discard(&file.open.file, range).map_err(fail)?;
+    if is_durable {
+        rustix::fs::fdatasync(&file.open.file).map_err(|errno| {
+            file.is_sync_broken.store(true, Ordering::Release);
+            fail(errno)
+        })?;
+    }
+    Ok(Response::done(Buffer::empty()))
 }
 
 /// Data and holes from the start of `range`, as many as one answer holds.

@@ -8,7 +8,7 @@
 //! | read, write | one, and more while it comes back short |
 //! | flush | `fdatasync` |
 //! | discard | punch a hole |
-//! | write_zeroes | zero the range, or punch a hole where allowed, else write zeroes; then, for `fua`, `fdatasync` |
+//! | write_zeroes | punch a hole where allowed, else zero the range, else write zeroes; then, for `fua`, `fdatasync` |
 
 use base::range::ByteRange;
 use block::{Buffer, Error, ErrorKind, Operation, OperationKind};
@@ -165,13 +165,18 @@ impl Job {
         Progress::Done(Ok(()))
     }
 
-    /// Another way to the same end, if there is one: zero, else punch a hole where allowed, else write.
+    /// Another way to zeroes, if there is one: a hole where allowed, else the range zeroed (which block devices do by
+    /// writing, if they must), else written.
     fn fall_back(&mut self) -> bool {
-        if self.kind != OperationKind::WriteZeroes || !matches!(self.stage, Stage::Allocate(_)) {
-            return false;
+        match self.stage {
+            Stage::Allocate(_) if self.kind != OperationKind::WriteZeroes => return false,
+            Stage::Allocate(PUNCH) => self.stage = Stage::Allocate(ZERO),
+            Stage::Allocate(_) => {
+                self.stage = Stage::WriteZeroes;
+                self.buffer = Buffer::zeroed(self.range.length.min(ZERO_CHUNK_BYTES as u64) as usize);
+            }
+            Stage::Transfer | Stage::WriteZeroes | Stage::Sync => return false,
         }
-        self.stage = Stage::WriteZeroes;
-        self.buffer = Buffer::zeroed(self.range.length.min(ZERO_CHUNK_BYTES as u64) as usize);
         true
     }
 
@@ -222,6 +227,8 @@ mod tests {
         let operation = Operation::WriteZeroes { length: RANGE.length, fua: true, may_discard: true };
         let mut job = Job::new(operation, RANGE, 0, false);
         assert_eq!(job.call(), Call::Allocate { flags: PUNCH, offset: 4096, length: 8192 });
+        assert!(is_again(&job.handle(Err(Errno::OPNOTSUPP), "/p")));
+        assert_eq!(job.call(), Call::Allocate { flags: ZERO, offset: 4096, length: 8192 });
         assert!(is_again(&job.handle(Err(Errno::OPNOTSUPP), "/p")));
         assert_eq!(job.call(), Call::Write { at: 0, offset: 4096, length: 8192, is_durable: false });
         assert!(is_again(&job.handle(Ok(8192), "/p")));

@@ -5,8 +5,10 @@
 //! | `device` | [`FileDevice`]: what is answered on the spot, what goes to an engine, and the order of overlapping requests |
 //! | `options` | [`FileOptions`]: how to open |
 //! | `open` | opening: size, lock, preallocation, geometry; every way in which it can fail, in words |
+//! | `topology` | what sysfs tells of a block device: granularities, alignments, whether and how it discards |
 //! | `job` | one request as the system calls it takes, without making them |
-//! | `ring` | the io_uring engine; the one module with `unsafe` |
+//! | `ring` | the io_uring engine; with `unsafe`, for the addresses of buffers |
+//! | `block_ioctl` | `BLKDISCARD`; with `unsafe`, for the address of its range |
 //! | `pool` | the engine where io_uring is not permitted: blocking calls on tokio's threads |
 //! | `failure` | errno to [`block::ErrorKind`] |
 //! | [`limits`] | the bounds |
@@ -14,14 +16,20 @@
 //! A device belongs to the tokio runtime it was opened in, whose reactor tells it of completions, and may be used from
 //! any thread.
 
+mod block_ioctl;
 mod device;
 mod failure;
 mod job;
 pub mod limits;
+#[cfg(test)]
+#[path = "../tests/loop_device/mod.rs"]
+#[expect(dead_code, reason = "the tests of this crate beside use more of it")]
+mod loop_device;
 mod open;
 mod options;
 mod pool;
 mod ring;
+mod topology;
 
 pub use device::FileDevice;
 pub use options::FileOptions;

@@ -3,15 +3,17 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use block::{Error, ErrorKind, Geometry};
+use block::{Error, ErrorKind, Geometry, Hints};
 use rustix::fs::{AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
 use crate::failure;
 use crate::limits::{LOCK_RETRY_INTERVAL, LOCK_WAIT_MAX, TRANSFER_BYTES_MAX, ZERO_CHUNK_BYTES};
 use crate::options::FileOptions;
+use crate::topology::{Discard, Topology};
 
 /// The smallest logical block there is.
 const SECTOR_BYTES: u32 = 512;
@@ -23,7 +25,19 @@ pub(crate) struct OpenFile {
     pub(crate) geometry: Geometry,
     pub(crate) is_block_device: bool,
     pub(crate) is_direct: bool,
-    is_locked: bool,
+    /// How it discards, where it does.
+    pub(crate) discard: Option<Discard>,
+    claim: Claim,
+}
+
+/// How others are kept out.
+enum Claim {
+    None,
+    /// `flock`, on the file itself.
+    Lock,
+    /// A second descriptor, opened with `O_EXCL`. The kernel keeps file systems, RAID and everybody else who asks for the
+    /// device as their own away from it, until this one is closed.
+    Exclusive(Mutex<Option<OwnedFd>>),
 }
 
 impl OpenFile {
@@ -34,8 +48,21 @@ impl OpenFile {
             let context = format!("the size asked for {name} is not a positive multiple of {SECTOR_BYTES} bytes");
             return Err(Error::new(ErrorKind::InvalidRange, context));
         }
+        let block_device = block_device_at(path);
+        if let Some(number) = block_device
+            && !options.read_only
+            && Topology::of(number).is_write_protected
+        {
+            let context = format!("{name} is write protected: serve it read-only");
+            return Err(Error::new(ErrorKind::ReadOnly, context));
+        }
+        let claim = match (options.exclusive, block_device) {
+            (false, _) => Claim::None,
+            (true, None) => Claim::Lock,
+            (true, Some(_)) => Claim::Exclusive(Mutex::new(Some(claim_device(path, &name)?))),
+        };
         let (descriptor, created) = open_or_create(path, &name, options)?;
-        let opened = Self::prepare(File::from(descriptor), name, options, created.is_some());
+        let opened = Self::prepare(File::from(descriptor), name, options, created.is_some(), claim);
         match (&opened, created) {
             (Ok(_), Some(created)) => created.keep(),
             (Err(_), Some(created)) => created.remove(),
@@ -44,14 +71,14 @@ impl OpenFile {
         opened
     }
 
-    fn prepare(file: File, path: String, options: &FileOptions, is_new: bool) -> Result<Self, Error> {
-        if options.exclusive {
+    fn prepare(file: File, path: String, options: &FileOptions, is_new: bool, claim: Claim) -> Result<Self, Error> {
+        if matches!(claim, Claim::Lock) {
             lock_exclusively(&file, &path)?;
         }
         let status =
             rustix::fs::fstat(&file).map_err(|errno| failure::error(errno, format!("reading the status of {path}")))?;
         let file_type = FileType::from_raw_mode(status.st_mode);
-        let geometry = match file_type {
+        let (geometry, discard) = match file_type {
             FileType::RegularFile => {
                 let size = fit_size(&file, &path, u64::try_from(status.st_size).unwrap_or(0), options)?;
                 if !options.read_only {
@@ -60,7 +87,10 @@ impl OpenFile {
                 let physical = u32::try_from(status.st_blksize).unwrap_or(4096);
                 file_geometry(&file, size, physical, options)
             }
-            FileType::BlockDevice => device_geometry(&file, &path, status.st_rdev, options)?,
+            // One that took the place of a file just now is not claimed.
+            FileType::BlockDevice if !matches!(claim, Claim::Lock) => {
+                device_geometry(&file, &path, &Topology::of(status.st_rdev), options)?
+            }
             _ => {
                 let context = format!("{path} is neither a file nor a block device");
                 return Err(Error::new(ErrorKind::Unsupported, context));
@@ -74,17 +104,27 @@ impl OpenFile {
             file.sync_all().map_err(|error| io_error(&error, format!("making {path} durable")))?;
         }
         let is_block_device = file_type == FileType::BlockDevice;
-        Ok(Self { file, path, geometry, is_block_device, is_direct: options.direct, is_locked: options.exclusive })
+        Ok(Self { file, path, geometry, is_block_device, is_direct: options.direct, discard, claim })
     }
 
-    /// Lets others lock the file from now on.
+    /// Lets others have the file from now on.
     pub(crate) fn unlock(&self) {
-        if self.is_locked
-            && let Err(errno) = rustix::fs::flock(&self.file, FlockOperation::Unlock)
-        {
-            tracing::warn!("unlocking {}: {errno}", self.path);
+        match &self.claim {
+            Claim::None => {}
+            Claim::Lock => {
+                if let Err(errno) = rustix::fs::flock(&self.file, FlockOperation::Unlock) {
+                    tracing::warn!("unlocking {}: {errno}", self.path);
+                }
+            }
+            Claim::Exclusive(descriptor) => *descriptor.lock().unwrap_or_else(PoisonError::into_inner) = None,
         }
     }
+}
+
+/// The number of the block device at `path`, if there is one.
+fn block_device_at(path: &Path) -> Option<u64> {
+    let status = rustix::fs::stat(path).ok()?;
+    (FileType::from_raw_mode(status.st_mode) == FileType::BlockDevice).then_some(status.st_rdev)
 }
 
 /// A file that this opening created.
@@ -137,18 +177,28 @@ fn open_or_create(path: &Path, name: &str, options: &FileOptions) -> Result<(Own
     }
 }
 
-/// Takes the lock, giving a process that was just killed the time to let go of it: the kernel keeps the file, and with it the lock, until
-/// the writes that were in its ring have ended. That is as it should be, since until then they may still land.
 fn lock_exclusively(file: &File, path: &str) -> Result<(), Error> {
+    wait_for_claim(path, Errno::AGAIN, || rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive))
+}
+
+fn claim_device(path: &Path, name: &str) -> Result<OwnedFd, Error> {
+    // Without O_CREAT, and for block devices alone, O_EXCL means this (open(2)).
+    let flags = OFlags::CLOEXEC | OFlags::RDONLY | OFlags::EXCL;
+    wait_for_claim(name, Errno::BUSY, || rustix::fs::open(path, flags, Mode::empty()))
+}
+
+/// Claims, giving a process that was just killed the time to let go: the kernel keeps the file, and with it the claim, until the writes that
+/// were in its ring have ended. That is as it should be, since until then they may still land.
+fn wait_for_claim<T>(path: &str, taken: Errno, claim: impl Fn() -> Result<T, Errno>) -> Result<T, Error> {
     let deadline = Instant::now() + LOCK_WAIT_MAX;
     loop {
-        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(()),
-            Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(LOCK_RETRY_INTERVAL),
-            Err(Errno::AGAIN) => {
+        match claim() {
+            Ok(claimed) => return Ok(claimed),
+            Err(errno) if errno == taken && Instant::now() < deadline => std::thread::sleep(LOCK_RETRY_INTERVAL),
+            Err(errno) if errno == taken => {
                 return Err(Error::new(ErrorKind::Busy, format!("in use by another process: {path}")));
             }
-            Err(errno) => return Err(failure::error(errno, format!("locking {path}"))),
+            Err(errno) => return Err(failure::error(errno, format!("claiming {path}"))),
         }
     }
 }
@@ -200,15 +250,16 @@ fn write_zeroes_over(file: &File, size: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-fn file_geometry(file: &File, size: u64, physical: u32, options: &FileOptions) -> Geometry {
+fn file_geometry(file: &File, size: u64, physical: u32, options: &FileOptions) -> (Geometry, Option<Discard>) {
     let logical = if options.direct { direct_alignment(file) } else { SECTOR_BYTES };
     let can_punch = !options.read_only && can_punch(file, size);
-    Geometry {
+    let geometry = Geometry {
         // Bytes past the last whole block cannot be addressed.
         size_bytes: size - size % u64::from(logical),
         discard_granularity_bytes: can_punch.then_some(4096),
         ..geometry(logical, physical, options)
-    }
+    };
+    (geometry, can_punch.then_some(Discard::Punch))
 }
 
 fn geometry(logical: u32, physical: u32, options: &FileOptions) -> Geometry {
@@ -220,9 +271,9 @@ fn geometry(logical: u32, physical: u32, options: &FileOptions) -> Geometry {
         is_write_cache_volatile: options.is_write_cache_volatile,
         is_read_only: options.read_only,
         discard_granularity_bytes: None,
-        // Holes read as zeroes, and on block devices the same call zeroes.
         discard_reads_zeroes: true,
         transfer_bytes_max: TRANSFER_BYTES_MAX,
+        hints: Hints::default(),
     }
 }
 
@@ -245,28 +296,34 @@ fn can_punch(file: &File, size: u64) -> bool {
     rustix::fs::fallocate(file, flags, size.next_multiple_of(4096), 4096).is_ok()
 }
 
-fn device_geometry(file: &File, path: &str, number: u64, options: &FileOptions) -> Result<Geometry, Error> {
+fn device_geometry(
+    file: &File,
+    path: &str,
+    topology: &Topology,
+    options: &FileOptions,
+) -> Result<(Geometry, Option<Discard>), Error> {
     let fail = |errno| failure::error(errno, format!("asking for the size of {path}"));
+    // The same number that BLKGETSIZE64 gives.
     let size = rustix::fs::seek(file, SeekFrom::End(0)).map_err(fail)?;
     let logical = rustix::fs::ioctl_blksszget(file).map_err(fail)?;
     let physical = rustix::fs::ioctl_blkpbszget(file).unwrap_or(logical);
+    if !logical.is_power_of_two() || logical < SECTOR_BYTES {
+        let context = format!("{path} says that its logical blocks have {logical} bytes");
+        return Err(Error::new(ErrorKind::Unsupported, context));
+    }
     if let Some(wanted) = options.size.filter(|wanted| *wanted != size) {
         let context = format!("block device {path} has {size} bytes, not the {wanted} asked for: leave the size out");
         return Err(Error::new(ErrorKind::Corrupt, context));
     }
-    let can_discard = !options.read_only && write_zeroes_bytes_max(number) > 0;
-    Ok(Geometry {
-        size_bytes: size - size % u64::from(logical.max(1)),
-        discard_granularity_bytes: can_discard.then_some(physical),
+    let discard = topology.discard.filter(|_| !options.read_only);
+    let geometry = Geometry {
+        size_bytes: size - size % u64::from(logical),
+        discard_granularity_bytes: discard.map(|_| topology.discard_granularity_bytes.max(logical)),
+        discard_reads_zeroes: discard != Some(Discard::Ioctl),
+        hints: topology.hints,
         ..geometry(logical, physical, options)
-    })
-}
-
-/// Whether the disk zeroes ranges by itself; where it does not, a discard would end as a slow write.
-fn write_zeroes_bytes_max(number: u64) -> u64 {
-    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-    let attribute = format!("/sys/dev/block/{major}:{minor}/queue/write_zeroes_max_bytes");
-    std::fs::read_to_string(attribute).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    };
+    Ok((geometry, discard))
 }
 
 fn io_error(error: &std::io::Error, action: String) -> Error {

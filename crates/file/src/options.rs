@@ -16,7 +16,7 @@ pub struct FileOptions {
     /// Bypasses the page cache (`O_DIRECT`).
     pub direct: bool,
     /// Refuses a file that another process (or device) opened exclusively, and keeps it so while the device is there
-    /// (`flock`).
+    /// (`flock`; on block devices `O_EXCL`, which keeps mounts and RAID away, too).
     pub exclusive: bool,
     /// Opens for reading only.
     pub read_only: bool,

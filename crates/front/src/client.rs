@@ -23,8 +23,8 @@ use base::buffer::Buffer;
 use base::range::ByteRange;
 use block::completion::SlotSender;
 use block::{
-    Completion, Device, Error, ErrorKind, Event, EventHub, EventReceiver, Extent, ExtentKind, Geometry, Identity,
-    Operation, Request, Response,
+    Completion, Device, Error, ErrorKind, Event, EventHub, EventReceiver, Extent, ExtentKind, Geometry, Hints,
+    Identity, Operation, Request, Response,
 };
 use nbd::client::{Client, ClientOptions, Command, Completed, Event as ClientEvent, ExportInfo};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -219,6 +219,7 @@ fn to_geometry(info: &ExportInfo) -> Geometry {
         discard_granularity_bytes: info.abilities.can_trim.then_some(info.block_size.preferred),
         discard_reads_zeroes: false,
         transfer_bytes_max: transfer_bytes_max - transfer_bytes_max % logical_block_bytes,
+        hints: Hints::default(),
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use block::{Buffer, Error, ErrorKind, Geometry, Identity};
+use block::{Buffer, Error, ErrorKind, Geometry, Hints, Identity};
 use iscsi::initiator::{Command, Data, Outcome};
 use iscsi::pdu::TaskAttribute;
 use scsi::capacity::Capacity;
@@ -107,6 +107,7 @@ impl<'a> Probe<'a> {
             // UNMAP is a hint (SBC-3 4.7.3.4): what it passed over keeps its content.
             discard_reads_zeroes: false,
             transfer_bytes_max: TRANSFER_BYTES_MAX,
+            hints: Hints::default(),
         };
         let has_write_same = has_sixteen && (limits.write_same_blocks_max > 0 || provisioning.has_write_same_16);
         Ok(Unit {

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use base::clock::Clock;
 use block::completion::Workers;
 use block::range_lock::RangeLock;
-use block::{BufferPool, ByteRange, Event, Geometry, SharedDevice};
+use block::{BufferPool, ByteRange, Event, Geometry, Hints, SharedDevice};
 use scsi::cdb::Blocks;
 use scsi::{Cdb, CdbError, Sense, Status};
 
@@ -148,6 +148,11 @@ impl LogicalUnit {
             logical_block_bytes: block_bytes,
             physical_block_bytes: geometry.physical_block_bytes.max(block_bytes),
             discard_granularity_bytes: geometry.discard_granularity_bytes.map(|bytes| bytes.max(block_bytes)),
+            hints: Hints {
+                physical_alignment_bytes: whole_blocks(geometry.hints.physical_alignment_bytes, block_bytes),
+                discard_alignment_bytes: whole_blocks(geometry.hints.discard_alignment_bytes, block_bytes),
+                ..geometry.hints
+            },
             ..geometry
         }
     }
@@ -299,6 +304,11 @@ impl LogicalUnit {
         self.mode.reset();
         self.attentions.establish(Sense::BUS_DEVICE_RESET, None);
     }
+}
+
+/// An alignment that can be said in blocks, or none.
+fn whole_blocks(bytes: u32, block_bytes: u32) -> u32 {
+    if bytes.is_multiple_of(block_bytes) { bytes } else { 0 }
 }
 
 /// The bytes of `count` blocks from `lba`.

@@ -36,6 +36,8 @@ pub struct Capacity {
     pub is_thin: bool,
     /// LBPRZ: unmapped blocks read as zeroes.
     pub unmapped_reads_zeroes: bool,
+    /// LBA of the first block that begins a physical block; at most 3FFFh.
+    pub lowest_aligned_lba: u16,
 }
 
 impl Capacity {
@@ -59,7 +61,7 @@ impl Capacity {
             block_bytes: U32::new(self.block_bytes),
             protection: 0,
             exponents: self.physical_block_exponent & 0x0f,
-            alignment: U16::new(thin | zeroes),
+            alignment: U16::new(thin | zeroes | self.lowest_aligned_lba & 0x3fff),
             reserved: [0; 16],
         };
         zerocopy::transmute!(raw)
@@ -79,6 +81,7 @@ impl Capacity {
             physical_block_exponent: 0,
             is_thin: false,
             unmapped_reads_zeroes: false,
+            lowest_aligned_lba: 0,
         };
         Ok((last_lba != u32::MAX).then_some(capacity))
     }
@@ -100,6 +103,7 @@ impl Capacity {
             physical_block_exponent: (tail >> 16 & 0x0f) as u8,
             is_thin: tail & 0x8000 != 0,
             unmapped_reads_zeroes: tail & 0x4000 != 0,
+            lowest_aligned_lba: (tail & 0x3fff) as u16,
         })
     }
 
@@ -119,12 +123,13 @@ mod tests {
         physical_block_exponent: 3,
         is_thin: true,
         unmapped_reads_zeroes: true,
+        lowest_aligned_lba: 0x102,
     };
 
     #[test]
     fn golden_bytes() {
         assert_eq!(SAMPLE.emit_10(), [0xff, 0xff, 0xff, 0xff, 0, 0, 2, 0]);
-        let expected = [0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 2, 0, 0, 3, 0xc0, 0];
+        let expected = [0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 2, 0, 0, 3, 0xc1, 2];
         assert_eq!(SAMPLE.emit_16()[..16], expected);
         assert_eq!(SAMPLE.emit_16()[16..], [0; 16]);
     }
@@ -138,6 +143,7 @@ mod tests {
             physical_block_exponent: 0,
             is_thin: false,
             unmapped_reads_zeroes: false,
+            lowest_aligned_lba: 0,
             ..SAMPLE
         };
         assert_eq!(Capacity::parse_10(&plain.emit_10()), Ok(Some(plain)));

@@ -7,6 +7,7 @@
 //! | [`time`] | the clock of a running stack |
 //! | [`config`] | the target's configuration file |
 //! | [`control`] | the control socket every long-running process answers on |
+//! | `device_name` | the name that stays with a block device |
 //! | [`error`] | errors as a person meets them, and the exit codes |
 //! | [`link`] | a stream over a longer or thinner link |
 //! | [`login`] | initiator name and CHAP secrets |
@@ -15,7 +16,7 @@
 //! | [`registry`] | which LUNs have their newest data in a cache of this host; which are in use |
 //! | [`remote`] | how a remote LUN is reached |
 //! | [`serve`] | targets and their logical units |
-//! | [`sidecar`] | the serial number that stays with a file LUN |
+//! | [`sidecar`] | the serial number that stays with a file or block device LUN |
 
 #![forbid(unsafe_code)]
 
@@ -23,6 +24,7 @@ pub mod attach;
 pub mod cache_place;
 pub mod config;
 pub mod control;
+mod device_name;
 pub mod error;
 pub mod limits;
 pub mod link;

@@ -31,3 +31,6 @@ pub const LINK_CHUNK_BYTES_MAX: usize = 16 << 10;
 /// durable write to each place makes the file system commit its journal; measured here, that doubles the mean write. Larger caches pay that
 /// once for each place instead of waiting for minutes at the start.
 pub const ZERO_WRITTEN_BYTES_MAX: u64 = 1 << 30;
+
+/// Longest file name of a block device's sidecar: 255 bytes is what file systems take, less `.new` of the record that replaces it.
+pub const SIDECAR_NAME_BYTES_MAX: usize = 255 - 4;

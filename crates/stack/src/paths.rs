@@ -1,4 +1,5 @@
-//! Where forebay keeps what lives as long as a process (sockets, locks) and what outlives it (the registry of dirty caches).
+//! Where forebay keeps what lives as long as a process (sockets, locks) and what outlives it (the registry of
+//! dirty caches, the sidecars of block devices).
 //!
 //! | | override | root | any other user |
 //! |---|---|---|---|
@@ -77,6 +78,11 @@ impl Paths {
         self.runtime.join("units")
     }
 
+    /// The folder of the sidecars of block devices.
+    pub fn sidecars(&self) -> PathBuf {
+        self.state.join("sidecars")
+    }
+
     /// The folder of the registry of dirty caches.
     pub fn registry(&self) -> PathBuf {
         self.state.join("dirty")
@@ -84,7 +90,7 @@ impl Paths {
 }
 
 /// Makes `directory` for its owner only. An existing one must belong to this user, or somebody else could answer in our place.
-fn make_private(directory: &Path) -> Result<()> {
+pub(crate) fn make_private(directory: &Path) -> Result<()> {
     let context =
         |error: &std::io::Error| Error::io(format!("cannot make the directory {}", directory.display()), error);
     DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(|error| context(&error))?;

@@ -1,11 +1,12 @@
 //! Serving: targets and their logical units, from flags or a configuration file, until a signal.
 //!
-//! A file LUN keeps its serial number in a sidecar; a RAM LUN has a new one at every start, so that no cache is ever matched with data that
+//! A file or block device LUN keeps its serial number in a sidecar; a RAM LUN has a new one at every start, so that no cache is ever matched with data that
 //! is gone.
 
 use std::future::Future;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ use crate::control::{ControlServer, Handler, Progress, Request};
 use crate::error::{Error, Failure, Result};
 use crate::lun_spec::{Backend, LunSpec};
 use crate::paths::{Paths, check_name};
-use crate::sidecar;
+use crate::sidecar::Sidecar;
 use crate::time::system_clock;
 
 /// What to serve.
@@ -118,6 +119,7 @@ impl Serving {
             units: Vec::new(),
             switches: Vec::new(),
             is_single_target: config.targets.len() == 1,
+            sidecars: paths.sidecars(),
         };
         let targets = config.targets.iter().map(|target| builder.target(target)).collect::<Result<Vec<_>>>()?;
         let options = TargetServerOptions { portals: config.portals, ..TargetServerOptions::default() };
@@ -189,6 +191,8 @@ struct Builder {
     units: Vec<Arc<LogicalUnit>>,
     switches: Vec<DiskSwitch>,
     is_single_target: bool,
+    /// Where the sidecars of block devices are.
+    sidecars: PathBuf,
 }
 
 impl Builder {
@@ -209,14 +213,15 @@ impl Builder {
         match &spec.backend {
             Backend::Ram { .. } => Ok((None, SavedReservations::default())),
             Backend::File { path, .. } => {
-                let (store, saved) = sidecar::reservations_of(path)?;
+                let (store, saved) = Sidecar::of(path, &self.sidecars)?.reservations()?;
                 Ok((Some(Arc::new(store)), saved))
             }
         }
     }
 
     fn unit(&mut self, iqn: &str, spec: &LunSpec) -> Result<Arc<LogicalUnit>> {
-        let mut device = backend_device(iqn, spec).map_err(|error| error.context(format!("LUN {spec}")))?;
+        let mut device =
+            backend_device(iqn, spec, &self.sidecars).map_err(|error| error.context(format!("LUN {spec}")))?;
         if let Some(model) = spec.disk {
             let disk = Arc::new(DiskLayer::new(device, Arc::clone(&self.clock), &self.workers, model));
             let setting = if self.is_single_target {
@@ -227,14 +232,15 @@ impl Builder {
             self.switches.push(DiskSwitch { setting, disk: Arc::clone(&disk) });
             device = disk;
         }
-        let (reservation_store, saved_reservations) = self.reservations(spec)?;
+        let (reservation_store, saved_reservations) =
+            self.reservations(spec).map_err(|error| error.context(format!("LUN {spec}")))?;
         let options = LogicalUnitOptions {
             is_removable: spec.is_removable,
             is_thin: spec.is_thin,
             is_read_only: spec.is_read_only,
             is_rotational: spec.disk.is_some(),
             logical_block_bytes: Some(spec.block_bytes),
-            physical_block_bytes: spec.physical_block_bytes,
+            physical_block_bytes: spec.physical_block_bytes.or_else(|| physical_block_bytes(&spec.backend, &device)),
             atomic_bytes_max: atomic_bytes_max(&spec.backend),
             reservation_store,
             saved_reservations,
@@ -254,7 +260,14 @@ fn atomic_bytes_max(backend: &Backend) -> u32 {
     }
 }
 
-fn backend_device(iqn: &str, spec: &LunSpec) -> Result<SharedDevice> {
+/// What a block device says of its medium. Of a file nothing is known: what the file system writes at once is no property of a medium.
+fn physical_block_bytes(backend: &Backend, device: &SharedDevice) -> Option<u32> {
+    let Backend::File { path, .. } = backend else { return None };
+    let is_block_device = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
+    is_block_device.then(|| device.geometry().physical_block_bytes)
+}
+
+fn backend_device(iqn: &str, spec: &LunSpec, sidecars: &Path) -> Result<SharedDevice> {
     match &spec.backend {
         Backend::Ram { size_bytes } => {
             let identity = Identity {
@@ -273,14 +286,17 @@ fn backend_device(iqn: &str, spec: &LunSpec) -> Result<SharedDevice> {
             };
             Ok(Arc::new(MemoryDevice::with_geometry(geometry, identity)))
         }
-        Backend::File { path, size_bytes, is_direct } => file_device(iqn, spec, path, *size_bytes, *is_direct),
+        Backend::File { path, size_bytes, is_direct } => {
+            file_device(iqn, spec, sidecars, path, *size_bytes, *is_direct)
+        }
     }
 }
 
 fn file_device(
     iqn: &str,
     spec: &LunSpec,
-    path: &PathBuf,
+    sidecars: &Path,
+    path: &Path,
     size_bytes: Option<u64>,
     is_direct: bool,
 ) -> Result<SharedDevice> {
@@ -288,7 +304,7 @@ fn file_device(
         let message = format!("{} does not exist: give size=SIZE to make it", path.display());
         return Err(Error::new(Failure::NotFound, message));
     }
-    let serial = sidecar::serial_of(path)?;
+    let serial = Sidecar::of(path, sidecars)?.serial()?;
     let identity = Identity { target: iqn.to_owned(), unit: format!("lun {}", spec.lun), serial };
     let options = FileOptions {
         size: size_bytes,

@@ -1,13 +1,17 @@
-//! The sidecar of a file LUN: `PATH.forebay`, which gives the file a serial number that stays with it.
+//! The sidecar of a file or block device LUN, which gives it a serial number that stays with it.
 //!
-//! A cache is bound to this serial number. It is made at random when the file is first served, and made durable before
-//! anybody can see it. Copying a disk image without its sidecar makes another LUN, as it should.
+//! A file's is `PATH.forebay` beside it and goes where it goes: copying a disk image without its sidecar makes another LUN, as it should.
+//! A block device's is in the state directory, under the name that stays with the device ([`device_name`]): `/dev` is made anew at every
+//! start, and the nodes in it change places.
+//!
+//! A cache is bound to this serial number. It is made at random when the LUN is first served, and made durable before anybody can see it.
 //!
 //! Persistent reservations that are to outlive power loss (APTPL) are kept here, too. The record is replaced whole: a new one is written
 //! beside it, made durable and renamed, so that at any moment one of the two is there.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use logical_unit::{ReservationStore, SavedReservations};
@@ -15,11 +19,14 @@ use scsi::persistent_reservation::ReservationType;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::device_name;
 use crate::error::{Error, Failure, Result};
+use crate::limits::SIDECAR_NAME_BYTES_MAX;
+use crate::paths::make_private;
 
 /// Version 1; `reservations` came later and is left out when there are none, so that records without it stay what they were.
 #[derive(Serialize, Deserialize)]
-struct Sidecar {
+struct Record {
     /// Version of this record; this is 1.
     version: u32,
     serial: String,
@@ -47,7 +54,7 @@ struct HeldRecord {
     kind: u8,
 }
 
-/// The reservations of one file LUN.
+/// The reservations of one LUN.
 pub struct SidecarReservations {
     sidecar: PathBuf,
     serial: String,
@@ -64,51 +71,92 @@ impl ReservationStore for SidecarReservations {
                 .map(|(kind, holder)| HeldRecord { holder: holder.clone(), kind: kind.code() }),
         };
         let is_needed = !record.registrations.is_empty();
-        let record = Sidecar { version: 1, serial: self.serial.clone(), reservations: is_needed.then_some(record) };
+        let record = Record { version: 1, serial: self.serial.clone(), reservations: is_needed.then_some(record) };
         replace(&self.sidecar, &record).map_err(|error| format!("cannot write {}: {error}", self.sidecar.display()))
     }
 }
 
-/// The reservations kept for the file LUN at `path`, and where they will be kept.
-///
-/// # Errors
-/// As [`serial_of`].
-pub fn reservations_of(path: &Path) -> Result<(SidecarReservations, SavedReservations)> {
-    let serial = serial_of(path)?;
-    let sidecar = sidecar_path(path);
-    let text = fs::read_to_string(&sidecar)
-        .map_err(|error| Error::io(format!("cannot read {}", sidecar.display()), &error))?;
-    let record = record_in(&text, &sidecar)?;
-    let mut saved = SavedReservations::default();
-    if let Some(record) = record.reservations {
-        saved.registrations = record.registrations.into_iter().map(|one| (one.nexus, one.key)).collect();
-        let held = record.held.map(|held| {
-            ReservationType::from_code(held.kind)
-                .map(|kind| (kind, held.holder))
-                .ok_or_else(|| damaged(&sidecar, &format_args!("{} is no reservation type", held.kind)))
-        });
-        saved.reservation = held.transpose()?;
-    }
-    Ok((SidecarReservations { sidecar, serial }, saved))
+/// The sidecar of one LUN: where it is, or will be.
+#[derive(Clone, Debug)]
+pub struct Sidecar {
+    path: PathBuf,
+    is_beside: bool,
 }
 
-/// The serial number of the file LUN at `path`, made now if it has none.
-///
-/// # Errors
-/// When the sidecar cannot be read or written, or is not one.
-pub fn serial_of(path: &Path) -> Result<String> {
-    let sidecar = sidecar_path(path);
-    match fs::read_to_string(&sidecar) {
-        Ok(text) => parse(&text, &sidecar),
-        Err(error) if error.kind() == ErrorKind::NotFound => make(&sidecar),
-        Err(error) => Err(Error::io(format!("cannot read {}", sidecar.display()), &error)),
+impl Sidecar {
+    /// That of the file or block device at `path`. Those of block devices are in `folder`, which is made with the first of them.
+    ///
+    /// # Errors
+    /// When the folder cannot be made, or the name of a device is too long for a file.
+    pub fn of(path: &Path, folder: &Path) -> Result<Self> {
+        let device = fs::metadata(path).ok().filter(|metadata| metadata.file_type().is_block_device());
+        let Some(device) = device else {
+            let mut name = path.as_os_str().to_owned();
+            name.push(".forebay");
+            return Ok(Self { path: PathBuf::from(name), is_beside: true });
+        };
+        let name = device_name::to_file_name(&device_name::of(path, device.rdev()));
+        if name.len() > SIDECAR_NAME_BYTES_MAX {
+            let message = format!("{} has too long a name to keep its serial number by: {name}", path.display());
+            return Err(Error::new(Failure::Usage, message));
+        }
+        make_private(folder)?;
+        Ok(Self { path: folder.join(name), is_beside: false })
     }
-}
 
-fn sidecar_path(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".forebay");
-    PathBuf::from(name)
+    /// The serial number of the LUN, made now if it has none.
+    ///
+    /// # Errors
+    /// When the sidecar cannot be read or written, or is not one.
+    pub fn serial(&self) -> Result<String> {
+        match fs::read_to_string(&self.path) {
+            Ok(text) => parse(&text, &self.path),
+            Err(error) if error.kind() == ErrorKind::NotFound => self.make(),
+            Err(error) => Err(Error::io(format!("cannot read {}", self.path.display()), &error)),
+        }
+    }
+
+    /// The reservations kept for the LUN, and where they will be kept.
+    ///
+    /// # Errors
+    /// As [`serial`](Self::serial).
+    pub fn reservations(&self) -> Result<(SidecarReservations, SavedReservations)> {
+        let serial = self.serial()?;
+        let sidecar = self.path.clone();
+        let text = fs::read_to_string(&sidecar)
+            .map_err(|error| Error::io(format!("cannot read {}", sidecar.display()), &error))?;
+        let record = record_in(&text, &sidecar)?;
+        let mut saved = SavedReservations::default();
+        if let Some(record) = record.reservations {
+            saved.registrations = record.registrations.into_iter().map(|one| (one.nexus, one.key)).collect();
+            let held = record.held.map(|held| {
+                ReservationType::from_code(held.kind)
+                    .map(|kind| (kind, held.holder))
+                    .ok_or_else(|| damaged(&sidecar, &format_args!("{} is no reservation type", held.kind)))
+            });
+            saved.reservation = held.transpose()?;
+        }
+        Ok((SidecarReservations { sidecar, serial }, saved))
+    }
+
+    fn make(&self) -> Result<String> {
+        let serial = Uuid::new_v4().simple().to_string();
+        let record = Record { version: 1, serial: serial.clone(), reservations: None };
+        let write = || -> std::io::Result<()> {
+            let text = serde_json::to_vec_pretty(&record)?;
+            let mut file = OpenOptions::new().write(true).create_new(true).open(&self.path)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            sync_directory_of(&self.path)
+        };
+        let advice = if self.is_beside {
+            ", where the serial number of the LUN is kept: make the folder writable, or serve a link to the file from one that is"
+        } else {
+            ""
+        };
+        write().map_err(|error| Error::io(format!("cannot write {}{advice}", self.path.display()), &error))?;
+        Ok(serial)
+    }
 }
 
 fn damaged(sidecar: &Path, why: &dyn std::fmt::Display) -> Error {
@@ -123,8 +171,8 @@ fn parse(text: &str, sidecar: &Path) -> Result<String> {
     record_in(text, sidecar).map(|record| record.serial)
 }
 
-fn record_in(text: &str, sidecar: &Path) -> Result<Sidecar> {
-    let parsed: Sidecar = serde_json::from_str(text).map_err(|error| damaged(sidecar, &error))?;
+fn record_in(text: &str, sidecar: &Path) -> Result<Record> {
+    let parsed: Record = serde_json::from_str(text).map_err(|error| damaged(sidecar, &error))?;
     if parsed.version != 1 {
         return Err(damaged(sidecar, &format_args!("version {} is not 1", parsed.version)));
     }
@@ -137,7 +185,7 @@ fn record_in(text: &str, sidecar: &Path) -> Result<Sidecar> {
 }
 
 /// Puts a new record in the place of the old one, durably.
-fn replace(sidecar: &Path, record: &Sidecar) -> std::io::Result<()> {
+fn replace(sidecar: &Path, record: &Record) -> std::io::Result<()> {
     let mut name = sidecar.as_os_str().to_owned();
     name.push(".new");
     let beside = PathBuf::from(name);
@@ -153,23 +201,17 @@ fn sync_directory_of(sidecar: &Path) -> std::io::Result<()> {
     File::open(parent)?.sync_all()
 }
 
-fn make(sidecar: &Path) -> Result<String> {
-    let serial = Uuid::new_v4().simple().to_string();
-    let record = Sidecar { version: 1, serial: serial.clone(), reservations: None };
-    let write = || -> std::io::Result<()> {
-        let text = serde_json::to_vec_pretty(&record)?;
-        let mut file = OpenOptions::new().write(true).create_new(true).open(sidecar)?;
-        file.write_all(&text)?;
-        file.sync_all()?;
-        sync_directory_of(sidecar)
-    };
-    write().map_err(|error| Error::io(format!("cannot write {}", sidecar.display()), &error))?;
-    Ok(serial)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn sidecar_of(path: &Path) -> Sidecar {
+        Sidecar::of(path, Path::new("/nowhere")).unwrap()
+    }
+
+    fn serial_of(path: &Path) -> Result<String> {
+        sidecar_of(path).serial()
+    }
 
     #[test]
     fn a_file_keeps_its_serial_number() {
@@ -185,17 +227,17 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a.img");
         let serial = serial_of(&path).unwrap();
-        let (store, saved) = reservations_of(&path).unwrap();
+        let (store, saved) = sidecar_of(&path).reservations().unwrap();
         assert_eq!(saved, SavedReservations::default());
         let kept = SavedReservations {
             registrations: vec![("a,i,0x1,t,t,0x1".into(), u64::MAX), ("b".into(), 2)],
             reservation: Some((ReservationType::WriteExclusive, "b".into())),
         };
         store.save(&kept).unwrap();
-        assert_eq!(reservations_of(&path).unwrap().1, kept);
+        assert_eq!(sidecar_of(&path).reservations().unwrap().1, kept);
         assert_eq!(serial_of(&path).unwrap(), serial);
         store.save(&SavedReservations::default()).unwrap();
-        assert_eq!(reservations_of(&path).unwrap().1, SavedReservations::default());
+        assert_eq!(sidecar_of(&path).reservations().unwrap().1, SavedReservations::default());
     }
 
     #[test]
@@ -209,9 +251,16 @@ mod tests {
             r#"{"version":1,"serial":""}"#,
             r#"{"version":1,"serial":"a b"}"#,
         ] {
-            fs::write(sidecar_path(&path), text).unwrap();
+            fs::write(sidecar_of(&path).path, text).unwrap();
             assert_eq!(serial_of(&path).unwrap_err().failure(), Failure::Mismatch, "{text}");
-            assert_eq!(fs::read_to_string(sidecar_path(&path)).unwrap(), text);
+            assert_eq!(fs::read_to_string(sidecar_of(&path).path).unwrap(), text);
         }
+    }
+
+    #[test]
+    fn where_a_sidecar_cannot_be_written_the_error_says_what_to_do() {
+        let error = serial_of(Path::new("/proc/disk.img")).unwrap_err();
+        assert!(error.to_string().contains("/proc/disk.img.forebay, where the serial number"), "{error}");
+        assert!(error.to_string().contains("serve a link to the file"), "{error}");
     }
 }

@@ -35,6 +35,8 @@ fn capacity(unit: &LogicalUnit) -> Result<Capacity, Sense> {
         physical_block_exponent: physical_exponent(unit, &geometry),
         is_thin,
         unmapped_reads_zeroes: is_thin && geometry.discard_reads_zeroes,
+        lowest_aligned_lba: u16::try_from(geometry.hints.physical_alignment_bytes / geometry.logical_block_bytes)
+            .unwrap_or(0),
     })
 }
 

@@ -1,6 +1,6 @@
 //! INQUIRY with its VPD pages, and REQUEST SENSE (SPC-4 6.6, 6.39).
 
-use block::{Buffer, Geometry};
+use block::{Buffer, Geometry, Hints};
 use scsi::Sense;
 use scsi::inquiry::{Peripheral, StandardInquiry, VERSION_DESCRIPTORS};
 use scsi::sense::FIXED_BYTES;
@@ -105,20 +105,21 @@ fn block_limits(unit: &LogicalUnit, geometry: &Geometry, _: &NexusId) -> Vec<u8>
     let transfer_blocks_max = unit.transfer_blocks_max(geometry);
     let is_thin = unit.is_thin(geometry);
     let if_thin = |blocks: u32| if is_thin { blocks } else { 0 };
-    let physical_blocks = (geometry.physical_block_bytes / block_bytes).max(1);
+    let hints = geometry.hints;
+    let granule_blocks = (geometry.physical_block_bytes.max(hints.io_bytes_min) / block_bytes).max(1);
     let granularity_blocks = geometry.discard_granularity_bytes.map_or(0, |bytes| (bytes / block_bytes).max(1));
     let atomic = unit.atomic_limits(geometry);
     BlockLimits {
         is_write_same_zero_refused: true,
         compare_and_write_blocks_max: COMPARE_AND_WRITE_BLOCKS_MAX.min(transfer_blocks_max) as u8,
-        transfer_granularity_blocks: u16::try_from(physical_blocks).unwrap_or(0),
+        transfer_granularity_blocks: u16::try_from(granule_blocks).unwrap_or(0),
         transfer_blocks_max,
-        transfer_blocks_optimal: (TRANSFER_BYTES_OPTIMAL / block_bytes).min(transfer_blocks_max),
+        transfer_blocks_optimal: (transfer_bytes_optimal(&hints) / block_bytes).min(transfer_blocks_max),
         prefetch_blocks_max: 0,
         unmap_blocks_max: if_thin(UNMAP_BLOCKS_MAX),
         unmap_descriptors_max: if_thin(UNMAP_DESCRIPTORS_MAX),
         unmap_granularity_blocks: if_thin(granularity_blocks),
-        unmap_alignment_blocks: is_thin.then_some(0),
+        unmap_alignment_blocks: is_thin.then_some(hints.discard_alignment_bytes / block_bytes),
         write_same_blocks_max: WRITE_SAME_BLOCKS_MAX,
         atomic_blocks_max: atomic.blocks_max,
         atomic_alignment_blocks: atomic.granularity_blocks,
@@ -127,9 +128,17 @@ fn block_limits(unit: &LogicalUnit, geometry: &Geometry, _: &NexusId) -> Vec<u8>
     .emit()
 }
 
+/// Ours, in whole transfers of those the device likes.
+fn transfer_bytes_optimal(hints: &Hints) -> u32 {
+    match hints.io_bytes_optimal {
+        0 => TRANSFER_BYTES_OPTIMAL,
+        bytes => (TRANSFER_BYTES_OPTIMAL / bytes).max(1).saturating_mul(bytes),
+    }
+}
+
 fn block_device_characteristics(unit: &LogicalUnit, geometry: &Geometry, _: &NexusId) -> Vec<u8> {
     // 7200 revolutions is what makes schedulers take it for a disk that turns; no such speed was measured.
-    let rotation_rate = if unit.options.is_rotational { 7200 } else { 1 };
+    let rotation_rate = if unit.options.is_rotational || geometry.hints.is_rotational { 7200 } else { 1 };
     BlockDeviceCharacteristics { rotation_rate, reads_after_block_erase: unit.is_thin(geometry) }.emit()
 }
 

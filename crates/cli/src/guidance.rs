@@ -131,7 +131,7 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
     ),
     (
         "FOREBAY_STATE_DIR",
-        "directory of the registry of dirty caches; default /var/lib/forebay for root, \
+        "directory of the registry of dirty caches and of sidecars of block devices; default /var/lib/forebay for root, \
          else $XDG_STATE_HOME/forebay, else ~/.local/state/forebay",
     ),
     ("FOREBAY_CHAP_PASSWORD", "CHAP secret of the user in the URL or --chap-user, where there is no --chap-file"),

@@ -9,6 +9,7 @@ use futures_util::future::join4;
 use crate::clean::CleanProgress;
 use crate::core::Core;
 use crate::options::{FormatOptions, Mode, OpenOptions};
+use crate::replacement::Replacement;
 use crate::status::Status;
 use crate::{format_cache, open};
 
@@ -78,6 +79,11 @@ impl Cache {
     /// The devices' own. The mode is then changed or not as [`Cache::mode`] says; what is dirty stays so.
     pub async fn set_mode(&self, mode: Mode) -> Result<(), Error> {
         self.core.set_mode(mode).await
+    }
+
+    /// Changes how victims are chosen, while requests go on.
+    pub fn set_replacement(&self, replacement: Replacement) {
+        self.core.state().frames.set_replacement(replacement);
     }
 
     /// Writes everything to the origin that is dirty now, and makes it durable there. `progress` is told after each batch.

@@ -45,6 +45,8 @@ struct Batch {
     pins: Pins,
     /// Whether a candidate was passed over that can be cleaned later.
     has_deferred: bool,
+    /// Whether a candidate is not dirty any more.
+    has_clean: bool,
 }
 
 struct Pick {
@@ -63,7 +65,7 @@ struct Segment {
 impl Core {
     /// Cleans all lines that are dirty now. `progress` is told after each batch.
     pub(crate) async fn clean_all(self: &Arc<Self>, mut progress: impl FnMut(CleanProgress)) -> Result<(), Error> {
-        let mut rest: Vec<u64> = self.state().frames.dirty_blocks_from(0).collect();
+        let mut rest = self.state().frames.dirty_in(0..u64::MAX);
         let lines_total = rest.len() as u64;
         while !rest.is_empty() {
             let count = self.changed.count();
@@ -104,6 +106,9 @@ impl Core {
         let batch = self.pick(&candidates)?;
         if !batch.picks.is_empty() {
             return self.clean_batch(batch).await;
+        }
+        if batch.has_clean {
+            return Ok(());
         }
         if !candidates.is_empty() && !batch.has_deferred {
             let context = "the cache is full of dirty lines that it cannot read back; discard them";
@@ -151,16 +156,14 @@ impl Core {
         state.frames.counts().dirty_lines > self.dirty_lines_clean
     }
 
-    /// The next dirty blocks in ascending order from where the last batch ended, around.
+    /// The next dirty blocks, ascending, from the frame where the last batch ended, around.
     fn next_dirty_blocks(&self) -> Vec<u64> {
         let cursor = self.clean_cursor.load(Ordering::Relaxed);
         let state = self.state();
-        let mut blocks: Vec<u64> = state.frames.dirty_blocks_from(cursor).take(CLEAN_BATCH_LINES).collect();
-        if blocks.len() < CLEAN_BATCH_LINES {
-            let before = state.frames.dirty_blocks_from(0).take_while(|&block| block < cursor);
-            blocks.extend(before.take(CLEAN_BATCH_LINES - blocks.len()));
+        let (mut blocks, mut next) = state.frames.dirty_batch(cursor, CLEAN_BATCH_LINES);
+        if blocks.is_empty() && cursor > 0 {
+            (blocks, next) = state.frames.dirty_batch(0, CLEAN_BATCH_LINES);
         }
-        let next = blocks.last().map_or(0, |last| last + 1);
         self.clean_cursor.store(next, Ordering::Relaxed);
         blocks
     }
@@ -168,7 +171,7 @@ impl Core {
     /// Takes those of `candidates` that can be cleaned now.
     fn pick(self: &Arc<Self>, candidates: &[u64]) -> Result<Batch, Error> {
         let pins = Pins::none(self);
-        let mut batch = Batch { picks: Vec::new(), orders: Vec::new(), pins, has_deferred: false };
+        let mut batch = Batch { picks: Vec::new(), orders: Vec::new(), pins, has_deferred: false, has_clean: false };
         let state = &mut *self.state();
         if let Some(error) = &state.failure {
             let context = "nothing can be cleaned: the cache device failed";
@@ -176,8 +179,12 @@ impl Core {
         }
         self.check_origin()?;
         for &block in candidates {
-            let Some((frame, line)) = state.frames.find(block) else { continue };
-            if line.dirty == 0 || line.is_lost {
+            let found = state.frames.find(block).filter(|(_, line)| line.dirty != 0);
+            let Some((frame, line)) = found else {
+                batch.has_clean = true;
+                continue;
+            };
+            if line.is_lost {
                 continue;
             }
             let is_taken = state.cleaning.contains_key(&block) || state.frames.is_busy(frame);

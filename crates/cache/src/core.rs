@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::buffer::{Buffer, BufferPool};
@@ -79,7 +79,7 @@ pub(crate) struct Core {
     /// Of these, how many a flush has made durable.
     pub(crate) origin_writes_flushed: AtomicU64,
     /// Where the next batch of cleaning begins.
-    pub(crate) clean_cursor: AtomicU64,
+    pub(crate) clean_cursor: AtomicU32,
     pub(crate) state: Mutex<State>,
 }
 

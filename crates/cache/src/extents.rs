@@ -30,7 +30,7 @@ impl Core {
         let mut ranges: Vec<ByteRange> = Vec::new();
         let blocks = blocks_of(range);
         let state = self.state();
-        for block in state.frames.dirty_blocks_from(blocks.start).take_while(|&block| block < blocks.end) {
+        for block in state.frames.dirty_in(blocks) {
             let Some((_, line)) = state.frames.find(block) else { continue };
             for run in runs(line.dirty & part_of(block, range).0) {
                 let offset = line_range(block).offset + run.offset();

@@ -1,66 +1,43 @@
 //! What every frame holds, which frame holds a block, and which frame goes next.
 //!
 //! What it keeps true:
-//! - A block is held by at most one frame, of its set. A frame is in exactly one list of its set: free, clean or dirty, each in the order
-//!   of use; or in none while a write that nobody has acknowledged yet is under way to it (*reserved*), or because its
-//!   medium failed.
-//! - A victim is a free frame, else the clean one used least recently (paper 2.3). A dirty line is never a victim: it has to be cleaned
-//!   first. A frame that is *pinned* (somebody reads or writes its bytes now) is never a victim either.
-//! - Everything takes constant time, with sets of one frame and with one set of a million.
+//! - A block is held by at most one frame, of its set.
+//! - A frame that is *pinned* (somebody reads or writes its bytes now) or *busy* (a record about its line is on its way) is never given to another
+//!   block; nor is one with a dirty line: it has to be cleaned first. Which of the others goes is the replacement policy's affair.
 //! - The table pages that no longer agree with this are known, apart for changes that must reach the device with the next checkpoint
 //!   (*urgent*: dirty lines) and for those that can wait until the cache is closed.
 //!
+//! Memory is what bounds a large cache, so a frame of a set of up to 256 takes 11 bytes, and up to 4 more for what its policy remembers:
+//!
+//! | bytes | what |
+//! |---:|---|
+//! | 4 | tag: which block of the set ([`Tags`]) |
+//! | 1 | fingerprint of the tag ([`Index`]) |
+//! | 2 | valid and dirty sectors |
+//! | 1 | pins, busy, lost |
+//! | 1 + 2 | list and hits, links ([`Order`]) |
+//!
 //! All of it lives under the cache's one mutex; nothing here waits.
 
-use std::collections::BTreeSet;
-
-use hashbrown::HashTable;
+use std::collections::BTreeMap;
 
 use crate::format::{ENTRIES_PER_PAGE, Line};
+use crate::index::Index;
 use crate::layout::Layout;
-use crate::limits::VICTIM_SEARCH_MAX;
+use crate::page_set::PageSet;
+use crate::replacement::{List, Order, Replacement, Taken};
+use crate::tags::Tags;
 
-/// No frame, and the end of a list.
+/// No frame.
 pub use crate::format::FRAME_NONE;
 
-/// No block.
-const BLOCK_NONE: u64 = u64::MAX;
-
-/// Which list a frame is in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum List {
-    Free,
-    Clean,
-    Dirty,
-    /// In none: a write to it is under way, or its medium failed.
-    Reserved,
-}
-
-/// 24 bytes.
-#[derive(Clone, Copy, Debug)]
-struct Frame {
-    block: u64,
-    /// Towards the recently used.
-    newer: u32,
-    /// Towards the least recently used.
-    older: u32,
-    pins: u16,
-    valid: u8,
-    dirty: u8,
-    list: List,
-    /// A record about this line is on its way to the log.
-    is_busy: bool,
-    is_lost: bool,
-}
-const _: () = assert!(size_of::<Frame>() == 24);
-
-#[derive(Clone, Copy, Debug)]
-struct Ends {
-    newest: u32,
-    oldest: u32,
-}
-
-const EMPTY: Ends = Ends { newest: FRAME_NONE, oldest: FRAME_NONE };
+/// Bits of a frame's state.
+const LOST: u8 = 1;
+/// A record about this line is on its way to the log.
+const BUSY: u8 = 1 << 1;
+/// One pin. Six bits count them; all ones mean that the count is in `Frames::many_pins`.
+const PIN: u8 = 1 << 2;
+const PINS: u8 = !(LOST | BUSY);
 
 /// Counts that a user may see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,12 +55,15 @@ pub struct Counts {
 /// All frames of a cache.
 pub struct Frames {
     layout: Layout,
-    frames: Vec<Frame>,
-    /// Three lists per set: free, clean, dirty.
-    lists: Vec<[Ends; 3]>,
-    /// Resident frames by block.
-    index: HashTable<u32>,
-    dirty_blocks: BTreeSet<u64>,
+    tags: Tags,
+    valid: Vec<u8>,
+    dirty: Vec<u8>,
+    states: Vec<u8>,
+    /// Frames with more pins than their state counts.
+    many_pins: BTreeMap<u32, u32>,
+    order: Order,
+    index: Index,
+    lost_count: usize,
     counts: Counts,
     changed: PageSet,
     urgent: PageSet,
@@ -91,46 +71,47 @@ pub struct Frames {
 
 impl Frames {
     /// Empty frames.
-    pub fn new(layout: Layout) -> Self {
-        let empty = Frame {
-            block: BLOCK_NONE,
-            newer: FRAME_NONE,
-            older: FRAME_NONE,
-            pins: 0,
-            valid: 0,
-            dirty: 0,
-            list: List::Reserved,
-            is_busy: false,
-            is_lost: false,
-        };
-        let mut frames = Self {
+    pub fn new(layout: Layout, policy: Replacement) -> Self {
+        let frame_count = layout.frame_count() as usize;
+        Self {
             layout,
-            frames: vec![empty; layout.frame_count() as usize],
-            lists: vec![[EMPTY; 3]; layout.set_count as usize],
-            index: HashTable::with_capacity(layout.frame_count() as usize),
-            dirty_blocks: BTreeSet::new(),
+            tags: Tags::new(frame_count),
+            valid: vec![0; frame_count],
+            dirty: vec![0; frame_count],
+            states: vec![0; frame_count],
+            many_pins: BTreeMap::new(),
+            order: Order::new(policy, layout),
+            index: Index::new(layout.ways, layout.frame_count()),
+            lost_count: 0,
             counts: Counts::default(),
             changed: PageSet::new(layout.page_count),
             urgent: PageSet::new(layout.page_count),
-        };
-        for frame in 0..layout.frame_count() {
-            frames.push_newest(frame, List::Free);
         }
-        frames
+    }
+
+    /// The replacement policy in force.
+    pub fn replacement(&self) -> Replacement {
+        self.order.policy()
+    }
+
+    /// Another replacement policy from now on.
+    pub fn set_replacement(&mut self, policy: Replacement) {
+        if policy != self.order.policy() {
+            self.order.set_policy(policy);
+        }
     }
 
     /// The frame that holds `block`.
     pub fn lookup(&self, block: u64) -> Option<u32> {
-        self.index.find(hash(block), |&frame| self.at(frame).block == block).copied()
+        let set = self.layout.set_of(block);
+        self.index.find(&self.tags, self.layout.frames_of(set), self.layout.tag_of(block))
     }
 
     /// What `frame` holds.
     pub fn line(&self, frame: u32) -> Line {
-        let at = self.at(frame);
-        if at.block == BLOCK_NONE {
-            return Line::default();
-        }
-        Line { block: at.block, valid: at.valid, dirty: at.dirty, is_lost: at.is_lost }
+        let at = frame as usize;
+        let Some(block) = self.block(frame) else { return Line::default() };
+        Line { block, valid: self.valid[at], dirty: self.dirty[at], is_lost: self.states[at] & LOST != 0 }
     }
 
     /// What the cache holds of `block`, and where.
@@ -143,24 +124,49 @@ impl Frames {
         self.counts
     }
 
-    /// Dirty blocks from `from` on, ascending.
-    pub fn dirty_blocks_from(&self, from: u64) -> impl Iterator<Item = u64> + '_ {
-        self.dirty_blocks.range(from..).copied()
+    /// Dirty blocks of `blocks`, ascending.
+    pub fn dirty_in(&self, blocks: std::ops::Range<u64>) -> Vec<u64> {
+        if blocks.end.saturating_sub(blocks.start) <= self.counts.resident_lines {
+            return blocks.filter(|&block| self.find(block).is_some_and(|(_, line)| line.dirty != 0)).collect();
+        }
+        let dirty = self.dirty.iter().enumerate().filter(|(_, dirty)| **dirty != 0);
+        let all = dirty.filter_map(|(frame, _)| self.block(frame as u32));
+        let mut found: Vec<u64> = all.filter(|block| blocks.contains(block)).collect();
+        found.sort_unstable();
+        found
+    }
+
+    /// About `count` dirty blocks, ascending, from the frame `cursor` on, and the cursor to go on with; zero when it is all around.
+    /// A dirty block brings along the dirty ones behind it, wherever they stand, so that they reach the origin together.
+    pub fn dirty_batch(&self, cursor: u32, count: usize) -> (Vec<u64>, u32) {
+        let mut blocks: Vec<u64> = Vec::new();
+        for frame in cursor..self.layout.frame_count() {
+            if self.dirty[frame as usize] == 0 {
+                continue;
+            }
+            let Some(first) = self.block(frame) else { continue };
+            let is_dirty = |block: &u64| self.lookup(*block).is_some_and(|frame| self.dirty[frame as usize] != 0);
+            let room = (count - blocks.len()).max(1);
+            blocks.extend((first..first + room as u64).take_while(is_dirty));
+            if blocks.len() >= count {
+                blocks.sort_unstable();
+                blocks.dedup();
+                return (blocks, frame + 1);
+            }
+        }
+        blocks.sort_unstable();
+        blocks.dedup();
+        (blocks, 0)
     }
 
     /// Dirty blocks of a set, least recently used first.
     pub fn dirty_blocks_of(&self, set: u32) -> impl Iterator<Item = u64> + '_ {
-        let mut frame = self.lists[set as usize][List::Dirty as usize].oldest;
-        std::iter::from_fn(move || {
-            let at = self.frames.get(frame as usize)?;
-            frame = at.newer;
-            Some(at.block)
-        })
+        self.order.dirty(set).filter_map(|frame| self.block(frame))
     }
 
     /// Dirty lines that are known to be unreadable.
     pub fn lost_count(&self) -> usize {
-        self.dirty_blocks.iter().filter(|&&block| self.find(block).is_some_and(|(_, line)| line.is_lost)).count()
+        self.lost_count
     }
 
     /// Resident blocks in `blocks`, in no particular order.
@@ -168,54 +174,57 @@ impl Frames {
         if blocks.end.saturating_sub(blocks.start) <= self.counts.resident_lines {
             return blocks.filter(|&block| self.lookup(block).is_some()).collect();
         }
-        self.index.iter().map(|&frame| self.at(frame).block).filter(|block| blocks.contains(block)).collect()
+        let all = (0..self.layout.frame_count()).filter_map(|frame| self.block(frame));
+        all.filter(|block| blocks.contains(block)).collect()
     }
 
-    /// Makes the line of `frame` the most recently used of its kind.
+    /// The line of `frame` was used.
     pub fn touch(&mut self, frame: u32) {
-        let list = self.at(frame).list;
-        if list != List::Reserved {
-            self.unlink(frame);
-            self.push_newest(frame, list);
-        }
+        self.order.hit(frame);
     }
 
-    /// Takes a frame for `block` out of its set: a free one, else the clean line used least recently, which is then resident no more.
+    /// Takes a frame for `block` out of its set: a free one, else that of a clean line, which is then resident no more.
     /// `None` when the set has neither. The frame is reserved until [`Frames::attach`] or [`Frames::release`].
     pub fn reserve(&mut self, block: u64) -> Option<Reserved> {
-        let set = self.layout.set_of(block);
-        if let Some(frame) = self.free_frame(set, block) {
-            self.unlink(frame);
-            return Some(Reserved { frame, has_evicted: false });
+        let (set, tag) = (self.layout.set_of(block), self.layout.tag_of(block));
+        // So that consecutive blocks stand in consecutive frames.
+        let beside = block.checked_sub(1).and_then(|before| self.lookup(before)).map(|frame| frame + 1);
+        let states = &self.states;
+        let can_spare = |frame: u32| states[frame as usize] & !LOST == 0;
+        match self.order.take(set, tag, &self.tags, beside, can_spare)? {
+            Taken::Free(frame) => Some(Reserved { frame, has_evicted: false }),
+            Taken::Evicted(frame) => {
+                self.forget(frame);
+                Some(Reserved { frame, has_evicted: true })
+            }
         }
-        let frame = self.oldest_unpinned(set, List::Clean)?;
-        self.evict(frame);
-        self.unlink(frame);
-        Some(Reserved { frame, has_evicted: true })
     }
 
-    /// Lets a reserved frame hold `line`, as the most recently used.
+    /// Lets a reserved frame hold `line`, as one that was used now.
     pub fn attach(&mut self, frame: u32, line: Line) {
         debug_assert_eq!(line.dirty & !line.valid, 0);
         assert!(self.lookup(line.block).is_none(), "a block is held by at most one frame");
         assert_eq!(self.layout.set_of(line.block), frame / self.layout.ways, "a block is held in its set");
-        let at = self.at_mut(frame);
-        assert!(at.list == List::Reserved && at.block == BLOCK_NONE, "only a reserved frame can be attached");
-        at.block = line.block;
-        at.is_lost = line.is_lost;
-        at.is_busy = false;
-        let hash_of = |frames: &[Frame], frame: u32| frames.get(frame as usize).map_or(0, |at| hash(at.block));
-        let frames = &self.frames;
-        self.index.insert_unique(hash(line.block), frame, |&frame| hash_of(frames, frame));
+        assert!(
+            self.order.list(frame) == List::Reserved && self.block(frame).is_none(),
+            "only a reserved frame can be attached"
+        );
+        self.tags.set(frame as usize, self.layout.tag_of(line.block));
+        self.index.insert(&self.tags, frame);
+        self.states[frame as usize] &= PINS;
         self.counts.resident_lines += 1;
-        self.push_newest(frame, List::Clean);
+        self.order.insert(frame);
         self.set_sectors(frame, line.valid, line.dirty);
+        if line.is_lost && line.dirty != 0 {
+            self.states[frame as usize] |= LOST;
+            self.lost_count += 1;
+        }
     }
 
     /// Lets a free frame hold `line`, as a table says.
     pub fn restore(&mut self, frame: u32, line: Line) {
-        assert_eq!(self.at(frame).list, List::Free, "a table is restored into empty frames");
-        self.unlink(frame);
+        assert_eq!(self.order.list(frame), List::Free, "a table is restored into empty frames");
+        self.order.remove(frame);
         self.attach(frame, line);
     }
 
@@ -228,74 +237,67 @@ impl Frames {
 
     /// Forgets what `frame` holds, or a reservation, and makes it free.
     pub fn release(&mut self, frame: u32) {
-        if self.at(frame).block == BLOCK_NONE {
-            assert_eq!(self.at(frame).list, List::Reserved, "a free frame is free already");
-        } else {
-            self.evict(frame);
-            self.unlink(frame);
+        if self.block(frame).is_some() {
+            self.set_sectors(frame, 0, 0);
+            self.order.remove(frame);
+            self.forget(frame);
         }
-        self.push_newest(frame, List::Free);
+        assert_eq!(self.order.list(frame), List::Reserved, "a free frame is free already");
+        self.order.free(frame);
     }
 
     /// Forgets what `frame` holds and never uses it again: its medium failed.
     pub fn retire(&mut self, frame: u32) {
-        if self.at(frame).block != BLOCK_NONE {
-            self.evict(frame);
-            self.unlink(frame);
+        if self.block(frame).is_some() {
+            self.set_sectors(frame, 0, 0);
+            self.order.remove(frame);
+            self.forget(frame);
         }
     }
 
-    /// Changes which sectors of a line are valid and dirty. A line that becomes dirty or clean is the most recently used of its new kind.
+    /// Changes which sectors of a line are valid and dirty. A line that becomes dirty or clean counts as used now.
     pub fn set_sectors(&mut self, frame: u32, valid: u8, dirty: u8) {
-        assert_eq!(dirty & !valid, 0, "a dirty sector is a valid one");
-        let before = *self.at(frame);
-        self.counts.valid_sectors += u64::from(valid.count_ones());
-        self.counts.valid_sectors -= u64::from(before.valid.count_ones());
-        self.counts.dirty_sectors += u64::from(dirty.count_ones());
-        self.counts.dirty_sectors -= u64::from(before.dirty.count_ones());
-        let at = self.at_mut(frame);
-        (at.valid, at.dirty) = (valid, dirty);
-        at.is_lost &= dirty != 0;
-        self.changed.insert(page_of(frame));
-        if before.dirty != dirty {
-            self.urgent.insert(page_of(frame));
-        }
-        if (before.dirty == 0) != (dirty == 0) {
-            self.unlink(frame);
-            if dirty == 0 {
-                self.counts.dirty_lines -= 1;
-                self.dirty_blocks.remove(&before.block);
-                self.push_newest(frame, List::Clean);
-            } else {
-                self.counts.dirty_lines += 1;
-                self.dirty_blocks.insert(before.block);
-                self.push_newest(frame, List::Dirty);
-            }
+        let was_dirty = self.store_sectors(frame, valid, dirty) != 0;
+        if was_dirty && dirty == 0 {
+            self.order.make_clean(frame);
+        } else if !was_dirty && dirty != 0 {
+            self.order.make_dirty(frame);
         }
     }
 
     /// Keeps the frame's bytes from being given to another block.
     pub fn pin(&mut self, frame: u32) {
-        let at = self.at_mut(frame);
-        at.pins = at.pins.checked_add(1).expect("requests in flight are far fewer than 65535");
+        let state = &mut self.states[frame as usize];
+        if *state & PINS == PINS {
+            *self.many_pins.entry(frame).or_insert(0) += 1;
+        } else {
+            *state += PIN;
+        }
     }
 
     /// Takes back one [`Frames::pin`].
     pub fn unpin(&mut self, frame: u32) {
-        let at = self.at_mut(frame);
-        at.pins = at.pins.checked_sub(1).expect("a frame is unpinned as often as it was pinned");
+        if let Some(more) = self.many_pins.get_mut(&frame) {
+            *more -= 1;
+            if *more == 0 {
+                self.many_pins.remove(&frame);
+            }
+            return;
+        }
+        let state = &mut self.states[frame as usize];
+        assert!(*state & PINS != 0, "a frame is unpinned as often as it was pinned");
+        *state -= PIN;
     }
 
     /// Whether a record about the line in `frame` is on its way to the log.
     pub fn is_busy(&self, frame: u32) -> bool {
-        self.at(frame).is_busy
+        self.states[frame as usize] & BUSY != 0
     }
 
     /// Says whether a record about the line in `frame` is on its way to the log.
     pub fn set_busy(&mut self, frame: u32, is_busy: bool) {
-        let at = self.at_mut(frame);
-        assert_ne!(at.is_busy, is_busy, "one record about a line at a time");
-        at.is_busy = is_busy;
+        assert_ne!(self.is_busy(frame), is_busy, "one record about a line at a time");
+        self.states[frame as usize] ^= BUSY;
     }
 
     /// The table pages that have to be written: only the urgent ones, or all that changed. They count as written from now on.
@@ -320,81 +322,46 @@ impl Frames {
     /// The lines of a table page.
     pub fn page(&self, page: u64) -> impl Iterator<Item = Line> + '_ {
         let first = page as usize * ENTRIES_PER_PAGE;
-        let last = (first + ENTRIES_PER_PAGE).min(self.frames.len());
+        let last = (first + ENTRIES_PER_PAGE).min(self.tags.len());
         (first..last).map(|frame| self.line(frame as u32))
     }
 
-    fn at(&self, frame: u32) -> &Frame {
-        &self.frames[frame as usize]
+    /// The block in a frame.
+    fn block(&self, frame: u32) -> Option<u64> {
+        let tag = self.tags.get(frame as usize)?;
+        Some(self.layout.block_of(frame / self.layout.ways, tag))
     }
 
-    fn at_mut(&mut self, frame: u32) -> &mut Frame {
-        &mut self.frames[frame as usize]
-    }
-
-    /// Takes the line out of the index and the counts; the frame stays in its list.
-    fn evict(&mut self, frame: u32) {
-        self.set_sectors(frame, 0, 0);
-        let block = self.at(frame).block;
-        let found = self.index.find_entry(hash(block), |&other| other == frame);
-        found.expect("a resident block is in the index").remove();
+    /// Takes the clean line of a reserved frame out of the index and the counts.
+    fn forget(&mut self, frame: u32) {
+        self.store_sectors(frame, 0, 0);
+        self.index.remove(&self.tags, frame);
+        self.tags.clear(frame as usize);
+        self.states[frame as usize] &= PINS;
         self.counts.resident_lines -= 1;
-        let at = self.at_mut(frame);
-        at.block = BLOCK_NONE;
-        at.is_busy = false;
     }
 
-    /// A free frame, if possible the one behind the frame of the block before.
-    fn free_frame(&self, set: u32, block: u64) -> Option<u32> {
-        let beside = block.checked_sub(1).and_then(|before| self.lookup(before)).map(|frame| frame + 1);
-        let is_usable = |frame: u32| {
-            let at = self.frames.get(frame as usize);
-            at.is_some_and(|at| at.list == List::Free && at.pins == 0) && frame / self.layout.ways == set
-        };
-        beside.filter(|&frame| is_usable(frame)).or_else(|| self.oldest_unpinned(set, List::Free))
-    }
-
-    fn oldest_unpinned(&self, set: u32, list: List) -> Option<u32> {
-        let mut frame = self.lists[set as usize][list as usize].oldest;
-        for _ in 0..VICTIM_SEARCH_MAX {
-            let at = self.frames.get(frame as usize)?;
-            if at.pins == 0 && !at.is_busy {
-                return Some(frame);
-            }
-            frame = at.newer;
+    /// Changes sectors, counts and pages; gives the dirty sectors there were.
+    fn store_sectors(&mut self, frame: u32, valid: u8, dirty: u8) -> u8 {
+        assert_eq!(dirty & !valid, 0, "a dirty sector is a valid one");
+        let at = frame as usize;
+        let valid_before = std::mem::replace(&mut self.valid[at], valid);
+        let dirty_before = std::mem::replace(&mut self.dirty[at], dirty);
+        self.counts.valid_sectors += u64::from(valid.count_ones());
+        self.counts.valid_sectors -= u64::from(valid_before.count_ones());
+        self.counts.dirty_sectors += u64::from(dirty.count_ones());
+        self.counts.dirty_sectors -= u64::from(dirty_before.count_ones());
+        self.counts.dirty_lines += u64::from(dirty != 0);
+        self.counts.dirty_lines -= u64::from(dirty_before != 0);
+        if dirty == 0 && self.states[at] & LOST != 0 {
+            self.states[at] &= !LOST;
+            self.lost_count -= 1;
         }
-        None
-    }
-
-    fn push_newest(&mut self, frame: u32, list: List) {
-        let set = (frame / self.layout.ways) as usize;
-        let ends = &mut self.lists[set][list as usize];
-        let older = std::mem::replace(&mut ends.newest, frame);
-        if older == FRAME_NONE {
-            ends.oldest = frame;
-        } else {
-            self.frames[older as usize].newer = frame;
+        self.changed.insert(page_of(frame));
+        if dirty_before != dirty {
+            self.urgent.insert(page_of(frame));
         }
-        let at = self.at_mut(frame);
-        (at.older, at.newer, at.list) = (older, FRAME_NONE, list);
-    }
-
-    fn unlink(&mut self, frame: u32) {
-        let Frame { older, newer, list, .. } = *self.at(frame);
-        assert_ne!(list, List::Reserved, "a reserved frame is in no list");
-        let set = (frame / self.layout.ways) as usize;
-        let ends = &mut self.lists[set][list as usize];
-        if older == FRAME_NONE {
-            ends.oldest = newer;
-        } else {
-            self.frames[older as usize].newer = newer;
-        }
-        if newer == FRAME_NONE {
-            ends.newest = older;
-        } else {
-            self.frames[newer as usize].older = older;
-        }
-        self.at_mut(frame).list = List::Reserved;
+        dirty_before
     }
 }
 
@@ -411,38 +378,6 @@ fn page_of(frame: u32) -> u64 {
     u64::from(frame) / ENTRIES_PER_PAGE as u64
 }
 
-/// Spreads blocks over the index. A fixed function, so that a run with one seed is one run.
-fn hash(block: u64) -> u64 {
-    let mixed = block.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed ^ (mixed >> 32)
-}
-
-/// A set of table pages: one bit each.
-struct PageSet(Vec<u64>);
-
-impl PageSet {
-    fn new(page_count: u64) -> Self {
-        Self(vec![0; (page_count as usize).div_ceil(64)])
-    }
-
-    fn insert(&mut self, page: u64) {
-        self.0[page as usize / 64] |= 1 << (page % 64);
-    }
-
-    /// Its pages, ascending; it is empty afterwards.
-    fn take(&mut self) -> Vec<u64> {
-        let mut pages = Vec::new();
-        for (index, word) in self.0.iter_mut().enumerate() {
-            let mut bits = std::mem::take(word);
-            while bits != 0 {
-                pages.push(index as u64 * 64 + u64::from(bits.trailing_zeros()));
-                bits &= bits - 1;
-            }
-        }
-        pages
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -451,7 +386,7 @@ mod tests {
 
     fn frames(associativity: Associativity, frames_max: u64) -> Frames {
         let options = FormatOptions { associativity, frames_max: Some(frames_max), ..FormatOptions::default() };
-        Frames::new(Layout::new(4 << 20, &options).unwrap())
+        Frames::new(Layout::new(4 << 20, &options).unwrap(), Replacement::Lru)
     }
 
     fn insert(frames: &mut Frames, block: u64, dirty: u8) -> Option<u32> {

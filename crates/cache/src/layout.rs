@@ -137,6 +137,18 @@ impl Layout {
         ((block / u64::from(self.run_lines)) % u64::from(self.set_count)) as u32
     }
 
+    /// What tells a block from the others of its set.
+    pub fn tag_of(&self, block: u64) -> u64 {
+        let run_lines = u64::from(self.run_lines);
+        block / run_lines / u64::from(self.set_count) * run_lines + block % run_lines
+    }
+
+    /// The block of a set that has this tag.
+    pub fn block_of(&self, set: u32, tag: u64) -> u64 {
+        let run_lines = u64::from(self.run_lines);
+        (tag / run_lines * u64::from(self.set_count) + u64::from(set)) * run_lines + tag % run_lines
+    }
+
     /// The frames of a set.
     pub fn frames_of(&self, set: u32) -> std::ops::Range<u32> {
         set * self.ways..(set + 1) * self.ways
@@ -191,6 +203,16 @@ mod tests {
             let used = u64::from(layout.frame_count()) * LINE_BYTES + layout.log.length;
             let set_bytes = u64::from(layout.ways) * LINE_BYTES;
             prop_assert!(used + set_bytes + device_bytes / 100 + (64 << 10) > device_bytes, "{layout:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_tag_names_a_block_within_its_set(block in 0u64..1 << 52, ways in 1u32..300, bytes in 1u64 << 20..1 << 30) {
+            let layout = Layout::new(bytes, &options(Associativity::Ways(ways))).unwrap();
+            let (set, tag) = (layout.set_of(block), layout.tag_of(block));
+            prop_assert_eq!(layout.block_of(set, tag), block);
+            prop_assert!(tag <= block / u64::from(layout.set_count) + u64::from(layout.run_lines));
         }
     }
 

@@ -7,6 +7,8 @@
 //! | [`status`], [`mod@inspect`] | what a cache says about itself, running and at rest |
 //! | [`mod@format`], [`layout`] | the bytes on the cache device, and where they lie |
 //! | [`frames`] | which frame holds which block, and which goes next |
+//! | [`replacement`] | the policies that choose |
+//! | `tags`, `index`, `page_set` | what frames are made of, in few bytes |
 //! | [`sectors`] | 512-byte sectors of a line as bits |
 //! | `core` | what all operations share: locks, state, dispatch |
 //! | `read`, `write_back`, `write_through`, `discard`, `flush`, `extents` | one operation each |
@@ -39,10 +41,14 @@ mod events;
 mod extents;
 mod flush;
 mod format_cache;
+mod index;
 mod open;
+mod page_set;
 mod read;
 mod recovery;
+pub mod replacement;
 mod table;
+mod tags;
 mod write_back;
 mod write_through;
 
@@ -50,4 +56,5 @@ pub use cache::Cache;
 pub use clean::CleanProgress;
 pub use inspect::{Inspection, check, discard, inspect};
 pub use options::{Associativity, FormatOptions, Mode, OpenOptions};
+pub use replacement::Replacement;
 pub use status::{RecoveryReport, RequestStatus, Status};

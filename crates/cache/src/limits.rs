@@ -57,10 +57,6 @@ pub const INSERT_BYTES_MAX: usize = 16 << 20;
 /// than a second request.
 pub const MISS_GAP_BYTES_MAX: u64 = 32 << 10;
 
-/// Frames that the search for a victim looks at before it gives up. It passes over frames in use by requests in flight, which
-/// are recent and therefore far from the end where it looks.
-pub const VICTIM_SEARCH_MAX: usize = 1024;
-
 /// Bytes of table read and written at once.
 pub const TABLE_IO_BYTES: usize = 1 << 20;
 

@@ -5,7 +5,7 @@
 //! writes the whole table and says *closed*; then the next open finds everything warm.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use base::buffer::BufferPool;
@@ -23,6 +23,7 @@ use crate::frames::Frames;
 use crate::layout::Layout;
 use crate::options::{Mode, OpenOptions};
 use crate::recovery::{Recovered, recover};
+use crate::replacement::Replacement;
 use crate::sectors::{hull, line_range};
 use crate::status::Counters;
 
@@ -40,7 +41,7 @@ pub(crate) async fn open(
     let recovered = recover(&cache_device, &layout, &superblock).await?;
     superblock.payload.binding = binding_now.to_raw()?;
 
-    let frames = restore_frames(layout, &recovered, &binding, binding_now.size_bytes)?;
+    let frames = restore_frames(layout, options.replacement, &recovered, &binding, binding_now.size_bytes)?;
     let epoch = recovered.end.epoch.checked_add(1).ok_or(ErrorKind::Corrupt)?;
     let start = LogPosition { epoch, ..recovered.end };
     let log = RecordLog::new(Arc::clone(&cache_device), layout.log, superblock.uuid(), start)?;
@@ -74,7 +75,7 @@ pub(crate) async fn open(
         origin_losses: AtomicU64::new(0),
         origin_writes: AtomicU64::new(0),
         origin_writes_flushed: AtomicU64::new(0),
-        clean_cursor: AtomicU64::new(0),
+        clean_cursor: AtomicU32::new(0),
         state: Mutex::new(State {
             frames,
             table: recovered.table,
@@ -93,11 +94,12 @@ pub(crate) async fn open(
 /// The frames as recovered. Clean lines that a smaller origin no longer has are left out.
 fn restore_frames(
     layout: Layout,
+    replacement: Replacement,
     recovered: &Recovered,
     binding: &Binding,
     origin_bytes: u64,
 ) -> Result<Frames, Error> {
-    let mut frames = Frames::new(layout);
+    let mut frames = Frames::new(layout, replacement);
     let mut changed = recovered.changed.clone();
     for (frame, line) in recovered.lines.iter().enumerate() {
         if line.valid == 0 {

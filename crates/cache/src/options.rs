@@ -9,6 +9,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::limits::{INSERT_BYTES_MAX, WAYS_DEFAULT};
+use crate::replacement::Replacement;
 
 /// When a write is acknowledged, and by whom. Can be changed while the cache runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -75,6 +76,8 @@ impl Default for FormatOptions {
 pub struct OpenOptions {
     /// When a write is acknowledged.
     pub mode: Mode,
+    /// How a victim is chosen.
+    pub replacement: Replacement,
     /// For pauses between attempts.
     pub clock: Arc<dyn Clock>,
     /// Share of dirty lines (0.0 to 1.0) above which they are cleaned in the background.
@@ -88,7 +91,14 @@ pub struct OpenOptions {
 impl OpenOptions {
     /// `mode`, and the usual for the rest.
     pub fn new(mode: Mode, clock: Arc<dyn Clock>) -> Self {
-        Self { mode, clock, dirty_share_clean: 0.5, dirty_share_max: 0.9, insert_bytes_max: INSERT_BYTES_MAX }
+        Self {
+            mode,
+            replacement: Replacement::default(),
+            clock,
+            dirty_share_clean: 0.5,
+            dirty_share_max: 0.9,
+            insert_bytes_max: INSERT_BYTES_MAX,
+        }
     }
 }
 

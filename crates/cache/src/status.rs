@@ -8,6 +8,7 @@ use store::LogUsage;
 use crate::core::Core;
 use crate::limits::SECTOR_BYTES;
 use crate::options::Mode;
+use crate::replacement::Replacement;
 
 /// Kinds of request that are counted apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +135,8 @@ pub struct RecoveryReport {
 pub struct Status {
     /// When writes are acknowledged.
     pub mode: Mode,
+    /// How a victim is chosen.
+    pub replacement: Replacement,
     /// The error that ended caching of anything new, if there was one.
     pub failure: Option<String>,
     /// Frames.
@@ -184,14 +187,16 @@ pub struct Status {
 
 impl Core {
     pub(crate) fn status(&self) -> Status {
-        let (mode, failure, counts) = {
+        let (mode, replacement, failure, counts) = {
             let state = self.state();
-            (state.mode, state.failure.as_ref().map(ToString::to_string), state.frames.counts())
+            let failure = state.failure.as_ref().map(ToString::to_string);
+            (state.mode, state.frames.replacement(), failure, state.frames.counts())
         };
         let LogUsage { used_bytes, region_bytes } = self.log.usage();
         let counters = &self.counters;
         Status {
             mode,
+            replacement,
             failure,
             lines: u64::from(self.layout.frame_count()),
             ways: u64::from(self.layout.ways),

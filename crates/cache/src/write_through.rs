@@ -110,8 +110,10 @@ impl Core {
     pub(crate) fn has_dirty(&self, range: ByteRange) -> bool {
         let blocks = blocks_of(range);
         let state = self.state();
-        let mut dirty = state.frames.dirty_blocks_from(blocks.start).take_while(|&block| block < blocks.end);
-        dirty.any(|block| state.frames.find(block).is_some_and(|(_, line)| line.dirty & part_of(block, range).0 != 0))
+        let dirty = state.frames.dirty_in(blocks);
+        dirty
+            .into_iter()
+            .any(|block| state.frames.find(block).is_some_and(|(_, line)| line.dirty & part_of(block, range).0 != 0))
     }
 
     /// Says durably that no sector of `range` is dirty, and that the cache holds none. The origin has newer ones, durably.

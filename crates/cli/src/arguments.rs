@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use base::units::ByteSize;
-use cache::{Associativity, Mode};
+use cache::{Associativity, Mode, Replacement};
 use clap::{Args, Parser, Subcommand};
 use stack::lun_spec::{LunSpec, parse_duration};
 use workload::bench::ReadWrite;
@@ -186,6 +186,9 @@ pub struct Attach {
     /// write-back: a write is acknowledged when the cache has it, durably; write-through: when the logical unit has it
     #[arg(long, value_name = "MODE", default_value = "write-back", requires = "cache")]
     pub cache_mode: Mode,
+    /// Which line goes when room is needed: lru, clock, 2q or s3-fifo
+    #[arg(long, value_name = "POLICY", default_value = "lru", requires = "cache")]
+    pub cache_replacement: Replacement,
     /// Ways of each set of a cache that is made: a number, or `full` for one set
     #[arg(long, value_name = "WAYS", requires = "cache", value_parser = parse_associativity)]
     pub cache_associativity: Option<Associativity>,
@@ -235,7 +238,7 @@ pub struct Clean {
 pub struct Set {
     /// The attachment or target
     pub name: String,
-    /// Settings: cache.mode=write-through|write-back; for targets lun.NUMBER.disk=on|off
+    /// Settings: cache.mode=write-through|write-back, cache.replacement=lru|clock|2q|s3-fifo; for targets lun.NUMBER.disk=on|off
     #[arg(required = true, value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
 }

@@ -250,12 +250,17 @@ impl Attachment {
                 self.update_registry(mode == Mode::WriteBack)?;
                 Ok(json!({ key: value }))
             }
-            ("cache.mode", None) => {
+            ("cache.replacement", Some(cache)) => {
+                let policy = value.parse().map_err(|message: String| Error::new(Failure::Usage, message))?;
+                cache.set_replacement(policy);
+                Ok(json!({ key: value }))
+            }
+            ("cache.mode" | "cache.replacement", None) => {
                 Err(Error::new(Failure::Usage, format!("\"{}\" has no cache: attach it with --cache PATH", self.name)))
             }
             _ => Err(Error::new(
                 Failure::Usage,
-                format!("\"{key}\" is no setting of an attachment: there is cache.mode"),
+                format!("\"{key}\" is no setting of an attachment: there are cache.mode and cache.replacement"),
             )),
         }
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use base::clock::Clock;
 use block::{Identity, SharedDevice};
-use cache::{Associativity, Cache, FormatOptions, Mode, OpenOptions};
+use cache::{Associativity, Cache, FormatOptions, Mode, OpenOptions, Replacement};
 use file::{FileDevice, FileOptions};
 
 use crate::error::{Error, Failure, Result};
@@ -31,6 +31,8 @@ pub struct CacheConfig {
     pub size_bytes: Option<u64>,
     /// When a write is acknowledged.
     pub mode: Mode,
+    /// How a victim is chosen.
+    pub replacement: Replacement,
     /// Ways of a cache that is made.
     pub associativity: Associativity,
     /// Most lines of a cache that is made; `None` for as many as fit.
@@ -85,7 +87,8 @@ impl CacheConfig {
             }
         };
         let context = |error| Error::from(error).context(format!("the cache {}", place.display()));
-        Cache::open(device, origin, OpenOptions::new(self.mode, clock)).await.map_err(context)
+        let options = OpenOptions { replacement: self.replacement, ..OpenOptions::new(self.mode, clock) };
+        Cache::open(device, origin, options).await.map_err(context)
     }
 
     async fn make_file(&self, place: &Path, origin: &SharedDevice) -> Result<SharedDevice> {

@@ -18,7 +18,7 @@ use base::random::Random;
 use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::{Device, Error, Request, Response, SharedDevice};
-use cache::{Cache, FormatOptions, Mode, OpenOptions};
+use cache::{Cache, FormatOptions, Mode, OpenOptions, Replacement};
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
@@ -241,6 +241,8 @@ struct Outcome {
 /// Runs the workload to its end.
 pub async fn drive(cache: Arc<Cache>, model: Arc<Mutex<Model>>, clock: Arc<dyn Clock>, workload: Workload) {
     let mut random = Random::new(workload.seed);
+    // Whatever policy chooses the victims, nothing is lost.
+    cache.set_replacement(Replacement::ALL[workload.seed as usize % Replacement::ALL.len()]);
     let mut running: FuturesUnordered<BoxFuture<'static, Outcome>> = FuturesUnordered::new();
     let size_bytes = cache.geometry().size_bytes;
     let mut submitted = 0;
@@ -333,6 +335,7 @@ fn submit_one(
         }
         _ => {
             let mode = if random.chance(0.5) { Mode::WriteBack } else { Mode::WriteThrough };
+            cache.set_replacement(Replacement::ALL[random.below(Replacement::ALL.len() as u64) as usize]);
             let acknowledged = lock(&model).acknowledged();
             let finish = async move {
                 let is_ok = cache.set_mode(mode).await.is_ok();

@@ -33,6 +33,7 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
         path,
         size_bytes: arguments.cache_size.map(|size| size.0),
         mode: arguments.cache_mode,
+        replacement: arguments.cache_replacement,
         lines_max: arguments.cache_lines,
         associativity: arguments.cache_associativity.unwrap_or(cache::Associativity::Ways(WAYS_DEFAULT)),
     });

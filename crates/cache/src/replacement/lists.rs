@@ -1,0 +1,157 @@
+//! Four doubly linked lists of frames per set, each from the oldest to the newest.
+//!
+//! A frame is in one list at most. In sets of up to 256 frames a link is one byte, the place in the set; a list ends where a link points at
+//! itself.
+
+/// Lists of a set.
+pub(super) const LIST_COUNT: usize = 4;
+
+/// Frames of a set whose links fit in a byte.
+const NARROW_WAYS_MAX: u32 = 256;
+
+/// Towards the newer and the older neighbour, as places in the set.
+enum Links {
+    Narrow(Vec<[u8; 2]>),
+    Wide(Vec<[u32; 2]>),
+}
+
+const NEWER: usize = 0;
+const OLDER: usize = 1;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Ends {
+    oldest: u32,
+    newest: u32,
+    length: u32,
+}
+
+/// See the module.
+pub(super) struct Lists {
+    ways: u32,
+    links: Links,
+    ends: Vec<[Ends; LIST_COUNT]>,
+}
+
+impl Lists {
+    pub(super) fn new(ways: u32, set_count: u32) -> Self {
+        let frame_count = ways as usize * set_count as usize;
+        Self {
+            ways,
+            links: if ways <= NARROW_WAYS_MAX {
+                Links::Narrow(vec![[0; 2]; frame_count])
+            } else {
+                Links::Wide(vec![[0; 2]; frame_count])
+            },
+            ends: vec![[Ends::default(); LIST_COUNT]; set_count as usize],
+        }
+    }
+
+    /// Frames in a list.
+    pub(super) fn length(&self, set: u32, list: usize) -> u32 {
+        self.ends[set as usize][list].length
+    }
+
+    /// The oldest frame of a list.
+    pub(super) fn oldest(&self, set: u32, list: usize) -> Option<u32> {
+        let ends = &self.ends[set as usize][list];
+        (ends.length > 0).then_some(ends.oldest)
+    }
+
+    /// The next newer frame of the same list.
+    pub(super) fn newer(&self, frame: u32) -> Option<u32> {
+        Some(self.link(frame, NEWER)).filter(|&newer| newer != frame)
+    }
+
+    /// A list, from the oldest on.
+    pub(super) fn iter(&self, set: u32, list: usize) -> impl Iterator<Item = u32> + '_ {
+        std::iter::successors(self.oldest(set, list), |&frame| self.newer(frame))
+    }
+
+    pub(super) fn push_newest(&mut self, list: usize, frame: u32) {
+        let set = (frame / self.ways) as usize;
+        let ends = self.ends[set][list];
+        let older = if ends.length == 0 { frame } else { ends.newest };
+        if ends.length == 0 {
+            self.ends[set][list].oldest = frame;
+        } else {
+            self.set_link(older, NEWER, frame);
+        }
+        self.set_link(frame, OLDER, older);
+        self.set_link(frame, NEWER, frame);
+        self.ends[set][list].newest = frame;
+        self.ends[set][list].length += 1;
+    }
+
+    pub(super) fn unlink(&mut self, list: usize, frame: u32) {
+        let (newer, older) = (self.link(frame, NEWER), self.link(frame, OLDER));
+        let (is_newest, is_oldest) = (newer == frame, older == frame);
+        let ends = &mut self.ends[(frame / self.ways) as usize][list];
+        ends.length -= 1;
+        if is_newest {
+            ends.newest = older;
+        }
+        if is_oldest {
+            ends.oldest = newer;
+        }
+        if !is_newest {
+            self.set_link(newer, OLDER, if is_oldest { newer } else { older });
+        }
+        if !is_oldest {
+            self.set_link(older, NEWER, if is_newest { older } else { newer });
+        }
+    }
+
+    fn link(&self, frame: u32, direction: usize) -> u32 {
+        let place = match &self.links {
+            Links::Narrow(links) => u32::from(links[frame as usize][direction]),
+            Links::Wide(links) => links[frame as usize][direction],
+        };
+        frame - frame % self.ways + place
+    }
+
+    fn set_link(&mut self, frame: u32, direction: usize, to: u32) {
+        let place = to % self.ways;
+        match &mut self.links {
+            Links::Narrow(links) => links[frame as usize][direction] = place as u8,
+            Links::Wide(links) => links[frame as usize][direction] = place,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn lists_equal_vectors(
+            ways in prop_oneof![1u32..9, Just(256), 257u32..300],
+            steps in proptest::collection::vec((any::<u32>(), 0usize..LIST_COUNT), 1..300),
+        ) {
+            let mut lists = Lists::new(ways, 2);
+            let mut twins = vec![vec![Vec::new(); LIST_COUNT]; 2];
+            for (frame, list) in steps {
+                let frame = frame % (2 * ways);
+                let set = (frame / ways) as usize;
+                match (0..LIST_COUNT).find(|&list| twins[set][list].contains(&frame)) {
+                    Some(list) => {
+                        lists.unlink(list, frame);
+                        twins[set][list].retain(|&other| other != frame);
+                    }
+                    None => {
+                        lists.push_newest(list, frame);
+                        twins[set][list].push(frame);
+                    }
+                }
+            }
+            for (set, twins) in (0..).zip(&twins) {
+                for (list, twin) in twins.iter().enumerate() {
+                    let found: Vec<u32> = lists.iter(set, list).collect();
+                    prop_assert_eq!(&found, twin);
+                    prop_assert_eq!(lists.length(set, list) as usize, found.len());
+                }
+            }
+        }
+    }
+}

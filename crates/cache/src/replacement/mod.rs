@@ -1,0 +1,392 @@
+//! Which frame of a set goes next.
+//!
+//! | policy | lists | a hit | the victim |
+//! |---|---|---|---|
+//! | LRU (paper 002, 2.3) | one | becomes the newest | the oldest |
+//! | CLOCK | one | is marked | the oldest that is not marked; those that are lose the mark and become the newest |
+//! | 2Q | *in* (a quarter), *main* | in *main*: becomes the newest | the oldest of *in* when it has more than its share, else of *main*; who leaves *in* is remembered (half as many as frames) and comes back into *main* |
+//! | S3-FIFO | *small* (a tenth), *main* | is counted, to 3 | the oldest of *small* when *main* has no more than its share; with two hits it moves to *main* instead; who leaves *small* is remembered (nine tenths) and comes back into *main*, where the oldest goes unless it was hit |
+//!
+//! Sources: Johnson and Shasha, *2Q*, VLDB 1994; Yang et al., *FIFO queues are all you need for cache eviction*, SOSP 2023. On a real trace all
+//! four give the miss ratios published for them (`tests/replacement.rs`).
+//!
+//! What it keeps true, whatever the policy:
+//! - a free frame is used before any line is evicted;
+//! - a dirty line is never evicted: it stands apart, in the order of use, until it is clean. Then it counts as used just now;
+//! - a frame that the caller cannot spare (somebody reads or writes its bytes) is passed over and keeps its place.
+
+mod ghost;
+mod lists;
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Serialize;
+
+use self::ghost::Ghosts;
+use self::lists::Lists;
+use crate::layout::Layout;
+use crate::tags::Tags;
+
+/// How a victim is chosen. Can be changed while the cache runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Replacement {
+    /// The line used least recently.
+    #[default]
+    Lru,
+    /// Second chance.
+    Clock,
+    /// 2Q.
+    #[serde(rename = "2q")]
+    TwoQueue,
+    /// S3-FIFO.
+    S3Fifo,
+}
+
+impl Replacement {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Lru, Self::Clock, Self::TwoQueue, Self::S3Fifo];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Lru => "lru",
+            Self::Clock => "clock",
+            Self::TwoQueue => "2q",
+            Self::S3Fifo => "s3-fifo",
+        }
+    }
+
+    /// Frames of a set of `ways` that the first list may have before it gives the victims.
+    fn first_max(self, ways: u32) -> u32 {
+        match self {
+            Self::Lru | Self::Clock => ways,
+            Self::TwoQueue => ways / 4,
+            Self::S3Fifo => ways / 10,
+        }
+    }
+
+    /// Lines of a set that are remembered after they left.
+    fn ghosts_max(self, ways: u32) -> usize {
+        match self {
+            Self::Lru | Self::Clock => 0,
+            Self::TwoQueue => ways as usize / 2,
+            Self::S3Fifo => ways as usize * 9 / 10,
+        }
+    }
+
+    /// Hits that are told apart.
+    fn hits_max(self) -> u8 {
+        match self {
+            Self::Lru | Self::TwoQueue => 0,
+            Self::Clock => 1,
+            Self::S3Fifo => 3,
+        }
+    }
+}
+
+impl fmt::Display for Replacement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Replacement {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|policy| policy.name() == text);
+        found.ok_or_else(|| format!("\"{text}\" is not a replacement policy: lru, clock, 2q or s3-fifo"))
+    }
+}
+
+/// Hits in *small* with which S3-FIFO keeps a line.
+const S3_HITS_TO_STAY: u8 = 2;
+
+/// The list that a frame is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum List {
+    Free = 0,
+    /// Dirty lines.
+    Dirty = 1,
+    /// Clean lines: all, *in*, or *small*.
+    First = 2,
+    /// Clean lines: *main*.
+    Second = 3,
+    /// None: a write to it is under way, or its medium failed.
+    Reserved = 4,
+}
+
+/// Of one frame: its list, how often it was hit, and whether the block that it is reserved for was remembered.
+#[derive(Clone, Copy, Debug)]
+struct Mark(u8);
+
+impl Mark {
+    const HITS_SHIFT: u32 = 3;
+    const HITS_MASK: u8 = 0b11 << Self::HITS_SHIFT;
+    const REMEMBERED: u8 = 1 << 5;
+
+    fn list(self) -> List {
+        match self.0 & 0b111 {
+            0 => List::Free,
+            1 => List::Dirty,
+            2 => List::First,
+            3 => List::Second,
+            _ => List::Reserved,
+        }
+    }
+
+    fn hits(self) -> u8 {
+        (self.0 & Self::HITS_MASK) >> Self::HITS_SHIFT
+    }
+
+    fn set_list(&mut self, list: List) {
+        self.0 = self.0 & !0b111 | list as u8;
+    }
+
+    fn set_hits(&mut self, hits: u8) {
+        self.0 = self.0 & !Self::HITS_MASK | hits << Self::HITS_SHIFT & Self::HITS_MASK;
+    }
+}
+
+/// The order of all frames.
+pub(crate) struct Order {
+    policy: Replacement,
+    layout: Layout,
+    lists: Lists,
+    marks: Vec<Mark>,
+    ghosts: Ghosts,
+}
+
+/// A frame out of its set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// It held nothing.
+    Free(u32),
+    /// The clean line in it has to leave.
+    Evicted(u32),
+}
+
+impl Order {
+    /// All frames free.
+    pub(crate) fn new(policy: Replacement, layout: Layout) -> Self {
+        let mut order = Self {
+            policy,
+            layout,
+            lists: Lists::new(layout.ways, layout.set_count),
+            marks: vec![Mark(List::Reserved as u8); layout.frame_count() as usize],
+            ghosts: Ghosts::new(policy.ghosts_max(layout.ways), layout.set_count),
+        };
+        for frame in 0..layout.frame_count() {
+            order.push(List::Free, frame);
+        }
+        order
+    }
+
+    /// The policy in force.
+    pub(crate) fn policy(&self) -> Replacement {
+        self.policy
+    }
+
+    /// Another policy from now on. Clean lines keep their order as far as the new one has a place for it.
+    pub(crate) fn set_policy(&mut self, policy: Replacement) {
+        self.policy = policy;
+        self.ghosts = Ghosts::new(policy.ghosts_max(self.layout.ways), self.layout.set_count);
+        for set in 0..self.layout.set_count {
+            let clean: Vec<u32> = [List::First, List::Second]
+                .into_iter()
+                .flat_map(|list| self.lists.iter(set, list as usize).collect::<Vec<_>>())
+                .collect();
+            for frame in clean {
+                self.unlink(frame);
+                self.marks[frame as usize].set_hits(0);
+                self.push(self.list_of_proven(), frame);
+            }
+        }
+    }
+
+    /// The list a frame is in.
+    pub(crate) fn list(&self, frame: u32) -> List {
+        self.mark(frame).list()
+    }
+
+    /// Dirty frames of a set, used least recently first.
+    pub(crate) fn dirty(&self, set: u32) -> impl Iterator<Item = u32> + '_ {
+        self.lists.iter(set, List::Dirty as usize)
+    }
+
+    /// The line in a frame was used.
+    pub(crate) fn hit(&mut self, frame: u32) {
+        let mark = self.mark(frame);
+        let moves = match mark.list() {
+            List::Free | List::Reserved => return,
+            List::Dirty => true,
+            List::First => self.policy == Replacement::Lru,
+            List::Second => self.policy == Replacement::TwoQueue,
+        };
+        if moves {
+            self.unlink(frame);
+            self.push(mark.list(), frame);
+        } else {
+            let hits = (mark.hits() + 1).min(self.policy.hits_max());
+            self.marks[frame as usize].set_hits(hits);
+        }
+    }
+
+    /// Takes a frame for `tag` out of `set`: a free one, `beside` if that is one, else a victim among the clean lines that `can_spare` allows.
+    pub(crate) fn take(
+        &mut self,
+        set: u32,
+        tag: u64,
+        tags: &Tags,
+        beside: Option<u32>,
+        can_spare: impl Fn(u32) -> bool,
+    ) -> Option<Taken> {
+        let is_remembered = self.ghosts.take(set, tag);
+        let beside = beside.filter(|&frame| self.marks.get(frame as usize).is_some_and(|it| it.list() == List::Free));
+        let free = beside.filter(|&frame| frame / self.layout.ways == set && can_spare(frame));
+        let free = free.or_else(|| self.first_spare(set, List::Free, &can_spare));
+        let taken = match free {
+            Some(frame) => Taken::Free(frame),
+            None => Taken::Evicted(self.victim(set, tags, &can_spare)?),
+        };
+        let (Taken::Free(frame) | Taken::Evicted(frame)) = taken;
+        self.unlink(frame);
+        self.marks[frame as usize].0 |= if is_remembered { Mark::REMEMBERED } else { 0 };
+        Some(taken)
+    }
+
+    /// A line came into a frame that was taken.
+    pub(crate) fn insert(&mut self, frame: u32) {
+        let is_remembered = self.mark(frame).0 & Mark::REMEMBERED != 0;
+        self.push(if is_remembered { self.list_of_proven() } else { List::First }, frame);
+    }
+
+    /// A line became dirty.
+    pub(crate) fn make_dirty(&mut self, frame: u32) {
+        self.unlink(frame);
+        self.push(List::Dirty, frame);
+    }
+
+    /// A dirty line became clean.
+    pub(crate) fn make_clean(&mut self, frame: u32) {
+        self.unlink(frame);
+        self.push(self.list_of_proven(), frame);
+    }
+
+    /// A line left its frame, which is reserved now.
+    pub(crate) fn remove(&mut self, frame: u32) {
+        self.unlink(frame);
+    }
+
+    /// A reserved frame is free.
+    pub(crate) fn free(&mut self, frame: u32) {
+        self.push(List::Free, frame);
+    }
+
+    /// Where lines go that have shown that they are used.
+    fn list_of_proven(&self) -> List {
+        match self.policy {
+            Replacement::Lru | Replacement::Clock => List::First,
+            Replacement::TwoQueue | Replacement::S3Fifo => List::Second,
+        }
+    }
+
+    fn victim(&mut self, set: u32, tags: &Tags, can_spare: &impl Fn(u32) -> bool) -> Option<u32> {
+        let is_first_full = self.lists.length(set, List::First as usize) > self.policy.first_max(self.layout.ways);
+        let is_second_empty = self.lists.length(set, List::Second as usize) == 0;
+        match self.policy {
+            Replacement::Lru => self.first_spare(set, List::First, can_spare),
+            Replacement::Clock => self.sweep(set, List::First, can_spare),
+            Replacement::TwoQueue => {
+                let lists = if is_first_full || is_second_empty {
+                    [List::First, List::Second]
+                } else {
+                    [List::Second, List::First]
+                };
+                let victim = lists.into_iter().find_map(|list| self.first_spare(set, list, can_spare))?;
+                self.remember(set, victim, tags);
+                Some(victim)
+            }
+            Replacement::S3Fifo => {
+                let second_max = self.layout.ways - self.policy.first_max(self.layout.ways);
+                let is_second_full = self.lists.length(set, List::Second as usize) > second_max;
+                let is_first_empty = self.lists.length(set, List::First as usize) == 0;
+                let first = if is_second_full || is_first_empty { None } else { self.sift(set, can_spare) };
+                let victim = first.or_else(|| self.sweep(set, List::Second, can_spare));
+                let victim = victim.or_else(|| self.sift(set, can_spare))?;
+                self.remember(set, victim, tags);
+                Some(victim)
+            }
+        }
+    }
+
+    /// Who leaves the first list of two is remembered.
+    fn remember(&mut self, set: u32, victim: u32, tags: &Tags) {
+        if self.list(victim) == List::First
+            && let Some(tag) = tags.get(victim as usize)
+        {
+            self.ghosts.push(set, tag);
+        }
+    }
+
+    fn first_spare(&self, set: u32, list: List, can_spare: &impl Fn(u32) -> bool) -> Option<u32> {
+        self.lists.iter(set, list as usize).find(|&frame| can_spare(frame))
+    }
+
+    /// The oldest without hits; those with hits lose one and become the newest.
+    fn sweep(&mut self, set: u32, list: List, can_spare: &impl Fn(u32) -> bool) -> Option<u32> {
+        let mut next = self.lists.oldest(set, list as usize);
+        while let Some(frame) = next {
+            next = self.lists.newer(frame);
+            if !can_spare(frame) {
+                continue;
+            }
+            let hits = self.mark(frame).hits();
+            if hits == 0 {
+                return Some(frame);
+            }
+            self.unlink(frame);
+            self.push(list, frame);
+            self.marks[frame as usize].set_hits(hits - 1);
+            next = next.or(Some(frame));
+        }
+        None
+    }
+
+    /// The oldest of *small* that was not hit often enough; the others move to *main*.
+    fn sift(&mut self, set: u32, can_spare: &impl Fn(u32) -> bool) -> Option<u32> {
+        let mut next = self.lists.oldest(set, List::First as usize);
+        while let Some(frame) = next {
+            next = self.lists.newer(frame);
+            if !can_spare(frame) {
+                continue;
+            }
+            if self.mark(frame).hits() < S3_HITS_TO_STAY {
+                return Some(frame);
+            }
+            self.unlink(frame);
+            self.push(List::Second, frame);
+        }
+        None
+    }
+
+    fn mark(&self, frame: u32) -> Mark {
+        self.marks[frame as usize]
+    }
+
+    /// Puts a reserved frame into a list, without hits.
+    fn push(&mut self, list: List, frame: u32) {
+        self.marks[frame as usize] = Mark(list as u8);
+        self.lists.push_newest(list as usize, frame);
+    }
+
+    /// Takes a frame out of its list; it is reserved then.
+    fn unlink(&mut self, frame: u32) {
+        let list = self.list(frame);
+        assert_ne!(list, List::Reserved, "a reserved frame is in no list");
+        self.lists.unlink(list as usize, frame);
+        self.marks[frame as usize].set_list(List::Reserved);
+    }
+}

@@ -308,7 +308,7 @@ impl Run {
                     self.tasks.push(command.task);
                 }
                 Event::TaskManagement(function) => self.functions.push(function.id),
-                Event::Logout => {}
+                Event::Logout | Event::CommandsCleared(_) => {}
                 Event::LinkClosed(_, reason) | Event::Closed(reason) => {
                     assert!(!reason.to_string().is_empty());
                     self.is_closed = true;

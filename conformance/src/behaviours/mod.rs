@@ -99,6 +99,7 @@ behaviours!(
     no_more_connections_than_agreed,
     stat_sn_is_each_connections_own,
     a_connection_logs_another_out,
+    commands_cleared_with_their_connection_are_told,
     the_last_connection_keeps_the_session,
     an_abort_comes_on_its_tasks_connection,
     another_initiator_cannot_join,

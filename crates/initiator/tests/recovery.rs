@@ -305,9 +305,12 @@ fn a_command_that_takes_too_long_is_aborted_and_issued_again() {
     let read = lun.read(0, Buffer::zeroed(512));
     assert_eq!(world.run(read).unwrap_err().kind(), ErrorKind::TimedOut);
     assert!(world.clock.now().since(began) < Duration::from_secs(40));
+    // The target lets no session replace one whose I/O is under way, until it takes the backend for stuck.
+    world.pass(Duration::from_secs(120));
     let write = lun.write(0, Buffer::zeroed(512), false);
     assert_eq!(world.run(write).unwrap_err().kind(), ErrorKind::OutcomeUnknown, "it may have been carried out");
     slow.set_delays(Delays::all(Latency::Fixed(Duration::ZERO)));
+    world.pass(Duration::from_secs(120));
     // Elsewhere: the target still holds the range of the write.
     let read = lun.read(1 << 20, Buffer::zeroed(512));
     world.run(read).unwrap();

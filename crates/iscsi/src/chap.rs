@@ -440,6 +440,76 @@ mod tests {
         assert_eq!(initiator.handle(&asked), Err(ChapError::Reflected));
     }
 
+    /// Each digest alone, in both directions, with the identifiers at the ends of their range.
+    #[test]
+    fn every_digest_proves_both_ends() {
+        for algorithm in Algorithm::ALL {
+            for identifiers in [(0, 255), (255, 0)] {
+                let own = credentials("target", "target's secret");
+                let mut target = target(Some(own.clone()));
+                target.challenge.identifier = identifiers.0;
+                let theirs = Challenge { identifier: identifiers.1, ..challenge(9) };
+                let mut initiator = ChapInitiator::new(credentials("alice", "alice's secret"), Some((own, theirs)));
+                initiator.offer();
+                let offer: Keys = [("CHAP_A", (algorithm as u8).to_string())].into_iter().collect();
+                let asked = target.handle(&offer).unwrap();
+                let proof = initiator.handle(&asked).unwrap();
+                let answer = target.handle(&proof).unwrap();
+                assert!(target.is_done() && !initiator.is_done(), "{algorithm:?}");
+                initiator.handle(&answer).unwrap();
+                assert!(initiator.is_done(), "{algorithm:?}");
+            }
+        }
+    }
+
+    /// RFC 7143 9.2.1: who opens a second login and has the target answer its own challenge gets nothing, whatever the digest; and a proof that
+    /// is made with the target's own secret is none.
+    #[test]
+    fn no_digest_can_be_reflected() {
+        for algorithm in Algorithm::ALL {
+            let own = credentials("target", "target's secret");
+            let offer: Keys = [("CHAP_A", (algorithm as u8).to_string())].into_iter().collect();
+            let mut first = target(Some(own.clone()));
+            first.handle(&offer).unwrap();
+            let forged = algorithm.respond(first.challenge.identifier, &own.secret, &first.challenge.bytes);
+            let proof: Keys = [("CHAP_N", "alice".to_owned()), ("CHAP_R", hexadecimal(&forged))].into_iter().collect();
+            assert_eq!(first.handle(&proof), Err(ChapError::Reflected), "{algorithm:?}");
+            assert!(!first.is_done());
+            assert_eq!(first.authenticated_name(), None);
+        }
+    }
+
+    /// RFC 7143 12.1.3: binary items have at most 1024 bytes; a response has exactly those of its digest.
+    #[test]
+    fn challenges_and_responses_of_other_lengths() {
+        let offer: Keys = [("CHAP_A", "7")].into_iter().collect();
+        let answer_to = |length: usize| {
+            let mut target = target(Some(credentials("target", "target's secret")));
+            target.handle(&offer).unwrap();
+            let proof = Algorithm::Sha256.respond(7, &Secret::new("alice's secret").unwrap(), &target.challenge.bytes);
+            let keys: Keys = [
+                ("CHAP_N", "alice".to_owned()),
+                ("CHAP_R", hexadecimal(&proof)),
+                ("CHAP_I", "1".to_owned()),
+                ("CHAP_C", hexadecimal(&vec![3; length])),
+            ]
+            .into_iter()
+            .collect();
+            target.handle(&keys).map(|_| ())
+        };
+        assert_eq!(answer_to(1), Ok(()));
+        assert_eq!(answer_to(CHAP_BINARY_BYTES_MAX), Ok(()));
+        assert_eq!(answer_to(CHAP_BINARY_BYTES_MAX + 1), Err(ChapError::BadValue("CHAP_C")));
+        assert_eq!(answer_to(0), Err(ChapError::BadValue("CHAP_C")));
+        for length in [1, 31, 33, 64] {
+            let mut target = target(None);
+            target.handle(&offer).unwrap();
+            let keys: Keys =
+                [("CHAP_N", "alice".to_owned()), ("CHAP_R", hexadecimal(&vec![3; length]))].into_iter().collect();
+            assert_eq!(target.handle(&keys), Err(ChapError::Refused), "a response of {length} bytes");
+        }
+    }
+
     /// RFC 1994 4.1 with MD5: the digest of 01h, "tomato sausage" and eight bytes.
     #[test]
     fn responses_are_the_digests_of_the_standard() {

@@ -109,6 +109,13 @@ impl LunMap {
         self.units().values().for_each(|unit| unit.remove_nexus(nexus));
     }
 
+    /// The transport ended commands of a nexus without a word, and the nexus goes on (RFC 7143 11.14.5).
+    pub fn tell_of_cleared_commands(&self, nexus: &NexusId, lun: u64) {
+        if let Some(unit) = self.get(lun) {
+            unit.attentions.establish_for(nexus, Sense::COMMANDS_CLEARED_BY_TRANSPORT);
+        }
+    }
+
     /// Runs one command. It is under way when this returns.
     pub fn execute(&self, nexus: &NexusId, lun: u64, command: Command) -> Execution {
         if command.cdb.first() == Some(&REPORT_LUNS)

@@ -143,6 +143,7 @@ conditions! {
     DEVICE_IDENTIFIER_CHANGED = UnitAttention 0x3f 0x05 "device identifier changed";
     REPORTED_LUNS_CHANGED = UnitAttention 0x3f 0x0e "reported LUNs data has changed";
     INTERNAL_TARGET_FAILURE = HardwareError 0x44 0x00 "internal target failure";
+    COMMANDS_CLEARED_BY_TRANSPORT = UnitAttention 0x47 0x7f "some commands cleared by iSCSI protocol event";
     OVERLAPPED_COMMANDS = AbortedCommand 0x4e 0x00 "overlapped commands attempted";
     COMMAND_TIMEOUT = AbortedCommand 0x2e 0x02 "command timeout during processing";
     MEDIUM_REMOVAL_PREVENTED = IllegalRequest 0x53 0x02 "medium removal prevented";

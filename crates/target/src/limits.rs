@@ -31,6 +31,10 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time a peer has to take the last words of a connection that is over, before it is closed without them.
 pub const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Time a session that is over waits for its I/O with the backends. Disks give up within 30 s; after a minute a backend is stuck, and neither
+/// the initiator's next session nor the end of the server waits for it any longer.
+pub const SETTLING_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// Pause after a failed accept (out of descriptors, mostly), so that the loop does not spin.
 pub const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 

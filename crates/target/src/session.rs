@@ -31,7 +31,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
 use crate::control::{Control, Handle, Wish};
-use crate::limits::{DATA_IN_BYTES_MAX, DRAIN_TIMEOUT, LINGER_TIMEOUT, TURNS_PER_POLL_MAX, WRITE_SLICES_MAX};
+use crate::limits::{
+    DATA_IN_BYTES_MAX, DRAIN_TIMEOUT, LINGER_TIMEOUT, SETTLING_TIMEOUT, TURNS_PER_POLL_MAX, WRITE_SLICES_MAX,
+};
 use crate::server::{Entered, Shared};
 use crate::sessions::{Inbox, Joining};
 use crate::status::{LunCounters, Use};
@@ -68,6 +70,8 @@ pub(crate) struct Session {
     timer: Option<(Instant, Sleep)>,
     drain_deadline: Option<Instant>,
     closed: Option<CloseReason>,
+    /// Until when a session that is over waits for its I/O under way.
+    settling_deadline: Option<Instant>,
     counted_pdus: (u64, u64),
 }
 
@@ -153,6 +157,7 @@ impl Session {
             timer: None,
             drain_deadline: None,
             closed: None,
+            settling_deadline: None,
             counted_pdus: (0, 0),
         })
     }
@@ -170,7 +175,7 @@ impl Session {
             has_moved |= self.poll_control(context);
             has_moved |= self.poll_inbox(context);
             has_moved |= self.poll_wires(context);
-            if let Some(reason) = self.closed.clone().filter(|_| self.wires.is_empty()) {
+            if let Some(reason) = self.closed.clone().filter(|_| self.wires.is_empty() && self.is_settled()) {
                 return Poll::Ready(reason);
             }
             has_moved |= self.poll_timer(context);
@@ -200,6 +205,11 @@ impl Session {
             match event {
                 Event::Command(command) => self.execute(command),
                 Event::TaskManagement(request) => self.manage(request),
+                Event::CommandsCleared(luns) => {
+                    if let Some(units) = &self.units {
+                        luns.iter().for_each(|&lun| units.luns.tell_of_cleared_commands(&units.nexus, lun_number(lun)));
+                    }
+                }
                 Event::Logout => {}
                 Event::LinkClosed(link, reason) => {
                     let until = self.server.clock.now() + LINGER_TIMEOUT;
@@ -213,11 +223,27 @@ impl Session {
                         wire.closed.get_or_insert((reason.clone(), until));
                     }
                     self.closed = Some(reason);
+                    self.settling_deadline = Some(self.server.clock.now() + SETTLING_TIMEOUT);
                     self.leave_units();
                 }
             }
         }
         has_moved
+    }
+
+    /// Whether a session that is over has nothing with its backends any more. Whoever replaces it waits for this (RFC 7143 6.3.5): no write of
+    /// the old session lands after the new one began.
+    fn is_settled(&self) -> bool {
+        let is_late = || self.settling_deadline.is_some_and(|deadline| self.server.clock.now() >= deadline);
+        if !self.running.is_empty() && is_late() {
+            tracing::warn!(
+                tsih = self.tsih,
+                commands = self.running.len(),
+                "a session is left with I/O that does not end"
+            );
+            return true;
+        }
+        self.running.is_empty()
     }
 
     /// Whether a command that may bring so many bytes can start now. When nothing is under way, any can.
@@ -424,9 +450,8 @@ impl Session {
 
     /// The nexus is lost, with its reservations and unit attentions. That comes before the Logout Response is written, which says
     /// that the clean-up is completed (RFC 7143 4.6.3.3): what the initiator sends next, in another session, must not meet it.
-    /// Commands under way are detached: they finish, and nobody hears of it.
+    /// Commands under way finish, and nobody hears of it.
     fn leave_units(&mut self) {
-        self.running.clear();
         if let Some(units) = self.units.take() {
             units.luns.remove_nexus(&units.nexus);
         }
@@ -435,7 +460,7 @@ impl Session {
     fn poll_timer(&mut self, context: &mut Context<'_>) -> bool {
         let drain_deadline = self.drain_deadline.filter(|_| !self.protocol.is_closed());
         let lingering = self.wires.iter().filter_map(|wire| wire.closed.as_ref().map(|(_, until)| *until)).min();
-        let deadlines = [self.protocol.poll_timeout(), drain_deadline, lingering];
+        let deadlines = [self.protocol.poll_timeout(), drain_deadline, lingering, self.settling_deadline];
         let Some(deadline) = deadlines.into_iter().flatten().min() else {
             self.timer = None;
             return false;

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use base::buffer::{Buffer, BufferPool};
 use base::serial::Serial32;
-use block::Identity;
+use block::completion::SlotSender;
 use block::memory::MemoryDevice;
+use block::{Completion, Device, Geometry, Identity, Operation, Request, SharedDevice};
 use iscsi::framing::{DataSegment, Destination, Digests, Progress, ReceivedPdu, Receiver, TransmitQueue};
 use iscsi::pdu::*;
 use iscsi::text::Keys;
@@ -286,6 +287,113 @@ async fn the_same_initiator_port_replaces_its_session() {
     let Bhs::ScsiResponse(response) = second.receive_bhs().await else { panic!("a response") };
     let attention = ServiceResponse::CommandCompleted { status: 2 };
     assert_eq!(response.response, attention, "the nexus was lost: there is a unit attention");
+}
+
+/// A device whose writes wait until a test lets them go.
+struct HeldDevice {
+    below: MemoryDevice,
+    held: Mutex<Vec<(Request, SlotSender)>>,
+}
+
+impl HeldDevice {
+    fn release(&self) {
+        for (request, sender) in self.held.lock().unwrap().drain(..) {
+            sender.complete(self.below.submit(request).try_take().expect("memory answers at once"));
+        }
+    }
+}
+
+impl Device for HeldDevice {
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn identity(&self) -> Identity {
+        self.below.identity()
+    }
+
+    fn submit(&self, request: Request) -> Completion {
+        if !matches!(request.operation, Operation::Write { .. }) {
+            return self.below.submit(request);
+        }
+        let (completion, sender) = Completion::slot();
+        self.held.lock().unwrap().push((request, sender));
+        completion
+    }
+}
+
+/// A server of a held device, a session on it, and a write of one block of sevens that the device holds.
+async fn with_a_held_write() -> (Arc<HeldDevice>, TargetServer, Client<DuplexStream>) {
+    let below = MemoryDevice::new(1 << 20, Identity::default());
+    let device = Arc::new(HeldDevice { below, held: Mutex::default() });
+    let luns = LunMap::new();
+    luns.insert(0, LogicalUnit::new(Arc::clone(&device) as SharedDevice, LogicalUnitOptions::default()));
+    let server = TargetServer::new(vec![Target::new(NAME, luns)], TargetServerOptions::default());
+    let (mut client, _) = connect(&server);
+    client.log_in(1).await;
+    client.settle().await;
+    client.command(5, &cdb10(0x2a, 0, 1), Some(vec![7; 512]), 512).await;
+    while device.held.lock().unwrap().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    (device, server, client)
+}
+
+/// Lets everything that can go on without time or outside help go on.
+async fn let_things_happen() {
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_reinstatement_waits_for_io_of_the_session_it_replaces() {
+    let (device, server, mut old) = with_a_held_write().await;
+    let (mut new, _) = connect(&server);
+    let login = tokio::spawn(async move {
+        new.log_in(1).await;
+        new
+    });
+    assert!(old.receive().await.is_none(), "the old connection is closed at once");
+    let_things_happen().await;
+    assert!(!login.is_finished(), "its write may still land");
+    device.release();
+    let mut new = login.await.unwrap();
+    new.settle().await;
+    new.command(5, &cdb10(0x28, 0, 1), None, 512).await;
+    let pdu = new.receive().await.expect("the read is answered");
+    assert_eq!(pdu.data.bytes(), [7; 512], "and it did, before the new session began");
+}
+
+#[tokio::test]
+async fn an_abort_waits_for_io_under_way() {
+    for function in [
+        TaskManagementFunction::AbortTask,
+        TaskManagementFunction::AbortTaskSet,
+        TaskManagementFunction::ClearTaskSet,
+        TaskManagementFunction::LogicalUnitReset,
+        TaskManagementFunction::TargetWarmReset,
+    ] {
+        let (device, _server, mut client) = with_a_held_write().await;
+        let request = TaskManagementRequest {
+            is_immediate: true,
+            function: Ok(function),
+            lun: 0,
+            initiator_task_tag: tag(9),
+            referenced_task_tag: (function == TaskManagementFunction::AbortTask).then(|| tag(5)),
+            cmd_sn: client.cmd_sn,
+            exp_stat_sn: Serial32(0),
+            ref_cmd_sn: client.cmd_sn,
+            exp_data_sn: Serial32(0),
+        };
+        client.send(&request, Vec::new()).await;
+        let answer = tokio::spawn(async move { client.receive_bhs().await });
+        let_things_happen().await;
+        assert!(!answer.is_finished(), "{function}");
+        device.release();
+        let Bhs::TaskManagementResponse(response) = answer.await.unwrap() else { panic!("no word of the task itself") };
+        assert_eq!(response.outcome, TaskManagementOutcome::FunctionComplete, "{function}");
+    }
 }
 
 #[tokio::test]

@@ -40,6 +40,9 @@ pub enum Event {
     Command(Command),
     /// Do this, then call [`Session::handle_task_management`](super::Session::handle_task_management).
     TaskManagement(TaskManagement),
+    /// Commands of these LUN fields were ended with their connection, and the session goes on: each logical unit owes this nexus a unit attention
+    /// (RFC 7143 11.14.5, 47h/7Fh).
+    CommandsCleared(Vec<u64>),
     /// The initiator ends the session. All its tasks are over; completions of those under way are ignored.
     Logout,
     /// Nothing more will be received on this connection. What is queued must still be sent, then the transport closed. The

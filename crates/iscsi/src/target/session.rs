@@ -21,7 +21,7 @@
 //! | `session/management.rs` | task management |
 //! | `session/recovery.rs` | acknowledgements, SNACK, reassignment |
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::IoSlice;
 use std::sync::Arc;
 
@@ -476,9 +476,7 @@ impl Session {
             self.drop_task(id);
         }
         // Immediate commands do not outlive their connection (RFC 7143 7.14), nor do task management requests.
-        let is_immediate = |task: &&super::task::Task| task.link == at && task.header.is_immediate;
-        let immediate: Vec<TaskId> = self.set.tasks.values().filter(is_immediate).map(|task| task.id).collect();
-        immediate.into_iter().for_each(|id| self.drop_task(id));
+        self.drop_tasks(|task| task.link == at && task.header.is_immediate);
         let is_remembered = self.is_recoverable() && self.lost.iter().any(|lost| lost.link == at);
         if !is_remembered {
             self.end_tasks_of(at);
@@ -488,11 +486,22 @@ impl Session {
 
     /// Tasks of a connection that is gone end without a word.
     fn end_tasks_of(&mut self, at: LinkId) {
-        let ended: Vec<TaskId> = self.set.tasks.values().filter(|task| task.link == at).map(|task| task.id).collect();
-        ended.into_iter().for_each(|id| self.drop_task(id));
+        self.drop_tasks(|task| task.link == at);
         self.set.answers.retain(|_, answer| answer.link != at);
         self.set.open_window();
         self.feed_starved();
+    }
+
+    /// Ends tasks that the initiator cannot learn of but by a unit attention.
+    fn drop_tasks(&mut self, is_ended: impl Fn(&super::task::Task) -> bool) {
+        let ended: Vec<&super::task::Task> = self.set.tasks.values().filter(|task| is_ended(task)).collect();
+        // Of those that were aborted it was told already.
+        let luns: BTreeSet<u64> = ended.iter().filter(|task| !task.is_aborted).map(|task| task.header.lun).collect();
+        let ended: Vec<TaskId> = ended.into_iter().map(|task| task.id).collect();
+        ended.into_iter().for_each(|id| self.drop_task(id));
+        if !luns.is_empty() {
+            self.events.push_back(Event::CommandsCleared(luns.into_iter().collect()));
+        }
     }
 
     /// Ends a task without a response. One that the driver has stays until it is back.

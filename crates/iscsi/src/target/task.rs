@@ -242,7 +242,7 @@ impl DataOutCollection {
                 }
                 (expected_sn, is_short && header.is_final)
             }
-            None => (self.advance_unsolicited(header), false),
+            None => self.advance_unsolicited(header),
         };
         match (header.data_sn == expected_sn, is_short) {
             (false, _) => Err(DataFailure::ProtocolServiceCrcError),
@@ -251,15 +251,17 @@ impl DataOutCollection {
         }
     }
 
-    /// Counts unsolicited data, and gives the DataSN that was expected.
-    fn advance_unsolicited(&mut self, header: &DataOut) -> Serial32 {
+    /// Counts unsolicited data, and gives the DataSN that was expected, and whether the sequence ended early: of more than FirstBurstLength, just
+    /// that comes unsolicited, if anything does beside immediate data (RFC 7143 4.2.5.2, 11.4.7.2).
+    fn advance_unsolicited(&mut self, header: &DataOut) -> (Serial32, bool) {
         self.requested = self.received;
-        let Some((limit, data_sn)) = &mut self.unsolicited else { return header.data_sn };
+        let Some((limit, data_sn)) = &mut self.unsolicited else { return (header.data_sn, false) };
         let expected_sn = std::mem::replace(data_sn, header.data_sn.next());
+        let is_short = header.is_final && self.received < *limit && *limit < self.wanted;
         if header.is_final || self.received >= *limit {
             self.unsolicited = None;
         }
-        expected_sn
+        (expected_sn, is_short)
     }
 }
 

@@ -221,3 +221,61 @@ fn without_a_buffer_data_is_asked_for_later() {
     peer.data_out(0x11, Some(second[0].0), 512, 0, true, &data[512..]);
     assert_eq!(&peer.started().data_out[..], data, "what came with the command is there, too");
 }
+
+/// RFC 7143 13.10, 13.11, 13.14: who may send how much before it is asked. Each row: InitialR2T, ImmediateData, immediate bytes, unsolicited
+/// bytes after them, and what comes of it for a write of 4096 bytes with FirstBurstLength 1024.
+#[test]
+fn first_bursts_are_what_was_agreed() {
+    #[derive(Debug, PartialEq)]
+    enum Then {
+        /// The rest is asked for from this byte on.
+        AskedFrom(u32),
+        /// The command fails with this additional sense code.
+        Fails(u8, u8),
+        /// More than was ever agreed: a protocol error, which ends the connection (RFC 7143 7.13).
+        Closes,
+    }
+    use Then::{AskedFrom, Closes, Fails};
+    for (initial_r2t, immediate_data, immediate, unsolicited, then) in [
+        ("Yes", "No", 0, 0, AskedFrom(0)),
+        ("Yes", "Yes", 0, 0, AskedFrom(0)),
+        ("Yes", "Yes", 512, 0, AskedFrom(512)),
+        ("Yes", "Yes", 1024, 0, AskedFrom(1024)),
+        ("Yes", "Yes", 1536, 0, Fails(0x0c, 0x0c)),
+        ("Yes", "No", 512, 0, Fails(0x0c, 0x0c)),
+        ("No", "Yes", 512, 512, AskedFrom(1024)),
+        ("No", "Yes", 512, 256, Fails(0x0c, 0x0d)),
+        ("No", "Yes", 0, 1024, AskedFrom(1024)),
+        ("No", "Yes", 1024, 0, AskedFrom(1024)),
+        ("No", "No", 0, 1024, AskedFrom(1024)),
+        ("No", "No", 0, 0, AskedFrom(0)),
+        ("No", "No", 512, 0, Fails(0x0c, 0x0c)),
+        ("No", "No", 0, 512, Fails(0x0c, 0x0d)),
+        ("No", "No", 0, 1536, Closes),
+        ("No", "Yes", 512, 1024, Closes),
+    ] {
+        let row = format!("InitialR2T={initial_r2t} ImmediateData={immediate_data} {immediate}+{unsolicited}");
+        let keys = [("InitialR2T", initial_r2t), ("ImmediateData", immediate_data), ("FirstBurstLength", "1024")];
+        let mut peer = Peer::logged_in(parameters(), &keys);
+        let data = pattern(4096);
+        let mut command = peer.command(0x10, cdb_write(4096), Direction::Write, 4096);
+        command.is_final = unsolicited == 0;
+        peer.send(&command, data[..immediate].to_vec());
+        if unsolicited > 0 {
+            let bytes = &data[immediate..immediate + unsolicited];
+            peer.data_out(0x10, None, immediate as u32, 0, true, bytes);
+        }
+        let pdu = peer.receive_one();
+        let found = match pdu.header.bhs {
+            Ok(Bhs::ReadyToTransfer(r2t)) => AskedFrom(r2t.buffer_offset),
+            Ok(Bhs::Reject(_)) => Closes,
+            _ => {
+                let (_, asc, ascq) = failure_of(&pdu);
+                Fails(asc, ascq)
+            }
+        };
+        assert_eq!(found, then, "{row}");
+        assert!(!peer.events.iter().any(|event| matches!(event, Event::Command(_))), "{row}: nothing was executed");
+        assert_eq!(peer.target.is_closed(), then == Closes, "{row}");
+    }
+}

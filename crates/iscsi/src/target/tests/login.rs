@@ -189,3 +189,49 @@ fn a_long_answer_comes_in_pieces() {
     let stale = send_targets(&mut peer, "All", TargetTransferTag::new(0x7777));
     assert_eq!(reject_reason(&stale.header.bhs.unwrap()), RejectReason::InvalidPduField);
 }
+
+/// RFC 7143 11.13.2: an answer that does not fit in the 8192 bytes of a Login Response goes on in the next ones (C bit), each of which an empty
+/// request asks for, and the stage is left with the last.
+#[test]
+fn a_long_login_answer_comes_in_pieces() {
+    let mut peer = Peer::new(parameters());
+    let unknown: Vec<String> = (100..600).map(|number| format!("X-a.b{number}")).collect();
+    let mut keys = vec![("InitiatorName", INITIATOR), ("TargetName", TARGET)];
+    keys.extend(unknown.iter().map(|key| (key.as_str(), "1")));
+    let (stage, next) = (LoginStage::OperationalNegotiation, Some(LoginStage::FullFeaturePhase));
+    let mut pdus = peer.login_step(stage, next, &keys);
+    let mut text = Vec::new();
+    let mut piece_count = 0;
+    while peer.login_events.is_empty() {
+        let pdu = pdus.pop().expect("each request is answered");
+        let Ok(Bhs::LoginResponse(response)) = pdu.header.bhs else { panic!("{:?}", pdu.header.bhs) };
+        assert!(response.is_continued && response.transit_to.is_none(), "not before all is said");
+        assert!(pdu.data.bytes().len() <= 8192);
+        text.extend_from_slice(pdu.data.bytes());
+        piece_count += 1;
+        pdus = peer.login_step(stage, next, &[]);
+    }
+    assert!(matches!(peer.login_events.pop(), Some(LoginEvent::SessionRequested(_))));
+    peer.target.accept_session(peer.now, 9);
+    let pdu = peer.receive_one();
+    let Ok(Bhs::LoginResponse(response)) = pdu.header.bhs else { panic!("{:?}", pdu.header.bhs) };
+    assert_eq!((response.is_continued, response.transit_to), (false, next));
+    text.extend_from_slice(pdu.data.bytes());
+    let answers = Keys::parse(&text).unwrap();
+    assert!(piece_count >= 1);
+    assert!(unknown.iter().all(|key| answers.get(key) == Some("NotUnderstood")), "every key is answered");
+}
+
+/// Keys while this end has not said all of its answer are out of turn.
+#[test]
+fn keys_between_the_pieces_of_an_answer_end_the_login() {
+    let mut peer = Peer::new(parameters());
+    let unknown: Vec<String> = (100..600).map(|number| format!("X-a.b{number}")).collect();
+    let mut keys = vec![("InitiatorName", INITIATOR), ("TargetName", TARGET)];
+    keys.extend(unknown.iter().map(|key| (key.as_str(), "1")));
+    let (stage, next) = (LoginStage::OperationalNegotiation, Some(LoginStage::FullFeaturePhase));
+    peer.login_step(stage, next, &keys);
+    let pdus = peer.login_step(stage, next, &[("MaxBurstLength", "65536")]);
+    let Ok(Bhs::LoginResponse(response)) = pdus[0].header.bhs else { panic!("{:?}", pdus[0].header.bhs) };
+    assert_eq!(response.status, LoginStatus::INITIATOR_ERROR);
+}

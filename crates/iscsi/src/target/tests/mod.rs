@@ -5,5 +5,6 @@ mod login;
 mod order;
 mod peer;
 mod random;
+mod recovery;
 mod requests;
 mod split;

@@ -26,6 +26,21 @@ fn iscsi_ls_reaches_ipv6_portals() {
     assert!(listed.contains("Lun:0"), "{listed}");
 }
 
+/// Some 30 KiB of SendTargets, which come in several Text Responses (RFC 7143 11.11.2).
+#[test]
+fn hundreds_of_targets_are_discovered() {
+    const COUNT: usize = 400;
+    let world = World::new();
+    let targets: String =
+        (0..COUNT).map(|number| format!("[[target]]\niqn = \"{IQN}{number}\"\nluns = [\"0=ram:1MiB\"]\n\n")).collect();
+    fs::write(world.path("target.toml"), format!("portals = [\"127.0.0.1:0\"]\n\n{targets}")).unwrap();
+    let target = world.start(["target", "serve", "--config", "target.toml"]);
+    let ours = world.run(["discover", &target.ready]).success();
+    assert_eq!(ours.matches(IQN).count(), COUNT, "{ours}");
+    let theirs = tool("iscsi-ls", [&format!("iscsi://{}", target.ready)]);
+    assert_eq!(theirs.matches(&format!("Target:{IQN}")).count(), COUNT, "{theirs}");
+}
+
 #[test]
 fn iscsi_inq_shows_the_serial_number_of_a_file_again_after_a_restart() {
     let world = World::new();

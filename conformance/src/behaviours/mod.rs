@@ -102,6 +102,7 @@ behaviours!(
     commands_cleared_with_their_connection_are_told,
     the_last_connection_keeps_the_session,
     an_abort_comes_on_its_tasks_connection,
+    a_multi_task_abort_waits_for_acknowledgements,
     another_initiator_cannot_join,
     a_session_outlives_its_connection,
     a_read_is_reassigned,

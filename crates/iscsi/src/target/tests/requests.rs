@@ -176,3 +176,90 @@ fn a_wrong_data_digest_is_rejected_and_the_task_fails_when_all_data_came() {
     assert_eq!(failure_of(&peer.receive_one()), (2, 0x47, 0x05));
     assert!(peer.events.is_empty());
 }
+
+fn text(transfer: Option<TargetTransferTag>, is_continued: bool) -> TextRequest {
+    TextRequest {
+        is_immediate: true,
+        is_final: !is_continued,
+        is_continued,
+        lun: 0,
+        initiator_task_tag: itt(0x50),
+        target_transfer_tag: transfer,
+        cmd_sn: Serial32(100),
+        exp_stat_sn: Serial32(0),
+    }
+}
+
+/// RFC 7143 11.10.2, 11.10.4: each piece but the last is answered with an empty response whose tag the next one carries.
+#[test]
+fn a_text_request_may_come_in_pieces() {
+    let mut peer = Peer::logged_in(parameters(), &[]);
+    let response = |pdu: &crate::framing::ReceivedPdu| match pdu.header.bhs {
+        Ok(Bhs::TextResponse(response)) => response,
+        ref other => panic!("{other:?} is not a text response"),
+    };
+    peer.send(&text(None, true), b"MaxRecvDataSeg".to_vec());
+    let pdu = peer.receive_one();
+    assert!(pdu.data.bytes().is_empty() && !response(&pdu).is_continued);
+    let tag = response(&pdu).target_transfer_tag;
+    assert!(tag.is_some(), "it goes on");
+    peer.send(&text(tag, false), b"mentLength=512\0".to_vec());
+    let pdu = peer.receive_one();
+    assert_eq!(response(&pdu).target_transfer_tag, None, "that was all");
+    peer.read(0x10, 1024);
+    let command = peer.started();
+    peer.complete(command.task, good(&pattern(1024)));
+    assert_eq!(peer.receive().iter().map(|pdu| pdu.data.length).collect::<Vec<_>>(), [512, 512]);
+}
+
+/// RFC 7143 11.10.4: without a tag, a text request begins anew, and what was open is forgotten.
+#[test]
+fn a_new_text_request_takes_the_place_of_an_open_one() {
+    let mut peer = Peer::logged_in(parameters(), &[]);
+    peer.send(&text(None, true), b"MaxRecvDataSeg".to_vec());
+    let Ok(Bhs::TextResponse(first)) = peer.receive_one().header.bhs else { panic!("a text response") };
+    peer.send(&text(None, false), b"MaxRecvDataSegmentLength=512\0".to_vec());
+    assert!(matches!(peer.receive_bhs()[..], [Bhs::TextResponse(_)]));
+    peer.send(&text(first.target_transfer_tag, false), b"mentLength=1024\0".to_vec());
+    assert_eq!(reject_reason(&peer.receive_bhs()[0]), RejectReason::InvalidPduField);
+}
+
+/// RFC 7143 6.2: a text that makes no sense changes nothing, and the session goes on.
+#[test]
+fn a_text_negotiation_that_fails_changes_nothing() {
+    let mut peer = Peer::logged_in(parameters(), &[]);
+    for wrong in [&b"no equals sign\0"[..], b"SendTargets=\0MaxRecvDataSegmentLength=512\0", b"MaxBurstLength=512\0"] {
+        peer.send(&text(None, false), wrong.to_vec());
+        assert_eq!(reject_reason(&peer.receive_bhs()[0]), RejectReason::ProtocolError, "{wrong:?}");
+    }
+    peer.read(0x10, 1024);
+    let command = peer.started();
+    peer.complete(command.task, good(&pattern(1024)));
+    assert_eq!(peer.receive().len(), 1, "segments are as long as before");
+}
+
+/// RFC 7143 11.18: an answer to a ping that was never sent is no answer, and none is due.
+#[test]
+fn an_answer_to_no_ping_is_ignored() {
+    let mut peer = Peer::logged_in(parameters(), &[]);
+    peer.send(&nop_out(None, TargetTransferTag::new(0x1234)), Vec::new());
+    assert!(peer.receive().is_empty());
+    peer.sleep(crate::limits::PING_INTERVAL);
+    assert!(matches!(peer.receive_bhs()[..], [Bhs::NopIn(_)]));
+    peer.send(&nop_out(None, TargetTransferTag::new(0x1234)), Vec::new());
+    peer.sleep(crate::limits::PING_TIMEOUT);
+    assert_eq!(peer.close_reason(), CloseReason::PingTimeout);
+}
+
+/// How often to ping, and how long to wait, are the driver's to say.
+#[test]
+fn pings_go_by_the_parameters() {
+    let mut parameters = parameters();
+    parameters.ping_interval = std::time::Duration::from_secs(1);
+    parameters.ping_timeout = std::time::Duration::from_secs(2);
+    let mut peer = Peer::logged_in(parameters, &[]);
+    peer.sleep(std::time::Duration::from_secs(1));
+    assert!(matches!(peer.receive_bhs()[..], [Bhs::NopIn(_)]));
+    peer.sleep(std::time::Duration::from_secs(2));
+    assert_eq!(peer.close_reason(), CloseReason::PingTimeout);
+}

@@ -101,7 +101,8 @@ impl EventReceiver {
         poll_fn(|context| self.poll_receive(context)).await
     }
 
-    fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Event> {
+    /// As [`EventReceiver::receive`], for whoever waits for several.
+    pub(crate) fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         let Some(queue) = &self.queue else { return Poll::Pending };
         let mut queue = lock(queue);
         match queue.events.pop_front() {

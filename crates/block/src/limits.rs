@@ -20,3 +20,16 @@ pub const CRASH_VOLATILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Rules an error layer holds at once: they are tried one after the other for each request.
 pub const ERROR_RULES_MAX: usize = 64;
+
+/// Members of one stripe. Storage nodes of one attachment; each costs a session, and a request looks at all of them.
+pub const STRIPE_MEMBERS_MAX: usize = 64;
+
+/// Bytes of a stripe unit: a larger one than any request would never use two members at once.
+pub const STRIPE_UNIT_BYTES_MAX: u64 = 16 << 20;
+
+/// Memory a stripe keeps for the parts of its requests; when it is out, parts take memory of their own, which is bounded by the requests
+/// under way.
+pub const STRIPE_POOL_BYTES: usize = 64 << 20;
+
+/// Units looked at for one `extents` request of a stripe; the caller asks again from where the answer ends.
+pub const STRIPE_EXTENT_PIECES_MAX: u64 = 1 << 16;

@@ -8,6 +8,7 @@
 //! | [`error`] | fails chosen requests with a chosen error |
 //! | [`read_only`] | refuses what would change the device |
 //! | [`stats`] | counts requests, bytes, sizes and latencies |
+//! | [`stripe`] | one device over several, a unit on each in turn (RAID-0) |
 //!
 //! `delay`, `disk` and `stats` pass a request down before they wait, so they never reorder and hold no range lock.
 
@@ -17,3 +18,4 @@ pub mod disk;
 pub mod error;
 pub mod read_only;
 pub mod stats;
+pub mod stripe;

@@ -1,0 +1,108 @@
+//! What the members tell, told of the whole.
+//!
+//! | a member says | the stripe says |
+//! |---|---|
+//! | resized | resized, when its own geometry changes by it |
+//! | offline | offline, when it is the first of them |
+//! | back | back, when it is the last of them |
+//! | identity changed, writes lost, missed | the same |
+//! | invalidated | invalidated, of each unit; missed, when those are more than a subscriber takes |
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use super::Shared;
+use crate::device::{Geometry, SharedDevice};
+use crate::event::{Event, EventHub, EventReceiver};
+use crate::limits::EVENTS_UNREAD_MAX;
+
+/// The members' states and those who want to know.
+pub(super) struct Events {
+    hub: EventHub,
+    /// Short sections, never across a call to a member.
+    state: Mutex<State>,
+}
+
+struct State {
+    geometry: Geometry,
+    is_offline: Vec<bool>,
+}
+
+impl Events {
+    pub(super) fn new(members: &[SharedDevice]) -> Self {
+        let state = State { geometry: Geometry::plain(0), is_offline: vec![false; members.len()] };
+        Self { hub: EventHub::new(), state: Mutex::new(state) }
+    }
+
+    pub(super) fn subscribe(&self) -> EventReceiver {
+        self.hub.subscribe()
+    }
+
+    pub(super) fn geometry(&self) -> Geometry {
+        self.lock().geometry
+    }
+
+    /// Takes a new geometry; whether it is another one.
+    pub(super) fn set_geometry(&self, geometry: Geometry) -> bool {
+        std::mem::replace(&mut self.lock().geometry, geometry) != geometry
+    }
+
+    pub(super) fn is_online(&self, member: usize) -> bool {
+        self.lock().is_offline.get(member) == Some(&false)
+    }
+
+    /// Notes the state of one; whether the state of the whole is another one by it.
+    fn set_offline(&self, member: usize, is_offline: bool) -> bool {
+        let mut state = self.lock();
+        let before = state.is_offline.contains(&true);
+        if let Some(flag) = state.is_offline.get_mut(member) {
+            *flag = is_offline;
+        }
+        before != state.is_offline.contains(&true)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    /// Takes what the members said; woken by more.
+    pub(super) fn poll_events(&self, receivers: &mut [EventReceiver], context: &mut Context<'_>) {
+        for (member, receiver) in receivers.iter_mut().enumerate() {
+            while let Poll::Ready(event) = receiver.poll_receive(context) {
+                self.handle_event(member, &event);
+            }
+        }
+    }
+
+    fn handle_event(&self, member: usize, event: &Event) {
+        let hub = &self.events.hub;
+        match event {
+            Event::Resized(_) => self.look_again(),
+            Event::Offline | Event::Back => {
+                if self.events.set_offline(member, *event == Event::Offline) {
+                    hub.publish(event);
+                }
+            }
+            Event::IdentityChanged | Event::WritesLost => hub.publish(event),
+            Event::Missed => {
+                self.look_again();
+                hub.publish(event);
+            }
+            Event::Invalidated(range) if range.length / self.layout.unit_bytes >= EVENTS_UNREAD_MAX as u64 => {
+                hub.publish(&Event::Missed);
+            }
+            Event::Invalidated(range) => {
+                self.layout.of_member(member, *range).for_each(|range| hub.publish(&Event::Invalidated(range)));
+            }
+        }
+    }
+
+    fn look_again(&self) {
+        let geometry = self.geometry();
+        if self.events.set_geometry(geometry) {
+            self.events.hub.publish(&Event::Resized(geometry));
+        }
+    }
+}

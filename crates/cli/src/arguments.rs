@@ -149,6 +149,14 @@ pub struct Login {
     pub digests: bool,
 }
 
+/// How several logical units are one device.
+#[derive(Debug, Default, Args)]
+pub struct Arrange {
+    /// Stripe over the logical units of several URLs, this much on each in turn; the order of the URLs is part of the layout
+    #[arg(long, value_name = "SIZE")]
+    pub stripe: Option<ByteSize>,
+}
+
 #[derive(Debug, Args)]
 pub struct Discover {
     /// The portal
@@ -172,8 +180,11 @@ pub struct Inquiry {
 
 #[derive(Debug, Args)]
 pub struct Attach {
-    /// The logical unit: iscsi://[USER@]HOST[:PORT]/IQN/LUN
-    pub url: String,
+    /// The logical unit: iscsi://[USER@]HOST[:PORT]/IQN/LUN; several, separated by commas, as one
+    #[arg(value_name = "URL[,URL...]")]
+    pub urls: String,
+    #[command(flatten)]
+    pub arrange: Arrange,
     /// Name for the other commands (default: made from the IQN and the LUN)
     #[arg(long)]
     pub name: Option<String>,
@@ -272,9 +283,11 @@ pub struct CacheDiscard {
 
 #[derive(Debug, Args)]
 pub struct Bench {
-    /// A logical unit (iscsi://...) or the name of an attachment
-    #[arg(value_name = "URL|NAME")]
+    /// A logical unit (iscsi://...), several as one, or the name of an attachment
+    #[arg(value_name = "URL[,URL...]|NAME")]
     pub subject: String,
+    #[command(flatten)]
+    pub arrange: Arrange,
     /// randread, randwrite, read, write or randrw
     #[arg(long, value_name = "PATTERN", default_value = "randread")]
     pub rw: ReadWrite,
@@ -315,9 +328,11 @@ pub struct Bench {
 pub struct Replay {
     /// The trace: cloudPhysics CSV (version,time,op,size,lbn), blkparse text, or a fio iolog
     pub trace: PathBuf,
-    /// A logical unit (iscsi://...) or the name of an attachment
-    #[arg(value_name = "URL|NAME")]
+    /// A logical unit (iscsi://...), several as one, or the name of an attachment
+    #[arg(value_name = "URL[,URL...]|NAME")]
     pub subject: String,
+    #[command(flatten)]
+    pub arrange: Arrange,
     /// Requests in flight
     #[arg(long, default_value_t = 1)]
     pub depth: u32,

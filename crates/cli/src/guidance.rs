@@ -74,6 +74,11 @@ const EXAMPLES: &[(&str, &[Example])] = &[
                 "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0 --name disk --cache /var/cache/disk.cache",
             ),
             (
+                "Three LUNs of three targets as one, 64 KiB on each in turn",
+                "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:a/0,iscsi://192.0.2.8/iqn.2026-11.org.example:b/0,\
+                 iscsi://192.0.2.9/iqn.2026-11.org.example:c/0 --stripe 64KiB --name wide",
+            ),
+            (
                 "Without a cache, with CHAP, read-only",
                 "forebay attach iscsi://alice@192.0.2.7/iqn.2026-11.org.example:disks/0 --chap-file alice.secret --read-only",
             ),

@@ -1,7 +1,7 @@
 //! An attachment: a remote LUN, perhaps behind a cache, offered to local applications.
 //!
 //! ```text
-//! front (NBD)  ->  cache  ->  remote LUN
+//! front (NBD)  ->  cache  ->  remote LUN, or several as one
 //! ```
 //!
 //! Order of the beginning: connect (errors show at once), lock the LUN on this host, consult the registry of dirty caches, open or make
@@ -17,7 +17,6 @@ use base::clock::Clock;
 use block::{Device, SharedDevice};
 use cache::{Cache, Mode};
 use front::{ListenAddress, Listener, NbdOptions, NbdServer};
-use initiator::RemoteLun;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -27,13 +26,13 @@ use crate::error::{Error, Failure, Result};
 use crate::limits::CLOSE_TIME_MAX;
 use crate::paths::{Paths, check_name};
 use crate::registry::{Entry, Registry, UnitLock};
-use crate::remote::{RemoteConfig, status_json};
+use crate::remotes::{Remotes, RemotesConfig};
 use crate::time::system_clock;
 
 /// What to attach, and how.
 pub struct AttachConfig {
-    /// The LUN and how to log in.
-    pub remote: RemoteConfig,
+    /// The LUN or LUNs, and how to log in.
+    pub remotes: RemotesConfig,
     /// Name for the control socket.
     pub name: String,
     /// The cache, if there is to be one.
@@ -47,10 +46,10 @@ pub struct AttachConfig {
 /// A running attachment.
 pub struct Attachment {
     name: String,
-    remote: Arc<RemoteLun>,
+    remotes: Remotes,
     cache: Option<Arc<Cache>>,
-    /// What the registry says of the cache.
-    entry: Option<Entry>,
+    /// What the registry says of the cache: an entry for the device, and one for each LUN it is made of.
+    entries: Vec<Entry>,
     server: NbdServer,
     listener: RefCell<Option<Listener>>,
     front: ListenAddress,
@@ -64,7 +63,7 @@ pub struct Attachment {
     hurrying: watch::Sender<bool>,
     /// `true` once everything is closed.
     ended: watch::Sender<bool>,
-    _lock: UnitLock,
+    _locks: Vec<UnitLock>,
 }
 
 impl Attachment {
@@ -76,28 +75,30 @@ impl Attachment {
         check_name(&config.name)?;
         let control = ControlServer::bind(&paths.control_socket(&config.name))?;
         let clock: Arc<dyn Clock> = system_clock()?;
-        let remote = config.remote.connect(&clock).await?;
-        let identity = remote.identity();
-        let lock = UnitLock::acquire(paths, &identity, &config.name)?;
+        let remotes = config.remotes.connect(&clock).await?;
+        let (identity, identities) = (remotes.identity(), remotes.identities());
+        let lock = |identity| UnitLock::acquire(paths, identity, &config.name);
+        let locks = identities.iter().map(lock).collect::<Result<Vec<UnitLock>>>()?;
         let registry = Registry::open(paths)?;
-        let mut entry = None;
+        let mut entries = Vec::new();
         let cache = match &config.cache {
             Some(cache_config) => {
                 let place = cache_config.place(&identity)?;
-                registry.check(&identity, Some(&place))?;
+                identities.iter().try_for_each(|identity| registry.check(identity, Some(&place)))?;
                 cache_config.check_not_lost(&place, registry.find(&identity)?.as_ref())?;
-                let cache = cache_config.open(&place, remote.clone(), clock).await?;
-                entry = Some(Entry::new(&identity, place, &config.name));
+                let cache = cache_config.open(&place, remotes.device(), clock).await?;
+                let entry = |identity| Entry::new(identity, place.clone(), &config.name);
+                entries = identities.iter().map(entry).collect();
                 Some(cache)
             }
             None => {
-                registry.check(&identity, None)?;
+                identities.iter().try_for_each(|identity| registry.check(identity, None))?;
                 None
             }
         };
         let device: SharedDevice = match &cache {
             Some(cache) => cache.clone(),
-            None => remote.clone(),
+            None => remotes.device(),
         };
         let options = NbdOptions { is_read_only: config.is_read_only, ..NbdOptions::default() };
         let server = NbdServer::new(device, options);
@@ -106,9 +107,9 @@ impl Attachment {
         let front = listener.address().map_err(|error| Error::io("the listener", &error))?;
         let attachment = Self {
             name: config.name,
-            remote,
+            remotes,
             cache,
-            entry,
+            entries,
             server,
             listener: RefCell::new(Some(listener)),
             front,
@@ -118,7 +119,7 @@ impl Attachment {
             front_finished: watch::Sender::new(false),
             hurrying: watch::Sender::new(false),
             ended: watch::Sender::new(false),
-            _lock: lock,
+            _locks: locks,
         };
         attachment.update_registry(config.cache.as_ref().is_some_and(|cache| cache.mode == Mode::WriteBack))?;
         Ok(attachment)
@@ -126,11 +127,11 @@ impl Attachment {
 
     /// The registry names the cache as long as it may hold what the LUN lacks: in write-back, and while anything is dirty.
     fn update_registry(&self, may_become_dirty: bool) -> Result<()> {
-        let (Some(cache), Some(entry)) = (&self.cache, &self.entry) else { return Ok(()) };
+        let Some(cache) = &self.cache else { return Ok(()) };
         if may_become_dirty || cache.status().dirty_bytes > 0 {
-            self.registry.insert(entry)
+            self.entries.iter().try_for_each(|entry| self.registry.insert(entry))
         } else {
-            self.registry.remove(&self.remote.identity())
+            self.entries.iter().try_for_each(|entry| self.registry.remove(&entry.identity()))
         }
     }
 
@@ -214,7 +215,7 @@ impl Attachment {
             dirty_bytes = cache.status().dirty_bytes;
             self.update_registry(false)?;
         }
-        self.within_ending_time(self.remote.close()).await;
+        self.within_ending_time(self.remotes.close()).await;
         cleaned.map_err(|error| {
             Error::from(error)
                 .context(format!("\"{}\" is detached, but {dirty_bytes} bytes stay dirty in its cache", self.name))
@@ -266,12 +267,11 @@ impl Attachment {
     }
 
     fn status(&self) -> Value {
-        let device: &dyn Device = match &self.cache {
-            Some(cache) => cache.as_ref(),
-            None => self.remote.as_ref(),
+        let geometry = match &self.cache {
+            Some(cache) => cache.geometry(),
+            None => self.remotes.device().geometry(),
         };
-        let geometry = device.geometry();
-        let identity = self.remote.identity();
+        let identity = self.remotes.identity();
         json!({
             "kind": "attachment",
             "name": self.name,
@@ -282,7 +282,8 @@ impl Attachment {
             "size_bytes": geometry.size_bytes,
             "logical_block_bytes": geometry.logical_block_bytes,
             "is_read_only": geometry.is_read_only,
-            "remote": status_json(&self.remote.status()),
+            "remote": self.remotes.status(),
+            "stripe": self.remotes.stripe_status(),
             "cache": self.cache.as_ref().map(|cache| cache.status()),
             "nbd": self.server.counters(),
         })

@@ -15,6 +15,7 @@
 //! | [`paths`] | run-time and state directories |
 //! | [`registry`] | which LUNs have their newest data in a cache of this host; which are in use |
 //! | [`remote`] | how a remote LUN is reached |
+//! | [`remotes`] | several of them as one device |
 //! | [`serve`] | targets and their logical units |
 //! | [`sidecar`] | the serial number that stays with a file or block device LUN |
 
@@ -33,6 +34,7 @@ pub mod lun_spec;
 pub mod paths;
 pub mod registry;
 pub mod remote;
+pub mod remotes;
 pub mod serve;
 pub mod sidecar;
 pub mod time;

@@ -51,7 +51,8 @@ impl Entry {
         }
     }
 
-    fn identity(&self) -> Identity {
+    /// The LUN it is about.
+    pub fn identity(&self) -> Identity {
         Identity { target: self.target.clone(), unit: self.unit.clone(), serial: self.serial.clone() }
     }
 }

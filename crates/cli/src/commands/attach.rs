@@ -8,7 +8,7 @@ use stack::paths::Paths;
 use stack::{Error, Failure, Result};
 
 use super::signal;
-use super::subject::remote_config;
+use super::subject::remotes_config;
 use crate::arguments::Attach;
 use crate::output::print_line;
 
@@ -26,9 +26,13 @@ pub async fn run(arguments: Attach) -> Result<()> {
 }
 
 fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
-    let mut remote = remote_config(&arguments.url, &arguments.login)?;
-    remote.replacement_timeout = arguments.replacement_timeout;
-    let name = arguments.name.unwrap_or_else(|| default_name(&remote.url));
+    let mut remotes = remotes_config(&arguments.urls, &arguments.arrange, &arguments.login)?;
+    remotes.remotes.iter_mut().for_each(|remote| remote.replacement_timeout = arguments.replacement_timeout);
+    let name = match (arguments.name, remotes.remotes.first()) {
+        (Some(name), _) => name,
+        (None, Some(first)) => default_name(&first.url),
+        (None, None) => return Err(Error::new(Failure::Usage, "there is no URL of a logical unit to attach")),
+    };
     let cache = arguments.cache.map(|path| CacheConfig {
         path,
         size_bytes: arguments.cache_size.map(|size| size.0),
@@ -50,7 +54,7 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
             return Err(Error::new(Failure::Usage, message));
         }
     };
-    Ok(AttachConfig { remote, name, cache, front, is_read_only: arguments.read_only })
+    Ok(AttachConfig { remotes, name, cache, front, is_read_only: arguments.read_only })
 }
 
 /// Other commands, run from other directories, find the socket by what `status` says.

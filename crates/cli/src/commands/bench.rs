@@ -16,7 +16,7 @@ use crate::output::{print_json, print_line, progress_bar};
 
 /// `forebay bench`.
 pub async fn run(arguments: Bench) -> Result<()> {
-    let subject = Subject::open(&arguments.subject, &arguments.login).await?;
+    let subject = Subject::open(&arguments.subject, &arguments.arrange, &arguments.login).await?;
     if arguments.rw.writes() {
         subject.confirm_overwrite(arguments.allow_data_loss).await?;
     }

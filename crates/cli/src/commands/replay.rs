@@ -24,7 +24,7 @@ pub async fn run(arguments: Replay) -> Result<()> {
     let request_count = arguments.requests.unwrap_or(u64::MAX);
     let records = TraceReader::new(BufReader::new(file), Options::default())
         .take(usize::try_from(request_count).unwrap_or(usize::MAX));
-    let subject = Subject::open(&arguments.subject, &arguments.login).await?;
+    let subject = Subject::open(&arguments.subject, &arguments.arrange, &arguments.login).await?;
     subject.confirm_overwrite(arguments.allow_data_loss).await?;
     let cache_before = subject.cache_status().await?;
     // What was there before is nobody's: only what the replay wrote is checked.

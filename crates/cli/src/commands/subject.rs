@@ -14,10 +14,11 @@ use stack::login::{credentials, default_initiator_name};
 use stack::paths::{Paths, check_name};
 use stack::registry::{Registry, UnitLock};
 use stack::remote::RemoteConfig;
+use stack::remotes::{Arrangement, Remotes, RemotesConfig};
 use stack::time::system_clock;
 use stack::{Error, Failure, Result};
 
-use crate::arguments::Login;
+use crate::arguments::{Arrange, Login};
 use crate::output::confirm;
 
 /// A device to work on, and what keeps it there.
@@ -28,7 +29,9 @@ pub struct Subject {
     pub clock: Arc<dyn Clock>,
     label: String,
     attachment: Option<String>,
-    _lock: Option<UnitLock>,
+    /// Kept up for as long as the device is used.
+    _remotes: Option<Remotes>,
+    _locks: Vec<UnitLock>,
 }
 
 impl Subject {
@@ -36,16 +39,19 @@ impl Subject {
     ///
     /// # Errors
     /// When it cannot be reached, or its newest data lies in a cache of this host.
-    pub async fn open(subject: &str, login: &Login) -> Result<Self> {
+    pub async fn open(subject: &str, arrangement: &Arrange, login: &Login) -> Result<Self> {
         let clock: Arc<dyn Clock> = system_clock()?;
         let paths = Paths::from_environment()?;
         if subject.contains("://") {
-            let remote = remote_config(subject, login)?.connect(&clock).await?;
-            let identity = block::Device::identity(remote.as_ref());
-            let lock = UnitLock::acquire(&paths, &identity, "forebay")?;
-            Registry::open(&paths)?.check(&identity, None)?;
-            let label = identity.to_string();
-            return Ok(Self { device: remote, clock, label, attachment: None, _lock: Some(lock) });
+            let remotes = remotes_config(subject, arrangement, login)?.connect(&clock).await?;
+            let registry = Registry::open(&paths)?;
+            let mut locks = Vec::new();
+            for identity in remotes.identities() {
+                locks.push(UnitLock::acquire(&paths, &identity, "forebay")?);
+                registry.check(&identity, None)?;
+            }
+            let (device, label) = (remotes.device(), remotes.identity().to_string());
+            return Ok(Self { device, clock, label, attachment: None, _remotes: Some(remotes), _locks: locks });
         }
         check_name(subject)?;
         let status = call(&paths.control_socket(subject), &Request::Status, |_| {}).await?;
@@ -55,7 +61,8 @@ impl Subject {
             .parse()
             .map_err(|_| Error::new(Failure::Usage, format!("\"{subject}\" is no attachment that offers NBD")))?;
         let device = nbd_device(&front).await?;
-        Ok(Self { device, clock, label: format!("\"{subject}\""), attachment: Some(subject.to_owned()), _lock: None })
+        let (label, attachment) = (format!("\"{subject}\""), Some(subject.to_owned()));
+        Ok(Self { device, clock, label, attachment, _remotes: None, _locks: Vec::new() })
     }
 
     /// Asks before anything on the device is overwritten, unless nothing is there.
@@ -108,6 +115,26 @@ pub async fn nbd_device(address: &ListenAddress) -> Result<SharedDevice> {
     let (client, driver) = NbdClient::connect(address).await?;
     tokio::spawn(driver);
     Ok(client)
+}
+
+/// How to reach the LUNs at `urls`, and what they make together.
+///
+/// # Errors
+/// A bad URL, bad credentials, or several LUNs without a word on how they are one device.
+pub fn remotes_config(urls: &str, arrange: &Arrange, login: &Login) -> Result<RemotesConfig> {
+    let remotes = urls.split(',').map(|url| remote_config(url, login)).collect::<Result<Vec<RemoteConfig>>>()?;
+    let arrangement = match (remotes.len(), arrange.stripe) {
+        (1, None) => Arrangement::Single,
+        (1, Some(_)) => {
+            return Err(Error::new(Failure::Usage, "--stripe takes at least two URLs, separated by commas"));
+        }
+        (_, Some(unit)) => Arrangement::Stripe { unit_bytes: unit.0 },
+        (_, None) => {
+            let words = "several logical units are one device only as a stripe: give --stripe 64KiB";
+            return Err(Error::new(Failure::Usage, words));
+        }
+    };
+    Ok(RemotesConfig { remotes, arrangement })
 }
 
 /// How to reach the LUN at `url`.

@@ -119,7 +119,8 @@ fn check_unit(members: &[SharedDevice], unit_bytes: u64) -> Result<(), Error> {
     if unit_bytes.is_power_of_two() && (u64::from(block)..=STRIPE_UNIT_BYTES_MAX).contains(&unit_bytes) {
         return Ok(());
     }
-    let words = format!("a stripe unit of {unit_bytes} bytes is no power of two from {block} to {STRIPE_UNIT_BYTES_MAX}");
+    let words =
+        format!("a stripe unit of {unit_bytes} bytes is no power of two from {block} to {STRIPE_UNIT_BYTES_MAX}");
     Err(Error::new(ErrorKind::InvalidRange, words))
 }
 

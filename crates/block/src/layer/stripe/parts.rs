@@ -45,7 +45,8 @@ impl Parts {
     /// Submits to the members, in order, whatever `request`, which was checked and is about `range`, asks of each.
     pub(super) fn begin(shared: &Arc<Shared>, range: ByteRange, request: Request) -> Self {
         let is_mutation = request.is_mutation();
-        let mut parts = Self { shared: Arc::clone(shared), range, is_mutation, gathering: Gathering::Pass, parts: Vec::new() };
+        let mut parts =
+            Self { shared: Arc::clone(shared), range, is_mutation, gathering: Gathering::Pass, parts: Vec::new() };
         parts.gathering = match request.operation {
             Operation::Flush => {
                 for member in 0..shared.members.len() {
@@ -143,9 +144,8 @@ impl Parts {
 
     /// The worst of the members' errors: an unknown outcome before any other, else the first.
     fn result(&self) -> Result<(), Error> {
-        let errors = || {
-            self.parts.iter().filter_map(|part| Some((part.member, part.response.as_ref()?.result.as_ref().err()?)))
-        };
+        let errors =
+            || self.parts.iter().filter_map(|part| Some((part.member, part.response.as_ref()?.result.as_ref().err()?)));
         let is_unknown = |(_, error): &(usize, &Error)| error.kind() == ErrorKind::OutcomeUnknown;
         let Some((member, error)) = errors().find(is_unknown).or_else(|| errors().next()) else { return Ok(()) };
         let is_partly_done = self.is_mutation && errors().count() < self.parts.len();

@@ -8,8 +8,8 @@ use crate::layer::error::{ErrorLayer, ErrorRule, Trigger};
 use crate::memory::MemoryDevice;
 use crate::request::{ExtentKind, OperationKind, Response};
 use base::buffer::Buffer;
-use base::clock::Instant;
 use base::clock::Clock as _;
+use base::clock::Instant;
 use base::executor::{Executor, block_on};
 use base::range::ByteRange;
 use proptest::prelude::*;
@@ -117,7 +117,10 @@ fn extents_are_those_of_the_members() {
     assert_eq!(kinds(0, 128 << 20), [(0, 128 << 20, ExtentKind::Hole)]);
     block_on(stripe.write(0, Buffer::zeroed(512), false)).expect("RAM does not fail");
     // RAM is taken by 256 KiB: the first 64 units of member 1 are stored, none of member 2.
-    assert_eq!(kinds(0, 3 * UNIT), [(0, UNIT, ExtentKind::Data), (UNIT, UNIT, ExtentKind::Hole), (2 * UNIT, UNIT, ExtentKind::Data)]);
+    assert_eq!(
+        kinds(0, 3 * UNIT),
+        [(0, UNIT, ExtentKind::Data), (UNIT, UNIT, ExtentKind::Hole), (2 * UNIT, UNIT, ExtentKind::Data)]
+    );
     assert_eq!(kinds(UNIT + 512, 1024), [(UNIT + 512, 1024, ExtentKind::Hole)]);
 }
 

@@ -150,7 +150,7 @@ impl Device for Told {
 fn events_of_members_become_events_of_the_whole() {
     let told: Vec<Arc<Told>> =
         (0..2).map(|number| Arc::new(Told { hub: Default::default(), size: Mutex::new(1 << 20), number })).collect();
-    let members = told.iter().map(|told| -> SharedDevice { told.clone() }).collect();
+    let members = told.iter().cloned().map(|told| told as SharedDevice).collect();
     let stripe = Arc::new(Stripe::new(members, UNIT).expect("right"));
     let mut receiver = stripe.subscribe();
     let mut executor = Executor::in_order();
@@ -208,7 +208,7 @@ proptest! {
     ) {
         let layers: Vec<Arc<ErrorLayer>> =
             (0..member_count).map(|number| Arc::new(ErrorLayer::new(memory(number, MEMBER_BYTES), &Workers::new(), 1))).collect();
-        let stripe = Stripe::new(layers.iter().map(|layer| -> SharedDevice { layer.clone() }).collect(), UNIT).expect("right");
+        let stripe = Stripe::new(layers.iter().cloned().map(|layer| layer as SharedDevice).collect(), UNIT).expect("right");
         let mut model = vec![0u8; stripe.geometry().size_bytes as usize];
         for (step, down) in steps {
             let down = down.filter(|&down| down < member_count);

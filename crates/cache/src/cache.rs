@@ -6,6 +6,7 @@ use std::sync::Arc;
 use block::{Completion, Device, Error, EventReceiver, Geometry, Identity, Request, SharedDevice};
 use futures_util::future::join4;
 
+use crate::admission::Tuning;
 use crate::clean::CleanProgress;
 use crate::core::Core;
 use crate::options::{FormatOptions, Mode, OpenOptions};
@@ -73,12 +74,22 @@ impl Cache {
         self.core.mode()
     }
 
-    /// Changes when writes are acknowledged, while requests go on. To write-through: returns when nothing is dirty any more.
+    /// Changes when writes are acknowledged, while requests go on. To anything but write-back: returns when nothing is dirty any more.
     ///
     /// # Errors
     /// The devices' own. The mode is then changed or not as [`Cache::mode`] says; what is dirty stays so.
     pub async fn set_mode(&self, mode: Mode) -> Result<(), Error> {
         self.core.set_mode(mode).await
+    }
+
+    /// What is worth a frame.
+    pub fn tuning(&self) -> Tuning {
+        self.core.state().admissions.tuning()
+    }
+
+    /// Changes what is worth a frame, while requests go on.
+    pub fn set_tuning(&self, tuning: Tuning) {
+        self.core.state().admissions.set(tuning, open::seen_slots(&self.core.layout));
     }
 
     /// Changes how victims are chosen, while requests go on.

@@ -28,6 +28,7 @@ use block::{
 };
 use store::{RecordLog, Superblock};
 
+use crate::admission::{Admissions, Advice};
 use crate::format::{Line, ParametersRaw};
 use crate::frames::Frames;
 use crate::layout::Layout;
@@ -35,6 +36,7 @@ use crate::options::Mode;
 use crate::sectors::{blocks_of, whole_lines};
 use crate::status::{Counters, RecoveryReport, RequestKind};
 use crate::table::Table;
+use crate::write_through::Copy;
 use crate::{discard, extents, flush, read, write_back, write_through};
 
 /// See the module.
@@ -88,6 +90,7 @@ pub(crate) struct State {
     pub(crate) frames: Frames,
     pub(crate) table: Table,
     pub(crate) mode: Mode,
+    pub(crate) admissions: Admissions,
     /// Sectors being cleaned, by block. A write to a sector takes it out: what was sent to the origin is then old.
     pub(crate) cleaning: BTreeMap<u64, u8>,
     /// The cache device refused a log record or a table page. From then on nothing new is cached.
@@ -117,7 +120,7 @@ impl Core {
         let origin = self.origin.geometry();
         let cache_transfer_max = self.cache_device.geometry().transfer_bytes_max;
         Geometry {
-            is_write_cache_volatile: origin.is_write_cache_volatile && self.mode() == Mode::WriteThrough,
+            is_write_cache_volatile: origin.is_write_cache_volatile && self.mode() != Mode::WriteBack,
             transfer_bytes_max: origin.transfer_bytes_max.min(cache_transfer_max),
             ..origin
         }
@@ -134,17 +137,24 @@ impl Core {
         let core = Arc::clone(self);
         let lines = whole_lines(range);
         let workers = &self.workers;
+        if request.is_mutation() && self.mode() == Mode::ReadOnly {
+            return Completion::ready(request.fail(Error::new(ErrorKind::ReadOnly, "the cache is in mode read-only")));
+        }
         match request.operation {
             Operation::Flush => Completion::task(workers, flush::flush(core)),
             Operation::Read { buffer } => {
-                self.touch(range, RequestKind::Read);
+                let advice = self.touch(range, RequestKind::Read);
                 let place = self.ranges.shared(lines);
-                Completion::task(workers, read::read(core, range, buffer, place))
+                let reading = Completion::task(workers, read::read(core, range, buffer, place, RequestKind::Read));
+                if let Some(ahead) = advice.ahead {
+                    self.fetch_ahead(ahead);
+                }
+                reading
             }
             Operation::Write { buffer, fua } => {
-                self.touch(range, RequestKind::Write);
+                let advice = self.touch(range, RequestKind::Write);
                 let place = self.ranges.exclusive(lines);
-                Completion::task(workers, write(core, range, buffer, fua, place))
+                Completion::task(workers, write(core, range, buffer, fua, advice.is_past, place))
             }
             Operation::Discard { .. } => {
                 let place = self.ranges.exclusive(lines);
@@ -162,8 +172,19 @@ impl Core {
     }
 
     /// Counts tag hits and misses, and gives blocks that are not resident a frame, in the order of submission.
-    fn touch(&self, range: ByteRange, kind: RequestKind) {
+    fn touch(&self, range: ByteRange, kind: RequestKind) -> Advice {
+        let size_bytes = self.origin.geometry().size_bytes;
         let state = &mut *self.state();
+        let advice = match kind {
+            RequestKind::Ahead => Advice::default(),
+            RequestKind::Read | RequestKind::Write => state.admissions.advise(kind, range, size_bytes),
+        };
+        let may_insert = !advice.is_past
+            && state.failure.is_none()
+            && match kind {
+                RequestKind::Read | RequestKind::Ahead => state.mode.caches_reads(),
+                RequestKind::Write => state.mode.caches_writes(),
+            };
         let mut evicted_count = 0;
         let (mut hit_count, mut miss_count) = (0, 0);
         for block in blocks_of(range) {
@@ -173,7 +194,7 @@ impl Core {
                 continue;
             }
             miss_count += 1;
-            if state.failure.is_some() {
+            if !may_insert || (kind != RequestKind::Ahead && !state.admissions.admits(block)) {
                 continue;
             }
             if let Some(reserved) = state.frames.reserve(block) {
@@ -183,6 +204,16 @@ impl Core {
         }
         self.counters.of(kind).tags(hit_count, miss_count);
         self.counters.evictions.fetch_add(evicted_count, Ordering::Relaxed);
+        advice
+    }
+
+    /// Reads into the cache what will be asked for next. Without memory for it now, nothing happens.
+    fn fetch_ahead(self: &Arc<Self>, range: ByteRange) {
+        let Some(buffer) = self.insert_pool.try_acquire(range.length as usize) else { return };
+        self.touch(range, RequestKind::Ahead);
+        let place = self.ranges.shared(whole_lines(range));
+        let reading = read::read(Arc::clone(self), range, buffer, place, RequestKind::Ahead);
+        self.start(async move { drop(reading.await) });
     }
 
     /// Reports that the cache device failed where nothing can be promised without it. The first time, loudly.
@@ -209,6 +240,7 @@ async fn write(
     range: ByteRange,
     buffer: Buffer,
     fua: bool,
+    is_past: bool,
     place: block::range_lock::Acquire,
 ) -> Response {
     let guard = place.await;
@@ -217,10 +249,15 @@ async fn write(
         (state.mode, state.failure.is_some())
     };
     match mode {
-        Mode::WriteBack if !has_failed => write_back::write(core, range, buffer, guard).await,
+        Mode::WriteBack if !has_failed && !is_past => write_back::write(core, range, buffer, guard).await,
         // What was promised for write-back holds without the cache device, too: acknowledged is durable.
-        Mode::WriteBack => write_through::write(core, range, buffer, true, guard).await,
-        Mode::WriteThrough => write_through::write(core, range, buffer, fua, guard).await,
+        Mode::WriteBack => write_through::write(core, range, buffer, true, Copy::Drop, guard).await,
+        Mode::WriteThrough if !is_past => write_through::write(core, range, buffer, fua, Copy::Keep, guard).await,
+        Mode::WriteThrough | Mode::WriteAround | Mode::PassThrough => {
+            write_through::write(core, range, buffer, fua, Copy::Drop, guard).await
+        }
+        // The mode was changed while the write waited for its place.
+        Mode::ReadOnly => Response::failed(Error::new(ErrorKind::ReadOnly, "the cache is in mode read-only"), buffer),
     }
 }
 

@@ -55,7 +55,7 @@ impl Core {
         match event {
             Event::WritesLost => {
                 self.origin_losses.fetch_add(1, Ordering::AcqRel);
-                is_for_above = self.mode() == Mode::WriteThrough;
+                is_for_above = self.mode() != Mode::WriteBack;
             }
             Event::Invalidated(range) => self.forget_later(*range),
             Event::IdentityChanged => self.refuse_origin(),

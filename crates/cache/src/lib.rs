@@ -8,6 +8,7 @@
 //! | [`mod@format`], [`layout`] | the bytes on the cache device, and where they lie |
 //! | [`frames`] | which frame holds which block, and which goes next |
 //! | [`replacement`] | the policies that choose |
+//! | [`admission`] | what is worth a frame, and what is fetched ahead |
 //! | `tags`, `index`, `page_set` | what frames are made of, in few bytes |
 //! | [`sectors`] | 512-byte sectors of a line as bits |
 //! | `core` | what all operations share: locks, state, dispatch |
@@ -23,6 +24,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod admission;
 pub mod cache;
 pub mod format;
 pub mod frames;
@@ -52,6 +54,7 @@ mod tags;
 mod write_back;
 mod write_through;
 
+pub use admission::{Admission, Tuning};
 pub use cache::Cache;
 pub use clean::CleanProgress;
 pub use inspect::{Inspection, check, discard, inspect};

@@ -65,3 +65,9 @@ pub const TABLE_WRITES_IN_FLIGHT: usize = 16;
 
 const _: () = assert!(LINE_BYTES == 8 * SECTOR_BYTES);
 const _: () = assert!(LINE_BYTES <= CLEAN_WRITE_BYTES_MAX);
+
+/// Streams of sequential requests that are followed at once: more than a host's applications have, few enough to look through.
+pub const STREAMS_MAX: usize = 32;
+
+/// One slot for this many lines, to remember blocks that missed once.
+pub const LINES_PER_SEEN_SLOT: usize = 4;

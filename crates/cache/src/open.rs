@@ -15,12 +15,14 @@ use block::range_lock::RangeLock;
 use block::{Device, Error, ErrorKind, EventHub, SharedDevice};
 use store::{Binding, LogPosition, RecordLog, Superblock};
 
+use crate::admission::Admissions;
 use crate::checkpoint::Extent;
 use crate::core::{Core, State};
 use crate::format::{KIND, Line, ParametersRaw};
 use crate::format_cache::check_devices;
 use crate::frames::Frames;
 use crate::layout::Layout;
+use crate::limits::LINES_PER_SEEN_SLOT;
 use crate::options::{Mode, OpenOptions};
 use crate::recovery::{Recovered, recover};
 use crate::replacement::Replacement;
@@ -80,6 +82,7 @@ pub(crate) async fn open(
             frames,
             table: recovered.table,
             mode: options.mode,
+            admissions: Admissions::new(options.tuning, seen_slots(&layout)),
             cleaning: BTreeMap::new(),
             failure: None,
             uncertain: BTreeSet::new(),
@@ -133,8 +136,13 @@ fn end_of(line: &Line, mask: u8) -> u64 {
     if line.block >= 1 << 48 { u64::MAX } else { line_range(line.block).offset + in_line }
 }
 
+/// Blocks that are remembered for a second use.
+pub(crate) fn seen_slots(layout: &Layout) -> usize {
+    layout.frame_count() as usize / LINES_PER_SEEN_SLOT
+}
+
 impl Core {
-    /// Changes when writes are acknowledged. To write-through: returns when nothing is dirty any more.
+    /// Changes when writes are acknowledged. To anything but write-back: returns when nothing is dirty any more.
     pub(crate) async fn set_mode(self: &Arc<Self>, mode: Mode) -> Result<(), Error> {
         {
             let guard = self.exclude_requests().await;
@@ -145,7 +153,7 @@ impl Core {
             self.state().mode = mode;
             drop(guard);
         }
-        if mode == Mode::WriteThrough {
+        if mode != Mode::WriteBack {
             self.clean_all(|_| {}).await?;
         }
         Ok(())

@@ -8,6 +8,7 @@ use base::clock::Clock;
 use serde::Serialize;
 use uuid::Uuid;
 
+use crate::admission::Tuning;
 use crate::limits::{INSERT_BYTES_MAX, WAYS_DEFAULT};
 use crate::replacement::Replacement;
 
@@ -19,14 +20,43 @@ pub enum Mode {
     WriteThrough,
     /// By the cache device, where it is then durable. The origin learns of it when the line is cleaned.
     WriteBack,
+    /// By the origin. The cache forgets what is written, and fills from reads only.
+    WriteAround,
+    /// By the origin. The cache forgets what is written, takes nothing in, and serves only what the origin does not have.
+    PassThrough,
+    /// By nobody: writes fail. Reads are cached.
+    ReadOnly,
+}
+
+impl Mode {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::WriteThrough, Self::WriteBack, Self::WriteAround, Self::PassThrough, Self::ReadOnly];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::WriteThrough => "write-through",
+            Self::WriteBack => "write-back",
+            Self::WriteAround => "write-around",
+            Self::PassThrough => "pass-through",
+            Self::ReadOnly => "read-only",
+        }
+    }
+
+    /// Whether what is written may take a frame.
+    pub(crate) fn caches_writes(self) -> bool {
+        matches!(self, Self::WriteThrough | Self::WriteBack)
+    }
+
+    /// Whether what is read may take a frame.
+    pub(crate) fn caches_reads(self) -> bool {
+        self != Self::PassThrough
+    }
 }
 
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::WriteThrough => "write-through",
-            Self::WriteBack => "write-back",
-        })
+        f.pad(self.name())
     }
 }
 
@@ -34,11 +64,11 @@ impl FromStr for Mode {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "write-through" => Ok(Self::WriteThrough),
-            "write-back" => Ok(Self::WriteBack),
-            _ => Err(format!("\"{text}\" is not a cache mode: write-through or write-back")),
-        }
+        let found = Self::ALL.into_iter().find(|mode| mode.name() == text);
+        found.ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            format!("\"{text}\" is not a cache mode: it is one of {names}")
+        })
     }
 }
 
@@ -78,6 +108,8 @@ pub struct OpenOptions {
     pub mode: Mode,
     /// How a victim is chosen.
     pub replacement: Replacement,
+    /// What is worth a frame.
+    pub tuning: Tuning,
     /// For pauses between attempts.
     pub clock: Arc<dyn Clock>,
     /// Share of dirty lines (0.0 to 1.0) above which they are cleaned in the background.
@@ -94,6 +126,7 @@ impl OpenOptions {
         Self {
             mode,
             replacement: Replacement::default(),
+            tuning: Tuning::default(),
             clock,
             dirty_share_clean: 0.5,
             dirty_share_max: 0.9,
@@ -108,9 +141,9 @@ mod tests {
 
     #[test]
     fn a_mode_reads_as_it_prints() {
-        for mode in [Mode::WriteThrough, Mode::WriteBack] {
+        for mode in Mode::ALL {
             assert_eq!(mode.to_string().parse(), Ok(mode));
         }
-        assert!("write-around".parse::<Mode>().unwrap_err().contains("write-around"));
+        assert!("write-beside".parse::<Mode>().unwrap_err().contains("write-beside"));
     }
 }

@@ -25,6 +25,7 @@ use futures_util::future::join_all;
 
 use crate::core::{Core, Pins};
 use crate::limits::MISS_GAP_BYTES_MAX;
+use crate::options::Mode;
 use crate::sectors::{blocks_of, part_of, runs, whole_lines};
 use crate::status::{RequestKind, Serving};
 
@@ -68,13 +69,19 @@ impl ReadPlan {
     }
 }
 
-pub(crate) async fn read(core: Arc<Core>, range: ByteRange, buffer: Buffer, place: Acquire) -> Response {
+pub(crate) async fn read(
+    core: Arc<Core>,
+    range: ByteRange,
+    buffer: Buffer,
+    place: Acquire,
+    kind: RequestKind,
+) -> Response {
     let guard = place.await;
     let plan = match core.plan_read(range) {
         Ok(plan) => plan,
         Err(error) => return Response::failed(error, buffer),
     };
-    core.counters.of(RequestKind::Read).served(plan.serving());
+    core.counters.of(kind).served(plan.serving());
     if !plan.has_misses() {
         return core.read_planned(&plan, range, buffer).await;
     }
@@ -101,11 +108,13 @@ impl Core {
         let mut pieces: Vec<Piece> = Vec::new();
         let mut pins = Pins::none(self);
         let state = &mut *self.state();
+        let is_bypassed = state.mode == Mode::PassThrough;
         for block in blocks_of(range) {
             let (wanted, at) = part_of(block, range);
             let first = wanted.trailing_zeros();
             let found = state.frames.find(block);
             let (valid, dirty) = found.map_or((0, 0), |(_, line)| (line.valid & wanted, line.dirty & wanted));
+            let valid = if is_bypassed { dirty } else { valid };
             if let Some((_, line)) = found
                 && line.is_lost
                 && dirty != 0
@@ -222,7 +231,7 @@ impl Core {
         let mut insertion = Insertion::nothing(self);
         let mut writes: Vec<(u64, std::ops::Range<usize>)> = Vec::new();
         let state = &mut *self.state();
-        if state.failure.is_some() {
+        if state.failure.is_some() || !state.mode.caches_reads() {
             return Some(insertion);
         }
         for block in blocks_of(range) {

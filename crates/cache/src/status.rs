@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::Serialize;
 use store::LogUsage;
 
+use crate::admission::Tuning;
 use crate::core::Core;
 use crate::limits::SECTOR_BYTES;
 use crate::options::Mode;
@@ -15,6 +16,8 @@ use crate::replacement::Replacement;
 pub(crate) enum RequestKind {
     Read,
     Write,
+    /// A read that nobody has asked for yet.
+    Ahead,
 }
 
 /// How a request was served.
@@ -68,6 +71,7 @@ impl RequestCounters {
 pub(crate) struct Counters {
     reads: RequestCounters,
     writes: RequestCounters,
+    aheads: RequestCounters,
     pub(crate) evictions: AtomicU64,
     pub(crate) insertions_dropped: AtomicU64,
     pub(crate) cleaned_lines: AtomicU64,
@@ -84,6 +88,7 @@ impl Counters {
         match kind {
             RequestKind::Read => &self.reads,
             RequestKind::Write => &self.writes,
+            RequestKind::Ahead => &self.aheads,
         }
     }
 }
@@ -137,6 +142,9 @@ pub struct Status {
     pub mode: Mode,
     /// How a victim is chosen.
     pub replacement: Replacement,
+    /// What is worth a frame.
+    #[serde(flatten)]
+    pub tuning: Tuning,
     /// The error that ended caching of anything new, if there was one.
     pub failure: Option<String>,
     /// Frames.
@@ -155,6 +163,8 @@ pub struct Status {
     pub reads: RequestStatus,
     /// Writes. A write counts as a hit when its lines were resident.
     pub writes: RequestStatus,
+    /// Reads ahead of what was asked for.
+    pub aheads: RequestStatus,
     /// Reads of the origin on behalf of reads.
     pub origin_reads: u64,
     /// Reads of the origin that a write had to wait for. Stays 0.
@@ -187,16 +197,18 @@ pub struct Status {
 
 impl Core {
     pub(crate) fn status(&self) -> Status {
-        let (mode, replacement, failure, counts) = {
+        let (mode, replacement, tuning, failure, counts) = {
             let state = self.state();
             let failure = state.failure.as_ref().map(ToString::to_string);
-            (state.mode, state.frames.replacement(), failure, state.frames.counts())
+            let (replacement, tuning) = (state.frames.replacement(), state.admissions.tuning());
+            (state.mode, replacement, tuning, failure, state.frames.counts())
         };
         let LogUsage { used_bytes, region_bytes } = self.log.usage();
         let counters = &self.counters;
         Status {
             mode,
             replacement,
+            tuning,
             failure,
             lines: u64::from(self.layout.frame_count()),
             ways: u64::from(self.layout.ways),
@@ -206,6 +218,7 @@ impl Core {
             dirty_bytes: counts.dirty_sectors * SECTOR_BYTES,
             reads: counters.reads.status(),
             writes: counters.writes.status(),
+            aheads: counters.aheads.status(),
             origin_reads: get(&counters.reads.origin_reads),
             origin_reads_before_write_ack: get(&counters.writes.origin_reads),
             insertions_dropped: get(&counters.insertions_dropped),

@@ -24,11 +24,33 @@ use crate::sectors::{blocks_of, part_of, whole_lines};
 use crate::status::{RequestKind, Serving};
 use crate::write_back::supersede_cleaning;
 
-pub(crate) async fn write(core: Arc<Core>, range: ByteRange, buffer: Buffer, fua: bool, guard: RangeGuard) -> Response {
+/// What the cache does with what is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copy {
+    /// It takes it in, where the lines have frames.
+    Keep,
+    /// It forgets what it had.
+    Drop,
+}
+
+pub(crate) async fn write(
+    core: Arc<Core>,
+    range: ByteRange,
+    buffer: Buffer,
+    fua: bool,
+    copy: Copy,
+    guard: RangeGuard,
+) -> Response {
     if let Err(error) = core.prepare_supersede(range) {
         return Response::failed(error, buffer);
     }
-    let insertion = core.plan_insertion(range, &buffer, Wanted::All);
+    let insertion = match copy {
+        Copy::Keep => core.plan_insertion(range, &buffer, Wanted::All),
+        Copy::Drop => {
+            core.release_empty(range);
+            Some(Insertion::nothing(&core))
+        }
+    };
     if insertion.is_none() {
         core.counters.insertions_dropped.fetch_add(1, Ordering::Relaxed);
     }
@@ -86,6 +108,19 @@ impl Core {
             }
         }
         Ok(())
+    }
+
+    /// Gives the frames back of lines in `range` of which nothing is valid. The caller keeps others out of the range.
+    fn release_empty(&self, range: ByteRange) {
+        let state = &mut *self.state();
+        for block in state.frames.resident_in(blocks_of(range)) {
+            if let Some((frame, line)) = state.frames.find(block)
+                && line.valid == 0
+                && !state.frames.is_busy(frame)
+            {
+                state.frames.release(frame);
+            }
+        }
     }
 
     /// Writes to the origin; dirty sectors of the range are dirty no more when this returns. The caller holds the range and has prepared

@@ -18,7 +18,7 @@ use base::random::Random;
 use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::{Device, Error, Request, Response, SharedDevice};
-use cache::{Cache, FormatOptions, Mode, OpenOptions, Replacement};
+use cache::{Admission, Cache, FormatOptions, Mode, OpenOptions, Replacement, Tuning};
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
@@ -241,8 +241,9 @@ struct Outcome {
 /// Runs the workload to its end.
 pub async fn drive(cache: Arc<Cache>, model: Arc<Mutex<Model>>, clock: Arc<dyn Clock>, workload: Workload) {
     let mut random = Random::new(workload.seed);
-    // Whatever policy chooses the victims, nothing is lost.
+    // Whatever chooses who comes in and who goes, nothing is lost.
     cache.set_replacement(Replacement::ALL[workload.seed as usize % Replacement::ALL.len()]);
+    cache.set_tuning(tuning(&mut random));
     let mut running: FuturesUnordered<BoxFuture<'static, Outcome>> = FuturesUnordered::new();
     let size_bytes = cache.geometry().size_bytes;
     let mut submitted = 0;
@@ -334,7 +335,9 @@ fn submit_one(
             finish.boxed()
         }
         _ => {
-            let mode = if random.chance(0.5) { Mode::WriteBack } else { Mode::WriteThrough };
+            let modes = [Mode::WriteBack, Mode::WriteThrough, Mode::WriteBack, Mode::WriteAround, Mode::PassThrough];
+            let mode = modes[random.below(modes.len() as u64) as usize];
+            cache.set_tuning(tuning(random));
             cache.set_replacement(Replacement::ALL[random.below(Replacement::ALL.len() as u64) as usize]);
             let acknowledged = lock(&model).acknowledged();
             let finish = async move {
@@ -346,6 +349,18 @@ fn submit_one(
             };
             finish.boxed()
         }
+    }
+}
+
+/// Half of the time what is usual, else anything.
+fn tuning(random: &mut Random) -> Tuning {
+    if random.chance(0.5) {
+        return Tuning::default();
+    }
+    Tuning {
+        admission: if random.chance(0.3) { Admission::SecondUse } else { Admission::Always },
+        cutoff_bytes: random.chance(0.5).then(|| random.below(64) * SECTOR),
+        prefetch_bytes: random.below(8) * 4096,
     }
 }
 

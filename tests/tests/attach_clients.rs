@@ -241,7 +241,16 @@ fn settings_and_cleaning_while_it_runs() {
     attached.world.run(["set", "disk", "cache.mode=write-back"]).success();
     tool("qemu-io", ["-f", "raw", "-c", "write -P 4 4M 4M", "-c", "read -P 3 0 4M", &attached.uri]);
     assert_eq!(attached.cache_status()["dirty_bytes"], 4 << 20);
+    for setting in
+        ["cache.replacement=s3-fifo", "cache.admission=second-use", "cache.cutoff=4MiB", "cache.prefetch=64KiB"]
+    {
+        attached.world.run(["set", "disk", setting]).success();
+    }
+    let cache = attached.cache_status();
+    assert_eq!((cache["replacement"].as_str(), cache["cutoff_bytes"].as_u64()), (Some("s3-fifo"), Some(4 << 20)));
+    attached.world.run(["set", "disk", "cache.cutoff=off"]).success();
     attached.world.run(["set", "disk", "cache.mode=sideways"]).failure(2, &["sideways"]);
+    attached.world.run(["set", "disk", "cache.prefetch=far"]).failure(2, &["far"]);
     attached.world.run(["set", "disk", "cache.colour=red"]).failure(2, &["cache.colour"]);
     attached.detach();
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use base::units::ByteSize;
-use cache::{Associativity, Mode, Replacement};
+use cache::{Admission, Associativity, Mode, Replacement};
 use clap::{Args, Parser, Subcommand};
 use stack::lun_spec::{LunSpec, parse_duration};
 use workload::bench::ReadWrite;
@@ -194,12 +194,22 @@ pub struct Attach {
     /// Size of a cache that is made (files are allocated in full)
     #[arg(long, value_name = "SIZE", requires = "cache")]
     pub cache_size: Option<ByteSize>,
-    /// write-back: a write is acknowledged when the cache has it, durably; write-through: when the logical unit has it
+    /// write-back: a write is acknowledged when the cache has it, durably; write-through: when the logical unit has it;
+    /// write-around: likewise, and only reads are cached; pass-through: nothing is cached; read-only: writes fail
     #[arg(long, value_name = "MODE", default_value = "write-back", requires = "cache")]
     pub cache_mode: Mode,
     /// Which line goes when room is needed: lru, clock, 2q or s3-fifo
     #[arg(long, value_name = "POLICY", default_value = "lru", requires = "cache")]
     pub cache_replacement: Replacement,
+    /// Which lines get room when they are read or written: always, or those that come a second time (second-use)
+    #[arg(long, value_name = "POLICY", default_value = "always", requires = "cache")]
+    pub cache_admission: Admission,
+    /// Past how many bytes a sequential stream goes past the cache (default: never)
+    #[arg(long, value_name = "SIZE", requires = "cache")]
+    pub cache_cutoff: Option<ByteSize>,
+    /// How far sequential reads are read ahead (default: not)
+    #[arg(long, value_name = "SIZE", requires = "cache")]
+    pub cache_prefetch: Option<ByteSize>,
     /// Ways of each set of a cache that is made: a number, or `full` for one set
     #[arg(long, value_name = "WAYS", requires = "cache", value_parser = parse_associativity)]
     pub cache_associativity: Option<Associativity>,
@@ -249,7 +259,8 @@ pub struct Clean {
 pub struct Set {
     /// The attachment or target
     pub name: String,
-    /// Settings: cache.mode=write-through|write-back, cache.replacement=lru|clock|2q|s3-fifo; for targets lun.NUMBER.disk=on|off
+    /// Settings: cache.mode=MODE, cache.replacement=lru|clock|2q|s3-fifo, cache.admission=always|second-use,
+    /// cache.cutoff=SIZE|off, cache.prefetch=SIZE|off; for targets lun.NUMBER.disk=on|off
     #[arg(required = true, value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
 }

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::cache_place::CacheConfig;
+use crate::cache_settings;
 use crate::control::{ControlServer, Handler, Progress, Request};
 use crate::error::{Error, Failure, Result};
 use crate::limits::CLOSE_TIME_MAX;
@@ -242,28 +243,23 @@ impl Attachment {
     }
 
     async fn set(&self, key: &str, value: &str) -> Result<Value> {
-        match (key, &self.cache) {
-            ("cache.mode", Some(cache)) => {
-                let mode: Mode = value.parse().map_err(|message: String| Error::new(Failure::Usage, message))?;
-                // In the registry before the first write can be dirty, and until the last one is clean.
-                self.update_registry(true)?;
-                cache.set_mode(mode).await?;
-                self.update_registry(mode == Mode::WriteBack)?;
-                Ok(json!({ key: value }))
-            }
-            ("cache.replacement", Some(cache)) => {
-                let policy = value.parse().map_err(|message: String| Error::new(Failure::Usage, message))?;
-                cache.set_replacement(policy);
-                Ok(json!({ key: value }))
-            }
-            ("cache.mode" | "cache.replacement", None) => {
-                Err(Error::new(Failure::Usage, format!("\"{}\" has no cache: attach it with --cache PATH", self.name)))
-            }
-            _ => Err(Error::new(
-                Failure::Usage,
-                format!("\"{key}\" is no setting of an attachment: there are cache.mode and cache.replacement"),
-            )),
+        if !cache_settings::KEYS.contains(&key) {
+            let message =
+                format!("\"{key}\" is no setting of an attachment: there are {}", cache_settings::KEYS.join(", "));
+            return Err(Error::new(Failure::Usage, message));
         }
+        let Some(cache) = &self.cache else {
+            let message = format!("\"{}\" has no cache: attach it with --cache PATH", self.name);
+            return Err(Error::new(Failure::Usage, message));
+        };
+        if !cache_settings::set(cache, key, value)? {
+            let mode: Mode = cache_settings::parse(value)?;
+            // In the registry before the first write can be dirty, and until the last one is clean.
+            self.update_registry(true)?;
+            cache.set_mode(mode).await?;
+            self.update_registry(mode == Mode::WriteBack)?;
+        }
+        Ok(json!({ key: value }))
     }
 
     fn status(&self) -> Value {

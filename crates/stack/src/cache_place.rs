@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use base::clock::Clock;
 use block::{Identity, SharedDevice};
-use cache::{Associativity, Cache, FormatOptions, Mode, OpenOptions, Replacement};
+use cache::{Associativity, Cache, FormatOptions, Mode, OpenOptions, Replacement, Tuning};
 use file::{FileDevice, FileOptions};
 
 use crate::error::{Error, Failure, Result};
@@ -33,6 +33,8 @@ pub struct CacheConfig {
     pub mode: Mode,
     /// How a victim is chosen.
     pub replacement: Replacement,
+    /// What is worth a frame.
+    pub tuning: Tuning,
     /// Ways of a cache that is made.
     pub associativity: Associativity,
     /// Most lines of a cache that is made; `None` for as many as fit.
@@ -87,7 +89,8 @@ impl CacheConfig {
             }
         };
         let context = |error| Error::from(error).context(format!("the cache {}", place.display()));
-        let options = OpenOptions { replacement: self.replacement, ..OpenOptions::new(self.mode, clock) };
+        let options =
+            OpenOptions { replacement: self.replacement, tuning: self.tuning, ..OpenOptions::new(self.mode, clock) };
         Cache::open(device, origin, options).await.map_err(context)
     }
 

@@ -23,6 +23,7 @@
 
 pub mod attach;
 pub mod cache_place;
+mod cache_settings;
 pub mod config;
 pub mod control;
 mod device_name;

@@ -38,6 +38,11 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
         size_bytes: arguments.cache_size.map(|size| size.0),
         mode: arguments.cache_mode,
         replacement: arguments.cache_replacement,
+        tuning: cache::Tuning {
+            admission: arguments.cache_admission,
+            cutoff_bytes: arguments.cache_cutoff.map(|size| size.0),
+            prefetch_bytes: arguments.cache_prefetch.map_or(0, |size| size.0),
+        },
         lines_max: arguments.cache_lines,
         associativity: arguments.cache_associativity.unwrap_or(cache::Associativity::Ways(WAYS_DEFAULT)),
     });

@@ -1,0 +1,42 @@
+//! The settings of a cache that change while it runs: `forebay set NAME cache.KEY=VALUE`.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use base::units::ByteSize;
+use cache::{Cache, Tuning};
+
+use crate::error::{Error, Failure, Result};
+
+/// Every key, as messages name them.
+pub const KEYS: &[&str] = &["cache.mode", "cache.replacement", "cache.admission", "cache.cutoff", "cache.prefetch"];
+
+/// Changes what needs neither waiting nor the registry. Whether `key` is such a setting.
+///
+/// # Errors
+/// When the value makes no sense.
+pub fn set(cache: &Cache, key: &str, value: &str) -> Result<bool> {
+    let tuning = cache.tuning();
+    match key {
+        "cache.replacement" => cache.set_replacement(parse(value)?),
+        "cache.admission" => cache.set_tuning(Tuning { admission: parse(value)?, ..tuning }),
+        "cache.cutoff" => cache.set_tuning(Tuning { cutoff_bytes: size_or_off(value)?, ..tuning }),
+        "cache.prefetch" => {
+            cache.set_tuning(Tuning { prefetch_bytes: size_or_off(value)?.unwrap_or(0), ..tuning });
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// A value of a setting.
+///
+/// # Errors
+/// When it makes no sense.
+pub fn parse<T: FromStr<Err: Display>>(value: &str) -> Result<T> {
+    value.parse().map_err(|error: T::Err| Error::new(Failure::Usage, error.to_string()))
+}
+
+fn size_or_off(value: &str) -> Result<Option<u64>> {
+    if value == "off" { Ok(None) } else { parse::<ByteSize>(value).map(|size| Some(size.0)) }
+}

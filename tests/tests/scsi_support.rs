@@ -58,7 +58,7 @@ const REMARKS: &[(&str, Support, &str)] = &[
     ("LOG SENSE", But("pages 00h and 2Fh"), "whole_unit_commands.rs"),
     ("PERSISTENT RESERVE IN", Yes, "PrinReadKeys"),
     ("PERSISTENT RESERVE OUT, REGISTER AND MOVE", Yes, "reservation/tests.rs"),
-    ("PERSISTENT RESERVE OUT, REGISTER", But("APTPL on file units; no ALL_TG_PT"), "ProutRegister"),
+    ("PERSISTENT RESERVE OUT, REGISTER", But("APTPL on file and block device units; no ALL_TG_PT"), "ProutRegister"),
     ("PERSISTENT RESERVE OUT, CLEAR", Yes, "ProutClear"),
     ("PERSISTENT RESERVE OUT, PREEMPT", Yes, "ProutPreempt"),
     ("PERSISTENT RESERVE OUT", Yes, "ProutReserve"),
@@ -91,8 +91,50 @@ const MODEL: &[(&str, &str, &str)] = &[
     ("overlapping commands in order", "yes", "overlapping_commands_run_in_the_order_they_came"),
     ("TASK SET FULL", "yes, at 4096 tasks", "a_full_set_says_so"),
     ("unit attentions, one queue per I_T nexus", "yes", "each_condition_is_told_once_to_each_nexus"),
+    ("MODE PARAMETERS CHANGED, to the other nexuses", "yes", "software_write_protection_is_set_told_and_reset"),
+    ("CAPACITY DATA HAS CHANGED, POWER ON after lost writes", "yes", "events_of_the_device_become_unit_attentions"),
+    ("REPORTED LUNS DATA HAS CHANGED", "yes", "units_come_and_go_and_everybody_is_told"),
+    ("SOME COMMANDS CLEARED BY ISCSI PROTOCOL EVENT", "yes", "commands_cleared_with_their_connection_are_told"),
+    ("RESERVATIONS RELEASED, PREEMPTED; REGISTRATIONS PREEMPTED", "yes", "reservation/tests.rs"),
     ("errors of the device as sense data", "yes", "errors_map_by_kind"),
     ("ACA", "not: NormACA is 0", "CLEAR ACA is refused"),
+];
+
+/// What of SPC-4 and SBC-3 is there beside commands, and the test.
+const UNIT: &[(&str, &str, &str)] = &[
+    ("the VPD pages that Linux 6.12 reads", "yes", "the_pages_that_linux_reads_are_there"),
+    ("page 88h (SCSI ports)", "not: page 83h names the port a command came through", "Inquiry"),
+    (
+        "REPORT LUNS, all select reports",
+        "yes; administrative logical units (10h to 12h) are refused",
+        "lists_of_units_in_every_form",
+    ),
+    (
+        "blocks of 512 and 4096 bytes, physical block exponent",
+        "yes",
+        "logical_and_physical_blocks_in_every_combination",
+    ),
+    (
+        "lowest aligned LBA, transfer and unmap granularity, rotation",
+        "yes, as the device says",
+        "what_the_device_likes_is_told",
+    ),
+    (
+        "LBPRZ",
+        "yes, where the device's discards read as zeroes",
+        "discards_that_promise_nothing_are_not_told_as_zeroes",
+    ),
+    ("SPACE ALLOCATION FAILED WRITE PROTECT", "yes", "a_thin_file_on_a_full_file_system_says_so"),
+    ("thin provisioning thresholds", "not: what a file system has left is not the unit's alone", "Unmap"),
+    ("WCE changeable", "yes, on volatile caches", "a_volatile_cache_can_be_switched_off_and_on"),
+    ("APTPL over a SIGKILL", "yes, files and block devices", "reservations_of_a_block_device_survive_kill_nine"),
+    ("APTPL on RAM units", "not: a RAM unit is another one after a restart", "a_ram_unit_refuses_to_keep_reservations"),
+    (
+        "removable medium",
+        "yes; an ejected one is loaded at the next start",
+        "an_ejected_medium_is_loaded_at_the_next_start",
+    ),
+    ("log pages", "00h, 2Fh; nothing is counted that others could tell", "there_are_no_defects_and_two_logs"),
 ];
 
 fn remark(row: &Row) -> (Support, &'static str) {
@@ -122,6 +164,10 @@ fn page() -> String {
     }
     page.push_str("\n| of SAM-5 | | test |\n|---|---|---|\n");
     for (what, support, test) in MODEL {
+        writeln!(page, "| {what} | {support} | `{test}` |").expect("a string takes everything");
+    }
+    page.push_str("\n| of SPC-4 and SBC-3 beside commands | | test |\n|---|---|---|\n");
+    for (what, support, test) in UNIT {
         writeln!(page, "| {what} | {support} | `{test}` |").expect("a string takes everything");
     }
     page

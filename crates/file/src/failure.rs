@@ -5,8 +5,9 @@ use std::fmt::Display;
 use block::{Error, ErrorKind};
 use rustix::io::Errno;
 
-/// Everything that is not listed is a medium error: the bytes could not be stored or returned.
-const KINDS: [(Errno, ErrorKind); 18] = [
+/// Everything that is not listed is a medium error: the bytes could not be stored or returned. That includes EIO, and ENODATA, EREMOTEIO and
+/// EILSEQ, by which the block layer tells medium, target and protection errors (`blk_errors` in Linux's `block/blk-core.c`).
+const KINDS: [(Errno, ErrorKind); 22] = [
     (Errno::NOSPC, ErrorKind::NoSpace),
     (Errno::DQUOT, ErrorKind::NoSpace),
     // The file would be larger than the file system or RLIMIT_FSIZE allows.
@@ -22,11 +23,17 @@ const KINDS: [(Errno, ErrorKind); 18] = [
     (Errno::NXIO, ErrorKind::Gone),
     (Errno::NOMEDIUM, ErrorKind::Gone),
     (Errno::SHUTDOWN, ErrorKind::Gone),
+    // The way to the disk failed.
+    (Errno::NOLINK, ErrorKind::Gone),
+    (Errno::BADE, ErrorKind::ReservationConflict),
     (Errno::BUSY, ErrorKind::Busy),
     (Errno::TXTBSY, ErrorKind::Busy),
     (Errno::AGAIN, ErrorKind::Busy),
+    (Errno::NOMEM, ErrorKind::Busy),
     (Errno::OPNOTSUPP, ErrorKind::Unsupported),
     (Errno::TIMEDOUT, ErrorKind::OutcomeUnknown),
+    // A duration limit: the command was aborted.
+    (Errno::TIME, ErrorKind::OutcomeUnknown),
 ];
 
 /// The kind that callers match.
@@ -49,6 +56,17 @@ mod tests {
         let full = error(Errno::NOSPC, "write of bytes 0..512 of /tmp/disk");
         assert_eq!(full.kind(), ErrorKind::NoSpace);
         assert!(full.to_string().starts_with("write of bytes 0..512 of /tmp/disk: No space left"), "{full}");
-        assert_eq!(kind_of(Errno::IO), ErrorKind::Media);
+        for (errno, kind) in [
+            (Errno::IO, ErrorKind::Media),
+            (Errno::NODATA, ErrorKind::Media),
+            (Errno::SHUTDOWN, ErrorKind::Gone),
+            (Errno::NODEV, ErrorKind::Gone),
+            (Errno::NOLINK, ErrorKind::Gone),
+            (Errno::BADE, ErrorKind::ReservationConflict),
+            (Errno::ROFS, ErrorKind::ReadOnly),
+            (Errno::TIMEDOUT, ErrorKind::OutcomeUnknown),
+        ] {
+            assert_eq!(kind_of(errno), kind, "{errno:?}");
+        }
     }
 }

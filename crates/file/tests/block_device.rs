@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use block::device::DeviceExt;
-use block::{Buffer, Device, Error, ErrorKind, Geometry};
+use block::{Buffer, Device, Error, ErrorKind, Geometry, Request};
 use file::{FileDevice, FileOptions};
 use loop_device::{LoopDevice, SmallFileSystem, may_make_devices};
 use tempfile::TempDir;
@@ -104,6 +104,28 @@ fn every_operation_works_on_a_block_device_both_ways_and_on_both_engines() {
         // What was discarded was given back: less than half of what was written is still allocated.
         let allocated = std::fs::metadata(&backing).unwrap().blocks() * 512;
         assert!(allocated < 600 << 10, "{name}: {allocated} bytes are allocated");
+    }
+}
+
+/// What the page cache of the device holds is answered within `submit` (RWF_NOWAIT); past the page cache nothing is.
+#[test]
+fn a_page_cache_hit_is_answered_on_the_spot() {
+    if !may_make_devices() {
+        return;
+    }
+    let folder = folder();
+    let disk = LoopDevice::new(&folder.path().join("disk"), SIZE, 512);
+    for io_uring in [true, false] {
+        block_on(async {
+            let cached = open(&disk.path, FileOptions { io_uring, ..exclusive() });
+            cached.write(0, Buffer::copy_of(&[7; 8192]), false).await.unwrap();
+            let mut hit = cached.submit(Request::read(4096, Buffer::zeroed(4096)));
+            let response = hit.try_take().expect("it is over already");
+            assert!(response.result.is_ok() && response.buffer.iter().all(|byte| *byte == 7));
+            drop(cached);
+            let direct = open(&disk.path, FileOptions { io_uring: false, direct: true, ..exclusive() });
+            assert!(direct.submit(Request::read(4096, Buffer::zeroed(4096))).try_take().is_none());
+        });
     }
 }
 

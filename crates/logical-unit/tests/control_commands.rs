@@ -213,6 +213,42 @@ fn absent_units_say_so() {
     assert_eq!(report_luns::parse(&luns), Ok(vec![0]));
 }
 
+/// SPC-4 6.33: all of them, the well-known ones (none), all of both; nothing else, and never into less than 16 bytes.
+#[test]
+fn lists_of_units_in_every_form() {
+    let target = Target::new();
+    for (select_report, luns) in [(0x00, vec![0]), (0x01, vec![]), (0x02, vec![0])] {
+        let data = target.data(Cdb::ReportLuns { select_report, allocation_length: 16 });
+        assert_eq!(report_luns::parse(&data), Ok(luns), "{select_report:02x}h");
+    }
+    for select_report in [0x03, 0x10, 0x11, 0x12, 0xff] {
+        let cdb = Cdb::ReportLuns { select_report, allocation_length: 16 };
+        target.refuses(cdb, &[], Sense::INVALID_FIELD_IN_CDB);
+    }
+    target.refuses(Cdb::ReportLuns { select_report: 0, allocation_length: 15 }, &[], Sense::INVALID_FIELD_IN_CDB);
+}
+
+/// The pages that Linux 6.12 asks for where page 00h lists them (drivers/scsi/scsi.c, sd.c), and that none it acts on says nonsense.
+#[test]
+fn the_pages_that_linux_reads_are_there() {
+    let target = Target::new();
+    let listed = target.data(vital(0x00))[4..].to_vec();
+    for page in [0x00, 0x80, 0x83, 0xb0, 0xb1, 0xb2] {
+        assert!(listed.contains(&page), "{page:02x}h");
+        let data = target.data(vital(page));
+        assert_eq!(
+            usize::from(u16::from_be_bytes([data[2], data[3]])),
+            data.len() - 4,
+            "{page:02x}h says how long it is"
+        );
+    }
+    // ATA information, zoned devices, concurrent positioning ranges: none of them is one, and asking is an error.
+    for page in [0x89, 0xb6, 0xb9] {
+        assert!(!listed.contains(&page));
+        target.refuses(vital(page), &[], Sense::INVALID_FIELD_IN_CDB);
+    }
+}
+
 #[test]
 fn units_come_and_go_and_everybody_is_told() {
     let target = Target::new();

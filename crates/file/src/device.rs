@@ -31,6 +31,7 @@ use crate::open::OpenFile;
 use crate::options::FileOptions;
 use crate::pool::Pool;
 use crate::ring::{Ring, Work};
+use crate::sync_files::{SyncFile, SyncFiles};
 use crate::topology::Discard;
 
 /// A device over a file or a block device.
@@ -55,6 +56,7 @@ enum Engine {
 /// The open file, as the engines see it.
 pub(crate) struct Shared {
     pub(crate) open: OpenFile,
+    sync_files: SyncFiles,
     identity: Identity,
     /// Whether reads and writes that need not wait can be told apart (`RWF_NOWAIT`).
     can_read_inline: AtomicBool,
@@ -69,6 +71,21 @@ impl Shared {
 
     pub(crate) fn descriptor(&self) -> RawFd {
         self.open.file.as_raw_fd()
+    }
+
+    /// An open file for the next call of a job, where it needs one of its own.
+    pub(crate) fn take_sync_file(&self, job: &Job) -> Option<SyncFile> {
+        if self.open.is_direct || !job.is_durable_call() {
+            return None;
+        }
+        self.sync_files.take(&self.open.file)
+    }
+
+    /// The call that needed it is over, with this result.
+    pub(crate) fn give_back(&self, file: Option<SyncFile>, result: &Result<usize, Errno>) {
+        if let Some(file) = file {
+            self.sync_files.give_back(file, result.is_err());
+        }
     }
 
     /// Hands a result to its job, and remembers a sync that failed.
@@ -109,6 +126,7 @@ impl FileDevice {
         let is_volatile = options.is_write_cache_volatile;
         let file = Arc::new(Shared {
             open,
+            sync_files: SyncFiles::default(),
             identity: options.identity,
             can_read_inline: AtomicBool::new(is_cached),
             can_write_inline: AtomicBool::new(is_cached && is_volatile),

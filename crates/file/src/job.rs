@@ -108,6 +108,15 @@ impl Job {
         &mut self.buffer
     }
 
+    /// Whether the next call, or the one under way, makes something durable.
+    pub(crate) fn is_durable_call(&self) -> bool {
+        match self.stage {
+            Stage::Sync => true,
+            Stage::Transfer => self.is_fua && self.kind == OperationKind::Write,
+            Stage::Allocate(_) | Stage::WriteZeroes => false,
+        }
+    }
+
     /// Whether the call under way is an `fdatasync`.
     pub(crate) fn is_syncing(&self) -> bool {
         self.stage == Stage::Sync

@@ -10,6 +10,7 @@
 //! | `ring` | the io_uring engine; with `unsafe`, for the addresses of buffers |
 //! | `block_ioctl` | `BLKDISCARD`; with `unsafe`, for the address of its range |
 //! | `pool` | the engine where io_uring is not permitted: blocking calls on tokio's threads |
+//! | `sync_files` | a descriptor for each sync under way, so that each hears of errors |
 //! | `failure` | errno to [`block::ErrorKind`] |
 //! | [`limits`] | the bounds |
 //!
@@ -29,6 +30,7 @@ mod open;
 mod options;
 mod pool;
 mod ring;
+mod sync_files;
 mod topology;
 
 pub use device::FileDevice;

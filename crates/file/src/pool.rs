@@ -74,7 +74,9 @@ impl Pool {
 
     fn carry_out(&self, mut work: Work) {
         loop {
-            let result = call(&self.file.open.file, &mut work.job);
+            let own = self.file.take_sync_file(&work.job);
+            let result = call(own.as_ref().map_or(&self.file.open.file, |own| &own.file), &mut work.job);
+            self.file.give_back(own, &result);
             if let Progress::Done(result) = self.file.handle(&mut work.job, result) {
                 return work.finish(result);
             }

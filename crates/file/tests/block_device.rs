@@ -185,7 +185,8 @@ fn a_size_that_a_block_device_has_not_got_is_refused() {
     });
 }
 
-/// The file system under the device is full, so the device can store nothing more: EIO, and the same after many.
+/// The file system under the device is full, so the device can store nothing more: EIO. Of many durable writes at once, each that did not reach
+/// the medium hears of it, through the page cache as well.
 #[test]
 fn a_block_device_that_fails_says_medium_error() {
     if !may_make_devices() {

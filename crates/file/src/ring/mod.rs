@@ -21,7 +21,7 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
@@ -37,6 +37,7 @@ use tokio::io::unix::AsyncFd;
 use crate::device::Shared;
 use crate::job::{Call, Job, Progress};
 use crate::limits::{IN_FLIGHT_MAX, QUEUE_MAX};
+use crate::sync_files::SyncFile;
 
 /// A job with what it holds and whom it answers.
 pub(crate) struct Work {
@@ -65,6 +66,8 @@ pub(crate) struct Ring {
 struct State {
     ring: IoUring,
     slots: Vec<Option<Work>>,
+    /// The open files of the slots whose call is a sync.
+    sync_files: Vec<Option<SyncFile>>,
     free: Vec<usize>,
     /// Work that found no free slot.
     line: VecDeque<Work>,
@@ -86,6 +89,7 @@ impl Ring {
         let state = State {
             ring,
             slots: (0..IN_FLIGHT_MAX).map(|_| None).collect(),
+            sync_files: (0..IN_FLIGHT_MAX).map(|_| None).collect(),
             free: (0..IN_FLIGHT_MAX).rev().collect(),
             line: VecDeque::new(),
             unsubmitted: 0,
@@ -230,12 +234,16 @@ impl State {
     /// Writes the SQE for the next call of the job in `slot`.
     fn push(&mut self, slot: usize, file: &Shared) {
         let work = self.slots[slot].as_mut().expect("the slot was just filled, or its call just ended");
-        let entry = entry_of(&mut work.job, types::Fd(file.descriptor())).user_data(slot as u64);
+        let own = file.take_sync_file(&work.job);
+        let descriptor = own.as_ref().map_or(file.descriptor(), |own| own.file.as_raw_fd());
+        self.sync_files[slot] = own;
+        let entry = entry_of(&mut work.job, types::Fd(descriptor)).user_data(slot as u64);
         // SAFETY: the entry's addresses point into the job's buffer, whose memory is on the heap and does not move with
         // the job. The job is in `slots[slot]`, and only `reap` takes it out, after the kernel posted the CQE with this
         // user data, when it is done with the memory. Nobody else reads or writes the buffer meanwhile: it is reachable
         // through the slot only. `slots` itself is not dropped before all CQEs were seen: the driver holds the ring
-        // until it is idle, or waits in `stop`. The descriptor is open as long as `Shared`, which the ring holds.
+        // until it is idle, or waits in `stop`. The descriptor is open as long as `Shared`, which the ring holds, or is in `sync_files[slot]`,
+        // from where `reap` takes it.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.expect("the ring has as many entries as there are slots, and a slot has one");
         self.unsubmitted += 1;
@@ -273,6 +281,7 @@ impl State {
             let slot = entry.user_data() as usize;
             let result = usize::try_from(entry.result()).map_err(|_| Errno::from_raw_os_error(-entry.result()));
             self.in_kernel -= 1;
+            file.give_back(self.sync_files[slot].take(), &result);
             let work = self.slots[slot].as_mut().expect("a slot is full until its completion was seen");
             match file.handle(&mut work.job, result) {
                 Progress::Again => self.push(slot, file),

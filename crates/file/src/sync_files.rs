@@ -1,0 +1,94 @@
+//! A descriptor of its own for each sync under way, so that each hears of what could not be written.
+//!
+//! Linux tells a write-back error once to each open file (`errseq_t`), not to each call: of two `fdatasync` or `RWF_DSYNC` writes at the same
+//! time on one descriptor, the first to look takes the error, and the other returns as if its bytes were on the disk. So each sync through the page
+//! cache borrows an open file that no other uses meanwhile. After an error the idle ones are closed: they would tell of it once more, to
+//! writes that have nothing to do with it. Those in use keep theirs, and hear of it.
+//!
+//! Past the page cache none of this is needed: errors come back with the write.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{Mode, OFlags};
+
+/// The open files that syncs borrow.
+#[derive(Default)]
+pub(crate) struct SyncFiles {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    idle: Vec<SyncFile>,
+    /// Grows with each error.
+    generation: u64,
+}
+
+/// One of them, borrowed.
+pub(crate) struct SyncFile {
+    pub(crate) file: File,
+    generation: u64,
+}
+
+impl SyncFiles {
+    /// An open file of `file` that nobody else uses; `None` where the process may have no more of them, and the caller uses the one there is.
+    pub(crate) fn take(&self, file: &File) -> Option<SyncFile> {
+        let mut state = self.lock();
+        if let Some(idle) = state.idle.pop() {
+            return Some(idle);
+        }
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        match rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(descriptor) => Some(SyncFile { file: File::from(descriptor), generation: state.generation }),
+            Err(errno) => {
+                drop(state);
+                tracing::warn!(
+                    "a sync shares its descriptor with others, and an error may be told to one of them only: {errno}"
+                );
+                None
+            }
+        }
+    }
+
+    /// The sync is over.
+    pub(crate) fn give_back(&self, file: SyncFile, has_failed: bool) {
+        let mut state = self.lock();
+        if has_failed {
+            state.generation += 1;
+            state.idle.clear();
+        } else if file.generation == state.generation {
+            state.idle.push(file);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn idle_count(files: &SyncFiles) -> usize {
+        files.lock().idle.len()
+    }
+
+    #[test]
+    fn each_sync_has_a_file_of_its_own_and_an_error_closes_the_idle_ones() {
+        let file = tempfile::tempfile().unwrap();
+        let files = SyncFiles::default();
+        let [first, second, third] = [(); 3].map(|()| files.take(&file).expect("there are descriptors"));
+        let numbers = [&first, &second, &third].map(|one| one.file.as_raw_fd());
+        assert!(numbers[0] != numbers[1] && numbers[1] != numbers[2] && numbers[0] != numbers[2]);
+        files.give_back(first, false);
+        assert_eq!(idle_count(&files), 1);
+        assert_eq!(files.take(&file).map(|again| again.file.as_raw_fd()), Some(numbers[0]), "it is lent again");
+        files.give_back(second, true);
+        assert_eq!(idle_count(&files), 0);
+        files.give_back(third, false);
+        assert_eq!(idle_count(&files), 0, "it was open when the error came, and would tell of it");
+    }
+}

@@ -15,6 +15,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("block", &[]),
     ("store", &["block"]),
     ("cache", &["block", "store"]),
+    ("writelog", &["block", "store"]),
     ("logical-unit", &["scsi", "block"]),
     ("clock", &[]),
     ("file", &["block"]),
@@ -36,6 +37,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "scsi",
             "store",
             "target",
+            "writelog",
         ],
     ),
     (
@@ -54,6 +56,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "store",
             "target",
             "workload",
+            "writelog",
         ],
     ),
     ("workload", &["block"]),

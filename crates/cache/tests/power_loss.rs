@@ -16,7 +16,8 @@ use block::layer::crash::{CrashLayer, Loss, Power};
 use block::layer::delay::Latency;
 use block::{Geometry, SharedDevice};
 use cache::{Associativity, Cache, FormatOptions, Mode};
-use common::{Lost, Model, Workload, drive, format, format_options, open, open_options, read, try_open};
+use common::model::Lost;
+use common::{Model, Workload, drive, format, format_options, open, open_options, read, try_open};
 
 const ORIGIN_BYTES: u64 = 48 * 4096 + 512;
 const CACHE_BYTES: u64 = 1 << 20;

@@ -103,10 +103,21 @@ pub fn record_bytes(payload_bytes: usize) -> u64 {
     (HEADER_BYTES + payload_bytes).next_multiple_of(RECORD_UNIT_BYTES) as u64
 }
 
+/// Bytes before the payload.
+pub const RECORD_HEADER_BYTES: usize = HEADER_BYTES;
+
 /// The bytes of a record, and its checksum.
 pub fn emit(log_id: Uuid, position: LogPosition, settled: u64, payload: &[u8]) -> (Buffer, u32) {
     assert!(payload.len() <= RECORD_PAYLOAD_BYTES_MAX, "appends bound their payload");
     let mut buffer = Buffer::zeroed(record_bytes(payload.len()) as usize);
+    buffer[HEADER_BYTES..HEADER_BYTES + payload.len()].copy_from_slice(payload);
+    let checksum = seal(&mut buffer, log_id, position, settled, payload.len());
+    (buffer, checksum)
+}
+
+/// Makes bytes a record whose payload stands in its place already, and returns the checksum. What is behind the payload is the caller's
+/// to clear.
+pub fn seal(bytes: &mut [u8], log_id: Uuid, position: LogPosition, settled: u64, payload_bytes: usize) -> u32 {
     let header = RecordHeaderRaw {
         checksum: U32::ZERO,
         magic: RECORD_MAGIC.into(),
@@ -114,16 +125,14 @@ pub fn emit(log_id: Uuid, position: LogPosition, settled: u64, payload: &[u8]) -
         epoch: position.epoch.into(),
         sequence: position.sequence.into(),
         link: position.link.into(),
-        payload_bytes: (payload.len() as u32).into(),
+        payload_bytes: (payload_bytes as u32).into(),
         settled: settled.into(),
         reserved: U64::ZERO,
     };
-    let end = HEADER_BYTES + payload.len();
-    buffer[..HEADER_BYTES].copy_from_slice(header.as_bytes());
-    buffer[HEADER_BYTES..end].copy_from_slice(payload);
-    let checksum = crc32c(&buffer[4..end]);
-    buffer[..4].copy_from_slice(&checksum.to_le_bytes());
-    (buffer, checksum)
+    bytes[..HEADER_BYTES].copy_from_slice(header.as_bytes());
+    let checksum = crc32c(&bytes[4..HEADER_BYTES + payload_bytes]);
+    bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+    checksum
 }
 
 /// The header of the record that starts at `bytes`, if there is one of this log, and the length of its payload. The checksum is

@@ -1,0 +1,462 @@
+//! Records on their way to the log device: group commit.
+//!
+//! What arrives is queued; a record takes as much of the queue as fits and is submitted at once, with force unit access. While it is on its way
+//! the next gathers. A second one goes beside it only when a good deal has gathered. No timer.
+//!
+//! - Records are applied to the map, and their writers answered, in the order of their sequences: a record counts only when all before it are
+//!   durable, as replay will see it.
+//! - A segment is opened only when another is at hand to be named as the next one, so that replay finds its way.
+//! - When the device refuses a record, nothing may follow it: the log has failed, and who waits is told.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use base::buffer::Buffer;
+use block::completion::SlotSender;
+use block::device::DeviceExt;
+use block::{Completion, Error, Response};
+use store::LogPosition;
+use store::limits::RECORD_BYTES_MAX;
+use store::record::{RECORD_HEADER_BYTES, seal};
+use zerocopy::IntoBytes;
+
+use crate::core::{Core, State};
+use crate::format::{ENTRY_DATA, ENTRY_DISCARDED, ENTRY_ZEROES, EntryRaw, FLAG_EPOCH_END, HeadRaw, prefix_bytes};
+use crate::limits::{RECORD_ENTRIES_MAX, RECORDS_IN_FLIGHT_MAX, SECOND_RECORD_BYTES, UNIT_BYTES};
+use crate::map::{Piece, Tag, place_of_zeroes};
+
+/// Data up to here is not split between records: a request stays in one piece.
+const WHOLE_BYTES_MAX: u64 = (RECORD_BYTES_MAX / 2) as u64;
+
+/// A place between two records, with all that the next one must carry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LogPlace {
+    pub(crate) segment: u32,
+    /// Segment that the record before names as the next one.
+    pub(crate) next_segment: u32,
+    /// Its offset is in the segment.
+    pub(crate) position: LogPosition,
+}
+
+/// What is to be recorded of a run of sectors.
+pub(crate) enum Content {
+    Bytes { buffer: Arc<Buffer>, at: usize },
+    Slot(u32),
+    Zeroes,
+    Discarded,
+}
+
+/// One entry that waits for a record.
+struct Queued {
+    sector: u64,
+    sectors: u64,
+    content: Content,
+    ticket: Arc<Ticket>,
+}
+
+/// Several entries whose owner is told when all are durable, or that the log failed.
+pub(crate) struct Ticket {
+    rest: AtomicU32,
+    sender: Mutex<Option<SlotSender>>,
+}
+
+impl Ticket {
+    fn finish(&self, result: Result<(), Error>) {
+        let is_last = self.rest.fetch_sub(1, Ordering::AcqRel) == 1;
+        if !is_last && result.is_ok() {
+            return;
+        }
+        let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(sender) = sender {
+            sender.complete(Response { result, buffer: Buffer::empty(), extents: Vec::new() });
+        }
+    }
+}
+
+/// An entry of a record under way, and where it stands.
+struct Placed {
+    piece: Piece,
+    slot: Option<u32>,
+    ticket: Arc<Ticket>,
+}
+
+struct InFlight {
+    sequence: u64,
+    end: LogPlace,
+    place: u32,
+    bytes: u64,
+    placed: Vec<Placed>,
+    /// The record's bytes, once it is durable.
+    done: Option<Buffer>,
+}
+
+struct OpenSegment {
+    segment: u32,
+    offset: u64,
+    next_segment: u32,
+}
+
+/// See the module.
+pub(crate) struct Appender {
+    queue: VecDeque<Queued>,
+    queue_bytes: u64,
+    open: Option<OpenSegment>,
+    /// The segment that is opened next.
+    next_segment: u32,
+    in_flight: VecDeque<InFlight>,
+    sequence_next: u64,
+    link: u32,
+}
+
+struct Outgoing {
+    sequence: u64,
+    offset: u64,
+    buffer: Buffer,
+}
+
+impl Appender {
+    /// An appender whose first record goes to the start of `start.segment`, which was taken as the next one.
+    pub(crate) fn new(start: &LogPlace) -> Self {
+        assert_eq!(start.position.offset, 0, "each opening starts a segment");
+        Self {
+            queue: VecDeque::new(),
+            queue_bytes: 0,
+            open: None,
+            next_segment: start.segment,
+            in_flight: VecDeque::new(),
+            sequence_next: start.position.sequence,
+            link: start.position.link,
+        }
+    }
+
+    pub(crate) fn queue_bytes(&self) -> u64 {
+        self.queue_bytes
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_flight.is_empty() && self.queue.is_empty()
+    }
+
+    fn may_start(&self) -> bool {
+        !self.queue.is_empty()
+            && match self.in_flight.len() {
+                0 => true,
+                count => count < RECORDS_IN_FLIGHT_MAX && self.queue_bytes >= SECOND_RECORD_BYTES,
+            }
+    }
+}
+
+impl Core {
+    /// Queues runs of sectors for the next records. The completion says when all are durable in the log, or that it failed.
+    pub(crate) fn append(self: &Arc<Self>, entries: Vec<(u64, u64, Content)>) -> Completion {
+        let (completion, sender) = Completion::slot();
+        if entries.is_empty() {
+            return Completion::ready(Response::done(Buffer::empty()));
+        }
+        let ticket = Arc::new(Ticket { rest: AtomicU32::new(entries.len() as u32), sender: Mutex::new(Some(sender)) });
+        {
+            let state = &mut *self.state();
+            if let Some(error) = &state.failure {
+                let error = error.clone();
+                for (_, _, content) in entries {
+                    if let (Content::Slot(slot), Some(stage)) = (content, &mut state.stage) {
+                        stage.cancel_move(slot);
+                    }
+                }
+                return Completion::ready(Response::failed(error, Buffer::empty()));
+            }
+            for (sector, sectors, content) in entries {
+                if matches!(content, Content::Bytes { .. } | Content::Slot(_)) {
+                    state.appender.queue_bytes += sectors * UNIT_BYTES;
+                }
+                state.appender.queue.push_back(Queued { sector, sectors, content, ticket: Arc::clone(&ticket) });
+            }
+        }
+        self.start_records();
+        completion
+    }
+
+    /// Sends as many records as may be on their way now.
+    pub(crate) fn start_records(self: &Arc<Self>) {
+        loop {
+            let record = self.next_record(&mut self.state());
+            let Some(record) = record else { return };
+            let core = Arc::clone(self);
+            self.start(async move {
+                let result = core.log_device.write(record.offset, record.buffer, true).await;
+                core.finish_record(record.sequence, result);
+            });
+        }
+    }
+
+    fn next_record(&self, state: &mut State) -> Option<Outgoing> {
+        if state.failure.is_some() || !state.appender.may_start() {
+            return None;
+        }
+        if state.map.dirty_extents() + 2 * RECORD_ENTRIES_MAX.min(state.appender.queue.len())
+            > self.layout.extents_max()
+        {
+            return self.want_room(state);
+        }
+        loop {
+            if state.appender.open.is_none() && !self.open_segment(state) {
+                return self.want_room(state);
+            }
+            let limit = {
+                let open = state.appender.open.as_ref().expect("it was opened above");
+                (self.layout.segment_bytes - open.offset).min(RECORD_BYTES_MAX as u64)
+            };
+            let taken = take_queued(&mut state.appender, limit);
+            if !taken.is_empty() {
+                return Some(self.assemble(state, taken));
+            }
+            let open = state.appender.open.take().expect("it was opened above");
+            assert!(open.offset > 0, "an empty segment holds any entry");
+            state.segments.close(open.segment);
+            state.appender.next_segment = open.next_segment;
+        }
+    }
+
+    /// Records wait for room, and level 2 cannot make any: who waits is told why.
+    pub(crate) fn give_up_queue(&self, error: &Error) {
+        let mut finished = Vec::new();
+        {
+            let state = &mut *self.state();
+            if !state.wants_room {
+                return;
+            }
+            state.stuck = Some(error.clone());
+            abandon_queue(state, &mut finished);
+        }
+        finished.iter().for_each(|ticket| ticket.finish(Err(error.clone())));
+        self.changed.notify();
+    }
+
+    fn want_room(&self, state: &mut State) -> Option<Outgoing> {
+        state.wants_room = true;
+        self.background.notify();
+        None
+    }
+
+    fn open_segment(&self, state: &mut State) -> bool {
+        let Some(next_segment) = state.segments.take_next() else { return false };
+        let segment = state.appender.next_segment;
+        state.segments.open(segment, self.clock.now());
+        state.records.forget(self.layout.place(segment, 0), self.layout.segment_bytes / UNIT_BYTES);
+        state.appender.open = Some(OpenSegment { segment, offset: 0, next_segment });
+        state.wants_room = false;
+        true
+    }
+
+    fn assemble(&self, state: &mut State, taken: Vec<Queued>) -> Outgoing {
+        let State { appender, stage, segments, applied, .. } = state;
+        let open = appender.open.as_mut().expect("a record has a segment");
+        let prefix = prefix_bytes(taken.len());
+        let data_bytes: u64 = taken.iter().map(Queued::data_bytes).sum();
+        let mut buffer = Buffer::zeroed(prefix + data_bytes as usize);
+        let (sequence, offset) = (appender.sequence_next, open.offset);
+        let is_slot_queued = appender.queue.iter().any(|queued| matches!(queued.content, Content::Slot(_)));
+        let is_epoch_end = stage.as_ref().is_none_or(|stage| stage.is_at_cut() && !is_slot_queued);
+        let head = HeadRaw {
+            segment: open.segment.into(),
+            next_segment: open.next_segment.into(),
+            time_ns: self.clock.now().as_nanoseconds().into(),
+            entry_count: (taken.len() as u16).into(),
+            buffer: (appender.in_flight.len() as u16).into(),
+            flags: if is_epoch_end { FLAG_EPOCH_END.into() } else { 0.into() },
+            reserved: 0.into(),
+        };
+        let entries_at = RECORD_HEADER_BYTES + size_of::<HeadRaw>();
+        buffer[RECORD_HEADER_BYTES..entries_at].copy_from_slice(head.as_bytes());
+        let tag = Self::tag_for(segments, open.segment);
+        let mut at = prefix;
+        let mut placed = Vec::with_capacity(taken.len());
+        for (index, queued) in taken.into_iter().enumerate() {
+            let entry_at = entries_at + index * size_of::<EntryRaw>();
+            buffer[entry_at..entry_at + size_of::<EntryRaw>()].copy_from_slice(queued.entry().as_bytes());
+            let length = queued.data_bytes() as usize;
+            let target = &mut buffer[at..at + length];
+            let mut slot = None;
+            let place = match &queued.content {
+                Content::Bytes { buffer, at } => {
+                    target.copy_from_slice(&buffer[*at..*at + length]);
+                    None
+                }
+                Content::Slot(number) => {
+                    slot = Some(*number);
+                    if let Some(stage) = stage.as_ref() {
+                        stage.load(stage.place(*number), target);
+                    }
+                    None
+                }
+                Content::Zeroes => Some(place_of_zeroes(sequence, false)),
+                Content::Discarded => Some(place_of_zeroes(sequence, true)),
+            };
+            let place = place.unwrap_or_else(|| self.layout.place(open.segment, offset + at as u64));
+            let piece = Piece { sector: queued.sector, sectors: queued.sectors, place, tag };
+            placed.push(Placed { piece, slot, ticket: queued.ticket });
+            at += length;
+        }
+        let position = LogPosition { offset, epoch: self.epoch, sequence, link: appender.link };
+        let payload_bytes = buffer.len() - RECORD_HEADER_BYTES;
+        let settled = applied.position.sequence.saturating_sub(1);
+        let checksum = seal(&mut buffer, self.uuid, position, settled, payload_bytes);
+        open.offset += buffer.len() as u64;
+        appender.sequence_next += 1;
+        appender.link = checksum;
+        segments.add_record(open.segment, sequence);
+        let end = LogPlace {
+            segment: open.segment,
+            next_segment: open.next_segment,
+            position: LogPosition { offset: open.offset, epoch: self.epoch, sequence: sequence + 1, link: checksum },
+        };
+        let place = self.layout.place(open.segment, offset);
+        let bytes = buffer.len() as u64;
+        appender.in_flight.push_back(InFlight { sequence, end, place, bytes, placed, done: None });
+        self.counters.record(bytes, data_bytes);
+        Outgoing { sequence, offset: self.layout.offset_of(place), buffer }
+    }
+
+    fn finish_record(self: &Arc<Self>, sequence: u64, result: Result<Buffer, Error>) {
+        let mut finished = Vec::new();
+        let outcome = {
+            let state = &mut *self.state();
+            match result {
+                Ok(buffer) => {
+                    if let Some(record) = state.appender.in_flight.iter_mut().find(|record| record.sequence == sequence)
+                    {
+                        record.done = Some(buffer);
+                    }
+                    while state.appender.in_flight.front().is_some_and(|record| record.done.is_some()) {
+                        let record = state.appender.in_flight.pop_front().expect("it was there a line ago");
+                        self.apply(state, record, &mut finished);
+                    }
+                    Ok(())
+                }
+                Err(error) => {
+                    self.fail(state, &error);
+                    abandon(state, &mut finished);
+                    Err(error)
+                }
+            }
+        };
+        self.start_records();
+        finished.iter().for_each(|ticket| ticket.finish(outcome.clone()));
+        self.changed.notify();
+        self.background.notify();
+    }
+
+    /// Takes a durable record into the map.
+    fn apply(&self, state: &mut State, record: InFlight, finished: &mut Vec<Arc<Ticket>>) {
+        for placed in record.placed {
+            match placed.slot {
+                Some(slot) => self.apply_moved(state, slot, &placed.piece),
+                None => {
+                    let superseded = state.index(&self.layout, placed.piece);
+                    self.counters.superseded(superseded);
+                }
+            }
+            finished.push(placed.ticket);
+        }
+        state.applied = record.end;
+        state.tail_bytes += record.bytes;
+        if let Some(buffer) = record.done {
+            state.records.insert(record.place, buffer);
+        }
+    }
+
+    /// What is still in the slot is in the log now.
+    fn apply_moved(&self, state: &mut State, slot: u32, piece: &Piece) {
+        let Some(stage) = &state.stage else { return };
+        let from = Piece { place: stage.place(slot), ..*piece };
+        for found in state.pieces_at(&from) {
+            let moved = piece.clip(found.sector, found.end());
+            state.map.insert(moved, |_| {});
+            state.segments.add_dirty(self.layout.segment_of(moved.place), moved.sectors);
+        }
+        if let Some(stage) = &mut state.stage {
+            stage.finish_move(slot);
+        }
+    }
+}
+
+/// Gives up all that is on its way or waits: the log failed.
+fn abandon(state: &mut State, finished: &mut Vec<Arc<Ticket>>) {
+    let State { appender, stage, .. } = state;
+    for placed in appender.in_flight.drain(..).flat_map(|record| record.placed) {
+        if let (Some(slot), Some(stage)) = (placed.slot, stage.as_mut()) {
+            stage.cancel_move(slot);
+        }
+        finished.push(placed.ticket);
+    }
+    abandon_queue(state, finished);
+}
+
+fn abandon_queue(state: &mut State, finished: &mut Vec<Arc<Ticket>>) {
+    let State { appender, stage, .. } = state;
+    for queued in appender.queue.drain(..) {
+        if let (Content::Slot(slot), Some(stage)) = (queued.content, stage.as_mut()) {
+            stage.cancel_move(slot);
+        }
+        finished.push(queued.ticket);
+    }
+    appender.queue_bytes = 0;
+}
+
+impl Queued {
+    fn data_bytes(&self) -> u64 {
+        match self.content {
+            Content::Bytes { .. } | Content::Slot(_) => self.sectors * UNIT_BYTES,
+            Content::Zeroes | Content::Discarded => 0,
+        }
+    }
+
+    fn entry(&self) -> EntryRaw {
+        let kind = match self.content {
+            Content::Bytes { .. } | Content::Slot(_) => ENTRY_DATA,
+            Content::Zeroes => ENTRY_ZEROES,
+            Content::Discarded => ENTRY_DISCARDED,
+        };
+        EntryRaw { sector: self.sector.into(), sectors: (self.sectors as u32).into(), kind, reserved: [0; 3] }
+    }
+}
+
+/// Takes as many entries from the queue as a record of `limit` bytes holds. A long one is split.
+fn take_queued(appender: &mut Appender, limit: u64) -> Vec<Queued> {
+    let mut taken: Vec<Queued> = Vec::new();
+    let mut data_bytes = 0;
+    while let Some(front) = appender.queue.front_mut() {
+        if taken.len() == RECORD_ENTRIES_MAX {
+            break;
+        }
+        let Some(room) = limit.checked_sub(prefix_bytes(taken.len() + 1) as u64 + data_bytes) else { break };
+        let wanted = front.data_bytes();
+        if wanted <= room {
+            let whole = appender.queue.pop_front().expect("it was there a line ago");
+            data_bytes += wanted;
+            taken.push(whole);
+            continue;
+        }
+        let part = room / UNIT_BYTES;
+        if wanted <= WHOLE_BYTES_MAX || part == 0 {
+            break;
+        }
+        let Content::Bytes { buffer, at } = &mut front.content else { break };
+        let content = Content::Bytes { buffer: Arc::clone(buffer), at: *at };
+        front.ticket.rest.fetch_add(1, Ordering::AcqRel);
+        taken.push(Queued { sector: front.sector, sectors: part, content, ticket: Arc::clone(&front.ticket) });
+        *at += (part * UNIT_BYTES) as usize;
+        front.sector += part;
+        front.sectors -= part;
+        data_bytes += part * UNIT_BYTES;
+        break;
+    }
+    appender.queue_bytes -= data_bytes;
+    taken
+}
+
+/// What the tag of an extent is before its segment is known.
+pub(crate) fn stage_tag() -> Tag {
+    Tag::dirty(0)
+}

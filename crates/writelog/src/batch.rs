@@ -1,0 +1,263 @@
+//! What one batch of level 2 takes from the log, by the chosen order.
+//!
+//! | order | a batch is |
+//! |---|---|
+//! | `log` | an *epoch*: the next segments in the order they were written, up to a record after which nothing acknowledged before is missing; of
+//!   each sector what is newest inside the epoch, even when the log has newer |
+//! | `lba` | the next dirty extents in ascending order, around and around |
+//! | `last-write-first` | what is dirty in the newest segments |
+//! | when space is low, and to clean everything | what is dirty in the oldest segments |
+//!
+//! Segments are read whole, since that is one request, and their records checked; extents in order of LBA are read one by one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base::buffer::Buffer;
+use block::device::DeviceExt;
+use block::{Error, ErrorKind};
+use store::record::{parse_header, record_bytes};
+
+use crate::core::{Core, Pins, State};
+use crate::format::{ENTRY_DATA, ENTRY_DISCARDED, EntryRaw, FLAG_EPOCH_END, parse_payload, prefix_bytes};
+use crate::limits::UNIT_BYTES;
+use crate::map::{ExtentMap, Piece, Tag, place_of_zeroes};
+use crate::options::DestageOrder;
+
+/// How segments are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    Epoch,
+    Lba,
+    Newest,
+    Oldest,
+}
+
+/// What is sent to the origin with one flush.
+pub(crate) struct Batch {
+    /// Disjoint, ascending.
+    pub(crate) pieces: Vec<Piece>,
+    /// Segments in RAM.
+    pub(crate) images: BTreeMap<u32, Buffer>,
+    /// With [`Choice::Epoch`]: all up to this record is on the origin afterwards.
+    pub(crate) epoch_end: Option<u64>,
+    _pins: Pins,
+}
+
+/// A record in a segment's image.
+pub(crate) struct Found {
+    pub(crate) sequence: u64,
+    pub(crate) flags: u32,
+    pub(crate) next_segment: u32,
+    pub(crate) link: u32,
+    pub(crate) epoch: u64,
+    pub(crate) checksum: u32,
+    /// Offset in the segment behind it.
+    pub(crate) end: u64,
+    /// What it holds, and where.
+    pub(crate) pieces: Vec<Piece>,
+}
+
+impl Core {
+    /// The order that counts now.
+    pub(crate) fn choice(&self, state: &State) -> Choice {
+        let is_low = state.wants_room || state.segments.reusable_count() < (state.segments.count() / 8).max(2);
+        match self.options.order {
+            // What is only in the log goes first, while it can be read; of slots, too.
+            _ if state.failure.is_some() => Choice::Lba,
+            DestageOrder::Log => Choice::Epoch,
+            DestageOrder::Lba if !is_low => Choice::Lba,
+            DestageOrder::LastWriteFirst if !is_low => Choice::Newest,
+            _ => Choice::Oldest,
+        }
+    }
+
+    /// The next batch, or one without pieces when there is nothing to send.
+    pub(crate) async fn select(self: &Arc<Self>, choice: Choice) -> Result<Batch, Error> {
+        let batch = match choice {
+            Choice::Epoch => return self.select_epoch().await,
+            Choice::Lba => return Ok(self.select_by_lba()),
+            Choice::Newest | Choice::Oldest => self.select_segments(choice).await?,
+        };
+        // Zeroes are not in any segment; once no segment is dirty, they are what is left.
+        if batch.pieces.is_empty() { Ok(self.select_by_lba()) } else { Ok(batch) }
+    }
+
+    fn select_by_lba(self: &Arc<Self>) -> Batch {
+        let mut pins = Pins::none(self);
+        let state = &mut *self.state();
+        let bytes_max = self.options.level2.batch_bytes;
+        let has_failed = state.failure.is_some();
+        let is_wanted = |piece: &Piece| (has_failed || !piece.is_in_stage()) && !piece.tag.is_lost();
+        let (mut pieces, mut bytes): (Vec<Piece>, u64) = (Vec::new(), 0);
+        let cursor = state.lba_cursor;
+        let from_cursor = state.map.dirty_from(cursor);
+        let before_cursor = state.map.dirty_from(0).take_while(|piece| piece.sector < cursor);
+        for piece in from_cursor.chain(before_cursor).filter(is_wanted) {
+            if bytes >= bytes_max {
+                break;
+            }
+            bytes += if piece.is_zero() { UNIT_BYTES } else { piece.sectors * UNIT_BYTES };
+            pieces.push(piece);
+        }
+        state.lba_cursor = pieces.last().map_or(0, Piece::end);
+        for piece in pieces.iter().filter(|piece| piece.is_in_segment()) {
+            pins.add(&mut state.segments, self.layout.segment_of(piece.place));
+        }
+        pieces.sort_unstable_by_key(|piece| piece.sector);
+        Batch { pieces, images: BTreeMap::new(), epoch_end: None, _pins: pins }
+    }
+
+    async fn select_segments(self: &Arc<Self>, choice: Choice) -> Result<Batch, Error> {
+        let mut pins = Pins::none(self);
+        let chosen: Vec<u32> = {
+            let state = &mut *self.state();
+            let is_dirty = |segment: &u32| state.segments.get(*segment).dirty_sectors > 0;
+            let count = (self.options.level2.batch_bytes / self.layout.segment_bytes).max(1) as usize;
+            let chosen: Vec<u32> = match choice {
+                Choice::Newest => state.segments.by_age().rev().filter(is_dirty).take(count).collect(),
+                _ => state.segments.by_age().filter(is_dirty).take(count).collect(),
+            };
+            chosen.iter().for_each(|&segment| pins.add(&mut state.segments, segment));
+            chosen
+        };
+        let mut batch = Batch { pieces: Vec::new(), images: BTreeMap::new(), epoch_end: None, _pins: pins };
+        for segment in chosen {
+            match self.load_segment(segment).await {
+                Ok((image, records)) => {
+                    let state = self.state();
+                    let is_wanted = |piece: &Piece| piece.tag.is_dirty() && !piece.tag.is_lost();
+                    let held = records.iter().flat_map(|record| &record.pieces);
+                    batch.pieces.extend(held.flat_map(|piece| state.pieces_at(piece)).filter(is_wanted));
+                    drop(state);
+                    batch.images.insert(segment, image);
+                }
+                Err(error) => self.add_salvaged(segment, &error, &mut batch),
+            }
+        }
+        batch.pieces.sort_unstable_by_key(|piece| piece.sector);
+        batch.pieces.dedup();
+        Ok(batch)
+    }
+
+    /// The newest of each sector in the records behind the last epoch.
+    async fn select_epoch(self: &Arc<Self>) -> Result<Batch, Error> {
+        let mut pins = Pins::none(self);
+        let (segments, applied) = {
+            let state = &mut *self.state();
+            let destaged = state.destaged_sequence;
+            let is_behind = |segment: &u32| state.segments.get(*segment).last_sequence > destaged;
+            let segments: Vec<u32> = state.segments.by_age().filter(is_behind).collect();
+            segments.iter().for_each(|&segment| pins.add(&mut state.segments, segment));
+            (segments, state.applied.position.sequence - 1)
+        };
+        let count = (self.options.level2.batch_bytes / self.layout.segment_bytes).max(1) as usize;
+        let destaged = self.state().destaged_sequence;
+        let mut batch = Batch { pieces: Vec::new(), images: BTreeMap::new(), epoch_end: None, _pins: pins };
+        let (mut epoch, mut waiting) = (ExtentMap::default(), Vec::new());
+        for (index, segment) in segments.into_iter().enumerate() {
+            if index >= count && batch.epoch_end.is_some() {
+                break;
+            }
+            let (image, records) = match self.load_segment(segment).await {
+                Ok(loaded) => loaded,
+                Err(error) => {
+                    // The order ends here: what can still be read of it is sent with this batch.
+                    self.add_salvaged(segment, &error, &mut batch);
+                    let last = self.state().segments.get(segment).last_sequence.min(applied);
+                    batch.epoch_end = Some(last);
+                    continue;
+                }
+            };
+            batch.images.insert(segment, image);
+            for record in records.into_iter().filter(|record| (destaged + 1..=applied).contains(&record.sequence)) {
+                waiting.extend(record.pieces);
+                if record.flags & FLAG_EPOCH_END != 0 {
+                    batch.epoch_end = Some(record.sequence);
+                    waiting.drain(..).for_each(|piece| epoch.insert(piece, |_| {}));
+                }
+            }
+        }
+        let salvaged = std::mem::take(&mut batch.pieces);
+        salvaged.into_iter().for_each(|piece| epoch.insert(piece, |_| {}));
+        batch.pieces = epoch.dirty_from(0).collect();
+        Ok(batch)
+    }
+
+    /// A segment's image and the records in it that were applied.
+    async fn load_segment(&self, segment: u32) -> Result<(Buffer, Vec<Found>), Error> {
+        let (first, last) = {
+            let state = self.state();
+            let entry = state.segments.get(segment);
+            (entry.first_sequence, entry.last_sequence.min(state.applied.position.sequence - 1))
+        };
+        let range = self.layout.segment(segment);
+        let image = self.log_device.read(range.offset, Buffer::zeroed(range.length as usize)).await?;
+        let mut records = Vec::new();
+        let mut offset = 0;
+        for sequence in first..=last {
+            let found = find_record(&image, offset, segment, self.uuid, self.layout.place(segment, 0));
+            let found = found
+                .filter(|found| found.sequence == sequence)
+                .ok_or_else(|| Error::new(ErrorKind::Corrupt, format!("record {sequence} of the log is damaged")))?;
+            offset = found.end;
+            records.push(found);
+        }
+        Ok((image, records))
+    }
+
+    /// A segment whose image is no good: what the map has in it is read piece by piece, and what cannot be read is lost, by name.
+    fn add_salvaged(&self, segment: u32, error: &Error, batch: &mut Batch) {
+        let state = self.state();
+        let is_in = |piece: &Piece| piece.is_in_segment() && self.layout.segment_of(piece.place) == segment;
+        let pieces: Vec<Piece> = state.map.dirty_from(0).filter(|piece| is_in(piece) && !piece.tag.is_lost()).collect();
+        drop(state);
+        tracing::error!(%error, segment, pieces = pieces.len(), "a segment of the log cannot be read as a whole");
+        batch.pieces.extend(pieces);
+    }
+}
+
+/// The whole record at `offset` of a segment's image, if there is one of this log that belongs there.
+pub(crate) fn find_record(
+    image: &[u8],
+    offset: u64,
+    segment: u32,
+    log_id: uuid::Uuid,
+    segment_place: u32,
+) -> Option<Found> {
+    let bytes = image.get(usize::try_from(offset).ok()?..)?;
+    let (header, payload_bytes) = parse_header(bytes, log_id)?;
+    let payload = store::record::parse_payload(bytes, &header)?;
+    let (head, entries) = parse_payload(payload)?;
+    if head.segment.get() != segment || header.sequence.get() > store::limits::SEQUENCE_MAX {
+        return None;
+    }
+    let place = segment_place + (offset / UNIT_BYTES) as u32;
+    Some(Found {
+        sequence: header.sequence.get(),
+        flags: head.flags.get(),
+        next_segment: head.next_segment.get(),
+        link: header.link.get(),
+        epoch: header.epoch.get(),
+        checksum: header.checksum.get(),
+        end: offset + record_bytes(payload_bytes),
+        pieces: pieces_of(&entries, header.sequence.get(), place),
+    })
+}
+
+fn pieces_of(entries: &[EntryRaw], sequence: u64, record_place: u32) -> Vec<Piece> {
+    let mut place = record_place + (prefix_bytes(entries.len()) as u64 / UNIT_BYTES) as u32;
+    let mut pieces = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let sectors = u64::from(entry.sectors.get());
+        let at = match entry.kind {
+            ENTRY_DATA => {
+                place += sectors as u32;
+                place - sectors as u32
+            }
+            kind => place_of_zeroes(sequence, kind == ENTRY_DISCARDED),
+        };
+        pieces.push(Piece { sector: entry.sector.get(), sectors, place: at, tag: Tag::dirty(0) });
+    }
+    pieces
+}

@@ -1,0 +1,345 @@
+//! What all operations of one write log share: the devices, the locks, the state.
+//!
+//! Locks, taken in this order and released in any:
+//!
+//! | lock | held by | keeps |
+//! |---|---|---|
+//! | `ranges` | every request until it is answered (reads share) | overlapping requests in their order |
+//! | `destaging`, async | a batch of level 2 | one batch from overtaking another on the origin |
+//! | `moving`, async | a round of level 1 | slots leaving in their order |
+//! | `superblock`, async | a checkpoint | one checkpoint at a time |
+//! | `state`, a mutex | nobody across an await | map, segments, slots, records under way |
+//!
+//! Neither level needs `ranges`, so requests that wait for room never stand in the way of what makes it. A sector in the map is never read
+//! from the origin, and only batches write there, one at a time; so what a read finds on the origin is not older than what it must see.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use base::buffer::Buffer;
+use base::clock::{Clock, Instant};
+use base::range::ByteRange;
+use base::signal::Signal;
+use block::completion::Workers;
+use block::range_lock::{RangeGuard, RangeLock};
+use block::{
+    Completion, Device, Error, ErrorKind, EventHub, EventReceiver, Geometry, Operation, Request, Response, SharedDevice,
+};
+use store::Superblock;
+
+use crate::append::{Appender, LogPlace};
+use crate::format::ParametersRaw;
+use crate::layout::Layout;
+use crate::limits::UNIT_BYTES;
+use crate::map::{ExtentMap, Piece, Tag};
+use crate::options::{DestageOrder, Durability, OpenOptions};
+use crate::records::RecordCache;
+use crate::segments::Segments;
+use crate::stage::Stage;
+use crate::status::{Counters, RecoveryReport};
+use crate::{extents, flush, read, write};
+
+/// See the module.
+pub(crate) struct Core {
+    pub(crate) log_device: SharedDevice,
+    pub(crate) origin: SharedDevice,
+    /// Of the origin at open.
+    pub(crate) identity: block::Identity,
+    pub(crate) uuid: uuid::Uuid,
+    /// Number of this opening.
+    pub(crate) epoch: u64,
+    pub(crate) layout: Layout,
+    pub(crate) options: OpenOptions,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) ranges: RangeLock,
+    pub(crate) destaging: futures_util::lock::Mutex<()>,
+    pub(crate) moving: futures_util::lock::Mutex<()>,
+    /// Held while a checkpoint runs.
+    pub(crate) superblock: futures_util::lock::Mutex<Superblock<ParametersRaw>>,
+    pub(crate) workers: Workers,
+    /// Notified when room was made or something came to rest: whoever waits looks again.
+    pub(crate) changed: Signal,
+    /// Notified when background work may have become necessary.
+    pub(crate) background: Signal,
+    pub(crate) events: EventHub,
+    pub(crate) origin_events: Mutex<EventReceiver>,
+    pub(crate) counters: Counters,
+    pub(crate) recovery: RecoveryReport,
+    /// Whether requests are taken.
+    pub(crate) is_open: AtomicBool,
+    /// Whether the origin said that it is another disk now. Nothing is sent to it any more.
+    pub(crate) is_origin_refused: AtomicBool,
+    /// Whether background work is to end.
+    pub(crate) is_stopped: AtomicBool,
+    /// Grows when the origin says that it lost unflushed writes.
+    pub(crate) origin_losses: AtomicU64,
+    /// Grows with each request: an interruptible batch stops when it does.
+    pub(crate) request_count: AtomicU64,
+    /// When the last request came, in nanoseconds of the clock.
+    pub(crate) last_request_ns: AtomicU64,
+    pub(crate) state: Mutex<State>,
+}
+
+/// Guarded by `Core::state`; sections are short and never await.
+pub(crate) struct State {
+    pub(crate) map: ExtentMap,
+    pub(crate) segments: Segments,
+    pub(crate) appender: Appender,
+    pub(crate) records: RecordCache,
+    pub(crate) stage: Option<Stage>,
+    /// Where the last record applied to the map ended: where a checkpoint of now lets replay start.
+    pub(crate) applied: LogPlace,
+    /// Everything up to this record is on the origin (destage order `log`).
+    pub(crate) destaged_sequence: u64,
+    /// Bytes of records since the last checkpoint.
+    pub(crate) tail_bytes: u64,
+    /// Whether records wait for a segment or for room in the checkpoint.
+    pub(crate) wants_room: bool,
+    /// Whether a round of level 1 keeps requests waiting (the paper's profile).
+    pub(crate) is_gated: bool,
+    /// Where the next batch in order of LBA begins.
+    pub(crate) lba_cursor: u64,
+    /// The log device refused a record or a checkpoint. From then on writes go to the origin.
+    pub(crate) failure: Option<Error>,
+    /// Whether that was noted durably; `None` until somebody tried.
+    pub(crate) is_failure_noted: Option<bool>,
+    /// Why level 2 makes no room, since the last batch that did.
+    pub(crate) stuck: Option<Error>,
+}
+
+impl State {
+    /// Makes `piece` what is known of its sectors, with all that follows for what was known before. Counts sectors that the origin will now
+    /// never get.
+    pub(crate) fn index(&mut self, layout: &Layout, piece: Piece) -> u64 {
+        let Self { map, segments, stage, .. } = self;
+        let mut superseded = 0;
+        map.insert(piece, |old| superseded += drop_piece(layout, segments, stage, &old));
+        if piece.is_in_segment() && piece.tag.is_dirty() {
+            segments.add_dirty(layout.segment_of(piece.place), piece.sectors);
+        }
+        superseded
+    }
+
+    /// Forgets what is known of some sectors: the origin has newer ones.
+    pub(crate) fn forget(&mut self, layout: &Layout, sector: u64, sectors: u64) {
+        let Self { map, segments, stage, .. } = self;
+        map.remove(sector, sectors, |old| {
+            drop_piece(layout, segments, stage, &old);
+        });
+    }
+
+    /// Marks what is still at the place a batch took it from as clean. Returns the sectors that became clean.
+    pub(crate) fn mark_clean(&mut self, layout: &Layout, sent: &Piece) -> u64 {
+        if sent.is_in_stage() {
+            // Straight to the origin, since the log failed: the slot is done with.
+            let there = self.pieces_at(sent);
+            there.iter().for_each(|piece| self.forget(layout, piece.sector, piece.sectors));
+            return there.iter().map(|piece| piece.sectors).sum();
+        }
+        let Self { map, segments, .. } = self;
+        let mut cleaned = 0;
+        map.retag(
+            sent,
+            |tag| tag.is_dirty().then(|| tag.to_clean()),
+            |piece| {
+                cleaned += piece.sectors;
+                if piece.is_in_segment() {
+                    segments.remove_dirty(layout.segment_of(piece.place), piece.sectors);
+                }
+            },
+        );
+        if sent.is_zero() {
+            // Clean zeroes say nothing that the origin does not.
+            let zeroes: Vec<Piece> = map
+                .pieces(sent.sector, sent.sectors)
+                .filter(|piece| piece.is_zero() && !piece.tag.is_dirty())
+                .collect();
+            zeroes.iter().for_each(|piece| map.remove(piece.sector, piece.sectors, |_| {}));
+        }
+        cleaned
+    }
+
+    /// The parts of `held` that the map still knows to be at its place.
+    pub(crate) fn pieces_at(&self, held: &Piece) -> Vec<Piece> {
+        let found = self.map.pieces(held.sector, held.sectors);
+        found.filter(|piece| piece.place == held.clip(piece.sector, piece.end()).place).collect()
+    }
+
+    /// Whether an extent says where its bytes are: dirty ones always do, clean ones until their segment is used again.
+    pub(crate) fn is_current(&self, layout: &Layout, piece: &Piece) -> bool {
+        piece.tag.is_dirty()
+            || !piece.is_in_segment()
+            || piece.tag.is_of(self.segments.get(layout.segment_of(piece.place)).generation)
+    }
+
+    /// Share of the log that cannot be taken for new records now (0.0 to 1.0).
+    pub(crate) fn share_used(&self) -> f64 {
+        1.0 - f64::from(self.segments.reusable_count()) / f64::from(self.segments.count())
+    }
+}
+
+fn drop_piece(layout: &Layout, segments: &mut Segments, stage: &mut Option<Stage>, old: &Piece) -> u64 {
+    if old.is_in_stage() {
+        if let Some(stage) = stage {
+            stage.supersede(old.place, old.sectors);
+        }
+        return 0;
+    }
+    if !old.tag.is_dirty() {
+        return 0;
+    }
+    if old.is_in_segment() {
+        segments.remove_dirty(layout.segment_of(old.place), old.sectors);
+    }
+    old.sectors
+}
+
+impl Core {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a future now; whatever it leaves undone is done by the workers.
+    pub(crate) fn start(&self, future: impl Future<Output = ()> + Send + 'static) {
+        drop(Completion::task(&self.workers, async move {
+            future.await;
+            Response::done(Buffer::empty())
+        }));
+    }
+
+    /// Whether writes are acknowledged from slots.
+    pub(crate) fn is_staged(&self) -> bool {
+        self.options.durability != Durability::Log
+    }
+
+    /// Whether the origin is kept a prefix of epochs.
+    pub(crate) fn keeps_order(&self) -> bool {
+        self.options.order == DestageOrder::Log
+    }
+
+    pub(crate) fn geometry(&self) -> Geometry {
+        let origin = self.origin.geometry();
+        Geometry {
+            is_write_cache_volatile: self.options.durability == Durability::UnsafeVolatile,
+            // Both are answered from the log, whether or not the origin can.
+            discard_granularity_bytes: Some(origin.discard_granularity_bytes.unwrap_or(origin.logical_block_bytes)),
+            discard_reads_zeroes: origin.discard_reads_zeroes && origin.discard_granularity_bytes.is_some(),
+            ..origin
+        }
+    }
+
+    pub(crate) fn submit(self: &Arc<Self>, request: Request) -> Completion {
+        let range = match self.geometry().check(&request) {
+            Ok(range) => range,
+            Err(error) => return Completion::ready(request.fail(error)),
+        };
+        if !self.is_open.load(Ordering::Acquire) {
+            return Completion::ready(request.fail(Error::new(ErrorKind::Gone, "the write log is closed")));
+        }
+        self.request_count.fetch_add(1, Ordering::Relaxed);
+        self.last_request_ns.store(self.clock.now().as_nanoseconds(), Ordering::Relaxed);
+        let (core, workers) = (Arc::clone(self), &self.workers);
+        match request.operation {
+            Operation::Flush => Completion::task(workers, flush::flush(core)),
+            Operation::Read { buffer } => {
+                let place = self.ranges.shared(range);
+                Completion::task(workers, read::read(core, range, buffer, place))
+            }
+            Operation::Write { buffer, .. } => {
+                self.counters.written(range.length);
+                let place = self.ranges.exclusive(range);
+                Completion::task(workers, write::write(core, range, buffer, place))
+            }
+            Operation::Discard { .. } => {
+                let place = self.ranges.exclusive(self.range_of_zeroes(range));
+                Completion::task(workers, write::write_zeroes(core, range, true, place))
+            }
+            Operation::WriteZeroes { may_discard, .. } => {
+                let place = self.ranges.exclusive(self.range_of_zeroes(range));
+                Completion::task(workers, write::write_zeroes(core, range, may_discard, place))
+            }
+            Operation::Extents { .. } => {
+                let place = self.ranges.shared(range);
+                Completion::task(workers, extents::extents(core, range, place))
+            }
+        }
+    }
+
+    /// Zeroes go to the log past the slots. Where the order is kept they wait until the slots are empty and nobody else writes.
+    fn range_of_zeroes(&self, range: ByteRange) -> ByteRange {
+        if self.is_staged() && self.keeps_order() { ByteRange { offset: 0, length: u64::MAX } } else { range }
+    }
+
+    /// Waits until nobody is at work, and keeps everybody out until the guard is dropped.
+    pub(crate) async fn exclude_requests(&self) -> RangeGuard {
+        self.ranges.exclusive(ByteRange { offset: 0, length: u64::MAX }).await
+    }
+
+    /// The log device failed where nothing can be promised without it. The first time, loudly.
+    pub(crate) fn fail(self: &Arc<Self>, state: &mut State, error: &Error) {
+        if state.failure.is_none() {
+            tracing::error!(
+                %error,
+                dirty_bytes = state.map.dirty_sectors() * UNIT_BYTES,
+                "the log device failed: writes go to the LUN, and what only the log has is brought there as far as it can be read"
+            );
+            state.failure = Some(error.clone());
+            let core = Arc::clone(self);
+            // Not polled here, where the state is locked.
+            self.workers.spawn(async move { drop(core.note_failure().await) });
+        }
+        self.changed.notify();
+        self.background.notify();
+    }
+
+    /// Time since the last request.
+    pub(crate) fn idle_for(&self) -> Duration {
+        self.clock.now().since(Instant::from_nanoseconds(self.last_request_ns.load(Ordering::Relaxed)))
+    }
+
+    /// A tag for data that goes to a segment now.
+    pub(crate) fn tag_for(segments: &Segments, segment: u32) -> Tag {
+        Tag::dirty(segments.get(segment).generation)
+    }
+}
+
+/// The sectors of a range of whole sectors.
+pub(crate) fn sectors_of(range: ByteRange) -> (u64, u64) {
+    (range.offset / UNIT_BYTES, range.length / UNIT_BYTES)
+}
+
+/// Segments that must stay what they are. Dropping it lets them go.
+pub(crate) struct Pins {
+    core: Arc<Core>,
+    segments: Vec<u32>,
+}
+
+impl Pins {
+    pub(crate) fn none(core: &Arc<Core>) -> Self {
+        Self { core: Arc::clone(core), segments: Vec::new() }
+    }
+
+    /// Pins one more. `segments` are those of this very log, locked.
+    pub(crate) fn add(&mut self, segments: &mut Segments, segment: u32) {
+        segments.pin(segment);
+        self.segments.push(segment);
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        if self.segments.is_empty() {
+            return;
+        }
+        let is_room_wanted = {
+            let state = &mut *self.core.state();
+            self.segments.iter().for_each(|&segment| state.segments.unpin(segment));
+            state.wants_room
+        };
+        if is_room_wanted {
+            self.core.start_records();
+        }
+    }
+}

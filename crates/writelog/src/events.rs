@@ -1,0 +1,93 @@
+//! What the origin says happened to it.
+//!
+//! | event | here | passed on |
+//! |---|---|---|
+//! | writes lost | what a batch has sent and not flushed stays dirty | no: what was acknowledged is in the log |
+//! | invalidated | clean copies of the range are forgotten, after the requests in flight | yes |
+//! | identity changed | nothing in the log belongs to it: no request is taken any more, and nothing is destaged | yes |
+//! | missed | the events above may have been among them: the worst is assumed, but for the identity, which is compared | yes |
+//! | resized, offline, back | nothing | yes |
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use base::range::ByteRange;
+use block::{Device, Event};
+use futures_util::future::{Either, select};
+
+use crate::core::{Core, sectors_of};
+use crate::map::Piece;
+
+impl Core {
+    /// Handles events as they come. Ends when the log closes.
+    pub(crate) async fn follow_origin(self: Arc<Self>) {
+        loop {
+            let count = self.background.count();
+            if self.is_stopped.load(Ordering::Acquire) {
+                return;
+            }
+            let event = poll_fn(|context| {
+                let mut receiver = self.origin_events.lock().unwrap_or_else(PoisonError::into_inner);
+                pin!(receiver.receive()).poll(context)
+            });
+            if let Either::Left((event, _)) = select(event, self.background.changed_since(count)).await {
+                self.handle_origin_event(&event);
+            }
+        }
+    }
+
+    /// Handles the events that have come until now.
+    pub(crate) fn handle_origin_events(self: &Arc<Self>) {
+        loop {
+            let event = self.origin_events.lock().unwrap_or_else(PoisonError::into_inner).try_receive();
+            match event {
+                Some(event) => self.handle_origin_event(&event),
+                None => return,
+            }
+        }
+    }
+
+    fn handle_origin_event(self: &Arc<Self>, event: &Event) {
+        let mut is_for_above = true;
+        match event {
+            Event::WritesLost => {
+                self.origin_losses.fetch_add(1, Ordering::AcqRel);
+                is_for_above = false;
+            }
+            Event::Invalidated(range) => self.forget_later(*range),
+            Event::IdentityChanged => self.refuse_origin(),
+            Event::Missed => {
+                self.origin_losses.fetch_add(1, Ordering::AcqRel);
+                self.forget_later(ByteRange { offset: 0, length: self.origin.geometry().size_bytes });
+                if self.origin.identity() != self.identity {
+                    self.refuse_origin();
+                }
+            }
+            Event::Resized(_) | Event::Offline | Event::Back => {}
+        }
+        if is_for_above {
+            self.events.publish(event);
+        }
+    }
+
+    fn refuse_origin(&self) {
+        tracing::error!("the LUN behind the write log is another disk now: the log takes no requests any more");
+        self.is_origin_refused.store(true, Ordering::Release);
+        self.is_open.store(false, Ordering::Release);
+    }
+
+    /// Forgets clean copies once the requests on them are done.
+    fn forget_later(self: &Arc<Self>, range: ByteRange) {
+        let core = Arc::clone(self);
+        let place = self.ranges.exclusive(range);
+        self.start(async move {
+            let _guard = place.await;
+            let (sector, sectors) = sectors_of(range);
+            let state = &mut *core.state();
+            let clean: Vec<Piece> = state.map.pieces(sector, sectors).filter(|piece| !piece.tag.is_dirty()).collect();
+            clean.iter().for_each(|piece| state.forget(&core.layout, piece.sector, piece.sectors));
+        });
+    }
+}

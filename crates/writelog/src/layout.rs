@@ -1,0 +1,163 @@
+//! Where things lie on a log device.
+
+use base::range::ByteRange;
+use block::{Error, ErrorKind};
+use store::limits::SUPERBLOCK_BYTES;
+
+use crate::format::{CheckpointRaw, ExtentRaw, ParametersRaw, SegmentRaw};
+use crate::limits::{
+    CHECKPOINT_BYTES_PER_EXTENT, LOG_BYTES_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_PAPER, SEGMENTS_MIN, SLOT_BYTES_MAX,
+    UNIT_BYTES,
+};
+use crate::options::FormatOptions;
+
+const PAGE: u64 = SUPERBLOCK_BYTES as u64;
+
+/// See the picture in `format`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Bytes of an NVRAM slot.
+    pub slot_bytes: u64,
+    /// Count of segments.
+    pub segment_count: u32,
+    /// Offset of the first checkpoint slot.
+    pub checkpoint_offset: u64,
+    /// Bytes of one checkpoint slot.
+    pub checkpoint_bytes: u64,
+    /// Offset of the first segment.
+    pub segments_offset: u64,
+}
+
+impl Layout {
+    /// As many segments as `device_bytes` hold.
+    ///
+    /// # Errors
+    /// `NoSpace` when these are too few, `Unsupported` for sizes that cannot be.
+    pub fn new(device_bytes: u64, options: &FormatOptions) -> Result<Self, Error> {
+        let segment_bytes = u64::from(options.segment_bytes);
+        let is_fit = (SEGMENT_BYTES_PAPER..=SEGMENT_BYTES_MAX).contains(&options.segment_bytes)
+            && segment_bytes.is_multiple_of(PAGE)
+            && (UNIT_BYTES as u32..=SLOT_BYTES_MAX).contains(&options.slot_bytes)
+            && options.slot_bytes.is_power_of_two();
+        if !is_fit {
+            let context = format!(
+                "segments of {segment_bytes} bytes with slots of {} bytes cannot be: segments are multiples of 4 KiB from 64 KiB to 4 MiB, \
+                 slots powers of two from 512 bytes to 16 KiB",
+                options.slot_bytes
+            );
+            return Err(Error::new(ErrorKind::Unsupported, context));
+        }
+        let room = (device_bytes / PAGE * PAGE).saturating_sub(2 * PAGE).min(LOG_BYTES_MAX);
+        let fits = |count: u64| count * segment_bytes + 2 * checkpoint_bytes(count, segment_bytes) <= room;
+        let mut count = room / segment_bytes;
+        while count > 0 && !fits(count) {
+            count -= (count / 64).max(1);
+        }
+        if count < u64::from(SEGMENTS_MIN) {
+            let context = format!("a device of {device_bytes} bytes has no room for a log of {SEGMENTS_MIN} segments");
+            return Err(Error::new(ErrorKind::NoSpace, context));
+        }
+        let checkpoint_bytes = checkpoint_bytes(count, segment_bytes);
+        Ok(Self {
+            segment_bytes,
+            slot_bytes: u64::from(options.slot_bytes),
+            segment_count: count as u32,
+            checkpoint_offset: PAGE,
+            checkpoint_bytes,
+            segments_offset: PAGE + 2 * checkpoint_bytes,
+        })
+    }
+
+    /// The layout that a superblock describes.
+    ///
+    /// # Errors
+    /// `Corrupt` when it cannot be.
+    pub fn from_parameters(raw: &ParametersRaw, device_bytes: u64) -> Result<Self, Error> {
+        let options =
+            FormatOptions { segment_bytes: raw.segment_bytes.get(), slot_bytes: raw.slot_bytes.get(), uuid: None };
+        let found = Self {
+            segment_bytes: u64::from(raw.segment_bytes.get()),
+            slot_bytes: u64::from(raw.slot_bytes.get()),
+            segment_count: raw.segment_count.get(),
+            checkpoint_offset: raw.checkpoint_offset.get(),
+            checkpoint_bytes: raw.checkpoint_bytes.get(),
+            segments_offset: raw.segments_offset.get(),
+        };
+        match Self::new(device_bytes, &options) {
+            Ok(layout) if layout == found => Ok(layout),
+            _ => Err(Error::new(ErrorKind::Corrupt, "the write log's superblock describes a layout that cannot be")),
+        }
+    }
+
+    /// Offset of a checkpoint slot.
+    pub fn checkpoint_slot(&self, slot: u8) -> u64 {
+        self.checkpoint_offset + u64::from(slot & 1) * self.checkpoint_bytes
+    }
+
+    /// Most extents that a checkpoint holds.
+    pub fn extents_max(&self) -> usize {
+        (u64::from(self.segment_count) * self.segment_bytes / CHECKPOINT_BYTES_PER_EXTENT) as usize
+    }
+
+    /// A segment's bytes on the device.
+    pub fn segment(&self, segment: u32) -> ByteRange {
+        let offset = self.segments_offset + u64::from(segment) * self.segment_bytes;
+        ByteRange { offset, length: self.segment_bytes }
+    }
+
+    /// The place, in units of the segments, `offset` bytes into `segment`.
+    pub fn place(&self, segment: u32, offset: u64) -> u32 {
+        ((u64::from(segment) * self.segment_bytes + offset) / UNIT_BYTES) as u32
+    }
+
+    /// The segment a place is in.
+    pub fn segment_of(&self, place: u32) -> u32 {
+        (u64::from(place) * UNIT_BYTES / self.segment_bytes) as u32
+    }
+
+    /// Offset on the device of a place.
+    pub fn offset_of(&self, place: u32) -> u64 {
+        self.segments_offset + u64::from(place) * UNIT_BYTES
+    }
+
+    /// Units of all segments.
+    pub fn units(&self) -> u64 {
+        u64::from(self.segment_count) * self.segment_bytes / UNIT_BYTES
+    }
+}
+
+fn checkpoint_bytes(segment_count: u64, segment_bytes: u64) -> u64 {
+    let extents = segment_count * segment_bytes / CHECKPOINT_BYTES_PER_EXTENT * size_of::<ExtentRaw>() as u64;
+    let segments = segment_count * size_of::<SegmentRaw>() as u64;
+    (size_of::<CheckpointRaw>() as u64 + segments + extents).next_multiple_of(PAGE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn nothing_overlaps_and_all_fits(device_bytes in (1u64 << 19)..(8 << 30), shift in 0u32..5) {
+            let options = FormatOptions { segment_bytes: (64 << 10) << shift, ..FormatOptions::default() };
+            if let Ok(layout) = Layout::new(device_bytes, &options) {
+                prop_assert!(layout.checkpoint_offset >= PAGE);
+                prop_assert_eq!(layout.checkpoint_slot(1), layout.checkpoint_offset + layout.checkpoint_bytes);
+                prop_assert_eq!(layout.segments_offset, layout.checkpoint_slot(1) + layout.checkpoint_bytes);
+                prop_assert!(layout.segment(layout.segment_count - 1).end() + PAGE <= device_bytes);
+                let last = layout.place(layout.segment_count - 1, layout.segment_bytes - 512);
+                prop_assert_eq!(layout.segment_of(last), layout.segment_count - 1);
+            }
+        }
+    }
+
+    #[test]
+    fn the_papers_log_has_its_320_segments() {
+        let layout = Layout::new((20 << 20) + (1 << 20), &FormatOptions::paper()).unwrap();
+        assert!(layout.segment_count >= 320, "{}", layout.segment_count);
+        assert!(Layout::new(128 << 10, &FormatOptions::paper()).is_err());
+    }
+}

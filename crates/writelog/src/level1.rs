@@ -1,0 +1,121 @@
+//! Level 1 destage: from slots to the log.
+//!
+//! A *round* moves the older half of the slots in use (all of them where the order is kept, for a flush and when idle) in records of the
+//! log, two on their way at most. Slots come free record by record, so a write that waits for one waits for one record, not for the
+//! round. In the paper's profile a round goes on until the RAM is empty, and requests wait until then: its peaks.
+//!
+//! A round begins when many slots are in use, in an idle moment, and when somebody needs the slots empty.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use block::{Completion, Error};
+use futures_util::future::{Either, select};
+use store::limits::RECORD_BYTES_MAX;
+
+use crate::append::Content;
+use crate::core::{Core, State};
+use crate::limits::{DESTAGE_RETRY_MS, RECORDS_IN_FLIGHT_MAX};
+
+/// Slots that fill a record with its table.
+const ROUND_RECORD_BYTES: u64 = RECORD_BYTES_MAX as u64 / 8 * 7;
+
+/// What a round under load moves.
+const SHARE_MOVED: f64 = 0.5;
+
+impl Core {
+    /// Moves the older `share` of the slots in use to the log, durably.
+    pub(crate) async fn move_round(self: &Arc<Self>, share: f64) -> Result<(), Error> {
+        let _round = self.moving.lock().await;
+        {
+            let state = &mut *self.state();
+            let Some(stage) = &mut state.stage else { return Ok(()) };
+            stage.begin_round(share);
+            state.is_gated = self.options.level1.is_exclusive;
+        }
+        self.counters.rounds.fetch_add(1, Ordering::Relaxed);
+        let result = self.move_slots().await;
+        {
+            let state = &mut *self.state();
+            if let Some(stage) = &mut state.stage {
+                stage.end_round();
+            }
+            state.is_gated = false;
+        }
+        self.changed.notify();
+        result
+    }
+
+    async fn move_slots(self: &Arc<Self>) -> Result<(), Error> {
+        let mut on_their_way: VecDeque<Completion> = VecDeque::new();
+        loop {
+            let entries: Vec<_> = {
+                let state = &mut *self.state();
+                let Some(stage) = &mut state.stage else { return Ok(()) };
+                let slots = stage.take_moving(ROUND_RECORD_BYTES);
+                let entry = |slot| {
+                    let found = stage.slot(slot);
+                    (found.sector, u64::from(found.sectors), Content::Slot(slot))
+                };
+                slots.into_iter().map(entry).collect()
+            };
+            if !entries.is_empty() {
+                on_their_way.push_back(self.append(entries));
+                if on_their_way.len() < RECORDS_IN_FLIGHT_MAX {
+                    continue;
+                }
+            }
+            match on_their_way.pop_front() {
+                Some(oldest) => oldest.await.result?,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Whether enough slots are in use for a round.
+    pub(crate) fn is_round_due(&self, state: &State) -> bool {
+        let Some(stage) = &state.stage else { return false };
+        let level1 = &self.options.level1;
+        let is_eager = level1.is_eager && state.appender.is_idle();
+        let least = if is_eager { ROUND_RECORD_BYTES / self.layout.slot_bytes } else { u64::MAX };
+        stage.used_count() as f64 >= stage.slot_count() as f64 * level1.share_start
+            || stage.used_count() as u64 >= least
+    }
+
+    /// Runs rounds as they become due. Ends when the log closes.
+    pub(crate) async fn move_in_background(self: Arc<Self>) {
+        loop {
+            let count = self.background.count();
+            if self.is_stopped.load(Ordering::Acquire) {
+                return;
+            }
+            let (is_due, is_used, has_failed) = {
+                let state = self.state();
+                let is_used = state.stage.as_ref().is_some_and(|stage| !stage.is_empty());
+                (self.is_round_due(&state), is_used, state.failure.is_some())
+            };
+            let idle_left = self.options.level2.idle.saturating_sub(self.idle_for());
+            if has_failed || !is_used {
+                self.background.changed_since(count).await;
+            } else if is_due || idle_left.is_zero() {
+                let is_whole = !is_due || self.options.level1.is_exclusive;
+                let share = if is_whole { 1.0 } else { SHARE_MOVED };
+                if let Err(error) = self.move_round(share).await {
+                    tracing::warn!(%error, "level 1 destage failed");
+                    self.clock.sleep(Duration::from_millis(DESTAGE_RETRY_MS)).await;
+                }
+            } else {
+                select(self.clock.sleep(idle_left), self.background.changed_since(count)).await;
+            }
+        }
+    }
+}
+
+/// Waits for a signal or for the time to pass, whichever is first.
+pub(crate) async fn wait_for(core: &Core, count: u64, most: Duration) {
+    match select(core.clock.sleep(most), core.background.changed_since(count)).await {
+        Either::Left(_) | Either::Right(_) => {}
+    }
+}

@@ -1,0 +1,397 @@
+//! Level 2 destage: from the log to the origin.
+//!
+//! ```text
+//!   choose ─► read from the log ─► write to the origin, adjacent pieces as one ─► flush the origin ─► clean
+//! ```
+//! - What is superseded before it is chosen is never sent. What is written again while it is sent stays dirty, whatever was sent.
+//! - Clean means flushed: a piece is clean when the origin's flush has returned and no event said in between that it lost writes.
+//! - A batch is due when the log is fuller than `share_start`, when data is older than `age_max`, when records wait for room, and in an idle
+//!   moment. Its writes in flight grow evenly from one at `share_start` to all at `share_slow`: under constant load it finds the rate at
+//!   which as much leaves as comes, and never waits for idleness.
+//! - In an idle moment a batch stops when a request comes, and another goes on later.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use base::buffer::Buffer;
+use base::range::ByteRange;
+use block::device::DeviceExt;
+use block::{Device, Error, ErrorKind};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use crate::batch::{Batch, Choice};
+use crate::core::{Core, State};
+use crate::level1::wait_for;
+use crate::limits::{DESTAGE_RETRY_MS, DESTAGE_WRITE_BYTES_MAX, UNIT_BYTES};
+use crate::map::Piece;
+use crate::read::range_of;
+
+/// How far a destage of everything is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DestageProgress {
+    /// Bytes that the origin lacked when it began.
+    pub bytes_total: u64,
+    /// Bytes of these that are done.
+    pub bytes_done: u64,
+}
+
+/// Why a batch runs, and so whether it may be interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Need {
+    /// Nothing is dirty.
+    Nothing,
+    /// Not yet: look again after this time.
+    Later(Duration),
+    /// An idle moment.
+    Idle,
+    /// Space or age ask for it.
+    Due,
+}
+
+/// One write to the origin.
+struct Run {
+    range: ByteRange,
+    pieces: Vec<Piece>,
+}
+
+impl Core {
+    /// Destages as it becomes due. Ends when the log closes.
+    pub(crate) async fn destage_in_background(self: Arc<Self>) {
+        loop {
+            let count = self.background.count();
+            if self.is_stopped.load(Ordering::Acquire) {
+                return;
+            }
+            let need = self.need(&self.state());
+            let is_due = match need {
+                Need::Nothing => {
+                    self.background.changed_since(count).await;
+                    continue;
+                }
+                Need::Later(most) => {
+                    wait_for(&self, count, most).await;
+                    continue;
+                }
+                Need::Idle => false,
+                Need::Due => true,
+            };
+            let choice = self.choice(&self.state());
+            let result = self.destage(choice, !is_due && self.options.level2.is_interruptible).await;
+            self.changed.notify();
+            match result {
+                Ok(0) if is_due => wait_for(&self, count, Duration::from_millis(DESTAGE_RETRY_MS)).await,
+                Ok(0) => wait_for(&self, count, self.options.level2.idle).await,
+                Ok(_) => self.state().stuck = None,
+                Err(error) => {
+                    tracing::warn!(%error, "level 2 destage failed; it is tried again");
+                    self.give_up_queue(&error);
+                    self.clock.sleep(Duration::from_millis(DESTAGE_RETRY_MS)).await;
+                }
+            }
+        }
+    }
+
+    fn need(&self, state: &State) -> Need {
+        let level2 = &self.options.level2;
+        if self.is_origin_refused.load(Ordering::Acquire) || !self.is_anything_dirty(state) {
+            return Need::Nothing;
+        }
+        let age = state.segments.oldest_dirty_at().map_or(Duration::ZERO, |at| self.clock.now().since(at));
+        let is_full = state.share_used() >= level2.share_start;
+        if is_full || age >= level2.age_max || state.wants_room || state.failure.is_some() {
+            return Need::Due;
+        }
+        let idle_left = level2.idle.saturating_sub(self.idle_for());
+        match idle_left.is_zero() {
+            true => Need::Idle,
+            false => Need::Later(idle_left.min(level2.age_max.saturating_sub(age))),
+        }
+    }
+
+    /// Whether level 2 has anything to do: what is in slots is level 1's, and what is lost is nobody's.
+    fn is_anything_dirty(&self, state: &State) -> bool {
+        if state.failure.is_some() {
+            return state.map.dirty_from(0).any(|piece| !piece.tag.is_lost());
+        }
+        state.segments.oldest_dirty_at().is_some()
+            || (self.keeps_order() && state.destaged_sequence + 1 < state.applied.position.sequence)
+            || state.map.dirty_from(0).any(|piece| piece.is_zero())
+    }
+
+    /// Destages one batch. Returns the count of pieces that were sent.
+    pub(crate) async fn destage(self: &Arc<Self>, choice: Choice, may_stop: bool) -> Result<usize, Error> {
+        let _batch = self.destaging.lock().await;
+        self.check_origin()?;
+        let requests = self.request_count.load(Ordering::Relaxed);
+        let mut batch = self.select(choice).await?;
+        if batch.pieces.is_empty() {
+            if let Some(end) = batch.epoch_end {
+                self.state().destaged_sequence = end;
+                return Ok(1);
+            }
+            return Ok(0);
+        }
+        self.handle_origin_events();
+        self.check_origin()?;
+        let losses = self.origin_losses.load(Ordering::Acquire);
+        let is_whole = self.send(&mut batch, may_stop.then_some(requests)).await?;
+        self.origin.flush().await?;
+        self.handle_origin_events();
+        if self.origin_losses.load(Ordering::Acquire) != losses {
+            // What was sent may be gone. It stays dirty and is sent again.
+            return Err(Error::new(ErrorKind::OutcomeUnknown, "the origin lost writes while data was destaged to it"));
+        }
+        let cleaned: u64 = {
+            let state = &mut *self.state();
+            if let Some(end) = batch.epoch_end.filter(|_| is_whole) {
+                state.destaged_sequence = end;
+            }
+            batch.pieces.iter().map(|piece| state.mark_clean(&self.layout, piece)).sum()
+        };
+        self.counters.batches.fetch_add(1, Ordering::Relaxed);
+        self.counters.cleaned_bytes.fetch_add(cleaned * UNIT_BYTES, Ordering::Relaxed);
+        self.sweep_if_large();
+        self.checkpoint_if_it_helps().await?;
+        Ok(batch.pieces.len().max(1))
+    }
+
+    /// Sends all pieces, or as many as there is time for until a request comes after `requests`. What was not sent leaves the batch.
+    async fn send(self: &Arc<Self>, batch: &mut Batch, requests: Option<u64>) -> Result<bool, Error> {
+        let runs = self.runs(&batch.pieces);
+        let mut in_flight = FuturesUnordered::new();
+        let mut runs = runs.into_iter();
+        let mut sent: Vec<Piece> = Vec::new();
+        let (mut is_whole, mut result) = (true, Ok(()));
+        loop {
+            let is_interrupted =
+                requests.is_some_and(|requests| self.request_count.load(Ordering::Relaxed) != requests);
+            if is_interrupted && !sent.is_empty() {
+                is_whole &= runs.len() == 0;
+                runs = Vec::new().into_iter();
+            }
+            if result.is_ok()
+                && in_flight.len() < self.writes_in_flight()
+                && let Some(run) = runs.next()
+            {
+                let images = &batch.images;
+                in_flight.push(async move { self.send_run(images, &run).await.map(|()| run) });
+                continue;
+            }
+            match in_flight.next().await {
+                Some(Ok(run)) => sent.extend(run.pieces),
+                Some(Err(error)) => result = result.and(Err(error)),
+                None => break,
+            }
+        }
+        drop(in_flight);
+        result?;
+        sent.retain(|piece| !piece.tag.is_lost());
+        batch.pieces = sent;
+        Ok(is_whole)
+    }
+
+    /// Writes in flight for the share of the log in use now: the rate controller.
+    fn writes_in_flight(&self) -> usize {
+        let level2 = &self.options.level2;
+        let state = self.state();
+        let over = (state.share_used() - level2.share_start) / (level2.share_slow - level2.share_start).max(0.01);
+        let share = if state.wants_room { 1.0 } else { over.clamp(0.0, 1.0) };
+        let most = level2.writes_in_flight.max(1) as f64;
+        (1.0 + (most - 1.0) * share).round() as usize
+    }
+
+    /// The writes for these pieces, adjacent ones joined.
+    fn runs(&self, pieces: &[Piece]) -> Vec<Run> {
+        let length_max = DESTAGE_WRITE_BYTES_MAX.min(u64::from(self.origin.geometry().transfer_bytes_max));
+        let mut runs: Vec<Run> = Vec::new();
+        for piece in pieces {
+            for part in parts(piece, length_max / UNIT_BYTES) {
+                let range = range_of(&part);
+                match runs.last_mut() {
+                    Some(last)
+                        if !part.is_zero()
+                            && !last.pieces.iter().any(Piece::is_zero)
+                            && last.range.end() == range.offset
+                            && last.range.length + range.length <= length_max =>
+                    {
+                        last.range.length += range.length;
+                        last.pieces.push(part);
+                    }
+                    _ => runs.push(Run { range, pieces: vec![part] }),
+                }
+            }
+        }
+        runs
+    }
+
+    async fn send_run(&self, images: &std::collections::BTreeMap<u32, Buffer>, run: &Run) -> Result<(), Error> {
+        if let [piece] = run.pieces[..]
+            && piece.is_zero()
+        {
+            return self.zero_origin(run.range, piece.is_discarded()).await;
+        }
+        let mut buffer = Buffer::zeroed(run.range.length as usize);
+        let mut at = 0;
+        for piece in &run.pieces {
+            let length = (piece.sectors * UNIT_BYTES) as usize;
+            self.load(images, piece, &mut buffer[at..at + length]).await?;
+            at += length;
+        }
+        self.counters.destaged(run.range.length, run.pieces.len());
+        self.origin.write(run.range.offset, buffer, false).await.map(drop)
+    }
+
+    /// A piece's bytes: from RAM, from its segment's image, or from the device.
+    async fn load(
+        &self,
+        images: &std::collections::BTreeMap<u32, Buffer>,
+        piece: &Piece,
+        target: &mut [u8],
+    ) -> Result<(), Error> {
+        if piece.is_in_stage() {
+            if let Some(stage) = &self.state().stage {
+                stage.load(piece.place, target);
+            }
+            return Ok(());
+        }
+        let segment = self.layout.segment_of(piece.place);
+        if let Some(image) = images.get(&segment) {
+            let at = (u64::from(piece.place - self.layout.place(segment, 0)) * UNIT_BYTES) as usize;
+            target.copy_from_slice(&image[at..at + target.len()]);
+            return Ok(());
+        }
+        let is_in_ram = {
+            let state = self.state();
+            let bytes = state.records.get(piece.place, target.len());
+            bytes.map(|bytes| target.copy_from_slice(bytes)).is_some()
+        };
+        if is_in_ram {
+            return Ok(());
+        }
+        let buffer = Buffer::zeroed(target.len());
+        match self.log_device.read(self.layout.offset_of(piece.place), buffer).await {
+            Ok(buffer) => {
+                target.copy_from_slice(&buffer);
+                Ok(())
+            }
+            Err(error) => {
+                self.lose(piece, &error);
+                let context = format!("{} cannot be read back from the log", range_of(piece));
+                Err(Error::with_source(ErrorKind::Media, context, error))
+            }
+        }
+    }
+
+    /// Bytes that only the log had cannot be read back: from now on they are an error until they are written again.
+    fn lose(&self, piece: &Piece, error: &Error) {
+        tracing::error!(%error, range = %range_of(piece), "data that only the log had is lost; reading it is an error until it is written again");
+        self.state().map.retag(piece, |tag| tag.is_dirty().then(|| tag.to_lost()), |_| {});
+        self.counters.lost_bytes.fetch_add(piece.sectors * UNIT_BYTES, Ordering::Relaxed);
+    }
+
+    /// Makes a range of the origin zero.
+    pub(crate) async fn zero_origin(&self, range: ByteRange, may_discard: bool) -> Result<(), Error> {
+        match self.origin.write_zeroes(range.offset, range.length, false, may_discard).await {
+            Err(error) if error.kind() == ErrorKind::Unsupported => {}
+            result => return result,
+        }
+        let mut offset = range.offset;
+        while offset < range.end() {
+            let length = (range.end() - offset).min(DESTAGE_WRITE_BYTES_MAX);
+            self.origin.write(offset, Buffer::zeroed(length as usize), false).await?;
+            offset += length;
+        }
+        Ok(())
+    }
+
+    /// Destages all that is acknowledged now. `progress` is told after each batch.
+    pub(crate) async fn destage_all(self: &Arc<Self>, mut progress: impl FnMut(DestageProgress)) -> Result<(), Error> {
+        if !self.has_failed() {
+            self.move_round(1.0).await?;
+        }
+        let (end, bytes_total) = {
+            let state = self.state();
+            (state.applied.position.sequence, state.map.dirty_sectors() * UNIT_BYTES)
+        };
+        loop {
+            let dirty_bytes = {
+                let state = self.state();
+                if !self.is_dirty_before(&state, end) {
+                    break;
+                }
+                state.map.dirty_sectors() * UNIT_BYTES
+            };
+            progress(DestageProgress { bytes_total, bytes_done: bytes_total.saturating_sub(dirty_bytes) });
+            let choice = match (self.has_failed(), self.keeps_order()) {
+                (true, _) => Choice::Lba,
+                (false, true) => Choice::Epoch,
+                (false, false) => Choice::Oldest,
+            };
+            let lost_before = self.lost_bytes_now();
+            match self.destage(choice, false).await {
+                Ok(0) => break,
+                Ok(_) => {}
+                // What cannot be read is left out the next time.
+                Err(_) if self.lost_bytes_now() > lost_before => {}
+                Err(error) => return Err(error),
+            }
+        }
+        progress(DestageProgress { bytes_total, bytes_done: bytes_total });
+        let lost = self.lost_bytes_now();
+        if lost > 0 {
+            let context = format!("{lost} bytes that only the log had cannot be read back from it");
+            return Err(Error::new(ErrorKind::Media, context));
+        }
+        Ok(())
+    }
+
+    fn lost_bytes_now(&self) -> u64 {
+        let state = self.state();
+        state.map.dirty_from(0).filter(|piece| piece.tag.is_lost()).map(|piece| piece.sectors * UNIT_BYTES).sum()
+    }
+
+    /// Whether anything from before record `end` is not on the origin, but for what is lost.
+    fn is_dirty_before(&self, state: &State, end: u64) -> bool {
+        if state.failure.is_some() {
+            return state.map.dirty_from(0).any(|piece| !piece.tag.is_lost());
+        }
+        if self.keeps_order() && state.destaged_sequence + 1 < end {
+            return true;
+        }
+        let oldest = state.segments.by_age().find(|&segment| state.segments.get(segment).dirty_sectors > 0);
+        let is_segment_dirty = oldest.is_some_and(|segment| state.segments.get(segment).first_sequence < end);
+        let is_sendable = |piece: Piece| !piece.is_in_stage() && !piece.tag.is_lost();
+        is_segment_dirty && state.map.dirty_from(0).any(is_sendable)
+            || state.map.dirty_from(0).any(|piece| piece.is_zero())
+    }
+
+    /// Refuses to send anything to an origin that became another disk.
+    pub(crate) fn check_origin(&self) -> Result<(), Error> {
+        match self.is_origin_refused.load(Ordering::Acquire) {
+            true => Err(Error::new(ErrorKind::Gone, "the LUN behind the write log is another disk now")),
+            false => Ok(()),
+        }
+    }
+
+    /// Clean extents that nothing refers to any more are swept out when they are many.
+    fn sweep_if_large(&self) {
+        let state = &mut *self.state();
+        if state.map.len() <= 2 * state.map.dirty_extents() + self.layout.extents_max() / 2 {
+            return;
+        }
+        let State { map, segments, .. } = state;
+        map.sweep(|piece| {
+            piece.is_in_segment() && piece.tag.is_of(segments.get(self.layout.segment_of(piece.place)).generation)
+        });
+    }
+}
+
+/// A piece in parts of at most `sectors_max`; zeroes stay whole.
+fn parts(piece: &Piece, sectors_max: u64) -> Vec<Piece> {
+    if piece.is_zero() || piece.sectors <= sectors_max {
+        return vec![*piece];
+    }
+    let starts = (piece.sector..piece.end()).step_by(sectors_max as usize);
+    starts.map(|start| piece.clip(start, (start + sectors_max).min(piece.end()))).collect()
+}

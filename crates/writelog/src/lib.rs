@@ -1,0 +1,62 @@
+//! A crash-safe write log: small writes are acknowledged at the speed of one local append, survive power loss, and reach the origin as few
+//! large ones. Paper 000 (iCache), with the peaks it could not avoid removed.
+//!
+//! ```text
+//!   writes ──► slots of RAM or NVRAM ──level 1──► records in the segments of the log device ──level 2──► origin
+//!        └───────────── durability `log`: straight to a record ───▲
+//! ```
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`write_log`] | [`WriteLog`], what users hold |
+//! | [`options`] | what users choose: durability, destage order, the paper's profile |
+//! | [`status`], [`mod@inspect`] | what a log says about itself, running and at rest |
+//! | [`mod@format`], [`layout`] | the bytes on the log device, and where they lie |
+//! | [`nvram`] | persistent memory as the log sees it |
+//! | `core` | what all operations share: locks, state, dispatch |
+//! | `write`, `read`, `flush`, `extents` | one operation each |
+//! | `map`, `segments`, `stage`, `records` | which sectors are where; segments; slots; the newest records in RAM |
+//! | `append` | group commit |
+//! | `level1`, `batch`, `level2` | destaging: from slots to the log; what is sent next; sending it |
+//! | `checkpoint`, `recovery`, `open`, `events` | the life of a log |
+//! | [`limits`] | the bounds of this crate |
+//!
+//! What is promised: every write acknowledged is there, whole, after the power fails at any write of the log device or of the origin
+//! (`unsafe-volatile`: every write before the last completed flush). A read never returns less than the last acknowledged write. The format and
+//! what it assumes of the media are described in `docs/formats/writelog.md`.
+
+#![forbid(unsafe_code)]
+
+pub mod format;
+pub mod inspect;
+pub mod layout;
+pub mod limits;
+pub mod nvram;
+pub mod options;
+pub mod status;
+pub mod write_log;
+
+mod append;
+mod batch;
+mod checkpoint;
+mod core;
+mod events;
+mod extents;
+mod flush;
+mod level1;
+mod level2;
+mod map;
+mod open;
+mod read;
+mod records;
+mod recovery;
+mod segments;
+mod stage;
+mod write;
+
+pub use inspect::{Inspection, check, discard, inspect};
+pub use level2::DestageProgress;
+pub use nvram::{PersistentRegion, VolatileRegion};
+pub use options::{DestageOrder, Durability, FormatOptions, OpenOptions};
+pub use status::{RecoveryReport, Status};
+pub use write_log::WriteLog;

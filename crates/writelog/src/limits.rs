@@ -1,0 +1,67 @@
+//! The bounds of this crate.
+
+/// Bytes that one unit of a place stands for: the atomic unit of the media, in which records and their data are laid out.
+pub const UNIT_BYTES: u64 = 512;
+
+/// Default size of a log segment in bytes. Four of the largest records: few segments to keep count of, little left over at a segment's end.
+pub const SEGMENT_BYTES_DEFAULT: u32 = 256 << 10;
+
+/// Size of a segment in the paper (2.1), in bytes; also the smallest, since one record must fit.
+pub const SEGMENT_BYTES_PAPER: u32 = 64 << 10;
+
+/// Largest segment in bytes. A segment is read at once when it is destaged.
+pub const SEGMENT_BYTES_MAX: u32 = 4 << 20;
+
+/// Fewest segments: one open, one named as the next, and two that can be destaged while those fill.
+pub const SEGMENTS_MIN: u32 = 4;
+
+/// Most segments of the log in bytes of them: places have 31 bits.
+pub const LOG_BYTES_MAX: u64 = (1 << 31) * UNIT_BYTES;
+
+/// Default and paper's (2.1) size of an NVRAM slot in bytes.
+pub const SLOT_BYTES_DEFAULT: u32 = 1 << 10;
+
+/// Largest slot in bytes; a slot is moved to the log as one entry.
+pub const SLOT_BYTES_MAX: u32 = 16 << 10;
+
+/// One extent of a checkpoint for this many bytes of log. Extents beyond that make writes wait: the checkpoint would not have
+/// room. A log full of single 512-byte writes has one extent in 1024 bytes (its record takes as much as the data).
+pub const CHECKPOINT_BYTES_PER_EXTENT: u64 = 1024;
+
+/// Bytes of a checkpoint written or read at once.
+pub const CHECKPOINT_IO_BYTES: usize = 1 << 20;
+
+/// Most entries of one record: with 16 bytes each they take at most a quarter of it.
+pub const RECORD_ENTRIES_MAX: usize = 1024;
+
+/// Most records on their way at once.
+pub const RECORDS_IN_FLIGHT_MAX: usize = 2;
+
+/// A second record goes on its way beside the first only with this many bytes of data: smaller ones wait and share the next,
+/// since a medium that flushes for each gains nothing from two.
+pub const SECOND_RECORD_BYTES: u64 = 32 << 10;
+
+/// Bytes that may wait for a record. More would only wait here rather than at the caller.
+pub const QUEUE_BYTES_MAX: u64 = 32 << 20;
+
+/// Sectors of one entry of zeroes or discarded bytes (1 TiB); a longer request makes several.
+pub const ZERO_SECTORS_MAX: u64 = 1 << 31;
+
+/// Largest write that destaging sends to the origin, in bytes.
+pub const DESTAGE_WRITE_BYTES_MAX: u64 = 1 << 20;
+
+/// Pause after the origin refused what was destaged, in milliseconds.
+pub const DESTAGE_RETRY_MS: u64 = 1000;
+
+/// A gap between two pieces that the origin must give, up to which they are read in one request, in bytes.
+pub const READ_GAP_BYTES_MAX: u64 = 64 << 10;
+
+/// Size classes of the request histograms: up to 512 bytes, 1 KiB ... 1 MiB, and more.
+pub const SIZE_CLASSES: usize = 13;
+
+/// Largest logical block of an origin in bytes, as for the cache.
+pub const LOGICAL_BLOCK_BYTES_MAX: u32 = 4096;
+
+const _: () = assert!(SEGMENT_BYTES_PAPER as usize >= store::limits::RECORD_BYTES_MAX);
+const _: () = assert!(RECORD_ENTRIES_MAX * 16 * 4 <= store::limits::RECORD_BYTES_MAX);
+const _: () = assert!((SLOT_BYTES_MAX as usize) * 2 <= store::limits::RECORD_BYTES_MAX);

@@ -1,0 +1,330 @@
+//! Which sectors of the origin are in the log or in RAM, and where: runs of sectors (*extents*) by their first sector.
+//!
+//! An extent's bytes stand one behind the other from its *place* on:
+//!
+//! | place | means |
+//! |---|---|
+//! | below 2^31 | that unit of 512 bytes of the segments |
+//! | 2^31 and more | that unit of the RAM or NVRAM slots |
+//! | the last 2^25 | nowhere: they are zero. The number says which record made them so, so that what a batch sent is told from the same again later; its last bit says whether the origin may give the space back |
+//!
+//! Dirty extents are what the origin lacks. Clean ones serve reads until their segment is used again: a segment has a *generation*, and an
+//! extent of an older one counts for nothing. Such leftovers are swept out when they are many, so that using a segment again
+//! costs no search.
+//!
+//! Per extent 20 bytes in a B-tree whose nodes are two thirds full on average, so about 32.
+
+use std::collections::BTreeMap;
+
+/// Places from here on are slots.
+pub(crate) const PLACE_STAGE: u32 = 1 << 31;
+/// Places from here on are zeroes.
+pub(crate) const PLACE_ZEROES: u32 = u32::MAX << 25;
+
+/// The place of bytes that record `sequence` made zero. It repeats after 2^24 records, which no log holds of one sector at a time.
+pub(crate) fn place_of_zeroes(sequence: u64, is_discarded: bool) -> u32 {
+    PLACE_ZEROES | (sequence as u32 & 0xff_ffff) << 1 | u32::from(is_discarded)
+}
+
+/// What is known of an extent besides where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tag(u32);
+
+impl Tag {
+    const DIRTY: u32 = 1;
+    const LOST: u32 = 2;
+
+    pub(crate) fn dirty(generation: u32) -> Self {
+        Self(generation << 2 | Self::DIRTY)
+    }
+
+    pub(crate) fn is_dirty(self) -> bool {
+        self.0 & Self::DIRTY != 0
+    }
+
+    /// Whether the bytes could not be read back.
+    pub(crate) fn is_lost(self) -> bool {
+        self.0 & Self::LOST != 0
+    }
+
+    pub(crate) fn to_clean(self) -> Self {
+        Self(self.0 & !(Self::DIRTY | Self::LOST))
+    }
+
+    pub(crate) fn to_lost(self) -> Self {
+        Self(self.0 | Self::LOST)
+    }
+
+    /// Whether the extent was made in this generation of its segment (of which 30 bits count).
+    pub(crate) fn is_of(self, generation: u32) -> bool {
+        self.0 >> 2 == generation & (u32::MAX >> 2)
+    }
+}
+
+/// Where a run of sectors is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) sector: u64,
+    pub(crate) sectors: u64,
+    pub(crate) place: u32,
+    pub(crate) tag: Tag,
+}
+
+impl Piece {
+    pub(crate) fn end(&self) -> u64 {
+        self.sector + self.sectors
+    }
+
+    pub(crate) fn is_in_segment(&self) -> bool {
+        self.place < PLACE_STAGE
+    }
+
+    pub(crate) fn is_in_stage(&self) -> bool {
+        (PLACE_STAGE..PLACE_ZEROES).contains(&self.place)
+    }
+
+    pub(crate) fn is_zero(&self) -> bool {
+        self.place >= PLACE_ZEROES
+    }
+
+    /// Whether the origin may give the space of these zeroes back.
+    pub(crate) fn is_discarded(&self) -> bool {
+        self.is_zero() && self.place & 1 == 1
+    }
+
+    /// The part of it in `start..end`, which overlaps it.
+    pub(crate) fn clip(&self, start: u64, end: u64) -> Self {
+        let (from, to) = (self.sector.max(start), self.end().min(end));
+        let place = if self.is_zero() { self.place } else { self.place + (from - self.sector) as u32 };
+        Self { sector: from, sectors: to - from, place, tag: self.tag }
+    }
+
+    /// Whether `next` goes on where this one ends, in sectors and in place.
+    fn is_continued_by(&self, next: &Self) -> bool {
+        let is_adjacent = if self.is_zero() {
+            self.place == next.place
+        } else {
+            u64::from(self.place) + self.sectors == u64::from(next.place) && !next.is_zero()
+        };
+        self.end() == next.sector && self.tag == next.tag && is_adjacent
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Extent {
+    sectors: u32,
+    place: u32,
+    tag: Tag,
+}
+
+/// The map.
+#[derive(Default)]
+pub(crate) struct ExtentMap {
+    extents: BTreeMap<u64, Extent>,
+    dirty_sectors: u64,
+    dirty_extents: usize,
+}
+
+impl ExtentMap {
+    /// Count of extents, clean and stale ones included.
+    pub(crate) fn len(&self) -> usize {
+        self.extents.len()
+    }
+
+    /// Count of dirty extents.
+    pub(crate) fn dirty_extents(&self) -> usize {
+        self.dirty_extents
+    }
+
+    /// Count of dirty sectors.
+    pub(crate) fn dirty_sectors(&self) -> u64 {
+        self.dirty_sectors
+    }
+
+    /// What is known of `sector..sector + sectors`, ascending and clipped.
+    pub(crate) fn pieces(&self, sector: u64, sectors: u64) -> impl Iterator<Item = Piece> + '_ {
+        let end = sector + sectors;
+        let before = self
+            .extents
+            .range(..sector)
+            .next_back()
+            .filter(move |(start, extent)| *start + u64::from(extent.sectors) > sector);
+        before
+            .into_iter()
+            .chain(self.extents.range(sector..end))
+            .map(move |(&start, extent)| piece(start, extent).clip(sector, end))
+    }
+
+    /// Dirty extents from `sector` on, ascending.
+    pub(crate) fn dirty_from(&self, sector: u64) -> impl Iterator<Item = Piece> + '_ {
+        self.extents
+            .range(sector..)
+            .filter(|(_, extent)| extent.tag.is_dirty())
+            .map(|(&start, extent)| piece(start, extent))
+    }
+
+    /// Makes `piece` what is known of its sectors. `removed` is told what was known before.
+    pub(crate) fn insert(&mut self, piece: Piece, removed: impl FnMut(Piece)) {
+        self.remove(piece.sector, piece.sectors, removed);
+        let before = self.extents.range(..piece.sector).next_back().map(|(&start, extent)| self::piece(start, extent));
+        let joined = match before {
+            Some(before) if before.is_continued_by(&piece) && before.sectors + piece.sectors <= u64::from(u32::MAX) => {
+                self.take(before.sector);
+                Piece { sectors: before.sectors + piece.sectors, ..before }
+            }
+            _ => piece,
+        };
+        self.put(joined);
+    }
+
+    /// Forgets what is known of `sector..sector + sectors`.
+    pub(crate) fn remove(&mut self, sector: u64, sectors: u64, mut removed: impl FnMut(Piece)) {
+        let end = sector + sectors;
+        let before = self.extents.range(..sector).next_back().map(|(&start, extent)| piece(start, extent));
+        let mut next = before.filter(|before| before.end() > sector);
+        loop {
+            let found = next
+                .take()
+                .or_else(|| self.extents.range(sector..end).next().map(|(&start, extent)| piece(start, extent)));
+            let Some(found) = found else { return };
+            self.take(found.sector);
+            if found.sector < sector {
+                self.put(found.clip(found.sector, sector));
+            }
+            if found.end() > end {
+                self.put(found.clip(end, found.end()));
+            }
+            removed(found.clip(sector, end));
+        }
+    }
+
+    /// Changes the tag of all sectors of `range` that are at the place `range` says. `changed` is told which.
+    pub(crate) fn retag(&mut self, range: &Piece, tag: impl Fn(Tag) -> Option<Tag>, mut changed: impl FnMut(Piece)) {
+        let found: Vec<Piece> = self
+            .pieces(range.sector, range.sectors)
+            .filter(|piece| piece.place == range.clip(piece.sector, piece.end()).place)
+            .collect();
+        for piece in found {
+            if let Some(tag) = tag(piece.tag) {
+                self.insert(Piece { tag, ..piece }, |_| {});
+                changed(piece);
+            }
+        }
+    }
+
+    /// Forgets all clean extents that `is_wanted` does not want.
+    pub(crate) fn sweep(&mut self, is_wanted: impl Fn(&Piece) -> bool) {
+        self.extents.retain(|&start, extent| extent.tag.is_dirty() || is_wanted(&piece(start, extent)));
+    }
+
+    fn put(&mut self, piece: Piece) {
+        if piece.tag.is_dirty() {
+            self.dirty_sectors += piece.sectors;
+            self.dirty_extents += 1;
+        }
+        let extent = Extent { sectors: piece.sectors as u32, place: piece.place, tag: piece.tag };
+        self.extents.insert(piece.sector, extent);
+    }
+
+    fn take(&mut self, sector: u64) {
+        let extent = self.extents.remove(&sector).expect("it was found a line ago");
+        if extent.tag.is_dirty() {
+            self.dirty_sectors -= u64::from(extent.sectors);
+            self.dirty_extents -= 1;
+        }
+    }
+}
+
+fn piece(sector: u64, extent: &Extent) -> Piece {
+    Piece { sector, sectors: u64::from(extent.sectors), place: extent.place, tag: extent.tag }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    const SECTORS: u64 = 64;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert { sector: u64, sectors: u64, place: u32, is_zero: bool },
+        Remove { sector: u64, sectors: u64 },
+        Clean { sector: u64, sectors: u64, place: u32 },
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let range = (0..SECTORS, 1..24u64).prop_map(|(sector, sectors)| (sector, sectors.min(SECTORS - sector)));
+        let step = prop_oneof![
+            4 => (range.clone(), 0..200u32, any::<bool>())
+                .prop_map(|((sector, sectors), place, is_zero)| Step::Insert { sector, sectors, place, is_zero }),
+            1 => range.clone().prop_map(|(sector, sectors)| Step::Remove { sector, sectors }),
+            2 => (range, 0..200u32).prop_map(|((sector, sectors), place)| Step::Clean { sector, sectors, place }),
+        ];
+        proptest::collection::vec(step, 1..80)
+    }
+
+    /// The naive twin: one entry a sector.
+    type Twin = HashMap<u64, (u32, bool)>;
+
+    fn count(twin: &Twin) -> u64 {
+        twin.values().filter(|(_, is_dirty)| *is_dirty).count() as u64
+    }
+
+    proptest! {
+        #[test]
+        fn extents_equal_the_naive_twin(steps in steps()) {
+            let (mut map, mut twin) = (ExtentMap::default(), Twin::new());
+            for step in steps {
+                let mut removed_sectors = 0;
+                match step {
+                    Step::Insert { sector, sectors, place, is_zero } => {
+                        let place = if is_zero { PLACE_ZEROES } else { place };
+                        let piece = Piece { sector, sectors, place, tag: Tag::dirty(1) };
+                        let expected = (sector..sector + sectors).filter(|sector| twin.contains_key(sector)).count() as u64;
+                        map.insert(piece, |piece| removed_sectors += piece.sectors);
+                        prop_assert_eq!(removed_sectors, expected);
+                        for (index, sector) in (sector..sector + sectors).enumerate() {
+                            twin.insert(sector, (if is_zero { place } else { place + index as u32 }, true));
+                        }
+                    }
+                    Step::Remove { sector, sectors } => {
+                        map.remove(sector, sectors, |_| {});
+                        twin.retain(|other, _| !(sector..sector + sectors).contains(other));
+                    }
+                    Step::Clean { sector, sectors, place } => {
+                        let range = Piece { sector, sectors, place, tag: Tag::dirty(1) };
+                        map.retag(&range, |tag| tag.is_dirty().then(|| tag.to_clean()), |_| {});
+                        for (index, sector) in (sector..sector + sectors).enumerate() {
+                            if let Some(entry) = twin.get_mut(&sector).filter(|entry| entry.0 == place + index as u32) {
+                                entry.1 = false;
+                            }
+                        }
+                    }
+                }
+                prop_assert_eq!(map.dirty_sectors(), count(&twin));
+                prop_assert_eq!(map.dirty_extents(), map.dirty_from(0).count());
+                let mut found = Twin::new();
+                for piece in map.pieces(0, SECTORS) {
+                    for index in 0..piece.sectors {
+                        let place = if piece.is_zero() { piece.place } else { piece.place + index as u32 };
+                        prop_assert!(found.insert(piece.sector + index, (place, piece.tag.is_dirty())).is_none());
+                    }
+                }
+                prop_assert_eq!(&found, &twin);
+            }
+        }
+    }
+
+    #[test]
+    fn adjacent_records_of_a_sequential_write_are_one_extent() {
+        let mut map = ExtentMap::default();
+        for index in 0..100u64 {
+            map.insert(Piece { sector: index * 8, sectors: 8, place: index as u32 * 8, tag: Tag::dirty(3) }, |_| {});
+        }
+        assert_eq!((map.len(), map.dirty_sectors()), (1, 800));
+        map.sweep(|_| false);
+        assert_eq!(map.len(), 1, "what is dirty is never swept out");
+    }
+}

@@ -1,0 +1,59 @@
+//! Persistent memory as the log sees it.
+//!
+//! What is stored is there after a power loss once [`PersistentRegion::persist`] returned; before that any part of it may be, in units of
+//! one byte. The door to the operating system that maps such memory and flushes the processor's caches is in crate `file`.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A run of bytes of persistent memory.
+pub trait PersistentRegion: Send + Sync + 'static {
+    /// Count of bytes.
+    fn size_bytes(&self) -> usize;
+
+    /// Copies from `offset` on into `bytes`.
+    ///
+    /// # Panics
+    /// Outside the region.
+    fn load(&self, offset: usize, bytes: &mut [u8]);
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Panics
+    /// Outside the region.
+    fn store(&self, offset: usize, bytes: &[u8]);
+
+    /// Returns when what was stored in the range survives a power loss.
+    fn persist(&self, offset: usize, length: usize);
+}
+
+/// Plain RAM in the place of persistent memory: for `unsafe-volatile`, and for models.
+pub struct VolatileRegion {
+    bytes: Mutex<Vec<u8>>,
+}
+
+impl VolatileRegion {
+    /// `size_bytes` zero bytes.
+    pub fn new(size_bytes: usize) -> Self {
+        Self { bytes: Mutex::new(vec![0; size_bytes]) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PersistentRegion for VolatileRegion {
+    fn size_bytes(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn load(&self, offset: usize, bytes: &mut [u8]) {
+        bytes.copy_from_slice(&self.lock()[offset..offset + bytes.len()]);
+    }
+
+    fn store(&self, offset: usize, bytes: &[u8]) {
+        self.lock()[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn persist(&self, _offset: usize, _length: usize) {}
+}

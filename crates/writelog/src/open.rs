@@ -1,0 +1,310 @@
+//! Makes a device a write log, opens it, and closes it.
+//!
+//! Each open begins a new epoch in a new segment, with a checkpoint before the first request, so nothing that an earlier one left behind is
+//! ever replayed. Closing waits for all requests, empties the slots, destages unless told to keep what is dirty, and says *closed*.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use base::buffer::Buffer;
+use base::signal::Signal;
+use block::completion::Workers;
+use block::device::DeviceExt;
+use block::range_lock::RangeLock;
+use block::{Device, Error, ErrorKind, EventHub, SharedDevice};
+use store::{Binding, LogPosition, Superblock, superblock};
+use uuid::Uuid;
+use zerocopy::little_endian::U64;
+
+use crate::append::{Appender, LogPlace, stage_tag};
+use crate::batch::Choice;
+use crate::core::{Core, State};
+use crate::format::{KIND, ParametersRaw, STATE_CLOSED, STATE_FAILED, STATE_IN_USE};
+use crate::layout::Layout;
+use crate::level2::DestageProgress;
+use crate::limits::{LOGICAL_BLOCK_BYTES_MAX, UNIT_BYTES};
+use crate::map::Piece;
+use crate::nvram::{PersistentRegion, VolatileRegion};
+use crate::options::{DestageOrder, Durability, FormatOptions, OpenOptions};
+use crate::records::RecordCache;
+use crate::recovery::{Recovered, recover};
+use crate::stage::Stage;
+use crate::status::Counters;
+
+pub(crate) async fn format(
+    log_device: &SharedDevice,
+    origin: &SharedDevice,
+    options: FormatOptions,
+) -> Result<(), Error> {
+    check_devices(log_device, origin)?;
+    let layout = Layout::new(log_device.geometry().size_bytes, &options)?;
+    let first = LogPosition { offset: 0, epoch: 0, sequence: 1, link: 0 };
+    let parameters = ParametersRaw {
+        binding: Binding::of(origin).to_raw()?,
+        segment_bytes: (layout.segment_bytes as u32).into(),
+        slot_bytes: (layout.slot_bytes as u32).into(),
+        segment_count: layout.segment_count.into(),
+        state: STATE_CLOSED,
+        order: DestageOrder::Log.code(),
+        checkpoint_slot: 0,
+        has_nvram: 0,
+        checkpoint_offset: layout.checkpoint_offset.into(),
+        checkpoint_bytes: layout.checkpoint_bytes.into(),
+        segments_offset: layout.segments_offset.into(),
+        checkpoint_sequence: U64::ZERO,
+        destaged_sequence: U64::ZERO,
+        position: first.into(),
+        position_segment: 0.into(),
+        position_next: 0.into(),
+        dirty_bytes: U64::ZERO,
+        reserved_2: [0; 40],
+    };
+    superblock::erase(log_device).await?;
+    Superblock::create(log_device, KIND, options.uuid.unwrap_or_else(Uuid::new_v4), parameters).await?;
+    Ok(())
+}
+
+/// Refuses what no write log can be made of.
+fn check_devices(log_device: &SharedDevice, origin: &SharedDevice) -> Result<(), Error> {
+    let (log, origin) = (log_device.geometry(), origin.geometry());
+    if log.is_read_only {
+        return Err(Error::new(ErrorKind::ReadOnly, "the log device is read-only"));
+    }
+    if u64::from(log.logical_block_bytes) != UNIT_BYTES {
+        let context = format!(
+            "a write log needs a device with logical blocks of {UNIT_BYTES} bytes, and this one has {}",
+            log.logical_block_bytes
+        );
+        return Err(Error::new(ErrorKind::Unsupported, context));
+    }
+    if origin.logical_block_bytes > LOGICAL_BLOCK_BYTES_MAX {
+        let context = format!("a LUN with logical blocks of {} bytes cannot be logged", origin.logical_block_bytes);
+        return Err(Error::new(ErrorKind::Unsupported, context));
+    }
+    Ok(())
+}
+
+pub(crate) async fn open(
+    log_device: SharedDevice,
+    origin: SharedDevice,
+    options: OpenOptions,
+) -> Result<Arc<Core>, Error> {
+    check_devices(&log_device, &origin)?;
+    let mut superblock: Superblock<ParametersRaw> = Superblock::read(&log_device, KIND).await?;
+    let layout = Layout::from_parameters(&superblock.payload, log_device.geometry().size_bytes)?;
+    check_state(&superblock.payload)?;
+    let binding = Binding::from_raw(&superblock.payload.binding)?;
+    let binding_now = Binding::of(&origin);
+    binding.check_same(&binding_now, KIND.name)?;
+    let recovered = recover(&log_device, &layout, &superblock, options.clock.as_ref()).await?;
+    check_size(&recovered, &binding, binding_now.size_bytes)?;
+    superblock.payload.binding = binding_now.to_raw()?;
+    let stage = open_stage(&options, &layout, &superblock)?;
+    let was_ordered = superblock.payload.order == DestageOrder::Log.code();
+    let destaged_sequence = superblock.payload.destaged_sequence.get();
+    let core = assemble(log_device, origin, options, superblock, layout, recovered, stage, binding_now.identity);
+    if core.keeps_order() {
+        if was_ordered {
+            core.state().destaged_sequence = destaged_sequence;
+        } else {
+            // What another order left behind is no prefix of anything: it goes first, all of it.
+            while core.destage(Choice::Lba, false).await? > 0 {}
+            let state = &mut *core.state();
+            state.destaged_sequence = state.applied.position.sequence - 1;
+        }
+    }
+    core.checkpoint(STATE_IN_USE).await?;
+    Ok(core)
+}
+
+fn check_state(payload: &ParametersRaw) -> Result<(), Error> {
+    if payload.state != STATE_FAILED {
+        return Ok(());
+    }
+    let context = "this log's device failed while it was in use, and the LUN has got newer data since: what the log holds may be older. \
+                   Discard it";
+    Err(Error::new(ErrorKind::Corrupt, context))
+}
+
+/// Refuses an origin that shrank to less than what is dirty.
+fn check_size(recovered: &Recovered, binding: &Binding, origin_bytes: u64) -> Result<(), Error> {
+    let is_beyond = recovered.map.dirty_from(0).any(|piece| piece.end() > origin_bytes / UNIT_BYTES);
+    if !is_beyond {
+        return Ok(());
+    }
+    let context = format!(
+        "\"{}\" had {} bytes and now has {origin_bytes}, and data in the log lies beyond; attach it when it has its old size",
+        binding.identity, binding.size_bytes
+    );
+    Err(Error::new(ErrorKind::Corrupt, context))
+}
+
+fn open_stage(
+    options: &OpenOptions,
+    layout: &Layout,
+    superblock: &Superblock<ParametersRaw>,
+) -> Result<Option<Stage>, Error> {
+    let is_needed = superblock.payload.has_nvram != 0;
+    let keeps_order = options.order == DestageOrder::Log;
+    let region: Arc<dyn PersistentRegion> = match (&options.nvram, options.durability) {
+        (Some(region), _) => Arc::clone(region),
+        (None, _) if is_needed => {
+            let context = "acknowledged data of this log may be in NVRAM only: open it with that NVRAM";
+            return Err(Error::new(ErrorKind::Corrupt, context));
+        }
+        (None, Durability::Log) => return Ok(None),
+        (None, Durability::Nvram) => {
+            return Err(Error::new(ErrorKind::Unsupported, "durability nvram needs a persistent-memory region"));
+        }
+        (None, Durability::UnsafeVolatile) => Arc::new(VolatileRegion::new(options.volatile_bytes)),
+    };
+    let log_bytes = u64::from(layout.segment_count) * layout.segment_bytes;
+    if keeps_order && 2 * region.size_bytes() as u64 > log_bytes {
+        let context = format!(
+            "a log of {log_bytes} bytes is too small for {} bytes of slots: destage order log needs twice as much",
+            region.size_bytes()
+        );
+        return Err(Error::new(ErrorKind::Unsupported, context));
+    }
+    Stage::open(region, superblock.uuid(), layout.slot_bytes, keeps_order, is_needed).map(Some)
+}
+
+#[expect(clippy::too_many_arguments, reason = "the parts of a log, put together in one place")]
+fn assemble(
+    log_device: SharedDevice,
+    origin: SharedDevice,
+    options: OpenOptions,
+    superblock: Superblock<ParametersRaw>,
+    layout: Layout,
+    recovered: Recovered,
+    stage: Option<Stage>,
+    identity: block::Identity,
+) -> Arc<Core> {
+    let epoch = recovered.start.position.epoch + 1;
+    let position = LogPosition { epoch, ..recovered.start.position };
+    let start = LogPlace { position, ..recovered.start };
+    let mut report = recovered.report;
+    let mut state = State {
+        map: recovered.map,
+        segments: recovered.segments,
+        appender: Appender::new(&start),
+        records: RecordCache::new(options.record_cache_bytes),
+        stage: None,
+        applied: start,
+        destaged_sequence: 0,
+        tail_bytes: 0,
+        wants_room: false,
+        is_gated: false,
+        lba_cursor: 0,
+        failure: None,
+        is_failure_noted: None,
+        stuck: None,
+    };
+    if let Some(stage) = stage {
+        let found: Vec<Piece> = stage
+            .slots_by_age()
+            .map(|(_, place, slot)| Piece {
+                sector: slot.sector,
+                sectors: u64::from(slot.sectors),
+                place,
+                tag: stage_tag(),
+            })
+            .collect();
+        state.stage = Some(stage);
+        for piece in found {
+            report.nvram_bytes += piece.sectors * UNIT_BYTES;
+            state.index(&layout, piece);
+        }
+        report.dirty_bytes = state.map.dirty_sectors() * UNIT_BYTES;
+    }
+    let origin_events = Mutex::new(origin.subscribe());
+    Arc::new(Core {
+        identity,
+        uuid: superblock.uuid(),
+        epoch,
+        layout,
+        clock: Arc::clone(&options.clock),
+        options,
+        ranges: RangeLock::new(),
+        destaging: futures_util::lock::Mutex::new(()),
+        moving: futures_util::lock::Mutex::new(()),
+        superblock: futures_util::lock::Mutex::new(superblock),
+        workers: Workers::new(),
+        changed: Signal::new(),
+        background: Signal::new(),
+        events: EventHub::new(),
+        origin_events,
+        counters: Counters::default(),
+        recovery: report,
+        is_open: AtomicBool::new(true),
+        is_origin_refused: AtomicBool::new(false),
+        is_stopped: AtomicBool::new(false),
+        origin_losses: AtomicU64::new(0),
+        request_count: AtomicU64::new(0),
+        last_request_ns: AtomicU64::new(0),
+        state: Mutex::new(state),
+        log_device,
+        origin,
+    })
+}
+
+impl Core {
+    /// See [`WriteLog::close`](crate::WriteLog::close).
+    pub(crate) async fn close(
+        self: &Arc<Self>,
+        keep_dirty: bool,
+        progress: impl FnMut(DestageProgress),
+    ) -> Result<(), Error> {
+        if !self.is_open.swap(false, Ordering::AcqRel) && self.is_stopped.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        drop(self.exclude_requests().await);
+        if let Err(error) = self.prepare_close(keep_dirty, progress).await {
+            // Nothing is lost: it goes on, and can be closed with what is dirty.
+            let is_refused = self.is_origin_refused.load(Ordering::Acquire);
+            self.is_open.store(!is_refused, Ordering::Release);
+            return Err(error);
+        }
+        self.is_stopped.store(true, Ordering::Release);
+        self.changed.notify();
+        self.background.notify();
+        drop(self.destaging.lock().await);
+        let is_clean = self.state().map.dirty_sectors() == 0;
+        let result = match self.failure() {
+            Some(error) if !is_clean => Err(error),
+            // Clean in spite of a failure: if the device takes a checkpoint of nothing, the next open begins anew.
+            _ => self.checkpoint(STATE_CLOSED).await,
+        };
+        self.workers.stop();
+        result
+    }
+
+    async fn prepare_close(
+        self: &Arc<Self>,
+        keep_dirty: bool,
+        progress: impl FnMut(DestageProgress),
+    ) -> Result<(), Error> {
+        match keep_dirty {
+            false => self.destage_all(progress).await,
+            true if self.has_failed() => Ok(()),
+            true => self.move_round(1.0).await,
+        }
+    }
+}
+
+/// The whole of a device's log as it would be found now, and nothing written.
+pub(crate) async fn look(
+    log_device: &SharedDevice,
+    clock: &dyn base::clock::Clock,
+) -> Result<(Superblock<ParametersRaw>, Layout, Recovered), Error> {
+    let superblock: Superblock<ParametersRaw> = Superblock::read(log_device, KIND).await?;
+    let layout = Layout::from_parameters(&superblock.payload, log_device.geometry().size_bytes)?;
+    let recovered = recover(log_device, &layout, &superblock, clock).await?;
+    Ok((superblock, layout, recovered))
+}
+
+/// Reads a piece from its segment, for a check.
+pub(crate) async fn is_readable(log_device: &SharedDevice, layout: &Layout, piece: &Piece) -> bool {
+    let buffer = Buffer::zeroed((piece.sectors * UNIT_BYTES) as usize);
+    log_device.read(layout.offset_of(piece.place), buffer).await.is_ok()
+}

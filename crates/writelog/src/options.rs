@@ -1,0 +1,229 @@
+//! What a user chooses: once when a log is formatted, and at each open.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::clock::Clock;
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::limits::{SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_PAPER, SLOT_BYTES_DEFAULT};
+use crate::nvram::PersistentRegion;
+
+/// When a write counts as acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Durability {
+    /// On stable storage: in a record of the log, checksummed.
+    #[default]
+    Log,
+    /// In a persistent-memory region, flushed by the processor.
+    Nvram,
+    /// In RAM until the next flush. A power loss loses what was not flushed.
+    UnsafeVolatile,
+}
+
+/// The order in which the origin gets what the log holds. Low space destages the oldest first whatever is chosen, but for `Log`, which
+/// always does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DestageOrder {
+    /// The origin always holds a prefix of epochs and any subset of the one in flight.
+    #[default]
+    Log,
+    /// Ascending, around and around.
+    Lba,
+    /// The newest segment first: the paper's (2.3.3).
+    LastWriteFirst,
+}
+
+/// (value, its name)
+const DURABILITIES: [(Durability, &str); 3] =
+    [(Durability::Log, "log"), (Durability::Nvram, "nvram"), (Durability::UnsafeVolatile, "unsafe-volatile")];
+const ORDERS: [(DestageOrder, &str); 3] =
+    [(DestageOrder::Log, "log"), (DestageOrder::Lba, "lba"), (DestageOrder::LastWriteFirst, "last-write-first")];
+
+impl DestageOrder {
+    /// Its number on disk.
+    pub(crate) fn code(self) -> u8 {
+        self as u8
+    }
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(name_of(&DURABILITIES, *self))
+    }
+}
+
+impl fmt::Display for DestageOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(name_of(&ORDERS, *self))
+    }
+}
+
+impl FromStr for Durability {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        value_of(&DURABILITIES, text)
+            .ok_or_else(|| format!("\"{text}\" is no durability: log, nvram or unsafe-volatile"))
+    }
+}
+
+impl FromStr for DestageOrder {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        value_of(&ORDERS, text).ok_or_else(|| format!("\"{text}\" is no destage order: log, lba or last-write-first"))
+    }
+}
+
+fn name_of<T: PartialEq + Copy>(table: &[(T, &'static str)], value: T) -> &'static str {
+    table.iter().find(|row| row.0 == value).map_or("", |row| row.1)
+}
+
+fn value_of<T: Copy>(table: &[(T, &'static str)], name: &str) -> Option<T> {
+    table.iter().find(|row| row.1 == name).map(|row| row.0)
+}
+
+/// Chosen when a log is formatted.
+#[derive(Clone, Copy, Debug)]
+pub struct FormatOptions {
+    /// Bytes of a segment: a multiple of 4 KiB, at least 64 KiB.
+    pub segment_bytes: u32,
+    /// Bytes of an NVRAM slot: a power of two from 512.
+    pub slot_bytes: u32,
+    /// Identifier of the log; `None` for a random one. Two logs never have the same.
+    pub uuid: Option<Uuid>,
+}
+
+impl Default for FormatOptions {
+    fn default() -> Self {
+        Self { segment_bytes: SEGMENT_BYTES_DEFAULT, slot_bytes: SLOT_BYTES_DEFAULT, uuid: None }
+    }
+}
+
+impl FormatOptions {
+    /// The paper's segments and slots (2.1, 2.2).
+    pub fn paper() -> Self {
+        Self { segment_bytes: SEGMENT_BYTES_PAPER, ..Self::default() }
+    }
+}
+
+/// When level 1 moves slots from RAM or NVRAM to the log.
+#[derive(Clone, Copy, Debug)]
+pub struct Level1 {
+    /// Share of slots in use (0.0 to 1.0) from which a round begins.
+    pub share_start: f64,
+    /// Whether requests wait until a round has emptied the RAM, as in the paper (3.3.2).
+    pub is_exclusive: bool,
+    /// Whether a round begins as soon as the log device is idle and a record's worth of slots is in use (paper 2.3.1).
+    pub is_eager: bool,
+}
+
+/// When level 2 moves data from the log to the origin, and how fast.
+#[derive(Clone, Copy, Debug)]
+pub struct Level2 {
+    /// Share of the log in use up to which it waits for an idle moment, unless data is too old.
+    pub share_start: f64,
+    /// Share of the log in use from which writes are slowed down.
+    pub share_slow: f64,
+    /// Time without a request that counts as idle.
+    pub idle: Duration,
+    /// Age from which data is destaged under load.
+    pub age_max: Duration,
+    /// Bytes of log that one batch takes from: also the RAM it needs.
+    pub batch_bytes: u64,
+    /// Writes to the origin in flight at full speed.
+    pub writes_in_flight: usize,
+    /// Longest pause of one write before the log is full.
+    pub pause_max: Duration,
+    /// Whether a batch stops for a new request, unless space is low (paper 2.3.3).
+    pub is_interruptible: bool,
+}
+
+/// Chosen at each open.
+#[derive(Clone)]
+pub struct OpenOptions {
+    /// When a write counts as acknowledged.
+    pub durability: Durability,
+    /// The order of level 2.
+    pub order: DestageOrder,
+    /// Where slots are with [`Durability::Nvram`]; in that mode it must be there.
+    pub nvram: Option<Arc<dyn PersistentRegion>>,
+    /// Bytes of RAM for slots with [`Durability::UnsafeVolatile`].
+    pub volatile_bytes: usize,
+    /// Bytes of the newest records that stay in RAM for reads and for destaging.
+    pub record_cache_bytes: usize,
+    /// Bytes of log behind the last checkpoint from which the next begins: what a recovery reads at most, about.
+    pub checkpoint_interval_bytes: u64,
+    /// Notes durably, apart from the log device, that it failed while the log was open, and says whether it could: the next open must be
+    /// refused then. Called at most once, from a context that may block for a moment.
+    pub failure_note: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
+    /// For pauses, ages and time stamps.
+    pub clock: Arc<dyn Clock>,
+    /// Level 1.
+    pub level1: Level1,
+    /// Level 2.
+    pub level2: Level2,
+}
+
+impl OpenOptions {
+    /// The usual.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self {
+            durability: Durability::Log,
+            order: DestageOrder::Log,
+            nvram: None,
+            volatile_bytes: 4 << 20,
+            record_cache_bytes: 4 << 20,
+            checkpoint_interval_bytes: 64 << 20,
+            failure_note: None,
+            clock,
+            level1: Level1 { share_start: 0.5, is_exclusive: false, is_eager: false },
+            level2: Level2 {
+                share_start: 0.25,
+                share_slow: 0.75,
+                idle: Duration::from_millis(50),
+                age_max: Duration::from_secs(5),
+                batch_bytes: 4 << 20,
+                writes_in_flight: 8,
+                pause_max: Duration::from_millis(5),
+                is_interruptible: true,
+            },
+        }
+    }
+
+    /// What the paper describes (2.3, 3.1): last write first, 64 KiB at a time, level 2 in idle periods only, level 1 until the RAM is
+    /// empty with every request waiting for it.
+    #[must_use]
+    pub fn paper(mut self) -> Self {
+        self.order = DestageOrder::LastWriteFirst;
+        self.record_cache_bytes = 0;
+        self.level1 = Level1 { share_start: 0.9, is_exclusive: true, is_eager: false };
+        self.level2.share_start = 0.9;
+        self.level2.share_slow = 1.0;
+        self.level2.age_max = Duration::MAX;
+        self.level2.batch_bytes = u64::from(SEGMENT_BYTES_PAPER);
+        self.level2.writes_in_flight = 1;
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_read_as_they_print() {
+        for (durability, _) in DURABILITIES {
+            assert_eq!(durability.to_string().parse(), Ok(durability));
+        }
+        for (order, _) in ORDERS {
+            assert_eq!(order.to_string().parse(), Ok(order));
+        }
+        assert!("tape".parse::<Durability>().unwrap_err().contains("tape"));
+        assert!("tape".parse::<DestageOrder>().unwrap_err().contains("tape"));
+    }
+}

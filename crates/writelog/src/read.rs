@@ -1,0 +1,208 @@
+//! Reads: each run of sectors from where its newest bytes are.
+//!
+//! | where | how |
+//! |---|---|
+//! | slots and the newest records | copied on the spot |
+//! | zeroes | filled in |
+//! | segments | read from the log device, which is kept from using them again meanwhile |
+//! | nowhere known | read from the origin; runs with small gaps in one request |
+//!
+//! Bytes that only the log has and that cannot be read are an error, never the origin's old bytes. A clean copy that cannot be read is
+//! forgotten, and the origin answers.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use base::buffer::Buffer;
+use base::range::ByteRange;
+use block::device::DeviceExt;
+use block::range_lock::Acquire;
+use block::{Error, ErrorKind, Response};
+use futures_util::future::{join, join_all};
+
+use crate::core::{Core, Pins, State, sectors_of};
+use crate::limits::{READ_GAP_BYTES_MAX, UNIT_BYTES};
+use crate::map::Piece;
+
+pub(crate) async fn read(core: Arc<Core>, range: ByteRange, buffer: Buffer, place: Acquire) -> Response {
+    let _guard = place.await;
+    if range.is_empty() {
+        return Response::done(buffer);
+    }
+    core.wait_for_gate().await;
+    match core.read(range, buffer).await {
+        Ok(buffer) => Response::done(buffer),
+        Err(error) => Response::failed(error, Buffer::empty()),
+    }
+}
+
+/// What is left to be read once RAM has given what it has.
+struct Rest {
+    log: Vec<Piece>,
+    /// Ascending, apart by more than the gap.
+    below: Vec<Below>,
+    pins: Pins,
+}
+
+/// One read of the origin, and the runs of it that are wanted.
+struct Below {
+    hull: ByteRange,
+    runs: Vec<ByteRange>,
+}
+
+impl Core {
+    /// In the paper's profile reads wait for level 1, too.
+    async fn wait_for_gate(&self) {
+        loop {
+            let count = self.changed.count();
+            if !self.state().is_gated {
+                return;
+            }
+            self.changed.changed_since(count).await;
+        }
+    }
+
+    async fn read(self: &Arc<Self>, range: ByteRange, buffer: Buffer) -> Result<Buffer, Error> {
+        let mut buffer = buffer;
+        loop {
+            let rest = self.copy_known(range, &mut buffer)?;
+            if rest.log.is_empty() && rest.below.is_empty() {
+                return Ok(buffer);
+            }
+            if rest.log.is_empty() && rest.below.len() == 1 && rest.below[0].runs == [range] {
+                self.check_origin()?;
+                return self.origin.read(range.offset, buffer).await;
+            }
+            if self.read_rest(range, &mut buffer, rest).await? {
+                return Ok(buffer);
+            }
+        }
+    }
+
+    /// Copies what RAM has and notes the rest.
+    fn copy_known(self: &Arc<Self>, range: ByteRange, buffer: &mut Buffer) -> Result<Rest, Error> {
+        let (start, sectors) = sectors_of(range);
+        let mut rest = Rest { log: Vec::new(), below: Vec::new(), pins: Pins::none(self) };
+        let (mut ram, mut at) = (0, start);
+        let state = &mut *self.state();
+        let pieces: Vec<Piece> =
+            state.map.pieces(start, sectors).filter(|piece| state.is_current(&self.layout, piece)).collect();
+        for piece in pieces {
+            rest.add_below(at, piece.sector);
+            at = piece.end();
+            if piece.tag.is_lost() {
+                return Err(lost(&piece));
+            }
+            let offset = ((piece.sector - start) * UNIT_BYTES) as usize;
+            let target = &mut buffer[offset..offset + (piece.sectors * UNIT_BYTES) as usize];
+            if copy_from_ram(state, &piece, target) {
+                ram += piece.sectors;
+            } else {
+                rest.pins.add(&mut state.segments, self.layout.segment_of(piece.place));
+                rest.log.push(piece);
+            }
+        }
+        rest.add_below(at, start + sectors);
+        let log: u64 = rest.log.iter().map(|piece| piece.sectors).sum();
+        self.counters.read(ram, log, sectors - ram - log);
+        Ok(rest)
+    }
+
+    /// Whether that was all; otherwise a clean copy turned out unreadable, and the map knows it no longer.
+    async fn read_rest(&self, range: ByteRange, buffer: &mut Buffer, rest: Rest) -> Result<bool, Error> {
+        if !rest.below.is_empty() {
+            self.check_origin()?;
+        }
+        let from_log = join_all(rest.log.iter().map(|piece| {
+            let length = (piece.sectors * UNIT_BYTES) as usize;
+            self.log_device.read(self.layout.offset_of(piece.place), Buffer::zeroed(length))
+        }));
+        let from_below = join_all(rest.below.iter().map(|below| {
+            let length = below.hull.length as usize;
+            self.origin.read(below.hull.offset, Buffer::zeroed(length))
+        }));
+        let (from_log, from_below) = join(from_log, from_below).await;
+        for (below, bytes) in rest.below.iter().zip(from_below) {
+            let bytes = bytes?;
+            for run in &below.runs {
+                let (to, from) = ((run.offset - range.offset) as usize, (run.offset - below.hull.offset) as usize);
+                let length = run.length as usize;
+                buffer[to..to + length].copy_from_slice(&bytes[from..from + length]);
+            }
+        }
+        let mut is_whole = true;
+        for (piece, bytes) in rest.log.iter().zip(from_log) {
+            match bytes {
+                Ok(bytes) => {
+                    let at = (piece.sector * UNIT_BYTES - range.offset) as usize;
+                    buffer[at..at + bytes.len()].copy_from_slice(&bytes);
+                }
+                Err(error) => {
+                    self.counters.log_read_errors.fetch_add(1, Ordering::Relaxed);
+                    if piece.tag.is_dirty() {
+                        let context =
+                            format!("{} are only in the log, and its device cannot return them", range_of(piece));
+                        return Err(Error::with_source(ErrorKind::Media, context, error));
+                    }
+                    self.forget_clean(piece);
+                    is_whole = false;
+                }
+            }
+        }
+        Ok(is_whole)
+    }
+
+    fn forget_clean(&self, copy: &Piece) {
+        let state = &mut *self.state();
+        for found in state.pieces_at(copy).into_iter().filter(|found| !found.tag.is_dirty()) {
+            state.forget(&self.layout, found.sector, found.sectors);
+        }
+    }
+}
+
+impl Rest {
+    /// Sectors `start..end` are the origin's; read together with the run before when the gap is small.
+    fn add_below(&mut self, start: u64, end: u64) {
+        if start >= end {
+            return;
+        }
+        let run = ByteRange { offset: start * UNIT_BYTES, length: (end - start) * UNIT_BYTES };
+        match self.below.last_mut() {
+            Some(last) if run.offset - last.hull.end() <= READ_GAP_BYTES_MAX => {
+                last.hull.length = run.end() - last.hull.offset;
+                last.runs.push(run);
+            }
+            _ => self.below.push(Below { hull: run, runs: vec![run] }),
+        }
+    }
+}
+
+/// Copies a piece that is in slots, in the newest records or zero. Whether it is.
+fn copy_from_ram(state: &State, piece: &Piece, target: &mut [u8]) -> bool {
+    if piece.is_zero() {
+        target.fill(0);
+        return true;
+    }
+    if piece.is_in_stage() {
+        if let Some(stage) = &state.stage {
+            stage.load(piece.place, target);
+        }
+        return true;
+    }
+    match state.records.get(piece.place, target.len()) {
+        Some(bytes) => {
+            target.copy_from_slice(bytes);
+            true
+        }
+        None => false,
+    }
+}
+
+pub(crate) fn range_of(piece: &Piece) -> ByteRange {
+    ByteRange { offset: piece.sector * UNIT_BYTES, length: piece.sectors * UNIT_BYTES }
+}
+
+fn lost(piece: &Piece) -> Error {
+    let context = format!("{} were only in the log, and could not be read back from its device", range_of(piece));
+    Error::new(ErrorKind::Media, context)
+}

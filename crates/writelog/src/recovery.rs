@@ -1,0 +1,248 @@
+//! Finds again what a log holds: the checkpoint, then the records behind it.
+//!
+//! Records are followed segment by segment: each is the *successor* of the one before (epoch, sequence, link, checksum), and names the segment
+//! that comes next. The first that is not ends the replay. Two records may have been on their way when the program stopped, so a hole
+//! followed by *one* record is a torn end; a hole followed by more is damage: they were written only after what is missing was durable.
+//!
+//! What is read is the checkpoint and the records since, not the log.
+
+use base::buffer::Buffer;
+use base::checksum::crc32c;
+use base::clock::{Clock, Instant};
+use block::device::DeviceExt;
+use block::{Error, ErrorKind, SharedDevice};
+use store::limits::SEQUENCE_MAX;
+use store::{LogPosition, Superblock};
+use zerocopy::FromBytes;
+
+use crate::append::LogPlace;
+use crate::batch::{Found, find_record};
+use crate::format::{CHECKPOINT_MAGIC, CheckpointRaw, ExtentRaw, ParametersRaw, STATE_CLOSED, SegmentRaw};
+use crate::layout::Layout;
+use crate::limits::{CHECKPOINT_IO_BYTES, RECORDS_IN_FLIGHT_MAX, UNIT_BYTES};
+use crate::map::{ExtentMap, PLACE_ZEROES, Piece, Tag};
+use crate::segments::{SegmentState, Segments};
+use crate::status::RecoveryReport;
+
+/// What a log holds.
+pub(crate) struct Recovered {
+    pub(crate) map: ExtentMap,
+    pub(crate) segments: Segments,
+    /// Where the next record goes: the start of a segment that was taken as the next one.
+    pub(crate) start: LogPlace,
+    pub(crate) report: RecoveryReport,
+}
+
+struct Replay<'a> {
+    device: &'a SharedDevice,
+    layout: &'a Layout,
+    log_id: uuid::Uuid,
+    now: Instant,
+    recovered: Recovered,
+}
+
+pub(crate) async fn recover(
+    device: &SharedDevice,
+    layout: &Layout,
+    superblock: &Superblock<ParametersRaw>,
+    clock: &dyn Clock,
+) -> Result<Recovered, Error> {
+    let began = clock.now();
+    let payload = &superblock.payload;
+    let position: LogPosition = payload.position.into();
+    let place =
+        LogPlace { segment: payload.position_segment.get(), next_segment: payload.position_next.get(), position };
+    let is_sane = place.segment < layout.segment_count
+        && place.next_segment < layout.segment_count
+        && position.offset <= layout.segment_bytes
+        && position.offset.is_multiple_of(UNIT_BYTES)
+        && (1..=SEQUENCE_MAX).contains(&position.sequence)
+        && position.epoch < SEQUENCE_MAX;
+    if !is_sane {
+        return Err(Error::new(ErrorKind::Corrupt, "the place where the log begins is damaged"));
+    }
+    let report = RecoveryReport { was_closed: payload.state == STATE_CLOSED, ..RecoveryReport::default() };
+    let recovered =
+        Recovered { map: ExtentMap::default(), segments: Segments::new(layout.segment_count), start: place, report };
+    let mut replay = Replay { device, layout, log_id: superblock.uuid(), now: began, recovered };
+    if payload.checkpoint_sequence.get() > 0 {
+        replay.load_checkpoint(payload).await?;
+    }
+    replay.follow(place).await?;
+    let mut recovered = replay.recovered;
+    recovered.report.dirty_bytes = recovered.map.dirty_sectors() * UNIT_BYTES;
+    recovered.report.time_ns = clock.now().since(began).as_nanos() as u64;
+    Ok(recovered)
+}
+
+fn damaged(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Corrupt, what)
+}
+
+impl Replay<'_> {
+    async fn load_checkpoint(&mut self, payload: &ParametersRaw) -> Result<(), Error> {
+        let (head, bytes) = self.read_checkpoint(payload).await?;
+        let rest = &bytes[size_of::<CheckpointRaw>()..];
+        let cannot_be = || damaged("the log's checkpoint holds what cannot be");
+        let (segments, rest) = <[SegmentRaw]>::ref_from_prefix_with_elems(rest, head.segment_count.get() as usize)
+            .map_err(|_| cannot_be())?;
+        let (extents, _) = <[ExtentRaw]>::ref_from_prefix_with_elems(rest, head.extent_count.get() as usize)
+            .map_err(|_| cannot_be())?;
+        for raw in segments {
+            let (segment, first, last) = (raw.segment.get(), raw.first_sequence.get(), raw.last_sequence.get());
+            let is_sane = segment < self.layout.segment_count && 0 < first && first <= last && last <= SEQUENCE_MAX;
+            if !is_sane || !self.recovered.segments.restore(segment, first, last, self.now) {
+                return Err(cannot_be());
+            }
+        }
+        for raw in extents {
+            let (sector, sectors, place) = (raw.sector.get(), u64::from(raw.sectors.get()), raw.place.get());
+            let is_zero = place >= PLACE_ZEROES;
+            let end = u64::from(place) + sectors;
+            let is_sane = sectors > 0 && sector < 1 << 54 && (is_zero || end <= self.layout.units());
+            if !is_sane {
+                return Err(cannot_be());
+            }
+            let segment = self.layout.segment_of(place);
+            if !is_zero && self.recovered.segments.get(segment).state != SegmentState::Used {
+                return Err(cannot_be());
+            }
+            let generation = if is_zero { 0 } else { self.recovered.segments.get(segment).generation };
+            let tag = Tag::dirty(generation);
+            self.index(Piece { sector, sectors, place, tag });
+        }
+        self.recovered.report.checkpoint_extents = u64::from(head.extent_count.get());
+        Ok(())
+    }
+
+    async fn read_checkpoint(&self, payload: &ParametersRaw) -> Result<(CheckpointRaw, Vec<u8>), Error> {
+        let offset = self.layout.checkpoint_slot(payload.checkpoint_slot);
+        let mut bytes: Vec<u8> = Vec::new();
+        let first = (CHECKPOINT_IO_BYTES as u64).min(self.layout.checkpoint_bytes);
+        bytes.extend_from_slice(&self.device.read(offset, Buffer::zeroed(first as usize)).await?);
+        let (head, _) =
+            CheckpointRaw::read_from_prefix(&bytes).map_err(|_| damaged("the log's checkpoint is missing"))?;
+        let length = size_of::<CheckpointRaw>() as u64
+            + u64::from(head.segment_count.get()) * size_of::<SegmentRaw>() as u64
+            + u64::from(head.extent_count.get()) * size_of::<ExtentRaw>() as u64;
+        let is_ours = head.magic.get() == CHECKPOINT_MAGIC
+            && head.log_id == *self.log_id.as_bytes()
+            && head.sequence == payload.checkpoint_sequence
+            && length <= self.layout.checkpoint_bytes;
+        if !is_ours {
+            return Err(damaged("the log's checkpoint is damaged"));
+        }
+        while (bytes.len() as u64) < length {
+            let at = bytes.len() as u64;
+            let next = (length - at).next_multiple_of(UNIT_BYTES).min(CHECKPOINT_IO_BYTES as u64);
+            bytes.extend_from_slice(&self.device.read(offset + at, Buffer::zeroed(next as usize)).await?);
+        }
+        bytes.truncate(length as usize);
+        if head.checksum.get() != crc32c(&bytes[4..]) {
+            return Err(damaged("the log's checkpoint is damaged: its checksum is wrong"));
+        }
+        Ok((head, bytes))
+    }
+
+    /// Follows the records from `place` on.
+    async fn follow(&mut self, mut place: LogPlace) -> Result<(), Error> {
+        let mut image = self.image(place.segment).await?;
+        loop {
+            if let Some(found) = self.successor(&image, place.segment, &place) {
+                self.take(&mut place, found)?;
+                continue;
+            }
+            self.refuse_damage(&image, place.segment, place.position.offset, &place.position)?;
+            // Not in this segment any more: at the start of the next one, or nowhere.
+            if place.position.offset == 0 {
+                break;
+            }
+            let next = self.image(place.next_segment).await?;
+            let start = LogPlace {
+                segment: place.next_segment,
+                position: LogPosition { offset: 0, ..place.position },
+                ..place
+            };
+            (image, place) = (next, start);
+        }
+        let segments = &mut self.recovered.segments;
+        let is_taken = segments.get(place.segment).state == SegmentState::Next || segments.take_named(place.segment);
+        if !is_taken {
+            return Err(damaged(format!("the log goes on in segment {}, which is in use", place.segment)));
+        }
+        self.recovered.start = place;
+        Ok(())
+    }
+
+    fn take(&mut self, place: &mut LogPlace, found: Found) -> Result<(), Error> {
+        let segments = &mut self.recovered.segments;
+        if segments.get(place.segment).state == SegmentState::Free && !segments.take_named(place.segment) {
+            return Err(damaged(format!("the log goes on in segment {}, which is in use", place.segment)));
+        }
+        if segments.get(place.segment).state == SegmentState::Next {
+            segments.open(place.segment, self.now);
+            segments.close(place.segment);
+        }
+        segments.add_record(place.segment, found.sequence);
+        if found.next_segment >= self.layout.segment_count {
+            return Err(damaged("a record of the log names a segment that is not there"));
+        }
+        let tag = Tag::dirty(segments.get(place.segment).generation);
+        for piece in found.pieces {
+            self.index(Piece { tag, ..piece });
+        }
+        let report = &mut self.recovered.report;
+        report.records += 1;
+        report.record_bytes += found.end - place.position.offset;
+        place.next_segment = found.next_segment;
+        place.position = LogPosition {
+            offset: found.end,
+            epoch: place.position.epoch,
+            sequence: found.sequence + 1,
+            link: found.checksum,
+        };
+        Ok(())
+    }
+
+    fn index(&mut self, piece: Piece) {
+        let Recovered { map, segments, .. } = &mut self.recovered;
+        let layout = self.layout;
+        map.insert(piece, |old| {
+            if old.is_in_segment() {
+                segments.remove_dirty(layout.segment_of(old.place), old.sectors);
+            }
+        });
+        if piece.is_in_segment() {
+            segments.add_dirty(layout.segment_of(piece.place), piece.sectors);
+        }
+    }
+
+    fn successor(&self, image: &[u8], segment: u32, place: &LogPlace) -> Option<Found> {
+        let position = &place.position;
+        let found = find_record(image, position.offset, segment, self.log_id, self.layout.place(segment, 0))?;
+        let is_successor =
+            found.epoch == position.epoch && found.sequence == position.sequence && found.link == position.link;
+        is_successor.then_some(found)
+    }
+
+    /// Refuses a log in whose segment, from `offset` on, there is a record of this epoch that proves a missing one to have been durable.
+    fn refuse_damage(&self, image: &[u8], segment: u32, offset: u64, end: &LogPosition) -> Result<(), Error> {
+        let first = self.layout.place(segment, 0);
+        for offset in (offset.min(self.layout.segment_bytes)..self.layout.segment_bytes).step_by(UNIT_BYTES as usize) {
+            let Some(found) = find_record(image, offset, segment, self.log_id, first) else { continue };
+            if found.epoch == end.epoch && found.sequence >= end.sequence + RECORDS_IN_FLIGHT_MAX as u64 {
+                let context = format!(
+                    "the log is damaged: record {} is missing, but record {} after it is there",
+                    end.sequence, found.sequence
+                );
+                return Err(damaged(context));
+            }
+        }
+        Ok(())
+    }
+
+    async fn image(&self, segment: u32) -> Result<Buffer, Error> {
+        let range = self.layout.segment(segment);
+        self.device.read(range.offset, Buffer::zeroed(range.length as usize)).await
+    }
+}

@@ -1,0 +1,388 @@
+//! Slots of RAM or NVRAM, where writes are acknowledged before they are in the log.
+//!
+//! ```text
+//!   free ──write──► live ──level 1──► moving ──record durable──► free
+//!    ▲               │ every sector of it was written again (absorbed)
+//!    └───────────────┘
+//! ```
+//! - A write goes to free slots, never over a slot in use: data and header first, durably, then the slots it makes superfluous are cleared.
+//!   So at every moment of a power loss the newest acknowledged data of each sector is in the slot with the largest sequence.
+//! - What is in a slot is newer than anything in the log for the same sectors. Slots leave in the order of their sequences, and an older slot is
+//!   cleared before a newer one leaves, so this stays true.
+//! - Where destaging keeps the order, slots of a round that began are moved even when their sectors are written again meanwhile: at the end of
+//!   the round the log holds exactly what was acknowledged when it began.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base::checksum::Crc32c;
+use block::{Error, ErrorKind};
+use uuid::Uuid;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromZeros, IntoBytes};
+
+use crate::format::{NVRAM_MAGIC, NvramRaw, SlotRaw};
+use crate::limits::UNIT_BYTES;
+use crate::map::{PLACE_STAGE, PLACE_ZEROES};
+use crate::nvram::PersistentRegion;
+
+const HEADER_BYTES: usize = size_of::<NvramRaw>();
+const SLOT_HEADER_BYTES: usize = size_of::<SlotRaw>();
+const PAGE_BYTES: usize = 4096;
+
+/// A slot in use.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Slot {
+    pub(crate) sector: u64,
+    pub(crate) sectors: u32,
+    sequence: u64,
+    /// Sectors that were not written again.
+    live_sectors: u32,
+    is_moving: bool,
+}
+
+/// See the module.
+pub(crate) struct Stage {
+    region: Arc<dyn PersistentRegion>,
+    slot_bytes: usize,
+    data_offset: usize,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    by_sequence: BTreeMap<u64, u32>,
+    sequence_next: u64,
+    /// Slots up to this sequence belong to the round under way.
+    cut: Option<u64>,
+    keeps_order: bool,
+}
+
+impl Stage {
+    /// The slots in `region` and what is in them, oldest first, if it is this log's; empty ones when it is nobody's.
+    pub(crate) fn open(
+        region: Arc<dyn PersistentRegion>,
+        log_id: Uuid,
+        slot_bytes: u64,
+        keeps_order: bool,
+        must_be_ours: bool,
+    ) -> Result<Self, Error> {
+        let slot_bytes = slot_bytes as usize;
+        let slot_count = slot_count(region.size_bytes(), slot_bytes).ok_or_else(|| {
+            Error::new(ErrorKind::NoSpace, format!("NVRAM of {} bytes has no room for slots", region.size_bytes()))
+        })?;
+        let mut header = NvramRaw {
+            checksum: U32::ZERO,
+            magic: NVRAM_MAGIC.into(),
+            log_id: log_id.into_bytes(),
+            slot_bytes: (slot_bytes as u32).into(),
+            slot_count: (slot_count as u32).into(),
+        };
+        header.checksum = base::checksum::crc32c(&header.as_bytes()[4..]).into();
+        let mut stage = Self {
+            data_offset: data_offset(slot_count),
+            region,
+            slot_bytes,
+            slots: vec![Slot::default(); slot_count],
+            free: (0..slot_count as u32).rev().collect(),
+            by_sequence: BTreeMap::new(),
+            sequence_next: 1,
+            cut: None,
+            keeps_order,
+        };
+        let mut found = NvramRaw::new_zeroed();
+        stage.region.load(0, found.as_mut_bytes());
+        if found == header {
+            stage.restore();
+            return Ok(stage);
+        }
+        // Without a valid header nothing was ever acknowledged from here.
+        let is_anothers =
+            found.magic.get() == NVRAM_MAGIC && found.checksum.get() == base::checksum::crc32c(&found.as_bytes()[4..]);
+        if must_be_ours || is_anothers {
+            let context = "the NVRAM is not the one of this write log: it holds another log's data or none; give the right one, or \
+                           discard the log (and clear the NVRAM)";
+            return Err(Error::new(ErrorKind::Corrupt, context));
+        }
+        let headers = vec![0; slot_count * SLOT_HEADER_BYTES];
+        stage.region.store(HEADER_BYTES, &headers);
+        stage.region.persist(HEADER_BYTES, headers.len());
+        stage.region.store(0, header.as_bytes());
+        stage.region.persist(0, HEADER_BYTES);
+        Ok(stage)
+    }
+
+    fn restore(&mut self) {
+        for slot in 0..self.slots.len() as u32 {
+            let mut raw = SlotRaw::new_zeroed();
+            self.region.load(self.header_offset(slot), raw.as_mut_bytes());
+            let sectors = raw.sectors.get();
+            let is_sane = sectors > 0
+                && u64::from(sectors) * UNIT_BYTES <= self.slot_bytes as u64
+                && raw.sequence.get() < u64::MAX >> 1
+                && raw.sector.get() < 1 << 54;
+            if !is_sane {
+                continue;
+            }
+            let mut data = vec![0; sectors as usize * UNIT_BYTES as usize];
+            self.region.load(self.slot_offset(slot), &mut data);
+            if raw.checksum.get() != checksum(&raw, &data) {
+                continue;
+            }
+            let sequence = raw.sequence.get();
+            self.slots[slot as usize] =
+                Slot { sector: raw.sector.get(), sectors, sequence, live_sectors: sectors, is_moving: false };
+            self.by_sequence.insert(sequence, slot);
+            self.sequence_next = self.sequence_next.max(sequence + 1);
+        }
+        let by_sequence = &self.by_sequence;
+        let used: std::collections::BTreeSet<u32> = by_sequence.values().copied().collect();
+        self.free.retain(|slot| !used.contains(slot));
+    }
+
+    /// Sectors that one slot holds.
+    pub(crate) fn slot_sectors(&self) -> u64 {
+        self.slot_bytes as u64 / UNIT_BYTES
+    }
+
+    pub(crate) fn slot_count(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(crate) fn used_count(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_sequence.is_empty()
+    }
+
+    /// Puts up to a slot's worth of sectors into a free slot, durably, and returns its place.
+    pub(crate) fn write(&mut self, sector: u64, data: &[u8]) -> Option<u32> {
+        let slot = self.free.pop()?;
+        let sectors = (data.len() as u64 / UNIT_BYTES) as u32;
+        let sequence = self.sequence_next;
+        self.sequence_next += 1;
+        let mut raw = SlotRaw {
+            checksum: U32::ZERO,
+            sectors: sectors.into(),
+            sequence: sequence.into(),
+            sector: sector.into(),
+            reserved: U64::ZERO,
+        };
+        raw.checksum = checksum(&raw, data).into();
+        let (at, header_at) = (self.slot_offset(slot), self.header_offset(slot));
+        self.region.store(at, data);
+        self.region.persist(at, data.len());
+        self.region.store(header_at, raw.as_bytes());
+        self.region.persist(header_at, SLOT_HEADER_BYTES);
+        self.slots[slot as usize] = Slot { sector, sectors, sequence, live_sectors: sectors, is_moving: false };
+        self.by_sequence.insert(sequence, slot);
+        Some(self.place(slot))
+    }
+
+    /// Copies from a place on into `bytes`.
+    pub(crate) fn load(&self, place: u32, bytes: &mut [u8]) {
+        let units = u64::from(place - PLACE_STAGE);
+        self.region.load(self.data_offset + (units * UNIT_BYTES) as usize, bytes);
+    }
+
+    /// Notes that sectors from a place on were written again, and frees slots that hold nothing else.
+    pub(crate) fn supersede(&mut self, place: u32, sectors: u64) {
+        let (mut place, end) = (place, u64::from(place) + sectors);
+        while u64::from(place) < end {
+            let slot = self.slot_of(place);
+            let slot_end = u64::from(self.place(slot)) + self.slot_sectors();
+            let part = end.min(slot_end) - u64::from(place);
+            self.supersede_in(slot, part);
+            place += part as u32;
+        }
+    }
+
+    fn supersede_in(&mut self, slot: u32, sectors: u64) {
+        let entry = &mut self.slots[slot as usize];
+        entry.live_sectors -= sectors as u32;
+        let is_kept = self.keeps_order && self.cut.is_some_and(|cut| entry.sequence <= cut);
+        if entry.live_sectors == 0 && !entry.is_moving && !is_kept {
+            self.clear(slot);
+        }
+    }
+
+    /// Begins a round over the older `share` of the slots in use, or over all where the order is kept.
+    pub(crate) fn begin_round(&mut self, share: f64) {
+        let count = ((self.by_sequence.len() as f64 * share).ceil() as usize).max(1);
+        let cut =
+            if self.keeps_order { self.by_sequence.keys().next_back() } else { self.by_sequence.keys().nth(count - 1) };
+        self.cut = cut.or_else(|| self.by_sequence.keys().next_back()).copied();
+    }
+
+    /// Ends the round.
+    pub(crate) fn end_round(&mut self) {
+        self.cut = None;
+    }
+
+    /// Takes slots of the round that come next, up to `bytes`; they are moving from now on.
+    pub(crate) fn take_moving(&mut self, bytes: u64) -> Vec<u32> {
+        let Some(cut) = self.cut else { return Vec::new() };
+        let (mut taken, mut taken_bytes) = (Vec::new(), 0);
+        for &slot in self.by_sequence.range(..=cut).map(|(_, slot)| slot) {
+            let entry = &mut self.slots[slot as usize];
+            let entry_bytes = u64::from(entry.sectors) * UNIT_BYTES;
+            if entry.is_moving {
+                continue;
+            }
+            if taken_bytes + entry_bytes > bytes && !taken.is_empty() {
+                break;
+            }
+            entry.is_moving = true;
+            taken_bytes += entry_bytes;
+            taken.push(slot);
+        }
+        taken
+    }
+
+    /// Whether, with what is moving now, the log holds all that was acknowledged at some moment.
+    pub(crate) fn is_at_cut(&self) -> bool {
+        match self.cut {
+            Some(cut) => self.by_sequence.range(..=cut).all(|(_, &slot)| self.slots[slot as usize].is_moving),
+            None => self.by_sequence.is_empty(),
+        }
+    }
+
+    /// The slot's data is durable in the log: it is free again.
+    pub(crate) fn finish_move(&mut self, slot: u32) {
+        self.clear(slot);
+    }
+
+    /// A move did not happen.
+    pub(crate) fn cancel_move(&mut self, slot: u32) {
+        self.slots[slot as usize].is_moving = false;
+        if self.slots[slot as usize].live_sectors == 0 {
+            self.clear(slot);
+        }
+    }
+
+    pub(crate) fn slot(&self, slot: u32) -> &Slot {
+        &self.slots[slot as usize]
+    }
+
+    /// Slots in use, oldest first, with their places.
+    pub(crate) fn slots_by_age(&self) -> impl Iterator<Item = (u32, u32, &Slot)> + '_ {
+        self.by_sequence.values().map(|&slot| (slot, self.place(slot), &self.slots[slot as usize]))
+    }
+
+    /// Where a slot begins.
+    pub(crate) fn place(&self, slot: u32) -> u32 {
+        PLACE_STAGE + slot * self.slot_sectors() as u32
+    }
+
+    fn slot_of(&self, place: u32) -> u32 {
+        (place - PLACE_STAGE) / self.slot_sectors() as u32
+    }
+
+    fn clear(&mut self, slot: u32) {
+        let entry = std::mem::take(&mut self.slots[slot as usize]);
+        let at = self.header_offset(slot);
+        self.region.store(at, &[0; SLOT_HEADER_BYTES]);
+        self.region.persist(at, SLOT_HEADER_BYTES);
+        self.by_sequence.remove(&entry.sequence);
+        self.free.push(slot);
+    }
+
+    fn header_offset(&self, slot: u32) -> usize {
+        HEADER_BYTES + slot as usize * SLOT_HEADER_BYTES
+    }
+
+    fn slot_offset(&self, slot: u32) -> usize {
+        self.data_offset + slot as usize * self.slot_bytes
+    }
+}
+
+fn checksum(raw: &SlotRaw, data: &[u8]) -> u32 {
+    Crc32c::new().update(&raw.as_bytes()[4..]).update(data).finish()
+}
+
+fn data_offset(slot_count: usize) -> usize {
+    (HEADER_BYTES + slot_count * SLOT_HEADER_BYTES).next_multiple_of(PAGE_BYTES)
+}
+
+/// Most slots that fit, or `None` when that is not at least a few.
+fn slot_count(region_bytes: usize, slot_bytes: usize) -> Option<usize> {
+    let places_max = (PLACE_ZEROES - PLACE_STAGE) as usize / (slot_bytes / UNIT_BYTES as usize);
+    let room = region_bytes.checked_sub(HEADER_BYTES + PAGE_BYTES)?;
+    let count = (room / (slot_bytes + SLOT_HEADER_BYTES)).min(places_max);
+    (count >= 16).then_some(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nvram::VolatileRegion;
+
+    const ID: Uuid = Uuid::from_bytes([7; 16]);
+
+    fn open(region: &Arc<VolatileRegion>, keeps_order: bool) -> Stage {
+        let region: Arc<dyn PersistentRegion> = region.clone();
+        Stage::open(region, ID, 1024, keeps_order, false).unwrap()
+    }
+
+    #[test]
+    fn the_bytes_are_what_the_format_page_says() {
+        let region = Arc::new(VolatileRegion::new(64 << 10));
+        let mut stage = open(&region, false);
+        let place = stage.write(0x1122, &[0xa5; 512]).unwrap();
+        assert_eq!(place, PLACE_STAGE);
+        let mut bytes = [0; 64];
+        region.load(0, &mut bytes);
+        assert_eq!(&bytes[4..8], b"wnvr");
+        assert_eq!(bytes[8..24], [7; 16]);
+        assert_eq!(bytes[24..32], [0, 4, 0, 0, 58, 0, 0, 0]);
+        assert_eq!(bytes[36..56], [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0x22, 0x11, 0, 0, 0, 0, 0, 0]);
+        let mut data = [0; 512];
+        region.load(4096, &mut data);
+        assert_eq!(data, [0xa5; 512]);
+    }
+
+    #[test]
+    fn what_was_written_is_found_again_and_what_was_torn_is_not() {
+        let region = Arc::new(VolatileRegion::new(64 << 10));
+        let mut stage = open(&region, false);
+        let first = stage.write(8, &[1; 1024]).unwrap();
+        stage.write(16, &[2; 512]).unwrap();
+        region.store(4096 + 1024, &[9]);
+        let stage = open(&region, false);
+        let found: Vec<u64> = stage.slots_by_age().map(|(_, _, slot)| slot.sector).collect();
+        assert_eq!(found, [8]);
+        let mut bytes = [0; 512];
+        stage.load(first + 1, &mut bytes);
+        assert_eq!(bytes, [1; 512]);
+        assert_eq!(stage.used_count(), 1);
+    }
+
+    #[test]
+    fn another_logs_nvram_is_refused() {
+        let region = Arc::new(VolatileRegion::new(64 << 10));
+        open(&region, false);
+        let other: Arc<dyn PersistentRegion> = region;
+        assert!(Stage::open(other, Uuid::from_bytes([8; 16]), 1024, false, false).is_err());
+        let blank: Arc<dyn PersistentRegion> = Arc::new(VolatileRegion::new(64 << 10));
+        assert!(Stage::open(blank, ID, 1024, false, true).is_err());
+    }
+
+    #[test]
+    fn overwrites_are_absorbed_unless_a_round_keeps_the_order() {
+        for keeps_order in [false, true] {
+            let region = Arc::new(VolatileRegion::new(64 << 10));
+            let mut stage = open(&region, keeps_order);
+            let place = stage.write(8, &[1; 512]).unwrap();
+            stage.begin_round(1.0);
+            assert!(!stage.is_at_cut());
+            stage.write(8, &[2; 512]).unwrap();
+            stage.supersede(place, 1);
+            assert_eq!(stage.used_count(), if keeps_order { 2 } else { 1 });
+            let moving = stage.take_moving(1 << 20);
+            assert_eq!(moving.len(), usize::from(keeps_order));
+            assert!(stage.is_at_cut());
+            moving.into_iter().for_each(|slot| stage.finish_move(slot));
+            stage.end_round();
+            assert_eq!(stage.used_count(), 1);
+        }
+    }
+}

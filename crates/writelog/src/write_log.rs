@@ -1,0 +1,103 @@
+//! The write log as its users hold it.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use block::{Completion, Device, Error, EventReceiver, Geometry, Identity, Request, SharedDevice};
+use futures_util::future::join5;
+
+use crate::core::Core;
+use crate::level2::DestageProgress;
+use crate::open;
+use crate::options::{FormatOptions, OpenOptions};
+use crate::status::Status;
+
+/// A block device that acknowledges writes from its log and brings them to its origin later.
+///
+/// Poll [`WriteLog::run`] as long as the log is in use: records, destaging and detached requests make progress there.
+pub struct WriteLog {
+    core: Arc<Core>,
+}
+
+impl WriteLog {
+    /// Makes `log_device` an empty log for `origin`. What was on it is gone: the caller asks first.
+    ///
+    /// # Errors
+    /// `NoSpace` when it is too small, `Unsupported` for sizes or names that cannot be recorded, the device's own.
+    pub async fn format(log_device: &SharedDevice, origin: &SharedDevice, options: FormatOptions) -> Result<(), Error> {
+        open::format(log_device, origin, options).await
+    }
+
+    /// Opens a log made by [`WriteLog::format`], recovering it when it was not closed. One program at a time: the caller keeps others off
+    /// the device. Reads and writes may start at once; what is dirty is destaged in the background. (Only when the order changes to `log`
+    /// is everything dirty destaged first.)
+    ///
+    /// # Errors
+    /// `Corrupt` when the device is no write log, is damaged or was cut, failed in use, belongs to another origin or another NVRAM, or holds data
+    /// beyond the end of an origin that shrank; `Unsupported` for options that cannot be; the devices' own.
+    pub async fn open(
+        log_device: SharedDevice,
+        origin: SharedDevice,
+        options: OpenOptions,
+    ) -> Result<Arc<Self>, Error> {
+        let core = open::open(log_device, origin, options).await?;
+        Ok(Arc::new(Self { core }))
+    }
+
+    /// All background work. Ends when the log is closed.
+    pub fn run(&self) -> impl Future<Output = ()> + Send + 'static {
+        let core = Arc::clone(&self.core);
+        async move {
+            let workers = core.workers.clone();
+            join5(
+                workers.run(),
+                Arc::clone(&core).move_in_background(),
+                Arc::clone(&core).destage_in_background(),
+                Arc::clone(&core).checkpoint_in_background(),
+                core.follow_origin(),
+            )
+            .await;
+        }
+    }
+
+    /// Counts and states now.
+    pub fn status(&self) -> Status {
+        self.core.status()
+    }
+
+    /// Brings everything to the origin that is acknowledged now, and makes it durable there. `progress` is told after each batch.
+    ///
+    /// # Errors
+    /// The devices' own. What could not be destaged stays dirty, and nothing is lost.
+    pub async fn destage(&self, progress: impl FnMut(DestageProgress)) -> Result<(), Error> {
+        self.core.destage_all(progress).await
+    }
+
+    /// Waits for all requests, destages unless told to keep what is dirty (durably, in the log), and closes. Requests from now on fail with
+    /// `Gone`.
+    ///
+    /// # Errors
+    /// When destaging failed the log goes on as before; close again with `keep_dirty`. When the log device failed it is closed as after a
+    /// crash.
+    pub async fn close(&self, keep_dirty: bool) -> Result<(), Error> {
+        self.core.close(keep_dirty, |_| {}).await
+    }
+}
+
+impl Device for WriteLog {
+    fn geometry(&self) -> Geometry {
+        self.core.geometry()
+    }
+
+    fn identity(&self) -> Identity {
+        self.core.origin.identity()
+    }
+
+    fn submit(&self, request: Request) -> Completion {
+        self.core.submit(request)
+    }
+
+    fn subscribe(&self) -> EventReceiver {
+        self.core.events.subscribe()
+    }
+}

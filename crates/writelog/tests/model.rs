@@ -1,0 +1,127 @@
+//! Read-your-writes against a slow, obvious model: all operations, every durability and order, many requests in flight with random delays,
+//! destaging, close and reopen, and an origin whose size is no multiple of a page.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::executor::Executor;
+use block::completion::Workers;
+use block::layer::crash::{CrashLayer, Power};
+use block::layer::delay::Latency;
+use block::{Geometry, SharedDevice};
+use common::{CrashRegion, Kind, Model, Workload, drive, format, open_options, read, try_open};
+use writelog::{DestageOrder, Durability};
+
+const ORIGIN_BYTES: u64 = 96 * 4096 + 1536;
+
+fn devices(executor: &mut Executor, seed: u64) -> (SharedDevice, SharedDevice) {
+    let workers = Workers::new();
+    let latency = |most| Latency::Between(Duration::ZERO, Duration::from_micros(most));
+    let clock = Arc::new(executor.clock());
+    let log = CrashLayer::new(600 << 10, seed).with_latency(clock.clone(), latency(100), &workers);
+    let geometry = Geometry { is_write_cache_volatile: true, ..Geometry::plain(ORIGIN_BYTES) };
+    let origin =
+        CrashLayer::new(ORIGIN_BYTES, seed + 1).with_geometry(geometry).with_latency(clock, latency(1000), &workers);
+    executor.spawn(async move { workers.run().await });
+    (Arc::new(log), Arc::new(origin))
+}
+
+fn run(seed: u64, kind: Kind) {
+    let mut executor = Executor::new(seed);
+    let (log_device, origin) = devices(&mut executor, seed);
+    format(&mut executor, &log_device, &origin);
+    let nvram = CrashRegion::new(&Power::new(), 40 << 10);
+    let model = Model::new(ORIGIN_BYTES);
+    let mut has_absorbed_or_superseded = false;
+    for round in 0..3 {
+        let options = open_options(&executor, kind, Some(nvram.clone()));
+        let log = try_open(&mut executor, &log_device, &origin, options).expect("nothing fails");
+        assert!(log.status().recovery.was_closed);
+        let workload = Workload {
+            seed: seed * 10 + round,
+            requests: 300,
+            depth: 1 + (seed as usize * 7) % 16,
+            sectors_max: if seed.is_multiple_of(3) { 150 } else { 12 },
+            has_control: seed % 2 == 1,
+            has_faults: false,
+            has_zeroes: true,
+            power: None,
+        };
+        let clock = Arc::new(executor.clock());
+        executor.block_on(drive(Arc::clone(&log), Arc::clone(&model), clock, workload));
+        let bytes = read(&mut executor, &log, 0, ORIGIN_BYTES);
+        model.lock().unwrap().check_exact(&bytes, "all of it");
+        let status = log.status();
+        assert!(status.failure.is_none());
+        has_absorbed_or_superseded |= status.absorbed_bytes + status.superseded_bytes > 0;
+        let keep_dirty = round == 0;
+        let closing = Arc::clone(&log);
+        executor.block_on(async move { closing.close(keep_dirty).await.expect("nothing fails") });
+        if !keep_dirty {
+            let bytes = read(&mut executor, &origin, 0, ORIGIN_BYTES);
+            model.lock().unwrap().check_exact(&bytes, "the origin after destaging");
+            assert_eq!(log.status().dirty_bytes, 0);
+        }
+    }
+    assert!(has_absorbed_or_superseded);
+}
+
+fn all_orders(durability: Durability) {
+    for seed in 0..12 {
+        for order in [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst] {
+            run(seed, Kind { durability, order });
+        }
+    }
+}
+
+#[test]
+fn a_log_returns_what_was_written() {
+    all_orders(Durability::Log);
+}
+
+#[test]
+fn nvram_returns_what_was_written() {
+    all_orders(Durability::Nvram);
+}
+
+#[test]
+fn volatile_ram_returns_what_was_written() {
+    all_orders(Durability::UnsafeVolatile);
+}
+
+/// A log changes its order from run to run, with dirty data in it.
+#[test]
+fn the_order_may_change_from_open_to_open() {
+    let mut executor = Executor::new(5);
+    let (log_device, origin) = devices(&mut executor, 5);
+    format(&mut executor, &log_device, &origin);
+    let model = Model::new(ORIGIN_BYTES);
+    let orders = [DestageOrder::Lba, DestageOrder::Log, DestageOrder::LastWriteFirst, DestageOrder::Log];
+    for (seed, order) in (0..).zip(orders) {
+        let options = open_options(&executor, Kind { durability: Durability::Log, order }, None);
+        let log = try_open(&mut executor, &log_device, &origin, options).expect("nothing fails");
+        if order == DestageOrder::Log {
+            assert_eq!(log.status().dirty_bytes, 0, "what another order left goes first");
+        }
+        let workload = Workload {
+            seed,
+            requests: 60,
+            depth: 4,
+            sectors_max: 12,
+            has_control: false,
+            has_faults: false,
+            has_zeroes: true,
+            power: None,
+        };
+        let clock = Arc::new(executor.clock());
+        executor.block_on(drive(Arc::clone(&log), Arc::clone(&model), clock, workload));
+        let closing = Arc::clone(&log);
+        executor.block_on(async move { closing.close(true).await.expect("nothing fails") });
+    }
+    let options = open_options(&executor, Kind { durability: Durability::Log, order: DestageOrder::Log }, None);
+    let log = try_open(&mut executor, &log_device, &origin, options).expect("nothing fails");
+    let bytes = read(&mut executor, &log, 0, ORIGIN_BYTES);
+    model.lock().unwrap().check_exact(&bytes, "all of it");
+}

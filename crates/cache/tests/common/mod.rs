@@ -19,7 +19,7 @@ use cache::{Admission, Cache, FormatOptions, Mode, OpenOptions, Replacement, Tun
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 pub use model::Model;
-use model::{fill, lock, random_range};
+use model::{SECTOR, fill, lock, random_range};
 
 /// Options of an open under `executor`.
 pub fn open_options(executor: &Executor, mode: Mode) -> OpenOptions {

@@ -8,7 +8,7 @@ CARGO ?= cargo
 SEEDS ?= 1000
 FUZZ_SECONDS ?= 10
 
-.PHONY: help build demo check test soak bench clean
+.PHONY: help build demo check test soak bench bench-target clean
 
 help:
 	@echo "make demo    the main job on this machine alone: a slow remote disk, then the same through a local cache (~30 s)"
@@ -16,6 +16,7 @@ help:
 	@echo "make test    everything (installs the Debian packages it needs when they are missing)"
 	@echo "make soak    long fuzzing and many seeds"
 	@echo "make bench   measurements side by side, raw results printed"
+	@echo "make bench-target  the target beside tgt and beside the bare TCP loopback (needs tgt; ~10 min)"
 
 build:
 	$(CARGO) build --release --locked --package cli
@@ -43,6 +44,10 @@ soak: build
 
 bench: build
 	bench/run
+
+bench-target: build
+	$(CARGO) build --release --locked --package bench
+	target/release/bench --json target/bench-target.json
 
 clean:
 	$(CARGO) clean

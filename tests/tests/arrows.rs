@@ -61,6 +61,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("workload", &["block"]),
     ("sim", &["block", "cache", "store", "iscsi", "initiator", "target", "logical-unit", "scsi", "workload"]),
+    ("bench", &[]),
     ("conformance", &["iscsi"]),
     ("tests", &[]),
 ];

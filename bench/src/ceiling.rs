@@ -1,0 +1,127 @@
+//! What TCP loopback gives: a request of a header's size, a reply of a header and a block, and no protocol work.
+//!
+//! *Unbatched* is one receive and one send per operation on both sides. *Batched*, a side takes what is there, and sends what that comes
+//! to at once. The server is a process of its own, on the servers' processors.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::{Arguments, Result};
+
+/// Bytes of a basic header segment, so of a request.
+const HEADER_BYTES: usize = 48;
+/// Operations between looks at the clock.
+const OPERATIONS_PER_LOOK: usize = 256;
+
+/// One measurement.
+pub struct Shape {
+    pub name: &'static str,
+    pub block_bytes: usize,
+    pub depth: usize,
+    pub is_batched: bool,
+}
+
+/// What is measured in each round.
+pub const SHAPES: &[Shape] = &[
+    Shape { name: "TCP 4 KiB depth 1", block_bytes: 4096, depth: 1, is_batched: false },
+    Shape { name: "TCP 4 KiB depth 32", block_bytes: 4096, depth: 32, is_batched: false },
+    Shape { name: "TCP 4 KiB depth 32, batched", block_bytes: 4096, depth: 32, is_batched: true },
+    Shape { name: "TCP 128 KiB depth 8", block_bytes: 128 << 10, depth: 8, is_batched: false },
+];
+
+/// The server: takes connections one after another for as long as it is let. A connection begins with the shape, as text.
+pub fn serve() -> Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    println!("{}", listener.local_addr()?);
+    let (stream, _) = listener.accept()?;
+    stream.set_nodelay(true)?;
+    let mut first = String::new();
+    // One byte at a time would be slow; requests follow only when the client heard back.
+    BufReader::with_capacity(64, &stream).read_line(&mut first)?;
+    let mut parameters = first.split_whitespace().map(str::parse::<usize>);
+    let (Some(Ok(block_bytes)), Some(Ok(batch_max))) = (parameters.next(), parameters.next()) else {
+        return Err("the client did not say what to do".into());
+    };
+    reply(stream, block_bytes, batch_max)
+}
+
+/// Replies to requests, at most `batch_max` per receive and send.
+fn reply(mut stream: TcpStream, block_bytes: usize, batch_max: usize) -> Result<()> {
+    let replies = vec![90; (HEADER_BYTES + block_bytes) * batch_max];
+    let mut requests = vec![0; HEADER_BYTES * batch_max];
+    stream.write_all(&[1])?;
+    let mut pending = 0;
+    loop {
+        let length = stream.read(&mut requests)?;
+        if length == 0 {
+            return Ok(());
+        }
+        pending += length;
+        let whole = pending / HEADER_BYTES;
+        pending %= HEADER_BYTES;
+        stream.write_all(&replies[..whole.min(batch_max) * (HEADER_BYTES + block_bytes)])?;
+    }
+}
+
+/// Operations per second of one shape.
+pub fn measure(shape: &Shape, arguments: &Arguments) -> Result<f64> {
+    let program = std::env::current_exe()?;
+    let mut server = Command::new("taskset")
+        .args(["-c", &arguments.server_cpus])
+        .arg(program)
+        .arg("--ceiling-server")
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut address = String::new();
+    BufReader::new(server.stdout.take().ok_or("no standard output")?).read_line(&mut address)?;
+    // The client is this process's thread: it takes its place on the clients' processors by a child that it would only wait for, so it
+    // asks taskset to move itself.
+    let own = std::process::id().to_string();
+    let moved = Command::new("taskset").args(["-cp", &arguments.client_cpus, &own]).stdout(Stdio::null()).status()?;
+    if !moved.success() {
+        return Err("taskset failed".into());
+    }
+    let batch_max = if shape.is_batched { shape.depth } else { 1 };
+    let mut stream = TcpStream::connect(address.trim())?;
+    stream.set_nodelay(true)?;
+    stream.write_all(format!("{} {batch_max}\n", shape.block_bytes).as_bytes())?;
+    stream.read_exact(&mut [0])?;
+    let rate = ask(&mut stream, shape, batch_max, Duration::from_secs(arguments.seconds))?;
+    drop(stream);
+    server.wait()?;
+    Ok(rate)
+}
+
+/// Keeps `depth` requests in flight.
+fn ask(stream: &mut TcpStream, shape: &Shape, batch_max: usize, time: Duration) -> Result<f64> {
+    let reply_bytes = HEADER_BYTES + shape.block_bytes;
+    let requests = vec![0; HEADER_BYTES * shape.depth];
+    let mut replies = vec![0; reply_bytes * batch_max];
+    let began = Instant::now();
+    stream.write_all(&requests)?;
+    let (mut done, mut pending, mut next_look) = (0, 0, OPERATIONS_PER_LOOK);
+    loop {
+        // Unbatched, one receive takes the rest of one reply and no more.
+        let space = if batch_max == 1 { reply_bytes - pending } else { replies.len() };
+        let length = stream.read(&mut replies[..space])?;
+        if length == 0 {
+            return Err("the server of the loopback measurement is gone".into());
+        }
+        pending += length;
+        let whole = pending / reply_bytes;
+        pending %= reply_bytes;
+        if whole > 0 {
+            done += whole;
+            stream.write_all(&requests[..whole * HEADER_BYTES])?;
+        }
+        if done >= next_look {
+            next_look = done + OPERATIONS_PER_LOOK;
+            let elapsed = began.elapsed();
+            if elapsed >= time {
+                return Ok(done as f64 / elapsed.as_secs_f64());
+            }
+        }
+    }
+}

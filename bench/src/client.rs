@@ -1,0 +1,178 @@
+//! The cases: which client, how deep, how large, how many sessions.
+//!
+//! iscsi-perf reads only and qemu-img bench is used to write; our own client does both, and is the one that can ask for data digests.
+
+use std::process::Command;
+
+use crate::server::{self, Server};
+use crate::{Arguments, Result};
+
+/// Rate that the number of qemu-img's requests is computed from: it takes a number and not a time.
+const WRITES_PER_SECOND_GUESS: [(u32, u64); 2] = [(4096, 50_000), (128 << 10, 10_000)];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Client {
+    /// libiscsi's iscsi-perf, reading.
+    IscsiPerf,
+    /// qemu-img bench over libiscsi, writing.
+    QemuWrite,
+    /// `forebay bench`, reading.
+    Read,
+    /// `forebay bench`, writing.
+    Write,
+}
+
+#[derive(Debug)]
+pub struct Case {
+    pub name: &'static str,
+    pub client: Client,
+    pub block_bytes: u32,
+    pub depth: u32,
+    pub sessions: u32,
+    pub has_digests: bool,
+    /// What our rate should be of tgt's.
+    pub rate_aim: Option<f64>,
+    /// What our processor time per operation should be of tgt's, at most.
+    pub cpu_aim: Option<f64>,
+}
+
+impl Case {
+    const fn new(name: &'static str, client: Client, block_bytes: u32, depth: u32) -> Self {
+        Self { name, client, block_bytes, depth, sessions: 1, has_digests: false, rate_aim: None, cpu_aim: None }
+    }
+
+    const fn aims(mut self, rate: f64, cpu: Option<f64>) -> Self {
+        self.rate_aim = Some(rate);
+        self.cpu_aim = cpu;
+        self
+    }
+
+    const fn sessions(mut self, sessions: u32) -> Self {
+        self.sessions = sessions;
+        self
+    }
+
+    const fn digests(mut self) -> Self {
+        self.has_digests = true;
+        self
+    }
+}
+
+const SMALL: u32 = 4096;
+const LARGE: u32 = 128 << 10;
+
+/// What is measured in each round.
+pub const CASES: &[Case] = &[
+    Case::new("iscsi-perf 4 KiB random read, depth 1", Client::IscsiPerf, SMALL, 1).aims(1.5, None),
+    Case::new("iscsi-perf 4 KiB random read, depth 8", Client::IscsiPerf, SMALL, 8),
+    Case::new("iscsi-perf 4 KiB random read, depth 32", Client::IscsiPerf, SMALL, 32).aims(1.25, Some(0.4)),
+    Case::new("iscsi-perf 4 KiB random read, depth 128", Client::IscsiPerf, SMALL, 128),
+    Case::new("iscsi-perf 4 KiB read, depth 32, 4 sessions", Client::IscsiPerf, SMALL, 32).sessions(4),
+    Case::new("qemu-img 4 KiB write, depth 1", Client::QemuWrite, SMALL, 1).aims(1.5, None),
+    Case::new("qemu-img 4 KiB write, depth 8", Client::QemuWrite, SMALL, 8),
+    Case::new("qemu-img 4 KiB write, depth 32", Client::QemuWrite, SMALL, 32).aims(1.25, Some(0.4)),
+    Case::new("qemu-img 4 KiB write, depth 128", Client::QemuWrite, SMALL, 128),
+    Case::new("iscsi-perf 128 KiB read, depth 8", Client::IscsiPerf, LARGE, 8).aims(1.5, None),
+    Case::new("qemu-img 128 KiB write, depth 8", Client::QemuWrite, LARGE, 8).aims(1.5, None),
+    Case::new("forebay 4 KiB random read, depth 1", Client::Read, SMALL, 1),
+    Case::new("forebay 4 KiB random read, depth 32", Client::Read, SMALL, 32),
+    Case::new("forebay 4 KiB random read, depth 32, digests", Client::Read, SMALL, 32).digests(),
+    Case::new("forebay 4 KiB random read, depth 128", Client::Read, SMALL, 128),
+    Case::new("forebay 4 KiB read, depth 32, 4 sessions", Client::Read, SMALL, 32).sessions(4),
+    Case::new("forebay 4 KiB random write, depth 32", Client::Write, SMALL, 32),
+    Case::new("forebay 128 KiB random read, depth 8", Client::Read, LARGE, 8).aims(1.5, None),
+    Case::new("forebay 128 KiB random read, depth 8, digests", Client::Read, LARGE, 8).digests(),
+    Case::new("forebay 128 KiB random write, depth 8", Client::Write, LARGE, 8).aims(1.5, None),
+    Case::new("forebay 128 KiB write, depth 8, digests", Client::Write, LARGE, 8).digests(),
+];
+
+/// What a client did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Operations {
+    pub count: f64,
+    pub per_second: f64,
+}
+
+/// Runs a case against a server, all its sessions at once.
+pub fn run(case: &Case, server: &Server, arguments: &Arguments) -> Result<Operations> {
+    let outputs = std::thread::scope(|scope| {
+        let run_one =
+            |session| move || server::run(&mut command(case, server, arguments, session)).map_err(|e| e.to_string());
+        let running: Vec<_> = (0..case.sessions).map(|session| scope.spawn(run_one(session))).collect();
+        running.into_iter().map(|thread| thread.join().map_err(|_| "a client's thread panicked")).collect::<Vec<_>>()
+    });
+    let mut total = Operations::default();
+    for output in outputs {
+        let one = parse(case, &output??, arguments).ok_or_else(|| format!("{}: no result", case.name))?;
+        total.count += one.count;
+        total.per_second += one.per_second;
+    }
+    Ok(total)
+}
+
+fn requests(case: &Case, arguments: &Arguments) -> u64 {
+    let guess = WRITES_PER_SECOND_GUESS.iter().find(|(bytes, _)| *bytes == case.block_bytes);
+    let guess = guess.map_or(1000, |(_, guess)| *guess);
+    // At depth 1 it is the wake-ups that take the time.
+    let guess = if case.depth == 1 { guess / 4 } else { guess };
+    (guess * arguments.seconds).max(1)
+}
+
+fn command(case: &Case, server: &Server, arguments: &Arguments, session: u32) -> Command {
+    let (depth, bytes, seconds) = (case.depth.to_string(), case.block_bytes.to_string(), arguments.seconds.to_string());
+    let name = format!("iqn.2026-11.io.forebay:client-{session}");
+    let mut command = Command::new("taskset");
+    command.args(["-c", &arguments.client_cpus]);
+    match case.client {
+        Client::IscsiPerf => {
+            let blocks = (case.block_bytes / 512).to_string();
+            command.args(["iscsi-perf", "-i", &name, "-m", &depth, "-b", &blocks, "-t", &seconds]);
+            if case.block_bytes == SMALL {
+                command.arg("-r");
+            }
+            command.arg(&server.url);
+        }
+        Client::QemuWrite => {
+            let count = requests(case, arguments).to_string();
+            command.args(["qemu-img", "bench", "-f", "raw", "-t", "none", "-c", &count, "-d", &depth, "-s", &bytes]);
+            command.args(["-w", "--pattern=90", &server.url]);
+        }
+        Client::Read | Client::Write => {
+            let pattern = if case.client == Client::Read { "randread" } else { "randwrite" };
+            command.arg(&arguments.forebay).args([
+                "bench",
+                &server.url,
+                "--json",
+                "--allow-data-loss",
+                "--rw",
+                pattern,
+            ]);
+            command.args(["--bs", &bytes, "--depth", &depth, "--seconds", &seconds, "--initiator-name", &name]);
+            if case.has_digests {
+                command.arg("--digests");
+            }
+        }
+    }
+    command
+}
+
+/// What a client's output says.
+fn parse(case: &Case, output: &str, arguments: &Arguments) -> Option<Operations> {
+    match case.client {
+        Client::IscsiPerf => {
+            let text = output.rsplit("iops average ").next()?;
+            let per_second: f64 = text.split_whitespace().next()?.parse().ok()?;
+            Some(Operations { count: per_second * arguments.seconds as f64, per_second })
+        }
+        Client::QemuWrite => {
+            let text = output.rsplit("Run completed in ").next()?;
+            let seconds: f64 = text.split_whitespace().next()?.parse().ok()?;
+            let count = requests(case, arguments) as f64;
+            Some(Operations { count, per_second: count / seconds })
+        }
+        Client::Read | Client::Write => {
+            let measured: serde_json::Value = serde_json::from_str(output).ok()?;
+            Some(Operations { count: measured["operations"].as_f64()?, per_second: measured["iops"].as_f64()? })
+        }
+    }
+}

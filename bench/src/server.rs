@@ -1,0 +1,148 @@
+//! Our target and tgt as processes on the servers' processors, each with one RAM-backed LUN of 1 GiB, written once.
+
+use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::Result;
+
+const IQN: &str = "iqn.2026-11.io.forebay:bench";
+/// Size of each LUN. What it is for tgt is a file in shared memory.
+const LUN_BYTES: u64 = 1 << 30;
+/// tgt numbers its control sockets with 15 bits; this leaves room for the few of one run.
+const TGT_CONTROL_PORTS: usize = 32_000;
+/// How long a server may take to start.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Which server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// tgt with its `aio` store, its best.
+    TgtAio,
+    /// tgt with its `rdwr` store, its default.
+    TgtReadWrite,
+    Ours,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::TgtAio => "tgt aio",
+            Self::TgtReadWrite => "tgt rdwr",
+            Self::Ours => "forebay",
+        }
+    }
+
+    fn store(self) -> Option<&'static str> {
+        match self {
+            Self::TgtAio => Some("aio"),
+            Self::TgtReadWrite => Some("rdwr"),
+            Self::Ours => None,
+        }
+    }
+}
+
+/// A server that runs, until it is dropped.
+pub struct Server {
+    pub kind: Kind,
+    /// Of its LUN.
+    pub url: String,
+    process: Child,
+    /// tgt's medium.
+    file: Option<PathBuf>,
+}
+
+impl Server {
+    /// Starts a server on `cpus` and writes its whole LUN.
+    pub fn start(kind: Kind, index: usize, forebay: &Path, cpus: &str, stage: &Path) -> Result<Self> {
+        let server = match kind.store() {
+            None => Self::start_ours(kind, forebay, cpus, stage)?,
+            Some(store) => Self::start_tgt(kind, store, index, cpus)?,
+        };
+        let requests = (LUN_BYTES >> 20).to_string();
+        let fill = ["bench", "-f", "raw", "-t", "none", "-c", &requests, "-d", "4", "-s", "1048576", "-w", &server.url];
+        run(Command::new("qemu-img").args(fill))?;
+        Ok(server)
+    }
+
+    fn start_ours(kind: Kind, forebay: &Path, cpus: &str, stage: &Path) -> Result<Self> {
+        let lun = format!("1=ram:{}MiB", LUN_BYTES >> 20);
+        let mut process = Command::new("taskset")
+            .args(["-c", cpus])
+            .arg(forebay)
+            .args(["target", "serve", "--portal", "127.0.0.1:0", "--iqn", IQN, "--lun", &lun])
+            .env("FOREBAY_RUNTIME_DIR", stage.join("run"))
+            .env("FOREBAY_STATE_DIR", stage.join("state"))
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut lines = BufReader::new(process.stdout.take().ok_or("no standard output")?).lines();
+        let ready = lines.find_map(|line| line.ok()?.strip_prefix("ready: ").map(str::to_owned));
+        let address = ready.ok_or("our target did not start")?;
+        // The rest of its output must not fill the pipe.
+        std::thread::spawn(move || lines.for_each(drop));
+        Ok(Self { kind, url: format!("iscsi://{address}/{IQN}/1"), process, file: None })
+    }
+
+    fn start_tgt(kind: Kind, store: &str, index: usize, cpus: &str) -> Result<Self> {
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let control = (usize::from(port) % TGT_CONTROL_PORTS + index).to_string();
+        let portal = format!("portal=127.0.0.1:{port}");
+        let process = Command::new("taskset")
+            .args(["-c", cpus, "tgtd", "-f", "-C", &control, "--iscsi", &portal])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let file = PathBuf::from(format!("/dev/shm/forebay-bench-{}-{store}", std::process::id()));
+        let url = format!("iscsi://127.0.0.1:{port}/{IQN}/1");
+        let server = Self { kind, url, process, file: Some(file.clone()) };
+        let began = Instant::now();
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            if began.elapsed() > START_TIMEOUT {
+                return Err("tgtd did not start".into());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        std::fs::File::create(&file)?.set_len(LUN_BYTES)?;
+        let path = file.to_string_lossy().into_owned();
+        let target = ["--mode", "target", "--op", "new", "--tid", "1", "-T", IQN];
+        let unit = ["--mode", "logicalunit", "--op", "new", "--tid", "1", "--lun", "1"];
+        let unit = [&unit[..], &["-b", &path, "--bstype", store]].concat();
+        let access = ["--mode", "target", "--op", "bind", "--tid", "1", "-I", "ALL"];
+        for step in [&target[..], &unit, &access] {
+            run(Command::new("tgtadm").args(["-C", &control, "--lld", "iscsi"]).args(step))?;
+        }
+        Ok(server)
+    }
+
+    /// Processor time of all its threads so far, in microseconds (`/proc/PID/task/TID/schedstat`, first field, in nanoseconds).
+    pub fn cpu_us(&self) -> Result<f64> {
+        let mut nanoseconds = 0;
+        for task in std::fs::read_dir(format!("/proc/{}/task", self.process.id()))? {
+            // A thread may end meanwhile.
+            let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) else { continue };
+            nanoseconds += text.split_whitespace().next().ok_or("schedstat is empty")?.parse::<u64>()?;
+        }
+        Ok(nanoseconds as f64 / 1000.0)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        if let Some(file) = &self.file {
+            let _ = std::fs::remove_file(file);
+        }
+    }
+}
+
+/// Runs a command to its end, and gives its standard output; a failure says what it wrote.
+pub fn run(command: &mut Command) -> Result<String> {
+    let output = command.output().map_err(|error| format!("{}: {error}", command.get_program().display()))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(format!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr)).into())
+}

@@ -89,7 +89,9 @@ pub fn measure(shape: &Shape, arguments: &Arguments) -> Result<f64> {
     stream.write_all(format!("{} {batch_max}\n", shape.block_bytes).as_bytes())?;
     stream.read_exact(&mut [0])?;
     let rate = ask(&mut stream, shape, batch_max, Duration::from_secs(arguments.seconds))?;
+    // Replies are still on their way: this is how the server is told.
     drop(stream);
+    server.kill()?;
     server.wait()?;
     Ok(rate)
 }

@@ -103,6 +103,7 @@ fn measure(
     report: &mut Report,
 ) -> Result<()> {
     for server in servers {
+        server.offer_digests(case.has_digests)?;
         let before = server.cpu_us()?;
         let operations = client::run(case, server, arguments)?;
         let cpu_us_per_operation = (server.cpu_us()? - before) / operations.count;

@@ -50,8 +50,8 @@ pub struct Server {
     /// Of its LUN.
     pub url: String,
     process: Child,
-    /// tgt's medium.
-    file: Option<PathBuf>,
+    /// tgt's medium, and the name of its control socket.
+    tgt: Option<(PathBuf, String)>,
 }
 
 impl Server {
@@ -82,7 +82,7 @@ impl Server {
         let address = ready.ok_or("our target did not start")?;
         // The rest of its output must not fill the pipe.
         std::thread::spawn(move || lines.for_each(drop));
-        Ok(Self { kind, url: format!("iscsi://{address}/{IQN}/1"), process, file: None })
+        Ok(Self { kind, url: format!("iscsi://{address}/{IQN}/1"), process, tgt: None })
     }
 
     fn start_tgt(kind: Kind, store: &str, index: usize, cpus: &str) -> Result<Self> {
@@ -96,7 +96,7 @@ impl Server {
             .spawn()?;
         let file = PathBuf::from(format!("/dev/shm/forebay-bench-{}-{store}", std::process::id()));
         let url = format!("iscsi://127.0.0.1:{port}/{IQN}/1");
-        let server = Self { kind, url, process, file: Some(file.clone()) };
+        let server = Self { kind, url, process, tgt: Some((file.clone(), control)) };
         let began = Instant::now();
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             if began.elapsed() > START_TIMEOUT {
@@ -111,9 +111,22 @@ impl Server {
         let unit = [&unit[..], &["-b", &path, "--bstype", store]].concat();
         let access = ["--mode", "target", "--op", "bind", "--tid", "1", "-I", "ALL"];
         for step in [&target[..], &unit, &access] {
-            run(Command::new("tgtadm").args(["-C", &control, "--lld", "iscsi"]).args(step))?;
+            server.administer(step)?;
         }
         Ok(server)
+    }
+
+    /// Offers digests, or does not. Ours always does; tgt never, unless it is told to.
+    pub fn offer_digests(&self, are_offered: bool) -> Result<()> {
+        let value = if are_offered { "CRC32C,None" } else { "None" };
+        let update = ["--mode", "target", "--op", "update", "--tid", "1", "--value", value, "--name"];
+        ["HeaderDigest", "DataDigest"].iter().try_for_each(|name| self.administer(&[&update[..], &[name]].concat()))
+    }
+
+    /// Gives tgt an order.
+    fn administer(&self, order: &[&str]) -> Result<()> {
+        let Some((_, control)) = &self.tgt else { return Ok(()) };
+        run(Command::new("tgtadm").args(["-C", control, "--lld", "iscsi"]).args(order)).map(drop)
     }
 
     /// Processor time of all its threads so far, in microseconds (`/proc/PID/task/TID/schedstat`, first field, in nanoseconds).
@@ -132,7 +145,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
-        if let Some(file) = &self.file {
+        if let Some((file, _)) = &self.tgt {
             let _ = std::fs::remove_file(file);
         }
     }

@@ -33,6 +33,7 @@ mod login;
 pub mod server;
 pub mod session;
 mod sessions;
+mod spin;
 pub mod status;
 pub mod target;
 mod transport;

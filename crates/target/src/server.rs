@@ -66,6 +66,8 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) sessions: Sessions,
     pub(crate) counters: Counters,
+    /// Whether sessions may spin before they sleep: not when shards would take processors from each other.
+    pub(crate) may_spin: bool,
     pool: BufferPool,
     targets: RwLock<Vec<Target>>,
     /// Rebuilt when targets or portals change.
@@ -168,6 +170,7 @@ impl TargetServer {
             counters: Counters::default(),
             parameters: RwLock::new(Arc::new(TargetParameters::new(Vec::new(), pool.clone()))),
             pool,
+            may_spin: options.shards <= processors(),
             targets: RwLock::new(targets),
             portals: RwLock::new(options.portals.clone()),
             connections: Mutex::new(Connections::default()),
@@ -340,6 +343,11 @@ fn bind_portal(portal: SocketAddr) -> io::Result<std::net::TcpListener> {
     bind().map_err(|error: io::Error| io::Error::new(error.kind(), format!("cannot listen on {portal}: {error}")))
 }
 
+/// Processors this process may use.
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// Threads that serve connections, each with a runtime of its own.
 struct Shards {
     shards: Vec<Shard>,
@@ -371,7 +379,6 @@ impl Drop for Load {
 
 impl Shards {
     fn start(count: usize) -> io::Result<Self> {
-        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
         let count = if count == 0 { processors() } else { count };
         let shards = (0..count).map(Shard::start).collect::<io::Result<Vec<_>>>()?;
         Ok(Self { shards })

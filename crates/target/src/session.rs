@@ -32,10 +32,12 @@ use tokio::sync::oneshot;
 
 use crate::control::{Control, Handle, Wish};
 use crate::limits::{
-    DATA_IN_BYTES_MAX, DRAIN_TIMEOUT, LINGER_TIMEOUT, SETTLING_TIMEOUT, TURNS_PER_POLL_MAX, WRITE_SLICES_MAX,
+    DATA_IN_BYTES_MAX, DRAIN_TIMEOUT, LINGER_TIMEOUT, SETTLING_TIMEOUT, SPIN_DEPTH_MAX, TURNS_PER_POLL_MAX,
+    WRITE_SLICES_MAX,
 };
 use crate::server::{Entered, Shared};
 use crate::sessions::{Inbox, Joining};
+use crate::spin::Spin;
 use crate::status::{LunCounters, Use};
 use crate::target::lun_number;
 use crate::transport::Transport;
@@ -73,6 +75,7 @@ pub(crate) struct Session {
     /// Until when a session that is over waits for its I/O under way.
     settling_deadline: Option<Instant>,
     counted_pdus: (u64, u64),
+    spin: Spin,
 }
 
 /// One connection.
@@ -159,6 +162,7 @@ impl Session {
             closed: None,
             settling_deadline: None,
             counted_pdus: (0, 0),
+            spin: Spin::new(),
         })
     }
 
@@ -181,11 +185,31 @@ impl Session {
             has_moved |= self.poll_timer(context);
             self.count_pdus();
             if !has_moved {
-                return Poll::Pending;
+                return self.pause(context);
             }
+            self.spin.note_traffic();
         }
         context.waker().wake_by_ref();
         Poll::Pending
+    }
+
+    /// Nothing moves: waits for something that wakes this, or looks again as soon as the others of the shard have had their turn.
+    fn pause(&mut self, context: &Context<'_>) -> Poll<CloseReason> {
+        let is_worth_it = self.is_waited_for();
+        let server = &self.server;
+        if self.spin.goes_on(is_worth_it, || server.clock.now()) {
+            context.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+
+    /// Whether the initiator is the only one to move next, and seems to wait for every answer before it does.
+    fn is_waited_for(&self) -> bool {
+        let unacknowledged: u32 = self.wires.iter().map(|wire| self.protocol.unacknowledged_responses(wire.link)).sum();
+        self.server.may_spin
+            && self.running.is_empty()
+            && (1..=SPIN_DEPTH_MAX).contains(&unacknowledged)
+            && self.wires.iter().all(|wire| wire.stream.can_spin() && wire.closed.is_none())
     }
 
     fn handle_events(&mut self) -> bool {
@@ -421,7 +445,7 @@ impl Session {
         let may_read = self.delayed.is_none() && self.queued_bytes() <= DATA_IN_BYTES_MAX;
         let mut index = 0;
         while let Some(wire) = self.wires.get_mut(index) {
-            let moved = wire.exchange(&mut self.protocol, &self.server, may_read, context);
+            let moved = wire.exchange(&mut self.protocol, &self.server, (may_read, self.spin.is_under_way()), context);
             let is_over = match (&moved, &wire.closed) {
                 (Err(_), _) => true,
                 (Ok(_), Some((_, until))) => {
@@ -497,7 +521,7 @@ impl Wire {
         &mut self,
         protocol: &mut protocol::Session,
         server: &Shared,
-        may_read: bool,
+        (may_read, is_spinning): (bool, bool),
         context: &mut Context<'_>,
     ) -> std::io::Result<bool> {
         let mut has_moved = false;
@@ -524,16 +548,19 @@ impl Wire {
             return Ok(has_moved);
         }
         let mut buffer = ReadBuf::new(space);
-        match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
-            Poll::Pending => Ok(has_moved),
-            Poll::Ready(Err(error)) => Err(error),
-            Poll::Ready(Ok(())) => match buffer.filled().len() {
-                0 => Err(std::io::ErrorKind::UnexpectedEof.into()),
-                length => {
-                    protocol.handle_received(server.clock.now(), self.link, length);
-                    Ok(true)
-                }
-            },
+        let length = match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
+            Poll::Ready(result) => result.map(|()| buffer.filled().len()),
+            Poll::Pending if is_spinning => self.stream.receive_now(space),
+            Poll::Pending => return Ok(has_moved),
+        };
+        match length {
+            Ok(0) => Err(std::io::ErrorKind::UnexpectedEof.into()),
+            Ok(length) => {
+                protocol.handle_received(server.clock.now(), self.link, length);
+                Ok(true)
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(has_moved),
+            Err(error) => Err(error),
         }
     }
 }

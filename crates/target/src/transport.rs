@@ -1,9 +1,10 @@
 //! What a connection runs over, and how it moves to another shard.
 
-use std::io;
+use std::io::{self, Read};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -14,11 +15,28 @@ pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin + Send {
     /// # Errors
     /// What the operating system says.
     fn rehome(self: Box<Self>) -> io::Result<Box<dyn Transport>>;
+
+    /// Whether [`receive_now`](Self::receive_now) is there: whether it makes sense to spin on this stream.
+    fn can_spin(&self) -> bool;
+
+    /// What has arrived, asked of the system itself and not of the runtime, which looks at its sockets only between many polls.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing is there, else what the operating system says.
+    fn receive_now(&self, space: &mut [u8]) -> io::Result<usize>;
 }
 
 impl Transport for TcpStream {
     fn rehome(self: Box<Self>) -> io::Result<Box<dyn Transport>> {
         Ok(Box::new(Self::from_std(self.into_std()?)?))
+    }
+
+    fn can_spin(&self) -> bool {
+        true
+    }
+
+    fn receive_now(&self, space: &mut [u8]) -> io::Result<usize> {
+        (&*SockRef::from(self)).read(space)
     }
 }
 
@@ -28,6 +46,14 @@ pub(crate) struct Other<S>(pub(crate) S);
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Transport for Other<S> {
     fn rehome(self: Box<Self>) -> io::Result<Box<dyn Transport>> {
         Ok(self)
+    }
+
+    fn can_spin(&self) -> bool {
+        false
+    }
+
+    fn receive_now(&self, _: &mut [u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::WouldBlock.into())
     }
 }
 

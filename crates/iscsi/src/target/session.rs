@@ -269,6 +269,12 @@ impl Session {
         }
     }
 
+    /// Responses sent on a connection that the initiator had not acknowledged when it was last heard: about as many as the commands it
+    /// keeps in flight.
+    pub fn unacknowledged_responses(&self, at: LinkId) -> u32 {
+        self.links.iter().find(|link| link.id == at).map_or(0, |link| link.stat_sn.distance_from(link.exp_stat_sn))
+    }
+
     /// What happened, oldest first.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()

@@ -30,10 +30,7 @@ impl Session {
             Ok(bhs) => bhs,
             Err(error) => return self.reject(at, &pdu.header, error.reject_reason()),
         };
-        let level = self.full.negotiated.error_recovery_level;
-        if level > 0 || !self.set.managements.is_empty() || self.links.len() > 1 {
-            self.note_acknowledgement(at, &bhs);
-        }
+        self.note_acknowledgement(at, &bhs);
         let (cmd_sn, is_immediate) = match bhs {
             Bhs::ScsiCommand(command) => return self.handle_command(at, command, pdu),
             Bhs::DataOut(data) => return self.handle_data_out(at, data, pdu),

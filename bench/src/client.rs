@@ -148,6 +148,9 @@ fn command(case: &Case, server: &Server, arguments: &Arguments, session: u32) ->
                 pattern,
             ]);
             command.args(["--bs", &bytes, "--depth", &depth, "--seconds", &seconds, "--initiator-name", &name]);
+            // On one host a LUN is attached once: each session is a host of its own.
+            let host = server.stage.join(&name);
+            command.env("FOREBAY_STATE_DIR", host.join("state")).env("FOREBAY_RUNTIME_DIR", host.join("run"));
             if case.has_digests {
                 command.arg("--digests");
             }

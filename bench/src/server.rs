@@ -49,6 +49,8 @@ pub struct Server {
     pub kind: Kind,
     /// Of its LUN.
     pub url: String,
+    /// Where clients may keep what they keep.
+    pub stage: PathBuf,
     process: Child,
     /// tgt's medium, and the name of its control socket.
     tgt: Option<(PathBuf, String)>,
@@ -59,7 +61,7 @@ impl Server {
     pub fn start(kind: Kind, index: usize, forebay: &Path, cpus: &str, stage: &Path) -> Result<Self> {
         let server = match kind.store() {
             None => Self::start_ours(kind, forebay, cpus, stage)?,
-            Some(store) => Self::start_tgt(kind, store, index, cpus)?,
+            Some(store) => Self::start_tgt(kind, store, index, cpus, stage)?,
         };
         let requests = (LUN_BYTES >> 20).to_string();
         let fill = ["bench", "-f", "raw", "-t", "none", "-c", &requests, "-d", "4", "-s", "1048576", "-w", &server.url];
@@ -82,10 +84,10 @@ impl Server {
         let address = ready.ok_or("our target did not start")?;
         // The rest of its output must not fill the pipe.
         std::thread::spawn(move || lines.for_each(drop));
-        Ok(Self { kind, url: format!("iscsi://{address}/{IQN}/1"), process, tgt: None })
+        Ok(Self { kind, url: format!("iscsi://{address}/{IQN}/1"), stage: stage.to_owned(), process, tgt: None })
     }
 
-    fn start_tgt(kind: Kind, store: &str, index: usize, cpus: &str) -> Result<Self> {
+    fn start_tgt(kind: Kind, store: &str, index: usize, cpus: &str, stage: &Path) -> Result<Self> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let control = (usize::from(port) % TGT_CONTROL_PORTS + index).to_string();
         let portal = format!("portal=127.0.0.1:{port}");
@@ -96,7 +98,7 @@ impl Server {
             .spawn()?;
         let file = PathBuf::from(format!("/dev/shm/forebay-bench-{}-{store}", std::process::id()));
         let url = format!("iscsi://127.0.0.1:{port}/{IQN}/1");
-        let server = Self { kind, url, process, tgt: Some((file.clone(), control)) };
+        let server = Self { kind, url, stage: stage.to_owned(), process, tgt: Some((file.clone(), control)) };
         let began = Instant::now();
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             if began.elapsed() > START_TIMEOUT {

@@ -6,7 +6,7 @@ export FOREBAY_TRACE ?= $(wildcard $(CURDIR)/../shared/traces/cloudPhysicsIO.csv
 export FOREBAY_BIN := $(CURDIR)/target/release/forebay
 CARGO ?= cargo
 SEEDS ?= 1000
-FUZZ_SECONDS ?= 10
+FUZZ_SECONDS ?= 60
 
 .PHONY: help build demo check test soak bench bench-target clean
 

@@ -661,6 +661,152 @@ fn text_forms() {
     }
 }
 
+fn iscsi_session() {
+    use fuzz::session_script::{Kind, Script, Setup, Step, flag};
+    let emit = |name: &str, setup: Setup, steps: Vec<Step>| {
+        write("iscsi_session", name, &Script { setup, steps }.emit());
+    };
+    let level = |level: u8| Setup { level, has_data_digest: true, ..Setup::default() };
+    let read = |amount| Step::new(Kind::Command, 0, 0, amount);
+    let write_of = |flags, amount| Step::new(Kind::Command, 0, flag::WRITE | flags, amount);
+    let data = |flags, amount| Step::new(Kind::Data, 0, flags, amount);
+    let all = Step::new(Kind::AllData, 0, 0, 0);
+    let done = |amount| Step::new(Kind::Complete, 0, 0, amount);
+    let managed = Step::new(Kind::Managed, 0, 0, 0);
+    let join = |pick| Step::new(Kind::Join, pick, 0, 0);
+    let lose = Step::new(Kind::Lose, 0, 0, 0);
+    let manage = |pick, amount| Step::new(Kind::Manage, pick, flag::IMMEDIATE, amount);
+    let log_out = |pick, amount| Step::new(Kind::Logout, pick, flag::IMMEDIATE, amount);
+    let snack = |tag: u8, kind: u8, amount| Step::new(Kind::Snack, tag << 2 | kind, 0, amount);
+    let wait = |amount| Step::new(Kind::Wait, 0, 0, amount);
+    let lag = Step::new(Kind::Acknowledge, 0, flag::GAP, 0);
+    for at in 0..3 {
+        emit(
+            &format!("reads_and_writes_{at}"),
+            level(at),
+            vec![read(8), write_of(0, 20), all, done(4096), done(0), write_of(flag::OPEN, 0x4010), all, all, done(0)],
+        );
+    }
+    emit(
+        "lost_data_level_1",
+        level(1),
+        vec![
+            write_of(0, 8),
+            data(flag::GAP, 500),
+            data(0, 500),
+            all,
+            all,
+            all,
+            done(0),
+            write_of(0, 8),
+            data(64, 9),
+            all,
+        ],
+    );
+    emit(
+        "snacks",
+        level(1),
+        vec![
+            lag,
+            read(8),
+            done(4096),
+            snack(0, 0, 0),
+            snack(0, 0, 0x0102),
+            Step::new(Kind::Snack, 1, flag::GAP, 0),
+            snack(0, 3, 0x0100),
+            snack(0, 2, 0x0400),
+            write_of(0, 20),
+            snack(1, 0, 0),
+            all,
+        ],
+    );
+    emit(
+        "order_over_connections",
+        level(0),
+        vec![
+            join(2),
+            Step::new(Kind::Command, 0, flag::GAP, 1).on(1),
+            read(2),
+            Step::new(Kind::Command, 0, flag::FILL, 1),
+            done(512),
+            done(512),
+            done(512),
+            log_out(1, 1),
+            join(3),
+            read(3).on(1),
+            done(9),
+        ],
+    );
+    emit(
+        "reassign",
+        level(2),
+        vec![
+            join(2),
+            read(8),
+            write_of(0, 16),
+            lose,
+            log_out(9, 0),
+            manage(7, 0),
+            manage(7, 1),
+            done(4096),
+            all,
+            done(0),
+        ],
+    );
+    emit(
+        "all_lost_and_back",
+        level(2),
+        vec![read(8), write_of(0, 16), lose, wait(500), join(1), manage(7, 0), manage(7, 1), all, done(4096), done(0)],
+    );
+    emit(
+        "reinstated",
+        level(2),
+        vec![join(2), write_of(0, 16), join(1), manage(7, 0), all, done(0), lose, wait(30_000), read(1)],
+    );
+    emit(
+        "aborts",
+        level(2),
+        vec![
+            join(2),
+            read(4),
+            read(4).on(1),
+            manage(0, 0),
+            done(1),
+            managed,
+            manage(4, 0),
+            done(1),
+            managed,
+            write_of(0, 20),
+            manage(5, 0),
+            wait(2500),
+            managed,
+            manage(1, 0),
+            manage(10, 0),
+            managed,
+        ],
+    );
+    let slow = Setup { is_slow: true, is_tight: true, has_header_digest: true, ..level(1) };
+    let some = Step::new(Kind::Transmit, 0, 0, 700);
+    emit("slow", slow, vec![read(20), some, write_of(0, 20), done(9000), some, all, some, done(0), some, lose, some]);
+}
+
+fn target_file() {
+    for (name, text) in [
+        (
+            "one",
+            "[[target]]\niqn = \"iqn.2026-11.org.example:a\"\nluns = [\"0=ram:1MiB,thin,removable\", \"1=file:/a b\"]\n",
+        ),
+        (
+            "portals_and_chap",
+            "# c\nportals = [\"127.0.0.1:3260\", \"[::1]:1\"]\n[[target]]\niqn = 'a'\nluns = []\nchap-user = \"u\"\n\
+             chap-file = \"/f\"\n[[target]]\niqn = \"b\"\nluns = [\"3=file:c,size=1GiB,block=4096,physical=4096\"]\n",
+        ),
+        ("unknown_key", "[[target]]\niqn = \"a\"\nluns = []\nport = 1\n"),
+    ] {
+        write("target_file", name, text.as_bytes());
+    }
+}
+
 fn traces() {
     let blkparse = "  8,0    3        1     0.000000000   697  Q   W 223490 + 8 [kjournald]\n  8,0    3        9     \
                     1.000020000   700  Q  RM 8 + 16 [a b]\n  8,0    1       11     1.500040000   700  Q FWFSM 16 + 8 \
@@ -704,11 +850,13 @@ fn cache_image() {
 
 fn main() {
     iscsi_target();
+    iscsi_session();
     iscsi_initiator();
     iscsi_pdu();
     iscsi_text();
     scsi_cdb();
     nbd();
+    target_file();
     text_forms();
     traces();
     cache_image();

@@ -12,6 +12,7 @@
 //! | [`iscsi_script`] | the script of an iSCSI peer |
 //! | [`iscsi_peer`] | its wire: PDUs made with digests, PDUs of the other end parsed and checked |
 //! | [`scsi_script`] | commands for logical units |
+//! | [`session_script`], [`session_model`] | an initiator with several connections that loses things, and what it may expect |
 //! | [`nbd_script`] | the scripts of an NBD client and server |
 //! | [`cache_image`] | damage to a cache device, with checksums put right again |
 
@@ -23,3 +24,5 @@ pub mod iscsi_peer;
 pub mod iscsi_script;
 pub mod nbd_script;
 pub mod scsi_script;
+pub mod session_model;
+pub mod session_script;

@@ -114,6 +114,8 @@ pub struct Negotiator {
     role: Role,
     offer: Offer,
     session_type: SessionType,
+    /// The connection joins a session, whose values are settled.
+    is_joining: bool,
     values: [u32; KEY_COUNT],
     progress: Vec<Progress>,
     /// Our own declared MaxRecvDataSegmentLength, once sent.
@@ -144,6 +146,7 @@ impl Negotiator {
             role,
             offer,
             session_type,
+            is_joining: false,
             own_segment_length: values[Key::MaxRecvDataSegmentLength as usize],
             values,
             progress: vec![Progress::default(); KEY_COUNT],
@@ -151,6 +154,11 @@ impl Negotiator {
             private: Vec::new(),
             is_private_proposed: false,
         }
+    }
+
+    /// The login is not the one that leads its session: what is the session's is not proposed again (RFC 7143 13, "use: LO").
+    pub fn join_session(&mut self) {
+        self.is_joining = true;
     }
 
     /// What this end has to say of its own accord in the operational stage. An initiator proposes every wish. A target
@@ -164,6 +172,9 @@ impl Negotiator {
         for (index, rule) in RULES.iter().enumerate() {
             let key = KEYS[index];
             if key == Key::SessionType || self.progress[index].proposed.is_some() || self.is_irrelevant(rule, key) {
+                continue;
+            }
+            if self.is_joining && rule.usage == Use::LeadingLogin {
                 continue;
             }
             let is_declaration = key == Key::MaxRecvDataSegmentLength;

@@ -1,45 +1,15 @@
-//! The configuration file of `forebay target serve --config`, TOML:
-//!
-//! ```toml
-//! portals = ["127.0.0.1:3260", "[::1]:3260"]
-//!
-//! [[target]]
-//! iqn = "iqn.2026-11.org.example:disks"
-//! luns = ["0=file:/srv/disk0.img,size=10GiB", "1=ram:1GiB"]
-//! chap-user = "alice"
-//! chap-file = "/etc/forebay/alice.secret"
-//! ```
-//!
-//! Relative paths in it are relative to the directory the command runs in, as on the command line.
+//! The configuration of `forebay target serve`, from a file or from flags, with the secrets that it names.
 
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use iscsi::chap::Credentials;
-use serde::Deserialize;
 
 use crate::error::{Error, Failure, Result};
 use crate::login::read_secret;
-use crate::lun_spec::LunSpec;
 use crate::serve::TargetConfig;
-
-/// What the file says.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct File {
-    portals: Option<Vec<SocketAddr>>,
-    target: Vec<TargetTable>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct TargetTable {
-    iqn: String,
-    luns: Vec<LunSpec>,
-    chap_user: Option<String>,
-    chap_file: Option<PathBuf>,
-}
+use crate::target_file::{TargetFile, TargetTable};
 
 /// The portals, if the file names any, and the targets in the file at `path`.
 ///
@@ -48,10 +18,7 @@ struct TargetTable {
 pub fn read(path: &Path) -> Result<(Option<Vec<SocketAddr>>, Vec<TargetConfig>)> {
     let name = path.display();
     let text = fs::read_to_string(path).map_err(|error| Error::io(format!("cannot read {name}"), &error))?;
-    let file: File = toml::from_str(&text).map_err(|error| {
-        let line = error.span().map_or(0, |span| text[..span.start].lines().count().max(1));
-        Error::new(Failure::Usage, format!("{name}, line {line}: {}", error.message().replace('\n', " ")))
-    })?;
+    let file = TargetFile::parse(&text).map_err(|error| Error::new(Failure::Usage, format!("{name}, {error}")))?;
     let targets = file.target.into_iter().map(TargetTable::into_config).collect::<Result<_>>()?;
     Ok((file.portals, targets))
 }

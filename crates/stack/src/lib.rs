@@ -18,6 +18,7 @@
 //! | [`remotes`] | several of them as one device |
 //! | [`serve`] | targets and their logical units |
 //! | [`sidecar`] | the serial number that stays with a file or block device LUN |
+//! | [`target_file`] | the grammar of a target's configuration file |
 
 #![forbid(unsafe_code)]
 
@@ -38,6 +39,7 @@ pub mod remote;
 pub mod remotes;
 pub mod serve;
 pub mod sidecar;
+pub mod target_file;
 pub mod time;
 
 pub use error::{Error, Failure, Result};

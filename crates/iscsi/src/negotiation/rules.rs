@@ -61,7 +61,9 @@ pub(super) enum Senders {
 pub(super) enum Use {
     /// SecurityNegotiation only.
     Security,
-    /// Operational stage of the leading login (LO) or of any login (IO).
+    /// Operational stage of the login that leads the session (LO).
+    LeadingLogin,
+    /// Operational stage of any login (IO).
     Login,
     /// Operational stage and full feature phase (ALL).
     All,
@@ -77,7 +79,7 @@ impl Use {
     pub(super) fn allows(self, stage: Stage) -> bool {
         match self {
             Self::Security => stage == Stage::Security,
-            Self::Login => stage == Stage::Operational,
+            Self::LeadingLogin | Self::Login => stage == Stage::Operational,
             Self::All => stage != Stage::Security,
             Self::AnyLoginStage => stage != Stage::FullFeature,
             Self::Any => true,
@@ -111,7 +113,7 @@ pub(super) const fn rule(name: &'static str, kind: Kind, default: u32) -> Rule {
         kind,
         default,
         senders: Senders::Both,
-        usage: Use::Login,
+        usage: Use::LeadingLogin,
         is_irrelevant_in_discovery: false,
         may_be_unknown: false,
     }
@@ -126,8 +128,8 @@ pub(super) const fn normal_only(name: &'static str, kind: Kind, default: u32) ->
 pub(super) static RULES: [Rule; KEY_COUNT] = [
     Rule { senders: Senders::Initiator, usage: Use::AnyLoginStage,
            ..rule("SessionType", Kind::DeclaredName(SESSION_TYPES), 0) },                              // 13.21
-    rule("HeaderDigest", Kind::List(DIGESTS), 0),                                                      // 13.1
-    rule("DataDigest", Kind::List(DIGESTS), 0),                                                        // 13.1
+    Rule { usage: Use::Login, ..rule("HeaderDigest", Kind::List(DIGESTS), 0) },                        // 13.1
+    Rule { usage: Use::Login, ..rule("DataDigest", Kind::List(DIGESTS), 0) },                          // 13.1
     normal_only("MaxConnections", Kind::Minimum(1, 65535), 1),                                         // 13.2
     normal_only("InitialR2T", Kind::Or, YES),                                                          // 13.10
     normal_only("ImmediateData", Kind::And, YES),                                                      // 13.11

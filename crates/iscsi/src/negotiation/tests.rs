@@ -78,6 +78,21 @@ fn a_target_takes_the_first_digest_it_supports() {
     assert_eq!(answers(&mut target, "HeaderDigest=None"), "HeaderDigest=Reject");
 }
 
+/// Found by the fuzzer: a target with a shorter burst than the default never let a second connection in at once.
+#[test]
+fn a_connection_that_joins_is_not_asked_about_the_session() {
+    let offer = Offer { max_burst_length: 4096, header_digest: vec![Digest::Crc32c], ..Offer::target() };
+    let proposals = |is_joining: bool| {
+        let mut target = Negotiator::target(offer.clone());
+        if is_joining {
+            target.join_session();
+        }
+        target.propose().iter().map(|(key, _)| key.to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(proposals(true), ["HeaderDigest", "MaxRecvDataSegmentLength"]);
+    assert!(proposals(false).contains(&"MaxBurstLength".to_owned()));
+}
+
 /// RFC 7143 6.2, the example of Irrelevant.
 #[test]
 fn the_standards_example_of_irrelevant() {

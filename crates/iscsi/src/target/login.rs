@@ -135,6 +135,9 @@ impl Login {
             }
             None => {
                 self.stage = request.current_stage;
+                if request.tsih != 0 {
+                    self.negotiator.join_session();
+                }
                 self.first = Some(*request);
             }
             Some(first) => {

@@ -67,6 +67,8 @@ pub(super) enum DataFault {
     Repeated,
     /// Bytes behind a PDU that was lost: they will be asked for again with it.
     Recovering,
+    /// Bytes for an R2T that is not outstanding: above error recovery level 0, one that was given up when the data was asked for again.
+    Stale,
     /// Bytes that do not belong where they say: at error recovery level 0 the connection ends (RFC 7143 7.8, 7.13).
     Protocol(&'static str),
 }
@@ -161,6 +163,9 @@ impl DataOutCollection {
             (None, Some((limit, _))) => (self.received, limit),
             (None, None) => return Err(DataFault::Unexpected),
             (Some(tag), _) => {
+                if !self.r2ts.iter().any(|r2t| r2t.tag == tag) {
+                    return Err(DataFault::Stale);
+                }
                 let front = self.r2ts.front().filter(|r2t| r2t.tag == tag);
                 let r2t = front.ok_or(DataFault::Protocol("Data-Out for another R2T than the oldest"))?;
                 (r2t.offset + r2t.received, r2t.offset + r2t.length)
@@ -331,6 +336,20 @@ mod tests {
         assert_eq!(collection.check(&repeated, 512), Ok(()));
         assert_eq!(collection.advance(&repeated, 512), Err(DataFailure::ProtocolServiceCrcError));
         assert!(collection.is_complete(true));
+    }
+
+    /// Found by the fuzzer: if what is still on its way for the old R2Ts had the data asked for once more, it would never end.
+    #[test]
+    fn data_for_an_r2t_that_was_given_up_is_stale() {
+        let mut collection = DataOutCollection::new(8192, 0, None);
+        collection.buffer = Some(Buffer::zeroed(8192));
+        collection.next_r2t(tag(1), 4096, 2).unwrap();
+        collection.next_r2t(tag(2), 4096, 2).unwrap();
+        collection.lose(&data(Some(1), 2048, 1, true));
+        let again = collection.next_r2t(tag(3), 4096, 2).unwrap();
+        assert_eq!((again.offset, again.length), (0, 4096));
+        assert_eq!(collection.check(&data(Some(2), 4096, 0, true), 4096), Err(DataFault::Stale));
+        assert_eq!(collection.check(&data(Some(3), 0, 0, true), 4096), Ok(()));
     }
 
     #[test]

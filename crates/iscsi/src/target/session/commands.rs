@@ -213,7 +213,7 @@ impl Session {
                 task.failure.get_or_insert(DataFailure::UnexpectedUnsolicitedData);
                 return self.advance_task(id);
             }
-            Err(DataFault::Repeated) if level > 0 => return,
+            Err(DataFault::Repeated | DataFault::Stale) if level > 0 => return,
             Err(DataFault::Recovering) => {
                 task.data_out.skip(&data);
                 return self.advance_task(id);
@@ -227,6 +227,10 @@ impl Session {
             Err(DataFault::Repeated) => {
                 self.reject(at, &pdu.header, RejectReason::ProtocolError);
                 return self.fail_link(at, CloseReason::Protocol("Data-Out with a wrong buffer offset"));
+            }
+            Err(DataFault::Stale) => {
+                self.reject(at, &pdu.header, RejectReason::ProtocolError);
+                return self.fail_link(at, CloseReason::Protocol("Data-Out for an R2T that is not there"));
             }
             Err(DataFault::Protocol(what)) => {
                 self.reject(at, &pdu.header, RejectReason::ProtocolError);

@@ -647,7 +647,7 @@ impl Run {
                     self.tasks.push(command.task);
                 }
                 Event::TaskManagement(function) => self.functions.push(function.id),
-                Event::Logout => {}
+                Event::Logout | Event::CommandsCleared(_) => {}
                 Event::LinkClosed(id, reason) => {
                     assert!(!reason.to_string().is_empty());
                     self.model.note_closed(id);

@@ -20,33 +20,42 @@ pub enum Verdict {
     Failed,
 }
 
+/// Each line of a verbose log that belongs to a test, with the test's `Family.Test`; a line that begins a test without that beginning.
+fn lines_of_tests(log: &str) -> impl Iterator<Item = (String, &str)> {
+    let mut family = String::new();
+    let mut current = None;
+    log.lines().filter_map(move |line| {
+        let mut said = line;
+        if let Some(name) = line.strip_prefix("Suite: ") {
+            name.trim().clone_into(&mut family);
+            current = None;
+        }
+        if let Some((_, rest)) = line.split_once("  Test: ") {
+            let (name, rest) = rest.split_once(" ...").unwrap_or((rest, ""));
+            current = Some(format!("{family}.{}", name.trim()));
+            said = rest;
+        }
+        current.clone().map(|name| (name, said))
+    })
+}
+
 /// The verdicts in a verbose log, by `Family.Test`.
 pub fn verdicts(log: &str) -> BTreeMap<String, Verdict> {
     let mut verdicts = BTreeMap::new();
-    let mut family = String::new();
-    let mut current: Option<(String, Verdict)> = None;
-    for line in log.lines() {
-        if let Some(name) = line.strip_prefix("Suite: ") {
-            verdicts.extend(current.take());
-            family = name.trim().to_owned();
-        }
-        let mut said = line;
-        if let Some((_, rest)) = line.split_once("  Test: ") {
-            verdicts.extend(current.take());
-            let (name, rest) = rest.split_once(" ...").unwrap_or((rest, ""));
-            current = Some((format!("{family}.{}", name.trim()), Verdict::Passed));
-            said = rest;
-        }
-        if let Some((_, verdict)) = &mut current {
-            if said.starts_with("FAILED") {
-                *verdict = Verdict::Failed;
-            } else if said.contains("[SKIPPED]") && *verdict == Verdict::Passed {
-                *verdict = Verdict::Skipped;
-            }
+    for (name, said) in lines_of_tests(log) {
+        let verdict = verdicts.entry(name).or_insert(Verdict::Passed);
+        if said.starts_with("FAILED") {
+            *verdict = Verdict::Failed;
+        } else if said.contains("[SKIPPED]") && *verdict == Verdict::Passed {
+            *verdict = Verdict::Skipped;
         }
     }
-    verdicts.extend(current);
     verdicts
+}
+
+/// What one test printed.
+pub fn said_by<'a>(log: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
+    lines_of_tests(log).filter(move |(own, _)| own == name).map(|(_, said)| said)
 }
 
 /// Runs the suite with these arguments. What it printed comes with the verdicts, to show when one is wrong.
@@ -71,6 +80,13 @@ mod tests {
         assert_eq!(verdicts["Read6.Simple"], Verdict::Skipped);
         assert_eq!(verdicts["Read6.Other"], Verdict::Passed);
         assert_eq!(verdicts["Read6.Bad"], Verdict::Failed);
+    }
+
+    #[test]
+    fn each_line_belongs_to_its_test() {
+        let log = "Suite: A\n  Test: One ... x\n    y\nFAILED\nSuite: B\n  Test: One ...z\n";
+        assert_eq!(said_by(log, "A.One").collect::<Vec<_>>(), [" x", "    y", "FAILED"]);
+        assert_eq!(said_by(log, "B.One").collect::<Vec<_>>(), ["z"]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use tests::World;
-use tests::iscsi_test_cu::{Verdict, run};
+use tests::iscsi_test_cu::{Verdict, run, said_by};
 
 /// Runs of the suite on one logical unit.
 struct Run {
@@ -17,68 +17,109 @@ struct Run {
     options: &'static [&'static str],
     /// What to run, one after the other.
     families: &'static [&'static str],
+    excuse: Excuse,
 }
 
 const WRITE: &[&str] = &["--dataloss"];
 const WRITE_AND_WIPE: &[&str] = &["--dataloss", "--allow-sanitize"];
 const ALL: &[&str] = &["ALL"];
 
-/// The families that write nothing, or expect to be refused. The others write first and expect GOOD.
-const READING: &[&str] = &[
-    "SCSI.Inquiry",
-    "SCSI.Mandatory",
-    "SCSI.ModeSense6",
-    "SCSI.Prefetch10",
-    "SCSI.Prefetch16",
-    "SCSI.PrinReadKeys",
-    "SCSI.PrinReportCapabilities",
-    "SCSI.PrinServiceactionRange",
-    "SCSI.ProutClear",
-    "SCSI.ProutPreempt",
-    "SCSI.ProutRegister",
-    "SCSI.Read6",
-    "SCSI.Read10",
-    "SCSI.Read12",
-    "SCSI.Read16",
-    "SCSI.ReadCapacity10",
-    "SCSI.ReadCapacity16",
-    "SCSI.ReadDefectData10",
-    "SCSI.ReadDefectData12",
-    "SCSI.ReadOnly",
-    "SCSI.ReportSupportedOpcodes",
-    "SCSI.Reserve6",
-    "SCSI.StartStopUnit",
-    "SCSI.TestUnitReady",
-    "SCSI.Verify10",
-    "SCSI.Verify12",
-    "SCSI.Verify16",
-    "iSCSI.iSCSIcmdsn",
+/// What may fail in a run through no fault of the target. The page says why.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Excuse {
+    None,
+    /// With two paths `Sanitize.Reservations` leaves its RESERVE(6) to `Sanitize.Reset`: that one fails, and no other.
+    ReservationLeft,
+    /// A test that writes meets WRITE PROTECTED, and its log says so.
+    ReadOnly,
+}
+
+/// On a read-only unit these fail without printing what they met: they look at what became of a write, or a sanitize, that they do not
+/// wait for.
+const WRITE_SILENTLY: &[&str] = &[
+    "Sanitize.Reset",
+    "Write10.Async",
+    "iSCSITMF.AbortTaskSimpleAsync",
+    "MultipathIO.Simple",
+    "MultipathIO.CompareAndWrite",
+    "MultipathIO.CompareAndWriteAsync",
 ];
 
 /// The families with tests for several logical blocks per physical one. Not all of them: see the page.
 const PHYSICAL: &[&str] = &["SCSI.CompareAndWrite", "SCSI.WriteSame10", "SCSI.WriteSame16"];
 
-/// With two paths SANITIZE is left out: see the page.
 const RUNS: &[Run] = &[
-    Run { name: "thin", lun: "0=ram:256MiB,thin", path_count: 1, options: WRITE_AND_WIPE, families: ALL },
-    Run { name: "thin, two paths", lun: "0=ram:256MiB,thin", path_count: 2, options: WRITE, families: ALL },
+    Run {
+        name: "thin",
+        lun: "0=ram:256MiB,thin",
+        path_count: 1,
+        options: WRITE_AND_WIPE,
+        families: ALL,
+        excuse: Excuse::None,
+    },
+    Run {
+        name: "thin, two paths",
+        lun: "0=ram:256MiB,thin",
+        path_count: 2,
+        options: WRITE_AND_WIPE,
+        families: ALL,
+        excuse: Excuse::ReservationLeft,
+    },
     Run {
         name: "thick",
         lun: "0=file:disk.img,size=256MiB,thick",
         path_count: 1,
         options: WRITE_AND_WIPE,
         families: ALL,
+        excuse: Excuse::None,
     },
-    Run { name: "thick, two paths", lun: "0=ram:256MiB,thick", path_count: 2, options: WRITE, families: ALL },
-    Run { name: "removable", lun: "0=ram:256MiB,removable", path_count: 1, options: WRITE_AND_WIPE, families: ALL },
-    Run { name: "removable, two paths", lun: "0=ram:256MiB,removable", path_count: 2, options: WRITE, families: ALL },
-    Run { name: "read-only", lun: "0=ram:256MiB,read-only", path_count: 1, options: WRITE, families: READING },
+    Run {
+        name: "thick, two paths",
+        lun: "0=file:disk.img,size=256MiB,thick",
+        path_count: 2,
+        options: WRITE_AND_WIPE,
+        families: ALL,
+        excuse: Excuse::ReservationLeft,
+    },
+    Run {
+        name: "removable",
+        lun: "0=ram:256MiB,removable",
+        path_count: 1,
+        options: WRITE_AND_WIPE,
+        families: ALL,
+        excuse: Excuse::None,
+    },
+    Run {
+        name: "removable, two paths",
+        lun: "0=ram:256MiB,removable",
+        path_count: 2,
+        options: WRITE_AND_WIPE,
+        families: ALL,
+        excuse: Excuse::ReservationLeft,
+    },
+    Run {
+        name: "read-only",
+        lun: "0=ram:256MiB,read-only",
+        path_count: 1,
+        options: WRITE_AND_WIPE,
+        families: ALL,
+        excuse: Excuse::ReadOnly,
+    },
     Run {
         name: "read-only, two paths",
         lun: "0=ram:256MiB,read-only",
         path_count: 2,
-        options: WRITE,
-        families: READING,
+        options: WRITE_AND_WIPE,
+        families: ALL,
+        excuse: Excuse::ReadOnly,
+    },
+    Run {
+        name: "two paths, Sanitize.Reset",
+        lun: "0=ram:256MiB,thin",
+        path_count: 2,
+        options: WRITE_AND_WIPE,
+        families: &["ALL.Sanitize.Reset"],
+        excuse: Excuse::None,
     },
     Run {
         name: "4096-byte blocks",
@@ -86,6 +127,7 @@ const RUNS: &[Run] = &[
         path_count: 1,
         options: WRITE,
         families: ALL,
+        excuse: Excuse::None,
     },
     Run {
         name: "4096-byte physical blocks",
@@ -93,6 +135,7 @@ const RUNS: &[Run] = &[
         path_count: 1,
         options: WRITE,
         families: PHYSICAL,
+        excuse: Excuse::None,
     },
 ];
 
@@ -122,8 +165,11 @@ fn nothing_fails_and_every_skip_is_explained() {
             of(Verdict::Skipped).count(),
             of(Verdict::Failed).count()
         );
-        let failed: Vec<String> = of(Verdict::Failed).collect();
+        let failed: Vec<String> = of(Verdict::Failed).filter(|name| !run.excuse.covers(name, log)).collect();
         assert!(failed.is_empty(), "{}: {failed:?}\n{log}", run.name);
+        if run.excuse == Excuse::ReservationLeft {
+            assert_eq!(verdicts["Sanitize.Reset"], Verdict::Failed, "the page says that it fails");
+        }
         known.extend(verdicts.keys().cloned());
         passed.extend(of(Verdict::Passed));
     }
@@ -132,6 +178,21 @@ fn nothing_fails_and_every_skip_is_explained() {
     let skipped: BTreeSet<String> = known.difference(&passed).cloned().collect();
     assert_eq!(skipped, documented_skips(), "docs/protocol/iscsi-test-cu.md does not list what never passes");
 }
+
+impl Excuse {
+    fn covers(self, name: &str, log: &str) -> bool {
+        match self {
+            Self::None => false,
+            Self::ReservationLeft => name == "Sanitize.Reset",
+            Self::ReadOnly => {
+                WRITE_SILENTLY.contains(&name) || said_by(log, name).any(|line| line.contains(WRITE_PROTECTED))
+            }
+        }
+    }
+}
+
+/// ASC and ASCQ as the suite prints them.
+const WRITE_PROTECTED: &str = "0x2700)";
 
 fn carry_out(one: &Run) -> (BTreeMap<String, Verdict>, String) {
     let world = World::new();

@@ -16,7 +16,7 @@ fn our_target_behaves() {
     let identity = Identity { target: NAME.to_owned(), unit: "0".to_owned(), serial: "one".to_owned() };
     let luns = LunMap::new();
     luns.insert(0, LogicalUnit::new(Arc::new(MemoryDevice::new(16 << 20, identity)), LogicalUnitOptions::default()));
-    let portals = vec!["127.0.0.1:0".parse().unwrap()];
+    let portals = vec![iscsi::target::TargetPortal { address: "127.0.0.1:0".parse().unwrap(), group: 1 }];
     let options = TargetServerOptions { portals, shards: 2, ..TargetServerOptions::default() };
     let bound = TargetServer::new(vec![Target::new(NAME, luns)], options).bind().unwrap();
     let bench = Bench::new(bound.addresses()[0], NAME.to_owned(), 0, true);

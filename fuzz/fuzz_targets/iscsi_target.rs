@@ -22,7 +22,8 @@ use iscsi::limits::{CHAP_CHALLENGE_BYTES, DATA_OUT_BYTES_MAX};
 use iscsi::negotiation::Digest;
 use iscsi::pdu::*;
 use iscsi::target::{
-    Authentication, CloseReason, Connection, Event, LinkId, LoginEvent, Outcome, Session, TargetDescription,
+    AccessList, AccessRule, Authentication, CloseReason, Connection, Event, LinkId, LoginEvent, Outcome, Session,
+    TargetDescription, TargetPortal,
     TargetParameters, TaskId, TaskManagementId,
 };
 use iscsi::text::Keys;
@@ -47,8 +48,12 @@ fn parameters(setup: Setup) -> TargetParameters {
     let description = TargetDescription {
         name: TARGET.to_owned(),
         alias: Some("a disk".to_owned()),
-        portals: vec!["127.0.0.1:3260".parse().expect("an address"), "[::]:3260".parse().expect("an address")],
-        authentication: authentication.clone(),
+        portals: ["127.0.0.1:3260", "[::]:3260"]
+            .map(|text| TargetPortal { address: text.parse().expect("an address"), group: 1 })
+            .to_vec(),
+        portal_groups: None,
+        access: AccessList(vec![AccessRule::everybody(authentication.accounts.clone())]),
+        own: authentication.own.clone(),
         data_out_bytes: Arc::new(|_, cdb| data_out_bytes(cdb, 512)),
     };
     let pool = BufferPool::new(if setup.is_tight { 16 << 10 } else { 1 << 20 });

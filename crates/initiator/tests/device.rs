@@ -231,16 +231,14 @@ fn errors_say_what_happened_to_what() {
 
 #[test]
 fn chap_lets_the_right_ones_in() {
-    use iscsi::target::Authentication;
+    use iscsi::target::{AccessList, AccessRule};
     let credentials =
         |name: &str, secret: &str| Credentials { name: name.into(), secret: Secret::new(secret).unwrap() };
     let mut world = World::new(11);
     let server = world.serve(memory(1 << 20));
     let mut targets = server.targets();
-    targets[0].authentication = Authentication {
-        accounts: vec![credentials("alice", "alice's secret")],
-        own: Some(credentials("target", "target's secret")),
-    };
+    targets[0].access = AccessList(vec![AccessRule::everybody(vec![credentials("alice", "alice's secret")])]);
+    targets[0].own = Some(credentials("target", "target's secret"));
     server.set_targets(targets);
     let with = |world: &World, secret: &str, target_secret: Option<&str>| initiator::InitiatorOptions {
         chap: Some(initiator::ChapCredentials {

@@ -1,12 +1,12 @@
 //! Over real sockets and tokio's clock: loopback, both families.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use block::device::DeviceExt;
 use block::memory::MemoryDevice;
 use block::{Buffer, Device, ErrorKind, Identity};
 use initiator::{InitiatorOptions, TcpConnector, connect, discover};
+use iscsi::target::TargetPortal;
 use iscsi::url::{Portal, Url};
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap};
 use target::{Target, TargetServer, TargetServerOptions};
@@ -19,9 +19,10 @@ async fn a_lun_over_tcp() {
     let unit = LogicalUnit::new(Arc::new(MemoryDevice::new(16 << 20, identity)), LogicalUnitOptions::default());
     let luns = LunMap::new();
     luns.insert(3, unit);
-    let mut portals: Vec<SocketAddr> = vec!["127.0.0.1:0".parse().unwrap()];
+    let portal = |text: &str| TargetPortal { address: text.parse().unwrap(), group: 1 };
+    let mut portals = vec![portal("127.0.0.1:0")];
     if std::net::TcpListener::bind("[::1]:0").is_ok() {
-        portals.push("[::1]:0".parse().unwrap());
+        portals.push(portal("[::1]:0"));
     }
     let options = TargetServerOptions { portals, shards: 1, ..TargetServerOptions::default() };
     let bound = TargetServer::new(vec![Target::new(IQN, luns)], options).bind().unwrap();

@@ -14,6 +14,7 @@
 //! | `attention` | unit attentions, per I_T nexus |
 //! | `task_set` | tasks under way: what can be aborted, and what ordered tasks wait for |
 //! | `reservation` | RESERVE(6) and persistent reservations, with the table of conflicts; [`ReservationStore`] |
+//! | `protection` | nexuses that may read and not write |
 //! | `failure` | block errors as sense data |
 //! | `identity` | serial number and designators |
 //! | `commands/` | one file per family of commands |
@@ -29,13 +30,14 @@ mod identity;
 pub mod limits;
 pub mod lun_map;
 pub mod nexus;
+mod protection;
 mod reservation;
 mod task_set;
 pub mod unit;
 
 pub use command::{Command, Outcome, data_out_bytes};
 pub use execution::Execution;
-pub use lun_map::{LunMap, TaskManagementResponse};
+pub use lun_map::{LunMap, Mapping, TaskManagementResponse};
 pub use nexus::NexusId;
 pub use reservation::{ReservationStore, SavedReservations};
 pub use unit::{LogicalUnit, LogicalUnitOptions};

@@ -1,7 +1,7 @@
 //! What an I_T nexus sees: logical units by their LUN, and answers for LUNs where there is none.
 //!
 //! A clone is the same map. Units come and go while it serves; every nexus is told (REPORTED LUNS DATA HAS CHANGED).
-//! Locks, taken in this order: `nexuses`, then `units`.
+//! Locks, taken in this order: `nexuses`, `read_only`, `units`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -28,6 +28,8 @@ pub struct LunMap {
 struct Shared {
     nexuses: Mutex<BTreeSet<NexusId>>,
     units: RwLock<BTreeMap<u64, Arc<LogicalUnit>>>,
+    /// LUNs that nexuses of the map may only read; changes only under `nexuses`.
+    read_only: Mutex<BTreeSet<u64>>,
 }
 
 /// The other logical units of a map, as each of them knows them.
@@ -39,6 +41,17 @@ impl Peers {
         let Some(shared) = self.0.upgrade() else { return Vec::new() };
         shared.units.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
+}
+
+/// What a LUN leads to, for one initiator.
+#[derive(Clone)]
+pub struct Mapping {
+    /// The number.
+    pub lun: u64,
+    /// What is there.
+    pub unit: Arc<LogicalUnit>,
+    /// Whether nexuses of the map may only read it.
+    pub is_read_only: bool,
 }
 
 /// How a task management function ended. Codes: RFC 7143 11.6.1.
@@ -73,7 +86,7 @@ impl LunMap {
         if let Some(previous) = previous {
             nexuses.iter().for_each(|nexus| previous.remove_nexus(nexus));
         }
-        self.tell_of_change(Some(lun));
+        self.tell_of_change(&nexuses, Some(lun));
     }
 
     /// Takes the logical unit at `lun` away. Commands under way finish.
@@ -81,8 +94,46 @@ impl LunMap {
         let nexuses = self.nexuses();
         let removed = self.shared.units.write().unwrap_or_else(PoisonError::into_inner).remove(&lun)?;
         nexuses.iter().for_each(|nexus| removed.remove_nexus(nexus));
-        self.tell_of_change(None);
+        self.tell_of_change(&nexuses, None);
         Some(removed)
+    }
+
+    /// Makes the map this and nothing else. What stays is not disturbed. Nexuses are told: of units that are new by their power-on, of
+    /// others that came, went or have another number by REPORTED LUNS DATA HAS CHANGED, of protection that changed by MODE PARAMETERS
+    /// CHANGED (SPC-4 5.9, 6.11). Commands under way of units that go finish.
+    pub fn replace(&self, wanted: &[Mapping]) {
+        let nexuses = self.nexuses();
+        let new: BTreeMap<u64, Arc<LogicalUnit>> =
+            wanted.iter().map(|mapping| (mapping.lun, Arc::clone(&mapping.unit))).collect();
+        let old = self.units().clone();
+        let is_in = |map: &BTreeMap<u64, Arc<LogicalUnit>>, unit: &Arc<LogicalUnit>| {
+            map.values().any(|other| Arc::ptr_eq(other, unit))
+        };
+        for mapping in wanted {
+            let _ = mapping.unit.peers.set(Peers(Arc::downgrade(&self.shared)));
+            let is_known = is_in(&old, &mapping.unit);
+            for nexus in nexuses.iter() {
+                if !is_known {
+                    mapping.unit.add_nexus(nexus);
+                }
+                if mapping.unit.protection.set(nexus, mapping.is_read_only) && is_known {
+                    mapping.unit.attentions.establish_for(nexus, Sense::MODE_PARAMETERS_CHANGED);
+                }
+            }
+        }
+        *self.shared.read_only.lock().unwrap_or_else(PoisonError::into_inner) =
+            wanted.iter().filter(|mapping| mapping.is_read_only).map(|mapping| mapping.lun).collect();
+        let is_same =
+            old.len() == new.len() && old.iter().zip(&new).all(|((a, old), (b, new))| a == b && Arc::ptr_eq(old, new));
+        *self.shared.units.write().unwrap_or_else(PoisonError::into_inner) = new.clone();
+        for gone in old.values().filter(|unit| !is_in(&new, unit)) {
+            nexuses.iter().for_each(|nexus| gone.remove_nexus(nexus));
+        }
+        if !is_same {
+            for unit in new.values().filter(|unit| is_in(&old, unit)) {
+                nexuses.iter().for_each(|nexus| unit.attentions.establish_for(nexus, Sense::REPORTED_LUNS_CHANGED));
+            }
+        }
     }
 
     /// The logical unit at `lun`.
@@ -99,7 +150,11 @@ impl LunMap {
     pub fn add_nexus(&self, nexus: &NexusId) {
         let mut nexuses = self.nexuses();
         nexuses.insert(nexus.clone());
-        self.units().values().for_each(|unit| unit.add_nexus(nexus));
+        let read_only = self.shared.read_only.lock().unwrap_or_else(PoisonError::into_inner);
+        for (lun, unit) in self.units().iter() {
+            unit.add_nexus(nexus);
+            unit.protection.set(nexus, read_only.contains(lun));
+        }
     }
 
     /// The I_T nexus is lost. Its tasks go on to their end; the transport has dropped or drops their executions.
@@ -203,10 +258,10 @@ impl LunMap {
         Outcome::good(cut(&scsi::report_luns::emit(&luns), allocation_length))
     }
 
-    fn tell_of_change(&self, new: Option<u64>) {
+    fn tell_of_change(&self, nexuses: &BTreeSet<NexusId>, new: Option<u64>) {
         for (lun, unit) in self.units().iter().filter(|(lun, _)| Some(**lun) != new) {
             tracing::debug!(lun, "reported LUNs data has changed");
-            unit.attentions.establish(Sense::REPORTED_LUNS_CHANGED, None);
+            nexuses.iter().for_each(|nexus| unit.attentions.establish_for(nexus, Sense::REPORTED_LUNS_CHANGED));
         }
     }
 

@@ -113,6 +113,11 @@ impl TaskSet {
         others.load(Ordering::Acquire) > 0
     }
 
+    /// Whether no task is under way.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.shared.task_count.load(Ordering::Acquire) == 0
+    }
+
     /// Whether it has no room for another task: TASK SET FULL.
     pub(crate) fn is_full(&self) -> bool {
         self.shared.task_count.load(Ordering::Acquire) >= TASKS_MAX

@@ -27,6 +27,7 @@ use crate::failure::Failure;
 use crate::limits::{READ_BUFFER_BYTES_DEFAULT, TRANSFER_BYTES_MAX};
 use crate::lun_map::Peers;
 use crate::nexus::NexusId;
+use crate::protection::{self, Protection};
 use crate::reservation::{ReservationStore, Reservations, SavedReservations};
 use crate::task_set::{TaskSet, Ticket};
 
@@ -92,6 +93,7 @@ pub struct LogicalUnit {
     pub(crate) attentions: Arc<UnitAttentions>,
     pub(crate) tasks: TaskSet,
     pub(crate) reservations: Reservations,
+    pub(crate) protection: Protection,
     pub(crate) medium: MediumState,
     pub(crate) mode: ModeState,
     pub(crate) sanitize: Arc<SanitizeState>,
@@ -115,6 +117,7 @@ impl LogicalUnit {
             attentions: Arc::default(),
             tasks: TaskSet::default(),
             reservations,
+            protection: Protection::default(),
             medium: MediumState::default(),
             mode: ModeState::default(),
             sanitize: Arc::default(),
@@ -129,6 +132,11 @@ impl LogicalUnit {
     /// Whether a unit attention waits for a nexus (QUERY ASYNCHRONOUS EVENT, SAM-5 7.9). It stays.
     pub fn has_attention(&self, nexus: &NexusId) -> bool {
         self.attentions.is_waiting_for(nexus)
+    }
+
+    /// Whether no command waits for the device.
+    pub fn is_idle(&self) -> bool {
+        self.tasks.is_empty()
     }
 
     /// The device below.
@@ -236,6 +244,9 @@ impl LogicalUnit {
         }
         let cdb = parsed?;
         self.reservations.check(nexus, &cdb)?;
+        if protection::changes_medium(&cdb) && self.protection.covers(nexus) {
+            return Err(Sense::WRITE_PROTECTED.into());
+        }
         if !sanitize::is_exempt(&cdb) {
             self.sanitize.check()?;
         }
@@ -292,6 +303,7 @@ impl LogicalUnit {
     /// The I_T nexus is gone: with it its RESERVE(6), its prevention of medium removal and its unit attentions (SAM-5 6.3.4).
     pub(crate) fn remove_nexus(&self, nexus: &NexusId) {
         self.attentions.remove_nexus(nexus);
+        self.protection.set(nexus, false);
         self.reservations.release_of(nexus);
         self.medium.allow_removal(nexus);
         self.copies.forget(nexus);

@@ -18,9 +18,10 @@ use block::memory::MemoryDevice;
 use block::{Geometry, Identity, SharedDevice};
 use file::{FileDevice, FileOptions};
 use iscsi::chap::Credentials;
-use iscsi::target::Authentication;
+use iscsi::target::{AccessList, AccessRule, TargetPortal};
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, ReservationStore, SavedReservations};
 use serde_json::{Value, json};
+use target::server::PORTAL_GROUP_DEFAULT;
 use target::{BoundServer, Target, TargetServer, TargetServerOptions};
 use tokio::sync::watch;
 use uuid::Uuid;
@@ -122,7 +123,9 @@ impl Serving {
             sidecars: paths.sidecars(),
         };
         let targets = config.targets.iter().map(|target| builder.target(target)).collect::<Result<Vec<_>>>()?;
-        let options = TargetServerOptions { portals: config.portals, ..TargetServerOptions::default() };
+        let portals = config.portals.iter().map(|&address| TargetPortal { address, group: PORTAL_GROUP_DEFAULT });
+        let portals = portals.collect();
+        let options = TargetServerOptions { portals, ..TargetServerOptions::default() };
         let server = TargetServer::new(targets, options);
         let bound = server.bind().map_err(|error| Error::io("cannot serve", &error))?;
         let Builder { workers, units, switches, .. } = builder;
@@ -204,7 +207,7 @@ impl Builder {
             self.units.push(unit);
         }
         let mut target = Target::new(config.iqn.clone(), luns);
-        target.authentication = Authentication { accounts: config.accounts.clone(), own: None };
+        target.access = AccessList(vec![AccessRule::everybody(config.accounts.clone())]);
         Ok(target)
     }
 

@@ -41,4 +41,4 @@ mod transport;
 pub use server::{BoundServer, TargetServer, TargetServerOptions};
 pub use session::Addresses;
 pub use status::{ConnectionStatus, LunStatus, SessionStatus, Status};
-pub use target::Target;
+pub use target::{LunMask, MaskedLun, Target};

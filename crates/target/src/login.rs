@@ -30,12 +30,12 @@ use crate::transport::Transport;
 pub(crate) async fn drive(
     server: Arc<Shared>,
     stream: Box<dyn Transport>,
-    addresses: Addresses,
+    (addresses, portal_group_tag): (Addresses, u16),
     control: Control,
     entered: Entered,
 ) -> CloseReason {
     let peer = addresses.peer.clone();
-    let mut login = Login::new(server, stream, addresses, control, entered);
+    let mut login = Login::new(server, stream, (addresses, portal_group_tag), control, entered);
     let end = poll_fn(|context| login.poll(context)).await;
     let reason = match end {
         End::Closed(reason) => reason,
@@ -82,13 +82,13 @@ impl Login {
     fn new(
         server: Arc<Shared>,
         stream: Box<dyn Transport>,
-        addresses: Addresses,
+        (addresses, portal_group_tag): (Addresses, u16),
         control: Control,
         entered: Entered,
     ) -> Self {
         let local_address: Option<SocketAddr> = addresses.local.parse().ok();
-        let protocol =
-            protocol::Connection::new(server.parameters(), server.challenge(), local_address, server.clock.now());
+        let parameters = server.parameters(portal_group_tag);
+        let protocol = protocol::Connection::new(parameters, server.challenge(), local_address, server.clock.now());
         Self {
             server,
             parts: Some(Parts { stream, addresses, protocol, control, entered }),
@@ -162,10 +162,18 @@ impl Login {
     }
 
     fn admit(&mut self, request: &SessionRequest) -> Option<End> {
-        let is_known = request.target_name.as_ref().is_none_or(|name| self.server.target(name).is_some());
-        if !is_known {
-            let detail = "the target was removed while the initiator logged in";
-            return self.refuse(LoginStatus::TARGET_REMOVED, detail);
+        if let Some(name) = &request.target_name {
+            match self.server.target(name).map(|target| target.view(request).is_some()) {
+                Some(true) => {}
+                Some(false) => {
+                    let detail = "the initiator is not allowed here any more";
+                    return self.refuse(LoginStatus::AUTHORIZATION_FAILURE, detail);
+                }
+                None => {
+                    let detail = "the target was removed while the initiator logged in";
+                    return self.refuse(LoginStatus::TARGET_REMOVED, detail);
+                }
+            }
         }
         let handle = self.parts.as_ref()?.control.handle();
         match self.server.sessions.admit(request, handle) {

@@ -1,5 +1,6 @@
 //! The server: targets, portals, shards, and the way to stop them.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -12,7 +13,7 @@ use base::clock::Clock;
 use clock::TokioClock;
 use iscsi::chap::Challenge;
 use iscsi::limits::CHAP_CHALLENGE_BYTES;
-use iscsi::target::{Authentication, CloseReason, TargetParameters};
+use iscsi::target::{Authentication, CloseReason, TargetParameters, TargetPortal};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -27,15 +28,16 @@ use crate::status::{ConnectionStatus, Counters, Status};
 use crate::target::Target;
 use crate::transport::{Other, Transport};
 
+/// Portal group of what does not say another one.
+pub const PORTAL_GROUP_DEFAULT: u16 = 1;
+
 /// How a server is set up.
 #[derive(Clone, Debug)]
 pub struct TargetServerOptions {
     /// Addresses to listen on; port 0 takes a free one.
-    pub portals: Vec<SocketAddr>,
+    pub portals: Vec<TargetPortal>,
     /// Threads that serve connections; zero for one per processor.
     pub shards: usize,
-    /// Portal group that all portals belong to.
-    pub portal_group_tag: u16,
     /// Who may run discovery sessions.
     pub discovery_authentication: Authentication,
     /// What this end wishes in negotiation; `None` for the standard wishes.
@@ -51,7 +53,6 @@ impl Default for TargetServerOptions {
         Self {
             portals: Vec::new(),
             shards: 0,
-            portal_group_tag: 1,
             discovery_authentication: Authentication::default(),
             offer: None,
             data_out_pool_bytes: DATA_OUT_POOL_BYTES,
@@ -70,9 +71,10 @@ pub(crate) struct Shared {
     pub(crate) may_spin: bool,
     pool: BufferPool,
     targets: RwLock<Vec<Target>>,
-    /// Rebuilt when targets or portals change.
-    parameters: RwLock<Arc<TargetParameters>>,
-    portals: RwLock<Vec<SocketAddr>>,
+    /// By portal group tag; rebuilt when targets, accounts or portals change.
+    parameters: RwLock<BTreeMap<u16, Arc<TargetParameters>>>,
+    portals: RwLock<Vec<TargetPortal>>,
+    discovery_authentication: RwLock<Authentication>,
     connections: Mutex<Connections>,
 }
 
@@ -85,8 +87,10 @@ struct Connections {
 }
 
 impl Shared {
-    pub(crate) fn parameters(&self) -> Arc<TargetParameters> {
-        Arc::clone(&self.parameters.read().unwrap_or_else(PoisonError::into_inner))
+    pub(crate) fn parameters(&self, portal_group_tag: u16) -> Arc<TargetParameters> {
+        let parameters = self.parameters.read().unwrap_or_else(PoisonError::into_inner);
+        let of_none = || Arc::new(TargetParameters::new(Vec::new(), self.pool.clone()));
+        parameters.get(&portal_group_tag).map_or_else(of_none, Arc::clone)
     }
 
     pub(crate) fn target(&self, name: &str) -> Option<Target> {
@@ -107,12 +111,14 @@ impl Shared {
         let portals = self.portals.read().unwrap_or_else(PoisonError::into_inner);
         let described = targets.iter().map(|target| target.describe(&portals)).collect();
         let mut parameters = TargetParameters::new(described, self.pool.clone());
-        parameters.portal_group_tag = self.options.portal_group_tag;
-        parameters.discovery_authentication = self.options.discovery_authentication.clone();
+        parameters.discovery_authentication =
+            self.discovery_authentication.read().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(offer) = &self.options.offer {
             parameters.offer = offer.clone();
         }
-        *self.parameters.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(parameters);
+        let tags = portals.iter().map(|portal| portal.group).chain([PORTAL_GROUP_DEFAULT]);
+        let of_group = |tag| (tag, Arc::new(TargetParameters { portal_group_tag: tag, ..parameters.clone() }));
+        *self.parameters.write().unwrap_or_else(PoisonError::into_inner) = tags.map(of_group).collect();
     }
 
     fn connections(&self) -> MutexGuard<'_, Connections> {
@@ -168,7 +174,8 @@ impl TargetServer {
             clock,
             sessions: Sessions::default(),
             counters: Counters::default(),
-            parameters: RwLock::new(Arc::new(TargetParameters::new(Vec::new(), pool.clone()))),
+            parameters: RwLock::default(),
+            discovery_authentication: RwLock::new(options.discovery_authentication.clone()),
             pool,
             may_spin: options.shards <= processors(),
             targets: RwLock::new(targets),
@@ -180,17 +187,20 @@ impl TargetServer {
         Self { shared }
     }
 
-    /// The targets served from now on. Sessions of targets that are gone are ended; others go on.
-    pub fn set_targets(&self, targets: Vec<Target>) {
-        let removed: Vec<String> = {
-            let mut current = self.shared.targets.write().unwrap_or_else(PoisonError::into_inner);
-            let is_kept = |old: &Target| targets.iter().any(|new| new.name.eq_ignore_ascii_case(&old.name));
-            let removed = current.iter().filter(|old| !is_kept(old)).map(|old| old.name.clone()).collect();
-            *current = targets;
-            removed
-        };
+    /// The targets served from now on. Sessions go on and see their LUNs as they are now; those of targets that are gone, and of
+    /// initiators no longer allowed, are asked to log out, and dropped if they do not. Gives how many those are.
+    pub fn set_targets(&self, targets: Vec<Target>) -> usize {
+        *self.shared.targets.write().unwrap_or_else(PoisonError::into_inner) = targets;
         self.shared.rebuild();
-        removed.iter().for_each(|name| self.shared.sessions.ask_target(name, Wish::Drain));
+        self.shared.sessions.review(|name| self.shared.target(name))
+    }
+
+    /// Who may run discovery sessions from now on.
+    pub fn set_discovery_authentication(&self, authentication: Authentication) {
+        let mut current = self.shared.discovery_authentication.write().unwrap_or_else(PoisonError::into_inner);
+        *current = authentication;
+        drop(current);
+        self.shared.rebuild();
     }
 
     /// The targets served now.
@@ -205,13 +215,13 @@ impl TargetServer {
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         addresses: Addresses,
     ) -> CloseReason {
-        self.serve(Box::new(Other(stream)), addresses).await
+        self.serve(Box::new(Other(stream)), addresses, PORTAL_GROUP_DEFAULT).await
     }
 
-    async fn serve(&self, stream: Box<dyn Transport>, addresses: Addresses) -> CloseReason {
+    async fn serve(&self, stream: Box<dyn Transport>, addresses: Addresses, portal_group_tag: u16) -> CloseReason {
         let Some((number, control)) = self.shared.enter(&addresses) else { return CloseReason::Local };
         let entered = Entered { server: Arc::clone(&self.shared), number };
-        drive(Arc::clone(&self.shared), stream, addresses, control, entered).await
+        drive(Arc::clone(&self.shared), stream, (addresses, portal_group_tag), control, entered).await
     }
 
     /// Binds the portals. From here on initiators can connect; they are served when the result runs.
@@ -219,12 +229,14 @@ impl TargetServer {
     /// # Errors
     /// An address that cannot be bound, named in the error.
     pub fn bind(&self) -> io::Result<BoundServer> {
-        let listeners = self.shared.options.portals.iter().map(|&portal| bind_portal(portal));
+        let listeners = self.shared.options.portals.iter().map(|portal| bind_portal(portal.address));
         let listeners = listeners.collect::<io::Result<Vec<_>>>()?;
         let addresses = listeners.iter().map(std::net::TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
-        *self.shared.portals.write().unwrap_or_else(PoisonError::into_inner) = addresses.clone();
+        let groups: Vec<u16> = self.shared.options.portals.iter().map(|portal| portal.group).collect();
+        let bound = addresses.iter().zip(&groups).map(|(&address, &group)| TargetPortal { address, group });
+        *self.shared.portals.write().unwrap_or_else(PoisonError::into_inner) = bound.collect();
         self.shared.rebuild();
-        Ok(BoundServer { server: self.clone(), listeners, addresses })
+        Ok(BoundServer { server: self.clone(), listeners, groups, addresses })
     }
 
     /// Asks every initiator to log out, and ends connections that have not after a while. Takes no new ones. Completes when
@@ -263,6 +275,8 @@ impl TargetServer {
 pub struct BoundServer {
     server: TargetServer,
     listeners: Vec<std::net::TcpListener>,
+    /// Of each listener.
+    groups: Vec<u16>,
     addresses: Vec<SocketAddr>,
 }
 
@@ -278,10 +292,11 @@ impl BoundServer {
     /// # Errors
     /// When threads or listeners cannot be set up. Failing connections are logged, not returned.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> io::Result<()> {
-        let Self { server, listeners, .. } = self;
+        let Self { server, listeners, groups, .. } = self;
         let shards = Arc::new(Shards::start(server.shared.options.shards)?);
         let listeners = listeners.into_iter().map(TcpListener::from_std).collect::<io::Result<Vec<_>>>()?;
-        let accepting = listeners.into_iter().map(|listener| accept(server.clone(), listener, Arc::clone(&shards)));
+        let accepting =
+            listeners.into_iter().zip(groups).map(|listener| accept(server.clone(), listener, Arc::clone(&shards)));
         let accepting = futures_util::future::join_all(accepting);
         tokio::pin!(shutdown);
         tokio::select! {
@@ -295,10 +310,10 @@ impl BoundServer {
 }
 
 /// Accepts connections for ever.
-async fn accept(server: TargetServer, listener: TcpListener, shards: Arc<Shards>) {
+async fn accept(server: TargetServer, (listener, group): (TcpListener, u16), shards: Arc<Shards>) {
     loop {
         match listener.accept().await {
-            Ok((stream, peer)) => hand_over(&server, stream, peer, &shards),
+            Ok((stream, peer)) => hand_over(&server, stream, (peer, group), &shards),
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
                 tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
@@ -307,7 +322,7 @@ async fn accept(server: TargetServer, listener: TcpListener, shards: Arc<Shards>
     }
 }
 
-fn hand_over(server: &TargetServer, stream: TcpStream, peer: SocketAddr, shards: &Arc<Shards>) {
+fn hand_over(server: &TargetServer, stream: TcpStream, (peer, group): (SocketAddr, u16), shards: &Arc<Shards>) {
     let prepared = stream.set_nodelay(true).and_then(|()| Ok((stream.local_addr()?, stream.into_std()?)));
     let (local, stream) = match prepared {
         Ok(prepared) => prepared,
@@ -321,7 +336,7 @@ fn hand_over(server: &TargetServer, stream: TcpStream, peer: SocketAddr, shards:
     shard.handle.spawn(async move {
         let _load = load;
         match TcpStream::from_std(stream) {
-            Ok(stream) => drop(server.serve(Box::new(stream), addresses).await),
+            Ok(stream) => drop(server.serve(Box::new(stream), addresses, group).await),
             Err(error) => tracing::debug!(%error, "a connection was lost while it was handed over"),
         }
     });

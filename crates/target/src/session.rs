@@ -39,7 +39,7 @@ use crate::server::{Entered, Shared};
 use crate::sessions::{Inbox, Joining};
 use crate::spin::Spin;
 use crate::status::{LunCounters, Use};
-use crate::target::lun_number;
+use crate::target::{data_out_bytes_of, lun_number};
 use crate::transport::Transport;
 
 /// Both ends of a connection, as text for people; addresses that are not IP are fine.
@@ -127,21 +127,23 @@ type Managing = Pin<Box<dyn Future<Output = (TaskManagementId, TaskManagementFun
 impl Session {
     /// A login becomes a session.
     pub(crate) fn begin(server: Arc<Shared>, joining: Joining, tsih: u16, request: &SessionRequest) -> Option<Self> {
-        let Joining { stream, addresses, protocol, control, entered, .. } = joining;
-        let units = request.target_name.as_ref().and_then(|name| server.target(name)).map(|target| {
+        let Joining { stream, addresses, mut protocol, control, entered, .. } = joining;
+        let luns = LunMap::new();
+        let units = request.target_name.as_ref().map(|name| {
             let nexus = NexusId::new(&format!(
                 "{},i,0x{},{},t,0x{:04x}",
-                request.initiator_name, request.isid, target.name, server.options.portal_group_tag
+                request.initiator_name, request.isid, name, request.portal_group_tag
             ));
-            target.luns.add_nexus(&nexus);
-            Units { target_name: target.name, luns: target.luns, nexus, counters: BTreeMap::new() }
+            luns.add_nexus(&nexus);
+            protocol.set_data_out_bytes(data_out_bytes_of(&luns));
+            Units { target_name: name.clone(), luns: luns.clone(), nexus, counters: BTreeMap::new() }
         });
         tracing::info!(
             peer = %addresses.peer, tsih, initiator = %request.initiator_name,
             target = request.target_name.as_deref().unwrap_or("(discovery)"), "session began"
         );
         let handle = control.handle();
-        let inbox = server.sessions.begin(tsih, &handle);
+        let inbox = server.sessions.begin(tsih, &handle, luns, |name| server.target(name));
         let (protocol, link) = protocol::Session::begin(server.clock.now(), protocol, tsih)?;
         let wire = Wire { link, stream, addresses, control: None, _entered: entered, ended: None, closed: None };
         Some(Self {
@@ -401,7 +403,7 @@ impl Session {
             Wish::Drain
                 if self.drain_deadline.is_some_and(|deadline| now >= deadline) && !self.protocol.is_closed() =>
             {
-                self.protocol.close(now, CloseReason::Local);
+                self.protocol.drop_session(now);
             }
             Wish::Stop if !self.protocol.is_closed() => self.protocol.close(now, CloseReason::Local),
             Wish::Drain | Wish::Stop => return false,

@@ -14,6 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use iscsi::pdu::{Isid, LoginStatus};
 use iscsi::target::SessionRequest;
+use logical_unit::LunMap;
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -22,6 +23,7 @@ use crate::limits::{JOINING_MAX, SESSIONS_MAX};
 use crate::server::Entered;
 use crate::session::Addresses;
 use crate::status::SessionStatus;
+use crate::target::Target;
 use crate::transport::Transport;
 
 /// A connection on its way to its session, the login complete but for the last response.
@@ -39,7 +41,7 @@ pub(crate) struct Joining {
 pub(crate) type Inbox = mpsc::Receiver<Box<Joining>>;
 
 /// An initiator port at a target, in the form in which names are compared.
-type Port = (String, Isid, String);
+type Port = (String, Isid, String, u16);
 
 struct Entry {
     request: SessionRequest,
@@ -47,6 +49,8 @@ struct Entry {
     handle: Handle,
     /// The way to the session, once it has begun.
     inbox: Option<mpsc::Sender<Box<Joining>>>,
+    /// What it sees, once it has begun.
+    luns: Option<LunMap>,
     /// Connections that must have ended before this session begins. Whoever replaces it waits for them as well: they all
     /// are the same nexus.
     previous: Vec<Handle>,
@@ -104,19 +108,34 @@ impl Sessions {
             return refuse(LoginStatus::OUT_OF_RESOURCES, "the server has as many sessions as it takes");
         }
         let tsih = state.free_tsih();
-        state
-            .entries
-            .insert(tsih, Entry { request: request.clone(), port, handle, inbox: None, previous: previous.clone() });
+        state.entries.insert(
+            tsih,
+            Entry { request: request.clone(), port, handle, inbox: None, luns: None, previous: previous.clone() },
+        );
         Decision::Admit { tsih, previous }
     }
 
-    /// A session that was admitted has begun: connections may join it.
-    pub(crate) fn begin(&self, tsih: u16, handle: &Handle) -> Inbox {
+    /// A session that was admitted has begun: connections may join it, and `luns` become what it sees, now and whenever the targets
+    /// change. The target is looked up under the lock, so that no change is missed.
+    pub(crate) fn begin(
+        &self,
+        tsih: u16,
+        handle: &Handle,
+        luns: LunMap,
+        find: impl Fn(&str) -> Option<Target>,
+    ) -> Inbox {
         let (sender, inbox) = mpsc::channel(JOINING_MAX);
         if let Some(entry) = self.lock().entries.get_mut(&tsih).filter(|entry| entry.handle.is_same(handle)) {
             entry.inbox = Some(sender);
+            entry.luns = Some(luns);
+            entry.review(find);
         }
         inbox
+    }
+
+    /// The targets have changed: every session sees what it may see now, or is asked to end. Gives how many those are.
+    pub(crate) fn review(&self, find: impl Fn(&str) -> Option<Target>) -> usize {
+        self.lock().entries.values().filter(|entry| !entry.review(&find)).count()
     }
 
     /// A session has ended.
@@ -150,6 +169,21 @@ impl Sessions {
     }
 }
 
+impl Entry {
+    /// Whether it may go on.
+    fn review(&self, find: impl Fn(&str) -> Option<Target>) -> bool {
+        let Some(name) = &self.request.target_name else { return true };
+        let Some(view) = find(name).and_then(|target| target.view(&self.request)) else {
+            self.handle.ask(Wish::Drain);
+            return false;
+        };
+        if let Some(luns) = &self.luns {
+            luns.replace(&view);
+        }
+        true
+    }
+}
+
 impl State {
     /// The next handle that no session has. There always is one: sessions are fewer than handles.
     fn free_tsih(&mut self) -> u16 {
@@ -169,7 +203,8 @@ fn is_for(entry: &Entry, request: &SessionRequest) -> bool {
 
 fn port_of(request: &SessionRequest) -> Option<Port> {
     let target = request.target_name.as_ref()?;
-    Some((request.initiator_name.to_ascii_lowercase(), request.isid, target.to_ascii_lowercase()))
+    let (initiator, target) = (request.initiator_name.to_ascii_lowercase(), target.to_ascii_lowercase());
+    Some((initiator, request.isid, target, request.portal_group_tag))
 }
 
 fn refuse(status: LoginStatus, detail: &'static str) -> Decision {

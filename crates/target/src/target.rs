@@ -1,10 +1,10 @@
-//! A target: a name and its logical units.
+//! A target: a name, its logical units, and who sees which of them.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
-use iscsi::target::{Authentication, DataOutBytes, TargetDescription};
-use logical_unit::{LunMap, data_out_bytes};
+use iscsi::chap::Credentials;
+use iscsi::target::{AccessList, DataOutBytes, SessionRequest, TargetDescription, TargetPortal};
+use logical_unit::{LunMap, Mapping, data_out_bytes};
 
 /// Block size assumed for LUNs that are not there; their commands end in CHECK CONDITION whatever it is.
 const BLOCK_BYTES_DEFAULT: u32 = 512;
@@ -16,37 +16,90 @@ pub struct Target {
     pub name: String,
     /// Name for people.
     pub alias: Option<String>,
-    /// Its logical units.
+    /// Its logical units. What a session sees of them is settled when it begins, and anew by
+    /// [`TargetServer::set_targets`](crate::TargetServer::set_targets).
     pub luns: LunMap,
+    /// Portal groups it can be reached in; `None` for all.
+    pub portal_groups: Option<Vec<u16>>,
     /// Who may log in.
-    pub authentication: Authentication,
+    pub access: AccessList,
+    /// What the initiators of each rule of `access` see; a rule without a mask shows everything.
+    pub masks: Vec<LunMask>,
+    /// Who the target is to an initiator that asks for proof.
+    pub own: Option<Credentials>,
+}
+
+/// What some initiators see of a target's logical units.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LunMask {
+    /// Only these; `None` for all, under their own numbers.
+    pub luns: Option<Vec<MaskedLun>>,
+    /// Nothing may be written.
+    pub is_read_only: bool,
+}
+
+/// A logical unit as some initiators see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MaskedLun {
+    /// The number they see.
+    pub lun: u64,
+    /// The number it has in the target.
+    pub of: u64,
+    /// They may read it and not write it.
+    pub is_read_only: bool,
 }
 
 impl Target {
     /// A target that everyone may log in to.
     pub fn new(name: impl Into<String>, luns: LunMap) -> Self {
-        Self { name: name.into(), alias: None, luns, authentication: Authentication::default() }
-    }
-
-    /// What the protocol needs to know of it.
-    pub(crate) fn describe(&self, portals: &[SocketAddr]) -> TargetDescription {
-        TargetDescription {
-            name: self.name.clone(),
-            alias: self.alias.clone(),
-            portals: portals.to_vec(),
-            authentication: self.authentication.clone(),
-            data_out_bytes: self.data_out_bytes(),
+        Self {
+            name: name.into(),
+            alias: None,
+            luns,
+            portal_groups: None,
+            access: AccessList::default(),
+            masks: Vec::new(),
+            own: None,
         }
     }
 
-    fn data_out_bytes(&self) -> DataOutBytes {
-        let luns = self.luns.clone();
-        Arc::new(move |lun, cdb| {
-            let unit = luns.get(lun_number(lun));
-            let block_bytes = unit.map_or(BLOCK_BYTES_DEFAULT, |unit| unit.geometry().logical_block_bytes);
-            data_out_bytes(cdb, block_bytes)
-        })
+    /// What a session sees, or `None` where its initiator is not allowed here (any more).
+    pub(crate) fn view(&self, request: &SessionRequest) -> Option<Vec<Mapping>> {
+        let is_in_group = self.portal_groups.as_ref().is_none_or(|groups| groups.contains(&request.portal_group_tag));
+        let rule = self.access.find(&request.initiator_name, request.authenticated_name.as_deref());
+        let mask = self.masks.get(rule.filter(|_| is_in_group)?).cloned().unwrap_or_default();
+        let all = || self.luns.luns().into_iter().map(|lun| MaskedLun { lun, of: lun, is_read_only: false }).collect();
+        let seen = |masked: MaskedLun| {
+            let is_read_only = masked.is_read_only || mask.is_read_only;
+            Some(Mapping { lun: masked.lun, unit: self.luns.get(masked.of)?, is_read_only })
+        };
+        Some(mask.luns.unwrap_or_else(all).into_iter().filter_map(seen).collect())
     }
+
+    /// What the protocol needs to know of it.
+    pub(crate) fn describe(&self, portals: &[TargetPortal]) -> TargetDescription {
+        let is_its =
+            |portal: &&TargetPortal| self.portal_groups.as_ref().is_none_or(|groups| groups.contains(&portal.group));
+        TargetDescription {
+            name: self.name.clone(),
+            alias: self.alias.clone(),
+            portals: portals.iter().filter(is_its).copied().collect(),
+            portal_groups: self.portal_groups.clone(),
+            access: self.access.clone(),
+            own: self.own.clone(),
+            data_out_bytes: data_out_bytes_of(&self.luns),
+        }
+    }
+}
+
+/// Bytes of data-out that CDBs to these logical units ask for.
+pub(crate) fn data_out_bytes_of(luns: &LunMap) -> DataOutBytes {
+    let luns = luns.clone();
+    Arc::new(move |lun, cdb| {
+        let unit = luns.get(lun_number(lun));
+        let block_bytes = unit.map_or(BLOCK_BYTES_DEFAULT, |unit| unit.geometry().logical_block_bytes);
+        data_out_bytes(cdb, block_bytes)
+    })
 }
 
 /// The number in a LUN field. A LUN of a kind that cannot exist here gets a number that no logical unit has.

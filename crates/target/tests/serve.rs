@@ -12,11 +12,12 @@ use block::memory::MemoryDevice;
 use block::{Completion, Device, Geometry, Identity, Operation, Request, SharedDevice};
 use iscsi::framing::{DataSegment, Destination, Digests, Progress, ReceivedPdu, Receiver, TransmitQueue};
 use iscsi::pdu::*;
+use iscsi::target::{AccessRule, NamePattern, TargetPortal};
 use iscsi::text::Keys;
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, NexusId};
 use scsi::{CdbBytes, Status};
 use target::limits::DATA_IN_BYTES_MAX;
-use target::{Addresses, Target, TargetServer, TargetServerOptions};
+use target::{Addresses, LunMask, MaskedLun, Target, TargetServer, TargetServerOptions};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -161,6 +162,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         };
         self.send(&request, Vec::new()).await;
     }
+}
+
+fn portal(text: &str) -> TargetPortal {
+    TargetPortal { address: text.parse().unwrap(), group: 1 }
 }
 
 fn tag(value: u32) -> InitiatorTaskTag {
@@ -494,7 +499,7 @@ async fn a_peer_that_takes_nothing_does_not_hold_the_end_up() {
 
 #[tokio::test]
 async fn portals_of_both_families_serve_until_the_shutdown() {
-    let portals = vec!["127.0.0.1:0".parse().unwrap(), "[::1]:0".parse().unwrap()];
+    let portals = ["127.0.0.1:0", "[::1]:0"].map(portal).to_vec();
     let options = TargetServerOptions { portals, shards: 2, ..TargetServerOptions::default() };
     let server = TargetServer::new(vec![ram_target(&BufferPool::new(READ_BUFFERS_BYTES))], options);
     let bound = server.bind().expect("port 0 is always free");
@@ -524,7 +529,7 @@ async fn portals_of_both_families_serve_until_the_shutdown() {
 
 #[tokio::test]
 async fn discovery_names_the_address_that_was_reached() {
-    let options = TargetServerOptions { portals: vec!["0.0.0.0:3260".parse().unwrap()], ..Default::default() };
+    let options = TargetServerOptions { portals: vec![portal("0.0.0.0:3260")], ..Default::default() };
     let server = TargetServer::new(vec![ram_target(&BufferPool::new(READ_BUFFERS_BYTES))], options);
     let (mut client, _) = connect(&server);
     assert!(client.try_log_in(1, 0, &[("SessionType", "Discovery")]).await.status.is_success());
@@ -582,10 +587,126 @@ async fn a_reset_of_the_target_ends_its_sessions() {
 fn a_portal_that_is_taken_is_named_in_the_error() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let portal = taken.local_addr().unwrap();
-    let options = TargetServerOptions { portals: vec![portal], ..TargetServerOptions::default() };
+    let portals = vec![TargetPortal { address: portal, group: 1 }];
+    let options = TargetServerOptions { portals, ..TargetServerOptions::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _guard = runtime.enter();
     let error = TargetServer::new(Vec::new(), options).bind().err().expect("it is taken");
     assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
     assert!(error.to_string().contains(&portal.to_string()), "{error}");
+}
+
+/// A target of two LUNs with rules: the first names a host of its own that sees LUN 1 as 0 and may only read it.
+fn masked(names: &[&str], of: u64, is_read_only: bool) -> (Vec<AccessRule>, Vec<LunMask>) {
+    let initiators = names.iter().map(|name| NamePattern::new(*name)).collect();
+    let rules = vec![AccessRule { initiators, accounts: Vec::new() }];
+    (rules, vec![LunMask { luns: Some(vec![MaskedLun { lun: 0, of, is_read_only }]), is_read_only: false }])
+}
+
+fn two_luns() -> Target {
+    let target = ram_target(&BufferPool::new(READ_BUFFERS_BYTES));
+    let identity = Identity { target: NAME.to_owned(), unit: "1".to_owned(), serial: "two".to_owned() };
+    let options = LogicalUnitOptions::default();
+    target.luns.insert(1, LogicalUnit::new(Arc::new(MemoryDevice::new(1 << 20, identity)), options));
+    target
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
+    /// Key, ASC and ASCQ of a command that must end in CHECK CONDITION; zeroes for GOOD.
+    async fn sense_of(&mut self, cdb: &[u8], write: Option<Vec<u8>>) -> (u8, u8, u8) {
+        let expected = write.as_ref().map_or(0, Vec::len) as u32;
+        self.command(40, cdb, write, expected).await;
+        let pdu = self.receive().await.expect("it is answered");
+        assert!(matches!(pdu.header.bhs, Ok(Bhs::ScsiResponse(_))), "{:?}", pdu.header.bhs);
+        match pdu.data.bytes() {
+            [] => (0, 0, 0),
+            sense => (sense[2 + 2] & 0x0f, sense[2 + 12], sense[2 + 13]),
+        }
+    }
+
+    async fn capacity(&mut self) -> u64 {
+        self.command(41, &[0x25], None, 8).await;
+        let pdu = self.receive().await.expect("it is answered");
+        u64::from(u32::from_be_bytes(pdu.data.bytes()[..4].try_into().expect("READ CAPACITY(10) has eight bytes")))
+    }
+}
+
+#[tokio::test]
+async fn an_initiator_sees_what_its_rule_shows_and_may_only_read_it() {
+    let mut target = two_luns();
+    (target.access.0, target.masks) = masked(&["iqn.2026-01.io.example:h*"], 1, true);
+    let server = TargetServer::new(vec![target], TargetServerOptions::default());
+    let (mut client, _) = connect(&server);
+    client.log_in(1).await;
+    client.settle().await;
+    assert_eq!(client.capacity().await, (1 << 20) / 512 - 1, "LUN 0 is the target's LUN 1");
+    assert_eq!(client.sense_of(&cdb10(0x2a, 0, 1), Some(vec![1; 512])).await, (7, 0x27, 0), "write protected");
+    client.command(42, &[0x1a, 0, 0x3f, 0, 0xff, 0], None, 0xff).await;
+    let mode = client.receive().await.expect("MODE SENSE is answered");
+    assert_eq!(mode.data.bytes()[2] & 0x80, 0x80, "and MODE SENSE says so");
+}
+
+#[tokio::test]
+async fn an_initiator_without_a_rule_is_not_authorized() {
+    let mut target = two_luns();
+    (target.access.0, target.masks) = masked(&["iqn.2026-01.io.example:another"], 0, false);
+    let server = TargetServer::new(vec![target], TargetServerOptions::default());
+    let (mut client, _) = connect(&server);
+    let response = client.try_log_in(1, 0, &[("TargetName", NAME)]).await;
+    assert_eq!(response.status, LoginStatus::AUTHORIZATION_FAILURE);
+}
+
+#[tokio::test]
+async fn a_target_is_not_found_in_a_portal_group_that_is_not_its_own() {
+    let mut target = two_luns();
+    target.portal_groups = Some(vec![2]);
+    let server = TargetServer::new(vec![target], TargetServerOptions::default());
+    let (mut client, _) = connect(&server);
+    assert_eq!(client.try_log_in(1, 0, &[("TargetName", NAME)]).await.status, LoginStatus::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn masks_change_under_sessions_that_are_told() {
+    let mut target = two_luns();
+    let server = TargetServer::new(vec![target.clone()], TargetServerOptions::default());
+    let (mut client, _) = connect(&server);
+    client.log_in(1).await;
+    client.settle().await;
+    let write = || Some(vec![1; 512]);
+    assert_eq!(client.sense_of(&cdb10(0x2a, 0, 1), write()).await, (0, 0, 0));
+    // Nothing changes, nothing is told.
+    assert_eq!(server.set_targets(vec![target.clone()]), 0);
+    assert_eq!(client.sense_of(&[0; 6], None).await, (0, 0, 0));
+    // LUN 1 goes, and LUN 0 may only be read.
+    (target.access.0, target.masks) = masked(&["*"], 0, true);
+    assert_eq!(server.set_targets(vec![target.clone()]), 0);
+    assert_eq!(client.sense_of(&[0; 6], None).await, (6, 0x2a, 1), "mode parameters changed");
+    assert_eq!(client.sense_of(&[0; 6], None).await, (6, 0x3f, 0x0e), "reported LUNs data has changed");
+    assert_eq!(client.sense_of(&cdb10(0x2a, 0, 1), write()).await, (7, 0x27, 0));
+    // LUN 0 goes, too.
+    target.masks[0].luns = Some(Vec::new());
+    server.set_targets(vec![target.clone()]);
+    assert_eq!(client.sense_of(&[0; 6], None).await, (5, 0x25, 0), "logical unit not supported");
+    // It comes back: a unit that this nexus has not met.
+    target.masks.clear();
+    server.set_targets(vec![target.clone()]);
+    assert_eq!(client.sense_of(&[0; 6], None).await, (6, 0x29, 0));
+    assert_eq!(client.sense_of(&cdb10(0x2a, 0, 1), write()).await, (0, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_no_longer_allowed_is_asked_to_log_out_and_then_dropped() {
+    let mut target = two_luns();
+    let server = TargetServer::new(vec![target.clone()], TargetServerOptions::default());
+    let (mut client, serving) = connect(&server);
+    client.log_in(1).await;
+    (target.access.0, target.masks) = masked(&["iqn.2026-01.io.example:another"], 0, false);
+    assert_eq!(server.set_targets(vec![target]), 1);
+    let mut events = Vec::new();
+    while let Some(pdu) = client.receive().await {
+        let Ok(Bhs::AsyncMessage(message)) = pdu.header.bhs else { panic!("{:?}", pdu.header.bhs) };
+        events.push(message.event);
+    }
+    assert!(matches!(events[..], [AsyncEvent::LogoutRequest { .. }, AsyncEvent::SessionDrop { .. }]), "{events:?}");
+    assert_eq!(serving.await.unwrap(), iscsi::target::CloseReason::Local);
 }

@@ -44,6 +44,8 @@ pub struct Connection {
     login_deadline: Instant,
     now: Instant,
     received_pdus: u64,
+    /// Of the session, where the driver knows better than the target's description.
+    data_out_bytes: Option<DataOutBytes>,
 }
 
 /// Where the login is.
@@ -90,6 +92,7 @@ impl Connection {
             login_deadline: now + parameters.login_timeout,
             now,
             received_pdus: 0,
+            data_out_bytes: None,
             parameters,
         }
     }
@@ -156,6 +159,11 @@ impl Connection {
         }
     }
 
+    /// What CDBs ask for in the session that this login begins, where its LUNs are not those of the target's description.
+    pub fn set_data_out_bytes(&mut self, data_out_bytes: DataOutBytes) {
+        self.data_out_bytes = Some(data_out_bytes);
+    }
+
     /// What waits for the driver's decision.
     pub fn request(&self) -> Option<&SessionRequest> {
         match &self.phase {
@@ -185,7 +193,9 @@ impl Connection {
         self.transmit.set_digests(digests);
         self.receiver.set_parameters(digests, negotiated.target_max_recv_data_segment_length);
         Some(LoggedIn {
-            data_out_bytes: login.target().map(|target| Arc::clone(&target.data_out_bytes)),
+            data_out_bytes: self
+                .data_out_bytes
+                .or_else(|| login.target().map(|target| Arc::clone(&target.data_out_bytes))),
             link: Link {
                 id,
                 cid: session.cid,

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use super::event::SessionRequest;
+use super::parameters::TargetPortal;
 use super::parameters::{TargetDescription, TargetParameters};
 use crate::negotiation::SessionType;
 use crate::text::Keys;
@@ -31,28 +32,30 @@ pub(super) fn send_targets(
             target.name.eq_ignore_ascii_case(name) && own_name.is_some_and(|own| own.eq_ignore_ascii_case(name))
         }),
     };
+    // An initiator hears of what it may log in to.
+    let is_shown = |target: &TargetDescription| target.access.admits(&session.initiator_name);
     let mut keys = Keys::new();
-    for target in parameters.targets.iter().filter(|target| is_asked(target)) {
+    for target in parameters.targets.iter().filter(|target| is_asked(target) && is_shown(target)) {
         keys.push("TargetName", target.name.clone());
-        for portal in reachable(&target.portals, local_address) {
-            keys.push("TargetAddress", format!("{portal},{}", parameters.portal_group_tag));
+        for TargetPortal { address, group } in reachable(&target.portals, local_address) {
+            keys.push("TargetAddress", format!("{address},{group}"));
         }
     }
     Some(keys)
 }
 
 /// The portals as an initiator can use them: an unspecified address becomes the one it connected to, if the family fits.
-fn reachable(portals: &[SocketAddr], local_address: Option<SocketAddr>) -> Vec<SocketAddr> {
+fn reachable(portals: &[TargetPortal], local_address: Option<SocketAddr>) -> Vec<TargetPortal> {
     let local = local_address.map(|local| local.ip().to_canonical());
-    let mut addresses: Vec<SocketAddr> = Vec::new();
-    for portal in portals {
+    let mut addresses: Vec<TargetPortal> = Vec::new();
+    for TargetPortal { address: portal, group } in portals {
         let ip = match local {
             _ if !portal.ip().is_unspecified() => portal.ip().to_canonical(),
             // An IPv6 wildcard may serve IPv4 as well; an IPv4 one cannot serve IPv6.
             Some(local) if portal.is_ipv6() || local.is_ipv4() => local,
             _ => continue,
         };
-        let address = SocketAddr::new(ip, portal.port());
+        let address = TargetPortal { address: SocketAddr::new(ip, portal.port()), group: *group };
         if !addresses.contains(&address) {
             addresses.push(address);
         }
@@ -66,10 +69,11 @@ mod tests {
 
     #[test]
     fn unspecified_portals_become_what_the_initiator_connected_to() {
-        let portals = ["0.0.0.0:3260", "[::]:3260", "192.0.2.1:3261"].map(|text| text.parse().unwrap());
+        let portals = ["0.0.0.0:3260", "[::]:3260", "192.0.2.1:3261"]
+            .map(|text| TargetPortal { address: text.parse().unwrap(), group: 1 });
         let text = |local: &str| {
             let addresses = reachable(&portals, Some(local.parse().unwrap()));
-            addresses.iter().map(ToString::to_string).collect::<Vec<_>>()
+            addresses.iter().map(|portal| portal.address.to_string()).collect::<Vec<_>>()
         };
         assert_eq!(text("127.0.0.1:3260"), ["127.0.0.1:3260", "192.0.2.1:3261"]);
         assert_eq!(text("[2001:db8::1]:3260"), ["[2001:db8::1]:3260", "192.0.2.1:3261"]);

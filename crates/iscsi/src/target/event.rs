@@ -65,6 +65,8 @@ pub struct SessionRequest {
     pub cid: u16,
     /// TargetName; `None` in a discovery session.
     pub target_name: Option<String>,
+    /// Portal group of its connections.
+    pub portal_group_tag: u16,
     /// What the session is for.
     pub session_type: SessionType,
     /// The CHAP name that was proved, if any.

@@ -175,10 +175,20 @@ impl Login {
                     let name: String = name.chars().take(NAME_BYTES_MAX).collect();
                     Refusal::new(LoginStatus::NOT_FOUND, format!("there is no target {name} here"))
                 })?;
+                let tag = self.parameters.portal_group_tag;
+                if !target.is_in_group(tag) {
+                    let detail = format!("the target {name} is not in portal group {tag}");
+                    return Err(Refusal::new(LoginStatus::NOT_FOUND, detail));
+                }
+                if !target.access.admits(initiator_name) {
+                    let detail = format!("the initiator is not allowed to use {name}");
+                    return Err(Refusal::new(LoginStatus::AUTHORIZATION_FAILURE, detail));
+                }
                 if let Some(alias) = &target.alias {
                     answers.push("TargetAlias", alias.clone());
                 }
-                self.authentication = target.authentication.clone();
+                let accounts = target.access.accounts(initiator_name);
+                self.authentication = Authentication { accounts, own: target.own.clone() };
                 self.target = Some(target.clone());
             }
         }
@@ -258,6 +268,7 @@ impl Login {
             tsih: request.tsih,
             cid: request.cid,
             target_name: self.target.as_ref().map(|target| target.name.clone()),
+            portal_group_tag: self.parameters.portal_group_tag,
             session_type: negotiated.session_type,
             authenticated_name: match &self.proof {
                 Proof::Chap(chap) => chap.authenticated_name().map(str::to_owned),

@@ -11,6 +11,7 @@
 //! | `task` | one SCSI task and the collection of its data-out: immediate, unsolicited, by R2T |
 //! | `login` | the login phase: stages, CHAP, negotiation |
 //! | `discovery` | SendTargets |
+//! | [`access`] | who may log in to a target |
 //! | [`event`] | what the driver is told, and what it says back |
 //! | [`parameters`] | what the driver configures |
 //!
@@ -29,6 +30,7 @@
 //! A session is one value and has no locks: whoever drives it drives all its connections. What level of error recovery adds is
 //! `session/recovery.rs`: SNACK, data that came wrong asked for again, connections lost without their tasks, reassignment.
 
+pub mod access;
 mod answer;
 mod command_window;
 pub mod connection;
@@ -44,10 +46,11 @@ mod task_set;
 #[cfg(test)]
 mod tests;
 
+pub use access::{AccessList, AccessRule, NamePattern};
 pub use connection::Connection;
 pub use event::{
     Cdb, CloseReason, Command, Event, LinkId, LoginEvent, Outcome, SessionRequest, TaskId, TaskManagement,
     TaskManagementId,
 };
-pub use parameters::{Authentication, DataOutBytes, TargetDescription, TargetParameters};
+pub use parameters::{Authentication, DataOutBytes, TargetDescription, TargetParameters, TargetPortal};
 pub use session::Session;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use base::buffer::BufferPool;
 
+use super::access::AccessList;
 use crate::chap::Credentials;
 use crate::limits::{COMMAND_WINDOW, LOGIN_TIMEOUT, PING_INTERVAL, PING_TIMEOUT, SESSION_CONNECTIONS_MAX};
 use crate::negotiation::Offer;
@@ -31,6 +32,15 @@ impl Authentication {
     }
 }
 
+/// An address of a portal group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TargetPortal {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Tag of its portal group.
+    pub group: u16,
+}
+
 /// One target.
 #[derive(Clone)]
 pub struct TargetDescription {
@@ -39,11 +49,22 @@ pub struct TargetDescription {
     /// TargetAlias, for people.
     pub alias: Option<String>,
     /// Where it can be reached. An unspecified address stands for the one the initiator connected to.
-    pub portals: Vec<SocketAddr>,
+    pub portals: Vec<TargetPortal>,
+    /// Portal groups it can be reached in; `None` for all.
+    pub portal_groups: Option<Vec<u16>>,
     /// Who may log in.
-    pub authentication: Authentication,
+    pub access: AccessList,
+    /// Who this target is to an initiator that asks for proof.
+    pub own: Option<Credentials>,
     /// What CDBs ask for.
     pub data_out_bytes: DataOutBytes,
+}
+
+impl TargetDescription {
+    /// Whether it can be reached in a portal group.
+    pub fn is_in_group(&self, tag: u16) -> bool {
+        self.portal_groups.as_ref().is_none_or(|groups| groups.contains(&tag))
+    }
 }
 
 impl fmt::Debug for TargetDescription {
@@ -57,7 +78,7 @@ impl fmt::Debug for TargetDescription {
 pub struct TargetParameters {
     /// The targets behind this portal.
     pub targets: Vec<TargetDescription>,
-    /// Portal group that all portals belong to.
+    /// Portal group of the connection.
     pub portal_group_tag: u16,
     /// Who may run discovery sessions.
     pub discovery_authentication: Authentication,

@@ -123,12 +123,17 @@ impl Session {
             && own.isid == request.isid
             && own.session_type == request.session_type
             && own.session_type == SessionType::Normal
+            && own.authenticated_name == request.authenticated_name
             && match (&own.target_name, &request.target_name) {
                 (Some(own), Some(other)) => own.eq_ignore_ascii_case(other),
                 _ => false,
             };
         if self.is_ended || !is_same {
             return Err((LoginStatus::SESSION_DOES_NOT_EXIST, "the session is another initiator's, or over"));
+        }
+        // RFC 7143 4.2.6: a session stays within one portal group.
+        if own.portal_group_tag != request.portal_group_tag {
+            return Err((LoginStatus::CANNOT_INCLUDE_IN_SESSION, "the session is in another portal group"));
         }
         if self.full.is_draining {
             return Err((LoginStatus::SERVICE_UNAVAILABLE, "the session is asked to log out"));

@@ -86,7 +86,7 @@ pub(super) fn extended_copy(mut task: Task<'_>, parameter_list_length: u32) -> E
         let mut status = CopyStatus { state: CopyState::InProgress, segment_count: 0, written_bytes: 0 };
         let note = |status| list.identifier.iter().for_each(|&number| unit.copies.note(&nexus, number, status));
         note(status);
-        let units = targets(&unit, &list);
+        let units = targets(&unit, &nexus, &list);
         let mut result = Ok(());
         for segment in &list.segments {
             result = copy(&units, &nexus, segment).await.map(|written_bytes| {
@@ -114,9 +114,11 @@ fn parse(task: &mut Task<'_>, parameter_list_length: u32) -> Result<CopyList, Fa
 }
 
 /// The logical units that the list names, as far as there are such here.
-fn targets(own: &Arc<LogicalUnit>, list: &CopyList) -> Vec<Option<Arc<LogicalUnit>>> {
+fn targets(own: &Arc<LogicalUnit>, nexus: &NexusId, list: &CopyList) -> Vec<Option<Arc<LogicalUnit>>> {
     let mut known = vec![Arc::clone(own)];
-    known.extend(own.peers.get().map(|peers| peers.units()).unwrap_or_default());
+    let peers = own.peers.get().map(|peers| peers.units()).unwrap_or_default();
+    // What a nexus does not see it cannot copy from or to, either.
+    known.extend(peers.into_iter().filter(|unit| unit.attentions.knows(nexus)));
     let named: Vec<_> = known.iter().map(|unit| (identity::designators_of(unit), unit)).collect();
     let find = |name: &scsi::vpd::Designator| {
         named.iter().find(|(names, _)| names.contains(name)).map(|(_, unit)| Arc::clone(unit))
@@ -138,6 +140,9 @@ async fn copy(units: &[Option<Arc<LogicalUnit>>], nexus: &NexusId, segment: &Seg
     source.check_medium().map_err(aborted)?;
     destination.check_medium().map_err(aborted)?;
     destination.check_writable(&to)?;
+    if destination.protection.covers(nexus) {
+        return Err(Sense::WRITE_PROTECTED.into());
+    }
     // DC is clear: the count is in blocks of the source.
     let bytes = u64::from(segment.block_count) * u64::from(from.logical_block_bytes);
     if !bytes.is_multiple_of(u64::from(to.logical_block_bytes)) {

@@ -76,7 +76,7 @@ fn control(task: &Task<'_>, cdb: Cdb) -> Result<Buffer, Failure> {
         Cdb::ReadCapacity10 => capacity::read_capacity_10(unit),
         Cdb::ReadCapacity16 { allocation_length } => capacity::read_capacity_16(unit, allocation_length),
         Cdb::Prefetch(range) => cache::prefetch(unit, range),
-        Cdb::ModeSense(sense) => mode::sense(unit, sense),
+        Cdb::ModeSense(sense) => mode::sense(unit, nexus, sense),
         Cdb::ModeSelect(select) => mode::select(unit, nexus, select, &command.data_out),
         Cdb::PreventAllowMediumRemoval { prevent } => medium::prevent_allow(unit, nexus, prevent),
         Cdb::Reserve6 => reserve::reserve_6(unit, nexus),

@@ -115,7 +115,7 @@ const CHANGEABLE: u8 = 1;
 const DEFAULT: u8 = 2;
 const SAVED: u8 = 3;
 
-pub(super) fn sense(unit: &LogicalUnit, sense: ModeSense) -> Result<Buffer, Failure> {
+pub(super) fn sense(unit: &LogicalUnit, nexus: &NexusId, sense: ModeSense) -> Result<Buffer, Failure> {
     unit.check_medium()?;
     if sense.page_control == SAVED {
         return Err(Sense::SAVING_NOT_SUPPORTED.into());
@@ -129,7 +129,9 @@ pub(super) fn sense(unit: &LogicalUnit, sense: ModeSense) -> Result<Buffer, Fail
         is_long,
     };
     let header = Header {
-        is_write_protected: unit.is_read_only(&geometry) || unit.mode.is_write_protected(),
+        is_write_protected: unit.is_read_only(&geometry)
+            || unit.mode.is_write_protected()
+            || unit.protection.covers(nexus),
         has_dpo_fua: true,
         block_descriptor: (!sense.is_block_descriptor_disabled).then_some(descriptor),
     };

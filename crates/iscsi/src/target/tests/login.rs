@@ -41,7 +41,8 @@ fn security_then_operational_stage() {
 fn with_chap() -> TargetParameters {
     let mut parameters = parameters();
     let secret = Secret::new("alice's secret").unwrap();
-    parameters.targets[0].authentication.accounts = vec![Credentials { name: "alice".to_owned(), secret }];
+    let accounts = vec![Credentials { name: "alice".to_owned(), secret }];
+    parameters.targets[0].access = AccessList(vec![AccessRule::everybody(accounts)]);
     parameters
 }
 

@@ -36,8 +36,12 @@ pub(super) fn description() -> TargetDescription {
     TargetDescription {
         name: TARGET.to_owned(),
         alias: Some("a disk".to_owned()),
-        portals: ["127.0.0.1:3260", "[::1]:3260"].map(|text| text.parse().unwrap()).to_vec(),
-        authentication: Authentication::default(),
+        portals: ["127.0.0.1:3260", "[::1]:3260"]
+            .map(|text| TargetPortal { address: text.parse().unwrap(), group: 1 })
+            .to_vec(),
+        portal_groups: None,
+        access: AccessList::default(),
+        own: None,
         data_out_bytes: Arc::new(asked),
     }
 }

@@ -1,0 +1,54 @@
+//! I_T nexuses that may read a logical unit and not write it.
+//!
+//! To them it is write protected: MODE SENSE says so, and what would change the medium ends with WRITE PROTECTED. As long as there are none,
+//! a command costs one relaxed load.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use scsi::Cdb;
+
+use crate::nexus::NexusId;
+
+/// The nexuses that may only read.
+#[derive(Default)]
+pub(crate) struct Protection {
+    /// Changes only under `readers`.
+    count: AtomicUsize,
+    readers: Mutex<BTreeSet<NexusId>>,
+}
+
+impl Protection {
+    /// Whether a nexus may only read, from now on; gives whether that is new.
+    pub(crate) fn set(&self, nexus: &NexusId, is_read_only: bool) -> bool {
+        let mut readers = self.lock();
+        let is_new = if is_read_only { readers.insert(nexus.clone()) } else { readers.remove(nexus) };
+        self.count.store(readers.len(), Ordering::Release);
+        is_new
+    }
+
+    /// Whether a nexus may only read.
+    pub(crate) fn covers(&self, nexus: &NexusId) -> bool {
+        self.count.load(Ordering::Acquire) > 0 && self.lock().contains(nexus)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<NexusId>> {
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a command would change the medium of the unit it is sent to. EXTENDED COPY looks at its destination itself.
+pub(crate) fn changes_medium(cdb: &Cdb) -> bool {
+    matches!(
+        cdb,
+        Cdb::Write(_)
+            | Cdb::WriteAndVerify(_)
+            | Cdb::WriteSame(_)
+            | Cdb::CompareAndWrite { .. }
+            | Cdb::OrWrite(_)
+            | Cdb::WriteAtomic(_)
+            | Cdb::Sanitize(_)
+            | Cdb::Unmap { .. }
+    )
+}

@@ -391,6 +391,11 @@ impl Engine {
             }
             return;
         }
+        // How much there is to tell is for the unit to say: this residual is none.
+        if job.take_extents(&self.unit, &completed.outcome, &completed.buffer) {
+            self.complete(order);
+            return;
+        }
         job.restore_buffer(completed.buffer);
         match judge(&completed.outcome, &job.words()) {
             Verdict::Done => {
@@ -495,7 +500,7 @@ impl Engine {
                 self.retained.insert(range, Content::Zeroes { may_discard: *may_discard });
             }
             Kind::Discard { .. } => self.retained.insert(range, Content::Discarded),
-            Kind::Read { .. } | Kind::Flush | Kind::Raw(_) => {}
+            Kind::Read { .. } | Kind::Extents { .. } | Kind::Flush | Kind::Raw(_) => {}
         }
     }
 
@@ -534,10 +539,15 @@ impl Engine {
         }
     }
 
-    /// A unit that announces WRITE SAME and refuses it gets plain zeroes from now on.
+    /// A unit that announces WRITE SAME and refuses it gets plain zeroes from now on; one without GET LBA STATUS is not
+    /// asked again.
     fn falls_back(&mut self, error: &Error, job: &Job) -> bool {
-        let is_refused = error.kind() == ErrorKind::Unsupported && matches!(job.kind, Kind::Zeroes { .. });
-        is_refused && self.unit.write_same_blocks_max.take().is_some()
+        match job.kind {
+            _ if error.kind() != ErrorKind::Unsupported => false,
+            Kind::Zeroes { .. } => self.unit.write_same_blocks_max.take().is_some(),
+            Kind::Extents { .. } => std::mem::replace(&mut self.unit.has_lba_status, false),
+            _ => false,
+        }
     }
 }
 

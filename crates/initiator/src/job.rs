@@ -13,10 +13,11 @@ use iscsi::initiator::{Command, Data, Outcome};
 use iscsi::pdu::TaskAttribute;
 use scsi::Cdb;
 use scsi::cdb::{Blocks, CacheRange, CdbForm, Transfer, WriteSame};
+use scsi::lba_status::{self, Provisioning};
 use scsi::unmap;
 use tokio::sync::oneshot;
 
-use crate::limits::{BUSY_WAIT_MIN, ZEROES_BYTES_MAX};
+use crate::limits::{BUSY_WAIT_MIN, LBA_STATUS_BYTES, ZEROES_BYTES_MAX};
 use crate::unit::{Unit, cdb_bytes};
 
 /// A SCSI command as its caller made it, and what came of it.
@@ -41,7 +42,7 @@ pub struct RawOutcome {
     pub data_in: Vec<u8>,
 }
 
-/// What is to be done.
+/// What is to be done. What was `found` of extents is empty until the unit has answered.
 #[derive(Debug)]
 pub(crate) enum Kind {
     Read { range: ByteRange, buffer: Buffer },
@@ -49,6 +50,7 @@ pub(crate) enum Kind {
     Flush,
     Discard { range: ByteRange },
     Zeroes { range: ByteRange, fua: bool, may_discard: bool },
+    Extents { range: ByteRange, found: Vec<Extent> },
     Raw(RawCommand),
 }
 
@@ -113,12 +115,7 @@ impl Job {
             Operation::Flush => Kind::Flush,
             Operation::Discard { .. } => Kind::Discard { range },
             Operation::WriteZeroes { fua, may_discard, .. } => Kind::Zeroes { range, fua, may_discard },
-            Operation::Extents { .. } => {
-                // Without GET LBA STATUS, the one answer that is never wrong.
-                let extents = vec![Extent { range, kind: ExtentKind::Data }];
-                sender.complete(Response { extents, ..Response::done(Buffer::empty()) });
-                return None;
-            }
+            Operation::Extents { .. } => Kind::Extents { range, found: Vec::new() },
         };
         Some(Self::new(kind, Reply::Request(sender), since))
     }
@@ -129,7 +126,8 @@ impl Job {
             Kind::Read { range, .. }
             | Kind::Write { range, .. }
             | Kind::Discard { range }
-            | Kind::Zeroes { range, .. } => *range,
+            | Kind::Zeroes { range, .. }
+            | Kind::Extents { range, .. } => *range,
             Kind::Flush | Kind::Raw(_) => ByteRange::default(),
         }
     }
@@ -162,6 +160,7 @@ impl Job {
             Kind::Flush => "a flush".to_owned(),
             Kind::Discard { range } => format!("discarding {range}"),
             Kind::Zeroes { range, .. } => format!("zeroing {range}"),
+            Kind::Extents { range, .. } => format!("asking for the extents of {range}"),
             Kind::Raw(_) => "a SCSI command".to_owned(),
         }
     }
@@ -213,6 +212,7 @@ impl Job {
             }
             Kind::Discard { .. } => discard_part(unit, rest)?,
             Kind::Zeroes { may_discard, .. } => zeroes_part(unit, rest, *may_discard),
+            Kind::Extents { .. } => extents_part(unit, rest)?,
             Kind::Flush | Kind::Raw(_) => return None,
         };
         self.moving_bytes = length;
@@ -248,6 +248,16 @@ impl Job {
         }
     }
 
+    /// Takes what the unit said of its extents, and whether this was such an answer. One that makes no sense says
+    /// nothing.
+    pub(crate) fn take_extents(&mut self, unit: &Unit, outcome: &Outcome, data: &[u8]) -> bool {
+        let Kind::Extents { range, found } = &mut self.kind else { return false };
+        let Outcome::Status { status: 0, received_bytes, .. } = outcome else { return false };
+        let descriptors = data.get(..*received_bytes).and_then(|data| lba_status::parse(data).ok());
+        *found = extents_of(&descriptors.unwrap_or_default(), unit.block_bytes(), *range);
+        true
+    }
+
     /// The command under way was carried out.
     pub(crate) fn advance(&mut self) {
         self.done_bytes += self.moving_bytes;
@@ -269,16 +279,24 @@ impl Job {
         self.done_bytes = 0;
         self.is_synchronized = false;
         self.flush_mark = None;
+        if let Kind::Extents { found, .. } = &mut self.kind {
+            found.clear();
+        }
     }
 
     /// Answers whoever waits.
     pub(crate) fn finish(self, result: Result<(), Error>) {
-        let buffer = match self.kind {
-            Kind::Read { buffer, .. } | Kind::Write { buffer, .. } => buffer,
-            _ => Buffer::empty(),
+        let (buffer, extents) = match self.kind {
+            Kind::Read { buffer, .. } | Kind::Write { buffer, .. } => (buffer, Vec::new()),
+            // The one answer that is never wrong.
+            Kind::Extents { range, found } if found.is_empty() && !range.is_empty() => {
+                (Buffer::empty(), vec![Extent { range, kind: ExtentKind::Data }])
+            }
+            Kind::Extents { found, .. } => (Buffer::empty(), found),
+            _ => (Buffer::empty(), Vec::new()),
         };
         match (self.reply, result) {
-            (Reply::Request(sender), Ok(())) => sender.complete(Response::done(buffer)),
+            (Reply::Request(sender), Ok(())) => sender.complete(Response { extents, ..Response::done(buffer) }),
             (Reply::Request(sender), Err(error)) => sender.complete(Response::failed(error, buffer)),
             // Whoever asked may have gone away.
             (Reply::Raw(sender), Err(error)) => drop(sender.send(Err(error))),
@@ -296,7 +314,11 @@ impl Job {
                 data_in: buffer.get(..*received_bytes).unwrap_or_default().to_vec(),
             }),
             Outcome::Failed(words) => Err(Error::new(ErrorKind::OutcomeUnknown, words.clone())),
-            Outcome::Aborted => Err(Error::new(ErrorKind::TimedOut, "the command did not end in time and was aborted")),
+            // An abort ends the task; what it had done by then stays done (SAM-5 5.3.1).
+            Outcome::Aborted => {
+                let words = "the command did not end in time and was aborted; it may or may not have happened";
+                Err(Error::new(ErrorKind::OutcomeUnknown, words))
+            }
             Outcome::NotSent => Err(Error::new(ErrorKind::TimedOut, "the target's command window stayed closed")),
         };
         drop(sender.send(answer));
@@ -353,6 +375,39 @@ fn discard_part(unit: &Unit, rest: ByteRange) -> Option<(u64, Cdb, Data)> {
     Some(((cut - first) * unit.block_bytes(), cdb, Data::Write(Buffer::copy_of(&list), 0..length)))
 }
 
+/// GET LBA STATUS from the start of `rest`; nothing where the answer would tell nothing. It covers what it covers: the
+/// caller asks again from there.
+fn extents_part(unit: &Unit, rest: ByteRange) -> Option<(u64, Cdb, Data)> {
+    let lba = rest.offset / unit.block_bytes();
+    let cdb = Cdb::GetLbaStatus { lba, allocation_length: LBA_STATUS_BYTES as u32 };
+    let data = Data::Read(Buffer::zeroed(LBA_STATUS_BYTES), 0..LBA_STATUS_BYTES);
+    unit.has_lba_status.then_some((rest.length, cdb, data))
+}
+
+/// The extents of `range` from its start as far as descriptors follow each other without a gap.
+fn extents_of(descriptors: &[lba_status::Descriptor], block_bytes: u64, range: ByteRange) -> Vec<Extent> {
+    let mut extents: Vec<Extent> = Vec::new();
+    let mut front = range.offset;
+    for descriptor in descriptors {
+        let start = descriptor.lba.saturating_mul(block_bytes);
+        let end = start.saturating_add(u64::from(descriptor.block_count) * block_bytes).min(range.end());
+        if start > front || end <= front {
+            break;
+        }
+        // Anchored blocks take space, and are rare: called data, they are read where they need not be, never missed.
+        let kind = match descriptor.provisioning {
+            Provisioning::Deallocated => ExtentKind::Hole,
+            Provisioning::Mapped | Provisioning::Anchored => ExtentKind::Data,
+        };
+        match extents.last_mut().filter(|last| last.kind == kind) {
+            Some(last) => last.range.length += end - front,
+            None => extents.push(Extent { range: ByteRange { offset: front, length: end - front }, kind }),
+        }
+        front = end;
+    }
+    extents
+}
+
 /// WRITE SAME(16) of one block of zeroes, or plain zeroes where the unit does not do that.
 fn zeroes_part(unit: &Unit, rest: ByteRange, may_discard: bool) -> (u64, Cdb, Data) {
     if let Some(blocks_max) = unit.write_same_blocks_max {
@@ -370,4 +425,38 @@ fn zeroes_part(unit: &Unit, rest: ByteRange, may_discard: bool) -> (u64, Cdb, Da
     let transfer = Transfer { blocks: blocks(unit, rest, length), is_dpo: false, is_fua: false };
     let bytes = length as usize;
     (length, Cdb::Write(transfer), Data::Write(Buffer::zeroed(bytes), 0..bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use scsi::lba_status::Descriptor;
+
+    /// What is found in bytes 4096 to 16384, told in blocks of 512, as (offset, length, is a hole).
+    fn found(descriptors: &[(u64, u32, Provisioning)]) -> Vec<(u64, u64, bool)> {
+        let descriptor = |&(lba, block_count, provisioning)| Descriptor { lba, block_count, provisioning };
+        let descriptors: Vec<_> = descriptors.iter().map(descriptor).collect();
+        let extents = extents_of(&descriptors, 512, ByteRange { offset: 4096, length: 12288 });
+        let triple = |extent: &Extent| (extent.range.offset, extent.range.length, extent.kind == ExtentKind::Hole);
+        extents.iter().map(triple).collect()
+    }
+
+    #[test]
+    fn runs_become_extents_of_the_range_asked_for() {
+        use Provisioning::{Anchored, Deallocated, Mapped};
+        assert_eq!(found(&[(8, 8, Mapped), (16, 100, Deallocated)]), [(4096, 4096, false), (8192, 8192, true)]);
+        assert_eq!(found(&[(0, u32::MAX, Deallocated)]), [(4096, 12288, true)], "it may begin before and end after");
+        assert_eq!(found(&[(8, 1, Mapped), (9, 1, Anchored), (10, 1, Mapped)]), [(4096, 1536, false)]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_not_believed() {
+        use Provisioning::{Deallocated, Mapped};
+        assert_eq!(found(&[]), []);
+        assert_eq!(found(&[(9, 8, Deallocated)]), [], "nobody said what is in block 8");
+        assert_eq!(found(&[(8, 0, Deallocated)]), []);
+        assert_eq!(found(&[(u64::MAX, u32::MAX, Deallocated)]), []);
+        assert_eq!(found(&[(8, 1, Mapped), (10, 1, Deallocated)]), [(4096, 512, false)], "up to the gap");
+        assert_eq!(found(&[(8, 2, Mapped), (8, 2, Deallocated)]), [(4096, 1024, false)], "nothing goes back");
+    }
 }

@@ -41,3 +41,7 @@ pub const LOGOUT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Bytes asked for in INQUIRY, VPD and MODE SENSE data: all the pages we read fit.
 pub const CONTROL_DATA_BYTES: usize = 512;
+
+/// Bytes of one answer to GET LBA STATUS: a header and 256 runs, as many as our target tells. The caller asks again
+/// from where they end.
+pub const LBA_STATUS_BYTES: usize = 8 + 256 * 16;

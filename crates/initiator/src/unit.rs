@@ -36,6 +36,8 @@ pub(crate) struct Unit {
     pub(crate) command_bytes_max: u32,
     /// WRITE SAME(16): blocks at once, `None` where it is not to be used.
     pub(crate) write_same_blocks_max: Option<u64>,
+    /// Whether GET LBA STATUS is worth asking: holes read as zeroes.
+    pub(crate) has_lba_status: bool,
     /// Whether WRITE SAME may unmap and still give zeroes.
     pub(crate) write_same_unmaps: bool,
     pub(crate) unmap: Option<UnmapLimits>,
@@ -109,6 +111,7 @@ impl<'a> Probe<'a> {
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             hints: Hints::default(),
         };
+        let unmapped_reads_zeroes = provisioning.unmapped_reads_zeroes || capacity.unmapped_reads_zeroes;
         let has_write_same = has_sixteen && (limits.write_same_blocks_max > 0 || provisioning.has_write_same_16);
         Ok(Unit {
             lun: self.lun,
@@ -121,8 +124,8 @@ impl<'a> Probe<'a> {
                 0 => u64::from(u16::MAX),
                 blocks => blocks.min(u32::MAX.into()),
             }),
-            write_same_unmaps: provisioning.has_write_same_16
-                && (provisioning.unmapped_reads_zeroes || capacity.unmapped_reads_zeroes),
+            has_lba_status: has_sixteen && unmapped_reads_zeroes,
+            write_same_unmaps: provisioning.has_write_same_16 && unmapped_reads_zeroes,
             unmap,
         })
     }

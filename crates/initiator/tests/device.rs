@@ -5,15 +5,19 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::clock::Clock;
 use block::device::DeviceExt;
 use block::layer::crash::CrashLayer;
+use block::layer::delay::{DelayLayer, Delays, Latency};
 use block::layer::read_only::ReadOnlyLayer;
 use block::memory::MemoryDevice;
-use block::{Buffer, Device, ErrorKind, Event, Geometry};
+use block::{Buffer, Device, ErrorKind, Event, ExtentKind, Geometry};
 use initiator::State;
 use iscsi::chap::{Credentials, Secret};
 use iscsi::negotiation::{Digest, Offer};
+use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap};
 use support::{World, identity};
+use target::{Target, TargetServer, TargetServerOptions};
 
 fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|index| (index as u8).wrapping_mul(31).wrapping_add(seed)).collect()
@@ -130,8 +134,83 @@ fn zeroes_discards_and_flushes_reach_the_lun() {
     assert!(read(&mut world).iter().all(|&byte| byte == 0));
     let flushing = lun.flush();
     world.run(flushing).unwrap();
-    let extents = lun.extents(0, 1 << 20);
-    assert_eq!(world.run(extents).unwrap()[0].range.length, 1 << 20);
+}
+
+/// What a LUN says of its first four MiB, as (bytes, is a hole).
+fn extents(world: &mut World, lun: &Arc<initiator::RemoteLun>) -> Vec<(u64, bool)> {
+    let extents = lun.extents(0, 4 << 20);
+    let extents = world.run(extents).unwrap();
+    extents.iter().map(|extent| (extent.range.length, extent.kind == ExtentKind::Hole)).collect()
+}
+
+#[test]
+fn holes_are_told_from_data() {
+    let mut world = World::new(11);
+    world.serve(memory(8 << 20));
+    let lun = world.connect(world.options()).unwrap();
+    assert_eq!(extents(&mut world, &lun), [(4 << 20, true)], "nothing was written yet");
+    let writing = lun.write(1 << 20, Buffer::copy_of(&vec![7; 2 << 20]), false);
+    world.run(writing).unwrap();
+    assert_eq!(extents(&mut world, &lun), [(1 << 20, true), (2 << 20, false), (1 << 20, true)]);
+    let discarding = lun.discard(2 << 20, 1 << 20);
+    world.run(discarding).unwrap();
+    assert_eq!(extents(&mut world, &lun), [(1 << 20, true), (1 << 20, false), (2 << 20, true)]);
+    assert_eq!(lun.status().commands_retried, 0);
+}
+
+#[test]
+fn a_unit_that_says_nothing_of_holes_has_none() {
+    let mut world = World::new(12);
+    let thick = LogicalUnitOptions { is_thin: false, ..LogicalUnitOptions::default() };
+    let unit = LogicalUnit::new(memory(8 << 20), thick);
+    world.workers.spawn(unit.run());
+    let luns = LunMap::new();
+    luns.insert(0, unit);
+    let clock = Arc::new(world.clock.clone());
+    let targets = vec![Target::new(support::IQN, luns)];
+    world.network.set_server(Some(TargetServer::with_clock(targets, TargetServerOptions::default(), clock)));
+    let lun = world.connect(world.options()).unwrap();
+    assert_eq!(extents(&mut world, &lun), [(4 << 20, false)]);
+}
+
+/// COMPARE AND WRITE of block 0: zeroes become `byte`.
+fn compare_and_write(
+    lun: &Arc<initiator::RemoteLun>,
+    byte: u8,
+) -> impl Future<Output = Result<initiator::RawOutcome, block::Error>> + use<> {
+    let lun = lun.clone();
+    async move {
+        let cdb = [0x89, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0];
+        lun.execute(&cdb, &[[0; 512], [byte; 512]].concat(), 0).await
+    }
+}
+
+/// It cannot be issued again: if it was carried out the first time, it would fail the second.
+#[test]
+fn nobody_guesses_what_came_of_a_compare_and_write() {
+    for is_cut in [true, false] {
+        let mut world = World::new(13);
+        let clock: Arc<dyn Clock> = Arc::new(world.clock.clone());
+        let slow = Delays::all(Latency::Fixed(Duration::from_secs(60)));
+        let device = Arc::new(DelayLayer::new(memory(1 << 20), clock, &world.workers, slow, 13));
+        world.serve(device.clone());
+        let options = initiator::InitiatorOptions { command_timeout: Duration::from_secs(5), ..world.options() };
+        let lun = world.connect(options).unwrap();
+        let (network, clock) = (world.network.clone(), world.clock.clone());
+        world.executor.spawn(async move {
+            clock.sleep(Duration::from_secs(1)).await;
+            if is_cut {
+                network.cut();
+            }
+        });
+        let error = world.run(compare_and_write(&lun, 1)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "the link is cut: {is_cut}; {error}");
+        let raw = |status: &initiator::Status| status.commands_sent;
+        let sent = raw(&lun.status());
+        device.set_delays(Delays::all(Latency::Fixed(Duration::ZERO)));
+        world.pass(Duration::from_secs(300));
+        assert_eq!((raw(&lun.status()), lun.status().state), (sent, State::Online), "it was sent once");
+    }
 }
 
 #[test]

@@ -21,8 +21,8 @@ use iscsi::framing::{Digests, ReceivedPdu};
 use iscsi::limits::{CHAP_CHALLENGE_BYTES, COMMAND_WINDOW, IMMEDIATE_TASKS_MAX, SESSION_CONNECTIONS_MAX};
 use iscsi::pdu::*;
 use iscsi::target::{
-    Authentication, CloseReason, Connection, Event, LinkId, LoginEvent, Outcome, Session, TargetDescription,
-    TargetParameters, TaskId, TaskManagementId,
+    AccessList, CloseReason, Connection, Event, LinkId, LoginEvent, Outcome, Session, TargetDescription,
+    TargetParameters, TargetPortal, TaskId, TaskManagementId,
 };
 use iscsi::text::Keys;
 use libfuzzer_sys::fuzz_target;
@@ -40,8 +40,10 @@ fn parameters(setup: Setup) -> TargetParameters {
     let description = TargetDescription {
         name: TARGET.to_owned(),
         alias: None,
-        portals: vec!["127.0.0.1:3260".parse().expect("an address")],
-        authentication: Authentication::default(),
+        portals: vec![TargetPortal { address: "127.0.0.1:3260".parse().expect("an address"), group: 1 }],
+        portal_groups: None,
+        access: AccessList::default(),
+        own: None,
         data_out_bytes: Arc::new(|_, cdb| data_out_bytes(cdb, 512)),
     };
     let pool = BufferPool::new(if setup.is_tight { 32 << 10 } else { 1 << 20 });

@@ -23,8 +23,7 @@ use iscsi::negotiation::Digest;
 use iscsi::pdu::*;
 use iscsi::target::{
     AccessList, AccessRule, Authentication, CloseReason, Connection, Event, LinkId, LoginEvent, Outcome, Session,
-    TargetDescription, TargetPortal,
-    TargetParameters, TaskId, TaskManagementId,
+    TargetDescription, TargetParameters, TargetPortal, TaskId, TaskManagementId,
 };
 use iscsi::text::Keys;
 use libfuzzer_sys::fuzz_target;

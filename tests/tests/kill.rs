@@ -122,14 +122,24 @@ async fn check(device: &SharedDevice, journal: &mut Journal) {
 
 #[tokio::test]
 async fn acknowledged_writes_survive_kill_nine() {
+    kill_again_and_again(["--cache", "disk.cache", "--cache-size", "8MiB"]).await;
+}
+
+#[tokio::test]
+async fn writes_acknowledged_by_a_log_survive_kill_nine() {
+    kill_again_and_again(["--log", "disk.log", "--log-size", "8MiB"]).await;
+}
+
+async fn kill_again_and_again(place: [&str; 4]) {
     let rounds: u64 = std::env::var("FOREBAY_KILL_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(20);
     let world = World::new();
     let target = world.target(["--lun", "0=ram:16MiB"]);
     let socket = world.path("disk.nbd");
     let front = format!("nbd:unix:{}", socket.display());
     let url = target.url(0);
-    let arguments = ["attach", &url, "--name", "disk", "--cache", "disk.cache", "--cache-size", "8MiB", "--as", &front]
-        .map(String::from);
+    let [option, path, size_option, size] = place;
+    let arguments =
+        ["attach", &url, "--name", "disk", option, path, size_option, size, "--as", &front].map(String::from);
     let mut journal =
         Journal { file: Some(std::fs::File::create(world.path("journal")).unwrap()), ..Journal::default() };
     let (mut random, mut version, mut acknowledged) = (Random::new(7), 0, 0);

@@ -10,6 +10,7 @@ use cache::{Admission, Associativity, Mode, Replacement};
 use clap::{Args, Parser, Subcommand};
 use stack::lun_spec::{LunSpec, parse_duration};
 use workload::bench::ReadWrite;
+use writelog::{DestageOrder, Durability};
 
 /// Remote block storage as near as a local disk.
 #[derive(Debug, Parser)]
@@ -46,6 +47,9 @@ pub enum Command {
     /// Look into a cache that nobody has open
     #[command(subcommand)]
     Cache(Cache),
+    /// Look into a write log that nobody has open
+    #[command(subcommand)]
+    Log(Log),
     /// Measure a logical unit or an attachment
     Bench(Bench),
     /// Replay a block trace and check every read against what was written
@@ -216,6 +220,23 @@ pub struct Attach {
     /// Use at most this many lines of 4 KiB of a cache that is made
     #[arg(long, value_name = "COUNT", requires = "cache_size")]
     pub cache_lines: Option<u64>,
+    /// Acknowledge writes from a log in this file, block device, or a file in this directory; made when it does not exist
+    #[arg(long, value_name = "PATH", conflicts_with = "cache")]
+    pub log: Option<PathBuf>,
+    /// Size of a log that is made (files are allocated in full)
+    #[arg(long, value_name = "SIZE", requires = "log")]
+    pub log_size: Option<ByteSize>,
+    /// log: a write is acknowledged when the log has it, durably; nvram: when persistent memory has it; unsafe-volatile:
+    /// when RAM has it, and a power loss loses what was not flushed
+    #[arg(long, value_name = "MODE", default_value = "log", requires = "log")]
+    pub durability: Durability,
+    /// What the logical unit gets first. log: it is always as it was at some moment; lba: ascending; last-write-first
+    /// (default: log, or the profile's)
+    #[arg(long, value_name = "ORDER", requires = "log")]
+    pub destage_order: Option<DestageOrder>,
+    /// Behave as described in a paper, peaks included: paper
+    #[arg(long, value_name = "NAME", requires = "log", value_parser = ["paper"])]
+    pub profile: Option<String>,
     /// Where to offer it: nbd:unix:PATH, nbd:HOST:PORT, or auto (an NBD socket in the run-time directory)
     #[arg(long = "as", value_name = "FRONT", default_value = "auto")]
     pub front: String,
@@ -273,6 +294,45 @@ pub enum Cache {
     Check(CachePath),
     /// Give up what a cache holds, dirty data too
     Discard(CacheDiscard),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Log {
+    /// Show what a write log holds, for which logical unit
+    Inspect(LogPath),
+    /// Read everything the logical unit does not have, and report damage
+    Check(LogPath),
+    /// Bring everything to the logical unit
+    Replay(LogReplay),
+    /// Give up what a write log holds, dirty data too
+    Discard(LogDiscard),
+}
+
+#[derive(Debug, Args)]
+pub struct LogPath {
+    /// The log's file or block device
+    pub path: PathBuf,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Debug, Args)]
+pub struct LogReplay {
+    /// The log's file or block device
+    pub path: PathBuf,
+    /// The logical unit: iscsi://[USER@]HOST[:PORT]/IQN/LUN
+    pub url: String,
+    #[command(flatten)]
+    pub login: Login,
+}
+
+#[derive(Debug, Args)]
+pub struct LogDiscard {
+    /// The log's file or block device
+    pub path: PathBuf,
+    /// Do not ask, even when dirty data is lost
+    #[arg(long)]
+    pub allow_data_loss: bool,
 }
 
 #[derive(Debug, Args)]

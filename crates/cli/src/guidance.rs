@@ -74,6 +74,10 @@ const EXAMPLES: &[(&str, &[Example])] = &[
                 "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0 --name disk --cache /var/cache/disk.cache",
             ),
             (
+                "Through a write log: small synchronous writes at the speed of a local disk",
+                "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0 --name disk --log /var/cache/disk.log --log-size 1GiB",
+            ),
+            (
                 "Three LUNs of three targets as one, 64 KiB on each in turn",
                 "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:a/0,iscsi://192.0.2.8/iqn.2026-11.org.example:b/0,\
                  iscsi://192.0.2.9/iqn.2026-11.org.example:c/0 --stripe 64KiB --name wide",
@@ -107,6 +111,17 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ("Stop imitating a disk", "forebay set target lun.0.disk=off"),
         ],
     ),
+    ("forebay log", &[("Whose log it is, and how much is dirty", "forebay log inspect disk.log")]),
+    ("forebay log inspect", &[("As JSON", "forebay log inspect disk.log --json")]),
+    ("forebay log check", &[("Exit code 7 when there is damage", "forebay log check disk.log")]),
+    (
+        "forebay log replay",
+        &[(
+            "After a crash, without attaching",
+            "forebay log replay disk.log iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0",
+        )],
+    ),
+    ("forebay log discard", &[("Asks when data would be lost", "forebay log discard disk.log")]),
     ("forebay cache", &[("Whose cache it is, and how much is dirty", "forebay cache inspect disk.cache")]),
     ("forebay cache inspect", &[("As JSON", "forebay cache inspect disk.cache --json")]),
     ("forebay cache check", &[("Exit code 7 when there is damage", "forebay cache check disk.cache")]),

@@ -1,7 +1,7 @@
 //! An attachment: a remote LUN, perhaps behind a cache, offered to local applications.
 //!
 //! ```text
-//! front (NBD)  ->  cache  ->  remote LUN, or several as one
+//! front (NBD)  ->  cache or write log  ->  remote LUN, or several as one
 //! ```
 //!
 //! Order of the beginning: connect (errors show at once), lock the LUN on this host, consult the registry of dirty caches, open or make
@@ -19,12 +19,14 @@ use cache::{Cache, Mode};
 use front::{ListenAddress, Listener, NbdOptions, NbdServer};
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use writelog::WriteLog;
 
 use crate::cache_place::CacheConfig;
 use crate::cache_settings;
 use crate::control::{ControlServer, Handler, Progress, Request};
 use crate::error::{Error, Failure, Result};
 use crate::limits::CLOSE_TIME_MAX;
+use crate::log_place::{self, LogConfig};
 use crate::paths::{Paths, check_name};
 use crate::registry::{Entry, Registry, UnitLock};
 use crate::remotes::{Remotes, RemotesConfig};
@@ -38,6 +40,8 @@ pub struct AttachConfig {
     pub name: String,
     /// The cache, if there is to be one.
     pub cache: Option<CacheConfig>,
+    /// The write log, if there is to be one; not beside a cache.
+    pub log: Option<LogConfig>,
     /// Where to offer it.
     pub front: ListenAddress,
     /// Whether writes are refused.
@@ -49,7 +53,8 @@ pub struct Attachment {
     name: String,
     remotes: Remotes,
     cache: Option<Arc<Cache>>,
-    /// What the registry says of the cache: an entry for the device, and one for each LUN it is made of.
+    log: Option<Arc<WriteLog>>,
+    /// What the registry says of the cache or log: an entry for the device, and one for each LUN it is made of.
     entries: Vec<Entry>,
     server: NbdServer,
     listener: RefCell<Option<Listener>>,
@@ -82,8 +87,9 @@ impl Attachment {
         let locks = identities.iter().map(lock).collect::<Result<Vec<UnitLock>>>()?;
         let registry = Registry::open(paths)?;
         let mut entries = Vec::new();
-        let cache = match &config.cache {
-            Some(cache_config) => {
+        let mut log = None;
+        let cache = match (&config.cache, &config.log) {
+            (Some(cache_config), _) => {
                 let place = cache_config.place(&identity)?;
                 identities.iter().try_for_each(|identity| registry.check(identity, Some(&place)))?;
                 cache_config.check_not_lost(&place, registry.find(&identity)?.as_ref())?;
@@ -92,14 +98,23 @@ impl Attachment {
                 entries = identities.iter().map(entry).collect();
                 Some(cache)
             }
-            None => {
+            (None, Some(log_config)) => {
+                let place = log_config.place(&identity)?;
+                identities.iter().try_for_each(|identity| registry.check(identity, Some(&place)))?;
+                log_config.check_not_lost(&place, registry.find(&identity)?.as_ref())?;
+                entries = identities.iter().map(|identity| log_place::entry(identity, &place, &config.name)).collect();
+                log = Some(log_config.open(&place, remotes.device(), clock, &registry, &entries).await?);
+                None
+            }
+            (None, None) => {
                 identities.iter().try_for_each(|identity| registry.check(identity, None))?;
                 None
             }
         };
-        let device: SharedDevice = match &cache {
-            Some(cache) => cache.clone(),
-            None => remotes.device(),
+        let device: SharedDevice = match (&cache, &log) {
+            (Some(cache), _) => cache.clone(),
+            (None, Some(log)) => log.clone(),
+            (None, None) => remotes.device(),
         };
         let options = NbdOptions { is_read_only: config.is_read_only, ..NbdOptions::default() };
         let server = NbdServer::new(device, options);
@@ -110,6 +125,7 @@ impl Attachment {
             name: config.name,
             remotes,
             cache,
+            log,
             entries,
             server,
             listener: RefCell::new(Some(listener)),
@@ -122,18 +138,28 @@ impl Attachment {
             ended: watch::Sender::new(false),
             _locks: locks,
         };
-        attachment.update_registry(config.cache.as_ref().is_some_and(|cache| cache.mode == Mode::WriteBack))?;
+        let is_write_back = config.cache.as_ref().is_some_and(|cache| cache.mode == Mode::WriteBack);
+        attachment.update_registry(is_write_back || config.log.is_some())?;
         Ok(attachment)
     }
 
-    /// The registry names the cache as long as it may hold what the LUN lacks: in write-back, and while anything is dirty.
+    /// The registry names the cache or log as long as it may hold what the LUN lacks: in write-back, and while anything is dirty. What it says
+    /// of a log that failed stays until that is discarded.
     fn update_registry(&self, may_become_dirty: bool) -> Result<()> {
-        let Some(cache) = &self.cache else { return Ok(()) };
-        if may_become_dirty || cache.status().dirty_bytes > 0 {
+        if self.log.as_ref().is_some_and(|log| log.status().failure.is_some()) {
+            return Ok(());
+        }
+        if may_become_dirty || self.dirty_bytes() > 0 {
             self.entries.iter().try_for_each(|entry| self.registry.insert(entry))
         } else {
             self.entries.iter().try_for_each(|entry| self.registry.remove(&entry.identity()))
         }
+    }
+
+    /// What the LUN lacks, in bytes.
+    fn dirty_bytes(&self) -> u64 {
+        let in_cache = self.cache.as_ref().map_or(0, |cache| cache.status().dirty_bytes);
+        in_cache + self.log.as_ref().map_or(0, |log| log.status().dirty_bytes)
     }
 
     /// Where applications reach it: an NBD URI.
@@ -148,6 +174,7 @@ impl Attachment {
     pub async fn run(self, signal: impl Future<Output = ()>) -> Result<()> {
         let attachment = Rc::new(self);
         let background = attachment.cache.clone().map(|cache| tokio::spawn(async move { cache.run().await }));
+        let log_background = attachment.log.clone().map(|log| tokio::spawn(async move { log.run().await }));
         let serve = async {
             let listener = attachment.listener.borrow_mut().take().expect("an attachment runs once");
             let served = attachment.server.serve(listener, attachment.wait_for_stop()).await;
@@ -163,9 +190,7 @@ impl Attachment {
         let handler = Rc::new(ControlHandler { attachment: Rc::clone(&attachment) });
         let control = attachment.control.serve(handler, attachment.wait_for_stop());
         let (served, stopped, ()) = tokio::join!(serve, stop_on_signal, control);
-        if let Some(background) = background {
-            background.abort();
-        }
+        background.into_iter().chain(log_background).for_each(|background| background.abort());
         served.and(stopped)
     }
 
@@ -216,10 +241,29 @@ impl Attachment {
             dirty_bytes = cache.status().dirty_bytes;
             self.update_registry(false)?;
         }
+        if let Some(log) = &self.log {
+            let mut is_clean = false;
+            if !keep_dirty {
+                tokio::select! {
+                    result = log.destage(|done| report_destage(progress.as_ref(), done)) => {
+                        is_clean = result.is_ok();
+                        cleaned = result;
+                    }
+                    () = wait_until(&self.hurrying) => {}
+                }
+            }
+            if is_clean {
+                log.close(false).await?;
+            } else {
+                self.within_ending_time(log.close(true)).await.unwrap_or(Ok(()))?;
+            }
+            dirty_bytes = log.status().dirty_bytes;
+            self.update_registry(false)?;
+        }
         self.within_ending_time(self.remotes.close()).await;
         cleaned.map_err(|error| {
             Error::from(error)
-                .context(format!("\"{}\" is detached, but {dirty_bytes} bytes stay dirty in its cache", self.name))
+                .context(format!("\"{}\" is detached, but {dirty_bytes} bytes stay dirty here", self.name))
         })?;
         Ok(json!({ "name": self.name, "dirty_bytes": dirty_bytes }))
     }
@@ -237,9 +281,13 @@ impl Attachment {
     }
 
     async fn clean(&self, progress: Progress) -> Result<Value> {
-        let Some(cache) = &self.cache else { return Ok(json!({ "name": self.name, "dirty_bytes": 0 })) };
-        cache.clean(|clean_progress| report(Some(&progress), clean_progress)).await?;
-        Ok(json!({ "name": self.name, "dirty_bytes": cache.status().dirty_bytes }))
+        if let Some(cache) = &self.cache {
+            cache.clean(|clean_progress| report(Some(&progress), clean_progress)).await?;
+        }
+        if let Some(log) = &self.log {
+            log.destage(|done| report_destage(Some(&progress), done)).await?;
+        }
+        Ok(json!({ "name": self.name, "dirty_bytes": self.dirty_bytes() }))
     }
 
     async fn set(&self, key: &str, value: &str) -> Result<Value> {
@@ -263,9 +311,10 @@ impl Attachment {
     }
 
     fn status(&self) -> Value {
-        let geometry = match &self.cache {
-            Some(cache) => cache.geometry(),
-            None => self.remotes.device().geometry(),
+        let geometry = match (&self.cache, &self.log) {
+            (Some(cache), _) => cache.geometry(),
+            (None, Some(log)) => log.geometry(),
+            (None, None) => self.remotes.device().geometry(),
         };
         let identity = self.remotes.identity();
         json!({
@@ -281,6 +330,7 @@ impl Attachment {
             "remote": self.remotes.status(),
             "stripe": self.remotes.stripe_status(),
             "cache": self.cache.as_ref().map(|cache| cache.status()),
+            "log": self.log.as_ref().map(|log| log.status()),
             "nbd": self.server.counters(),
         })
     }
@@ -296,6 +346,13 @@ fn report(progress: Option<&Progress>, clean_progress: cache::CleanProgress) {
         // A caller who hung up does not want to know; the work goes on.
         let _ = progress
             .send(json!({ "lines_done": clean_progress.lines_done, "lines_total": clean_progress.lines_total }));
+    }
+}
+
+fn report_destage(progress: Option<&Progress>, done: writelog::DestageProgress) {
+    if let Some(progress) = progress {
+        // As above. Bytes are counted where a cache counts lines.
+        let _ = progress.send(json!({ "lines_done": done.bytes_done, "lines_total": done.bytes_total }));
     }
 }
 

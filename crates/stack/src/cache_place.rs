@@ -79,60 +79,75 @@ impl CacheConfig {
     /// # Errors
     /// Another LUN's cache, something that is no cache, a cache in use, no room.
     pub async fn open(&self, place: &Path, origin: SharedDevice, clock: Arc<dyn Clock>) -> Result<Arc<Cache>> {
-        let device: SharedDevice = match content(place)? {
-            Content::Something => open_device(place, None)?,
-            Content::Nothing => self.make_file(place, &origin).await?,
-            Content::BlankDevice => {
-                let device: SharedDevice = open_device(place, None)?;
-                Cache::format(&device, &origin, self.format_options()).await?;
-                device
-            }
-        };
+        let format = async |device: &SharedDevice| Cache::format(device, &origin, self.format_options()).await;
+        let device = open_or_make("cache", place, self.size_bytes, format).await?;
         let context = |error| Error::from(error).context(format!("the cache {}", place.display()));
         let options =
             OpenOptions { replacement: self.replacement, tuning: self.tuning, ..OpenOptions::new(self.mode, clock) };
         Cache::open(device, origin, options).await.map_err(context)
     }
 
-    async fn make_file(&self, place: &Path, origin: &SharedDevice) -> Result<SharedDevice> {
-        let Some(size_bytes) = self.size_bytes else {
-            let message = format!("there is no cache at {}: give --cache-size to make one", place.display());
-            return Err(Error::new(Failure::NotFound, message));
-        };
-        if !size_bytes.is_multiple_of(SIZE_UNIT_BYTES) {
-            let message = format!("a cache of {size_bytes} bytes cannot be made: its size is a multiple of 4 KiB");
-            return Err(Error::new(Failure::Usage, message));
-        }
-        let unfinished = unfinished_path(place);
-        match fs::remove_file(&unfinished) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(Error::io(format!("cannot replace {}", unfinished.display()), &error));
-            }
-            _ => {}
-        }
-        let made = self.make_unfinished(&unfinished, size_bytes, origin).await;
-        let moved = made.and_then(|device| {
-            fs::rename(&unfinished, place)
-                .and_then(|()| fs::File::open(place.parent().unwrap_or(Path::new("/")))?.sync_all())
-                .map_err(|error| Error::io(format!("cannot make {}", place.display()), &error))?;
-            Ok(device)
-        });
-        if moved.is_err() {
-            // The error that matters is the first one.
-            let _ = fs::remove_file(&unfinished);
-        }
-        moved
-    }
-
-    async fn make_unfinished(&self, unfinished: &Path, size_bytes: u64, origin: &SharedDevice) -> Result<SharedDevice> {
-        let device = open_device(unfinished, Some(size_bytes))?;
-        Cache::format(&device, origin, self.format_options()).await?;
-        Ok(device)
-    }
-
     fn format_options(&self) -> FormatOptions {
         FormatOptions { associativity: self.associativity, frames_max: self.lines_max, ..FormatOptions::default() }
     }
+}
+
+/// The device of the cache or log at `place`, made and formatted first if there is none. `what` is its name and that of its options.
+///
+/// # Errors
+/// In use, no room, no size to make it with; whatever formatting meets.
+pub(crate) async fn open_or_make(
+    what: &str,
+    place: &Path,
+    size_bytes: Option<u64>,
+    format: impl AsyncFn(&SharedDevice) -> std::result::Result<(), block::Error>,
+) -> Result<SharedDevice> {
+    match content(place)? {
+        Content::Something => open_device(place, None),
+        Content::BlankDevice => {
+            let device = open_device(place, None)?;
+            format(&device).await?;
+            Ok(device)
+        }
+        Content::Nothing => make_file(what, place, size_bytes, format).await,
+    }
+}
+
+async fn make_file(
+    what: &str,
+    place: &Path,
+    size_bytes: Option<u64>,
+    format: impl AsyncFn(&SharedDevice) -> std::result::Result<(), block::Error>,
+) -> Result<SharedDevice> {
+    let Some(size_bytes) = size_bytes else {
+        let message = format!("there is no {what} at {}: give --{what}-size to make one", place.display());
+        return Err(Error::new(Failure::NotFound, message));
+    };
+    if !size_bytes.is_multiple_of(SIZE_UNIT_BYTES) {
+        let message = format!("a {what} of {size_bytes} bytes cannot be made: its size is a multiple of 4 KiB");
+        return Err(Error::new(Failure::Usage, message));
+    }
+    let unfinished = unfinished_path(place);
+    match fs::remove_file(&unfinished) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(Error::io(format!("cannot replace {}", unfinished.display()), &error));
+        }
+        _ => {}
+    }
+    let make = async || -> Result<SharedDevice> {
+        let device = open_device(&unfinished, Some(size_bytes))?;
+        format(&device).await?;
+        fs::rename(&unfinished, place)
+            .and_then(|()| fs::File::open(place.parent().unwrap_or(Path::new("/")))?.sync_all())
+            .map_err(|error| Error::io(format!("cannot make {}", place.display()), &error))?;
+        Ok(device)
+    };
+    let made = make().await;
+    if made.is_err() {
+        // The error that matters is the first one.
+        let _ = fs::remove_file(&unfinished);
+    }
+    made
 }
 
 /// The one name of a cache's place, whatever links lead to its directory: what the registry records.
@@ -155,6 +170,11 @@ fn unfinished_path(place: &Path) -> PathBuf {
     let mut name = place.as_os_str().to_owned();
     name.push(".unfinished");
     PathBuf::from(name)
+}
+
+/// Whether anything is at `place`.
+pub(crate) fn content_is_there(place: &Path) -> Result<bool> {
+    Ok(matches!(content(place)?, Content::Something))
 }
 
 enum Content {

@@ -11,6 +11,7 @@
 //! | [`error`] | errors as a person meets them, and the exit codes |
 //! | [`link`] | a stream over a longer or thinner link |
 //! | [`login`] | initiator name and CHAP secrets |
+//! | [`log_place`] | where a write log lies, and how it is made and opened |
 //! | [`lun_spec`] | what `--lun` says |
 //! | [`paths`] | run-time and state directories |
 //! | [`registry`] | which LUNs have their newest data in a cache of this host; which are in use |
@@ -31,6 +32,7 @@ mod device_name;
 pub mod error;
 pub mod limits;
 pub mod link;
+pub mod log_place;
 pub mod login;
 pub mod lun_spec;
 pub mod paths;

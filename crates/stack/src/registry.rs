@@ -36,6 +36,33 @@ pub struct Entry {
     pub cache: PathBuf,
     /// The attachment's name.
     pub name: String,
+    /// What it is.
+    #[serde(default)]
+    pub store: Store,
+    /// Whether the log's device failed in use, so that the LUN has newer data than the log.
+    #[serde(default)]
+    pub has_failed: bool,
+}
+
+/// What holds a LUN's newest data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Store {
+    /// A cache.
+    #[default]
+    Cache,
+    /// A write log.
+    Log,
+}
+
+impl Store {
+    /// Its name: also that of the option and of the command.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Cache => "cache",
+            Self::Log => "log",
+        }
+    }
 }
 
 impl Entry {
@@ -48,6 +75,8 @@ impl Entry {
             serial: identity.serial.clone(),
             cache,
             name: name.to_owned(),
+            store: Store::Cache,
+            has_failed: false,
         }
     }
 
@@ -58,6 +87,7 @@ impl Entry {
 }
 
 /// The registry.
+#[derive(Clone)]
 pub struct Registry {
     directory: PathBuf,
 }
@@ -107,8 +137,9 @@ impl Registry {
             return Ok(());
         }
         let message = format!(
-            "the newest data of {identity} is in the cache {path}: attach it with --cache {path} (and detach it to write it back), \
-             or give that data up with `forebay cache discard {path}`",
+            "the newest data of {identity} is in the {what} {path}: attach it with --{what} {path} (and detach it to write it back), \
+             or give that data up with `forebay {what} discard {path}`",
+            what = entry.store.as_str(),
             path = entry.cache.display()
         );
         Err(Error::new(Failure::WouldLoseData, message))

@@ -4,6 +4,7 @@ use front::ListenAddress;
 use iscsi::url::Url;
 use stack::attach::{AttachConfig, Attachment};
 use stack::cache_place::CacheConfig;
+use stack::log_place::LogConfig;
 use stack::paths::Paths;
 use stack::{Error, Failure, Result};
 
@@ -46,6 +47,13 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
         lines_max: arguments.cache_lines,
         associativity: arguments.cache_associativity.unwrap_or(cache::Associativity::Ways(WAYS_DEFAULT)),
     });
+    let log = arguments.log.map(|path| LogConfig {
+        path,
+        size_bytes: arguments.log_size.map(|size| size.0),
+        durability: arguments.durability,
+        order: arguments.destage_order,
+        is_paper: arguments.profile.is_some(),
+    });
     let front = match arguments.front.split_once(':') {
         None if arguments.front == "auto" => ListenAddress::Unix(paths.nbd_socket(&name)),
         Some(("nbd", address)) => {
@@ -59,7 +67,7 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
             return Err(Error::new(Failure::Usage, message));
         }
     };
-    Ok(AttachConfig { remotes, name, cache, front, is_read_only: arguments.read_only })
+    Ok(AttachConfig { remotes, name, cache, log, front, is_read_only: arguments.read_only })
 }
 
 /// Other commands, run from other directories, find the socket by what `status` says.

@@ -8,6 +8,7 @@ mod demo;
 mod discover;
 mod generate;
 mod inquiry;
+mod log;
 mod replay;
 mod signal;
 mod status;
@@ -36,6 +37,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Clean(arguments) => block_on(control::clean(arguments)),
         Command::Set(arguments) => block_on(control::set(arguments)),
         Command::Cache(arguments) => block_on(cache::run(arguments)),
+        Command::Log(arguments) => block_on(log::run(arguments)),
         Command::Bench(arguments) => block_on(bench::run(arguments)),
         Command::Replay(arguments) => block_on(replay::run(arguments)),
         Command::Generate(arguments) => generate::run(arguments),

@@ -60,7 +60,10 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("workload", &["block"]),
-    ("sim", &["block", "cache", "store", "iscsi", "initiator", "target", "logical-unit", "scsi", "workload"]),
+    (
+        "sim",
+        &["block", "cache", "store", "writelog", "iscsi", "initiator", "target", "logical-unit", "scsi", "workload"],
+    ),
     ("bench", &[]),
     ("conformance", &["iscsi"]),
     ("tests", &[]),

@@ -1,0 +1,149 @@
+//! What happens when the log device fails, and the order that `log` keeps at the origin.
+
+mod common;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use base::buffer::Buffer;
+use base::executor::Executor;
+use base::random::Random;
+use base::range::ByteRange;
+use block::device::DeviceExt;
+use block::layer::crash::CrashLayer;
+use block::{ErrorKind, Geometry, SharedDevice};
+use common::{Kind, format, open_options, read, try_open, write};
+use writelog::{DestageOrder, Durability, OpenOptions, WriteLog};
+
+const ORIGIN_BYTES: u64 = 64 * 4096;
+const LOG_BYTES: u64 = 512 << 10;
+const KIND: Kind = Kind { durability: Durability::Log, order: DestageOrder::Log };
+
+struct Bench {
+    executor: Executor,
+    log_medium: CrashLayer,
+    origin_medium: CrashLayer,
+    log: Arc<WriteLog>,
+}
+
+impl Bench {
+    fn new(change: impl FnOnce(&mut OpenOptions)) -> Self {
+        let mut executor = Executor::in_order();
+        let log_medium = CrashLayer::new(LOG_BYTES, 1);
+        let geometry = Geometry { is_write_cache_volatile: true, ..Geometry::plain(ORIGIN_BYTES) };
+        let origin_medium = CrashLayer::new(ORIGIN_BYTES, 2).with_geometry(geometry);
+        let (device, origin): (SharedDevice, SharedDevice) =
+            (Arc::new(log_medium.clone()), Arc::new(origin_medium.clone()));
+        format(&mut executor, &device, &origin);
+        let mut options = open_options(&executor, KIND, None);
+        options.record_cache_bytes = 0;
+        change(&mut options);
+        let log = try_open(&mut executor, &device, &origin, options).expect("nothing fails");
+        Self { executor, log_medium, origin_medium, log }
+    }
+
+    fn write(&mut self, offset: u64, byte: u8) -> Result<(), ErrorKind> {
+        let writing = self.log.write(offset, Buffer::copy_of(&[byte; 4096]), false);
+        self.executor.block_on(writing).map(drop).map_err(|error| error.kind())
+    }
+
+    fn close(&mut self, keep_dirty: bool) -> Result<(), ErrorKind> {
+        let log = Arc::clone(&self.log);
+        self.executor.block_on(async move { log.close(keep_dirty).await }).map_err(|error| error.kind())
+    }
+
+    fn reopen(&mut self) -> Result<Arc<WriteLog>, ErrorKind> {
+        let options = open_options(&self.executor, KIND, None);
+        let (device, origin) = (Arc::new(self.log_medium.clone()), Arc::new(self.origin_medium.clone()));
+        let (device, origin): (SharedDevice, SharedDevice) = (device, origin);
+        try_open(&mut self.executor, &device, &origin, options).map_err(|error| error.kind())
+    }
+}
+
+#[test]
+fn when_the_log_refuses_a_record_writes_go_to_the_origin_durably() {
+    let mut bench = Bench::new(|_| {});
+    bench.write(0, 1).unwrap();
+    bench.log_medium.fail_write_once(bench.log_medium.writes_seen(), ErrorKind::Media);
+    bench.write(4096, 2).expect("the origin takes it");
+    assert_eq!(bench.origin_medium.durable_bytes(4096, 4096), [2; 4096]);
+    bench.write(0, 3).expect("the origin takes it");
+    assert!(bench.log.status().failure.is_some());
+    assert_eq!(read(&mut bench.executor, bench.log.as_ref(), 0, 8192), [[3; 4096], [2; 4096]].concat());
+    // Whoever opens it without a close must not bring the first write back.
+    assert_eq!(bench.reopen().err(), Some(ErrorKind::Corrupt));
+    bench.close(false).expect("nothing is dirty any more, and the device takes a checkpoint");
+    let log = bench.reopen().expect("it begins anew");
+    assert_eq!(read(&mut bench.executor, log.as_ref(), 0, 4096), [3; 4096]);
+    assert_eq!(log.status().dirty_bytes, 0);
+}
+
+#[test]
+fn a_failure_that_nobody_could_note_keeps_writes_from_going_past_the_log() {
+    for can_note in [false, true] {
+        let was_asked = Arc::new(AtomicBool::new(false));
+        let asked = Arc::clone(&was_asked);
+        let mut bench = Bench::new(|options| {
+            options.failure_note = Some(Arc::new(move || {
+                asked.store(true, Ordering::Relaxed);
+                can_note
+            }));
+        });
+        bench.log_medium.fail_writes_from(bench.log_medium.writes_seen(), ErrorKind::Media);
+        assert_eq!(bench.write(0, 1).is_ok(), can_note);
+        assert!(was_asked.load(Ordering::Relaxed));
+        assert_eq!(bench.origin_medium.durable_bytes(0, 1)[0], u8::from(can_note));
+    }
+}
+
+#[test]
+fn bytes_only_the_log_had_are_an_error_and_never_the_origins_old_ones() {
+    let mut bench = Bench::new(|options| {
+        options.level2.idle = std::time::Duration::from_secs(3600);
+        options.level2.age_max = std::time::Duration::from_secs(3600);
+        options.level2.share_start = 0.9;
+    });
+    bench.write(0, 1).unwrap();
+    bench.write(8192, 2).unwrap();
+    bench.log_medium.fail_reads_of(ByteRange { offset: 0, length: LOG_BYTES });
+    let reading = bench.log.read(0, Buffer::zeroed(4096));
+    let error = bench.executor.block_on(reading).expect_err("it cannot be read");
+    assert_eq!(error.kind(), ErrorKind::Media);
+    assert!(error.to_string().contains("bytes 0..4096"), "{error}");
+    bench.write(0, 3).expect("what is written again is there again");
+    bench.log_medium.heal();
+    assert_eq!(read(&mut bench.executor, bench.log.as_ref(), 0, 4096), [3; 4096]);
+    assert_eq!(read(&mut bench.executor, bench.log.as_ref(), 8192, 4096), [2; 4096]);
+}
+
+/// Whenever the origin is flushed it holds exactly what was acknowledged at some moment: of every sector the last write up to there.
+#[test]
+fn order_log_leaves_the_origin_a_prefix_at_each_flush() {
+    let mut bench = Bench::new(|options| options.level2.is_interruptible = false);
+    let mut random = Random::new(3);
+    // By block, the numbers of the writes to it; write n fills with n.
+    let mut history: HashMap<u64, Vec<u8>> = HashMap::new();
+    let mut prefixes = 0;
+    for number in 1..=200u8 {
+        let block = random.below(24);
+        bench.write(block * 4096, number).unwrap();
+        history.entry(block).or_default().push(number);
+        if random.chance(0.3) {
+            bench.executor.run_until_stalled();
+            let clock = bench.executor.clock();
+            clock.advance(std::time::Duration::from_micros(random.below(1500)));
+            bench.executor.run_until_stalled();
+        }
+        let held: Vec<u8> = (0..24).map(|block| bench.origin_medium.durable_bytes(block * 4096, 1)[0]).collect();
+        let newest = held.iter().copied().max().unwrap_or(0);
+        prefixes += usize::from(newest > 0);
+        for (block, &held) in (0..24).zip(&held) {
+            let writes = history.get(&block).map_or(&[][..], Vec::as_slice);
+            let expected = writes.iter().copied().filter(|&number| number <= newest).max().unwrap_or(0);
+            assert_eq!(held, expected, "block {block} when the origin has got write {newest} of {number}");
+        }
+    }
+    assert!(prefixes > 20, "{prefixes} prefixes");
+    write(&mut bench.executor, bench.log.as_ref(), 0, &[7; 512]);
+}

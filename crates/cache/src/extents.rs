@@ -14,12 +14,10 @@ use crate::sectors::{blocks_of, line_range, part_of, runs};
 
 pub(crate) async fn extents(core: Arc<Core>, range: ByteRange, place: Acquire) -> Response {
     let _guard = place.await;
+    // Asked first: what is cleaned while the origin answers may be missing in its answer, and is not dirty afterwards.
+    let dirty = core.dirty_ranges(range);
     match core.origin.extents(range.offset, range.length).await {
-        Ok(extents) => {
-            let covered = extents.last().map_or(0, |last| last.range.end().saturating_sub(range.offset));
-            let dirty = core.dirty_ranges(ByteRange { offset: range.offset, length: covered.min(range.length) });
-            Response { extents: overlay(&extents, &dirty), ..Response::done(Buffer::empty()) }
-        }
+        Ok(extents) => Response { extents: overlay(&extents, &dirty), ..Response::done(Buffer::empty()) },
         Err(error) => Response::failed(error, Buffer::empty()),
     }
 }

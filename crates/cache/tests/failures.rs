@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::buffer::Buffer;
+use base::clock::Clock;
 use base::executor::Executor;
 use base::range::ByteRange;
 use block::completion::Workers;
@@ -471,4 +472,32 @@ fn two_misses_of_one_block_are_one_read_of_the_origin() {
     let results = executor.block_on(futures_util::future::join_all(readers));
     assert!(results.iter().all(Result::is_ok));
     assert_eq!(origin.snapshot().of(OperationKind::Read).completed_count, 1);
+}
+
+#[test]
+fn what_is_cleaned_while_the_origin_answers_is_data() {
+    let mut executor = Executor::in_order();
+    let clock = executor.clock();
+    let workers = Workers::new();
+    let running = workers.clone();
+    executor.spawn(async move { running.run().await });
+    let cache_device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20, Identity::default()));
+    let medium = Arc::new(MemoryDevice::new(1 << 20, Identity::default()));
+    // Looks at once, and answers a second later.
+    let delays = Delays { other: Latency::Fixed(Duration::from_secs(1)), ..Delays::default() };
+    let origin: SharedDevice = Arc::new(DelayLayer::new(medium, Arc::new(clock.clone()), &workers, delays, 1));
+    format(&mut executor, &cache_device, &origin, format_options());
+    let cache = open(&mut executor, &cache_device, &origin, Mode::WriteBack);
+    write(&mut executor, &cache, 4096, &[2; 4096]);
+    let asking = cache.extents(0, 1 << 20);
+    let cleaning = Arc::clone(&cache);
+    let extents = executor.block_on(async move {
+        clock.sleep(Duration::from_millis(1)).await;
+        cleaning.clean(|_| {}).await.unwrap();
+        assert_eq!(cleaning.status().dirty_lines, 0);
+        asking.await.unwrap()
+    });
+    let data: Vec<ByteRange> =
+        extents.iter().filter(|extent| extent.kind == ExtentKind::Data).map(|extent| extent.range).collect();
+    assert_eq!(data, [ByteRange { offset: 4096, length: 4096 }]);
 }

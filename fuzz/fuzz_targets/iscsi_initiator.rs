@@ -46,7 +46,9 @@ fn config(setup: Setup) -> LoginConfig {
         initiator_name: "iqn.2026-01.io.forebay:host".to_owned(),
         target_name: (!setup.is_discovery).then(|| "iqn.2026-01.io.forebay:disk".to_owned()),
         isid: Isid::random_format(7, 7),
+        tsih: 0,
         cid: 3,
+        answers_for: None,
         offer: Offer {
             header_digest: digest(setup.has_header_digest),
             data_digest: digest(setup.has_data_digest),
@@ -275,7 +277,7 @@ impl Run {
     }
 
     fn transmit(&mut self, bytes_max: usize) {
-        self.connection.fill_transmit(self.now, &mut self.session);
+        while self.connection.takes_commands(&self.session) && self.connection.send_next(&mut self.session) {}
         self.transmit_queued(bytes_max);
     }
 

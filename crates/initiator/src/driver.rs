@@ -17,12 +17,12 @@
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU16;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use base::clock::Instant;
 use block::{Error, ErrorKind, Event};
-use iscsi::pdu::Isid;
 use iscsi::url::Portal;
 
 use crate::alarm::Alarm;
@@ -30,7 +30,7 @@ use crate::connector::Connector;
 use crate::engine::{Engine, Stop};
 use crate::error::LinkError;
 use crate::limits::BUSY_WAIT_MAX;
-use crate::link::Link;
+use crate::link::{Link, Opener};
 use crate::options::InitiatorOptions;
 use crate::remote_lun::RemoteLun;
 use crate::shared::Shared;
@@ -63,17 +63,20 @@ pub async fn connect(
     let options = Arc::new(options);
     let isid = options.isid_or_random()?;
     let mut portal = options.portal.clone();
-    let opened = establish(&options, &*connector, isid, &mut portal).await;
+    let wanted = Arc::new(AtomicU16::new(options.connections));
+    let opener = Opener { options: Arc::clone(&options), connector, isid, wanted };
+    let opened = establish(&opener, &mut portal).await;
     let (link, unit) = opened.map_err(|error| error.into_error(&options))?;
     let status = Status {
         session_count: 1,
-        portal: link.portal.to_string(),
+        portal: link.portal().to_string(),
         negotiated: Some(*link.session.negotiated()),
         ..Status::default()
     };
-    let shared = Arc::new(Shared::new(unit.geometry, unit.identity.clone(), status));
+    let wanted = Arc::clone(&opener.wanted);
+    let shared = Arc::new(Shared::new(unit.geometry, unit.identity.clone(), status, wanted));
     let engine = Engine::new(Arc::clone(&options), Arc::clone(&shared), unit);
-    let runner = Runner { options: Arc::clone(&options), connector, isid, portal, shared: Arc::clone(&shared), engine };
+    let runner = Runner { options: Arc::clone(&options), opener, portal, shared: Arc::clone(&shared), engine };
     let guard = StopGuard { shared: Arc::clone(&shared), place: options.place() };
     let lun = Arc::new(RemoteLun::new(options.place(), shared));
     Ok((
@@ -87,21 +90,15 @@ pub async fn connect(
 }
 
 /// A session and what it leads to.
-async fn establish(
-    options: &InitiatorOptions,
-    connector: &dyn Connector,
-    isid: Isid,
-    portal: &mut Portal,
-) -> Result<(Link, Unit), LinkError> {
-    let mut link = Link::open(options, connector, isid, false, portal).await?;
-    let unit = Probe::new(&mut link, options)?.run().await?;
+async fn establish(opener: &Opener, portal: &mut Portal) -> Result<(Link, Unit), LinkError> {
+    let mut link = Link::open(opener, false, portal).await?;
+    let unit = Probe::new(&mut link, &opener.options)?.run().await?;
     Ok((link, unit))
 }
 
 struct Runner {
     options: Arc<InitiatorOptions>,
-    connector: Arc<dyn Connector>,
-    isid: Isid,
+    opener: Opener,
     /// Where the target is, after permanent redirections.
     portal: Portal,
     shared: Arc<Shared>,
@@ -196,10 +193,8 @@ impl Runner {
             self.publish_attempt(attempt, wait);
             let waiting = self.options.clock.sleep(wait);
             self.while_away(fail_at, waiting).await?;
-            let options = Arc::clone(&self.options);
-            let connector = Arc::clone(&self.connector);
-            let (isid, mut portal) = (self.isid, self.portal.clone());
-            let attempted = async move { (establish(&options, &*connector, isid, &mut portal).await, portal) };
+            let (opener, mut portal) = (self.opener.clone(), self.portal.clone());
+            let attempted = async move { (establish(&opener, &mut portal).await, portal) };
             let (opened, portal) = self.while_away(fail_at, attempted).await?;
             match opened {
                 Ok((link, unit)) => {
@@ -316,7 +311,7 @@ impl Runner {
             status.session_count += 1;
         }
         status.state = if self.engine.is_replaying() { State::Replaying } else { State::Online };
-        status.portal = link.portal.to_string();
+        status.portal = link.portal().to_string();
         status.reconnect_attempts = 0;
         status.reconnect_wait = None;
         status.negotiated = Some(*link.session.negotiated());
@@ -360,8 +355,10 @@ pub async fn discover(
 ) -> Result<Vec<iscsi::initiator::DiscoveredTarget>, Error> {
     let isid = options.isid_or_random()?;
     let mut portal = options.portal.clone();
+    let options = Arc::new(options);
+    let opener = Opener { options: Arc::clone(&options), connector, isid, wanted: Arc::new(AtomicU16::new(1)) };
     let asked = async {
-        let mut link = Link::open(&options, &*connector, isid, true, &mut portal).await?;
+        let mut link = Link::open(&opener, true, &mut portal).await?;
         let targets = link.send_targets().await?;
         link.logout().await;
         Ok(targets)

@@ -243,6 +243,7 @@ impl Engine {
         status.pdus_received = self.counts.pdus_received + pdus_received;
         status.bytes_sent = self.counts.bytes_sent + link.counters.bytes_sent;
         status.bytes_received = self.counts.bytes_received + link.counters.bytes_received;
+        (status.connections, status.split_connections) = link.connection_counts();
         drop(view);
         self.publish_queues();
     }

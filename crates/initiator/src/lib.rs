@@ -25,7 +25,9 @@
 //! | `verdict` | what each outcome of a command means |
 //! | `retained` | copies of writes that the LUN may still lose |
 //! | `unit` | what a LUN says about itself |
-//! | `link` | one session over one stream |
+//! | `link` | one session with all its connections |
+//! | `wire` | one connection and its stream, or the two of a pair |
+//! | `growth` | how a session comes to the connections it is to have |
 //! | `connector` | [`Connector`]: where streams come from |
 //! | `options`, `status`, `error`, `limits` | what their names say |
 //!
@@ -39,6 +41,7 @@ mod connector;
 mod driver;
 mod engine;
 mod error;
+mod growth;
 mod job;
 pub mod limits;
 mod link;
@@ -49,6 +52,7 @@ mod shared;
 mod status;
 mod unit;
 mod verdict;
+mod wire;
 
 pub use connector::{BoxedStream, Connecting, Connector, Stream, TcpConnector};
 pub use driver::{Driver, connect, discover};

@@ -15,6 +15,15 @@ pub const COMMAND_BYTES_MAX: u32 = 4 << 20;
 /// Bytes of zeroes sent at once where the target cannot make them itself.
 pub const ZEROES_BYTES_MAX: u32 = 1 << 20;
 
+/// Connections or pairs of a session: more of them than this never helped, and each is a socket at both ends.
+pub const CONNECTIONS_MAX: u16 = 32;
+
+/// First wait after one more connection of a session could not be made; doubled each time.
+pub const JOIN_WAIT_MIN: Duration = Duration::from_millis(200);
+
+/// Longest wait between attempts to make one more connection.
+pub const JOIN_WAIT_MAX: Duration = Duration::from_secs(30);
+
 /// Slices of one vectored write: IOV_MAX is 1024, and a write of more than a hundred PDUs gains nothing.
 pub const WRITE_SLICES_MAX: usize = 128;
 

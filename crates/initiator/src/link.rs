@@ -1,12 +1,14 @@
-//! One open session: a stream, the connection that speaks over it, and its commands.
+//! One open session: its connections and its commands.
 //!
-//! [`Link::poll_io`] does everything that can be done without waiting: reads into the buffers the connection names,
-//! writes all that is queued in one vectored write, and tells the connection the time. Nothing here spawns a task.
+//! [`Link::poll_io`] does everything that can be done without waiting: gives commands to the connection with the fewest bytes under way,
+//! reads into the buffers the connections name, writes all that is queued in one vectored write each, tells them the time, and brings the
+//! session to the connections it is to have. Nothing here spawns a task.
+//!
+//! A connection that is lost takes the session with it (error recovery level 0); one that is still logging in does not.
 
 use std::future::poll_fn;
-use std::io::IoSlice;
-use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU16;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,49 +18,46 @@ use iscsi::initiator::{
     Command, Completed, Connection, ConnectionError, DiscoveredTarget, Event, LoggedIn, LoginConfig, LoginError,
     Session,
 };
-use iscsi::pdu::Isid;
+use iscsi::pdu::{Isid, LoginStatus};
 use iscsi::url::Portal;
-use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
 use crate::alarm::Alarm;
-use crate::connector::{BoxedStream, Connector};
+use crate::connector::Connector;
 use crate::error::LinkError;
-use crate::limits::{LOGOUT_TIMEOUT, REDIRECTIONS_MAX, WRITE_SLICES_MAX};
+use crate::growth::{Growth, Opened};
+use crate::limits::{LOGOUT_TIMEOUT, REDIRECTIONS_MAX};
 use crate::options::InitiatorOptions;
-
-/// Bytes and PDUs of a link.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) bytes_sent: u64,
-    pub(crate) bytes_received: u64,
-}
+use crate::wire::{Counters, Role, Wire};
 
 /// An open session.
 pub(crate) struct Link {
-    stream: BoxedStream,
-    connection: Connection,
+    /// The leading one first, as long as it is there; never empty.
+    wires: Vec<Wire>,
     pub(crate) session: Session,
     pub(crate) logged_in: Option<LoggedIn>,
-    pub(crate) portal: Portal,
     pub(crate) counters: Counters,
+    growth: Growth,
     clock: Arc<dyn Clock>,
     alarm: Alarm,
-    needs_flush: bool,
+}
+
+/// Who a session is opened for.
+#[derive(Clone)]
+pub(crate) struct Opener {
+    pub(crate) options: Arc<InitiatorOptions>,
+    pub(crate) connector: Arc<dyn Connector>,
+    pub(crate) isid: Isid,
+    /// Connections or pairs that the user wants.
+    pub(crate) wanted: Arc<AtomicU16>,
 }
 
 impl Link {
     /// Connects and logs in, following redirections. The portal of a permanent move is in `portal` afterwards.
-    pub(crate) async fn open(
-        options: &InitiatorOptions,
-        connector: &dyn Connector,
-        isid: Isid,
-        is_discovery: bool,
-        portal: &mut Portal,
-    ) -> Result<Self, LinkError> {
+    pub(crate) async fn open(opener: &Opener, is_discovery: bool, portal: &mut Portal) -> Result<Self, LinkError> {
         let mut place = portal.clone();
         for _ in 0..=REDIRECTIONS_MAX {
-            let config = options.login(isid, is_discovery).map_err(LinkError::Unit)?;
-            match Self::open_one(options, connector, config, &place).await {
+            let config = opener.options.login(opener.isid, is_discovery).map_err(LinkError::Unit)?;
+            match Self::open_one(opener, config, &place).await {
                 Err(LinkError::Connection(ConnectionError::Login(LoginError::Moved { is_permanent, addresses }))) => {
                     let parsed = addresses.iter().find_map(|address| address.parse::<Portal>().ok());
                     place = parsed.ok_or(ConnectionError::Protocol("a redirection to nowhere"))?;
@@ -72,42 +71,49 @@ impl Link {
         Err(LinkError::Redirections)
     }
 
-    async fn open_one(
-        options: &InitiatorOptions,
-        connector: &dyn Connector,
-        config: LoginConfig,
-        portal: &Portal,
-    ) -> Result<Self, LinkError> {
-        let clock = &options.clock;
+    async fn open_one(opener: &Opener, config: LoginConfig, portal: &Portal) -> Result<Self, LinkError> {
+        let Opener { options, connector, isid, wanted } = opener.clone();
+        let clock = Arc::clone(&options.clock);
         let connecting = connector.connect(portal);
-        let stream = within(clock, options.connect_timeout, connecting).await.ok_or(LinkError::ConnectTimedOut)?;
+        let stream = within(&clock, options.connect_timeout, connecting).await.ok_or(LinkError::ConnectTimedOut)?;
         let stream = stream.map_err(LinkError::Connect)?;
         let session = Session::new(Serial32(1));
         let connection = Connection::new(clock.now(), &session, config, options.timing());
         let mut link = Self {
-            stream,
-            connection,
+            wires: vec![Wire::new(stream, connection, Role::Serving)],
             session,
             logged_in: None,
-            portal: portal.clone(),
             counters: Counters::default(),
-            clock: Arc::clone(clock),
+            growth: Growth::new(options, connector, isid, portal.clone(), wanted),
+            clock,
             alarm: Alarm::default(),
-            needs_flush: false,
         };
-        link.logged_in = Some(
-            link.until(|event| match event {
-                Event::LoggedIn(logged_in) => Some(*logged_in),
-                _ => None,
-            })
-            .await?,
-        );
+        let logged_in = link.until(|event| match event {
+            Event::LoggedIn(logged_in) => Some(*logged_in),
+            _ => None,
+        });
+        link.logged_in = Some(logged_in.await?);
+        link.growth.set_allowed(link.session.negotiated().max_connections, link.session.may_split());
         Ok(link)
+    }
+
+    /// Where the session is.
+    pub(crate) fn portal(&self) -> &Portal {
+        &self.growth.portal
+    }
+
+    /// TCP connections that are logged in, and how many of them are halves of pairs.
+    pub(crate) fn connection_counts(&self) -> (usize, usize) {
+        let serving = self.wires.iter().filter(|wire| !matches!(wire.role, Role::Joining { .. }));
+        serving.fold((0, 0), |(all, halves), wire| {
+            let count = wire.stream_count();
+            (all + count, halves + if count > 1 { count } else { 0 })
+        })
     }
 
     /// Asks for all targets.
     pub(crate) async fn send_targets(&mut self) -> Result<Vec<DiscoveredTarget>, LinkError> {
-        self.connection.send_targets(&mut self.session);
+        self.wires[0].connection.send_targets(&mut self.session);
         let answer = self.until(|event| match event {
             Event::Targets(targets) => Some(targets),
             _ => None,
@@ -117,7 +123,11 @@ impl Link {
 
     /// Logs out, or gives up after a while; the connection is then of no more use either way.
     pub(crate) async fn logout(mut self) {
-        self.connection.logout(&self.session);
+        let session = &self.session;
+        self.wires.retain(|wire| !matches!(wire.role, Role::Joining { .. }));
+        if let Some(wire) = self.wires.iter_mut().find(|wire| wire.connection.is_established()) {
+            wire.connection.logout(session);
+        }
         let clock = Arc::clone(&self.clock);
         let answer = self.until(|event| matches!(event, Event::LoggedOut(_)).then_some(()));
         if !matches!(within(&clock, LOGOUT_TIMEOUT, answer).await, Some(Ok(()))) {
@@ -148,81 +158,230 @@ impl Link {
 
     /// The next event.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
-        self.connection.poll_event()
+        self.wires.iter_mut().filter(|wire| wire.role == Role::Serving).find_map(|wire| wire.connection.poll_event())
     }
 
     /// PDUs sent and received.
     pub(crate) fn pdu_counts(&self) -> (u64, u64) {
-        self.connection.pdu_counts()
+        self.wires.iter().fold(self.counters.gone_pdus, |(sent, received), wire| {
+            let (wire_sent, wire_received) = wire.connection.pdu_counts();
+            (sent + wire_sent, received + wire_received)
+        })
     }
 
     /// What was under way, in its order.
     pub(crate) fn into_unfinished(self) -> Vec<(u64, block::Buffer)> {
-        let Self { connection, mut session, .. } = self;
-        // It holds shares of the buffers that are being written.
-        drop(connection);
+        let Self { wires, mut session, .. } = self;
+        // They hold shares of the buffers that are being written.
+        drop(wires);
         session.take_all()
     }
 
     /// Does what can be done now. Returns whether anything was; if not, the task is woken when something can be.
     pub(crate) fn poll_io(&mut self, context: &mut Context<'_>) -> Result<bool, LinkError> {
         let now = self.clock.now();
-        self.connection.fill_transmit(now, &mut self.session);
-        let mut has_progressed = self.poll_write(context)?;
-        has_progressed |= self.poll_read(context, now)?;
-        let deadline = self.connection.poll_timeout(&self.session);
-        if self.alarm.poll(context, &*self.clock, deadline) {
-            self.connection.handle_timeout(self.clock.now(), &mut self.session)?;
-            has_progressed = true;
-        }
-        Ok(has_progressed)
-    }
-
-    fn poll_write(&mut self, context: &mut Context<'_>) -> Result<bool, LinkError> {
+        self.hand_out();
         let mut has_progressed = false;
-        while !self.connection.is_transmit_empty() {
-            let mut slices = [IoSlice::new(&[]); WRITE_SLICES_MAX];
-            let count = self.connection.io_slices(&mut slices);
-            let written = match Pin::new(&mut self.stream).poll_write_vectored(context, &slices[..count]) {
-                Poll::Pending => return Ok(has_progressed),
-                Poll::Ready(Ok(0)) => return Err(LinkError::Closed),
-                Poll::Ready(written) => written.map_err(LinkError::Io)?,
-            };
-            self.connection.handle_transmitted(&mut self.session, written);
-            self.counters.bytes_sent += written as u64;
-            self.needs_flush = true;
+        let mut index = 0;
+        while index < self.wires.len() {
+            match self.poll_wire(index, context, now) {
+                Ok(has_moved) => {
+                    has_progressed |= has_moved;
+                    index += 1;
+                }
+                // What it was to become is tried again later.
+                Err(error) if self.give_up_joining(index, &error) || self.let_go(index) => has_progressed = true,
+                Err(error) => return Err(error),
+            }
+        }
+        let deadlines = self.wires.iter().filter_map(|wire| wire.connection.poll_timeout(&self.session));
+        if self.alarm.poll(context, &*self.clock, deadlines.min()) {
+            self.handle_timeouts()?;
             has_progressed = true;
         }
-        if self.needs_flush
-            && let Poll::Ready(flushed) = Pin::new(&mut self.stream).poll_flush(context)
-        {
-            flushed.map_err(LinkError::Io)?;
-            self.needs_flush = false;
+        if self.logged_in.is_some() {
+            has_progressed |= self.settle_joined();
+            has_progressed |= self.grow(context);
         }
         Ok(has_progressed)
     }
 
-    /// One read: what it completes is handed up before the next.
-    fn poll_read(&mut self, context: &mut Context<'_>, now: Instant) -> Result<bool, LinkError> {
-        let mut space = ReadBuf::new(self.connection.receive_space());
-        match Pin::new(&mut self.stream).poll_read(context, &mut space) {
-            Poll::Pending => return Ok(false),
-            Poll::Ready(read) => read.map_err(LinkError::Io)?,
+    /// Gives commands to connections, each to the one with the fewest bytes under way.
+    fn hand_out(&mut self) {
+        let Self { wires, session, growth, .. } = self;
+        while session.has_to_send() {
+            let is_usable = |wire: &&mut Wire| {
+                let is_of_use = !growth.is_splitting || wire.connection.is_split();
+                wire.role == Role::Serving && is_of_use && wire.connection.takes_commands(session)
+            };
+            let least = wires.iter_mut().filter(is_usable).min_by_key(|wire| session.load(wire.connection.cid()).bytes);
+            match least {
+                Some(wire) => wire.connection.send_next(session),
+                None => return,
+            };
         }
-        let length = space.filled().len();
-        if length == 0 {
-            return Err(LinkError::Closed);
-        }
-        self.counters.bytes_received += length as u64;
-        self.connection.handle_received(now, &mut self.session, length)?;
-        Ok(true)
     }
 
-    /// Drives the connection until an event is the one waited for; others are dropped.
+    fn poll_wire(&mut self, index: usize, context: &mut Context<'_>, now: Instant) -> Result<bool, LinkError> {
+        let Self { wires, session, counters, .. } = self;
+        let Some(wire) = wires.get_mut(index) else { return Ok(false) };
+        let mut has_progressed = wire.poll_write(context, session, counters)?;
+        has_progressed |= wire.poll_read(context, now, session, counters)?;
+        Ok(has_progressed)
+    }
+
+    fn handle_timeouts(&mut self) -> Result<(), LinkError> {
+        let now = self.clock.now();
+        let mut index = 0;
+        while let Some(wire) = self.wires.get_mut(index) {
+            match wire.connection.handle_timeout(now, &mut self.session).map_err(LinkError::from) {
+                Ok(()) => index += 1,
+                Err(error) if self.give_up_joining(index, &error) || self.let_go(index) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops a connection that was still logging in to the session. False when it is another one, which the session cannot do without.
+    fn give_up_joining(&mut self, index: usize, error: &LinkError) -> bool {
+        let Some(Role::Joining { answers_for }) = self.wires.get(index).map(|wire| wire.role) else { return false };
+        self.drop_wire(index);
+        let refused = match error {
+            LinkError::Connection(ConnectionError::Login(LoginError::Refused(status))) => Some(*status),
+            _ => None,
+        };
+        match (refused, answers_for) {
+            (Some(LoginStatus::TOO_MANY_CONNECTIONS), None) => self.growth.settle_for(self.wires.len()),
+            // The session goes on as a standard one.
+            (Some(status), Some(_)) => {
+                tracing::warn!(status = status.name(), "the target refuses to split a connection");
+                self.growth.is_splitting = false;
+            }
+            (_, _) => self.growth.note_failure(&error.to_string()),
+        }
+        true
+    }
+
+    /// Drops a connection that asked for its logout: it may be closed before the answer is read. False when it is another one.
+    fn let_go(&mut self, index: usize) -> bool {
+        let is_over = |wire: &Wire| {
+            let is_idle = self.session.load(wire.connection.cid()).commands == 0;
+            wire.role == Role::Leaving && !wire.connection.is_established() && is_idle
+        };
+        let is_gone = self.wires.get(index).is_some_and(is_over);
+        if is_gone {
+            self.drop_wire(index);
+        }
+        is_gone
+    }
+
+    /// Connections that logged in are put to use.
+    fn settle_joined(&mut self) -> bool {
+        let mut has_progressed = false;
+        let mut index = 0;
+        while let Some(wire) = self.wires.get_mut(index) {
+            match wire.role {
+                Role::Joining { answers_for } if wire.connection.is_established() => {
+                    has_progressed = true;
+                    self.growth.note_success();
+                    while wire.connection.poll_event().is_some() {}
+                    let Some(cid) = answers_for else {
+                        wire.role = Role::Serving;
+                        continue;
+                    };
+                    let half = self.wires.remove(index);
+                    // It is there: a request half that is lost takes the session with it.
+                    if let Some(wire) = self.wires.iter_mut().find(|wire| wire.connection.cid() == cid) {
+                        wire.take_response_half(half);
+                    }
+                }
+                Role::Leaving => {
+                    let is_logged_out = std::iter::from_fn(|| wire.connection.poll_event())
+                        .any(|event| matches!(event, Event::LoggedOut(_)));
+                    if is_logged_out {
+                        self.drop_wire(index);
+                        has_progressed = true;
+                    } else {
+                        index += 1;
+                    }
+                }
+                Role::Joining { .. } | Role::Serving => index += 1,
+            }
+        }
+        has_progressed
+    }
+
+    /// One step towards the connections that the session is to have.
+    fn grow(&mut self, context: &mut Context<'_>) -> bool {
+        if let Some(opened) = self.growth.poll_opened(context) {
+            self.join(opened);
+            return true;
+        }
+        let target_count = self.growth.target_count();
+        let mut has_progressed = self.shrink(target_count);
+        let is_joining = self.wires.iter().any(|wire| matches!(wire.role, Role::Joining { .. }));
+        if is_joining || !self.growth.is_idle(context) {
+            return has_progressed;
+        }
+        let (session, is_splitting) = (&self.session, self.growth.is_splitting);
+        let mut serving = self.wires.iter().filter(|wire| wire.role == Role::Serving);
+        let unsplit = serving.find(|wire| is_splitting && !wire.connection.is_split());
+        if let Some(wire) = unsplit {
+            // Everything asked there must have been answered first.
+            if session.load(wire.connection.cid()).commands == 0 && wire.connection.is_transmit_empty() {
+                self.growth.open(Some(wire.connection.cid()));
+                has_progressed = true;
+            }
+        } else if self.wires.len() < target_count {
+            self.growth.open(None);
+            has_progressed = true;
+        }
+        has_progressed
+    }
+
+    /// Lets connections go that are too many: the youngest first, each when nothing is under way there.
+    fn shrink(&mut self, target_count: usize) -> bool {
+        let serving = self.wires.iter().filter(|wire| wire.role == Role::Serving).count();
+        let too_many = serving.saturating_sub(target_count);
+        let youngest = self.wires.iter_mut().rev().filter(|wire| wire.role == Role::Serving).take(too_many);
+        youngest.for_each(|wire| wire.role = Role::Leaving);
+        let mut has_progressed = too_many > 0;
+        for wire in self.wires.iter_mut().filter(|wire| wire.role == Role::Leaving && wire.connection.is_established())
+        {
+            if self.session.load(wire.connection.cid()).commands == 0 {
+                wire.connection.leave(&self.session);
+                has_progressed = true;
+            }
+        }
+        has_progressed
+    }
+
+    fn join(&mut self, opened: Opened) {
+        let Opened { stream, cid, answers_for } = opened;
+        let options = &self.growth.options;
+        match options.login(self.growth.isid, false) {
+            Ok(config) => {
+                let config = LoginConfig { tsih: self.session.tsih(), cid, answers_for, ..config };
+                let connection = Connection::new(self.clock.now(), &self.session, config, options.timing());
+                self.wires.push(Wire::new(stream, connection, Role::Joining { answers_for }));
+            }
+            Err(error) => self.growth.note_failure(&error.to_string()),
+        }
+    }
+
+    fn drop_wire(&mut self, index: usize) {
+        let wire = self.wires.remove(index);
+        let (sent, received) = wire.connection.pdu_counts();
+        self.counters.gone_pdus.0 += sent;
+        self.counters.gone_pdus.1 += received;
+    }
+
+    /// Drives the session until an event is the one waited for; others are dropped.
     async fn until<T>(&mut self, mut pick: impl FnMut(Event) -> Option<T>) -> Result<T, LinkError> {
         poll_fn(|context| {
             loop {
-                while let Some(event) = self.connection.poll_event() {
+                while let Some(event) = self.poll_event() {
                     if let Some(picked) = pick(event) {
                         return Poll::Ready(Ok(picked));
                     }

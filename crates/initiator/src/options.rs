@@ -12,7 +12,10 @@ use iscsi::initiator::{ChapLogin, LoginConfig, Timing};
 use iscsi::limits::CHAP_CHALLENGE_BYTES;
 use iscsi::negotiation::{Digest, Offer};
 use iscsi::pdu::Isid;
+use iscsi::split::private_offer;
 use iscsi::url::{Portal, Url};
+
+use crate::limits::CONNECTIONS_MAX;
 
 /// Names and secrets of both ends.
 #[derive(Clone, Debug)]
@@ -44,6 +47,10 @@ pub struct InitiatorOptions {
     pub data_digest: bool,
     /// What else is proposed at login.
     pub offer: Offer,
+    /// Connections of the session, or pairs when they are split; fewer where the target allows no more.
+    pub connections: u16,
+    /// Whether requests and responses go over connections of their own, where the target can do that.
+    pub split: bool,
     /// How long a command may take before it is aborted.
     pub command_timeout: Duration,
     /// How long an abort or a reset may take before the next step.
@@ -83,6 +90,8 @@ impl InitiatorOptions {
             header_digest: false,
             data_digest: false,
             offer: Offer::initiator(),
+            connections: 1,
+            split: false,
             command_timeout: Duration::from_secs(30),
             task_management_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(10),
@@ -139,8 +148,13 @@ impl InitiatorOptions {
             initiator_name: self.initiator_name.clone(),
             target_name: (!is_discovery).then(|| self.target.clone()),
             isid,
+            tsih: 0,
             cid: 0,
+            answers_for: None,
             offer: Offer {
+                // What may be added while it runs counts, too.
+                max_connections: CONNECTIONS_MAX * if self.split { 2 } else { 1 },
+                private: if self.split { vec![private_offer()] } else { Vec::new() },
                 header_digest: digests(self.header_digest),
                 data_digest: digests(self.data_digest),
                 ..self.offer.clone()

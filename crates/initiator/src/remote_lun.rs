@@ -51,6 +51,11 @@ impl RemoteLun {
         receiver.await.map_err(stopped)?
     }
 
+    /// Changes how many connections the session has, or pairs when they are split, while requests go on. The target may allow fewer.
+    pub fn set_connections(&self, count: u16) {
+        self.shared.want_connections(count);
+    }
+
     /// Answers what has been submitted, flushes what the LUN might lose, logs out. Returns when the driver has ended.
     pub async fn close(&self) {
         self.shared.close(&self.place);

@@ -5,7 +5,8 @@
 //! Sections are short and never await.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use block::completion::SlotSender;
@@ -35,6 +36,8 @@ impl Incoming {
 
 pub(crate) struct Shared {
     pub(crate) events: EventHub,
+    /// Connections or pairs that the user wants.
+    wanted: Arc<AtomicU16>,
     inbox: Mutex<Inbox>,
     view: Mutex<View>,
 }
@@ -62,7 +65,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub(crate) fn new(geometry: Geometry, identity: Identity, status: Status) -> Self {
+    pub(crate) fn new(geometry: Geometry, identity: Identity, status: Status, wanted: Arc<AtomicU16>) -> Self {
         let inbox = Inbox {
             incoming: VecDeque::new(),
             refusal: None,
@@ -73,6 +76,7 @@ impl Shared {
         };
         Self {
             events: EventHub::new(),
+            wanted,
             inbox: Mutex::new(inbox),
             view: Mutex::new(View { geometry, identity, status }),
         }
@@ -111,6 +115,15 @@ impl Shared {
         into.append(&mut inbox.incoming);
         if !inbox.driver.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
             inbox.driver = Some(context.waker().clone());
+        }
+    }
+
+    /// Changes how many connections or pairs the session is to have.
+    pub(crate) fn want_connections(&self, count: u16) {
+        self.wanted.store(count.max(1), Ordering::Relaxed);
+        let waker = lock(&self.inbox).driver.take();
+        if let Some(waker) = waker {
+            waker.wake();
         }
     }
 

@@ -57,6 +57,10 @@ pub struct Status {
     pub waiting: usize,
     /// Memory held by copies of writes that are not durable yet.
     pub retained_bytes: usize,
+    /// TCP connections of the session.
+    pub connections: usize,
+    /// Of these, halves of split pairs.
+    pub split_connections: usize,
     /// The values in force.
     pub negotiated: Option<Negotiated>,
 }

@@ -191,7 +191,11 @@ impl Negotiator {
             self.progress[index].proposed = Some(value);
         }
         let is_normal = self.session_type == SessionType::Normal;
-        if self.role == Role::Initiator && is_normal && !std::mem::replace(&mut self.is_private_proposed, true) {
+        if self.role == Role::Initiator
+            && is_normal
+            && !self.is_joining
+            && !std::mem::replace(&mut self.is_private_proposed, true)
+        {
             let unsaid =
                 self.offer.private.iter().filter(|(name, _)| !self.received.iter().any(|(key, _)| key == name));
             keys.append(unsaid.map(|(name, values)| (name.clone(), values.join(","))).collect());

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod load;
+
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
@@ -116,6 +118,14 @@ struct LinkState {
     is_cut: bool,
     is_frozen: bool,
     wakers: Vec<Waker>,
+    traffic: (u64, u64),
+}
+
+impl LinkState {
+    fn take_wakers_and_cut(&mut self) -> Vec<Waker> {
+        self.is_cut = true;
+        std::mem::take(&mut self.wakers)
+    }
 }
 
 impl Network {
@@ -135,10 +145,20 @@ impl Network {
     /// Cuts all links.
     pub(crate) fn cut(&self) {
         for link in self.lock().links.drain(..) {
-            let mut link = lock(&link);
-            link.is_cut = true;
-            link.wakers.drain(..).for_each(Waker::wake);
+            let wakers = lock(&link).take_wakers_and_cut();
+            wakers.into_iter().for_each(Waker::wake);
         }
+    }
+
+    /// Cuts one link, in the order in which they were made.
+    pub(crate) fn cut_one(&self, index: usize) {
+        let wakers = lock(&self.lock().links[index]).take_wakers_and_cut();
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Bytes that each link has carried to the target and back.
+    pub(crate) fn traffic(&self) -> Vec<(u64, u64)> {
+        self.lock().links.iter().map(|link| lock(link).traffic).collect()
     }
 
     /// All links carry nothing any more, without saying so.
@@ -223,6 +243,7 @@ impl AsyncRead for CutStream {
         // `part` wrote into the memory of `into`.
         let filled = part.filled().to_vec();
         into.put_slice(&filled);
+        lock(&self.link).traffic.1 += length as u64;
         self.spend(length);
         Poll::Ready(Ok(()))
     }
@@ -234,6 +255,7 @@ impl AsyncWrite for CutStream {
         let limit = bytes.len().min(usize::try_from(allowed).unwrap_or(usize::MAX));
         let Some(stream) = &mut self.stream else { return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())) };
         let written = std::task::ready!(Pin::new(stream).poll_write(context, &bytes[..limit]))?;
+        lock(&self.link).traffic.0 += written as u64;
         self.spend(written);
         Poll::Ready(Ok(written))
     }
@@ -342,7 +364,9 @@ pub(crate) fn reset_unit(world: &mut World, options: InitiatorOptions) {
         initiator_name: options.initiator_name.clone(),
         target_name: Some(options.target.clone()),
         isid: Isid::random_format(2, 2),
+        tsih: 0,
         cid: 0,
+        answers_for: None,
         offer: options.offer.clone(),
         chap: None,
     };

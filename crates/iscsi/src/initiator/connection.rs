@@ -163,6 +163,10 @@ pub struct Connection {
     cid: u16,
     /// What is in force once the login is done.
     offered_segment_bytes: u32,
+    /// Bytes of one data segment the target receives here.
+    segment_bytes: usize,
+    /// Where a pair's request half is read; nothing but what was under way when the pair was made may come there.
+    request_half: Option<Box<Receiver>>,
     login_deadline: Instant,
     last_received: Instant,
     ping: Option<Ping>,
@@ -189,6 +193,8 @@ impl Connection {
             phase: Phase::LoggingIn(login),
             cid,
             offered_segment_bytes,
+            segment_bytes: LOGIN_SEGMENT_BYTES as usize,
+            request_half: None,
             login_deadline: now + timing.login_timeout,
             last_received: now,
             ping: None,
@@ -220,7 +226,7 @@ impl Connection {
                 Progress::NeedBytes => return Ok(()),
                 Progress::NeedPlace => {
                     let header = self.receiver.pending_header().expect("a header waits");
-                    let destination = place(header, session)?;
+                    let destination = place(header, session, self.cid)?;
                     self.receiver.place(destination);
                 }
                 Progress::Pdu(pdu) => self.handle_pdu(now, session, pdu)?,
@@ -228,15 +234,76 @@ impl Connection {
         }
     }
 
-    /// Moves what may be sent into the transmit queue.
-    pub fn fill_transmit(&mut self, _now: Instant, session: &mut Session) {
-        if !matches!(self.phase, Phase::FullFeature) || session.negotiated().session_type != SessionType::Normal {
-            return;
+    /// Its CID.
+    pub fn cid(&self) -> u16 {
+        self.cid
+    }
+
+    /// Whether the login is done and no logout was asked for.
+    pub fn is_established(&self) -> bool {
+        matches!(self.phase, Phase::FullFeature)
+    }
+
+    /// Whether a command could be sent here now.
+    pub fn takes_commands(&self, session: &Session) -> bool {
+        self.is_established()
+            && session.negotiated().session_type == SessionType::Normal
+            && self.transmit.bytes() < TRANSMIT_BYTES_HIGH
+    }
+
+    /// Moves the next command that may be sent into the transmit queue. Whether there was one.
+    pub fn send_next(&mut self, session: &mut Session) -> bool {
+        let Some((tag, command)) = session.next_to_send(self.cid) else { return false };
+        self.send_command(session, tag, &command);
+        true
+    }
+
+    /// Becomes the request half of a pair: `half`, which just logged in for it, receives from now on.
+    pub fn take_response_half(&mut self, half: Self) {
+        let own = std::mem::replace(&mut self.receiver, half.receiver);
+        self.request_half = Some(Box::new(own));
+        self.exp_stat_sn = half.exp_stat_sn;
+        self.last_received = self.last_received.max(half.last_received);
+        self.received_pdu_count += half.received_pdu_count;
+    }
+
+    /// Whether it is a pair.
+    pub fn is_split(&self) -> bool {
+        self.request_half.is_some()
+    }
+
+    /// Where bytes go that come on a pair's request half; empty for anything else.
+    pub fn request_half_space(&mut self) -> &mut [u8] {
+        self.request_half.as_mut().map_or(&mut [], |receiver| receiver.receive_space())
+    }
+
+    /// `length` bytes were read into [`Connection::request_half_space`].
+    ///
+    /// # Errors
+    /// [`ConnectionError`]: the connection must be closed.
+    pub fn handle_request_half(&mut self, session: &Session, length: usize) -> Result<(), ConnectionError> {
+        let Some(mut receiver) = self.request_half.take() else { return Ok(()) };
+        receiver.handle_received(length);
+        loop {
+            match receiver.poll()? {
+                Progress::NeedBytes => break,
+                Progress::NeedPlace => {
+                    let bytes = receiver.pending_header().map_or(0, |header| header.data_segment_bytes);
+                    receiver.place(Destination::Buffer { buffer: Buffer::zeroed(bytes), offset: 0 });
+                }
+                Progress::Pdu(pdu) => match pdu.header.bhs? {
+                    Bhs::NopIn(nop) if nop.initiator_task_tag.is_none() => {
+                        if let Some(target_transfer_tag) = nop.target_transfer_tag {
+                            self.send_nop(session, None, Some(target_transfer_tag), nop.lun);
+                        }
+                    }
+                    Bhs::AsyncMessage(message) => self.handle_async(message, pdu.data.bytes())?,
+                    _ => return Err(ConnectionError::Protocol("a response on a connection that carries requests")),
+                },
+            }
         }
-        while self.transmit.bytes() < TRANSMIT_BYTES_HIGH {
-            let Some((tag, command)) = session.next_to_send() else { break };
-            self.send_command(session, tag, &command);
-        }
+        self.request_half = Some(receiver);
+        Ok(())
     }
 
     /// Fills `out` with what is to be written, and returns how many slices that took.
@@ -289,13 +356,22 @@ impl Connection {
 
     /// Asks to close the session. [`Event::LoggedOut`] follows.
     pub fn logout(&mut self, session: &Session) {
+        self.send_logout(session, LogoutReason::CloseSession);
+    }
+
+    /// Asks to close this connection alone, when nothing is under way on it. [`Event::LoggedOut`] follows.
+    pub fn leave(&mut self, session: &Session) {
+        self.send_logout(session, LogoutReason::CloseConnection);
+    }
+
+    fn send_logout(&mut self, session: &Session, reason: LogoutReason) {
         if !matches!(self.phase, Phase::FullFeature) {
             return;
         }
         let tag = self.next_control_tag();
         let request = LogoutRequest {
             is_immediate: true,
-            reason: LogoutReason::CloseSession,
+            reason,
             initiator_task_tag: tag,
             cid: self.cid,
             cmd_sn: session.next_cmd_sn(),
@@ -345,7 +421,9 @@ impl Connection {
         match bhs {
             Bhs::ScsiResponse(response) => {
                 self.handle_numbers(session, Some(response.stat_sn), response.exp_cmd_sn, response.max_cmd_sn);
-                handle_response(session, &response, data);
+                if session.task_on(self.cid, response.initiator_task_tag).is_some() {
+                    handle_response(session, &response, data);
+                }
                 Ok(())
             }
             Bhs::ReadyToTransfer(r2t) => {
@@ -390,6 +468,7 @@ impl Connection {
             LoginStep::Done(logged_in) => {
                 session.establish(&logged_in);
                 self.exp_stat_sn = logged_in.exp_stat_sn;
+                self.segment_bytes = logged_in.negotiated.target_max_recv_data_segment_length as usize;
                 let is_crc = |digest: Digest| digest == Digest::Crc32c;
                 let negotiated: &Negotiated = &logged_in.negotiated;
                 let digests =
@@ -425,7 +504,7 @@ impl Connection {
             return Err(ConnectionError::DataDigest);
         }
         let tag = header.initiator_task_tag;
-        if let Some(task) = session.task(tag)
+        if let Some(task) = session.task_on(self.cid, tag)
             && pdu.data.length > 0
             && let TaskData::Read(buffer, _) = &mut task.data
         {
@@ -436,7 +515,9 @@ impl Connection {
                 return Err(ConnectionError::Protocol("Data-In that came before"));
             }
         }
-        if let Some(status) = header.status {
+        if let Some(status) = header.status
+            && session.task_on(self.cid, tag).is_some()
+        {
             session.complete_with_status(tag, status.status, Vec::new(), status.residual);
         }
         Ok(())
@@ -444,7 +525,7 @@ impl Connection {
 
     fn handle_r2t(&mut self, session: &mut Session, r2t: &ReadyToTransfer) -> Result<(), ConnectionError> {
         let negotiated = *session.negotiated();
-        let Some(task) = session.task(r2t.initiator_task_tag) else { return Ok(()) };
+        let Some(task) = session.task_on(self.cid, r2t.initiator_task_tag) else { return Ok(()) };
         if task.outcome.is_some() {
             return Ok(());
         }
@@ -464,7 +545,7 @@ impl Connection {
             base: range.start,
             range: offset..offset + length,
         };
-        self.send_burst(&negotiated, &burst);
+        self.send_burst(&burst);
         Ok(())
     }
 
@@ -560,7 +641,7 @@ impl Connection {
         };
         let length = task.data.length();
         let first_burst = if writes { length.min(negotiated.first_burst_length as usize) } else { 0 };
-        let segment_bytes = negotiated.target_max_recv_data_segment_length as usize;
+        let segment_bytes = self.segment_bytes;
         let immediate = if negotiated.immediate_data { first_burst.min(segment_bytes) } else { 0 };
         let unsolicited = if negotiated.initial_r2t { 0 } else { first_burst - immediate };
         let header = ScsiCommand {
@@ -594,13 +675,13 @@ impl Connection {
                 base: range.start,
                 range: immediate..immediate + unsolicited,
             };
-            self.send_burst(&negotiated, &burst);
+            self.send_burst(&burst);
         }
     }
 
     /// Cuts a burst into Data-Out PDUs.
-    fn send_burst(&mut self, negotiated: &Negotiated, burst: &Burst) {
-        let segment_bytes = negotiated.target_max_recv_data_segment_length as usize;
+    fn send_burst(&mut self, burst: &Burst) {
+        let segment_bytes = self.segment_bytes;
         let starts = burst.range.clone().step_by(segment_bytes);
         for (start, data_sn) in starts.zip(0..) {
             let end = burst.range.end.min(start + segment_bytes);
@@ -702,11 +783,11 @@ struct Burst {
 }
 
 /// Where a data segment goes: Data-In into its task's buffer, everything else into one of its own.
-fn place(header: &ReceivedHeader, session: &mut Session) -> Result<Destination, ConnectionError> {
+fn place(header: &ReceivedHeader, session: &mut Session, cid: u16) -> Result<Destination, ConnectionError> {
     let Ok(Bhs::DataIn(data_in)) = &header.bhs else {
         return Ok(Destination::Buffer { buffer: Buffer::zeroed(header.data_segment_bytes), offset: 0 });
     };
-    let Some(task) = session.task(data_in.initiator_task_tag) else { return Ok(Destination::Discard) };
+    let Some(task) = session.task_on(cid, data_in.initiator_task_tag) else { return Ok(Destination::Discard) };
     let TaskData::Read(buffer, range) = &mut task.data else {
         return Err(ConnectionError::Protocol("Data-In for a command that reads nothing"));
     };

@@ -19,6 +19,7 @@ use crate::chap::{Challenge, ChapError, ChapInitiator, Credentials};
 use crate::limits::{LOGIN_TEXT_BYTES_MAX, NEGOTIATION_EXCHANGES_MAX};
 use crate::negotiation::{Negotiated, NegotiationError, Negotiator, Offer, SessionType};
 use crate::pdu::{InitiatorTaskTag, Isid, LoginRequest, LoginResponse, LoginStage, LoginStatus};
+use crate::split;
 use crate::text::{Keys, NONE, TextAssembler, TextError, segments};
 
 /// The tag of a login; nothing else is under way on a connection that logs in.
@@ -36,8 +37,12 @@ pub struct LoginConfig {
     pub target_name: Option<String>,
     /// The initiator's part of the session's name. Logging in again with the same one reinstates the session.
     pub isid: Isid,
+    /// The target's part of the session's name: zero for a new session, else the session to join.
+    pub tsih: u16,
     /// Connection ID.
     pub cid: u16,
+    /// CID of the connection whose responses this one will carry (`docs/protocol/split-connections.md`).
+    pub answers_for: Option<u16>,
     /// What we wish.
     pub offer: Offer,
     /// Who we are, when the target asks.
@@ -70,6 +75,8 @@ pub struct LoggedIn {
     pub portal_group_tag: Option<String>,
     /// TargetAlias, where it was said.
     pub target_alias: Option<String>,
+    /// Whether connections may be split (`docs/protocol/split-connections.md`).
+    pub may_split: bool,
 }
 
 /// Why there is no session.
@@ -144,8 +151,12 @@ impl Login {
     /// A login that will number its first command `cmd_sn`.
     pub fn new(config: LoginConfig, cmd_sn: Serial32) -> Self {
         let session_type = if config.target_name.is_some() { SessionType::Normal } else { SessionType::Discovery };
+        let mut negotiator = Negotiator::initiator(config.offer.clone(), session_type);
+        if config.tsih != 0 {
+            negotiator.join_session();
+        }
         Self {
-            negotiator: Negotiator::initiator(config.offer.clone(), session_type),
+            negotiator,
             config,
             stage: LoginStage::SecurityNegotiation,
             authentication: Authentication::Proposed,
@@ -252,9 +263,13 @@ impl Login {
                 max_cmd_sn: response.max_cmd_sn,
                 portal_group_tag: self.portal_group_tag.take(),
                 target_alias: self.target_alias.take(),
+                may_split: self.negotiator.private(split::SPLIT_CONNECTIONS).is_some(),
             })));
         }
-        let wishes = self.negotiator.propose();
+        let mut wishes = self.negotiator.propose();
+        if let Some(cid) = self.config.answers_for {
+            wishes.push(split::ANSWERS_FOR, cid.to_string());
+        }
         let (request, text) = self.send(&wishes, true);
         Ok(LoginStep::Send(request, text))
     }
@@ -334,7 +349,7 @@ impl Login {
             version_max: 0,
             version_min: 0,
             isid: self.config.isid,
-            tsih: 0,
+            tsih: self.config.tsih,
             initiator_task_tag: LOGIN_TAG,
             cid: self.config.cid,
             cmd_sn: self.cmd_sn,

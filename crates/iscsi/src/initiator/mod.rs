@@ -16,7 +16,7 @@
 //! session.submit(command)                    queue work
 //! connection.handle_received(now, &mut session, n)   after reading n bytes into connection.receive_space()
 //! connection.handle_timeout(now, &mut session)       when connection.poll_timeout(&session) has come
-//! connection.fill_transmit(now, &mut session)        then write connection.io_slices(), report handle_transmitted(n)
+//! connection.send_next(&mut session)                 as long as it takes_commands(); then write connection.io_slices(), report handle_transmitted(n)
 //! session.poll_completed(), connection.poll_event()  until None
 //! ```
 //!
@@ -26,7 +26,8 @@
 //!
 //! | | |
 //! |---|---|
-//! | several connections per session (MC/S) | not yet; a [`Session`] knows nothing of connections |
+//! | several connections per session (MC/S) | one [`Connection`] each, the same [`Session`] with all of them; who gets the next command is the driver's choice, by [`Session::load`] |
+//! | split connections (`docs/protocol/split-connections.md`) | a second login with `answers_for`, then [`Connection::take_response_half`] |
 //! | bidirectional commands, SNACK, ErrorRecoveryLevel 1 and 2 | not |
 //! | text negotiation after login | only SendTargets |
 
@@ -42,7 +43,7 @@ pub use command::{Command, Completed, Data, Outcome};
 pub use connection::{Connection, ConnectionError, Event, Timing};
 pub use discovery::DiscoveredTarget;
 pub use login::{ChapLogin, LoggedIn, Login, LoginConfig, LoginError, LoginStep};
-pub use session::Session;
+pub use session::{Load, Session};
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
 //! A session's numbering and tasks, apart from the connections that carry them (RFC 7143 4.2.2.1 and 4.2.4).
 //!
+//! The connections of a session share its window and its tasks; each task belongs to the connection its command was sent on.
 //! Commands wait in order until the target's window (MaxCmdSN) lets them out; CmdSN is given when a command leaves. A
 //! task's tag is its slot and the slot's generation, so an answer that comes after its task ended finds nobody.
 
@@ -16,7 +17,7 @@ use super::login::LoggedIn;
 use super::received::Received;
 use crate::limits::INITIATOR_TASKS_MAX;
 use crate::negotiation::Negotiated;
-use crate::pdu::{InitiatorTaskTag, Residual};
+use crate::pdu::{BHS_BYTES, InitiatorTaskTag, Residual};
 
 /// Slots below this stand in the tag's low half. The high half counts generations, and never is FFFFh.
 const SLOT_BITS: u32 = 16;
@@ -37,6 +38,20 @@ pub struct Session {
     submitted_count: u64,
     /// Tasks that have an outcome and wait for the last of their data to be sent.
     lingering_count: usize,
+    /// The target's part of the session's name; zero before the login.
+    tsih: u16,
+    may_split: bool,
+    /// By CID, what is under way on each connection.
+    loads: Vec<(u16, Load)>,
+}
+
+/// What is under way on a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Commands.
+    pub commands: usize,
+    /// Bytes of their PDUs and data, both ways.
+    pub bytes: usize,
 }
 
 struct Slot {
@@ -47,15 +62,26 @@ struct Slot {
 /// A command that was sent.
 pub(super) struct Task {
     pub(super) token: u64,
+    /// CID of its connection.
+    pub(super) cid: u16,
     pub(super) order: u64,
     pub(super) lun: u64,
     pub(super) cmd_sn: Serial32,
     pub(super) deadline: Instant,
     pub(super) is_aborting: bool,
+    /// Bytes to be moved.
+    data_bytes: usize,
     pub(super) data: TaskData,
     pub(super) received: Received,
     /// The outcome of a write that is still being sent: its buffer is not back yet.
     pub(super) outcome: Option<Outcome>,
+}
+
+impl Task {
+    /// What it puts on its connection: the PDUs of command and response, and the data.
+    fn cost_bytes(&self) -> usize {
+        2 * BHS_BYTES + self.data_bytes
+    }
 }
 
 /// A task's buffer.
@@ -100,6 +126,9 @@ impl Session {
             earliest_deadline: None,
             submitted_count: 0,
             lingering_count: 0,
+            tsih: 0,
+            may_split: false,
+            loads: Vec::new(),
         }
     }
 
@@ -131,6 +160,21 @@ impl Session {
         &self.negotiated
     }
 
+    /// The target's part of the session's name; zero before the login.
+    pub fn tsih(&self) -> u16 {
+        self.tsih
+    }
+
+    /// Whether its connections may be split.
+    pub fn may_split(&self) -> bool {
+        self.may_split
+    }
+
+    /// What is under way on the connection `cid`.
+    pub fn load(&self, cid: u16) -> Load {
+        self.loads.iter().find(|(other, _)| *other == cid).map(|(_, load)| *load).unwrap_or_default()
+    }
+
     /// Everything that is not over, in the order in which it was submitted: the session is lost. Buffers come along.
     pub fn take_all(&mut self) -> Vec<(u64, Buffer)> {
         let mut tasks: Vec<Task> = self.slots.iter_mut().filter_map(|slot| slot.task.take()).collect();
@@ -139,6 +183,7 @@ impl Session {
         self.free.clear();
         self.earliest_deadline = None;
         self.lingering_count = 0;
+        self.loads.clear();
         let sent = tasks.into_iter().map(|task| {
             // A connection that is dropped has given its share of the buffer back; if not, a copy does.
             let buffer = task.data.into_buffer().unwrap_or_else(|data| match data {
@@ -151,9 +196,13 @@ impl Session {
         sent.chain(waiting).collect()
     }
 
-    /// The login is done.
+    /// A login is done. The first one establishes the session, others join it.
     pub(super) fn establish(&mut self, logged_in: &LoggedIn) {
-        self.negotiated = logged_in.negotiated;
+        if self.tsih == 0 {
+            self.negotiated = logged_in.negotiated;
+            self.tsih = logged_in.tsih;
+            self.may_split = logged_in.may_split && logged_in.negotiated.max_connections > 1;
+        }
         self.update_window(logged_in.exp_cmd_sn, logged_in.max_cmd_sn);
     }
 
@@ -182,10 +231,15 @@ impl Session {
         taken
     }
 
-    /// The next command the window lets out, as a task.
-    pub(super) fn next_to_send(&mut self) -> Option<(InitiatorTaskTag, Command)> {
+    /// Whether a command could leave now.
+    pub fn has_to_send(&self) -> bool {
         let is_slot_free = !self.free.is_empty() || self.slots.len() < INITIATOR_TASKS_MAX;
-        if self.waiting.is_empty() || self.window() == 0 || !is_slot_free {
+        !self.waiting.is_empty() && self.window() > 0 && is_slot_free
+    }
+
+    /// The next command the window lets out, as a task of the connection `cid`.
+    pub(super) fn next_to_send(&mut self, cid: u16) -> Option<(InitiatorTaskTag, Command)> {
+        if !self.has_to_send() {
             return None;
         }
         let (mut command, deadline) = self.waiting.pop_front()?;
@@ -196,11 +250,13 @@ impl Session {
         };
         let task = Task {
             token: command.token,
+            cid,
             order: self.submitted_count - self.waiting.len() as u64,
             lun: command.lun,
             cmd_sn: self.take_cmd_sn(),
             deadline,
             is_aborting: false,
+            data_bytes: data.length(),
             data,
             received: Received::default(),
             outcome: None,
@@ -213,6 +269,10 @@ impl Session {
             self.slots.push(Slot { generation: 0, task: None });
             u16::try_from(self.slots.len() - 1).expect("there are at most 2^16 slots")
         });
+        self.change_load(task.cid, |load| {
+            load.commands += 1;
+            load.bytes += task.cost_bytes();
+        });
         let slot = &mut self.slots[usize::from(index)];
         // FFFFh is left out so that no tag is the reserved value.
         slot.generation = if slot.generation >= u16::MAX - 1 { 0 } else { slot.generation + 1 };
@@ -221,11 +281,25 @@ impl Session {
         InitiatorTaskTag::new(value).expect("no generation is FFFFh")
     }
 
+    fn change_load(&mut self, cid: u16, change: impl FnOnce(&mut Load)) {
+        let found = self.loads.iter().position(|(other, _)| *other == cid);
+        let at = found.unwrap_or_else(|| {
+            self.loads.push((cid, Load::default()));
+            self.loads.len() - 1
+        });
+        change(&mut self.loads[at].1);
+    }
+
     /// The task of a tag, if it is not over.
     pub(super) fn task(&mut self, tag: InitiatorTaskTag) -> Option<&mut Task> {
         let slot = self.slots.get_mut((tag.get() & 0xffff) as usize)?;
         let is_same = u32::from(slot.generation) == tag.get() >> SLOT_BITS;
         slot.task.as_mut().filter(|_| is_same)
+    }
+
+    /// The task of a tag, if it is not over and its command was sent on the connection `cid`.
+    pub(super) fn task_on(&mut self, cid: u16, tag: InitiatorTaskTag) -> Option<&mut Task> {
+        self.task(tag).filter(|task| task.cid == cid)
     }
 
     /// Tags of all tasks.
@@ -266,8 +340,13 @@ impl Session {
             return;
         }
         let Some(mut task) = self.slots[index].task.take() else { return };
+        let (cid, cost_bytes) = (task.cid, task.cost_bytes());
         match std::mem::replace(&mut task.data, TaskData::None).into_buffer() {
             Ok(buffer) => {
+                self.change_load(cid, |load| {
+                    load.commands -= 1;
+                    load.bytes -= cost_bytes;
+                });
                 self.free.push(index as u16);
                 self.completed.push_back(Completed { token: task.token, buffer, outcome });
             }
@@ -300,8 +379,8 @@ impl Session {
         self.earliest_deadline
     }
 
-    /// Tags of tasks whose time is up and that nobody aborts yet. Commands that never left end here.
-    pub(super) fn expire(&mut self, now: Instant) -> Vec<InitiatorTaskTag> {
+    /// Tags of tasks of the connection `cid` whose time is up and that nobody aborts yet. Commands that never left end here.
+    pub(super) fn expire(&mut self, now: Instant, cid: u16) -> Vec<InitiatorTaskTag> {
         if self.earliest_deadline.is_none_or(|deadline| deadline > now) {
             return Vec::new();
         }
@@ -315,9 +394,10 @@ impl Session {
             }
         }
         let is_idle = |task: &Task| !task.is_aborting && task.outcome.is_none();
+        let is_due = |task: &Task| task.deadline <= now && task.cid == cid;
         let expired: Vec<_> =
-            self.tags().filter(|(_, task)| is_idle(task) && task.deadline <= now).map(|(tag, _)| tag).collect();
-        let later = self.tags().filter(|(_, task)| is_idle(task) && task.deadline > now).map(|(_, task)| task.deadline);
+            self.tags().filter(|(_, task)| is_idle(task) && is_due(task)).map(|(tag, _)| tag).collect();
+        let later = self.tags().filter(|(_, task)| is_idle(task) && !is_due(task)).map(|(_, task)| task.deadline);
         self.earliest_deadline = later.chain(self.waiting.iter().map(|(_, deadline)| *deadline)).min();
         expired
     }

@@ -39,7 +39,7 @@ pub(super) struct PendingFunction {
 impl Connection {
     /// Aborts the tasks whose time is up, and goes a step further where an answer is overdue.
     pub(super) fn escalate(&mut self, now: Instant, session: &mut Session) -> Result<(), ConnectionError> {
-        for tag in session.expire(now) {
+        for tag in session.expire(now, self.cid()) {
             let Some(task) = session.task(tag) else { continue };
             task.is_aborting = true;
             let (lun, cmd_sn) = (task.lun, task.cmd_sn);

@@ -33,7 +33,9 @@ fn config() -> LoginConfig {
         initiator_name: "iqn.2026-01.io.forebay:us".to_owned(),
         target_name: Some("iqn.2026-01.io.forebay:them".to_owned()),
         isid: Isid::random_format(7, 7),
+        tsih: 0,
         cid: 3,
+        answers_for: None,
         offer: Offer::initiator(),
         chap: None,
     }
@@ -117,7 +119,7 @@ impl Pair {
 
     /// Everything our end has to say.
     fn sent(&mut self) -> Vec<ReceivedPdu> {
-        self.connection.fill_transmit(self.now, &mut self.session);
+        while self.connection.takes_commands(&self.session) && self.connection.send_next(&mut self.session) {}
         self.flush()
     }
 
@@ -502,7 +504,7 @@ fn sense_data_comes_along() {
 fn a_write_that_ends_early_keeps_its_buffer_until_it_is_sent() {
     let mut pair = Pair::logged_in(modest());
     pair.submit(1, write_of(4096));
-    pair.connection.fill_transmit(pair.now, &mut pair.session);
+    while pair.connection.takes_commands(&pair.session) && pair.connection.send_next(&mut pair.session) {}
     let tag = pair.session.tags().next().unwrap().0;
     let response = pair.response(tag, 2);
     pair.send(&response, Vec::new()).unwrap();

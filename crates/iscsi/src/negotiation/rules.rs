@@ -27,6 +27,7 @@ pub(super) enum Key {
     TaskReporting,
     ProtocolLevel,
 }
+
 pub(super) const KEY_COUNT: usize = Key::ProtocolLevel as usize + 1;
 
 /// How a key's value is found.

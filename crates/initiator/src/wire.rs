@@ -1,0 +1,135 @@
+//! One connection of a session and the stream it speaks over, or the two streams of a pair (`docs/protocol/split-connections.md`).
+
+use std::io::IoSlice;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use base::clock::Instant;
+use iscsi::initiator::{Connection, Session};
+use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
+
+use crate::connector::BoxedStream;
+use crate::error::LinkError;
+use crate::limits::WRITE_SLICES_MAX;
+
+/// Bytes and PDUs of a link.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) bytes_sent: u64,
+    pub(crate) bytes_received: u64,
+    /// PDUs of connections that are gone.
+    pub(crate) gone_pdus: (u64, u64),
+}
+
+/// What a connection is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// It logs in to a session that is there; as the response half of the connection with this CID, if any.
+    Joining { answers_for: Option<u16> },
+    /// It carries commands.
+    Serving,
+    /// It takes no new commands, and logs out when nothing is under way any more.
+    Leaving,
+}
+
+/// See the module.
+pub(crate) struct Wire {
+    pub(crate) connection: Connection,
+    pub(crate) role: Role,
+    /// Where requests go, and where responses come from unless there is a response half.
+    stream: BoxedStream,
+    response_half: Option<BoxedStream>,
+    needs_flush: bool,
+}
+
+impl Wire {
+    pub(crate) fn new(stream: BoxedStream, connection: Connection, role: Role) -> Self {
+        Self { connection, role, stream, response_half: None, needs_flush: false }
+    }
+
+    /// Becomes a pair with a connection that just logged in for it.
+    pub(crate) fn take_response_half(&mut self, half: Self) {
+        self.connection.take_response_half(half.connection);
+        self.response_half = Some(half.stream);
+    }
+
+    /// TCP connections it is made of.
+    pub(crate) fn stream_count(&self) -> usize {
+        1 + usize::from(self.response_half.is_some())
+    }
+
+    /// Writes all that is queued, as far as that goes.
+    pub(crate) fn poll_write(
+        &mut self,
+        context: &mut Context<'_>,
+        session: &mut Session,
+        counters: &mut Counters,
+    ) -> Result<bool, LinkError> {
+        let mut has_progressed = false;
+        while !self.connection.is_transmit_empty() {
+            let mut slices = [IoSlice::new(&[]); WRITE_SLICES_MAX];
+            let count = self.connection.io_slices(&mut slices);
+            let written = match Pin::new(&mut self.stream).poll_write_vectored(context, &slices[..count]) {
+                Poll::Pending => return Ok(has_progressed),
+                Poll::Ready(Ok(0)) => return Err(LinkError::Closed),
+                Poll::Ready(written) => written.map_err(LinkError::Io)?,
+            };
+            self.connection.handle_transmitted(session, written);
+            counters.bytes_sent += written as u64;
+            self.needs_flush = true;
+            has_progressed = true;
+        }
+        if self.needs_flush
+            && let Poll::Ready(flushed) = Pin::new(&mut self.stream).poll_flush(context)
+        {
+            flushed.map_err(LinkError::Io)?;
+            self.needs_flush = false;
+        }
+        Ok(has_progressed)
+    }
+
+    /// One read: what it completes is handed up before the next.
+    pub(crate) fn poll_read(
+        &mut self,
+        context: &mut Context<'_>,
+        now: Instant,
+        session: &mut Session,
+        counters: &mut Counters,
+    ) -> Result<bool, LinkError> {
+        let mut has_progressed = false;
+        let stream = match &mut self.response_half {
+            None => &mut self.stream,
+            Some(half) => {
+                if let Some(length) = poll_read_into(&mut self.stream, context, self.connection.request_half_space())? {
+                    counters.bytes_received += length as u64;
+                    self.connection.handle_request_half(session, length)?;
+                    has_progressed = true;
+                }
+                half
+            }
+        };
+        if let Some(length) = poll_read_into(stream, context, self.connection.receive_space())? {
+            counters.bytes_received += length as u64;
+            self.connection.handle_received(now, session, length)?;
+            has_progressed = true;
+        }
+        Ok(has_progressed)
+    }
+}
+
+/// Bytes read; `None` when there are none now.
+fn poll_read_into(
+    stream: &mut BoxedStream,
+    context: &mut Context<'_>,
+    space: &mut [u8],
+) -> Result<Option<usize>, LinkError> {
+    let mut space = ReadBuf::new(space);
+    match Pin::new(stream).poll_read(context, &mut space) {
+        Poll::Pending => return Ok(None),
+        Poll::Ready(read) => read.map_err(LinkError::Io)?,
+    }
+    match space.filled().len() {
+        0 => Err(LinkError::Closed),
+        length => Ok(Some(length)),
+    }
+}

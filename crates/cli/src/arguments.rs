@@ -9,6 +9,7 @@ use base::units::ByteSize;
 use cache::{Admission, Associativity, Mode, Replacement};
 use clap::{Args, Parser, Subcommand};
 use stack::lun_spec::{LunSpec, parse_duration};
+use stack::remote::parse_connections;
 use workload::bench::ReadWrite;
 use writelog::{DestageOrder, Durability};
 
@@ -151,6 +152,13 @@ pub struct Login {
     /// Check header and data digests (CRC32C)
     #[arg(long)]
     pub digests: bool,
+    /// Connections of the session, as far as the target allows them
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = parse_connections)]
+    pub connections: u16,
+    /// Send requests over one connection and get responses over another, for each of --connections; a target
+    /// that does not know this gets ordinary connections
+    #[arg(long)]
+    pub split_connections: bool,
 }
 
 /// How several logical units are one device.
@@ -280,7 +288,7 @@ pub struct Clean {
 pub struct Set {
     /// The attachment or target
     pub name: String,
-    /// Settings: cache.mode=MODE, cache.replacement=lru|clock|2q|s3-fifo, cache.admission=always|second-use,
+    /// Settings: connections=NUMBER, cache.mode=MODE, cache.replacement=lru|clock|2q|s3-fifo, cache.admission=always|second-use,
     /// cache.cutoff=SIZE|off, cache.prefetch=SIZE|off; for targets lun.NUMBER.disk=on|off
     #[arg(required = true, value_name = "KEY=VALUE")]
     pub settings: Vec<String>,

@@ -29,6 +29,7 @@ use crate::limits::CLOSE_TIME_MAX;
 use crate::log_place::{self, LogConfig};
 use crate::paths::{Paths, check_name};
 use crate::registry::{Entry, Registry, UnitLock};
+use crate::remote::parse_connections;
 use crate::remotes::{Remotes, RemotesConfig};
 use crate::time::system_clock;
 
@@ -291,9 +292,13 @@ impl Attachment {
     }
 
     async fn set(&self, key: &str, value: &str) -> Result<Value> {
+        if key == "connections" {
+            self.remotes.set_connections(parse_connections(value)?);
+            return Ok(json!({ key: value }));
+        }
         if !cache_settings::KEYS.contains(&key) {
-            let message =
-                format!("\"{key}\" is no setting of an attachment: there are {}", cache_settings::KEYS.join(", "));
+            let known = cache_settings::KEYS.join(", ");
+            let message = format!("\"{key}\" is no setting of an attachment: there are connections, {known}");
             return Err(Error::new(Failure::Usage, message));
         }
         let Some(cache) = &self.cache else {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::clock::Clock;
+use initiator::limits::CONNECTIONS_MAX;
 use initiator::{
     BoxedStream, ChapCredentials, Connecting, Connector, DiscoveredTarget, InitiatorOptions, RemoteLun, Status,
     TcpConnector,
@@ -12,7 +13,7 @@ use iscsi::chap::Credentials;
 use iscsi::url::{Portal, Url};
 use serde_json::{Value, json};
 
-use crate::error::Result;
+use crate::error::{Error, Failure, Result};
 use crate::link::{DelayedStream, LinkModel};
 
 /// A remote LUN and how to log in to it.
@@ -30,6 +31,10 @@ pub struct RemoteConfig {
     pub link_round_trip: Option<Duration>,
     /// How long I/O waits for a target that is away.
     pub replacement_timeout: Duration,
+    /// Connections of the session, or pairs of them.
+    pub connections: u16,
+    /// Whether requests and responses go over connections of their own.
+    pub split_connections: bool,
 }
 
 impl RemoteConfig {
@@ -44,6 +49,8 @@ impl RemoteConfig {
             header_digest: self.with_digests,
             data_digest: self.with_digests,
             replacement_timeout: self.replacement_timeout,
+            connections: self.connections,
+            split: self.split_connections,
             clock: Arc::clone(clock),
             ..InitiatorOptions::for_url(&self.url)
         };
@@ -57,6 +64,17 @@ impl RemoteConfig {
         tokio::spawn(driver);
         Ok(lun)
     }
+}
+
+/// How many connections, or pairs of them, a session is to have.
+///
+/// # Errors
+/// When it is no number that makes sense.
+pub fn parse_connections(text: &str) -> Result<u16> {
+    let count = text.parse().ok().filter(|count| (1..=CONNECTIONS_MAX).contains(count));
+    count.ok_or_else(|| {
+        Error::new(Failure::Usage, format!("\"{text}\" is no count of connections: 1 to {CONNECTIONS_MAX}"))
+    })
 }
 
 /// The targets that `portal` offers.
@@ -110,6 +128,8 @@ pub fn status_json(status: &Status) -> Value {
         "commands_sent": status.commands_sent,
         "commands_retried": status.commands_retried,
         "writes_replayed": status.writes_replayed,
+        "connections": status.connections,
+        "split_connections": status.split_connections,
         "in_flight": status.in_flight,
         "waiting": status.waiting,
         "retained_bytes": status.retained_bytes,

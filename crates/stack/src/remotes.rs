@@ -144,6 +144,11 @@ impl Remotes {
         identities
     }
 
+    /// Changes how many connections, or pairs of them, each LUN's session has.
+    pub fn set_connections(&self, count: u16) {
+        self.luns.iter().for_each(|lun| lun.set_connections(count));
+    }
+
     /// Flushes what the LUNs might lose and logs out.
     pub async fn close(&self) {
         close_each(&self.luns).await;

@@ -151,6 +151,8 @@ pub fn remote_config(url: &str, login: &Login) -> Result<RemoteConfig> {
         with_digests: login.digests,
         link_round_trip: login.link_round_trip,
         replacement_timeout: REPLACEMENT_TIMEOUT_DEFAULT,
+        connections: login.connections,
+        split_connections: login.split_connections,
         url,
     })
 }

@@ -51,6 +51,14 @@ impl LatencyHistogram {
         (beyond >= 10.0 - 1e-6).then(|| Duration::from_nanos(self.0.value_at_quantile(quantile)))
     }
 
+    /// Samples in classes that double from one microsecond: the largest latency of each class that has some, and how many.
+    pub fn classes(&self) -> Vec<(Duration, u64)> {
+        let steps = self.0.iter_log(1000, 2.0);
+        let classes =
+            steps.map(|step| (Duration::from_nanos(step.value_iterated_to()), step.count_since_last_iteration()));
+        classes.filter(|(_, count)| *count > 0).collect()
+    }
+
     /// The share (0.0 to 1.0) of samples not above `latency`, or `None` without samples.
     pub fn share_within(&self, latency: Duration) -> Option<f64> {
         let latency_ns = u64::try_from(latency.as_nanos()).unwrap_or(LATENCY_NS_MAX).clamp(1, LATENCY_NS_MAX);

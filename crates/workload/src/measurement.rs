@@ -48,6 +48,15 @@ pub struct ShareWithin {
     pub share: f64,
 }
 
+/// Requests of one class of latencies; classes double.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LatencyClass {
+    /// The longest of the class, in nanoseconds.
+    pub up_to_ns: u64,
+    /// Requests.
+    pub count: u64,
+}
+
 /// The figures of one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
@@ -63,6 +72,8 @@ pub struct Measurement {
     pub writes: Latency,
     /// Share of reads and writes that took at most 1 ms.
     pub share_within_1ms: Option<f64>,
+    /// How many took how long.
+    pub latency_classes: Vec<LatencyClass>,
     /// More such shares.
     pub shares_within: Vec<ShareWithin>,
     /// Processor time.
@@ -99,6 +110,13 @@ impl Recorder {
         self.bytes += bytes;
     }
 
+    /// Adds what another one saw at the same time.
+    pub fn merge(&mut self, other: &Self) {
+        self.reads.merge(&other.reads);
+        self.writes.merge(&other.writes);
+        self.bytes += other.bytes;
+    }
+
     /// Reads and writes counted.
     pub fn count(&self) -> u64 {
         self.reads.count() + self.writes.count()
@@ -127,12 +145,19 @@ impl Recorder {
             reads: Latency::of(&self.reads),
             writes: Latency::of(&self.writes),
             share_within_1ms: share(1000).map(|within| within.share),
+            latency_classes: all.classes().into_iter().map(LatencyClass::of).collect(),
             shares_within: SHARE_LIMITS_US.into_iter().filter_map(share).collect(),
             cpu_us_per_op: CpuPerOperation::default(),
             operations: self.count(),
             bytes: self.bytes,
             seconds,
         }
+    }
+}
+
+impl LatencyClass {
+    fn of((latency, count): (Duration, u64)) -> Self {
+        Self { up_to_ns: u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX), count }
     }
 }
 
@@ -170,6 +195,15 @@ mod tests {
             assert!(json["latency_ns"][key].as_u64().is_some_and(|ns| ns.abs_diff(500_000) < 1000), "{key}");
         }
         assert_eq!(json["writes"]["count"], 0);
+        let classes = json["latency_classes"].as_array().unwrap();
+        assert_eq!(
+            (classes.len(), &classes[0]["count"]),
+            (1, &serde_json::json!(100)),
+            "all of them between 256 and 512 us"
+        );
+        let mut twice = recorder.clone();
+        twice.merge(&recorder);
+        assert_eq!(twice.measurement(Duration::from_secs(2)).iops, 100.0);
         assert!(json["cpu_us_per_op"].as_object().is_some_and(|cpu| cpu.contains_key("client")));
         assert_eq!(serde_json::from_value::<Measurement>(json).unwrap(), measurement);
     }

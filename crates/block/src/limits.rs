@@ -33,3 +33,6 @@ pub const STRIPE_POOL_BYTES: usize = 64 << 20;
 
 /// Units looked at for one `extents` request of a stripe; the caller asks again from where the answer ends.
 pub const STRIPE_EXTENT_PIECES_MAX: u64 = 1 << 16;
+
+/// Paths of one unit: portals of its target. Each is a session, and a request looks at all of them.
+pub const PATHS_MAX: usize = 16;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use base::units::ByteSize;
+use block::layer::multipath::Policy;
 use cache::{Admission, Associativity, Mode, Replacement};
 use clap::{Args, Parser, Subcommand};
 use stack::lun_spec::{LunSpec, parse_duration};
@@ -167,6 +168,9 @@ pub struct Arrange {
     /// Stripe over the logical units of several URLs, this much on each in turn; the order of the URLs is part of the layout
     #[arg(long, value_name = "SIZE")]
     pub stripe: Option<ByteSize>,
+    /// Which of several paths to one logical unit takes a request: failover (default) or round-robin
+    #[arg(long, value_name = "POLICY", conflicts_with = "stripe", value_parser = parse_policy)]
+    pub multipath: Option<Policy>,
 }
 
 #[derive(Debug, Args)]
@@ -376,13 +380,22 @@ pub struct Bench {
     /// Size of a request
     #[arg(long, value_name = "SIZE", default_value = "4KiB")]
     pub bs: ByteSize,
-    /// Requests in flight
+    /// Skew of random requests: the block of rank k with a probability proportional to 1/k^THETA
+    #[arg(long, value_name = "THETA")]
+    pub zipf: Option<f64>,
+    /// Requests in flight, of each job
     #[arg(long, default_value_t = 32)]
     pub depth: u32,
-    /// How long, in seconds
-    #[arg(long, default_value_t = 5)]
-    pub seconds: u64,
-    /// Stop after this many requests instead
+    /// Jobs at once, each with a session (or connection to the attachment) and a part of the device of its own
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub jobs: u32,
+    /// How long: a count of seconds, or a duration like 500ms
+    #[arg(long, value_name = "DURATION", default_value = "5", value_parser = parse_seconds)]
+    pub seconds: Duration,
+    /// The process that serves, to show its CPU time (default: found by its control socket when it runs on this host)
+    #[arg(long, value_name = "PID")]
+    pub server_pid: Option<u32>,
+    /// Stop after this many requests of each job instead
     #[arg(long, value_name = "COUNT", conflicts_with = "seconds")]
     pub requests: Option<u64>,
     /// Only the first bytes of the device (default: all of it)
@@ -444,6 +457,20 @@ pub enum Generate {
         /// The shell
         shell: clap_complete::Shell,
     },
+}
+
+fn parse_policy(text: &str) -> Result<Policy, String> {
+    [Policy::Failover, Policy::RoundRobin]
+        .into_iter()
+        .find(|policy| policy.as_str() == text)
+        .ok_or_else(|| format!("\"{text}\" is no policy of paths: failover or round-robin"))
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<u64>() {
+        Ok(seconds) => Ok(Duration::from_secs(seconds)),
+        Err(_) => parse_duration(text),
+    }
 }
 
 fn parse_associativity(text: &str) -> Result<Associativity, String> {

@@ -83,6 +83,11 @@ const EXAMPLES: &[(&str, &[Example])] = &[
                  iscsi://192.0.2.9/iqn.2026-11.org.example:c/0 --stripe 64KiB --name wide",
             ),
             (
+                "One LUN by two portals, a request to each in turn",
+                "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0,iscsi://198.51.100.7/iqn.2026-11.org.example:disks/0 \
+                 --multipath round-robin --name disk",
+            ),
+            (
                 "Without a cache, with CHAP, read-only",
                 "forebay attach iscsi://alice@192.0.2.7/iqn.2026-11.org.example:disks/0 --chap-file alice.secret --read-only",
             ),

@@ -70,6 +70,7 @@ pub async fn connect(
     let status = Status {
         session_count: 1,
         portal: link.portal().to_string(),
+        portal_group_tag: link.portal_group_tag(),
         negotiated: Some(*link.session.negotiated()),
         ..Status::default()
     };
@@ -312,6 +313,7 @@ impl Runner {
         }
         status.state = if self.engine.is_replaying() { State::Replaying } else { State::Online };
         status.portal = link.portal().to_string();
+        status.portal_group_tag = link.portal_group_tag();
         status.reconnect_attempts = 0;
         status.reconnect_wait = None;
         status.negotiated = Some(*link.session.negotiated());

@@ -111,6 +111,11 @@ impl Link {
         })
     }
 
+    /// The portal group that the target named at login (RFC 7143 13.9).
+    pub(crate) fn portal_group_tag(&self) -> Option<u16> {
+        self.logged_in.as_ref()?.portal_group_tag.as_ref()?.parse().ok()
+    }
+
     /// Asks for all targets.
     pub(crate) async fn send_targets(&mut self) -> Result<Vec<DiscoveredTarget>, LinkError> {
         self.wires[0].connection.send_targets(&mut self.session);

@@ -29,6 +29,8 @@ pub struct Status {
     pub state: State,
     /// The portal of the session, or the one that is tried.
     pub portal: String,
+    /// Its portal group, where the target said it: sessions by the same name through portals of one group are one session.
+    pub portal_group_tag: Option<u16>,
     /// What ended the last session or attempt.
     pub last_error: Option<String>,
     /// Sessions so far.

@@ -334,6 +334,7 @@ impl Attachment {
             "is_read_only": geometry.is_read_only,
             "remote": self.remotes.status(),
             "stripe": self.remotes.stripe_status(),
+            "multipath": self.remotes.multipath_status(),
             "cache": self.cache.as_ref().map(|cache| cache.status()),
             "log": self.log.as_ref().map(|log| log.status()),
             "nbd": self.server.counters(),

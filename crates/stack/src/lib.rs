@@ -13,6 +13,7 @@
 //! | [`login`] | initiator name and CHAP secrets |
 //! | [`log_place`] | where a write log lies, and how it is made and opened |
 //! | [`lun_spec`] | what `--lun` says |
+//! | `portal_group` | a session that moves between the portals of one group |
 //! | [`paths`] | run-time and state directories |
 //! | [`registry`] | which LUNs have their newest data in a cache of this host; which are in use |
 //! | [`remote`] | how a remote LUN is reached |
@@ -36,6 +37,7 @@ pub mod log_place;
 pub mod login;
 pub mod lun_spec;
 pub mod paths;
+mod portal_group;
 pub mod registry;
 pub mod remote;
 pub mod remotes;

@@ -43,6 +43,15 @@ impl RemoteConfig {
     /// # Errors
     /// An unreachable portal, a target or LUN that is not there, refused credentials.
     pub async fn connect(&self, clock: &Arc<dyn Clock>) -> Result<Arc<RemoteLun>> {
+        self.connect_by(clock, |connector| connector).await
+    }
+
+    /// As [`RemoteConfig::connect`], over a connector that is made of the one of this link.
+    pub(crate) async fn connect_by(
+        &self,
+        clock: &Arc<dyn Clock>,
+        over: impl FnOnce(Arc<dyn Connector>) -> Arc<dyn Connector>,
+    ) -> Result<Arc<RemoteLun>> {
         let options = InitiatorOptions {
             initiator_name: self.initiator_name.clone(),
             chap: self.credentials.clone().map(|own| ChapCredentials { own, target: None }),
@@ -60,7 +69,7 @@ impl RemoteConfig {
             }
             None => Arc::new(TcpConnector),
         };
-        let (lun, driver) = initiator::connect(options, connector).await?;
+        let (lun, driver) = initiator::connect(options, over(connector)).await?;
         tokio::spawn(driver);
         Ok(lun)
     }
@@ -117,6 +126,7 @@ pub fn status_json(status: &Status) -> Value {
     json!({
         "state": format!("{:?}", status.state).to_lowercase(),
         "portal": status.portal,
+        "portal_group": status.portal_group_tag,
         "last_error": status.last_error,
         "sessions": status.session_count,
         "reconnect_attempts": status.reconnect_attempts,

@@ -7,13 +7,16 @@ use std::future::Future;
 use std::sync::Arc;
 
 use base::clock::Clock;
+use block::layer::multipath::{Multipath, Policy};
 use block::layer::stripe::Stripe;
 use block::{Device, ErrorKind, Identity, SharedDevice};
-use initiator::{RemoteLun, State, Status};
+use initiator::{Connector, RemoteLun, State, Status};
+use iscsi::url::Portal;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::error::{Error, Failure, Result};
+use crate::portal_group::GroupConnector;
 use crate::remote::{RemoteConfig, status_json};
 
 /// How several LUNs are one device.
@@ -21,6 +24,8 @@ use crate::remote::{RemoteConfig, status_json};
 pub enum Arrangement {
     /// There is one.
     Single,
+    /// They are one LUN, reached by several portals.
+    Paths(Policy),
     /// Units on each in turn (RAID-0).
     Stripe {
         /// Bytes of a unit.
@@ -40,6 +45,8 @@ pub struct RemotesConfig {
 /// Connected LUNs as one device.
 pub struct Remotes {
     luns: Vec<Arc<RemoteLun>>,
+    /// How each is connected, in the same order.
+    connectors: Vec<Arc<GroupConnector>>,
     whole: Whole,
     _background: Option<Background>,
 }
@@ -47,6 +54,7 @@ pub struct Remotes {
 enum Whole {
     Single,
     Stripe(Arc<Stripe>),
+    Paths(Arc<Multipath>),
 }
 
 /// Ends with what it serves.
@@ -70,29 +78,105 @@ impl RemotesConfig {
     /// # Errors
     /// What stands in the way of one of them, or of what they are to make together; then all are closed again.
     pub async fn connect(&self, clock: &Arc<dyn Clock>) -> Result<Remotes> {
-        let mut luns = Vec::with_capacity(self.remotes.len());
-        let arranged = match connect_each(&self.remotes, clock, &mut luns).await {
-            Ok(()) => self.arrange(&luns),
+        let mut connected = Vec::with_capacity(self.remotes.len());
+        let arranged = match connect_each(&self.remotes, clock, &mut connected).await {
+            Ok(()) => self.arrange(&mut connected).await,
             Err(error) => Err(error),
         };
         match arranged {
-            Ok((whole, background)) => Ok(Remotes { luns, whole, _background: background }),
+            Ok((whole, background)) => {
+                let (luns, connectors) = connected.into_iter().map(|each| (each.lun, each.connector)).unzip();
+                Ok(Remotes { luns, connectors, whole, _background: background })
+            }
             Err(error) => {
-                close_each(&luns).await;
+                for each in &connected {
+                    each.lun.close().await;
+                }
                 Err(error)
             }
         }
     }
 
-    fn arrange(&self, luns: &[Arc<RemoteLun>]) -> Result<(Whole, Option<Background>)> {
+    async fn arrange(&self, connected: &mut Vec<Connected>) -> Result<(Whole, Option<Background>)> {
         match self.arrangement {
             Arrangement::Single => Ok((Whole::Single, None)),
+            Arrangement::Paths(policy) => {
+                check_one_unit(connected)?;
+                join_groups(connected, policy).await;
+                let paths = Arc::new(Multipath::new(devices(connected), policy).map_err(refusal)?);
+                let running = Arc::clone(&paths);
+                let background = Background::start(async move { running.run().await });
+                Ok((Whole::Paths(paths), Some(background)))
+            }
             Arrangement::Stripe { unit_bytes } => {
-                let members: Vec<SharedDevice> = luns.iter().cloned().map(|lun| lun as SharedDevice).collect();
-                let stripe = Arc::new(Stripe::new(members, unit_bytes).map_err(refusal)?);
+                let stripe = Arc::new(Stripe::new(devices(connected), unit_bytes).map_err(refusal)?);
                 let running = Arc::clone(&stripe);
                 let background = Background::start(async move { running.run().await });
                 Ok((Whole::Stripe(stripe), Some(background)))
+            }
+        }
+    }
+}
+
+/// A LUN that was logged in to.
+struct Connected {
+    lun: Arc<RemoteLun>,
+    connector: Arc<GroupConnector>,
+    portal: Portal,
+    target: String,
+}
+
+impl Connected {
+    /// Target and portal group, where the target says it: what must be the same for a session to move.
+    fn group(&self) -> Option<(String, u16)> {
+        Some((self.target.clone(), self.lun.status().portal_group_tag?))
+    }
+}
+
+fn devices(connected: &[Connected]) -> Vec<SharedDevice> {
+    connected.iter().map(|each| each.lun.clone() as SharedDevice).collect()
+}
+
+/// Several LUNs without a word on how they are one device can only be paths to one.
+fn check_one_unit(connected: &[Connected]) -> Result<()> {
+    let mut identities = connected.iter().map(|each| each.lun.identity());
+    let Some(first) = identities.next() else { return Ok(()) };
+    match identities.find(|other| (&other.unit, &other.serial) != (&first.unit, &first.serial)) {
+        None => Ok(()),
+        Some(other) => {
+            let words = format!(
+                "these are different logical units, not paths to one: {first}; {other}; --stripe 64KiB makes one device of several"
+            );
+            Err(Error::new(Failure::Usage, words))
+        }
+    }
+}
+
+/// Tells each session the portals of its group. With failover a group is one path: the session of its first portal; the others'
+/// are closed.
+async fn join_groups(connected: &mut Vec<Connected>, policy: Policy) {
+    let places: Vec<_> = connected.iter().map(|each| (each.group(), each.portal.clone())).collect();
+    for each in connected.iter() {
+        let group = each.group();
+        let mut portals: Vec<Portal> = Vec::new();
+        for (other, portal) in &places {
+            if group.is_some() && *other == group && !portals.contains(portal) {
+                portals.push(portal.clone());
+            }
+        }
+        if !portals.is_empty() {
+            each.connector.set_portals(portals);
+        }
+    }
+    if policy == Policy::Failover {
+        let mut groups = Vec::new();
+        for each in std::mem::take(connected) {
+            let group = each.group();
+            if group.is_some() && groups.contains(&group) {
+                each.lun.close().await;
+            } else {
+                groups.push(group);
+                connected.push(each);
             }
         }
     }
@@ -106,17 +190,20 @@ fn refusal(error: block::Error) -> Error {
     }
 }
 
-async fn connect_each(configs: &[RemoteConfig], clock: &Arc<dyn Clock>, luns: &mut Vec<Arc<RemoteLun>>) -> Result<()> {
+async fn connect_each(configs: &[RemoteConfig], clock: &Arc<dyn Clock>, connected: &mut Vec<Connected>) -> Result<()> {
     for config in configs {
-        luns.push(config.connect(clock).await?);
+        let portal = config.url.portal.clone();
+        let mut connector = None;
+        let over = |inner| {
+            let group = GroupConnector::new(inner, portal.clone());
+            connector = Some(Arc::clone(&group));
+            group as Arc<dyn Connector>
+        };
+        let lun = config.connect_by(clock, over).await?;
+        let connector = connector.expect("nothing is connected without a connector");
+        connected.push(Connected { lun, connector, portal, target: config.url.target.clone() });
     }
     Ok(())
-}
-
-async fn close_each(luns: &[Arc<RemoteLun>]) {
-    for lun in luns {
-        lun.close().await;
-    }
 }
 
 impl Remotes {
@@ -125,6 +212,7 @@ impl Remotes {
         match &self.whole {
             Whole::Single => self.luns.first().expect("nothing is connected without a LUN").clone(),
             Whole::Stripe(stripe) => stripe.clone(),
+            Whole::Paths(paths) => paths.clone(),
         }
     }
 
@@ -151,7 +239,9 @@ impl Remotes {
 
     /// Flushes what the LUNs might lose and logs out.
     pub async fn close(&self) {
-        close_each(&self.luns).await;
+        for lun in &self.luns {
+            lun.close().await;
+        }
     }
 
     /// The state of the LUN that is worst off: what the whole can be relied on for.
@@ -159,6 +249,27 @@ impl Remotes {
         let statuses: Vec<Status> = self.luns.iter().map(|lun| lun.status()).collect();
         let worst = statuses.iter().find(|status| status.state != State::Online).or_else(|| statuses.first());
         worst.map_or(Value::Null, status_json)
+    }
+
+    /// The paths to a LUN with several; `null` without.
+    pub fn multipath_status(&self) -> Value {
+        let Whole::Paths(multipath) = &self.whole else { return Value::Null };
+        let paths: Vec<Value> = multipath
+            .paths()
+            .iter()
+            .zip(self.luns.iter().zip(&self.connectors))
+            .map(|(path, (lun, connector))| {
+                json!({
+                    "portal": connector.current().to_string(),
+                    "is_online": path.is_online,
+                    "access": path.access.as_str(),
+                    "requests": path.request_count,
+                    "changes_in_doubt": path.doubt_count,
+                    "remote": status_json(&lun.status()),
+                })
+            })
+            .collect();
+        json!({ "policy": multipath.policy().as_str(), "paths": paths })
     }
 
     /// The members of a stripe; `null` without.

@@ -6,6 +6,7 @@
 //! | [`delay`] | answers later, by a fixed or seeded latency per operation |
 //! | [`disk`] | answers as late as a disk with one actuator would |
 //! | [`error`] | fails chosen requests with a chosen error |
+//! | [`multipath`] | one unit over several paths, with failover or round robin |
 //! | [`read_only`] | refuses what would change the device |
 //! | [`stats`] | counts requests, bytes, sizes and latencies |
 //! | [`stripe`] | one device over several, a unit on each in turn (RAID-0) |
@@ -16,6 +17,7 @@ pub mod crash;
 pub mod delay;
 pub mod disk;
 pub mod error;
+pub mod multipath;
 pub mod read_only;
 pub mod stats;
 pub mod stripe;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base::clock::Clock;
 use block::device::DeviceExt;
+use block::layer::multipath::Policy;
 use block::{ErrorKind, ExtentKind, SharedDevice};
 use front::{ListenAddress, NbdClient};
 use iscsi::url::Url;
@@ -25,12 +26,16 @@ use crate::output::confirm;
 pub struct Subject {
     /// The device.
     pub device: SharedDevice,
+    /// The same device as often as was asked for, each time by a session or connection of its own; the first is `device`.
+    pub devices: Vec<SharedDevice>,
     /// The clock it runs by.
     pub clock: Arc<dyn Clock>,
     label: String,
     attachment: Option<String>,
+    /// The process at the other end, where it runs on this host.
+    pub server_pid: Option<u32>,
     /// Kept up for as long as the device is used.
-    _remotes: Option<Remotes>,
+    _remotes: Vec<Remotes>,
     _locks: Vec<UnitLock>,
 }
 
@@ -40,10 +45,19 @@ impl Subject {
     /// # Errors
     /// When it cannot be reached, or its newest data lies in a cache of this host.
     pub async fn open(subject: &str, arrangement: &Arrange, login: &Login) -> Result<Self> {
+        Self::open_many(subject, arrangement, login, 1).await
+    }
+
+    /// Opens what `subject` names, `count` times.
+    ///
+    /// # Errors
+    /// As [`Subject::open`].
+    pub async fn open_many(subject: &str, arrangement: &Arrange, login: &Login, count: u32) -> Result<Self> {
         let clock: Arc<dyn Clock> = system_clock()?;
         let paths = Paths::from_environment()?;
         if subject.contains("://") {
-            let remotes = remotes_config(subject, arrangement, login)?.connect(&clock).await?;
+            let config = remotes_config(subject, arrangement, login)?;
+            let remotes = config.connect(&clock).await?;
             let registry = Registry::open(&paths)?;
             let mut locks = Vec::new();
             for identity in remotes.identities() {
@@ -51,7 +65,22 @@ impl Subject {
                 registry.check(&identity, None)?;
             }
             let (device, label) = (remotes.device(), remotes.identity().to_string());
-            return Ok(Self { device, clock, label, attachment: None, _remotes: Some(remotes), _locks: locks });
+            let mut all = vec![remotes];
+            for _ in 1..count {
+                all.push(config.connect(&clock).await?);
+            }
+            let devices = all.iter().map(Remotes::device).collect();
+            let server_pid = server_of(&paths, &config).await;
+            return Ok(Self {
+                device,
+                devices,
+                clock,
+                label,
+                attachment: None,
+                server_pid,
+                _remotes: all,
+                _locks: locks,
+            });
         }
         check_name(subject)?;
         let status = call(&paths.control_socket(subject), &Request::Status, |_| {}).await?;
@@ -60,9 +89,14 @@ impl Subject {
             .unwrap_or_default()
             .parse()
             .map_err(|_| Error::new(Failure::Usage, format!("\"{subject}\" is no attachment that offers NBD")))?;
-        let device = nbd_device(&front).await?;
+        let mut devices = Vec::new();
+        for _ in 0..count {
+            devices.push(nbd_device(&front).await?);
+        }
+        let device = Arc::clone(devices.first().ok_or_else(|| Error::new(Failure::Usage, "nothing is to be opened"))?);
+        let server_pid = process_id(&status);
         let (label, attachment) = (format!("\"{subject}\""), Some(subject.to_owned()));
-        Ok(Self { device, clock, label, attachment, _remotes: None, _locks: Vec::new() })
+        Ok(Self { device, devices, clock, label, attachment, server_pid, _remotes: Vec::new(), _locks: Vec::new() })
     }
 
     /// Asks before anything on the device is overwritten, unless nothing is there.
@@ -107,6 +141,24 @@ impl Subject {
     }
 }
 
+/// The process of the one target of this host that listens at the portal of every LUN of `config`.
+async fn server_of(paths: &Paths, config: &RemotesConfig) -> Option<u32> {
+    let portals: Vec<String> = config.remotes.iter().map(|remote| remote.url.portal.to_string()).collect();
+    for name in paths.control_names() {
+        let Ok(status) = call(&paths.control_socket(&name), &Request::Status, |_| {}).await else { continue };
+        let addresses = status["address"].as_str().unwrap_or_default();
+        let is_there = |portal: &String| addresses.split(' ').any(|address| address == portal);
+        if status["kind"] == "target" && portals.iter().all(is_there) {
+            return process_id(&status);
+        }
+    }
+    None
+}
+
+fn process_id(status: &Value) -> Option<u32> {
+    status["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok())
+}
+
 /// An NBD server as a device; its driver runs on the current runtime.
 ///
 /// # Errors
@@ -120,19 +172,19 @@ pub async fn nbd_device(address: &ListenAddress) -> Result<SharedDevice> {
 /// How to reach the LUNs at `urls`, and what they make together.
 ///
 /// # Errors
-/// A bad URL, bad credentials, or several LUNs without a word on how they are one device.
+/// A bad URL, bad credentials, or an arrangement of one.
 pub fn remotes_config(urls: &str, arrange: &Arrange, login: &Login) -> Result<RemotesConfig> {
     let remotes = urls.split(',').map(|url| remote_config(url, login)).collect::<Result<Vec<RemoteConfig>>>()?;
     let arrangement = match (remotes.len(), arrange.stripe) {
+        (1, None) if arrange.multipath.is_some() => {
+            return Err(Error::new(Failure::Usage, "--multipath takes at least two URLs, separated by commas"));
+        }
         (1, None) => Arrangement::Single,
         (1, Some(_)) => {
             return Err(Error::new(Failure::Usage, "--stripe takes at least two URLs, separated by commas"));
         }
         (_, Some(unit)) => Arrangement::Stripe { unit_bytes: unit.0 },
-        (_, None) => {
-            let words = "several logical units are one device only as a stripe: give --stripe 64KiB";
-            return Err(Error::new(Failure::Usage, words));
-        }
+        (_, None) => Arrangement::Paths(arrange.multipath.unwrap_or(Policy::Failover)),
     };
     Ok(RemotesConfig { remotes, arrangement })
 }

@@ -1,0 +1,128 @@
+//! One request, from the range lock to its answer, over as many paths as it takes.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use base::buffer::Buffer;
+use base::range::ByteRange;
+
+use super::Shared;
+use crate::error::{Error, ErrorKind};
+use crate::range_lock::{Acquire, RangeGuard};
+use crate::request::{Operation, Request, Response};
+
+/// A request that can be made again from what its failure gave back.
+#[derive(Clone, Copy)]
+enum Again {
+    Read { length: usize },
+    Write { length: usize, fua: bool },
+    Flush,
+    Discard { length: u64 },
+    WriteZeroes { length: u64, fua: bool, may_discard: bool },
+    Extents { length: u64 },
+}
+
+impl Again {
+    /// What `request` asks for, and its buffer; `is_durable` makes changes durable ones.
+    fn of(request: Request, is_durable: bool) -> (Self, Buffer) {
+        match request.operation {
+            Operation::Read { buffer } => (Self::Read { length: buffer.len() }, buffer),
+            Operation::Write { buffer, fua } => (Self::Write { length: buffer.len(), fua: fua || is_durable }, buffer),
+            Operation::Flush => (Self::Flush, Buffer::empty()),
+            Operation::Discard { length } if is_durable => {
+                (Self::WriteZeroes { length, fua: true, may_discard: true }, Buffer::empty())
+            }
+            Operation::Discard { length } => (Self::Discard { length }, Buffer::empty()),
+            Operation::WriteZeroes { length, fua, may_discard } => {
+                (Self::WriteZeroes { length, fua: fua || is_durable, may_discard }, Buffer::empty())
+            }
+            Operation::Extents { length } => (Self::Extents { length }, Buffer::empty()),
+        }
+    }
+
+    /// The request, unless its bytes went down with a path.
+    fn request(self, offset: u64, buffer: Buffer) -> Option<Request> {
+        Some(match self {
+            Self::Read { length } if buffer.len() == length => Request::read(offset, buffer),
+            Self::Read { length } => Request::read(offset, Buffer::zeroed(length)),
+            Self::Write { length, fua } if buffer.len() == length => Request::write(offset, buffer, fua),
+            Self::Write { .. } => return None,
+            Self::Flush => Request::flush(),
+            Self::Discard { length } => Request::discard(offset, length),
+            Self::WriteZeroes { length, fua, may_discard } => Request::write_zeroes(offset, length, fua, may_discard),
+            Self::Extents { length } => Request::extents(offset, length),
+        })
+    }
+}
+
+/// Carries `request` out, which was checked and is about `range`. Its place in line is taken by the call.
+pub(super) fn carry_out(
+    shared: &Arc<Shared>,
+    range: ByteRange,
+    request: Request,
+) -> impl Future<Output = Response> + Send + use<> {
+    let shared = Arc::clone(shared);
+    let is_mutation = request.is_mutation();
+    let place = place_in_line(&shared, range, &request);
+    async move {
+        let _guard = match place {
+            Place::Granted(guard) => guard,
+            Place::InLine(acquire) => Some(acquire.await),
+        };
+        if is_mutation && let Some(path) = shared.paths.doubtful(range) {
+            let words = format!(
+                "{range} cannot be changed: an earlier change through path {} may still land there, until that path is back",
+                path + 1
+            );
+            return request.fail(Error::new(ErrorKind::Busy, words));
+        }
+        try_paths(&shared, range, request, is_mutation).await
+    }
+}
+
+enum Place {
+    Granted(Option<RangeGuard>),
+    InLine(Acquire),
+}
+
+fn place_in_line(shared: &Shared, range: ByteRange, request: &Request) -> Place {
+    match request.operation {
+        Operation::Flush | Operation::Extents { .. } => Place::Granted(None),
+        Operation::Read { .. } => match shared.lock.try_shared(range) {
+            Some(guard) => Place::Granted(Some(guard)),
+            None => Place::InLine(shared.lock.shared(range)),
+        },
+        Operation::Write { .. } | Operation::Discard { .. } | Operation::WriteZeroes { .. } => {
+            match shared.lock.try_exclusive(range) {
+                Some(guard) => Place::Granted(Some(guard)),
+                None => Place::InLine(shared.lock.exclusive(range)),
+            }
+        }
+    }
+}
+
+/// From path to path, as long as they say that nothing was done.
+async fn try_paths(shared: &Shared, range: ByteRange, request: Request, is_mutation: bool) -> Response {
+    let offset = request.offset;
+    let (again, mut buffer) = Again::of(request, shared.paths.must_be_durable());
+    let mut tried = Vec::new();
+    let mut last: Option<Error> = None;
+    while let Some((path, device)) = shared.paths.choose(&tried) {
+        let Some(request) = again.request(offset, std::mem::take(&mut buffer)) else { break };
+        let response = device.submit(request).await;
+        match &response.result {
+            Err(error) if matches!(error.kind(), ErrorKind::Gone | ErrorKind::TimedOut) => last = Some(error.clone()),
+            Err(error) => {
+                if is_mutation && error.kind() == ErrorKind::OutcomeUnknown {
+                    shared.paths.doubt(path, range);
+                }
+                return response;
+            }
+            Ok(()) => return response,
+        }
+        buffer = response.buffer;
+        tried.push(path);
+    }
+    let error = last.unwrap_or_else(|| Error::new(ErrorKind::Gone, "there is no path to the unit"));
+    Response::failed(error, buffer)
+}

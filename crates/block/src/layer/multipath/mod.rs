@@ -1,0 +1,193 @@
+//! Several paths to one unit: sessions through different portals, as one device.
+//!
+//! The danger of paths is the stale write: one that was given to a path whose answer never came, was given to another and done, and then
+//! lands after all, over something newer. What is kept true against it:
+//!
+//! - **A request stays with its path.** A path is a session of its own that looks for its target by itself; when it is back it is the
+//!   *same* session reinstated, by which the target has ended what the old one left behind (RFC 7143 6.3.5), and only then it issues
+//!   again what it has. So no write is ever under way through two sessions. New requests go to other paths meanwhile.
+//! - **What was certainly not done goes to another path.** That is what the errors `Gone` and `TimedOut` say; nothing else is repeated here.
+//! - **Overlapping requests wait for each other.** Two sessions have no order between them, so the range lock keeps it: a change waits for the
+//!   answers of earlier requests that it touches.
+//! - **A change whose outcome its path does not know keeps its range in doubt** for as long as the path has not been back: it may still land.
+//!   Changes of that range fail with `Busy` until then. Reads go on: they find it done or not, as after any unknown outcome.
+//! - **No path keeps anything to write again.** Of a unit with a volatile cache an initiator keeps copies of writes until a flush, and
+//!   writes them again after a power loss of the unit, which could be over what came through another path. So with more than one path and
+//!   such a unit, every write is sent with FUA, and discards become durable zeroes.
+//!
+//! A flush goes to one path: the cache it is about is the unit's.
+//!
+//! | path | takes new requests |
+//! |---|---|
+//! | online, best access state there is (ALUA: optimized before non-optimized) | by the policy |
+//! | offline, or in a state without access | only when there is no other |
+
+mod carry;
+mod paths;
+
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use crate::completion::{Completion, Workers};
+use crate::device::{Device, Geometry, Identity, SharedDevice};
+use crate::error::{Error, ErrorKind};
+use crate::event::EventReceiver;
+use crate::limits::PATHS_MAX;
+use crate::range_lock::RangeLock;
+use crate::request::Request;
+
+use carry::carry_out;
+use paths::Paths;
+
+/// Which of the paths that are equally good takes a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// The first.
+    Failover,
+    /// Each in turn.
+    RoundRobin,
+}
+
+impl Policy {
+    /// Its name on the command line.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Failover => "failover",
+            Self::RoundRobin => "round-robin",
+        }
+    }
+}
+
+/// How a path reaches the unit (SPC-4 5.15.2, asymmetric access states), the best first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Access {
+    /// Active/optimized, or nothing was said.
+    #[default]
+    Optimized,
+    /// Active/non-optimized.
+    NonOptimized,
+    /// Standby, unavailable, offline or in transition: commands that move data are refused.
+    None,
+}
+
+impl Access {
+    /// Its name in `status`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Optimized => "optimized",
+            Self::NonOptimized => "non-optimized",
+            Self::None => "none",
+        }
+    }
+}
+
+/// One path as `status` shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// Whether it answers, as far as its events tell.
+    pub is_online: bool,
+    /// How it reaches the unit.
+    pub access: Access,
+    /// Requests given to it so far.
+    pub request_count: u64,
+    /// Changes whose outcome it does not know, and which may still land.
+    pub doubt_count: usize,
+}
+
+/// The paths as one device.
+pub struct Multipath {
+    shared: Arc<Shared>,
+    workers: Workers,
+}
+
+/// What requests under way keep, too.
+struct Shared {
+    paths: Paths,
+    lock: RangeLock,
+}
+
+impl Multipath {
+    /// A device over `paths`, the preferred first. [`Multipath::run`] must be polled for as long as it is used.
+    ///
+    /// # Errors
+    /// `InvalidRange` for no path or more than 16; `Corrupt` when two lead to different units.
+    pub fn new(paths: Vec<SharedDevice>, policy: Policy) -> Result<Self, Error> {
+        if !(1..=PATHS_MAX).contains(&paths.len()) {
+            let words = format!("a unit has 1 to {PATHS_MAX} paths, not {}", paths.len());
+            return Err(Error::new(ErrorKind::InvalidRange, words));
+        }
+        check_same(&paths)?;
+        let shared = Arc::new(Shared { paths: Paths::new(paths, policy), lock: RangeLock::new() });
+        Ok(Self { shared, workers: Workers::new() })
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> Policy {
+        self.shared.paths.policy()
+    }
+
+    /// The paths, in order.
+    pub fn paths(&self) -> Vec<Path> {
+        self.shared.paths.describe()
+    }
+
+    /// Notes how a path reaches the unit.
+    pub fn set_access(&self, path: usize, access: Access) {
+        self.shared.paths.set_access(path, access);
+    }
+
+    /// Passes on the paths' events and carries on what nobody awaits. It never ends; dropping it is the end of the device.
+    pub async fn run(&self) {
+        let mut workers = pin!(self.workers.run());
+        poll_fn(|context| {
+            let _ = workers.as_mut().poll(context);
+            self.shared.paths.poll_events(context);
+            Poll::<()>::Pending
+        })
+        .await;
+    }
+}
+
+/// Different units behind the paths of one would be the end of their data.
+fn check_same(paths: &[SharedDevice]) -> Result<(), Error> {
+    let names = |path: &SharedDevice| {
+        let Identity { unit, serial, .. } = path.identity();
+        (unit, serial)
+    };
+    let Some(first) = paths.first() else { return Ok(()) };
+    match paths.iter().find(|path| names(path) != names(first)) {
+        None => Ok(()),
+        Some(other) => {
+            let words =
+                format!("these are two units, not two paths to one: {}; {}", first.identity(), other.identity());
+            Err(Error::new(ErrorKind::Corrupt, words))
+        }
+    }
+}
+
+impl Device for Multipath {
+    fn geometry(&self) -> Geometry {
+        self.shared.paths.geometry()
+    }
+
+    /// The same whichever path is first: where targets differ, the name that sorts first.
+    fn identity(&self) -> Identity {
+        self.shared.paths.identity()
+    }
+
+    fn submit(&self, request: Request) -> Completion {
+        match self.geometry().check(&request) {
+            Ok(range) => Completion::task(&self.workers, carry_out(&self.shared, range, request)),
+            Err(error) => Completion::ready(request.fail(error)),
+        }
+    }
+
+    fn subscribe(&self) -> EventReceiver {
+        self.shared.paths.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests;

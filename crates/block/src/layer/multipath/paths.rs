@@ -1,0 +1,192 @@
+//! The paths' states: what their events said, and which of them takes the next request.
+//!
+//! | a path says | the device says |
+//! |---|---|
+//! | offline | offline, when no path is left |
+//! | back | back, when there was none |
+//! | identity changed | nothing is given to the path any more; the same, when no path is left |
+//! | resized | resized, when that is news |
+//! | writes lost, invalidated, missed | the same |
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use base::range::ByteRange;
+
+use super::{Access, Path, Policy};
+use crate::device::{Geometry, Identity, SharedDevice};
+use crate::event::{Event, EventHub, EventReceiver};
+
+pub(super) struct Paths {
+    devices: Vec<SharedDevice>,
+    policy: Policy,
+    hub: EventHub,
+    /// Short sections; calls of paths inside it only look.
+    state: Mutex<State>,
+}
+
+struct State {
+    receivers: Vec<EventReceiver>,
+    states: Vec<PathState>,
+    /// Where round robin goes on.
+    turn: usize,
+    geometry: Geometry,
+}
+
+#[derive(Default)]
+struct PathState {
+    is_offline: bool,
+    is_another_unit: bool,
+    access: Access,
+    request_count: u64,
+    /// Changes that may still land through it.
+    doubts: Vec<ByteRange>,
+}
+
+impl PathState {
+    fn is_online(&self) -> bool {
+        !self.is_offline && !self.is_another_unit
+    }
+}
+
+impl Paths {
+    pub(super) fn new(devices: Vec<SharedDevice>, policy: Policy) -> Self {
+        let receivers = devices.iter().map(|device| device.subscribe()).collect();
+        let states = devices.iter().map(|_| PathState::default()).collect();
+        let geometry = devices.first().map_or(Geometry::plain(0), |device| device.geometry());
+        let state = Mutex::new(State { receivers, states, turn: 0, geometry });
+        Self { devices, policy, hub: EventHub::new(), state }
+    }
+
+    pub(super) fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    pub(super) fn subscribe(&self) -> EventReceiver {
+        self.hub.subscribe()
+    }
+
+    pub(super) fn geometry(&self) -> Geometry {
+        self.lock().geometry
+    }
+
+    /// Whether a path may hold back what another one has overtaken: see the module above.
+    pub(super) fn must_be_durable(&self) -> bool {
+        self.devices.len() > 1 && self.geometry().is_write_cache_volatile
+    }
+
+    pub(super) fn identity(&self) -> Identity {
+        let identities = self.devices.iter().map(|device| device.identity());
+        identities.min_by(|one, other| one.target.cmp(&other.target)).unwrap_or_default()
+    }
+
+    pub(super) fn describe(&self) -> Vec<Path> {
+        let describe = |state: &PathState| Path {
+            is_online: state.is_online(),
+            access: state.access,
+            request_count: state.request_count,
+            doubt_count: state.doubts.len(),
+        };
+        self.lock().states.iter().map(describe).collect()
+    }
+
+    pub(super) fn set_access(&self, path: usize, access: Access) {
+        if let Some(state) = self.lock().states.get_mut(path) {
+            state.access = access;
+        }
+    }
+
+    /// The path for the next request, none of `tried`; with none online, one that may be back soon.
+    pub(super) fn choose(&self, tried: &[usize]) -> Option<(usize, &SharedDevice)> {
+        self.drain();
+        let mut state = self.lock();
+        let count = state.states.len();
+        let start = match self.policy {
+            Policy::Failover => 0,
+            Policy::RoundRobin => state.turn,
+        };
+        let in_turn = (0..count).map(|index| (start + index) % count).filter(|path| !tried.contains(path));
+        // A retry that would only wait for another path to come back is no better than the error that there is.
+        let usable = in_turn.filter(|&path| tried.is_empty() || state.states[path].is_online());
+        let path = usable.min_by_key(|&path| {
+            let path = &state.states[path];
+            (path.is_another_unit, path.is_offline, path.access)
+        })?;
+        state.turn = (path + 1) % count;
+        state.states[path].request_count += 1;
+        Some((path, &self.devices[path]))
+    }
+
+    /// Notes that `path` does not know what came of a change of `range`. One whose session is there has ended it.
+    pub(super) fn doubt(&self, path: usize, range: ByteRange) {
+        self.drain();
+        let mut state = self.lock();
+        if let Some(state) = state.states.get_mut(path).filter(|state| state.is_offline) {
+            state.doubts.push(range);
+        }
+    }
+
+    /// The path through which a change may still land that touches `range`.
+    pub(super) fn doubtful(&self, range: ByteRange) -> Option<usize> {
+        self.drain();
+        let touches = |state: &PathState| state.doubts.iter().any(|doubt| doubt.overlaps(&range));
+        self.lock().states.iter().position(touches)
+    }
+
+    /// Takes what the paths said; woken by more.
+    pub(super) fn poll_events(&self, context: &mut Context<'_>) {
+        self.take_events(|receiver| match receiver.poll_receive(context) {
+            Poll::Ready(event) => Some(event),
+            Poll::Pending => None,
+        });
+    }
+
+    /// Takes what the paths have said by now: decisions are made on the latest.
+    fn drain(&self) {
+        self.take_events(EventReceiver::try_receive);
+    }
+
+    fn take_events(&self, mut take: impl FnMut(&mut EventReceiver) -> Option<Event>) {
+        let mut news = Vec::new();
+        {
+            let mut state = self.lock();
+            for path in 0..self.devices.len() {
+                while let Some(event) = take(&mut state.receivers[path]) {
+                    news.extend(self.handle_event(&mut state, path, event));
+                }
+            }
+        }
+        news.iter().for_each(|event| self.hub.publish(event));
+    }
+
+    /// Notes what a path said; what the device says then.
+    fn handle_event(&self, state: &mut State, path: usize, event: Event) -> Option<Event> {
+        let was_online = state.states.iter().any(PathState::is_online);
+        match event {
+            Event::Offline => state.states[path].is_offline = true,
+            Event::Back => {
+                state.states[path].is_offline = false;
+                state.states[path].doubts.clear();
+            }
+            Event::IdentityChanged => {
+                state.states[path].is_another_unit = true;
+                state.states[path].doubts.clear();
+            }
+            Event::Resized(geometry) => {
+                let before = std::mem::replace(&mut state.geometry, geometry);
+                return (before != geometry).then_some(event);
+            }
+            Event::WritesLost | Event::Invalidated(_) => return Some(event),
+            Event::Missed => {
+                state.geometry = self.devices[path].geometry();
+                return Some(event);
+            }
+        }
+        let is_online = state.states.iter().any(PathState::is_online);
+        (was_online != is_online).then_some(event)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,335 @@
+//! Paths that go away and come back in virtual time, with stale writes that land as late as they may.
+
+use super::*;
+use crate::device::DeviceExt;
+use crate::event::{Event, EventHub};
+use crate::memory::MemoryDevice;
+use crate::request::{Operation, Response};
+use base::buffer::Buffer;
+use base::clock::{Clock, VirtualClock};
+use base::executor::Executor;
+use base::random::Random;
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// A unit as its target has it, shared by the paths.
+fn unit(is_volatile: bool) -> Arc<MemoryDevice> {
+    let identity = Identity { target: "iqn.a".into(), unit: "naa.1".into(), serial: "1".into() };
+    let mut geometry = Geometry::plain(64 << 10);
+    geometry.is_write_cache_volatile = is_volatile;
+    Arc::new(MemoryDevice::with_geometry(geometry, identity))
+}
+
+/// A session as a path sees one: requests wait while it is away and are issued again when it is back; what had left before may land at
+/// any moment until then, and not later.
+struct Session {
+    unit: Arc<MemoryDevice>,
+    clock: VirtualClock,
+    hub: EventHub,
+    state: Mutex<SessionState>,
+    workers: Workers,
+}
+
+struct SessionState {
+    random: Random,
+    is_away: bool,
+    /// How long requests wait for it to come back.
+    patience: Duration,
+    /// Counts its losses, so that a stale write knows whether its session is still the same.
+    generation: u64,
+    fua_writes: usize,
+    discards: usize,
+}
+
+impl Session {
+    fn new(unit: &Arc<MemoryDevice>, clock: &VirtualClock, seed: u64, workers: &Workers) -> Arc<Self> {
+        let state = SessionState {
+            random: Random::new(seed),
+            is_away: false,
+            patience: Duration::from_secs(1000),
+            generation: 0,
+            fua_writes: 0,
+            discards: 0,
+        };
+        Arc::new(Self {
+            unit: Arc::clone(unit),
+            clock: clock.clone(),
+            hub: EventHub::new(),
+            state: Mutex::new(state),
+            workers: workers.clone(),
+        })
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, SessionState> {
+        self.state.lock().expect("no test panics with it")
+    }
+
+    fn leave(&self) {
+        let mut state = self.lock();
+        state.is_away = true;
+        state.generation += 1;
+        drop(state);
+        self.hub.publish(&Event::Offline);
+    }
+
+    fn come_back(&self) {
+        self.lock().is_away = false;
+        self.hub.publish(&Event::Back);
+    }
+
+    fn draw(&self, below_us: u64) -> Duration {
+        Duration::from_micros(self.lock().random.below(below_us))
+    }
+
+    /// The copy of a write that had left when its session was lost: at the target it may still be carried out, until the session is back.
+    fn leave_behind(self: &Arc<Self>, offset: u64, bytes: Vec<u8>) {
+        let session = Arc::clone(self);
+        let lands_in = self.draw(200_000);
+        let generation = self.lock().generation;
+        self.workers.spawn(async move {
+            session.clock.sleep(lands_in).await;
+            let is_same_loss = {
+                let state = session.lock();
+                state.is_away && state.generation == generation
+            };
+            if is_same_loss {
+                session.unit.write(offset, Buffer::copy_of(&bytes), false).await.expect("RAM does not fail");
+            }
+        });
+    }
+
+    async fn carry_out(self: Arc<Self>, mut request: Request) -> Response {
+        let deadline = self.clock.now() + self.lock().patience;
+        let mut has_left = false;
+        loop {
+            while self.lock().is_away {
+                if self.clock.now() >= deadline {
+                    let is_doubtful = has_left && request.is_mutation();
+                    let kind = if is_doubtful { ErrorKind::OutcomeUnknown } else { ErrorKind::TimedOut };
+                    return request.fail(kind);
+                }
+                self.clock.sleep(Duration::from_millis(1)).await;
+            }
+            let generation = self.lock().generation;
+            self.clock.sleep(self.draw(3000)).await;
+            if self.lock().generation == generation {
+                return self.unit.submit(request).await;
+            }
+            has_left = true;
+            if let Operation::Write { buffer, fua } = request.operation {
+                self.leave_behind(request.offset, buffer.to_vec());
+                request = Request::write(request.offset, buffer, fua);
+            }
+        }
+    }
+}
+
+/// What a path holds of a session.
+struct Reached(Arc<Session>);
+
+impl Device for Reached {
+    fn geometry(&self) -> Geometry {
+        self.0.unit.geometry()
+    }
+    fn identity(&self) -> Identity {
+        self.0.unit.identity()
+    }
+    fn submit(&self, request: Request) -> Completion {
+        {
+            let mut state = self.0.lock();
+            match request.operation {
+                Operation::Write { fua: true, .. } | Operation::WriteZeroes { fua: true, .. } => state.fua_writes += 1,
+                Operation::Discard { .. } => state.discards += 1,
+                _ => {}
+            }
+        }
+        Completion::task(&self.0.workers, Arc::clone(&self.0).carry_out(request))
+    }
+    fn subscribe(&self) -> EventReceiver {
+        self.0.hub.subscribe()
+    }
+}
+
+struct World {
+    executor: Executor,
+    clock: VirtualClock,
+    unit: Arc<MemoryDevice>,
+    sessions: Vec<Arc<Session>>,
+    device: Arc<Multipath>,
+}
+
+fn world(seed: u64, policy: Policy, path_count: u64, is_volatile: bool) -> World {
+    let mut executor = Executor::new(seed);
+    let clock = executor.clock();
+    let (unit, workers) = (unit(is_volatile), Workers::new());
+    let sessions: Vec<_> =
+        (0..path_count).map(|path| Session::new(&unit, &clock, seed * 10 + path, &workers)).collect();
+    let paths = sessions.iter().map(|session| Arc::new(Reached(Arc::clone(session))) as SharedDevice).collect();
+    let device = Arc::new(Multipath::new(paths, policy).expect("the paths lead to one unit"));
+    executor.spawn(async move { workers.run().await });
+    let running = Arc::clone(&device);
+    executor.spawn(async move { running.run().await });
+    World { executor, clock, unit, sessions, device }
+}
+
+fn request_counts(device: &Multipath) -> Vec<u64> {
+    device.paths().iter().map(|path| path.request_count).collect()
+}
+
+#[test]
+fn the_policy_chooses_among_the_best_paths() {
+    let mut world = world(1, Policy::RoundRobin, 3, false);
+    let read = |world: &mut World, count: usize| {
+        for _ in 0..count {
+            let device = Arc::clone(&world.device);
+            world.executor.block_on(async move { device.read(0, Buffer::zeroed(512)).await }).expect("a path is there");
+        }
+        request_counts(&world.device)
+    };
+    assert_eq!(read(&mut world, 6), [2, 2, 2]);
+    world.device.set_access(2, Access::NonOptimized);
+    assert_eq!(read(&mut world, 4), [4, 4, 2]);
+    world.sessions[0].leave();
+    assert_eq!(read(&mut world, 2), [4, 6, 2]);
+    world.sessions[1].leave();
+    assert_eq!(read(&mut world, 1), [4, 6, 3], "a worse path is better than none");
+    let mut world = self::world(1, Policy::Failover, 2, false);
+    assert_eq!(read(&mut world, 3), [3, 0]);
+    world.sessions[0].leave();
+    assert_eq!(read(&mut world, 3), [3, 3]);
+    world.sessions[0].come_back();
+    assert_eq!(read(&mut world, 3), [6, 3]);
+}
+
+#[test]
+fn what_was_not_done_goes_to_another_path() {
+    let mut world = world(1, Policy::Failover, 2, false);
+    let (device, first) = (Arc::clone(&world.device), Arc::clone(&world.sessions[0]));
+    first.lock().patience = Duration::from_millis(5);
+    let clock = world.clock.clone();
+    world.executor.block_on(async move {
+        // It waits behind a session that is lost and not known to be: nothing has left.
+        first.lock().is_away = true;
+        device.write(0, Buffer::copy_of(&[7; 512]), false).await.expect("the other path does it");
+        assert!(clock.now().as_nanoseconds() >= 5_000_000);
+        assert_eq!(device.read(0, Buffer::zeroed(512)).await.expect("as well")[..], [7; 512]);
+    });
+}
+
+/// A write that may still land is not overtaken: its range is refused until its path is back.
+#[test]
+fn a_range_in_doubt_is_not_changed_until_its_path_is_back() {
+    let mut world = world(3, Policy::Failover, 2, false);
+    let (device, first, clock) = (Arc::clone(&world.device), Arc::clone(&world.sessions[0]), world.clock.clone());
+    first.lock().patience = Duration::from_millis(50);
+    world.executor.block_on(async move {
+        let write = device.write(0, Buffer::copy_of(&[1; 512]), false);
+        first.leave();
+        assert_eq!(write.await.unwrap_err().kind(), ErrorKind::OutcomeUnknown);
+        assert_eq!(device.paths()[0].doubt_count, 1);
+        let error = device.write(0, Buffer::copy_of(&[2; 1024]), false).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        assert!(error.to_string().contains("path 1"), "{error}");
+        device.read(0, Buffer::zeroed(512)).await.expect("reads go on");
+        device.write(512, Buffer::copy_of(&[2; 512]), false).await.expect("another range is free");
+        first.come_back();
+        device.write(0, Buffer::copy_of(&[3; 512]), false).await.expect("nothing can land any more");
+        clock.sleep(Duration::from_secs(1)).await;
+        assert_eq!(device.read(0, Buffer::zeroed(512)).await.expect("it is there")[..], [3; 512]);
+    });
+}
+
+#[test]
+fn nothing_is_left_to_write_again_where_the_cache_is_volatile() {
+    for (is_volatile, path_count, expected) in [(true, 2, (2, 0)), (true, 1, (0, 1)), (false, 2, (0, 1))] {
+        let mut world = world(1, Policy::Failover, path_count, is_volatile);
+        let device = Arc::clone(&world.device);
+        world.executor.block_on(async move {
+            device.write(0, Buffer::zeroed(512), false).await.expect("a path is there");
+            device.discard(0, 4096).await.expect("a path is there");
+        });
+        let state = world.sessions[0].lock();
+        assert_eq!((state.fua_writes, state.discards), expected);
+    }
+}
+
+#[test]
+fn two_units_are_no_paths() {
+    let other = MemoryDevice::new(64 << 10, Identity { unit: "naa.2".into(), ..Identity::default() });
+    let error = Multipath::new(vec![unit(false), Arc::new(other)], Policy::Failover).err().expect("refused");
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+}
+
+#[test]
+fn the_device_is_offline_when_no_path_is_left() {
+    let mut world = world(1, Policy::Failover, 2, false);
+    let mut receiver = world.device.subscribe();
+    let mut after = |change: &dyn Fn(&[Arc<Session>])| {
+        change(&world.sessions);
+        world.executor.run_until_stalled();
+        std::iter::from_fn(|| receiver.try_receive()).collect::<Vec<_>>()
+    };
+    after(&|_| {});
+    assert_eq!(after(&|sessions| sessions[0].leave()), []);
+    assert_eq!(after(&|sessions| sessions[1].leave()), [Event::Offline]);
+    assert_eq!(after(&|sessions| sessions[0].come_back()), [Event::Back]);
+    assert_eq!(after(&|sessions| sessions[0].hub.publish(&Event::IdentityChanged)), [Event::IdentityChanged]);
+}
+
+/// Writers on overlapping sectors while sessions come and go and leave stale writes behind: at the end, and at every read in between, a
+/// sector holds what was acknowledged last.
+fn nothing_is_overtaken(seed: u64, policy: Policy) {
+    const SECTORS: u64 = 4;
+    let mut world = world(seed, policy, 3, false);
+    for (path, session) in world.sessions.iter().enumerate() {
+        let (session, clock) = (Arc::clone(session), world.clock.clone());
+        // Some sessions wait for ever for their target, others give up: then their writes are in doubt, and are tried again from above.
+        session.lock().patience = Duration::from_millis(if seed % 4 < 2 { 10 } else { 1_000_000 });
+        let mut random = Random::new(seed * 100 + path as u64);
+        world.executor.spawn(async move {
+            for _ in 0..6 {
+                clock.sleep(Duration::from_micros(random.below(40_000))).await;
+                session.leave();
+                clock.sleep(Duration::from_micros(random.below(120_000))).await;
+                session.come_back();
+            }
+        });
+    }
+    let writers: Vec<_> = (0..SECTORS)
+        .map(|sector| {
+            let (device, done) = (Arc::clone(&world.device), Arc::new(Mutex::new(0u8)));
+            let (result, again) = (Arc::clone(&done), world.clock.clone());
+            world.executor.spawn(async move {
+                for value in 1..=40u8 {
+                    let offset = sector * 512;
+                    while device.write(offset, Buffer::copy_of(&[value; 512]), false).await.is_err() {
+                        again.sleep(Duration::from_millis(2)).await;
+                    }
+                    let read = loop {
+                        match device.read(offset, Buffer::zeroed(512)).await {
+                            Ok(read) => break read,
+                            Err(_) => again.sleep(Duration::from_millis(2)).await,
+                        }
+                    };
+                    assert_eq!(read[..], [value; 512], "seed {seed}, sector {sector}");
+                    *result.lock().expect("no test panics with it") = value;
+                }
+            });
+            done
+        })
+        .collect();
+    world.executor.run();
+    let unit = Arc::clone(&world.unit);
+    for (sector, done) in writers.iter().enumerate() {
+        assert_eq!(*done.lock().expect("no test panics with it"), 40, "seed {seed}: a writer is stuck");
+        let read = base::executor::block_on(unit.read(sector as u64 * 512, Buffer::zeroed(512)));
+        assert_eq!(read.expect("RAM does not fail")[..], [40; 512], "seed {seed}: a stale write landed");
+    }
+}
+
+#[test]
+fn a_stale_write_never_lands_over_a_newer_one() {
+    for seed in 0..100 {
+        nothing_is_overtaken(seed, if seed % 2 == 0 { Policy::RoundRobin } else { Policy::Failover });
+    }
+}

@@ -1,0 +1,106 @@
+//! One LUN by several portals: a portal goes away, requests and sessions go elsewhere.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+use tests::{World, tool};
+
+/// A portal that can be cut off: a forwarder of connections.
+struct Portal {
+    address: SocketAddr,
+    is_cut: Arc<AtomicBool>,
+    streams: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Portal {
+    fn to(target: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (is_cut, streams) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+        let (cut, kept, target) = (Arc::clone(&is_cut), Arc::clone(&streams), target.to_owned());
+        std::thread::spawn(move || {
+            for near in listener.incoming().map_while(Result::ok) {
+                if cut.load(Ordering::SeqCst) {
+                    continue;
+                }
+                let Ok(far) = TcpStream::connect(&target) else { continue };
+                kept.lock().unwrap().extend([near.try_clone().unwrap(), far.try_clone().unwrap()]);
+                forward(near.try_clone().unwrap(), far.try_clone().unwrap());
+                forward(far, near);
+            }
+        });
+        Self { address, is_cut, streams }
+    }
+
+    fn cut(&self) {
+        self.is_cut.store(true, Ordering::SeqCst);
+        for stream in self.streams.lock().unwrap().drain(..) {
+            // The other end may have closed it already.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn forward(mut from: TcpStream, mut to: TcpStream) {
+    std::thread::spawn(move || {
+        let mut bytes = vec![0; 64 << 10];
+        while let Ok(count @ 1..) = from.read(&mut bytes) {
+            if to.write_all(&bytes[..count]).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Write);
+    });
+}
+
+const IQN: &str = "iqn.2026-11.io.forebay:paths";
+
+fn status(world: &World) -> Value {
+    serde_json::from_str(&world.run(["status", "disk"]).success()).expect("status prints JSON")
+}
+
+#[test]
+fn requests_go_on_when_a_portal_is_cut() {
+    for policy in ["failover", "round-robin"] {
+        let world = World::new();
+        let lun = "0=file:disk.img,size=16MiB";
+        let target = world.start(["target", "serve", "--portal", "127.0.0.1:0", "--iqn", IQN, "--lun", lun]);
+        let (first, second) = (Portal::to(&target.ready), Portal::to(&target.ready));
+        let urls = format!("iscsi://{}/{IQN}/0,iscsi://{}/{IQN}/0", first.address, second.address);
+        let disk = world.start(["attach", &urls, "--multipath", policy, "--name", "disk"]);
+        tool("qemu-io", ["-f", "raw", "-c", "write -P 1 0 64k", "-c", "write -P 2 64k 64k", &disk.ready]);
+        let before = status(&world);
+        let paths = before["multipath"]["paths"].as_array().unwrap();
+        assert_eq!(before["multipath"]["policy"], policy);
+        assert_eq!(paths.len(), if policy == "failover" { 1 } else { 2 }, "a portal group is one path: {before}");
+        assert!(paths.iter().all(|path| path["requests"].as_u64().unwrap() > 0), "{before}");
+        assert_eq!(paths[0]["portal"], first.address.to_string());
+        first.cut();
+        tool("qemu-io", ["-f", "raw", "-c", "read -P 1 0 64k", "-c", "write -P 3 0 64k", &disk.ready]);
+        tool("qemu-io", ["-f", "raw", "-c", "read -P 3 0 64k", "-c", "read -P 2 64k 64k", &disk.ready]);
+        let after = status(&world);
+        let path = &after["multipath"]["paths"][0];
+        assert_eq!(path["portal"], second.address.to_string(), "the session moved: {after}");
+        assert_eq!(path["remote"]["sessions"], 2);
+        assert_eq!(after["remote"]["state"], "online");
+        world.run(["detach", "disk"]).success();
+        disk.wait().success();
+    }
+}
+
+#[test]
+fn what_is_not_one_unit_is_refused() {
+    let world = World::new();
+    let luns = ["--lun", "0=ram:16MiB", "--lun", "1=ram:16MiB"];
+    let serve = ["target", "serve", "--portal", "127.0.0.1:0", "--iqn", IQN];
+    let target = world.start([&serve[..], &luns].concat());
+    let url = |lun: u32| format!("iscsi://{}/{IQN}/{lun}", target.ready);
+    let urls = format!("{},{}", url(0), url(1));
+    world.run(["attach", &urls]).failure(2, &["different logical units", "--stripe 64KiB"]);
+    world.run(["attach", &url(0), "--multipath", "failover"]).failure(2, &["two URLs"]);
+    let both = ["attach", &urls, "--multipath", "failover", "--stripe", "64KiB"];
+    assert_eq!(world.run(both).code, Some(2));
+}

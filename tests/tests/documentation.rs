@@ -166,6 +166,11 @@ fn the_guide_to_measuring_runs() {
     run_page("docs/guides/measuring.md");
 }
 
+#[test]
+fn the_guide_to_several_paths_and_luns_runs() {
+    run_page("docs/guides/several.md");
+}
+
 /// A new guide gets a test above.
 #[test]
 fn every_guide_is_run() {

@@ -8,13 +8,14 @@ CARGO ?= cargo
 SEEDS ?= 1000
 FUZZ_SECONDS ?= 60
 
-.PHONY: help build demo check test soak bench bench-target clean
+.PHONY: help build demo check test soak bench bench-initiator bench-target clean
 
 help:
 	@echo "make demo    the main job on this machine alone: a slow remote disk, then the same through a local cache (~30 s)"
 	@echo "make check   formatting, lints, licences, arrows between crates"
 	@echo "make test    everything (installs the Debian packages it needs when they are missing)"
 	@echo "make soak    long fuzzing and many seeds"
+	@echo "make bench-initiator  our initiator beside libiscsi's, on our target and tgt"
 	@echo "make bench   measurements side by side, raw results printed"
 	@echo "make bench-target  the target beside tgt and beside the bare TCP loopback (needs tgt; ~10 min)"
 
@@ -48,6 +49,9 @@ bench: build
 bench-target: build
 	$(CARGO) build --release --locked --package bench
 	target/release/bench --json target/bench-target.json
+
+bench-initiator: build
+	bench/initiator
 
 clean:
 	$(CARGO) clean

@@ -9,6 +9,7 @@ use base::units::ByteSize;
 use block::layer::multipath::Policy;
 use cache::{Admission, Associativity, Mode, Replacement};
 use clap::{Args, Parser, Subcommand};
+use lab::Clock;
 use stack::lun_spec::{LunSpec, parse_duration};
 use stack::remote::parse_connections;
 use workload::bench::ReadWrite;
@@ -56,6 +57,9 @@ pub enum Command {
     Bench(Bench),
     /// Replay a block trace and check every read against what was written
     Replay(Replay),
+    /// The papers' experiments: what the paper found, what is found here, the ratio, a figure
+    #[command(subcommand)]
+    Lab(Lab),
     /// Write manual pages, reference pages or shell completions
     #[command(subcommand, hide = true)]
     Generate(Generate),
@@ -441,6 +445,40 @@ pub struct Replay {
 }
 
 #[derive(Debug, Subcommand)]
+pub enum Lab {
+    /// List the experiments
+    List(Json),
+    /// Run one and keep what it found for `lab report`
+    Run(LabRun),
+    /// Write one page with the figures of all that was run
+    Report(LabReport),
+}
+
+#[derive(Debug, Args)]
+pub struct LabRun {
+    /// The experiment, as `lab list` names it
+    pub name: String,
+    /// virtual: models of the paper's machines, repeatable to the digit; real: this machine (as root, in network namespaces)
+    #[arg(long, default_value = "real", value_parser = parse_clock)]
+    pub clock: Clock,
+    /// Few points, a tenth of a second each
+    #[arg(long)]
+    pub quick: bool,
+    /// Where outcomes are kept
+    #[arg(long, value_name = "DIRECTORY", default_value = "forebay-lab")]
+    pub out: PathBuf,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Debug, Args)]
+pub struct LabReport {
+    /// Where outcomes are kept
+    #[arg(long, value_name = "DIRECTORY", default_value = "forebay-lab")]
+    pub out: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
 pub enum Generate {
     /// Manual pages, one a command, into a directory
     Man {
@@ -457,6 +495,13 @@ pub enum Generate {
         /// The shell
         shell: clap_complete::Shell,
     },
+}
+
+fn parse_clock(text: &str) -> Result<Clock, String> {
+    [Clock::Virtual, Clock::Real]
+        .into_iter()
+        .find(|clock| clock.as_str() == text)
+        .ok_or_else(|| format!("\"{text}\" is no clock: virtual or real"))
 }
 
 fn parse_policy(text: &str) -> Result<Policy, String> {

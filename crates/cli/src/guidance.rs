@@ -141,6 +141,19 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ),
         ],
     ),
+    ("forebay lab", &[("What there is to run", "forebay lab list")]),
+    ("forebay lab list", &[("As JSON", "forebay lab list --json")]),
+    (
+        "forebay lab run",
+        &[
+            (
+                "On this machine; as root, in network namespaces with frames of different sizes",
+                "forebay lab run multi-throughput",
+            ),
+            ("Over models of the paper's machines", "forebay lab run queue-depth --clock virtual"),
+        ],
+    ),
+    ("forebay lab report", &[("One page with all figures", "forebay lab report --out forebay-lab")]),
     (
         "forebay replay",
         &[("The first 10,000 requests, eight in flight", "forebay replay trace.csv disk --depth 8 --requests 10000")],

@@ -8,6 +8,7 @@ mod demo;
 mod discover;
 mod generate;
 mod inquiry;
+mod lab;
 mod log;
 mod replay;
 mod signal;
@@ -40,6 +41,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Log(arguments) => block_on(log::run(arguments)),
         Command::Bench(arguments) => block_on(bench::run(arguments)),
         Command::Replay(arguments) => block_on(replay::run(arguments)),
+        Command::Lab(command) => lab::run(command),
         Command::Generate(arguments) => generate::run(arguments),
     }
 }

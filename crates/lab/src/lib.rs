@@ -1,0 +1,29 @@
+//! The papers' experiments, each named after its figure: what the paper found, what we find, and the ratio.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`registry`] | every experiment: name, source, what the paper found |
+//! | [`outcome`] | what a run found: rows, as a table and as JSON |
+//! | `figure`, [`page`] | the drawing of an outcome, and the page of several |
+//! | `iscsi_design` | the experiments of paper 001, *An iSCSI Design and Implementation* |
+//! | `model` | `--clock virtual`: the real initiator and target over modelled links and processors |
+//! | `stage` | `--clock real`: target and `forebay bench` as processes, on loopback or in network namespaces |
+//!
+//! In virtual time a run is repeatable to the digit. Its models have few parameters; each says which of the paper's numbers it was set by,
+//! so that what is compared is what was *not* put in. In real time the numbers are this machine's, and only ratios inside one run mean
+//! something.
+
+#![forbid(unsafe_code)]
+
+mod figure;
+mod iscsi_design;
+pub mod limits;
+mod model;
+pub mod outcome;
+pub mod page;
+pub mod registry;
+mod stage;
+
+pub use outcome::{Clock, Outcome, Row, Span};
+pub use registry::{Experiment, REGISTRY, find};
+pub use stage::{LabError, Scale};

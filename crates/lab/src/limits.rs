@@ -1,0 +1,15 @@
+//! The bounds of this crate.
+
+use std::time::Duration;
+
+/// How long a process of the stage may take until it is ready.
+pub const READY_TIME_MAX: Duration = Duration::from_secs(20);
+
+/// Size of the logical units of the experiments: more than is in flight by far, and little enough to be made at once.
+pub const UNIT_BYTES: u64 = 64 << 20;
+
+/// Requests of one run in virtual time: enough for a steady state at every depth, few enough that a whole experiment takes seconds.
+pub const VIRTUAL_REQUESTS: u64 = 400;
+
+/// Bytes that a modelled link holds at its ends, as sockets do.
+pub const SOCKET_BYTES: usize = 256 << 10;

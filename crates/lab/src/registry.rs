@@ -1,0 +1,113 @@
+//! Every experiment, by name.
+
+use std::path::Path;
+
+use crate::iscsi_design;
+use crate::outcome::{Clock, Outcome, Row};
+use crate::stage::{LabError, Scale, Stage};
+
+/// Rows and notes of a run.
+pub(crate) type Found = (Vec<Row>, Vec<String>);
+
+/// One experiment.
+pub struct Experiment {
+    /// Its name, after the paper's figure.
+    pub name: &'static str,
+    /// Paper and figure.
+    pub source: &'static str,
+    /// What the paper found.
+    pub found: &'static str,
+    /// What the horizontal axis is.
+    pub across: &'static str,
+    /// Unit of the result.
+    pub unit: &'static str,
+    pub(crate) in_virtual_time: Option<fn(Scale) -> Result<Found, LabError>>,
+    pub(crate) on_this_machine: fn(&Stage, Scale) -> Result<Found, LabError>,
+}
+
+/// All of them.
+pub const REGISTRY: &[Experiment] = &[
+    Experiment {
+        name: "multi-throughput",
+        source: "An iSCSI Design and Implementation, figure 5",
+        found: "128 KiB, RAM: several connections 20 to 60 % over one; 70-80 MB/s with frames of 1.5k, 97-107 of 9k",
+        across: "connections",
+        unit: "MB/s",
+        in_virtual_time: None,
+        on_this_machine: iscsi_design::multi_throughput,
+    },
+    Experiment {
+        name: "frame-size",
+        source: "An iSCSI Design and Implementation, figure 6",
+        found: "128 KiB, RAM: little gain past frames of 3k; the initiator's CPU always above the target's",
+        across: "frame bytes",
+        unit: "MB/s",
+        in_virtual_time: Some(iscsi_design::frame_size_model),
+        on_this_machine: iscsi_design::frame_size,
+    },
+    Experiment {
+        name: "queue-depth",
+        source: "An iSCSI Design and Implementation, figure 7",
+        found: "1 KiB: 4,000 IOPS at depth 2, 15,000 from depth 8",
+        across: "depth",
+        unit: "IOPS",
+        in_virtual_time: Some(iscsi_design::queue_depth_model),
+        on_this_machine: iscsi_design::queue_depth,
+    },
+    Experiment {
+        name: "metro",
+        source: "An iSCSI Design and Implementation, figure 8",
+        found: "128 KiB, disk, 0.6 ms round trip: 67 MB/s with small frames, 2 to 5 % below the lab",
+        across: "round trip ms",
+        unit: "MB/s",
+        in_virtual_time: Some(iscsi_design::metro_model),
+        on_this_machine: iscsi_design::metro,
+    },
+];
+
+/// The experiment of this name.
+pub fn find(name: &str) -> Option<&'static Experiment> {
+    REGISTRY.iter().find(|experiment| experiment.name == name)
+}
+
+impl Experiment {
+    /// The clocks it runs by.
+    pub fn clocks(&self) -> Vec<Clock> {
+        let model = self.in_virtual_time.map(|_| Clock::Virtual);
+        model.into_iter().chain([Clock::Real]).collect()
+    }
+
+    /// Runs it. `program` is the `forebay` binary, which real time needs.
+    ///
+    /// # Errors
+    /// A clock it does not run by; what stood in the way of its processes.
+    pub fn run(&self, clock: Clock, scale: Scale, program: &Path) -> Result<Outcome, LabError> {
+        let (rows, notes) = match clock {
+            Clock::Virtual => self.in_virtual_time.ok_or(LabError::NoModel(self.name))?(scale)?,
+            Clock::Real => (self.on_this_machine)(&Stage::new(program)?, scale)?,
+        };
+        Ok(Outcome {
+            name: self.name.to_owned(),
+            source: self.source.to_owned(),
+            found: self.found.to_owned(),
+            clock,
+            across: self.across.to_owned(),
+            unit: self.unit.to_owned(),
+            rows,
+            notes,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_different() {
+        for experiment in REGISTRY {
+            assert_eq!(find(experiment.name).map(|found| found.source), Some(experiment.source));
+            assert!(experiment.clocks().contains(&Clock::Real));
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! The papers' experiments run, and their tables are complete. Times are not asserted.
+
+use serde_json::Value;
+use tests::World;
+
+#[test]
+fn every_experiment_runs_in_its_quick_form() {
+    let world = World::new();
+    let list: Value = serde_json::from_str(&world.run(["lab", "list", "--json"]).success()).unwrap();
+    let experiments = list["experiments"].as_array().unwrap();
+    assert!(experiments.len() >= 4);
+    for experiment in experiments {
+        let name = experiment["name"].as_str().unwrap();
+        for clock in experiment["clocks"].as_array().unwrap() {
+            let clock = clock.as_str().unwrap();
+            let run = ["lab", "run", name, "--clock", clock, "--quick", "--out", "out", "--json"];
+            let outcome: Value = serde_json::from_str(&world.run(run).success()).unwrap();
+            let rows = outcome["rows"].as_array().unwrap();
+            assert!(rows.len() >= 2, "{name}: {outcome}");
+            for row in rows {
+                assert!(row["ours"].as_f64().unwrap() > 0.0, "{name}: {row}");
+                assert_eq!(row["client_cpu_us"].is_number(), clock == "real", "{name}: {row}");
+            }
+        }
+    }
+    let report = world.run(["lab", "report", "--out", "out"]).success();
+    let html = std::fs::read_to_string(world.path(report.trim())).unwrap();
+    assert!(html.matches("<svg").count() >= 7, "a figure for each");
+    world.run(["lab", "run", "nothing"]).failure(5, &["multi-throughput"]);
+    world.run(["lab", "run", "multi-throughput", "--clock", "virtual"]).failure(2, &["real clock only"]);
+}

@@ -8,6 +8,9 @@ use libfuzzer_sys::fuzz_target;
 // The files alone: the crate around them would bring a runtime and the operating system into this build.
 #[path = "../../crates/stack/src/lun_spec.rs"]
 mod lun_spec;
+#[allow(dead_code)] // What it bounds matters to the crate only.
+#[path = "../../crates/stack/src/limits_table.rs"]
+mod limits_table;
 #[allow(dead_code)] // Names and secrets matter to the crate only.
 #[path = "../../crates/stack/src/target_file.rs"]
 mod target_file;

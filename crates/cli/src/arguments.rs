@@ -22,8 +22,19 @@ pub struct Arguments {
     /// Say more (-v: what happens, -vv: every detail); FOREBAY_LOG takes a tracing filter
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     pub verbose: u8,
+    /// What log lines on standard error look like
+    #[arg(long, value_name = "FORMAT", value_enum, default_value = "text", global = true)]
+    pub log_format: LogFormat,
     #[command(subcommand)]
     pub command: Command,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// For people
+    Text,
+    /// One JSON object a line
+    Json,
 }
 
 #[derive(Debug, Subcommand)]
@@ -116,6 +127,9 @@ pub struct TargetServe {
     /// File with the CHAP secret (its first line)
     #[arg(long, value_name = "FILE", requires = "chap_user")]
     pub chap_file: Option<PathBuf>,
+    /// Serve metrics for Prometheus here, at /metrics; prints `metrics: ADDRESS`
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics: Option<SocketAddr>,
     /// Listen on addresses other than this machine's loopback
     #[arg(long)]
     pub allow_remote: bool,
@@ -259,6 +273,9 @@ pub struct Attach {
     /// Refuse writes
     #[arg(long)]
     pub read_only: bool,
+    /// Serve metrics for Prometheus here, at /metrics; prints `metrics: ADDRESS`
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics: Option<SocketAddr>,
     /// How long I/O waits for a target that is away before it fails
     #[arg(long, value_name = "DURATION", default_value = "120s", value_parser = parse_duration)]
     pub replacement_timeout: Duration,

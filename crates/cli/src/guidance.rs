@@ -49,7 +49,10 @@ const EXAMPLES: &[(&str, &[Example])] = &[
                 "forebay target serve --portal 0.0.0.0:3260 --allow-remote --iqn iqn.2026-11.org.example:disks \
                  --lun 0=file:disk.img --chap-user alice --chap-file alice.secret",
             ),
-            ("Several targets", "forebay target serve --config target.toml"),
+            (
+                "Several targets, with metrics for Prometheus",
+                "forebay target serve --config target.toml --metrics 127.0.0.1:9860",
+            ),
         ],
     ),
     ("forebay target status", &[("As JSON", "forebay target status --json")]),
@@ -175,6 +178,8 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
     ("FOREBAY_CHAP_PASSWORD", "CHAP secret of the user in the URL or --chap-user, where there is no --chap-file"),
     ("FOREBAY_INITIATOR_NAME", "the initiator's name, where there is no --initiator-name"),
     ("FOREBAY_LOG", "what is logged to standard error, as a tracing filter (`info`, `cache=debug`); wins over -v"),
+    ("LISTEN_FDS", "set by the service manager: sockets to serve on instead of the portals (sd_listen_fds(3))"),
+    ("NOTIFY_SOCKET", "set by the service manager: where `target serve` and `attach` say how they are (sd_notify(3))"),
 ];
 
 /// The examples of the command with this full name (`forebay cache check`).

@@ -23,12 +23,12 @@ use std::process::ExitCode;
 use clap::FromArgMatches;
 use tracing_subscriber::EnvFilter;
 
-use arguments::Arguments;
+use arguments::{Arguments, LogFormat};
 
 fn main() -> ExitCode {
     let matches = guidance::command().get_matches();
     let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    start_logging(arguments.verbose);
+    start_logging(arguments.verbose, arguments.log_format);
     match commands::run(arguments.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
 }
 
 /// Logs go to standard error, so that standard output holds results only.
-fn start_logging(verbose: u8) {
+fn start_logging(verbose: u8, format: LogFormat) {
     let default = match verbose {
         0 => "warn",
         1 => "info",
@@ -47,10 +47,9 @@ fn start_logging(verbose: u8) {
     };
     let filter = EnvFilter::try_from_env("FOREBAY_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     let has_colours = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(has_colours)
-        .with_target(false)
-        .init();
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    match format {
+        LogFormat::Text => subscriber.with_ansi(has_colours).init(),
+        LogFormat::Json => subscriber.json().flatten_event(true).init(),
+    }
 }

@@ -373,7 +373,8 @@ fn close_answers_flushes_and_logs_out() {
     assert_eq!(device.durable_bytes(0, 4096), pattern(4096, 5));
     assert_eq!(lun.status().state, State::Closed);
     world.executor.run_until_stalled();
-    assert!(server.status().sessions.is_empty());
+    let status = world.run(async move { server.status().await });
+    assert!(status.sessions.is_empty());
     let late = lun.read(0, Buffer::zeroed(512));
     assert_eq!(world.run(late).unwrap_err().kind(), ErrorKind::Gone);
 }

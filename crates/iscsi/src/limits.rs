@@ -128,6 +128,10 @@ pub const TEXT_REQUEST_BYTES_MAX: usize = 16 << 10;
 /// secrets are configured.
 pub const LOGIN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(15);
 
+/// Silence inside a login, from one whole Login Request to the next. Both ends answer by themselves within a round trip and the time of a
+/// digest; a peer that sends a byte now and then is as silent as one that sends none.
+pub const LOGIN_IDLE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
+
 /// Silence after which the target pings (open-iscsi pings after 5 s, so it normally speaks first).
 pub const PING_INTERVAL: std::time::Duration = std::time::Duration::from_secs(15);
 

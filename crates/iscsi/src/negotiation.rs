@@ -17,9 +17,11 @@
 //! Where a peer is less than exact and the standard lets us, we are lenient: a proposal that is never answered leaves
 //! the default, and TaskReporting and iSCSIProtocolLevel may be NotUnderstood by older ends.
 
+mod named;
 mod offer;
 mod rules;
 
+pub use named::NamedValue;
 pub use offer::{Digest, Negotiated, Offer, SessionType, TaskReporting};
 
 use self::rules::{

@@ -27,10 +27,12 @@ use crate::control::{ControlServer, Handler, Progress, Request};
 use crate::error::{Error, Failure, Result};
 use crate::limits::CLOSE_TIME_MAX;
 use crate::log_place::{self, LogConfig};
+use crate::metrics::MetricsServer;
 use crate::paths::{Paths, check_name};
 use crate::registry::{Entry, Registry, UnitLock};
 use crate::remote::parse_connections;
 use crate::remotes::{Remotes, RemotesConfig};
+use crate::systemd;
 use crate::time::system_clock;
 
 /// What to attach, and how.
@@ -47,6 +49,8 @@ pub struct AttachConfig {
     pub front: ListenAddress,
     /// Whether writes are refused.
     pub is_read_only: bool,
+    /// Where to serve metrics; loopback only.
+    pub metrics: Option<std::net::SocketAddr>,
 }
 
 /// A running attachment.
@@ -62,6 +66,7 @@ pub struct Attachment {
     front: ListenAddress,
     registry: Registry,
     control: ControlServer,
+    metrics: RefCell<Option<MetricsServer>>,
     /// `true` once it is to stop.
     stopping: watch::Sender<bool>,
     /// `true` once the front has finished every request.
@@ -81,6 +86,7 @@ impl Attachment {
     pub async fn start(config: AttachConfig, paths: &Paths) -> Result<Self> {
         check_name(&config.name)?;
         let control = ControlServer::bind(&paths.control_socket(&config.name))?;
+        let metrics = config.metrics.map(|address| MetricsServer::bind(address, false)).transpose()?;
         let clock: Arc<dyn Clock> = system_clock()?;
         let remotes = config.remotes.connect(&clock).await?;
         let (identity, identities) = (remotes.identity(), remotes.identities());
@@ -133,6 +139,7 @@ impl Attachment {
             front,
             registry,
             control,
+            metrics: RefCell::new(metrics),
             stopping: watch::Sender::new(false),
             front_finished: watch::Sender::new(false),
             hurrying: watch::Sender::new(false),
@@ -190,9 +197,38 @@ impl Attachment {
         };
         let handler = Rc::new(ControlHandler { attachment: Rc::clone(&attachment) });
         let control = attachment.control.serve(handler, attachment.wait_for_stop());
-        let (served, stopped, ()) = tokio::join!(serve, stop_on_signal, control);
+        let metrics = attachment.metrics.borrow_mut().take();
+        let metrics = async {
+            let Some(metrics) = metrics else { return };
+            // An attachment goes on without its metrics.
+            if let Err(error) = metrics.serve(async || attachment.status(), attachment.wait_for_stop()).await {
+                tracing::error!(%error, "there are no metrics any more");
+            }
+        };
+        let informing = async {
+            systemd::ready();
+            tokio::select! {
+                () = systemd::keep_informed(|| async { attachment.summary() }) => {}
+                () = attachment.wait_for_stop() => systemd::stopping(),
+            }
+        };
+        let (served, stopped, ..) = tokio::join!(serve, stop_on_signal, control, metrics, informing);
         background.into_iter().chain(log_background).for_each(|background| background.abort());
         served.and(stopped)
+    }
+
+    /// Where it listens for scrapes.
+    pub fn metrics_address(&self) -> Option<std::net::SocketAddr> {
+        self.metrics.borrow().as_ref().map(MetricsServer::address)
+    }
+
+    /// For the service manager, in a line.
+    fn summary(&self) -> String {
+        let state = self.remotes.status()["state"].as_str().unwrap_or_default().to_owned();
+        match &self.cache {
+            Some(cache) => format!("{state}, {} bytes dirty", cache.status().dirty_bytes),
+            None => state,
+        }
     }
 
     async fn wait_for_stop(&self) {

@@ -9,10 +9,12 @@
 //! | [`control`] | the control socket every long-running process answers on |
 //! | `device_name` | the name that stays with a block device |
 //! | [`error`] | errors as a person meets them, and the exit codes |
+//! | [`limits_table`] | `[limits]` of the configuration file |
 //! | [`link`] | a stream over a longer or thinner link |
 //! | [`login`] | initiator name and CHAP secrets |
 //! | [`log_place`] | where a write log lies, and how it is made and opened |
 //! | [`lun_spec`] | what `--lun` says |
+//! | [`metrics`] | the status as metrics, over HTTP |
 //! | `portal_group` | a session that moves between the portals of one group |
 //! | [`paths`] | run-time and state directories |
 //! | [`registry`] | which LUNs have their newest data in a cache of this host; which are in use |
@@ -20,6 +22,7 @@
 //! | [`remotes`] | several of them as one device |
 //! | [`serve`] | targets and their logical units |
 //! | [`sidecar`] | the serial number that stays with a file or block device LUN |
+//! | [`systemd`] | sockets the service manager passes, and what it is told |
 //! | [`target_file`] | the grammar of a target's configuration file |
 
 #![forbid(unsafe_code)]
@@ -32,10 +35,12 @@ pub mod control;
 mod device_name;
 pub mod error;
 pub mod limits;
+pub mod limits_table;
 pub mod link;
 pub mod log_place;
 pub mod login;
 pub mod lun_spec;
+pub mod metrics;
 pub mod paths;
 mod portal_group;
 pub mod registry;
@@ -43,6 +48,7 @@ pub mod remote;
 pub mod remotes;
 pub mod serve;
 pub mod sidecar;
+pub mod systemd;
 pub mod target_file;
 pub mod time;
 

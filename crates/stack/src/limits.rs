@@ -19,6 +19,12 @@ pub const CLOSE_TIME_MAX: Duration = Duration::from_secs(3);
 /// Time a process that listens on a control socket has for the first byte of an answer before it is taken for a busy one.
 pub const ANSWER_TIME_MAX: Duration = Duration::from_millis(500);
 
+/// Scrapes of metrics that wait for their answer; more wait in their connections.
+pub const METRICS_WAITING_MAX: usize = 8;
+
+/// Time between two looks at what the service manager is told in words.
+pub const SERVICE_STATUS_INTERVAL: Duration = Duration::from_secs(5);
+
 /// Bytes inside each direction of a modelled link before its writer waits: what is on the way at 10 Gbit/s and 3 ms, so that the model, not
 /// its memory, limits the rate.
 pub const LINK_IN_FLIGHT_BYTES_MAX: usize = 4 << 20;

@@ -12,6 +12,7 @@ use initiator::{
 use iscsi::chap::Credentials;
 use iscsi::url::{Portal, Url};
 use serde_json::{Value, json};
+use target::NegotiatedStatus;
 
 use crate::error::{Error, Failure, Result};
 use crate::link::{DelayedStream, LinkModel};
@@ -143,6 +144,6 @@ pub fn status_json(status: &Status) -> Value {
         "in_flight": status.in_flight,
         "waiting": status.waiting,
         "retained_bytes": status.retained_bytes,
-        "negotiated": status.negotiated.as_ref().map(|negotiated| format!("{negotiated:?}")),
+        "negotiated": status.negotiated.map(NegotiatedStatus),
     })
 }

@@ -29,12 +29,14 @@ use uuid::Uuid;
 use crate::control::{ControlServer, Handler, Progress, Request};
 use crate::error::{Error, Failure, Result};
 use crate::lun_spec::{Backend, LunSpec};
+use crate::metrics::MetricsServer;
 use crate::paths::{Paths, check_name};
 use crate::sidecar::Sidecar;
+use crate::systemd;
 use crate::time::system_clock;
 
 /// What to serve.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct ServeConfig {
     /// Name for the control socket.
     pub name: String,
@@ -42,6 +44,12 @@ pub struct ServeConfig {
     pub portals: Vec<SocketAddr>,
     /// Whether addresses beyond this machine's loopback are meant.
     pub allow_remote: bool,
+    /// Where to serve metrics.
+    pub metrics: Option<SocketAddr>,
+    /// What peers may hold.
+    pub quota: target::Quota,
+    /// Sockets that are bound already, in the place of the portals.
+    pub listeners: Vec<std::net::TcpListener>,
     /// The targets.
     pub targets: Vec<TargetConfig>,
 }
@@ -104,6 +112,7 @@ pub struct Serving {
     workers: Workers,
     switches: Vec<DiskSwitch>,
     control: ControlServer,
+    metrics: Option<MetricsServer>,
 }
 
 impl Serving {
@@ -114,6 +123,8 @@ impl Serving {
     pub fn start(config: ServeConfig, paths: &Paths) -> Result<Self> {
         config.check()?;
         let control = ControlServer::bind(&paths.control_socket(&config.name))?;
+        let bind_metrics = |address| MetricsServer::bind(address, config.allow_remote);
+        let metrics = config.metrics.map(bind_metrics).transpose()?;
         let mut builder = Builder {
             clock: system_clock()?,
             workers: Workers::new(),
@@ -125,11 +136,12 @@ impl Serving {
         let targets = config.targets.iter().map(|target| builder.target(target)).collect::<Result<Vec<_>>>()?;
         let portals = config.portals.iter().map(|&address| TargetPortal { address, group: PORTAL_GROUP_DEFAULT });
         let portals = portals.collect();
-        let options = TargetServerOptions { portals, ..TargetServerOptions::default() };
+        let options = TargetServerOptions { portals, quota: config.quota, ..TargetServerOptions::default() };
         let server = TargetServer::new(targets, options);
-        let bound = server.bind().map_err(|error| Error::io("cannot serve", &error))?;
+        let bound = if config.listeners.is_empty() { server.bind() } else { server.adopt(config.listeners) };
+        let bound = bound.map_err(|error| Error::io("cannot serve", &error))?;
         let Builder { workers, units, switches, .. } = builder;
-        Ok(Self { name: config.name, server, bound, units, workers, switches, control })
+        Ok(Self { name: config.name, server, bound, units, workers, switches, control, metrics })
     }
 
     /// Where it listens.
@@ -137,12 +149,17 @@ impl Serving {
         self.bound.addresses()
     }
 
+    /// Where it listens for scrapes.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(MetricsServer::address)
+    }
+
     /// Serves until `signal` or until it is asked to stop, then lets sessions end and makes everything durable.
     ///
     /// # Errors
     /// When the server cannot run, or the last flush fails.
     pub async fn run(self, signal: impl Future<Output = ()>) -> Result<()> {
-        let Self { name, server, bound, units, workers, switches, control } = self;
+        let Self { name, server, bound, units, workers, switches, control, metrics } = self;
         let stopping = Rc::new(watch::Sender::new(false));
         let background: Vec<_> = units
             .iter()
@@ -177,7 +194,24 @@ impl Serving {
             stopping.send_replace(true);
             served.map_err(|error| Error::io("the target stopped", &error))
         };
-        let ((), served, ()) = tokio::join!(on_signal, serve, control.serve(handler, wait_for_stop()));
+        let scraped = Rc::clone(&handler);
+        let metrics = async {
+            let Some(metrics) = metrics else { return };
+            // A target goes on without its metrics.
+            if let Err(error) = metrics.serve(async || scraped.status().await, wait_for_stop()).await {
+                tracing::error!(%error, "there are no metrics any more");
+            }
+        };
+        let informed = Rc::clone(&handler);
+        let informing = async {
+            systemd::ready();
+            tokio::select! {
+                () = systemd::keep_informed(|| informed.summary()) => {}
+                () = wait_for_stop() => systemd::stopping(),
+            }
+        };
+        let control = control.serve(handler, wait_for_stop());
+        let ((), served, ..) = tokio::join!(on_signal, serve, control, metrics, informing);
         let mut flushed = Ok(());
         for unit in &units {
             flushed = flushed.and(unit.device().flush().await);
@@ -330,8 +364,14 @@ struct ServeHandler {
 }
 
 impl ServeHandler {
-    fn status(&self) -> Value {
-        let mut status = json!(self.server.status());
+    /// For the service manager, in a line.
+    async fn summary(&self) -> String {
+        let status = self.server.status().await;
+        format!("{} sessions, {} connections", status.sessions.len(), status.connections.len())
+    }
+
+    async fn status(&self) -> Value {
+        let mut status = json!(self.server.status().await);
         status["kind"] = json!("target");
         status["name"] = json!(self.name);
         status["pid"] = json!(std::process::id());
@@ -371,7 +411,7 @@ fn on_or_off(flag: bool) -> &'static str {
 impl Handler for ServeHandler {
     async fn handle(&self, request: Request, _progress: Progress) -> Result<Value> {
         match request {
-            Request::Status => Ok(self.status()),
+            Request::Status => Ok(self.status().await),
             Request::Set { key, value } => self.set(&key, &value),
             Request::Detach { .. } => {
                 self.stopping.send_replace(true);

@@ -8,6 +8,9 @@
 //! luns = ["0=file:/srv/disk0.img,size=10GiB", "1=ram:1GiB"]
 //! chap-user = "alice"
 //! chap-file = "/etc/forebay/alice.secret"
+//!
+//! [limits]
+//! sessions = 64
 //! ```
 //!
 //! Relative paths in it are relative to the directory the command runs in, as on the command line. Nothing is opened here, so that
@@ -18,6 +21,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
+use crate::limits_table::LimitsTable;
 use crate::lun_spec::LunSpec;
 
 /// What the file says.
@@ -26,6 +30,11 @@ use crate::lun_spec::LunSpec;
 pub struct TargetFile {
     /// Addresses to listen on.
     pub portals: Option<Vec<SocketAddr>>,
+    /// Where to serve metrics.
+    pub metrics: Option<SocketAddr>,
+    /// What peers may hold.
+    #[serde(default)]
+    pub limits: LimitsTable,
     /// The targets.
     pub target: Vec<TargetTable>,
 }

@@ -1,13 +1,16 @@
 //! How a connection is told to stop, and how others learn that it has.
 //!
 //! The connection polls its [`Control`] in its own loop; whoever holds a [`Handle`] to it sets the wish. The end is a fact that
-//! others wait for: a session is reinstated only after the old one is gone.
+//! others wait for: a session is reinstated only after the old one is gone. A session that is asked how it is answers at its next turn.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use futures_util::task::AtomicWaker;
+use tokio::sync::oneshot;
+
+use crate::status::SessionReport;
 
 /// What a connection should do. Wishes only get stronger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,6 +29,9 @@ struct Shared {
     waker: AtomicWaker,
     /// `None` once the connection has ended.
     waiting: Mutex<Option<Vec<Waker>>>,
+    /// Whether there is anything in `inquirers`.
+    is_asked: AtomicBool,
+    inquirers: Mutex<Vec<oneshot::Sender<SessionReport>>>,
 }
 
 /// The connection's side. Its drop is the end.
@@ -55,8 +61,21 @@ impl Control {
     }
 }
 
+impl Control {
+    /// Who wants to know how the session is: mostly nobody, at the price of one load.
+    pub(crate) fn inquirers(&self) -> Vec<oneshot::Sender<SessionReport>> {
+        if !self.0.is_asked.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        self.0.is_asked.store(false, Ordering::Release);
+        std::mem::take(&mut self.0.inquirers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 impl Drop for Control {
     fn drop(&mut self) {
+        // Nobody answers any more.
+        self.0.inquirers.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
         waiting.into_iter().flatten().for_each(Waker::wake);
     }
@@ -66,6 +85,17 @@ impl Handle {
     pub(crate) fn ask(&self, wish: Wish) {
         self.0.wish.fetch_max(wish as u8, Ordering::AcqRel);
         self.0.waker.wake();
+    }
+
+    /// Asks the session how it is. Without an answer when it ends before that.
+    pub(crate) fn inquire(&self) -> oneshot::Receiver<SessionReport> {
+        let (sender, receiver) = oneshot::channel();
+        if !self.has_ended() {
+            self.0.inquirers.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
+            self.0.is_asked.store(true, Ordering::Release);
+            self.0.waker.wake();
+        }
+        receiver
     }
 
     /// Whether both are to the same connection.

@@ -11,8 +11,11 @@
 //! | [`session`] | the loop that drives a session with all its connections |
 //! | `transport` | a stream that can move to its session's shard |
 //! | `sessions` | the table of sessions: TSIHs, reinstatement |
+//! | `connections` | the table of connections: how many of whom |
+//! | [`quota`] | [`Quota`]: what peers may hold, and what they are told beyond it |
 //! | `control` | how one connection is told to stop, and how others learn that it has |
-//! | [`status`] | counters, and the snapshot of everything that people look at |
+//! | `tally`, `rates` | what was done to each logical unit, ever and of late |
+//! | [`status`] | the snapshot of everything that people look at |
 //!
 //! ```text
 //! acceptor ──► shard 0: current_thread runtime ── connections, each one future
@@ -27,18 +30,23 @@
 
 #![forbid(unsafe_code)]
 
+mod connections;
 mod control;
 pub mod limits;
 mod login;
+pub mod quota;
+mod rates;
 pub mod server;
 pub mod session;
 mod sessions;
 mod spin;
 pub mod status;
+mod tally;
 pub mod target;
 mod transport;
 
+pub use quota::Quota;
 pub use server::{BoundServer, TargetServer, TargetServerOptions};
 pub use session::Addresses;
-pub use status::{ConnectionStatus, LunStatus, SessionStatus, Status};
+pub use status::{ConnectionStatus, LunStatus, NegotiatedStatus, SessionStatus, Status};
 pub use target::{LunMask, MaskedLun, Target};

@@ -18,9 +18,10 @@ use iscsi::target::{CloseReason, LoginEvent, SessionRequest};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
+use crate::connections::Entered;
 use crate::control::{Control, Handle, Wish};
 use crate::limits::{LINGER_TIMEOUT, WRITE_SLICES_MAX};
-use crate::server::{Entered, Shared};
+use crate::server::Shared;
 use crate::session::{Addresses, Session};
 use crate::sessions::{Decision, Joining};
 use crate::transport::Transport;
@@ -48,8 +49,28 @@ pub(crate) async fn drive(
             session.run().await
         }
     };
-    tracing::info!(%peer, %reason, "connection ended");
+    log_end(&peer, &reason);
     reason
+}
+
+/// What ends a connection by itself is worth more attention than what people or programs wished.
+fn log_end(peer: &str, reason: &CloseReason) {
+    match reason {
+        CloseReason::LoginRefused { status, detail } => {
+            let code = format!("{:04x}", status.0);
+            tracing::warn!(connection = peer, status = code, reason = status.name(), detail, "login refused");
+        }
+        CloseReason::LoginTimeout
+        | CloseReason::Framing(_)
+        | CloseReason::Protocol(_)
+        | CloseReason::PingTimeout
+        | CloseReason::Unacknowledged => tracing::warn!(connection = peer, %reason, "connection ended"),
+        CloseReason::Logout
+        | CloseReason::TransportLost
+        | CloseReason::Local
+        | CloseReason::Reinstated
+        | CloseReason::LoggedOut => tracing::info!(connection = peer, %reason, "connection ended"),
+    }
 }
 
 /// What came of a login.
@@ -132,7 +153,7 @@ impl Login {
             match parts.exchange(&self.server, context) {
                 Ok(has_exchanged) => has_moved |= has_exchanged,
                 Err(error) => {
-                    tracing::debug!(peer = %parts.addresses.peer, %error, "the transport failed");
+                    tracing::debug!(connection = %parts.addresses.peer, %error, "the transport failed");
                     return Poll::Ready(End::Closed(self.closed.take().unwrap_or(CloseReason::TransportLost)));
                 }
             }
@@ -175,8 +196,13 @@ impl Login {
                 }
             }
         }
-        let handle = self.parts.as_ref()?.control.handle();
-        match self.server.sessions.admit(request, handle) {
+        let parts = self.parts.as_ref()?;
+        let (handle, number) = (parts.control.handle(), parts.entered.number);
+        let quota = &self.server.options.quota;
+        if !self.server.connections.log_in(number, &request.initiator_name, quota) {
+            return self.refuse(LoginStatus::OUT_OF_RESOURCES, "the initiator has as many connections as it may");
+        }
+        match self.server.sessions.admit(request, handle, quota.sessions) {
             Decision::Refuse { status, detail } => self.refuse(status, detail),
             Decision::Admit { tsih, previous } if previous.is_empty() => self.begin(tsih, request),
             Decision::Admit { tsih, previous } => {
@@ -268,8 +294,8 @@ impl Drop for Login {
     /// Leaves the tables, however it ends.
     fn drop(&mut self) {
         let counters = &self.server.counters;
-        if matches!(self.closed, Some(CloseReason::LoginRefused { .. })) {
-            counters.logins_refused.fetch_add(1, Ordering::Relaxed);
+        if let Some(CloseReason::LoginRefused { status, .. }) = &self.closed {
+            counters.count_refused_login(*status);
         }
         let Some(parts) = &self.parts else { return };
         let (received, sent) = parts.protocol.pdu_counts();

@@ -5,12 +5,13 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
 use base::buffer::BufferPool;
 use base::clock::Clock;
 use clock::TokioClock;
+use futures_util::future::{Either, select};
 use iscsi::chap::Challenge;
 use iscsi::limits::CHAP_CHALLENGE_BYTES;
 use iscsi::target::{Authentication, CloseReason, TargetParameters, TargetPortal};
@@ -19,12 +20,14 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
-use crate::control::{Control, Handle, Wish};
-use crate::limits::{ACCEPT_RETRY_INTERVAL, CONNECTIONS_MAX, DATA_OUT_POOL_BYTES, LISTEN_BACKLOG};
+use crate::connections::Connections;
+use crate::control::Wish;
+use crate::limits::{ACCEPT_RETRY_INTERVAL, LISTEN_BACKLOG, RATE_INTERVAL, REPORT_TIMEOUT, SESSIONS_MAX};
 use crate::login::drive;
+use crate::quota::Quota;
 use crate::session::Addresses;
 use crate::sessions::Sessions;
-use crate::status::{ConnectionStatus, Counters, Status};
+use crate::status::{Counters, Status};
 use crate::target::Target;
 use crate::transport::{Other, Transport};
 
@@ -42,10 +45,8 @@ pub struct TargetServerOptions {
     pub discovery_authentication: Authentication,
     /// What this end wishes in negotiation; `None` for the standard wishes.
     pub offer: Option<iscsi::negotiation::Offer>,
-    /// Bytes of data-out buffers of all connections together.
-    pub data_out_pool_bytes: usize,
-    /// Connections at once.
-    pub connections_max: usize,
+    /// What peers may hold.
+    pub quota: Quota,
 }
 
 impl Default for TargetServerOptions {
@@ -55,8 +56,7 @@ impl Default for TargetServerOptions {
             shards: 0,
             discovery_authentication: Authentication::default(),
             offer: None,
-            data_out_pool_bytes: DATA_OUT_POOL_BYTES,
-            connections_max: CONNECTIONS_MAX,
+            quota: Quota::default(),
         }
     }
 }
@@ -75,15 +75,11 @@ pub(crate) struct Shared {
     parameters: RwLock<BTreeMap<u16, Arc<TargetParameters>>>,
     portals: RwLock<Vec<TargetPortal>>,
     discovery_authentication: RwLock<Authentication>,
-    connections: Mutex<Connections>,
-}
-
-/// Guarded by `Shared::connections`.
-#[derive(Default)]
-struct Connections {
-    next: u64,
-    entries: Vec<(u64, Addresses, Handle)>,
-    is_draining: bool,
+    pub(crate) connections: Arc<Connections>,
+    /// Bytes of data-in that sessions have queued or under way, in steps of `DATA_IN_STEP_BYTES`.
+    pub(crate) data_in_bytes: AtomicUsize,
+    /// The shards' runtimes, once the server runs.
+    runtimes: OnceLock<Vec<tokio::runtime::Handle>>,
 }
 
 impl Shared {
@@ -116,42 +112,14 @@ impl Shared {
         if let Some(offer) = &self.options.offer {
             parameters.offer = offer.clone();
         }
+        let quota = &self.options.quota;
+        parameters.offer.max_connections = parameters.offer.max_connections.min(quota.connections_per_session).max(1);
+        parameters.command_window = quota.session_commands.clamp(1, parameters.command_window);
+        parameters.login_timeout = quota.login_time;
+        parameters.login_idle_timeout = quota.login_idle;
         let tags = portals.iter().map(|portal| portal.group).chain([PORTAL_GROUP_DEFAULT]);
         let of_group = |tag| (tag, Arc::new(TargetParameters { portal_group_tag: tag, ..parameters.clone() }));
         *self.parameters.write().unwrap_or_else(PoisonError::into_inner) = tags.map(of_group).collect();
-    }
-
-    fn connections(&self) -> MutexGuard<'_, Connections> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Enters a connection, or says no when there are too many or the server stops.
-    fn enter(&self, addresses: &Addresses) -> Option<(u64, Control)> {
-        let mut connections = self.connections();
-        if connections.is_draining || connections.entries.len() >= self.options.connections_max {
-            return None;
-        }
-        let control = Control::new();
-        connections.next += 1;
-        let number = connections.next;
-        connections.entries.push((number, addresses.clone(), control.handle()));
-        Some((number, control))
-    }
-
-    fn leave(&self, number: u64) {
-        self.connections().entries.retain(|(other, ..)| *other != number);
-    }
-}
-
-/// Leaves the table of connections however the connection ends.
-pub(crate) struct Entered {
-    server: Arc<Shared>,
-    number: u64,
-}
-
-impl Drop for Entered {
-    fn drop(&mut self) {
-        self.server.leave(self.number);
     }
 }
 
@@ -168,8 +136,9 @@ impl TargetServer {
     }
 
     /// A server on another clock, for modelled links.
-    pub fn with_clock(targets: Vec<Target>, options: TargetServerOptions, clock: Arc<dyn Clock>) -> Self {
-        let pool = BufferPool::new(options.data_out_pool_bytes);
+    pub fn with_clock(targets: Vec<Target>, mut options: TargetServerOptions, clock: Arc<dyn Clock>) -> Self {
+        options.quota.sessions = options.quota.sessions.min(SESSIONS_MAX);
+        let pool = BufferPool::new(options.quota.data_out_bytes);
         let shared = Arc::new(Shared {
             clock,
             sessions: Sessions::default(),
@@ -180,7 +149,9 @@ impl TargetServer {
             may_spin: options.shards <= processors(),
             targets: RwLock::new(targets),
             portals: RwLock::new(options.portals.clone()),
-            connections: Mutex::new(Connections::default()),
+            connections: Arc::default(),
+            data_in_bytes: AtomicUsize::new(0),
+            runtimes: OnceLock::new(),
             options,
         });
         shared.rebuild();
@@ -219,8 +190,16 @@ impl TargetServer {
     }
 
     async fn serve(&self, stream: Box<dyn Transport>, addresses: Addresses, portal_group_tag: u16) -> CloseReason {
-        let Some((number, control)) = self.shared.enter(&addresses) else { return CloseReason::Local };
-        let entered = Entered { server: Arc::clone(&self.shared), number };
+        let Shared { connections, counters, clock, options, .. } = &*self.shared;
+        counters.connections_accepted.fetch_add(1, Ordering::Relaxed);
+        let (entered, control) = match connections.enter(&addresses, portal_group_tag, clock.now(), &options.quota) {
+            Ok(entered) => entered,
+            Err(why) => {
+                counters.connections_refused.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(connection = %addresses.peer, why, "connection closed at once");
+                return CloseReason::Local;
+            }
+        };
         drive(Arc::clone(&self.shared), stream, (addresses, portal_group_tag), control, entered).await
     }
 
@@ -229,10 +208,23 @@ impl TargetServer {
     /// # Errors
     /// An address that cannot be bound, named in the error.
     pub fn bind(&self) -> io::Result<BoundServer> {
-        let listeners = self.shared.options.portals.iter().map(|portal| bind_portal(portal.address));
-        let listeners = listeners.collect::<io::Result<Vec<_>>>()?;
+        let portals = &self.shared.options.portals;
+        let listeners = portals.iter().map(|portal| bind_portal(portal.address)).collect::<io::Result<Vec<_>>>()?;
+        self.listen(listeners, portals.iter().map(|portal| portal.group).collect())
+    }
+
+    /// Serves on sockets that somebody else bound, in the place of the portals, all in the default portal group.
+    ///
+    /// # Errors
+    /// A socket that does not say where it listens.
+    pub fn adopt(&self, listeners: Vec<std::net::TcpListener>) -> io::Result<BoundServer> {
+        let groups = vec![PORTAL_GROUP_DEFAULT; listeners.len()];
+        listeners.iter().try_for_each(|listener| listener.set_nonblocking(true))?;
+        self.listen(listeners, groups)
+    }
+
+    fn listen(&self, listeners: Vec<std::net::TcpListener>, groups: Vec<u16>) -> io::Result<BoundServer> {
         let addresses = listeners.iter().map(std::net::TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
-        let groups: Vec<u16> = self.shared.options.portals.iter().map(|portal| portal.group).collect();
         let bound = addresses.iter().zip(&groups).map(|(&address, &group)| TargetPortal { address, group });
         *self.shared.portals.write().unwrap_or_else(PoisonError::into_inner) = bound.collect();
         self.shared.rebuild();
@@ -242,31 +234,52 @@ impl TargetServer {
     /// Asks every initiator to log out, and ends connections that have not after a while. Takes no new ones. Completes when
     /// all are gone.
     pub async fn drain(&self) {
-        let handles: Vec<Handle> = {
-            let mut connections = self.shared.connections();
-            connections.is_draining = true;
-            connections.entries.iter().map(|(_, _, handle)| handle.clone()).collect()
-        };
+        let handles = self.shared.connections.drain();
         handles.iter().for_each(|handle| handle.ask(Wish::Drain));
         for handle in &handles {
             handle.ended().await;
         }
     }
 
-    /// Everything at this moment.
-    pub fn status(&self) -> Status {
-        let counters = &self.shared.counters;
-        let of = |(_, addresses, _): &(u64, Addresses, Handle)| ConnectionStatus {
-            peer: addresses.peer.clone(),
-            local: addresses.local.clone(),
-        };
-        Status {
-            sessions: self.shared.sessions.statuses(),
-            connections: self.shared.connections().entries.iter().map(of).collect(),
-            luns: counters.lun_statuses(),
-            pdus_received: counters.pdus_received.load(Ordering::Relaxed),
-            pdus_sent: counters.pdus_sent.load(Ordering::Relaxed),
-            logins_refused: counters.logins_refused.load(Ordering::Relaxed),
+    /// Everything at this moment, as far as sessions answer within half a second.
+    pub async fn status(&self) -> Status {
+        let now = self.shared.clock.now();
+        let asked = self.shared.sessions.inquire();
+        let mut status = self.shared.counters.status(now);
+        let mut connections = self.shared.connections.statuses(now);
+        let mut deadline = Some(self.shared.clock.sleep_until(now + REPORT_TIMEOUT));
+        for (mut session, mut answer) in asked {
+            let report = match deadline.take() {
+                Some(waiting) => match select(&mut answer, waiting).await {
+                    Either::Left((report, waiting)) => {
+                        deadline = Some(waiting);
+                        report.ok()
+                    }
+                    Either::Right(_) => None,
+                },
+                None => answer.try_recv().ok(),
+            };
+            if let Some(report) = report {
+                for (number, known) in &report.connections {
+                    if let Some(connection) = connections.get_mut(number) {
+                        connection.learn(session.tsih, known, &session.negotiated.0);
+                    }
+                }
+                session.activity = Some(report.activity);
+            }
+            status.sessions.push(session);
+        }
+        let runtimes = self.shared.runtimes.get().into_iter().flatten();
+        status.tasks = runtimes.map(|runtime| runtime.metrics().num_alive_tasks()).sum();
+        status.connections = connections.into_values().collect();
+        status
+    }
+
+    /// Samples what logical units do, for ever, so that rates can be told.
+    async fn sample(&self) {
+        loop {
+            self.shared.counters.sample(self.shared.clock.now());
+            self.shared.clock.sleep(RATE_INTERVAL).await;
         }
     }
 }
@@ -294,6 +307,7 @@ impl BoundServer {
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> io::Result<()> {
         let Self { server, listeners, groups, .. } = self;
         let shards = Arc::new(Shards::start(server.shared.options.shards)?);
+        server.shared.runtimes.get_or_init(|| shards.shards.iter().map(|shard| shard.handle.clone()).collect());
         let listeners = listeners.into_iter().map(TcpListener::from_std).collect::<io::Result<Vec<_>>>()?;
         let accepting =
             listeners.into_iter().zip(groups).map(|listener| accept(server.clone(), listener, Arc::clone(&shards)));
@@ -303,6 +317,7 @@ impl BoundServer {
             biased;
             () = &mut shutdown => {}
             _ = accepting => {}
+            () = server.sample() => {}
         }
         server.drain().await;
         Ok(())
@@ -326,7 +341,7 @@ fn hand_over(server: &TargetServer, stream: TcpStream, (peer, group): (SocketAdd
     let prepared = stream.set_nodelay(true).and_then(|()| Ok((stream.local_addr()?, stream.into_std()?)));
     let (local, stream) = match prepared {
         Ok(prepared) => prepared,
-        Err(error) => return tracing::debug!(%peer, %error, "a connection was lost while it was accepted"),
+        Err(error) => return tracing::debug!(connection = %peer, %error, "a connection was lost while it was accepted"),
     };
     let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port()).to_string();
     let addresses = Addresses { local: canonical(local), peer: canonical(peer) };

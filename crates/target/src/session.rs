@@ -9,8 +9,8 @@
 //! each connection: what gathered ──► one vectored write; socket ──► where the protocol says
 //! ```
 //!
-//! A slow initiator is not read from, and its next commands are not started, while it has [`DATA_IN_BYTES_MAX`] bytes queued or being
-//! read: it holds no more buffers than that.
+//! A slow initiator is not read from, and its next commands are not started, while it has as many bytes queued or being read as
+//! its quota says: it holds no more buffers than that, whoever does not read.
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -30,15 +30,17 @@ use logical_unit::{Execution, LunMap, NexusId, Outcome, TaskManagementResponse};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
+use crate::connections::Entered;
 use crate::control::{Control, Handle, Wish};
 use crate::limits::{
-    DATA_IN_BYTES_MAX, DRAIN_TIMEOUT, LINGER_TIMEOUT, SETTLING_TIMEOUT, SPIN_DEPTH_MAX, TURNS_PER_POLL_MAX,
+    DATA_IN_STEP_BYTES, DRAIN_TIMEOUT, LINGER_TIMEOUT, SETTLING_TIMEOUT, SPIN_DEPTH_MAX, TURNS_PER_POLL_MAX,
     WRITE_SLICES_MAX,
 };
-use crate::server::{Entered, Shared};
+use crate::server::Shared;
 use crate::sessions::{Inbox, Joining};
 use crate::spin::Spin;
-use crate::status::{LunCounters, Use};
+use crate::status::{ConnectionReport, SessionActivity, SessionReport};
+use crate::tally::{Tally, Use, failure_kind};
 use crate::target::{data_out_bytes_of, lun_number};
 use crate::transport::Transport;
 
@@ -67,6 +69,8 @@ pub(crate) struct Session {
     managing: FuturesUnordered<Managing>,
     /// Bytes of data-in that commands under way may bring.
     expected_bytes: usize,
+    /// What the server knows of the bytes queued or expected.
+    charged_bytes: usize,
     /// An event that must wait until the initiator has taken what is queued.
     delayed: Option<Event>,
     timer: Option<(Instant, Sleep)>,
@@ -75,6 +79,7 @@ pub(crate) struct Session {
     /// Until when a session that is over waits for its I/O under way.
     settling_deadline: Option<Instant>,
     counted_pdus: (u64, u64),
+    counted_digest_errors: u64,
     spin: Spin,
 }
 
@@ -85,7 +90,9 @@ struct Wire {
     addresses: Addresses,
     /// Of a connection that joined.
     control: Option<Control>,
-    _entered: Entered,
+    entered: Entered,
+    bytes_received: u64,
+    bytes_sent: u64,
     ended: Option<oneshot::Sender<CloseReason>>,
     /// Nothing more comes; why, and until when what is queued may be taken.
     closed: Option<(CloseReason, Instant)>,
@@ -95,15 +102,17 @@ struct Units {
     target_name: String,
     luns: LunMap,
     nexus: NexusId,
-    counters: BTreeMap<u64, Arc<LunCounters>>,
+    tallies: BTreeMap<u64, Arc<Tally>>,
 }
 
 /// What is to be counted when a command ends.
 struct Ticket {
     task: TaskId,
     lun: u64,
-    counters: Arc<LunCounters>,
+    tally: Arc<Tally>,
     usage: Use,
+    /// When the command was there with its data.
+    begun: Instant,
     expected_bytes: usize,
 }
 
@@ -136,16 +145,17 @@ impl Session {
             ));
             luns.add_nexus(&nexus);
             protocol.set_data_out_bytes(data_out_bytes_of(&luns));
-            Units { target_name: name.clone(), luns: luns.clone(), nexus, counters: BTreeMap::new() }
+            Units { target_name: name.clone(), luns: luns.clone(), nexus, tallies: BTreeMap::new() }
         });
         tracing::info!(
-            peer = %addresses.peer, tsih, initiator = %request.initiator_name,
-            target = request.target_name.as_deref().unwrap_or("(discovery)"), "session began"
+            connection = %addresses.peer, session = tsih, initiator = %request.initiator_name,
+            target = request.target_name.as_deref().unwrap_or("(discovery)"),
+            user = request.authenticated_name.as_deref(), "session began"
         );
         let handle = control.handle();
         let inbox = server.sessions.begin(tsih, &handle, luns, |name| server.target(name));
         let (protocol, link) = protocol::Session::begin(server.clock.now(), protocol, tsih)?;
-        let wire = Wire { link, stream, addresses, control: None, _entered: entered, ended: None, closed: None };
+        let wire = Wire::new(link, stream, addresses, entered);
         Some(Self {
             server,
             tsih,
@@ -158,12 +168,14 @@ impl Session {
             running: FuturesUnordered::new(),
             managing: FuturesUnordered::new(),
             expected_bytes: 0,
+            charged_bytes: 0,
             delayed: None,
             timer: None,
             drain_deadline: None,
             closed: None,
             settling_deadline: None,
             counted_pdus: (0, 0),
+            counted_digest_errors: 0,
             spin: Spin::new(),
         })
     }
@@ -186,6 +198,8 @@ impl Session {
             }
             has_moved |= self.poll_timer(context);
             self.count_pdus();
+            self.charge();
+            self.answer_inquirers();
             if !has_moved {
                 return self.pause(context);
             }
@@ -275,7 +289,11 @@ impl Session {
     /// Whether a command that may bring so many bytes can start now. When nothing is under way, any can.
     fn has_room_for(&self, bytes: u32) -> bool {
         let used = self.expected_bytes + self.queued_bytes();
-        used == 0 || used.saturating_add(bytes as usize) <= DATA_IN_BYTES_MAX
+        let quota = &self.server.options.quota;
+        let is_within = |used: usize, bound: usize| used.saturating_add(bytes as usize) <= bound;
+        used == 0
+            || (is_within(used, quota.session_data_in_bytes)
+                && is_within(self.server.data_in_bytes.load(Ordering::Relaxed), quota.data_in_bytes))
     }
 
     fn queued_bytes(&self) -> usize {
@@ -294,9 +312,10 @@ impl Session {
         let ticket = Ticket {
             task: command.task,
             lun,
-            counters: units.counters(lun, &self.server),
+            tally: units.tally(lun, &self.server),
             usage: Use::of(command.cdb.head[0], command.data_out.len()),
-            expected_bytes: (command.data_in_bytes_max as usize).min(DATA_IN_BYTES_MAX),
+            begun: self.server.clock.now(),
+            expected_bytes: (command.data_in_bytes_max as usize).min(self.server.options.quota.session_data_in_bytes),
         };
         let command = logical_unit::Command {
             cdb,
@@ -322,15 +341,75 @@ impl Session {
     }
 
     fn complete(&mut self, ticket: &Ticket, outcome: Outcome) {
-        let is_good = outcome.status == scsi::Status::Good;
-        ticket.counters.count(ticket.usage, is_good, outcome.data_in.len());
+        let now = self.server.clock.now();
+        ticket.tally.count(ticket.usage, outcome.data_in.len(), now.since(ticket.begun));
+        if outcome.status != scsi::Status::Good {
+            self.note_failure(ticket, &outcome);
+        }
         let outcome = protocol::Outcome {
             status: outcome.status.code(),
             sense: outcome.sense.map(|sense| self.sense_bytes(ticket.lun, &sense)).unwrap_or_default(),
             data_in: outcome.data_in,
             is_silent: outcome.is_silent,
         };
-        self.protocol.handle_completion(self.server.clock.now(), ticket.task, outcome);
+        self.protocol.handle_completion(now, ticket.task, outcome);
+    }
+
+    /// Counts a command that did not end with GOOD, and tells of those that a disk is to blame for.
+    fn note_failure(&self, ticket: &Ticket, outcome: &Outcome) {
+        let kind = failure_kind(outcome.status, outcome.sense.as_ref());
+        ticket.tally.count_failure(kind);
+        let request = self.protocol.request();
+        let (initiator, target) = (&request.initiator_name, request.target_name.as_deref());
+        let (session, lun) = (self.tsih, ticket.lun);
+        let sense = outcome.sense.as_ref().map(tracing::field::display);
+        if matches!(kind, "medium_error" | "hardware_error") {
+            tracing::error!(session, initiator, target, lun, kind, sense, "a command failed");
+        } else {
+            tracing::debug!(session, initiator, target, lun, kind, sense, "a command ended with an error");
+        }
+    }
+
+    /// Lets the server know of the bytes queued or expected, in steps.
+    fn charge(&mut self) {
+        let used = self.expected_bytes + self.queued_bytes();
+        let is_step = used.abs_diff(self.charged_bytes) >= DATA_IN_STEP_BYTES || used == 0;
+        if used == self.charged_bytes || !is_step {
+            return;
+        }
+        if used > self.charged_bytes {
+            self.server.data_in_bytes.fetch_add(used - self.charged_bytes, Ordering::Relaxed);
+        } else {
+            self.server.data_in_bytes.fetch_sub(self.charged_bytes - used, Ordering::Relaxed);
+        }
+        self.charged_bytes = used;
+    }
+
+    fn answer_inquirers(&self) {
+        for inquirer in self.control.inquirers() {
+            // Who has given up waiting does not want it.
+            let _ = inquirer.send(self.report());
+        }
+    }
+
+    fn report(&self) -> SessionReport {
+        let now = self.server.clock.now();
+        let tickets = || self.running.iter().filter_map(|running| running.ticket.as_ref());
+        let oldest = tickets().map(|ticket| ticket.begun).min();
+        let connection = |wire: &Wire| {
+            let link = self.protocol.link_report(wire.link)?;
+            let (bytes_received, bytes_sent) = (wire.bytes_received, wire.bytes_sent);
+            Some((wire.entered.number, ConnectionReport { link, bytes_received, bytes_sent }))
+        };
+        SessionReport {
+            activity: SessionActivity {
+                commands_under_way: tickets().count(),
+                oldest_command_ms: oldest.map(|begun| now.since(begun).as_millis() as u64),
+                tasks: self.protocol.task_count(),
+                outstanding_data_in_bytes: self.expected_bytes + self.queued_bytes(),
+            },
+            connections: self.wires.iter().filter_map(connection).collect(),
+        }
     }
 
     fn poll_running(&mut self, context: &mut Context<'_>) -> bool {
@@ -426,7 +505,7 @@ impl Session {
         let now = self.server.clock.now();
         let Some(request) = protocol.request().cloned() else { return };
         if let Err((status, detail)) = self.protocol.check_join(&request) {
-            self.server.counters.logins_refused.fetch_add(1, Ordering::Relaxed);
+            self.server.counters.count_refused_login(status);
             protocol.refuse_session(now, status, detail);
             send_last_words(stream, &protocol);
             let _ = ended.send(CloseReason::LoginRefused { status, detail: detail.to_owned() });
@@ -434,17 +513,19 @@ impl Session {
         }
         let stream = match stream.rehome() {
             Ok(stream) => stream,
-            Err(error) => return tracing::debug!(peer = %addresses.peer, %error, "a connection was lost on its way"),
+            Err(error) => {
+                return tracing::debug!(connection = %addresses.peer, %error, "a connection was lost on its way");
+            }
         };
         let Some(link) = self.protocol.join(now, protocol) else { return };
-        tracing::info!(peer = %addresses.peer, tsih = self.tsih, cid = request.cid, "connection joined");
+        tracing::info!(connection = %addresses.peer, session = self.tsih, cid = request.cid, "connection joined");
         let (ended, control) = (Some(ended), Some(control));
-        self.wires.push(Wire { link, stream, addresses, control, _entered: entered, ended, closed: None });
+        self.wires.push(Wire { control, ended, ..Wire::new(link, stream, addresses, entered) });
     }
 
     fn poll_wires(&mut self, context: &mut Context<'_>) -> bool {
         let mut has_moved = false;
-        let may_read = self.delayed.is_none() && self.queued_bytes() <= DATA_IN_BYTES_MAX;
+        let may_read = self.delayed.is_none() && self.queued_bytes() <= self.server.options.quota.session_data_in_bytes;
         let mut index = 0;
         while let Some(wire) = self.wires.get_mut(index) {
             let moved = wire.exchange(&mut self.protocol, &self.server, (may_read, self.spin.is_under_way()), context);
@@ -462,7 +543,7 @@ impl Session {
             }
             let mut wire = self.wires.remove(index);
             if let Err(error) = moved {
-                tracing::debug!(peer = %wire.addresses.peer, %error, "the transport failed");
+                tracing::debug!(connection = %wire.addresses.peer, %error, "the transport failed");
                 self.protocol.handle_lost(self.server.clock.now(), wire.link);
             }
             self.protocol.release(wire.link);
@@ -514,10 +595,21 @@ impl Session {
             counters.pdus_sent.fetch_add(sent - self.counted_pdus.1, Ordering::Relaxed);
         }
         self.counted_pdus = (received, sent);
+        let digest_errors = self.protocol.digest_errors();
+        if digest_errors != self.counted_digest_errors {
+            counters.digest_errors.fetch_add(digest_errors - self.counted_digest_errors, Ordering::Relaxed);
+            tracing::warn!(session = self.tsih, digest_errors, "a digest did not match");
+        }
+        self.counted_digest_errors = digest_errors;
     }
 }
 
 impl Wire {
+    fn new(link: LinkId, stream: Box<dyn Transport>, addresses: Addresses, entered: Entered) -> Self {
+        let (bytes_received, bytes_sent) = (0, 0);
+        Self { link, stream, addresses, control: None, entered, bytes_received, bytes_sent, ended: None, closed: None }
+    }
+
     /// Writes and reads what can be.
     fn exchange(
         &mut self,
@@ -533,7 +625,10 @@ impl Wire {
             match Pin::new(&mut self.stream).poll_write_vectored(context, &slices[..count]) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(0)) => return Err(std::io::ErrorKind::WriteZero.into()),
-                Poll::Ready(Ok(length)) => protocol.handle_transmitted(server.clock.now(), self.link, length),
+                Poll::Ready(Ok(length)) => {
+                    self.bytes_sent += length as u64;
+                    protocol.handle_transmitted(server.clock.now(), self.link, length);
+                }
                 Poll::Ready(Err(error)) => return Err(error),
             }
             has_moved = true;
@@ -558,6 +653,7 @@ impl Wire {
         match length {
             Ok(0) => Err(std::io::ErrorKind::UnexpectedEof.into()),
             Ok(length) => {
+                self.bytes_received += length as u64;
                 protocol.handle_received(server.clock.now(), self.link, length);
                 Ok(true)
             }
@@ -582,6 +678,7 @@ impl Drop for Session {
     /// control is dropped after this, so that whoever waits for the end finds the nexus gone.
     fn drop(&mut self) {
         self.count_pdus();
+        self.server.data_in_bytes.fetch_sub(self.charged_bytes, Ordering::Relaxed);
         self.leave_units();
         self.server.sessions.remove(self.tsih, &self.handle);
     }
@@ -612,18 +709,18 @@ impl Units {
         }
     }
 
-    fn counters(&mut self, lun: u64, server: &Shared) -> Arc<LunCounters> {
-        if let Some(counters) = self.counters.get(&lun) {
-            return Arc::clone(counters);
+    fn tally(&mut self, lun: u64, server: &Shared) -> Arc<Tally> {
+        if let Some(tally) = self.tallies.get(&lun) {
+            return Arc::clone(tally);
         }
-        let counters = if self.luns.get(lun).is_some() {
+        let tally = if self.luns.get(lun).is_some() {
             server.counters.lun(&self.target_name, lun)
         } else {
             // An initiator may ask for any LUN; only those that exist get a lasting entry.
             return Arc::default();
         };
-        self.counters.insert(lun, Arc::clone(&counters));
-        counters
+        self.tallies.insert(lun, Arc::clone(&tally));
+        tally
     }
 }
 

@@ -18,11 +18,11 @@ use logical_unit::LunMap;
 
 use tokio::sync::{mpsc, oneshot};
 
+use crate::connections::Entered;
 use crate::control::{Control, Handle, Wish};
-use crate::limits::{JOINING_MAX, SESSIONS_MAX};
-use crate::server::Entered;
+use crate::limits::JOINING_MAX;
 use crate::session::Addresses;
-use crate::status::SessionStatus;
+use crate::status::{NegotiatedStatus, SessionReport, SessionStatus};
 use crate::target::Target;
 use crate::transport::Transport;
 
@@ -85,7 +85,7 @@ pub(crate) enum Decision {
 
 impl Sessions {
     /// Decides on a login and, when it is admitted, enters it.
-    pub(crate) fn admit(&self, request: &SessionRequest, handle: Handle) -> Decision {
+    pub(crate) fn admit(&self, request: &SessionRequest, handle: Handle, sessions_max: usize) -> Decision {
         let mut state = self.lock();
         if request.tsih != 0 {
             let entry = state.entries.get(&request.tsih);
@@ -104,7 +104,7 @@ impl Sessions {
             previous.retain(|handle| !handle.has_ended());
             previous.push(entry.handle);
         }
-        if state.entries.len() >= SESSIONS_MAX {
+        if state.entries.len() >= sessions_max {
             return refuse(LoginStatus::OUT_OF_RESOURCES, "the server has as many sessions as it takes");
         }
         let tsih = state.free_tsih();
@@ -155,11 +155,22 @@ impl Sessions {
         state.entries.values().filter(is_of).for_each(|entry| entry.handle.ask(wish));
     }
 
-    pub(crate) fn statuses(&self) -> Vec<SessionStatus> {
-        let of = |(&tsih, entry): (&u16, &Entry)| SessionStatus {
-            tsih,
-            initiator_name: entry.request.initiator_name.clone(),
-            target_name: entry.request.target_name.clone(),
+    /// What this table knows of all sessions; each is asked for what it knows itself.
+    pub(crate) fn inquire(&self) -> Vec<(SessionStatus, oneshot::Receiver<SessionReport>)> {
+        let of = |(&tsih, entry): (&u16, &Entry)| {
+            let request = &entry.request;
+            let status = SessionStatus {
+                tsih,
+                isid: request.isid.to_string(),
+                initiator_name: request.initiator_name.clone(),
+                authenticated_name: request.authenticated_name.clone(),
+                target_name: request.target_name.clone(),
+                session_type: request.session_type.as_str(),
+                error_recovery_level: request.negotiated.error_recovery_level,
+                negotiated: NegotiatedStatus(request.negotiated),
+                activity: None,
+            };
+            (status, entry.handle.inquire())
         };
         self.lock().entries.iter().map(of).collect()
     }

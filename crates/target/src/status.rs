@@ -1,13 +1,23 @@
-//! Counters, and the snapshot of them that people look at.
+//! The snapshot of everything that people look at, and the counters behind it.
+//!
+//! What a session knows it tells itself when it is asked: it costs its I/O nothing. One that does not answer in time is listed without.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use serde::Serialize;
+use base::clock::Instant;
+use base::histogram::LatencyHistogram;
+use iscsi::negotiation::{NamedValue, Negotiated};
+use iscsi::target::LinkReport;
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+use crate::rates::{Rates, Totals};
+use crate::tally::Tally;
 
 /// Everything at one moment.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Status {
     /// Sessions, by TSIH.
     pub sessions: Vec<SessionStatus>,
@@ -15,36 +25,158 @@ pub struct Status {
     pub connections: Vec<ConnectionStatus>,
     /// Logical units that were used, by target name and LUN.
     pub luns: Vec<LunStatus>,
+    /// Tasks of the threads that serve connections: one a connection.
+    pub tasks: usize,
     /// PDUs received since the start.
     pub pdus_received: u64,
     /// PDUs sent since the start.
     pub pdus_sent: u64,
+    /// Connections accepted since the start.
+    pub connections_accepted: u64,
+    /// Connections closed at once, for a bound, since the start.
+    pub connections_refused: u64,
     /// Logins that were refused since the start.
     pub logins_refused: u64,
+    /// Logins that were refused, by status code in hexadecimal digits.
+    pub logins_refused_by_status: BTreeMap<String, u64>,
+    /// Digests that did not match since the start.
+    pub digest_errors: u64,
 }
 
 /// One session.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct SessionStatus {
     /// Its handle.
     pub tsih: u16,
+    /// The initiator port's part of the session's name, twelve hexadecimal digits.
+    pub isid: String,
     /// InitiatorName.
     pub initiator_name: String,
+    /// The CHAP name that was proved, if any.
+    pub authenticated_name: Option<String>,
     /// TargetName; `None` for a discovery session.
     pub target_name: Option<String>,
+    /// `Normal` or `Discovery`.
+    pub session_type: &'static str,
+    /// Recovery level agreed on.
+    pub error_recovery_level: u8,
+    /// The values in force.
+    pub negotiated: NegotiatedStatus,
+    /// What it does; `None` when it did not answer in time.
+    #[serde(flatten)]
+    pub activity: Option<SessionActivity>,
+}
+
+/// What a session does at this moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct SessionActivity {
+    /// Commands at the logical units.
+    pub commands_under_way: usize,
+    /// Age of the oldest of them, milliseconds.
+    pub oldest_command_ms: Option<u64>,
+    /// Tasks that have not ended, those that wait for data or their turn included.
+    pub tasks: usize,
+    /// Bytes of data-in queued, or that commands under way may bring.
+    pub outstanding_data_in_bytes: usize,
+}
+
+/// What a session answers when it is asked.
+pub(crate) struct SessionReport {
+    pub(crate) activity: SessionActivity,
+    pub(crate) connections: Vec<(u64, ConnectionReport)>,
+}
+
+/// What a session knows of a connection.
+pub(crate) struct ConnectionReport {
+    pub(crate) link: LinkReport,
+    pub(crate) bytes_received: u64,
+    pub(crate) bytes_sent: u64,
+}
+
+/// The values in force, each under the name of its key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NegotiatedStatus(pub Negotiated);
+
+impl Serialize for NegotiatedStatus {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for (key, value) in self.0.named() {
+            match value {
+                NamedValue::Name(name) => map.serialize_entry(key, name)?,
+                NamedValue::Number(number) => map.serialize_entry(key, &number)?,
+                NamedValue::Boolean(flag) => map.serialize_entry(key, &flag)?,
+                NamedValue::Declared { initiator, target } => {
+                    map.serialize_entry(key, &BTreeMap::from([("initiator", initiator), ("target", target)]))?;
+                }
+            }
+        }
+        map.end()
+    }
+}
+
+/// Where a connection is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ConnectionState {
+    /// It has not logged in yet, or its session did not answer.
+    #[default]
+    Login,
+    /// It carries commands, or discovery.
+    FullFeature,
+    /// Nothing more is received; last words are sent.
+    Closing,
 }
 
 /// One connection.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ConnectionStatus {
+    /// TSIH of its session, once it has one.
+    pub tsih: Option<u16>,
+    /// Connection ID, once it has one.
+    pub cid: Option<u16>,
     /// The initiator's address.
     pub peer: String,
     /// The address it reached.
     pub local: String,
+    /// Portal group of that address.
+    pub portal_group_tag: u16,
+    /// Where it is.
+    pub state: ConnectionState,
+    /// Digest of headers in force.
+    pub header_digest: Option<&'static str>,
+    /// Digest of data in force.
+    pub data_digest: Option<&'static str>,
+    /// PDUs received; known in the full feature phase, as what follows.
+    pub pdus_received: u64,
+    /// PDUs queued to be sent.
+    pub pdus_sent: u64,
+    /// Bytes received, since the login ended.
+    pub bytes_received: u64,
+    /// Bytes sent, since the login ended.
+    pub bytes_sent: u64,
+    /// Digests that did not match.
+    pub digest_errors: u64,
+    /// Milliseconds since it was accepted.
+    pub age_ms: u64,
+}
+
+impl ConnectionStatus {
+    /// Adds what its session knows of it.
+    pub(crate) fn learn(&mut self, tsih: u16, report: &ConnectionReport, negotiated: &Negotiated) {
+        let ConnectionReport { link, bytes_received, bytes_sent } = report;
+        self.tsih = Some(tsih);
+        self.cid = Some(link.cid);
+        self.state = if link.is_closed { ConnectionState::Closing } else { ConnectionState::FullFeature };
+        self.header_digest = Some(negotiated.header_digest.as_str());
+        self.data_digest = Some(negotiated.data_digest.as_str());
+        (self.pdus_received, self.pdus_sent) = (link.pdus_received, link.pdus_sent);
+        (self.bytes_received, self.bytes_sent) = (*bytes_received, *bytes_sent);
+        self.digest_errors = link.digest_errors;
+    }
 }
 
 /// One logical unit's use.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, serde::Serialize)]
 pub struct LunStatus {
     /// TargetName.
     pub target_name: String,
@@ -62,55 +194,77 @@ pub struct LunStatus {
     pub others: u64,
     /// Commands that did not end with GOOD.
     pub failures: u64,
+    /// These by kind: the sense key of a CHECK CONDITION, or the status.
+    pub errors: BTreeMap<&'static str, u64>,
+    /// What it did of late; `None` where nobody samples.
+    pub rates: Option<RateStatus>,
+    /// Latencies of READ commands; `None` before the first.
+    pub read_latency: Option<LatencyStatus>,
+    /// Latencies of WRITE commands, from the arrival of their last byte.
+    pub write_latency: Option<LatencyStatus>,
+    /// Latencies of other commands.
+    pub other_latency: Option<LatencyStatus>,
 }
 
-/// Counters of one logical unit.
-#[derive(Default)]
-pub(crate) struct LunCounters {
-    reads: AtomicU64,
-    read_bytes: AtomicU64,
-    writes: AtomicU64,
-    written_bytes: AtomicU64,
-    others: AtomicU64,
-    failures: AtomicU64,
+/// What a logical unit did over a short window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct RateStatus {
+    /// The window, milliseconds.
+    pub window_ms: u64,
+    /// Commands a second.
+    pub operations_per_second: u64,
+    /// Bytes of data a second, both ways.
+    pub bytes_per_second: u64,
 }
 
-/// What a command does, for counting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
-    Read,
-    Write { bytes: u64 },
-    Other,
+/// Latencies, from a command with its data to the end of it, without the network.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct LatencyStatus {
+    /// Samples.
+    pub count: u64,
+    /// Mean, nanoseconds.
+    pub mean_ns: u64,
+    /// Median; a percentile is there where ten samples lie beyond it.
+    pub p50_ns: Option<u64>,
+    /// 99th percentile.
+    pub p99_ns: Option<u64>,
+    /// 99.9th percentile.
+    pub p999_ns: Option<u64>,
+    /// Largest.
+    pub max_ns: u64,
+    /// How many were not above each of the bounds.
+    pub histogram: Vec<LatencyBucket>,
 }
 
-impl Use {
-    pub(crate) fn of(operation_code: u8, data_out_bytes: usize) -> Self {
-        match operation_code {
-            0x08 | 0x28 | 0xa8 | 0x88 => Self::Read,
-            0x0a | 0x2a | 0xaa | 0x8a | 0x2e | 0xae | 0x8e => Self::Write { bytes: data_out_bytes as u64 },
-            _ => Self::Other,
-        }
-    }
+/// How many samples were not above a bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct LatencyBucket {
+    /// The bound, nanoseconds.
+    pub le_ns: u64,
+    /// Samples not above it.
+    pub count: u64,
 }
 
-impl LunCounters {
-    pub(crate) fn count(&self, usage: Use, is_good: bool, data_in_bytes: usize) {
-        let add = |counter: &AtomicU64, value: u64| {
-            counter.fetch_add(value, Ordering::Relaxed);
-        };
-        if !is_good {
-            add(&self.failures, 1);
-        }
-        match usage {
-            Use::Read => {
-                add(&self.reads, 1);
-                add(&self.read_bytes, data_in_bytes as u64);
-            }
-            Use::Write { bytes } => {
-                add(&self.writes, 1);
-                add(&self.written_bytes, bytes);
-            }
-            Use::Other => add(&self.others, 1),
+/// Bounds of the buckets, microseconds: three a decade, from a RAM disk's to a disk's that is in trouble.
+pub const LATENCY_BOUNDS_US: [u64; 19] = [
+    10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000,
+    2_000_000, 5_000_000, 10_000_000,
+];
+
+impl LatencyStatus {
+    pub(crate) fn of(latencies: &LatencyHistogram) -> Self {
+        let nanoseconds = |latency: Duration| u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+        let quantile = |quantile: f64| latencies.quantile(quantile).map(nanoseconds);
+        let bucket =
+            |us: u64| LatencyBucket { le_ns: us * 1000, count: latencies.count_within(Duration::from_micros(us)) };
+        Self {
+            count: latencies.count(),
+            mean_ns: latencies.mean().map_or(0, nanoseconds),
+            p50_ns: quantile(0.5),
+            p99_ns: quantile(0.99),
+            p999_ns: quantile(0.999),
+            max_ns: latencies.max().map_or(0, nanoseconds),
+            histogram: LATENCY_BOUNDS_US.iter().map(|&us| bucket(us)).collect(),
         }
     }
 }
@@ -120,30 +274,56 @@ impl LunCounters {
 pub(crate) struct Counters {
     pub(crate) pdus_received: AtomicU64,
     pub(crate) pdus_sent: AtomicU64,
-    pub(crate) logins_refused: AtomicU64,
-    /// By target name and LUN. Connections keep the entries they use.
-    luns: Mutex<BTreeMap<(String, u64), Arc<LunCounters>>>,
+    pub(crate) digest_errors: AtomicU64,
+    pub(crate) connections_accepted: AtomicU64,
+    pub(crate) connections_refused: AtomicU64,
+    /// By status class and detail.
+    logins_refused: Mutex<BTreeMap<String, u64>>,
+    /// By target name and LUN. Sessions keep the entries they use.
+    luns: Mutex<BTreeMap<(String, u64), Arc<Tally>>>,
+    pub(crate) rates: Rates,
 }
 
 impl Counters {
-    pub(crate) fn lun(&self, target_name: &str, lun: u64) -> Arc<LunCounters> {
+    pub(crate) fn lun(&self, target_name: &str, lun: u64) -> Arc<Tally> {
         let mut luns = self.luns.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(luns.entry((target_name.to_owned(), lun)).or_default())
     }
 
-    pub(crate) fn lun_statuses(&self) -> Vec<LunStatus> {
-        let luns = self.luns.lock().unwrap_or_else(PoisonError::into_inner);
-        let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let of = |((target_name, lun), counters): (&(String, u64), &Arc<LunCounters>)| LunStatus {
-            target_name: target_name.clone(),
-            lun: *lun,
-            reads: value(&counters.reads),
-            read_bytes: value(&counters.read_bytes),
-            writes: value(&counters.writes),
-            written_bytes: value(&counters.written_bytes),
-            others: value(&counters.others),
-            failures: value(&counters.failures),
+    pub(crate) fn count_refused_login(&self, status: iscsi::pdu::LoginStatus) {
+        let mut refused = self.logins_refused.lock().unwrap_or_else(PoisonError::into_inner);
+        *refused.entry(format!("{:04x}", status.0)).or_default() += 1;
+    }
+
+    /// Samples the totals, for rates.
+    pub(crate) fn sample(&self, now: Instant) {
+        let totals: Totals = {
+            let luns = self.luns.lock().unwrap_or_else(PoisonError::into_inner);
+            luns.iter().map(|(key, tally)| (key.clone(), tally.totals())).collect()
         };
-        luns.iter().map(of).collect()
+        self.rates.sample(now, totals);
+    }
+
+    /// A status with all that is counted here.
+    pub(crate) fn status(&self, now: Instant) -> Status {
+        let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let luns = self.luns.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = self.logins_refused.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let of = |(key, tally): (&(String, u64), &Arc<Tally>)| {
+            let mut status = tally.status(&key.0, key.1);
+            status.rates = self.rates.of(now, key, tally.totals());
+            status
+        };
+        Status {
+            luns: luns.iter().map(of).collect(),
+            pdus_received: value(&self.pdus_received),
+            pdus_sent: value(&self.pdus_sent),
+            connections_accepted: value(&self.connections_accepted),
+            connections_refused: value(&self.connections_refused),
+            logins_refused: refused.values().sum(),
+            logins_refused_by_status: refused,
+            digest_errors: value(&self.digest_errors),
+            ..Status::default()
+        }
     }
 }

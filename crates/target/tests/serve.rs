@@ -194,7 +194,7 @@ async fn what_is_written_is_read_and_counted() {
     client.command(6, &cdb10(0x28, 8, 8), None, 4096).await;
     let read = client.receive().await.expect("the data comes");
     assert_eq!(read.data.bytes(), data);
-    let status = server.status();
+    let status = server.status().await;
     assert_eq!((status.sessions.len(), status.connections.len()), (1, 1));
     let lun = &status.luns[0];
     assert_eq!((lun.reads, lun.read_bytes, lun.writes, lun.written_bytes), (1, 4096, 1, 4096));
@@ -203,7 +203,7 @@ async fn what_is_written_is_read_and_counted() {
     assert!(matches!(client.receive_bhs().await, Bhs::LogoutResponse(_)));
     assert!(client.receive().await.is_none(), "the target closes");
     assert_eq!(serving.await.unwrap(), iscsi::target::CloseReason::Logout);
-    assert_eq!(server.status().sessions, []);
+    assert_eq!(server.status().await.sessions, []);
 }
 
 /// A stream that tells of every write before it takes it.
@@ -287,7 +287,7 @@ async fn the_same_initiator_port_replaces_its_session() {
     assert_ne!(old.tsih, new.tsih);
     assert!(first.receive().await.is_none(), "the old connection is closed");
     assert_eq!(serving.await.unwrap(), iscsi::target::CloseReason::Local);
-    assert_eq!(server.status().sessions.len(), 2, "another ISID is another session");
+    assert_eq!(server.status().await.sessions.len(), 2, "another ISID is another session");
     second.command(5, &[0; 6], None, 0).await;
     let Bhs::ScsiResponse(response) = second.receive_bhs().await else { panic!("a response") };
     let attention = ServiceResponse::CommandCompleted { status: 2 };
@@ -414,8 +414,8 @@ async fn a_session_is_joined_only_if_it_exists_and_has_room() {
         assert_eq!(client.try_log_in(1, tsih, &[("TargetName", NAME)]).await.status, status);
         assert!(client.receive().await.is_none());
     }
-    assert_eq!(server.status().logins_refused, 2);
-    assert_eq!(server.status().sessions.len(), 1);
+    assert_eq!(server.status().await.logins_refused, 2);
+    assert_eq!(server.status().await.sessions.len(), 1);
 }
 
 /// RFC 7143 6.3.4: the same CID takes the place of its old connection, even where one connection is all there may be.
@@ -437,7 +437,7 @@ async fn the_same_connection_id_replaces_its_connection_and_keeps_the_session() 
     second.log_out().await;
     assert!(matches!(second.receive_bhs().await, Bhs::LogoutResponse(_)));
     assert_eq!(serving.await.unwrap(), iscsi::target::CloseReason::Logout);
-    assert_eq!(server.status().sessions, []);
+    assert_eq!(server.status().await.sessions, []);
 }
 
 /// RFC 7143 4.2.2.1, 4.2.5.1: commands of two connections are one sequence, and each is answered where it came.
@@ -514,7 +514,7 @@ async fn portals_of_both_families_serve_until_the_shutdown() {
         client.log_in(isid as u32).await;
         clients.push(client);
     }
-    assert_eq!(server.status().connections.len(), 2);
+    assert_eq!(server.status().await.connections.len(), 2);
     stop.send(()).expect("it runs");
     for client in &mut clients {
         let Bhs::AsyncMessage(message) = client.receive_bhs().await else { panic!("it asks for a logout") };

@@ -22,6 +22,9 @@ pub async fn run(arguments: Attach) -> Result<()> {
     let paths = Paths::from_environment()?;
     let signal = signal::termination()?;
     let attachment = Attachment::start(config(arguments, &paths)?, &paths).await?;
+    if let Some(address) = attachment.metrics_address() {
+        print_line(&format!("metrics: {address}"));
+    }
     print_line(&format!("ready: {}", attachment.address()));
     attachment.run(signal).await
 }
@@ -67,7 +70,8 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
             return Err(Error::new(Failure::Usage, message));
         }
     };
-    Ok(AttachConfig { remotes, name, cache, log, front, is_read_only: arguments.read_only })
+    let is_read_only = arguments.read_only;
+    Ok(AttachConfig { remotes, name, cache, log, front, is_read_only, metrics: arguments.metrics })
 }
 
 /// Other commands, run from other directories, find the socket by what `status` says.

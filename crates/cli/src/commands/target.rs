@@ -1,10 +1,12 @@
 //! `target serve|status`.
 
 use stack::Result;
-use stack::config::{accounts, read};
+use stack::config::{Configuration, accounts, read};
 use stack::control::{Request, call};
 use stack::paths::{Paths, check_name};
 use stack::serve::{ServeConfig, Serving, TargetConfig};
+use stack::systemd::passed_listeners;
+use target::Quota;
 
 use super::{block_on, signal};
 use crate::arguments::{Target, TargetServe, TargetStatus};
@@ -22,6 +24,9 @@ async fn serve(arguments: TargetServe) -> Result<()> {
     let paths = Paths::from_environment()?;
     let signal = signal::termination()?;
     let serving = Serving::start(config(arguments)?, &paths)?;
+    if let Some(address) = serving.metrics_address() {
+        print_line(&format!("metrics: {address}"));
+    }
     for address in serving.addresses() {
         print_line(&format!("ready: {address}"));
     }
@@ -29,18 +34,26 @@ async fn serve(arguments: TargetServe) -> Result<()> {
 }
 
 fn config(arguments: TargetServe) -> Result<ServeConfig> {
-    let (portals, targets) = match (&arguments.config, arguments.iqn) {
-        (Some(path), _) => {
-            let (portals, targets) = read(path)?;
-            (portals.unwrap_or(arguments.portals), targets)
-        }
+    let Configuration { portals, metrics, quota, targets } = match (&arguments.config, arguments.iqn) {
+        (Some(path), _) => read(path)?,
         (None, iqn) => {
             let accounts = accounts(arguments.chap_user, arguments.chap_file.as_deref())?;
             let iqn = iqn.expect("the command line asks for --iqn where there is no --config");
-            (arguments.portals, vec![TargetConfig { iqn, luns: arguments.luns, accounts }])
+            let targets = vec![TargetConfig { iqn, luns: arguments.luns, accounts }];
+            Configuration { portals: None, metrics: None, quota: Quota::default(), targets }
         }
     };
-    Ok(ServeConfig { name: arguments.name, portals, allow_remote: arguments.allow_remote, targets })
+    let listeners = passed_listeners()?;
+    Ok(ServeConfig {
+        name: arguments.name,
+        // What the service manager listens on is what is served.
+        portals: if listeners.is_empty() { portals.unwrap_or(arguments.portals) } else { Vec::new() },
+        allow_remote: arguments.allow_remote,
+        metrics: arguments.metrics.or(metrics),
+        quota,
+        listeners,
+        targets,
+    })
 }
 
 async fn status(arguments: TargetStatus) -> Result<()> {
@@ -54,7 +67,23 @@ async fn status(arguments: TargetStatus) -> Result<()> {
     let text = |key: &str| status[key].as_str().unwrap_or_default();
     print_line(&format!("{}: serving on {}", text("name"), text("address")));
     for session in status["sessions"].as_array().into_iter().flatten() {
-        print_line(&format!("session {}: {}", session["tsih"], session["initiator_name"].as_str().unwrap_or_default()));
+        print_line(&format!(
+            "session {}: {} at {}, {} commands under way",
+            session["tsih"],
+            session["initiator_name"].as_str().unwrap_or_default(),
+            session["target_name"].as_str().unwrap_or("(discovery)"),
+            session["commands_under_way"]
+        ));
+    }
+    for connection in status["connections"].as_array().into_iter().flatten() {
+        print_line(&format!(
+            "connection {} of session {}: {}, {} bytes in, {} bytes out",
+            connection["peer"].as_str().unwrap_or_default(),
+            connection["tsih"],
+            connection["state"].as_str().unwrap_or_default(),
+            connection["bytes_received"],
+            connection["bytes_sent"]
+        ));
     }
     for lun in status["luns"].as_array().into_iter().flatten() {
         print_line(&format!(

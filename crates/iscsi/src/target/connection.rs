@@ -42,6 +42,8 @@ pub struct Connection {
     stat_sn: Serial32,
     events: VecDeque<LoginEvent>,
     login_deadline: Instant,
+    /// Until when the next Login Request must be whole.
+    idle_deadline: Instant,
     now: Instant,
     received_pdus: u64,
     /// Of the session, where the driver knows better than the target's description.
@@ -90,6 +92,7 @@ impl Connection {
             stat_sn: Serial32(0),
             events: VecDeque::new(),
             login_deadline: now + parameters.login_timeout,
+            idle_deadline: now + parameters.login_idle_timeout,
             now,
             received_pdus: 0,
             data_out_bytes: None,
@@ -118,6 +121,7 @@ impl Connection {
                 }
                 Ok(Progress::Pdu(pdu)) => {
                     self.received_pdus += 1;
+                    self.idle_deadline = now + self.parameters.login_idle_timeout;
                     self.handle_login_pdu(&pdu);
                 }
                 Err(error) => self.close(error.into()),
@@ -148,13 +152,13 @@ impl Connection {
 
     /// When [`Connection::handle_timeout`] must be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        (!self.is_closed()).then_some(self.login_deadline)
+        (!self.is_closed()).then_some(self.deadline())
     }
 
     /// The time may have come for something.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.now = now;
-        if !self.is_closed() && now >= self.login_deadline {
+        if !self.is_closed() && now >= self.deadline() {
             self.close(CloseReason::LoginTimeout);
         }
     }
@@ -162,6 +166,14 @@ impl Connection {
     /// What CDBs ask for in the session that this login begins, where its LUNs are not those of the target's description.
     pub fn set_data_out_bytes(&mut self, data_out_bytes: DataOutBytes) {
         self.data_out_bytes = Some(data_out_bytes);
+    }
+
+    /// The initiator's silence counts only while it is its turn.
+    fn deadline(&self) -> Instant {
+        match self.phase {
+            Phase::Login(_) => self.login_deadline.min(self.idle_deadline),
+            Phase::Deciding(_) | Phase::Closed => self.login_deadline,
+        }
     }
 
     /// What waits for the driver's decision.
@@ -213,6 +225,7 @@ impl Connection {
                 ping: None,
                 is_closed: false,
                 received_pdus: self.received_pdus,
+                digest_errors: 0,
                 response_half: None,
             },
             parameters: self.parameters,

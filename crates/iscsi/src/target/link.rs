@@ -47,6 +47,8 @@ pub(super) struct Link {
     /// Nothing more is received; what is queued is still to be sent.
     pub(super) is_closed: bool,
     pub(super) received_pdus: u64,
+    /// Headers and data segments whose digest did not match.
+    pub(super) digest_errors: u64,
     /// Set for a pair of split connections: then `receiver` is the request half's, and `transmit` the response half's.
     pub(super) response_half: Option<Box<ResponseHalf>>,
 }
@@ -70,7 +72,33 @@ impl ResponseHalf {
     }
 }
 
+/// A connection as people look at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkReport {
+    /// CID of the transport.
+    pub cid: u16,
+    /// PDUs received; for a pair of split connections, on both.
+    pub pdus_received: u64,
+    /// PDUs queued to be sent; for a pair of split connections, on both.
+    pub pdus_sent: u64,
+    /// Headers and data segments whose digest did not match.
+    pub digest_errors: u64,
+    /// Nothing more is received on it.
+    pub is_closed: bool,
+}
+
 impl Link {
+    /// What to tell of a transport of this connection.
+    pub(super) fn report(&self, at: LinkId) -> LinkReport {
+        LinkReport {
+            cid: self.response_half.as_ref().filter(|half| half.id == at).map_or(self.cid, |half| half.cid),
+            pdus_received: self.received_pdus,
+            pdus_sent: self.transmit.pdu_count(),
+            digest_errors: self.digest_errors,
+            is_closed: self.is_closed,
+        }
+    }
+
     /// Whether a transport is one of this connection's: its only one, or a half of the pair.
     pub(super) fn has_transport(&self, at: LinkId) -> bool {
         self.id == at || self.response_half.as_ref().is_some_and(|half| half.id == at)

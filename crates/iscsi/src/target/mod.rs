@@ -52,5 +52,6 @@ pub use event::{
     Cdb, CloseReason, Command, Event, LinkId, LoginEvent, Outcome, SessionRequest, TaskId, TaskManagement,
     TaskManagementId,
 };
+pub use link::LinkReport;
 pub use parameters::{Authentication, DataOutBytes, TargetDescription, TargetParameters, TargetPortal};
 pub use session::Session;

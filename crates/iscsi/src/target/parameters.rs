@@ -9,7 +9,9 @@ use base::buffer::BufferPool;
 
 use super::access::AccessList;
 use crate::chap::Credentials;
-use crate::limits::{COMMAND_WINDOW, LOGIN_TIMEOUT, PING_INTERVAL, PING_TIMEOUT, SESSION_CONNECTIONS_MAX};
+use crate::limits::{
+    COMMAND_WINDOW, LOGIN_IDLE_TIMEOUT, LOGIN_TIMEOUT, PING_INTERVAL, PING_TIMEOUT, SESSION_CONNECTIONS_MAX,
+};
 use crate::negotiation::Offer;
 
 /// How many bytes of data-out a CDB for a LUN field asks for. The transport solicits no more, and reports the difference
@@ -88,6 +90,8 @@ pub struct TargetParameters {
     pub command_window: u32,
     /// Time from the connection to the full feature phase.
     pub login_timeout: Duration,
+    /// Silence inside a login, from one whole Login Request to the next.
+    pub login_idle_timeout: Duration,
     /// Silence after which the target pings.
     pub ping_interval: Duration,
     /// Time for the answer to a ping.
@@ -106,6 +110,7 @@ impl TargetParameters {
             offer: Offer { max_connections: SESSION_CONNECTIONS_MAX, error_recovery_level: 2, ..Offer::target() },
             command_window: COMMAND_WINDOW,
             login_timeout: LOGIN_TIMEOUT,
+            login_idle_timeout: LOGIN_IDLE_TIMEOUT,
             ping_interval: PING_INTERVAL,
             ping_timeout: PING_TIMEOUT,
             pool,

@@ -30,10 +30,10 @@ use base::serial::Serial32;
 
 use super::connection::{Connection, LoggedIn};
 use super::event::{CloseReason, Event, LinkId, SessionRequest, TaskId};
-use super::link::Link;
+use super::link::{Link, LinkReport};
 use super::parameters::{DataOutBytes, TargetParameters};
 use super::task_set::{Held, TaskSet};
-use crate::framing::{DataSegment, Destination, Progress, ReceivedHeader};
+use crate::framing::{DataSegment, Destination, FramingError, Progress, ReceivedHeader};
 use crate::limits::{
     BUFFER_RETRY_INTERVAL, LOGOUT_REQUEST_SECONDS, LOST_CONNECTIONS_MAX, SESSION_CONNECTIONS_MAX,
     UNACKNOWLEDGED_RESPONSES_MAX,
@@ -62,6 +62,8 @@ pub struct Session {
     is_ended: bool,
     /// PDUs of connections that are gone, received and sent.
     gone_pdus: (u64, u64),
+    /// Digest errors of all connections, those that are gone included.
+    digest_errors: u64,
 }
 
 /// What was agreed for the session.
@@ -107,6 +109,7 @@ impl Session {
             now,
             is_ended: false,
             gone_pdus: (0, 0),
+            digest_errors: 0,
         };
         // The initiator may have sent commands behind its last Login Request.
         session.drain_receiver(id);
@@ -375,6 +378,21 @@ impl Session {
         })
     }
 
+    /// Digests that did not match so far, on all connections.
+    pub fn digest_errors(&self) -> u64 {
+        self.digest_errors
+    }
+
+    /// What was agreed.
+    pub fn negotiated(&self) -> &Negotiated {
+        &self.full.negotiated
+    }
+
+    /// A connection as people look at it.
+    pub fn link_report(&self, at: LinkId) -> Option<LinkReport> {
+        self.any(at).map(|link| link.report(at))
+    }
+
     // Inside.
 
     fn live(&self) -> impl Iterator<Item = &Link> {
@@ -407,9 +425,15 @@ impl Session {
                 Ok(Progress::NeedPlace) => self.place_data(at),
                 Ok(Progress::Pdu(pdu)) => {
                     link.received_pdus += 1;
+                    link.digest_errors += u64::from(pdu.data.is_corrupt);
+                    self.digest_errors += u64::from(pdu.data.is_corrupt);
                     self.handle_full_feature_pdu(at, pdu);
                 }
-                Err(error) => self.fail_link(at, error.into()),
+                Err(error) => {
+                    link.digest_errors += u64::from(error == FramingError::HeaderDigest);
+                    self.digest_errors += u64::from(error == FramingError::HeaderDigest);
+                    self.fail_link(at, error.into());
+                }
             }
         }
     }

@@ -1,0 +1,94 @@
+//! Metrics over HTTP: `GET /metrics` in the OpenMetrics text format, which Prometheus scrapes.
+//!
+//! Nothing is counted here: a scrape asks the process for the status that `forebay status` prints, and [`families`] says it in other words.
+//! So metrics cost nothing while nobody looks.
+
+use std::future::Future;
+use std::net::SocketAddr;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::error::{Error, Failure, Result};
+use crate::limits::METRICS_WAITING_MAX;
+
+pub mod families;
+
+/// Of OpenMetrics 1.0.
+const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Where the answer to a scrape goes.
+type Question = oneshot::Sender<Value>;
+
+/// A bound listener for scrapes.
+pub struct MetricsServer {
+    listener: std::net::TcpListener,
+    address: SocketAddr,
+}
+
+impl MetricsServer {
+    /// Listens on `address`; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// An address that cannot be bound, or that other machines can reach where that is not meant.
+    pub fn bind(address: SocketAddr, allow_remote: bool) -> Result<Self> {
+        if !address.ip().is_loopback() && !allow_remote {
+            let message =
+                format!("metrics on {address} could be read from other machines: give --allow-remote if that is meant");
+            return Err(Error::new(Failure::Usage, message));
+        }
+        let bind = || {
+            let listener = std::net::TcpListener::bind(address)?;
+            listener.set_nonblocking(true)?;
+            let address = listener.local_addr()?;
+            Ok(Self { listener, address })
+        };
+        bind().map_err(|error| Error::io(format!("cannot serve metrics on {address}"), &error))
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers scrapes with what `status` says, until `stop`.
+    ///
+    /// # Errors
+    /// When the listener fails.
+    pub async fn serve(self, status: impl AsyncFn() -> Value, stop: impl Future<Output = ()>) -> Result<()> {
+        let failed = |error: &std::io::Error| Error::io("the metrics", error);
+        let listener = TcpListener::from_std(self.listener).map_err(|error| failed(&error))?;
+        let (questions, mut asked) = mpsc::channel::<Question>(METRICS_WAITING_MAX);
+        let router = Router::new().route("/metrics", get(scrape)).with_state(questions);
+        let serving = axum::serve(listener, router).into_future();
+        let answering = async {
+            while let Some(question) = asked.recv().await {
+                // Who hung up does not want it.
+                let _ = question.send(status().await);
+            }
+        };
+        tokio::select! {
+            served = serving => served.map_err(|error| failed(&error)),
+            () = answering => Ok(()),
+            () = stop => Ok(()),
+        }
+    }
+}
+
+async fn scrape(State(questions): State<mpsc::Sender<Question>>) -> Response {
+    let (question, answer) = oneshot::channel();
+    if questions.send(question).await.is_err() {
+        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+    }
+    let Ok(status) = answer.await else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
+    match families::render(status) {
+        Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}

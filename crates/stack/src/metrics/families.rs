@@ -1,0 +1,357 @@
+//! The metric families, and where in the status each has its value.
+//!
+//! Names follow the conventions of Prometheus: a prefix, base units, `_total` for what only grows. Families of plain values are a table;
+//! those of logical units, sessions and refused logins have labels.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+use serde_json::Value;
+
+/// Whether a value goes up and down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It only grows; `_total` is added to the name.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+}
+
+/// One family without labels.
+pub struct Plain {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether it goes up and down.
+    pub kind: Kind,
+    /// JSON pointer into the status; of a list its length counts.
+    pub at: &'static str,
+    /// What it says.
+    pub help: &'static str,
+}
+
+const fn counter(name: &'static str, at: &'static str, help: &'static str) -> Plain {
+    Plain { name, kind: Kind::Counter, at, help }
+}
+
+const fn gauge(name: &'static str, at: &'static str, help: &'static str) -> Plain {
+    Plain { name, kind: Kind::Gauge, at, help }
+}
+
+/// Families of a target.
+pub const TARGET: &[Plain] = &[
+    gauge("forebay_target_sessions", "/sessions", "Sessions."),
+    gauge("forebay_target_connections", "/connections", "Connections, those logging in included."),
+    counter("forebay_target_connections_accepted", "/connections_accepted", "Connections accepted."),
+    counter("forebay_target_connections_refused", "/connections_refused", "Connections closed at once, for a limit."),
+    counter("forebay_target_pdus_received", "/pdus_received", "PDUs received."),
+    counter("forebay_target_pdus_sent", "/pdus_sent", "PDUs sent."),
+    counter("forebay_target_digest_errors", "/digest_errors", "Header and data digests that did not match."),
+];
+
+/// Families of an attachment. Those of the cache are left out where there is none.
+pub const ATTACHMENT: &[Plain] = &[
+    gauge("forebay_attachment_size_bytes", "/size_bytes", "Size of the logical unit."),
+    counter("forebay_remote_sessions", "/remote/sessions", "Sessions begun: one more at each reconnect."),
+    gauge("forebay_remote_reconnect_attempts", "/remote/reconnect_attempts", "Attempts since the session was lost."),
+    counter("forebay_remote_pdus_sent", "/remote/pdus_sent", "PDUs sent."),
+    counter("forebay_remote_pdus_received", "/remote/pdus_received", "PDUs received."),
+    counter("forebay_remote_sent_bytes", "/remote/bytes_sent", "Bytes sent, headers included."),
+    counter("forebay_remote_received_bytes", "/remote/bytes_received", "Bytes received, headers included."),
+    counter("forebay_remote_commands", "/remote/commands_sent", "SCSI commands issued, retries included."),
+    counter("forebay_remote_commands_retried", "/remote/commands_retried", "SCSI commands issued once more."),
+    counter("forebay_remote_writes_replayed", "/remote/writes_replayed", "Writes issued again after a reconnect."),
+    gauge("forebay_remote_in_flight", "/remote/in_flight", "Commands at the target."),
+    gauge("forebay_remote_waiting", "/remote/waiting", "Requests that wait to be issued."),
+    gauge("forebay_remote_retained_bytes", "/remote/retained_bytes", "Copies of writes that are not durable yet."),
+    gauge("forebay_cache_lines", "/cache/lines", "Size of the cache in lines."),
+    gauge("forebay_cache_resident_lines", "/cache/resident_lines", "Lines in use."),
+    gauge("forebay_cache_valid_bytes", "/cache/valid_bytes", "Bytes the cache can return."),
+    gauge("forebay_cache_dirty_lines", "/cache/dirty_lines", "Lines with what the logical unit does not have yet."),
+    gauge("forebay_cache_dirty_bytes", "/cache/dirty_bytes", "Bytes that the logical unit does not have yet."),
+    counter("forebay_cache_read_hits", "/cache/reads/hits", "Reads answered by the cache alone."),
+    counter("forebay_cache_read_partial_hits", "/cache/reads/partial_hits", "Reads answered by the cache in part."),
+    counter("forebay_cache_read_misses", "/cache/reads/misses", "Reads answered by the logical unit."),
+    counter("forebay_cache_write_hits", "/cache/writes/hits", "Writes to lines that were there."),
+    counter("forebay_cache_write_misses", "/cache/writes/misses", "Writes to lines that were not there."),
+    counter("forebay_cache_evictions", "/cache/evictions", "Lines replaced."),
+    counter("forebay_cache_cleaned_lines", "/cache/cleaned_lines", "Lines written back."),
+    counter("forebay_cache_writes_delayed", "/cache/writes_delayed", "Writes that waited for cleaning."),
+    gauge("forebay_cache_log_bytes", "/cache/log_bytes", "Size of the metadata log."),
+    gauge("forebay_cache_log_used_bytes", "/cache/log_used_bytes", "Use of the metadata log."),
+    counter("forebay_cache_device_read_errors", "/cache/cache_read_errors", "Reads of the cache device that failed."),
+    counter(
+        "forebay_cache_device_write_errors",
+        "/cache/cache_write_errors",
+        "Writes of the cache device that failed.",
+    ),
+    gauge("forebay_nbd_connections", "/nbd/connections_open", "NBD clients."),
+    counter("forebay_nbd_read_requests", "/nbd/read/requests", "NBD reads."),
+    counter("forebay_nbd_read_bytes", "/nbd/read/bytes", "Bytes of NBD reads."),
+    counter("forebay_nbd_write_requests", "/nbd/write/requests", "NBD writes."),
+    counter("forebay_nbd_write_bytes", "/nbd/write/bytes", "Bytes of NBD writes."),
+];
+
+/// Families with labels: name, labels, what they say. For the documentation and its test.
+pub const LABELLED: &[(&str, &str, &str)] = &[
+    ("forebay_target_logins_refused_total", "status", "Logins refused, by status class and detail in hexadecimal."),
+    ("forebay_target_session_commands_under_way", "session, initiator, target", "Commands at the logical units."),
+    ("forebay_target_session_oldest_command_seconds", "session, initiator, target", "Age of the oldest of them."),
+    ("forebay_target_session_data_in_bytes", "session, initiator, target", "Data-in queued or expected."),
+    ("forebay_lun_operations_total", "target, lun, operation", "Commands completed: read, write, other."),
+    ("forebay_lun_bytes_total", "target, lun, operation", "Bytes of data: read, write."),
+    ("forebay_lun_errors_total", "target, lun, kind", "Commands that did not end with GOOD."),
+    ("forebay_lun_latency_seconds", "target, lun, operation", "From a command with its data to its end: a histogram."),
+];
+
+/// The metrics of a process whose status is `status`.
+///
+/// # Errors
+/// Never for a status: text is written into memory.
+pub fn render(status: Value) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(StatusCollector(status)));
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+#[derive(Debug)]
+struct StatusCollector(Value);
+
+impl Collector for StatusCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let status = &self.0;
+        if status["kind"] == "target" {
+            plain(&mut encoder, TARGET, status)?;
+            sessions(&mut encoder, status)?;
+            logins(&mut encoder, status)?;
+            counts(&mut encoder, status)?;
+            errors(&mut encoder, status)?;
+            latencies(&mut encoder, status)
+        } else {
+            plain(&mut encoder, ATTACHMENT, status)?;
+            let is_online = u64::from(status["remote"]["state"] == "online");
+            let help = "Whether the session carries requests.";
+            encoder.encode_descriptor("forebay_remote_online", help, None, MetricType::Gauge)?.encode_gauge(&is_online)
+        }
+    }
+}
+
+fn plain(encoder: &mut DescriptorEncoder, families: &[Plain], status: &Value) -> fmt::Result {
+    for family in families {
+        let value = match status.pointer(family.at) {
+            Some(Value::Array(list)) => list.len() as u64,
+            Some(value) => match value.as_u64() {
+                Some(value) => value,
+                None => continue,
+            },
+            None => continue,
+        };
+        match family.kind {
+            Kind::Counter => {
+                let mut metric = encoder.encode_descriptor(family.name, family.help, None, MetricType::Counter)?;
+                metric.encode_counter::<NoLabelSet, _, f64>(&value, None)?;
+            }
+            Kind::Gauge => {
+                let mut metric = encoder.encode_descriptor(family.name, family.help, None, MetricType::Gauge)?;
+                metric.encode_gauge(&value)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Labels of one metric.
+type Labels = Vec<(&'static str, String)>;
+
+/// The entry of [`LABELLED`] with this name, as a descriptor.
+fn labelled<'s>(
+    encoder: &'s mut DescriptorEncoder,
+    name: &'static str,
+    kind: MetricType,
+) -> Result<MetricEncoder<'s>, fmt::Error> {
+    let help = LABELLED.iter().find(|(known, ..)| *known == name).map_or("", |(.., help)| help);
+    encoder.encode_descriptor(name.strip_suffix("_total").unwrap_or(name), help, None, kind)
+}
+
+fn list<'v>(status: &'v Value, key: &str) -> impl Iterator<Item = &'v Value> + Clone {
+    status[key].as_array().into_iter().flatten()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn sessions(encoder: &mut DescriptorEncoder, status: &Value) -> fmt::Result {
+    let labels = |session: &Value| -> Labels {
+        vec![
+            ("session", text(&session["tsih"])),
+            ("initiator", text(&session["initiator_name"])),
+            ("target", session["target_name"].as_str().unwrap_or_default().to_owned()),
+        ]
+    };
+    let families = [
+        ("forebay_target_session_commands_under_way", "commands_under_way", 1.0),
+        ("forebay_target_session_oldest_command_seconds", "oldest_command_ms", 1e-3),
+        ("forebay_target_session_data_in_bytes", "outstanding_data_in_bytes", 1.0),
+    ];
+    for (name, key, unit) in families {
+        let mut family = labelled(encoder, name, MetricType::Gauge)?;
+        for session in list(status, "sessions") {
+            let value = session[key].as_f64().unwrap_or_default() * unit;
+            family.encode_family(&labels(session))?.encode_gauge(&value)?;
+        }
+    }
+    Ok(())
+}
+
+fn logins(encoder: &mut DescriptorEncoder, status: &Value) -> fmt::Result {
+    let mut family = labelled(encoder, "forebay_target_logins_refused_total", MetricType::Counter)?;
+    for (code, count) in status["logins_refused_by_status"].as_object().into_iter().flatten() {
+        let labels: Labels = vec![("status", code.clone())];
+        count_of(&mut family, &labels, count)?;
+    }
+    Ok(())
+}
+
+fn count_of(family: &mut MetricEncoder, labels: &Labels, count: &Value) -> fmt::Result {
+    let count = count.as_u64().unwrap_or_default();
+    family.encode_family(labels)?.encode_counter::<NoLabelSet, _, f64>(&count, None)
+}
+
+/// Labels of what a logical unit says.
+fn lun_labels(lun: &Value, name: &'static str, value: &str) -> Labels {
+    vec![("target", text(&lun["target_name"])), ("lun", text(&lun["lun"])), (name, value.to_owned())]
+}
+
+fn counts(encoder: &mut DescriptorEncoder, status: &Value) -> fmt::Result {
+    let counts: [(&'static str, &[(&str, &str)]); 2] = [
+        ("forebay_lun_operations_total", &[("read", "reads"), ("write", "writes"), ("other", "others")]),
+        ("forebay_lun_bytes_total", &[("read", "read_bytes"), ("write", "written_bytes")]),
+    ];
+    for (name, keys) in counts {
+        let mut family = labelled(encoder, name, MetricType::Counter)?;
+        for lun in list(status, "luns") {
+            for (operation, key) in keys {
+                count_of(&mut family, &lun_labels(lun, "operation", operation), &lun[*key])?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn errors(encoder: &mut DescriptorEncoder, status: &Value) -> fmt::Result {
+    let mut family = labelled(encoder, "forebay_lun_errors_total", MetricType::Counter)?;
+    for lun in list(status, "luns") {
+        for (kind, count) in lun["errors"].as_object().into_iter().flatten() {
+            count_of(&mut family, &lun_labels(lun, "kind", kind), count)?;
+        }
+    }
+    Ok(())
+}
+
+fn latencies(encoder: &mut DescriptorEncoder, status: &Value) -> fmt::Result {
+    let mut family = labelled(encoder, "forebay_lun_latency_seconds", MetricType::Histogram)?;
+    for lun in list(status, "luns") {
+        for (operation, key) in [("read", "read_latency"), ("write", "write_latency"), ("other", "other_latency")] {
+            if lun[key].is_object() {
+                histogram(&mut family, &lun_labels(lun, "operation", operation), &lun[key])?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The status counts what is not above each bound; the encoder wants what is between two.
+fn histogram(family: &mut MetricEncoder, labels: &Labels, latency: &Value) -> fmt::Result {
+    let count = latency["count"].as_u64().unwrap_or_default();
+    let sum = latency["mean_ns"].as_f64().unwrap_or_default() * 1e-9 * count as f64;
+    let (mut buckets, mut below) = (Vec::new(), 0);
+    for bucket in list(latency, "histogram") {
+        let within = bucket["count"].as_u64().unwrap_or_default();
+        buckets.push((bucket["le_ns"].as_f64().unwrap_or_default() / 1e9, within.saturating_sub(below)));
+        below = within;
+    }
+    buckets.push((f64::INFINITY, count.saturating_sub(below)));
+    family.encode_family(labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn parsed(status: Value) -> Vec<prometheus_parse::Sample> {
+        let text = render(status).unwrap();
+        assert!(text.ends_with("# EOF\n"), "{text}");
+        let lines = text.lines().map(|line| Ok(line.to_owned()));
+        prometheus_parse::Scrape::parse(lines).expect("it is in the format").samples
+    }
+
+    #[test]
+    fn a_targets_families_are_parsed_again() {
+        let samples = parsed(json!({
+            "kind": "target",
+            "sessions": [{ "tsih": 1, "initiator_name": "iqn.a", "target_name": null, "commands_under_way": 3 }],
+            "pdus_received": 17,
+            "logins_refused_by_status": { "0201": 2 },
+            "luns": [{
+                "target_name": "iqn.\"b\"", "lun": 0, "reads": 5, "read_bytes": 4096, "errors": { "busy": 1 },
+                "read_latency": { "count": 5, "mean_ns": 2000, "histogram": [
+                    { "le_ns": 10_000, "count": 3 }, { "le_ns": 20_000, "count": 4 }
+                ] },
+            }],
+        }));
+        let value = |name: &str, label: (&str, &str)| {
+            let has = |sample: &&prometheus_parse::Sample| {
+                sample.metric == name && (label.0.is_empty() || sample.labels.get(label.0) == Some(label.1))
+            };
+            samples.iter().find(has).map(|sample| sample.value.clone())
+        };
+        let number = |name: &str, label| match value(name, label) {
+            Some(prometheus_parse::Value::Counter(n) | prometheus_parse::Value::Gauge(n)) => Some(n),
+            Some(prometheus_parse::Value::Untyped(n)) => Some(n),
+            _ => None,
+        };
+        assert_eq!(number("forebay_target_sessions", ("", "")), Some(1.0));
+        assert_eq!(number("forebay_target_pdus_received_total", ("", "")), Some(17.0));
+        assert_eq!(number("forebay_target_logins_refused_total", ("status", "0201")), Some(2.0));
+        assert_eq!(number("forebay_target_session_commands_under_way", ("initiator", "iqn.a")), Some(3.0));
+        assert_eq!(number("forebay_lun_operations_total", ("operation", "read")), Some(5.0));
+        assert_eq!(number("forebay_lun_errors_total", ("kind", "busy")), Some(1.0));
+        let Some(prometheus_parse::Value::Histogram(buckets)) = value("forebay_lun_latency_seconds", ("lun", "0"))
+        else {
+            panic!("there is no histogram in {samples:?}");
+        };
+        let counts: Vec<f64> = buckets.iter().map(|bucket| bucket.count).collect();
+        assert_eq!(counts, [3.0, 4.0, 5.0]);
+    }
+
+    #[test]
+    fn an_attachment_without_a_cache_has_no_families_of_it() {
+        let status = json!({ "kind": "attachment", "remote": { "state": "online", "sessions": 1 }, "cache": null });
+        let samples = parsed(status);
+        assert!(samples.iter().any(|sample| sample.metric == "forebay_remote_online"));
+        assert!(!samples.iter().any(|sample| sample.metric.starts_with("forebay_cache")));
+    }
+
+    /// `docs/reference/metrics.md` lists them all.
+    #[test]
+    fn every_family_is_documented() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/metrics.md");
+        let page = std::fs::read_to_string(path).expect("the page is there");
+        for family in TARGET.iter().chain(ATTACHMENT) {
+            let suffix = if family.kind == Kind::Counter { "_total" } else { "" };
+            let row = format!("| `{}{suffix}` |", family.name);
+            assert!(page.contains(&row), "{row} is missing");
+        }
+        for (name, labels, _) in LABELLED {
+            let row = format!("| `{name}` | {labels} |");
+            assert!(page.contains(&row), "{row} is missing");
+        }
+    }
+}

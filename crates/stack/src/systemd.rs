@@ -1,0 +1,71 @@
+//! The service manager's side: sockets it passes, and what it is told.
+//!
+//! Sockets come as descriptors from 3 on (`LISTEN_FDS`, sd_listen_fds(3)); messages go to `NOTIFY_SOCKET` (sd_notify(3)). Without these
+//! variables nothing happens.
+
+use std::future::Future;
+use std::net::TcpListener;
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+
+use crate::error::{Error, Failure, Result};
+use crate::limits::SERVICE_STATUS_INTERVAL;
+
+/// The TCP sockets that the service manager passed; none when it started nothing of ours.
+///
+/// # Errors
+/// A descriptor that is no listening TCP socket.
+pub fn passed_listeners() -> Result<Vec<TcpListener>> {
+    let mut passed = listenfd::ListenFd::from_env();
+    let mut listeners = Vec::new();
+    for index in 0..passed.len() {
+        match passed.take_tcp_listener(index) {
+            Ok(listener) => listeners.extend(listener),
+            Err(error) => {
+                let message = format!("descriptor {} from the service manager is no TCP socket: {error}", 3 + index);
+                return Err(Error::new(Failure::Usage, message));
+            }
+        }
+    }
+    Ok(listeners)
+}
+
+/// It serves.
+pub fn ready() {
+    tell(&[NotifyState::Ready]);
+}
+
+/// It ends in an orderly way.
+pub fn stopping() {
+    tell(&[NotifyState::Stopping]);
+}
+
+/// Tells the service manager what `status` says, when it has changed, and that this thread still runs, for ever.
+pub async fn keep_informed<F: Future<Output = String>>(status: impl Fn() -> F) {
+    if std::env::var_os("NOTIFY_SOCKET").is_none() {
+        return std::future::pending().await;
+    }
+    // Half the time it would wait for: one beat may be late.
+    let watchdog = sd_notify::watchdog_enabled().map(|interval| interval / 2);
+    let interval = watchdog.unwrap_or(Duration::MAX).min(SERVICE_STATUS_INTERVAL);
+    let mut said = String::new();
+    loop {
+        let now = status().await;
+        if now != said {
+            tell(&[NotifyState::Status(&now)]);
+            said = now;
+        }
+        if watchdog.is_some() {
+            tell(&[NotifyState::Watchdog]);
+        }
+        tokio::time::sleep(interval).await;
+    }
+}
+
+/// A service manager that does not listen is its own problem.
+fn tell(states: &[NotifyState]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!(%error, "the service manager could not be told");
+    }
+}

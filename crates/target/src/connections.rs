@@ -1,0 +1,150 @@
+//! The table of connections: who is there, since when, and how many of whom.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base::clock::Instant;
+
+use crate::control::{Control, Handle};
+use crate::quota::Quota;
+use crate::session::Addresses;
+use crate::status::ConnectionStatus;
+
+/// The connections of a server, from their first moment to their last.
+#[derive(Default)]
+pub(crate) struct Connections {
+    state: Mutex<State>,
+}
+
+/// Guarded by `Connections::state`; sections are short.
+#[derive(Default)]
+struct State {
+    last: u64,
+    entries: BTreeMap<u64, Entry>,
+    is_draining: bool,
+}
+
+struct Entry {
+    addresses: Addresses,
+    portal_group_tag: u16,
+    handle: Handle,
+    since: Instant,
+    /// Who logged in here.
+    initiator_name: Option<String>,
+}
+
+/// Leaves the table of connections however the connection ends.
+pub(crate) struct Entered {
+    connections: Arc<Connections>,
+    pub(crate) number: u64,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.connections.lock().entries.remove(&self.number);
+    }
+}
+
+impl Connections {
+    /// Enters a connection, or says why not: there are too many, or the server stops.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        addresses: &Addresses,
+        portal_group_tag: u16,
+        now: Instant,
+        quota: &Quota,
+    ) -> Result<(Entered, Control), &'static str> {
+        let mut state = self.lock();
+        if state.is_draining {
+            return Err("the server stops");
+        }
+        if state.entries.len() >= quota.connections {
+            return Err("the server has as many connections as it takes");
+        }
+        let peer = host(&addresses.peer);
+        let is_alike = |entry: &&Entry| entry.initiator_name.is_none() && host(&entry.addresses.peer) == peer;
+        if state.entries.values().filter(is_alike).count() >= quota.unauthenticated_per_address {
+            return Err("too many connections of this address have not logged in");
+        }
+        let control = Control::new();
+        state.last += 1;
+        let number = state.last;
+        let (addresses, handle) = (addresses.clone(), control.handle());
+        state.entries.insert(number, Entry { addresses, portal_group_tag, handle, since: now, initiator_name: None });
+        Ok((Entered { connections: Arc::clone(self), number }, control))
+    }
+
+    /// Notes who logged in on a connection, or says that this initiator has as many as it may.
+    pub(crate) fn log_in(&self, number: u64, initiator_name: &str, quota: &Quota) -> bool {
+        let mut state = self.lock();
+        let is_own = |entry: &&Entry| {
+            entry.initiator_name.as_deref().is_some_and(|name| name.eq_ignore_ascii_case(initiator_name))
+        };
+        if state.entries.values().filter(is_own).count() >= quota.connections_per_initiator {
+            return false;
+        }
+        if let Some(entry) = state.entries.get_mut(&number) {
+            entry.initiator_name = Some(initiator_name.to_owned());
+        }
+        true
+    }
+
+    /// Takes no new ones from now on; gives those that are there.
+    pub(crate) fn drain(&self) -> Vec<Handle> {
+        let mut state = self.lock();
+        state.is_draining = true;
+        state.entries.values().map(|entry| entry.handle.clone()).collect()
+    }
+
+    /// All connections, oldest first, by their number, as far as this table knows them.
+    pub(crate) fn statuses(&self, now: Instant) -> BTreeMap<u64, ConnectionStatus> {
+        let of = |(&number, entry): (&u64, &Entry)| {
+            let status = ConnectionStatus {
+                peer: entry.addresses.peer.clone(),
+                local: entry.addresses.local.clone(),
+                portal_group_tag: entry.portal_group_tag,
+                age_ms: u64::try_from(now.since(entry.since).as_millis()).unwrap_or(u64::MAX),
+                ..ConnectionStatus::default()
+            };
+            (number, status)
+        };
+        self.lock().entries.iter().map(of).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The address without its port, so that all connections of one host count together.
+fn host(peer: &str) -> String {
+    peer.parse::<SocketAddr>().map_or_else(|_| peer.to_owned(), |address| address.ip().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addresses(peer: &str) -> Addresses {
+        Addresses { local: "127.0.0.1:3260".to_owned(), peer: peer.to_owned() }
+    }
+
+    #[test]
+    fn an_address_has_a_bound_until_it_has_logged_in() {
+        let connections = Arc::new(Connections::default());
+        let quota = Quota { unauthenticated_per_address: 2, connections_per_initiator: 2, ..Quota::default() };
+        let now = Instant::from_nanoseconds(0);
+        let enter = |peer: &str| connections.enter(&addresses(peer), 1, now, &quota).map(|(entered, _)| entered);
+        let (first, _second) = (enter("10.0.0.1:1").unwrap(), enter("10.0.0.1:2").unwrap());
+        assert!(enter("10.0.0.1:3").is_err(), "two of this address have not logged in");
+        let _other = enter("10.0.0.2:3").expect("another address is another matter");
+        assert!(connections.log_in(first.number, "iqn.a", &quota));
+        let third = enter("10.0.0.1:3").expect("one has logged in");
+        assert!(connections.log_in(third.number, "IQN.A", &quota));
+        let fourth = enter("10.0.0.1:4").unwrap();
+        assert!(!connections.log_in(fourth.number, "iqn.a", &quota), "the initiator has two");
+        drop(first);
+        assert!(connections.log_in(fourth.number, "iqn.a", &quota), "one is gone");
+    }
+}

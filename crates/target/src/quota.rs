@@ -1,0 +1,66 @@
+//! What a server lets its peers hold, and what they are told beyond it.
+//!
+//! | bound | beyond it |
+//! |---|---|
+//! | connections | closed at once, without a word |
+//! | connections of one address that have not logged in | closed at once, without a word |
+//! | sessions; connections of one initiator | login status 0302h, out of resources |
+//! | connections of one session | MaxConnections says how many; beyond, login status 0206h |
+//! | time to log in, silence while logging in | closed |
+//! | data-in that a session, or all, have queued or under way | the next commands wait; a session may always run one |
+//! | data-out buffers of all | R2Ts and commands wait |
+//! | commands of a session | the command window (MaxCmdSN) does not open |
+
+use std::time::Duration;
+
+use iscsi::limits::{COMMAND_WINDOW, LOGIN_IDLE_TIMEOUT, LOGIN_TIMEOUT, SESSION_CONNECTIONS_MAX};
+
+use crate::limits::{
+    CONNECTIONS_MAX, DATA_IN_BYTES_MAX, DATA_IN_TOTAL_BYTES_MAX, DATA_OUT_POOL_BYTES, INITIATOR_CONNECTIONS_MAX,
+    SESSIONS_MAX, UNAUTHENTICATED_MAX,
+};
+
+/// The bounds of a server. See the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// Sessions at once, at most [`SESSIONS_MAX`].
+    pub sessions: usize,
+    /// Connections at once, those still logging in included.
+    pub connections: usize,
+    /// Connections of a session, at most [`SESSION_CONNECTIONS_MAX`].
+    pub connections_per_session: u16,
+    /// Connections of one initiator name.
+    pub connections_per_initiator: usize,
+    /// Connections of one address that have not logged in yet.
+    pub unauthenticated_per_address: usize,
+    /// Bytes of data-in that one session may have queued or under way.
+    pub session_data_in_bytes: usize,
+    /// Bytes of data-in that all sessions may have queued or under way.
+    pub data_in_bytes: usize,
+    /// Bytes of data-out buffers of all sessions.
+    pub data_out_bytes: usize,
+    /// Commands of a session at once, at most [`COMMAND_WINDOW`].
+    pub session_commands: u32,
+    /// Time from the connection to the full feature phase.
+    pub login_time: Duration,
+    /// Silence inside a login.
+    pub login_idle: Duration,
+}
+
+impl Default for Quota {
+    fn default() -> Self {
+        Self {
+            sessions: SESSIONS_MAX,
+            connections: CONNECTIONS_MAX,
+            connections_per_session: SESSION_CONNECTIONS_MAX,
+            connections_per_initiator: INITIATOR_CONNECTIONS_MAX,
+            unauthenticated_per_address: UNAUTHENTICATED_MAX,
+            session_data_in_bytes: DATA_IN_BYTES_MAX,
+            data_in_bytes: DATA_IN_TOTAL_BYTES_MAX,
+            data_out_bytes: DATA_OUT_POOL_BYTES,
+            session_commands: COMMAND_WINDOW,
+            login_time: LOGIN_TIMEOUT,
+            login_idle: LOGIN_IDLE_TIMEOUT,
+        }
+    }
+}

@@ -35,7 +35,7 @@ use crate::transport::{Other, Transport};
 pub const PORTAL_GROUP_DEFAULT: u16 = 1;
 
 /// How a server is set up.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct TargetServerOptions {
     /// Addresses to listen on; port 0 takes a free one.
     pub portals: Vec<TargetPortal>,
@@ -47,18 +47,6 @@ pub struct TargetServerOptions {
     pub offer: Option<iscsi::negotiation::Offer>,
     /// What peers may hold.
     pub quota: Quota,
-}
-
-impl Default for TargetServerOptions {
-    fn default() -> Self {
-        Self {
-            portals: Vec::new(),
-            shards: 0,
-            discovery_authentication: Authentication::default(),
-            offer: None,
-            quota: Quota::default(),
-        }
-    }
 }
 
 /// What all connections share.

@@ -171,6 +171,11 @@ fn the_guide_to_several_paths_and_luns_runs() {
     run_page("docs/guides/several.md");
 }
 
+#[test]
+fn the_guide_to_systemd_runs() {
+    run_page("docs/guides/systemd.md");
+}
+
 /// A new guide gets a test above.
 #[test]
 fn every_guide_is_run() {

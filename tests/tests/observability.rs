@@ -56,7 +56,7 @@ fn status_and_metrics_agree_on_what_was_done() {
     let attach = ["attach", &target.url(0), "--name", "disk", "--digests", "--metrics", &attach_metrics];
     let cache = ["--cache", "disk.cache", "--cache-size", "8MiB"];
     let _attachment = world.start(attach.into_iter().chain(cache));
-    let bench = ["bench", &target.url(1), "--rw", "randrw", "--requests", "2000", "--allow-data-loss"];
+    let bench = ["bench", &target.url(1), "--rw", "randrw", "--requests", "4000", "--allow-data-loss"];
     world.run(bench).success();
 
     let status = json(&world.run(["target", "status", "--json"]).success());
@@ -78,7 +78,7 @@ fn status_and_metrics_agree_on_what_was_done() {
     assert!(connection["bytes_sent"].as_u64().unwrap() > 0 && connection["pdus_received"].as_u64().unwrap() > 0);
     let lun = status["luns"].as_array().unwrap().iter().find(|lun| lun["lun"] == 1).expect("it was used");
     let (reads, writes) = (lun["reads"].as_u64().unwrap(), lun["writes"].as_u64().unwrap());
-    assert!(reads + writes >= 2000, "{lun}");
+    assert!(reads + writes >= 4000, "{lun}");
     assert_eq!(lun["read_latency"]["count"], reads);
     assert_eq!(lun["read_latency"]["histogram"].as_array().unwrap().last().unwrap()["count"], reads);
     let percentiles = ["p50_ns", "p99_ns", "max_ns"].map(|key| lun["read_latency"][key].as_u64().unwrap());

@@ -117,8 +117,36 @@ fn the_driver_can_refuse_a_session() {
 #[test]
 fn a_login_must_end_in_time() {
     let mut peer = Peer::new(parameters());
+    let idle = crate::limits::LOGIN_IDLE_TIMEOUT;
+    // Who answers in time is still bound by the time of the whole login.
+    peer.sleep(idle / 2);
+    let keys = [("InitiatorName", INITIATOR), ("TargetName", TARGET)];
+    assert_eq!(peer.login_step(LoginStage::SecurityNegotiation, None, &keys).len(), 1);
     assert_eq!(peer.target.poll_timeout(), Some(Instant::START + crate::limits::LOGIN_TIMEOUT));
-    peer.sleep(crate::limits::LOGIN_TIMEOUT);
+    peer.sleep(crate::limits::LOGIN_TIMEOUT - idle / 2);
+    assert_eq!(peer.close_reason(), CloseReason::LoginTimeout);
+}
+
+#[test]
+fn a_silent_initiator_is_given_up_before_the_time_of_a_login_is_over() {
+    let mut peer = Peer::new(parameters());
+    assert_eq!(peer.target.poll_timeout(), Some(Instant::START + crate::limits::LOGIN_IDLE_TIMEOUT));
+    peer.sleep(crate::limits::LOGIN_IDLE_TIMEOUT);
+    assert_eq!(peer.close_reason(), CloseReason::LoginTimeout);
+}
+
+#[test]
+fn bytes_that_are_no_whole_request_do_not_keep_a_login_alive() {
+    let mut peer = Peer::new(parameters());
+    for _ in 0..10 {
+        peer.sleep(crate::limits::LOGIN_IDLE_TIMEOUT / 10);
+        if peer.target.is_closed() {
+            break;
+        }
+        peer.target.receive_space()[0] = 0x43;
+        let now = peer.now;
+        peer.target.handle_received(now, 1);
+    }
     assert_eq!(peer.close_reason(), CloseReason::LoginTimeout);
 }
 

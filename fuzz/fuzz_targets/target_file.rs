@@ -6,11 +6,13 @@
 use libfuzzer_sys::fuzz_target;
 
 // The files alone: the crate around them would bring a runtime and the operating system into this build.
-#[path = "../../crates/stack/src/lun_spec.rs"]
-mod lun_spec;
 #[allow(dead_code)] // What it bounds matters to the crate only.
 #[path = "../../crates/stack/src/limits_table.rs"]
 mod limits_table;
+#[path = "../../crates/stack/src/lun_mask.rs"]
+mod lun_mask;
+#[path = "../../crates/stack/src/lun_spec.rs"]
+mod lun_spec;
 #[allow(dead_code)] // Names and secrets matter to the crate only.
 #[path = "../../crates/stack/src/target_file.rs"]
 mod target_file;
@@ -26,6 +28,10 @@ fuzz_target!(|bytes: &[u8]| {
                 let printed = lun.to_string();
                 assert_eq!(printed.parse::<LunSpec>().as_ref(), Ok(lun), "{printed:?}");
                 assert!(matches!(lun.block_bytes, 512 | 4096));
+            }
+            for mask in file.target.iter().flat_map(|target| &target.initiator).flat_map(|it| it.luns.iter().flatten())
+            {
+                assert_eq!(mask.to_string().parse(), Ok(*mask));
             }
         }
         Err(error) => {

@@ -102,6 +102,10 @@ pub struct Demo {
 pub enum Target {
     /// Serve in the foreground until SIGTERM; prints `ready: ADDRESS` for each portal
     Serve(TargetServe),
+    /// Read the configuration file again: targets, logical units, accounts and access change while sessions go on
+    Reload(TargetReload),
+    /// Say whether a configuration file makes sense, without serving it
+    Check(TargetCheck),
     /// Show sessions, connections and logical units
     Status(TargetStatus),
 }
@@ -119,7 +123,7 @@ pub struct TargetServe {
     #[arg(long = "lun", value_name = "SPEC", required_unless_present = "config")]
     pub luns: Vec<LunSpec>,
     /// A configuration file (TOML) instead of --iqn and --lun
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["iqn", "luns", "chap_user", "chap_file"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["iqn", "luns", "chap_user", "chap_file", "mutual_chap_user", "mutual_chap_file"])]
     pub config: Option<PathBuf>,
     /// Ask initiators for this CHAP user's secret
     #[arg(long, value_name = "USER", requires = "chap_file")]
@@ -127,6 +131,12 @@ pub struct TargetServe {
     /// File with the CHAP secret (its first line)
     #[arg(long, value_name = "FILE", requires = "chap_user")]
     pub chap_file: Option<PathBuf>,
+    /// Who the target proves to be, to initiators that ask for it (mutual CHAP)
+    #[arg(long, value_name = "USER", requires_all = ["mutual_chap_file", "chap_user"])]
+    pub mutual_chap_user: Option<String>,
+    /// File with the target's own CHAP secret (its first line)
+    #[arg(long, value_name = "FILE", requires = "mutual_chap_user")]
+    pub mutual_chap_file: Option<PathBuf>,
     /// Serve metrics for Prometheus here, at /metrics; prints `metrics: ADDRESS`
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics: Option<SocketAddr>,
@@ -146,6 +156,23 @@ pub struct TargetName {
 }
 
 #[derive(Debug, Args)]
+pub struct TargetReload {
+    #[command(flatten)]
+    pub name: TargetName,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Debug, Args)]
+pub struct TargetCheck {
+    /// The configuration file (TOML)
+    pub config: PathBuf,
+    /// Allow addresses other than this machine's loopback
+    #[arg(long)]
+    pub allow_remote: bool,
+}
+
+#[derive(Debug, Args)]
 pub struct TargetStatus {
     #[command(flatten)]
     pub name: TargetName,
@@ -162,6 +189,12 @@ pub struct Login {
     /// File with the CHAP secret (its first line); or set FOREBAY_CHAP_PASSWORD
     #[arg(long, value_name = "FILE")]
     pub chap_file: Option<PathBuf>,
+    /// The CHAP user that the target must prove to be (mutual CHAP)
+    #[arg(long, value_name = "USER", requires = "mutual_chap_file")]
+    pub mutual_chap_user: Option<String>,
+    /// File with the target's CHAP secret (its first line)
+    #[arg(long, value_name = "FILE", requires = "mutual_chap_user")]
+    pub mutual_chap_file: Option<PathBuf>,
     /// The initiator's name (default: one made from this host's machine-id)
     #[arg(long, value_name = "IQN", env = "FOREBAY_INITIATOR_NAME", hide_env_values = true)]
     pub initiator_name: Option<String>,

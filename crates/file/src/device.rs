@@ -12,12 +12,13 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use base::range::ByteRange;
 use block::completion::Workers;
 use block::range_lock::{RangeGuard, RangeLock};
-use block::{Buffer, Completion, Device, Error, ErrorKind, Extent, ExtentKind, Geometry, Identity};
+use block::{Buffer, Completion, Device, Error, ErrorKind, Event, EventHub, EventReceiver, Extent, ExtentKind};
+use block::{Geometry, Identity};
 use block::{Operation, Request, Response};
 use rustix::fs::SeekFrom;
 use rustix::io::{Errno, ReadWriteFlags};
@@ -58,6 +59,9 @@ pub(crate) struct Shared {
     pub(crate) open: OpenFile,
     sync_files: SyncFiles,
     identity: Identity,
+    /// It may grow.
+    size_bytes: AtomicU64,
+    events: EventHub,
     /// Whether reads and writes that need not wait can be told apart (`RWF_NOWAIT`).
     can_read_inline: AtomicBool,
     can_write_inline: AtomicBool,
@@ -71,6 +75,10 @@ impl Shared {
 
     pub(crate) fn descriptor(&self) -> RawFd {
         self.open.file.as_raw_fd()
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry { size_bytes: self.size_bytes.load(Ordering::Acquire), ..self.open.geometry }
     }
 
     /// An open file for the next call of a job, where it needs one of its own.
@@ -125,6 +133,8 @@ impl FileDevice {
         let is_cached = !open.is_direct;
         let is_volatile = options.is_write_cache_volatile;
         let file = Arc::new(Shared {
+            size_bytes: AtomicU64::new(open.geometry.size_bytes),
+            events: EventHub::new(),
             open,
             sync_files: SyncFiles::default(),
             identity: options.identity,
@@ -136,6 +146,32 @@ impl FileDevice {
         let engine = start_engine(&file, options.io_uring, &workers, &runtime);
         let core = Core { file, ranges: RangeLock::new(), workers, engine, runtime };
         Ok(Arc::new(Self { core: Arc::new(core) }))
+    }
+
+    /// Grows to `size_bytes`, or to the size that the file or block device has by now without one; the new size, of which
+    /// [`Event::Resized`] tells.
+    ///
+    /// # Errors
+    /// `InvalidRange` for less than it has, or no multiple of its block: requests may be under way there, and their data is wanted.
+    /// `NoSpace`, `Unsupported` and others as the system says.
+    pub fn grow(&self, size_bytes: Option<u64>) -> Result<u64, Error> {
+        let file = &self.core.file;
+        let (path, known) = (file.path(), file.geometry());
+        let fail = |errno: Errno| failure::error(errno, format!("growing {path}"));
+        let there = rustix::fs::seek(&file.open.file, SeekFrom::End(0)).map_err(fail)?;
+        let block_bytes = u64::from(known.logical_block_bytes);
+        let wanted = size_bytes.unwrap_or(there - there % block_bytes);
+        if wanted < known.size_bytes || !wanted.is_multiple_of(block_bytes) {
+            let context = format!("{path} serves {} bytes and cannot become {wanted} bytes", known.size_bytes);
+            return Err(Error::new(ErrorKind::InvalidRange, context));
+        }
+        if wanted > there {
+            rustix::fs::ftruncate(&file.open.file, wanted).map_err(fail)?;
+        }
+        if file.size_bytes.swap(wanted, Ordering::AcqRel) != wanted {
+            file.events.publish(&Event::Resized(file.geometry()));
+        }
+        Ok(wanted)
     }
 
     /// Whether requests go through io_uring; otherwise blocking calls on tokio's threads.
@@ -333,7 +369,11 @@ fn extents(file: &Shared, range: ByteRange) -> Result<Vec<Extent>, Errno> {
 
 impl Device for FileDevice {
     fn geometry(&self) -> Geometry {
-        self.core.file.open.geometry
+        self.core.file.geometry()
+    }
+
+    fn subscribe(&self) -> EventReceiver {
+        self.core.file.events.subscribe()
     }
 
     fn identity(&self) -> Identity {
@@ -342,7 +382,7 @@ impl Device for FileDevice {
 
     fn submit(&self, request: Request) -> Completion {
         let core = &self.core;
-        let range = match core.file.open.geometry.check(&request) {
+        let range = match core.file.geometry().check(&request) {
             Ok(range) => range,
             Err(error) => return Completion::ready(request.fail(error)),
         };

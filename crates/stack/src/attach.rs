@@ -406,6 +406,10 @@ impl Handler for ControlHandler {
     async fn handle(&self, request: Request, progress: Progress) -> Result<Value> {
         match request {
             Request::Status => Ok(self.attachment.status()),
+            Request::Reload => {
+                let message = format!("\"{}\" is an attachment: it has no configuration file", self.attachment.name);
+                Err(Error::new(Failure::Usage, message))
+            }
             Request::Clean => self.attachment.clean(progress).await,
             Request::Set { key, value } => self.attachment.set(&key, &value).await,
             Request::Detach { keep_dirty } => self.attachment.detach(keep_dirty, Some(progress)).await,

@@ -6,23 +6,28 @@ use std::num::{NonZeroU16, NonZeroU32, NonZeroUsize};
 use std::path::Path;
 
 use iscsi::chap::Credentials;
-use target::Quota;
+use iscsi::target::{AccessList, AccessRule, NamePattern, TargetPortal};
+use target::server::PORTAL_GROUP_DEFAULT;
+use target::{LunMask, MaskedLun, Quota};
 
 use crate::error::{Error, Failure, Result};
 use crate::limits_table::LimitsTable;
 use crate::login::read_secret;
+use crate::lun_mask::MaskSpec;
 use crate::serve::TargetConfig;
-use crate::target_file::{TargetFile, TargetTable};
+use crate::target_file::{InitiatorTable, PortalGroupTable, TargetFile, TargetTable};
 
 /// A file that was read.
 #[derive(Clone, Debug)]
 pub struct Configuration {
-    /// Addresses to listen on, if it names any.
-    pub portals: Option<Vec<SocketAddr>>,
+    /// Where to listen, if it says.
+    pub portals: Option<Vec<TargetPortal>>,
     /// Where to serve metrics, if it says.
     pub metrics: Option<SocketAddr>,
     /// What peers may hold.
     pub quota: Quota,
+    /// Who may ask for the targets; without accounts, everybody.
+    pub discovery: Vec<Credentials>,
     /// The targets.
     pub targets: Vec<TargetConfig>,
 }
@@ -35,14 +40,65 @@ pub fn read(path: &Path) -> Result<Configuration> {
     let name = path.display();
     let text = fs::read_to_string(path).map_err(|error| Error::io(format!("cannot read {name}"), &error))?;
     let file = TargetFile::parse(&text).map_err(|error| Error::new(Failure::Usage, format!("{name}, {error}")))?;
+    let portals = portals(file.portals, file.portal_group)?;
+    let discovery = accounts(file.discovery.chap_user, file.discovery.chap_file.as_deref())?;
     let targets = file.target.into_iter().map(TargetTable::into_config).collect::<Result<_>>()?;
-    Ok(Configuration { portals: file.portals, metrics: file.metrics, quota: file.limits.quota(), targets })
+    Ok(Configuration { portals, metrics: file.metrics, quota: file.limits.quota(), discovery, targets })
+}
+
+/// All portals with their groups; `None` when the file names none.
+fn portals(plain: Option<Vec<SocketAddr>>, groups: Vec<PortalGroupTable>) -> Result<Option<Vec<TargetPortal>>> {
+    if let Some(group) = groups.iter().find(|group| group.tag == 0) {
+        let message = format!("a portal group has a tag from 1 to 65535, not {}", group.tag);
+        return Err(Error::new(Failure::Usage, message));
+    }
+    let in_group = |group: u16| move |address: SocketAddr| TargetPortal { address, group };
+    let mut all: Vec<TargetPortal> = plain.into_iter().flatten().map(in_group(PORTAL_GROUP_DEFAULT)).collect();
+    all.extend(groups.into_iter().flat_map(|group| group.portals.into_iter().map(in_group(group.tag))));
+    Ok((!all.is_empty()).then_some(all))
 }
 
 impl TargetTable {
     fn into_config(self) -> Result<TargetConfig> {
         let accounts = accounts(self.chap_user, self.chap_file.as_deref())?;
-        Ok(TargetConfig { iqn: self.iqn, luns: self.luns, accounts })
+        if !self.initiator.is_empty() && !accounts.is_empty() {
+            let message = format!(
+                "{}: with [[target.initiator]] tables, chap-user and chap-file belong into them, each with its own",
+                self.iqn
+            );
+            return Err(Error::new(Failure::Usage, message));
+        }
+        let own = self::accounts(self.mutual_chap_user, self.mutual_chap_file.as_deref())?.pop();
+        let (access, masks) = if self.initiator.is_empty() {
+            (AccessList(vec![AccessRule::everybody(accounts)]), Vec::new())
+        } else {
+            let rules = self.initiator.into_iter().map(InitiatorTable::into_rule).collect::<Result<Vec<_>>>()?;
+            let (rules, masks): (Vec<_>, Vec<_>) = rules.into_iter().unzip();
+            (AccessList(rules), masks)
+        };
+        Ok(TargetConfig {
+            iqn: self.iqn,
+            alias: self.alias,
+            luns: self.luns,
+            portal_groups: self.portal_groups,
+            access,
+            masks,
+            own,
+        })
+    }
+}
+
+impl InitiatorTable {
+    fn into_rule(self) -> Result<(AccessRule, LunMask)> {
+        if self.names.is_empty() {
+            return Err(Error::new(Failure::Usage, "a [[target.initiator]] table names no initiator"));
+        }
+        let accounts = accounts(self.chap_user, self.chap_file.as_deref())?;
+        let rule = AccessRule { initiators: self.names.into_iter().map(NamePattern::new).collect(), accounts };
+        let masked =
+            |MaskSpec { lun, of, is_read_only }| MaskedLun { lun: u64::from(lun), of: u64::from(of), is_read_only };
+        let luns = self.luns.map(|luns| luns.into_iter().map(masked).collect());
+        Ok((rule, LunMask { luns, is_read_only: self.read_only }))
     }
 }
 
@@ -97,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_file_says_portals_and_targets() {
-        let Configuration { portals, metrics, quota, targets } = read_text(
+        let Configuration { portals, metrics, quota, targets, .. } = read_text(
             r#"
             portals = ["127.0.0.1:3260", "[::1]:3260"]
             metrics = "127.0.0.1:9860"
@@ -113,7 +169,40 @@ mod tests {
         assert_eq!(metrics.unwrap().port(), 9860);
         assert_eq!(quota, Quota { connections: 7, ..Quota::default() });
         assert_eq!(targets[0].luns.len(), 2);
-        assert!(targets[0].accounts.is_empty());
+        assert!(targets[0].access.admits("iqn.a:anybody") && targets[0].access.accounts("iqn.a:anybody").is_empty());
+    }
+
+    #[test]
+    fn initiators_groups_and_views() {
+        let Configuration { portals, targets, .. } = read_text(
+            r#"
+            portals = ["127.0.0.1:3260"]
+            [[portal-group]]
+            tag = 2
+            portals = ["127.0.0.2:3260"]
+            [[target]]
+            iqn = "iqn.2026-11.org.example:a"
+            luns = ["0=ram:1MiB", "1=ram:2MiB"]
+            portal-groups = [2]
+            [[target.initiator]]
+            names = ["iqn.2026-11.org.example:backup*"]
+            luns = ["0=1"]
+            read-only = true
+            [[target.initiator]]
+            names = ["iqn.2026-11.org.example:db"]
+            "#,
+        )
+        .unwrap();
+        let groups: Vec<u16> = portals.unwrap().iter().map(|portal| portal.group).collect();
+        assert_eq!(groups, [1, 2]);
+        let target = &targets[0];
+        assert_eq!(target.portal_groups, Some(vec![2]));
+        assert_eq!(target.access.find("iqn.2026-11.org.example:backup7", None), Some(0));
+        assert_eq!(target.access.find("iqn.2026-11.org.example:db", None), Some(1));
+        assert_eq!(target.access.find("iqn.2026-11.org.example:web", None), None);
+        let seen = target::MaskedLun { lun: 0, of: 1, is_read_only: false };
+        assert_eq!(target.masks[0], LunMask { luns: Some(vec![seen]), is_read_only: true });
+        assert_eq!(target.masks[1], LunMask::default());
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub enum Request {
         /// Its new value.
         value: String,
     },
+    /// Read the configuration file again.
+    Reload,
     /// Stop; write everything dirty back first, unless told otherwise.
     Detach {
         /// Leave dirty data, durably, in the cache.

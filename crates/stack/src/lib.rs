@@ -39,6 +39,7 @@ pub mod limits_table;
 pub mod link;
 pub mod log_place;
 pub mod login;
+pub mod lun_mask;
 pub mod lun_spec;
 pub mod metrics;
 pub mod paths;
@@ -51,5 +52,6 @@ pub mod sidecar;
 pub mod systemd;
 pub mod target_file;
 pub mod time;
+mod units;
 
 pub use error::{Error, Failure, Result};

@@ -26,6 +26,8 @@ pub struct RemoteConfig {
     pub initiator_name: String,
     /// How it proves that.
     pub credentials: Option<Credentials>,
+    /// What the target must prove to be.
+    pub target_credentials: Option<Credentials>,
     /// Whether header and data digests are asked for.
     pub with_digests: bool,
     /// Round-trip time added to the link, for trials.
@@ -55,7 +57,7 @@ impl RemoteConfig {
     ) -> Result<Arc<RemoteLun>> {
         let options = InitiatorOptions {
             initiator_name: self.initiator_name.clone(),
-            chap: self.credentials.clone().map(|own| ChapCredentials { own, target: None }),
+            chap: self.credentials.clone().map(|own| ChapCredentials { own, target: self.target_credentials.clone() }),
             header_digest: self.with_digests,
             data_digest: self.with_digests,
             replacement_timeout: self.replacement_timeout,
@@ -94,13 +96,10 @@ pub fn parse_connections(text: &str) -> Result<u16> {
 pub async fn discover(
     portal: &Portal,
     initiator_name: &str,
-    credentials: Option<Credentials>,
+    chap: Option<ChapCredentials>,
 ) -> Result<Vec<DiscoveredTarget>> {
-    let options = InitiatorOptions {
-        initiator_name: initiator_name.to_owned(),
-        chap: credentials.map(|own| ChapCredentials { own, target: None }),
-        ..InitiatorOptions::for_discovery(portal)
-    };
+    let options =
+        InitiatorOptions { initiator_name: initiator_name.to_owned(), chap, ..InitiatorOptions::for_discovery(portal) };
     Ok(initiator::discover(options, Arc::new(TcpConnector)).await?)
 }
 

@@ -3,37 +3,28 @@
 //! A file or block device LUN keeps its serial number in a sidecar; a RAM LUN has a new one at every start, so that no cache is ever matched with data that
 //! is gone.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::net::SocketAddr;
-use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
 
-use base::clock::Clock;
-use block::completion::Workers;
-use block::device::DeviceExt;
-use block::layer::disk::DiskLayer;
-use block::memory::MemoryDevice;
-use block::{Geometry, Identity, SharedDevice};
-use file::{FileDevice, FileOptions};
 use iscsi::chap::Credentials;
-use iscsi::target::{AccessList, AccessRule, TargetPortal};
-use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, ReservationStore, SavedReservations};
+use iscsi::target::{AccessList, Authentication, TargetPortal};
 use serde_json::{Value, json};
-use target::server::PORTAL_GROUP_DEFAULT;
-use target::{BoundServer, Target, TargetServer, TargetServerOptions};
+use target::{BoundServer, LunMask, Quota, TargetServer, TargetServerOptions};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use uuid::Uuid;
 
+use crate::config::{self, Configuration};
 use crate::control::{ControlServer, Handler, Progress, Request};
 use crate::error::{Error, Failure, Result};
-use crate::lun_spec::{Backend, LunSpec};
+use crate::lun_spec::LunSpec;
 use crate::metrics::MetricsServer;
 use crate::paths::{Paths, check_name};
-use crate::sidecar::Sidecar;
 use crate::systemd;
 use crate::time::system_clock;
+use crate::units::{Changes, Units};
 
 /// What to serve.
 #[derive(Debug)]
@@ -41,17 +32,21 @@ pub struct ServeConfig {
     /// Name for the control socket.
     pub name: String,
     /// Addresses to listen on.
-    pub portals: Vec<SocketAddr>,
+    pub portals: Vec<TargetPortal>,
     /// Whether addresses beyond this machine's loopback are meant.
     pub allow_remote: bool,
     /// Where to serve metrics.
     pub metrics: Option<SocketAddr>,
     /// What peers may hold.
-    pub quota: target::Quota,
+    pub quota: Quota,
     /// Sockets that are bound already, in the place of the portals.
     pub listeners: Vec<std::net::TcpListener>,
+    /// Who may ask for the targets; without accounts, everybody.
+    pub discovery: Vec<Credentials>,
     /// The targets.
     pub targets: Vec<TargetConfig>,
+    /// The file that all this is from, to be read again.
+    pub source: Option<PathBuf>,
 }
 
 /// One target.
@@ -59,25 +54,39 @@ pub struct ServeConfig {
 pub struct TargetConfig {
     /// Its iSCSI name.
     pub iqn: String,
+    /// A name for people.
+    pub alias: Option<String>,
     /// Its logical units.
     pub luns: Vec<LunSpec>,
-    /// Who may log in; nobody in here: everybody.
-    pub accounts: Vec<Credentials>,
+    /// Portal groups it can be reached in; `None` for all.
+    pub portal_groups: Option<Vec<u16>>,
+    /// Who may log in.
+    pub access: AccessList,
+    /// What the initiators of each rule see; none for everything.
+    pub masks: Vec<LunMask>,
+    /// Who the target is to initiators that want proof.
+    pub own: Option<Credentials>,
 }
 
 impl ServeConfig {
-    fn check(&self) -> Result<()> {
+    /// Refuses what makes no sense, without opening anything.
+    ///
+    /// # Errors
+    /// What is wrong first.
+    pub fn check(&self) -> Result<()> {
         check_name(&self.name)?;
         let usage = |message: String| Err(Error::new(Failure::Usage, message));
         if self.targets.is_empty() {
             return usage("there is no target to serve".into());
         }
-        if let Some(portal) = self.portals.iter().find(|portal| !portal.ip().is_loopback())
+        if let Some(portal) =
+            self.portals.iter().map(|portal| portal.address).find(|address| !address.ip().is_loopback())
             && !self.allow_remote
         {
             return usage(format!("{portal} can be reached from other machines: give --allow-remote if that is meant"));
         }
         for (index, target) in self.targets.iter().enumerate() {
+            target.check(&self.portals)?;
             if !iscsi::url::is_iscsi_name(&target.iqn) {
                 return usage(format!(
                     "\"{}\" is no iSCSI name: write it like iqn.2026-11.org.example:disks",
@@ -97,10 +106,29 @@ impl ServeConfig {
     }
 }
 
-/// A disk imitated in front of a logical unit, by the setting that switches it.
-struct DiskSwitch {
-    setting: String,
-    disk: Arc<DiskLayer>,
+impl TargetConfig {
+    fn check(&self, portals: &[TargetPortal]) -> Result<()> {
+        let usage = |message: String| Err(Error::new(Failure::Usage, message));
+        let is_there = |group: &u16| portals.is_empty() || portals.iter().any(|portal| portal.group == *group);
+        if let Some(group) = self.portal_groups.iter().flatten().find(|group| !is_there(group)) {
+            return usage(format!("{} is to be in portal group {group}, which has no portals", self.iqn));
+        }
+        for masked in self.masks.iter().filter_map(|mask| mask.luns.as_ref()).flatten() {
+            if !self.luns.iter().any(|spec| u64::from(spec.lun) == masked.of) {
+                return usage(format!(
+                    "{} shows LUN {} to some initiators, which it does not have",
+                    self.iqn, masked.of
+                ));
+            }
+        }
+        for mask in self.masks.iter().filter_map(|mask| mask.luns.as_ref()) {
+            let twice = mask.iter().enumerate().find(|(at, one)| mask[..*at].iter().any(|other| other.lun == one.lun));
+            if let Some((_, one)) = twice {
+                return usage(format!("{} shows two LUNs under the number {} to some initiators", self.iqn, one.lun));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A bound server.
@@ -108,9 +136,8 @@ pub struct Serving {
     name: String,
     server: TargetServer,
     bound: BoundServer,
-    units: Vec<Arc<LogicalUnit>>,
-    workers: Workers,
-    switches: Vec<DiskSwitch>,
+    units: Units,
+    reload: ReloadSource,
     control: ControlServer,
     metrics: Option<MetricsServer>,
 }
@@ -125,23 +152,19 @@ impl Serving {
         let control = ControlServer::bind(&paths.control_socket(&config.name))?;
         let bind_metrics = |address| MetricsServer::bind(address, config.allow_remote);
         let metrics = config.metrics.map(bind_metrics).transpose()?;
-        let mut builder = Builder {
-            clock: system_clock()?,
-            workers: Workers::new(),
-            units: Vec::new(),
-            switches: Vec::new(),
-            is_single_target: config.targets.len() == 1,
-            sidecars: paths.sidecars(),
+        let mut units = Units::new(system_clock()?, paths.sidecars());
+        let (targets, _) = units.apply(&config.targets)?;
+        let reload = ReloadSource::of(&config);
+        let options = TargetServerOptions {
+            portals: config.portals,
+            quota: config.quota,
+            discovery_authentication: Authentication { accounts: config.discovery, own: None },
+            ..TargetServerOptions::default()
         };
-        let targets = config.targets.iter().map(|target| builder.target(target)).collect::<Result<Vec<_>>>()?;
-        let portals = config.portals.iter().map(|&address| TargetPortal { address, group: PORTAL_GROUP_DEFAULT });
-        let portals = portals.collect();
-        let options = TargetServerOptions { portals, quota: config.quota, ..TargetServerOptions::default() };
         let server = TargetServer::new(targets, options);
         let bound = if config.listeners.is_empty() { server.bind() } else { server.adopt(config.listeners) };
         let bound = bound.map_err(|error| Error::io("cannot serve", &error))?;
-        let Builder { workers, units, switches, .. } = builder;
-        Ok(Self { name: config.name, server, bound, units, workers, switches, control, metrics })
+        Ok(Self { name: config.name, server, bound, units, reload, control, metrics })
     }
 
     /// Where it listens.
@@ -159,16 +182,10 @@ impl Serving {
     /// # Errors
     /// When the server cannot run, or the last flush fails.
     pub async fn run(self, signal: impl Future<Output = ()>) -> Result<()> {
-        let Self { name, server, bound, units, workers, switches, control, metrics } = self;
+        let Self { name, server, bound, units, reload, control, metrics } = self;
         let stopping = Rc::new(watch::Sender::new(false));
-        let background: Vec<_> = units
-            .iter()
-            .map(|unit| tokio::spawn(unit.run()))
-            .chain([tokio::spawn({
-                let workers = workers.clone();
-                async move { workers.run().await }
-            })])
-            .collect();
+        let workers = units.workers();
+        let working = tokio::spawn(async move { workers.run().await });
         let wait_for_stop = || {
             let mut receiver = stopping.subscribe();
             async move {
@@ -179,7 +196,8 @@ impl Serving {
         let handler = Rc::new(ServeHandler {
             name,
             server,
-            switches,
+            units: RefCell::new(units),
+            reload,
             addresses: bound.addresses().to_vec(),
             stopping: Rc::clone(&stopping),
         });
@@ -210,156 +228,28 @@ impl Serving {
                 () = wait_for_stop() => systemd::stopping(),
             }
         };
-        let control = control.serve(handler, wait_for_stop());
-        let ((), served, ..) = tokio::join!(on_signal, serve, control, metrics, informing);
-        let mut flushed = Ok(());
-        for unit in &units {
-            flushed = flushed.and(unit.device().flush().await);
-        }
-        background.iter().for_each(tokio::task::JoinHandle::abort);
-        served.and(flushed.map_err(Error::from))
-    }
-}
-
-/// Makes logical units.
-struct Builder {
-    clock: Arc<dyn Clock>,
-    workers: Workers,
-    units: Vec<Arc<LogicalUnit>>,
-    switches: Vec<DiskSwitch>,
-    is_single_target: bool,
-    /// Where the sidecars of block devices are.
-    sidecars: PathBuf,
-}
-
-impl Builder {
-    fn target(&mut self, config: &TargetConfig) -> Result<Target> {
-        let luns = LunMap::new();
-        for spec in &config.luns {
-            let unit = self.unit(&config.iqn, spec)?;
-            luns.insert(u64::from(spec.lun), Arc::clone(&unit));
-            self.units.push(unit);
-        }
-        let mut target = Target::new(config.iqn.clone(), luns);
-        target.access = AccessList(vec![AccessRule::everybody(config.accounts.clone())]);
-        Ok(target)
-    }
-
-    /// A file keeps reservations in its sidecar; a RAM LUN is gone with the process, and they with it.
-    fn reservations(&self, spec: &LunSpec) -> Result<(Option<Arc<dyn ReservationStore>>, SavedReservations)> {
-        match &spec.backend {
-            Backend::Ram { .. } => Ok((None, SavedReservations::default())),
-            Backend::File { path, .. } => {
-                let (store, saved) = Sidecar::of(path, &self.sidecars)?.reservations()?;
-                Ok((Some(Arc::new(store)), saved))
+        let hung_up = Rc::clone(&handler);
+        let reloading = async {
+            tokio::select! {
+                () = hung_up.reload_on_hangup() => {}
+                () = wait_for_stop() => {}
             }
-        }
-    }
-
-    fn unit(&mut self, iqn: &str, spec: &LunSpec) -> Result<Arc<LogicalUnit>> {
-        let mut device =
-            backend_device(iqn, spec, &self.sidecars).map_err(|error| error.context(format!("LUN {spec}")))?;
-        if let Some(model) = spec.disk {
-            let disk = Arc::new(DiskLayer::new(device, Arc::clone(&self.clock), &self.workers, model));
-            let setting = if self.is_single_target {
-                format!("lun.{}.disk", spec.lun)
-            } else {
-                format!("{iqn}.lun.{}.disk", spec.lun)
-            };
-            self.switches.push(DiskSwitch { setting, disk: Arc::clone(&disk) });
-            device = disk;
-        }
-        let (reservation_store, saved_reservations) =
-            self.reservations(spec).map_err(|error| error.context(format!("LUN {spec}")))?;
-        let options = LogicalUnitOptions {
-            is_removable: spec.is_removable,
-            is_thin: spec.is_thin,
-            is_read_only: spec.is_read_only,
-            is_rotational: spec.disk.is_some(),
-            logical_block_bytes: Some(spec.block_bytes),
-            physical_block_bytes: spec.physical_block_bytes.or_else(|| physical_block_bytes(&spec.backend, &device)),
-            atomic_bytes_max: atomic_bytes_max(&spec.backend),
-            reservation_store,
-            saved_reservations,
-            clock: Some(Arc::clone(&self.clock)),
-            ..LogicalUnitOptions::default()
         };
-        Ok(LogicalUnit::new(device, options))
+        let control = control.serve(Rc::clone(&handler), wait_for_stop());
+        let ((), served, ..) = tokio::join!(on_signal, serve, control, metrics, informing, reloading);
+        let flushed = handler.units.borrow().close().await;
+        working.abort();
+        served.and(flushed)
     }
-}
-
-/// RAM loses everything or nothing, so every write of it is atomic; of a file nothing is known but its sectors, which are less than
-/// initiators ask WRITE ATOMIC for.
-fn atomic_bytes_max(backend: &Backend) -> u32 {
-    match backend {
-        Backend::Ram { .. } => u32::MAX,
-        Backend::File { .. } => 0,
-    }
-}
-
-/// What a block device says of its medium. Of a file nothing is known: what the file system writes at once is no property of a medium.
-fn physical_block_bytes(backend: &Backend, device: &SharedDevice) -> Option<u32> {
-    let Backend::File { path, .. } = backend else { return None };
-    let is_block_device = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
-    is_block_device.then(|| device.geometry().physical_block_bytes)
-}
-
-fn backend_device(iqn: &str, spec: &LunSpec, sidecars: &Path) -> Result<SharedDevice> {
-    match &spec.backend {
-        Backend::Ram { size_bytes } => {
-            let identity = Identity {
-                target: iqn.to_owned(),
-                unit: format!("lun {}", spec.lun),
-                serial: Uuid::new_v4().simple().to_string(),
-            };
-            if !size_bytes.is_multiple_of(u64::from(spec.block_bytes)) {
-                let message = format!("{size_bytes} bytes are not whole blocks of {}", spec.block_bytes);
-                return Err(Error::new(Failure::Usage, message));
-            }
-            let geometry = Geometry {
-                logical_block_bytes: spec.block_bytes,
-                is_write_cache_volatile: spec.is_write_cache_volatile,
-                ..Geometry::plain(*size_bytes)
-            };
-            Ok(Arc::new(MemoryDevice::with_geometry(geometry, identity)))
-        }
-        Backend::File { path, size_bytes, is_direct } => {
-            file_device(iqn, spec, sidecars, path, *size_bytes, *is_direct)
-        }
-    }
-}
-
-fn file_device(
-    iqn: &str,
-    spec: &LunSpec,
-    sidecars: &Path,
-    path: &Path,
-    size_bytes: Option<u64>,
-    is_direct: bool,
-) -> Result<SharedDevice> {
-    if size_bytes.is_none() && !path.exists() {
-        let message = format!("{} does not exist: give size=SIZE to make it", path.display());
-        return Err(Error::new(Failure::NotFound, message));
-    }
-    let serial = Sidecar::of(path, sidecars)?.serial()?;
-    let identity = Identity { target: iqn.to_owned(), unit: format!("lun {}", spec.lun), serial };
-    let options = FileOptions {
-        size: size_bytes,
-        direct: is_direct,
-        exclusive: true,
-        read_only: spec.is_read_only,
-        identity,
-        is_write_cache_volatile: spec.is_write_cache_volatile,
-        ..FileOptions::default()
-    };
-    Ok(FileDevice::open(path, options)?)
 }
 
 struct ServeHandler {
     name: String,
     server: TargetServer,
     addresses: Vec<SocketAddr>,
-    switches: Vec<DiskSwitch>,
+    /// Never borrowed across a wait.
+    units: RefCell<Units>,
+    reload: ReloadSource,
     stopping: Rc<watch::Sender<bool>>,
 }
 
@@ -383,24 +273,112 @@ impl ServeHandler {
             .map(|target| json!({ "name": target.name, "luns": target.luns.luns() }))
             .collect();
         status["settings"] = self
-            .switches
-            .iter()
-            .map(|switch| (switch.setting.clone(), json!(on_or_off(switch.disk.is_enabled()))))
+            .units
+            .borrow()
+            .disks()
+            .into_iter()
+            .map(|(setting, disk)| (setting, json!(on_or_off(disk.is_enabled()))))
             .collect();
         status
     }
 
     fn set(&self, key: &str, value: &str) -> Result<Value> {
-        let Some(switch) = self.switches.iter().find(|switch| switch.setting == key) else {
-            let known: Vec<&str> = self.switches.iter().map(|switch| switch.setting.as_str()).collect();
+        let disks = self.units.borrow().disks();
+        let Some((_, disk)) = disks.iter().find(|(setting, _)| setting == key) else {
+            let known: Vec<&str> = disks.iter().map(|(setting, _)| setting.as_str()).collect();
             let message = format!("\"{key}\" is no setting of \"{}\": it has {known:?}", self.name);
             return Err(Error::new(Failure::Usage, message));
         };
         match value {
-            "on" | "off" => switch.disk.set_enabled(value == "on"),
+            "on" | "off" => disk.set_enabled(value == "on"),
             _ => return Err(Error::new(Failure::Usage, format!("{key} is on or off, not \"{value}\""))),
         }
         Ok(json!({ key: value }))
+    }
+}
+
+impl ServeHandler {
+    /// Reads the configuration again and takes over what it says; sessions go on. All of it or nothing.
+    fn reload(&self) -> Result<Value> {
+        let reloaded = self.reload.read().and_then(|(targets, discovery)| {
+            let (targets, changes) = self.units.borrow_mut().apply(&targets)?;
+            self.server.set_discovery_authentication(Authentication { accounts: discovery, own: None });
+            let sessions_ended = self.server.set_targets(targets);
+            Ok((changes, sessions_ended))
+        });
+        match reloaded {
+            Ok((changes, sessions_ended)) => {
+                let Changes { added, removed, resized } = changes;
+                tracing::info!(added, removed, resized, sessions_ended, "the configuration was read again");
+                Ok(json!({
+                    "name": self.name,
+                    "luns_added": added,
+                    "luns_removed": removed,
+                    "luns_resized": resized,
+                    "sessions_ended": sessions_ended,
+                }))
+            }
+            Err(error) => {
+                tracing::error!(%error, "the configuration could not be taken over; everything goes on as before");
+                Err(error)
+            }
+        }
+    }
+
+    /// SIGHUP asks for a reload. Never ends.
+    async fn reload_on_hangup(&self) {
+        let Ok(mut hangups) = signal(SignalKind::hangup()) else { return std::future::pending().await };
+        while hangups.recv().await.is_some() {
+            // It was logged; nobody waits for an answer.
+            let _ = self.reload();
+        }
+    }
+}
+
+/// Where the configuration is, and what of it cannot change while it is served.
+struct ReloadSource {
+    path: Option<PathBuf>,
+    allow_remote: bool,
+    name: String,
+    portals: Vec<TargetPortal>,
+    quota: Quota,
+}
+
+impl ReloadSource {
+    fn of(config: &ServeConfig) -> Self {
+        Self {
+            path: config.source.clone(),
+            allow_remote: config.allow_remote,
+            name: config.name.clone(),
+            portals: config.portals.clone(),
+            quota: config.quota.clone(),
+        }
+    }
+
+    /// The targets and the accounts for discovery that the file has now.
+    fn read(&self) -> Result<(Vec<TargetConfig>, Vec<Credentials>)> {
+        let Some(path) = &self.path else {
+            let message = format!("\"{}\" was started without --config: there is no file to read again", self.name);
+            return Err(Error::new(Failure::Usage, message));
+        };
+        let Configuration { portals, quota, discovery, targets, .. } = config::read(path)?;
+        if portals.is_some_and(|portals| !self.portals.is_empty() && portals != self.portals) || quota != self.quota {
+            let message = "portals and limits change only at a restart; the rest of the file was not taken over either";
+            return Err(Error::new(Failure::Usage, message));
+        }
+        let config = ServeConfig {
+            name: self.name.clone(),
+            portals: self.portals.clone(),
+            allow_remote: self.allow_remote,
+            metrics: None,
+            quota,
+            listeners: Vec::new(),
+            discovery,
+            targets,
+            source: None,
+        };
+        config.check()?;
+        Ok((config.targets, config.discovery))
     }
 }
 
@@ -417,6 +395,7 @@ impl Handler for ServeHandler {
                 self.stopping.send_replace(true);
                 Ok(json!({ "name": self.name }))
             }
+            Request::Reload => self.reload(),
             Request::Clean => {
                 let message = format!("\"{}\" is a target: it has no cache to clean", self.name);
                 Err(Error::new(Failure::Usage, message))

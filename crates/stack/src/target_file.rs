@@ -9,6 +9,15 @@
 //! chap-user = "alice"
 //! chap-file = "/etc/forebay/alice.secret"
 //!
+//! [[target]]
+//! iqn = "iqn.2026-11.org.example:shared"
+//! luns = ["0=file:/srv/a.img", "1=file:/srv/b.img"]
+//!
+//! [[target.initiator]]
+//! names = ["iqn.2026-11.org.example:backup*"]
+//! luns = ["0=1"]
+//! read-only = true
+//!
 //! [limits]
 //! sessions = 64
 //! ```
@@ -22,14 +31,21 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 use crate::limits_table::LimitsTable;
+use crate::lun_mask::MaskSpec;
 use crate::lun_spec::LunSpec;
 
 /// What the file says.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TargetFile {
-    /// Addresses to listen on.
+    /// Addresses to listen on, in portal group 1.
     pub portals: Option<Vec<SocketAddr>>,
+    /// Further portal groups.
+    #[serde(default)]
+    pub portal_group: Vec<PortalGroupTable>,
+    /// Who may ask for the targets.
+    #[serde(default)]
+    pub discovery: DiscoveryTable,
     /// Where to serve metrics.
     pub metrics: Option<SocketAddr>,
     /// What peers may hold.
@@ -47,10 +63,58 @@ pub struct TargetTable {
     pub iqn: String,
     /// Its logical units.
     pub luns: Vec<LunSpec>,
+    /// A name for people.
+    pub alias: Option<String>,
+    /// Tags of the portal groups it can be reached in; without any, all.
+    pub portal_groups: Option<Vec<u16>>,
     /// Who may log in.
     pub chap_user: Option<String>,
     /// Where the secret is.
     pub chap_file: Option<PathBuf>,
+    /// Who the target is to initiators that want proof.
+    pub mutual_chap_user: Option<String>,
+    /// Where its secret is.
+    pub mutual_chap_file: Option<PathBuf>,
+    /// Who may log in, and sees what; without any, everybody sees everything.
+    #[serde(default)]
+    pub initiator: Vec<InitiatorTable>,
+}
+
+/// Portals that a session can span.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct PortalGroupTable {
+    /// Its tag.
+    pub tag: u16,
+    /// Addresses to listen on.
+    pub portals: Vec<SocketAddr>,
+}
+
+/// Who may ask for the targets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct DiscoveryTable {
+    /// CHAP user.
+    pub chap_user: Option<String>,
+    /// Where the secret is.
+    pub chap_file: Option<PathBuf>,
+}
+
+/// Some initiators of a target.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct InitiatorTable {
+    /// iSCSI names, or their beginnings and then `*`.
+    pub names: Vec<String>,
+    /// CHAP user that they prove to be.
+    pub chap_user: Option<String>,
+    /// Where the secret is.
+    pub chap_file: Option<PathBuf>,
+    /// What they see; without it, all.
+    pub luns: Option<Vec<MaskSpec>>,
+    /// Whether they may only read.
+    #[serde(default)]
+    pub read_only: bool,
 }
 
 /// A text that is no configuration.

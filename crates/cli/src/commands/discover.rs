@@ -1,12 +1,12 @@
 //! `discover`: the targets that a portal offers.
 
-use initiator::DiscoveredTarget;
+use initiator::{ChapCredentials, DiscoveredTarget};
 use serde_json::{Value, json};
 use stack::login::credentials;
 use stack::remote::discover;
 use stack::{Error, Failure, Result};
 
-use super::subject::initiator_name;
+use super::subject::{initiator_name, target_credentials};
 use crate::arguments::Discover;
 use crate::output::{print_json, print_line};
 
@@ -17,7 +17,9 @@ pub async fn run(arguments: Discover) -> Result<()> {
     })?;
     let login = &arguments.login;
     let credentials = credentials(login.chap_user.as_deref(), login.chap_file.as_deref())?;
-    let targets = discover(&portal, &initiator_name(login)?, credentials).await?;
+    let target = target_credentials(login, credentials.is_some())?;
+    let chap = credentials.map(|own| ChapCredentials { own, target });
+    let targets = discover(&portal, &initiator_name(login)?, chap).await?;
     if arguments.json.json {
         let targets: Vec<Value> =
             targets.iter().map(|target| json!({ "name": target.name, "addresses": addresses(target) })).collect();

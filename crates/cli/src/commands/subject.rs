@@ -8,8 +8,10 @@ use block::device::DeviceExt;
 use block::layer::multipath::Policy;
 use block::{ErrorKind, ExtentKind, SharedDevice};
 use front::{ListenAddress, NbdClient};
+use iscsi::chap::Credentials;
 use iscsi::url::Url;
 use serde_json::Value;
+use stack::config::accounts;
 use stack::control::{Request, call};
 use stack::login::{credentials, default_initiator_name};
 use stack::paths::{Paths, check_name};
@@ -197,8 +199,10 @@ pub fn remote_config(url: &str, login: &Login) -> Result<RemoteConfig> {
     let url: Url = url.parse().map_err(|error| Error::new(Failure::Usage, format!("{error}")))?;
     let user = login.chap_user.as_deref().or(url.user.as_deref());
     let credentials = credentials(user, login.chap_file.as_deref())?;
+    let target_credentials = target_credentials(login, credentials.is_some())?;
     Ok(RemoteConfig {
         credentials,
+        target_credentials,
         initiator_name: initiator_name(login)?,
         with_digests: login.digests,
         link_round_trip: login.link_round_trip,
@@ -211,6 +215,19 @@ pub fn remote_config(url: &str, login: &Login) -> Result<RemoteConfig> {
 
 /// How long a measurement waits for a target that is away: long enough for its restart.
 const REPLACEMENT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+
+/// What the target must prove to be.
+///
+/// # Errors
+/// A bad secret, or proof asked for without giving any: CHAP goes both ways or one.
+pub fn target_credentials(login: &Login, has_own: bool) -> Result<Option<Credentials>> {
+    let target = accounts(login.mutual_chap_user.clone(), login.mutual_chap_file.as_deref())?.pop();
+    if target.is_some() && !has_own {
+        let message = "a target proves itself only to who does: give --chap-user and its secret as well";
+        return Err(Error::new(Failure::Usage, message));
+    }
+    Ok(target)
+}
 
 /// The initiator name to log in with.
 ///

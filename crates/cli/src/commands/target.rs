@@ -1,5 +1,8 @@
-//! `target serve|status`.
+//! `target serve|reload|check|status`.
 
+use std::net::SocketAddr;
+
+use iscsi::target::{AccessList, AccessRule, TargetPortal};
 use stack::Result;
 use stack::config::{Configuration, accounts, read};
 use stack::control::{Request, call};
@@ -7,15 +10,18 @@ use stack::paths::{Paths, check_name};
 use stack::serve::{ServeConfig, Serving, TargetConfig};
 use stack::systemd::passed_listeners;
 use target::Quota;
+use target::server::PORTAL_GROUP_DEFAULT;
 
 use super::{block_on, signal};
-use crate::arguments::{Target, TargetServe, TargetStatus};
+use crate::arguments::{Target, TargetCheck, TargetReload, TargetServe, TargetStatus};
 use crate::output::{print_json, print_line};
 
-/// `forebay target serve|status`.
+/// `forebay target serve|reload|check|status`.
 pub fn run(arguments: Target) -> Result<()> {
     match arguments {
         Target::Serve(arguments) => block_on(serve(arguments)),
+        Target::Reload(arguments) => block_on(reload(arguments)),
+        Target::Check(arguments) => check(arguments),
         Target::Status(arguments) => block_on(status(arguments)),
     }
 }
@@ -34,26 +40,79 @@ async fn serve(arguments: TargetServe) -> Result<()> {
 }
 
 fn config(arguments: TargetServe) -> Result<ServeConfig> {
-    let Configuration { portals, metrics, quota, targets } = match (&arguments.config, arguments.iqn) {
+    let Configuration { portals, metrics, quota, discovery, targets } = match (&arguments.config, arguments.iqn) {
         (Some(path), _) => read(path)?,
         (None, iqn) => {
             let accounts = accounts(arguments.chap_user, arguments.chap_file.as_deref())?;
             let iqn = iqn.expect("the command line asks for --iqn where there is no --config");
-            let targets = vec![TargetConfig { iqn, luns: arguments.luns, accounts }];
-            Configuration { portals: None, metrics: None, quota: Quota::default(), targets }
+            let own = self::accounts(arguments.mutual_chap_user, arguments.mutual_chap_file.as_deref())?.pop();
+            let targets = vec![TargetConfig {
+                iqn,
+                alias: None,
+                luns: arguments.luns,
+                portal_groups: None,
+                access: AccessList(vec![AccessRule::everybody(accounts)]),
+                masks: Vec::new(),
+                own,
+            }];
+            Configuration { portals: None, metrics: None, quota: Quota::default(), discovery: Vec::new(), targets }
         }
     };
     let listeners = passed_listeners()?;
     Ok(ServeConfig {
         name: arguments.name,
         // What the service manager listens on is what is served.
-        portals: if listeners.is_empty() { portals.unwrap_or(arguments.portals) } else { Vec::new() },
+        portals: if listeners.is_empty() {
+            portals.unwrap_or_else(|| in_default_group(arguments.portals))
+        } else {
+            Vec::new()
+        },
         allow_remote: arguments.allow_remote,
         metrics: arguments.metrics.or(metrics),
         quota,
         listeners,
+        discovery,
         targets,
+        source: arguments.config,
     })
+}
+
+fn in_default_group(portals: Vec<SocketAddr>) -> Vec<TargetPortal> {
+    portals.into_iter().map(|address| TargetPortal { address, group: PORTAL_GROUP_DEFAULT }).collect()
+}
+
+async fn reload(arguments: TargetReload) -> Result<()> {
+    let name = &arguments.name.name;
+    check_name(name)?;
+    let answer = call(&Paths::from_environment()?.control_socket(name), &Request::Reload, |_| {}).await?;
+    if arguments.json.json {
+        print_json(&answer);
+        return Ok(());
+    }
+    print_line(&format!(
+        "{name}: {} LUNs added, {} removed, {} resized; {} sessions asked to end",
+        answer["luns_added"], answer["luns_removed"], answer["luns_resized"], answer["sessions_ended"]
+    ));
+    Ok(())
+}
+
+fn check(arguments: TargetCheck) -> Result<()> {
+    let Configuration { portals, metrics, quota, discovery, targets } = read(&arguments.config)?;
+    let (target_count, lun_count) = (targets.len(), targets.iter().map(|target| target.luns.len()).sum::<usize>());
+    let config = ServeConfig {
+        name: "target".to_owned(),
+        portals: portals.unwrap_or_default(),
+        allow_remote: arguments.allow_remote,
+        metrics,
+        quota,
+        listeners: Vec::new(),
+        discovery,
+        targets,
+        source: None,
+    };
+    config.check()?;
+    print_line(&format!("{}: {target_count} targets, {lun_count} LUNs", arguments.config.display()));
+    Ok(())
 }
 
 async fn status(arguments: TargetStatus) -> Result<()> {

@@ -1,0 +1,307 @@
+//! The logical units that are served, and how they change with the configuration.
+//!
+//! A unit goes on as long as its line in the configuration says the same; only its size may change under it. What a new configuration brings is
+//! opened before anything else happens, so that one that cannot be opened changes nothing. A unit that is gone is closed when the last
+//! command that it was asked is answered.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::clock::Clock;
+use block::completion::Workers;
+use block::device::DeviceExt;
+use block::layer::disk::DiskLayer;
+use block::memory::MemoryDevice;
+use block::{Geometry, Identity, SharedDevice};
+use file::{FileDevice, FileOptions};
+use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, ReservationStore, SavedReservations};
+use target::Target;
+use tokio::task::JoinHandle;
+use uuid::Uuid;
+
+use crate::error::{Error, Failure, Result};
+use crate::lun_spec::{Backend, LunSpec};
+use crate::serve::TargetConfig;
+use crate::sidecar::Sidecar;
+
+/// How often a unit that is gone is looked at until nothing is under way on it.
+const RETIRING_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A target's name in lower case, and a LUN.
+type Place = (String, u16);
+
+/// A logical unit that is served.
+struct Served {
+    spec: LunSpec,
+    unit: Arc<LogicalUnit>,
+    /// What can grow.
+    file: Option<Arc<FileDevice>>,
+    disk: Option<Arc<DiskLayer>>,
+    running: JoinHandle<()>,
+}
+
+/// All units.
+pub(crate) struct Units {
+    clock: Arc<dyn Clock>,
+    workers: Workers,
+    /// Where the sidecars of block devices are.
+    sidecars: PathBuf,
+    served: BTreeMap<Place, Served>,
+    /// Whether settings name no target.
+    is_single_target: bool,
+}
+
+/// What a change of the configuration did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    pub(crate) added: usize,
+    pub(crate) removed: usize,
+    pub(crate) resized: usize,
+}
+
+impl Units {
+    pub(crate) fn new(clock: Arc<dyn Clock>, sidecars: PathBuf) -> Self {
+        let workers = Workers::new();
+        Self { clock, workers, sidecars, served: BTreeMap::new(), is_single_target: true }
+    }
+
+    /// Background work that belongs to no unit.
+    pub(crate) fn workers(&self) -> Workers {
+        self.workers.clone()
+    }
+
+    /// Makes the units of `targets`, and the targets with them.
+    ///
+    /// # Errors
+    /// Whatever stands in the way of one of them; then nothing has changed, but that some may have grown.
+    pub(crate) fn apply(&mut self, targets: &[TargetConfig]) -> Result<(Vec<Target>, Changes)> {
+        let mut opened: BTreeMap<Place, Served> = BTreeMap::new();
+        let mut changes = Changes::default();
+        for (config, spec) in targets.iter().flat_map(|target| target.luns.iter().map(move |spec| (target, spec))) {
+            let place = (config.iqn.to_lowercase(), spec.lun);
+            match self.served.get(&place) {
+                None => {
+                    opened.insert(place, self.open(&config.iqn, spec)?);
+                    changes.added += 1;
+                }
+                Some(served) => changes.resized += usize::from(served.resize(spec)?),
+            }
+        }
+        let is_wanted = |(iqn, lun): &Place| {
+            let target = targets.iter().find(|target| target.iqn.eq_ignore_ascii_case(iqn));
+            target.is_some_and(|target| target.luns.iter().any(|spec| spec.lun == *lun))
+        };
+        let gone: Vec<Place> = self.served.keys().filter(|place| !is_wanted(place)).cloned().collect();
+        changes.removed = gone.len();
+        for place in gone {
+            if let Some(served) = self.served.remove(&place) {
+                tokio::spawn(served.retire());
+            }
+        }
+        self.served.append(&mut opened);
+        self.is_single_target = targets.len() == 1;
+        for spec in targets.iter().flat_map(|target| target.luns.iter().map(move |spec| (&target.iqn, spec))) {
+            if let Some(served) = self.served.get_mut(&(spec.0.to_lowercase(), spec.1.lun)) {
+                served.spec = spec.1.clone();
+            }
+        }
+        Ok((targets.iter().map(|config| self.target(config)).collect(), changes))
+    }
+
+    fn target(&self, config: &TargetConfig) -> Target {
+        let luns = LunMap::new();
+        for spec in &config.luns {
+            if let Some(served) = self.served.get(&(config.iqn.to_lowercase(), spec.lun)) {
+                luns.insert(u64::from(spec.lun), Arc::clone(&served.unit));
+            }
+        }
+        Target {
+            alias: config.alias.clone(),
+            portal_groups: config.portal_groups.clone(),
+            access: config.access.clone(),
+            masks: config.masks.clone(),
+            own: config.own.clone(),
+            ..Target::new(config.iqn.clone(), luns)
+        }
+    }
+
+    /// The imitated disks, by the settings that switch them.
+    pub(crate) fn disks(&self) -> Vec<(String, Arc<DiskLayer>)> {
+        let setting = |(iqn, lun): &Place| {
+            if self.is_single_target { format!("lun.{lun}.disk") } else { format!("{iqn}.lun.{lun}.disk") }
+        };
+        let disks = self.served.iter().filter_map(|(place, served)| Some((setting(place), served.disk.clone()?)));
+        disks.collect()
+    }
+
+    /// Makes everything durable, and ends what runs.
+    pub(crate) async fn close(&self) -> Result<()> {
+        let mut flushed = Ok(());
+        for served in self.served.values() {
+            flushed = flushed.and(served.unit.device().flush().await);
+            served.running.abort();
+        }
+        flushed.map_err(Error::from)
+    }
+
+    fn open(&self, iqn: &str, spec: &LunSpec) -> Result<Served> {
+        let context = |error: Error| error.context(format!("LUN {spec}"));
+        let (mut device, file) = backend_device(iqn, spec, &self.sidecars).map_err(context)?;
+        let mut disk = None;
+        if let Some(model) = spec.disk {
+            let layer = Arc::new(DiskLayer::new(device, Arc::clone(&self.clock), &self.workers, model));
+            disk = Some(Arc::clone(&layer));
+            device = layer;
+        }
+        let (reservation_store, saved_reservations) = self.reservations(spec).map_err(context)?;
+        let options = LogicalUnitOptions {
+            is_removable: spec.is_removable,
+            is_thin: spec.is_thin,
+            is_read_only: spec.is_read_only,
+            is_rotational: spec.disk.is_some(),
+            logical_block_bytes: Some(spec.block_bytes),
+            physical_block_bytes: spec.physical_block_bytes.or_else(|| physical_block_bytes(&spec.backend, &device)),
+            atomic_bytes_max: atomic_bytes_max(&spec.backend),
+            reservation_store,
+            saved_reservations,
+            clock: Some(Arc::clone(&self.clock)),
+            ..LogicalUnitOptions::default()
+        };
+        let unit = LogicalUnit::new(device, options);
+        let running = tokio::spawn(unit.run());
+        Ok(Served { spec: spec.clone(), unit, file, disk, running })
+    }
+
+    /// A file keeps reservations in its sidecar; a RAM LUN is gone with the process, and they with it.
+    fn reservations(&self, spec: &LunSpec) -> Result<(Option<Arc<dyn ReservationStore>>, SavedReservations)> {
+        match &spec.backend {
+            Backend::Ram { .. } => Ok((None, SavedReservations::default())),
+            Backend::File { path, .. } => {
+                let (store, saved) = Sidecar::of(path, &self.sidecars)?.reservations()?;
+                Ok((Some(Arc::new(store)), saved))
+            }
+        }
+    }
+}
+
+impl Served {
+    /// Takes over the size of `spec`, or the one that a file has by now where `spec` gives none. Whether it changed.
+    ///
+    /// # Errors
+    /// When something else than the size is different, or the size cannot become that.
+    fn resize(&self, spec: &LunSpec) -> Result<bool> {
+        if without_size(spec) != without_size(&self.spec) {
+            let message = format!(
+                "LUN {spec} was {}: only its size can change while it is served; remove it, reload, and add it again",
+                self.spec
+            );
+            return Err(Error::new(Failure::Usage, message));
+        }
+        match (&self.file, &spec.backend, &self.spec.backend) {
+            (Some(file), Backend::File { size_bytes, .. }, _) => {
+                let before = block::Device::geometry(&**file).size_bytes;
+                let after =
+                    file.grow(*size_bytes).map_err(|error| Error::from(error).context(format!("LUN {spec}")))?;
+                Ok(after != before)
+            }
+            (_, Backend::Ram { size_bytes: new }, Backend::Ram { size_bytes: old }) if new != old => {
+                let message = format!("LUN {spec} was {}: a LUN in RAM cannot change its size", self.spec);
+                Err(Error::new(Failure::Usage, message))
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Closes a unit that no session sees any more, when nothing is under way on it.
+    async fn retire(self) {
+        while !self.unit.is_idle() {
+            tokio::time::sleep(RETIRING_INTERVAL).await;
+        }
+        if let Err(error) = self.unit.device().flush().await {
+            tracing::error!(%error, lun = %self.spec, "what was written to a LUN that is gone may not be durable");
+        }
+        self.running.abort();
+    }
+}
+
+/// What of a specification must stay as it is.
+fn without_size(spec: &LunSpec) -> LunSpec {
+    let backend = match &spec.backend {
+        Backend::Ram { .. } => Backend::Ram { size_bytes: 0 },
+        Backend::File { path, is_direct, .. } => {
+            Backend::File { path: path.clone(), size_bytes: None, is_direct: *is_direct }
+        }
+    };
+    LunSpec { backend, ..spec.clone() }
+}
+
+/// RAM loses everything or nothing, so every write of it is atomic; of a file nothing is known but its sectors, which are less than
+/// initiators ask WRITE ATOMIC for.
+fn atomic_bytes_max(backend: &Backend) -> u32 {
+    match backend {
+        Backend::Ram { .. } => u32::MAX,
+        Backend::File { .. } => 0,
+    }
+}
+
+/// What a block device says of its medium. Of a file nothing is known: what the file system writes at once is no property of a medium.
+fn physical_block_bytes(backend: &Backend, device: &SharedDevice) -> Option<u32> {
+    let Backend::File { path, .. } = backend else { return None };
+    let is_block_device = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
+    is_block_device.then(|| device.geometry().physical_block_bytes)
+}
+
+fn backend_device(iqn: &str, spec: &LunSpec, sidecars: &Path) -> Result<(SharedDevice, Option<Arc<FileDevice>>)> {
+    match &spec.backend {
+        Backend::Ram { size_bytes } => {
+            let identity = Identity {
+                target: iqn.to_owned(),
+                unit: format!("lun {}", spec.lun),
+                serial: Uuid::new_v4().simple().to_string(),
+            };
+            if !size_bytes.is_multiple_of(u64::from(spec.block_bytes)) {
+                let message = format!("{size_bytes} bytes are not whole blocks of {}", spec.block_bytes);
+                return Err(Error::new(Failure::Usage, message));
+            }
+            let geometry = Geometry {
+                logical_block_bytes: spec.block_bytes,
+                is_write_cache_volatile: spec.is_write_cache_volatile,
+                ..Geometry::plain(*size_bytes)
+            };
+            Ok((Arc::new(MemoryDevice::with_geometry(geometry, identity)), None))
+        }
+        Backend::File { path, size_bytes, is_direct } => {
+            let file = file_device(iqn, spec, sidecars, path, *size_bytes, *is_direct)?;
+            Ok((Arc::clone(&file) as SharedDevice, Some(file)))
+        }
+    }
+}
+
+fn file_device(
+    iqn: &str,
+    spec: &LunSpec,
+    sidecars: &Path,
+    path: &Path,
+    size_bytes: Option<u64>,
+    is_direct: bool,
+) -> Result<Arc<FileDevice>> {
+    if size_bytes.is_none() && !path.exists() {
+        let message = format!("{} does not exist: give size=SIZE to make it", path.display());
+        return Err(Error::new(Failure::NotFound, message));
+    }
+    let serial = Sidecar::of(path, sidecars)?.serial()?;
+    let identity = Identity { target: iqn.to_owned(), unit: format!("lun {}", spec.lun), serial };
+    let options = FileOptions {
+        size: size_bytes,
+        direct: is_direct,
+        exclusive: true,
+        read_only: spec.is_read_only,
+        identity,
+        is_write_cache_volatile: spec.is_write_cache_volatile,
+        ..FileOptions::default()
+    };
+    Ok(FileDevice::open(path, options)?)
+}

@@ -1,0 +1,186 @@
+//! A target's configuration file as a user has it: who may log in and sees what, proof both ways, and changes while it runs.
+
+use std::fs;
+
+use serde_json::Value;
+use tests::{Process, World, tool};
+
+const DISKS: &str = "iqn.2026-11.org.example:disks";
+const OTHERS: &str = "iqn.2026-11.org.example:others";
+const DATABASE: &str = "iqn.2026-11.org.example:db";
+const BACKUP: &str = "iqn.2026-11.org.example:backup-7";
+
+struct Served {
+    world: World,
+    process: Process,
+}
+
+fn serve(text: &str) -> Served {
+    let world = World::new();
+    write(&world, text);
+    let process = world.start(["target", "serve", "--config", "target.toml"]);
+    Served { world, process }
+}
+
+fn write(world: &World, text: &str) {
+    fs::write(world.path("target.toml"), text).expect("the world is writable");
+}
+
+impl Served {
+    fn url(&self, iqn: &str, lun: u64) -> String {
+        format!("iscsi://{}/{iqn}/{lun}", self.process.ready)
+    }
+
+    fn inquiry(&self, initiator: &str, iqn: &str, lun: u64) -> tests::Finished {
+        self.world.run(["inquiry", &self.url(iqn, lun), "--initiator-name", initiator, "--json"])
+    }
+
+    fn size(&self, iqn: &str, lun: u64) -> u64 {
+        let text = self.world.run(["inquiry", &self.url(iqn, lun), "--json"]).success();
+        let inquiry: Value = serde_json::from_str(&text).expect("it prints JSON");
+        inquiry["size_bytes"].as_u64().expect("a size")
+    }
+}
+
+#[test]
+fn initiators_see_what_the_file_shows_them() {
+    let served = serve(&format!(
+        r#"
+        portals = ["127.0.0.1:0"]
+        [[target]]
+        iqn = "{DISKS}"
+        luns = ["0=ram:1MiB", "1=ram:2MiB"]
+        [[target.initiator]]
+        names = ["iqn.2026-11.org.example:backup*"]
+        luns = ["0=1"]
+        read-only = true
+        [[target.initiator]]
+        names = ["{DATABASE}"]
+        [[target]]
+        iqn = "{OTHERS}"
+        luns = ["0=ram:4MiB"]
+        "#
+    ));
+    let size = |initiator: &str, lun: u64| {
+        let text = served.inquiry(initiator, DISKS, lun).success();
+        serde_json::from_str::<Value>(&text).unwrap()["size_bytes"].as_u64().unwrap()
+    };
+    assert_eq!((size(DATABASE, 0), size(DATABASE, 1)), (1 << 20, 2 << 20));
+    assert_eq!(size(BACKUP, 0), 2 << 20, "LUN 1 under the number 0");
+    served.inquiry(BACKUP, DISKS, 1).failure(5, &["no LUN 1"]);
+    let refused = served.inquiry("iqn.2026-11.org.example:web", DISKS, 0);
+    assert!(refused.code != Some(0) && refused.stderr.contains("access list"), "{refused:?}");
+    let write = ["bench", &served.url(DISKS, 0), "--rw", "randwrite", "--requests", "1", "--allow-data-loss"];
+    let written = served.world.run(write.into_iter().chain(["--initiator-name", BACKUP]));
+    assert!(written.code != Some(0) && written.stderr.contains("read-only"), "{written:?}");
+    let discover = |initiator: &str| {
+        served.world.run(["discover", &served.process.ready, "--initiator-name", initiator]).success()
+    };
+    assert!(discover(DATABASE).contains(DISKS) && discover(DATABASE).contains(OTHERS));
+    let seen = discover("iqn.2026-11.org.example:web");
+    assert!(!seen.contains(DISKS) && seen.contains(OTHERS), "{seen}");
+}
+
+#[test]
+fn a_reload_changes_what_changed_and_nothing_else() {
+    let disks = |luns: &str| format!("portals = [\"127.0.0.1:0\"]\n[[target]]\niqn = \"{DISKS}\"\nluns = [{luns}]\n");
+    let served = serve(&disks(r#""0=file:a.img,size=8MiB", "1=ram:1MiB""#));
+    let url = served.url(DISKS, 0);
+    let socket = served.world.path("disk.nbd");
+    let front = format!("nbd:unix:{}", socket.display());
+    let attached = served.world.start(["attach", &url, "--name", "disk", "--as", &front]);
+    let uri = format!("nbd+unix:///?socket={}", socket.display());
+    tool("qemu-io", ["-f", "raw", "-c", "write -P 7 0 8M", &uri]);
+
+    // A third LUN, the first one larger, the second gone; the session stays.
+    write(&served.world, &disks(r#""0=file:a.img,size=16MiB", "2=ram:4MiB""#));
+    let said = served.world.run(["target", "reload"]).success();
+    assert!(said.contains("1 LUNs added, 1 removed, 1 resized; 0 sessions"), "{said}");
+    assert_eq!((served.size(DISKS, 0), served.size(DISKS, 2)), (16 << 20, 4 << 20));
+    served.world.run(["inquiry", &served.url(DISKS, 1)]).failure(5, &["no LUN 1"]);
+    tool("qemu-io", ["-f", "raw", "-c", "read -P 7 0 8M", &uri]);
+    let status: Value = serde_json::from_str(&served.world.run(["status", "disk", "--json"]).success()).unwrap();
+    assert_eq!(status["remote"]["sessions"], 1, "the attachment's session went on");
+    assert_eq!(status["size_bytes"], 16 << 20, "and it saw the LUN grow");
+
+    // What makes no sense changes nothing and says why.
+    for (text, words) in [
+        (disks(r#""0=tape:x""#), "no backend"),
+        (disks(r#""0=file:a.img,size=1MiB", "2=ram:4MiB""#), "cannot become"),
+        (disks(r#""0=file:a.img,size=16MiB", "2=ram:8MiB""#), "cannot change its size"),
+        (disks(r#""0=file:a.img,size=16MiB,read-only", "2=ram:4MiB""#), "only its size"),
+        (disks(r#""0=file:a.img,size=16MiB", "3=file:missing.img""#), "missing.img"),
+        (disks(r#""0=file:a.img,size=16MiB""#).replace("127.0.0.1:0", "127.0.0.1:1"), "restart"),
+    ] {
+        write(&served.world, &text);
+        let refused = served.world.run(["target", "reload"]);
+        assert!(refused.code != Some(0) && refused.stderr.contains(words), "{words}: {refused:?}");
+        assert_eq!((served.size(DISKS, 0), served.size(DISKS, 2)), (16 << 20, 4 << 20), "{words}");
+    }
+    tool("qemu-io", ["-f", "raw", "-c", "read -P 7 0 8M", &uri]);
+
+    // A file grown from outside, seen at the next reload; SIGHUP asks for one, too.
+    write(&served.world, &disks(r#""0=file:a.img", "2=ram:4MiB""#));
+    fs::OpenOptions::new().write(true).open(served.world.path("a.img")).unwrap().set_len(32 << 20).unwrap();
+    tool("kill", ["-HUP", &served.process.id().to_string()]);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while served.size(DISKS, 0) != 32 << 20 {
+        assert!(std::time::Instant::now() < deadline, "SIGHUP did nothing");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    attached.terminate().success();
+}
+
+#[test]
+fn a_session_that_is_not_allowed_any_more_ends() {
+    let only = |name: &str| {
+        format!(
+            "portals = [\"127.0.0.1:0\"]\n[[target]]\niqn = \"{DISKS}\"\nluns = [\"0=ram:1MiB\"]\n[[target.initiator]]\nnames = [\"{name}\"]\n"
+        )
+    };
+    let served = serve(&only(DATABASE));
+    let front = format!("nbd:unix:{}", served.world.path("disk.nbd").display());
+    let url = served.url(DISKS, 0);
+    let attach = ["attach", &url, "--name", "disk", "--as", &front, "--initiator-name", DATABASE];
+    let _attached = served.world.start(attach);
+    write(&served.world, &only(BACKUP));
+    let said = served.world.run(["target", "reload"]).success();
+    assert!(said.contains("1 sessions asked to end"), "{said}");
+    served.inquiry(BACKUP, DISKS, 0).success();
+    let refused = served.inquiry(DATABASE, DISKS, 0);
+    assert!(refused.stderr.contains("access list"), "{refused:?}");
+}
+
+#[test]
+fn proof_goes_both_ways() {
+    let world = World::new();
+    for (name, secret) in
+        [("alice", "alice's secret words"), ("disks", "the disks' secret words"), ("wrong", "somebody else's words")]
+    {
+        fs::write(world.path(name), format!("{secret}\n")).unwrap();
+    }
+    let chap = ["--chap-user", "alice", "--chap-file", "alice"];
+    let mutual = ["--mutual-chap-user", "disks", "--mutual-chap-file", "disks"];
+    let target = world.target(["--lun", "0=ram:1MiB"].into_iter().chain(chap).chain(mutual));
+    let inquiry =
+        |more: &[&str]| world.run(["inquiry", &target.url(0)].into_iter().chain(chap).chain(more.iter().copied()));
+    inquiry(&[]).success();
+    inquiry(&mutual).success();
+    let wrong = inquiry(&["--mutual-chap-user", "disks", "--mutual-chap-file", "wrong"]);
+    assert!(wrong.code != Some(0) && wrong.stderr.contains("authentication"), "{wrong:?}");
+    world.run(["discover", target.portal()]).success();
+    world.run(["inquiry", &target.url(0), mutual[0], mutual[1], mutual[2], mutual[3]]).failure(2, &["--chap-user"]);
+}
+
+#[test]
+fn a_file_is_checked_without_being_served() {
+    let world = World::new();
+    write(&world, &format!("[[target]]\niqn = \"{DISKS}\"\nluns = [\"0=file:not-there.img\"]\n"));
+    let said = world.run(["target", "check", "target.toml"]).success();
+    assert!(said.contains("1 targets, 1 LUNs"), "{said}");
+    let rest = "[[target.initiator]]\nnames = [\"*\"]\nluns = [\"0=5\"]\n";
+    write(&world, &format!("[[target]]\niqn = \"{DISKS}\"\nluns = [\"0=ram:1MiB\"]\n{rest}"));
+    world.run(["target", "check", "target.toml"]).failure(2, &["LUN 5"]);
+    write(&world, "[[target]]\niqn = 5\n");
+    world.run(["target", "check", "target.toml"]).failure(2, &["line 2"]);
+}

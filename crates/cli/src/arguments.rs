@@ -101,7 +101,7 @@ pub struct Demo {
 #[derive(Debug, Subcommand)]
 pub enum Target {
     /// Serve in the foreground until SIGTERM; prints `ready: ADDRESS` for each portal
-    Serve(TargetServe),
+    Serve(Box<TargetServe>),
     /// Read the configuration file again: targets, logical units, accounts and access change while sessions go on
     Reload(TargetReload),
     /// Say whether a configuration file makes sense, without serving it

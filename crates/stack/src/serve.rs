@@ -237,7 +237,8 @@ impl Serving {
         };
         let control = control.serve(Rc::clone(&handler), wait_for_stop());
         let ((), served, ..) = tokio::join!(on_signal, serve, control, metrics, informing, reloading);
-        let flushed = handler.units.borrow().close().await;
+        let closing = handler.units.borrow().close();
+        let flushed = closing.await;
         working.abort();
         served.and(flushed)
     }

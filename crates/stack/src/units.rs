@@ -19,7 +19,7 @@ use block::{Geometry, Identity, SharedDevice};
 use file::{FileDevice, FileOptions};
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, ReservationStore, SavedReservations};
 use target::Target;
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 use uuid::Uuid;
 
 use crate::error::{Error, Failure, Result};
@@ -138,13 +138,17 @@ impl Units {
     }
 
     /// Makes everything durable, and ends what runs.
-    pub(crate) async fn close(&self) -> Result<()> {
-        let mut flushed = Ok(());
-        for served in self.served.values() {
-            flushed = flushed.and(served.unit.device().flush().await);
-            served.running.abort();
+    pub(crate) fn close(&self) -> impl Future<Output = Result<()>> + use<> {
+        let units: Vec<(Arc<LogicalUnit>, AbortHandle)> =
+            self.served.values().map(|served| (Arc::clone(&served.unit), served.running.abort_handle())).collect();
+        async move {
+            let mut flushed = Ok(());
+            for (unit, running) in units {
+                flushed = flushed.and(unit.device().flush().await);
+                running.abort();
+            }
+            flushed.map_err(Error::from)
         }
-        flushed.map_err(Error::from)
     }
 
     fn open(&self, iqn: &str, spec: &LunSpec) -> Result<Served> {

@@ -19,7 +19,7 @@ use crate::output::{print_json, print_line};
 /// `forebay target serve|reload|check|status`.
 pub fn run(arguments: Target) -> Result<()> {
     match arguments {
-        Target::Serve(arguments) => block_on(serve(arguments)),
+        Target::Serve(arguments) => block_on(serve(*arguments)),
         Target::Reload(arguments) => block_on(reload(arguments)),
         Target::Check(arguments) => check(arguments),
         Target::Status(arguments) => block_on(status(arguments)),

@@ -465,7 +465,9 @@ impl Session {
     }
 
     fn poll_control(&mut self, context: &Context<'_>) -> bool {
-        let now = self.server.clock.now();
+        let server = &self.server;
+        // Almost every turn ends here without it.
+        let now = || server.clock.now();
         let mut wish = self.control.poll_wish(context);
         // A connection that joined is asked like its session.
         for wire in &self.wires {
@@ -476,15 +478,15 @@ impl Session {
         match wish {
             Wish::Run => return false,
             Wish::Drain if self.drain_deadline.is_none() => {
-                self.drain_deadline = Some(now + DRAIN_TIMEOUT);
-                self.protocol.request_logout(now);
+                self.drain_deadline = Some(now() + DRAIN_TIMEOUT);
+                self.protocol.request_logout(now());
             }
             Wish::Drain
-                if self.drain_deadline.is_some_and(|deadline| now >= deadline) && !self.protocol.is_closed() =>
+                if self.drain_deadline.is_some_and(|deadline| now() >= deadline) && !self.protocol.is_closed() =>
             {
-                self.protocol.drop_session(now);
+                self.protocol.drop_session(now());
             }
-            Wish::Stop if !self.protocol.is_closed() => self.protocol.close(now, CloseReason::Local),
+            Wish::Stop if !self.protocol.is_closed() => self.protocol.close(now(), CloseReason::Local),
             Wish::Drain | Wish::Stop => return false,
         }
         true

@@ -16,7 +16,7 @@ use iscsi::target::{AccessRule, NamePattern, TargetPortal};
 use iscsi::text::Keys;
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, NexusId};
 use scsi::{CdbBytes, Status};
-use target::limits::DATA_IN_BYTES_MAX;
+use target::limits::{DATA_IN_BYTES_MAX, SPIN_MAX};
 use target::{Addresses, LunMask, MaskedLun, Target, TargetServer, TargetServerOptions};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::net::TcpStream;
@@ -50,12 +50,14 @@ struct Client<S> {
     stream: S,
     receiver: Receiver,
     cmd_sn: Serial32,
+    /// What commands acknowledge: nothing, unless a test says otherwise.
+    exp_stat_sn: Serial32,
     cid: u16,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     fn new(stream: S) -> Self {
-        Self { stream, receiver: Receiver::new(1 << 20), cmd_sn: Serial32(1), cid: 0 }
+        Self { stream, receiver: Receiver::new(1 << 20), cmd_sn: Serial32(1), exp_stat_sn: Serial32(0), cid: 0 }
     }
 
     async fn send<H: Header>(&mut self, header: &H, data: Vec<u8>) {
@@ -136,7 +138,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
             initiator_task_tag: tag(number),
             expected_data_transfer_length: expected,
             cmd_sn: self.cmd_sn,
-            exp_stat_sn: Serial32(0),
+            exp_stat_sn: self.exp_stat_sn,
             cdb: bytes,
         };
         self.cmd_sn = self.cmd_sn.next();
@@ -149,6 +151,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
             self.command(number, &[0; 6], None, 0).await;
             self.receive().await.expect("TEST UNIT READY is answered");
         }
+    }
+
+    /// The next answer, which ends a command, and its data. The next command acknowledges it.
+    async fn acknowledge(&mut self) -> Vec<u8> {
+        let pdu = self.receive().await.expect("the target answers");
+        self.exp_stat_sn = match pdu.header.bhs.expect("the target sends valid headers") {
+            Bhs::ScsiResponse(response) => response.stat_sn,
+            Bhs::DataIn(data) => data.status.expect("one PDU carries it all").stat_sn,
+            other => panic!("{other:?} ends no command"),
+        }
+        .next();
+        pdu.data.bytes().to_vec()
     }
 
     async fn log_out(&mut self) {
@@ -525,6 +539,45 @@ async fn portals_of_both_families_serve_until_the_shutdown() {
     let ended = tokio::time::timeout(Duration::from_secs(2), running).await;
     ended.expect("nothing holds it up").expect("it does not panic").expect("it ends well");
     assert!(TcpStream::connect(addresses[0]).await.is_err(), "it does not listen any more");
+}
+
+/// An initiator that waits for each answer and acknowledges it: the session spins in between, and reads past the runtime. Some
+/// rounds begin with a rest longer than any spin, after which the session must be found asleep and be woken.
+#[tokio::test]
+async fn a_session_that_spins_on_its_socket_loses_nothing() {
+    let options = TargetServerOptions { portals: vec![portal("127.0.0.1:0")], shards: 1, ..Default::default() };
+    let server = TargetServer::new(vec![ram_target(&BufferPool::new(READ_BUFFERS_BYTES))], options);
+    let bound = server.bind().expect("port 0 is always free");
+    let address = bound.addresses()[0];
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = tokio::spawn(bound.run(async move {
+        let _ = stopped.await;
+    }));
+    let stream = TcpStream::connect(address).await.expect("it listens");
+    stream.set_nodelay(true).expect("TCP has it");
+    let mut client = Client::new(stream);
+    let login = client.log_in(1).await;
+    client.exp_stat_sn = login.stat_sn.next();
+    for number in 0..2 {
+        client.command(number, &[0; 6], None, 0).await;
+        client.acknowledge().await;
+    }
+    for round in 0..300u32 {
+        if round % 16 == 0 {
+            tokio::time::sleep(10 * SPIN_MAX).await;
+        }
+        let data: Vec<u8> = (0..4096u32).map(|index| (index * 7 + round) as u8).collect();
+        let lba = round * 8;
+        client.command(5, &cdb10(0x2a, lba, 8), Some(data.clone()), 4096).await;
+        client.acknowledge().await;
+        client.command(6, &cdb10(0x28, lba, 8), None, 4096).await;
+        assert_eq!(client.acknowledge().await, data, "round {round}");
+    }
+    let lun = &server.status().luns[0];
+    assert_eq!((lun.reads, lun.writes), (300, 300));
+    drop(client);
+    stop.send(()).expect("it runs");
+    running.await.expect("it does not panic").expect("it ends well");
 }
 
 #[tokio::test]

@@ -279,3 +279,18 @@ fn first_bursts_are_what_was_agreed() {
         assert_eq!(peer.target.is_closed(), then == Closes, "{row}");
     }
 }
+
+#[test]
+fn acknowledgements_tell_how_many_commands_are_in_flight() {
+    let mut peer = Peer::logged_in(parameters(), &[]);
+    for (acknowledged, in_flight) in [(1, 1), (2, 1), (2, 2), (2, 3), (5, 1)] {
+        let mut command = peer.command(0x10, CDB_READ, Direction::Read, 512);
+        command.exp_stat_sn = Serial32(acknowledged);
+        peer.send(&command, Vec::new());
+        let started = peer.started();
+        peer.complete(started.task, good(&pattern(512)));
+        peer.receive();
+        let Target::Session(session, at) = &peer.target else { panic!("the login is over") };
+        assert_eq!(session.unacknowledged_responses(*at), in_flight, "{acknowledged}");
+    }
+}

@@ -573,7 +573,7 @@ async fn a_session_that_spins_on_its_socket_loses_nothing() {
         client.command(6, &cdb10(0x28, lba, 8), None, 4096).await;
         assert_eq!(client.acknowledge().await, data, "round {round}");
     }
-    let lun = &server.status().luns[0];
+    let lun = &server.status().await.luns[0];
     assert_eq!((lun.reads, lun.writes), (300, 300));
     drop(client);
     stop.send(()).expect("it runs");

@@ -221,7 +221,11 @@ fn connections_dropped_at_every_stage_leave_nothing() {
     fs::write(world.path("target.toml"), config).unwrap();
     let target = world.start(["target", "serve", "--config", "target.toml"]);
     let pid = target.id();
-    let baseline = held(&world, pid);
+    // The status's own connection to the control socket may still be open when descriptors are counted: the fewest of several are those
+    // that stay.
+    let samples = (0..10).map(|_| held(&world, pid));
+    let baseline = samples.min_by_key(|held| held.descriptors).expect("there are ten");
+    assert_eq!((baseline.sessions, baseline.connections, baseline.tasks), (0, 0, 0));
     // A few of each first: what every process takes once is no leak.
     flood(&target.ready, 8 * STAGES.len());
     settle(&world, pid, baseline);

@@ -55,6 +55,14 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ),
         ],
     ),
+    (
+        "forebay target reload",
+        &[
+            ("After a change of the file that `target serve --config` was given", "forebay target reload"),
+            ("A target with a name of its own", "forebay target reload disks --json"),
+        ],
+    ),
+    ("forebay target check", &[("Before a reload", "forebay target check target.toml")]),
     ("forebay target status", &[("As JSON", "forebay target status --json")]),
     ("forebay discover", &[("Port 3260 is the default", "forebay discover 192.0.2.7")]),
     (

@@ -9,6 +9,8 @@
 //!
 //! What it keeps true:
 //!
+//! - overlapping requests, of which one changes something, are carried out one after the other, in the order in which they came: the later
+//!   one is *blocked* until the earlier one is answered. Otherwise one that has to be issued again could land on top of a later one;
 //! - commands leave in the order in which their requests came; after a lost session those that were under way go first,
 //!   in their old order;
 //! - while retained writes are replayed nothing else leaves;
@@ -21,6 +23,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use base::clock::Instant;
+use block::range_lock::{Acquire, RangeLock};
 use block::{Buffer, ByteRange, Error, ErrorKind, Event};
 use iscsi::initiator::{Completed, Event as LinkEvent};
 use scsi::Sense;
@@ -71,6 +74,9 @@ pub(crate) struct Engine {
     ready: BTreeSet<u64>,
     delayed: BTreeSet<(Instant, u64)>,
     stalled: BTreeSet<u64>,
+    ranges: RangeLock,
+    /// Requests that wait for earlier ones of overlapping ranges.
+    blocked: BTreeMap<u64, Acquire>,
     in_flight: usize,
     order_next: u64,
     /// Retained writes that are still to be written again.
@@ -98,6 +104,8 @@ impl Engine {
             ready: BTreeSet::new(),
             delayed: BTreeSet::new(),
             stalled: BTreeSet::new(),
+            ranges: RangeLock::new(),
+            blocked: BTreeMap::new(),
             in_flight: 0,
             order_next: 0,
             replay: VecDeque::new(),
@@ -117,6 +125,7 @@ impl Engine {
             let mut has_progressed = self.accept(context);
             let now = self.options.clock.now();
             self.wake_delayed(now);
+            self.wake_unblocked();
             has_progressed |= self.dispatch(link, now);
             let io = link.poll_io(context);
             has_progressed |= self.collect(link, now);
@@ -215,7 +224,9 @@ impl Engine {
                 job.finish(Err(error));
                 continue;
             }
-            self.ready.insert(order);
+            if !self.blocked.contains_key(&order) {
+                self.ready.insert(order);
+            }
             self.jobs.insert(order, job);
         }
     }
@@ -226,6 +237,7 @@ impl Engine {
         self.ready.clear();
         self.delayed.clear();
         self.stalled.clear();
+        self.blocked.clear();
         for job in std::mem::take(&mut self.jobs).into_values() {
             let error = final_error(&job, error);
             job.finish(Err(error));
@@ -260,10 +272,36 @@ impl Engine {
         status.retained_bytes = self.retained.bytes();
     }
 
-    fn add(&mut self, job: Job) {
-        self.ready.insert(self.order_next);
+    fn add(&mut self, mut job: Job) {
+        let range = job.range();
+        if !range.is_empty() {
+            let mut place = if job.is_mutation() { self.ranges.exclusive(range) } else { self.ranges.shared(range) };
+            job.place = place.try_take();
+            if job.place.is_none() {
+                self.blocked.insert(self.order_next, place);
+            }
+        }
+        if !self.blocked.contains_key(&self.order_next) {
+            self.ready.insert(self.order_next);
+        }
         self.jobs.insert(self.order_next, job);
         self.order_next += 1;
+    }
+
+    /// Requests whose turn has come. Places are given up where jobs end, which is only here.
+    fn wake_unblocked(&mut self) {
+        if self.blocked.is_empty() {
+            return;
+        }
+        let Self { blocked, jobs, ready, .. } = self;
+        blocked.retain(|order, place| {
+            let Some(guard) = place.try_take() else { return true };
+            if let Some(job) = jobs.get_mut(order) {
+                job.place = Some(guard);
+                ready.insert(*order);
+            }
+            false
+        });
     }
 
     fn wake_delayed(&mut self, now: Instant) {

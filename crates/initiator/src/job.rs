@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use base::clock::Instant;
 use block::completion::SlotSender;
+use block::range_lock::RangeGuard;
 use block::{Buffer, ByteRange, Error, ErrorKind, Extent, ExtentKind, Operation, Request, Response};
 use iscsi::initiator::{Command, Data, Outcome};
 use iscsi::pdu::TaskAttribute;
@@ -73,6 +74,8 @@ pub(crate) struct Job {
     pub(crate) busy_wait: Duration,
     /// Whether any command of it was ever sent.
     pub(crate) was_sent: bool,
+    /// Its place among overlapping requests, held until it is over.
+    pub(crate) place: Option<RangeGuard>,
     /// Room for a copy, for writes that a volatile unit may lose.
     pub(crate) copy: Option<Buffer>,
     /// The epoch in which a flush was sent, and what it covers.
@@ -94,6 +97,7 @@ impl Job {
             attempts: 0,
             busy_wait: BUSY_WAIT_MIN,
             was_sent: false,
+            place: None,
             copy: None,
             flush_mark: None,
             done_bytes: 0,

@@ -7,4 +7,5 @@ mod peer;
 mod random;
 mod recovery;
 mod requests;
+mod silence;
 mod split;

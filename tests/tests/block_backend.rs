@@ -96,7 +96,8 @@ fn a_block_device_keeps_its_data_and_its_name_over_kill_nine() {
         // Another client is in the middle of its writes.
         let url = target.url(0);
         let mut client = Command::new("qemu-img")
-            .args(["bench", "-w", "-c", "100000", "-d", "16", "-o", "32M", "-f", "raw", &url])
+            // As many as fit behind 32 MiB: at the end of the device it would begin again at its start.
+            .args(["bench", "-w", "-s", "512", "-c", "65536", "-d", "16", "-o", "32M", "-f", "raw", &url])
             .stdout(std::process::Stdio::null())
             .stderr(std::process::Stdio::null())
             .spawn()

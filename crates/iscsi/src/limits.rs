@@ -106,9 +106,19 @@ pub const RETAINED_ANSWERS: usize = COMMAND_WINDOW as usize;
 /// Responses of one connection sent and not acknowledged. Far more than a window and its pings; who never acknowledges is cut off.
 pub const UNACKNOWLEDGED_RESPONSES_MAX: usize = 8 * COMMAND_WINDOW as usize;
 
+/// Bytes of data that these responses carry: echoes of pings, lists of targets, rejected headers. One that is just sent may be as long
+/// as a text gets, and still is kept.
+pub const UNACKNOWLEDGED_BYTES_MAX: usize = 4 << 20;
+const _: () = assert!(UNACKNOWLEDGED_BYTES_MAX > SEND_TARGETS_BYTES_MAX);
+
 /// Bytes of data-in that one session's answered tasks keep for recovery. Beyond, the oldest lose their data, and a SNACK for it is
 /// rejected, as RFC 7143 7.8 allows.
 pub const RETAINED_DATA_BYTES_MAX: usize = 16 << 20;
+
+/// Bytes waiting to be written on one connection above which nothing more of what came on it is looked at. What is asked for in a few bytes (data
+/// or status again, a list of targets) can be megabytes, and a peer may ask for it faster than it takes it. As much as one
+/// session's data-in may be by default, so that reads are not held up before that bound holds them up.
+pub const RESPONSE_BYTES_HIGH: usize = 16 << 20;
 
 /// Lost connections of one session that are remembered until their Time2Retain is over.
 pub const LOST_CONNECTIONS_MAX: usize = 16;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use base::executor::Executor;
 use block::{Buffer, Completion, Device, ErrorKind, Event, EventHub, EventReceiver, Geometry, Identity, Request};
 use common::{BLOCK_BYTES, GatedDevice, Target, memory, transfer};
+use logical_unit::limits::TASKS_MAX;
 use logical_unit::{Execution, LogicalUnitOptions, Outcome, TaskManagementResponse};
 use scsi::cdb::Blocks;
 use scsi::{Cdb, Sense, Status, TaskAttribute, TaskManagementFunction};
@@ -60,6 +61,29 @@ fn overlapping_commands_run_in_the_order_they_came() {
     assert!(outcomes.iter().all(|outcome| status(outcome) == Some(Status::Good)));
     let read = outcomes[2].lock().unwrap().take().expect("it is done");
     assert_eq!(&read.data_in[..], [2; BLOCK_BYTES]);
+}
+
+/// SAM-5 5.3.1: TASK SET FULL, and nothing of the command is done.
+#[test]
+fn a_full_task_set_takes_nothing_more() {
+    let (device, target) = gated();
+    let mut executor = Executor::in_order();
+    let taken: Vec<_> = (0..TASKS_MAX as u64).map(|tag| spawn(&mut executor, write(&target, 0, 1, tag))).collect();
+    executor.run_until_stalled();
+    let refused = spawn(&mut executor, write(&target, 9, 9, 99_999));
+    executor.run_until_stalled();
+    assert_eq!(status(&refused), Some(Status::TaskSetFull));
+    device.release();
+    executor.run_until_stalled();
+    assert_eq!(status(&taken[0]), Some(Status::Good));
+    let late = spawn(&mut executor, write(&target, 9, 9, 100_000));
+    executor.run_until_stalled();
+    assert_eq!(status(&late), None, "there is room for one more");
+    while device.waiting_count() > 0 {
+        device.release();
+        executor.run_until_stalled();
+    }
+    assert!(taken.iter().chain([&late]).all(|outcome| status(outcome) == Some(Status::Good)));
 }
 
 #[test]

@@ -291,9 +291,10 @@ impl Session {
         let used = self.expected_bytes + self.queued_bytes();
         let quota = &self.server.options.quota;
         let is_within = |used: usize, bound: usize| used.saturating_add(bytes as usize) <= bound;
+        // What this session has by now, whatever it told of it.
+        let of_others = || self.server.data_in_bytes.load(Ordering::Relaxed).saturating_sub(self.charged_bytes);
         used == 0
-            || (is_within(used, quota.session_data_in_bytes)
-                && is_within(self.server.data_in_bytes.load(Ordering::Relaxed), quota.data_in_bytes))
+            || (is_within(used, quota.session_data_in_bytes) && is_within(of_others() + used, quota.data_in_bytes))
     }
 
     fn queued_bytes(&self) -> usize {

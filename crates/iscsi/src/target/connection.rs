@@ -218,6 +218,7 @@ impl Connection {
                 exp_stat_sn: self.stat_sn,
                 keeps_sent: negotiated.error_recovery_level > 0,
                 sent: VecDeque::new(),
+                sent_bytes: 0,
                 negotiator: login.into_negotiator(),
                 segment_bytes_max: negotiated.initiator_max_recv_data_segment_length as usize,
                 text: None,

@@ -12,6 +12,7 @@ use base::serial::Serial32;
 use super::event::LinkId;
 use super::session::requests::TextExchange;
 use crate::framing::{DataSegment, Receiver, TransmitQueue};
+use crate::limits::{UNACKNOWLEDGED_BYTES_MAX, UNACKNOWLEDGED_RESPONSES_MAX};
 use crate::negotiation::Negotiator;
 use crate::pdu::{AdditionalHeaders, BHS_BYTES, Header, InitiatorTaskTag, RawBhs, TargetTransferTag};
 
@@ -37,6 +38,8 @@ pub(super) struct Link {
     /// Whether responses are kept: the error recovery level is above 0.
     pub(super) keeps_sent: bool,
     pub(super) sent: VecDeque<(Serial32, Sent)>,
+    /// Bytes of data in `sent`.
+    pub(super) sent_bytes: usize,
     pub(super) negotiator: Negotiator,
     /// Bytes of one data segment the initiator receives here.
     pub(super) segment_bytes_max: usize,
@@ -133,7 +136,7 @@ impl Link {
     /// Takes a connection that just logged in as this one's response half: its login says that everything sent here has arrived.
     pub(super) fn take_response_half(&mut self, half: Self) -> Vec<(InitiatorTaskTag, Serial32)> {
         let acknowledged = self.acknowledge(self.stat_sn);
-        self.sent.clear();
+        self.forget_sent();
         let left_over = std::mem::replace(&mut self.transmit, half.transmit);
         self.response_half = Some(Box::new(ResponseHalf {
             id: half.id,
@@ -164,6 +167,7 @@ impl Link {
     pub(super) fn push_response<H: Header>(&mut self, stat_sn: Serial32, header: &H, data: DataSegment) {
         let raw = header.to_bytes();
         if self.keeps_sent {
+            self.sent_bytes += data.bytes().len();
             self.sent.push_back((stat_sn, Sent::Pdu(Box::new(raw), data.bytes().to_vec())));
         }
         self.transmit.push_raw(&raw, &AdditionalHeaders::default(), data);
@@ -187,10 +191,23 @@ impl Link {
         while let Some((stat_sn, _)) = self.sent.front()
             && stat_sn.is_before(exp_stat_sn)
         {
-            if let Some((stat_sn, Sent::Task(tag))) = self.sent.pop_front() {
-                tasks.push((tag, stat_sn));
+            match self.sent.pop_front() {
+                Some((stat_sn, Sent::Task(tag))) => tasks.push((tag, stat_sn)),
+                Some((_, Sent::Pdu(_, data))) => self.sent_bytes -= data.len(),
+                None => {}
             }
         }
         tasks
+    }
+
+    /// Nothing will be asked for again.
+    pub(super) fn forget_sent(&mut self) {
+        self.sent.clear();
+        self.sent_bytes = 0;
+    }
+
+    /// Whether the initiator acknowledges so little that it is to be cut off.
+    pub(super) fn keeps_too_much(&self) -> bool {
+        self.sent.len() > UNACKNOWLEDGED_RESPONSES_MAX || self.sent_bytes > UNACKNOWLEDGED_BYTES_MAX
     }
 }

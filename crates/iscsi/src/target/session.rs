@@ -35,8 +35,7 @@ use super::parameters::{DataOutBytes, TargetParameters};
 use super::task_set::{Held, TaskSet};
 use crate::framing::{DataSegment, Destination, FramingError, Progress, ReceivedHeader};
 use crate::limits::{
-    BUFFER_RETRY_INTERVAL, LOGOUT_REQUEST_SECONDS, LOST_CONNECTIONS_MAX, SESSION_CONNECTIONS_MAX,
-    UNACKNOWLEDGED_RESPONSES_MAX,
+    BUFFER_RETRY_INTERVAL, LOGOUT_REQUEST_SECONDS, LOST_CONNECTIONS_MAX, RESPONSE_BYTES_HIGH, SESSION_CONNECTIONS_MAX,
 };
 use crate::negotiation::{Negotiated, SessionType};
 use crate::pdu::{AsyncEvent, AsyncMessage, Bhs, LoginStatus, NopIn, Reject, RejectReason, TargetTransferTag};
@@ -247,7 +246,12 @@ impl Session {
         if let Some((_, until)) = &mut link.ping {
             *until = now + ping_timeout;
         }
+        let was_high = link.transmit.bytes() > RESPONSE_BYTES_HIGH;
         link.queue_mut(at).handle_transmitted(length);
+        if was_high && link.transmit.bytes() <= RESPONSE_BYTES_HIGH {
+            let id = link.id;
+            self.drain_receiver(id);
+        }
     }
 
     /// Bytes of a connection that wait to be written.
@@ -418,8 +422,9 @@ impl Session {
         (self.full.negotiated.default_time2wait, retain)
     }
 
+    /// Takes what has arrived, as long as its answers have room. The rest waits until the peer has taken some of them.
     fn drain_receiver(&mut self, at: LinkId) {
-        while let Some(link) = live(&mut self.links, at) {
+        while let Some(link) = live(&mut self.links, at).filter(|link| link.transmit.bytes() <= RESPONSE_BYTES_HIGH) {
             match link.receiver.poll() {
                 Ok(Progress::NeedBytes) => break,
                 Ok(Progress::NeedPlace) => self.place_data(at),
@@ -495,7 +500,7 @@ impl Session {
     fn close_link(&mut self, at: LinkId, reason: CloseReason) {
         let Some(link) = live(&mut self.links, at) else { return };
         link.is_closed = true;
-        link.sent.clear();
+        link.forget_sent();
         if let Some(half) = &link.response_half {
             self.events.push_back(Event::LinkClosed(half.id, reason.clone()));
         }
@@ -635,7 +640,7 @@ impl Session {
         let stat_sn = link.take_stat_sn();
         let reject = Reject { reason, stat_sn, exp_cmd_sn, max_cmd_sn, data_sn };
         link.push_response(stat_sn, &reject, DataSegment::from(header.raw.to_vec()));
-        if link.sent.len() > UNACKNOWLEDGED_RESPONSES_MAX {
+        if link.keeps_too_much() {
             self.fail_link(at, CloseReason::Unacknowledged);
         }
     }

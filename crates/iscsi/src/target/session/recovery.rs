@@ -14,7 +14,6 @@ use super::super::link::Sent;
 use super::commands::{send_piece, send_response};
 use super::{Session, live};
 use crate::framing::{DataSegment, ReceivedHeader};
-use crate::limits::UNACKNOWLEDGED_RESPONSES_MAX;
 use crate::pdu::{
     Bhs, InitiatorTaskTag, ReadyToTransfer, RejectReason, SnackRequest, SnackType, TargetTransferTag,
     TaskManagementOutcome, TaskManagementRequest,
@@ -43,7 +42,7 @@ impl Session {
             self.set.acknowledge_answer(tag, stat_sn);
         }
         let Some(link) = live(&mut self.links, at) else { return };
-        if link.sent.len() > UNACKNOWLEDGED_RESPONSES_MAX {
+        if link.keeps_too_much() {
             return self.fail_link(at, CloseReason::Unacknowledged);
         }
         if !self.set.managements.is_empty() {

@@ -4,7 +4,11 @@ use base::serial::Serial32;
 
 use super::super::*;
 use super::peer::*;
-use crate::limits::{COMMAND_WINDOW, RETAINED_ANSWERS, RETAINED_DATA_BYTES_MAX, UNACKNOWLEDGED_RESPONSES_MAX};
+use crate::framing::{DataSegment, TransmitQueue};
+use crate::limits::{
+    COMMAND_WINDOW, RESPONSE_BYTES_HIGH, RETAINED_ANSWERS, RETAINED_DATA_BYTES_MAX, UNACKNOWLEDGED_BYTES_MAX,
+    UNACKNOWLEDGED_RESPONSES_MAX,
+};
 use crate::pdu::*;
 
 const LEVEL_1: [(&str, &str); 1] = [("ErrorRecoveryLevel", "1")];
@@ -93,5 +97,99 @@ fn who_never_acknowledges_is_cut_off() {
     };
     peer.send(&last, Vec::new());
     peer.send(&last, Vec::new());
+    assert_eq!(peer.close_reason(), CloseReason::Unacknowledged);
+}
+
+/// Sends `request` again and again, as fast as the target takes it, without taking any answer, until nothing more goes in.
+/// Gives how often, and the most that ever waited to be sent.
+fn ask_for_ever<H: Header>(peer: &mut Peer, request: &H, data: &[u8]) -> (usize, usize) {
+    let mut queue = TransmitQueue::new(Default::default());
+    queue.push(request, &AdditionalHeaders::default(), DataSegment::from(data.to_vec()));
+    let bytes = drain(&mut queue);
+    let (mut count, mut waiting_max) = (0, 0);
+    while peer.target.receive_space().len() >= bytes.len() {
+        peer.send_bytes(&bytes);
+        let Target::Session(session, at) = &peer.target else { panic!("it is logged in") };
+        waiting_max = waiting_max.max(session.transmit_bytes(*at));
+        count += 1;
+        assert!(count < 1 << 20, "it never stops taking them");
+    }
+    (count, waiting_max)
+}
+
+#[test]
+fn who_asks_for_ever_and_takes_nothing_fills_no_memory() {
+    const READ_BYTES: usize = 1 << 20;
+    let targets = (0..500).map(|number| TargetDescription { name: format!("{TARGET}{number}"), ..description() });
+    let description_of_all: Vec<_> = std::iter::once(description()).chain(targets).collect();
+    let pool = base::buffer::BufferPool::new(64 << 20);
+    let set_up = || {
+        let keys = [("ErrorRecoveryLevel", "1"), ("MaxRecvDataSegmentLength", "16777215"), ("InitialR2T", "Yes")];
+        let mut peer = Peer::logged_in(TargetParameters::new(description_of_all.clone(), pool.clone()), &keys);
+        peer.read(0, READ_BYTES as u32);
+        let command = peer.started();
+        peer.complete(command.task, good(&pattern(READ_BYTES)));
+        peer.receive();
+        peer
+    };
+    let all = (Serial32(0), 0);
+    let data = SnackType::DataOrR2t { initiator_task_tag: itt(0), begin: all.0, run_length: all.1 };
+    let resegmented = SnackType::ResegmentedData { initiator_task_tag: itt(0), snack_tag: 5 };
+    let mut most_answered = 0;
+    for kind in [data, resegmented, SnackType::Status { begin: all.0, run_length: all.1 }] {
+        let mut peer = set_up();
+        let snack = SnackRequest { kind, lun: 0, exp_stat_sn: Serial32(0) };
+        let (count, waiting_max) = ask_for_ever(&mut peer, &snack, &[]);
+        assert!(waiting_max <= RESPONSE_BYTES_HIGH + 2 * READ_BYTES, "{kind:?}: {waiting_max} bytes wait");
+        // What was held back is answered when there is room: nothing was lost, and the session goes on.
+        let responses = peer.receive_bhs().iter().filter(|bhs| matches!(bhs, Bhs::ScsiResponse(_))).count();
+        if kind == resegmented {
+            assert_eq!(responses, count);
+        }
+        most_answered = most_answered.max(count);
+        let echo = acknowledge(&mut peer, Serial32(0));
+        assert_eq!(echo.initiator_task_tag, Some(itt(0x7777)));
+    }
+    assert!(most_answered > 1000, "a staging buffer takes far more requests than answers have room");
+
+    // A list of targets is asked for in a few bytes, too.
+    let mut peer = Peer::new(TargetParameters::new(description_of_all, pool));
+    let segment = ("MaxRecvDataSegmentLength", "16777215");
+    peer.log_in(&[("InitiatorName", INITIATOR), ("SessionType", "Discovery"), segment]);
+    let text = TextRequest {
+        is_immediate: true,
+        is_final: true,
+        is_continued: false,
+        lun: 0,
+        initiator_task_tag: itt(9),
+        target_transfer_tag: None,
+        cmd_sn: peer.cmd_sn,
+        exp_stat_sn: Serial32(0),
+    };
+    let (count, waiting_max) = ask_for_ever(&mut peer, &text, b"SendTargets=All\0");
+    assert!(waiting_max <= RESPONSE_BYTES_HIGH + READ_BYTES, "{waiting_max} bytes wait");
+    assert_eq!(peer.receive().len(), count, "and all are answered in the end");
+}
+
+/// Responses are kept with what they carry: few large ones are as good as many small ones.
+#[test]
+fn who_never_acknowledges_echoes_is_cut_off_by_their_bytes() {
+    const ECHO_BYTES: usize = 64 << 10;
+    let mut peer = Peer::logged_in(parameters(), &[LEVEL_1[0], ("MaxRecvDataSegmentLength", "262144")]);
+    let ping = NopOut {
+        is_immediate: true,
+        lun: 0,
+        initiator_task_tag: Some(itt(0x7777)),
+        target_transfer_tag: None,
+        cmd_sn: peer.cmd_sn,
+        exp_stat_sn: Serial32(0),
+    };
+    let mut count = 0;
+    while !peer.target.is_closed() {
+        peer.send(&ping, pattern(ECHO_BYTES));
+        peer.receive();
+        count += 1;
+        assert!(count * ECHO_BYTES <= UNACKNOWLEDGED_BYTES_MAX + 2 * ECHO_BYTES, "{count} echoes are kept");
+    }
     assert_eq!(peer.close_reason(), CloseReason::Unacknowledged);
 }

@@ -17,7 +17,7 @@ help:
 	@echo "make soak    long fuzzing and many seeds"
 	@echo "make bench-initiator  our initiator beside libiscsi's, on our target and tgt"
 	@echo "make bench   measurements side by side, raw results printed"
-	@echo "make bench-target  the target beside tgt and beside the bare TCP loopback (needs tgt; ~10 min)"
+	@echo "make bench-target  the target beside tgt and beside the bare TCP loopback (needs tgt; ~7 min)"
 
 build:
 	$(CARGO) build --release --locked --package cli

@@ -1,4 +1,5 @@
-//! What TCP loopback gives: a request of a header's size, a reply of a header and a block, and no protocol work.
+//! What TCP loopback gives without any protocol work: a request of a header's size, a reply of a header and a block; a write has the
+//! block in the request.
 //!
 //! *Unbatched* is one receive and one send per operation on both sides. *Batched*, a side takes what is there, and sends what that comes
 //! to at once. The server is a process of its own, on the servers' processors.
@@ -8,6 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::processor;
 use crate::{Arguments, Result};
 
 /// Bytes of a basic header segment, so of a request.
@@ -21,14 +23,44 @@ pub struct Shape {
     pub block_bytes: usize,
     pub depth: usize,
     pub is_batched: bool,
+    /// The block goes to the server.
+    pub is_write: bool,
+}
+
+impl Shape {
+    const fn new(name: &'static str, block_bytes: usize, depth: usize) -> Self {
+        Self { name, block_bytes, depth, is_batched: false, is_write: false }
+    }
+
+    const fn batched(mut self) -> Self {
+        self.is_batched = true;
+        self
+    }
+
+    const fn write(mut self) -> Self {
+        self.is_write = true;
+        self
+    }
+
+    fn request_bytes(&self) -> usize {
+        HEADER_BYTES + if self.is_write { self.block_bytes } else { 0 }
+    }
+
+    fn reply_bytes(&self) -> usize {
+        HEADER_BYTES + if self.is_write { 0 } else { self.block_bytes }
+    }
 }
 
 /// What is measured in each round.
 pub const SHAPES: &[Shape] = &[
-    Shape { name: "TCP 4 KiB depth 1", block_bytes: 4096, depth: 1, is_batched: false },
-    Shape { name: "TCP 4 KiB depth 32", block_bytes: 4096, depth: 32, is_batched: false },
-    Shape { name: "TCP 4 KiB depth 32, batched", block_bytes: 4096, depth: 32, is_batched: true },
-    Shape { name: "TCP 128 KiB depth 8", block_bytes: 128 << 10, depth: 8, is_batched: false },
+    Shape::new("TCP 4 KiB read, depth 1", 4096, 1),
+    Shape::new("TCP 4 KiB write, depth 1", 4096, 1).write(),
+    Shape::new("TCP 4 KiB read, depth 32", 4096, 32),
+    Shape::new("TCP 4 KiB read, depth 32, batched", 4096, 32).batched(),
+    Shape::new("TCP 4 KiB write, depth 32", 4096, 32).write(),
+    Shape::new("TCP 4 KiB write, depth 32, batched", 4096, 32).batched().write(),
+    Shape::new("TCP 128 KiB read, depth 8", 128 << 10, 8),
+    Shape::new("TCP 128 KiB write, depth 8", 128 << 10, 8).write(),
 ];
 
 /// The server: takes connections one after another for as long as it is let. A connection begins with the shape, as text.
@@ -41,32 +73,36 @@ pub fn serve() -> Result<()> {
     // One byte at a time would be slow; requests follow only when the client heard back.
     BufReader::with_capacity(64, &stream).read_line(&mut first)?;
     let mut parameters = first.split_whitespace().map(str::parse::<usize>);
-    let (Some(Ok(block_bytes)), Some(Ok(batch_max))) = (parameters.next(), parameters.next()) else {
+    let (Some(Ok(request_bytes)), Some(Ok(reply_bytes)), Some(Ok(batch_max))) =
+        (parameters.next(), parameters.next(), parameters.next())
+    else {
         return Err("the client did not say what to do".into());
     };
-    reply(stream, block_bytes, batch_max)
+    reply(stream, request_bytes, reply_bytes, batch_max)
 }
 
 /// Replies to requests, at most `batch_max` per receive and send.
-fn reply(mut stream: TcpStream, block_bytes: usize, batch_max: usize) -> Result<()> {
-    let replies = vec![90; (HEADER_BYTES + block_bytes) * batch_max];
-    let mut requests = vec![0; HEADER_BYTES * batch_max];
+fn reply(mut stream: TcpStream, request_bytes: usize, reply_bytes: usize, batch_max: usize) -> Result<()> {
+    let replies = vec![90; reply_bytes * batch_max];
+    let mut requests = vec![0; request_bytes * batch_max];
     stream.write_all(&[1])?;
     let mut pending = 0;
     loop {
-        let length = stream.read(&mut requests)?;
+        let length = stream.read(&mut requests[..request_bytes * batch_max - pending])?;
         if length == 0 {
             return Ok(());
         }
         pending += length;
-        let whole = pending / HEADER_BYTES;
-        pending %= HEADER_BYTES;
-        stream.write_all(&replies[..whole.min(batch_max) * (HEADER_BYTES + block_bytes)])?;
+        let whole = pending / request_bytes;
+        pending %= request_bytes;
+        if whole > 0 {
+            stream.write_all(&replies[..whole * reply_bytes])?;
+        }
     }
 }
 
-/// Operations per second of one shape.
-pub fn measure(shape: &Shape, arguments: &Arguments) -> Result<f64> {
+/// One shape: operations per second, and microseconds of the server's processor per operation.
+pub fn measure(shape: &Shape, arguments: &Arguments) -> Result<(f64, f64)> {
     let program = std::env::current_exe()?;
     let mut server = Command::new("taskset")
         .args(["-c", &arguments.server_cpus])
@@ -86,27 +122,29 @@ pub fn measure(shape: &Shape, arguments: &Arguments) -> Result<f64> {
     let batch_max = if shape.is_batched { shape.depth } else { 1 };
     let mut stream = TcpStream::connect(address.trim())?;
     stream.set_nodelay(true)?;
-    stream.write_all(format!("{} {batch_max}\n", shape.block_bytes).as_bytes())?;
+    stream.write_all(format!("{} {} {batch_max}\n", shape.request_bytes(), shape.reply_bytes()).as_bytes())?;
     stream.read_exact(&mut [0])?;
-    let rate = ask(&mut stream, shape, batch_max, Duration::from_secs(arguments.seconds))?;
+    let before = processor::of_process_us(server.id())?;
+    let (done, seconds) = ask(&mut stream, shape, batch_max, Duration::from_secs(arguments.seconds))?;
+    let server_us = processor::of_process_us(server.id())? - before;
     // Replies are still on their way: this is how the server is told.
     drop(stream);
     server.kill()?;
     server.wait()?;
-    Ok(rate)
+    Ok((done / seconds, server_us / done))
 }
 
-/// Keeps `depth` requests in flight.
-fn ask(stream: &mut TcpStream, shape: &Shape, batch_max: usize, time: Duration) -> Result<f64> {
-    let reply_bytes = HEADER_BYTES + shape.block_bytes;
-    let requests = vec![0; HEADER_BYTES * shape.depth];
+/// Keeps `depth` requests in flight. Gives how many were answered in how many seconds.
+fn ask(stream: &mut TcpStream, shape: &Shape, batch_max: usize, time: Duration) -> Result<(f64, f64)> {
+    let (request_bytes, reply_bytes) = (shape.request_bytes(), shape.reply_bytes());
+    let requests = vec![0; request_bytes * shape.depth];
     let mut replies = vec![0; reply_bytes * batch_max];
     let began = Instant::now();
     stream.write_all(&requests)?;
     let (mut done, mut pending, mut next_look) = (0, 0, OPERATIONS_PER_LOOK);
     loop {
         // Unbatched, one receive takes the rest of one reply and no more.
-        let space = if batch_max == 1 { reply_bytes - pending } else { replies.len() };
+        let space = reply_bytes * batch_max - pending;
         let length = stream.read(&mut replies[..space])?;
         if length == 0 {
             return Err("the server of the loopback measurement is gone".into());
@@ -116,13 +154,13 @@ fn ask(stream: &mut TcpStream, shape: &Shape, batch_max: usize, time: Duration) 
         pending %= reply_bytes;
         if whole > 0 {
             done += whole;
-            stream.write_all(&requests[..whole * HEADER_BYTES])?;
+            stream.write_all(&requests[..whole * request_bytes])?;
         }
         if done >= next_look {
             next_look = done + OPERATIONS_PER_LOOK;
             let elapsed = began.elapsed();
             if elapsed >= time {
-                return Ok(done as f64 / elapsed.as_secs_f64());
+                return Ok((done as f64, elapsed.as_secs_f64()));
             }
         }
     }

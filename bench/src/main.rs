@@ -9,12 +9,14 @@
 //! | `ceiling` | what TCP loopback gives without any protocol work |
 //! | `server` | our target and tgt as processes, and the processor time they take |
 //! | `client` | the cases: iscsi-perf, qemu-img bench and our own client |
+//! | `processor` | processor time |
 //! | `report` | medians, ratios, the table, the JSON |
 
 #![forbid(unsafe_code)]
 
 mod ceiling;
 mod client;
+mod processor;
 mod report;
 mod server;
 
@@ -24,7 +26,7 @@ use std::path::PathBuf;
 use clap::Parser;
 
 use crate::client::Case;
-use crate::report::Report;
+use crate::report::{Measured, Report};
 use crate::server::{Kind, Server};
 
 /// What fails ends the run: half a comparison is none.
@@ -76,9 +78,9 @@ fn main() -> Result<()> {
     let mut report = Report::new(&arguments);
     for round in 1..=arguments.rounds {
         for shape in ceiling::SHAPES.iter().filter(|shape| shape.name.contains(&arguments.only)) {
-            let rate = ceiling::measure(shape, &arguments)?;
-            println!("round {round}: {:<44} {rate:>9.0}/s", shape.name);
-            report.add_ceiling(shape.name, rate);
+            let (rate, cpu_us) = ceiling::measure(shape, &arguments)?;
+            println!("round {round}: {:<54} {rate:>9.0}/s {cpu_us:>7.2} us", shape.name);
+            report.add_ceiling(shape.name, rate, cpu_us);
         }
         for case in client::CASES.iter().filter(|case| case.name.contains(&arguments.only)) {
             measure(case, round, &servers, &arguments, &mut report)?;
@@ -104,16 +106,17 @@ fn measure(
 ) -> Result<()> {
     for server in servers {
         server.offer_digests(case.has_digests)?;
-        let before = server.cpu_us()?;
+        let before = (server.cpu_us()?, processor::of_ended_children_us()?);
         let operations = client::run(case, server, arguments)?;
-        let cpu_us_per_operation = (server.cpu_us()? - before) / operations.count;
+        let cpu_us = (server.cpu_us()? - before.0) / operations.count;
+        let client_cpu_us = (processor::of_ended_children_us()? - before.1) / operations.count;
         println!(
-            "round {round}: {:<44} {:<9} {:>9.0}/s {cpu_us_per_operation:>7.2} us",
+            "round {round}: {:<44} {:<9} {:>9.0}/s {cpu_us:>7.2} us, client {client_cpu_us:>6.2} us",
             case.name,
             server.kind.name(),
             operations.per_second
         );
-        report.add(case, server.kind, operations.per_second, cpu_us_per_operation);
+        report.add(case, server.kind, Measured { rate: operations.per_second, cpu_us, client_cpu_us });
     }
     Ok(())
 }

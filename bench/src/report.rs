@@ -14,6 +14,18 @@ use crate::server::Kind;
 struct Series {
     rates: Vec<f64>,
     cpu_us: Vec<f64>,
+    client_cpu_us: Vec<f64>,
+}
+
+/// One case, one server, one round.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured {
+    /// Operations per second.
+    pub rate: f64,
+    /// Microseconds of the server's processors per operation.
+    pub cpu_us: f64,
+    /// Microseconds of the client's processors per operation: what an operation takes at depth 1 whatever the server does.
+    pub client_cpu_us: f64,
 }
 
 /// All results.
@@ -21,7 +33,7 @@ pub struct Report {
     placement: String,
     rounds: usize,
     seconds: u64,
-    ceilings: Vec<(&'static str, Vec<f64>)>,
+    ceilings: Vec<(&'static str, Series)>,
     cases: Vec<(&'static Case, BTreeMap<Kind, Series>)>,
 }
 
@@ -36,28 +48,31 @@ impl Report {
         }
     }
 
-    pub fn add_ceiling(&mut self, name: &'static str, rate: f64) {
-        match self.ceilings.iter_mut().find(|(other, _)| *other == name) {
-            Some((_, rates)) => rates.push(rate),
-            None => self.ceilings.push((name, vec![rate])),
-        }
+    pub fn add_ceiling(&mut self, name: &'static str, rate: f64, cpu_us: f64) {
+        let index = self.ceilings.iter().position(|(other, _)| *other == name).unwrap_or_else(|| {
+            self.ceilings.push((name, Series::default()));
+            self.ceilings.len() - 1
+        });
+        self.ceilings[index].1.rates.push(rate);
+        self.ceilings[index].1.cpu_us.push(cpu_us);
     }
 
-    pub fn add(&mut self, case: &'static Case, kind: Kind, rate: f64, cpu_us: f64) {
+    pub fn add(&mut self, case: &'static Case, kind: Kind, measured: Measured) {
         let index = self.cases.iter().position(|(other, _)| other.name == case.name).unwrap_or_else(|| {
             self.cases.push((case, BTreeMap::new()));
             self.cases.len() - 1
         });
         let series = self.cases[index].1.entry(kind).or_default();
-        series.rates.push(rate);
-        series.cpu_us.push(cpu_us);
+        series.rates.push(measured.rate);
+        series.cpu_us.push(measured.cpu_us);
+        series.client_cpu_us.push(measured.client_cpu_us);
     }
 
     /// Operations per second and microseconds of the server's processors per operation, medians.
     pub fn table(&self) -> String {
         let mut text = String::from(
-            "| case | tgt rdwr | tgt aio | forebay | ratio | aim | tgt aio us/op | forebay us/op | ratio | aim |\n\
-             |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
+            "| case | tgt rdwr | tgt aio | forebay | ratio | aim | tgt aio us/op | forebay us/op | ratio | aim | client us/op |\n\
+             |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
         );
         for (case, servers) in &self.cases {
             let rate = |kind| servers.get(&kind).map_or(f64::NAN, |series| median(&series.rates));
@@ -67,20 +82,21 @@ impl Report {
             let (tgt_cpu, our_cpu) = (cpu(Kind::TgtAio), cpu(Kind::Ours));
             let _ = writeln!(
                 text,
-                "| {} | {:.0} | {tgt:.0} | {ours:.0} | {:.2} | {} | {tgt_cpu:.1} | {our_cpu:.1} | {:.2} | {} |",
+                "| {} | {:.0} | {tgt:.0} | {ours:.0} | {:.2} | {} | {tgt_cpu:.1} | {our_cpu:.1} | {:.2} | {} | {:.1} |",
                 case.name,
                 rate(Kind::TgtReadWrite),
                 ours / tgt,
                 aim(case.rate_aim, "≥"),
                 our_cpu / tgt_cpu,
                 aim(case.cpu_aim, "≤"),
+                servers.get(&Kind::Ours).map_or(f64::NAN, |series| median(&series.client_cpu_us)),
             );
         }
         if !self.ceilings.is_empty() {
-            text.push_str("\n| bare TCP loopback | operations/s |\n|---|--:|\n");
+            text.push_str("\n| bare TCP loopback | operations/s | us/op |\n|---|--:|--:|\n");
         }
-        for (name, rates) in &self.ceilings {
-            let _ = writeln!(text, "| {name} | {:.0} |", median(rates));
+        for (name, series) in &self.ceilings {
+            let _ = writeln!(text, "| {name} | {:.0} | {:.1} |", median(&series.rates), median(&series.cpu_us));
         }
         text
     }
@@ -100,11 +116,20 @@ impl Report {
     pub fn json(&self) -> String {
         let of_case = |(case, servers): &(&Case, BTreeMap<Kind, Series>)| {
             let of_server = |(kind, series): (&Kind, &Series)| {
-                (kind.name().to_owned(), json!({ "per_second": series.rates, "cpu_us_per_op": series.cpu_us }))
+                (
+                    kind.name().to_owned(),
+                    json!({
+                        "per_second": series.rates,
+                        "cpu_us_per_op": series.cpu_us,
+                        "client_cpu_us_per_op": series.client_cpu_us,
+                    }),
+                )
             };
             json!({ "case": case.name, "servers": servers.iter().map(of_server).collect::<serde_json::Map<_, _>>() })
         };
-        let ceilings = self.ceilings.iter().map(|(name, rates)| ((*name).to_owned(), json!(rates)));
+        let ceilings = self.ceilings.iter().map(|(name, series)| {
+            ((*name).to_owned(), json!({ "per_second": series.rates, "cpu_us_per_op": series.cpu_us }))
+        });
         let all = json!({
             "placement": self.placement,
             "rounds": self.rounds,

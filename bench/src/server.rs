@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::Result;
+use crate::{Result, processor};
 
 const IQN: &str = "iqn.2026-11.io.forebay:bench";
 /// Size of each LUN. What it is for tgt is a file in shared memory.
@@ -131,15 +131,9 @@ impl Server {
         run(Command::new("tgtadm").args(["-C", control, "--lld", "iscsi"]).args(order)).map(drop)
     }
 
-    /// Processor time of all its threads so far, in microseconds (`/proc/PID/task/TID/schedstat`, first field, in nanoseconds).
+    /// Processor time of all its threads so far, in microseconds.
     pub fn cpu_us(&self) -> Result<f64> {
-        let mut nanoseconds = 0;
-        for task in std::fs::read_dir(format!("/proc/{}/task", self.process.id()))? {
-            // A thread may end meanwhile.
-            let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) else { continue };
-            nanoseconds += text.split_whitespace().next().ok_or("schedstat is empty")?.parse::<u64>()?;
-        }
-        Ok(nanoseconds as f64 / 1000.0)
+        processor::of_process_us(self.process.id())
     }
 }
 

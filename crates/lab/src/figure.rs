@@ -15,10 +15,10 @@ const COLORS: [RGBColor; 6] = [
     RGBColor(100, 116, 139),
 ];
 
-/// The series in the order in which they come first.
-pub(crate) fn series(outcome: &Outcome) -> Vec<&str> {
+/// The series of a chart in the order in which they come first.
+pub(crate) fn series<'a>(outcome: &'a Outcome, panel: &str) -> Vec<&'a str> {
     let mut names: Vec<&str> = Vec::new();
-    for row in &outcome.rows {
+    for row in outcome.rows.iter().filter(|row| row.panel == panel) {
         if !names.contains(&row.series.as_str()) {
             names.push(&row.series);
         }
@@ -31,11 +31,11 @@ pub(crate) fn color(index: usize) -> RGBColor {
     COLORS[index % COLORS.len()]
 }
 
-/// As SVG.
+/// One chart as SVG. All charts of an outcome have the same scales, so that they can be compared.
 ///
 /// # Errors
 /// What the library says.
-pub(crate) fn draw(outcome: &Outcome) -> Result<String, Box<dyn std::error::Error>> {
+pub(crate) fn draw(outcome: &Outcome, panel: &str) -> Result<String, Box<dyn std::error::Error>> {
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
@@ -49,9 +49,9 @@ pub(crate) fn draw(outcome: &Outcome) -> Result<String, Box<dyn std::error::Erro
             .y_label_area_size(76)
             .build_cartesian_2d(0.0..across * 1.04, 0.0..top * 1.08)?;
         chart.configure_mesh().x_desc(outcome.across.as_str()).y_desc(outcome.unit.as_str()).draw()?;
-        for (index, name) in series(outcome).into_iter().enumerate() {
+        for (index, name) in series(outcome, panel).into_iter().enumerate() {
             let color = color(index);
-            let rows: Vec<&Row> = outcome.rows.iter().filter(|row| row.series == name).collect();
+            let rows: Vec<&Row> = outcome.rows.iter().filter(|row| row.panel == panel && row.series == name).collect();
             chart.draw_series(LineSeries::new(rows.iter().map(|row| (row.at, row.ours)), color.stroke_width(2)))?;
             chart.draw_series(rows.iter().map(|row| Circle::new((row.at, row.ours), 3, color.filled())))?;
             let papers = rows.iter().filter_map(|row| Some((row.at, row.paper?)));

@@ -10,7 +10,7 @@ use workload::bench::ReadWrite;
 use crate::model::{self, Model};
 use crate::outcome::{Row, Span};
 use crate::registry::Found;
-use crate::stage::{LabError, Load, Measured, Scale, Stage};
+use crate::stage::{Connections, LabError, Load, Scale, Stage, Way};
 
 /// A request of the throughput experiments.
 const LARGE_BYTES: u32 = 128 << 10;
@@ -23,15 +23,36 @@ const JUMBO_FRAMES: Span = Span::between(97.0, 107.0);
 /// What of a frame is data: IP and TCP headers with time stamps are 52 bytes.
 const FRAME_HEADERS: u64 = 52;
 
+/// One connection, then more of each kind, by TCP connections.
+const KINDS: [Connections; 7] = [
+    Connections::Ordinary(1),
+    Connections::Ordinary(2),
+    Connections::Ordinary(4),
+    Connections::Ordinary(8),
+    Connections::Split(1),
+    Connections::Split(2),
+    Connections::Split(4),
+];
+/// The same, where every kind is one line of a figure.
+const FEW_KINDS: [Connections; 3] = [Connections::Ordinary(1), Connections::Ordinary(4), Connections::Split(2)];
+
 fn milliseconds(scale: Scale) -> u64 {
     match scale {
-        Scale::Full => 2000,
+        Scale::Full => 1000,
         Scale::Quick => 100,
     }
 }
 
-fn large(rw: &'static str, sessions: u32, scale: Scale) -> Load {
-    Load { rw, bytes: LARGE_BYTES, depth: LARGE_DEPTH, sessions, round_trip_us: 0, milliseconds: milliseconds(scale) }
+fn large(rw: &'static str, connections: Connections, scale: Scale) -> Load {
+    let (bytes, depth, way) = (LARGE_BYTES, LARGE_DEPTH, Way::default());
+    Load { rw, bytes, depth, connections, way, milliseconds: milliseconds(scale) }
+}
+
+fn kinds(all: &[Connections], scale: Scale) -> &[Connections] {
+    match scale {
+        Scale::Full => all,
+        Scale::Quick => &all[..2],
+    }
 }
 
 fn frames(stage: &Stage, all: &[u32], scale: Scale) -> Vec<u32> {
@@ -42,45 +63,65 @@ fn frames(stage: &Stage, all: &[u32], scale: Scale) -> Vec<u32> {
     }
 }
 
-fn frame_row(frame: u32, series: String, at: f64, is_paper: bool, measured: Measured) -> Row {
-    let paper = match frame {
+fn paper_throughput(frame: u32) -> Option<Span> {
+    match frame {
         1500 => Some(SMALL_FRAMES),
         9000 => Some(JUMBO_FRAMES),
         _ => None,
-    };
-    measured.row(series, at, paper.filter(|_| is_paper), measured.megabytes_per_second)
+    }
+}
+
+/// Sets one congestion control after the other, as far as this kernel has them, and measures with each; the name it gives is "the system's"
+/// where none can be chosen.
+fn with_congestion_controls(
+    stage: &Stage,
+    scale: Scale,
+    notes: &mut Vec<String>,
+    mut measure: impl FnMut(&str) -> Result<(), LabError>,
+) -> Result<(), LabError> {
+    let controls: &[&str] = if scale == Scale::Full { &["cubic", "bbr"] } else { &["cubic"] };
+    let mut are_left_out = true;
+    for control in controls {
+        if stage.set_congestion_control(control) {
+            are_left_out = false;
+            measure(control)?;
+        } else {
+            notes.push(format!("left out: {control}, which cannot be chosen here"));
+        }
+    }
+    if are_left_out {
+        measure("the system's congestion control")?;
+    }
+    stage.set_congestion_control("cubic");
+    Ok(())
 }
 
 /// Figure 5.
 pub(crate) fn multi_throughput(stage: &Stage, scale: Scale) -> Result<Found, LabError> {
-    let counts: &[u32] = if scale == Scale::Full { &[1, 2, 4, 8] } else { &[1, 2] };
-    let controls: &[&str] = if scale == Scale::Full { &["cubic", "bbr"] } else { &["cubic"] };
-    let (mut rows, mut notes) = (Vec::new(), vec![stage.words().to_owned()]);
-    for control in controls {
-        let is_set = stage.set_congestion_control(control);
-        if !is_set && *control != "cubic" {
-            notes.push(format!("left out: {control}, which cannot be chosen here"));
-            continue;
-        }
+    let (mut rows, mut notes) = (Vec::new(), vec![stage.words().to_owned(), KINDS_NOTE.to_owned()]);
+    with_congestion_controls(stage, scale, &mut notes, |control| {
         for frame in frames(stage, &[1500, 9000], scale) {
             stage.set_frames(frame)?;
             for rw in ["read", "write"] {
                 let served = stage.serve(false)?;
-                for &count in counts {
-                    let measured = stage.bench(&served, large(rw, count, scale))?;
-                    let series = format!("{rw}, frames of {frame}, {}", if is_set { *control } else { "default" });
-                    rows.push(frame_row(frame, series, f64::from(count), count == 2, measured));
+                for &connections in kinds(&KINDS, scale) {
+                    let measured = stage.bench(&served, large(rw, connections, scale))?;
+                    let paper = paper_throughput(frame).filter(|_| connections == Connections::Split(1));
+                    let (panel, series) =
+                        (format!("{control}, frames of {frame}"), format!("{rw}, {}", connections.name()));
+                    let (at, ours) = (f64::from(connections.tcp()), measured.megabytes_per_second);
+                    rows.push(measured.row(panel, series, at, paper, ours));
                 }
             }
         }
-    }
-    notes.push(
-        "a connection here is a session of one connection: 8 requests of 128 KiB in flight are divided among them; all sessions are \
-         carried by one thread at the initiator"
-            .to_owned(),
-    );
+        Ok(())
+    })?;
     Ok((rows, notes))
 }
+
+/// Of every experiment that compares kinds of connections.
+const KINDS_NOTE: &str = "MC/S is a session of so many ordinary connections (one: plain iSCSI), split is one of half as many pairs, of a connection \
+                          for requests and one for responses each; the axis has TCP connections";
 
 /// Figure 6.
 pub(crate) fn frame_size(stage: &Stage, scale: Scale) -> Result<Found, LabError> {
@@ -89,12 +130,16 @@ pub(crate) fn frame_size(stage: &Stage, scale: Scale) -> Result<Found, LabError>
         stage.set_frames(frame)?;
         for rw in ["read", "write"] {
             let served = stage.serve(false)?;
-            let measured = stage.bench(&served, large(rw, 1, scale))?;
-            rows.push(frame_row(frame, rw.to_owned(), f64::from(frame), true, measured));
+            for &connections in kinds(&FEW_KINDS, scale) {
+                let measured = stage.bench(&served, large(rw, connections, scale))?;
+                let series = format!("{}, {} connections", connections.name(), connections.tcp());
+                let (at, ours) = (f64::from(frame), measured.megabytes_per_second);
+                rows.push(measured.row(rw.to_owned(), series, at, paper_throughput(frame), ours));
+            }
         }
     }
-    rows.sort_by(|one, other| one.series.cmp(&other.series));
-    Ok((rows, vec![stage.words().to_owned()]))
+    rows.sort_by(|one, other| (&one.panel, &one.series).cmp(&(&other.panel, &other.series)));
+    Ok((rows, vec![stage.words().to_owned(), KINDS_NOTE.to_owned()]))
 }
 
 /// What figure 7 has at a depth.
@@ -114,46 +159,94 @@ pub(crate) fn queue_depth(stage: &Stage, scale: Scale) -> Result<Found, LabError
     let sizes: &[u32] = if scale == Scale::Full { &[1, 2, 4, 8, 16, 32] } else { &[1] };
     stage.set_frames(1500)?;
     for &kibibytes in sizes {
+        // All kinds at the paper's size, one connection at the others.
+        let compared = if kibibytes == 1 { kinds(&FEW_KINDS, scale) } else { &FEW_KINDS[..1] };
         for rw in ["randread", "randwrite"] {
             let served = stage.serve(false)?;
-            for depth in DEPTHS {
-                let load = Load { bytes: kibibytes << 10, depth, ..large(rw, 1, scale) };
-                let measured = stage.bench(&served, load)?;
-                let paper = paper_iops(depth).filter(|_| kibibytes == 1);
-                rows.push(measured.row(format!("{rw} {kibibytes} KiB"), f64::from(depth), paper, measured.iops));
+            for &connections in compared {
+                for depth in DEPTHS {
+                    let load = Load { bytes: kibibytes << 10, depth, ..large(rw, connections, scale) };
+                    let measured = stage.bench(&served, load)?;
+                    let paper = paper_iops(depth).filter(|_| kibibytes == 1);
+                    let series = format!("{kibibytes} KiB, {}, {} connections", connections.name(), connections.tcp());
+                    rows.push(measured.row(rw.to_owned(), series, f64::from(depth), paper, measured.iops));
+                }
             }
         }
     }
-    Ok((rows, vec![stage.words().to_owned()]))
+    Ok((rows, vec![stage.words().to_owned(), KINDS_NOTE.to_owned()]))
+}
+
+/// Packets lost of a million, as the experiments have them.
+fn losses(stage: &Stage, scale: Scale) -> &'static [u32] {
+    if stage.has_frames() && scale == Scale::Full { &[0, 1000] } else { &[0] }
+}
+
+fn loss_words(loss_ppm: u32) -> String {
+    format!("{} % lost", f64::from(loss_ppm) / 10_000.0)
 }
 
 /// Figure 8.
 pub(crate) fn metro(stage: &Stage, scale: Scale) -> Result<Found, LabError> {
     let round_trips: &[u64] = if scale == Scale::Full { &[0, 600, 10_000] } else { &[0, 600] };
-    let counts: &[u32] = if scale == Scale::Full { &[1, 2, 4, 8] } else { &[1] };
+    let mut rows = Vec::new();
+    let mut notes = vec![stage.words().to_owned(), KINDS_NOTE.to_owned()];
+    notes.push("the disk is a file in the page cache of this machine".to_owned());
+    with_congestion_controls(stage, scale, &mut notes, |control| {
+        for frame in frames(stage, &[1500, 9000], scale) {
+            stage.set_frames(frame)?;
+            for rw in ["read", "write"] {
+                let served = stage.serve(true)?;
+                for &connections in kinds(&FEW_KINDS, scale) {
+                    for &loss_ppm in losses(stage, scale) {
+                        for &round_trip_us in round_trips {
+                            let way = Way { round_trip_us, loss_ppm };
+                            let measured = stage.bench(&served, Load { way, ..large(rw, connections, scale) })?;
+                            let is_paper = round_trip_us == 600 && rw == "write" && frame == 1500 && loss_ppm == 0;
+                            let panel = format!("{rw}, {control}, frames of {frame}");
+                            let series = format!(
+                                "{}, {} connections, {}",
+                                connections.name(),
+                                connections.tcp(),
+                                loss_words(loss_ppm)
+                            );
+                            let (at, ours) = (round_trip_us as f64 / 1000.0, measured.megabytes_per_second);
+                            rows.push(measured.row(panel, series, at, is_paper.then_some(Span::exactly(67.0)), ours));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    })?;
+    Ok((rows, notes))
+}
+
+/// What the default number and kind of connections is chosen from: by round trip, loss and size of request.
+pub(crate) fn connection_kinds(stage: &Stage, scale: Scale) -> Result<Found, LabError> {
+    let round_trips: &[u64] = if scale == Scale::Full { &[0, 600, 10_000] } else { &[0] };
     let mut rows = Vec::new();
     stage.set_frames(1500)?;
-    for rw in ["read", "write"] {
-        for &count in counts {
-            let served = stage.serve(true)?;
+    for (bytes, depth) in [(4096, 32), (LARGE_BYTES, LARGE_DEPTH)] {
+        for rw in ["randread", "randwrite"] {
+            let served = stage.serve(false)?;
             for &round_trip_us in round_trips {
-                let measured = stage.bench(&served, Load { round_trip_us, ..large(rw, count, scale) })?;
-                let paper = (round_trip_us == 600 && rw == "write").then_some(Span::exactly(67.0));
-                let series = format!("{rw}, {count} connections");
-                let at = round_trip_us as f64 / 1000.0;
-                rows.push(measured.row(series, at, paper, measured.megabytes_per_second));
+                for &loss_ppm in losses(stage, scale) {
+                    let way = Way { round_trip_us, loss_ppm };
+                    for &connections in kinds(&KINDS, scale) {
+                        let load = Load { bytes, depth, way, ..large(rw, connections, scale) };
+                        let measured = stage.bench(&served, load)?;
+                        let (size, milliseconds) = (bytes >> 10, round_trip_us as f64 / 1000.0);
+                        let panel = format!("{rw} {size} KiB, {milliseconds} ms");
+                        let series = format!("{}, {}", connections.name(), loss_words(loss_ppm));
+                        let (at, ours) = (f64::from(connections.tcp()), measured.megabytes_per_second);
+                        rows.push(measured.row(panel, series, at, None, ours));
+                    }
+                }
             }
         }
     }
-    let notes = vec![
-        stage.words().to_owned(),
-        "the disk is a file in the page cache of this machine".to_owned(),
-        "the round trip is added between initiator and socket: TCP's own windows do not see it; loss is left out, as it would have to be \
-         in the network"
-            .to_owned(),
-        "a connection is a session of one connection; 8 requests in flight are divided among them".to_owned(),
-    ];
-    Ok((rows, notes))
+    Ok((rows, vec![stage.words().to_owned(), KINDS_NOTE.to_owned(), "cubic".to_owned()]))
 }
 
 /// The paper's machines: what netperf gave as the wire; latency and time of a request from figure 7's two numbers (4,000 IOPS at depth 2 is
@@ -240,5 +333,5 @@ pub(crate) fn metro_model(_: Scale) -> Result<Found, LabError> {
 }
 
 fn model_row(series: &str, at: f64, paper: Option<Span>, ours: f64) -> Row {
-    Row { series: series.to_owned(), at, paper, ours, client_cpu_us: None, server_cpu_us: None }
+    Row { panel: String::new(), series: series.to_owned(), at, paper, ours, client_cpu_us: None, server_cpu_us: None }
 }

@@ -7,7 +7,7 @@
 //! | `figure`, [`page`] | the drawing of an outcome, and the page of several |
 //! | `iscsi_design` | the experiments of paper 001, *An iSCSI Design and Implementation* |
 //! | `model` | `--clock virtual`: the real initiator and target over modelled links and processors |
-//! | `stage` | `--clock real`: target and `forebay bench` as processes, on loopback or in network namespaces |
+//! | `stage`, `namespaces`, `wan` | `--clock real`: target and `forebay bench` as processes, on loopback or in network namespaces, with delay and loss |
 //!
 //! In virtual time a run is repeatable to the digit. Its models have few parameters; each says which of the paper's numbers it was set by,
 //! so that what is compared is what was *not* put in. In real time the numbers are this machine's, and only ratios inside one run mean
@@ -19,10 +19,12 @@ mod figure;
 mod iscsi_design;
 pub mod limits;
 mod model;
+mod namespaces;
 pub mod outcome;
 pub mod page;
 pub mod registry;
 mod stage;
+mod wan;
 
 pub use outcome::{Clock, Outcome, Row, Span};
 pub use registry::{Experiment, REGISTRY, find};

@@ -13,3 +13,9 @@ pub const VIRTUAL_REQUESTS: u64 = 400;
 
 /// Bytes that a modelled link holds at its ends, as sockets do.
 pub const SOCKET_BYTES: usize = 256 << 10;
+
+/// Packets between the ends of a link with delay: 10 ms of 10 Gbit/s in small frames.
+pub const PACKETS_UNDER_WAY_MAX: usize = 20_000;
+
+/// Largest packet: more than the largest frame.
+pub const PACKET_BYTES_MAX: usize = 64 << 10;

@@ -51,7 +51,10 @@ impl Span {
 /// One point.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Which line of the figure.
+    /// Which chart of the figure; empty where there is one.
+    #[serde(default)]
+    pub panel: String,
+    /// Which line of the chart.
     pub series: String,
     /// Where on the horizontal axis.
     pub at: f64,
@@ -93,7 +96,7 @@ impl Row {
     }
 
     /// Its cells, as [`Outcome::HEADINGS`] has them.
-    pub fn cells(&self) -> [String; 7] {
+    pub fn cells(&self) -> [String; 8] {
         let paper = match self.paper {
             Some(Span { from, to }) if from == to => number(from),
             Some(Span { from, to }) => format!("{}-{}", number(from), number(to)),
@@ -101,6 +104,7 @@ impl Row {
         };
         let optional = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), number);
         [
+            self.panel.clone(),
             self.series.clone(),
             number(self.at),
             paper,
@@ -113,14 +117,25 @@ impl Row {
 }
 
 impl Outcome {
-    /// What the cells of a row are; the second is [`Outcome::across`], and the third and fourth are in [`Outcome::unit`].
-    pub const HEADINGS: [&'static str; 7] =
-        ["series", "at", "paper", "ours", "ratio", "CPU us/op initiator", "CPU us/op target"];
+    /// What the cells of a row are; the third is [`Outcome::across`], and the fourth and fifth are in [`Outcome::unit`].
+    pub const HEADINGS: [&'static str; 8] =
+        ["chart", "series", "at", "paper", "ours", "ratio", "CPU us/op initiator", "CPU us/op target"];
+
+    /// The charts in the order in which they come first.
+    pub fn panels(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for row in &self.rows {
+            if !names.contains(&row.panel.as_str()) {
+                names.push(&row.panel);
+            }
+        }
+        names
+    }
 
     /// Its rows as text, in columns.
     pub fn table(&self) -> String {
         let mut lines = vec![Self::HEADINGS.map(str::to_owned)];
-        lines[0][1].clone_from(&self.across);
+        lines[0][2].clone_from(&self.across);
         lines.extend(self.rows.iter().map(Row::cells));
         let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
         let widths: Vec<usize> = (0..Self::HEADINGS.len()).map(width).collect();
@@ -129,10 +144,10 @@ impl Outcome {
         for line in &lines {
             let cells = line.iter().zip(&widths).enumerate();
             let padded = cells.map(|(column, (cell, &width))| match column {
-                0 => format!("{cell:<width$}"),
+                0 | 1 => format!("{cell:<width$}"),
                 _ => format!("{cell:>width$}"),
             });
-            text.push_str(padded.collect::<Vec<_>>().join("  ").trim_end());
+            text.push_str(padded.collect::<Vec<_>>().join("  ").trim());
             text.push('\n');
         }
         self.notes.iter().for_each(|note| text.push_str(&format!("- {note}\n")));
@@ -157,6 +172,7 @@ mod tests {
     #[test]
     fn a_row_is_compared_with_the_middle_of_the_papers() {
         let row = Row {
+            panel: "cubic".into(),
             series: "RAM".into(),
             at: 1500.0,
             paper: Some(Span::between(70.0, 80.0)),
@@ -165,7 +181,7 @@ mod tests {
             server_cpu_us: Some(2.345),
         };
         assert_eq!(row.ratio(), Some(2.0));
-        assert_eq!(row.cells(), ["RAM", "1500", "70-80", "150", "2.00", "-", "2.35"].map(str::to_owned));
+        assert_eq!(row.cells(), ["cubic", "RAM", "1500", "70-80", "150", "2.00", "-", "2.35"].map(str::to_owned));
         assert_eq!(Row { paper: None, ..row }.ratio(), None);
     }
 }

@@ -63,6 +63,15 @@ pub const REGISTRY: &[Experiment] = &[
         in_virtual_time: Some(iscsi_design::metro_model),
         on_this_machine: iscsi_design::metro,
     },
+    Experiment {
+        name: "connection-kinds",
+        source: "An iSCSI Design and Implementation, section 2",
+        found: "several connections, of requests and of responses, over one",
+        across: "connections",
+        unit: "MB/s",
+        in_virtual_time: None,
+        on_this_machine: iscsi_design::connection_kinds,
+    },
 ];
 
 /// The experiment of this name.

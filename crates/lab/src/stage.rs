@@ -1,16 +1,19 @@
 //! `--clock real`: a target and `forebay bench` as processes of their own, so that the processor time of each is its own.
 //!
-//! As root, each end is in a network namespace, joined by a veth pair: its MTU is what the frames are, and offloads that would join
-//! frames are off. Otherwise both are on loopback, frames cannot be chosen, and the outcome says so.
+//! As root, each end is in a network namespace. They are joined by a veth pair: its MTU is what the frames are, and offloads that would
+//! join frames are off; and by a link with delay and loss ([`Wan`](crate::wan::Wan)). Otherwise both are on loopback, frames cannot be chosen,
+//! delay is added by the initiator, and the outcome says so.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::limits::{READY_TIME_MAX, UNIT_BYTES};
+use crate::namespaces::{End, Namespaces, TARGET_ADDRESSES};
 use crate::outcome::{Row, Span};
 
 /// How much of an experiment is run.
@@ -40,8 +43,6 @@ pub enum LabError {
 }
 
 const IQN: &str = "iqn.2026-11.io.forebay:lab";
-const TARGET_ADDRESS: &str = "10.98.0.1";
-const INITIATOR_ADDRESS: &str = "10.98.0.2";
 
 /// Where an experiment's processes run, and their files. Everything is gone when it is dropped.
 pub struct Stage {
@@ -50,16 +51,55 @@ pub struct Stage {
     namespaces: Option<Namespaces>,
 }
 
+/// How an initiator uses TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Connections {
+    /// A session of as many ordinary connections; of one, plain iSCSI.
+    Ordinary(u32),
+    /// As many pairs of a connection for requests and one for responses (paper 001 section 2.2).
+    Split(u32),
+}
+
+impl Connections {
+    /// TCP connections.
+    pub(crate) fn tcp(self) -> u32 {
+        match self {
+            Self::Ordinary(count) => count,
+            Self::Split(pairs) => 2 * pairs,
+        }
+    }
+
+    /// Which line of a figure.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ordinary(_) => "MC/S",
+            Self::Split(_) => "split",
+        }
+    }
+}
+
+/// The way between the ends.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Way {
+    pub(crate) round_trip_us: u64,
+    /// Packets lost of a million, both ways.
+    pub(crate) loss_ppm: u32,
+}
+
+impl Way {
+    fn is_near(self) -> bool {
+        self.round_trip_us == 0 && self.loss_ppm == 0
+    }
+}
+
 /// What a benchmark is to do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub(crate) rw: &'static str,
     pub(crate) bytes: u32,
     pub(crate) depth: u32,
-    /// Sessions at once, each of one connection; the depth is divided among them.
-    pub(crate) sessions: u32,
-    /// Added by the initiator to its own link.
-    pub(crate) round_trip_us: u64,
+    pub(crate) connections: Connections,
+    pub(crate) way: Way,
     pub(crate) milliseconds: u64,
 }
 
@@ -74,9 +114,9 @@ pub(crate) struct Measured {
 
 impl Measured {
     /// A row of an outcome in which `ours` counts.
-    pub(crate) fn row(self, series: String, at: f64, paper: Option<Span>, ours: f64) -> Row {
+    pub(crate) fn row(self, panel: String, series: String, at: f64, paper: Option<Span>, ours: f64) -> Row {
         let Self { client_cpu_us, server_cpu_us, .. } = self;
-        Row { series, at, paper, ours, client_cpu_us, server_cpu_us }
+        Row { panel, series, at, paper, ours, client_cpu_us, server_cpu_us }
     }
 }
 
@@ -87,7 +127,7 @@ impl Stage {
         Ok(Self { program: program.to_owned(), directory, namespaces: Namespaces::new() })
     }
 
-    /// Whether the size of frames can be chosen.
+    /// Whether there are namespaces: whether frames, congestion control and loss can be chosen.
     pub(crate) fn has_frames(&self) -> bool {
         self.namespaces.is_some()
     }
@@ -95,7 +135,10 @@ impl Stage {
     /// In words, for the notes.
     pub(crate) fn words(&self) -> &'static str {
         match self.has_frames() {
-            true => "both ends on this machine, in two network namespaces joined by a veth pair without offloads",
+            true => {
+                "both ends on this machine, in two network namespaces joined by a veth pair without offloads; with delay or loss, by two \
+                 TUN devices between which the lab carries packets, so that TCP itself sees both"
+            }
             false => {
                 "both ends on this machine, over loopback (65,536-byte frames): not root, so no network namespaces"
             }
@@ -118,9 +161,9 @@ impl Stage {
             true => format!("0=file:{},size={UNIT_BYTES}", self.directory.path().join("disk.img").display()),
             false => format!("0=ram:{UNIT_BYTES}"),
         };
-        let address = if self.has_frames() { TARGET_ADDRESS } else { "127.0.0.1" };
-        let portal = format!("{address}:0");
-        let serve = ["target", "serve", "--allow-remote", "--portal", &portal, "--iqn", IQN, "--lun", &lun];
+        // In its namespace it has an address on each way; where it has none of its own, nobody else is let in.
+        let portal = if self.has_frames() { "0.0.0.0:0" } else { "127.0.0.1:0" };
+        let serve = ["target", "serve", "--allow-remote", "--portal", portal, "--iqn", IQN, "--lun", &lun];
         let mut command = self.command(End::Target, &serve);
         let mut child = spawn(command.stdout(Stdio::piped()))?;
         let ready = child.stdout.take().and_then(|stdout| {
@@ -135,22 +178,41 @@ impl Stage {
             });
             receiver.recv_timeout(READY_TIME_MAX).ok().flatten()
         });
-        let served = Served { child, url: format!("iscsi://{}/{IQN}/0", ready.as_deref().unwrap_or_default()) };
-        match ready {
+        let served = Served { child, port: ready.as_deref().and_then(|ready| ready.rsplit_once(':')?.1.parse().ok()) };
+        match served.port {
             Some(_) => Ok(served),
             None => Err(LabError::Other("the target did not get ready".to_owned())),
         }
     }
 
+    /// Where the target is found on that way, which is made as it is to be.
+    fn url(&self, served: &Served, way: Way) -> String {
+        let address = match &self.namespaces {
+            Some(namespaces) => {
+                namespaces.wan().set(Duration::from_micros(way.round_trip_us / 2), way.loss_ppm);
+                let [near, far] = TARGET_ADDRESSES;
+                if way.is_near() { near } else { far }
+            }
+            None => "127.0.0.1",
+        };
+        format!("iscsi://{address}:{}/{IQN}/0", served.port.unwrap_or_default())
+    }
+
     /// Runs a benchmark against it to its end.
     pub(crate) fn bench(&self, served: &Served, load: Load) -> Result<Measured, LabError> {
-        let (bytes, depth) = (load.bytes.to_string(), load.depth.div_ceil(load.sessions).to_string());
-        let (jobs, pid) = (load.sessions.to_string(), served.child.id().to_string());
-        let seconds = format!("{}ms", load.milliseconds);
-        let round_trip = format!("{}us", load.round_trip_us);
-        let mut arguments = vec!["bench", &served.url, "--rw", load.rw, "--bs", &bytes, "--depth", &depth];
-        arguments.extend(["--jobs", &jobs, "--server-pid", &pid, "--seconds", &seconds, "--allow-data-loss", "--json"]);
-        if load.round_trip_us > 0 {
+        let (bytes, depth) = (load.bytes.to_string(), load.depth.to_string());
+        let (seconds, pid) = (format!("{}ms", load.milliseconds), served.child.id().to_string());
+        let round_trip = format!("{}us", load.way.round_trip_us);
+        let url = self.url(served, load.way);
+        let mut arguments = vec!["bench", &url, "--rw", load.rw, "--bs", &bytes, "--depth", &depth];
+        arguments.extend(["--server-pid", &pid, "--seconds", &seconds, "--allow-data-loss", "--json"]);
+        let (Connections::Ordinary(count) | Connections::Split(count)) = load.connections;
+        let count = count.to_string();
+        arguments.extend(["--connections", &count]);
+        if matches!(load.connections, Connections::Split(_)) {
+            arguments.push("--split-connections");
+        }
+        if self.namespaces.is_none() && load.way.round_trip_us > 0 {
             arguments.extend(["--link-round-trip", &round_trip]);
         }
         let mut command = self.command(End::Initiator, &arguments);
@@ -190,7 +252,7 @@ impl Stage {
 /// A target that serves; killed when it is dropped.
 pub(crate) struct Served {
     child: Child,
-    url: String,
+    port: Option<u16>,
 }
 
 impl Drop for Served {
@@ -204,86 +266,4 @@ impl Drop for Served {
 fn spawn(command: &mut Command) -> Result<Child, LabError> {
     let program = command.get_program().to_string_lossy().into_owned();
     command.spawn().map_err(|error| LabError::Run(program, error))
-}
-
-#[derive(Clone, Copy)]
-enum End {
-    Target,
-    Initiator,
-}
-
-/// Two network namespaces and the veth pair between them; gone when dropped.
-struct Namespaces {
-    target: String,
-    initiator: String,
-}
-
-impl Namespaces {
-    /// `None` where they cannot be made: they take root and `ip`.
-    fn new() -> Option<Self> {
-        let id = std::process::id();
-        let namespaces = Self { target: format!("fbt{id}"), initiator: format!("fbi{id}") };
-        let (target, initiator) = (&namespaces.target, &namespaces.initiator);
-        ip(&["netns", "add", target]).ok()?;
-        let made = ip(&["netns", "add", initiator])
-            .and_then(|()| {
-                let peer = ["type", "veth", "peer", "name", "lab0", "netns", initiator];
-                ip(&[&["-n", target, "link", "add", "lab0"][..], &peer].concat())
-            })
-            .and_then(|()| namespaces.bring_up(target, TARGET_ADDRESS))
-            .and_then(|()| namespaces.bring_up(initiator, INITIATOR_ADDRESS));
-        made.ok().map(|()| namespaces)
-    }
-
-    fn bring_up(&self, namespace: &str, address: &str) -> Result<(), LabError> {
-        ip(&["-n", namespace, "addr", "add", &format!("{address}/24"), "dev", "lab0"])?;
-        // One segment a packet: without it the stack would hand on 64 KiB at once, whatever the MTU.
-        ip(&["-n", namespace, "link", "set", "lab0", "gso_max_segs", "1"])?;
-        ip(&["-n", namespace, "link", "set", "lo", "up"])?;
-        ip(&["-n", namespace, "link", "set", "lab0", "up"])
-    }
-
-    fn set_mtu(&self, bytes: u32) -> Result<(), LabError> {
-        let set = |namespace: &str| ip(&["-n", namespace, "link", "set", "lab0", "mtu", &bytes.to_string()]);
-        set(&self.target)?;
-        set(&self.initiator)
-    }
-
-    fn set_congestion_control(&self, name: &str) -> Result<(), LabError> {
-        let set = |namespace: &str| {
-            let setting = format!("net.ipv4.tcp_congestion_control={name}");
-            run(Command::new("ip").args(["netns", "exec", namespace, "sysctl", "-q", "-w", &setting]))
-        };
-        set(&self.target)?;
-        set(&self.initiator)
-    }
-
-    fn name(&self, end: End) -> &str {
-        match end {
-            End::Target => &self.target,
-            End::Initiator => &self.initiator,
-        }
-    }
-}
-
-impl Drop for Namespaces {
-    fn drop(&mut self) {
-        for namespace in [&self.target, &self.initiator] {
-            // One that was never made is as good as one that is gone.
-            let _ = ip(&["netns", "del", namespace]);
-        }
-    }
-}
-
-fn ip(arguments: &[&str]) -> Result<(), LabError> {
-    run(Command::new("ip").args(arguments))
-}
-
-fn run(command: &mut Command) -> Result<(), LabError> {
-    let words = format!("{command:?}");
-    let output = command.stdin(Stdio::null()).output().map_err(|error| LabError::Run(words.clone(), error))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(LabError::Other(format!("{words}: {}", String::from_utf8_lossy(&output.stderr).trim()))),
-    }
 }

@@ -44,7 +44,7 @@ fn milliseconds(scale: Scale) -> u64 {
 }
 
 fn large(rw: &'static str, connections: Connections, scale: Scale) -> Load {
-    let (bytes, depth, way) = (LARGE_BYTES, LARGE_DEPTH, Way::default());
+    let (bytes, depth, way) = (LARGE_BYTES, LARGE_DEPTH, None);
     Load { rw, bytes, depth, connections, way, milliseconds: milliseconds(scale) }
 }
 
@@ -200,7 +200,7 @@ pub(crate) fn metro(stage: &Stage, scale: Scale) -> Result<Found, LabError> {
                 for &connections in kinds(&FEW_KINDS, scale) {
                     for &loss_ppm in losses(stage, scale) {
                         for &round_trip_us in round_trips {
-                            let way = Way { round_trip_us, loss_ppm };
+                            let way = Some(Way { round_trip_us, loss_ppm });
                             let measured = stage.bench(&served, Load { way, ..large(rw, connections, scale) })?;
                             let is_paper = round_trip_us == 600 && rw == "write" && frame == 1500 && loss_ppm == 0;
                             let panel = format!("{rw}, {control}, frames of {frame}");
@@ -232,7 +232,7 @@ pub(crate) fn connection_kinds(stage: &Stage, scale: Scale) -> Result<Found, Lab
             let served = stage.serve(false)?;
             for &round_trip_us in round_trips {
                 for &loss_ppm in losses(stage, scale) {
-                    let way = Way { round_trip_us, loss_ppm };
+                    let way = Some(Way { round_trip_us, loss_ppm });
                     for &connections in kinds(&KINDS, scale) {
                         let load = Load { bytes, depth, way, ..large(rw, connections, scale) };
                         let measured = stage.bench(&served, load)?;

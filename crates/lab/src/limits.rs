@@ -19,3 +19,9 @@ pub const PACKETS_UNDER_WAY_MAX: usize = 20_000;
 
 /// Largest packet: more than the largest frame.
 pub const PACKET_BYTES_MAX: usize = 64 << 10;
+
+/// A gigabit per second, the wire of the paper's machines.
+pub const WAN_TIME_PER_BYTE: Duration = Duration::from_nanos(8);
+
+/// What waits for the wire, at most; the rest is lost. As a switch of that time has, and as much as one round trip of the longest way.
+pub const WAN_BUFFER: Duration = Duration::from_millis(10);

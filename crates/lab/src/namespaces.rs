@@ -22,9 +22,34 @@ pub(crate) enum End {
     Initiator,
 }
 
+/// The congestion controls that a namespace may choose from, a setting of the whole machine. Those of the experiments are added to it, and
+/// taken away when this is dropped.
+struct AllowedControls {
+    before: String,
+}
+
+impl AllowedControls {
+    const PATH: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
+
+    /// `None` where they cannot be read or written; what cannot be chosen is then left out.
+    fn with(added: &str) -> Option<Self> {
+        let before = std::fs::read_to_string(Self::PATH).ok()?;
+        std::fs::write(Self::PATH, format!("{} {added}", before.trim())).ok()?;
+        Some(Self { before })
+    }
+}
+
+impl Drop for AllowedControls {
+    fn drop(&mut self) {
+        // It could be written before; there is nobody to tell if it cannot be now.
+        let _ = std::fs::write(Self::PATH, &self.before);
+    }
+}
+
 /// Both, gone when dropped.
 pub(crate) struct Namespaces {
     names: Names,
+    _allowed: Option<AllowedControls>,
     wan: Wan,
 }
 
@@ -54,7 +79,7 @@ impl Namespaces {
         for (namespace, addresses) in [(target, TARGET_ADDRESSES), (initiator, INITIATOR_ADDRESSES)] {
             bring_up(namespace, addresses).ok()?;
         }
-        Some(Self { names, wan })
+        Some(Self { names, _allowed: AllowedControls::with("cubic"), wan })
     }
 
     /// Sizes of frames from now on.
@@ -66,10 +91,9 @@ impl Namespaces {
 
     /// The congestion control of connections made from now on.
     pub(crate) fn set_congestion_control(&self, name: &str) -> Result<(), LabError> {
-        let setting = format!("net.ipv4.tcp_congestion_control={name}");
-        let set = |namespace: &String| {
-            run(Command::new("ip").args(["netns", "exec", namespace, "sysctl", "-q", "-w", &setting]))
-        };
+        // The setting belongs to the namespace of whoever opens the file.
+        let write = format!("echo {name} > /proc/sys/net/ipv4/tcp_congestion_control");
+        let set = |namespace: &String| run(Command::new("ip").args(["netns", "exec", namespace, "sh", "-c", &write]));
         self.names.0.iter().try_for_each(set)
     }
 

@@ -1,7 +1,7 @@
 //! `--clock real`: a target and `forebay bench` as processes of their own, so that the processor time of each is its own.
 //!
 //! As root, each end is in a network namespace. They are joined by a veth pair: its MTU is what the frames are, and offloads that would
-//! join frames are off; and by a link with delay and loss ([`Wan`](crate::wan::Wan)). Otherwise both are on loopback, frames cannot be chosen,
+//! join frames are off; and by a link of a gigabit per second with delay and loss ([`Wan`](crate::wan::Wan)). Otherwise both are on loopback, frames cannot be chosen,
 //! delay is added by the initiator, and the outcome says so.
 
 use std::io::{BufRead, BufReader};
@@ -78,18 +78,12 @@ impl Connections {
     }
 }
 
-/// The way between the ends.
-#[derive(Clone, Copy, Debug, Default)]
+/// The link of a gigabit per second between the ends.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
     pub(crate) round_trip_us: u64,
     /// Packets lost of a million, both ways.
     pub(crate) loss_ppm: u32,
-}
-
-impl Way {
-    fn is_near(self) -> bool {
-        self.round_trip_us == 0 && self.loss_ppm == 0
-    }
 }
 
 /// What a benchmark is to do.
@@ -99,7 +93,8 @@ pub(crate) struct Load {
     pub(crate) bytes: u32,
     pub(crate) depth: u32,
     pub(crate) connections: Connections,
-    pub(crate) way: Way,
+    /// Without it the ends are as near as they can be.
+    pub(crate) way: Option<Way>,
     pub(crate) milliseconds: u64,
 }
 
@@ -136,8 +131,8 @@ impl Stage {
     pub(crate) fn words(&self) -> &'static str {
         match self.has_frames() {
             true => {
-                "both ends on this machine, in two network namespaces joined by a veth pair without offloads; with delay or loss, by two \
-                 TUN devices between which the lab carries packets, so that TCP itself sees both"
+                "both ends on this machine, in two network namespaces joined by a veth pair without offloads, or where a round trip is given, \
+                 by a link of a gigabit per second whose delay and loss TCP itself sees (two TUN devices; adds 0.15 ms)"
             }
             false => {
                 "both ends on this machine, over loopback (65,536-byte frames): not root, so no network namespaces"
@@ -186,14 +181,15 @@ impl Stage {
     }
 
     /// Where the target is found on that way, which is made as it is to be.
-    fn url(&self, served: &Served, way: Way) -> String {
-        let address = match &self.namespaces {
-            Some(namespaces) => {
+    fn url(&self, served: &Served, way: Option<Way>) -> String {
+        let [near, far] = TARGET_ADDRESSES;
+        let address = match (&self.namespaces, way) {
+            (Some(namespaces), Some(way)) => {
                 namespaces.wan().set(Duration::from_micros(way.round_trip_us / 2), way.loss_ppm);
-                let [near, far] = TARGET_ADDRESSES;
-                if way.is_near() { near } else { far }
+                far
             }
-            None => "127.0.0.1",
+            (Some(_), None) => near,
+            (None, _) => "127.0.0.1",
         };
         format!("iscsi://{address}:{}/{IQN}/0", served.port.unwrap_or_default())
     }
@@ -202,7 +198,8 @@ impl Stage {
     pub(crate) fn bench(&self, served: &Served, load: Load) -> Result<Measured, LabError> {
         let (bytes, depth) = (load.bytes.to_string(), load.depth.to_string());
         let (seconds, pid) = (format!("{}ms", load.milliseconds), served.child.id().to_string());
-        let round_trip = format!("{}us", load.way.round_trip_us);
+        let round_trip_us = load.way.map_or(0, |way| way.round_trip_us);
+        let round_trip = format!("{round_trip_us}us");
         let url = self.url(served, load.way);
         let mut arguments = vec!["bench", &url, "--rw", load.rw, "--bs", &bytes, "--depth", &depth];
         arguments.extend(["--server-pid", &pid, "--seconds", &seconds, "--allow-data-loss", "--json"]);
@@ -212,7 +209,7 @@ impl Stage {
         if matches!(load.connections, Connections::Split(_)) {
             arguments.push("--split-connections");
         }
-        if self.namespaces.is_none() && load.way.round_trip_us > 0 {
+        if self.namespaces.is_none() && round_trip_us > 0 {
             arguments.extend(["--link-round-trip", &round_trip]);
         }
         let mut command = self.command(End::Initiator, &arguments);

@@ -1,4 +1,4 @@
-//! A link with delay and loss between two network namespaces: a TUN device in each, and threads here that carry packets from one to the other.
+//! A link of a gigabit per second with delay and loss between two network namespaces: a TUN device in each, and threads here that carry packets from one to the other.
 //!
 //! TCP runs from end to end over it, so its windows, its recovery and its congestion control are real, which they are not behind a
 //! proxy. Packets are lost at random, from a seed, as often as asked, and never change places. A sleep ends up to some 50 us late,
@@ -17,7 +17,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tun_rs::{DeviceBuilder, SyncDevice};
 
-use crate::limits::{PACKET_BYTES_MAX, PACKETS_UNDER_WAY_MAX};
+use crate::limits::{PACKET_BYTES_MAX, PACKETS_UNDER_WAY_MAX, WAN_BUFFER, WAN_TIME_PER_BYTE};
 use crate::stage::LabError;
 
 /// The link. Its threads end with its devices, which end with their namespaces.
@@ -73,11 +73,18 @@ fn open(namespace: &str, device: &str) -> Result<SyncDevice, LabError> {
 fn take(from: &SyncDevice, sender: &SyncSender<Packet>, settings: &Settings, seed: u64) {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
     let mut packet = vec![0; PACKET_BYTES_MAX];
+    // When all that was taken so far is on the wire.
+    let mut sent = Instant::now();
     while let Ok(length) = from.recv(&mut packet) {
         if random.random_ratio(settings.loss_ppm.load(Ordering::Relaxed), 1_000_000) {
             continue;
         }
-        let due = Instant::now() + Duration::from_nanos(settings.delay_ns.load(Ordering::Relaxed));
+        let now = Instant::now();
+        if sent.saturating_duration_since(now) > WAN_BUFFER {
+            continue;
+        }
+        sent = sent.max(now) + WAN_TIME_PER_BYTE * length as u32;
+        let due = sent + Duration::from_nanos(settings.delay_ns.load(Ordering::Relaxed));
         if let Err(TrySendError::Disconnected(_)) = sender.try_send((due, packet[..length].to_vec())) {
             return;
         }

@@ -30,6 +30,8 @@ check:
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	tests/tools/install-cargo-tool cargo-deny 0.20
+	# Also what other systems would need, which the build has not fetched.
+	$(CARGO) fetch --locked
 	$(CARGO) deny --offline check bans licenses sources
 
 test:

@@ -32,6 +32,10 @@ pub struct LinkModel {
     pub loss: f64,
     /// How long a loss holds up everything behind it: a retransmission timeout, or a round trip.
     pub stall: Duration,
+    /// Whether headers are followed by digests once a login is over, so that the borders of PDUs are where they are.
+    pub header_digest: bool,
+    /// The same for data.
+    pub data_digest: bool,
     /// When it ends.
     pub cut: Option<Cut>,
 }
@@ -92,9 +96,11 @@ struct Direction {
     pdus: PduCounter,
 }
 
-/// Finds the borders of PDUs without digests (RFC 7143 11.2.1).
+/// Finds the borders of PDUs (RFC 7143 11.2.1).
 #[derive(Default)]
 struct PduCounter {
+    header_digest: bool,
+    data_digest: bool,
     header: Vec<u8>,
     /// Bytes of the present PDU after its basic header.
     rest: u64,
@@ -111,6 +117,10 @@ impl PduCounter {
             if self.header.len() == 48 {
                 let segment = self.header[5..8].iter().fold(0, |length, &byte| length << 8 | u64::from(byte));
                 self.rest = u64::from(self.header[4]) * 4 + segment.next_multiple_of(4);
+                // Login requests and responses never have any (13.1).
+                if !matches!(self.header[0] & 0x3f, 0x03 | 0x23) {
+                    self.rest += 4 * u64::from(self.header_digest) + 4 * u64::from(self.data_digest && segment > 0);
+                }
             }
         } else {
             self.rest -= 1;
@@ -125,7 +135,11 @@ impl PduCounter {
 
 /// A link and its ends, the near one first.
 pub fn link(clock: &Arc<dyn Clock>, model: LinkModel, seed: u64) -> (LinkEnd, LinkEnd) {
-    let directions = [Direction::default(), Direction::default()];
+    let direction = || {
+        let LinkModel { header_digest, data_digest, .. } = model;
+        Direction { pdus: PduCounter { header_digest, data_digest, ..PduCounter::default() }, ..Direction::default() }
+    };
+    let directions = [direction(), direction()];
     let shared = Arc::new(Mutex::new(Link { model, random: Random::new(seed), directions, cut: None }));
     let end = |outgoing| LinkEnd { shared: Arc::clone(&shared), clock: Arc::clone(clock), outgoing, alarm: None };
     (end(0), end(1))
@@ -178,10 +192,16 @@ impl Link {
     }
 }
 
-/// Cuts a link by hand.
+/// Looks at a link from outside, and cuts it by hand.
 pub struct Breaker(Arc<Mutex<Link>>);
 
 impl Breaker {
+    /// PDUs that its ends have sent, the near one first.
+    pub fn pdus(&self) -> [u64; 2] {
+        let link = lock(&self.0);
+        [link.directions[0].pdus.pdus, link.directions[1].pdus.pdus]
+    }
+
     /// Cuts it, if it is not cut yet.
     pub fn cut(&self, kind: CutKind) {
         let mut link = lock(&self.0);

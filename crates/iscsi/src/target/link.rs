@@ -96,10 +96,15 @@ impl Link {
         LinkReport {
             cid: self.response_half.as_ref().filter(|half| half.id == at).map_or(self.cid, |half| half.cid),
             pdus_received: self.received_pdus,
-            pdus_sent: self.transmit.pdu_count(),
+            pdus_sent: self.sent_pdus(),
             digest_errors: self.digest_errors,
             is_closed: self.is_closed,
         }
+    }
+
+    /// PDUs queued so far; for a pair of split connections, on both.
+    pub(super) fn sent_pdus(&self) -> u64 {
+        self.transmit.pdu_count() + self.response_half.as_ref().map_or(0, |half| half.left_over.pdu_count())
     }
 
     /// Whether a transport is one of this connection's: its only one, or a half of the pair.

@@ -277,7 +277,7 @@ impl Session {
         if is_last {
             let link = self.links.remove(index);
             self.gone_pdus.0 += link.received_pdus;
-            self.gone_pdus.1 += link.transmit.pdu_count();
+            self.gone_pdus.1 += link.sent_pdus();
         }
     }
 
@@ -377,9 +377,9 @@ impl Session {
 
     /// PDUs received and queued so far.
     pub fn pdu_counts(&self) -> (u64, u64) {
-        self.links.iter().fold(self.gone_pdus, |(received, sent), link| {
-            (received + link.received_pdus, sent + link.transmit.pdu_count())
-        })
+        self.links
+            .iter()
+            .fold(self.gone_pdus, |(received, sent), link| (received + link.received_pdus, sent + link.sent_pdus()))
     }
 
     /// Digests that did not match so far, on all connections.

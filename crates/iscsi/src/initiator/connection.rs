@@ -506,7 +506,7 @@ impl Connection {
         let tag = header.initiator_task_tag;
         if let Some(task) = session.task_on(self.cid, tag)
             && pdu.data.length > 0
-            && let TaskData::Read(buffer, _) = &mut task.data
+            && let TaskData::Read(buffer, ..) = &mut task.data
         {
             *buffer = Some(pdu.data.buffer);
             // `place` found it inside of what was asked for.
@@ -788,7 +788,7 @@ fn place(header: &ReceivedHeader, session: &mut Session, cid: u16) -> Result<Des
         return Ok(Destination::Buffer { buffer: Buffer::zeroed(header.data_segment_bytes), offset: 0 });
     };
     let Some(task) = session.task_on(cid, data_in.initiator_task_tag) else { return Ok(Destination::Discard) };
-    let TaskData::Read(buffer, range) = &mut task.data else {
+    let TaskData::Read(buffer, range, _) = &mut task.data else {
         return Err(ConnectionError::Protocol("Data-In for a command that reads nothing"));
     };
     let offset = data_in.buffer_offset as usize;

@@ -87,8 +87,8 @@ impl Task {
 /// A task's buffer.
 pub(super) enum TaskData {
     None,
-    /// `None` while the connection reads into it.
-    Read(Option<Buffer>, Range<usize>),
+    /// `None` while the connection reads into it. The range is part of a buffer of so many bytes.
+    Read(Option<Buffer>, Range<usize>, usize),
     Write(Arc<Buffer>, Range<usize>),
 }
 
@@ -96,16 +96,17 @@ impl TaskData {
     pub(super) fn length(&self) -> usize {
         match self {
             Self::None => 0,
-            Self::Read(_, range) | Self::Write(_, range) => range.len(),
+            Self::Read(_, range, _) | Self::Write(_, range) => range.len(),
         }
     }
 
-    /// The buffer, or `None` while the connection still has it. A read whose connection is gone gets a new one.
+    /// The buffer, or `None` while the connection still has it. A read whose connection is gone gets a new one, as long
+    /// as the old one was and without what was in it.
     fn into_buffer(self) -> Result<Buffer, Self> {
         match self {
             Self::None => Ok(Buffer::empty()),
-            Self::Read(Some(buffer), _) => Ok(buffer),
-            Self::Read(None, range) => Ok(Buffer::zeroed(range.end)),
+            Self::Read(Some(buffer), ..) => Ok(buffer),
+            Self::Read(None, _, length) => Ok(Buffer::zeroed(length)),
             Self::Write(shared, range) => Arc::try_unwrap(shared).map_err(|shared| Self::Write(shared, range)),
         }
     }
@@ -245,7 +246,10 @@ impl Session {
         let (mut command, deadline) = self.waiting.pop_front()?;
         let data = match std::mem::replace(&mut command.data, Data::None) {
             Data::None => TaskData::None,
-            Data::Read(buffer, range) => TaskData::Read(Some(buffer), range),
+            Data::Read(buffer, range) => {
+                let length = buffer.len();
+                TaskData::Read(Some(buffer), range, length)
+            }
             Data::Write(buffer, range) => TaskData::Write(Arc::new(buffer), range),
         };
         let task = Task {

@@ -32,6 +32,8 @@ const TARGET: &str = "iqn.2026-01.io.forebay:disk";
 const FIRST_CMD_SN: Serial32 = Serial32(u32::MAX - 1);
 const FIRST_CID: u16 = 3;
 const FIRST_BURST_BYTES: u32 = 2048;
+/// Of logouts that end the session.
+const SESSION_LOGOUT_TAG: u32 = 899;
 /// A driver stops reading from a peer that does not take its answers.
 const TRANSMIT_BYTES_MAX: usize = 1 << 20;
 const TAGS: u32 = 24;
@@ -483,15 +485,17 @@ impl Run {
 
     fn log_out(&mut self, at: usize, step: &Step) {
         let cids = self.session.connection_ids();
+        // The end of the session is the end of the script: not often.
+        let reason = match step.pick % 16 {
+            0 => LogoutReason::CloseSession,
+            1..8 => LogoutReason::CloseConnection,
+            _ => LogoutReason::RemoveForRecovery,
+        };
+        let ends_session = reason == LogoutReason::CloseSession;
         let request = LogoutRequest {
             is_immediate: step.has(flag::IMMEDIATE),
-            // The end of the session is the end of the script: not often.
-            reason: match step.pick % 16 {
-                0 => LogoutReason::CloseSession,
-                1..8 => LogoutReason::CloseConnection,
-                _ => LogoutReason::RemoveForRecovery,
-            },
-            initiator_task_tag: task_tag(900),
+            reason,
+            initiator_task_tag: task_tag(if ends_session { SESSION_LOGOUT_TAG } else { 900 }),
             cid: if step.has(flag::WRITE) {
                 FIRST_CID - 1 + step.amount % 5
             } else {
@@ -728,6 +732,12 @@ impl Run {
                 self.model.check_management(response.initiator_task_tag.get(), id, response.outcome);
             }
             Bhs::NopIn(nop) => self.links[at].pings.extend(nop.target_transfer_tag),
+            Bhs::LogoutResponse(response)
+                if response.initiator_task_tag.get() == SESSION_LOGOUT_TAG
+                    && response.outcome == LogoutOutcome::Closed =>
+            {
+                assert!(self.model.is_blind || self.tasks.is_empty(), "a logout waits for the driver");
+            }
             _ => {}
         }
     }

@@ -4,7 +4,9 @@
 //!   before every number below it was used (RFC 7143 4.2.2.1);
 //! - a write begins only with all its data, and as it was sent, whatever was lost or damaged meanwhile;
 //! - what is read is what the device server gave, whole before its status;
-//! - a task has one response, and once a task management function that ended it is answered, nothing more (RFC 7143 4.2.2.3.2).
+//! - a task has one response, and once a task management function that ended it is answered, nothing more (RFC 7143 4.2.2.3.2);
+//! - a task management function, and the logout of a session, are answered when nothing of the tasks they ended is with the driver any more
+//!   (RFC 7143 4.2.3.3, 11.14).
 //!
 //! A header with turned bits makes the initiator's knowledge worthless: then only framing and numbering are checked.
 
@@ -37,6 +39,8 @@ pub struct Use {
     /// Data-out, not data-in.
     pub is_write: bool,
     is_begun: bool,
+    /// The driver has given its outcome.
+    is_completed: bool,
     is_answered: bool,
     /// A SNACK or a reassignment may bring another response.
     may_answer_again: bool,
@@ -110,6 +114,7 @@ impl Model {
             expected,
             is_write,
             is_begun: false,
+            is_completed: false,
             is_answered: false,
             may_answer_again: false,
             is_silenced: false,
@@ -167,6 +172,7 @@ impl Model {
         if let Some(used) = self.uses.get_mut(&tag).filter(|used| used.is_begun) {
             let limit = if used.is_write { 0 } else { used.expected as usize };
             used.data_in = Some(data_in_bytes.min(limit));
+            used.is_completed = true;
         }
     }
 
@@ -273,6 +279,8 @@ impl Model {
             return;
         }
         for used in self.uses.values_mut().filter(|used| management.covered.contains(&used.serial)) {
+            let is_with_driver = used.is_begun && !used.is_completed;
+            assert!(self.is_blind || !is_with_driver, "an abort waits for the driver");
             // One that had its response meanwhile may be asked for it again.
             used.is_silenced = !used.is_answered;
         }

@@ -67,11 +67,6 @@ impl UnitAttentions {
         queue.push_back(sense);
     }
 
-    /// Whether a nexus is here.
-    pub(crate) fn knows(&self, nexus: &NexusId) -> bool {
-        self.lock().contains_key(nexus)
-    }
-
     /// Whether a condition waits to be told to a nexus.
     pub(crate) fn is_waiting_for(&self, nexus: &NexusId) -> bool {
         self.waiting.load(Ordering::Acquire) > 0 && self.lock().get(nexus).is_some_and(|queue| !queue.is_empty())

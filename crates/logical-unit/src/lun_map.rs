@@ -32,14 +32,26 @@ struct Shared {
     read_only: Mutex<BTreeSet<u64>>,
 }
 
-/// The other logical units of a map, as each of them knows them.
-pub(crate) struct Peers(Weak<Shared>);
+/// The maps that a logical unit is in.
+#[derive(Default)]
+pub(crate) struct Maps(Mutex<Vec<Weak<Shared>>>);
 
-impl Peers {
-    /// The units there are now.
-    pub(crate) fn units(&self) -> Vec<Arc<LogicalUnit>> {
-        let Some(shared) = self.0.upgrade() else { return Vec::new() };
-        shared.units.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+impl Maps {
+    fn join(&self, map: &Arc<Shared>) {
+        let mut maps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        maps.retain(|other| other.strong_count() > 0 && !std::ptr::eq(other.as_ptr(), Arc::as_ptr(map)));
+        maps.push(Arc::downgrade(map));
+    }
+
+    /// The logical units that a nexus sees beside the one that this belongs to: those of the map that the nexus is in.
+    pub(crate) fn seen_by(&self, nexus: &NexusId) -> Vec<Arc<LogicalUnit>> {
+        let maps: Vec<Arc<Shared>> =
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect();
+        let is_in = |map: &&Arc<Shared>| map.nexuses.lock().unwrap_or_else(PoisonError::into_inner).contains(nexus);
+        let units_of = |map: &Arc<Shared>| -> Vec<Arc<LogicalUnit>> {
+            map.units.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        };
+        maps.iter().filter(is_in).flat_map(units_of).collect()
     }
 }
 
@@ -80,8 +92,7 @@ impl LunMap {
     pub fn insert(&self, lun: u64, unit: Arc<LogicalUnit>) {
         let nexuses = self.nexuses();
         nexuses.iter().for_each(|nexus| unit.add_nexus(nexus));
-        // A unit in several maps copies within the first.
-        let _ = unit.peers.set(Peers(Arc::downgrade(&self.shared)));
+        unit.maps.join(&self.shared);
         let previous = self.shared.units.write().unwrap_or_else(PoisonError::into_inner).insert(lun, unit);
         if let Some(previous) = previous {
             nexuses.iter().for_each(|nexus| previous.remove_nexus(nexus));
@@ -110,7 +121,7 @@ impl LunMap {
             map.values().any(|other| Arc::ptr_eq(other, unit))
         };
         for mapping in wanted {
-            let _ = mapping.unit.peers.set(Peers(Arc::downgrade(&self.shared)));
+            mapping.unit.maps.join(&self.shared);
             let is_known = is_in(&old, &mapping.unit);
             for nexus in nexuses.iter() {
                 if !is_known {

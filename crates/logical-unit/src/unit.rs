@@ -5,8 +5,8 @@
 //! command itself. A command that needs one device request and no waiting costs no allocation.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use base::clock::Clock;
 use block::completion::Workers;
@@ -25,7 +25,7 @@ use crate::commands::sanitize::{self, SanitizeState};
 use crate::execution::Execution;
 use crate::failure::Failure;
 use crate::limits::{READ_BUFFER_BYTES_DEFAULT, TRANSFER_BYTES_MAX};
-use crate::lun_map::Peers;
+use crate::lun_map::Maps;
 use crate::nexus::NexusId;
 use crate::protection::{self, Protection};
 use crate::reservation::{ReservationStore, Reservations, SavedReservations};
@@ -99,7 +99,7 @@ pub struct LogicalUnit {
     pub(crate) sanitize: Arc<SanitizeState>,
     pub(crate) copies: CopyResults,
     /// The other units of the map it is in, for copies between them.
-    pub(crate) peers: OnceLock<Peers>,
+    pub(crate) maps: Maps,
     pub(crate) ranges: RangeLock,
     workers: Workers,
     /// The device said that it is there; false between its `Offline` and `Back`.
@@ -122,7 +122,7 @@ impl LogicalUnit {
             mode: ModeState::default(),
             sanitize: Arc::default(),
             copies: CopyResults::default(),
-            peers: OnceLock::new(),
+            maps: Maps::default(),
             ranges: RangeLock::new(),
             workers: Workers::new(),
             is_online: Arc::new(AtomicBool::new(true)),

@@ -41,7 +41,7 @@ pub const WRITE_SLICES_MAX: usize = 64;
 pub const LISTEN_BACKLOG: i32 = 128;
 
 /// Time a connection has to end by itself after it was asked to log out, when the server stops.
-pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(iscsi::limits::LOGOUT_REQUEST_SECONDS as u64);
 
 /// Time a peer has to take the last words of a connection that is over, before it is closed without them.
 pub const LINGER_TIMEOUT: Duration = Duration::from_secs(2);

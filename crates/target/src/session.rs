@@ -234,8 +234,10 @@ impl Session {
             if let Event::Command(command) = &event
                 && !self.has_room_for(command.data_in_bytes_max)
             {
-                if self.protocol.is_closed() {
+                let task = command.task;
+                if !self.protocol.is_wanted(task) {
                     // Nobody hears of it, and what waits behind it must not.
+                    self.protocol.handle_completion(self.server.clock.now(), task, protocol::Outcome::default());
                     continue;
                 }
                 self.delayed = Some(event);
@@ -250,7 +252,7 @@ impl Session {
                         luns.iter().for_each(|&lun| units.luns.tell_of_cleared_commands(&units.nexus, lun_number(lun)));
                     }
                 }
-                Event::Logout => {}
+                Event::Logout => self.leave_units(),
                 Event::LinkClosed(link, reason) => {
                     let until = self.server.clock.now() + LINGER_TIMEOUT;
                     if let Some(wire) = self.wires.iter_mut().find(|wire| wire.link == link) {
@@ -482,15 +484,18 @@ impl Session {
                 self.drain_deadline = Some(now() + DRAIN_TIMEOUT);
                 self.protocol.request_logout(now());
             }
-            Wish::Drain
-                if self.drain_deadline.is_some_and(|deadline| now() >= deadline) && !self.protocol.is_closed() =>
-            {
+            Wish::Drain if self.drain_deadline.is_some_and(|deadline| now() >= deadline) && self.is_to_be_dropped() => {
                 self.protocol.drop_session(now());
             }
             Wish::Stop if !self.protocol.is_closed() => self.protocol.close(now(), CloseReason::Local),
             Wish::Drain | Wish::Stop => return false,
         }
         true
+    }
+
+    /// Whether a session that should have ended by itself has not even begun to.
+    fn is_to_be_dropped(&self) -> bool {
+        !self.protocol.is_closed() && !self.protocol.is_logging_out()
     }
 
     /// Takes connections that logged in to this session.
@@ -558,7 +563,7 @@ impl Session {
         has_moved
     }
 
-    /// The nexus is lost, with its reservations and unit attentions. That comes before the Logout Response is written, which says
+    /// The nexus is lost, with its reservations and unit attentions. At a logout that comes before the Logout Response is written, which says
     /// that the clean-up is completed (RFC 7143 4.6.3.3): what the initiator sends next, in another session, must not meet it.
     /// Commands under way finish, and nobody hears of it.
     fn leave_units(&mut self) {
@@ -568,7 +573,7 @@ impl Session {
     }
 
     fn poll_timer(&mut self, context: &mut Context<'_>) -> bool {
-        let drain_deadline = self.drain_deadline.filter(|_| !self.protocol.is_closed());
+        let drain_deadline = self.drain_deadline.filter(|_| self.is_to_be_dropped());
         let lingering = self.wires.iter().filter_map(|wire| wire.closed.as_ref().map(|(_, until)| *until)).min();
         let deadlines = [self.protocol.poll_timeout(), drain_deadline, lingering, self.settling_deadline];
         let Some(deadline) = deadlines.into_iter().flatten().min() else {

@@ -207,9 +207,10 @@ impl State {
     }
 }
 
-/// Whether a login may be for the session of an entry: only its own initiator port may join it.
+/// Whether a login may be for the session of an entry: only its own initiator port may join it. Through which portal group, the session judges.
 fn is_for(entry: &Entry, request: &SessionRequest) -> bool {
-    entry.port.is_some() && entry.port == port_of(request)
+    let in_its_group = SessionRequest { portal_group_tag: entry.request.portal_group_tag, ..request.clone() };
+    entry.port.is_some() && entry.port == port_of(&in_its_group)
 }
 
 fn port_of(request: &SessionRequest) -> Option<Port> {

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use base::buffer::{Buffer, BufferPool};
 use base::serial::Serial32;
-use block::Identity;
 use block::memory::MemoryDevice;
+use block::{Identity, SharedDevice};
 use iscsi::pdu::*;
 use iscsi::target::{AccessRule, NamePattern, TargetPortal};
-use logical_unit::{LogicalUnit, LogicalUnitOptions, NexusId};
+use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, NexusId};
 use scsi::{CdbBytes, Status};
 use target::limits::{DATA_IN_BYTES_MAX, SPIN_MAX};
 use target::{Addresses, LunMask, MaskedLun, Target, TargetServer, TargetServerOptions};
@@ -188,6 +188,56 @@ async fn an_abort_waits_for_io_under_way() {
         let Bhs::TaskManagementResponse(response) = answer.await.unwrap() else { panic!("no word of the task itself") };
         assert_eq!(response.outcome, TaskManagementOutcome::FunctionComplete, "{function}");
     }
+}
+
+/// RFC 7143 11.14, 4.6.3.3: who has the response may give what it wrote to others.
+#[tokio::test]
+async fn a_logout_waits_for_io_under_way() {
+    let (device, server, mut client) = with_a_held_write().await;
+    client.log_out().await;
+    let answer = tokio::spawn(async move { client.receive_bhs().await });
+    let_things_happen().await;
+    assert!(!answer.is_finished(), "its write may still land");
+    assert_eq!(server.status().await.sessions.len(), 1);
+    device.release();
+    let Bhs::LogoutResponse(response) = answer.await.unwrap() else { panic!("no word of the write itself") };
+    assert_eq!(response.outcome, LogoutOutcome::Closed);
+}
+
+#[tokio::test]
+async fn a_connection_is_logged_out_when_its_io_has_ended() {
+    let device = Arc::new(HeldDevice::new(1 << 20));
+    let luns = LunMap::new();
+    luns.insert(0, LogicalUnit::new(Arc::clone(&device) as SharedDevice, LogicalUnitOptions::default()));
+    let server = TargetServer::new(vec![Target::new(NAME, luns)], TargetServerOptions::default());
+    let (mut first, _) = connect(&server);
+    let keys = [("TargetName", NAME), ("MaxConnections", "2")];
+    let tsih = first.try_log_in(1, 0, &keys).await.tsih;
+    first.settle().await;
+    let (mut second, serving) = connect(&server);
+    (second.cid, second.cmd_sn) = (1, first.cmd_sn);
+    assert_eq!(second.try_log_in(1, tsih, &[("TargetName", NAME)]).await.status, LoginStatus::SUCCESS);
+    second.command(5, &cdb10(0x2a, 0, 1), Some(vec![7; 512]), 512).await;
+    let_things_happen().await;
+    first.cmd_sn = second.cmd_sn;
+    let request = LogoutRequest {
+        is_immediate: true,
+        reason: LogoutReason::CloseConnection,
+        initiator_task_tag: tag(77),
+        cid: 1,
+        cmd_sn: first.cmd_sn,
+        exp_stat_sn: Serial32(0),
+    };
+    first.send(&request, Vec::new()).await;
+    // The first connection goes on meanwhile, and hears that commands were ended with the other one.
+    assert_eq!(first.sense_of(&[0; 6], None).await, (6, 0x47, 0x7f));
+    first.command(42, &[0; 6], None, 0).await;
+    assert!(matches!(first.receive_bhs().await, Bhs::ScsiResponse(_)), "the logout is not answered yet");
+    assert!(!serving.is_finished());
+    device.release();
+    assert!(matches!(first.receive_bhs().await, Bhs::LogoutResponse(_)));
+    assert!(second.receive().await.is_none(), "the connection is closed without a word of its write");
+    assert_eq!(serving.await.unwrap(), iscsi::target::CloseReason::LoggedOut);
 }
 
 #[tokio::test]
@@ -440,18 +490,6 @@ fn two_luns() -> Target {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
-    /// Key, ASC and ASCQ of a command that must end in CHECK CONDITION; zeroes for GOOD.
-    async fn sense_of(&mut self, cdb: &[u8], write: Option<Vec<u8>>) -> (u8, u8, u8) {
-        let expected = write.as_ref().map_or(0, Vec::len) as u32;
-        self.command(40, cdb, write, expected).await;
-        let pdu = self.receive().await.expect("it is answered");
-        assert!(matches!(pdu.header.bhs, Ok(Bhs::ScsiResponse(_))), "{:?}", pdu.header.bhs);
-        match pdu.data.bytes() {
-            [] => (0, 0, 0),
-            sense => (sense[2 + 2] & 0x0f, sense[2 + 12], sense[2 + 13]),
-        }
-    }
-
     async fn capacity(&mut self) -> u64 {
         self.command(41, &[0x25], None, 8).await;
         let pdu = self.receive().await.expect("it is answered");

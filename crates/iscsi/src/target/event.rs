@@ -43,7 +43,8 @@ pub enum Event {
     /// Commands of these LUN fields were ended with their connection, and the session goes on: each logical unit owes this nexus a unit attention
     /// (RFC 7143 11.14.5, 47h/7Fh).
     CommandsCleared(Vec<u64>),
-    /// The initiator ends the session. All its tasks are over; completions of those under way are ignored.
+    /// The initiator ends the session. Nothing new comes; [`Closed`](Self::Closed) follows when the tasks under way have ended, whose outcomes
+    /// nobody waits for.
     Logout,
     /// Nothing more will be received on this connection. What is queued must still be sent, then the transport closed. The
     /// session goes on.

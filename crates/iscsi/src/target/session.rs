@@ -17,7 +17,8 @@
 //! |---|---|
 //! | this one | the connections, their coming and going, timers |
 //! | `session/commands.rs` | SCSI commands and their data |
-//! | `session/requests.rs` | pings, text, logout |
+//! | `session/requests.rs` | pings, text |
+//! | `session/logout.rs` | logout |
 //! | `session/management.rs` | task management |
 //! | `session/recovery.rs` | acknowledgements, SNACK, reassignment |
 
@@ -41,6 +42,7 @@ use crate::negotiation::{Negotiated, SessionType};
 use crate::pdu::{AsyncEvent, AsyncMessage, Bhs, LoginStatus, NopIn, Reject, RejectReason, TargetTransferTag};
 
 mod commands;
+mod logout;
 mod management;
 mod recovery;
 pub(super) mod requests;
@@ -54,6 +56,8 @@ pub struct Session {
     links: Vec<Link>,
     /// Connections that are gone and whose tasks or names still matter.
     lost: Vec<Lost>,
+    /// Logouts that wait for tasks; as many as connections, each of which asks for nothing more then.
+    logouts: Vec<logout::Logout>,
     events: VecDeque<Event>,
     target_transfer_tag: TargetTransferTag,
     link_next: u64,
@@ -102,6 +106,7 @@ impl Session {
             parameters,
             links: vec![link],
             lost: Vec::new(),
+            logouts: Vec::new(),
             events: VecDeque::new(),
             target_transfer_tag: TargetTransferTag::new(0).expect("zero is not reserved"),
             link_next: 1,
@@ -130,7 +135,7 @@ impl Session {
                 (Some(own), Some(other)) => own.eq_ignore_ascii_case(other),
                 _ => false,
             };
-        if self.is_ended || !is_same {
+        if self.is_ended || self.is_logging_out() || !is_same {
             return Err((LoginStatus::SESSION_DOES_NOT_EXIST, "the session is another initiator's, or over"));
         }
         // RFC 7143 4.2.6: a session stays within one portal group.
@@ -301,7 +306,8 @@ impl Session {
         let pings = self.live().map(|link| link.ping.map_or(link.last_moved + interval, |(_, until)| until));
         let lost = self.lost.iter().map(|lost| lost.deadline);
         let starved = (!self.set.starved.is_empty()).then_some(self.now + BUFFER_RETRY_INTERVAL);
-        pings.chain(lost).chain(starved).chain(self.management_deadline()).min()
+        let logouts = self.logouts.iter().map(|logout| logout.deadline);
+        pings.chain(lost).chain(starved).chain(logouts).chain(self.management_deadline()).min()
     }
 
     /// The time may have come for something.
@@ -310,6 +316,7 @@ impl Session {
         self.feed_starved();
         self.check_pings();
         self.advance_managements();
+        self.advance_logouts();
         self.forget_lost();
     }
 
@@ -363,6 +370,12 @@ impl Session {
     /// What the session was begun with, and its TSIH.
     pub fn request(&self) -> &SessionRequest {
         &self.full.request
+    }
+
+    /// Whether anybody waits for the outcome of a task that the driver was given. One that has not begun need not be.
+    pub fn is_wanted(&self, id: TaskId) -> bool {
+        let is_live = |task: &super::task::Task| task.id == id && !task.is_aborted;
+        !self.is_ended && self.set.tasks.get(&id.initiator_task_tag).is_some_and(is_live)
     }
 
     /// CIDs of its connections.
@@ -496,7 +509,7 @@ impl Session {
     }
 
     /// Nothing more is received on a connection. Its tasks end, unless it is remembered and they may be reassigned; commands that
-    /// were not delivered are given up in any case, so that the initiator can send them again (RFC 7143 11.14).
+    /// were not delivered are given up in any case.
     fn close_link(&mut self, at: LinkId, reason: CloseReason) {
         let Some(link) = live(&mut self.links, at) else { return };
         link.is_closed = true;
@@ -505,6 +518,18 @@ impl Session {
             self.events.push_back(Event::LinkClosed(half.id, reason.clone()));
         }
         self.events.push_back(Event::LinkClosed(at, reason));
+        self.give_up_undelivered(at);
+        // Immediate commands do not outlive their connection (RFC 7143 7.14), nor do task management requests.
+        self.drop_tasks(|task| task.link == at && task.header.is_immediate);
+        let is_remembered = self.is_recoverable() && self.lost.iter().any(|lost| lost.link == at);
+        if !is_remembered {
+            self.end_tasks_of(at);
+        }
+        self.advance_managements();
+    }
+
+    /// Commands of a connection whose turn has not come are given up, so that the initiator can send them again on another one (RFC 7143 11.14).
+    fn give_up_undelivered(&mut self, at: LinkId) {
         let of_link = |task: &super::task::Task| task.link == at && !task.is_delivered;
         let given_up: Vec<TaskId> = self.set.tasks.values().filter(|task| of_link(task)).map(|task| task.id).collect();
         self.set.window.give_up(|held| match held {
@@ -515,13 +540,6 @@ impl Session {
         for id in given_up {
             self.drop_task(id);
         }
-        // Immediate commands do not outlive their connection (RFC 7143 7.14), nor do task management requests.
-        self.drop_tasks(|task| task.link == at && task.header.is_immediate);
-        let is_remembered = self.is_recoverable() && self.lost.iter().any(|lost| lost.link == at);
-        if !is_remembered {
-            self.end_tasks_of(at);
-        }
-        self.advance_managements();
     }
 
     /// Tasks of a connection that is gone end without a word.
@@ -581,6 +599,7 @@ impl Session {
         self.lost.clear();
         self.set.answers.clear();
         self.set.managements.clear();
+        self.logouts.clear();
         self.events.push_back(Event::Closed(reason));
     }
 
@@ -600,7 +619,8 @@ impl Session {
 
     fn check_pings(&mut self) {
         let (now, interval) = (self.now, self.parameters.ping_interval);
-        let links: Vec<LinkId> = self.live().map(|link| link.id).collect();
+        // Who is logging out may have stopped listening but for the response.
+        let links: Vec<LinkId> = self.live().map(|link| link.id).filter(|&id| !self.is_leaving(id)).collect();
         for at in links {
             let Some(link) = live(&mut self.links, at) else { continue };
             match link.ping {

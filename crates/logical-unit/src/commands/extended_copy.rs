@@ -116,9 +116,8 @@ fn parse(task: &mut Task<'_>, parameter_list_length: u32) -> Result<CopyList, Fa
 /// The logical units that the list names, as far as there are such here.
 fn targets(own: &Arc<LogicalUnit>, nexus: &NexusId, list: &CopyList) -> Vec<Option<Arc<LogicalUnit>>> {
     let mut known = vec![Arc::clone(own)];
-    let peers = own.peers.get().map(|peers| peers.units()).unwrap_or_default();
     // What a nexus does not see it cannot copy from or to, either.
-    known.extend(peers.into_iter().filter(|unit| unit.attentions.knows(nexus)));
+    known.extend(own.maps.seen_by(nexus));
     let named: Vec<_> = known.iter().map(|unit| (identity::designators_of(unit), unit)).collect();
     let find = |name: &scsi::vpd::Designator| {
         named.iter().find(|(names, _)| names.contains(name)).map(|(_, unit)| Arc::clone(unit))

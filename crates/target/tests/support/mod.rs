@@ -15,6 +15,7 @@ use iscsi::text::Keys;
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap};
 use target::{Addresses, Target, TargetServer, TargetServerOptions};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
+use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
 pub const NAME: &str = "iqn.2026-01.io.example:disk";
@@ -170,6 +171,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         pdu.data.bytes().to_vec()
     }
 
+    /// Key, ASC and ASCQ of a command that must end in CHECK CONDITION; zeroes for GOOD.
+    pub async fn sense_of(&mut self, cdb: &[u8], write: Option<Vec<u8>>) -> (u8, u8, u8) {
+        let expected = write.as_ref().map_or(0, Vec::len) as u32;
+        self.command(40, cdb, write, expected).await;
+        let pdu = self.receive().await.expect("it is answered");
+        assert!(matches!(pdu.header.bhs, Ok(Bhs::ScsiResponse(_))), "{:?}", pdu.header.bhs);
+        match pdu.data.bytes() {
+            [] => (0, 0, 0),
+            sense => (sense[2 + 2] & 0x0f, sense[2 + 12], sense[2 + 13]),
+        }
+    }
+
     pub async fn log_out(&mut self) {
         let request = LogoutRequest {
             is_immediate: true,
@@ -255,5 +268,33 @@ pub async fn with_a_held_write() -> (Arc<HeldDevice>, TargetServer, Client<Duple
 pub async fn let_things_happen() {
     for _ in 0..1000 {
         tokio::task::yield_now().await;
+    }
+}
+
+/// A server on real sockets, and the way to stop it.
+pub struct Listening {
+    pub addresses: Vec<std::net::SocketAddr>,
+    stop: tokio::sync::oneshot::Sender<()>,
+    running: JoinHandle<std::io::Result<()>>,
+}
+
+impl Listening {
+    pub fn start(server: &TargetServer) -> Self {
+        let bound = server.bind().expect("port 0 is always free");
+        let addresses = bound.addresses().to_vec();
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let running = tokio::spawn(bound.run(async move {
+            let _ = stopped.await;
+        }));
+        Self { addresses, stop, running }
+    }
+
+    pub async fn connect(&self, portal: usize) -> Client<TcpStream> {
+        Client::new(TcpStream::connect(self.addresses[portal]).await.expect("it listens"))
+    }
+
+    pub async fn stop(self) {
+        self.stop.send(()).expect("it runs");
+        self.running.await.expect("it does not panic").expect("it ends well");
     }
 }

@@ -380,6 +380,7 @@ impl Session {
         if !self.set.managements.is_empty() {
             self.advance_managements();
         }
+        self.note_end_for_logouts(id);
         self.feed_starved();
     }
 

@@ -1,18 +1,13 @@
-//! Everything of the full feature phase that is not a SCSI command or task management: pings, text, logout.
-
-use base::serial::Serial32;
+//! Everything of the full feature phase that is not a SCSI command, task management or logout: pings, text.
 
 use super::super::discovery::send_targets;
-use super::super::event::{CloseReason, Event, LinkId};
+use super::super::event::LinkId;
 use super::super::task_set::Held;
 use super::{Session, live};
 use crate::framing::{DataSegment, ReceivedPdu};
 use crate::limits::TEXT_REQUEST_BYTES_MAX;
 use crate::negotiation::{SessionType, Stage};
-use crate::pdu::{
-    Bhs, InitiatorTaskTag, LogoutOutcome, LogoutReason, LogoutRequest, LogoutResponse, NopIn, NopOut, RejectReason,
-    TargetTransferTag, TextRequest, TextResponse,
-};
+use crate::pdu::{Bhs, InitiatorTaskTag, NopIn, NopOut, RejectReason, TargetTransferTag, TextRequest, TextResponse};
 use crate::text::{Keys, TextAssembler};
 
 /// A text exchange under way (RFC 7143 11.10): the request may come in pieces, and so may the response go.
@@ -31,6 +26,9 @@ impl Session {
             Err(error) => return self.reject(at, &pdu.header, error.reject_reason()),
         };
         self.note_acknowledgement(at, &bhs);
+        if self.is_leaving(at) {
+            return;
+        }
         let (cmd_sn, is_immediate) = match bhs {
             Bhs::ScsiCommand(command) => return self.handle_command(at, command, pdu),
             Bhs::DataOut(data) => return self.handle_data_out(at, data, pdu),
@@ -56,6 +54,9 @@ impl Session {
 
     /// A request whose turn it is.
     pub(super) fn handle_request(&mut self, at: LinkId, pdu: ReceivedPdu) {
+        if self.is_leaving(at) {
+            return;
+        }
         let is_discovery = self.full.negotiated.session_type == SessionType::Discovery;
         match pdu.header.bhs {
             Ok(Bhs::TextRequest(request)) => self.handle_text(at, &request, &pdu),
@@ -168,76 +169,5 @@ impl Session {
             link.text = Some(TextExchange { tag, ..exchange });
         }
         link.push_response(stat_sn, &response, DataSegment::from(segment));
-    }
-
-    /// RFC 7143 11.14. A connection can be logged out from itself or from another one; a lost one only from another.
-    fn handle_logout(&mut self, at: LinkId, request: &LogoutRequest) {
-        let Some(own) = live(&mut self.links, at).map(|link| link.cid) else { return };
-        let other = self.live().find(|link| link.cid == request.cid && link.id != at).map(|link| link.id);
-        let is_known = own == request.cid || other.is_some() || self.lost.iter().any(|lost| lost.cid == request.cid);
-        let is_recoverable = self.is_recoverable();
-        let outcome = match request.reason {
-            LogoutReason::CloseSession => LogoutOutcome::Closed,
-            _ if !is_known => LogoutOutcome::CidNotFound,
-            LogoutReason::CloseConnection => LogoutOutcome::Closed,
-            LogoutReason::RemoveForRecovery if is_recoverable => LogoutOutcome::Closed,
-            LogoutReason::RemoveForRecovery => LogoutOutcome::RecoveryNotSupported,
-        };
-        let is_for_recovery = request.reason == LogoutReason::RemoveForRecovery;
-        // A connection's tasks end before its logout is answered.
-        if outcome == LogoutOutcome::Closed && request.reason != LogoutReason::CloseSession && own != request.cid {
-            if let Some(other) = other {
-                self.log_link_out(other, is_for_recovery, CloseReason::LoggedOut);
-            }
-            self.log_lost_out(request.cid, is_for_recovery);
-        }
-        self.send_logout_response(at, request, outcome);
-        if outcome != LogoutOutcome::Closed {
-            return;
-        }
-        let has_others = self.live().any(|link| link.id != at) || !self.lost.is_empty();
-        match request.reason {
-            LogoutReason::CloseSession => self.end_by_logout(),
-            _ if own != request.cid => {}
-            LogoutReason::CloseConnection if !has_others => self.end_by_logout(),
-            _ => {
-                self.log_link_out(at, is_for_recovery, CloseReason::Logout);
-                self.log_lost_out(own, is_for_recovery);
-            }
-        }
-    }
-
-    fn end_by_logout(&mut self) {
-        self.events.push_back(Event::Logout);
-        self.end(CloseReason::Logout);
-    }
-
-    /// A connection that was lost before is logged out: its tasks may be reassigned from now on, or are over.
-    fn log_lost_out(&mut self, cid: u16, is_for_recovery: bool) {
-        if is_for_recovery {
-            self.lost.iter_mut().filter(|lost| lost.cid == cid).for_each(|lost| lost.is_logged_out = true);
-            return;
-        }
-        while let Some(index) = self.lost.iter().position(|lost| lost.cid == cid) {
-            let lost = self.lost.remove(index);
-            self.end_tasks_of(lost.link);
-        }
-    }
-
-    fn send_logout_response(&mut self, at: LinkId, request: &LogoutRequest, outcome: LogoutOutcome) {
-        let (exp_cmd_sn, max_cmd_sn) = self.set.command_numbers();
-        let (wait_seconds, retain_seconds): (u16, u16) = self.times();
-        let Some(link) = live(&mut self.links, at) else { return };
-        let stat_sn: Serial32 = link.take_stat_sn();
-        let response = LogoutResponse {
-            outcome,
-            initiator_task_tag: request.initiator_task_tag,
-            stat_sn,
-            exp_cmd_sn,
-            max_cmd_sn,
-            wait_seconds,
-            retain_seconds,
-        };
-        link.push_response(stat_sn, &response, DataSegment::Empty);
     }
 }

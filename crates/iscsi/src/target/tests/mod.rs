@@ -2,6 +2,7 @@
 
 mod commands;
 mod login;
+mod logout;
 mod order;
 mod peer;
 mod random;

@@ -297,6 +297,10 @@ pub struct Attach {
     /// (default: log, or the profile's)
     #[arg(long, value_name = "ORDER", requires = "log")]
     pub destage_order: Option<DestageOrder>,
+    /// The logical unit is on a disk that transfers this much in the time of a seek (256KiB): near pieces are sent as one, with what lies
+    /// between them, read first and written back; only where no other host writes to it
+    #[arg(long, value_name = "SIZE", requires = "log")]
+    pub destage_seek: Option<ByteSize>,
     /// Behave as described in a paper, peaks included: paper
     #[arg(long, value_name = "NAME", requires = "log", value_parser = ["paper"])]
     pub profile: Option<String>,

@@ -5,6 +5,7 @@
 //! | [`registry`] | every experiment: name, source, what the paper found |
 //! | [`outcome`] | what a run found: rows, as a table and as JSON |
 //! | `figure`, [`page`] | the drawing of an outcome, and the page of several |
+//! | `icache`, [`icache_model`] | those of paper 000, *A Caching Strategy to Improve iSCSI Performance*, over models |
 //! | `iscsi_design` | the experiments of paper 001, *An iSCSI Design and Implementation* |
 //! | `model` | `--clock virtual`: the real initiator and target over modelled links and processors |
 //! | `stage`, `namespaces`, `wan` | `--clock real`: target and `forebay bench` as processes, on loopback or in network namespaces, with delay and loss |
@@ -16,6 +17,8 @@
 #![forbid(unsafe_code)]
 
 mod figure;
+mod icache;
+pub mod icache_model;
 mod iscsi_design;
 pub mod limits;
 mod model;

@@ -2,12 +2,15 @@
 
 use std::path::Path;
 
-use crate::iscsi_design;
 use crate::outcome::{Clock, Outcome, Row};
 use crate::stage::{LabError, Scale, Stage};
+use crate::{icache, iscsi_design};
 
 /// Rows and notes of a run.
 pub(crate) type Found = (Vec<Row>, Vec<String>);
+
+/// An experiment with processes.
+type OnStage = fn(&Stage, Scale) -> Result<Found, LabError>;
 
 /// One experiment.
 pub struct Experiment {
@@ -22,11 +25,38 @@ pub struct Experiment {
     /// Unit of the result.
     pub unit: &'static str,
     pub(crate) in_virtual_time: Option<fn(Scale) -> Result<Found, LabError>>,
-    pub(crate) on_this_machine: fn(&Stage, Scale) -> Result<Found, LabError>,
+    pub(crate) on_this_machine: Option<OnStage>,
 }
 
 /// All of them.
 pub const REGISTRY: &[Experiment] = &[
+    Experiment {
+        name: "icache-counts",
+        source: "A Caching Strategy to Improve iSCSI Performance, figure 5a",
+        found: "230,370 requests: most within 0.5 ms with the log; without it 4 ms and more",
+        across: "up to ms",
+        unit: "requests",
+        in_virtual_time: Some(icache::counts),
+        on_this_machine: None,
+    },
+    Experiment {
+        name: "icache-response",
+        source: "A Caching Strategy to Improve iSCSI Performance, figure 5b",
+        found: "over 80 % within 1 ms with the log, about 10 % over 8 ms, peaks of 120 ms; without it 99 % over 4 ms, 46 % over 8",
+        across: "within ms",
+        unit: "% of requests",
+        in_virtual_time: Some(icache::shares),
+        on_this_machine: None,
+    },
+    Experiment {
+        name: "icache-groups",
+        source: "A Caching Strategy to Improve iSCSI Performance, figure 6",
+        found: "means of 1000 requests; of all: 3.652 ms with the log, 6.757 without",
+        across: "thousand requests",
+        unit: "ms",
+        in_virtual_time: Some(icache::groups),
+        on_this_machine: None,
+    },
     Experiment {
         name: "multi-throughput",
         source: "An iSCSI Design and Implementation, figure 5",
@@ -34,7 +64,7 @@ pub const REGISTRY: &[Experiment] = &[
         across: "connections",
         unit: "MB/s",
         in_virtual_time: None,
-        on_this_machine: iscsi_design::multi_throughput,
+        on_this_machine: Some(iscsi_design::multi_throughput),
     },
     Experiment {
         name: "frame-size",
@@ -43,7 +73,7 @@ pub const REGISTRY: &[Experiment] = &[
         across: "frame bytes",
         unit: "MB/s",
         in_virtual_time: Some(iscsi_design::frame_size_model),
-        on_this_machine: iscsi_design::frame_size,
+        on_this_machine: Some(iscsi_design::frame_size),
     },
     Experiment {
         name: "queue-depth",
@@ -52,7 +82,7 @@ pub const REGISTRY: &[Experiment] = &[
         across: "depth",
         unit: "IOPS",
         in_virtual_time: Some(iscsi_design::queue_depth_model),
-        on_this_machine: iscsi_design::queue_depth,
+        on_this_machine: Some(iscsi_design::queue_depth),
     },
     Experiment {
         name: "metro",
@@ -61,7 +91,7 @@ pub const REGISTRY: &[Experiment] = &[
         across: "round trip ms",
         unit: "MB/s",
         in_virtual_time: Some(iscsi_design::metro_model),
-        on_this_machine: iscsi_design::metro,
+        on_this_machine: Some(iscsi_design::metro),
     },
     Experiment {
         name: "connection-kinds",
@@ -83,7 +113,8 @@ impl Experiment {
     /// The clocks it runs by.
     pub fn clocks(&self) -> Vec<Clock> {
         let model = self.in_virtual_time.map(|_| Clock::Virtual);
-        model.into_iter().chain([Clock::Real]).collect()
+        let machine = self.on_this_machine.map(|_| Clock::Real);
+        model.into_iter().chain(machine).collect()
     }
 
     /// Runs it. `program` is the `forebay` binary, which real time needs.
@@ -93,7 +124,10 @@ impl Experiment {
     pub fn run(&self, clock: Clock, scale: Scale, program: &Path) -> Result<Outcome, LabError> {
         let (rows, notes) = match clock {
             Clock::Virtual => self.in_virtual_time.ok_or(LabError::NoModel(self.name))?(scale)?,
-            Clock::Real => (self.on_this_machine)(&Stage::new(program)?, scale)?,
+            Clock::Real => {
+                let run = self.on_this_machine.ok_or(LabError::NoStage(self.name))?;
+                run(&Stage::new(program)?, scale)?
+            }
         };
         Ok(Outcome {
             name: self.name.to_owned(),
@@ -116,7 +150,7 @@ mod tests {
     fn names_are_different() {
         for experiment in REGISTRY {
             assert_eq!(find(experiment.name).map(|found| found.source), Some(experiment.source));
-            assert!(experiment.clocks().contains(&Clock::Real));
+            assert!(!experiment.clocks().is_empty());
         }
     }
 }

@@ -31,6 +31,9 @@ pub enum LabError {
     /// It has no model.
     #[error("{0} runs by the real clock only")]
     NoModel(&'static str),
+    /// It needs the paper's machines.
+    #[error("{0} runs by the virtual clock only: --clock virtual")]
+    NoStage(&'static str),
     /// A device of a model.
     #[error("the modelled device failed: {0}")]
     Device(block::Error),

@@ -22,6 +22,8 @@ pub struct LogConfig {
     pub durability: Durability,
     /// The order of destaging; `None` for the profile's.
     pub order: Option<DestageOrder>,
+    /// Bytes that the LUN's disk transfers in the time of a seek; 0 when it has none, or when others write to the LUN.
+    pub seek_bytes: u64,
     /// Whether the log behaves as the paper describes.
     pub is_paper: bool,
 }
@@ -86,6 +88,7 @@ impl LogConfig {
         }
         options.durability = self.durability;
         options.order = self.order.unwrap_or(options.order);
+        options.level2.seek_bytes = self.seek_bytes;
         options.failure_note = Some(failure_note(registry.clone(), entries.to_vec()));
         let context = |error| Error::from(error).context(format!("the write log {}", place.display()));
         WriteLog::open(device, origin, options).await.map_err(context)

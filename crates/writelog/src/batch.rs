@@ -6,21 +6,23 @@
 //!   each sector what is newest inside the epoch, even when the log has newer |
 //! | `lba` | the next dirty extents in ascending order, around and around |
 //! | `last-write-first` | what is dirty in the newest segments |
-//! | when space is low, and to clean everything | what is dirty in the oldest segments |
+//! | when space is low (but for `lba` over a disk), and to clean everything | what is dirty in the oldest segments |
 //!
-//! Segments are read whole, since that is one request, and their records checked; extents in order of LBA are read one by one.
+//! Segments are read whole, since that is one request, and their records checked. Extents in order of LBA lie all over the log: they are read in
+//! the order of their places, near ones in one request, and only they stay in RAM.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use base::buffer::Buffer;
 use block::device::DeviceExt;
 use block::{Error, ErrorKind};
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use store::record::{parse_header, record_bytes};
 
 use crate::core::{Core, Pins, State};
 use crate::format::{ENTRY_DATA, ENTRY_DISCARDED, EntryRaw, FLAG_EPOCH_END, parse_payload, prefix_bytes};
-use crate::limits::UNIT_BYTES;
+use crate::limits::{BATCHES_WHEN_FULL, LOG_READ_BYTES, READ_GAP_BYTES_MAX, UNIT_BYTES};
 use crate::map::{ExtentMap, Piece, Tag, place_of_zeroes};
 use crate::options::DestageOrder;
 
@@ -37,11 +39,28 @@ pub(crate) enum Choice {
 pub(crate) struct Batch {
     /// Disjoint, ascending.
     pub(crate) pieces: Vec<Piece>,
-    /// Segments in RAM.
-    pub(crate) images: BTreeMap<u32, Buffer>,
+    /// Bytes of the log that are in RAM for it.
+    pub(crate) images: Images,
     /// With [`Choice::Epoch`]: all up to this record is on the origin afterwards.
     pub(crate) epoch_end: Option<u64>,
     _pins: Pins,
+}
+
+/// Runs of bytes of the log, by the place of the first.
+#[derive(Default)]
+pub(crate) struct Images(BTreeMap<u32, Buffer>);
+
+impl Images {
+    fn insert(&mut self, place: u32, bytes: Buffer) {
+        self.0.insert(place, bytes);
+    }
+
+    /// The `length` bytes at `place`, if they are here.
+    pub(crate) fn get(&self, place: u32, length: usize) -> Option<&[u8]> {
+        let (&start, bytes) = self.0.range(..=place).next_back()?;
+        let at = (u64::from(place - start) * UNIT_BYTES) as usize;
+        bytes.get(at..at.checked_add(length)?)
+    }
 }
 
 /// A record in a segment's image.
@@ -61,12 +80,14 @@ pub(crate) struct Found {
 impl Core {
     /// The order that counts now.
     pub(crate) fn choice(&self, state: &State) -> Choice {
-        let is_low = state.wants_room || state.segments.reusable_count() < (state.segments.count() / 8).max(2);
+        // Halfway between where writes slow down and where they stop.
+        let is_low = state.wants_room || state.share_used() > f64::midpoint(self.options.level2.share_slow, 1.0);
         match self.options.order {
             // What is only in the log goes first, while it can be read; of slots, too.
             _ if state.failure.is_some() => Choice::Lba,
             DestageOrder::Log => Choice::Epoch,
-            DestageOrder::Lba if !is_low => Choice::Lba,
+            // On a disk a sweep that takes its neighbours along makes more room than the oldest segments would.
+            DestageOrder::Lba if !is_low || self.options.level2.seek_bytes > 0 => Choice::Lba,
             DestageOrder::LastWriteFirst if !is_low => Choice::Newest,
             _ => Choice::Oldest,
         }
@@ -76,14 +97,20 @@ impl Core {
     pub(crate) async fn select(self: &Arc<Self>, choice: Choice) -> Result<Batch, Error> {
         let batch = match choice {
             Choice::Epoch => return self.select_epoch().await,
-            Choice::Lba => return Ok(self.select_by_lba()),
+            Choice::Lba => return Ok(self.select_by_lba().await),
             Choice::Newest | Choice::Oldest => self.select_segments(choice).await?,
         };
         // Zeroes are not in any segment; once no segment is dirty, they are what is left.
-        if batch.pieces.is_empty() { Ok(self.select_by_lba()) } else { Ok(batch) }
+        if batch.pieces.is_empty() { Ok(self.select_by_lba().await) } else { Ok(batch) }
     }
 
-    fn select_by_lba(self: &Arc<Self>) -> Batch {
+    async fn select_by_lba(self: &Arc<Self>) -> Batch {
+        let (pieces, pins) = self.next_by_lba();
+        let images = self.read_places(&pieces).await;
+        Batch { pieces, images, epoch_end: None, _pins: pins }
+    }
+
+    fn next_by_lba(self: &Arc<Self>) -> (Vec<Piece>, Pins) {
         let mut pins = Pins::none(self);
         let state = &mut *self.state();
         let bytes_max = self.options.level2.batch_bytes;
@@ -105,7 +132,47 @@ impl Core {
             pins.add(&mut state.segments, self.layout.segment_of(piece.place));
         }
         pieces.sort_unstable_by_key(|piece| piece.sector);
-        Batch { pieces, images: BTreeMap::new(), epoch_end: None, _pins: pins }
+        (pieces, pins)
+    }
+
+    /// Reads what the log device must give of these pieces, with as few requests as it takes. What cannot be read so is left out: it is tried again
+    /// piece by piece when it is sent.
+    async fn read_places(&self, pieces: &[Piece]) -> Images {
+        let mut wanted: Vec<Piece> = {
+            let state = self.state();
+            let is_in_ram = |piece: &Piece| state.records.get(piece.place, length_of(piece)).is_some();
+            pieces.iter().filter(|piece| piece.is_in_segment() && !is_in_ram(piece)).copied().collect()
+        };
+        wanted.sort_unstable_by_key(|piece| piece.place);
+        let mut images = Images::default();
+        let mut near: VecDeque<Near> = wanted.chunk_by(is_near).flat_map(groups).collect();
+        let mut reads = FuturesUnordered::new();
+        loop {
+            while reads.len() < self.log_reads_in_flight()
+                && let Some(group) = near.pop_front()
+            {
+                reads.push(self.read_near(group));
+            }
+            let Some((group, bytes)) = reads.next().await else { return images };
+            let Ok(bytes) = bytes else { continue };
+            for piece in &group.pieces {
+                let at = (u64::from(piece.place - group.start) * UNIT_BYTES) as usize;
+                images.insert(piece.place, Buffer::copy_of(&bytes[at..at + length_of(piece)]));
+            }
+        }
+    }
+
+    /// Reads of the log device at once: fewer the more slots are in use, since level 1 goes first on that device, unless it waits for room.
+    fn log_reads_in_flight(&self) -> usize {
+        let state = self.state();
+        let free = state.stage.as_ref().filter(|_| !state.wants_room).map_or(1.0, |stage| 1.0 - stage.share_used());
+        ((self.options.level2.writes_in_flight as f64 * free).round() as usize).max(1)
+    }
+
+    async fn read_near(&self, group: Near) -> (Near, Result<Buffer, Error>) {
+        let length = (group.end - u64::from(group.start)) * UNIT_BYTES;
+        let bytes = self.log_device.read(self.layout.offset_of(group.start), Buffer::zeroed(length as usize)).await;
+        (group, bytes)
     }
 
     async fn select_segments(self: &Arc<Self>, choice: Choice) -> Result<Batch, Error> {
@@ -113,7 +180,9 @@ impl Core {
         let chosen: Vec<u32> = {
             let state = &mut *self.state();
             let is_dirty = |segment: &u32| state.segments.get(*segment).dirty_sectors > 0;
-            let count = (self.options.level2.batch_bytes / self.layout.segment_bytes).max(1) as usize;
+            // Who waits for room waits for the whole batch.
+            let bytes_max = self.options.level2.batch_bytes / if state.wants_room { BATCHES_WHEN_FULL } else { 1 };
+            let count = (bytes_max / self.layout.segment_bytes).max(1) as usize;
             let chosen: Vec<u32> = match choice {
                 Choice::Newest => state.segments.by_age().rev().filter(is_dirty).take(count).collect(),
                 _ => state.segments.by_age().filter(is_dirty).take(count).collect(),
@@ -121,7 +190,7 @@ impl Core {
             chosen.iter().for_each(|&segment| pins.add(&mut state.segments, segment));
             chosen
         };
-        let mut batch = Batch { pieces: Vec::new(), images: BTreeMap::new(), epoch_end: None, _pins: pins };
+        let mut batch = Batch { pieces: Vec::new(), images: Images::default(), epoch_end: None, _pins: pins };
         for segment in chosen {
             match self.load_segment(segment).await {
                 Ok((image, records)) => {
@@ -130,7 +199,7 @@ impl Core {
                     let held = records.iter().flat_map(|record| &record.pieces);
                     batch.pieces.extend(held.flat_map(|piece| state.pieces_at(piece)).filter(is_wanted));
                     drop(state);
-                    batch.images.insert(segment, image);
+                    batch.images.insert(self.layout.place(segment, 0), image);
                 }
                 Err(error) => self.add_salvaged(segment, &error, &mut batch),
             }
@@ -153,7 +222,7 @@ impl Core {
         };
         let count = (self.options.level2.batch_bytes / self.layout.segment_bytes).max(1) as usize;
         let destaged = self.state().destaged_sequence;
-        let mut batch = Batch { pieces: Vec::new(), images: BTreeMap::new(), epoch_end: None, _pins: pins };
+        let mut batch = Batch { pieces: Vec::new(), images: Images::default(), epoch_end: None, _pins: pins };
         let (mut epoch, mut waiting) = (ExtentMap::default(), Vec::new());
         for (index, segment) in segments.into_iter().enumerate() {
             if index >= count && batch.epoch_end.is_some() {
@@ -169,7 +238,7 @@ impl Core {
                     continue;
                 }
             };
-            batch.images.insert(segment, image);
+            batch.images.insert(self.layout.place(segment, 0), image);
             for record in records.into_iter().filter(|record| (destaged + 1..=applied).contains(&record.sequence)) {
                 waiting.extend(record.pieces);
                 if record.flags & FLAG_EPOCH_END != 0 {
@@ -215,6 +284,43 @@ impl Core {
         tracing::error!(%error, segment, pieces = pieces.len(), "a segment of the log cannot be read as a whole");
         batch.pieces.extend(pieces);
     }
+}
+
+fn length_of(piece: &Piece) -> usize {
+    (piece.sectors * UNIT_BYTES) as usize
+}
+
+/// Whether `next` begins so near behind `piece` in the log that reading what is between costs less than another request.
+fn is_near(piece: &Piece, next: &Piece) -> bool {
+    let gap = u64::from(next.place).saturating_sub(u64::from(piece.place) + piece.sectors);
+    gap * UNIT_BYTES <= READ_GAP_BYTES_MAX
+}
+
+/// Pieces of the log that are read with one request.
+struct Near {
+    start: u32,
+    end: u64,
+    /// Ascending by place.
+    pieces: Vec<Piece>,
+}
+
+/// Near pieces in requests of about the same size, each beginning where the one before ends: to a disk they are one.
+fn groups(near: &[Piece]) -> Vec<Near> {
+    let mut groups: Vec<Near> = Vec::new();
+    for piece in near {
+        let end = u64::from(piece.place) + piece.sectors;
+        match groups.last_mut() {
+            Some(last) if (end - u64::from(last.start)) * UNIT_BYTES <= LOG_READ_BYTES => {
+                last.end = end;
+                last.pieces.push(*piece);
+            }
+            last => {
+                let start = last.map_or(piece.place, |last| last.end as u32);
+                groups.push(Near { start, end, pieces: vec![*piece] });
+            }
+        }
+    }
+    groups
 }
 
 /// The whole record at `offset` of a segment's image, if there is one of this log that belongs there.

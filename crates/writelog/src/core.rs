@@ -4,10 +4,11 @@
 //!
 //! | lock | held by | keeps |
 //! |---|---|---|
-//! | `ranges` | every request until it is answered (reads share) | overlapping requests in their order |
+//! | `ranges` | every request until it is answered (reads share, until they know where from) | overlapping requests in their order |
 //! | `destaging`, async | a batch of level 2 | one batch from overtaking another on the origin |
 //! | `moving`, async | a round of level 1 | slots leaving in their order |
 //! | `superblock`, async | a checkpoint | one checkpoint at a time |
+//! | `below` | reads that wait for a device (shared), what changes the origin | what a read finds on the origin as it was when it began |
 //! | `state`, a mutex | nobody across an await | map, segments, slots, records under way |
 //!
 //! Neither level needs `ranges`, so requests that wait for room never stand in the way of what makes it. A sector in the map is never read
@@ -54,6 +55,7 @@ pub(crate) struct Core {
     pub(crate) options: OpenOptions,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) ranges: RangeLock,
+    pub(crate) below: RangeLock,
     pub(crate) destaging: futures_util::lock::Mutex<()>,
     pub(crate) moving: futures_util::lock::Mutex<()>,
     /// Held while a checkpoint runs.
@@ -272,9 +274,11 @@ impl Core {
         if self.is_staged() && self.keeps_order() { ByteRange { offset: 0, length: u64::MAX } } else { range }
     }
 
-    /// Waits until nobody is at work, and keeps everybody out until the guard is dropped.
-    pub(crate) async fn exclude_requests(&self) -> RangeGuard {
-        self.ranges.exclusive(ByteRange { offset: 0, length: u64::MAX }).await
+    /// Waits until nobody is at work, and keeps everybody out until the guards are dropped.
+    pub(crate) async fn exclude_requests(&self) -> (RangeGuard, RangeGuard) {
+        let everything = ByteRange { offset: 0, length: u64::MAX };
+        let requests = self.ranges.exclusive(everything).await;
+        (requests, self.below.exclusive(everything).await)
     }
 
     /// The log device failed where nothing can be promised without it. The first time, loudly.

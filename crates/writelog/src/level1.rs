@@ -80,8 +80,7 @@ impl Core {
         let level1 = &self.options.level1;
         let is_eager = level1.is_eager && state.appender.is_idle();
         let least = if is_eager { ROUND_RECORD_BYTES / self.layout.slot_bytes } else { u64::MAX };
-        stage.used_count() as f64 >= stage.slot_count() as f64 * level1.share_start
-            || stage.used_count() as u64 >= least
+        stage.share_used() >= level1.share_start || stage.used_count() as u64 >= least
     }
 
     /// Runs rounds as they become due. Ends when the log closes.

@@ -20,12 +20,13 @@ use block::device::DeviceExt;
 use block::{Device, Error, ErrorKind};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use crate::batch::{Batch, Choice};
+use crate::batch::{Batch, Choice, Images};
 use crate::core::{Core, State};
 use crate::level1::wait_for;
 use crate::limits::{DESTAGE_RETRY_MS, DESTAGE_WRITE_BYTES_MAX, UNIT_BYTES};
 use crate::map::Piece;
 use crate::read::range_of;
+use crate::runs::{Run, joined, runs};
 
 /// How far a destage of everything is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,12 +48,6 @@ enum Need {
     Idle,
     /// Space or age ask for it.
     Due,
-}
-
-/// One write to the origin.
-struct Run {
-    range: ByteRange,
-    pieces: Vec<Piece>,
 }
 
 impl Core {
@@ -158,7 +153,8 @@ impl Core {
 
     /// Sends all pieces, or as many as there is time for until a request comes after `requests`. What was not sent leaves the batch.
     async fn send(self: &Arc<Self>, batch: &mut Batch, requests: Option<u64>) -> Result<bool, Error> {
-        let runs = self.runs(&batch.pieces);
+        let length_max = DESTAGE_WRITE_BYTES_MAX.min(u64::from(self.origin.geometry().transfer_bytes_max));
+        let runs = runs(&batch.pieces, length_max, self.options.level2.seek_bytes);
         let mut in_flight = FuturesUnordered::new();
         let mut runs = runs.into_iter();
         let mut sent: Vec<Piece> = Vec::new();
@@ -201,64 +197,52 @@ impl Core {
         (1.0 + (most - 1.0) * share).round() as usize
     }
 
-    /// The writes for these pieces, adjacent ones joined.
-    fn runs(&self, pieces: &[Piece]) -> Vec<Run> {
-        let length_max = DESTAGE_WRITE_BYTES_MAX.min(u64::from(self.origin.geometry().transfer_bytes_max));
-        let mut runs: Vec<Run> = Vec::new();
-        for piece in pieces {
-            for part in parts(piece, length_max / UNIT_BYTES) {
-                let range = range_of(&part);
-                match runs.last_mut() {
-                    Some(last)
-                        if !part.is_zero()
-                            && !last.pieces.iter().any(Piece::is_zero)
-                            && last.range.end() == range.offset
-                            && last.range.length + range.length <= length_max =>
-                    {
-                        last.range.length += range.length;
-                        last.pieces.push(part);
-                    }
-                    _ => runs.push(Run { range, pieces: vec![part] }),
-                }
-            }
-        }
-        runs
-    }
-
-    async fn send_run(&self, images: &std::collections::BTreeMap<u32, Buffer>, run: &Run) -> Result<(), Error> {
+    async fn send_run(&self, images: &Images, run: &Run) -> Result<(), Error> {
+        let _below = self.below.exclusive(run.range).await;
         if let [piece] = run.pieces[..]
             && piece.is_zero()
         {
             return self.zero_origin(run.range, piece.is_discarded()).await;
         }
-        let mut buffer = Buffer::zeroed(run.range.length as usize);
-        let mut at = 0;
+        let buffer = Buffer::zeroed(run.range.length as usize);
+        if !run.has_gaps() {
+            return self.write_run(images, run, buffer).await;
+        }
+        match self.origin.read(run.range.offset, buffer).await {
+            Ok(buffer) => self.write_run(images, run, buffer).await,
+            Err(error) => {
+                tracing::warn!(%error, range = %run.range, "what lies between destaged pieces cannot be read: they are sent one by one");
+                for part in joined(&run.pieces, run.range.length) {
+                    let buffer = Buffer::zeroed(part.range.length as usize);
+                    self.write_run(images, &part, buffer).await?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes the pieces, and between them what `buffer` holds.
+    async fn write_run(&self, images: &Images, run: &Run, buffer: Buffer) -> Result<(), Error> {
+        let mut buffer = buffer;
         for piece in &run.pieces {
-            let length = (piece.sectors * UNIT_BYTES) as usize;
-            self.load(images, piece, &mut buffer[at..at + length]).await?;
-            at += length;
+            let range = range_of(piece);
+            let at = (range.offset - run.range.offset) as usize;
+            self.load(images, piece, &mut buffer[at..at + range.length as usize]).await?;
         }
         self.counters.destaged(run.range.length, run.pieces.len());
         self.origin.write(run.range.offset, buffer, false).await.map(drop)
     }
 
     /// A piece's bytes: from RAM, from its segment's image, or from the device.
-    async fn load(
-        &self,
-        images: &std::collections::BTreeMap<u32, Buffer>,
-        piece: &Piece,
-        target: &mut [u8],
-    ) -> Result<(), Error> {
+    async fn load(&self, images: &Images, piece: &Piece, target: &mut [u8]) -> Result<(), Error> {
         if piece.is_in_stage() {
             if let Some(stage) = &self.state().stage {
                 stage.load(piece.place, target);
             }
             return Ok(());
         }
-        let segment = self.layout.segment_of(piece.place);
-        if let Some(image) = images.get(&segment) {
-            let at = (u64::from(piece.place - self.layout.place(segment, 0)) * UNIT_BYTES) as usize;
-            target.copy_from_slice(&image[at..at + target.len()]);
+        if let Some(bytes) = images.get(piece.place, target.len()) {
+            target.copy_from_slice(bytes);
             return Ok(());
         }
         let is_in_ram = {
@@ -385,13 +369,4 @@ impl Core {
             piece.is_in_segment() && piece.tag.is_of(segments.get(self.layout.segment_of(piece.place)).generation)
         });
     }
-}
-
-/// A piece in parts of at most `sectors_max`; zeroes stay whole.
-fn parts(piece: &Piece, sectors_max: u64) -> Vec<Piece> {
-    if piece.is_zero() || piece.sectors <= sectors_max {
-        return vec![*piece];
-    }
-    let starts = (piece.sector..piece.end()).step_by(sectors_max as usize);
-    starts.map(|start| piece.clip(start, (start + sectors_max).min(piece.end()))).collect()
 }

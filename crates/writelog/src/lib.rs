@@ -17,7 +17,7 @@
 //! | `write`, `read`, `flush`, `extents` | one operation each |
 //! | `map`, `segments`, `stage`, `records` | which sectors are where; segments; slots; the newest records in RAM |
 //! | `append` | group commit |
-//! | `level1`, `batch`, `level2` | destaging: from slots to the log; what is sent next; sending it |
+//! | `level1`, `batch`, `runs`, `level2` | destaging: from slots to the log; what is sent next; in which writes; sending it |
 //! | `checkpoint`, `recovery`, `open`, `events` | the life of a log |
 //! | [`limits`] | the bounds of this crate |
 //!
@@ -50,6 +50,7 @@ mod open;
 mod read;
 mod records;
 mod recovery;
+mod runs;
 mod segments;
 mod stage;
 mod write;

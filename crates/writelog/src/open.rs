@@ -226,6 +226,7 @@ fn assemble(
         clock: Arc::clone(&options.clock),
         options,
         ranges: RangeLock::new(),
+        below: RangeLock::new(),
         destaging: futures_util::lock::Mutex::new(()),
         moving: futures_util::lock::Mutex::new(()),
         superblock: futures_util::lock::Mutex::new(superblock),

@@ -26,7 +26,7 @@ pub enum Durability {
 }
 
 /// The order in which the origin gets what the log holds. Low space destages the oldest first whatever is chosen, but for `Log`, which
-/// always does.
+/// always does, and `Lba` over a disk (`Level2::seek_bytes`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DestageOrder {
@@ -135,9 +135,13 @@ pub struct Level2 {
     pub age_max: Duration,
     /// Bytes of log that one batch takes from: also the RAM it needs.
     pub batch_bytes: u64,
-    /// Writes to the origin in flight at full speed.
+    /// Writes to the origin in flight at full speed; also reads of the log device, as long as the slots are empty. Of a disk that serves first come, first
+    /// served, they are destaging's share.
     pub writes_in_flight: usize,
-    /// Longest pause of one write before the log is full.
+    /// Bytes that the origin would transfer in the time that one more request costs it (a disk: seek and half a turn). More than 0 lets destaging
+    /// read what lies between near pieces and write all in one: only where nobody else writes to the origin.
+    pub seek_bytes: u64,
+    /// Longest pause of one write, when the log is nearly full: with so many clients, what they write in it must not be more than the origin takes.
     pub pause_max: Duration,
     /// Whether a batch stops for a new request, unless space is low (paper 2.3.3).
     pub is_interruptible: bool,
@@ -189,7 +193,8 @@ impl OpenOptions {
                 age_max: Duration::from_secs(5),
                 batch_bytes: 4 << 20,
                 writes_in_flight: 8,
-                pause_max: Duration::from_millis(5),
+                seek_bytes: 0,
+                pause_max: Duration::from_millis(40),
                 is_interruptible: true,
             },
         }
@@ -203,10 +208,10 @@ impl OpenOptions {
         self.record_cache_bytes = 0;
         self.level1 = Level1 { share_start: 0.9, is_exclusive: true, is_eager: false };
         self.level2.share_start = 0.9;
-        self.level2.share_slow = 1.0;
         self.level2.age_max = Duration::MAX;
         self.level2.batch_bytes = u64::from(SEGMENT_BYTES_PAPER);
         self.level2.writes_in_flight = 1;
+        self.level2.pause_max = Duration::ZERO;
         self
     }
 }

@@ -7,6 +7,9 @@
 //! | segments | read from the log device, which is kept from using them again meanwhile |
 //! | nowhere known | read from the origin; runs with small gaps in one request |
 //!
+//! What a read returns is decided in one moment, when it has its range. While it waits for a device, writes to the range go on: the segments it reads from
+//! stay what they are, and the origin keeps what it has there until the read is done.
+//!
 //! Bytes that only the log has and that cannot be read are an error, never the origin's old bytes. A clean copy that cannot be read is
 //! forgotten, and the origin answers.
 
@@ -16,7 +19,7 @@ use std::sync::atomic::Ordering;
 use base::buffer::Buffer;
 use base::range::ByteRange;
 use block::device::DeviceExt;
-use block::range_lock::Acquire;
+use block::range_lock::{Acquire, RangeGuard};
 use block::{Error, ErrorKind, Response};
 use futures_util::future::{join, join_all};
 
@@ -25,12 +28,12 @@ use crate::limits::{READ_GAP_BYTES_MAX, UNIT_BYTES};
 use crate::map::Piece;
 
 pub(crate) async fn read(core: Arc<Core>, range: ByteRange, buffer: Buffer, place: Acquire) -> Response {
-    let _guard = place.await;
+    let guard = place.await;
     if range.is_empty() {
         return Response::done(buffer);
     }
     core.wait_for_gate().await;
-    match core.read(range, buffer).await {
+    match core.read(range, buffer, guard).await {
         Ok(buffer) => Response::done(buffer),
         Err(error) => Response::failed(error, Buffer::empty()),
     }
@@ -62,18 +65,26 @@ impl Core {
         }
     }
 
-    async fn read(self: &Arc<Self>, range: ByteRange, buffer: Buffer) -> Result<Buffer, Error> {
+    async fn read(self: &Arc<Self>, range: ByteRange, buffer: Buffer, guard: RangeGuard) -> Result<Buffer, Error> {
         let mut buffer = buffer;
+        let mut rest = self.copy_known(range, &mut buffer)?;
+        if rest.is_empty() {
+            return Ok(buffer);
+        }
+        // The place in line first: nothing that is written from now on reaches the origin before this read is done.
+        let place = self.below.shared(range);
+        drop(guard);
+        let _below = place.await;
         loop {
-            let rest = self.copy_known(range, &mut buffer)?;
-            if rest.log.is_empty() && rest.below.is_empty() {
-                return Ok(buffer);
-            }
             if rest.log.is_empty() && rest.below.len() == 1 && rest.below[0].runs == [range] {
                 self.check_origin()?;
                 return self.origin.read(range.offset, buffer).await;
             }
             if self.read_rest(range, &mut buffer, rest).await? {
+                return Ok(buffer);
+            }
+            rest = self.copy_known(range, &mut buffer)?;
+            if rest.is_empty() {
                 return Ok(buffer);
             }
         }
@@ -161,6 +172,10 @@ impl Core {
 }
 
 impl Rest {
+    fn is_empty(&self) -> bool {
+        self.log.is_empty() && self.below.is_empty()
+    }
+
     /// Sectors `start..end` are the origin's; read together with the run before when the gap is small.
     fn add_below(&mut self, start: u64, end: u64) {
         if start >= end {

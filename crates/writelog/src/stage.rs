@@ -150,6 +150,11 @@ impl Stage {
         self.slots.len() - self.free.len()
     }
 
+    /// Share of the slots in use (0.0 to 1.0).
+    pub(crate) fn share_used(&self) -> f64 {
+        self.used_count() as f64 / self.slot_count() as f64
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.by_sequence.is_empty()
     }

@@ -10,24 +10,28 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use base::buffer::Buffer;
+use base::clock::Instant;
 use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::range_lock::Acquire;
 use block::{Error, Response};
 
 use crate::append::{Content, stage_tag};
-use crate::core::{Core, sectors_of};
-use crate::limits::{QUEUE_BYTES_MAX, UNIT_BYTES, ZERO_SECTORS_MAX};
+use crate::core::{Core, State, sectors_of};
+use crate::limits::{PAUSE_EXPONENT, QUEUE_BYTES_MAX, UNIT_BYTES, ZERO_SECTORS_MAX};
 use crate::map::Piece;
+use crate::options::Level2;
 
 pub(crate) async fn write(core: Arc<Core>, range: ByteRange, buffer: Buffer, place: Acquire) -> Response {
+    let came_at = core.clock.now();
     let _guard = place.await;
     if range.is_empty() {
         return Response::done(buffer);
     }
-    core.admit().await;
+    core.admit(came_at).await;
     let buffer = Arc::new(buffer);
     let result = match core.fits_stage(range.length) {
         true => core.write_slots(range, &buffer).await,
@@ -42,11 +46,12 @@ pub(crate) async fn write(core: Arc<Core>, range: ByteRange, buffer: Buffer, pla
 }
 
 pub(crate) async fn write_zeroes(core: Arc<Core>, range: ByteRange, may_discard: bool, place: Acquire) -> Response {
+    let came_at = core.clock.now();
     let _guard = place.await;
     if range.is_empty() {
         return Response::done(Buffer::empty());
     }
-    core.admit().await;
+    core.admit(came_at).await;
     let result = match core.append_zeroes(range, may_discard).await {
         Err(_) if core.has_failed() => core.zero_through(range, may_discard).await,
         result => result,
@@ -59,15 +64,16 @@ impl Core {
         self.state().failure.is_some()
     }
 
-    /// Lets a change in when there is a place for it to wait in, and slows it down while the log is nearly full.
-    async fn admit(&self) {
+    /// Lets a change in when there is a place for it to wait in, and slows it down while the log is nearly full: what it
+    /// has waited already, behind others that pause, counts.
+    async fn admit(&self, came_at: Instant) {
         let pause = loop {
             let count = self.changed.count();
             let pause = {
                 let state = self.state();
                 let is_queue_full = state.appender.queue_bytes() > QUEUE_BYTES_MAX;
                 if state.failure.is_some() || (!state.is_gated && !is_queue_full) {
-                    Some(self.pause(state.share_used()))
+                    Some(self.pause(&state))
                 } else {
                     None
                 }
@@ -80,15 +86,21 @@ impl Core {
         if !pause.is_zero() {
             self.counters.writes_slowed.fetch_add(1, Ordering::Relaxed);
             self.background.notify();
-            self.clock.sleep(pause).await;
+            self.clock.sleep_until(came_at + pause).await;
         }
     }
 
-    /// How long a write pauses when this share of the log is in use: from nothing at `share_slow` evenly up to the longest when it is full.
-    fn pause(&self, share_used: f64) -> std::time::Duration {
-        let level2 = &self.options.level2;
-        let over = (share_used - level2.share_slow) / (1.0 - level2.share_slow);
-        if over > 0.0 { level2.pause_max.mul_f64(over.min(1.0)) } else { std::time::Duration::ZERO }
+    /// How long a write pauses: from nothing while there is room, in the log and in the slots, slowly and then steeply up to the longest when there
+    /// is none. Each write pays a little long before one would have to wait for a whole batch.
+    fn pause(&self, state: &State) -> Duration {
+        let Level2 { share_slow, pause_max, .. } = self.options.level2;
+        let over = |used: f64, slow: f64| ((used - slow) / (1.0 - slow)).clamp(0.0, 1.0);
+        let log = over(state.share_used(), share_slow);
+        let slots = state.stage.as_ref().map_or(0.0, |stage| {
+            // A round begins at `share_start`; half of what is left then is for what comes while it runs.
+            over(stage.share_used(), f64::midpoint(self.options.level1.share_start, 1.0))
+        });
+        pause_max.mul_f64(log.max(slots).powi(PAUSE_EXPONENT))
     }
 
     /// Whether a write of this length goes to slots. Where the order is kept all do, a piece at a time; else large ones go to the log at once.
@@ -183,6 +195,7 @@ impl Core {
     async fn write_through(self: &Arc<Self>, range: ByteRange, buffer: &Buffer) -> Result<(), Error> {
         self.note_failure().await?;
         let _batch = self.destaging.lock().await;
+        let _below = self.below.exclusive(range).await;
         self.check_origin()?;
         self.origin.write(range.offset, Buffer::copy_of(buffer), true).await?;
         let (sector, sectors) = sectors_of(range);
@@ -193,6 +206,7 @@ impl Core {
     async fn zero_through(self: &Arc<Self>, range: ByteRange, may_discard: bool) -> Result<(), Error> {
         self.note_failure().await?;
         let _batch = self.destaging.lock().await;
+        let _below = self.below.exclusive(range).await;
         self.check_origin()?;
         self.zero_origin(range, may_discard).await?;
         self.origin.flush().await?;

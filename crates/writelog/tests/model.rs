@@ -6,10 +6,13 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::buffer::Buffer;
+use base::clock::Clock;
 use base::executor::Executor;
 use block::completion::Workers;
+use block::device::DeviceExt;
 use block::layer::crash::{CrashLayer, Power};
-use block::layer::delay::Latency;
+use block::layer::delay::{DelayLayer, Delays, Latency};
 use block::{Geometry, SharedDevice};
 use common::{CrashRegion, Kind, Model, Workload, drive, format, open_options, read, try_open};
 use writelog::{DestageOrder, Durability};
@@ -124,4 +127,33 @@ fn the_order_may_change_from_open_to_open() {
     let log = try_open(&mut executor, &log_device, &origin, options).expect("nothing fails");
     let bytes = read(&mut executor, &log, 0, ORIGIN_BYTES);
     model.lock().unwrap().check_exact(&bytes, "all of it");
+}
+
+/// A read of the LUN takes its time. A write to the same block does not wait for it, and it returns what was there when it began, even when the write
+/// is to be destaged meanwhile.
+#[test]
+fn a_read_that_waits_for_the_lun_holds_up_no_write_and_sees_none() {
+    let mut executor = Executor::new(6);
+    let (log_device, fast) = devices(&mut executor, 6);
+    let workers = Workers::new();
+    let clock: Arc<dyn Clock> = Arc::new(executor.clock());
+    let delays = Delays { read: Latency::Fixed(Duration::from_millis(50)), ..Delays::all(Latency::None) };
+    let slow: SharedDevice = Arc::new(DelayLayer::new(fast, clock.clone(), &workers, delays, 1));
+    executor.spawn(async move { workers.run().await });
+    format(&mut executor, &log_device, &slow);
+    let options = open_options(&executor, Kind { durability: Durability::Log, order: DestageOrder::Lba }, None);
+    let log = try_open(&mut executor, &log_device, &slow, options).expect("nothing fails");
+    executor.block_on(async move {
+        let began_at = clock.now();
+        let reading = log.read(4096, Buffer::zeroed(4096));
+        log.write(4096, Buffer::copy_of(&[7; 4096]), false).await.expect("nothing fails");
+        assert!(clock.now() - began_at < Duration::from_millis(5), "the write waited for the read");
+        let destaging = async {
+            log.destage(|_| {}).await.expect("nothing fails");
+            assert!(clock.now() - began_at >= Duration::from_millis(50), "the origin changed under the read");
+        };
+        let (read, ()) = futures_util::future::join(reading, destaging).await;
+        assert_eq!(read.expect("nothing fails")[..], [0; 4096], "what was there when it began");
+        assert_eq!(log.read(4096, Buffer::zeroed(4096)).await.expect("nothing fails")[..], [7; 4096]);
+    });
 }

@@ -55,6 +55,7 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
         size_bytes: arguments.log_size.map(|size| size.0),
         durability: arguments.durability,
         order: arguments.destage_order,
+        seek_bytes: arguments.destage_seek.map_or(0, |size| size.0),
         is_paper: arguments.profile.is_some(),
     });
     let front = match arguments.front.split_once(':') {

@@ -58,7 +58,7 @@ fn run_one(arguments: &LabRun) -> Result<()> {
 
 fn failure(error: LabError) -> Error {
     match error {
-        LabError::NoModel(_) => Error::new(Failure::Usage, error.to_string()),
+        LabError::NoModel(_) | LabError::NoStage(_) => Error::new(Failure::Usage, error.to_string()),
         LabError::Run(..) | LabError::Device(_) | LabError::Other(_) => Error::new(Failure::Other, error.to_string()),
     }
 }

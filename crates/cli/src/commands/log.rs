@@ -98,8 +98,14 @@ async fn replay(arguments: LogReplay) -> Result<()> {
     let _lock = UnitLock::acquire(&paths, &identity, "forebay")?;
     let registry = Registry::open(&paths)?;
     registry.check(&identity, Some(&place))?;
-    let config =
-        LogConfig { path: place.clone(), size_bytes: None, durability: Durability::Log, order: None, is_paper: false };
+    let config = LogConfig {
+        path: place.clone(),
+        size_bytes: None,
+        durability: Durability::Log,
+        order: None,
+        seek_bytes: 0,
+        is_paper: false,
+    };
     config.check_not_lost(&place, registry.find(&identity)?.as_ref())?;
     let entries = [stack::log_place::entry(&identity, &place, "forebay")];
     let log = config.open(&place, remote.clone(), clock, &registry, &entries).await?;

@@ -47,6 +47,12 @@ pub fn open_options(executor: &Executor, kind: Kind, nvram: Option<Arc<dyn Persi
     options.level2.idle = Duration::from_micros(700);
     options.level2.age_max = Duration::from_millis(20);
     options.level2.pause_max = Duration::from_micros(200);
+    // Gaps are read in two of the three orders, all nearly, and some.
+    options.level2.seek_bytes = match kind.order {
+        DestageOrder::Lba => 64 << 10,
+        DestageOrder::Log => 4 << 10,
+        DestageOrder::LastWriteFirst => 0,
+    };
     options
 }
 

@@ -17,15 +17,12 @@ const CLASS_US_MAX: u64 = 16_000;
 /// Requests of one mean in figure 6.
 const GROUP: usize = 1000;
 
-/// What is compared: its name, system and clients.
-const SERIES: [(&str, System, u64); 6] = [
-    ("disk alone", System::Plain, 1),
-    ("paper's profile", System::Paper, 1),
-    ("ours", System::Ours, 1),
-    ("disk alone, 8 clients", System::Plain, 8),
-    ("paper's profile, 8 clients", System::Paper, 8),
-    ("ours, 8 clients", System::Ours, 8),
-];
+/// What is compared, by its name.
+const SYSTEMS: [(&str, System); 3] =
+    [("disk alone", System::Plain), ("paper's profile", System::Paper), ("ours", System::Ours)];
+
+/// Clients: the paper's trace has one request at a time; several show what overload does.
+const DEPTHS: [u64; 2] = [1, 8];
 
 struct Ran {
     name: &'static str,
@@ -90,19 +87,24 @@ pub(crate) fn groups(scale: Scale) -> Result<Found, LabError> {
 }
 
 fn run_all(scale: Scale) -> Result<Vec<Ran>, LabError> {
-    let run_one = |(name, system, depth): (&'static str, System, u64)| {
-        let requests = match (scale, system) {
-            (Scale::Full, _) => REQUESTS,
-            (Scale::Quick, _) => REQUESTS_QUICK,
-        };
+    let requests = match scale {
+        Scale::Full => REQUESTS,
+        Scale::Quick => REQUESTS_QUICK,
+    };
+    let run_one = |depth: u64, (name, system): (&'static str, System)| {
         let (responses, _) = run(system, depth, requests).map_err(LabError::Device)?;
         Ok(Ran { name, system, depth, responses })
     };
-    SERIES.into_iter().map(run_one).collect()
+    DEPTHS.into_iter().flat_map(|depth| SYSTEMS.map(|system| run_one(depth, system))).collect()
 }
 
 fn row(ran: &Ran, at: f64, paper: Option<Span>, ours: f64) -> Row {
-    Row { series: ran.name.to_owned(), at, paper, ours, client_cpu_us: None, server_cpu_us: None }
+    let panel = panel(ran.depth);
+    Row { panel, series: ran.name.to_owned(), at, paper, ours, client_cpu_us: None, server_cpu_us: None }
+}
+
+fn panel(depth: u64) -> String {
+    if depth == 1 { "1 client".to_owned() } else { format!("{depth} clients") }
 }
 
 fn notes(ran: &[Ran]) -> Vec<String> {
@@ -115,9 +117,10 @@ fn notes(ran: &[Ran]) -> Vec<String> {
          up to 16 requests of up to 1 MiB under way besides"
             .to_owned(),
     ];
-    for Ran { name, responses: Responses { all, writes, reads }, .. } in ran {
+    for Ran { name, depth, responses: Responses { all, writes, reads }, .. } in ran {
+        let panel = panel(*depth);
         notes.push(format!(
-            "{name}: writes {:.2} % under 1 ms, mean {:.2?}, slowest {:.2?}; reads mean {:.1?}, slowest {:.1?}; all mean {:.2?}",
+            "{name}, {panel}: writes {:.2} % under 1 ms, mean {:.2?}, slowest {:.2?}; reads mean {:.1?}, slowest {:.1?}; all mean {:.2?}",
             100.0 * share_within(writes, Duration::from_millis(1)),
             mean(writes),
             slowest(writes),

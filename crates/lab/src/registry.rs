@@ -100,7 +100,7 @@ pub const REGISTRY: &[Experiment] = &[
         across: "connections",
         unit: "MB/s",
         in_virtual_time: None,
-        on_this_machine: iscsi_design::connection_kinds,
+        on_this_machine: Some(iscsi_design::connection_kinds),
     },
 ];
 

@@ -226,8 +226,25 @@ impl Task {
     }
 
     fn give_to_workers(self: &Arc<Self>) {
-        let task = Arc::clone(self);
-        self.workers.spawn(poll_fn(move |context| task.poll_worker(context)));
+        let carried = Carried(Arc::clone(self));
+        self.workers.spawn(poll_fn(move |context| carried.0.poll_worker(context)));
+    }
+}
+
+/// A task that the workers carry. When they are dropped with it, its future ends there and then: otherwise the last waker of it would drop
+/// it, in the middle of waking, under the locks of whoever wakes.
+struct Carried(Arc<Task>);
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        let is_abandoned = {
+            let state = self.0.lock();
+            state.owner.is_none() && matches!(state.outcome, TaskOutcome::Running)
+        };
+        if is_abandoned {
+            let future = self.0.future.try_lock().ok().and_then(|mut future| future.take());
+            drop(future);
+        }
     }
 }
 
@@ -399,8 +416,28 @@ mod tests {
     use base::clock::Clock;
     use base::executor::Executor;
     use base::range::ByteRange;
+    use futures_util::FutureExt;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::time::Duration;
+
+    /// `Shared` wakes under a lock that it takes again when it is dropped, so the waking must not be what drops it.
+    #[test]
+    fn a_task_ends_with_its_workers_and_not_with_its_last_waker() {
+        let mut executor = Executor::new(1);
+        let workers = Workers::new();
+        let (completion, sender) = Completion::slot();
+        let shared = async move { completion.await.result.is_ok() }.shared();
+        let awaited = shared.clone();
+        drop(Completion::task(&workers, async move {
+            awaited.await;
+            Response::done(Buffer::empty())
+        }));
+        executor.spawn(async move { workers.run().await });
+        executor.run();
+        drop(executor);
+        drop(sender);
+        assert_eq!(shared.now_or_never(), Some(false));
+    }
 
     #[test]
     fn a_dropped_task_still_finishes() {

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use block::{Completion, Device, Error, EventReceiver, Geometry, Identity, Request, SharedDevice};
-use futures_util::future::join4;
+use futures_util::future::join5;
 
 use crate::admission::Tuning;
 use crate::clean::CleanProgress;
@@ -54,10 +54,11 @@ impl Cache {
         let core = Arc::clone(&self.core);
         async move {
             let workers = core.workers.clone();
-            join4(
+            join5(
                 workers.run(),
                 Arc::clone(&core).clean_in_background(),
                 Arc::clone(&core).checkpoint_in_background(),
+                Arc::clone(&core).store_lazily(),
                 core.follow_origin(),
             )
             .await;

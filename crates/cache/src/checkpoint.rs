@@ -8,7 +8,8 @@
 //! old tail and the whole log behind it.
 //!
 //! While the cache runs only pages with changes to *dirty* lines are written. When it closes all changed pages are, and the
-//! superblock says so.
+//! superblock says so. Where clean lines count after a crash, others are written as well, some at a time and without hurry, and before
+//! any page is written the origin is flushed and the data on the cache device, so that what a page says is true whenever it lands.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,14 +21,17 @@ use futures_util::stream::{self, StreamExt};
 use store::{Append, AppendRefused};
 
 use crate::core::Core;
+use crate::crash_mode::CrashMode;
 use crate::format::{PAGE_BYTES, STATE_CLOSED, STATE_IN_USE, emit_page};
-use crate::limits::TABLE_WRITES_IN_FLIGHT;
+use crate::limits::{LAZY_PAGES, PAGES_PER_BATCH, TABLE_WRITES_IN_FLIGHT};
 
 /// Which pages a checkpoint writes, and what the superblock says after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// Dirty lines; the cache stays in use.
+    /// Dirty lines, and what the device must not say any more; the cache stays in use.
     Dirty,
+    /// These, and some of the other pages that changed.
+    Lazy,
     /// Everything; the cache is closed, and what is in it can be trusted at the next open.
     Complete,
 }
@@ -75,6 +79,43 @@ impl Core {
         }
     }
 
+    /// Stores clean lines without hurry, where they count after a crash. Ends when the cache closes.
+    pub(crate) async fn store_lazily(self: Arc<Self>) {
+        loop {
+            let count = self.background.count();
+            if self.is_stopped.load(Ordering::Acquire) {
+                return;
+            }
+            self.is_lazy_idle.store(true, Ordering::Release);
+            let is_needed = {
+                let state = self.state();
+                state.failure.is_none() && state.frames.mappings.is_kept && state.frames.has_changed_pages()
+            };
+            if !is_needed {
+                self.background.changed_since(count).await;
+                continue;
+            }
+            self.is_lazy_idle.store(false, Ordering::Release);
+            self.clock.sleep(self.lazy_interval).await;
+            if self.is_stopped.load(Ordering::Acquire) {
+                return;
+            }
+            let is_flushed = self.settle_origin().await;
+            if self.checkpoint(Extent::Lazy).await.is_err() || !is_flushed {
+                // The pages wait for an origin that takes a flush; it is asked again when there is more to store.
+                self.is_lazy_idle.store(true, Ordering::Release);
+                self.background.changed_since(count).await;
+            }
+        }
+    }
+
+    /// Says that there may be something to store without hurry.
+    pub(crate) fn wake_lazy(&self) {
+        if self.is_lazy_idle.swap(false, Ordering::AcqRel) {
+            self.background.notify();
+        }
+    }
+
     fn is_log_half_full(&self) -> bool {
         let usage = self.log.usage();
         usage.used_bytes * 2 > usage.region_bytes
@@ -92,7 +133,11 @@ impl Core {
             let state = &mut *self.state();
             let sequence = state.table.sequence_next;
             state.table.sequence_next += 1;
-            let pages = state.frames.take_pages(extent == Extent::Complete);
+            let pages = match extent {
+                Extent::Dirty => state.frames.take_pages(false),
+                Extent::Lazy => state.frames.take_pages_lazily(LAZY_PAGES),
+                Extent::Complete => state.frames.take_pages(true),
+            };
             (pages, sequence, state.frames.counts().dirty_lines)
         };
         let mut result = self.write_pages(&pages, sequence).await;
@@ -123,21 +168,54 @@ impl Core {
 
     /// Writes table pages as they are now to their older slots, durably.
     async fn write_pages(&self, pages: &[u64], sequence: u64) -> Result<(), Error> {
-        if pages.is_empty() {
+        for batch in pages.chunks(PAGES_PER_BATCH) {
+            let images = self.page_images(batch, sequence);
+            if self.crash_mode.keeps_clean() {
+                // A page that lands says what its frames hold: that comes first.
+                self.cache_device.flush().await?;
+            }
+            let writes = stream::iter(images).map(|(offset, buffer)| self.cache_device.write(offset, buffer, false));
+            let results: Vec<Result<Buffer, Error>> = writes.buffer_unordered(TABLE_WRITES_IN_FLIGHT).collect().await;
+            results.into_iter().collect::<Result<Vec<_>, Error>>()?;
+        }
+        if pages.is_empty() { Ok(()) } else { self.cache_device.flush().await }
+    }
+
+    /// What to write, and where.
+    fn page_images(&self, pages: &[u64], sequence: u64) -> Vec<(u64, Buffer)> {
+        let image = |&page: &u64| {
+            let mut buffer = Buffer::zeroed(PAGE_BYTES);
+            let state = &mut *self.state();
+            let lines = state.frames.page_to_store(page);
+            emit_page(&mut buffer, self.uuid, page, sequence, lines.into_iter());
+            (state.table.older_slot_offset(&self.layout, page), buffer)
+        };
+        pages.iter().map(image).collect()
+    }
+
+    /// Lets clean lines be stored that the origin could still lose. What it does not flush now is stored another time.
+    /// Whether it could.
+    async fn settle_origin(&self) -> bool {
+        let has_unflushed = self.state().frames.mappings.has_unflushed();
+        if has_unflushed && let Err(error) = self.flush_origin().await {
+            tracing::debug!(%error, "the origin does not flush; what it has not flushed is not kept over a crash");
+            return false;
+        }
+        true
+    }
+
+    /// Clean lines do not count after a crash from now on: the log cannot take back any more what the device says about them.
+    ///
+    /// # Errors
+    /// The device's own: what it says stays what a crash brings back.
+    pub(crate) async fn void_mappings(&self) -> Result<(), Error> {
+        let mut superblock = self.superblock.lock().await;
+        if !self.state().frames.mappings.is_kept {
             return Ok(());
         }
-        let uuid = self.uuid;
-        let writes = stream::iter(pages.iter().copied()).map(|page| {
-            let mut buffer = Buffer::zeroed(PAGE_BYTES);
-            let offset = {
-                let state = self.state();
-                emit_page(&mut buffer, uuid, page, sequence, state.frames.page(page));
-                state.table.older_slot_offset(&self.layout, page)
-            };
-            self.cache_device.write(offset, buffer, false)
-        });
-        let results: Vec<Result<Buffer, Error>> = writes.buffer_unordered(TABLE_WRITES_IN_FLIGHT).collect().await;
-        results.into_iter().collect::<Result<Vec<_>, Error>>()?;
-        self.cache_device.flush().await
+        superblock.payload.crash_mode = CrashMode::DirtySynchronous as u8;
+        superblock.write(&self.cache_device).await?;
+        self.state().frames.void_mappings();
+        Ok(())
     }
 }

@@ -23,7 +23,8 @@ use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
 
 use crate::core::{Core, Pins, State};
-use crate::format::{FRAME_NONE, Line, LogEntryRaw};
+use crate::crash_mode::CrashMode;
+use crate::format::{ENTRY_CLEAN, FRAME_NONE, Line, LogEntryRaw};
 use crate::limits::{CLEAN_BATCH_LINES, CLEAN_RETRY_MS, CLEAN_WRITE_BYTES_MAX, CLEAN_WRITES_IN_FLIGHT};
 use crate::sectors::{line_range, runs};
 use crate::write_back::Room;
@@ -305,8 +306,8 @@ impl Core {
         let entries = self.plan_clean(blocks, result.is_ok());
         self.changed.notify();
         result?;
-        let entries_max = self.log.payload_bytes_max() / size_of::<LogEntryRaw>();
-        for entries in entries.chunks(entries_max.max(1)) {
+        let entries_max = self.entries_max();
+        for entries in entries.chunks(entries_max) {
             self.commit_states(entries).await?;
         }
         self.counters.cleaned_lines.fetch_add(entries.len() as u64, Ordering::Relaxed);
@@ -323,7 +324,14 @@ impl Core {
                 continue;
             }
             state.frames.set_busy(frame, true);
-            entries.push(LogEntryRaw::state(frame, FRAME_NONE, Line { dirty: line.dirty & !mask, ..line }));
+            let entry = LogEntryRaw::state(frame, FRAME_NONE, Line { dirty: line.dirty & !mask, ..line });
+            if self.crash_mode == CrashMode::AllSynchronous {
+                // All that is valid is durable, and the origin has flushed it.
+                state.frames.set_mapped(frame, true);
+                entries.push(LogEntryRaw { kind: ENTRY_CLEAN, ..entry });
+            } else {
+                entries.push(entry);
+            }
         }
         entries
     }

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use base::buffer::{Buffer, BufferPool};
 use base::clock::Clock;
@@ -29,6 +30,7 @@ use block::{
 use store::{RecordLog, Superblock};
 
 use crate::admission::{Admissions, Advice};
+use crate::crash_mode::CrashMode;
 use crate::format::{Line, ParametersRaw};
 use crate::frames::Frames;
 use crate::layout::Layout;
@@ -47,7 +49,13 @@ pub(crate) struct Core {
     /// Of the origin at open.
     pub(crate) identity: block::Identity,
     pub(crate) layout: Layout,
+    /// What counts after a crash, as of open.
+    pub(crate) crash_mode: CrashMode,
     pub(crate) clock: Arc<dyn Clock>,
+    /// How often clean lines are stored that count after a crash.
+    pub(crate) lazy_interval: Duration,
+    /// Whether there was nothing to store when it was looked at last.
+    pub(crate) is_lazy_idle: AtomicBool,
     pub(crate) log: RecordLog,
     pub(crate) ranges: RangeLock,
     pub(crate) fetches: RangeLock,
@@ -268,6 +276,10 @@ pub(crate) struct Pins {
 }
 
 impl Pins {
+    pub(crate) fn frames(&self) -> &[u32] {
+        &self.frames
+    }
+
     pub(crate) fn none(core: &Arc<Core>) -> Self {
         Self { core: Arc::clone(core), frames: Vec::new() }
     }

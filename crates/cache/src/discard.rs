@@ -39,7 +39,7 @@ fn answer(result: Result<(), Error>) -> Response {
 
 impl Core {
     async fn discard_range(&self, range: ByteRange) -> Result<(), Error> {
-        self.prepare_supersede(range)?;
+        self.prepare_supersede(range).await?;
         let must_be_durable = self.mode() == Mode::WriteBack || self.has_dirty(range);
         let change = async {
             self.origin.discard(range.offset, range.length).await?;
@@ -50,7 +50,7 @@ impl Core {
     }
 
     async fn zero_range(&self, range: ByteRange, fua: bool, may_discard: bool) -> Result<(), Error> {
-        self.prepare_supersede(range)?;
+        self.prepare_supersede(range).await?;
         let fua = fua || self.mode() == Mode::WriteBack || self.has_dirty(range);
         let change = async {
             self.origin.write_zeroes(range.offset, range.length, fua, may_discard).await?;
@@ -69,7 +69,10 @@ impl Core {
         change: impl Future<Output = Result<(), Error>>,
     ) -> Result<(), Error> {
         let order = self.origin_ranges.exclusive(whole_lines(range)).await;
-        let mut result = change.await;
+        let mut result = self.unmap_cleaned(range).await;
+        if result.is_ok() {
+            result = change.await;
+        }
         if result.is_ok() {
             result = self.forget_superseded(range).await;
         }

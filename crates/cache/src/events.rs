@@ -54,13 +54,13 @@ impl Core {
         let mut is_for_above = true;
         match event {
             Event::WritesLost => {
-                self.origin_losses.fetch_add(1, Ordering::AcqRel);
+                self.note_losses();
                 is_for_above = self.mode() != Mode::WriteBack;
             }
             Event::Invalidated(range) => self.forget_later(*range),
             Event::IdentityChanged => self.refuse_origin(),
             Event::Missed => {
-                self.origin_losses.fetch_add(1, Ordering::AcqRel);
+                self.note_losses();
                 self.forget_later(ByteRange { offset: 0, length: self.origin.geometry().size_bytes });
                 if self.origin.identity() != self.identity {
                     self.refuse_origin();
@@ -79,6 +79,18 @@ impl Core {
         self.is_open.store(false, Ordering::Release);
     }
 
+    /// The origin lost what it had not flushed. A copy of that must not outlive a crash as if the origin had it.
+    fn note_losses(&self) {
+        self.origin_losses.fetch_add(1, Ordering::AcqRel);
+        let state = &mut *self.state();
+        for frame in state.frames.mappings.unflushed_frames() {
+            let line = state.frames.line(frame);
+            if line.valid != line.dirty {
+                state.frames.set_sectors(frame, line.dirty, line.dirty);
+            }
+        }
+    }
+
     /// Forgets clean copies once the requests on them are done.
     fn forget_later(self: &Arc<Self>, range: ByteRange) {
         let core = Arc::clone(self);
@@ -86,6 +98,9 @@ impl Core {
         self.start(async move {
             let _guard = place.await;
             core.forget_clean(range);
+            if let Err(error) = core.unmap(range).await {
+                tracing::error!(%error, "what the origin says has changed may come back after a crash");
+            }
         });
     }
 }

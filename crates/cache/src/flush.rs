@@ -22,13 +22,25 @@ pub(crate) async fn flush(core: Arc<Core>) -> Response {
 impl Core {
     /// Makes durable what the origin acknowledged to us, if there is any.
     pub(crate) async fn flush_origin(&self) -> Result<(), block::Error> {
-        let written = self.origin_writes.load(Ordering::Acquire);
-        if written == self.origin_writes_flushed.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        self.origin.flush().await?;
+        let written = {
+            let mappings = &mut self.state().frames.mappings;
+            let written = self.origin_writes.load(Ordering::Acquire);
+            if written == self.origin_writes_flushed.load(Ordering::Acquire) && !mappings.has_unflushed() {
+                return Ok(());
+            }
+            mappings.start_flush();
+            written
+        };
+        let result = self.origin.flush().await;
+        self.state().frames.mappings.finish_flush(result.is_ok());
+        result?;
         self.origin_writes_flushed.fetch_max(written, Ordering::AcqRel);
         Ok(())
+    }
+
+    /// Whether the origin could still lose something that it acknowledged to us.
+    pub(crate) fn has_unflushed_writes(&self) -> bool {
+        self.origin_writes.load(Ordering::Acquire) != self.origin_writes_flushed.load(Ordering::Acquire)
     }
 
     /// Notes a change that the origin acknowledged and may still lose.

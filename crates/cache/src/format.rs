@@ -20,10 +20,6 @@ pub const STATE_IN_USE: u8 = 0;
 /// [`ParametersRaw::state`]: closed; the table is complete and the log is empty.
 pub const STATE_CLOSED: u8 = 1;
 
-/// [`ParametersRaw::crash_mode`]: dirty lines are always consistent on the device, clean ones only in the state *closed* (paper 2.6, its third and
-/// default way).
-pub const CRASH_MODE_DIRTY_SYNCHRONOUS: u8 = 3;
-
 /// Payload of the superblock.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
@@ -40,7 +36,7 @@ pub struct ParametersRaw {
     pub ways: U32,
     /// Consecutive blocks that share a set.
     pub run_lines: U32,
-    /// See [`CRASH_MODE_DIRTY_SYNCHRONOUS`].
+    /// The number of a [`CrashMode`](crate::CrashMode).
     pub crash_mode: u8,
     /// [`STATE_IN_USE`] or [`STATE_CLOSED`].
     pub state: u8,
@@ -231,13 +227,15 @@ pub const FRAME_NONE: u32 = u32::MAX;
 pub const ENTRY_WRITE: u8 = 1;
 /// [`LogEntryRaw::kind`]: only the state changed, and what it rests on was durable before.
 pub const ENTRY_STATE: u8 = 2;
+/// [`LogEntryRaw::kind`]: like [`ENTRY_STATE`], and the clean sectors count after a crash (crash mode *all*).
+pub const ENTRY_CLEAN: u8 = 3;
 
 /// What became of one line. It carries the resulting state whole, never a difference, so that replaying it twice, or over a table that is
 /// newer than it, ends the same.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
 pub struct LogEntryRaw {
-    /// [`ENTRY_WRITE`] or [`ENTRY_STATE`].
+    /// [`ENTRY_WRITE`], [`ENTRY_STATE`] or [`ENTRY_CLEAN`].
     pub kind: u8,
     /// [`ENTRY_LOST`].
     pub flags: u8,
@@ -312,6 +310,8 @@ mod tests {
         let line = Line { block: 0x0807_0605_0403_0201, valid: 0xf0, dirty: 0x30, is_lost: false };
         let mut entry = LogEntryRaw::state(0x0a0b_0c0d, FRAME_NONE, line);
         assert_eq!(hex(entry.as_bytes()), "0200f0300000000001020304050607080d0c0b0affffffff0000000000000000");
+        entry.kind = ENTRY_CLEAN;
+        assert_eq!(hex(entry.as_bytes()), "0300f0300000000001020304050607080d0c0b0affffffff0000000000000000");
         entry.kind = ENTRY_WRITE;
         entry.checked = 0x30;
         entry.checksum = 0x1122_3344.into();

@@ -12,7 +12,8 @@ use store::{Binding, LogPosition, Superblock, superblock};
 use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
 
-use crate::format::{CRASH_MODE_DIRTY_SYNCHRONOUS, EntryRaw, KIND, PAGE_BYTES, ParametersRaw, STATE_CLOSED};
+use crate::crash_mode::CrashMode;
+use crate::format::{EntryRaw, KIND, PAGE_BYTES, ParametersRaw, STATE_CLOSED};
 use crate::layout::Layout;
 use crate::limits::{LINE_BYTES, LOGICAL_BLOCK_BYTES_MAX, SECTOR_BYTES, TABLE_IO_BYTES};
 use crate::options::FormatOptions;
@@ -24,7 +25,8 @@ pub(crate) async fn format(
 ) -> Result<(), Error> {
     check_devices(cache_device, origin)?;
     let layout = Layout::new(cache_device.geometry().size_bytes, &options)?;
-    let parameters = parameters(&layout, &Binding::of(origin))?;
+    let parameters =
+        ParametersRaw { crash_mode: options.crash_mode as u8, ..parameters(&layout, &Binding::of(origin))? };
     let uuid = options.uuid.unwrap_or_else(Uuid::new_v4);
     superblock::erase(cache_device).await?;
     let table = ByteRange { offset: layout.table_offset, length: layout.page_count * 2 * PAGE_BYTES as u64 };
@@ -64,7 +66,7 @@ fn parameters(layout: &Layout, binding: &Binding) -> Result<ParametersRaw, Error
         entry_bytes: U32::new(size_of::<EntryRaw>() as u32),
         ways: layout.ways.into(),
         run_lines: layout.run_lines.into(),
-        crash_mode: CRASH_MODE_DIRTY_SYNCHRONOUS,
+        crash_mode: CrashMode::default() as u8,
         state: STATE_CLOSED,
         reserved_1: [0; 2],
         set_count: u64::from(layout.set_count).into(),

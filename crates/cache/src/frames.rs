@@ -5,7 +5,8 @@
 //! - A frame that is *pinned* (somebody reads or writes its bytes now) or *busy* (a record about its line is on its way) is never given to another
 //!   block; nor is one with a dirty line: it has to be cleaned first. Which of the others goes is the replacement policy's affair.
 //! - The table pages that no longer agree with this are known, apart for changes that must reach the device with the next checkpoint
-//!   (*urgent*: dirty lines) and for those that can wait until the cache is closed.
+//!   (*urgent*: dirty lines, and clean ones that the device must not have any more) and for those that can wait.
+//! - Where clean lines count after a crash it is known which of them the device has: see [`Mappings`].
 //!
 //! Memory is what bounds a large cache, so a frame of a set of up to 256 takes 11 bytes, and up to 4 more for what its policy remembers:
 //!
@@ -14,7 +15,7 @@
 //! | 4 | tag: which block of the set ([`Tags`]) |
 //! | 1 | fingerprint of the tag ([`Index`]) |
 //! | 2 | valid and dirty sectors |
-//! | 1 | pins, busy, lost |
+//! | 1 | pins, busy, lost, mapped |
 //! | 1 + 2 | list and hits, links ([`Order`]) |
 //!
 //! All of it lives under the cache's one mutex; nothing here waits.
@@ -24,6 +25,7 @@ use std::collections::BTreeMap;
 use crate::format::{ENTRIES_PER_PAGE, Line};
 use crate::index::Index;
 use crate::layout::Layout;
+use crate::mappings::Mappings;
 use crate::page_set::PageSet;
 use crate::replacement::{List, Order, Replacement, Taken};
 use crate::tags::Tags;
@@ -35,9 +37,11 @@ pub use crate::format::FRAME_NONE;
 const LOST: u8 = 1;
 /// A record about this line is on its way to the log.
 const BUSY: u8 = 1 << 1;
-/// One pin. Six bits count them; all ones mean that the count is in `Frames::many_pins`.
-const PIN: u8 = 1 << 2;
-const PINS: u8 = !(LOST | BUSY);
+/// The device may say that clean sectors of this line are here, and would be believed after a crash.
+const MAPPED: u8 = 1 << 2;
+/// One pin. Five bits count them; all ones mean that the count is in `Frames::many_pins`.
+const PIN: u8 = 1 << 3;
+const PINS: u8 = !(LOST | BUSY | MAPPED);
 
 /// Counts that a user may see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,6 +71,9 @@ pub struct Frames {
     counts: Counts,
     changed: PageSet,
     urgent: PageSet,
+    /// Where the next of the changed pages are looked for that are stored without hurry.
+    lazy_cursor: u64,
+    pub(crate) mappings: Mappings,
 }
 
 impl Frames {
@@ -86,7 +93,15 @@ impl Frames {
             counts: Counts::default(),
             changed: PageSet::new(layout.page_count),
             urgent: PageSet::new(layout.page_count),
+            lazy_cursor: 0,
+            mappings: Mappings::default(),
         }
+    }
+
+    /// Empty frames of a cache whose clean lines count after a crash, or do not.
+    pub(crate) fn with_mappings(layout: Layout, policy: Replacement, are_kept: bool) -> Self {
+        let mappings = if are_kept { Mappings::kept(layout.frame_count()) } else { Mappings::default() };
+        Self { mappings, ..Self::new(layout, policy) }
     }
 
     /// The replacement policy in force.
@@ -190,7 +205,7 @@ impl Frames {
         // So that consecutive blocks stand in consecutive frames.
         let beside = block.checked_sub(1).and_then(|before| self.lookup(before)).map(|frame| frame + 1);
         let states = &self.states;
-        let can_spare = |frame: u32| states[frame as usize] & !LOST == 0;
+        let can_spare = |frame: u32| states[frame as usize] & !(LOST | MAPPED) == 0;
         match self.order.take(set, tag, &self.tags, beside, can_spare)? {
             Taken::Free(frame) => Some(Reserved { frame, has_evicted: false }),
             Taken::Evicted(frame) => {
@@ -228,9 +243,13 @@ impl Frames {
         self.attach(frame, line);
     }
 
-    /// Says that the table on the device agrees with this, but for `changed` frames, of which the `urgent` ones differ in what is dirty.
+    /// Says that the table on the device agrees with this, but for `changed` frames, of which the `urgent` ones differ in what counts after a
+    /// crash.
     pub fn set_stored(&mut self, changed: &[u32], urgent: &[u32]) {
         self.take_pages(true);
+        if self.mappings.is_kept {
+            (0..self.layout.frame_count()).for_each(|frame| self.set_mapped(frame, self.has_clean(frame)));
+        }
         changed.iter().for_each(|&frame| self.changed.insert(page_of(frame)));
         urgent.iter().for_each(|&frame| self.urgent.insert(page_of(frame)));
     }
@@ -300,6 +319,33 @@ impl Frames {
         self.states[frame as usize] ^= BUSY;
     }
 
+    /// Whether the device may say that this frame holds clean sectors of its line.
+    pub(crate) fn is_mapped(&self, frame: u32) -> bool {
+        self.states[frame as usize] & MAPPED != 0
+    }
+
+    /// Says whether the device may say so. When it must not any more its page is urgent, and a record goes before the page.
+    pub(crate) fn set_mapped(&mut self, frame: u32, is_mapped: bool) {
+        let state = &mut self.states[frame as usize];
+        if is_mapped {
+            *state |= MAPPED;
+        } else if *state & MAPPED != 0 {
+            *state &= !MAPPED;
+            self.changed.insert(page_of(frame));
+            self.urgent.insert(page_of(frame));
+        }
+    }
+
+    /// Clean lines do not count after a crash any more.
+    pub(crate) fn void_mappings(&mut self) {
+        self.states.iter_mut().for_each(|state| *state &= !MAPPED);
+        self.mappings.void();
+    }
+
+    fn has_clean(&self, frame: u32) -> bool {
+        self.valid[frame as usize] & !self.dirty[frame as usize] != 0
+    }
+
     /// The table pages that have to be written: only the urgent ones, or all that changed. They count as written from now on.
     pub fn take_pages(&mut self, is_complete: bool) -> Vec<u64> {
         let mut pages = self.urgent.take();
@@ -311,6 +357,21 @@ impl Frames {
         pages
     }
 
+    /// The urgent pages and about `count` of the changed ones, which count as written from now on.
+    pub(crate) fn take_pages_lazily(&mut self, count: usize) -> Vec<u64> {
+        let mut pages = self.changed.take_from(self.lazy_cursor, count);
+        self.lazy_cursor = pages.last().map_or(0, |page| page + 1);
+        pages.extend(self.urgent.take());
+        pages.sort_unstable();
+        pages.dedup();
+        pages
+    }
+
+    /// Whether a page could be stored that is not urgent.
+    pub(crate) fn has_changed_pages(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
     /// Takes back [`Frames::take_pages`] for pages that could not be written.
     pub fn put_pages_back(&mut self, pages: &[u64]) {
         for &page in pages {
@@ -319,11 +380,25 @@ impl Frames {
         }
     }
 
-    /// The lines of a table page.
-    pub fn page(&self, page: u64) -> impl Iterator<Item = Line> + '_ {
+    /// The lines of a table page, to be stored. Where clean lines count after a crash those that could prove untrue are left out for now, and
+    /// the page stays one that changed.
+    pub fn page_to_store(&mut self, page: u64) -> Vec<Line> {
         let first = page as usize * ENTRIES_PER_PAGE;
         let last = (first + ENTRIES_PER_PAGE).min(self.tags.len());
-        (first..last).map(|frame| self.line(frame as u32))
+        (first as u32..last as u32).map(|frame| self.line_to_store(frame)).collect()
+    }
+
+    fn line_to_store(&mut self, frame: u32) -> Line {
+        let line = self.line(frame);
+        if !self.mappings.is_kept || !self.has_clean(frame) {
+            return line;
+        }
+        if self.mappings.is_unflushed(frame) || self.mappings.is_unmapped(line.block) {
+            self.changed.insert(page_of(frame));
+            return Line { valid: line.dirty, ..line };
+        }
+        self.set_mapped(frame, true);
+        line
     }
 
     /// The block in a frame.
@@ -335,6 +410,12 @@ impl Frames {
     /// Takes the clean line of a reserved frame out of the index and the counts.
     fn forget(&mut self, frame: u32) {
         self.store_sectors(frame, 0, 0);
+        if self.is_mapped(frame)
+            && let Some(block) = self.block(frame)
+        {
+            self.mappings.unmap(block, frame);
+            self.set_mapped(frame, false);
+        }
         self.index.remove(&self.tags, frame);
         self.tags.clear(frame as usize);
         self.states[frame as usize] &= PINS;

@@ -7,6 +7,7 @@ use block::{Device, Error, Identity, SharedDevice};
 use serde::Serialize;
 use store::{Binding, Superblock, superblock};
 
+use crate::crash_mode::CrashMode;
 use crate::format::{KIND, ParametersRaw};
 use crate::layout::Layout;
 use crate::limits::SECTOR_BYTES;
@@ -36,6 +37,8 @@ pub struct Inspection {
     pub lines: u64,
     /// Frames of a set.
     pub ways: u64,
+    /// What a crash leaves.
+    pub crash_mode: CrashMode,
     /// Whether it was closed in order.
     pub was_closed: bool,
     /// Lines with a valid sector that the next open will find.
@@ -104,6 +107,7 @@ async fn look(cache_device: &SharedDevice) -> Result<(Inspection, Vec<Vec<ByteRa
         version: KIND.version,
         lines: u64::from(layout.frame_count()),
         ways: u64::from(layout.ways),
+        crash_mode: CrashMode::from_raw(superblock.payload.crash_mode)?,
         was_closed: recovered.report.was_closed,
         valid_lines: lines.clone().filter(|line| line.valid != 0).count() as u64,
         dirty_lines: recovered.report.dirty_lines,

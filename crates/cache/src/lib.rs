@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`cache`] | [`Cache`], what users hold |
 //! | [`options`] | what users choose |
+//! | [`crash_mode`] | what a crash leaves |
 //! | [`status`], [`mod@inspect`] | what a cache says about itself, running and at rest |
 //! | [`mod@format`], [`layout`] | the bytes on the cache device, and where they lie |
 //! | [`frames`] | which frame holds which block, and which goes next |
@@ -14,6 +15,7 @@
 //! | `core` | what all operations share: locks, state, dispatch |
 //! | `read`, `write_back`, `write_through`, `discard`, `flush`, `extents` | one operation each |
 //! | `clean` | dirty to clean |
+//! | `mappings`, `unmap` | clean lines that count after a crash |
 //! | `table`, `checkpoint`, `recovery` | the table on the device: how it is read, written, and found again after a crash |
 //! | `format_cache`, `open`, `events` | the life of a cache |
 //! | [`limits`] | the bounds of this crate |
@@ -26,6 +28,7 @@
 
 pub mod admission;
 pub mod cache;
+pub mod crash_mode;
 pub mod format;
 pub mod frames;
 pub mod inspect;
@@ -44,6 +47,7 @@ mod extents;
 mod flush;
 mod format_cache;
 mod index;
+mod mappings;
 mod open;
 mod page_set;
 mod read;
@@ -51,12 +55,14 @@ mod recovery;
 pub mod replacement;
 mod table;
 mod tags;
+mod unmap;
 mod write_back;
 mod write_through;
 
 pub use admission::{Admission, Tuning};
 pub use cache::Cache;
 pub use clean::CleanProgress;
+pub use crash_mode::CrashMode;
 pub use inspect::{Inspection, check, discard, inspect};
 pub use options::{Associativity, FormatOptions, Mode, OpenOptions};
 pub use replacement::Replacement;

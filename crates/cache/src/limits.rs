@@ -60,6 +60,15 @@ pub const MISS_GAP_BYTES_MAX: u64 = 32 << 10;
 /// Bytes of table read and written at once.
 pub const TABLE_IO_BYTES: usize = 1 << 20;
 
+/// Table pages put together before they are written, in a checkpoint: 4 MiB.
+pub const PAGES_PER_BATCH: usize = 1024;
+
+/// Pages with clean lines stored at once without hurry (crash mode warm), and how often, in milliseconds: at most 1 MiB/s of the cache device, and
+/// all pages of a cache of 64 GiB within five minutes.
+pub const LAZY_PAGES: usize = 256;
+/// See [`LAZY_PAGES`].
+pub const LAZY_INTERVAL_MS: u64 = 1000;
+
 /// Table pages in flight in a checkpoint.
 pub const TABLE_WRITES_IN_FLIGHT: usize = 16;
 

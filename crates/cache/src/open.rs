@@ -18,6 +18,7 @@ use store::{Binding, LogPosition, RecordLog, Superblock};
 use crate::admission::Admissions;
 use crate::checkpoint::Extent;
 use crate::core::{Core, State};
+use crate::crash_mode::CrashMode;
 use crate::format::{KIND, Line, ParametersRaw};
 use crate::format_cache::check_devices;
 use crate::frames::Frames;
@@ -25,7 +26,6 @@ use crate::layout::Layout;
 use crate::limits::LINES_PER_SEEN_SLOT;
 use crate::options::{Mode, OpenOptions};
 use crate::recovery::{Recovered, recover};
-use crate::replacement::Replacement;
 use crate::sectors::{hull, line_range};
 use crate::status::Counters;
 
@@ -41,9 +41,17 @@ pub(crate) async fn open(
     let binding_now = Binding::of(&origin);
     binding.check_same(&binding_now, KIND.name)?;
     let recovered = recover(&cache_device, &layout, &superblock).await?;
+    let crash_mode = match options.crash_mode {
+        Some(crash_mode) => crash_mode,
+        None => CrashMode::from_raw(superblock.payload.crash_mode)?,
+    };
+    crash_mode.check_mode(options.mode)?;
+    check_discards_nothing(crash_mode, &recovered)?;
     superblock.payload.binding = binding_now.to_raw()?;
+    superblock.payload.crash_mode = crash_mode as u8;
 
-    let frames = restore_frames(layout, options.replacement, &recovered, &binding, binding_now.size_bytes)?;
+    let frames = Frames::with_mappings(layout, options.replacement, crash_mode.keeps_clean());
+    let frames = restore_frames(frames, &recovered, &binding, binding_now.size_bytes)?;
     let epoch = recovered.end.epoch.checked_add(1).ok_or(ErrorKind::Corrupt)?;
     let start = LogPosition { epoch, ..recovered.end };
     let log = RecordLog::new(Arc::clone(&cache_device), layout.log, superblock.uuid(), start)?;
@@ -54,6 +62,9 @@ pub(crate) async fn open(
         uuid: superblock.uuid(),
         identity: binding_now.identity,
         layout,
+        crash_mode,
+        lazy_interval: options.lazy_interval,
+        is_lazy_idle: AtomicBool::new(false),
         clock: options.clock,
         log,
         ranges: RangeLock::new(),
@@ -96,13 +107,11 @@ pub(crate) async fn open(
 
 /// The frames as recovered. Clean lines that a smaller origin no longer has are left out.
 fn restore_frames(
-    layout: Layout,
-    replacement: Replacement,
+    mut frames: Frames,
     recovered: &Recovered,
     binding: &Binding,
     origin_bytes: u64,
 ) -> Result<Frames, Error> {
-    let mut frames = Frames::new(layout, replacement);
     let mut changed = recovered.changed.clone();
     for (frame, line) in recovered.lines.iter().enumerate() {
         if line.valid == 0 {
@@ -125,8 +134,22 @@ fn restore_frames(
         }
         changed.push(frame);
     }
-    frames.set_stored(&changed, &recovered.urgent);
+    // Where clean lines count, a page that says more than is true must not outlive the log.
+    let urgent = if frames.mappings.is_kept { &changed } else { &recovered.urgent };
+    frames.set_stored(&changed, urgent);
     Ok(frames)
+}
+
+/// Refuses to go on without a promise for dirty data, as long as there is some.
+fn check_discards_nothing(crash_mode: CrashMode, recovered: &Recovered) -> Result<(), Error> {
+    if crash_mode != CrashMode::DiscardAll || recovered.report.dirty_lines == 0 {
+        return Ok(());
+    }
+    let context = format!(
+        "{} dirty lines are in the cache, and crash mode \"discard\" would forget them at a crash: clean it first",
+        recovered.report.dirty_lines
+    );
+    Err(Error::new(ErrorKind::Unsupported, context))
 }
 
 /// First byte of the origin behind the sectors of `mask`. Blocks have 48 bits, so this cannot overflow for lines from a table; those from
@@ -144,6 +167,7 @@ pub(crate) fn seen_slots(layout: &Layout) -> usize {
 impl Core {
     /// Changes when writes are acknowledged. To anything but write-back: returns when nothing is dirty any more.
     pub(crate) async fn set_mode(self: &Arc<Self>, mode: Mode) -> Result<(), Error> {
+        self.crash_mode.check_mode(mode)?;
         {
             let guard = self.exclude_requests().await;
             if mode == Mode::WriteBack {

@@ -3,13 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::clock::Clock;
 use serde::Serialize;
 use uuid::Uuid;
 
 use crate::admission::Tuning;
-use crate::limits::{INSERT_BYTES_MAX, WAYS_DEFAULT};
+use crate::crash_mode::CrashMode;
+use crate::limits::{INSERT_BYTES_MAX, LAZY_INTERVAL_MS, WAYS_DEFAULT};
 use crate::replacement::Replacement;
 
 /// When a write is acknowledged, and by whom. Can be changed while the cache runs.
@@ -93,11 +95,19 @@ pub struct FormatOptions {
     pub frames_max: Option<u64>,
     /// Identifier of the cache; `None` for a random one. Two caches never have the same.
     pub uuid: Option<Uuid>,
+    /// What a crash leaves.
+    pub crash_mode: CrashMode,
 }
 
 impl Default for FormatOptions {
     fn default() -> Self {
-        Self { associativity: Associativity::Ways(WAYS_DEFAULT), log_bytes: None, frames_max: None, uuid: None }
+        Self {
+            associativity: Associativity::Ways(WAYS_DEFAULT),
+            log_bytes: None,
+            frames_max: None,
+            uuid: None,
+            crash_mode: CrashMode::default(),
+        }
     }
 }
 
@@ -106,6 +116,10 @@ impl Default for FormatOptions {
 pub struct OpenOptions {
     /// When a write is acknowledged.
     pub mode: Mode,
+    /// What a crash leaves from now on; `None` for what the cache has.
+    pub crash_mode: Option<CrashMode>,
+    /// How long a clean line waits before it is stored, where that counts after a crash.
+    pub lazy_interval: Duration,
     /// How a victim is chosen.
     pub replacement: Replacement,
     /// What is worth a frame.
@@ -125,6 +139,8 @@ impl OpenOptions {
     pub fn new(mode: Mode, clock: Arc<dyn Clock>) -> Self {
         Self {
             mode,
+            crash_mode: None,
+            lazy_interval: Duration::from_millis(LAZY_INTERVAL_MS),
             replacement: Replacement::default(),
             tuning: Tuning::default(),
             clock,

@@ -1,27 +1,91 @@
-//! Table pages that no longer agree with what is in memory.
+//! A set of small numbers, such as table pages that no longer agree with what is in memory.
 
-/// A set of table pages: one bit each.
-pub(crate) struct PageSet(Vec<u64>);
+/// One bit for each number below a bound. A set of none is always empty.
+#[derive(Default)]
+pub(crate) struct PageSet {
+    words: Vec<u64>,
+    count: u64,
+}
 
 impl PageSet {
-    pub(crate) fn new(page_count: u64) -> Self {
-        Self(vec![0; (page_count as usize).div_ceil(64)])
+    /// An empty set of numbers below `bound`.
+    pub(crate) fn new(bound: u64) -> Self {
+        Self { words: vec![0; bound.div_ceil(64) as usize], count: 0 }
     }
 
-    pub(crate) fn insert(&mut self, page: u64) {
-        self.0[page as usize / 64] |= 1 << (page % 64);
+    pub(crate) fn insert(&mut self, number: u64) {
+        self.count += u64::from(!self.contains(number));
+        self.words[number as usize / 64] |= 1 << (number % 64);
     }
 
-    /// Its pages, ascending; it is empty afterwards.
-    pub(crate) fn take(&mut self) -> Vec<u64> {
-        let mut pages = Vec::new();
-        for (index, word) in self.0.iter_mut().enumerate() {
-            let mut bits = std::mem::take(word);
-            while bits != 0 {
-                pages.push(index as u64 * 64 + u64::from(bits.trailing_zeros()));
-                bits &= bits - 1;
+    pub(crate) fn contains(&self, number: u64) -> bool {
+        self.words.get(number as usize / 64).is_some_and(|word| word >> (number % 64) & 1 != 0)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Its numbers, ascending.
+    pub(crate) fn list(&self) -> Vec<u64> {
+        let mut numbers = Vec::with_capacity(self.count as usize);
+        if self.count > 0 {
+            for index in 0..self.words.len() {
+                self.list_word(index, &mut numbers);
             }
         }
-        pages
+        numbers
+    }
+
+    /// Its numbers, ascending; it is empty afterwards.
+    pub(crate) fn take(&mut self) -> Vec<u64> {
+        let numbers = self.list();
+        if !numbers.is_empty() {
+            self.words.fill(0);
+            self.count = 0;
+        }
+        numbers
+    }
+
+    /// About `count_max` of its numbers, ascending from `from` on, around; they are in it no more.
+    pub(crate) fn take_from(&mut self, from: u64, count_max: usize) -> Vec<u64> {
+        let mut numbers = Vec::new();
+        let first = from as usize / 64;
+        for index in (first..self.words.len()).chain(0..first.min(self.words.len())) {
+            if numbers.len() >= count_max || self.count == 0 {
+                break;
+            }
+            self.list_word(index, &mut numbers);
+            self.count -= u64::from(std::mem::take(&mut self.words[index]).count_ones());
+        }
+        numbers
+    }
+
+    fn list_word(&self, index: usize, numbers: &mut Vec<u64>) {
+        let mut bits = self.words[index];
+        while bits != 0 {
+            numbers.push(index as u64 * 64 + u64::from(bits.trailing_zeros()));
+            bits &= bits - 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_taken_around_and_all_of_them() {
+        let mut set = PageSet::new(1000);
+        let all = [3, 64, 65, 400, 999];
+        all.into_iter().for_each(|number| set.insert(number));
+        set.insert(64);
+        assert!(set.contains(65) && !set.contains(66) && !set.contains(5000));
+        assert_eq!(set.list(), all);
+        let mut taken = set.take_from(400, 2);
+        assert_eq!(taken, [400, 999]);
+        taken.extend(set.take_from(1000, 100));
+        assert_eq!(taken, [400, 999, 3, 64, 65]);
+        assert!(set.is_empty() && set.take().is_empty());
     }
 }

@@ -24,7 +24,9 @@ use block::{Error, ErrorKind, Response};
 use futures_util::future::join_all;
 
 use crate::core::{Core, Pins};
+use crate::crash_mode::CrashMode;
 use crate::limits::MISS_GAP_BYTES_MAX;
+use crate::mappings::Mappings;
 use crate::options::Mode;
 use crate::sectors::{blocks_of, part_of, runs, whole_lines};
 use crate::status::{RequestKind, Serving};
@@ -96,9 +98,10 @@ pub(crate) async fn read(
             }
         }
     };
+    let losses = core.origin_losses.load(Ordering::Acquire);
     let response = core.read_planned(&plan, range, buffer).await;
     if response.result.is_ok() && plan.has_misses() {
-        core.start_insertion(range, &response.buffer, (guard, fetch));
+        core.start_insertion(range, &response.buffer, losses, (guard, fetch));
     }
     response
 }
@@ -209,15 +212,24 @@ impl Core {
     }
 
     /// Copies what was missing and writes it to the cache device, after the reader is answered.
-    fn start_insertion(self: &Arc<Self>, range: ByteRange, bytes: &[u8], guards: (RangeGuard, RangeGuard)) {
+    fn start_insertion(
+        self: &Arc<Self>,
+        range: ByteRange,
+        bytes: &[u8],
+        losses: u64,
+        guards: (RangeGuard, RangeGuard),
+    ) {
         let Some(insertion) = self.plan_insertion(range, bytes, Wanted::Missing) else {
             self.counters.insertions_dropped.fetch_add(1, Ordering::Relaxed);
             return;
         };
         let core = Arc::clone(self);
         self.start(async move {
-            core.insert(insertion).await;
-            drop(guards);
+            let Insertion { parts, writes, pins } = insertion;
+            if core.write_clean(&parts, &pins, writes).await {
+                core.admit(&parts, losses).await;
+            }
+            drop((pins, guards));
         });
     }
 
@@ -267,18 +279,18 @@ impl Core {
         Some(insertion)
     }
 
-    /// Writes an insertion and makes its sectors valid. The caller keeps writers of these lines out.
-    async fn insert(&self, insertion: Insertion) {
-        let Insertion { parts, writes, pins } = insertion;
-        if self.write_clean(writes).await {
-            self.make_valid(&parts);
-        }
-        drop(pins);
-    }
-
     /// Writes clean data to the cache device. Whether it took all.
-    pub(crate) async fn write_clean(&self, writes: Vec<(u64, Buffer)>) -> bool {
-        let writes = writes.into_iter().map(|(offset, buffer)| self.cache_device.write(offset, buffer, false));
+    pub(crate) async fn write_clean(&self, parts: &[(u64, u8)], pins: &Pins, writes: Vec<(u64, Buffer)>) -> bool {
+        // What the device says about these frames and these blocks must not be believed any more.
+        let is_concerned = |mappings: &Mappings| {
+            pins.frames().iter().any(|&frame| mappings.is_frame_unmapped(frame))
+                || parts.iter().any(|&(block, _)| mappings.is_unmapped(block))
+        };
+        if self.settle(is_concerned).await.is_err() {
+            return false;
+        }
+        let is_durable = self.crash_mode == CrashMode::AllSynchronous;
+        let writes = writes.into_iter().map(|(offset, buffer)| self.cache_device.write(offset, buffer, is_durable));
         let results = join_all(writes).await;
         let Some(error) = results.into_iter().find_map(Result::err) else { return true };
         tracing::warn!(%error, "the cache device did not take clean data; it stays uncached");
@@ -286,14 +298,28 @@ impl Core {
         false
     }
 
-    /// Says that the frames hold these sectors.
-    pub(crate) fn make_valid(&self, parts: &[(u64, u8)]) {
-        let state = &mut *self.state();
-        for &(block, mask) in parts {
-            if let Some((frame, line)) = state.frames.find(block) {
-                state.frames.set_sectors(frame, line.valid | mask, line.dirty);
+    /// Says that the frames hold these clean sectors, unless the origin has lost writes since it lost `losses` of them: what was read or
+    /// written may be what it lost.
+    pub(crate) async fn admit(&self, parts: &[(u64, u8)], losses: u64) {
+        if self.map(parts).await && self.origin_losses.load(Ordering::Acquire) == losses {
+            self.make_valid(parts);
+        }
+    }
+
+    fn make_valid(&self, parts: &[(u64, u8)]) {
+        {
+            let state = &mut *self.state();
+            let has_unflushed = self.has_unflushed_writes();
+            for &(block, mask) in parts {
+                if let Some((frame, line)) = state.frames.find(block) {
+                    state.frames.set_sectors(frame, line.valid | mask, line.dirty);
+                    if has_unflushed {
+                        state.frames.mappings.set_unflushed(frame);
+                    }
+                }
             }
         }
+        self.wake_lazy();
     }
 }
 

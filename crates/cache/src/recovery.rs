@@ -2,7 +2,7 @@
 //!
 //! After an orderly close the table is complete and the log is empty. Otherwise:
 //!
-//! 1. Clean lines are dropped: their mappings were not kept on the device, and the origin has their data.
+//! 1. Clean lines are dropped unless the crash mode keeps them: their mappings were not kept up on the device, and the origin has their data.
 //! 2. Log entries are applied in order. Each carries a whole state, so it does not matter that some are in the table already.
 //! 3. An entry whose data travelled with it is *unproven* until something later shows that its write was acknowledged: a later entry
 //!    about the same line or one that uses the frame it freed (both happen only after the acknowledgement), or a later record that
@@ -20,7 +20,10 @@ use block::{Error, ErrorKind, SharedDevice};
 use store::{LogPosition, Record, Replayed, Superblock, replay};
 use zerocopy::FromBytes;
 
-use crate::format::{ENTRY_STATE, ENTRY_WRITE, FRAME_NONE, Line, LogEntryRaw, ParametersRaw, STATE_CLOSED};
+use crate::crash_mode::CrashMode;
+use crate::format::{
+    ENTRY_CLEAN, ENTRY_STATE, ENTRY_WRITE, FRAME_NONE, Line, LogEntryRaw, ParametersRaw, STATE_CLOSED,
+};
 use crate::layout::Layout;
 use crate::limits::LINE_BYTES;
 use crate::status::RecoveryReport;
@@ -54,7 +57,10 @@ pub(crate) async fn recover(
     let Loaded { table, lines: stored } =
         load(device, layout, superblock.uuid(), parameters.table_sequence.get()).await?;
     let was_closed = parameters.state == STATE_CLOSED;
-    let mut replaying = Replaying::new(layout, if was_closed { stored.clone() } else { only_dirty(&stored) });
+    let keeps_clean = CrashMode::from_raw(parameters.crash_mode)?.keeps_clean();
+    let is_all_trusted = was_closed || keeps_clean;
+    let mut replaying =
+        Replaying::new(layout, if is_all_trusted { stored.clone() } else { only_dirty(&stored) }, keeps_clean);
     let start = LogPosition::from(parameters.log_position);
     let replayed = replay(device, layout.log, superblock.uuid(), start, |record| replaying.apply(&record)).await?;
     if was_closed && replayed.record_count > 0 {
@@ -69,7 +75,7 @@ pub(crate) async fn recover(
     report.dirty_lines = lines.iter().filter(|line| line.dirty != 0).count() as u64;
     report.lost_lines = lines.iter().filter(|line| line.is_lost).count() as u64;
     report.clean_lines_dropped =
-        if was_closed { 0 } else { stored.iter().filter(|line| line.valid != 0 && line.dirty == 0).count() as u64 };
+        if is_all_trusted { 0 } else { stored.iter().filter(|line| line.valid != 0 && line.dirty == 0).count() as u64 };
     let differing = |differs: fn(&Line, &Line) -> bool| {
         let pairs = stored.iter().zip(&lines).enumerate();
         pairs.filter(|(_, (stored, line))| differs(stored, line)).map(|(frame, _)| frame as u32).collect()
@@ -95,6 +101,8 @@ struct Replaying<'a> {
     /// Which block's unproven write freed a frame.
     freed_by: BTreeMap<u32, u64>,
     entry_count: u64,
+    /// Whether entries may say that clean sectors count.
+    keeps_clean: bool,
 }
 
 /// A write whose data may not have landed, and what was there before it.
@@ -106,8 +114,8 @@ struct Unproven {
 }
 
 impl<'a> Replaying<'a> {
-    fn new(layout: &'a Layout, lines: Vec<Line>) -> Self {
-        Self { layout, lines, unproven: BTreeMap::new(), freed_by: BTreeMap::new(), entry_count: 0 }
+    fn new(layout: &'a Layout, lines: Vec<Line>, keeps_clean: bool) -> Self {
+        Self { layout, lines, unproven: BTreeMap::new(), freed_by: BTreeMap::new(), entry_count: 0, keeps_clean }
     }
 
     fn apply(&mut self, record: &Record<'_>) -> Result<(), Error> {
@@ -139,13 +147,14 @@ impl<'a> Replaying<'a> {
                     self.freed_by.insert(freed, block);
                 }
             }
-            ENTRY_STATE => {}
+            ENTRY_STATE | ENTRY_CLEAN => {}
             _ => return Err(corrupt("a log entry is of an unknown kind")),
         }
         if freed != FRAME_NONE && freed_before.block == block {
             self.set(freed, Line::default());
         }
-        self.set(frame, without_clean(entry.line()));
+        let counts_whole = entry.kind == ENTRY_CLEAN && self.keeps_clean;
+        self.set(frame, if counts_whole { entry.line() } else { without_clean(entry.line()) });
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use store::LogUsage;
 
 use crate::admission::Tuning;
 use crate::core::Core;
+use crate::crash_mode::CrashMode;
 use crate::limits::SECTOR_BYTES;
 use crate::options::Mode;
 use crate::replacement::Replacement;
@@ -140,6 +141,8 @@ pub struct RecoveryReport {
 pub struct Status {
     /// When writes are acknowledged.
     pub mode: Mode,
+    /// What a crash leaves.
+    pub crash_mode: CrashMode,
     /// How a victim is chosen.
     pub replacement: Replacement,
     /// What is worth a frame.
@@ -207,6 +210,7 @@ impl Core {
         let counters = &self.counters;
         Status {
             mode,
+            crash_mode: self.crash_mode,
             replacement,
             tuning,
             failure,

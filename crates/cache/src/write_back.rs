@@ -33,8 +33,10 @@ use zerocopy::IntoBytes;
 use crate::core::{Core, Pins, State};
 use crate::format::{ENTRY_WRITE, FRAME_NONE, Line, LogEntryRaw};
 use crate::limits::{LINE_BYTES, WRITE_GROUP_LINES_MAX};
+use crate::mappings::Mappings;
 use crate::sectors::{blocks_of, hull, line_range, part_of, runs};
 use crate::status::{RequestKind, Serving};
+use crate::unmap::unmapping;
 
 /// One line of a write.
 struct LineWrite {
@@ -139,7 +141,7 @@ impl Core {
     /// Plans as many lines from the start of `rest` on as can be written at once.
     fn plan_write(self: &Arc<Self>, range: ByteRange, rest: ByteRange) -> Plan {
         let mut group = Group { lines: Vec::new(), _pins: Pins::none(self) };
-        let lines_max = WRITE_GROUP_LINES_MAX.min(self.log.payload_bytes_max() / size_of::<LogEntryRaw>());
+        let lines_max = WRITE_GROUP_LINES_MAX.min(self.entries_max());
         let state = &mut *self.state();
         if state.failure.is_some() {
             return Plan::GoThrough(rest);
@@ -198,7 +200,11 @@ impl Core {
 
     /// Writes a planned group. The buffer comes back whatever happens.
     async fn carry_out(&self, mut group: Group, range: ByteRange, buffer: Buffer) -> (Result<(), Failure>, Buffer) {
-        if let Err(error) = self.read_copied(&mut group).await {
+        let ready = match self.unmap_group(&group).await {
+            Ok(()) => self.read_copied(&mut group).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = ready {
             self.abandon(&group);
             return (Err(Failure::Undone(error)), buffer);
         }
@@ -217,6 +223,31 @@ impl Core {
         };
         self.changed.notify();
         (result, buffer)
+    }
+
+    /// Sees to it that no clean data that the device tells of, in these frames or of these blocks, counts after a crash: both are about to change.
+    async fn unmap_group(&self, group: &Group) -> Result<(), Error> {
+        if !self.crash_mode.keeps_clean() {
+            return Ok(());
+        }
+        let entries: Vec<LogEntryRaw> = {
+            let state = &mut *self.state();
+            let in_place = group.lines.iter().filter(|line| line.is_in_place && state.frames.is_mapped(line.frame));
+            let frames: Vec<u32> = in_place.map(|line| line.frame).collect();
+            frames.into_iter().map(|frame| unmapping(state, frame, state.frames.line(frame))).collect()
+        };
+        if !entries.is_empty()
+            && let Err(error) = self.append_entries(&entries).await
+        {
+            entries.iter().for_each(|entry| self.state().frames.set_mapped(entry.frame.get(), true));
+            self.fail(&error);
+            return Err(error);
+        }
+        let is_concerned = |mappings: &Mappings| {
+            let mut lines = group.lines.iter();
+            lines.any(|line| mappings.is_unmapped(line.block) || mappings.is_frame_unmapped(line.frame))
+        };
+        self.settle(is_concerned).await
     }
 
     /// Reads what has to be written along from the old frames.
@@ -296,6 +327,8 @@ impl Core {
             }
             // What is there is the old frame, or the empty tag of a request that waits for this one.
             if let Some(there) = state.frames.lookup(line.block) {
+                // The record of this write says that it is free.
+                state.frames.set_mapped(there, false);
                 state.frames.release(there);
             }
             state.frames.attach(line.frame, line.after());
@@ -378,7 +411,7 @@ impl Core {
         part: ByteRange,
         buffer: &Buffer,
     ) -> Result<(), Error> {
-        self.prepare_supersede(part)?;
+        self.prepare_supersede(part).await?;
         let start = (part.offset - range.offset) as usize;
         let bytes = buffer.get(start..start + part.length as usize);
         let bytes = bytes

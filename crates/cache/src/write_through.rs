@@ -18,6 +18,7 @@ use block::{Error, ErrorKind, Request, Response};
 use futures_util::future::{Either, select};
 
 use crate::core::Core;
+use crate::crash_mode::CrashMode;
 use crate::format::{FRAME_NONE, Line, LogEntryRaw};
 use crate::read::{Insertion, Wanted};
 use crate::sectors::{blocks_of, part_of, whole_lines};
@@ -41,7 +42,8 @@ pub(crate) async fn write(
     copy: Copy,
     guard: RangeGuard,
 ) -> Response {
-    if let Err(error) = core.prepare_supersede(range) {
+    let losses = core.origin_losses.load(Ordering::Acquire);
+    if let Err(error) = core.prepare_supersede(range).await {
         return Response::failed(error, buffer);
     }
     let insertion = match copy {
@@ -57,26 +59,33 @@ pub(crate) async fn write(
     let Insertion { parts, writes, pins } = insertion.unwrap_or_else(|| Insertion::nothing(&core));
     let cached = {
         let core = Arc::clone(&core);
-        Box::pin(async move { core.write_clean(writes).await })
+        Box::pin(async move {
+            let is_cached = core.write_clean(&parts, &pins, writes).await;
+            (is_cached, parts, pins)
+        })
     };
     let written = Box::pin(core.write_origin(range, buffer, fua));
     let response = match select(written, cached).await {
         Either::Left((response, cached)) => {
             let (core, is_written) = (Arc::clone(&core), response.result.is_ok());
             core.clone().start(async move {
-                if cached.await && is_written {
-                    core.make_valid(&parts);
+                let (is_cached, parts, pins) = cached.await;
+                if is_cached && is_written {
+                    core.admit(&parts, losses).await;
                 }
                 drop((pins, guard));
             });
             response
         }
-        Either::Right((is_cached, written)) => {
+        Either::Right(((is_cached, parts, pins), written)) => {
             let response = written.await;
-            if is_cached && response.result.is_ok() {
-                core.make_valid(&parts);
-            }
-            drop((pins, guard));
+            let (core, is_written) = (Arc::clone(&core), response.result.is_ok());
+            core.clone().start(async move {
+                if is_cached && is_written {
+                    core.admit(&parts, losses).await;
+                }
+                drop((pins, guard));
+            });
             response
         }
     };
@@ -85,11 +94,17 @@ pub(crate) async fn write(
 }
 
 impl Core {
-    /// Makes the sectors of `range` invalid in the cache, but for dirty ones, because the origin is about to get others.
+    /// Makes the sectors of `range` invalid in the cache, but for dirty ones, because the origin is about to get others. After a crash they are
+    /// invalid as well. The caller keeps others out of the range.
     ///
     /// # Errors
     /// `Media` when the cache device failed and the cache may come back after a restart with what is about to be replaced.
-    pub(crate) fn prepare_supersede(&self, range: ByteRange) -> Result<(), Error> {
+    pub(crate) async fn prepare_supersede(&self, range: ByteRange) -> Result<(), Error> {
+        self.invalidate(range)?;
+        self.unmap(range).await
+    }
+
+    fn invalidate(&self, range: ByteRange) -> Result<(), Error> {
         let state = &mut *self.state();
         if state.failure.is_some() {
             let is_stuck = |block: u64| {
@@ -126,8 +141,12 @@ impl Core {
     /// Writes to the origin; dirty sectors of the range are dirty no more when this returns. The caller holds the range and has prepared
     /// it with [`Core::prepare_supersede`].
     pub(crate) async fn write_origin(&self, range: ByteRange, buffer: Buffer, fua: bool) -> Response {
-        let fua = fua || self.has_dirty(range);
+        let is_mapped_at_once = self.crash_mode == CrashMode::AllSynchronous;
+        let fua = fua || is_mapped_at_once || self.has_dirty(range);
         let order = self.origin_ranges.exclusive(whole_lines(range)).await;
+        if let Err(error) = self.unmap_cleaned(range).await {
+            return Response::failed(error, buffer);
+        }
         let mut response = self.origin.submit(Request::write(range.offset, buffer, fua)).await;
         if response.result.is_ok() {
             if !fua {
@@ -153,7 +172,7 @@ impl Core {
 
     /// Says durably that no sector of `range` is dirty, and that the cache holds none. The origin has newer ones, durably.
     pub(crate) async fn forget_superseded(&self, range: ByteRange) -> Result<(), Error> {
-        let entries_max = self.log.payload_bytes_max() / size_of::<LogEntryRaw>();
+        let entries_max = self.entries_max();
         loop {
             let count = self.changed.count();
             match self.plan_forget(range, entries_max) {
@@ -211,6 +230,7 @@ impl Core {
                 }
             }
         }
+        self.wake_lazy();
         self.changed.notify();
         result.map(drop)
     }

@@ -15,7 +15,7 @@ use block::completion::Workers;
 use block::layer::crash::{CrashLayer, Loss, Power};
 use block::layer::delay::Latency;
 use block::{Geometry, SharedDevice};
-use cache::{Associativity, Cache, FormatOptions, Mode};
+use cache::{Associativity, Cache, CrashMode, FormatOptions, Mode};
 use common::model::Lost;
 use common::{Model, Workload, drive, format, format_options, open, open_options, read, try_open};
 
@@ -36,6 +36,7 @@ struct Scenario {
     seed: u64,
     fails: Fails,
     mode: Mode,
+    crash_mode: CrashMode,
     associativity: Associativity,
     frames: u64,
     has_control: bool,
@@ -105,6 +106,7 @@ fn run_until_crash(scenario: &Scenario, nth: u64) -> (World, Option<Lost>) {
         associativity: scenario.associativity,
         log_bytes: Some(16 << 10),
         frames_max: Some(scenario.frames),
+        crash_mode: scenario.crash_mode,
         ..format_options()
     };
     format(&mut executor, &cache_device, &origin, options);
@@ -197,7 +199,8 @@ fn scenario(seed: u64, fails: Fails, mode: Mode) -> Scenario {
     // Few frames make writes wait for them; many make a table page long enough to tear.
     let frames = if seed % 4 < 2 { 20 + seed % 20 } else { 160 };
     let has_control = !seed.is_multiple_of(2);
-    Scenario { seed, fails, mode, associativity, frames, has_control, requests: 80 }
+    let crash_mode = CrashMode::default();
+    Scenario { seed, fails, mode, crash_mode, associativity, frames, has_control, requests: 80 }
 }
 
 /// `count` seeds from `first` on, and more of them in a soak.
@@ -235,4 +238,33 @@ fn write_through_survives_a_power_loss_at_every_write() {
         crash_at_every_write(&scenario(seed, Fails::CacheDevice, Mode::WriteThrough));
         crash_at_every_write(&scenario(seed + 4, Fails::Both, Mode::WriteThrough));
     }
+}
+
+/// Clean lines that count after a crash must be what the origin has, whatever changed or took their place meanwhile.
+fn clean_lines_survive(crash_mode: CrashMode, first: u64) {
+    for seed in seeds(first, 3) {
+        for (nth, (fails, mode)) in [
+            (Fails::CacheDevice, Mode::WriteBack),
+            (Fails::Both, Mode::WriteBack),
+            (Fails::CacheDevice, Mode::WriteThrough),
+            (Fails::Both, Mode::WriteThrough),
+            (Fails::Origin, Mode::WriteThrough),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let scenario = scenario(seed + nth as u64, fails, mode);
+            crash_at_every_write(&Scenario { crash_mode, requests: 60, ..scenario });
+        }
+    }
+}
+
+#[test]
+fn warm_lines_survive_a_power_loss_at_every_write() {
+    clean_lines_survive(CrashMode::Warm, 40);
+}
+
+#[test]
+fn synchronous_lines_survive_a_power_loss_at_every_write() {
+    clean_lines_survive(CrashMode::AllSynchronous, 50);
 }

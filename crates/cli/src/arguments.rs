@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base::units::ByteSize;
 use block::layer::multipath::Policy;
-use cache::{Admission, Associativity, Mode, Replacement};
+use cache::{Admission, Associativity, CrashMode, Mode, Replacement};
 use clap::{Args, Parser, Subcommand};
 use lab::Clock;
 use stack::lun_spec::{LunSpec, parse_duration};
@@ -265,6 +265,10 @@ pub struct Attach {
     /// write-around: likewise, and only reads are cached; pass-through: nothing is cached; read-only: writes fail
     #[arg(long, value_name = "MODE", default_value = "write-back", requires = "cache")]
     pub cache_mode: Mode,
+    /// What a crash leaves of the cache: nothing (discard; excludes write-back), everything (all; each insertion is a durable write), dirty lines
+    /// (dirty), or dirty lines and the clean ones of more than a few seconds ago (warm). Default: what the cache has, dirty for one that is made
+    #[arg(long, value_name = "CRASH", requires = "cache")]
+    pub cache_crash: Option<CrashMode>,
     /// Which line goes when room is needed: lru, clock, 2q or s3-fifo
     #[arg(long, value_name = "POLICY", default_value = "lru", requires = "cache")]
     pub cache_replacement: Replacement,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use base::clock::Clock;
 use block::{Identity, SharedDevice};
-use cache::{Associativity, Cache, FormatOptions, Mode, OpenOptions, Replacement, Tuning};
+use cache::{Associativity, Cache, CrashMode, FormatOptions, Mode, OpenOptions, Replacement, Tuning};
 use file::{FileDevice, FileOptions};
 
 use crate::error::{Error, Failure, Result};
@@ -31,6 +31,8 @@ pub struct CacheConfig {
     pub size_bytes: Option<u64>,
     /// When a write is acknowledged.
     pub mode: Mode,
+    /// What a crash leaves; `None` for what the cache has, or the usual for one that is made.
+    pub crash_mode: Option<CrashMode>,
     /// How a victim is chosen.
     pub replacement: Replacement,
     /// What is worth a frame.
@@ -82,13 +84,22 @@ impl CacheConfig {
         let format = async |device: &SharedDevice| Cache::format(device, &origin, self.format_options()).await;
         let device = open_or_make("cache", place, self.size_bytes, format).await?;
         let context = |error| Error::from(error).context(format!("the cache {}", place.display()));
-        let options =
-            OpenOptions { replacement: self.replacement, tuning: self.tuning, ..OpenOptions::new(self.mode, clock) };
+        let options = OpenOptions {
+            crash_mode: self.crash_mode,
+            replacement: self.replacement,
+            tuning: self.tuning,
+            ..OpenOptions::new(self.mode, clock)
+        };
         Cache::open(device, origin, options).await.map_err(context)
     }
 
     fn format_options(&self) -> FormatOptions {
-        FormatOptions { associativity: self.associativity, frames_max: self.lines_max, ..FormatOptions::default() }
+        FormatOptions {
+            associativity: self.associativity,
+            frames_max: self.lines_max,
+            crash_mode: self.crash_mode.unwrap_or_default(),
+            ..FormatOptions::default()
+        }
     }
 }
 

@@ -23,7 +23,9 @@ use model::{SECTOR, fill, lock, random_range};
 
 /// Options of an open under `executor`.
 pub fn open_options(executor: &Executor, mode: Mode) -> OpenOptions {
-    OpenOptions::new(mode, Arc::new(executor.clock()))
+    // So often that even a short workload has what is stored without hurry.
+    let lazy_interval = std::time::Duration::from_millis(1);
+    OpenOptions { lazy_interval, ..OpenOptions::new(mode, Arc::new(executor.clock())) }
 }
 
 /// Formats with an identifier that is the same in every run.

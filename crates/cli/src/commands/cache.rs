@@ -36,6 +36,7 @@ async fn inspect(arguments: CachePath) -> Result<()> {
         ("lines", format!("{} in sets of {}", inspection.lines, inspection.ways)),
         ("valid", format!("{} lines", inspection.valid_lines)),
         ("dirty", format!("{} lines, {} bytes", inspection.dirty_lines, inspection.dirty_bytes)),
+        ("crash mode", inspection.crash_mode.to_string()),
         ("closed", if inspection.was_closed { "in order" } else { "not: it crashed" }.to_owned()),
     ];
     for (name, value) in lines {

@@ -1,0 +1,178 @@
+//! Clean lines that count after a crash: what the device says about them, and what it must not say any more.
+//!
+//! ```text
+//!            page or record with it written                   block or bytes about to change, or frame wanted
+//!   in memory ─────────────────────────────► mapped on the device ─────────────────────────────► unmapped: a record says so
+//!      ▲  └ not while the origin could still lose ┘                                          nothing changes until it is durable ┘
+//!      └ what made it so                                                                     (then the page, with the next checkpoint)
+//! ```
+//! - A line is *mapped* when a table page or a record on its way to the device, or there, says that a frame holds clean sectors of
+//!   it. A frame has one bit for that, which may be set without need, never the other way round.
+//! - A mapped line that leaves its frame is *unmapped*, by block, until a record about that is durable. Meanwhile neither may its old frame be
+//!   written nor its block be changed, mapped again or given to the log: who wants to do so settles it first.
+//! - A line with what the origin has not flushed is not mapped: the origin could come back without it.
+//!
+//! Only crash modes that keep clean lines use this ([`CrashMode`](crate::CrashMode)); in the others it stays empty.
+
+use std::collections::BTreeMap;
+
+use crate::page_set::PageSet;
+
+/// A line that left its frame while the device says that it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unmapped {
+    pub(crate) frame: u32,
+    /// Whether its record is on its way.
+    is_on_its_way: bool,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Mappings {
+    /// Whether clean lines count after a crash.
+    pub(crate) is_kept: bool,
+    /// By block.
+    unmapped: BTreeMap<u64, Unmapped>,
+    /// Frames with data that the origin could lose.
+    unflushed: PageSet,
+    /// Those of them that a flush of the origin, under way, will make safe.
+    flushing: PageSet,
+    /// Flushes of the origin under way.
+    flush_count: u32,
+    /// Whether one of these failed.
+    has_flush_failed: bool,
+}
+
+impl Mappings {
+    pub(crate) fn kept(frame_count: u32) -> Self {
+        let frames = || PageSet::new(u64::from(frame_count));
+        Self { is_kept: true, unflushed: frames(), flushing: frames(), ..Self::default() }
+    }
+
+    /// Clean lines do not count after a crash any more.
+    pub(crate) fn void(&mut self) {
+        self.is_kept = false;
+        self.unmapped.clear();
+        self.unflushed.take();
+        self.flushing.take();
+    }
+
+    /// `block` left `frame`, and the device does not know.
+    pub(crate) fn unmap(&mut self, block: u64, frame: u32) {
+        let before = self.unmapped.insert(block, Unmapped { frame, is_on_its_way: false });
+        assert!(before.is_none(), "a block is mapped to one frame");
+    }
+
+    /// Whether a record about this block has to be durable first.
+    pub(crate) fn is_unmapped(&self, block: u64) -> bool {
+        self.unmapped.contains_key(&block)
+    }
+
+    /// Whether a record about one of these blocks has to be durable first.
+    pub(crate) fn is_any_unmapped(&self, blocks: std::ops::Range<u64>) -> bool {
+        self.unmapped.range(blocks).next().is_some()
+    }
+
+    /// Whether a record about what was in this frame has to be durable first.
+    pub(crate) fn is_frame_unmapped(&self, frame: u32) -> bool {
+        // As many as there are misses in flight: a second index would cost more than it saves.
+        self.unmapped.values().any(|unmapped| unmapped.frame == frame)
+    }
+
+    /// Up to `count` lines (block, frame) whose records are not on their way yet; from now on they are.
+    pub(crate) fn take_unmapped(&mut self, count: usize) -> Vec<(u64, u32)> {
+        let waiting = self.unmapped.iter_mut().filter(|(_, unmapped)| !unmapped.is_on_its_way);
+        let take = |(&block, unmapped): (&u64, &mut Unmapped)| {
+            unmapped.is_on_its_way = true;
+            (block, unmapped.frame)
+        };
+        waiting.take(count).map(take).collect()
+    }
+
+    /// The records about these are durable.
+    pub(crate) fn forget_unmapped(&mut self, taken: &[(u64, u32)]) {
+        for (block, _) in taken {
+            self.unmapped.remove(block);
+        }
+    }
+
+    /// `frame` holds data that the origin could lose.
+    pub(crate) fn set_unflushed(&mut self, frame: u32) {
+        if self.is_kept {
+            self.unflushed.insert(u64::from(frame));
+        }
+    }
+
+    /// Whether `frame` may hold data that the origin could lose.
+    pub(crate) fn is_unflushed(&self, frame: u32) -> bool {
+        self.unflushed.contains(u64::from(frame)) || self.flushing.contains(u64::from(frame))
+    }
+
+    /// Whether any frame may.
+    pub(crate) fn has_unflushed(&self) -> bool {
+        !self.unflushed.is_empty() || !self.flushing.is_empty()
+    }
+
+    /// A flush of the origin begins.
+    pub(crate) fn start_flush(&mut self) {
+        self.flush_count += 1;
+        for frame in self.unflushed.take() {
+            self.flushing.insert(frame);
+        }
+    }
+
+    /// A flush of the origin ended. What was written before it is safe once all that run at the same time have succeeded.
+    pub(crate) fn finish_flush(&mut self, is_ok: bool) {
+        self.flush_count -= 1;
+        self.has_flush_failed |= !is_ok;
+        if self.flush_count == 0 {
+            let flushed = self.flushing.take();
+            if std::mem::take(&mut self.has_flush_failed) {
+                flushed.into_iter().for_each(|frame| self.unflushed.insert(frame));
+            }
+        }
+    }
+
+    /// Frames with data that the origin could lose.
+    pub(crate) fn unflushed_frames(&self) -> Vec<u32> {
+        let mut frames = self.unflushed.list();
+        frames.extend(self.flushing.list());
+        frames.into_iter().map(|frame| frame as u32).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_sent_once_and_counts_until_it_is_durable() {
+        let mut mappings = Mappings::kept(64);
+        mappings.unmap(7, 3);
+        mappings.unmap(9, 4);
+        assert!(mappings.is_unmapped(7) && mappings.is_frame_unmapped(4) && mappings.is_any_unmapped(8..10));
+        assert_eq!(mappings.take_unmapped(1), [(7, 3)]);
+        assert_eq!(mappings.take_unmapped(5), [(9, 4)]);
+        assert!(mappings.take_unmapped(5).is_empty());
+        mappings.forget_unmapped(&[(7, 3)]);
+        assert!(!mappings.is_unmapped(7) && !mappings.is_frame_unmapped(3) && !mappings.is_any_unmapped(0..9));
+        assert!(mappings.is_unmapped(9));
+    }
+
+    #[test]
+    fn data_is_safe_when_every_flush_that_could_cover_it_succeeded() {
+        let mut mappings = Mappings::kept(64);
+        mappings.set_unflushed(1);
+        mappings.start_flush();
+        mappings.set_unflushed(2);
+        mappings.start_flush();
+        mappings.finish_flush(true);
+        assert!(mappings.is_unflushed(1) && mappings.is_unflushed(2), "the second flush may have to cover it");
+        mappings.finish_flush(false);
+        assert_eq!(mappings.unflushed_frames(), [1, 2]);
+        mappings.start_flush();
+        mappings.set_unflushed(2);
+        mappings.finish_flush(true);
+        assert!(!mappings.is_unflushed(1) && mappings.is_unflushed(2), "written again behind the flush");
+    }
+}

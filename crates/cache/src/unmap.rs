@@ -1,0 +1,227 @@
+//! Takes back what the device says about clean lines, before it ceases to be true, and in crash mode *all* says what became true.
+//!
+//! Only where clean lines count after a crash; elsewhere none of this does anything. What is mapped, and why, says `mappings`.
+
+use base::range::ByteRange;
+use block::{Error, ErrorKind};
+
+use crate::core::{Core, State};
+use crate::crash_mode::CrashMode;
+use crate::format::{ENTRY_CLEAN, FRAME_NONE, Line, LogEntryRaw};
+use crate::mappings::Mappings;
+use crate::sectors::{blocks_of, part_of};
+use crate::write_back::supersede_cleaning;
+
+/// What is left to say about lines.
+enum Plan {
+    Done,
+    /// A record about one of the lines is on its way.
+    Wait,
+    Record(Vec<LogEntryRaw>),
+}
+
+impl Core {
+    /// Sees to it that nothing the device says about `range` counts after a crash but what is dirty. The caller keeps others out of the range, and
+    /// has made the sectors invalid that are going to change.
+    ///
+    /// # Errors
+    /// `Media` when the cache device cannot be told: after a restart the cache would come back with what is about to be replaced.
+    pub(crate) async fn unmap(&self, range: ByteRange) -> Result<(), Error> {
+        if !self.crash_mode.keeps_clean() {
+            return Ok(());
+        }
+        let blocks = blocks_of(range);
+        let settled = match self.unmap_resident(range).await {
+            Ok(()) => self.settle(|mappings| mappings.is_any_unmapped(blocks.clone())).await,
+            Err(error) => Err(error),
+        };
+        if settled.is_ok() {
+            return Ok(());
+        }
+        // The log has failed. The superblock is another place of the device, and can say that none of it counts.
+        self.void_mappings().await.map_err(|error| {
+            let context = format!(
+                "the device of the cache failed and would bring back what {range} held: stop using it, and discard the cache"
+            );
+            Error::with_source(ErrorKind::Media, context, error)
+        })
+    }
+
+    /// Like [`Core::unmap`], for what was dirty then and was cleaned since, behind whoever is about to change the origin. It holds the order of
+    /// writes to the origin, so no more is sent, and what was sent is not taken for clean from now on.
+    pub(crate) async fn unmap_cleaned(&self, range: ByteRange) -> Result<(), Error> {
+        if !self.crash_mode.keeps_clean() {
+            return Ok(());
+        }
+        loop {
+            let count = self.changed.count();
+            let is_at_rest = {
+                let state = &mut *self.state();
+                let blocks = state.frames.resident_in(blocks_of(range));
+                for &block in &blocks {
+                    supersede_cleaning(state, block, part_of(block, range).0);
+                }
+                let mut found = blocks.iter().filter_map(|&block| state.frames.lookup(block));
+                !found.any(|frame| state.frames.is_busy(frame))
+            };
+            if is_at_rest {
+                self.forget_clean(range);
+                return self.unmap(range).await;
+            }
+            self.changed.changed_since(count).await;
+        }
+    }
+
+    /// Waits until the device knows of the lines that left their frames, as far as `is_concerned` says so.
+    pub(crate) async fn settle(&self, is_concerned: impl Fn(&Mappings) -> bool) -> Result<(), Error> {
+        loop {
+            let count = self.changed.count();
+            let taken = {
+                let state = &mut *self.state();
+                if !is_concerned(&state.frames.mappings) {
+                    return Ok(());
+                }
+                if let Some(error) = &state.failure {
+                    return Err(error.clone());
+                }
+                state.frames.mappings.take_unmapped(self.entries_max())
+            };
+            if taken.is_empty() {
+                self.changed.changed_since(count).await;
+                continue;
+            }
+            let gone =
+                |&(block, frame): &(u64, u32)| LogEntryRaw::state(frame, FRAME_NONE, Line { block, ..Line::default() });
+            let entries: Vec<LogEntryRaw> = taken.iter().map(gone).collect();
+            if let Err(error) = self.append_entries(&entries).await {
+                self.fail(&error);
+                return Err(error);
+            }
+            self.state().frames.mappings.forget_unmapped(&taken);
+            self.changed.notify();
+        }
+    }
+
+    async fn unmap_resident(&self, range: ByteRange) -> Result<(), Error> {
+        loop {
+            let count = self.changed.count();
+            let plan = self.plan_unmap(range)?;
+            match plan {
+                Plan::Done => return Ok(()),
+                Plan::Wait => self.changed.changed_since(count).await,
+                Plan::Record(entries) => {
+                    let result = self.append_entries(&entries).await.map(drop);
+                    let restore = |state: &mut State, entry: &LogEntryRaw| {
+                        if result.is_err() {
+                            state.frames.set_mapped(entry.frame.get(), true);
+                        }
+                    };
+                    self.finish_records(&entries, restore);
+                    if let Err(error) = result {
+                        self.fail(&error);
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    fn plan_unmap(&self, range: ByteRange) -> Result<Plan, Error> {
+        let state = &mut *self.state();
+        let (mut entries, mut must_wait) = (Vec::new(), false);
+        for block in state.frames.resident_in(blocks_of(range)) {
+            let Some((frame, line)) = state.frames.find(block) else { continue };
+            if !state.frames.is_mapped(frame) {
+                continue;
+            }
+            if let Some(error) = &state.failure {
+                return Err(error.clone());
+            }
+            if state.frames.is_busy(frame) {
+                must_wait = true;
+            } else if entries.len() < self.entries_max() {
+                state.frames.set_busy(frame, true);
+                entries.push(unmapping(state, frame, line));
+            }
+        }
+        Ok(plan(entries, must_wait))
+    }
+
+    /// In crash mode *all*: makes durable that the frames hold these clean sectors, whose data is. Whether it is so.
+    pub(crate) async fn map(&self, parts: &[(u64, u8)]) -> bool {
+        if self.crash_mode != CrashMode::AllSynchronous {
+            return true;
+        }
+        let mut rest = parts.to_vec();
+        loop {
+            let count = self.changed.count();
+            match self.plan_map(&mut rest) {
+                Plan::Done => return true,
+                Plan::Wait => self.changed.changed_since(count).await,
+                Plan::Record(entries) => {
+                    let result = self.append_entries(&entries).await;
+                    self.finish_records(&entries, |_, _| {});
+                    if let Err(error) = result {
+                        self.fail(&error);
+                        return false;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Plans records for those of `rest` that can have one now, and takes them out.
+    fn plan_map(&self, rest: &mut Vec<(u64, u8)>) -> Plan {
+        let state = &mut *self.state();
+        let (mut entries, mut must_wait) = (Vec::new(), false);
+        // What the origin could lose is not mapped before it is flushed: then a checkpoint does it.
+        if state.failure.is_some() || !state.frames.mappings.is_kept || self.has_unflushed_writes() {
+            return Plan::Done;
+        }
+        rest.retain(|&(block, mask)| {
+            let Some((frame, line)) = state.frames.find(block) else { return false };
+            let is_full = entries.len() >= self.entries_max();
+            if is_full || state.frames.is_busy(frame) {
+                must_wait |= !is_full;
+                return true;
+            }
+            state.frames.set_busy(frame, true);
+            state.frames.set_mapped(frame, true);
+            let after = Line { valid: line.valid | mask, ..line };
+            entries.push(LogEntryRaw { kind: ENTRY_CLEAN, ..LogEntryRaw::state(frame, FRAME_NONE, after) });
+            false
+        });
+        plan(entries, must_wait)
+    }
+
+    fn finish_records(&self, entries: &[LogEntryRaw], finish: impl Fn(&mut State, &LogEntryRaw)) {
+        {
+            let state = &mut *self.state();
+            for entry in entries {
+                state.frames.set_busy(entry.frame.get(), false);
+                finish(state, entry);
+            }
+        }
+        self.changed.notify();
+    }
+
+    /// Entries of one record.
+    pub(crate) fn entries_max(&self) -> usize {
+        (self.log.payload_bytes_max() / size_of::<LogEntryRaw>()).max(1)
+    }
+}
+
+/// The entry after which the device says no more of a line than what is dirty. The line is busy.
+pub(crate) fn unmapping(state: &mut State, frame: u32, line: Line) -> LogEntryRaw {
+    // Before the record is appended: a page put together from now on comes behind it.
+    state.frames.set_mapped(frame, false);
+    LogEntryRaw::state(frame, FRAME_NONE, Line { valid: line.dirty, ..line })
+}
+
+fn plan(entries: Vec<LogEntryRaw>, must_wait: bool) -> Plan {
+    match (entries.is_empty(), must_wait) {
+        (false, _) => Plan::Record(entries),
+        (true, true) => Plan::Wait,
+        (true, false) => Plan::Done,
+    }
+}

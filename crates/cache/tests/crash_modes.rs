@@ -1,0 +1,271 @@
+//! What each crash mode leaves of a cache, and what none of them may: clean lines that are not what the origin has.
+
+mod common;
+
+use std::sync::Arc;
+
+use base::buffer::Buffer;
+use base::executor::Executor;
+use block::completion::Workers;
+use block::device::DeviceExt;
+use block::layer::crash::{CrashLayer, Loss, Power};
+use block::layer::stats::StatsLayer;
+use block::{ErrorKind, Geometry, OperationKind, SharedDevice};
+use cache::{Cache, CrashMode, FormatOptions, Mode};
+use common::{format, format_options, open_options, read, try_open, write};
+
+const ORIGIN_BYTES: u64 = 256 * 4096;
+const CACHE_BYTES: u64 = 1 << 20;
+const LINE: u64 = 4096;
+
+struct Bench {
+    executor: Executor,
+    cache_medium: CrashLayer,
+    origin_medium: CrashLayer,
+    origin: Arc<StatsLayer>,
+    cache: Option<Arc<Cache>>,
+}
+
+impl Bench {
+    fn new(crash_mode: CrashMode, mode: Mode) -> Self {
+        let mut executor = Executor::in_order();
+        let cache_medium = CrashLayer::new(CACHE_BYTES, 1);
+        let geometry = Geometry { is_write_cache_volatile: true, ..Geometry::plain(ORIGIN_BYTES) };
+        let origin_medium = CrashLayer::new(ORIGIN_BYTES, 2).with_geometry(geometry);
+        let (device, shared): (SharedDevice, SharedDevice) =
+            (Arc::new(cache_medium.clone()), Arc::new(origin_medium.clone()));
+        format(&mut executor, &device, &shared, FormatOptions { crash_mode, ..format_options() });
+        let origin = stats(&mut executor, &origin_medium);
+        let mut bench = Self { executor, cache_medium, origin_medium, origin, cache: None };
+        bench.open(mode, None).expect("a fresh cache opens");
+        bench
+    }
+
+    fn open(&mut self, mode: Mode, crash_mode: Option<CrashMode>) -> Result<(), ErrorKind> {
+        self.cache = None;
+        self.executor = Executor::in_order();
+        self.origin = stats(&mut self.executor, &self.origin_medium);
+        let (device, origin): (SharedDevice, SharedDevice) = (Arc::new(self.cache_medium.clone()), self.origin.clone());
+        let options = cache::OpenOptions { crash_mode, ..open_options(&self.executor, mode) };
+        let cache = try_open(&mut self.executor, &device, &origin, options).map_err(|error| error.kind())?;
+        self.cache = Some(cache);
+        Ok(())
+    }
+
+    fn cache(&self) -> Arc<Cache> {
+        Arc::clone(self.cache.as_ref().expect("it is open"))
+    }
+
+    /// The machine loses power: both media keep what was flushed.
+    fn crash(&mut self) {
+        self.cache = None;
+        self.cache_medium = self.cache_medium.after_power_loss();
+        self.origin_medium = self.origin_medium.after_power_loss();
+    }
+
+    /// The program is killed: both media keep all.
+    fn kill(&mut self) {
+        self.cache = None;
+        self.cache_medium = self.cache_medium.after_power_loss_as(Loss::InFlightOnly, &Power::new());
+        self.origin_medium = self.origin_medium.after_power_loss_as(Loss::InFlightOnly, &Power::new());
+    }
+
+    fn reopen(&mut self, mode: Mode) {
+        self.open(mode, None).expect("a cache can be opened after any crash");
+    }
+
+    fn write(&mut self, block: u64, byte: u8) {
+        let cache = self.cache();
+        write(&mut self.executor, &*cache, block * LINE, &[byte; LINE as usize]);
+        self.executor.run();
+    }
+
+    fn read(&mut self, block: u64) -> u8 {
+        let cache = self.cache();
+        let bytes = read(&mut self.executor, &*cache, block * LINE, LINE);
+        self.executor.run();
+        assert!(bytes.iter().all(|&byte| byte == bytes[0]), "a line is whole");
+        bytes[0]
+    }
+
+    /// Reads blocks and counts the reads of the origin that this took.
+    fn misses(&mut self, blocks: std::ops::Range<u64>) -> u64 {
+        let before = self.origin.snapshot().of(OperationKind::Read).completed_count;
+        for block in blocks {
+            self.read(block);
+        }
+        self.origin.snapshot().of(OperationKind::Read).completed_count - before
+    }
+
+    fn close(&mut self) {
+        let cache = self.cache();
+        self.executor.block_on(async move { cache.close(false).await }).expect("nothing fails");
+    }
+}
+
+fn stats(executor: &mut Executor, origin: &CrashLayer) -> Arc<StatsLayer> {
+    let workers = Workers::new();
+    let stats = StatsLayer::new(Arc::new(origin.clone()), Arc::new(executor.clock()), &workers);
+    executor.spawn(async move { workers.run().await });
+    Arc::new(stats)
+}
+
+#[test]
+fn what_a_crash_costs_depends_on_the_crash_mode() {
+    for (crash_mode, kept) in [
+        (CrashMode::DiscardAll, false),
+        (CrashMode::AllSynchronous, true),
+        (CrashMode::DirtySynchronous, false),
+        (CrashMode::Warm, true),
+    ] {
+        let mut bench = Bench::new(crash_mode, Mode::WriteThrough);
+        (0..40).for_each(|block| bench.write(block, 7));
+        assert_eq!(bench.misses(40..80), 40);
+        assert_eq!(bench.misses(0..80), 0);
+        // A power loss, so the origin has lost what was not flushed; what is kept is what it has.
+        let flushing = bench.cache().flush();
+        bench.executor.block_on(flushing).unwrap();
+        bench.executor.run();
+        bench.crash();
+        bench.reopen(Mode::WriteThrough);
+        assert_eq!(bench.misses(0..80), if kept { 0 } else { 80 }, "{crash_mode}");
+        assert_eq!((bench.read(0), bench.read(50)), (7, 0), "{crash_mode}");
+        assert_eq!(bench.cache().status().crash_mode, crash_mode);
+    }
+}
+
+#[test]
+fn all_synchronous_is_warm_at_once() {
+    let mut bench = Bench::new(CrashMode::AllSynchronous, Mode::WriteThrough);
+    let cache = bench.cache();
+    write(&mut bench.executor, &*cache, 0, &[3; 4096]);
+    let checkpoints = cache.status().checkpoints;
+    let reading = cache.read(4096, Buffer::zeroed(4096));
+    bench.executor.block_on(reading).unwrap();
+    assert_eq!(cache.status().checkpoints, checkpoints, "nothing but the records can have said so");
+    drop(cache);
+    bench.executor.run();
+    bench.crash();
+    bench.reopen(Mode::WriteThrough);
+    assert_eq!(bench.misses(0..2), 0);
+    assert_eq!(bench.read(0), 3);
+}
+
+#[test]
+fn discarding_all_excludes_write_back() {
+    let mut bench = Bench::new(CrashMode::DiscardAll, Mode::WriteThrough);
+    let cache = bench.cache();
+    let refused = bench.executor.block_on(async move { cache.set_mode(Mode::WriteBack).await }).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    assert!(refused.to_string().contains("discard"), "{refused}");
+    bench.write(0, 1);
+    bench.close();
+    assert_eq!(bench.open(Mode::WriteBack, None), Err(ErrorKind::Unsupported));
+    assert_eq!(bench.open(Mode::WriteBack, Some(CrashMode::Warm)), Ok(()));
+    bench.write(1, 2);
+    bench.kill();
+    let refused = bench.open(Mode::WriteThrough, Some(CrashMode::DiscardAll));
+    assert_eq!(refused, Err(ErrorKind::Unsupported), "there is dirty data");
+    bench.reopen(Mode::WriteBack);
+    assert_eq!((bench.read(0), bench.read(1)), (1, 2));
+}
+
+#[test]
+fn a_mapping_is_taken_back_before_its_block_changes() {
+    for mode in [Mode::WriteThrough, Mode::WriteAround, Mode::WriteBack] {
+        let mut bench = Bench::new(CrashMode::Warm, mode);
+        assert_eq!(bench.misses(0..20), 20);
+        bench.executor.run();
+        assert!(bench.cache().status().table_pages_written > 0, "the mappings are on the device");
+        // Killed at once, before anything is stored without hurry.
+        let cache = bench.cache();
+        write(&mut bench.executor, &*cache, 5 * LINE, &[9; LINE as usize]);
+        drop(cache);
+        bench.kill();
+        bench.reopen(mode);
+        assert_eq!((bench.read(5), bench.read(6)), (9, 0), "{mode}");
+        assert!(bench.misses(0..20) == 0, "the others are warm");
+    }
+}
+
+#[test]
+fn a_mapping_is_taken_back_before_its_frame_holds_another_block() {
+    let mut bench = Bench::new(CrashMode::Warm, Mode::WriteThrough);
+    let frames = bench.cache().status().lines;
+    assert!(frames < 256, "{frames} frames hold all");
+    (0..256).for_each(|block| bench.write(block, block as u8));
+    for round in 0..6 {
+        (0..256).for_each(|block| assert_eq!(bench.read(block), block as u8, "round {round}"));
+        bench.kill();
+        bench.reopen(Mode::WriteThrough);
+        let resident = bench.cache().status().resident_lines;
+        assert!(resident * 10 >= frames * 9, "{resident} of {frames} lines are warm");
+    }
+}
+
+/// A cache in a mode that forgets clean lines leaves old mappings in its table. Another mode, later, must not believe them.
+#[test]
+fn mappings_of_another_crash_mode_do_not_come_back() {
+    let mut bench = Bench::new(CrashMode::DirtySynchronous, Mode::WriteThrough);
+    assert_eq!(bench.misses(0..20), 20);
+    bench.close();
+    bench.open(Mode::WriteThrough, None).unwrap();
+    assert_eq!(bench.misses(0..20), 0);
+    bench.write(3, 8);
+    bench.kill();
+    bench.open(Mode::WriteThrough, Some(CrashMode::Warm)).unwrap();
+    bench.kill();
+    bench.reopen(Mode::WriteThrough);
+    assert_eq!(bench.read(3), 8);
+    assert_eq!(bench.cache().status().crash_mode, CrashMode::Warm);
+}
+
+#[test]
+fn what_the_origin_lost_does_not_come_back_from_a_warm_cache() {
+    let mut bench = Bench::new(CrashMode::Warm, Mode::WriteThrough);
+    bench.write(3, 1);
+    let flushing = bench.cache().flush();
+    bench.executor.block_on(flushing).unwrap();
+    let cache = bench.cache();
+    write(&mut bench.executor, &*cache, 3 * LINE, &[2; LINE as usize]);
+    drop(cache);
+    bench.crash();
+    bench.reopen(Mode::WriteThrough);
+    let cache = bench.cache();
+    let there = read(&mut bench.executor, &*cache, 3 * LINE, LINE);
+    drop(cache);
+    bench.close();
+    let origin: SharedDevice = Arc::new(bench.origin_medium.clone());
+    assert_eq!(read(&mut bench.executor, &origin, 3 * LINE, LINE), there, "cache and origin agree");
+}
+
+/// The log cannot say any more that a mapping is not true. The superblock says that none counts.
+#[test]
+fn a_cache_whose_log_failed_brings_nothing_old_back() {
+    let mut bench = Bench::new(CrashMode::Warm, Mode::WriteThrough);
+    assert_eq!(bench.misses(0..20), 20);
+    // The next write is the record that takes the mapping back.
+    bench.cache_medium.fail_write_once(bench.cache_medium.writes_seen(), ErrorKind::Media);
+    bench.write(4, 6);
+    assert!(bench.cache().status().failure.is_some());
+    assert_eq!(bench.read(4), 6);
+    bench.kill();
+    bench.reopen(Mode::WriteThrough);
+    assert_eq!(bench.read(4), 6);
+    assert_eq!(bench.misses(5..20), 15, "all had to go");
+}
+
+/// Not even the superblock can be written: a write is refused rather than undone by the next start.
+#[test]
+fn a_cache_device_that_takes_nothing_refuses_what_it_would_bring_back() {
+    let mut bench = Bench::new(CrashMode::Warm, Mode::WriteThrough);
+    assert_eq!(bench.misses(0..20), 20);
+    bench.cache_medium.fail_writes_from(bench.cache_medium.writes_seen(), ErrorKind::Media);
+    let cache = bench.cache();
+    let refused = bench.executor.block_on(cache.write(4 * LINE, Buffer::zeroed(LINE as usize), false)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Media);
+    assert!(refused.to_string().contains("discard the cache"), "{refused}");
+    // What the device does not know is written through.
+    bench.executor.block_on(cache.write(100 * LINE, Buffer::copy_of(&[5; 4096]), false)).unwrap();
+    assert_eq!(read(&mut bench.executor, &*cache, 100 * LINE, 512)[0], 5);
+}

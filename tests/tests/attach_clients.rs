@@ -241,14 +241,26 @@ fn settings_and_cleaning_while_it_runs() {
     attached.world.run(["set", "disk", "cache.mode=write-back"]).success();
     tool("qemu-io", ["-f", "raw", "-c", "write -P 4 4M 4M", "-c", "read -P 3 0 4M", &attached.uri]);
     assert_eq!(attached.cache_status()["dirty_bytes"], 4 << 20);
-    for setting in
-        ["cache.replacement=s3-fifo", "cache.admission=second-use", "cache.cutoff=4MiB", "cache.prefetch=64KiB"]
-    {
+    for setting in [
+        "cache.replacement=s3-fifo",
+        "cache.admission=second-use",
+        "cache.cutoff=4MiB",
+        "cache.prefetch=64KiB",
+        "cache.clean-min=2MiB",
+        "cache.clean-max=64MiB",
+        "cache.dirty-max=80%",
+        "cache.clean-above=100%",
+    ] {
         attached.world.run(["set", "disk", setting]).success();
     }
     let cache = attached.cache_status();
     assert_eq!((cache["replacement"].as_str(), cache["cutoff_bytes"].as_u64()), (Some("s3-fifo"), Some(4 << 20)));
+    assert_eq!((&cache["dirty_max_percent"], &cache["clean_above_percent"]), (&80.into(), &100.into()));
+    assert_eq!(cache["clean_min_bytes_per_second"], 2 << 20);
+    assert_eq!(cache["clean_max_bytes_per_second"], 64 << 20);
     attached.world.run(["set", "disk", "cache.cutoff=off"]).success();
+    attached.world.run(["set", "disk", "cache.clean-max=off"]).success();
+    attached.world.run(["set", "disk", "cache.dirty-max=most"]).failure(2, &["most"]);
     attached.world.run(["set", "disk", "cache.mode=sideways"]).failure(2, &["sideways"]);
     attached.world.run(["set", "disk", "cache.prefetch=far"]).failure(2, &["far"]);
     attached.world.run(["set", "disk", "cache.colour=red"]).failure(2, &["cache.colour"]);

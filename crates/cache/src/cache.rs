@@ -9,7 +9,8 @@ use futures_util::future::join5;
 use crate::admission::Tuning;
 use crate::clean::CleanProgress;
 use crate::core::Core;
-use crate::options::{FormatOptions, Mode, OpenOptions};
+use crate::options::{DirtyLimits, FormatOptions, Mode, OpenOptions};
+use crate::pace::CleaningRate;
 use crate::replacement::Replacement;
 use crate::status::Status;
 use crate::{format_cache, open};
@@ -91,6 +92,28 @@ impl Cache {
     /// Changes what is worth a frame, while requests go on.
     pub fn set_tuning(&self, tuning: Tuning) {
         self.core.state().admissions.set(tuning, open::seen_slots(&self.core.layout));
+    }
+
+    /// How much may be dirty.
+    pub fn dirty_limits(&self) -> DirtyLimits {
+        self.core.state().dirty
+    }
+
+    /// Changes how much may be dirty, while requests go on.
+    pub fn set_dirty_limits(&self, limits: DirtyLimits) {
+        self.core.state().dirty = limits;
+        self.core.changed.notify();
+        self.core.background.notify();
+    }
+
+    /// How fast lines are cleaned.
+    pub fn cleaning_rate(&self) -> CleaningRate {
+        self.core.pace().rate
+    }
+
+    /// Changes how fast lines are cleaned, from the next round on.
+    pub fn set_cleaning_rate(&self, rate: CleaningRate) {
+        self.core.pace().rate = rate;
     }
 
     /// Changes how victims are chosen, while requests go on.

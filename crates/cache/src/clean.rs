@@ -8,6 +8,7 @@
 //!   writes. Until the record is durable its frame is not given to anybody.
 //! - Lines are sent in ascending order and adjacent ones as one write. A round goes on where the last one ended (an elevator).
 //! - Cleaning takes no range lock, so reads and writes of the same lines go on meanwhile; see the table in `core`.
+//! - Rounds are as large and as frequent as the foreground bears: see [`pace`](crate::pace). A write that waits for room cleans at once.
 //! - Lines whose dirty sectors are lost are left alone: nothing is written to the origin that was not read.
 
 use std::sync::Arc;
@@ -19,18 +20,20 @@ use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::range_lock::RangeGuard;
 use block::{Error, ErrorKind};
-use futures_util::future::join_all;
+use futures_util::future::{join_all, select};
 use futures_util::stream::{self, StreamExt};
+use serde::Serialize;
 
 use crate::core::{Core, Pins, State};
 use crate::crash_mode::CrashMode;
 use crate::format::{ENTRY_CLEAN, FRAME_NONE, Line, LogEntryRaw};
-use crate::limits::{CLEAN_BATCH_LINES, CLEAN_RETRY_MS, CLEAN_WRITE_BYTES_MAX, CLEAN_WRITES_IN_FLIGHT};
+use crate::limits::{CLEAN_BATCH_LINES, CLEAN_RETRY_MS};
+use crate::pace::Force;
 use crate::sectors::{line_range, runs};
 use crate::write_back::Room;
 
 /// How far a cleaning is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CleanProgress {
     /// Lines that were dirty when it began.
     pub lines_total: u64,
@@ -65,28 +68,44 @@ struct Segment {
 
 impl Core {
     /// Cleans all lines that are dirty now. `progress` is told after each batch.
-    pub(crate) async fn clean_all(self: &Arc<Self>, mut progress: impl FnMut(CleanProgress)) -> Result<(), Error> {
+    pub(crate) async fn clean_all(self: &Arc<Self>, progress: impl FnMut(CleanProgress)) -> Result<(), Error> {
+        let result = self.clean_all_lines(progress).await;
+        self.state().clean_progress = None;
+        result
+    }
+
+    async fn clean_all_lines(self: &Arc<Self>, mut progress: impl FnMut(CleanProgress)) -> Result<(), Error> {
         let mut rest = self.state().frames.dirty_in(0..u64::MAX);
         let lines_total = rest.len() as u64;
         while !rest.is_empty() {
             let count = self.changed.count();
-            let candidates: Vec<u64> = rest.iter().copied().take(CLEAN_BATCH_LINES).collect();
+            let batch_lines = self.pace().start_batch(self.clock.now());
+            let candidates: Vec<u64> = rest.iter().copied().take(batch_lines).collect();
             let batch = self.pick(&candidates)?;
             let picked: Vec<u64> = batch.picks.iter().map(|pick| pick.block).collect();
             if picked.is_empty() && batch.has_deferred {
                 self.changed.changed_since(count).await;
             }
-            self.clean_batch(batch).await?;
+            let force = self.pace().force();
+            self.clean_batch(batch, force).await?;
             let is_dirty = |block: u64| {
                 let state = self.state();
                 state.frames.find(block).is_some_and(|(_, line)| line.dirty != 0 && !line.is_lost)
             };
             // A line that was sent counts as done even when a write has made it dirty again.
-            let mut passed_over: Vec<u64> =
-                candidates.iter().copied().filter(|&block| !picked.contains(&block) && is_dirty(block)).collect();
+            let mut passed_over: Vec<u64> = candidates
+                .iter()
+                .copied()
+                .filter(|&block| picked.binary_search(&block).is_err() && is_dirty(block))
+                .collect();
             rest.drain(..candidates.len());
             rest.append(&mut passed_over);
-            progress(CleanProgress { lines_total, lines_done: lines_total - rest.len() as u64 });
+            let now = CleanProgress { lines_total, lines_done: lines_total - rest.len() as u64 };
+            self.state().clean_progress = Some(now);
+            progress(now);
+            if !rest.is_empty() {
+                self.wait_for_next(picked.len()).await;
+            }
         }
         let lost_count = self.state().frames.lost_count();
         if lost_count == 0 {
@@ -101,12 +120,12 @@ impl Core {
         let candidates = match room {
             Room::LineAtRest => Vec::new(),
             Room::Frame { set } => self.state().frames.dirty_blocks_of(set).take(CLEAN_BATCH_LINES).collect(),
-            Room::LessDirty => self.next_dirty_blocks(),
+            Room::LessDirty => self.next_dirty_blocks(CLEAN_BATCH_LINES),
         };
         self.counters.writes_delayed.fetch_add(1, Ordering::Relaxed);
         let batch = self.pick(&candidates)?;
         if !batch.picks.is_empty() {
-            return self.clean_batch(batch).await;
+            return self.clean_batch(batch, Force::Full).await;
         }
         if batch.has_clean {
             return Ok(());
@@ -135,14 +154,21 @@ impl Core {
                 self.background.changed_since(count).await;
                 continue;
             }
-            let candidates = self.next_dirty_blocks();
+            let batch_lines = self.pace().start_batch(self.clock.now());
+            let candidates = self.next_dirty_blocks(batch_lines);
             let result = match self.pick(&candidates) {
                 Ok(batch) if batch.picks.is_empty() => {
                     // Others are at these lines; when they are done there is more to pick.
                     self.changed.changed_since(changed_count).await;
                     Ok(())
                 }
-                Ok(batch) => self.clean_batch(batch).await,
+                Ok(batch) => {
+                    let line_count = batch.picks.len();
+                    let force = self.pace().force();
+                    let result = self.clean_batch(batch, force).await;
+                    self.wait_for_next(line_count).await;
+                    result
+                }
                 Err(error) => Err(error),
             };
             if let Err(error) = result {
@@ -152,18 +178,31 @@ impl Core {
         }
     }
 
+    /// Waits until the next batch may begin, or the cache closes.
+    async fn wait_for_next(&self, line_count: usize) {
+        let now = self.clock.now();
+        let next = self.pace().finish_batch(now, line_count as u64);
+        while next > self.clock.now() {
+            let count = self.background.count();
+            if self.is_stopped.load(Ordering::Acquire) {
+                return;
+            }
+            select(self.clock.sleep_until(next), self.background.changed_since(count)).await;
+        }
+    }
+
     /// Whether background cleaning is due.
     pub(crate) fn is_much_dirty(&self, state: &State) -> bool {
-        state.frames.counts().dirty_lines > self.dirty_lines_clean
+        state.frames.counts().dirty_lines > state.dirty.clean_above.of(u64::from(self.layout.frame_count()))
     }
 
     /// The next dirty blocks, ascending, from the frame where the last batch ended, around.
-    fn next_dirty_blocks(&self) -> Vec<u64> {
+    fn next_dirty_blocks(&self, count: usize) -> Vec<u64> {
         let cursor = self.clean_cursor.load(Ordering::Relaxed);
         let state = self.state();
-        let (mut blocks, mut next) = state.frames.dirty_batch(cursor, CLEAN_BATCH_LINES);
+        let (mut blocks, mut next) = state.frames.dirty_batch(cursor, count);
         if blocks.is_empty() && cursor > 0 {
-            (blocks, next) = state.frames.dirty_batch(0, CLEAN_BATCH_LINES);
+            (blocks, next) = state.frames.dirty_batch(0, count);
         }
         self.clean_cursor.store(next, Ordering::Relaxed);
         blocks
@@ -213,26 +252,26 @@ impl Core {
     }
 
     /// Cleans picked lines.
-    async fn clean_batch(self: &Arc<Self>, batch: Batch) -> Result<(), Error> {
+    async fn clean_batch(self: &Arc<Self>, batch: Batch, force: Force) -> Result<(), Error> {
         if batch.picks.is_empty() {
             return Ok(());
         }
         self.cleaning_batches.fetch_add(1, Ordering::AcqRel);
-        let result = self.clean_picked(batch).await;
+        let result = self.clean_picked(batch, force).await;
         self.cleaning_batches.fetch_sub(1, Ordering::AcqRel);
         self.changed.notify();
         result
     }
 
-    async fn clean_picked(self: &Arc<Self>, batch: Batch) -> Result<(), Error> {
+    async fn clean_picked(self: &Arc<Self>, batch: Batch, force: Force) -> Result<(), Error> {
         let blocks: Vec<u64> = batch.picks.iter().map(|pick| pick.block).collect();
         self.handle_origin_events();
         if let Err(error) = self.check_origin() {
             return self.finish_batch(&blocks, Err(error)).await;
         }
         let losses = self.origin_losses.load(Ordering::Acquire);
-        let writes = stream::iter(self.segments(&batch.picks)).map(|segment| self.send(segment));
-        let sent: Vec<Result<(), Error>> = writes.buffer_unordered(CLEAN_WRITES_IN_FLIGHT).collect().await;
+        let writes = stream::iter(self.segments(&batch.picks, force)).map(|segment| self.send(segment));
+        let sent: Vec<Result<(), Error>> = writes.buffer_unordered(force.in_flight()).collect().await;
         drop((batch.pins, batch.orders));
         let mut result: Result<(), Error> = sent.into_iter().collect();
         if result.is_ok() {
@@ -247,8 +286,8 @@ impl Core {
     }
 
     /// The writes for these lines, adjacent sectors joined.
-    fn segments(&self, picks: &[Pick]) -> Vec<Segment> {
-        let length_max = CLEAN_WRITE_BYTES_MAX.min(u64::from(self.origin.geometry().transfer_bytes_max));
+    fn segments(&self, picks: &[Pick], force: Force) -> Vec<Segment> {
+        let length_max = force.write_bytes_max().min(u64::from(self.origin.geometry().transfer_bytes_max));
         let mut segments: Vec<Segment> = Vec::new();
         for pick in picks {
             for run in runs(pick.mask) {

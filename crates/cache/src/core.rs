@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base::buffer::{Buffer, BufferPool};
-use base::clock::Clock;
+use base::clock::{Clock, Instant};
 use base::range::ByteRange;
 use base::signal::Signal;
 use block::completion::Workers;
@@ -30,11 +30,14 @@ use block::{
 use store::{RecordLog, Superblock};
 
 use crate::admission::{Admissions, Advice};
+use crate::clean::CleanProgress;
 use crate::crash_mode::CrashMode;
 use crate::format::{Line, ParametersRaw};
 use crate::frames::Frames;
 use crate::layout::Layout;
-use crate::options::Mode;
+use crate::limits::TIMED_ONE_OF;
+use crate::options::{DirtyLimits, Mode};
+use crate::pace::Pace;
 use crate::sectors::{blocks_of, whole_lines};
 use crate::status::{Counters, RecoveryReport, RequestKind};
 use crate::table::Table;
@@ -72,8 +75,6 @@ pub(crate) struct Core {
     pub(crate) insert_pool: BufferPool,
     pub(crate) counters: Counters,
     pub(crate) recovery: RecoveryReport,
-    pub(crate) dirty_lines_clean: u64,
-    pub(crate) dirty_lines_max: u64,
     /// Whether requests are taken.
     pub(crate) is_open: AtomicBool,
     /// Whether the origin said that it is another disk now. Nothing is sent to it any more.
@@ -88,6 +89,10 @@ pub(crate) struct Core {
     pub(crate) origin_writes: AtomicU64,
     /// Of these, how many a flush has made durable.
     pub(crate) origin_writes_flushed: AtomicU64,
+    /// Requests submitted, around.
+    pub(crate) request_count: AtomicU32,
+    /// Short sections, never across an await or together with another lock.
+    pub(crate) pace: Mutex<Pace>,
     /// Where the next batch of cleaning begins.
     pub(crate) clean_cursor: AtomicU32,
     pub(crate) state: Mutex<State>,
@@ -98,9 +103,12 @@ pub(crate) struct State {
     pub(crate) frames: Frames,
     pub(crate) table: Table,
     pub(crate) mode: Mode,
+    pub(crate) dirty: DirtyLimits,
     pub(crate) admissions: Admissions,
     /// Sectors being cleaned, by block. A write to a sector takes it out: what was sent to the origin is then old.
     pub(crate) cleaning: BTreeMap<u64, u8>,
+    /// How far the cleaning is that somebody asked for.
+    pub(crate) clean_progress: Option<CleanProgress>,
     /// The cache device refused a log record or a table page. From then on nothing new is cached.
     pub(crate) failure: Option<Error>,
     /// Blocks of records that may or may not have landed when the log failed.
@@ -153,7 +161,12 @@ impl Core {
             Operation::Read { buffer } => {
                 let advice = self.touch(range, RequestKind::Read);
                 let place = self.ranges.shared(lines);
-                let reading = Completion::task(workers, read::read(core, range, buffer, place, RequestKind::Read));
+                let timed = self.start_timing();
+                let reading = Completion::task(workers, async move {
+                    let response = read::read(core, range, buffer, place, RequestKind::Read).await;
+                    finish_timing(timed);
+                    response
+                });
                 if let Some(ahead) = advice.ahead {
                     self.fetch_ahead(ahead);
                 }
@@ -162,7 +175,12 @@ impl Core {
             Operation::Write { buffer, fua } => {
                 let advice = self.touch(range, RequestKind::Write);
                 let place = self.ranges.exclusive(lines);
-                Completion::task(workers, write(core, range, buffer, fua, advice.is_past, place))
+                let timed = self.start_timing();
+                Completion::task(workers, async move {
+                    let response = write(core, range, buffer, fua, advice.is_past, place).await;
+                    finish_timing(timed);
+                    response
+                })
             }
             Operation::Discard { .. } => {
                 let place = self.ranges.exclusive(lines);
@@ -177,6 +195,20 @@ impl Core {
                 Completion::task(workers, extents::extents(core, range, place))
             }
         }
+    }
+
+    /// Begins to time a request, if it is one of those that are timed.
+    fn start_timing(self: &Arc<Self>) -> Option<(Arc<Self>, Instant)> {
+        let is_one_of_many = self.request_count.fetch_add(1, Ordering::Relaxed).is_multiple_of(TIMED_ONE_OF);
+        (is_one_of_many || self.is_cleaning()).then(|| (Arc::clone(self), self.clock.now()))
+    }
+
+    fn is_cleaning(&self) -> bool {
+        self.cleaning_batches.load(Ordering::Relaxed) > 0
+    }
+
+    pub(crate) fn pace(&self) -> MutexGuard<'_, Pace> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts tag hits and misses, and gives blocks that are not resident a frame, in the order of submission.
@@ -240,6 +272,13 @@ impl Core {
     /// Waits until nobody is at work, and keeps everybody out until the guard is dropped.
     pub(crate) async fn exclude_requests(&self) -> block::range_lock::RangeGuard {
         self.ranges.exclusive(ByteRange { offset: 0, length: u64::MAX }).await
+    }
+}
+
+fn finish_timing(timed: Option<(Arc<Core>, Instant)>) {
+    if let Some((core, start)) = timed {
+        let taken = core.clock.now() - start;
+        core.pace().note(taken, core.is_cleaning());
     }
 }
 

@@ -104,6 +104,11 @@ impl Frames {
         Self { mappings, ..Self::new(layout, policy) }
     }
 
+    /// Where they lie.
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
     /// The replacement policy in force.
     pub fn replacement(&self) -> Replacement {
         self.order.policy()
@@ -236,22 +241,44 @@ impl Frames {
         }
     }
 
-    /// Lets a free frame hold `line`, as a table says.
-    pub fn restore(&mut self, frame: u32, line: Line) {
+    /// Lets a free frame hold `line`, as a table says, until [`Frames::set_stored`]. Does nothing when another frame holds the block.
+    pub(crate) fn restore(&mut self, frame: u32, line: Line) -> Restored {
+        let (set, tag) = self.layout.place_of(line.block);
+        let frames = self.layout.frames_of(set);
+        if !frames.contains(&frame) {
+            return Restored::OtherSet;
+        }
+        if self.index.find(&self.tags, frames, tag).is_some() {
+            return Restored::HeldElsewhere;
+        }
         assert_eq!(self.order.list(frame), List::Free, "a table is restored into empty frames");
         self.order.remove(frame);
-        self.attach(frame, line);
+        if line.dirty != 0 {
+            self.attach(frame, line);
+            return Restored::Done;
+        }
+        // What attaching does, without what is known already: this is done for every line of a large cache before it can be used.
+        self.tags.set(frame as usize, tag);
+        self.index.insert(&self.tags, frame);
+        self.order.insert(frame);
+        self.valid[frame as usize] = line.valid;
+        self.counts.resident_lines += 1;
+        self.counts.valid_sectors += u64::from(line.valid.count_ones());
+        Restored::Done
     }
 
-    /// Says that the table on the device agrees with this, but for `changed` frames, of which the `urgent` ones differ in what counts after a
+    /// Says that the table on the device agrees with this, but for `changed` pages, of which the `urgent` ones differ in what counts after a
     /// crash.
-    pub fn set_stored(&mut self, changed: &[u32], urgent: &[u32]) {
-        self.take_pages(true);
+    pub(crate) fn set_stored(&mut self, changed: &PageSet, urgent: &PageSet) {
+        self.changed = changed.clone();
+        self.urgent = urgent.clone();
         if self.mappings.is_kept {
-            (0..self.layout.frame_count()).for_each(|frame| self.set_mapped(frame, self.has_clean(frame)));
+            for frame in 0..self.layout.frame_count() {
+                if self.has_clean(frame) {
+                    self.set_mapped(frame, true);
+                }
+            }
         }
-        changed.iter().for_each(|&frame| self.changed.insert(page_of(frame)));
-        urgent.iter().for_each(|&frame| self.urgent.insert(page_of(frame)));
     }
 
     /// Forgets what `frame` holds, or a reservation, and makes it free.
@@ -402,7 +429,7 @@ impl Frames {
     }
 
     /// The block in a frame.
-    fn block(&self, frame: u32) -> Option<u64> {
+    pub(crate) fn block(&self, frame: u32) -> Option<u64> {
         let tag = self.tags.get(frame as usize)?;
         Some(self.layout.block_of(frame / self.layout.ways, tag))
     }
@@ -446,6 +473,17 @@ impl Frames {
     }
 }
 
+/// What [`Frames::restore`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Restored {
+    /// The frame holds the line.
+    Done,
+    /// Nothing: the block is in another frame.
+    HeldElsewhere,
+    /// Nothing: the block belongs to another set.
+    OtherSet,
+}
+
 /// What [`Frames::reserve`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reserved {
@@ -455,7 +493,8 @@ pub struct Reserved {
     pub has_evicted: bool,
 }
 
-fn page_of(frame: u32) -> u64 {
+/// The table page that tells of a frame.
+pub(crate) fn page_of(frame: u32) -> u64 {
     u64::from(frame) / ENTRIES_PER_PAGE as u64
 }
 

@@ -9,9 +9,11 @@ use store::{Binding, Superblock, superblock};
 
 use crate::crash_mode::CrashMode;
 use crate::format::{KIND, ParametersRaw};
+use crate::frames::Frames;
 use crate::layout::Layout;
 use crate::limits::SECTOR_BYTES;
 use crate::recovery::recover;
+use crate::replacement::Replacement;
 use crate::sectors::runs;
 use crate::status::RecoveryReport;
 
@@ -90,13 +92,17 @@ async fn look(cache_device: &SharedDevice) -> Result<(Inspection, Vec<Vec<ByteRa
     let superblock: Superblock<ParametersRaw> = Superblock::read(cache_device, KIND).await?;
     let layout = Layout::from_parameters(&superblock.payload, cache_device.geometry().size_bytes)?;
     let binding = Binding::from_raw(&superblock.payload.binding)?;
-    let recovered = recover(cache_device, &layout, &superblock).await?;
-    let lines = recovered.lines.iter();
-    let dirty_sectors: u64 = lines.clone().map(|line| u64::from(line.dirty.count_ones())).sum();
-    let dirty = lines.clone().enumerate().filter(|(_, line)| line.dirty != 0).map(|(frame, line)| {
-        let offset = layout.frame_offset(frame as u32);
-        runs(line.dirty).map(|run| ByteRange { offset: offset + run.offset(), length: run.length() }).collect()
+    let frames = Frames::new(layout, Replacement::default());
+    let recovered = recover(cache_device, frames, i64::MAX as u64, &superblock).await?;
+    let frames = &recovered.frames;
+    let counts = frames.counts();
+    let dirty_frames = (0..layout.frame_count()).filter(|&frame| frames.line(frame).dirty != 0);
+    let dirty = dirty_frames.map(|frame| {
+        let offset = layout.frame_offset(frame);
+        let runs = runs(frames.line(frame).dirty);
+        runs.map(|run| ByteRange { offset: offset + run.offset(), length: run.length() }).collect()
     });
+    let dirty = dirty.collect();
     let inspection = Inspection {
         uuid: superblock.uuid().to_string(),
         origin_target: binding.identity.target.clone(),
@@ -109,12 +115,11 @@ async fn look(cache_device: &SharedDevice) -> Result<(Inspection, Vec<Vec<ByteRa
         ways: u64::from(layout.ways),
         crash_mode: CrashMode::from_raw(superblock.payload.crash_mode)?,
         was_closed: recovered.report.was_closed,
-        valid_lines: lines.clone().filter(|line| line.valid != 0).count() as u64,
-        dirty_lines: recovered.report.dirty_lines,
-        dirty_bytes: dirty_sectors * SECTOR_BYTES,
+        valid_lines: counts.resident_lines,
+        dirty_lines: counts.dirty_lines,
+        dirty_bytes: counts.dirty_sectors * SECTOR_BYTES,
         unreadable_lines: 0,
         recovery: recovered.report,
     };
-    let dirty = dirty.collect();
     Ok((inspection, dirty))
 }

@@ -143,6 +143,13 @@ impl Layout {
         block / run_lines / u64::from(self.set_count) * run_lines + block % run_lines
     }
 
+    /// [`Layout::set_of`] and [`Layout::tag_of`], for one who needs both of many blocks: divisions are what they take.
+    pub(crate) fn place_of(&self, block: u64) -> (u32, u64) {
+        let (run_lines, set_count) = (u64::from(self.run_lines), u64::from(self.set_count));
+        let (run, rest) = (block / run_lines, block % run_lines);
+        ((run % set_count) as u32, run / set_count * run_lines + rest)
+    }
+
     /// The block of a set that has this tag.
     pub fn block_of(&self, set: u32, tag: u64) -> u64 {
         let run_lines = u64::from(self.run_lines);
@@ -212,6 +219,7 @@ mod tests {
             let layout = Layout::new(bytes, &options(Associativity::Ways(ways))).unwrap();
             let (set, tag) = (layout.set_of(block), layout.tag_of(block));
             prop_assert_eq!(layout.block_of(set, tag), block);
+            prop_assert_eq!(layout.place_of(block), (set, tag));
             prop_assert!(tag <= block / u64::from(layout.set_count) + u64::from(layout.run_lines));
         }
     }

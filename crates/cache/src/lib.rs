@@ -14,7 +14,7 @@
 //! | [`sectors`] | 512-byte sectors of a line as bits |
 //! | `core` | what all operations share: locks, state, dispatch |
 //! | `read`, `write_back`, `write_through`, `discard`, `flush`, `extents` | one operation each |
-//! | `clean` | dirty to clean |
+//! | `clean`, [`pace`] | dirty to clean, and how fast |
 //! | `mappings`, `unmap` | clean lines that count after a crash |
 //! | `table`, `checkpoint`, `recovery` | the table on the device: how it is read, written, and found again after a crash |
 //! | `format_cache`, `open`, `events` | the life of a cache |
@@ -35,6 +35,8 @@ pub mod inspect;
 pub mod layout;
 pub mod limits;
 pub mod options;
+pub mod pace;
+pub mod replacement;
 pub mod sectors;
 pub mod status;
 
@@ -52,7 +54,6 @@ mod open;
 mod page_set;
 mod read;
 mod recovery;
-pub mod replacement;
 mod table;
 mod tags;
 mod unmap;
@@ -64,6 +65,7 @@ pub use cache::Cache;
 pub use clean::CleanProgress;
 pub use crash_mode::CrashMode;
 pub use inspect::{Inspection, check, discard, inspect};
-pub use options::{Associativity, FormatOptions, Mode, OpenOptions};
+pub use options::{Associativity, DirtyLimits, FormatOptions, Mode, OpenOptions, Percent};
+pub use pace::CleaningRate;
 pub use replacement::Replacement;
 pub use status::{RecoveryReport, RequestStatus, Status};

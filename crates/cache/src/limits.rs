@@ -39,11 +39,32 @@ pub const WRITE_GROUP_LINES_MAX: usize = 256;
 /// longest that a write waiting for one of them has to wait.
 pub const CLEAN_BATCH_LINES: usize = 64;
 
+/// Lines of the first round of cleaning: what throttles itself starts low.
+pub const CLEAN_LINES_START: u64 = 64;
+
+/// Most lines of a batch of cleaning: the lists it keeps are searched, and they stay short.
+pub const CLEAN_LINES_MAX: u64 = 512;
+
+/// Most lines of a round beside a foreground, 160 MiB/s: what no LUN of today takes without anybody noticing.
+pub const CLEAN_ROUND_LINES_MAX: u64 = 4096;
+
+/// How long a round of cleaning takes while others use the devices, in milliseconds: long enough to see how they fare.
+pub const CLEAN_ROUND_MS: u64 = 100;
+
+/// Bytes per second that cleaning sends under any load unless told otherwise: a cache of 1 GiB is clean within 17 minutes.
+pub const CLEAN_RATE_MIN_BYTES: u64 = 1 << 20;
+
+/// One of this many requests is timed while nothing is cleaned; all are while something is.
+pub const TIMED_ONE_OF: u32 = 16;
+
 /// Largest write that cleaning sends to the origin, in bytes.
 pub const CLEAN_WRITE_BYTES_MAX: u64 = 1 << 20;
 
-/// Writes to the origin that one batch of cleaning has in flight: enough to let a disk choose its order and to hide a network's round
-/// trip, few enough that foreground reads are not stuck behind them.
+/// Largest one beside a foreground: on a disk of 200 MB/s a third of a millisecond, for which a request then waits.
+pub const CLEAN_GENTLE_WRITE_BYTES_MAX: u64 = 64 << 10;
+
+/// Writes to the origin that one batch of cleaning has in flight while nobody else asks for anything, or somebody waits for it: enough to let a
+/// disk choose its order and to hide a network's round trip.
 pub const CLEAN_WRITES_IN_FLIGHT: usize = 8;
 
 /// How long background cleaning pauses after the origin refused a write.
@@ -59,6 +80,9 @@ pub const MISS_GAP_BYTES_MAX: u64 = 32 << 10;
 
 /// Bytes of table read and written at once.
 pub const TABLE_IO_BYTES: usize = 1 << 20;
+
+/// Reads of the table in flight at open: while one is looked through the next are on their way.
+pub const TABLE_READS_IN_FLIGHT: usize = 8;
 
 /// Table pages put together before they are written, in a checkpoint: 4 MiB.
 pub const PAGES_PER_BATCH: usize = 1024;

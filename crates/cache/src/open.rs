@@ -19,14 +19,14 @@ use crate::admission::Admissions;
 use crate::checkpoint::Extent;
 use crate::core::{Core, State};
 use crate::crash_mode::CrashMode;
-use crate::format::{KIND, Line, ParametersRaw};
+use crate::format::{KIND, ParametersRaw};
 use crate::format_cache::check_devices;
 use crate::frames::Frames;
 use crate::layout::Layout;
 use crate::limits::LINES_PER_SEEN_SLOT;
 use crate::options::{Mode, OpenOptions};
+use crate::pace::Pace;
 use crate::recovery::{Recovered, recover};
-use crate::sectors::{hull, line_range};
 use crate::status::Counters;
 
 pub(crate) async fn open(
@@ -40,23 +40,21 @@ pub(crate) async fn open(
     let binding = Binding::from_raw(&superblock.payload.binding)?;
     let binding_now = Binding::of(&origin);
     binding.check_same(&binding_now, KIND.name)?;
-    let recovered = recover(&cache_device, &layout, &superblock).await?;
     let crash_mode = match options.crash_mode {
         Some(crash_mode) => crash_mode,
         None => CrashMode::from_raw(superblock.payload.crash_mode)?,
     };
     crash_mode.check_mode(options.mode)?;
+    let frames = Frames::with_mappings(layout, options.replacement, crash_mode.keeps_clean());
+    let recovered = recover(&cache_device, frames, binding_now.size_bytes, &superblock).await;
+    let recovered = recovered.map_err(|error| explain(error, &binding, binding_now.size_bytes))?;
     check_discards_nothing(crash_mode, &recovered)?;
     superblock.payload.binding = binding_now.to_raw()?;
     superblock.payload.crash_mode = crash_mode as u8;
 
-    let frames = Frames::with_mappings(layout, options.replacement, crash_mode.keeps_clean());
-    let frames = restore_frames(frames, &recovered, &binding, binding_now.size_bytes)?;
     let epoch = recovered.end.epoch.checked_add(1).ok_or(ErrorKind::Corrupt)?;
     let start = LogPosition { epoch, ..recovered.end };
     let log = RecordLog::new(Arc::clone(&cache_device), layout.log, superblock.uuid(), start)?;
-    let lines = f64::from(layout.frame_count());
-    let share = |share: f64| ((lines * share.clamp(0.0, 1.0)) as u64).max(1);
     let origin_events = Mutex::new(origin.subscribe());
     let core = Arc::new(Core {
         uuid: superblock.uuid(),
@@ -79,8 +77,6 @@ pub(crate) async fn open(
         insert_pool: BufferPool::new(options.insert_bytes_max),
         counters: Counters::default(),
         recovery: recovered.report,
-        dirty_lines_clean: share(options.dirty_share_clean),
-        dirty_lines_max: share(options.dirty_share_max),
         is_open: AtomicBool::new(true),
         is_origin_refused: AtomicBool::new(false),
         is_stopped: AtomicBool::new(false),
@@ -88,13 +84,17 @@ pub(crate) async fn open(
         origin_losses: AtomicU64::new(0),
         origin_writes: AtomicU64::new(0),
         origin_writes_flushed: AtomicU64::new(0),
+        request_count: AtomicU32::new(0),
+        pace: Mutex::new(Pace::new(options.cleaning)),
         clean_cursor: AtomicU32::new(0),
         state: Mutex::new(State {
-            frames,
+            frames: recovered.frames,
             table: recovered.table,
             mode: options.mode,
+            dirty: options.dirty,
             admissions: Admissions::new(options.tuning, seen_slots(&layout)),
             cleaning: BTreeMap::new(),
+            clean_progress: None,
             failure: None,
             uncertain: BTreeSet::new(),
         }),
@@ -105,39 +105,16 @@ pub(crate) async fn open(
     Ok(core)
 }
 
-/// The frames as recovered. Clean lines that a smaller origin no longer has are left out.
-fn restore_frames(
-    mut frames: Frames,
-    recovered: &Recovered,
-    binding: &Binding,
-    origin_bytes: u64,
-) -> Result<Frames, Error> {
-    let mut changed = recovered.changed.clone();
-    for (frame, line) in recovered.lines.iter().enumerate() {
-        if line.valid == 0 {
-            continue;
-        }
-        let frame = frame as u32;
-        if end_of(line, line.valid) <= origin_bytes {
-            frames.restore(frame, *line);
-            continue;
-        }
-        if line.dirty != 0 && end_of(line, line.dirty) > origin_bytes {
-            let context = format!(
-                "\"{}\" had {} bytes and now has {origin_bytes}, and dirty data in the cache lies beyond; attach it when it has its old size",
-                binding.identity, binding.size_bytes
-            );
-            return Err(Error::new(ErrorKind::Corrupt, context));
-        }
-        if line.dirty != 0 {
-            frames.restore(frame, Line { valid: line.dirty, ..*line });
-        }
-        changed.push(frame);
+/// Says of which disk dirty data lies beyond the end.
+fn explain(error: Error, binding: &Binding, origin_bytes: u64) -> Error {
+    if error.kind() != ErrorKind::InvalidRange {
+        return error;
     }
-    // Where clean lines count, a page that says more than is true must not outlive the log.
-    let urgent = if frames.mappings.is_kept { &changed } else { &recovered.urgent };
-    frames.set_stored(&changed, urgent);
-    Ok(frames)
+    let context = format!(
+        "\"{}\" had {} bytes and now has {origin_bytes}, and dirty data in the cache lies beyond; attach it when it has its old size",
+        binding.identity, binding.size_bytes
+    );
+    Error::new(ErrorKind::Corrupt, context)
 }
 
 /// Refuses to go on without a promise for dirty data, as long as there is some.
@@ -150,13 +127,6 @@ fn check_discards_nothing(crash_mode: CrashMode, recovered: &Recovered) -> Resul
         recovered.report.dirty_lines
     );
     Err(Error::new(ErrorKind::Unsupported, context))
-}
-
-/// First byte of the origin behind the sectors of `mask`. Blocks have 48 bits, so this cannot overflow for lines from a table; those from
-/// a log entry are checked against the origin's size here.
-fn end_of(line: &Line, mask: u8) -> u64 {
-    let in_line = hull(mask).map_or(0, |run| run.offset() + run.length());
-    if line.block >= 1 << 48 { u64::MAX } else { line_range(line.block).offset + in_line }
 }
 
 /// Blocks that are remembered for a second use.

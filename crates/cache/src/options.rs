@@ -12,6 +12,7 @@ use uuid::Uuid;
 use crate::admission::Tuning;
 use crate::crash_mode::CrashMode;
 use crate::limits::{INSERT_BYTES_MAX, LAZY_INTERVAL_MS, WAYS_DEFAULT};
+use crate::pace::CleaningRate;
 use crate::replacement::Replacement;
 
 /// When a write is acknowledged, and by whom. Can be changed while the cache runs.
@@ -74,6 +75,59 @@ impl FromStr for Mode {
     }
 }
 
+/// A share in whole percent, written `50%` or `50`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Percent(u8);
+
+impl Percent {
+    /// Everything.
+    pub const ALL: Self = Self(100);
+
+    /// This share; more than everything is everything.
+    pub const fn new(percent: u8) -> Self {
+        Self(if percent > 100 { 100 } else { percent })
+    }
+
+    /// This share of `count`, rounded down.
+    pub(crate) fn of(self, count: u64) -> u64 {
+        let share = u128::from(count) * u128::from(self.0) / 100;
+        u64::try_from(share).expect("a share is at most the whole")
+    }
+}
+
+impl fmt::Display for Percent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{}%", self.0))
+    }
+}
+
+impl FromStr for Percent {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.strip_suffix('%').unwrap_or(text).parse().ok().filter(|percent| *percent <= 100);
+        number.map(Self).ok_or_else(|| format!("\"{text}\" is no share: write 0% to 100%"))
+    }
+}
+
+/// How much may be dirty, as shares of all lines. They can be changed while the cache runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct DirtyLimits {
+    /// Above this, lines are cleaned in the background: `0%` for continuously, `100%` for on command and at the end only.
+    #[serde(rename = "clean_above_percent")]
+    pub clean_above: Percent,
+    /// At this, writes wait for cleaning. One line may always be dirty.
+    #[serde(rename = "dirty_max_percent")]
+    pub max: Percent,
+}
+
+impl Default for DirtyLimits {
+    fn default() -> Self {
+        Self { clean_above: Percent::new(50), max: Percent::new(90) }
+    }
+}
+
 /// How many frames a block may be in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -126,10 +180,10 @@ pub struct OpenOptions {
     pub tuning: Tuning,
     /// For pauses between attempts.
     pub clock: Arc<dyn Clock>,
-    /// Share of dirty lines (0.0 to 1.0) above which they are cleaned in the background.
-    pub dirty_share_clean: f64,
-    /// Share of dirty lines (0.0 to 1.0) at which writes wait for cleaning.
-    pub dirty_share_max: f64,
+    /// How much may be dirty.
+    pub dirty: DirtyLimits,
+    /// How fast lines are cleaned.
+    pub cleaning: CleaningRate,
     /// Bytes that may wait for insertion after their readers were answered.
     pub insert_bytes_max: usize,
 }
@@ -144,8 +198,8 @@ impl OpenOptions {
             replacement: Replacement::default(),
             tuning: Tuning::default(),
             clock,
-            dirty_share_clean: 0.5,
-            dirty_share_max: 0.9,
+            dirty: DirtyLimits::default(),
+            cleaning: CleaningRate::default(),
             insert_bytes_max: INSERT_BYTES_MAX,
         }
     }
@@ -156,9 +210,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mode_reads_as_it_prints() {
+    fn modes_and_shares_read_as_they_print() {
         for mode in Mode::ALL {
             assert_eq!(mode.to_string().parse(), Ok(mode));
+        }
+        assert_eq!(Percent::new(50).to_string().parse(), Ok(Percent::new(50)));
+        assert_eq!(("0".parse(), "100%".parse()), (Ok(Percent::new(0)), Ok(Percent::ALL)));
+        for text in ["101%", "-1", "%", "", "1.5", "5 %"] {
+            assert!(text.parse::<Percent>().unwrap_err().contains(text), "{text}");
         }
         assert!("write-beside".parse::<Mode>().unwrap_err().contains("write-beside"));
     }

@@ -1,7 +1,7 @@
 //! A set of small numbers, such as table pages that no longer agree with what is in memory.
 
 /// One bit for each number below a bound. A set of none is always empty.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct PageSet {
     words: Vec<u64>,
     count: u64,

@@ -9,6 +9,9 @@
 //!    calls it settled. For what stays unproven, a handful, the data is read and compared with the checksum. If it did not land, the
 //!    write was never acknowledged and the line is what it was before; the frame it was in has not been touched since.
 //!
+//! The table goes straight into the frames, as it is read: for a large cache it is the larger part of all memory. What the log says goes beside
+//! it, and takes its place at the end.
+//!
 //! Nothing is written here. Whoever opens the cache makes the result durable in a checkpoint before anything else happens; a power loss before
 //! that finds everything as it was.
 
@@ -24,69 +27,58 @@ use crate::crash_mode::CrashMode;
 use crate::format::{
     ENTRY_CLEAN, ENTRY_STATE, ENTRY_WRITE, FRAME_NONE, Line, LogEntryRaw, ParametersRaw, STATE_CLOSED,
 };
+use crate::frames::{Frames, Restored, page_of};
 use crate::layout::Layout;
 use crate::limits::LINE_BYTES;
+use crate::page_set::PageSet;
+use crate::sectors::{hull, line_range};
 use crate::status::RecoveryReport;
-use crate::table::{Loaded, Table, load};
+use crate::table::{Table, load};
 use crate::write_back::checksum_of;
 
 /// What was found.
 pub(crate) struct Recovered {
     pub(crate) table: Table,
     /// What each frame holds.
-    pub(crate) lines: Vec<Line>,
-    /// Frames whose table entry on the device differs from `lines`.
-    pub(crate) changed: Vec<u32>,
-    /// Those of them that differ in what is dirty.
-    pub(crate) urgent: Vec<u32>,
+    pub(crate) frames: Frames,
     /// Behind the last record.
     pub(crate) end: LogPosition,
     pub(crate) report: RecoveryReport,
 }
 
-/// Reads table and log.
+/// Reads table and log into empty `frames`, for an origin that has `origin_bytes` now: clean lines beyond are left out.
 ///
 /// # Errors
-/// `Corrupt` when they contradict themselves, the device's own.
+/// `Corrupt` when they contradict themselves, `InvalidRange` when dirty data lies beyond the end of the origin, the device's own.
 pub(crate) async fn recover(
     device: &SharedDevice,
-    layout: &Layout,
+    frames: Frames,
+    origin_bytes: u64,
     superblock: &Superblock<ParametersRaw>,
 ) -> Result<Recovered, Error> {
     let parameters = &superblock.payload;
-    let Loaded { table, lines: stored } =
-        load(device, layout, superblock.uuid(), parameters.table_sequence.get()).await?;
+    let layout = *frames.layout();
     let was_closed = parameters.state == STATE_CLOSED;
     let keeps_clean = CrashMode::from_raw(parameters.crash_mode)?.keeps_clean();
-    let is_all_trusted = was_closed || keeps_clean;
-    let mut replaying =
-        Replaying::new(layout, if is_all_trusted { stored.clone() } else { only_dirty(&stored) }, keeps_clean);
+    let is_table_trusted = was_closed || keeps_clean;
+    let mut replaying = Replaying::new(frames, origin_bytes, is_table_trusted, keeps_clean);
+    let table_sequence = parameters.table_sequence.get();
+    let take = |frame, line| replaying.take_stored(frame, line);
+    let table = load(device, &layout, superblock.uuid(), table_sequence, take).await?;
     let start = LogPosition::from(parameters.log_position);
     let replayed = replay(device, layout.log, superblock.uuid(), start, |record| replaying.apply(&record)).await?;
     if was_closed && replayed.record_count > 0 {
         return Err(Error::new(ErrorKind::Corrupt, "the cache was closed, yet its log goes on"));
     }
     let mut report = replaying.verify(device, &replayed).await;
-    let lines = replaying.lines;
-    check_lines(layout, &lines)?;
     report.was_closed = was_closed;
     report.log_records = replayed.record_count;
     report.log_bytes = replayed.record_bytes;
-    report.dirty_lines = lines.iter().filter(|line| line.dirty != 0).count() as u64;
-    report.lost_lines = lines.iter().filter(|line| line.is_lost).count() as u64;
-    report.clean_lines_dropped =
-        if is_all_trusted { 0 } else { stored.iter().filter(|line| line.valid != 0 && line.dirty == 0).count() as u64 };
-    let differing = |differs: fn(&Line, &Line) -> bool| {
-        let pairs = stored.iter().zip(&lines).enumerate();
-        pairs.filter(|(_, (stored, line))| differs(stored, line)).map(|(frame, _)| frame as u32).collect()
-    };
-    let changed = differing(|stored, line| stored != line);
-    let urgent = differing(|stored, line| without_clean(*stored) != without_clean(*line));
-    Ok(Recovered { table, lines, changed, urgent, end: replayed.end, report })
-}
-
-fn only_dirty(lines: &[Line]) -> Vec<Line> {
-    lines.iter().copied().map(without_clean).collect()
+    report.clean_lines_dropped = replaying.dropped_count;
+    let frames = replaying.finish()?;
+    report.dirty_lines = frames.counts().dirty_lines;
+    report.lost_lines = frames.lost_count() as u64;
+    Ok(Recovered { table, frames, end: replayed.end, report })
 }
 
 /// The line as far as the device keeps it after a crash.
@@ -94,13 +86,24 @@ fn without_clean(line: Line) -> Line {
     if line.dirty == 0 { Line::default() } else { Line { valid: line.dirty, ..line } }
 }
 
-struct Replaying<'a> {
-    layout: &'a Layout,
-    lines: Vec<Line>,
+struct Replaying {
+    layout: Layout,
+    /// What the table says.
+    frames: Frames,
+    /// What became of frames since: the log's word goes before the table's. Also what the table says and cannot be, unless the log goes on from there: two
+    /// frames of one block, or a line beyond the origin's end.
+    changes: BTreeMap<u32, Line>,
+    /// Pages that differ from what is found here.
+    changed: PageSet,
     unproven: BTreeMap<u64, Unproven>,
     /// Which block's unproven write freed a frame.
     freed_by: BTreeMap<u32, u64>,
     entry_count: u64,
+    /// Clean lines of the table that do not count.
+    dropped_count: u64,
+    origin_bytes: u64,
+    /// Whether clean lines of the table count.
+    is_table_trusted: bool,
     /// Whether entries may say that clean sectors count.
     keeps_clean: bool,
 }
@@ -113,9 +116,71 @@ struct Unproven {
     freed_before: Line,
 }
 
-impl<'a> Replaying<'a> {
-    fn new(layout: &'a Layout, lines: Vec<Line>, keeps_clean: bool) -> Self {
-        Self { layout, lines, unproven: BTreeMap::new(), freed_by: BTreeMap::new(), entry_count: 0, keeps_clean }
+impl Replaying {
+    fn new(frames: Frames, origin_bytes: u64, is_table_trusted: bool, keeps_clean: bool) -> Self {
+        let layout = *frames.layout();
+        Self {
+            layout,
+            frames,
+            changes: BTreeMap::new(),
+            changed: PageSet::new(layout.page_count),
+            unproven: BTreeMap::new(),
+            freed_by: BTreeMap::new(),
+            entry_count: 0,
+            dropped_count: 0,
+            origin_bytes,
+            is_table_trusted,
+            keeps_clean,
+        }
+    }
+
+    /// What the table says of a frame.
+    fn take_stored(&mut self, frame: u32, stored: Line) -> Result<(), Error> {
+        let line = if self.is_table_trusted { stored } else { without_clean(stored) };
+        if line != stored {
+            self.changed.insert(page_of(frame));
+            self.dropped_count += u64::from(line.valid == 0);
+        }
+        if line.valid == 0 {
+            return Ok(());
+        }
+        let is_within = end_of(&line, line.valid) <= self.origin_bytes;
+        let restored = if is_within { self.frames.restore(frame, line) } else { Restored::HeldElsewhere };
+        match restored {
+            Restored::Done => {}
+            Restored::HeldElsewhere => {
+                self.changes.insert(frame, line);
+            }
+            Restored::OtherSet => return Err(corrupt("the table puts a line into another set")),
+        }
+        Ok(())
+    }
+
+    /// The frames as the log leaves them.
+    fn finish(mut self) -> Result<Frames, Error> {
+        let mut urgent = PageSet::new(self.layout.page_count);
+        for &frame in self.changes.keys() {
+            self.changed.insert(page_of(frame));
+            urgent.insert(page_of(frame));
+            if self.frames.block(frame).is_some() {
+                self.frames.release(frame);
+            }
+        }
+        for (&frame, &line) in &self.changes {
+            let line = within(line, self.origin_bytes)?;
+            if line.valid == 0 {
+                continue;
+            }
+            match self.frames.restore(frame, line) {
+                Restored::Done => {}
+                Restored::HeldElsewhere => return Err(corrupt("a block is in two frames")),
+                Restored::OtherSet => return Err(corrupt("a line is in another set")),
+            }
+        }
+        // Where clean lines count from now on, a page that says more than is true must not outlive the log.
+        let urgent = if self.frames.mappings.is_kept { &self.changed } else { &urgent };
+        self.frames.set_stored(&self.changed, urgent);
+        Ok(self.frames)
     }
 
     fn apply(&mut self, record: &Record<'_>) -> Result<(), Error> {
@@ -197,33 +262,39 @@ impl<'a> Replaying<'a> {
     }
 
     fn line_at(&self, frame: u32) -> Result<Line, Error> {
-        self.lines.get(frame as usize).copied().ok_or_else(|| corrupt("a log entry names a frame that does not exist"))
+        if frame >= self.layout.frame_count() {
+            return Err(corrupt("a log entry names a frame that does not exist"));
+        }
+        Ok(self.changes.get(&frame).copied().unwrap_or_else(|| self.frames.line(frame)))
     }
 
     fn set(&mut self, frame: u32, line: Line) {
-        if let Some(place) = self.lines.get_mut(frame as usize) {
-            *place = line;
-        }
+        self.changes.insert(frame, line);
     }
 }
 
-/// Refuses a table in which a block is in two frames or in another set.
-fn check_lines(layout: &Layout, lines: &[Line]) -> Result<(), Error> {
-    let mut blocks = Vec::new();
-    for (frame, line) in lines.iter().enumerate() {
-        if line.valid == 0 {
-            continue;
-        }
-        if layout.set_of(line.block) != frame as u32 / layout.ways {
-            return Err(corrupt("the table puts a line into another set"));
-        }
-        blocks.push(line.block);
+/// The part of a line that an origin of `origin_bytes` has: all, or what is dirty, or nothing.
+///
+/// # Errors
+/// `InvalidRange` when something dirty lies beyond.
+fn within(line: Line, origin_bytes: u64) -> Result<Line, Error> {
+    if end_of(&line, line.valid) <= origin_bytes {
+        return Ok(line);
     }
-    blocks.sort_unstable();
-    match blocks.windows(2).any(|pair| pair[0] == pair[1]) {
-        true => Err(corrupt("a block is in two frames")),
-        false => Ok(()),
+    if line.dirty == 0 {
+        return Ok(Line::default());
     }
+    match end_of(&line, line.dirty) <= origin_bytes {
+        true => Ok(Line { valid: line.dirty, ..line }),
+        false => Err(Error::new(ErrorKind::InvalidRange, "dirty data in the cache lies beyond the end of its origin")),
+    }
+}
+
+/// First byte of the origin behind the sectors of `mask`. Blocks have 48 bits, so this cannot overflow for lines from a table; those from
+/// a log entry may claim anything.
+fn end_of(line: &Line, mask: u8) -> u64 {
+    let in_line = hull(mask).map_or(0, |run| run.offset() + run.length());
+    if line.block >= 1 << 48 { u64::MAX } else { line_range(line.block).offset + in_line }
 }
 
 fn corrupt(what: &str) -> Error {

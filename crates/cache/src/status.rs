@@ -6,10 +6,12 @@ use serde::Serialize;
 use store::LogUsage;
 
 use crate::admission::Tuning;
+use crate::clean::CleanProgress;
 use crate::core::Core;
 use crate::crash_mode::CrashMode;
 use crate::limits::SECTOR_BYTES;
-use crate::options::Mode;
+use crate::options::{DirtyLimits, Mode};
+use crate::pace::CleaningRate;
 use crate::replacement::Replacement;
 
 /// Kinds of request that are counted apart.
@@ -178,6 +180,18 @@ pub struct Status {
     pub evictions: u64,
     /// Lines cleaned.
     pub cleaned_lines: u64,
+    /// How far the cleaning is that somebody asked for, while it goes on.
+    pub cleaning: Option<CleanProgress>,
+    /// How much may be dirty.
+    #[serde(flatten)]
+    pub dirty_limits: DirtyLimits,
+    /// How fast lines are cleaned.
+    #[serde(flatten)]
+    pub cleaning_rate: CleaningRate,
+    /// Lines that the next round of cleaning sends.
+    pub clean_round_lines: u64,
+    /// Rounds of cleaning after which less was sent, because requests took longer.
+    pub clean_rounds_throttled: u64,
     /// Times that a write had to wait for a frame or for less dirty data.
     pub writes_delayed: u64,
     /// Checkpoints of the table.
@@ -200,11 +214,16 @@ pub struct Status {
 
 impl Core {
     pub(crate) fn status(&self) -> Status {
-        let (mode, replacement, tuning, failure, counts) = {
+        let (cleaning_rate, clean_round_lines, clean_rounds_throttled) = {
+            let pace = self.pace();
+            (pace.rate, pace.quota(), pace.throttled_count)
+        };
+        let (mode, dirty_limits, replacement, tuning, failure, counts, cleaning) = {
             let state = self.state();
             let failure = state.failure.as_ref().map(ToString::to_string);
             let (replacement, tuning) = (state.frames.replacement(), state.admissions.tuning());
-            (state.mode, replacement, tuning, failure, state.frames.counts())
+            let (counts, cleaning) = (state.frames.counts(), state.clean_progress);
+            (state.mode, state.dirty, replacement, tuning, failure, counts, cleaning)
         };
         let LogUsage { used_bytes, region_bytes } = self.log.usage();
         let counters = &self.counters;
@@ -228,6 +247,11 @@ impl Core {
             insertions_dropped: get(&counters.insertions_dropped),
             evictions: get(&counters.evictions),
             cleaned_lines: get(&counters.cleaned_lines),
+            cleaning,
+            dirty_limits,
+            cleaning_rate,
+            clean_round_lines,
+            clean_rounds_throttled,
             writes_delayed: get(&counters.writes_delayed),
             checkpoints: get(&counters.checkpoints),
             table_pages_written: get(&counters.table_pages_written),

@@ -7,12 +7,13 @@
 use base::buffer::Buffer;
 use block::device::DeviceExt;
 use block::{Error, ErrorKind, SharedDevice};
+use futures_util::stream::{self, StreamExt};
 use store::limits::SEQUENCE_MAX;
 use uuid::Uuid;
 
 use crate::format::{ENTRIES_PER_PAGE, Line, PAGE_BYTES, Slot, page_lines, parse_slot};
 use crate::layout::Layout;
-use crate::limits::TABLE_IO_BYTES;
+use crate::limits::{TABLE_IO_BYTES, TABLE_READS_IN_FLIGHT};
 
 /// Checkpoints that can fail one after the other, at most, before one completes. A sequence further ahead is not one.
 const SEQUENCES_AHEAD_MAX: u64 = 1 << 32;
@@ -42,55 +43,56 @@ impl Table {
     }
 }
 
-/// The table as it stands on the device: one line per frame.
-pub(crate) struct Loaded {
-    pub(crate) table: Table,
-    pub(crate) lines: Vec<Line>,
-}
-
-/// Reads the whole table. Every page up to `durable_sequence` is known to have been written completely.
+/// Reads the whole table and gives `take` what each frame holds, in order, with the frame's number; empty ones are left out. Every page up to
+/// `durable_sequence` is known to have been written completely.
 ///
 /// # Errors
-/// `Corrupt` when a page is damaged in a way that no power loss explains; the device's own.
+/// `Corrupt` when a page is damaged in a way that no power loss explains; the device's own; what `take` says.
 pub(crate) async fn load(
     device: &SharedDevice,
     layout: &Layout,
     uuid: Uuid,
     durable_sequence: u64,
-) -> Result<Loaded, Error> {
+    mut take: impl FnMut(u32, Line) -> Result<(), Error>,
+) -> Result<Table, Error> {
     check_sequence(durable_sequence)?;
     let mut table = Table { newest: Vec::new(), sequence_next: durable_sequence + 1 };
-    let mut lines = Vec::with_capacity(layout.frame_count() as usize);
     let pages_per_read = (TABLE_IO_BYTES / (2 * PAGE_BYTES)) as u64;
-    let mut page = 0;
-    while page < layout.page_count {
+    let reads = stream::iter((0..layout.page_count).step_by(pages_per_read as usize)).map(|page| {
         let count = pages_per_read.min(layout.page_count - page);
         let buffer = Buffer::zeroed(count as usize * 2 * PAGE_BYTES);
-        let buffer = device.read(layout.slot_offset(page, 0), buffer).await?;
-        for slots in buffer.chunks_exact(2 * PAGE_BYTES) {
+        device.read(layout.slot_offset(page, 0), buffer)
+    });
+    let mut reads = std::pin::pin!(reads.buffered(TABLE_READS_IN_FLIGHT));
+    while let Some(buffer) = reads.next().await {
+        for slots in buffer?.chunks_exact(2 * PAGE_BYTES) {
+            let page = table.newest.len() as u64;
             let (first, second) = slots.split_at(PAGE_BYTES);
-            let newest = newest_slot([first, second], uuid, page, durable_sequence)?;
-            for slot in [first, second] {
+            let parsed = [first, second].map(|slot| parse_slot(slot, uuid, page));
+            let newest = newest_slot(parsed, page, durable_sequence)?;
+            for slot in parsed {
                 // A torn page's sequence must not be used again, or the page would later look like one that was durable once.
-                if let Slot::Damaged(Some(claimed)) = parse_slot(slot, uuid, page)
+                if let Slot::Damaged(Some(claimed)) = slot
                     && claimed < durable_sequence.saturating_add(SEQUENCES_AHEAD_MAX)
                 {
                     table.sequence_next = table.sequence_next.max(claimed + 1);
                 }
             }
-            let frame_count = (layout.frame_count() as usize - lines.len()).min(ENTRIES_PER_PAGE);
-            match newest {
-                Some((is_second, sequence)) => {
-                    lines.extend(page_lines(if is_second { second } else { first }).take(frame_count));
-                    table.sequence_next = table.sequence_next.max(sequence + 1);
+            if let Some((is_second, sequence)) = newest {
+                table.sequence_next = table.sequence_next.max(sequence + 1);
+                let first_frame = page as u32 * ENTRIES_PER_PAGE as u32;
+                for (frame, line) in
+                    (first_frame..layout.frame_count()).zip(page_lines(if is_second { second } else { first }))
+                {
+                    if line.valid != 0 {
+                        take(frame, line)?;
+                    }
                 }
-                None => lines.extend(std::iter::repeat_n(Line::default(), frame_count)),
             }
             table.newest.push(newest.is_some_and(|(is_second, _)| is_second));
-            page += 1;
         }
     }
-    Ok(Loaded { table, lines })
+    Ok(table)
 }
 
 /// Refuses a sequence that no cache reaches: the next one could not be counted.
@@ -102,8 +104,7 @@ fn check_sequence(sequence: u64) -> Result<(), Error> {
 }
 
 /// The slot that counts, and its sequence; `None` for a page never written.
-fn newest_slot(slots: [&[u8]; 2], uuid: Uuid, page: u64, durable_sequence: u64) -> Result<Option<(bool, u64)>, Error> {
-    let [first, second] = slots.map(|slot| parse_slot(slot, uuid, page));
+fn newest_slot([first, second]: [Slot; 2], page: u64, durable_sequence: u64) -> Result<Option<(bool, u64)>, Error> {
     let newest = match (first, second) {
         (Slot::Valid(first), Slot::Valid(second)) if second > first => Some((true, second)),
         (Slot::Valid(first), _) => Some((false, first)),
@@ -140,7 +141,8 @@ mod tests {
     }
 
     fn newest(first: &[u8], second: &[u8], durable_sequence: u64) -> Result<Option<(bool, u64)>, ErrorKind> {
-        newest_slot([first, second], ID, 0, durable_sequence).map_err(|error| error.kind())
+        newest_slot([first, second].map(|slot| parse_slot(slot, ID, 0)), 0, durable_sequence)
+            .map_err(|error| error.kind())
     }
 
     #[test]

@@ -167,7 +167,8 @@ impl Core {
             let part = line_range(block).intersection(&range).expect("the lines of a request touch it");
             return Err(Plan::GoThrough(part));
         }
-        if before.dirty == 0 && state.frames.counts().dirty_lines >= self.dirty_lines_max {
+        let dirty_lines_max = state.dirty.max.of(u64::from(self.layout.frame_count())).max(1);
+        if before.dirty == 0 && state.frames.counts().dirty_lines >= dirty_lines_max {
             return Err(Plan::MakeRoom(Room::LessDirty));
         }
         let is_in_place = found.is_some() && before.dirty & mask == 0;

@@ -58,6 +58,13 @@ fn threads_read_what_they_wrote() {
         };
         Cache::format(&cache_device, &origin, options).await.unwrap();
         let clock = Arc::new(VirtualClock::new());
+        let turned = Arc::clone(&clock);
+        let turning = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                turned.advance(Duration::from_millis(10));
+            }
+        });
         let options = OpenOptions::new(Mode::WriteBack, clock);
         let cache = Cache::open(cache_device, Arc::clone(&origin), options).await.unwrap();
         let running = tokio::spawn(cache.run());
@@ -68,6 +75,7 @@ fn threads_read_what_they_wrote() {
         }
         tokio::time::timeout(Duration::from_secs(10), cache.close(false)).await.expect("closing ends").unwrap();
         tokio::time::timeout(Duration::from_secs(10), running).await.expect("running ends").unwrap();
+        turning.abort();
         assert!(cache.status().checkpoints > 0 && cache.status().evictions > 0, "too little happened");
     });
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base::units::ByteSize;
 use block::layer::multipath::Policy;
-use cache::{Admission, Associativity, CrashMode, Mode, Replacement};
+use cache::{Admission, Associativity, CrashMode, Mode, Percent, Replacement};
 use clap::{Args, Parser, Subcommand};
 use lab::Clock;
 use stack::lun_spec::{LunSpec, parse_duration};
@@ -281,6 +281,18 @@ pub struct Attach {
     /// How far sequential reads are read ahead (default: not)
     #[arg(long, value_name = "SIZE", requires = "cache")]
     pub cache_prefetch: Option<ByteSize>,
+    /// Clean in the background above this share of dirty lines: 0% for continuously, 100% for on command and at the end only
+    #[arg(long, value_name = "PERCENT", default_value = "50%", requires = "cache")]
+    pub cache_clean_above: Percent,
+    /// Share of dirty lines at which writes wait for cleaning
+    #[arg(long, value_name = "PERCENT", default_value = "90%", requires = "cache")]
+    pub cache_dirty_max: Percent,
+    /// Bytes per second below which cleaning does not give way to other requests
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", requires = "cache")]
+    pub cache_clean_min: ByteSize,
+    /// Most bytes per second that cleaning sends (default: no bound)
+    #[arg(long, value_name = "SIZE", requires = "cache")]
+    pub cache_clean_max: Option<ByteSize>,
     /// Ways of each set of a cache that is made: a number, or `full` for one set
     #[arg(long, value_name = "WAYS", requires = "cache", value_parser = parse_associativity)]
     pub cache_associativity: Option<Associativity>,
@@ -355,7 +367,8 @@ pub struct Set {
     /// The attachment or target
     pub name: String,
     /// Settings: connections=NUMBER, cache.mode=MODE, cache.replacement=lru|clock|2q|s3-fifo, cache.admission=always|second-use,
-    /// cache.cutoff=SIZE|off, cache.prefetch=SIZE|off; for targets lun.NUMBER.disk=on|off
+    /// cache.cutoff=SIZE|off, cache.prefetch=SIZE|off, cache.clean-above=PERCENT, cache.dirty-max=PERCENT, cache.clean-min=SIZE,
+    /// cache.clean-max=SIZE|off; for targets lun.NUMBER.disk=on|off
     #[arg(required = true, value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
 }

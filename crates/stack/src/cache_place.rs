@@ -12,7 +12,9 @@ use std::sync::Arc;
 
 use base::clock::Clock;
 use block::{Identity, SharedDevice};
-use cache::{Associativity, Cache, CrashMode, FormatOptions, Mode, OpenOptions, Replacement, Tuning};
+use cache::{
+    Associativity, Cache, CleaningRate, CrashMode, DirtyLimits, FormatOptions, Mode, OpenOptions, Replacement, Tuning,
+};
 use file::{FileDevice, FileOptions};
 
 use crate::error::{Error, Failure, Result};
@@ -37,6 +39,10 @@ pub struct CacheConfig {
     pub replacement: Replacement,
     /// What is worth a frame.
     pub tuning: Tuning,
+    /// How much may be dirty.
+    pub dirty: DirtyLimits,
+    /// How fast lines are cleaned.
+    pub cleaning: CleaningRate,
     /// Ways of a cache that is made.
     pub associativity: Associativity,
     /// Most lines of a cache that is made; `None` for as many as fit.
@@ -88,6 +94,8 @@ impl CacheConfig {
             crash_mode: self.crash_mode,
             replacement: self.replacement,
             tuning: self.tuning,
+            dirty: self.dirty,
+            cleaning: self.cleaning,
             ..OpenOptions::new(self.mode, clock)
         };
         Cache::open(device, origin, options).await.map_err(context)

@@ -4,19 +4,29 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use base::units::ByteSize;
-use cache::{Cache, Tuning};
+use cache::{Cache, CleaningRate, DirtyLimits, Tuning};
 
 use crate::error::{Error, Failure, Result};
 
 /// Every key, as messages name them.
-pub const KEYS: &[&str] = &["cache.mode", "cache.replacement", "cache.admission", "cache.cutoff", "cache.prefetch"];
+pub const KEYS: &[&str] = &[
+    "cache.mode",
+    "cache.replacement",
+    "cache.admission",
+    "cache.cutoff",
+    "cache.prefetch",
+    "cache.clean-above",
+    "cache.dirty-max",
+    "cache.clean-min",
+    "cache.clean-max",
+];
 
 /// Changes what needs neither waiting nor the registry. Whether `key` is such a setting.
 ///
 /// # Errors
 /// When the value makes no sense.
 pub fn set(cache: &Cache, key: &str, value: &str) -> Result<bool> {
-    let tuning = cache.tuning();
+    let (tuning, dirty, rate) = (cache.tuning(), cache.dirty_limits(), cache.cleaning_rate());
     match key {
         "cache.replacement" => cache.set_replacement(parse(value)?),
         "cache.admission" => cache.set_tuning(Tuning { admission: parse(value)?, ..tuning }),
@@ -24,6 +34,12 @@ pub fn set(cache: &Cache, key: &str, value: &str) -> Result<bool> {
         "cache.prefetch" => {
             cache.set_tuning(Tuning { prefetch_bytes: size_or_off(value)?.unwrap_or(0), ..tuning });
         }
+        "cache.clean-above" => cache.set_dirty_limits(DirtyLimits { clean_above: parse(value)?, ..dirty }),
+        "cache.dirty-max" => cache.set_dirty_limits(DirtyLimits { max: parse(value)?, ..dirty }),
+        "cache.clean-min" => {
+            cache.set_cleaning_rate(CleaningRate { min_bytes: parse::<ByteSize>(value)?.0, ..rate });
+        }
+        "cache.clean-max" => cache.set_cleaning_rate(CleaningRate { max_bytes: size_or_off(value)?, ..rate }),
         _ => return Ok(false),
     }
     Ok(true)

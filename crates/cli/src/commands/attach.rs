@@ -48,6 +48,11 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
             cutoff_bytes: arguments.cache_cutoff.map(|size| size.0),
             prefetch_bytes: arguments.cache_prefetch.map_or(0, |size| size.0),
         },
+        dirty: cache::DirtyLimits { clean_above: arguments.cache_clean_above, max: arguments.cache_dirty_max },
+        cleaning: cache::CleaningRate {
+            min_bytes: arguments.cache_clean_min.0,
+            max_bytes: arguments.cache_clean_max.map(|size| size.0),
+        },
         lines_max: arguments.cache_lines,
         associativity: arguments.cache_associativity.unwrap_or(cache::Associativity::Ways(WAYS_DEFAULT)),
     });

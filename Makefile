@@ -8,7 +8,7 @@ CARGO ?= cargo
 SEEDS ?= 1000
 FUZZ_SECONDS ?= 60
 
-.PHONY: help build demo check test soak bench bench-initiator bench-target clean
+.PHONY: help build demo check test soak bench bench-cache-open bench-initiator bench-target clean
 
 help:
 	@echo "make demo    the main job on this machine alone: a slow remote disk, then the same through a local cache (~30 s)"
@@ -17,6 +17,7 @@ help:
 	@echo "make soak    long fuzzing and many seeds"
 	@echo "make bench-initiator  our initiator beside libiscsi's, on our target and tgt"
 	@echo "make bench   measurements side by side, raw results printed"
+	@echo "make bench-cache-open  how long a full cache of 64 GiB takes to open, and how much memory (~2 min)"
 	@echo "make bench-target  the target beside tgt and beside the bare TCP loopback (needs tgt; ~7 min)"
 
 build:
@@ -51,6 +52,12 @@ bench: build
 bench-target: build
 	$(CARGO) build --release --locked --package bench
 	target/release/bench --json target/bench-target.json
+
+bench-cache-open:
+	$(CARGO) build --release --locked --package bench --bin cache-open
+	mkdir -p target/cache-open
+	target/release/cache-open --folder target/cache-open --crash dirty
+	target/release/cache-open --folder target/cache-open --crash warm
 
 bench-initiator: build
 	bench/initiator

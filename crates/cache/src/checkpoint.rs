@@ -129,8 +129,9 @@ impl Core {
             return Ok(());
         }
         let position = self.log.position_needed();
-        let (pages, sequence, dirty_lines) = {
+        let (pages, sequence, dirty_lines, clean_at) = {
             let state = &mut *self.state();
+            self.note_clean(state);
             let sequence = state.table.sequence_next;
             state.table.sequence_next += 1;
             let pages = match extent {
@@ -138,7 +139,7 @@ impl Core {
                 Extent::Lazy => state.frames.take_pages_lazily(LAZY_PAGES),
                 Extent::Complete => state.frames.take_pages(true),
             };
-            (pages, sequence, state.frames.counts().dirty_lines)
+            (pages, sequence, state.frames.counts().dirty_lines, state.clean_at)
         };
         let mut result = self.write_pages(&pages, sequence).await;
         if result.is_ok() {
@@ -147,6 +148,7 @@ impl Core {
             payload.log_position = position.into();
             payload.table_sequence = sequence.into();
             payload.dirty_lines = dirty_lines.into();
+            payload.clean_at = clean_at.into();
             payload.state = if extent == Extent::Complete { STATE_CLOSED } else { STATE_IN_USE };
             result = superblock.write(&self.cache_device).await;
         }

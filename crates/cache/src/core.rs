@@ -36,7 +36,7 @@ use crate::format::{Line, ParametersRaw};
 use crate::frames::Frames;
 use crate::layout::Layout;
 use crate::limits::TIMED_ONE_OF;
-use crate::options::{DirtyLimits, Mode};
+use crate::options::{DirtyLimits, Mode, TimeOfDay};
 use crate::pace::Pace;
 use crate::sectors::{blocks_of, whole_lines};
 use crate::status::{Counters, RecoveryReport, RequestKind};
@@ -55,6 +55,7 @@ pub(crate) struct Core {
     /// What counts after a crash, as of open.
     pub(crate) crash_mode: CrashMode,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) time_of_day: Option<TimeOfDay>,
     /// How often clean lines are stored that count after a crash.
     pub(crate) lazy_interval: Duration,
     /// Whether there was nothing to store when it was looked at last.
@@ -104,6 +105,8 @@ pub(crate) struct State {
     pub(crate) table: Table,
     pub(crate) mode: Mode,
     pub(crate) dirty: DirtyLimits,
+    /// Seconds since 1970 at which nothing was dirty; 0 when that is not known.
+    pub(crate) clean_at: u64,
     pub(crate) admissions: Admissions,
     /// Sectors being cleaned, by block. A write to a sector takes it out: what was sent to the origin is then old.
     pub(crate) cleaning: BTreeMap<u64, u8>,
@@ -267,6 +270,15 @@ impl Core {
         drop(state);
         self.changed.notify();
         self.background.notify();
+    }
+
+    /// Notes the time of day while nothing is dirty.
+    pub(crate) fn note_clean(&self, state: &mut State) {
+        if state.frames.counts().dirty_lines == 0
+            && let Some(time_of_day) = &self.time_of_day
+        {
+            state.clean_at = time_of_day();
+        }
     }
 
     /// Waits until nobody is at work, and keeps everybody out until the guard is dropped.

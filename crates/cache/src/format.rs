@@ -62,13 +62,16 @@ pub struct ParametersRaw {
     pub log_position: LogPositionRaw,
     /// Lines dirty when this superblock was written; only to inform.
     pub dirty_lines: U64,
+    /// Seconds since 1970 at which nothing was dirty: all that is has been written since. 0: not known. Only to inform.
+    pub clean_at: U64,
     /// Zero.
-    pub reserved_2: [u8; 24],
+    pub reserved_2: [u8; 16],
 }
 const _: () = assert!(size_of::<ParametersRaw>() == 2712);
 const _: () = assert!(std::mem::offset_of!(ParametersRaw, line_bytes) == 2560);
 const _: () = assert!(std::mem::offset_of!(ParametersRaw, set_count) == 2584);
 const _: () = assert!(std::mem::offset_of!(ParametersRaw, log_position) == 2648);
+const _: () = assert!(std::mem::offset_of!(ParametersRaw, clean_at) == 2688);
 
 /// Bytes of a table page, and of a slot.
 pub const PAGE_BYTES: usize = 4096;
@@ -347,8 +350,9 @@ mod tests {
             offset_of!(ParametersRaw, table_sequence),
             offset_of!(ParametersRaw, log_position),
             offset_of!(ParametersRaw, dirty_lines),
+            offset_of!(ParametersRaw, clean_at),
         ];
-        assert_eq!(offsets, [2560, 2572, 2580, 2592, 2616, 2640, 2648, 2680]);
+        assert_eq!(offsets, [2560, 2572, 2580, 2592, 2616, 2640, 2648, 2680, 2688]);
     }
 
     proptest! {

@@ -79,7 +79,8 @@ fn parameters(layout: &Layout, binding: &Binding) -> Result<ParametersRaw, Error
         table_sequence: U64::ZERO,
         log_position: first.into(),
         dirty_lines: U64::ZERO,
-        reserved_2: [0; 24],
+        clean_at: U64::ZERO,
+        reserved_2: [0; 16],
     })
 }
 

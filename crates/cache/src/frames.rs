@@ -79,6 +79,10 @@ pub struct Frames {
 impl Frames {
     /// Empty frames.
     pub fn new(layout: Layout, policy: Replacement) -> Self {
+        Self::in_order(layout, Order::new(policy, layout))
+    }
+
+    fn in_order(layout: Layout, order: Order) -> Self {
         let frame_count = layout.frame_count() as usize;
         Self {
             layout,
@@ -87,7 +91,7 @@ impl Frames {
             dirty: vec![0; frame_count],
             states: vec![0; frame_count],
             many_pins: BTreeMap::new(),
-            order: Order::new(policy, layout),
+            order,
             index: Index::new(layout.ways, layout.frame_count()),
             lost_count: 0,
             counts: Counts::default(),
@@ -98,10 +102,10 @@ impl Frames {
         }
     }
 
-    /// Empty frames of a cache whose clean lines count after a crash, or do not.
-    pub(crate) fn with_mappings(layout: Layout, policy: Replacement, are_kept: bool) -> Self {
+    /// Frames for a table to be restored into, until [`Frames::set_stored`]. Clean lines count after a crash or do not.
+    pub(crate) fn to_restore(layout: Layout, policy: Replacement, are_kept: bool) -> Self {
         let mappings = if are_kept { Mappings::kept(layout.frame_count()) } else { Mappings::default() };
-        Self { mappings, ..Self::new(layout, policy) }
+        Self { mappings, ..Self::in_order(layout, Order::reserved(policy, layout)) }
     }
 
     /// Where they lie.
@@ -241,23 +245,22 @@ impl Frames {
         }
     }
 
-    /// Lets a free frame hold `line`, as a table says, until [`Frames::set_stored`]. Does nothing when another frame holds the block.
+    /// Lets a frame hold `line`, as a table says. A table is read in order, so the block is looked for in the frames before this one only.
     pub(crate) fn restore(&mut self, frame: u32, line: Line) -> Restored {
         let (set, tag) = self.layout.place_of(line.block);
         let frames = self.layout.frames_of(set);
         if !frames.contains(&frame) {
             return Restored::OtherSet;
         }
-        if self.index.find(&self.tags, frames, tag).is_some() {
+        if self.index.find(&self.tags, frames.start..frame, tag).is_some() {
             return Restored::HeldElsewhere;
         }
-        assert_eq!(self.order.list(frame), List::Free, "a table is restored into empty frames");
-        self.order.remove(frame);
         if line.dirty != 0 {
             self.attach(frame, line);
             return Restored::Done;
         }
         // What attaching does, without what is known already: this is done for every line of a large cache before it can be used.
+        assert!(self.order.list(frame) == List::Reserved && self.block(frame).is_none(), "a frame is restored once");
         self.tags.set(frame as usize, tag);
         self.index.insert(&self.tags, frame);
         self.order.insert(frame);
@@ -268,8 +271,13 @@ impl Frames {
     }
 
     /// Says that the table on the device agrees with this, but for `changed` pages, of which the `urgent` ones differ in what counts after a
-    /// crash.
+    /// crash. What was not restored is free from now on.
     pub(crate) fn set_stored(&mut self, changed: &PageSet, urgent: &PageSet) {
+        for frame in 0..self.layout.frame_count() {
+            if self.order.list(frame) == List::Reserved {
+                self.order.free(frame);
+            }
+        }
         self.changed = changed.clone();
         self.urgent = urgent.clone();
         if self.mappings.is_kept {

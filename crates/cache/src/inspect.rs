@@ -49,6 +49,8 @@ pub struct Inspection {
     pub dirty_lines: u64,
     /// Bytes that the origin does not have yet.
     pub dirty_bytes: u64,
+    /// When nothing was dirty last, as far as the device says, in seconds since 1970: all that is has been written since.
+    pub clean_at: Option<u64>,
     /// Dirty lines that could not be read when [`check`] tried; 0 without it.
     pub unreadable_lines: u64,
     /// What opening it would do.
@@ -92,7 +94,7 @@ async fn look(cache_device: &SharedDevice) -> Result<(Inspection, Vec<Vec<ByteRa
     let superblock: Superblock<ParametersRaw> = Superblock::read(cache_device, KIND).await?;
     let layout = Layout::from_parameters(&superblock.payload, cache_device.geometry().size_bytes)?;
     let binding = Binding::from_raw(&superblock.payload.binding)?;
-    let frames = Frames::new(layout, Replacement::default());
+    let frames = Frames::to_restore(layout, Replacement::default(), false);
     let recovered = recover(cache_device, frames, i64::MAX as u64, &superblock).await?;
     let frames = &recovered.frames;
     let counts = frames.counts();
@@ -118,6 +120,7 @@ async fn look(cache_device: &SharedDevice) -> Result<(Inspection, Vec<Vec<ByteRa
         valid_lines: counts.resident_lines,
         dirty_lines: counts.dirty_lines,
         dirty_bytes: counts.dirty_sectors * SECTOR_BYTES,
+        clean_at: Some(superblock.payload.clean_at.get()).filter(|&seconds| seconds != 0),
         unreadable_lines: 0,
         recovery: recovered.report,
     };

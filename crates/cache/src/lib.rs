@@ -65,7 +65,7 @@ pub use cache::Cache;
 pub use clean::CleanProgress;
 pub use crash_mode::CrashMode;
 pub use inspect::{Inspection, check, discard, inspect};
-pub use options::{Associativity, DirtyLimits, FormatOptions, Mode, OpenOptions, Percent};
+pub use options::{Associativity, DirtyLimits, FormatOptions, Mode, OpenOptions, Percent, TimeOfDay};
 pub use pace::CleaningRate;
 pub use replacement::Replacement;
 pub use status::{RecoveryReport, RequestStatus, Status};

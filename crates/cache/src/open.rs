@@ -45,7 +45,7 @@ pub(crate) async fn open(
         None => CrashMode::from_raw(superblock.payload.crash_mode)?,
     };
     crash_mode.check_mode(options.mode)?;
-    let frames = Frames::with_mappings(layout, options.replacement, crash_mode.keeps_clean());
+    let frames = Frames::to_restore(layout, options.replacement, crash_mode.keeps_clean());
     let recovered = recover(&cache_device, frames, binding_now.size_bytes, &superblock).await;
     let recovered = recovered.map_err(|error| explain(error, &binding, binding_now.size_bytes))?;
     check_discards_nothing(crash_mode, &recovered)?;
@@ -55,6 +55,7 @@ pub(crate) async fn open(
     let epoch = recovered.end.epoch.checked_add(1).ok_or(ErrorKind::Corrupt)?;
     let start = LogPosition { epoch, ..recovered.end };
     let log = RecordLog::new(Arc::clone(&cache_device), layout.log, superblock.uuid(), start)?;
+    let clean_at = superblock.payload.clean_at.get();
     let origin_events = Mutex::new(origin.subscribe());
     let core = Arc::new(Core {
         uuid: superblock.uuid(),
@@ -64,6 +65,7 @@ pub(crate) async fn open(
         lazy_interval: options.lazy_interval,
         is_lazy_idle: AtomicBool::new(false),
         clock: options.clock,
+        time_of_day: options.time_of_day,
         log,
         ranges: RangeLock::new(),
         fetches: RangeLock::new(),
@@ -92,6 +94,7 @@ pub(crate) async fn open(
             table: recovered.table,
             mode: options.mode,
             dirty: options.dirty,
+            clean_at,
             admissions: Admissions::new(options.tuning, seen_slots(&layout)),
             cleaning: BTreeMap::new(),
             clean_progress: None,

@@ -165,6 +165,9 @@ impl Default for FormatOptions {
     }
 }
 
+/// Seconds since 1970.
+pub type TimeOfDay = Arc<dyn Fn() -> u64 + Send + Sync>;
+
 /// Chosen at each open.
 #[derive(Clone)]
 pub struct OpenOptions {
@@ -180,6 +183,8 @@ pub struct OpenOptions {
     pub tuning: Tuning,
     /// For pauses between attempts.
     pub clock: Arc<dyn Clock>,
+    /// The time of day, to say how old dirty data is; `None` where nobody wants to know.
+    pub time_of_day: Option<TimeOfDay>,
     /// How much may be dirty.
     pub dirty: DirtyLimits,
     /// How fast lines are cleaned.
@@ -198,6 +203,7 @@ impl OpenOptions {
             replacement: Replacement::default(),
             tuning: Tuning::default(),
             clock,
+            time_of_day: None,
             dirty: DirtyLimits::default(),
             cleaning: CleaningRate::default(),
             insert_bytes_max: INSERT_BYTES_MAX,

@@ -162,19 +162,18 @@ impl Replaying {
         for &frame in self.changes.keys() {
             self.changed.insert(page_of(frame));
             urgent.insert(page_of(frame));
-            if self.frames.block(frame).is_some() {
-                self.frames.release(frame);
-            }
+            self.frames.retire(frame);
         }
         for (&frame, &line) in &self.changes {
             let line = within(line, self.origin_bytes)?;
             if line.valid == 0 {
                 continue;
             }
-            match self.frames.restore(frame, line) {
-                Restored::Done => {}
-                Restored::HeldElsewhere => return Err(corrupt("a block is in two frames")),
-                Restored::OtherSet => return Err(corrupt("a line is in another set")),
+            if self.frames.lookup(line.block).is_some() {
+                return Err(corrupt("a block is in two frames"));
+            }
+            if self.frames.restore(frame, line) != Restored::Done {
+                return Err(corrupt("a line is in another set"));
             }
         }
         // Where clean lines count from now on, a page that says more than is true must not outlive the log.

@@ -164,6 +164,8 @@ pub struct Status {
     pub dirty_lines: u64,
     /// Bytes that the origin does not have.
     pub dirty_bytes: u64,
+    /// When nothing was dirty last, in seconds since 1970: all that is has been written since. `None` when that is not known.
+    pub clean_at: Option<u64>,
     /// Reads.
     pub reads: RequestStatus,
     /// Writes. A write counts as a hit when its lines were resident.
@@ -218,12 +220,14 @@ impl Core {
             let pace = self.pace();
             (pace.rate, pace.quota(), pace.throttled_count)
         };
-        let (mode, dirty_limits, replacement, tuning, failure, counts, cleaning) = {
-            let state = self.state();
+        let (mode, dirty_limits, replacement, tuning, failure, counts, cleaning, clean_at) = {
+            let state = &mut *self.state();
             let failure = state.failure.as_ref().map(ToString::to_string);
             let (replacement, tuning) = (state.frames.replacement(), state.admissions.tuning());
+            self.note_clean(state);
             let (counts, cleaning) = (state.frames.counts(), state.clean_progress);
-            (state.mode, state.dirty, replacement, tuning, failure, counts, cleaning)
+            let clean_at = Some(state.clean_at).filter(|&seconds| seconds != 0);
+            (state.mode, state.dirty, replacement, tuning, failure, counts, cleaning, clean_at)
         };
         let LogUsage { used_bytes, region_bytes } = self.log.usage();
         let counters = &self.counters;
@@ -239,6 +243,7 @@ impl Core {
             valid_bytes: counts.valid_sectors * SECTOR_BYTES,
             dirty_lines: counts.dirty_lines,
             dirty_bytes: counts.dirty_sectors * SECTOR_BYTES,
+            clean_at,
             reads: counters.reads.status(),
             writes: counters.writes.status(),
             aheads: counters.aheads.status(),

@@ -318,6 +318,7 @@ impl Core {
     /// Everything is durable: the lines are what was written.
     fn commit(&self, group: &Group) {
         let state = &mut *self.state();
+        self.note_clean(state);
         for line in &group.lines {
             if line.is_in_place {
                 state.frames.set_busy(line.frame, false);

@@ -49,7 +49,7 @@ pub enum Command {
     /// Show what a logical unit says of itself
     Inquiry(Inquiry),
     /// Attach a remote logical unit, cached or not, and offer it to local applications
-    Attach(Attach),
+    Attach(Box<Attach>),
     /// Stop an attachment, after writing everything dirty back, or a target
     Detach(Detach),
     /// Show what runs on this host, or one of it in detail

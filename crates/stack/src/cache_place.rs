@@ -20,6 +20,7 @@ use file::{FileDevice, FileOptions};
 use crate::error::{Error, Failure, Result};
 use crate::limits::ZERO_WRITTEN_BYTES_MAX;
 use crate::registry::{Entry, file_stem};
+use crate::time;
 
 /// Caches are made in whole pages, so that any disk can take them past the page cache.
 const SIZE_UNIT_BYTES: u64 = 4096;
@@ -94,6 +95,7 @@ impl CacheConfig {
             crash_mode: self.crash_mode,
             replacement: self.replacement,
             tuning: self.tuning,
+            time_of_day: Some(Arc::new(time::seconds_since_1970)),
             dirty: self.dirty,
             cleaning: self.cleaning,
             ..OpenOptions::new(self.mode, clock)

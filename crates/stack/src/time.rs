@@ -1,6 +1,7 @@
-//! The clock of a running stack.
+//! The clocks of a running stack.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use base::clock::Clock;
 use clock::SystemClock;
@@ -14,4 +15,9 @@ use crate::error::{Error, Result};
 pub fn system_clock() -> Result<Arc<dyn Clock>> {
     let clock = SystemClock::new().map_err(|error| Error::io("cannot make a timer", &error))?;
     Ok(Arc::new(clock))
+}
+
+/// The time of day in seconds since 1970; 0 for a clock that is set to earlier.
+pub fn seconds_since_1970() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

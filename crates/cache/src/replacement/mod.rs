@@ -171,17 +171,22 @@ pub(crate) enum Taken {
 impl Order {
     /// All frames free.
     pub(crate) fn new(policy: Replacement, layout: Layout) -> Self {
-        let mut order = Self {
+        let mut order = Self::reserved(policy, layout);
+        for frame in 0..layout.frame_count() {
+            order.push(List::Free, frame);
+        }
+        order
+    }
+
+    /// All frames reserved.
+    pub(crate) fn reserved(policy: Replacement, layout: Layout) -> Self {
+        Self {
             policy,
             layout,
             lists: Lists::new(layout.ways, layout.set_count),
             marks: vec![Mark(List::Reserved as u8); layout.frame_count() as usize],
             ghosts: Ghosts::new(policy.ghosts_max(layout.ways), layout.set_count),
-        };
-        for frame in 0..layout.frame_count() {
-            order.push(List::Free, frame);
         }
-        order
     }
 
     /// The policy in force.

@@ -8,6 +8,7 @@ use serde_json::json;
 use stack::cache_place::{canonical_place, open_device};
 use stack::paths::Paths;
 use stack::registry::Registry;
+use stack::time::seconds_since_1970;
 use stack::{Error, Failure, Result};
 
 use crate::arguments::{Cache, CacheDiscard, CachePath};
@@ -29,13 +30,17 @@ async fn inspect(arguments: CachePath) -> Result<()> {
         print_json(&json!(inspection));
         return Ok(());
     }
+    let dirty = match inspection.dirty_bytes {
+        0 => "nothing".to_owned(),
+        bytes => format!("{} lines, {bytes} bytes, written {}", inspection.dirty_lines, age(inspection.clean_at)),
+    };
     let lines = [
         ("cache of", format!("{} serial {}", inspection.origin_target, inspection.origin_serial)),
         ("unit", inspection.origin_unit.clone()),
         ("origin size", format!("{} bytes", inspection.origin_bytes)),
         ("lines", format!("{} in sets of {}", inspection.lines, inspection.ways)),
         ("valid", format!("{} lines", inspection.valid_lines)),
-        ("dirty", format!("{} lines, {} bytes", inspection.dirty_lines, inspection.dirty_bytes)),
+        ("dirty", dirty),
         ("crash mode", inspection.crash_mode.to_string()),
         ("closed", if inspection.was_closed { "in order" } else { "not: it crashed" }.to_owned()),
     ];
@@ -86,9 +91,10 @@ async fn discard(arguments: CacheDiscard) -> Result<()> {
     let inspection = cache::inspect(&device).await.map_err(|error| at(path, error))?;
     if inspection.dirty_bytes > 0 && !arguments.allow_data_loss {
         confirm(&format!(
-            "{} holds {} of data that the logical unit {} (serial {}) does not have, and it would be lost",
+            "{} holds {} of data, written {}, that the logical unit {} (serial {}) does not have, and it would be lost",
             path.display(),
             ByteSize(inspection.dirty_bytes),
+            age(inspection.clean_at),
             inspection.origin_unit,
             inspection.origin_serial
         ))?;
@@ -101,6 +107,23 @@ async fn discard(arguments: CacheDiscard) -> Result<()> {
     registry.remove_cache(&place)?;
     print_line(&format!("{}: discarded", path.display()));
     Ok(())
+}
+
+/// How old dirty data may be, when nothing was dirty at `clean_at`.
+fn age(clean_at: Option<u64>) -> String {
+    match clean_at {
+        Some(clean_at) => {
+            let seconds = seconds_since_1970().saturating_sub(clean_at);
+            let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+            match (days, hours, minutes) {
+                (0, 0, 0) => format!("in the last {seconds} s"),
+                (0, 0, _) => format!("in the last {minutes} min {} s", seconds % 60),
+                (0, ..) => format!("in the last {hours} h {minutes} min"),
+                _ => format!("in the last {days} days {hours} h"),
+            }
+        }
+        None => "at an unknown time".to_owned(),
+    }
 }
 
 /// A cache that is not there any more, but that the registry knows: gives up what it may have held.

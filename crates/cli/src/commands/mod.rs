@@ -32,7 +32,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Target(arguments) => target::run(arguments),
         Command::Discover(arguments) => block_on(discover::run(arguments)),
         Command::Inquiry(arguments) => block_on(inquiry::run(arguments)),
-        Command::Attach(arguments) => block_on(attach::run(arguments)),
+        Command::Attach(arguments) => block_on(attach::run(*arguments)),
         Command::Detach(arguments) => block_on(control::detach(arguments)),
         Command::Status(arguments) => block_on(status::run(arguments)),
         Command::Clean(arguments) => block_on(control::clean(arguments)),

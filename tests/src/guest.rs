@@ -8,12 +8,15 @@
 //!   answer("go on")  ──────────────────────► read -r reply
 //!   finish() ◄──────────────────────────────── its end; a script that fails fails the test
 //! ```
-//! The guest reaches servers on this machine's 127.0.0.1 at [`HOST`], and nothing needs to be allowed for that: QEMU connects for it. What the
-//! kernel says is kept apart, in [`Transcript::kernel_log`].
+//! The guest reaches servers on this machine's 127.0.0.1 at [`HOST`], and nothing needs to be allowed for that: QEMU connects for it. The other
+//! way, a port of the guest is a port of 127.0.0.1 here: [`Guest::with_port`]. What the kernel says is kept apart, in
+//! [`Transcript::kernel_log`].
 
 mod initramfs;
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -38,6 +41,7 @@ pub struct Guest {
     modules: Vec<String>,
     files: Vec<(String, String)>,
     memory_mib: u32,
+    port: Option<u16>,
 }
 
 impl Default for Guest {
@@ -50,7 +54,7 @@ impl Guest {
     /// One with busybox and a network.
     pub fn new() -> Self {
         let modules = BASE_MODULES.iter().map(|&name| name.to_owned()).collect();
-        Self { programs: Vec::new(), modules, files: Vec::new(), memory_mib: 512 }
+        Self { programs: Vec::new(), modules, files: Vec::new(), memory_mib: 512, port: None }
     }
 
     /// Programs of this machine that it has, too, by name.
@@ -81,6 +85,13 @@ impl Guest {
         self
     }
 
+    /// A TCP port on which it serves: [`RunningGuest::address`] says where that is on this machine.
+    #[must_use]
+    pub fn with_port(mut self, port: u16) -> Self {
+        self.port = Some(port);
+        self
+    }
+
     /// Starts it with this shell script, of which every command has to succeed.
     ///
     /// # Panics
@@ -99,10 +110,15 @@ impl Guest {
         initramfs.add_file("/script", script.as_bytes(), 0o755);
         initramfs.pack(&archive);
         let console = directory.path().join("console");
-        let mut child = Command::new("qemu-system-x86_64")
+        let monitor = directory.path().join("monitor");
+        // Port 0 here: a free one, which QEMU's monitor tells.
+        let forward = self.port.map_or_else(String::new, |port| format!(",hostfwd=tcp:127.0.0.1:0-:{port}"));
+        // It ends with the thread of the test, also when that has no time to drop it.
+        let mut child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
             .args(["-accel", "tcg", "-cpu", "max", "-smp", "1", "-m", &self.memory_mib.to_string()])
             .args(["-nodefaults", "-display", "none", "-no-reboot"])
-            .args(["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="])
+            .args(["-netdev", &format!("user,id=net{forward}"), "-device", "virtio-net-pci,netdev=net,romfile="])
             .args(["-append", "console=ttyS0 loglevel=5 panic=-1 mitigations=off"])
             .arg("-kernel")
             .arg(kernel.join(format!("boot/vmlinuz-{version}")))
@@ -111,6 +127,8 @@ impl Guest {
             .arg("-serial")
             .arg(format!("file:{}", console.display()))
             .args(["-serial", "stdio"])
+            .arg("-monitor")
+            .arg(format!("unix:{},server=on,wait=off", monitor.display()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -126,7 +144,7 @@ impl Guest {
             }
         });
         let deadline = Instant::now() + PATIENCE;
-        RunningGuest { child, stdin, lines, said: Vec::new(), console, deadline, _directory: directory }
+        RunningGuest { child, stdin, lines, said: Vec::new(), console, monitor, deadline, _directory: directory }
     }
 }
 
@@ -149,6 +167,7 @@ pub struct RunningGuest {
     lines: Receiver<String>,
     said: Vec<String>,
     console: PathBuf,
+    monitor: PathBuf,
     deadline: Instant,
     _directory: tempfile::TempDir,
 }
@@ -167,6 +186,23 @@ impl RunningGuest {
                 None => panic!("it ended before it said \"{beginning}\":\n{}", self.everything()),
             }
         }
+    }
+
+    /// Where the port of [`Guest::with_port`] is on this machine. For a guest that has said something.
+    ///
+    /// # Panics
+    /// When it has no such port.
+    pub fn address(&self) -> SocketAddr {
+        let mut monitor = UnixStream::connect(&self.monitor).expect("QEMU made its monitor before the guest began");
+        monitor.set_read_timeout(Some(PATIENCE)).expect("the duration is not zero");
+        monitor.write_all(b"info usernet\n").expect("QEMU runs");
+        let lines = BufReader::new(monitor).lines().map_while(Result::ok);
+        // TCP[HOST_FORWARD]  13       127.0.0.1 40123       10.0.2.15  3260     0     0
+        let forward = lines.map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        let port = forward
+            .filter(|words| words.first().is_some_and(|word| word.contains("HOST_FORWARD")))
+            .find_map(|words| words.get(3)?.parse().ok());
+        SocketAddr::from(([127, 0, 0, 1], port.expect("the guest has a port")))
     }
 
     /// A line for the script's `read`.
@@ -214,6 +250,9 @@ impl RunningGuest {
 
 impl Drop for RunningGuest {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- the guest:\n{}", self.everything());
+        }
         // It may be gone already; there is nobody to tell.
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -176,12 +176,14 @@ impl Login {
     pub fn start(&mut self) -> (LoginRequest, Vec<u8>) {
         let mut keys = Keys::new();
         keys.push("InitiatorName", self.config.initiator_name.clone());
-        match &self.config.target_name {
-            Some(name) => {
-                keys.push("SessionType", "Normal");
-                keys.push("TargetName", name.clone());
-            }
-            None => keys.push("SessionType", "Discovery"),
+        // RFC 7143 13.21: the leading login says it, and no other. Linux's target answers another one NotUnderstood.
+        if self.config.tsih == 0 {
+            let session_type =
+                if self.config.target_name.is_some() { SessionType::Normal } else { SessionType::Discovery };
+            keys.push("SessionType", session_type.as_str());
+        }
+        if let Some(name) = &self.config.target_name {
+            keys.push("TargetName", name.clone());
         }
         let methods = match &self.config.chap {
             None => NONE,

@@ -287,6 +287,20 @@ fn modest() -> Offer {
     Offer { max_recv_data_segment_length: 1024, max_burst_length: 8192, first_burst_length: 4096, ..Offer::target() }
 }
 
+/// RFC 7143 13.21: SessionType is for leading logins; Linux's target ends one that joins a session and says it.
+#[test]
+fn a_login_that_joins_a_session_does_not_say_its_type() {
+    for (tsih, session_type) in [(0, Some("Normal")), (9, None)] {
+        let mut pair = Pair::new(LoginConfig { tsih, ..config() });
+        let (request, data) = pair.login_request();
+        assert_eq!(request.tsih, tsih);
+        let keys = Keys::parse(&data).unwrap();
+        assert_eq!(keys.get("SessionType"), session_type);
+        assert_eq!(keys.get("InitiatorName"), Some("iqn.2026-01.io.forebay:us"));
+        assert_eq!(keys.get("TargetName"), Some("iqn.2026-01.io.forebay:them"));
+    }
+}
+
 /// RFC 7143 6.3: security first, then operational, each ended by both.
 #[test]
 fn a_login_without_credentials() {

@@ -1,0 +1,189 @@
+//! Our initiator in front of Linux 6.12's own target (LIO), which runs in a guest: the one stock target in Debian that speaks several connections a
+//! session, and one that we did not write. Data is verified under every combination of connections, digests, CHAP and error recovery.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tests::guest::{Guest, RunningGuest};
+use tests::{World, tool};
+
+/// The name that the guest's targets let in.
+const INITIATOR: &str = "iqn.2026-11.io.forebay:outside";
+/// The CHAP secrets of target `chap`, its own and ours.
+const SECRETS: (&str, &str) = ("a-secret-of-19-bytes", "and-one-of-19-bytes");
+
+/// The guest: a target for each set of parameters, all on one portal, each with LUN 0 in RAM and LUN 1 in a file. Then it does what it is told,
+/// one line at a time, and says `done`.
+const SCRIPT: &str = r#"
+mount -t configfs none /sys/kernel/config
+cd /sys/kernel/config/target
+mkdir -p core/rd_mcp_0/ram core/fileio_0/file
+echo "rd_pages=16384" >core/rd_mcp_0/ram/control
+truncate -s 64M /tmp/disk
+echo "fd_dev_name=/tmp/disk,fd_dev_size=67108864" >core/fileio_0/file/control
+for disk in rd_mcp_0/ram fileio_0/file; do
+  echo "$(basename $disk)-0001" >core/$disk/wwn/vpd_unit_serial
+  echo 1 >core/$disk/enable
+done
+echo 1 >core/fileio_0/file/attrib/emulate_tpu
+mkdir -p iscsi
+# make_target NAME [KEY=VALUE ...]
+make_target() {
+  group=iscsi/iqn.2026-11.io.forebay:$1/tpgt_1
+  shift
+  acl=$group/acls/$INITIATOR
+  mkdir -p $group/np/0.0.0.0:3260 $group/lun/lun_0 $group/lun/lun_1 $acl/lun_0 $acl/lun_1
+  ln -s core/rd_mcp_0/ram $group/lun/lun_0/ram
+  ln -s core/fileio_0/file $group/lun/lun_1/file
+  ln -s $group/lun/lun_0 $acl/lun_0/lun_0
+  ln -s $group/lun/lun_1 $acl/lun_1/lun_1
+  echo 0 >$group/attrib/authentication
+  for parameter in "$@"; do echo "${parameter#*=}" >$group/param/${parameter%%=*}; done
+}
+# set_auth KEY VALUE ...: what is written there is taken as it is, with its line feed if there is one.
+set_auth() { while [ $# -gt 0 ]; do printf %s "$2" >$acl/auth/$1; shift 2; done; }
+make_target plain MaxConnections=4
+make_target single MaxConnections=1
+make_target eager MaxConnections=4 InitialR2T=No MaxOutstandingR2T=4 MaxBurstLength=1048576
+make_target solicited MaxConnections=4 ImmediateData=No InitialR2T=Yes MaxBurstLength=65536
+make_target recovery MaxConnections=4 ErrorRecoveryLevel=2
+make_target chap MaxConnections=4
+echo 1 >$group/attrib/authentication
+set_auth userid alice password "$SECRET"
+make_target mutual MaxConnections=4
+echo 1 >$group/attrib/authentication
+set_auth userid alice password "$SECRET"
+set_auth userid_mutual bob password_mutual "$MUTUAL_SECRET"
+for group in iscsi/iqn.*/tpgt_1; do echo 1 >$group/enable; done
+echo "serving"
+while read -r command && [ "$command" != end ]; do eval "$command"; echo "done"; done
+"#;
+
+fn boot() -> RunningGuest {
+    let variables = format!("INITIATOR={INITIATOR} SECRET={} MUTUAL_SECRET={}\n", SECRETS.0, SECRETS.1);
+    let modules = ["configfs", "target_core_mod", "target_core_file", "iscsi_target_mod", "crc32c_generic"];
+    let guest = Guest::new().with_modules(&modules).with_port(3260);
+    let mut guest = guest.boot(&(variables + SCRIPT));
+    guest.wait_for("serving");
+    guest
+}
+
+/// A combination that is tried.
+struct Trial {
+    target: &'static str,
+    /// Of the initiator, on every command line.
+    arguments: &'static [&'static str],
+    /// Connections that the session then has.
+    connections: usize,
+    /// What both ends then agree on.
+    agreed: &'static [(&'static str, &'static str)],
+}
+
+const PAIR: &[&str] = &["--connections", "2"];
+const DIGESTS: &[&str] = &["--connections", "2", "--digests"];
+const SPLIT: &[&str] = &["--connections", "2", "--split-connections"];
+const CHAP: &[&str] = &["--connections", "2", "--digests", "--chap-user", "alice", "--chap-file", "secret"];
+#[rustfmt::skip]
+const MUTUAL: &[&str] = &[
+    "--connections", "2", "--chap-user", "alice", "--chap-file", "secret",
+    "--mutual-chap-user", "bob", "--mutual-chap-file", "mutual-secret",
+];
+
+#[rustfmt::skip]
+const TRIALS: &[Trial] = &[
+    Trial { target: "plain", arguments: &[], connections: 1, agreed: &[("InitialR2T", "true"), ("ImmediateData", "true")] },
+    Trial { target: "plain", arguments: PAIR, connections: 2, agreed: &[("MaxConnections", "4")] },
+    Trial { target: "plain", arguments: DIGESTS, connections: 2, agreed: &[("DataDigest", "\"CRC32C\"")] },
+    // The extension is ours alone: with Linux they are ordinary connections.
+    Trial { target: "plain", arguments: SPLIT, connections: 2, agreed: &[] },
+    Trial { target: "single", arguments: PAIR, connections: 1, agreed: &[("MaxConnections", "1")] },
+    Trial { target: "eager", arguments: PAIR, connections: 2, agreed: &[("InitialR2T", "false"), ("MaxOutstandingR2T", "4")] },
+    Trial { target: "solicited", arguments: PAIR, connections: 2, agreed: &[("InitialR2T", "true"), ("ImmediateData", "false")] },
+    Trial { target: "recovery", arguments: PAIR, connections: 2, agreed: &[] },
+    Trial { target: "chap", arguments: CHAP, connections: 2, agreed: &[("HeaderDigest", "\"CRC32C\"")] },
+    Trial { target: "mutual", arguments: MUTUAL, connections: 2, agreed: &[] },
+];
+
+fn name(target: &str) -> String {
+    format!("iqn.2026-11.io.forebay:{target}")
+}
+
+/// Requests small enough for immediate data and large enough for R2Ts, on both LUNs; every read is checked.
+fn verify(world: &World, address: &str, trial: &Trial) {
+    for (lun, size, requests) in [(0, "4KiB", "1500"), (1, "4KiB", "500"), (0, "1MiB", "40"), (1, "512KiB", "40")] {
+        let url = format!("iscsi://{address}/{}/{lun}", name(trial.target));
+        let bench = ["bench", &url, "--rw", "randrw", "--bs", size, "--requests", requests, "--depth", "16", "--json"];
+        let check = ["--verify", "--allow-data-loss", "--initiator-name", INITIATOR];
+        let finished = world.run([&bench[..], &check, trial.arguments].concat());
+        assert_eq!(finished.stderr, "", "{url} {:?}", trial.arguments);
+        let measured: Value = serde_json::from_str(&finished.success()).expect("--json prints JSON");
+        assert_eq!(measured["operations"].to_string(), requests, "{url} {:?}", trial.arguments);
+    }
+}
+
+/// What both ends say of a session: the connections, and what was negotiated.
+fn compare_sessions(world: &World, guest: &mut RunningGuest, address: &str, trial: &Trial) {
+    let url = format!("iscsi://{address}/{}/0", name(trial.target));
+    let attach = ["attach", &url, "--name", "disk", "--initiator-name", INITIATOR];
+    let disk = world.start([&attach[..], trial.arguments].concat());
+    let remote = || {
+        let status: Value = serde_json::from_str(&world.run(["status", "disk"]).success()).expect("status prints JSON");
+        status["remote"].clone()
+    };
+    // The others are made after the first, while the device works already.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while remote()["connections"] != trial.connections && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let remote = remote();
+    assert_eq!(remote["connections"], trial.connections, "{remote}");
+    assert_eq!(remote["sessions"], 1, "{remote}");
+    assert_eq!(remote["split_connections"], 0, "{remote}");
+    for (key, value) in trial.agreed {
+        assert_eq!(remote["negotiated"][key].to_string(), *value, "{key} with {}", trial.target);
+    }
+    tool("qemu-io", ["-f", "raw", "-c", "write -P 7 1M 1M", "-c", "read -P 7 1M 1M", "-c", "flush", &disk.ready]);
+    let session = ask(guest, &format!("cat iscsi/{}/tpgt_1/acls/{INITIATOR}/info", name(trial.target)));
+    let serving = session.iter().filter(|line| line.starts_with("CID: ") && line.contains("LOGGED_IN")).count();
+    assert_eq!(serving, trial.connections, "{session:#?}");
+    world.run(["detach", "disk"]).success();
+    disk.wait().success();
+}
+
+/// What the guest prints for a command.
+fn ask(guest: &mut RunningGuest, command: &str) -> Vec<String> {
+    guest.answer(command);
+    let mut lines = Vec::new();
+    loop {
+        match guest.wait_for("") {
+            line if line == "done" => return lines,
+            line => lines.push(line),
+        }
+    }
+}
+
+#[test]
+fn linux_serves_us_whatever_was_negotiated() {
+    let world = World::new();
+    fs::write(world.path("secret"), SECRETS.0).expect("the world is ours");
+    fs::write(world.path("mutual-secret"), SECRETS.1).expect("the world is ours");
+    let mut guest = boot();
+    let address = guest.address().to_string();
+    let found = world.run(["discover", &address, "--initiator-name", INITIATOR]).success();
+    for trial in TRIALS {
+        assert!(found.contains(&name(trial.target)), "{} is missing: {found}", trial.target);
+        verify(&world, &address, trial);
+        compare_sessions(&world, &mut guest, &address, trial);
+    }
+    let url = format!("iscsi://{address}/{}/0", name("chap"));
+    fs::write(world.path("wrong"), "not-the-secret-at-all").expect("the world is ours");
+    let chap = ["--initiator-name", INITIATOR, "--chap-user", "alice", "--chap-file"];
+    world.run([&["inquiry", &url][..], &chap, &["secret"]].concat()).success();
+    world.run([&["inquiry", &url][..], &chap, &["wrong"]].concat()).failure(4, &["CHAP"]);
+    guest.answer("end");
+    let kernel_log = guest.finish().kernel_log;
+    for bad in ["BUG:", "WARNING:", "Oops", "TARGET_CORE"] {
+        assert!(!kernel_log.contains(bad), "\"{bad}\" in:\n{kernel_log}");
+    }
+}

@@ -48,6 +48,24 @@ fn free_port() -> String {
     listener.local_addr().unwrap().to_string()
 }
 
+/// Sizes of PDUs and counts of TCP segments of an attachment with digests.
+fn assert_traffic(remote: &Value, metrics: &str) {
+    for direction in ["sent", "received"] {
+        let sizes = &remote["pdu_sizes"][direction];
+        let classes = sizes["histogram"].as_array().unwrap();
+        assert_eq!(sizes["count"], remote[format!("pdus_{direction}")], "{remote}");
+        assert_eq!(classes[0]["le_bytes"], 63);
+        assert!(classes[0]["count"].as_u64().unwrap() > 0, "a header with its digest has 52 bytes");
+        assert_eq!(classes.last().unwrap()["count"], sizes["count"]);
+        let segments = |key: &str| remote["tcp_segments"][key].as_u64().expect("Linux counts segments");
+        let with_data = segments(&format!("{direction}_with_data"));
+        assert!(with_data > 0 && segments(direction) >= with_data, "{remote}");
+    }
+    let samples = scrape(metrics);
+    assert!(value(&samples, "forebay_remote_tcp_segments_sent_total", &[]).unwrap() > 0.0);
+    assert!(samples.iter().any(|sample| sample.metric == "forebay_remote_pdu_size_bytes"));
+}
+
 #[test]
 fn status_and_metrics_agree_on_what_was_done() {
     let world = World::new();
@@ -59,6 +77,7 @@ fn status_and_metrics_agree_on_what_was_done() {
     let bench = ["bench", &target.url(1), "--rw", "randrw", "--requests", "4000", "--allow-data-loss"];
     world.run(bench).success();
 
+    assert_traffic(&json(&world.run(["status", "disk"]).success())["remote"], &attach_metrics);
     let status = json(&world.run(["target", "status", "--json"]).success());
     let session = &status["sessions"][0];
     assert_eq!(session["target_name"], IQN);

@@ -11,6 +11,7 @@
 //! | [`range`] | [`ByteRange`](range::ByteRange) |
 //! | [`serial`] | RFC 1982 serial numbers (CmdSN, StatSN, DataSN) |
 //! | [`signal`] | a counter that tasks wait for to change |
+//! | [`sizes`] | histograms of sizes in bytes |
 //! | [`units`] | sizes as people write them: `64KiB`, `10GiB` |
 
 #![forbid(unsafe_code)]
@@ -25,4 +26,5 @@ pub mod random;
 pub mod range;
 pub mod serial;
 pub mod signal;
+pub mod sizes;
 pub mod units;

@@ -29,14 +29,22 @@ pub trait Connector: Send + Sync + 'static {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TcpConnector;
 
+impl TcpConnector {
+    /// A new connection to `portal`, as what it is.
+    ///
+    /// # Errors
+    /// What stands in the way of the last address that was tried.
+    pub async fn open(portal: &Portal) -> io::Result<TcpStream> {
+        let stream = TcpStream::connect((portal.host.as_str(), portal.port)).await?;
+        // Requests are written whole; waiting for more would only delay them.
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+}
+
 impl Connector for TcpConnector {
     fn connect(&self, portal: &Portal) -> Connecting<'_> {
         let portal = portal.clone();
-        Box::pin(async move {
-            let stream = TcpStream::connect((portal.host.as_str(), portal.port)).await?;
-            // Requests are written whole; waiting for more would only delay them.
-            stream.set_nodelay(true)?;
-            Ok(Box::new(stream) as BoxedStream)
-        })
+        Box::pin(async move { Ok(Box::new(Self::open(&portal).await?) as BoxedStream) })
     }
 }

@@ -78,7 +78,8 @@ impl Link {
         let stream = within(&clock, options.connect_timeout, connecting).await.ok_or(LinkError::ConnectTimedOut)?;
         let stream = stream.map_err(LinkError::Connect)?;
         let session = Session::new(Serial32(1));
-        let connection = Connection::new(clock.now(), &session, config, options.timing());
+        let mut connection = Connection::new(clock.now(), &session, config, options.timing());
+        connection.count_sizes(&options.pdu_sizes);
         let mut link = Self {
             wires: vec![Wire::new(stream, connection, Role::Serving)],
             session,
@@ -368,7 +369,8 @@ impl Link {
         match options.login(self.growth.isid, false) {
             Ok(config) => {
                 let config = LoginConfig { tsih: self.session.tsih(), cid, answers_for, ..config };
-                let connection = Connection::new(self.clock.now(), &self.session, config, options.timing());
+                let mut connection = Connection::new(self.clock.now(), &self.session, config, options.timing());
+                connection.count_sizes(&options.pdu_sizes);
                 self.wires.push(Wire::new(stream, connection, Role::Joining { answers_for }));
             }
             Err(error) => self.growth.note_failure(&error.to_string()),

@@ -8,6 +8,7 @@ use base::clock::Clock;
 use block::{Error, ErrorKind};
 use clock::TokioClock;
 use iscsi::chap::{Challenge, Credentials};
+use iscsi::framing::PduSizes;
 use iscsi::initiator::{ChapLogin, LoginConfig, Timing};
 use iscsi::limits::CHAP_CHALLENGE_BYTES;
 use iscsi::negotiation::{Digest, Offer};
@@ -75,6 +76,8 @@ pub struct InitiatorOptions {
     pub retained_bytes_max: usize,
     /// The time.
     pub clock: Arc<dyn Clock>,
+    /// Where sizes of PDUs are counted, those of all connections, one after the other and at once. Keep a share of it to look.
+    pub pdu_sizes: Arc<PduSizes>,
 }
 
 impl InitiatorOptions {
@@ -104,6 +107,7 @@ impl InitiatorOptions {
             queue_depth: 128,
             retained_bytes_max: 64 << 20,
             clock: Arc::new(TokioClock::new()),
+            pdu_sizes: Arc::default(),
         }
     }
 

@@ -20,6 +20,7 @@
 //! | [`registry`] | which LUNs have their newest data in a cache of this host; which are in use |
 //! | [`remote`] | how a remote LUN is reached |
 //! | [`remotes`] | several of them as one device |
+//! | [`segments`] | TCP segments as the kernel counts them |
 //! | [`serve`] | targets and their logical units |
 //! | [`sidecar`] | the serial number that stays with a file or block device LUN |
 //! | [`systemd`] | sockets the service manager passes, and what it is told |
@@ -47,6 +48,7 @@ mod portal_group;
 pub mod registry;
 pub mod remote;
 pub mod remotes;
+pub mod segments;
 pub mod serve;
 pub mod sidecar;
 pub mod systemd;

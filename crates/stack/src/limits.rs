@@ -40,3 +40,6 @@ pub const ZERO_WRITTEN_BYTES_MAX: u64 = 1 << 30;
 
 /// Longest file name of a block device's sidecar: 255 bytes is what file systems take, less `.new` of the record that replaces it.
 pub const SIDECAR_NAME_BYTES_MAX: usize = 255 - 4;
+
+/// Longest answer of the kernel about one connection: `tcp_info` has 280 bytes today and grows by some with each few releases.
+pub const SOCK_DIAG_ANSWER_BYTES: usize = 4096;

@@ -4,18 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::clock::Clock;
+use base::sizes::SizeHistogram;
 use initiator::limits::CONNECTIONS_MAX;
 use initiator::{
     BoxedStream, ChapCredentials, Connecting, Connector, DiscoveredTarget, InitiatorOptions, RemoteLun, Status,
     TcpConnector,
 };
 use iscsi::chap::Credentials;
+use iscsi::framing::PduSizes;
 use iscsi::url::{Portal, Url};
 use serde_json::{Value, json};
 use target::NegotiatedStatus;
 
 use crate::error::{Error, Failure, Result};
 use crate::link::{DelayedStream, LinkModel};
+use crate::segments::{SegmentMeter, Segments};
 
 /// A remote LUN and how to log in to it.
 #[derive(Clone, Debug)]
@@ -46,13 +49,14 @@ impl RemoteConfig {
     /// # Errors
     /// An unreachable portal, a target or LUN that is not there, refused credentials.
     pub async fn connect(&self, clock: &Arc<dyn Clock>) -> Result<Arc<RemoteLun>> {
-        self.connect_by(clock, |connector| connector).await
+        self.connect_by(clock, &Traffic::default(), |connector| connector).await
     }
 
-    /// As [`RemoteConfig::connect`], over a connector that is made of the one of this link.
+    /// As [`RemoteConfig::connect`], over a connector that is made of the one of this link, with its traffic counted in `traffic`.
     pub(crate) async fn connect_by(
         &self,
         clock: &Arc<dyn Clock>,
+        traffic: &Traffic,
         over: impl FnOnce(Arc<dyn Connector>) -> Arc<dyn Connector>,
     ) -> Result<Arc<RemoteLun>> {
         let options = InitiatorOptions {
@@ -64,13 +68,15 @@ impl RemoteConfig {
             connections: self.connections,
             split: self.split_connections,
             clock: Arc::clone(clock),
+            pdu_sizes: Arc::clone(&traffic.pdus),
             ..InitiatorOptions::for_url(&self.url)
         };
         let connector: Arc<dyn Connector> = match self.link_round_trip {
             Some(round_trip) => {
-                Arc::new(DelayedConnector { clock: Arc::clone(clock), model: LinkModel::round_trip(round_trip) })
+                let inner = traffic.segments.connector();
+                Arc::new(DelayedConnector { inner, clock: Arc::clone(clock), model: LinkModel::round_trip(round_trip) })
             }
-            None => Arc::new(TcpConnector),
+            None => traffic.segments.connector(),
         };
         let (lun, driver) = initiator::connect(options, over(connector)).await?;
         tokio::spawn(driver);
@@ -105,6 +111,7 @@ pub async fn discover(
 
 /// TCP over a link that is slower than it is.
 struct DelayedConnector {
+    inner: Arc<dyn Connector>,
     clock: Arc<dyn Clock>,
     model: LinkModel,
 }
@@ -113,7 +120,7 @@ impl Connector for DelayedConnector {
     fn connect(&self, portal: &Portal) -> Connecting<'_> {
         let portal = portal.clone();
         Box::pin(async move {
-            let stream = TcpConnector.connect(&portal).await?;
+            let stream = self.inner.connect(&portal).await?;
             let (stream, pump) = DelayedStream::over(stream, Arc::clone(&self.clock), self.model);
             tokio::spawn(pump);
             Ok(Box::new(stream) as BoxedStream)
@@ -121,9 +128,24 @@ impl Connector for DelayedConnector {
     }
 }
 
+/// What goes over the wire for a remote LUN, piece by piece. Counts are since it was attached, over all its connections.
+#[derive(Clone, Default)]
+pub(crate) struct Traffic {
+    pdus: Arc<PduSizes>,
+    segments: Arc<SegmentMeter>,
+}
+
+/// How many pieces there were, and how many of them not above each size.
+fn sizes_json(sizes: &SizeHistogram) -> Value {
+    let class = |(bytes, count)| json!({ "le_bytes": bytes, "count": count });
+    json!({ "count": sizes.count(), "histogram": sizes.classes().into_iter().map(class).collect::<Vec<_>>() })
+}
+
 /// The state of a remote LUN as `forebay status` shows it.
-pub fn status_json(status: &Status) -> Value {
+pub(crate) fn status_json(status: &Status, traffic: &Traffic) -> Value {
     json!({
+        "pdu_sizes": { "sent": sizes_json(&traffic.pdus.sent()), "received": sizes_json(&traffic.pdus.received()) },
+        "tcp_segments": traffic.segments.read().as_ref().map(Segments::json),
         "state": format!("{:?}", status.state).to_lowercase(),
         "portal": status.portal,
         "portal_group": status.portal_group_tag,

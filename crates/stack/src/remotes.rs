@@ -10,14 +10,14 @@ use base::clock::Clock;
 use block::layer::multipath::{Multipath, Policy};
 use block::layer::stripe::Stripe;
 use block::{Device, ErrorKind, Identity, SharedDevice};
-use initiator::{Connector, RemoteLun, State, Status};
+use initiator::{Connector, RemoteLun, State};
 use iscsi::url::Portal;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::error::{Error, Failure, Result};
 use crate::portal_group::GroupConnector;
-use crate::remote::{RemoteConfig, status_json};
+use crate::remote::{RemoteConfig, Traffic, status_json};
 
 /// How several LUNs are one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,9 +44,8 @@ pub struct RemotesConfig {
 
 /// Connected LUNs as one device.
 pub struct Remotes {
-    luns: Vec<Arc<RemoteLun>>,
-    /// How each is connected, in the same order.
-    connectors: Vec<Arc<GroupConnector>>,
+    /// In order.
+    connected: Vec<Connected>,
     whole: Whole,
     _background: Option<Background>,
 }
@@ -84,10 +83,7 @@ impl RemotesConfig {
             Err(error) => Err(error),
         };
         match arranged {
-            Ok((whole, background)) => {
-                let (luns, connectors) = connected.into_iter().map(|each| (each.lun, each.connector)).unzip();
-                Ok(Remotes { luns, connectors, whole, _background: background })
-            }
+            Ok((whole, background)) => Ok(Remotes { connected, whole, _background: background }),
             Err(error) => {
                 for each in &connected {
                     each.lun.close().await;
@@ -122,6 +118,7 @@ impl RemotesConfig {
 struct Connected {
     lun: Arc<RemoteLun>,
     connector: Arc<GroupConnector>,
+    traffic: Traffic,
     portal: Portal,
     target: String,
 }
@@ -130,6 +127,10 @@ impl Connected {
     /// Target and portal group, where the target says it: what must be the same for a session to move.
     fn group(&self) -> Option<(String, u16)> {
         Some((self.target.clone(), self.lun.status().portal_group_tag?))
+    }
+
+    fn status(&self) -> Value {
+        status_json(&self.lun.status(), &self.traffic)
     }
 }
 
@@ -199,9 +200,10 @@ async fn connect_each(configs: &[RemoteConfig], clock: &Arc<dyn Clock>, connecte
             connector = Some(Arc::clone(&group));
             group as Arc<dyn Connector>
         };
-        let lun = config.connect_by(clock, over).await?;
+        let traffic = Traffic::default();
+        let lun = config.connect_by(clock, &traffic, over).await?;
         let connector = connector.expect("nothing is connected without a connector");
-        connected.push(Connected { lun, connector, portal, target: config.url.target.clone() });
+        connected.push(Connected { lun, connector, traffic, portal, target: config.url.target.clone() });
     }
     Ok(())
 }
@@ -210,7 +212,7 @@ impl Remotes {
     /// The device they make.
     pub fn device(&self) -> SharedDevice {
         match &self.whole {
-            Whole::Single => self.luns.first().expect("nothing is connected without a LUN").clone(),
+            Whole::Single => self.connected.first().expect("nothing is connected without a LUN").lun.clone(),
             Whole::Stripe(stripe) => stripe.clone(),
             Whole::Paths(paths) => paths.clone(),
         }
@@ -224,7 +226,7 @@ impl Remotes {
     /// Who the device is, and who each LUN is where that differs.
     pub fn identities(&self) -> Vec<Identity> {
         let mut identities = vec![self.identity()];
-        for identity in self.luns.iter().map(|lun| lun.identity()) {
+        for identity in self.connected.iter().map(|each| each.lun.identity()) {
             if !identities.contains(&identity) {
                 identities.push(identity);
             }
@@ -234,21 +236,20 @@ impl Remotes {
 
     /// Changes how many connections, or pairs of them, each LUN's session has.
     pub fn set_connections(&self, count: u16) {
-        self.luns.iter().for_each(|lun| lun.set_connections(count));
+        self.connected.iter().for_each(|each| each.lun.set_connections(count));
     }
 
     /// Flushes what the LUNs might lose and logs out.
     pub async fn close(&self) {
-        for lun in &self.luns {
-            lun.close().await;
+        for each in &self.connected {
+            each.lun.close().await;
         }
     }
 
     /// The state of the LUN that is worst off: what the whole can be relied on for.
     pub fn status(&self) -> Value {
-        let statuses: Vec<Status> = self.luns.iter().map(|lun| lun.status()).collect();
-        let worst = statuses.iter().find(|status| status.state != State::Online).or_else(|| statuses.first());
-        worst.map_or(Value::Null, status_json)
+        let worst = self.connected.iter().find(|each| each.lun.status().state != State::Online);
+        worst.or_else(|| self.connected.first()).map_or(Value::Null, Connected::status)
     }
 
     /// The paths to a LUN with several; `null` without.
@@ -257,15 +258,15 @@ impl Remotes {
         let paths: Vec<Value> = multipath
             .paths()
             .iter()
-            .zip(self.luns.iter().zip(&self.connectors))
-            .map(|(path, (lun, connector))| {
+            .zip(&self.connected)
+            .map(|(path, each)| {
                 json!({
-                    "portal": connector.current().to_string(),
+                    "portal": each.connector.current().to_string(),
                     "is_online": path.is_online,
                     "access": path.access.as_str(),
                     "requests": path.request_count,
                     "changes_in_doubt": path.doubt_count,
-                    "remote": status_json(&lun.status()),
+                    "remote": each.status(),
                 })
             })
             .collect();
@@ -278,15 +279,15 @@ impl Remotes {
         let members: Vec<Value> = stripe
             .members()
             .iter()
-            .zip(&self.luns)
-            .map(|(member, lun)| {
+            .zip(&self.connected)
+            .map(|(member, each)| {
                 let Identity { target, unit, serial } = &member.identity;
                 json!({
                     "lun": { "target": target, "unit": unit, "serial": serial },
                     "size_bytes": member.size_bytes,
                     "unused_bytes": member.unused_bytes,
                     "is_online": member.is_online,
-                    "remote": status_json(&lun.status()),
+                    "remote": each.status(),
                 })
             })
             .collect();

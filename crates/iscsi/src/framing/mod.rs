@@ -3,15 +3,18 @@
 //! | module | holds |
 //! |---|---|
 //! | [`receive`] | [`Receiver`]: says where to read into, and hands out whole PDUs |
+//! | [`sizes`] | [`PduSizes`]: how large they were, of several connections |
 //! | [`transmit`] | [`TransmitQueue`]: many PDUs as one list of slices to write |
 //!
 //! Neither copies a large data segment: it is read straight into the buffer that the layer above names for it, and written
 //! straight from the buffer that the layer above gives. Digests (RFC 7143 11.2.3) are made and checked here.
 
 pub mod receive;
+pub mod sizes;
 pub mod transmit;
 
 pub use receive::{Destination, FramingError, Progress, ReceivedData, ReceivedHeader, ReceivedPdu, Receiver};
+pub use sizes::PduSizes;
 pub use transmit::{DataSegment, TransmitQueue};
 
 /// Which digests a connection carries in one direction or both. None until the full feature phase (RFC 7143 13.1).

@@ -16,10 +16,12 @@
 //! A header that is no PDU is handed up with its data discarded, so that it can be rejected. A wrong header digest or an
 //! overlong data segment is an error, after which nothing can be made of what follows: the connection must be dropped.
 
+use std::sync::Arc;
+
 use base::buffer::Buffer;
 use base::checksum::{Crc32c, crc32c};
 
-use super::{Digests, digest_bytes};
+use super::{Digests, PduSizes, digest_bytes};
 use crate::limits::{DIRECT_READ_BYTES_MIN, LARGE_SEGMENT_BYTES, STAGING_BYTES, STAGING_BYTES_AFTER_LARGE};
 use crate::pdu::{
     AdditionalHeaders, BHS_BYTES, Bhs, DIGEST_BYTES, HeaderError, Lengths, Opcode, RawBhs, padding_bytes,
@@ -119,6 +121,7 @@ pub struct Receiver {
     data_segment_bytes_max: u32,
     state: State,
     is_after_large: bool,
+    sizes: Option<Arc<PduSizes>>,
 }
 
 #[allow(clippy::large_enum_variant)] // One per connection.
@@ -154,7 +157,13 @@ impl Receiver {
             data_segment_bytes_max,
             state: State::Header,
             is_after_large: false,
+            sizes: None,
         }
+    }
+
+    /// Counts the sizes of PDUs there, each when its header is whole.
+    pub fn count_sizes(&mut self, sizes: Arc<PduSizes>) {
+        self.sizes = Some(sizes);
     }
 
     /// What the next PDU on was negotiated to be like. Between PDUs only.
@@ -284,7 +293,16 @@ impl Receiver {
         }
         let header = parse_header(raw, &segments[BHS_BYTES..], lengths);
         self.start += segments_bytes + digest_length;
+        if let Some(sizes) = &self.sizes {
+            sizes.count_received(segments_bytes + digest_length + self.payload_bytes(header.data_segment_bytes));
+        }
         Ok(Some(header))
+    }
+
+    /// What a data segment of so many bytes takes on the wire.
+    fn payload_bytes(&self, data_segment_bytes: usize) -> usize {
+        let has_digest = self.digests.data && data_segment_bytes > 0;
+        data_segment_bytes + padding_bytes(data_segment_bytes) + if has_digest { DIGEST_BYTES } else { 0 }
     }
 
     /// Moves staged bytes to their destination and consumes padding and digest, if all of it is there.
@@ -400,6 +418,26 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Header, additional segments, data, padding and digests, the same on both ends; also of what waits already.
+    #[test]
+    fn sizes_are_those_on_the_wire() {
+        let (near, far) = (Arc::new(PduSizes::default()), Arc::new(PduSizes::default()));
+        let mut queue = TransmitQueue::new(Digests { header: true, data: true });
+        let ahs = AdditionalHeaders { bidirectional_read_bytes: Some(7), ..Default::default() };
+        queue.push(&data_out(0), &AdditionalHeaders::default(), DataSegment::Empty);
+        queue.count_sizes(Arc::clone(&near));
+        queue.push(&data_out(0), &AdditionalHeaders::default(), DataSegment::from(pattern(61)));
+        queue.push(&data_out(0), &ahs, DataSegment::from(pattern(4096)));
+        let bytes = drain(&mut queue);
+        let mut receiver = Receiver::new(BYTES_MAX);
+        receiver.set_parameters(Digests { header: true, data: true }, BYTES_MAX);
+        receiver.count_sizes(Arc::clone(&far));
+        assert_eq!(receive(&mut receiver, &bytes, &[1000]).unwrap().len(), 3);
+        let classes = [(63, 1), (127, 2), (255, 2), (511, 2), (1023, 2), (2047, 2), (4095, 2), (8191, 3)];
+        assert_eq!((near.sent().classes(), far.received().classes()), (classes.to_vec(), classes.to_vec()));
+        assert_eq!((near.received().count(), far.sent().count()), (0, 0));
     }
 
     #[test]

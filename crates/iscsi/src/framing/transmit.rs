@@ -11,7 +11,7 @@ use std::sync::Arc;
 use base::buffer::Buffer;
 use base::checksum::{Crc32c, crc32c};
 
-use super::{Digests, digest_bytes};
+use super::{Digests, PduSizes, digest_bytes};
 use crate::pdu::{AdditionalHeaders, BHS_BYTES, DIGEST_BYTES, Header, Lengths, RawBhs, padding_bytes};
 
 /// The data segment of a PDU to be sent.
@@ -82,12 +82,19 @@ pub struct TransmitQueue {
     front_written: usize,
     bytes: usize,
     pdu_count: u64,
+    sizes: Option<Arc<PduSizes>>,
 }
 
 impl TransmitQueue {
     /// An empty queue.
     pub fn new(digests: Digests) -> Self {
-        Self { digests, entries: VecDeque::new(), front_written: 0, bytes: 0, pdu_count: 0 }
+        Self { digests, entries: VecDeque::new(), front_written: 0, bytes: 0, pdu_count: 0, sizes: None }
+    }
+
+    /// Counts the sizes of PDUs there, beginning with those that wait.
+    pub fn count_sizes(&mut self, sizes: Arc<PduSizes>) {
+        self.entries.iter().for_each(|entry| sizes.count_sent(entry.length()));
+        self.sizes = Some(sizes);
     }
 
     /// Which digests PDUs queued from now on carry.
@@ -143,7 +150,11 @@ impl TransmitQueue {
             entry.tail[padding..padding + DIGEST_BYTES].copy_from_slice(&digest);
             entry.tail_length += DIGEST_BYTES as u8;
         }
-        self.bytes += entry.length();
+        let length = entry.length();
+        self.bytes += length;
+        if let Some(sizes) = &self.sizes {
+            sizes.count_sent(length);
+        }
         self.pdu_count += 1;
         self.entries.push_back(entry);
     }

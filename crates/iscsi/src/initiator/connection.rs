@@ -25,7 +25,8 @@ use super::login::{LoggedIn, Login, LoginConfig, LoginError, LoginStep};
 use super::session::{Session, TaskData};
 use super::task_management::PendingFunction;
 use crate::framing::{
-    DataSegment, Destination, Digests, FramingError, Progress, ReceivedHeader, ReceivedPdu, Receiver, TransmitQueue,
+    DataSegment, Destination, Digests, FramingError, PduSizes, Progress, ReceivedHeader, ReceivedPdu, Receiver,
+    TransmitQueue,
 };
 use crate::limits::{SEND_TARGETS_BYTES_MAX, TRANSMIT_BYTES_HIGH};
 use crate::negotiation::{Digest, Negotiated, SessionType};
@@ -388,6 +389,12 @@ impl Connection {
         self.exchange = Some(TextExchange { tag, received, text: Vec::new() });
         let keys: Keys = [("SendTargets", "All")].into_iter().collect();
         self.send_text(session, tag, None, 0, keys.emit());
+    }
+
+    /// Counts the sizes of PDUs there.
+    pub fn count_sizes(&mut self, sizes: &Arc<PduSizes>) {
+        self.transmit.count_sizes(Arc::clone(sizes));
+        self.receiver.count_sizes(Arc::clone(sizes));
     }
 
     /// PDUs sent and received so far.

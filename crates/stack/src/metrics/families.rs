@@ -61,6 +61,19 @@ pub const ATTACHMENT: &[Plain] = &[
     counter("forebay_remote_pdus_received", "/remote/pdus_received", "PDUs received."),
     counter("forebay_remote_sent_bytes", "/remote/bytes_sent", "Bytes sent, headers included."),
     counter("forebay_remote_received_bytes", "/remote/bytes_received", "Bytes received, headers included."),
+    counter("forebay_remote_tcp_segments_sent", "/remote/tcp_segments/sent", "TCP segments sent."),
+    counter("forebay_remote_tcp_segments_received", "/remote/tcp_segments/received", "TCP segments received."),
+    counter(
+        "forebay_remote_tcp_data_segments_sent",
+        "/remote/tcp_segments/sent_with_data",
+        "TCP segments sent with data; the others are acknowledgements.",
+    ),
+    counter(
+        "forebay_remote_tcp_data_segments_received",
+        "/remote/tcp_segments/received_with_data",
+        "TCP segments received with data.",
+    ),
+    counter("forebay_remote_tcp_segments_retransmitted", "/remote/tcp_segments/retransmitted", "Sent once more."),
     counter("forebay_remote_commands", "/remote/commands_sent", "SCSI commands issued, retries included."),
     counter("forebay_remote_commands_retried", "/remote/commands_retried", "SCSI commands issued once more."),
     counter("forebay_remote_writes_replayed", "/remote/writes_replayed", "Writes issued again after a reconnect."),
@@ -105,6 +118,7 @@ pub const LABELLED: &[(&str, &str, &str)] = &[
     ("forebay_lun_bytes_total", "target, lun, operation", "Bytes of data: read, write."),
     ("forebay_lun_errors_total", "target, lun, kind", "Commands that did not end with GOOD."),
     ("forebay_lun_latency_seconds", "target, lun, operation", "From a command with its data to its end: a histogram."),
+    ("forebay_remote_pdu_size_bytes", "direction", "Sizes of PDUs on the wire: sent, received; a histogram."),
 ];
 
 /// The metrics of a process whose status is `status`.
@@ -134,6 +148,7 @@ impl Collector for StatusCollector {
             latencies(&mut encoder, status)
         } else {
             plain(&mut encoder, ATTACHMENT, status)?;
+            pdu_sizes(&mut encoder, &status["remote"])?;
             let is_online = u64::from(status["remote"]["state"] == "online");
             let help = "Whether the session carries requests.";
             encoder.encode_descriptor("forebay_remote_online", help, None, MetricType::Gauge)?.encode_gauge(&is_online)
@@ -259,21 +274,37 @@ fn latencies(encoder: &mut DescriptorEncoder, status: &Value) -> fmt::Result {
     for lun in list(status, "luns") {
         for (operation, key) in [("read", "read_latency"), ("write", "write_latency"), ("other", "other_latency")] {
             if lun[key].is_object() {
-                histogram(&mut family, &lun_labels(lun, "operation", operation), &lun[key])?;
+                let latency = &lun[key];
+                let count = latency["count"].as_f64().unwrap_or_default();
+                let sum = latency["mean_ns"].as_f64().unwrap_or_default() * 1e-9 * count;
+                let labels = lun_labels(lun, "operation", operation);
+                histogram(&mut family, &labels, latency, sum, ("le_ns", 1e9))?;
             }
         }
     }
     Ok(())
 }
 
-/// The status counts what is not above each bound; the encoder wants what is between two.
-fn histogram(family: &mut MetricEncoder, labels: &Labels, latency: &Value) -> fmt::Result {
-    let count = latency["count"].as_u64().unwrap_or_default();
-    let sum = latency["mean_ns"].as_f64().unwrap_or_default() * 1e-9 * count as f64;
+fn pdu_sizes(encoder: &mut DescriptorEncoder, remote: &Value) -> fmt::Result {
+    let mut family = labelled(encoder, "forebay_remote_pdu_size_bytes", MetricType::Histogram)?;
+    for (direction, sum) in [("sent", "bytes_sent"), ("received", "bytes_received")] {
+        let sizes = &remote["pdu_sizes"][direction];
+        if sizes.is_object() {
+            let sum = remote[sum].as_f64().unwrap_or_default();
+            histogram(&mut family, &vec![("direction", direction.to_owned())], sizes, sum, ("le_bytes", 1.0))?;
+        }
+    }
+    Ok(())
+}
+
+/// The status counts what is not above each bound; the encoder wants what is between two. `bound` is the key of the bounds in the status, and
+/// how many of their unit are one of the metric's.
+fn histogram(family: &mut MetricEncoder, labels: &Labels, status: &Value, sum: f64, bound: (&str, f64)) -> fmt::Result {
+    let count = status["count"].as_u64().unwrap_or_default();
     let (mut buckets, mut below) = (Vec::new(), 0);
-    for bucket in list(latency, "histogram") {
+    for bucket in list(status, "histogram") {
         let within = bucket["count"].as_u64().unwrap_or_default();
-        buckets.push((bucket["le_ns"].as_f64().unwrap_or_default() / 1e9, within.saturating_sub(below)));
+        buckets.push((bucket[bound.0].as_f64().unwrap_or_default() / bound.1, within.saturating_sub(below)));
         below = within;
     }
     buckets.push((f64::INFINITY, count.saturating_sub(below)));
@@ -329,6 +360,34 @@ mod tests {
         };
         let counts: Vec<f64> = buckets.iter().map(|bucket| bucket.count).collect();
         assert_eq!(counts, [3.0, 4.0, 5.0]);
+    }
+
+    #[test]
+    fn sizes_of_pdus_are_a_histogram_for_each_direction() {
+        let sizes = |count| {
+            json!({ "count": count, "histogram": [
+            { "le_bytes": 63, "count": 2 }, { "le_bytes": 127, "count": 2 }, { "le_bytes": 255, "count": count }
+        ] })
+        };
+        let status = json!({ "kind": "attachment", "remote": {
+            "pdu_sizes": { "sent": sizes(5), "received": sizes(7) }, "bytes_sent": 600, "bytes_received": 900,
+            "tcp_segments": { "sent": 4, "sent_with_data": 3 },
+        } });
+        let samples = parsed(status);
+        let of = |direction: &str| {
+            let has = |sample: &&prometheus_parse::Sample| sample.labels.get("direction") == Some(direction);
+            match &samples.iter().find(has).expect("it is there").value {
+                prometheus_parse::Value::Histogram(buckets) => {
+                    buckets.iter().map(|bucket| (bucket.less_than, bucket.count)).collect::<Vec<_>>()
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(of("sent"), [(63.0, 2.0), (127.0, 2.0), (255.0, 5.0), (f64::INFINITY, 5.0)]);
+        assert_eq!(of("received"), [(63.0, 2.0), (127.0, 2.0), (255.0, 7.0), (f64::INFINITY, 7.0)]);
+        let value = |name: &str| samples.iter().find(|sample| sample.metric == name).map(|sample| &sample.value);
+        assert_eq!(value("forebay_remote_tcp_data_segments_sent_total"), Some(&prometheus_parse::Value::Counter(3.0)));
+        assert_eq!(value("forebay_remote_tcp_segments_received_total"), None, "where nobody tells, nothing is said");
     }
 
     #[test]

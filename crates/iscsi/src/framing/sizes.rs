@@ -1,0 +1,39 @@
+//! Sizes of PDUs as they go over the wire: headers, data, padding and digests.
+//!
+//! Several connections count into one place, which is looked at while they work. A look is rare, so the locks are hardly ever waited for.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use base::sizes::SizeHistogram;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct PduSizes {
+    /// Never held together with `received`.
+    sent: Mutex<SizeHistogram>,
+    received: Mutex<SizeHistogram>,
+}
+
+impl PduSizes {
+    /// Sizes of the PDUs queued to be sent so far.
+    pub fn sent(&self) -> SizeHistogram {
+        lock(&self.sent).clone()
+    }
+
+    /// Sizes of the PDUs received so far.
+    pub fn received(&self) -> SizeHistogram {
+        lock(&self.received).clone()
+    }
+
+    pub(super) fn count_sent(&self, bytes: usize) {
+        lock(&self.sent).record(bytes);
+    }
+
+    pub(super) fn count_received(&self, bytes: usize) {
+        lock(&self.received).record(bytes);
+    }
+}
+
+fn lock(sizes: &Mutex<SizeHistogram>) -> MutexGuard<'_, SizeHistogram> {
+    sizes.lock().unwrap_or_else(PoisonError::into_inner)
+}

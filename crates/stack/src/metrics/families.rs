@@ -375,7 +375,10 @@ mod tests {
         } });
         let samples = parsed(status);
         let of = |direction: &str| {
-            let has = |sample: &&prometheus_parse::Sample| sample.labels.get("direction") == Some(direction);
+            let has = |sample: &&prometheus_parse::Sample| {
+                let is_family = sample.metric == "forebay_remote_pdu_size_bytes";
+                is_family && sample.labels.get("direction") == Some(direction)
+            };
             match &samples.iter().find(has).expect("it is there").value {
                 prometheus_parse::Value::Histogram(buckets) => {
                     buckets.iter().map(|bucket| (bucket.less_than, bucket.count)).collect::<Vec<_>>()
@@ -386,7 +389,7 @@ mod tests {
         assert_eq!(of("sent"), [(63.0, 2.0), (127.0, 2.0), (255.0, 5.0), (f64::INFINITY, 5.0)]);
         assert_eq!(of("received"), [(63.0, 2.0), (127.0, 2.0), (255.0, 7.0), (f64::INFINITY, 7.0)]);
         let value = |name: &str| samples.iter().find(|sample| sample.metric == name).map(|sample| &sample.value);
-        assert_eq!(value("forebay_remote_tcp_data_segments_sent_total"), Some(&prometheus_parse::Value::Counter(3.0)));
+        assert_eq!(value("forebay_remote_tcp_data_segments_sent_total"), Some(&prometheus_parse::Value::Untyped(3.0)));
         assert_eq!(value("forebay_remote_tcp_segments_received_total"), None, "where nobody tells, nothing is said");
     }
 

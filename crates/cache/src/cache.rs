@@ -11,6 +11,7 @@ use crate::clean::CleanProgress;
 use crate::core::Core;
 use crate::options::{DirtyLimits, FormatOptions, Mode, OpenOptions};
 use crate::pace::CleaningRate;
+use crate::replace::{CopyProgress, HandOver};
 use crate::replacement::Replacement;
 use crate::status::Status;
 use crate::{format_cache, open};
@@ -127,6 +128,24 @@ impl Cache {
     /// The devices' own. What could not be cleaned stays dirty, and nothing is lost.
     pub async fn clean(&self, progress: impl FnMut(CleanProgress)) -> Result<(), Error> {
         self.core.clean_all(progress).await
+    }
+
+    /// Copies what is clean to another cache of the same origin that is to take the place of this one, while requests go on. `successor` is open
+    /// and runs, and nobody else uses it. From the call on it is told of what is written here.
+    ///
+    /// # Errors
+    /// The successor's. This cache goes on.
+    pub async fn copy_to(&self, successor: &Self, progress: impl FnMut(CopyProgress)) -> Result<(), Error> {
+        self.core.copy_to(&successor.core, progress).await
+    }
+
+    /// Lets requests wait and hands what is dirty to a successor that [`Cache::copy_to`] has filled, with all that was set. Then the caller makes it
+    /// the one that the next start finds, sends requests there, and finishes the hand-over.
+    ///
+    /// # Errors
+    /// Either device's. This cache goes on, and has lost nothing.
+    pub async fn hand_over(&self, successor: &Self) -> Result<HandOver, Error> {
+        self.core.hand_over(&successor.core).await
     }
 
     /// Waits for all requests, cleans unless told to keep what is dirty (durably, here), and closes: the next open finds all lines

@@ -217,7 +217,7 @@ impl Core {
             let context = "nothing can be cleaned: the cache device failed";
             return Err(Error::with_source(ErrorKind::Media, context, error.clone()));
         }
-        self.check_origin()?;
+        self.check_may_clean()?;
         for &block in candidates {
             let found = state.frames.find(block).filter(|(_, line)| line.dirty != 0);
             let Some((frame, line)) = found else {
@@ -243,12 +243,18 @@ impl Core {
         Ok(batch)
     }
 
-    /// Refuses to send anything to an origin that became another disk.
-    fn check_origin(&self) -> Result<(), Error> {
-        match self.is_origin_refused.load(Ordering::Acquire) {
-            true => Err(Error::new(ErrorKind::Gone, "nothing can be cleaned: the origin is another disk now")),
-            false => Ok(()),
+    /// Refuses to send anything to an origin that became another disk, or that a successor is about to write to.
+    fn check_may_clean(&self) -> Result<(), Error> {
+        if self.is_origin_refused.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Gone, "nothing can be cleaned: the origin is another disk now"));
         }
+        if self.is_handing_over.load(Ordering::SeqCst) {
+            return Err(Error::new(
+                ErrorKind::Gone,
+                "nothing can be cleaned: another cache takes the place of this one",
+            ));
+        }
+        Ok(())
     }
 
     /// Cleans picked lines.
@@ -256,7 +262,7 @@ impl Core {
         if batch.picks.is_empty() {
             return Ok(());
         }
-        self.cleaning_batches.fetch_add(1, Ordering::AcqRel);
+        self.cleaning_batches.fetch_add(1, Ordering::SeqCst);
         let result = self.clean_picked(batch, force).await;
         self.cleaning_batches.fetch_sub(1, Ordering::AcqRel);
         self.changed.notify();
@@ -266,7 +272,7 @@ impl Core {
     async fn clean_picked(self: &Arc<Self>, batch: Batch, force: Force) -> Result<(), Error> {
         let blocks: Vec<u64> = batch.picks.iter().map(|pick| pick.block).collect();
         self.handle_origin_events();
-        if let Err(error) = self.check_origin() {
+        if let Err(error) = self.check_may_clean() {
             return self.finish_batch(&blocks, Err(error)).await;
         }
         let losses = self.origin_losses.load(Ordering::Acquire);

@@ -38,6 +38,7 @@ use crate::layout::Layout;
 use crate::limits::TIMED_ONE_OF;
 use crate::options::{DirtyLimits, Mode, TimeOfDay};
 use crate::pace::Pace;
+use crate::replace::CopyProgress;
 use crate::sectors::{blocks_of, whole_lines};
 use crate::status::{Counters, RecoveryReport, RequestKind};
 use crate::table::Table;
@@ -80,6 +81,8 @@ pub(crate) struct Core {
     pub(crate) is_open: AtomicBool,
     /// Whether the origin said that it is another disk now. Nothing is sent to it any more.
     pub(crate) is_origin_refused: AtomicBool,
+    /// Whether a successor is getting what is dirty. Nothing is cleaned meanwhile.
+    pub(crate) is_handing_over: AtomicBool,
     /// Whether background work is to end.
     pub(crate) is_stopped: AtomicBool,
     /// Batches of cleaning under way.
@@ -112,6 +115,10 @@ pub(crate) struct State {
     pub(crate) cleaning: BTreeMap<u64, u8>,
     /// How far the cleaning is that somebody asked for.
     pub(crate) clean_progress: Option<CleanProgress>,
+    /// The cache that is to take the place of this one, and is told of changes.
+    pub(crate) successor: Option<Arc<Core>>,
+    /// How far the copying to it is.
+    pub(crate) copying: Option<CopyProgress>,
     /// The cache device refused a log record or a table page. From then on nothing new is cached.
     pub(crate) failure: Option<Error>,
     /// Blocks of records that may or may not have landed when the log failed.
@@ -240,14 +247,22 @@ impl Core {
             if !may_insert || (kind != RequestKind::Ahead && !state.admissions.admits(block)) {
                 continue;
             }
-            if let Some(reserved) = state.frames.reserve(block) {
-                state.frames.attach(reserved.frame, Line { block, ..Line::default() });
-                evicted_count += u64::from(reserved.has_evicted);
-            }
+            evicted_count += give_frame(state, block);
         }
         self.counters.of(kind).tags(hit_count, miss_count);
         self.counters.evictions.fetch_add(evicted_count, Ordering::Relaxed);
         advice
+    }
+
+    /// Gives blocks that are not resident a frame, whatever they are worth.
+    pub(crate) fn give_frames(&self, range: ByteRange) {
+        let state = &mut *self.state();
+        for block in blocks_of(range) {
+            if state.frames.lookup(block).is_none() {
+                let evicted_count = give_frame(state, block);
+                self.counters.evictions.fetch_add(evicted_count, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Reads into the cache what will be asked for next. Without memory for it now, nothing happens.
@@ -287,6 +302,13 @@ impl Core {
     }
 }
 
+/// Gives a block a frame of its own, if there is one; how many lines had to leave for it.
+fn give_frame(state: &mut State, block: u64) -> u64 {
+    let Some(reserved) = state.frames.reserve(block) else { return 0 };
+    state.frames.attach(reserved.frame, Line { block, ..Line::default() });
+    u64::from(reserved.has_evicted)
+}
+
 fn finish_timing(timed: Option<(Arc<Core>, Instant)>) {
     if let Some((core, start)) = timed {
         let taken = core.clock.now() - start;
@@ -303,10 +325,13 @@ async fn write(
     place: block::range_lock::Acquire,
 ) -> Response {
     let guard = place.await;
-    let (mode, has_failed) = {
+    let (mode, has_failed, has_successor) = {
         let state = core.state();
-        (state.mode, state.failure.is_some())
+        (state.mode, state.failure.is_some(), state.successor.is_some())
     };
+    if has_successor {
+        core.tell_successor(range).await;
+    }
     match mode {
         Mode::WriteBack if !has_failed && !is_past => write_back::write(core, range, buffer, guard).await,
         // What was promised for write-back holds without the cache device, too: acknowledged is durable.

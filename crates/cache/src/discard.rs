@@ -19,6 +19,7 @@ use crate::sectors::whole_lines;
 
 pub(crate) async fn discard(core: Arc<Core>, range: ByteRange, place: Acquire) -> Response {
     let _guard = place.await;
+    core.tell_successor(range).await;
     answer(core.discard_range(range).await)
 }
 
@@ -30,6 +31,7 @@ pub(crate) async fn write_zeroes(
     place: Acquire,
 ) -> Response {
     let _guard = place.await;
+    core.tell_successor(range).await;
     answer(core.zero_range(range, fua, may_discard).await)
 }
 

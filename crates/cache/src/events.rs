@@ -98,6 +98,7 @@ impl Core {
         self.start(async move {
             let _guard = place.await;
             core.forget_clean(range);
+            core.tell_successor(range).await;
             if let Err(error) = core.unmap(range).await {
                 tracing::error!(%error, "what the origin says has changed may come back after a crash");
             }

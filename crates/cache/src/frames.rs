@@ -188,6 +188,11 @@ impl Frames {
         self.order.dirty(set).filter_map(|frame| self.block(frame))
     }
 
+    /// Blocks of a set: clean ones, the first to go first, then dirty ones.
+    pub(crate) fn blocks_of(&self, set: u32) -> Vec<u64> {
+        self.order.clean(set).chain(self.order.dirty(set)).filter_map(|frame| self.block(frame)).collect()
+    }
+
     /// Dirty lines that are known to be unreadable.
     pub fn lost_count(&self) -> usize {
         self.lost_count

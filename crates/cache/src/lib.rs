@@ -15,6 +15,7 @@
 //! | `core` | what all operations share: locks, state, dispatch |
 //! | `read`, `write_back`, `write_through`, `discard`, `flush`, `extents` | one operation each |
 //! | `clean`, [`pace`] | dirty to clean, and how fast |
+//! | [`replace`] | another cache in place of this one |
 //! | `mappings`, `unmap` | clean lines that count after a crash |
 //! | `table`, `checkpoint`, `recovery` | the table on the device: how it is read, written, and found again after a crash |
 //! | `format_cache`, `open`, `events` | the life of a cache |
@@ -36,6 +37,7 @@ pub mod layout;
 pub mod limits;
 pub mod options;
 pub mod pace;
+pub mod replace;
 pub mod replacement;
 pub mod sectors;
 pub mod status;
@@ -67,5 +69,6 @@ pub use crash_mode::CrashMode;
 pub use inspect::{Inspection, check, discard, inspect};
 pub use options::{Associativity, DirtyLimits, FormatOptions, Mode, OpenOptions, Percent, TimeOfDay};
 pub use pace::CleaningRate;
+pub use replace::{CopyProgress, HandOver};
 pub use replacement::Replacement;
 pub use status::{RecoveryReport, RequestStatus, Status};

@@ -67,6 +67,9 @@ pub const CLEAN_GENTLE_WRITE_BYTES_MAX: u64 = 64 << 10;
 /// disk choose its order and to hide a network's round trip.
 pub const CLEAN_WRITES_IN_FLIGHT: usize = 8;
 
+/// Lines on their way to a successor at once: enough for a disk to be busy, few enough that others get their turn.
+pub const COPIES_IN_FLIGHT: usize = 32;
+
 /// How long background cleaning pauses after the origin refused a write.
 pub const CLEAN_RETRY_MS: u64 = 1000;
 

@@ -81,6 +81,7 @@ pub(crate) async fn open(
         recovery: recovered.report,
         is_open: AtomicBool::new(true),
         is_origin_refused: AtomicBool::new(false),
+        is_handing_over: AtomicBool::new(false),
         is_stopped: AtomicBool::new(false),
         cleaning_batches: AtomicU64::new(0),
         origin_losses: AtomicU64::new(0),
@@ -98,6 +99,8 @@ pub(crate) async fn open(
             admissions: Admissions::new(options.tuning, seen_slots(&layout)),
             cleaning: BTreeMap::new(),
             clean_progress: None,
+            successor: None,
+            copying: None,
             failure: None,
             uncertain: BTreeSet::new(),
         }),
@@ -180,13 +183,7 @@ impl Core {
         self.is_stopped.store(true, Ordering::Release);
         self.changed.notify();
         self.background.notify();
-        loop {
-            let count = self.changed.count();
-            if self.cleaning_batches.load(Ordering::Acquire) == 0 {
-                break;
-            }
-            self.changed.changed_since(count).await;
-        }
+        self.wait_for_cleaning().await;
         let result = match self.log.failure() {
             Some(error) => Err(error),
             None => self.checkpoint(Extent::Complete).await,

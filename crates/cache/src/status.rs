@@ -12,6 +12,7 @@ use crate::crash_mode::CrashMode;
 use crate::limits::SECTOR_BYTES;
 use crate::options::{DirtyLimits, Mode};
 use crate::pace::CleaningRate;
+use crate::replace::CopyProgress;
 use crate::replacement::Replacement;
 
 /// Kinds of request that are counted apart.
@@ -184,6 +185,8 @@ pub struct Status {
     pub cleaned_lines: u64,
     /// How far the cleaning is that somebody asked for, while it goes on.
     pub cleaning: Option<CleanProgress>,
+    /// How far the copying to another cache is that is to take the place of this one.
+    pub copying: Option<CopyProgress>,
     /// How much may be dirty.
     #[serde(flatten)]
     pub dirty_limits: DirtyLimits,
@@ -220,14 +223,14 @@ impl Core {
             let pace = self.pace();
             (pace.rate, pace.quota(), pace.throttled_count)
         };
-        let (mode, dirty_limits, replacement, tuning, failure, counts, cleaning, clean_at) = {
+        let (mode, dirty_limits, replacement, tuning, failure, counts, cleaning, copying, clean_at) = {
             let state = &mut *self.state();
             let failure = state.failure.as_ref().map(ToString::to_string);
             let (replacement, tuning) = (state.frames.replacement(), state.admissions.tuning());
             self.note_clean(state);
-            let (counts, cleaning) = (state.frames.counts(), state.clean_progress);
+            let (counts, cleaning, copying) = (state.frames.counts(), state.clean_progress, state.copying);
             let clean_at = Some(state.clean_at).filter(|&seconds| seconds != 0);
-            (state.mode, state.dirty, replacement, tuning, failure, counts, cleaning, clean_at)
+            (state.mode, state.dirty, replacement, tuning, failure, counts, cleaning, copying, clean_at)
         };
         let LogUsage { used_bytes, region_bytes } = self.log.usage();
         let counters = &self.counters;
@@ -253,6 +256,7 @@ impl Core {
             evictions: get(&counters.evictions),
             cleaned_lines: get(&counters.cleaned_lines),
             cleaning,
+            copying,
             dirty_limits,
             cleaning_rate,
             clean_round_lines,

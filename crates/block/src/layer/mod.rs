@@ -2,6 +2,7 @@
 //!
 //! | layer | what it does |
 //! |---|---|
+//! | [`cow`] | a base that stays as it is, and what differs from it on a device of its own |
 //! | [`crash`] | not a layer but the medium below a stack under test: it loses power, and with it what was not flushed |
 //! | [`delay`] | answers later, by a fixed or seeded latency per operation |
 //! | [`disk`] | answers as late as a disk with one actuator would |
@@ -10,9 +11,11 @@
 //! | [`read_only`] | refuses what would change the device |
 //! | [`stats`] | counts requests, bytes, sizes and latencies |
 //! | [`stripe`] | one device over several, a unit on each in turn (RAID-0) |
+//! | [`switch`] | one device in place of another, while requests wait |
 //!
 //! `delay`, `disk` and `stats` pass a request down before they wait, so they never reorder and hold no range lock.
 
+pub mod cow;
 pub mod crash;
 pub mod delay;
 pub mod disk;
@@ -21,3 +24,4 @@ pub mod multipath;
 pub mod read_only;
 pub mod stats;
 pub mod stripe;
+pub mod switch;

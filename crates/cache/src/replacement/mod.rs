@@ -199,10 +199,7 @@ impl Order {
         self.policy = policy;
         self.ghosts = Ghosts::new(policy.ghosts_max(self.layout.ways), self.layout.set_count);
         for set in 0..self.layout.set_count {
-            let clean: Vec<u32> = [List::First, List::Second]
-                .into_iter()
-                .flat_map(|list| self.lists.iter(set, list as usize).collect::<Vec<_>>())
-                .collect();
+            let clean: Vec<u32> = self.clean(set).collect();
             for frame in clean {
                 self.unlink(frame);
                 self.marks[frame as usize].set_hits(0);
@@ -219,6 +216,11 @@ impl Order {
     /// Dirty frames of a set, used least recently first.
     pub(crate) fn dirty(&self, set: u32) -> impl Iterator<Item = u32> + '_ {
         self.lists.iter(set, List::Dirty as usize)
+    }
+
+    /// Clean frames of a set, the first to go first as far as lists tell.
+    pub(crate) fn clean(&self, set: u32) -> impl Iterator<Item = u32> + '_ {
+        [List::First, List::Second].into_iter().flat_map(move |list| self.lists.iter(set, list as usize))
     }
 
     /// The line in a frame was used.

@@ -1,0 +1,174 @@
+//! Which chunks differ from the base, and where they are.
+//!
+//! What it keeps true:
+//! - a slot holds at most one chunk;
+//! - a slot that a chunk left is given to another only after the map that says so is durable: until then a power loss brings back the map that
+//!   has it.
+
+use std::collections::BTreeSet;
+
+use super::format::{ENTRIES_PER_SECTOR, Entries, Layout, SECTOR_BYTES, emit_sector};
+use crate::error::{Error, ErrorKind};
+
+/// Where a chunk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Base,
+    Zeroes,
+    Slot(u32),
+}
+
+impl Place {
+    fn entry(self) -> u32 {
+        match self {
+            Self::Base => 0,
+            Self::Zeroes => u32::MAX,
+            Self::Slot(slot) => slot + 1,
+        }
+    }
+
+    fn of(entry: u32) -> Self {
+        match entry {
+            0 => Self::Base,
+            u32::MAX => Self::Zeroes,
+            number => Self::Slot(number - 1),
+        }
+    }
+}
+
+/// The map.
+pub(super) struct Map {
+    uuid: [u8; 16],
+    /// Memory is taken for sectors that say anything.
+    sectors: Vec<Option<Box<Entries>>>,
+    /// Sectors that the device does not have like this.
+    changed: BTreeSet<usize>,
+    /// One bit a slot: taken.
+    taken: Vec<u64>,
+    slot_count: u64,
+    used_count: u64,
+    /// Below this no slot is free.
+    cursor: u64,
+    /// Slots that chunks left since the map was stored last.
+    left: Vec<u32>,
+}
+
+/// What has to be stored of a map.
+pub(super) struct Changes {
+    /// Sectors and their bytes.
+    pub(super) sectors: Vec<(usize, [u8; SECTOR_BYTES])>,
+    /// Slots that are free once these are durable.
+    left: Vec<u32>,
+}
+
+impl Map {
+    /// A map that says *base* everywhere.
+    pub(super) fn new(layout: &Layout) -> Self {
+        Self {
+            uuid: layout.uuid,
+            sectors: vec![None; layout.sector_count()],
+            changed: BTreeSet::new(),
+            taken: vec![0; layout.slot_count.div_ceil(64) as usize],
+            slot_count: layout.slot_count,
+            used_count: 0,
+            cursor: 0,
+            left: Vec::new(),
+        }
+    }
+
+    /// Takes a sector as the device has it.
+    ///
+    /// # Errors
+    /// `Corrupt` when it names a slot that does not exist, or one that has another chunk.
+    pub(super) fn load(&mut self, sector: usize, entries: &Entries) -> Result<(), Error> {
+        for &entry in entries {
+            if let Place::Slot(slot) = Place::of(entry)
+                && (u64::from(slot) >= self.slot_count || !self.take(slot))
+            {
+                let context =
+                    format!("the map of the difference is damaged: two chunks in slot {slot}, or no such slot");
+                return Err(Error::new(ErrorKind::Corrupt, context));
+            }
+        }
+        self.sectors[sector] = Some(Box::new(*entries));
+        Ok(())
+    }
+
+    pub(super) fn get(&self, chunk: u64) -> Place {
+        let (sector, at) = place_in_map(chunk);
+        self.sectors[sector].as_ref().map_or(Place::Base, |entries| Place::of(entries[at]))
+    }
+
+    /// Says where a chunk is from now on.
+    pub(super) fn set(&mut self, chunk: u64, place: Place) {
+        let (sector, at) = place_in_map(chunk);
+        let entries = self.sectors[sector].get_or_insert_with(|| Box::new([0; ENTRIES_PER_SECTOR]));
+        let before = std::mem::replace(&mut entries[at], place.entry());
+        self.changed.insert(sector);
+        if let Place::Slot(slot) = Place::of(before) {
+            self.left.push(slot);
+        }
+    }
+
+    /// A free slot, which is taken from now on.
+    pub(super) fn allocate(&mut self) -> Option<u32> {
+        let mut words = self.taken.iter().enumerate().skip((self.cursor / 64) as usize);
+        let (index, word) = words.find(|(_, word)| **word != u64::MAX)?;
+        let slot = Some(index as u64 * 64 + u64::from(word.trailing_ones())).filter(|&slot| slot < self.slot_count)?;
+        self.cursor = slot;
+        let slot = u32::try_from(slot).ok()?;
+        self.take(slot);
+        Some(slot)
+    }
+
+    /// Gives back a slot that no chunk was said to be in.
+    pub(super) fn give_back(&mut self, slot: u32) {
+        self.taken[slot as usize / 64] &= !(1 << (slot % 64));
+        self.used_count -= 1;
+        self.cursor = self.cursor.min(u64::from(slot));
+    }
+
+    /// Slots in use, those included that cannot be used again yet.
+    pub(super) fn used_count(&self) -> u64 {
+        self.used_count
+    }
+
+    /// What has to be stored; it counts as stored from now on.
+    pub(super) fn take_changes(&mut self) -> Changes {
+        let changed = std::mem::take(&mut self.changed);
+        let image = |sector: usize| {
+            let entries = self.sectors[sector].as_deref().expect("a sector that changed says something");
+            (sector, emit_sector(&self.uuid, sector, entries))
+        };
+        Changes { sectors: changed.into_iter().map(image).collect(), left: std::mem::take(&mut self.left) }
+    }
+
+    /// What was taken is durable.
+    pub(super) fn finish(&mut self, changes: Changes) {
+        changes.left.into_iter().for_each(|slot| self.give_back(slot));
+    }
+
+    /// What was taken may be durable or not: it has to be stored again.
+    pub(super) fn put_back(&mut self, changes: Changes) {
+        self.changed.extend(changes.sectors.into_iter().map(|(sector, _)| sector));
+        self.left.extend(changes.left);
+    }
+
+    fn is_free(&self, slot: u64) -> bool {
+        self.taken[slot as usize / 64] >> (slot % 64) & 1 == 0
+    }
+
+    /// Whether it was free.
+    fn take(&mut self, slot: u32) -> bool {
+        let is_free = self.is_free(u64::from(slot));
+        if is_free {
+            self.taken[slot as usize / 64] |= 1 << (slot % 64);
+            self.used_count += 1;
+        }
+        is_free
+    }
+}
+
+fn place_in_map(chunk: u64) -> (usize, usize) {
+    ((chunk / ENTRIES_PER_SECTOR as u64) as usize, (chunk % ENTRIES_PER_SECTOR as u64) as usize)
+}

@@ -1,0 +1,482 @@
+//! A base that many share and nobody changes, and what one host makes of it, on a device of its own.
+//!
+//! ```text
+//!   read   chunk not written yet ─► base        chunk written ─► its slot in the difference
+//!   write  chunk not written yet ─► the base's bytes around what is written go along into a free slot
+//!          chunk written         ─► into its slot
+//!   flush  the slots, then the map that names them
+//! ```
+//! - The base is only read. A difference is bound to its identity, and refuses another.
+//! - The map on the device names a slot only when what is in it is durable; until then the chunk is what it was. So after a power loss each chunk is what
+//!   was flushed last, and what was written since is there or not, as with any disk whose cache is volatile. A write with force unit
+//!   access flushes.
+//! - A chunk of zeroes takes no slot: discarding gives room back, with the next flush.
+//! - The difference may be smaller than the base. When it is full, a write to a chunk that has no slot is refused with `NoSpace`.
+
+mod format;
+mod map;
+#[cfg(test)]
+mod tests;
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base::buffer::Buffer;
+use base::range::ByteRange;
+use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt};
+
+use self::format::{Layout, SECTOR_BYTES, emit_header, parse_header, parse_sector};
+use self::map::{Map, Place};
+use crate::completion::{Completion, Workers};
+use crate::device::{Device, DeviceExt, Geometry, Identity, SharedDevice};
+use crate::error::{Error, ErrorKind};
+use crate::event::EventReceiver;
+use crate::limits::{COW_CHUNK_BYTES_DEFAULT, COW_MAP_READ_BYTES, COW_MAP_WRITES_IN_FLIGHT, EXTENTS_PER_RESPONSE_MAX};
+use crate::range_lock::{Acquire, RangeLock};
+use crate::request::{Extent, ExtentKind, Operation, Request, Response};
+
+/// Chosen when a difference is formatted.
+#[derive(Clone, Copy, Debug)]
+pub struct CowOptions {
+    /// Its identifier: two differences never have the same.
+    pub uuid: [u8; 16],
+    /// Bytes copied at once, a power of two from 4096 to 1 MiB.
+    pub chunk_bytes: u32,
+}
+
+impl CowOptions {
+    /// The usual, under this identifier.
+    pub fn new(uuid: [u8; 16]) -> Self {
+        Self { uuid, chunk_bytes: COW_CHUNK_BYTES_DEFAULT }
+    }
+}
+
+/// How full a difference is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CowStatus {
+    /// Bytes copied at once.
+    pub chunk_bytes: u64,
+    /// Bytes that there is room for.
+    pub room_bytes: u64,
+    /// Bytes in use. What was discarded counts until the next flush.
+    pub used_bytes: u64,
+}
+
+/// A base with a difference. Poll [`CowLayer::run`] as long as it is in use.
+pub struct CowLayer {
+    shared: Arc<Shared>,
+    workers: Workers,
+}
+
+struct Shared {
+    base: SharedDevice,
+    difference: SharedDevice,
+    layout: Layout,
+    /// Whole chunks. Reads share.
+    ranges: RangeLock,
+    /// Taken before `map` by who stores the map, one at a time.
+    storing: futures_util::lock::Mutex<()>,
+    /// Short sections, never across an await.
+    map: Mutex<Map>,
+}
+
+/// A part of a request that lies in one place.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    /// Offset in the request's buffer.
+    at: u64,
+    length: u64,
+    source: Source,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Base,
+    Zeroes,
+    /// At this offset of the difference.
+    Difference(u64),
+}
+
+impl CowLayer {
+    /// Makes `difference` an empty difference from `base`. What was on it is gone: the caller asks first.
+    ///
+    /// # Errors
+    /// `NoSpace` when it is too small, `InvalidRange` for a chunk size that makes no sense, `Unsupported` when it cannot be written in 512 bytes;
+    /// the device's own.
+    pub async fn format(difference: &SharedDevice, base: &SharedDevice, options: CowOptions) -> Result<(), Error> {
+        check_blocks(difference)?;
+        let (geometry, device_bytes) = (base.geometry(), difference.geometry().size_bytes);
+        let layout = Layout::new(options.uuid, &geometry, device_bytes, options.chunk_bytes)?;
+        // The header last: a difference that is half made is none.
+        difference.write(0, Buffer::zeroed(SECTOR_BYTES), true).await?;
+        let (mut offset, end) = (layout.sector_offset(0), layout.sector_offset(layout.sector_count()));
+        while offset < end {
+            let length = (end - offset).min(COW_MAP_READ_BYTES as u64);
+            difference.write(offset, Buffer::zeroed(length as usize), false).await?;
+            offset += length;
+        }
+        difference.flush().await?;
+        let header = emit_header(&layout, &geometry, &base.identity());
+        difference.write(0, Buffer::copy_of(&header), true).await?;
+        Ok(())
+    }
+
+    /// Opens a difference made by [`CowLayer::format`]. One program at a time: the caller keeps others off the device.
+    ///
+    /// # Errors
+    /// `Corrupt` when it is none, is damaged, or belongs to another base (the message names both); the devices' own.
+    pub async fn open(difference: SharedDevice, base: SharedDevice) -> Result<Self, Error> {
+        check_blocks(&difference)?;
+        let header = difference.read(0, Buffer::zeroed(SECTOR_BYTES)).await?;
+        let device_bytes = difference.geometry().size_bytes;
+        let layout = parse_header(&header, device_bytes, &base.geometry(), &base.identity())?;
+        let map = load(&difference, &layout).await?;
+        let shared = Shared {
+            base,
+            difference,
+            layout,
+            ranges: RangeLock::new(),
+            storing: futures_util::lock::Mutex::new(()),
+            map: Mutex::new(map),
+        };
+        Ok(Self { shared: Arc::new(shared), workers: Workers::new() })
+    }
+
+    /// Carries on requests that nobody awaits. Ends with [`CowLayer::stop`].
+    pub fn run(&self) -> impl Future<Output = ()> + Send + 'static {
+        let workers = self.workers.clone();
+        async move { workers.run().await }
+    }
+
+    /// Ends [`CowLayer::run`].
+    pub fn stop(&self) {
+        self.workers.stop();
+    }
+
+    /// How full it is.
+    pub fn status(&self) -> CowStatus {
+        let layout = &self.shared.layout;
+        CowStatus {
+            chunk_bytes: layout.chunk_bytes,
+            room_bytes: layout.slot_count * layout.chunk_bytes,
+            used_bytes: self.shared.map().used_count() * layout.chunk_bytes,
+        }
+    }
+}
+
+/// The map is written in sectors of 512 bytes, each whole or not at all.
+fn check_blocks(difference: &SharedDevice) -> Result<(), Error> {
+    let block_bytes = difference.geometry().logical_block_bytes;
+    if block_bytes as usize <= SECTOR_BYTES {
+        return Ok(());
+    }
+    let context =
+        format!("a difference is written in {SECTOR_BYTES} bytes, and its device has blocks of {block_bytes}");
+    Err(Error::new(ErrorKind::Unsupported, context))
+}
+
+async fn load(difference: &SharedDevice, layout: &Layout) -> Result<Map, Error> {
+    let mut map = Map::new(layout);
+    let mut sector = 0;
+    while sector < layout.sector_count() {
+        let count = (layout.sector_count() - sector).min(COW_MAP_READ_BYTES / SECTOR_BYTES);
+        let bytes = difference.read(layout.sector_offset(sector), Buffer::zeroed(count * SECTOR_BYTES)).await?;
+        for (sector, bytes) in (sector..).zip(bytes.chunks_exact(SECTOR_BYTES)) {
+            if let Some(entries) = parse_sector(&layout.uuid, sector, bytes)? {
+                map.load(sector, &entries)?;
+            }
+        }
+        sector += count;
+    }
+    Ok(map)
+}
+
+impl Device for CowLayer {
+    fn geometry(&self) -> Geometry {
+        let (base, layout) = (self.shared.base.geometry(), &self.shared.layout);
+        let difference = self.shared.difference.geometry();
+        Geometry {
+            size_bytes: layout.base_bytes,
+            is_write_cache_volatile: true,
+            is_read_only: difference.is_read_only,
+            discard_granularity_bytes: Some(layout.chunk_bytes as u32),
+            discard_reads_zeroes: true,
+            transfer_bytes_max: base.transfer_bytes_max.min(difference.transfer_bytes_max),
+            ..base
+        }
+    }
+
+    /// The base's target, and a unit and serial number that no other difference has.
+    fn identity(&self) -> Identity {
+        let base = self.shared.base.identity();
+        let uuid: String = self.shared.layout.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        Identity { target: base.target, unit: format!("{} difference {uuid}", base.unit), serial: uuid }
+    }
+
+    fn submit(&self, request: Request) -> Completion {
+        let range = match self.geometry().check(&request) {
+            Ok(range) => range,
+            Err(error) => return Completion::ready(request.fail(error)),
+        };
+        let shared = Arc::clone(&self.shared);
+        let chunks = shared.whole_chunks(range);
+        let place = match request.operation {
+            Operation::Read { .. } | Operation::Extents { .. } => shared.ranges.shared(chunks),
+            Operation::Write { .. } | Operation::Discard { .. } | Operation::WriteZeroes { .. } => {
+                shared.ranges.exclusive(chunks)
+            }
+            Operation::Flush => return Completion::task(&self.workers, async move { answer(shared.flush().await) }),
+        };
+        Completion::task(&self.workers, shared.carry_out(range, request.operation, place))
+    }
+
+    fn subscribe(&self) -> EventReceiver {
+        self.shared.base.subscribe()
+    }
+}
+
+fn answer(result: Result<(), Error>) -> Response {
+    Response { result, ..Response::done(Buffer::empty()) }
+}
+
+impl Shared {
+    fn map(&self) -> MutexGuard<'_, Map> {
+        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn whole_chunks(&self, range: ByteRange) -> ByteRange {
+        let chunk_bytes = self.layout.chunk_bytes;
+        let offset = range.offset / chunk_bytes * chunk_bytes;
+        ByteRange { offset, length: range.end().next_multiple_of(chunk_bytes) - offset }
+    }
+
+    /// The parts of `range` in each chunk, with the chunk's number.
+    fn parts(&self, range: ByteRange) -> impl Iterator<Item = (u64, ByteRange)> + use<> {
+        let chunk_bytes = self.layout.chunk_bytes;
+        let mut rest = range;
+        std::iter::from_fn(move || {
+            if rest.is_empty() {
+                return None;
+            }
+            let chunk = rest.offset / chunk_bytes;
+            let end = ((chunk + 1) * chunk_bytes).min(rest.end());
+            let part = ByteRange { offset: rest.offset, length: end - rest.offset };
+            rest = ByteRange { offset: end, length: rest.end() - end };
+            Some((chunk, part))
+        })
+    }
+
+    /// Bytes of a chunk: the last one may be short.
+    fn chunk_range(&self, chunk: u64) -> ByteRange {
+        let offset = chunk * self.layout.chunk_bytes;
+        ByteRange { offset, length: self.layout.chunk_bytes.min(self.layout.base_bytes - offset) }
+    }
+
+    async fn carry_out(self: Arc<Self>, range: ByteRange, operation: Operation, place: Acquire) -> Response {
+        let _guard = place.await;
+        match operation {
+            Operation::Read { buffer } => self.read(range, buffer).await,
+            Operation::Write { buffer, fua } => match self.write(range, &buffer, fua).await {
+                Ok(()) => Response::done(buffer),
+                Err(error) => Response::failed(error, buffer),
+            },
+            Operation::Discard { .. } => answer(self.zero(range, false).await),
+            Operation::WriteZeroes { fua, .. } => answer(self.zero(range, fua).await),
+            Operation::Extents { .. } => match self.extents(range).await {
+                Ok(extents) => Response { extents, ..Response::done(Buffer::empty()) },
+                Err(error) => Response::failed(error, Buffer::empty()),
+            },
+            Operation::Flush => answer(self.flush().await),
+        }
+    }
+
+    /// Where the parts of a range are, those that follow each other in one place joined.
+    fn pieces(&self, range: ByteRange) -> Vec<Piece> {
+        let map = self.map();
+        let mut pieces: Vec<Piece> = Vec::new();
+        for (chunk, part) in self.parts(range) {
+            let in_chunk = part.offset - chunk * self.layout.chunk_bytes;
+            let source = match map.get(chunk) {
+                Place::Base => Source::Base,
+                Place::Zeroes => Source::Zeroes,
+                Place::Slot(slot) => Source::Difference(self.layout.slot_offset(slot) + in_chunk),
+            };
+            match pieces.last_mut() {
+                Some(last) if last.is_followed_by(source) => last.length += part.length,
+                _ => pieces.push(Piece { at: part.offset - range.offset, length: part.length, source }),
+            }
+        }
+        pieces
+    }
+
+    async fn read(&self, range: ByteRange, mut buffer: Buffer) -> Response {
+        let pieces = self.pieces(range);
+        if let [piece] = pieces[..]
+            && let Some((device, offset)) = self.source(piece, range)
+        {
+            return device.submit(Request::read(offset, buffer)).await;
+        }
+        let reads = pieces.iter().map(|&piece| async move {
+            match self.source(piece, range) {
+                Some((device, offset)) => device.read(offset, Buffer::zeroed(piece.length as usize)).await.map(Some),
+                None => Ok(None),
+            }
+        });
+        for (piece, part) in pieces.iter().zip(join_all(reads).await) {
+            let place = &mut buffer[piece.at as usize..(piece.at + piece.length) as usize];
+            match part {
+                Ok(Some(part)) => place.copy_from_slice(&part),
+                Ok(None) => place.fill(0),
+                Err(error) => return Response::failed(error, buffer),
+            }
+        }
+        Response::done(buffer)
+    }
+
+    /// The device that has a piece, and where; `None` for zeroes.
+    fn source(&self, piece: Piece, range: ByteRange) -> Option<(&SharedDevice, u64)> {
+        match piece.source {
+            Source::Base => Some((&self.base, range.offset + piece.at)),
+            Source::Difference(offset) => Some((&self.difference, offset)),
+            Source::Zeroes => None,
+        }
+    }
+
+    async fn write(&self, range: ByteRange, bytes: &[u8], fua: bool) -> Result<(), Error> {
+        let writes = self.parts(range).map(|(chunk, part)| {
+            let start = (part.offset - range.offset) as usize;
+            self.write_part(chunk, part, &bytes[start..start + part.length as usize])
+        });
+        join_all(writes).await.into_iter().collect::<Result<(), Error>>()?;
+        if fua { self.flush().await } else { Ok(()) }
+    }
+
+    /// Writes part of a chunk: into its slot, or with the rest of it into a free one.
+    async fn write_part(&self, chunk: u64, part: ByteRange, bytes: &[u8]) -> Result<(), Error> {
+        let whole = self.chunk_range(chunk);
+        let in_chunk = part.offset - whole.offset;
+        let place = self.map().get(chunk);
+        if let Place::Slot(slot) = place {
+            let offset = self.layout.slot_offset(slot) + in_chunk;
+            return self.difference.write(offset, Buffer::copy_of(bytes), false).await.map(drop);
+        }
+        let buffer = if part == whole {
+            Buffer::copy_of(bytes)
+        } else {
+            let mut buffer = Buffer::zeroed(whole.length as usize);
+            if place == Place::Base {
+                buffer = self.base.read(whole.offset, buffer).await?;
+            }
+            buffer[in_chunk as usize..in_chunk as usize + bytes.len()].copy_from_slice(bytes);
+            buffer
+        };
+        let slot = self.allocate().await?;
+        let written = self.difference.write(self.layout.slot_offset(slot), buffer, false).await;
+        let mut map = self.map();
+        match written {
+            Ok(_) => map.set(chunk, Place::Slot(slot)),
+            Err(_) => map.give_back(slot),
+        }
+        written.map(drop)
+    }
+
+    /// A free slot. When there is none, the map is stored first, which frees what was discarded.
+    async fn allocate(&self) -> Result<u32, Error> {
+        if let Some(slot) = self.map().allocate() {
+            return Ok(slot);
+        }
+        self.flush().await?;
+        self.map().allocate().ok_or_else(|| {
+            let context = format!(
+                "the difference is full: all of its {} chunks of {} bytes are in use",
+                self.layout.slot_count, self.layout.chunk_bytes
+            );
+            Error::new(ErrorKind::NoSpace, context)
+        })
+    }
+
+    /// Whole chunks take no room any more; parts of others are written.
+    async fn zero(&self, range: ByteRange, fua: bool) -> Result<(), Error> {
+        for (chunk, part) in self.parts(range) {
+            let place = self.map().get(chunk);
+            if part == self.chunk_range(chunk) {
+                self.map().set(chunk, Place::Zeroes);
+            } else if place != Place::Zeroes {
+                self.write_part(chunk, part, &vec![0; part.length as usize]).await?;
+            }
+        }
+        if fua { self.flush().await } else { Ok(()) }
+    }
+
+    /// Makes what is in the slots durable, then the map as it is now.
+    async fn flush(&self) -> Result<(), Error> {
+        let _alone = self.storing.lock().await;
+        let changes = self.map().take_changes();
+        let stored = self.store(&changes.sectors).await;
+        let mut map = self.map();
+        match stored {
+            Ok(()) => map.finish(changes),
+            Err(_) => map.put_back(changes),
+        }
+        stored
+    }
+
+    async fn store(&self, sectors: &[(usize, [u8; SECTOR_BYTES])]) -> Result<(), Error> {
+        self.difference.flush().await?;
+        if sectors.is_empty() {
+            return Ok(());
+        }
+        let image = |(sector, bytes): &(usize, [u8; SECTOR_BYTES])| {
+            (self.layout.sector_offset(*sector), Buffer::copy_of(bytes))
+        };
+        let images: Vec<(u64, Buffer)> = sectors.iter().map(image).collect();
+        let writes = stream::iter(images).map(|(offset, buffer)| self.difference.write(offset, buffer, false));
+        let written: Vec<Result<Buffer, Error>> = writes.buffer_unordered(COW_MAP_WRITES_IN_FLIGHT).collect().await;
+        written.into_iter().collect::<Result<Vec<_>, Error>>()?;
+        self.difference.flush().await
+    }
+
+    /// What the base stores, and on top of it what is here. The answer ends where the base's does.
+    async fn extents(&self, range: ByteRange) -> Result<Vec<Extent>, Error> {
+        let mut extents = Vec::new();
+        for piece in self.pieces(range) {
+            let there = ByteRange { offset: range.offset + piece.at, length: piece.length };
+            match piece.source {
+                Source::Zeroes => push(&mut extents, Extent { range: there, kind: ExtentKind::Hole }),
+                Source::Difference(_) => push(&mut extents, Extent { range: there, kind: ExtentKind::Data }),
+                Source::Base => {
+                    let of_base = self.base.extents(there.offset, there.length).await?;
+                    let end = of_base.last().map_or(there.offset, |last| last.range.end());
+                    of_base.into_iter().for_each(|extent| push(&mut extents, extent));
+                    if end < there.end() {
+                        break;
+                    }
+                }
+            }
+            if extents.len() >= EXTENTS_PER_RESPONSE_MAX {
+                break;
+            }
+        }
+        extents.truncate(EXTENTS_PER_RESPONSE_MAX);
+        Ok(extents)
+    }
+}
+
+impl Piece {
+    /// Whether what comes next from `source` goes on where this ends.
+    fn is_followed_by(&self, source: Source) -> bool {
+        match (self.source, source) {
+            (Source::Base, Source::Base) | (Source::Zeroes, Source::Zeroes) => true,
+            (Source::Difference(offset), Source::Difference(next)) => offset + self.length == next,
+            _ => false,
+        }
+    }
+}
+
+fn push(extents: &mut Vec<Extent>, extent: Extent) {
+    match extents.last_mut() {
+        Some(last) if last.kind == extent.kind => last.range.length += extent.range.length,
+        _ => extents.push(extent),
+    }
+}

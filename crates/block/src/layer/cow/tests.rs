@@ -1,0 +1,333 @@
+//! The copy-on-write layer beside a slow, obvious model, with the power failing at every write.
+
+use std::sync::Arc;
+
+use base::buffer::Buffer;
+use base::executor::block_on;
+use base::random::Random;
+use futures_util::future::join_all;
+
+use super::{CowLayer, CowOptions};
+use crate::device::{Device, DeviceExt, Identity, SharedDevice};
+use crate::error::{Error, ErrorKind};
+use crate::layer::crash::{CrashLayer, Loss, Power};
+use crate::layer::read_only::ReadOnlyLayer;
+use crate::memory::MemoryDevice;
+use crate::request::{ExtentKind, Request};
+
+const CHUNK: u64 = 4096;
+/// The last chunk is short.
+const BASE_BYTES: u64 = 24 * CHUNK + 1024;
+const DIFFERENCE_BYTES: u64 = 128 << 10;
+const OPTIONS: CowOptions = CowOptions { uuid: [7; 16], chunk_bytes: CHUNK as u32 };
+
+fn identity(serial: &str) -> Identity {
+    Identity { target: "iqn.base".into(), unit: "u".into(), serial: serial.into() }
+}
+
+/// A base whose sectors hold their numbers, and that nobody can write to.
+fn base() -> SharedDevice {
+    let memory: SharedDevice = Arc::new(MemoryDevice::new(BASE_BYTES, identity("1")));
+    for sector in 0..BASE_BYTES / 512 {
+        block_on(memory.write(sector * 512, sector_of(1_000_000 + sector), false)).unwrap();
+    }
+    Arc::new(ReadOnlyLayer::new(memory))
+}
+
+fn sector_of(stamp: u64) -> Buffer {
+    Buffer::copy_of(&stamp.to_le_bytes().repeat(64))
+}
+
+fn stamps(bytes: &[u8]) -> Vec<u64> {
+    let stamp = |sector: &[u8]| {
+        let stamp = u64::from_le_bytes(sector[..8].try_into().unwrap());
+        assert_eq!(sector, stamp.to_le_bytes().repeat(64), "a sector is torn");
+        stamp
+    };
+    bytes.chunks(512).map(stamp).collect()
+}
+
+fn format(difference: &SharedDevice, base: &SharedDevice, options: CowOptions) -> Result<(), Error> {
+    let (difference, base) = (Arc::clone(difference), Arc::clone(base));
+    block_on(async move { CowLayer::format(&difference, &base, options).await })
+}
+
+fn made(difference: &SharedDevice, base: &SharedDevice) -> CowLayer {
+    format(difference, base, OPTIONS).unwrap();
+    opened(difference, base)
+}
+
+fn opened(difference: &SharedDevice, base: &SharedDevice) -> CowLayer {
+    block_on(CowLayer::open(Arc::clone(difference), Arc::clone(base))).unwrap()
+}
+
+fn memory(bytes: u64) -> SharedDevice {
+    Arc::new(MemoryDevice::new(bytes, Identity::default()))
+}
+
+fn read_all(device: &CowLayer) -> Vec<u64> {
+    stamps(&block_on(device.read(0, Buffer::zeroed(BASE_BYTES as usize))).unwrap())
+}
+
+/// What each sector may hold: what was flushed last, and everything since.
+struct Model {
+    sectors: Vec<Vec<u64>>,
+    stamp: u64,
+}
+
+impl Model {
+    fn new() -> Self {
+        Self { sectors: (0..BASE_BYTES / 512).map(|sector| vec![1_000_000 + sector]).collect(), stamp: 1 }
+    }
+
+    fn write(&mut self, first: u64, stamp: impl Fn(u64) -> u64, count: u64) {
+        for index in 0..count {
+            self.sectors[(first + index) as usize].push(stamp(index));
+        }
+    }
+
+    fn flush(&mut self) {
+        for sector in &mut self.sectors {
+            sector.drain(..sector.len() - 1);
+        }
+    }
+
+    fn now(&self) -> Vec<u64> {
+        self.sectors.iter().map(|sector| *sector.last().unwrap()).collect()
+    }
+
+    fn check_after_crash(&self, found: &[u64], context: &str) {
+        for (number, (allowed, stamp)) in self.sectors.iter().zip(found).enumerate() {
+            assert!(allowed.contains(stamp), "{context}: sector {number} holds {stamp}, not one of {allowed:?}");
+        }
+    }
+}
+
+/// Carries out `count` random requests, or as many as succeed; the model is told before each.
+fn work(device: &CowLayer, model: &mut Model, seed: u64, count: usize) -> bool {
+    let mut random = Random::new(seed);
+    for _ in 0..count {
+        let sectors = BASE_BYTES / 512;
+        let length = 1 + random.below(20);
+        let first = random.below(sectors - length + 1);
+        let result = match random.below(10) {
+            0..5 => {
+                let stamp = model.stamp;
+                model.stamp += length;
+                let fua = random.chance(0.1);
+                model.write(first, |index| stamp + index, length);
+                let bytes: Vec<u8> = (0..length).flat_map(|index| sector_of(stamp + index).to_vec()).collect();
+                let written = block_on(device.write(first * 512, Buffer::copy_of(&bytes), fua)).map(drop);
+                if fua && written.is_ok() {
+                    for sector in &mut model.sectors[first as usize..(first + length) as usize] {
+                        sector.drain(..sector.len() - 1);
+                    }
+                }
+                written
+            }
+            5 => {
+                model.write(first, |_| 0, length);
+                block_on(device.discard(first * 512, length * 512))
+            }
+            6 => {
+                model.write(first, |_| 0, length);
+                block_on(device.write_zeroes(first * 512, length * 512, false, true))
+            }
+            7 => {
+                let flushed = block_on(device.flush());
+                if flushed.is_ok() {
+                    model.flush();
+                }
+                flushed
+            }
+            _ => block_on(device.read(first * 512, Buffer::zeroed(length as usize * 512))).map(|bytes| {
+                let expected = &model.now()[first as usize..(first + length) as usize];
+                assert_eq!(stamps(&bytes), expected, "seed {seed}");
+            }),
+        };
+        if result.is_err() {
+            return false;
+        }
+    }
+    true
+}
+
+#[test]
+fn it_reads_what_was_written_and_the_base_elsewhere() {
+    for seed in 0..20 {
+        let (base, difference) = (base(), memory(DIFFERENCE_BYTES));
+        let device = made(&difference, &base);
+        assert_eq!(read_all(&device), Model::new().now());
+        let mut model = Model::new();
+        assert!(work(&device, &mut model, seed, 300));
+        assert_eq!(read_all(&device), model.now());
+        block_on(device.flush()).unwrap();
+        let used_bytes = device.status().used_bytes;
+        drop(device);
+        let device = opened(&difference, &base);
+        assert_eq!(read_all(&device), model.now(), "seed {seed}, opened again");
+        assert_eq!(device.status().used_bytes, used_bytes);
+    }
+}
+
+#[test]
+fn what_was_flushed_is_there_whatever_write_the_power_fails_at() {
+    for seed in 0..6 {
+        for nth in 0.. {
+            let base = base();
+            let medium = CrashLayer::new(DIFFERENCE_BYTES, seed);
+            let difference: SharedDevice = Arc::new(medium.clone());
+            let device = made(&difference, &base);
+            medium.power().fail_write(medium.power().writes_seen() + nth);
+            let mut model = Model::new();
+            let has_finished = work(&device, &mut model, seed, 120);
+            drop(device);
+            if has_finished {
+                assert!(nth > 50, "so few writes test nothing");
+                break;
+            }
+            let after = medium.after_power_loss_as(Loss::Seeded(seed ^ nth), &Power::new());
+            let difference: SharedDevice = Arc::new(after);
+            let device = opened(&difference, &base);
+            let found = read_all(&device);
+            model.check_after_crash(&found, &format!("seed {seed}, power lost at write {nth}"));
+            // It works on, from what was found.
+            let mut model = Model { sectors: found.into_iter().map(|stamp| vec![stamp]).collect(), ..model };
+            assert!(work(&device, &mut model, seed + 100, 40));
+            assert_eq!(read_all(&device), model.now());
+        }
+    }
+}
+
+#[test]
+fn a_difference_that_is_half_made_is_none() {
+    for nth in 0.. {
+        let (base, medium) = (base(), CrashLayer::new(DIFFERENCE_BYTES, 1));
+        let difference: SharedDevice = Arc::new(medium.clone());
+        medium.power().fail_write(nth);
+        if format(&difference, &base, OPTIONS).is_ok() {
+            assert!(nth > 1);
+            return;
+        }
+        let difference: SharedDevice = Arc::new(medium.after_power_loss());
+        let error = block_on(CowLayer::open(difference, base)).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+    }
+}
+
+#[test]
+fn a_full_difference_refuses_and_discarding_gives_room_back() {
+    let (base, difference) = (base(), memory(4096 + 4096 + 8 * CHUNK));
+    let device = made(&difference, &base);
+    assert_eq!(device.status().room_bytes, 8 * CHUNK);
+    let whole = || Buffer::copy_of(&[9; CHUNK as usize]);
+    for chunk in 0..8 {
+        block_on(device.write(chunk * CHUNK, whole(), false)).unwrap();
+    }
+    let error = block_on(device.write(8 * CHUNK, whole(), false)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    block_on(device.write(7 * CHUNK, whole(), false)).expect("what has a slot can be written");
+    assert_eq!(stamps(&block_on(device.read(8 * CHUNK, Buffer::zeroed(512))).unwrap()), [1_000_064]);
+    block_on(device.discard(2 * CHUNK, CHUNK)).unwrap();
+    block_on(device.write(8 * CHUNK, whole(), false)).expect("the map is stored first, and there is room");
+    assert_eq!(block_on(device.read(2 * CHUNK, Buffer::zeroed(512))).unwrap()[..], [0; 512]);
+    assert_eq!(device.status().used_bytes, 8 * CHUNK);
+}
+
+#[test]
+fn writers_of_one_chunk_and_of_many_meet_in_order() {
+    let (base, difference) = (base(), memory(DIFFERENCE_BYTES));
+    let device = made(&difference, &base);
+    let writes = (0..64).map(|index| device.write(index % 48 * 512, sector_of(index), false));
+    assert!(block_on(join_all(writes)).iter().all(Result::is_ok));
+    let expected: Vec<u64> = (0..48).map(|sector| if sector < 16 { 48 + sector } else { sector }).collect();
+    assert_eq!(read_all(&device)[..48], expected);
+    assert_eq!(device.status().used_bytes, 6 * CHUNK, "one slot a chunk");
+}
+
+#[test]
+fn it_belongs_to_one_base_and_has_an_identity_of_its_own() {
+    let (base, difference) = (base(), memory(DIFFERENCE_BYTES));
+    let device = made(&difference, &base);
+    assert_eq!(device.identity().serial, "07".repeat(16));
+    assert_ne!(device.identity(), base.identity());
+    let other: SharedDevice = Arc::new(MemoryDevice::new(BASE_BYTES, identity("2")));
+    let error = block_on(CowLayer::open(Arc::clone(&difference), other)).err().unwrap();
+    assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains("serial 2"), "{error}");
+    let none = block_on(CowLayer::open(memory(DIFFERENCE_BYTES), Arc::clone(&base))).err().unwrap();
+    assert_eq!(none.kind(), ErrorKind::Corrupt);
+    for (bytes, chunk_bytes, kind) in [
+        (4096, 4096, ErrorKind::NoSpace),
+        (DIFFERENCE_BYTES, 1000, ErrorKind::InvalidRange),
+        (DIFFERENCE_BYTES, 2 << 20, ErrorKind::InvalidRange),
+    ] {
+        let options = CowOptions { chunk_bytes, ..OPTIONS };
+        assert_eq!(format(&memory(bytes), &base, options).unwrap_err().kind(), kind);
+    }
+}
+
+#[test]
+fn a_map_that_contradicts_itself_is_an_error() {
+    let (base, difference) = (base(), memory(DIFFERENCE_BYTES));
+    let device = made(&difference, &base);
+    block_on(device.write(0, Buffer::zeroed(1024), true)).unwrap();
+    drop(device);
+    let mut entries = [0; super::format::ENTRIES_PER_SECTOR];
+    (entries[0], entries[1]) = (1, 1);
+    for second in [1, 1000] {
+        entries[1] = second;
+        let sector = super::format::emit_sector(&OPTIONS.uuid, 0, &entries);
+        block_on(difference.write(4096, Buffer::copy_of(&sector), false)).unwrap();
+        let error = block_on(CowLayer::open(Arc::clone(&difference), Arc::clone(&base))).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+    }
+    block_on(difference.write(4096, Buffer::copy_of(&[1; 512]), false)).unwrap();
+    assert!(block_on(CowLayer::open(difference, base)).is_err());
+}
+
+#[test]
+fn extents_are_the_bases_with_what_differs_on_top() {
+    let base = memory(16 * CHUNK);
+    let difference = memory(DIFFERENCE_BYTES);
+    let device = made(&difference, &base);
+    block_on(device.write(4 * CHUNK, Buffer::zeroed(2 * CHUNK as usize), false)).unwrap();
+    let extents = block_on(device.extents(0, 16 * CHUNK)).unwrap();
+    let found: Vec<_> = extents.iter().map(|extent| (extent.range.offset, extent.range.length, extent.kind)).collect();
+    let expected = [
+        (0, 4 * CHUNK, ExtentKind::Hole),
+        (4 * CHUNK, 2 * CHUNK, ExtentKind::Data),
+        (6 * CHUNK, 10 * CHUNK, ExtentKind::Hole),
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn what_fails_below_is_an_error_and_changes_nothing() {
+    let base = base();
+    let medium = CrashLayer::new(DIFFERENCE_BYTES, 3);
+    let difference: SharedDevice = Arc::new(medium.clone());
+    let device = made(&difference, &base);
+    medium.fail_write_once(medium.writes_seen(), ErrorKind::Media);
+    assert_eq!(block_on(device.write(512, sector_of(1), false)).unwrap_err().kind(), ErrorKind::Media);
+    assert_eq!((read_all(&device), device.status().used_bytes), (Model::new().now(), 0));
+    block_on(device.write(512, sector_of(1), false)).unwrap();
+    // The flush stores the map, and fails; the next one stores it again.
+    medium.fail_write_once(medium.writes_seen(), ErrorKind::Media);
+    assert_eq!(block_on(device.flush()).unwrap_err().kind(), ErrorKind::Media);
+    block_on(device.flush()).unwrap();
+    drop(device);
+    let difference: SharedDevice = Arc::new(medium.after_power_loss());
+    assert_eq!(read_all(&opened(&difference, &base))[1], 1);
+}
+
+#[test]
+fn requests_that_nobody_awaits_are_carried_on() {
+    let (base, difference) = (base(), memory(DIFFERENCE_BYTES));
+    let device = made(&difference, &base);
+    let mut executor = base::executor::Executor::in_order();
+    executor.spawn(device.run());
+    drop(device.submit(Request::write(0, sector_of(5), false)));
+    executor.run();
+    device.stop();
+    assert_eq!(read_all(&device)[0], 5);
+}

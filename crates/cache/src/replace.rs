@@ -1,0 +1,222 @@
+//! Another cache in place of this one, while requests go on: of another size, with other sets.
+//!
+//! ```text
+//!   copy      what is clean goes over line by line; what is written here meanwhile the successor forgets again
+//!   hand over requests wait; what is dirty goes over, durably; from then on the successor has everything
+//! ```
+//! - Until the hand-over is finished this cache has everything that counts, and nothing in it has changed by it: whatever fails before,
+//!   it goes on. A successor that was left behind is worth nothing.
+//! - The caller makes the successor the one that the next start finds, between [`HandOver`] and [`HandOver::finish`]: in that moment no
+//!   write is acknowledged by either.
+//! - A line is copied under its range lock, shared: a write waits for it, and then makes the successor forget it.
+//! - While it hands over, nothing is cleaned here: a dirty line that is on its way to the origin could overtake what the successor sends.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use base::buffer::Buffer;
+use base::range::ByteRange;
+use block::device::DeviceExt;
+use block::range_lock::RangeGuard;
+use block::{Error, ErrorKind, Request};
+use futures_util::stream::{self, StreamExt};
+use serde::Serialize;
+
+use crate::core::{Core, Pins};
+use crate::limits::COPIES_IN_FLIGHT;
+use crate::read::Wanted;
+use crate::sectors::{line_range, runs};
+
+/// How far the copying to a successor is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CopyProgress {
+    /// Lines that were here when it began.
+    pub lines_total: u64,
+    /// Lines of these that were looked at.
+    pub lines_done: u64,
+}
+
+/// A cache whose requests wait, since its successor has everything. Dropped, it goes on as if nothing had happened.
+#[must_use = "the cache stands still as long as this lives"]
+pub struct HandOver {
+    core: Arc<Core>,
+    is_finished: bool,
+    _guard: RangeGuard,
+}
+
+impl HandOver {
+    /// The successor is what the next start finds: this cache ends, and leaves its device as it is.
+    pub fn finish(mut self) {
+        self.is_finished = true;
+        self.core.is_open.store(false, Ordering::Release);
+        self.core.is_stopped.store(true, Ordering::Release);
+        self.core.workers.stop();
+    }
+}
+
+impl Drop for HandOver {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            self.core.is_handing_over.store(false, Ordering::Release);
+        }
+        self.core.changed.notify();
+        self.core.background.notify();
+    }
+}
+
+impl Core {
+    /// Copies what is clean, also of lines with something dirty. From the call on the successor is told of what is written here.
+    pub(crate) async fn copy_to(
+        self: &Arc<Self>,
+        successor: &Arc<Self>,
+        mut progress: impl FnMut(CopyProgress),
+    ) -> Result<(), Error> {
+        check_successor(self, successor)?;
+        let lines_total = {
+            let mut state = self.state();
+            state.successor = Some(Arc::clone(successor));
+            state.frames.counts().resident_lines
+        };
+        let mut done = CopyProgress { lines_total, lines_done: 0 };
+        for set in 0..self.layout.set_count {
+            let blocks = self.state().frames.blocks_of(set);
+            let line_count = blocks.len() as u64;
+            let copies = stream::iter(blocks).map(|block| self.copy_line(successor, block));
+            let copied: Vec<Result<(), Error>> = copies.buffered(COPIES_IN_FLIGHT).collect().await;
+            if let Some(error) = copied.into_iter().find_map(Result::err) {
+                self.state().successor = None;
+                return Err(error);
+            }
+            done.lines_done = (done.lines_done + line_count).min(lines_total);
+            self.state().copying = Some(done);
+            progress(done);
+        }
+        Ok(())
+    }
+
+    /// Copies the clean sectors of one line. A device that cannot return them is no reason not to go on without them.
+    async fn copy_line(self: &Arc<Self>, successor: &Arc<Self>, block: u64) -> Result<(), Error> {
+        let _guard = self.ranges.shared(line_range(block)).await;
+        let Some((frame, clean, _pins)) = self.clean_sectors(block) else { return Ok(()) };
+        let losses = successor.origin_losses.load(Ordering::Acquire);
+        for run in runs(clean) {
+            let offset = self.layout.frame_offset(frame) + run.offset();
+            let read = self.cache_device.read(offset, Buffer::zeroed(run.length() as usize)).await;
+            let Ok(bytes) = read else { continue };
+            let range = ByteRange { offset: line_range(block).offset + run.offset(), length: run.length() };
+            successor.take_in(range, &bytes, losses).await?;
+        }
+        Ok(())
+    }
+
+    fn clean_sectors(self: &Arc<Self>, block: u64) -> Option<(u32, u8, Pins)> {
+        let mut pins = Pins::none(self);
+        let state = &mut *self.state();
+        let (frame, line) = state.frames.find(block)?;
+        pins.add(&mut state.frames, frame);
+        Some((frame, line.valid & !line.dirty, pins))
+    }
+
+    /// Inserts clean data that the origin has.
+    async fn take_in(self: &Arc<Self>, range: ByteRange, bytes: &[u8], losses: u64) -> Result<(), Error> {
+        if let Some(error) = &self.state().failure {
+            return Err(error.clone());
+        }
+        self.give_frames(range);
+        let Some(insertion) = self.plan_insertion(range, bytes, Wanted::Missing) else { return Ok(()) };
+        if self.write_clean(&insertion.parts, &insertion.pins, insertion.writes).await {
+            self.admit(&insertion.parts, losses).await;
+        }
+        Ok(())
+    }
+
+    /// Tells the successor, if there is one, that `range` is about to change. The caller keeps others out of the range.
+    pub(crate) async fn tell_successor(&self, range: ByteRange) {
+        let Some(successor) = self.state().successor.clone() else { return };
+        if let Err(error) = successor.prepare_supersede(range).await {
+            tracing::warn!(%error, "the cache that was to take the place of this one failed");
+            self.state().successor = None;
+        }
+    }
+
+    /// Waits for all requests and hands what is dirty to the successor.
+    pub(crate) async fn hand_over(self: &Arc<Self>, successor: &Arc<Self>) -> Result<HandOver, Error> {
+        let guard = self.exclude_requests().await;
+        // Sequentially consistent with the count of batches: a batch that begins now either is seen here, or sees this.
+        self.is_handing_over.store(true, Ordering::SeqCst);
+        let hand_over = HandOver { core: Arc::clone(self), is_finished: false, _guard: guard };
+        self.wait_for_cleaning().await;
+        let is_told = self.state().successor.take().is_some_and(|told| Arc::ptr_eq(&told, successor));
+        self.state().copying = None;
+        if !is_told {
+            let context =
+                "the cache that was to take the place of this one failed meanwhile, or nothing was copied to it";
+            return Err(Error::new(ErrorKind::Media, context));
+        }
+        self.hand_settings_over(successor)?;
+        let blocks = self.state().frames.dirty_in(0..u64::MAX);
+        let moves = stream::iter(blocks).map(|block| self.hand_line_over(successor, block));
+        let moved: Vec<Result<(), Error>> = moves.buffer_unordered(COPIES_IN_FLIGHT).collect().await;
+        moved.into_iter().collect::<Result<(), Error>>()?;
+        if self.has_unflushed_writes() {
+            // A flush that comes to the successor is about these, too.
+            successor.note_origin_write();
+        }
+        match &successor.state().failure {
+            Some(error) => Err(error.clone()),
+            None => Ok(hand_over),
+        }
+    }
+
+    /// Returns when no batch of cleaning is under way. No other begins while this cache hands over or is stopped.
+    pub(crate) async fn wait_for_cleaning(&self) {
+        loop {
+            let count = self.changed.count();
+            if self.cleaning_batches.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            self.changed.changed_since(count).await;
+        }
+    }
+
+    /// What was set while this cache ran.
+    fn hand_settings_over(&self, successor: &Self) -> Result<(), Error> {
+        let (mode, dirty, clean_at, tuning, replacement) = {
+            let state = self.state();
+            let (tuning, replacement) = (state.admissions.tuning(), state.frames.replacement());
+            (state.mode, state.dirty, state.clean_at, tuning, replacement)
+        };
+        successor.crash_mode.check_mode(mode)?;
+        let rate = self.pace().rate;
+        successor.pace().rate = rate;
+        let mut state = successor.state();
+        (state.mode, state.dirty, state.clean_at) = (mode, dirty, clean_at);
+        state.admissions.set(tuning, crate::open::seen_slots(&successor.layout));
+        state.frames.set_replacement(replacement);
+        Ok(())
+    }
+
+    /// Writes the dirty sectors of one line to the successor, durably.
+    async fn hand_line_over(&self, successor: &Arc<Self>, block: u64) -> Result<(), Error> {
+        let found = self.state().frames.find(block);
+        let Some((frame, line)) = found else { return Ok(()) };
+        if line.is_lost {
+            return Err(crate::read::lost(block));
+        }
+        for run in runs(line.dirty) {
+            let offset = self.layout.frame_offset(frame) + run.offset();
+            let bytes = self.cache_device.read(offset, Buffer::zeroed(run.length() as usize)).await?;
+            let request = Request::write(line_range(block).offset + run.offset(), bytes, true);
+            successor.submit(request).await.result?;
+        }
+        Ok(())
+    }
+}
+
+/// Both are for one origin.
+fn check_successor(core: &Core, successor: &Core) -> Result<(), Error> {
+    if core.identity == successor.identity && core.uuid != successor.uuid {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Unsupported, "a cache is replaced by another one of the same disk"))
+}

@@ -49,9 +49,12 @@ async fn replace(
     old: Arc<Cache>,
     new: Arc<Cache>,
     switch: Arc<SwitchLayer>,
+    between: impl Future<Output = ()>,
     put_in_place: impl FnOnce(),
 ) -> Result<(), Error> {
     old.copy_to(&new, |_| {}).await?;
+    // What is written now the successor must not go on to have as it was.
+    between.await;
     switch.hold();
     match old.hand_over(&new).await {
         Ok(hand_over) => {
@@ -87,7 +90,7 @@ fn a_successor_is_warm_and_has_what_is_dirty() {
         write(&mut executor, &switch, 3 * LINE + 512, &[9; 1024]);
         let new = open(&mut executor, &second, &shared, Mode::WriteThrough);
         let reads_before = origin.snapshot().of(OperationKind::Read).completed_count;
-        let replacing = replace(Arc::clone(&old), Arc::clone(&new), Arc::clone(&switch), || {});
+        let replacing = replace(Arc::clone(&old), Arc::clone(&new), Arc::clone(&switch), async {}, || {});
         executor.block_on(replacing).unwrap();
         let status = new.status();
         assert_eq!((status.dirty_bytes, status.mode, status.replacement), (1024, Mode::WriteBack, Replacement::Clock));
@@ -223,7 +226,7 @@ fn run(seed: u64, nth: u64, mode: Mode, crash_mode: CrashMode) -> (World, bool) 
     let driving = drive(Arc::clone(&switch), Arc::clone(&world.model), Arc::clone(&clock), seed, Arc::clone(&is_over));
     let (options, is_replaced) = (open_options(&executor, mode), Arc::clone(&world.is_replaced));
     spawn(&workers.clone(), async move {
-        clock.sleep(Duration::from_millis(3)).await;
+        clock.sleep(Duration::from_millis(10)).await;
         let format_options = crash(options_of(2, 6, 20 + seed % 40));
         let made = match Cache::format(&second, &origin, format_options).await {
             Ok(()) => Cache::open(second, origin, OpenOptions { crash_mode: None, ..options }).await,
@@ -231,7 +234,8 @@ fn run(seed: u64, nth: u64, mode: Mode, crash_mode: CrashMode) -> (World, bool) 
         };
         if let Ok(new) = made {
             spawn(&workers, new.run());
-            let replacing = replace(old, new, switch, || is_replaced.store(true, Ordering::Relaxed));
+            let between = clock.sleep(Duration::from_millis(5));
+            let replacing = replace(old, new, switch, between, || is_replaced.store(true, Ordering::Relaxed));
             // It fails when the power does.
             drop(replacing.await);
         }

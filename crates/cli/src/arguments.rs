@@ -320,6 +320,16 @@ pub struct Attach {
     /// Behave as described in a paper, peaks included: paper
     #[arg(long, value_name = "NAME", requires = "log", value_parser = ["paper"])]
     pub profile: Option<String>,
+    /// Leave the logical unit as it is, shared with others who do, and write what differs from it to this file, block device, or a file in this
+    /// directory; made when it does not exist. A cache is of the logical unit, then, and read-only
+    #[arg(long, value_name = "PATH", conflicts_with = "log")]
+    pub difference: Option<PathBuf>,
+    /// Size of a difference that is made (files are allocated in full)
+    #[arg(long, value_name = "SIZE", requires = "difference")]
+    pub difference_size: Option<ByteSize>,
+    /// Bytes copied at once when a part of them is written, of a difference that is made: 4KiB to 1MiB (default: 64KiB)
+    #[arg(long, value_name = "SIZE", requires = "difference")]
+    pub difference_chunk: Option<ByteSize>,
     /// Where to offer it: nbd:unix:PATH, nbd:HOST:PORT, or auto (an NBD socket in the run-time directory)
     #[arg(long = "as", value_name = "FRONT", default_value = "auto")]
     pub front: String,
@@ -368,7 +378,7 @@ pub struct Set {
     pub name: String,
     /// Settings: connections=NUMBER, cache.mode=MODE, cache.replacement=lru|clock|2q|s3-fifo, cache.admission=always|second-use,
     /// cache.cutoff=SIZE|off, cache.prefetch=SIZE|off, cache.clean-above=PERCENT, cache.dirty-max=PERCENT, cache.clean-min=SIZE,
-    /// cache.clean-max=SIZE|off; for targets lun.NUMBER.disk=on|off
+    /// cache.clean-max=SIZE|off, cache.size=SIZE, cache.associativity=WAYS|full; for targets lun.NUMBER.disk=on|off
     #[arg(required = true, value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
 }

@@ -1,7 +1,7 @@
 //! An attachment: a remote LUN, perhaps behind a cache, offered to local applications.
 //!
 //! ```text
-//! front (NBD)  ->  cache or write log  ->  remote LUN, or several as one
+//! front (NBD)  ->  difference  ->  cache or write log  ->  remote LUN, or several as one
 //! ```
 //!
 //! Order of the beginning: connect (errors show at once), lock the LUN on this host, consult the registry of dirty caches, open or make
@@ -10,10 +10,14 @@
 
 use std::cell::RefCell;
 use std::future::Future;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use base::clock::Clock;
+use block::device::DeviceExt;
+use block::layer::cow::CowLayer;
+use block::layer::switch::SwitchLayer;
 use block::{Device, SharedDevice};
 use cache::{Cache, Mode};
 use front::{ListenAddress, Listener, NbdOptions, NbdServer};
@@ -21,9 +25,11 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use writelog::WriteLog;
 
+use crate::cache_change::{Change, Changing};
 use crate::cache_place::CacheConfig;
 use crate::cache_settings;
 use crate::control::{ControlServer, Handler, Progress, Request};
+use crate::cow_place::{self, CowConfig};
 use crate::error::{Error, Failure, Result};
 use crate::limits::CLOSE_TIME_MAX;
 use crate::log_place::{self, LogConfig};
@@ -45,6 +51,8 @@ pub struct AttachConfig {
     pub cache: Option<CacheConfig>,
     /// The write log, if there is to be one; not beside a cache.
     pub log: Option<LogConfig>,
+    /// Where what is written goes, if the LUN is to stay as it is; not beside a log.
+    pub cow: Option<CowConfig>,
     /// Where to offer it.
     pub front: ListenAddress,
     /// Whether writes are refused.
@@ -53,12 +61,27 @@ pub struct AttachConfig {
     pub metrics: Option<std::net::SocketAddr>,
 }
 
+/// What is needed to make another cache in place of the one there is.
+struct CacheParts {
+    config: CacheConfig,
+    place: PathBuf,
+    clock: Arc<dyn Clock>,
+    /// Requests go through it to the cache of now.
+    switch: Arc<SwitchLayer>,
+    /// Held by who makes one.
+    changing: tokio::sync::Mutex<()>,
+}
+
 /// A running attachment.
 pub struct Attachment {
     name: String,
     remotes: Remotes,
-    cache: Option<Arc<Cache>>,
+    /// The cache, which may be replaced by another.
+    cache: RefCell<Option<Arc<Cache>>>,
+    /// What a cache is replaced with.
+    cache_parts: Option<CacheParts>,
     log: Option<Arc<WriteLog>>,
+    cow: Option<Arc<CowLayer>>,
     /// What the registry says of the cache or log: an entry for the device, and one for each LUN it is made of.
     entries: Vec<Entry>,
     server: NbdServer,
@@ -83,26 +106,37 @@ impl Attachment {
     ///
     /// # Errors
     /// Whatever stands in the way, with nothing changed.
-    pub async fn start(config: AttachConfig, paths: &Paths) -> Result<Self> {
+    pub async fn start(mut config: AttachConfig, paths: &Paths) -> Result<Self> {
         check_name(&config.name)?;
+        if let (Some(_), Some(cache_config)) = (&config.cow, &mut config.cache) {
+            // The cache is of the base, which nobody writes to.
+            cache_config.mode = Mode::ReadOnly;
+        }
         let control = ControlServer::bind(&paths.control_socket(&config.name))?;
         let metrics = config.metrics.map(|address| MetricsServer::bind(address, false)).transpose()?;
         let clock: Arc<dyn Clock> = system_clock()?;
         let remotes = config.remotes.connect(&clock).await?;
         let (identity, identities) = (remotes.identity(), remotes.identities());
-        let lock = |identity| UnitLock::acquire(paths, identity, &config.name);
+        let lock = |identity| match config.cow {
+            Some(_) => UnitLock::share(paths, identity, &config.name),
+            None => UnitLock::acquire(paths, identity, &config.name),
+        };
         let locks = identities.iter().map(lock).collect::<Result<Vec<UnitLock>>>()?;
         let registry = Registry::open(paths)?;
         let mut entries = Vec::new();
         let mut log = None;
+        let mut cache_parts = None;
         let cache = match (&config.cache, &config.log) {
             (Some(cache_config), _) => {
                 let place = cache_config.place(&identity)?;
                 identities.iter().try_for_each(|identity| registry.check(identity, Some(&place)))?;
                 cache_config.check_not_lost(&place, registry.find(&identity)?.as_ref())?;
-                let cache = cache_config.open(&place, remotes.device(), clock).await?;
+                let cache = cache_config.open(&place, remotes.device(), Arc::clone(&clock)).await?;
                 let entry = |identity| Entry::new(identity, place.clone(), &config.name);
                 entries = identities.iter().map(entry).collect();
+                let (config, switch) = (cache_config.clone(), Arc::new(SwitchLayer::new(cache.clone())));
+                let changing = tokio::sync::Mutex::default();
+                cache_parts = Some(CacheParts { config, place, clock, switch, changing });
                 Some(cache)
             }
             (None, Some(log_config)) => {
@@ -118,11 +152,17 @@ impl Attachment {
                 None
             }
         };
-        let device: SharedDevice = match (&cache, &log) {
-            (Some(cache), _) => cache.clone(),
+        let mut device: SharedDevice = match (&cache_parts, &log) {
+            (Some(parts), _) => parts.switch.clone(),
             (None, Some(log)) => log.clone(),
             (None, None) => remotes.device(),
         };
+        let mut cow = None;
+        if let Some(cow_config) = &config.cow {
+            let layer = cow_config.open(&cow_config.place(&identity)?, device).await?;
+            device = layer.clone();
+            cow = Some(layer);
+        }
         let options = NbdOptions { is_read_only: config.is_read_only, ..NbdOptions::default() };
         let server = NbdServer::new(device, options);
         let listener = Listener::bind(&config.front)
@@ -131,8 +171,10 @@ impl Attachment {
         let attachment = Self {
             name: config.name,
             remotes,
-            cache,
+            cache: RefCell::new(cache),
+            cache_parts,
             log,
+            cow,
             entries,
             server,
             listener: RefCell::new(Some(listener)),
@@ -164,9 +206,14 @@ impl Attachment {
         }
     }
 
+    /// The cache of now.
+    fn cache(&self) -> Option<Arc<Cache>> {
+        self.cache.borrow().clone()
+    }
+
     /// What the LUN lacks, in bytes.
     fn dirty_bytes(&self) -> u64 {
-        let in_cache = self.cache.as_ref().map_or(0, |cache| cache.status().dirty_bytes);
+        let in_cache = self.cache().map_or(0, |cache| cache.status().dirty_bytes);
         in_cache + self.log.as_ref().map_or(0, |log| log.status().dirty_bytes)
     }
 
@@ -181,8 +228,11 @@ impl Attachment {
     /// When the listener fails, or dirty data could not be brought to safety.
     pub async fn run(self, signal: impl Future<Output = ()>) -> Result<()> {
         let attachment = Rc::new(self);
-        let background = attachment.cache.clone().map(|cache| tokio::spawn(async move { cache.run().await }));
+        let background = attachment.cache().map(|cache| tokio::spawn(async move { cache.run().await }));
         let log_background = attachment.log.clone().map(|log| tokio::spawn(async move { log.run().await }));
+        let switch_background = attachment.cache_parts.as_ref().map(|parts| tokio::spawn(parts.switch.run()));
+        let cow_background = attachment.cow.as_ref().map(|cow| tokio::spawn(cow.run()));
+        let backgrounds = [background, log_background, switch_background, cow_background];
         let serve = async {
             let listener = attachment.listener.borrow_mut().take().expect("an attachment runs once");
             let served = attachment.server.serve(listener, attachment.wait_for_stop()).await;
@@ -213,7 +263,7 @@ impl Attachment {
             }
         };
         let (served, stopped, ..) = tokio::join!(serve, stop_on_signal, control, metrics, informing);
-        background.into_iter().chain(log_background).for_each(|background| background.abort());
+        backgrounds.into_iter().flatten().for_each(|background| background.abort());
         served.and(stopped)
     }
 
@@ -225,7 +275,7 @@ impl Attachment {
     /// For the service manager, in a line.
     fn summary(&self) -> String {
         let state = self.remotes.status()["state"].as_str().unwrap_or_default().to_owned();
-        match &self.cache {
+        match self.cache() {
             Some(cache) => format!("{state}, {} bytes dirty", cache.status().dirty_bytes),
             None => state,
         }
@@ -259,7 +309,16 @@ impl Attachment {
     async fn close(&self, keep_dirty: bool, progress: Option<Progress>) -> Result<Value> {
         wait_until(&self.front_finished).await;
         let (mut cleaned, mut dirty_bytes) = (Ok(()), 0);
-        if let Some(cache) = &self.cache {
+        let flushed = match &self.cow {
+            Some(cow) => cow.flush().await,
+            None => Ok(()),
+        };
+        // A change of the cache that is under way ends first.
+        let _changing = match &self.cache_parts {
+            Some(parts) => Some(parts.changing.lock().await),
+            None => None,
+        };
+        if let Some(cache) = self.cache() {
             let mut is_clean = false;
             if !keep_dirty {
                 tokio::select! {
@@ -298,6 +357,7 @@ impl Attachment {
             self.update_registry(false)?;
         }
         self.within_ending_time(self.remotes.close()).await;
+        flushed?;
         cleaned.map_err(|error| {
             Error::from(error)
                 .context(format!("\"{}\" is detached, but {dirty_bytes} bytes stay dirty here", self.name))
@@ -318,7 +378,7 @@ impl Attachment {
     }
 
     async fn clean(&self, progress: Progress) -> Result<Value> {
-        if let Some(cache) = &self.cache {
+        if let Some(cache) = self.cache() {
             cache.clean(|clean_progress| report(Some(&progress), clean_progress)).await?;
         }
         if let Some(log) = &self.log {
@@ -332,16 +392,18 @@ impl Attachment {
             self.remotes.set_connections(parse_connections(value)?);
             return Ok(json!({ key: value }));
         }
-        if !cache_settings::KEYS.contains(&key) {
-            let known = cache_settings::KEYS.join(", ");
+        if !cache_settings::KEYS.contains(&key) && !Change::KEYS.contains(&key) {
+            let known = [cache_settings::KEYS, Change::KEYS].concat().join(", ");
             let message = format!("\"{key}\" is no setting of an attachment: there are connections, {known}");
             return Err(Error::new(Failure::Usage, message));
         }
-        let Some(cache) = &self.cache else {
+        let (Some(cache), Some(parts)) = (self.cache(), &self.cache_parts) else {
             let message = format!("\"{}\" has no cache: attach it with --cache PATH", self.name);
             return Err(Error::new(Failure::Usage, message));
         };
-        if !cache_settings::set(cache, key, value)? {
+        if let Some(change) = Change::of(key, value)? {
+            self.change_cache(parts, change).await?;
+        } else if !cache_settings::set(&cache, key, value)? {
             let mode: Mode = cache_settings::parse(value)?;
             // In the registry before the first write can be dirty, and until the last one is clean.
             self.update_registry(true)?;
@@ -351,11 +413,33 @@ impl Attachment {
         Ok(json!({ key: value }))
     }
 
+    /// Puts another cache in place of the one there is.
+    async fn change_cache(&self, parts: &CacheParts, change: Change) -> Result<()> {
+        let Ok(_changing) = parts.changing.try_lock() else {
+            let message = format!("the cache of \"{}\" is being changed already", self.name);
+            return Err(Error::new(Failure::InUse, message));
+        };
+        let cache = self.cache().ok_or_else(|| Error::new(Failure::Usage, "there is no cache"))?;
+        let CacheParts { config, place, clock, switch, .. } = parts;
+        let (origin, clock) = (self.remotes.device(), Arc::clone(clock));
+        let changing = Changing { cache: &cache, config, place, origin, switch, clock };
+        let new = tokio::select! {
+            changed = changing.change(change) => changed?,
+            () = self.wait_for_stop() => {
+                let message = format!("\"{}\" is being detached; its cache is as it was", self.name);
+                return Err(Error::new(Failure::InUse, message));
+            }
+        };
+        *self.cache.borrow_mut() = Some(new);
+        Ok(())
+    }
+
     fn status(&self) -> Value {
-        let geometry = match (&self.cache, &self.log) {
-            (Some(cache), _) => cache.geometry(),
-            (None, Some(log)) => log.geometry(),
-            (None, None) => self.remotes.device().geometry(),
+        let geometry = match (&self.cow, self.cache(), &self.log) {
+            (Some(cow), ..) => cow.geometry(),
+            (None, Some(cache), _) => cache.geometry(),
+            (None, None, Some(log)) => log.geometry(),
+            (None, None, None) => self.remotes.device().geometry(),
         };
         let identity = self.remotes.identity();
         json!({
@@ -371,7 +455,8 @@ impl Attachment {
             "remote": self.remotes.status(),
             "stripe": self.remotes.stripe_status(),
             "multipath": self.remotes.multipath_status(),
-            "cache": self.cache.as_ref().map(|cache| cache.status()),
+            "cache": self.cache().map(|cache| cache.status()),
+            "difference": self.cow.as_ref().map(|cow| cow_place::status(cow)),
             "log": self.log.as_ref().map(|log| log.status()),
             "nbd": self.server.counters(),
         })

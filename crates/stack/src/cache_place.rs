@@ -83,6 +83,21 @@ impl CacheConfig {
         Err(Error::new(Failure::WouldLoseData, message))
     }
 
+    /// Opens a cache that [`Unfinished::make`] has made, to take the place of `old`.
+    ///
+    /// # Errors
+    /// The devices' own.
+    pub(crate) async fn open_successor(
+        &self,
+        device: SharedDevice,
+        origin: SharedDevice,
+        clock: Arc<dyn Clock>,
+        old: &Cache,
+    ) -> Result<Arc<Cache>> {
+        let options = OpenOptions { crash_mode: None, mode: old.mode(), ..self.open_options(clock) };
+        Ok(Cache::open(device, origin, options).await?)
+    }
+
     /// Opens the cache at `place` over `origin`, made first if there is none.
     ///
     /// # Errors
@@ -91,7 +106,11 @@ impl CacheConfig {
         let format = async |device: &SharedDevice| Cache::format(device, &origin, self.format_options()).await;
         let device = open_or_make("cache", place, self.size_bytes, format).await?;
         let context = |error| Error::from(error).context(format!("the cache {}", place.display()));
-        let options = OpenOptions {
+        Cache::open(device, origin, self.open_options(clock)).await.map_err(context)
+    }
+
+    fn open_options(&self, clock: Arc<dyn Clock>) -> OpenOptions {
+        OpenOptions {
             crash_mode: self.crash_mode,
             replacement: self.replacement,
             tuning: self.tuning,
@@ -99,8 +118,7 @@ impl CacheConfig {
             dirty: self.dirty,
             cleaning: self.cleaning,
             ..OpenOptions::new(self.mode, clock)
-        };
-        Cache::open(device, origin, options).await.map_err(context)
+        }
     }
 
     fn format_options(&self) -> FormatOptions {
@@ -124,7 +142,12 @@ pub(crate) async fn open_or_make(
     format: impl AsyncFn(&SharedDevice) -> std::result::Result<(), block::Error>,
 ) -> Result<SharedDevice> {
     match content(place)? {
-        Content::Something => open_device(place, None),
+        Content::Something => {
+            let device = open_device(place, None)?;
+            // Nobody else has the place, so nobody is making anything beside it: what is there was left behind.
+            remove_unfinished(place)?;
+            Ok(device)
+        }
         Content::BlankDevice => {
             let device = open_device(place, None)?;
             format(&device).await?;
@@ -144,31 +167,90 @@ async fn make_file(
         let message = format!("there is no {what} at {}: give --{what}-size to make one", place.display());
         return Err(Error::new(Failure::NotFound, message));
     };
-    if !size_bytes.is_multiple_of(SIZE_UNIT_BYTES) {
-        let message = format!("a {what} of {size_bytes} bytes cannot be made: its size is a multiple of 4 KiB");
-        return Err(Error::new(Failure::Usage, message));
+    let unfinished = Unfinished::make(what, place, size_bytes, format).await?;
+    unfinished.put_in_place()
+}
+
+/// A cache or log that is made beside its place. Dropped before it is put there, it is removed.
+pub(crate) struct Unfinished {
+    path: PathBuf,
+    place: PathBuf,
+    device: SharedDevice,
+    is_in_place: bool,
+}
+
+impl Unfinished {
+    /// Makes a file of `size_bytes` beside `place` and formats it.
+    ///
+    /// # Errors
+    /// No room, a size that is none; whatever formatting meets.
+    pub(crate) async fn make(
+        what: &str,
+        place: &Path,
+        size_bytes: u64,
+        format: impl AsyncFn(&SharedDevice) -> std::result::Result<(), block::Error>,
+    ) -> Result<Self> {
+        check_size(what, size_bytes)?;
+        remove_unfinished(place)?;
+        let path = unfinished_path(place);
+        let device = open_device(&path, Some(size_bytes)).inspect_err(|_| {
+            // The error that matters is the first one.
+            let _ = fs::remove_file(&path);
+        })?;
+        let unfinished = Self { path, place: place.to_owned(), device, is_in_place: false };
+        format(&unfinished.device).await?;
+        Ok(unfinished)
     }
+
+    /// Its device.
+    pub(crate) fn device(&self) -> SharedDevice {
+        Arc::clone(&self.device)
+    }
+
+    /// Makes it what the next start finds at its place.
+    ///
+    /// # Errors
+    /// When its directory takes no change.
+    pub(crate) fn put_in_place(mut self) -> Result<SharedDevice> {
+        let context = |error: &std::io::Error| Error::io(format!("cannot make {}", self.place.display()), error);
+        fs::rename(&self.path, &self.place).map_err(|error| context(&error))?;
+        let directory = self.place.parent().unwrap_or(Path::new("/"));
+        if let Err(error) = fs::File::open(directory).and_then(|directory| directory.sync_all()) {
+            // Nobody knows what the next start finds there: rather nothing, which it notices, than what is old by then.
+            let _ = fs::remove_file(&self.place);
+            return Err(context(&error));
+        }
+        self.is_in_place = true;
+        Ok(self.device())
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if !self.is_in_place {
+            // Whoever drops it has an error already; at the next start it is removed as well.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn check_size(what: &str, size_bytes: u64) -> Result<()> {
+    if size_bytes.is_multiple_of(SIZE_UNIT_BYTES) {
+        return Ok(());
+    }
+    let message = format!("a {what} of {size_bytes} bytes cannot be made: its size is a multiple of 4 KiB");
+    Err(Error::new(Failure::Usage, message))
+}
+
+/// Removes what was begun beside `place` and never finished.
+fn remove_unfinished(place: &Path) -> Result<()> {
     let unfinished = unfinished_path(place);
     match fs::remove_file(&unfinished) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
-            return Err(Error::io(format!("cannot replace {}", unfinished.display()), &error));
+            Err(Error::io(format!("cannot remove {}", unfinished.display()), &error))
         }
-        _ => {}
+        _ => Ok(()),
     }
-    let make = async || -> Result<SharedDevice> {
-        let device = open_device(&unfinished, Some(size_bytes))?;
-        format(&device).await?;
-        fs::rename(&unfinished, place)
-            .and_then(|()| fs::File::open(place.parent().unwrap_or(Path::new("/")))?.sync_all())
-            .map_err(|error| Error::io(format!("cannot make {}", place.display()), &error))?;
-        Ok(device)
-    };
-    let made = make().await;
-    if made.is_err() {
-        // The error that matters is the first one.
-        let _ = fs::remove_file(&unfinished);
-    }
-    made
 }
 
 /// The one name of a cache's place, whatever links lead to its directory: what the registry records.

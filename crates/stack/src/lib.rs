@@ -3,7 +3,9 @@
 //! | module | holds |
 //! |---|---|
 //! | [`attach`] | an attachment: remote LUN, cache, front, from the beginning to the end |
+//! | `cache_change` | another cache in place of the one there is |
 //! | [`cache_place`] | where a cache lies, and how it is made and opened |
+//! | [`cow_place`] | likewise, the difference from a base that stays as it is |
 //! | [`time`] | the clock of a running stack |
 //! | [`config`] | the target's configuration file |
 //! | [`control`] | the control socket every long-running process answers on |
@@ -29,10 +31,12 @@
 #![forbid(unsafe_code)]
 
 pub mod attach;
+mod cache_change;
 pub mod cache_place;
 mod cache_settings;
 pub mod config;
 pub mod control;
+pub mod cow_place;
 mod device_name;
 pub mod error;
 pub mod limits;

@@ -206,11 +206,11 @@ impl Registry {
 }
 
 /// Locks `file`, waiting for a holder that was just killed and is still ending.
-fn lock_within(file: &File, time_max: Duration) -> bool {
+fn lock_within(file: &File, operation: FlockOperation, time_max: Duration) -> bool {
     const LOOK_INTERVAL: Duration = Duration::from_millis(10);
     let deadline = Instant::now() + time_max;
     loop {
-        if flock(file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+        if flock(file, operation).is_ok() {
             return true;
         }
         if Instant::now() >= deadline {
@@ -226,11 +226,23 @@ pub struct UnitLock {
 }
 
 impl UnitLock {
-    /// Takes the LUN for this process.
+    /// Takes the LUN for this process, to write to it.
     ///
     /// # Errors
     /// `InUse` when another process of this host has it.
     pub fn acquire(paths: &Paths, identity: &Identity, name: &str) -> Result<Self> {
+        Self::lock(paths, identity, name, FlockOperation::NonBlockingLockExclusive)
+    }
+
+    /// Takes the LUN as a base that is only read, as any number of processes may.
+    ///
+    /// # Errors
+    /// `InUse` when another process of this host has it to write to it.
+    pub fn share(paths: &Paths, identity: &Identity, name: &str) -> Result<Self> {
+        Self::lock(paths, identity, name, FlockOperation::NonBlockingLockShared)
+    }
+
+    fn lock(paths: &Paths, identity: &Identity, name: &str, operation: FlockOperation) -> Result<Self> {
         let directory = paths.unit_locks();
         make_directory(&directory)?;
         let path = directory.join(format!("{}.lock", file_stem(identity)));
@@ -243,7 +255,7 @@ impl UnitLock {
             .mode(0o600)
             .open(&path)
             .map_err(|error| context(&error))?;
-        if !lock_within(&file, ENDING_TIME_MAX) {
+        if !lock_within(&file, operation, ENDING_TIME_MAX) {
             let holder = fs::read_to_string(&path).unwrap_or_default();
             let message = format!(
                 "{identity} is attached on this host already, as \"{}\": detach it first, or use that attachment",
@@ -325,6 +337,9 @@ mod tests {
         assert!(error.to_string().contains("\"first\""), "{error}");
         assert!(UnitLock::acquire(&paths, &identity("2"), "second").is_ok());
         drop(held);
+        let shared = [0, 1].map(|_| UnitLock::share(&paths, &identity("1"), "reader").unwrap());
+        assert!(UnitLock::acquire(&paths, &identity("1"), "writer").is_err());
+        drop(shared);
         assert!(UnitLock::acquire(&paths, &identity("1"), "second").is_ok());
     }
 }

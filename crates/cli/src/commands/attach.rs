@@ -4,6 +4,7 @@ use front::ListenAddress;
 use iscsi::url::Url;
 use stack::attach::{AttachConfig, Attachment};
 use stack::cache_place::CacheConfig;
+use stack::cow_place::CowConfig;
 use stack::log_place::LogConfig;
 use stack::paths::Paths;
 use stack::{Error, Failure, Result};
@@ -64,6 +65,11 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
         seek_bytes: arguments.destage_seek.map_or(0, |size| size.0),
         is_paper: arguments.profile.is_some(),
     });
+    let cow = arguments.difference.map(|path| CowConfig {
+        path,
+        size_bytes: arguments.difference_size.map(|size| size.0),
+        chunk_bytes: arguments.difference_chunk.map(|size| u32::try_from(size.0).unwrap_or(u32::MAX)),
+    });
     let front = match arguments.front.split_once(':') {
         None if arguments.front == "auto" => ListenAddress::Unix(paths.nbd_socket(&name)),
         Some(("nbd", address)) => {
@@ -78,7 +84,7 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
         }
     };
     let is_read_only = arguments.read_only;
-    Ok(AttachConfig { remotes, name, cache, log, front, is_read_only, metrics: arguments.metrics })
+    Ok(AttachConfig { remotes, name, cache, log, cow, front, is_read_only, metrics: arguments.metrics })
 }
 
 /// Other commands, run from other directories, find the socket by what `status` says.

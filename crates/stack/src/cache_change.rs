@@ -1,0 +1,138 @@
+//! A cache of another size or with other sets in place of the one there is, while it is used: `forebay set NAME cache.size=SIZE`.
+//!
+//! The new one is made beside the place of the old one, filled from it, and moved there in the moment in which requests wait. Until then the old one has
+//! everything: whatever goes wrong, and wherever the power fails, it is the cache, and what was begun is removed at the next start.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use base::clock::Clock;
+use base::units::ByteSize;
+use block::SharedDevice;
+use block::layer::switch::SwitchLayer;
+use cache::{Associativity, Cache, FormatOptions, Mode};
+
+use crate::cache_place::{CacheConfig, Unfinished};
+use crate::cache_settings::parse;
+use crate::error::{Error, Failure, Result};
+
+/// What makes another cache necessary.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Change {
+    /// A file of this many bytes.
+    Size(u64),
+    /// This many frames a set.
+    Ways(Associativity),
+}
+
+impl Change {
+    /// Every key, as messages name them.
+    pub(crate) const KEYS: &[&str] = &["cache.size", "cache.associativity"];
+
+    /// The change that a setting asks for; `None` when `key` is no such setting.
+    ///
+    /// # Errors
+    /// When the value makes no sense.
+    pub(crate) fn of(key: &str, value: &str) -> Result<Option<Self>> {
+        match key {
+            "cache.size" => Ok(Some(Self::Size(parse::<ByteSize>(value)?.0))),
+            "cache.associativity" if value == "full" => Ok(Some(Self::Ways(Associativity::Full))),
+            "cache.associativity" => Ok(Some(Self::Ways(Associativity::Ways(parse(value)?)))),
+            _ => Ok(None),
+        }
+    }
+}
+
+/// The cache to be changed, and what is around it.
+pub(crate) struct Changing<'a> {
+    pub(crate) cache: &'a Arc<Cache>,
+    pub(crate) config: &'a CacheConfig,
+    pub(crate) place: &'a Path,
+    pub(crate) origin: SharedDevice,
+    pub(crate) switch: &'a SwitchLayer,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+/// Requests wait as long as this lives, unless they were sent to a successor.
+struct Held<'a> {
+    switch: &'a SwitchLayer,
+}
+
+impl<'a> Held<'a> {
+    fn new(switch: &'a SwitchLayer) -> Self {
+        switch.hold();
+        Self { switch }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.switch.release(None);
+    }
+}
+
+impl Changing<'_> {
+    /// Carries it out. Returns the new cache, which runs and has all requests.
+    ///
+    /// # Errors
+    /// Whatever stands in the way; the old cache goes on then.
+    pub(crate) async fn change(&self, change: Change) -> Result<Arc<Cache>> {
+        let metadata = fs::metadata(self.place).map_err(|error| Error::io(self.place.display(), &error))?;
+        if !metadata.is_file() {
+            let message =
+                format!("the cache {} is a whole device and cannot be made anew beside itself", self.place.display());
+            return Err(Error::new(Failure::Usage, message));
+        }
+        let size_bytes = match change {
+            Change::Size(size_bytes) => size_bytes,
+            Change::Ways(_) => metadata.len(),
+        };
+        let options = self.format_options(change);
+        let format = async |device: &SharedDevice| Cache::format(device, &self.origin, options).await;
+        self.clean().await?;
+        let unfinished = Unfinished::make("cache", self.place, size_bytes, format).await?;
+        let device = unfinished.device();
+        let new =
+            self.config.open_successor(device, Arc::clone(&self.origin), Arc::clone(&self.clock), self.cache).await?;
+        let running = tokio::spawn(new.run());
+        let changed = self.put_in_place(unfinished, &new).await;
+        if changed.is_err() {
+            running.abort();
+        }
+        changed.map(|()| new)
+    }
+
+    async fn put_in_place(&self, unfinished: Unfinished, new: &Arc<Cache>) -> Result<()> {
+        self.cache.copy_to(new, |_| {}).await?;
+        self.clean().await?;
+        let held = Held::new(self.switch);
+        let hand_over = self.cache.hand_over(new).await?;
+        unfinished.put_in_place()?;
+        self.switch.release(Some(new.clone()));
+        hand_over.finish();
+        drop(held);
+        Ok(())
+    }
+
+    /// So that little is left to be handed over while requests wait.
+    async fn clean(&self) -> Result<()> {
+        if self.cache.mode() == Mode::WriteBack {
+            self.cache.clean(|_| {}).await?;
+        }
+        Ok(())
+    }
+
+    fn format_options(&self, change: Change) -> FormatOptions {
+        let status = self.cache.status();
+        let ways_now = match u32::try_from(status.ways) {
+            Ok(ways) if status.ways < status.lines => Associativity::Ways(ways),
+            _ => Associativity::Full,
+        };
+        let associativity = match change {
+            Change::Size(_) => ways_now,
+            Change::Ways(associativity) => associativity,
+        };
+        FormatOptions { associativity, crash_mode: status.crash_mode, ..FormatOptions::default() }
+    }
+}

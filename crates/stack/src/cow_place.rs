@@ -1,0 +1,60 @@
+//! Where the difference from a shared base lies, and how it is made and opened. It is found and made as a cache is (see `cache_place`).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use block::layer::cow::{CowLayer, CowOptions};
+use block::layer::read_only::ReadOnlyLayer;
+use block::{Identity, SharedDevice};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::cache_place::{canonical_place, open_or_make};
+use crate::error::{Error, Result};
+use crate::registry::file_stem;
+
+/// The difference of an attachment, as asked for.
+#[derive(Clone, Debug)]
+pub struct CowConfig {
+    /// File, block device, or directory.
+    pub path: PathBuf,
+    /// Size of a difference that is made.
+    pub size_bytes: Option<u64>,
+    /// Bytes copied at once, of a difference that is made; `None` for the usual.
+    pub chunk_bytes: Option<u32>,
+}
+
+impl CowConfig {
+    /// The absolute path of the difference from the LUN `identity`.
+    ///
+    /// # Errors
+    /// When the directory it lies in does not exist.
+    pub fn place(&self, identity: &Identity) -> Result<PathBuf> {
+        let in_directory = || self.path.join(format!("{}.difference", file_stem(identity)));
+        canonical_place(&if self.path.is_dir() { in_directory() } else { self.path.clone() })
+    }
+
+    /// Opens the difference at `place` from `base`, made first if there is none. `base` is never written.
+    ///
+    /// # Errors
+    /// Another LUN's difference, something that is none, one in use, no room.
+    pub async fn open(&self, place: &Path, base: SharedDevice) -> Result<Arc<CowLayer>> {
+        let base: SharedDevice = Arc::new(ReadOnlyLayer::new(base));
+        let usual = CowOptions::new(Uuid::new_v4().into_bytes());
+        let options = CowOptions { chunk_bytes: self.chunk_bytes.unwrap_or(usual.chunk_bytes), ..usual };
+        let format = async |device: &SharedDevice| CowLayer::format(device, &base, options).await;
+        let device = open_or_make("difference", place, self.size_bytes, format).await?;
+        let context = |error| Error::from(error).context(format!("the difference {}", place.display()));
+        Ok(Arc::new(CowLayer::open(device, Arc::clone(&base)).await.map_err(context)?))
+    }
+}
+
+/// What `status` says of it.
+pub(crate) fn status(cow: &CowLayer) -> Value {
+    let status = cow.status();
+    json!({
+        "chunk_bytes": status.chunk_bytes,
+        "room_bytes": status.room_bytes,
+        "used_bytes": status.used_bytes,
+    })
+}

@@ -167,6 +167,40 @@ e2fsck -f -n /dev/sda
     assert_quiet(&transcript.kernel_log);
 }
 
+/// The initiator asks the target for its proof, too, and takes no other.
+#[test]
+fn a_kernel_proves_and_is_proved_to() {
+    let world = World::new();
+    let (secret, own) = ("a-secret-of-19-bytes", "the-targets-own-words");
+    fs::write(world.path("secret"), secret).expect("the world is ours");
+    fs::write(world.path("own"), own).expect("the world is ours");
+    let chap =
+        ["--chap-user", "alice", "--chap-file", "secret", "--mutual-chap-user", "disks", "--mutual-chap-file", "own"];
+    let target = world.target(["--lun", "0=ram:64MiB"].into_iter().chain(chap));
+    let portal = target.portal().to_owned();
+    let (_, port) = portal.rsplit_once(':').expect("a portal has a port");
+    let wrong = format!(
+        "mkdir -p /etc/iscsi /run/lock/iscsi\n\
+         if iscsistart -i {INITIATOR} -t {IQN} -g 1 -a {HOST} -p {port} -u alice -w {secret} -U disks -W some-other-words\n\
+         then echo 'impostor: taken'; else echo 'impostor: refused'; fi\n[ ! -b /dev/sda ]\n"
+    );
+    let right = login(&portal, &format!("-u alice -w {secret} -U disks -W {own}"))
+        + r#"
+cd /sys/class/iscsi_session
+echo "users: $(cat */username) $(cat */username_in)"
+cd /
+seq 1 100000 | dd of=/dev/sda bs=64k conv=fsync 2>/dev/null
+forget
+echo "sum: $(head -c 65536 /dev/sda | sha256sum)"
+echo "expected: $(seq 1 100000 | head -c 65536 | sha256sum)"
+"#;
+    let transcript = guest().boot(&(wrong + &right)).finish();
+    assert_eq!(transcript.value("impostor"), "refused");
+    assert_eq!(transcript.value("users"), "alice disks");
+    assert_eq!(transcript.value("sum"), transcript.value("expected"));
+    assert_quiet(&transcript.kernel_log);
+}
+
 #[test]
 fn a_target_that_is_killed_and_comes_back_larger_loses_nothing() {
     let world = World::new();

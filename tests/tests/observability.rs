@@ -230,7 +230,13 @@ fn the_service_manager_passes_the_socket_and_is_told() {
     assert_eq!(status["address"], address, "what was passed is served, not the default portal");
     let told = told_until(&notify, "WATCHDOG=1");
     assert!(told.iter().any(|line| line.starts_with("STATUS=")), "{told:?}");
-    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM).unwrap();
+    let signal = |signal| rustix::process::kill_process(rustix::process::Pid::from_child(&child), signal).unwrap();
+    // There is no file to read again, which is another matter: that it tried is told, with the time (Type=notify-reload), and that it goes on.
+    signal(rustix::process::Signal::HUP);
+    let told = told_until(&notify, "RELOADING=1");
+    assert!(told.iter().any(|line| line.starts_with("MONOTONIC_USEC=")), "{told:?}");
+    told_until(&notify, "READY=1");
+    signal(rustix::process::Signal::TERM);
     told_until(&notify, "STOPPING=1");
     assert!(child.wait().unwrap().success());
 }

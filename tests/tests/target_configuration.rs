@@ -131,6 +131,130 @@ fn a_reload_changes_what_changed_and_nothing_else() {
     attached.terminate().success();
 }
 
+/// The mark is in the first block of a file LUN.
+fn pattern_is(served: &Served, iqn: &str, lun: u64, pattern: &str) {
+    let verify = format!("read -P {pattern} 0 4k");
+    tool("qemu-io", ["-f", "raw", "-c", &verify, &served.url(iqn, lun)]);
+}
+
+fn refused(served: &Served, words: &str) {
+    let refused = served.world.run(["target", "reload"]);
+    assert!(refused.code != Some(0) && refused.stderr.contains(words), "{words}: {refused:?}");
+}
+
+/// A file that moves to another target, or to another number, is another unit (its designators are), so it goes in two steps; in one
+/// step nothing happens.
+#[test]
+fn a_file_moves_between_targets_in_two_reloads() {
+    let config = |disks: &str, others: &str| {
+        format!(
+            "portals = [\"127.0.0.1:0\"]\n[[target]]\niqn = \"{DISKS}\"\nluns = [\"1=ram:1MiB\"{disks}]\n\
+             [[target]]\niqn = \"{OTHERS}\"\nluns = [\"1=ram:2MiB\"{others}]\n"
+        )
+    };
+    let file = ", \"0=file:a.img,size=8MiB\"";
+    let served = serve(&config(file, ""));
+    tool("qemu-io", ["-f", "raw", "-c", "write -P 9 0 4k", &served.url(DISKS, 0)]);
+    let front = format!("nbd:unix:{}", served.world.path("disk.nbd").display());
+    let _attached = served.world.start(["attach", &served.url(DISKS, 1), "--name", "disk", "--as", &front]);
+
+    write(&served.world, &config("", file));
+    refused(&served, "is served as LUN 0 of");
+    pattern_is(&served, DISKS, 0, "9");
+    write(&served.world, &config(", \"5=file:./a.img\"", ""));
+    refused(&served, "is served as LUN 0 of");
+    pattern_is(&served, DISKS, 0, "9");
+
+    // Out of one and into the other, as fast as the reloads go, under a session that sees the first.
+    for _ in 0..3 {
+        write(&served.world, &config("", ""));
+        assert!(served.world.run(["target", "reload"]).success().contains("0 LUNs added, 1 removed"));
+        write(&served.world, &config("", file));
+        assert!(served.world.run(["target", "reload"]).success().contains("1 LUNs added, 0 removed"));
+        pattern_is(&served, OTHERS, 0, "9");
+        write(&served.world, &config("", ""));
+        served.world.run(["target", "reload"]).success();
+        write(&served.world, &config(file, ""));
+        served.world.run(["target", "reload"]).success();
+        pattern_is(&served, DISKS, 0, "9");
+    }
+}
+
+/// Its sessions have a few seconds to go; a reload that wants the file back waits for them.
+#[test]
+fn a_target_is_removed_under_its_sessions_and_comes_back() {
+    let rest = format!("portals = [\"127.0.0.1:0\"]\n[[target]]\niqn = \"{OTHERS}\"\nluns = [\"0=ram:1MiB\"]\n");
+    let both = format!("{rest}[[target]]\niqn = \"{DISKS}\"\nluns = [\"0=file:a.img,size=8MiB\"]\n");
+    let served = serve(&both);
+    tool("qemu-io", ["-f", "raw", "-c", "write -P 9 0 4k", &served.url(DISKS, 0)]);
+    // QEMU knows nothing of being asked to log out.
+    let mut busy = std::process::Command::new("qemu-img")
+        .args(["bench", "-f", "raw", "-t", "none", "-c", "100000000", "-d", "8", "-s", "4096", &served.url(DISKS, 0)])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("qemu-img is installed");
+    let sessions = || {
+        let text = served.world.run(["target", "status", "--json"]).success();
+        serde_json::from_str::<Value>(&text).expect("it prints JSON")["sessions"].as_array().expect("a list").len()
+    };
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while sessions() == 0 {
+        assert!(std::time::Instant::now() < deadline, "qemu-img did not log in");
+    }
+    write(&served.world, &rest);
+    assert!(served.world.run(["target", "reload"]).success().contains("1 sessions asked to end"));
+    write(&served.world, &both);
+    assert!(served.world.run(["target", "reload"]).success().contains("1 LUNs added"));
+    busy.kill().unwrap();
+    busy.wait().unwrap();
+    pattern_is(&served, DISKS, 0, "9");
+}
+
+#[test]
+fn a_reload_that_is_refused_changes_no_size() {
+    let disks = |luns: &str| format!("portals = [\"127.0.0.1:0\"]\n[[target]]\niqn = \"{DISKS}\"\nluns = [{luns}]\n");
+    let served = serve(&disks(r#""0=file:a.img,size=8MiB", "1=ram:1MiB""#));
+    fs::write(served.world.path("b.img"), vec![0; 4096]).unwrap();
+    fs::write(served.world.path("b.img.forebay"), "no record").unwrap();
+    for (luns, words) in [
+        (r#""0=file:a.img,size=16MiB", "1=ram:2MiB""#, "cannot change its size"),
+        (r#""0=file:a.img,size=16MiB", "1=ram:1MiB,read-only""#, "only its size"),
+        (r#""0=file:a.img,size=16MiB", "2=file:b.img""#, "is damaged"),
+        (r#""0=file:a.img,size=16MiB", "2=file:a.img""#, "the same file"),
+    ] {
+        write(&served.world, &disks(luns));
+        refused(&served, words);
+        assert_eq!((served.size(DISKS, 0), served.size(DISKS, 1)), (8 << 20, 1 << 20), "{luns}");
+        assert_eq!(fs::metadata(served.world.path("a.img")).unwrap().len(), 8 << 20, "{luns}");
+    }
+}
+
+#[test]
+fn limits_change_while_sessions_go_on() {
+    let disks = |limits: &str| {
+        format!(
+            "portals = [\"127.0.0.1:0\"]\n[limits]\n{limits}\n[[target]]\niqn = \"{DISKS}\"\nluns = [\"0=ram:1MiB\"]\n"
+        )
+    };
+    let served = serve(&disks(""));
+    let socket = served.world.path("disk.nbd");
+    let front = format!("nbd:unix:{}", socket.display());
+    let _attached = served.world.start(["attach", &served.url(DISKS, 0), "--name", "disk", "--as", &front]);
+    write(&served.world, &disks("sessions = 1\ndata-out = \"64KiB\"\ndata-in-per-session = \"64KiB\""));
+    served.world.run(["target", "reload"]).success();
+    let full = served.inquiry(DATABASE, DISKS, 0);
+    assert!(full.code != Some(0) && full.stderr.contains("resources"), "{full:?}");
+    let uri = format!("nbd+unix:///?socket={}", socket.display());
+    tool("qemu-io", ["-f", "raw", "-c", "write -P 7 0 1M", "-c", "read -P 7 0 1M", &uri]);
+    write(&served.world, &disks("sessions = 2"));
+    served.world.run(["target", "reload"]).success();
+    served.inquiry(DATABASE, DISKS, 0).success();
+    write(&served.world, &disks("sessions = 0"));
+    refused(&served, "line 3");
+    served.inquiry(DATABASE, DISKS, 0).success();
+}
+
 #[test]
 fn a_session_that_is_not_allowed_any_more_ends() {
     let only = |name: &str| {
@@ -183,4 +307,11 @@ fn a_file_is_checked_without_being_served() {
     world.run(["target", "check", "target.toml"]).failure(2, &["LUN 5"]);
     write(&world, "[[target]]\niqn = 5\n");
     world.run(["target", "check", "target.toml"]).failure(2, &["line 2"]);
+    fs::write(world.path("a.img"), vec![0; 4096]).unwrap();
+    std::os::unix::fs::symlink(world.path("a.img"), world.path("link.img")).unwrap();
+    for luns in [r#""0=file:a.img", "1=file:link.img""#, r#""0=file:new.img,size=1MiB", "1=file:./new.img,size=1MiB""#]
+    {
+        write(&world, &format!("[[target]]\niqn = \"{DISKS}\"\nluns = [{luns}]\n"));
+        world.run(["target", "check", "target.toml"]).failure(2, &["the same file"]);
+    }
 }

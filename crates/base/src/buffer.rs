@@ -15,6 +15,7 @@ use std::fmt;
 use std::future::Future;
 use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -117,7 +118,7 @@ pub struct BufferPool {
 }
 
 struct PoolShared {
-    bytes_max: usize,
+    bytes_max: AtomicUsize,
     state: Mutex<PoolState>,
 }
 
@@ -139,9 +140,15 @@ struct Ticket {
 impl BufferPool {
     /// A pool that lets at most `bytes_max` bytes be out at once (at least one page).
     pub fn new(bytes_max: usize) -> Self {
-        let bytes_max = bytes_max.max(BUFFER_ALIGNMENT);
+        let bytes_max = AtomicUsize::new(bytes_max.max(BUFFER_ALIGNMENT));
         let state = PoolState { bytes_out: 0, idle: Vec::new(), waiting: VecDeque::new() };
         Self { shared: Arc::new(PoolShared { bytes_max, state: Mutex::new(state) }) }
+    }
+
+    /// Another bound from now on. Buffers that are out stay out; with a smaller one none is lent until enough came back.
+    pub fn set_bytes_max(&self, bytes_max: usize) {
+        self.shared.bytes_max.store(bytes_max.max(BUFFER_ALIGNMENT), Ordering::Relaxed);
+        wake_first(&self.shared.lock());
     }
 
     /// A buffer of `length` bytes now, or `None` when the pool has lent all it may or others wait in line.
@@ -181,7 +188,7 @@ impl PoolShared {
 
     fn take(&self, state: &mut PoolState, capacity: usize) -> Option<Vec<Page>> {
         let is_alone = state.bytes_out == 0;
-        if state.bytes_out + capacity > self.bytes_max && !is_alone {
+        if state.bytes_out + capacity > self.bytes_max.load(Ordering::Relaxed) && !is_alone {
             return None;
         }
         state.bytes_out += capacity;
@@ -299,6 +306,27 @@ mod tests {
         assert!(pool.try_acquire(1).is_some());
         drop(second);
         assert_eq!(pool.bytes_out(), 0);
+    }
+
+    #[test]
+    fn a_pool_takes_another_bound() {
+        let mut executor = Executor::in_order();
+        let pool = BufferPool::new(4096);
+        let first = pool.try_acquire(1).expect("there is one");
+        let waiting = pool.acquire(1);
+        let kept = Arc::new(Mutex::new(None));
+        let place = Arc::clone(&kept);
+        executor.spawn(async move { *place.lock().unwrap() = Some(waiting.await) });
+        executor.run_until_stalled();
+        assert!(kept.lock().unwrap().is_none());
+        pool.set_bytes_max(8192);
+        executor.run_until_stalled();
+        assert!(kept.lock().unwrap().is_some(), "who waits is served");
+        pool.set_bytes_max(4096);
+        drop(first);
+        assert!(pool.try_acquire(1).is_none(), "there is still as much out as there may be");
+        kept.lock().unwrap().take();
+        assert!(pool.try_acquire(1).is_some());
     }
 
     #[test]

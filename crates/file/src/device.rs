@@ -27,7 +27,7 @@ use tokio::runtime::Handle;
 use crate::block_ioctl;
 use crate::failure;
 use crate::job::{Job, Progress};
-use crate::limits::INLINE_BYTES_MAX;
+use crate::limits::{CLOSED_INTERVAL, INLINE_BYTES_MAX};
 use crate::open::OpenFile;
 use crate::options::FileOptions;
 use crate::pool::Pool;
@@ -172,6 +172,17 @@ impl FileDevice {
             file.events.publish(&Event::Resized(file.geometry()));
         }
         Ok(wanted)
+    }
+
+    /// Completes when the file is closed and its lock is free: a little after the last clone of this device is dropped, because what is under
+    /// way keeps it open.
+    pub fn closed(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
+        let file = Arc::downgrade(&self.core.file);
+        async move {
+            while file.strong_count() > 0 {
+                tokio::time::sleep(CLOSED_INTERVAL).await;
+            }
+        }
     }
 
     /// Whether requests go through io_uring; otherwise blocking calls on tokio's threads.

@@ -32,5 +32,8 @@ pub const TRANSFER_BYTES_MAX: u32 = 16 << 20;
 /// holder is reported after it.
 pub const LOCK_WAIT_MAX: Duration = Duration::from_millis(1500);
 
+/// Pause between two looks at whether a file that nobody uses any more is closed: its ring ends within a few turns of the runtime.
+pub const CLOSED_INTERVAL: Duration = Duration::from_millis(2);
+
 /// Pause between two looks at the lock.
 pub const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(5);

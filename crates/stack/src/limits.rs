@@ -25,6 +25,9 @@ pub const METRICS_WAITING_MAX: usize = 8;
 /// Time between two looks at what the service manager is told in words.
 pub const SERVICE_STATUS_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Longest wait of a reload for a LUN that an earlier one removed: its sessions have a few seconds to log out, and then a second or so to end.
+pub const RETIRING_WAIT_MAX: Duration = Duration::from_secs(10);
+
 /// Bytes inside each direction of a modelled link before its writer waits: what is on the way at 10 Gbit/s and 3 ms, so that the model, not
 /// its memory, limits the rate.
 pub const LINK_IN_FLIGHT_BYTES_MAX: usize = 4 << 20;

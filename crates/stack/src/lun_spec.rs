@@ -4,6 +4,7 @@
 //! configuration file and the error messages cannot drift apart.
 
 use std::fmt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -79,6 +80,32 @@ pub const OPTIONS: &[&str] = &[
     "rotation=DURATION",
     "transfer=SIZE/s",
 ];
+
+impl LunSpec {
+    /// What tells its file or block device from others, whatever path leads there; `None` for one in RAM.
+    pub(crate) fn file(&self) -> Option<FileIdentity> {
+        let Backend::File { path, .. } = &self.backend else { return None };
+        let of_inode = |metadata: std::fs::Metadata| {
+            let is_block_device = metadata.file_type().is_block_device();
+            if is_block_device {
+                FileIdentity::Device(metadata.rdev())
+            } else {
+                FileIdentity::Inode(metadata.dev(), metadata.ino())
+            }
+        };
+        let of_path = || FileIdentity::ToBeMade(std::path::absolute(path).unwrap_or_else(|_| path.clone()));
+        Some(std::fs::metadata(path).map_or_else(|_| of_path(), of_inode))
+    }
+}
+
+/// See [`LunSpec::file`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum FileIdentity {
+    Inode(u64, u64),
+    Device(u64),
+    /// A file that is not there yet, by its path.
+    ToBeMade(PathBuf),
+}
 
 impl FromStr for LunSpec {
     type Err = ParseLunError;

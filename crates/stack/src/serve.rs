@@ -19,7 +19,8 @@ use tokio::sync::watch;
 use crate::config::{self, Configuration};
 use crate::control::{ControlServer, Handler, Progress, Request};
 use crate::error::{Error, Failure, Result};
-use crate::lun_spec::LunSpec;
+use crate::limits::RETIRING_WAIT_MAX;
+use crate::lun_spec::{FileIdentity, LunSpec};
 use crate::metrics::MetricsServer;
 use crate::paths::{Paths, check_name};
 use crate::systemd;
@@ -101,6 +102,21 @@ impl ServeConfig {
                     return usage(format!("{} has two LUNs {}", target.iqn, lun.lun));
                 }
             }
+        }
+        self.check_files()
+    }
+
+    /// Refuses a file that is two LUNs: each would have its own reservations, and its own order of what overlaps.
+    fn check_files(&self) -> Result<()> {
+        let all = self.targets.iter().flat_map(|target| target.luns.iter().map(move |lun| (&target.iqn, lun)));
+        let mut seen: Vec<(FileIdentity, (&String, &LunSpec))> = Vec::new();
+        for (iqn, lun) in all {
+            let Some(file) = lun.file() else { continue };
+            if let Some((_, (other_iqn, other))) = seen.iter().find(|(known, _)| *known == file) {
+                let message = format!("LUN {lun} of {iqn} and LUN {other} of {other_iqn} are the same file");
+                return Err(Error::new(Failure::Usage, message));
+            }
+            seen.push((file, (iqn, lun)));
         }
         Ok(())
     }
@@ -198,6 +214,7 @@ impl Serving {
             server,
             units: RefCell::new(units),
             reload,
+            reloading: tokio::sync::Mutex::new(()),
             addresses: bound.addresses().to_vec(),
             stopping: Rc::clone(&stopping),
         });
@@ -237,7 +254,7 @@ impl Serving {
         };
         let control = control.serve(Rc::clone(&handler), wait_for_stop());
         let ((), served, ..) = tokio::join!(on_signal, serve, control, metrics, informing, reloading);
-        let closing = handler.units.borrow().close();
+        let closing = handler.units.borrow_mut().close();
         let flushed = closing.await;
         working.abort();
         served.and(flushed)
@@ -251,6 +268,8 @@ struct ServeHandler {
     /// Never borrowed across a wait.
     units: RefCell<Units>,
     reload: ReloadSource,
+    /// One reload at a time.
+    reloading: tokio::sync::Mutex<()>,
     stopping: Rc<watch::Sender<bool>>,
 }
 
@@ -300,13 +319,11 @@ impl ServeHandler {
 
 impl ServeHandler {
     /// Reads the configuration again and takes over what it says; sessions go on. All of it or nothing.
-    fn reload(&self) -> Result<Value> {
-        let reloaded = self.reload.read().and_then(|(targets, discovery)| {
-            let (targets, changes) = self.units.borrow_mut().apply(&targets)?;
-            self.server.set_discovery_authentication(Authentication { accounts: discovery, own: None });
-            let sessions_ended = self.server.set_targets(targets);
-            Ok((changes, sessions_ended))
-        });
+    async fn reload(&self) -> Result<Value> {
+        let _one = self.reloading.lock().await;
+        systemd::reloading();
+        let reloaded = self.take_over().await;
+        systemd::ready();
         match reloaded {
             Ok((changes, sessions_ended)) => {
                 let Changes { added, removed, resized } = changes;
@@ -326,12 +343,35 @@ impl ServeHandler {
         }
     }
 
+    async fn take_over(&self) -> Result<(Changes, usize)> {
+        let Reloaded { targets, discovery, quota } = self.reload.read()?;
+        self.wait_for_retiring().await;
+        let (targets, changes) = self.units.borrow_mut().apply(&targets)?;
+        self.server.set_quota(quota);
+        self.server.set_discovery_authentication(Authentication { accounts: discovery, own: None });
+        let sessions_ended = self.server.set_targets(targets);
+        Ok((changes, sessions_ended))
+    }
+
+    /// Gives LUNs that an earlier reload removed the time to let go of their files, which may be wanted again.
+    async fn wait_for_retiring(&self) {
+        let deadline = tokio::time::Instant::now() + RETIRING_WAIT_MAX;
+        let mut unfinished = self.units.borrow_mut().take_retiring();
+        for (spec, retired) in &mut unfinished {
+            if tokio::time::timeout_at(deadline, retired).await.is_err() {
+                tracing::warn!(lun = %spec, "a LUN that was removed is still in use");
+            }
+        }
+        unfinished.retain(|(_, retired)| !retired.is_finished());
+        self.units.borrow_mut().put_retiring(unfinished);
+    }
+
     /// SIGHUP asks for a reload. Never ends.
     async fn reload_on_hangup(&self) {
         let Ok(mut hangups) = signal(SignalKind::hangup()) else { return std::future::pending().await };
         while hangups.recv().await.is_some() {
             // It was logged; nobody waits for an answer.
-            let _ = self.reload();
+            let _ = self.reload().await;
         }
     }
 }
@@ -342,6 +382,12 @@ struct ReloadSource {
     allow_remote: bool,
     name: String,
     portals: Vec<TargetPortal>,
+}
+
+/// What a file has now, of what can change.
+struct Reloaded {
+    targets: Vec<TargetConfig>,
+    discovery: Vec<Credentials>,
     quota: Quota,
 }
 
@@ -352,19 +398,17 @@ impl ReloadSource {
             allow_remote: config.allow_remote,
             name: config.name.clone(),
             portals: config.portals.clone(),
-            quota: config.quota.clone(),
         }
     }
 
-    /// The targets and the accounts for discovery that the file has now.
-    fn read(&self) -> Result<(Vec<TargetConfig>, Vec<Credentials>)> {
+    fn read(&self) -> Result<Reloaded> {
         let Some(path) = &self.path else {
             let message = format!("\"{}\" was started without --config: there is no file to read again", self.name);
             return Err(Error::new(Failure::Usage, message));
         };
         let Configuration { portals, quota, discovery, targets, .. } = config::read(path)?;
-        if portals.is_some_and(|portals| !self.portals.is_empty() && portals != self.portals) || quota != self.quota {
-            let message = "portals and limits change only at a restart; the rest of the file was not taken over either";
+        if portals.is_some_and(|portals| !self.portals.is_empty() && portals != self.portals) {
+            let message = "portals change only at a restart; the rest of the file was not taken over either";
             return Err(Error::new(Failure::Usage, message));
         }
         let config = ServeConfig {
@@ -379,7 +423,7 @@ impl ReloadSource {
             source: None,
         };
         config.check()?;
-        Ok((config.targets, config.discovery))
+        Ok(Reloaded { targets: config.targets, discovery: config.discovery, quota })
     }
 }
 
@@ -396,7 +440,7 @@ impl Handler for ServeHandler {
                 self.stopping.send_replace(true);
                 Ok(json!({ "name": self.name }))
             }
-            Request::Reload => self.reload(),
+            Request::Reload => self.reload().await,
             Request::Clean => {
                 let message = format!("\"{}\" is a target: it has no cache to clean", self.name);
                 Err(Error::new(Failure::Usage, message))

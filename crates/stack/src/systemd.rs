@@ -36,6 +36,15 @@ pub fn ready() {
     tell(&[NotifyState::Ready]);
 }
 
+/// It reads its configuration again; [`ready`] says when it has. The time lets the service manager tell this from an older reload
+/// (`Type=notify-reload`, sd_notify(3)).
+pub fn reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Err(error) => tracing::warn!(%error, "there is no clock to tell the service manager of a reload by"),
+    }
+}
+
 /// It ends in an orderly way.
 pub fn stopping() {
     tell(&[NotifyState::Stopping]);

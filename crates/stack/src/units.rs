@@ -1,8 +1,8 @@
 //! The logical units that are served, and how they change with the configuration.
 //!
-//! A unit goes on as long as its line in the configuration says the same; only its size may change under it. What a new configuration brings is
-//! opened before anything else happens, so that one that cannot be opened changes nothing. A unit that is gone is closed when the last
-//! command that it was asked is answered.
+//! A unit goes on as long as its line in the configuration says the same; only its size may change under it. What a new configuration asks for is
+//! checked, and what it brings is opened, before anything else happens, so that one that cannot be had changes nothing. A unit that is
+//! gone is closed when no session sees it any more and the last command that it was asked is answered; its file is free for another one then.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
@@ -50,6 +50,8 @@ pub(crate) struct Units {
     /// Where the sidecars of block devices are.
     sidecars: PathBuf,
     served: BTreeMap<Place, Served>,
+    /// Units that are gone and not closed yet, by what they were.
+    retiring: Vec<(LunSpec, JoinHandle<()>)>,
     /// Whether settings name no target.
     is_single_target: bool,
 }
@@ -65,7 +67,7 @@ pub(crate) struct Changes {
 impl Units {
     pub(crate) fn new(clock: Arc<dyn Clock>, sidecars: PathBuf) -> Self {
         let workers = Workers::new();
-        Self { clock, workers, sidecars, served: BTreeMap::new(), is_single_target: true }
+        Self { clock, workers, sidecars, served: BTreeMap::new(), retiring: Vec::new(), is_single_target: true }
     }
 
     /// Background work that belongs to no unit.
@@ -76,7 +78,8 @@ impl Units {
     /// Makes the units of `targets`, and the targets with them.
     ///
     /// # Errors
-    /// Whatever stands in the way of one of them; then nothing has changed, but that some may have grown.
+    /// Whatever stands in the way of one of them; then nothing has changed. Only a file system that cannot let a file grow is found out
+    /// later, when some may have grown.
     pub(crate) fn apply(&mut self, targets: &[TargetConfig]) -> Result<(Vec<Target>, Changes)> {
         let mut opened: BTreeMap<Place, Served> = BTreeMap::new();
         let mut changes = Changes::default();
@@ -84,10 +87,16 @@ impl Units {
             let place = (config.iqn.to_lowercase(), spec.lun);
             match self.served.get(&place) {
                 None => {
+                    self.check_free(spec)?;
                     opened.insert(place, self.open(&config.iqn, spec)?);
                     changes.added += 1;
                 }
-                Some(served) => changes.resized += usize::from(served.resize(spec)?),
+                Some(served) => served.check(spec)?,
+            }
+        }
+        for (config, spec) in targets.iter().flat_map(|target| target.luns.iter().map(move |spec| (target, spec))) {
+            if let Some(served) = self.served.get(&(config.iqn.to_lowercase(), spec.lun)) {
+                changes.resized += usize::from(served.resize(spec)?);
             }
         }
         let is_wanted = |(iqn, lun): &Place| {
@@ -98,7 +107,7 @@ impl Units {
         changes.removed = gone.len();
         for place in gone {
             if let Some(served) = self.served.remove(&place) {
-                tokio::spawn(served.retire());
+                self.retiring.push((served.spec.clone(), tokio::spawn(served.retire())));
             }
         }
         self.served.append(&mut opened);
@@ -109,6 +118,29 @@ impl Units {
             }
         }
         Ok((targets.iter().map(|config| self.target(config)).collect(), changes))
+    }
+
+    /// A file that is served already cannot be opened once more. Under another number or in another target it is another unit, with another
+    /// identity; the old one must end before that one begins.
+    fn check_free(&self, spec: &LunSpec) -> Result<()> {
+        let file = spec.file();
+        let is_same = |(_, served): &(&Place, &Served)| file.is_some() && served.spec.file() == file;
+        let Some(((iqn, _), served)) = self.served.iter().find(is_same) else { return Ok(()) };
+        let message = format!(
+            "LUN {spec} is served as LUN {} of {iqn}: remove it there, reload, then add it here and reload again",
+            served.spec.lun
+        );
+        Err(Error::new(Failure::Usage, message))
+    }
+
+    /// The units that are gone and may not be closed yet, to be waited for before their files are opened again.
+    pub(crate) fn take_retiring(&mut self) -> Vec<(LunSpec, JoinHandle<()>)> {
+        std::mem::take(&mut self.retiring)
+    }
+
+    /// Gives back those that were not waited for to their end.
+    pub(crate) fn put_retiring(&mut self, unfinished: Vec<(LunSpec, JoinHandle<()>)>) {
+        self.retiring.extend(unfinished);
     }
 
     fn target(&self, config: &TargetConfig) -> Target {
@@ -138,10 +170,15 @@ impl Units {
     }
 
     /// Makes everything durable, and ends what runs.
-    pub(crate) fn close(&self) -> impl Future<Output = Result<()>> + use<> {
+    pub(crate) fn close(&mut self) -> impl Future<Output = Result<()>> + use<> {
         let units: Vec<(Arc<LogicalUnit>, AbortHandle)> =
             self.served.values().map(|served| (Arc::clone(&served.unit), served.running.abort_handle())).collect();
+        let retiring = self.take_retiring();
         async move {
+            for (_, retired) in retiring {
+                // One that panicked has nothing more to say than it did.
+                let _ = retired.await;
+            }
             let mut flushed = Ok(());
             for (unit, running) in units {
                 flushed = flushed.and(unit.device().flush().await);
@@ -192,11 +229,11 @@ impl Units {
 }
 
 impl Served {
-    /// Takes over the size of `spec`, or the one that a file has by now where `spec` gives none. Whether it changed.
+    /// Whether this unit can become what `spec` says.
     ///
     /// # Errors
     /// When something else than the size is different, or the size cannot become that.
-    fn resize(&self, spec: &LunSpec) -> Result<bool> {
+    fn check(&self, spec: &LunSpec) -> Result<()> {
         if without_size(spec) != without_size(&self.spec) {
             let message = format!(
                 "LUN {spec} was {}: only its size can change while it is served; remove it, reload, and add it again",
@@ -204,30 +241,48 @@ impl Served {
             );
             return Err(Error::new(Failure::Usage, message));
         }
-        match (&self.file, &spec.backend, &self.spec.backend) {
-            (Some(file), Backend::File { size_bytes, .. }, _) => {
-                let before = block::Device::geometry(&**file).size_bytes;
-                let after =
-                    file.grow(*size_bytes).map_err(|error| Error::from(error).context(format!("LUN {spec}")))?;
-                Ok(after != before)
+        match (&spec.backend, &self.spec.backend) {
+            (Backend::File { size_bytes: Some(new), .. }, _) if *new < self.unit.device().geometry().size_bytes => {
+                let is = self.unit.device().geometry().size_bytes;
+                let message = format!("LUN {spec} has {is} bytes and cannot become smaller while it is served");
+                Err(Error::new(Failure::Usage, message))
             }
-            (_, Backend::Ram { size_bytes: new }, Backend::Ram { size_bytes: old }) if new != old => {
+            (Backend::Ram { size_bytes: new }, Backend::Ram { size_bytes: old }) if new != old => {
                 let message = format!("LUN {spec} was {}: a LUN in RAM cannot change its size", self.spec);
                 Err(Error::new(Failure::Usage, message))
             }
-            _ => Ok(false),
+            _ => Ok(()),
         }
     }
 
-    /// Closes a unit that no session sees any more, when nothing is under way on it.
+    /// Takes over the size of `spec`, or the one that a file has by now where `spec` gives none. Whether it changed.
+    ///
+    /// # Errors
+    /// When the file cannot get that size.
+    fn resize(&self, spec: &LunSpec) -> Result<bool> {
+        let (Some(file), Backend::File { size_bytes, .. }) = (&self.file, &spec.backend) else { return Ok(false) };
+        let before = block::Device::geometry(&**file).size_bytes;
+        let after = file.grow(*size_bytes).map_err(|error| Error::from(error).context(format!("LUN {spec}")))?;
+        Ok(after != before)
+    }
+
+    /// Closes a unit when no session sees it any more and nothing is under way on it.
     async fn retire(self) {
-        while !self.unit.is_idle() {
+        while Arc::strong_count(&self.unit) > 1 || !self.unit.is_idle() {
             tokio::time::sleep(RETIRING_INTERVAL).await;
         }
-        if let Err(error) = self.unit.device().flush().await {
-            tracing::error!(%error, lun = %self.spec, "what was written to a LUN that is gone may not be durable");
+        let Self { spec, unit, file, disk, running } = self;
+        if let Err(error) = unit.device().flush().await {
+            tracing::error!(%error, lun = %spec, "what was written to a LUN that is gone may not be durable");
         }
-        self.running.abort();
+        running.abort();
+        // That it was aborted is all it has to say.
+        let _ = running.await;
+        let closed = file.as_ref().map(|file| file.closed());
+        drop((unit, file, disk));
+        if let Some(closed) = closed {
+            closed.await;
+        }
     }
 }
 

@@ -198,8 +198,8 @@ impl Login {
         }
         let parts = self.parts.as_ref()?;
         let (handle, number) = (parts.control.handle(), parts.entered.number);
-        let quota = &self.server.options.quota;
-        if !self.server.connections.log_in(number, &request.initiator_name, quota) {
+        let quota = self.server.quota();
+        if !self.server.connections.log_in(number, &request.initiator_name, &quota) {
             return self.refuse(LoginStatus::OUT_OF_RESOURCES, "the initiator has as many connections as it may");
         }
         match self.server.sessions.admit(request, handle, quota.sessions) {

@@ -21,7 +21,7 @@ use crate::limits::{
 };
 
 /// The bounds of a server. See the module.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     /// Sessions at once, at most [`SESSIONS_MAX`].
     pub sessions: usize,
@@ -45,6 +45,13 @@ pub struct Quota {
     pub login_time: Duration,
     /// Silence inside a login.
     pub login_idle: Duration,
+}
+
+impl Quota {
+    /// The same, with no more sessions than there can be.
+    pub(crate) fn bounded(self) -> Self {
+        Self { sessions: self.sessions.min(SESSIONS_MAX), ..self }
+    }
 }
 
 impl Default for Quota {

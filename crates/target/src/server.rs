@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 
 use crate::connections::Connections;
 use crate::control::Wish;
-use crate::limits::{ACCEPT_RETRY_INTERVAL, LISTEN_BACKLOG, RATE_INTERVAL, REPORT_TIMEOUT, SESSIONS_MAX};
+use crate::limits::{ACCEPT_RETRY_INTERVAL, LISTEN_BACKLOG, RATE_INTERVAL, REPORT_TIMEOUT};
 use crate::login::drive;
 use crate::quota::Quota;
 use crate::session::Addresses;
@@ -52,6 +52,9 @@ pub struct TargetServerOptions {
 /// What all connections share.
 pub(crate) struct Shared {
     pub(crate) options: TargetServerOptions,
+    /// What peers may hold now; what each command asks for is in `data_in_bounds`, too.
+    quota: RwLock<Quota>,
+    pub(crate) data_in_bounds: DataInBounds,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) sessions: Sessions,
     pub(crate) counters: Counters,
@@ -70,7 +73,42 @@ pub(crate) struct Shared {
     runtimes: OnceLock<Vec<tokio::runtime::Handle>>,
 }
 
+/// The bounds of data-in, as every command asks for them.
+pub(crate) struct DataInBounds {
+    session_bytes: AtomicUsize,
+    total_bytes: AtomicUsize,
+}
+
+impl DataInBounds {
+    fn of(quota: &Quota) -> Self {
+        Self {
+            session_bytes: AtomicUsize::new(quota.session_data_in_bytes),
+            total_bytes: AtomicUsize::new(quota.data_in_bytes),
+        }
+    }
+
+    fn set(&self, quota: &Quota) {
+        self.session_bytes.store(quota.session_data_in_bytes, Ordering::Relaxed);
+        self.total_bytes.store(quota.data_in_bytes, Ordering::Relaxed);
+    }
+
+    /// Of one session.
+    pub(crate) fn session_bytes(&self) -> usize {
+        self.session_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Of all.
+    pub(crate) fn total_bytes(&self) -> usize {
+        self.total_bytes.load(Ordering::Relaxed)
+    }
+}
+
 impl Shared {
+    /// What peers may hold now.
+    pub(crate) fn quota(&self) -> Quota {
+        *self.quota.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn parameters(&self, portal_group_tag: u16) -> Arc<TargetParameters> {
         let parameters = self.parameters.read().unwrap_or_else(PoisonError::into_inner);
         let of_none = || Arc::new(TargetParameters::new(Vec::new(), self.pool.clone()));
@@ -100,7 +138,7 @@ impl Shared {
         if let Some(offer) = &self.options.offer {
             parameters.offer = offer.clone();
         }
-        let quota = &self.options.quota;
+        let quota = self.quota();
         parameters.offer.max_connections = parameters.offer.max_connections.min(quota.connections_per_session).max(1);
         parameters.command_window = quota.session_commands.clamp(1, parameters.command_window);
         parameters.login_timeout = quota.login_time;
@@ -124,11 +162,12 @@ impl TargetServer {
     }
 
     /// A server on another clock, for modelled links.
-    pub fn with_clock(targets: Vec<Target>, mut options: TargetServerOptions, clock: Arc<dyn Clock>) -> Self {
-        options.quota.sessions = options.quota.sessions.min(SESSIONS_MAX);
+    pub fn with_clock(targets: Vec<Target>, options: TargetServerOptions, clock: Arc<dyn Clock>) -> Self {
         let pool = BufferPool::new(options.quota.data_out_bytes);
         let shared = Arc::new(Shared {
             clock,
+            quota: RwLock::new(options.quota.bounded()),
+            data_in_bounds: DataInBounds::of(&options.quota),
             sessions: Sessions::default(),
             counters: Counters::default(),
             parameters: RwLock::default(),
@@ -162,6 +201,16 @@ impl TargetServer {
         self.shared.rebuild();
     }
 
+    /// What peers may hold from now on. Sessions and connections that are there stay, however many: what was negotiated with them, and the
+    /// window of their commands, are as they were; all other bounds count for them, too.
+    pub fn set_quota(&self, quota: Quota) {
+        let quota = quota.bounded();
+        *self.shared.quota.write().unwrap_or_else(PoisonError::into_inner) = quota;
+        self.shared.data_in_bounds.set(&quota);
+        self.shared.pool.set_bytes_max(quota.data_out_bytes);
+        self.shared.rebuild();
+    }
+
     /// The targets served now.
     pub fn targets(&self) -> Vec<Target> {
         self.shared.targets.read().unwrap_or_else(PoisonError::into_inner).clone()
@@ -178,16 +227,17 @@ impl TargetServer {
     }
 
     async fn serve(&self, stream: Box<dyn Transport>, addresses: Addresses, portal_group_tag: u16) -> CloseReason {
-        let Shared { connections, counters, clock, options, .. } = &*self.shared;
+        let Shared { connections, counters, clock, .. } = &*self.shared;
         counters.connections_accepted.fetch_add(1, Ordering::Relaxed);
-        let (entered, control) = match connections.enter(&addresses, portal_group_tag, clock.now(), &options.quota) {
-            Ok(entered) => entered,
-            Err(why) => {
-                counters.connections_refused.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(connection = %addresses.peer, why, "connection closed at once");
-                return CloseReason::Local;
-            }
-        };
+        let (entered, control) =
+            match connections.enter(&addresses, portal_group_tag, clock.now(), &self.shared.quota()) {
+                Ok(entered) => entered,
+                Err(why) => {
+                    counters.connections_refused.fetch_add(1, Ordering::Relaxed);
+                    tracing::warn!(connection = %addresses.peer, why, "connection closed at once");
+                    return CloseReason::Local;
+                }
+            };
         drive(Arc::clone(&self.shared), stream, (addresses, portal_group_tag), control, entered).await
     }
 

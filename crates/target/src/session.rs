@@ -291,12 +291,11 @@ impl Session {
     /// Whether a command that may bring so many bytes can start now. When nothing is under way, any can.
     fn has_room_for(&self, bytes: u32) -> bool {
         let used = self.expected_bytes + self.queued_bytes();
-        let quota = &self.server.options.quota;
+        let bounds = &self.server.data_in_bounds;
         let is_within = |used: usize, bound: usize| used.saturating_add(bytes as usize) <= bound;
         // What this session has by now, whatever it told of it.
         let of_others = || self.server.data_in_bytes.load(Ordering::Relaxed).saturating_sub(self.charged_bytes);
-        used == 0
-            || (is_within(used, quota.session_data_in_bytes) && is_within(of_others() + used, quota.data_in_bytes))
+        used == 0 || (is_within(used, bounds.session_bytes()) && is_within(of_others() + used, bounds.total_bytes()))
     }
 
     fn queued_bytes(&self) -> usize {
@@ -318,7 +317,7 @@ impl Session {
             tally: units.tally(lun, &self.server),
             usage: Use::of(command.cdb.head[0], command.data_out.len()),
             begun: self.server.clock.now(),
-            expected_bytes: (command.data_in_bytes_max as usize).min(self.server.options.quota.session_data_in_bytes),
+            expected_bytes: (command.data_in_bytes_max as usize).min(self.server.data_in_bounds.session_bytes()),
         };
         let command = logical_unit::Command {
             cdb,
@@ -533,7 +532,7 @@ impl Session {
 
     fn poll_wires(&mut self, context: &mut Context<'_>) -> bool {
         let mut has_moved = false;
-        let may_read = self.delayed.is_none() && self.queued_bytes() <= self.server.options.quota.session_data_in_bytes;
+        let may_read = self.delayed.is_none() && self.queued_bytes() <= self.server.data_in_bounds.session_bytes();
         let mut index = 0;
         while let Some(wire) = self.wires.get_mut(index) {
             let moved = wire.exchange(&mut self.protocol, &self.server, (may_read, self.spin.is_under_way()), context);

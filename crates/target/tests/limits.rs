@@ -332,7 +332,7 @@ async fn a_login_has_its_time() {
     let times = Quota { login_time: Duration::from_secs(6), login_idle: Duration::from_secs(2), ..Quota::default() };
     // Who says nothing, and who says a byte now and then, which is as good as nothing.
     for pause in [Duration::from_secs(60), Duration::from_millis(500)] {
-        let server = server(times.clone());
+        let server = server(times);
         let began = tokio::time::Instant::now();
         let (mut client, serving) = connect(&server);
         let trickle = tokio::spawn(async move {
@@ -361,4 +361,31 @@ async fn a_login_has_its_time() {
     assert_eq!(serving.await.unwrap(), CloseReason::LoginTimeout);
     assert!((6..7).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
     negotiating.abort();
+}
+
+/// What is there stays; what comes meets the new bounds.
+#[tokio::test]
+async fn bounds_change_while_serving() {
+    const READ_BYTES: usize = 256 * KIB;
+    let pool = BufferPool::new(READ_BUFFERS_BYTES);
+    let quota = Quota { session_data_in_bytes: MIB, ..Quota::default() };
+    let server = server_with(quota, &pool);
+    let (mut client, _) = connect(&server);
+    let login = client.log_in(1).await;
+    client.settle().await;
+    ask(&mut client, 32, READ_BYTES).await;
+    assert!(pool.bytes_out() <= MIB + READ_BYTES, "{} bytes are out", pool.bytes_out());
+    server.set_quota(Quota { session_data_in_bytes: 4 * MIB, sessions: 1, session_commands: 2, ..quota });
+    take(&mut client, 1, READ_BYTES).await;
+    let_things_happen().await;
+    assert!((3 * MIB..=4 * MIB + READ_BYTES).contains(&pool.bytes_out()), "{} bytes are out", pool.bytes_out());
+    let (mut second, _) = connect(&server);
+    assert_eq!(second.try_log_in(2, 0, &TARGET).await.status, LoginStatus::OUT_OF_RESOURCES);
+    server.set_quota(Quota { sessions: 2, session_commands: 2, ..quota });
+    let (mut third, _) = connect(&server);
+    let response = third.log_in(3).await;
+    assert_eq!(response.max_cmd_sn.next().distance_from(response.exp_cmd_sn), 2, "a new session has the new window");
+    assert!(login.max_cmd_sn.next().distance_from(login.exp_cmd_sn) > 2);
+    take(&mut client, 31, READ_BYTES).await;
+    assert_eq!(pool.bytes_out(), 0);
 }

@@ -30,7 +30,7 @@ use scsi::Sense;
 
 use crate::alarm::Alarm;
 use crate::error::LinkError;
-use crate::job::{Job, Kind, Reply};
+use crate::job::{Job, Kind, Repeat, Reply, Step};
 use crate::limits::{ATTEMPTS_MAX, BUSY_WAIT_MAX, REPLAY_DEPTH};
 use crate::link::Link;
 use crate::options::InitiatorOptions;
@@ -63,6 +63,12 @@ struct Counts {
     bytes_received: u64,
 }
 
+/// Why a command that was issued again and again is given up.
+const AGAIN_WORDS: &str = "it kept failing with unit attentions or aborted commands";
+
+/// REPORTED LUNS DATA HAS CHANGED (SPC-4 annex D).
+const REPORTED_LUNS_CHANGED: (u8, u8) = (0x3f, 0x0e);
+
 pub(crate) struct Engine {
     options: Arc<InitiatorOptions>,
     shared: Arc<Shared>,
@@ -77,6 +83,7 @@ pub(crate) struct Engine {
     ranges: RangeLock,
     /// Requests that wait for earlier ones of overlapping ranges.
     blocked: BTreeMap<u64, Acquire>,
+    /// Commands under way.
     in_flight: usize,
     order_next: u64,
     /// Retained writes that are still to be written again.
@@ -189,9 +196,9 @@ impl Engine {
         self.counts.pdus_received += pdus_received;
         self.counts.bytes_sent += link.counters.bytes_sent;
         self.counts.bytes_received += link.counters.bytes_received;
-        for (order, buffer) in link.into_unfinished() {
-            if let Some(job) = self.jobs.get_mut(&order) {
-                job.restore_buffer(buffer);
+        for (token, mut buffer) in link.into_unfinished() {
+            let job = self.jobs.get_mut(&Job::order_of(token));
+            if job.is_some_and(|job| job.take_step(token, &mut buffer).is_some()) {
                 self.counts.commands_retried += 1;
             }
         }
@@ -208,7 +215,7 @@ impl Engine {
         for (order, mut job) in jobs {
             match &job.reply {
                 Reply::Replay | Reply::Nobody => continue,
-                Reply::Raw(_) if job.was_sent => {
+                Reply::Raw(_) if job.was_sent && job.repeat() != Some(Repeat::Always) => {
                     let words = "the session was lost before the command was answered";
                     job.finish(Err(Error::new(ErrorKind::OutcomeUnknown, words)));
                     continue;
@@ -268,14 +275,14 @@ impl Engine {
         status.commands_retried = self.counts.commands_retried;
         status.writes_replayed = self.counts.writes_replayed;
         status.in_flight = self.in_flight;
-        status.waiting = self.jobs.len() - self.in_flight;
+        status.waiting = self.jobs.values().filter(|job| job.is_idle()).count();
         status.retained_bytes = self.retained.bytes();
     }
 
     fn add(&mut self, mut job: Job) {
         let range = job.range();
         if !range.is_empty() {
-            let mut place = if job.is_mutation() { self.ranges.exclusive(range) } else { self.ranges.shared(range) };
+            let mut place = if job.is_exclusive() { self.ranges.exclusive(range) } else { self.ranges.shared(range) };
             job.place = place.try_take();
             if job.place.is_none() {
                 self.blocked.insert(self.order_next, place);
@@ -309,7 +316,10 @@ impl Engine {
             && at <= now
         {
             self.delayed.pop_first();
-            self.ready.insert(order);
+            if let Some(job) = self.jobs.get_mut(&order) {
+                job.is_delayed = false;
+                self.ready.insert(order);
+            }
         }
     }
 
@@ -338,6 +348,9 @@ impl Engine {
             let is_replay = |order: &&u64| matches!(self.jobs.get(order), Some(Job { reply: Reply::Replay, .. }));
             let candidates: Vec<u64> = self.ready.iter().filter(is_replay).copied().collect();
             for order in candidates {
+                if self.in_flight >= self.options.queue_depth {
+                    break;
+                }
                 self.ready.remove(&order);
                 self.issue(link, now, order);
                 has_progressed = true;
@@ -353,7 +366,7 @@ impl Engine {
         has_progressed
     }
 
-    /// Issues the next command of a job, or ends it when there is none.
+    /// Issues what may be issued of a job, or ends it when there is nothing left.
     fn issue(&mut self, link: &mut Link, now: Instant, order: u64) {
         let Some(job) = self.jobs.get_mut(&order) else { return };
         let copy_bytes = job.copy_bytes(&self.unit);
@@ -365,15 +378,37 @@ impl Engine {
                 return;
             }
         }
-        match job.next_command(&self.unit, order, self.options.command_timeout) {
-            Some(command) => {
-                if matches!(job.kind, Kind::Flush) {
-                    job.flush_mark = Some((self.epoch, self.retained.mark()));
-                }
-                self.in_flight += 1;
-                self.counts.commands_sent += 1;
-                link.session.submit(now, command);
+        if job.repeat().is_some() && self.retained.overlaps(job.range()) {
+            // An older copy of these bytes must not be written again over what this command makes of them.
+            self.stalled.insert(order);
+            self.flush_for_room(now);
+            return;
+        }
+        while self.in_flight < self.options.queue_depth
+            && let Some(command) = job.next_command(&self.unit, order, self.options.command_timeout)
+        {
+            if matches!(job.kind, Kind::Flush) {
+                job.flush_mark = Some((self.epoch, self.retained.mark()));
             }
+            self.in_flight += 1;
+            self.counts.commands_sent += 1;
+            link.session.submit(now, command);
+        }
+        self.go_on(order);
+    }
+
+    /// A job has come as far as it could: it is over, or waits for its turn to issue more, or for what is under way.
+    fn go_on(&mut self, order: u64) {
+        let Some(job) = self.jobs.get_mut(&order) else { return };
+        let has_next = job.has_next(&self.unit);
+        if !job.is_idle() || has_next {
+            if has_next && !job.is_delayed {
+                self.ready.insert(order);
+            }
+            return;
+        }
+        match job.take_failure() {
+            Some(error) => self.fail(order, error),
             None => self.complete(order),
         }
     }
@@ -397,7 +432,7 @@ impl Engine {
                 LinkEvent::LogoutRequested { .. } => self.note(Attention::Leave),
                 LinkEvent::ScsiEvent { sense, .. } => {
                     if let Ok(sense) = Sense::parse(&sense) {
-                        self.note(attention(&sense));
+                        self.hear(&sense);
                     }
                 }
                 LinkEvent::LoggedIn(_)
@@ -422,71 +457,99 @@ impl Engine {
     }
 
     fn handle_completed(&mut self, now: Instant, completed: Completed) {
-        let order = completed.token;
+        let Completed { token, mut buffer, outcome } = completed;
+        let order = Job::order_of(token);
         let Some(job) = self.jobs.get_mut(&order) else { return };
-        if matches!(job.reply, Reply::Raw(_)) {
-            if let Some(job) = self.jobs.remove(&order) {
-                job.finish_raw(&completed.outcome, &completed.buffer);
-            }
+        if let Some(repeat) = job.repeat() {
+            self.handle_raw(now, order, repeat, Completed { token, buffer, outcome });
             return;
         }
+        let Some(step) = job.take_step(token, &mut buffer) else { return };
         // How much there is to tell is for the unit to say: this residual is none.
-        if job.take_extents(&self.unit, &completed.outcome, &completed.buffer) {
+        if job.take_extents(&self.unit, &outcome, &buffer) {
             self.complete(order);
             return;
         }
-        job.restore_buffer(completed.buffer);
-        match judge(&completed.outcome, &job.words()) {
-            Verdict::Done => {
-                job.advance();
-                // The next command of the job, or its end, comes with the next dispatch; small requests end here.
-                self.ready.insert(order);
-                if self.is_finished(order) {
-                    self.ready.remove(&order);
-                    self.complete(order);
-                }
+        match judge(&outcome, &job.words()) {
+            Verdict::Done => job.advance(step, &buffer),
+            Verdict::Again(sense) => {
+                sense.iter().for_each(|sense| self.hear(sense));
+                self.try_again(now, order, step, AGAIN_WORDS);
             }
-            Verdict::Again(attention) => {
-                self.note(attention);
-                self.try_again(now, order, "it kept failing with unit attentions or aborted commands");
+            Verdict::Later => self.wait(now, order, step),
+            Verdict::Unanswered(words) => self.try_again(now, order, step, &words),
+            Verdict::Failed(error) => job.give_up(error),
+        }
+        self.go_on(order);
+    }
+
+    /// A raw command has ended. What it was told about the unit is heard even where its caller decides what comes next.
+    fn handle_raw(&mut self, now: Instant, order: u64, repeat: Repeat, completed: Completed) {
+        let Completed { token, mut buffer, outcome } = completed;
+        let verdict = judge(&outcome, "a SCSI command");
+        let is_refused = match &verdict {
+            Verdict::Again(Some(sense)) => {
+                self.hear(sense);
+                true
             }
-            Verdict::Later => self.wait(now, order),
-            Verdict::Unanswered(words) => self.try_again(now, order, &words),
-            Verdict::Failed(error) => self.fail(order, error),
+            Verdict::Later => true,
+            _ => false,
+        };
+        let Some(job) = self.jobs.get_mut(&order) else { return };
+        let is_unanswered = matches!(verdict, Verdict::Again(_) | Verdict::Unanswered(_));
+        if (is_refused && repeat != Repeat::Never) || (is_unanswered && repeat == Repeat::Always) {
+            let Some(step) = job.take_step(token, &mut buffer) else { return };
+            match verdict {
+                Verdict::Later => self.wait(now, order, step),
+                _ => self.try_again(now, order, step, AGAIN_WORDS),
+            }
+            self.go_on(order);
+        } else if job.makes_durable(&self.unit, &outcome) {
+            job.take_step(token, &mut buffer);
+            self.go_on(order);
+        } else if let Some(job) = self.jobs.remove(&order) {
+            self.ready.remove(&order);
+            job.finish_raw(&outcome, &buffer);
         }
     }
 
-    fn is_finished(&self, order: u64) -> bool {
-        self.jobs.get(&order).is_some_and(|job| job.is_finished(&self.unit))
+    /// The unit reports something.
+    fn hear(&mut self, sense: &Sense) {
+        if (sense.asc, sense.ascq) == REPORTED_LUNS_CHANGED {
+            self.shared.note_lun_list_change();
+        }
+        self.note(attention(sense));
     }
 
     /// Issues a job's command once more, unless that was tried often enough and long enough.
-    fn try_again(&mut self, now: Instant, order: u64, words: &str) {
+    fn try_again(&mut self, now: Instant, order: u64, step: Step, words: &str) {
         let Some(job) = self.jobs.get_mut(&order) else { return };
-        job.retreat();
-        job.attempts += 1;
+        let attempts = step.attempts() + 1;
         self.counts.commands_retried += 1;
-        if job.attempts >= ATTEMPTS_MAX || now.since(job.since) >= self.options.replacement_timeout {
+        if attempts >= ATTEMPTS_MAX || now.since(job.since) >= self.options.replacement_timeout {
             let words = format!("{} failed: {words}", job.words());
             let error = final_error(job, &Error::new(ErrorKind::TimedOut, words));
-            self.fail(order, error);
+            job.give_up(error);
         } else {
-            self.ready.insert(order);
+            job.retreat(step.after(attempts));
         }
     }
 
     /// Waits before a job's command is issued once more.
-    fn wait(&mut self, now: Instant, order: u64) {
+    fn wait(&mut self, now: Instant, order: u64, step: Step) {
         let Some(job) = self.jobs.get_mut(&order) else { return };
         if now.since(job.since) >= self.options.replacement_timeout {
             let words = format!("{} failed: {} is busy and does not get better", job.words(), self.options.place());
-            self.fail(order, Error::new(ErrorKind::Busy, words));
+            job.give_up(Error::new(ErrorKind::Busy, words));
             return;
         }
-        job.retreat();
+        job.retreat(step);
         self.counts.commands_retried += 1;
-        self.delayed.insert((now + job.busy_wait, order));
-        job.busy_wait = (job.busy_wait * 2).min(BUSY_WAIT_MAX);
+        if !std::mem::replace(&mut job.is_delayed, true) {
+            self.ready.remove(&order);
+            self.delayed.insert((now + job.busy_wait, order));
+            job.busy_wait = (job.busy_wait * 2).min(BUSY_WAIT_MAX);
+        }
     }
 
     /// A job is carried out.

@@ -1,8 +1,12 @@
 //! One request, as a sequence of SCSI commands.
 //!
-//! A job has at most one command under way; [`Job::next_command`] says which is next, from how far it has come. A
-//! request larger than the target's limit is several commands one after the other; a write with `fua` to a unit that
-//! knows no FUA bit is a write and a SYNCHRONIZE CACHE of its range. After a lost session a job starts over.
+//! A request larger than the target's limit is several commands, its *parts*, of which a few are under way at once; a
+//! write with `fua` to a unit that knows no FUA bit is a write and a SYNCHRONIZE CACHE of its range, which leaves when
+//! all parts are done. A part that has to be issued again goes before those that were never issued; one that fails ends
+//! the job as soon as no other is under way. After a lost session a job starts over.
+//!
+//! A request that is one command moves from and to its own buffer. Parts have buffers of their own and are copied, so
+//! that nothing of a part that is given up reaches the request.
 
 use std::time::Duration;
 
@@ -16,14 +20,32 @@ use scsi::Cdb;
 use scsi::cdb::{Blocks, CacheRange, CdbForm, Transfer, WriteSame};
 use scsi::lba_status::{self, Provisioning};
 use scsi::unmap;
+use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use crate::limits::{BUSY_WAIT_MIN, LBA_STATUS_BYTES, ZEROES_BYTES_MAX};
+use crate::limits::{BUSY_WAIT_MIN, LBA_STATUS_BYTES, PARTS_MAX, ZEROES_BYTES_MAX};
 use crate::unit::{Unit, cdb_bytes};
+
+/// FUA in the second byte of the CDB of anything that writes (SBC-3 5.2).
+const FUA: u8 = 0x08;
+
+/// When a raw command is issued again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// Never: what came back is the caller's.
+    Never,
+    /// When the unit says that it did not begin with it. After a lost session the outcome is unknown.
+    IfRefused,
+    /// Like a read: whenever there is no answer.
+    Always,
+}
 
 /// A SCSI command as its caller made it, and what came of it.
 #[derive(Debug)]
 pub(crate) struct RawCommand {
+    pub(crate) repeat: Repeat,
+    /// Bytes that it changes, alone among overlapping requests, durably; empty for none.
+    pub(crate) range: ByteRange,
     /// The CDB, at most 16 bytes.
     pub(crate) cdb: Vec<u8>,
     /// Bytes to be sent.
@@ -65,6 +87,37 @@ pub(crate) enum Reply {
     Nobody,
 }
 
+/// What one command of a job is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// All there is to do: a flush, a raw command.
+    Whole,
+    /// These bytes of the request.
+    Part(ByteRange),
+    /// Makes durable what the parts wrote.
+    Synchronize,
+}
+
+/// A command of a job.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
+    purpose: Purpose,
+    /// Times it was issued in vain.
+    attempts: u32,
+}
+
+impl Step {
+    /// Times it was issued in vain.
+    pub(crate) fn attempts(self) -> u32 {
+        self.attempts
+    }
+
+    /// The same, after so many.
+    pub(crate) fn after(self, attempts: u32) -> Self {
+        Self { attempts, ..self }
+    }
+}
+
 /// One request under way.
 pub(crate) struct Job {
     pub(crate) kind: Kind,
@@ -80,12 +133,20 @@ pub(crate) struct Job {
     pub(crate) copy: Option<Buffer>,
     /// The epoch in which a flush was sent, and what it covers.
     pub(crate) flush_mark: Option<(u64, u64)>,
-    /// Bytes that earlier commands of this job moved.
-    done_bytes: u64,
-    /// Bytes the command under way moves.
-    moving_bytes: u64,
+    /// Waits before anything more of it is issued.
+    pub(crate) is_delayed: bool,
+    /// Why it cannot be carried out, once that is known.
+    failure: Option<Error>,
+    /// Bytes from its start for which parts were made.
+    cut_bytes: u64,
+    /// Steps to be issued again.
+    again: Vec<Step>,
+    /// Steps under way, each with a number that no other one of them has, below [`PARTS_MAX`].
+    under_way: SmallVec<[(u64, Step); 1]>,
+    /// Whether the only step of a whole, or the last one of a durable write, was made.
+    is_last_made: bool,
+    /// A raw command was carried out, and its range is made durable.
     is_synchronizing: bool,
-    is_synchronized: bool,
 }
 
 impl Job {
@@ -100,10 +161,13 @@ impl Job {
             place: None,
             copy: None,
             flush_mark: None,
-            done_bytes: 0,
-            moving_bytes: 0,
+            is_delayed: false,
+            failure: None,
+            cut_bytes: 0,
+            again: Vec::new(),
+            under_way: SmallVec::new(),
+            is_last_made: false,
             is_synchronizing: false,
-            is_synchronized: false,
         }
     }
 
@@ -132,7 +196,21 @@ impl Job {
             | Kind::Discard { range }
             | Kind::Zeroes { range, .. }
             | Kind::Extents { range, .. } => *range,
-            Kind::Flush | Kind::Raw(_) => ByteRange::default(),
+            Kind::Raw(raw) => raw.range,
+            Kind::Flush => ByteRange::default(),
+        }
+    }
+
+    /// Whether overlapping requests have to wait for it.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        !matches!(self.kind, Kind::Read { .. } | Kind::Extents { .. })
+    }
+
+    /// How a raw command is issued again.
+    pub(crate) fn repeat(&self) -> Option<Repeat> {
+        match &self.kind {
+            Kind::Raw(raw) => Some(raw.repeat),
+            _ => None,
         }
     }
 
@@ -169,68 +247,125 @@ impl Job {
         }
     }
 
-    /// The next command, or `None` when all are done.
-    pub(crate) fn next_command(&mut self, unit: &Unit, token: u64, timeout: Duration) -> Option<Command> {
-        let (cdb, data) = match &mut self.kind {
-            Kind::Raw(raw) if self.done_bytes == 0 => {
-                self.done_bytes = 1;
-                raw_parts(raw)
-            }
-            Kind::Raw(_) => return None,
-            Kind::Flush if unit.is_volatile() && self.done_bytes == 0 => {
-                self.moving_bytes = 1;
-                (cdb_bytes(&synchronize(unit, None)), Data::None)
-            }
-            Kind::Flush => return None,
-            _ => self.next_part(unit)?,
+    /// The job that the command of a token belongs to, by its order.
+    pub(crate) fn order_of(token: u64) -> u64 {
+        token / PARTS_MAX as u64
+    }
+
+    /// The next command, or `None` when there is none now: all are made, or as many are under way as may be.
+    pub(crate) fn next_command(&mut self, unit: &Unit, order: u64, timeout: Duration) -> Option<Command> {
+        if self.failure.is_some() || self.under_way.len() >= PARTS_MAX {
+            return None;
+        }
+        let step = match self.again.pop() {
+            Some(step) => self.cut_again(unit, step)?,
+            None => Step { purpose: self.next_purpose(unit)?, attempts: 0 },
         };
+        let (cdb, data) = match step.purpose {
+            Purpose::Whole => self.whole_command(unit),
+            Purpose::Part(range) => self.part_command(unit, range)?,
+            Purpose::Synchronize => (cdb_bytes(&synchronize(unit, Some(self.range()))), Data::None),
+        };
+        let number = (0..PARTS_MAX as u64).find(|number| self.under_way.iter().all(|(other, _)| other != number))?;
+        self.under_way.push((number, step));
         self.was_sent = true;
+        let token = order * PARTS_MAX as u64 + number;
         Some(Command { token, lun: unit.lun, cdb, attribute: TaskAttribute::Simple, data, timeout })
     }
 
-    fn next_part(&mut self, unit: &Unit) -> Option<([u8; 16], Data)> {
-        let whole = self.range();
-        let rest = ByteRange { offset: whole.offset + self.done_bytes, length: whole.length - self.done_bytes };
-        if rest.is_empty() {
-            if !self.needs_synchronizing(unit) {
-                return None;
-            }
-            self.moving_bytes = 0;
-            self.is_synchronizing = true;
-            return Some((cdb_bytes(&synchronize(unit, Some(whole))), Data::None));
+    /// A step as the unit takes it now: what it takes at once may have become less. The rest is left for later.
+    fn cut_again(&mut self, unit: &Unit, step: Step) -> Option<Step> {
+        let Purpose::Part(ByteRange { offset, length }) = step.purpose else { return Some(step) };
+        let cut = self.part_bytes(unit, ByteRange { offset, length })?;
+        if cut < length {
+            let purpose = Purpose::Part(ByteRange { offset: offset + cut, length: length - cut });
+            self.again.push(Step { purpose, ..step });
         }
-        let done = self.done_bytes as usize;
-        let (length, cdb, data) = match &mut self.kind {
-            Kind::Read { buffer, .. } => {
-                let length = rest.length.min(unit.command_bytes_max.into());
-                let transfer = Transfer { blocks: blocks(unit, rest, length), is_dpo: false, is_fua: false };
-                let buffer = std::mem::take(buffer);
-                (length, Cdb::Read(transfer), Data::Read(buffer, done..done + length as usize))
+        Some(Step { purpose: Purpose::Part(ByteRange { offset, length: cut }), ..step })
+    }
+
+    /// What a new step is there for; it counts as made.
+    fn next_purpose(&mut self, unit: &Unit) -> Option<Purpose> {
+        let purpose = self.pending_purpose(unit)?;
+        match purpose {
+            Purpose::Part(range) => self.cut_bytes = range.end() - self.range().offset,
+            Purpose::Whole | Purpose::Synchronize => self.is_last_made = true,
+        }
+        Some(purpose)
+    }
+
+    /// What a new step would be there for.
+    fn pending_purpose(&self, unit: &Unit) -> Option<Purpose> {
+        let whole = self.range();
+        match &self.kind {
+            Kind::Raw(_) => (!self.is_last_made).then_some(Purpose::Whole),
+            Kind::Flush => (unit.is_volatile() && !self.is_last_made).then_some(Purpose::Whole),
+            _ if self.cut_bytes < whole.length => {
+                let (offset, length) = (whole.offset + self.cut_bytes, whole.length - self.cut_bytes);
+                self.part_bytes(unit, ByteRange { offset, length })
+                    .map(|length| Purpose::Part(ByteRange { offset, length }))
             }
-            Kind::Write { buffer, fua, .. } => {
-                let length = rest.length.min(unit.command_bytes_max.into());
+            _ if self.needs_synchronizing(unit) && self.under_way.is_empty() && self.again.is_empty() => {
+                Some(Purpose::Synchronize)
+            }
+            _ => None,
+        }
+    }
+
+    /// Bytes of the next part, at the start of `rest`; nothing where the unit cannot do such a thing.
+    fn part_bytes(&self, unit: &Unit, rest: ByteRange) -> Option<u64> {
+        let blocks = |count: u64| count * unit.block_bytes();
+        match &self.kind {
+            Kind::Read { .. } | Kind::Write { .. } => Some(rest.length.min(unit.command_bytes_max.into())),
+            Kind::Discard { .. } => discard_blocks(unit, rest).map(blocks),
+            Kind::Zeroes { .. } => Some(blocks(zeroes_blocks(unit, rest))),
+            Kind::Extents { .. } => unit.has_lba_status.then_some(rest.length),
+            Kind::Flush | Kind::Raw(_) => None,
+        }
+    }
+
+    fn whole_command(&self, unit: &Unit) -> ([u8; 16], Data) {
+        match &self.kind {
+            Kind::Raw(raw) => raw_parts(raw, unit),
+            _ => (cdb_bytes(&synchronize(unit, None)), Data::None),
+        }
+    }
+
+    fn part_command(&mut self, unit: &Unit, part: ByteRange) -> Option<([u8; 16], Data)> {
+        let length = part.length as usize;
+        let transfer = Transfer { blocks: blocks(unit, part, part.length), is_dpo: false, is_fua: false };
+        let (cdb, data) = match &mut self.kind {
+            Kind::Read { range, buffer } => {
+                let into = if part == *range { std::mem::take(buffer) } else { Buffer::zeroed(length) };
+                (Cdb::Read(transfer), Data::Read(into, 0..length))
+            }
+            Kind::Write { range, buffer, fua } => {
+                let start = (part.offset - range.offset) as usize;
                 let is_fua = *fua && unit.has_fua && unit.is_volatile();
-                let transfer = Transfer { blocks: blocks(unit, rest, length), is_dpo: false, is_fua };
-                let buffer = std::mem::take(buffer);
-                (length, Cdb::Write(transfer), Data::Write(buffer, done..done + length as usize))
+                let from = if part == *range {
+                    std::mem::take(buffer)
+                } else {
+                    Buffer::copy_of(&buffer[start..start + length])
+                };
+                (Cdb::Write(Transfer { is_fua, ..transfer }), Data::Write(from, 0..length))
             }
-            Kind::Discard { .. } => discard_part(unit, rest)?,
-            Kind::Zeroes { may_discard, .. } => zeroes_part(unit, rest, *may_discard),
-            Kind::Extents { .. } => extents_part(unit, rest)?,
+            Kind::Discard { .. } => discard_command(unit, part),
+            Kind::Zeroes { may_discard, .. } => zeroes_command(unit, part, *may_discard),
+            Kind::Extents { .. } => extents_command(unit, part),
             Kind::Flush | Kind::Raw(_) => return None,
         };
-        self.moving_bytes = length;
         Some((cdb_bytes(&cdb), data))
     }
 
-    /// Whether no further command would follow: [`Job::next_command`] is `None`.
-    pub(crate) fn is_finished(&self, unit: &Unit) -> bool {
-        let whole = self.range();
-        match &self.kind {
-            Kind::Raw(_) => self.done_bytes > 0,
-            Kind::Flush => !unit.is_volatile() || self.done_bytes > 0,
-            _ => self.done_bytes >= whole.length && !self.needs_synchronizing(unit),
-        }
+    /// Whether [`Job::next_command`] would give one now.
+    pub(crate) fn has_next(&self, unit: &Unit) -> bool {
+        let is_open = self.failure.is_none() && self.under_way.len() < PARTS_MAX;
+        is_open && (!self.again.is_empty() || self.pending_purpose(unit).is_some())
+    }
+
+    /// Whether no command is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.under_way.is_empty()
     }
 
     /// Where the FUA bit is not known, or the command has none, a SYNCHRONIZE CACHE follows.
@@ -240,15 +375,60 @@ impl Job {
             Kind::Zeroes { fua, .. } => *fua,
             _ => false,
         };
-        is_asked && unit.is_volatile() && !self.is_synchronized && !self.range().is_empty()
+        is_asked && unit.is_volatile() && !self.is_last_made && !self.range().is_empty()
     }
 
-    /// The command under way has ended: takes the buffer back.
-    pub(crate) fn restore_buffer(&mut self, returned: Buffer) {
-        if let Kind::Read { buffer, .. } | Kind::Write { buffer, .. } = &mut self.kind
-            && buffer.is_empty()
+    /// A command has ended: takes its buffer back, and says what it was there for. `None` when it is not one of this job's.
+    pub(crate) fn take_step(&mut self, token: u64, returned: &mut Buffer) -> Option<Step> {
+        let number = token % PARTS_MAX as u64;
+        let index = self.under_way.iter().position(|(other, _)| *other == number)?;
+        let (_, step) = self.under_way.swap_remove(index);
+        if let Kind::Read { range, buffer } | Kind::Write { range, buffer, .. } = &mut self.kind
+            && step.purpose == Purpose::Part(*range)
         {
-            *buffer = returned;
+            *buffer = std::mem::take(returned);
+        }
+        Some(step)
+    }
+
+    /// A step was carried out, and brought `data` where it was a part of a read.
+    pub(crate) fn advance(&mut self, step: Step, data: &[u8]) {
+        if let (Kind::Read { range, buffer }, Purpose::Part(part)) = (&mut self.kind, step.purpose)
+            && part != *range
+        {
+            let start = (part.offset - range.offset) as usize;
+            buffer[start..start + data.len()].copy_from_slice(data);
+        }
+        self.attempts = 0;
+        self.busy_wait = BUSY_WAIT_MIN;
+    }
+
+    /// A step was not carried out: it is issued again.
+    pub(crate) fn retreat(&mut self, step: Step) {
+        self.again.push(step);
+    }
+
+    /// A step cannot be carried out. The first reason is the one that is told.
+    pub(crate) fn give_up(&mut self, error: Error) {
+        self.failure.get_or_insert(error);
+    }
+
+    /// Why it is given up.
+    pub(crate) fn take_failure(&mut self) -> Option<Error> {
+        self.failure.take()
+    }
+
+    /// The session is lost: everything is issued again.
+    pub(crate) fn start_over(&mut self) {
+        self.failure = None;
+        self.is_delayed = false;
+        self.cut_bytes = 0;
+        self.again.clear();
+        self.under_way.clear();
+        self.is_last_made = false;
+        self.flush_mark = None;
+        if let Kind::Extents { found, .. } = &mut self.kind {
+            found.clear();
         }
     }
 
@@ -260,32 +440,6 @@ impl Job {
         let descriptors = data.get(..*received_bytes).and_then(|data| lba_status::parse(data).ok());
         *found = extents_of(&descriptors.unwrap_or_default(), unit.block_bytes(), *range);
         true
-    }
-
-    /// The command under way was carried out.
-    pub(crate) fn advance(&mut self) {
-        self.done_bytes += self.moving_bytes;
-        self.is_synchronized |= self.is_synchronizing;
-        self.moving_bytes = 0;
-        self.attempts = 0;
-        self.busy_wait = BUSY_WAIT_MIN;
-    }
-
-    /// The command under way was not: it is issued again.
-    pub(crate) fn retreat(&mut self) {
-        self.moving_bytes = 0;
-        self.is_synchronizing = false;
-    }
-
-    /// The session is lost: everything is issued again.
-    pub(crate) fn start_over(&mut self) {
-        self.retreat();
-        self.done_bytes = 0;
-        self.is_synchronized = false;
-        self.flush_mark = None;
-        if let Kind::Extents { found, .. } = &mut self.kind {
-            found.clear();
-        }
     }
 
     /// Answers whoever waits.
@@ -308,9 +462,27 @@ impl Job {
         }
     }
 
+    /// A raw command that changed what is stored has ended well, and is not durable yet: a SYNCHRONIZE CACHE follows.
+    /// Whether that is so; then `outcome` is told afterwards.
+    pub(crate) fn makes_durable(&mut self, unit: &Unit, outcome: &Outcome) -> bool {
+        let is_good = matches!(outcome, Outcome::Status { status: 0, .. });
+        let is_due =
+            is_good && unit.is_volatile() && !unit.has_fua && !self.range().is_empty() && !self.is_synchronizing;
+        if is_due {
+            self.is_synchronizing = true;
+            self.again.push(Step { purpose: Purpose::Synchronize, attempts: 0 });
+        }
+        is_due
+    }
+
     /// Answers a raw command as it is.
     pub(crate) fn finish_raw(self, outcome: &Outcome, buffer: &Buffer) {
         let Reply::Raw(sender) = self.reply else { return };
+        if self.is_synchronizing && !matches!(outcome, Outcome::Status { status: 0, .. }) {
+            let words = "the command was carried out and could not be made durable; it may or may not last";
+            drop(sender.send(Err(Error::new(ErrorKind::OutcomeUnknown, words))));
+            return;
+        }
         let answer = match outcome {
             Outcome::Status { status, sense, received_bytes, .. } => Ok(RawOutcome {
                 status: *status,
@@ -329,10 +501,13 @@ impl Job {
     }
 }
 
-fn raw_parts(raw: &RawCommand) -> ([u8; 16], Data) {
+fn raw_parts(raw: &RawCommand, unit: &Unit) -> ([u8; 16], Data) {
     let mut cdb = [0; 16];
     let length = raw.cdb.len().min(cdb.len());
     cdb[..length].copy_from_slice(&raw.cdb[..length]);
+    if !raw.range.is_empty() && unit.has_fua && unit.is_volatile() {
+        cdb[1] |= FUA;
+    }
     let data = match (raw.data_out.len(), raw.data_in_length) {
         (0, 0) => Data::None,
         (0, length) => Data::Read(Buffer::zeroed(length), 0..length),
@@ -358,34 +533,39 @@ fn synchronize(unit: &Unit, range: Option<ByteRange>) -> Cdb {
     Cdb::SynchronizeCache(CacheRange { blocks, is_immediate: false })
 }
 
-/// One UNMAP of the whole granules at the start of `rest`; a tail that fills no granule is left alone, which a discard
-/// allows.
-fn discard_part(unit: &Unit, rest: ByteRange) -> Option<(u64, Cdb, Data)> {
+/// Blocks of one UNMAP at the start of `rest`: cut at a granule's border, so that all but the first and the last piece are
+/// whole granules (SBC-3 6.6.4).
+fn discard_blocks(unit: &Unit, rest: ByteRange) -> Option<u64> {
     let limits = unit.unmap?;
     let first = rest.offset / unit.block_bytes();
     let end = rest.end() / unit.block_bytes();
-    // Cut at a granule's border, so that all but the first and the last piece are whole granules (SBC-3 6.6.4).
-    let longest = first.saturating_add(limits.blocks_max.min(u32::MAX.into()));
-    let cut = if longest >= end {
-        end
-    } else {
-        let past = longest.saturating_sub(limits.alignment_blocks) % limits.granularity_blocks;
-        Some(longest - past).filter(|&cut| cut > first).unwrap_or(longest)
-    };
-    let descriptor = unmap::Descriptor { lba: first, block_count: (cut - first) as u32 };
-    let list = unmap::emit(&[descriptor]);
-    let length = list.len();
-    let cdb = Cdb::Unmap { is_anchor: false, parameter_list_length: length as u16 };
-    Some(((cut - first) * unit.block_bytes(), cdb, Data::Write(Buffer::copy_of(&list), 0..length)))
+    let longest = first.saturating_add(limits.command_blocks_max());
+    if longest >= end {
+        return Some(end - first);
+    }
+    let past = longest.saturating_sub(limits.alignment_blocks) % limits.granularity_blocks;
+    Some(Some(longest - past).filter(|&cut| cut > first).unwrap_or(longest) - first)
 }
 
-/// GET LBA STATUS from the start of `rest`; nothing where the answer would tell nothing. It covers what it covers: the
-/// caller asks again from there.
-fn extents_part(unit: &Unit, rest: ByteRange) -> Option<(u64, Cdb, Data)> {
-    let lba = rest.offset / unit.block_bytes();
+/// UNMAP of a part, in as many descriptors as it takes: each counts its blocks in 32 bits.
+fn discard_command(unit: &Unit, part: ByteRange) -> (Cdb, Data) {
+    let first = part.offset / unit.block_bytes();
+    let end = part.end() / unit.block_bytes();
+    let descriptors: Vec<_> = (first..end)
+        .step_by(u32::MAX as usize)
+        .map(|lba| unmap::Descriptor { lba, block_count: (end - lba).min(u32::MAX.into()) as u32 })
+        .collect();
+    let list = unmap::emit(&descriptors);
+    let length = list.len();
+    let cdb = Cdb::Unmap { is_anchor: false, parameter_list_length: length as u16 };
+    (cdb, Data::Write(Buffer::copy_of(&list), 0..length))
+}
+
+/// GET LBA STATUS from the start of a part. It covers what it covers: the caller asks again from there.
+fn extents_command(unit: &Unit, part: ByteRange) -> (Cdb, Data) {
+    let lba = part.offset / unit.block_bytes();
     let cdb = Cdb::GetLbaStatus { lba, allocation_length: LBA_STATUS_BYTES as u32 };
-    let data = Data::Read(Buffer::zeroed(LBA_STATUS_BYTES), 0..LBA_STATUS_BYTES);
-    unit.has_lba_status.then_some((rest.length, cdb, data))
+    (cdb, Data::Read(Buffer::zeroed(LBA_STATUS_BYTES), 0..LBA_STATUS_BYTES))
 }
 
 /// The extents of `range` from its start as far as descriptors follow each other without a gap.
@@ -412,28 +592,32 @@ fn extents_of(descriptors: &[lba_status::Descriptor], block_bytes: u64, range: B
     extents
 }
 
+/// Blocks that one command makes zeroes, at the start of `rest`.
+fn zeroes_blocks(unit: &Unit, rest: ByteRange) -> u64 {
+    let longest = match unit.write_same_blocks_max {
+        Some(blocks_max) => blocks_max.min(u32::MAX.into()),
+        None => u64::from(unit.command_bytes_max.min(ZEROES_BYTES_MAX)) / unit.block_bytes(),
+    };
+    longest.min(rest.length / unit.block_bytes())
+}
+
 /// WRITE SAME(16) of one block of zeroes, or plain zeroes where the unit does not do that.
-fn zeroes_part(unit: &Unit, rest: ByteRange, may_discard: bool) -> (u64, Cdb, Data) {
-    if let Some(blocks_max) = unit.write_same_blocks_max {
-        let length = rest.length.min(blocks_max.min(u32::MAX.into()).saturating_mul(unit.block_bytes()));
-        let write_same = WriteSame {
-            blocks: blocks(unit, rest, length),
-            is_anchor: false,
-            is_unmap: may_discard && unit.write_same_unmaps,
-            has_no_data_out: false,
-        };
-        let block = unit.block_bytes() as usize;
-        return (length, Cdb::WriteSame(write_same), Data::Write(Buffer::zeroed(block), 0..block));
-    }
-    let length = rest.length.min(unit.command_bytes_max.min(ZEROES_BYTES_MAX).into());
-    let transfer = Transfer { blocks: blocks(unit, rest, length), is_dpo: false, is_fua: false };
-    let bytes = length as usize;
-    (length, Cdb::Write(transfer), Data::Write(Buffer::zeroed(bytes), 0..bytes))
+fn zeroes_command(unit: &Unit, part: ByteRange, may_discard: bool) -> (Cdb, Data) {
+    let blocks = blocks(unit, part, part.length);
+    let (cdb, length) = if unit.write_same_blocks_max.is_some() {
+        let is_unmap = may_discard && unit.write_same_unmaps;
+        let write_same = WriteSame { blocks, is_anchor: false, is_unmap, has_no_data_out: false };
+        (Cdb::WriteSame(write_same), unit.block_bytes() as usize)
+    } else {
+        (Cdb::Write(Transfer { blocks, is_dpo: false, is_fua: false }), part.length as usize)
+    };
+    (cdb, Data::Write(Buffer::zeroed(length), 0..length))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::unit::UnmapLimits;
     use scsi::lba_status::Descriptor;
 
     /// What is found in bytes 4096 to 16384, told in blocks of 512, as (offset, length, is a hole).
@@ -462,5 +646,73 @@ mod tests {
         assert_eq!(found(&[(u64::MAX, u32::MAX, Deallocated)]), []);
         assert_eq!(found(&[(8, 1, Mapped), (10, 1, Deallocated)]), [(4096, 512, false)], "up to the gap");
         assert_eq!(found(&[(8, 2, Mapped), (8, 2, Deallocated)]), [(4096, 1024, false)], "nothing goes back");
+    }
+
+    fn unit(unmap: UnmapLimits) -> Unit {
+        Unit {
+            lun: 0,
+            identity: block::Identity::default(),
+            geometry: block::Geometry::plain(1 << 50),
+            has_fua: true,
+            has_sixteen: true,
+            command_bytes_max: 1 << 20,
+            write_same_blocks_max: Some(1 << 20),
+            has_lba_status: false,
+            write_same_unmaps: false,
+            unmap: Some(unmap),
+        }
+    }
+
+    /// The descriptors of each UNMAP that discards `blocks` from block 8 on.
+    fn unmapped(unmap: UnmapLimits, blocks: u64) -> Vec<Vec<(u64, u32)>> {
+        let unit = unit(unmap);
+        let range = ByteRange { offset: 8 * 512, length: blocks * 512 };
+        let mut job = Job::new(Kind::Discard { range }, Reply::Nobody, Instant::START);
+        let mut lists = Vec::new();
+        while let Some(command) = job.next_command(&unit, 3, Duration::ZERO) {
+            assert_eq!(Job::order_of(command.token), 3);
+            let Data::Write(list, _) = command.data else { panic!("UNMAP has a list") };
+            let list = unmap::parse(&list).unwrap();
+            lists.push(list.map(|descriptor| (descriptor.lba, descriptor.block_count)).collect());
+            job.take_step(command.token, &mut Buffer::empty());
+        }
+        assert!(job.is_idle() && !job.has_next(&unit));
+        lists
+    }
+
+    #[test]
+    fn a_large_discard_takes_as_many_descriptors_and_commands_as_the_unit_allows() {
+        const MOST: u32 = u32::MAX;
+        let limits = |blocks_max, descriptors_max, granularity_blocks| UnmapLimits {
+            blocks_max,
+            descriptors_max,
+            granularity_blocks,
+            alignment_blocks: 0,
+        };
+        let next = 8 + u64::from(MOST);
+        let two = u64::from(MOST) + 5;
+        assert_eq!(unmapped(limits(u64::MAX, 2, 1), two), [[(8, MOST), (next, 5)]], "one command");
+        assert_eq!(unmapped(limits(u64::MAX, 1, 1), two), [[(8, MOST)], [(next, 5)]], "one descriptor each");
+        assert_eq!(unmapped(limits(100, 9, 8), 150), [[(8, 96)], [(104, 54)]], "cut at a granule");
+        assert_eq!(unmapped(limits(3, 1, 8), 4), [[(8, 3)], [(11, 1)]], "where no granule fits, anywhere");
+    }
+
+    #[test]
+    fn what_the_unit_does_not_take_any_more_is_cut_again() {
+        let mut unit =
+            unit(UnmapLimits { blocks_max: 1, descriptors_max: 1, granularity_blocks: 1, alignment_blocks: 0 });
+        let range = ByteRange { offset: 0, length: 4 << 20 };
+        let mut job = Job::new(Kind::Zeroes { range, fua: false, may_discard: false }, Reply::Nobody, Instant::START);
+        let whole = job.next_command(&unit, 0, Duration::ZERO).unwrap();
+        let step = job.take_step(whole.token, &mut Buffer::empty()).unwrap();
+        job.retreat(step);
+        unit.write_same_blocks_max = None;
+        let mut zeroes = 0;
+        while let Some(command) = job.next_command(&unit, 0, Duration::ZERO) {
+            assert!(command.data.length() <= ZEROES_BYTES_MAX as usize);
+            zeroes += command.data.length();
+            job.take_step(command.token, &mut Buffer::empty());
+        }
+        assert_eq!(zeroes, 4 << 20);
     }
 }

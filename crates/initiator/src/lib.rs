@@ -19,6 +19,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `remote_lun` | [`RemoteLun`]: the device |
+//! | `compare_and_write`, `reservation` | what a LUN that hosts share can do besides |
 //! | `driver` | [`connect`], [`discover`] and the [`Driver`]: sessions come and go, with back-off |
 //! | `engine` | requests to commands and back; retries; what is issued again after a lost session |
 //! | `job` | one request as a sequence of commands |
@@ -37,6 +38,7 @@
 #![forbid(unsafe_code)]
 
 mod alarm;
+mod compare_and_write;
 mod connector;
 mod driver;
 mod engine;
@@ -47,6 +49,7 @@ pub mod limits;
 mod link;
 mod options;
 mod remote_lun;
+mod reservation;
 mod retained;
 mod shared;
 mod status;
@@ -54,10 +57,13 @@ mod unit;
 mod verdict;
 mod wire;
 
+pub use compare_and_write::Compared;
 pub use connector::{BoxedStream, Connecting, Connector, Stream, TcpConnector};
 pub use driver::{Driver, connect, discover};
 pub use iscsi::initiator::DiscoveredTarget;
 pub use job::RawOutcome;
 pub use options::{ChapCredentials, InitiatorOptions};
 pub use remote_lun::RemoteLun;
+pub use reservation::{Keys, Reservation};
+pub use scsi::persistent_reservation::{ReservationData, ReservationType};
 pub use status::{State, Status};

@@ -12,6 +12,13 @@ pub const TRANSFER_BYTES_MAX: u32 = 16 << 20;
 /// only keeps others waiting.
 pub const COMMAND_BYTES_MAX: u32 = 4 << 20;
 
+/// Commands of one request under way at once. Parts of reads and writes are copied: that takes no more memory than the
+/// requests themselves have, and eight of the largest command fill any link.
+pub const PARTS_MAX: usize = 8;
+
+/// Descriptors of one UNMAP, whatever the target takes: each covers up to 2^32 - 1 blocks.
+pub const UNMAP_DESCRIPTORS_MAX: u32 = 256;
+
 /// Bytes of zeroes sent at once where the target cannot make them itself.
 pub const ZEROES_BYTES_MAX: u32 = 1 << 20;
 
@@ -50,6 +57,9 @@ pub const LOGOUT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Bytes asked for in INQUIRY, VPD and MODE SENSE data: all the pages we read fit.
 pub const CONTROL_DATA_BYTES: usize = 512;
+
+/// Bytes of one answer to PERSISTENT RESERVE IN: a thousand keys; a cluster has a few.
+pub const RESERVATION_DATA_BYTES: usize = 8 << 10;
 
 /// Bytes of one answer to GET LBA STATUS: a header and 256 runs, as many as our target tells. The caller asks again
 /// from where they end.

@@ -3,10 +3,10 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 
-use block::{Completion, Device, Error, ErrorKind, EventReceiver, Geometry, Identity, Request};
-use tokio::sync::oneshot;
+use block::{ByteRange, Completion, Device, Error, ErrorKind, EventReceiver, Geometry, Identity, Request};
+use tokio::sync::{oneshot, watch};
 
-use crate::job::{RawCommand, RawOutcome};
+use crate::job::{RawCommand, RawOutcome, Repeat};
 use crate::shared::{Incoming, Shared};
 use crate::status::Status;
 
@@ -44,11 +44,23 @@ impl RemoteLun {
         if data_out.len().max(data_in_length) > base::limits::BUFFER_BYTES_MAX {
             return Err(Error::new(ErrorKind::InvalidRange, "a command that moves more than any buffer holds"));
         }
+        let (cdb, data_out) = (cdb.to_vec(), data_out.to_vec());
+        let range = ByteRange::default();
+        self.carry_out(RawCommand { repeat: Repeat::Never, range, cdb, data_out, data_in_length }).await
+    }
+
+    /// Sends a command that was checked.
+    pub(crate) async fn carry_out(&self, raw: RawCommand) -> Result<RawOutcome, Error> {
         let (sender, receiver) = oneshot::channel();
-        let raw = RawCommand { cdb: cdb.to_vec(), data_out: data_out.to_vec(), data_in_length };
         self.shared.send(Incoming::Raw(raw, sender));
         let stopped = |_| Error::new(ErrorKind::OutcomeUnknown, format!("the driver of {} has ended", self.place));
         receiver.await.map_err(stopped)?
+    }
+
+    /// How often the target said that its list of LUNs has changed (REPORTED LUNS DATA HAS CHANGED), while this LUN was
+    /// used: whoever wants to know which there are asks again. What changes while there is no session is not told.
+    pub fn lun_list_changes(&self) -> watch::Receiver<u64> {
+        self.shared.lun_list_changes()
     }
 
     /// Changes how many connections the session has, or pairs when they are split, while requests go on. The target may allow fewer.

@@ -79,6 +79,13 @@ impl Retained {
         self.entries.is_empty()
     }
 
+    /// Whether any byte of `range` would be written again.
+    pub(crate) fn overlaps(&self, range: ByteRange) -> bool {
+        let before = self.entries.range(..range.offset).next_back();
+        let inside = self.entries.range(range.offset..range.end().max(range.offset)).next();
+        before.into_iter().chain(inside).any(|(offset, entry)| overlaps(*offset, entry, range))
+    }
+
     /// A mutation is complete, and volatile.
     pub(crate) fn insert(&mut self, range: ByteRange, content: Content) {
         self.supersede(range);
@@ -183,6 +190,10 @@ mod tests {
                 }
             }
             assert_eq!(replayed(&retained), model.map(|(value, _)| value));
+            for offset in 0..SIZE as u64 - 8 {
+                let is_any = model[offset as usize..offset as usize + 8].iter().any(|(value, _)| *value != 0);
+                assert_eq!(retained.overlaps(ByteRange { offset, length: 8 }), is_any);
+            }
             retained.release(mark);
             assert_eq!(replayed(&retained), model.map(|(value, step)| if step > mark { value } else { 0 }));
         }

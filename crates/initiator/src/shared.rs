@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 
 use block::completion::SlotSender;
 use block::{Error, ErrorKind, EventHub, Geometry, Identity, Request};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::job::{RawCommand, RawOutcome};
 use crate::limits::REQUESTS_WAITING_MAX;
@@ -38,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) events: EventHub,
     /// Connections or pairs that the user wants.
     wanted: Arc<AtomicU16>,
+    /// How often the target said that its list of LUNs has changed.
+    lun_list_changes: watch::Sender<u64>,
     inbox: Mutex<Inbox>,
     view: Mutex<View>,
 }
@@ -77,6 +79,7 @@ impl Shared {
         Self {
             events: EventHub::new(),
             wanted,
+            lun_list_changes: watch::Sender::new(0),
             inbox: Mutex::new(inbox),
             view: Mutex::new(View { geometry, identity, status }),
         }
@@ -116,6 +119,15 @@ impl Shared {
         if !inbox.driver.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
             inbox.driver = Some(context.waker().clone());
         }
+    }
+
+    /// The target's list of LUNs has changed.
+    pub(crate) fn note_lun_list_change(&self) {
+        self.lun_list_changes.send_modify(|count| *count += 1);
+    }
+
+    pub(crate) fn lun_list_changes(&self) -> watch::Receiver<u64> {
+        self.lun_list_changes.subscribe()
     }
 
     /// Changes how many connections or pairs the session is to have.

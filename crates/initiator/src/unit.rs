@@ -17,6 +17,7 @@ use scsi::{Cdb, Sense, SenseKey, Status, mode};
 use crate::error::{LinkError, sense_error};
 use crate::limits::{
     BUSY_WAIT_MAX, BUSY_WAIT_MIN, COMMAND_BYTES_MAX, CONTROL_DATA_BYTES, TRANSFER_BYTES_MAX, UNIT_ATTENTIONS_MAX,
+    UNMAP_DESCRIPTORS_MAX,
 };
 use crate::link::Link;
 use crate::options::InitiatorOptions;
@@ -46,9 +47,18 @@ pub(crate) struct Unit {
 /// How much one UNMAP may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnmapLimits {
+    /// Blocks of all its descriptors.
     pub(crate) blocks_max: u64,
+    pub(crate) descriptors_max: u32,
     pub(crate) granularity_blocks: u64,
     pub(crate) alignment_blocks: u64,
+}
+
+impl UnmapLimits {
+    /// Blocks one UNMAP of one range may ask for: a descriptor counts its blocks in 32 bits.
+    pub(crate) fn command_blocks_max(&self) -> u64 {
+        self.blocks_max.min(u64::from(self.descriptors_max) * u64::from(u32::MAX))
+    }
 }
 
 impl Unit {
@@ -309,7 +319,9 @@ fn best_designator(designators: &[Designator]) -> Option<String> {
 fn unmap_limits(limits: &BlockLimits, has_unmap: bool, capacity: &Capacity) -> Option<UnmapLimits> {
     let is_usable = (has_unmap || capacity.is_thin) && limits.unmap_blocks_max > 0 && limits.unmap_descriptors_max > 0;
     is_usable.then(|| UnmapLimits {
-        blocks_max: limits.unmap_blocks_max.into(),
+        // All ones is no bound (SBC-3 6.6.4).
+        blocks_max: if limits.unmap_blocks_max == u32::MAX { u64::MAX } else { limits.unmap_blocks_max.into() },
+        descriptors_max: limits.unmap_descriptors_max.min(UNMAP_DESCRIPTORS_MAX),
         granularity_blocks: limits.unmap_granularity_blocks.max(1).into(),
         alignment_blocks: limits.unmap_alignment_blocks.unwrap_or(0).into(),
     })

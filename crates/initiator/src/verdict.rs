@@ -12,8 +12,8 @@ use crate::error::sense_error;
 pub(crate) enum Verdict {
     /// It was carried out.
     Done,
-    /// It was not, for a reason that has passed: try again, after taking note of what the unit reported.
-    Again(Attention),
+    /// It was not, for a reason that has passed: try again, after taking note of the unit attention, if that is the reason.
+    Again(Option<Sense>),
     /// It was not, and the unit asks for patience.
     Later,
     /// It did not end in time, or nobody knows what came of it; trying again is right as long as time allows.
@@ -62,7 +62,7 @@ pub(crate) fn judge(outcome: &Outcome, what: &str) -> Verdict {
         )),
         Some(Status::Good | Status::ConditionMet) => Verdict::Done,
         Some(Status::Busy | Status::TaskSetFull | Status::AcaActive) => Verdict::Later,
-        Some(Status::TaskAborted) => Verdict::Again(Attention::None),
+        Some(Status::TaskAborted) => Verdict::Again(None),
         Some(Status::ReservationConflict) => {
             let words = format!("{what} failed: another initiator holds a reservation");
             Verdict::Failed(Error::new(ErrorKind::ReservationConflict, words))
@@ -80,8 +80,8 @@ fn judge_sense(sense: &Sense, what: &str) -> Verdict {
         // About an earlier write, so this command was not carried out (SAM-5 5.13).
         _ if sense.is_deferred => Verdict::Failed(sense_error(sense, "an earlier write")),
         SenseKey::NoSense | SenseKey::RecoveredError | SenseKey::Completed => Verdict::Done,
-        SenseKey::UnitAttention => Verdict::Again(attention(sense)),
-        SenseKey::AbortedCommand => Verdict::Again(Attention::None),
+        SenseKey::UnitAttention => Verdict::Again(Some(*sense)),
+        SenseKey::AbortedCommand => Verdict::Again(None),
         SenseKey::NotReady if sense.asc == 0x04 => Verdict::Later,
         _ => Verdict::Failed(sense_error(sense, what)),
     }
@@ -113,7 +113,7 @@ mod tests {
             (Sense::RESERVATIONS_RELEASED, Attention::None),
             (Sense::COMMANDS_CLEARED, Attention::None),
         ] {
-            assert!(matches!(check(sense), Verdict::Again(attention) if attention == expected), "{sense}");
+            assert!(matches!(check(sense), Verdict::Again(Some(found)) if attention(&found) == expected), "{sense}");
         }
     }
 

@@ -11,7 +11,7 @@ use base::clock::{Clock, VirtualClock};
 use base::random::Random;
 use block::device::DeviceExt;
 use block::{Buffer, ErrorKind};
-use initiator::RemoteLun;
+use initiator::{Compared, RemoteLun};
 
 use crate::disk::Disk;
 use crate::model::{Content, Model, Nature, UNIT};
@@ -123,30 +123,26 @@ impl Worker {
 
     /// Replaces what was read just before, if it is still there.
     async fn compare_and_write(&mut self) {
-        let unit = SHARED.start + self.random.below(SHARED.end - SHARED.start);
+        let (units, _) = self.draw();
+        let unit = units.start;
         let start = self.model.tick();
         let found = self.lun.read(unit * UNIT, Buffer::zeroed(UNIT as usize)).await.expect("a read");
         self.model.check(unit, &found, start, "a read");
         let expected = Content::parse(unit, &found);
         let begun = self.model.begin(self.client, unit..unit + 1, Nature::Once, true);
-        let mut cdb = [0; 16];
-        (cdb[0], cdb[1], cdb[13]) = (0x89, 0x08, 1);
-        cdb[2..10].copy_from_slice(&unit.to_be_bytes());
-        let data = [expected.bytes(unit), Content::Stamp(begun.id).bytes(unit)].concat();
-        match self.lun.execute(&cdb, &data, 0).await {
-            Ok(answer) if answer.status == 0 => {
+        let new = Content::Stamp(begun.id).bytes(unit);
+        match self.lun.compare_and_write(unit * UNIT, &expected.bytes(unit), &new).await {
+            Ok(Compared::Written) => {
                 let may_hold = self.model.may_hold(unit, expected, begun.invoked);
                 assert!(may_hold, "unit {unit}: {expected:?} was compared with, and cannot have been there");
                 self.model.swap(&begun, expected);
                 self.disk.check_durable(unit..unit + 1, self.model.tick(), "a compare and write");
             }
-            Ok(answer) if answer.status == 2 => {
-                let is_miscompare = answer.sense.get(2).is_some_and(|key| key & 0x0f == 0x0e);
+            Ok(Compared::Different) => {
                 let may_differ = self.model.may_hold_other(unit, expected, begun.invoked);
-                assert!(!is_miscompare || may_differ, "unit {unit}: {expected:?} was there all the time");
+                assert!(may_differ, "unit {unit}: {expected:?} was there all the time");
                 self.model.void(&begun);
             }
-            Ok(answer) => assert!([0x08, 0x28, 0x40].contains(&answer.status), "{answer:?}"),
             Err(error) => assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}"),
         }
     }

@@ -49,7 +49,7 @@ pub(crate) enum Nature {
     Volatile,
     /// A discard: what was there before may be there afterwards.
     Hint,
-    /// Takes effect once or not at all, and is in no order with others of its client.
+    /// Takes effect once or not at all, durably.
     Once,
 }
 
@@ -69,8 +69,7 @@ impl Mutation {
     /// Whether `self` surely takes effect before `later`.
     fn is_before(&self, later: &Self) -> bool {
         let is_over = self.acknowledged.is_some_and(|acknowledged| acknowledged < later.invoked);
-        let is_in_order = self.client == later.client && self.invoked < later.invoked;
-        is_over || (is_in_order && self.nature != Nature::Once && later.nature != Nature::Once)
+        is_over || (self.client == later.client && self.invoked < later.invoked)
     }
 }
 

@@ -61,6 +61,7 @@ struct Counts {
     pdus_received: u64,
     bytes_sent: u64,
     bytes_received: u64,
+    connections_recovered: u64,
 }
 
 /// Why a command that was issued again and again is given up.
@@ -196,6 +197,7 @@ impl Engine {
         self.counts.pdus_received += pdus_received;
         self.counts.bytes_sent += link.counters.bytes_sent;
         self.counts.bytes_received += link.counters.bytes_received;
+        self.counts.connections_recovered += link.recovered_count();
         for (token, mut buffer) in link.into_unfinished() {
             let job = self.jobs.get_mut(&Job::order_of(token));
             if job.is_some_and(|job| job.take_step(token, &mut buffer).is_some()) {
@@ -262,6 +264,7 @@ impl Engine {
         status.pdus_received = self.counts.pdus_received + pdus_received;
         status.bytes_sent = self.counts.bytes_sent + link.counters.bytes_sent;
         status.bytes_received = self.counts.bytes_received + link.counters.bytes_received;
+        status.connections_recovered = self.counts.connections_recovered + link.recovered_count();
         (status.connections, status.split_connections) = link.connection_counts();
         drop(view);
         self.publish_queues();

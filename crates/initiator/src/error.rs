@@ -26,6 +26,8 @@ pub(crate) enum LinkError {
     Redirections,
     #[error("the target asked for a logout")]
     LogoutRequested,
+    #[error("a lost connection could not be recovered: {0}")]
+    NotRecovered(String),
     /// Already in its final words.
     #[error("{0}")]
     Unit(Error),

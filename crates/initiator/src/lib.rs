@@ -28,6 +28,7 @@
 //! | `unit` | what a LUN says about itself |
 //! | `link` | one session with all its connections |
 //! | `wire` | one connection and its stream, or the two of a pair |
+//! | `recovery` | lost connections of a session that goes on |
 //! | `growth` | how a session comes to the connections it is to have |
 //! | `connector` | [`Connector`]: where streams come from |
 //! | `options`, `status`, `error`, `limits` | what their names say |
@@ -48,6 +49,7 @@ mod job;
 pub mod limits;
 mod link;
 mod options;
+mod recovery;
 mod remote_lun;
 mod reservation;
 mod retained;

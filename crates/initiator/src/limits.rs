@@ -31,6 +31,12 @@ pub const JOIN_WAIT_MIN: Duration = Duration::from_millis(200);
 /// Longest wait between attempts to make one more connection.
 pub const JOIN_WAIT_MAX: Duration = Duration::from_secs(30);
 
+/// How long the target may take to let go of a lost connection, and to let its tasks go on, before the session is given up.
+pub const RECOVERY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Seconds that the tasks of a lost connection are kept at the target, as we propose it (DefaultTime2Retain).
+pub const RETAIN_SECONDS: u16 = 20;
+
 /// Slices of one vectored write: IOV_MAX is 1024, and a write of more than a hundred PDUs gains nothing.
 pub const WRITE_SLICES_MAX: usize = 128;
 

@@ -4,7 +4,8 @@
 //! reads into the buffers the connections name, writes all that is queued in one vectored write each, tells them the time, and brings the
 //! session to the connections it is to have. Nothing here spawns a task.
 //!
-//! A connection that is lost takes the session with it (error recovery level 0); one that is still logging in does not.
+//! A connection that is lost takes the session with it, unless others are there and the error recovery level is 1 or 2 ([`Recoveries`]). One
+//! that is still logging in never does.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use crate::error::LinkError;
 use crate::growth::{Growth, Opened};
 use crate::limits::{LOGOUT_TIMEOUT, REDIRECTIONS_MAX};
 use crate::options::InitiatorOptions;
+use crate::recovery::Recoveries;
 use crate::wire::{Counters, Role, Wire};
 
 /// An open session.
@@ -37,6 +39,7 @@ pub(crate) struct Link {
     pub(crate) logged_in: Option<LoggedIn>,
     pub(crate) counters: Counters,
     growth: Growth,
+    recoveries: Recoveries,
     clock: Arc<dyn Clock>,
     alarm: Alarm,
 }
@@ -86,6 +89,7 @@ impl Link {
             logged_in: None,
             counters: Counters::default(),
             growth: Growth::new(options, connector, isid, portal.clone(), wanted),
+            recoveries: Recoveries::default(),
             clock,
             alarm: Alarm::default(),
         };
@@ -110,6 +114,11 @@ impl Link {
             let count = wire.stream_count();
             (all + count, halves + if count > 1 { count } else { 0 })
         })
+    }
+
+    /// Lost connections that the session went on without.
+    pub(crate) fn recovered_count(&self) -> u64 {
+        self.recoveries.done_count()
     }
 
     /// The portal group that the target named at login (RFC 7143 13.9).
@@ -196,12 +205,14 @@ impl Link {
                     index += 1;
                 }
                 // What it was to become is tried again later.
-                Err(error) if self.give_up_joining(index, &error) || self.let_go(index) => has_progressed = true,
+                Err(error) if self.does_without(index, &error, now) => has_progressed = true,
                 Err(error) => return Err(error),
             }
         }
+        has_progressed |= self.recover(now)?;
         let deadlines = self.wires.iter().filter_map(|wire| wire.connection.poll_timeout(&self.session));
-        if self.alarm.poll(context, &*self.clock, deadlines.min()) {
+        let deadline = deadlines.chain(self.recoveries.deadline()).min();
+        if self.alarm.poll(context, &*self.clock, deadline) {
             self.handle_timeouts()?;
             has_progressed = true;
         }
@@ -242,11 +253,47 @@ impl Link {
         while let Some(wire) = self.wires.get_mut(index) {
             match wire.connection.handle_timeout(now, &mut self.session).map_err(LinkError::from) {
                 Ok(()) => index += 1,
-                Err(error) if self.give_up_joining(index, &error) || self.let_go(index) => {}
+                Err(error) if self.does_without(index, &error, now) => {}
                 Err(error) => return Err(error),
             }
         }
         Ok(())
+    }
+
+    /// A connection failed. Whether the session goes on without it.
+    fn does_without(&mut self, index: usize, error: &LinkError, now: Instant) -> bool {
+        self.give_up_joining(index, error) || self.let_go(index) || self.lose(index, error, now)
+    }
+
+    /// Drops a connection whose tasks others take over. False when there is nobody to do so.
+    fn lose(&mut self, index: usize, error: &LinkError, now: Instant) -> bool {
+        if self.logged_in.is_none() || !Recoveries::can_do_without(&self.session, &self.wires, index) {
+            return false;
+        }
+        let cid = self.wires[index].connection.cid();
+        tracing::warn!(%error, cid, portal = %self.growth.portal, "a connection is lost; the session goes on");
+        let wire = self.remove_wire(index);
+        wire.connection.abandon(&mut self.session);
+        self.recoveries.begin(now, cid);
+        true
+    }
+
+    /// Goes on with what lost connections left behind.
+    fn recover(&mut self, now: Instant) -> Result<bool, LinkError> {
+        let mut has_progressed = false;
+        // What the target says it dropped is of no use, whatever our end of it looks like.
+        let dropped: Vec<u16> = self.wires.iter_mut().filter_map(|wire| wire.connection.poll_dropped()).collect();
+        for cid in dropped {
+            let is_it = |wire: &Wire| wire.connection.cid() == cid && wire.role == Role::Serving;
+            let Some(index) = self.wires.iter().position(is_it) else { continue };
+            let error = LinkError::Connection(ConnectionError::Dropped { wait_seconds: 0 });
+            if !self.does_without(index, &error, now) {
+                return Err(error);
+            }
+            has_progressed = true;
+        }
+        let Self { recoveries, session, wires, .. } = self;
+        Ok(recoveries.advance(now, session, wires)? || has_progressed)
     }
 
     /// Drops a connection that was still logging in to the session. False when it is another one, which the session cannot do without.
@@ -327,7 +374,8 @@ impl Link {
         let target_count = self.growth.target_count();
         let mut has_progressed = self.shrink(target_count);
         let is_joining = self.wires.iter().any(|wire| matches!(wire.role, Role::Joining { .. }));
-        if is_joining || !self.growth.is_idle(context) {
+        // The target may count one that is lost among those it allows.
+        if is_joining || !self.recoveries.is_empty() || !self.growth.is_idle(context) {
             return has_progressed;
         }
         let (session, is_splitting) = (&self.session, self.growth.is_splitting);
@@ -378,10 +426,16 @@ impl Link {
     }
 
     fn drop_wire(&mut self, index: usize) {
+        let cid = self.remove_wire(index).connection.cid();
+        self.session.forget_connection(cid);
+    }
+
+    fn remove_wire(&mut self, index: usize) -> Wire {
         let wire = self.wires.remove(index);
         let (sent, received) = wire.connection.pdu_counts();
         self.counters.gone_pdus.0 += sent;
         self.counters.gone_pdus.1 += received;
+        wire
     }
 
     /// Drives the session until an event is the one waited for; others are dropped.

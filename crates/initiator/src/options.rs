@@ -16,7 +16,7 @@ use iscsi::pdu::Isid;
 use iscsi::split::private_offer;
 use iscsi::url::{Portal, Url};
 
-use crate::limits::CONNECTIONS_MAX;
+use crate::limits::{CONNECTIONS_MAX, RETAIN_SECONDS};
 
 /// Names and secrets of both ends.
 #[derive(Clone, Debug)]
@@ -50,6 +50,9 @@ pub struct InitiatorOptions {
     pub offer: Offer,
     /// Connections of the session, or pairs when they are split; fewer where the target allows no more.
     pub connections: u16,
+    /// ErrorRecoveryLevel that is proposed for a session of several connections: from 1 on it outlives the loss of one of them, at 2 commands
+    /// that were under way there go on. A session of one connection has level 0.
+    pub error_recovery_level: u8,
     /// Whether requests and responses go over connections of their own, where the target can do that.
     pub split: bool,
     /// How long a command may take before it is aborted.
@@ -94,6 +97,7 @@ impl InitiatorOptions {
             data_digest: false,
             offer: Offer::initiator(),
             connections: 1,
+            error_recovery_level: 2,
             split: false,
             command_timeout: Duration::from_secs(30),
             task_management_timeout: Duration::from_secs(10),
@@ -148,6 +152,7 @@ impl InitiatorOptions {
                 Some(ChapLogin { own: chap.own.clone(), target })
             }
         };
+        let has_several = self.connections > 1 || self.split;
         Ok(LoginConfig {
             initiator_name: self.initiator_name.clone(),
             target_name: (!is_discovery).then(|| self.target.clone()),
@@ -161,6 +166,8 @@ impl InitiatorOptions {
                 private: if self.split { vec![private_offer()] } else { Vec::new() },
                 header_digest: digests(self.header_digest),
                 data_digest: digests(self.data_digest),
+                error_recovery_level: if has_several { self.error_recovery_level } else { 0 },
+                default_time2retain: if has_several { RETAIN_SECONDS } else { 0 },
                 ..self.offer.clone()
             },
             chap,

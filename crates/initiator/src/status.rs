@@ -59,6 +59,8 @@ pub struct Status {
     pub waiting: usize,
     /// Memory held by copies of writes that are not durable yet.
     pub retained_bytes: usize,
+    /// Connections that were lost while their session went on.
+    pub connections_recovered: u64,
     /// TCP connections of the session.
     pub connections: usize,
     /// Of these, halves of split pairs.

@@ -128,12 +128,12 @@ fn connections_come_and_go_under_load() {
 }
 
 #[test]
-fn a_session_that_loses_a_connection_comes_back_with_all() {
+fn a_session_of_level_0_that_loses_a_connection_comes_back_with_all() {
     for split in [false, true] {
         for seed in 0..12 {
             let mut world = World::new(seed);
             world.serve(memory());
-            let options = options(&world, 3, split);
+            let options = InitiatorOptions { error_recovery_level: 0, ..options(&world, 3, split) };
             let lun = world.connect(options).unwrap();
             let acknowledged = load(&mut world, &lun, 8, 40, seed);
             let mut random = Random::new(seed);

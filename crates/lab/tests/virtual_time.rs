@@ -12,12 +12,18 @@ fn models_repeat_to_the_digit() {
         let run = || experiment.run(Clock::Virtual, Scale::Quick, Path::new("")).expect("nothing fails in a model");
         let outcome = run();
         assert_eq!(outcome, run(), "{}", experiment.name);
-        assert!(outcome.rows.len() >= 3 && outcome.rows.iter().all(|row| row.ours > 0.0), "{}", outcome.table());
-        assert!(outcome.rows.iter().any(|row| row.paper.is_some()), "{}", outcome.table());
+        // A class of a histogram may be empty; nothing else is nothing.
+        let may_be_zero = outcome.unit.starts_with("% of") || outcome.unit == "requests";
+        let is_possible = |ours: f64| ours.is_finite() && (ours > 0.0 || may_be_zero && ours == 0.0);
+        assert!(outcome.rows.len() >= 3 && outcome.rows.iter().all(|row| is_possible(row.ours)), "{}", outcome.table());
+        assert!(outcome.rows.iter().any(|row| row.ours > 0.0), "{}", outcome.table());
+        // Figure 5a of iCache is a drawing without numbers.
+        let has_numbers = outcome.rows.iter().any(|row| row.paper.is_some());
+        assert_eq!(has_numbers, experiment.name != "icache-counts", "{}", outcome.table());
         println!("{}", outcome.table());
         count += 1;
     }
-    assert_eq!(count, 3);
+    assert_eq!(count, 6);
 }
 
 /// What the models were set by comes out of them again, through our protocol: within a tenth.

@@ -159,6 +159,7 @@ pub(crate) fn status_json(status: &Status, traffic: &Traffic) -> Value {
         "bytes_received": status.bytes_received,
         "commands_sent": status.commands_sent,
         "commands_retried": status.commands_retried,
+        "connections_recovered": status.connections_recovered,
         "writes_replayed": status.writes_replayed,
         "connections": status.connections,
         "split_connections": status.split_connections,

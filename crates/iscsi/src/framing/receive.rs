@@ -256,6 +256,14 @@ impl Receiver {
         }
     }
 
+    /// The buffer of a data segment that is not whole, with its header: nothing more will come. The receiver is of no use after that.
+    pub fn take_destination(&mut self) -> Option<(ReceivedHeader, Buffer)> {
+        match std::mem::replace(&mut self.state, State::Header) {
+            State::Data(Assembly { header, buffer: Some(buffer), .. }) => Some((header, buffer)),
+            State::Data(_) | State::Placing(_) | State::Header => None,
+        }
+    }
+
     fn is_direct(&self) -> bool {
         match &self.state {
             State::Data(assembly) => {

@@ -19,9 +19,10 @@ use base::buffer::Buffer;
 use base::clock::Instant;
 use base::serial::Serial32;
 
-use super::command::{Command, Outcome};
+use super::command::Outcome;
 use super::discovery::{DiscoveredTarget, targets};
 use super::login::{LoggedIn, Login, LoginConfig, LoginError, LoginStep};
+use super::recovery::{CONNECTION_RECOVERY_LEVEL_MIN, Removed};
 use super::session::{Session, TaskData};
 use super::task_management::PendingFunction;
 use crate::framing::{
@@ -33,7 +34,7 @@ use crate::negotiation::{Digest, Negotiated, SessionType};
 use crate::pdu::{
     AdditionalHeaders, AsyncEvent, AsyncMessage, Bhs, DataIn, DataOut, HeaderError, InitiatorTaskTag, LogoutOutcome,
     LogoutReason, LogoutRequest, NopIn, NopOut, RawBhs, ReadyToTransfer, Reject, RejectReason, ScsiCommand,
-    ScsiResponse, ServiceResponse, TargetTransferTag, TextRequest, TextResponse,
+    ScsiResponse, ServiceResponse, SnackRequest, SnackType, TargetTransferTag, TextRequest, TextResponse,
 };
 use crate::text::{Keys, TextAssembler, TextError};
 
@@ -154,7 +155,7 @@ struct TextExchange {
 
 /// One connection.
 pub struct Connection {
-    receiver: Receiver,
+    pub(super) receiver: Receiver,
     pub(super) transmit: TransmitQueue,
     pub(super) exp_stat_sn: Serial32,
     pub(super) timing: Timing,
@@ -174,6 +175,11 @@ pub struct Connection {
     exchange: Option<TextExchange>,
     control_tag: u16,
     received_pdu_count: u64,
+    /// Logouts of lost connections that are not answered, with their CIDs.
+    pub(super) removing: Vec<(InitiatorTaskTag, u16)>,
+    pub(super) removed: Vec<Removed>,
+    /// CIDs of other connections that the target says it has dropped.
+    dropped: Vec<u16>,
 }
 
 impl Connection {
@@ -202,6 +208,9 @@ impl Connection {
             exchange: None,
             control_tag: 0,
             received_pdu_count: 0,
+            removing: Vec::new(),
+            removed: Vec::new(),
+            dropped: Vec::new(),
         }
     }
 
@@ -254,8 +263,8 @@ impl Connection {
 
     /// Moves the next command that may be sent into the transmit queue. Whether there was one.
     pub fn send_next(&mut self, session: &mut Session) -> bool {
-        let Some((tag, command)) = session.next_to_send(self.cid) else { return false };
-        self.send_command(session, tag, &command);
+        let Some(tag) = session.next_to_send(self.cid) else { return false };
+        self.send_command(session, tag);
         true
     }
 
@@ -321,6 +330,11 @@ impl Connection {
     pub fn handle_transmitted(&mut self, session: &mut Session, length: usize) {
         self.transmit.handle_transmitted(length);
         session.complete_lingering();
+    }
+
+    /// Another connection of the session that the target says it has dropped, by its CID.
+    pub fn poll_dropped(&mut self) -> Option<u16> {
+        self.dropped.pop()
     }
 
     /// The next thing the driver must know.
@@ -451,6 +465,9 @@ impl Connection {
             }
             Bhs::LogoutResponse(response) => {
                 self.handle_numbers(session, Some(response.stat_sn), response.exp_cmd_sn, response.max_cmd_sn);
+                if self.handle_removed(&response) {
+                    return Ok(());
+                }
                 if matches!(self.phase, Phase::LoggingOut(tag) if tag == response.initiator_task_tag) {
                     self.phase = Phase::Closed;
                     self.events.push_back(Event::LoggedOut(response.outcome));
@@ -516,18 +533,32 @@ impl Connection {
             && let TaskData::Read(buffer, ..) = &mut task.data
         {
             *buffer = Some(pdu.data.buffer);
+            task.data_in_count += 1;
             // `place` found it inside of what was asked for.
             let start = header.buffer_offset as usize;
             if !task.received.add(start..start + pdu.data.length) {
                 return Err(ConnectionError::Protocol("Data-In that came before"));
             }
         }
+        self.acknowledge_data(session, header);
         if let Some(status) = header.status
             && session.task_on(self.cid, tag).is_some()
         {
             session.complete_with_status(tag, status.status, Vec::new(), status.residual);
         }
         Ok(())
+    }
+
+    /// The target wants to forget what it keeps for us (RFC 7143 11.7.2, 11.16).
+    fn acknowledge_data(&mut self, session: &Session, header: &DataIn) {
+        let Some(target_transfer_tag) = header.target_transfer_tag.filter(|_| header.wants_acknowledgement) else {
+            return;
+        };
+        if session.negotiated().error_recovery_level >= CONNECTION_RECOVERY_LEVEL_MIN {
+            let kind = SnackType::DataAck { target_transfer_tag, begin: header.data_sn.next() };
+            let request = SnackRequest { kind, lun: header.lun, exp_stat_sn: self.exp_stat_sn };
+            self.transmit.push(&request, &AdditionalHeaders::default(), DataSegment::Empty);
+        }
     }
 
     fn handle_r2t(&mut self, session: &mut Session, r2t: &ReadyToTransfer) -> Result<(), ConnectionError> {
@@ -613,9 +644,9 @@ impl Connection {
             AsyncEvent::Vendor { .. } => {
                 self.events.push_back(Event::VendorEvent { message, data: data.to_vec() });
             }
-            // Another connection's end, an offer to renegotiate, and FastAbort, which we never negotiate.
-            AsyncEvent::ConnectionDrop { .. } | AsyncEvent::NegotiationRequest { .. } | AsyncEvent::TaskTermination => {
-            }
+            AsyncEvent::ConnectionDrop { cid, .. } => self.dropped.push(cid),
+            // An offer to renegotiate, and FastAbort, which we never negotiate.
+            AsyncEvent::NegotiationRequest { .. } | AsyncEvent::TaskTermination => {}
         }
         Ok(())
     }
@@ -638,9 +669,9 @@ impl Connection {
     }
 
     /// Sends a command with the data that may go along unasked (RFC 7143 13.10, 13.11, 13.14).
-    fn send_command(&mut self, session: &mut Session, tag: InitiatorTaskTag, command: &Command) {
+    pub(super) fn send_command(&mut self, session: &mut Session, tag: InitiatorTaskTag) {
         let negotiated = *session.negotiated();
-        let task = session.task(tag).expect("the task was made just now");
+        let task = session.task(tag).expect("the task is there: it was made just now, or is to be sent again");
         let (reads, writes) = match &task.data {
             TaskData::None => (false, false),
             TaskData::Read(..) => (true, false),
@@ -656,13 +687,13 @@ impl Connection {
             is_final: unsolicited == 0,
             reads,
             writes,
-            attribute: command.attribute,
-            lun: command.lun,
+            attribute: task.attribute,
+            lun: task.lun,
             initiator_task_tag: tag,
             expected_data_transfer_length: u32::try_from(length).expect("a buffer is below 4 GiB"),
             cmd_sn: task.cmd_sn,
             exp_stat_sn: self.exp_stat_sn,
-            cdb: command.cdb,
+            cdb: task.cdb,
         };
         let TaskData::Write(buffer, range) = &task.data else {
             self.transmit.push(&header, &AdditionalHeaders::default(), DataSegment::Empty);
@@ -675,7 +706,7 @@ impl Connection {
         self.transmit.push(&header, &AdditionalHeaders::default(), data);
         if unsolicited > 0 {
             let burst = Burst {
-                lun: command.lun,
+                lun: task.lun,
                 tag,
                 target_transfer_tag: None,
                 buffer: Arc::clone(buffer),

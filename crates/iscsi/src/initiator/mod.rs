@@ -8,6 +8,7 @@
 //! | [`login`] | the login phase |
 //! | `received` | which bytes of a read have come |
 //! | [`discovery`] | SendTargets |
+//! | [`recovery`] | what becomes of a connection that is lost while others live |
 //! | [`task_management`] | what happens when a command does not end: abort, reset, give the connection up |
 //!
 //! A driver does this, over and over:
@@ -20,15 +21,16 @@
 //! session.poll_completed(), connection.poll_event()  until None
 //! ```
 //!
-//! Everything that ends a connection is a [`ConnectionError`]; the tasks of the session are then taken back with
-//! [`Session::take_all`] and issued again on a new session. ErrorRecoveryLevel is 0: a broken connection is a broken
-//! session.
+//! Everything that ends a connection is a [`ConnectionError`]. Where there are others and ErrorRecoveryLevel is 1 or 2, its tasks go on or
+//! end as [`recovery`] has it; else the session is lost with it, and its tasks are taken back with [`Session::take_all`] and issued again on
+//! a new session.
 //!
 //! | | |
 //! |---|---|
 //! | several connections per session (MC/S) | one [`Connection`] each, the same [`Session`] with all of them; who gets the next command is the driver's choice, by [`Session::load`] |
 //! | split connections (`docs/protocol/split-connections.md`) | a second login with `answers_for`, then [`Connection::take_response_half`] |
-//! | bidirectional commands, SNACK, ErrorRecoveryLevel 1 and 2 | not |
+//! | ErrorRecoveryLevel 1 and 2 | lost connections; acknowledgement of data. A wrong digest is a lost connection: nothing is asked for again by SNACK |
+//! | bidirectional commands | not |
 //! | text negotiation after login | only SendTargets |
 
 pub mod command;
@@ -36,6 +38,7 @@ pub mod connection;
 pub mod discovery;
 pub mod login;
 mod received;
+pub mod recovery;
 pub mod session;
 pub mod task_management;
 
@@ -43,6 +46,7 @@ pub use command::{Command, Completed, Data, Outcome};
 pub use connection::{Connection, ConnectionError, Event, Timing};
 pub use discovery::DiscoveredTarget;
 pub use login::{ChapLogin, LoggedIn, Login, LoginConfig, LoginError, LoginStep};
+pub use recovery::{CONNECTION_RECOVERY_LEVEL_MIN, Removed};
 pub use session::{Load, Session};
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use super::login::LoggedIn;
 use super::received::Received;
 use crate::limits::INITIATOR_TASKS_MAX;
 use crate::negotiation::Negotiated;
-use crate::pdu::{BHS_BYTES, InitiatorTaskTag, Residual};
+use crate::pdu::{BHS_BYTES, InitiatorTaskTag, Residual, TaskAttribute};
 
 /// Slots below this stand in the tag's low half. The high half counts generations, and never is FFFFh.
 const SLOT_BITS: u32 = 16;
@@ -42,7 +42,7 @@ pub struct Session {
     tsih: u16,
     may_split: bool,
     /// By CID, what is under way on each connection.
-    loads: Vec<(u16, Load)>,
+    pub(super) loads: Vec<(u16, Load)>,
 }
 
 /// What is under way on a connection.
@@ -67,12 +67,16 @@ pub(super) struct Task {
     pub(super) order: u64,
     pub(super) lun: u64,
     pub(super) cmd_sn: Serial32,
+    pub(super) cdb: [u8; 16],
+    pub(super) attribute: TaskAttribute,
     pub(super) deadline: Instant,
     pub(super) is_aborting: bool,
     /// Bytes to be moved.
     data_bytes: usize,
     pub(super) data: TaskData,
     pub(super) received: Received,
+    /// Data-In PDUs that have come whole: the number that the next one has.
+    pub(super) data_in_count: u32,
     /// The outcome of a write that is still being sent: its buffer is not back yet.
     pub(super) outcome: Option<Outcome>,
 }
@@ -239,12 +243,12 @@ impl Session {
     }
 
     /// The next command the window lets out, as a task of the connection `cid`.
-    pub(super) fn next_to_send(&mut self, cid: u16) -> Option<(InitiatorTaskTag, Command)> {
+    pub(super) fn next_to_send(&mut self, cid: u16) -> Option<InitiatorTaskTag> {
         if !self.has_to_send() {
             return None;
         }
-        let (mut command, deadline) = self.waiting.pop_front()?;
-        let data = match std::mem::replace(&mut command.data, Data::None) {
+        let (command, deadline) = self.waiting.pop_front()?;
+        let data = match command.data {
             Data::None => TaskData::None,
             Data::Read(buffer, range) => {
                 let length = buffer.len();
@@ -258,14 +262,17 @@ impl Session {
             order: self.submitted_count - self.waiting.len() as u64,
             lun: command.lun,
             cmd_sn: self.take_cmd_sn(),
+            cdb: command.cdb,
+            attribute: command.attribute,
             deadline,
             is_aborting: false,
             data_bytes: data.length(),
             data,
             received: Received::default(),
+            data_in_count: 0,
             outcome: None,
         };
-        Some((self.insert(task), command))
+        Some(self.insert(task))
     }
 
     fn insert(&mut self, task: Task) -> InitiatorTaskTag {
@@ -283,6 +290,20 @@ impl Session {
         slot.task = Some(task);
         let value = u32::from(slot.generation) << SLOT_BITS | u32::from(index);
         InitiatorTaskTag::new(value).expect("no generation is FFFFh")
+    }
+
+    /// A task goes on on the connection `cid`.
+    pub(super) fn move_task(&mut self, tag: InitiatorTaskTag, cid: u16) {
+        let Some(task) = self.task(tag) else { return };
+        let (before, cost_bytes) = (std::mem::replace(&mut task.cid, cid), task.cost_bytes());
+        self.change_load(before, |load| {
+            load.commands -= 1;
+            load.bytes -= cost_bytes;
+        });
+        self.change_load(cid, |load| {
+            load.commands += 1;
+            load.bytes += cost_bytes;
+        });
     }
 
     fn change_load(&mut self, cid: u16, change: impl FnOnce(&mut Load)) {

@@ -31,9 +31,19 @@ use crate::pdu::{
 pub(super) struct PendingFunction {
     tag: InitiatorTaskTag,
     lun: u64,
-    /// The task to be aborted; without one, the logical unit is reset.
-    task: Option<InitiatorTaskTag>,
+    purpose: Purpose,
     deadline: Instant,
+}
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// This task is to end; its CmdSN.
+    Abort(InitiatorTaskTag, Serial32),
+    /// This task is to go on here: its CmdSN, and ExpDataSN.
+    Reassign(InitiatorTaskTag, Serial32, Serial32),
+    /// All tasks of the logical unit are to end.
+    Reset,
 }
 
 impl Connection {
@@ -47,7 +57,7 @@ impl Connection {
                 continue;
             }
             if self.functions.len() < IMMEDIATE_REQUESTS_MAX {
-                self.send_function(now, session, lun, Some((tag, cmd_sn)));
+                self.send_function(now, session, lun, Purpose::Abort(tag, cmd_sn));
             } else {
                 self.reset_logical_unit(now, session, lun);
             }
@@ -67,7 +77,7 @@ impl Connection {
     /// Resets the logical unit of `lun`, unless that is under way.
     pub fn reset_logical_unit(&mut self, now: Instant, session: &Session, lun: u64) {
         if !self.is_resetting(lun) {
-            self.send_function(now, session, lun, None);
+            self.send_function(now, session, lun, Purpose::Reset);
         }
     }
 
@@ -80,16 +90,21 @@ impl Connection {
         let tag = response.initiator_task_tag;
         let Some(index) = self.functions.iter().position(|function| function.tag == tag) else { return Ok(()) };
         let function = self.functions.swap_remove(index);
-        match (response.outcome, function.task) {
+        match (response.outcome, function.purpose) {
             // A task that does not exist has either ended, and its response was sent before this one, or never arrived.
-            (TaskManagementOutcome::FunctionComplete | TaskManagementOutcome::TaskDoesNotExist, Some(task)) => {
+            (
+                TaskManagementOutcome::FunctionComplete | TaskManagementOutcome::TaskDoesNotExist,
+                Purpose::Abort(task, _),
+            ) => {
                 session.complete(task, Outcome::Aborted);
                 Ok(())
             }
-            (TaskManagementOutcome::FunctionComplete, None) => {
+            (TaskManagementOutcome::FunctionComplete, Purpose::Reset) => {
                 self.finish_reset(session, function.lun);
                 Ok(())
             }
+            (TaskManagementOutcome::FunctionComplete, Purpose::Reassign(..)) => Ok(()),
+            (outcome, Purpose::Reassign(task, ..)) => Self::handle_refused_reassignment(session, task, outcome),
             _ => self.step_up(now, session, function),
         }
     }
@@ -112,39 +127,43 @@ impl Connection {
         session: &mut Session,
         function: PendingFunction,
     ) -> Result<(), ConnectionError> {
-        match function.task {
+        match function.purpose {
             // The command ended on its own meanwhile.
-            Some(task) if session.task(task).is_none() => Ok(()),
-            Some(_) => {
+            Purpose::Abort(task, _) | Purpose::Reassign(task, ..) if session.task(task).is_none() => Ok(()),
+            Purpose::Abort(..) => {
                 self.reset_logical_unit(now, session, function.lun);
                 Ok(())
             }
-            None => Err(ConnectionError::Unresponsive),
+            Purpose::Reassign(..) | Purpose::Reset => Err(ConnectionError::Unresponsive),
         }
     }
 
     fn is_resetting(&self, lun: u64) -> bool {
-        self.functions.iter().any(|function| function.task.is_none() && function.lun == lun)
+        self.functions.iter().any(|function| function.purpose == Purpose::Reset && function.lun == lun)
     }
 
-    fn send_function(&mut self, now: Instant, session: &Session, lun: u64, task: Option<(InitiatorTaskTag, Serial32)>) {
+    pub(super) fn send_function(&mut self, now: Instant, session: &Session, lun: u64, purpose: Purpose) {
         let tag = self.next_control_tag();
+        let (function, task, ref_cmd_sn, exp_data_sn) = match purpose {
+            Purpose::Abort(task, cmd_sn) => (TaskManagementFunction::AbortTask, Some(task), cmd_sn, Serial32(0)),
+            Purpose::Reassign(task, cmd_sn, exp_data_sn) => {
+                (TaskManagementFunction::TaskReassign, Some(task), cmd_sn, exp_data_sn)
+            }
+            Purpose::Reset => (TaskManagementFunction::LogicalUnitReset, None, Serial32(0), Serial32(0)),
+        };
         let request = TaskManagementRequest {
             is_immediate: true,
-            function: Ok(match task {
-                Some(_) => TaskManagementFunction::AbortTask,
-                None => TaskManagementFunction::LogicalUnitReset,
-            }),
+            function: Ok(function),
             lun,
             initiator_task_tag: tag,
-            referenced_task_tag: task.map(|(tag, _)| tag),
+            referenced_task_tag: task,
             cmd_sn: session.next_cmd_sn(),
             exp_stat_sn: self.exp_stat_sn,
-            ref_cmd_sn: task.map_or(Serial32(0), |(_, cmd_sn)| cmd_sn),
-            exp_data_sn: Serial32(0),
+            ref_cmd_sn,
+            exp_data_sn,
         };
         self.transmit.push(&request, &AdditionalHeaders::default(), DataSegment::Empty);
         let deadline = now + self.timing.task_management_timeout;
-        self.functions.push(PendingFunction { tag, lun, task: task.map(|(tag, _)| tag), deadline });
+        self.functions.push(PendingFunction { tag, lun, purpose, deadline });
     }
 }

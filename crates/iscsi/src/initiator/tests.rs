@@ -14,6 +14,8 @@ use crate::negotiation::{Negotiator, Offer};
 use crate::pdu::*;
 use crate::text::Keys;
 
+mod recovery;
+
 const LUN: u64 = 0x0001_0000_0000_0000;
 
 /// Our end and a peer that has no will of its own.
@@ -65,7 +67,11 @@ impl Pair {
 
     /// Logged in with what `target` wishes; the window is eight commands.
     fn logged_in(target: Offer) -> Self {
-        let mut pair = Self::new(config());
+        Self::logged_in_as(config(), target)
+    }
+
+    fn logged_in_as(config: LoginConfig, target: Offer) -> Self {
+        let mut pair = Self::new(config);
         let mut negotiator = Negotiator::target(target);
         for _ in 0..2 {
             let (request, data) = pair.login_request();

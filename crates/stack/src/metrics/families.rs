@@ -76,6 +76,11 @@ pub const ATTACHMENT: &[Plain] = &[
     counter("forebay_remote_tcp_segments_retransmitted", "/remote/tcp_segments/retransmitted", "Sent once more."),
     counter("forebay_remote_commands", "/remote/commands_sent", "SCSI commands issued, retries included."),
     counter("forebay_remote_commands_retried", "/remote/commands_retried", "SCSI commands issued once more."),
+    counter(
+        "forebay_remote_connections_recovered",
+        "/remote/connections_recovered",
+        "Connections that were lost while their session went on.",
+    ),
     counter("forebay_remote_writes_replayed", "/remote/writes_replayed", "Writes issued again after a reconnect."),
     gauge("forebay_remote_in_flight", "/remote/in_flight", "Commands at the target."),
     gauge("forebay_remote_waiting", "/remote/waiting", "Requests that wait to be issued."),

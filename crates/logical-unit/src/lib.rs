@@ -37,7 +37,7 @@ pub mod unit;
 
 pub use command::{Command, Outcome, data_out_bytes};
 pub use execution::Execution;
-pub use lun_map::{LunMap, Mapping, TaskManagementResponse};
+pub use lun_map::{LunMap, Mapping, TaskManagementResponse, WeakLunMap};
 pub use nexus::NexusId;
 pub use reservation::{ReservationStore, SavedReservations};
 pub use unit::{LogicalUnit, LogicalUnitOptions};

@@ -24,6 +24,17 @@ pub struct LunMap {
     shared: Arc<Shared>,
 }
 
+/// A [`LunMap`] that may be gone: it keeps no logical unit in use.
+#[derive(Clone)]
+pub struct WeakLunMap(Weak<Shared>);
+
+impl WeakLunMap {
+    /// The map, where somebody else has it still.
+    pub fn upgrade(&self) -> Option<LunMap> {
+        self.0.upgrade().map(|shared| LunMap { shared })
+    }
+}
+
 #[derive(Default)]
 struct Shared {
     nexuses: Mutex<BTreeSet<NexusId>>,
@@ -86,6 +97,11 @@ impl LunMap {
     /// A map without logical units.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The map, without keeping it.
+    pub fn downgrade(&self) -> WeakLunMap {
+        WeakLunMap(Arc::downgrade(&self.shared))
     }
 
     /// Puts a logical unit at `lun`, in the place of what was there.

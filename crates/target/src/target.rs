@@ -92,11 +92,12 @@ impl Target {
     }
 }
 
-/// Bytes of data-out that CDBs to these logical units ask for.
+/// Bytes of data-out that CDBs to these logical units ask for. Connections have this until they end: it must not keep units that a reload
+/// removes.
 pub(crate) fn data_out_bytes_of(luns: &LunMap) -> DataOutBytes {
-    let luns = luns.clone();
+    let luns = luns.downgrade();
     Arc::new(move |lun, cdb| {
-        let unit = luns.get(lun_number(lun));
+        let unit = luns.upgrade().and_then(|luns| luns.get(lun_number(lun)));
         let block_bytes = unit.map_or(BLOCK_BYTES_DEFAULT, |unit| unit.geometry().logical_block_bytes);
         data_out_bytes(cdb, block_bytes)
     })

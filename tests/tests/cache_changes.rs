@@ -7,7 +7,7 @@ use tests::{Process, Target, World, tool};
 const IN_USE: i32 = 6;
 const NO_SPACE: i32 = 8;
 
-/// A LUN of 64 MiB in a file, and how to attach it.
+/// Two LUNs of 64 MiB in files, and how to attach the first.
 struct Bench {
     world: World,
     target: Target,
@@ -16,7 +16,7 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let world = World::new();
-        let target = world.target(["--lun", "0=file:disk.img,size=64MiB"]);
+        let target = world.target(["--lun", "0=file:disk.img,size=64MiB", "--lun", "1=file:other.img,size=64MiB"]);
         Self { world, target }
     }
 
@@ -123,5 +123,55 @@ fn hosts_share_a_base_and_each_has_its_own_difference() {
     bench.detach("second", second);
     assert!(fs::read(bench.world.path("disk.img")).unwrap() == base, "nobody has changed the base");
     bench.world.run(["attach", &url, "--difference", "third"]).failure(5, &["third", "--difference-size"]);
+    bench.target.process.terminate().success();
+}
+
+#[test]
+fn caches_are_listed_moved_matched_by_generation_and_removed() {
+    let bench = Bench::new();
+    let cache = ["--cache", "disk.cache", "--cache-size", "24MiB", "--cache-generation", "5"];
+    let process = bench.attach("disk", &cache);
+    let front = format!("nbd:unix:{}", bench.world.path("other.nbd").display());
+    let other_url = bench.target.url(1);
+    let arguments =
+        ["attach", &other_url, "--name", "other", "--as", &front, "--cache", "other.cache", "--cache-size", "24MiB"];
+    let second = bench.world.start(arguments);
+    io(&process.ready, &["write -P 1 0 4M", "read 4M 4M"]);
+    let list = || -> Vec<(String, u64)> {
+        let list: serde_json::Value =
+            serde_json::from_str(&bench.world.run(["cache", "list", "--json"]).success()).unwrap();
+        let caches = list["caches"].as_array().unwrap().iter();
+        caches
+            .map(|cache| (cache["state"].as_str().unwrap().to_owned(), cache["bytes"].as_u64().unwrap_or(0)))
+            .collect()
+    };
+    assert_eq!(list(), [("attached".to_owned(), 24 << 20), ("attached".to_owned(), 24 << 20)]);
+    bench.world.run(["cache", "move", "8MiB", "--from", "other", "--to", "disk"]).success();
+    assert_eq!(list(), [("attached".to_owned(), 32 << 20), ("attached".to_owned(), 16 << 20)]);
+    bench.world.run(["cache", "move", "1GiB", "--from", "other", "--to", "disk"]).failure(2, &["16MiB", "1GiB"]);
+    io(&process.ready, &["read -P 1 0 4M", "write -P 2 0 64k"]);
+    bench.world.run(["detach", "disk", "--keep-dirty"]).success();
+    process.wait().success();
+    assert_eq!(list()[0].0, "dirty");
+    // Of another generation: refused while it is dirty, and empty once it is clean.
+    let url = bench.target.url(0);
+    let again = ["attach", &url, "--name", "disk", "--cache", "disk.cache", "--cache-generation", "6"];
+    bench.world.run(again).failure(1, &["generation 5", "generation 6"]);
+    let process = bench.attach("disk", &["--cache", "disk.cache"]);
+    assert_eq!(bench.status("disk")["cache"]["generation"], 5);
+    assert!(bench.status("disk")["cache"]["resident_lines"].as_u64() >= Some(2048));
+    bench.detach("disk", process);
+    assert_eq!(list()[0].0, "clean");
+    let process = bench.attach("disk", &["--cache", "disk.cache", "--cache-generation", "6"]);
+    assert_eq!(bench.status("disk")["cache"]["resident_lines"], 0);
+    io(&process.ready, &["read -P 2 0 64k", "write -P 3 0 64k"]);
+    bench.world.run(["detach", "disk", "--remove-cache"]).success();
+    process.wait().success();
+    assert!(!bench.world.path("disk.cache").exists());
+    assert_eq!(list(), [("attached".to_owned(), 16 << 20)]);
+    let disk = fs::read(bench.world.path("disk.img")).unwrap();
+    assert!(disk[..64 << 10].iter().all(|&byte| byte == 3), "clean before it was removed");
+    bench.world.run(["detach", "other"]).success();
+    second.wait().success();
     bench.target.process.terminate().success();
 }

@@ -55,6 +55,8 @@ pub(crate) struct Core {
     pub(crate) layout: Layout,
     /// What counts after a crash, as of open.
     pub(crate) crash_mode: CrashMode,
+    /// Of the origin's content; 0 when nobody has said.
+    pub(crate) generation: u64,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) time_of_day: Option<TimeOfDay>,
     /// How often clean lines are stored that count after a crash.

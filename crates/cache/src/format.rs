@@ -64,14 +64,17 @@ pub struct ParametersRaw {
     pub dirty_lines: U64,
     /// Seconds since 1970 at which nothing was dirty: all that is has been written since. 0: not known. Only to inform.
     pub clean_at: U64,
+    /// Of the origin's content, as somebody says; clean lines of another one do not count. 0: nobody has said.
+    pub generation: U64,
     /// Zero.
-    pub reserved_2: [u8; 16],
+    pub reserved_2: [u8; 8],
 }
 const _: () = assert!(size_of::<ParametersRaw>() == 2712);
 const _: () = assert!(std::mem::offset_of!(ParametersRaw, line_bytes) == 2560);
 const _: () = assert!(std::mem::offset_of!(ParametersRaw, set_count) == 2584);
 const _: () = assert!(std::mem::offset_of!(ParametersRaw, log_position) == 2648);
 const _: () = assert!(std::mem::offset_of!(ParametersRaw, clean_at) == 2688);
+const _: () = assert!(std::mem::offset_of!(ParametersRaw, generation) == 2696);
 
 /// Bytes of a table page, and of a slot.
 pub const PAGE_BYTES: usize = 4096;
@@ -351,8 +354,9 @@ mod tests {
             offset_of!(ParametersRaw, log_position),
             offset_of!(ParametersRaw, dirty_lines),
             offset_of!(ParametersRaw, clean_at),
+            offset_of!(ParametersRaw, generation),
         ];
-        assert_eq!(offsets, [2560, 2572, 2580, 2592, 2616, 2640, 2648, 2680, 2688]);
+        assert_eq!(offsets, [2560, 2572, 2580, 2592, 2616, 2640, 2648, 2680, 2688, 2696]);
     }
 
     proptest! {

@@ -80,7 +80,8 @@ fn parameters(layout: &Layout, binding: &Binding) -> Result<ParametersRaw, Error
         log_position: first.into(),
         dirty_lines: U64::ZERO,
         clean_at: U64::ZERO,
-        reserved_2: [0; 16],
+        generation: U64::ZERO,
+        reserved_2: [0; 8],
     })
 }
 

@@ -12,7 +12,7 @@ use crate::format::{KIND, ParametersRaw};
 use crate::frames::Frames;
 use crate::layout::Layout;
 use crate::limits::SECTOR_BYTES;
-use crate::recovery::recover;
+use crate::recovery::{Clean, recover};
 use crate::replacement::Replacement;
 use crate::sectors::runs;
 use crate::status::RecoveryReport;
@@ -41,6 +41,8 @@ pub struct Inspection {
     pub ways: u64,
     /// What a crash leaves.
     pub crash_mode: CrashMode,
+    /// Of the origin's content, as somebody said; `None` when nobody did.
+    pub generation: Option<u64>,
     /// Whether it was closed in order.
     pub was_closed: bool,
     /// Lines with a valid sector that the next open will find.
@@ -95,7 +97,7 @@ async fn look(cache_device: &SharedDevice) -> Result<(Inspection, Vec<Vec<ByteRa
     let layout = Layout::from_parameters(&superblock.payload, cache_device.geometry().size_bytes)?;
     let binding = Binding::from_raw(&superblock.payload.binding)?;
     let frames = Frames::to_restore(layout, Replacement::default(), false);
-    let recovered = recover(cache_device, frames, i64::MAX as u64, &superblock).await?;
+    let recovered = recover(cache_device, frames, i64::MAX as u64, &superblock, Clean::Keep).await?;
     let frames = &recovered.frames;
     let counts = frames.counts();
     let dirty_frames = (0..layout.frame_count()).filter(|&frame| frames.line(frame).dirty != 0);
@@ -116,6 +118,7 @@ async fn look(cache_device: &SharedDevice) -> Result<(Inspection, Vec<Vec<ByteRa
         lines: u64::from(layout.frame_count()),
         ways: u64::from(layout.ways),
         crash_mode: CrashMode::from_raw(superblock.payload.crash_mode)?,
+        generation: Some(superblock.payload.generation.get()).filter(|&generation| generation != 0),
         was_closed: recovered.report.was_closed,
         valid_lines: counts.resident_lines,
         dirty_lines: counts.dirty_lines,

@@ -26,7 +26,7 @@ use crate::layout::Layout;
 use crate::limits::LINES_PER_SEEN_SLOT;
 use crate::options::{Mode, OpenOptions};
 use crate::pace::Pace;
-use crate::recovery::{Recovered, recover};
+use crate::recovery::{Clean, Recovered, recover};
 use crate::status::Counters;
 
 pub(crate) async fn open(
@@ -46,11 +46,18 @@ pub(crate) async fn open(
     };
     crash_mode.check_mode(options.mode)?;
     let frames = Frames::to_restore(layout, options.replacement, crash_mode.keeps_clean());
-    let recovered = recover(&cache_device, frames, binding_now.size_bytes, &superblock).await;
+    let generation = options.generation.unwrap_or(superblock.payload.generation.get());
+    let is_of_another = generation != superblock.payload.generation.get();
+    let clean = if is_of_another { Clean::Drop } else { Clean::Keep };
+    let recovered = recover(&cache_device, frames, binding_now.size_bytes, &superblock, clean).await;
     let recovered = recovered.map_err(|error| explain(error, &binding, binding_now.size_bytes))?;
     check_discards_nothing(crash_mode, &recovered)?;
+    if is_of_another {
+        check_generation(generation, &superblock, &recovered)?;
+    }
     superblock.payload.binding = binding_now.to_raw()?;
     superblock.payload.crash_mode = crash_mode as u8;
+    superblock.payload.generation = generation.into();
 
     let epoch = recovered.end.epoch.checked_add(1).ok_or(ErrorKind::Corrupt)?;
     let start = LogPosition { epoch, ..recovered.end };
@@ -62,6 +69,7 @@ pub(crate) async fn open(
         identity: binding_now.identity,
         layout,
         crash_mode,
+        generation,
         lazy_interval: options.lazy_interval,
         is_lazy_idle: AtomicBool::new(false),
         clock: options.clock,
@@ -131,6 +139,23 @@ fn check_discards_nothing(crash_mode: CrashMode, recovered: &Recovered) -> Resul
     let context = format!(
         "{} dirty lines are in the cache, and crash mode \"discard\" would forget them at a crash: clean it first",
         recovered.report.dirty_lines
+    );
+    Err(Error::new(ErrorKind::Unsupported, context))
+}
+
+/// Refuses to take dirty data of one generation for that of another.
+fn check_generation(
+    generation: u64,
+    superblock: &Superblock<ParametersRaw>,
+    recovered: &Recovered,
+) -> Result<(), Error> {
+    if recovered.report.dirty_lines == 0 {
+        return Ok(());
+    }
+    let context = format!(
+        "{} dirty lines in the cache are of generation {}, and the disk is said to have generation {generation}: attach it with the old one and \
+         clean it, or discard it",
+        recovered.report.dirty_lines, superblock.payload.generation
     );
     Err(Error::new(ErrorKind::Unsupported, context))
 }

@@ -175,6 +175,9 @@ pub struct OpenOptions {
     pub mode: Mode,
     /// What a crash leaves from now on; `None` for what the cache has.
     pub crash_mode: Option<CrashMode>,
+    /// Which generation of its content the origin has, for one that changes while no cache looks on: clean lines of another generation are dropped.
+    /// `None` to take them as they are.
+    pub generation: Option<u64>,
     /// How long a clean line waits before it is stored, where that counts after a crash.
     pub lazy_interval: Duration,
     /// How a victim is chosen.
@@ -199,6 +202,7 @@ impl OpenOptions {
         Self {
             mode,
             crash_mode: None,
+            generation: None,
             lazy_interval: Duration::from_millis(LAZY_INTERVAL_MS),
             replacement: Replacement::default(),
             tuning: Tuning::default(),

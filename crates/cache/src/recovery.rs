@@ -46,6 +46,14 @@ pub(crate) struct Recovered {
     pub(crate) report: RecoveryReport,
 }
 
+/// What to do with clean lines that could be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Clean {
+    Keep,
+    /// They are of an origin that has changed since.
+    Drop,
+}
+
 /// Reads table and log into empty `frames`, for an origin that has `origin_bytes` now: clean lines beyond are left out.
 ///
 /// # Errors
@@ -55,12 +63,13 @@ pub(crate) async fn recover(
     frames: Frames,
     origin_bytes: u64,
     superblock: &Superblock<ParametersRaw>,
+    clean: Clean,
 ) -> Result<Recovered, Error> {
     let parameters = &superblock.payload;
     let layout = *frames.layout();
     let was_closed = parameters.state == STATE_CLOSED;
-    let keeps_clean = CrashMode::from_raw(parameters.crash_mode)?.keeps_clean();
-    let is_table_trusted = was_closed || keeps_clean;
+    let keeps_clean = clean == Clean::Keep && CrashMode::from_raw(parameters.crash_mode)?.keeps_clean();
+    let is_table_trusted = keeps_clean || (clean == Clean::Keep && was_closed);
     let mut replaying = Replaying::new(frames, origin_bytes, is_table_trusted, keeps_clean);
     let table_sequence = parameters.table_sequence.get();
     let take = |frame, line| replaying.take_stored(frame, line);

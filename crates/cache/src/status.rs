@@ -146,6 +146,8 @@ pub struct Status {
     pub mode: Mode,
     /// What a crash leaves.
     pub crash_mode: CrashMode,
+    /// Of the origin's content, as somebody said; `None` when nobody did.
+    pub generation: Option<u64>,
     /// How a victim is chosen.
     pub replacement: Replacement,
     /// What is worth a frame.
@@ -237,6 +239,7 @@ impl Core {
         Status {
             mode,
             crash_mode: self.crash_mode,
+            generation: Some(self.generation).filter(|&generation| generation != 0),
             replacement,
             tuning,
             failure,

@@ -269,6 +269,10 @@ pub struct Attach {
     /// (dirty), or dirty lines and the clean ones of more than a few seconds ago (warm). Default: what the cache has, dirty for one that is made
     #[arg(long, value_name = "CRASH", requires = "cache")]
     pub cache_crash: Option<CrashMode>,
+    /// Which generation of its content the logical unit has, a number from 1 on: the clean lines of a cache of another one do not count
+    /// (default: those of the cache there is do)
+    #[arg(long, value_name = "NUMBER", requires = "cache", value_parser = clap::value_parser!(u64).range(1..))]
+    pub cache_generation: Option<u64>,
     /// Which line goes when room is needed: lru, clock, 2q or s3-fifo
     #[arg(long, value_name = "POLICY", default_value = "lru", requires = "cache")]
     pub cache_replacement: Replacement,
@@ -353,6 +357,9 @@ pub struct Detach {
     /// Stop at once and leave dirty data, durably, in the cache
     #[arg(long)]
     pub keep_dirty: bool,
+    /// Remove the file of the cache, once everything is written back
+    #[arg(long, conflicts_with = "keep_dirty")]
+    pub remove_cache: bool,
 }
 
 #[derive(Debug, Args)]
@@ -385,6 +392,10 @@ pub struct Set {
 
 #[derive(Debug, Subcommand)]
 pub enum Cache {
+    /// List the caches of this host
+    List(Json),
+    /// Give part of the size of one attachment's cache to another's, while both are used
+    Move(CacheMove),
     /// Show what a cache holds, for which logical unit
     Inspect(CachePath),
     /// Read the whole metadata and report damage
@@ -430,6 +441,18 @@ pub struct LogDiscard {
     /// Do not ask, even when dirty data is lost
     #[arg(long)]
     pub allow_data_loss: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct CacheMove {
+    /// How much
+    pub size: ByteSize,
+    /// The attachment whose cache shrinks
+    #[arg(long, value_name = "NAME")]
+    pub from: String,
+    /// The attachment whose cache grows
+    #[arg(long, value_name = "NAME")]
+    pub to: String,
 }
 
 #[derive(Debug, Args)]

@@ -28,6 +28,7 @@ use writelog::WriteLog;
 use crate::cache_change::{Change, Changing};
 use crate::cache_place::CacheConfig;
 use crate::cache_settings;
+use crate::caches::{Caches, Record};
 use crate::control::{ControlServer, Handler, Progress, Request};
 use crate::cow_place::{self, CowConfig};
 use crate::error::{Error, Failure, Result};
@@ -88,6 +89,7 @@ pub struct Attachment {
     listener: RefCell<Option<Listener>>,
     front: ListenAddress,
     registry: Registry,
+    caches: Caches,
     control: ControlServer,
     metrics: RefCell<Option<MetricsServer>>,
     /// `true` once it is to stop.
@@ -134,8 +136,10 @@ impl Attachment {
                 let cache = cache_config.open(&place, remotes.device(), Arc::clone(&clock)).await?;
                 let entry = |identity| Entry::new(identity, place.clone(), &config.name);
                 entries = identities.iter().map(entry).collect();
+                let config_name = config.name.clone();
                 let (config, switch) = (cache_config.clone(), Arc::new(SwitchLayer::new(cache.clone())));
                 let changing = tokio::sync::Mutex::default();
+                Caches::open(paths)?.note(&Record::new(&place, &identity, &config_name))?;
                 cache_parts = Some(CacheParts { config, place, clock, switch, changing });
                 Some(cache)
             }
@@ -180,6 +184,7 @@ impl Attachment {
             listener: RefCell::new(Some(listener)),
             front,
             registry,
+            caches: Caches::open(paths)?,
             control,
             metrics: RefCell::new(metrics),
             stopping: watch::Sender::new(false),
@@ -304,6 +309,21 @@ impl Attachment {
         let closed = self.close(keep_dirty, progress).await;
         self.ended.send_replace(true);
         closed
+    }
+
+    /// Detaches, and removes the file of a cache that has nothing any more that the LUN lacks.
+    async fn detach_and_remove(&self, progress: Progress) -> Result<Value> {
+        let Some(parts) = self.cache_parts.as_ref().filter(|parts| parts.place.is_file()) else {
+            let message = format!("\"{}\" has no cache in a file that could be removed", self.name);
+            return Err(Error::new(Failure::Usage, message));
+        };
+        let answer = self.detach(false, Some(progress)).await?;
+        if self.dirty_bytes() == 0 {
+            let context = |error| Error::io(format!("cannot remove {}", parts.place.display()), &error);
+            std::fs::remove_file(&parts.place).map_err(context)?;
+            self.caches.forget(&parts.place)?;
+        }
+        Ok(answer)
     }
 
     async fn close(&self, keep_dirty: bool, progress: Option<Progress>) -> Result<Value> {
@@ -455,6 +475,8 @@ impl Attachment {
             "remote": self.remotes.status(),
             "stripe": self.remotes.stripe_status(),
             "multipath": self.remotes.multipath_status(),
+            "cache_path": self.cache_parts.as_ref().map(|parts| &parts.place),
+            "cache_bytes": self.cache_parts.as_ref().and_then(|parts| std::fs::metadata(&parts.place).ok()).map(|file| file.len()),
             "cache": self.cache().map(|cache| cache.status()),
             "difference": self.cow.as_ref().map(|cow| cow_place::status(cow)),
             "log": self.log.as_ref().map(|log| log.status()),
@@ -497,7 +519,8 @@ impl Handler for ControlHandler {
             }
             Request::Clean => self.attachment.clean(progress).await,
             Request::Set { key, value } => self.attachment.set(&key, &value).await,
-            Request::Detach { keep_dirty } => self.attachment.detach(keep_dirty, Some(progress)).await,
+            Request::Detach { remove_cache: true, .. } => self.attachment.detach_and_remove(progress).await,
+            Request::Detach { keep_dirty, .. } => self.attachment.detach(keep_dirty, Some(progress)).await,
         }
     }
 }

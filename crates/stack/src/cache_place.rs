@@ -36,6 +36,8 @@ pub struct CacheConfig {
     pub mode: Mode,
     /// What a crash leaves; `None` for what the cache has, or the usual for one that is made.
     pub crash_mode: Option<CrashMode>,
+    /// Which generation of its content the LUN has; `None` to take a cache as it is.
+    pub generation: Option<u64>,
     /// How a victim is chosen.
     pub replacement: Replacement,
     /// What is worth a frame.
@@ -94,7 +96,12 @@ impl CacheConfig {
         clock: Arc<dyn Clock>,
         old: &Cache,
     ) -> Result<Arc<Cache>> {
-        let options = OpenOptions { crash_mode: None, mode: old.mode(), ..self.open_options(clock) };
+        let options = OpenOptions {
+            crash_mode: None,
+            generation: old.status().generation,
+            mode: old.mode(),
+            ..self.open_options(clock)
+        };
         Ok(Cache::open(device, origin, options).await?)
     }
 
@@ -112,6 +119,7 @@ impl CacheConfig {
     fn open_options(&self, clock: Arc<dyn Clock>) -> OpenOptions {
         OpenOptions {
             crash_mode: self.crash_mode,
+            generation: self.generation,
             replacement: self.replacement,
             tuning: self.tuning,
             time_of_day: Some(Arc::new(time::seconds_since_1970)),

@@ -42,6 +42,9 @@ pub enum Request {
     Detach {
         /// Leave dirty data, durably, in the cache.
         keep_dirty: bool,
+        /// Remove the cache once it is clean.
+        #[serde(default)]
+        remove_cache: bool,
     },
 }
 
@@ -256,7 +259,8 @@ mod tests {
             let mut steps = Vec::new();
             call(path, &Request::Clean, |step| steps.push(step.clone())).await.unwrap();
             assert_eq!(steps, [json!(0), json!(1), json!(2)]);
-            let error = call(path, &Request::Detach { keep_dirty: true }, |_| {}).await.unwrap_err();
+            let error =
+                call(path, &Request::Detach { keep_dirty: true, remove_cache: false }, |_| {}).await.unwrap_err();
             assert_eq!((error.failure(), error.to_string()), (Failure::WouldLoseData, "no".into()));
         })
         .await;

@@ -6,6 +6,7 @@
 //! | `cache_change` | another cache in place of the one there is |
 //! | [`cache_place`] | where a cache lies, and how it is made and opened |
 //! | [`cow_place`] | likewise, the difference from a base that stays as it is |
+//! | [`caches`] | what is known of this host's caches |
 //! | [`time`] | the clock of a running stack |
 //! | [`config`] | the target's configuration file |
 //! | [`control`] | the control socket every long-running process answers on |
@@ -34,6 +35,7 @@ pub mod attach;
 mod cache_change;
 pub mod cache_place;
 mod cache_settings;
+pub mod caches;
 pub mod config;
 pub mod control;
 pub mod cow_place;

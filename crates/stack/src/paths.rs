@@ -83,6 +83,11 @@ impl Paths {
         self.state.join("sidecars")
     }
 
+    /// The folder of what is known of this host's caches.
+    pub fn caches(&self) -> PathBuf {
+        self.state.join("caches")
+    }
+
     /// The folder of the registry of dirty caches.
     pub fn registry(&self) -> PathBuf {
         self.state.join("dirty")

@@ -43,6 +43,7 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
         size_bytes: arguments.cache_size.map(|size| size.0),
         mode: arguments.cache_mode,
         crash_mode: arguments.cache_crash,
+        generation: arguments.cache_generation,
         replacement: arguments.cache_replacement,
         tuning: cache::Tuning {
             admission: arguments.cache_admission,

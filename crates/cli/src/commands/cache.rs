@@ -1,4 +1,4 @@
-//! `cache inspect|check|discard`: caches that nobody has open.
+//! `cache list|move|inspect|check|discard`: the caches of this host.
 
 use std::path::Path;
 
@@ -6,21 +6,100 @@ use base::units::ByteSize;
 use block::SharedDevice;
 use serde_json::json;
 use stack::cache_place::{canonical_place, open_device};
-use stack::paths::Paths;
+use stack::caches::Caches;
+use stack::control::{Request, call};
+use stack::paths::{Paths, check_name};
 use stack::registry::Registry;
 use stack::time::seconds_since_1970;
 use stack::{Error, Failure, Result};
 
-use crate::arguments::{Cache, CacheDiscard, CachePath};
+use crate::arguments::{Cache, CacheDiscard, CacheMove, CachePath, Json};
 use crate::output::{confirm, print_json, print_line};
 
-/// `forebay cache inspect|check|discard`.
+/// `forebay cache list|move|inspect|check|discard`.
 pub async fn run(arguments: Cache) -> Result<()> {
     match arguments {
+        Cache::List(json) => list(&json).await,
+        Cache::Move(arguments) => move_size(&arguments).await,
         Cache::Inspect(arguments) => inspect(arguments).await,
         Cache::Check(arguments) => check(arguments).await,
         Cache::Discard(arguments) => discard(arguments).await,
     }
+}
+
+/// What there is, and whether it may hold what its logical unit lacks.
+async fn list(json: &Json) -> Result<()> {
+    let paths = Paths::from_environment()?;
+    let registry = Registry::open(&paths)?;
+    let mut caches = Vec::new();
+    for record in Caches::open(&paths)?.list()? {
+        let status = call(&paths.control_socket(&record.name), &Request::Status, |_| {}).await.ok();
+        let is_attached =
+            status.is_some_and(|status| status["cache_path"].as_str().map(Path::new) == Some(&record.path));
+        let bytes = std::fs::metadata(&record.path).ok().map(|file| file.len());
+        let may_be_dirty = !registry.entries_of(&record.path)?.is_empty();
+        let state = match (is_attached, bytes, may_be_dirty) {
+            (true, ..) => "attached",
+            (false, None, _) => "missing",
+            (false, Some(_), true) => "dirty",
+            (false, Some(_), false) => "clean",
+        };
+        caches.push(json!({
+            "path": record.path,
+            "target": record.target,
+            "unit": record.unit,
+            "serial": record.serial,
+            "name": record.name,
+            "bytes": bytes,
+            "state": state,
+        }));
+    }
+    if json.json {
+        print_json(&json!({ "caches": caches }));
+        return Ok(());
+    }
+    for cache in &caches {
+        let bytes = cache["bytes"].as_u64().map_or_else(|| "-".to_owned(), |bytes| ByteSize(bytes).to_string());
+        let text = |key: &str| cache[key].as_str().unwrap_or_default();
+        print_line(&format!(
+            "{:<9} {bytes:>9} {:<20} {} serial {}",
+            text("state"),
+            text("name"),
+            text("path"),
+            text("serial")
+        ));
+    }
+    Ok(())
+}
+
+/// First the one shrinks, which makes room, then the other grows. When it cannot, the first gets its size back.
+async fn move_size(arguments: &CacheMove) -> Result<()> {
+    let (CacheMove { size, from, to }, paths) = (arguments, Paths::from_environment()?);
+    let bytes_of = async |name: &str| -> Result<u64> {
+        check_name(name)?;
+        let status = call(&paths.control_socket(name), &Request::Status, |_| {}).await?;
+        let bytes = status["cache_bytes"].as_u64();
+        bytes.ok_or_else(|| Error::new(Failure::Usage, format!("\"{name}\" has no cache")))
+    };
+    let resize = async |name: &str, bytes: u64| {
+        let request = Request::Set { key: "cache.size".to_owned(), value: bytes.to_string() };
+        call(&paths.control_socket(name), &request, |_| {}).await
+    };
+    let (from_bytes, to_bytes) = (bytes_of(from).await?, bytes_of(to).await?);
+    let (Some(smaller), Some(larger)) = (from_bytes.checked_sub(size.0), to_bytes.checked_add(size.0)) else {
+        let message = format!("the cache of \"{from}\" has {}, which is less than {size}", ByteSize(from_bytes));
+        return Err(Error::new(Failure::Usage, message));
+    };
+    if from == to {
+        return Err(Error::new(Failure::Usage, "size is moved from one attachment to another"));
+    }
+    resize(from, smaller).await?;
+    if let Err(error) = resize(to, larger).await {
+        resize(from, from_bytes).await?;
+        return Err(error.context(format!("\"{from}\" has its size back")));
+    }
+    print_line(&format!("{from}: {}, {to}: {}", ByteSize(smaller), ByteSize(larger)));
+    Ok(())
 }
 
 async fn inspect(arguments: CachePath) -> Result<()> {
@@ -41,6 +120,10 @@ async fn inspect(arguments: CachePath) -> Result<()> {
         ("lines", format!("{} in sets of {}", inspection.lines, inspection.ways)),
         ("valid", format!("{} lines", inspection.valid_lines)),
         ("dirty", dirty),
+        (
+            "generation",
+            inspection.generation.map_or_else(|| "not said".to_owned(), |generation| generation.to_string()),
+        ),
         ("crash mode", inspection.crash_mode.to_string()),
         ("closed", if inspection.was_closed { "in order" } else { "not: it crashed" }.to_owned()),
     ];
@@ -105,6 +188,7 @@ async fn discard(arguments: CacheDiscard) -> Result<()> {
         std::fs::remove_file(path).map_err(|error| Error::io(format!("cannot remove {}", path.display()), &error))?;
     }
     registry.remove_cache(&place)?;
+    Caches::open(&Paths::from_environment()?)?.forget(&place)?;
     print_line(&format!("{}: discarded", path.display()));
     Ok(())
 }
@@ -140,6 +224,7 @@ fn discard_lost(arguments: &CacheDiscard, place: &Path, registry: &Registry) -> 
         ))?;
     }
     registry.remove_cache(place)?;
+    Caches::open(&Paths::from_environment()?)?.forget(place)?;
     print_line(&format!("{path}: struck from the registry"));
     Ok(())
 }

@@ -10,7 +10,7 @@ use crate::output::{print_line, progress_bar};
 
 /// `forebay detach`.
 pub async fn detach(arguments: Detach) -> Result<()> {
-    let request = Request::Detach { keep_dirty: arguments.keep_dirty };
+    let request = Request::Detach { keep_dirty: arguments.keep_dirty, remove_cache: arguments.remove_cache };
     let answer = call_with_progress(&arguments.name, &request).await?;
     let name = &arguments.name;
     print_line(&match answer["dirty_bytes"].as_u64() {

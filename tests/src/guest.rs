@@ -9,7 +9,7 @@
 //!   finish() ◄──────────────────────────────── its end; a script that fails fails the test
 //! ```
 //! The guest reaches servers on this machine's 127.0.0.1 at [`HOST`], and nothing needs to be allowed for that: QEMU connects for it. The other
-//! way, a port of the guest is a port of 127.0.0.1 here: [`Guest::with_port`]. What the kernel says is kept apart, in
+//! way, a port of the guest is a port of 127.0.0.1 here: [`Guest::with_ports`]. What the kernel says is kept apart, in
 //! [`Transcript::kernel_log`].
 
 mod initramfs;
@@ -41,7 +41,7 @@ pub struct Guest {
     modules: Vec<String>,
     files: Vec<(String, String)>,
     memory_mib: u32,
-    port: Option<u16>,
+    ports: Vec<u16>,
 }
 
 impl Default for Guest {
@@ -54,7 +54,7 @@ impl Guest {
     /// One with busybox and a network.
     pub fn new() -> Self {
         let modules = BASE_MODULES.iter().map(|&name| name.to_owned()).collect();
-        Self { programs: Vec::new(), modules, files: Vec::new(), memory_mib: 512, port: None }
+        Self { programs: Vec::new(), modules, files: Vec::new(), memory_mib: 512, ports: Vec::new() }
     }
 
     /// Programs of this machine that it has, too, by name.
@@ -85,10 +85,10 @@ impl Guest {
         self
     }
 
-    /// A TCP port on which it serves: [`RunningGuest::address`] says where that is on this machine.
+    /// TCP ports on which it serves: [`RunningGuest::address`] says where they are on this machine.
     #[must_use]
-    pub fn with_port(mut self, port: u16) -> Self {
-        self.port = Some(port);
+    pub fn with_ports(mut self, ports: &[u16]) -> Self {
+        self.ports.extend(ports);
         self
     }
 
@@ -112,13 +112,13 @@ impl Guest {
         let console = directory.path().join("console");
         let monitor = directory.path().join("monitor");
         // Port 0 here: a free one, which QEMU's monitor tells.
-        let forward = self.port.map_or_else(String::new, |port| format!(",hostfwd=tcp:127.0.0.1:0-:{port}"));
+        let forwards: String = self.ports.iter().map(|port| format!(",hostfwd=tcp:127.0.0.1:0-:{port}")).collect();
         // It ends with the thread of the test, also when that has no time to drop it.
         let mut child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
             .args(["-accel", "tcg", "-cpu", "max", "-smp", "1", "-m", &self.memory_mib.to_string()])
             .args(["-nodefaults", "-display", "none", "-no-reboot"])
-            .args(["-netdev", &format!("user,id=net{forward}"), "-device", "virtio-net-pci,netdev=net,romfile="])
+            .args(["-netdev", &format!("user,id=net{forwards}"), "-device", "virtio-net-pci,netdev=net,romfile="])
             .args(["-append", "console=ttyS0 loglevel=5 panic=-1 mitigations=off"])
             .arg("-kernel")
             .arg(kernel.join(format!("boot/vmlinuz-{version}")))
@@ -188,21 +188,23 @@ impl RunningGuest {
         }
     }
 
-    /// Where the port of [`Guest::with_port`] is on this machine. For a guest that has said something.
+    /// Where a port of [`Guest::with_ports`] is on this machine. For a guest that has said something.
     ///
     /// # Panics
     /// When it has no such port.
-    pub fn address(&self) -> SocketAddr {
+    pub fn address(&self, port: u16) -> SocketAddr {
         let mut monitor = UnixStream::connect(&self.monitor).expect("QEMU made its monitor before the guest began");
         monitor.set_read_timeout(Some(PATIENCE)).expect("the duration is not zero");
         monitor.write_all(b"info usernet\n").expect("QEMU runs");
         let lines = BufReader::new(monitor).lines().map_while(Result::ok);
         // TCP[HOST_FORWARD]  13       127.0.0.1 40123       10.0.2.15  3260     0     0
-        let forward = lines.map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
-        let port = forward
+        let forwards = lines.map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        let is_it = |words: &Vec<String>| words.get(5).is_some_and(|inside| *inside == port.to_string());
+        let outside = forwards
             .filter(|words| words.first().is_some_and(|word| word.contains("HOST_FORWARD")))
-            .find_map(|words| words.get(3)?.parse().ok());
-        SocketAddr::from(([127, 0, 0, 1], port.expect("the guest has a port")))
+            .find(is_it)
+            .and_then(|words| words.get(3)?.parse().ok());
+        SocketAddr::from(([127, 0, 0, 1], outside.expect("the guest has this port")))
     }
 
     /// A line for the script's `read`.

@@ -29,11 +29,13 @@ done
 echo 1 >core/fileio_0/file/attrib/emulate_tpu
 mkdir -p iscsi
 # make_target NAME [KEY=VALUE ...]
-make_target() {
-  group=iscsi/iqn.2026-11.io.forebay:$1/tpgt_1
-  shift
+make_target() { target=$1; shift; make_group $target 1 3260 "$@"; }
+# make_group TARGET TAG PORT [KEY=VALUE ...]
+make_group() {
+  group=iscsi/iqn.2026-11.io.forebay:$1/tpgt_$2
   acl=$group/acls/$INITIATOR
-  mkdir -p $group/np/0.0.0.0:3260 $group/lun/lun_0 $group/lun/lun_1 $acl/lun_0 $acl/lun_1
+  mkdir -p $group/np/0.0.0.0:$3 $group/lun/lun_0 $group/lun/lun_1 $acl/lun_0 $acl/lun_1
+  shift 3
   ln -s core/rd_mcp_0/ram $group/lun/lun_0/ram
   ln -s core/fileio_0/file $group/lun/lun_1/file
   ln -s $group/lun/lun_0 $acl/lun_0/lun_0
@@ -55,7 +57,17 @@ make_target mutual MaxConnections=4
 echo 1 >$group/attrib/authentication
 set_auth userid alice password "$SECRET"
 set_auth userid_mutual bob password_mutual "$MUTUAL_SECRET"
-for group in iscsi/iqn.*/tpgt_1; do echo 1 >$group/enable; done
+# Two ways to LUN 0, each with an access state of its own.
+states=core/rd_mcp_0/ram/alua
+for tag in 1 2; do
+  make_group ways $tag $((3259 + tag))
+  mkdir $states/way$tag
+  echo $tag >$states/way$tag/tg_pt_gp_id
+  echo way$tag >$group/lun/lun_0/alua_tg_pt_gp
+done
+# set_state TAG STATE: 0 active/optimized, 1 active/non-optimized, 2 standby
+set_state() { echo $2 >$states/way$1/alua_access_state; }
+for group in iscsi/iqn.*/tpgt_*; do echo 1 >$group/enable; done
 echo "serving"
 while read -r command && [ "$command" != end ]; do eval "$command"; echo "done"; done
 "#;
@@ -63,7 +75,7 @@ while read -r command && [ "$command" != end ]; do eval "$command"; echo "done";
 fn boot() -> RunningGuest {
     let variables = format!("INITIATOR={INITIATOR} SECRET={} MUTUAL_SECRET={}\n", SECRETS.0, SECRETS.1);
     let modules = ["configfs", "target_core_mod", "target_core_file", "iscsi_target_mod", "crc32c_generic"];
-    let guest = Guest::new().with_modules(&modules).with_port(3260);
+    let guest = Guest::new().with_modules(&modules).with_ports(&[3260, 3261]);
     let mut guest = guest.boot(&(variables + SCRIPT));
     guest.wait_for("serving");
     guest
@@ -169,7 +181,7 @@ fn linux_serves_us_whatever_was_negotiated() {
     fs::write(world.path("secret"), SECRETS.0).expect("the world is ours");
     fs::write(world.path("mutual-secret"), SECRETS.1).expect("the world is ours");
     let mut guest = boot();
-    let address = guest.address().to_string();
+    let address = guest.address(3260).to_string();
     let found = world.run(["discover", &address, "--initiator-name", INITIATOR]).success();
     for trial in TRIALS {
         assert!(found.contains(&name(trial.target)), "{} is missing: {found}", trial.target);
@@ -185,5 +197,71 @@ fn linux_serves_us_whatever_was_negotiated() {
     let kernel_log = guest.finish().kernel_log;
     for bad in ["BUG:", "WARNING:", "Oops", "TARGET_CORE"] {
         assert!(!kernel_log.contains(bad), "\"{bad}\" in:\n{kernel_log}");
+    }
+}
+
+/// The paths as `status` shows them.
+fn paths(world: &World) -> Vec<Value> {
+    let status: Value = serde_json::from_str(&world.run(["status", "disk"]).success()).expect("status prints JSON");
+    status["multipath"]["paths"].as_array().expect("there are paths").clone()
+}
+
+/// Waits until the paths have these access states: they are asked for every five seconds.
+fn wait_for_access(world: &World, expected: [&str; 2]) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let paths = paths(world);
+        if paths.iter().map(|path| &path["access"]).eq(expected) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "never {expected:?}: {paths:#?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Writes and reads a pattern; how many requests each path took.
+fn requests_of(world: &World, disk: &str, pattern: u8) -> (u64, u64) {
+    let counts = || paths(world).iter().map(|path| path["requests"].as_u64().expect("a count")).collect::<Vec<_>>();
+    let before = counts();
+    let (write, read) = (format!("write -P {pattern} 0 1M"), format!("read -P {pattern} 0 1M"));
+    tool("qemu-io", ["-f", "raw", "-c", &write, "-c", &read, "-c", &write, "-c", &read, disk]);
+    let after = counts();
+    (after[0] - before[0], after[1] - before[1])
+}
+
+/// Linux's target with two target port groups, whose access states change while requests go on.
+#[test]
+fn requests_follow_the_access_states_of_linux() {
+    for policy in ["failover", "round-robin"] {
+        let is_round = policy == "round-robin";
+        let world = World::new();
+        let mut guest = boot();
+        let url = |port| format!("iscsi://{}/{}/0", guest.address(port), name("ways"));
+        let urls = [url(3260), url(3261)].join(",");
+        let attach = ["attach", &urls, "--multipath", policy, "--name", "disk", "--initiator-name", INITIATOR];
+        // A path in standby is a path all the same.
+        ask(&mut guest, "set_state 1 2");
+        let disk = world.start(attach);
+        wait_for_access(&world, ["none", "optimized"]);
+        assert!(matches!(requests_of(&world, &disk.ready, 1), (0, 1..)));
+        ask(&mut guest, "set_state 1 0");
+        wait_for_access(&world, ["optimized", "optimized"]);
+        assert!(matches!((requests_of(&world, &disk.ready, 2), is_round), ((1.., 0), false) | ((1.., 1..), true)));
+        // Nobody knows of this before the first request is refused.
+        ask(&mut guest, "set_state 1 2");
+        assert!(matches!(requests_of(&world, &disk.ready, 3), (0..=2, 1..)));
+        ask(&mut guest, "set_state 1 1");
+        wait_for_access(&world, ["non-optimized", "optimized"]);
+        assert!(matches!(requests_of(&world, &disk.ready, 4), (0, 1..)));
+        // For a moment no way is open.
+        ask(&mut guest, "set_state 1 2; set_state 2 2; (sleep 2; set_state 1 0) &");
+        assert!(matches!(requests_of(&world, &disk.ready, 5), (1.., _)));
+        wait_for_access(&world, ["optimized", "none"]);
+        assert!(matches!(requests_of(&world, &disk.ready, 6), (1.., 0)));
+        assert!(paths(&world).iter().all(|path| path["remote"]["sessions"] == 1), "no session was lost");
+        world.run(["detach", "disk"]).success();
+        disk.wait().success();
+        guest.answer("end");
+        guest.finish();
     }
 }

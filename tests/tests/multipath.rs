@@ -35,6 +35,11 @@ impl Portal {
         Self { address, is_cut, streams }
     }
 
+    /// Takes connections again.
+    fn mend(&self) {
+        self.is_cut.store(false, Ordering::SeqCst);
+    }
+
     fn cut(&self) {
         self.is_cut.store(true, Ordering::SeqCst);
         for stream in self.streams.lock().unwrap().drain(..) {
@@ -103,4 +108,53 @@ fn what_is_not_one_unit_is_refused() {
     world.run(["attach", &url(0), "--multipath", "failover"]).failure(2, &["two URLs"]);
     let both = ["attach", &urls, "--multipath", "failover", "--stripe", "64KiB"];
     assert_eq!(world.run(both).code, Some(2));
+}
+
+/// With portal groups of their own the paths are sessions that cannot move: the second serves until the first is back.
+#[test]
+fn requests_come_back_with_their_path() {
+    let world = World::new();
+    let text = format!(
+        r#"
+        portals = ["127.0.0.1:0"]
+        [[portal-group]]
+        tag = 2
+        portals = ["127.0.0.1:0"]
+        [[target]]
+        iqn = "{IQN}"
+        luns = ["0=file:disk.img,size=16MiB"]
+        "#
+    );
+    std::fs::write(world.path("target.toml"), text).unwrap();
+    let _target = world.start(["target", "serve", "--config", "target.toml", "--name", "target"]);
+    let served: Value = serde_json::from_str(&world.run(["status", "target"]).success()).unwrap();
+    let portals: Vec<Portal> = served["address"].as_str().unwrap().split(' ').map(Portal::to).collect();
+    let urls: Vec<String> = portals.iter().map(|portal| format!("iscsi://{}/{IQN}/0", portal.address)).collect();
+    let disk = world.start(["attach", &urls.join(","), "--multipath", "failover", "--name", "disk"]);
+    let serving = |pattern: u8| {
+        let counts = || -> Vec<u64> {
+            let paths = status(&world)["multipath"]["paths"].as_array().unwrap().clone();
+            paths.iter().map(|path| path["requests"].as_u64().unwrap()).collect()
+        };
+        let before = counts();
+        let (write, read) = (format!("write -P {pattern} 0 64k"), format!("read -P {pattern} 0 64k"));
+        tool("qemu-io", ["-f", "raw", "-c", &write, "-c", &read, &disk.ready]);
+        counts().iter().zip(before).map(|(after, before)| *after > before).collect::<Vec<bool>>()
+    };
+    let wait_for = |is_online: bool| {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while status(&world)["multipath"]["paths"][0]["is_online"] != is_online {
+            assert!(std::time::Instant::now() < deadline, "never: {}", status(&world));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    };
+    assert_eq!(serving(1), [true, false]);
+    portals[0].cut();
+    wait_for(false);
+    assert_eq!(serving(2), [false, true]);
+    portals[0].mend();
+    wait_for(true);
+    assert_eq!(serving(3), [true, false], "back to the first");
+    world.run(["detach", "disk"]).success();
+    disk.wait().success();
 }

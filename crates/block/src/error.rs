@@ -17,6 +17,8 @@ pub enum ErrorKind {
     ReservationConflict,
     /// The device is not there (any more), or is no longer the same one.
     Gone,
+    /// The unit cannot be reached this way now, and another way may be open; nothing was changed by this request.
+    NoAccess,
     /// No answer came within the time allowed; nothing was changed by this request.
     TimedOut,
     /// The request may or may not have been carried out, and must not be repeated blindly.
@@ -45,6 +47,7 @@ impl ErrorKind {
             Self::NoSpace => "no space left",
             Self::ReservationConflict => "reservation conflict",
             Self::Gone => "device gone",
+            Self::NoAccess => "not accessible this way",
             Self::TimedOut => "timed out",
             Self::OutcomeUnknown => "outcome unknown",
             Self::InvalidRange => "invalid range",

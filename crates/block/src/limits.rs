@@ -1,5 +1,7 @@
 //! The bounds of this crate.
 
+use std::time::Duration;
+
 /// Events a subscriber may leave unread. Events are about states, so a subscriber that falls behind loses the oldest, is
 /// told so by [`Event::Missed`](crate::Event::Missed), and reads the states anew.
 pub const EVENTS_UNREAD_MAX: usize = 64;
@@ -53,3 +55,10 @@ pub const COW_MAP_READ_BYTES: usize = 1 << 20;
 
 /// Sectors of the map in flight when it is stored.
 pub const COW_MAP_WRITES_IN_FLIGHT: usize = 16;
+
+/// How long a request is tried again when every path refuses it for its access state: what Linux allows a change of states that says no
+/// time of its own.
+pub const ACCESS_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// Time between two rounds over all paths then: short against a change of states, which takes tenths of seconds and more.
+pub const ACCESS_WAIT: Duration = Duration::from_millis(100);

@@ -5,11 +5,12 @@ use nbd::{ErrorCode, Failure};
 
 /// What a client is told of each kind. `ENOTSUP` and `EOVERFLOW` have special meanings ("Error values"), and `ESHUTDOWN` makes a client
 /// leave at once, so none of them stands for an ordinary error.
-const CODES: [(ErrorKind, ErrorCode); 12] = [
+const CODES: [(ErrorKind, ErrorCode); 13] = [
     (ErrorKind::Media, ErrorCode::InputOutput),
     (ErrorKind::NoSpace, ErrorCode::NoSpace),
     (ErrorKind::ReservationConflict, ErrorCode::NotPermitted),
     (ErrorKind::Gone, ErrorCode::InputOutput),
+    (ErrorKind::NoAccess, ErrorCode::InputOutput),
     (ErrorKind::TimedOut, ErrorCode::InputOutput),
     (ErrorKind::OutcomeUnknown, ErrorCode::InputOutput),
     (ErrorKind::InvalidRange, ErrorCode::Invalid),

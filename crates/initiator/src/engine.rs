@@ -479,7 +479,8 @@ impl Engine {
                 sense.iter().for_each(|sense| self.hear(sense));
                 self.try_again(now, order, step, AGAIN_WORDS);
             }
-            Verdict::Later => self.wait(now, order, step),
+            Verdict::Elsewhere(error) if self.options.has_other_paths => job.give_up(error),
+            Verdict::Later | Verdict::Elsewhere(_) => self.wait(now, order, step),
             Verdict::Unanswered(words) => self.try_again(now, order, step, &words),
             Verdict::Failed(error) => job.give_up(error),
         }
@@ -496,6 +497,7 @@ impl Engine {
                 true
             }
             Verdict::Later => true,
+            Verdict::Elsewhere(_) => !self.options.has_other_paths,
             _ => false,
         };
         let Some(job) = self.jobs.get_mut(&order) else { return };
@@ -503,7 +505,7 @@ impl Engine {
         if (is_refused && repeat != Repeat::Never) || (is_unanswered && repeat == Repeat::Always) {
             let Some(step) = job.take_step(token, &mut buffer) else { return };
             match verdict {
-                Verdict::Later => self.wait(now, order, step),
+                Verdict::Later | Verdict::Elsewhere(_) => self.wait(now, order, step),
                 _ => self.try_again(now, order, step, AGAIN_WORDS),
             }
             self.go_on(order);

@@ -19,6 +19,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `remote_lun` | [`RemoteLun`]: the device |
+//! | `access` | how its target port reaches the unit: active, standby |
 //! | `compare_and_write`, `reservation` | what a LUN that hosts share can do besides |
 //! | `driver` | [`connect`], [`discover`] and the [`Driver`]: sessions come and go, with back-off |
 //! | `engine` | requests to commands and back; retries; what is issued again after a lost session |
@@ -38,6 +39,7 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
 mod alarm;
 mod compare_and_write;
 mod connector;

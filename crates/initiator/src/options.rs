@@ -55,6 +55,9 @@ pub struct InitiatorOptions {
     pub error_recovery_level: u8,
     /// Whether requests and responses go over connections of their own, where the target can do that.
     pub split: bool,
+    /// Whether other sessions lead to the LUN through other target ports. What this one's port refuses because it is in standby or
+    /// unavailable then fails with `NoAccess` at once, to be tried there, instead of waiting here.
+    pub has_other_paths: bool,
     /// How long a command may take before it is aborted.
     pub command_timeout: Duration,
     /// How long an abort or a reset may take before the next step.
@@ -99,6 +102,7 @@ impl InitiatorOptions {
             connections: 1,
             error_recovery_level: 2,
             split: false,
+            has_other_paths: false,
             command_timeout: Duration::from_secs(30),
             task_management_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(10),

@@ -21,6 +21,7 @@ use crate::limits::{
 };
 use crate::link::Link;
 use crate::options::InitiatorOptions;
+use crate::verdict::is_without_access;
 
 /// A logical unit as commands need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,6 +178,8 @@ impl<'a> Probe<'a> {
     async fn await_readiness(&mut self) -> Result<(), LinkError> {
         match self.ask(&Cdb::TestUnitReady, 0).await? {
             Ok(_) => Ok(()),
+            // It is there, and can say who it is.
+            Err(sense) if is_without_access(&sense) => Ok(()),
             Err(sense) => {
                 Err(LinkError::Unit(sense_error(&sense, &format!("waiting for {} to be ready", self.options.place()))))
             }
@@ -225,7 +228,17 @@ impl<'a> Probe<'a> {
         if answer.is_err() {
             answer = self.ask(&sense(mode::page::ALL), usize::from(u8::MAX)).await?;
         }
-        let Ok(data) = answer else { return Ok(Default::default()) };
+        let data = match answer {
+            Ok(data) => data,
+            // What a port in standby does not tell is taken for the worse, until the port changes its state and the unit is asked again.
+            Err(sense) if is_without_access(&sense) => {
+                return Ok((
+                    mode::Header::default(),
+                    mode::Caching { is_write_cache_enabled: true, ..Default::default() },
+                ));
+            }
+            Err(_) => return Ok(Default::default()),
+        };
         let (header, pages) = mode::parse(CdbForm::Six, &data).map_err(|error| self.malformed(error))?;
         let mut pages = mode::pages(pages).filter_map(Result::ok);
         let caching = pages.find(|page| page.code == mode::page::CACHING);

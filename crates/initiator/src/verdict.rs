@@ -16,6 +16,8 @@ pub(crate) enum Verdict {
     Again(Option<Sense>),
     /// It was not, and the unit asks for patience.
     Later,
+    /// It was not, because the target port is in a state without access; another one may be open.
+    Elsewhere(Error),
     /// It did not end in time, or nobody knows what came of it; trying again is right as long as time allows.
     Unanswered(String),
     /// It cannot be carried out.
@@ -41,10 +43,16 @@ pub(crate) fn attention(sense: &Sense) -> Attention {
         // I_T nexus loss does not touch the cache, but a target that was restarted may report nothing else.
         (0x29, _) => Attention::PowerOn,
         (0x28, _) => Attention::Changed,
-        (0x2a, 0x00 | 0x01 | 0x09) => Attention::Changed,
+        // 06h: the access state, with which a port may tell of more than before.
+        (0x2a, 0x00 | 0x01 | 0x06 | 0x09) => Attention::Changed,
         (0x3f, 0x03 | 0x05) => Attention::Changed,
         _ => Attention::None,
     }
+}
+
+/// Whether the unit is there and its target port in a state that carries no data (SPC-4 5.15.2): standby or unavailable.
+pub(crate) fn is_without_access(sense: &Sense) -> bool {
+    sense.key == SenseKey::NotReady && sense.asc == 0x04 && matches!(sense.ascq, 0x0b | 0x0c)
 }
 
 /// Judges the outcome of `what`.
@@ -82,6 +90,9 @@ fn judge_sense(sense: &Sense, what: &str) -> Verdict {
         SenseKey::NoSense | SenseKey::RecoveredError | SenseKey::Completed => Verdict::Done,
         SenseKey::UnitAttention => Verdict::Again(Some(*sense)),
         SenseKey::AbortedCommand => Verdict::Again(None),
+        SenseKey::NotReady if is_without_access(sense) => {
+            Verdict::Elsewhere(Error::new(ErrorKind::NoAccess, format!("{what} failed: {sense}")))
+        }
         SenseKey::NotReady if sense.asc == 0x04 => Verdict::Later,
         _ => Verdict::Failed(sense_error(sense, what)),
     }
@@ -133,7 +144,15 @@ mod tests {
 
     #[test]
     fn the_unit_asks_for_patience() {
-        assert!(matches!(check(Sense::BECOMING_READY), Verdict::Later));
+        for sense in [Sense::BECOMING_READY, Sense::ACCESS_STATE_IN_TRANSITION] {
+            assert!(matches!(check(sense), Verdict::Later), "{sense}");
+        }
+        for sense in [Sense::PORT_IN_STANDBY, Sense::PORT_UNAVAILABLE] {
+            assert!(
+                matches!(check(sense), Verdict::Elsewhere(error) if error.kind() == ErrorKind::NoAccess),
+                "{sense}"
+            );
+        }
         for status in [0x08, 0x28] {
             let outcome = Outcome::Status { status, sense: vec![], residual: Residual::None, received_bytes: 0 };
             assert!(matches!(judge(&outcome, "reading"), Verdict::Later));

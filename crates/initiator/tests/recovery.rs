@@ -279,6 +279,16 @@ fn a_reset_of_the_unit_brings_a_replay_without_a_new_session() {
     assert_eq!((status.session_count, status.writes_replayed), (1, 1));
 }
 
+/// Where the target says nothing of groups, nothing is known; ours says that everything is active and optimized.
+#[test]
+fn the_access_state_of_the_port_is_asked_for() {
+    let mut world = World::new(13);
+    world.serve(memory("one"));
+    let lun = world.connect(world.options()).unwrap();
+    let state = world.run(async move { lun.access_state().await }).unwrap();
+    assert_eq!(state, Some(scsi::target_port_groups::AccessState::ActiveOptimized));
+}
+
 #[test]
 fn a_target_that_asks_for_a_logout_gets_one_and_is_found_again() {
     let mut world = World::new(11);

@@ -39,7 +39,7 @@ pub(crate) fn of_block_error(error: &Error, doing: Doing, lba: Option<u64>) -> F
         ErrorKind::Media => with_lba(Sense::WRITE_ERROR),
         ErrorKind::NoSpace => Sense::SPACE_ALLOCATION_FAILED.into(),
         ErrorKind::ReservationConflict => Failure::Status(Status::ReservationConflict),
-        ErrorKind::Gone | ErrorKind::NotFound => Sense::COMMUNICATION_FAILURE.into(),
+        ErrorKind::Gone | ErrorKind::NoAccess | ErrorKind::NotFound => Sense::COMMUNICATION_FAILURE.into(),
         // Nothing was changed: the initiator may try again.
         ErrorKind::TimedOut => Sense::COMMAND_TIMEOUT.into(),
         // Something may have been changed: not a status that says "just repeat".

@@ -14,3 +14,6 @@ pub const REPORTED_LUNS_MAX: usize = LUN_MAX as usize + 1;
 
 /// Longest sense data (SPC-4 4.5.1).
 pub const SENSE_BYTES_MAX: usize = 252;
+
+/// Target port groups read from one answer: arrays have two to eight.
+pub const TARGET_PORT_GROUPS_MAX: usize = 64;

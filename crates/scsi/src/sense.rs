@@ -106,6 +106,9 @@ conditions! {
     NOT_READY = NotReady 0x04 0x00 "logical unit not ready, cause not reportable";
     BECOMING_READY = NotReady 0x04 0x01 "logical unit is in process of becoming ready";
     INITIALIZING_COMMAND_REQUIRED = NotReady 0x04 0x02 "logical unit not ready, initializing command required";
+    ACCESS_STATE_IN_TRANSITION = NotReady 0x04 0x0a "logical unit not accessible, asymmetric access state transition";
+    PORT_IN_STANDBY = NotReady 0x04 0x0b "logical unit not accessible, target port in standby state";
+    PORT_UNAVAILABLE = NotReady 0x04 0x0c "logical unit not accessible, target port in unavailable state";
     SANITIZE_IN_PROGRESS = NotReady 0x04 0x1b "logical unit not ready, sanitize in progress";
     COMMUNICATION_FAILURE = NotReady 0x08 0x00 "logical unit communication failure";
     WRITE_ERROR = MediumError 0x0c 0x00 "write error";

@@ -201,6 +201,23 @@ pub fn parse_device_identification(bytes: &[u8]) -> Result<Vec<Designator>, Malf
     Ok(designators)
 }
 
+/// The target port group of the port that page 83h was read through (type 5h, associated with the port), where it is said.
+///
+/// # Errors
+/// [`Malformed`] when it is not that page.
+pub fn parse_target_port_group(bytes: &[u8]) -> Result<Option<u16>, Malformed> {
+    const OF_PORT: u8 = 0x10;
+    let mut rest = body(page::DEVICE_IDENTIFICATION, bytes)?;
+    while let [_, kind, _, length, ..] = *rest {
+        let Some(value) = rest.get(4..4 + usize::from(length)) else { break };
+        if kind & 0x3f == OF_PORT | 0x05 {
+            return Ok(u16_at(value, 2));
+        }
+        rest = rest.get(4 + usize::from(length)..).unwrap_or(&[]);
+    }
+    Ok(None)
+}
+
 /// Page 86h: what the device server can do beside the commands themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExtendedInquiry {

@@ -109,7 +109,7 @@ impl From<block::Error> for Error {
     fn from(error: block::Error) -> Self {
         let failure = match error.kind() {
             ErrorKind::NoSpace => Failure::NoSpace,
-            ErrorKind::Gone | ErrorKind::TimedOut => Failure::Unreachable,
+            ErrorKind::Gone | ErrorKind::NoAccess | ErrorKind::TimedOut => Failure::Unreachable,
             ErrorKind::AccessDenied => Failure::AccessDenied,
             ErrorKind::Busy | ErrorKind::ReservationConflict => Failure::InUse,
             ErrorKind::Corrupt => Failure::Mismatch,

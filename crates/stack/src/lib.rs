@@ -2,6 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | `access_watch` | which of several paths reach the unit best |
 //! | [`attach`] | an attachment: remote LUN, cache, front, from the beginning to the end |
 //! | `cache_change` | another cache in place of the one there is |
 //! | [`cache_place`] | where a cache lies, and how it is made and opened |
@@ -31,6 +32,7 @@
 
 #![forbid(unsafe_code)]
 
+mod access_watch;
 pub mod attach;
 mod cache_change;
 pub mod cache_place;

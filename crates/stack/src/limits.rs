@@ -46,3 +46,7 @@ pub const SIDECAR_NAME_BYTES_MAX: usize = 255 - 4;
 
 /// Longest answer of the kernel about one connection: `tcp_info` has 280 bytes today and grows by some with each few releases.
 pub const SOCK_DIAG_ANSWER_BYTES: usize = 4096;
+
+/// Time between two questions about how each path reaches its unit: as often as Linux's multipath asks at first. A state without access is found out
+/// by the first request that is refused; this finds ways that became better, or worse without being closed.
+pub const ACCESS_INTERVAL: Duration = Duration::from_secs(5);

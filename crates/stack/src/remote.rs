@@ -49,13 +49,15 @@ impl RemoteConfig {
     /// # Errors
     /// An unreachable portal, a target or LUN that is not there, refused credentials.
     pub async fn connect(&self, clock: &Arc<dyn Clock>) -> Result<Arc<RemoteLun>> {
-        self.connect_by(clock, &Traffic::default(), |connector| connector).await
+        self.connect_by(clock, false, &Traffic::default(), |connector| connector).await
     }
 
-    /// As [`RemoteConfig::connect`], over a connector that is made of the one of this link, with its traffic counted in `traffic`.
+    /// As [`RemoteConfig::connect`], over a connector that is made of the one of this link, with its traffic counted in `traffic`. `has_other_paths` as in
+    /// [`InitiatorOptions`].
     pub(crate) async fn connect_by(
         &self,
         clock: &Arc<dyn Clock>,
+        has_other_paths: bool,
         traffic: &Traffic,
         over: impl FnOnce(Arc<dyn Connector>) -> Arc<dyn Connector>,
     ) -> Result<Arc<RemoteLun>> {
@@ -68,6 +70,7 @@ impl RemoteConfig {
             connections: self.connections,
             split: self.split_connections,
             clock: Arc::clone(clock),
+            has_other_paths,
             pdu_sizes: Arc::clone(&traffic.pdus),
             ..InitiatorOptions::for_url(&self.url)
         };

@@ -15,6 +15,7 @@ use iscsi::url::Portal;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
+use crate::access_watch;
 use crate::error::{Error, Failure, Result};
 use crate::portal_group::GroupConnector;
 use crate::remote::{RemoteConfig, Traffic, status_json};
@@ -78,8 +79,9 @@ impl RemotesConfig {
     /// What stands in the way of one of them, or of what they are to make together; then all are closed again.
     pub async fn connect(&self, clock: &Arc<dyn Clock>) -> Result<Remotes> {
         let mut connected = Vec::with_capacity(self.remotes.len());
-        let arranged = match connect_each(&self.remotes, clock, &mut connected).await {
-            Ok(()) => self.arrange(&mut connected).await,
+        let has_other_paths = matches!(self.arrangement, Arrangement::Paths(_));
+        let arranged = match connect_each(&self.remotes, has_other_paths, clock, &mut connected).await {
+            Ok(()) => self.arrange(&mut connected, clock).await,
             Err(error) => Err(error),
         };
         match arranged {
@@ -93,15 +95,22 @@ impl RemotesConfig {
         }
     }
 
-    async fn arrange(&self, connected: &mut Vec<Connected>) -> Result<(Whole, Option<Background>)> {
+    async fn arrange(
+        &self,
+        connected: &mut Vec<Connected>,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<(Whole, Option<Background>)> {
         match self.arrangement {
             Arrangement::Single => Ok((Whole::Single, None)),
             Arrangement::Paths(policy) => {
                 check_one_unit(connected)?;
                 join_groups(connected, policy).await;
-                let paths = Arc::new(Multipath::new(devices(connected), policy).map_err(refusal)?);
-                let running = Arc::clone(&paths);
-                let background = Background::start(async move { running.run().await });
+                let paths = Arc::new(Multipath::new(devices(connected), policy, Arc::clone(clock)).map_err(refusal)?);
+                let (running, clock) = (Arc::clone(&paths), Arc::clone(clock));
+                let luns = connected.iter().map(|each| Arc::clone(&each.lun)).collect();
+                let background = Background::start(async move {
+                    tokio::join!(running.run(), access_watch::watch(&running, luns, &*clock));
+                });
                 Ok((Whole::Paths(paths), Some(background)))
             }
             Arrangement::Stripe { unit_bytes } => {
@@ -191,7 +200,12 @@ fn refusal(error: block::Error) -> Error {
     }
 }
 
-async fn connect_each(configs: &[RemoteConfig], clock: &Arc<dyn Clock>, connected: &mut Vec<Connected>) -> Result<()> {
+async fn connect_each(
+    configs: &[RemoteConfig],
+    has_other_paths: bool,
+    clock: &Arc<dyn Clock>,
+    connected: &mut Vec<Connected>,
+) -> Result<()> {
     for config in configs {
         let portal = config.url.portal.clone();
         let mut connector = None;
@@ -201,7 +215,7 @@ async fn connect_each(configs: &[RemoteConfig], clock: &Arc<dyn Clock>, connecte
             group as Arc<dyn Connector>
         };
         let traffic = Traffic::default();
-        let lun = config.connect_by(clock, &traffic, over).await?;
+        let lun = config.connect_by(clock, has_other_paths, &traffic, over).await?;
         let connector = connector.expect("nothing is connected without a connector");
         connected.push(Connected { lun, connector, traffic, portal, target: config.url.target.clone() });
     }

@@ -5,7 +5,7 @@ use scsi::Sense;
 use scsi::cdb::table::{ROWS, Row, rows_of};
 use scsi::sanitize::action;
 use scsi::supported_operations;
-use scsi::target_port_groups::{self, Group};
+use scsi::target_port_groups::{self, AccessState, Group};
 
 use crate::failure::Failure;
 use crate::identity;
@@ -34,7 +34,8 @@ fn is_supported(unit: &LogicalUnit, row: &Row) -> bool {
 
 /// One group: the ports of the portal group this nexus goes through.
 pub(super) fn target_port_groups(nexus: &NexusId, is_extended: bool, allocation_length: u32) -> Buffer {
-    let group = Group { number: identity::port_group(nexus), ports: vec![identity::RELATIVE_PORT] };
+    let access = AccessState::ActiveOptimized;
+    let group = Group { number: identity::port_group(nexus), access, ports: vec![identity::RELATIVE_PORT] };
     cut(&target_port_groups::emit(&[group], is_extended), allocation_length)
 }
 

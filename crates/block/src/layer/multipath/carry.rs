@@ -8,6 +8,7 @@ use base::range::ByteRange;
 
 use super::Shared;
 use crate::error::{Error, ErrorKind};
+use crate::limits::{ACCESS_WAIT, ACCESS_WAIT_MAX};
 use crate::range_lock::{Acquire, RangeGuard};
 use crate::request::{Operation, Request, Response};
 
@@ -101,17 +102,35 @@ fn place_in_line(shared: &Shared, range: ByteRange, request: &Request) -> Place 
     }
 }
 
-/// From path to path, as long as they say that nothing was done.
+/// From path to path, as long as they say that nothing was done, and from the first again where that was for their access states.
 async fn try_paths(shared: &Shared, range: ByteRange, request: Request, is_mutation: bool) -> Response {
     let offset = request.offset;
     let (again, mut buffer) = Again::of(request, shared.paths.must_be_durable());
+    let deadline = shared.clock.now() + ACCESS_WAIT_MAX;
     let mut tried = Vec::new();
     let mut last: Option<Error> = None;
-    while let Some((path, device)) = shared.paths.choose(&tried) {
+    loop {
+        let Some((path, device)) = shared.paths.choose(&tried) else {
+            let is_refused = last.as_ref().is_some_and(|error| error.kind() == ErrorKind::NoAccess);
+            if !is_refused || shared.clock.now() >= deadline {
+                break;
+            }
+            shared.clock.sleep(ACCESS_WAIT).await;
+            tried.clear();
+            continue;
+        };
         let Some(request) = again.request(offset, std::mem::take(&mut buffer)) else { break };
         let response = device.submit(request).await;
         match &response.result {
-            Err(error) if matches!(error.kind(), ErrorKind::Gone | ErrorKind::TimedOut) => last = Some(error.clone()),
+            Err(error) if error.kind() == ErrorKind::NoAccess => {
+                shared.paths.note_refusal(path);
+                last = Some(error.clone());
+            }
+            // One that was refused before may still be let through elsewhere: that is the error to act on.
+            Err(error) if matches!(error.kind(), ErrorKind::Gone | ErrorKind::TimedOut) => {
+                let is_refused = last.as_ref().is_some_and(|error| error.kind() == ErrorKind::NoAccess);
+                last = if is_refused { last } else { Some(error.clone()) };
+            }
             Err(error) => {
                 if is_mutation && error.kind() == ErrorKind::OutcomeUnknown {
                     shared.paths.doubt(path, range);

@@ -6,7 +6,9 @@
 //! - **A request stays with its path.** A path is a session of its own that looks for its target by itself; when it is back it is the
 //!   *same* session reinstated, by which the target has ended what the old one left behind (RFC 7143 6.3.5), and only then it issues
 //!   again what it has. So no write is ever under way through two sessions. New requests go to other paths meanwhile.
-//! - **What was certainly not done goes to another path.** That is what the errors `Gone` and `TimedOut` say; nothing else is repeated here.
+//! - **What was certainly not done goes to another path.** That is what the errors `Gone`, `TimedOut` and `NoAccess` say; nothing else is repeated
+//!   here. A path that refuses a request for its access state is avoided until [`Multipath::set_access`] says otherwise; while all of them
+//!   refuse it, as between two states, the request is tried again for a minute.
 //! - **Overlapping requests wait for each other.** Two sessions have no order between them, so the range lock keeps it: a change waits for the
 //!   answers of earlier requests that it touches.
 //! - **A change whose outcome its path does not know keeps its range in doubt** for as long as the path has not been back: it may still land.
@@ -29,6 +31,8 @@ use std::future::{Future as _, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
+
+use base::clock::Clock;
 
 use crate::completion::{Completion, Workers};
 use crate::device::{Device, Geometry, Identity, SharedDevice};
@@ -106,6 +110,7 @@ pub struct Multipath {
 struct Shared {
     paths: Paths,
     lock: RangeLock,
+    clock: Arc<dyn Clock>,
 }
 
 impl Multipath {
@@ -113,13 +118,13 @@ impl Multipath {
     ///
     /// # Errors
     /// `InvalidRange` for no path or more than 16; `Corrupt` when two lead to different units.
-    pub fn new(paths: Vec<SharedDevice>, policy: Policy) -> Result<Self, Error> {
+    pub fn new(paths: Vec<SharedDevice>, policy: Policy, clock: Arc<dyn Clock>) -> Result<Self, Error> {
         if !(1..=PATHS_MAX).contains(&paths.len()) {
             let words = format!("a unit has 1 to {PATHS_MAX} paths, not {}", paths.len());
             return Err(Error::new(ErrorKind::InvalidRange, words));
         }
         check_same(&paths)?;
-        let shared = Arc::new(Shared { paths: Paths::new(paths, policy), lock: RangeLock::new() });
+        let shared = Arc::new(Shared { paths: Paths::new(paths, policy), lock: RangeLock::new(), clock });
         Ok(Self { shared, workers: Workers::new() })
     }
 

@@ -72,7 +72,7 @@ impl Paths {
 
     /// Whether a path may hold back what another one has overtaken: see the module above.
     pub(super) fn must_be_durable(&self) -> bool {
-        self.devices.len() > 1 && self.geometry().is_write_cache_volatile
+        self.devices.len() > 1 && self.devices.iter().any(|device| device.geometry().is_write_cache_volatile)
     }
 
     pub(super) fn identity(&self) -> Identity {
@@ -94,6 +94,11 @@ impl Paths {
         if let Some(state) = self.lock().states.get_mut(path) {
             state.access = access;
         }
+    }
+
+    /// Notes that `path` refused a request for its access state.
+    pub(super) fn note_refusal(&self, path: usize) {
+        self.set_access(path, Access::None);
     }
 
     /// The path for the next request, none of `tried`; with none online, one that may be back soon.

@@ -35,6 +35,8 @@ struct SessionState {
     is_away: bool,
     /// How long requests wait for it to come back.
     patience: Duration,
+    /// Its target port is in standby: commands that move data are refused.
+    is_standby: bool,
     /// Counts its losses, so that a stale write knows whether its session is still the same.
     generation: u64,
     fua_writes: usize,
@@ -47,6 +49,7 @@ impl Session {
             random: Random::new(seed),
             is_away: false,
             patience: Duration::from_secs(1000),
+            is_standby: false,
             generation: 0,
             fua_writes: 0,
             discards: 0,
@@ -112,6 +115,9 @@ impl Session {
             }
             let generation = self.lock().generation;
             self.clock.sleep(self.draw(3000)).await;
+            if self.lock().is_standby {
+                return request.fail(ErrorKind::NoAccess);
+            }
             if self.lock().generation == generation {
                 return self.unit.submit(request).await;
             }
@@ -165,7 +171,7 @@ fn world(seed: u64, policy: Policy, path_count: u64, is_volatile: bool) -> World
     let sessions: Vec<_> =
         (0..path_count).map(|path| Session::new(&unit, &clock, seed * 10 + path, &workers)).collect();
     let paths = sessions.iter().map(|session| Arc::new(Reached(Arc::clone(session))) as SharedDevice).collect();
-    let device = Arc::new(Multipath::new(paths, policy).expect("the paths lead to one unit"));
+    let device = Arc::new(Multipath::new(paths, policy, Arc::new(clock.clone())).expect("the paths lead to one unit"));
     executor.spawn(async move { workers.run().await });
     let running = Arc::clone(&device);
     executor.spawn(async move { running.run().await });
@@ -216,6 +222,46 @@ fn what_was_not_done_goes_to_another_path() {
     });
 }
 
+#[test]
+fn what_a_standby_port_refuses_goes_to_another_path_and_comes_back_later() {
+    let mut world = world(1, Policy::Failover, 2, false);
+    let read = |world: &mut World| {
+        let device = Arc::clone(&world.device);
+        world.executor.block_on(async move { device.read(0, Buffer::zeroed(512)).await }).expect("a path is there");
+        request_counts(&world.device)
+    };
+    assert_eq!(read(&mut world), [1, 0]);
+    world.sessions[0].lock().is_standby = true;
+    assert_eq!(read(&mut world), [2, 1], "refused, and done elsewhere");
+    assert_eq!(world.device.paths()[0].access, Access::None);
+    assert_eq!(read(&mut world), [2, 2], "it is not asked in vain again");
+    world.sessions[0].lock().is_standby = false;
+    world.device.set_access(0, Access::Optimized);
+    assert_eq!(read(&mut world), [3, 2], "who asks the target groups finds out");
+}
+
+/// Between two states no port may take anything for a moment; that is no error yet.
+#[test]
+fn a_change_of_states_is_waited_out_and_not_for_ever() {
+    let mut world = world(1, Policy::RoundRobin, 2, false);
+    let (device, sessions, clock) = (Arc::clone(&world.device), world.sessions.clone(), world.clock.clone());
+    sessions.iter().for_each(|session| session.lock().is_standby = true);
+    let (later, second) = (clock.clone(), Arc::clone(&sessions[1]));
+    world.executor.spawn(async move {
+        later.sleep(Duration::from_secs(7)).await;
+        second.lock().is_standby = false;
+    });
+    world.executor.block_on(async move {
+        device.write(0, Buffer::copy_of(&[7; 512]), false).await.expect("it is waited out");
+        assert_eq!(clock.now().as_nanoseconds() / 1_000_000_000, 7);
+        assert_eq!(device.read(0, Buffer::zeroed(512)).await.expect("it is open")[..], [7; 512]);
+        sessions[1].lock().is_standby = true;
+        let error = device.write(0, Buffer::zeroed(512), false).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoAccess);
+        assert!(clock.now().as_nanoseconds() > 67_000_000_000);
+    });
+}
+
 /// A write that may still land is not overtaken: its range is refused until its path is back.
 #[test]
 fn a_range_in_doubt_is_not_changed_until_its_path_is_back() {
@@ -256,7 +302,8 @@ fn nothing_is_left_to_write_again_where_the_cache_is_volatile() {
 #[test]
 fn two_units_are_no_paths() {
     let other = MemoryDevice::new(64 << 10, Identity { unit: "naa.2".into(), ..Identity::default() });
-    let error = Multipath::new(vec![unit(false), Arc::new(other)], Policy::Failover).err().expect("refused");
+    let paths: Vec<SharedDevice> = vec![unit(false), Arc::new(other)];
+    let error = Multipath::new(paths, Policy::Failover, Arc::new(VirtualClock::new())).err().expect("refused");
     assert_eq!(error.kind(), ErrorKind::Corrupt);
 }
 

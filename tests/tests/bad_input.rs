@@ -269,3 +269,15 @@ fn a_write_through_cache_that_crashed_holds_nothing_back() {
     disk.wait().success();
     world.start(["attach", &url, "--name", "disk"]).terminate().success();
 }
+
+#[test]
+fn persistent_memory_that_is_none() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=ram:16MiB"]);
+    let url = target.url(0);
+    let log = ["attach", &url, "--log", "disk.log", "--log-size", "8MiB", "--durability", "nvram"];
+    world.run(log).failure(2, &["--nvram"]);
+    let refused = world.run(log.into_iter().chain(["--nvram", "memory", "--nvram-size", "1MiB"]));
+    refused.failure(1, &["memory is not in persistent memory", "-o dax"]);
+    assert!(!world.path("memory").exists() && !world.path("disk.log").exists(), "nothing is made");
+}

@@ -304,7 +304,8 @@ pub struct Attach {
     #[arg(long, value_name = "COUNT", requires = "cache_size")]
     pub cache_lines: Option<u64>,
     /// Acknowledge writes from a log in this file, block device, or a file in this directory; made when it does not exist
-    #[arg(long, value_name = "PATH", conflicts_with = "cache")]
+    /// (over a cache, if there is one, too)
+    #[arg(long, value_name = "PATH")]
     pub log: Option<PathBuf>,
     /// Size of a log that is made (files are allocated in full)
     #[arg(long, value_name = "SIZE", requires = "log")]
@@ -313,6 +314,12 @@ pub struct Attach {
     /// when RAM has it, and a power loss loses what was not flushed
     #[arg(long, value_name = "MODE", default_value = "log", requires = "log")]
     pub durability: Durability,
+    /// Persistent memory for --durability nvram: a file on a file system mounted with -o dax; made when it does not exist
+    #[arg(long, value_name = "PATH", requires = "log")]
+    pub nvram: Option<PathBuf>,
+    /// Size of persistent memory that is made
+    #[arg(long, value_name = "SIZE", requires = "nvram")]
+    pub nvram_size: Option<ByteSize>,
     /// What the logical unit gets first. log: it is always as it was at some moment; lba: ascending; last-write-first
     /// (default: log, or the profile's)
     #[arg(long, value_name = "ORDER", requires = "log")]
@@ -430,6 +437,9 @@ pub struct LogReplay {
     pub path: PathBuf,
     /// The logical unit: iscsi://[USER@]HOST[:PORT]/IQN/LUN
     pub url: String,
+    /// The log's persistent memory, if it has any
+    #[arg(long, value_name = "PATH")]
+    pub nvram: Option<PathBuf>,
     #[command(flatten)]
     pub login: Login,
 }

@@ -9,6 +9,7 @@
 //! | `job` | one request as the system calls it takes, without making them |
 //! | `ring` | the io_uring engine; with `unsafe`, for the addresses of buffers |
 //! | `block_ioctl` | `BLKDISCARD`; with `unsafe`, for the address of its range |
+//! | `persistent_memory` | [`PersistentMemory`]: a mapped file; with `unsafe`, for its address |
 //! | `pool` | the engine where io_uring is not permitted: blocking calls on tokio's threads |
 //! | `sync_files` | a descriptor for each sync under way, so that each hears of errors |
 //! | `failure` | errno to [`block::ErrorKind`] |
@@ -28,6 +29,7 @@ pub mod limits;
 mod loop_device;
 mod open;
 mod options;
+mod persistent_memory;
 mod pool;
 mod ring;
 mod sync_files;
@@ -35,3 +37,4 @@ mod topology;
 
 pub use device::FileDevice;
 pub use options::FileOptions;
+pub use persistent_memory::PersistentMemory;

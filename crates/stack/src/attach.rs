@@ -1,28 +1,32 @@
 //! An attachment: a remote LUN, perhaps behind a cache, offered to local applications.
 //!
 //! ```text
-//! front (NBD)  ->  difference  ->  cache or write log  ->  remote LUN, or several as one
+//! front (NBD)  ->  difference  ->  write log, cache, both or none  ->  remote LUN, or several as one
 //! ```
 //!
-//! Order of the beginning: connect (errors show at once), lock the LUN on this host, consult the registry of dirty caches, open or make
-//! the cache, register it, listen. Order of the end: stop listening, finish what is under way, close the cache (cleaning it unless dirty
-//! data is to be kept), log out, strike the cache from the registry if nothing dirty is left.
+//! Order of the beginning: connect (errors show at once), lock the LUN on this host, consult the registry of dirty caches and logs, open or make
+//! the cache, then the log over it, register both, listen. Order of the end: stop listening, finish what is under way, close the log, then the cache
+//! below it (bringing down what is dirty unless it is to be kept), log out; each is struck from the registry if nothing dirty is left in it.
+//!
+//! With both, what the log destages is clean there once the cache has it, durably. So the newest data may be in either, and the LUN is refused
+//! without the one that holds any.
 
 use std::cell::RefCell;
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use base::clock::Clock;
+use block::Device;
 use block::device::DeviceExt;
 use block::layer::cow::CowLayer;
 use block::layer::switch::SwitchLayer;
-use block::{Device, SharedDevice};
 use cache::{Cache, Mode};
 use front::{ListenAddress, Listener, NbdOptions, NbdServer};
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use writelog::WriteLog;
 
 use crate::cache_change::{Change, Changing};
@@ -36,7 +40,7 @@ use crate::limits::CLOSE_TIME_MAX;
 use crate::log_place::{self, LogConfig};
 use crate::metrics::MetricsServer;
 use crate::paths::{Paths, check_name};
-use crate::registry::{Entry, Registry, UnitLock};
+use crate::registry::{Entry, Registry, Store, UnitLock};
 use crate::remote::parse_connections;
 use crate::remotes::{Remotes, RemotesConfig};
 use crate::systemd;
@@ -50,7 +54,7 @@ pub struct AttachConfig {
     pub name: String,
     /// The cache, if there is to be one.
     pub cache: Option<CacheConfig>,
-    /// The write log, if there is to be one; not beside a cache.
+    /// The write log, if there is to be one: over the cache, if there is one, too.
     pub log: Option<LogConfig>,
     /// Where what is written goes, if the LUN is to stay as it is; not beside a log.
     pub cow: Option<CowConfig>,
@@ -83,7 +87,9 @@ pub struct Attachment {
     cache_parts: Option<CacheParts>,
     log: Option<Arc<WriteLog>>,
     cow: Option<Arc<CowLayer>>,
-    /// What the registry says of the cache or log: an entry for the device, and one for each LUN it is made of.
+    /// The work of all layers; it stops when this is dropped.
+    background: RefCell<JoinSet<()>>,
+    /// What the registry says of the cache and of the log: for each an entry for the device, or one for each LUN it is made of.
     entries: Vec<Entry>,
     server: NbdServer,
     listener: RefCell<Option<Listener>>,
@@ -125,45 +131,45 @@ impl Attachment {
         };
         let locks = identities.iter().map(lock).collect::<Result<Vec<UnitLock>>>()?;
         let registry = Registry::open(paths)?;
-        let mut entries = Vec::new();
-        let mut log = None;
-        let mut cache_parts = None;
-        let cache = match (&config.cache, &config.log) {
-            (Some(cache_config), _) => {
-                let place = cache_config.place(&identity)?;
-                identities.iter().try_for_each(|identity| registry.check(identity, Some(&place)))?;
-                cache_config.check_not_lost(&place, registry.find(&identity)?.as_ref())?;
-                let cache = cache_config.open(&place, remotes.device(), Arc::clone(&clock)).await?;
-                let entry = |identity| Entry::new(identity, place.clone(), &config.name);
-                entries = identities.iter().map(entry).collect();
-                let config_name = config.name.clone();
-                let (config, switch) = (cache_config.clone(), Arc::new(SwitchLayer::new(cache.clone())));
-                let changing = tokio::sync::Mutex::default();
-                Caches::open(paths)?.note(&Record::new(&place, &identity, &config_name))?;
-                cache_parts = Some(CacheParts { config, place, clock, switch, changing });
-                Some(cache)
+        let cache_place = config.cache.as_ref().map(|cache| cache.place(&identity)).transpose()?;
+        let log_place = config.log.as_ref().map(|log| log.place(&identity)).transpose()?;
+        let places: Vec<&Path> = cache_place.iter().chain(&log_place).map(PathBuf::as_path).collect();
+        identities.iter().try_for_each(|identity| registry.check(identity, &places))?;
+        let registered = |store| registry.find(&identity, store);
+        let (mut cache, mut cache_parts, mut log, mut cow, mut entries) = (None, None, None, None, Vec::new());
+        let mut background = JoinSet::new();
+        let mut device = remotes.device();
+        if let (Some(cache_config), Some(place)) = (&config.cache, cache_place) {
+            cache_config.check_not_lost(&place, registered(Store::Cache)?.as_ref())?;
+            let opened = cache_config.open(&place, device, Arc::clone(&clock)).await?;
+            entries.extend(identities.iter().map(|identity| Entry::new(identity, place.clone(), &config.name)));
+            if config.log.is_some() && cache_config.mode == Mode::WriteBack {
+                // A log that was left dirty destages to the cache as soon as it is open.
+                entries.iter().try_for_each(|entry| registry.insert(entry))?;
             }
-            (None, Some(log_config)) => {
-                let place = log_config.place(&identity)?;
-                identities.iter().try_for_each(|identity| registry.check(identity, Some(&place)))?;
-                log_config.check_not_lost(&place, registry.find(&identity)?.as_ref())?;
-                entries = identities.iter().map(|identity| log_place::entry(identity, &place, &config.name)).collect();
-                log = Some(log_config.open(&place, remotes.device(), clock, &registry, &entries).await?);
-                None
-            }
-            (None, None) => {
-                identities.iter().try_for_each(|identity| registry.check(identity, None))?;
-                None
-            }
-        };
-        let mut device: SharedDevice = match (&cache_parts, &log) {
-            (Some(parts), _) => parts.switch.clone(),
-            (None, Some(log)) => log.clone(),
-            (None, None) => remotes.device(),
-        };
-        let mut cow = None;
+            Caches::open(paths)?.note(&Record::new(&place, &identity, &config.name))?;
+            let running = Arc::clone(&opened);
+            background.spawn(async move { running.run().await });
+            let (config, switch) = (cache_config.clone(), Arc::new(SwitchLayer::new(opened.clone())));
+            background.spawn(switch.run());
+            device = switch.clone();
+            let (clock, changing) = (Arc::clone(&clock), tokio::sync::Mutex::default());
+            cache_parts = Some(CacheParts { config, place, clock, switch, changing });
+            cache = Some(opened);
+        }
+        if let (Some(log_config), Some(place)) = (&config.log, log_place) {
+            log_config.check_not_lost(&place, registered(Store::Log)?.as_ref())?;
+            let ours: Vec<Entry> =
+                identities.iter().map(|identity| log_place::entry(identity, &place, &config.name)).collect();
+            let opened = log_config.open(&place, device, clock, &registry, &ours).await?;
+            entries.extend(ours);
+            background.spawn(opened.run());
+            device = opened.clone();
+            log = Some(opened);
+        }
         if let Some(cow_config) = &config.cow {
             let layer = cow_config.open(&cow_config.place(&identity)?, device).await?;
+            background.spawn(layer.run());
             device = layer.clone();
             cow = Some(layer);
         }
@@ -179,6 +185,7 @@ impl Attachment {
             cache_parts,
             log,
             cow,
+            background: RefCell::new(background),
             entries,
             server,
             listener: RefCell::new(Some(listener)),
@@ -194,20 +201,30 @@ impl Attachment {
             _locks: locks,
         };
         let is_write_back = config.cache.as_ref().is_some_and(|cache| cache.mode == Mode::WriteBack);
-        attachment.update_registry(is_write_back || config.log.is_some())?;
+        attachment.update_registry(Store::Cache, is_write_back)?;
+        attachment.update_registry(Store::Log, config.log.is_some())?;
         Ok(attachment)
     }
 
-    /// The registry names the cache or log as long as it may hold what the LUN lacks: in write-back, and while anything is dirty. What it says
+    /// The registry names the cache or the log as long as it may hold what is below lacks: in write-back, and while anything is dirty. What it says
     /// of a log that failed stays until that is discarded.
-    fn update_registry(&self, may_become_dirty: bool) -> Result<()> {
-        if self.log.as_ref().is_some_and(|log| log.status().failure.is_some()) {
+    fn update_registry(&self, store: Store, may_become_dirty: bool) -> Result<()> {
+        let has_failed = self.log.as_ref().is_some_and(|log| log.status().failure.is_some());
+        if store == Store::Log && has_failed {
             return Ok(());
         }
-        if may_become_dirty || self.dirty_bytes() > 0 {
-            self.entries.iter().try_for_each(|entry| self.registry.insert(entry))
+        let mut entries = self.entries.iter().filter(|entry| entry.store == store);
+        if may_become_dirty || self.dirty_bytes_in(store) > 0 {
+            entries.try_for_each(|entry| self.registry.insert(entry))
         } else {
-            self.entries.iter().try_for_each(|entry| self.registry.remove(&entry.identity()))
+            entries.try_for_each(|entry| self.registry.remove(entry))
+        }
+    }
+
+    fn dirty_bytes_in(&self, store: Store) -> u64 {
+        match store {
+            Store::Cache => self.cache().map_or(0, |cache| cache.status().dirty_bytes),
+            Store::Log => self.log.as_ref().map_or(0, |log| log.status().dirty_bytes),
         }
     }
 
@@ -218,8 +235,7 @@ impl Attachment {
 
     /// What the LUN lacks, in bytes.
     fn dirty_bytes(&self) -> u64 {
-        let in_cache = self.cache().map_or(0, |cache| cache.status().dirty_bytes);
-        in_cache + self.log.as_ref().map_or(0, |log| log.status().dirty_bytes)
+        self.dirty_bytes_in(Store::Cache) + self.dirty_bytes_in(Store::Log)
     }
 
     /// Where applications reach it: an NBD URI.
@@ -233,11 +249,6 @@ impl Attachment {
     /// When the listener fails, or dirty data could not be brought to safety.
     pub async fn run(self, signal: impl Future<Output = ()>) -> Result<()> {
         let attachment = Rc::new(self);
-        let background = attachment.cache().map(|cache| tokio::spawn(async move { cache.run().await }));
-        let log_background = attachment.log.clone().map(|log| tokio::spawn(async move { log.run().await }));
-        let switch_background = attachment.cache_parts.as_ref().map(|parts| tokio::spawn(parts.switch.run()));
-        let cow_background = attachment.cow.as_ref().map(|cow| tokio::spawn(cow.run()));
-        let backgrounds = [background, log_background, switch_background, cow_background];
         let serve = async {
             let listener = attachment.listener.borrow_mut().take().expect("an attachment runs once");
             let served = attachment.server.serve(listener, attachment.wait_for_stop()).await;
@@ -268,7 +279,7 @@ impl Attachment {
             }
         };
         let (served, stopped, ..) = tokio::join!(serve, stop_on_signal, control, metrics, informing);
-        backgrounds.into_iter().flatten().for_each(|background| background.abort());
+        attachment.background.borrow_mut().abort_all();
         served.and(stopped)
     }
 
@@ -280,9 +291,9 @@ impl Attachment {
     /// For the service manager, in a line.
     fn summary(&self) -> String {
         let state = self.remotes.status()["state"].as_str().unwrap_or_default().to_owned();
-        match self.cache() {
-            Some(cache) => format!("{state}, {} bytes dirty", cache.status().dirty_bytes),
-            None => state,
+        match self.cache.borrow().is_some() || self.log.is_some() {
+            true => format!("{state}, {} bytes dirty", self.dirty_bytes()),
+            false => state,
         }
     }
 
@@ -328,7 +339,6 @@ impl Attachment {
 
     async fn close(&self, keep_dirty: bool, progress: Option<Progress>) -> Result<Value> {
         wait_until(&self.front_finished).await;
-        let (mut cleaned, mut dirty_bytes) = (Ok(()), 0);
         let flushed = match &self.cow {
             Some(cow) => cow.flush().await,
             None => Ok(()),
@@ -338,51 +348,68 @@ impl Attachment {
             Some(parts) => Some(parts.changing.lock().await),
             None => None,
         };
-        if let Some(cache) = self.cache() {
-            let mut is_clean = false;
-            if !keep_dirty {
-                tokio::select! {
-                    result = cache.clean(|clean_progress| report(progress.as_ref(), clean_progress)) => {
-                        is_clean = result.is_ok();
-                        cleaned = result;
-                    }
-                    () = wait_until(&self.hurrying) => {}
-                }
-            }
-            if is_clean {
-                cache.close(false).await?;
-            } else {
-                self.within_ending_time(cache.close(true)).await.unwrap_or(Ok(()))?;
-            }
-            dirty_bytes = cache.status().dirty_bytes;
-            self.update_registry(false)?;
-        }
-        if let Some(log) = &self.log {
-            let mut is_clean = false;
-            if !keep_dirty {
-                tokio::select! {
-                    result = log.destage(|done| report_destage(progress.as_ref(), done)) => {
-                        is_clean = result.is_ok();
-                        cleaned = result;
-                    }
-                    () = wait_until(&self.hurrying) => {}
-                }
-            }
-            if is_clean {
-                log.close(false).await?;
-            } else {
-                self.within_ending_time(log.close(true)).await.unwrap_or(Ok(()))?;
-            }
-            dirty_bytes = log.status().dirty_bytes;
-            self.update_registry(false)?;
-        }
+        let log_cleaned = self.close_log(keep_dirty, progress.as_ref()).await?;
+        let cache_cleaned = self.close_cache(keep_dirty, progress.as_ref()).await?;
+        let dirty_bytes = self.dirty_bytes();
         self.within_ending_time(self.remotes.close()).await;
         flushed?;
-        cleaned.map_err(|error| {
+        log_cleaned.and(cache_cleaned).map_err(|error| {
             Error::from(error)
                 .context(format!("\"{}\" is detached, but {dirty_bytes} bytes stay dirty here", self.name))
         })?;
         Ok(json!({ "name": self.name, "dirty_bytes": dirty_bytes }))
+    }
+
+    /// The inner result is that of bringing down what is dirty.
+    async fn close_log(
+        &self,
+        keep_dirty: bool,
+        progress: Option<&Progress>,
+    ) -> Result<std::result::Result<(), block::Error>> {
+        let Some(log) = &self.log else { return Ok(Ok(())) };
+        let (mut is_clean, mut cleaned) = (false, Ok(()));
+        if !keep_dirty {
+            tokio::select! {
+                result = log.destage(|done| report_destage(progress, done)) => {
+                    is_clean = result.is_ok();
+                    cleaned = result;
+                }
+                () = wait_until(&self.hurrying) => {}
+            }
+        }
+        if is_clean {
+            log.close(false).await?;
+        } else {
+            self.within_ending_time(log.close(true)).await.unwrap_or(Ok(()))?;
+        }
+        self.update_registry(Store::Log, false)?;
+        Ok(cleaned)
+    }
+
+    /// As [`Self::close_log`].
+    async fn close_cache(
+        &self,
+        keep_dirty: bool,
+        progress: Option<&Progress>,
+    ) -> Result<std::result::Result<(), block::Error>> {
+        let Some(cache) = self.cache() else { return Ok(Ok(())) };
+        let (mut is_clean, mut cleaned) = (false, Ok(()));
+        if !keep_dirty {
+            tokio::select! {
+                result = cache.clean(|clean_progress| report(progress, clean_progress)) => {
+                    is_clean = result.is_ok();
+                    cleaned = result;
+                }
+                () = wait_until(&self.hurrying) => {}
+            }
+        }
+        if is_clean {
+            cache.close(false).await?;
+        } else {
+            self.within_ending_time(cache.close(true)).await.unwrap_or(Ok(()))?;
+        }
+        self.update_registry(Store::Cache, false)?;
+        Ok(cleaned)
     }
 
     /// The outcome of `ending`, or `None` when it is to end at once and that takes too long: a target that is away is not waited
@@ -398,11 +425,11 @@ impl Attachment {
     }
 
     async fn clean(&self, progress: Progress) -> Result<Value> {
-        if let Some(cache) = self.cache() {
-            cache.clean(|clean_progress| report(Some(&progress), clean_progress)).await?;
-        }
         if let Some(log) = &self.log {
             log.destage(|done| report_destage(Some(&progress), done)).await?;
+        }
+        if let Some(cache) = self.cache() {
+            cache.clean(|clean_progress| report(Some(&progress), clean_progress)).await?;
         }
         Ok(json!({ "name": self.name, "dirty_bytes": self.dirty_bytes() }))
     }
@@ -426,9 +453,9 @@ impl Attachment {
         } else if !cache_settings::set(&cache, key, value)? {
             let mode: Mode = cache_settings::parse(value)?;
             // In the registry before the first write can be dirty, and until the last one is clean.
-            self.update_registry(true)?;
+            self.update_registry(Store::Cache, true)?;
             cache.set_mode(mode).await?;
-            self.update_registry(mode == Mode::WriteBack)?;
+            self.update_registry(Store::Cache, mode == Mode::WriteBack)?;
         }
         Ok(json!({ key: value }))
     }
@@ -455,10 +482,10 @@ impl Attachment {
     }
 
     fn status(&self) -> Value {
-        let geometry = match (&self.cow, self.cache(), &self.log) {
+        let geometry = match (&self.cow, &self.log, self.cache()) {
             (Some(cow), ..) => cow.geometry(),
-            (None, Some(cache), _) => cache.geometry(),
-            (None, None, Some(log)) => log.geometry(),
+            (None, Some(log), _) => log.geometry(),
+            (None, None, Some(cache)) => cache.geometry(),
             (None, None, None) => self.remotes.device().geometry(),
         };
         let identity = self.remotes.identity();

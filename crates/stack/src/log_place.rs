@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use base::clock::Clock;
 use block::{Identity, SharedDevice};
-use writelog::{DestageOrder, Durability, FormatOptions, OpenOptions, WriteLog};
+use file::PersistentMemory;
+use writelog::{DestageOrder, Durability, FormatOptions, OpenOptions, PersistentRegion, WriteLog};
 
 use crate::cache_place::{canonical_place, content_is_there, open_or_make};
 use crate::error::{Error, Failure, Result};
@@ -20,12 +21,50 @@ pub struct LogConfig {
     pub size_bytes: Option<u64>,
     /// When a write counts as acknowledged.
     pub durability: Durability,
+    /// Persistent memory for it.
+    pub nvram: Option<NvramConfig>,
     /// The order of destaging; `None` for the profile's.
     pub order: Option<DestageOrder>,
     /// Bytes that the LUN's disk transfers in the time of a seek; 0 when it has none, or when others write to the LUN.
     pub seek_bytes: u64,
     /// Whether the log behaves as the paper describes.
     pub is_paper: bool,
+}
+
+/// A file in persistent memory.
+#[derive(Clone, Debug)]
+pub struct NvramConfig {
+    /// The file.
+    pub path: PathBuf,
+    /// Size of one that is made.
+    pub size_bytes: Option<u64>,
+}
+
+impl NvramConfig {
+    fn open(&self) -> Result<Arc<dyn PersistentRegion>> {
+        Ok(Arc::new(Region(PersistentMemory::open(&self.path, self.size_bytes)?)))
+    }
+}
+
+/// Persistent memory as the log sees it.
+struct Region(PersistentMemory);
+
+impl PersistentRegion for Region {
+    fn size_bytes(&self) -> usize {
+        self.0.size_bytes()
+    }
+
+    fn load(&self, offset: usize, bytes: &mut [u8]) {
+        self.0.load(offset, bytes);
+    }
+
+    fn store(&self, offset: usize, bytes: &[u8]) {
+        self.0.store(offset, bytes);
+    }
+
+    fn persist(&self, offset: usize, length: usize) {
+        self.0.persist(offset, length);
+    }
 }
 
 impl LogConfig {
@@ -76,10 +115,12 @@ impl LogConfig {
         registry: &Registry,
         entries: &[Entry],
     ) -> Result<Arc<WriteLog>> {
-        if self.durability == Durability::Nvram {
-            let message = "--durability nvram needs persistent memory, and this version of forebay cannot map it; plain RAM does not count";
+        if self.durability == Durability::Nvram && self.nvram.is_none() {
+            let message = "--durability nvram needs --nvram PATH: a file in persistent memory";
             return Err(Error::new(Failure::Usage, message));
         }
+        // Before anything is made.
+        let nvram = self.nvram.as_ref().map(NvramConfig::open).transpose()?;
         let format = async |device: &SharedDevice| WriteLog::format(device, &origin, self.format_options()).await;
         let device = open_or_make("log", place, self.size_bytes, format).await?;
         let mut options = OpenOptions::new(clock);
@@ -87,6 +128,7 @@ impl LogConfig {
             options = options.paper();
         }
         options.durability = self.durability;
+        options.nvram = nvram;
         options.order = self.order.unwrap_or(options.order);
         options.level2.seek_bytes = self.seek_bytes;
         options.failure_note = Some(failure_note(registry.clone(), entries.to_vec()));

@@ -55,6 +55,9 @@ pub enum Store {
     Log,
 }
 
+/// All of them: one entry each at most.
+const STORES: [Store; 2] = [Store::Cache, Store::Log];
+
 impl Store {
     /// Its name: also that of the option and of the command.
     pub fn as_str(self) -> &'static str {
@@ -103,12 +106,12 @@ impl Registry {
         Ok(Self { directory })
     }
 
-    /// The entry of the LUN, if its newest data may lie in a cache.
+    /// The entry of the LUN, if its newest data may lie in a cache, or in a log.
     ///
     /// # Errors
     /// When the entry cannot be read: then nobody can tell, and the LUN must not be used.
-    pub fn find(&self, identity: &Identity) -> Result<Option<Entry>> {
-        let path = self.path(identity);
+    pub fn find(&self, identity: &Identity, store: Store) -> Result<Option<Entry>> {
+        let path = self.path(identity, store);
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -118,31 +121,35 @@ impl Registry {
             Ok(entry) => Ok(Some(entry)),
             Err(error) => {
                 let message = format!(
-                    "{} is damaged ({error}): it should name the cache that holds the newest data of {identity}; \
-                     remove the file, then attach with that cache if there is one",
-                    path.display()
+                    "{} is damaged ({error}): it should name the {what} that holds the newest data of {identity}; \
+                     remove the file, then attach with that {what} if there is one",
+                    path.display(),
+                    what = store.as_str()
                 );
                 Err(Error::new(Failure::Mismatch, message))
             }
         }
     }
 
-    /// Refuses a LUN whose newest data may lie in another cache than `cache`.
+    /// Refuses a LUN whose newest data may lie in another cache or log than `places`.
     ///
     /// # Errors
-    /// `WouldLoseData`, naming the cache.
-    pub fn check(&self, identity: &Identity, cache: Option<&Path>) -> Result<()> {
-        let Some(entry) = self.find(identity)? else { return Ok(()) };
-        if cache == Some(entry.cache.as_path()) {
-            return Ok(());
+    /// `WouldLoseData`, naming it.
+    pub fn check(&self, identity: &Identity, places: &[&Path]) -> Result<()> {
+        for store in STORES {
+            let Some(entry) = self.find(identity, store)? else { continue };
+            if places.contains(&entry.cache.as_path()) {
+                continue;
+            }
+            let message = format!(
+                "the newest data of {identity} is in the {what} {path}: attach it with --{what} {path} (and detach it to write it back), \
+                 or give that data up with `forebay {what} discard {path}`",
+                what = store.as_str(),
+                path = entry.cache.display()
+            );
+            return Err(Error::new(Failure::WouldLoseData, message));
         }
-        let message = format!(
-            "the newest data of {identity} is in the {what} {path}: attach it with --{what} {path} (and detach it to write it back), \
-             or give that data up with `forebay {what} discard {path}`",
-            what = entry.store.as_str(),
-            path = entry.cache.display()
-        );
-        Err(Error::new(Failure::WouldLoseData, message))
+        Ok(())
     }
 
     /// Makes `entry` durable.
@@ -150,7 +157,7 @@ impl Registry {
     /// # Errors
     /// When the file cannot be written.
     pub fn insert(&self, entry: &Entry) -> Result<()> {
-        let path = self.path(&entry.identity());
+        let path = self.path(&entry.identity(), entry.store);
         let temporary = path.with_extension("new");
         let write = || -> std::io::Result<()> {
             let text = serde_json::to_vec_pretty(entry)?;
@@ -163,12 +170,12 @@ impl Registry {
         write().map_err(|error| Error::io(format!("cannot record the cache in {}", path.display()), &error))
     }
 
-    /// Removes the entry of the LUN: nothing dirty is left.
+    /// Removes an entry: nothing dirty is left there.
     ///
     /// # Errors
     /// When the file cannot be removed.
-    pub fn remove(&self, identity: &Identity) -> Result<()> {
-        let path = self.path(identity);
+    pub fn remove(&self, entry: &Entry) -> Result<()> {
+        let path = self.path(&entry.identity(), entry.store);
         match fs::remove_file(&path).and_then(|()| File::open(&self.directory)?.sync_all()) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 Err(Error::io(format!("cannot remove {}", path.display()), &error))
@@ -197,11 +204,15 @@ impl Registry {
     /// # Errors
     /// When the registry cannot be read or an entry cannot be removed.
     pub fn remove_cache(&self, cache: &Path) -> Result<()> {
-        self.entries_of(cache)?.iter().try_for_each(|entry| self.remove(&entry.identity()))
+        self.entries_of(cache)?.iter().try_for_each(|entry| self.remove(entry))
     }
 
-    fn path(&self, identity: &Identity) -> PathBuf {
-        self.directory.join(format!("{}.json", file_stem(identity)))
+    fn path(&self, identity: &Identity, store: Store) -> PathBuf {
+        let extension = match store {
+            Store::Cache => "json",
+            Store::Log => "log.json",
+        };
+        self.directory.join(format!("{}.{extension}", file_stem(identity)))
     }
 }
 
@@ -296,24 +307,42 @@ mod tests {
         let registry = Registry::open(&paths(&directory)).unwrap();
         let cache = PathBuf::from("/caches/a");
         registry.insert(&Entry::new(&identity("1"), cache.clone(), "disk")).unwrap();
-        assert!(registry.check(&identity("1"), Some(&cache)).is_ok());
-        for wrong in [None, Some(Path::new("/caches/b"))] {
+        assert!(registry.check(&identity("1"), &[&cache]).is_ok());
+        for wrong in [&[][..], &[Path::new("/caches/b")]] {
             let error = registry.check(&identity("1"), wrong).unwrap_err();
             assert_eq!(error.failure(), Failure::WouldLoseData);
             assert!(error.to_string().contains("/caches/a"), "{error}");
         }
-        assert!(registry.check(&identity("2"), None).is_ok(), "another LUN is free");
-        registry.remove(&identity("1")).unwrap();
-        assert!(registry.check(&identity("1"), None).is_ok());
-        registry.remove(&identity("1")).expect("removing twice is no error");
+        assert!(registry.check(&identity("2"), &[]).is_ok(), "another LUN is free");
+        let entry = registry.find(&identity("1"), Store::Cache).unwrap().unwrap();
+        registry.remove(&entry).unwrap();
+        assert!(registry.check(&identity("1"), &[]).is_ok());
+        registry.remove(&entry).expect("removing twice is no error");
+    }
+
+    #[test]
+    fn a_lun_with_a_log_over_a_cache_needs_both_until_each_is_clean() {
+        let directory = tempfile::tempdir().unwrap();
+        let registry = Registry::open(&paths(&directory)).unwrap();
+        let (cache, log) = (PathBuf::from("/stores/a"), PathBuf::from("/stores/b"));
+        let in_cache = Entry::new(&identity("1"), cache.clone(), "disk");
+        let in_log = Entry { store: Store::Log, cache: log.clone(), ..in_cache.clone() };
+        registry.insert(&in_cache).and_then(|()| registry.insert(&in_log)).unwrap();
+        assert!(registry.check(&identity("1"), &[&cache, &log]).is_ok());
+        for one in [&cache, &log] {
+            assert_eq!(registry.check(&identity("1"), &[one]).unwrap_err().failure(), Failure::WouldLoseData);
+        }
+        registry.remove(&in_log).unwrap();
+        assert!(registry.check(&identity("1"), &[&cache]).is_ok());
+        assert!(registry.check(&identity("1"), &[]).unwrap_err().to_string().contains("--cache /stores/a"));
     }
 
     #[test]
     fn a_damaged_entry_keeps_the_lun_from_being_used() {
         let directory = tempfile::tempdir().unwrap();
         let registry = Registry::open(&paths(&directory)).unwrap();
-        fs::write(registry.path(&identity("1")), "{").unwrap();
-        assert_eq!(registry.check(&identity("1"), None).unwrap_err().failure(), Failure::Mismatch);
+        fs::write(registry.path(&identity("1"), Store::Cache), "{").unwrap();
+        assert_eq!(registry.check(&identity("1"), &[]).unwrap_err().failure(), Failure::Mismatch);
     }
 
     #[test]
@@ -323,8 +352,8 @@ mod tests {
         registry.insert(&Entry::new(&identity("1"), "/caches/a".into(), "disk")).unwrap();
         registry.insert(&Entry::new(&identity("2"), "/caches/b".into(), "disk2")).unwrap();
         registry.remove_cache(Path::new("/caches/a")).unwrap();
-        assert!(registry.check(&identity("1"), None).is_ok());
-        assert!(registry.check(&identity("2"), None).is_err());
+        assert!(registry.check(&identity("1"), &[]).is_ok());
+        assert!(registry.check(&identity("2"), &[]).is_err());
     }
 
     #[test]

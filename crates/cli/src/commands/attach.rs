@@ -5,7 +5,7 @@ use iscsi::url::Url;
 use stack::attach::{AttachConfig, Attachment};
 use stack::cache_place::CacheConfig;
 use stack::cow_place::CowConfig;
-use stack::log_place::LogConfig;
+use stack::log_place::{LogConfig, NvramConfig};
 use stack::paths::Paths;
 use stack::{Error, Failure, Result};
 
@@ -62,6 +62,7 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
         path,
         size_bytes: arguments.log_size.map(|size| size.0),
         durability: arguments.durability,
+        nvram: arguments.nvram.map(|path| NvramConfig { path, size_bytes: arguments.nvram_size.map(|size| size.0) }),
         order: arguments.destage_order,
         seek_bytes: arguments.destage_seek.map_or(0, |size| size.0),
         is_paper: arguments.profile.is_some(),

@@ -6,9 +6,9 @@ use base::units::ByteSize;
 use block::SharedDevice;
 use serde_json::json;
 use stack::cache_place::{canonical_place, open_device};
-use stack::log_place::LogConfig;
+use stack::log_place::{LogConfig, NvramConfig};
 use stack::paths::Paths;
-use stack::registry::{Registry, UnitLock};
+use stack::registry::{Registry, Store, UnitLock};
 use stack::time::system_clock;
 use stack::{Error, Failure, Result};
 use writelog::{Durability, Inspection};
@@ -97,23 +97,24 @@ async fn replay(arguments: LogReplay) -> Result<()> {
     let identity = block::Device::identity(remote.as_ref());
     let _lock = UnitLock::acquire(&paths, &identity, "forebay")?;
     let registry = Registry::open(&paths)?;
-    registry.check(&identity, Some(&place))?;
+    registry.check(&identity, &[&place])?;
     let config = LogConfig {
         path: place.clone(),
         size_bytes: None,
         durability: Durability::Log,
+        nvram: arguments.nvram.map(|path| NvramConfig { path, size_bytes: None }),
         order: None,
         seek_bytes: 0,
         is_paper: false,
     };
-    config.check_not_lost(&place, registry.find(&identity)?.as_ref())?;
+    config.check_not_lost(&place, registry.find(&identity, Store::Log)?.as_ref())?;
     let entries = [stack::log_place::entry(&identity, &place, "forebay")];
     let log = config.open(&place, remote.clone(), clock, &registry, &entries).await?;
     let dirty_bytes = log.status().dirty_bytes;
     let background = tokio::spawn(log.run());
     log.close(false).await?;
     background.abort();
-    registry.remove(&identity)?;
+    entries.iter().try_for_each(|entry| registry.remove(entry))?;
     remote.close().await;
     print_line(&format!("{}: {dirty_bytes} bytes brought to the logical unit", arguments.path.display()));
     Ok(())

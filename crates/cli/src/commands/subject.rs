@@ -64,7 +64,7 @@ impl Subject {
             let mut locks = Vec::new();
             for identity in remotes.identities() {
                 locks.push(UnitLock::acquire(&paths, &identity, "forebay")?);
-                registry.check(&identity, None)?;
+                registry.check(&identity, &[])?;
             }
             let (device, label) = (remotes.device(), remotes.identity().to_string());
             let mut all = vec![remotes];

@@ -8,7 +8,7 @@ CARGO ?= cargo
 SEEDS ?= 1000
 FUZZ_SECONDS ?= 60
 
-.PHONY: help build demo check test soak bench bench-cache-open bench-initiator bench-target clean
+.PHONY: help build demo check test soak bench bench-cache-open bench-initiator bench-target bench-writelog clean
 
 help:
 	@echo "make demo    the main job on this machine alone: a slow remote disk, then the same through a local cache (~30 s)"
@@ -19,6 +19,7 @@ help:
 	@echo "make bench   measurements side by side, raw results printed"
 	@echo "make bench-cache-open  how long a full cache of 64 GiB takes to open, and how much memory (~2 min)"
 	@echo "make bench-target  the target beside tgt and beside the bare TCP loopback (needs tgt; ~7 min)"
+	@echo "make bench-writelog  the write log beside bare durable writes, and opening a full one (~3 min)"
 
 build:
 	$(CARGO) build --release --locked --package cli
@@ -58,6 +59,11 @@ bench-cache-open:
 	mkdir -p target/cache-open
 	target/release/cache-open --folder target/cache-open --crash dirty
 	target/release/cache-open --folder target/cache-open --crash warm
+
+bench-writelog:
+	$(CARGO) build --release --locked --package bench --bin log-speed
+	mkdir -p target/log-speed
+	target/release/log-speed --folder target/log-speed
 
 bench-initiator: build
 	bench/initiator

@@ -78,7 +78,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("lab", &["block", "initiator", "iscsi", "logical-unit", "stack", "target", "workload", "writelog"]),
-    ("bench", &["block", "cache", "clock", "file"]),
+    ("bench", &["block", "cache", "clock", "file", "writelog"]),
     ("conformance", &["iscsi"]),
     ("tests", &[]),
 ];

@@ -136,6 +136,8 @@ impl Core {
             sectors: (piece.sectors as u32).into(),
             place: piece.place.into(),
         });
+        let mut all_extents = Vec::with_capacity(state.map.dirty_extents());
+        all_extents.extend(extents);
         let mut place = state.applied;
         if state.failure.is_some() {
             // Records of this epoch may have landed that nobody was told of: none of them may ever count.
@@ -144,7 +146,7 @@ impl Core {
         let is_stage_used = state.stage.as_ref().is_some_and(|stage| !stage.is_empty());
         Snapshot {
             segments: segments.collect(),
-            extents: extents.collect(),
+            extents: all_extents,
             place,
             destaged_sequence: state.destaged_sequence,
             dirty_bytes: state.map.dirty_sectors() * UNIT_BYTES,

@@ -126,6 +126,21 @@ pub(crate) struct ExtentMap {
 }
 
 impl ExtentMap {
+    /// A map of dirty `pieces`, its nodes full; `None` unless they ascend and none overlaps the next.
+    pub(crate) fn of_ascending(pieces: impl Iterator<Item = Piece>) -> Option<Self> {
+        let mut map = Self::default();
+        let (mut end, mut is_ascending) = (0, true);
+        let extents = pieces.map(|piece| {
+            is_ascending &= piece.sector >= end;
+            end = piece.end();
+            map.dirty_sectors += piece.sectors;
+            map.dirty_extents += 1;
+            (piece.sector, Extent { sectors: piece.sectors as u32, place: piece.place, tag: piece.tag })
+        });
+        let extents = extents.collect();
+        is_ascending.then_some(Self { extents, ..map })
+    }
+
     /// Count of extents, clean and stale ones included.
     pub(crate) fn len(&self) -> usize {
         self.extents.len()
@@ -315,6 +330,23 @@ mod tests {
                 prop_assert_eq!(&found, &twin);
             }
         }
+    }
+
+    #[test]
+    fn a_map_of_ascending_pieces_is_the_one_they_are_inserted_into() {
+        let pieces = |gap: u64| {
+            (0..100u64).map(move |index| Piece {
+                sector: index * gap,
+                sectors: 8,
+                place: index as u32 * 16,
+                tag: Tag::dirty(3),
+            })
+        };
+        let map = ExtentMap::of_ascending(pieces(9)).unwrap();
+        assert_eq!((map.len(), map.dirty_extents(), map.dirty_sectors()), (100, 100, 800));
+        assert!(map.pieces(0, 1000).eq(pieces(9)));
+        assert!(ExtentMap::of_ascending(pieces(7)).is_none(), "they overlap");
+        assert!(ExtentMap::of_ascending(pieces(9).take(2).chain(pieces(9))).is_none(), "they do not ascend");
     }
 
     #[test]

@@ -95,6 +95,7 @@ impl Replay<'_> {
                 return Err(cannot_be());
             }
         }
+        let mut pieces = Vec::with_capacity(extents.len());
         for raw in extents {
             let (sector, sectors, place) = (raw.sector.get(), u64::from(raw.sectors.get()), raw.place.get());
             let is_zero = place >= PLACE_ZEROES;
@@ -104,13 +105,23 @@ impl Replay<'_> {
                 return Err(cannot_be());
             }
             let segment = self.layout.segment_of(place);
-            if !is_zero && self.recovered.segments.get(segment).state != SegmentState::Used {
+            // Records begin with a header, so no extent reaches into another segment.
+            let is_in_one = is_zero || self.layout.segment_of((end - 1) as u32) == segment;
+            if !is_zero && (self.recovered.segments.get(segment).state != SegmentState::Used || !is_in_one) {
                 return Err(cannot_be());
             }
             let generation = if is_zero { 0 } else { self.recovered.segments.get(segment).generation };
             let tag = Tag::dirty(generation);
-            self.index(Piece { sector, sectors, place, tag });
+            if !is_zero {
+                let dirty = u64::from(self.recovered.segments.get(segment).dirty_sectors) + sectors;
+                if dirty * UNIT_BYTES > self.layout.segment_bytes {
+                    return Err(cannot_be());
+                }
+                self.recovered.segments.add_dirty(segment, sectors);
+            }
+            pieces.push(Piece { sector, sectors, place, tag });
         }
+        self.recovered.map = ExtentMap::of_ascending(pieces.into_iter()).ok_or_else(cannot_be)?;
         self.recovered.report.checkpoint_extents = u64::from(head.extent_count.get());
         Ok(())
     }
@@ -132,6 +143,7 @@ impl Replay<'_> {
         if !is_ours {
             return Err(damaged("the log's checkpoint is damaged"));
         }
+        bytes.reserve_exact((length as usize).saturating_sub(bytes.len()));
         while (bytes.len() as u64) < length {
             let at = bytes.len() as u64;
             let next = (length - at).next_multiple_of(UNIT_BYTES).min(CHECKPOINT_IO_BYTES as u64);

@@ -255,6 +255,55 @@ fn limits_change_while_sessions_go_on() {
     served.inquiry(DATABASE, DISKS, 0).success();
 }
 
+/// What stays listens on, even in another group; what goes takes no more connections, and its sessions go on.
+#[test]
+fn portals_come_and_go() {
+    let config = |portals: &str| format!("{portals}\n[[target]]\niqn = \"{DISKS}\"\nluns = [\"0=ram:1MiB\"]\n");
+    let of_group = |tag: u16, portals: &str| format!("[[portal-group]]\ntag = {tag}\nportals = [{portals}]\n");
+    let served = serve(&config(&of_group(1, "\"127.0.0.1:0\"")));
+    let first = served.process.ready.clone();
+    let socket = served.world.path("disk.nbd");
+    let front = format!("nbd:unix:{}", socket.display());
+    let _attached = served.world.start(["attach", &served.url(DISKS, 0), "--name", "disk", "--as", &front]);
+    let found = |portal: &str| served.world.run(["discover", portal]).success();
+    assert!(found(&first).contains(&format!("{first},1")), "{}", found(&first));
+
+    // One more, in another group; the first by the number it got.
+    let both = of_group(1, &format!("\"{first}\"")) + &of_group(2, "\"[::1]:0\"");
+    write(&served.world, &config(&both));
+    let said = served.world.run(["target", "reload"]).success();
+    assert!(said.contains("1 portals added, 0 removed"), "{said}");
+    let status: Value = serde_json::from_str(&served.world.run(["target", "status", "--json"]).success()).unwrap();
+    let second = status["address"].as_str().unwrap().strip_prefix(&format!("{first} ")).expect("both").to_owned();
+    assert!(found(&second).contains(&format!("{second},2")), "{}", found(&second));
+
+    // One that cannot be had: nothing changes.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let third = taken.local_addr().unwrap();
+    write(&served.world, &config(&of_group(1, &format!("\"{third}\""))));
+    refused(&served, &third.to_string());
+    found(&first);
+    write(&served.world, &config(&of_group(1, "\"192.0.2.1:0\"")));
+    refused(&served, "--allow-remote");
+    write(&served.world, &(config(&of_group(7, &format!("\"{first}\""))) + "portal-groups = [1]\n"));
+    refused(&served, "has no portals");
+
+    // The first goes under its session, the second changes its group.
+    write(&served.world, &config(&(of_group(1, &format!("\"{second}\"")) + &of_group(2, "\"127.0.0.1:0\""))));
+    let said = served.world.run(["target", "reload"]).success();
+    assert!(said.contains("1 portals added, 1 removed"), "{said}");
+    assert!(found(&second).contains(&format!("{second},1")), "{}", found(&second));
+    let gone = served.world.run(["discover", &first]);
+    assert!(gone.code != Some(0) && gone.stderr.contains("refused"), "{gone:?}");
+    let uri = format!("nbd+unix:///?socket={}", socket.display());
+    tool("qemu-io", ["-f", "raw", "-c", "write -P 7 0 1M", "-c", "read -P 7 0 1M", &uri]);
+
+    // A file that says nothing of portals leaves them.
+    write(&served.world, &config(""));
+    assert!(served.world.run(["target", "reload"]).success().contains("0 portals added, 0 removed"));
+    found(&second);
+}
+
 #[test]
 fn a_session_that_is_not_allowed_any_more_ends() {
     let only = |name: &str| {

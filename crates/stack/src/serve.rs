@@ -215,7 +215,6 @@ impl Serving {
             units: RefCell::new(units),
             reload,
             reloading: tokio::sync::Mutex::new(()),
-            addresses: bound.addresses().to_vec(),
             stopping: Rc::clone(&stopping),
         });
         let on_signal = async {
@@ -264,7 +263,6 @@ impl Serving {
 struct ServeHandler {
     name: String,
     server: TargetServer,
-    addresses: Vec<SocketAddr>,
     /// Never borrowed across a wait.
     units: RefCell<Units>,
     reload: ReloadSource,
@@ -285,7 +283,8 @@ impl ServeHandler {
         status["kind"] = json!("target");
         status["name"] = json!(self.name);
         status["pid"] = json!(std::process::id());
-        status["address"] = json!(self.addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" "));
+        status["address"] =
+            json!(self.server.addresses().iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" "));
         status["targets"] = self
             .server
             .targets()
@@ -325,14 +324,24 @@ impl ServeHandler {
         let reloaded = self.take_over().await;
         systemd::ready();
         match reloaded {
-            Ok((changes, sessions_ended)) => {
-                let Changes { added, removed, resized } = changes;
-                tracing::info!(added, removed, resized, sessions_ended, "the configuration was read again");
+            Ok(TakenOver { luns, portals: (portals_added, portals_removed), sessions_ended }) => {
+                let Changes { added, removed, resized } = luns;
+                tracing::info!(
+                    added,
+                    removed,
+                    resized,
+                    portals_added,
+                    portals_removed,
+                    sessions_ended,
+                    "the configuration was read again"
+                );
                 Ok(json!({
                     "name": self.name,
                     "luns_added": added,
                     "luns_removed": removed,
                     "luns_resized": resized,
+                    "portals_added": portals_added,
+                    "portals_removed": portals_removed,
                     "sessions_ended": sessions_ended,
                 }))
             }
@@ -343,14 +352,17 @@ impl ServeHandler {
         }
     }
 
-    async fn take_over(&self) -> Result<(Changes, usize)> {
-        let Reloaded { targets, discovery, quota } = self.reload.read()?;
+    async fn take_over(&self) -> Result<TakenOver> {
+        let Reloaded { portals, targets, discovery, quota } = self.reload.read(self.server.portals())?;
         self.wait_for_retiring().await;
-        let (targets, changes) = self.units.borrow_mut().apply(&targets)?;
+        let portals = portals.map(|portals| self.server.bind_portals(&portals)).transpose();
+        let portals = portals.map_err(|error| Error::io("cannot serve", &error))?;
+        let (targets, luns) = self.units.borrow_mut().apply(&targets)?;
         self.server.set_quota(quota);
         self.server.set_discovery_authentication(Authentication { accounts: discovery, own: None });
+        let portals = portals.map(|portals| self.server.set_portals(portals)).unwrap_or_default();
         let sessions_ended = self.server.set_targets(targets);
-        Ok((changes, sessions_ended))
+        Ok(TakenOver { luns, portals, sessions_ended })
     }
 
     /// Gives LUNs that an earlier reload removed the time to let go of their files, which may be wanted again.
@@ -376,16 +388,27 @@ impl ServeHandler {
     }
 }
 
+/// What a reload came to.
+struct TakenOver {
+    luns: Changes,
+    /// New ones, and those that are gone.
+    portals: (usize, usize),
+    sessions_ended: usize,
+}
+
 /// Where the configuration is, and what of it cannot change while it is served.
 struct ReloadSource {
     path: Option<PathBuf>,
     allow_remote: bool,
     name: String,
-    portals: Vec<TargetPortal>,
+    /// The sockets are the service manager's, whatever the file says of portals.
+    has_passed_sockets: bool,
 }
 
 /// What a file has now, of what can change.
 struct Reloaded {
+    /// `None` for those there are.
+    portals: Option<Vec<TargetPortal>>,
     targets: Vec<TargetConfig>,
     discovery: Vec<Credentials>,
     quota: Quota,
@@ -397,23 +420,21 @@ impl ReloadSource {
             path: config.source.clone(),
             allow_remote: config.allow_remote,
             name: config.name.clone(),
-            portals: config.portals.clone(),
+            has_passed_sockets: !config.listeners.is_empty(),
         }
     }
 
-    fn read(&self) -> Result<Reloaded> {
+    fn read(&self, current: Vec<TargetPortal>) -> Result<Reloaded> {
         let Some(path) = &self.path else {
             let message = format!("\"{}\" was started without --config: there is no file to read again", self.name);
             return Err(Error::new(Failure::Usage, message));
         };
         let Configuration { portals, quota, discovery, targets, .. } = config::read(path)?;
-        if portals.is_some_and(|portals| !self.portals.is_empty() && portals != self.portals) {
-            let message = "portals change only at a restart; the rest of the file was not taken over either";
-            return Err(Error::new(Failure::Usage, message));
-        }
+        let portals = portals.filter(|_| !self.has_passed_sockets);
+        let checked = if self.has_passed_sockets { Vec::new() } else { portals.clone().unwrap_or(current) };
         let config = ServeConfig {
             name: self.name.clone(),
-            portals: self.portals.clone(),
+            portals: checked,
             allow_remote: self.allow_remote,
             metrics: None,
             quota,
@@ -423,7 +444,7 @@ impl ReloadSource {
             source: None,
         };
         config.check()?;
-        Ok(Reloaded { targets: config.targets, discovery: config.discovery, quota })
+        Ok(Reloaded { portals, targets: config.targets, discovery: config.discovery, quota })
     }
 }
 

@@ -34,6 +34,7 @@ mod connections;
 mod control;
 pub mod limits;
 mod login;
+mod portals;
 pub mod quota;
 mod rates;
 pub mod server;
@@ -45,6 +46,7 @@ mod tally;
 pub mod target;
 mod transport;
 
+pub use portals::BoundPortals;
 pub use quota::Quota;
 pub use server::{BoundServer, TargetServer, TargetServerOptions};
 pub use session::Addresses;

@@ -15,15 +15,15 @@ use futures_util::future::{Either, select};
 use iscsi::chap::Challenge;
 use iscsi::limits::CHAP_CHALLENGE_BYTES;
 use iscsi::target::{Authentication, CloseReason, TargetParameters, TargetPortal};
-use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
 use crate::connections::Connections;
 use crate::control::Wish;
-use crate::limits::{ACCEPT_RETRY_INTERVAL, LISTEN_BACKLOG, RATE_INTERVAL, REPORT_TIMEOUT};
+use crate::limits::{ACCEPT_RETRY_INTERVAL, RATE_INTERVAL, REPORT_TIMEOUT};
 use crate::login::drive;
+use crate::portals::{BoundPortals, Portal, Portals};
 use crate::quota::Quota;
 use crate::session::Addresses;
 use crate::sessions::Sessions;
@@ -64,7 +64,7 @@ pub(crate) struct Shared {
     targets: RwLock<Vec<Target>>,
     /// By portal group tag; rebuilt when targets, accounts or portals change.
     parameters: RwLock<BTreeMap<u16, Arc<TargetParameters>>>,
-    portals: RwLock<Vec<TargetPortal>>,
+    portals: Portals,
     discovery_authentication: RwLock<Authentication>,
     pub(crate) connections: Arc<Connections>,
     /// Bytes of data-in that sessions have queued or under way, in steps of `DATA_IN_STEP_BYTES`.
@@ -130,7 +130,7 @@ impl Shared {
 
     fn rebuild(&self) {
         let targets = self.targets.read().unwrap_or_else(PoisonError::into_inner);
-        let portals = self.portals.read().unwrap_or_else(PoisonError::into_inner);
+        let portals = self.portals.bound();
         let described = targets.iter().map(|target| target.describe(&portals)).collect();
         let mut parameters = TargetParameters::new(described, self.pool.clone());
         parameters.discovery_authentication =
@@ -175,7 +175,7 @@ impl TargetServer {
             pool,
             may_spin: options.shards <= processors(),
             targets: RwLock::new(targets),
-            portals: RwLock::new(options.portals.clone()),
+            portals: Portals::new(&options.portals),
             connections: Arc::default(),
             data_in_bytes: AtomicUsize::new(0),
             runtimes: OnceLock::new(),
@@ -246,9 +246,8 @@ impl TargetServer {
     /// # Errors
     /// An address that cannot be bound, named in the error.
     pub fn bind(&self) -> io::Result<BoundServer> {
-        let portals = &self.shared.options.portals;
-        let listeners = portals.iter().map(|portal| bind_portal(portal.address)).collect::<io::Result<Vec<_>>>()?;
-        self.listen(listeners, portals.iter().map(|portal| portal.group).collect())
+        self.set_portals(self.bind_portals(&self.shared.options.portals)?);
+        Ok(BoundServer { server: self.clone(), addresses: self.addresses() })
     }
 
     /// Serves on sockets that somebody else bound, in the place of the portals, all in the default portal group.
@@ -256,17 +255,34 @@ impl TargetServer {
     /// # Errors
     /// A socket that does not say where it listens.
     pub fn adopt(&self, listeners: Vec<std::net::TcpListener>) -> io::Result<BoundServer> {
-        let groups = vec![PORTAL_GROUP_DEFAULT; listeners.len()];
-        listeners.iter().try_for_each(|listener| listener.set_nonblocking(true))?;
-        self.listen(listeners, groups)
+        self.set_portals(BoundPortals::adopt(listeners)?);
+        Ok(BoundServer { server: self.clone(), addresses: self.addresses() })
     }
 
-    fn listen(&self, listeners: Vec<std::net::TcpListener>, groups: Vec<u16>) -> io::Result<BoundServer> {
-        let addresses = listeners.iter().map(std::net::TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
-        let bound = addresses.iter().zip(&groups).map(|(&address, &group)| TargetPortal { address, group });
-        *self.shared.portals.write().unwrap_or_else(PoisonError::into_inner) = bound.collect();
+    /// Listens on what of `portals` is new, and changes nothing else yet.
+    ///
+    /// # Errors
+    /// An address that cannot be bound, named in the error.
+    pub fn bind_portals(&self, portals: &[TargetPortal]) -> io::Result<BoundPortals> {
+        self.shared.portals.bind(portals)
+    }
+
+    /// The portals from now on. Connections that came through one that is gone stay; no other comes through it. Gives how many are new, and
+    /// how many are gone.
+    pub fn set_portals(&self, portals: BoundPortals) -> (usize, usize) {
+        let changes = self.shared.portals.set(portals);
         self.shared.rebuild();
-        Ok(BoundServer { server: self.clone(), listeners, groups, addresses })
+        changes
+    }
+
+    /// The portals as they were asked for.
+    pub fn portals(&self) -> Vec<TargetPortal> {
+        self.shared.portals.asked()
+    }
+
+    /// Where it listens, in the order of the portals.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.shared.portals.bound().iter().map(|portal| portal.address).collect()
     }
 
     /// Asks every initiator to log out, and ends connections that have not after a while. Takes no new ones. Completes when
@@ -325,14 +341,11 @@ impl TargetServer {
 /// A server whose portals are bound.
 pub struct BoundServer {
     server: TargetServer,
-    listeners: Vec<std::net::TcpListener>,
-    /// Of each listener.
-    groups: Vec<u16>,
     addresses: Vec<SocketAddr>,
 }
 
 impl BoundServer {
-    /// What was bound, in the order of the portals.
+    /// What was bound at first, in the order of the portals.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -343,30 +356,42 @@ impl BoundServer {
     /// # Errors
     /// When threads or listeners cannot be set up. Failing connections are logged, not returned.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> io::Result<()> {
-        let Self { server, listeners, groups, .. } = self;
+        let Self { server, .. } = self;
         let shards = Arc::new(Shards::start(server.shared.options.shards)?);
         server.shared.runtimes.get_or_init(|| shards.shards.iter().map(|shard| shard.handle.clone()).collect());
-        let listeners = listeners.into_iter().map(TcpListener::from_std).collect::<io::Result<Vec<_>>>()?;
-        let accepting =
-            listeners.into_iter().zip(groups).map(|listener| accept(server.clone(), listener, Arc::clone(&shards)));
-        let accepting = futures_util::future::join_all(accepting);
         tokio::pin!(shutdown);
-        tokio::select! {
+        let accepted = tokio::select! {
             biased;
-            () = &mut shutdown => {}
-            _ = accepting => {}
-            () = server.sample() => {}
-        }
+            () = &mut shutdown => Ok(()),
+            accepted = accept_all(&server, &shards) => accepted,
+            () = server.sample() => Ok(()),
+        };
+        server.shared.portals.close();
         server.drain().await;
-        Ok(())
+        accepted
+    }
+}
+
+/// Accepts connections at all portals, whichever there are, for ever.
+async fn accept_all(server: &TargetServer, shards: &Arc<Shards>) -> io::Result<()> {
+    let mut portals = server.shared.portals.subscribe();
+    loop {
+        let open = portals.borrow_and_update().clone();
+        let accepting = futures_util::future::try_join_all(open.iter().map(|portal| accept(server, portal, shards)));
+        tokio::select! {
+            accepted = accepting, if !open.is_empty() => return accepted.map(drop),
+            // The sender is in what `server` shares.
+            _ = portals.changed() => {}
+        }
     }
 }
 
 /// Accepts connections for ever.
-async fn accept(server: TargetServer, (listener, group): (TcpListener, u16), shards: Arc<Shards>) {
+async fn accept(server: &TargetServer, portal: &Portal, shards: &Arc<Shards>) -> io::Result<()> {
+    let listener = TcpListener::from_std(portal.listener()?)?;
     loop {
         match listener.accept().await {
-            Ok((stream, peer)) => hand_over(&server, stream, (peer, group), &shards),
+            Ok((stream, peer)) => hand_over(server, stream, (peer, portal.group()), shards),
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
                 tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
@@ -393,22 +418,6 @@ fn hand_over(server: &TargetServer, stream: TcpStream, (peer, group): (SocketAdd
             Err(error) => tracing::debug!(%error, "a connection was lost while it was handed over"),
         }
     });
-}
-
-/// A listening socket. IPv6 portals take IPv6 only, so that `0.0.0.0` and `[::]` can stand side by side.
-fn bind_portal(portal: SocketAddr) -> io::Result<std::net::TcpListener> {
-    let bind = || {
-        let socket = Socket::new(Domain::for_address(portal), Type::STREAM, Some(Protocol::TCP))?;
-        socket.set_reuse_address(true)?;
-        if portal.is_ipv6() {
-            socket.set_only_v6(true)?;
-        }
-        socket.bind(&portal.into())?;
-        socket.listen(LISTEN_BACKLOG)?;
-        socket.set_nonblocking(true)?;
-        Ok(socket.into())
-    };
-    bind().map_err(|error: io::Error| io::Error::new(error.kind(), format!("cannot listen on {portal}: {error}")))
 }
 
 /// Processors this process may use.

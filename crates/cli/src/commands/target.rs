@@ -90,8 +90,13 @@ async fn reload(arguments: TargetReload) -> Result<()> {
         return Ok(());
     }
     print_line(&format!(
-        "{name}: {} LUNs added, {} removed, {} resized; {} sessions asked to end",
-        answer["luns_added"], answer["luns_removed"], answer["luns_resized"], answer["sessions_ended"]
+        "{name}: {} LUNs added, {} removed, {} resized; {} portals added, {} removed; {} sessions asked to end",
+        answer["luns_added"],
+        answer["luns_removed"],
+        answer["luns_resized"],
+        answer["portals_added"],
+        answer["portals_removed"],
+        answer["sessions_ended"]
     ));
     Ok(())
 }

@@ -9,6 +9,7 @@ use base::units::ByteSize;
 use block::layer::multipath::Policy;
 use cache::{Admission, Associativity, CrashMode, Mode, Percent, Replacement};
 use clap::{Args, Parser, Subcommand};
+use iscsi::pdu::Isid;
 use lab::Clock;
 use stack::lun_spec::{LunSpec, parse_duration};
 use stack::remote::parse_connections;
@@ -198,6 +199,12 @@ pub struct Login {
     /// The initiator's name (default: one made from this host's machine-id)
     #[arg(long, value_name = "IQN", env = "FOREBAY_INITIATOR_NAME", hide_env_values = true)]
     pub initiator_name: Option<String>,
+    /// The initiator's part of the session's name, twelve hexadecimal digits; several sessions count up from it (default: for an
+    /// attachment one that stays with its name, else a random one)
+    #[arg(long, value_name = "ISID")]
+    pub isid: Option<Isid>,
+    #[command(flatten)]
+    pub patience: Patience,
     /// Make the link slower: add this round-trip time (for trials)
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub link_round_trip: Option<Duration>,
@@ -211,6 +218,23 @@ pub struct Login {
     /// that does not know this gets ordinary connections
     #[arg(long)]
     pub split_connections: bool,
+}
+
+/// How long a target is waited for.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct Patience {
+    /// How long a connection may take to open, and then a login (default: 15s)
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub login_timeout: Option<Duration>,
+    /// How long a command may take before it is aborted and issued again (default: 30s)
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub command_timeout: Option<Duration>,
+    /// Silence after which the target is pinged, and then after which it is gone; 0s for no pings (default: 5s)
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub keepalive: Option<Duration>,
+    /// How long I/O waits for a target that is away before it fails (default: 120s for an attachment, else 30s)
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub replacement_timeout: Option<Duration>,
 }
 
 /// How several logical units are one device.
@@ -350,9 +374,6 @@ pub struct Attach {
     /// Serve metrics for Prometheus here, at /metrics; prints `metrics: ADDRESS`
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics: Option<SocketAddr>,
-    /// How long I/O waits for a target that is away before it fails
-    #[arg(long, value_name = "DURATION", default_value = "120s", value_parser = parse_duration)]
-    pub replacement_timeout: Duration,
     #[command(flatten)]
     pub login: Login,
 }

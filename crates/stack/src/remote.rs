@@ -12,6 +12,7 @@ use initiator::{
 };
 use iscsi::chap::Credentials;
 use iscsi::framing::PduSizes;
+use iscsi::pdu::Isid;
 use iscsi::url::{Portal, Url};
 use serde_json::{Value, json};
 use target::NegotiatedStatus;
@@ -19,6 +20,19 @@ use target::NegotiatedStatus;
 use crate::error::{Error, Failure, Result};
 use crate::link::{DelayedStream, LinkModel};
 use crate::segments::{SegmentMeter, Segments};
+
+/// How long a target is waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct Waits {
+    /// A connection to open, and a login to complete, each.
+    pub login: Duration,
+    /// An answer to a command, before it is aborted.
+    pub command: Duration,
+    /// Silence before a ping, and again before the target counts as gone; zero for no pings.
+    pub keepalive: Duration,
+    /// I/O for a target that is away.
+    pub replacement: Duration,
+}
 
 /// A remote LUN and how to log in to it.
 #[derive(Clone, Debug)]
@@ -35,8 +49,10 @@ pub struct RemoteConfig {
     pub with_digests: bool,
     /// Round-trip time added to the link, for trials.
     pub link_round_trip: Option<Duration>,
-    /// How long I/O waits for a target that is away.
-    pub replacement_timeout: Duration,
+    /// Its part of the session's name; one drawn at random where there is none.
+    pub isid: Option<Isid>,
+    /// How long the target is waited for.
+    pub waits: Waits,
     /// Connections of the session, or pairs of them.
     pub connections: u16,
     /// Whether requests and responses go over connections of their own.
@@ -66,7 +82,13 @@ impl RemoteConfig {
             chap: self.credentials.clone().map(|own| ChapCredentials { own, target: self.target_credentials.clone() }),
             header_digest: self.with_digests,
             data_digest: self.with_digests,
-            replacement_timeout: self.replacement_timeout,
+            isid: self.isid,
+            command_timeout: self.waits.command,
+            connect_timeout: self.waits.login,
+            login_timeout: self.waits.login,
+            keepalive_interval: self.waits.keepalive,
+            keepalive_timeout: self.waits.keepalive,
+            replacement_timeout: self.waits.replacement,
             connections: self.connections,
             split: self.split_connections,
             clock: Arc::clone(clock),
@@ -105,10 +127,18 @@ pub fn parse_connections(text: &str) -> Result<u16> {
 pub async fn discover(
     portal: &Portal,
     initiator_name: &str,
+    isid: Option<Isid>,
     chap: Option<ChapCredentials>,
+    login_timeout: Duration,
 ) -> Result<Vec<DiscoveredTarget>> {
-    let options =
-        InitiatorOptions { initiator_name: initiator_name.to_owned(), chap, ..InitiatorOptions::for_discovery(portal) };
+    let options = InitiatorOptions {
+        initiator_name: initiator_name.to_owned(),
+        isid,
+        chap,
+        connect_timeout: login_timeout,
+        login_timeout,
+        ..InitiatorOptions::for_discovery(portal)
+    };
     Ok(initiator::discover(options, Arc::new(TcpConnector)).await?)
 }
 

@@ -1,5 +1,7 @@
 //! `attach`: a remote LUN for local applications, in the foreground.
 
+use std::time::Duration;
+
 use front::ListenAddress;
 use iscsi::url::Url;
 use stack::attach::{AttachConfig, Attachment};
@@ -18,6 +20,9 @@ use crate::output::print_line;
 /// scan of one is short; also the paper's number (dm-cache section 2.4).
 const WAYS_DEFAULT: u32 = 256;
 
+/// How long I/O waits for a target that is away, where the user does not say: as long as open-iscsi's, enough for a reboot.
+const REPLACEMENT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(120);
+
 /// `forebay attach`.
 pub async fn run(arguments: Attach) -> Result<()> {
     let paths = Paths::from_environment()?;
@@ -32,7 +37,8 @@ pub async fn run(arguments: Attach) -> Result<()> {
 
 fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
     let mut remotes = remotes_config(&arguments.urls, &arguments.arrange, &arguments.login)?;
-    remotes.remotes.iter_mut().for_each(|remote| remote.replacement_timeout = arguments.replacement_timeout);
+    let replacement = arguments.login.patience.replacement_timeout.unwrap_or(REPLACEMENT_TIMEOUT_DEFAULT);
+    remotes.remotes.iter_mut().for_each(|remote| remote.waits.replacement = replacement);
     let name = match (arguments.name, remotes.remotes.first()) {
         (Some(name), _) => name,
         (None, Some(first)) => default_name(&first.url),

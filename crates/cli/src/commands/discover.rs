@@ -6,7 +6,7 @@ use stack::login::credentials;
 use stack::remote::discover;
 use stack::{Error, Failure, Result};
 
-use super::subject::{initiator_name, target_credentials};
+use super::subject::{initiator_name, target_credentials, waits};
 use crate::arguments::Discover;
 use crate::output::{print_json, print_line};
 
@@ -19,7 +19,7 @@ pub async fn run(arguments: Discover) -> Result<()> {
     let credentials = credentials(login.chap_user.as_deref(), login.chap_file.as_deref())?;
     let target = target_credentials(login, credentials.is_some())?;
     let chap = credentials.map(|own| ChapCredentials { own, target });
-    let targets = discover(&portal, &initiator_name(login)?, chap).await?;
+    let targets = discover(&portal, &initiator_name(login)?, login.isid, chap, waits(&login.patience).login).await?;
     if arguments.json.json {
         let targets: Vec<Value> =
             targets.iter().map(|target| json!({ "name": target.name, "addresses": addresses(target) })).collect();

@@ -16,12 +16,12 @@ use stack::control::{Request, call};
 use stack::login::{credentials, default_initiator_name};
 use stack::paths::{Paths, check_name};
 use stack::registry::{Registry, UnitLock};
-use stack::remote::RemoteConfig;
+use stack::remote::{RemoteConfig, Waits};
 use stack::remotes::{Arrangement, Remotes, RemotesConfig};
 use stack::time::system_clock;
 use stack::{Error, Failure, Result};
 
-use crate::arguments::{Arrange, Login};
+use crate::arguments::{Arrange, Login, Patience};
 use crate::output::confirm;
 
 /// A device to work on, and what keeps it there.
@@ -206,15 +206,31 @@ pub fn remote_config(url: &str, login: &Login) -> Result<RemoteConfig> {
         initiator_name: initiator_name(login)?,
         with_digests: login.digests,
         link_round_trip: login.link_round_trip,
-        replacement_timeout: REPLACEMENT_TIMEOUT_DEFAULT,
+        isid: login.isid,
+        waits: waits(&login.patience),
         connections: login.connections,
         split_connections: login.split_connections,
         url,
     })
 }
 
-/// How long a measurement waits for a target that is away: long enough for its restart.
-const REPLACEMENT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+/// How long targets are waited for where the user does not say. A measurement waits long enough for a restart.
+const WAITS_DEFAULT: Waits = Waits {
+    login: Duration::from_secs(15),
+    command: Duration::from_secs(30),
+    keepalive: Duration::from_secs(5),
+    replacement: Duration::from_secs(30),
+};
+
+/// How long targets are waited for.
+pub fn waits(patience: &Patience) -> Waits {
+    Waits {
+        login: patience.login_timeout.unwrap_or(WAITS_DEFAULT.login),
+        command: patience.command_timeout.unwrap_or(WAITS_DEFAULT.command),
+        keepalive: patience.keepalive.unwrap_or(WAITS_DEFAULT.keepalive),
+        replacement: patience.replacement_timeout.unwrap_or(WAITS_DEFAULT.replacement),
+    }
+}
 
 /// What the target must prove to be.
 ///

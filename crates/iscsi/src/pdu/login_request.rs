@@ -61,6 +61,31 @@ impl Isid {
         let [qualifier_high, qualifier_low] = qualifier.to_be_bytes();
         Self([0x80, high, middle, low, qualifier_high, qualifier_low])
     }
+
+    /// The one `count` further: the qualifier, which ends every format, is counted up.
+    #[must_use]
+    pub fn further(self, count: u16) -> Self {
+        let Self([a, b, c, d, high, low]) = self;
+        let [high, low] = u16::from_be_bytes([high, low]).wrapping_add(count).to_be_bytes();
+        Self([a, b, c, d, high, low])
+    }
+}
+
+/// What is written is no ISID: twelve hexadecimal digits, of which the first two bits are not both set (RFC 7143 11.12.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an ISID is twelve hexadecimal digits, like 80123456789a, of which the first is not above b")]
+pub struct NoIsid;
+
+impl std::str::FromStr for Isid {
+    type Err = NoIsid;
+
+    fn from_str(text: &str) -> Result<Self, NoIsid> {
+        let is_written_out = text.len() == 12 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = u64::from_str_radix(text, 16).ok().filter(|_| is_written_out).ok_or(NoIsid)?;
+        let [_, _, bytes @ ..] = number.to_be_bytes();
+        // The fourth format is reserved.
+        if bytes[0] >> 6 == 0b11 { Err(NoIsid) } else { Ok(Self(bytes)) }
+    }
 }
 
 impl std::fmt::Display for Isid {

@@ -83,7 +83,7 @@ pub use ahs::{AdditionalHeaders, AhsError};
 pub use async_message::{AsyncEvent, AsyncMessage};
 pub use data_in::{DataIn, DataInStatus};
 pub use data_out::DataOut;
-pub use login_request::{Isid, LoginRequest, LoginStage};
+pub use login_request::{Isid, LoginRequest, LoginStage, NoIsid};
 pub use login_response::{LoginResponse, LoginStatus};
 pub use logout_request::{LogoutReason, LogoutRequest};
 pub use logout_response::{LogoutOutcome, LogoutResponse};

@@ -371,6 +371,9 @@ pub struct Attach {
     /// Refuse writes
     #[arg(long)]
     pub read_only: bool,
+    /// Be ready before the target is there: applications wait for it, up to the replacement timeout, and it is looked for until it comes
+    #[arg(long)]
+    pub wait: bool,
     /// Serve metrics for Prometheus here, at /metrics; prints `metrics: ADDRESS`
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics: Option<SocketAddr>,
@@ -411,7 +414,7 @@ pub struct Clean {
 pub struct Set {
     /// The attachment or target
     pub name: String,
-    /// Settings: connections=NUMBER, cache.mode=MODE, cache.replacement=lru|clock|2q|s3-fifo, cache.admission=always|second-use,
+    /// Settings: connections=NUMBER, reconnect=now (look at once for a target that is away), cache.mode=MODE, cache.replacement=lru|clock|2q|s3-fifo, cache.admission=always|second-use,
     /// cache.cutoff=SIZE|off, cache.prefetch=SIZE|off, cache.clean-above=PERCENT, cache.dirty-max=PERCENT, cache.clean-min=SIZE,
     /// cache.clean-max=SIZE|off, cache.size=SIZE, cache.associativity=WAYS|full; for targets lun.NUMBER.disk=on|off
     #[arg(required = true, value_name = "KEY=VALUE")]

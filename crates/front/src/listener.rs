@@ -102,6 +102,14 @@ impl Listener {
         }
     }
 
+    /// Accepts one connection and closes it.
+    ///
+    /// # Errors
+    /// Whatever the system says.
+    pub async fn turn_away(&self) -> io::Result<()> {
+        self.accept().await.map(drop)
+    }
+
     pub(crate) async fn accept(&self) -> io::Result<Accepted> {
         match &self.0 {
             Kind::Unix { listener, .. } => listener.accept().await.map(|(stream, _)| Accepted::Unix(stream)),

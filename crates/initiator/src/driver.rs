@@ -190,13 +190,21 @@ impl Runner {
         let fail_at = self.options.clock.now() + self.options.replacement_timeout;
         let mut wait = first_wait;
         let mut next_wait = self.options.reconnect_wait_min;
+        // Asked for while there was a session.
+        self.shared.take_hurry();
         for attempt in 1u32.. {
             self.publish_attempt(attempt, wait);
             let waiting = self.options.clock.sleep(wait);
-            self.while_away(fail_at, waiting).await?;
+            if self.while_away(fail_at, waiting).await?.is_none() {
+                next_wait = self.options.reconnect_wait_min;
+            }
             let (opener, mut portal) = (self.opener.clone(), self.portal.clone());
             let attempted = async move { (establish(&opener, &mut portal).await, portal) };
-            let (opened, portal) = self.while_away(fail_at, attempted).await?;
+            let Some((opened, portal)) = self.while_away(fail_at, attempted).await? else {
+                wait = Duration::ZERO;
+                next_wait = self.options.reconnect_wait_min;
+                continue;
+            };
             match opened {
                 Ok((link, unit)) => {
                     self.portal = portal;
@@ -216,8 +224,9 @@ impl Runner {
         unreachable!("attempts are not counted to their end in a lifetime")
     }
 
-    /// Waits for `future` while requests come in, fail when their time is up, or the device is closed.
-    async fn while_away<T>(&mut self, fail_at: Instant, future: impl Future<Output = T>) -> Result<T, End> {
+    /// Waits for `future` while requests come in, fail when their time is up, or the device is closed. `None` when the user does not
+    /// want to wait for it.
+    async fn while_away<T>(&mut self, fail_at: Instant, future: impl Future<Output = T>) -> Result<Option<T>, End> {
         let mut future = pin!(future);
         let mut alarm = Alarm::default();
         let Self { engine, shared, options, .. } = self;
@@ -230,7 +239,10 @@ impl Runner {
             if alarm.poll(context, &*options.clock, Some(fail_at)) {
                 start_failing(engine, shared, options);
             }
-            future.as_mut().poll(context).map(Ok)
+            if shared.take_hurry() {
+                return Poll::Ready(Ok(None));
+            }
+            future.as_mut().poll(context).map(|output| Ok(Some(output)))
         })
         .await
     }

@@ -51,6 +51,8 @@ struct Inbox {
     refusal: Option<Error>,
     is_closing: bool,
     is_stopped: bool,
+    /// Whoever looks for the LUN is to do so at once.
+    is_hurried: bool,
     driver: Option<Waker>,
     closers: Vec<Waker>,
 }
@@ -73,6 +75,7 @@ impl Shared {
             refusal: None,
             is_closing: false,
             is_stopped: false,
+            is_hurried: false,
             driver: None,
             closers: Vec::new(),
         };
@@ -137,6 +140,21 @@ impl Shared {
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+
+    /// Asks for an attempt to reconnect now.
+    pub(crate) fn hurry(&self) {
+        let mut inbox = lock(&self.inbox);
+        inbox.is_hurried = true;
+        if let Some(waker) = inbox.driver.take() {
+            drop(inbox);
+            waker.wake();
+        }
+    }
+
+    /// Whether that was asked for since the last look.
+    pub(crate) fn take_hurry(&self) -> bool {
+        std::mem::take(&mut lock(&self.inbox).is_hurried)
     }
 
     pub(crate) fn is_closing(&self) -> bool {

@@ -201,6 +201,47 @@ fn attempts_are_made_less_and_less_often() {
 }
 
 #[test]
+fn a_word_from_the_user_ends_the_wait_and_resets_the_back_off() {
+    let mut world = World::new(9);
+    world.serve(memory("one"));
+    let options = InitiatorOptions {
+        reconnect_wait_min: Duration::from_secs(1),
+        reconnect_wait_max: Duration::from_secs(1 << 20),
+        ..world.options()
+    };
+    let lun = world.connect(options).unwrap();
+    world.network.set_server(None);
+    world.network.cut();
+    // Attempts at 0, 1, 3, 7, 15, 31 and 63 s.
+    world.pass(Duration::from_secs(70));
+    let status = lun.status();
+    assert_eq!((status.reconnect_attempts, status.reconnect_wait), (8, Some(Duration::from_secs(64))));
+    let before = world.network.connect_count();
+    lun.reconnect_now();
+    world.pass(Duration::from_millis(10));
+    assert_eq!(world.network.connect_count(), before + 1, "at once");
+    assert_eq!(lun.status().reconnect_wait, Some(Duration::from_secs(1)), "and from the beginning");
+    // At 1 and 3 s again.
+    world.pass(Duration::from_secs(5));
+    assert_eq!(world.network.connect_count(), before + 3);
+    // An attempt that waits for a portal that is silent is given up as well.
+    world.network.set_mute(true);
+    world.serve(memory("one"));
+    world.pass(Duration::from_secs(3));
+    let before = world.network.connect_count();
+    world.network.set_mute(false);
+    lun.reconnect_now();
+    world.pass(Duration::from_millis(100));
+    assert_eq!(world.network.connect_count(), before + 1);
+    assert_eq!(lun.status().state, State::Online);
+    // Where there is a session it means nothing, also not for a later loss.
+    lun.reconnect_now();
+    let read = lun.read(0, Buffer::zeroed(512));
+    world.run(read).unwrap();
+    assert_eq!(lun.status().session_count, 2);
+}
+
+#[test]
 fn a_portal_that_accepts_and_never_answers_is_given_up_each_time() {
     let mut world = World::new(7);
     world.serve(memory("one"));

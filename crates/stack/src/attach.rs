@@ -35,11 +35,12 @@ use crate::cache_settings;
 use crate::caches::{Caches, Record};
 use crate::control::{ControlServer, Handler, Progress, Request};
 use crate::cow_place::{self, CowConfig};
+use crate::doors::{Doors, listen};
 use crate::error::{Error, Failure, Result};
 use crate::limits::CLOSE_TIME_MAX;
 use crate::log_place::{self, LogConfig};
 use crate::metrics::MetricsServer;
-use crate::paths::{Paths, check_name};
+use crate::paths::Paths;
 use crate::registry::{Entry, Registry, Store, UnitLock};
 use crate::remote::parse_connections;
 use crate::remotes::{Remotes, RemotesConfig};
@@ -114,16 +115,28 @@ impl Attachment {
     ///
     /// # Errors
     /// Whatever stands in the way, with nothing changed.
-    pub async fn start(mut config: AttachConfig, paths: &Paths) -> Result<Self> {
-        check_name(&config.name)?;
+    pub async fn start(config: AttachConfig, paths: &Paths) -> Result<Self> {
+        let doors = Doors::open(&config, paths)?;
+        let clock: Arc<dyn Clock> = system_clock()?;
+        let remotes = config.remotes.connect(&clock).await?;
+        Self::over(remotes, config, paths, doors, clock).await
+    }
+
+    /// What follows the login.
+    ///
+    /// # Errors
+    /// As [`Attachment::start`].
+    pub(crate) async fn over(
+        remotes: Remotes,
+        mut config: AttachConfig,
+        paths: &Paths,
+        doors: Doors,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self> {
         if let (Some(_), Some(cache_config)) = (&config.cow, &mut config.cache) {
             // The cache is of the base, which nobody writes to.
             cache_config.mode = Mode::ReadOnly;
         }
-        let control = ControlServer::bind(&paths.control_socket(&config.name))?;
-        let metrics = config.metrics.map(|address| MetricsServer::bind(address, false)).transpose()?;
-        let clock: Arc<dyn Clock> = system_clock()?;
-        let remotes = config.remotes.connect(&clock).await?;
         let (identity, identities) = (remotes.identity(), remotes.identities());
         let lock = |identity| match config.cow {
             Some(_) => UnitLock::share(paths, identity, &config.name),
@@ -175,9 +188,8 @@ impl Attachment {
         }
         let options = NbdOptions { is_read_only: config.is_read_only, ..NbdOptions::default() };
         let server = NbdServer::new(device, options);
-        let listener = Listener::bind(&config.front)
-            .map_err(|error| Error::io(format!("cannot listen on {}", config.front), &error))?;
-        let front = listener.address().map_err(|error| Error::io("the listener", &error))?;
+        let Doors { control, metrics, front } = doors;
+        let (listener, front) = front.map_or_else(|| listen(&config.front), Ok)?;
         let attachment = Self {
             name: config.name,
             remotes,
@@ -439,9 +451,14 @@ impl Attachment {
             self.remotes.set_connections(parse_connections(value)?);
             return Ok(json!({ key: value }));
         }
+        if key == "reconnect" {
+            check_now(value)?;
+            self.remotes.reconnect_now();
+            return Ok(json!({ key: value }));
+        }
         if !cache_settings::KEYS.contains(&key) && !Change::KEYS.contains(&key) {
             let known = [cache_settings::KEYS, Change::KEYS].concat().join(", ");
-            let message = format!("\"{key}\" is no setting of an attachment: there are connections, {known}");
+            let message = format!("\"{key}\" is no setting of an attachment: there are connections, reconnect, {known}");
             return Err(Error::new(Failure::Usage, message));
         }
         let (Some(cache), Some(parts)) = (self.cache(), &self.cache_parts) else {
@@ -512,8 +529,16 @@ impl Attachment {
     }
 }
 
+/// `reconnect=now`: there is no other time for it.
+pub(crate) fn check_now(value: &str) -> Result<()> {
+    match value {
+        "now" => Ok(()),
+        _ => Err(Error::new(Failure::Usage, format!("reconnect={value}: the only time to reconnect at is now"))),
+    }
+}
+
 /// Waits for `flag` to be raised. Its sender outlives the wait: the attachment holds it.
-async fn wait_until(flag: &watch::Sender<bool>) {
+pub(crate) async fn wait_until(flag: &watch::Sender<bool>) {
     let _ = flag.subscribe().wait_for(|is_raised| *is_raised).await;
 }
 

@@ -109,16 +109,15 @@ impl From<block::Error> for Error {
     fn from(error: block::Error) -> Self {
         let failure = match error.kind() {
             ErrorKind::NoSpace => Failure::NoSpace,
-            ErrorKind::Gone | ErrorKind::NoAccess | ErrorKind::TimedOut => Failure::Unreachable,
+            // What is not known is so because the link or the target went away on the way.
+            ErrorKind::Gone | ErrorKind::NoAccess | ErrorKind::TimedOut | ErrorKind::OutcomeUnknown => {
+                Failure::Unreachable
+            }
             ErrorKind::AccessDenied => Failure::AccessDenied,
             ErrorKind::Busy | ErrorKind::ReservationConflict => Failure::InUse,
             ErrorKind::Corrupt => Failure::Mismatch,
             ErrorKind::NotFound => Failure::NotFound,
-            ErrorKind::Media
-            | ErrorKind::OutcomeUnknown
-            | ErrorKind::InvalidRange
-            | ErrorKind::Unsupported
-            | ErrorKind::ReadOnly => Failure::Other,
+            ErrorKind::Media | ErrorKind::InvalidRange | ErrorKind::Unsupported | ErrorKind::ReadOnly => Failure::Other,
         };
         let mut message = error.to_string();
         let mut source = std::error::Error::source(&error);

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `access_watch` | which of several paths reach the unit best |
 //! | [`attach`] | an attachment: remote LUN, cache, front, from the beginning to the end |
+//! | [`awaited`] | an attachment before its target is there |
 //! | `cache_change` | another cache in place of the one there is |
 //! | [`cache_place`] | where a cache lies, and how it is made and opened |
 //! | [`cow_place`] | likewise, the difference from a base that stays as it is |
@@ -12,6 +13,7 @@
 //! | [`config`] | the target's configuration file |
 //! | [`control`] | the control socket every long-running process answers on |
 //! | `device_name` | the name that stays with a block device |
+//! | `doors` | where an attachment is reached |
 //! | [`error`] | errors as a person meets them, and the exit codes |
 //! | [`limits_table`] | `[limits]` of the configuration file |
 //! | [`link`] | a stream over a longer or thinner link |
@@ -34,6 +36,7 @@
 
 mod access_watch;
 pub mod attach;
+pub mod awaited;
 mod cache_change;
 pub mod cache_place;
 mod cache_settings;
@@ -42,6 +45,7 @@ pub mod config;
 pub mod control;
 pub mod cow_place;
 mod device_name;
+mod doors;
 pub mod error;
 pub mod limits;
 pub mod limits_table;

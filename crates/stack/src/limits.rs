@@ -50,3 +50,13 @@ pub const SOCK_DIAG_ANSWER_BYTES: usize = 4096;
 /// Time between two questions about how each path reaches its unit: as often as Linux's multipath asks at first. A state without access is found out
 /// by the first request that is refused; this finds ways that became better, or worse without being closed.
 pub const ACCESS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// First wait between attempts to reach a target that has not been there yet; doubled each time.
+pub const SEARCH_WAIT_MIN: Duration = Duration::from_millis(100);
+
+/// Longest wait between attempts to reach a target that has not been there yet: a login costs a target next to nothing, and after a
+/// power failure everybody waits for everybody.
+pub const SEARCH_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// Pause after a local application could not be turned away, which the lack of descriptors does.
+pub const TURN_AWAY_PAUSE: Duration = Duration::from_millis(100);

@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use iscsi::chap::{Credentials, Secret};
+use iscsi::pdu::Isid;
 use uuid::Uuid;
 
 use crate::error::{Error, Failure, Result};
@@ -21,6 +22,16 @@ pub fn default_initiator_name() -> String {
     let host = read("/etc/machine-id").or_else(|| read("/etc/hostname")).unwrap_or_else(|| "localhost".to_owned());
     let id = Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("forebay initiator {}", host.trim()).as_bytes());
     format!("iqn.2026-11.io.forebay:{}", id.simple())
+}
+
+/// The ISID of the attachment that answers at `control_socket`: the same at every start, so that a target sees its session come back, ends
+/// at once what an old one left behind, and knows its persistent reservations again (RFC 7143 4.4.3.1). Attachments of one name differ by user
+/// and by host, whose name counts for containers that share a machine's id. The qualifier is zero, for several sessions to count up from.
+pub fn attachment_isid(control_socket: &Path) -> Isid {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let place = format!("forebay attachment {} {}", host.trim(), control_socket.display());
+    let [.., a, b, c] = Uuid::new_v5(&Uuid::NAMESPACE_OID, place.as_bytes()).into_bytes();
+    Isid::random_format(u32::from_be_bytes([0, a, b, c]), 0)
 }
 
 /// The credentials of `user`, or of nobody when there is neither a user nor a secret.
@@ -72,6 +83,15 @@ mod tests {
         let name = default_initiator_name();
         assert!(iscsi::url::is_iscsi_name(&name), "{name}");
         assert_eq!(name, default_initiator_name());
+    }
+
+    #[test]
+    fn an_attachment_keeps_its_isid() {
+        let isid = |socket: &str| attachment_isid(Path::new(socket)).to_string();
+        assert_eq!(isid("/run/forebay/disk.sock"), isid("/run/forebay/disk.sock"));
+        assert_ne!(isid("/run/forebay/disk.sock"), isid("/run/forebay/other.sock"));
+        assert_ne!(isid("/run/forebay/disk.sock"), isid("/run/user/1000/forebay/disk.sock"));
+        assert!(isid("/run/forebay/disk.sock").starts_with("80") && isid("/run/forebay/disk.sock").ends_with("0000"));
     }
 
     #[test]

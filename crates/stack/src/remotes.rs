@@ -253,6 +253,11 @@ impl Remotes {
         self.connected.iter().for_each(|each| each.lun.set_connections(count));
     }
 
+    /// Looks at once for those that are away.
+    pub fn reconnect_now(&self) {
+        self.connected.iter().for_each(|each| each.lun.reconnect_now());
+    }
+
     /// Flushes what the LUNs might lose and logs out.
     pub async fn close(&self) {
         for each in &self.connected {

@@ -1,18 +1,22 @@
 //! `attach`: a remote LUN for local applications, in the foreground.
 
+use std::net::SocketAddr;
+use std::pin::pin;
 use std::time::Duration;
 
 use front::ListenAddress;
 use iscsi::url::Url;
 use stack::attach::{AttachConfig, Attachment};
+use stack::awaited::Awaited;
 use stack::cache_place::CacheConfig;
 use stack::cow_place::CowConfig;
 use stack::log_place::{LogConfig, NvramConfig};
+use stack::login::attachment_isid;
 use stack::paths::Paths;
 use stack::{Error, Failure, Result};
 
 use super::signal;
-use super::subject::remotes_config;
+use super::subject::{number_sessions, remotes_config};
 use crate::arguments::Attach;
 use crate::output::print_line;
 
@@ -27,12 +31,28 @@ const REPLACEMENT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(120);
 pub async fn run(arguments: Attach) -> Result<()> {
     let paths = Paths::from_environment()?;
     let signal = signal::termination()?;
-    let attachment = Attachment::start(config(arguments, &paths)?, &paths).await?;
-    if let Some(address) = attachment.metrics_address() {
-        print_line(&format!("metrics: {address}"));
+    let mut signal = pin!(signal);
+    let is_absence_allowed = arguments.wait;
+    let config = config(arguments, &paths)?;
+    if is_absence_allowed {
+        let awaited = Awaited::start(config, &paths)?;
+        announce(&awaited.address(), awaited.metrics_address());
+        match awaited.attach(&paths, signal.as_mut()).await? {
+            Some(attachment) => attachment.run(signal).await,
+            None => Ok(()),
+        }
+    } else {
+        let attachment = Attachment::start(config, &paths).await?;
+        announce(&attachment.address(), attachment.metrics_address());
+        attachment.run(signal).await
     }
-    print_line(&format!("ready: {}", attachment.address()));
-    attachment.run(signal).await
+}
+
+fn announce(address: &str, metrics: Option<SocketAddr>) {
+    if let Some(metrics) = metrics {
+        print_line(&format!("metrics: {metrics}"));
+    }
+    print_line(&format!("ready: {address}"));
 }
 
 fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
@@ -44,6 +64,8 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
         (None, Some(first)) => default_name(&first.url),
         (None, None) => return Err(Error::new(Failure::Usage, "there is no URL of a logical unit to attach")),
     };
+    let first = arguments.login.isid.unwrap_or_else(|| attachment_isid(&paths.control_socket(&name)));
+    number_sessions(&mut remotes.remotes, Some(first));
     let cache = arguments.cache.map(|path| CacheConfig {
         path,
         size_bytes: arguments.cache_size.map(|size| size.0),

@@ -9,6 +9,7 @@ use block::layer::multipath::Policy;
 use block::{ErrorKind, ExtentKind, SharedDevice};
 use front::{ListenAddress, NbdClient};
 use iscsi::chap::Credentials;
+use iscsi::pdu::Isid;
 use iscsi::url::Url;
 use serde_json::Value;
 use stack::config::accounts;
@@ -58,7 +59,7 @@ impl Subject {
         let clock: Arc<dyn Clock> = system_clock()?;
         let paths = Paths::from_environment()?;
         if subject.contains("://") {
-            let config = remotes_config(subject, arrangement, login)?;
+            let mut config = remotes_config(subject, arrangement, login)?;
             let remotes = config.connect(&clock).await?;
             let registry = Registry::open(&paths)?;
             let mut locks = Vec::new();
@@ -69,6 +70,8 @@ impl Subject {
             let (device, label) = (remotes.device(), remotes.identity().to_string());
             let mut all = vec![remotes];
             for _ in 1..count {
+                let last = config.remotes.last().and_then(|remote| remote.isid);
+                number_sessions(&mut config.remotes, last.map(|isid| isid.further(1)));
                 all.push(config.connect(&clock).await?);
             }
             let devices = all.iter().map(Remotes::device).collect();
@@ -176,7 +179,8 @@ pub async fn nbd_device(address: &ListenAddress) -> Result<SharedDevice> {
 /// # Errors
 /// A bad URL, bad credentials, or an arrangement of one.
 pub fn remotes_config(urls: &str, arrange: &Arrange, login: &Login) -> Result<RemotesConfig> {
-    let remotes = urls.split(',').map(|url| remote_config(url, login)).collect::<Result<Vec<RemoteConfig>>>()?;
+    let mut remotes = urls.split(',').map(|url| remote_config(url, login)).collect::<Result<Vec<RemoteConfig>>>()?;
+    number_sessions(&mut remotes, login.isid);
     let arrangement = match (remotes.len(), arrange.stripe) {
         (1, None) if arrange.multipath.is_some() => {
             return Err(Error::new(Failure::Usage, "--multipath takes at least two URLs, separated by commas"));
@@ -189,6 +193,13 @@ pub fn remotes_config(urls: &str, arrange: &Arrange, login: &Login) -> Result<Re
         (_, None) => Arrangement::Paths(arrange.multipath.unwrap_or(Policy::Failover)),
     };
     Ok(RemotesConfig { remotes, arrangement })
+}
+
+/// Names sessions from `first` on; a session by the name of another would end that one (RFC 7143 6.3.5).
+pub fn number_sessions(remotes: &mut [RemoteConfig], first: Option<Isid>) {
+    for (count, remote) in (0..).zip(remotes) {
+        remote.isid = first.map(|isid| isid.further(count));
+    }
 }
 
 /// How to reach the LUN at `url`.

@@ -211,4 +211,14 @@ mod tests {
     fn the_random_isid_format_says_so() {
         assert_eq!(Isid::random_format(0x12_3456, 0x789a).to_string(), "80123456789a");
     }
+
+    #[test]
+    fn an_isid_is_read_as_it_is_written() {
+        assert_eq!("80123456789A".parse(), Ok(Isid::random_format(0x12_3456, 0x789a)));
+        assert_eq!("00023d0000ff".parse::<Isid>().map(|isid| isid.further(2).to_string()), Ok("00023d000101".into()));
+        assert_eq!(Isid([0x80, 1, 2, 3, 0xff, 0xff]).further(1), Isid([0x80, 1, 2, 3, 0, 0]), "nothing but the qualifier");
+        for wrong in ["", "80123456789", "80123456789a0", "c0123456789a", "+8123456789a", "80123456789g"] {
+            assert_eq!(wrong.parse::<Isid>(), Err(NoIsid), "{wrong}");
+        }
+    }
 }

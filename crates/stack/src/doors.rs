@@ -1,0 +1,41 @@
+//! Where an attachment is reached: by its name, for scrapes of metrics, and by local applications.
+
+use front::{ListenAddress, Listener};
+
+use crate::attach::AttachConfig;
+use crate::control::ControlServer;
+use crate::error::{Error, Result};
+use crate::metrics::MetricsServer;
+use crate::paths::{Paths, check_name};
+
+/// Bound, and not served yet.
+pub(crate) struct Doors {
+    pub(crate) control: ControlServer,
+    pub(crate) metrics: Option<MetricsServer>,
+    /// For local applications, where they may come before there is anything for them.
+    pub(crate) front: Option<(Listener, ListenAddress)>,
+}
+
+impl Doors {
+    /// Opens all but the front.
+    ///
+    /// # Errors
+    /// A name that is taken, an address that is.
+    pub(crate) fn open(config: &AttachConfig, paths: &Paths) -> Result<Self> {
+        check_name(&config.name)?;
+        let control = ControlServer::bind(&paths.control_socket(&config.name))?;
+        let metrics = config.metrics.map(|address| MetricsServer::bind(address, false)).transpose()?;
+        Ok(Self { control, metrics, front: None })
+    }
+}
+
+/// A socket for local applications, and where it is.
+///
+/// # Errors
+/// An address that is taken, or none to listen on.
+pub(crate) fn listen(address: &ListenAddress) -> Result<(Listener, ListenAddress)> {
+    let listener =
+        Listener::bind(address).map_err(|error| Error::io(format!("cannot listen on {address}"), &error))?;
+    let address = listener.address().map_err(|error| Error::io("the listener", &error))?;
+    Ok((listener, address))
+}

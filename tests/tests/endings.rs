@@ -1,0 +1,384 @@
+//! How it ends when a target is killed, freezes, is silent from the start, or comes back as another device: as
+//! docs/guides/recovery.md says, with one connection, with several and with a split pair. Whatever was acknowledged is there, or whoever
+//! asks for it is told that it is not.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tests::{Finished, IQN, Process, World, finish};
+
+/// The connections of a session: as flags, and how many TCP connections that makes.
+const SHAPES: [(&[&str], u64); 3] =
+    [(&[], 1), (&["--connections", "3"], 3), (&["--connections", "2", "--split-connections"], 4)];
+
+/// A target that is gone is found out within a second, and a login is given half a second.
+const IMPATIENT: [&str; 4] = ["--keepalive", "400ms", "--login-timeout", "500ms"];
+
+/// What no machine is too slow for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A target on a portal that stays the same.
+struct Server {
+    portal: String,
+    lun: &'static str,
+    process: Process,
+}
+
+const FILE: &str = "0=file:disk.img,size=16MiB,write-cache";
+const RAM: &str = "0=ram:16MiB";
+
+impl Server {
+    fn start(world: &World, lun: &'static str) -> Self {
+        let process = serve(world, "127.0.0.1:0", lun);
+        Self { portal: process.ready.clone(), lun, process }
+    }
+
+    fn url(&self) -> String {
+        format!("iscsi://{}/{IQN}/0", self.portal)
+    }
+
+    fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    fn start_again(&mut self, world: &World) {
+        self.process = serve(world, &self.portal, self.lun);
+    }
+
+    /// Stops every thread of it where it is: its sockets stay, and the kernel goes on acknowledging for them.
+    fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let id = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw).expect("it is a process");
+        kill_process(id, signal).expect("it is our child");
+    }
+}
+
+fn serve(world: &World, portal: &str, lun: &str) -> Process {
+    world.start(["target", "serve", "--portal", portal, "--iqn", IQN, "--lun", lun])
+}
+
+fn attach(world: &World, url: &str, flags: &[&[&str]]) -> Process {
+    world.start([&["attach", url, "--name", "disk"][..], &flags.concat()].concat())
+}
+
+fn remote(world: &World) -> Value {
+    let status: Value = serde_json::from_str(&world.run(["status", "disk"]).success()).expect("status prints JSON");
+    status["remote"].clone()
+}
+
+/// Waits until `is_there` of the remote LUN's state.
+#[track_caller]
+fn wait_for(world: &World, what: &str, is_there: impl Fn(&Value) -> bool) -> Value {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let now = remote(world);
+        if is_there(&now) {
+            return now;
+        }
+        assert!(Instant::now() < deadline, "it never came to: {what}: {now}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Random reads and writes at `subject` that take a few seconds; every read is compared with what was written.
+fn start_load(world: &World, subject: &str, flags: &[&str]) -> Child {
+    let load = ["bench", subject, "--rw", "randrw", "--bs", "4KiB", "--depth", "16", "--seconds", "4", "--verify"];
+    let mut command = world.forebay();
+    command.args(load).args(["--allow-data-loss", "--json"]).args(flags);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary is there")
+}
+
+fn outcome(load: Child) -> Finished {
+    let output = load.wait_with_output().expect("it is our child");
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Finished { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+/// What `qemu-io` says to these commands, and whether all of them worked.
+fn qemu_io(uri: &str, commands: &[&str]) -> (bool, String) {
+    let commands = commands.iter().flat_map(|command| ["-c", command]);
+    let Finished { code, stdout, stderr } =
+        finish(Command::new("qemu-io").args(["-f", "raw"]).args(commands).arg(uri));
+    let said = stdout + &stderr;
+    (code == Some(0) && !said.contains("failed") && !said.contains("error"), said)
+}
+
+#[track_caller]
+fn works(uri: &str, commands: &[&str]) {
+    let (is_fine, said) = qemu_io(uri, commands);
+    assert!(is_fine, "{said}");
+}
+
+#[track_caller]
+fn fails(uri: &str, commands: &[&str]) {
+    let (is_fine, said) = qemu_io(uri, commands);
+    assert!(!is_fine, "it worked: {said}");
+}
+
+#[test]
+fn a_target_killed_under_load_and_started_again_loses_nothing() {
+    for (shape, connections) in SHAPES {
+        let world = World::new();
+        let mut server = Server::start(&world, FILE);
+        let disk = attach(&world, &server.url(), &[shape]);
+        wait_for(&world, "all connections", |remote| remote["connections"] == connections);
+        let load = start_load(&world, "disk", &[]);
+        for round in 2..4 {
+            wait_for(&world, "load", |remote| remote["in_flight"].as_u64() > Some(4));
+            server.kill();
+            wait_for(&world, "a loss that is noticed", |remote| remote["state"] == "reconnecting");
+            server.start_again(&world);
+            let back = wait_for(&world, "a new session", |remote| remote["state"] == "online");
+            assert_eq!(back["sessions"], round, "{back}");
+        }
+        outcome(load).success();
+        let after = wait_for(&world, "all connections again", |remote| remote["connections"] == connections);
+        assert!(after["commands_retried"].as_u64() > Some(0), "something was under way: {after}");
+        works(&disk.ready, &["write -P 9 0 64k", "flush"]);
+        world.run(["detach", "disk"]).success();
+        disk.wait().success();
+    }
+}
+
+#[test]
+fn a_target_that_is_not_started_again_fails_io_after_the_replacement_timeout() {
+    for (shape, _) in SHAPES {
+        let world = World::new();
+        let mut server = Server::start(&world, FILE);
+        let disk = attach(&world, &server.url(), &[shape, &["--replacement-timeout", "1s"]]);
+        works(&disk.ready, &["write -P 1 0 64k", "flush"]);
+        server.kill();
+        fails(&disk.ready, &["read 0 64k"]);
+        let failing = wait_for(&world, "failing", |remote| remote["state"] == "failing");
+        let error = failing["last_error"].as_str().unwrap_or_default();
+        assert!(error.contains("is the target running") && error.contains(&server.portal), "{failing}");
+        assert!(failing["reconnect_attempts"].as_u64() > Some(1), "{failing}");
+        // Whoever comes now is told at once, and does not wait once more.
+        fails(&disk.ready, &["write -P 2 0 64k"]);
+        server.start_again(&world);
+        wait_for(&world, "online", |remote| remote["state"] == "online");
+        works(&disk.ready, &["read -P 1 0 64k", "write -P 3 0 64k", "read -P 3 0 64k"]);
+        world.run(["detach", "disk"]).success();
+        disk.wait().success();
+        // The same without an attachment: an exit code, and what happened as the last line.
+        let load = start_load(&world, &server.url(), &[shape, &["--replacement-timeout", "1s"]].concat());
+        wait_for_sessions(&world, 1);
+        server.kill();
+        ends_with(&outcome(load), 3, "has not been reachable for 1 s");
+    }
+}
+
+/// The exit code, and what happened as the last line.
+#[track_caller]
+fn ends_with(finished: &Finished, code: i32, words: &str) {
+    let last = finished.stderr.lines().last().unwrap_or_default();
+    assert_eq!(finished.code, Some(code), "{finished:?}");
+    assert!(last.starts_with("forebay: ") && last.contains(words), "{finished:?}");
+}
+
+/// Waits until the target has a session.
+fn wait_for_sessions(world: &World, count: usize) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let status: Value =
+            serde_json::from_str(&world.run(["target", "status", "--json"]).success()).expect("it is JSON");
+        let is_used = status["luns"][0]["writes"].as_u64() > Some(0);
+        if is_used && status["sessions"].as_array().is_some_and(|sessions| sessions.len() >= count) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{status}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_short_freeze_is_sat_out_by_the_same_session() {
+    for (shape, connections) in SHAPES {
+        let world = World::new();
+        let server = Server::start(&world, FILE);
+        let disk = attach(&world, &server.url(), &[shape, &["--keepalive", "30s"]]);
+        wait_for(&world, "all connections", |remote| remote["connections"] == connections);
+        let load = start_load(&world, "disk", &[]);
+        wait_for(&world, "load", |remote| remote["in_flight"].as_u64() > Some(4));
+        server.freeze();
+        std::thread::sleep(Duration::from_secs(1));
+        server.thaw();
+        outcome(load).success();
+        let after = remote(&world);
+        assert_eq!((&after["sessions"], &after["commands_retried"]), (&1.into(), &0.into()), "{after}");
+        assert_eq!(after["connections"], connections, "{after}");
+        drop(disk);
+    }
+}
+
+#[test]
+fn a_long_freeze_ends_the_session_and_loses_nothing() {
+    for (shape, connections) in SHAPES {
+        let world = World::new();
+        let server = Server::start(&world, FILE);
+        let disk = attach(&world, &server.url(), &[shape, &IMPATIENT]);
+        wait_for(&world, "all connections", |remote| remote["connections"] == connections);
+        let load = start_load(&world, "disk", &[]);
+        wait_for(&world, "load", |remote| remote["in_flight"].as_u64() > Some(4));
+        server.freeze();
+        let lost = wait_for(&world, "attempts", |remote| remote["reconnect_attempts"].as_u64() > Some(1));
+        let error = lost["last_error"].as_str().unwrap_or_default();
+        assert!(error.contains("did not complete a login within 0.5 s"), "{lost}");
+        server.thaw();
+        outcome(load).success();
+        let after = wait_for(&world, "all connections again", |remote| remote["connections"] == connections);
+        assert!(after["sessions"].as_u64() > Some(1), "{after}");
+        works(&disk.ready, &["write -P 9 0 64k", "read -P 9 0 64k", "flush"]);
+        world.run(["detach", "disk"]).success();
+        disk.wait().success();
+    }
+}
+
+#[test]
+fn a_target_frozen_for_good_fails_io_after_the_replacement_timeout() {
+    for (shape, _) in SHAPES {
+        let world = World::new();
+        let server = Server::start(&world, FILE);
+        let disk = attach(&world, &server.url(), &[shape, &IMPATIENT, &["--replacement-timeout", "1s"]]);
+        works(&disk.ready, &["write -P 1 0 64k", "flush"]);
+        let load = start_load(&world, "disk", &[]);
+        wait_for(&world, "load", |remote| remote["in_flight"].as_u64() > Some(4));
+        server.freeze();
+        let finished = outcome(load);
+        assert_eq!(finished.code, Some(1), "I/O through NBD fails, and no more is known there: {finished:?}");
+        assert_eq!(finished.stderr.lines().count(), 1, "{finished:?}");
+        let failing = wait_for(&world, "failing", |remote| remote["state"] == "failing");
+        assert!(failing["last_error"].is_string(), "{failing}");
+        // It ends although the target does not answer a logout.
+        disk.terminate().success();
+        server.thaw();
+    }
+}
+
+/// Accepts connections, since the kernel does, and never answers.
+fn silent_portal() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
+    let address = listener.local_addr().expect("it is bound").to_string();
+    (listener, address)
+}
+
+#[test]
+fn a_portal_that_never_answers_is_given_up_after_the_login_timeout() {
+    let world = World::new();
+    let (_listener, portal) = silent_portal();
+    let url = format!("iscsi://{portal}/{IQN}/0");
+    let words = ["accepts connections but did not complete a login within 0.5 s", &portal];
+    for command in [
+        &["inquiry", &url][..],
+        &["discover", &portal],
+        &["attach", &url],
+        &["attach", &url, "--cache", "disk.cache", "--cache-size", "8MiB"],
+        &["bench", &url],
+        &["attach", &format!("{url},{url}"), "--multipath", "round-robin"],
+    ] {
+        for shape in [&[][..], &["--connections", "3"], &["--split-connections"]] {
+            world.run([command, &["--login-timeout", "500ms"], shape].concat()).failure(3, &words);
+        }
+    }
+    assert!(!world.path("disk.cache").exists(), "nothing is made before the target is there");
+}
+
+/// A portal in front of `target` on whose connections nothing comes back after the login.
+fn silent_after_login(target: &str) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
+    let address = listener.local_addr().expect("it is bound");
+    let target = target.to_owned();
+    std::thread::spawn(move || {
+        let mut kept = Vec::new();
+        for near in listener.incoming().map_while(Result::ok) {
+            let far = TcpStream::connect(&target).expect("the target runs");
+            let pair = |from: &TcpStream, to: &TcpStream| Some((from.try_clone().ok()?, to.try_clone().ok()?));
+            let (Some(there), Some(back)) = (pair(&near, &far), pair(&far, &near)) else { continue };
+            std::thread::spawn(move || std::io::copy(&mut &there.0, &mut &there.1));
+            std::thread::spawn(move || copy_login(back.0, back.1));
+            kept.push(near);
+        }
+    });
+    address
+}
+
+/// Copies PDUs (RFC 7143 11.2) until the login is done (11.13): a Login Response with the T bit, on to the full feature phase.
+fn copy_login(mut from: TcpStream, mut to: TcpStream) -> Option<()> {
+    loop {
+        let mut header = [0; 48];
+        from.read_exact(&mut header).ok()?;
+        let [opcode, flags, _, _, _, high, middle, low, ..] = header;
+        let length = u32::from_be_bytes([0, high, middle, low]).next_multiple_of(4);
+        let mut data = vec![0; length as usize];
+        from.read_exact(&mut data).ok()?;
+        to.write_all(&[&header[..], &data].concat()).ok()?;
+        if opcode == 0x23 && flags & 0x83 == 0x83 {
+            // Both directions stay open, and nothing comes any more.
+            std::thread::park();
+        }
+    }
+}
+
+#[test]
+fn a_portal_that_falls_silent_after_the_login_is_found_out_by_pings() {
+    let world = World::new();
+    let server = Server::start(&world, FILE);
+    for (shape, _) in SHAPES {
+        let portal = silent_after_login(&server.portal).to_string();
+        let url = format!("iscsi://{portal}/{IQN}/0");
+        for command in ["inquiry", "attach", "bench"] {
+            world.run([&[command, &url][..], &IMPATIENT, shape].concat()).failure(3, &[&portal]);
+        }
+        world.run([&["discover", &portal][..], &IMPATIENT].concat()).failure(3, &[&portal]);
+    }
+}
+
+#[test]
+fn a_ram_lun_that_was_started_again_never_gets_the_data_of_the_old_one() {
+    let cache = ["--cache", "disk.cache", "--cache-size", "8MiB", "--cache-clean-above", "100%"];
+    for (shape, _) in SHAPES {
+        for cache in [&[][..], &cache] {
+            let world = World::new();
+            let mut server = Server::start(&world, RAM);
+            let disk = attach(&world, &server.url(), &[shape, cache]);
+            works(&disk.ready, &["write -P 7 0 64k", "flush"]);
+            let load = cache.is_empty().then(|| start_load(&world, "disk", &[]));
+            if load.is_some() {
+                wait_for(&world, "load", |remote| remote["in_flight"].as_u64() > Some(4));
+            }
+            server.kill();
+            server.start_again(&world);
+            if let Some(load) = load {
+                assert_eq!(outcome(load).code, Some(1), "what was written is gone, and whoever reads it is told");
+            }
+            let replaced = wait_for(&world, "replaced", |remote| remote["state"] == "replaced");
+            let error = replaced["last_error"].as_str().unwrap_or_default();
+            assert!(error.contains("is another device now") && error.contains("detach and look"), "{replaced}");
+            fails(&disk.ready, &["read -P 0 1M 64k"]);
+            if cache.is_empty() {
+                world.run(["detach", "disk"]).success();
+                disk.wait().success();
+            } else {
+                // Not even what the cache holds: it goes with a disk that is not there any more.
+                fails(&disk.ready, &["read 0 64k"]);
+                world.run(["detach", "disk"]).failure(3, &["65536 bytes stay dirty here"]);
+                ends_with(&disk.wait(), 3, "65536 bytes stay dirty here");
+                world.run([&["attach", &server.url()][..], cache].concat()).failure(7, &["another"]);
+            }
+            // Nothing of the old one's was written to the new one.
+            let read = attach(&world, &server.url(), &[]);
+            works(&read.ready, &["read -P 0 0 16M"]);
+        }
+    }
+}

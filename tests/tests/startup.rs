@@ -1,0 +1,223 @@
+//! Attaching before the target is there, looking for it at once, and the name of a session that stays.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tests::{IQN, Process, World, finish, tool};
+
+/// What no machine is too slow for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn unused_portal() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+fn url(portal: &str) -> String {
+    format!("iscsi://{portal}/{IQN}/0")
+}
+
+fn serve(world: &World, portal: &str) -> Process {
+    world.start(["target", "serve", "--portal", portal, "--iqn", IQN, "--lun", "0=file:disk.img,size=16MiB"])
+}
+
+fn remote(world: &World) -> Value {
+    let status: Value = serde_json::from_str(&world.run(["status", "disk"]).success()).expect("status prints JSON");
+    status["remote"].clone()
+}
+
+#[track_caller]
+fn wait_for(world: &World, what: &str, is_there: impl Fn(&Value) -> bool) -> Value {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let now = remote(world);
+        if is_there(&now) {
+            return now;
+        }
+        assert!(Instant::now() < deadline, "it never came to: {what}: {now}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// An application that comes while there is nothing to answer it.
+fn application(uri: &str) -> Child {
+    let mut command = Command::new("qemu-io");
+    command.args(["-f", "raw", "-c", "write -P 5 0 64k", "-c", "read -P 5 0 64k", "-c", "flush", uri]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("qemu-io is installed")
+}
+
+/// Whether everything that it did worked, and what it said.
+fn outcome(application: Child) -> (bool, String) {
+    let output = application.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    (output.status.success() && !said.contains("failed"), said)
+}
+
+#[test]
+fn an_absent_target_is_an_error_at_once() {
+    let world = World::new();
+    let portal = unused_portal();
+    for command in [&["attach", &url(&portal)][..], &["attach", &url(&portal), "--cache", "c", "--cache-size", "8MiB"]] {
+        world.run(command).failure(3, &["cannot connect", &portal, "is the target running"]);
+    }
+    assert!(!world.path("c").exists());
+}
+
+#[test]
+fn applications_wait_for_a_target_that_comes_later() {
+    for cache in [&[][..], &["--cache", "disk.cache", "--cache-size", "8MiB"], &["--log", "disk.log", "--log-size", "8MiB"]] {
+        let world = World::new();
+        let portal = unused_portal();
+        let attach = ["attach", &url(&portal), "--name", "disk", "--wait"];
+        let disk = world.start([&attach[..], cache].concat());
+        let mut early = application(&disk.ready);
+        let waiting = wait_for(&world, "attempts", |remote| remote["reconnect_attempts"].as_u64() > Some(2));
+        assert_eq!((&waiting["state"], &waiting["sessions"]), (&"reconnecting".into(), &0.into()), "{waiting}");
+        assert!(waiting["reconnect_wait_ms"].as_u64() > Some(0), "{waiting}");
+        assert!(waiting["last_error"].as_str().is_some_and(|error| error.contains("cannot connect")), "{waiting}");
+        assert!(world.run(["status"]).success().contains("reconnecting"));
+        world.run(attach).failure(6, &["running already"]);
+        world.run(["clean", "disk"]).failure(3, &["is not there yet"]);
+        world.run(["set", "disk", "connections=2"]).failure(3, &["is not there yet"]);
+        assert!(early.try_wait().unwrap().is_none(), "it waits");
+        assert!(!world.path("disk.cache").exists() && !world.path("disk.log").exists(), "nothing is made before");
+        let _target = serve(&world, &portal);
+        world.run(["set", "disk", "reconnect=now"]).success();
+        let (is_fine, said) = outcome(early);
+        assert!(is_fine, "{said}");
+        wait_for(&world, "online", |remote| remote["state"] == "online" && remote["sessions"] == 1);
+        tool("qemu-io", ["-f", "raw", "-c", "read -P 5 0 64k", &disk.ready]);
+        world.run(["detach", "disk"]).success();
+        disk.wait().success();
+        assert!(std::fs::read(world.path("disk.img")).unwrap()[..64 << 10].iter().all(|&byte| byte == 5));
+    }
+}
+
+#[test]
+fn applications_are_turned_away_after_the_replacement_timeout_and_let_in_later() {
+    let world = World::new();
+    let portal = unused_portal();
+    let attach = ["attach", &url(&portal), "--name", "disk", "--wait", "--replacement-timeout", "1s"];
+    let disk = world.start(attach);
+    for _ in 0..2 {
+        let (is_fine, said) = outcome(application(&disk.ready));
+        assert!(!is_fine, "there is no target: {said}");
+    }
+    assert_eq!(remote(&world)["state"], "failing");
+    let _target = serve(&world, &portal);
+    world.run(["set", "disk", "reconnect=later"]).failure(2, &["reconnect=later"]);
+    world.run(["set", "disk", "reconnect=now"]).success();
+    wait_for(&world, "online", |remote| remote["state"] == "online");
+    let (is_fine, said) = outcome(application(&disk.ready));
+    assert!(is_fine, "{said}");
+    disk.terminate().success();
+}
+
+#[test]
+fn what_waiting_does_not_help_with_ends_it() {
+    let world = World::new();
+    let portal = unused_portal();
+    let wrong = format!("iscsi://{portal}/{IQN}-other/0");
+    let disk = world.start(["attach", &wrong, "--name", "disk", "--wait"]);
+    let early = application(&disk.ready);
+    wait_for(&world, "attempts", |remote| remote["reconnect_attempts"].as_u64() > Some(1));
+    let _target = serve(&world, &portal);
+    let ended = disk.wait();
+    assert_eq!(ended.code, Some(5), "{ended:?}");
+    assert!(ended.stderr.contains("there is no target"), "{ended:?}");
+    assert!(!outcome(early).0);
+}
+
+#[test]
+fn waiting_is_ended_by_a_detach_or_a_signal() {
+    let world = World::new();
+    let attach = ["attach", &url(&unused_portal()), "--name", "disk", "--wait"];
+    let disk = world.start(attach);
+    world.run(["detach", "disk"]).success();
+    disk.wait().success();
+    world.start(attach).terminate().success();
+    let disk = world.start([&attach[..], &["--cache", "disk.cache", "--cache-size", "8MiB"]].concat());
+    world.run(["detach", "disk"]).failure(3, &["is not there yet", "--keep-dirty"]);
+    world.run(["detach", "disk", "--keep-dirty"]).success();
+    disk.wait().success();
+}
+
+#[test]
+fn a_word_ends_the_wait_for_a_target_that_went_away() {
+    let world = World::new();
+    let portal = unused_portal();
+    let mut target = serve(&world, &portal);
+    let disk = world.start(["attach", &url(&portal), "--name", "disk"]);
+    world.run(["set", "disk", "reconnect=now"]).success();
+    assert_eq!(remote(&world)["sessions"], 1, "there is a session already");
+    target.kill();
+    let long = |remote: &Value| remote["reconnect_wait_ms"].as_u64() >= Some(1600);
+    wait_for(&world, "a long wait", long);
+    world.run(["set", "disk", "reconnect=now"]).success();
+    let after = wait_for(&world, "short waits again", |remote| !long(remote));
+    assert_eq!(after["state"], "reconnecting");
+    wait_for(&world, "a long wait again", long);
+    let _target = serve(&world, &portal);
+    world.run(["set", "disk", "reconnect=now"]).success();
+    wait_for(&world, "online", |remote| remote["state"] == "online" && remote["sessions"] == 2);
+    disk.terminate().success();
+}
+
+/// The ISIDs of the sessions that the target has, sorted.
+fn isids(world: &World) -> Vec<String> {
+    let status: Value = serde_json::from_str(&world.run(["target", "status", "--json"]).success()).expect("it is JSON");
+    let sessions = status["sessions"].as_array().expect("there is a list");
+    let mut isids: Vec<String> =
+        sessions.iter().map(|session| session["isid"].as_str().unwrap_or_default().to_owned()).collect();
+    isids.sort();
+    isids
+}
+
+#[test]
+fn an_attachment_is_the_same_initiator_port_at_every_start() {
+    let world = World::new();
+    let portal = unused_portal();
+    let _target = serve(&world, &portal);
+    let url = url(&portal);
+    let mut first = world.start(["attach", &url, "--name", "disk"]);
+    let isid = isids(&world);
+    assert_eq!(isid.len(), 1);
+    // A look at the LUN is another session, and does not end this one.
+    world.run(["inquiry", &url]).success();
+    assert_eq!((isids(&world), &remote(&world)["sessions"]), (isid.clone(), &1.into()));
+    first.kill();
+    let again = world.start(["attach", &url, "--name", "disk"]);
+    assert_eq!(isids(&world), isid);
+    // Who comes by its name takes its place (RFC 7143 6.3.5), and it comes back.
+    world.run(["inquiry", &url, "--isid", &isid[0]]).success();
+    wait_for(&world, "a new session", |remote| remote["state"] == "online" && remote["sessions"] == 2);
+    again.terminate().success();
+    let other = world.start(["attach", &url, "--name", "other"]);
+    assert_ne!(isids(&world), isid);
+    other.terminate().success();
+}
+
+#[test]
+fn an_isid_is_counted_up_where_there_are_several_sessions() {
+    let world = World::new();
+    let portal = unused_portal();
+    let _target = serve(&world, &portal);
+    let url = url(&portal);
+    let isid = ["--isid", "80abcdef00ff"];
+    let paths = format!("{url},{url}");
+    let disk =
+        world.start([&["attach", &paths, "--name", "disk", "--multipath", "round-robin"][..], &isid].concat());
+    assert_eq!(isids(&world), ["80abcdef00ff", "80abcdef0100"]);
+    disk.terminate().success();
+    let bench = ["bench", &url, "--jobs", "3", "--requests", "300", "--rw", "randwrite", "--verify", "--allow-data-loss"];
+    let finished = world.run([&bench[..], &isid].concat());
+    assert_eq!(finished.stderr, "", "no session ended another");
+    finished.success();
+    world.run([&["discover", &portal][..], &isid].concat()).success();
+    for wrong in ["", "80abcdef", "c0abcdef00ff", "80abcdef00fg"] {
+        let refused = finish(world.forebay().args(["inquiry", &url, "--isid", wrong]));
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(refused.stderr.contains("twelve hexadecimal digits"), "{refused:?}");
+    }
+}

@@ -99,6 +99,10 @@ const EXAMPLES: &[(&str, &[Example])] = &[
                  --multipath round-robin --name disk",
             ),
             (
+                "At boot, when the target may not be there yet",
+                "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0 --name disk --wait",
+            ),
+            (
                 "Without a cache, with CHAP, read-only",
                 "forebay attach iscsi://alice@192.0.2.7/iqn.2026-11.org.example:disks/0 --chap-file alice.secret --read-only",
             ),
@@ -124,6 +128,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         "forebay set",
         &[
             ("Clean, then stop keeping anything dirty", "forebay set disk cache.mode=write-through"),
+            ("Look at once for a target that is away", "forebay set disk reconnect=now"),
             ("Stop imitating a disk", "forebay set target lun.0.disk=off"),
         ],
     ),

@@ -124,7 +124,9 @@ fn attach_and_write(world: &World, url: &str, flags: &[&str], pattern: u8, conne
     let deadline = Instant::now() + PATIENCE;
     loop {
         let remote = &status(world)["remote"];
-        if (remote["connections"].as_u64(), remote["split_connections"].as_u64()) == (Some(connections.0), Some(connections.1)) {
+        if (remote["connections"].as_u64(), remote["split_connections"].as_u64())
+            == (Some(connections.0), Some(connections.1))
+        {
             break;
         }
         assert!(Instant::now() < deadline, "{connections:?} did not come: {remote}");
@@ -211,7 +213,8 @@ fn tgt_and_we_prove_ourselves_to_each_other() {
     }
     let chap = |file: &'static str| ["--chap-user", "alice", "--chap-file", file];
     verify(&world, &url, &chap("secret"));
-    let mutual = |file: &'static str| [&chap("secret")[..], &["--mutual-chap-user", "bob", "--mutual-chap-file", file]].concat();
+    let mutual =
+        |file: &'static str| [&chap("secret")[..], &["--mutual-chap-user", "bob", "--mutual-chap-file", file]].concat();
     verify(&world, &url, &mutual("mutual"));
     world.run(["inquiry", &url]).failure(4, &["asks for CHAP"]);
     world.run([&["inquiry", &url][..], &chap("wrong")].concat()).failure(4, &["CHAP"]);

@@ -58,7 +58,8 @@ fn outcome(application: Child) -> (bool, String) {
 fn an_absent_target_is_an_error_at_once() {
     let world = World::new();
     let portal = unused_portal();
-    for command in [&["attach", &url(&portal)][..], &["attach", &url(&portal), "--cache", "c", "--cache-size", "8MiB"]] {
+    for command in [&["attach", &url(&portal)][..], &["attach", &url(&portal), "--cache", "c", "--cache-size", "8MiB"]]
+    {
         world.run(command).failure(3, &["cannot connect", &portal, "is the target running"]);
     }
     assert!(!world.path("c").exists());
@@ -66,7 +67,9 @@ fn an_absent_target_is_an_error_at_once() {
 
 #[test]
 fn applications_wait_for_a_target_that_comes_later() {
-    for cache in [&[][..], &["--cache", "disk.cache", "--cache-size", "8MiB"], &["--log", "disk.log", "--log-size", "8MiB"]] {
+    for cache in
+        [&[][..], &["--cache", "disk.cache", "--cache-size", "8MiB"], &["--log", "disk.log", "--log-size", "8MiB"]]
+    {
         let world = World::new();
         let portal = unused_portal();
         let attach = ["attach", &url(&portal), "--name", "disk", "--wait"];
@@ -207,11 +210,11 @@ fn an_isid_is_counted_up_where_there_are_several_sessions() {
     let url = url(&portal);
     let isid = ["--isid", "80abcdef00ff"];
     let paths = format!("{url},{url}");
-    let disk =
-        world.start([&["attach", &paths, "--name", "disk", "--multipath", "round-robin"][..], &isid].concat());
+    let disk = world.start([&["attach", &paths, "--name", "disk", "--multipath", "round-robin"][..], &isid].concat());
     assert_eq!(isids(&world), ["80abcdef00ff", "80abcdef0100"]);
     disk.terminate().success();
-    let bench = ["bench", &url, "--jobs", "3", "--requests", "300", "--rw", "randwrite", "--verify", "--allow-data-loss"];
+    let bench =
+        ["bench", &url, "--jobs", "3", "--requests", "300", "--rw", "randwrite", "--verify", "--allow-data-loss"];
     let finished = world.run([&bench[..], &isid].concat());
     assert_eq!(finished.stderr, "", "no session ended another");
     finished.success();

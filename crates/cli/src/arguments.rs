@@ -442,7 +442,7 @@ pub enum Log {
     /// Read everything the logical unit does not have, and report damage
     Check(LogPath),
     /// Bring everything to the logical unit
-    Replay(LogReplay),
+    Replay(Box<LogReplay>),
     /// Give up what a write log holds, dirty data too
     Discard(LogDiscard),
 }

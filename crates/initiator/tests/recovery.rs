@@ -235,7 +235,10 @@ fn a_word_from_the_user_ends_the_wait_and_resets_the_back_off() {
     let read = lun.read(0, Buffer::zeroed(512));
     world.run(read).unwrap();
     assert_eq!(world.network.connect_count(), before + 1);
-    assert!(world.clock.now().since(began) < Duration::from_secs(1), "before the login timeout of the one that was given up");
+    assert!(
+        world.clock.now().since(began) < Duration::from_secs(1),
+        "before the login timeout of the one that was given up"
+    );
     // Where there is a session it means nothing.
     lun.reconnect_now();
     let read = lun.read(0, Buffer::zeroed(512));

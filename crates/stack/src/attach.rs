@@ -458,7 +458,8 @@ impl Attachment {
         }
         if !cache_settings::KEYS.contains(&key) && !Change::KEYS.contains(&key) {
             let known = [cache_settings::KEYS, Change::KEYS].concat().join(", ");
-            let message = format!("\"{key}\" is no setting of an attachment: there are connections, reconnect, {known}");
+            let message =
+                format!("\"{key}\" is no setting of an attachment: there are connections, reconnect, {known}");
             return Err(Error::new(Failure::Usage, message));
         }
         let (Some(cache), Some(parts)) = (self.cache(), &self.cache_parts) else {

@@ -208,7 +208,8 @@ impl Search {
 
     fn detach(&self, keep_dirty: bool) -> Result<Value> {
         if self.may_have_dirty_data && !keep_dirty {
-            let message = format!("{}: what may be dirty cannot be written back; --keep-dirty leaves it", self.summary());
+            let message =
+                format!("{}: what may be dirty cannot be written back; --keep-dirty leaves it", self.summary());
             return Err(Error::new(Failure::Unreachable, message));
         }
         self.stopping.send_replace(true);
@@ -240,7 +241,8 @@ impl Handler for Search {
             Request::Status => Ok(self.status()),
             Request::Clean | Request::Reload => Err(self.refusal()),
             Request::Set { key, value } => self.set(&key, &value),
-            Request::Detach { keep_dirty } => self.detach(keep_dirty),
+            // A cache that was not opened is not removed either: it may hold dirty data.
+            Request::Detach { keep_dirty, .. } => self.detach(keep_dirty),
         }
     }
 }

@@ -34,8 +34,7 @@ impl Doors {
 /// # Errors
 /// An address that is taken, or none to listen on.
 pub(crate) fn listen(address: &ListenAddress) -> Result<(Listener, ListenAddress)> {
-    let listener =
-        Listener::bind(address).map_err(|error| Error::io(format!("cannot listen on {address}"), &error))?;
+    let listener = Listener::bind(address).map_err(|error| Error::io(format!("cannot listen on {address}"), &error))?;
     let address = listener.address().map_err(|error| Error::io("the listener", &error))?;
     Ok((listener, address))
 }

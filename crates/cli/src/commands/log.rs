@@ -22,7 +22,7 @@ pub async fn run(arguments: Log) -> Result<()> {
     match arguments {
         Log::Inspect(arguments) => inspect(arguments).await,
         Log::Check(arguments) => check(arguments).await,
-        Log::Replay(arguments) => replay(arguments).await,
+        Log::Replay(arguments) => replay(*arguments).await,
         Log::Discard(arguments) => discard(arguments).await,
     }
 }

@@ -216,7 +216,11 @@ mod tests {
     fn an_isid_is_read_as_it_is_written() {
         assert_eq!("80123456789A".parse(), Ok(Isid::random_format(0x12_3456, 0x789a)));
         assert_eq!("00023d0000ff".parse::<Isid>().map(|isid| isid.further(2).to_string()), Ok("00023d000101".into()));
-        assert_eq!(Isid([0x80, 1, 2, 3, 0xff, 0xff]).further(1), Isid([0x80, 1, 2, 3, 0, 0]), "nothing but the qualifier");
+        assert_eq!(
+            Isid([0x80, 1, 2, 3, 0xff, 0xff]).further(1),
+            Isid([0x80, 1, 2, 3, 0, 0]),
+            "nothing but the qualifier"
+        );
         for wrong in ["", "80123456789", "80123456789a0", "c0123456789a", "+8123456789a", "80123456789g"] {
             assert_eq!(wrong.parse::<Isid>(), Err(NoIsid), "{wrong}");
         }

@@ -3,6 +3,7 @@
 //! Every test gets a [`World`]: a temporary directory with its own run-time and state directories, so that tests run in
 //! parallel and leave nothing behind. Processes are killed when they are dropped.
 
+pub mod forwarder;
 pub mod guest;
 pub mod iscsi_test_cu;
 

@@ -1,65 +1,8 @@
 //! One LUN by several portals: a portal goes away, requests and sessions go elsewhere.
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-
 use serde_json::Value;
+use tests::forwarder::Forwarder;
 use tests::{World, tool};
-
-/// A portal that can be cut off: a forwarder of connections.
-struct Portal {
-    address: SocketAddr,
-    is_cut: Arc<AtomicBool>,
-    streams: Arc<Mutex<Vec<TcpStream>>>,
-}
-
-impl Portal {
-    fn to(target: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let (is_cut, streams) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
-        let (cut, kept, target) = (Arc::clone(&is_cut), Arc::clone(&streams), target.to_owned());
-        std::thread::spawn(move || {
-            for near in listener.incoming().map_while(Result::ok) {
-                if cut.load(Ordering::SeqCst) {
-                    continue;
-                }
-                let Ok(far) = TcpStream::connect(&target) else { continue };
-                kept.lock().unwrap().extend([near.try_clone().unwrap(), far.try_clone().unwrap()]);
-                forward(near.try_clone().unwrap(), far.try_clone().unwrap());
-                forward(far, near);
-            }
-        });
-        Self { address, is_cut, streams }
-    }
-
-    /// Takes connections again.
-    fn mend(&self) {
-        self.is_cut.store(false, Ordering::SeqCst);
-    }
-
-    fn cut(&self) {
-        self.is_cut.store(true, Ordering::SeqCst);
-        for stream in self.streams.lock().unwrap().drain(..) {
-            // The other end may have closed it already.
-            let _ = stream.shutdown(Shutdown::Both);
-        }
-    }
-}
-
-fn forward(mut from: TcpStream, mut to: TcpStream) {
-    std::thread::spawn(move || {
-        let mut bytes = vec![0; 64 << 10];
-        while let Ok(count @ 1..) = from.read(&mut bytes) {
-            if to.write_all(&bytes[..count]).is_err() {
-                break;
-            }
-        }
-        let _ = to.shutdown(Shutdown::Write);
-    });
-}
 
 const IQN: &str = "iqn.2026-11.io.forebay:paths";
 
@@ -73,7 +16,7 @@ fn requests_go_on_when_a_portal_is_cut() {
         let world = World::new();
         let lun = "0=file:disk.img,size=16MiB";
         let target = world.start(["target", "serve", "--portal", "127.0.0.1:0", "--iqn", IQN, "--lun", lun]);
-        let (first, second) = (Portal::to(&target.ready), Portal::to(&target.ready));
+        let (first, second) = (Forwarder::to(&target.ready), Forwarder::to(&target.ready));
         let urls = format!("iscsi://{}/{IQN}/0,iscsi://{}/{IQN}/0", first.address, second.address);
         let disk = world.start(["attach", &urls, "--multipath", policy, "--name", "disk"]);
         tool("qemu-io", ["-f", "raw", "-c", "write -P 1 0 64k", "-c", "write -P 2 64k 64k", &disk.ready]);
@@ -128,7 +71,7 @@ fn requests_come_back_with_their_path() {
     std::fs::write(world.path("target.toml"), text).unwrap();
     let _target = world.start(["target", "serve", "--config", "target.toml", "--name", "target"]);
     let served: Value = serde_json::from_str(&world.run(["status", "target"]).success()).unwrap();
-    let portals: Vec<Portal> = served["address"].as_str().unwrap().split(' ').map(Portal::to).collect();
+    let portals: Vec<Forwarder> = served["address"].as_str().unwrap().split(' ').map(Forwarder::to).collect();
     let urls: Vec<String> = portals.iter().map(|portal| format!("iscsi://{}/{IQN}/0", portal.address)).collect();
     let disk = world.start(["attach", &urls.join(","), "--multipath", "failover", "--name", "disk"]);
     let serving = |pattern: u8| {

@@ -7,7 +7,7 @@ use base::serial::Serial32;
 use fuzz::cache_image::{Damage, Place};
 use fuzz::iscsi_peer::pdu_bytes;
 use fuzz::iscsi_script::{self, Fixes, Setup, pattern};
-use fuzz::{nbd_script, scsi_script};
+use fuzz::{log_image, nbd_script, scsi_script};
 use iscsi::framing::Digests;
 use iscsi::pdu::*;
 use iscsi::text::Keys;
@@ -848,6 +848,31 @@ fn cache_image() {
     write("cache_image", "one_copy_last", &[0b1101, 0x0f, 0, 1, 2, 3]);
 }
 
+fn log_image() {
+    use log_image::Place;
+    let seed = |name: &str, flags: u8, damages: &[(Place, u16, &[u8])]| {
+        let mut bytes = vec![flags];
+        for &(place, at, damage) in damages {
+            log_image::Damage { place, at, bytes: damage.to_vec() }.emit(&mut bytes);
+        }
+        write("log_image", name, &bytes);
+    };
+    seed("stopped", 0, &[]);
+    seed("closed", 1, &[]);
+    seed("closed_lba", 3, &[]);
+    // The record's segment and the next one; its first entry's sector and kind.
+    seed("record_head", 0, &[(Place::Record(1), 64, &[1, 0, 0, 0, 0xff, 0xff])]);
+    seed("record_entry", 0, &[(Place::Record(0), 96, &[0xff; 8]), (Place::Record(2), 108, &[3])]);
+    // Where replay starts; how many segments there are.
+    seed("superblock_position", 0, &[(Place::Superblock, 128 + 2616, &[0xff, 0xff])]);
+    seed("superblock_layout", 1, &[(Place::Superblock, 128 + 2568, &[3, 0])]);
+    seed("checkpoint_counts", 0, &[(Place::Checkpoint(0), 32, &[0xff; 8]), (Place::Checkpoint(1), 36, &[0, 1])]);
+    seed("checkpoint_extent", 0, &[(Place::Checkpoint(0), 88, &[0xff; 16]), (Place::Checkpoint(1), 88, &[0; 16])]);
+    seed("anything", 0, &[(Place::Anything(8), 0, &[0; 64]), (Place::Anything(200), 100, &[0xa5; 200])]);
+    write("log_image", "one_copy_first", &[0b0100, 0, 0, 1, 2, 3]);
+    write("log_image", "one_copy_last", &[0b1101, 0x0f, 0, 1, 2, 3]);
+}
+
 fn main() {
     iscsi_target();
     iscsi_session();
@@ -860,4 +885,5 @@ fn main() {
     text_forms();
     traces();
     cache_image();
+    log_image();
 }

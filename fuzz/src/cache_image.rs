@@ -175,7 +175,7 @@ pub fn layout(cache: &[u8]) -> Layout {
     Layout::from_parameters(&raw, cache.len() as u64).expect("the image is valid")
 }
 
-fn overwrite(place: &mut [u8], at: usize, bytes: &[u8]) {
+pub(crate) fn overwrite(place: &mut [u8], at: usize, bytes: &[u8]) {
     if let Some(target) = place.get_mut(at..) {
         let length = target.len().min(bytes.len());
         target[..length].copy_from_slice(&bytes[..length]);
@@ -183,7 +183,7 @@ fn overwrite(place: &mut [u8], at: usize, bytes: &[u8]) {
 }
 
 /// Every structure of a store begins with the checksum of what follows.
-fn seal(bytes: &mut [u8], length: usize) -> u32 {
+pub(crate) fn seal(bytes: &mut [u8], length: usize) -> u32 {
     let checksum = crc32c(&bytes[4..length]);
     bytes[..4].copy_from_slice(&checksum.to_le_bytes());
     checksum
@@ -202,7 +202,7 @@ fn records(log: &[u8]) -> Vec<(u64, usize)> {
     found
 }
 
-fn damage_record(log: &mut [u8], index: usize, at: usize, bytes: &[u8]) {
+pub(crate) fn damage_record(log: &mut [u8], index: usize, at: usize, bytes: &[u8]) {
     let records = records(log);
     if records.is_empty() {
         return;

@@ -14,7 +14,7 @@
 //! | [`scsi_script`] | commands for logical units |
 //! | [`session_script`], [`session_model`] | an initiator with several connections that loses things, and what it may expect |
 //! | [`nbd_script`] | the scripts of an NBD client and server |
-//! | [`cache_image`] | damage to a cache device, with checksums put right again |
+//! | [`cache_image`], [`log_image`] | damage to a cache device or a write log, with checksums put right again |
 
 #![forbid(unsafe_code)]
 
@@ -22,6 +22,7 @@ pub mod cache_image;
 pub mod input;
 pub mod iscsi_peer;
 pub mod iscsi_script;
+pub mod log_image;
 pub mod nbd_script;
 pub mod scsi_script;
 pub mod session_model;

@@ -144,6 +144,8 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     ),
     ("forebay log discard", &[("Asks when data would be lost", "forebay log discard disk.log")]),
     ("forebay cache", &[("Whose cache it is, and how much is dirty", "forebay cache inspect disk.cache")]),
+    ("forebay cache list", &[("With their LUNs and what is dirty, as JSON", "forebay cache list --json")]),
+    ("forebay cache move", &[("From a cache that has too much", "forebay cache move 2GiB --from disk --to database")]),
     ("forebay cache inspect", &[("As JSON", "forebay cache inspect disk.cache --json")]),
     ("forebay cache check", &[("Exit code 7 when there is damage", "forebay cache check disk.cache")]),
     ("forebay cache discard", &[("Asks when data would be lost", "forebay cache discard disk.cache")]),

@@ -203,49 +203,43 @@ fn linux_serves_us_whatever_was_negotiated() {
     }
 }
 
-/// Connections that are lost under load. Where Linux offers level 2 the session goes on without one of two, else a new one is made; either way
-/// nothing is lost.
+/// A connection of two that is lost under load: at level 0 a new session is made, and nothing is lost. At level 2 Linux agrees too, but its
+/// kernel may die of it (a general protection fault in `iscsit_stop_session`, at the logout), so that is not tried here.
 #[test]
-fn connections_to_linux_are_lost_and_data_is_not() {
+fn a_connection_to_linux_is_lost_and_data_is_not() {
     let world = World::new();
     let mut guest = boot();
-    for (target, level, recovered) in [("plain", 0, 0), ("recovery", 2, 1)] {
-        let forwarder = Forwarder::to(&guest.address(3260).to_string());
-        let url = format!("iscsi://{}/{}/0", forwarder.address, name(target));
-        let attach = ["attach", &url, "--name", "disk", "--initiator-name", INITIATOR, "--connections", "2"];
-        let disk = world.start(attach);
-        let remote = || {
-            let status: Value = serde_json::from_str(&world.run(["status", "disk"]).success()).expect("it is JSON");
-            status["remote"].clone()
-        };
-        let wait_for = |what: &str, is_so: &dyn Fn(&Value) -> bool| {
-            let deadline = Instant::now() + Duration::from_secs(60);
-            while !is_so(&remote()) {
-                assert!(Instant::now() < deadline, "never {what}: {}", remote());
-                std::thread::sleep(Duration::from_millis(20));
-            }
-        };
-        wait_for("two connections", &|remote| remote["connections"] == 2);
-        assert_eq!(remote()["negotiated"]["ErrorRecoveryLevel"], level);
-        std::thread::scope(|scope| {
-            let bench = ["bench", "disk", "--rw", "randrw", "--bs", "16KiB", "--depth", "16", "--requests", "12000"];
-            let checked = [&bench[..], &["--verify", "--allow-data-loss"]].concat();
-            let running = scope.spawn(|| world.run(checked));
-            let begun = remote()["commands_sent"].as_u64().expect("a count");
-            wait_for("load", &|remote| remote["commands_sent"].as_u64() > Some(begun + 1000));
-            forwarder.cut_one(1);
-            wait_for("two connections again", &|remote| {
-                let was_recovered = remote["connections_recovered"].as_u64() >= Some(recovered);
-                let sessions = if recovered > 0 { 1 } else { 2 };
-                was_recovered && remote["sessions"] == sessions && remote["connections"] == 2
-            });
-            running.join().expect("it does not panic").success();
-        });
-        world.run(["detach", "disk"]).success();
-        let finished = disk.wait();
-        println!("{target}: {}", finished.stderr);
-        finished.success();
-    }
+    let forwarder = Forwarder::to(&guest.address(3260).to_string());
+    let url = format!("iscsi://{}/{}/0", forwarder.address, name("plain"));
+    let attach = ["attach", &url, "--name", "disk", "--initiator-name", INITIATOR, "--connections", "2"];
+    let disk = world.start(attach);
+    let remote = || {
+        let status: Value = serde_json::from_str(&world.run(["status", "disk"]).success()).expect("it is JSON");
+        status["remote"].clone()
+    };
+    let wait_for = |what: &str, is_so: &dyn Fn(&Value) -> bool| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !is_so(&remote()) {
+            assert!(Instant::now() < deadline, "never {what}: {}", remote());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    wait_for("two connections", &|remote| remote["connections"] == 2);
+    assert_eq!(remote()["negotiated"]["ErrorRecoveryLevel"], 0);
+    std::thread::scope(|scope| {
+        let bench = ["bench", "disk", "--rw", "randrw", "--bs", "16KiB", "--depth", "16", "--requests", "12000"];
+        let checked = [&bench[..], &["--verify", "--allow-data-loss"]].concat();
+        let running = scope.spawn(|| world.run(checked));
+        let begun = remote()["commands_sent"].as_u64().expect("a count");
+        wait_for("load", &|remote| remote["commands_sent"].as_u64() > Some(begun + 1000));
+        forwarder.cut_one(1);
+        wait_for("two connections again", &|remote| remote["sessions"] == 2 && remote["connections"] == 2);
+        running.join().expect("it does not panic").success();
+    });
+    world.run(["detach", "disk"]).success();
+    let finished = disk.wait();
+    println!("{}", finished.stderr);
+    finished.success();
     guest.answer("end");
     let kernel_log = guest.finish().kernel_log;
     assert!(!kernel_log.contains("BUG:") && !kernel_log.contains("Oops"), "{kernel_log}");

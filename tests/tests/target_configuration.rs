@@ -95,7 +95,7 @@ fn a_reload_changes_what_changed_and_nothing_else() {
     // A third LUN, the first one larger, the second gone; the session stays.
     write(&served.world, &disks(r#""0=file:a.img,size=16MiB", "2=ram:4MiB""#));
     let said = served.world.run(["target", "reload"]).success();
-    assert!(said.contains("1 LUNs added, 1 removed, 1 resized; 0 sessions"), "{said}");
+    assert!(said.contains("1 LUNs added, 1 removed, 1 resized; 0 portals added, 0 removed; 0 sessions"), "{said}");
     assert_eq!((served.size(DISKS, 0), served.size(DISKS, 2)), (16 << 20, 4 << 20));
     served.world.run(["inquiry", &served.url(DISKS, 1)]).failure(5, &["no LUN 1"]);
     tool("qemu-io", ["-f", "raw", "-c", "read -P 7 0 8M", &uri]);
@@ -110,7 +110,7 @@ fn a_reload_changes_what_changed_and_nothing_else() {
         (disks(r#""0=file:a.img,size=16MiB", "2=ram:8MiB""#), "cannot change its size"),
         (disks(r#""0=file:a.img,size=16MiB,read-only", "2=ram:4MiB""#), "only its size"),
         (disks(r#""0=file:a.img,size=16MiB", "3=file:missing.img""#), "missing.img"),
-        (disks(r#""0=file:a.img,size=16MiB""#).replace("127.0.0.1:0", "127.0.0.1:1"), "restart"),
+        (disks(r#""0=file:a.img,size=16MiB""#).replace("127.0.0.1:0", "192.0.2.1:0"), "--allow-remote"),
     ] {
         write(&served.world, &text);
         let refused = served.world.run(["target", "reload"]);

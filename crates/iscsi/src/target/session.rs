@@ -303,7 +303,7 @@ impl Session {
             return None;
         }
         let interval = self.parameters.ping_interval;
-        let pings = self.live().map(|link| link.ping.map_or(link.last_moved + interval, |(_, until)| until));
+        let pings = self.pinged().map(|link| link.ping.map_or(link.last_moved + interval, |(_, until)| until));
         let lost = self.lost.iter().map(|lost| lost.deadline);
         let starved = (!self.set.starved.is_empty()).then_some(self.now + BUFFER_RETRY_INTERVAL);
         let logouts = self.logouts.iter().map(|logout| logout.deadline);
@@ -414,6 +414,11 @@ impl Session {
 
     fn live(&self) -> impl Iterator<Item = &Link> {
         self.links.iter().filter(|link| !link.is_closed)
+    }
+
+    /// Connections that must show signs of life. Who is logging out may have stopped listening but for the response.
+    fn pinged(&self) -> impl Iterator<Item = &Link> {
+        self.live().filter(|link| !self.is_leaving(link.id))
     }
 
     fn any(&self, at: LinkId) -> Option<&Link> {
@@ -619,8 +624,7 @@ impl Session {
 
     fn check_pings(&mut self) {
         let (now, interval) = (self.now, self.parameters.ping_interval);
-        // Who is logging out may have stopped listening but for the response.
-        let links: Vec<LinkId> = self.live().map(|link| link.id).filter(|&id| !self.is_leaving(id)).collect();
+        let links: Vec<LinkId> = self.pinged().map(|link| link.id).collect();
         for at in links {
             let Some(link) = live(&mut self.links, at) else { continue };
             match link.ping {

@@ -55,6 +55,7 @@ fn a_logout_waits_for_what_the_driver_has() {
         assert!(peer.receive_bhs().is_empty());
         peer.sleep(Duration::from_secs(30));
         assert!(peer.receive_bhs().is_empty(), "nor is it asked for a sign of life");
+        assert!(peer.target.poll_timeout().is_some_and(|at| at > peer.now), "{reason:?}: and no timer rings in vain");
         assert!(matches!(peer.events[..], [Event::Logout]), "{:?}", peer.events);
         peer.complete(started, good(&pattern(512)));
         assert_eq!(outcome(&mut peer), LogoutOutcome::Closed, "{reason:?}: and nothing of the task");

@@ -8,7 +8,7 @@ CARGO ?= cargo
 SEEDS ?= 1000
 FUZZ_SECONDS ?= 60
 
-.PHONY: help build demo check test soak bench bench-cache-open bench-initiator bench-target bench-writelog clean
+.PHONY: help build demo check test soak bench bench-cache-open bench-cleaning bench-initiator bench-target bench-writelog clean
 
 help:
 	@echo "make demo    the main job on this machine alone: a slow remote disk, then the same through a local cache (~30 s)"
@@ -18,6 +18,7 @@ help:
 	@echo "make bench-initiator  our initiator beside libiscsi's, on our target and tgt"
 	@echo "make bench   measurements side by side, raw results printed"
 	@echo "make bench-cache-open  how long a full cache of 64 GiB takes to open, and how much memory (~2 min)"
+	@echo "make bench-cleaning  what cleaning costs others, and others cost it (~3 min)"
 	@echo "make bench-target  the target beside tgt and beside the bare TCP loopback (needs tgt; ~7 min)"
 	@echo "make bench-writelog  the write log beside bare durable writes, and opening a full one (~3 min)"
 
@@ -64,6 +65,9 @@ bench-writelog:
 	$(CARGO) build --release --locked --package bench --bin log-speed
 	mkdir -p target/log-speed
 	target/release/log-speed --folder target/log-speed
+
+bench-cleaning: build
+	bench/cleaning
 
 bench-initiator: build
 	bench/initiator

@@ -30,6 +30,7 @@ use block::{
 use store::{RecordLog, Superblock};
 
 use crate::admission::{Admissions, Advice};
+use crate::alignment::inside;
 use crate::clean::CleanProgress;
 use crate::crash_mode::CrashMode;
 use crate::format::{Line, ParametersRaw};
@@ -48,7 +49,9 @@ use crate::{discard, extents, flush, read, write_back, write_through};
 /// See the module.
 pub(crate) struct Core {
     pub(crate) cache_device: SharedDevice,
+    /// As it is inside: it begins `padding` bytes earlier. See `alignment`.
     pub(crate) origin: SharedDevice,
+    pub(crate) padding: u64,
     pub(crate) uuid: uuid::Uuid,
     /// Of the origin at open.
     pub(crate) identity: block::Identity,
@@ -149,6 +152,7 @@ impl Core {
         let cache_transfer_max = self.cache_device.geometry().transfer_bytes_max;
         Geometry {
             is_write_cache_volatile: origin.is_write_cache_volatile && self.mode() != Mode::WriteBack,
+            size_bytes: origin.size_bytes.saturating_sub(self.padding),
             transfer_bytes_max: origin.transfer_bytes_max.min(cache_transfer_max),
             ..origin
         }
@@ -156,7 +160,7 @@ impl Core {
 
     pub(crate) fn submit(self: &Arc<Self>, request: Request) -> Completion {
         let range = match self.geometry().check(&request) {
-            Ok(range) => range,
+            Ok(range) => inside(range, self.padding),
             Err(error) => return Completion::ready(request.fail(error)),
         };
         if !self.is_open.load(Ordering::Acquire) {

@@ -17,6 +17,7 @@ use base::range::ByteRange;
 use block::{Device, Event};
 use futures_util::future::{Either, select};
 
+use crate::alignment::inside;
 use crate::core::Core;
 use crate::options::Mode;
 use crate::sectors::whole_lines;
@@ -57,7 +58,7 @@ impl Core {
                 self.note_losses();
                 is_for_above = self.mode() != Mode::WriteBack;
             }
-            Event::Invalidated(range) => self.forget_later(*range),
+            Event::Invalidated(range) => self.forget_later(inside(*range, self.padding)),
             Event::IdentityChanged => self.refuse_origin(),
             Event::Missed => {
                 self.note_losses();

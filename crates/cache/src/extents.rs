@@ -9,14 +9,17 @@ use block::limits::EXTENTS_PER_RESPONSE_MAX;
 use block::range_lock::Acquire;
 use block::{Extent, ExtentKind, Response};
 
+use crate::alignment::outside;
 use crate::core::Core;
 use crate::sectors::{blocks_of, line_range, part_of, runs};
 
 pub(crate) async fn extents(core: Arc<Core>, range: ByteRange, place: Acquire) -> Response {
     let _guard = place.await;
     // Asked first: what is cleaned while the origin answers may be missing in its answer, and is not dirty afterwards.
-    let dirty = core.dirty_ranges(range);
+    let dirty: Vec<ByteRange> =
+        core.dirty_ranges(range).into_iter().map(|range| outside(range, core.padding)).collect();
     match core.origin.extents(range.offset, range.length).await {
+        // The origin answers in its own terms, and so does the cache.
         Ok(extents) => Response { extents: overlay(&extents, &dirty), ..Response::done(Buffer::empty()) },
         Err(error) => Response::failed(error, Buffer::empty()),
     }

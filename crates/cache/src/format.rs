@@ -54,7 +54,7 @@ pub struct ParametersRaw {
     pub table_offset: U64,
     /// Count of table pages; each takes two slots.
     pub page_count: U64,
-    /// Bytes of the origin before its block 0; version 1 reads 0.
+    /// First byte of the origin at which a line begins, below the size of a line; the part before it is the end of block 0.
     pub alignment_bytes: U64,
     /// Every table page written up to this sequence was durable when this superblock was written.
     pub table_sequence: U64,

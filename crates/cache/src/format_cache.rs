@@ -25,8 +25,12 @@ pub(crate) async fn format(
 ) -> Result<(), Error> {
     check_devices(cache_device, origin)?;
     let layout = Layout::new(cache_device.geometry().size_bytes, &options)?;
-    let parameters =
-        ParametersRaw { crash_mode: options.crash_mode as u8, ..parameters(&layout, &Binding::of(origin))? };
+    let alignment = options.alignment.resolve(origin).await?;
+    let parameters = ParametersRaw {
+        crash_mode: options.crash_mode as u8,
+        alignment_bytes: alignment.into(),
+        ..parameters(&layout, &Binding::of(origin))?
+    };
     let uuid = options.uuid.unwrap_or_else(Uuid::new_v4);
     superblock::erase(cache_device).await?;
     let table = ByteRange { offset: layout.table_offset, length: layout.page_count * 2 * PAGE_BYTES as u64 };

@@ -43,6 +43,8 @@ pub struct Inspection {
     pub crash_mode: CrashMode,
     /// Of the origin's content, as somebody said; `None` when nobody did.
     pub generation: Option<u64>,
+    /// First byte of the origin at which a line begins.
+    pub alignment_bytes: u64,
     /// Whether it was closed in order.
     pub was_closed: bool,
     /// Lines with a valid sector that the next open will find.
@@ -119,6 +121,7 @@ async fn look(cache_device: &SharedDevice) -> Result<(Inspection, Vec<Vec<ByteRa
         ways: u64::from(layout.ways),
         crash_mode: CrashMode::from_raw(superblock.payload.crash_mode)?,
         generation: Some(superblock.payload.generation.get()).filter(|&generation| generation != 0),
+        alignment_bytes: superblock.payload.alignment_bytes.get(),
         was_closed: recovered.report.was_closed,
         valid_lines: counts.resident_lines,
         dirty_lines: counts.dirty_lines,

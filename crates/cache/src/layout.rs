@@ -78,8 +78,7 @@ impl Layout {
     pub fn from_parameters(raw: &ParametersRaw, device_bytes: u64) -> Result<Self, Error> {
         let is_ours = u64::from(raw.line_bytes.get()) == LINE_BYTES
             && u64::from(raw.sector_bytes.get()) == SECTOR_BYTES
-            && raw.entry_bytes.get() as usize == size_of::<EntryRaw>()
-            && raw.alignment_bytes.get() == 0;
+            && raw.entry_bytes.get() as usize == size_of::<EntryRaw>();
         if !is_ours {
             let context = format!("this cache has lines of {} bytes; this program reads {LINE_BYTES}", raw.line_bytes);
             return Err(Error::new(ErrorKind::Unsupported, context));
@@ -94,7 +93,9 @@ impl Layout {
             table_offset: raw.table_offset.get(),
             page_count: raw.page_count.get(),
         };
-        layout.is_possible(device_bytes).then_some(layout).ok_or_else(corrupt)
+        let alignment = raw.alignment_bytes.get();
+        let is_aligned = alignment < LINE_BYTES && alignment.is_multiple_of(SECTOR_BYTES);
+        (is_aligned && layout.is_possible(device_bytes)).then_some(layout).ok_or_else(corrupt)
     }
 
     fn is_possible(&self, device_bytes: u64) -> bool {

@@ -7,6 +7,7 @@
 //! | [`crash_mode`] | what a crash leaves |
 //! | [`status`], [`mod@inspect`] | what a cache says about itself, running and at rest |
 //! | [`mod@format`], [`layout`] | the bytes on the cache device, and where they lie |
+//! | [`alignment`] | where lines begin on the origin |
 //! | [`frames`] | which frame holds which block, and which goes next |
 //! | [`replacement`] | the policies that choose |
 //! | [`admission`] | what is worth a frame, and what is fetched ahead |
@@ -28,6 +29,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admission;
+pub mod alignment;
 pub mod cache;
 pub mod crash_mode;
 pub mod format;
@@ -63,6 +65,7 @@ mod write_back;
 mod write_through;
 
 pub use admission::{Admission, Tuning};
+pub use alignment::Alignment;
 pub use cache::Cache;
 pub use clean::CleanProgress;
 pub use crash_mode::CrashMode;

@@ -16,6 +16,7 @@ use block::{Device, Error, ErrorKind, EventHub, SharedDevice};
 use store::{Binding, LogPosition, RecordLog, Superblock};
 
 use crate::admission::Admissions;
+use crate::alignment::{Padded, padding_of};
 use crate::checkpoint::Extent;
 use crate::core::{Core, State};
 use crate::crash_mode::CrashMode;
@@ -49,7 +50,13 @@ pub(crate) async fn open(
     let generation = options.generation.unwrap_or(superblock.payload.generation.get());
     let is_of_another = generation != superblock.payload.generation.get();
     let clean = if is_of_another { Clean::Drop } else { Clean::Keep };
-    let recovered = recover(&cache_device, frames, binding_now.size_bytes, &superblock, clean).await;
+    let alignment = superblock.payload.alignment_bytes.get();
+    if !alignment.is_multiple_of(u64::from(binding_now.logical_block_bytes)) {
+        return Err(Error::new(ErrorKind::Corrupt, "lines of this cache begin within blocks of its disk"));
+    }
+    let padding = padding_of(alignment);
+    let origin_bytes = binding_now.size_bytes.saturating_add(padding);
+    let recovered = recover(&cache_device, frames, origin_bytes, &superblock, clean).await;
     let recovered = recovered.map_err(|error| explain(error, &binding, binding_now.size_bytes))?;
     check_discards_nothing(crash_mode, &recovered)?;
     if is_of_another {
@@ -113,7 +120,8 @@ pub(crate) async fn open(
             uncertain: BTreeSet::new(),
         }),
         cache_device,
-        origin,
+        origin: Padded::over(origin, padding),
+        padding,
     });
     core.checkpoint(Extent::Dirty).await?;
     Ok(core)

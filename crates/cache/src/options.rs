@@ -10,6 +10,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::admission::Tuning;
+use crate::alignment::Alignment;
 use crate::crash_mode::CrashMode;
 use crate::limits::{INSERT_BYTES_MAX, LAZY_INTERVAL_MS, WAYS_DEFAULT};
 use crate::pace::CleaningRate;
@@ -151,6 +152,8 @@ pub struct FormatOptions {
     pub uuid: Option<Uuid>,
     /// What a crash leaves.
     pub crash_mode: CrashMode,
+    /// Where lines begin.
+    pub alignment: Alignment,
 }
 
 impl Default for FormatOptions {
@@ -161,6 +164,7 @@ impl Default for FormatOptions {
             frames_max: None,
             uuid: None,
             crash_mode: CrashMode::default(),
+            alignment: Alignment::default(),
         }
     }
 }

@@ -22,6 +22,7 @@ use block::{Error, ErrorKind, Request};
 use futures_util::stream::{self, StreamExt};
 use serde::Serialize;
 
+use crate::alignment::{inside, outside};
 use crate::core::{Core, Pins};
 use crate::limits::COPIES_IN_FLIGHT;
 use crate::read::Wanted;
@@ -104,6 +105,7 @@ impl Core {
             let read = self.cache_device.read(offset, Buffer::zeroed(run.length() as usize)).await;
             let Ok(bytes) = read else { continue };
             let range = ByteRange { offset: line_range(block).offset + run.offset(), length: run.length() };
+            let range = inside(outside(range, self.padding), successor.padding);
             successor.take_in(range, &bytes, losses).await?;
         }
         Ok(())
@@ -133,6 +135,7 @@ impl Core {
     /// Tells the successor, if there is one, that `range` is about to change. The caller keeps others out of the range.
     pub(crate) async fn tell_successor(&self, range: ByteRange) {
         let Some(successor) = self.state().successor.clone() else { return };
+        let range = inside(outside(range, self.padding), successor.padding);
         if let Err(error) = successor.prepare_supersede(range).await {
             tracing::warn!(%error, "the cache that was to take the place of this one failed");
             self.state().successor = None;
@@ -206,7 +209,7 @@ impl Core {
         for run in runs(line.dirty) {
             let offset = self.layout.frame_offset(frame) + run.offset();
             let bytes = self.cache_device.read(offset, Buffer::zeroed(run.length() as usize)).await?;
-            let request = Request::write(line_range(block).offset + run.offset(), bytes, true);
+            let request = Request::write(line_range(block).offset + run.offset() - self.padding, bytes, true);
             successor.submit(request).await.result?;
         }
         Ok(())

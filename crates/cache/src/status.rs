@@ -9,7 +9,7 @@ use crate::admission::Tuning;
 use crate::clean::CleanProgress;
 use crate::core::Core;
 use crate::crash_mode::CrashMode;
-use crate::limits::SECTOR_BYTES;
+use crate::limits::{LINE_BYTES, SECTOR_BYTES};
 use crate::options::{DirtyLimits, Mode};
 use crate::pace::CleaningRate;
 use crate::replace::CopyProgress;
@@ -159,6 +159,8 @@ pub struct Status {
     pub lines: u64,
     /// Frames of a set.
     pub ways: u64,
+    /// First byte of the origin at which a line begins.
+    pub alignment_bytes: u64,
     /// Lines that hold a block.
     pub resident_lines: u64,
     /// Bytes that the cache can return.
@@ -245,6 +247,7 @@ impl Core {
             failure,
             lines: u64::from(self.layout.frame_count()),
             ways: u64::from(self.layout.ways),
+            alignment_bytes: (LINE_BYTES - self.padding) % LINE_BYTES,
             resident_lines: counts.resident_lines,
             valid_bytes: counts.valid_sectors * SECTOR_BYTES,
             dirty_lines: counts.dirty_lines,

@@ -15,7 +15,7 @@ use block::completion::Workers;
 use block::layer::crash::{CrashLayer, Loss, Power};
 use block::layer::delay::Latency;
 use block::{Geometry, SharedDevice};
-use cache::{Associativity, Cache, CrashMode, FormatOptions, Mode};
+use cache::{Alignment, Associativity, Cache, CrashMode, FormatOptions, Mode};
 use common::model::Lost;
 use common::{Model, Workload, drive, format, format_options, open, open_options, read, try_open};
 
@@ -107,6 +107,8 @@ fn run_until_crash(scenario: &Scenario, nth: u64) -> (World, Option<Lost>) {
         log_bytes: Some(16 << 10),
         frames_max: Some(scenario.frames),
         crash_mode: scenario.crash_mode,
+        // Half of them have lines that begin elsewhere.
+        alignment: Alignment::At(if scenario.seed.is_multiple_of(2) { 0 } else { scenario.seed % 8 * 512 }),
         ..format_options()
     };
     format(&mut executor, &cache_device, &origin, options);

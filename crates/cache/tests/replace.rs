@@ -18,7 +18,7 @@ use block::layer::stats::StatsLayer;
 use block::layer::switch::SwitchLayer;
 use block::memory::MemoryDevice;
 use block::{Completion, Device, Error, ErrorKind, Identity, OperationKind, Request, Response, SharedDevice};
-use cache::{Associativity, Cache, CrashMode, FormatOptions, Mode, OpenOptions, Replacement};
+use cache::{Alignment, Associativity, Cache, CrashMode, FormatOptions, Mode, OpenOptions, Replacement};
 use common::model::{Lost, fill, random_range};
 use common::{Model, format, format_options, open, open_options, read, try_open, write};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -31,6 +31,8 @@ fn options_of(number: u8, ways: u32, frames: u64) -> FormatOptions {
         uuid: Some(uuid::Uuid::from_bytes([number; 16])),
         associativity: Associativity::Ways(ways),
         frames_max: Some(frames),
+        // A successor's lines may begin elsewhere.
+        alignment: Alignment::At(u64::from(number % 2) * 1536),
         log_bytes: Some(16 << 10),
         ..format_options()
     }

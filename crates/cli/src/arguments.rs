@@ -324,6 +324,10 @@ pub struct Attach {
     /// Ways of each set of a cache that is made: a number, or `full` for one set
     #[arg(long, value_name = "WAYS", requires = "cache", value_parser = parse_associativity)]
     pub cache_associativity: Option<Associativity>,
+    /// A byte of the logical unit at which a line of a cache that is made begins (default: where its first partition or, without one, its physical
+    /// blocks begin)
+    #[arg(long, value_name = "SIZE", requires = "cache_size")]
+    pub cache_alignment: Option<ByteSize>,
     /// Use at most this many lines of 4 KiB of a cache that is made
     #[arg(long, value_name = "COUNT", requires = "cache_size")]
     pub cache_lines: Option<u64>,

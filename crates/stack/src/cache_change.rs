@@ -11,7 +11,7 @@ use base::clock::Clock;
 use base::units::ByteSize;
 use block::SharedDevice;
 use block::layer::switch::SwitchLayer;
-use cache::{Associativity, Cache, FormatOptions, Mode};
+use cache::{Alignment, Associativity, Cache, FormatOptions, Mode};
 
 use crate::cache_place::{CacheConfig, Unfinished};
 use crate::cache_settings::parse;
@@ -133,6 +133,7 @@ impl Changing<'_> {
             Change::Size(_) => ways_now,
             Change::Ways(associativity) => associativity,
         };
-        FormatOptions { associativity, crash_mode: status.crash_mode, ..FormatOptions::default() }
+        let alignment = Alignment::At(status.alignment_bytes);
+        FormatOptions { associativity, crash_mode: status.crash_mode, alignment, ..FormatOptions::default() }
     }
 }

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use base::clock::Clock;
 use block::{Identity, SharedDevice};
 use cache::{
-    Associativity, Cache, CleaningRate, CrashMode, DirtyLimits, FormatOptions, Mode, OpenOptions, Replacement, Tuning,
+    Alignment, Associativity, Cache, CleaningRate, CrashMode, DirtyLimits, FormatOptions, Mode, OpenOptions,
+    Replacement, Tuning,
 };
 use file::{FileDevice, FileOptions};
 
@@ -48,6 +49,8 @@ pub struct CacheConfig {
     pub cleaning: CleaningRate,
     /// Ways of a cache that is made.
     pub associativity: Associativity,
+    /// Where lines of a cache begin that is made.
+    pub alignment: Alignment,
     /// Most lines of a cache that is made; `None` for as many as fit.
     pub lines_max: Option<u64>,
 }
@@ -134,6 +137,7 @@ impl CacheConfig {
             associativity: self.associativity,
             frames_max: self.lines_max,
             crash_mode: self.crash_mode.unwrap_or_default(),
+            alignment: self.alignment,
             ..FormatOptions::default()
         }
     }

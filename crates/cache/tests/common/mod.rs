@@ -15,7 +15,7 @@ use base::random::Random;
 use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::{Device, Error, Request, Response, SharedDevice};
-use cache::{Admission, Cache, FormatOptions, Mode, OpenOptions, Replacement, Tuning};
+use cache::{Admission, Alignment, Cache, FormatOptions, Mode, OpenOptions, Replacement, Tuning};
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 pub use model::Model;
@@ -28,9 +28,10 @@ pub fn open_options(executor: &Executor, mode: Mode) -> OpenOptions {
     OpenOptions { lazy_interval, ..OpenOptions::new(mode, Arc::new(executor.clock())) }
 }
 
-/// Formats with an identifier that is the same in every run.
+/// Formats with an identifier that is the same in every run, and without a look at the origin.
 pub fn format_options() -> FormatOptions {
-    FormatOptions { uuid: Some(uuid::Uuid::from_bytes([7; 16])), ..FormatOptions::default() }
+    let uuid = Some(uuid::Uuid::from_bytes([7; 16]));
+    FormatOptions { uuid, alignment: Alignment::At(0), ..FormatOptions::default() }
 }
 
 pub fn format(executor: &mut Executor, cache: &SharedDevice, origin: &SharedDevice, options: FormatOptions) {

@@ -83,6 +83,7 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
             min_bytes: arguments.cache_clean_min.0,
             max_bytes: arguments.cache_clean_max.map(|size| size.0),
         },
+        alignment: arguments.cache_alignment.map_or(cache::Alignment::Found, |at| cache::Alignment::At(at.0)),
         lines_max: arguments.cache_lines,
         associativity: arguments.cache_associativity.unwrap_or(cache::Associativity::Ways(WAYS_DEFAULT)),
     });

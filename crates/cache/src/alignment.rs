@@ -1,0 +1,160 @@
+//! Lines that begin where the blocks of whoever uses the origin begin.
+//!
+//! A file system on a partition that does not begin at a multiple of 4 KiB reads and writes blocks that lie across two lines each. So lines can
+//! begin at another place:
+//!
+//! ```text
+//!   origin          0     A            A + 4096      A + 8192
+//!   lines     |..........|             |             |             the first line has only its end
+//!             └ padding ─┘
+//! ```
+//! Inside the cache the origin is one that begins `padding` bytes earlier ([`Padded`]); nothing ever asks for those. Requests are moved by as much when they come
+//! in, and answers and events when they go out or come in: see `Core::submit`.
+
+use base::buffer::Buffer;
+use base::range::ByteRange;
+use block::device::DeviceExt;
+use block::{Completion, Device, Error, ErrorKind, EventReceiver, Geometry, Identity, Request, SharedDevice};
+
+use crate::limits::{LINE_BYTES, SECTOR_BYTES};
+
+/// Where lines begin on the origin, modulo their size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Alignment {
+    /// Where the first partition begins, if the origin has an MBR; else where the origin says that its physical blocks begin.
+    #[default]
+    Found,
+    /// At this byte, a multiple of the origin's logical block.
+    At(u64),
+}
+
+impl Alignment {
+    /// The first byte of a line on `origin`, below the size of a line.
+    ///
+    /// # Errors
+    /// `InvalidRange` for one that is not a multiple of the logical block.
+    pub(crate) async fn resolve(self, origin: &SharedDevice) -> Result<u64, Error> {
+        let block_bytes = u64::from(origin.geometry().logical_block_bytes);
+        let at = match self {
+            Self::At(at) => at,
+            Self::Found => match first_partition(origin).await {
+                Some(at) => at,
+                None => u64::from(origin.geometry().hints.physical_alignment_bytes),
+            },
+        };
+        match (self, at.is_multiple_of(block_bytes)) {
+            (_, true) => Ok(at % LINE_BYTES),
+            (Self::Found, false) => Ok(0),
+            (Self::At(_), false) => {
+                let context = format!("lines cannot begin at {at}: blocks of this disk have {block_bytes} bytes");
+                Err(Error::new(ErrorKind::InvalidRange, context))
+            }
+        }
+    }
+}
+
+/// Where the first partition of an MBR begins; `None` without one, and where a GPT takes its place (whose partitions are aligned by all
+/// who make them). What cannot be read has none.
+async fn first_partition(origin: &SharedDevice) -> Option<u64> {
+    let geometry = origin.geometry();
+    if u64::from(geometry.logical_block_bytes) != SECTOR_BYTES || geometry.size_bytes < SECTOR_BYTES {
+        return None;
+    }
+    let sector = origin.read(0, Buffer::zeroed(SECTOR_BYTES as usize)).await.ok()?;
+    partition_start(&sector)
+}
+
+/// See [`first_partition`]. The four entries of 16 bytes begin at byte 446: type at 4, first sector at 8.
+fn partition_start(sector: &[u8]) -> Option<u64> {
+    const GPT: u8 = 0xee;
+    if sector.get(510..512)? != [0x55, 0xaa] {
+        return None;
+    }
+    let entry = sector.get(446..462)?;
+    let kind = *entry.get(4)?;
+    let first = u32::from_le_bytes(entry.get(8..12)?.try_into().ok()?);
+    (kind != 0 && kind != GPT && first != 0).then_some(u64::from(first) * SECTOR_BYTES)
+}
+
+/// Bytes between the beginning of the first line and that of the origin, where lines begin at `alignment`.
+pub(crate) fn padding_of(alignment: u64) -> u64 {
+    (LINE_BYTES - alignment % LINE_BYTES) % LINE_BYTES
+}
+
+/// A device with so many bytes before its first that nobody asks for.
+pub(crate) struct Padded {
+    inner: SharedDevice,
+    padding: u64,
+}
+
+impl Padded {
+    /// `inner` itself where there is no padding.
+    pub(crate) fn over(inner: SharedDevice, padding: u64) -> SharedDevice {
+        if padding == 0 { inner } else { std::sync::Arc::new(Self { inner, padding }) }
+    }
+}
+
+impl Device for Padded {
+    fn geometry(&self) -> Geometry {
+        let inner = self.inner.geometry();
+        Geometry { size_bytes: inner.size_bytes.saturating_add(self.padding), ..inner }
+    }
+
+    fn identity(&self) -> Identity {
+        self.inner.identity()
+    }
+
+    fn submit(&self, mut request: Request) -> Completion {
+        if matches!(request.operation, block::Operation::Flush) {
+            return self.inner.submit(request);
+        }
+        match request.offset.checked_sub(self.padding) {
+            Some(offset) => {
+                request.offset = offset;
+                self.inner.submit(request)
+            }
+            None => Completion::ready(request.fail(ErrorKind::InvalidRange)),
+        }
+    }
+
+    /// As they are: whoever receives them moves their ranges.
+    fn subscribe(&self) -> EventReceiver {
+        self.inner.subscribe()
+    }
+}
+
+/// `range` as a cache with this padding knows it.
+pub(crate) fn inside(range: ByteRange, padding: u64) -> ByteRange {
+    ByteRange { offset: range.offset.saturating_add(padding), ..range }
+}
+
+/// `range` as everybody else knows it.
+pub(crate) fn outside(range: ByteRange, padding: u64) -> ByteRange {
+    ByteRange { offset: range.offset.saturating_sub(padding), ..range }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_partition_says_where_lines_begin() {
+        let mut sector = [0; 512];
+        assert_eq!(partition_start(&sector), None);
+        sector[510..].copy_from_slice(&[0x55, 0xaa]);
+        assert_eq!(partition_start(&sector), None, "no partition");
+        (sector[450], sector[454]) = (0x83, 63);
+        assert_eq!(partition_start(&sector), Some(63 * 512));
+        sector[450] = 0xee;
+        assert_eq!(partition_start(&sector), None, "a GPT");
+        assert_eq!(partition_start(&sector[..100]), None);
+    }
+
+    #[test]
+    fn padding_and_alignment_make_a_line() {
+        for alignment in (0..LINE_BYTES).step_by(512) {
+            assert_eq!((padding_of(alignment) + alignment) % LINE_BYTES, 0);
+            assert!(padding_of(alignment) < LINE_BYTES);
+        }
+    }
+}

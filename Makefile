@@ -8,7 +8,7 @@ CARGO ?= cargo
 SEEDS ?= 1000
 FUZZ_SECONDS ?= 60
 
-.PHONY: help build demo check test soak bench bench-cache-open bench-cleaning bench-initiator bench-target bench-writelog clean
+.PHONY: help build demo check test soak bench bench-cache bench-cache-open bench-cleaning bench-initiator bench-target bench-writelog clean
 
 help:
 	@echo "make demo    the main job on this machine alone: a slow remote disk, then the same through a local cache (~30 s)"
@@ -17,6 +17,7 @@ help:
 	@echo "make soak    long fuzzing and many seeds"
 	@echo "make bench-initiator  our initiator beside libiscsi's, on our target and tgt"
 	@echo "make bench   measurements side by side, raw results printed"
+	@echo "make bench-cache  what the cache costs beside the bare file it lies in (~4 min)"
 	@echo "make bench-cache-open  how long a full cache of 64 GiB takes to open, and how much memory (~2 min)"
 	@echo "make bench-cleaning  what cleaning costs others, and others cost it (~3 min)"
 	@echo "make bench-target  the target beside tgt and beside the bare TCP loopback (needs tgt; ~7 min)"
@@ -54,6 +55,11 @@ bench: build
 bench-target: build
 	$(CARGO) build --release --locked --package bench
 	target/release/bench --json target/bench-target.json
+
+bench-cache:
+	$(CARGO) build --release --locked --package bench --bin cache-speed
+	mkdir -p target/cache-speed
+	target/release/cache-speed --folder target/cache-speed
 
 bench-cache-open:
 	$(CARGO) build --release --locked --package bench --bin cache-open

@@ -23,7 +23,7 @@ use base::buffer::Buffer;
 use base::units::ByteSize;
 use block::device::DeviceExt;
 use block::{Identity, SharedDevice};
-use cache::format::{ENTRIES_PER_PAGE, Line, PAGE_BYTES, emit_page};
+use cache::format::{Line, PAGE_BYTES, emit_page};
 use cache::layout::Layout;
 use cache::{Cache, CrashMode, FormatOptions, Mode, OpenOptions};
 use clap::Parser;
@@ -118,16 +118,16 @@ async fn make(arguments: &Arguments) -> Result<()> {
     let layout = Layout::new(arguments.size.0, &options)?;
     let line = |frame: u32| {
         let (set, tag) = (frame / layout.ways, u64::from(frame % layout.ways));
-        Line { block: layout.block_of(set, tag), valid: 0xff, ..Line::default() }
+        Line { block: layout.block_of(set, tag), valid: layout.line_size.all_sectors(), ..Line::default() }
     };
     let mut page = 0;
     while page < layout.page_count {
         let count = PAGES_PER_WRITE.min(layout.page_count - page);
         let mut buffer = Buffer::zeroed(count as usize * 2 * PAGE_BYTES);
         for (slots, page) in buffer.chunks_exact_mut(2 * PAGE_BYTES).zip(page..) {
-            let first = page as u32 * ENTRIES_PER_PAGE as u32;
-            let frames = first..(first + ENTRIES_PER_PAGE as u32).min(layout.frame_count());
-            emit_page(&mut slots[..PAGE_BYTES], uuid, page, 1, frames.map(line));
+            let first = page as u32 * layout.entries_per_page();
+            let frames = first..(first + layout.entries_per_page()).min(layout.frame_count());
+            emit_page(&mut slots[..PAGE_BYTES], layout.line_size, uuid, page, 1, frames.map(line));
         }
         device.write(layout.slot_offset(page, 0), buffer, false).await?;
         page += count;

@@ -55,9 +55,12 @@ fn a_cache_grows_and_shrinks_while_it_is_used() {
     io(&uri, &["write -P 1 0 8M", "read -P 1 0 8M"]);
     let lines = |bench: &Bench| bench.status("disk")["cache"]["lines"].as_u64().unwrap();
     let lines_before = lines(&bench);
-    for (setting, bytes) in
-        [("cache.size=48MiB", 48 << 20), ("cache.associativity=full", 48 << 20), ("cache.size=16MiB", 16 << 20)]
-    {
+    for (setting, bytes) in [
+        ("cache.size=48MiB", 48 << 20),
+        ("cache.block-size=64KiB", 48 << 20),
+        ("cache.associativity=full", 48 << 20),
+        ("cache.size=16MiB", 16 << 20),
+    ] {
         std::thread::scope(|scope| {
             let writing = scope.spawn(|| {
                 for byte in 2..12 {
@@ -75,6 +78,8 @@ fn a_cache_grows_and_shrinks_while_it_is_used() {
     let status = bench.status("disk");
     assert!(lines(&bench) < lines_before);
     assert_eq!(status["cache"]["ways"], status["cache"]["lines"]);
+    assert_eq!(status["cache"]["line_bytes"], 65536);
+    bench.world.run(["set", "disk", "cache.block-size=5KiB"]).failure(2, &["5KiB", "4KiB to 256KiB"]);
     bench.world.run(["set", "disk", "cache.size=5000"]).failure(2, &["5000", "4 KiB"]);
     bench.world.run(["set", "disk", "cache.size=64KiB"]).failure(NO_SPACE, &["too small"]);
     io(&uri, &["write -P 12 0 1M", "flush"]);
@@ -135,8 +140,20 @@ fn caches_are_listed_moved_matched_by_generation_and_removed() {
     let other_url = bench.target.url(1);
     let arguments =
         ["attach", &other_url, "--name", "other", "--as", &front, "--cache", "other.cache", "--cache-size", "24MiB"];
+    // One file is one cache, whatever it is called.
+    fs::hard_link(bench.world.path("disk.cache"), bench.world.path("same.cache")).unwrap();
+    bench
+        .world
+        .run(["attach", &other_url, "--name", "other", "--cache", "same.cache"])
+        .failure(IN_USE, &["same.cache"]);
     let second = bench.world.start(arguments);
     io(&process.ready, &["write -P 1 0 4M", "read 4M 4M"]);
+    let loads: serde_json::Value =
+        serde_json::from_str(&bench.world.run(["cache", "list", "--load", "1", "--json"]).success()).unwrap();
+    let idle =
+        serde_json::json!({"reads_per_second": 0.0, "writes_per_second": 0.0, "hit_ratio": null, "in_flight": 0.0});
+    assert!(loads["caches"].as_array().unwrap().iter().all(|cache| cache["load"] == idle), "{loads}");
+    assert!(bench.status("disk")["cache"]["load"]["writes"].as_u64() > Some(0));
     let list = || -> Vec<(String, u64)> {
         let list: serde_json::Value =
             serde_json::from_str(&bench.world.run(["cache", "list", "--json"]).success()).unwrap();

@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
-use crate::limits::{LINE_BYTES, STREAMS_MAX};
+use crate::limits::{LINE_BYTES_MIN, STREAMS_MAX};
 use crate::status::RequestKind;
 
 /// When a block gets a frame.
@@ -131,14 +131,14 @@ impl Admissions {
 
     /// The next bytes of a read stream, when half of those fetched ahead are used up.
     fn ahead(&self, stream: &mut Stream, size_bytes: u64) -> Option<ByteRange> {
-        let window = self.tuning.prefetch_bytes / LINE_BYTES * LINE_BYTES;
+        let window = self.tuning.prefetch_bytes / LINE_BYTES_MIN * LINE_BYTES_MIN;
         let is_trusted = stream.kind == RequestKind::Read && stream.requests >= REQUESTS_TO_TRUST;
         if !is_trusted || window == 0 || stream.ahead.saturating_sub(stream.end) > window / 2 {
             return None;
         }
-        let from = stream.ahead.max(stream.end.next_multiple_of(LINE_BYTES));
-        let to =
-            (stream.end.saturating_add(window) / LINE_BYTES * LINE_BYTES).min(size_bytes / LINE_BYTES * LINE_BYTES);
+        let from = stream.ahead.max(stream.end.next_multiple_of(LINE_BYTES_MIN));
+        let to = (stream.end.saturating_add(window) / LINE_BYTES_MIN * LINE_BYTES_MIN)
+            .min(size_bytes / LINE_BYTES_MIN * LINE_BYTES_MIN);
         if to <= from {
             return None;
         }

@@ -16,7 +16,8 @@ use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::{Completion, Device, Error, ErrorKind, EventReceiver, Geometry, Identity, Request, SharedDevice};
 
-use crate::limits::{LINE_BYTES, SECTOR_BYTES};
+use crate::limits::SECTOR_BYTES;
+use crate::line_size::LineSize;
 
 /// Where lines begin on the origin, modulo their size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,7 +34,7 @@ impl Alignment {
     ///
     /// # Errors
     /// `InvalidRange` for one that is not a multiple of the logical block.
-    pub(crate) async fn resolve(self, origin: &SharedDevice) -> Result<u64, Error> {
+    pub(crate) async fn resolve(self, line_size: LineSize, origin: &SharedDevice) -> Result<u64, Error> {
         let block_bytes = u64::from(origin.geometry().logical_block_bytes);
         let at = match self {
             Self::At(at) => at,
@@ -43,7 +44,7 @@ impl Alignment {
             },
         };
         match (self, at.is_multiple_of(block_bytes)) {
-            (_, true) => Ok(at % LINE_BYTES),
+            (_, true) => Ok(at % line_size.bytes()),
             (Self::Found, false) => Ok(0),
             (Self::At(_), false) => {
                 let context = format!("lines cannot begin at {at}: blocks of this disk have {block_bytes} bytes");
@@ -77,8 +78,8 @@ fn partition_start(sector: &[u8]) -> Option<u64> {
 }
 
 /// Bytes between the beginning of the first line and that of the origin, where lines begin at `alignment`.
-pub(crate) fn padding_of(alignment: u64) -> u64 {
-    (LINE_BYTES - alignment % LINE_BYTES) % LINE_BYTES
+pub(crate) fn padding_of(line_size: LineSize, alignment: u64) -> u64 {
+    (line_size.bytes() - alignment % line_size.bytes()) % line_size.bytes()
 }
 
 /// A device with so many bytes before its first that nobody asks for.
@@ -152,9 +153,11 @@ mod tests {
 
     #[test]
     fn padding_and_alignment_make_a_line() {
-        for alignment in (0..LINE_BYTES).step_by(512) {
-            assert_eq!((padding_of(alignment) + alignment) % LINE_BYTES, 0);
-            assert!(padding_of(alignment) < LINE_BYTES);
+        for line_size in [4096, 65536].map(|bytes| LineSize::new(bytes).unwrap()) {
+            for alignment in (0..line_size.bytes()).step_by(512) {
+                assert_eq!((padding_of(line_size, alignment) + alignment) % line_size.bytes(), 0);
+                assert!(padding_of(line_size, alignment) < line_size.bytes());
+            }
         }
     }
 }

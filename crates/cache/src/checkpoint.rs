@@ -189,7 +189,7 @@ impl Core {
             let mut buffer = Buffer::zeroed(PAGE_BYTES);
             let state = &mut *self.state();
             let lines = state.frames.page_to_store(page);
-            emit_page(&mut buffer, self.uuid, page, sequence, lines.into_iter());
+            emit_page(&mut buffer, self.line_size(), self.uuid, page, sequence, lines.into_iter());
             (state.table.older_slot_offset(&self.layout, page), buffer)
         };
         pages.iter().map(image).collect()

@@ -26,10 +26,10 @@ use serde::Serialize;
 
 use crate::core::{Core, Pins, State};
 use crate::crash_mode::CrashMode;
-use crate::format::{ENTRY_CLEAN, FRAME_NONE, Line, LogEntryRaw};
-use crate::limits::{CLEAN_BATCH_LINES, CLEAN_RETRY_MS};
+use crate::format::{ENTRY_CLEAN, FRAME_NONE, Line, LogEntry};
+use crate::limits::{CLEAN_BATCH_BYTES, CLEAN_RETRY_MS};
 use crate::pace::Force;
-use crate::sectors::{line_range, runs};
+use crate::sectors::Sectors;
 use crate::write_back::Room;
 
 /// How far a cleaning is.
@@ -56,7 +56,7 @@ struct Batch {
 struct Pick {
     block: u64,
     frame: u32,
-    mask: u8,
+    mask: Sectors,
 }
 
 /// One write to the origin.
@@ -90,7 +90,7 @@ impl Core {
             self.clean_batch(batch, force).await?;
             let is_dirty = |block: u64| {
                 let state = self.state();
-                state.frames.find(block).is_some_and(|(_, line)| line.dirty != 0 && !line.is_lost)
+                state.frames.find(block).is_some_and(|(_, line)| !line.dirty.is_empty() && !line.is_lost)
             };
             // A line that was sent counts as done even when a write has made it dirty again.
             let mut passed_over: Vec<u64> = candidates
@@ -117,10 +117,11 @@ impl Core {
 
     /// Makes what a write waits for more likely; returns when it should look again.
     pub(crate) async fn make_room(self: &Arc<Self>, room: Room, count: u64) -> Result<(), Error> {
+        let lines_max = (CLEAN_BATCH_BYTES / self.line_size().bytes()) as usize;
         let candidates = match room {
             Room::LineAtRest => Vec::new(),
-            Room::Frame { set } => self.state().frames.dirty_blocks_of(set).take(CLEAN_BATCH_LINES).collect(),
-            Room::LessDirty => self.next_dirty_blocks(CLEAN_BATCH_LINES),
+            Room::Frame { set } => self.state().frames.dirty_blocks_of(set).take(lines_max).collect(),
+            Room::LessDirty => self.next_dirty_blocks(lines_max),
         };
         self.counters.writes_delayed.fetch_add(1, Ordering::Relaxed);
         let batch = self.pick(&candidates)?;
@@ -219,7 +220,7 @@ impl Core {
         }
         self.check_may_clean()?;
         for &block in candidates {
-            let found = state.frames.find(block).filter(|(_, line)| line.dirty != 0);
+            let found = state.frames.find(block).filter(|(_, line)| !line.dirty.is_empty());
             let Some((frame, line)) = found else {
                 batch.has_clean = true;
                 continue;
@@ -228,7 +229,8 @@ impl Core {
                 continue;
             }
             let is_taken = state.cleaning.contains_key(&block) || state.frames.is_busy(frame);
-            let order = if is_taken { None } else { self.origin_ranges.try_exclusive(line_range(block)) };
+            let order =
+                if is_taken { None } else { self.origin_ranges.try_exclusive(self.line_size().line_range(block)) };
             match order {
                 Some(order) => {
                     state.cleaning.insert(block, line.dirty);
@@ -296,8 +298,8 @@ impl Core {
         let length_max = force.write_bytes_max().min(u64::from(self.origin.geometry().transfer_bytes_max));
         let mut segments: Vec<Segment> = Vec::new();
         for pick in picks {
-            for run in runs(pick.mask) {
-                let offset = line_range(pick.block).offset + run.offset();
+            for run in pick.mask.runs() {
+                let offset = self.line_size().line_range(pick.block).offset + run.offset();
                 let from = self.layout.frame_offset(pick.frame) + run.offset();
                 match segments.last_mut() {
                     Some(last) if last.range.end() == offset && last.range.length + run.length() <= length_max => {
@@ -359,21 +361,21 @@ impl Core {
         Ok(())
     }
 
-    fn plan_clean(&self, blocks: &[u64], is_sent: bool) -> Vec<LogEntryRaw> {
+    fn plan_clean(&self, blocks: &[u64], is_sent: bool) -> Vec<LogEntry> {
         let state = &mut *self.state();
         let mut entries = Vec::new();
         for &block in blocks {
-            let mask = state.cleaning.remove(&block).unwrap_or(0);
+            let mask = state.cleaning.remove(&block).unwrap_or_default();
             let Some((frame, line)) = state.frames.find(block) else { continue };
-            if !is_sent || mask & line.dirty == 0 || state.frames.is_busy(frame) {
+            if !is_sent || (mask & line.dirty).is_empty() || state.frames.is_busy(frame) {
                 continue;
             }
             state.frames.set_busy(frame, true);
-            let entry = LogEntryRaw::state(frame, FRAME_NONE, Line { dirty: line.dirty & !mask, ..line });
+            let entry = LogEntry::state(frame, FRAME_NONE, Line { dirty: line.dirty & !mask, ..line });
             if self.crash_mode == CrashMode::AllSynchronous {
                 // All that is valid is durable, and the origin has flushed it.
                 state.frames.set_mapped(frame, true);
-                entries.push(LogEntryRaw { kind: ENTRY_CLEAN, ..entry });
+                entries.push(LogEntry { kind: ENTRY_CLEAN, ..entry });
             } else {
                 entries.push(entry);
             }

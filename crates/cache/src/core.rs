@@ -37,10 +37,11 @@ use crate::format::{Line, ParametersRaw};
 use crate::frames::Frames;
 use crate::layout::Layout;
 use crate::limits::TIMED_ONE_OF;
+use crate::line_size::LineSize;
 use crate::options::{DirtyLimits, Mode, TimeOfDay};
 use crate::pace::Pace;
 use crate::replace::CopyProgress;
-use crate::sectors::{blocks_of, whole_lines};
+use crate::sectors::Sectors;
 use crate::status::{Counters, RecoveryReport, RequestKind};
 use crate::table::Table;
 use crate::write_through::Copy;
@@ -61,6 +62,7 @@ pub(crate) struct Core {
     /// Of the origin's content; 0 when nobody has said.
     pub(crate) generation: u64,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) opened_at: Instant,
     pub(crate) time_of_day: Option<TimeOfDay>,
     /// How often clean lines are stored that count after a crash.
     pub(crate) lazy_interval: Duration,
@@ -117,7 +119,7 @@ pub(crate) struct State {
     pub(crate) clean_at: u64,
     pub(crate) admissions: Admissions,
     /// Sectors being cleaned, by block. A write to a sector takes it out: what was sent to the origin is then old.
-    pub(crate) cleaning: BTreeMap<u64, u8>,
+    pub(crate) cleaning: BTreeMap<u64, Sectors>,
     /// How far the cleaning is that somebody asked for.
     pub(crate) clean_progress: Option<CleanProgress>,
     /// The cache that is to take the place of this one, and is told of changes.
@@ -137,6 +139,11 @@ impl Core {
 
     pub(crate) fn mode(&self) -> Mode {
         self.state().mode
+    }
+
+    /// How large lines are.
+    pub(crate) fn line_size(&self) -> LineSize {
+        self.layout.line_size
     }
 
     /// Starts a future now; whatever it leaves undone is done by the workers.
@@ -167,7 +174,7 @@ impl Core {
             return Completion::ready(request.fail(Error::new(ErrorKind::Gone, "the cache is closed")));
         }
         let core = Arc::clone(self);
-        let lines = whole_lines(range);
+        let lines = self.line_size().whole_lines(range);
         let workers = &self.workers;
         if request.is_mutation() && self.mode() == Mode::ReadOnly {
             return Completion::ready(request.fail(Error::new(ErrorKind::ReadOnly, "the cache is in mode read-only")));
@@ -177,7 +184,7 @@ impl Core {
             Operation::Read { buffer } => {
                 let advice = self.touch(range, RequestKind::Read);
                 let place = self.ranges.shared(lines);
-                let timed = self.start_timing();
+                let timed = self.start_timing(RequestKind::Read);
                 let reading = Completion::task(workers, async move {
                     let response = read::read(core, range, buffer, place, RequestKind::Read).await;
                     finish_timing(timed);
@@ -191,7 +198,7 @@ impl Core {
             Operation::Write { buffer, fua } => {
                 let advice = self.touch(range, RequestKind::Write);
                 let place = self.ranges.exclusive(lines);
-                let timed = self.start_timing();
+                let timed = self.start_timing(RequestKind::Write);
                 Completion::task(workers, async move {
                     let response = write(core, range, buffer, fua, advice.is_past, place).await;
                     finish_timing(timed);
@@ -214,9 +221,11 @@ impl Core {
     }
 
     /// Begins to time a request, if it is one of those that are timed.
-    fn start_timing(self: &Arc<Self>) -> Option<(Arc<Self>, Instant)> {
+    fn start_timing(self: &Arc<Self>, kind: RequestKind) -> Option<Timed> {
         let is_one_of_many = self.request_count.fetch_add(1, Ordering::Relaxed).is_multiple_of(TIMED_ONE_OF);
-        (is_one_of_many || self.is_cleaning()).then(|| (Arc::clone(self), self.clock.now()))
+        let stands_for = if self.is_cleaning() { 1 } else { u64::from(TIMED_ONE_OF) };
+        let is_timed = is_one_of_many || stands_for == 1;
+        is_timed.then(|| Timed { core: Arc::clone(self), kind, stands_for, start: self.clock.now() })
     }
 
     fn is_cleaning(&self) -> bool {
@@ -243,7 +252,7 @@ impl Core {
             };
         let mut evicted_count = 0;
         let (mut hit_count, mut miss_count) = (0, 0);
-        for block in blocks_of(range) {
+        for block in self.line_size().blocks_of(range) {
             if let Some(frame) = state.frames.lookup(block) {
                 state.frames.touch(frame);
                 hit_count += 1;
@@ -263,7 +272,7 @@ impl Core {
     /// Gives blocks that are not resident a frame, whatever they are worth.
     pub(crate) fn give_frames(&self, range: ByteRange) {
         let state = &mut *self.state();
-        for block in blocks_of(range) {
+        for block in self.line_size().blocks_of(range) {
             if state.frames.lookup(block).is_none() {
                 let evicted_count = give_frame(state, block);
                 self.counters.evictions.fetch_add(evicted_count, Ordering::Relaxed);
@@ -275,7 +284,7 @@ impl Core {
     fn fetch_ahead(self: &Arc<Self>, range: ByteRange) {
         let Some(buffer) = self.insert_pool.try_acquire(range.length as usize) else { return };
         self.touch(range, RequestKind::Ahead);
-        let place = self.ranges.shared(whole_lines(range));
+        let place = self.ranges.shared(self.line_size().whole_lines(range));
         let reading = read::read(Arc::clone(self), range, buffer, place, RequestKind::Ahead);
         self.start(async move { drop(reading.await) });
     }
@@ -315,10 +324,21 @@ fn give_frame(state: &mut State, block: u64) -> u64 {
     u64::from(reserved.has_evicted)
 }
 
-fn finish_timing(timed: Option<(Arc<Core>, Instant)>) {
-    if let Some((core, start)) = timed {
+/// A request that is timed.
+struct Timed {
+    core: Arc<Core>,
+    kind: RequestKind,
+    /// For how many requests it is timed.
+    stands_for: u64,
+    start: Instant,
+}
+
+fn finish_timing(timed: Option<Timed>) {
+    if let Some(Timed { core, kind, stands_for, start }) = timed {
         let taken = core.clock.now() - start;
-        core.pace().note(taken, core.is_cleaning());
+        let taken_ns = u64::try_from(taken.as_nanos()).unwrap_or(u64::MAX);
+        core.counters.served_ns.fetch_add(taken_ns.saturating_mul(stands_for), Ordering::Relaxed);
+        core.pace().note(kind, taken, core.is_cleaning());
     }
 }
 

@@ -15,7 +15,6 @@ use block::{Error, Response};
 
 use crate::core::Core;
 use crate::options::Mode;
-use crate::sectors::whole_lines;
 
 pub(crate) async fn discard(core: Arc<Core>, range: ByteRange, place: Acquire) -> Response {
     let _guard = place.await;
@@ -70,7 +69,7 @@ impl Core {
         range: ByteRange,
         change: impl Future<Output = Result<(), Error>>,
     ) -> Result<(), Error> {
-        let order = self.origin_ranges.exclusive(whole_lines(range)).await;
+        let order = self.origin_ranges.exclusive(self.line_size().whole_lines(range)).await;
         let mut result = self.unmap_cleaned(range).await;
         if result.is_ok() {
             result = change.await;

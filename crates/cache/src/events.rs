@@ -20,7 +20,6 @@ use futures_util::future::{Either, select};
 use crate::alignment::inside;
 use crate::core::Core;
 use crate::options::Mode;
-use crate::sectors::whole_lines;
 
 impl Core {
     /// Handles events as they come. Ends when the cache closes.
@@ -95,7 +94,7 @@ impl Core {
     /// Forgets clean copies once the requests on them are done.
     fn forget_later(self: &Arc<Self>, range: ByteRange) {
         let core = Arc::clone(self);
-        let place = self.ranges.exclusive(whole_lines(range));
+        let place = self.ranges.exclusive(self.line_size().whole_lines(range));
         self.start(async move {
             let _guard = place.await;
             core.forget_clean(range);

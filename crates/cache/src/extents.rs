@@ -11,7 +11,6 @@ use block::{Extent, ExtentKind, Response};
 
 use crate::alignment::outside;
 use crate::core::Core;
-use crate::sectors::{blocks_of, line_range, part_of, runs};
 
 pub(crate) async fn extents(core: Arc<Core>, range: ByteRange, place: Acquire) -> Response {
     let _guard = place.await;
@@ -29,12 +28,12 @@ impl Core {
     /// The dirty bytes in `range`, ascending and joined.
     fn dirty_ranges(&self, range: ByteRange) -> Vec<ByteRange> {
         let mut ranges: Vec<ByteRange> = Vec::new();
-        let blocks = blocks_of(range);
+        let line_size = self.line_size();
         let state = self.state();
-        for block in state.frames.dirty_in(blocks) {
+        for block in state.frames.dirty_in(line_size.blocks_of(range)) {
             let Some((_, line)) = state.frames.find(block) else { continue };
-            for run in runs(line.dirty & part_of(block, range).0) {
-                let offset = line_range(block).offset + run.offset();
+            for run in (line.dirty & line_size.part_of(block, range).0).runs() {
+                let offset = line_size.line_range(block).offset + run.offset();
                 match ranges.last_mut() {
                     Some(last) if last.end() == offset => last.length += run.length(),
                     _ => ranges.push(ByteRange { offset, length: run.length() }),

@@ -5,12 +5,18 @@
 //! | [`ParametersRaw`] | payload of the superblock | geometry, binding, and where the log and the table stand |
 //! | [`PageHeaderRaw`], [`EntryRaw`] | table | what each frame holds |
 //! | [`LogEntryRaw`] | payload of log records | what became of one line |
+//!
+//! Entries have room for the bitmaps of a line of 4 KiB, one byte each. What larger lines need beyond that follows behind the entry, bitmap by bitmap.
 
 use base::checksum::crc32c;
 use store::{BindingRaw, Kind, LogPositionRaw};
 use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::limits::{LINE_BYTES_MAX, SECTOR_BYTES};
+use crate::line_size::LineSize;
+use crate::sectors::Sectors;
 
 /// What the superblock calls a cache.
 pub const KIND: Kind = Kind { code: *b"cache\0\0\0", version: 1, name: "cache" };
@@ -26,11 +32,11 @@ pub const STATE_CLOSED: u8 = 1;
 pub struct ParametersRaw {
     /// The origin.
     pub binding: BindingRaw,
-    /// Bytes of a line; version 1 reads 4096.
+    /// Bytes of a line.
     pub line_bytes: U32,
     /// Bytes a bit of the bitmaps stands for; version 1 reads 512.
     pub sector_bytes: U32,
-    /// Bytes of a table entry; version 1 reads 16. Larger lines will need larger bitmaps.
+    /// Bytes of a table entry, which follow from the former two.
     pub entry_bytes: U32,
     /// Frames of one set.
     pub ways: U32,
@@ -79,9 +85,15 @@ const _: () = assert!(std::mem::offset_of!(ParametersRaw, generation) == 2696);
 /// Bytes of a table page, and of a slot.
 pub const PAGE_BYTES: usize = 4096;
 
-/// Entries of a table page.
-pub const ENTRIES_PER_PAGE: usize = (PAGE_BYTES - size_of::<PageHeaderRaw>()) / size_of::<EntryRaw>();
-const _: () = assert!(ENTRIES_PER_PAGE == 252);
+/// Bytes of a table entry with its bitmaps.
+pub fn entry_bytes(line_size: LineSize) -> usize {
+    size_of::<EntryRaw>() + 2 * (line_size.bitmap_bytes() - 1)
+}
+
+/// Entries of a table page: 252 for lines of 4 KiB, 28 for those of 256 KiB.
+pub fn entries_per_page(line_size: LineSize) -> u32 {
+    ((PAGE_BYTES - size_of::<PageHeaderRaw>()) / entry_bytes(line_size)) as u32
+}
 
 /// First bytes after the checksum of every table page.
 pub const PAGE_MAGIC: u32 = u32::from_le_bytes(*b"ftab");
@@ -109,15 +121,15 @@ const _: () = assert!(std::mem::offset_of!(PageHeaderRaw, uuid) == 24);
 /// [`EntryRaw::flags`]: the dirty sectors of this line could not be read back after a crash.
 pub const ENTRY_LOST: u8 = 1;
 
-/// What one frame holds. All zero: nothing.
+/// What one frame holds, up to the first byte of each bitmap. The others of *valid* follow, then those of *dirty*. All zero: nothing.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
 pub struct EntryRaw {
     /// Block of the origin, little-endian: up to 2^48 lines.
     pub block: [u8; 6],
-    /// Sectors that hold the block's data.
+    /// Sectors that hold the block's data, the first eight.
     pub valid: u8,
-    /// Sectors that the origin does not have yet.
+    /// Sectors that the origin does not have yet, the first eight.
     pub dirty: u8,
     /// Reserved for a checksum of the data; zero.
     pub checksum: U32,
@@ -134,42 +146,77 @@ pub struct Line {
     /// Block of the origin.
     pub block: u64,
     /// Sectors that hold the block's data.
-    pub valid: u8,
+    pub valid: Sectors,
     /// Sectors that the origin does not have yet; all of them valid.
-    pub dirty: u8,
+    pub dirty: Sectors,
     /// Whether the dirty sectors are known to be unreadable.
     pub is_lost: bool,
 }
 
-impl From<Line> for EntryRaw {
-    fn from(line: Line) -> Self {
-        let [b0, b1, b2, b3, b4, b5, _, _] = line.block.to_le_bytes();
-        Self {
-            block: [b0, b1, b2, b3, b4, b5],
-            valid: line.valid,
-            dirty: line.dirty,
-            checksum: U32::ZERO,
-            flags: if line.is_lost { ENTRY_LOST } else { 0 },
-            reserved: [0; 3],
-        }
-    }
+/// The largest bitmap, empty.
+const BITMAP_EMPTY: [u8; (LINE_BYTES_MAX / SECTOR_BYTES / 8) as usize] =
+    [0; (LINE_BYTES_MAX / SECTOR_BYTES / 8) as usize];
+
+/// A bitmap's first byte, and the others into `rest`.
+fn emit_bitmap(sectors: Sectors, line_size: LineSize, rest: &mut [u8]) -> u8 {
+    let mut bytes = BITMAP_EMPTY;
+    let bytes = &mut bytes[..line_size.bitmap_bytes()];
+    sectors.to_bytes(bytes);
+    rest.copy_from_slice(&bytes[1..]);
+    bytes[0]
 }
 
-impl From<EntryRaw> for Line {
-    /// Bits that contradict each other are taken as the safe side: a dirty sector is a valid one.
-    fn from(raw: EntryRaw) -> Self {
-        let [b0, b1, b2, b3, b4, b5] = raw.block;
-        Self {
-            block: u64::from_le_bytes([b0, b1, b2, b3, b4, b5, 0, 0]),
-            valid: raw.valid | raw.dirty,
-            dirty: raw.dirty,
-            is_lost: raw.flags & ENTRY_LOST != 0,
-        }
+/// The bitmap of a first byte and the others.
+fn parse_bitmap(first: u8, rest: &[u8]) -> Sectors {
+    if rest.is_empty() {
+        return Sectors::from_bytes(&[first]);
+    }
+    let mut bytes = BITMAP_EMPTY;
+    let count = rest.len().min(bytes.len() - 1);
+    bytes[0] = first;
+    bytes[1..=count].copy_from_slice(&rest[..count]);
+    Sectors::from_bytes(&bytes)
+}
+
+/// Writes the table entry of a line into `place`, which is as long as one is.
+fn emit_entry(line: &Line, line_size: LineSize, place: &mut [u8]) {
+    let (head, rest) = place.split_at_mut(size_of::<EntryRaw>());
+    let (rest_valid, rest_dirty) = rest.split_at_mut(line_size.bitmap_bytes() - 1);
+    let [b0, b1, b2, b3, b4, b5, _, _] = line.block.to_le_bytes();
+    let raw = EntryRaw {
+        block: [b0, b1, b2, b3, b4, b5],
+        valid: emit_bitmap(line.valid, line_size, rest_valid),
+        dirty: emit_bitmap(line.dirty, line_size, rest_dirty),
+        checksum: U32::ZERO,
+        flags: if line.is_lost { ENTRY_LOST } else { 0 },
+        reserved: [0; 3],
+    };
+    head.copy_from_slice(raw.as_bytes());
+}
+
+/// The line of a table entry. Bits that contradict each other are taken as the safe side: a dirty sector is a valid one.
+fn parse_entry(bytes: &[u8]) -> Line {
+    let Ok((raw, rest)) = EntryRaw::read_from_prefix(bytes) else { return Line::default() };
+    let (rest_valid, rest_dirty) = rest.split_at(rest.len() / 2);
+    let [b0, b1, b2, b3, b4, b5] = raw.block;
+    let dirty = parse_bitmap(raw.dirty, rest_dirty);
+    Line {
+        block: u64::from_le_bytes([b0, b1, b2, b3, b4, b5, 0, 0]),
+        valid: parse_bitmap(raw.valid, rest_valid) | dirty,
+        dirty,
+        is_lost: raw.flags & ENTRY_LOST != 0,
     }
 }
 
 /// Writes a table page into `bytes`, which are one page long.
-pub fn emit_page(bytes: &mut [u8], uuid: Uuid, page_index: u64, sequence: u64, lines: impl Iterator<Item = Line>) {
+pub fn emit_page(
+    bytes: &mut [u8],
+    line_size: LineSize,
+    uuid: Uuid,
+    page_index: u64,
+    sequence: u64,
+    lines: impl Iterator<Item = Line>,
+) {
     assert_eq!(bytes.len(), PAGE_BYTES);
     bytes.fill(0);
     let header = PageHeaderRaw {
@@ -182,9 +229,9 @@ pub fn emit_page(bytes: &mut [u8], uuid: Uuid, page_index: u64, sequence: u64, l
     };
     let (head, entries) = bytes.split_at_mut(size_of::<PageHeaderRaw>());
     head.copy_from_slice(header.as_bytes());
-    for (place, line) in entries.chunks_exact_mut(size_of::<EntryRaw>()).zip(lines) {
-        if line.valid != 0 {
-            place.copy_from_slice(EntryRaw::from(line).as_bytes());
+    for (place, line) in entries.chunks_exact_mut(entry_bytes(line_size)).zip(lines) {
+        if !line.valid.is_empty() {
+            emit_entry(&line, line_size, place);
         }
     }
     let checksum = crc32c(&bytes[4..]);
@@ -219,11 +266,9 @@ pub fn parse_slot(bytes: &[u8], uuid: Uuid, page_index: u64) -> Slot {
 }
 
 /// The lines of a page that [`parse_slot`] found valid.
-pub fn page_lines(bytes: &[u8]) -> impl Iterator<Item = Line> + '_ {
+pub fn page_lines(bytes: &[u8], line_size: LineSize) -> impl Iterator<Item = Line> + '_ {
     let entries = bytes.get(size_of::<PageHeaderRaw>()..).unwrap_or(&[]);
-    entries
-        .chunks_exact(size_of::<EntryRaw>())
-        .map(|chunk| EntryRaw::read_from_bytes(chunk).map(Line::from).unwrap_or_default())
+    entries.chunks_exact(entry_bytes(line_size)).map(parse_entry)
 }
 
 /// [`LogEntryRaw::frame_freed`]: no frame.
@@ -236,8 +281,7 @@ pub const ENTRY_STATE: u8 = 2;
 /// [`LogEntryRaw::kind`]: like [`ENTRY_STATE`], and the clean sectors count after a crash (crash mode *all*).
 pub const ENTRY_CLEAN: u8 = 3;
 
-/// What became of one line. It carries the resulting state whole, never a difference, so that replaying it twice, or over a table that is
-/// newer than it, ends the same.
+/// What became of one line, up to the first byte of each bitmap. The others of *valid* follow, then those of *dirty*, then those of *checked*.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
 pub struct LogEntryRaw {
@@ -245,11 +289,11 @@ pub struct LogEntryRaw {
     pub kind: u8,
     /// [`ENTRY_LOST`].
     pub flags: u8,
-    /// Resulting valid sectors.
+    /// Resulting valid sectors, the first eight.
     pub valid: u8,
-    /// Resulting dirty sectors.
+    /// Resulting dirty sectors, the first eight.
     pub dirty: u8,
-    /// Sectors that `checksum` covers, lowest first: those written that must not change while the line stays as it is.
+    /// Sectors that `checksum` covers, the first eight.
     pub checked: u8,
     /// Zero.
     pub reserved_1: [u8; 3],
@@ -268,28 +312,85 @@ const _: () = assert!(size_of::<LogEntryRaw>() == 32);
 const _: () = assert!(std::mem::offset_of!(LogEntryRaw, block) == 8);
 const _: () = assert!(std::mem::offset_of!(LogEntryRaw, checksum) == 24);
 
-impl LogEntryRaw {
+/// Bytes of a log entry with its bitmaps.
+pub fn log_entry_bytes(line_size: LineSize) -> usize {
+    size_of::<LogEntryRaw>() + 3 * (line_size.bitmap_bytes() - 1)
+}
+
+/// What became of one line. It carries the resulting state whole, never a difference, so that replaying it twice, or over a table that is
+/// newer than it, ends the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogEntry {
+    /// [`ENTRY_WRITE`], [`ENTRY_STATE`] or [`ENTRY_CLEAN`].
+    pub kind: u8,
+    /// The resulting state.
+    pub line: Line,
+    /// Sectors that `checksum` covers, lowest first: those written that must not change while the line stays as it is.
+    pub checked: Sectors,
+    /// The frame that now holds the line.
+    pub frame: u32,
+    /// The frame that held it before and does no longer, or [`FRAME_NONE`].
+    pub frame_freed: u32,
+    /// crc32c of the checked sectors.
+    pub checksum: u32,
+}
+
+impl LogEntry {
     /// An entry of the state `line` of `frame`, without data.
     pub fn state(frame: u32, frame_freed: u32, line: Line) -> Self {
-        Self {
-            kind: ENTRY_STATE,
-            flags: if line.is_lost { ENTRY_LOST } else { 0 },
-            valid: line.valid,
-            dirty: line.dirty,
-            checked: 0,
-            reserved_1: [0; 3],
-            block: line.block.into(),
-            frame: frame.into(),
-            frame_freed: frame_freed.into(),
-            checksum: U32::ZERO,
-            reserved_2: U32::ZERO,
-        }
+        Self { kind: ENTRY_STATE, line, checked: Sectors::NONE, frame, frame_freed, checksum: 0 }
     }
 
-    /// The resulting state.
-    pub fn line(&self) -> Line {
-        let is_lost = self.flags & ENTRY_LOST != 0;
-        Line { block: self.block.get(), valid: self.valid | self.dirty, dirty: self.dirty, is_lost }
+    /// The payload of a record with these entries.
+    pub fn emit(entries: &[Self], line_size: LineSize) -> Vec<u8> {
+        let mut bytes = vec![0; entries.len() * log_entry_bytes(line_size)];
+        let rest_bytes = line_size.bitmap_bytes() - 1;
+        for (entry, place) in entries.iter().zip(bytes.chunks_exact_mut(log_entry_bytes(line_size))) {
+            let (head, rest) = place.split_at_mut(size_of::<LogEntryRaw>());
+            let (valid, rest) = rest.split_at_mut(rest_bytes);
+            let (dirty, checked) = rest.split_at_mut(rest_bytes);
+            let raw = LogEntryRaw {
+                kind: entry.kind,
+                flags: if entry.line.is_lost { ENTRY_LOST } else { 0 },
+                valid: emit_bitmap(entry.line.valid, line_size, valid),
+                dirty: emit_bitmap(entry.line.dirty, line_size, dirty),
+                checked: emit_bitmap(entry.checked, line_size, checked),
+                reserved_1: [0; 3],
+                block: entry.line.block.into(),
+                frame: entry.frame.into(),
+                frame_freed: entry.frame_freed.into(),
+                checksum: entry.checksum.into(),
+                reserved_2: U32::ZERO,
+            };
+            head.copy_from_slice(raw.as_bytes());
+        }
+        bytes
+    }
+
+    /// One entry of a record's payload; `None` when it is not as long as one is.
+    pub fn parse(bytes: &[u8], line_size: LineSize) -> Option<Self> {
+        let (raw, rest) = LogEntryRaw::read_from_prefix(bytes).ok()?;
+        let rest_bytes = line_size.bitmap_bytes() - 1;
+        let (valid, rest) = rest.split_at_checked(rest_bytes)?;
+        let (dirty, checked) = rest.split_at_checked(rest_bytes)?;
+        if checked.len() != rest_bytes {
+            return None;
+        }
+        let dirty = parse_bitmap(raw.dirty, dirty);
+        let line = Line {
+            block: raw.block.get(),
+            valid: parse_bitmap(raw.valid, valid) | dirty,
+            dirty,
+            is_lost: raw.flags & ENTRY_LOST != 0,
+        };
+        Some(Self {
+            kind: raw.kind,
+            line,
+            checked: parse_bitmap(raw.checked, checked),
+            frame: raw.frame.get(),
+            frame_freed: raw.frame_freed.get(),
+            checksum: raw.checksum.get(),
+        })
     }
 }
 
@@ -304,31 +405,64 @@ mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
+    fn sectors(bytes: &[u8]) -> Sectors {
+        Sectors::from_bytes(bytes)
+    }
+
+    /// A line of 16 KiB has bitmaps of four bytes.
+    fn larger() -> LineSize {
+        LineSize::new(16 << 10).unwrap()
+    }
+
     #[test]
     fn an_entry_is_what_the_format_page_says() {
-        let line = Line { block: 0x0605_0403_0201, valid: 0xff, dirty: 0x0f, is_lost: true };
-        assert_eq!(hex(EntryRaw::from(line).as_bytes()), "010203040506ff0f0000000001000000");
-        assert_eq!(Line::from(EntryRaw::from(line)), line);
+        let line = Line { block: 0x0605_0403_0201, valid: sectors(&[0xff]), dirty: sectors(&[0x0f]), is_lost: true };
+        let mut bytes = [0xa5; 16];
+        emit_entry(&line, LineSize::default(), &mut bytes);
+        assert_eq!(hex(&bytes), "010203040506ff0f0000000001000000");
+        assert_eq!(parse_entry(&bytes), line);
+    }
+
+    #[test]
+    fn an_entry_of_a_larger_line_has_the_rest_of_its_bitmaps_behind_it() {
+        let (valid, dirty) = (sectors(&[0xff, 0x1f, 0, 0x80]), sectors(&[0x0f, 0x10, 0, 0x80]));
+        let line = Line { block: 0x0605_0403_0201, valid, dirty, is_lost: false };
+        assert_eq!((entry_bytes(larger()), log_entry_bytes(larger())), (22, 41));
+        let mut bytes = [0xa5; 22];
+        emit_entry(&line, larger(), &mut bytes);
+        assert_eq!(hex(&bytes), "010203040506ff0f00000000000000001f0080100080");
+        assert_eq!(parse_entry(&bytes), line);
+        let entry = LogEntry { kind: ENTRY_WRITE, checked: dirty, checksum: 1, ..LogEntry::state(2, 3, line) };
+        let bytes = LogEntry::emit(&[entry], larger());
+        let head = "0100ff0f0f000000010203040506000002000000030000000100000000000000";
+        assert_eq!(hex(&bytes), format!("{head}1f0080100080100080"));
+        assert_eq!(LogEntry::parse(&bytes, larger()), Some(entry));
+        assert_eq!(LogEntry::parse(&bytes[..40], larger()), None);
+        let sizes = [4, 8, 64, 256].map(|kib| LineSize::new(kib << 10).unwrap());
+        assert_eq!(sizes.map(entries_per_page), [252, 224, 87, 28]);
     }
 
     #[test]
     fn a_log_entry_is_what_the_format_page_says() {
-        let line = Line { block: 0x0807_0605_0403_0201, valid: 0xf0, dirty: 0x30, is_lost: false };
-        let mut entry = LogEntryRaw::state(0x0a0b_0c0d, FRAME_NONE, line);
-        assert_eq!(hex(entry.as_bytes()), "0200f0300000000001020304050607080d0c0b0affffffff0000000000000000");
+        let line =
+            Line { block: 0x0807_0605_0403_0201, valid: sectors(&[0xf0]), dirty: sectors(&[0x30]), is_lost: false };
+        let mut entry = LogEntry::state(0x0a0b_0c0d, FRAME_NONE, line);
+        let bytes = |entry| LogEntry::emit(&[entry], LineSize::default());
+        assert_eq!(hex(&bytes(entry)), "0200f0300000000001020304050607080d0c0b0affffffff0000000000000000");
         entry.kind = ENTRY_CLEAN;
-        assert_eq!(hex(entry.as_bytes()), "0300f0300000000001020304050607080d0c0b0affffffff0000000000000000");
+        assert_eq!(hex(&bytes(entry)), "0300f0300000000001020304050607080d0c0b0affffffff0000000000000000");
         entry.kind = ENTRY_WRITE;
-        entry.checked = 0x30;
-        entry.checksum = 0x1122_3344.into();
-        assert_eq!(hex(entry.as_bytes()), "0100f0303000000001020304050607080d0c0b0affffffff4433221100000000");
+        entry.checked = sectors(&[0x30]);
+        entry.checksum = 0x1122_3344;
+        assert_eq!(hex(&bytes(entry)), "0100f0303000000001020304050607080d0c0b0affffffff4433221100000000");
+        assert_eq!(LogEntry::parse(&bytes(entry), LineSize::default()), Some(entry));
     }
 
     #[test]
     fn a_page_is_what_the_format_page_says() {
         let mut page = [0xa5; PAGE_BYTES];
-        let line = Line { block: 2, valid: 1, dirty: 1, is_lost: false };
-        emit_page(&mut page, ID, 3, 4, [Line::default(), line].into_iter());
+        let line = Line { block: 2, valid: sectors(&[1]), dirty: sectors(&[1]), is_lost: false };
+        emit_page(&mut page, LineSize::default(), ID, 3, 4, [Line::default(), line].into_iter());
         let golden = "667461620300000000000000040000000000000007070707070707070707070707070707";
         assert_eq!(hex(&page[4..40]), golden);
         assert!(page[40..80].iter().all(|&byte| byte == 0));
@@ -361,23 +495,35 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_a_page_holds_is_read_back(lines in proptest::collection::vec((0u64..1 << 48, 1u8.., any::<u8>()), 0..=252)) {
+        fn what_a_page_holds_is_read_back(
+            shift in 12u32..=18,
+            lines in proptest::collection::vec(
+                (0u64..1 << 48, proptest::collection::vec(any::<u8>(), 64), proptest::collection::vec(any::<u8>(), 64)), 0..=252
+            ),
+        ) {
+            let line_size = LineSize::new(1 << shift).unwrap();
             let lines: Vec<Line> = lines
                 .into_iter()
-                .map(|(block, valid, dirty)| Line { block, valid, dirty: dirty & valid, is_lost: false })
+                .take(entries_per_page(line_size) as usize)
+                .map(|(block, valid, dirty)| {
+                    let valid = (sectors(&valid) & line_size.all_sectors()) | sectors(&[1]);
+                    Line { block, valid, dirty: sectors(&dirty) & valid, is_lost: false }
+                })
                 .collect();
             let mut page = [0xa5; PAGE_BYTES];
-            emit_page(&mut page, ID, 0, 1, lines.iter().copied());
+            emit_page(&mut page, line_size, ID, 0, 1, lines.iter().copied());
             prop_assert_eq!(parse_slot(&page, ID, 0), Slot::Valid(1));
-            let read: Vec<Line> = page_lines(&page).collect();
+            let read: Vec<Line> = page_lines(&page, line_size).collect();
             prop_assert_eq!(&read[..lines.len()], &lines[..]);
             prop_assert!(read[lines.len()..].iter().all(|line| *line == Line::default()));
         }
 
         #[test]
-        fn any_bytes_are_a_value(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn any_bytes_are_a_value(bytes in proptest::collection::vec(any::<u8>(), 0..300), shift in 12u32..=18) {
+            let line_size = LineSize::new(1 << shift).unwrap();
             parse_slot(&bytes, ID, 0);
-            assert!(page_lines(&bytes).count() < 300);
+            assert!(page_lines(&bytes, line_size).count() < 300);
+            LogEntry::parse(&bytes, line_size);
         }
     }
 }

@@ -13,9 +13,9 @@ use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
 
 use crate::crash_mode::CrashMode;
-use crate::format::{EntryRaw, KIND, PAGE_BYTES, ParametersRaw, STATE_CLOSED};
+use crate::format::{KIND, PAGE_BYTES, ParametersRaw, STATE_CLOSED, entry_bytes};
 use crate::layout::Layout;
-use crate::limits::{LINE_BYTES, LOGICAL_BLOCK_BYTES_MAX, SECTOR_BYTES, TABLE_IO_BYTES};
+use crate::limits::{LOGICAL_BLOCK_BYTES_MAX, SECTOR_BYTES, TABLE_IO_BYTES};
 use crate::options::FormatOptions;
 
 pub(crate) async fn format(
@@ -25,7 +25,7 @@ pub(crate) async fn format(
 ) -> Result<(), Error> {
     check_devices(cache_device, origin)?;
     let layout = Layout::new(cache_device.geometry().size_bytes, &options)?;
-    let alignment = options.alignment.resolve(origin).await?;
+    let alignment = options.alignment.resolve(layout.line_size, origin).await?;
     let parameters = ParametersRaw {
         crash_mode: options.crash_mode as u8,
         alignment_bytes: alignment.into(),
@@ -65,9 +65,9 @@ fn parameters(layout: &Layout, binding: &Binding) -> Result<ParametersRaw, Error
     let first = LogPosition { offset: 0, epoch: 0, sequence: 1, link: 0 };
     Ok(ParametersRaw {
         binding: binding.to_raw()?,
-        line_bytes: (LINE_BYTES as u32).into(),
+        line_bytes: (layout.line_size.bytes() as u32).into(),
         sector_bytes: (SECTOR_BYTES as u32).into(),
-        entry_bytes: U32::new(size_of::<EntryRaw>() as u32),
+        entry_bytes: U32::new(entry_bytes(layout.line_size) as u32),
         ways: layout.ways.into(),
         run_lines: layout.run_lines.into(),
         crash_mode: CrashMode::default() as u8,

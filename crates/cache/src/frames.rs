@@ -8,13 +8,13 @@
 //!   (*urgent*: dirty lines, and clean ones that the device must not have any more) and for those that can wait.
 //! - Where clean lines count after a crash it is known which of them the device has: see [`Mappings`].
 //!
-//! Memory is what bounds a large cache, so a frame of a set of up to 256 takes 11 bytes, and up to 4 more for what its policy remembers:
+//! Memory is what bounds a large cache, so a frame of 4 KiB of a set of up to 256 takes 11 bytes, and up to 4 more for what its policy remembers:
 //!
 //! | bytes | what |
 //! |---:|---|
 //! | 4 | tag: which block of the set ([`Tags`]) |
 //! | 1 | fingerprint of the tag ([`Index`]) |
-//! | 2 | valid and dirty sectors |
+//! | 2 | valid and dirty sectors ([`Bitmaps`]); as much for every 4 KiB of larger lines |
 //! | 1 | pins, busy, lost, mapped |
 //! | 1 + 2 | list and hits, links ([`Order`]) |
 //!
@@ -22,12 +22,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::format::{ENTRIES_PER_PAGE, Line};
+use crate::bitmaps::Bitmaps;
+use crate::format::Line;
 use crate::index::Index;
 use crate::layout::Layout;
 use crate::mappings::Mappings;
 use crate::page_set::PageSet;
 use crate::replacement::{List, Order, Replacement, Taken};
+use crate::sectors::Sectors;
 use crate::tags::Tags;
 
 /// No frame.
@@ -60,8 +62,8 @@ pub struct Counts {
 pub struct Frames {
     layout: Layout,
     tags: Tags,
-    valid: Vec<u8>,
-    dirty: Vec<u8>,
+    valid: Bitmaps,
+    dirty: Bitmaps,
     states: Vec<u8>,
     /// Frames with more pins than their state counts.
     many_pins: BTreeMap<u32, u32>,
@@ -87,8 +89,8 @@ impl Frames {
         Self {
             layout,
             tags: Tags::new(frame_count),
-            valid: vec![0; frame_count],
-            dirty: vec![0; frame_count],
+            valid: Bitmaps::new(layout.line_size, frame_count),
+            dirty: Bitmaps::new(layout.line_size, frame_count),
             states: vec![0; frame_count],
             many_pins: BTreeMap::new(),
             order,
@@ -133,9 +135,9 @@ impl Frames {
 
     /// What `frame` holds.
     pub fn line(&self, frame: u32) -> Line {
-        let at = frame as usize;
         let Some(block) = self.block(frame) else { return Line::default() };
-        Line { block, valid: self.valid[at], dirty: self.dirty[at], is_lost: self.states[at] & LOST != 0 }
+        let is_lost = self.states[frame as usize] & LOST != 0;
+        Line { block, valid: self.valid.get(frame), dirty: self.dirty.get(frame), is_lost }
     }
 
     /// What the cache holds of `block`, and where.
@@ -151,13 +153,17 @@ impl Frames {
     /// Dirty blocks of `blocks`, ascending.
     pub fn dirty_in(&self, blocks: std::ops::Range<u64>) -> Vec<u64> {
         if blocks.end.saturating_sub(blocks.start) <= self.counts.resident_lines {
-            return blocks.filter(|&block| self.find(block).is_some_and(|(_, line)| line.dirty != 0)).collect();
+            return blocks.filter(|&block| self.is_dirty(block)).collect();
         }
-        let dirty = self.dirty.iter().enumerate().filter(|(_, dirty)| **dirty != 0);
-        let all = dirty.filter_map(|(frame, _)| self.block(frame as u32));
+        let all = self.dirty.used().filter_map(|frame| self.block(frame));
         let mut found: Vec<u64> = all.filter(|block| blocks.contains(block)).collect();
         found.sort_unstable();
         found
+    }
+
+    /// Whether a sector of `block` is dirty.
+    pub(crate) fn is_dirty(&self, block: u64) -> bool {
+        self.lookup(block).is_some_and(|frame| !self.dirty.is_empty(frame))
     }
 
     /// About `count` dirty blocks, ascending, from the frame `cursor` on, and the cursor to go on with; zero when it is all around.
@@ -165,13 +171,12 @@ impl Frames {
     pub fn dirty_batch(&self, cursor: u32, count: usize) -> (Vec<u64>, u32) {
         let mut blocks: Vec<u64> = Vec::new();
         for frame in cursor..self.layout.frame_count() {
-            if self.dirty[frame as usize] == 0 {
+            if self.dirty.is_empty(frame) {
                 continue;
             }
             let Some(first) = self.block(frame) else { continue };
-            let is_dirty = |block: &u64| self.lookup(*block).is_some_and(|frame| self.dirty[frame as usize] != 0);
             let room = (count - blocks.len()).max(1);
-            blocks.extend((first..first + room as u64).take_while(is_dirty));
+            blocks.extend((first..first + room as u64).take_while(|&block| self.is_dirty(block)));
             if blocks.len() >= count {
                 blocks.sort_unstable();
                 blocks.dedup();
@@ -231,7 +236,7 @@ impl Frames {
 
     /// Lets a reserved frame hold `line`, as one that was used now.
     pub fn attach(&mut self, frame: u32, line: Line) {
-        debug_assert_eq!(line.dirty & !line.valid, 0);
+        debug_assert!(line.valid.contains(line.dirty));
         assert!(self.lookup(line.block).is_none(), "a block is held by at most one frame");
         assert_eq!(self.layout.set_of(line.block), frame / self.layout.ways, "a block is held in its set");
         assert!(
@@ -244,7 +249,7 @@ impl Frames {
         self.counts.resident_lines += 1;
         self.order.insert(frame);
         self.set_sectors(frame, line.valid, line.dirty);
-        if line.is_lost && line.dirty != 0 {
+        if line.is_lost && !line.dirty.is_empty() {
             self.states[frame as usize] |= LOST;
             self.lost_count += 1;
         }
@@ -260,7 +265,7 @@ impl Frames {
         if self.index.find(&self.tags, frames.start..frame, tag).is_some() {
             return Restored::HeldElsewhere;
         }
-        if line.dirty != 0 {
+        if !line.dirty.is_empty() {
             self.attach(frame, line);
             return Restored::Done;
         }
@@ -269,9 +274,9 @@ impl Frames {
         self.tags.set(frame as usize, tag);
         self.index.insert(&self.tags, frame);
         self.order.insert(frame);
-        self.valid[frame as usize] = line.valid;
+        self.valid.set(frame, line.valid);
         self.counts.resident_lines += 1;
-        self.counts.valid_sectors += u64::from(line.valid.count_ones());
+        self.counts.valid_sectors += u64::from(line.valid.count());
         Restored::Done
     }
 
@@ -297,7 +302,7 @@ impl Frames {
     /// Forgets what `frame` holds, or a reservation, and makes it free.
     pub fn release(&mut self, frame: u32) {
         if self.block(frame).is_some() {
-            self.set_sectors(frame, 0, 0);
+            self.set_sectors(frame, Sectors::NONE, Sectors::NONE);
             self.order.remove(frame);
             self.forget(frame);
         }
@@ -308,18 +313,18 @@ impl Frames {
     /// Forgets what `frame` holds and never uses it again: its medium failed.
     pub fn retire(&mut self, frame: u32) {
         if self.block(frame).is_some() {
-            self.set_sectors(frame, 0, 0);
+            self.set_sectors(frame, Sectors::NONE, Sectors::NONE);
             self.order.remove(frame);
             self.forget(frame);
         }
     }
 
     /// Changes which sectors of a line are valid and dirty. A line that becomes dirty or clean counts as used now.
-    pub fn set_sectors(&mut self, frame: u32, valid: u8, dirty: u8) {
-        let was_dirty = self.store_sectors(frame, valid, dirty) != 0;
-        if was_dirty && dirty == 0 {
+    pub fn set_sectors(&mut self, frame: u32, valid: Sectors, dirty: Sectors) {
+        let was_dirty = !self.store_sectors(frame, valid, dirty).is_empty();
+        if was_dirty && dirty.is_empty() {
             self.order.make_clean(frame);
-        } else if !was_dirty && dirty != 0 {
+        } else if !was_dirty && !dirty.is_empty() {
             self.order.make_dirty(frame);
         }
     }
@@ -366,13 +371,14 @@ impl Frames {
 
     /// Says whether the device may say so. When it must not any more its page is urgent, and a record goes before the page.
     pub(crate) fn set_mapped(&mut self, frame: u32, is_mapped: bool) {
+        let page = self.layout.page_of(frame);
         let state = &mut self.states[frame as usize];
         if is_mapped {
             *state |= MAPPED;
         } else if *state & MAPPED != 0 {
             *state &= !MAPPED;
-            self.changed.insert(page_of(frame));
-            self.urgent.insert(page_of(frame));
+            self.changed.insert(page);
+            self.urgent.insert(page);
         }
     }
 
@@ -383,7 +389,7 @@ impl Frames {
     }
 
     fn has_clean(&self, frame: u32) -> bool {
-        self.valid[frame as usize] & !self.dirty[frame as usize] != 0
+        !self.dirty.get(frame).contains(self.valid.get(frame))
     }
 
     /// The table pages that have to be written: only the urgent ones, or all that changed. They count as written from now on.
@@ -423,8 +429,9 @@ impl Frames {
     /// The lines of a table page, to be stored. Where clean lines count after a crash those that could prove untrue are left out for now, and
     /// the page stays one that changed.
     pub fn page_to_store(&mut self, page: u64) -> Vec<Line> {
-        let first = page as usize * ENTRIES_PER_PAGE;
-        let last = (first + ENTRIES_PER_PAGE).min(self.tags.len());
+        let entries = u64::from(self.layout.entries_per_page());
+        let first = page * entries;
+        let last = (first + entries).min(self.tags.len() as u64);
         (first as u32..last as u32).map(|frame| self.line_to_store(frame)).collect()
     }
 
@@ -434,7 +441,7 @@ impl Frames {
             return line;
         }
         if self.mappings.is_unflushed(frame) || self.mappings.is_unmapped(line.block) {
-            self.changed.insert(page_of(frame));
+            self.changed.insert(self.layout.page_of(frame));
             return Line { valid: line.dirty, ..line };
         }
         self.set_mapped(frame, true);
@@ -449,7 +456,7 @@ impl Frames {
 
     /// Takes the clean line of a reserved frame out of the index and the counts.
     fn forget(&mut self, frame: u32) {
-        self.store_sectors(frame, 0, 0);
+        self.store_sectors(frame, Sectors::NONE, Sectors::NONE);
         if self.is_mapped(frame)
             && let Some(block) = self.block(frame)
         {
@@ -463,24 +470,25 @@ impl Frames {
     }
 
     /// Changes sectors, counts and pages; gives the dirty sectors there were.
-    fn store_sectors(&mut self, frame: u32, valid: u8, dirty: u8) -> u8 {
-        assert_eq!(dirty & !valid, 0, "a dirty sector is a valid one");
+    fn store_sectors(&mut self, frame: u32, valid: Sectors, dirty: Sectors) -> Sectors {
+        assert!(valid.contains(dirty), "a dirty sector is a valid one");
         let at = frame as usize;
-        let valid_before = std::mem::replace(&mut self.valid[at], valid);
-        let dirty_before = std::mem::replace(&mut self.dirty[at], dirty);
-        self.counts.valid_sectors += u64::from(valid.count_ones());
-        self.counts.valid_sectors -= u64::from(valid_before.count_ones());
-        self.counts.dirty_sectors += u64::from(dirty.count_ones());
-        self.counts.dirty_sectors -= u64::from(dirty_before.count_ones());
-        self.counts.dirty_lines += u64::from(dirty != 0);
-        self.counts.dirty_lines -= u64::from(dirty_before != 0);
-        if dirty == 0 && self.states[at] & LOST != 0 {
+        let (valid_before, dirty_before) = (self.valid.get(frame), self.dirty.get(frame));
+        self.valid.set(frame, valid);
+        self.dirty.set(frame, dirty);
+        self.counts.valid_sectors += u64::from(valid.count());
+        self.counts.valid_sectors -= u64::from(valid_before.count());
+        self.counts.dirty_sectors += u64::from(dirty.count());
+        self.counts.dirty_sectors -= u64::from(dirty_before.count());
+        self.counts.dirty_lines += u64::from(!dirty.is_empty());
+        self.counts.dirty_lines -= u64::from(!dirty_before.is_empty());
+        if dirty.is_empty() && self.states[at] & LOST != 0 {
             self.states[at] &= !LOST;
             self.lost_count -= 1;
         }
-        self.changed.insert(page_of(frame));
+        self.changed.insert(self.layout.page_of(frame));
         if dirty_before != dirty {
-            self.urgent.insert(page_of(frame));
+            self.urgent.insert(self.layout.page_of(frame));
         }
         dirty_before
     }
@@ -506,11 +514,6 @@ pub struct Reserved {
     pub has_evicted: bool,
 }
 
-/// The table page that tells of a frame.
-pub(crate) fn page_of(frame: u32) -> u64 {
-    u64::from(frame) / ENTRIES_PER_PAGE as u64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -522,9 +525,13 @@ mod tests {
         Frames::new(Layout::new(4 << 20, &options).unwrap(), Replacement::Lru)
     }
 
+    fn sectors(mask: u8) -> Sectors {
+        Sectors::from_bytes(&[mask])
+    }
+
     fn insert(frames: &mut Frames, block: u64, dirty: u8) -> Option<u32> {
         let Reserved { frame, .. } = frames.reserve(block)?;
-        frames.attach(frame, Line { block, valid: 0xff, dirty, is_lost: false });
+        frames.attach(frame, Line { block, valid: sectors(0xff), dirty: sectors(dirty), is_lost: false });
         Some(frame)
     }
 
@@ -594,7 +601,7 @@ mod tests {
                     }
                     (Some(frame), _) => {
                         let is_dirty = action == 2;
-                        frames.set_sectors(frame, 0xff, u8::from(is_dirty));
+                        frames.set_sectors(frame, sectors(0xff), sectors(u8::from(is_dirty)));
                         let (from, to) = if is_dirty { (clean, dirty) } else { (dirty, clean) };
                         if let Some(at) = from.iter().position(|&other| other == block) {
                             from.remove(at);

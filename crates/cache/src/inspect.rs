@@ -14,7 +14,6 @@ use crate::layout::Layout;
 use crate::limits::SECTOR_BYTES;
 use crate::recovery::{Clean, recover};
 use crate::replacement::Replacement;
-use crate::sectors::runs;
 use crate::status::RecoveryReport;
 
 /// What a cache device holds.
@@ -35,6 +34,8 @@ pub struct Inspection {
     pub origin_bytes: u64,
     /// Format version.
     pub version: u32,
+    /// Bytes of a line.
+    pub line_bytes: u64,
     /// Frames.
     pub lines: u64,
     /// Frames of a set.
@@ -102,10 +103,10 @@ async fn look(cache_device: &SharedDevice) -> Result<(Inspection, Vec<Vec<ByteRa
     let recovered = recover(cache_device, frames, i64::MAX as u64, &superblock, Clean::Keep).await?;
     let frames = &recovered.frames;
     let counts = frames.counts();
-    let dirty_frames = (0..layout.frame_count()).filter(|&frame| frames.line(frame).dirty != 0);
+    let dirty_frames = (0..layout.frame_count()).filter(|&frame| !frames.line(frame).dirty.is_empty());
     let dirty = dirty_frames.map(|frame| {
         let offset = layout.frame_offset(frame);
-        let runs = runs(frames.line(frame).dirty);
+        let runs = frames.line(frame).dirty.runs();
         runs.map(|run| ByteRange { offset: offset + run.offset(), length: run.length() }).collect()
     });
     let dirty = dirty.collect();
@@ -117,6 +118,7 @@ async fn look(cache_device: &SharedDevice) -> Result<(Inspection, Vec<Vec<ByteRa
         identity: binding.identity,
         origin_bytes: binding.size_bytes,
         version: KIND.version,
+        line_bytes: layout.line_size.bytes(),
         lines: u64::from(layout.frame_count()),
         ways: u64::from(layout.ways),
         crash_mode: CrashMode::from_raw(superblock.payload.crash_mode)?,

@@ -1,7 +1,7 @@
 //! Where things lie on the cache device.
 //!
 //! ```text
-//! | superblock A 4 KiB | log | frames, 4 KiB each | table: two slots of 4 KiB per page | superblock B 4 KiB |
+//! | superblock A 4 KiB | log | frames, one line each | table: two slots of 4 KiB per page | superblock B 4 KiB |
 //! ```
 //! The table stands at the end, as in the paper (2.3), so that frames begin at a fixed place. A block belongs to one set: runs of
 //! `run_lines` consecutive blocks go to one set, the next run to the next set, around. A contiguous hot region thus fills all
@@ -11,16 +11,18 @@ use base::range::ByteRange;
 use block::{Error, ErrorKind};
 use store::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN, SUPERBLOCK_BYTES};
 
-use crate::format::{ENTRIES_PER_PAGE, EntryRaw, PAGE_BYTES, ParametersRaw};
+use crate::format::{PAGE_BYTES, ParametersRaw, entries_per_page, entry_bytes};
 use crate::limits::{
-    FRAMES_MAX, FRAMES_MIN, LINE_BYTES, LOG_BYTES_DEFAULT_MAX, LOG_BYTES_DEFAULT_MIN, LOG_SHARE, RUN_LINES,
-    SECTOR_BYTES,
+    FRAMES_MAX, FRAMES_MIN, LOG_BYTES_DEFAULT_MAX, LOG_BYTES_DEFAULT_MIN, LOG_SHARE, RUN_BYTES, SECTOR_BYTES,
 };
+use crate::line_size::LineSize;
 use crate::options::{Associativity, FormatOptions};
 
 /// The places of everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
+    /// Bytes of a line, and of a frame.
+    pub line_size: LineSize,
     /// The log region.
     pub log: ByteRange,
     /// Offset of frame 0.
@@ -47,10 +49,12 @@ impl Layout {
         let device_bytes = device_bytes / unit * unit;
         let log_bytes = log_bytes(device_bytes, options)?;
         let fixed = 2 * unit + log_bytes;
-        let available = device_bytes.checked_sub(fixed).ok_or_else(|| too_small(device_bytes))?;
-        let frames_max = frames_that_fit(available).min(options.frames_max.unwrap_or(u64::MAX)).min(FRAMES_MAX);
+        let line_size = options.line_size;
+        let available = device_bytes.checked_sub(fixed).ok_or_else(|| too_small(device_bytes, line_size))?;
+        let frames_max =
+            frames_that_fit(available, line_size).min(options.frames_max.unwrap_or(u64::MAX)).min(FRAMES_MAX);
         if frames_max < FRAMES_MIN {
-            return Err(too_small(device_bytes));
+            return Err(too_small(device_bytes, line_size));
         }
         let ways = match options.associativity {
             Associativity::Full => frames_max,
@@ -58,14 +62,16 @@ impl Layout {
             Associativity::Ways(ways) => u64::from(ways).min(frames_max),
         };
         let set_count = frames_max / ways;
-        let page_count = (set_count * ways).div_ceil(ENTRIES_PER_PAGE as u64);
+        let page_count = (set_count * ways).div_ceil(u64::from(entries_per_page(line_size)));
         let number = |value: u64| u32::try_from(value).map_err(|_| Error::from(ErrorKind::InvalidRange));
+        let run_lines = number((RUN_BYTES / line_size.bytes()).clamp(1, ways))?;
         Ok(Self {
+            line_size,
             log: ByteRange { offset: unit, length: log_bytes },
             frames_offset: unit + log_bytes,
             ways: number(ways)?,
             set_count: number(set_count)?,
-            run_lines: RUN_LINES.min(number(ways)?),
+            run_lines,
             table_offset: device_bytes - unit - page_count * 2 * PAGE_BYTES as u64,
             page_count,
         })
@@ -76,15 +82,20 @@ impl Layout {
     /// # Errors
     /// `Unsupported` for what a later version may write, `Corrupt` for what no version does.
     pub fn from_parameters(raw: &ParametersRaw, device_bytes: u64) -> Result<Self, Error> {
-        let is_ours = u64::from(raw.line_bytes.get()) == LINE_BYTES
-            && u64::from(raw.sector_bytes.get()) == SECTOR_BYTES
-            && raw.entry_bytes.get() as usize == size_of::<EntryRaw>();
-        if !is_ours {
-            let context = format!("this cache has lines of {} bytes; this program reads {LINE_BYTES}", raw.line_bytes);
+        let is_ours = |line_size: &LineSize| {
+            u64::from(raw.sector_bytes.get()) == SECTOR_BYTES
+                && raw.entry_bytes.get() as usize == entry_bytes(*line_size)
+        };
+        let Some(line_size) = LineSize::new(u64::from(raw.line_bytes.get())).filter(is_ours) else {
+            let context = format!(
+                "this cache has lines of {} bytes, sectors of {} and table entries of {}, which this program does not know",
+                raw.line_bytes, raw.sector_bytes, raw.entry_bytes
+            );
             return Err(Error::new(ErrorKind::Unsupported, context));
-        }
+        };
         let corrupt = || Error::new(ErrorKind::Corrupt, "the cache's superblock describes an impossible layout");
         let layout = Self {
+            line_size,
             log: ByteRange::new(raw.log_offset.get(), raw.log_bytes.get()).ok_or_else(corrupt)?,
             frames_offset: raw.frames_offset.get(),
             ways: raw.ways.get(),
@@ -94,7 +105,7 @@ impl Layout {
             page_count: raw.page_count.get(),
         };
         let alignment = raw.alignment_bytes.get();
-        let is_aligned = alignment < LINE_BYTES && alignment.is_multiple_of(SECTOR_BYTES);
+        let is_aligned = alignment < line_size.bytes() && alignment.is_multiple_of(SECTOR_BYTES);
         (is_aligned && layout.is_possible(device_bytes)).then_some(layout).ok_or_else(corrupt)
     }
 
@@ -102,7 +113,8 @@ impl Layout {
         let unit = SUPERBLOCK_BYTES as u64;
         let frame_count = u64::from(self.ways) * u64::from(self.set_count);
         let end = device_bytes / unit * unit - unit;
-        let frames_end = frame_count.checked_mul(LINE_BYTES).and_then(|bytes| bytes.checked_add(self.frames_offset));
+        let frames_end =
+            frame_count.checked_mul(self.line_size.bytes()).and_then(|bytes| bytes.checked_add(self.frames_offset));
         let table_bytes = self.page_count.checked_mul(2 * PAGE_BYTES as u64);
         let table_end = table_bytes.and_then(|bytes| bytes.checked_add(self.table_offset));
         let is_aligned = [self.log.offset, self.log.length, self.frames_offset, self.table_offset]
@@ -111,7 +123,7 @@ impl Layout {
         is_aligned
             && (1..=FRAMES_MAX).contains(&frame_count)
             && self.run_lines > 0
-            && self.page_count == frame_count.div_ceil(ENTRIES_PER_PAGE as u64)
+            && self.page_count == frame_count.div_ceil(u64::from(self.entries_per_page()))
             && self.log.offset >= unit
             && self.log.end() <= self.frames_offset
             && frames_end.is_some_and(|frames_end| frames_end <= self.table_offset)
@@ -125,7 +137,17 @@ impl Layout {
 
     /// Offset of a frame on the cache device.
     pub fn frame_offset(&self, frame: u32) -> u64 {
-        self.frames_offset + u64::from(frame) * LINE_BYTES
+        self.frames_offset + u64::from(frame) * self.line_size.bytes()
+    }
+
+    /// Frames that one table page tells of.
+    pub fn entries_per_page(&self) -> u32 {
+        entries_per_page(self.line_size)
+    }
+
+    /// The table page that tells of a frame.
+    pub fn page_of(&self, frame: u32) -> u64 {
+        u64::from(frame / self.entries_per_page())
     }
 
     /// Offset of one of the two slots of a table page.
@@ -179,17 +201,20 @@ fn log_bytes(device_bytes: u64, options: &FormatOptions) -> Result<u64, Error> {
 }
 
 /// The most frames that fit in `available` bytes together with their table.
-fn frames_that_fit(available: u64) -> u64 {
-    let page = PAGE_BYTES as u64;
-    let per_group = ENTRIES_PER_PAGE as u64 * LINE_BYTES + 2 * page;
+fn frames_that_fit(available: u64, line_size: LineSize) -> u64 {
+    let (page, entries) = (PAGE_BYTES as u64, u64::from(entries_per_page(line_size)));
+    let per_group = entries * line_size.bytes() + 2 * page;
     let groups = available / per_group;
     let rest = available % per_group;
-    groups * ENTRIES_PER_PAGE as u64 + rest.saturating_sub(2 * page) / LINE_BYTES
+    groups * entries + rest.saturating_sub(2 * page) / line_size.bytes()
 }
 
-fn too_small(device_bytes: u64) -> Error {
-    let context =
-        format!("{device_bytes} bytes are too small for a cache: it needs at least 128 KiB, sensibly some MiB");
+fn too_small(device_bytes: u64, line_size: LineSize) -> Error {
+    let context = format!(
+        "{device_bytes} bytes are too small for a cache of lines of {} KiB: it needs at least {} KiB, sensibly some MiB",
+        line_size.bytes() >> 10,
+        (line_size.bytes() * 2 * FRAMES_MIN) >> 10
+    );
     Error::new(ErrorKind::NoSpace, context)
 }
 
@@ -204,12 +229,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_overlaps_and_little_is_wasted(device_bytes in 128u64 << 10..1 << 40, ways in 1u32..5000, full in any::<bool>()) {
+        fn nothing_overlaps_and_little_is_wasted(
+            device_bytes in 8u64 << 20..1 << 40, ways in 1u32..5000, full in any::<bool>(), shift in 12u32..=18
+        ) {
             let associativity = if full { Associativity::Full } else { Associativity::Ways(ways) };
-            let layout = Layout::new(device_bytes, &options(associativity)).unwrap();
+            let line_size = LineSize::new(1 << shift).unwrap();
+            let layout = Layout::new(device_bytes, &FormatOptions { line_size, ..options(associativity) }).unwrap();
             prop_assert!(layout.is_possible(device_bytes), "{layout:?}");
-            let used = u64::from(layout.frame_count()) * LINE_BYTES + layout.log.length;
-            let set_bytes = u64::from(layout.ways) * LINE_BYTES;
+            let used = u64::from(layout.frame_count()) * line_size.bytes() + layout.log.length;
+            let set_bytes = u64::from(layout.ways) * line_size.bytes();
             prop_assert!(used + set_bytes + device_bytes / 100 + (64 << 10) > device_bytes, "{layout:?}");
         }
     }
@@ -222,6 +250,14 @@ mod tests {
             prop_assert_eq!(layout.block_of(set, tag), block);
             prop_assert_eq!(layout.place_of(block), (set, tag));
             prop_assert!(tag <= block / u64::from(layout.set_count) + u64::from(layout.run_lines));
+        }
+    }
+
+    #[test]
+    fn small_caches_have_room_for_lines_of_4_kib() {
+        for device_bytes in [128u64 << 10, 200 << 10, 1 << 20] {
+            let layout = Layout::new(device_bytes, &FormatOptions::default()).unwrap();
+            assert!(layout.is_possible(device_bytes), "{layout:?}");
         }
     }
 

@@ -5,13 +5,13 @@
 //! | [`cache`] | [`Cache`], what users hold |
 //! | [`options`] | what users choose |
 //! | [`crash_mode`] | what a crash leaves |
-//! | [`status`], [`mod@inspect`] | what a cache says about itself, running and at rest |
+//! | [`status`], [`load`], [`mod@inspect`] | what a cache says about itself, running and at rest |
 //! | [`mod@format`], [`layout`] | the bytes on the cache device, and where they lie |
-//! | [`alignment`] | where lines begin on the origin |
+//! | [`line_size`], [`alignment`] | how large lines are, and where they begin on the origin |
 //! | [`frames`] | which frame holds which block, and which goes next |
 //! | [`replacement`] | the policies that choose |
 //! | [`admission`] | what is worth a frame, and what is fetched ahead |
-//! | `tags`, `index`, `page_set` | what frames are made of, in few bytes |
+//! | `tags`, `index`, `bitmaps`, `page_set` | what frames are made of, in few bytes |
 //! | [`sectors`] | 512-byte sectors of a line as bits |
 //! | `core` | what all operations share: locks, state, dispatch |
 //! | `read`, `write_back`, `write_through`, `discard`, `flush`, `extents` | one operation each |
@@ -37,6 +37,8 @@ pub mod frames;
 pub mod inspect;
 pub mod layout;
 pub mod limits;
+pub mod line_size;
+pub mod load;
 pub mod options;
 pub mod pace;
 pub mod replace;
@@ -44,6 +46,7 @@ pub mod replacement;
 pub mod sectors;
 pub mod status;
 
+mod bitmaps;
 mod checkpoint;
 mod clean;
 mod core;
@@ -70,6 +73,8 @@ pub use cache::Cache;
 pub use clean::CleanProgress;
 pub use crash_mode::CrashMode;
 pub use inspect::{Inspection, check, discard, inspect};
+pub use line_size::LineSize;
+pub use load::{Load, LoadTotals};
 pub use options::{Associativity, DirtyLimits, FormatOptions, Mode, OpenOptions, Percent, TimeOfDay};
 pub use pace::CleaningRate;
 pub use replace::{CopyProgress, HandOver};

@@ -1,7 +1,12 @@
 //! The bounds of this crate.
 
-/// Bytes of a cache line: what file systems read and write at once.
-pub const LINE_BYTES: u64 = 4096;
+/// Bytes of the smallest cache line, which is the usual one: what file systems read and write at once.
+pub const LINE_BYTES_MIN: u64 = 4096;
+/// See [`LINE_BYTES_MIN`].
+pub const LINE_BYTES_DEFAULT: u64 = LINE_BYTES_MIN;
+
+/// Bytes of the largest cache line: the paper's, and what a disk reads in about the time that it takes to find it.
+pub const LINE_BYTES_MAX: u64 = 256 << 10;
 
 /// Bytes that one bit of the valid and dirty bitmaps stands for: the smallest logical block.
 pub const SECTOR_BYTES: u64 = 512;
@@ -18,9 +23,9 @@ pub const FRAMES_MIN: u64 = 16;
 /// Default count of frames in a set, the paper's (2.4).
 pub const WAYS_DEFAULT: u32 = 256;
 
-/// Consecutive blocks that share a set, so that they can stand in consecutive frames (paper 2.3). 64 KiB: long enough for the cache
-/// device to stream, short enough that a small hot region is spread over all sets.
-pub const RUN_LINES: u32 = 16;
+/// Bytes of consecutive blocks that share a set, so that they can stand in consecutive frames (paper 2.3); one block, if that is larger. Long enough
+/// for the cache device to stream, short enough that a small hot region is spread over all sets.
+pub const RUN_BYTES: u64 = 64 << 10;
 
 /// The log takes this fraction of the cache device unless told otherwise.
 pub const LOG_SHARE: u64 = 64;
@@ -35,18 +40,18 @@ pub const LOG_BYTES_DEFAULT_MAX: u64 = 32 << 20;
 /// costs nothing in throughput and keeps one request from filling the log.
 pub const WRITE_GROUP_LINES_MAX: usize = 256;
 
-/// Most lines cleaned with one flush of the origin. On a disk that seeks for every line this is about half a second, the
-/// longest that a write waiting for one of them has to wait.
-pub const CLEAN_BATCH_LINES: usize = 64;
+/// Bytes of the lines that are cleaned with one flush of the origin for a write that waits for room. On a disk that seeks for every line of 4 KiB
+/// this is about half a second, the longest that such a write has to wait.
+pub const CLEAN_BATCH_BYTES: u64 = 256 << 10;
 
-/// Lines of the first round of cleaning: what throttles itself starts low.
-pub const CLEAN_LINES_START: u64 = 64;
+/// Bytes of the first round of cleaning: what throttles itself starts low.
+pub const CLEAN_ROUND_BYTES_START: u64 = 256 << 10;
 
-/// Most lines of a batch of cleaning: the lists it keeps are searched, and they stay short.
-pub const CLEAN_LINES_MAX: u64 = 512;
+/// Most bytes of a batch of cleaning: the lists it keeps are searched, and they stay short.
+pub const CLEAN_BATCH_BYTES_MAX: u64 = 2 << 20;
 
-/// Most lines of a round beside a foreground, 160 MiB/s: what no LUN of today takes without anybody noticing.
-pub const CLEAN_ROUND_LINES_MAX: u64 = 4096;
+/// Most bytes of a round beside a foreground, 160 MiB/s: what no LUN of today takes without anybody noticing.
+pub const CLEAN_ROUND_BYTES_MAX: u64 = 16 << 20;
 
 /// How long a round of cleaning takes while others use the devices, in milliseconds: long enough to see how they fare.
 pub const CLEAN_ROUND_MS: u64 = 100;
@@ -99,8 +104,9 @@ pub const LAZY_INTERVAL_MS: u64 = 1000;
 /// Table pages in flight in a checkpoint.
 pub const TABLE_WRITES_IN_FLIGHT: usize = 16;
 
-const _: () = assert!(LINE_BYTES == 8 * SECTOR_BYTES);
-const _: () = assert!(LINE_BYTES <= CLEAN_WRITE_BYTES_MAX);
+const _: () = assert!(LINE_BYTES_MIN == 8 * SECTOR_BYTES);
+const _: () = assert!(LINE_BYTES_MAX <= CLEAN_BATCH_BYTES && CLEAN_BATCH_BYTES <= CLEAN_BATCH_BYTES_MAX);
+const _: () = assert!(LINE_BYTES_MAX <= CLEAN_WRITE_BYTES_MAX);
 
 /// Streams of sequential requests that are followed at once: more than a host's applications have, few enough to look through.
 pub const STREAMS_MAX: usize = 32;

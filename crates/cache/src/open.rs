@@ -54,7 +54,7 @@ pub(crate) async fn open(
     if !alignment.is_multiple_of(u64::from(binding_now.logical_block_bytes)) {
         return Err(Error::new(ErrorKind::Corrupt, "lines of this cache begin within blocks of its disk"));
     }
-    let padding = padding_of(alignment);
+    let padding = padding_of(layout.line_size, alignment);
     let origin_bytes = binding_now.size_bytes.saturating_add(padding);
     let recovered = recover(&cache_device, frames, origin_bytes, &superblock, clean).await;
     let recovered = recovered.map_err(|error| explain(error, &binding, binding_now.size_bytes))?;
@@ -79,6 +79,7 @@ pub(crate) async fn open(
         generation,
         lazy_interval: options.lazy_interval,
         is_lazy_idle: AtomicBool::new(false),
+        opened_at: options.clock.now(),
         clock: options.clock,
         time_of_day: options.time_of_day,
         log,
@@ -103,7 +104,7 @@ pub(crate) async fn open(
         origin_writes: AtomicU64::new(0),
         origin_writes_flushed: AtomicU64::new(0),
         request_count: AtomicU32::new(0),
-        pace: Mutex::new(Pace::new(options.cleaning)),
+        pace: Mutex::new(Pace::new(layout.line_size, options.cleaning)),
         clean_cursor: AtomicU32::new(0),
         state: Mutex::new(State {
             frames: recovered.frames,

@@ -13,6 +13,7 @@ use crate::admission::Tuning;
 use crate::alignment::Alignment;
 use crate::crash_mode::CrashMode;
 use crate::limits::{INSERT_BYTES_MAX, LAZY_INTERVAL_MS, WAYS_DEFAULT};
+use crate::line_size::LineSize;
 use crate::pace::CleaningRate;
 use crate::replacement::Replacement;
 
@@ -142,6 +143,8 @@ pub enum Associativity {
 /// Chosen when a cache is formatted.
 #[derive(Clone, Copy, Debug)]
 pub struct FormatOptions {
+    /// Bytes of a line: what comes and goes as one.
+    pub line_size: LineSize,
     /// Frames of a set.
     pub associativity: Associativity,
     /// Bytes of the log region; `None` for a share of the device.
@@ -159,6 +162,7 @@ pub struct FormatOptions {
 impl Default for FormatOptions {
     fn default() -> Self {
         Self {
+            line_size: LineSize::default(),
             associativity: Associativity::Ways(WAYS_DEFAULT),
             log_bytes: None,
             frames_max: None,

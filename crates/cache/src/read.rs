@@ -26,9 +26,10 @@ use futures_util::future::join_all;
 use crate::core::{Core, Pins};
 use crate::crash_mode::CrashMode;
 use crate::limits::MISS_GAP_BYTES_MAX;
+use crate::line_size::LineSize;
 use crate::mappings::Mappings;
 use crate::options::Mode;
-use crate::sectors::{blocks_of, part_of, runs, whole_lines};
+use crate::sectors::Sectors;
 use crate::status::{RequestKind, Serving};
 
 /// Where to find which part of a request.
@@ -87,11 +88,11 @@ pub(crate) async fn read(
     if !plan.has_misses() {
         return core.read_planned(&plan, range, buffer).await;
     }
-    let (plan, fetch) = match core.fetches.try_exclusive(whole_lines(range)) {
+    let (plan, fetch) = match core.fetches.try_exclusive(core.line_size().whole_lines(range)) {
         Some(fetch) => (plan, fetch),
         None => {
             drop(plan);
-            let fetch = core.fetches.exclusive(whole_lines(range)).await;
+            let fetch = core.fetches.exclusive(core.line_size().whole_lines(range)).await;
             match core.plan_read(range) {
                 Ok(plan) => (plan, fetch),
                 Err(error) => return Response::failed(error, buffer),
@@ -112,34 +113,35 @@ impl Core {
         let mut pins = Pins::none(self);
         let state = &mut *self.state();
         let is_bypassed = state.mode == Mode::PassThrough;
-        for block in blocks_of(range) {
-            let (wanted, at) = part_of(block, range);
-            let first = wanted.trailing_zeros();
+        for block in self.line_size().blocks_of(range) {
+            let (wanted, at) = self.line_size().part_of(block, range);
+            let first = wanted.hull().map_or(0, |run| run.offset());
             let found = state.frames.find(block);
-            let (valid, dirty) = found.map_or((0, 0), |(_, line)| (line.valid & wanted, line.dirty & wanted));
+            let (valid, dirty) =
+                found.map_or_else(Default::default, |(_, line)| (line.valid & wanted, line.dirty & wanted));
             let valid = if is_bypassed { dirty } else { valid };
             if let Some((_, line)) = found
                 && line.is_lost
-                && dirty != 0
+                && !dirty.is_empty()
             {
-                return Err(lost(block));
+                return Err(lost(self.line_size(), block));
             }
             if let Some((frame, _)) = found
-                && valid != 0
+                && !valid.is_empty()
             {
                 pins.add(&mut state.frames, frame);
             }
             for (mask, is_hit, is_dirty) in
                 [(dirty, true, true), (valid & !dirty, true, false), (wanted & !valid, false, false)]
             {
-                for run in runs(mask) {
+                for run in mask.runs() {
                     let source = match found {
                         Some((frame, _)) if is_hit => {
                             Source::Cache { offset: self.layout.frame_offset(frame) + run.offset(), is_dirty }
                         }
                         _ => Source::Origin,
                     };
-                    let at = at as u64 + run.offset() - u64::from(first) * crate::limits::SECTOR_BYTES;
+                    let at = at as u64 + run.offset() - first;
                     pieces.push(Piece { at, length: run.length(), source });
                 }
             }
@@ -203,9 +205,9 @@ impl Core {
     /// Forgets clean sectors: they are missing from now on. Dirty ones stay.
     pub(crate) fn forget_clean(&self, range: ByteRange) {
         let state = &mut *self.state();
-        for block in state.frames.resident_in(blocks_of(range)) {
+        for block in state.frames.resident_in(self.line_size().blocks_of(range)) {
             if let Some((frame, line)) = state.frames.find(block) {
-                let (part, _) = part_of(block, range);
+                let (part, _) = self.line_size().part_of(block, range);
                 state.frames.set_sectors(frame, line.valid & (!part | line.dirty), line.dirty);
             }
         }
@@ -246,20 +248,20 @@ impl Core {
         if state.failure.is_some() || !state.mode.caches_reads() {
             return Some(insertion);
         }
-        for block in blocks_of(range) {
+        for block in self.line_size().blocks_of(range) {
             let Some((frame, line)) = state.frames.find(block) else { continue };
-            let (part, at) = part_of(block, range);
+            let (part, at) = self.line_size().part_of(block, range);
             let mask = match wanted {
                 Wanted::Missing => part & !line.valid,
                 Wanted::All => part & !line.dirty,
             };
-            if mask == 0 {
+            if mask.is_empty() {
                 continue;
             }
             insertion.pins.add(&mut state.frames, frame);
             insertion.parts.push((block, mask));
-            let first = u64::from(part.trailing_zeros()) * crate::limits::SECTOR_BYTES;
-            for run in runs(mask) {
+            let first = part.hull().map_or(0, |run| run.offset());
+            for run in mask.runs() {
                 let offset = self.layout.frame_offset(frame) + run.offset();
                 let start = at + (run.offset() - first) as usize;
                 let end = start + run.length() as usize;
@@ -280,7 +282,7 @@ impl Core {
     }
 
     /// Writes clean data to the cache device. Whether it took all.
-    pub(crate) async fn write_clean(&self, parts: &[(u64, u8)], pins: &Pins, writes: Vec<(u64, Buffer)>) -> bool {
+    pub(crate) async fn write_clean(&self, parts: &[(u64, Sectors)], pins: &Pins, writes: Vec<(u64, Buffer)>) -> bool {
         // What the device says about these frames and these blocks must not be believed any more.
         let is_concerned = |mappings: &Mappings| {
             pins.frames().iter().any(|&frame| mappings.is_frame_unmapped(frame))
@@ -300,13 +302,13 @@ impl Core {
 
     /// Says that the frames hold these clean sectors, unless the origin has lost writes since it lost `losses` of them: what was read or
     /// written may be what it lost.
-    pub(crate) async fn admit(&self, parts: &[(u64, u8)], losses: u64) {
+    pub(crate) async fn admit(&self, parts: &[(u64, Sectors)], losses: u64) {
         if self.map(parts).await && self.origin_losses.load(Ordering::Acquire) == losses {
             self.make_valid(parts);
         }
     }
 
-    fn make_valid(&self, parts: &[(u64, u8)]) {
+    fn make_valid(&self, parts: &[(u64, Sectors)]) {
         {
             let state = &mut *self.state();
             let has_unflushed = self.has_unflushed_writes();
@@ -335,7 +337,7 @@ pub(crate) enum Wanted {
 /// Clean data on its way to the cache device.
 pub(crate) struct Insertion {
     /// Sectors, by block.
-    pub(crate) parts: Vec<(u64, u8)>,
+    pub(crate) parts: Vec<(u64, Sectors)>,
     /// Offsets on the cache device, and what goes there.
     pub(crate) writes: Vec<(u64, Buffer)>,
     pub(crate) pins: Pins,
@@ -386,7 +388,7 @@ fn merge_misses(pieces: &[Piece]) -> Vec<Piece> {
     merged
 }
 
-pub(crate) fn lost(block: u64) -> Error {
-    let range = crate::sectors::line_range(block);
+pub(crate) fn lost(line_size: LineSize, block: u64) -> Error {
+    let range = line_size.line_range(block);
     Error::new(ErrorKind::Media, format!("{range} were dirty in the cache and could not be read back after a crash"))
 }

@@ -21,17 +21,16 @@ use base::buffer::Buffer;
 use block::device::DeviceExt;
 use block::{Error, ErrorKind, SharedDevice};
 use store::{LogPosition, Record, Replayed, Superblock, replay};
-use zerocopy::FromBytes;
 
 use crate::crash_mode::CrashMode;
 use crate::format::{
-    ENTRY_CLEAN, ENTRY_STATE, ENTRY_WRITE, FRAME_NONE, Line, LogEntryRaw, ParametersRaw, STATE_CLOSED,
+    ENTRY_CLEAN, ENTRY_STATE, ENTRY_WRITE, FRAME_NONE, Line, LogEntry, ParametersRaw, STATE_CLOSED, log_entry_bytes,
 };
-use crate::frames::{Frames, Restored, page_of};
+use crate::frames::{Frames, Restored};
 use crate::layout::Layout;
-use crate::limits::LINE_BYTES;
+use crate::line_size::LineSize;
 use crate::page_set::PageSet;
-use crate::sectors::{hull, line_range};
+use crate::sectors::Sectors;
 use crate::status::RecoveryReport;
 use crate::table::{Table, load};
 use crate::write_back::checksum_of;
@@ -92,7 +91,7 @@ pub(crate) async fn recover(
 
 /// The line as far as the device keeps it after a crash.
 fn without_clean(line: Line) -> Line {
-    if line.dirty == 0 { Line::default() } else { Line { valid: line.dirty, ..line } }
+    if line.dirty.is_empty() { Line::default() } else { Line { valid: line.dirty, ..line } }
 }
 
 struct Replaying {
@@ -120,7 +119,7 @@ struct Replaying {
 /// A write whose data may not have landed, and what was there before it.
 struct Unproven {
     sequence: u64,
-    entry: LogEntryRaw,
+    entry: LogEntry,
     frame_before: Line,
     freed_before: Line,
 }
@@ -146,14 +145,14 @@ impl Replaying {
     /// What the table says of a frame.
     fn take_stored(&mut self, frame: u32, stored: Line) -> Result<(), Error> {
         let line = if self.is_table_trusted { stored } else { without_clean(stored) };
-        if line != stored {
-            self.changed.insert(page_of(frame));
-            self.dropped_count += u64::from(line.valid == 0);
+        if !self.is_table_trusted && line != stored {
+            self.changed.insert(self.layout.page_of(frame));
+            self.dropped_count += u64::from(line.valid.is_empty());
         }
-        if line.valid == 0 {
+        if line.valid.is_empty() {
             return Ok(());
         }
-        let is_within = end_of(&line, line.valid) <= self.origin_bytes;
+        let is_within = end_of(self.layout.line_size, &line, line.valid) <= self.origin_bytes;
         let restored = if is_within { self.frames.restore(frame, line) } else { Restored::HeldElsewhere };
         match restored {
             Restored::Done => {}
@@ -169,13 +168,13 @@ impl Replaying {
     fn finish(mut self) -> Result<Frames, Error> {
         let mut urgent = PageSet::new(self.layout.page_count);
         for &frame in self.changes.keys() {
-            self.changed.insert(page_of(frame));
-            urgent.insert(page_of(frame));
+            self.changed.insert(self.layout.page_of(frame));
+            urgent.insert(self.layout.page_of(frame));
             self.frames.retire(frame);
         }
         for (&frame, &line) in &self.changes {
-            let line = within(line, self.origin_bytes)?;
-            if line.valid == 0 {
+            let line = within(self.layout.line_size, line, self.origin_bytes)?;
+            if line.valid.is_empty() {
                 continue;
             }
             if self.frames.lookup(line.block).is_some() {
@@ -192,16 +191,16 @@ impl Replaying {
     }
 
     fn apply(&mut self, record: &Record<'_>) -> Result<(), Error> {
-        let entries = record.payload.chunks(size_of::<LogEntryRaw>());
-        for bytes in entries {
-            let entry = LogEntryRaw::read_from_bytes(bytes).map_err(|_| corrupt("a log record has a torn entry"))?;
+        let line_size = self.layout.line_size;
+        for bytes in record.payload.chunks(log_entry_bytes(line_size)) {
+            let entry = LogEntry::parse(bytes, line_size).ok_or_else(|| corrupt("a log record has a torn entry"))?;
             self.apply_entry(record.sequence, entry)?;
         }
         Ok(())
     }
 
-    fn apply_entry(&mut self, sequence: u64, entry: LogEntryRaw) -> Result<(), Error> {
-        let (block, frame, freed) = (entry.block.get(), entry.frame.get(), entry.frame_freed.get());
+    fn apply_entry(&mut self, sequence: u64, entry: LogEntry) -> Result<(), Error> {
+        let (block, frame, freed) = (entry.line.block, entry.frame, entry.frame_freed);
         let frame_before = self.line_at(frame)?;
         let freed_before = if freed == FRAME_NONE { Line::default() } else { self.line_at(freed)? };
         if self.layout.set_of(block) != frame / self.layout.ways {
@@ -227,14 +226,14 @@ impl Replaying {
             self.set(freed, Line::default());
         }
         let counts_whole = entry.kind == ENTRY_CLEAN && self.keeps_clean;
-        self.set(frame, if counts_whole { entry.line() } else { without_clean(entry.line()) });
+        self.set(frame, if counts_whole { entry.line } else { without_clean(entry.line) });
         Ok(())
     }
 
     /// Something later shows that the last write of `block` was acknowledged.
     fn prove(&mut self, block: u64) {
         if let Some(unproven) = self.unproven.remove(&block) {
-            self.freed_by.remove(&unproven.entry.frame_freed.get());
+            self.freed_by.remove(&unproven.entry.frame_freed);
         }
     }
 
@@ -246,14 +245,14 @@ impl Replaying {
                 continue;
             }
             report.writes_verified += 1;
-            let frame = unproven.entry.frame.get();
+            let frame = unproven.entry.frame;
             let offset = self.layout.frame_offset(frame);
-            match device.read(offset, Buffer::zeroed(LINE_BYTES as usize)).await {
-                Ok(data) if checksum_of(unproven.entry.checked, &data) == unproven.entry.checksum.get() => {}
+            match device.read(offset, Buffer::zeroed(self.layout.line_size.bytes() as usize)).await {
+                Ok(data) if checksum_of(unproven.entry.checked, &data) == unproven.entry.checksum => {}
                 Ok(_) => {
                     report.writes_taken_back += 1;
                     self.set(frame, unproven.frame_before);
-                    let freed = unproven.entry.frame_freed.get();
+                    let freed = unproven.entry.frame_freed;
                     if freed != FRAME_NONE {
                         self.set(freed, unproven.freed_before);
                     }
@@ -261,7 +260,7 @@ impl Replaying {
                 Err(error) => {
                     // It may have been acknowledged, so the line must not silently be what it was before.
                     tracing::error!(%error, frame, "the cache device cannot return data written before the crash");
-                    let line = Line { is_lost: true, ..without_clean(unproven.entry.line()) };
+                    let line = Line { is_lost: true, ..without_clean(unproven.entry.line) };
                     self.set(frame, line);
                 }
             }
@@ -285,24 +284,24 @@ impl Replaying {
 ///
 /// # Errors
 /// `InvalidRange` when something dirty lies beyond.
-fn within(line: Line, origin_bytes: u64) -> Result<Line, Error> {
-    if end_of(&line, line.valid) <= origin_bytes {
+fn within(line_size: LineSize, line: Line, origin_bytes: u64) -> Result<Line, Error> {
+    if end_of(line_size, &line, line.valid) <= origin_bytes {
         return Ok(line);
     }
-    if line.dirty == 0 {
+    if line.dirty.is_empty() {
         return Ok(Line::default());
     }
-    match end_of(&line, line.dirty) <= origin_bytes {
+    match end_of(line_size, &line, line.dirty) <= origin_bytes {
         true => Ok(Line { valid: line.dirty, ..line }),
         false => Err(Error::new(ErrorKind::InvalidRange, "dirty data in the cache lies beyond the end of its origin")),
     }
 }
 
-/// First byte of the origin behind the sectors of `mask`. Blocks have 48 bits, so this cannot overflow for lines from a table; those from
-/// a log entry may claim anything.
-fn end_of(line: &Line, mask: u8) -> u64 {
-    let in_line = hull(mask).map_or(0, |run| run.offset() + run.length());
-    if line.block >= 1 << 48 { u64::MAX } else { line_range(line.block).offset + in_line }
+/// First byte of the origin behind the sectors of `mask`. A line from the device may claim any block: what lies behind everything is behind the end.
+fn end_of(line_size: LineSize, line: &Line, mask: Sectors) -> u64 {
+    let in_line = mask.hull().map_or(0, |run| run.offset() + run.length());
+    let start = line.block.checked_mul(line_size.bytes());
+    start.and_then(|start| start.checked_add(in_line)).unwrap_or(u64::MAX)
 }
 
 fn corrupt(what: &str) -> Error {

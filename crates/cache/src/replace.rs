@@ -26,7 +26,7 @@ use crate::alignment::{inside, outside};
 use crate::core::{Core, Pins};
 use crate::limits::COPIES_IN_FLIGHT;
 use crate::read::Wanted;
-use crate::sectors::{line_range, runs};
+use crate::sectors::Sectors;
 
 /// How far the copying to a successor is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -97,21 +97,22 @@ impl Core {
 
     /// Copies the clean sectors of one line. A device that cannot return them is no reason not to go on without them.
     async fn copy_line(self: &Arc<Self>, successor: &Arc<Self>, block: u64) -> Result<(), Error> {
-        let _guard = self.ranges.shared(line_range(block)).await;
+        let _guard = self.ranges.shared(self.line_size().line_range(block)).await;
         let Some((frame, clean, _pins)) = self.clean_sectors(block) else { return Ok(()) };
         let losses = successor.origin_losses.load(Ordering::Acquire);
-        for run in runs(clean) {
+        for run in clean.runs() {
             let offset = self.layout.frame_offset(frame) + run.offset();
             let read = self.cache_device.read(offset, Buffer::zeroed(run.length() as usize)).await;
             let Ok(bytes) = read else { continue };
-            let range = ByteRange { offset: line_range(block).offset + run.offset(), length: run.length() };
+            let range =
+                ByteRange { offset: self.line_size().line_range(block).offset + run.offset(), length: run.length() };
             let range = inside(outside(range, self.padding), successor.padding);
             successor.take_in(range, &bytes, losses).await?;
         }
         Ok(())
     }
 
-    fn clean_sectors(self: &Arc<Self>, block: u64) -> Option<(u32, u8, Pins)> {
+    fn clean_sectors(self: &Arc<Self>, block: u64) -> Option<(u32, Sectors, Pins)> {
         let mut pins = Pins::none(self);
         let state = &mut *self.state();
         let (frame, line) = state.frames.find(block)?;
@@ -204,12 +205,13 @@ impl Core {
         let found = self.state().frames.find(block);
         let Some((frame, line)) = found else { return Ok(()) };
         if line.is_lost {
-            return Err(crate::read::lost(block));
+            return Err(crate::read::lost(self.line_size(), block));
         }
-        for run in runs(line.dirty) {
+        for run in line.dirty.runs() {
             let offset = self.layout.frame_offset(frame) + run.offset();
             let bytes = self.cache_device.read(offset, Buffer::zeroed(run.length() as usize)).await?;
-            let request = Request::write(line_range(block).offset + run.offset() - self.padding, bytes, true);
+            let request =
+                Request::write(self.line_size().line_range(block).offset + run.offset() - self.padding, bytes, true);
             successor.submit(request).await.result?;
         }
         Ok(())

@@ -9,7 +9,8 @@ use crate::admission::Tuning;
 use crate::clean::CleanProgress;
 use crate::core::Core;
 use crate::crash_mode::CrashMode;
-use crate::limits::{LINE_BYTES, SECTOR_BYTES};
+use crate::limits::SECTOR_BYTES;
+use crate::load::LoadTotals;
 use crate::options::{DirtyLimits, Mode};
 use crate::pace::CleaningRate;
 use crate::replace::CopyProgress;
@@ -85,6 +86,8 @@ pub(crate) struct Counters {
     pub(crate) log_full: AtomicU64,
     pub(crate) cache_read_errors: AtomicU64,
     pub(crate) cache_write_errors: AtomicU64,
+    /// Response times, as a sample says.
+    pub(crate) served_ns: AtomicU64,
 }
 
 impl Counters {
@@ -94,6 +97,11 @@ impl Counters {
             RequestKind::Write => &self.writes,
             RequestKind::Ahead => &self.aheads,
         }
+    }
+
+    /// Reads and writes.
+    pub(crate) fn served(&self) -> (RequestStatus, RequestStatus) {
+        (self.reads.status(), self.writes.status())
     }
 }
 
@@ -110,9 +118,9 @@ pub struct RequestStatus {
     pub partial_hits: u64,
     /// Requests for which the cache had nothing.
     pub misses: u64,
-    /// 4 KiB blocks touched whose tag was resident, whatever of it was valid.
+    /// Lines touched whose tag was resident, whatever of it was valid.
     pub tag_hits: u64,
-    /// 4 KiB blocks touched whose tag was not resident.
+    /// Lines touched whose tag was not resident.
     pub tag_misses: u64,
 }
 
@@ -155,6 +163,8 @@ pub struct Status {
     pub tuning: Tuning,
     /// The error that ended caching of anything new, if there was one.
     pub failure: Option<String>,
+    /// Bytes of a line.
+    pub line_bytes: u64,
     /// Frames.
     pub lines: u64,
     /// Frames of a set.
@@ -217,6 +227,8 @@ pub struct Status {
     pub cache_read_errors: u64,
     /// Writes that the cache device failed.
     pub cache_write_errors: u64,
+    /// What it has done since then, for the load between two moments.
+    pub load: LoadTotals,
     /// What was found when the cache was opened.
     pub recovery: RecoveryReport,
 }
@@ -245,9 +257,10 @@ impl Core {
             replacement,
             tuning,
             failure,
+            line_bytes: self.line_size().bytes(),
             lines: u64::from(self.layout.frame_count()),
             ways: u64::from(self.layout.ways),
-            alignment_bytes: (LINE_BYTES - self.padding) % LINE_BYTES,
+            alignment_bytes: (self.line_size().bytes() - self.padding) % self.line_size().bytes(),
             resident_lines: counts.resident_lines,
             valid_bytes: counts.valid_sectors * SECTOR_BYTES,
             dirty_lines: counts.dirty_lines,
@@ -275,6 +288,7 @@ impl Core {
             log_bytes: region_bytes,
             cache_read_errors: get(&counters.cache_read_errors),
             cache_write_errors: get(&counters.cache_write_errors),
+            load: self.load(),
             recovery: self.recovery,
         }
     }

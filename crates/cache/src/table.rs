@@ -11,7 +11,7 @@ use futures_util::stream::{self, StreamExt};
 use store::limits::SEQUENCE_MAX;
 use uuid::Uuid;
 
-use crate::format::{ENTRIES_PER_PAGE, Line, PAGE_BYTES, Slot, page_lines, parse_slot};
+use crate::format::{Line, PAGE_BYTES, Slot, page_lines, parse_slot};
 use crate::layout::Layout;
 use crate::limits::{TABLE_IO_BYTES, TABLE_READS_IN_FLIGHT};
 
@@ -80,11 +80,10 @@ pub(crate) async fn load(
             }
             if let Some((is_second, sequence)) = newest {
                 table.sequence_next = table.sequence_next.max(sequence + 1);
-                let first_frame = page as u32 * ENTRIES_PER_PAGE as u32;
-                for (frame, line) in
-                    (first_frame..layout.frame_count()).zip(page_lines(if is_second { second } else { first }))
-                {
-                    if line.valid != 0 {
+                let first_frame = page as u32 * layout.entries_per_page();
+                let lines = page_lines(if is_second { second } else { first }, layout.line_size);
+                for (frame, line) in (first_frame..layout.frame_count()).zip(lines) {
+                    if !line.valid.is_empty() {
                         take(frame, line)?;
                     }
                 }
@@ -136,7 +135,9 @@ mod tests {
 
     fn page(sequence: u64) -> Vec<u8> {
         let mut bytes = vec![0; PAGE_BYTES];
-        emit_page(&mut bytes, ID, 0, sequence, std::iter::once(Line { block: sequence, valid: 1, ..Line::default() }));
+        let line_size = crate::line_size::LineSize::default();
+        let line = Line { block: sequence, valid: line_size.all_sectors(), ..Line::default() };
+        emit_page(&mut bytes, line_size, ID, 0, sequence, std::iter::once(line));
         bytes
     }
 

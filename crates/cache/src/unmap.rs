@@ -7,9 +7,9 @@ use block::{Error, ErrorKind};
 
 use crate::core::{Core, State};
 use crate::crash_mode::CrashMode;
-use crate::format::{ENTRY_CLEAN, FRAME_NONE, Line, LogEntryRaw};
+use crate::format::{ENTRY_CLEAN, FRAME_NONE, Line, LogEntry, log_entry_bytes};
 use crate::mappings::Mappings;
-use crate::sectors::{blocks_of, part_of};
+use crate::sectors::Sectors;
 use crate::write_back::supersede_cleaning;
 
 /// What is left to say about lines.
@@ -17,7 +17,7 @@ enum Plan {
     Done,
     /// A record about one of the lines is on its way.
     Wait,
-    Record(Vec<LogEntryRaw>),
+    Record(Vec<LogEntry>),
 }
 
 impl Core {
@@ -30,7 +30,7 @@ impl Core {
         if !self.crash_mode.keeps_clean() {
             return Ok(());
         }
-        let blocks = blocks_of(range);
+        let blocks = self.line_size().blocks_of(range);
         let settled = match self.unmap_resident(range).await {
             Ok(()) => self.settle(|mappings| mappings.is_any_unmapped(blocks.clone())).await,
             Err(error) => Err(error),
@@ -57,9 +57,9 @@ impl Core {
             let count = self.changed.count();
             let is_at_rest = {
                 let state = &mut *self.state();
-                let blocks = state.frames.resident_in(blocks_of(range));
+                let blocks = state.frames.resident_in(self.line_size().blocks_of(range));
                 for &block in &blocks {
-                    supersede_cleaning(state, block, part_of(block, range).0);
+                    supersede_cleaning(state, block, self.line_size().part_of(block, range).0);
                 }
                 let mut found = blocks.iter().filter_map(|&block| state.frames.lookup(block));
                 !found.any(|frame| state.frames.is_busy(frame))
@@ -91,8 +91,8 @@ impl Core {
                 continue;
             }
             let gone =
-                |&(block, frame): &(u64, u32)| LogEntryRaw::state(frame, FRAME_NONE, Line { block, ..Line::default() });
-            let entries: Vec<LogEntryRaw> = taken.iter().map(gone).collect();
+                |&(block, frame): &(u64, u32)| LogEntry::state(frame, FRAME_NONE, Line { block, ..Line::default() });
+            let entries: Vec<LogEntry> = taken.iter().map(gone).collect();
             if let Err(error) = self.append_entries(&entries).await {
                 self.fail(&error);
                 return Err(error);
@@ -111,9 +111,9 @@ impl Core {
                 Plan::Wait => self.changed.changed_since(count).await,
                 Plan::Record(entries) => {
                     let result = self.append_entries(&entries).await.map(drop);
-                    let restore = |state: &mut State, entry: &LogEntryRaw| {
+                    let restore = |state: &mut State, entry: &LogEntry| {
                         if result.is_err() {
-                            state.frames.set_mapped(entry.frame.get(), true);
+                            state.frames.set_mapped(entry.frame, true);
                         }
                     };
                     self.finish_records(&entries, restore);
@@ -129,7 +129,7 @@ impl Core {
     fn plan_unmap(&self, range: ByteRange) -> Result<Plan, Error> {
         let state = &mut *self.state();
         let (mut entries, mut must_wait) = (Vec::new(), false);
-        for block in state.frames.resident_in(blocks_of(range)) {
+        for block in state.frames.resident_in(self.line_size().blocks_of(range)) {
             let Some((frame, line)) = state.frames.find(block) else { continue };
             if !state.frames.is_mapped(frame) {
                 continue;
@@ -148,7 +148,7 @@ impl Core {
     }
 
     /// In crash mode *all*: makes durable that the frames hold these clean sectors, whose data is. Whether it is so.
-    pub(crate) async fn map(&self, parts: &[(u64, u8)]) -> bool {
+    pub(crate) async fn map(&self, parts: &[(u64, Sectors)]) -> bool {
         if self.crash_mode != CrashMode::AllSynchronous {
             return true;
         }
@@ -171,7 +171,7 @@ impl Core {
     }
 
     /// Plans records for those of `rest` that can have one now, and takes them out.
-    fn plan_map(&self, rest: &mut Vec<(u64, u8)>) -> Plan {
+    fn plan_map(&self, rest: &mut Vec<(u64, Sectors)>) -> Plan {
         let state = &mut *self.state();
         let (mut entries, mut must_wait) = (Vec::new(), false);
         // What the origin could lose is not mapped before it is flushed: then a checkpoint does it.
@@ -188,17 +188,17 @@ impl Core {
             state.frames.set_busy(frame, true);
             state.frames.set_mapped(frame, true);
             let after = Line { valid: line.valid | mask, ..line };
-            entries.push(LogEntryRaw { kind: ENTRY_CLEAN, ..LogEntryRaw::state(frame, FRAME_NONE, after) });
+            entries.push(LogEntry { kind: ENTRY_CLEAN, ..LogEntry::state(frame, FRAME_NONE, after) });
             false
         });
         plan(entries, must_wait)
     }
 
-    fn finish_records(&self, entries: &[LogEntryRaw], finish: impl Fn(&mut State, &LogEntryRaw)) {
+    fn finish_records(&self, entries: &[LogEntry], finish: impl Fn(&mut State, &LogEntry)) {
         {
             let state = &mut *self.state();
             for entry in entries {
-                state.frames.set_busy(entry.frame.get(), false);
+                state.frames.set_busy(entry.frame, false);
                 finish(state, entry);
             }
         }
@@ -207,18 +207,18 @@ impl Core {
 
     /// Entries of one record.
     pub(crate) fn entries_max(&self) -> usize {
-        (self.log.payload_bytes_max() / size_of::<LogEntryRaw>()).max(1)
+        (self.log.payload_bytes_max() / log_entry_bytes(self.line_size())).max(1)
     }
 }
 
 /// The entry after which the device says no more of a line than what is dirty. The line is busy.
-pub(crate) fn unmapping(state: &mut State, frame: u32, line: Line) -> LogEntryRaw {
+pub(crate) fn unmapping(state: &mut State, frame: u32, line: Line) -> LogEntry {
     // Before the record is appended: a page put together from now on comes behind it.
     state.frames.set_mapped(frame, false);
-    LogEntryRaw::state(frame, FRAME_NONE, Line { valid: line.dirty, ..line })
+    LogEntry::state(frame, FRAME_NONE, Line { valid: line.dirty, ..line })
 }
 
-fn plan(entries: Vec<LogEntryRaw>, must_wait: bool) -> Plan {
+fn plan(entries: Vec<LogEntry>, must_wait: bool) -> Plan {
     match (entries.is_empty(), must_wait) {
         (false, _) => Plan::Record(entries),
         (true, true) => Plan::Wait,

@@ -28,13 +28,13 @@ use block::range_lock::RangeGuard;
 use block::{Completion, Error, ErrorKind, Request, Response};
 use futures_util::future::{join, join_all};
 use store::Hold;
-use zerocopy::IntoBytes;
 
 use crate::core::{Core, Pins, State};
-use crate::format::{ENTRY_WRITE, FRAME_NONE, Line, LogEntryRaw};
-use crate::limits::{LINE_BYTES, WRITE_GROUP_LINES_MAX};
+use crate::format::{ENTRY_WRITE, FRAME_NONE, Line, LogEntry};
+use crate::limits::WRITE_GROUP_LINES_MAX;
+use crate::line_size::LineSize;
 use crate::mappings::Mappings;
-use crate::sectors::{blocks_of, hull, line_range, part_of, runs};
+use crate::sectors::Sectors;
 use crate::status::{RequestKind, Serving};
 use crate::unmap::unmapping;
 
@@ -42,7 +42,7 @@ use crate::unmap::unmapping;
 struct LineWrite {
     block: u64,
     /// Sectors to write.
-    mask: u8,
+    mask: Sectors,
     /// Offset of their bytes in the request.
     at: usize,
     /// Where they go.
@@ -54,7 +54,7 @@ struct LineWrite {
     /// What it holds.
     before: Line,
     /// Sectors of the old frame to write along.
-    copied: u8,
+    copied: Sectors,
     /// Old content of the copied sectors, a whole line; empty when nothing is copied.
     merged: Buffer,
 }
@@ -109,8 +109,8 @@ pub(crate) async fn write(core: Arc<Core>, range: ByteRange, mut buffer: Buffer,
                 rest = behind(range, part);
             }
             Plan::Write(group) => {
-                let done = group.range(range);
-                let is_hit = group.lines.iter().all(|line| line.before.valid != 0);
+                let done = group.range(core.line_size(), range);
+                let is_hit = group.lines.iter().all(|line| !line.before.valid.is_empty());
                 let serving = if is_hit { Serving::Hit } else { Serving::Miss };
                 let (result, returned) = core.carry_out(group, range, buffer).await;
                 buffer = returned;
@@ -146,7 +146,7 @@ impl Core {
         if state.failure.is_some() {
             return Plan::GoThrough(rest);
         }
-        for block in blocks_of(rest).take(lines_max) {
+        for block in self.line_size().blocks_of(rest).take(lines_max) {
             match self.plan_line(state, block, range, &mut group._pins) {
                 Ok(line) => group.lines.push(line),
                 Err(plan) if group.lines.is_empty() => return plan,
@@ -157,21 +157,22 @@ impl Core {
     }
 
     fn plan_line(&self, state: &mut State, block: u64, range: ByteRange, pins: &mut Pins) -> Result<LineWrite, Plan> {
-        let (mask, at) = part_of(block, range);
+        let (mask, at) = self.line_size().part_of(block, range);
         let found = state.frames.find(block);
         let before = found.map_or(Line { block, ..Line::default() }, |(_, line)| line);
         if found.is_some_and(|(frame, _)| state.frames.is_busy(frame)) {
             return Err(Plan::MakeRoom(Room::LineAtRest));
         }
-        if before.is_lost && before.dirty & !mask != 0 {
-            let part = line_range(block).intersection(&range).expect("the lines of a request touch it");
+        if before.is_lost && !mask.contains(before.dirty) {
+            let part =
+                self.line_size().line_range(block).intersection(&range).expect("the lines of a request touch it");
             return Err(Plan::GoThrough(part));
         }
         let dirty_lines_max = state.dirty.max.of(u64::from(self.layout.frame_count())).max(1);
-        if before.dirty == 0 && state.frames.counts().dirty_lines >= dirty_lines_max {
+        if before.dirty.is_empty() && state.frames.counts().dirty_lines >= dirty_lines_max {
             return Err(Plan::MakeRoom(Room::LessDirty));
         }
-        let is_in_place = found.is_some() && before.dirty & mask == 0;
+        let is_in_place = found.is_some() && (before.dirty & mask).is_empty();
         let frame = match found {
             Some((frame, _)) if is_in_place => {
                 // Whatever becomes of the write, these sectors are not what they were.
@@ -195,7 +196,7 @@ impl Core {
             }
         }
         supersede_cleaning(state, block, mask);
-        let copied = if old_frame.is_some() && !before.is_lost { before.valid & !mask } else { 0 };
+        let copied = if old_frame.is_some() && !before.is_lost { before.valid & !mask } else { Sectors::NONE };
         Ok(LineWrite { block, mask, at, frame, is_in_place, old_frame, before, copied, merged: Buffer::empty() })
     }
 
@@ -209,7 +210,7 @@ impl Core {
             self.abandon(&group);
             return (Err(Failure::Undone(error)), buffer);
         }
-        let entries: Vec<LogEntryRaw> = group.lines.iter().map(|line| line.entry(&buffer)).collect();
+        let entries: Vec<LogEntry> = group.lines.iter().map(|line| line.entry(&buffer)).collect();
         let (data, direct) = self.start_data_writes(&mut group, range, buffer);
         let record = self.append_entries(&entries);
         let ((data, buffer), record) = join(finish_data_writes(data, direct), record).await;
@@ -231,7 +232,7 @@ impl Core {
         if !self.crash_mode.keeps_clean() {
             return Ok(());
         }
-        let entries: Vec<LogEntryRaw> = {
+        let entries: Vec<LogEntry> = {
             let state = &mut *self.state();
             let in_place = group.lines.iter().filter(|line| line.is_in_place && state.frames.is_mapped(line.frame));
             let frames: Vec<u32> = in_place.map(|line| line.frame).collect();
@@ -240,7 +241,7 @@ impl Core {
         if !entries.is_empty()
             && let Err(error) = self.append_entries(&entries).await
         {
-            entries.iter().for_each(|entry| self.state().frames.set_mapped(entry.frame.get(), true));
+            entries.iter().for_each(|entry| self.state().frames.set_mapped(entry.frame, true));
             self.fail(&error);
             return Err(error);
         }
@@ -253,24 +254,24 @@ impl Core {
 
     /// Reads what has to be written along from the old frames.
     async fn read_copied(&self, group: &mut Group) -> Result<(), Error> {
-        let reads = group.lines.iter_mut().filter(|line| line.copied != 0).map(|line| async move {
+        let reads = group.lines.iter_mut().filter(|line| !line.copied.is_empty()).map(|line| async move {
             let old_frame = line.old_frame.expect("only a line that moves has something to copy");
-            let run = hull(line.copied).expect("something is copied");
+            let run = line.copied.hull().expect("something is copied");
             let offset = self.layout.frame_offset(old_frame) + run.offset();
             match self.cache_device.read(offset, Buffer::zeroed(run.length() as usize)).await {
                 Ok(read) => {
-                    line.merged = Buffer::zeroed(LINE_BYTES as usize);
+                    line.merged = Buffer::zeroed(self.line_size().bytes() as usize);
                     line.merged[run.bytes()].copy_from_slice(&read);
                     Ok(())
                 }
                 // Clean sectors need not be kept.
-                Err(_) if line.copied & line.before.dirty == 0 => {
-                    line.copied = 0;
+                Err(_) if (line.copied & line.before.dirty).is_empty() => {
+                    line.copied = Sectors::NONE;
                     Ok(())
                 }
                 Err(error) => {
-                    let context =
-                        format!("{} are dirty in the cache and its device cannot return them", line_range(line.block));
+                    let range = self.line_size().line_range(line.block);
+                    let context = format!("{range} are dirty in the cache and its device cannot return them");
                     Err(Error::with_source(ErrorKind::Media, context, error))
                 }
             }
@@ -288,10 +289,10 @@ impl Core {
         let mut writes: Vec<(u64, std::ops::Range<usize>)> = Vec::new();
         let mut merged_writes = Vec::new();
         for line in &mut group.lines {
-            let part = line.at..line.at + line.mask.count_ones() as usize * crate::limits::SECTOR_BYTES as usize;
-            let run = hull(line.mask | line.copied).expect("a write has sectors");
+            let part = line.at..line.at + line.mask.bytes() as usize;
+            let run = (line.mask | line.copied).hull().expect("a write has sectors");
             let offset = self.layout.frame_offset(line.frame) + run.offset();
-            if line.copied != 0 {
+            if !line.copied.is_empty() {
                 merged_writes.push((offset, Buffer::copy_of(&line.merged_bytes(&buffer)[run.bytes()])));
                 continue;
             }
@@ -365,7 +366,7 @@ impl Core {
     /// The record is durable but the data is not: a second record says that the lines are what they were.
     async fn take_back(&self, group: &Group, error: Error, hold: Hold) -> Result<(), Failure> {
         self.counters.cache_write_errors.fetch_add(1, Ordering::Relaxed);
-        let entries: Vec<LogEntryRaw> = group.lines.iter().map(LineWrite::entry_back).collect();
+        let entries: Vec<LogEntry> = group.lines.iter().map(LineWrite::entry_back).collect();
         match self.append_entries_now(&entries).await {
             Ok(second_hold) => {
                 {
@@ -394,16 +395,16 @@ impl Core {
     }
 
     /// Appends entries as one payload, making room in the log when there is none.
-    pub(crate) async fn append_entries(&self, entries: &[LogEntryRaw]) -> Result<Hold, Error> {
-        let append = self.append_with_room(entries.as_bytes()).await?;
+    pub(crate) async fn append_entries(&self, entries: &[LogEntry]) -> Result<Hold, Error> {
+        let append = self.append_with_room(&LogEntry::emit(entries, self.line_size())).await?;
         append.durable().await
     }
 
     /// Like [`Core::append_entries`], for a caller whose own hold may be what keeps the log full.
-    async fn append_entries_now(&self, entries: &[LogEntryRaw]) -> Result<Hold, Error> {
+    async fn append_entries_now(&self, entries: &[LogEntry]) -> Result<Hold, Error> {
         let refused =
             |_| Error::new(ErrorKind::NoSpace, "the log of the cache has no room to take a failed write back");
-        self.log.try_append(entries.as_bytes()).map_err(refused)?.durable().await
+        self.log.try_append(&LogEntry::emit(entries, self.line_size())).map_err(refused)?.durable().await
     }
 
     /// Writes one part of a request to the origin, durably.
@@ -423,7 +424,7 @@ impl Core {
 }
 
 /// What is being sent to the origin of these sectors is old from now on.
-pub(crate) fn supersede_cleaning(state: &mut State, block: u64, mask: u8) {
+pub(crate) fn supersede_cleaning(state: &mut State, block: u64, mask: Sectors) {
     if let Some(cleaning) = state.cleaning.get_mut(&block) {
         *cleaning &= !mask;
     }
@@ -443,12 +444,12 @@ async fn finish_data_writes(completions: Vec<Completion>, direct: Option<Buffer>
 
 impl Group {
     /// The bytes of the request that this group writes.
-    fn range(&self, range: ByteRange) -> ByteRange {
+    fn range(&self, line_size: LineSize, range: ByteRange) -> ByteRange {
         let lines = self.lines.first().zip(self.lines.last());
         let (first, last) = lines.expect("a group has a line");
         let hull = ByteRange {
-            offset: line_range(first.block).offset,
-            length: line_range(last.block).end() - line_range(first.block).offset,
+            offset: line_size.line_range(first.block).offset,
+            length: line_size.line_range(last.block).end() - line_size.line_range(first.block).offset,
         };
         hull.intersection(&range).expect("the lines of a request touch it")
     }
@@ -465,31 +466,31 @@ impl LineWrite {
     }
 
     /// Sectors that this writes and that nobody changes while the line stays as it is.
-    fn checked(&self) -> u8 {
-        self.mask | self.copied & self.before.dirty
+    fn checked(&self) -> Sectors {
+        self.mask | (self.copied & self.before.dirty)
     }
 
-    fn entry(&self, buffer: &Buffer) -> LogEntryRaw {
-        let checksum = if self.copied == 0 {
-            crc32c(&buffer[self.at..self.at + self.mask.count_ones() as usize * crate::limits::SECTOR_BYTES as usize])
+    fn entry(&self, buffer: &Buffer) -> LogEntry {
+        let checksum = if self.copied.is_empty() {
+            crc32c(&buffer[self.at..self.at + self.mask.bytes() as usize])
         } else {
             checksum_of(self.checked(), &self.merged_bytes(buffer))
         };
-        LogEntryRaw {
+        LogEntry {
             kind: ENTRY_WRITE,
             checked: self.checked(),
-            checksum: checksum.into(),
-            ..LogEntryRaw::state(self.frame, self.old_frame.unwrap_or(FRAME_NONE), self.after())
+            checksum,
+            ..LogEntry::state(self.frame, self.old_frame.unwrap_or(FRAME_NONE), self.after())
         }
     }
 
     /// The entry that takes [`LineWrite::entry`] back.
-    fn entry_back(&self) -> LogEntryRaw {
+    fn entry_back(&self) -> LogEntry {
         match self.old_frame {
-            Some(old_frame) => LogEntryRaw::state(old_frame, self.frame, self.before),
+            Some(old_frame) => LogEntry::state(old_frame, self.frame, self.before),
             None => {
                 let valid = self.before.valid & !self.mask;
-                LogEntryRaw::state(self.frame, FRAME_NONE, Line { valid, ..self.before })
+                LogEntry::state(self.frame, FRAME_NONE, Line { valid, ..self.before })
             }
         }
     }
@@ -497,7 +498,7 @@ impl LineWrite {
     /// The whole line: what is copied with what is written on top.
     fn merged_bytes(&self, buffer: &Buffer) -> Buffer {
         let mut bytes = Buffer::copy_of(&self.merged);
-        let run = runs(self.mask).next().expect("a write has sectors");
+        let run = self.mask.hull().expect("a write has sectors");
         bytes[run.bytes()].copy_from_slice(&buffer[self.at..self.at + run.length() as usize]);
         bytes
     }
@@ -509,9 +510,9 @@ impl LineWrite {
 }
 
 /// crc32c of the sectors of `mask` in a whole line, lowest first.
-pub(crate) fn checksum_of(mask: u8, line: &[u8]) -> u32 {
+pub(crate) fn checksum_of(mask: Sectors, line: &[u8]) -> u32 {
     let mut checksum = Crc32c::new();
-    for run in runs(mask) {
+    for run in mask.runs() {
         checksum.update(&line[run.bytes()]);
     }
     checksum.finish()

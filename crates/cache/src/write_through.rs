@@ -19,9 +19,8 @@ use futures_util::future::{Either, select};
 
 use crate::core::Core;
 use crate::crash_mode::CrashMode;
-use crate::format::{FRAME_NONE, Line, LogEntryRaw};
+use crate::format::{FRAME_NONE, Line, LogEntry};
 use crate::read::{Insertion, Wanted};
-use crate::sectors::{blocks_of, part_of, whole_lines};
 use crate::status::{RequestKind, Serving};
 use crate::write_back::supersede_cleaning;
 
@@ -108,17 +107,18 @@ impl Core {
         let state = &mut *self.state();
         if state.failure.is_some() {
             let is_stuck = |block: u64| {
-                let dirty = state.frames.find(block).map_or(0, |(_, line)| line.dirty & part_of(block, range).0);
-                dirty != 0 || state.uncertain.contains(&block)
+                let (part, _) = self.line_size().part_of(block, range);
+                let is_dirty = state.frames.find(block).is_some_and(|(_, line)| !(line.dirty & part).is_empty());
+                is_dirty || state.uncertain.contains(&block)
             };
-            if blocks_of(range).any(is_stuck) {
+            if self.line_size().blocks_of(range).any(is_stuck) {
                 let context = format!("{range} are dirty in a cache whose device failed; they cannot be replaced");
                 return Err(Error::new(ErrorKind::Media, context));
             }
         }
-        for block in state.frames.resident_in(blocks_of(range)) {
+        for block in state.frames.resident_in(self.line_size().blocks_of(range)) {
             if let Some((frame, line)) = state.frames.find(block) {
-                let (part, _) = part_of(block, range);
+                let (part, _) = self.line_size().part_of(block, range);
                 state.frames.set_sectors(frame, line.valid & (!part | line.dirty), line.dirty);
             }
         }
@@ -128,9 +128,9 @@ impl Core {
     /// Gives the frames back of lines in `range` of which nothing is valid. The caller keeps others out of the range.
     fn release_empty(&self, range: ByteRange) {
         let state = &mut *self.state();
-        for block in state.frames.resident_in(blocks_of(range)) {
+        for block in state.frames.resident_in(self.line_size().blocks_of(range)) {
             if let Some((frame, line)) = state.frames.find(block)
-                && line.valid == 0
+                && line.valid.is_empty()
                 && !state.frames.is_busy(frame)
             {
                 state.frames.release(frame);
@@ -143,7 +143,7 @@ impl Core {
     pub(crate) async fn write_origin(&self, range: ByteRange, buffer: Buffer, fua: bool) -> Response {
         let is_mapped_at_once = self.crash_mode == CrashMode::AllSynchronous;
         let fua = fua || is_mapped_at_once || self.has_dirty(range);
-        let order = self.origin_ranges.exclusive(whole_lines(range)).await;
+        let order = self.origin_ranges.exclusive(self.line_size().whole_lines(range)).await;
         if let Err(error) = self.unmap_cleaned(range).await {
             return Response::failed(error, buffer);
         }
@@ -162,12 +162,13 @@ impl Core {
 
     /// Whether a sector of `range` is dirty.
     pub(crate) fn has_dirty(&self, range: ByteRange) -> bool {
-        let blocks = blocks_of(range);
+        let line_size = self.line_size();
         let state = self.state();
-        let dirty = state.frames.dirty_in(blocks);
-        dirty
-            .into_iter()
-            .any(|block| state.frames.find(block).is_some_and(|(_, line)| line.dirty & part_of(block, range).0 != 0))
+        let is_touched = |block: u64| {
+            let found = state.frames.find(block);
+            found.is_some_and(|(_, line)| !(line.dirty & line_size.part_of(block, range).0).is_empty())
+        };
+        state.frames.dirty_in(line_size.blocks_of(range)).into_iter().any(is_touched)
     }
 
     /// Says durably that no sector of `range` is dirty, and that the cache holds none. The origin has newer ones, durably.
@@ -187,9 +188,9 @@ impl Core {
         let state = &mut *self.state();
         let mut entries = Vec::new();
         let mut must_wait = false;
-        for block in state.frames.resident_in(blocks_of(range)) {
+        for block in state.frames.resident_in(self.line_size().blocks_of(range)) {
             let Some((frame, line)) = state.frames.find(block) else { continue };
-            let (part, _) = part_of(block, range);
+            let (part, _) = self.line_size().part_of(block, range);
             supersede_cleaning(state, block, part);
             let after = Line { valid: line.valid & !part, dirty: line.dirty & !part, ..line };
             if state.frames.is_busy(frame) {
@@ -198,7 +199,7 @@ impl Core {
                 state.frames.set_sectors(frame, after.valid, after.dirty);
             } else if entries.len() < entries_max {
                 state.frames.set_busy(frame, true);
-                entries.push(LogEntryRaw::state(frame, FRAME_NONE, after));
+                entries.push(LogEntry::state(frame, FRAME_NONE, after));
             }
         }
         match (entries.is_empty(), must_wait) {
@@ -209,7 +210,7 @@ impl Core {
     }
 
     /// Makes the states in `entries` durable and then true. Their lines are busy and stay in their frames.
-    pub(crate) async fn commit_states(&self, entries: &[LogEntryRaw]) -> Result<(), Error> {
+    pub(crate) async fn commit_states(&self, entries: &[LogEntry]) -> Result<(), Error> {
         let result = self.append_entries(entries).await;
         if let Err(error) = &result {
             self.fail(error);
@@ -217,16 +218,16 @@ impl Core {
         {
             let state = &mut *self.state();
             for entry in entries {
-                let frame = entry.frame.get();
+                let frame = entry.frame;
                 state.frames.set_busy(frame, false);
                 if result.is_ok() {
                     // Clean sectors may have come and gone meanwhile; dirty ones have not.
                     let now = state.frames.line(frame);
-                    let removed = now.dirty & !entry.dirty;
-                    let valid = if entry.valid & removed == 0 { now.valid & !removed } else { now.valid };
-                    state.frames.set_sectors(frame, valid, entry.dirty);
+                    let removed = now.dirty & !entry.line.dirty;
+                    let valid = if (entry.line.valid & removed).is_empty() { now.valid & !removed } else { now.valid };
+                    state.frames.set_sectors(frame, valid, entry.line.dirty);
                 } else {
-                    state.uncertain.insert(entry.block.get());
+                    state.uncertain.insert(entry.line.block);
                 }
             }
         }
@@ -241,5 +242,5 @@ enum Forget {
     Done,
     /// A record about one of the lines is on its way.
     Wait,
-    Record(Vec<LogEntryRaw>),
+    Record(Vec<LogEntry>),
 }

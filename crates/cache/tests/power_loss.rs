@@ -15,12 +15,10 @@ use block::completion::Workers;
 use block::layer::crash::{CrashLayer, Loss, Power};
 use block::layer::delay::Latency;
 use block::{Geometry, SharedDevice};
-use cache::{Alignment, Associativity, Cache, CrashMode, FormatOptions, Mode};
+use cache::{Alignment, Associativity, Cache, CrashMode, FormatOptions, LineSize, Mode};
 use common::model::Lost;
 use common::{Model, Workload, drive, format, format_options, open, open_options, read, try_open};
 
-const ORIGIN_BYTES: u64 = 48 * 4096 + 512;
-const CACHE_BYTES: u64 = 1 << 20;
 /// More writes than any workload here makes.
 const WRITES_MAX: u64 = 3000;
 
@@ -38,9 +36,20 @@ struct Scenario {
     mode: Mode,
     crash_mode: CrashMode,
     associativity: Associativity,
+    line_size: LineSize,
     frames: u64,
     has_control: bool,
     requests: usize,
+}
+
+impl Scenario {
+    fn origin_bytes(&self) -> u64 {
+        (48 * 4096).max(20 * self.line_size.bytes()) + 512
+    }
+
+    fn cache_bytes(&self) -> u64 {
+        (1 << 20).max(18 * self.line_size.bytes())
+    }
 }
 
 /// The media without the time they take, so that they outlive their executor.
@@ -77,11 +86,12 @@ fn new_world(scenario: &Scenario) -> World {
         }
         Fails::CacheDevice | Fails::Origin => (Power::new(), Power::new()),
     };
-    let geometry = Geometry { is_write_cache_volatile: true, ..Geometry::plain(ORIGIN_BYTES) };
+    let geometry = Geometry { is_write_cache_volatile: true, ..Geometry::plain(scenario.origin_bytes()) };
     World {
-        cache_medium: CrashLayer::on(&cache_power, CACHE_BYTES, scenario.seed),
-        origin_medium: CrashLayer::on(&origin_power, ORIGIN_BYTES, scenario.seed + 1).with_geometry(geometry),
-        model: Model::new(ORIGIN_BYTES),
+        cache_medium: CrashLayer::on(&cache_power, scenario.cache_bytes(), scenario.seed),
+        origin_medium: CrashLayer::on(&origin_power, scenario.origin_bytes(), scenario.seed + 1)
+            .with_geometry(geometry),
+        model: Model::new(scenario.origin_bytes()),
     }
 }
 
@@ -90,7 +100,7 @@ fn workload(scenario: &Scenario, has_faults: bool) -> Workload {
         seed: scenario.seed,
         requests: scenario.requests,
         depth: 1 + (scenario.seed as usize * 5) % 9,
-        sectors_max: 20,
+        sectors_max: 20.max(u64::from(scenario.line_size.sector_count()) / 2 * 3),
         has_control: scenario.has_control,
         has_faults,
     }
@@ -103,6 +113,7 @@ fn run_until_crash(scenario: &Scenario, nth: u64) -> (World, Option<Lost>) {
     let world = new_world(scenario);
     let (cache_device, origin) = world.devices(&mut executor);
     let options = FormatOptions {
+        line_size: scenario.line_size,
         associativity: scenario.associativity,
         log_bytes: Some(16 << 10),
         frames_max: Some(scenario.frames),
@@ -160,14 +171,14 @@ fn check_and_work_on(world: &World, scenario: &Scenario, lost: Lost, context: &s
     let mut executor = Executor::new(scenario.seed + 17);
     let cache = world.open(&mut executor, scenario.mode);
     assert_eq!(cache.status().recovery.lost_lines, 0, "{context}");
-    let bytes = read(&mut executor, &cache, 0, ORIGIN_BYTES);
+    let bytes = read(&mut executor, &cache, 0, scenario.origin_bytes());
     world.model.lock().unwrap().check_after_crash(&bytes, lost, context);
     let clock: Arc<dyn Clock> = Arc::new(executor.clock());
     let small = Scenario { requests: 20, seed: scenario.seed + 1000, ..*scenario };
     executor.block_on(drive(Arc::clone(&cache), Arc::clone(&world.model), clock, workload(&small, false)));
     executor.block_on(async move { cache.close(false).await.expect("nothing fails any more") });
     let (_, origin) = world.devices(&mut executor);
-    let bytes = read(&mut executor, &origin, 0, ORIGIN_BYTES);
+    let bytes = read(&mut executor, &origin, 0, scenario.origin_bytes());
     world.model.lock().unwrap().check_exact(&bytes, context);
 }
 
@@ -202,7 +213,8 @@ fn scenario(seed: u64, fails: Fails, mode: Mode) -> Scenario {
     let frames = if seed % 4 < 2 { 20 + seed % 20 } else { 160 };
     let has_control = !seed.is_multiple_of(2);
     let crash_mode = CrashMode::default();
-    Scenario { seed, fails, mode, crash_mode, associativity, frames, has_control, requests: 80 }
+    let line_size = LineSize::default();
+    Scenario { seed, fails, mode, crash_mode, associativity, line_size, frames, has_control, requests: 80 }
 }
 
 /// `count` seeds from `first` on, and more of them in a soak.
@@ -269,4 +281,39 @@ fn warm_lines_survive_a_power_loss_at_every_write() {
 #[test]
 fn synchronous_lines_survive_a_power_loss_at_every_write() {
     clean_lines_survive(CrashMode::AllSynchronous, 50);
+}
+
+fn lines_survive(bytes: u64, first: u64) {
+    let line_size = LineSize::new(bytes).unwrap();
+    for (nth, (fails, mode, crash_mode)) in [
+        (Fails::CacheDevice, Mode::WriteBack, CrashMode::DirtySynchronous),
+        (Fails::Both, Mode::WriteBack, CrashMode::Warm),
+        (Fails::Origin, Mode::WriteBack, CrashMode::DirtySynchronous),
+        (Fails::CacheDevice, Mode::WriteThrough, CrashMode::Warm),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for seed in seeds(first + nth as u64, 1) {
+            let scenario = scenario(seed, fails, mode);
+            // Large lines are cleaned in few writes.
+            let requests = if bytes > 64 << 10 { 120 } else { 40 };
+            crash_at_every_write(&Scenario { line_size, crash_mode, has_control: true, requests, ..scenario });
+        }
+    }
+}
+
+#[test]
+fn lines_of_8_kib_survive_a_power_loss_at_every_write() {
+    lines_survive(8 << 10, 60);
+}
+
+#[test]
+fn lines_of_64_kib_survive_a_power_loss_at_every_write() {
+    lines_survive(64 << 10, 70);
+}
+
+#[test]
+fn lines_of_256_kib_survive_a_power_loss_at_every_write() {
+    lines_survive(256 << 10, 80);
 }

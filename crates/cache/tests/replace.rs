@@ -18,7 +18,7 @@ use block::layer::stats::StatsLayer;
 use block::layer::switch::SwitchLayer;
 use block::memory::MemoryDevice;
 use block::{Completion, Device, Error, ErrorKind, Identity, OperationKind, Request, Response, SharedDevice};
-use cache::{Alignment, Associativity, Cache, CrashMode, FormatOptions, Mode, OpenOptions, Replacement};
+use cache::{Alignment, Associativity, Cache, CrashMode, FormatOptions, LineSize, Mode, OpenOptions, Replacement};
 use common::model::{Lost, fill, random_range};
 use common::{Model, format, format_options, open, open_options, read, try_open, write};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -203,7 +203,7 @@ async fn drive(
 }
 
 /// A workload during which a cache is replaced; the power of both cache devices fails at write `nth`. Whether it did.
-fn run(seed: u64, nth: u64, mode: Mode, crash_mode: CrashMode) -> (World, bool) {
+fn run(seed: u64, nth: u64, mode: Mode, crash_mode: CrashMode, lines: [LineSize; 2]) -> (World, bool) {
     let mut executor = Executor::new(seed);
     let power = Power::new();
     let world = World {
@@ -215,7 +215,12 @@ fn run(seed: u64, nth: u64, mode: Mode, crash_mode: CrashMode) -> (World, bool) 
     let [first, second] = [0, 1].map(|index| timed(&mut executor, &world.caches[index], 100));
     let origin = timed(&mut executor, &world.origin, 500);
     let crash = move |options| FormatOptions { crash_mode, ..options };
-    format(&mut executor, &first, &origin, crash(options_of(1, 4, 24 + seed % 30)));
+    format(
+        &mut executor,
+        &first,
+        &origin,
+        crash(FormatOptions { line_size: lines[0], ..options_of(1, 4, 24 + seed % 30) }),
+    );
     let old = open(&mut executor, &first, &origin, mode);
     power.fail_write(power.writes_seen() + nth);
     let switch = Arc::new(SwitchLayer::new(old.clone()));
@@ -229,7 +234,7 @@ fn run(seed: u64, nth: u64, mode: Mode, crash_mode: CrashMode) -> (World, bool) 
     let (options, is_replaced) = (open_options(&executor, mode), Arc::clone(&world.is_replaced));
     spawn(&workers.clone(), async move {
         clock.sleep(Duration::from_millis(10)).await;
-        let format_options = crash(options_of(2, 6, 20 + seed % 40));
+        let format_options = crash(FormatOptions { line_size: lines[1], ..options_of(2, 6, 20 + seed % 40) });
         let made = match Cache::format(&second, &origin, format_options).await {
             Ok(()) => Cache::open(second, origin, OpenOptions { crash_mode: None, ..options }).await,
             Err(error) => Err(error),
@@ -266,9 +271,13 @@ fn check(world: &World, seed: u64, nth: u64, mode: Mode) {
 }
 
 fn power_fails_at_every_write(first: u64, mode: Mode, crash_mode: CrashMode) {
+    power_fails_while_lines_become(first, mode, crash_mode, [LineSize::default(); 2]);
+}
+
+fn power_fails_while_lines_become(first: u64, mode: Mode, crash_mode: CrashMode, lines: [LineSize; 2]) {
     for seed in [first, first + 101] {
         for nth in 0.. {
-            let (world, is_lost) = run(seed, nth, mode, crash_mode);
+            let (world, is_lost) = run(seed, nth, mode, crash_mode, lines);
             check(&world, seed, nth, mode);
             if !is_lost {
                 assert!(nth > 50, "so few writes test nothing");
@@ -292,4 +301,12 @@ fn write_through_survives_a_power_loss_at_every_write_of_a_replacement() {
 fn warm_lines_survive_a_power_loss_at_every_write_of_a_replacement() {
     power_fails_at_every_write(3, Mode::WriteBack, CrashMode::Warm);
     power_fails_at_every_write(4, Mode::WriteThrough, CrashMode::Warm);
+}
+
+#[test]
+fn lines_of_another_size_survive_a_power_loss_at_every_write_of_a_replacement() {
+    let [small, large] = [4 << 10, 32 << 10].map(|bytes| LineSize::new(bytes).unwrap());
+    power_fails_while_lines_become(5, Mode::WriteBack, CrashMode::DirtySynchronous, [small, large]);
+    power_fails_while_lines_become(6, Mode::WriteBack, CrashMode::Warm, [large, small]);
+    power_fails_while_lines_become(7, Mode::WriteThrough, CrashMode::Warm, [small, large]);
 }

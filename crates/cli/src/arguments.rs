@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base::units::ByteSize;
 use block::layer::multipath::Policy;
-use cache::{Admission, Associativity, CrashMode, Mode, Percent, Replacement};
+use cache::{Admission, Associativity, CrashMode, LineSize, Mode, Percent, Replacement};
 use clap::{Args, Parser, Subcommand};
 use iscsi::pdu::Isid;
 use lab::Clock;
@@ -328,7 +328,10 @@ pub struct Attach {
     /// blocks begin)
     #[arg(long, value_name = "SIZE", requires = "cache_size")]
     pub cache_alignment: Option<ByteSize>,
-    /// Use at most this many lines of 4 KiB of a cache that is made
+    /// Size of a line of a cache that is made, 4KiB to 256KiB: larger lines take less memory for the same bytes (default: 4KiB)
+    #[arg(long, value_name = "SIZE", requires = "cache_size")]
+    pub cache_block_size: Option<LineSize>,
+    /// Use at most this many lines of a cache that is made
     #[arg(long, value_name = "COUNT", requires = "cache_size")]
     pub cache_lines: Option<u64>,
     /// Acknowledge writes from a log in this file, block device, or a file in this directory; made when it does not exist
@@ -420,7 +423,7 @@ pub struct Set {
     pub name: String,
     /// Settings: connections=NUMBER, reconnect=now (look at once for a target that is away), cache.mode=MODE, cache.replacement=lru|clock|2q|s3-fifo, cache.admission=always|second-use,
     /// cache.cutoff=SIZE|off, cache.prefetch=SIZE|off, cache.clean-above=PERCENT, cache.dirty-max=PERCENT, cache.clean-min=SIZE,
-    /// cache.clean-max=SIZE|off, cache.size=SIZE, cache.associativity=WAYS|full; for targets lun.NUMBER.disk=on|off
+    /// cache.clean-max=SIZE|off, cache.size=SIZE, cache.associativity=WAYS|full, cache.block-size=SIZE; for targets lun.NUMBER.disk=on|off
     #[arg(required = true, value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
 }
@@ -428,7 +431,7 @@ pub struct Set {
 #[derive(Debug, Subcommand)]
 pub enum Cache {
     /// List the caches of this host
-    List(Json),
+    List(CacheList),
     /// Give part of the size of one attachment's cache to another's, while both are used
     Move(CacheMove),
     /// Show what a cache holds, for which logical unit
@@ -479,6 +482,15 @@ pub struct LogDiscard {
     /// Do not ask, even when dirty data is lost
     #[arg(long)]
     pub allow_data_loss: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct CacheList {
+    /// Measure for so long what those in use have to do: reads and writes a second, hit ratio, requests in flight
+    #[arg(long, value_name = "DURATION", value_parser = parse_seconds)]
+    pub load: Option<Duration>,
+    #[command(flatten)]
+    pub json: Json,
 }
 
 #[derive(Debug, Args)]

@@ -144,7 +144,13 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     ),
     ("forebay log discard", &[("Asks when data would be lost", "forebay log discard disk.log")]),
     ("forebay cache", &[("Whose cache it is, and how much is dirty", "forebay cache inspect disk.cache")]),
-    ("forebay cache list", &[("With their LUNs and what is dirty, as JSON", "forebay cache list --json")]),
+    (
+        "forebay cache list",
+        &[
+            ("With their LUNs and what is dirty, as JSON", "forebay cache list --json"),
+            ("And what they have to do, measured for two seconds", "forebay cache list --load 2"),
+        ],
+    ),
     ("forebay cache move", &[("From a cache that has too much", "forebay cache move 2GiB --from disk --to database")]),
     ("forebay cache inspect", &[("As JSON", "forebay cache inspect disk.cache --json")]),
     ("forebay cache check", &[("Exit code 7 when there is damage", "forebay cache check disk.cache")]),

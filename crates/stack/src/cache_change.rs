@@ -1,4 +1,4 @@
-//! A cache of another size or with other sets in place of the one there is, while it is used: `forebay set NAME cache.size=SIZE`.
+//! A cache of another size, with other lines or other sets in place of the one there is, while it is used: `forebay set NAME cache.size=SIZE`.
 //!
 //! The new one is made beside the place of the old one, filled from it, and moved there in the moment in which requests wait. Until then the old one has
 //! everything: whatever goes wrong, and wherever the power fails, it is the cache, and what was begun is removed at the next start.
@@ -11,7 +11,7 @@ use base::clock::Clock;
 use base::units::ByteSize;
 use block::SharedDevice;
 use block::layer::switch::SwitchLayer;
-use cache::{Alignment, Associativity, Cache, FormatOptions, Mode};
+use cache::{Alignment, Associativity, Cache, FormatOptions, LineSize, Mode};
 
 use crate::cache_place::{CacheConfig, Unfinished};
 use crate::cache_settings::parse;
@@ -24,11 +24,13 @@ pub(crate) enum Change {
     Size(u64),
     /// This many frames a set.
     Ways(Associativity),
+    /// Lines of this size.
+    LineSize(LineSize),
 }
 
 impl Change {
     /// Every key, as messages name them.
-    pub(crate) const KEYS: &[&str] = &["cache.size", "cache.associativity"];
+    pub(crate) const KEYS: &[&str] = &["cache.size", "cache.associativity", "cache.block-size"];
 
     /// The change that a setting asks for; `None` when `key` is no such setting.
     ///
@@ -39,6 +41,7 @@ impl Change {
             "cache.size" => Ok(Some(Self::Size(parse::<ByteSize>(value)?.0))),
             "cache.associativity" if value == "full" => Ok(Some(Self::Ways(Associativity::Full))),
             "cache.associativity" => Ok(Some(Self::Ways(Associativity::Ways(parse(value)?)))),
+            "cache.block-size" => Ok(Some(Self::LineSize(parse(value)?))),
             _ => Ok(None),
         }
     }
@@ -86,9 +89,9 @@ impl Changing<'_> {
         }
         let size_bytes = match change {
             Change::Size(size_bytes) => size_bytes,
-            Change::Ways(_) => metadata.len(),
+            Change::Ways(_) | Change::LineSize(_) => metadata.len(),
         };
-        let options = self.format_options(change);
+        let options = self.format_options(change)?;
         let format = async |device: &SharedDevice| Cache::format(device, &self.origin, options).await;
         self.clean().await?;
         let unfinished = Unfinished::make("cache", self.place, size_bytes, format).await?;
@@ -123,17 +126,24 @@ impl Changing<'_> {
         Ok(())
     }
 
-    fn format_options(&self, change: Change) -> FormatOptions {
+    fn format_options(&self, change: Change) -> Result<FormatOptions> {
         let status = self.cache.status();
         let ways_now = match u32::try_from(status.ways) {
             Ok(ways) if status.ways < status.lines => Associativity::Ways(ways),
             _ => Associativity::Full,
         };
         let associativity = match change {
-            Change::Size(_) => ways_now,
+            Change::Size(_) | Change::LineSize(_) => ways_now,
             Change::Ways(associativity) => associativity,
         };
+        let line_size = match change {
+            Change::LineSize(line_size) => Some(line_size),
+            Change::Size(_) | Change::Ways(_) => LineSize::new(status.line_bytes),
+        };
+        let line_size =
+            line_size.ok_or_else(|| Error::new(Failure::Usage, "lines of the cache have no size that can be kept"))?;
         let alignment = Alignment::At(status.alignment_bytes);
-        FormatOptions { associativity, crash_mode: status.crash_mode, alignment, ..FormatOptions::default() }
+        let crash_mode = status.crash_mode;
+        Ok(FormatOptions { line_size, associativity, crash_mode, alignment, ..FormatOptions::default() })
     }
 }

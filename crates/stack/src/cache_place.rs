@@ -13,7 +13,7 @@ use std::sync::Arc;
 use base::clock::Clock;
 use block::{Identity, SharedDevice};
 use cache::{
-    Alignment, Associativity, Cache, CleaningRate, CrashMode, DirtyLimits, FormatOptions, Mode, OpenOptions,
+    Alignment, Associativity, Cache, CleaningRate, CrashMode, DirtyLimits, FormatOptions, LineSize, Mode, OpenOptions,
     Replacement, Tuning,
 };
 use file::{FileDevice, FileOptions};
@@ -47,6 +47,8 @@ pub struct CacheConfig {
     pub dirty: DirtyLimits,
     /// How fast lines are cleaned.
     pub cleaning: CleaningRate,
+    /// How large the lines of a cache are that is made.
+    pub line_size: LineSize,
     /// Ways of a cache that is made.
     pub associativity: Associativity,
     /// Where lines of a cache begin that is made.
@@ -134,6 +136,7 @@ impl CacheConfig {
 
     fn format_options(&self) -> FormatOptions {
         FormatOptions {
+            line_size: self.line_size,
             associativity: self.associativity,
             frames_max: self.lines_max,
             crash_mode: self.crash_mode.unwrap_or_default(),

@@ -85,6 +85,7 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
         },
         alignment: arguments.cache_alignment.map_or(cache::Alignment::Found, |at| cache::Alignment::At(at.0)),
         lines_max: arguments.cache_lines,
+        line_size: arguments.cache_block_size.unwrap_or_default(),
         associativity: arguments.cache_associativity.unwrap_or(cache::Associativity::Ways(WAYS_DEFAULT)),
     });
     let log = arguments.log.map(|path| LogConfig {

@@ -1,25 +1,28 @@
 //! `cache list|move|inspect|check|discard`: the caches of this host.
 
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use base::units::ByteSize;
 use block::SharedDevice;
+use cache::{Load, LoadTotals};
 use serde_json::json;
 use stack::cache_place::{canonical_place, open_device};
-use stack::caches::Caches;
+use stack::caches::{Caches, Record};
 use stack::control::{Request, call};
 use stack::paths::{Paths, check_name};
 use stack::registry::Registry;
 use stack::time::seconds_since_1970;
 use stack::{Error, Failure, Result};
 
-use crate::arguments::{Cache, CacheDiscard, CacheMove, CachePath, Json};
+use crate::arguments::{Cache, CacheDiscard, CacheList, CacheMove, CachePath};
 use crate::output::{confirm, print_json, print_line};
 
 /// `forebay cache list|move|inspect|check|discard`.
 pub async fn run(arguments: Cache) -> Result<()> {
     match arguments {
-        Cache::List(json) => list(&json).await,
+        Cache::List(arguments) => list(&arguments).await,
         Cache::Move(arguments) => move_size(&arguments).await,
         Cache::Inspect(arguments) => inspect(arguments).await,
         Cache::Check(arguments) => check(arguments).await,
@@ -27,12 +30,43 @@ pub async fn run(arguments: Cache) -> Result<()> {
     }
 }
 
+/// What the cache of an attachment has done, if the attachment answers and has one.
+async fn totals(paths: &Paths, name: &str) -> Option<LoadTotals> {
+    let status = call(&paths.control_socket(name), &Request::Status, |_| {}).await.ok()?;
+    serde_json::from_value(status["cache"]["load"].clone()).ok()
+}
+
+/// What the caches have to do, by attachment.
+async fn loads(paths: &Paths, records: &[Record], time: Duration) -> BTreeMap<String, Load> {
+    let all = async || {
+        let mut all = BTreeMap::new();
+        for record in records {
+            if let Some(totals) = totals(paths, &record.name).await {
+                all.insert(record.name.clone(), totals);
+            }
+        }
+        all
+    };
+    let before = all().await;
+    tokio::time::sleep(time).await;
+    let between = |(name, now): (String, LoadTotals)| {
+        let load = now.since(before.get(&name)?)?;
+        Some((name, load))
+    };
+    all().await.into_iter().filter_map(between).collect()
+}
+
 /// What there is, and whether it may hold what its logical unit lacks.
-async fn list(json: &Json) -> Result<()> {
+async fn list(arguments: &CacheList) -> Result<()> {
     let paths = Paths::from_environment()?;
     let registry = Registry::open(&paths)?;
+    let records = Caches::open(&paths)?.list()?;
+    let loads = match arguments.load {
+        Some(time) => loads(&paths, &records, time).await,
+        None => BTreeMap::new(),
+    };
     let mut caches = Vec::new();
-    for record in Caches::open(&paths)?.list()? {
+    for record in records {
         let status = call(&paths.control_socket(&record.name), &Request::Status, |_| {}).await.ok();
         let is_attached =
             status.is_some_and(|status| status["cache_path"].as_str().map(Path::new) == Some(&record.path));
@@ -52,9 +86,10 @@ async fn list(json: &Json) -> Result<()> {
             "name": record.name,
             "bytes": bytes,
             "state": state,
+            "load": loads.get(&record.name).filter(|_| is_attached),
         }));
     }
-    if json.json {
+    if arguments.json.json {
         print_json(&json!({ "caches": caches }));
         return Ok(());
     }
@@ -68,6 +103,17 @@ async fn list(json: &Json) -> Result<()> {
             text("path"),
             text("serial")
         ));
+        if let Some(load) = cache["load"].as_object() {
+            let number = |key: &str| load[key].as_f64().unwrap_or_default();
+            let hits =
+                load["hit_ratio"].as_f64().map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", share * 100.0));
+            print_line(&format!(
+                "          {:.0} reads/s, {hits} of them hits, {:.0} writes/s, {:.2} requests in flight",
+                number("reads_per_second"),
+                number("writes_per_second"),
+                number("in_flight")
+            ));
+        }
     }
     Ok(())
 }
@@ -117,7 +163,10 @@ async fn inspect(arguments: CachePath) -> Result<()> {
         ("cache of", format!("{} serial {}", inspection.origin_target, inspection.origin_serial)),
         ("unit", inspection.origin_unit.clone()),
         ("origin size", format!("{} bytes", inspection.origin_bytes)),
-        ("lines", format!("{} in sets of {}", inspection.lines, inspection.ways)),
+        (
+            "lines",
+            format!("{} of {}, in sets of {}", inspection.lines, ByteSize(inspection.line_bytes), inspection.ways),
+        ),
         ("valid", format!("{} lines", inspection.valid_lines)),
         ("dirty", dirty),
         (

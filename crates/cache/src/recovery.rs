@@ -83,7 +83,7 @@ pub(crate) async fn recover(
     report.log_records = replayed.record_count;
     report.log_bytes = replayed.record_bytes;
     report.clean_lines_dropped = replaying.dropped_count;
-    let frames = replaying.finish()?;
+    let frames = replaying.finish(&table.torn)?;
     report.dirty_lines = frames.counts().dirty_lines;
     report.lost_lines = frames.lost_count() as u64;
     Ok(Recovered { table, frames, end: replayed.end, report })
@@ -165,8 +165,12 @@ impl Replaying {
     }
 
     /// The frames as the log leaves them.
-    fn finish(mut self) -> Result<Frames, Error> {
+    fn finish(mut self, torn_pages: &[u64]) -> Result<Frames, Error> {
         let mut urgent = PageSet::new(self.layout.page_count);
+        for &page in torn_pages {
+            self.changed.insert(page);
+            urgent.insert(page);
+        }
         for &frame in self.changes.keys() {
             self.changed.insert(self.layout.page_of(frame));
             urgent.insert(self.layout.page_of(frame));

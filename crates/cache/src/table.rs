@@ -24,6 +24,9 @@ pub(crate) struct Table {
     newest: Vec<bool>,
     /// Larger than the sequence of every page.
     pub(crate) sequence_next: u64,
+    /// Pages with a torn slot that claims to be the newest. They have to be written before a checkpoint of a later sequence is complete: from then on
+    /// the slot would look like one that was durable once.
+    pub(crate) torn: Vec<u64>,
 }
 
 impl Table {
@@ -56,7 +59,7 @@ pub(crate) async fn load(
     mut take: impl FnMut(u32, Line) -> Result<(), Error>,
 ) -> Result<Table, Error> {
     check_sequence(durable_sequence)?;
-    let mut table = Table { newest: Vec::new(), sequence_next: durable_sequence + 1 };
+    let mut table = Table { newest: Vec::new(), sequence_next: durable_sequence + 1, torn: Vec::new() };
     let pages_per_read = (TABLE_IO_BYTES / (2 * PAGE_BYTES)) as u64;
     let reads = stream::iter((0..layout.page_count).step_by(pages_per_read as usize)).map(|page| {
         let count = pages_per_read.min(layout.page_count - page);
@@ -76,6 +79,9 @@ pub(crate) async fn load(
                     && claimed < durable_sequence.saturating_add(SEQUENCES_AHEAD_MAX)
                 {
                     table.sequence_next = table.sequence_next.max(claimed + 1);
+                    if newest.is_none_or(|(_, sequence)| claimed > sequence) {
+                        table.torn.push(page);
+                    }
                 }
             }
             if let Some((is_second, sequence)) = newest {

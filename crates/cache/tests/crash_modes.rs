@@ -10,9 +10,11 @@ use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::crash::{CrashLayer, Loss, Power};
 use block::layer::stats::StatsLayer;
-use block::{ErrorKind, Geometry, OperationKind, SharedDevice};
+use block::memory::MemoryDevice;
+use block::{ErrorKind, Geometry, Identity, OperationKind, SharedDevice};
+use cache::layout::Layout;
 use cache::{Cache, CrashMode, FormatOptions, Mode};
-use common::{format, format_options, open_options, read, try_open, write};
+use common::{format, format_options, open, open_options, read, try_open, write};
 
 const ORIGIN_BYTES: u64 = 256 * 4096;
 const CACHE_BYTES: u64 = 1 << 20;
@@ -268,4 +270,32 @@ fn a_cache_device_that_takes_nothing_refuses_what_it_would_bring_back() {
     // What the device does not know is written through.
     bench.executor.block_on(cache.write(100 * LINE, Buffer::copy_of(&[5; 4096]), false)).unwrap();
     assert_eq!(read(&mut bench.executor, &*cache, 100 * LINE, 512)[0], 5);
+}
+
+/// A page that was torn while it was stored without hurry is in no log: unless it is written anew, the next start takes it for one that was durable once.
+#[test]
+fn a_torn_page_is_written_anew_before_it_looks_like_a_durable_one() {
+    let mut executor = Executor::in_order();
+    let memory = || -> SharedDevice { Arc::new(MemoryDevice::new(1 << 20, Identity::default())) };
+    let (device, origin) = (memory(), memory());
+    let options = FormatOptions { crash_mode: CrashMode::Warm, ..format_options() };
+    let layout = Layout::new(1 << 20, &options).unwrap();
+    format(&mut executor, &device, &origin, options);
+    let cache = open(&mut executor, &device, &origin, Mode::WriteThrough);
+    write(&mut executor, &cache, 0, &[7; 8192]);
+    executor.run();
+    executor.block_on(async move { cache.close(false).await.unwrap() });
+    // The other slot is a copy that claims to be newer, with the old checksum.
+    let [first, second] = [0, 1].map(|slot| read(&mut executor, &device, layout.slot_offset(0, slot), 4096));
+    let sequence = |slot: &[u8]| u64::from_le_bytes(slot[16..24].try_into().unwrap());
+    let (newest, other) = if sequence(&first) > sequence(&second) { (first, 1) } else { (second, 0) };
+    let mut torn = newest.clone();
+    torn[16..24].copy_from_slice(&(sequence(&newest) + 10).to_le_bytes());
+    write(&mut executor, &device, layout.slot_offset(0, other), &torn);
+    for start in 0..3 {
+        let cache = open(&mut executor, &device, &origin, Mode::WriteThrough);
+        assert_eq!(cache.status().resident_lines, 2, "start {start}");
+        drop(cache);
+        executor = Executor::in_order();
+    }
 }

@@ -159,7 +159,7 @@ fn crash_in_recovery(world: &mut World, scenario: &Scenario, nth: u64) -> bool {
     let (cache_device, origin) = world.devices(&mut executor);
     let options = open_options(&executor, scenario.mode);
     let opened = try_open(&mut executor, &cache_device, &origin, options);
-    assert_eq!(opened.is_err(), power.is_lost());
+    assert_eq!(opened.is_err(), power.is_lost(), "{scenario:?}, {:?}", opened.as_ref().err());
     drop(executor);
     let loss = Loss::Seeded(scenario.seed ^ (nth << 20));
     world.cache_medium = world.cache_medium.after_power_loss_as(loss, &Power::new());

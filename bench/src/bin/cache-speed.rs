@@ -82,7 +82,7 @@ struct Arguments {
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let is_wanted = |name: &str| arguments.only.as_deref().is_none_or(|only| only == name);
-    let runtime = Builder::new_current_thread().enable_time().build()?;
+    let runtime = Builder::new_current_thread().enable_all().build()?;
     if is_wanted("read") {
         runtime.block_on(measure_reads(&arguments))?;
     }
@@ -192,7 +192,8 @@ fn compare(all: &BTreeMap<(usize, &str), Vec<Speed>>, depth: usize, what: &str) 
 
 /// Each thread has a runtime of its own, and reads one block after another.
 fn measure_threads(arguments: &Arguments) -> Result<()> {
-    let runtime = Builder::new_current_thread().enable_time().build()?;
+    // What the page cache does not answer at once is completed here.
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let (_, cache, background) = runtime.block_on(warm_cache(arguments, false))?;
     let rate = |thread_count: u64| -> Result<f64> {
         let start = Instant::now();
@@ -201,7 +202,7 @@ fn measure_threads(arguments: &Arguments) -> Result<()> {
             .map(|thread| {
                 let device: SharedDevice = cache.clone();
                 std::thread::spawn(move || -> Result<u64> {
-                    let runtime = Builder::new_current_thread().enable_time().build()?;
+                    let runtime = Builder::new_current_thread().enable_all().build()?;
                     let random = Random::new(thread + 1);
                     runtime.block_on(reader(device, 0, ORIGIN_BYTES / BLOCK_BYTES, random, end))
                 })

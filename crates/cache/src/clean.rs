@@ -20,14 +20,14 @@ use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::range_lock::RangeGuard;
 use block::{Error, ErrorKind};
-use futures_util::future::{join_all, select};
+use futures_util::future::{join_all, ready, select};
 use futures_util::stream::{self, StreamExt};
 use serde::Serialize;
 
 use crate::core::{Core, Pins, State};
 use crate::crash_mode::CrashMode;
 use crate::format::{ENTRY_CLEAN, FRAME_NONE, Line, LogEntry};
-use crate::limits::{CLEAN_BATCH_BYTES, CLEAN_RETRY_MS};
+use crate::limits::{CLEAN_BATCH_BYTES, CLEAN_RETRY_MS, CLEAN_WRITES_IN_FLIGHT};
 use crate::pace::Force;
 use crate::sectors::Sectors;
 use crate::write_back::Room;
@@ -57,6 +57,7 @@ struct Pick {
     block: u64,
     frame: u32,
     mask: Sectors,
+    checksum: u32,
 }
 
 /// One write to the origin.
@@ -236,7 +237,7 @@ impl Core {
                     state.cleaning.insert(block, line.dirty);
                     batch.pins.add(&mut state.frames, frame);
                     batch.orders.push(order);
-                    batch.picks.push(Pick { block, frame, mask: line.dirty });
+                    batch.picks.push(Pick { block, frame, mask: line.dirty, checksum: line.checksum });
                 }
                 None => batch.has_deferred = true,
             }
@@ -277,6 +278,9 @@ impl Core {
         if let Err(error) = self.check_may_clean() {
             return self.finish_batch(&blocks, Err(error)).await;
         }
+        if let Err(error) = self.check_picks(&batch.picks).await {
+            return self.finish_batch(&blocks, Err(error)).await;
+        }
         let losses = self.origin_losses.load(Ordering::Acquire);
         let writes = stream::iter(self.segments(&batch.picks, force)).map(|segment| self.send(segment));
         let sent: Vec<Result<(), Error>> = writes.buffer_unordered(force.in_flight()).collect().await;
@@ -291,6 +295,20 @@ impl Core {
             result = Err(Error::new(ErrorKind::OutcomeUnknown, "the origin lost writes while lines were cleaned"));
         }
         self.finish_batch(&blocks, result).await
+    }
+
+    /// Compares what is to be sent with its checksum, where that is known.
+    async fn check_picks(&self, picks: &[Pick]) -> Result<(), Error> {
+        let checked = picks.iter().filter(|pick| pick.checksum != 0);
+        let lines: Vec<_> = checked.map(|pick| (pick.block, pick.frame, pick.checksum)).collect();
+        let checks = stream::iter(lines).map(|(block, frame, checksum)| async move {
+            let is_intact = self.is_line_intact(frame, checksum).await;
+            (!is_intact).then_some((block, frame))
+        });
+        let damaged: Vec<_> = checks.buffer_unordered(CLEAN_WRITES_IN_FLIGHT).filter_map(ready).collect().await;
+        let Some(&(first, _)) = damaged.first() else { return Ok(()) };
+        self.note_damage(&damaged);
+        Err(crate::read::lost(self.line_size(), first))
     }
 
     /// The writes for these lines, adjacent sectors joined.

@@ -26,6 +26,11 @@ pub const STATE_IN_USE: u8 = 0;
 /// [`ParametersRaw::state`]: closed; the table is complete and the log is empty.
 pub const STATE_CLOSED: u8 = 1;
 
+/// [`ParametersRaw::checksums`]: nothing is known of the data.
+pub const CHECKSUMS_NONE: u8 = 0;
+/// [`ParametersRaw::checksums`]: a line of which all is valid has a checksum.
+pub const CHECKSUMS_OF_LINES: u8 = 1;
+
 /// Payload of the superblock.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
@@ -46,8 +51,10 @@ pub struct ParametersRaw {
     pub crash_mode: u8,
     /// [`STATE_IN_USE`] or [`STATE_CLOSED`].
     pub state: u8,
+    /// [`CHECKSUMS_NONE`] or [`CHECKSUMS_OF_LINES`].
+    pub checksums: u8,
     /// Zero.
-    pub reserved_1: [u8; 2],
+    pub reserved_1: u8,
     /// Count of sets.
     pub set_count: U64,
     /// Offset of the log region on the cache device.
@@ -131,7 +138,7 @@ pub struct EntryRaw {
     pub valid: u8,
     /// Sectors that the origin does not have yet, the first eight.
     pub dirty: u8,
-    /// Reserved for a checksum of the data; zero.
+    /// crc32c of the line's data, see [`checksum_of_line`]; 0 when it is not known.
     pub checksum: U32,
     /// [`ENTRY_LOST`].
     pub flags: u8,
@@ -151,6 +158,13 @@ pub struct Line {
     pub dirty: Sectors,
     /// Whether the dirty sectors are known to be unreadable.
     pub is_lost: bool,
+    /// Of the whole line's data, see [`checksum_of_line`]; 0 when it is not known, and without meaning when not all of it is valid.
+    pub checksum: u32,
+}
+
+/// crc32c of a whole line. 0 means that a checksum is not known, so what has it is said to have 1.
+pub fn checksum_of_line(data: &[u8]) -> u32 {
+    crc32c(data).max(1)
 }
 
 /// The largest bitmap, empty.
@@ -187,7 +201,7 @@ fn emit_entry(line: &Line, line_size: LineSize, place: &mut [u8]) {
         block: [b0, b1, b2, b3, b4, b5],
         valid: emit_bitmap(line.valid, line_size, rest_valid),
         dirty: emit_bitmap(line.dirty, line_size, rest_dirty),
-        checksum: U32::ZERO,
+        checksum: line.checksum.into(),
         flags: if line.is_lost { ENTRY_LOST } else { 0 },
         reserved: [0; 3],
     };
@@ -205,6 +219,7 @@ fn parse_entry(bytes: &[u8]) -> Line {
         valid: parse_bitmap(raw.valid, rest_valid) | dirty,
         dirty,
         is_lost: raw.flags & ENTRY_LOST != 0,
+        checksum: raw.checksum.get(),
     }
 }
 
@@ -305,8 +320,8 @@ pub struct LogEntryRaw {
     pub frame_freed: U32,
     /// crc32c of the checked sectors.
     pub checksum: U32,
-    /// Zero.
-    pub reserved_2: U32,
+    /// Of the resulting line, as in [`EntryRaw::checksum`].
+    pub line_checksum: U32,
 }
 const _: () = assert!(size_of::<LogEntryRaw>() == 32);
 const _: () = assert!(std::mem::offset_of!(LogEntryRaw, block) == 8);
@@ -360,7 +375,7 @@ impl LogEntry {
                 frame: entry.frame.into(),
                 frame_freed: entry.frame_freed.into(),
                 checksum: entry.checksum.into(),
-                reserved_2: U32::ZERO,
+                line_checksum: entry.line.checksum.into(),
             };
             head.copy_from_slice(raw.as_bytes());
         }
@@ -382,6 +397,7 @@ impl LogEntry {
             valid: parse_bitmap(raw.valid, valid) | dirty,
             dirty,
             is_lost: raw.flags & ENTRY_LOST != 0,
+            checksum: raw.line_checksum.get(),
         };
         Some(Self {
             kind: raw.kind,
@@ -416,17 +432,23 @@ mod tests {
 
     #[test]
     fn an_entry_is_what_the_format_page_says() {
-        let line = Line { block: 0x0605_0403_0201, valid: sectors(&[0xff]), dirty: sectors(&[0x0f]), is_lost: true };
+        let line = Line {
+            block: 0x0605_0403_0201,
+            valid: sectors(&[0xff]),
+            dirty: sectors(&[0x0f]),
+            is_lost: true,
+            checksum: 0x0403_0201,
+        };
         let mut bytes = [0xa5; 16];
         emit_entry(&line, LineSize::default(), &mut bytes);
-        assert_eq!(hex(&bytes), "010203040506ff0f0000000001000000");
+        assert_eq!(hex(&bytes), "010203040506ff0f0102030401000000");
         assert_eq!(parse_entry(&bytes), line);
     }
 
     #[test]
     fn an_entry_of_a_larger_line_has_the_rest_of_its_bitmaps_behind_it() {
         let (valid, dirty) = (sectors(&[0xff, 0x1f, 0, 0x80]), sectors(&[0x0f, 0x10, 0, 0x80]));
-        let line = Line { block: 0x0605_0403_0201, valid, dirty, is_lost: false };
+        let line = Line { block: 0x0605_0403_0201, valid, dirty, ..Line::default() };
         assert_eq!((entry_bytes(larger()), log_entry_bytes(larger())), (22, 41));
         let mut bytes = [0xa5; 22];
         emit_entry(&line, larger(), &mut bytes);
@@ -445,7 +467,7 @@ mod tests {
     #[test]
     fn a_log_entry_is_what_the_format_page_says() {
         let line =
-            Line { block: 0x0807_0605_0403_0201, valid: sectors(&[0xf0]), dirty: sectors(&[0x30]), is_lost: false };
+            Line { block: 0x0807_0605_0403_0201, valid: sectors(&[0xf0]), dirty: sectors(&[0x30]), ..Line::default() };
         let mut entry = LogEntry::state(0x0a0b_0c0d, FRAME_NONE, line);
         let bytes = |entry| LogEntry::emit(&[entry], LineSize::default());
         assert_eq!(hex(&bytes(entry)), "0200f0300000000001020304050607080d0c0b0affffffff0000000000000000");
@@ -454,14 +476,15 @@ mod tests {
         entry.kind = ENTRY_WRITE;
         entry.checked = sectors(&[0x30]);
         entry.checksum = 0x1122_3344;
-        assert_eq!(hex(&bytes(entry)), "0100f0303000000001020304050607080d0c0b0affffffff4433221100000000");
+        entry.line.checksum = 0x5566_7788;
+        assert_eq!(hex(&bytes(entry)), "0100f0303000000001020304050607080d0c0b0affffffff4433221188776655");
         assert_eq!(LogEntry::parse(&bytes(entry), LineSize::default()), Some(entry));
     }
 
     #[test]
     fn a_page_is_what_the_format_page_says() {
         let mut page = [0xa5; PAGE_BYTES];
-        let line = Line { block: 2, valid: sectors(&[1]), dirty: sectors(&[1]), is_lost: false };
+        let line = Line { block: 2, valid: sectors(&[1]), dirty: sectors(&[1]), ..Line::default() };
         emit_page(&mut page, LineSize::default(), ID, 3, 4, [Line::default(), line].into_iter());
         let golden = "667461620300000000000000040000000000000007070707070707070707070707070707";
         assert_eq!(hex(&page[4..40]), golden);
@@ -507,7 +530,7 @@ mod tests {
                 .take(entries_per_page(line_size) as usize)
                 .map(|(block, valid, dirty)| {
                     let valid = (sectors(&valid) & line_size.all_sectors()) | sectors(&[1]);
-                    Line { block, valid, dirty: sectors(&dirty) & valid, is_lost: false }
+                    Line { block, valid, dirty: sectors(&dirty) & valid, ..Line::default() }
                 })
                 .collect();
             let mut page = [0xa5; PAGE_BYTES];

@@ -13,9 +13,10 @@ use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
 
 use crate::crash_mode::CrashMode;
-use crate::format::{KIND, PAGE_BYTES, ParametersRaw, STATE_CLOSED, entry_bytes};
+use crate::format::{CHECKSUMS_NONE, CHECKSUMS_OF_LINES, KIND, PAGE_BYTES, ParametersRaw, STATE_CLOSED, entry_bytes};
 use crate::layout::Layout;
 use crate::limits::{LOGICAL_BLOCK_BYTES_MAX, SECTOR_BYTES, TABLE_IO_BYTES};
+use crate::line_size::LineSize;
 use crate::options::FormatOptions;
 
 pub(crate) async fn format(
@@ -24,11 +25,16 @@ pub(crate) async fn format(
     options: FormatOptions,
 ) -> Result<(), Error> {
     check_devices(cache_device, origin)?;
+    if options.has_checksums && options.line_size != LineSize::default() {
+        let context = format!("only lines of {} bytes have checksums", LineSize::default().bytes());
+        return Err(Error::new(ErrorKind::Unsupported, context));
+    }
     let layout = Layout::new(cache_device.geometry().size_bytes, &options)?;
     let alignment = options.alignment.resolve(layout.line_size, origin).await?;
     let parameters = ParametersRaw {
         crash_mode: options.crash_mode as u8,
         alignment_bytes: alignment.into(),
+        checksums: if options.has_checksums { CHECKSUMS_OF_LINES } else { CHECKSUMS_NONE },
         ..parameters(&layout, &Binding::of(origin))?
     };
     let uuid = options.uuid.unwrap_or_else(Uuid::new_v4);
@@ -72,7 +78,8 @@ fn parameters(layout: &Layout, binding: &Binding) -> Result<ParametersRaw, Error
         run_lines: layout.run_lines.into(),
         crash_mode: CrashMode::default() as u8,
         state: STATE_CLOSED,
-        reserved_1: [0; 2],
+        checksums: CHECKSUMS_NONE,
+        reserved_1: 0,
         set_count: u64::from(layout.set_count).into(),
         log_offset: layout.log.offset.into(),
         log_bytes: layout.log.length.into(),

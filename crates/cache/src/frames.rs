@@ -70,6 +70,8 @@ pub struct Frames {
     order: Order,
     index: Index,
     lost_count: usize,
+    /// Of whole lines, 0 when not known; empty in a cache without checksums.
+    checksums: Vec<u32>,
     counts: Counts,
     changed: PageSet,
     urgent: PageSet,
@@ -96,6 +98,7 @@ impl Frames {
             order,
             index: Index::new(layout.ways, layout.frame_count()),
             lost_count: 0,
+            checksums: Vec::new(),
             counts: Counts::default(),
             changed: PageSet::new(layout.page_count),
             urgent: PageSet::new(layout.page_count),
@@ -108,6 +111,37 @@ impl Frames {
     pub(crate) fn to_restore(layout: Layout, policy: Replacement, are_kept: bool) -> Self {
         let mappings = if are_kept { Mappings::kept(layout.frame_count()) } else { Mappings::default() };
         Self { mappings, ..Self::in_order(layout, Order::reserved(policy, layout)) }
+    }
+
+    /// With checksums of whole lines from now on.
+    pub(crate) fn with_checksums(mut self) -> Self {
+        self.checksums = vec![0; self.layout.frame_count() as usize];
+        self
+    }
+
+    /// Whether checksums of whole lines are kept.
+    pub(crate) fn has_checksums(&self) -> bool {
+        !self.checksums.is_empty()
+    }
+
+    /// The checksum of the data in `frame`, where all of it is valid; 0 when it is not known.
+    pub(crate) fn set_checksum(&mut self, frame: u32, checksum: u32) {
+        let is_whole = self.valid.get(frame) == self.layout.line_size.all_sectors();
+        if let Some(place) = self.checksums.get_mut(frame as usize)
+            && is_whole
+        {
+            *place = checksum;
+        }
+    }
+
+    /// The dirty sectors of the line in `frame` are not what they were.
+    pub(crate) fn set_lost(&mut self, frame: u32) {
+        let state = &mut self.states[frame as usize];
+        if *state & LOST == 0 && !self.dirty.is_empty(frame) {
+            *state |= LOST;
+            self.lost_count += 1;
+            self.urgent.insert(self.layout.page_of(frame));
+        }
     }
 
     /// Where they lie.
@@ -137,7 +171,8 @@ impl Frames {
     pub fn line(&self, frame: u32) -> Line {
         let Some(block) = self.block(frame) else { return Line::default() };
         let is_lost = self.states[frame as usize] & LOST != 0;
-        Line { block, valid: self.valid.get(frame), dirty: self.dirty.get(frame), is_lost }
+        let checksum = self.checksums.get(frame as usize).copied().unwrap_or(0);
+        Line { block, valid: self.valid.get(frame), dirty: self.dirty.get(frame), is_lost, checksum }
     }
 
     /// What the cache holds of `block`, and where.
@@ -249,6 +284,7 @@ impl Frames {
         self.counts.resident_lines += 1;
         self.order.insert(frame);
         self.set_sectors(frame, line.valid, line.dirty);
+        self.set_checksum(frame, line.checksum);
         if line.is_lost && !line.dirty.is_empty() {
             self.states[frame as usize] |= LOST;
             self.lost_count += 1;
@@ -275,6 +311,7 @@ impl Frames {
         self.index.insert(&self.tags, frame);
         self.order.insert(frame);
         self.valid.set(frame, line.valid);
+        self.set_checksum(frame, line.checksum);
         self.counts.resident_lines += 1;
         self.counts.valid_sectors += u64::from(line.valid.count());
         Restored::Done
@@ -476,6 +513,9 @@ impl Frames {
         let (valid_before, dirty_before) = (self.valid.get(frame), self.dirty.get(frame));
         self.valid.set(frame, valid);
         self.dirty.set(frame, dirty);
+        if !self.checksums.is_empty() && valid != self.layout.line_size.all_sectors() {
+            self.checksums[at] = 0;
+        }
         self.counts.valid_sectors += u64::from(valid.count());
         self.counts.valid_sectors -= u64::from(valid_before.count());
         self.counts.dirty_sectors += u64::from(dirty.count());
@@ -531,7 +571,7 @@ mod tests {
 
     fn insert(frames: &mut Frames, block: u64, dirty: u8) -> Option<u32> {
         let Reserved { frame, .. } = frames.reserve(block)?;
-        frames.attach(frame, Line { block, valid: sectors(0xff), dirty: sectors(dirty), is_lost: false });
+        frames.attach(frame, Line { block, valid: sectors(0xff), dirty: sectors(dirty), ..Line::default() });
         Some(frame)
     }
 

@@ -8,12 +8,14 @@ use serde::Serialize;
 use store::{Binding, Superblock, superblock};
 
 use crate::crash_mode::CrashMode;
-use crate::format::{KIND, ParametersRaw};
+use crate::format::{KIND, ParametersRaw, checksum_of_line};
 use crate::frames::Frames;
 use crate::layout::Layout;
 use crate::limits::SECTOR_BYTES;
+use crate::open::with_checksums;
 use crate::recovery::{Clean, recover};
 use crate::replacement::Replacement;
+use crate::sectors::SectorRun;
 use crate::status::RecoveryReport;
 
 /// What a cache device holds.
@@ -46,6 +48,8 @@ pub struct Inspection {
     pub generation: Option<u64>,
     /// First byte of the origin at which a line begins.
     pub alignment_bytes: u64,
+    /// Whether whole lines have checksums.
+    pub has_checksums: bool,
     /// Whether it was closed in order.
     pub was_closed: bool,
     /// Lines with a valid sector that the next open will find.
@@ -56,7 +60,7 @@ pub struct Inspection {
     pub dirty_bytes: u64,
     /// When nothing was dirty last, as far as the device says, in seconds since 1970: all that is has been written since.
     pub clean_at: Option<u64>,
-    /// Dirty lines that could not be read when [`check`] tried; 0 without it.
+    /// Dirty lines that could not be read when [`check`] tried, or were not what was written; 0 without it.
     pub unreadable_lines: u64,
     /// What opening it would do.
     pub recovery: RecoveryReport,
@@ -70,16 +74,19 @@ pub async fn inspect(cache_device: &SharedDevice) -> Result<Inspection, Error> {
     look(cache_device).await.map(|(inspection, _)| inspection)
 }
 
-/// Like [`inspect`], and reads every dirty line from the device.
+/// Like [`inspect`], and reads every dirty line from the device, and compares it with its checksum if it has one.
 ///
 /// # Errors
 /// See [`inspect`]. Lines that cannot be read are counted and are no error.
 pub async fn check(cache_device: &SharedDevice) -> Result<Inspection, Error> {
     let (mut inspection, dirty) = look(cache_device).await?;
-    for ranges in dirty {
+    for DirtyLine { ranges, checksum } in dirty {
         let mut is_readable = true;
-        for range in ranges {
-            is_readable &= cache_device.read(range.offset, Buffer::zeroed(range.length as usize)).await.is_ok();
+        for range in &ranges {
+            let read = cache_device.read(range.offset, Buffer::zeroed(range.length as usize)).await;
+            // With a checksum and all of it dirty, the line is one range.
+            let is_whole = ranges.len() == 1 && range.length == inspection.line_bytes;
+            is_readable &= read.is_ok_and(|data| !is_whole || checksum == 0 || checksum_of_line(&data) == checksum);
         }
         inspection.unreadable_lines += u64::from(!is_readable);
     }
@@ -94,20 +101,27 @@ pub async fn discard(cache_device: &SharedDevice) -> Result<(), Error> {
     superblock::erase(cache_device).await
 }
 
-/// The inspection, and where the dirty sectors of each line stand on the cache device.
-async fn look(cache_device: &SharedDevice) -> Result<(Inspection, Vec<Vec<ByteRange>>), Error> {
+/// Where the dirty sectors of a line stand on the cache device, and the line's checksum.
+struct DirtyLine {
+    ranges: Vec<ByteRange>,
+    checksum: u32,
+}
+
+/// The inspection, and the dirty lines.
+async fn look(cache_device: &SharedDevice) -> Result<(Inspection, Vec<DirtyLine>), Error> {
     let superblock: Superblock<ParametersRaw> = Superblock::read(cache_device, KIND).await?;
     let layout = Layout::from_parameters(&superblock.payload, cache_device.geometry().size_bytes)?;
     let binding = Binding::from_raw(&superblock.payload.binding)?;
-    let frames = Frames::to_restore(layout, Replacement::default(), false);
+    let frames = with_checksums(Frames::to_restore(layout, Replacement::default(), false), &superblock.payload)?;
     let recovered = recover(cache_device, frames, i64::MAX as u64, &superblock, Clean::Keep).await?;
     let frames = &recovered.frames;
     let counts = frames.counts();
     let dirty_frames = (0..layout.frame_count()).filter(|&frame| !frames.line(frame).dirty.is_empty());
     let dirty = dirty_frames.map(|frame| {
         let offset = layout.frame_offset(frame);
-        let runs = frames.line(frame).dirty.runs();
-        runs.map(|run| ByteRange { offset: offset + run.offset(), length: run.length() }).collect()
+        let line = frames.line(frame);
+        let range = |run: SectorRun| ByteRange { offset: offset + run.offset(), length: run.length() };
+        DirtyLine { ranges: line.dirty.runs().map(range).collect(), checksum: line.checksum }
     });
     let dirty = dirty.collect();
     let inspection = Inspection {
@@ -124,6 +138,7 @@ async fn look(cache_device: &SharedDevice) -> Result<(Inspection, Vec<Vec<ByteRa
         crash_mode: CrashMode::from_raw(superblock.payload.crash_mode)?,
         generation: Some(superblock.payload.generation.get()).filter(|&generation| generation != 0),
         alignment_bytes: superblock.payload.alignment_bytes.get(),
+        has_checksums: frames.has_checksums(),
         was_closed: recovered.report.was_closed,
         valid_lines: counts.resident_lines,
         dirty_lines: counts.dirty_lines,

@@ -15,6 +15,7 @@
 //! | [`sectors`] | 512-byte sectors of a line as bits |
 //! | `core` | what all operations share: locks, state, dispatch |
 //! | `read`, `write_back`, `write_through`, `discard`, `flush`, `extents` | one operation each |
+//! | `line_check` | data that is not what was written |
 //! | `clean`, [`pace`] | dirty to clean, and how fast |
 //! | [`replace`] | another cache in place of this one |
 //! | `mappings`, `unmap` | clean lines that count after a crash |
@@ -56,6 +57,7 @@ mod extents;
 mod flush;
 mod format_cache;
 mod index;
+mod line_check;
 mod mappings;
 mod open;
 mod page_set;

@@ -20,7 +20,7 @@ use crate::alignment::{Padded, padding_of};
 use crate::checkpoint::Extent;
 use crate::core::{Core, State};
 use crate::crash_mode::CrashMode;
-use crate::format::{KIND, ParametersRaw};
+use crate::format::{CHECKSUMS_NONE, CHECKSUMS_OF_LINES, KIND, ParametersRaw};
 use crate::format_cache::check_devices;
 use crate::frames::Frames;
 use crate::layout::Layout;
@@ -47,6 +47,7 @@ pub(crate) async fn open(
     };
     crash_mode.check_mode(options.mode)?;
     let frames = Frames::to_restore(layout, options.replacement, crash_mode.keeps_clean());
+    let frames = with_checksums(frames, &superblock.payload)?;
     let generation = options.generation.unwrap_or(superblock.payload.generation.get());
     let is_of_another = generation != superblock.payload.generation.get();
     let clean = if is_of_another { Clean::Drop } else { Clean::Keep };
@@ -126,6 +127,21 @@ pub(crate) async fn open(
     });
     core.checkpoint(Extent::Dirty).await?;
     Ok(core)
+}
+
+/// `frames`, with checksums if the cache has them.
+///
+/// # Errors
+/// `Unsupported` for checksums that this program does not know.
+pub(crate) fn with_checksums(frames: Frames, parameters: &ParametersRaw) -> Result<Frames, Error> {
+    match parameters.checksums {
+        CHECKSUMS_NONE => Ok(frames),
+        CHECKSUMS_OF_LINES => Ok(frames.with_checksums()),
+        other => {
+            let context = format!("this cache has checksums of kind {other}, which this program does not know");
+            Err(Error::new(ErrorKind::Unsupported, context))
+        }
+    }
 }
 
 /// Says of which disk dirty data lies beyond the end.

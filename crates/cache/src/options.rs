@@ -157,6 +157,8 @@ pub struct FormatOptions {
     pub crash_mode: CrashMode,
     /// Where lines begin.
     pub alignment: Alignment,
+    /// Whether whole lines have checksums, four bytes of memory each. Only for lines of 4 KiB: a read of part of a line reads all of it then.
+    pub has_checksums: bool,
 }
 
 impl Default for FormatOptions {
@@ -169,6 +171,7 @@ impl Default for FormatOptions {
             uuid: None,
             crash_mode: CrashMode::default(),
             alignment: Alignment::default(),
+            has_checksums: false,
         }
     }
 }

@@ -25,7 +25,9 @@ use futures_util::future::join_all;
 
 use crate::core::{Core, Pins};
 use crate::crash_mode::CrashMode;
+use crate::format::checksum_of_line;
 use crate::limits::MISS_GAP_BYTES_MAX;
+use crate::line_check::LineCheck;
 use crate::line_size::LineSize;
 use crate::mappings::Mappings;
 use crate::options::Mode;
@@ -36,6 +38,8 @@ use crate::status::{RequestKind, Serving};
 struct ReadPlan {
     /// Ascending, without gaps, adjacent ones from different places.
     pieces: Vec<Piece>,
+    /// Lines whose data is to be compared with its checksum.
+    checks: Vec<LineCheck>,
     _pins: Pins,
 }
 
@@ -110,6 +114,7 @@ pub(crate) async fn read(
 impl Core {
     fn plan_read(self: &Arc<Self>, range: ByteRange) -> Result<ReadPlan, Error> {
         let mut pieces: Vec<Piece> = Vec::new();
+        let mut checks = Vec::new();
         let mut pins = Pins::none(self);
         let state = &mut *self.state();
         let is_bypassed = state.mode == Mode::PassThrough;
@@ -131,6 +136,14 @@ impl Core {
             {
                 pins.add(&mut state.frames, frame);
             }
+            if let Some((frame, line)) = found
+                && line.checksum != 0
+                && !valid.is_empty()
+            {
+                let is_read = valid == self.line_size().all_sectors();
+                let at = is_read.then_some(at);
+                checks.push(LineCheck { block, frame, checksum: line.checksum, at, is_dirty: !dirty.is_empty() });
+            }
             for (mask, is_hit, is_dirty) in
                 [(dirty, true, true), (valid & !dirty, true, false), (wanted & !valid, false, false)]
             {
@@ -147,13 +160,16 @@ impl Core {
             }
         }
         pieces.sort_unstable_by_key(|piece| piece.at);
-        Ok(ReadPlan { pieces: merge(pieces), _pins: pins })
+        Ok(ReadPlan { pieces: merge(pieces), checks, _pins: pins })
     }
 
     async fn read_planned(self: &Arc<Self>, plan: &ReadPlan, range: ByteRange, mut buffer: Buffer) -> Response {
         if let [piece] = plan.pieces[..] {
             let (result, buffer) = self.read_piece(piece, range, buffer).await;
-            return Response { result, buffer, extents: Vec::new() };
+            return match result {
+                Ok(()) => self.check_lines(&plan.checks, range, buffer).await,
+                Err(error) => Response::failed(error, buffer),
+            };
         }
         let fetched = merge_misses(&plan.pieces);
         let cached = plan.pieces.iter().copied().filter(|piece| matches!(piece.source, Source::Cache { .. }));
@@ -169,7 +185,7 @@ impl Core {
             }
             buffer[piece.at as usize..(piece.at + piece.length) as usize].copy_from_slice(&part);
         }
-        Response::done(buffer)
+        self.check_lines(&plan.checks, range, buffer).await
     }
 
     /// Reads one piece; clean data that the cache device cannot return comes from the origin.
@@ -196,7 +212,12 @@ impl Core {
     }
 
     /// The only place that reads the origin.
-    async fn read_origin(&self, range: ByteRange, buffer: Buffer, kind: RequestKind) -> (Result<(), Error>, Buffer) {
+    pub(crate) async fn read_origin(
+        &self,
+        range: ByteRange,
+        buffer: Buffer,
+        kind: RequestKind,
+    ) -> (Result<(), Error>, Buffer) {
         self.counters.of(kind).origin_reads.fetch_add(1, Ordering::Relaxed);
         let response = self.origin.submit(block::Request::read(range.offset, buffer)).await;
         (response.result, response.buffer)
@@ -259,7 +280,10 @@ impl Core {
                 continue;
             }
             insertion.pins.add(&mut state.frames, frame);
-            insertion.parts.push((block, mask));
+            let is_whole = state.frames.has_checksums() && mask == self.line_size().all_sectors();
+            let data = bytes.get(at..at + self.line_size().bytes() as usize).filter(|_| is_whole);
+            let checksum = data.map_or(0, checksum_of_line);
+            insertion.parts.push(Part { block, mask, checksum });
             let first = part.hull().map_or(0, |run| run.offset());
             for run in mask.runs() {
                 let offset = self.layout.frame_offset(frame) + run.offset();
@@ -282,11 +306,11 @@ impl Core {
     }
 
     /// Writes clean data to the cache device. Whether it took all.
-    pub(crate) async fn write_clean(&self, parts: &[(u64, Sectors)], pins: &Pins, writes: Vec<(u64, Buffer)>) -> bool {
+    pub(crate) async fn write_clean(&self, parts: &[Part], pins: &Pins, writes: Vec<(u64, Buffer)>) -> bool {
         // What the device says about these frames and these blocks must not be believed any more.
         let is_concerned = |mappings: &Mappings| {
             pins.frames().iter().any(|&frame| mappings.is_frame_unmapped(frame))
-                || parts.iter().any(|&(block, _)| mappings.is_unmapped(block))
+                || parts.iter().any(|part| mappings.is_unmapped(part.block))
         };
         if self.settle(is_concerned).await.is_err() {
             return false;
@@ -302,19 +326,22 @@ impl Core {
 
     /// Says that the frames hold these clean sectors, unless the origin has lost writes since it lost `losses` of them: what was read or
     /// written may be what it lost.
-    pub(crate) async fn admit(&self, parts: &[(u64, Sectors)], losses: u64) {
+    pub(crate) async fn admit(&self, parts: &[Part], losses: u64) {
         if self.map(parts).await && self.origin_losses.load(Ordering::Acquire) == losses {
             self.make_valid(parts);
         }
     }
 
-    fn make_valid(&self, parts: &[(u64, Sectors)]) {
+    fn make_valid(&self, parts: &[Part]) {
         {
             let state = &mut *self.state();
             let has_unflushed = self.has_unflushed_writes();
-            for &(block, mask) in parts {
+            for &Part { block, mask, checksum } in parts {
                 if let Some((frame, line)) = state.frames.find(block) {
                     state.frames.set_sectors(frame, line.valid | mask, line.dirty);
+                    if checksum != 0 {
+                        state.frames.set_checksum(frame, checksum);
+                    }
                     if has_unflushed {
                         state.frames.mappings.set_unflushed(frame);
                     }
@@ -334,10 +361,18 @@ pub(crate) enum Wanted {
     All,
 }
 
+/// Clean sectors of one line.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub(crate) block: u64,
+    pub(crate) mask: Sectors,
+    /// Of the line, where this is all of it; 0 when it is not known.
+    pub(crate) checksum: u32,
+}
+
 /// Clean data on its way to the cache device.
 pub(crate) struct Insertion {
-    /// Sectors, by block.
-    pub(crate) parts: Vec<(u64, Sectors)>,
+    pub(crate) parts: Vec<Part>,
     /// Offsets on the cache device, and what goes there.
     pub(crate) writes: Vec<(u64, Buffer)>,
     pub(crate) pins: Pins,

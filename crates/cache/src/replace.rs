@@ -24,9 +24,9 @@ use serde::Serialize;
 
 use crate::alignment::{inside, outside};
 use crate::core::{Core, Pins};
+use crate::format::Line;
 use crate::limits::COPIES_IN_FLIGHT;
 use crate::read::Wanted;
-use crate::sectors::Sectors;
 
 /// How far the copying to a successor is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -98,7 +98,11 @@ impl Core {
     /// Copies the clean sectors of one line. A device that cannot return them is no reason not to go on without them.
     async fn copy_line(self: &Arc<Self>, successor: &Arc<Self>, block: u64) -> Result<(), Error> {
         let _guard = self.ranges.shared(self.line_size().line_range(block)).await;
-        let Some((frame, clean, _pins)) = self.clean_sectors(block) else { return Ok(()) };
+        let Some((frame, line, _pins)) = self.pinned_line(block) else { return Ok(()) };
+        let clean = line.valid & !line.dirty;
+        if !self.is_line_intact(frame, line.checksum).await {
+            return Ok(());
+        }
         let losses = successor.origin_losses.load(Ordering::Acquire);
         for run in clean.runs() {
             let offset = self.layout.frame_offset(frame) + run.offset();
@@ -112,12 +116,12 @@ impl Core {
         Ok(())
     }
 
-    fn clean_sectors(self: &Arc<Self>, block: u64) -> Option<(u32, Sectors, Pins)> {
+    fn pinned_line(self: &Arc<Self>, block: u64) -> Option<(u32, Line, Pins)> {
         let mut pins = Pins::none(self);
         let state = &mut *self.state();
         let (frame, line) = state.frames.find(block)?;
         pins.add(&mut state.frames, frame);
-        Some((frame, line.valid & !line.dirty, pins))
+        Some((frame, line, pins))
     }
 
     /// Inserts clean data that the origin has.
@@ -205,6 +209,10 @@ impl Core {
         let found = self.state().frames.find(block);
         let Some((frame, line)) = found else { return Ok(()) };
         if line.is_lost {
+            return Err(crate::read::lost(self.line_size(), block));
+        }
+        if !self.is_line_intact(frame, line.checksum).await {
+            self.note_damage(&[(block, frame)]);
             return Err(crate::read::lost(self.line_size(), block));
         }
         for run in line.dirty.runs() {

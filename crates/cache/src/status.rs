@@ -86,6 +86,7 @@ pub(crate) struct Counters {
     pub(crate) log_full: AtomicU64,
     pub(crate) cache_read_errors: AtomicU64,
     pub(crate) cache_write_errors: AtomicU64,
+    pub(crate) checksum_errors: AtomicU64,
     /// Response times, as a sample says.
     pub(crate) served_ns: AtomicU64,
 }
@@ -227,6 +228,10 @@ pub struct Status {
     pub cache_read_errors: u64,
     /// Writes that the cache device failed.
     pub cache_write_errors: u64,
+    /// Whether whole lines have checksums.
+    pub has_checksums: bool,
+    /// Lines whose data did not match its checksum.
+    pub checksum_errors: u64,
     /// What it has done since then, for the load between two moments.
     pub load: LoadTotals,
     /// What was found when the cache was opened.
@@ -239,6 +244,7 @@ impl Core {
             let pace = self.pace();
             (pace.rate, pace.quota(), pace.throttled_count)
         };
+        let has_checksums = self.state().frames.has_checksums();
         let (mode, dirty_limits, replacement, tuning, failure, counts, cleaning, copying, clean_at) = {
             let state = &mut *self.state();
             let failure = state.failure.as_ref().map(ToString::to_string);
@@ -288,6 +294,8 @@ impl Core {
             log_bytes: region_bytes,
             cache_read_errors: get(&counters.cache_read_errors),
             cache_write_errors: get(&counters.cache_write_errors),
+            has_checksums,
+            checksum_errors: get(&counters.checksum_errors),
             load: self.load(),
             recovery: self.recovery,
         }

@@ -9,7 +9,7 @@ use crate::core::{Core, State};
 use crate::crash_mode::CrashMode;
 use crate::format::{ENTRY_CLEAN, FRAME_NONE, Line, LogEntry, log_entry_bytes};
 use crate::mappings::Mappings;
-use crate::sectors::Sectors;
+use crate::read::Part;
 use crate::write_back::supersede_cleaning;
 
 /// What is left to say about lines.
@@ -148,7 +148,7 @@ impl Core {
     }
 
     /// In crash mode *all*: makes durable that the frames hold these clean sectors, whose data is. Whether it is so.
-    pub(crate) async fn map(&self, parts: &[(u64, Sectors)]) -> bool {
+    pub(crate) async fn map(&self, parts: &[Part]) -> bool {
         if self.crash_mode != CrashMode::AllSynchronous {
             return true;
         }
@@ -171,14 +171,14 @@ impl Core {
     }
 
     /// Plans records for those of `rest` that can have one now, and takes them out.
-    fn plan_map(&self, rest: &mut Vec<(u64, Sectors)>) -> Plan {
+    fn plan_map(&self, rest: &mut Vec<Part>) -> Plan {
         let state = &mut *self.state();
         let (mut entries, mut must_wait) = (Vec::new(), false);
         // What the origin could lose is not mapped before it is flushed: then a checkpoint does it.
         if state.failure.is_some() || !state.frames.mappings.is_kept || self.has_unflushed_writes() {
             return Plan::Done;
         }
-        rest.retain(|&(block, mask)| {
+        rest.retain(|&Part { block, mask, checksum }| {
             let Some((frame, line)) = state.frames.find(block) else { return false };
             let is_full = entries.len() >= self.entries_max();
             if is_full || state.frames.is_busy(frame) {
@@ -187,7 +187,7 @@ impl Core {
             }
             state.frames.set_busy(frame, true);
             state.frames.set_mapped(frame, true);
-            let after = Line { valid: line.valid | mask, ..line };
+            let after = Line { valid: line.valid | mask, checksum, ..line };
             entries.push(LogEntry { kind: ENTRY_CLEAN, ..LogEntry::state(frame, FRAME_NONE, after) });
             false
         });

@@ -30,7 +30,7 @@ use futures_util::future::{join, join_all};
 use store::Hold;
 
 use crate::core::{Core, Pins, State};
-use crate::format::{ENTRY_WRITE, FRAME_NONE, Line, LogEntry};
+use crate::format::{ENTRY_WRITE, FRAME_NONE, Line, LogEntry, checksum_of_line};
 use crate::limits::WRITE_GROUP_LINES_MAX;
 use crate::line_size::LineSize;
 use crate::mappings::Mappings;
@@ -57,6 +57,8 @@ struct LineWrite {
     copied: Sectors,
     /// Old content of the copied sectors, a whole line; empty when nothing is copied.
     merged: Buffer,
+    /// Of the line once this is durable, where this writes all of it; else 0.
+    checksum: u32,
 }
 
 /// Lines written with one record.
@@ -197,7 +199,18 @@ impl Core {
         }
         supersede_cleaning(state, block, mask);
         let copied = if old_frame.is_some() && !before.is_lost { before.valid & !mask } else { Sectors::NONE };
-        Ok(LineWrite { block, mask, at, frame, is_in_place, old_frame, before, copied, merged: Buffer::empty() })
+        Ok(LineWrite {
+            block,
+            mask,
+            at,
+            frame,
+            is_in_place,
+            old_frame,
+            before,
+            copied,
+            merged: Buffer::empty(),
+            checksum: 0,
+        })
     }
 
     /// Writes a planned group. The buffer comes back whatever happens.
@@ -210,7 +223,7 @@ impl Core {
             self.abandon(&group);
             return (Err(Failure::Undone(error)), buffer);
         }
-        let entries: Vec<LogEntry> = group.lines.iter().map(|line| line.entry(&buffer)).collect();
+        let entries: Vec<LogEntry> = group.lines.iter_mut().map(|line| line.entry(self.line_size(), &buffer)).collect();
         let (data, direct) = self.start_data_writes(&mut group, range, buffer);
         let record = self.append_entries(&entries);
         let ((data, buffer), record) = join(finish_data_writes(data, direct), record).await;
@@ -258,7 +271,11 @@ impl Core {
             let old_frame = line.old_frame.expect("only a line that moves has something to copy");
             let run = line.copied.hull().expect("something is copied");
             let offset = self.layout.frame_offset(old_frame) + run.offset();
-            match self.cache_device.read(offset, Buffer::zeroed(run.length() as usize)).await {
+            let read = match self.is_line_intact(old_frame, line.before.checksum).await {
+                true => self.cache_device.read(offset, Buffer::zeroed(run.length() as usize)).await,
+                false => Err(Error::new(ErrorKind::Media, "its data does not match its checksum")),
+            };
+            match read {
                 Ok(read) => {
                     line.merged = Buffer::zeroed(self.line_size().bytes() as usize);
                     line.merged[run.bytes()].copy_from_slice(&read);
@@ -326,6 +343,7 @@ impl Core {
                 // Other sectors may have become clean meanwhile, never the written ones.
                 let now = state.frames.line(line.frame);
                 state.frames.set_sectors(line.frame, now.valid | line.mask, now.dirty | line.mask);
+                state.frames.set_checksum(line.frame, line.checksum);
                 continue;
             }
             // What is there is the old frame, or the empty tag of a request that waits for this one.
@@ -462,7 +480,13 @@ impl LineWrite {
             true => (self.before.valid, self.before.dirty),
             false => (self.copied, self.copied & self.before.dirty),
         };
-        Line { block: self.block, valid: kept_valid | self.mask, dirty: kept_dirty | self.mask, is_lost: false }
+        Line {
+            block: self.block,
+            valid: kept_valid | self.mask,
+            dirty: kept_dirty | self.mask,
+            is_lost: false,
+            checksum: self.checksum,
+        }
     }
 
     /// Sectors that this writes and that nobody changes while the line stays as it is.
@@ -470,7 +494,13 @@ impl LineWrite {
         self.mask | (self.copied & self.before.dirty)
     }
 
-    fn entry(&self, buffer: &Buffer) -> LogEntry {
+    fn entry(&mut self, line_size: LineSize, buffer: &Buffer) -> LogEntry {
+        if self.mask | self.copied == line_size.all_sectors() {
+            self.checksum = match self.copied.is_empty() {
+                true => checksum_of_line(&buffer[self.at..self.at + line_size.bytes() as usize]),
+                false => checksum_of_line(&self.merged_bytes(buffer)),
+            };
+        }
         let checksum = if self.copied.is_empty() {
             crc32c(&buffer[self.at..self.at + self.mask.bytes() as usize])
         } else {

@@ -45,6 +45,7 @@ fn run_with(line_size: LineSize, seed: u64, associativity: Associativity, mode: 
     let line_sectors = u64::from(line_size.sector_count());
     let options = FormatOptions {
         line_size,
+        has_checksums: seed.is_multiple_of(2) && line_size == LineSize::default(),
         associativity,
         log_bytes: Some(16 << 10),
         frames_max: Some(32 + seed % 40),
@@ -70,6 +71,7 @@ fn run_with(line_size: LineSize, seed: u64, associativity: Associativity, mode: 
         let status = cache.status();
         assert_eq!(status.origin_reads_before_write_ack, 0);
         assert!(status.failure.is_none());
+        assert_eq!(status.checksum_errors, 0);
         let keep_dirty = round == 0;
         let closing = Arc::clone(&cache);
         executor.block_on(async move { closing.close(keep_dirty).await.expect("nothing fails") });

@@ -47,6 +47,10 @@ impl Scenario {
         (48 * 4096).max(20 * self.line_size.bytes()) + 512
     }
 
+    fn has_checksums(&self) -> bool {
+        self.line_size == LineSize::default() && self.seed % 4 > 1
+    }
+
     fn cache_bytes(&self) -> u64 {
         (1 << 20).max(18 * self.line_size.bytes())
     }
@@ -114,6 +118,7 @@ fn run_until_crash(scenario: &Scenario, nth: u64) -> (World, Option<Lost>) {
     let (cache_device, origin) = world.devices(&mut executor);
     let options = FormatOptions {
         line_size: scenario.line_size,
+        has_checksums: scenario.has_checksums(),
         associativity: scenario.associativity,
         log_bytes: Some(16 << 10),
         frames_max: Some(scenario.frames),
@@ -176,6 +181,7 @@ fn check_and_work_on(world: &World, scenario: &Scenario, lost: Lost, context: &s
     let clock: Arc<dyn Clock> = Arc::new(executor.clock());
     let small = Scenario { requests: 20, seed: scenario.seed + 1000, ..*scenario };
     executor.block_on(drive(Arc::clone(&cache), Arc::clone(&world.model), clock, workload(&small, false)));
+    assert_eq!(cache.status().checksum_errors, 0, "{context}");
     executor.block_on(async move { cache.close(false).await.expect("nothing fails any more") });
     let (_, origin) = world.devices(&mut executor);
     let bytes = read(&mut executor, &origin, 0, scenario.origin_bytes());

@@ -331,6 +331,10 @@ pub struct Attach {
     /// Size of a line of a cache that is made, 4KiB to 256KiB: larger lines take less memory for the same bytes (default: 4KiB)
     #[arg(long, value_name = "SIZE", requires = "cache_size")]
     pub cache_block_size: Option<LineSize>,
+    /// Keep checksums of the data of a cache that is made, four bytes of memory a line: what its device returns damaged comes from the logical
+    /// unit, or is an error where it is dirty
+    #[arg(long, requires = "cache_size", conflicts_with = "cache_block_size")]
+    pub cache_checksums: bool,
     /// Use at most this many lines of a cache that is made
     #[arg(long, value_name = "COUNT", requires = "cache_size")]
     pub cache_lines: Option<u64>,

@@ -144,6 +144,7 @@ impl Changing<'_> {
             line_size.ok_or_else(|| Error::new(Failure::Usage, "lines of the cache have no size that can be kept"))?;
         let alignment = Alignment::At(status.alignment_bytes);
         let crash_mode = status.crash_mode;
-        Ok(FormatOptions { line_size, associativity, crash_mode, alignment, ..FormatOptions::default() })
+        let has_checksums = status.has_checksums;
+        Ok(FormatOptions { line_size, associativity, crash_mode, alignment, has_checksums, ..FormatOptions::default() })
     }
 }

@@ -53,6 +53,8 @@ pub struct CacheConfig {
     pub associativity: Associativity,
     /// Where lines of a cache begin that is made.
     pub alignment: Alignment,
+    /// Whether a cache that is made has checksums of its data.
+    pub has_checksums: bool,
     /// Most lines of a cache that is made; `None` for as many as fit.
     pub lines_max: Option<u64>,
 }
@@ -141,6 +143,7 @@ impl CacheConfig {
             frames_max: self.lines_max,
             crash_mode: self.crash_mode.unwrap_or_default(),
             alignment: self.alignment,
+            has_checksums: self.has_checksums,
             ..FormatOptions::default()
         }
     }

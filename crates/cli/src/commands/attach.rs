@@ -84,6 +84,7 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
             max_bytes: arguments.cache_clean_max.map(|size| size.0),
         },
         alignment: arguments.cache_alignment.map_or(cache::Alignment::Found, |at| cache::Alignment::At(at.0)),
+        has_checksums: arguments.cache_checksums,
         lines_max: arguments.cache_lines,
         line_size: arguments.cache_block_size.unwrap_or_default(),
         associativity: arguments.cache_associativity.unwrap_or(cache::Associativity::Ways(WAYS_DEFAULT)),

@@ -1,0 +1,96 @@
+//! Data that is not what was written: lines are compared with their checksums, in caches that keep these.
+//!
+//! A checksum is known of a line that was written or inserted whole, as long as all of it stays valid; whatever changes part of it forgets the checksum
+//! until the line is whole again by one request. So a checksum on the device is true whenever the device's word that all of the line is valid is, and
+//! needs no records of its own.
+//!
+//! | the line is | damaged data |
+//! |---|---|
+//! | clean | is forgotten, and the origin serves it |
+//! | dirty | is an error, now and until it is written again; it is never sent to the origin |
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use base::buffer::Buffer;
+use base::range::ByteRange;
+use block::Response;
+use block::device::DeviceExt;
+
+use crate::core::Core;
+use crate::format::checksum_of_line;
+use crate::read::lost;
+use crate::status::RequestKind;
+
+/// A line that a read concerns, and its checksum.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LineCheck {
+    pub(crate) block: u64,
+    pub(crate) frame: u32,
+    pub(crate) checksum: u32,
+    /// Where in the buffer the whole line is; `None` when the read has only part of it.
+    pub(crate) at: Option<usize>,
+    /// Whether something of what is read is dirty.
+    pub(crate) is_dirty: bool,
+}
+
+impl Core {
+    /// Compares what was read of `range` with checksums. What is damaged and clean is read from the origin.
+    pub(crate) async fn check_lines(
+        self: &Arc<Self>,
+        checks: &[LineCheck],
+        range: ByteRange,
+        mut buffer: Buffer,
+    ) -> Response {
+        for check in checks {
+            let line_bytes = self.line_size().bytes() as usize;
+            let whole = check.at.and_then(|at| buffer.get(at..at + line_bytes)).map(checksum_of_line);
+            let is_intact = match whole {
+                Some(checksum) => checksum == check.checksum,
+                None => self.is_line_intact(check.frame, check.checksum).await,
+            };
+            if is_intact {
+                continue;
+            }
+            self.note_damage(&[(check.block, check.frame)]);
+            if check.is_dirty {
+                return Response::failed(lost(self.line_size(), check.block), buffer);
+            }
+            let line = self.line_size().line_range(check.block);
+            let part = line.intersection(&range).expect("the lines of a request touch it");
+            let (result, bytes) = self.read_origin(part, Buffer::zeroed(part.length as usize), RequestKind::Read).await;
+            if let Err(error) = result {
+                return Response::failed(error, buffer);
+            }
+            let at = (part.offset - range.offset) as usize;
+            buffer[at..at + bytes.len()].copy_from_slice(&bytes);
+        }
+        Response::done(buffer)
+    }
+
+    /// Whether the data in a frame has this checksum, which is 0 when it is not known. What cannot be read is found out by who reads it.
+    pub(crate) async fn is_line_intact(&self, frame: u32, checksum: u32) -> bool {
+        if checksum == 0 {
+            return true;
+        }
+        let line = Buffer::zeroed(self.line_size().bytes() as usize);
+        let read = self.cache_device.read(self.layout.frame_offset(frame), line).await;
+        read.map_or(true, |line| checksum_of_line(&line) == checksum)
+    }
+
+    /// Forgets what is clean of damaged lines, as (block, frame); what is dirty is lost.
+    pub(crate) fn note_damage(&self, lines: &[(u64, u32)]) {
+        for &(block, frame) in lines {
+            let range = self.line_size().line_range(block);
+            tracing::error!(%range, "the cache device returned data that does not match its checksum");
+            self.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
+            {
+                let state = &mut *self.state();
+                if state.frames.lookup(block) == Some(frame) {
+                    state.frames.set_lost(frame);
+                }
+            }
+            self.forget_clean(range);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! A cache device that returns other bytes than were written, without an error: clean data comes from the origin, and dirty data is an error.
+
+mod common;
+
+use std::sync::Arc;
+
+use base::buffer::Buffer;
+use base::executor::Executor;
+use block::device::DeviceExt;
+use block::memory::MemoryDevice;
+use block::{ErrorKind, Identity, SharedDevice};
+use cache::{Cache, FormatOptions, LineSize, Mode, check};
+use common::{format, format_options, open, read, write};
+
+const LINE: usize = 4096;
+const CACHE_BYTES: u64 = 1 << 20;
+
+/// A cache with checksums over two devices in memory.
+struct Bench {
+    executor: Executor,
+    device: SharedDevice,
+    origin: SharedDevice,
+    cache: Arc<Cache>,
+}
+
+impl Bench {
+    fn new(mode: Mode) -> Self {
+        let mut executor = Executor::in_order();
+        let memory = |bytes| -> SharedDevice { Arc::new(MemoryDevice::new(bytes, Identity::default())) };
+        let (device, origin) = (memory(CACHE_BYTES), memory(64 * LINE as u64));
+        format(&mut executor, &device, &origin, FormatOptions { has_checksums: true, ..format_options() });
+        let cache = open(&mut executor, &device, &origin, mode);
+        assert!(cache.status().has_checksums);
+        Self { executor, device, origin, cache }
+    }
+
+    fn write(&mut self, offset: usize, byte: u8, length: usize) {
+        write(&mut self.executor, &self.cache, offset as u64, &vec![byte; length]);
+        self.executor.run();
+    }
+
+    fn read(&mut self, offset: usize, length: usize) -> Result<Vec<u8>, ErrorKind> {
+        let reading = self.cache.read(offset as u64, Buffer::zeroed(length));
+        let result = self.executor.block_on(reading);
+        self.executor.run();
+        result.map(|buffer| buffer.to_vec()).map_err(|error| error.kind())
+    }
+
+    /// Changes one byte of the only line on the cache device that is filled with `byte`.
+    fn damage(&mut self, byte: u8) {
+        let bytes = read(&mut self.executor, &self.device, 0, CACHE_BYTES);
+        let is_it = |line: &&[u8]| line.iter().all(|other| *other == byte);
+        assert_eq!(bytes.chunks(LINE).filter(is_it).count(), 1);
+        let at = bytes.chunks(LINE).position(|line| is_it(&line)).unwrap() * LINE + 1000;
+        write(&mut self.executor, &self.device, at as u64 / 512 * 512, &{
+            let mut sector = [byte; 512];
+            sector[at % 512] ^= 1;
+            sector
+        });
+    }
+
+    fn reopen(&mut self, mode: Mode) {
+        let cache = Arc::clone(&self.cache);
+        self.executor.block_on(async move { cache.close(true).await.unwrap() });
+        self.cache = open(&mut self.executor, &self.device, &self.origin, mode);
+    }
+
+    /// The program stops without closing the cache.
+    fn crash(&mut self, mode: Mode) {
+        self.executor = Executor::in_order();
+        self.cache = open(&mut self.executor, &self.device, &self.origin, mode);
+    }
+}
+
+#[test]
+fn damaged_clean_data_comes_from_the_origin_and_is_counted() {
+    let mut bench = Bench::new(Mode::WriteThrough);
+    for (line, byte) in [(0, 1), (1, 2), (2, 3)] {
+        bench.write(line * LINE, byte, LINE);
+    }
+    for byte in 1..=3 {
+        bench.damage(byte);
+    }
+    // A whole line, part of one, and several at once.
+    assert_eq!(bench.read(0, LINE), Ok(vec![1; LINE]));
+    assert_eq!(bench.read(LINE + 512, 512), Ok(vec![2; 512]));
+    assert_eq!(bench.read(0, 3 * LINE), Ok([vec![1; LINE], vec![2; LINE], vec![3; LINE]].concat()));
+    let status = bench.cache.status();
+    assert_eq!((status.checksum_errors, status.cache_read_errors), (3, 0));
+    // What the origin served is in the cache again.
+    let origin_reads = bench.cache.status().origin_reads;
+    assert_eq!(bench.read(0, LINE), Ok(vec![1; LINE]));
+    assert_eq!((bench.cache.status().origin_reads, bench.cache.status().checksum_errors), (origin_reads, 3));
+}
+
+#[test]
+fn damaged_dirty_data_is_an_error_and_never_reaches_the_origin() {
+    for has_crashed in [false, true] {
+        let mut bench = Bench::new(Mode::WriteBack);
+        bench.write(0, 1, LINE);
+        bench.write(LINE, 2, LINE);
+        bench.write(2 * LINE, 3, LINE);
+        if has_crashed {
+            bench.crash(Mode::WriteBack);
+        } else {
+            bench.reopen(Mode::WriteBack);
+        }
+        bench.damage(1);
+        bench.damage(2);
+        assert_eq!(bench.read(0, 512), Err(ErrorKind::Media), "part of a line is checked as well");
+        assert_eq!(bench.read(0, LINE), Err(ErrorKind::Media), "and it stays so");
+        let cache = Arc::clone(&bench.cache);
+        let cleaned = bench.executor.block_on(async move { cache.clean(|_| {}).await });
+        assert_eq!(cleaned.unwrap_err().kind(), ErrorKind::Media);
+        let origin = read(&mut bench.executor, &bench.origin, 0, 2 * LINE as u64);
+        assert!(origin.iter().all(|&byte| byte == 0), "it is not what was written");
+        assert_eq!(bench.cache.status().checksum_errors, 2);
+        // Written again, it is whole.
+        bench.write(0, 4, 2 * LINE);
+        assert_eq!(bench.read(0, 3 * LINE), Ok([vec![4; 2 * LINE], vec![3; LINE]].concat()));
+        let cache = Arc::clone(&bench.cache);
+        bench.executor.block_on(async move { cache.clean(|_| {}).await.unwrap() });
+        assert_eq!(read(&mut bench.executor, &bench.origin, 0, 2 * LINE as u64), vec![4; 2 * LINE]);
+    }
+}
+
+#[test]
+fn a_check_finds_damaged_dirty_lines() {
+    let mut bench = Bench::new(Mode::WriteBack);
+    bench.write(0, 1, LINE);
+    bench.write(LINE, 2, LINE);
+    bench.reopen(Mode::WriteBack);
+    let unreadable = |bench: &mut Bench| {
+        let device = Arc::clone(&bench.device);
+        bench.executor.block_on(async move { check(&device).await.unwrap().unreadable_lines })
+    };
+    assert_eq!(unreadable(&mut bench), 0);
+    bench.damage(2);
+    assert_eq!(unreadable(&mut bench), 1);
+}
+
+#[test]
+fn what_changes_part_of_a_line_forgets_its_checksum() {
+    let mut bench = Bench::new(Mode::WriteThrough);
+    bench.write(0, 1, LINE);
+    bench.write(512, 2, 512);
+    let expected = [vec![1; 512], vec![2; 512], vec![1; LINE - 1024]].concat();
+    assert_eq!(bench.read(0, LINE), Ok(expected));
+    assert_eq!(bench.cache.status().checksum_errors, 0);
+}
+
+#[test]
+fn only_small_lines_have_checksums() {
+    let mut executor = Executor::in_order();
+    let memory = || -> SharedDevice { Arc::new(MemoryDevice::new(4 << 20, Identity::default())) };
+    let line_size = LineSize::new(64 << 10).unwrap();
+    let options = FormatOptions { has_checksums: true, line_size, ..format_options() };
+    let (device, origin) = (memory(), memory());
+    let formatted = executor.block_on(async move { Cache::format(&device, &origin, options).await });
+    assert_eq!(formatted.unwrap_err().kind(), ErrorKind::Unsupported);
+}

@@ -8,7 +8,7 @@ CARGO ?= cargo
 SEEDS ?= 1000
 FUZZ_SECONDS ?= 60
 
-.PHONY: help build demo check test soak bench bench-cache bench-cache-open bench-cleaning bench-initiator bench-target bench-writelog clean
+.PHONY: help build demo check test soak bench bench-cache bench-cache-open bench-cleaning bench-initiator bench-target bench-writelog bench-postmark clean
 
 help:
 	@echo "make demo    the main job on this machine alone: a slow remote disk, then the same through a local cache (~30 s)"
@@ -22,6 +22,7 @@ help:
 	@echo "make bench-cleaning  what cleaning costs others, and others cost it (~3 min)"
 	@echo "make bench-target  the target beside tgt and beside the bare TCP loopback (needs tgt; ~7 min)"
 	@echo "make bench-writelog  the write log beside bare durable writes, and opening a full one (~3 min)"
+	@echo "make bench-postmark  PostMark on ext2 mounted sync, plainly over iSCSI and with the write log (as root, ~40 min)"
 
 build:
 	$(CARGO) build --release --locked --package cli
@@ -74,6 +75,9 @@ bench-writelog:
 
 bench-cleaning: build
 	bench/cleaning
+
+bench-postmark: build
+	bench/postmark
 
 bench-initiator: build
 	bench/initiator

@@ -1,6 +1,7 @@
 //! Write logs to be damaged, as `cache_image` damages caches.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use base::buffer::Buffer;
 use base::executor::Executor;
@@ -39,9 +40,12 @@ fn make_images() -> [Image; 2] {
     let mut expected = origin.clone();
     // The second opening begins with a checkpoint of what the first one left.
     for opening in 0..2 {
-        let options = OpenOptions::new(Arc::new(executor.clock()));
+        let mut options = OpenOptions::new(Arc::new(executor.clock()));
+        (options.level2.idle, options.level2.age_max) = (Duration::MAX, Duration::MAX);
+        options.level2.share_start = 1.0;
         let opened = executor.block_on(WriteLog::open(Arc::clone(&log_device), Arc::clone(&origin_device), options));
         let log = opened.expect("it was just formatted");
+        executor.spawn(log.run());
         for (index, offset) in [0, 4096, 8192 + 512, 64 << 10, 4096, (252 << 10) + 3584].into_iter().enumerate() {
             let offset = offset / (1 + opening);
             let bytes = vec![0xc0 + index as u8; 512 * (1 + index % 3).min((ORIGIN_BYTES as usize - offset) / 512)];

@@ -11,6 +11,7 @@
 //! | `block_ioctl` | `BLKDISCARD`; with `unsafe`, for the address of its range |
 //! | `persistent_memory` | [`PersistentMemory`]: a mapped file; with `unsafe`, for its address |
 //! | `pool` | the engine where io_uring is not permitted: blocking calls on tokio's threads |
+//! | `patience` | whether durable writes are waited for on the spot |
 //! | `sync_files` | a descriptor for each sync under way, so that each hears of errors |
 //! | `failure` | errno to [`block::ErrorKind`] |
 //! | [`limits`] | the bounds |
@@ -29,6 +30,7 @@ pub mod limits;
 mod loop_device;
 mod open;
 mod options;
+mod patience;
 mod persistent_memory;
 mod pool;
 mod ring;

@@ -19,6 +19,22 @@ pub const BLOCKING_MAX: usize = 16;
 /// other tasks of a thread. Larger ones go to the engine.
 pub const INLINE_BYTES_MAX: usize = 128 << 10;
 
+/// A durable write is waited for on the spot, where the device was asked to, as long as such writes take less than this on average, in
+/// microseconds. Through io_uring a durable write passes a kernel thread and the reactor: with idle processors that added 130 us to the 40 us of a
+/// virtual disk in a cloud, and with busy ones the kernel thread got its turn at the next tick only, after up to 4 ms. Other tasks of the thread
+/// wait as long, so this is no more than a request over a network takes.
+pub const WAIT_US_MAX: u32 = 1000;
+
+/// Largest durable write that is waited for on the spot. A larger one carries what many wait for, who have more to do meanwhile.
+pub const WAIT_BYTES_MAX: usize = 16 << 10;
+
+/// Durable writes that go to the engine after they became slow, before one is tried on the spot again. Doubled each time it is slow still.
+pub const WAIT_PAUSE_WRITES_MIN: u32 = 64;
+
+/// The most of these: on a slow disk one write in so many holds its thread.
+pub const WAIT_PAUSE_WRITES_MAX: u32 = 1 << 16;
+const _: () = assert!(WAIT_PAUSE_WRITES_MIN <= WAIT_PAUSE_WRITES_MAX);
+
 /// Bytes written at once where zeroes cannot be had otherwise, and when a new file is written out.
 pub const ZERO_CHUNK_BYTES: usize = 1 << 20;
 

@@ -24,6 +24,10 @@ pub struct FileOptions {
     pub identity: Identity,
     /// Whether writes may stay in caches until a flush. When not, each write is carried out like one with `fua`.
     pub is_write_cache_volatile: bool,
+    /// Carries durable writes out on the thread that submits them, as long as the medium is so fast that handing them to
+    /// the engine would take longer ([`crate::limits::WAIT_US_MAX`]). For writes that little else on the thread goes before: those
+    /// of a log. Past the page cache (`direct`) only.
+    pub waits_for_fast_writes: bool,
     /// Uses io_uring where the kernel permits it; otherwise, or where not, blocking calls on tokio's threads.
     pub io_uring: bool,
 }
@@ -39,6 +43,7 @@ impl Default for FileOptions {
             read_only: false,
             identity: Identity::default(),
             is_write_cache_volatile: true,
+            waits_for_fast_writes: false,
             io_uring: true,
         }
     }

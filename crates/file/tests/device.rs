@@ -12,13 +12,14 @@ use tempfile::TempDir;
 
 const SIZE: u64 = 4 << 20;
 
-/// The four ways to serve a file, by name.
+/// The ways to serve a file, by name.
 fn flavours() -> Vec<(&'static str, FileOptions)> {
     let base = FileOptions { size: Some(SIZE), ..FileOptions::default() };
     vec![
         ("ring, cached", base.clone()),
         ("ring, direct", FileOptions { direct: true, ..base.clone() }),
         ("pool, cached", FileOptions { io_uring: false, ..base.clone() }),
+        ("ring, direct, waiting", FileOptions { direct: true, waits_for_fast_writes: true, ..base.clone() }),
         ("pool, direct", FileOptions { io_uring: false, direct: true, ..base }),
     ]
 }

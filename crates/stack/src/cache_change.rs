@@ -13,7 +13,7 @@ use block::SharedDevice;
 use block::layer::switch::SwitchLayer;
 use cache::{Alignment, Associativity, Cache, FormatOptions, LineSize, Mode};
 
-use crate::cache_place::{CacheConfig, Unfinished};
+use crate::cache_place::{CacheConfig, PlaceKind, Unfinished};
 use crate::cache_settings::parse;
 use crate::error::{Error, Failure, Result};
 
@@ -94,7 +94,7 @@ impl Changing<'_> {
         let options = self.format_options(change)?;
         let format = async |device: &SharedDevice| Cache::format(device, &self.origin, options).await;
         self.clean().await?;
-        let unfinished = Unfinished::make("cache", self.place, size_bytes, format).await?;
+        let unfinished = Unfinished::make(PlaceKind::Cache, self.place, size_bytes, format).await?;
         let device = unfinished.device();
         let new =
             self.config.open_successor(device, Arc::clone(&self.origin), Arc::clone(&self.clock), self.cache).await?;

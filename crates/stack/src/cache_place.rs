@@ -118,7 +118,7 @@ impl CacheConfig {
     /// Another LUN's cache, something that is no cache, a cache in use, no room.
     pub async fn open(&self, place: &Path, origin: SharedDevice, clock: Arc<dyn Clock>) -> Result<Arc<Cache>> {
         let format = async |device: &SharedDevice| Cache::format(device, &origin, self.format_options()).await;
-        let device = open_or_make("cache", place, self.size_bytes, format).await?;
+        let device = open_or_make(PlaceKind::Cache, place, self.size_bytes, format).await?;
         let context = |error| Error::from(error).context(format!("the cache {}", place.display()));
         Cache::open(device, origin, self.open_options(clock)).await.map_err(context)
     }
@@ -149,43 +149,68 @@ impl CacheConfig {
     }
 }
 
-/// The device of the cache or log at `place`, made and formatted first if there is none. `what` is its name and that of its options.
+/// What stands in a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PlaceKind {
+    Cache,
+    Difference,
+    Log,
+}
+
+impl PlaceKind {
+    /// Its name, and that of its options.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Cache => "cache",
+            Self::Difference => "difference",
+            Self::Log => "log",
+        }
+    }
+
+    /// Whether applications wait for each durable write to it: then it is not handed from thread to thread while the disk is fast.
+    fn waits_for_fast_writes(self) -> bool {
+        self == Self::Log
+    }
+}
+
+/// The device of the cache or log at `place`, made and formatted first if there is none.
 ///
 /// # Errors
 /// In use, no room, no size to make it with; whatever formatting meets.
 pub(crate) async fn open_or_make(
-    what: &str,
+    kind: PlaceKind,
     place: &Path,
     size_bytes: Option<u64>,
     format: impl AsyncFn(&SharedDevice) -> std::result::Result<(), block::Error>,
 ) -> Result<SharedDevice> {
     match content(place)? {
         Content::Something => {
-            let device = open_device(place, None)?;
+            let device = open_as(kind, place, None)?;
             // Nobody else has the place, so nobody is making anything beside it: what is there was left behind.
             remove_unfinished(place)?;
             Ok(device)
         }
         Content::BlankDevice => {
-            let device = open_device(place, None)?;
+            let device = open_as(kind, place, None)?;
             format(&device).await?;
             Ok(device)
         }
-        Content::Nothing => make_file(what, place, size_bytes, format).await,
+        Content::Nothing => make_file(kind, place, size_bytes, format).await,
     }
 }
 
 async fn make_file(
-    what: &str,
+    kind: PlaceKind,
     place: &Path,
     size_bytes: Option<u64>,
     format: impl AsyncFn(&SharedDevice) -> std::result::Result<(), block::Error>,
 ) -> Result<SharedDevice> {
     let Some(size_bytes) = size_bytes else {
+        let what = kind.name();
         let message = format!("there is no {what} at {}: give --{what}-size to make one", place.display());
         return Err(Error::new(Failure::NotFound, message));
     };
-    let unfinished = Unfinished::make(what, place, size_bytes, format).await?;
+    let unfinished = Unfinished::make(kind, place, size_bytes, format).await?;
     unfinished.put_in_place()
 }
 
@@ -203,15 +228,15 @@ impl Unfinished {
     /// # Errors
     /// No room, a size that is none; whatever formatting meets.
     pub(crate) async fn make(
-        what: &str,
+        kind: PlaceKind,
         place: &Path,
         size_bytes: u64,
         format: impl AsyncFn(&SharedDevice) -> std::result::Result<(), block::Error>,
     ) -> Result<Self> {
-        check_size(what, size_bytes)?;
+        check_size(kind.name(), size_bytes)?;
         remove_unfinished(place)?;
         let path = unfinished_path(place);
-        let device = open_device(&path, Some(size_bytes)).inspect_err(|_| {
+        let device = open_as(kind, &path, Some(size_bytes)).inspect_err(|_| {
             // The error that matters is the first one.
             let _ = fs::remove_file(&path);
         })?;
@@ -326,6 +351,10 @@ fn content(place: &Path) -> Result<Content> {
 /// # Errors
 /// In use, missing, or no room for `size_bytes`.
 pub fn open_device(path: &Path, size_bytes: Option<u64>) -> Result<SharedDevice> {
+    open_as(PlaceKind::Cache, path, size_bytes)
+}
+
+fn open_as(kind: PlaceKind, path: &Path, size_bytes: Option<u64>) -> Result<SharedDevice> {
     let identity = Identity { target: "file".into(), unit: path.display().to_string(), serial: String::new() };
     let options = FileOptions {
         size: size_bytes,
@@ -335,6 +364,7 @@ pub fn open_device(path: &Path, size_bytes: Option<u64>) -> Result<SharedDevice>
         exclusive: true,
         identity,
         is_write_cache_volatile: true,
+        waits_for_fast_writes: kind.waits_for_fast_writes(),
         ..FileOptions::default()
     };
     match FileDevice::open(path, options.clone()) {

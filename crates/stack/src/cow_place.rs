@@ -9,7 +9,7 @@ use block::{Identity, SharedDevice};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::cache_place::{canonical_place, open_or_make};
+use crate::cache_place::{PlaceKind, canonical_place, open_or_make};
 use crate::error::{Error, Result};
 use crate::registry::file_stem;
 
@@ -43,7 +43,7 @@ impl CowConfig {
         let usual = CowOptions::new(Uuid::new_v4().into_bytes());
         let options = CowOptions { chunk_bytes: self.chunk_bytes.unwrap_or(usual.chunk_bytes), ..usual };
         let format = async |device: &SharedDevice| CowLayer::format(device, &base, options).await;
-        let device = open_or_make("difference", place, self.size_bytes, format).await?;
+        let device = open_or_make(PlaceKind::Difference, place, self.size_bytes, format).await?;
         let context = |error| Error::from(error).context(format!("the difference {}", place.display()));
         Ok(Arc::new(CowLayer::open(device, Arc::clone(&base)).await.map_err(context)?))
     }

@@ -8,7 +8,7 @@ use block::{Identity, SharedDevice};
 use file::PersistentMemory;
 use writelog::{DestageOrder, Durability, FormatOptions, OpenOptions, PersistentRegion, WriteLog};
 
-use crate::cache_place::{canonical_place, content_is_there, open_or_make};
+use crate::cache_place::{PlaceKind, canonical_place, content_is_there, open_or_make};
 use crate::error::{Error, Failure, Result};
 use crate::registry::{Entry, Registry, Store, file_stem};
 
@@ -122,7 +122,7 @@ impl LogConfig {
         // Before anything is made.
         let nvram = self.nvram.as_ref().map(NvramConfig::open).transpose()?;
         let format = async |device: &SharedDevice| WriteLog::format(device, &origin, self.format_options()).await;
-        let device = open_or_make("log", place, self.size_bytes, format).await?;
+        let device = open_or_make(PlaceKind::Log, place, self.size_bytes, format).await?;
         let mut options = OpenOptions::new(clock);
         if self.is_paper {
             options = options.paper();

@@ -1,7 +1,9 @@
 //! Records on their way to the log device: group commit.
 //!
-//! What arrives is queued; a record takes as much of the queue as fits and is submitted at once, with force unit access. While it is on its way
-//! the next gathers. A second one goes beside it only when a good deal has gathered. No timer.
+//! What arrives is queued; a record takes as much of the queue as fits and is submitted with force unit access, once the workers get their turn:
+//! whoever is ready to write when the first one queues has queued by then. While the record is on its way the next gathers. A second one goes
+//! beside it only when a good deal has gathered. No timer. A device may write while it is asked to, and keep its thread; so after each
+//! record the others get their turn first.
 //!
 //! - Records are applied to the map, and their writers answered, in the order of their sequences: a record counts only when all before it are
 //!   durable, as replay will see it.
@@ -14,8 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use base::buffer::Buffer;
 use block::completion::SlotSender;
-use block::device::DeviceExt;
-use block::{Completion, Error, Response};
+use block::{Completion, Device, Error, Request, Response};
 use store::LogPosition;
 use store::limits::RECORD_BYTES_MAX;
 use store::record::{RECORD_HEADER_BYTES, seal};
@@ -107,6 +108,8 @@ pub(crate) struct Appender {
     in_flight: VecDeque<InFlight>,
     sequence_next: u64,
     link: u32,
+    /// Whether the workers were told to send records, and have not had their turn yet.
+    is_turn_near: bool,
 }
 
 struct Outgoing {
@@ -127,6 +130,7 @@ impl Appender {
             in_flight: VecDeque::new(),
             sequence_next: start.position.sequence,
             link: start.position.link,
+            is_turn_near: false,
         }
     }
 
@@ -177,16 +181,30 @@ impl Core {
         completion
     }
 
-    /// Sends as many records as may be on their way now.
+    /// Lets the workers send as many records as may be on their way, when it is their turn.
     pub(crate) fn start_records(self: &Arc<Self>) {
+        {
+            let appender = &mut self.state().appender;
+            if appender.is_turn_near || !appender.may_start() {
+                return;
+            }
+            appender.is_turn_near = true;
+        }
+        let core = Arc::clone(self);
+        self.workers.spawn(async move { core.send_records() });
+    }
+
+    fn send_records(self: &Arc<Self>) {
+        self.state().appender.is_turn_near = false;
         loop {
             let record = self.next_record(&mut self.state());
             let Some(record) = record else { return };
+            let mut written = self.log_device.submit(Request::write(record.offset, record.buffer, true));
+            if let Some(response) = written.try_take() {
+                return self.finish_record(record.sequence, response);
+            }
             let core = Arc::clone(self);
-            self.start(async move {
-                let result = core.log_device.write(record.offset, record.buffer, true).await;
-                core.finish_record(record.sequence, result);
-            });
+            self.workers.spawn(async move { core.finish_record(record.sequence, written.await) });
         }
     }
 
@@ -254,7 +272,8 @@ impl Core {
         let open = appender.open.as_mut().expect("a record has a segment");
         let prefix = prefix_bytes(taken.len());
         let data_bytes: u64 = taken.iter().map(Queued::data_bytes).sum();
-        let mut buffer = Buffer::zeroed(prefix + data_bytes as usize);
+        let mut buffer = self.used_buffer(prefix + data_bytes as usize);
+        buffer[..prefix].fill(0);
         let (sequence, offset) = (appender.sequence_next, open.offset);
         let is_slot_queued = appender.queue.iter().any(|queued| matches!(queued.content, Content::Slot(_)));
         let is_epoch_end = stage.as_ref().is_none_or(|stage| stage.is_at_cut() && !is_slot_queued);
@@ -318,15 +337,15 @@ impl Core {
         Outgoing { sequence, offset: self.layout.offset_of(place), buffer }
     }
 
-    fn finish_record(self: &Arc<Self>, sequence: u64, result: Result<Buffer, Error>) {
+    fn finish_record(self: &Arc<Self>, sequence: u64, response: Response) {
         let mut finished = Vec::new();
         let outcome = {
             let state = &mut *self.state();
-            match result {
-                Ok(buffer) => {
+            match response.result {
+                Ok(()) => {
                     if let Some(record) = state.appender.in_flight.iter_mut().find(|record| record.sequence == sequence)
                     {
-                        record.done = Some(buffer);
+                        record.done = Some(response.buffer);
                     }
                     while state.appender.in_flight.front().is_some_and(|record| record.done.is_some()) {
                         let record = state.appender.in_flight.pop_front().expect("it was there a line ago");
@@ -341,8 +360,9 @@ impl Core {
                 }
             }
         };
-        self.start_records();
         finished.iter().for_each(|ticket| ticket.finish(outcome.clone()));
+        // After those who were answered, who may write again at once.
+        self.start_records();
         self.changed.notify();
         self.background.notify();
     }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use base::buffer::Buffer;
 use block::device::DeviceExt;
 use block::{Error, ErrorKind};
-use futures_util::stream::{FuturesUnordered, StreamExt};
+use futures_util::stream::{self, FuturesUnordered, Stream, StreamExt};
 use store::record::{parse_header, record_bytes};
 
 use crate::core::{Core, Pins, State};
@@ -191,8 +191,9 @@ impl Core {
             chosen
         };
         let mut batch = Batch { pieces: Vec::new(), images: Images::default(), epoch_end: None, _pins: pins };
-        for segment in chosen {
-            match self.load_segment(segment).await {
+        let mut loading = self.load_in_order(chosen);
+        while let Some((segment, loaded)) = loading.next().await {
+            match loaded {
                 Ok((image, records)) => {
                     let state = self.state();
                     let is_wanted = |piece: &Piece| piece.tag.is_dirty() && !piece.tag.is_lost();
@@ -224,11 +225,11 @@ impl Core {
         let destaged = self.state().destaged_sequence;
         let mut batch = Batch { pieces: Vec::new(), images: Images::default(), epoch_end: None, _pins: pins };
         let (mut epoch, mut waiting) = (ExtentMap::default(), Vec::new());
-        for (index, segment) in segments.into_iter().enumerate() {
-            if index >= count && batch.epoch_end.is_some() {
-                break;
-            }
-            let (image, records) = match self.load_segment(segment).await {
+        let (mut loading, mut index) = (self.load_in_order(segments), 0);
+        while index < count || batch.epoch_end.is_none() {
+            let Some((segment, loaded)) = loading.next().await else { break };
+            index += 1;
+            let (image, records) = match loaded {
                 Ok(loaded) => loaded,
                 Err(error) => {
                     // The order ends here: what can still be read of it is sent with this batch.
@@ -253,6 +254,15 @@ impl Core {
         Ok(batch)
     }
 
+    /// Segments one after the other, the next ones being read already.
+    fn load_in_order(
+        &self,
+        segments: Vec<u32>,
+    ) -> impl Stream<Item = (u32, Result<(Buffer, Vec<Found>), Error>)> + Unpin + '_ {
+        let loading = stream::iter(segments).map(async move |segment| (segment, self.load_segment(segment).await));
+        Box::pin(loading.buffered(self.log_reads_in_flight()))
+    }
+
     /// A segment's image and the records in it that were applied.
     async fn load_segment(&self, segment: u32) -> Result<(Buffer, Vec<Found>), Error> {
         let (first, last) = {
@@ -261,7 +271,7 @@ impl Core {
             (entry.first_sequence, entry.last_sequence.min(state.applied.position.sequence - 1))
         };
         let range = self.layout.segment(segment);
-        let image = self.log_device.read(range.offset, Buffer::zeroed(range.length as usize)).await?;
+        let image = self.log_device.read(range.offset, self.used_buffer(range.length as usize)).await?;
         let mut records = Vec::new();
         let mut offset = 0;
         for sequence in first..=last {

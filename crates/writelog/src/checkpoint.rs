@@ -9,22 +9,21 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use base::buffer::Buffer;
-use base::checksum::crc32c;
 use block::device::DeviceExt;
 use block::{Error, ErrorKind};
-use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
 use crate::append::LogPlace;
+use crate::checkpoint_bytes::CheckpointBytes;
 use crate::core::{Core, State};
 use crate::format::{CHECKPOINT_MAGIC, CheckpointRaw, ExtentRaw, STATE_CLOSED, STATE_FAILED, STATE_IN_USE, SegmentRaw};
-use crate::limits::{CHECKPOINT_IO_BYTES, UNIT_BYTES};
+use crate::limits::UNIT_BYTES;
 
 /// What a checkpoint stores.
 struct Snapshot {
-    segments: Vec<SegmentRaw>,
-    extents: Vec<ExtentRaw>,
+    bytes: CheckpointBytes,
+    segment_count: u32,
+    extent_count: u32,
     place: LogPlace,
     destaged_sequence: u64,
     dirty_bytes: u64,
@@ -81,8 +80,8 @@ impl Core {
         }
         let slot = payload.checkpoint_slot ^ 1;
         let sequence = payload.checkpoint_sequence.get() + 1;
-        let snapshot = self.snapshot();
-        let mut result = self.write_checkpoint(slot, sequence, &snapshot).await;
+        let mut snapshot = self.snapshot();
+        let mut result = self.write_checkpoint(slot, sequence, &mut snapshot).await;
         if result.is_ok() {
             let payload = &mut superblock.payload;
             payload.checkpoint_slot = slot;
@@ -121,23 +120,29 @@ impl Core {
         let state = self.state();
         let applied = state.applied.position.sequence;
         let released = self.releasable(&state);
-        let segments = state.segments.by_age().filter(|segment| !released.contains(segment)).filter_map(|segment| {
+        let mut bytes = CheckpointBytes::new();
+        let (mut segment_count, mut extent_count) = (0, 0);
+        for segment in state.segments.by_age().filter(|segment| !released.contains(segment)) {
             let entry = state.segments.get(segment);
-            (entry.first_sequence < applied).then(|| SegmentRaw {
+            if entry.first_sequence >= applied {
+                continue;
+            }
+            bytes.push(&SegmentRaw {
                 segment: segment.into(),
                 reserved: U32::ZERO,
                 first_sequence: entry.first_sequence.into(),
                 last_sequence: entry.last_sequence.min(applied - 1).into(),
-            })
-        });
-        let dirty = state.map.dirty_from(0).filter(|piece| !piece.is_in_stage());
-        let extents = dirty.map(|piece| ExtentRaw {
-            sector: piece.sector.into(),
-            sectors: (piece.sectors as u32).into(),
-            place: piece.place.into(),
-        });
-        let mut all_extents = Vec::with_capacity(state.map.dirty_extents());
-        all_extents.extend(extents);
+            });
+            segment_count += 1;
+        }
+        for piece in state.map.dirty_from(0).filter(|piece| !piece.is_in_stage()) {
+            bytes.push(&ExtentRaw {
+                sector: piece.sector.into(),
+                sectors: (piece.sectors as u32).into(),
+                place: piece.place.into(),
+            });
+            extent_count += 1;
+        }
         let mut place = state.applied;
         if state.failure.is_some() {
             // Records of this epoch may have landed that nobody was told of: none of them may ever count.
@@ -145,8 +150,9 @@ impl Core {
         }
         let is_stage_used = state.stage.as_ref().is_some_and(|stage| !stage.is_empty());
         Snapshot {
-            segments: segments.collect(),
-            extents: all_extents,
+            bytes,
+            segment_count,
+            extent_count,
             place,
             destaged_sequence: state.destaged_sequence,
             dirty_bytes: state.map.dirty_sectors() * UNIT_BYTES,
@@ -156,16 +162,26 @@ impl Core {
         }
     }
 
-    async fn write_checkpoint(&self, slot: u8, sequence: u64, snapshot: &Snapshot) -> Result<(), Error> {
-        let bytes = serialise(self.uuid, sequence, snapshot);
-        if bytes.len() as u64 > self.layout.checkpoint_bytes {
-            let context = format!("a checkpoint of {} bytes does not fit in its slot", bytes.len());
+    async fn write_checkpoint(&self, slot: u8, sequence: u64, snapshot: &mut Snapshot) -> Result<(), Error> {
+        let bytes = std::mem::take(&mut snapshot.bytes);
+        if bytes.length() as u64 > self.layout.checkpoint_bytes {
+            let context = format!("a checkpoint of {} bytes does not fit in its slot", bytes.length());
             return Err(Error::new(ErrorKind::NoSpace, context));
         }
+        let head = CheckpointRaw {
+            checksum: U32::ZERO,
+            magic: CHECKPOINT_MAGIC.into(),
+            log_id: self.uuid.into_bytes(),
+            sequence: sequence.into(),
+            segment_count: snapshot.segment_count.into(),
+            extent_count: snapshot.extent_count.into(),
+            reserved: [0; 24],
+        };
         let mut offset = self.layout.checkpoint_slot(slot);
-        for chunk in bytes.chunks(CHECKPOINT_IO_BYTES) {
-            self.log_device.write(offset, Buffer::copy_of(chunk), false).await?;
-            offset += chunk.len() as u64;
+        for piece in bytes.seal(head) {
+            let length = piece.len() as u64;
+            self.log_device.write(offset, piece, false).await?;
+            offset += length;
         }
         self.log_device.flush().await
     }
@@ -197,24 +213,4 @@ impl Core {
         let context = "the log device failed, and that could be noted nowhere: a write past the log could be undone by the next start";
         Err(Error::new(ErrorKind::Media, context))
     }
-}
-
-/// The bytes of a checkpoint, in whole sectors.
-fn serialise(log_id: uuid::Uuid, sequence: u64, snapshot: &Snapshot) -> Vec<u8> {
-    let mut head = CheckpointRaw {
-        checksum: U32::ZERO,
-        magic: CHECKPOINT_MAGIC.into(),
-        log_id: log_id.into_bytes(),
-        sequence: sequence.into(),
-        segment_count: (snapshot.segments.len() as u32).into(),
-        extent_count: (snapshot.extents.len() as u32).into(),
-        reserved: [0; 24],
-    };
-    let mut bytes = head.as_bytes().to_vec();
-    bytes.extend_from_slice(snapshot.segments.as_bytes());
-    bytes.extend_from_slice(snapshot.extents.as_bytes());
-    head.checksum = crc32c(&bytes[4..]).into();
-    bytes[..4].copy_from_slice(head.checksum.as_bytes());
-    bytes.resize(bytes.len().next_multiple_of(UNIT_BYTES as usize), 0);
-    bytes
 }

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use base::buffer::Buffer;
+use base::buffer::{Buffer, BufferPool};
 use base::clock::{Clock, Instant};
 use base::range::ByteRange;
 use base::signal::Signal;
@@ -61,6 +61,8 @@ pub(crate) struct Core {
     /// Held while a checkpoint runs.
     pub(crate) superblock: futures_util::lock::Mutex<Superblock<ParametersRaw>>,
     pub(crate) workers: Workers,
+    /// Memory of records and of segments that level 2 reads, used again and again: new pages would cost more than what is done with them.
+    pub(crate) buffers: BufferPool,
     /// Notified when room was made or something came to rest: whoever waits looks again.
     pub(crate) changed: Signal,
     /// Notified when background work may have become necessary.
@@ -296,6 +298,11 @@ impl Core {
         }
         self.changed.notify();
         self.background.notify();
+    }
+
+    /// Memory with whatever it held before.
+    pub(crate) fn used_buffer(&self, length: usize) -> Buffer {
+        self.buffers.try_acquire(length).unwrap_or_else(|| Buffer::zeroed(length))
     }
 
     /// Time since the last request.

@@ -23,7 +23,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use crate::batch::{Batch, Choice, Images};
 use crate::core::{Core, State};
 use crate::level1::wait_for;
-use crate::limits::{DESTAGE_RETRY_MS, DESTAGE_WRITE_BYTES_MAX, UNIT_BYTES};
+use crate::limits::{DESTAGE_RETRY_MS, DESTAGE_WRITE_BYTES_MAX, PIECES_AT_ONCE, UNIT_BYTES};
 use crate::map::Piece;
 use crate::read::range_of;
 use crate::runs::{Run, joined, runs};
@@ -137,13 +137,14 @@ impl Core {
             // What was sent may be gone. It stays dirty and is sent again.
             return Err(Error::new(ErrorKind::OutcomeUnknown, "the origin lost writes while data was destaged to it"));
         }
-        let cleaned: u64 = {
+        let mut cleaned = 0;
+        for pieces in batch.pieces.chunks(PIECES_AT_ONCE) {
             let state = &mut *self.state();
-            if let Some(end) = batch.epoch_end.filter(|_| is_whole) {
-                state.destaged_sequence = end;
-            }
-            batch.pieces.iter().map(|piece| state.mark_clean(&self.layout, piece)).sum()
-        };
+            cleaned += pieces.iter().map(|piece| state.mark_clean(&self.layout, piece)).sum::<u64>();
+        }
+        if let Some(end) = batch.epoch_end.filter(|_| is_whole) {
+            self.state().destaged_sequence = end;
+        }
         self.counters.batches.fetch_add(1, Ordering::Relaxed);
         self.counters.cleaned_bytes.fetch_add(cleaned * UNIT_BYTES, Ordering::Relaxed);
         self.sweep_if_large();

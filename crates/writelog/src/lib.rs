@@ -15,10 +15,10 @@
 //! | [`nvram`] | persistent memory as the log sees it |
 //! | `core` | what all operations share: locks, state, dispatch |
 //! | `write`, `read`, `flush`, `extents` | one operation each |
-//! | `map`, `segments`, `stage`, `records` | which sectors are where; segments; slots; the newest records in RAM |
+//! | `map`, `sorted`, `segments`, `stage`, `records` | which sectors are where; in how few bytes; segments; slots; the newest records in RAM |
 //! | `append` | group commit |
 //! | `level1`, `batch`, `runs`, `level2` | destaging: from slots to the log; what is sent next; in which writes; sending it |
-//! | `checkpoint`, `recovery`, `open`, `events` | the life of a log |
+//! | `checkpoint`, `checkpoint_bytes`, `recovery`, `open`, `events` | the life of a log |
 //! | [`limits`] | the bounds of this crate |
 //!
 //! What is promised: every write acknowledged is there, whole, after the power fails at any write of the log device or of the origin
@@ -39,6 +39,7 @@ pub mod write_log;
 mod append;
 mod batch;
 mod checkpoint;
+mod checkpoint_bytes;
 mod core;
 mod events;
 mod extents;
@@ -52,6 +53,7 @@ mod records;
 mod recovery;
 mod runs;
 mod segments;
+mod sorted;
 mod stage;
 mod write;
 

@@ -28,8 +28,8 @@ pub const SLOT_BYTES_MAX: u32 = 16 << 10;
 /// room. A log full of single 512-byte writes has one extent in 1024 bytes (its record takes as much as the data).
 pub const CHECKPOINT_BYTES_PER_EXTENT: u64 = 1024;
 
-/// Bytes of a checkpoint written or read at once.
-pub const CHECKPOINT_IO_BYTES: usize = 1 << 20;
+/// Bytes of a checkpoint written or read at once. Large enough that a disk is busy with them, and small enough that an allocator gives them back.
+pub const CHECKPOINT_IO_BYTES: usize = 256 << 10;
 
 /// Most entries of one record: with 16 bytes each they take at most a quarter of it.
 pub const RECORD_ENTRIES_MAX: usize = 1024;
@@ -61,11 +61,18 @@ pub const BATCHES_WHEN_FULL: u64 = 8;
 /// seek is the smaller part (26 ms at 20 MB/s against 13), small enough that a record of level 1 does not wait long behind a few.
 pub const LOG_READ_BYTES: u64 = 512 << 10;
 
+/// Pieces that are marked as clean while requests on other threads wait: some 20 us.
+pub const PIECES_AT_ONCE: usize = 64;
+
 /// Pause after the origin refused what was destaged, in milliseconds.
 pub const DESTAGE_RETRY_MS: u64 = 1000;
 
 /// A gap between two pieces that the origin must give, up to which they are read in one request, in bytes.
 pub const READ_GAP_BYTES_MAX: u64 = 64 << 10;
+
+/// Memory that is used again, besides that of the newest records and of a batch, in bytes: the records under way.
+pub const POOLED_BYTES_MORE: usize = 1 << 20;
+const _: () = assert!(POOLED_BYTES_MORE >= 4 * RECORDS_IN_FLIGHT_MAX * store::limits::RECORD_BYTES_MAX);
 
 /// Size classes of the request histograms: up to 512 bytes, 1 KiB ... 1 MiB, and more.
 pub const SIZE_CLASSES: usize = 13;
@@ -73,6 +80,7 @@ pub const SIZE_CLASSES: usize = 13;
 /// Largest logical block of an origin in bytes, as for the cache.
 pub const LOGICAL_BLOCK_BYTES_MAX: u32 = 4096;
 
+const _: () = assert!(CHECKPOINT_IO_BYTES.is_multiple_of(UNIT_BYTES as usize));
 const _: () = assert!(SEGMENT_BYTES_PAPER as usize >= store::limits::RECORD_BYTES_MAX);
 const _: () = assert!(RECORD_ENTRIES_MAX * 16 * 4 <= store::limits::RECORD_BYTES_MAX);
 const _: () = assert!((SLOT_BYTES_MAX as usize) * 2 <= store::limits::RECORD_BYTES_MAX);

@@ -12,9 +12,9 @@
 //! extent of an older one counts for nothing. Such leftovers are swept out when they are many, so that using a segment again
 //! costs no search.
 //!
-//! Per extent 20 bytes in a B-tree whose nodes are two thirds full on average, so about 32.
+//! What an extent takes is in [`crate::sorted`].
 
-use std::collections::BTreeMap;
+use crate::sorted::SortedExtents;
 
 /// Places from here on are slots.
 pub(crate) const PLACE_STAGE: u32 = 1 << 31;
@@ -110,37 +110,23 @@ impl Piece {
     }
 }
 
+/// What is known of a run of sectors, but for the first.
 #[derive(Clone, Copy)]
-struct Extent {
-    sectors: u32,
-    place: u32,
-    tag: Tag,
+pub(crate) struct Extent {
+    pub(crate) sectors: u32,
+    pub(crate) place: u32,
+    pub(crate) tag: Tag,
 }
 
 /// The map.
 #[derive(Default)]
 pub(crate) struct ExtentMap {
-    extents: BTreeMap<u64, Extent>,
+    extents: SortedExtents,
     dirty_sectors: u64,
     dirty_extents: usize,
 }
 
 impl ExtentMap {
-    /// A map of dirty `pieces`, its nodes full; `None` unless they ascend and none overlaps the next.
-    pub(crate) fn of_ascending(pieces: impl Iterator<Item = Piece>) -> Option<Self> {
-        let mut map = Self::default();
-        let (mut end, mut is_ascending) = (0, true);
-        let extents = pieces.map(|piece| {
-            is_ascending &= piece.sector >= end;
-            end = piece.end();
-            map.dirty_sectors += piece.sectors;
-            map.dirty_extents += 1;
-            (piece.sector, Extent { sectors: piece.sectors as u32, place: piece.place, tag: piece.tag })
-        });
-        let extents = extents.collect();
-        is_ascending.then_some(Self { extents, ..map })
-    }
-
     /// Count of extents, clean and stale ones included.
     pub(crate) fn len(&self) -> usize {
         self.extents.len()
@@ -159,29 +145,25 @@ impl ExtentMap {
     /// What is known of `sector..sector + sectors`, ascending and clipped.
     pub(crate) fn pieces(&self, sector: u64, sectors: u64) -> impl Iterator<Item = Piece> + '_ {
         let end = sector + sectors;
-        let before = self
-            .extents
-            .range(..sector)
-            .next_back()
-            .filter(move |(start, extent)| *start + u64::from(extent.sectors) > sector);
-        before
-            .into_iter()
-            .chain(self.extents.range(sector..end))
-            .map(move |(&start, extent)| piece(start, extent).clip(sector, end))
+        let before = self.extents.before(sector).map(piece).filter(|before| before.end() > sector);
+        let others = self.extents.from(sector).map(piece).take_while(move |piece| piece.sector < end);
+        before.into_iter().chain(others).map(move |piece| piece.clip(sector, end))
     }
 
     /// Dirty extents from `sector` on, ascending.
     pub(crate) fn dirty_from(&self, sector: u64) -> impl Iterator<Item = Piece> + '_ {
-        self.extents
-            .range(sector..)
-            .filter(|(_, extent)| extent.tag.is_dirty())
-            .map(|(&start, extent)| piece(start, extent))
+        self.extents.from(sector).filter(|(_, extent)| extent.tag.is_dirty()).map(piece)
+    }
+
+    /// Adds a piece that begins where all others have ended.
+    pub(crate) fn append(&mut self, piece: Piece) {
+        self.put(piece);
     }
 
     /// Makes `piece` what is known of its sectors. `removed` is told what was known before.
     pub(crate) fn insert(&mut self, piece: Piece, removed: impl FnMut(Piece)) {
         self.remove(piece.sector, piece.sectors, removed);
-        let before = self.extents.range(..piece.sector).next_back().map(|(&start, extent)| self::piece(start, extent));
+        let before = self.extents.before(piece.sector).map(self::piece);
         let joined = match before {
             Some(before) if before.is_continued_by(&piece) && before.sectors + piece.sectors <= u64::from(u32::MAX) => {
                 self.take(before.sector);
@@ -195,12 +177,10 @@ impl ExtentMap {
     /// Forgets what is known of `sector..sector + sectors`.
     pub(crate) fn remove(&mut self, sector: u64, sectors: u64, mut removed: impl FnMut(Piece)) {
         let end = sector + sectors;
-        let before = self.extents.range(..sector).next_back().map(|(&start, extent)| piece(start, extent));
-        let mut next = before.filter(|before| before.end() > sector);
+        let mut next = self.extents.before(sector).map(piece).filter(|before| before.end() > sector);
         loop {
-            let found = next
-                .take()
-                .or_else(|| self.extents.range(sector..end).next().map(|(&start, extent)| piece(start, extent)));
+            let is_met = |piece: &Piece| piece.sector < end;
+            let found = next.take().or_else(|| self.extents.from(sector).next().map(piece).filter(is_met));
             let Some(found) = found else { return };
             self.take(found.sector);
             if found.sector < sector {
@@ -229,7 +209,7 @@ impl ExtentMap {
 
     /// Forgets all clean extents that `is_wanted` does not want.
     pub(crate) fn sweep(&mut self, is_wanted: impl Fn(&Piece) -> bool) {
-        self.extents.retain(|&start, extent| extent.tag.is_dirty() || is_wanted(&piece(start, extent)));
+        self.extents.retain(|sector, extent| extent.tag.is_dirty() || is_wanted(&piece((sector, *extent))));
     }
 
     fn put(&mut self, piece: Piece) {
@@ -242,7 +222,7 @@ impl ExtentMap {
     }
 
     fn take(&mut self, sector: u64) {
-        let extent = self.extents.remove(&sector).expect("it was found a line ago");
+        let extent = self.extents.remove(sector).expect("it was found a line ago");
         if extent.tag.is_dirty() {
             self.dirty_sectors -= u64::from(extent.sectors);
             self.dirty_extents -= 1;
@@ -250,7 +230,7 @@ impl ExtentMap {
     }
 }
 
-fn piece(sector: u64, extent: &Extent) -> Piece {
+fn piece((sector, extent): (u64, Extent)) -> Piece {
     Piece { sector, sectors: u64::from(extent.sectors), place: extent.place, tag: extent.tag }
 }
 
@@ -330,23 +310,6 @@ mod tests {
                 prop_assert_eq!(&found, &twin);
             }
         }
-    }
-
-    #[test]
-    fn a_map_of_ascending_pieces_is_the_one_they_are_inserted_into() {
-        let pieces = |gap: u64| {
-            (0..100u64).map(move |index| Piece {
-                sector: index * gap,
-                sectors: 8,
-                place: index as u32 * 16,
-                tag: Tag::dirty(3),
-            })
-        };
-        let map = ExtentMap::of_ascending(pieces(9)).unwrap();
-        assert_eq!((map.len(), map.dirty_extents(), map.dirty_sectors()), (100, 100, 800));
-        assert!(map.pieces(0, 1000).eq(pieces(9)));
-        assert!(ExtentMap::of_ascending(pieces(7)).is_none(), "they overlap");
-        assert!(ExtentMap::of_ascending(pieces(9).take(2).chain(pieces(9))).is_none(), "they do not ascend");
     }
 
     #[test]

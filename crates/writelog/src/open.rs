@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use base::buffer::Buffer;
+use base::buffer::{Buffer, BufferPool};
 use base::signal::Signal;
 use block::completion::Workers;
 use block::device::DeviceExt;
@@ -22,7 +22,7 @@ use crate::core::{Core, State};
 use crate::format::{KIND, ParametersRaw, STATE_CLOSED, STATE_FAILED, STATE_IN_USE};
 use crate::layout::Layout;
 use crate::level2::DestageProgress;
-use crate::limits::{LOGICAL_BLOCK_BYTES_MAX, UNIT_BYTES};
+use crate::limits::{LOGICAL_BLOCK_BYTES_MAX, POOLED_BYTES_MORE, UNIT_BYTES};
 use crate::map::Piece;
 use crate::nvram::{PersistentRegion, VolatileRegion};
 use crate::options::{DestageOrder, Durability, FormatOptions, OpenOptions};
@@ -217,6 +217,7 @@ fn assemble(
         }
         report.dirty_bytes = state.map.dirty_sectors() * UNIT_BYTES;
     }
+    let buffer_bytes = options.record_cache_bytes + options.level2.batch_bytes as usize + POOLED_BYTES_MORE;
     let origin_events = Mutex::new(origin.subscribe());
     Arc::new(Core {
         identity,
@@ -231,6 +232,7 @@ fn assemble(
         moving: futures_util::lock::Mutex::new(()),
         superblock: futures_util::lock::Mutex::new(superblock),
         workers: Workers::new(),
+        buffers: BufferPool::new(buffer_bytes),
         changed: Signal::new(),
         background: Signal::new(),
         events: EventHub::new(),

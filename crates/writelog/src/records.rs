@@ -21,18 +21,18 @@ impl RecordCache {
 
     /// Keeps a record that begins at `place`.
     pub(crate) fn insert(&mut self, place: u32, record: Buffer) {
-        if record.is_empty() || record.len() > self.bytes_max {
+        if record.is_empty() || record.capacity() > self.bytes_max {
             return;
         }
-        self.bytes += record.len();
+        self.bytes += record.capacity();
         if let Some(old) = self.by_place.insert(place, record) {
-            self.bytes -= old.len();
+            self.bytes -= old.capacity();
         } else {
             self.by_age.push_back(place);
         }
         while self.bytes > self.bytes_max {
             let Some(oldest) = self.by_age.pop_front() else { return };
-            self.bytes -= self.by_place.remove(&oldest).map_or(0, |record| record.len());
+            self.bytes -= self.by_place.remove(&oldest).map_or(0, |record| record.capacity());
         }
     }
 
@@ -41,7 +41,7 @@ impl RecordCache {
         let end = u64::from(place) + units;
         while let Some((&first, _)) = self.by_place.range(place..).next().filter(|(first, _)| u64::from(**first) < end)
         {
-            self.bytes -= self.by_place.remove(&first).map_or(0, |record| record.len());
+            self.bytes -= self.by_place.remove(&first).map_or(0, |record| record.capacity());
         }
         self.by_age.retain(|&other| u64::from(other) < u64::from(place) || u64::from(other) >= end);
     }
@@ -64,14 +64,15 @@ mod tests {
 
     #[test]
     fn the_oldest_goes_first_and_a_segment_used_again_is_forgotten() {
-        let mut cache = RecordCache::new(2048);
+        // What counts is the memory, in pages.
+        let mut cache = RecordCache::new(8192);
         cache.insert(0, Buffer::copy_of(&[1; 1024]));
         cache.insert(2, Buffer::copy_of(&[2; 1024]));
         assert_eq!(cache.get(1, 512), Some(&[1; 512][..]));
         assert_eq!(cache.get(1, 1024), None, "a record does not go on in the next");
         cache.insert(4, Buffer::copy_of(&[3; 512]));
-        assert_eq!((cache.get(0, 512), cache.bytes()), (None, 1536));
+        assert_eq!((cache.get(0, 512), cache.bytes()), (None, 8192));
         cache.forget(2, 2);
-        assert_eq!((cache.get(2, 512), cache.get(4, 512), cache.bytes()), (None, Some(&[3; 512][..]), 512));
+        assert_eq!((cache.get(2, 512), cache.get(4, 512), cache.bytes()), (None, Some(&[3; 512][..]), 4096));
     }
 }

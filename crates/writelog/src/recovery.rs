@@ -7,19 +7,18 @@
 //! What is read is the checkpoint and the records since, not the log.
 
 use base::buffer::Buffer;
-use base::checksum::crc32c;
 use base::clock::{Clock, Instant};
 use block::device::DeviceExt;
 use block::{Error, ErrorKind, SharedDevice};
 use store::limits::SEQUENCE_MAX;
 use store::{LogPosition, Superblock};
-use zerocopy::FromBytes;
 
 use crate::append::LogPlace;
 use crate::batch::{Found, find_record};
-use crate::format::{CHECKPOINT_MAGIC, CheckpointRaw, ExtentRaw, ParametersRaw, STATE_CLOSED, SegmentRaw};
+use crate::checkpoint_bytes::CheckpointReader;
+use crate::format::{ExtentRaw, ParametersRaw, STATE_CLOSED, SegmentRaw};
 use crate::layout::Layout;
-use crate::limits::{CHECKPOINT_IO_BYTES, RECORDS_IN_FLIGHT_MAX, UNIT_BYTES};
+use crate::limits::{RECORDS_IN_FLIGHT_MAX, UNIT_BYTES};
 use crate::map::{ExtentMap, PLACE_ZEROES, Piece, Tag};
 use crate::segments::{SegmentState, Segments};
 use crate::status::RecoveryReport;
@@ -81,26 +80,26 @@ fn damaged(what: impl Into<String>) -> Error {
 
 impl Replay<'_> {
     async fn load_checkpoint(&mut self, payload: &ParametersRaw) -> Result<(), Error> {
-        let (head, bytes) = self.read_checkpoint(payload).await?;
-        let rest = &bytes[size_of::<CheckpointRaw>()..];
+        let offset = self.layout.checkpoint_slot(payload.checkpoint_slot);
+        let (bytes_max, sequence) = (self.layout.checkpoint_bytes, payload.checkpoint_sequence.get());
+        let (mut rows, head) = CheckpointReader::open(self.device, offset, bytes_max, self.log_id, sequence).await?;
         let cannot_be = || damaged("the log's checkpoint holds what cannot be");
-        let (segments, rest) = <[SegmentRaw]>::ref_from_prefix_with_elems(rest, head.segment_count.get() as usize)
-            .map_err(|_| cannot_be())?;
-        let (extents, _) = <[ExtentRaw]>::ref_from_prefix_with_elems(rest, head.extent_count.get() as usize)
-            .map_err(|_| cannot_be())?;
-        for raw in segments {
+        for _ in 0..head.segment_count.get() {
+            let raw: SegmentRaw = rows.next().await?;
             let (segment, first, last) = (raw.segment.get(), raw.first_sequence.get(), raw.last_sequence.get());
             let is_sane = segment < self.layout.segment_count && 0 < first && first <= last && last <= SEQUENCE_MAX;
             if !is_sane || !self.recovered.segments.restore(segment, first, last, self.now) {
                 return Err(cannot_be());
             }
         }
-        let mut pieces = Vec::with_capacity(extents.len());
-        for raw in extents {
+        let mut last_end = 0;
+        for _ in 0..head.extent_count.get() {
+            let raw: ExtentRaw = rows.next().await?;
             let (sector, sectors, place) = (raw.sector.get(), u64::from(raw.sectors.get()), raw.place.get());
             let is_zero = place >= PLACE_ZEROES;
             let end = u64::from(place) + sectors;
-            let is_sane = sectors > 0 && sector < 1 << 54 && (is_zero || end <= self.layout.units());
+            let is_behind = sector >= last_end && sectors > 0 && sector < 1 << 54;
+            let is_sane = is_behind && (is_zero || end <= self.layout.units());
             if !is_sane {
                 return Err(cannot_be());
             }
@@ -119,41 +118,11 @@ impl Replay<'_> {
                 }
                 self.recovered.segments.add_dirty(segment, sectors);
             }
-            pieces.push(Piece { sector, sectors, place, tag });
+            self.recovered.map.append(Piece { sector, sectors, place, tag });
+            last_end = sector + sectors;
         }
-        self.recovered.map = ExtentMap::of_ascending(pieces.into_iter()).ok_or_else(cannot_be)?;
         self.recovered.report.checkpoint_extents = u64::from(head.extent_count.get());
-        Ok(())
-    }
-
-    async fn read_checkpoint(&self, payload: &ParametersRaw) -> Result<(CheckpointRaw, Vec<u8>), Error> {
-        let offset = self.layout.checkpoint_slot(payload.checkpoint_slot);
-        let mut bytes: Vec<u8> = Vec::new();
-        let first = (CHECKPOINT_IO_BYTES as u64).min(self.layout.checkpoint_bytes);
-        bytes.extend_from_slice(&self.device.read(offset, Buffer::zeroed(first as usize)).await?);
-        let (head, _) =
-            CheckpointRaw::read_from_prefix(&bytes).map_err(|_| damaged("the log's checkpoint is missing"))?;
-        let length = size_of::<CheckpointRaw>() as u64
-            + u64::from(head.segment_count.get()) * size_of::<SegmentRaw>() as u64
-            + u64::from(head.extent_count.get()) * size_of::<ExtentRaw>() as u64;
-        let is_ours = head.magic.get() == CHECKPOINT_MAGIC
-            && head.log_id == *self.log_id.as_bytes()
-            && head.sequence == payload.checkpoint_sequence
-            && length <= self.layout.checkpoint_bytes;
-        if !is_ours {
-            return Err(damaged("the log's checkpoint is damaged"));
-        }
-        bytes.reserve_exact((length as usize).saturating_sub(bytes.len()));
-        while (bytes.len() as u64) < length {
-            let at = bytes.len() as u64;
-            let next = (length - at).next_multiple_of(UNIT_BYTES).min(CHECKPOINT_IO_BYTES as u64);
-            bytes.extend_from_slice(&self.device.read(offset + at, Buffer::zeroed(next as usize)).await?);
-        }
-        bytes.truncate(length as usize);
-        if head.checksum.get() != crc32c(&bytes[4..]) {
-            return Err(damaged("the log's checkpoint is damaged: its checksum is wrong"));
-        }
-        Ok((head, bytes))
+        rows.finish()
     }
 
     /// Follows the records from `place` on.

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use block::{Completion, Device, Error, EventReceiver, Geometry, Identity, Request, SharedDevice};
-use futures_util::future::join5;
+use futures_util::future::{join, join3};
 
 use crate::core::Core;
 use crate::level2::DestageProgress;
@@ -46,17 +46,27 @@ impl WriteLog {
 
     /// All background work. Ends when the log is closed.
     pub fn run(&self) -> impl Future<Output = ()> + Send + 'static {
+        let (requests, destaging) = (self.run_requests(), self.run_destaging());
+        async move {
+            join(requests, destaging).await;
+        }
+    }
+
+    /// What requests wait for: records and level 1. With [`WriteLog::run_destaging`], all of [`WriteLog::run`]: two futures, so that two threads can
+    /// poll them, and requests need not wait while level 2 works through a batch.
+    pub fn run_requests(&self) -> impl Future<Output = ()> + Send + 'static {
         let core = Arc::clone(&self.core);
         async move {
             let workers = core.workers.clone();
-            join5(
-                workers.run(),
-                Arc::clone(&core).move_in_background(),
-                Arc::clone(&core).destage_in_background(),
-                Arc::clone(&core).checkpoint_in_background(),
-                core.follow_origin(),
-            )
-            .await;
+            join3(workers.run(), Arc::clone(&core).move_in_background(), core.follow_origin()).await;
+        }
+    }
+
+    /// Level 2, and checkpoints.
+    pub fn run_destaging(&self) -> impl Future<Output = ()> + Send + 'static {
+        let core = Arc::clone(&self.core);
+        async move {
+            join(Arc::clone(&core).destage_in_background(), core.checkpoint_in_background()).await;
         }
     }
 

@@ -1,0 +1,254 @@
+//! Extents by their first sector, in few bytes: rows of 20 bytes, in sorted *leaves* of fixed room, in a tree by the first key of each leaf.
+//!
+//! | | bytes an extent |
+//! |---|--:|
+//! | loaded in order (a checkpoint), leaves full | 21 |
+//! | after inserting in random order, leaves 70 % full | 29 |
+//! | at worst, leaves a quarter full | 81 |
+//!
+//! A leaf that is full becomes two halves, but for the last one: what is appended in order fills leaf after leaf. A leaf that becomes nearly
+//! empty joins a neighbour that has the room.
+
+use std::collections::BTreeMap;
+
+use crate::map::Extent;
+
+/// Rows of a leaf. Some 2.5 KiB are moved at most where one is inserted, and the tree above has one entry for so many. Few in tests, so
+/// that they meet all cases.
+const ROWS_MAX: usize = if cfg!(test) { 8 } else { 128 };
+
+/// Below this many rows a leaf looks for a neighbour to join.
+const ROWS_FEW: usize = ROWS_MAX / 4;
+
+/// Alignment of 4, hence 20 bytes.
+#[derive(Clone, Copy)]
+struct Row {
+    /// Lower half first.
+    sector: [u32; 2],
+    extent: Extent,
+}
+const _: () = assert!(size_of::<Row>() == 20);
+
+impl Row {
+    fn new(sector: u64, extent: Extent) -> Self {
+        Self { sector: [sector as u32, (sector >> 32) as u32], extent }
+    }
+
+    fn sector(&self) -> u64 {
+        u64::from(self.sector[1]) << 32 | u64::from(self.sector[0])
+    }
+
+    fn to_pair(self) -> (u64, Extent) {
+        (self.sector(), self.extent)
+    }
+}
+
+/// See the module. Never empty, ascending, of room for [`ROWS_MAX`].
+type Leaf = Vec<Row>;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct SortedExtents {
+    /// By a key that is not above the first row's, and above all rows of the leaf before.
+    leaves: BTreeMap<u64, Leaf>,
+    len: usize,
+}
+
+impl SortedExtents {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The last one that starts before `sector`.
+    pub(crate) fn before(&self, sector: u64) -> Option<(u64, Extent)> {
+        let mut leaves = self.leaves.range(..sector).rev();
+        leaves.find_map(|(_, leaf)| Some(leaf[..position(leaf, sector)].last()?.to_pair()))
+    }
+
+    /// Those that start at `sector` or later, ascending.
+    pub(crate) fn from(&self, sector: u64) -> impl Iterator<Item = (u64, Extent)> + '_ {
+        let first = self.leaves.range(..=sector).next_back();
+        let rest = self.leaves.range(sector.saturating_add(1)..);
+        let first = first.map_or(&[][..], |(_, leaf)| &leaf[position(leaf, sector)..]);
+        first.iter().chain(rest.flat_map(|(_, leaf)| leaf)).map(|row| row.to_pair())
+    }
+
+    /// Adds one that starts where none does.
+    pub(crate) fn insert(&mut self, sector: u64, extent: Extent) {
+        let row = Row::new(sector, extent);
+        self.len += 1;
+        let last = self.leaves.last_key_value().map(|(&last, _)| last);
+        let Some((&key, leaf)) = self.leaves.range_mut(..=sector).next_back() else {
+            // Before all others.
+            return match self.leaves.pop_first() {
+                Some((_, leaf)) => self.insert_first(row, leaf),
+                None => self.add_leaf(&[row]),
+            };
+        };
+        let at = position(leaf, sector);
+        if leaf.len() < ROWS_MAX {
+            return leaf.insert(at, row);
+        }
+        if at == ROWS_MAX && last == Some(key) {
+            return self.add_leaf(&[row]);
+        }
+        let upper: Vec<Row> = leaf.drain(ROWS_MAX / 2..).collect();
+        if at <= leaf.len() {
+            leaf.insert(at, row);
+        }
+        self.add_leaf(&upper);
+        if at > ROWS_MAX / 2 {
+            let upper = self.leaves.get_mut(&upper[0].sector()).expect("it was added a line ago");
+            upper.insert(at - ROWS_MAX / 2, row);
+        }
+    }
+
+    fn insert_first(&mut self, row: Row, mut leaf: Leaf) {
+        if leaf.len() == ROWS_MAX {
+            let upper: Vec<Row> = leaf.drain(ROWS_MAX / 2..).collect();
+            self.add_leaf(&upper);
+        }
+        leaf.insert(0, row);
+        self.leaves.insert(row.sector(), leaf);
+    }
+
+    fn add_leaf(&mut self, rows: &[Row]) {
+        let mut leaf = Leaf::with_capacity(ROWS_MAX);
+        leaf.extend_from_slice(rows);
+        self.leaves.insert(rows[0].sector(), leaf);
+    }
+
+    /// Takes out the one that starts at `sector`.
+    pub(crate) fn remove(&mut self, sector: u64) -> Option<Extent> {
+        let (&key, leaf) = self.leaves.range_mut(..=sector).next_back()?;
+        let at = position(leaf, sector);
+        if leaf.get(at)?.sector() != sector {
+            return None;
+        }
+        let row = leaf.remove(at);
+        let count = leaf.len();
+        self.len -= 1;
+        if count < ROWS_FEW || count == 0 {
+            self.join(key);
+        }
+        Some(row.extent)
+    }
+
+    /// Drops an empty leaf, or joins it and a neighbour when there is room to grow afterwards.
+    fn join(&mut self, key: u64) {
+        let count = self.leaves.get(&key).map_or(0, Vec::len);
+        if count == 0 {
+            self.leaves.remove(&key);
+            return;
+        }
+        let fits = |other: &Leaf| other.len() + count <= ROWS_MAX / 4 * 3;
+        let before = self.leaves.range(..key).next_back().filter(|(_, leaf)| fits(leaf)).map(|(&before, _)| before);
+        let next = self.leaves.range(key.saturating_add(1)..).next().filter(|(_, leaf)| fits(leaf));
+        let next = next.map(|(&next, _)| next);
+        let (lower, upper) = match (before, next) {
+            (Some(before), _) => (before, key),
+            (None, Some(next)) => (key, next),
+            (None, None) => return,
+        };
+        let rows = self.leaves.remove(&upper).unwrap_or_default();
+        if let Some(leaf) = self.leaves.get_mut(&lower) {
+            leaf.extend_from_slice(&rows);
+        }
+    }
+
+    /// Keeps those that `is_wanted`, in full leaves.
+    pub(crate) fn retain(&mut self, is_wanted: impl Fn(u64, &Extent) -> bool) {
+        let leaves = std::mem::take(self).leaves;
+        for row in leaves.into_values().flatten() {
+            if is_wanted(row.sector(), &row.extent) {
+                self.insert(row.sector(), row.extent);
+            }
+        }
+    }
+}
+
+/// How many rows start before `sector`.
+fn position(leaf: &Leaf, sector: u64) -> usize {
+    leaf.partition_point(|row| row.sector() < sector)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map::Tag;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(u64),
+        Remove(u64),
+        Retain(u64),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        // The upper half of a sector's number counts, too.
+        let sector = (0..200u64).prop_map(|number| number << 28);
+        let step = prop_oneof![
+            6 => sector.clone().prop_map(Step::Insert),
+            4 => sector.prop_map(Step::Remove),
+            1 => (2..9u64).prop_map(Step::Retain),
+        ];
+        proptest::collection::vec(step, 1..600)
+    }
+
+    fn extent(place: u32) -> Extent {
+        Extent { sectors: 1, place, tag: Tag::dirty(place) }
+    }
+
+    fn check_leaves(sorted: &SortedExtents) {
+        let mut least = 0;
+        for (&key, leaf) in &sorted.leaves {
+            assert!(key >= least && !leaf.is_empty() && leaf.len() <= ROWS_MAX);
+            assert!(leaf[0].sector() >= key && leaf.is_sorted_by_key(Row::sector));
+            least = leaf[leaf.len() - 1].sector() + 1;
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn rows_in_leaves_equal_a_tree(steps in steps()) {
+            let (mut sorted, mut twin) = (SortedExtents::default(), BTreeMap::new());
+            for (index, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Insert(sector) if !twin.contains_key(&sector) => {
+                        sorted.insert(sector, extent(index as u32));
+                        twin.insert(sector, index as u32);
+                    }
+                    Step::Insert(sector) | Step::Remove(sector) => {
+                        prop_assert_eq!(sorted.remove(sector).map(|extent| extent.place), twin.remove(&sector));
+                        let before = twin.range(..sector).next_back().map(|(&sector, &place)| (sector, place));
+                        prop_assert_eq!(sorted.before(sector).map(|(sector, extent)| (sector, extent.place)), before);
+                        let found: Vec<_> = sorted.from(sector).map(|(sector, extent)| (sector, extent.place)).collect();
+                        let expected: Vec<_> = twin.range(sector..).map(|(&sector, &place)| (sector, place)).collect();
+                        prop_assert_eq!(found, expected);
+                    }
+                    Step::Retain(divisor) => {
+                        sorted.retain(|sector, _| !(sector >> 28).is_multiple_of(divisor));
+                        twin.retain(|sector, _| !(sector >> 28).is_multiple_of(divisor));
+                    }
+                }
+                check_leaves(&sorted);
+                prop_assert_eq!(sorted.len(), twin.len());
+            }
+            prop_assert!(sorted.from(0).map(|(sector, _)| sector).eq(twin.into_keys()));
+        }
+    }
+
+    #[test]
+    fn what_comes_in_order_fills_the_leaves() {
+        let mut sorted = SortedExtents::default();
+        (0..10 * ROWS_MAX as u64).for_each(|sector| sorted.insert(sector, extent(0)));
+        assert_eq!(sorted.leaves.len(), 10);
+        sorted.retain(|sector, _| sector.is_multiple_of(2));
+        assert_eq!(sorted.leaves.len(), 5, "and what is left of them");
+        (0..10 * ROWS_MAX as u64).step_by(2).filter(|sector| sector % 32 != 0).for_each(|sector| {
+            sorted.remove(sector).expect("it was kept");
+        });
+        assert!(sorted.leaves.len() < 5, "leaves that are nearly empty are joined");
+    }
+}

@@ -1,0 +1,129 @@
+//! A checkpoint whose checksum is right and whose rows cannot be (a broken memory, a forger) is refused when the log is opened. Found by
+//! fuzzing (`log_image`): extents that overlapped, or reached out of their segment, were taken into the map, and came apart later in a
+//! panic.
+
+use std::sync::Arc;
+
+use base::buffer::Buffer;
+use base::checksum::crc32c;
+use base::executor::Executor;
+use block::device::DeviceExt;
+use block::memory::MemoryDevice;
+use block::{Device, ErrorKind, Identity, SharedDevice};
+use writelog::format::{CHECKPOINT_MAGIC, CheckpointRaw, ExtentRaw, SegmentRaw};
+use writelog::layout::Layout;
+use writelog::{FormatOptions, OpenOptions, WriteLog};
+use zerocopy::{FromBytes, IntoBytes};
+
+const LOG_BYTES: u64 = 512 << 10;
+
+struct World {
+    executor: Executor,
+    log_device: SharedDevice,
+    origin: SharedDevice,
+}
+
+impl World {
+    /// A closed log whose checkpoint has three extents.
+    fn new() -> Self {
+        let device = |name: &str, bytes| -> SharedDevice {
+            let identity = Identity { target: "test".into(), unit: name.into(), serial: "1".into() };
+            Arc::new(MemoryDevice::new(bytes, identity))
+        };
+        let (log_device, origin) = (device("log", LOG_BYTES), device("origin", 1 << 20));
+        let mut world = Self { executor: Executor::in_order(), log_device, origin };
+        let (device, origin) = (Arc::clone(&world.log_device), Arc::clone(&world.origin));
+        let formatted = async move { WriteLog::format(&device, &origin, FormatOptions::paper()).await };
+        world.executor.block_on(formatted).expect("RAM never fails");
+        let log = world.open().expect("it is new");
+        for block in [1, 3, 5] {
+            let written = log.write(block * 4096, Buffer::copy_of(&[7; 4096]), false);
+            world.executor.block_on(written).expect("RAM never fails");
+        }
+        world.executor.block_on(async move { log.close(true).await }).expect("RAM never fails");
+        world
+    }
+
+    fn open(&mut self) -> Result<Arc<WriteLog>, ErrorKind> {
+        let mut options = OpenOptions::new(Arc::new(self.executor.clock()));
+        options.level2.idle = std::time::Duration::from_secs(3600);
+        options.level2.age_max = std::time::Duration::from_secs(3600);
+        options.level2.share_start = 1.0;
+        let opening = WriteLog::open(Arc::clone(&self.log_device), Arc::clone(&self.origin), options);
+        let log = self.executor.block_on(opening).map_err(|error| error.kind())?;
+        self.executor.spawn(log.run());
+        Ok(log)
+    }
+
+    /// Changes the extents of both checkpoint slots, wherever there is one, and makes the checksums right again.
+    fn change(&mut self, change: impl Fn(&mut [ExtentRaw], &Layout)) {
+        let layout =
+            Layout::new(self.log_device.geometry().size_bytes, &FormatOptions::paper()).expect("as it was made");
+        let mut changed = 0;
+        for slot in [0, 1] {
+            let (offset, length) = (layout.checkpoint_slot(slot), layout.checkpoint_bytes as usize);
+            let mut bytes = self.executor.block_on(self.log_device.read(offset, Buffer::zeroed(length))).expect("RAM");
+            let (head, rest) = CheckpointRaw::read_from_prefix(&bytes).expect("a slot has room for it");
+            if head.magic.get() != CHECKPOINT_MAGIC || head.extent_count.get() == 0 {
+                continue;
+            }
+            let extents_at = head.segment_count.get() as usize * size_of::<SegmentRaw>();
+            let mut rows = rest[extents_at..].to_vec();
+            let (extents, _) = <[ExtentRaw]>::mut_from_prefix_with_elems(&mut rows, head.extent_count.get() as usize)
+                .expect("the slot has room for them");
+            change(extents, &layout);
+            let row_bytes = size_of_val(extents);
+            let start = size_of::<CheckpointRaw>() + extents_at;
+            bytes[start..start + row_bytes].copy_from_slice(&rows[..row_bytes]);
+            let checksum = crc32c(&bytes[4..start + row_bytes]);
+            bytes[..4].copy_from_slice(checksum.as_bytes());
+            self.executor.block_on(self.log_device.write(offset, bytes, true)).expect("RAM never fails");
+            changed += 1;
+        }
+        assert!(changed > 0, "there is a checkpoint to change");
+    }
+}
+
+#[test]
+fn a_checkpoint_changed_as_little_as_not_at_all_is_taken() {
+    let mut world = World::new();
+    world.change(|extents, _| assert_eq!(extents.len(), 3));
+    let log = world.open().expect("nothing is wrong with it");
+    assert_eq!(log.status().dirty_bytes, 3 * 4096);
+}
+
+#[test]
+fn rows_that_cannot_be_are_refused() {
+    type Change = fn(&mut [ExtentRaw], &Layout);
+    let changes: [(&str, Change); 8] = [
+        ("overlap the next", |extents, _| extents[0].sectors = 17.into()),
+        ("descend", |extents, _| extents.swap(0, 2)),
+        ("are there twice", |extents, _| extents[1] = extents[0]),
+        ("are empty", |extents, _| extents[1].sectors = 0.into()),
+        ("reach into the next segment", |extents, layout| {
+            extents[2].place = (layout.place(1, 0) - 1).into();
+        }),
+        ("lie in a segment that is not in use", |extents, layout| extents[2].place = layout.place(3, 512).into()),
+        ("lie behind the last segment", |extents, layout| extents[2].place = (layout.units() as u32 - 4).into()),
+        ("begin where no disk has a sector", |extents, _| extents[2].sector = u64::MAX.into()),
+    ];
+    for (what, change) in changes {
+        let mut world = World::new();
+        world.change(change);
+        assert_eq!(world.open().err(), Some(ErrorKind::Corrupt), "extents that {what}");
+    }
+}
+
+#[test]
+fn more_dirty_bytes_than_a_segment_has_are_refused() {
+    let mut world = World::new();
+    // Each alone could be: from one place, nearly a whole segment.
+    world.change(|extents, layout| {
+        let sectors = (layout.segment_bytes / 512 - 8) as u32;
+        for (index, extent) in extents.iter_mut().enumerate() {
+            let sector = index as u64 * u64::from(sectors);
+            *extent = ExtentRaw { sector: sector.into(), sectors: sectors.into(), place: 1.into() };
+        }
+    });
+    assert_eq!(world.open().err(), Some(ErrorKind::Corrupt));
+}

@@ -2,7 +2,7 @@
 //!
 //! | measurement | beside |
 //! |---|---|
-//! | 4 KiB durable random writes at depth 1 and 32 to a small log, so that level 2 works, to RAM | `pwritev2(RWF_DSYNC)` past the page cache to a preallocated, written file, from as many threads |
+//! | 4 KiB durable random writes at depth 1 and 32 to a small log, so that level 2 works, to RAM; and to a large one without level 2 | `pwritev2(RWF_DSYNC)` past the page cache to a preallocated, written file, from as many threads |
 //! | opening a full log whose program was killed, and memory per live slot | nothing |
 //!
 //! Rounds are interleaved, so that whatever else the machine does meets both alike; medians are reported, after the raw results. Opening is
@@ -118,12 +118,13 @@ async fn measure_speed(arguments: &Arguments) -> Result<()> {
     let mut all: BTreeMap<(usize, &str), Vec<Speed>> = BTreeMap::new();
     for round in 1..=arguments.rounds {
         for depth in DEPTHS {
-            let log = log_speed(arguments, depth, seconds, round as u64).await?;
+            let log = log_speed(arguments, depth, seconds, round as u64, true).await?;
             let raw = bare_speed(&bare, arguments.speed_size.0, depth, seconds)?;
-            for (name, speed) in [("bare", raw), ("log", log)] {
+            let burst = log_speed(arguments, depth, seconds, round as u64, false).await?;
+            for (name, speed) in [("bare", raw), ("log", log), ("burst", burst)] {
                 let Speed { per_second, p50_us, p90_us, p99_us, p999_us } = speed;
                 println!(
-                    "round {round}, depth {depth}: {name:<4} {per_second:>8.0}/s, p50 {p50_us:>7.1} us, \
+                    "round {round}, depth {depth}: {name:<5} {per_second:>8.0}/s, p50 {p50_us:>7.1} us, \
                      p90 {p90_us:>7.1} us, p99 {p99_us:>7.1} us, p99.9 {p999_us:>8.1} us"
                 );
                 all.entry((depth, name)).or_default().push(speed);
@@ -133,18 +134,20 @@ async fn measure_speed(arguments: &Arguments) -> Result<()> {
     for depth in DEPTHS {
         let of =
             |name, value: fn(&Speed) -> f64| median(all.get(&(depth, name)).into_iter().flatten().map(value).collect());
-        let (bare, log) = (of("bare", |speed| speed.per_second), of("log", |speed| speed.per_second));
-        let (bare_p50, log_p50) = (of("bare", |speed| speed.p50_us), of("log", |speed| speed.p50_us));
         let tail = |name| of(name, |speed| speed.p999_us / speed.p50_us);
-        println!(
-            "depth {depth}: bare {bare:.0}/s, log {log:.0}/s, {:.2} x the rate; p50 {bare_p50:.1} and {log_p50:.1} us, {:.2} x; \
-             p99.9 over p50 {:.1} and {:.1}, {:.2} x",
-            log / bare,
-            log_p50 / bare_p50,
-            tail("bare"),
-            tail("log"),
-            tail("log") / tail("bare")
-        );
+        let (bare, bare_p50) = (of("bare", |speed| speed.per_second), of("bare", |speed| speed.p50_us));
+        for (name, what) in [("log", "level 2 at work"), ("burst", "no level 2")] {
+            let (log, log_p50) = (of(name, |speed| speed.per_second), of(name, |speed| speed.p50_us));
+            println!(
+                "depth {depth}, {what}: bare {bare:.0}/s, log {log:.0}/s, {:.2} x the rate; p50 {bare_p50:.1} and {log_p50:.1} us, \
+                 {:.2} x; p99.9 over p50 {:.1} and {:.1}, {:.2} x",
+                log / bare,
+                log_p50 / bare_p50,
+                tail("bare"),
+                tail(name),
+                tail(name) / tail("bare")
+            );
+        }
     }
     Ok(())
 }
@@ -177,15 +180,17 @@ fn bare_writer(file: &File, size_bytes: u64, seed: u64, start: Instant, seconds:
     Ok(latencies)
 }
 
-/// As many tasks, over a log small enough that level 2 works nearly all the time.
-async fn log_speed(arguments: &Arguments, depth: usize, seconds: Duration, seed: u64) -> Result<Speed> {
+/// As many tasks, over a log small enough that level 2 works nearly all the time, or over a large one without level 2.
+async fn log_speed(arguments: &Arguments, depth: usize, seconds: Duration, seed: u64, destages: bool) -> Result<Speed> {
     let path = arguments.folder.join("log");
     let _ = std::fs::remove_file(&path);
-    let device = file_device(&path, arguments.speed_size.0, true)?;
+    let size = if destages { arguments.speed_size } else { arguments.size };
+    let device = file_device(&path, size.0, true)?;
+    let options = if destages { OpenOptions::new(Arc::new(TokioClock::new())) } else { without_level2() };
     let identity = Identity { target: "bench".into(), unit: "ram".into(), serial: "1".into() };
     let origin: SharedDevice = Arc::new(MemoryDevice::new(ORIGIN_BYTES, identity));
     WriteLog::format(&device, &origin, FormatOptions::default()).await?;
-    let log = WriteLog::open(device, origin, OpenOptions::new(Arc::new(TokioClock::new()))).await?;
+    let log = WriteLog::open(device, origin, options).await?;
     let background = tokio::spawn(log.run_requests());
     let destaging = run_apart(log.run_destaging())?;
     let start = Instant::now();
@@ -207,10 +212,20 @@ async fn log_speed(arguments: &Arguments, depth: usize, seconds: Duration, seed:
         of("checkpoints"),
         of("writes_slowed")
     );
-    log.close(false).await?;
+    log.close(!destages).await?;
     background.await?;
     destaging.join().map_err(|_| "destaging panicked")?;
     Speed::of(latencies, elapsed)
+}
+
+/// Nothing is destaged before the log is full.
+fn without_level2() -> OpenOptions {
+    let mut options = OpenOptions::new(Arc::new(TokioClock::new()));
+    options.level2.share_start = 1.0;
+    options.level2.share_slow = 1.0 - f64::EPSILON;
+    options.level2.pause_max = Duration::ZERO;
+    (options.level2.idle, options.level2.age_max) = (Duration::MAX, Duration::MAX);
+    options
 }
 
 /// On a thread of its own.
@@ -271,12 +286,7 @@ async fn fill(arguments: &Arguments) -> Result<()> {
     let _ = std::fs::remove_file(&path);
     let (device, origin) = (file_device(&path, arguments.size.0, true)?, sparse_origin(arguments)?);
     WriteLog::format(&device, &origin, FormatOptions::default()).await?;
-    let mut options = OpenOptions::new(Arc::new(TokioClock::new()));
-    options.level2.share_start = 1.0;
-    options.level2.share_slow = 1.0 - f64::EPSILON;
-    options.level2.pause_max = Duration::ZERO;
-    (options.level2.idle, options.level2.age_max) = (Duration::MAX, Duration::MAX);
-    let log = WriteLog::open(device, origin, options).await?;
+    let log = WriteLog::open(device, origin, without_level2()).await?;
     tokio::spawn(log.run());
     let count = (arguments.size.0 as f64 * FILLED) as u64 / BLOCK_BYTES;
     for first in (0..count).step_by(DEPTHS[1]) {

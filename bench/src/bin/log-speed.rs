@@ -44,6 +44,7 @@ const BLOCK_BYTES: u64 = 4096;
 const FILLED: f64 = 0.9;
 /// The origin of the speed measurements; small enough that it stays in RAM.
 const ORIGIN_BYTES: u64 = 256 << 20;
+const ORIGIN_STEP_BYTES: usize = 1 << 20;
 const DEPTHS: [usize; 2] = [1, 32];
 
 /// Measures the write log beside bare durable writes.
@@ -189,6 +190,10 @@ async fn log_speed(arguments: &Arguments, depth: usize, seconds: Duration, seed:
     let options = if destages { OpenOptions::new(Arc::new(TokioClock::new())) } else { without_level2() };
     let identity = Identity { target: "bench".into(), unit: "ram".into(), serial: "1".into() };
     let origin: SharedDevice = Arc::new(MemoryDevice::new(ORIGIN_BYTES, identity));
+    for offset in (0..ORIGIN_BYTES).step_by(ORIGIN_STEP_BYTES) {
+        // Its memory is there before, as that of a LUN is.
+        origin.write(offset, Buffer::zeroed(ORIGIN_STEP_BYTES), false).await?;
+    }
     WriteLog::format(&device, &origin, FormatOptions::default()).await?;
     let log = WriteLog::open(device, origin, options).await?;
     let background = tokio::spawn(log.run_requests());

@@ -29,7 +29,7 @@ use tokio::runtime::Handle;
 use crate::block_ioctl;
 use crate::failure;
 use crate::job::{Job, Progress};
-use crate::limits::{CLOSED_INTERVAL, INLINE_BYTES_MAX, WAIT_BYTES_MAX};
+use crate::limits::{CLOSED_INTERVAL, INLINE_BYTES_MAX};
 use crate::open::OpenFile;
 use crate::options::FileOptions;
 use crate::patience::Patience;
@@ -263,9 +263,7 @@ impl Core {
         let file = &self.file;
         match operation {
             Operation::Write { buffer, fua }
-                if (fua || is_durable)
-                    && (1..=WAIT_BYTES_MAX).contains(&buffer.len())
-                    && file.patience.as_ref().is_some_and(Patience::waits) =>
+                if (fua || is_durable) && is_small(&buffer) && file.patience.as_ref().is_some_and(Patience::waits) =>
             {
                 let done = file.write_durably(&buffer, range.offset);
                 if done == buffer.len() {

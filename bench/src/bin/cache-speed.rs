@@ -3,12 +3,12 @@
 //! | measurement | beside |
 //! |---|---|
 //! | warm 4 KiB random reads at depth 1 and 32: time, and processor time of the process | reads of the same file through the same driver |
-//! | the same reads from two threads, of a file that the page cache holds | from one thread |
+//! | the same reads from two threads, past the page cache and from it | from one thread, and from the bare file |
 //! | durable 4 KiB random writes in write-back at depth 1 and 32 | `pwritev2(RWF_DSYNC)` past the page cache to a preallocated, written file, from as many threads |
 //! | a cold sequential read over a modelled link of 1 Gbit/s, and of a LUN in RAM without one | without the cache |
 //!
 //! Rounds are interleaved, so that whatever else the machine does meets both alike; medians are reported, after the raw results. Files are opened past
-//! the page cache, as the program opens caches, but for the threads: there the processors are to be what bounds.
+//! the page cache, as the program opens caches; from the page cache the processors are what bounds, not the disk.
 
 #![forbid(unsafe_code)]
 
@@ -192,36 +192,53 @@ fn compare(all: &BTreeMap<(usize, &str), Vec<Speed>>, depth: usize, what: &str) 
 
 /// Each thread has a runtime of its own, and reads one block after another.
 fn measure_threads(arguments: &Arguments) -> Result<()> {
-    // What the page cache does not answer at once is completed here.
+    // What is not answered at once is completed here.
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let (_, cache, background) = runtime.block_on(warm_cache(arguments, false))?;
-    let rate = |thread_count: u64| -> Result<f64> {
-        let start = Instant::now();
-        let end = start + Duration::from_secs(arguments.seconds);
-        let threads: Vec<_> = (0..thread_count)
-            .map(|thread| {
-                let device: SharedDevice = cache.clone();
-                std::thread::spawn(move || -> Result<u64> {
-                    let runtime = Builder::new_current_thread().enable_all().build()?;
-                    let random = Random::new(thread + 1);
-                    runtime.block_on(reader(device, 0, ORIGIN_BYTES / BLOCK_BYTES, random, end))
-                })
-            })
-            .collect();
-        let mut count = 0;
-        for thread in threads {
-            count += thread.join().map_err(|_| "a thread panicked")??;
+    for is_direct in [true, false] {
+        let (file, cache, background) = runtime.block_on(warm_cache(arguments, is_direct))?;
+        let place = if is_direct { "past the page cache" } else { "from the page cache" };
+        let mut ratios: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+        for round in 1..=arguments.rounds {
+            for name in ["bare", "cache"] {
+                let (device, first): (SharedDevice, u64) =
+                    if name == "bare" { (Arc::clone(&file), 32 << 20) } else { (cache.clone(), 0) };
+                let [one, two] = [1, 2].map(|threads| read_from_threads(&device, first, threads, arguments.seconds));
+                let (one, two) = (one?, two?);
+                println!(
+                    "round {round}, {place}: {name:<5} one thread {one:>8.0} reads/s, two threads {two:>8.0}, {:.2} x",
+                    two / one
+                );
+                ratios.entry(name).or_default().push(two / one);
+            }
         }
-        Ok(count as f64 / start.elapsed().as_secs_f64())
-    };
-    let mut ratios = Vec::new();
-    for round in 1..=arguments.rounds {
-        let (one, two) = (rate(1)?, rate(2)?);
-        println!("round {round}: one thread {one:>8.0} reads/s, two threads {two:>8.0}, {:.2} x", two / one);
-        ratios.push(two / one);
+        let of = |name| median(ratios.get(name).cloned().unwrap_or_default());
+        println!(
+            "{place}: two threads read {:.2} x as much as one through the cache, {:.2} x from the bare file",
+            of("cache"),
+            of("bare")
+        );
+        runtime.block_on(end(&cache, background))?;
     }
-    println!("two threads read {:.2} x as much as one", median(ratios));
-    runtime.block_on(end(&cache, background))
+    Ok(())
+}
+
+/// Reads a second.
+fn read_from_threads(device: &SharedDevice, first: u64, thread_count: u64, seconds: u64) -> Result<f64> {
+    let start = Instant::now();
+    let end = start + Duration::from_secs(seconds);
+    let read = |thread| {
+        let device = Arc::clone(device);
+        std::thread::spawn(move || -> Result<u64> {
+            let runtime = Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(reader(device, first, ORIGIN_BYTES / BLOCK_BYTES, Random::new(thread), end))
+        })
+    };
+    let threads: Vec<_> = (1..=thread_count).map(read).collect();
+    let mut count = 0;
+    for thread in threads {
+        count += thread.join().map_err(|_| "a thread panicked")??;
+    }
+    Ok(count as f64 / start.elapsed().as_secs_f64())
 }
 
 async fn measure_writes(arguments: &Arguments) -> Result<()> {

@@ -3,23 +3,34 @@
 //! A signal is a counter. Whoever may have to wait reads [`Signal::count`] first, then looks at what it is interested in, and
 //! only then awaits [`Signal::changed_since`] that count: a notification in between is never lost. Notifications wake everybody;
 //! each looks again.
+//!
+//! A notification that nobody waits for is two atomic operations: signals sit in paths that every request takes. Whoever waits says so before it looks at
+//! the count once more, and whoever notifies counts before it looks whether anybody waits, all in one order (SeqCst): one of the two sees the other.
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 /// A counter that can be awaited. Clones are the same signal.
 #[derive(Clone, Default)]
 pub struct Signal {
-    shared: Arc<Mutex<State>>,
+    shared: Arc<Shared>,
 }
 
-/// Guarded by `Signal::shared`; sections are short and never await.
 #[derive(Default)]
-struct State {
-    count: u64,
+struct Shared {
+    count: AtomicU64,
+    /// How many are in `waiting`. Changed with it.
+    waiter_count: AtomicU64,
+    /// Short sections that never await.
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
     waiter_next: u64,
     /// In the order in which they came, so that a run with one seed wakes them in one order.
     waiters: BTreeMap<u64, Waker>,
@@ -33,15 +44,19 @@ impl Signal {
 
     /// Count of notifications so far.
     pub fn count(&self) -> u64 {
-        self.lock().count
+        self.shared.count.load(Ordering::SeqCst)
     }
 
     /// Wakes everybody who waits.
     pub fn notify(&self) {
+        self.shared.count.fetch_add(1, Ordering::SeqCst);
+        if self.shared.waiter_count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
         let waiters = {
-            let mut state = self.lock();
-            state.count += 1;
-            std::mem::take(&mut state.waiters)
+            let mut waiting = self.lock();
+            self.shared.waiter_count.store(0, Ordering::SeqCst);
+            std::mem::take(&mut waiting.waiters)
         };
         waiters.into_values().for_each(Waker::wake);
     }
@@ -51,8 +66,8 @@ impl Signal {
         Changed { signal: self.clone(), count, waiter: None }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.shared.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -69,23 +84,27 @@ impl Future for Changed {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
-        let mut state = this.signal.lock();
-        if state.count != this.count {
+        if this.signal.count() != this.count {
             return Poll::Ready(());
         }
+        let mut waiting = this.signal.lock();
         let waiter = *this.waiter.get_or_insert_with(|| {
-            state.waiter_next += 1;
-            state.waiter_next
+            waiting.waiter_next += 1;
+            waiting.waiter_next
         });
-        state.waiters.insert(waiter, context.waker().clone());
-        Poll::Pending
+        waiting.waiters.insert(waiter, context.waker().clone());
+        this.signal.shared.waiter_count.store(waiting.waiters.len() as u64, Ordering::SeqCst);
+        // A notification that came before this one said that it waits.
+        if this.signal.count() != this.count { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
 impl Drop for Changed {
     fn drop(&mut self) {
         if let Some(waiter) = self.waiter {
-            self.signal.lock().waiters.remove(&waiter);
+            let mut waiting = self.signal.lock();
+            waiting.waiters.remove(&waiter);
+            self.signal.shared.waiter_count.store(waiting.waiters.len() as u64, Ordering::SeqCst);
         }
     }
 }

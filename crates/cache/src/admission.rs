@@ -107,9 +107,14 @@ impl Admissions {
         };
     }
 
+    /// Whether streams are followed.
+    pub(crate) fn follows_streams(&self) -> bool {
+        self.tuning.cutoff_bytes.is_some() || self.tuning.prefetch_bytes > 0
+    }
+
     /// A request came. `size_bytes` is the device's.
     pub(crate) fn advise(&mut self, kind: RequestKind, range: ByteRange, size_bytes: u64) -> Advice {
-        if self.tuning.cutoff_bytes.is_none() && self.tuning.prefetch_bytes == 0 {
+        if !self.follows_streams() {
             return Advice::default();
         }
         let found = self.streams.iter().position(|stream| stream.kind == kind && stream.end == range.offset);

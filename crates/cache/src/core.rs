@@ -27,6 +27,7 @@ use block::range_lock::RangeLock;
 use block::{
     Completion, Device, Error, ErrorKind, EventHub, EventReceiver, Geometry, Operation, Request, Response, SharedDevice,
 };
+use smallvec::SmallVec;
 use store::{RecordLog, Superblock};
 
 use crate::admission::{Admissions, Advice};
@@ -155,10 +156,16 @@ impl Core {
     }
 
     pub(crate) fn geometry(&self) -> Geometry {
+        let shape = self.shape();
+        let is_write_cache_volatile = shape.is_write_cache_volatile && self.mode() != Mode::WriteBack;
+        Geometry { is_write_cache_volatile, ..shape }
+    }
+
+    /// The geometry but for what depends on the mode: all that a request is checked against.
+    fn shape(&self) -> Geometry {
         let origin = self.origin.geometry();
         let cache_transfer_max = self.cache_device.geometry().transfer_bytes_max;
         Geometry {
-            is_write_cache_volatile: origin.is_write_cache_volatile && self.mode() != Mode::WriteBack,
             size_bytes: origin.size_bytes.saturating_sub(self.padding),
             transfer_bytes_max: origin.transfer_bytes_max.min(cache_transfer_max),
             ..origin
@@ -166,7 +173,7 @@ impl Core {
     }
 
     pub(crate) fn submit(self: &Arc<Self>, request: Request) -> Completion {
-        let range = match self.geometry().check(&request) {
+        let range = match self.shape().check(&request) {
             Ok(range) => inside(range, self.padding),
             Err(error) => return Completion::ready(request.fail(error)),
         };
@@ -182,6 +189,10 @@ impl Core {
         match request.operation {
             Operation::Flush => Completion::task(workers, flush::flush(core)),
             Operation::Read { buffer } => {
+                let buffer = match read::read_hit(self, range, buffer) {
+                    Ok(reading) => return reading,
+                    Err(buffer) => buffer,
+                };
                 let advice = self.touch(range, RequestKind::Read);
                 let place = self.ranges.shared(lines);
                 let timed = self.start_timing(RequestKind::Read);
@@ -221,7 +232,7 @@ impl Core {
     }
 
     /// Begins to time a request, if it is one of those that are timed.
-    fn start_timing(self: &Arc<Self>, kind: RequestKind) -> Option<Timed> {
+    pub(crate) fn start_timing(self: &Arc<Self>, kind: RequestKind) -> Option<Timed> {
         let is_one_of_many = self.request_count.fetch_add(1, Ordering::Relaxed).is_multiple_of(TIMED_ONE_OF);
         let stands_for = if self.is_cleaning() { 1 } else { u64::from(TIMED_ONE_OF) };
         let is_timed = is_one_of_many || stands_for == 1;
@@ -325,7 +336,7 @@ fn give_frame(state: &mut State, block: u64) -> u64 {
 }
 
 /// A request that is timed.
-struct Timed {
+pub(crate) struct Timed {
     core: Arc<Core>,
     kind: RequestKind,
     /// For how many requests it is timed.
@@ -333,7 +344,7 @@ struct Timed {
     start: Instant,
 }
 
-fn finish_timing(timed: Option<Timed>) {
+pub(crate) fn finish_timing(timed: Option<Timed>) {
     if let Some(Timed { core, kind, stands_for, start }) = timed {
         let taken = core.clock.now() - start;
         let taken_ns = u64::try_from(taken.as_nanos()).unwrap_or(u64::MAX);
@@ -374,7 +385,8 @@ async fn write(
 /// Frames whose bytes must stay what they are. Dropping it lets them go.
 pub(crate) struct Pins {
     core: Arc<Core>,
-    frames: Vec<u32>,
+    /// Most requests touch one line.
+    frames: SmallVec<[u32; 1]>,
 }
 
 impl Pins {
@@ -383,7 +395,7 @@ impl Pins {
     }
 
     pub(crate) fn none(core: &Arc<Core>) -> Self {
-        Self { core: Arc::clone(core), frames: Vec::new() }
+        Self { core: Arc::clone(core), frames: SmallVec::new() }
     }
 
     /// Pins one more frame. `frames` are those of this very cache, locked.

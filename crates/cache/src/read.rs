@@ -6,6 +6,8 @@
 //! | nothing | one read of the origin, straight into the request's buffer |
 //! | some | pieces from both at once; pieces missing close to each other are fetched as one |
 //!
+//! The first of these, for one line, does without most of what the others need: see `read_hit`.
+//!
 //! What came from the origin is copied and inserted after the reader was answered. The copy is bounded: when the cache device cannot
 //! keep up, data is not inserted rather than readers held up. The insertion keeps the lines' range lock (shared), so a write waits
 //! for it, and the fetch lock, so that another reader of the same block waits for the copy in the cache instead of asking the origin.
@@ -20,10 +22,11 @@ use base::buffer::Buffer;
 use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::range_lock::{Acquire, RangeGuard};
-use block::{Error, ErrorKind, Response};
+use block::{Completion, Error, ErrorKind, Request, Response};
 use futures_util::future::join_all;
+use smallvec::SmallVec;
 
-use crate::core::{Core, Pins};
+use crate::core::{Core, Pins, finish_timing};
 use crate::crash_mode::CrashMode;
 use crate::format::checksum_of_line;
 use crate::limits::MISS_GAP_BYTES_MAX;
@@ -37,11 +40,14 @@ use crate::status::{RequestKind, Serving};
 /// Where to find which part of a request.
 struct ReadPlan {
     /// Ascending, without gaps, adjacent ones from different places.
-    pieces: Vec<Piece>,
+    pieces: Pieces,
     /// Lines whose data is to be compared with its checksum.
     checks: Vec<LineCheck>,
     _pins: Pins,
 }
+
+/// Most reads are of one piece.
+type Pieces = SmallVec<[Piece; 1]>;
 
 #[derive(Clone, Copy, Debug)]
 struct Piece {
@@ -74,6 +80,36 @@ impl ReadPlan {
             _ => Serving::PartialHit,
         }
     }
+}
+
+/// A read of one line that is all there, as most are where a cache is worth having: planned under one lock, and answered on the spot where the cache
+/// device does so. Gives the buffer back when it is no such read, and has done nothing then.
+pub(crate) fn read_hit(core: &Arc<Core>, range: ByteRange, buffer: Buffer) -> Result<Completion, Buffer> {
+    let Some(guard) = core.ranges.try_shared(core.line_size().whole_lines(range)) else { return Err(buffer) };
+    let Some((offset, piece, pins)) = core.plan_hit(range) else { return Err(buffer) };
+    let timed = core.start_timing(RequestKind::Read);
+    let counters = core.counters.of(RequestKind::Read);
+    counters.tags(1, 0);
+    counters.served(Serving::Hit);
+    let mut reading = core.cache_device.submit(Request::read(offset, buffer));
+    let taken = match reading.try_take() {
+        Some(response) if response.result.is_ok() => {
+            finish_timing(timed);
+            return Ok(Completion::ready(response));
+        }
+        taken => taken,
+    };
+    let finishing = Arc::clone(core);
+    Ok(Completion::task(&core.workers, async move {
+        let response = match taken {
+            Some(response) => response,
+            None => reading.await,
+        };
+        let (result, buffer) = finishing.finish_piece(piece, range, response).await;
+        drop((pins, guard));
+        finish_timing(timed);
+        Response { result, buffer, extents: Vec::new() }
+    }))
 }
 
 pub(crate) async fn read(
@@ -112,8 +148,33 @@ pub(crate) async fn read(
 }
 
 impl Core {
+    /// Where a read of one line is served from that the cache device can serve alone; the line counts as used.
+    fn plan_hit(self: &Arc<Self>, range: ByteRange) -> Option<(u64, Piece, Pins)> {
+        let blocks = self.line_size().blocks_of(range);
+        if blocks.end - blocks.start != 1 {
+            return None;
+        }
+        let (wanted, _) = self.line_size().part_of(blocks.start, range);
+        let mut pins = Pins::none(self);
+        let state = &mut *self.state();
+        if state.mode == Mode::PassThrough || state.admissions.follows_streams() {
+            return None;
+        }
+        let (frame, line) = state.frames.find(blocks.start)?;
+        if !line.valid.contains(wanted) || line.is_lost || line.checksum != 0 {
+            return None;
+        }
+        state.frames.touch(frame);
+        pins.add(&mut state.frames, frame);
+        let in_line = range.offset - self.line_size().line_range(blocks.start).offset;
+        let is_dirty = !(line.dirty & wanted).is_empty();
+        let offset = self.layout.frame_offset(frame) + in_line;
+        let source = Source::Cache { offset, is_dirty };
+        Some((offset, Piece { at: 0, length: range.length, source }, pins))
+    }
+
     fn plan_read(self: &Arc<Self>, range: ByteRange) -> Result<ReadPlan, Error> {
-        let mut pieces: Vec<Piece> = Vec::new();
+        let mut pieces = Pieces::new();
         let mut checks = Vec::new();
         let mut pins = Pins::none(self);
         let state = &mut *self.state();
@@ -191,10 +252,20 @@ impl Core {
     /// Reads one piece; clean data that the cache device cannot return comes from the origin.
     async fn read_piece(&self, piece: Piece, range: ByteRange, buffer: Buffer) -> (Result<(), Error>, Buffer) {
         let on_origin = ByteRange { offset: range.offset + piece.at, length: piece.length };
-        let Source::Cache { offset, is_dirty } = piece.source else {
+        let Source::Cache { offset, .. } = piece.source else {
             return self.read_origin(on_origin, buffer, RequestKind::Read).await;
         };
-        let response = self.cache_device.submit(block::Request::read(offset, buffer)).await;
+        let response = self.cache_device.submit(Request::read(offset, buffer)).await;
+        if response.result.is_ok() {
+            return (Ok(()), response.buffer);
+        }
+        self.finish_piece(piece, range, response).await
+    }
+
+    /// What the cache device answered for one piece; what is clean and could not be read comes from the origin.
+    async fn finish_piece(&self, piece: Piece, range: ByteRange, response: Response) -> (Result<(), Error>, Buffer) {
+        let on_origin = ByteRange { offset: range.offset + piece.at, length: piece.length };
+        let is_dirty = matches!(piece.source, Source::Cache { is_dirty: true, .. });
         let Err(error) = response.result else { return (Ok(()), response.buffer) };
         self.counters.cache_read_errors.fetch_add(1, Ordering::Relaxed);
         if is_dirty {
@@ -219,7 +290,7 @@ impl Core {
         kind: RequestKind,
     ) -> (Result<(), Error>, Buffer) {
         self.counters.of(kind).origin_reads.fetch_add(1, Ordering::Relaxed);
-        let response = self.origin.submit(block::Request::read(range.offset, buffer)).await;
+        let response = self.origin.submit(Request::read(range.offset, buffer)).await;
         (response.result, response.buffer)
     }
 
@@ -385,8 +456,8 @@ impl Insertion {
 }
 
 /// Joins pieces that follow each other in the buffer and in their place.
-fn merge(pieces: Vec<Piece>) -> Vec<Piece> {
-    let mut merged: Vec<Piece> = Vec::with_capacity(pieces.len());
+fn merge(pieces: Pieces) -> Pieces {
+    let mut merged = Pieces::new();
     for piece in pieces {
         if let Some(last) = merged.last_mut() {
             let is_continued = match (&mut last.source, piece.source) {

@@ -186,6 +186,7 @@ fn an_attachment_is_the_same_initiator_port_at_every_start() {
     let mut first = world.start(["attach", &url, "--name", "disk"]);
     let isid = isids(&world);
     assert_eq!(isid.len(), 1);
+    assert_eq!(remote(&world)["isid"], isid[0], "both ends say the same");
     // A look at the LUN is another session, and does not end this one.
     world.run(["inquiry", &url]).success();
     assert_eq!(remote(&world)["sessions"], 1);

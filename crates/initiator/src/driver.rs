@@ -70,6 +70,7 @@ pub async fn connect(
     let status = Status {
         session_count: 1,
         portal: link.portal().to_string(),
+        isid: Some(isid),
         portal_group_tag: link.portal_group_tag(),
         negotiated: Some(*link.session.negotiated()),
         ..Status::default()

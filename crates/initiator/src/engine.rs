@@ -76,8 +76,8 @@ pub(crate) struct Engine {
     pub(crate) unit: Unit,
     pub(crate) retained: Retained,
     incoming: VecDeque<Incoming>,
-    /// By order of arrival.
-    jobs: BTreeMap<u64, Job>,
+    /// By order of arrival. Boxed, because the map moves what is in it.
+    jobs: BTreeMap<u64, Box<Job>>,
     ready: BTreeSet<u64>,
     delayed: BTreeSet<(Instant, u64)>,
     stalled: BTreeSet<u64>,
@@ -161,18 +161,20 @@ impl Engine {
     /// Takes in what has come, while there is no session. The task is woken by more.
     pub(crate) fn accept(&mut self, context: &Context<'_>) -> bool {
         self.shared.receive(context, &mut self.incoming);
-        let has_come = !self.incoming.is_empty();
+        if self.incoming.is_empty() {
+            return false;
+        }
         let now = self.options.clock.now();
         while let Some(incoming) = self.incoming.pop_front() {
             let job = match incoming {
-                Incoming::Request(request, sender) => Job::of_request(request, sender, now),
-                Incoming::Raw(raw, sender) => Some(Job::new(Kind::Raw(raw), Reply::Raw(sender), now)),
+                Incoming::Request(request, sender) => Job::of_request(request, sender, now).map(Box::new),
+                Incoming::Raw(raw, sender) => Some(Box::new(Job::new(Kind::Raw(raw), Reply::Raw(sender), now))),
             };
             if let Some(job) = job {
                 self.add(job);
             }
         }
-        has_come
+        true
     }
 
     /// Begins to write again everything that is retained. Nothing else leaves before that is done.
@@ -282,7 +284,7 @@ impl Engine {
         status.retained_bytes = self.retained.bytes();
     }
 
-    fn add(&mut self, mut job: Job) {
+    fn add(&mut self, mut job: Box<Job>) {
         let range = job.range();
         if !range.is_empty() {
             let mut place = if job.is_exclusive() { self.ranges.exclusive(range) } else { self.ranges.shared(range) };
@@ -342,13 +344,14 @@ impl Engine {
             };
             let order = self.order_next;
             self.order_next += 1;
-            self.jobs.insert(order, Job::new(kind, Reply::Replay, now));
+            self.jobs.insert(order, Box::new(Job::new(kind, Reply::Replay, now)));
             self.ready.insert(order);
             self.replaying += 1;
         }
         self.flush_for_room(now);
         if self.is_replaying() {
-            let is_replay = |order: &&u64| matches!(self.jobs.get(order), Some(Job { reply: Reply::Replay, .. }));
+            let is_replay =
+                |order: &&u64| self.jobs.get(order).is_some_and(|job| matches!(job.reply, Reply::Replay));
             let candidates: Vec<u64> = self.ready.iter().filter(is_replay).copied().collect();
             for order in candidates {
                 if self.in_flight >= self.options.queue_depth {
@@ -421,7 +424,7 @@ impl Engine {
         let is_needed = self.retained.is_near_bound() || !self.stalled.is_empty();
         if is_needed && !self.is_flush_under_way && !self.is_replaying() && self.unit.is_volatile() {
             self.is_flush_under_way = true;
-            self.add(Job::new(Kind::Flush, Reply::Nobody, now));
+            self.add(Box::new(Job::new(Kind::Flush, Reply::Nobody, now)));
         }
     }
 
@@ -473,7 +476,7 @@ impl Engine {
             self.complete(order);
             return;
         }
-        match judge(&outcome, &job.words()) {
+        match judge(&outcome, || job.words()) {
             Verdict::Done => job.advance(step, &buffer),
             Verdict::Again(sense) => {
                 sense.iter().for_each(|sense| self.hear(sense));
@@ -490,7 +493,7 @@ impl Engine {
     /// A raw command has ended. What it was told about the unit is heard even where its caller decides what comes next.
     fn handle_raw(&mut self, now: Instant, order: u64, repeat: Repeat, completed: Completed) {
         let Completed { token, mut buffer, outcome } = completed;
-        let verdict = judge(&outcome, "a SCSI command");
+        let verdict = judge(&outcome, || "a SCSI command".to_owned());
         let is_refused = match &verdict {
             Verdict::Again(Some(sense)) => {
                 self.hear(sense);

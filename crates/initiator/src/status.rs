@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use iscsi::negotiation::Negotiated;
+use iscsi::pdu::Isid;
 
 /// Where an attachment stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +30,9 @@ pub struct Status {
     pub state: State,
     /// The portal of the session, or the one that is tried.
     pub portal: String,
+    /// Our part of the session's name (RFC 7143 4.4.3.1): with the initiator's name and the portal group it is the initiator port, the
+    /// same in every session.
+    pub isid: Option<Isid>,
     /// Its portal group, where the target said it: sessions by the same name through portals of one group are one session.
     pub portal_group_tag: Option<u16>,
     /// What ended the last session or attempt.

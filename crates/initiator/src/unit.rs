@@ -339,3 +339,22 @@ fn unmap_limits(limits: &BlockLimits, has_unmap: bool, capacity: &Capacity) -> O
         alignment_blocks: limits.unmap_alignment_blocks.unwrap_or(0).into(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_that_is_most_surely_unique_is_the_identity() {
+        let name = || Designator::Name("iqn.2026-11.io.forebay:disk,L,0x0".to_owned());
+        let vendor = || Designator::T10Vendor("forebay disk".to_owned());
+        let eui = || Designator::Eui64(vec![0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef]);
+        let naa = || Designator::Naa(0x3123_4567_89ab_cdef);
+        let of = |designators: &[Designator]| best_designator(designators);
+        assert_eq!(of(&[vendor(), name(), eui(), naa()]), Some(naa().to_string()));
+        assert_eq!(of(&[vendor(), name(), eui()]), Some(eui().to_string()));
+        assert_eq!(of(&[vendor(), name()]), Some(name().to_string()));
+        assert_eq!(of(&[vendor()]), Some(vendor().to_string()));
+        assert_eq!(of(&[]), None);
+    }
+}

@@ -55,8 +55,8 @@ pub(crate) fn is_without_access(sense: &Sense) -> bool {
     sense.key == SenseKey::NotReady && sense.asc == 0x04 && matches!(sense.ascq, 0x0b | 0x0c)
 }
 
-/// Judges the outcome of `what`.
-pub(crate) fn judge(outcome: &Outcome, what: &str) -> Verdict {
+/// Judges the outcome of `what`, which is asked for where something went wrong.
+pub(crate) fn judge(outcome: &Outcome, what: impl Fn() -> String) -> Verdict {
     let (status, sense, residual) = match outcome {
         Outcome::Status { status, sense, residual, .. } => (*status, sense, *residual),
         Outcome::Failed(words) => return Verdict::Unanswered(words.clone()),
@@ -66,20 +66,20 @@ pub(crate) fn judge(outcome: &Outcome, what: &str) -> Verdict {
     match Status::from_code(status) {
         Some(Status::Good | Status::ConditionMet) if residual != Residual::None => Verdict::Failed(Error::new(
             ErrorKind::Media,
-            format!("{what} moved other than the bytes asked for: {residual:?}"),
+            format!("{} moved other than the bytes asked for: {residual:?}", what()),
         )),
         Some(Status::Good | Status::ConditionMet) => Verdict::Done,
         Some(Status::Busy | Status::TaskSetFull | Status::AcaActive) => Verdict::Later,
         Some(Status::TaskAborted) => Verdict::Again(None),
         Some(Status::ReservationConflict) => {
-            let words = format!("{what} failed: another initiator holds a reservation");
+            let words = format!("{} failed: another initiator holds a reservation", what());
             Verdict::Failed(Error::new(ErrorKind::ReservationConflict, words))
         }
         Some(Status::CheckCondition) => match Sense::parse(sense) {
-            Ok(sense) => judge_sense(&sense, what),
-            Err(_) => Verdict::Failed(Error::new(ErrorKind::Media, format!("{what} failed without sense data"))),
+            Ok(sense) => judge_sense(&sense, &what()),
+            Err(_) => Verdict::Failed(Error::new(ErrorKind::Media, format!("{} failed without sense data", what()))),
         },
-        None => Verdict::Failed(Error::new(ErrorKind::Media, format!("{what} failed with status {status:02x}h"))),
+        None => Verdict::Failed(Error::new(ErrorKind::Media, format!("{} failed with status {status:02x}h", what()))),
     }
 }
 
@@ -109,7 +109,7 @@ mod tests {
             residual: Residual::None,
             received_bytes: 0,
         };
-        judge(&outcome, "reading")
+        judge(&outcome, || "reading".to_owned())
     }
 
     #[test]
@@ -155,7 +155,7 @@ mod tests {
         }
         for status in [0x08, 0x28] {
             let outcome = Outcome::Status { status, sense: vec![], residual: Residual::None, received_bytes: 0 };
-            assert!(matches!(judge(&outcome, "reading"), Verdict::Later));
+            assert!(matches!(judge(&outcome, || "reading".to_owned()), Verdict::Later));
         }
     }
 
@@ -163,6 +163,6 @@ mod tests {
     fn good_with_a_residual_is_not_good() {
         let outcome =
             Outcome::Status { status: 0, sense: vec![], residual: Residual::Underflow(512), received_bytes: 0 };
-        assert!(matches!(judge(&outcome, "reading"), Verdict::Failed(_)));
+        assert!(matches!(judge(&outcome, || "reading".to_owned()), Verdict::Failed(_)));
     }
 }

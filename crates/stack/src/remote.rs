@@ -181,6 +181,7 @@ pub(crate) fn status_json(status: &Status, traffic: &Traffic) -> Value {
         "tcp_segments": traffic.segments.read().as_ref().map(Segments::json),
         "state": format!("{:?}", status.state).to_lowercase(),
         "portal": status.portal,
+        "isid": status.isid.map(|isid| isid.to_string()),
         "portal_group": status.portal_group_tag,
         "last_error": status.last_error,
         "sessions": status.session_count,

@@ -247,7 +247,7 @@ impl ClosedLoop {
             return Ok(());
         }
         while engine.count() < self.plan.depth as usize {
-            let Some(task) = self.next_task(engine, round)? else { break };
+            let Some(task) = self.next_task(engine, round, self.clock.now())? else { break };
             if self.ledger.is_some() {
                 self.in_flight.push(task);
             }
@@ -271,7 +271,7 @@ impl ClosedLoop {
 
     /// The next request that may be issued now. What an outage left and what is parked is issued even when the limit is
     /// reached.
-    fn next_task(&mut self, engine: &Engine, round: &Round) -> Result<Option<Task>, RunError> {
+    fn next_task(&mut self, engine: &Engine, round: &Round, now: Instant) -> Result<Option<Task>, RunError> {
         if let Some(task) = self.again.pop_front() {
             // These were in flight together once, so they do not overlap each other, and nothing else is issued before
             // them.
@@ -279,16 +279,16 @@ impl ClosedLoop {
         }
         // Without verification nobody minds overlaps, as in fio.
         if self.ledger.is_none() {
-            return Ok(self.draw(round).map(|access| self.fresh(access, 0)));
+            return Ok(self.draw(round, now).map(|access| Task { access, version: 0, issued_at: now }));
         }
         if let Some(index) = (0..self.parked.len()).find(|&index| self.is_free(engine, &self.parked[index], index)) {
             let access = self.parked.remove(index);
-            return access.map(|access| self.versioned(access)).transpose();
+            return access.map(|access| self.versioned(access, now)).transpose();
         }
         while self.parked.len() < PARKED_MAX {
-            let Some(access) = self.draw(round) else { return Ok(None) };
+            let Some(access) = self.draw(round, now) else { return Ok(None) };
             if self.is_free(engine, &access, self.parked.len()) {
-                return self.versioned(access).map(Some);
+                return self.versioned(access, now).map(Some);
             }
             self.parked.push_back(access);
         }
@@ -302,24 +302,20 @@ impl ClosedLoop {
         !engine.conflicts(access) && !earlier.any(|other| other.conflicts_with(access))
     }
 
-    fn versioned(&mut self, access: Access) -> Result<Task, RunError> {
+    fn versioned(&mut self, access: Access, now: Instant) -> Result<Task, RunError> {
         let version = match self.ledger.as_mut() {
             Some(ledger) if access.kind == AccessKind::Write => ledger.next_version().ok_or(RunError::TooManyWrites)?,
             _ => 0,
         };
-        Ok(self.fresh(access, version))
-    }
-
-    fn fresh(&self, access: Access, version: u32) -> Task {
-        Task { access, version, issued_at: self.clock.now() }
+        Ok(Task { access, version, issued_at: now })
     }
 
     /// A new access, unless the limit is reached.
-    fn draw(&mut self, round: &Round) -> Option<Access> {
+    fn draw(&mut self, round: &Round, now: Instant) -> Option<Access> {
         let may_draw = !round.is_stopped
             && match self.plan.limit {
                 Limit::Requests(count) => self.requests_drawn < count,
-                Limit::Time(time) => self.active(round) < time,
+                Limit::Time(time) => self.active(round, now) < time,
             };
         may_draw.then(|| {
             self.requests_drawn += 1;
@@ -365,7 +361,7 @@ impl ClosedLoop {
     /// Books the time of the round and says how it ended.
     fn end(&mut self, round: Round) -> Ending {
         let Some((error, failed_at)) = round.failure else {
-            self.active_before = self.active(&round);
+            self.active_before = self.active(&round, self.clock.now());
             return if round.is_stopped { Ending::Stopped } else { Ending::Finished };
         };
         self.active_before += failed_at.since(round.began);
@@ -376,12 +372,12 @@ impl ClosedLoop {
         Ending::DeviceFailed { error, unknown: self.again.iter().map(|task| task.access).collect() }
     }
 
-    fn active(&self, round: &Round) -> Duration {
-        self.active_before + self.clock.now().since(round.began)
+    fn active(&self, round: &Round, now: Instant) -> Duration {
+        self.active_before + now.since(round.began)
     }
 
     fn progress(&self, round: &Round) -> Progress {
-        let (active, requests) = (self.active(round), self.recorder.count());
+        let (active, requests) = (self.active(round, self.clock.now()), self.recorder.count());
         let share = match self.plan.limit {
             Limit::Requests(count) => requests as f64 / count.max(1) as f64,
             Limit::Time(time) => active.as_secs_f64() / time.as_secs_f64().max(f64::MIN_POSITIVE),

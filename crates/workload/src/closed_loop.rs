@@ -196,13 +196,18 @@ impl ClosedLoop {
         let mut round = Round { began: self.clock.now(), failure: None, is_stopped: false };
         self.began.get_or_insert(round.began);
         let mut tick = self.clock.sleep(PROGRESS_INTERVAL);
+        // What is issued because something came back is issued at that moment: to look at the clock again costs as much as the rest.
+        let mut came_back = None;
         loop {
-            self.issue(&mut engine, &round)?;
+            self.issue(&mut engine, &round, came_back.take())?;
             if engine.count() == 0 {
                 break;
             }
             match next(&mut engine, self.ledger.as_ref(), &mut tick).await {
-                Some(done) => self.book(done, &mut round)?,
+                Some(done) => {
+                    came_back = Some(done.finished_at);
+                    self.book(done, &mut round)?;
+                }
                 None => {
                     tick = self.clock.sleep(PROGRESS_INTERVAL);
                     round.is_stopped |= progress(self.progress(&round)).is_break();
@@ -242,12 +247,12 @@ impl ClosedLoop {
         &self.recorder
     }
 
-    fn issue(&mut self, engine: &mut Engine, round: &Round) -> Result<(), RunError> {
+    fn issue(&mut self, engine: &mut Engine, round: &Round, mut at: Option<Instant>) -> Result<(), RunError> {
         if round.failure.is_some() {
             return Ok(());
         }
         while engine.count() < self.plan.depth as usize {
-            let Some(task) = self.next_task(engine, round, self.clock.now())? else { break };
+            let Some(task) = self.next_task(engine, round, at.take().unwrap_or_else(|| self.clock.now()))? else { break };
             if self.ledger.is_some() {
                 self.in_flight.push(task);
             }

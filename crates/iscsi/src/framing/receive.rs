@@ -119,30 +119,32 @@ pub struct Receiver {
     end: usize,
     digests: Digests,
     data_segment_bytes_max: u32,
+    /// The header of the PDU under way, while [`State::Placing`] and [`State::Data`]. It is large: here it is not moved with the state.
+    header: Option<ReceivedHeader>,
     state: State,
     is_after_large: bool,
     sizes: Option<Arc<PduSizes>>,
 }
 
-#[allow(clippy::large_enum_variant)] // One per connection.
 enum State {
     Header,
-    Placing(ReceivedHeader),
+    Placing,
     Data(Assembly),
 }
 
 /// A data segment under assembly.
 struct Assembly {
-    header: ReceivedHeader,
     /// `None` discards.
     buffer: Option<Buffer>,
     offset: usize,
     filled: usize,
+    /// DataSegmentLength.
+    length: usize,
 }
 
 impl Assembly {
     fn remaining(&self) -> usize {
-        self.header.data_segment_bytes - self.filled
+        self.length - self.filled
     }
 }
 
@@ -155,6 +157,7 @@ impl Receiver {
             end: 0,
             digests: Digests::default(),
             data_segment_bytes_max,
+            header: None,
             state: State::Header,
             is_after_large: false,
             sizes: None,
@@ -174,13 +177,13 @@ impl Receiver {
 
     /// Where the next bytes go. Empty while a header waits for its place.
     pub fn receive_space(&mut self) -> &mut [u8] {
-        if matches!(self.state, State::Placing(_)) {
+        if matches!(self.state, State::Placing) {
             return &mut [];
         }
         if self.is_direct() {
             let State::Data(assembly) = &mut self.state else { unreachable!("only data is read directly") };
             let from = assembly.offset + assembly.filled;
-            let to = assembly.offset + assembly.header.data_segment_bytes;
+            let to = assembly.offset + assembly.length;
             let buffer = assembly.buffer.as_mut().expect("discarded data is not read directly");
             return &mut buffer[from..to];
         }
@@ -207,10 +210,7 @@ impl Receiver {
 
     /// The header that waits for its place.
     pub fn pending_header(&self) -> Option<&ReceivedHeader> {
-        match &self.state {
-            State::Placing(header) => Some(header),
-            _ => None,
-        }
+        self.header.as_ref().filter(|_| matches!(self.state, State::Placing))
     }
 
     /// Says where the data segment of the pending header goes.
@@ -218,19 +218,17 @@ impl Receiver {
     /// # Panics
     /// When no header waits, or the destination is too short.
     pub fn place(&mut self, destination: Destination) {
-        let State::Placing(header) = std::mem::replace(&mut self.state, State::Header) else {
-            panic!("a place was given and no header waits for one")
-        };
+        let length = self.pending_header().expect("a place was given and no header waits for one").data_segment_bytes;
         let (buffer, offset) = match destination {
             Destination::Buffer { buffer, offset } => {
-                let end = offset.checked_add(header.data_segment_bytes);
+                let end = offset.checked_add(length);
                 assert!(end.is_some_and(|end| end <= buffer.len()), "the destination is too short");
                 (Some(buffer), offset)
             }
             Destination::Discard => (None, 0),
         };
-        self.is_after_large = header.data_segment_bytes >= LARGE_SEGMENT_BYTES;
-        self.state = State::Data(Assembly { header, buffer, offset, filled: 0 });
+        self.is_after_large = length >= LARGE_SEGMENT_BYTES;
+        self.state = State::Data(Assembly { buffer, offset, filled: 0, length });
     }
 
     /// Goes on with what was received.
@@ -239,28 +237,29 @@ impl Receiver {
     /// [`FramingError`], after which the receiver must not be used any more.
     pub fn poll(&mut self) -> Result<Progress, FramingError> {
         if matches!(self.state, State::Header) {
-            let Some(header) = self.take_header()? else { return Ok(Progress::NeedBytes) };
-            if header.data_segment_bytes == 0 {
+            self.take_header()?;
+            let Some(header) = &self.header else { return Ok(Progress::NeedBytes) };
+            let (has_data, is_to_discard) = (header.data_segment_bytes > 0, header.bhs.is_err());
+            if !has_data {
                 self.is_after_large = false;
-                return Ok(Progress::Pdu(ReceivedPdu { header, data: ReceivedData::default() }));
+                return Ok(self.whole_pdu(ReceivedData::default()));
             }
-            let is_to_discard = header.bhs.is_err();
-            self.state = State::Placing(header);
+            self.state = State::Placing;
             if is_to_discard {
                 self.place(Destination::Discard);
             }
         }
         match &self.state {
-            State::Placing(_) => Ok(Progress::NeedPlace),
-            _ => Ok(self.take_data().map_or(Progress::NeedBytes, Progress::Pdu)),
+            State::Placing => Ok(Progress::NeedPlace),
+            _ => Ok(self.take_data().map_or(Progress::NeedBytes, |data| self.whole_pdu(data))),
         }
     }
 
     /// The buffer of a data segment that is not whole, with its header: nothing more will come. The receiver is of no use after that.
     pub fn take_destination(&mut self) -> Option<(ReceivedHeader, Buffer)> {
         match std::mem::replace(&mut self.state, State::Header) {
-            State::Data(Assembly { header, buffer: Some(buffer), .. }) => Some((header, buffer)),
-            State::Data(_) | State::Placing(_) | State::Header => None,
+            State::Data(Assembly { buffer: Some(buffer), .. }) => Some((self.header.take()?, buffer)),
+            State::Data(_) | State::Placing | State::Header => None,
         }
     }
 
@@ -283,14 +282,18 @@ impl Receiver {
         }
     }
 
+    fn whole_pdu(&mut self, data: ReceivedData) -> Progress {
+        self.header.take().map_or(Progress::NeedBytes, |header| Progress::Pdu(ReceivedPdu { header, data }))
+    }
+
     /// Consumes a whole header from the staging buffer, if it is there.
-    fn take_header(&mut self) -> Result<Option<ReceivedHeader>, FramingError> {
+    fn take_header(&mut self) -> Result<(), FramingError> {
         let staged = &self.staging[self.start..self.end];
-        let Some(raw) = staged.first_chunk::<BHS_BYTES>() else { return Ok(None) };
+        let Some(raw) = staged.first_chunk::<BHS_BYTES>() else { return Ok(()) };
         let lengths = Lengths::parse(raw);
         let segments_bytes = BHS_BYTES + lengths.ahs_bytes();
         let digest_length = if self.digests.header { DIGEST_BYTES } else { 0 };
-        let Some(whole) = staged.get(..segments_bytes + digest_length) else { return Ok(None) };
+        let Some(whole) = staged.get(..segments_bytes + digest_length) else { return Ok(()) };
         let (segments, digest) = whole.split_at(segments_bytes);
         if self.digests.header && digest != digest_bytes(crc32c(segments)) {
             return Err(FramingError::HeaderDigest);
@@ -299,12 +302,13 @@ impl Receiver {
             let bytes = lengths.data_segment_bytes;
             return Err(FramingError::DataSegmentTooLong { bytes, bytes_max: self.data_segment_bytes_max });
         }
-        let header = parse_header(raw, &segments[BHS_BYTES..], lengths);
+        let header = self.header.insert(parse_header(raw, &segments[BHS_BYTES..], lengths));
+        let data_segment_bytes = header.data_segment_bytes;
         self.start += segments_bytes + digest_length;
         if let Some(sizes) = &self.sizes {
-            sizes.count_received(segments_bytes + digest_length + self.payload_bytes(header.data_segment_bytes));
+            sizes.count_received(segments_bytes + digest_length + self.payload_bytes(data_segment_bytes));
         }
-        Ok(Some(header))
+        Ok(())
     }
 
     /// What a data segment of so many bytes takes on the wire.
@@ -314,7 +318,7 @@ impl Receiver {
     }
 
     /// Moves staged bytes to their destination and consumes padding and digest, if all of it is there.
-    fn take_data(&mut self) -> Option<ReceivedPdu> {
+    fn take_data(&mut self) -> Option<ReceivedData> {
         let State::Data(assembly) = &mut self.state else { return None };
         let staged = &self.staging[self.start..self.end];
         let moved = staged.len().min(assembly.remaining());
@@ -327,14 +331,14 @@ impl Receiver {
         if assembly.remaining() > 0 {
             return None;
         }
-        let padding = padding_bytes(assembly.header.data_segment_bytes);
+        let padding = padding_bytes(assembly.length);
         let trailer_bytes = padding + if self.digests.data { DIGEST_BYTES } else { 0 };
         let trailer = staged.get(moved..moved + trailer_bytes)?;
         self.start += trailer_bytes;
         let State::Data(assembly) = std::mem::replace(&mut self.state, State::Header) else { return None };
         let is_discarded = assembly.buffer.is_none();
         let mut data = ReceivedData {
-            length: if is_discarded { 0 } else { assembly.header.data_segment_bytes },
+            length: if is_discarded { 0 } else { assembly.length },
             buffer: assembly.buffer.unwrap_or_default(),
             offset: assembly.offset,
             is_corrupt: false,
@@ -343,7 +347,7 @@ impl Receiver {
             let (padding, digest) = trailer.split_at(padding);
             data.is_corrupt = digest != digest_bytes(Crc32c::new().update(data.bytes()).update(padding).finish());
         }
-        Some(ReceivedPdu { header: assembly.header, data })
+        Some(data)
     }
 }
 

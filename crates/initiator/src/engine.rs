@@ -350,8 +350,7 @@ impl Engine {
         }
         self.flush_for_room(now);
         if self.is_replaying() {
-            let is_replay =
-                |order: &&u64| self.jobs.get(order).is_some_and(|job| matches!(job.reply, Reply::Replay));
+            let is_replay = |order: &&u64| self.jobs.get(order).is_some_and(|job| matches!(job.reply, Reply::Replay));
             let candidates: Vec<u64> = self.ready.iter().filter(is_replay).copied().collect();
             for order in candidates {
                 if self.in_flight >= self.options.queue_depth {

@@ -252,7 +252,9 @@ impl ClosedLoop {
             return Ok(());
         }
         while engine.count() < self.plan.depth as usize {
-            let Some(task) = self.next_task(engine, round, at.take().unwrap_or_else(|| self.clock.now()))? else { break };
+            let Some(task) = self.next_task(engine, round, at.take().unwrap_or_else(|| self.clock.now()))? else {
+                break;
+            };
             if self.ledger.is_some() {
                 self.in_flight.push(task);
             }

@@ -338,31 +338,37 @@ impl Core {
     }
 
     fn finish_record(self: &Arc<Self>, sequence: u64, response: Response) {
+        if let Err(error) = &response.result {
+            return self.give_up_log(error);
+        }
         let mut finished = Vec::new();
-        let outcome = {
+        {
             let state = &mut *self.state();
-            match response.result {
-                Ok(()) => {
-                    if let Some(record) = state.appender.in_flight.iter_mut().find(|record| record.sequence == sequence)
-                    {
-                        record.done = Some(response.buffer);
-                    }
-                    while state.appender.in_flight.front().is_some_and(|record| record.done.is_some()) {
-                        let record = state.appender.in_flight.pop_front().expect("it was there a line ago");
-                        self.apply(state, record, &mut finished);
-                    }
-                    Ok(())
-                }
-                Err(error) => {
-                    self.fail(state, &error);
-                    abandon(state, &mut finished);
-                    Err(error)
-                }
+            if let Some(record) = state.appender.in_flight.iter_mut().find(|record| record.sequence == sequence) {
+                record.done = Some(response.buffer);
             }
-        };
-        finished.iter().for_each(|ticket| ticket.finish(outcome.clone()));
+            while state.appender.in_flight.front().is_some_and(|record| record.done.is_some()) {
+                let record = state.appender.in_flight.pop_front().expect("it was there a line ago");
+                self.apply(state, record, &mut finished);
+            }
+        }
+        finished.iter().for_each(|ticket| ticket.finish(Ok(())));
         // After those who were answered, who may write again at once.
         self.start_records();
+        self.changed.notify();
+        self.background.notify();
+    }
+
+    /// The log device refused a record or a checkpoint: nothing may follow it, and who waits for a record is told. What is on its way counts no
+    /// more, even if it arrives: its writers go to the origin, and others after them.
+    pub(crate) fn give_up_log(self: &Arc<Self>, error: &Error) {
+        let mut finished = Vec::new();
+        {
+            let state = &mut *self.state();
+            self.fail(state, error);
+            abandon(state, &mut finished);
+        }
+        finished.iter().for_each(|ticket| ticket.finish(Err(error.clone())));
         self.changed.notify();
         self.background.notify();
     }

@@ -97,7 +97,7 @@ impl Core {
             result = superblock.write(&self.log_device).await;
         }
         if let Err(error) = &result {
-            self.fail(&mut self.state(), error);
+            self.give_up_log(error);
             return result;
         }
         {

@@ -5,15 +5,19 @@ mod common;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use base::buffer::Buffer;
 use base::executor::Executor;
 use base::random::Random;
 use base::range::ByteRange;
+use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::crash::CrashLayer;
+use block::layer::delay::Latency;
 use block::{ErrorKind, Geometry, SharedDevice};
 use common::{Kind, format, open_options, read, try_open, write};
+use futures_util::stream::{self, StreamExt};
 use writelog::{DestageOrder, Durability, OpenOptions, WriteLog};
 
 const ORIGIN_BYTES: u64 = 64 * 4096;
@@ -94,6 +98,46 @@ fn a_failure_that_nobody_could_note_keeps_writes_from_going_past_the_log() {
         assert_eq!(bench.write(0, 1).is_ok(), can_note);
         assert!(was_asked.load(Ordering::Relaxed));
         assert_eq!(bench.origin_medium.durable_bytes(0, 1)[0], u8::from(can_note));
+    }
+}
+
+/// Runs 300 writes, 7 at a time, on devices that take their time; the log device refuses its `nth` write. Whether it came to that.
+fn writes_with_a_failure(seed: u64, nth: u64, is_for_good: bool) -> bool {
+    let mut executor = Executor::new(seed);
+    let workers = Workers::new();
+    let slow = |medium: &CrashLayer, executor: &Executor, most| -> SharedDevice {
+        let latency = Latency::Between(Duration::ZERO, Duration::from_micros(most));
+        Arc::new(medium.clone().with_latency(Arc::new(executor.clock()), latency, &workers))
+    };
+    let (log_medium, origin_medium) = (CrashLayer::new(LOG_BYTES, seed), CrashLayer::new(ORIGIN_BYTES, seed));
+    let (device, origin) = (slow(&log_medium, &executor, 100), slow(&origin_medium, &executor, 700));
+    executor.spawn({
+        let workers = workers.clone();
+        async move { workers.run().await }
+    });
+    format(&mut executor, &device, &origin);
+    let options = open_options(&executor, KIND, None);
+    let log = try_open(&mut executor, &device, &origin, options).expect("nothing fails yet");
+    let at = log_medium.writes_seen() + nth;
+    match is_for_good {
+        false => log_medium.fail_write_once(at, ErrorKind::Media),
+        true => log_medium.fail_writes_from(at, ErrorKind::Media),
+    }
+    let writing = Arc::clone(&log);
+    executor.block_on(async move {
+        let write = |index: u64| writing.write(index * 7 % 64 * 4096, Buffer::copy_of(&[1; 4096]), false);
+        stream::iter(0..300).map(write).buffer_unordered(7).for_each(|_| async {}).await;
+    });
+    log.status().failure.is_some()
+}
+
+/// Records, checkpoints, superblocks: whichever write it is that the log device refuses, once or from then on. A request that is never answered ends
+/// the executor.
+#[test]
+fn nobody_waits_for_ever_whichever_write_of_the_log_fails() {
+    for (seed, is_for_good) in [(1, false), (2, true), (3, false)] {
+        let failures = (0..).take_while(|&nth| writes_with_a_failure(seed, nth, is_for_good)).count();
+        assert!(failures > 30, "{failures} writes of the log device are no test");
     }
 }
 

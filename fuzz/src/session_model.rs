@@ -272,7 +272,9 @@ impl Model {
             return;
         }
         if management.function == TaskManagementFunction::TaskReassign {
-            if let Some(used) = management.referenced.and_then(|tag| self.uses.get_mut(&tag)) {
+            // One that was queued before its connection was closed may be heard after a later one.
+            let is_closed = self.closed.contains(&at);
+            if let Some(used) = management.referenced.and_then(|tag| self.uses.get_mut(&tag)).filter(|_| !is_closed) {
                 used.link = at;
                 used.may_answer_again = true;
             }

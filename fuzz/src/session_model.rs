@@ -191,6 +191,10 @@ impl Model {
     /// Data-In came, with or without the status of its task; `is_new` unless that status came before.
     pub fn check_data_in(&mut self, tag: u32, at: LinkId, offset: usize, bytes: &[u8]) {
         let Some(used) = self.used(tag, at) else { return };
+        if used.may_answer_again && !used.is_begun {
+            // A command outside of the window is as good as not sent: the tag's use before is asked for its data again.
+            return;
+        }
         let is_right = bytes.iter().enumerate().all(|(index, &byte)| byte == content(offset + index));
         assert!(is_right, "what is read is what the device server gave");
         let given = used.data_in.expect("data comes after the device server gave it");

@@ -45,6 +45,10 @@ pub struct Use {
     /// A SNACK or a reassignment may bring another response.
     may_answer_again: bool,
     is_silenced: bool,
+    /// The connection on which that was said.
+    silenced_on: Option<LinkId>,
+    /// This use of the tag, or one before, was asked for its data again: it may still be on its way.
+    was_asked_again: bool,
     /// Bytes that the device server gave.
     data_in: Option<usize>,
     received: Vec<(usize, usize)>,
@@ -118,6 +122,8 @@ impl Model {
             is_answered: false,
             may_answer_again: false,
             is_silenced: false,
+            silenced_on: None,
+            was_asked_again: self.uses.get(&tag).is_some_and(|used| used.was_asked_again),
             data_in: None,
             received: Vec::new(),
         };
@@ -191,13 +197,16 @@ impl Model {
     /// Data-In came, with or without the status of its task; `is_new` unless that status came before.
     pub fn check_data_in(&mut self, tag: u32, at: LinkId, offset: usize, bytes: &[u8]) {
         let Some(used) = self.used(tag, at) else { return };
-        if used.may_answer_again && !used.is_begun {
-            // A command outside of the window is as good as not sent: the tag's use before is asked for its data again.
+        if !used.is_begun {
+            // A command outside of the window is as good as not sent: the tag's use before was asked for its data again.
             return;
         }
         let is_right = bytes.iter().enumerate().all(|(index, &byte)| byte == content(offset + index));
         assert!(is_right, "what is read is what the device server gave");
-        let given = used.data_in.expect("data comes after the device server gave it");
+        let Some(given) = used.data_in else {
+            assert!(used.was_asked_again, "data comes after the device server gave it");
+            return;
+        };
         assert!(offset + bytes.len() <= given, "{offset} and {} of {given}", bytes.len());
         used.received.push((offset, offset + bytes.len()));
     }
@@ -217,6 +226,10 @@ impl Model {
 
     /// An R2T came.
     pub fn check_r2t(&mut self, tag: u32, at: LinkId, offset: usize, length: usize) {
+        // An R2T has no number that a response elsewhere could wait for: it may be heard after the end of its task was told there.
+        if self.uses.get(&tag).is_some_and(|used| used.silenced_on.is_some_and(|on| on != at)) {
+            return;
+        }
         let Some(used) = self.used(tag, at) else { return };
         assert!(used.is_write && !used.is_answered, "only writes that are not over want data");
         assert!(offset + length <= used.expected as usize, "no more is wanted than the initiator has");
@@ -226,6 +239,7 @@ impl Model {
     pub fn note_recovery(&mut self, tag: Option<u32>) {
         for (_, used) in self.uses.iter_mut().filter(|(own, _)| tag.is_none_or(|tag| tag == **own)) {
             used.may_answer_again = true;
+            used.was_asked_again = true;
         }
     }
 
@@ -289,6 +303,7 @@ impl Model {
             assert!(self.is_blind || !is_with_driver, "an abort waits for the driver");
             // One that had its response meanwhile may be asked for it again.
             used.is_silenced = !used.is_answered;
+            used.silenced_on = used.is_silenced.then_some(at);
         }
     }
 

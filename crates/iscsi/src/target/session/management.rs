@@ -240,9 +240,21 @@ impl Session {
             }
             let pending = self.set.managements.remove(index);
             if let Some(outcome) = pending.outcome {
+                if outcome == TaskManagementOutcome::FunctionComplete {
+                    self.forget_unclaimed(pending.function, pending.lun);
+                }
                 self.send_management_response(at, pending.initiator_task_tag, outcome);
             }
         }
+    }
+
+    /// What a function covers is over when it is answered: answers whose connection is gone cannot be claimed by a reassignment any more.
+    fn forget_unclaimed(&mut self, function: TaskManagementFunction, lun: u64) {
+        let Some(scope) = scope(function) else { return };
+        let live: Vec<LinkId> = self.live().map(|link| link.id).collect();
+        let is_covered = |answer: &super::super::answer::Answer| scope == Scope::Target || answer.lun == lun;
+        self.set.answers.retain(|_, answer| live.contains(&answer.link) || !is_covered(answer));
+        self.set.open_window();
     }
 
     /// Tells the driver, once all commands before the request and the data of the tasks it covers have come.

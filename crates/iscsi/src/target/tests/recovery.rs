@@ -193,3 +193,59 @@ fn who_never_acknowledges_echoes_is_cut_off_by_their_bytes() {
     }
     assert_eq!(peer.close_reason(), CloseReason::Unacknowledged);
 }
+
+/// A peer at level 2 whose connection was lost with a read that has ended, and that is back on another one.
+fn peer_with_an_answer_to_claim() -> Peer {
+    let mut peer = Peer::logged_in(parameters(), &[("ErrorRecoveryLevel", "2"), ("MaxConnections", "4")]);
+    peer.read(0x10, 512);
+    let started = peer.started().task;
+    let Target::Session(session, lost) = &mut peer.target else { panic!("a session was begun") };
+    session.handle_lost(peer.now, *lost);
+    peer.complete(started, good(&pattern(512)));
+    // By the same CID: an implicit logout of the lost one.
+    let connection = super::split::log_in(&peer, 3, &[]);
+    let Target::Session(session, at) = &mut peer.target else { panic!("it goes on") };
+    *at = session.join(peer.now, connection).expect("it waits for a decision");
+    assert!(matches!(peer.receive_bhs()[..], [Bhs::LoginResponse(_)]));
+    peer.events.clear();
+    peer
+}
+
+fn manage(peer: &mut Peer, function: TaskManagementFunction, tag: u32) {
+    let request = TaskManagementRequest {
+        is_immediate: true,
+        function: Ok(function),
+        lun: 0,
+        initiator_task_tag: itt(tag),
+        referenced_task_tag: (function == TaskManagementFunction::TaskReassign).then(|| itt(0x10)),
+        cmd_sn: peer.cmd_sn,
+        exp_stat_sn: Serial32(0),
+        ref_cmd_sn: Serial32(100),
+        exp_data_sn: Serial32(0),
+    };
+    peer.send(&request, Vec::new());
+}
+
+fn outcome(bhs: &Bhs) -> TaskManagementOutcome {
+    let Bhs::TaskManagementResponse(response) = bhs else { panic!("{bhs:?}") };
+    response.outcome
+}
+
+#[test]
+fn an_answer_is_claimed_from_a_lost_connection_unless_its_task_was_aborted_meanwhile() {
+    use TaskManagementFunction::{LogicalUnitReset, TaskReassign};
+    let mut peer = peer_with_an_answer_to_claim();
+    manage(&mut peer, TaskReassign, 0x20);
+    let answer = peer.receive_bhs();
+    assert_eq!(outcome(&answer[0]), TaskManagementOutcome::FunctionComplete);
+    assert!(answer.len() > 1, "and the read's data and status: {answer:?}");
+    let mut peer = peer_with_an_answer_to_claim();
+    manage(&mut peer, LogicalUnitReset, 0x20);
+    let Some(Event::TaskManagement(reset)) = peer.events.pop() else { panic!("the driver is told") };
+    peer.target.handle_task_management(peer.now, reset.id, TaskManagementOutcome::FunctionComplete);
+    assert_eq!(outcome(&peer.receive_bhs()[0]), TaskManagementOutcome::FunctionComplete);
+    manage(&mut peer, TaskReassign, 0x21);
+    let answer = peer.receive_bhs();
+    assert_eq!(outcome(&answer[0]), TaskManagementOutcome::TaskDoesNotExist, "{answer:?}");
+    assert_eq!(answer.len(), 1);
+}

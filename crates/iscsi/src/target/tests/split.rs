@@ -27,7 +27,7 @@ struct Half {
 }
 
 /// A login for the peer's session that says `keys`, up to the driver's decision.
-fn log_in(peer: &Peer, cid: u16, keys: &[(&str, &str)]) -> Connection {
+pub(super) fn log_in(peer: &Peer, cid: u16, keys: &[(&str, &str)]) -> Connection {
     let challenge = Challenge { identifier: 7, bytes: [7; CHAP_CHALLENGE_BYTES] };
     let mut connection = Connection::new(Arc::new(parameters()), challenge, None, peer.now);
     let mut text: Keys = [("InitiatorName", INITIATOR), ("TargetName", TARGET)].into_iter().collect();

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 
 use block::device::DeviceExt;
 use block::{Error, ErrorKind};
+use store::LogPosition;
 use zerocopy::little_endian::U32;
 
 use crate::append::LogPlace;
@@ -148,6 +149,12 @@ impl Core {
             // Records of this epoch may have landed that nobody was told of: none of them may ever count.
             place.position.epoch += 1;
         }
+        if released.contains(&place.segment) {
+            // Nothing more comes in this segment, which may be used again: replay begins where the next record goes.
+            let position = LogPosition { offset: 0, ..place.position };
+            place = LogPlace { segment: place.next_segment, position, ..place };
+        }
+        debug_assert!(!released.contains(&place.segment), "a segment that is used again is no place to begin");
         let is_stage_used = state.stage.as_ref().is_some_and(|stage| !stage.is_empty());
         Snapshot {
             bytes,

@@ -189,23 +189,24 @@ fn is_alive(path: &Path) -> bool {
 /// Sends `request` to the process behind `path` and returns its answer.
 ///
 /// # Errors
-/// `NotFound` when nothing runs there; the process's own error otherwise.
+/// `NotFound` when nothing runs there, `Unreachable` when what runs there ends without an answer; the process's own error otherwise.
 pub async fn call(path: &Path, request: &Request, mut on_progress: impl FnMut(&Value)) -> Result<Value> {
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let lost = |error: &std::io::Error| Error::io(format!("\"{name}\" hung up"), error);
+    let hung_up = |why: &dyn std::fmt::Display| {
+        Error::new(Failure::Unreachable, format!("\"{name}\" hung up before it answered ({why})"))
+    };
     let mut stream = UnixStream::connect(path).await.map_err(|error| {
         let message = format!("nothing runs under the name \"{name}\" ({error}); `forebay status` lists what does");
         Error::new(Failure::NotFound, message)
     })?;
     let (reader, mut writer) = stream.split();
     let request = serde_json::to_value(request).expect("a request is plain data");
-    write_line(&mut writer, &request).await.map_err(|error| lost(&error))?;
+    write_line(&mut writer, &request).await.map_err(|error| hung_up(&error))?;
     let mut reader = BufReader::new(reader);
     loop {
         let mut line = String::new();
-        (&mut reader).take(CONTROL_LINE_BYTES_MAX).read_line(&mut line).await.map_err(|error| lost(&error))?;
-        let mut answer: Value = serde_json::from_str(&line)
-            .map_err(|_| Error::new(Failure::Unreachable, format!("\"{name}\" hung up before it answered")))?;
+        (&mut reader).take(CONTROL_LINE_BYTES_MAX).read_line(&mut line).await.map_err(|error| hung_up(&error))?;
+        let mut answer: Value = serde_json::from_str(&line).map_err(|error| hung_up(&error))?;
         if let Some(report) = answer.get("progress") {
             on_progress(report);
         } else if let Some(value) = answer.get_mut("ok") {
@@ -295,6 +296,26 @@ mod tests {
         let bound = runtime.block_on(async { ControlServer::bind(&path).map(|_| ()) });
         end.join().unwrap();
         assert!(bound.is_ok(), "{bound:?}");
+    }
+
+    /// Its callers wait in its socket's queue and are reset, or it accepts them and ends.
+    #[tokio::test]
+    async fn a_process_that_ends_without_an_answer_is_unreachable() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk.sock");
+        for accepts in [false, true] {
+            let ending = UnixListener::bind(&path).unwrap();
+            let end = async move {
+                // Until the caller waits in the queue.
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                if accepts {
+                    drop(ending.accept().await);
+                }
+            };
+            let (answer, ()) = tokio::join!(call(&path, &Request::Status, |_| {}), end);
+            assert_eq!(answer.unwrap_err().failure(), Failure::Unreachable);
+            std::fs::remove_file(&path).unwrap();
+        }
     }
 
     #[tokio::test]

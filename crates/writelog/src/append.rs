@@ -212,8 +212,7 @@ impl Core {
         if state.failure.is_some() || !state.appender.may_start() {
             return None;
         }
-        if state.map.dirty_extents() + 2 * RECORD_ENTRIES_MAX.min(state.appender.queue.len())
-            > self.layout.extents_max()
+        if state.owed_extents_max() + 2 * RECORD_ENTRIES_MAX.min(state.appender.queue.len()) > self.layout.extents_max()
         {
             return self.want_room(state);
         }
@@ -392,18 +391,32 @@ impl Core {
         }
     }
 
-    /// What is still in the slot is in the log now.
+    /// What is still in the slot is in the log now. What a newer slot has is the newest in the log all the same.
     fn apply_moved(&self, state: &mut State, slot: u32, piece: &Piece) {
-        let Some(stage) = &state.stage else { return };
+        let State { map, shadow, segments, stage, .. } = state;
+        let Some(stage) = stage else { return };
         let from = Piece { place: stage.place(slot), ..*piece };
-        for found in state.pieces_at(&from) {
+        let found: Vec<Piece> = map.pieces(piece.sector, piece.sectors).filter(Piece::is_in_stage).collect();
+        for found in found {
             let moved = piece.clip(found.sector, found.end());
-            state.map.insert(moved, |_| {});
-            state.segments.add_dirty(self.layout.segment_of(moved.place), moved.sectors);
+            let is_newest = found.place == from.clip(found.sector, found.end()).place;
+            if !is_newest && !shadow.is_kept() {
+                continue;
+            }
+            segments.add_dirty(self.layout.segment_of(moved.place), moved.sectors);
+            let superseded = |old: Piece| {
+                if old.is_in_segment() {
+                    segments.remove_dirty(self.layout.segment_of(old.place), old.sectors);
+                }
+            };
+            if is_newest {
+                map.insert(moved, |_| {});
+                shadow.remove(moved.sector, moved.sectors, superseded);
+            } else {
+                shadow.insert(moved, superseded);
+            }
         }
-        if let Some(stage) = &mut state.stage {
-            stage.finish_move(slot);
-        }
+        stage.finish_move(slot);
     }
 }
 

@@ -114,13 +114,17 @@ impl Core {
         let mut pins = Pins::none(self);
         let state = &mut *self.state();
         let bytes_max = self.options.level2.batch_bytes;
-        let has_failed = state.failure.is_some();
-        let is_wanted = |piece: &Piece| (has_failed || !piece.is_in_stage()) && !piece.tag.is_lost();
         let (mut pieces, mut bytes): (Vec<Piece>, u64) = (Vec::new(), 0);
         let cursor = state.lba_cursor;
-        let from_cursor = state.map.dirty_from(cursor);
-        let before_cursor = state.map.dirty_from(0).take_while(|piece| piece.sector < cursor);
-        for piece in from_cursor.chain(before_cursor).filter(is_wanted) {
+        // What is in slots goes straight to the origin when the log has failed.
+        let dirty_from = |sector| -> Box<dyn Iterator<Item = Piece> + '_> {
+            match state.failure {
+                Some(_) => Box::new(state.map.dirty_from(sector)),
+                None => Box::new(state.owed_from(sector)),
+            }
+        };
+        let before_cursor = dirty_from(0).take_while(|piece| piece.sector < cursor);
+        for piece in dirty_from(cursor).chain(before_cursor).filter(|piece| !piece.tag.is_lost()) {
             if bytes >= bytes_max {
                 break;
             }
@@ -195,15 +199,17 @@ impl Core {
         while let Some((segment, loaded)) = loading.next().await {
             match loaded {
                 Ok((image, records)) => {
-                    let state = self.state();
-                    let is_wanted = |piece: &Piece| piece.tag.is_dirty() && !piece.tag.is_lost();
-                    let held = records.iter().flat_map(|record| &record.pieces);
-                    batch.pieces.extend(held.flat_map(|piece| state.pieces_at(piece)).filter(is_wanted));
-                    drop(state);
+                    batch.pieces.extend(records.into_iter().flat_map(|record| record.pieces));
                     batch.images.insert(self.layout.place(segment, 0), image);
                 }
                 Err(error) => self.add_salvaged(segment, &error, &mut batch),
             }
+        }
+        // At one moment, so that no sector is among them twice: requests go on while segments are read.
+        {
+            let state = self.state();
+            let owed = batch.pieces.iter().flat_map(|piece| state.owed_at(piece));
+            batch.pieces = owed.filter(|piece| !piece.tag.is_lost()).collect();
         }
         batch.pieces.sort_unstable_by_key(|piece| piece.sector);
         batch.pieces.dedup();
@@ -289,7 +295,7 @@ impl Core {
     fn add_salvaged(&self, segment: u32, error: &Error, batch: &mut Batch) {
         let state = self.state();
         let is_in = |piece: &Piece| piece.is_in_segment() && self.layout.segment_of(piece.place) == segment;
-        let pieces: Vec<Piece> = state.map.dirty_from(0).filter(|piece| is_in(piece) && !piece.tag.is_lost()).collect();
+        let pieces: Vec<Piece> = state.owed_from(0).filter(|piece| is_in(piece) && !piece.tag.is_lost()).collect();
         drop(state);
         tracing::error!(%error, segment, pieces = pieces.len(), "a segment of the log cannot be read as a whole");
         batch.pieces.extend(pieces);

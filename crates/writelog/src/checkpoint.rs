@@ -136,7 +136,7 @@ impl Core {
             });
             segment_count += 1;
         }
-        for piece in state.map.dirty_from(0).filter(|piece| !piece.is_in_stage()) {
+        for piece in state.owed_from(0) {
             bytes.push(&ExtentRaw {
                 sector: piece.sector.into(),
                 sectors: (piece.sectors as u32).into(),

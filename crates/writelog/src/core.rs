@@ -38,6 +38,7 @@ use crate::map::{ExtentMap, Piece, Tag};
 use crate::options::{DestageOrder, Durability, OpenOptions};
 use crate::records::RecordCache;
 use crate::segments::Segments;
+use crate::shadow::Shadow;
 use crate::stage::Stage;
 use crate::status::{Counters, RecoveryReport};
 use crate::{extents, flush, read, write};
@@ -89,6 +90,7 @@ pub(crate) struct Core {
 /// Guarded by `Core::state`; sections are short and never await.
 pub(crate) struct State {
     pub(crate) map: ExtentMap,
+    pub(crate) shadow: Shadow,
     pub(crate) segments: Segments,
     pub(crate) appender: Appender,
     pub(crate) records: RecordCache,
@@ -114,12 +116,25 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Makes `piece` what is known of its sectors, with all that follows for what was known before. Counts sectors that the origin will now
-    /// never get.
+    /// Makes `piece` what is known of its sectors, with all that follows for what was known before. Counts the sectors that it supersedes in
+    /// the log.
     pub(crate) fn index(&mut self, layout: &Layout, piece: Piece) -> u64 {
-        let Self { map, segments, stage, .. } = self;
+        let Self { map, shadow, segments, stage, .. } = self;
         let mut superseded = 0;
-        map.insert(piece, |old| superseded += drop_piece(layout, segments, stage, &old));
+        let is_shadowing = shadow.is_kept() && piece.is_in_stage();
+        map.insert(piece, |old| {
+            if is_shadowing && old.tag.is_dirty() && !old.is_in_stage() {
+                superseded += old.sectors;
+                shadow.insert(old, |_| {});
+            } else {
+                superseded += drop_piece(layout, segments, stage, &old);
+            }
+        });
+        if !is_shadowing {
+            shadow.remove(piece.sector, piece.sectors, |old| {
+                drop_piece(layout, segments, stage, &old);
+            });
+        }
         if piece.is_in_segment() && piece.tag.is_dirty() {
             segments.add_dirty(layout.segment_of(piece.place), piece.sectors);
         }
@@ -128,32 +143,27 @@ impl State {
 
     /// Forgets what is known of some sectors: the origin has newer ones.
     pub(crate) fn forget(&mut self, layout: &Layout, sector: u64, sectors: u64) {
-        let Self { map, segments, stage, .. } = self;
-        map.remove(sector, sectors, |old| {
+        let Self { map, shadow, segments, stage, .. } = self;
+        let mut forget = |old| {
             drop_piece(layout, segments, stage, &old);
-        });
+        };
+        map.remove(sector, sectors, &mut forget);
+        shadow.remove(sector, sectors, forget);
     }
 
     /// Marks what is still at the place a batch took it from as clean. Returns the sectors that became clean.
     pub(crate) fn mark_clean(&mut self, layout: &Layout, sent: &Piece) -> u64 {
         if sent.is_in_stage() {
             // Straight to the origin, since the log failed: the slot is done with.
-            let there = self.pieces_at(sent);
+            let there = self.map.pieces_at(sent);
             there.iter().for_each(|piece| self.forget(layout, piece.sector, piece.sectors));
             return there.iter().map(|piece| piece.sectors).sum();
         }
-        let Self { map, segments, .. } = self;
+        let Self { map, shadow, segments, stage, .. } = self;
         let mut cleaned = 0;
-        map.retag(
-            sent,
-            |tag| tag.is_dirty().then(|| tag.to_clean()),
-            |piece| {
-                cleaned += piece.sectors;
-                if piece.is_in_segment() {
-                    segments.remove_dirty(layout.segment_of(piece.place), piece.sectors);
-                }
-            },
-        );
+        let mut clean = |piece: Piece| cleaned += drop_piece(layout, segments, stage, &piece);
+        map.retag(sent, |tag| tag.is_dirty().then(|| tag.to_clean()), &mut clean);
+        shadow.pieces_at(sent).iter().for_each(|piece| shadow.remove(piece.sector, piece.sectors, &mut clean));
         if sent.is_zero() {
             // Clean zeroes say nothing that the origin does not.
             let zeroes: Vec<Piece> = map
@@ -165,10 +175,28 @@ impl State {
         cleaned
     }
 
-    /// The parts of `held` that the map still knows to be at its place.
-    pub(crate) fn pieces_at(&self, held: &Piece) -> Vec<Piece> {
-        let found = self.map.pieces(held.sector, held.sectors);
-        found.filter(|piece| piece.place == held.clip(piece.sector, piece.end()).place).collect()
+    /// The parts of `held` that the log still has to give to the origin from its place.
+    pub(crate) fn owed_at(&self, held: &Piece) -> Vec<Piece> {
+        let mut owed = self.map.pieces_at(held);
+        owed.retain(|piece| piece.tag.is_dirty());
+        owed.extend(self.shadow.pieces_at(held));
+        owed
+    }
+
+    /// What the log has and the origin lacks, from `sector` on, ascending: all that is dirty but what is in slots.
+    pub(crate) fn owed_from(&self, sector: u64) -> impl Iterator<Item = Piece> + '_ {
+        let mut logged = self.map.dirty_from(sector).filter(|piece| !piece.is_in_stage()).peekable();
+        let mut shadowed = self.shadow.from(sector).peekable();
+        std::iter::from_fn(move || match (logged.peek(), shadowed.peek()) {
+            (Some(one), Some(other)) if one.sector < other.sector => logged.next(),
+            (_, Some(_)) => shadowed.next(),
+            (_, None) => logged.next(),
+        })
+    }
+
+    /// Count of extents that a checkpoint names, at most.
+    pub(crate) fn owed_extents_max(&self) -> usize {
+        self.map.dirty_extents() + self.shadow.len()
     }
 
     /// Whether an extent says where its bytes are: dirty ones always do, clean ones until their segment is used again.

@@ -50,11 +50,12 @@ impl Core {
 
     async fn move_slots(self: &Arc<Self>) -> Result<(), Error> {
         let mut on_their_way: VecDeque<Completion> = VecDeque::new();
+        let mut result = Ok(());
         loop {
             let entries: Vec<_> = {
                 let state = &mut *self.state();
                 let Some(stage) = &mut state.stage else { return Ok(()) };
-                let slots = stage.take_moving(ROUND_RECORD_BYTES);
+                let slots = if result.is_ok() { stage.take_moving(ROUND_RECORD_BYTES) } else { Vec::new() };
                 let entry = |slot| {
                     let found = stage.slot(slot);
                     (found.sector, u64::from(found.sectors), Content::Slot(slot))
@@ -68,8 +69,9 @@ impl Core {
                 }
             }
             match on_their_way.pop_front() {
-                Some(oldest) => oldest.await.result?,
-                None => return Ok(()),
+                // All are waited for: a slot that is still moving is not for the next round to take, nor for a flush to pass over.
+                Some(oldest) => result = result.and(oldest.await.result),
+                None => return result,
             }
         }
     }

@@ -111,7 +111,7 @@ impl Core {
         }
         state.segments.oldest_dirty_at().is_some()
             || (self.keeps_order() && state.destaged_sequence + 1 < state.applied.position.sequence)
-            || state.map.dirty_from(0).any(|piece| piece.is_zero())
+            || state.owed_from(0).any(|piece| piece.is_zero())
     }
 
     /// Destages one batch. Returns the count of pieces that were sent.
@@ -271,7 +271,9 @@ impl Core {
     /// Bytes that only the log had cannot be read back: from now on they are an error until they are written again.
     fn lose(&self, piece: &Piece, error: &Error) {
         tracing::error!(%error, range = %range_of(piece), "data that only the log had is lost; reading it is an error until it is written again");
-        self.state().map.retag(piece, |tag| tag.is_dirty().then(|| tag.to_lost()), |_| {});
+        let state = &mut *self.state();
+        state.map.retag(piece, |tag| tag.is_dirty().then(|| tag.to_lost()), |_| {});
+        state.shadow.lose(piece);
         self.counters.lost_bytes.fetch_add(piece.sectors * UNIT_BYTES, Ordering::Relaxed);
     }
 
@@ -346,9 +348,8 @@ impl Core {
         }
         let oldest = state.segments.by_age().find(|&segment| state.segments.get(segment).dirty_sectors > 0);
         let is_segment_dirty = oldest.is_some_and(|segment| state.segments.get(segment).first_sequence < end);
-        let is_sendable = |piece: Piece| !piece.is_in_stage() && !piece.tag.is_lost();
-        is_segment_dirty && state.map.dirty_from(0).any(is_sendable)
-            || state.map.dirty_from(0).any(|piece| piece.is_zero())
+        is_segment_dirty && state.owed_from(0).any(|piece| !piece.tag.is_lost())
+            || state.owed_from(0).any(|piece| piece.is_zero())
     }
 
     /// Refuses to send anything to an origin that became another disk.

@@ -15,7 +15,7 @@
 //! | [`nvram`] | persistent memory as the log sees it |
 //! | `core` | what all operations share: locks, state, dispatch |
 //! | `write`, `read`, `flush`, `extents` | one operation each |
-//! | `map`, `sorted`, `segments`, `stage`, `records` | which sectors are where; in how few bytes; segments; slots; the newest records in RAM |
+//! | `map`, `sorted`, `segments`, `stage`, `shadow`, `records` | which sectors are where; in how few bytes; segments; slots; what the log has below volatile slots; the newest records in RAM |
 //! | `append` | group commit |
 //! | `level1`, `batch`, `runs`, `level2` | destaging: from slots to the log; what is sent next; in which writes; sending it |
 //! | `checkpoint`, `checkpoint_bytes`, `recovery`, `open`, `events` | the life of a log |
@@ -53,6 +53,7 @@ mod records;
 mod recovery;
 mod runs;
 mod segments;
+mod shadow;
 mod sorted;
 mod stage;
 mod write;

@@ -193,13 +193,15 @@ impl ExtentMap {
         }
     }
 
+    /// The parts of `held` that are known to be at its place.
+    pub(crate) fn pieces_at(&self, held: &Piece) -> Vec<Piece> {
+        let found = self.pieces(held.sector, held.sectors);
+        found.filter(|piece| piece.place == held.clip(piece.sector, piece.end()).place).collect()
+    }
+
     /// Changes the tag of all sectors of `range` that are at the place `range` says. `changed` is told which.
     pub(crate) fn retag(&mut self, range: &Piece, tag: impl Fn(Tag) -> Option<Tag>, mut changed: impl FnMut(Piece)) {
-        let found: Vec<Piece> = self
-            .pieces(range.sector, range.sectors)
-            .filter(|piece| piece.place == range.clip(piece.sector, piece.end()).place)
-            .collect();
-        for piece in found {
+        for piece in self.pieces_at(range) {
             if let Some(tag) = tag(piece.tag) {
                 self.insert(Piece { tag, ..piece }, |_| {});
                 changed(piece);

@@ -28,6 +28,7 @@ use crate::nvram::{PersistentRegion, VolatileRegion};
 use crate::options::{DestageOrder, Durability, FormatOptions, OpenOptions};
 use crate::records::RecordCache;
 use crate::recovery::{Recovered, recover};
+use crate::shadow::Shadow;
 use crate::stage::Stage;
 use crate::status::Counters;
 
@@ -186,6 +187,7 @@ fn assemble(
     let mut report = recovered.report;
     let mut state = State {
         map: recovered.map,
+        shadow: Shadow::new(options.durability == Durability::UnsafeVolatile),
         segments: recovered.segments,
         appender: Appender::new(&start),
         records: RecordCache::new(options.record_cache_bytes),

@@ -165,7 +165,7 @@ impl Core {
 
     fn forget_clean(&self, copy: &Piece) {
         let state = &mut *self.state();
-        for found in state.pieces_at(copy).into_iter().filter(|found| !found.tag.is_dirty()) {
+        for found in state.map.pieces_at(copy).into_iter().filter(|found| !found.tag.is_dirty()) {
             state.forget(&self.layout, found.sector, found.sectors);
         }
     }

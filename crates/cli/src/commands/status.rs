@@ -7,7 +7,7 @@ use comfy_table::presets::NOTHING;
 use serde_json::{Value, json};
 use stack::control::{Request, call};
 use stack::paths::{Paths, check_name};
-use stack::{Failure, Result};
+use stack::{Error, Failure, Result};
 
 use crate::arguments::Status;
 use crate::output::{print_json, print_line};
@@ -31,13 +31,13 @@ pub async fn run(arguments: Status) -> Result<()> {
 /// Pause between looks at something that does not run yet: short for a person, rare for a processor.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The state of `name`, once it answers.
+/// The state of `name`, once it answers: who ends without an answer may have a successor.
 async fn one(paths: &Paths, name: &str, wait: Duration) -> Result<Value> {
     let deadline = Instant::now() + wait;
     loop {
         let answer = call(&paths.control_socket(name), &Request::Status, |_| {}).await;
         match answer {
-            Err(error) if error.failure() == Failure::NotFound && Instant::now() < deadline => {
+            Err(error) if is_absent(&error) && Instant::now() < deadline => {
                 tokio::time::sleep(LOOK_INTERVAL).await;
             }
             answer => return answer,
@@ -45,13 +45,17 @@ async fn one(paths: &Paths, name: &str, wait: Duration) -> Result<Value> {
     }
 }
 
+/// Whether nothing runs there, or what did is ending; a killed process leaves its socket behind.
+fn is_absent(error: &Error) -> bool {
+    matches!(error.failure(), Failure::NotFound | Failure::Unreachable)
+}
+
 async fn everything(paths: &Paths) -> Result<Vec<Value>> {
     let mut all = Vec::new();
     for name in paths.control_names() {
         match call(&paths.control_socket(&name), &Request::Status, |_| {}).await {
             Ok(status) => all.push(status),
-            // A socket that a killed process left behind.
-            Err(error) if matches!(error.failure(), Failure::NotFound | Failure::Unreachable) => {}
+            Err(error) if is_absent(&error) => {}
             Err(error) => return Err(error),
         }
     }

@@ -37,6 +37,7 @@ check:
 	tests/tools/install-cargo-tool cargo-deny 0.20
 	# Also what other systems would need, which the build has not fetched.
 	$(CARGO) fetch --locked
+	$(CARGO) fetch --locked --manifest-path fuzz/Cargo.toml
 	$(CARGO) deny --offline check bans licenses sources
 
 test:
@@ -44,7 +45,7 @@ test:
 	$(MAKE) build
 	$(MAKE) check
 	tests/tools/run-tests
-	tests/tools/fuzz $(FUZZ_SECONDS)
+	FUZZ_SEED=1 tests/tools/fuzz $(FUZZ_SECONDS)
 
 soak: build
 	FOREBAY_SEEDS=$(SEEDS) FOREBAY_KILL_ROUNDS=200 tests/tools/run-tests --release

@@ -4,10 +4,10 @@
 use std::path::Path;
 
 use base::serial::Serial32;
-use fuzz::cache_image::{Damage, Place};
+use fuzz::damage::{Damage, Place};
 use fuzz::iscsi_peer::pdu_bytes;
 use fuzz::iscsi_script::{self, Fixes, Setup, pattern};
-use fuzz::{log_image, nbd_script, scsi_script};
+use fuzz::{nbd_script, scsi_script};
 use iscsi::framing::Digests;
 use iscsi::pdu::*;
 use iscsi::text::Keys;
@@ -825,14 +825,17 @@ fn traces() {
     }
 }
 
+fn damages_seed(target: &str, name: &str, flags: u8, damages: &[(Place, u16, &[u8])]) {
+    let mut bytes = vec![flags];
+    for &(place, at, damage) in damages {
+        Damage { place, at, bytes: damage.to_vec() }.emit(&mut bytes);
+    }
+    write(target, name, &bytes);
+}
+
 fn cache_image() {
-    let seed = |name: &str, flags: u8, damages: &[(Place, u16, &[u8])]| {
-        let mut bytes = vec![flags];
-        for &(place, at, damage) in damages {
-            Damage { place, at, bytes: damage.to_vec() }.emit(&mut bytes);
-        }
-        write("cache_image", name, &bytes);
-    };
+    let seed =
+        |name: &str, flags: u8, damages: &[(Place, u16, &[u8])]| damages_seed("cache_image", name, flags, damages);
     seed("stopped", 0, &[]);
     seed("closed", 1, &[]);
     seed("closed_write_through", 3, &[]);
@@ -841,22 +844,15 @@ fn cache_image() {
     // Magic, log position, counts of sets and ways.
     seed("superblock_position", 0, &[(Place::Superblock, 128 + 2648, &[0xff, 0xff])]);
     seed("superblock_layout", 1, &[(Place::Superblock, 128 + 2572, &[1, 0]), (Place::Superblock, 128 + 2584, &[8])]);
-    seed("slot_entry", 1, &[(Place::Slot(0), 64, &[0, 0, 0, 0, 0, 0, 0xff, 0xff]), (Place::Slot(1), 80, &[1; 16])]);
-    seed("slot_sequence", 1, &[(Place::Slot(1), 16, &[0xff; 8])]);
+    seed("slot_entry", 1, &[(Place::Table(0), 64, &[0, 0, 0, 0, 0, 0, 0xff, 0xff]), (Place::Table(1), 80, &[1; 16])]);
+    seed("slot_sequence", 1, &[(Place::Table(1), 16, &[0xff; 8])]);
     seed("anything", 0, &[(Place::Anything(8), 0, &[0; 64]), (Place::Anything(200), 100, &[0xa5; 200])]);
     write("cache_image", "one_copy_first", &[0b0100, 0, 0, 1, 2, 3]);
     write("cache_image", "one_copy_last", &[0b1101, 0x0f, 0, 1, 2, 3]);
 }
 
 fn log_image() {
-    use log_image::Place;
-    let seed = |name: &str, flags: u8, damages: &[(Place, u16, &[u8])]| {
-        let mut bytes = vec![flags];
-        for &(place, at, damage) in damages {
-            log_image::Damage { place, at, bytes: damage.to_vec() }.emit(&mut bytes);
-        }
-        write("log_image", name, &bytes);
-    };
+    let seed = |name: &str, flags: u8, damages: &[(Place, u16, &[u8])]| damages_seed("log_image", name, flags, damages);
     seed("stopped", 0, &[]);
     seed("closed", 1, &[]);
     seed("closed_lba", 3, &[]);
@@ -866,10 +862,10 @@ fn log_image() {
     // Where replay starts; how many segments there are.
     seed("superblock_position", 0, &[(Place::Superblock, 128 + 2616, &[0xff, 0xff])]);
     seed("superblock_layout", 1, &[(Place::Superblock, 128 + 2568, &[3, 0])]);
-    seed("checkpoint_counts", 0, &[(Place::Checkpoint(0), 32, &[0xff; 8]), (Place::Checkpoint(1), 36, &[0, 1])]);
-    seed("checkpoint_extent", 0, &[(Place::Checkpoint(0), 88, &[0xff; 16]), (Place::Checkpoint(1), 88, &[0; 16])]);
+    seed("checkpoint_counts", 0, &[(Place::Table(0), 32, &[0xff; 8]), (Place::Table(1), 36, &[0, 1])]);
+    seed("checkpoint_extent", 0, &[(Place::Table(0), 88, &[0xff; 16]), (Place::Table(1), 88, &[0; 16])]);
     // Extents that overlap and reach out of their segment, as the fuzzer found them.
-    seed("checkpoint_rows", 3, &[(Place::Checkpoint(10), 0x88b9, &[1, 0, 0, 0x0f, 0])]);
+    seed("checkpoint_rows", 3, &[(Place::Table(10), 0x88b9, &[1, 0, 0, 0x0f, 0])]);
     seed("anything", 0, &[(Place::Anything(8), 0, &[0; 64]), (Place::Anything(200), 100, &[0xa5; 200])]);
     write("log_image", "one_copy_first", &[0b0100, 0, 0, 1, 2, 3]);
     write("log_image", "one_copy_last", &[0b1101, 0x0f, 0, 1, 2, 3]);

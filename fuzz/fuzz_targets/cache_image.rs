@@ -10,7 +10,8 @@ use base::executor::Executor;
 use block::SharedDevice;
 use block::device::DeviceExt;
 use cache::{Cache, Mode, OpenOptions, check, inspect};
-use fuzz::cache_image::{Damage, Image, ORIGIN_BYTES, device, images, layout};
+use fuzz::cache_image::{ORIGIN_BYTES, apply, images, layout};
+use fuzz::damage::{Damage, Image, device};
 use fuzz::input::Input;
 use libfuzzer_sys::fuzz_target;
 use store::limits::SUPERBLOCK_BYTES;
@@ -63,7 +64,7 @@ fuzz_target!(|bytes: &[u8]| {
     let flags = input.byte();
     let image: &Image = &images()[usize::from(flags & 1)];
     let mode = if flags & 2 != 0 { Mode::WriteThrough } else { Mode::WriteBack };
-    let mut cache = image.cache.clone();
+    let mut cache = image.store.clone();
     let is_one_copy_only = flags & 4 != 0;
     if is_one_copy_only {
         let start = if flags & 8 != 0 { cache.len() - SUPERBLOCK_BYTES } else { 0 };
@@ -72,12 +73,12 @@ fuzz_target!(|bytes: &[u8]| {
             *byte ^= change;
         }
     } else {
-        let layout = layout(&image.cache);
+        let layout = layout(&image.store);
         for _ in 0..DAMAGES_MAX {
             if input.is_empty() {
                 break;
             }
-            Damage::parse(&mut input).apply(&mut cache, &layout);
+            apply(&Damage::parse(&mut input), &mut cache, &layout);
         }
     }
     let (cache_device, origin) = (device(&cache, "C"), device(&image.origin, "S1"));

@@ -9,9 +9,9 @@ use base::buffer::Buffer;
 use base::executor::Executor;
 use block::SharedDevice;
 use block::device::DeviceExt;
-use fuzz::cache_image::{Image, device};
+use fuzz::damage::{Damage, Image, device};
 use fuzz::input::Input;
-use fuzz::log_image::{Damage, ORIGIN_BYTES, images, layout};
+use fuzz::log_image::{ORIGIN_BYTES, apply, images, layout};
 use libfuzzer_sys::fuzz_target;
 use store::limits::SUPERBLOCK_BYTES;
 use writelog::{DestageOrder, OpenOptions, WriteLog, check, inspect};
@@ -64,7 +64,7 @@ fuzz_target!(|bytes: &[u8]| {
     let flags = input.byte();
     let image: &Image = &images()[usize::from(flags & 1)];
     let order = if flags & 2 != 0 { DestageOrder::Lba } else { DestageOrder::Log };
-    let mut log = image.cache.clone();
+    let mut log = image.store.clone();
     let is_one_copy_only = flags & 4 != 0;
     if is_one_copy_only {
         let start = if flags & 8 != 0 { log.len() - SUPERBLOCK_BYTES } else { 0 };
@@ -73,12 +73,12 @@ fuzz_target!(|bytes: &[u8]| {
             *byte ^= change;
         }
     } else {
-        let layout = layout(&image.cache);
+        let layout = layout(&image.store);
         for _ in 0..DAMAGES_MAX {
             if input.is_empty() {
                 break;
             }
-            Damage::parse(&mut input).apply(&mut log, &layout);
+            apply(&Damage::parse(&mut input), &mut log, &layout);
         }
     }
     let (log_device, origin) = (device(&log, "L"), device(&image.origin, "S1"));

@@ -14,11 +14,12 @@
 //! | [`scsi_script`] | commands for logical units |
 //! | [`session_script`], [`session_model`] | an initiator with several connections that loses things, and what it may expect |
 //! | [`nbd_script`] | the scripts of an NBD client and server |
-//! | [`cache_image`], [`log_image`] | damage to a cache device or a write log, with checksums put right again |
+//! | [`damage`], [`cache_image`], [`log_image`] | damage to a cache device or a write log, with checksums put right again |
 
 #![forbid(unsafe_code)]
 
 pub mod cache_image;
+pub mod damage;
 pub mod input;
 pub mod iscsi_peer;
 pub mod iscsi_script;

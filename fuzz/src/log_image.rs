@@ -1,4 +1,4 @@
-//! Write logs to be damaged, as `cache_image` damages caches.
+//! Write logs to be damaged, as [`crate::cache_image`] damages caches.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -6,7 +6,6 @@ use std::time::Duration;
 use base::buffer::Buffer;
 use base::executor::Executor;
 use block::device::DeviceExt;
-use store::limits::SUPERBLOCK_BYTES;
 use store::superblock::HeaderRaw;
 use uuid::Uuid;
 use writelog::format::{CheckpointRaw, ExtentRaw, ParametersRaw, SegmentRaw};
@@ -14,15 +13,14 @@ use writelog::layout::Layout;
 use writelog::{FormatOptions, OpenOptions, WriteLog};
 use zerocopy::FromBytes;
 
-use crate::cache_image::{Image, content, damage_record, device, overwrite, seal};
-use crate::input::Input;
+use crate::damage::{Damage, Image, content, device, overwrite, seal};
 
 /// Bytes of the log device.
 pub const LOG_BYTES: u64 = 512 << 10;
 /// Bytes of the origin.
 pub const ORIGIN_BYTES: u64 = 256 << 10;
 
-/// Two valid logs, here in the place of the cache: one whose program stopped without closing it, and one that was closed. Nothing was
+/// Two valid logs: one whose program stopped without closing it, and one that was closed. Nothing was
 /// destaged from either.
 pub fn images() -> &'static [Image; 2] {
     static IMAGES: OnceLock<[Image; 2]> = OnceLock::new();
@@ -60,90 +58,24 @@ fn make_images() -> [Image; 2] {
             executor.block_on(async move { log.close(true).await }).expect("memory takes writes");
             continue;
         }
-        let stopped = Image { cache: content(&log_device), origin: origin.clone(), expected: expected.clone() };
+        let stopped = Image { store: content(&log_device), origin: origin.clone(), expected: expected.clone() };
         executor.block_on(async move { log.close(true).await }).expect("memory takes writes");
-        let closed = Image { cache: content(&log_device), origin: origin.clone(), expected };
+        let closed = Image { store: content(&log_device), origin: origin.clone(), expected };
         return [stopped, closed];
     }
     unreachable!("the second opening returns")
 }
 
-/// One change.
-#[derive(Clone, Debug)]
-pub struct Damage {
-    /// What is changed.
-    pub place: Place,
-    /// First byte there.
-    pub at: u16,
-    /// What is written.
-    pub bytes: Vec<u8>,
-}
-
-/// What is changed.
-#[derive(Clone, Copy, Debug)]
-pub enum Place {
-    /// Anything, in units of 512 bytes from the start; no checksum follows.
-    Anything(u16),
-    /// Both copies of the superblock.
-    Superblock,
-    /// A checkpoint, either.
-    Checkpoint(u8),
-    /// A record.
-    Record(u8),
-}
-
-impl Damage {
-    /// The next change of an input.
-    pub fn parse(input: &mut Input<'_>) -> Self {
-        let place = match input.byte() % 4 {
-            0 => Place::Anything(input.u16()),
-            1 => Place::Superblock,
-            2 => Place::Checkpoint(input.byte()),
-            _ => Place::Record(input.byte()),
-        };
-        Self { place, at: input.u16(), bytes: input.counted_short().to_vec() }
-    }
-
-    /// Appends it to a seed.
-    pub fn emit(&self, out: &mut Vec<u8>) {
-        match self.place {
-            Place::Anything(unit) => {
-                out.push(0);
-                out.extend_from_slice(&unit.to_be_bytes());
-            }
-            Place::Superblock => out.push(1),
-            Place::Checkpoint(index) => out.extend_from_slice(&[2, index]),
-            Place::Record(index) => out.extend_from_slice(&[3, index]),
-        }
-        out.extend_from_slice(&self.at.to_be_bytes());
-        out.push(u8::try_from(self.bytes.len()).expect("seeds are small"));
-        out.extend_from_slice(&self.bytes);
-    }
-
-    /// Changes the content of a log device. `layout` is that of the image before any damage.
-    pub fn apply(&self, log: &mut [u8], layout: &Layout) {
-        match self.place {
-            Place::Anything(unit) => overwrite(log, usize::from(unit) * 512 + usize::from(self.at), &self.bytes),
-            Place::Superblock => {
-                for start in [0, log.len() - SUPERBLOCK_BYTES] {
-                    let copy = &mut log[start..start + SUPERBLOCK_BYTES];
-                    overwrite(copy, usize::from(self.at) % SUPERBLOCK_BYTES, &self.bytes);
-                    seal(copy, SUPERBLOCK_BYTES);
-                }
-            }
-            Place::Checkpoint(index) => {
-                let start = layout.checkpoint_slot(index) as usize;
-                let slot = &mut log[start..start + layout.checkpoint_bytes as usize];
-                overwrite(slot, usize::from(self.at) % 512, &self.bytes);
-                seal_checkpoint(slot);
-            }
-            Place::Record(index) => {
-                let start = layout.segments_offset as usize;
-                let end = start + layout.segment_count as usize * layout.segment_bytes as usize;
-                damage_record(&mut log[start..end], usize::from(index), usize::from(self.at), &self.bytes);
-            }
-        }
-    }
+/// Changes the content of a log device. `layout` is that of the image before any damage.
+pub fn apply(damage: &Damage, log: &mut [u8], layout: &Layout) {
+    let start = layout.segments_offset as usize;
+    let records = start..start + layout.segment_count as usize * layout.segment_bytes as usize;
+    damage.apply(log, records, |log, index, at, bytes| {
+        let start = layout.checkpoint_slot(index) as usize;
+        let slot = &mut log[start..start + layout.checkpoint_bytes as usize];
+        overwrite(slot, at % 512, bytes);
+        seal_checkpoint(slot);
+    });
 }
 
 /// The checksum of a checkpoint covers as much as its counts say.

@@ -1,4 +1,4 @@
-//! What happens when the log device fails, and the order that `log` keeps at the origin.
+//! What happens when the log device fails, the order that `log` keeps at the origin, and destaging what is being written.
 
 mod common;
 
@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base::buffer::Buffer;
+use base::clock::Clock;
 use base::executor::Executor;
 use base::random::Random;
 use base::range::ByteRange;
@@ -17,7 +18,9 @@ use block::layer::crash::CrashLayer;
 use block::layer::delay::Latency;
 use block::{ErrorKind, Geometry, SharedDevice};
 use common::{Kind, format, open_options, read, try_open, write};
+use futures_util::future::{join, join_all};
 use futures_util::stream::{self, StreamExt};
+use writelog::options::Level2;
 use writelog::{DestageOrder, Durability, OpenOptions, WriteLog};
 
 const ORIGIN_BYTES: u64 = 64 * 4096;
@@ -101,20 +104,27 @@ fn a_failure_that_nobody_could_note_keeps_writes_from_going_past_the_log() {
     }
 }
 
-/// Runs 300 writes, 7 at a time, on devices that take their time; the log device refuses its `nth` write. Whether it came to that.
-fn writes_with_a_failure(seed: u64, nth: u64, is_for_good: bool) -> bool {
-    let mut executor = Executor::new(seed);
+/// The log device and the origin, taking their time.
+fn slow_devices(
+    executor: &mut Executor,
+    log_medium: &CrashLayer,
+    origin_medium: &CrashLayer,
+) -> (SharedDevice, SharedDevice) {
     let workers = Workers::new();
     let slow = |medium: &CrashLayer, executor: &Executor, most| -> SharedDevice {
         let latency = Latency::Between(Duration::ZERO, Duration::from_micros(most));
         Arc::new(medium.clone().with_latency(Arc::new(executor.clock()), latency, &workers))
     };
+    let devices = (slow(log_medium, executor, 100), slow(origin_medium, executor, 700));
+    executor.spawn(async move { workers.run().await });
+    devices
+}
+
+/// Runs 300 writes, 7 at a time, on devices that take their time; the log device refuses its `nth` write. Whether it came to that.
+fn writes_with_a_failure(seed: u64, nth: u64, is_for_good: bool) -> bool {
+    let mut executor = Executor::new(seed);
     let (log_medium, origin_medium) = (CrashLayer::new(LOG_BYTES, seed), CrashLayer::new(ORIGIN_BYTES, seed));
-    let (device, origin) = (slow(&log_medium, &executor, 100), slow(&origin_medium, &executor, 700));
-    executor.spawn({
-        let workers = workers.clone();
-        async move { workers.run().await }
-    });
+    let (device, origin) = slow_devices(&mut executor, &log_medium, &origin_medium);
     format(&mut executor, &device, &origin);
     let options = open_options(&executor, KIND, None);
     let log = try_open(&mut executor, &device, &origin, options).expect("nothing fails yet");
@@ -190,4 +200,63 @@ fn order_log_leaves_the_origin_a_prefix_at_each_flush() {
     }
     assert!(prefixes > 20, "{prefixes} prefixes");
     write(&mut bench.executor, bench.log.as_ref(), 0, &[7; 512]);
+}
+
+const WRITERS: u64 = 3;
+const BLOCKS: u64 = 48;
+const ROUNDS: u8 = 30;
+
+/// Writes each block over and over, and destages meanwhile.
+async fn write_and_destage(log: Arc<WriteLog>, clock: impl Clock) {
+    let is_written = AtomicBool::new(false);
+    let write = async |writer: u64| {
+        for round in 1..=ROUNDS {
+            for block in (writer..BLOCKS).step_by(WRITERS as usize) {
+                log.write(block * 4096, Buffer::copy_of(&[round; 4096]), false).await.expect("nothing fails");
+            }
+        }
+    };
+    let writes = async {
+        join_all((0..WRITERS).map(write)).await;
+        is_written.store(true, Ordering::Relaxed);
+    };
+    let destage = async {
+        while !is_written.load(Ordering::Relaxed) {
+            log.destage(|_| {}).await.expect("nothing fails");
+            clock.sleep(Duration::from_micros(50)).await;
+        }
+    };
+    join(writes, destage).await;
+    log.close(false).await.expect("nothing fails");
+}
+
+/// A batch reads several segments, the last of them still being written: what was the newest of a sector when the first was read is not when
+/// the last is.
+#[test]
+fn what_is_written_while_a_batch_is_read_reaches_the_origin_in_its_order() {
+    for seed in 0..20 {
+        let mut executor = Executor::new(seed);
+        let (log_medium, origin_medium) = (CrashLayer::new(LOG_BYTES, seed), CrashLayer::new(ORIGIN_BYTES, seed));
+        let (device, origin) = slow_devices(&mut executor, &log_medium, &origin_medium);
+        format(&mut executor, &device, &origin);
+        let mut options = open_options(&executor, Kind { order: DestageOrder::LastWriteFirst, ..KIND }, None);
+        options.record_cache_bytes = 0;
+        // Only the batches asked for, which take the oldest segments first, one after the other.
+        let hour = Duration::from_secs(3600);
+        options.level2 = Level2 {
+            idle: hour,
+            age_max: hour,
+            share_start: 0.9,
+            share_slow: 0.95,
+            batch_bytes: LOG_BYTES,
+            writes_in_flight: 1,
+            ..options.level2
+        };
+        let log = try_open(&mut executor, &device, &origin, options).expect("nothing fails");
+        let clock = executor.clock();
+        executor.block_on(write_and_destage(log, clock));
+        for block in 0..BLOCKS {
+            assert_eq!(origin_medium.durable_bytes(block * 4096, 1), [ROUNDS], "block {block}, seed {seed}");
+        }
+    }
 }

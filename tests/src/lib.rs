@@ -15,6 +15,8 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 /// Longest wait for a process to say that it is ready, or to end: generous, because a loaded machine is slow, not wrong.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -72,6 +74,32 @@ impl World {
     /// Runs `forebay` to its end.
     pub fn run<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Finished {
         finish(self.forebay().args(arguments))
+    }
+
+    /// What `forebay status` says of the attachment or target `name`.
+    ///
+    /// # Panics
+    /// When nothing runs under that name.
+    #[track_caller]
+    pub fn status(&self, name: &str) -> Value {
+        self.run(["status", name]).json()
+    }
+
+    /// Waits until `is_there` of the remote LUN of the attachment `name`, and returns its state then.
+    ///
+    /// # Panics
+    /// When it does not come to `what` in a time that no machine is too slow for.
+    #[track_caller]
+    pub fn wait_for_remote(&self, name: &str, what: &str, is_there: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut status = self.status(name);
+            if is_there(&status["remote"]) {
+                return status["remote"].take();
+            }
+            assert!(Instant::now() < deadline, "it never came to: {what}: {status}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Starts `forebay` and waits until it says `ready:`.
@@ -241,6 +269,16 @@ impl Finished {
     pub fn success(self) -> String {
         assert_eq!(self.code, Some(0), "it failed:\n{}\n{}", self.stdout, self.stderr);
         self.stdout
+    }
+
+    /// What it printed, which is JSON, after checking that it succeeded.
+    ///
+    /// # Panics
+    /// When it did not, or printed something else.
+    #[track_caller]
+    pub fn json(self) -> Value {
+        let text = self.success();
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("no JSON ({error}): {text}"))
     }
 
     /// Checks that it failed with `code` and one line on standard error that contains each of `words`; nothing else.

@@ -46,8 +46,7 @@ impl Attached {
     }
 
     fn cache_status(&self) -> serde_json::Value {
-        let status = self.world.run(["status", "disk", "--json"]).success();
-        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        let status = self.world.status("disk");
         status["cache"].clone()
     }
 }
@@ -271,8 +270,7 @@ fn settings_and_cleaning_while_it_runs() {
 fn warm_reads_never_touch_the_target() {
     let attached = attached("64MiB", "write-back");
     let reads = || {
-        let status = attached.world.run(["target", "status", "--json"]).success();
-        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        let status = attached.world.run(["target", "status", "--json"]).json();
         status["luns"][0]["reads"].as_u64().unwrap()
     };
     tool("qemu-io", ["-f", "raw", "-c", "read 0 16M", &attached.uri]);
@@ -291,10 +289,7 @@ fn warm_reads_never_touch_the_target() {
     process.wait().success();
     let front = format!("nbd:unix:{}", world.path("disk.nbd").display());
     let process = world.start(["attach", &target.url(0), "--name", "disk", "--cache", "disk.cache", "--as", &front]);
-    let warm = || {
-        let status = world.run(["target", "status", "--json"]).success();
-        serde_json::from_str::<serde_json::Value>(&status).unwrap()["luns"][0]["reads"].as_u64().unwrap()
-    };
+    let warm = || world.run(["target", "status", "--json"]).json()["luns"][0]["reads"].as_u64().unwrap();
     let before = warm();
     tool("qemu-io", ["-f", "raw", "-c", "read 0 16M", &process.ready]);
     assert_eq!(warm(), before, "the target was asked after a clean stop");
@@ -304,8 +299,7 @@ fn warm_reads_never_touch_the_target() {
 fn a_partial_write_that_misses_never_reads_from_the_target() {
     let attached = attached("64MiB", "write-back");
     let reads = || {
-        let status = attached.world.run(["target", "status", "--json"]).success();
-        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        let status = attached.world.run(["target", "status", "--json"]).json();
         status["luns"][0]["reads"].as_u64().unwrap_or(0)
     };
     let before = reads();

@@ -71,8 +71,7 @@ fn the_cache_of_another_lun_is_refused_by_both_names() {
     world.run(["detach", "first"]).success();
     first.wait().success();
     let serial = |lun| {
-        let inquiry = world.run(["inquiry", &target.url(lun), "--json"]).success();
-        let parsed: serde_json::Value = serde_json::from_str(&inquiry).unwrap();
+        let parsed = world.run(["inquiry", &target.url(lun), "--json"]).json();
         parsed["serial"].as_str().unwrap().to_owned()
     };
     let before = fs::read(world.path("disk.cache")).unwrap();

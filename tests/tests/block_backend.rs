@@ -16,8 +16,7 @@ const SIZE: u64 = 64 << 20;
 
 /// What the target says of a logical unit.
 fn inquiry(world: &World, target: &Target, lun: u64) -> Value {
-    let text = world.run(["inquiry", &target.url(lun), "--json"]).success();
-    serde_json::from_str(&text).expect("one object")
+    world.run(["inquiry", &target.url(lun), "--json"]).json()
 }
 
 /// Runs `qemu-io` with these commands.

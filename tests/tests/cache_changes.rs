@@ -28,7 +28,7 @@ impl Bench {
     }
 
     fn status(&self, name: &str) -> serde_json::Value {
-        serde_json::from_str(&self.world.run(["status", name, "--json"]).success()).unwrap()
+        self.world.status(name)
     }
 
     fn detach(&self, name: &str, process: Process) {
@@ -148,15 +148,13 @@ fn caches_are_listed_moved_matched_by_generation_and_removed() {
         .failure(IN_USE, &["same.cache"]);
     let second = bench.world.start(arguments);
     io(&process.ready, &["write -P 1 0 4M", "read 4M 4M"]);
-    let loads: serde_json::Value =
-        serde_json::from_str(&bench.world.run(["cache", "list", "--load", "1", "--json"]).success()).unwrap();
+    let loads = bench.world.run(["cache", "list", "--load", "1", "--json"]).json();
     let idle =
         serde_json::json!({"reads_per_second": 0.0, "writes_per_second": 0.0, "hit_ratio": null, "in_flight": 0.0});
     assert!(loads["caches"].as_array().unwrap().iter().all(|cache| cache["load"] == idle), "{loads}");
     assert!(bench.status("disk")["cache"]["load"]["writes"].as_u64() > Some(0));
     let list = || -> Vec<(String, u64)> {
-        let list: serde_json::Value =
-            serde_json::from_str(&bench.world.run(["cache", "list", "--json"]).success()).unwrap();
+        let list = bench.world.run(["cache", "list", "--json"]).json();
         let caches = list["caches"].as_array().unwrap().iter();
         caches
             .map(|cache| (cache["state"].as_str().unwrap().to_owned(), cache["bytes"].as_u64().unwrap_or(0)))

@@ -147,8 +147,7 @@ struct Held {
 }
 
 fn status(world: &World) -> Value {
-    let status = world.run(["target", "status", "--json"]).success();
-    serde_json::from_str(&status).expect("it is JSON")
+    world.run(["target", "status", "--json"]).json()
 }
 
 fn held(world: &World, pid: u32) -> Held {

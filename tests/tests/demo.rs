@@ -1,6 +1,5 @@
 //! `forebay demo`, shortened: it runs as any user, verifies everything, and leaves nothing but its report.
 
-use serde_json::Value;
 use tests::World;
 
 #[test]
@@ -10,8 +9,7 @@ fn the_demo_shows_the_gain_and_leaves_nothing_behind() {
     std::fs::create_dir(&temporary).unwrap();
     let mut command = world.forebay();
     command.args(["demo", "--run-time", "2s", "--json"]).env("TMPDIR", &temporary);
-    let printed = tests::finish(&mut command).success();
-    let printed: Value = serde_json::from_str(&printed).unwrap();
+    let printed = tests::finish(&mut command).json();
     let operations = |run: &str| printed[run]["operations"].as_u64().unwrap();
     assert!(operations("cached") > operations("plain"), "{printed}");
     assert!(printed["recovery_ms"].as_f64().unwrap() > 0.0);

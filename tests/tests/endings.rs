@@ -8,7 +8,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
 use tests::{Finished, IQN, Process, World, finish};
 
 /// The connections of a session: as flags, and how many TCP connections that makes.
@@ -72,25 +71,6 @@ fn attach(world: &World, url: &str, flags: &[&[&str]]) -> Process {
     world.start([&["attach", url, "--name", "disk"][..], &flags.concat()].concat())
 }
 
-fn remote(world: &World) -> Value {
-    let status: Value = serde_json::from_str(&world.run(["status", "disk"]).success()).expect("status prints JSON");
-    status["remote"].clone()
-}
-
-/// Waits until `is_there` of the remote LUN's state.
-#[track_caller]
-fn wait_for(world: &World, what: &str, is_there: impl Fn(&Value) -> bool) -> Value {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let now = remote(world);
-        if is_there(&now) {
-            return now;
-        }
-        assert!(Instant::now() < deadline, "it never came to: {what}: {now}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// Random reads and writes at `subject` that take a few seconds; every read is compared with what was written.
 fn start_load(world: &World, subject: &str, flags: &[&str]) -> Child {
     let load = ["bench", subject, "--rw", "randrw", "--bs", "4KiB", "--depth", "16", "--seconds", "4", "--verify"];
@@ -131,18 +111,19 @@ fn a_target_killed_under_load_and_started_again_loses_nothing() {
         let world = World::new();
         let mut server = Server::start(&world, FILE);
         let disk = attach(&world, &server.url(), &[shape]);
-        wait_for(&world, "all connections", |remote| remote["connections"] == connections);
+        world.wait_for_remote("disk", "all connections", |remote| remote["connections"] == connections);
         let load = start_load(&world, "disk", &[]);
         for round in 2..4 {
-            wait_for(&world, "load", |remote| remote["in_flight"].as_u64() > Some(4));
+            world.wait_for_remote("disk", "load", |remote| remote["in_flight"].as_u64() > Some(4));
             server.kill();
-            wait_for(&world, "a loss that is noticed", |remote| remote["state"] == "reconnecting");
+            world.wait_for_remote("disk", "a loss that is noticed", |remote| remote["state"] == "reconnecting");
             server.start_again(&world);
-            let back = wait_for(&world, "a new session", |remote| remote["state"] == "online");
+            let back = world.wait_for_remote("disk", "a new session", |remote| remote["state"] == "online");
             assert_eq!(back["sessions"], round, "{back}");
         }
         outcome(load).success();
-        let after = wait_for(&world, "all connections again", |remote| remote["connections"] == connections);
+        let after =
+            world.wait_for_remote("disk", "all connections again", |remote| remote["connections"] == connections);
         assert!(after["commands_retried"].as_u64() > Some(0), "something was under way: {after}");
         works(&disk.ready, &["write -P 9 0 64k", "flush"]);
         world.run(["detach", "disk"]).success();
@@ -159,14 +140,14 @@ fn a_target_that_is_not_started_again_fails_io_after_the_replacement_timeout() {
         works(&disk.ready, &["write -P 1 0 64k", "flush"]);
         server.kill();
         fails(&disk.ready, &["read 0 64k"]);
-        let failing = wait_for(&world, "failing", |remote| remote["state"] == "failing");
+        let failing = world.wait_for_remote("disk", "failing", |remote| remote["state"] == "failing");
         let error = failing["last_error"].as_str().unwrap_or_default();
         assert!(error.contains("is the target running") && error.contains(&server.portal), "{failing}");
         assert!(failing["reconnect_attempts"].as_u64() > Some(1), "{failing}");
         // Whoever comes now is told at once, and does not wait once more.
         fails(&disk.ready, &["write -P 2 0 64k"]);
         server.start_again(&world);
-        wait_for(&world, "online", |remote| remote["state"] == "online");
+        world.wait_for_remote("disk", "online", |remote| remote["state"] == "online");
         works(&disk.ready, &["read -P 1 0 64k", "write -P 3 0 64k", "read -P 3 0 64k"]);
         world.run(["detach", "disk"]).success();
         disk.wait().success();
@@ -190,8 +171,7 @@ fn ends_with(finished: &Finished, code: i32, words: &str) {
 fn wait_for_sessions(world: &World, count: usize) {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let status: Value =
-            serde_json::from_str(&world.run(["target", "status", "--json"]).success()).expect("it is JSON");
+        let status = world.run(["target", "status", "--json"]).json();
         let is_used = status["luns"][0]["writes"].as_u64() > Some(0);
         if is_used && status["sessions"].as_array().is_some_and(|sessions| sessions.len() >= count) {
             return;
@@ -207,14 +187,14 @@ fn a_short_freeze_is_sat_out_by_the_same_session() {
         let world = World::new();
         let server = Server::start(&world, FILE);
         let disk = attach(&world, &server.url(), &[shape, &["--keepalive", "30s"]]);
-        wait_for(&world, "all connections", |remote| remote["connections"] == connections);
+        world.wait_for_remote("disk", "all connections", |remote| remote["connections"] == connections);
         let load = start_load(&world, "disk", &[]);
-        wait_for(&world, "load", |remote| remote["in_flight"].as_u64() > Some(4));
+        world.wait_for_remote("disk", "load", |remote| remote["in_flight"].as_u64() > Some(4));
         server.freeze();
         std::thread::sleep(Duration::from_secs(1));
         server.thaw();
         outcome(load).success();
-        let after = remote(&world);
+        let after = &world.status("disk")["remote"];
         assert_eq!((&after["sessions"], &after["commands_retried"]), (&1.into(), &0.into()), "{after}");
         assert_eq!(after["connections"], connections, "{after}");
         drop(disk);
@@ -227,16 +207,17 @@ fn a_long_freeze_ends_the_session_and_loses_nothing() {
         let world = World::new();
         let server = Server::start(&world, FILE);
         let disk = attach(&world, &server.url(), &[shape, &IMPATIENT]);
-        wait_for(&world, "all connections", |remote| remote["connections"] == connections);
+        world.wait_for_remote("disk", "all connections", |remote| remote["connections"] == connections);
         let load = start_load(&world, "disk", &[]);
-        wait_for(&world, "load", |remote| remote["in_flight"].as_u64() > Some(4));
+        world.wait_for_remote("disk", "load", |remote| remote["in_flight"].as_u64() > Some(4));
         server.freeze();
-        let lost = wait_for(&world, "attempts", |remote| remote["reconnect_attempts"].as_u64() > Some(1));
+        let lost = world.wait_for_remote("disk", "attempts", |remote| remote["reconnect_attempts"].as_u64() > Some(1));
         let error = lost["last_error"].as_str().unwrap_or_default();
         assert!(error.contains("did not complete a login within 0.5 s"), "{lost}");
         server.thaw();
         outcome(load).success();
-        let after = wait_for(&world, "all connections again", |remote| remote["connections"] == connections);
+        let after =
+            world.wait_for_remote("disk", "all connections again", |remote| remote["connections"] == connections);
         assert!(after["sessions"].as_u64() > Some(1), "{after}");
         works(&disk.ready, &["write -P 9 0 64k", "read -P 9 0 64k", "flush"]);
         world.run(["detach", "disk"]).success();
@@ -252,12 +233,12 @@ fn a_target_frozen_for_good_fails_io_after_the_replacement_timeout() {
         let disk = attach(&world, &server.url(), &[shape, &IMPATIENT, &["--replacement-timeout", "1s"]]);
         works(&disk.ready, &["write -P 1 0 64k", "flush"]);
         let load = start_load(&world, "disk", &[]);
-        wait_for(&world, "load", |remote| remote["in_flight"].as_u64() > Some(4));
+        world.wait_for_remote("disk", "load", |remote| remote["in_flight"].as_u64() > Some(4));
         server.freeze();
         let finished = outcome(load);
         assert_eq!(finished.code, Some(1), "I/O through NBD fails, and no more is known there: {finished:?}");
         assert_eq!(finished.stderr.lines().count(), 1, "{finished:?}");
-        let failing = wait_for(&world, "failing", |remote| remote["state"] == "failing");
+        let failing = world.wait_for_remote("disk", "failing", |remote| remote["state"] == "failing");
         assert!(failing["last_error"].is_string(), "{failing}");
         // It ends although the target does not answer a logout.
         disk.terminate().success();
@@ -354,14 +335,14 @@ fn a_ram_lun_that_was_started_again_never_gets_the_data_of_the_old_one() {
             works(&disk.ready, &["write -P 7 0 64k", "flush"]);
             let load = cache.is_empty().then(|| start_load(&world, "disk", &[]));
             if load.is_some() {
-                wait_for(&world, "load", |remote| remote["in_flight"].as_u64() > Some(4));
+                world.wait_for_remote("disk", "load", |remote| remote["in_flight"].as_u64() > Some(4));
             }
             server.kill();
             server.start_again(&world);
             if let Some(load) = load {
                 assert_eq!(outcome(load).code, Some(1), "what was written is gone, and whoever reads it is told");
             }
-            let replaced = wait_for(&world, "replaced", |remote| remote["state"] == "replaced");
+            let replaced = world.wait_for_remote("disk", "replaced", |remote| remote["state"] == "replaced");
             let error = replaced["last_error"].as_str().unwrap_or_default();
             assert!(error.contains("is another device now") && error.contains("detach and look"), "{replaced}");
             fails(&disk.ready, &["read -P 0 1M 64k"]);

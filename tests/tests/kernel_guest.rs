@@ -56,8 +56,7 @@ fn allocated_bytes(path: &Path) -> u64 {
 fn a_kernel_makes_a_file_system_and_gives_space_back() {
     let world = World::new();
     let target = world.target(["--lun", "0=file:disk.img,size=256MiB"]);
-    let inquiry = world.run(["inquiry", "--json", &target.url(0)]).success();
-    let inquiry: serde_json::Value = serde_json::from_str(&inquiry).expect("--json prints JSON");
+    let inquiry = world.run(["inquiry", "--json", &target.url(0)]).json();
     let script = login(target.portal(), "")
         + r#"
 cd /sys/block/sda

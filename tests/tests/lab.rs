@@ -1,12 +1,11 @@
 //! The papers' experiments run, and their tables are complete. Times are not asserted.
 
-use serde_json::Value;
 use tests::World;
 
 #[test]
 fn every_experiment_runs_in_its_quick_form() {
     let world = World::new();
-    let list: Value = serde_json::from_str(&world.run(["lab", "list", "--json"]).success()).unwrap();
+    let list = world.run(["lab", "list", "--json"]).json();
     let experiments = list["experiments"].as_array().unwrap();
     assert!(experiments.len() >= 4);
     for experiment in experiments {
@@ -14,7 +13,7 @@ fn every_experiment_runs_in_its_quick_form() {
         for clock in experiment["clocks"].as_array().unwrap() {
             let clock = clock.as_str().unwrap();
             let run = ["lab", "run", name, "--clock", clock, "--quick", "--out", "out", "--json"];
-            let outcome: Value = serde_json::from_str(&world.run(run).success()).unwrap();
+            let outcome = world.run(run).json();
             let rows = outcome["rows"].as_array().unwrap();
             assert!(rows.len() >= 2, "{name}: {outcome}");
             assert!(rows.iter().any(|row| row["ours"].as_f64().unwrap() > 0.0), "{name}: {outcome}");

@@ -132,7 +132,7 @@ fn verify(world: &World, address: &str, trial: &Trial) {
         let check = ["--verify", "--allow-data-loss", "--initiator-name", INITIATOR];
         let finished = world.run([&bench[..], &check, trial.arguments].concat());
         assert_eq!(finished.stderr, "", "{url} {:?}", trial.arguments);
-        let measured: Value = serde_json::from_str(&finished.success()).expect("--json prints JSON");
+        let measured = finished.json();
         assert_eq!(measured["operations"].to_string(), requests, "{url} {:?}", trial.arguments);
     }
 }
@@ -143,7 +143,7 @@ fn compare_sessions(world: &World, guest: &mut RunningGuest, address: &str, tria
     let attach = ["attach", &url, "--name", "disk", "--initiator-name", INITIATOR];
     let disk = world.start([&attach[..], trial.arguments].concat());
     let remote = || {
-        let status: Value = serde_json::from_str(&world.run(["status", "disk"]).success()).expect("status prints JSON");
+        let status = world.status("disk");
         status["remote"].clone()
     };
     // The others are made after the first, while the device works already.
@@ -214,26 +214,21 @@ fn a_connection_to_linux_is_lost_and_data_is_not() {
     let attach = ["attach", &url, "--name", "disk", "--initiator-name", INITIATOR, "--connections", "2"];
     let disk = world.start(attach);
     let remote = || {
-        let status: Value = serde_json::from_str(&world.run(["status", "disk"]).success()).expect("it is JSON");
+        let status = world.status("disk");
         status["remote"].clone()
     };
-    let wait_for = |what: &str, is_so: &dyn Fn(&Value) -> bool| {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !is_so(&remote()) {
-            assert!(Instant::now() < deadline, "never {what}: {}", remote());
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    };
-    wait_for("two connections", &|remote| remote["connections"] == 2);
+    world.wait_for_remote("disk", "two connections", |remote| remote["connections"] == 2);
     assert_eq!(remote()["negotiated"]["ErrorRecoveryLevel"], 0);
     std::thread::scope(|scope| {
         let bench = ["bench", "disk", "--rw", "randrw", "--bs", "16KiB", "--depth", "16", "--requests", "12000"];
         let checked = [&bench[..], &["--verify", "--allow-data-loss"]].concat();
         let running = scope.spawn(|| world.run(checked));
         let begun = remote()["commands_sent"].as_u64().expect("a count");
-        wait_for("load", &|remote| remote["commands_sent"].as_u64() > Some(begun + 1000));
+        world.wait_for_remote("disk", "load", |remote| remote["commands_sent"].as_u64() > Some(begun + 1000));
         forwarder.cut_one(1);
-        wait_for("two connections again", &|remote| remote["sessions"] == 2 && remote["connections"] == 2);
+        world.wait_for_remote("disk", "two connections again", |remote| {
+            remote["sessions"] == 2 && remote["connections"] == 2
+        });
         running.join().expect("it does not panic").success();
     });
     world.run(["detach", "disk"]).success();
@@ -247,7 +242,7 @@ fn a_connection_to_linux_is_lost_and_data_is_not() {
 
 /// The paths as `status` shows them.
 fn paths(world: &World) -> Vec<Value> {
-    let status: Value = serde_json::from_str(&world.run(["status", "disk"]).success()).expect("status prints JSON");
+    let status = world.status("disk");
     status["multipath"]["paths"].as_array().expect("there are paths").clone()
 }
 

@@ -1,14 +1,9 @@
 //! One LUN by several portals: a portal goes away, requests and sessions go elsewhere.
 
-use serde_json::Value;
 use tests::forwarder::Forwarder;
 use tests::{World, tool};
 
 const IQN: &str = "iqn.2026-11.io.forebay:paths";
-
-fn status(world: &World) -> Value {
-    serde_json::from_str(&world.run(["status", "disk"]).success()).expect("status prints JSON")
-}
 
 #[test]
 fn requests_go_on_when_a_portal_is_cut() {
@@ -20,7 +15,7 @@ fn requests_go_on_when_a_portal_is_cut() {
         let urls = format!("iscsi://{}/{IQN}/0,iscsi://{}/{IQN}/0", first.address, second.address);
         let disk = world.start(["attach", &urls, "--multipath", policy, "--name", "disk"]);
         tool("qemu-io", ["-f", "raw", "-c", "write -P 1 0 64k", "-c", "write -P 2 64k 64k", &disk.ready]);
-        let before = status(&world);
+        let before = world.status("disk");
         let paths = before["multipath"]["paths"].as_array().unwrap();
         assert_eq!(before["multipath"]["policy"], policy);
         assert_eq!(paths.len(), if policy == "failover" { 1 } else { 2 }, "a portal group is one path: {before}");
@@ -29,7 +24,7 @@ fn requests_go_on_when_a_portal_is_cut() {
         first.cut();
         tool("qemu-io", ["-f", "raw", "-c", "read -P 1 0 64k", "-c", "write -P 3 0 64k", &disk.ready]);
         tool("qemu-io", ["-f", "raw", "-c", "read -P 3 0 64k", "-c", "read -P 2 64k 64k", &disk.ready]);
-        let after = status(&world);
+        let after = world.status("disk");
         let path = &after["multipath"]["paths"][0];
         assert_eq!(path["portal"], second.address.to_string(), "the session moved: {after}");
         assert_eq!(path["remote"]["sessions"], 2);
@@ -70,13 +65,13 @@ fn requests_come_back_with_their_path() {
     );
     std::fs::write(world.path("target.toml"), text).unwrap();
     let _target = world.start(["target", "serve", "--config", "target.toml", "--name", "target"]);
-    let served: Value = serde_json::from_str(&world.run(["status", "target"]).success()).unwrap();
+    let served = world.status("target");
     let portals: Vec<Forwarder> = served["address"].as_str().unwrap().split(' ').map(Forwarder::to).collect();
     let urls: Vec<String> = portals.iter().map(|portal| format!("iscsi://{}/{IQN}/0", portal.address)).collect();
     let disk = world.start(["attach", &urls.join(","), "--multipath", "failover", "--name", "disk"]);
     let serving = |pattern: u8| {
         let counts = || -> Vec<u64> {
-            let paths = status(&world)["multipath"]["paths"].as_array().unwrap().clone();
+            let paths = world.status("disk")["multipath"]["paths"].as_array().unwrap().clone();
             paths.iter().map(|path| path["requests"].as_u64().unwrap()).collect()
         };
         let before = counts();
@@ -86,8 +81,8 @@ fn requests_come_back_with_their_path() {
     };
     let wait_for = |is_online: bool| {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        while status(&world)["multipath"]["paths"][0]["is_online"] != is_online {
-            assert!(std::time::Instant::now() < deadline, "never: {}", status(&world));
+        while world.status("disk")["multipath"]["paths"][0]["is_online"] != is_online {
+            assert!(std::time::Instant::now() < deadline, "never: {}", world.status("disk"));
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
     };

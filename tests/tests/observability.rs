@@ -77,8 +77,8 @@ fn status_and_metrics_agree_on_what_was_done() {
     let bench = ["bench", &target.url(1), "--rw", "randrw", "--requests", "4000", "--allow-data-loss"];
     world.run(bench).success();
 
-    assert_traffic(&json(&world.run(["status", "disk"]).success())["remote"], &attach_metrics);
-    let status = json(&world.run(["target", "status", "--json"]).success());
+    assert_traffic(&world.status("disk")["remote"], &attach_metrics);
+    let status = world.run(["target", "status", "--json"]).json();
     let session = &status["sessions"][0];
     assert_eq!(session["target_name"], IQN);
     assert_eq!(session["session_type"], "Normal");
@@ -112,7 +112,7 @@ fn status_and_metrics_agree_on_what_was_done() {
     let is_histogram = |sample: &&Sample| sample.metric == "forebay_lun_latency_seconds";
     assert!(matches!(samples.iter().find(is_histogram).unwrap().value, Metric::Histogram(_)));
 
-    let status = json(&world.run(["status", "disk"]).success());
+    let status = world.status("disk");
     assert_eq!(status["remote"]["negotiated"]["DataDigest"], "CRC32C");
     let samples = scrape(&attach_metrics);
     assert_eq!(value(&samples, "forebay_remote_online", &[]), Some(1.0));
@@ -177,7 +177,7 @@ fn limits_are_kept_and_answered() {
     let second = ["inquiry", &url, "--initiator-name", "iqn.2026-11.io.forebay:second"];
     let refused = world.run(second);
     assert_ne!(refused.code, Some(0), "one session is all there is");
-    let status = json(&world.run(["target", "status", "--json"]).success());
+    let status = world.run(["target", "status", "--json"]).json();
     assert!(status["logins_refused_by_status"]["0302"].as_u64() >= Some(1), "{status}");
     // Two who say nothing are taken, and closed for their silence; a third is closed at once.
     let mut silent: Vec<TcpStream> = (0..3).map(|_| TcpStream::connect(&target.ready).unwrap()).collect();
@@ -185,7 +185,7 @@ fn limits_are_kept_and_answered() {
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         assert_eq!(stream.read(&mut [0]).unwrap(), 0, "the target hangs up");
     }
-    let status = json(&world.run(["target", "status", "--json"]).success());
+    let status = world.run(["target", "status", "--json"]).json();
     assert_eq!(status["connections_refused"], 1);
     drop(first);
 }
@@ -226,7 +226,7 @@ fn the_service_manager_passes_the_socket_and_is_told() {
     }
     told_until(&notify, "READY=1");
     world.run(["inquiry", &format!("iscsi://{address}/{IQN}/0")]).success();
-    let status = json(&world.run(["target", "status", "--json"]).success());
+    let status = world.run(["target", "status", "--json"]).json();
     assert_eq!(status["address"], address, "what was passed is served, not the default portal");
     let told = told_until(&notify, "WATCHDOG=1");
     assert!(told.iter().any(|line| line.starts_with("STATUS=")), "{told:?}");

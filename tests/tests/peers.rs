@@ -5,7 +5,6 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
 use tests::{IQN, World, finish, tool};
 
 /// What no machine is too slow for.
@@ -103,17 +102,13 @@ const SHAPES: [(&[&str], (u64, u64), u64); 4] = [
     (&["--connections", "2", "--split-connections"], (4, 4), 1),
 ];
 
-fn status(world: &World) -> Value {
-    serde_json::from_str(&world.run(["status", "disk"]).success()).expect("status prints JSON")
-}
-
 /// Small requests with immediate data and large ones with many R2Ts; every read is checked.
 fn verify(world: &World, url: &str, flags: &[&str]) {
     for (size, requests) in [("4KiB", "800"), ("128KiB", "80"), ("1MiB", "20")] {
         let bench = ["bench", url, "--rw", "randrw", "--bs", size, "--requests", requests, "--depth", "8", "--json"];
         let finished = world.run([&bench[..], &["--verify", "--allow-data-loss"], flags].concat());
         assert_eq!(finished.stderr, "", "{url} {flags:?}");
-        let measured: Value = serde_json::from_str(&finished.success()).expect("--json prints JSON");
+        let measured = finished.json();
         assert_eq!(measured["operations"].to_string(), requests, "{url} {flags:?}");
     }
 }
@@ -121,21 +116,14 @@ fn verify(world: &World, url: &str, flags: &[&str]) {
 /// Attaches, writes, and finds the bytes in `image`. What the session came to.
 fn attach_and_write(world: &World, url: &str, flags: &[&str], pattern: u8, connections: (u64, u64), image: &str) {
     let disk = world.start([&["attach", url, "--name", "disk"][..], flags].concat());
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let remote = &status(world)["remote"];
-        if (remote["connections"].as_u64(), remote["split_connections"].as_u64())
-            == (Some(connections.0), Some(connections.1))
-        {
-            break;
-        }
-        assert!(Instant::now() < deadline, "{connections:?} did not come: {remote}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let wanted = (Some(connections.0), Some(connections.1));
+    world.wait_for_remote("disk", "the connections", |remote| {
+        (remote["connections"].as_u64(), remote["split_connections"].as_u64()) == wanted
+    });
     let write = format!("write -P {pattern} 64k 2M");
     let read = format!("read -P {pattern} 64k 2M");
     tool("qemu-io", ["-f", "raw", "-c", &write, "-c", "flush", "-c", &read, &disk.ready]);
-    let remote = status(world)["remote"].clone();
+    let remote = world.status("disk")["remote"].clone();
     assert_eq!((&remote["sessions"], &remote["state"]), (&1.into(), &"online".into()), "{remote}");
     let allowed = remote["negotiated"]["MaxConnections"].as_u64().unwrap();
     assert!(allowed >= connections.0, "{remote}");
@@ -149,8 +137,7 @@ fn attach_and_write(world: &World, url: &str, flags: &[&str], pattern: u8, conne
 fn look(world: &World, portal: &str, url: &str, flags: &[&str]) {
     let found = world.run([&["discover", portal][..], flags].concat()).success();
     assert!(found.contains(IQN) && found.contains(portal), "{found}");
-    let unit = world.run([&["inquiry", url, "--json"][..], flags].concat()).success();
-    let unit: Value = serde_json::from_str(&unit).expect("--json prints JSON");
+    let unit = world.run([&["inquiry", url, "--json"][..], flags].concat()).json();
     assert_eq!(unit["size_bytes"], SIZE_BYTES, "{unit}");
     assert!(unit["serial"].as_str().is_some_and(|serial| !serial.is_empty()), "{unit}");
 }
@@ -230,7 +217,7 @@ fn tgt_killed_under_load_and_started_again_loses_nothing() {
     let load = ["bench", "disk", "--rw", "randrw", "--depth", "8", "--seconds", "4", "--verify", "--allow-data-loss"];
     let load = world.forebay().args(load).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let deadline = Instant::now() + PATIENCE;
-    while status(&world)["remote"]["commands_sent"].as_u64() < Some(200) {
+    while world.status("disk")["remote"]["commands_sent"].as_u64() < Some(200) {
         assert!(Instant::now() < deadline, "there is no load");
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -238,7 +225,7 @@ fn tgt_killed_under_load_and_started_again_loses_nothing() {
     tgt.start_again();
     let output = load.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let after = status(&world);
+    let after = world.status("disk");
     assert!(after["remote"]["sessions"].as_u64() > Some(1), "{after}");
     assert_eq!(after["remote"]["state"], "online", "{after}");
     world.run(["detach", "disk"]).success();

@@ -50,8 +50,7 @@ fn a_target_restarted_under_load_loses_nothing() {
         }
         let output = fio.wait_with_output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let status = world.run(["status", "disk", "--json"]).success();
-        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        let status = world.status("disk");
         assert!(status["remote"]["sessions"].as_u64().unwrap() >= 3, "{status}");
     }
 }

@@ -5,7 +5,6 @@
 
 use std::path::Path;
 
-use serde_json::Value;
 use tests::World;
 use workload::trace::synthetic::{lru_miss_ratio, mixed};
 use workload::trace::write_cloud_physics;
@@ -33,8 +32,7 @@ fn replay(world: &World, url: &str, trace: &Path, blocks: u64) -> f64 {
         "--cache-associativity",
         "full",
     ]);
-    let printed = world.run(["replay", trace.to_str().unwrap(), &name, "--allow-data-loss", "--json"]).success();
-    let printed: Value = serde_json::from_str(&printed).unwrap();
+    let printed = world.run(["replay", trace.to_str().unwrap(), &name, "--allow-data-loss", "--json"]).json();
     world.run(["detach", &name]).success();
     attached.wait().success();
     printed["cache"]["miss_ratio"].as_f64().expect("an attachment with a cache counts hits")

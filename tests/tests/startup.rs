@@ -1,13 +1,9 @@
 //! Attaching before the target is there, looking for it at once, and the name of a session that stays.
 
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tests::{IQN, Process, World, finish, tool};
-
-/// What no machine is too slow for.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn unused_portal() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -20,24 +16,6 @@ fn url(portal: &str) -> String {
 
 fn serve(world: &World, portal: &str) -> Process {
     world.start(["target", "serve", "--portal", portal, "--iqn", IQN, "--lun", "0=file:disk.img,size=16MiB"])
-}
-
-fn remote(world: &World) -> Value {
-    let status: Value = serde_json::from_str(&world.run(["status", "disk"]).success()).expect("status prints JSON");
-    status["remote"].clone()
-}
-
-#[track_caller]
-fn wait_for(world: &World, what: &str, is_there: impl Fn(&Value) -> bool) -> Value {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let now = remote(world);
-        if is_there(&now) {
-            return now;
-        }
-        assert!(Instant::now() < deadline, "it never came to: {what}: {now}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// An application that comes while there is nothing to answer it.
@@ -75,7 +53,8 @@ fn applications_wait_for_a_target_that_comes_later() {
         let attach = ["attach", &url(&portal), "--name", "disk", "--wait"];
         let disk = world.start([&attach[..], cache].concat());
         let mut early = application(&disk.ready);
-        let waiting = wait_for(&world, "attempts", |remote| remote["reconnect_attempts"].as_u64() > Some(2));
+        let waiting =
+            world.wait_for_remote("disk", "attempts", |remote| remote["reconnect_attempts"].as_u64() > Some(2));
         assert_eq!((&waiting["state"], &waiting["sessions"]), (&"reconnecting".into(), &0.into()), "{waiting}");
         assert!(waiting["reconnect_wait_ms"].as_u64() > Some(0), "{waiting}");
         assert!(waiting["last_error"].as_str().is_some_and(|error| error.contains("cannot connect")), "{waiting}");
@@ -89,7 +68,7 @@ fn applications_wait_for_a_target_that_comes_later() {
         world.run(["set", "disk", "reconnect=now"]).success();
         let (is_fine, said) = outcome(early);
         assert!(is_fine, "{said}");
-        wait_for(&world, "online", |remote| remote["state"] == "online" && remote["sessions"] == 1);
+        world.wait_for_remote("disk", "online", |remote| remote["state"] == "online" && remote["sessions"] == 1);
         tool("qemu-io", ["-f", "raw", "-c", "read -P 5 0 64k", &disk.ready]);
         world.run(["detach", "disk"]).success();
         disk.wait().success();
@@ -107,11 +86,11 @@ fn applications_are_turned_away_after_the_replacement_timeout_and_let_in_later()
         let (is_fine, said) = outcome(application(&disk.ready));
         assert!(!is_fine, "there is no target: {said}");
     }
-    assert_eq!(remote(&world)["state"], "failing");
+    assert_eq!(world.status("disk")["remote"]["state"], "failing");
     let _target = serve(&world, &portal);
     world.run(["set", "disk", "reconnect=later"]).failure(2, &["reconnect=later"]);
     world.run(["set", "disk", "reconnect=now"]).success();
-    wait_for(&world, "online", |remote| remote["state"] == "online");
+    world.wait_for_remote("disk", "online", |remote| remote["state"] == "online");
     let (is_fine, said) = outcome(application(&disk.ready));
     assert!(is_fine, "{said}");
     disk.terminate().success();
@@ -124,7 +103,7 @@ fn what_waiting_does_not_help_with_ends_it() {
     let wrong = format!("iscsi://{portal}/{IQN}-other/0");
     let disk = world.start(["attach", &wrong, "--name", "disk", "--wait"]);
     let early = application(&disk.ready);
-    wait_for(&world, "attempts", |remote| remote["reconnect_attempts"].as_u64() > Some(1));
+    world.wait_for_remote("disk", "attempts", |remote| remote["reconnect_attempts"].as_u64() > Some(1));
     let _target = serve(&world, &portal);
     let ended = disk.wait();
     assert_eq!(ended.code, Some(5), "{ended:?}");
@@ -153,23 +132,23 @@ fn a_word_ends_the_wait_for_a_target_that_went_away() {
     let mut target = serve(&world, &portal);
     let disk = world.start(["attach", &url(&portal), "--name", "disk"]);
     world.run(["set", "disk", "reconnect=now"]).success();
-    assert_eq!(remote(&world)["sessions"], 1, "there is a session already");
+    assert_eq!(world.status("disk")["remote"]["sessions"], 1, "there is a session already");
     target.kill();
     let long = |remote: &Value| remote["reconnect_wait_ms"].as_u64() >= Some(1600);
-    wait_for(&world, "a long wait", long);
+    world.wait_for_remote("disk", "a long wait", long);
     world.run(["set", "disk", "reconnect=now"]).success();
-    let after = wait_for(&world, "short waits again", |remote| !long(remote));
+    let after = world.wait_for_remote("disk", "short waits again", |remote| !long(remote));
     assert_eq!(after["state"], "reconnecting");
-    wait_for(&world, "a long wait again", long);
+    world.wait_for_remote("disk", "a long wait again", long);
     let _target = serve(&world, &portal);
     world.run(["set", "disk", "reconnect=now"]).success();
-    wait_for(&world, "online", |remote| remote["state"] == "online" && remote["sessions"] == 2);
+    world.wait_for_remote("disk", "online", |remote| remote["state"] == "online" && remote["sessions"] == 2);
     disk.terminate().success();
 }
 
 /// The ISIDs of the sessions that the target has, sorted.
 fn isids(world: &World) -> Vec<String> {
-    let status: Value = serde_json::from_str(&world.run(["target", "status", "--json"]).success()).expect("it is JSON");
+    let status = world.run(["target", "status", "--json"]).json();
     let sessions = status["sessions"].as_array().expect("there is a list");
     let mut isids: Vec<String> =
         sessions.iter().map(|session| session["isid"].as_str().unwrap_or_default().to_owned()).collect();
@@ -186,17 +165,17 @@ fn an_attachment_is_the_same_initiator_port_at_every_start() {
     let mut first = world.start(["attach", &url, "--name", "disk"]);
     let isid = isids(&world);
     assert_eq!(isid.len(), 1);
-    assert_eq!(remote(&world)["isid"], isid[0], "both ends say the same");
+    assert_eq!(world.status("disk")["remote"]["isid"], isid[0], "both ends say the same");
     // A look at the LUN is another session, and does not end this one.
     world.run(["inquiry", &url]).success();
-    assert_eq!(remote(&world)["sessions"], 1);
+    assert_eq!(world.status("disk")["remote"]["sessions"], 1);
     first.kill();
     let again = world.start(["attach", &url, "--name", "disk"]);
     assert!(isids(&world).contains(&isid[0]));
     // Who comes by its name takes its place (RFC 7143 6.3.5), and it comes back, perhaps before the other has got its answers.
     world.run(["inquiry", &url, "--isid", &isid[0]]);
     let is_back = |remote: &Value| remote["state"] == "online" && remote["sessions"].as_u64() > Some(1);
-    wait_for(&world, "a new session", is_back);
+    world.wait_for_remote("disk", "a new session", is_back);
     again.terminate().success();
     let other = world.start(["attach", &url, "--name", "other"]);
     assert!(isids(&world).iter().any(|other| *other != isid[0]));

@@ -26,10 +26,6 @@ fn members(world: &World) -> Members {
     Members { processes, urls }
 }
 
-fn status(world: &World) -> Value {
-    serde_json::from_str(&world.run(["status", "wide"]).success()).expect("status prints JSON")
-}
-
 #[test]
 fn bytes_lie_where_the_format_says() {
     let world = World::new();
@@ -41,7 +37,7 @@ fn bytes_lie_where_the_format_says() {
         tool("qemu-io", ["-f", "raw", "-c", command, &wide.ready]);
     }
     tool("qemu-io", ["-f", "raw", "-c", "read -P 2 64k 64k", "-c", "write -P 9 60k 8k", &wide.ready]);
-    let before = status(&world);
+    let before = world.status("wide");
     assert_eq!(before["size_bytes"], 24 << 20);
     assert_eq!(before["stripe"]["unit_bytes"], UNIT);
     let online = |status: &Value| -> Vec<bool> {
@@ -83,7 +79,7 @@ fn requests_fail_where_a_member_is_down_and_nowhere_else() {
     };
     assert!(read("read 128k 64k"), "the third member is there");
     assert!(!read("read 64k 64k"), "the second is down");
-    let now = status(&world);
+    let now = world.status("wide");
     let state = |member: usize| now["stripe"]["members"][member]["is_online"].as_bool();
     assert_eq!([state(0), state(1), state(2)], [Some(true), Some(false), Some(true)]);
     assert_ne!(now["remote"]["state"], "online");

@@ -2,7 +2,6 @@
 
 use std::fs;
 
-use serde_json::Value;
 use tests::{Process, World, tool};
 
 const DISKS: &str = "iqn.2026-11.org.example:disks";
@@ -36,8 +35,7 @@ impl Served {
     }
 
     fn size(&self, iqn: &str, lun: u64) -> u64 {
-        let text = self.world.run(["inquiry", &self.url(iqn, lun), "--json"]).success();
-        let inquiry: Value = serde_json::from_str(&text).expect("it prints JSON");
+        let inquiry = self.world.run(["inquiry", &self.url(iqn, lun), "--json"]).json();
         inquiry["size_bytes"].as_u64().expect("a size")
     }
 }
@@ -61,10 +59,7 @@ fn initiators_see_what_the_file_shows_them() {
         luns = ["0=ram:4MiB"]
         "#
     ));
-    let size = |initiator: &str, lun: u64| {
-        let text = served.inquiry(initiator, DISKS, lun).success();
-        serde_json::from_str::<Value>(&text).unwrap()["size_bytes"].as_u64().unwrap()
-    };
+    let size = |initiator: &str, lun: u64| served.inquiry(initiator, DISKS, lun).json()["size_bytes"].as_u64().unwrap();
     assert_eq!((size(DATABASE, 0), size(DATABASE, 1)), (1 << 20, 2 << 20));
     assert_eq!(size(BACKUP, 0), 2 << 20, "LUN 1 under the number 0");
     served.inquiry(BACKUP, DISKS, 1).failure(5, &["no LUN 1"]);
@@ -99,7 +94,7 @@ fn a_reload_changes_what_changed_and_nothing_else() {
     assert_eq!((served.size(DISKS, 0), served.size(DISKS, 2)), (16 << 20, 4 << 20));
     served.world.run(["inquiry", &served.url(DISKS, 1)]).failure(5, &["no LUN 1"]);
     tool("qemu-io", ["-f", "raw", "-c", "read -P 7 0 8M", &uri]);
-    let status: Value = serde_json::from_str(&served.world.run(["status", "disk", "--json"]).success()).unwrap();
+    let status = served.world.status("disk");
     assert_eq!(status["remote"]["sessions"], 1, "the attachment's session went on");
     assert_eq!(status["size_bytes"], 16 << 20, "and it saw the LUN grow");
 
@@ -194,10 +189,8 @@ fn a_target_is_removed_under_its_sessions_and_comes_back() {
         .stderr(std::process::Stdio::null())
         .spawn()
         .expect("qemu-img is installed");
-    let sessions = || {
-        let text = served.world.run(["target", "status", "--json"]).success();
-        serde_json::from_str::<Value>(&text).expect("it prints JSON")["sessions"].as_array().expect("a list").len()
-    };
+    let sessions =
+        || served.world.run(["target", "status", "--json"]).json()["sessions"].as_array().expect("a list").len();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while sessions() == 0 {
         assert!(std::time::Instant::now() < deadline, "qemu-img did not log in");
@@ -273,7 +266,7 @@ fn portals_come_and_go() {
     write(&served.world, &config(&both));
     let said = served.world.run(["target", "reload"]).success();
     assert!(said.contains("1 portals added, 0 removed"), "{said}");
-    let status: Value = serde_json::from_str(&served.world.run(["target", "status", "--json"]).success()).unwrap();
+    let status = served.world.run(["target", "status", "--json"]).json();
     let second = status["address"].as_str().unwrap().strip_prefix(&format!("{first} ")).expect("both").to_owned();
     assert!(found(&second).contains(&format!("{second},2")), "{}", found(&second));
 

@@ -11,7 +11,6 @@ use base::serial::Serial32;
 use iscsi::framing::{DataSegment, Destination, Digests, Progress, ReceivedPdu, Receiver, TransmitQueue};
 use iscsi::pdu::*;
 use iscsi::text::Keys;
-use serde_json::Value;
 use tests::{IQN, Target, World};
 
 const BLOCK_BYTES: usize = 512;
@@ -136,12 +135,11 @@ fn begin_writes(world: &World, initiator: &mut Initiator, count: u8) {
     }
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let text = world.run(["target", "status", "--json"]).success();
-        let status: Value = serde_json::from_str(&text).expect("it prints JSON");
+        let status = world.run(["target", "status", "--json"]).json();
         if status["sessions"][0]["commands_under_way"] == count {
             return;
         }
-        assert!(Instant::now() < deadline, "the writes are not under way: {text}");
+        assert!(Instant::now() < deadline, "the writes are not under way: {status}");
     }
 }
 

@@ -45,7 +45,8 @@ const FILLED: f64 = 0.9;
 /// The origin of the speed measurements; small enough that it stays in RAM.
 const ORIGIN_BYTES: u64 = 256 << 20;
 const ORIGIN_STEP_BYTES: usize = 1 << 20;
-const DEPTHS: [usize; 2] = [1, 32];
+/// Requests at once while a log is filled.
+const FILL_DEPTH: usize = 32;
 
 /// Measures the write log beside bare durable writes.
 #[derive(Debug, Parser)]
@@ -65,6 +66,9 @@ struct Arguments {
     /// Seconds of one measurement
     #[arg(long, default_value_t = 3)]
     seconds: u64,
+    /// Writers at once
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 32])]
+    depths: Vec<usize>,
     /// Only this measurement: speed or open
     #[arg(long)]
     only: Option<String>,
@@ -118,7 +122,7 @@ async fn measure_speed(arguments: &Arguments) -> Result<()> {
     let seconds = Duration::from_secs(arguments.seconds);
     let mut all: BTreeMap<(usize, &str), Vec<Speed>> = BTreeMap::new();
     for round in 1..=arguments.rounds {
-        for depth in DEPTHS {
+        for &depth in &arguments.depths {
             let log = log_speed(arguments, depth, seconds, round as u64, true).await?;
             let raw = bare_speed(&bare, arguments.speed_size.0, depth, seconds)?;
             let burst = log_speed(arguments, depth, seconds, round as u64, false).await?;
@@ -132,7 +136,7 @@ async fn measure_speed(arguments: &Arguments) -> Result<()> {
             }
         }
     }
-    for depth in DEPTHS {
+    for &depth in &arguments.depths {
         let of =
             |name, value: fn(&Speed) -> f64| median(all.get(&(depth, name)).into_iter().flatten().map(value).collect());
         let tail = |name| of(name, |speed| speed.p999_us / speed.p50_us);
@@ -294,8 +298,8 @@ async fn fill(arguments: &Arguments) -> Result<()> {
     let log = WriteLog::open(device, origin, without_level2()).await?;
     tokio::spawn(log.run());
     let count = (arguments.size.0 as f64 * FILLED) as u64 / BLOCK_BYTES;
-    for first in (0..count).step_by(DEPTHS[1]) {
-        let writes = (first..count.min(first + DEPTHS[1] as u64))
+    for first in (0..count).step_by(FILL_DEPTH) {
+        let writes = (first..count.min(first + FILL_DEPTH as u64))
             .map(|index| log.write(2 * index * BLOCK_BYTES, Buffer::zeroed(BLOCK_BYTES as usize), false));
         for write in writes.collect::<Vec<_>>() {
             write.await?;

@@ -350,6 +350,8 @@ pub struct Workers {
 struct WorkersState {
     incoming: VecDeque<BackgroundFuture>,
     waker: Option<Waker>,
+    /// Woken when [`Workers::run`] is polled the next time.
+    deferred: Vec<Waker>,
     is_stopped: bool,
 }
 
@@ -386,10 +388,33 @@ impl Workers {
         }
     }
 
+    /// Waits until [`Workers::run`] has returned to its executor once, so that tasks elsewhere that are ready now have had their turn. For work
+    /// given to these workers.
+    pub fn others_first(&self) -> impl Future<Output = ()> + Send + 'static {
+        let (workers, mut is_deferred) = (self.clone(), false);
+        poll_fn(move |context| {
+            if is_deferred {
+                return Poll::Ready(());
+            }
+            is_deferred = true;
+            let waker = {
+                let mut state = workers.lock();
+                state.deferred.push(context.waker().clone());
+                state.waker.take()
+            };
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+            Poll::Pending
+        })
+    }
+
     /// Polls all it was given, until [`Workers::stop`]. Whoever assembles a stack polls this once.
     pub async fn run(&self) {
         let mut running = FuturesUnordered::new();
         poll_fn(|context| {
+            let deferred = std::mem::take(&mut self.lock().deferred);
+            deferred.into_iter().for_each(Waker::wake);
             loop {
                 let is_stopped = {
                     let mut state = self.lock();
@@ -400,8 +425,7 @@ impl Workers {
                 match running.poll_next_unpin(context) {
                     Poll::Ready(Some(())) => {}
                     Poll::Ready(None) if is_stopped => return Poll::Ready(()),
-                    Poll::Ready(None) => return Poll::Pending,
-                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(None) | Poll::Pending => return Poll::Pending,
                 }
             }
         })
@@ -423,6 +447,32 @@ mod tests {
     use futures_util::FutureExt;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::time::Duration;
+
+    #[test]
+    fn work_that_lets_others_go_first_has_its_turn_after_them() {
+        for is_last in [false, true] {
+            let mut executor = Executor::in_order();
+            let (workers, order) = (Workers::new(), Arc::new(Mutex::new(Vec::new())));
+            let note = |name| {
+                let order = Arc::clone(&order);
+                move || order.lock().unwrap().push(name)
+            };
+            let (running, polite, work) = (workers.clone(), workers.clone(), note("work"));
+            executor.spawn(async move { running.run().await });
+            executor.run_until_stalled();
+            workers.spawn(async move {
+                if is_last {
+                    polite.others_first().await;
+                }
+                work();
+            });
+            let other = note("other");
+            executor.spawn(async move { other() });
+            executor.run_until_stalled();
+            let expected = if is_last { ["other", "work"] } else { ["work", "other"] };
+            assert_eq!(*order.lock().unwrap(), expected);
+        }
+    }
 
     /// `Shared` wakes under a lock that it takes again when it is dropped, so the waking must not be what drops it.
     #[test]

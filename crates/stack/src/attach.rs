@@ -29,6 +29,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use writelog::WriteLog;
 
+use crate::apart::Apart;
 use crate::cache_change::{Change, Changing};
 use crate::cache_place::CacheConfig;
 use crate::cache_settings;
@@ -90,6 +91,8 @@ pub struct Attachment {
     cow: Option<Arc<CowLayer>>,
     /// The work of all layers; it stops when this is dropped.
     background: RefCell<JoinSet<()>>,
+    /// Level 2 of the log.
+    destaging: RefCell<Option<Apart>>,
     /// What the registry says of the cache and of the log: for each an entry for the device, or one for each LUN it is made of.
     entries: Vec<Entry>,
     server: NbdServer,
@@ -150,7 +153,7 @@ impl Attachment {
         identities.iter().try_for_each(|identity| registry.check(identity, &places))?;
         let registered = |store| registry.find(&identity, store);
         let (mut cache, mut cache_parts, mut log, mut cow, mut entries) = (None, None, None, None, Vec::new());
-        let mut background = JoinSet::new();
+        let (mut background, mut destaging) = (JoinSet::new(), None);
         let mut device = remotes.device();
         if let (Some(cache_config), Some(place)) = (&config.cache, cache_place) {
             cache_config.check_not_lost(&place, registered(Store::Cache)?.as_ref())?;
@@ -176,7 +179,8 @@ impl Attachment {
                 identities.iter().map(|identity| log_place::entry(identity, &place, &config.name)).collect();
             let opened = log_config.open(&place, device, clock, &registry, &ours).await?;
             entries.extend(ours);
-            background.spawn(opened.run());
+            background.spawn(opened.run_requests());
+            destaging = Some(Apart::start("destaging", opened.run_destaging())?);
             device = opened.clone();
             log = Some(opened);
         }
@@ -198,6 +202,7 @@ impl Attachment {
             log,
             cow,
             background: RefCell::new(background),
+            destaging: RefCell::new(destaging),
             entries,
             server,
             listener: RefCell::new(Some(listener)),
@@ -292,6 +297,7 @@ impl Attachment {
         };
         let (served, stopped, ..) = tokio::join!(serve, stop_on_signal, control, metrics, informing);
         attachment.background.borrow_mut().abort_all();
+        drop(attachment.destaging.take());
         served.and(stopped)
     }
 

@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `access_watch` | which of several paths reach the unit best |
+//! | `apart` | background work on a thread of its own |
 //! | [`attach`] | an attachment: remote LUN, cache, front, from the beginning to the end |
 //! | [`awaited`] | an attachment before its target is there |
 //! | `cache_change` | another cache in place of the one there is |
@@ -35,6 +36,7 @@
 #![forbid(unsafe_code)]
 
 mod access_watch;
+mod apart;
 pub mod attach;
 pub mod awaited;
 mod cache_change;

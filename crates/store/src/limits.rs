@@ -8,10 +8,11 @@ pub const SUPERBLOCK_BYTES: usize = 4096;
 /// never damages its neighbours.
 pub const RECORD_UNIT_BYTES: usize = 512;
 
-/// Largest record, in bytes, with its header. A group commit gathers up to here; more gains nothing (at 64 KiB the
-/// transfer already costs more than the write's latency on every medium we measured) and would make the smallest log
-/// larger.
-pub const RECORD_BYTES_MAX: usize = 64 << 10;
+/// Largest record, in bytes, with its header.
+pub const RECORD_BYTES_MAX: usize = 256 << 10;
+
+/// Bytes that a group commit of a log of small records gathers.
+pub const GROUP_BYTES_MAX: usize = 64 << 10;
 
 /// Smallest log region in bytes: four of the records it allows (a quarter of the region each).
 pub const LOG_BYTES_MIN: u64 = 16 << 10;
@@ -27,5 +28,6 @@ pub const REPLAY_WINDOW_BYTES: u64 = 1 << 20;
 pub const SEQUENCE_MAX: u64 = u64::MAX >> 1;
 
 const _: () = assert!(RECORD_BYTES_MAX.is_multiple_of(RECORD_UNIT_BYTES));
+const _: () = assert!(GROUP_BYTES_MAX <= RECORD_BYTES_MAX);
 const _: () = assert!(REPLAY_WINDOW_BYTES as usize >= 2 * RECORD_BYTES_MAX);
 const _: () = assert!(SUPERBLOCK_BYTES.is_multiple_of(RECORD_UNIT_BYTES));

@@ -29,7 +29,7 @@ use futures_util::future::Shared;
 use uuid::Uuid;
 
 use crate::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN, RECORD_UNIT_BYTES};
-use crate::record::{LogPosition, RECORD_PAYLOAD_BYTES_MAX, emit, record_bytes};
+use crate::record::{GROUP_PAYLOAD_BYTES_MAX, LogPosition, emit, record_bytes};
 
 /// A log under way. Clones are the same log.
 #[derive(Clone)]
@@ -244,7 +244,7 @@ pub(crate) fn check_region(region: ByteRange, device_bytes: u64) -> Result<(), E
 /// A quarter of the region, so that a full log still has records to release while others wait.
 fn payload_bytes_max(region_bytes: u64) -> usize {
     let quarter = usize::try_from(region_bytes / 4).unwrap_or(usize::MAX);
-    RECORD_PAYLOAD_BYTES_MAX.min(quarter - (record_bytes(0) as usize))
+    GROUP_PAYLOAD_BYTES_MAX.min(quarter - (record_bytes(0) as usize))
 }
 
 impl LogShared {

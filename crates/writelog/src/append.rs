@@ -1,7 +1,7 @@
 //! Records on their way to the log device: group commit.
 //!
-//! What arrives is queued; a record takes as much of the queue as fits and is submitted with force unit access, once the workers get their turn:
-//! whoever is ready to write when the first one queues has queued by then. While the record is on its way the next gathers. A second one goes
+//! What arrives is queued; a record takes as much of the queue as fits and is submitted with force unit access, once all others had their turn:
+//! whoever is ready to write when the first one queues, or was just answered and writes again, has queued by then. While the record is on its way the next gathers. A second one goes
 //! beside it only when a good deal has gathered. No timer. A device may write while it is asked to, and keep its thread; so after each
 //! record the others get their turn first.
 //!
@@ -24,11 +24,11 @@ use zerocopy::IntoBytes;
 
 use crate::core::{Core, State};
 use crate::format::{ENTRY_DATA, ENTRY_DISCARDED, ENTRY_ZEROES, EntryRaw, FLAG_EPOCH_END, HeadRaw, prefix_bytes};
-use crate::limits::{RECORD_ENTRIES_MAX, RECORDS_IN_FLIGHT_MAX, SECOND_RECORD_BYTES, UNIT_BYTES};
+use crate::limits::{RECORD_ENTRIES_MAX, RECORDS_IN_FLIGHT_MAX, SECOND_RECORD_BYTES, SEGMENT_BYTES_PAPER, UNIT_BYTES};
 use crate::map::{Piece, Tag, place_of_zeroes};
 
 /// Data up to here is not split between records: a request stays in one piece.
-const WHOLE_BYTES_MAX: u64 = (RECORD_BYTES_MAX / 2) as u64;
+const WHOLE_BYTES_MAX: u64 = SEGMENT_BYTES_PAPER as u64 / 2;
 
 /// A place between two records, with all that the next one must carry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -191,7 +191,10 @@ impl Core {
             appender.is_turn_near = true;
         }
         let core = Arc::clone(self);
-        self.workers.spawn(async move { core.send_records() });
+        self.workers.spawn(async move {
+            core.workers.others_first().await;
+            core.send_records();
+        });
     }
 
     fn send_records(self: &Arc<Self>) {

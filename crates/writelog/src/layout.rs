@@ -6,8 +6,8 @@ use store::limits::SUPERBLOCK_BYTES;
 
 use crate::format::{CheckpointRaw, ExtentRaw, ParametersRaw, SegmentRaw};
 use crate::limits::{
-    CHECKPOINT_BYTES_PER_EXTENT, LOG_BYTES_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_PAPER, SEGMENTS_MIN, SLOT_BYTES_MAX,
-    UNIT_BYTES,
+    CHECKPOINT_BYTES_PER_EXTENT, LOG_BYTES_MAX, SEGMENT_BYTES_AUTO, SEGMENT_BYTES_MAX, SEGMENT_BYTES_PAPER,
+    SEGMENTS_MIN, SEGMENTS_WANTED, SLOT_BYTES_MAX, UNIT_BYTES,
 };
 use crate::options::FormatOptions;
 
@@ -36,8 +36,8 @@ impl Layout {
     /// # Errors
     /// `NoSpace` when these are too few, `Unsupported` for sizes that cannot be.
     pub fn new(device_bytes: u64, options: &FormatOptions) -> Result<Self, Error> {
-        let segment_bytes = u64::from(options.segment_bytes);
-        let is_fit = (SEGMENT_BYTES_PAPER..=SEGMENT_BYTES_MAX).contains(&options.segment_bytes)
+        let segment_bytes = options.segment_bytes.map_or_else(|| suitable_segment_bytes(device_bytes), u64::from);
+        let is_fit = (u64::from(SEGMENT_BYTES_PAPER)..=u64::from(SEGMENT_BYTES_MAX)).contains(&segment_bytes)
             && segment_bytes.is_multiple_of(PAGE)
             && (UNIT_BYTES as u32..=SLOT_BYTES_MAX).contains(&options.slot_bytes)
             && options.slot_bytes.is_power_of_two();
@@ -75,8 +75,11 @@ impl Layout {
     /// # Errors
     /// `Corrupt` when it cannot be.
     pub fn from_parameters(raw: &ParametersRaw, device_bytes: u64) -> Result<Self, Error> {
-        let options =
-            FormatOptions { segment_bytes: raw.segment_bytes.get(), slot_bytes: raw.slot_bytes.get(), uuid: None };
+        let options = FormatOptions {
+            segment_bytes: Some(raw.segment_bytes.get()),
+            slot_bytes: raw.slot_bytes.get(),
+            uuid: None,
+        };
         let found = Self {
             segment_bytes: u64::from(raw.segment_bytes.get()),
             slot_bytes: u64::from(raw.slot_bytes.get()),
@@ -128,6 +131,13 @@ impl Layout {
     }
 }
 
+/// What gives many segments, and segments of several records.
+fn suitable_segment_bytes(device_bytes: u64) -> u64 {
+    let wanted = (device_bytes / SEGMENTS_WANTED).max(1).ilog2();
+    let (least, most) = (*SEGMENT_BYTES_AUTO.start(), *SEGMENT_BYTES_AUTO.end());
+    (1 << wanted).clamp(u64::from(least), u64::from(most))
+}
+
 fn checkpoint_bytes(segment_count: u64, segment_bytes: u64) -> u64 {
     let extents = segment_count * segment_bytes / CHECKPOINT_BYTES_PER_EXTENT * size_of::<ExtentRaw>() as u64;
     let segments = segment_count * size_of::<SegmentRaw>() as u64;
@@ -142,7 +152,7 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_overlaps_and_all_fits(device_bytes in (1u64 << 19)..(8 << 30), shift in 0u32..5) {
-            let options = FormatOptions { segment_bytes: (64 << 10) << shift, ..FormatOptions::default() };
+            let options = FormatOptions { segment_bytes: Some((64 << 10) << shift), ..FormatOptions::default() };
             if let Ok(layout) = Layout::new(device_bytes, &options) {
                 prop_assert!(layout.checkpoint_offset >= PAGE);
                 prop_assert_eq!(layout.checkpoint_slot(1), layout.checkpoint_offset + layout.checkpoint_bytes);

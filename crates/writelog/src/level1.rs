@@ -13,14 +13,13 @@ use std::time::Duration;
 
 use block::{Completion, Error};
 use futures_util::future::{Either, select};
-use store::limits::RECORD_BYTES_MAX;
 
 use crate::append::Content;
 use crate::core::{Core, State};
-use crate::limits::{DESTAGE_RETRY_MS, RECORDS_IN_FLIGHT_MAX};
+use crate::limits::{DESTAGE_RETRY_MS, RECORDS_IN_FLIGHT_MAX, SEGMENT_BYTES_PAPER};
 
-/// Slots that fill a record with its table.
-const ROUND_RECORD_BYTES: u64 = RECORD_BYTES_MAX as u64 / 8 * 7;
+/// Bytes of slots that, with their table, fill a record in the smallest segment.
+const ROUND_RECORD_BYTES: u64 = SEGMENT_BYTES_PAPER as u64 / 8 * 7;
 
 /// What a round under load moves.
 const SHARE_MOVED: f64 = 0.5;

@@ -3,10 +3,14 @@
 /// Bytes that one unit of a place stands for: the atomic unit of the media, in which records and their data are laid out.
 pub const UNIT_BYTES: u64 = 512;
 
-/// Default size of a log segment in bytes. Four of the largest records: few segments to keep count of, little left over at a segment's end.
-pub const SEGMENT_BYTES_DEFAULT: u32 = 256 << 10;
+/// Size of a log segment in bytes, unless another is asked for: what gives [`SEGMENTS_WANTED`], within these bounds. At the least a few records of a
+/// moderate load; at the most several of the largest, since the last record of a segment is only as large as its rest.
+pub const SEGMENT_BYTES_AUTO: std::ops::RangeInclusive<u32> = 256 << 10..=1 << 20;
 
-/// Size of a segment in the paper (2.1), in bytes; also the smallest, since one record must fit.
+/// Segments that a log should have at least: one of them is what is destaged at once, and what becomes free at once.
+pub const SEGMENTS_WANTED: u64 = 256;
+
+/// Size of a segment in the paper (2.1), in bytes; also the smallest.
 pub const SEGMENT_BYTES_PAPER: u32 = 64 << 10;
 
 /// Largest segment in bytes. A segment is read at once when it is destaged.
@@ -71,7 +75,7 @@ pub const DESTAGE_RETRY_MS: u64 = 1000;
 pub const READ_GAP_BYTES_MAX: u64 = 64 << 10;
 
 /// Memory that is used again, besides that of the newest records and of a batch, in bytes: the records under way.
-pub const POOLED_BYTES_MORE: usize = 1 << 20;
+pub const POOLED_BYTES_MORE: usize = 2 << 20;
 const _: () = assert!(POOLED_BYTES_MORE >= 4 * RECORDS_IN_FLIGHT_MAX * store::limits::RECORD_BYTES_MAX);
 
 /// Size classes of the request histograms: up to 512 bytes, 1 KiB ... 1 MiB, and more.
@@ -81,6 +85,5 @@ pub const SIZE_CLASSES: usize = 13;
 pub const LOGICAL_BLOCK_BYTES_MAX: u32 = 4096;
 
 const _: () = assert!(CHECKPOINT_IO_BYTES.is_multiple_of(UNIT_BYTES as usize));
-const _: () = assert!(SEGMENT_BYTES_PAPER as usize >= store::limits::RECORD_BYTES_MAX);
-const _: () = assert!(RECORD_ENTRIES_MAX * 16 * 4 <= store::limits::RECORD_BYTES_MAX);
-const _: () = assert!((SLOT_BYTES_MAX as usize) * 2 <= store::limits::RECORD_BYTES_MAX);
+const _: () = assert!(RECORD_ENTRIES_MAX * 16 * 4 <= SEGMENT_BYTES_PAPER as usize);
+const _: () = assert!(SLOT_BYTES_MAX * 2 <= SEGMENT_BYTES_PAPER);

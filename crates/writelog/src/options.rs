@@ -9,7 +9,7 @@ use base::clock::Clock;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::limits::{SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_PAPER, SLOT_BYTES_DEFAULT};
+use crate::limits::{SEGMENT_BYTES_PAPER, SLOT_BYTES_DEFAULT};
 use crate::nvram::PersistentRegion;
 
 /// When a write counts as acknowledged.
@@ -90,8 +90,8 @@ fn value_of<T: Copy>(table: &[(T, &'static str)], name: &str) -> Option<T> {
 /// Chosen when a log is formatted.
 #[derive(Clone, Copy, Debug)]
 pub struct FormatOptions {
-    /// Bytes of a segment: a multiple of 4 KiB, at least 64 KiB.
-    pub segment_bytes: u32,
+    /// Bytes of a segment: a multiple of 4 KiB, at least 64 KiB; `None` for what suits the size of the log.
+    pub segment_bytes: Option<u32>,
     /// Bytes of an NVRAM slot: a power of two from 512.
     pub slot_bytes: u32,
     /// Identifier of the log; `None` for a random one. Two logs never have the same.
@@ -100,14 +100,14 @@ pub struct FormatOptions {
 
 impl Default for FormatOptions {
     fn default() -> Self {
-        Self { segment_bytes: SEGMENT_BYTES_DEFAULT, slot_bytes: SLOT_BYTES_DEFAULT, uuid: None }
+        Self { segment_bytes: None, slot_bytes: SLOT_BYTES_DEFAULT, uuid: None }
     }
 }
 
 impl FormatOptions {
     /// The paper's segments and slots (2.1, 2.2).
     pub fn paper() -> Self {
-        Self { segment_bytes: SEGMENT_BYTES_PAPER, ..Self::default() }
+        Self { segment_bytes: Some(SEGMENT_BYTES_PAPER), ..Self::default() }
     }
 }
 

@@ -29,7 +29,7 @@ use tokio::runtime::Handle;
 use crate::block_ioctl;
 use crate::failure;
 use crate::job::{Job, Progress};
-use crate::limits::{CLOSED_INTERVAL, INLINE_BYTES_MAX};
+use crate::limits::{CLOSED_INTERVAL, INLINE_BYTES_MAX, WAIT_BYTES_MAX};
 use crate::open::OpenFile;
 use crate::options::FileOptions;
 use crate::patience::Patience;
@@ -263,7 +263,9 @@ impl Core {
         let file = &self.file;
         match operation {
             Operation::Write { buffer, fua }
-                if (fua || is_durable) && is_small(&buffer) && file.patience.as_ref().is_some_and(Patience::waits) =>
+                if (fua || is_durable)
+                    && is_at_most(&buffer, WAIT_BYTES_MAX)
+                    && file.patience.as_ref().is_some_and(Patience::waits) =>
             {
                 let done = file.write_durably(&buffer, range.offset);
                 if done == buffer.len() {
@@ -347,7 +349,11 @@ enum Inline {
 }
 
 fn is_small(buffer: &Buffer) -> bool {
-    (1..=INLINE_BYTES_MAX).contains(&buffer.len())
+    is_at_most(buffer, INLINE_BYTES_MAX)
+}
+
+fn is_at_most(buffer: &Buffer, length_max: usize) -> bool {
+    (1..=length_max).contains(&buffer.len())
 }
 
 /// Bytes done on the spot. Where the file system cannot do it, it is not asked again; errors are left to the engine,

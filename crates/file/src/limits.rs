@@ -25,6 +25,9 @@ pub const INLINE_BYTES_MAX: usize = 128 << 10;
 /// wait as long, so this is no more than a request over a network takes.
 pub const WAIT_US_MAX: u32 = 1000;
 
+/// Largest durable write that is waited for on the spot: the largest record of a log.
+pub const WAIT_BYTES_MAX: usize = 256 << 10;
+
 /// Durable writes that go to the engine after they became slow, before one is tried on the spot again. Doubled each time it is slow still.
 pub const WAIT_PAUSE_WRITES_MIN: u32 = 64;
 

@@ -1,17 +1,22 @@
 //! Looks at a write log without opening it, and makes it a plain device again.
 
+use std::fmt;
+
 use base::clock::Clock;
+use base::range::ByteRange;
 use block::{Error, Identity, SharedDevice};
 use serde::Serialize;
-use store::{Binding, superblock};
+use store::{Binding, Superblock, superblock};
 
-use crate::format::{KIND, STATE_FAILED};
+use crate::format::{KIND, ParametersRaw, STATE_FAILED};
+use crate::layout::Layout;
 use crate::limits::UNIT_BYTES;
 use crate::map::Piece;
-use crate::open::{is_readable, look};
-use crate::read::range_of;
+use crate::open::look;
+use crate::recovery::Recovered;
 use crate::segments::SegmentState;
 use crate::status::RecoveryReport;
+use crate::verify::damaged_ranges;
 
 /// What a log device holds.
 #[derive(Clone, Debug, Serialize)]
@@ -49,10 +54,31 @@ pub struct Inspection {
     pub dirty_bytes: u64,
     /// Runs of these.
     pub dirty_extents: u64,
-    /// Ranges that could not be read when [`check`] tried, in words; none without it.
-    pub unreadable: Vec<String>,
+    /// Ranges of the origin whose newest data [`check`] did not find as it was written; none without it.
+    pub damaged: Vec<DamagedRange>,
     /// What opening it would do.
     pub recovery: RecoveryReport,
+}
+
+/// Bytes of the origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct DamagedRange {
+    /// The first.
+    pub offset_bytes: u64,
+    /// How many.
+    pub length_bytes: u64,
+}
+
+impl From<ByteRange> for DamagedRange {
+    fn from(range: ByteRange) -> Self {
+        Self { offset_bytes: range.offset, length_bytes: range.length }
+    }
+}
+
+impl fmt::Display for DamagedRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "bytes {}..{}", self.offset_bytes, self.offset_bytes + self.length_bytes)
+    }
 }
 
 /// Reads what a log device holds, and writes nothing.
@@ -60,22 +86,20 @@ pub struct Inspection {
 /// # Errors
 /// `Corrupt` when it is no write log or is damaged, and the message says how; the device's own.
 pub async fn inspect(log_device: &SharedDevice, clock: &dyn Clock) -> Result<Inspection, Error> {
-    inspect_pieces(log_device, clock).await.map(|(inspection, _)| inspection)
+    let (superblock, layout, recovered) = look(log_device, clock).await?;
+    inspection(&superblock, &layout, &recovered)
 }
 
-/// Like [`inspect`], and reads everything dirty from the device.
+/// Like [`inspect`], and holds everything dirty on the device against the checksums of the records it is in. What is in NVRAM is not looked at.
 ///
 /// # Errors
-/// See [`inspect`]. What cannot be read is named and is no error.
+/// See [`inspect`]. Damage of what is dirty is named and is no error.
 pub async fn check(log_device: &SharedDevice, clock: &dyn Clock) -> Result<Inspection, Error> {
-    let (mut inspection, pieces) = inspect_pieces(log_device, clock).await?;
-    let (_, layout, _) = look(log_device, clock).await?;
-    for piece in pieces.iter().filter(|piece| piece.is_in_segment()) {
-        if !is_readable(log_device, &layout, piece).await {
-            inspection.unreadable.push(range_of(piece).to_string());
-        }
-    }
-    Ok(inspection)
+    let (superblock, layout, recovered) = look(log_device, clock).await?;
+    let dirty: Vec<Piece> = recovered.map.dirty_from(0).collect();
+    let damaged = damaged_ranges(log_device, &layout, superblock.uuid(), &recovered.segments, &dirty).await;
+    let damaged = damaged.into_iter().map(DamagedRange::from).collect();
+    Ok(Inspection { damaged, ..inspection(&superblock, &layout, &recovered)? })
 }
 
 /// Makes a log a plain device again. What was dirty in it is gone: the caller asks first.
@@ -86,10 +110,13 @@ pub async fn discard(log_device: &SharedDevice) -> Result<(), Error> {
     superblock::erase(log_device).await
 }
 
-async fn inspect_pieces(log_device: &SharedDevice, clock: &dyn Clock) -> Result<(Inspection, Vec<Piece>), Error> {
-    let (superblock, layout, recovered) = look(log_device, clock).await?;
+fn inspection(
+    superblock: &Superblock<ParametersRaw>,
+    layout: &Layout,
+    recovered: &Recovered,
+) -> Result<Inspection, Error> {
     let binding = Binding::from_raw(&superblock.payload.binding)?;
-    let inspection = Inspection {
+    Ok(Inspection {
         uuid: superblock.uuid().to_string(),
         origin_target: binding.identity.target.clone(),
         origin_unit: binding.identity.unit.clone(),
@@ -106,9 +133,7 @@ async fn inspect_pieces(log_device: &SharedDevice, clock: &dyn Clock) -> Result<
         has_nvram: superblock.payload.has_nvram != 0,
         dirty_bytes: recovered.map.dirty_sectors() * UNIT_BYTES,
         dirty_extents: recovered.map.dirty_extents() as u64,
-        unreadable: Vec::new(),
+        damaged: Vec::new(),
         recovery: recovered.report,
-    };
-    let pieces = recovered.map.dirty_from(0).collect();
-    Ok((inspection, pieces))
+    })
 }

@@ -11,6 +11,7 @@
 //! | [`write_log`] | [`WriteLog`], what users hold |
 //! | [`options`] | what users choose: durability, destage order, the paper's profile |
 //! | [`status`], [`mod@inspect`] | what a log says about itself, running and at rest |
+//! | `verify` | whether what is dirty is as it was written |
 //! | [`mod@format`], [`layout`] | the bytes on the log device, and where they lie |
 //! | [`nvram`] | persistent memory as the log sees it |
 //! | `core` | what all operations share: locks, state, dispatch |
@@ -56,9 +57,10 @@ mod segments;
 mod shadow;
 mod sorted;
 mod stage;
+mod verify;
 mod write;
 
-pub use inspect::{Inspection, check, discard, inspect};
+pub use inspect::{DamagedRange, Inspection, check, discard, inspect};
 pub use level2::DestageProgress;
 pub use nvram::{PersistentRegion, VolatileRegion};
 pub use options::{DestageOrder, Durability, FormatOptions, OpenOptions};

@@ -74,6 +74,9 @@ pub const DESTAGE_RETRY_MS: u64 = 1000;
 /// A gap between two pieces that the origin must give, up to which they are read in one request, in bytes.
 pub const READ_GAP_BYTES_MAX: u64 = 64 << 10;
 
+/// What is read at once of a segment that cannot be read as a whole, in bytes: a sector of most disks, which is what goes bad.
+pub const VERIFY_READ_BYTES: usize = 4 << 10;
+
 /// Memory that is used again, besides that of the newest records and of a batch, in bytes: the records under way.
 pub const POOLED_BYTES_MORE: usize = 2 << 20;
 const _: () = assert!(POOLED_BYTES_MORE >= 4 * RECORDS_IN_FLIGHT_MAX * store::limits::RECORD_BYTES_MAX);

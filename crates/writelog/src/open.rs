@@ -6,10 +6,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use base::buffer::{Buffer, BufferPool};
+use base::buffer::BufferPool;
 use base::signal::Signal;
 use block::completion::Workers;
-use block::device::DeviceExt;
 use block::range_lock::RangeLock;
 use block::{Device, Error, ErrorKind, EventHub, SharedDevice};
 use store::{Binding, LogPosition, Superblock, superblock};
@@ -306,10 +305,4 @@ pub(crate) async fn look(
     let layout = Layout::from_parameters(&superblock.payload, log_device.geometry().size_bytes)?;
     let recovered = recover(log_device, &layout, &superblock, clock).await?;
     Ok((superblock, layout, recovered))
-}
-
-/// Reads a piece from its segment, for a check.
-pub(crate) async fn is_readable(log_device: &SharedDevice, layout: &Layout, piece: &Piece) -> bool {
-    let buffer = Buffer::zeroed((piece.sectors * UNIT_BYTES) as usize);
-    log_device.read(layout.offset_of(piece.place), buffer).await.is_ok()
 }

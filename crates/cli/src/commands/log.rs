@@ -11,7 +11,7 @@ use stack::paths::Paths;
 use stack::registry::{Registry, Store, UnitLock};
 use stack::time::system_clock;
 use stack::{Error, Failure, Result};
-use writelog::{Durability, Inspection};
+use writelog::{DamagedRange, Durability, Inspection};
 
 use super::subject::remote_config;
 use crate::arguments::{Log, LogDiscard, LogPath, LogReplay};
@@ -73,8 +73,9 @@ async fn check(arguments: LogPath) -> Result<()> {
         print_json(&json!(inspection));
     }
     let path = arguments.path.display();
-    if !inspection.unreadable.is_empty() {
-        let message = format!("{path}: cannot be read any more: {}", inspection.unreadable.join(", "));
+    if !inspection.damaged.is_empty() {
+        let message =
+            format!("{path}: damaged is the newest data of the logical unit's {}", named(&inspection.damaged));
         return Err(Error::new(Failure::Mismatch, message));
     }
     if inspection.has_failed {
@@ -85,6 +86,17 @@ async fn check(arguments: LogPath) -> Result<()> {
         print_line(&format!("{path}: no damage found"));
     }
     Ok(())
+}
+
+/// Ranges that an error names; `--json` has all of them.
+const RANGES_NAMED_MAX: usize = 8;
+
+fn named(ranges: &[DamagedRange]) -> String {
+    let mut names: Vec<String> = ranges.iter().take(RANGES_NAMED_MAX).map(DamagedRange::to_string).collect();
+    if let Some(more) = ranges.len().checked_sub(RANGES_NAMED_MAX).filter(|&more| more > 0) {
+        names.push(format!("and {more} more ranges"));
+    }
+    names.join(", ")
 }
 
 /// Opens the log over its LUN, brings everything there, closes it and strikes it from the registry.

@@ -1,0 +1,104 @@
+//! Whether what the origin lacks could be read back from the log as it was written.
+//!
+//! A dirty extent points past the header of its record, straight at the data, and behind the checkpoint nothing follows records any more. So
+//! the records of each segment in use are found again, one by one, and what a dirty extent points at counts only when a whole record with the
+//! right checksum says that it is those sectors.
+
+use std::collections::BTreeMap;
+
+use base::buffer::Buffer;
+use base::range::ByteRange;
+use block::SharedDevice;
+use block::device::DeviceExt;
+use uuid::Uuid;
+
+use crate::batch::find_record;
+use crate::layout::Layout;
+use crate::limits::{UNIT_BYTES, VERIFY_READ_BYTES};
+use crate::map::Piece;
+use crate::segments::{Segment, Segments};
+
+/// The sector that each unit of a segment holds, by what records that are whole say.
+type Units = Vec<Option<u64>>;
+
+/// The ranges of the origin whose newest data is in the log and is not there as it was written, ascending; what the device refuses to read
+/// is among them.
+pub(crate) async fn damaged_ranges(
+    device: &SharedDevice,
+    layout: &Layout,
+    log_id: Uuid,
+    segments: &Segments,
+    dirty: &[Piece],
+) -> Vec<ByteRange> {
+    let mut by_segment: BTreeMap<u32, Vec<&Piece>> = BTreeMap::new();
+    for piece in dirty.iter().filter(|piece| piece.is_in_segment()) {
+        by_segment.entry(layout.segment_of(piece.place)).or_default().push(piece);
+    }
+    let mut damaged: Vec<ByteRange> = Vec::new();
+    for (segment, pieces) in by_segment {
+        let image = segment_image(device, layout, segment).await;
+        let units = units_of(&image, layout, segment, segments.get(segment), log_id);
+        let first = layout.place(segment, 0);
+        for piece in pieces {
+            let at = (piece.place - first) as usize;
+            for (sector, unit) in (piece.sector..piece.end()).zip(at..) {
+                if units.get(unit) != Some(&Some(sector)) {
+                    add(&mut damaged, ByteRange { offset: sector * UNIT_BYTES, length: UNIT_BYTES });
+                }
+            }
+        }
+    }
+    damaged.sort_unstable();
+    damaged.into_iter().fold(Vec::new(), |mut joined, range| {
+        add(&mut joined, range);
+        joined
+    })
+}
+
+/// Adds a range, or makes the last one longer.
+fn add(ranges: &mut Vec<ByteRange>, range: ByteRange) {
+    match ranges.last_mut() {
+        Some(last) if last.end() == range.offset => last.length += range.length,
+        _ => ranges.push(range),
+    }
+}
+
+/// The bytes of a segment; zeroes where the device refuses to read.
+async fn segment_image(device: &SharedDevice, layout: &Layout, segment: u32) -> Buffer {
+    let range = layout.segment(segment);
+    if let Ok(image) = device.read(range.offset, Buffer::zeroed(range.length as usize)).await {
+        return image;
+    }
+    let mut image = Buffer::zeroed(range.length as usize);
+    for (index, bytes) in image.chunks_mut(VERIFY_READ_BYTES).enumerate() {
+        let offset = range.offset + (index * VERIFY_READ_BYTES) as u64;
+        if let Ok(read) = device.read(offset, Buffer::zeroed(bytes.len())).await {
+            bytes.copy_from_slice(&read);
+        }
+    }
+    image
+}
+
+fn units_of(image: &[u8], layout: &Layout, segment: u32, entry: &Segment, log_id: Uuid) -> Units {
+    let first = layout.place(segment, 0);
+    let mut units = vec![None; image.len() / UNIT_BYTES as usize];
+    let mut offset = 0;
+    while offset < layout.segment_bytes {
+        // What an earlier lap left is of an earlier sequence.
+        let found = find_record(image, offset, segment, log_id, first)
+            .filter(|found| (entry.first_sequence..=entry.last_sequence).contains(&found.sequence));
+        let Some(found) = found else {
+            // Behind a damaged record the next one begins at some unit.
+            offset += UNIT_BYTES;
+            continue;
+        };
+        for piece in found.pieces.iter().filter(|piece| piece.is_in_segment()) {
+            let at = (piece.place - first) as usize;
+            for (unit, sector) in units.iter_mut().skip(at).zip(piece.sector..piece.end()) {
+                *unit = Some(sector);
+            }
+        }
+        offset = found.end;
+    }
+    units
+}

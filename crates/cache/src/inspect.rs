@@ -93,6 +93,11 @@ pub async fn check(cache_device: &SharedDevice) -> Result<Inspection, Error> {
     Ok(inspection)
 }
 
+/// Whether the device calls itself a cache, in whatever version and however damaged.
+pub async fn is_cache(cache_device: &SharedDevice) -> bool {
+    superblock::is_named(cache_device, KIND).await
+}
+
 /// Makes a cache a plain device again. What was dirty in it is gone: the caller asks first.
 ///
 /// # Errors

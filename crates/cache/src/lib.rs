@@ -74,7 +74,7 @@ pub use alignment::Alignment;
 pub use cache::Cache;
 pub use clean::CleanProgress;
 pub use crash_mode::CrashMode;
-pub use inspect::{Inspection, check, discard, inspect};
+pub use inspect::{Inspection, check, discard, inspect, is_cache};
 pub use line_size::LineSize;
 pub use load::{Load, LoadTotals};
 pub use options::{Associativity, DirtyLimits, FormatOptions, Mode, OpenOptions, Percent, TimeOfDay};

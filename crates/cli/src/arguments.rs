@@ -442,7 +442,7 @@ pub enum Cache {
     Inspect(CachePath),
     /// Read the whole metadata and report damage
     Check(CachePath),
-    /// Give up what a cache holds, dirty data too
+    /// Give up what a cache holds, dirty data too, also of one that is damaged or gone
     Discard(CacheDiscard),
 }
 
@@ -450,11 +450,11 @@ pub enum Cache {
 pub enum Log {
     /// Show what a write log holds, for which logical unit
     Inspect(LogPath),
-    /// Read everything the logical unit does not have, and report damage
+    /// Read everything the logical unit does not have, compare it with its checksums, and name what is damaged
     Check(LogPath),
     /// Bring everything to the logical unit
     Replay(Box<LogReplay>),
-    /// Give up what a write log holds, dirty data too
+    /// Give up what a write log holds, dirty data too, also of one that is damaged or gone
     Discard(LogDiscard),
 }
 
@@ -470,8 +470,11 @@ pub struct LogPath {
 pub struct LogReplay {
     /// The log's file or block device
     pub path: PathBuf,
-    /// The logical unit: iscsi://[USER@]HOST[:PORT]/IQN/LUN
-    pub url: String,
+    /// The logical unit: iscsi://[USER@]HOST[:PORT]/IQN/LUN; several, separated by commas, as one
+    #[arg(value_name = "URL[,URL...]")]
+    pub urls: String,
+    #[command(flatten)]
+    pub arrange: Arrange,
     /// The log's persistent memory, if it has any
     #[arg(long, value_name = "PATH")]
     pub nvram: Option<PathBuf>,

@@ -68,6 +68,12 @@ impl PersistentRegion for Region {
 }
 
 impl LogConfig {
+    /// The log that is at `path`, to bring down what it holds: nothing of it is chosen but where it is.
+    pub fn existing(path: PathBuf) -> Self {
+        let durability = Durability::Log;
+        Self { path, size_bytes: None, durability, nvram: None, order: None, seek_bytes: 0, is_paper: false }
+    }
+
     /// The absolute path of the log of the LUN `identity`.
     ///
     /// # Errors

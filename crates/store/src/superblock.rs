@@ -207,6 +207,19 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
     }
 }
 
+/// Whether a copy calls itself one of this kind, in whatever version and however damaged: for who is about to give it up.
+pub async fn is_named(device: &SharedDevice, kind: Kind) -> bool {
+    let Ok(places) = places(device.geometry().size_bytes) else { return false };
+    for place in places {
+        let Ok(bytes) = device.read(place, Buffer::zeroed(SUPERBLOCK_BYTES)).await else { continue };
+        let header = HeaderRaw::read_from_prefix(&bytes).map(|(header, _)| header);
+        if header.is_ok_and(|header| header.magic == MAGIC && header.kind == kind.code) {
+            return true;
+        }
+    }
+    false
+}
+
 /// Makes both copies zero, so that nothing on the device counts as a store any more.
 ///
 /// # Errors
@@ -310,6 +323,24 @@ mod tests {
     fn read(device: &SharedDevice, kind: Kind) -> Result<Superblock<U64>, Error> {
         let device = Arc::clone(device);
         block_on(async move { Superblock::read(&device, kind).await })
+    }
+
+    #[test]
+    fn a_damaged_store_still_says_what_it_is() {
+        let device = device(DEVICE_BYTES);
+        let is_named = |kind: Kind| {
+            let device = Arc::clone(&device);
+            block_on(async move { is_named(&device, kind).await })
+        };
+        assert!(!is_named(KIND), "there is nothing");
+        create(&device, 1);
+        block_on(device.write(512, Buffer::copy_of(&[0xa5; 512]), true)).unwrap();
+        damage(&device, LAST);
+        assert_eq!(read(&device, KIND).unwrap_err().kind(), ErrorKind::Corrupt);
+        assert!(is_named(KIND) && is_named(Kind { version: 4, ..KIND }));
+        assert!(!is_named(Kind { code: *b"other\0\0\0", ..KIND }));
+        damage(&device, 0);
+        assert!(!is_named(KIND));
     }
 
     fn damage(device: &SharedDevice, offset: u64) {

@@ -102,6 +102,11 @@ pub async fn check(log_device: &SharedDevice, clock: &dyn Clock) -> Result<Inspe
     Ok(Inspection { damaged, ..inspection(&superblock, &layout, &recovered)? })
 }
 
+/// Whether the device calls itself a write log, in whatever version and however damaged.
+pub async fn is_log(log_device: &SharedDevice) -> bool {
+    superblock::is_named(log_device, KIND).await
+}
+
 /// Makes a log a plain device again. What was dirty in it is gone: the caller asks first.
 ///
 /// # Errors

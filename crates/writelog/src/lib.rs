@@ -60,7 +60,7 @@ mod stage;
 mod verify;
 mod write;
 
-pub use inspect::{DamagedRange, Inspection, check, discard, inspect};
+pub use inspect::{DamagedRange, Inspection, check, discard, inspect, is_log};
 pub use level2::DestageProgress;
 pub use nvram::{PersistentRegion, VolatileRegion};
 pub use options::{DestageOrder, Durability, FormatOptions, OpenOptions};

@@ -1,21 +1,24 @@
 //! `log`: what a write log holds when nobody has it open.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use base::units::ByteSize;
+use base::clock::Clock;
 use block::SharedDevice;
 use serde_json::json;
 use stack::cache_place::{canonical_place, open_device};
 use stack::log_place::{LogConfig, NvramConfig};
 use stack::paths::Paths;
-use stack::registry::{Registry, Store, UnitLock};
+use stack::registry::{Entry, Registry, Store, UnitLock};
+use stack::remotes::Remotes;
 use stack::time::system_clock;
 use stack::{Error, Failure, Result};
-use writelog::{DamagedRange, Durability, Inspection};
+use writelog::{DamagedRange, Inspection};
 
-use super::subject::remote_config;
-use crate::arguments::{Log, LogDiscard, LogPath, LogReplay};
-use crate::output::{confirm, print_json, print_line};
+use super::discard;
+use super::subject::remotes_config;
+use crate::arguments::{Log, LogPath, LogReplay};
+use crate::output::{print_json, print_line, progress_bar};
 
 /// `forebay log inspect|check|replay|discard`.
 pub async fn run(arguments: Log) -> Result<()> {
@@ -23,7 +26,7 @@ pub async fn run(arguments: Log) -> Result<()> {
         Log::Inspect(arguments) => inspect(arguments).await,
         Log::Check(arguments) => check(arguments).await,
         Log::Replay(arguments) => replay(*arguments).await,
-        Log::Discard(arguments) => discard(arguments).await,
+        Log::Discard(arguments) => discard::run(Store::Log, &arguments.path, arguments.allow_data_loss).await,
     }
 }
 
@@ -99,37 +102,59 @@ fn named(ranges: &[DamagedRange]) -> String {
     names.join(", ")
 }
 
-/// Opens the log over its LUN, brings everything there, closes it and strikes it from the registry.
+/// Opens the log over its LUN and brings everything there. The registry names it until nothing in it is dirty.
 async fn replay(arguments: LogReplay) -> Result<()> {
     let paths = Paths::from_environment()?;
-    let clock = system_clock()?;
+    let clock: Arc<dyn Clock> = system_clock()?;
     let place = canonical_place(&arguments.path)?;
     open_existing(&place)?;
-    let remote = remote_config(&arguments.url, &arguments.login)?.connect(&clock).await?;
-    let identity = block::Device::identity(remote.as_ref());
-    let _lock = UnitLock::acquire(&paths, &identity, "forebay")?;
-    let registry = Registry::open(&paths)?;
-    registry.check(&identity, &[&place])?;
-    let config = LogConfig {
-        path: place.clone(),
-        size_bytes: None,
-        durability: Durability::Log,
-        nvram: arguments.nvram.map(|path| NvramConfig { path, size_bytes: None }),
-        order: None,
-        seek_bytes: 0,
-        is_paper: false,
-    };
-    config.check_not_lost(&place, registry.find(&identity, Store::Log)?.as_ref())?;
-    let entries = [stack::log_place::entry(&identity, &place, "forebay")];
-    let log = config.open(&place, remote.clone(), clock, &registry, &entries).await?;
+    let remotes = remotes_config(&arguments.urls, &arguments.arrange, &arguments.login)?.connect(&clock).await?;
+    let replayed = replay_to(&remotes, &place, &arguments, &paths, clock).await;
+    remotes.close().await;
+    print_line(&format!("{}: {} bytes brought to the logical unit", arguments.path.display(), replayed?));
+    Ok(())
+}
+
+/// The bytes that were brought there.
+async fn replay_to(
+    remotes: &Remotes,
+    place: &Path,
+    arguments: &LogReplay,
+    paths: &Paths,
+    clock: Arc<dyn Clock>,
+) -> Result<u64> {
+    let (identity, identities) = (remotes.identity(), remotes.identities());
+    let lock = |identity| UnitLock::acquire(paths, identity, "forebay");
+    let _locks = identities.iter().map(lock).collect::<Result<Vec<UnitLock>>>()?;
+    let registry = Registry::open(paths)?;
+    identities.iter().try_for_each(|identity| registry.check(identity, &[place]))?;
+    let nvram = arguments.nvram.clone().map(|path| NvramConfig { path, size_bytes: None });
+    let config = LogConfig { nvram, ..LogConfig::existing(place.to_owned()) };
+    config.check_not_lost(place, registry.find(&identity, Store::Log)?.as_ref())?;
+    let entries: Vec<Entry> =
+        identities.iter().map(|identity| stack::log_place::entry(identity, place, "forebay")).collect();
+    let log = config.open(place, remotes.device(), clock, &registry, &entries).await?;
+    entries.iter().try_for_each(|entry| registry.insert(entry))?;
     let dirty_bytes = log.status().dirty_bytes;
     let background = tokio::spawn(log.run());
-    log.close(false).await?;
+    let bar = progress_bar("replaying", dirty_bytes);
+    let destaged = log
+        .destage(|progress| {
+            bar.set_length(progress.bytes_total);
+            bar.set_position(progress.bytes_done);
+        })
+        .await;
+    bar.finish_and_clear();
+    let closed = log.close(destaged.is_err()).await;
     background.abort();
-    entries.iter().try_for_each(|entry| registry.remove(entry))?;
-    remote.close().await;
-    print_line(&format!("{}: {dirty_bytes} bytes brought to the logical unit", arguments.path.display()));
-    Ok(())
+    let status = log.status();
+    if status.dirty_bytes == 0 && status.failure.is_none() {
+        entries.iter().try_for_each(|entry| registry.remove(entry))?;
+    }
+    destaged.and(closed).map_err(|error| {
+        Error::from(error).context(format!("{} bytes stay dirty in {}", status.dirty_bytes, place.display()))
+    })?;
+    Ok(dirty_bytes)
 }
 
 /// The device of a log that is there.
@@ -142,51 +167,4 @@ fn open_existing(path: &Path) -> Result<SharedDevice> {
 
 fn at(path: &Path, error: block::Error) -> Error {
     Error::from(error).context(format!("the write log {}", path.display()))
-}
-
-/// Asks, naming what is lost; then makes the file unrecognisable as a log, and strikes it from the registry.
-async fn discard(arguments: LogDiscard) -> Result<()> {
-    let path = &arguments.path;
-    let place = canonical_place(path)?;
-    let registry = Registry::open(&Paths::from_environment()?)?;
-    if !place.exists() {
-        let entries = registry.entries_of(&place)?;
-        let Some(entry) = entries.first() else {
-            return Err(Error::new(Failure::NotFound, format!("there is no write log at {}", path.display())));
-        };
-        if !arguments.allow_data_loss {
-            confirm(&format!(
-                "{} is not there; what it held of {} (serial {}) and was not written back would be given up",
-                path.display(),
-                entry.target,
-                entry.serial
-            ))?;
-        }
-    } else {
-        discard_found(&arguments).await?;
-    }
-    registry.remove_cache(&place)?;
-    print_line(&format!("{}: discarded", path.display()));
-    Ok(())
-}
-
-async fn discard_found(arguments: &LogDiscard) -> Result<()> {
-    let path = &arguments.path;
-    let inspection = look(path).await?;
-    if (inspection.dirty_bytes > 0 || inspection.has_nvram) && !arguments.allow_data_loss {
-        confirm(&format!(
-            "{} holds {} of data that the logical unit {} (serial {}) does not have, and it would be lost",
-            path.display(),
-            ByteSize(inspection.dirty_bytes),
-            inspection.origin_unit,
-            inspection.origin_serial
-        ))?;
-    }
-    let device = open_existing(path)?;
-    writelog::discard(&device).await.map_err(|error| at(path, error))?;
-    drop(device);
-    if path.is_file() {
-        std::fs::remove_file(path).map_err(|error| Error::io(format!("cannot remove {}", path.display()), &error))?;
-    }
-    Ok(())
 }

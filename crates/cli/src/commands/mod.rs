@@ -5,6 +5,7 @@ mod bench;
 mod cache;
 mod control;
 mod demo;
+mod discard;
 mod discover;
 mod generate;
 mod inquiry;

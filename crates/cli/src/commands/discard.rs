@@ -1,0 +1,169 @@
+//! `cache discard` and `log discard`: gives up a cache or a write log, dirty data too, once that was allowed.
+//!
+//! The question says what would be lost. One that is damaged does not say it, and then it is still the user's to give up: but only where its
+//! superblock names its kind, or the registry its place. A file that is neither is somebody's, and stays.
+
+use std::path::Path;
+
+use base::units::ByteSize;
+use block::SharedDevice;
+use stack::cache_place::{canonical_place, open_device};
+use stack::caches::Caches;
+use stack::paths::Paths;
+use stack::registry::{Entry, Registry, Store};
+use stack::time::{seconds_since_1970, system_clock};
+use stack::{Error, Failure, Result};
+
+use crate::output::{confirm, print_line};
+
+/// Gives up the cache or the write log at `path`.
+///
+/// # Errors
+/// `WouldLoseData` when that is not allowed, `NotFound` where there is none, `InUse`.
+pub async fn run(store: Store, path: &Path, is_loss_allowed: bool) -> Result<()> {
+    let place = canonical_place(path)?;
+    let paths = Paths::from_environment()?;
+    let registry = Registry::open(&paths)?;
+    let entry = registry.entries_of(&place)?.into_iter().find(|entry| entry.store == store);
+    let allow = |loss: &str| if is_loss_allowed { Ok(()) } else { confirm(loss) };
+    let said = if place.exists() {
+        let device = open_device(&place, None)?;
+        let held = held(store, path, &device, entry.is_some()).await?;
+        if let Some(loss) = held.loss() {
+            allow(&format!("{} {loss}", path.display()))?;
+        }
+        give_up(store, path, device).await?;
+        held.farewell()
+    } else {
+        let Some(Entry { target, serial, .. }) = entry else {
+            let message = format!("there is no {} at {}", name_of(store), path.display());
+            return Err(Error::new(Failure::NotFound, message));
+        };
+        allow(&format!(
+            "{} is not there; what it held of {target} (serial {serial}) and was not written back would be given up",
+            path.display()
+        ))?;
+        "struck from the registry".to_owned()
+    };
+    registry.remove_cache(&place)?;
+    if store == Store::Cache {
+        Caches::open(&paths)?.forget(&place)?;
+    }
+    print_line(&format!("{}: {said}", path.display()));
+    Ok(())
+}
+
+/// What a cache or a log has that its logical unit lacks.
+enum Held {
+    Nothing,
+    /// In words, after its path.
+    Data(String),
+    /// It is damaged, so; nobody can tell.
+    Unknown(String),
+}
+
+impl Held {
+    /// What the user is to allow, after the path.
+    fn loss(&self) -> Option<String> {
+        match self {
+            Self::Nothing => None,
+            Self::Data(words) => Some(format!("holds {words}, and it would be lost")),
+            Self::Unknown(damage) => {
+                Some(format!("is damaged, so what would be lost with it cannot be told ({damage})"))
+            }
+        }
+    }
+
+    fn farewell(&self) -> String {
+        match self {
+            Self::Nothing | Self::Data(_) => "discarded".to_owned(),
+            Self::Unknown(damage) => format!("discarded; what is lost cannot be told ({damage})"),
+        }
+    }
+}
+
+fn name_of(store: Store) -> &'static str {
+    match store {
+        Store::Cache => "cache",
+        Store::Log => "write log",
+    }
+}
+
+async fn held(store: Store, path: &Path, device: &SharedDevice, is_registered: bool) -> Result<Held> {
+    let found = match store {
+        Store::Cache => held_by_cache(device).await,
+        Store::Log => held_by_log(device).await?,
+    };
+    let error = match found {
+        Ok(words) => return Ok(words.map_or(Held::Nothing, Held::Data)),
+        Err(error) => error,
+    };
+    let is_one = match store {
+        Store::Cache => cache::is_cache(device).await,
+        Store::Log => writelog::is_log(device).await,
+    };
+    if is_one || is_registered {
+        return Ok(Held::Unknown(Error::from(error).to_string()));
+    }
+    Err(Error::from(error).context(format!("the {} {}", name_of(store), path.display())))
+}
+
+async fn held_by_cache(device: &SharedDevice) -> std::result::Result<Option<String>, block::Error> {
+    let inspection = cache::inspect(device).await?;
+    let words = format!(
+        "{} of data, written {}, that the logical unit {} (serial {}) does not have",
+        ByteSize(inspection.dirty_bytes),
+        age(inspection.clean_at),
+        inspection.origin_unit,
+        inspection.origin_serial
+    );
+    Ok((inspection.dirty_bytes > 0).then_some(words))
+}
+
+/// The inner result is the log's.
+async fn held_by_log(device: &SharedDevice) -> Result<std::result::Result<Option<String>, block::Error>> {
+    let clock = system_clock()?;
+    let inspection = match writelog::inspect(device, clock.as_ref()).await {
+        Ok(inspection) => inspection,
+        Err(error) => return Ok(Err(error)),
+    };
+    let nvram = if inspection.has_nvram { ", besides what is in its NVRAM," } else { "" };
+    let words = format!(
+        "{} of data{nvram} that the logical unit {} (serial {}) does not have",
+        ByteSize(inspection.dirty_bytes),
+        inspection.origin_unit,
+        inspection.origin_serial
+    );
+    Ok(Ok((inspection.dirty_bytes > 0 || inspection.has_nvram).then_some(words)))
+}
+
+/// Makes the place unrecognisable, also under other names that its file may have, and removes the file.
+async fn give_up(store: Store, path: &Path, device: SharedDevice) -> Result<()> {
+    let erased = match store {
+        Store::Cache => cache::discard(&device).await,
+        Store::Log => writelog::discard(&device).await,
+    };
+    erased.map_err(|error| Error::from(error).context(format!("the {} {}", name_of(store), path.display())))?;
+    drop(device);
+    if path.is_file() {
+        std::fs::remove_file(path).map_err(|error| Error::io(format!("cannot remove {}", path.display()), &error))?;
+    }
+    Ok(())
+}
+
+/// How old dirty data may be, when nothing was dirty at `clean_at`.
+pub fn age(clean_at: Option<u64>) -> String {
+    match clean_at {
+        Some(clean_at) => {
+            let seconds = seconds_since_1970().saturating_sub(clean_at);
+            let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+            match (days, hours, minutes) {
+                (0, 0, 0) => format!("in the last {seconds} s"),
+                (0, 0, _) => format!("in the last {minutes} min {} s", seconds % 60),
+                (0, ..) => format!("in the last {hours} h {minutes} min"),
+                _ => format!("in the last {days} days {hours} h"),
+            }
+        }
+        None => "at an unknown time".to_owned(),
+    }
+}

@@ -91,6 +91,11 @@ impl Percent {
         Self(if percent > 100 { 100 } else { percent })
     }
 
+    /// As a number from 0.0 to 1.0.
+    pub fn share(self) -> f64 {
+        f64::from(self.0) / 100.0
+    }
+
     /// This share of `count`, rounded down.
     pub(crate) fn of(self, count: u64) -> u64 {
         let share = u128::from(count) * u128::from(self.0) / 100;

@@ -345,6 +345,12 @@ pub struct Attach {
     /// Size of a log that is made (files are allocated in full)
     #[arg(long, value_name = "SIZE", requires = "log")]
     pub log_size: Option<ByteSize>,
+    /// Size of a segment of a log that is made, 64KiB to 4MiB: what is used again at once (default: what suits the size of the log, or the profile's)
+    #[arg(long, value_name = "SIZE", requires = "log_size")]
+    pub log_segment_size: Option<ByteSize>,
+    /// Size of a slot of RAM or of persistent memory, of a log that is made, 512 to 16KiB (default: 1KiB)
+    #[arg(long, value_name = "SIZE", requires = "log_size")]
+    pub log_slot_size: Option<ByteSize>,
     /// log: a write is acknowledged when the log has it, durably; nvram: when persistent memory has it; unsafe-volatile:
     /// when RAM has it, and a power loss loses what was not flushed
     #[arg(long, value_name = "MODE", default_value = "log", requires = "log")]
@@ -355,6 +361,10 @@ pub struct Attach {
     /// Size of persistent memory that is made
     #[arg(long, value_name = "SIZE", requires = "nvram")]
     pub nvram_size: Option<ByteSize>,
+    /// RAM for slots with --durability unsafe-volatile, 64KiB to 1GiB; with --destage-order log at most half the log (default: 4MiB, or the
+    /// profile's 16 segments)
+    #[arg(long, value_name = "SIZE", requires = "log")]
+    pub log_ram: Option<ByteSize>,
     /// What the logical unit gets first. log: it is always as it was at some moment; lba: ascending; last-write-first
     /// (default: log, or the profile's)
     #[arg(long, value_name = "ORDER", requires = "log")]
@@ -363,7 +373,24 @@ pub struct Attach {
     /// between them, read first and written back; only where no other host writes to it
     #[arg(long, value_name = "SIZE", requires = "log")]
     pub destage_seek: Option<ByteSize>,
-    /// Behave as described in a paper, peaks included: paper
+    /// Share of the log in use from which data leaves for the logical unit under load, and not in idle moments only (default: 25%, or the
+    /// profile's 90%)
+    #[arg(long, value_name = "PERCENT", requires = "log")]
+    pub destage_start: Option<Percent>,
+    /// Time without a request after which the log counts as idle, and data leaves (default: 50ms)
+    #[arg(long, value_name = "DURATION", requires = "log", value_parser = parse_duration)]
+    pub destage_idle: Option<Duration>,
+    /// Age at which data leaves whatever the load (default: 5s; with the profile never)
+    #[arg(long, value_name = "DURATION", requires = "log", value_parser = parse_duration)]
+    pub destage_age: Option<Duration>,
+    /// Bytes of log that are sent between two flushes of the logical unit, and take as much RAM, 64KiB to 1GiB (default: 4MiB, or the profile's
+    /// 64KiB)
+    #[arg(long, value_name = "SIZE", requires = "log")]
+    pub destage_batch: Option<ByteSize>,
+    /// Writes to the logical unit under way at most, reached when the log is three quarters full, 1 to 256 (default: 8, or the profile's 1)
+    #[arg(long, value_name = "NUMBER", requires = "log")]
+    pub destage_writes: Option<u64>,
+    /// Behave as described in a paper, peaks included: paper. It needs slots: --durability nvram or unsafe-volatile
     #[arg(long, value_name = "NAME", requires = "log", value_parser = ["paper"])]
     pub profile: Option<String>,
     /// Leave the logical unit as it is, shared with others who do, and write what differs from it to this file, block device, or a file in this

@@ -89,6 +89,11 @@ const EXAMPLES: &[(&str, &[Example])] = &[
                 "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0 --name disk --log /var/cache/disk.log --log-size 1GiB",
             ),
             (
+                "Through a write log that gives way to applications until it is half full or its data a minute old",
+                "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0 --name disk --log /var/cache/disk.log --destage-start 50% \
+                 --destage-age 60s",
+            ),
+            (
                 "Three LUNs of three targets as one, 64 KiB on each in turn",
                 "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:a/0,iscsi://192.0.2.8/iqn.2026-11.org.example:b/0,\
                  iscsi://192.0.2.9/iqn.2026-11.org.example:c/0 --stripe 64KiB --name wide",
@@ -134,7 +139,10 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     ),
     ("forebay log", &[("Whose log it is, and how much is dirty", "forebay log inspect disk.log")]),
     ("forebay log inspect", &[("As JSON", "forebay log inspect disk.log --json")]),
-    ("forebay log check", &[("Exit code 7 when there is damage", "forebay log check disk.log")]),
+    (
+        "forebay log check",
+        &[("Exit code 7 when there is damage, with the bytes it is in", "forebay log check disk.log")],
+    ),
     (
         "forebay log replay",
         &[(

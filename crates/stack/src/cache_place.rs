@@ -24,7 +24,7 @@ use crate::registry::{Entry, file_stem};
 use crate::time;
 
 /// Caches are made in whole pages, so that any disk can take them past the page cache.
-const SIZE_UNIT_BYTES: u64 = 4096;
+pub(crate) const SIZE_UNIT_BYTES: u64 = 4096;
 
 /// The cache of an attachment, as asked for.
 #[derive(Clone, Debug)]

@@ -1,5 +1,6 @@
 //! The bounds of this crate.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Longest line on a control socket: a status of some thousand sessions fits, a mistake does not fill the memory.
@@ -60,3 +61,15 @@ pub const SEARCH_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Pause after a local application could not be turned away, which the lack of descriptors does.
 pub const TURN_AWAY_PAUSE: Duration = Duration::from_millis(100);
+
+/// RAM for the slots of a write log, in bytes: at least one segment of the paper; at most what some seconds of writes fill, which a power loss takes.
+pub const LOG_RAM_BYTES: RangeInclusive<u64> = 64 << 10..=1 << 30;
+
+/// Bytes of a write log that one batch takes from, all in RAM: at least one segment of the paper, at most what a host can spare.
+pub const DESTAGE_BATCH_BYTES: RangeInclusive<u64> = 64 << 10..=1 << 30;
+
+/// Writes of one batch in flight: beyond that they wait in the session anyway.
+pub const DESTAGE_WRITES: RangeInclusive<u64> = 1..=256;
+
+/// Shortest time after which destaging looks again: shorter ones are a loop that computes.
+pub const DESTAGE_TIME_MIN: Duration = Duration::from_millis(1);

@@ -1,34 +1,69 @@
 //! Where a write log lies, and how it is made and opened. It is found, made and registered as a cache is (see `cache_place`).
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::clock::Clock;
+use base::units::ByteSize;
 use block::{Identity, SharedDevice};
+use cache::Percent;
 use file::PersistentMemory;
+use writelog::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_PAPER, SLOT_BYTES_MAX, UNIT_BYTES};
 use writelog::{DestageOrder, Durability, FormatOptions, OpenOptions, PersistentRegion, WriteLog};
 
-use crate::cache_place::{PlaceKind, canonical_place, content_is_there, open_or_make};
+use crate::cache_place::{PlaceKind, SIZE_UNIT_BYTES, canonical_place, content_is_there, open_or_make};
 use crate::error::{Error, Failure, Result};
+use crate::limits::{DESTAGE_BATCH_BYTES, DESTAGE_TIME_MIN, DESTAGE_WRITES, LOG_RAM_BYTES};
 use crate::registry::{Entry, Registry, Store, file_stem};
 
+/// Sizes that segments may have, in bytes.
+const SEGMENT_BYTES: RangeInclusive<u64> = SEGMENT_BYTES_PAPER as u64..=SEGMENT_BYTES_MAX as u64;
+
+/// Sizes that slots may have, in bytes.
+const SLOT_BYTES: RangeInclusive<u64> = UNIT_BYTES..=SLOT_BYTES_MAX as u64;
+
 /// The write log of an attachment, as asked for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct LogConfig {
     /// File, block device, or directory.
     pub path: PathBuf,
     /// Size of a log that is made.
     pub size_bytes: Option<u64>,
+    /// Size of its segments; `None` for the profile's.
+    pub segment_bytes: Option<u64>,
+    /// Size of its slots; `None` for the usual.
+    pub slot_bytes: Option<u64>,
     /// When a write counts as acknowledged.
     pub durability: Durability,
     /// Persistent memory for it.
     pub nvram: Option<NvramConfig>,
-    /// The order of destaging; `None` for the profile's.
+    /// RAM for slots with [`Durability::UnsafeVolatile`]; `None` for the profile's.
+    pub ram_bytes: Option<u64>,
+    /// How data leaves for the LUN.
+    pub destage: DestageConfig,
+    /// Whether the log behaves as the paper describes.
+    pub is_paper: bool,
+}
+
+/// How data leaves a log for the LUN; `None` for what the profile says.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DestageConfig {
+    /// The order.
     pub order: Option<DestageOrder>,
     /// Bytes that the LUN's disk transfers in the time of a seek; 0 when it has none, or when others write to the LUN.
     pub seek_bytes: u64,
-    /// Whether the log behaves as the paper describes.
-    pub is_paper: bool,
+    /// Share of the log in use from which data leaves under load.
+    pub start: Option<Percent>,
+    /// Time without a request that counts as idle.
+    pub idle: Option<Duration>,
+    /// Age from which data leaves under load.
+    pub age_max: Option<Duration>,
+    /// Bytes of log that one batch takes from.
+    pub batch_bytes: Option<u64>,
+    /// Writes to the LUN in flight at most.
+    pub writes: Option<u64>,
 }
 
 /// A file in persistent memory.
@@ -68,10 +103,50 @@ impl PersistentRegion for Region {
 }
 
 impl LogConfig {
-    /// The log that is at `path`, to bring down what it holds: nothing of it is chosen but where it is.
-    pub fn existing(path: PathBuf) -> Self {
-        let durability = Durability::Log;
-        Self { path, size_bytes: None, durability, nvram: None, order: None, seek_bytes: 0, is_paper: false }
+    /// Refuses choices that cannot be, before anything is looked at.
+    ///
+    /// # Errors
+    /// `Usage`, with the option and its range.
+    pub fn check(&self) -> Result<()> {
+        let refused = |message: String| Err(Error::new(Failure::Usage, message));
+        if self.durability == Durability::Nvram && self.nvram.is_none() {
+            return refused("--durability nvram needs --nvram PATH: a file in persistent memory".into());
+        }
+        if self.is_paper && self.durability == Durability::Log {
+            let message = "--profile paper needs slots for level 1, and --durability log has none: give --durability unsafe-volatile \
+                           (slots of RAM), or --durability nvram with --nvram PATH";
+            return refused(message.into());
+        }
+        if self.ram_bytes.is_some() && self.durability != Durability::UnsafeVolatile {
+            return refused("--log-ram is for --durability unsafe-volatile: the others have no slots of RAM".into());
+        }
+        for (option, chosen, range) in [
+            ("--log-segment-size", self.segment_bytes, SEGMENT_BYTES),
+            ("--log-slot-size", self.slot_bytes, SLOT_BYTES),
+            ("--log-ram", self.ram_bytes, LOG_RAM_BYTES),
+            ("--destage-batch", self.destage.batch_bytes, DESTAGE_BATCH_BYTES),
+        ] {
+            if let Some(bytes) = chosen.filter(|bytes| !range.contains(bytes)) {
+                let (least, most) = (ByteSize(*range.start()), ByteSize(*range.end()));
+                return refused(format!("{option} {}: it is {least} to {most}", ByteSize(bytes)));
+            }
+        }
+        if let Some(bytes) = self.segment_bytes.filter(|bytes| !bytes.is_multiple_of(SIZE_UNIT_BYTES)) {
+            return refused(format!("--log-segment-size {}: it is a multiple of 4KiB", ByteSize(bytes)));
+        }
+        if let Some(bytes) = self.slot_bytes.filter(|bytes| !bytes.is_power_of_two()) {
+            return refused(format!("--log-slot-size {}: it is a power of two", ByteSize(bytes)));
+        }
+        if let Some(writes) = self.destage.writes.filter(|writes| !DESTAGE_WRITES.contains(writes)) {
+            let (least, most) = (DESTAGE_WRITES.start(), DESTAGE_WRITES.end());
+            return refused(format!("--destage-writes {writes}: it is {least} to {most}"));
+        }
+        for (option, chosen) in [("--destage-idle", self.destage.idle), ("--destage-age", self.destage.age_max)] {
+            if let Some(time) = chosen.filter(|time| *time < DESTAGE_TIME_MIN) {
+                return refused(format!("{option} {time:?}: it is {DESTAGE_TIME_MIN:?} or more"));
+            }
+        }
+        Ok(())
     }
 
     /// The absolute path of the log of the LUN `identity`.
@@ -121,29 +196,43 @@ impl LogConfig {
         registry: &Registry,
         entries: &[Entry],
     ) -> Result<Arc<WriteLog>> {
-        if self.durability == Durability::Nvram && self.nvram.is_none() {
-            let message = "--durability nvram needs --nvram PATH: a file in persistent memory";
-            return Err(Error::new(Failure::Usage, message));
-        }
+        self.check()?;
         // Before anything is made.
         let nvram = self.nvram.as_ref().map(NvramConfig::open).transpose()?;
         let format = async |device: &SharedDevice| WriteLog::format(device, &origin, self.format_options()).await;
         let device = open_or_make(PlaceKind::Log, place, self.size_bytes, format).await?;
-        let mut options = OpenOptions::new(clock);
-        if self.is_paper {
-            options = options.paper();
-        }
-        options.durability = self.durability;
+        let mut options = self.open_options(clock);
         options.nvram = nvram;
-        options.order = self.order.unwrap_or(options.order);
-        options.level2.seek_bytes = self.seek_bytes;
         options.failure_note = Some(failure_note(registry.clone(), entries.to_vec()));
         let context = |error| Error::from(error).context(format!("the write log {}", place.display()));
         WriteLog::open(device, origin, options).await.map_err(context)
     }
 
     fn format_options(&self) -> FormatOptions {
-        if self.is_paper { FormatOptions::paper() } else { FormatOptions::default() }
+        let mut options = if self.is_paper { FormatOptions::paper() } else { FormatOptions::default() };
+        // What `check` lets pass fits.
+        let bytes = |chosen: Option<u64>| chosen.and_then(|bytes| u32::try_from(bytes).ok());
+        options.segment_bytes = bytes(self.segment_bytes).or(options.segment_bytes);
+        options.slot_bytes = bytes(self.slot_bytes).unwrap_or(options.slot_bytes);
+        options
+    }
+
+    fn open_options(&self, clock: Arc<dyn Clock>) -> OpenOptions {
+        let mut options = OpenOptions::new(clock);
+        if self.is_paper {
+            options = options.paper();
+        }
+        options.durability = self.durability;
+        options.volatile_bytes = self.ram_bytes.map_or(options.volatile_bytes, |bytes| bytes as usize);
+        let (destage, level2) = (&self.destage, &mut options.level2);
+        options.order = destage.order.unwrap_or(options.order);
+        level2.seek_bytes = destage.seek_bytes;
+        level2.share_start = destage.start.map_or(level2.share_start, Percent::share);
+        level2.idle = destage.idle.unwrap_or(level2.idle);
+        level2.age_max = destage.age_max.unwrap_or(level2.age_max);
+        level2.batch_bytes = destage.batch_bytes.unwrap_or(level2.batch_bytes);
+        level2.writes_in_flight = destage.writes.map_or(level2.writes_in_flight, |writes| writes as usize);
+        options
     }
 }
 
@@ -158,4 +247,72 @@ fn failure_note(registry: Registry, entries: Vec<Entry>) -> Arc<dyn Fn() -> bool
 /// What the registry says of a LUN whose newest data may be in the log at `place`.
 pub fn entry(identity: &Identity, place: &Path, name: &str) -> Entry {
     Entry { store: Store::Log, ..Entry::new(identity, place.to_owned(), name) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(change: impl FnOnce(&mut LogConfig)) -> Option<String> {
+        let mut config = LogConfig::default();
+        change(&mut config);
+        config.check().err().map(|error| {
+            assert_eq!(error.failure(), Failure::Usage);
+            error.to_string()
+        })
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_its_option_and_range() {
+        assert_eq!(check(|_| {}), None);
+        type Change = fn(&mut LogConfig);
+        let refused: [(Change, &str); 11] = [
+            (|log| log.durability = Durability::Nvram, "--nvram PATH"),
+            (|log| log.is_paper = true, "--durability unsafe-volatile"),
+            (|log| log.ram_bytes = Some(1 << 20), "--log-ram is for --durability unsafe-volatile"),
+            (|log| log.segment_bytes = Some(4096), "--log-segment-size 4KiB: it is 64KiB to 4MiB"),
+            (|log| log.segment_bytes = Some((64 << 10) + 512), "multiple of 4KiB"),
+            (|log| log.slot_bytes = Some(32 << 10), "--log-slot-size 32KiB: it is 512 to 16KiB"),
+            (|log| log.slot_bytes = Some(1536), "power of two"),
+            (|log| log.destage.batch_bytes = Some(4 << 30), "--destage-batch 4GiB: it is 64KiB to 1GiB"),
+            (|log| log.destage.writes = Some(0), "--destage-writes 0: it is 1 to 256"),
+            (|log| log.destage.idle = Some(Duration::from_micros(9)), "--destage-idle 9µs: it is 1ms or more"),
+            (|log| log.destage.age_max = Some(Duration::ZERO), "--destage-age 0ns: it is 1ms or more"),
+        ];
+        for (change, words) in refused {
+            let said = check(change).expect(words);
+            assert!(said.contains(words), "\"{words}\" is missing in: {said}");
+        }
+    }
+
+    #[test]
+    fn what_is_chosen_wins_over_the_profile_and_the_rest_is_the_profiles() {
+        let clock: Arc<dyn Clock> = Arc::new(base::executor::Executor::in_order().clock());
+        let paper = LogConfig { is_paper: true, durability: Durability::UnsafeVolatile, ..LogConfig::default() };
+        assert_eq!(paper.check().map_err(|error| error.to_string()), Ok(()));
+        let options = paper.open_options(Arc::clone(&clock));
+        assert_eq!((options.order, options.level2.writes_in_flight), (DestageOrder::LastWriteFirst, 1));
+        assert_eq!(
+            (options.volatile_bytes - (36 << 10), paper.format_options().segment_bytes),
+            (1 << 20, Some(64 << 10))
+        );
+        let chosen = LogConfig {
+            segment_bytes: Some(128 << 10),
+            slot_bytes: Some(512),
+            ram_bytes: Some(2 << 20),
+            destage: DestageConfig {
+                start: Some(Percent::new(40)),
+                idle: Some(Duration::from_secs(2)),
+                batch_bytes: Some(1 << 20),
+                writes: Some(3),
+                ..DestageConfig::default()
+            },
+            ..paper
+        };
+        let (format, options) = (chosen.format_options(), chosen.open_options(clock));
+        assert_eq!((format.segment_bytes, format.slot_bytes), (Some(128 << 10), 512));
+        assert_eq!((options.volatile_bytes, options.level2.share_start), (2 << 20, 0.4));
+        assert_eq!((options.level2.idle, options.level2.age_max), (Duration::from_secs(2), Duration::MAX));
+        assert_eq!((options.level2.batch_bytes, options.level2.writes_in_flight), (1 << 20, 3));
+    }
 }

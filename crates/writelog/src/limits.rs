@@ -13,6 +13,9 @@ pub const SEGMENTS_WANTED: u64 = 256;
 /// Size of a segment in the paper (2.1), in bytes; also the smallest.
 pub const SEGMENT_BYTES_PAPER: u32 = 64 << 10;
 
+/// Segments of RAM in the paper (2.1): its 16 buffers.
+pub const RAM_SEGMENTS_PAPER: usize = 16;
+
 /// Largest segment in bytes. A segment is read at once when it is destaged.
 pub const SEGMENT_BYTES_MAX: u32 = 4 << 20;
 

@@ -9,7 +9,8 @@ use base::clock::Clock;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::limits::{SEGMENT_BYTES_PAPER, SLOT_BYTES_DEFAULT};
+use crate::format::{NvramRaw, SlotRaw};
+use crate::limits::{RAM_SEGMENTS_PAPER, SEGMENT_BYTES_PAPER, SLOT_BYTES_DEFAULT};
 use crate::nvram::PersistentRegion;
 
 /// When a write counts as acknowledged.
@@ -200,12 +201,13 @@ impl OpenOptions {
         }
     }
 
-    /// What the paper describes (2.3, 3.1): last write first, 64 KiB at a time, level 2 in idle periods only, level 1 until the RAM is
+    /// What the paper describes (2.1, 2.3, 3.1): 16 segments of RAM, last write first, 64 KiB at a time, level 2 in idle periods only, level 1 until the RAM is
     /// empty with every request waiting for it.
     #[must_use]
     pub fn paper(mut self) -> Self {
         self.order = DestageOrder::LastWriteFirst;
         self.record_cache_bytes = 0;
+        self.volatile_bytes = volatile_bytes_paper();
         self.level1 = Level1 { share_start: 0.9, is_exclusive: true, is_eager: false };
         self.level2.share_start = 0.9;
         self.level2.age_max = Duration::MAX;
@@ -214,6 +216,14 @@ impl OpenOptions {
         self.level2.pause_max = Duration::ZERO;
         self
     }
+}
+
+/// 16 segments of slots, and the headers in front of them.
+fn volatile_bytes_paper() -> usize {
+    let slots_bytes = RAM_SEGMENTS_PAPER * SEGMENT_BYTES_PAPER as usize;
+    let slot_count = slots_bytes / SLOT_BYTES_DEFAULT as usize;
+    let headers_bytes = size_of::<NvramRaw>() + slot_count * size_of::<SlotRaw>();
+    headers_bytes.next_multiple_of(4096) + slots_bytes
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use stack::attach::{AttachConfig, Attachment};
 use stack::awaited::Awaited;
 use stack::cache_place::CacheConfig;
 use stack::cow_place::CowConfig;
-use stack::log_place::{LogConfig, NvramConfig};
+use stack::log_place::{DestageConfig, LogConfig, NvramConfig};
 use stack::login::attachment_isid;
 use stack::paths::Paths;
 use stack::{Error, Failure, Result};
@@ -92,12 +92,23 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
     let log = arguments.log.map(|path| LogConfig {
         path,
         size_bytes: arguments.log_size.map(|size| size.0),
+        segment_bytes: arguments.log_segment_size.map(|size| size.0),
+        slot_bytes: arguments.log_slot_size.map(|size| size.0),
         durability: arguments.durability,
         nvram: arguments.nvram.map(|path| NvramConfig { path, size_bytes: arguments.nvram_size.map(|size| size.0) }),
-        order: arguments.destage_order,
-        seek_bytes: arguments.destage_seek.map_or(0, |size| size.0),
+        ram_bytes: arguments.log_ram.map(|size| size.0),
+        destage: DestageConfig {
+            order: arguments.destage_order,
+            seek_bytes: arguments.destage_seek.map_or(0, |size| size.0),
+            start: arguments.destage_start,
+            idle: arguments.destage_idle,
+            age_max: arguments.destage_age,
+            batch_bytes: arguments.destage_batch.map(|size| size.0),
+            writes: arguments.destage_writes,
+        },
         is_paper: arguments.profile.is_some(),
     });
+    log.as_ref().map_or(Ok(()), LogConfig::check)?;
     let cow = arguments.difference.map(|path| CowConfig {
         path,
         size_bytes: arguments.difference_size.map(|size| size.0),

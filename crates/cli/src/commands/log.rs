@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use base::clock::Clock;
-use block::SharedDevice;
+use block::{ErrorKind, SharedDevice};
 use serde_json::json;
 use stack::cache_place::{canonical_place, open_device};
 use stack::log_place::{LogConfig, NvramConfig};
@@ -71,7 +71,12 @@ async fn look(path: &Path) -> Result<Inspection> {
 async fn check(arguments: LogPath) -> Result<()> {
     let device = open_existing(&arguments.path)?;
     let clock = system_clock()?;
-    let inspection = writelog::check(&device, clock.as_ref()).await.map_err(|error| at(&arguments.path, error))?;
+    let checked = writelog::check(&device, clock.as_ref()).await;
+    let inspection = checked.map_err(|error| match error.kind() {
+        // Where replay begins cannot be read.
+        ErrorKind::Media => Error::new(Failure::Mismatch, at(&arguments.path, error).to_string()),
+        _ => at(&arguments.path, error),
+    })?;
     if arguments.json.json {
         print_json(&json!(inspection));
     }
@@ -129,7 +134,7 @@ async fn replay_to(
     let registry = Registry::open(paths)?;
     identities.iter().try_for_each(|identity| registry.check(identity, &[place]))?;
     let nvram = arguments.nvram.clone().map(|path| NvramConfig { path, size_bytes: None });
-    let config = LogConfig { nvram, ..LogConfig::existing(place.to_owned()) };
+    let config = LogConfig { path: place.to_owned(), nvram, ..LogConfig::default() };
     config.check_not_lost(place, registry.find(&identity, Store::Log)?.as_ref())?;
     let entries: Vec<Entry> =
         identities.iter().map(|identity| stack::log_place::entry(identity, place, "forebay")).collect();
@@ -148,12 +153,15 @@ async fn replay_to(
     let closed = log.close(destaged.is_err()).await;
     background.abort();
     let status = log.status();
-    if status.dirty_bytes == 0 && status.failure.is_none() {
+    let left = status.dirty_bytes;
+    if left == 0 && status.failure.is_none() {
         entries.iter().try_for_each(|entry| registry.remove(entry))?;
     }
-    destaged.and(closed).map_err(|error| {
-        Error::from(error).context(format!("{} bytes stay dirty in {}", status.dirty_bytes, place.display()))
-    })?;
+    let stays = format!("{left} bytes stay dirty in {}", place.display());
+    destaged.and(closed).map_err(|error| Error::from(error).context(&stays))?;
+    if left > 0 {
+        return Err(Error::new(Failure::Other, stays));
+    }
     Ok(dirty_bytes)
 }
 

@@ -77,11 +77,19 @@ fn print_table(all: &[Value]) {
 }
 
 fn state(status: &Value) -> String {
-    let remote = status["remote"]["state"].as_str();
-    let cache = &status["cache"];
-    match (remote, cache["mode"].as_str(), cache["dirty_bytes"].as_u64()) {
-        (Some(remote), Some(mode), Some(dirty)) => format!("{remote}, {mode}, {dirty} bytes dirty"),
-        (Some(remote), ..) => remote.to_owned(),
-        _ => format!("{} sessions", status["sessions"].as_array().map_or(0, Vec::len)),
+    let Some(remote) = status["remote"]["state"].as_str() else {
+        return format!("{} sessions", status["sessions"].as_array().map_or(0, Vec::len));
+    };
+    let (cache, log) = (&status["cache"], &status["log"]);
+    let mut words = vec![remote.to_owned()];
+    if let (Some(mode), Some(dirty)) = (cache["mode"].as_str(), cache["dirty_bytes"].as_u64()) {
+        words.push(format!("{mode}, {dirty} bytes dirty"));
     }
+    if let Some(dirty) = log["dirty_bytes"].as_u64() {
+        words.push(format!("{dirty} bytes dirty in the log"));
+    }
+    if log["failure"].is_string() {
+        words.push("the log has failed".to_owned());
+    }
+    words.join(", ")
 }

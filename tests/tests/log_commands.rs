@@ -1,0 +1,232 @@
+//! `forebay log inspect|check|replay|discard` on what a killed attachment leaves, and what `attach` takes for its log.
+
+use std::fs;
+
+use serde_json::Value;
+use tests::{IQN, Process, World, tool};
+
+/// Exit codes, as documented.
+const USAGE: i32 = 2;
+const NOT_FOUND: i32 = 5;
+const MISMATCH: i32 = 7;
+const WOULD_LOSE_DATA: i32 = 9;
+
+/// A log from which nothing leaves by itself.
+const LOG: [&str; 8] =
+    ["--log", "disk.log", "--log-size", "8MiB", "--destage-idle", "100000s", "--destage-age", "100000s"];
+
+fn attach(world: &World, url: &str) -> Process {
+    world.start([&["attach", url, "--name", "disk"], &LOG[..]].concat())
+}
+
+fn io(process: &Process, command: &str) {
+    tool("qemu-io", ["-f", "raw", "-c", command, &process.ready]);
+}
+
+fn inspect(world: &World) -> Value {
+    world.run(["log", "inspect", "disk.log", "--json"]).json()
+}
+
+/// Makes the log of a killed attachment one with a checkpoint of everything.
+fn checkpoint(world: &World, url: &str) {
+    attach(world, url).terminate().success();
+}
+
+/// The LUN takes its data from nowhere else any more.
+fn check_alone(world: &World, url: &str, commands: &[&str]) {
+    let plain = world.start(["attach", url, "--name", "plain"]);
+    commands.iter().for_each(|command| io(&plain, command));
+    plain.terminate().success();
+}
+
+/// Changes one bit at the first byte behind each place where `found` stands in the log, and says how many there were.
+fn rot(world: &World, found: &[u8]) -> usize {
+    let mut bytes = fs::read(world.path("disk.log")).unwrap();
+    let starts: Vec<usize> =
+        bytes.windows(found.len()).enumerate().filter(|row| row.1 == found).map(|row| row.0).collect();
+    starts.iter().for_each(|start| bytes[start + found.len()] ^= 1);
+    fs::write(world.path("disk.log"), bytes).unwrap();
+    starts.len()
+}
+
+#[test]
+fn what_a_killed_attachment_leaves_is_inspected_checked_and_replayed() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=file:disk.img,size=16MiB"]);
+    let url = target.url(0);
+    let mut disk = attach(&world, &url);
+    io(&disk, "write -P 0x5a 0 64k");
+    io(&disk, "write -P 0x3c 1M 4k");
+    let running = world.run(["status"]).success();
+    assert!(running.contains("69632 bytes dirty in the log"), "{running}");
+    world.run(["log", "inspect", "disk.log"]).failure(6, &["disk.log"]);
+    disk.kill();
+    let left = inspect(&world);
+    assert_eq!((&left["dirty_bytes"], &left["was_closed"]), (&69632.into(), &false.into()), "{left}");
+    assert_eq!((&left["origin_target"], &left["damaged"]), (&IQN.into(), &Value::Array(vec![])), "{left}");
+    let said = world.run(["log", "check", "disk.log"]).success();
+    assert_eq!(said, "disk.log: no damage found\n");
+    world.run(["bench", &url, "--rw", "read"]).failure(WOULD_LOSE_DATA, &["disk.log", "forebay log discard"]);
+    let said = world.run(["log", "replay", "disk.log", &url]).success();
+    assert_eq!(said, "disk.log: 69632 bytes brought to the logical unit\n");
+    let replayed = inspect(&world);
+    assert_eq!((&replayed["dirty_bytes"], &replayed["was_closed"]), (&0.into(), &true.into()), "{replayed}");
+    check_alone(&world, &url, &["read -P 0x5a 0 64k", "read -P 0x3c 1M 4k", "read -P 0 64k 64k"]);
+    let said = world.run(["log", "replay", "disk.log", &url]).success();
+    assert_eq!(said, "disk.log: 0 bytes brought to the logical unit\n");
+    // Nothing is dirty, so nothing is asked.
+    world.run(["log", "discard", "disk.log"]).success();
+    world.run(["log", "check", "disk.log"]).failure(NOT_FOUND, &["there is no write log at disk.log"]);
+}
+
+#[test]
+fn a_striped_set_is_replayed_by_all_its_urls() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=file:a.img,size=8MiB", "--lun", "1=file:b.img,size=8MiB"]);
+    let urls = format!("{},{}", target.url(0), target.url(1));
+    let stripe = ["--stripe", "64KiB"];
+    let mut disk = world.start([&["attach", &urls, "--name", "disk"], &stripe[..], &LOG].concat());
+    io(&disk, "write -P 0x5a 32k 64k");
+    disk.kill();
+    world.run(["log", "replay", "disk.log", &target.url(0)]).failure(MISMATCH, &["disk.log"]);
+    world.run([&["log", "replay", "disk.log", &urls], &stripe[..]].concat()).success();
+    check_alone(&world, &target.url(0), &["read -P 0x5a 32k 32k"]);
+    check_alone(&world, &target.url(1), &["read -P 0x5a 0 32k", "read -P 0 32k 32k"]);
+}
+
+#[test]
+fn a_replay_that_fails_leaves_the_log_what_it_was() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=file:disk.img,size=16MiB"]);
+    let mut disk = attach(&world, &target.url(0));
+    io(&disk, "write -P 0x5a 0 64k");
+    disk.kill();
+    target.process.terminate().success();
+    let protected = world.target(["--lun", "0=file:disk.img,read-only"]);
+    let replayed = world.run(["log", "replay", "disk.log", &protected.url(0)]);
+    assert_ne!(replayed.code, Some(0));
+    assert!(replayed.stderr.contains("65536 bytes stay dirty in"), "{}", replayed.stderr);
+    protected.process.terminate().success();
+    let target = world.target(["--lun", "0=file:disk.img"]);
+    let url = target.url(0);
+    world.run(["attach", &url]).failure(WOULD_LOSE_DATA, &["disk.log"]);
+    world.run(["log", "replay", "disk.log", &url]).success();
+    check_alone(&world, &url, &["read -P 0x5a 0 64k"]);
+}
+
+#[test]
+fn dirty_data_in_a_log_is_not_given_up_by_accident() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=file:disk.img,size=16MiB"]);
+    let url = target.url(0);
+    let mut disk = attach(&world, &url);
+    io(&disk, "write -P 0x5a 0 64k");
+    disk.kill();
+    world.run(["log", "discard", "disk.log"]).failure(WOULD_LOSE_DATA, &["64KiB", "--allow-data-loss"]);
+    assert_eq!(inspect(&world)["dirty_bytes"], 65536);
+    world.run(["log", "discard", "disk.log", "--allow-data-loss"]).success();
+    assert!(!world.path("disk.log").exists());
+    check_alone(&world, &url, &["read -P 0 0 64k"]);
+    // One whose file is gone.
+    let mut disk = attach(&world, &url);
+    io(&disk, "write -P 0x5a 0 64k");
+    disk.kill();
+    fs::remove_file(world.path("disk.log")).unwrap();
+    world.run(["log", "discard", "disk.log"]).failure(WOULD_LOSE_DATA, &["is not there", "--allow-data-loss"]);
+    world.run(["log", "discard", "disk.log", "--allow-data-loss"]).success();
+    world.run(["log", "discard", "disk.log"]).failure(NOT_FOUND, &["there is no write log"]);
+    check_alone(&world, &url, &["read -P 0 0 64k"]);
+}
+
+#[test]
+fn a_bit_that_rots_behind_the_checkpoint_is_found_by_check() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=file:disk.img,size=16MiB"]);
+    let url = target.url(0);
+    let mut disk = attach(&world, &url);
+    io(&disk, "write -P 0x11 0 4k");
+    io(&disk, "write -P 0x77 1M 4k");
+    io(&disk, "write -P 0x22 2M 4k");
+    disk.kill();
+    checkpoint(&world, &url);
+    world.run(["log", "check", "disk.log"]).success();
+    assert_eq!(rot(&world, &[0x77; 4095]), 1, "the record is in the log once");
+    world.run(["log", "check", "disk.log"]).failure(MISMATCH, &["disk.log", "bytes 1048576..1052672"]);
+    let checked = world.run(["log", "check", "disk.log", "--json"]);
+    assert_eq!(checked.code, Some(MISMATCH));
+    let checked: Value = serde_json::from_str(&checked.stdout).unwrap();
+    assert_eq!(checked["damaged"], serde_json::json!([{ "offset_bytes": 1 << 20, "length_bytes": 4096 }]));
+    assert_eq!(inspect(&world)["dirty_bytes"], 3 * 4096, "`inspect` does not read data");
+}
+
+#[test]
+fn a_damaged_log_or_cache_can_be_given_up_and_a_strange_file_cannot() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=file:disk.img,size=16MiB"]);
+    let url = target.url(0);
+    let mut disk = attach(&world, &url);
+    io(&disk, "write -P 0x5a 0 64k");
+    disk.kill();
+    checkpoint(&world, &url);
+    assert!(rot(&world, b"wckp") > 0, "it has a checkpoint");
+    for command in ["inspect", "check"] {
+        world.run(["log", command, "disk.log"]).failure(MISMATCH, &["disk.log", "checkpoint"]);
+    }
+    world
+        .run(["log", "discard", "disk.log"])
+        .failure(WOULD_LOSE_DATA, &["what would be lost with it cannot be told", "checkpoint", "--allow-data-loss"]);
+    let said = world.run(["log", "discard", "disk.log", "--allow-data-loss"]).success();
+    assert!(said.contains("discarded; what is lost cannot be told"), "{said}");
+    check_alone(&world, &url, &["read -P 0 0 64k"]);
+
+    let cache = ["--cache", "disk.cache", "--cache-size", "8MiB"];
+    let mut disk = world.start([&["attach", &url, "--name", "disk"], &cache[..]].concat());
+    io(&disk, "write -P 0x5a 0 64k");
+    disk.kill();
+    fs::OpenOptions::new().write(true).open(world.path("disk.cache")).unwrap().set_len(4 << 20).unwrap();
+    world.run(["cache", "discard", "disk.cache"]).failure(WOULD_LOSE_DATA, &["cannot be told", "was cut"]);
+    let said = world.run(["cache", "discard", "disk.cache", "--allow-data-loss"]).success();
+    assert!(said.contains("cannot be told"), "{said}");
+    check_alone(&world, &url, &["read -P 0 0 64k"]);
+
+    fs::write(world.path("letter"), vec![b'x'; 1 << 20]).unwrap();
+    for kind in ["log", "cache"] {
+        world.run([kind, "discard", "letter", "--allow-data-loss"]).failure(MISMATCH, &["letter"]);
+    }
+    assert_eq!(fs::read(world.path("letter")).unwrap(), vec![b'x'; 1 << 20], "somebody's file was changed");
+}
+
+#[test]
+fn what_attach_takes_for_its_log() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=file:disk.img,size=16MiB"]);
+    let url = target.url(0);
+    let log = ["attach", &url, "--name", "disk", "--log", "disk.log", "--log-size", "8MiB"];
+    for (more, words) in [
+        (&["--profile", "paper"][..], &["--durability unsafe-volatile", "--nvram PATH"][..]),
+        (&["--log-ram", "1MiB"], &["--log-ram", "unsafe-volatile"]),
+        (&["--log-segment-size", "1KiB"], &["--log-segment-size 1KiB", "64KiB to 4MiB"]),
+        (&["--log-slot-size", "3KiB"], &["--log-slot-size 3KiB", "power of two"]),
+        (&["--destage-batch", "1KiB"], &["--destage-batch 1KiB", "64KiB to 1GiB"]),
+        (&["--destage-writes", "1000"], &["--destage-writes 1000", "1 to 256"]),
+        (&["--destage-idle", "1us"], &["--destage-idle", "1ms or more"]),
+    ] {
+        world.run([&log[..], more].concat()).failure(USAGE, words);
+        assert!(!world.path("disk.log").exists(), "{more:?} left a log behind");
+    }
+    let chosen = ["--profile", "paper", "--durability", "unsafe-volatile", "--destage-start", "50%"];
+    let disk = world.start([&log[..], &chosen].concat());
+    let status = world.status("disk");
+    assert_eq!(status["log"]["slots"], 1024, "16 segments of RAM, 64 slots each");
+    io(&disk, "write -P 0x5a 0 64k");
+    world.run(["detach", "disk"]).success();
+    disk.wait().success();
+    assert_eq!(inspect(&world)["segment_bytes"], 65536);
+    check_alone(&world, &url, &["read -P 0x5a 0 64k"]);
+    world.run(["log", "discard", "disk.log"]).success();
+    let chosen =
+        ["--log-segment-size", "128KiB", "--log-slot-size", "4KiB", "--destage-batch", "1MiB", "--destage-writes", "2"];
+    world.start([&log[..], &chosen].concat()).terminate().success();
+    let made = inspect(&world);
+    assert_eq!((&made["segment_bytes"], &made["slot_bytes"]), (&131072.into(), &4096.into()), "{made}");
+}

@@ -39,12 +39,12 @@ fn check_alone(world: &World, url: &str, commands: &[&str]) {
     plain.terminate().success();
 }
 
-/// Changes one bit at the first byte behind each place where `found` stands in the log, and says how many there were.
+/// Changes one bit of the first byte of each place where `found` stands in the log, and says how many there were.
 fn rot(world: &World, found: &[u8]) -> usize {
     let mut bytes = fs::read(world.path("disk.log")).unwrap();
     let starts: Vec<usize> =
         bytes.windows(found.len()).enumerate().filter(|row| row.1 == found).map(|row| row.0).collect();
-    starts.iter().for_each(|start| bytes[start + found.len()] ^= 1);
+    starts.iter().for_each(|&start| bytes[start] ^= 1);
     fs::write(world.path("disk.log"), bytes).unwrap();
     starts.len()
 }
@@ -150,7 +150,7 @@ fn a_bit_that_rots_behind_the_checkpoint_is_found_by_check() {
     disk.kill();
     checkpoint(&world, &url);
     world.run(["log", "check", "disk.log"]).success();
-    assert_eq!(rot(&world, &[0x77; 4095]), 1, "the record is in the log once");
+    assert_eq!(rot(&world, &[0x77; 4096]), 1, "the record is in the log once");
     world.run(["log", "check", "disk.log"]).failure(MISMATCH, &["disk.log", "bytes 1048576..1052672"]);
     let checked = world.run(["log", "check", "disk.log", "--json"]);
     assert_eq!(checked.code, Some(MISMATCH));

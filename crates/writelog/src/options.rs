@@ -218,12 +218,12 @@ impl OpenOptions {
     }
 }
 
-/// 16 segments of slots, and the headers in front of them.
+/// 16 segments of slots, with the headers in front of them (`docs/formats/writelog.md`, NVRAM).
 fn volatile_bytes_paper() -> usize {
-    let slots_bytes = RAM_SEGMENTS_PAPER * SEGMENT_BYTES_PAPER as usize;
-    let slot_count = slots_bytes / SLOT_BYTES_DEFAULT as usize;
-    let headers_bytes = size_of::<NvramRaw>() + slot_count * size_of::<SlotRaw>();
-    headers_bytes.next_multiple_of(4096) + slots_bytes
+    const PAGE_BYTES: usize = 4096;
+    let slot_count = RAM_SEGMENTS_PAPER * (SEGMENT_BYTES_PAPER / SLOT_BYTES_DEFAULT) as usize;
+    let slot_bytes = SLOT_BYTES_DEFAULT as usize + size_of::<SlotRaw>();
+    size_of::<NvramRaw>() + PAGE_BYTES + slot_count * slot_bytes
 }
 
 #[cfg(test)]

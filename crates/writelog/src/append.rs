@@ -142,6 +142,10 @@ impl Appender {
         self.in_flight.is_empty() && self.queue.is_empty()
     }
 
+    fn entries_in_flight(&self) -> usize {
+        self.in_flight.iter().map(|record| record.placed.len()).sum()
+    }
+
     fn may_start(&self) -> bool {
         !self.queue.is_empty()
             && match self.in_flight.len() {
@@ -215,8 +219,8 @@ impl Core {
         if state.failure.is_some() || !state.appender.may_start() {
             return None;
         }
-        if state.owed_extents_max() + 2 * RECORD_ENTRIES_MAX.min(state.appender.queue.len()) > self.layout.extents_max()
-        {
+        let coming = state.appender.entries_in_flight() + RECORD_ENTRIES_MAX.min(state.appender.queue.len());
+        if state.owed_extents_max() + 2 * coming > state.extents_max {
             return self.want_room(state);
         }
         loop {
@@ -229,6 +233,7 @@ impl Core {
             };
             let taken = take_queued(&mut state.appender, limit);
             if !taken.is_empty() {
+                state.wants_room = false;
                 return Some(self.assemble(state, taken));
             }
             let open = state.appender.open.take().expect("it was opened above");
@@ -265,7 +270,6 @@ impl Core {
         state.segments.open(segment, self.clock.now());
         state.records.forget(self.layout.place(segment, 0), self.layout.segment_bytes / UNIT_BYTES);
         state.appender.open = Some(OpenSegment { segment, offset: 0, next_segment });
-        state.wants_room = false;
         true
     }
 
@@ -381,6 +385,9 @@ impl Core {
             match placed.slot {
                 Some(slot) => self.apply_moved(state, slot, &placed.piece),
                 None => {
+                    if placed.piece.is_zero() {
+                        state.zeroes_since.get_or_insert(self.clock.now());
+                    }
                     let superseded = state.index(&self.layout, placed.piece);
                     self.counters.superseded(superseded);
                 }

@@ -63,6 +63,15 @@ impl Images {
     }
 }
 
+/// A segment as it was read.
+struct Loaded {
+    image: Buffer,
+    /// Those that are whole, ascending.
+    records: Vec<Found>,
+    /// Whether none is missing.
+    is_whole: bool,
+}
+
 /// A record in a segment's image.
 pub(crate) struct Found {
     pub(crate) sequence: u64,
@@ -104,6 +113,11 @@ impl Core {
         if batch.pieces.is_empty() { Ok(self.select_by_lba().await) } else { Ok(batch) }
     }
 
+    /// What a batch takes. Who waits for room waits for the whole batch.
+    fn batch_bytes(&self, state: &State) -> u64 {
+        self.options.level2.batch_bytes / if state.wants_room { BATCHES_WHEN_FULL } else { 1 }
+    }
+
     async fn select_by_lba(self: &Arc<Self>) -> Batch {
         let (pieces, pins) = self.next_by_lba();
         let images = self.read_places(&pieces).await;
@@ -113,7 +127,7 @@ impl Core {
     fn next_by_lba(self: &Arc<Self>) -> (Vec<Piece>, Pins) {
         let mut pins = Pins::none(self);
         let state = &mut *self.state();
-        let bytes_max = self.options.level2.batch_bytes;
+        let bytes_max = self.batch_bytes(state);
         let (mut pieces, mut bytes): (Vec<Piece>, u64) = (Vec::new(), 0);
         let cursor = state.lba_cursor;
         // What is in slots goes straight to the origin when the log has failed.
@@ -184,9 +198,7 @@ impl Core {
         let chosen: Vec<u32> = {
             let state = &mut *self.state();
             let is_dirty = |segment: &u32| state.segments.get(*segment).dirty_sectors > 0;
-            // Who waits for room waits for the whole batch.
-            let bytes_max = self.options.level2.batch_bytes / if state.wants_room { BATCHES_WHEN_FULL } else { 1 };
-            let count = (bytes_max / self.layout.segment_bytes).max(1) as usize;
+            let count = (self.batch_bytes(state) / self.layout.segment_bytes).max(1) as usize;
             let chosen: Vec<u32> = match choice {
                 Choice::Newest => state.segments.by_age().rev().filter(is_dirty).take(count).collect(),
                 _ => state.segments.by_age().filter(is_dirty).take(count).collect(),
@@ -198,9 +210,10 @@ impl Core {
         let mut loading = self.load_in_order(chosen);
         while let Some((segment, loaded)) = loading.next().await {
             match loaded {
-                Ok((image, records)) => {
-                    batch.pieces.extend(records.into_iter().flat_map(|record| record.pieces));
-                    batch.images.insert(self.layout.place(segment, 0), image);
+                Ok(loaded) => {
+                    self.lose_damaged(segment, &loaded);
+                    batch.pieces.extend(loaded.records.into_iter().flat_map(|record| record.pieces));
+                    batch.images.insert(self.layout.place(segment, 0), loaded.image);
                 }
                 Err(error) => self.add_salvaged(segment, &error, &mut batch),
             }
@@ -227,50 +240,63 @@ impl Core {
             segments.iter().for_each(|&segment| pins.add(&mut state.segments, segment));
             (segments, state.applied.position.sequence - 1)
         };
-        let count = (self.options.level2.batch_bytes / self.layout.segment_bytes).max(1) as usize;
-        let destaged = self.state().destaged_sequence;
+        let count = (self.batch_bytes(&self.state()) / self.layout.segment_bytes).max(1) as usize;
+        let (destaged, found) = {
+            let state = self.state();
+            (state.destaged_sequence, state.found_sequence)
+        };
         let mut batch = Batch { pieces: Vec::new(), images: Images::default(), epoch_end: None, _pins: pins };
         let (mut epoch, mut waiting) = (ExtentMap::default(), Vec::new());
         let (mut loading, mut index) = (self.load_in_order(segments), 0);
         while index < count || batch.epoch_end.is_none() {
             let Some((segment, loaded)) = loading.next().await else { break };
             index += 1;
-            let (image, records) = match loaded {
-                Ok(loaded) => loaded,
-                Err(error) => {
-                    // The order ends here: what can still be read of it is sent with this batch.
-                    self.add_salvaged(segment, &error, &mut batch);
-                    let last = self.state().segments.get(segment).last_sequence.min(applied);
-                    batch.epoch_end = Some(last);
-                    continue;
+            let mut is_whole = false;
+            match loaded {
+                Ok(loaded) => {
+                    self.lose_damaged(segment, &loaded);
+                    is_whole = loaded.is_whole;
+                    batch.images.insert(self.layout.place(segment, 0), loaded.image);
+                    let is_new = |record: &Found| (destaged + 1..=applied).contains(&record.sequence);
+                    for record in loaded.records.into_iter().filter(is_new) {
+                        waiting.extend(record.pieces);
+                        if record.flags & FLAG_EPOCH_END != 0 || record.sequence == found {
+                            batch.epoch_end = Some(record.sequence);
+                            waiting.drain(..).for_each(|piece| epoch.insert(piece, |_| {}));
+                        }
+                    }
                 }
-            };
-            batch.images.insert(self.layout.place(segment, 0), image);
-            for record in records.into_iter().filter(|record| (destaged + 1..=applied).contains(&record.sequence)) {
-                waiting.extend(record.pieces);
-                if record.flags & FLAG_EPOCH_END != 0 {
-                    batch.epoch_end = Some(record.sequence);
-                    waiting.drain(..).for_each(|piece| epoch.insert(piece, |_| {}));
-                }
+                Err(error) => self.add_salvaged(segment, &error, &mut batch),
+            }
+            if !is_whole {
+                // The order ends here: what can still be read of it is sent with this batch.
+                batch.epoch_end = Some(self.state().segments.get(segment).last_sequence.min(applied));
+                waiting.drain(..).for_each(|piece| epoch.insert(piece, |_| {}));
             }
         }
         let salvaged = std::mem::take(&mut batch.pieces);
         salvaged.into_iter().for_each(|piece| epoch.insert(piece, |_| {}));
+        self.remove_clean(&mut epoch);
         batch.pieces = epoch.dirty_from(0).collect();
         Ok(batch)
     }
 
+    /// Takes out what an interrupted batch brought to the origin already.
+    fn remove_clean(&self, epoch: &mut ExtentMap) {
+        let state = self.state();
+        let pieces: Vec<Piece> = epoch.dirty_from(0).collect();
+        let known = pieces.iter().flat_map(|piece| state.map.pieces_at(piece));
+        known.filter(|piece| !piece.tag.is_dirty()).for_each(|piece| epoch.remove(piece.sector, piece.sectors, |_| {}));
+    }
+
     /// Segments one after the other, the next ones being read already.
-    fn load_in_order(
-        &self,
-        segments: Vec<u32>,
-    ) -> impl Stream<Item = (u32, Result<(Buffer, Vec<Found>), Error>)> + Unpin + '_ {
+    fn load_in_order(&self, segments: Vec<u32>) -> impl Stream<Item = (u32, Result<Loaded, Error>)> + Unpin + '_ {
         let loading = stream::iter(segments).map(async move |segment| (segment, self.load_segment(segment).await));
         Box::pin(loading.buffered(self.log_reads_in_flight()))
     }
 
     /// A segment's image and the records in it that were applied.
-    async fn load_segment(&self, segment: u32) -> Result<(Buffer, Vec<Found>), Error> {
+    async fn load_segment(&self, segment: u32) -> Result<Loaded, Error> {
         let (first, last) = {
             let state = self.state();
             let entry = state.segments.get(segment);
@@ -278,28 +304,70 @@ impl Core {
         };
         let range = self.layout.segment(segment);
         let image = self.log_device.read(range.offset, self.used_buffer(range.length as usize)).await?;
-        let mut records = Vec::new();
+        let mut records: Vec<Found> = Vec::new();
         let mut offset = 0;
-        for sequence in first..=last {
-            let found = find_record(&image, offset, segment, self.uuid, self.layout.place(segment, 0));
-            let found = found
-                .filter(|found| found.sequence == sequence)
-                .ok_or_else(|| Error::new(ErrorKind::Corrupt, format!("record {sequence} of the log is damaged")))?;
-            offset = found.end;
-            records.push(found);
+        while offset < range.length && records.last().map_or(first, |record| record.sequence + 1) <= last {
+            let wanted = records.last().map_or(first, |record| record.sequence + 1);
+            match find_record(&image, offset, segment, self.uuid, self.layout.place(segment, 0)) {
+                Some(found) if (wanted..=last).contains(&found.sequence) => {
+                    offset = found.end;
+                    records.push(found);
+                }
+                // Damaged: the next whole one counts.
+                _ => offset += UNIT_BYTES,
+            }
         }
-        Ok((image, records))
+        let is_whole = records.len() as u64 == (last + 1).saturating_sub(first);
+        Ok(Loaded { image, records, is_whole })
     }
 
-    /// A segment whose image is no good: what the map has in it is read piece by piece, and what cannot be read is lost, by name.
+    /// What the log has in damaged records of a segment is lost, by name.
+    fn lose_damaged(&self, segment: u32, loaded: &Loaded) {
+        if loaded.is_whole {
+            return;
+        }
+        let error = Error::new(ErrorKind::Corrupt, format!("records in segment {segment} of the log are damaged"));
+        let lost: Vec<Piece> = {
+            let state = self.state();
+            let owed = state.owed_from(0).filter(|piece| self.is_in(segment, piece) && !piece.tag.is_lost());
+            owed.flat_map(|piece| outside(&piece, &loaded.records)).collect()
+        };
+        lost.iter().for_each(|piece| self.lose(piece, &error));
+    }
+
+    fn is_in(&self, segment: u32, piece: &Piece) -> bool {
+        piece.is_in_segment() && self.layout.segment_of(piece.place) == segment
+    }
+
+    /// A segment that cannot be read at once: what the map has in it is read piece by piece, and what cannot be read is lost, by name.
     fn add_salvaged(&self, segment: u32, error: &Error, batch: &mut Batch) {
         let state = self.state();
-        let is_in = |piece: &Piece| piece.is_in_segment() && self.layout.segment_of(piece.place) == segment;
-        let pieces: Vec<Piece> = state.owed_from(0).filter(|piece| is_in(piece) && !piece.tag.is_lost()).collect();
+        let is_wanted = |piece: &Piece| self.is_in(segment, piece) && !piece.tag.is_lost();
+        let pieces: Vec<Piece> = state.owed_from(0).filter(is_wanted).collect();
         drop(state);
         tracing::error!(%error, segment, pieces = pieces.len(), "a segment of the log cannot be read as a whole");
         batch.pieces.extend(pieces);
     }
+}
+
+/// The parts of a piece of the log that lie in none of these records.
+fn outside(piece: &Piece, records: &[Found]) -> Vec<Piece> {
+    let mut parts = vec![*piece];
+    for held in records.iter().flat_map(|record| &record.pieces).filter(|held| held.is_in_segment()) {
+        let (start, end) = (u64::from(held.place), u64::from(held.place) + held.sectors);
+        parts = parts.iter().flat_map(|part| without(part, start, end)).collect();
+    }
+    parts
+}
+
+/// What is left of a piece without what lies at the places `start..end`.
+fn without(piece: &Piece, start: u64, end: u64) -> Vec<Piece> {
+    let (from, to) = (u64::from(piece.place), u64::from(piece.place) + piece.sectors);
+    let sector_of = |place: u64| piece.sector + (place - from);
+    let (start, end) = (start.clamp(from, to), end.clamp(from, to));
+    let left = (from < start).then(|| piece.clip(piece.sector, sector_of(start)));
+    let right = (end < to).then(|| piece.clip(sector_of(end), piece.end()));
+    if start == end { vec![*piece] } else { left.into_iter().chain(right).collect() }
 }
 
 fn length_of(piece: &Piece) -> usize {

@@ -6,6 +6,7 @@
 //! ```
 //! Requests go on meanwhile. A power loss before step 4 leaves the old checkpoint and everything it refers to.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -64,7 +65,7 @@ impl Core {
         if self.is_checkpoint_due(&self.state()) { self.checkpoint(STATE_IN_USE).await } else { Ok(()) }
     }
 
-    fn releasable(&self, state: &State) -> Vec<u32> {
+    pub(crate) fn releasable(&self, state: &State) -> Vec<u32> {
         let destaged = self.keeps_order().then_some(state.destaged_sequence);
         state.segments.releasable(state.applied.position.sequence, destaged)
     }
@@ -104,6 +105,7 @@ impl Core {
         {
             let state = &mut *self.state();
             state.segments.release(&snapshot.released);
+            state.releasable_count = self.releasable(state).len() as u32;
             state.tail_bytes -= snapshot.tail_bytes;
         }
         drop(superblock);
@@ -123,7 +125,8 @@ impl Core {
         let released = self.releasable(&state);
         let mut bytes = CheckpointBytes::new();
         let (mut segment_count, mut extent_count) = (0, 0);
-        for segment in state.segments.by_age().filter(|segment| !released.contains(segment)) {
+        let is_released: HashSet<u32> = released.iter().copied().collect();
+        for segment in state.segments.by_age().filter(|segment| !is_released.contains(segment)) {
             let entry = state.segments.get(segment);
             if entry.first_sequence >= applied {
                 continue;
@@ -149,12 +152,12 @@ impl Core {
             // Records of this epoch may have landed that nobody was told of: none of them may ever count.
             place.position.epoch += 1;
         }
-        if released.contains(&place.segment) {
+        if is_released.contains(&place.segment) {
             // Nothing more comes in this segment, which may be used again: replay begins where the next record goes.
             let position = LogPosition { offset: 0, ..place.position };
             place = LogPlace { segment: place.next_segment, position, ..place };
         }
-        debug_assert!(!released.contains(&place.segment), "a segment that is used again is no place to begin");
+        debug_assert!(!is_released.contains(&place.segment), "a segment that is used again is no place to begin");
         let is_stage_used = state.stage.as_ref().is_some_and(|stage| !stage.is_empty());
         Snapshot {
             bytes,

@@ -99,6 +99,15 @@ pub(crate) struct State {
     pub(crate) applied: LogPlace,
     /// Everything up to this record is on the origin (destage order `log`).
     pub(crate) destaged_sequence: u64,
+    /// Records up to this one found when the log was opened end an epoch: what would have followed in it is gone with the RAM it was in, and nobody
+    /// was told that it is durable. 0 when slots have kept it.
+    pub(crate) found_sequence: u64,
+    /// Segments that the next checkpoint lets go, as of the last batch.
+    pub(crate) releasable_count: u32,
+    /// Extents that a checkpoint has room for.
+    pub(crate) extents_max: usize,
+    /// Since when there have been zeroes that the origin lacks.
+    pub(crate) zeroes_since: Option<Instant>,
     /// Bytes of records since the last checkpoint.
     pub(crate) tail_bytes: u64,
     /// Whether records wait for a segment or for room in the checkpoint.
@@ -206,10 +215,26 @@ impl State {
             || piece.tag.is_of(self.segments.get(layout.segment_of(piece.place)).generation)
     }
 
-    /// Share of the log that cannot be taken for new records now (0.0 to 1.0).
+    /// Share of the log that the origin must take before new records can (0.0 to 1.0): of its segments, or of the extents of a checkpoint.
     pub(crate) fn share_used(&self) -> f64 {
-        1.0 - f64::from(self.segments.reusable_count()) / f64::from(self.segments.count())
+        let available = self.segments.reusable_count() + self.releasable_count;
+        let segments = 1.0 - f64::from(available) / f64::from(self.segments.count());
+        segments.max(self.owed_extents_max() as f64 / self.extents_max as f64)
     }
+
+    /// When the oldest of what the origin lacks and the log has was written, about.
+    pub(crate) fn oldest_in_log_at(&self) -> Option<Instant> {
+        earlier(self.segments.oldest_dirty_at(), self.zeroes_since)
+    }
+
+    /// Likewise, slots included.
+    pub(crate) fn oldest_dirty_at(&self) -> Option<Instant> {
+        earlier(self.oldest_in_log_at(), self.stage.as_ref().and_then(Stage::oldest_at))
+    }
+}
+
+fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    one.into_iter().chain(other).min()
 }
 
 fn drop_piece(layout: &Layout, segments: &mut Segments, stage: &mut Option<Stage>, old: &Piece) -> u64 {
@@ -279,10 +304,10 @@ impl Core {
                 let place = self.ranges.shared(range);
                 Completion::task(workers, read::read(core, range, buffer, place))
             }
-            Operation::Write { buffer, .. } => {
+            Operation::Write { buffer, fua } => {
                 self.counters.written(range.length);
                 let place = self.ranges.exclusive(range);
-                Completion::task(workers, write::write(core, range, buffer, place))
+                Completion::task(workers, write::write(core, range, buffer, fua, place))
             }
             Operation::Discard { .. } => {
                 let place = self.ranges.exclusive(self.range_of_zeroes(range));

@@ -16,7 +16,7 @@ pub(crate) async fn flush(core: Arc<Core>) -> Response {
 }
 
 impl Core {
-    async fn flush(self: &Arc<Self>) -> Result<(), Error> {
+    pub(crate) async fn flush(self: &Arc<Self>) -> Result<(), Error> {
         if self.options.durability != Durability::UnsafeVolatile {
             return Ok(());
         }

@@ -4,7 +4,7 @@
 //! log, two on their way at most. Slots come free record by record, so a write that waits for one waits for one record, not for the
 //! round. In the paper's profile a round goes on until the RAM is empty, and requests wait until then: its peaks.
 //!
-//! A round begins when many slots are in use, in an idle moment, and when somebody needs the slots empty.
+//! A round begins when many slots are in use or one has been for long, in an idle moment, and when somebody needs the slots empty.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -81,7 +81,10 @@ impl Core {
         let level1 = &self.options.level1;
         let is_eager = level1.is_eager && state.appender.is_idle();
         let least = if is_eager { ROUND_RECORD_BYTES / self.layout.slot_bytes } else { u64::MAX };
-        stage.share_used() >= level1.share_start || stage.used_count() as u64 >= least
+        // Half of the time that data may take on its way to the origin.
+        let age = stage.oldest_at().map_or(Duration::ZERO, |at| self.clock.now().since(at));
+        let is_old = age >= self.options.level2.age_max / 2;
+        is_old || stage.share_used() >= level1.share_start || stage.used_count() as u64 >= least
     }
 
     /// Runs rounds as they become due. Ends when the log closes.

@@ -23,7 +23,9 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use crate::batch::{Batch, Choice, Images};
 use crate::core::{Core, State};
 use crate::level1::wait_for;
-use crate::limits::{DESTAGE_RETRY_MS, DESTAGE_WRITE_BYTES_MAX, PIECES_AT_ONCE, UNIT_BYTES};
+use crate::limits::{
+    DESTAGE_RETRY_MS, DESTAGE_WRITE_BYTES_MAX, EMPTY_BATCHES_MAX, FAILURES_BEFORE_GIVING_UP, PIECES_AT_ONCE, UNIT_BYTES,
+};
 use crate::map::Piece;
 use crate::read::range_of;
 use crate::runs::{Run, joined, runs};
@@ -53,6 +55,7 @@ enum Need {
 impl Core {
     /// Destages as it becomes due. Ends when the log closes.
     pub(crate) async fn destage_in_background(self: Arc<Self>) {
+        let mut failures = 0;
         loop {
             let count = self.background.count();
             if self.is_stopped.load(Ordering::Acquire) {
@@ -72,15 +75,21 @@ impl Core {
                 Need::Due => true,
             };
             let choice = self.choice(&self.state());
+            let lost_before = self.lost_bytes_ever();
             let result = self.destage(choice, !is_due && self.options.level2.is_interruptible).await;
             self.changed.notify();
+            failures = if result.is_ok() { 0 } else { failures + 1 };
             match result {
                 Ok(0) if is_due => wait_for(&self, count, Duration::from_millis(DESTAGE_RETRY_MS)).await,
                 Ok(0) => wait_for(&self, count, self.options.level2.idle).await,
                 Ok(_) => self.state().stuck = None,
+                // What cannot be read is left out the next time.
+                Err(_) if self.lost_bytes_ever() > lost_before => {}
                 Err(error) => {
                     tracing::warn!(%error, "level 2 destage failed; it is tried again");
-                    self.give_up_queue(&error);
+                    if failures >= FAILURES_BEFORE_GIVING_UP {
+                        self.give_up_queue(&error);
+                    }
                     self.clock.sleep(Duration::from_millis(DESTAGE_RETRY_MS)).await;
                 }
             }
@@ -92,7 +101,7 @@ impl Core {
         if self.is_origin_refused.load(Ordering::Acquire) || !self.is_anything_dirty(state) {
             return Need::Nothing;
         }
-        let age = state.segments.oldest_dirty_at().map_or(Duration::ZERO, |at| self.clock.now().since(at));
+        let age = state.oldest_in_log_at().map_or(Duration::ZERO, |at| self.clock.now().since(at));
         let is_full = state.share_used() >= level2.share_start;
         if is_full || age >= level2.age_max || state.wants_room || state.failure.is_some() {
             return Need::Due;
@@ -111,7 +120,7 @@ impl Core {
         }
         state.segments.oldest_dirty_at().is_some()
             || (self.keeps_order() && state.destaged_sequence + 1 < state.applied.position.sequence)
-            || state.owed_from(0).any(|piece| piece.is_zero())
+            || state.zeroes_since.is_some()
     }
 
     /// Destages one batch. Returns the count of pieces that were sent.
@@ -142,13 +151,22 @@ impl Core {
             let state = &mut *self.state();
             cleaned += pieces.iter().map(|piece| state.mark_clean(&self.layout, piece)).sum::<u64>();
         }
-        if let Some(end) = batch.epoch_end.filter(|_| is_whole) {
-            self.state().destaged_sequence = end;
+        {
+            let state = &mut *self.state();
+            if let Some(end) = batch.epoch_end.filter(|_| is_whole) {
+                state.destaged_sequence = end;
+            }
+            if state.zeroes_since.is_some() && !state.owed_from(0).any(|piece| piece.is_zero()) {
+                state.zeroes_since = None;
+            }
+            state.releasable_count = self.releasable(state).len() as u32;
         }
         self.counters.batches.fetch_add(1, Ordering::Relaxed);
         self.counters.cleaned_bytes.fetch_add(cleaned * UNIT_BYTES, Ordering::Relaxed);
         self.sweep_if_large();
         self.checkpoint_if_it_helps().await?;
+        // Also when no segment came free: there may be room for extents again.
+        self.start_records();
         Ok(batch.pieces.len().max(1))
     }
 
@@ -254,8 +272,13 @@ impl Core {
         if is_in_ram {
             return Ok(());
         }
-        let buffer = Buffer::zeroed(target.len());
-        match self.log_device.read(self.layout.offset_of(piece.place), buffer).await {
+        let offset = self.layout.offset_of(piece.place);
+        let mut read = self.log_device.read(offset, Buffer::zeroed(target.len())).await;
+        if read.is_err() {
+            // Once more, before it is given up for good.
+            read = self.log_device.read(offset, Buffer::zeroed(target.len())).await;
+        }
+        match read {
             Ok(buffer) => {
                 target.copy_from_slice(&buffer);
                 Ok(())
@@ -269,7 +292,7 @@ impl Core {
     }
 
     /// Bytes that only the log had cannot be read back: from now on they are an error until they are written again.
-    fn lose(&self, piece: &Piece, error: &Error) {
+    pub(crate) fn lose(&self, piece: &Piece, error: &Error) {
         tracing::error!(%error, range = %range_of(piece), "data that only the log had is lost; reading it is an error until it is written again");
         let state = &mut *self.state();
         state.map.retag(piece, |tag| tag.is_dirty().then(|| tag.to_lost()), |_| {});
@@ -301,6 +324,7 @@ impl Core {
             let state = self.state();
             (state.applied.position.sequence, state.map.dirty_sectors() * UNIT_BYTES)
         };
+        let mut empty_batches = 0;
         loop {
             let dirty_bytes = {
                 let state = self.state();
@@ -315,12 +339,14 @@ impl Core {
                 (false, true) => Choice::Epoch,
                 (false, false) => Choice::Oldest,
             };
-            let lost_before = self.lost_bytes_now();
+            let lost_before = self.lost_bytes_ever();
             match self.destage(choice, false).await {
-                Ok(0) => break,
+                // What it found was superseded while it was read; or nothing can be sent.
+                Ok(0) if empty_batches == EMPTY_BATCHES_MAX => break,
+                Ok(0) => empty_batches += 1,
                 Ok(_) => {}
                 // What cannot be read is left out the next time.
-                Err(_) if self.lost_bytes_now() > lost_before => {}
+                Err(_) if self.lost_bytes_ever() > lost_before => {}
                 Err(error) => return Err(error),
             }
         }
@@ -330,7 +356,15 @@ impl Core {
             let context = format!("{lost} bytes that only the log had cannot be read back from it");
             return Err(Error::new(ErrorKind::Media, context));
         }
+        let is_left = self.is_dirty_before(&self.state(), end);
+        if is_left {
+            return Err(Error::new(ErrorKind::Busy, "some of the log's data could not be brought to the LUN yet"));
+        }
         Ok(())
+    }
+
+    fn lost_bytes_ever(&self) -> u64 {
+        self.counters.lost_bytes.load(Ordering::Relaxed)
     }
 
     fn lost_bytes_now(&self) -> u64 {

@@ -74,6 +74,13 @@ pub const PIECES_AT_ONCE: usize = 64;
 /// Pause after the origin refused what was destaged, in milliseconds.
 pub const DESTAGE_RETRY_MS: u64 = 1000;
 
+/// Batches that the origin refuses one after the other before writes that wait for room in the log are refused, too.
+pub const FAILURES_BEFORE_GIVING_UP: u32 = 3;
+
+/// Batches without anything to send before a destage of everything says that it cannot go on: requests may supersede what one batch was about to
+/// take.
+pub const EMPTY_BATCHES_MAX: u32 = 16;
+
 /// A gap between two pieces that the origin must give, up to which they are read in one request, in bytes.
 pub const READ_GAP_BYTES_MAX: u64 = 64 << 10;
 

@@ -166,7 +166,7 @@ fn open_stage(
         );
         return Err(Error::new(ErrorKind::Unsupported, context));
     }
-    Stage::open(region, superblock.uuid(), layout.slot_bytes, keeps_order, is_needed).map(Some)
+    Stage::open(region, superblock.uuid(), layout.slot_bytes, keeps_order, is_needed, options.clock.now()).map(Some)
 }
 
 #[expect(clippy::too_many_arguments, reason = "the parts of a log, put together in one place")]
@@ -184,6 +184,7 @@ fn assemble(
     let position = LogPosition { epoch, ..recovered.start.position };
     let start = LogPlace { position, ..recovered.start };
     let mut report = recovered.report;
+    let has_zeroes = recovered.map.dirty_from(0).any(|piece| piece.is_zero());
     let mut state = State {
         map: recovered.map,
         shadow: Shadow::new(options.durability == Durability::UnsafeVolatile),
@@ -193,6 +194,10 @@ fn assemble(
         stage: None,
         applied: start,
         destaged_sequence: 0,
+        found_sequence: 0,
+        releasable_count: 0,
+        extents_max: layout.extents_max(),
+        zeroes_since: None,
         tail_bytes: 0,
         wants_room: false,
         is_gated: false,
@@ -201,6 +206,10 @@ fn assemble(
         is_failure_noted: None,
         stuck: None,
     };
+    state.zeroes_since = has_zeroes.then(|| options.clock.now());
+    if stage.as_ref().is_none_or(Stage::is_empty) {
+        state.found_sequence = start.position.sequence.saturating_sub(1);
+    }
     if let Some(stage) = stage {
         let found: Vec<Piece> = stage
             .slots_by_age()

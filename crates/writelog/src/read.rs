@@ -193,7 +193,7 @@ impl Rest {
 }
 
 /// Copies a piece that is in slots, in the newest records or zero. Whether it is.
-fn copy_from_ram(state: &State, piece: &Piece, target: &mut [u8]) -> bool {
+fn copy_from_ram(state: &mut State, piece: &Piece, target: &mut [u8]) -> bool {
     if piece.is_zero() {
         target.fill(0);
         return true;
@@ -204,6 +204,7 @@ fn copy_from_ram(state: &State, piece: &Piece, target: &mut [u8]) -> bool {
         }
         return true;
     }
+    state.records.note_use(piece.place);
     match state.records.get(piece.place, target.len()) {
         Some(bytes) => {
             target.copy_from_slice(bytes);

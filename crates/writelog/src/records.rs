@@ -1,22 +1,30 @@
-//! The newest records in RAM: what they hold is read and destaged without the log device.
+//! The newest and the most used records in RAM: what they hold is read and destaged without the log device.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use base::buffer::Buffer;
 
 use crate::limits::UNIT_BYTES;
 
-/// Records by place, the oldest dropped first.
+struct Record {
+    bytes: Buffer,
+    /// Key in `by_use`.
+    used: u64,
+}
+
+/// Records by place, the least recently used dropped first (paper 000, 2).
 pub(crate) struct RecordCache {
     bytes_max: usize,
     bytes: usize,
-    by_place: BTreeMap<u32, Buffer>,
-    by_age: VecDeque<u32>,
+    by_place: BTreeMap<u32, Record>,
+    /// Places by when they were used.
+    by_use: BTreeMap<u64, u32>,
+    uses: u64,
 }
 
 impl RecordCache {
     pub(crate) fn new(bytes_max: usize) -> Self {
-        Self { bytes_max, bytes: 0, by_place: BTreeMap::new(), by_age: VecDeque::new() }
+        Self { bytes_max, bytes: 0, by_place: BTreeMap::new(), by_use: BTreeMap::new(), uses: 0 }
     }
 
     /// Keeps a record that begins at `place`.
@@ -24,15 +32,21 @@ impl RecordCache {
         if record.is_empty() || record.capacity() > self.bytes_max {
             return;
         }
+        self.drop_record(place);
         self.bytes += record.capacity();
-        if let Some(old) = self.by_place.insert(place, record) {
-            self.bytes -= old.capacity();
-        } else {
-            self.by_age.push_back(place);
-        }
+        self.uses += 1;
+        self.by_place.insert(place, Record { bytes: record, used: self.uses });
+        self.by_use.insert(self.uses, place);
         while self.bytes > self.bytes_max {
-            let Some(oldest) = self.by_age.pop_front() else { return };
-            self.bytes -= self.by_place.remove(&oldest).map_or(0, |record| record.capacity());
+            let Some((_, &oldest)) = self.by_use.first_key_value() else { return };
+            self.drop_record(oldest);
+        }
+    }
+
+    fn drop_record(&mut self, place: u32) {
+        if let Some(record) = self.by_place.remove(&place) {
+            self.bytes -= record.bytes.capacity();
+            self.by_use.remove(&record.used);
         }
     }
 
@@ -41,16 +55,24 @@ impl RecordCache {
         let end = u64::from(place) + units;
         while let Some((&first, _)) = self.by_place.range(place..).next().filter(|(first, _)| u64::from(**first) < end)
         {
-            self.bytes -= self.by_place.remove(&first).map_or(0, |record| record.capacity());
+            self.drop_record(first);
         }
-        self.by_age.retain(|&other| u64::from(other) < u64::from(place) || u64::from(other) >= end);
     }
 
     /// The `length` bytes at `place`, if they are here.
     pub(crate) fn get(&self, place: u32, length: usize) -> Option<&[u8]> {
         let (&start, record) = self.by_place.range(..=place).next_back()?;
         let at = (u64::from(place - start) * UNIT_BYTES) as usize;
-        record.get(at..at.checked_add(length)?)
+        record.bytes.get(at..at.checked_add(length)?)
+    }
+
+    /// Notes that a reader wanted the record around `place`.
+    pub(crate) fn note_use(&mut self, place: u32) {
+        let Some((&start, record)) = self.by_place.range_mut(..=place).next_back() else { return };
+        self.uses += 1;
+        self.by_use.remove(&record.used);
+        self.by_use.insert(self.uses, start);
+        record.used = self.uses;
     }
 
     pub(crate) fn bytes(&self) -> usize {

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use base::checksum::Crc32c;
+use base::clock::Instant;
 use block::{Error, ErrorKind};
 use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
@@ -31,7 +32,7 @@ const SLOT_HEADER_BYTES: usize = size_of::<SlotRaw>();
 const PAGE_BYTES: usize = 4096;
 
 /// A slot in use.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot {
     pub(crate) sector: u64,
     pub(crate) sectors: u32,
@@ -39,6 +40,12 @@ pub(crate) struct Slot {
     /// Sectors that were not written again.
     live_sectors: u32,
     is_moving: bool,
+    written_at: Instant,
+}
+
+impl Slot {
+    const FREE: Self =
+        Self { sector: 0, sectors: 0, sequence: 0, live_sectors: 0, is_moving: false, written_at: Instant::START };
 }
 
 /// See the module.
@@ -63,6 +70,7 @@ impl Stage {
         slot_bytes: u64,
         keeps_order: bool,
         must_be_ours: bool,
+        now: Instant,
     ) -> Result<Self, Error> {
         let slot_bytes = slot_bytes as usize;
         let slot_count = slot_count(region.size_bytes(), slot_bytes).ok_or_else(|| {
@@ -80,7 +88,7 @@ impl Stage {
             data_offset: data_offset(slot_count),
             region,
             slot_bytes,
-            slots: vec![Slot::default(); slot_count],
+            slots: vec![Slot::FREE; slot_count],
             free: (0..slot_count as u32).rev().collect(),
             by_sequence: BTreeMap::new(),
             sequence_next: 1,
@@ -90,7 +98,7 @@ impl Stage {
         let mut found = NvramRaw::new_zeroed();
         stage.region.load(0, found.as_mut_bytes());
         if found == header {
-            stage.restore();
+            stage.restore(now);
             return Ok(stage);
         }
         // Without a valid header nothing was ever acknowledged from here.
@@ -109,7 +117,7 @@ impl Stage {
         Ok(stage)
     }
 
-    fn restore(&mut self) {
+    fn restore(&mut self, now: Instant) {
         for slot in 0..self.slots.len() as u32 {
             let mut raw = SlotRaw::new_zeroed();
             self.region.load(self.header_offset(slot), raw.as_mut_bytes());
@@ -127,8 +135,14 @@ impl Stage {
                 continue;
             }
             let sequence = raw.sequence.get();
-            self.slots[slot as usize] =
-                Slot { sector: raw.sector.get(), sectors, sequence, live_sectors: sectors, is_moving: false };
+            self.slots[slot as usize] = Slot {
+                sector: raw.sector.get(),
+                sectors,
+                sequence,
+                live_sectors: sectors,
+                is_moving: false,
+                written_at: now,
+            };
             self.by_sequence.insert(sequence, slot);
             self.sequence_next = self.sequence_next.max(sequence + 1);
         }
@@ -159,8 +173,13 @@ impl Stage {
         self.by_sequence.is_empty()
     }
 
+    /// When the oldest slot in use was written; of those found at the start, the start.
+    pub(crate) fn oldest_at(&self) -> Option<Instant> {
+        self.by_sequence.values().next().map(|&slot| self.slots[slot as usize].written_at)
+    }
+
     /// Puts up to a slot's worth of sectors into a free slot, durably, and returns its place.
-    pub(crate) fn write(&mut self, sector: u64, data: &[u8]) -> Option<u32> {
+    pub(crate) fn write(&mut self, sector: u64, data: &[u8], now: Instant) -> Option<u32> {
         let slot = self.free.pop()?;
         let sectors = (data.len() as u64 / UNIT_BYTES) as u32;
         let sequence = self.sequence_next;
@@ -178,7 +197,8 @@ impl Stage {
         self.region.persist(at, data.len());
         self.region.store(header_at, raw.as_bytes());
         self.region.persist(header_at, SLOT_HEADER_BYTES);
-        self.slots[slot as usize] = Slot { sector, sectors, sequence, live_sectors: sectors, is_moving: false };
+        self.slots[slot as usize] =
+            Slot { sector, sectors, sequence, live_sectors: sectors, is_moving: false, written_at: now };
         self.by_sequence.insert(sequence, slot);
         Some(self.place(slot))
     }
@@ -283,7 +303,7 @@ impl Stage {
     }
 
     fn clear(&mut self, slot: u32) {
-        let entry = std::mem::take(&mut self.slots[slot as usize]);
+        let entry = std::mem::replace(&mut self.slots[slot as usize], Slot::FREE);
         let at = self.header_offset(slot);
         self.region.store(at, &[0; SLOT_HEADER_BYTES]);
         self.region.persist(at, SLOT_HEADER_BYTES);
@@ -325,14 +345,14 @@ mod tests {
 
     fn open(region: &Arc<VolatileRegion>, keeps_order: bool) -> Stage {
         let region: Arc<dyn PersistentRegion> = region.clone();
-        Stage::open(region, ID, 1024, keeps_order, false).unwrap()
+        Stage::open(region, ID, 1024, keeps_order, false, Instant::START).unwrap()
     }
 
     #[test]
     fn the_bytes_are_what_the_format_page_says() {
         let region = Arc::new(VolatileRegion::new(64 << 10));
         let mut stage = open(&region, false);
-        let place = stage.write(0x1122, &[0xa5; 512]).unwrap();
+        let place = stage.write(0x1122, &[0xa5; 512], Instant::START).unwrap();
         assert_eq!(place, PLACE_STAGE);
         let mut bytes = [0; 64];
         region.load(0, &mut bytes);
@@ -349,8 +369,8 @@ mod tests {
     fn what_was_written_is_found_again_and_what_was_torn_is_not() {
         let region = Arc::new(VolatileRegion::new(64 << 10));
         let mut stage = open(&region, false);
-        let first = stage.write(8, &[1; 1024]).unwrap();
-        stage.write(16, &[2; 512]).unwrap();
+        let first = stage.write(8, &[1; 1024], Instant::START).unwrap();
+        stage.write(16, &[2; 512], Instant::START).unwrap();
         region.store(4096 + 1024, &[9]);
         let stage = open(&region, false);
         let found: Vec<u64> = stage.slots_by_age().map(|(_, _, slot)| slot.sector).collect();
@@ -366,9 +386,9 @@ mod tests {
         let region = Arc::new(VolatileRegion::new(64 << 10));
         open(&region, false);
         let other: Arc<dyn PersistentRegion> = region;
-        assert!(Stage::open(other, Uuid::from_bytes([8; 16]), 1024, false, false).is_err());
+        assert!(Stage::open(other, Uuid::from_bytes([8; 16]), 1024, false, false, Instant::START).is_err());
         let blank: Arc<dyn PersistentRegion> = Arc::new(VolatileRegion::new(64 << 10));
-        assert!(Stage::open(blank, ID, 1024, false, true).is_err());
+        assert!(Stage::open(blank, ID, 1024, false, true, Instant::START).is_err());
     }
 
     #[test]
@@ -376,10 +396,10 @@ mod tests {
         for keeps_order in [false, true] {
             let region = Arc::new(VolatileRegion::new(64 << 10));
             let mut stage = open(&region, keeps_order);
-            let place = stage.write(8, &[1; 512]).unwrap();
+            let place = stage.write(8, &[1; 512], Instant::START).unwrap();
             stage.begin_round(1.0);
             assert!(!stage.is_at_cut());
-            stage.write(8, &[2; 512]).unwrap();
+            stage.write(8, &[2; 512], Instant::START).unwrap();
             stage.supersede(place, 1);
             assert_eq!(stage.used_count(), if keeps_order { 2 } else { 1 });
             let moving = stage.take_moving(1 << 20);

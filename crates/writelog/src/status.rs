@@ -231,7 +231,7 @@ impl Core {
     pub(crate) fn status(&self) -> Status {
         let state = self.state();
         let counters = &self.counters;
-        let age = state.segments.oldest_dirty_at().map(|at| self.clock.now().since(at)).unwrap_or_default();
+        let age = state.oldest_dirty_at().map(|at| self.clock.now().since(at)).unwrap_or_default();
         let count_of = |wanted| state.segments.count_of(wanted);
         let (free, valid) = (count_of(SegmentState::Free), count_of(SegmentState::Valid));
         let recovery_bytes = state.tail_bytes + state.map.dirty_extents() as u64 * 16;

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `log` | its record is durable, and all records before | the same |
 //! | `nvram` | it is in slots, flushed by the processor | go to the log past the slots, once these hold nothing of the range |
-//! | `unsafe-volatile` | it is in slots of RAM | as for `nvram` |
+//! | `unsafe-volatile` | it is in slots of RAM; with force unit access, when all slots are in the log | as for `nvram` |
 //!
 //! When the log device has failed, writes go to the origin with force unit access, and what the log knew of the range is forgotten.
 
@@ -25,7 +25,7 @@ use crate::limits::{PAUSE_EXPONENT, QUEUE_BYTES_MAX, UNIT_BYTES, ZERO_SECTORS_MA
 use crate::map::Piece;
 use crate::options::Level2;
 
-pub(crate) async fn write(core: Arc<Core>, range: ByteRange, buffer: Buffer, place: Acquire) -> Response {
+pub(crate) async fn write(core: Arc<Core>, range: ByteRange, buffer: Buffer, fua: bool, place: Acquire) -> Response {
     let came_at = core.clock.now();
     let _guard = place.await;
     if range.is_empty() {
@@ -34,7 +34,7 @@ pub(crate) async fn write(core: Arc<Core>, range: ByteRange, buffer: Buffer, pla
     core.admit(came_at).await;
     let buffer = Arc::new(buffer);
     let result = match core.fits_stage(range.length) {
-        true => core.write_slots(range, &buffer).await,
+        true => core.write_slots(range, &buffer, fua).await,
         false => core.write_record(range, &buffer).await,
     };
     // Whatever went wrong in the log, the origin may still take it.
@@ -115,7 +115,7 @@ impl Core {
     }
 
     /// Into slots, each piece as soon as one is free.
-    async fn write_slots(self: &Arc<Self>, range: ByteRange, buffer: &Buffer) -> Result<(), Error> {
+    async fn write_slots(self: &Arc<Self>, range: ByteRange, buffer: &Buffer, fua: bool) -> Result<(), Error> {
         let (mut sector, end) = (range.offset / UNIT_BYTES, range.end() / UNIT_BYTES);
         while sector < end {
             let count = self.changed.count();
@@ -128,7 +128,12 @@ impl Core {
                 let sectors = stage.slot_sectors().min(end - sector);
                 let at = (sector * UNIT_BYTES - range.offset) as usize;
                 let data = &buffer[at..at + (sectors * UNIT_BYTES) as usize];
-                let written = stage.write(sector, data).map(|place| Piece { sector, sectors, place, tag: stage_tag() });
+                let written = stage.write(sector, data, self.clock.now()).map(|place| Piece {
+                    sector,
+                    sectors,
+                    place,
+                    tag: stage_tag(),
+                });
                 if let Some(piece) = written {
                     let before = state.map.dirty_sectors();
                     let superseded = state.index(&self.layout, piece);
@@ -148,7 +153,8 @@ impl Core {
                 None => self.changed.changed_since(count).await,
             }
         }
-        Ok(())
+        // Slots of volatile RAM are not durable; others are.
+        if fua { self.flush().await } else { Ok(()) }
     }
 
     async fn write_record(self: &Arc<Self>, range: ByteRange, buffer: &Arc<Buffer>) -> Result<(), Error> {

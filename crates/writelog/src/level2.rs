@@ -164,7 +164,9 @@ impl Core {
         self.counters.batches.fetch_add(1, Ordering::Relaxed);
         self.counters.cleaned_bytes.fetch_add(cleaned * UNIT_BYTES, Ordering::Relaxed);
         self.sweep_if_large();
-        self.checkpoint_if_it_helps().await?;
+        if !self.has_failed() {
+            self.checkpoint_if_it_helps().await?;
+        }
         // Also when no segment came free: there may be room for extents again.
         self.start_records();
         Ok(batch.pieces.len().max(1))

@@ -14,7 +14,7 @@ use base::random::Random;
 use base::range::ByteRange;
 use block::completion::Workers;
 use block::device::DeviceExt;
-use block::layer::crash::CrashLayer;
+use block::layer::crash::{CrashLayer, Loss, Power};
 use block::layer::delay::Latency;
 use block::{ErrorKind, Geometry, SharedDevice};
 use common::{Kind, format, open_options, read, try_open, write};
@@ -136,9 +136,19 @@ fn writes_with_a_failure(seed: u64, nth: u64, is_for_good: bool) -> bool {
     let writing = Arc::clone(&log);
     executor.block_on(async move {
         let write = |index: u64| writing.write(index * 7 % 64 * 4096, Buffer::copy_of(&[1; 4096]), false);
-        stream::iter(0..300).map(write).buffer_unordered(7).for_each(|_| async {}).await;
+        // With a device that takes no note of its failure, nothing may go past it.
+        let is_written =
+            |result: Result<Buffer, block::Error>| async move { assert!(result.is_ok() || is_for_good, "{result:?}") };
+        stream::iter(0..300).map(write).buffer_unordered(7).for_each(is_written).await;
     });
-    log.status().failure.is_some()
+    let has_failed = log.status().failure.is_some();
+    if has_failed {
+        let destaging = Arc::clone(&log);
+        executor.block_on(async move { destaging.destage(|_| {}).await }).expect("what the log has can be read");
+        let is_there = origin_medium.durable_bytes(0, ORIGIN_BYTES as usize).iter().all(|&byte| byte == 1);
+        assert!(is_there || is_for_good, "the origin lacks what was acknowledged");
+    }
+    has_failed
 }
 
 /// Records, checkpoints, superblocks: whichever write it is that the log device refuses, once or from then on. A request that is never answered ends
@@ -258,5 +268,144 @@ fn what_is_written_while_a_batch_is_read_reaches_the_origin_in_its_order() {
         for block in 0..BLOCKS {
             assert_eq!(origin_medium.durable_bytes(block * 4096, 1), [ROUNDS], "block {block}, seed {seed}");
         }
+    }
+}
+
+/// Of every sector the origin has, after power loss, a version that was written; all writes up to some moment are in it, and of later ones
+/// only such as one batch sends.
+fn check_prefix(history: &HashMap<u64, Vec<u8>>, bytes: &[u8], batch_writes: u8, context: &str) {
+    let (mut prefix, mut newest) = (u8::MAX, 0);
+    for (index, sector) in bytes.chunks(512).enumerate() {
+        let held = sector[0];
+        let writes = history.get(&(index as u64 / 8)).map_or(&[][..], Vec::as_slice);
+        assert!(
+            held == 0 || writes.contains(&held),
+            "{context}: sector {index} has {held}, which was never written there"
+        );
+        let next = writes.iter().copied().filter(|&number| number > held).min();
+        prefix = prefix.min(next.map_or(u8::MAX, |next| next - 1));
+        newest = newest.max(held);
+    }
+    assert!(
+        newest <= prefix.saturating_add(batch_writes),
+        "{context}: write {newest} is there, and {} is not",
+        prefix + 1
+    );
+}
+
+#[test]
+fn order_log_leaves_the_origin_a_prefix_and_part_of_one_batch_when_the_power_fails() {
+    // A batch is a segment of 64 KiB here, of records of 4.5 KiB; one more may be needed to its end.
+    const BATCH_WRITES: u8 = 15;
+    let mut moments = 0;
+    for nth in 0.. {
+        let mut bench = Bench::new(|options| options.level2.share_start = 0.0);
+        let power = bench.origin_medium.power().clone();
+        power.fail_write(power.writes_seen() + nth);
+        let (mut random, mut history) = (Random::new(nth), HashMap::<u64, Vec<u8>>::new());
+        for number in 1..=200u8 {
+            let block = random.below(24);
+            history.entry(block).or_default().push(number);
+            bench.write(block * 4096, number).unwrap();
+            let clock = bench.executor.clock();
+            clock.advance(Duration::from_micros(random.below(400)));
+            bench.executor.run_until_stalled();
+            if power.is_lost() {
+                break;
+            }
+        }
+        if !power.is_lost() {
+            break;
+        }
+        moments += 1;
+        let after = bench.origin_medium.after_power_loss_as(Loss::Seeded(nth), &Power::new());
+        let bytes = after.durable_bytes(0, 24 * 4096);
+        check_prefix(&history, &bytes, BATCH_WRITES, &format!("power lost at write {nth} of the origin"));
+    }
+    assert!(moments > 50, "{moments} moments are no test");
+}
+
+#[test]
+fn force_unit_access_goes_past_volatile_ram() {
+    let mut bench = Bench::new(|options| options.durability = Durability::UnsafeVolatile);
+    bench.write(0, 1).unwrap();
+    let writing = bench.log.write(4096, Buffer::copy_of(&[2; 4096]), true);
+    bench.executor.block_on(writing).unwrap();
+    bench.log_medium = bench.log_medium.after_power_loss();
+    let log = bench.reopen().unwrap();
+    assert_eq!(read(&mut bench.executor, log.as_ref(), 4096, 4096), [2; 4096]);
+}
+
+/// Nobody destages by himself.
+fn only_when_asked(options: &mut OpenOptions) {
+    let hour = Duration::from_secs(3600);
+    options.level2 = Level2 { idle: hour, age_max: hour, share_start: 0.9, share_slow: 0.95, ..options.level2 };
+}
+
+#[test]
+fn a_damaged_record_is_lost_by_name_and_never_sent() {
+    for order in [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst] {
+        let mut bench = Bench::new(|options| {
+            only_when_asked(options);
+            options.order = order;
+        });
+        (0..5).for_each(|block| bench.write(block * 4096, block as u8 + 1).unwrap());
+        let bytes = bench.log_medium.durable_bytes(0, LOG_BYTES as usize);
+        let damaged = bytes.windows(4096).position(|window| window == [3; 4096]).expect("it is in the log");
+        bench.log_medium.corrupt(damaged as u64 + 1000, &[0xff]);
+        assert_eq!(bench.close(false), Err(ErrorKind::Media), "{order}");
+        let at_origin = (0..5).map(|block| bench.origin_medium.durable_bytes(block * 4096, 1)[0]).collect::<Vec<_>>();
+        assert_eq!(at_origin, [1, 2, 0, 4, 5], "{order}");
+        assert_eq!(bench.log.status().lost_bytes, 4096);
+        let reading = bench.log.read(2 * 4096, Buffer::zeroed(4096));
+        assert_eq!(bench.executor.block_on(reading).expect_err("it is lost").kind(), ErrorKind::Media);
+    }
+}
+
+/// Discards at distinct places until a checkpoint has no room for another: batches of nothing but zeroes make some.
+#[test]
+fn changes_that_wait_for_room_in_the_checkpoint_go_on() {
+    for order in [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst] {
+        let mut executor = Executor::new(1);
+        let (log_medium, origin_medium) = (CrashLayer::new(LOG_BYTES, 1), CrashLayer::new(16 * ORIGIN_BYTES, 1));
+        let (device, origin) = slow_devices(&mut executor, &log_medium, &origin_medium);
+        format(&mut executor, &device, &origin);
+        let options = open_options(&executor, Kind { order, ..KIND }, None);
+        let log = try_open(&mut executor, &device, &origin, options).expect("nothing fails");
+        executor.block_on(async move {
+            let discard = |index: u64| log.write_zeroes(index * 1024, 512, false, true);
+            stream::iter(0..4000).map(discard).buffer_unordered(64).for_each(|result| async { result.unwrap() }).await;
+            log.close(false).await.expect("nothing fails");
+        });
+    }
+}
+
+/// With the slots of a round gone, what of it had reached the log is an epoch without an end.
+#[test]
+fn an_epoch_that_was_cut_off_with_volatile_ram_is_destaged() {
+    for nth in 0..20 {
+        let mut bench = Bench::new(|options| {
+            only_when_asked(options);
+            options.durability = Durability::UnsafeVolatile;
+            options.volatile_bytes = 160 << 10;
+        });
+        let power = bench.log_medium.power().clone();
+        power.fail_write(power.writes_seen() + nth);
+        let log = Arc::clone(&bench.log);
+        bench.executor.block_on(async move {
+            for block in 0..30 {
+                let _ = log.write(block * 4096, Buffer::copy_of(&[7; 4096]), false).await;
+            }
+            let _ = log.flush().await;
+        });
+        if !power.is_lost() {
+            assert!(nth > 1, "one record is no round");
+            return;
+        }
+        bench.log_medium = bench.log_medium.after_power_loss();
+        let log = bench.reopen().unwrap();
+        let bytes = read(&mut bench.executor, log.as_ref(), 0, ORIGIN_BYTES);
+        bench.executor.block_on(async move { log.close(false).await }).expect("all of it can be brought to the origin");
+        assert_eq!(bench.origin_medium.durable_bytes(0, ORIGIN_BYTES as usize), bytes);
     }
 }

@@ -41,8 +41,17 @@ struct Scenario {
     fails: Fails,
     kind: Kind,
     requests: usize,
-    /// A write of the log device that fails once, before the power does.
-    log_error: Option<u64>,
+    /// What the origin refuses before the power fails.
+    origin_errors: OriginErrors,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OriginErrors {
+    None,
+    /// A write here and there, and a flush.
+    Transient,
+    /// All writes from some moment on.
+    Persistent,
 }
 
 /// The media without the time they take, so that they outlive their executor.
@@ -79,6 +88,21 @@ impl World {
 
     fn devices(&self, executor: &mut Executor) -> (SharedDevice, SharedDevice) {
         (timed(executor, &self.log_medium, 100), timed(executor, &self.origin_medium, 700))
+    }
+
+    fn fail_origin(&self, scenario: &Scenario) {
+        let (origin, first) = (&self.origin_medium, scenario.seed % 5);
+        let (writes, flushes) = (origin.writes_seen(), origin.flushes_seen());
+        match scenario.origin_errors {
+            OriginErrors::None => {}
+            OriginErrors::Transient => {
+                [1, 2, 9, 20]
+                    .into_iter()
+                    .for_each(|nth| origin.fail_write_once(writes + first + nth, ErrorKind::Media));
+                origin.fail_flush_once(flushes + first, ErrorKind::OutcomeUnknown);
+            }
+            OriginErrors::Persistent => origin.fail_writes_from(writes + first, ErrorKind::Gone),
+        }
     }
 
     fn try_open(&self, executor: &mut Executor, kind: Kind) -> Result<Arc<WriteLog>, block::Error> {
@@ -138,9 +162,7 @@ fn run_until_crash(scenario: &Scenario, nth: u64) -> Option<(World, Lost)> {
         Fails::Nvram => world.nvram.fail_persist(nth),
         _ => power.fail_write(power.writes_seen() + nth),
     }
-    if let Some(ordinal) = scenario.log_error {
-        world.log_medium.fail_write_once(world.log_medium.writes_seen() + ordinal, ErrorKind::Media);
-    }
+    world.fail_origin(scenario);
     let options = open_options(&executor, scenario.kind, Some(world.nvram.clone()));
     if let Ok(log) = try_open(&mut executor, &log_device, &origin, options) {
         let clock: Arc<dyn Clock> = Arc::new(executor.clock());
@@ -213,7 +235,8 @@ fn crash_seeds(first: u64, count: u64, fails: Fails, durability: Durability) {
     for index in 0..wanted.unwrap_or(count) {
         let kind = Kind { durability, order: orders[index as usize % 3] };
         let seed = first + index * 101;
-        crash_at_every_write(&Scenario { seed, fails, kind, requests: 110, log_error: None });
+        let origin_errors = OriginErrors::None;
+        crash_at_every_write(&Scenario { seed, fails, kind, requests: 110, origin_errors });
     }
 }
 
@@ -245,4 +268,17 @@ fn nvram_survives_a_power_loss_at_every_flush_of_the_processor() {
 #[test]
 fn volatile_ram_keeps_what_was_flushed() {
     crash_seeds(50, 3, Fails::Both, Durability::UnsafeVolatile);
+}
+
+/// Level 2 cannot send, or not now: what it could not send stays in the log, whatever the power does.
+#[test]
+fn an_origin_that_refuses_writes_costs_nothing_that_was_acknowledged() {
+    for (seed, durability) in [(60, Durability::Log), (61, Durability::Nvram)] {
+        for order in [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst] {
+            for origin_errors in [OriginErrors::Transient, OriginErrors::Persistent] {
+                let kind = Kind { durability, order };
+                crash_at_every_write(&Scenario { seed, fails: Fails::Both, kind, requests: 60, origin_errors });
+            }
+        }
+    }
 }

@@ -25,7 +25,7 @@ use block::device::DeviceExt;
 use block::{Identity, SharedDevice};
 use cache::format::{Line, PAGE_BYTES, emit_page};
 use cache::layout::Layout;
-use cache::{Cache, CrashMode, FormatOptions, Mode, OpenOptions};
+use cache::{Cache, CrashMode, FormatOptions, LineSize, Mode, OpenOptions};
 use clap::Parser;
 use clock::TokioClock;
 use file::{FileDevice, FileOptions};
@@ -48,6 +48,9 @@ struct Arguments {
     /// Size of the cache
     #[arg(long, default_value = "64GiB")]
     size: ByteSize,
+    /// Size of a line
+    #[arg(long, default_value = "4KiB")]
+    line_size: LineSize,
     /// What a crash leaves
     #[arg(long, default_value = "dirty")]
     crash: CrashMode,
@@ -98,7 +101,8 @@ fn run(arguments: &Arguments, phase: &str) -> Result<Value> {
     let output = Command::new(std::env::current_exe()?)
         .arg("--folder")
         .arg(&arguments.folder)
-        .args(["--size", &arguments.size.0.to_string(), "--crash", &arguments.crash.to_string(), "--phase", phase])
+        .args(["--size", &arguments.size.0.to_string(), "--line-size", &arguments.line_size.bytes().to_string()])
+        .args(["--crash", &arguments.crash.to_string(), "--phase", phase])
         .stderr(Stdio::inherit())
         .output()?;
     let text = String::from_utf8(output.stdout)?;
@@ -113,7 +117,8 @@ async fn make(arguments: &Arguments) -> Result<()> {
     let _ = std::fs::remove_file(arguments.folder.join("bench.cache"));
     let (device, origin) = devices(arguments)?;
     let uuid = uuid::Uuid::from_bytes([5; 16]);
-    let options = FormatOptions { uuid: Some(uuid), crash_mode: arguments.crash, ..FormatOptions::default() };
+    let (crash_mode, line_size) = (arguments.crash, arguments.line_size);
+    let options = FormatOptions { uuid: Some(uuid), crash_mode, line_size, ..FormatOptions::default() };
     Cache::format(&device, &origin, options).await?;
     let layout = Layout::new(arguments.size.0, &options)?;
     let line = |frame: u32| {
@@ -159,7 +164,7 @@ async fn open(arguments: &Arguments, is_killed: bool) -> Result<()> {
     if is_killed {
         let stride = status.lines / WRITES.min(status.lines);
         for write in 0..WRITES.min(status.lines) {
-            cache.write(write * stride * 4096, Buffer::zeroed(4096), false).await?;
+            cache.write(write * stride * arguments.line_size.bytes(), Buffer::zeroed(4096), false).await?;
         }
         Command::new("kill").args(["-KILL", &std::process::id().to_string()]).status()?;
         std::future::pending::<()>().await;

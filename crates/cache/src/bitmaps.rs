@@ -26,6 +26,26 @@ impl Bitmaps {
         sectors.to_bytes(&mut self.bytes[place]);
     }
 
+    /// Sets the bitmap of a frame to these bytes, the first and the others, as many as one has; gives the count of its bits.
+    #[inline]
+    pub(crate) fn set_bytes(&mut self, frame: u32, first: u8, rest: &[u8]) -> u32 {
+        let place = self.place(frame);
+        let bytes = &mut self.bytes[place];
+        bytes[0] = first;
+        if rest.is_empty() {
+            return first.count_ones();
+        }
+        bytes[1..].copy_from_slice(rest);
+        Sectors::from_bytes(bytes).count()
+    }
+
+    /// Whether a bit of a frame is set here that is not set in `other`.
+    #[inline]
+    pub(crate) fn has_beyond(&self, frame: u32, other: &Self) -> bool {
+        let place = self.place(frame);
+        self.bytes[place.clone()].iter().zip(&other.bytes[place]).any(|(byte, other)| byte & !other != 0)
+    }
+
     /// Whether the bitmap of a frame is empty.
     pub(crate) fn is_empty(&self, frame: u32) -> bool {
         self.bytes[self.place(frame)].iter().all(|&byte| byte == 0)
@@ -61,6 +81,16 @@ mod tests {
                 (Sectors::NONE, line_size.all_sectors(), last)
             );
             assert_eq!(bitmaps.used().collect::<Vec<_>>(), [1, 2]);
+            let mut others = Bitmaps::new(line_size, 3);
+            others.set(1, last);
+            others.set(2, last);
+            assert!(
+                bitmaps.has_beyond(1, &others) && !bitmaps.has_beyond(2, &others) && !others.has_beyond(1, &bitmaps)
+            );
+            let mut bytes = vec![0; line_size.bitmap_bytes()];
+            line_size.all_sectors().to_bytes(&mut bytes);
+            assert_eq!(others.set_bytes(0, bytes[0], &bytes[1..]), line_size.sector_count());
+            assert_eq!((others.get(0), others.get(1)), (line_size.all_sectors(), last));
             bitmaps.set(1, Sectors::NONE);
             assert!(bitmaps.is_empty(1) && !bitmaps.is_empty(2));
         }

@@ -208,19 +208,71 @@ fn emit_entry(line: &Line, line_size: LineSize, place: &mut [u8]) {
     head.copy_from_slice(raw.as_bytes());
 }
 
-/// The line of a table entry. Bits that contradict each other are taken as the safe side: a dirty sector is a valid one.
-fn parse_entry(bytes: &[u8]) -> Line {
-    let Ok((raw, rest)) = EntryRaw::read_from_prefix(bytes) else { return Line::default() };
-    let (rest_valid, rest_dirty) = rest.split_at(rest.len() / 2);
-    let [b0, b1, b2, b3, b4, b5] = raw.block;
-    let dirty = parse_bitmap(raw.dirty, rest_dirty);
-    Line {
-        block: u64::from_le_bytes([b0, b1, b2, b3, b4, b5, 0, 0]),
-        valid: parse_bitmap(raw.valid, rest_valid) | dirty,
-        dirty,
-        is_lost: raw.flags & ENTRY_LOST != 0,
-        checksum: raw.checksum.get(),
+/// A table entry as it stands in its page. Of a large, full cache every line is looked at before it can be used, so that the room that
+/// the bitmaps of the largest line need in a [`Line`] would be most of the work.
+#[derive(Clone, Copy)]
+pub struct StoredLine<'a> {
+    raw: &'a EntryRaw,
+    rest_valid: &'a [u8],
+    rest_dirty: &'a [u8],
+}
+
+impl<'a> StoredLine<'a> {
+    /// The entry in `bytes`; `None` when they are shorter than one is.
+    #[inline]
+    fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let (raw, rest) = EntryRaw::ref_from_prefix(bytes).ok()?;
+        let (rest_valid, rest_dirty) = rest.split_at(rest.len() / 2);
+        Some(Self { raw, rest_valid, rest_dirty })
     }
+
+    /// Block of the origin.
+    #[inline]
+    pub fn block(&self) -> u64 {
+        let [b0, b1, b2, b3, b4, b5] = self.raw.block;
+        u64::from_le_bytes([b0, b1, b2, b3, b4, b5, 0, 0])
+    }
+
+    /// Whether a sector is dirty.
+    #[inline]
+    pub fn is_dirty(&self) -> bool {
+        self.raw.dirty != 0 || !is_zero(self.rest_dirty)
+    }
+
+    /// Whether no sector is valid: the frame holds nothing.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.raw.valid == 0 && !self.is_dirty() && is_zero(self.rest_valid)
+    }
+
+    /// The bitmap of valid sectors, but for dirty ones that it leaves out: its first byte and the others.
+    #[inline]
+    pub(crate) fn valid_bytes(&self) -> (u8, &'a [u8]) {
+        (self.raw.valid, self.rest_valid)
+    }
+
+    /// [`Line::checksum`].
+    #[inline]
+    pub(crate) fn checksum(&self) -> u32 {
+        self.raw.checksum.get()
+    }
+
+    /// The line that it tells of. Bits that contradict each other are taken as the safe side: a dirty sector is a valid one.
+    pub fn line(&self) -> Line {
+        let dirty = parse_bitmap(self.raw.dirty, self.rest_dirty);
+        Line {
+            block: self.block(),
+            valid: parse_bitmap(self.raw.valid, self.rest_valid) | dirty,
+            dirty,
+            is_lost: self.raw.flags & ENTRY_LOST != 0,
+            checksum: self.checksum(),
+        }
+    }
+}
+
+/// Whether all bytes are zero: without an early end in each piece, so that many are compared at once.
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.chunks(64).all(|piece| piece.iter().fold(0, |sum, byte| sum | byte) == 0)
 }
 
 /// Writes a table page into `bytes`, which are one page long.
@@ -266,7 +318,7 @@ pub enum Slot {
 
 /// Looks at one slot.
 pub fn parse_slot(bytes: &[u8], uuid: Uuid, page_index: u64) -> Slot {
-    if bytes.iter().all(|&byte| byte == 0) {
+    if is_zero(bytes) {
         return Slot::Empty;
     }
     let Ok((header, _)) = PageHeaderRaw::read_from_prefix(bytes) else { return Slot::Damaged(None) };
@@ -281,9 +333,9 @@ pub fn parse_slot(bytes: &[u8], uuid: Uuid, page_index: u64) -> Slot {
 }
 
 /// The lines of a page that [`parse_slot`] found valid.
-pub fn page_lines(bytes: &[u8], line_size: LineSize) -> impl Iterator<Item = Line> + '_ {
+pub fn page_lines(bytes: &[u8], line_size: LineSize) -> impl Iterator<Item = StoredLine<'_>> {
     let entries = bytes.get(size_of::<PageHeaderRaw>()..).unwrap_or(&[]);
-    entries.chunks_exact(entry_bytes(line_size)).map(parse_entry)
+    entries.chunks_exact(entry_bytes(line_size)).filter_map(StoredLine::parse)
 }
 
 /// [`LogEntryRaw::frame_freed`]: no frame.
@@ -442,7 +494,7 @@ mod tests {
         let mut bytes = [0xa5; 16];
         emit_entry(&line, LineSize::default(), &mut bytes);
         assert_eq!(hex(&bytes), "010203040506ff0f0102030401000000");
-        assert_eq!(parse_entry(&bytes), line);
+        assert_eq!(StoredLine::parse(&bytes).unwrap().line(), line);
     }
 
     #[test]
@@ -453,7 +505,7 @@ mod tests {
         let mut bytes = [0xa5; 22];
         emit_entry(&line, larger(), &mut bytes);
         assert_eq!(hex(&bytes), "010203040506ff0f00000000000000001f0080100080");
-        assert_eq!(parse_entry(&bytes), line);
+        assert_eq!(StoredLine::parse(&bytes).unwrap().line(), line);
         let entry = LogEntry { kind: ENTRY_WRITE, checked: dirty, checksum: 1, ..LogEntry::state(2, 3, line) };
         let bytes = LogEntry::emit(&[entry], larger());
         let head = "0100ff0f0f000000010203040506000002000000030000000100000000000000";
@@ -536,8 +588,14 @@ mod tests {
             let mut page = [0xa5; PAGE_BYTES];
             emit_page(&mut page, line_size, ID, 0, 1, lines.iter().copied());
             prop_assert_eq!(parse_slot(&page, ID, 0), Slot::Valid(1));
-            let read: Vec<Line> = page_lines(&page, line_size).collect();
+            let read: Vec<Line> = page_lines(&page, line_size).map(|stored| stored.line()).collect();
             prop_assert_eq!(&read[..lines.len()], &lines[..]);
+            let agrees = |stored: StoredLine<'_>| {
+                let line = stored.line();
+                let is_as_said = stored.is_dirty() != line.dirty.is_empty() && stored.is_empty() == line.valid.is_empty();
+                is_as_said && stored.block() == line.block
+            };
+            prop_assert!(page_lines(&page, line_size).all(agrees));
             prop_assert!(read[lines.len()..].iter().all(|line| *line == Line::default()));
         }
 

@@ -20,6 +20,8 @@
 //!
 //! All of it lives under the cache's one mutex; nothing here waits.
 
+pub(crate) mod restore;
+
 use std::collections::BTreeMap;
 
 use crate::bitmaps::Bitmaps;
@@ -107,12 +109,6 @@ impl Frames {
         }
     }
 
-    /// Frames for a table to be restored into, until [`Frames::set_stored`]. Clean lines count after a crash or do not.
-    pub(crate) fn to_restore(layout: Layout, policy: Replacement, are_kept: bool) -> Self {
-        let mappings = if are_kept { Mappings::kept(layout.frame_count()) } else { Mappings::default() };
-        Self { mappings, ..Self::in_order(layout, Order::reserved(policy, layout)) }
-    }
-
     /// With checksums of whole lines from now on.
     pub(crate) fn with_checksums(mut self) -> Self {
         self.checksums = vec![0; self.layout.frame_count() as usize];
@@ -126,9 +122,8 @@ impl Frames {
 
     /// The checksum of the data in `frame`, where all of it is valid; 0 when it is not known.
     pub(crate) fn set_checksum(&mut self, frame: u32, checksum: u32) {
-        let is_whole = self.valid.get(frame) == self.layout.line_size.all_sectors();
         if let Some(place) = self.checksums.get_mut(frame as usize)
-            && is_whole
+            && self.valid.get(frame) == self.layout.line_size.all_sectors()
         {
             *place = checksum;
         }
@@ -291,51 +286,6 @@ impl Frames {
         }
     }
 
-    /// Lets a frame hold `line`, as a table says. A table is read in order, so the block is looked for in the frames before this one only.
-    pub(crate) fn restore(&mut self, frame: u32, line: Line) -> Restored {
-        let (set, tag) = self.layout.place_of(line.block);
-        let frames = self.layout.frames_of(set);
-        if !frames.contains(&frame) {
-            return Restored::OtherSet;
-        }
-        if self.index.find(&self.tags, frames.start..frame, tag).is_some() {
-            return Restored::HeldElsewhere;
-        }
-        if !line.dirty.is_empty() {
-            self.attach(frame, line);
-            return Restored::Done;
-        }
-        // What attaching does, without what is known already: this is done for every line of a large cache before it can be used.
-        assert!(self.order.list(frame) == List::Reserved && self.block(frame).is_none(), "a frame is restored once");
-        self.tags.set(frame as usize, tag);
-        self.index.insert(&self.tags, frame);
-        self.order.insert(frame);
-        self.valid.set(frame, line.valid);
-        self.set_checksum(frame, line.checksum);
-        self.counts.resident_lines += 1;
-        self.counts.valid_sectors += u64::from(line.valid.count());
-        Restored::Done
-    }
-
-    /// Says that the table on the device agrees with this, but for `changed` pages, of which the `urgent` ones differ in what counts after a
-    /// crash. What was not restored is free from now on.
-    pub(crate) fn set_stored(&mut self, changed: &PageSet, urgent: &PageSet) {
-        for frame in 0..self.layout.frame_count() {
-            if self.order.list(frame) == List::Reserved {
-                self.order.free(frame);
-            }
-        }
-        self.changed = changed.clone();
-        self.urgent = urgent.clone();
-        if self.mappings.is_kept {
-            for frame in 0..self.layout.frame_count() {
-                if self.has_clean(frame) {
-                    self.set_mapped(frame, true);
-                }
-            }
-        }
-    }
-
     /// Forgets what `frame` holds, or a reservation, and makes it free.
     pub fn release(&mut self, frame: u32) {
         if self.block(frame).is_some() {
@@ -426,7 +376,7 @@ impl Frames {
     }
 
     fn has_clean(&self, frame: u32) -> bool {
-        !self.dirty.get(frame).contains(self.valid.get(frame))
+        self.valid.has_beyond(frame, &self.dirty)
     }
 
     /// The table pages that have to be written: only the urgent ones, or all that changed. They count as written from now on.
@@ -532,17 +482,6 @@ impl Frames {
         }
         dirty_before
     }
-}
-
-/// What [`Frames::restore`] did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Restored {
-    /// The frame holds the line.
-    Done,
-    /// Nothing: the block is in another frame.
-    HeldElsewhere,
-    /// Nothing: the block belongs to another set.
-    OtherSet,
 }
 
 /// What [`Frames::reserve`] found.

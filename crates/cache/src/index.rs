@@ -44,11 +44,17 @@ impl Index {
 
     /// Enters a frame whose tag is set.
     pub(crate) fn insert(&mut self, tags: &Tags, frame: u32) {
-        let of = |frame: &u32| tags.get(*frame as usize).unwrap_or(u64::MAX);
+        self.insert_tag(tags, frame, tags.get(frame as usize).unwrap_or(u64::MAX));
+    }
+
+    /// [`Index::insert`] for one who knows the tag.
+    #[inline]
+    pub(crate) fn insert_tag(&mut self, tags: &Tags, frame: u32, tag: u64) {
         match self {
-            Self::Scan(fingerprints) => fingerprints[frame as usize] = fingerprint(of(&frame)),
+            Self::Scan(fingerprints) => fingerprints[frame as usize] = fingerprint(tag),
             Self::Hash(table) => {
-                table.insert_unique(hash(of(&frame)), frame, |other| hash(of(other)));
+                let of = |frame: &u32| tags.get(*frame as usize).unwrap_or(u64::MAX);
+                table.insert_unique(hash(tag), frame, |other| hash(of(other)));
             }
         }
     }
@@ -73,7 +79,8 @@ fn fingerprint(tag: u64) -> u8 {
 }
 
 /// Spreads tags. A fixed function, so that a run with one seed is one run.
-fn hash(tag: u64) -> u64 {
+#[inline]
+pub(crate) fn hash(tag: u64) -> u64 {
     let mixed = tag.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ (mixed >> 32)
 }

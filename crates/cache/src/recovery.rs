@@ -24,9 +24,11 @@ use store::{LogPosition, Record, Replayed, Superblock, replay};
 
 use crate::crash_mode::CrashMode;
 use crate::format::{
-    ENTRY_CLEAN, ENTRY_STATE, ENTRY_WRITE, FRAME_NONE, Line, LogEntry, ParametersRaw, STATE_CLOSED, log_entry_bytes,
+    ENTRY_CLEAN, ENTRY_STATE, ENTRY_WRITE, FRAME_NONE, Line, LogEntry, ParametersRaw, STATE_CLOSED, StoredLine,
+    log_entry_bytes,
 };
-use crate::frames::{Frames, Restored};
+use crate::frames::Frames;
+use crate::frames::restore::{Restored, SetSeen};
 use crate::layout::Layout;
 use crate::line_size::LineSize;
 use crate::page_set::PageSet;
@@ -71,7 +73,7 @@ pub(crate) async fn recover(
     let is_table_trusted = keeps_clean || (clean == Clean::Keep && was_closed);
     let mut replaying = Replaying::new(frames, origin_bytes, is_table_trusted, keeps_clean);
     let table_sequence = parameters.table_sequence.get();
-    let take = |frame, line| replaying.take_stored(frame, line);
+    let take = |frame, stored: StoredLine<'_>| replaying.take_stored(frame, stored);
     let table = load(device, &layout, superblock.uuid(), table_sequence, take).await?;
     let start = LogPosition::from(parameters.log_position);
     let replayed = replay(device, layout.log, superblock.uuid(), start, |record| replaying.apply(&record)).await?;
@@ -110,6 +112,10 @@ struct Replaying {
     /// Clean lines of the table that do not count.
     dropped_count: u64,
     origin_bytes: u64,
+    /// Blocks of which the origin has all bytes.
+    whole_blocks: u64,
+    /// What of the table is in the frames of one set.
+    seen: SetSeen,
     /// Whether clean lines of the table count.
     is_table_trusted: bool,
     /// Whether entries may say that clean sectors count.
@@ -137,31 +143,52 @@ impl Replaying {
             entry_count: 0,
             dropped_count: 0,
             origin_bytes,
+            whole_blocks: layout.line_size.block_at(origin_bytes),
+            seen: SetSeen::new(),
             is_table_trusted,
             keeps_clean,
         }
     }
 
     /// What the table says of a frame.
-    fn take_stored(&mut self, frame: u32, stored: Line) -> Result<(), Error> {
-        let line = if self.is_table_trusted { stored } else { without_clean(stored) };
-        if !self.is_table_trusted && line != stored {
-            self.changed.insert(self.layout.page_of(frame));
-            self.dropped_count += u64::from(line.valid.is_empty());
-        }
-        if line.valid.is_empty() {
-            return Ok(());
-        }
-        let is_within = end_of(self.layout.line_size, &line, line.valid) <= self.origin_bytes;
-        let restored = if is_within { self.frames.restore(frame, line) } else { Restored::HeldElsewhere };
-        match restored {
-            Restored::Done => {}
-            Restored::HeldElsewhere => {
-                self.changes.insert(frame, line);
+    #[inline]
+    fn take_stored(&mut self, frame: u32, stored: StoredLine<'_>) -> Result<(), Error> {
+        let restored = match (stored.is_dirty(), self.is_table_trusted) {
+            (false, true) if stored.block() < self.whole_blocks => {
+                self.frames.restore_clean(frame, stored, &mut self.seen)
             }
-            Restored::OtherSet => return Err(corrupt("the table puts a line into another set")),
+            (false, false) => {
+                self.changed.insert(self.layout.page_of(frame));
+                self.dropped_count += 1;
+                return Ok(());
+            }
+            _ => self.restore(frame, stored.line()),
+        };
+        match restored {
+            Restored::Done => Ok(()),
+            Restored::HeldElsewhere => {
+                self.changes.insert(frame, self.counting(stored.line()));
+                Ok(())
+            }
+            Restored::OtherSet => Err(corrupt("the table puts a line into another set")),
         }
-        Ok(())
+    }
+
+    /// Restores a line that is dirty or at the end of the origin. One beyond the end counts as held elsewhere: the log may have more to say.
+    fn restore(&mut self, frame: u32, stored: Line) -> Restored {
+        let line = self.counting(stored);
+        if line != stored {
+            self.changed.insert(self.layout.page_of(frame));
+        }
+        match end_of(self.layout.line_size, &line, line.valid) <= self.origin_bytes {
+            true => self.frames.restore(frame, line, &mut self.seen),
+            false => Restored::HeldElsewhere,
+        }
+    }
+
+    /// What counts of a line of the table.
+    fn counting(&self, stored: Line) -> Line {
+        if self.is_table_trusted { stored } else { without_clean(stored) }
     }
 
     /// The frames as the log leaves them.
@@ -184,9 +211,10 @@ impl Replaying {
             if self.frames.lookup(line.block).is_some() {
                 return Err(corrupt("a block is in two frames"));
             }
-            if self.frames.restore(frame, line) != Restored::Done {
+            if self.layout.set_of(line.block) != frame / self.layout.ways {
                 return Err(corrupt("a line is in another set"));
             }
+            self.frames.attach(frame, line);
         }
         // Where clean lines count from now on, a page that says more than is true must not outlive the log.
         let urgent = if self.frames.mappings.is_kept { &self.changed } else { &urgent };

@@ -4,14 +4,14 @@
 //! since: its tail moves only when the pages are durable. Of two valid slots the one with the larger sequence counts, whether or
 //! not its checkpoint was completed: log entries carry whole states, so replaying them over a newer page ends the same.
 
-use base::buffer::Buffer;
+use base::buffer::BufferPool;
 use block::device::DeviceExt;
 use block::{Error, ErrorKind, SharedDevice};
 use futures_util::stream::{self, StreamExt};
 use store::limits::SEQUENCE_MAX;
 use uuid::Uuid;
 
-use crate::format::{Line, PAGE_BYTES, Slot, page_lines, parse_slot};
+use crate::format::{PAGE_BYTES, Slot, StoredLine, page_lines, parse_slot};
 use crate::layout::Layout;
 use crate::limits::{TABLE_IO_BYTES, TABLE_READS_IN_FLIGHT};
 
@@ -56,15 +56,17 @@ pub(crate) async fn load(
     layout: &Layout,
     uuid: Uuid,
     durable_sequence: u64,
-    mut take: impl FnMut(u32, Line) -> Result<(), Error>,
+    mut take: impl FnMut(u32, StoredLine<'_>) -> Result<(), Error>,
 ) -> Result<Table, Error> {
     check_sequence(durable_sequence)?;
     let mut table = Table { newest: Vec::new(), sequence_next: durable_sequence + 1, torn: Vec::new() };
     let pages_per_read = (TABLE_IO_BYTES / (2 * PAGE_BYTES)) as u64;
-    let reads = stream::iter((0..layout.page_count).step_by(pages_per_read as usize)).map(|page| {
+    // One more than are in flight is being looked through. What was comes back: new memory would have to be zeroed for each read.
+    let pool = BufferPool::new((TABLE_READS_IN_FLIGHT + 1) * TABLE_IO_BYTES);
+    let reads = stream::iter((0..layout.page_count).step_by(pages_per_read as usize)).map(async |page| {
         let count = pages_per_read.min(layout.page_count - page);
-        let buffer = Buffer::zeroed(count as usize * 2 * PAGE_BYTES);
-        device.read(layout.slot_offset(page, 0), buffer)
+        let buffer = pool.acquire(count as usize * 2 * PAGE_BYTES).await;
+        device.read(layout.slot_offset(page, 0), buffer).await
     });
     let mut reads = std::pin::pin!(reads.buffered(TABLE_READS_IN_FLIGHT));
     while let Some(buffer) = reads.next().await {
@@ -89,7 +91,7 @@ pub(crate) async fn load(
                 let first_frame = page as u32 * layout.entries_per_page();
                 let lines = page_lines(if is_second { second } else { first }, layout.line_size);
                 for (frame, line) in (first_frame..layout.frame_count()).zip(lines) {
-                    if !line.valid.is_empty() {
+                    if !line.is_empty() {
                         take(frame, line)?;
                     }
                 }
@@ -135,7 +137,7 @@ fn newest_slot([first, second]: [Slot; 2], page: u64, durable_sequence: u64) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::emit_page;
+    use crate::format::{Line, emit_page};
 
     const ID: Uuid = Uuid::from_bytes([7; 16]);
 

@@ -68,18 +68,31 @@ impl Lists {
     }
 
     pub(super) fn push_newest(&mut self, list: usize, frame: u32) {
-        let set = (frame / self.ways) as usize;
-        let ends = self.ends[set][list];
-        let older = if ends.length == 0 { frame } else { ends.newest };
+        self.push_newest_of(frame / self.ways, list, frame);
+    }
+
+    /// [`Lists::push_newest`] for a frame of which the set is known: finding it out takes longer than all the rest.
+    #[inline]
+    pub(super) fn push_newest_of(&mut self, set: u32, list: usize, frame: u32) {
+        let first = set * self.ways;
+        let ends = &mut self.ends[set as usize][list];
         if ends.length == 0 {
-            self.ends[set][list].oldest = frame;
-        } else {
-            self.set_link(older, NEWER, frame);
+            ends.oldest = frame;
+            ends.newest = frame;
         }
-        self.set_link(frame, OLDER, older);
-        self.set_link(frame, NEWER, frame);
-        self.ends[set][list].newest = frame;
-        self.ends[set][list].length += 1;
+        let older = std::mem::replace(&mut ends.newest, frame);
+        ends.length += 1;
+        let (place, place_older) = (frame - first, older - first);
+        match &mut self.links {
+            Links::Narrow(links) => {
+                links[older as usize][NEWER] = place as u8;
+                links[frame as usize] = [place as u8, place_older as u8];
+            }
+            Links::Wide(links) => {
+                links[older as usize][NEWER] = place;
+                links[frame as usize] = [place, place_older];
+            }
+        }
     }
 
     pub(super) fn unlink(&mut self, list: usize, frame: u32) {

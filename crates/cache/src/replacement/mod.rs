@@ -270,6 +270,25 @@ impl Order {
         self.push(if is_remembered { self.list_of_proven() } else { List::First }, frame);
     }
 
+    /// A line is in a reserved frame of `set`, as a table says.
+    #[inline]
+    pub(crate) fn restore(&mut self, set: u32, frame: u32) {
+        self.marks[frame as usize] = Mark(List::First as u8);
+        self.lists.push_newest_of(set, List::First as usize, frame);
+    }
+
+    /// All reserved frames are free.
+    pub(crate) fn free_reserved(&mut self) {
+        for set in 0..self.layout.set_count {
+            for frame in self.layout.frames_of(set) {
+                if self.list(frame) == List::Reserved {
+                    self.marks[frame as usize] = Mark(List::Free as u8);
+                    self.lists.push_newest_of(set, List::Free as usize, frame);
+                }
+            }
+        }
+    }
+
     /// A line became dirty.
     pub(crate) fn make_dirty(&mut self, frame: u32) {
         self.unlink(frame);

@@ -1,0 +1,239 @@
+//! Frames as a table on the device says they are.
+//!
+//! A cache cannot be used before every line of its table is in its frame, and a large one has millions: here a line costs what it must, some
+//! nanoseconds. So a clean line goes from its entry straight into its frame, without being spread out as a [`Line`]; nothing is divided by the
+//! ways of a set for a frame of the set of the one before; and whether a block is in a frame already is asked of a small table of
+//! one set, not of the index.
+
+use std::ops::Range;
+
+use crate::format::{Line, StoredLine};
+use crate::frames::{Frames, MAPPED};
+use crate::index::{Index, SCANNED_WAYS_MAX};
+use crate::layout::Layout;
+use crate::mappings::Mappings;
+use crate::page_set::PageSet;
+use crate::replacement::{List, Order, Replacement};
+use crate::tags::Tags;
+
+/// What [`Frames::restore`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Restored {
+    /// The frame holds the line.
+    Done,
+    /// Nothing: the block is in another frame.
+    HeldElsewhere,
+    /// Nothing: the block belongs to another set.
+    OtherSet,
+}
+
+/// Slots of [`SetSeen`]: four for each frame, so that hardly any is looked at in vain.
+const SLOTS: usize = 4 * SCANNED_WAYS_MAX as usize;
+
+/// The set that is being restored, and what is in its frames so far.
+pub(crate) struct SetSeen {
+    set: u32,
+    frames: Range<u32>,
+    /// A hash table with open addressing: 0, or the place in the set, from 1 on, of a tag that belongs here or in a slot before.
+    /// Larger sets do without; their index is a hash table itself.
+    slots: Box<[u16; SLOTS]>,
+}
+
+impl SetSeen {
+    /// Before the first frame.
+    pub(crate) fn new() -> Self {
+        Self { set: 0, frames: 0..0, slots: Box::new([0; SLOTS]) }
+    }
+
+    /// Goes on to the set of `frame`.
+    #[inline]
+    fn go_to(&mut self, frame: u32, layout: &Layout) {
+        if !self.frames.contains(&frame) {
+            self.set = frame / layout.ways;
+            self.frames = layout.frames_of(self.set);
+            self.slots.fill(0);
+        }
+    }
+
+    /// Notes that `frame` of this set is to hold `tag`; `false` when another one does.
+    #[inline]
+    fn enter(&mut self, frame: u32, tag: u64, tags: &Tags, index: &Index) -> bool {
+        if matches!(index, Index::Hash(_)) {
+            return index.find(tags, self.frames.clone(), tag).is_none();
+        }
+        let mut slot = crate::index::hash(tag) as usize % SLOTS;
+        while let Some(place) = self.slots[slot].checked_sub(1) {
+            if tags.get((self.frames.start + u32::from(place)) as usize) == Some(tag) {
+                return false;
+            }
+            slot = (slot + 1) % SLOTS;
+        }
+        self.slots[slot] = (frame - self.frames.start + 1) as u16;
+        true
+    }
+}
+
+impl Frames {
+    /// Frames for a table to be restored into, until [`Frames::set_stored`]. Clean lines count after a crash or do not.
+    pub(crate) fn to_restore(layout: Layout, policy: Replacement, are_kept: bool) -> Self {
+        let mappings = if are_kept { Mappings::kept(layout.frame_count()) } else { Mappings::default() };
+        Self { mappings, ..Self::in_order(layout, Order::reserved(policy, layout)) }
+    }
+
+    /// Lets a frame hold `line`, as a table says. Frames come in order, each once, with one `seen` for all.
+    pub(crate) fn restore(&mut self, frame: u32, line: Line, seen: &mut SetSeen) -> Restored {
+        match self.enter(frame, line.block, seen) {
+            Ok(_) => {
+                self.attach(frame, line);
+                Restored::Done
+            }
+            Err(restored) => restored,
+        }
+    }
+
+    /// [`Frames::restore`] of a line that is clean: what attaching does, without what is known already.
+    #[inline]
+    pub(crate) fn restore_clean(&mut self, frame: u32, line: StoredLine<'_>, seen: &mut SetSeen) -> Restored {
+        debug_assert!(!line.is_dirty());
+        let tag = match self.enter(frame, line.block(), seen) {
+            Ok(tag) => tag,
+            Err(restored) => return restored,
+        };
+        assert!(self.order.list(frame) == List::Reserved, "a frame is restored once");
+        self.tags.set(frame as usize, tag);
+        self.index.insert_tag(&self.tags, frame, tag);
+        self.order.restore(seen.set, frame);
+        let (first, rest) = line.valid_bytes();
+        let valid_count = self.valid.set_bytes(frame, first, rest);
+        self.set_checksum(frame, line.checksum());
+        self.counts.resident_lines += 1;
+        self.counts.valid_sectors += u64::from(valid_count);
+        Restored::Done
+    }
+
+    /// The tag of a block that no frame holds yet, and that `frame` may.
+    #[inline]
+    fn enter(&self, frame: u32, block: u64, seen: &mut SetSeen) -> Result<u64, Restored> {
+        seen.go_to(frame, &self.layout);
+        let (set, tag) = self.layout.place_of(block);
+        if set != seen.set {
+            return Err(Restored::OtherSet);
+        }
+        seen.enter(frame, tag, &self.tags, &self.index).then_some(tag).ok_or(Restored::HeldElsewhere)
+    }
+
+    /// Says that the table on the device agrees with this, but for `changed` pages, of which the `urgent` ones differ in what counts after a
+    /// crash. What was not restored is free from now on.
+    pub(crate) fn set_stored(&mut self, changed: &PageSet, urgent: &PageSet) {
+        self.order.free_reserved();
+        self.changed = changed.clone();
+        self.urgent = urgent.clone();
+        if self.mappings.is_kept {
+            for frame in 0..self.layout.frame_count() {
+                if self.has_clean(frame) {
+                    self.states[frame as usize] |= MAPPED;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::format::{PAGE_BYTES, emit_page, page_lines};
+    use crate::line_size::LineSize;
+    use crate::options::{Associativity, FormatOptions};
+    use crate::sectors::Sectors;
+
+    fn layout(ways: u32, line_size: LineSize) -> Layout {
+        let associativity = Associativity::Ways(ways);
+        let options = FormatOptions { associativity, frames_max: Some(600), line_size, ..FormatOptions::default() };
+        Layout::new(16 << 20, &options).unwrap()
+    }
+
+    /// Restores `lines`, frame by frame, from the pages of a table; what came of those that are not empty.
+    fn restore_all(frames: &mut Frames, lines: &[Line]) -> Vec<(u32, Restored)> {
+        let layout = *frames.layout();
+        let (mut seen, mut all) = (SetSeen::new(), Vec::new());
+        for (page, lines) in lines.chunks(layout.entries_per_page() as usize).enumerate() {
+            let mut bytes = vec![0; PAGE_BYTES];
+            let first = page as u32 * layout.entries_per_page();
+            emit_page(&mut bytes, layout.line_size, Uuid::nil(), page as u64, 1, lines.iter().copied());
+            for (frame, stored) in (first..).zip(page_lines(&bytes, layout.line_size)).filter(|(_, it)| !it.is_empty())
+            {
+                let restored = match stored.is_dirty() {
+                    true => frames.restore(frame, stored.line(), &mut seen),
+                    false => frames.restore_clean(frame, stored, &mut seen),
+                };
+                all.push((frame, restored));
+            }
+        }
+        all
+    }
+
+    proptest! {
+        /// Beside the naive twin: who holds which block, and in which order.
+        #[test]
+        fn a_table_is_restored_as_it_says(
+            ways in prop_oneof![1u32..20, Just(256), 257u32..300],
+            shift in 12u32..=14,
+            stored in proptest::collection::vec((0u64..300, any::<[u8; 4]>(), prop_oneof![3 => Just(0u8), 1 => any::<u8>()]), 600),
+        ) {
+            let line_size = LineSize::new(1 << shift).unwrap();
+            let layout = layout(ways, line_size);
+            let line_of = |(frame, (tag, valid, dirty)): (u32, (u64, [u8; 4], u8))| {
+                let valid = Sectors::from_bytes(&valid) & line_size.all_sectors();
+                let dirty = Sectors::from_bytes(&[dirty]) & valid;
+                Line { block: layout.block_of(frame / layout.ways, tag), valid, dirty, ..Line::default() }
+            };
+            let lines: Vec<Line> = (0..layout.frame_count()).zip(stored).map(line_of).collect();
+            let mut frames = Frames::to_restore(layout, Replacement::Lru, false);
+            let found = restore_all(&mut frames, &lines);
+            let mut held: BTreeMap<u64, u32> = BTreeMap::new();
+            let mut expected = Vec::new();
+            for (frame, line) in (0u32..).zip(&lines).filter(|(_, line)| !line.valid.is_empty()) {
+                let is_held = held.contains_key(&line.block);
+                held.entry(line.block).or_insert(frame);
+                expected.push((frame, if is_held { Restored::HeldElsewhere } else { Restored::Done }));
+            }
+            prop_assert_eq!(found, expected);
+            frames.set_stored(&PageSet::new(layout.page_count), &PageSet::new(layout.page_count));
+            for (&block, &frame) in &held {
+                prop_assert_eq!(frames.find(block), Some((frame, lines[frame as usize])));
+            }
+            let of = |what: fn(&Line) -> u64| held.values().map(|&frame| what(&lines[frame as usize])).sum::<u64>();
+            let counts = frames.counts();
+            prop_assert_eq!(counts.resident_lines, held.len() as u64);
+            prop_assert_eq!(counts.valid_sectors, of(|line| u64::from(line.valid.count())));
+            prop_assert_eq!(counts.dirty_sectors, of(|line| u64::from(line.dirty.count())));
+            for set in 0..layout.set_count {
+                let mut in_order: Vec<u32> = held.values().copied().filter(|frame| frame / layout.ways == set).collect();
+                in_order.sort_by_key(|&frame| (!lines[frame as usize].dirty.is_empty(), frame));
+                let blocks: Vec<u64> = in_order.iter().map(|&frame| lines[frame as usize].block).collect();
+                prop_assert_eq!(frames.blocks_of(set), blocks, "clean ones in the order of the table, then dirty ones");
+                let free = layout.ways as usize - in_order.len();
+                let reserved = (0..free).filter(|&nth| {
+                    frames.reserve(layout.block_of(set, 1000 + nth as u64)).is_some_and(|it| !it.has_evicted)
+                });
+                prop_assert_eq!(reserved.count(), free, "what was not restored is free");
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_of_another_set_is_not_restored() {
+        for ways in [16, 300] {
+            let layout = layout(ways, LineSize::default());
+            let valid = layout.line_size.all_sectors();
+            let lines = [0, 1].map(|set| Line { block: layout.block_of(set, 0), valid, ..Line::default() });
+            let mut frames = Frames::to_restore(layout, Replacement::Lru, false);
+            assert_eq!(restore_all(&mut frames, &lines), [(0, Restored::Done), (1, Restored::OtherSet)]);
+        }
+    }
+}

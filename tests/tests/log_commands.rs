@@ -66,7 +66,9 @@ fn what_a_killed_attachment_leaves_is_inspected_checked_and_replayed() {
     assert_eq!((&left["origin_target"], &left["damaged"]), (&IQN.into(), &Value::Array(vec![])), "{left}");
     let said = world.run(["log", "check", "disk.log"]).success();
     assert_eq!(said, "disk.log: no damage found\n");
-    world.run(["bench", &url, "--rw", "read"]).failure(WOULD_LOSE_DATA, &["disk.log", "forebay log discard"]);
+    world
+        .run(["bench", &url, "--rw", "read", "--seconds", "10ms"])
+        .failure(WOULD_LOSE_DATA, &["disk.log", "forebay log discard"]);
     let said = world.run(["log", "replay", "disk.log", &url]).success();
     assert_eq!(said, "disk.log: 69632 bytes brought to the logical unit\n");
     let replayed = inspect(&world);
@@ -109,7 +111,7 @@ fn a_replay_that_fails_leaves_the_log_what_it_was() {
     protected.process.terminate().success();
     let target = world.target(["--lun", "0=file:disk.img"]);
     let url = target.url(0);
-    world.run(["attach", &url]).failure(WOULD_LOSE_DATA, &["disk.log"]);
+    world.run(["bench", &url, "--rw", "read", "--seconds", "10ms"]).failure(WOULD_LOSE_DATA, &["disk.log"]);
     world.run(["log", "replay", "disk.log", &url]).success();
     check_alone(&world, &url, &["read -P 0x5a 0 64k"]);
 }

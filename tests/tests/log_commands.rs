@@ -159,6 +159,14 @@ fn a_bit_that_rots_behind_the_checkpoint_is_found_by_check() {
     let checked: Value = serde_json::from_str(&checked.stdout).unwrap();
     assert_eq!(checked["damaged"], serde_json::json!([{ "offset_bytes": 1 << 20, "length_bytes": 4096 }]));
     assert_eq!(inspect(&world)["dirty_bytes"], 3 * 4096, "`inspect` does not read data");
+    // The rest is brought to the LUN, the damaged data never, and it takes a word of the user to do without.
+    let replayed = world.run(["log", "replay", "disk.log", &url]);
+    assert_ne!(replayed.code, Some(0));
+    assert!(replayed.stderr.contains("4096 bytes stay dirty in"), "{}", replayed.stderr);
+    world.run(["bench", &url, "--rw", "read", "--seconds", "10ms"]).failure(WOULD_LOSE_DATA, &["disk.log"]);
+    world.run(["log", "discard", "disk.log"]).failure(WOULD_LOSE_DATA, &["4KiB"]);
+    world.run(["log", "discard", "disk.log", "--allow-data-loss"]).success();
+    check_alone(&world, &url, &["read -P 0x11 0 4k", "read -P 0 1M 4k", "read -P 0x22 2M 4k"]);
 }
 
 #[test]

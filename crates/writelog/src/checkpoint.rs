@@ -19,7 +19,7 @@ use crate::append::LogPlace;
 use crate::checkpoint_bytes::CheckpointBytes;
 use crate::core::{Core, State};
 use crate::format::{CHECKPOINT_MAGIC, CheckpointRaw, ExtentRaw, STATE_CLOSED, STATE_FAILED, STATE_IN_USE, SegmentRaw};
-use crate::limits::UNIT_BYTES;
+use crate::limits::{TAIL_INTERVALS_MAX, UNIT_BYTES};
 
 /// What a checkpoint stores.
 struct Snapshot {
@@ -54,7 +54,9 @@ impl Core {
     }
 
     fn is_checkpoint_due(&self, state: &State) -> bool {
-        if state.tail_bytes >= self.options.checkpoint_interval_bytes {
+        let interval = self.options.checkpoint_interval_bytes;
+        let is_paused = self.clock.now().since(state.checkpointed_at) < self.options.checkpoint_pause;
+        if state.tail_bytes >= if is_paused { interval * TAIL_INTERVALS_MAX } else { interval } {
             return true;
         }
         let is_low = state.wants_room || state.segments.reusable_count() < state.segments.count() / 4;
@@ -107,6 +109,7 @@ impl Core {
             state.segments.release(&snapshot.released);
             state.releasable_count = self.releasable(state).len() as u32;
             state.tail_bytes -= snapshot.tail_bytes;
+            state.checkpointed_at = self.clock.now();
         }
         drop(superblock);
         self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);

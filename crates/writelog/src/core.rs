@@ -110,6 +110,8 @@ pub(crate) struct State {
     pub(crate) zeroes_since: Option<Instant>,
     /// Bytes of records since the last checkpoint.
     pub(crate) tail_bytes: u64,
+    /// When that was; at first, when the log was opened.
+    pub(crate) checkpointed_at: Instant,
     /// Whether records wait for a segment or for room in the checkpoint.
     pub(crate) wants_room: bool,
     /// Whether a round of level 1 keeps requests waiting (the paper's profile).

@@ -35,6 +35,9 @@ pub const SLOT_BYTES_MAX: u32 = 16 << 10;
 /// room. A log full of single 512-byte writes has one extent in 1024 bytes (its record takes as much as the data).
 pub const CHECKPOINT_BYTES_PER_EXTENT: u64 = 1024;
 
+/// Intervals of checkpoints that a fast medium may fill before the pause between two is over: 256 MiB by default, which are read in half a second.
+pub const TAIL_INTERVALS_MAX: u64 = 4;
+
 /// Bytes of a checkpoint written or read at once. Large enough that a disk is busy with them, and small enough that an allocator gives them back.
 pub const CHECKPOINT_IO_BYTES: usize = 256 << 10;
 

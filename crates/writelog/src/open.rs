@@ -199,6 +199,7 @@ fn assemble(
         extents_max: layout.extents_max(),
         zeroes_since: None,
         tail_bytes: 0,
+        checkpointed_at: options.clock.now(),
         wants_room: false,
         is_gated: false,
         lba_cursor: 0,

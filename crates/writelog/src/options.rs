@@ -161,8 +161,11 @@ pub struct OpenOptions {
     pub volatile_bytes: usize,
     /// Bytes of the newest records that stay in RAM for reads and for destaging.
     pub record_cache_bytes: usize,
-    /// Bytes of log behind the last checkpoint from which the next begins: what a recovery reads at most, about.
+    /// Bytes of log behind the last checkpoint from which the next begins.
     pub checkpoint_interval_bytes: u64,
+    /// Least time between two checkpoints for that reason, unless [`TAIL_INTERVALS_MAX`](crate::limits::TAIL_INTERVALS_MAX) times as many bytes come first: what a recovery reads
+    /// at most, about.
+    pub checkpoint_pause: Duration,
     /// Notes durably, apart from the log device, that it failed while the log was open, and says whether it could: the next open must be
     /// refused then. Called at most once, from a context that may block for a moment.
     pub failure_note: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
@@ -184,6 +187,7 @@ impl OpenOptions {
             volatile_bytes: 4 << 20,
             record_cache_bytes: 4 << 20,
             checkpoint_interval_bytes: 64 << 20,
+            checkpoint_pause: Duration::from_millis(500),
             failure_note: None,
             clock,
             level1: Level1 { share_start: 0.5, is_exclusive: false, is_eager: false },

@@ -43,6 +43,7 @@ pub fn open_options(executor: &Executor, kind: Kind, nvram: Option<Arc<dyn Persi
     options.volatile_bytes = 32 << 10;
     options.record_cache_bytes = 48 << 10;
     options.checkpoint_interval_bytes = 96 << 10;
+    options.checkpoint_pause = Duration::from_millis(2);
     options.level2.batch_bytes = 64 << 10;
     options.level2.idle = Duration::from_micros(700);
     options.level2.age_max = Duration::from_millis(20);

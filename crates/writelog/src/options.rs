@@ -132,7 +132,7 @@ pub struct Level2 {
     pub share_slow: f64,
     /// Time without a request that counts as idle.
     pub idle: Duration,
-    /// Age from which data is destaged under load.
+    /// Age in the log from which data is destaged under load. From slots it goes to the log at half of that.
     pub age_max: Duration,
     /// Bytes of log that one batch takes from: also the RAM it needs.
     pub batch_bytes: u64,

@@ -164,9 +164,9 @@ pub struct Status {
     pub dirty_bytes: u64,
     /// Of these, bytes whose only copy cannot be read.
     pub lost_bytes: u64,
-    /// Age of the oldest segment with such bytes, in nanoseconds.
+    /// Age of the oldest such bytes, in nanoseconds: of their slot, or of the segment they are in.
     pub dirty_age_ns: u64,
-    /// Share of the log that cannot take new records now.
+    /// Share of the log, of its segments or of its checkpoint's extents, that takes new records only when the origin has what is there.
     pub share_used: f64,
     /// Segments.
     pub segments: SegmentStatus,

@@ -18,12 +18,12 @@ use base::buffer::Buffer;
 use block::device::DeviceExt;
 use block::{Error, ErrorKind};
 use futures_util::stream::{self, FuturesUnordered, Stream, StreamExt};
-use store::record::{parse_header, record_bytes};
 
 use crate::core::{Core, Pins, State};
-use crate::format::{ENTRY_DATA, ENTRY_DISCARDED, EntryRaw, FLAG_EPOCH_END, parse_payload, prefix_bytes};
+use crate::format::FLAG_EPOCH_END;
+use crate::found::{Found, records_in};
 use crate::limits::{BATCHES_WHEN_FULL, LOG_READ_BYTES, READ_GAP_BYTES_MAX, UNIT_BYTES};
-use crate::map::{ExtentMap, Piece, Tag, place_of_zeroes};
+use crate::map::{ExtentMap, Piece};
 use crate::options::DestageOrder;
 
 /// How segments are chosen.
@@ -70,20 +70,6 @@ struct Loaded {
     records: Vec<Found>,
     /// Whether none is missing.
     is_whole: bool,
-}
-
-/// A record in a segment's image.
-pub(crate) struct Found {
-    pub(crate) sequence: u64,
-    pub(crate) flags: u32,
-    pub(crate) next_segment: u32,
-    pub(crate) link: u32,
-    pub(crate) epoch: u64,
-    pub(crate) checksum: u32,
-    /// Offset in the segment behind it.
-    pub(crate) end: u64,
-    /// What it holds, and where.
-    pub(crate) pieces: Vec<Piece>,
 }
 
 impl Core {
@@ -304,20 +290,8 @@ impl Core {
         };
         let range = self.layout.segment(segment);
         let image = self.log_device.read(range.offset, self.used_buffer(range.length as usize)).await?;
-        let mut records: Vec<Found> = Vec::new();
-        let mut offset = 0;
-        while offset < range.length && records.last().map_or(first, |record| record.sequence + 1) <= last {
-            let wanted = records.last().map_or(first, |record| record.sequence + 1);
-            match find_record(&image, offset, segment, self.uuid, self.layout.place(segment, 0)) {
-                Some(found) if (wanted..=last).contains(&found.sequence) => {
-                    offset = found.end;
-                    records.push(found);
-                }
-                // Damaged: the next whole one counts.
-                _ => offset += UNIT_BYTES,
-            }
-        }
-        let is_whole = records.len() as u64 == (last + 1).saturating_sub(first);
+        let records = records_in(&image, first..=last, segment, self.uuid, self.layout.place(segment, 0));
+        let is_whole = records.iter().map(|record| record.sequence).eq(first..=last);
         Ok(Loaded { image, records, is_whole })
     }
 
@@ -405,49 +379,4 @@ fn groups(near: &[Piece]) -> Vec<Near> {
         }
     }
     groups
-}
-
-/// The whole record at `offset` of a segment's image, if there is one of this log that belongs there.
-pub(crate) fn find_record(
-    image: &[u8],
-    offset: u64,
-    segment: u32,
-    log_id: uuid::Uuid,
-    segment_place: u32,
-) -> Option<Found> {
-    let bytes = image.get(usize::try_from(offset).ok()?..)?;
-    let (header, payload_bytes) = parse_header(bytes, log_id)?;
-    let payload = store::record::parse_payload(bytes, &header)?;
-    let (head, entries) = parse_payload(payload)?;
-    if head.segment.get() != segment || header.sequence.get() > store::limits::SEQUENCE_MAX {
-        return None;
-    }
-    let place = segment_place + (offset / UNIT_BYTES) as u32;
-    Some(Found {
-        sequence: header.sequence.get(),
-        flags: head.flags.get(),
-        next_segment: head.next_segment.get(),
-        link: header.link.get(),
-        epoch: header.epoch.get(),
-        checksum: header.checksum.get(),
-        end: offset + record_bytes(payload_bytes),
-        pieces: pieces_of(&entries, header.sequence.get(), place),
-    })
-}
-
-fn pieces_of(entries: &[EntryRaw], sequence: u64, record_place: u32) -> Vec<Piece> {
-    let mut place = record_place + (prefix_bytes(entries.len()) as u64 / UNIT_BYTES) as u32;
-    let mut pieces = Vec::with_capacity(entries.len());
-    for entry in entries {
-        let sectors = u64::from(entry.sectors.get());
-        let at = match entry.kind {
-            ENTRY_DATA => {
-                place += sectors as u32;
-                place - sectors as u32
-            }
-            kind => place_of_zeroes(sequence, kind == ENTRY_DISCARDED),
-        };
-        pieces.push(Piece { sector: entry.sector.get(), sectors, place: at, tag: Tag::dirty(0) });
-    }
-    pieces
 }

@@ -19,6 +19,7 @@
 //! | `map`, `sorted`, `segments`, `stage`, `shadow`, `records` | which sectors are where; in how few bytes; segments; slots; what the log has below volatile slots; the newest records in RAM |
 //! | `append` | group commit |
 //! | `level1`, `batch`, `runs`, `level2` | destaging: from slots to the log; what is sent next; in which writes; sending it |
+//! | `found` | records in the image of a segment |
 //! | `checkpoint`, `checkpoint_bytes`, `recovery`, `open`, `events` | the life of a log |
 //! | [`limits`] | the bounds of this crate |
 //!
@@ -45,6 +46,7 @@ mod core;
 mod events;
 mod extents;
 mod flush;
+mod found;
 mod level1;
 mod level2;
 mod map;

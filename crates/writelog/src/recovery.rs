@@ -14,9 +14,9 @@ use store::limits::SEQUENCE_MAX;
 use store::{LogPosition, Superblock};
 
 use crate::append::LogPlace;
-use crate::batch::{Found, find_record};
 use crate::checkpoint_bytes::CheckpointReader;
 use crate::format::{ExtentRaw, ParametersRaw, STATE_CLOSED, SegmentRaw};
+use crate::found::{Found, find_record};
 use crate::layout::Layout;
 use crate::limits::{RECORDS_IN_FLIGHT_MAX, UNIT_BYTES};
 use crate::map::{ExtentMap, PLACE_ZEROES, Piece, Tag};

@@ -12,7 +12,7 @@ use block::SharedDevice;
 use block::device::DeviceExt;
 use uuid::Uuid;
 
-use crate::batch::find_record;
+use crate::found::records_in;
 use crate::layout::Layout;
 use crate::limits::{UNIT_BYTES, VERIFY_READ_BYTES};
 use crate::map::Piece;
@@ -82,23 +82,13 @@ async fn segment_image(device: &SharedDevice, layout: &Layout, segment: u32) -> 
 fn units_of(image: &[u8], layout: &Layout, segment: u32, entry: &Segment, log_id: Uuid) -> Units {
     let first = layout.place(segment, 0);
     let mut units = vec![None; image.len() / UNIT_BYTES as usize];
-    let mut offset = 0;
-    while offset < layout.segment_bytes {
-        // What an earlier lap left is of an earlier sequence.
-        let found = find_record(image, offset, segment, log_id, first)
-            .filter(|found| (entry.first_sequence..=entry.last_sequence).contains(&found.sequence));
-        let Some(found) = found else {
-            // Behind a damaged record the next one begins at some unit.
-            offset += UNIT_BYTES;
-            continue;
-        };
-        for piece in found.pieces.iter().filter(|piece| piece.is_in_segment()) {
-            let at = (piece.place - first) as usize;
-            for (unit, sector) in units.iter_mut().skip(at).zip(piece.sector..piece.end()) {
-                *unit = Some(sector);
-            }
+    let sequences = entry.first_sequence..=entry.last_sequence;
+    let records = records_in(image, sequences, segment, log_id, first);
+    for piece in records.iter().flat_map(|record| &record.pieces).filter(|piece| piece.is_in_segment()) {
+        let at = (piece.place - first) as usize;
+        for (unit, sector) in units.iter_mut().skip(at).zip(piece.sector..piece.end()) {
+            *unit = Some(sector);
         }
-        offset = found.end;
     }
     units
 }

@@ -1,0 +1,86 @@
+//! Records found in the image of a segment.
+
+use std::ops::RangeInclusive;
+
+use store::record::{parse_header, record_bytes};
+use uuid::Uuid;
+
+use crate::format::{ENTRY_DATA, ENTRY_DISCARDED, EntryRaw, parse_payload, prefix_bytes};
+use crate::limits::UNIT_BYTES;
+use crate::map::{Piece, Tag, place_of_zeroes};
+
+/// A record in a segment's image.
+pub(crate) struct Found {
+    pub(crate) sequence: u64,
+    pub(crate) flags: u32,
+    pub(crate) next_segment: u32,
+    pub(crate) link: u32,
+    pub(crate) epoch: u64,
+    pub(crate) checksum: u32,
+    /// Offset in the segment behind it.
+    pub(crate) end: u64,
+    /// What it holds, and where.
+    pub(crate) pieces: Vec<Piece>,
+}
+
+/// The whole records of a segment's image with one of these sequences, in the order in which they stand: one of each, unless some are damaged or
+/// landed in the place of others. What an earlier lap left has smaller ones; behind a damaged record the next one begins at some unit.
+pub(crate) fn records_in(
+    image: &[u8],
+    sequences: RangeInclusive<u64>,
+    segment: u32,
+    log_id: Uuid,
+    segment_place: u32,
+) -> Vec<Found> {
+    let count = (sequences.end() + 1).saturating_sub(*sequences.start());
+    let (mut records, mut offset) = (Vec::new(), 0);
+    while (records.len() as u64) < count && offset < image.len() as u64 {
+        match find_record(image, offset, segment, log_id, segment_place) {
+            Some(found) if sequences.contains(&found.sequence) => {
+                offset = found.end;
+                records.push(found);
+            }
+            _ => offset += UNIT_BYTES,
+        }
+    }
+    records
+}
+
+/// The whole record at `offset` of a segment's image, if there is one of this log that belongs there.
+pub(crate) fn find_record(image: &[u8], offset: u64, segment: u32, log_id: Uuid, segment_place: u32) -> Option<Found> {
+    let bytes = image.get(usize::try_from(offset).ok()?..)?;
+    let (header, payload_bytes) = parse_header(bytes, log_id)?;
+    let payload = store::record::parse_payload(bytes, &header)?;
+    let (head, entries) = parse_payload(payload)?;
+    if head.segment.get() != segment || header.sequence.get() > store::limits::SEQUENCE_MAX {
+        return None;
+    }
+    let place = segment_place + (offset / UNIT_BYTES) as u32;
+    Some(Found {
+        sequence: header.sequence.get(),
+        flags: head.flags.get(),
+        next_segment: head.next_segment.get(),
+        link: header.link.get(),
+        epoch: header.epoch.get(),
+        checksum: header.checksum.get(),
+        end: offset + record_bytes(payload_bytes),
+        pieces: pieces_of(&entries, header.sequence.get(), place),
+    })
+}
+
+fn pieces_of(entries: &[EntryRaw], sequence: u64, record_place: u32) -> Vec<Piece> {
+    let mut place = record_place + (prefix_bytes(entries.len()) as u64 / UNIT_BYTES) as u32;
+    let mut pieces = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let sectors = u64::from(entry.sectors.get());
+        let at = match entry.kind {
+            ENTRY_DATA => {
+                place += sectors as u32;
+                place - sectors as u32
+            }
+            kind => place_of_zeroes(sequence, kind == ENTRY_DISCARDED),
+        };
+        pieces.push(Piece { sector: entry.sector.get(), sectors, place: at, tag: Tag::dirty(0) });
+    }
+    pieces
+}

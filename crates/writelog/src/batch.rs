@@ -220,11 +220,11 @@ impl Core {
         let mut pins = Pins::none(self);
         let (segments, applied) = {
             let state = &mut *self.state();
-            let destaged = state.destaged_sequence;
-            let is_behind = |segment: &u32| state.segments.get(*segment).last_sequence > destaged;
+            let (destaged, applied) = (state.destaged_sequence, state.applied.position.sequence - 1);
+            let is_behind = |segment: &u32| state.segments.get(*segment).last_sequence.min(applied) > destaged;
             let segments: Vec<u32> = state.segments.by_age().filter(is_behind).collect();
             segments.iter().for_each(|&segment| pins.add(&mut state.segments, segment));
-            (segments, state.applied.position.sequence - 1)
+            (segments, applied)
         };
         let count = (self.batch_bytes(&self.state()) / self.layout.segment_bytes).max(1) as usize;
         let (destaged, found) = {

@@ -130,11 +130,10 @@ impl Core {
         let requests = self.request_count.load(Ordering::Relaxed);
         let mut batch = self.select(choice).await?;
         if batch.pieces.is_empty() {
-            if let Some(end) = batch.epoch_end {
-                self.state().destaged_sequence = end;
-                return Ok(1);
-            }
-            return Ok(0);
+            let state = &mut *self.state();
+            let Some(end) = batch.epoch_end.filter(|&end| end > state.destaged_sequence) else { return Ok(0) };
+            state.destaged_sequence = end;
+            return Ok(1);
         }
         self.handle_origin_events();
         self.check_origin()?;

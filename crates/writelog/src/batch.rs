@@ -369,7 +369,8 @@ fn groups(near: &[Piece]) -> Vec<Near> {
         let end = u64::from(piece.place) + piece.sectors;
         match groups.last_mut() {
             Some(last) if (end - u64::from(last.start)) * UNIT_BYTES <= LOG_READ_BYTES => {
-                last.end = end;
+                // Of a damaged map one piece may lie within another.
+                last.end = last.end.max(end);
                 last.pieces.push(*piece);
             }
             last => {

@@ -374,7 +374,7 @@ fn groups(near: &[Piece]) -> Vec<Near> {
                 last.pieces.push(*piece);
             }
             last => {
-                let start = last.map_or(piece.place, |last| last.end as u32);
+                let start = last.map_or(piece.place, |last| piece.place.min(last.end as u32));
                 groups.push(Near { start, end, pieces: vec![*piece] });
             }
         }

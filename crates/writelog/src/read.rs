@@ -165,7 +165,8 @@ impl Core {
 
     fn forget_clean(&self, copy: &Piece) {
         let state = &mut *self.state();
-        for found in state.map.pieces_at(copy).into_iter().filter(|found| !found.tag.is_dirty()) {
+        let clean: Vec<Piece> = state.map.pieces_at(copy).filter(|found| !found.tag.is_dirty()).collect();
+        for found in clean {
             state.forget(&self.layout, found.sector, found.sectors);
         }
     }
@@ -204,8 +205,7 @@ fn copy_from_ram(state: &mut State, piece: &Piece, target: &mut [u8]) -> bool {
         }
         return true;
     }
-    state.records.note_use(piece.place);
-    match state.records.get(piece.place, target.len()) {
+    match state.records.get_used(piece.place, target.len()) {
         Some(bytes) => {
             target.copy_from_slice(bytes);
             true

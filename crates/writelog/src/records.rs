@@ -66,13 +66,18 @@ impl RecordCache {
         record.bytes.get(at..at.checked_add(length)?)
     }
 
-    /// Notes that a reader wanted the record around `place`.
-    pub(crate) fn note_use(&mut self, place: u32) {
-        let Some((&start, record)) = self.by_place.range_mut(..=place).next_back() else { return };
-        self.uses += 1;
-        self.by_use.remove(&record.used);
-        self.by_use.insert(self.uses, start);
-        record.used = self.uses;
+    /// [`RecordCache::get`] for a reader: the record is dropped later.
+    pub(crate) fn get_used(&mut self, place: u32, length: usize) -> Option<&[u8]> {
+        let (&start, record) = self.by_place.range_mut(..=place).next_back()?;
+        let at = (u64::from(place - start) * UNIT_BYTES) as usize;
+        let bytes = record.bytes.get(at..at.checked_add(length)?)?;
+        if record.used != self.uses {
+            self.uses += 1;
+            self.by_use.remove(&record.used);
+            self.by_use.insert(self.uses, start);
+            record.used = self.uses;
+        }
+        Some(bytes)
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -96,5 +101,21 @@ mod tests {
         assert_eq!((cache.get(0, 512), cache.bytes()), (None, 8192));
         cache.forget(2, 2);
         assert_eq!((cache.get(2, 512), cache.get(4, 512), cache.bytes()), (None, Some(&[3; 512][..]), 4096));
+    }
+
+    #[test]
+    fn what_readers_use_stays_and_what_they_miss_does_not() {
+        let record = |byte| Buffer::copy_of(&[byte; 1024]);
+        let mut cache = RecordCache::new(2 * record(0).capacity());
+        cache.insert(0, record(1));
+        cache.insert(2, record(2));
+        assert_eq!(cache.get_used(1, 512), Some(&[1; 512][..]));
+        assert_eq!(cache.get_used(1, 1024), None, "it ends in another record");
+        cache.insert(4, record(3));
+        assert!(cache.get(0, 512).is_some() && cache.get(2, 512).is_none(), "the other one was used longer ago");
+        // A miss behind a record is no use of it.
+        assert_eq!(cache.get_used(100, 512), None);
+        cache.insert(6, record(4));
+        assert!(cache.get(0, 512).is_none() && cache.get(4, 512).is_some());
     }
 }

@@ -1,9 +1,9 @@
 //! Records on their way to the log device: group commit.
 //!
 //! What arrives is queued; a record takes as much of the queue as fits and is submitted with force unit access, once all others had their turn:
-//! whoever is ready to write when the first one queues, or was just answered and writes again, has queued by then. While the record is on its way the next gathers. A second one goes
-//! beside it only when a good deal has gathered. No timer. A device may write while it is asked to, and keep its thread; so after each
-//! record the others get their turn first.
+//! whoever is ready to write when the first one queues, or was just answered and writes again, has queued by then. While the record is on its
+//! way the next gathers. A second one goes beside it only when a good deal has gathered. No timer. A device may write while it is asked to, and
+//! keep its thread; so after each record the others get their turn first.
 //!
 //! - Records are applied to the map, and their writers answered, in the order of their sequences: a record counts only when all before it are
 //!   durable, as replay will see it.
@@ -220,7 +220,7 @@ impl Core {
             return None;
         }
         let coming = state.appender.entries_in_flight() + RECORD_ENTRIES_MAX.min(state.appender.queue.len());
-        if state.owed_extents_max() + 2 * coming > state.extents_max {
+        if state.owed_extents_max() + 2 * coming > self.layout.extents_max() {
             return self.want_room(state);
         }
         loop {

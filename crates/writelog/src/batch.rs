@@ -22,7 +22,7 @@ use futures_util::stream::{self, FuturesUnordered, Stream, StreamExt};
 use crate::core::{Core, Pins, State};
 use crate::format::FLAG_EPOCH_END;
 use crate::found::{Found, records_in};
-use crate::limits::{BATCHES_WHEN_FULL, LOG_READ_BYTES, READ_GAP_BYTES_MAX, UNIT_BYTES};
+use crate::limits::{BATCHES_WHEN_FULL, LOG_READ_BYTES, PIECES_AT_ONCE, READ_GAP_BYTES_MAX, UNIT_BYTES};
 use crate::map::{ExtentMap, Piece};
 use crate::options::DestageOrder;
 
@@ -66,17 +66,20 @@ impl Images {
 /// A segment as it was read.
 struct Loaded {
     image: Buffer,
-    /// Those that are whole, ascending.
+    /// Those that are whole, in the order in which they stand.
     records: Vec<Found>,
     /// Whether none is missing.
     is_whole: bool,
+    /// Place behind the last record that was applied when it was read: what comes there later was not looked for.
+    end: u64,
 }
 
 impl Core {
     /// The order that counts now.
     pub(crate) fn choice(&self, state: &State) -> Choice {
         // Halfway between where writes slow down and where they stop.
-        let is_low = state.wants_room || state.share_used() > f64::midpoint(self.options.level2.share_slow, 1.0);
+        let is_low =
+            state.wants_room || state.share_used(&self.layout) > f64::midpoint(self.options.level2.share_slow, 1.0);
         match self.options.order {
             // What is only in the log goes first, while it can be read; of slots, too.
             _ if state.failure.is_some() => Choice::Lba,
@@ -218,18 +221,14 @@ impl Core {
     /// The newest of each sector in the records behind the last epoch.
     async fn select_epoch(self: &Arc<Self>) -> Result<Batch, Error> {
         let mut pins = Pins::none(self);
-        let (segments, applied) = {
+        let (segments, destaged, applied, found, count) = {
             let state = &mut *self.state();
             let (destaged, applied) = (state.destaged_sequence, state.applied.position.sequence - 1);
             let is_behind = |segment: &u32| state.segments.get(*segment).last_sequence.min(applied) > destaged;
             let segments: Vec<u32> = state.segments.by_age().filter(is_behind).collect();
             segments.iter().for_each(|&segment| pins.add(&mut state.segments, segment));
-            (segments, applied)
-        };
-        let count = (self.batch_bytes(&self.state()) / self.layout.segment_bytes).max(1) as usize;
-        let (destaged, found) = {
-            let state = self.state();
-            (state.destaged_sequence, state.found_sequence)
+            let count = (self.batch_bytes(state) / self.layout.segment_bytes).max(1) as usize;
+            (segments, destaged, applied, state.found_sequence, count)
         };
         let mut batch = Batch { pieces: Vec::new(), images: Images::default(), epoch_end: None, _pins: pins };
         let (mut epoch, mut waiting) = (ExtentMap::default(), Vec::new());
@@ -269,10 +268,13 @@ impl Core {
 
     /// Takes out what an interrupted batch brought to the origin already.
     fn remove_clean(&self, epoch: &mut ExtentMap) {
-        let state = self.state();
         let pieces: Vec<Piece> = epoch.dirty_from(0).collect();
-        let known = pieces.iter().flat_map(|piece| state.map.pieces_at(piece));
-        known.filter(|piece| !piece.tag.is_dirty()).for_each(|piece| epoch.remove(piece.sector, piece.sectors, |_| {}));
+        for pieces in pieces.chunks(PIECES_AT_ONCE) {
+            let state = self.state();
+            let known = pieces.iter().flat_map(|piece| state.map.pieces_at(piece));
+            let clean = known.filter(|piece| !piece.tag.is_dirty());
+            clean.for_each(|piece| epoch.remove(piece.sector, piece.sectors, |_| {}));
+        }
     }
 
     /// Segments one after the other, the next ones being read already.
@@ -283,16 +285,19 @@ impl Core {
 
     /// A segment's image and the records in it that were applied.
     async fn load_segment(&self, segment: u32) -> Result<Loaded, Error> {
-        let (first, last) = {
+        let range = self.layout.segment(segment);
+        let (first, last, end) = {
             let state = self.state();
             let entry = state.segments.get(segment);
-            (entry.first_sequence, entry.last_sequence.min(state.applied.position.sequence - 1))
+            let applied = &state.applied;
+            let end = if applied.segment == segment { applied.position.offset } else { range.length };
+            (entry.first_sequence, entry.last_sequence.min(applied.position.sequence - 1), end)
         };
-        let range = self.layout.segment(segment);
         let image = self.log_device.read(range.offset, self.used_buffer(range.length as usize)).await?;
         let records = records_in(&image, first..=last, segment, self.uuid, self.layout.place(segment, 0));
         let is_whole = records.iter().map(|record| record.sequence).eq(first..=last);
-        Ok(Loaded { image, records, is_whole })
+        let end = u64::from(self.layout.place(segment, 0)) + end / UNIT_BYTES;
+        Ok(Loaded { image, records, is_whole, end })
     }
 
     /// What the log has in damaged records of a segment is lost, by name.
@@ -304,7 +309,8 @@ impl Core {
         let lost: Vec<Piece> = {
             let state = self.state();
             let owed = state.owed_from(0).filter(|piece| self.is_in(segment, piece) && !piece.tag.is_lost());
-            owed.flat_map(|piece| outside(&piece, &loaded.records)).collect()
+            let looked_for = owed.flat_map(|piece| without(&piece, loaded.end, u64::MAX));
+            looked_for.flat_map(|piece| outside(&piece, &loaded.records)).collect()
         };
         lost.iter().for_each(|piece| self.lose(piece, &error));
     }

@@ -104,8 +104,6 @@ pub(crate) struct State {
     pub(crate) found_sequence: u64,
     /// Segments that the next checkpoint lets go, as of the last batch.
     pub(crate) releasable_count: u32,
-    /// Extents that a checkpoint has room for.
-    pub(crate) extents_max: usize,
     /// Since when there have been zeroes that the origin lacks.
     pub(crate) zeroes_since: Option<Instant>,
     /// Bytes of records since the last checkpoint.
@@ -166,7 +164,7 @@ impl State {
     pub(crate) fn mark_clean(&mut self, layout: &Layout, sent: &Piece) -> u64 {
         if sent.is_in_stage() {
             // Straight to the origin, since the log failed: the slot is done with.
-            let there = self.map.pieces_at(sent);
+            let there: Vec<Piece> = self.map.pieces_at(sent).collect();
             there.iter().for_each(|piece| self.forget(layout, piece.sector, piece.sectors));
             return there.iter().map(|piece| piece.sectors).sum();
         }
@@ -174,7 +172,8 @@ impl State {
         let mut cleaned = 0;
         let mut clean = |piece: Piece| cleaned += drop_piece(layout, segments, stage, &piece);
         map.retag(sent, |tag| tag.is_dirty().then(|| tag.to_clean()), &mut clean);
-        shadow.pieces_at(sent).iter().for_each(|piece| shadow.remove(piece.sector, piece.sectors, &mut clean));
+        let shadowed: Vec<Piece> = shadow.pieces_at(sent).collect();
+        shadowed.iter().for_each(|piece| shadow.remove(piece.sector, piece.sectors, &mut clean));
         if sent.is_zero() {
             // Clean zeroes say nothing that the origin does not.
             let zeroes: Vec<Piece> = map
@@ -187,11 +186,8 @@ impl State {
     }
 
     /// The parts of `held` that the log still has to give to the origin from its place.
-    pub(crate) fn owed_at(&self, held: &Piece) -> Vec<Piece> {
-        let mut owed = self.map.pieces_at(held);
-        owed.retain(|piece| piece.tag.is_dirty());
-        owed.extend(self.shadow.pieces_at(held));
-        owed
+    pub(crate) fn owed_at(&self, held: &Piece) -> impl Iterator<Item = Piece> + '_ {
+        self.map.pieces_at(held).filter(|piece| piece.tag.is_dirty()).chain(self.shadow.pieces_at(held))
     }
 
     /// What the log has and the origin lacks, from `sector` on, ascending: all that is dirty but what is in slots.
@@ -218,10 +214,10 @@ impl State {
     }
 
     /// Share of the log that the origin must take before new records can (0.0 to 1.0): of its segments, or of the extents of a checkpoint.
-    pub(crate) fn share_used(&self) -> f64 {
+    pub(crate) fn share_used(&self, layout: &Layout) -> f64 {
         let available = self.segments.reusable_count() + self.releasable_count;
         let segments = 1.0 - f64::from(available) / f64::from(self.segments.count());
-        segments.max(self.owed_extents_max() as f64 / self.extents_max as f64)
+        segments.max(self.owed_extents_max() as f64 / layout.extents_max() as f64)
     }
 
     /// When the oldest of what the origin lacks and the log has was written, about.

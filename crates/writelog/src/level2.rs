@@ -102,7 +102,7 @@ impl Core {
             return Need::Nothing;
         }
         let age = state.oldest_in_log_at().map_or(Duration::ZERO, |at| self.clock.now().since(at));
-        let is_full = state.share_used() >= level2.share_start;
+        let is_full = state.share_used(&self.layout) >= level2.share_start;
         if is_full || age >= level2.age_max || state.wants_room || state.failure.is_some() {
             return Need::Due;
         }
@@ -211,7 +211,8 @@ impl Core {
     fn writes_in_flight(&self) -> usize {
         let level2 = &self.options.level2;
         let state = self.state();
-        let over = (state.share_used() - level2.share_start) / (level2.share_slow - level2.share_start).max(0.01);
+        let over =
+            (state.share_used(&self.layout) - level2.share_start) / (level2.share_slow - level2.share_start).max(0.01);
         let share = if state.wants_room { 1.0 } else { over.clamp(0.0, 1.0) };
         let most = level2.writes_in_flight.max(1) as f64;
         (1.0 + (most - 1.0) * share).round() as usize

@@ -194,14 +194,15 @@ impl ExtentMap {
     }
 
     /// The parts of `held` that are known to be at its place.
-    pub(crate) fn pieces_at(&self, held: &Piece) -> Vec<Piece> {
-        let found = self.pieces(held.sector, held.sectors);
-        found.filter(|piece| piece.place == held.clip(piece.sector, piece.end()).place).collect()
+    pub(crate) fn pieces_at(&self, held: &Piece) -> impl Iterator<Item = Piece> + '_ {
+        let (held, found) = (*held, self.pieces(held.sector, held.sectors));
+        found.filter(move |piece| piece.place == held.clip(piece.sector, piece.end()).place)
     }
 
     /// Changes the tag of all sectors of `range` that are at the place `range` says. `changed` is told which.
     pub(crate) fn retag(&mut self, range: &Piece, tag: impl Fn(Tag) -> Option<Tag>, mut changed: impl FnMut(Piece)) {
-        for piece in self.pieces_at(range) {
+        let found: Vec<Piece> = self.pieces_at(range).collect();
+        for piece in found {
             if let Some(tag) = tag(piece.tag) {
                 self.insert(Piece { tag, ..piece }, |_| {});
                 changed(piece);

@@ -196,7 +196,6 @@ fn assemble(
         destaged_sequence: 0,
         found_sequence: 0,
         releasable_count: 0,
-        extents_max: layout.extents_max(),
         zeroes_since: None,
         tail_bytes: 0,
         checkpointed_at: options.clock.now(),

@@ -36,7 +36,7 @@ impl Shadow {
     }
 
     /// What is kept of `held` at the place it says.
-    pub(crate) fn pieces_at(&self, held: &Piece) -> Vec<Piece> {
+    pub(crate) fn pieces_at(&self, held: &Piece) -> impl Iterator<Item = Piece> + '_ {
         self.extents.pieces_at(held)
     }
 

@@ -243,7 +243,7 @@ impl Core {
             dirty_bytes: state.map.dirty_sectors() * UNIT_BYTES,
             lost_bytes: get(&counters.lost_bytes),
             dirty_age_ns: u64::try_from(age.as_nanos()).unwrap_or(u64::MAX),
-            share_used: state.share_used(),
+            share_used: state.share_used(&self.layout),
             segments: SegmentStatus {
                 bytes: self.layout.segment_bytes,
                 count: state.segments.count(),

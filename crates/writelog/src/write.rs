@@ -95,7 +95,7 @@ impl Core {
     fn pause(&self, state: &State) -> Duration {
         let Level2 { share_slow, pause_max, .. } = self.options.level2;
         let over = |used: f64, slow: f64| ((used - slow) / (1.0 - slow)).clamp(0.0, 1.0);
-        let log = over(state.share_used(), share_slow);
+        let log = over(state.share_used(&self.layout), share_slow);
         let slots = state.stage.as_ref().map_or(0.0, |stage| {
             // A round begins at `share_start`; half of what is left then is for what comes while it runs.
             over(stage.share_used(), f64::midpoint(self.options.level1.share_start, 1.0))

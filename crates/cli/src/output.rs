@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
+use stack::time::seconds_since_1970;
 use stack::{Error, Failure, Result};
 
 /// Prints one JSON object.
@@ -48,4 +49,21 @@ pub fn progress_bar(label: &str, length: u64) -> ProgressBar {
 /// A duration as a person reads it, three digits.
 pub fn duration_in_words(duration: Option<Duration>) -> String {
     workload::report::time_in_words(duration.map(|duration| duration.as_nanos() as u64))
+}
+
+/// How old dirty data may be, when nothing was dirty at `clean_at`.
+pub fn age(clean_at: Option<u64>) -> String {
+    match clean_at {
+        Some(clean_at) => {
+            let seconds = seconds_since_1970().saturating_sub(clean_at);
+            let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+            match (days, hours, minutes) {
+                (0, 0, 0) => format!("in the last {seconds} s"),
+                (0, 0, _) => format!("in the last {minutes} min {} s", seconds % 60),
+                (0, ..) => format!("in the last {hours} h {minutes} min"),
+                _ => format!("in the last {days} days {hours} h"),
+            }
+        }
+        None => "at an unknown time".to_owned(),
+    }
 }

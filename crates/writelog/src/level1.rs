@@ -81,7 +81,7 @@ impl Core {
         let level1 = &self.options.level1;
         let is_eager = level1.is_eager && state.appender.is_idle();
         let least = if is_eager { ROUND_RECORD_BYTES / self.layout.slot_bytes } else { u64::MAX };
-        // As long again, and half as long, it may be in the log.
+        // Half of the time that it may then be in the log.
         let age = stage.oldest_at().map_or(Duration::ZERO, |at| self.clock.now().since(at));
         let is_old = age >= self.options.level2.age_max / 2;
         is_old || stage.share_used() >= level1.share_start || stage.used_count() as u64 >= least

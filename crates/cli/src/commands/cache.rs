@@ -17,7 +17,7 @@ use stack::{Error, Failure, Result};
 
 use super::discard;
 use crate::arguments::{Cache, CacheList, CacheMove, CachePath};
-use crate::output::{print_json, print_line};
+use crate::output::{age, print_json, print_line};
 
 /// `forebay cache list|move|inspect|check|discard`.
 pub async fn run(arguments: Cache) -> Result<()> {
@@ -158,7 +158,7 @@ async fn inspect(arguments: CachePath) -> Result<()> {
     let dirty = match inspection.dirty_bytes {
         0 => "nothing".to_owned(),
         bytes => {
-            format!("{} lines, {bytes} bytes, written {}", inspection.dirty_lines, discard::age(inspection.clean_at))
+            format!("{} lines, {bytes} bytes, written {}", inspection.dirty_lines, age(inspection.clean_at))
         }
     };
     let lines = [

@@ -5,16 +5,17 @@
 
 use std::path::Path;
 
+use base::clock::Clock;
 use base::units::ByteSize;
 use block::SharedDevice;
 use stack::cache_place::{canonical_place, open_device};
 use stack::caches::Caches;
 use stack::paths::Paths;
 use stack::registry::{Entry, Registry, Store};
-use stack::time::{seconds_since_1970, system_clock};
+use stack::time::system_clock;
 use stack::{Error, Failure, Result};
 
-use crate::output::{confirm, print_line};
+use crate::output::{age, confirm, print_line};
 
 /// Gives up the cache or the write log at `path`.
 ///
@@ -92,7 +93,7 @@ fn name_of(store: Store) -> &'static str {
 async fn held(store: Store, path: &Path, device: &SharedDevice, is_registered: bool) -> Result<Held> {
     let found = match store {
         Store::Cache => held_by_cache(device).await,
-        Store::Log => held_by_log(device).await?,
+        Store::Log => held_by_log(device, system_clock()?.as_ref()).await,
     };
     let error = match found {
         Ok(words) => return Ok(words.map_or(Held::Nothing, Held::Data)),
@@ -120,13 +121,8 @@ async fn held_by_cache(device: &SharedDevice) -> std::result::Result<Option<Stri
     Ok((inspection.dirty_bytes > 0).then_some(words))
 }
 
-/// The inner result is the log's.
-async fn held_by_log(device: &SharedDevice) -> Result<std::result::Result<Option<String>, block::Error>> {
-    let clock = system_clock()?;
-    let inspection = match writelog::inspect(device, clock.as_ref()).await {
-        Ok(inspection) => inspection,
-        Err(error) => return Ok(Err(error)),
-    };
+async fn held_by_log(device: &SharedDevice, clock: &dyn Clock) -> std::result::Result<Option<String>, block::Error> {
+    let inspection = writelog::inspect(device, clock).await?;
     let nvram = if inspection.has_nvram { ", besides what is in its NVRAM," } else { "" };
     let words = format!(
         "{} of data{nvram} that the logical unit {} (serial {}) does not have",
@@ -134,7 +130,7 @@ async fn held_by_log(device: &SharedDevice) -> Result<std::result::Result<Option
         inspection.origin_unit,
         inspection.origin_serial
     );
-    Ok(Ok((inspection.dirty_bytes > 0 || inspection.has_nvram).then_some(words)))
+    Ok((inspection.dirty_bytes > 0 || inspection.has_nvram).then_some(words))
 }
 
 /// Makes the place unrecognisable, also under other names that its file may have, and removes the file.
@@ -149,21 +145,4 @@ async fn give_up(store: Store, path: &Path, device: SharedDevice) -> Result<()> 
         std::fs::remove_file(path).map_err(|error| Error::io(format!("cannot remove {}", path.display()), &error))?;
     }
     Ok(())
-}
-
-/// How old dirty data may be, when nothing was dirty at `clean_at`.
-pub fn age(clean_at: Option<u64>) -> String {
-    match clean_at {
-        Some(clean_at) => {
-            let seconds = seconds_since_1970().saturating_sub(clean_at);
-            let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
-            match (days, hours, minutes) {
-                (0, 0, 0) => format!("in the last {seconds} s"),
-                (0, 0, _) => format!("in the last {minutes} min {} s", seconds % 60),
-                (0, ..) => format!("in the last {hours} h {minutes} min"),
-                _ => format!("in the last {days} days {hours} h"),
-            }
-        }
-        None => "at an unknown time".to_owned(),
-    }
 }

@@ -27,6 +27,13 @@ fn inspect(world: &World) -> Value {
     world.run(["log", "inspect", "disk.log", "--json"]).json()
 }
 
+/// An attachment that wrote 64 KiB and was killed.
+fn write_and_kill(world: &World, url: &str) {
+    let mut disk = attach(world, url);
+    io(&disk, "write -P 0x5a 0 64k");
+    disk.kill();
+}
+
 /// Makes the log of a killed attachment one with a checkpoint of everything.
 fn checkpoint(world: &World, url: &str) {
     attach(world, url).terminate().success();
@@ -100,9 +107,7 @@ fn a_striped_set_is_replayed_by_all_its_urls() {
 fn a_replay_that_fails_leaves_the_log_what_it_was() {
     let world = World::new();
     let target = world.target(["--lun", "0=file:disk.img,size=16MiB"]);
-    let mut disk = attach(&world, &target.url(0));
-    io(&disk, "write -P 0x5a 0 64k");
-    disk.kill();
+    write_and_kill(&world, &target.url(0));
     target.process.terminate().success();
     let protected = world.target(["--lun", "0=file:disk.img,read-only"]);
     let replayed = world.run(["log", "replay", "disk.log", &protected.url(0)]);
@@ -121,18 +126,14 @@ fn dirty_data_in_a_log_is_not_given_up_by_accident() {
     let world = World::new();
     let target = world.target(["--lun", "0=file:disk.img,size=16MiB"]);
     let url = target.url(0);
-    let mut disk = attach(&world, &url);
-    io(&disk, "write -P 0x5a 0 64k");
-    disk.kill();
+    write_and_kill(&world, &url);
     world.run(["log", "discard", "disk.log"]).failure(WOULD_LOSE_DATA, &["64KiB", "--allow-data-loss"]);
     assert_eq!(inspect(&world)["dirty_bytes"], 65536);
     world.run(["log", "discard", "disk.log", "--allow-data-loss"]).success();
     assert!(!world.path("disk.log").exists());
     check_alone(&world, &url, &["read -P 0 0 64k"]);
     // One whose file is gone.
-    let mut disk = attach(&world, &url);
-    io(&disk, "write -P 0x5a 0 64k");
-    disk.kill();
+    write_and_kill(&world, &url);
     fs::remove_file(world.path("disk.log")).unwrap();
     world.run(["log", "discard", "disk.log"]).failure(WOULD_LOSE_DATA, &["is not there", "--allow-data-loss"]);
     world.run(["log", "discard", "disk.log", "--allow-data-loss"]).success();
@@ -174,9 +175,7 @@ fn a_damaged_log_or_cache_can_be_given_up_and_a_strange_file_cannot() {
     let world = World::new();
     let target = world.target(["--lun", "0=file:disk.img,size=16MiB"]);
     let url = target.url(0);
-    let mut disk = attach(&world, &url);
-    io(&disk, "write -P 0x5a 0 64k");
-    disk.kill();
+    write_and_kill(&world, &url);
     checkpoint(&world, &url);
     assert!(rot(&world, b"wckp") > 0, "it has a checkpoint");
     for command in ["inspect", "check"] {

@@ -42,6 +42,8 @@ pub struct Guest {
     files: Vec<(String, String)>,
     memory_mib: u32,
     ports: Vec<u16>,
+    disks: Vec<String>,
+    patience: Duration,
 }
 
 impl Default for Guest {
@@ -54,7 +56,15 @@ impl Guest {
     /// One with busybox and a network.
     pub fn new() -> Self {
         let modules = BASE_MODULES.iter().map(|&name| name.to_owned()).collect();
-        Self { programs: Vec::new(), modules, files: Vec::new(), memory_mib: 512, ports: Vec::new() }
+        Self {
+            programs: Vec::new(),
+            modules,
+            files: Vec::new(),
+            memory_mib: 512,
+            ports: Vec::new(),
+            disks: Vec::new(),
+            patience: PATIENCE,
+        }
     }
 
     /// Programs of this machine that it has, too, by name.
@@ -92,6 +102,22 @@ impl Guest {
         self
     }
 
+    /// A virtio disk with a volatile write cache whose flushes are heeded, `/dev/vda` and on: what QEMU takes as the `file` of a drive, a path
+    /// or `nbd:unix:PATH`. The module `virtio_blk` is loaded for it.
+    #[must_use]
+    pub fn with_disk(self, file: &str) -> Self {
+        let mut guest = self.with_modules(&["virtio_blk"]);
+        guest.disks.push(file.to_owned());
+        guest
+    }
+
+    /// Its longest life, where that is not the one of a test.
+    #[must_use]
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
     /// Starts it with this shell script, of which every command has to succeed.
     ///
     /// # Panics
@@ -114,12 +140,17 @@ impl Guest {
         // Port 0 here: a free one, which QEMU's monitor tells.
         let forwards: String = self.ports.iter().map(|port| format!(",hostfwd=tcp:127.0.0.1:0-:{port}")).collect();
         // It ends with the thread of the test, also when that has no time to drop it.
+        let disks = self
+            .disks
+            .iter()
+            .flat_map(|file| ["-drive".to_owned(), format!("if=virtio,format=raw,cache=writeback,file={file}")]);
         let mut child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
             .args(["-accel", "tcg", "-cpu", "max", "-smp", "1", "-m", &self.memory_mib.to_string()])
             .args(["-nodefaults", "-display", "none", "-no-reboot"])
             .args(["-netdev", &format!("user,id=net{forwards}"), "-device", "virtio-net-pci,netdev=net,romfile="])
             .args(["-append", "console=ttyS0 loglevel=5 panic=-1 mitigations=off"])
+            .args(disks)
             .arg("-kernel")
             .arg(kernel.join(format!("boot/vmlinuz-{version}")))
             .arg("-initrd")
@@ -143,7 +174,7 @@ impl Guest {
                 }
             }
         });
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + self.patience;
         RunningGuest { child, stdin, lines, said: Vec::new(), console, monitor, deadline, _directory: directory }
     }
 }

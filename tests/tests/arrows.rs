@@ -78,7 +78,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("lab", &["block", "initiator", "iscsi", "logical-unit", "stack", "target", "workload", "writelog"]),
-    ("bench", &["block", "cache", "clock", "file", "writelog"]),
+    ("bench", &["block", "cache", "clock", "file", "front", "initiator", "tests", "workload", "writelog"]),
     ("conformance", &["iscsi"]),
     ("tests", &[]),
 ];

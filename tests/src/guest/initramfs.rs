@@ -52,7 +52,9 @@ impl Initramfs {
         let modprobe = which("modprobe").display().to_string();
         let kernel = kernel.display().to_string();
         let listed = tool(&modprobe, ["--dirname", &kernel, "--set-version", version, "--show-depends", name]);
-        for packed in listed.lines().filter_map(|line| line.strip_prefix("insmod ")).map(str::trim) {
+        // A path, and perhaps options of this machine's configuration, which are none of the guest's.
+        let paths = listed.lines().filter_map(|line| line.strip_prefix("insmod ")?.split_whitespace().next());
+        for packed in paths {
             let module = Path::new(packed).file_stem().expect("a module is a file").to_string_lossy().into_owned();
             if self.modules.contains(&module) {
                 continue;

@@ -8,7 +8,7 @@ CARGO ?= cargo
 SEEDS ?= 1000
 FUZZ_SECONDS ?= 60
 
-.PHONY: help build demo check test soak bench bench-cache bench-cache-open bench-cleaning bench-initiator bench-target bench-writelog bench-postmark clean
+.PHONY: help build demo check test soak bench bench-cache bench-cache-open bench-cache-peers bench-cleaning bench-initiator bench-target bench-writelog bench-postmark clean
 
 help:
 	@echo "make demo    the main job on this machine alone: a slow remote disk, then the same through a local cache (~30 s)"
@@ -19,6 +19,7 @@ help:
 	@echo "make bench   measurements side by side, raw results printed"
 	@echo "make bench-cache  what the cache costs beside the bare file it lies in (~4 min)"
 	@echo "make bench-cache-open  how long a full cache of 64 GiB takes to open, and how much memory (~2 min)"
+	@echo "make bench-cache-peers  bcache, dm-cache and our cache in virtual machines that are reset while they write (~15 min)"
 	@echo "make bench-cleaning  what cleaning costs others, and others cost it (~3 min)"
 	@echo "make bench-target  the target beside tgt and beside the bare TCP loopback (needs tgt; ~7 min)"
 	@echo "make bench-writelog  the write log beside bare durable writes, and opening a full one (~3 min)"
@@ -68,6 +69,11 @@ bench-cache-open:
 	mkdir -p target/cache-open
 	target/release/cache-open --folder target/cache-open --crash dirty
 	target/release/cache-open --folder target/cache-open --crash warm
+
+bench-cache-peers: build
+	tests/tools/install-packages
+	$(CARGO) build --release --locked --package bench --bin cache-peers
+	bench/cache-peers
 
 bench-writelog:
 	$(CARGO) build --release --locked --package bench --bin log-speed

@@ -6,6 +6,7 @@ use tests::{Process, Target, World, tool};
 
 const IN_USE: i32 = 6;
 const NO_SPACE: i32 = 8;
+const WOULD_LOSE_DATA: i32 = 9;
 
 /// Two LUNs of 64 MiB in files, and how to attach the first.
 struct Bench {
@@ -188,5 +189,101 @@ fn caches_are_listed_moved_matched_by_generation_and_removed() {
     assert!(disk[..64 << 10].iter().all(|&byte| byte == 3), "clean before it was removed");
     bench.world.run(["detach", "other"]).success();
     second.wait().success();
+    bench.target.process.terminate().success();
+}
+
+/// What is dirty in it would be cleaned, and the LUN is to stay as it is.
+#[test]
+fn a_cache_with_dirty_data_is_not_put_under_a_difference() {
+    let bench = Bench::new();
+    let cache = ["--cache", "disk.cache", "--cache-size", "24MiB"];
+    let mut process = bench.attach("disk", &cache);
+    io(&process.ready, &["write -P 1 0 1M", "flush"]);
+    process.kill();
+    process.wait();
+    let url = bench.target.url(0);
+    let difference = ["--difference", "its.difference", "--difference-size", "8MiB", "--cache", "disk.cache"];
+    let arguments = ["attach", &url, "--name", "disk"].into_iter().chain(difference);
+    bench.world.run(arguments).failure(WOULD_LOSE_DATA, &["disk.cache", "1048576 bytes", "--difference"]);
+    assert!(fs::read(bench.world.path("disk.img")).unwrap()[..1 << 20].iter().all(|&byte| byte == 0));
+    let process = bench.attach("disk", &["--cache", "disk.cache"]);
+    bench.detach("disk", process);
+    let process = bench.attach("disk", &difference);
+    io(&process.ready, &["read -P 1 0 1M"]);
+    bench.detach("disk", process);
+    bench.target.process.terminate().success();
+}
+
+/// A bound for all caches of the host: the second gets what the first leaves, and the advice is good.
+#[test]
+fn caches_share_a_bound_of_memory() {
+    let bench = Bench::new();
+    let (url, other_url) = (bench.target.url(0), bench.target.url(1));
+    let cache = ["--cache", "disk.cache", "--cache-size", "48MiB"];
+    let attach = |more: &'static [&'static str]| {
+        let arguments: Vec<String> = ["attach", &url, "--name", "disk"].map(str::to_owned).into();
+        bench.world.run(arguments.into_iter().chain(cache.iter().chain(more).map(|&word| word.to_owned())))
+    };
+    attach(&["--cache-memory", "64KiB"]).failure(NO_SPACE, &["of memory", "make its lines larger, 16KiB", "smaller"]);
+    assert!(!bench.world.path("disk.cache").exists() && !bench.world.path("disk.cache.unfinished").exists());
+    let process = bench.attach("disk", &["--cache", "disk.cache", "--cache-size", "48MiB", "--cache-memory", "256KiB"]);
+    let taken = bench.status("disk")["cache"]["memory_bytes"].as_u64().unwrap();
+    assert!((100 << 10..200 << 10).contains(&taken), "{taken}");
+    let other = ["attach", &other_url, "--name", "other", "--cache", "other.cache", "--cache-size", "48MiB"];
+    let other = other.into_iter().chain(["--cache-memory", "256KiB"]);
+    bench.world.run(other.clone()).failure(NO_SPACE, &["of memory", "make its lines larger"]);
+    let front = format!("nbd:unix:{}", bench.world.path("other.nbd").display());
+    let second = bench.world.start(other.chain(["--cache-block-size", "64KiB", "--as", &front]));
+    // A change is bounded likewise, and what is there goes on.
+    bench.world.run(["set", "disk", "cache.size=128MiB"]).failure(NO_SPACE, &["of memory"]);
+    io(&process.ready, &["write -P 1 0 1M", "read -P 1 0 1M"]);
+    bench.world.run(["detach", "other"]).success();
+    second.wait().success();
+    bench.detach("disk", process);
+    bench.target.process.terminate().success();
+}
+
+/// What opening refuses is not made: the next attempt finds nothing in its way.
+#[test]
+fn a_cache_that_would_not_be_opened_is_not_made() {
+    let bench = Bench::new();
+    let url = bench.target.url(0);
+    let cache = ["--cache", "disk.cache", "--cache-size", "24MiB"];
+    let contradiction = ["--cache-mode", "write-back", "--cache-crash", "discard"];
+    let arguments = ["attach", &url, "--name", "disk"].into_iter().chain(cache).chain(contradiction);
+    bench.world.run(arguments).failure(1, &["write-back is excluded by crash mode"]);
+    assert!(!bench.world.path("disk.cache").exists());
+    let process = bench.attach("disk", &cache);
+    assert_eq!(bench.status("disk")["cache"]["crash_mode"], "dirty");
+    bench.detach("disk", process);
+    bench.target.process.terminate().success();
+}
+
+/// While the target stands still cleaning for another mode goes on and on; whoever comes then is told so, and the end does not wait for it.
+#[test]
+fn a_mode_is_set_by_one_at_a_time_and_given_up_at_the_end() {
+    let bench = Bench::new();
+    let process = bench.attach("disk", &["--cache", "disk.cache", "--cache-size", "24MiB"]);
+    io(&process.ready, &["write -P 1 0 1M", "flush"]);
+    let target = rustix::process::Pid::from_raw(bench.target.process.id() as i32).unwrap();
+    rustix::process::kill_process(target, rustix::process::Signal::STOP).unwrap();
+    std::thread::scope(|scope| {
+        let setting = scope.spawn(|| bench.world.run(["set", "disk", "cache.mode=write-through"]));
+        while bench.status("disk")["cache"]["mode"] != "write-through" {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        bench.world.run(["set", "disk", "cache.mode=write-back"]).failure(IN_USE, &["being changed already"]);
+        bench.world.run(["detach", "disk", "--keep-dirty"]).success();
+        setting.join().unwrap().failure(IN_USE, &["is being detached"]);
+    });
+    process.wait().success();
+    rustix::process::kill_process(target, rustix::process::Signal::CONT).unwrap();
+    // It is known that its data is in the cache.
+    let url = bench.target.url(0);
+    bench.world.run(["attach", &url, "--name", "disk"]).failure(WOULD_LOSE_DATA, &["disk.cache"]);
+    let process = bench.attach("disk", &["--cache", "disk.cache"]);
+    io(&process.ready, &["read -P 1 0 1M"]);
+    bench.detach("disk", process);
+    assert!(fs::read(bench.world.path("disk.img")).unwrap()[..1 << 20].iter().all(|&byte| byte == 1));
     bench.target.process.terminate().success();
 }

@@ -148,6 +148,12 @@ impl Cache {
         self.core.hand_over(&successor.core).await
     }
 
+    /// Ends a cache that was to take the place of another and does not: its device is worth nothing. Returns when nothing of it is on its way to the
+    /// origin. For one whose [`Cache::hand_over`] nobody waits for any more; where that has failed, nothing is.
+    pub async fn leave(&self) {
+        self.core.leave().await;
+    }
+
     /// Waits for all requests, cleans unless told to keep what is dirty (durably, here), and closes: the next open finds all lines
     /// warm. Requests from now on fail with `Gone`.
     ///

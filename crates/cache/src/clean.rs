@@ -19,7 +19,7 @@ use base::buffer::Buffer;
 use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::range_lock::RangeGuard;
-use block::{Error, ErrorKind};
+use block::{Completion, Error, ErrorKind, Response};
 use futures_util::future::{join_all, ready, select};
 use futures_util::stream::{self, StreamExt};
 use serde::Serialize;
@@ -28,6 +28,7 @@ use crate::core::{Core, Pins, State};
 use crate::crash_mode::CrashMode;
 use crate::format::{ENTRY_CLEAN, FRAME_NONE, Line, LogEntry};
 use crate::limits::{CLEAN_BATCH_BYTES, CLEAN_RETRY_MS, CLEAN_WRITES_IN_FLIGHT};
+use crate::options::Mode;
 use crate::pace::Force;
 use crate::sectors::Sectors;
 use crate::write_back::Room;
@@ -39,6 +40,15 @@ pub struct CleanProgress {
     pub lines_total: u64,
     /// Lines of these that are done.
     pub lines_done: u64,
+}
+
+/// The progress of a cleaning that somebody waits for. Dropped, nobody does any more.
+struct ProgressShown<'a>(&'a Core);
+
+impl Drop for ProgressShown<'_> {
+    fn drop(&mut self) {
+        self.0.state().clean_progress = None;
+    }
 }
 
 /// Lines picked for one batch, ascending.
@@ -70,9 +80,8 @@ struct Segment {
 impl Core {
     /// Cleans all lines that are dirty now. `progress` is told after each batch.
     pub(crate) async fn clean_all(self: &Arc<Self>, progress: impl FnMut(CleanProgress)) -> Result<(), Error> {
-        let result = self.clean_all_lines(progress).await;
-        self.state().clean_progress = None;
-        result
+        let _over = ProgressShown(self);
+        self.clean_all_lines(progress).await
     }
 
     async fn clean_all_lines(self: &Arc<Self>, mut progress: impl FnMut(CleanProgress)) -> Result<(), Error> {
@@ -149,8 +158,8 @@ impl Core {
             }
             let (is_needed, has_failed) = {
                 let state = self.state();
-                let is_refused = self.is_origin_refused.load(Ordering::Acquire);
-                (self.is_much_dirty(&state), state.failure.is_some() || is_refused)
+                let must_wait = self.check_may_clean().is_err() || self.is_taking_over.load(Ordering::Acquire);
+                (self.is_much_dirty(&state), state.failure.is_some() || must_wait)
             };
             if !is_needed || has_failed {
                 self.background.changed_since(count).await;
@@ -193,9 +202,13 @@ impl Core {
         }
     }
 
-    /// Whether background cleaning is due.
+    /// Whether background cleaning is due. In modes other than write-back nothing is to stay dirty: what is, is of an earlier mode.
     pub(crate) fn is_much_dirty(&self, state: &State) -> bool {
-        state.frames.counts().dirty_lines > state.dirty.clean_above.of(u64::from(self.layout.frame_count()))
+        let dirty_max = match state.mode {
+            Mode::WriteBack => state.dirty.clean_above.of(u64::from(self.layout.frame_count())),
+            _ => 0,
+        };
+        state.frames.counts().dirty_lines.saturating_sub(state.frames.lost_count() as u64) > dirty_max
     }
 
     /// The next dirty blocks, ascending, from the frame where the last batch ended, around.
@@ -260,16 +273,21 @@ impl Core {
         Ok(())
     }
 
-    /// Cleans picked lines.
+    /// Cleans picked lines. A batch that has begun goes on to its end, also when whoever asked for it does not wait any more: its lines are nobody
+    /// else's until then.
     async fn clean_batch(self: &Arc<Self>, batch: Batch, force: Force) -> Result<(), Error> {
         if batch.picks.is_empty() {
             return Ok(());
         }
         self.cleaning_batches.fetch_add(1, Ordering::SeqCst);
-        let result = self.clean_picked(batch, force).await;
-        self.cleaning_batches.fetch_sub(1, Ordering::AcqRel);
-        self.changed.notify();
-        result
+        let core = Arc::clone(self);
+        let cleaning = Completion::task(&self.workers, async move {
+            let result = core.clean_picked(batch, force).await;
+            core.cleaning_batches.fetch_sub(1, Ordering::AcqRel);
+            core.changed.notify();
+            Response { result, ..Response::done(Buffer::empty()) }
+        });
+        cleaning.await.result
     }
 
     async fn clean_picked(self: &Arc<Self>, batch: Batch, force: Force) -> Result<(), Error> {

@@ -91,6 +91,8 @@ pub(crate) struct Core {
     pub(crate) is_origin_refused: AtomicBool,
     /// Whether a successor is getting what is dirty. Nothing is cleaned meanwhile.
     pub(crate) is_handing_over: AtomicBool,
+    /// Whether this is that successor, and the other may still go on. Nothing is cleaned but what makes room for what it gets.
+    pub(crate) is_taking_over: AtomicBool,
     /// Whether background work is to end.
     pub(crate) is_stopped: AtomicBool,
     /// Batches of cleaning under way.
@@ -251,7 +253,7 @@ impl Core {
     fn touch(&self, range: ByteRange, kind: RequestKind) -> Advice {
         let size_bytes = self.origin.geometry().size_bytes;
         let state = &mut *self.state();
-        let advice = match kind {
+        let mut advice = match kind {
             RequestKind::Ahead => Advice::default(),
             RequestKind::Read | RequestKind::Write => state.admissions.advise(kind, range, size_bytes),
         };
@@ -261,6 +263,10 @@ impl Core {
                 RequestKind::Read | RequestKind::Ahead => state.mode.caches_reads(),
                 RequestKind::Write => state.mode.caches_writes(),
             };
+        if !may_insert {
+            // There is nowhere to put it.
+            advice.ahead = None;
+        }
         let mut evicted_count = 0;
         let (mut hit_count, mut miss_count) = (0, 0);
         for block in self.line_size().blocks_of(range) {

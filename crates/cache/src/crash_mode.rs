@@ -72,7 +72,7 @@ impl CrashMode {
     ///
     /// # Errors
     /// `Unsupported`.
-    pub(crate) fn check_mode(self, mode: Mode) -> Result<(), Error> {
+    pub fn check_mode(self, mode: Mode) -> Result<(), Error> {
         if self != Self::DiscardAll || mode != Mode::WriteBack {
             return Ok(());
         }

@@ -6,7 +6,8 @@
 //! | invalidated | clean copies of the range are forgotten, after the requests in flight | yes |
 //! | identity changed | nothing cached belongs to it: no request is taken any more, and nothing is cleaned | yes |
 //! | missed | the events above may have been among them: the worst is assumed, but for the identity, which is compared | yes |
-//! | resized, offline, back | nothing | yes |
+//! | resized | clean copies of what lies beyond the end are forgotten: if it grows again that is new | yes |
+//! | offline, back | nothing | yes |
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -66,7 +67,11 @@ impl Core {
                     self.refuse_origin();
                 }
             }
-            Event::Resized(_) | Event::Offline | Event::Back => {}
+            Event::Resized(geometry) => {
+                let end = geometry.size_bytes.saturating_add(self.padding);
+                self.forget_later(ByteRange { offset: end, length: u64::MAX - end });
+            }
+            Event::Offline | Event::Back => {}
         }
         if is_for_above {
             self.events.publish(event);

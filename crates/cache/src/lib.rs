@@ -21,6 +21,7 @@
 //! | `mappings`, `unmap` | clean lines that count after a crash |
 //! | `table`, `checkpoint`, `recovery` | the table on the device: how it is read, written, and found again after a crash |
 //! | `format_cache`, `open`, `events` | the life of a cache |
+//! | [`memory`] | what it takes of memory |
 //! | [`limits`] | the bounds of this crate |
 //!
 //! What is promised: every write acknowledged is there, whole, after the power fails at any write of the cache device or of the origin
@@ -40,6 +41,7 @@ pub mod layout;
 pub mod limits;
 pub mod line_size;
 pub mod load;
+pub mod memory;
 pub mod options;
 pub mod pace;
 pub mod replace;

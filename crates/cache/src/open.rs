@@ -25,6 +25,7 @@ use crate::format_cache::check_devices;
 use crate::frames::Frames;
 use crate::layout::Layout;
 use crate::limits::LINES_PER_SEEN_SLOT;
+use crate::memory::Need;
 use crate::options::{Mode, OpenOptions};
 use crate::pace::Pace;
 use crate::recovery::{Clean, Recovered, recover};
@@ -46,6 +47,8 @@ pub(crate) async fn open(
         None => CrashMode::from_raw(superblock.payload.crash_mode)?,
     };
     crash_mode.check_mode(options.mode)?;
+    let has_checksums = superblock.payload.checksums != CHECKSUMS_NONE;
+    Need::of(&layout, options.replacement, has_checksums).check(options.memory_max)?;
     let frames = Frames::to_restore(layout, options.replacement, crash_mode.keeps_clean());
     let frames = with_checksums(frames, &superblock.payload)?;
     let generation = options.generation.unwrap_or(superblock.payload.generation.get());
@@ -99,6 +102,7 @@ pub(crate) async fn open(
         is_open: AtomicBool::new(true),
         is_origin_refused: AtomicBool::new(false),
         is_handing_over: AtomicBool::new(false),
+        is_taking_over: AtomicBool::new(false),
         is_stopped: AtomicBool::new(false),
         cleaning_batches: AtomicU64::new(0),
         origin_losses: AtomicU64::new(0),
@@ -196,11 +200,16 @@ impl Core {
         self.crash_mode.check_mode(mode)?;
         {
             let guard = self.exclude_requests().await;
+            if !self.is_open.load(Ordering::Acquire) {
+                // Another cache has taken the place of this one meanwhile.
+                return Err(Error::new(ErrorKind::Gone, "the cache is closed"));
+            }
             if mode == Mode::WriteBack {
                 // What write-through acknowledged becomes durable, as write-back promises for everything acknowledged.
                 self.flush_origin().await?;
             }
             self.state().mode = mode;
+            self.background.notify();
             drop(guard);
         }
         if mode != Mode::WriteBack {

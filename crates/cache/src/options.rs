@@ -210,6 +210,8 @@ pub struct OpenOptions {
     pub cleaning: CleaningRate,
     /// Bytes that may wait for insertion after their readers were answered.
     pub insert_bytes_max: usize,
+    /// Most bytes of memory that the cache may take; `None` for no bound. See [`memory`](crate::memory).
+    pub memory_max: Option<u64>,
 }
 
 impl OpenOptions {
@@ -227,6 +229,7 @@ impl OpenOptions {
             dirty: DirtyLimits::default(),
             cleaning: CleaningRate::default(),
             insert_bytes_max: INSERT_BYTES_MAX,
+            memory_max: None,
         }
     }
 }

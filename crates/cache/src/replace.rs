@@ -10,6 +10,8 @@
 //!   write is acknowledged by either.
 //! - A line is copied under its range lock, shared: a write waits for it, and then makes the successor forget it.
 //! - While it hands over, nothing is cleaned here: a dirty line that is on its way to the origin could overtake what the successor sends.
+//! - Nor has the successor anything on its way to the origin when the hand-over is there: it keeps what is dirty, and cleans only what would not find
+//!   room otherwise, before the hand-over goes on. Should that not be finished, this cache goes on, and nothing overtakes what it sends.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,10 +24,12 @@ use block::{Error, ErrorKind, Request};
 use futures_util::stream::{self, StreamExt};
 use serde::Serialize;
 
+use crate::admission::Tuning;
 use crate::alignment::{inside, outside};
 use crate::core::{Core, Pins};
 use crate::format::Line;
 use crate::limits::COPIES_IN_FLIGHT;
+use crate::options::{DirtyLimits, Mode, Percent};
 use crate::read::Wanted;
 
 /// How far the copying to a successor is.
@@ -41,6 +45,7 @@ pub struct CopyProgress {
 #[must_use = "the cache stands still as long as this lives"]
 pub struct HandOver {
     core: Arc<Core>,
+    successor: Arc<Core>,
     is_finished: bool,
     _guard: RangeGuard,
 }
@@ -52,6 +57,8 @@ impl HandOver {
         self.core.is_open.store(false, Ordering::Release);
         self.core.is_stopped.store(true, Ordering::Release);
         self.core.workers.stop();
+        self.successor.is_taking_over.store(false, Ordering::Release);
+        self.successor.background.notify();
     }
 }
 
@@ -152,7 +159,9 @@ impl Core {
         let guard = self.exclude_requests().await;
         // Sequentially consistent with the count of batches: a batch that begins now either is seen here, or sees this.
         self.is_handing_over.store(true, Ordering::SeqCst);
-        let hand_over = HandOver { core: Arc::clone(self), is_finished: false, _guard: guard };
+        successor.is_taking_over.store(true, Ordering::Release);
+        let hand_over =
+            HandOver { core: Arc::clone(self), successor: Arc::clone(successor), is_finished: false, _guard: guard };
         self.wait_for_cleaning().await;
         let is_told = self.state().successor.take().is_some_and(|told| Arc::ptr_eq(&told, successor));
         self.state().copying = None;
@@ -161,11 +170,9 @@ impl Core {
                 "the cache that was to take the place of this one failed meanwhile, or nothing was copied to it";
             return Err(Error::new(ErrorKind::Media, context));
         }
-        self.hand_settings_over(successor)?;
-        let blocks = self.state().frames.dirty_in(0..u64::MAX);
-        let moves = stream::iter(blocks).map(|block| self.hand_line_over(successor, block));
-        let moved: Vec<Result<(), Error>> = moves.buffer_unordered(COPIES_IN_FLIGHT).collect().await;
-        moved.into_iter().collect::<Result<(), Error>>()?;
+        successor.crash_mode.check_mode(self.mode())?;
+        self.hand_lines_over(successor).await?;
+        self.hand_settings_over(successor);
         if self.has_unflushed_writes() {
             // A flush that comes to the successor is about these, too.
             successor.note_origin_write();
@@ -174,6 +181,17 @@ impl Core {
             Some(error) => Err(error.clone()),
             None => Ok(hand_over),
         }
+    }
+
+    /// Ends a successor that was left behind: returns when nothing of it is on its way to the origin any more.
+    pub(crate) async fn leave(&self) {
+        self.is_open.store(false, Ordering::Release);
+        self.is_handing_over.store(true, Ordering::SeqCst);
+        self.is_stopped.store(true, Ordering::Release);
+        self.changed.notify();
+        self.background.notify();
+        self.wait_for_cleaning().await;
+        self.workers.stop();
     }
 
     /// Returns when no batch of cleaning is under way. No other begins while this cache hands over or is stopped.
@@ -187,21 +205,37 @@ impl Core {
         }
     }
 
+    /// Moves what is dirty: the successor takes it in, and passes on no more than it must.
+    async fn hand_lines_over(&self, successor: &Arc<Self>) -> Result<(), Error> {
+        let blocks = self.state().frames.dirty_in(0..u64::MAX);
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        successor.crash_mode.check_mode(Mode::WriteBack)?;
+        {
+            let mut state = successor.state();
+            state.mode = Mode::WriteBack;
+            state.dirty = DirtyLimits { clean_above: Percent::ALL, max: Percent::ALL };
+            state.admissions.set(Tuning::default(), 0);
+        }
+        let moves = stream::iter(blocks).map(|block| self.hand_line_over(successor, block));
+        let moved: Vec<Result<(), Error>> = moves.buffer_unordered(COPIES_IN_FLIGHT).collect().await;
+        moved.into_iter().collect()
+    }
+
     /// What was set while this cache ran.
-    fn hand_settings_over(&self, successor: &Self) -> Result<(), Error> {
+    fn hand_settings_over(&self, successor: &Self) {
         let (mode, dirty, clean_at, tuning, replacement) = {
             let state = self.state();
             let (tuning, replacement) = (state.admissions.tuning(), state.frames.replacement());
             (state.mode, state.dirty, state.clean_at, tuning, replacement)
         };
-        successor.crash_mode.check_mode(mode)?;
         let rate = self.pace().rate;
         successor.pace().rate = rate;
         let mut state = successor.state();
         (state.mode, state.dirty, state.clean_at) = (mode, dirty, clean_at);
         state.admissions.set(tuning, crate::open::seen_slots(&successor.layout));
         state.frames.set_replacement(replacement);
-        Ok(())
     }
 
     /// Writes the dirty sectors of one line to the successor, durably.

@@ -11,6 +11,7 @@ use crate::core::Core;
 use crate::crash_mode::CrashMode;
 use crate::limits::SECTOR_BYTES;
 use crate::load::LoadTotals;
+use crate::memory::Need;
 use crate::options::{DirtyLimits, Mode};
 use crate::pace::CleaningRate;
 use crate::replace::CopyProgress;
@@ -170,6 +171,8 @@ pub struct Status {
     pub lines: u64,
     /// Frames of a set.
     pub ways: u64,
+    /// Bytes of memory that these take, up to some percent.
+    pub memory_bytes: u64,
     /// First byte of the origin at which a line begins.
     pub alignment_bytes: u64,
     /// Lines that hold a block.
@@ -266,6 +269,7 @@ impl Core {
             line_bytes: self.line_size().bytes(),
             lines: u64::from(self.layout.frame_count()),
             ways: u64::from(self.layout.ways),
+            memory_bytes: Need::of(&self.layout, replacement, has_checksums).bytes(),
             alignment_bytes: (self.line_size().bytes() - self.padding) % self.line_size().bytes(),
             resident_lines: counts.resident_lines,
             valid_bytes: counts.valid_sectors * SECTOR_BYTES,

@@ -4,8 +4,10 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use base::buffer::Buffer;
+use base::clock::Clock;
 use base::executor::Executor;
 use base::signal::Signal;
 use block::completion::Workers;
@@ -180,4 +182,54 @@ fn dirty_data_says_how_old_it_may_be() {
     executor.block_on(async move { cache.close(true).await.unwrap() });
     let inspection = executor.block_on(async move { cache::inspect(&cache_device).await.unwrap() });
     assert_eq!((inspection.dirty_bytes, inspection.clean_at), (1024, Some(2000)));
+}
+
+/// Whoever asked for it may go away in the middle, as `forebay detach` does when it is told to hurry: the lines are not taken for ever.
+#[test]
+fn a_cleaning_that_nobody_waits_for_any_more_ends_by_itself() {
+    let (mut executor, remote, cache) = warm_and_away(Away::Waits);
+    write(&mut executor, &cache, 16 * LINE, &[9; 4 * LINE as usize]);
+    let asking = Arc::clone(&cache);
+    let mut cleaning = Box::pin(async move { asking.clean(|_| {}).await });
+    assert!((&mut cleaning).now_or_never().is_none());
+    executor.run();
+    drop(cleaning);
+    assert_eq!(cache.status().cleaning, None);
+    remote.come_back();
+    assert_back_in_order(&mut executor, &remote, &cache, 4);
+    executor.block_on(async move { cache.close(true).await.unwrap() });
+}
+
+/// In modes other than write-back the cache holds nothing for long that the origin lacks, whatever stood in the way when the mode was set.
+#[test]
+fn what_is_dirty_of_an_earlier_mode_is_cleaned_when_the_origin_is_back() {
+    for mode in [Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough, Mode::ReadOnly] {
+        let (mut executor, remote, cache) = warm_and_away(Away::Fails);
+        write(&mut executor, &cache, 16 * LINE, &[9; 4 * LINE as usize]);
+        let changing = Arc::clone(&cache);
+        executor.block_on(async move { changing.set_mode(mode).await.unwrap_err() });
+        assert_eq!((cache.mode(), cache.status().dirty_lines), (mode, 4));
+        remote.come_back();
+        let clock = executor.clock();
+        executor.block_on(async move { clock.sleep(Duration::from_secs(3)).await });
+        assert_eq!(cache.status().dirty_lines, 0, "{mode}");
+        assert_eq!(read(&mut executor, &remote.inner, 16 * LINE, 4 * LINE), vec![9; 4 * LINE as usize]);
+    }
+}
+
+#[test]
+fn what_is_dirty_when_a_cache_is_opened_in_another_mode_is_cleaned() {
+    let mut executor = Executor::in_order();
+    let memory = |bytes| -> SharedDevice { Arc::new(MemoryDevice::new(bytes, Identity::default())) };
+    let (cache_device, origin) = (memory(1 << 20), memory(ORIGIN_BYTES));
+    format(&mut executor, &cache_device, &origin, format_options());
+    let options = open_options(&executor, Mode::WriteBack);
+    let cache = try_open(&mut executor, &cache_device, &origin, options).unwrap();
+    write(&mut executor, &cache, 0, &[9; LINE as usize]);
+    executor.block_on(async move { cache.close(true).await.unwrap() });
+    let options = open_options(&executor, Mode::WriteThrough);
+    let cache = try_open(&mut executor, &cache_device, &origin, options).unwrap();
+    executor.run();
+    assert_eq!(cache.status().dirty_lines, 0);
+    assert_eq!(read(&mut executor, &origin, 0, LINE), vec![9; LINE as usize]);
 }

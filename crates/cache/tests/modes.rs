@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use base::buffer::Buffer;
 use base::executor::Executor;
+use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::crash::CrashLayer;
-use block::{Device, ErrorKind, SharedDevice};
+use block::layer::stats::StatsLayer;
+use block::{Device, ErrorKind, OperationKind, SharedDevice};
 use cache::{Admission, Cache, Mode, OpenOptions, Tuning};
 use common::{format, format_options, open_options, read, try_open};
 
@@ -133,4 +135,24 @@ fn a_stream_is_in_the_cache_before_it_is_asked_for() {
     let status = cache.status();
     assert_eq!(status.reads.misses, 3, "those before the stream was one");
     assert!(status.aheads.misses >= 10 && status.origin_reads < 60, "few large reads: {status:?}");
+}
+
+/// What would be fetched ahead has nowhere to go.
+#[test]
+fn a_cache_that_takes_nothing_in_fetches_nothing_ahead() {
+    let mut executor = Executor::new(1);
+    let cache_device: SharedDevice = Arc::new(CrashLayer::new(4 << 20, 1));
+    let medium: SharedDevice = Arc::new(CrashLayer::new(ORIGIN_BYTES, 2));
+    let stats = Arc::new(StatsLayer::new(medium, Arc::new(executor.clock()), &Workers::new()));
+    let origin: SharedDevice = stats.clone();
+    format(&mut executor, &cache_device, &origin, format_options());
+    let tuning = Tuning { prefetch_bytes: 64 * 1024, ..Tuning::default() };
+    let options = OpenOptions { tuning, ..open_options(&executor, Mode::PassThrough) };
+    let cache = try_open(&mut executor, &cache_device, &origin, options).expect("it was just made");
+    let before = stats.snapshot().of(OperationKind::Read).completed_count;
+    for line in 0..64 {
+        read(&mut executor, &*cache, line * LINE, LINE);
+    }
+    executor.run();
+    assert_eq!(stats.snapshot().of(OperationKind::Read).completed_count - before, 64, "what was asked for, once");
 }

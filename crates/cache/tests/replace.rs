@@ -18,9 +18,12 @@ use block::layer::stats::StatsLayer;
 use block::layer::switch::SwitchLayer;
 use block::memory::MemoryDevice;
 use block::{Completion, Device, Error, ErrorKind, Identity, OperationKind, Request, Response, SharedDevice};
-use cache::{Alignment, Associativity, Cache, CrashMode, FormatOptions, LineSize, Mode, OpenOptions, Replacement};
+use cache::{
+    Alignment, Associativity, Cache, CrashMode, FormatOptions, LineSize, Mode, OpenOptions, Replacement, Tuning,
+};
 use common::model::{Lost, fill, random_range};
 use common::{Model, format, format_options, open, open_options, read, try_open, write};
+use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 const LINE: u64 = 4096;
@@ -309,4 +312,119 @@ fn lines_of_another_size_survive_a_power_loss_at_every_write_of_a_replacement() 
     power_fails_while_lines_become(5, Mode::WriteBack, CrashMode::DirtySynchronous, [small, large]);
     power_fails_while_lines_become(6, Mode::WriteBack, CrashMode::Warm, [large, small]);
     power_fails_while_lines_become(7, Mode::WriteThrough, CrashMode::Warm, [small, large]);
+}
+
+/// As long as the hand-over is not finished the old cache may go on, and what the successor had sent could overtake what comes after.
+#[test]
+fn a_successor_sends_nothing_to_the_origin_before_it_is_in_place() {
+    for cutoff_bytes in [None, Some(0)] {
+        let mut executor = Executor::in_order();
+        let medium: SharedDevice = Arc::new(MemoryDevice::new(ORIGIN_BYTES, Identity::default()));
+        let origin = Arc::new(StatsLayer::new(Arc::clone(&medium), Arc::new(executor.clock()), &Workers::new()));
+        let shared: SharedDevice = origin.clone();
+        let device = || -> SharedDevice { Arc::new(MemoryDevice::new(2 << 20, Identity::default())) };
+        let (first, second) = (device(), device());
+        format(&mut executor, &first, &shared, options_of(1, 8, 96));
+        format(&mut executor, &second, &shared, options_of(2, 40, 40));
+        let old = open(&mut executor, &first, &shared, Mode::WriteBack);
+        let new = open(&mut executor, &second, &shared, Mode::WriteBack);
+        for line in 0..32 {
+            write(&mut executor, &old, line * LINE, &[1; 512]);
+        }
+        old.set_tuning(Tuning { cutoff_bytes, ..Tuning::default() });
+        let written = || origin.snapshot().of(OperationKind::Write).completed_count;
+        let handing = (Arc::clone(&old), Arc::clone(&new));
+        let hand_over = executor.block_on(async move {
+            handing.0.copy_to(&handing.1, |_| {}).await.unwrap();
+            handing.0.hand_over(&handing.1).await.unwrap()
+        });
+        executor.run();
+        assert_eq!((written(), new.status().dirty_lines), (0, 32), "more is dirty than it would leave so");
+        drop(hand_over);
+        // It could not be put in place: the old one goes on, and what it sends is the newest.
+        write(&mut executor, &old, 0, &[2; 512]);
+        let cleaning = Arc::clone(&old);
+        executor.block_on(async move { cleaning.clean(|_| {}).await.unwrap() });
+        executor.run();
+        assert_eq!(read(&mut executor, &medium, 0, 512), vec![2; 512]);
+        // The next one is finished, and cleans.
+        let third = device();
+        format(&mut executor, &third, &shared, options_of(3, 40, 40));
+        let new = open(&mut executor, &third, &shared, Mode::WriteBack);
+        old.set_tuning(Tuning::default());
+        for line in 0..32 {
+            write(&mut executor, &old, line * LINE, &[3; 512]);
+        }
+        let handing = (Arc::clone(&old), Arc::clone(&new));
+        executor.block_on(async move {
+            handing.0.copy_to(&handing.1, |_| {}).await.unwrap();
+            handing.0.hand_over(&handing.1).await.unwrap().finish();
+        });
+        let clock = executor.clock();
+        executor.block_on(async move { clock.sleep(Duration::from_secs(5)).await });
+        assert!(new.status().dirty_lines <= 20, "half of its lines, as usual");
+    }
+}
+
+/// It would be the mode of a cache that nobody uses any more.
+#[test]
+fn a_mode_that_is_set_while_requests_wait_for_a_successor_is_refused() {
+    let mut executor = Executor::in_order();
+    let origin: SharedDevice = Arc::new(MemoryDevice::new(ORIGIN_BYTES, Identity::default()));
+    let device = || -> SharedDevice { Arc::new(MemoryDevice::new(2 << 20, Identity::default())) };
+    let (first, second) = (device(), device());
+    format(&mut executor, &first, &origin, options_of(1, 8, 96));
+    format(&mut executor, &second, &origin, options_of(2, 8, 96));
+    let old = open(&mut executor, &first, &origin, Mode::WriteBack);
+    let new = open(&mut executor, &second, &origin, Mode::WriteBack);
+    let handing = (Arc::clone(&old), Arc::clone(&new));
+    let hand_over = executor.block_on(async move {
+        handing.0.copy_to(&handing.1, |_| {}).await.unwrap();
+        handing.0.hand_over(&handing.1).await.unwrap()
+    });
+    let mut setting = Box::pin(async move { old.set_mode(Mode::WriteThrough).await });
+    assert!((&mut setting).now_or_never().is_none());
+    hand_over.finish();
+    assert_eq!(executor.block_on(setting).unwrap_err().kind(), ErrorKind::Gone);
+    assert_eq!(new.mode(), Mode::WriteBack);
+}
+
+/// Whoever waits for a hand-over may be told to stop. What the successor sent to make room for what it got must not arrive behind what comes after.
+#[test]
+fn a_successor_that_is_left_behind_has_nothing_on_its_way() {
+    let mut executor = Executor::in_order();
+    let workers = Workers::new();
+    let slow = Latency::Between(Duration::from_millis(50), Duration::from_millis(50));
+    let delayed = CrashLayer::new(ORIGIN_BYTES, 3).with_latency(Arc::new(executor.clock()), slow, &workers);
+    let origin = Arc::new(StatsLayer::new(Arc::new(delayed), Arc::new(executor.clock()), &workers));
+    executor.spawn(async move { workers.run().await });
+    let shared: SharedDevice = origin.clone();
+    let device = || -> SharedDevice { Arc::new(MemoryDevice::new(2 << 20, Identity::default())) };
+    let (first, second) = (device(), device());
+    format(&mut executor, &first, &shared, options_of(1, 8, 96));
+    format(&mut executor, &second, &shared, options_of(2, 16, 16));
+    let old = open(&mut executor, &first, &shared, Mode::WriteBack);
+    let new = open(&mut executor, &second, &shared, Mode::WriteBack);
+    for line in 0..32 {
+        write(&mut executor, &old, line * LINE, &[1; 512]);
+    }
+    let (handing, clock) = ((Arc::clone(&old), Arc::clone(&new)), executor.clock());
+    let told_to_stop = executor.block_on(async move {
+        handing.0.copy_to(&handing.1, |_| {}).await.unwrap();
+        let handing_over = Box::pin(handing.0.hand_over(&handing.1));
+        // In the middle of the first write that makes room.
+        let stop = Box::pin(clock.sleep(Duration::from_millis(20)));
+        matches!(futures_util::future::select(handing_over, stop).await, futures_util::future::Either::Right(_))
+    });
+    assert!(told_to_stop && origin.snapshot().in_flight_count > 0);
+    let leaving = Arc::clone(&new);
+    executor.block_on(async move { leaving.leave().await });
+    assert_eq!(origin.snapshot().in_flight_count, 0);
+    assert_eq!(executor.block_on(new.read(0, Buffer::zeroed(512))).unwrap_err().kind(), ErrorKind::Gone);
+    let written = origin.snapshot().of(OperationKind::Write).completed_count;
+    write(&mut executor, &old, 0, &[2; 512]);
+    let closing = Arc::clone(&old);
+    executor.block_on(async move { closing.close(false).await.unwrap() });
+    assert!(origin.snapshot().of(OperationKind::Write).completed_count > written);
+    assert_eq!(read(&mut executor, &shared, 0, 512), vec![2; 512]);
 }

@@ -338,6 +338,10 @@ pub struct Attach {
     /// Use at most this many lines of a cache that is made
     #[arg(long, value_name = "COUNT", requires = "cache_size")]
     pub cache_lines: Option<u64>,
+    /// Most memory that this cache and those of this host's other attachments may take together, by their tables; a cache for which it is too little is
+    /// refused (default: no bound)
+    #[arg(long, value_name = "SIZE", requires = "cache")]
+    pub cache_memory: Option<ByteSize>,
     /// Acknowledge writes from a log in this file, block device, or a file in this directory; made when it does not exist
     /// (over a cache, if there is one, too)
     #[arg(long, value_name = "PATH")]

@@ -12,6 +12,7 @@
 //! without the one that holds any.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -34,11 +35,11 @@ use crate::cache_change::{Change, Changing};
 use crate::cache_place::CacheConfig;
 use crate::cache_settings;
 use crate::caches::{Caches, Record};
-use crate::control::{ControlServer, Handler, Progress, Request};
+use crate::control::{ControlServer, Handler, Progress, Request, call};
 use crate::cow_place::{self, CowConfig};
 use crate::doors::{Doors, listen};
 use crate::error::{Error, Failure, Result};
-use crate::limits::CLOSE_TIME_MAX;
+use crate::limits::{CLOSE_TIME_MAX, STATUS_TIME_MAX};
 use crate::log_place::{self, LogConfig};
 use crate::metrics::MetricsServer;
 use crate::paths::Paths;
@@ -75,6 +76,8 @@ struct CacheParts {
     clock: Arc<dyn Clock>,
     /// Requests go through it to the cache of now.
     switch: Arc<SwitchLayer>,
+    /// Where the host's other attachments are found.
+    paths: Paths,
     /// Held by who makes one.
     changing: tokio::sync::Mutex<()>,
 }
@@ -87,6 +90,8 @@ pub struct Attachment {
     cache: RefCell<Option<Arc<Cache>>>,
     /// What a cache is replaced with.
     cache_parts: Option<CacheParts>,
+    /// The cache that is to take the place of the one there is.
+    successor: RefCell<Option<Arc<Cache>>>,
     log: Option<Arc<WriteLog>>,
     cow: Option<Arc<CowLayer>>,
     /// The work of all layers; it stops when this is dropped.
@@ -157,7 +162,11 @@ impl Attachment {
         let mut device = remotes.device();
         if let (Some(cache_config), Some(place)) = (&config.cache, cache_place) {
             cache_config.check_not_lost(&place, registered(Store::Cache)?.as_ref())?;
-            let opened = cache_config.open(&place, device, Arc::clone(&clock)).await?;
+            let memory_max = memory_left(paths, cache_config, &config.name).await?;
+            let opened = cache_config.open(&place, device, Arc::clone(&clock), memory_max).await?;
+            if config.cow.is_some() {
+                check_nothing_dirty(&opened, &place)?;
+            }
             entries.extend(identities.iter().map(|identity| Entry::new(identity, place.clone(), &config.name)));
             if config.log.is_some() && cache_config.mode == Mode::WriteBack {
                 // A log that was left dirty destages to the cache as soon as it is open.
@@ -167,10 +176,11 @@ impl Attachment {
             let running = Arc::clone(&opened);
             background.spawn(async move { running.run().await });
             let (config, switch) = (cache_config.clone(), Arc::new(SwitchLayer::new(opened.clone())));
+            let paths = paths.clone();
             background.spawn(switch.run());
             device = switch.clone();
             let (clock, changing) = (Arc::clone(&clock), tokio::sync::Mutex::default());
-            cache_parts = Some(CacheParts { config, place, clock, switch, changing });
+            cache_parts = Some(CacheParts { config, place, clock, switch, paths, changing });
             cache = Some(opened);
         }
         if let (Some(log_config), Some(place)) = (&config.log, log_place) {
@@ -199,6 +209,7 @@ impl Attachment {
             remotes,
             cache: RefCell::new(cache),
             cache_parts,
+            successor: RefCell::default(),
             log,
             cow,
             background: RefCell::new(background),
@@ -361,11 +372,15 @@ impl Attachment {
             Some(cow) => cow.flush().await,
             None => Ok(()),
         };
-        // A change of the cache that is under way ends first.
+        // A change of the cache that is under way ends first, and what it has sent arrives before anything newer is sent.
         let _changing = match &self.cache_parts {
             Some(parts) => Some(parts.changing.lock().await),
             None => None,
         };
+        let successor = self.successor.take();
+        if let Some(successor) = successor {
+            self.within_ending_time(successor.leave()).await;
+        }
         let log_cleaned = self.close_log(keep_dirty, progress.as_ref()).await?;
         let cache_cleaned = self.close_cache(keep_dirty, progress.as_ref()).await?;
         let dirty_bytes = self.dirty_bytes();
@@ -476,24 +491,39 @@ impl Attachment {
             self.change_cache(parts, change).await?;
         } else if !cache_settings::set(&cache, key, value)? {
             let mode: Mode = cache_settings::parse(value)?;
+            let _changing = self.start_changing(parts)?;
             // In the registry before the first write can be dirty, and until the last one is clean.
             self.update_registry(Store::Cache, true)?;
-            cache.set_mode(mode).await?;
-            self.update_registry(Store::Cache, mode == Mode::WriteBack)?;
+            let changed = tokio::select! {
+                changed = cache.set_mode(mode) => changed.map_err(Error::from),
+                () = self.wait_for_stop() => {
+                    Err(Error::new(Failure::InUse, format!("\"{}\" is being detached", self.name)))
+                }
+            };
+            self.update_registry(Store::Cache, cache.mode() == Mode::WriteBack)?;
+            changed?;
         }
         Ok(json!({ key: value }))
     }
 
+    /// One change at a time of the cache, and of what it promises: a mode that is set must not be that of a cache that is being replaced, nor be
+    /// another one by the time that the registry learns of it.
+    fn start_changing<'a>(&self, parts: &'a CacheParts) -> Result<tokio::sync::MutexGuard<'a, ()>> {
+        parts.changing.try_lock().map_err(|_| {
+            let message = format!("the cache of \"{}\" is being changed already", self.name);
+            Error::new(Failure::InUse, message)
+        })
+    }
+
     /// Puts another cache in place of the one there is.
     async fn change_cache(&self, parts: &CacheParts, change: Change) -> Result<()> {
-        let Ok(_changing) = parts.changing.try_lock() else {
-            let message = format!("the cache of \"{}\" is being changed already", self.name);
-            return Err(Error::new(Failure::InUse, message));
-        };
+        let _changing = self.start_changing(parts)?;
         let cache = self.cache().ok_or_else(|| Error::new(Failure::Usage, "there is no cache"))?;
         let CacheParts { config, place, clock, switch, .. } = parts;
         let (origin, clock) = (self.remotes.device(), Arc::clone(clock));
-        let changing = Changing { cache: &cache, config, place, origin, switch, clock };
+        let memory_max = memory_left(&parts.paths, config, &self.name).await?;
+        let successor = &self.successor;
+        let changing = Changing { cache: &cache, config, place, origin, switch, clock, memory_max, successor };
         let new = tokio::select! {
             changed = changing.change(change) => changed?,
             () = self.wait_for_stop() => {
@@ -534,6 +564,36 @@ impl Attachment {
             "nbd": self.server.counters(),
         })
     }
+}
+
+/// Bytes of memory that the cache of the attachment `name` may take: what the caches of others leave of its bound. One that does not answer soon does
+/// not count.
+async fn memory_left(paths: &Paths, config: &CacheConfig, name: &str) -> Result<Option<u64>> {
+    let Some(memory_max) = config.memory_max else { return Ok(None) };
+    let mut left = memory_max;
+    let names: BTreeSet<String> = Caches::open(paths)?.list()?.into_iter().map(|record| record.name).collect();
+    for other in names.iter().filter(|other| *other != name) {
+        let socket = paths.control_socket(other);
+        let answer = tokio::time::timeout(STATUS_TIME_MAX, call(&socket, &Request::Status, |_| {})).await;
+        if let Ok(Ok(status)) = answer {
+            left = left.saturating_sub(status["cache"]["memory_bytes"].as_u64().unwrap_or(0));
+        }
+    }
+    Ok(Some(left))
+}
+
+/// Refuses a cache under a difference that would clean what it holds: the LUN is to stay as it is.
+fn check_nothing_dirty(cache: &Cache, place: &Path) -> Result<()> {
+    let dirty_bytes = cache.status().dirty_bytes;
+    if dirty_bytes == 0 {
+        return Ok(());
+    }
+    let message = format!(
+        "the cache {} holds {dirty_bytes} bytes that the logical unit does not have, and with --difference it would get none: attach it without, \
+         and detach, which writes them back",
+        place.display()
+    );
+    Err(Error::new(Failure::WouldLoseData, message))
 }
 
 /// `reconnect=now`: there is no other time for it.

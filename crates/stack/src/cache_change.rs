@@ -3,6 +3,7 @@
 //! The new one is made beside the place of the old one, filled from it, and moved there in the moment in which requests wait. Until then the old one has
 //! everything: whatever goes wrong, and wherever the power fails, it is the cache, and what was begun is removed at the next start.
 
+use std::cell::RefCell;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,6 +17,11 @@ use cache::{Alignment, Associativity, Cache, FormatOptions, LineSize, Mode};
 use crate::cache_place::{CacheConfig, PlaceKind, Unfinished};
 use crate::cache_settings::parse;
 use crate::error::{Error, Failure, Result};
+
+/// Part of the new cache that may be dirty before it takes over, as its reciprocal; and how often cleaning tries to come below while others write.
+const DIRTY_SHARE: u64 = 16;
+/// See [`DIRTY_SHARE`].
+const CLEANS_BEFORE_HAND_OVER_MAX: usize = 4;
 
 /// What makes another cache necessary.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +61,10 @@ pub(crate) struct Changing<'a> {
     pub(crate) origin: SharedDevice,
     pub(crate) switch: &'a SwitchLayer,
     pub(crate) clock: Arc<dyn Clock>,
+    /// Bytes of memory that the new one may take.
+    pub(crate) memory_max: Option<u64>,
+    /// The new one, from when it is open to when it is in place or left behind.
+    pub(crate) successor: &'a RefCell<Option<Arc<Cache>>>,
 }
 
 /// Requests wait as long as this lives, unless they were sent to a successor.
@@ -76,7 +86,8 @@ impl Drop for Held<'_> {
 }
 
 impl Changing<'_> {
-    /// Carries it out. Returns the new cache, which runs and has all requests.
+    /// Carries it out. Returns the new cache, which runs and has all requests. Dropped before that, it leaves the old one as it was, and in
+    /// `successor` whom to wait for before that sends anything more to its LUN.
     ///
     /// # Errors
     /// Whatever stands in the way; the old cache goes on then.
@@ -92,14 +103,20 @@ impl Changing<'_> {
             Change::Ways(_) | Change::LineSize(_) => metadata.len(),
         };
         let options = self.format_options(change)?;
-        let format = async |device: &SharedDevice| Cache::format(device, &self.origin, options).await;
+        let (memory_max, replacement) = (self.memory_max, self.cache.status().replacement);
+        let format = async |device: &SharedDevice| {
+            cache::memory::check(device.geometry().size_bytes, &options, replacement, memory_max)?;
+            Cache::format(device, &self.origin, options).await
+        };
         self.clean().await?;
         let unfinished = Unfinished::make(PlaceKind::Cache, self.place, size_bytes, format).await?;
         let device = unfinished.device();
-        let new =
-            self.config.open_successor(device, Arc::clone(&self.origin), Arc::clone(&self.clock), self.cache).await?;
+        let (origin, clock) = (Arc::clone(&self.origin), Arc::clone(&self.clock));
+        let new = self.config.open_successor(device, origin, clock, self.cache, memory_max).await?;
         let running = tokio::spawn(new.run());
+        *self.successor.borrow_mut() = Some(Arc::clone(&new));
         let changed = self.put_in_place(unfinished, &new).await;
+        *self.successor.borrow_mut() = None;
         if changed.is_err() {
             running.abort();
         }
@@ -108,7 +125,12 @@ impl Changing<'_> {
 
     async fn put_in_place(&self, unfinished: Unfinished, new: &Arc<Cache>) -> Result<()> {
         self.cache.copy_to(new, |_| {}).await?;
-        self.clean().await?;
+        for _ in 0..CLEANS_BEFORE_HAND_OVER_MAX {
+            self.clean().await?;
+            if self.cache.status().dirty_bytes <= new.status().lines * new.status().line_bytes / DIRTY_SHARE {
+                break;
+            }
+        }
         let held = Held::new(self.switch);
         let hand_over = self.cache.hand_over(new).await?;
         unfinished.put_in_place()?;

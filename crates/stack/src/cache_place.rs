@@ -57,6 +57,8 @@ pub struct CacheConfig {
     pub has_checksums: bool,
     /// Most lines of a cache that is made; `None` for as many as fit.
     pub lines_max: Option<u64>,
+    /// Most bytes of memory that it and the caches of the host's other attachments may take together; `None` for no bound.
+    pub memory_max: Option<u64>,
 }
 
 impl CacheConfig {
@@ -102,28 +104,42 @@ impl CacheConfig {
         origin: SharedDevice,
         clock: Arc<dyn Clock>,
         old: &Cache,
+        memory_max: Option<u64>,
     ) -> Result<Arc<Cache>> {
         let options = OpenOptions {
+            replacement: old.status().replacement,
             crash_mode: None,
             generation: old.status().generation,
             mode: old.mode(),
-            ..self.open_options(clock)
+            ..self.open_options(clock, memory_max)
         };
         Ok(Cache::open(device, origin, options).await?)
     }
 
-    /// Opens the cache at `place` over `origin`, made first if there is none.
+    /// Opens the cache at `place` over `origin`, made first if there is none. It may take `memory_max` bytes of memory.
     ///
     /// # Errors
-    /// Another LUN's cache, something that is no cache, a cache in use, no room.
-    pub async fn open(&self, place: &Path, origin: SharedDevice, clock: Arc<dyn Clock>) -> Result<Arc<Cache>> {
-        let format = async |device: &SharedDevice| Cache::format(device, &origin, self.format_options()).await;
+    /// Another LUN's cache, something that is no cache, a cache in use, no room, too little memory.
+    pub async fn open(
+        &self,
+        place: &Path,
+        origin: SharedDevice,
+        clock: Arc<dyn Clock>,
+        memory_max: Option<u64>,
+    ) -> Result<Arc<Cache>> {
+        let options = self.format_options();
+        // What opening would refuse is not made.
+        let format = async |device: &SharedDevice| {
+            options.crash_mode.check_mode(self.mode)?;
+            cache::memory::check(device.geometry().size_bytes, &options, self.replacement, memory_max)?;
+            Cache::format(device, &origin, options).await
+        };
         let device = open_or_make(PlaceKind::Cache, place, self.size_bytes, format).await?;
         let context = |error| Error::from(error).context(format!("the cache {}", place.display()));
-        Cache::open(device, origin, self.open_options(clock)).await.map_err(context)
+        Cache::open(device, origin, self.open_options(clock, memory_max)).await.map_err(context)
     }
 
-    fn open_options(&self, clock: Arc<dyn Clock>) -> OpenOptions {
+    fn open_options(&self, clock: Arc<dyn Clock>, memory_max: Option<u64>) -> OpenOptions {
         OpenOptions {
             crash_mode: self.crash_mode,
             generation: self.generation,
@@ -132,6 +148,7 @@ impl CacheConfig {
             time_of_day: Some(Arc::new(time::seconds_since_1970)),
             dirty: self.dirty,
             cleaning: self.cleaning,
+            memory_max,
             ..OpenOptions::new(self.mode, clock)
         }
     }

@@ -62,6 +62,10 @@ pub const SEARCH_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Pause after a local application could not be turned away, which the lack of descriptors does.
 pub const TURN_AWAY_PAUSE: Duration = Duration::from_millis(100);
 
+/// How long another attachment is waited for that is asked how much memory its cache takes. One that stands still must not keep others from
+/// starting.
+pub const STATUS_TIME_MAX: Duration = Duration::from_secs(1);
+
 /// RAM for the slots of a write log, in bytes: at least one segment of the paper; at most what some seconds of writes fill, which a power loss takes.
 pub const LOG_RAM_BYTES: RangeInclusive<u64> = 64 << 10..=1 << 30;
 

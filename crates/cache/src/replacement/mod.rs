@@ -67,7 +67,7 @@ impl Replacement {
     }
 
     /// Lines of a set that are remembered after they left.
-    fn ghosts_max(self, ways: u32) -> usize {
+    pub(crate) fn ghosts_max(self, ways: u32) -> usize {
         match self {
             Self::Lru | Self::Clock => 0,
             Self::TwoQueue => ways as usize / 2,

@@ -86,6 +86,7 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
         alignment: arguments.cache_alignment.map_or(cache::Alignment::Found, |at| cache::Alignment::At(at.0)),
         has_checksums: arguments.cache_checksums,
         lines_max: arguments.cache_lines,
+        memory_max: arguments.cache_memory.map(|size| size.0),
         line_size: arguments.cache_block_size.unwrap_or_default(),
         associativity: arguments.cache_associativity.unwrap_or(cache::Associativity::Ways(WAYS_DEFAULT)),
     });

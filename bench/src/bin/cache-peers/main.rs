@@ -34,6 +34,12 @@ use crate::peer::{LUN_BYTES, PEERS, PORT, Peer};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
+/// Of the table: units have 512 bytes; what stands behind slashes is of one end of a guest after the other.
+const TABLE_HEAD: &str = "\
+| cache | hit ratio | MiB read from the LUN | MiB written to it | MiB on the wire | hit ratio after each end | lost units, flushed | lost units, \
+acknowledged only | seconds to the first read |
+|---|--:|--:|--:|--:|--:|--:|--:|--:|";
+
 /// Longest life of one guest.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -79,7 +85,7 @@ fn main() -> Result<()> {
     for peer in PEERS.iter().filter(|peer| peer.name.starts_with(&arguments.only)) {
         rows.push(runtime.block_on(measure(&arguments, peer))?);
     }
-    println!();
+    println!("\n{TABLE_HEAD}");
     rows.iter().for_each(|row| println!("{row}"));
     Ok(())
 }

@@ -35,7 +35,7 @@ use crate::options::InitiatorOptions;
 use crate::remote_lun::RemoteLun;
 use crate::shared::Shared;
 use crate::status::{State, Status};
-use crate::unit::{Probe, Unit, control_command};
+use crate::unit::{Probe, Unit};
 use crate::verdict::Attention;
 
 /// The future that owns a LUN's connection. It must be polled, in a task of its own or beside others, for requests to
@@ -137,11 +137,14 @@ impl Runner {
         loop {
             self.publish_session(&link);
             let wait = match self.serve(&mut link).await {
-                Ok(()) => return self.leave(link).await,
+                Ok(()) => return link.logout().await,
                 Err(LinkError::Replaced(error)) => return self.give_up(&error),
                 Err(error) => {
                     let wait = first_wait(&link, &error);
                     self.note_loss(&error);
+                    if matches!(error, LinkError::LogoutRequested) {
+                        link.logout().await;
+                    }
                     self.engine.take_back(link, &error);
                     wait
                 }
@@ -179,6 +182,7 @@ impl Runner {
                     let unit = Probe::new(link, &self.options)?.run().await?;
                     self.adopt(unit).map_err(LinkError::Replaced)?;
                     if attention == Attention::PowerOn {
+                        self.engine.begin_again();
                         self.engine.start_replay();
                     }
                 }
@@ -266,22 +270,6 @@ impl Runner {
             self.shared.events.publish(&Event::Resized(geometry));
         }
         Ok(())
-    }
-
-    /// An orderly end: what the unit might lose is flushed first.
-    async fn leave(&mut self, mut link: Link) {
-        if !self.engine.retained.is_empty() {
-            let cdb = scsi::Cdb::SynchronizeCache(scsi::cdb::CacheRange {
-                blocks: scsi::cdb::Blocks::new(0, 0),
-                is_immediate: false,
-            });
-            let command = control_command(self.engine.unit.lun, &cdb, 0, self.options.command_timeout);
-            match link.execute(command).await {
-                Ok(completed) if completed.outcome.is_good() => {}
-                _ => tracing::warn!(place = self.options.place(), "the last flush before the logout failed"),
-            }
-        }
-        link.logout().await;
     }
 
     /// Another device is in the LUN's place.

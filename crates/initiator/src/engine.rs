@@ -29,7 +29,7 @@ use iscsi::initiator::{Completed, Event as LinkEvent};
 use scsi::Sense;
 
 use crate::alarm::Alarm;
-use crate::error::LinkError;
+use crate::error::{LinkError, sense_error};
 use crate::job::{Job, Kind, Repeat, Reply, Step};
 use crate::limits::{ATTEMPTS_MAX, BUSY_WAIT_MAX, REPLAY_DEPTH};
 use crate::link::Link;
@@ -91,6 +91,8 @@ pub(crate) struct Engine {
     replay: VecDeque<(ByteRange, Content)>,
     replaying: usize,
     is_flush_under_way: bool,
+    /// Whether the flush before the end was made.
+    has_flushed_last: bool,
     epoch: u64,
     attention: Attention,
     /// A retained write could not be written again: the next flush says so.
@@ -119,6 +121,7 @@ impl Engine {
             replay: VecDeque::new(),
             replaying: 0,
             is_flush_under_way: false,
+            has_flushed_last: false,
             epoch: 0,
             attention: Attention::None,
             lost_write: None,
@@ -145,7 +148,14 @@ impl Engine {
                 return Poll::Ready(Stop::Attention(std::mem::take(&mut self.attention)));
             }
             if self.jobs.is_empty() && self.incoming.is_empty() && self.shared.is_closing() {
-                return Poll::Ready(Stop::Closed);
+                if self.has_flushed_last || self.retained.is_empty() {
+                    return Poll::Ready(Stop::Closed);
+                }
+                // What the unit might lose is flushed before it is left.
+                self.has_flushed_last = true;
+                self.is_flush_under_way = true;
+                self.add(Box::new(Job::new(Kind::Flush, Reply::Nobody, now)));
+                continue;
             }
             if !has_progressed {
                 let deadline = self.delayed.first().map(|(at, _)| *at);
@@ -175,6 +185,31 @@ impl Engine {
             }
         }
         true
+    }
+
+    /// The unit may have lost what it had not made durable, while the session goes on and nothing is under way: what takes several commands
+    /// begins again, since those that were carried out are not retained before the request is complete, and a replay could write
+    /// over them.
+    pub(crate) fn begin_again(&mut self) {
+        for (order, mut job) in std::mem::take(&mut self.jobs) {
+            match &job.reply {
+                // The replay that follows has all of it.
+                Reply::Replay => {
+                    self.replaying -= 1;
+                    self.ready.remove(&order);
+                    continue;
+                }
+                Reply::Raw(_) if job.is_synchronizing() => {
+                    let words = "the unit was reset before the command was durable; it may or may not last";
+                    self.ready.remove(&order);
+                    job.finish(Err(Error::new(ErrorKind::OutcomeUnknown, words)));
+                    continue;
+                }
+                _ if job.is_mutation() => job.start_over(),
+                _ => {}
+            }
+            self.jobs.insert(order, job);
+        }
     }
 
     /// Begins to write again everything that is retained. Nothing else leaves before that is done.
@@ -470,6 +505,14 @@ impl Engine {
             return;
         }
         let Some(step) = job.take_step(token, &mut buffer) else { return };
+        let is_look = matches!(job.kind, Kind::Read { .. } | Kind::Extents { .. });
+        if self.attention >= Attention::PowerOn && is_look && outcome.is_good() {
+            // It may have been carried out after the unit lost what is about to be written again.
+            job.retreat(step);
+            self.counts.commands_retried += 1;
+            self.go_on(order);
+            return;
+        }
         // How much there is to tell is for the unit to say: this residual is none.
         if job.take_extents(&self.unit, &outcome, &buffer) {
             self.complete(order);
@@ -522,6 +565,10 @@ impl Engine {
 
     /// The unit reports something.
     fn hear(&mut self, sense: &Sense) {
+        if sense.is_deferred && self.retained.is_empty() {
+            tracing::error!(%sense, place = self.options.place(), "an earlier write, which was acknowledged, failed");
+            self.lose_write(sense_error(sense, "an earlier write"));
+        }
         if (sense.asc, sense.ascq) == REPORTED_LUNS_CHANGED {
             self.shared.note_lun_list_change();
         }
@@ -575,9 +622,7 @@ impl Engine {
             if let Some((epoch, mark)) = job.flush_mark {
                 if epoch != self.epoch {
                     // The cache may have been lost before the flush or after it: flush again.
-                    job.start_over();
-                    self.ready.insert(order);
-                    self.jobs.insert(order, job);
+                    self.go_back(order, job);
                     return;
                 }
                 self.retained.release(mark);
@@ -617,35 +662,43 @@ impl Engine {
     fn fail(&mut self, order: u64, error: Error) {
         let Some(job) = self.jobs.remove(&order) else { return };
         match &job.reply {
+            Reply::Replay if self.falls_back(&error, &job) => self.go_back(order, job),
             Reply::Replay => {
                 self.replaying -= 1;
-                if error.kind() == ErrorKind::Unsupported && !matches!(job.kind, Kind::Write { .. }) {
+                if error.kind() == ErrorKind::Unsupported && matches!(job.kind, Kind::Discard { .. }) {
                     return;
                 }
                 tracing::error!(%error, "a write that was acknowledged could not be written again");
                 self.retained.supersede(job.range());
-                self.lost_write.get_or_insert(error);
-                self.shared.events.publish(&Event::WritesLost);
+                self.lose_write(error);
             }
             Reply::Nobody => {
                 self.is_flush_under_way = false;
-                tracing::warn!(%error, "a flush that was to make room failed");
+                tracing::warn!(%error, "a flush that was to make room, or the last one, failed");
                 // Whoever waits for room must not wait for ever.
                 for order in std::mem::take(&mut self.stalled) {
                     self.fail(order, error.clone());
                 }
             }
-            Reply::Request(_) if self.falls_back(&error, &job) => {
-                let mut job = job;
-                job.start_over();
-                self.ready.insert(order);
-                self.jobs.insert(order, job);
-            }
+            Reply::Request(_) if self.falls_back(&error, &job) => self.go_back(order, job),
             Reply::Request(_) | Reply::Raw(_) => {
                 self.ready.append(&mut self.stalled);
                 job.finish(Err(error));
             }
         }
+    }
+
+    /// Begins a job again.
+    fn go_back(&mut self, order: u64, mut job: Box<Job>) {
+        job.start_over();
+        self.ready.insert(order);
+        self.jobs.insert(order, job);
+    }
+
+    /// Data that was acknowledged is gone: the next flush says so.
+    fn lose_write(&mut self, error: Error) {
+        self.lost_write.get_or_insert(error);
+        self.shared.events.publish(&Event::WritesLost);
     }
 
     /// A unit that announces WRITE SAME and refuses it gets plain zeroes from now on; one without GET LBA STATUS is not

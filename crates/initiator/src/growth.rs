@@ -97,17 +97,21 @@ impl Growth {
         self.opening = Some((Box::pin(opening), answers_for));
     }
 
-    /// The connection that was opened, if it is.
-    pub(crate) fn poll_opened(&mut self, context: &mut Context<'_>) -> Option<Opened> {
+    /// The connection that was opened, if it is. Its CID is none that `is_taken`: a login by that would end whose it is.
+    pub(crate) fn poll_opened(&mut self, context: &mut Context<'_>, is_taken: impl Fn(u16) -> bool) -> Option<Opened> {
         let (opening, answers_for) = self.opening.as_mut()?;
         let Poll::Ready(opened) = opening.as_mut().poll(context) else { return None };
         let answers_for = *answers_for;
         self.opening = None;
         match opened {
             Some(Ok(stream)) => {
-                let cid = self.next_cid;
-                // Zero is the leading connection's; none of ours lives so long that a number comes again.
-                self.next_cid = self.next_cid.checked_add(1).unwrap_or(1);
+                // Zero is the leading connection's, also when that is gone.
+                let after = |cid: u16| cid.checked_add(1).unwrap_or(1);
+                let mut cid = self.next_cid;
+                while is_taken(cid) {
+                    cid = after(cid);
+                }
+                self.next_cid = after(cid);
                 Some(Opened { stream, cid, answers_for })
             }
             Some(Err(error)) => {

@@ -214,6 +214,11 @@ impl Job {
         }
     }
 
+    /// Whether it is a raw command that was carried out and is being made durable.
+    pub(crate) fn is_synchronizing(&self) -> bool {
+        self.is_synchronizing
+    }
+
     /// Whether it changes what is stored.
     pub(crate) fn is_mutation(&self) -> bool {
         matches!(self.kind, Kind::Write { .. } | Kind::Discard { .. } | Kind::Zeroes { .. })

@@ -46,6 +46,9 @@ pub const UNIT_ATTENTIONS_MAX: u32 = 64;
 /// Times a command that fails for no lasting reason (ABORTED COMMAND, TASK ABORTED, a rejected PDU) is tried.
 pub const ATTEMPTS_MAX: u32 = 8;
 
+/// Retained changes after which the LUN is flushed: discards and zeroes take no room for copies, only some hundred bytes each.
+pub const RETAINED_ENTRIES_MAX: usize = 32 << 10;
+
 /// Retained writes on their way at once after a reconnect.
 pub const REPLAY_DEPTH: usize = 16;
 

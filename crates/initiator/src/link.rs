@@ -7,6 +7,7 @@
 //! A connection that is lost takes the session with it, unless others are there and the error recovery level is 1 or 2 ([`Recoveries`]). One
 //! that is still logging in never does.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU16;
@@ -35,6 +36,8 @@ use crate::wire::{Counters, Role, Wire};
 pub(crate) struct Link {
     /// The leading one first, as long as it is there; never empty.
     wires: Vec<Wire>,
+    /// What connections that are gone still had to say.
+    events: VecDeque<Event>,
     pub(crate) session: Session,
     pub(crate) logged_in: Option<LoggedIn>,
     pub(crate) counters: Counters,
@@ -85,6 +88,7 @@ impl Link {
         connection.count_sizes(&options.pdu_sizes);
         let mut link = Self {
             wires: vec![Wire::new(stream, connection, Role::Serving)],
+            events: VecDeque::new(),
             session,
             logged_in: None,
             counters: Counters::default(),
@@ -137,7 +141,7 @@ impl Link {
     }
 
     /// Logs out, or gives up after a while; the connection is then of no more use either way.
-    pub(crate) async fn logout(mut self) {
+    pub(crate) async fn logout(&mut self) {
         let session = &self.session;
         self.wires.retain(|wire| !matches!(wire.role, Role::Joining { .. }));
         if let Some(wire) = self.wires.iter_mut().find(|wire| wire.connection.is_established()) {
@@ -173,7 +177,10 @@ impl Link {
 
     /// The next event.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
-        self.wires.iter_mut().filter(|wire| wire.role == Role::Serving).find_map(|wire| wire.connection.poll_event())
+        let serving = |wire: &&mut Wire| wire.role == Role::Serving;
+        self.events
+            .pop_front()
+            .or_else(|| self.wires.iter_mut().filter(serving).find_map(|wire| wire.connection.poll_event()))
     }
 
     /// PDUs sent and received.
@@ -350,9 +357,7 @@ impl Link {
                     }
                 }
                 Role::Leaving => {
-                    let is_logged_out = std::iter::from_fn(|| wire.connection.poll_event())
-                        .any(|event| matches!(event, Event::LoggedOut(_)));
-                    if is_logged_out {
+                    if wire.connection.is_closed() {
                         self.drop_wire(index);
                         has_progressed = true;
                     } else {
@@ -367,7 +372,8 @@ impl Link {
 
     /// One step towards the connections that the session is to have.
     fn grow(&mut self, context: &mut Context<'_>) -> bool {
-        if let Some(opened) = self.growth.poll_opened(context) {
+        let Self { growth, wires, .. } = self;
+        if let Some(opened) = growth.poll_opened(context, |cid| wires.iter().any(|wire| wire.connection.cid() == cid)) {
             self.join(opened);
             return true;
         }
@@ -431,7 +437,9 @@ impl Link {
     }
 
     fn remove_wire(&mut self, index: usize) -> Wire {
-        let wire = self.wires.remove(index);
+        let mut wire = self.wires.remove(index);
+        let is_news = |event: &Event| !matches!(event, Event::LoggedIn(_) | Event::LoggedOut(_));
+        self.events.extend(std::iter::from_fn(|| wire.connection.poll_event()).filter(is_news));
         let (sent, received) = wire.connection.pdu_counts();
         self.counters.gone_pdus.0 += sent;
         self.counters.gone_pdus.1 += received;

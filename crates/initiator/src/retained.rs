@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 use block::{Buffer, BufferPool, ByteRange};
 
+use crate::limits::RETAINED_ENTRIES_MAX;
+
 /// What is to be written again.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
@@ -72,7 +74,7 @@ impl Retained {
 
     /// Whether it is time to flush.
     pub(crate) fn is_near_bound(&self) -> bool {
-        self.pool.bytes_out() > self.bytes_max / 2
+        self.pool.bytes_out() > self.bytes_max / 2 || self.entries.len() > RETAINED_ENTRIES_MAX
     }
 
     pub(crate) fn is_empty(&self) -> bool {

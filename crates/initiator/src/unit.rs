@@ -305,7 +305,7 @@ impl<'a> Probe<'a> {
 }
 
 /// A command that moves a little data to us, or none.
-pub(crate) fn control_command(lun: u64, cdb: &Cdb, length: usize, timeout: Duration) -> Command {
+fn control_command(lun: u64, cdb: &Cdb, length: usize, timeout: Duration) -> Command {
     let data = if length == 0 { Data::None } else { Data::Read(Buffer::zeroed(length), 0..length) };
     Command { token: 0, lun, cdb: cdb_bytes(cdb), attribute: TaskAttribute::Simple, data, timeout }
 }

@@ -31,7 +31,7 @@ pub(crate) enum Attention {
     None,
     /// Size, mode or identity may have changed: ask again.
     Changed,
-    /// The unit was reset or lost power: ask again, and write again what was not durable.
+    /// The unit was reset or lost power, or could not keep what it had in its cache: ask again, and write again what was not durable.
     PowerOn,
     /// The target wants the session to end: log out and come back.
     Leave,
@@ -40,6 +40,8 @@ pub(crate) enum Attention {
 /// What a unit attention calls for (SPC-4 annex E, group by additional sense code).
 pub(crate) fn attention(sense: &Sense) -> Attention {
     match (sense.asc, sense.ascq) {
+        // A write that was acknowledged did not get from the cache to the medium: as if the cache were lost.
+        _ if sense.is_deferred => Attention::PowerOn,
         // I_T nexus loss does not touch the cache, but a target that was restarted may report nothing else.
         (0x29, _) => Attention::PowerOn,
         (0x28, _) => Attention::Changed,
@@ -86,7 +88,7 @@ pub(crate) fn judge(outcome: &Outcome, what: impl Fn() -> String) -> Verdict {
 fn judge_sense(sense: &Sense, what: &str) -> Verdict {
     match sense.key {
         // About an earlier write, so this command was not carried out (SAM-5 5.13).
-        _ if sense.is_deferred => Verdict::Failed(sense_error(sense, "an earlier write")),
+        _ if sense.is_deferred => Verdict::Again(Some(*sense)),
         SenseKey::NoSense | SenseKey::RecoveredError | SenseKey::Completed => Verdict::Done,
         SenseKey::UnitAttention => Verdict::Again(Some(*sense)),
         SenseKey::AbortedCommand => Verdict::Again(None),
@@ -157,6 +159,13 @@ mod tests {
             let outcome = Outcome::Status { status, sense: vec![], residual: Residual::None, received_bytes: 0 };
             assert!(matches!(judge(&outcome, || "reading".to_owned()), Verdict::Later));
         }
+    }
+
+    /// An innocent command brings the news that an earlier write failed: it is issued again, and so is the write.
+    #[test]
+    fn a_deferred_error_is_about_an_earlier_write() {
+        let sense = Sense { is_deferred: true, ..Sense::WRITE_ERROR };
+        assert!(matches!(check(sense), Verdict::Again(Some(found)) if attention(&found) == Attention::PowerOn));
     }
 
     #[test]

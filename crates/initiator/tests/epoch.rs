@@ -4,10 +4,13 @@
 mod support;
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use base::clock::Clock;
 use block::completion::SlotSender;
 use block::device::DeviceExt;
 use block::layer::crash::{CrashLayer, Loss, Power};
+use block::layer::delay::{DelayLayer, Delays, Latency};
 use block::{
     Buffer, Completion, Device, Event, EventHub, EventReceiver, Geometry, Identity, Operation, Request, Response,
 };
@@ -23,8 +26,12 @@ struct Sloppy {
 
 impl Sloppy {
     fn new() -> Arc<Self> {
-        let medium = Mutex::new(CrashLayer::new(1 << 20, 1));
-        Arc::new(Self { medium, events: EventHub::new(), waiting: Mutex::default(), holds_flushes: Mutex::new(true) })
+        Self::of(CrashLayer::new(1 << 20, 1), true)
+    }
+
+    fn of(medium: CrashLayer, holds_flushes: bool) -> Arc<Self> {
+        let (medium, holds_flushes) = (Mutex::new(medium), Mutex::new(holds_flushes));
+        Arc::new(Self { medium, events: EventHub::new(), waiting: Mutex::default(), holds_flushes })
     }
 
     fn lose_cache(&self) {
@@ -42,7 +49,11 @@ impl Sloppy {
     }
 
     fn durable(&self) -> Vec<u8> {
-        self.medium.lock().unwrap().durable_bytes(0, 4096)
+        self.durable_bytes(4096)
+    }
+
+    fn durable_bytes(&self, length: usize) -> Vec<u8> {
+        self.medium.lock().unwrap().durable_bytes(0, length)
     }
 }
 
@@ -116,4 +127,61 @@ fn a_flush_of_the_old_session_does_not_cover_a_write_issued_again() {
     let flush = lun.flush();
     world.run(flush).unwrap();
     assert_eq!(device.durable_bytes(0, 4096), [7; 4096]);
+}
+
+/// A request of 24 commands, eight at a time, and the cache is lost when some of them are done: they are done again.
+#[test]
+fn a_write_of_several_commands_begins_again_when_the_cache_is_lost_under_it() {
+    const LATENCY: Duration = Duration::from_millis(10);
+    for (fua, milliseconds) in [(false, 5), (false, 15), (false, 25), (true, 15), (false, 35)] {
+        let mut world = World::new(3);
+        let clock: Arc<dyn Clock> = Arc::new(world.clock.clone());
+        let medium = CrashLayer::new(4 << 20, 3);
+        let geometry = Geometry { transfer_bytes_max: 64 << 10, ..medium.geometry() };
+        let device = Sloppy::of(medium.with_geometry(geometry), false);
+        let delays = Delays::all(Latency::Fixed(LATENCY));
+        world.serve(Arc::new(DelayLayer::new(device.clone(), clock, &world.workers, delays, 3)));
+        let lun = world.connect(world.options()).unwrap();
+        let older = lun.write(0, Buffer::copy_of(&[1; 64 << 10]), false);
+        world.run(older).unwrap();
+        let write = lun.write(0, Buffer::copy_of(&[7; 24 * (64 << 10)]), fua);
+        world.pass(Duration::from_millis(milliseconds));
+        device.lose_cache();
+        world.run(write).unwrap();
+        if !fua {
+            let flush = lun.flush();
+            world.run(flush).unwrap();
+        }
+        let durable = device.durable_bytes(24 * (64 << 10));
+        assert!(durable.iter().all(|&byte| byte == 7), "lost after {milliseconds} ms");
+    }
+}
+
+/// Only the first command after a loss is told of it; what the others read is no answer.
+#[test]
+fn a_read_that_followed_the_loss_of_the_cache_is_made_again() {
+    let mut world = World::new(4);
+    let device = Sloppy::of(CrashLayer::new(1 << 20, 4), false);
+    world.serve(device.clone());
+    let lun = world.connect(world.options()).unwrap();
+    let write = lun.write(0, Buffer::copy_of(&[7; 4096]), false);
+    world.run(write).unwrap();
+    device.lose_cache();
+    let (first, second) = (lun.read(8192, Buffer::zeroed(512)), lun.read(0, Buffer::zeroed(4096)));
+    world.run(first).unwrap();
+    assert_eq!(world.run(second).unwrap()[..], [7; 4096]);
+}
+
+/// The last flush is told of the loss, and what was lost is written again before the session ends.
+#[test]
+fn closing_writes_again_what_was_lost() {
+    let mut world = World::new(5);
+    let device = Sloppy::of(CrashLayer::new(1 << 20, 5), false);
+    world.serve(device.clone());
+    let lun = world.connect(world.options()).unwrap();
+    let write = lun.write(0, Buffer::copy_of(&[7; 4096]), false);
+    world.run(write).unwrap();
+    device.lose_cache();
+    world.run(async move { lun.close().await });
+    assert_eq!(device.durable(), [7; 4096]);
 }

@@ -350,6 +350,23 @@ fn a_target_that_asks_for_a_logout_gets_one_and_is_found_again() {
     check(&mut world, &lun, &acknowledged.borrow());
 }
 
+/// A target takes a connection that only closes for one that broke, and keeps its session for a while.
+#[test]
+fn a_session_that_the_target_wants_to_end_ends_with_a_logout() {
+    let mut world = World::new(14);
+    let server = world.serve(memory("one"));
+    let lun = world.connect(world.options()).unwrap();
+    let received = |world: &mut World| {
+        let server = server.clone();
+        world.run(async move { server.status().await }).pdus_received
+    };
+    let before = received(&mut world);
+    let draining = server.clone();
+    world.run(async move { draining.drain().await });
+    assert_eq!(received(&mut world) - before, 1, "the Logout Request");
+    world.run(async move { lun.close().await });
+}
+
 #[test]
 fn closing_while_away_answers_what_waits() {
     let mut world = World::new(12);

@@ -254,6 +254,11 @@ impl Connection {
         matches!(self.phase, Phase::FullFeature)
     }
 
+    /// Whether the target has agreed to its end.
+    pub fn is_closed(&self) -> bool {
+        matches!(self.phase, Phase::Closed)
+    }
+
     /// Whether a command could be sent here now.
     pub fn takes_commands(&self, session: &Session) -> bool {
         self.is_established()

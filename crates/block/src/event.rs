@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 
@@ -36,7 +37,14 @@ pub enum Event {
 /// Where a device publishes its events.
 #[derive(Clone, Default)]
 pub struct EventHub {
-    subscribers: Arc<Mutex<Vec<Weak<Mutex<Queue>>>>>,
+    subscribers: Arc<Mutex<Vec<Weak<Mailbox>>>>,
+}
+
+#[derive(Default)]
+struct Mailbox {
+    /// Whether `queue` has events: looking costs those who look before every request next to nothing.
+    is_filled: AtomicBool,
+    queue: Mutex<Queue>,
 }
 
 #[derive(Default)]
@@ -47,7 +55,7 @@ struct Queue {
 
 /// One subscriber's end.
 pub struct EventReceiver {
-    queue: Option<Arc<Mutex<Queue>>>,
+    mailbox: Option<Arc<Mailbox>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -62,22 +70,23 @@ impl EventHub {
 
     /// A new subscriber, who sees events from now on.
     pub fn subscribe(&self) -> EventReceiver {
-        let queue = Arc::new(Mutex::new(Queue::default()));
-        lock(&self.subscribers).push(Arc::downgrade(&queue));
-        EventReceiver { queue: Some(queue) }
+        let mailbox = Arc::new(Mailbox::default());
+        lock(&self.subscribers).push(Arc::downgrade(&mailbox));
+        EventReceiver { mailbox: Some(mailbox) }
     }
 
     /// Tells every subscriber.
     pub fn publish(&self, event: &Event) {
         let mut wakers = Vec::new();
         lock(&self.subscribers).retain(|subscriber| {
-            let Some(queue) = subscriber.upgrade() else { return false };
-            let mut queue = lock(&queue);
+            let Some(mailbox) = subscriber.upgrade() else { return false };
+            let mut queue = lock(&mailbox.queue);
             if queue.events.len() == EVENTS_UNREAD_MAX {
                 queue.events.clear();
                 queue.events.push_back(Event::Missed);
             }
             queue.events.push_back(event.clone());
+            mailbox.is_filled.store(true, Ordering::Release);
             wakers.extend(queue.waker.take());
             true
         });
@@ -85,27 +94,37 @@ impl EventHub {
     }
 }
 
+impl Mailbox {
+    /// The oldest event of `queue`, which is its own.
+    fn pop(&self, queue: &mut Queue) -> Option<Event> {
+        let event = queue.events.pop_front();
+        self.is_filled.store(!queue.events.is_empty(), Ordering::Release);
+        event
+    }
+}
+
 impl EventReceiver {
     /// A receiver that never receives.
     pub fn silent() -> Self {
-        Self { queue: None }
+        Self { mailbox: None }
     }
 
     /// The next event, if there is one now.
-    pub fn try_receive(&mut self) -> Option<Event> {
-        lock(self.queue.as_ref()?).events.pop_front()
+    pub fn try_receive(&self) -> Option<Event> {
+        let mailbox = self.mailbox.as_ref().filter(|mailbox| mailbox.is_filled.load(Ordering::Acquire))?;
+        mailbox.pop(&mut lock(&mailbox.queue))
     }
 
     /// The next event.
-    pub async fn receive(&mut self) -> Event {
+    pub async fn receive(&self) -> Event {
         poll_fn(|context| self.poll_receive(context)).await
     }
 
     /// As [`EventReceiver::receive`], for whoever waits for several.
-    pub(crate) fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Event> {
-        let Some(queue) = &self.queue else { return Poll::Pending };
-        let mut queue = lock(queue);
-        match queue.events.pop_front() {
+    pub fn poll_receive(&self, context: &mut Context<'_>) -> Poll<Event> {
+        let Some(mailbox) = &self.mailbox else { return Poll::Pending };
+        let mut queue = lock(&mailbox.queue);
+        match mailbox.pop(&mut queue) {
             Some(event) => Poll::Ready(event),
             None => {
                 queue.waker = Some(context.waker().clone());

@@ -297,7 +297,7 @@ async fn a_lost_connection_ends_every_request_at_once() {
     let serving = tokio::spawn(async move { server.serve_connection(far, std::future::pending()).await });
     let (device, driver) = NbdClient::over(near, ClientOptions::default(), "test").await.unwrap();
     let driver = tokio::spawn(driver);
-    let mut events = device.subscribe();
+    let events = device.subscribe();
     let (read, write) = (device.read(0, Buffer::zeroed(512)), device.write(512, pattern(1, 512), false));
     held.wait_for(2).await;
     serving.abort();

@@ -37,6 +37,7 @@ use crate::options::InitiatorOptions;
 use crate::retained::{Content, Retained};
 use crate::shared::{Incoming, Shared};
 use crate::status::State;
+use crate::under_way::UnderWay;
 use crate::unit::Unit;
 use crate::verdict::{Attention, Verdict, attention, judge};
 
@@ -84,8 +85,9 @@ pub(crate) struct Engine {
     ranges: RangeLock,
     /// Requests that wait for earlier ones of overlapping ranges.
     blocked: BTreeMap<u64, Acquire>,
-    /// Commands under way.
-    in_flight: usize,
+    under_way: UnderWay,
+    /// Answers that came too early: see [`UnderWay`]. Their commands count as under way.
+    early: Vec<Completed>,
     order_next: u64,
     /// Retained writes that are still to be written again.
     replay: VecDeque<(ByteRange, Content)>,
@@ -116,7 +118,8 @@ impl Engine {
             stalled: BTreeSet::new(),
             ranges: RangeLock::new(),
             blocked: BTreeMap::new(),
-            in_flight: 0,
+            under_way: UnderWay::default(),
+            early: Vec::new(),
             order_next: 0,
             replay: VecDeque::new(),
             replaying: 0,
@@ -144,7 +147,7 @@ impl Engine {
                 Ok(has_moved) => has_progressed |= has_moved,
                 Err(error) => return Poll::Ready(Stop::Lost(error)),
             }
-            if self.attention > Attention::None && self.in_flight == 0 {
+            if self.attention > Attention::None && self.under_way.count() == 0 {
                 return Poll::Ready(Stop::Attention(std::mem::take(&mut self.attention)));
             }
             if self.jobs.is_empty() && self.incoming.is_empty() && self.shared.is_closing() {
@@ -200,9 +203,8 @@ impl Engine {
                     continue;
                 }
                 Reply::Raw(_) if job.is_synchronizing() => {
-                    let words = "the unit was reset before the command was durable; it may or may not last";
                     self.ready.remove(&order);
-                    job.finish(Err(Error::new(ErrorKind::OutcomeUnknown, words)));
+                    job.finish(Err(reset_too_early()));
                     continue;
                 }
                 _ if job.is_mutation() => job.start_over(),
@@ -235,13 +237,14 @@ impl Engine {
         self.counts.bytes_sent += link.counters.bytes_sent;
         self.counts.bytes_received += link.counters.bytes_received;
         self.counts.connections_recovered += link.recovered_count();
-        for (token, mut buffer) in link.into_unfinished() {
+        let early = self.early.drain(..).map(|completed| (completed.token, completed.buffer));
+        for (token, mut buffer) in early.chain(link.into_unfinished()) {
             let job = self.jobs.get_mut(&Job::order_of(token));
             if job.is_some_and(|job| job.take_step(token, &mut buffer).is_some()) {
                 self.counts.commands_retried += 1;
             }
         }
-        self.in_flight = 0;
+        self.under_way.clear();
         self.replay.clear();
         self.replaying = 0;
         self.is_flush_under_way = false;
@@ -314,7 +317,7 @@ impl Engine {
         status.commands_sent = self.counts.commands_sent;
         status.commands_retried = self.counts.commands_retried;
         status.writes_replayed = self.counts.writes_replayed;
-        status.in_flight = self.in_flight;
+        status.in_flight = self.under_way.count();
         status.waiting = self.jobs.values().filter(|job| job.is_idle()).count();
         status.retained_bytes = self.retained.bytes();
     }
@@ -388,7 +391,7 @@ impl Engine {
             let is_replay = |order: &&u64| self.jobs.get(order).is_some_and(|job| matches!(job.reply, Reply::Replay));
             let candidates: Vec<u64> = self.ready.iter().filter(is_replay).copied().collect();
             for order in candidates {
-                if self.in_flight >= self.options.queue_depth {
+                if self.under_way.count() >= self.options.queue_depth {
                     break;
                 }
                 self.ready.remove(&order);
@@ -397,7 +400,7 @@ impl Engine {
             }
             return has_progressed;
         }
-        while self.in_flight < self.options.queue_depth
+        while self.under_way.count() < self.options.queue_depth
             && let Some(order) = self.ready.pop_first()
         {
             self.issue(link, now, order);
@@ -424,13 +427,13 @@ impl Engine {
             self.flush_for_room(now);
             return;
         }
-        while self.in_flight < self.options.queue_depth
+        while self.under_way.count() < self.options.queue_depth
             && let Some(command) = job.next_command(&self.unit, order, self.options.command_timeout)
         {
             if matches!(job.kind, Kind::Flush) {
                 job.flush_mark = Some((self.epoch, self.retained.mark()));
             }
-            self.in_flight += 1;
+            job.note_sent(self.under_way.send());
             self.counts.commands_sent += 1;
             link.session.submit(now, command);
         }
@@ -483,10 +486,39 @@ impl Engine {
         }
         while let Some(completed) = link.session.poll_completed() {
             has_progressed = true;
-            self.in_flight = self.in_flight.saturating_sub(1);
+            self.take(now, completed, link.is_wide());
+        }
+        self.take_early(now);
+        has_progressed
+    }
+
+    /// Takes an answer, unless it came too early.
+    fn take(&mut self, now: Instant, completed: Completed, is_wide: bool) {
+        let Self { jobs, under_way, retained, .. } = self;
+        let job = jobs.get(&Job::order_of(completed.token));
+        let Some((job, number)) = job.and_then(|job| Some((job, job.number_of(completed.token)?))) else { return };
+        let is_read = matches!(job.kind, Kind::Read { .. } | Kind::Extents { .. });
+        let is_early = is_wide
+            && under_way.has_earlier(number)
+            && job.depends_on_cache(completed.token)
+            && (!is_read || retained.overlaps(job.range()));
+        if is_early {
+            self.early.push(completed);
+        } else {
+            under_way.answer(number);
             self.handle_completed(now, completed);
         }
-        has_progressed
+    }
+
+    /// Takes the answers that came too early and do not any more.
+    fn take_early(&mut self, now: Instant) {
+        while let Some(index) = self.early.iter().position(|completed| {
+            let job = self.jobs.get(&Job::order_of(completed.token));
+            job.and_then(|job| job.number_of(completed.token)).is_none_or(|number| !self.under_way.has_earlier(number))
+        }) {
+            let completed = self.early.swap_remove(index);
+            self.take(now, completed, false);
+        }
     }
 
     fn note(&mut self, attention: Attention) {
@@ -504,11 +536,14 @@ impl Engine {
             self.handle_raw(now, order, repeat, Completed { token, buffer, outcome });
             return;
         }
+        let depends_on_cache = job.depends_on_cache(token);
         let Some(step) = job.take_step(token, &mut buffer) else { return };
-        let is_look = matches!(job.kind, Kind::Read { .. } | Kind::Extents { .. });
-        if self.attention >= Attention::PowerOn && is_look && outcome.is_good() {
+        if self.attention >= Attention::PowerOn && outcome.is_good() && depends_on_cache {
             // It may have been carried out after the unit lost what is about to be written again.
-            job.retreat(step);
+            match job.kind {
+                Kind::Read { .. } | Kind::Extents { .. } => job.retreat(step),
+                _ => job.start_over(),
+            }
             self.counts.commands_retried += 1;
             self.go_on(order);
             return;
@@ -559,7 +594,11 @@ impl Engine {
             self.go_on(order);
         } else if let Some(job) = self.jobs.remove(&order) {
             self.ready.remove(&order);
-            job.finish_raw(&outcome, &buffer);
+            if self.attention >= Attention::PowerOn && job.is_synchronizing() {
+                job.finish(Err(reset_too_early()));
+            } else {
+                job.finish_raw(&outcome, &buffer);
+            }
         }
     }
 
@@ -711,6 +750,12 @@ impl Engine {
             _ => false,
         }
     }
+}
+
+/// Of a raw command that was carried out.
+fn reset_too_early() -> Error {
+    let words = "the unit was reset before the command was durable; it may or may not last";
+    Error::new(ErrorKind::OutcomeUnknown, words)
 }
 
 /// Where a mutation may have been carried out, nobody may say that it was not: `TimedOut` would.

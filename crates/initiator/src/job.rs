@@ -104,6 +104,8 @@ pub(crate) struct Step {
     purpose: Purpose,
     /// Times it was issued in vain.
     attempts: u32,
+    /// Its number among all commands, once it is sent.
+    number: u64,
 }
 
 impl Step {
@@ -219,6 +221,29 @@ impl Job {
         self.is_synchronizing
     }
 
+    /// Whether the good end of the command of a token says something about what is in the unit's cache.
+    pub(crate) fn depends_on_cache(&self, token: u64) -> bool {
+        let is_synchronize = |step: &Step| step.purpose == Purpose::Synchronize;
+        matches!(self.kind, Kind::Read { .. } | Kind::Extents { .. } | Kind::Flush)
+            || self.step_of(token).is_some_and(is_synchronize)
+    }
+
+    /// The command that was made last is sent as number so many.
+    pub(crate) fn note_sent(&mut self, number: u64) {
+        if let Some((_, step)) = self.under_way.last_mut() {
+            step.number = number;
+        }
+    }
+
+    /// The number under which the command of a token was sent, if it is under way.
+    pub(crate) fn number_of(&self, token: u64) -> Option<u64> {
+        self.step_of(token).map(|step| step.number)
+    }
+
+    fn step_of(&self, token: u64) -> Option<&Step> {
+        self.under_way.iter().find(|(slot, _)| *slot == token % PARTS_MAX as u64).map(|(_, step)| step)
+    }
+
     /// Whether it changes what is stored.
     pub(crate) fn is_mutation(&self) -> bool {
         matches!(self.kind, Kind::Write { .. } | Kind::Discard { .. } | Kind::Zeroes { .. })
@@ -264,7 +289,7 @@ impl Job {
         }
         let step = match self.again.pop() {
             Some(step) => self.cut_again(unit, step)?,
-            None => Step { purpose: self.next_purpose(unit)?, attempts: 0 },
+            None => Step { purpose: self.next_purpose(unit)?, attempts: 0, number: 0 },
         };
         let (cdb, data) = match step.purpose {
             Purpose::Whole => self.whole_command(unit),
@@ -475,7 +500,7 @@ impl Job {
             is_good && unit.is_volatile() && !unit.has_fua && !self.range().is_empty() && !self.is_synchronizing;
         if is_due {
             self.is_synchronizing = true;
-            self.again.push(Step { purpose: Purpose::Synchronize, attempts: 0 });
+            self.again.push(Step { purpose: Purpose::Synchronize, attempts: 0, number: 0 });
         }
         is_due
     }

@@ -24,6 +24,7 @@
 //! | `driver` | [`connect`], [`discover`] and the [`Driver`]: sessions come and go, with back-off |
 //! | `engine` | requests to commands and back; retries; what is issued again after a lost session |
 //! | `job` | one request as a sequence of commands |
+//! | `under_way` | commands in the order in which they were sent |
 //! | `verdict` | what each outcome of a command means |
 //! | `retained` | copies of writes that the LUN may still lose |
 //! | `unit` | what a LUN says about itself |
@@ -57,6 +58,7 @@ mod reservation;
 mod retained;
 mod shared;
 mod status;
+mod under_way;
 mod unit;
 mod verdict;
 mod wire;

@@ -106,6 +106,11 @@ impl Link {
         Ok(link)
     }
 
+    /// Whether answers may overtake each other, on several connections.
+    pub(crate) fn is_wide(&self) -> bool {
+        self.wires.len() > 1
+    }
+
     /// Where the session is.
     pub(crate) fn portal(&self) -> &Portal {
         &self.growth.portal

@@ -398,7 +398,7 @@ fn a_lun_that_grows_says_so() {
     let device = support::Resizable::new(1 << 20);
     world.serve(device.clone());
     let lun = world.connect(world.options()).unwrap();
-    let mut events = lun.subscribe();
+    let events = lun.subscribe();
     device.resize(2 << 20);
     world.pass(Duration::from_millis(1));
     let reading = lun.read(0, Buffer::zeroed(512));

@@ -132,7 +132,7 @@ fn another_device_in_its_place_is_found_out() {
     let mut world = World::new(4);
     world.serve(memory("one"));
     let lun = world.connect(world.options()).unwrap();
-    let mut events = lun.subscribe();
+    let events = lun.subscribe();
     let other = memory("two");
     world.serve(other.clone());
     let write = lun.write(0, Buffer::copy_of(&[1; 512]), false);
@@ -157,7 +157,7 @@ fn requests_fail_after_the_replacement_timeout_and_work_again_later() {
     let server = world.serve(device);
     let options = InitiatorOptions { replacement_timeout: Duration::from_secs(20), ..world.options() };
     let lun = world.connect(options).unwrap();
-    let mut events = lun.subscribe();
+    let events = lun.subscribe();
     world.network.set_server(None);
     world.network.cut();
     world.pass(Duration::from_millis(1));

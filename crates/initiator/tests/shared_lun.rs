@@ -180,7 +180,7 @@ fn a_unit_attention_that_a_raw_command_takes_is_heard() {
     let device = support::Resizable::new(1 << 20);
     world.serve(device.clone());
     let lun = world.connect(world.options()).unwrap();
-    let mut events = lun.subscribe();
+    let events = lun.subscribe();
     device.resize(2 << 20);
     world.executor.run_until_stalled();
     let answer = call!(world, lun, execute(&[0; 6], &[], 0)).unwrap();

@@ -12,6 +12,7 @@
 //! | [`execution`] | [`Execution`] |
 //! | [`nexus`] | [`NexusId`] |
 //! | `attention` | unit attentions, per I_T nexus |
+//! | `device_watch` | what the device reports becomes unit attentions |
 //! | `task_set` | tasks under way: what can be aborted, and what ordered tasks wait for |
 //! | `reservation` | RESERVE(6) and persistent reservations, with the table of conflicts; [`ReservationStore`] |
 //! | `protection` | nexuses that may read and not write |
@@ -24,6 +25,7 @@
 mod attention;
 pub mod command;
 mod commands;
+mod device_watch;
 pub mod execution;
 mod failure;
 mod identity;

@@ -6,12 +6,11 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::clock::Clock;
 use block::completion::Workers;
 use block::range_lock::RangeLock;
-use block::{BufferPool, ByteRange, Event, Geometry, Hints, SharedDevice};
+use block::{BufferPool, ByteRange, Geometry, Hints, SharedDevice};
 use scsi::cdb::Blocks;
 use scsi::{Cdb, CdbError, Sense, Status};
 
@@ -22,6 +21,7 @@ use crate::commands::extended_copy::CopyResults;
 use crate::commands::medium::MediumState;
 use crate::commands::mode::ModeState;
 use crate::commands::sanitize::{self, SanitizeState};
+use crate::device_watch::DeviceWatch;
 use crate::execution::Execution;
 use crate::failure::Failure;
 use crate::limits::{READ_BUFFER_BYTES_DEFAULT, TRANSFER_BYTES_MAX};
@@ -102,8 +102,7 @@ pub struct LogicalUnit {
     pub(crate) maps: Maps,
     pub(crate) ranges: RangeLock,
     workers: Workers,
-    /// The device said that it is there; false between its `Offline` and `Back`.
-    is_online: Arc<AtomicBool>,
+    watch: Arc<DeviceWatch>,
 }
 
 impl LogicalUnit {
@@ -111,10 +110,12 @@ impl LogicalUnit {
     pub fn new(device: SharedDevice, options: LogicalUnitOptions) -> Arc<Self> {
         let reservations =
             Reservations::restored(&options.saved_reservations, options.reservation_store.as_ref().map(Arc::clone));
+        let attentions = Arc::<UnitAttentions>::default();
+        let watch = Arc::new(DeviceWatch::new(&device, Arc::clone(&attentions)));
         Arc::new(Self {
             device,
             options,
-            attentions: Arc::default(),
+            attentions,
             tasks: TaskSet::default(),
             reservations,
             protection: Protection::default(),
@@ -125,7 +126,7 @@ impl LogicalUnit {
             maps: Maps::default(),
             ranges: RangeLock::new(),
             workers: Workers::new(),
-            is_online: Arc::new(AtomicBool::new(true)),
+            watch,
         })
     }
 
@@ -173,24 +174,9 @@ impl LogicalUnit {
     /// Background work: what the device reports becomes unit attentions, and commands whose execution was dropped are finished. Runs
     /// until it is dropped.
     pub fn run(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
-        let mut events = self.device.subscribe();
-        let workers = self.workers.clone();
-        let (attentions, is_online) = (Arc::clone(&self.attentions), Arc::clone(&self.is_online));
-        let watch = async move {
-            loop {
-                let event = events.receive().await;
-                match event {
-                    Event::Offline => is_online.store(false, Ordering::Release),
-                    Event::Back => is_online.store(true, Ordering::Release),
-                    _ => {}
-                }
-                if let Some(sense) = attention_of(&event) {
-                    attentions.establish(sense, None);
-                }
-            }
-        };
+        let (watch, workers) = (Arc::clone(&self.watch), self.workers.clone());
         async move {
-            futures_util::future::join(watch, workers.run()).await;
+            futures_util::future::join(watch.run(), workers.run()).await;
         }
     }
 
@@ -237,6 +223,7 @@ impl LogicalUnit {
 
     /// What stands between a command and its execution.
     fn admit(&self, nexus: &NexusId, parsed: Result<Cdb, CdbError>) -> Result<Cdb, Failure> {
+        self.watch.catch_up();
         if !parsed.as_ref().is_ok_and(attention::is_exempt)
             && let Some(sense) = self.attentions.take(nexus)
         {
@@ -273,7 +260,7 @@ impl LogicalUnit {
         if !self.medium.is_loaded() {
             return Err(Sense::MEDIUM_NOT_PRESENT);
         }
-        if !self.is_online.load(Ordering::Acquire) {
+        if !self.watch.is_online() {
             return Err(Sense::COMMUNICATION_FAILURE);
         }
         Ok(())
@@ -331,14 +318,4 @@ pub(crate) fn range_in(geometry: &Geometry, lba: u64, count: u64) -> Result<Byte
         return Err(Sense::LBA_OUT_OF_RANGE);
     }
     Ok(ByteRange { offset: lba * block_bytes, length: count * block_bytes })
-}
-
-/// What initiators are told of a device's event. A receiver that missed events tells the two that make initiators look again.
-fn attention_of(event: &Event) -> Option<Sense> {
-    match event {
-        Event::Resized(_) | Event::Missed => Some(Sense::CAPACITY_CHANGED),
-        Event::IdentityChanged => Some(Sense::DEVICE_IDENTIFIER_CHANGED),
-        Event::WritesLost => Some(Sense::POWER_ON_OR_RESET),
-        Event::Offline | Event::Back | Event::Invalidated(_) => None,
-    }
 }

@@ -252,3 +252,13 @@ fn events_of_the_device_become_unit_attentions() {
     assert_eq!(target.sense(Cdb::TestUnitReady), Some(Sense::POWER_ON_OR_RESET));
     target.good(Cdb::TestUnitReady, &[]);
 }
+
+/// Whatever the task that listens has come to: a SYNCHRONIZE CACHE after the loss must not say that all is well.
+#[test]
+fn what_the_device_has_said_counts_for_the_next_command() {
+    let hub = EventHub::new();
+    let device = Arc::new(Telling { below: memory(), hub: hub.clone() });
+    let target = Target::with(device, LogicalUnitOptions::default());
+    hub.publish(&Event::WritesLost);
+    assert_eq!(target.sense(Cdb::TestUnitReady), Some(Sense::POWER_ON_OR_RESET));
+}

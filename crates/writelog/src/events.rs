@@ -29,7 +29,7 @@ impl Core {
                 return;
             }
             let event = poll_fn(|context| {
-                let mut receiver = self.origin_events.lock().unwrap_or_else(PoisonError::into_inner);
+                let receiver = self.origin_events.lock().unwrap_or_else(PoisonError::into_inner);
                 pin!(receiver.receive()).poll(context)
             });
             if let Either::Left((event, _)) = select(event, self.background.changed_since(count)).await {

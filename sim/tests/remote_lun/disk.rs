@@ -1,11 +1,11 @@
-//! The disk below the target: a cache that is lost with the power, and a witness of every effect.
+//! The disk below the target: a cache that is lost with the power, or alone, and a witness of every effect.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
-use block::completion::Workers;
+use block::completion::{SlotSender, Workers};
 use block::layer::crash::{CrashLayer, Loss, Power};
 use block::layer::delay::Latency;
-use block::{Completion, Device, EventReceiver, Geometry, Identity, Operation, Request};
+use block::{Completion, Device, Event, EventHub, EventReceiver, Geometry, Identity, Operation, Request};
 
 use base::clock::Clock;
 
@@ -19,6 +19,8 @@ pub(crate) struct Disk {
     workers: Workers,
     latency: Latency,
     model: Model,
+    /// What the present target has of it.
+    in_use: Arc<Mutex<Weak<InUse>>>,
 }
 
 impl Disk {
@@ -31,7 +33,7 @@ impl Disk {
     ) -> Self {
         let medium = medium.with_latency(Arc::clone(&clock), latency, workers);
         let medium = Arc::new(Mutex::new(medium));
-        Self { medium, clock, workers: workers.clone(), latency, model: model.clone() }
+        Self { medium, clock, workers: workers.clone(), latency, model: model.clone(), in_use: Arc::default() }
     }
 
     pub(crate) fn is_volatile(&self) -> bool {
@@ -60,50 +62,111 @@ impl Disk {
     /// The medium as it is now, for one target: it ends with its power.
     pub(crate) fn for_target(&self) -> Witness {
         let medium = self.medium.lock().unwrap().clone();
-        Witness { medium, workers: self.workers.clone(), model: self.model.clone() }
+        let gate = Gate { medium, in_flight: 0, waiting: Vec::new(), loss: None };
+        let in_use = Arc::new(InUse { disk: self.clone(), gate: Mutex::new(gate), events: EventHub::new() });
+        *self.in_use.lock().unwrap() = Arc::downgrade(&in_use);
+        Witness { in_use }
+    }
+
+    /// The cache is lost under the target, which goes on and is told, as soon as nothing is in flight.
+    pub(crate) fn lose_cache(&self, loss: Loss) {
+        let in_use = self.in_use.lock().unwrap().upgrade();
+        if let Some(in_use) = in_use {
+            in_use.gate.lock().unwrap().loss = Some(loss);
+            in_use.lose_cache();
+        }
     }
 }
 
-/// Looks at every mutation that the medium has carried out. Below everything that could reorder.
-pub(crate) struct Witness {
+/// The disk of one target.
+struct InUse {
+    disk: Disk,
+    gate: Mutex<Gate>,
+    events: EventHub,
+}
+
+struct Gate {
     medium: CrashLayer,
-    workers: Workers,
-    model: Model,
+    in_flight: usize,
+    /// Changes that came while the loss waits for those in flight.
+    waiting: Vec<(Request, SlotSender)>,
+    loss: Option<Loss>,
 }
 
-impl Device for Witness {
-    fn geometry(&self) -> Geometry {
-        self.medium.geometry()
-    }
-
-    fn identity(&self) -> Identity {
-        self.medium.identity()
-    }
-
-    fn submit(&self, request: Request) -> Completion {
+impl InUse {
+    fn submit(self: &Arc<Self>, request: Request, sender: SlotSender) {
         let first = request.offset / UNIT;
         let written = match &request.operation {
             Operation::Write { buffer, .. } => buffer.to_vec(),
             Operation::Discard { length } | Operation::WriteZeroes { length, .. } => vec![0; *length as usize],
             _ => Vec::new(),
         };
-        let under_way = self.medium.submit(request);
-        let model = self.model.clone();
-        let (completion, sender) = Completion::slot();
+        let under_way = {
+            let mut gate = self.gate.lock().unwrap();
+            // What came before the loss flushes and reads what there was before it.
+            if gate.loss.is_some() && request.is_mutation() {
+                gate.waiting.push((request, sender));
+                return;
+            }
+            gate.in_flight += 1;
+            gate.medium.submit(request)
+        };
+        let in_use = Arc::clone(self);
         // The effect is seen whether or not anybody waits for it.
-        self.workers.spawn(async move {
+        self.disk.workers.spawn(async move {
             let response = under_way.await;
             if response.result.is_ok() {
                 for (unit, bytes) in (first..).zip(written.chunks(UNIT as usize)) {
-                    model.witness(unit, bytes);
+                    in_use.disk.model.witness(unit, bytes);
                 }
             }
             sender.complete(response);
+            in_use.gate.lock().unwrap().in_flight -= 1;
+            in_use.lose_cache();
         });
+    }
+
+    /// Loses the cache, if it is to be lost and may be now.
+    fn lose_cache(self: &Arc<Self>) {
+        let waiting = {
+            let mut gate = self.gate.lock().unwrap();
+            if gate.in_flight > 0 {
+                return;
+            }
+            let Some(loss) = gate.loss.take() else { return };
+            // It may have lost its power meanwhile.
+            if !gate.medium.power().is_lost() {
+                self.disk.regain_power(loss);
+                gate.medium = self.disk.medium.lock().unwrap().clone();
+            }
+            std::mem::take(&mut gate.waiting)
+        };
+        self.events.publish(&Event::WritesLost);
+        waiting.into_iter().for_each(|(request, sender)| self.submit(request, sender));
+    }
+}
+
+/// Looks at every mutation that the medium has carried out. Below everything that could reorder.
+pub(crate) struct Witness {
+    in_use: Arc<InUse>,
+}
+
+impl Device for Witness {
+    fn geometry(&self) -> Geometry {
+        self.in_use.gate.lock().unwrap().medium.geometry()
+    }
+
+    fn identity(&self) -> Identity {
+        self.in_use.gate.lock().unwrap().medium.identity()
+    }
+
+    fn submit(&self, request: Request) -> Completion {
+        let (completion, sender) = Completion::slot();
+        self.in_use.submit(request, sender);
         completion
     }
 
     fn subscribe(&self) -> EventReceiver {
-        self.medium.subscribe()
+        self.in_use.events.subscribe()
     }
 }

@@ -83,7 +83,8 @@ fn run(seed: u64) -> Sums {
                 let losses = [Loss::All, Loss::InFlightOnly, Loss::Seeded(random.bits())];
                 world.lose_power(Duration::from_micros(random.below(500_000)), losses[random.below(3) as usize]);
             }
-            3..6 => world.cut_one(&mut random),
+            3..5 => world.cut_one(&mut random),
+            5..8 => world.disk.lose_cache([Loss::All, Loss::Seeded(random.bits())][random.below(2) as usize]),
             _ => lun.set_connections(1 + random.below(6) as u16),
         }
     }

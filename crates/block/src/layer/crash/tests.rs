@@ -153,7 +153,7 @@ fn errors_on_demand_change_nothing_and_pass() {
 fn devices_on_one_power_fail_together() {
     let power = Power::new();
     let (first, second) = (CrashLayer::on(&power, SIZE, 1), CrashLayer::on(&power, SIZE, 2));
-    let mut events = first.subscribe();
+    let events = first.subscribe();
     power.fail_write(2);
     assert_eq!(write(&first, 0, 1, 512, true), Ok(()));
     assert_eq!(write(&second, 0, 1, 512, true), Ok(()));

@@ -151,12 +151,12 @@ impl Paths {
         self.take_events(EventReceiver::try_receive);
     }
 
-    fn take_events(&self, mut take: impl FnMut(&mut EventReceiver) -> Option<Event>) {
+    fn take_events(&self, mut take: impl FnMut(&EventReceiver) -> Option<Event>) {
         let mut news = Vec::new();
         {
             let mut state = self.lock();
             for path in 0..self.devices.len() {
-                while let Some(event) = take(&mut state.receivers[path]) {
+                while let Some(event) = take(&state.receivers[path]) {
                     news.extend(self.handle_event(&mut state, path, event));
                 }
             }

@@ -310,7 +310,7 @@ fn two_units_are_no_paths() {
 #[test]
 fn the_device_is_offline_when_no_path_is_left() {
     let mut world = world(1, Policy::Failover, 2, false);
-    let mut receiver = world.device.subscribe();
+    let receiver = world.device.subscribe();
     let mut after = |change: &dyn Fn(&[Arc<Session>])| {
         change(&world.sessions);
         world.executor.run_until_stalled();

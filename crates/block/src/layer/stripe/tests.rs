@@ -152,7 +152,7 @@ fn events_of_members_become_events_of_the_whole() {
         (0..2).map(|number| Arc::new(Told { hub: Default::default(), size: Mutex::new(1 << 20), number })).collect();
     let members = told.iter().cloned().map(|told| told as SharedDevice).collect();
     let stripe = Arc::new(Stripe::new(members, UNIT).expect("right"));
-    let mut receiver = stripe.subscribe();
+    let receiver = stripe.subscribe();
     let mut executor = Executor::in_order();
     let running = Arc::clone(&stripe);
     executor.spawn(async move { running.run().await });

@@ -1,0 +1,70 @@
+//! What the device below reports, before the next command: a command that comes after the device lost its cache must not be carried out as if it
+//! had not.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+
+use block::{Event, EventReceiver, SharedDevice};
+use scsi::Sense;
+
+use crate::attention::UnitAttentions;
+
+/// Turns events of the device into unit attentions.
+pub(crate) struct DeviceWatch {
+    events: EventReceiver,
+    attentions: Arc<UnitAttentions>,
+    /// False between `Offline` and `Back`.
+    is_online: AtomicBool,
+}
+
+impl DeviceWatch {
+    pub(crate) fn new(device: &SharedDevice, attentions: Arc<UnitAttentions>) -> Self {
+        Self { events: device.subscribe(), attentions, is_online: AtomicBool::new(true) }
+    }
+
+    /// Whether the device said that it is there.
+    pub(crate) fn is_online(&self) -> bool {
+        self.is_online.load(Ordering::Acquire)
+    }
+
+    /// Takes what the device has said by now.
+    pub(crate) fn catch_up(&self) {
+        while let Some(event) = self.events.try_receive() {
+            self.handle(&event);
+        }
+    }
+
+    /// Takes what the device says, for ever: what nobody asks for is heard, too.
+    pub(crate) async fn run(&self) {
+        poll_fn(|context| {
+            while let Poll::Ready(event) = self.events.poll_receive(context) {
+                self.handle(&event);
+            }
+            Poll::<()>::Pending
+        })
+        .await;
+    }
+
+    fn handle(&self, event: &Event) {
+        match event {
+            Event::Offline => self.is_online.store(false, Ordering::Release),
+            Event::Back => self.is_online.store(true, Ordering::Release),
+            _ => {}
+        }
+        if let Some(sense) = attention_of(event) {
+            self.attentions.establish(sense, None);
+        }
+    }
+}
+
+/// What initiators are told of a device's event. A receiver that missed events tells the two that make initiators look again.
+fn attention_of(event: &Event) -> Option<Sense> {
+    match event {
+        Event::Resized(_) | Event::Missed => Some(Sense::CAPACITY_CHANGED),
+        Event::IdentityChanged => Some(Sense::DEVICE_IDENTIFIER_CHANGED),
+        Event::WritesLost => Some(Sense::POWER_ON_OR_RESET),
+        Event::Offline | Event::Back | Event::Invalidated(_) => None,
+    }
+}

@@ -3,7 +3,8 @@
 //! Streams are requests of one kind that follow each other without a gap. A stream longer than the cut-off would push out what is used again, so
 //! the rest of it goes past the cache. With admission on second use a block gets a frame when it misses for the second time within a
 //! while; who was seen is kept in a table of one number a slot, where a newer block takes the place of an older one. A read stream may be
-//! read ahead: its next bytes are fetched before they are asked for.
+//! read ahead: its next bytes are fetched before they are asked for. Where lines are large, the rest of a line may be fetched with the first part
+//! of it that is read (paper 2.3: larger blocks read ahead more).
 
 use base::range::ByteRange;
 use std::fmt;
@@ -55,6 +56,8 @@ pub struct Tuning {
     pub cutoff_bytes: Option<u64>,
     /// Bytes of a read stream that are fetched ahead; zero for none.
     pub prefetch_bytes: u64,
+    /// Whether the rest of a line is fetched as soon as a part of it is read that misses.
+    pub prefetches_lines: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +77,8 @@ pub(crate) struct Advice {
     pub(crate) is_past: bool,
     /// What to fetch ahead.
     pub(crate) ahead: Option<ByteRange>,
+    /// The whole lines of the request, when they are to be fetched, too.
+    pub(crate) lines: Option<ByteRange>,
 }
 
 /// Streams and blocks seen.
@@ -131,7 +136,7 @@ impl Admissions {
             self.streams.remove(0);
         }
         self.streams.push(stream);
-        Advice { is_past, ahead }
+        Advice { is_past, ahead, lines: None }
     }
 
     /// The next bytes of a read stream, when half of those fetched ahead are used up.

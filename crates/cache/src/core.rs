@@ -203,7 +203,8 @@ impl Core {
                     finish_timing(timed);
                     response
                 });
-                if let Some(ahead) = advice.ahead {
+                // Behind the request itself: who comes first gets what is asked for first.
+                for ahead in advice.lines.into_iter().chain(advice.ahead) {
                     self.fetch_ahead(ahead);
                 }
                 reading
@@ -281,9 +282,29 @@ impl Core {
             }
             evicted_count += give_frame(state, block);
         }
+        if may_insert && kind == RequestKind::Read && state.admissions.tuning().prefetches_lines {
+            advice.lines = self.rest_of_lines(state, range);
+        }
         self.counters.of(kind).tags(hit_count, miss_count);
         self.counters.evictions.fetch_add(evicted_count, Ordering::Relaxed);
         advice
+    }
+
+    /// The whole lines of `range`, if they have more than that, a place, and not all of what they should have.
+    fn rest_of_lines(&self, state: &State, range: ByteRange) -> Option<ByteRange> {
+        let line_size = self.line_size();
+        let lines = line_size.whole_lines(range);
+        let start = lines.offset.max(self.padding);
+        let end = lines.end().min(self.origin.geometry().size_bytes);
+        let is_wanting = |block: u64| {
+            let found = state.frames.find(block);
+            found.is_some_and(|(_, line)| {
+                line.valid != line_size.part_of(block, ByteRange { offset: start, length: end - start }).0
+            })
+        };
+        let is_more = start < range.offset || range.end() < end;
+        (is_more && line_size.blocks_of(range).any(is_wanting))
+            .then_some(ByteRange { offset: start, length: end - start })
     }
 
     /// Gives blocks that are not resident a frame, whatever they are worth.

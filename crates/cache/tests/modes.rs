@@ -11,7 +11,7 @@ use block::device::DeviceExt;
 use block::layer::crash::CrashLayer;
 use block::layer::stats::StatsLayer;
 use block::{Device, ErrorKind, OperationKind, SharedDevice};
-use cache::{Admission, Cache, Mode, OpenOptions, Tuning};
+use cache::{Admission, Alignment, Cache, FormatOptions, LineSize, Mode, OpenOptions, Tuning};
 use common::{format, format_options, open_options, read, try_open};
 
 const ORIGIN_BYTES: u64 = 4 << 20;
@@ -155,4 +155,36 @@ fn a_cache_that_takes_nothing_in_fetches_nothing_ahead() {
     }
     executor.run();
     assert_eq!(stats.snapshot().of(OperationKind::Read).completed_count - before, 64, "what was asked for, once");
+}
+
+/// Paper 2.3: larger blocks read ahead more. The reader does not wait for the rest, and nothing is fetched twice.
+#[test]
+fn the_rest_of_a_large_line_comes_with_a_part_of_it() {
+    let large = LineSize::new(32 << 10).unwrap();
+    for prefetches_lines in [false, true] {
+        let mut executor = Executor::new(1);
+        let cache_device: SharedDevice = Arc::new(CrashLayer::new(4 << 20, 1));
+        let size_bytes = ORIGIN_BYTES - 4096;
+        let medium: SharedDevice = Arc::new(CrashLayer::new(size_bytes, 2));
+        executor.block_on(medium.write(0, Buffer::copy_of(&vec![7; size_bytes as usize]), false)).unwrap();
+        let stats = Arc::new(StatsLayer::new(medium, Arc::new(executor.clock()), &Workers::new()));
+        let origin: SharedDevice = stats.clone();
+        // The first line has only its end, and the last one only its beginning.
+        let options = FormatOptions { line_size: large, alignment: Alignment::At(8192), ..format_options() };
+        format(&mut executor, &cache_device, &origin, options);
+        let tuning = Tuning { prefetches_lines, ..Tuning::default() };
+        let options = OpenOptions { tuning, ..open_options(&executor, Mode::WriteBack) };
+        let cache = try_open(&mut executor, &cache_device, &origin, options).expect("it was just made");
+        stats.reset();
+        for offset in [0, 8192 + (64 << 10) + 512, size_bytes - 512] {
+            let _ = read(&mut executor, &*cache, offset, 512);
+        }
+        executor.run();
+        let expected = if prefetches_lines { 8192 + (32 << 10) + ((size_bytes - 8192) % (32 << 10)) } else { 3 * 512 };
+        assert_eq!(cache.status().valid_bytes, expected, "the lines that were read");
+        assert_eq!(stats.snapshot().of(OperationKind::Read).bytes, expected, "each byte once");
+        let hits = cache.status().reads.hits;
+        assert_eq!(read(&mut executor, &*cache, 8192 + (72 << 10), 16 << 10), vec![7; 16 << 10]);
+        assert_eq!(cache.status().reads.hits - hits, u64::from(prefetches_lines));
+    }
 }

@@ -309,6 +309,9 @@ pub struct Attach {
     /// How far sequential reads are read ahead (default: not)
     #[arg(long, value_name = "SIZE", requires = "cache")]
     pub cache_prefetch: Option<ByteSize>,
+    /// Read the rest of a line, too, when a part of it is read that is not in the cache: for large lines
+    #[arg(long, requires = "cache")]
+    pub cache_prefetch_lines: bool,
     /// Clean in the background above this share of dirty lines: 0% for continuously, 100% for on command and at the end only
     #[arg(long, value_name = "PERCENT", default_value = "50%", requires = "cache")]
     pub cache_clean_above: Percent,
@@ -457,7 +460,7 @@ pub struct Set {
     /// The attachment or target
     pub name: String,
     /// Settings: connections=NUMBER, reconnect=now (look at once for a target that is away), cache.mode=MODE, cache.replacement=lru|clock|2q|s3-fifo, cache.admission=always|second-use,
-    /// cache.cutoff=SIZE|off, cache.prefetch=SIZE|off, cache.clean-above=PERCENT, cache.dirty-max=PERCENT, cache.clean-min=SIZE,
+    /// cache.cutoff=SIZE|off, cache.prefetch=SIZE|off, cache.prefetch-lines=on|off, cache.clean-above=PERCENT, cache.dirty-max=PERCENT, cache.clean-min=SIZE,
     /// cache.clean-max=SIZE|off, cache.size=SIZE, cache.associativity=WAYS|full, cache.block-size=SIZE; for targets lun.NUMBER.disk=on|off
     #[arg(required = true, value_name = "KEY=VALUE")]
     pub settings: Vec<String>,

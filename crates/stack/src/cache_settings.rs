@@ -15,6 +15,7 @@ pub const KEYS: &[&str] = &[
     "cache.admission",
     "cache.cutoff",
     "cache.prefetch",
+    "cache.prefetch-lines",
     "cache.clean-above",
     "cache.dirty-max",
     "cache.clean-min",
@@ -34,6 +35,7 @@ pub fn set(cache: &Cache, key: &str, value: &str) -> Result<bool> {
         "cache.prefetch" => {
             cache.set_tuning(Tuning { prefetch_bytes: size_or_off(value)?.unwrap_or(0), ..tuning });
         }
+        "cache.prefetch-lines" => cache.set_tuning(Tuning { prefetches_lines: on_or_off(value)?, ..tuning }),
         "cache.clean-above" => cache.set_dirty_limits(DirtyLimits { clean_above: parse(value)?, ..dirty }),
         "cache.dirty-max" => cache.set_dirty_limits(DirtyLimits { max: parse(value)?, ..dirty }),
         "cache.clean-min" => {
@@ -51,6 +53,14 @@ pub fn set(cache: &Cache, key: &str, value: &str) -> Result<bool> {
 /// When it makes no sense.
 pub fn parse<T: FromStr<Err: Display>>(value: &str) -> Result<T> {
     value.parse().map_err(|error: T::Err| Error::new(Failure::Usage, error.to_string()))
+}
+
+fn on_or_off(value: &str) -> Result<bool> {
+    match value {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(Error::new(Failure::Usage, format!("\"{value}\" is neither on nor off"))),
+    }
 }
 
 fn size_or_off(value: &str) -> Result<Option<u64>> {

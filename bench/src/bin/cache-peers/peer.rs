@@ -78,12 +78,12 @@ make-bcache --writeback --block 4k --bucket 64k -C /dev/mapper/data -B /dev/sda 
         dirty: "echo answer: $($FOREBAY status disk --json | grep dirty_bytes)",
     },
     Peer {
-        name: "forebay, 32 KiB, crash mode warm",
+        name: "forebay, 32 KiB read whole, crash mode warm",
         programs: &["nbd-client"],
         modules: &["nbd"],
         device: "/dev/nbd0",
-        make: "attach --cache-size 112MiB --cache-lines 2048 --cache-block-size 32KiB --cache-crash warm",
-        take_up: "attach",
+        make: "attach --cache-size 112MiB --cache-lines 2048 --cache-block-size 32KiB --cache-crash warm --cache-prefetch-lines",
+        take_up: "attach --cache-prefetch-lines",
         dirty: "echo answer: $($FOREBAY status disk --json | grep dirty_bytes)",
     },
 ];

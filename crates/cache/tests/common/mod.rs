@@ -195,6 +195,7 @@ fn tuning(random: &mut Random) -> Tuning {
         admission: if random.chance(0.3) { Admission::SecondUse } else { Admission::Always },
         cutoff_bytes: random.chance(0.5).then(|| random.below(64) * SECTOR),
         prefetch_bytes: random.below(8) * 4096,
+        prefetches_lines: random.chance(0.3),
     }
 }
 

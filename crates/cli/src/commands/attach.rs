@@ -77,6 +77,7 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
             admission: arguments.cache_admission,
             cutoff_bytes: arguments.cache_cutoff.map(|size| size.0),
             prefetch_bytes: arguments.cache_prefetch.map_or(0, |size| size.0),
+            prefetches_lines: arguments.cache_prefetch_lines,
         },
         dirty: cache::DirtyLimits { clean_above: arguments.cache_clean_above, max: arguments.cache_dirty_max },
         cleaning: cache::CleaningRate {

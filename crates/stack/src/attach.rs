@@ -15,6 +15,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -372,15 +373,11 @@ impl Attachment {
             Some(cow) => cow.flush().await,
             None => Ok(()),
         };
-        // A change of the cache that is under way ends first, and what it has sent arrives before anything newer is sent.
+        // A change of the cache that is under way ends first.
         let _changing = match &self.cache_parts {
             Some(parts) => Some(parts.changing.lock().await),
             None => None,
         };
-        let successor = self.successor.take();
-        if let Some(successor) = successor {
-            self.within_ending_time(successor.leave()).await;
-        }
         let log_cleaned = self.close_log(keep_dirty, progress.as_ref()).await?;
         let cache_cleaned = self.close_cache(keep_dirty, progress.as_ref()).await?;
         let dirty_bytes = self.dirty_bytes();
@@ -524,9 +521,15 @@ impl Attachment {
         let memory_max = memory_left(&parts.paths, config, &self.name).await?;
         let successor = &self.successor;
         let changing = Changing { cache: &cache, config, place, origin, switch, clock, memory_max, successor };
+        let mut change = pin!(changing.change(change));
         let new = tokio::select! {
-            changed = changing.change(change) => changed?,
+            changed = &mut change => changed?,
             () = self.wait_for_stop() => {
+                // What the new one has sent arrives before the old one goes on, and may send something newer.
+                let successor = self.successor.take();
+                if let Some(successor) = successor {
+                    self.within_ending_time(successor.leave()).await;
+                }
                 let message = format!("\"{}\" is being detached; its cache is as it was", self.name);
                 return Err(Error::new(Failure::InUse, message));
             }

@@ -77,6 +77,8 @@ pub struct Frames {
     counts: Counts,
     changed: PageSet,
     urgent: PageSet,
+    /// Frames of a set whose medium failed, of sets that have any.
+    failed: BTreeMap<u32, u32>,
     /// Where the next of the changed pages are looked for that are stored without hurry.
     lazy_cursor: u64,
     pub(crate) mappings: Mappings,
@@ -104,6 +106,7 @@ impl Frames {
             counts: Counts::default(),
             changed: PageSet::new(layout.page_count),
             urgent: PageSet::new(layout.page_count),
+            failed: BTreeMap::new(),
             lazy_cursor: 0,
             mappings: Mappings::default(),
         }
@@ -297,7 +300,18 @@ impl Frames {
         self.order.free(frame);
     }
 
-    /// Forgets what `frame` holds and never uses it again: its medium failed.
+    /// Never uses a reserved frame again: its medium failed.
+    pub(crate) fn give_up(&mut self, frame: u32) {
+        debug_assert!(self.block(frame).is_none() && self.order.list(frame) == List::Reserved);
+        *self.failed.entry(frame / self.layout.ways).or_insert(0) += 1;
+    }
+
+    /// Whether a set has frames whose medium has not failed: else nobody need wait for one.
+    pub(crate) fn has_frames(&self, set: u32) -> bool {
+        self.failed.get(&set).is_none_or(|&failed| failed < self.layout.ways)
+    }
+
+    /// Forgets what `frame` holds, and reserves it.
     pub fn retire(&mut self, frame: u32) {
         if self.block(frame).is_some() {
             self.set_sectors(frame, Sectors::NONE, Sectors::NONE);

@@ -165,9 +165,8 @@ impl Core {
         if found.is_some_and(|(frame, _)| state.frames.is_busy(frame)) {
             return Err(Plan::MakeRoom(Room::LineAtRest));
         }
+        let part = self.line_size().line_range(block).intersection(&range).expect("the lines of a request touch it");
         if before.is_lost && !mask.contains(before.dirty) {
-            let part =
-                self.line_size().line_range(block).intersection(&range).expect("the lines of a request touch it");
             return Err(Plan::GoThrough(part));
         }
         let dirty_lines_max = state.dirty.max.of(u64::from(self.layout.frame_count())).max(1);
@@ -186,7 +185,11 @@ impl Core {
                     self.counters.evictions.fetch_add(u64::from(reserved.has_evicted), Ordering::Relaxed);
                     reserved.frame
                 }
-                None => return Err(Plan::MakeRoom(Room::Frame { set: self.layout.set_of(block) })),
+                None => {
+                    let set = self.layout.set_of(block);
+                    let has_frames = state.frames.has_frames(set);
+                    return Err(if has_frames { Plan::MakeRoom(Room::Frame { set }) } else { Plan::GoThrough(part) });
+                }
             },
         };
         pins.add(&mut state.frames, frame);
@@ -376,7 +379,7 @@ impl Core {
         }
         match (line.is_in_place, has_frame_failed) {
             (false, false) => state.frames.release(line.frame),
-            (false, true) => state.frames.retire(line.frame),
+            (false, true) => state.frames.give_up(line.frame),
             (true, _) => {}
         }
     }

@@ -191,12 +191,10 @@ fn tuning(random: &mut Random) -> Tuning {
     if random.chance(0.5) {
         return Tuning::default();
     }
-    Tuning {
-        admission: if random.chance(0.3) { Admission::SecondUse } else { Admission::Always },
-        cutoff_bytes: random.chance(0.5).then(|| random.below(64) * SECTOR),
-        prefetch_bytes: random.below(8) * 4096,
-        prefetches_lines: random.chance(0.3),
-    }
+    let admission = if random.chance(0.3) { Admission::SecondUse } else { Admission::Always };
+    let cutoff_bytes = random.chance(0.5).then(|| random.below(64) * SECTOR);
+    let prefetch_bytes = random.below(8) * 4096;
+    Tuning { admission, cutoff_bytes, prefetch_bytes, prefetches_lines: prefetch_bytes % 8192 != 0 }
 }
 
 /// A request that changes what is stored.

@@ -50,10 +50,10 @@ struct Arguments {
     #[arg(long, default_value = "")]
     only: String,
     /// Requests that warm a new cache
-    #[arg(long, default_value_t = 16_000)]
+    #[arg(long, default_value_t = 12_000)]
     warm_up: u64,
     /// Requests that are measured then
-    #[arg(long, default_value_t = 6_000)]
+    #[arg(long, default_value_t = 5_000)]
     measured: u64,
     /// Requests, half of them writes, before the guest ends
     #[arg(long, default_value_t = 2_000)]

@@ -182,7 +182,9 @@ fn the_rest_of_a_large_line_comes_with_a_part_of_it() {
         executor.run();
         let expected = if prefetches_lines { 8192 + (32 << 10) + ((size_bytes - 8192) % (32 << 10)) } else { 3 * 512 };
         assert_eq!(cache.status().valid_bytes, expected, "the lines that were read");
-        assert_eq!(stats.snapshot().of(OperationKind::Read).bytes, expected, "each byte once");
+        // One request a line, also over a short stretch that is there.
+        let again = if prefetches_lines { 512 } else { 0 };
+        assert_eq!(stats.snapshot().of(OperationKind::Read).bytes, expected + again);
         let hits = cache.status().reads.hits;
         assert_eq!(read(&mut executor, &*cache, 8192 + (72 << 10), 16 << 10), vec![7; 16 << 10]);
         assert_eq!(cache.status().reads.hits - hits, u64::from(prefetches_lines));

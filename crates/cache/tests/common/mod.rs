@@ -194,7 +194,7 @@ fn tuning(random: &mut Random) -> Tuning {
     let admission = if random.chance(0.3) { Admission::SecondUse } else { Admission::Always };
     let cutoff_bytes = random.chance(0.5).then(|| random.below(64) * SECTOR);
     let prefetch_bytes = random.below(8) * 4096;
-    Tuning { admission, cutoff_bytes, prefetch_bytes, prefetches_lines: prefetch_bytes % 8192 != 0 }
+    Tuning { admission, cutoff_bytes, prefetch_bytes, prefetches_lines: !prefetch_bytes.is_multiple_of(8192) }
 }
 
 /// A request that changes what is stored.

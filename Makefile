@@ -84,7 +84,7 @@ bench-cleaning: build
 	bench/cleaning
 
 bench-postmark: build
-	bench/postmark
+	FOLDER=target/postmark crates/lab/src/postmark.sh
 
 bench-initiator: build
 	bench/initiator

@@ -866,6 +866,21 @@ fn log_image() {
     seed("checkpoint_extent", 0, &[(Place::Table(0), 88, &[0xff; 16]), (Place::Table(1), 88, &[0; 16])]);
     // Extents that overlap and reach out of their segment, as the fuzzer found them.
     seed("checkpoint_rows", 3, &[(Place::Table(10), 0x88b9, &[1, 0, 0, 0x0f, 0])]);
+    // A segment that promises records which are not there: level 2 looked for them for ever.
+    let promise: &[u8] = &[0xff, 0xff];
+    seed(
+        "checkpoint_promise",
+        1,
+        &[(Place::Table(0), 80, promise), (Place::Table(1), 80, promise), (Place::Table(1), 104, promise)],
+    );
+    // Extents that lie within each other in the log, sent in order of LBA.
+    let places: &[(Place, u16, &[u8])] = &[
+        (Place::Table(0), 100, &[1, 0, 0, 0]),
+        (Place::Table(0), 116, &[1, 0, 0, 0]),
+        (Place::Table(1), 124, &[1, 0, 0, 0]),
+        (Place::Table(1), 140, &[1, 0, 0, 0]),
+    ];
+    seed("checkpoint_within", 3, places);
     seed("anything", 0, &[(Place::Anything(8), 0, &[0; 64]), (Place::Anything(200), 100, &[0xa5; 200])]);
     write("log_image", "one_copy_first", &[0b0100, 0, 0, 1, 2, 3]);
     write("log_image", "one_copy_last", &[0b1101, 0x0f, 0, 1, 2, 3]);

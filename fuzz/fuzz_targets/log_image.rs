@@ -51,7 +51,7 @@ fn look(log_device: &SharedDevice) {
     let (device, clock) = (Arc::clone(log_device), Executor::in_order().clock());
     base::executor::block_on(async move {
         let inspection = inspect(&device, &clock).await;
-        let checked = check(&device, &clock).await;
+        let checked = check(&device, None, &clock).await;
         assert_eq!(inspection.is_ok(), checked.is_ok());
         if let Ok(inspection) = inspection {
             assert!(inspection.segments_used <= inspection.segments);

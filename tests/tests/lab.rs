@@ -5,11 +5,17 @@ use tests::World;
 #[test]
 fn every_experiment_runs_in_its_quick_form() {
     let world = World::new();
+    let is_root = rustix::process::geteuid().is_root();
     let list = world.run(["lab", "list", "--json"]).json();
     let experiments = list["experiments"].as_array().unwrap();
     assert!(experiments.len() >= 4);
     for experiment in experiments {
         let name = experiment["name"].as_str().unwrap();
+        let needs = experiment["needs"].as_str();
+        if let Some(needs) = needs.filter(|_| !is_root) {
+            println!("skipped: {name} needs {needs}");
+            continue;
+        }
         for clock in experiment["clocks"].as_array().unwrap() {
             let clock = clock.as_str().unwrap();
             let run = ["lab", "run", name, "--clock", clock, "--quick", "--out", "out", "--json"];
@@ -19,7 +25,9 @@ fn every_experiment_runs_in_its_quick_form() {
             assert!(rows.iter().any(|row| row["ours"].as_f64().unwrap() > 0.0), "{name}: {outcome}");
             for row in rows {
                 assert!(row["ours"].as_f64().unwrap() >= 0.0, "{name}: {row}");
-                assert_eq!(row["client_cpu_us"].is_number(), clock == "real", "{name}: {row}");
+                // What PostMark takes of the processor is not asked.
+                let has_processor_time = clock == "real" && name != "icache-postmark";
+                assert_eq!(row["client_cpu_us"].is_number(), has_processor_time, "{name}: {row}");
             }
         }
     }

@@ -362,7 +362,7 @@ pub struct Attach {
     /// when RAM has it, and a power loss loses what was not flushed
     #[arg(long, value_name = "MODE", default_value = "log", requires = "log")]
     pub durability: Durability,
-    /// Persistent memory for --durability nvram: a file on a file system mounted with -o dax; made when it does not exist
+    /// Persistent memory for --durability nvram: a file on a file system mounted with -o dax, made when it does not exist, or a device /dev/daxN.M
     #[arg(long, value_name = "PATH", requires = "log")]
     pub nvram: Option<PathBuf>,
     /// Size of persistent memory that is made
@@ -387,7 +387,8 @@ pub struct Attach {
     /// Time without a request after which the log counts as idle, and data leaves (default: 50ms)
     #[arg(long, value_name = "DURATION", requires = "log", value_parser = parse_duration)]
     pub destage_idle: Option<Duration>,
-    /// Age at which data leaves whatever the load (default: 5s; with the profile never)
+    /// Age that data in the log does not exceed as long as the logical unit takes what comes: from half of it on it leaves whatever the load, and from three
+    /// quarters writes pause a little (default: 5s; with the profile never)
     #[arg(long, value_name = "DURATION", requires = "log", value_parser = parse_duration)]
     pub destage_age: Option<Duration>,
     /// Bytes of log that are sent between two flushes of the logical unit, and take as much RAM, 64KiB to 1GiB (default: 4MiB, or the profile's
@@ -485,7 +486,7 @@ pub enum Log {
     /// Show what a write log holds, for which logical unit
     Inspect(LogPath),
     /// Read everything the logical unit does not have, compare it with its checksums, and name what is damaged
-    Check(LogPath),
+    Check(LogCheck),
     /// Bring everything to the logical unit
     Replay(Box<LogReplay>),
     /// Give up what a write log holds, dirty data too, also of one that is damaged or gone
@@ -496,6 +497,17 @@ pub enum Log {
 pub struct LogPath {
     /// The log's file or block device
     pub path: PathBuf,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Debug, Args)]
+pub struct LogCheck {
+    /// The log's file or block device
+    pub path: PathBuf,
+    /// The log's persistent memory, if it has any, or a copy of it: it is checked, too
+    #[arg(long, value_name = "PATH")]
+    pub nvram: Option<PathBuf>,
     #[command(flatten)]
     pub json: Json,
 }

@@ -183,6 +183,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
                 "forebay lab run multi-throughput",
             ),
             ("Over models of the paper's machines", "forebay lab run queue-depth --clock virtual"),
+            ("PostMark on a LUN, as root; without --quick it takes hours", "forebay lab run icache-postmark --quick"),
         ],
     ),
     ("forebay lab report", &[("One page with all figures", "forebay lab report --out forebay-lab")]),

@@ -9,7 +9,8 @@
 //! | `job` | one request as the system calls it takes, without making them |
 //! | `ring` | the io_uring engine; with `unsafe`, for the addresses of buffers |
 //! | `block_ioctl` | `BLKDISCARD`; with `unsafe`, for the address of its range |
-//! | `persistent_memory` | [`PersistentMemory`]: a mapped file; with `unsafe`, for its address |
+//! | `persistent_memory` | [`PersistentMemory`]: a mapped file or device; with `unsafe`, for its address |
+//! | `dax_device` | persistent memory that is a character device |
 //! | `pool` | the engine where io_uring is not permitted: blocking calls on tokio's threads |
 //! | `patience` | whether durable writes are waited for on the spot |
 //! | `sync_files` | a descriptor for each sync under way, so that each hears of errors |
@@ -20,6 +21,7 @@
 //! any thread.
 
 mod block_ioctl;
+mod dax_device;
 mod device;
 mod failure;
 mod job;

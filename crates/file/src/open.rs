@@ -177,7 +177,7 @@ fn open_or_create(path: &Path, name: &str, options: &FileOptions) -> Result<(Own
     }
 }
 
-fn lock_exclusively(file: &File, path: &str) -> Result<(), Error> {
+pub(crate) fn lock_exclusively(file: &File, path: &str) -> Result<(), Error> {
     wait_for_claim(path, Errno::AGAIN, || rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive))
 }
 

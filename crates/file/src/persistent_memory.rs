@@ -1,8 +1,10 @@
-//! Persistent memory: a file whose bytes the processor reads and writes in place.
+//! Persistent memory: a file or a device whose bytes the processor reads and writes in place.
 //!
 //! On a file system in DAX mode over persistent memory, a mapping *is* the medium. What is stored there survives a power loss once the processor
 //! has written back the cache lines (`persist`), and nothing else is needed: that is what `MAP_SYNC` promises, which the kernel
 //! grants only there, and only together with `MAP_SHARED_VALIDATE`. Anywhere else a mapping is the page cache, plain RAM, and the file is refused.
+//!
+//! Device DAX, a character device, is mapped as a whole, and its mapping is the medium in any case ([`crate::dax_device`]).
 //!
 //! The mapping is as long as the file is at opening; the file is locked, and must not be cut by others while it is open.
 
@@ -17,6 +19,7 @@ use block::{Error, ErrorKind};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use crate::dax_device::{self, character_device_at};
 use crate::failure;
 use crate::open::OpenFile;
 use crate::options::FileOptions;
@@ -24,12 +27,18 @@ use crate::options::FileOptions;
 /// Bytes of a cache line of x86-64.
 const LINE_BYTES: usize = 64;
 
-/// A file in persistent memory, mapped.
+/// A file in persistent memory or a device that is such memory, mapped.
 pub struct PersistentMemory {
     mapping: Mutex<Mapping>,
     length: usize,
     /// Keeps it locked.
-    _file: OpenFile,
+    _file: Locked,
+}
+
+/// What is mapped.
+enum Locked {
+    File { _file: OpenFile },
+    Device { _file: File },
 }
 
 struct Mapping {
@@ -41,11 +50,16 @@ struct Mapping {
 unsafe impl Send for Mapping {}
 
 impl PersistentMemory {
-    /// Maps the file at `path`, made with `size` bytes when it does not exist.
+    /// Maps the file at `path`, made with `size` bytes when it does not exist, or the whole of the device there.
     ///
     /// # Errors
     /// `Unsupported` when it is not in persistent memory (or the processor is not one whose cache lines we can write back); those of opening a file.
     pub fn open(path: &Path, size: Option<u64>) -> Result<Self, Error> {
+        if let Some(folder) = character_device_at(path) {
+            let (file, size_bytes) = dax_device::open(path, &folder)?;
+            let mapping = map(&file, size_bytes, MapFlags::SHARED).map_err(|errno| refusal(errno, path))?;
+            return Ok(Self::of(mapping, Locked::Device { _file: file }));
+        }
         let is_new = !path.exists();
         let options =
             FileOptions { size: size.filter(|_| is_new), exclusive: true, preallocate: true, ..FileOptions::default() };
@@ -56,7 +70,11 @@ impl PersistentMemory {
             let _ = std::fs::remove_file(path);
         }
         let mapping = mapped.map_err(|errno| refusal(errno, path))?;
-        Ok(Self { length: mapping.length, mapping: Mutex::new(mapping), _file: file })
+        Ok(Self::of(mapping, Locked::File { _file: file }))
+    }
+
+    fn of(mapping: Mapping, file: Locked) -> Self {
+        Self { length: mapping.length, mapping: Mutex::new(mapping), _file: file }
     }
 
     /// Count of bytes.
@@ -109,7 +127,7 @@ fn refusal(errno: Errno, path: &Path) -> Error {
     }
     let context = format!(
         "{} is not in persistent memory: the kernel maps it through its page cache, which a power loss empties. Give a file on a file system \
-         mounted with -o dax over persistent memory",
+         mounted with -o dax over persistent memory, or a device /dev/daxN.M",
         path.display()
     );
     Error::new(ErrorKind::Unsupported, context)

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use writelog::Status;
+use writelog::reads::{ReadLatencies, ReadLatency};
+
 use crate::icache_model::{REQUESTS, Responses, System, mean, run, share_within, slowest};
 use crate::outcome::{Row, Span};
 use crate::registry::Found;
@@ -10,9 +13,12 @@ use crate::stage::{LabError, Scale};
 /// Requests of the quick form: enough that the log is in use.
 const REQUESTS_QUICK: u64 = 4000;
 
-/// Response times of figure 5a are counted in classes of so many microseconds, up to this one.
+/// Response times of figure 5a are counted in classes of so many microseconds, up to this one ...
 const CLASS_US: u64 = 500;
-const CLASS_US_MAX: u64 = 16_000;
+const CLASS_US_FINE_MAX: u64 = 16_000;
+/// ... and in wider ones from there to beyond the paper's longest, 120 ms; the last has all that took longer still.
+const WIDE_CLASS_US: u64 = 8000;
+const CLASS_US_MAX: u64 = 128_000;
 
 /// Requests of one mean in figure 6.
 const GROUP: usize = 1000;
@@ -29,6 +35,8 @@ struct Ran {
     system: System,
     depth: u64,
     responses: Responses,
+    /// The log's at the end.
+    status: Option<Status>,
 }
 
 /// Figure 5b: the share of requests answered within a time.
@@ -58,13 +66,26 @@ pub(crate) fn counts(scale: Scale) -> Result<Found, LabError> {
     let mut rows = Vec::new();
     for ran in &ran {
         let times = &ran.responses.all;
-        for from_us in (0..CLASS_US_MAX).step_by(CLASS_US as usize) {
-            let to_us = from_us + CLASS_US;
+        for (from_us, to_us, at_us) in classes() {
             let count = times.iter().filter(|&&time_ns| (from_us..to_us).contains(&(time_ns / 1000))).count();
-            rows.push(row(ran, to_us as f64 / 1000.0, None, count as f64));
+            rows.push(row(ran, at_us as f64 / 1000.0, None, count as f64));
         }
     }
-    Ok((rows, notes(&ran)))
+    let mut notes = notes(&ran);
+    notes.push(
+        "classes of 0.5 ms up to 16 ms and of 8 ms from there to 128 ms; what took longer still is counted at 136 ms"
+            .to_owned(),
+    );
+    Ok((rows, notes))
+}
+
+/// Classes of response times: from, up to, and where they are drawn, in microseconds.
+fn classes() -> impl Iterator<Item = (u64, u64, u64)> {
+    let fine = (0..CLASS_US_FINE_MAX).step_by(CLASS_US as usize).map(|from| (from, from + CLASS_US));
+    let wide =
+        (CLASS_US_FINE_MAX..CLASS_US_MAX).step_by(WIDE_CLASS_US as usize).map(|from| (from, from + WIDE_CLASS_US));
+    let ends = fine.chain(wide).map(|(from, to)| (from, to, to));
+    ends.chain([(CLASS_US_MAX, u64::MAX, CLASS_US_MAX + WIDE_CLASS_US)])
 }
 
 /// Figure 6: the mean of every 1000 requests, in the order of their answers.
@@ -92,8 +113,8 @@ fn run_all(scale: Scale) -> Result<Vec<Ran>, LabError> {
         Scale::Quick => REQUESTS_QUICK,
     };
     let run_one = |depth: u64, (name, system): (&'static str, System)| {
-        let (responses, _) = run(system, depth, requests).map_err(LabError::Device)?;
-        Ok(Ran { name, system, depth, responses })
+        let (responses, status) = run(system, depth, requests).map_err(LabError::Device)?;
+        Ok(Ran { name, system, depth, responses, status })
     };
     DEPTHS.into_iter().flat_map(|depth| SYSTEMS.map(|system| run_one(depth, system))).collect()
 }
@@ -117,7 +138,7 @@ fn notes(ran: &[Ran]) -> Vec<String> {
          up to 16 requests of up to 1 MiB under way besides"
             .to_owned(),
     ];
-    for Ran { name, depth, responses: Responses { all, writes, reads }, .. } in ran {
+    for Ran { name, depth, responses: Responses { all, writes, reads }, status, .. } in ran {
         let panel = panel(*depth);
         notes.push(format!(
             "{name}, {panel}: writes {:.2} % under 1 ms, mean {:.2?}, slowest {:.2?}; reads mean {:.1?}, slowest {:.1?}; all mean {:.2?}",
@@ -128,6 +149,26 @@ fn notes(ran: &[Ran]) -> Vec<String> {
             slowest(reads),
             mean(all),
         ));
+        if let Some(status) = status {
+            notes.push(format!("{name}, {panel}: reads by where they were found: {}", places(&status.reads.latency)));
+        }
     }
     notes
+}
+
+/// Reads by where their bytes were, and how long they took there, without the processor's time.
+fn places(latencies: &ReadLatencies) -> String {
+    let ReadLatencies { ram, log, origin, mixed } = latencies;
+    let places = [("RAM", ram), ("the log", log), ("below", origin), ("several places", mixed)];
+    let words = |(place, found): (&str, &ReadLatency)| {
+        let milliseconds = |time_ns: Option<u64>| {
+            time_ns.map_or_else(
+                || "-".to_owned(),
+                |time_ns| format!("{:.1} ms", Duration::from_nanos(time_ns).as_secs_f64() * 1e3),
+            )
+        };
+        let (mean, p99, max) = (milliseconds(found.mean_ns), milliseconds(found.p99_ns), milliseconds(found.max_ns));
+        format!("{place} {} (mean {mean}, 99 % within {p99}, slowest {max})", found.count)
+    };
+    places.map(words).join("; ")
 }

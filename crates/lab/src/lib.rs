@@ -6,6 +6,7 @@
 //! | [`outcome`] | what a run found: rows, as a table and as JSON |
 //! | `figure`, [`page`] | the drawing of an outcome, and the page of several |
 //! | `icache`, [`icache_model`] | those of paper 000, *A Caching Strategy to Improve iSCSI Performance*, over models |
+//! | `icache_postmark`, `packet_sizes` | those of the same paper that take this machine: PostMark, and packets on the wire |
 //! | `iscsi_design` | the experiments of paper 001, *An iSCSI Design and Implementation* |
 //! | `model` | `--clock virtual`: the real initiator and target over modelled links and processors |
 //! | `stage`, `namespaces`, `wan` | `--clock real`: target and `forebay bench` as processes, on loopback or in network namespaces, with delay and loss |
@@ -19,11 +20,13 @@
 mod figure;
 mod icache;
 pub mod icache_model;
+mod icache_postmark;
 mod iscsi_design;
 pub mod limits;
 mod model;
 mod namespaces;
 pub mod outcome;
+mod packet_sizes;
 pub mod page;
 pub mod registry;
 mod stage;

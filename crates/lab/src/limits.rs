@@ -17,6 +17,9 @@ pub const SOCKET_BYTES: usize = 256 << 10;
 /// Packets between the ends of a link with delay: 10 ms of 10 Gbit/s in small frames.
 pub const PACKETS_UNDER_WAY_MAX: usize = 20_000;
 
+/// A packet shorter than this is a small one (paper 000, section 1).
+pub const SMALL_PACKET_BYTES: usize = 127;
+
 /// Largest packet: more than the largest frame.
 pub const PACKET_BYTES_MAX: usize = 64 << 10;
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::outcome::{Clock, Outcome, Row};
 use crate::stage::{LabError, Scale, Stage};
-use crate::{icache, iscsi_design};
+use crate::{icache, icache_postmark, iscsi_design, packet_sizes};
 
 /// Rows and notes of a run.
 pub(crate) type Found = (Vec<Row>, Vec<String>);
@@ -24,6 +24,8 @@ pub struct Experiment {
     pub across: &'static str,
     /// Unit of the result.
     pub unit: &'static str,
+    /// What it takes besides this program; without it, it says so and does not run.
+    pub needs: Option<&'static str>,
     pub(crate) in_virtual_time: Option<fn(Scale) -> Result<Found, LabError>>,
     pub(crate) on_this_machine: Option<OnStage>,
 }
@@ -31,11 +33,32 @@ pub struct Experiment {
 /// All of them.
 pub const REGISTRY: &[Experiment] = &[
     Experiment {
+        name: "packet-sizes",
+        source: "A Caching Strategy to Improve iSCSI Performance, section 1",
+        found: "58 % of the TCP/IP packets of a typical iSCSI implementation are shorter than 127 bytes",
+        across: "KiB of a request",
+        unit: "% of packets",
+        needs: Some("root, ip and /dev/net/tun"),
+        in_virtual_time: None,
+        on_this_machine: Some(packet_sizes::shares),
+    },
+    Experiment {
+        name: "icache-postmark",
+        source: "A Caching Strategy to Improve iSCSI Performance, figure 4",
+        found: "PostMark, blocks of 512 bytes to 4 KiB, a small and a large pool: 53 to 78 % more transactions a second with the log",
+        across: "block bytes",
+        unit: "transactions/s",
+        needs: Some("root, PostMark, nbdfuse, fusermount3, losetup and mkfs.ext2; in full it takes hours"),
+        in_virtual_time: None,
+        on_this_machine: Some(icache_postmark::throughput),
+    },
+    Experiment {
         name: "icache-counts",
         source: "A Caching Strategy to Improve iSCSI Performance, figure 5a",
         found: "230,370 requests: most within 0.5 ms with the log; without it 4 ms and more",
         across: "up to ms",
         unit: "requests",
+        needs: None,
         in_virtual_time: Some(icache::counts),
         on_this_machine: None,
     },
@@ -45,6 +68,7 @@ pub const REGISTRY: &[Experiment] = &[
         found: "over 80 % within 1 ms with the log, about 10 % over 8 ms, peaks of 120 ms; without it 99 % over 4 ms, 46 % over 8",
         across: "within ms",
         unit: "% of requests",
+        needs: None,
         in_virtual_time: Some(icache::shares),
         on_this_machine: None,
     },
@@ -54,6 +78,7 @@ pub const REGISTRY: &[Experiment] = &[
         found: "means of 1000 requests; of all: 3.652 ms with the log, 6.757 without",
         across: "thousand requests",
         unit: "ms",
+        needs: None,
         in_virtual_time: Some(icache::groups),
         on_this_machine: None,
     },
@@ -63,6 +88,7 @@ pub const REGISTRY: &[Experiment] = &[
         found: "128 KiB, RAM: several connections 20 to 60 % over one; 70-80 MB/s with frames of 1.5k, 97-107 of 9k",
         across: "connections",
         unit: "MB/s",
+        needs: None,
         in_virtual_time: None,
         on_this_machine: Some(iscsi_design::multi_throughput),
     },
@@ -72,6 +98,7 @@ pub const REGISTRY: &[Experiment] = &[
         found: "128 KiB, RAM: little gain past frames of 3k; the initiator's CPU always above the target's",
         across: "frame bytes",
         unit: "MB/s",
+        needs: None,
         in_virtual_time: Some(iscsi_design::frame_size_model),
         on_this_machine: Some(iscsi_design::frame_size),
     },
@@ -81,6 +108,7 @@ pub const REGISTRY: &[Experiment] = &[
         found: "1 KiB: 4,000 IOPS at depth 2, 15,000 from depth 8",
         across: "depth",
         unit: "IOPS",
+        needs: None,
         in_virtual_time: Some(iscsi_design::queue_depth_model),
         on_this_machine: Some(iscsi_design::queue_depth),
     },
@@ -90,6 +118,7 @@ pub const REGISTRY: &[Experiment] = &[
         found: "128 KiB, disk, 0.6 ms round trip: 67 MB/s with small frames, 2 to 5 % below the lab",
         across: "round trip ms",
         unit: "MB/s",
+        needs: None,
         in_virtual_time: Some(iscsi_design::metro_model),
         on_this_machine: Some(iscsi_design::metro),
     },
@@ -99,6 +128,7 @@ pub const REGISTRY: &[Experiment] = &[
         found: "several connections, of requests and of responses, over one",
         across: "connections",
         unit: "MB/s",
+        needs: None,
         in_virtual_time: None,
         on_this_machine: Some(iscsi_design::connection_kinds),
     },

@@ -4,7 +4,7 @@
 //! join frames are off; and by a link of a gigabit per second with delay and loss ([`Wan`](crate::wan::Wan)). Otherwise both are on loopback, frames cannot be chosen,
 //! delay is added by the initiator, and the outcome says so.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
@@ -15,6 +15,7 @@ use serde_json::Value;
 use crate::limits::{READY_TIME_MAX, UNIT_BYTES};
 use crate::namespaces::{End, Namespaces, TARGET_ADDRESSES};
 use crate::outcome::{Row, Span};
+use crate::wan::Packets;
 
 /// How much of an experiment is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +35,9 @@ pub enum LabError {
     /// It needs the paper's machines.
     #[error("{0} runs by the virtual clock only: --clock virtual")]
     NoStage(&'static str),
+    /// Something that it cannot do without.
+    #[error("{0} needs {1}")]
+    Needs(&'static str, &'static str),
     /// A device of a model.
     #[error("the modelled device failed: {0}")]
     Device(block::Error),
@@ -46,6 +50,12 @@ pub enum LabError {
 }
 
 const IQN: &str = "iqn.2026-11.io.forebay:lab";
+/// The file of its log.
+const LOG: &str = "lab.log";
+/// What an attachment is called.
+const ATTACHMENT: &str = "lab";
+/// More than an experiment writes again and again.
+const LOG_SIZE: &str = "128MiB";
 
 /// Where an experiment's processes run, and their files. Everything is gone when it is dropped.
 pub struct Stage {
@@ -130,6 +140,21 @@ impl Stage {
         self.namespaces.is_some()
     }
 
+    /// The program under test.
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// Where files of an experiment may lie.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Packets on the link with delay since this was last asked, both ways.
+    pub(crate) fn count_packets(&self) -> Packets {
+        self.namespaces.as_ref().map(|namespaces| namespaces.wan().take_packets()).unwrap_or_default()
+    }
+
     /// In words, for the notes.
     pub(crate) fn words(&self) -> &'static str {
         match self.has_frames() {
@@ -163,28 +188,25 @@ impl Stage {
         let portal = if self.has_frames() { "0.0.0.0:0" } else { "127.0.0.1:0" };
         let serve = ["target", "serve", "--allow-remote", "--portal", portal, "--iqn", IQN, "--lun", &lun];
         let mut command = self.command(End::Target, &serve);
-        let mut child = spawn(command.stdout(Stdio::piped()))?;
-        let ready = child.stdout.take().and_then(|stdout| {
-            let (sender, receiver) = channel();
-            std::thread::spawn(move || {
-                let ready = BufReader::new(stdout)
-                    .lines()
-                    .map_while(Result::ok)
-                    .find_map(|line| line.strip_prefix("ready: ").map(str::to_owned));
-                // Nobody may wait for it any more.
-                let _ = sender.send(ready);
-            });
-            receiver.recv_timeout(READY_TIME_MAX).ok().flatten()
-        });
-        let served = Served { child, port: ready.as_deref().and_then(|ready| ready.rsplit_once(':')?.1.parse().ok()) };
-        match served.port {
-            Some(_) => Ok(served),
-            None => Err(LabError::Other("the target did not get ready".to_owned())),
+        let (child, ready) = start(&mut command)?;
+        match ready.rsplit_once(':').and_then(|(_, port)| port.parse().ok()) {
+            Some(port) => Ok(Served { child, port }),
+            None => Err(LabError::Other(format!("the target is ready at \"{ready}\", which has no port"))),
         }
     }
 
+    /// An attachment with a write log in front of a logical unit.
+    pub(crate) fn attach_log(&self, url: &str) -> Result<Attached, LabError> {
+        let (log, socket) = (self.directory().join(LOG), self.directory().join("lab.nbd"));
+        let (log, front) = (log.display().to_string(), format!("nbd:unix:{}", socket.display()));
+        let log = ["--log", &log, "--log-size", LOG_SIZE];
+        let attach = [&["attach", url, "--name", ATTACHMENT, "--as", &front][..], &log].concat();
+        let (child, _) = start(&mut self.command(End::Initiator, &attach))?;
+        Ok(Attached(child))
+    }
+
     /// Where the target is found on that way, which is made as it is to be.
-    fn url(&self, served: &Served, way: Option<Way>) -> String {
+    pub(crate) fn url(&self, served: &Served, way: Option<Way>) -> String {
         let [near, far] = TARGET_ADDRESSES;
         let address = match (&self.namespaces, way) {
             (Some(namespaces), Some(way)) => {
@@ -194,13 +216,13 @@ impl Stage {
             (Some(_), None) => near,
             (None, _) => "127.0.0.1",
         };
-        format!("iscsi://{address}:{}/{IQN}/0", served.port.unwrap_or_default())
+        format!("iscsi://{address}:{}/{IQN}/0", served.port)
     }
 
     /// Runs a benchmark against it to its end.
     pub(crate) fn bench(&self, served: &Served, load: Load) -> Result<Measured, LabError> {
         let (bytes, depth) = (load.bytes.to_string(), load.depth.to_string());
-        let (seconds, pid) = (format!("{}ms", load.milliseconds), served.child.id().to_string());
+        let (seconds, pid) = (format!("{}ms", load.milliseconds), served.child.0.id().to_string());
         let round_trip_us = load.way.map_or(0, |way| way.round_trip_us);
         let round_trip = format!("{round_trip_us}us");
         let url = self.url(served, load.way);
@@ -215,7 +237,29 @@ impl Stage {
         if self.namespaces.is_none() && round_trip_us > 0 {
             arguments.extend(["--link-round-trip", &round_trip]);
         }
-        let mut command = self.command(End::Initiator, &arguments);
+        self.measure(&arguments)
+    }
+
+    /// Runs so many requests over the first `footprint_bytes` of what `subject` names, a URL or an attachment.
+    pub(crate) fn bench_requests(
+        &self,
+        subject: &str,
+        served: &Served,
+        load: Load,
+        requests: u64,
+        footprint_bytes: u64,
+    ) -> Result<Measured, LabError> {
+        let (bytes, depth, requests) = (load.bytes.to_string(), load.depth.to_string(), requests.to_string());
+        let (footprint, pid) = (footprint_bytes.to_string(), served.child.0.id().to_string());
+        let mut arguments = vec!["bench", subject, "--rw", load.rw, "--bs", &bytes, "--depth", &depth];
+        arguments.extend(["--server-pid", &pid, "--requests", &requests, "--footprint", &footprint]);
+        arguments.extend(["--allow-data-loss", "--json"]);
+        self.measure(&arguments)
+    }
+
+    /// Runs `forebay bench` at the initiator's end.
+    fn measure(&self, arguments: &[&str]) -> Result<Measured, LabError> {
+        let mut command = self.command(End::Initiator, arguments);
         let output = command.output().map_err(|error| LabError::Run("forebay bench".to_owned(), error))?;
         if !output.status.success() {
             return Err(LabError::Other(format!("forebay bench: {}", String::from_utf8_lossy(&output.stderr).trim())));
@@ -249,21 +293,71 @@ impl Stage {
     }
 }
 
-/// A target that serves; killed when it is dropped.
-pub(crate) struct Served {
-    child: Child,
-    port: Option<u16>,
-}
+/// A process of the stage; killed when it is dropped.
+struct Running(Child);
 
-impl Drop for Served {
+impl Drop for Running {
     fn drop(&mut self) {
         // It may be gone already; there is nobody to tell.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
-fn spawn(command: &mut Command) -> Result<Child, LabError> {
+/// A target that serves.
+pub(crate) struct Served {
+    child: Running,
+    port: u16,
+}
+
+/// An attachment.
+pub(crate) struct Attached(Running);
+
+impl Attached {
+    /// What `forebay` calls it.
+    pub(crate) fn name(&self) -> &'static str {
+        ATTACHMENT
+    }
+
+    /// Ends it when the logical unit has everything.
+    pub(crate) fn detach(mut self, stage: &Stage) -> Result<(), LabError> {
+        let mut command = stage.command(End::Initiator, &["detach", ATTACHMENT]);
+        let output = command.output().map_err(|error| LabError::Run("forebay detach".to_owned(), error))?;
+        if !output.status.success() {
+            return Err(LabError::Other(format!("forebay detach: {}", String::from_utf8_lossy(&output.stderr).trim())));
+        }
+        self.0.0.wait().map_err(|error| LabError::Run("forebay attach".to_owned(), error))?;
+        // The next one is another logical unit's.
+        let log = stage.directory().join(LOG);
+        std::fs::remove_file(&log).map_err(|error| LabError::Other(format!("cannot remove {}: {error}", log.display())))
+    }
+}
+
+/// Starts a process that says `ready: ADDRESS` once it serves, and waits for that.
+fn start(command: &mut Command) -> Result<(Running, String), LabError> {
     let program = command.get_program().to_string_lossy().into_owned();
-    command.spawn().map_err(|error| LabError::Run(program, error))
+    let child = command.stdout(Stdio::piped()).spawn().map_err(|error| LabError::Run(program.clone(), error))?;
+    let mut running = Running(child);
+    let ready = running.0.stdout.take().and_then(|stdout| {
+        let (sender, receiver) = channel();
+        std::thread::spawn(move || {
+            let ready = BufReader::new(stdout)
+                .lines()
+                .map_while(Result::ok)
+                .find_map(|line| line.strip_prefix("ready: ").map(str::to_owned));
+            // Nobody may wait for it any more.
+            let _ = sender.send(ready);
+        });
+        receiver.recv_timeout(READY_TIME_MAX).ok().flatten()
+    });
+    if let Some(ready) = ready {
+        return Ok((running, ready));
+    }
+    // It is killed first, if it is not gone by itself, so that its messages end.
+    let _ = running.0.kill();
+    let mut said = String::new();
+    if let Some(mut stderr) = running.0.stderr.take() {
+        stderr.read_to_string(&mut said).map_err(|error| LabError::Run(program, error))?;
+    }
+    Err(LabError::Other(format!("it did not get ready: {}", said.trim())))
 }

@@ -17,7 +17,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tun_rs::{DeviceBuilder, SyncDevice};
 
-use crate::limits::{PACKET_BYTES_MAX, PACKETS_UNDER_WAY_MAX, WAN_BUFFER, WAN_TIME_PER_BYTE};
+use crate::limits::{PACKET_BYTES_MAX, PACKETS_UNDER_WAY_MAX, SMALL_PACKET_BYTES, WAN_BUFFER, WAN_TIME_PER_BYTE};
 use crate::stage::LabError;
 
 /// The link. Its threads end with its devices, which end with their namespaces.
@@ -30,6 +30,23 @@ struct Settings {
     /// One way.
     delay_ns: AtomicU64,
     loss_ppm: AtomicU32,
+    /// Both ways, since they were asked for.
+    packets: AtomicU64,
+    small_packets: AtomicU64,
+}
+
+/// Packets that both ends sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Packets {
+    pub(crate) count: u64,
+    /// Shorter than [`SMALL_PACKET_BYTES`].
+    pub(crate) small: u64,
+}
+
+impl Packets {
+    pub(crate) fn small_percent(self) -> f64 {
+        100.0 * self.small as f64 / self.count.max(1) as f64
+    }
 }
 
 /// When it is to arrive, and its bytes.
@@ -55,6 +72,12 @@ impl Wan {
         self.settings.delay_ns.store(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
         self.settings.loss_ppm.store(loss_ppm.min(1_000_000), Ordering::Relaxed);
     }
+
+    /// Packets since this was last asked.
+    pub(crate) fn take_packets(&self) -> Packets {
+        let take = |counter: &AtomicU64| counter.swap(0, Ordering::Relaxed);
+        Packets { count: take(&self.settings.packets), small: take(&self.settings.small_packets) }
+    }
 }
 
 /// A device in a namespace. The thread that enters it ends there.
@@ -76,6 +99,8 @@ fn take(from: &SyncDevice, sender: &SyncSender<Packet>, settings: &Settings, see
     // When all that was taken so far is on the wire.
     let mut sent = Instant::now();
     while let Ok(length) = from.recv(&mut packet) {
+        settings.packets.fetch_add(1, Ordering::Relaxed);
+        settings.small_packets.fetch_add(u64::from(length < SMALL_PACKET_BYTES), Ordering::Relaxed);
         if random.random_ratio(settings.loss_ppm.load(Ordering::Relaxed), 1_000_000) {
             continue;
         }

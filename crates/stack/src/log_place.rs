@@ -11,7 +11,7 @@ use block::{Identity, SharedDevice};
 use cache::Percent;
 use file::PersistentMemory;
 use writelog::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_PAPER, SLOT_BYTES_MAX, UNIT_BYTES};
-use writelog::{DestageOrder, Durability, FormatOptions, OpenOptions, PersistentRegion, WriteLog};
+use writelog::{DestageOrder, Durability, FormatOptions, OpenOptions, PersistentRegion, VolatileRegion, WriteLog};
 
 use crate::cache_place::{PlaceKind, SIZE_UNIT_BYTES, canonical_place, content_is_there, open_or_make};
 use crate::error::{Error, Failure, Result};
@@ -66,10 +66,10 @@ pub struct DestageConfig {
     pub writes: Option<u64>,
 }
 
-/// A file in persistent memory.
+/// A file in persistent memory, or a device that is such memory.
 #[derive(Clone, Debug)]
 pub struct NvramConfig {
-    /// The file.
+    /// The file or device.
     pub path: PathBuf,
     /// Size of one that is made.
     pub size_bytes: Option<u64>,
@@ -78,6 +78,19 @@ pub struct NvramConfig {
 impl NvramConfig {
     fn open(&self) -> Result<Arc<dyn PersistentRegion>> {
         Ok(Arc::new(Region(PersistentMemory::open(&self.path, self.size_bytes)?)))
+    }
+
+    /// What is in it, to be looked at and not to be changed: of a file, which may be a copy anywhere, as it is now.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be read.
+    pub fn read(&self) -> Result<Arc<dyn PersistentRegion>> {
+        let failed = |error: &std::io::Error| Error::io(format!("reading {}", self.path.display()), error);
+        let is_file = std::fs::metadata(&self.path).map_err(|error| failed(&error))?.is_file();
+        if !is_file {
+            return self.open();
+        }
+        Ok(Arc::new(VolatileRegion::of(std::fs::read(&self.path).map_err(|error| failed(&error))?)))
     }
 }
 
@@ -110,7 +123,9 @@ impl LogConfig {
     pub fn check(&self) -> Result<()> {
         let refused = |message: String| Err(Error::new(Failure::Usage, message));
         if self.durability == Durability::Nvram && self.nvram.is_none() {
-            return refused("--durability nvram needs --nvram PATH: a file in persistent memory".into());
+            return refused(
+                "--durability nvram needs --nvram PATH: a file in persistent memory, or a device /dev/daxN.M".into(),
+            );
         }
         if self.is_paper && self.durability == Durability::Log {
             let message = "--profile paper needs slots for level 1, and --durability log has none: give --durability unsafe-volatile \

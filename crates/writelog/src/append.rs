@@ -26,6 +26,7 @@ use crate::core::{Core, State};
 use crate::format::{ENTRY_DATA, ENTRY_DISCARDED, ENTRY_ZEROES, EntryRaw, FLAG_EPOCH_END, HeadRaw, prefix_bytes};
 use crate::limits::{RECORD_ENTRIES_MAX, RECORDS_IN_FLIGHT_MAX, SECOND_RECORD_BYTES, SEGMENT_BYTES_PAPER, UNIT_BYTES};
 use crate::map::{Piece, Tag, place_of_zeroes};
+use crate::stage::Stage;
 
 /// Data up to here is not split between records: a request stays in one piece.
 const WHOLE_BYTES_MAX: u64 = SEGMENT_BYTES_PAPER as u64 / 2;
@@ -267,14 +268,18 @@ impl Core {
     fn open_segment(&self, state: &mut State) -> bool {
         let Some(next_segment) = state.segments.take_next() else { return false };
         let segment = state.appender.next_segment;
-        state.segments.open(segment, self.clock.now());
+        // Slots leave in their order, so what comes after the oldest is newer.
+        let now = self.clock.now();
+        let oldest_at = state.stage.as_ref().and_then(Stage::oldest_at).map_or(now, |at| at.min(now));
+        state.segments.open(segment, oldest_at);
+        state.sums.begin(segment);
         state.records.forget(self.layout.place(segment, 0), self.layout.segment_bytes / UNIT_BYTES);
         state.appender.open = Some(OpenSegment { segment, offset: 0, next_segment });
         true
     }
 
     fn assemble(&self, state: &mut State, taken: Vec<Queued>) -> Outgoing {
-        let State { appender, stage, segments, applied, .. } = state;
+        let State { appender, stage, segments, sums, applied, .. } = state;
         let open = appender.open.as_mut().expect("a record has a segment");
         let prefix = prefix_bytes(taken.len());
         let data_bytes: u64 = taken.iter().map(Queued::data_bytes).sum();
@@ -318,7 +323,11 @@ impl Core {
                 Content::Zeroes => Some(place_of_zeroes(sequence, false)),
                 Content::Discarded => Some(place_of_zeroes(sequence, true)),
             };
+            let is_data = place.is_none();
             let place = place.unwrap_or_else(|| self.layout.place(open.segment, offset + at as u64));
+            if is_data && sums.is_kept() {
+                sums.add(open.segment, self.layout.place(open.segment, 0), place, target);
+            }
             let piece = Piece { sector: queued.sector, sectors: queued.sectors, place, tag };
             placed.push(Placed { piece, slot, ticket: queued.ticket });
             at += length;

@@ -8,23 +8,24 @@
 //! | `last-write-first` | what is dirty in the newest segments |
 //! | when space is low (but for `lba` over a disk), and to clean everything | what is dirty in the oldest segments |
 //!
-//! Segments are read whole, since that is one request, and their records checked. Extents in order of LBA lie all over the log: they are read in
-//! the order of their places, near ones in one request, and only they stay in RAM.
+//! Segments are read whole, since that is one request, and their records checked. Extents in order of LBA lie all over the log: they are read by
+//! their places ([`crate::places`]), and only they stay in RAM.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use base::buffer::Buffer;
 use block::device::DeviceExt;
 use block::{Error, ErrorKind};
-use futures_util::stream::{self, FuturesUnordered, Stream, StreamExt};
+use futures_util::stream::{self, Stream, StreamExt};
 
 use crate::core::{Core, Pins, State};
 use crate::format::FLAG_EPOCH_END;
 use crate::found::{Found, records_in};
-use crate::limits::{BATCHES_WHEN_FULL, LOG_READ_BYTES, PIECES_AT_ONCE, READ_GAP_BYTES_MAX, UNIT_BYTES};
+use crate::limits::{BATCHES_WHEN_FULL, PIECES_AT_ONCE, UNIT_BYTES};
 use crate::map::{ExtentMap, Piece};
 use crate::options::DestageOrder;
+use crate::segments::SegmentState;
 
 /// How segments are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +52,12 @@ pub(crate) struct Batch {
 pub(crate) struct Images(BTreeMap<u32, Buffer>);
 
 impl Images {
-    fn insert(&mut self, place: u32, bytes: Buffer) {
+    /// One run.
+    pub(crate) fn of(place: u32, bytes: Buffer) -> Self {
+        Self(BTreeMap::from([(place, bytes)]))
+    }
+
+    pub(crate) fn insert(&mut self, place: u32, bytes: Buffer) {
         self.0.insert(place, bytes);
     }
 
@@ -64,10 +70,12 @@ impl Images {
 }
 
 /// A segment as it was read.
-struct Loaded {
-    image: Buffer,
+pub(crate) struct Loaded {
+    pub(crate) image: Buffer,
     /// Those that are whole, in the order in which they stand.
-    records: Vec<Found>,
+    pub(crate) records: Vec<Found>,
+    /// Whether no record will follow those that were looked for.
+    pub(crate) is_all: bool,
     /// Whether none is missing.
     is_whole: bool,
     /// Place behind the last record that was applied when it was read: what comes there later was not looked for.
@@ -108,8 +116,9 @@ impl Core {
     }
 
     async fn select_by_lba(self: &Arc<Self>) -> Batch {
-        let (pieces, pins) = self.next_by_lba();
+        let (mut pieces, pins) = self.next_by_lba();
         let images = self.read_places(&pieces).await;
+        self.keep_owed(&mut pieces);
         Batch { pieces, images, epoch_end: None, _pins: pins }
     }
 
@@ -142,44 +151,11 @@ impl Core {
         (pieces, pins)
     }
 
-    /// Reads what the log device must give of these pieces, with as few requests as it takes. What cannot be read so is left out: it is tried again
-    /// piece by piece when it is sent.
-    async fn read_places(&self, pieces: &[Piece]) -> Images {
-        let mut wanted: Vec<Piece> = {
-            let state = self.state();
-            let is_in_ram = |piece: &Piece| state.records.get(piece.place, length_of(piece)).is_some();
-            pieces.iter().filter(|piece| piece.is_in_segment() && !is_in_ram(piece)).copied().collect()
-        };
-        wanted.sort_unstable_by_key(|piece| piece.place);
-        let mut images = Images::default();
-        let mut near: VecDeque<Near> = wanted.chunk_by(is_near).flat_map(groups).collect();
-        let mut reads = FuturesUnordered::new();
-        loop {
-            while reads.len() < self.log_reads_in_flight()
-                && let Some(group) = near.pop_front()
-            {
-                reads.push(self.read_near(group));
-            }
-            let Some((group, bytes)) = reads.next().await else { return images };
-            let Ok(bytes) = bytes else { continue };
-            for piece in &group.pieces {
-                let at = (u64::from(piece.place - group.start) * UNIT_BYTES) as usize;
-                images.insert(piece.place, Buffer::copy_of(&bytes[at..at + length_of(piece)]));
-            }
-        }
-    }
-
     /// Reads of the log device at once: fewer the more slots are in use, since level 1 goes first on that device, unless it waits for room.
-    fn log_reads_in_flight(&self) -> usize {
+    pub(crate) fn log_reads_in_flight(&self) -> usize {
         let state = self.state();
         let free = state.stage.as_ref().filter(|_| !state.wants_room).map_or(1.0, |stage| 1.0 - stage.share_used());
         ((self.options.level2.writes_in_flight as f64 * free).round() as usize).max(1)
-    }
-
-    async fn read_near(&self, group: Near) -> (Near, Result<Buffer, Error>) {
-        let length = (group.end - u64::from(group.start)) * UNIT_BYTES;
-        let bytes = self.log_device.read(self.layout.offset_of(group.start), Buffer::zeroed(length as usize)).await;
-        (group, bytes)
     }
 
     async fn select_segments(self: &Arc<Self>, choice: Choice) -> Result<Batch, Error> {
@@ -207,21 +183,25 @@ impl Core {
                 Err(error) => self.add_salvaged(segment, &error, &mut batch),
             }
         }
-        // At one moment, so that no sector is among them twice: requests go on while segments are read.
+        self.keep_owed(&mut batch.pieces);
+        Ok(batch)
+    }
+
+    /// Leaves out what was written again or lost while it was read. At one moment, so that no sector is among them twice: requests go on.
+    fn keep_owed(&self, pieces: &mut Vec<Piece>) {
         {
             let state = self.state();
-            let owed = batch.pieces.iter().flat_map(|piece| state.owed_at(piece));
-            batch.pieces = owed.filter(|piece| !piece.tag.is_lost()).collect();
+            let owed = pieces.iter().flat_map(|piece| state.owed_at(piece));
+            *pieces = owed.filter(|piece| !piece.tag.is_lost()).collect();
         }
-        batch.pieces.sort_unstable_by_key(|piece| piece.sector);
-        batch.pieces.dedup();
-        Ok(batch)
+        pieces.sort_unstable_by_key(|piece| piece.sector);
+        pieces.dedup();
     }
 
     /// The newest of each sector in the records behind the last epoch.
     async fn select_epoch(self: &Arc<Self>) -> Result<Batch, Error> {
         let mut pins = Pins::none(self);
-        let (segments, destaged, applied, found, count) = {
+        let (mut segments, destaged, applied, found, count) = {
             let state = &mut *self.state();
             let (destaged, applied) = (state.destaged_sequence, state.applied.position.sequence - 1);
             let is_behind = |segment: &u32| state.segments.get(*segment).last_sequence.min(applied) > destaged;
@@ -231,8 +211,11 @@ impl Core {
             (segments, destaged, applied, state.found_sequence, count)
         };
         let mut batch = Batch { pieces: Vec::new(), images: Images::default(), epoch_end: None, _pins: pins };
-        let (mut epoch, mut waiting) = (ExtentMap::default(), Vec::new());
-        let (mut loading, mut index) = (self.load_in_order(segments), 0);
+        // Oldest first; what waits is behind the last end of an epoch.
+        let (mut epoch, mut waiting) = (Vec::new(), Vec::new());
+        // No more than is wanted is read ahead, but where an epoch is longer.
+        let rest = segments.split_off(count.min(segments.len()));
+        let (mut loading, mut index) = (self.load_in_order(segments).chain(self.load_in_order(rest)), 0);
         while index < count || batch.epoch_end.is_none() {
             let Some((segment, loaded)) = loading.next().await else { break };
             index += 1;
@@ -247,7 +230,7 @@ impl Core {
                         waiting.extend(record.pieces);
                         if record.flags & FLAG_EPOCH_END != 0 || record.sequence == found {
                             batch.epoch_end = Some(record.sequence);
-                            waiting.drain(..).for_each(|piece| epoch.insert(piece, |_| {}));
+                            epoch.append(&mut waiting);
                         }
                     }
                 }
@@ -256,29 +239,35 @@ impl Core {
             if !is_whole {
                 // The order ends here: what can still be read of it is sent with this batch.
                 batch.epoch_end = Some(self.state().segments.get(segment).last_sequence.min(applied));
-                waiting.drain(..).for_each(|piece| epoch.insert(piece, |_| {}));
+                epoch.append(&mut waiting);
             }
         }
-        let salvaged = std::mem::take(&mut batch.pieces);
-        salvaged.into_iter().for_each(|piece| epoch.insert(piece, |_| {}));
-        self.remove_clean(&mut epoch);
-        batch.pieces = epoch.dirty_from(0).collect();
+        epoch.append(&mut batch.pieces);
+        batch.pieces = newest(epoch);
+        if self.state().is_epoch_begun {
+            self.remove_clean(&mut batch.pieces);
+        }
         Ok(batch)
     }
 
     /// Takes out what an interrupted batch brought to the origin already.
-    fn remove_clean(&self, epoch: &mut ExtentMap) {
-        let pieces: Vec<Piece> = epoch.dirty_from(0).collect();
+    fn remove_clean(&self, pieces: &mut Vec<Piece>) {
+        let mut left = ExtentMap::default();
+        pieces.iter().for_each(|&piece| left.insert(piece, |_| {}));
         for pieces in pieces.chunks(PIECES_AT_ONCE) {
             let state = self.state();
             let known = pieces.iter().flat_map(|piece| state.map.pieces_at(piece));
             let clean = known.filter(|piece| !piece.tag.is_dirty());
-            clean.for_each(|piece| epoch.remove(piece.sector, piece.sectors, |_| {}));
+            clean.for_each(|piece| left.remove(piece.sector, piece.sectors, |_| {}));
         }
+        *pieces = left.dirty_from(0).collect();
     }
 
     /// Segments one after the other, the next ones being read already.
-    fn load_in_order(&self, segments: Vec<u32>) -> impl Stream<Item = (u32, Result<Loaded, Error>)> + Unpin + '_ {
+    pub(crate) fn load_in_order(
+        &self,
+        segments: Vec<u32>,
+    ) -> impl Stream<Item = (u32, Result<Loaded, Error>)> + Unpin + '_ {
         let loading = stream::iter(segments).map(async move |segment| (segment, self.load_segment(segment).await));
         Box::pin(loading.buffered(self.log_reads_in_flight()))
     }
@@ -286,18 +275,19 @@ impl Core {
     /// A segment's image and the records in it that were applied.
     async fn load_segment(&self, segment: u32) -> Result<Loaded, Error> {
         let range = self.layout.segment(segment);
-        let (first, last, end) = {
+        let (first, last, end, is_all) = {
             let state = self.state();
             let entry = state.segments.get(segment);
             let applied = &state.applied;
             let end = if applied.segment == segment { applied.position.offset } else { range.length };
-            (entry.first_sequence, entry.last_sequence.min(applied.position.sequence - 1), end)
+            let is_all = entry.state == SegmentState::Used && entry.last_sequence < applied.position.sequence;
+            (entry.first_sequence, entry.last_sequence.min(applied.position.sequence - 1), end, is_all)
         };
         let image = self.log_device.read(range.offset, self.used_buffer(range.length as usize)).await?;
         let records = records_in(&image, first..=last, segment, self.uuid, self.layout.place(segment, 0));
         let is_whole = records.iter().map(|record| record.sequence).eq(first..=last);
         let end = u64::from(self.layout.place(segment, 0)) + end / UNIT_BYTES;
-        Ok(Loaded { image, records, is_whole, end })
+        Ok(Loaded { image, records, is_all, is_whole, end })
     }
 
     /// What the log has in damaged records of a segment is lost, by name.
@@ -305,14 +295,12 @@ impl Core {
         if loaded.is_whole {
             return;
         }
-        let error = Error::new(ErrorKind::Corrupt, format!("records in segment {segment} of the log are damaged"));
         let lost: Vec<Piece> = {
             let state = self.state();
             let owed = state.owed_from(0).filter(|piece| self.is_in(segment, piece) && !piece.tag.is_lost());
-            let looked_for = owed.flat_map(|piece| without(&piece, loaded.end, u64::MAX));
-            looked_for.flat_map(|piece| outside(&piece, &loaded.records)).collect()
+            owed.flat_map(|piece| loaded.missing_of(&piece)).collect()
         };
-        lost.iter().for_each(|piece| self.lose(piece, &error));
+        lost.iter().for_each(|piece| self.lose(piece, &damaged_records(segment)));
     }
 
     fn is_in(&self, segment: u32, piece: &Piece) -> bool {
@@ -330,10 +318,47 @@ impl Core {
     }
 }
 
-/// The parts of a piece of the log that lie in none of these records.
+/// Of each sector the newest of these pieces, which are in the order in which they were written; ascending. That some are written again as they
+/// were is usual, and takes a sort; that they overlap otherwise takes a map.
+fn newest(pieces: Vec<Piece>) -> Vec<Piece> {
+    let mut sorted = pieces.clone();
+    sorted.sort_by_key(|piece| piece.sector);
+    // Of those in the same place the last stays.
+    sorted.dedup_by(|next, kept| {
+        let is_same = (next.sector, next.sectors) == (kept.sector, kept.sectors);
+        if is_same {
+            *kept = *next;
+        }
+        is_same
+    });
+    if sorted.windows(2).all(|pair| pair[0].end() <= pair[1].sector) {
+        return sorted;
+    }
+    let mut map = ExtentMap::default();
+    pieces.into_iter().for_each(|piece| map.insert(piece, |_| {}));
+    map.dirty_from(0).collect()
+}
+
+impl Loaded {
+    /// The parts of a piece in it that no whole record has, of those that were looked for.
+    pub(crate) fn missing_of(&self, piece: &Piece) -> Vec<Piece> {
+        without(piece, self.end, u64::MAX).iter().flat_map(|part| outside(part, &self.records)).collect()
+    }
+}
+
+/// Why they are lost.
+pub(crate) fn damaged_records(segment: u32) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("records in segment {segment} of the log are damaged"))
+}
+
+/// The parts of a piece of the log that lie in none of these records as the sectors that they say they are.
 fn outside(piece: &Piece, records: &[Found]) -> Vec<Piece> {
     let mut parts = vec![*piece];
-    for held in records.iter().flat_map(|record| &record.pieces).filter(|held| held.is_in_segment()) {
+    let is_of = |held: &&Piece| {
+        held.is_in_segment()
+            && held.sector.wrapping_sub(held.place.into()) == piece.sector.wrapping_sub(piece.place.into())
+    };
+    for held in records.iter().flat_map(|record| &record.pieces).filter(is_of) {
         let (start, end) = (u64::from(held.place), u64::from(held.place) + held.sectors);
         parts = parts.iter().flat_map(|part| without(part, start, end)).collect();
     }
@@ -350,40 +375,33 @@ fn without(piece: &Piece, start: u64, end: u64) -> Vec<Piece> {
     if start == end { vec![*piece] } else { left.into_iter().chain(right).collect() }
 }
 
-fn length_of(piece: &Piece) -> usize {
-    (piece.sectors * UNIT_BYTES) as usize
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map::Tag;
+    use proptest::prelude::*;
 
-/// Whether `next` begins so near behind `piece` in the log that reading what is between costs less than another request.
-fn is_near(piece: &Piece, next: &Piece) -> bool {
-    let gap = u64::from(next.place).saturating_sub(u64::from(piece.place) + piece.sectors);
-    gap * UNIT_BYTES <= READ_GAP_BYTES_MAX
-}
+    const SECTORS: u64 = 64;
 
-/// Pieces of the log that are read with one request.
-struct Near {
-    start: u32,
-    end: u64,
-    /// Ascending by place.
-    pieces: Vec<Piece>,
-}
-
-/// Near pieces in requests of about the same size, each beginning where the one before ends: to a disk they are one.
-fn groups(near: &[Piece]) -> Vec<Near> {
-    let mut groups: Vec<Near> = Vec::new();
-    for piece in near {
-        let end = u64::from(piece.place) + piece.sectors;
-        match groups.last_mut() {
-            Some(last) if (end - u64::from(last.start)) * UNIT_BYTES <= LOG_READ_BYTES => {
-                // Of a damaged map one piece may lie within another.
-                last.end = last.end.max(end);
-                last.pieces.push(*piece);
+    proptest! {
+        /// Beside a table of sectors.
+        #[test]
+        fn the_newest_piece_of_each_sector_is_left(writes in proptest::collection::vec((0..SECTORS / 4, 1..3u64), 0..40)) {
+            let pieces: Vec<Piece> = (0u32..).zip(writes).map(|(index, (at, count))| {
+                Piece { sector: at * 4, sectors: count * 4, place: index * 100, tag: Tag::dirty(0) }
+            }).collect();
+            let mut twin = vec![None; SECTORS as usize + 8];
+            for piece in &pieces {
+                (piece.sector..piece.end()).for_each(|sector| twin[sector as usize] = Some(piece.clip(sector, sector + 1).place));
             }
-            last => {
-                let start = last.map_or(piece.place, |last| piece.place.min(last.end as u32));
-                groups.push(Near { start, end, pieces: vec![*piece] });
+            let mut found = vec![None; twin.len()];
+            let mut last = 0;
+            for piece in newest(pieces) {
+                prop_assert!(piece.sector >= last);
+                last = piece.end();
+                (piece.sector..last).for_each(|sector| found[sector as usize] = Some(piece.clip(sector, sector + 1).place));
             }
+            prop_assert_eq!(found, twin);
         }
     }
-    groups
 }

@@ -107,6 +107,7 @@ impl Core {
         {
             let state = &mut *self.state();
             state.segments.release(&snapshot.released);
+            snapshot.released.iter().for_each(|&segment| state.sums.forget(segment));
             state.releasable_count = self.releasable(state).len() as u32;
             state.tail_bytes -= snapshot.tail_bytes;
             state.checkpointed_at = self.clock.now();

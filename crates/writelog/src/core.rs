@@ -41,6 +41,7 @@ use crate::segments::Segments;
 use crate::shadow::Shadow;
 use crate::stage::Stage;
 use crate::status::{Counters, RecoveryReport};
+use crate::sums::Sums;
 use crate::{extents, flush, read, write};
 
 /// See the module.
@@ -94,11 +95,14 @@ pub(crate) struct State {
     pub(crate) segments: Segments,
     pub(crate) appender: Appender,
     pub(crate) records: RecordCache,
+    pub(crate) sums: Sums,
     pub(crate) stage: Option<Stage>,
     /// Where the last record applied to the map ended: where a checkpoint of now lets replay start.
     pub(crate) applied: LogPlace,
     /// Everything up to this record is on the origin (destage order `log`).
     pub(crate) destaged_sequence: u64,
+    /// Whether a batch of the epoch that comes next was cut short, so that some of it is on the origin.
+    pub(crate) is_epoch_begun: bool,
     /// Records up to this one found when the log was opened end an epoch: what would have followed in it is gone with the RAM it was in, and nobody
     /// was told that it is durable. 0 when slots have kept it.
     pub(crate) found_sequence: u64,
@@ -114,6 +118,8 @@ pub(crate) struct State {
     pub(crate) wants_room: bool,
     /// Whether a round of level 1 keeps requests waiting (the paper's profile).
     pub(crate) is_gated: bool,
+    /// When the oldest of what is dirty was written, when level 2 last looked.
+    pub(crate) oldest_seen_at: Option<Instant>,
     /// Where the next batch in order of LBA begins.
     pub(crate) lba_cursor: u64,
     /// The log device refused a record or a checkpoint. From then on writes go to the origin.

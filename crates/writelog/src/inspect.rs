@@ -12,9 +12,11 @@ use crate::format::{KIND, ParametersRaw, STATE_FAILED};
 use crate::layout::Layout;
 use crate::limits::UNIT_BYTES;
 use crate::map::Piece;
+use crate::nvram::PersistentRegion;
 use crate::open::look;
 use crate::recovery::Recovered;
 use crate::segments::SegmentState;
+use crate::stage::{SlotFound, slots_in};
 use crate::status::RecoveryReport;
 use crate::verify::damaged_ranges;
 
@@ -50,6 +52,8 @@ pub struct Inspection {
     pub has_failed: bool,
     /// Whether acknowledged data may be in NVRAM, which is not counted here.
     pub has_nvram: bool,
+    /// What [`check`] found there, if it was given the NVRAM.
+    pub nvram: Option<NvramInspection>,
     /// Bytes that the origin does not have.
     pub dirty_bytes: u64,
     /// Runs of these.
@@ -59,6 +63,30 @@ pub struct Inspection {
     /// What opening it would do.
     pub recovery: RecoveryReport,
 }
+
+/// What the slots of an NVRAM hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct NvramInspection {
+    /// Slots.
+    pub slots: u64,
+    /// Of these with a write as it was acknowledged.
+    pub slots_whole: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+    /// Slots that are neither free nor whole. A power loss leaves one at most, of a write that nobody was told of or of a slot that was being cleared;
+    /// more are damage.
+    pub slots_torn: u64,
+}
+
+impl NvramInspection {
+    /// Whether that cannot come of a power loss.
+    pub fn is_damaged(&self) -> bool {
+        self.slots_torn > SLOTS_TORN_MAX
+    }
+}
+
+/// Slots are written and cleared one at a time.
+const SLOTS_TORN_MAX: u64 = 1;
 
 /// Bytes of the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -90,16 +118,51 @@ pub async fn inspect(log_device: &SharedDevice, clock: &dyn Clock) -> Result<Ins
     inspection(&superblock, &layout, &recovered)
 }
 
-/// Like [`inspect`], and holds everything dirty on the device against the checksums of the records it is in. What is in NVRAM is not looked at.
+/// Like [`inspect`], and holds everything dirty on the device against the checksums of the records it is in, and what is in `nvram`, if that is given,
+/// against those of its slots.
 ///
 /// # Errors
-/// See [`inspect`]. Damage of what is dirty is named and is no error.
-pub async fn check(log_device: &SharedDevice, clock: &dyn Clock) -> Result<Inspection, Error> {
-    let (superblock, layout, recovered) = look(log_device, clock).await?;
+/// See [`inspect`]; `Corrupt` when the NVRAM is another log's. Damage of what is dirty is named and is no error.
+pub async fn check(
+    log_device: &SharedDevice,
+    nvram: Option<&dyn PersistentRegion>,
+    clock: &dyn Clock,
+) -> Result<Inspection, Error> {
+    let (superblock, layout, mut recovered) = look(log_device, clock).await?;
+    let inspection = inspection(&superblock, &layout, &recovered)?;
+    let slots = match nvram {
+        Some(region) => Some(slots_in(region, superblock.uuid(), layout.slot_bytes, inspection.has_nvram)?),
+        None => None,
+    };
+    let slot_bytes = layout.slot_bytes as usize;
+    let mut damaged = Vec::new();
+    let mut found = NvramInspection::default();
+    for slot in slots.iter().flatten() {
+        found.slots += 1;
+        match slot {
+            SlotFound::Free => {}
+            SlotFound::Whole(raw) => {
+                let (sector, sectors) = (raw.sector.get(), u64::from(raw.sectors.get()));
+                found.slots_whole += 1;
+                found.bytes += sectors * UNIT_BYTES;
+                // Newer than what the log has.
+                recovered.map.remove(sector, sectors, |_| {});
+            }
+            SlotFound::Torn(raw) => {
+                found.slots_torn += 1;
+                let said = SlotFound::sectors_of(raw, slot_bytes);
+                let range = |(sector, sectors)| ByteRange { offset: sector * UNIT_BYTES, length: sectors * UNIT_BYTES };
+                damaged.extend(said.map(range).map(DamagedRange::from));
+            }
+        }
+    }
+    if !found.is_damaged() {
+        damaged.clear();
+    }
     let dirty: Vec<Piece> = recovered.map.dirty_from(0).collect();
-    let damaged = damaged_ranges(log_device, &layout, superblock.uuid(), &recovered.segments, &dirty).await;
-    let damaged = damaged.into_iter().map(DamagedRange::from).collect();
-    Ok(Inspection { damaged, ..inspection(&superblock, &layout, &recovered)? })
+    let in_log = damaged_ranges(log_device, &layout, superblock.uuid(), &recovered.segments, &dirty).await;
+    damaged.extend(in_log.into_iter().map(DamagedRange::from));
+    Ok(Inspection { damaged, nvram: slots.map(|_| found), ..inspection })
 }
 
 /// Whether the device calls itself a write log, in whatever version and however damaged.
@@ -138,6 +201,7 @@ fn inspection(
         has_nvram: superblock.payload.has_nvram != 0,
         dirty_bytes: recovered.map.dirty_sectors() * UNIT_BYTES,
         dirty_extents: recovered.map.dirty_extents() as u64,
+        nvram: None,
         damaged: Vec::new(),
         recovery: recovered.report,
     })

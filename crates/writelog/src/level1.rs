@@ -16,7 +16,7 @@ use futures_util::future::{Either, select};
 
 use crate::append::Content;
 use crate::core::{Core, State};
-use crate::limits::{DESTAGE_RETRY_MS, RECORDS_IN_FLIGHT_MAX, SEGMENT_BYTES_PAPER};
+use crate::limits::{AGE_SHARES, DESTAGE_RETRY_MS, RECORDS_IN_FLIGHT_MAX, SEGMENT_BYTES_PAPER};
 
 /// Bytes of slots that, with their table, fill a record in the smallest segment.
 const ROUND_RECORD_BYTES: u64 = SEGMENT_BYTES_PAPER as u64 / 8 * 7;
@@ -81,9 +81,8 @@ impl Core {
         let level1 = &self.options.level1;
         let is_eager = level1.is_eager && state.appender.is_idle();
         let least = if is_eager { ROUND_RECORD_BYTES / self.layout.slot_bytes } else { u64::MAX };
-        // Half of the time that it may then be in the log.
-        let age = stage.oldest_at().map_or(Duration::ZERO, |at| self.clock.now().since(at));
-        let is_old = age >= self.options.level2.age_max / 2;
+        let [share, ..] = AGE_SHARES;
+        let is_old = stage.oldest_at().is_some_and(|at| self.share_of_age(at) >= share);
         is_old || stage.share_used() >= level1.share_start || stage.used_count() as u64 >= least
     }
 

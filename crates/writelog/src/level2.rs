@@ -5,9 +5,9 @@
 //! ```
 //! - What is superseded before it is chosen is never sent. What is written again while it is sent stays dirty, whatever was sent.
 //! - Clean means flushed: a piece is clean when the origin's flush has returned and no event said in between that it lost writes.
-//! - A batch is due when the log is fuller than `share_start`, when data is older than `age_max`, when records wait for room, and in an idle
-//!   moment. Its writes in flight grow evenly from one at `share_start` to all at `share_slow`: under constant load it finds the rate at
-//!   which as much leaves as comes, and never waits for idleness.
+//! - A batch is due when the log is fuller than `share_start`, when data is half as old as it may become, when records wait for room, and in an
+//!   idle moment. Its writes in flight grow evenly from one at `share_start` to all at `share_slow`, and likewise with the age: under constant load it
+//!   finds the rate at which as much leaves as comes, and never waits for idleness.
 //! - In an idle moment a batch stops when a request comes, and another goes on later.
 
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use base::buffer::Buffer;
+use base::clock::Instant;
 use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::{Device, Error, ErrorKind};
@@ -24,7 +25,8 @@ use crate::batch::{Batch, Choice, Images};
 use crate::core::{Core, State};
 use crate::level1::wait_for;
 use crate::limits::{
-    DESTAGE_RETRY_MS, DESTAGE_WRITE_BYTES_MAX, EMPTY_BATCHES_MAX, FAILURES_BEFORE_GIVING_UP, PIECES_AT_ONCE, UNIT_BYTES,
+    AGE_SHARES, DESTAGE_RETRY_MS, DESTAGE_WRITE_BYTES_MAX, EMPTY_BATCHES_MAX, FAILURES_BEFORE_GIVING_UP,
+    PIECES_AT_ONCE, RUNS_A_LOOK, UNIT_BYTES,
 };
 use crate::map::Piece;
 use crate::read::range_of;
@@ -52,6 +54,11 @@ enum Need {
     Due,
 }
 
+/// A share of a time, of the longest there is, too.
+fn part_of(time: Duration, share: f64) -> Duration {
+    Duration::try_from_secs_f64(time.as_secs_f64() * share).unwrap_or(Duration::MAX)
+}
+
 impl Core {
     /// Destages as it becomes due. Ends when the log closes.
     pub(crate) async fn destage_in_background(self: Arc<Self>) {
@@ -61,7 +68,7 @@ impl Core {
             if self.is_stopped.load(Ordering::Acquire) {
                 return;
             }
-            let need = self.need(&self.state());
+            let need = self.need(&mut self.state());
             let is_due = match need {
                 Need::Nothing => {
                     self.background.changed_since(count).await;
@@ -96,20 +103,23 @@ impl Core {
         }
     }
 
-    fn need(&self, state: &State) -> Need {
+    fn need(&self, state: &mut State) -> Need {
         let level2 = &self.options.level2;
+        state.oldest_seen_at = state.oldest_dirty_at();
         if self.is_origin_refused.load(Ordering::Acquire) || !self.is_anything_dirty(state) {
             return Need::Nothing;
         }
+        let [_, share_old, _] = AGE_SHARES;
         let age = state.oldest_in_log_at().map_or(Duration::ZERO, |at| self.clock.now().since(at));
+        let age_due = part_of(level2.age_max, share_old);
         let is_full = state.share_used(&self.layout) >= level2.share_start;
-        if is_full || age >= level2.age_max || state.wants_room || state.failure.is_some() {
+        if is_full || age >= age_due || state.wants_room || state.failure.is_some() {
             return Need::Due;
         }
         let idle_left = level2.idle.saturating_sub(self.idle_for());
         match idle_left.is_zero() {
             true => Need::Idle,
-            false => Need::Later(idle_left.min(level2.age_max.saturating_sub(age))),
+            false => Need::Later(idle_left.min(age_due.saturating_sub(age))),
         }
     }
 
@@ -152,6 +162,7 @@ impl Core {
         }
         {
             let state = &mut *self.state();
+            state.is_epoch_begun = !is_whole;
             if let Some(end) = batch.epoch_end.filter(|_| is_whole) {
                 state.destaged_sequence = end;
             }
@@ -179,6 +190,7 @@ impl Core {
         let mut runs = runs.into_iter();
         let mut sent: Vec<Piece> = Vec::new();
         let (mut is_whole, mut result) = (true, Ok(()));
+        let mut writes_in_flight = self.writes_in_flight();
         loop {
             let is_interrupted =
                 requests.is_some_and(|requests| self.request_count.load(Ordering::Relaxed) != requests);
@@ -186,8 +198,11 @@ impl Core {
                 is_whole &= runs.len() == 0;
                 runs = Vec::new().into_iter();
             }
+            if runs.len().is_multiple_of(RUNS_A_LOOK) {
+                writes_in_flight = self.writes_in_flight();
+            }
             if result.is_ok()
-                && in_flight.len() < self.writes_in_flight()
+                && in_flight.len() < writes_in_flight
                 && let Some(run) = runs.next()
             {
                 let images = &batch.images;
@@ -207,13 +222,20 @@ impl Core {
         Ok(is_whole)
     }
 
-    /// Writes in flight for the share of the log in use now: the rate controller.
+    /// How old what was written at `at` is, as a share of the largest age.
+    pub(crate) fn share_of_age(&self, at: Instant) -> f64 {
+        self.clock.now().since(at).as_secs_f64() / self.options.level2.age_max.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+
+    /// Writes in flight for the share of the log in use now, and for the age of what is in it: the rate controller.
     fn writes_in_flight(&self) -> usize {
         let level2 = &self.options.level2;
         let state = self.state();
-        let over =
-            (state.share_used(&self.layout) - level2.share_start) / (level2.share_slow - level2.share_start).max(0.01);
-        let share = if state.wants_room { 1.0 } else { over.clamp(0.0, 1.0) };
+        let over = |value: f64, start: f64, full: f64| ((value - start) / (full - start).max(0.01)).clamp(0.0, 1.0);
+        let space = over(state.share_used(&self.layout), level2.share_start, level2.share_slow);
+        let [_, share_old, share_full] = AGE_SHARES;
+        let age = state.oldest_seen_at.map_or(0.0, |at| over(self.share_of_age(at), share_old, share_full));
+        let share = if state.wants_room { 1.0 } else { space.max(age) };
         let most = level2.writes_in_flight.max(1) as f64;
         (1.0 + (most - 1.0) * share).round() as usize
     }
@@ -225,7 +247,8 @@ impl Core {
         {
             return self.zero_origin(run.range, piece.is_discarded()).await;
         }
-        let buffer = Buffer::zeroed(run.range.length as usize);
+        // Filled from end to end: by the pieces, or by what is read first.
+        let buffer = self.used_buffer(run.range.length as usize);
         if !run.has_gaps() {
             return self.write_run(images, run, buffer).await;
         }
@@ -344,6 +367,8 @@ impl Core {
             let lost_before = self.lost_bytes_ever();
             match self.destage(choice, false).await {
                 // What it found was superseded while it was read; or nothing can be sent.
+                // All of it was lost.
+                Ok(0) if self.lost_bytes_ever() > lost_before => {}
                 Ok(0) if empty_batches == EMPTY_BATCHES_MAX => break,
                 Ok(0) => empty_batches += 1,
                 Ok(_) => {}

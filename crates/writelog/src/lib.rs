@@ -10,7 +10,7 @@
 //! |---|---|
 //! | [`write_log`] | [`WriteLog`], what users hold |
 //! | [`options`] | what users choose: durability, destage order, the paper's profile |
-//! | [`status`], [`mod@inspect`] | what a log says about itself, running and at rest |
+//! | [`status`], [`reads`], [`mod@inspect`] | what a log says about itself, running and at rest; its reads by where their bytes were |
 //! | `verify` | whether what is dirty is as it was written |
 //! | [`mod@format`], [`layout`] | the bytes on the log device, and where they lie |
 //! | [`nvram`] | persistent memory as the log sees it |
@@ -19,7 +19,7 @@
 //! | `map`, `sorted`, `segments`, `stage`, `shadow`, `records` | which sectors are where; in how few bytes; segments; slots; what the log has below volatile slots; the newest records in RAM |
 //! | `append` | group commit |
 //! | `level1`, `batch`, `runs`, `level2` | destaging: from slots to the log; what is sent next; in which writes; sending it |
-//! | `found` | records in the image of a segment |
+//! | `found`, `places`, `sums` | records in the image of a segment; pieces read by their places, and the checksums they are held against |
 //! | `checkpoint`, `checkpoint_bytes`, `recovery`, `open`, `events` | the life of a log |
 //! | [`limits`] | the bounds of this crate |
 //!
@@ -35,6 +35,7 @@ pub mod layout;
 pub mod limits;
 pub mod nvram;
 pub mod options;
+pub mod reads;
 pub mod status;
 pub mod write_log;
 
@@ -51,6 +52,7 @@ mod level1;
 mod level2;
 mod map;
 mod open;
+mod places;
 mod read;
 mod records;
 mod recovery;
@@ -59,10 +61,11 @@ mod segments;
 mod shadow;
 mod sorted;
 mod stage;
+mod sums;
 mod verify;
 mod write;
 
-pub use inspect::{DamagedRange, Inspection, check, discard, inspect, is_log};
+pub use inspect::{DamagedRange, Inspection, NvramInspection, check, discard, inspect, is_log};
 pub use level2::DestageProgress;
 pub use nvram::{PersistentRegion, VolatileRegion};
 pub use options::{DestageOrder, Durability, FormatOptions, OpenOptions};

@@ -64,6 +64,11 @@ pub const DESTAGE_WRITE_BYTES_MAX: u64 = 1 << 20;
 /// more than any burst brings.
 pub const PAUSE_EXPONENT: i32 = 3;
 
+/// Shares of the largest age: from the first on slots leave for the log, from the second on the log's data for the origin, at the third level 2 is at full
+/// speed and writes begin to pause, the longest at the age itself. What is between is time for what is under way: two batches of a second each at
+/// the default of five.
+pub const AGE_SHARES: [f64; 3] = [0.25, 0.5, 0.75];
+
 /// Batches that are made of one while records wait for room: the first of them gives it.
 pub const BATCHES_WHEN_FULL: u64 = 8;
 
@@ -73,6 +78,9 @@ pub const LOG_READ_BYTES: u64 = 512 << 10;
 
 /// Pieces that are marked as clean while requests on other threads wait: some 20 us.
 pub const PIECES_AT_ONCE: usize = 64;
+
+/// Writes to the origin after which level 2 looks again how many may be in flight: more than enough to notice that the log fills.
+pub const RUNS_A_LOOK: usize = 8;
 
 /// Pause after the origin refused what was destaged, in milliseconds.
 pub const DESTAGE_RETRY_MS: u64 = 1000;

@@ -201,6 +201,12 @@ impl ExtentMap {
 
     /// Changes the tag of all sectors of `range` that are at the place `range` says. `changed` is told which.
     pub(crate) fn retag(&mut self, range: &Piece, tag: impl Fn(Tag) -> Option<Tag>, mut changed: impl FnMut(Piece)) {
+        if let Some(whole) = self.retag_whole(range, &tag) {
+            if let Some(piece) = whole {
+                changed(piece);
+            }
+            return;
+        }
         let found: Vec<Piece> = self.pieces_at(range).collect();
         for piece in found {
             if let Some(tag) = tag(piece.tag) {
@@ -208,6 +214,26 @@ impl ExtentMap {
                 changed(piece);
             }
         }
+    }
+
+    /// [`ExtentMap::retag`] where the range is one extent, which is the usual case and takes no searching; `None` where it is not. What lies beside
+    /// it stays apart even if it could be joined now.
+    fn retag_whole(&mut self, range: &Piece, tag: impl Fn(Tag) -> Option<Tag>) -> Option<Option<Piece>> {
+        let extent = self.extents.get_mut(range.sector)?;
+        if u64::from(extent.sectors) != range.sectors || extent.place != range.place {
+            return None;
+        }
+        let before = extent.tag;
+        let Some(after) = tag(before) else { return Some(None) };
+        extent.tag = after;
+        if before.is_dirty() && !after.is_dirty() {
+            self.dirty_sectors -= range.sectors;
+            self.dirty_extents -= 1;
+        } else if !before.is_dirty() && after.is_dirty() {
+            self.dirty_sectors += range.sectors;
+            self.dirty_extents += 1;
+        }
+        Some(Some(Piece { tag: before, ..*range }))
     }
 
     /// Forgets all clean extents that `is_wanted` does not want.

@@ -34,7 +34,12 @@ pub struct VolatileRegion {
 impl VolatileRegion {
     /// `size_bytes` zero bytes.
     pub fn new(size_bytes: usize) -> Self {
-        Self { bytes: Mutex::new(vec![0; size_bytes]) }
+        Self::of(vec![0; size_bytes])
+    }
+
+    /// Of these bytes.
+    pub fn of(bytes: Vec<u8>) -> Self {
+        Self { bytes: Mutex::new(bytes) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<u8>> {

@@ -30,6 +30,7 @@ use crate::recovery::{Recovered, recover};
 use crate::shadow::Shadow;
 use crate::stage::Stage;
 use crate::status::Counters;
+use crate::sums::Sums;
 
 pub(crate) async fn format(
     log_device: &SharedDevice,
@@ -191,9 +192,11 @@ fn assemble(
         segments: recovered.segments,
         appender: Appender::new(&start),
         records: RecordCache::new(options.record_cache_bytes),
+        sums: Sums::new(layout.segment_count, options.order == DestageOrder::Lba),
         stage: None,
         applied: start,
         destaged_sequence: 0,
+        is_epoch_begun: false,
         found_sequence: 0,
         releasable_count: 0,
         zeroes_since: None,
@@ -201,6 +204,7 @@ fn assemble(
         checkpointed_at: options.clock.now(),
         wants_room: false,
         is_gated: false,
+        oldest_seen_at: None,
         lba_cursor: 0,
         failure: None,
         is_failure_noted: None,

@@ -132,7 +132,8 @@ pub struct Level2 {
     pub share_slow: f64,
     /// Time without a request that counts as idle.
     pub idle: Duration,
-    /// Age in the log from which data is destaged under load. From slots it goes to the log at half of that.
+    /// Age that data does not exceed on its way to the origin as long as that takes what comes: from half of it on it is destaged under load, and from
+    /// three quarters writes pause a little. From slots it goes to the log at a quarter.
     pub age_max: Duration,
     /// Bytes of log that one batch takes from: also the RAM it needs.
     pub batch_bytes: u64,

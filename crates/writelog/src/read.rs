@@ -26,15 +26,20 @@ use futures_util::future::{join, join_all};
 use crate::core::{Core, Pins, State, sectors_of};
 use crate::limits::{READ_GAP_BYTES_MAX, UNIT_BYTES};
 use crate::map::Piece;
+use crate::reads::FoundSectors;
 
 pub(crate) async fn read(core: Arc<Core>, range: ByteRange, buffer: Buffer, place: Acquire) -> Response {
+    let came_at = core.clock.now();
     let guard = place.await;
     if range.is_empty() {
         return Response::done(buffer);
     }
     core.wait_for_gate().await;
     match core.read(range, buffer, guard).await {
-        Ok(buffer) => Response::done(buffer),
+        Ok((buffer, found)) => {
+            core.counters.reads.add(found, core.clock.now().since(came_at));
+            Response::done(buffer)
+        }
         Err(error) => Response::failed(error, Buffer::empty()),
     }
 }
@@ -45,6 +50,8 @@ struct Rest {
     /// Ascending, apart by more than the gap.
     below: Vec<Below>,
     pins: Pins,
+    /// Where all of it is.
+    found: FoundSectors,
 }
 
 /// One read of the origin, and the runs of it that are wanted.
@@ -65,11 +72,17 @@ impl Core {
         }
     }
 
-    async fn read(self: &Arc<Self>, range: ByteRange, buffer: Buffer, guard: RangeGuard) -> Result<Buffer, Error> {
+    /// The bytes, and where they were.
+    async fn read(
+        self: &Arc<Self>,
+        range: ByteRange,
+        buffer: Buffer,
+        guard: RangeGuard,
+    ) -> Result<(Buffer, FoundSectors), Error> {
         let mut buffer = buffer;
         let mut rest = self.copy_known(range, &mut buffer)?;
         if rest.is_empty() {
-            return Ok(buffer);
+            return Ok((buffer, rest.found));
         }
         // The place in line first: nothing that is written from now on reaches the origin before this read is done.
         let place = self.below.shared(range);
@@ -78,14 +91,15 @@ impl Core {
         loop {
             if rest.log.is_empty() && rest.below.len() == 1 && rest.below[0].runs == [range] {
                 self.check_origin()?;
-                return self.origin.read(range.offset, buffer).await;
+                return Ok((self.origin.read(range.offset, buffer).await?, rest.found));
             }
+            let found = rest.found;
             if self.read_rest(range, &mut buffer, rest).await? {
-                return Ok(buffer);
+                return Ok((buffer, found));
             }
             rest = self.copy_known(range, &mut buffer)?;
             if rest.is_empty() {
-                return Ok(buffer);
+                return Ok((buffer, rest.found));
             }
         }
     }
@@ -93,7 +107,8 @@ impl Core {
     /// Copies what RAM has and notes the rest.
     fn copy_known(self: &Arc<Self>, range: ByteRange, buffer: &mut Buffer) -> Result<Rest, Error> {
         let (start, sectors) = sectors_of(range);
-        let mut rest = Rest { log: Vec::new(), below: Vec::new(), pins: Pins::none(self) };
+        let found = FoundSectors::default();
+        let mut rest = Rest { log: Vec::new(), below: Vec::new(), pins: Pins::none(self), found };
         let (mut ram, mut at) = (0, start);
         let state = &mut *self.state();
         let pieces: Vec<Piece> =
@@ -115,7 +130,7 @@ impl Core {
         }
         rest.add_below(at, start + sectors);
         let log: u64 = rest.log.iter().map(|piece| piece.sectors).sum();
-        self.counters.read(ram, log, sectors - ram - log);
+        rest.found = FoundSectors { ram, log, origin: sectors - ram - log };
         Ok(rest)
     }
 

@@ -12,6 +12,7 @@
 //!   read so unless the user asked for it.
 
 use base::range::ByteRange;
+use smallvec::{SmallVec, smallvec};
 
 use crate::limits::UNIT_BYTES;
 use crate::map::Piece;
@@ -22,8 +23,8 @@ use crate::read::range_of;
 pub(crate) struct Run {
     /// From the first piece to the end of the last.
     pub(crate) range: ByteRange,
-    /// Ascending.
-    pub(crate) pieces: Vec<Piece>,
+    /// Ascending; mostly one.
+    pub(crate) pieces: SmallVec<[Piece; 1]>,
 }
 
 impl Run {
@@ -52,6 +53,9 @@ impl Run {
 /// The writes for these ascending pieces, none longer than `length_max`, with gaps read where that costs less.
 pub(crate) fn runs(pieces: &[Piece], length_max: u64, seek_bytes: u64) -> Vec<Run> {
     let joined = joined(pieces, length_max);
+    if seek_bytes == 0 {
+        return joined;
+    }
     // Each gap is read and written: one that takes longer than a seek is never worth it.
     let gap_max = seek_bytes / 2;
     let mut chosen = Vec::with_capacity(joined.len());
@@ -76,7 +80,7 @@ pub(crate) fn runs(pieces: &[Piece], length_max: u64, seek_bytes: u64) -> Vec<Ru
 pub(crate) fn joined(pieces: &[Piece], length_max: u64) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for part in pieces.iter().flat_map(|piece| parts(piece, length_max / UNIT_BYTES)) {
-        let next = Run { range: range_of(&part), pieces: vec![part] };
+        let next = Run { range: range_of(&part), pieces: smallvec![part] };
         match runs.last_mut() {
             Some(last) if last.joins(&next, 0, length_max) => last.join(next),
             _ => runs.push(next),
@@ -105,12 +109,10 @@ fn close_group(group: &mut Vec<Run>, seek_bytes: u64, chosen: &mut Vec<Run>) {
 }
 
 /// A piece in parts of at most `sectors_max`; zeroes stay whole.
-fn parts(piece: &Piece, sectors_max: u64) -> Vec<Piece> {
-    if piece.is_zero() || piece.sectors <= sectors_max {
-        return vec![*piece];
-    }
-    let starts = (piece.sector..piece.end()).step_by(sectors_max as usize);
-    starts.map(|start| piece.clip(start, (start + sectors_max).min(piece.end()))).collect()
+fn parts(piece: &Piece, sectors_max: u64) -> impl Iterator<Item = Piece> {
+    let (piece, step) = (*piece, if piece.is_zero() { piece.sectors } else { sectors_max });
+    let starts = (piece.sector..piece.end()).step_by(step.max(1) as usize);
+    starts.map(move |start| piece.clip(start, (start + step).min(piece.end())))
 }
 
 #[cfg(test)]

@@ -34,7 +34,8 @@ pub(crate) struct Segment {
     pub(crate) last_sequence: u64,
     pub(crate) dirty_sectors: u32,
     pub(crate) pins: u32,
-    pub(crate) opened_at: Instant,
+    /// Nothing that comes into it, or into one opened later, was written before.
+    pub(crate) oldest_at: Instant,
 }
 
 impl Segment {
@@ -63,7 +64,7 @@ impl Segments {
             last_sequence: 0,
             dirty_sectors: 0,
             pins: 0,
-            opened_at: Instant::START,
+            oldest_at: Instant::START,
         };
         Self { table: vec![free; count as usize], reusable: (0..count).collect(), by_age: BTreeMap::new() }
     }
@@ -106,8 +107,8 @@ impl Segments {
         true
     }
 
-    /// Opens the next segment.
-    pub(crate) fn open(&mut self, segment: u32, now: Instant) {
+    /// Opens the next segment, for data written at `oldest_at` or later.
+    pub(crate) fn open(&mut self, segment: u32, oldest_at: Instant) {
         let entry = self.get_mut(segment);
         assert_eq!(entry.state, SegmentState::Next, "only the next segment is opened");
         assert_eq!((entry.dirty_sectors, entry.pins), (0, 0), "a segment in use is never opened again");
@@ -118,7 +119,7 @@ impl Segments {
             last_sequence: 0,
             dirty_sectors: 0,
             pins: 0,
-            opened_at: now,
+            oldest_at,
         };
     }
 
@@ -174,12 +175,12 @@ impl Segments {
         self.by_age.values().copied()
     }
 
-    /// When the oldest segment with something dirty was opened.
+    /// When the oldest of what is dirty was written, or earlier.
     pub(crate) fn oldest_dirty_at(&self) -> Option<Instant> {
         self.by_age()
             .map(|segment| self.get(segment))
             .find(|segment| segment.dirty_sectors > 0)
-            .map(|segment| segment.opened_at)
+            .map(|segment| segment.oldest_at)
     }
 
     /// Used segments that a checkpoint of now would not need: nothing dirty, all records before `sequence`, and up to `destaged` where

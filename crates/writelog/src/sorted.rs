@@ -118,6 +118,13 @@ impl SortedExtents {
         self.leaves.insert(rows[0].sector(), leaf);
     }
 
+    /// The one that starts at `sector`, to be changed in place.
+    pub(crate) fn get_mut(&mut self, sector: u64) -> Option<&mut Extent> {
+        let (_, leaf) = self.leaves.range_mut(..=sector).next_back()?;
+        let at = position(leaf, sector);
+        leaf.get_mut(at).filter(|row| row.sector() == sector).map(|row| &mut row.extent)
+    }
+
     /// Takes out the one that starts at `sector`.
     pub(crate) fn remove(&mut self, sector: u64) -> Option<Extent> {
         let (&key, leaf) = self.leaves.range_mut(..=sector).next_back()?;

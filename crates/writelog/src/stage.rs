@@ -73,17 +73,8 @@ impl Stage {
         now: Instant,
     ) -> Result<Self, Error> {
         let slot_bytes = slot_bytes as usize;
-        let slot_count = slot_count(region.size_bytes(), slot_bytes).ok_or_else(|| {
-            Error::new(ErrorKind::NoSpace, format!("NVRAM of {} bytes has no room for slots", region.size_bytes()))
-        })?;
-        let mut header = NvramRaw {
-            checksum: U32::ZERO,
-            magic: NVRAM_MAGIC.into(),
-            log_id: log_id.into_bytes(),
-            slot_bytes: (slot_bytes as u32).into(),
-            slot_count: (slot_count as u32).into(),
-        };
-        header.checksum = base::checksum::crc32c(&header.as_bytes()[4..]).into();
+        let header = header_of(region.as_ref(), log_id, slot_bytes)?;
+        let slot_count = header.slot_count.get() as usize;
         let mut stage = Self {
             data_offset: data_offset(slot_count),
             region,
@@ -95,19 +86,9 @@ impl Stage {
             cut: None,
             keeps_order,
         };
-        let mut found = NvramRaw::new_zeroed();
-        stage.region.load(0, found.as_mut_bytes());
-        if found == header {
+        if is_ours(stage.region.as_ref(), &header, must_be_ours)? {
             stage.restore(now);
             return Ok(stage);
-        }
-        // Without a valid header nothing was ever acknowledged from here.
-        let is_anothers =
-            found.magic.get() == NVRAM_MAGIC && found.checksum.get() == base::checksum::crc32c(&found.as_bytes()[4..]);
-        if must_be_ours || is_anothers {
-            let context = "the NVRAM is not the one of this write log: it holds another log's data or none; give the right one, or \
-                           discard the log (and clear the NVRAM)";
-            return Err(Error::new(ErrorKind::Corrupt, context));
         }
         let headers = vec![0; slot_count * SLOT_HEADER_BYTES];
         stage.region.store(HEADER_BYTES, &headers);
@@ -119,21 +100,9 @@ impl Stage {
 
     fn restore(&mut self, now: Instant) {
         for slot in 0..self.slots.len() as u32 {
-            let mut raw = SlotRaw::new_zeroed();
-            self.region.load(self.header_offset(slot), raw.as_mut_bytes());
+            let found = look_at(self.region.as_ref(), slot as usize, self.slot_bytes, self.data_offset);
+            let SlotFound::Whole(raw) = found else { continue };
             let sectors = raw.sectors.get();
-            let is_sane = sectors > 0
-                && u64::from(sectors) * UNIT_BYTES <= self.slot_bytes as u64
-                && raw.sequence.get() < u64::MAX >> 1
-                && raw.sector.get() < 1 << 54;
-            if !is_sane {
-                continue;
-            }
-            let mut data = vec![0; sectors as usize * UNIT_BYTES as usize];
-            self.region.load(self.slot_offset(slot), &mut data);
-            if raw.checksum.get() != checksum(&raw, &data) {
-                continue;
-            }
             let sequence = raw.sequence.get();
             self.slots[slot as usize] = Slot {
                 sector: raw.sector.get(),
@@ -318,6 +287,93 @@ impl Stage {
     fn slot_offset(&self, slot: u32) -> usize {
         self.data_offset + slot as usize * self.slot_bytes
     }
+}
+
+/// What there is in a slot.
+pub(crate) enum SlotFound {
+    /// Nothing.
+    Free,
+    /// A write as it was acknowledged.
+    Whole(SlotRaw),
+    /// Something else: a write, or the clearing of its slot, that the power failed at, or damage.
+    Torn(SlotRaw),
+}
+
+impl SlotFound {
+    /// The sectors that it says it is, if a slot can have them.
+    pub(crate) fn sectors_of(raw: &SlotRaw, slot_bytes: usize) -> Option<(u64, u64)> {
+        let sectors = u64::from(raw.sectors.get());
+        let is_sane = sectors > 0
+            && sectors * UNIT_BYTES <= slot_bytes as u64
+            && raw.sequence.get() < u64::MAX >> 1
+            && raw.sector.get() < 1 << 54;
+        is_sane.then_some((raw.sector.get(), sectors))
+    }
+}
+
+/// All slots of the NVRAM of a log, in any order; none when it is nobody's, which is an error when it `must_be_ours`.
+///
+/// # Errors
+/// As [`Stage::open`].
+pub(crate) fn slots_in(
+    region: &dyn PersistentRegion,
+    log_id: Uuid,
+    slot_bytes: u64,
+    must_be_ours: bool,
+) -> Result<Vec<SlotFound>, Error> {
+    let slot_bytes = slot_bytes as usize;
+    let header = header_of(region, log_id, slot_bytes)?;
+    if !is_ours(region, &header, must_be_ours)? {
+        return Ok(Vec::new());
+    }
+    let count = header.slot_count.get() as usize;
+    Ok((0..count).map(|slot| look_at(region, slot, slot_bytes, data_offset(count))).collect())
+}
+
+/// The header that the NVRAM of a log has.
+fn header_of(region: &dyn PersistentRegion, log_id: Uuid, slot_bytes: usize) -> Result<NvramRaw, Error> {
+    let slot_count = slot_count(region.size_bytes(), slot_bytes).ok_or_else(|| {
+        Error::new(ErrorKind::NoSpace, format!("NVRAM of {} bytes has no room for slots", region.size_bytes()))
+    })?;
+    let mut header = NvramRaw {
+        checksum: U32::ZERO,
+        magic: NVRAM_MAGIC.into(),
+        log_id: log_id.into_bytes(),
+        slot_bytes: (slot_bytes as u32).into(),
+        slot_count: (slot_count as u32).into(),
+    };
+    header.checksum = base::checksum::crc32c(&header.as_bytes()[4..]).into();
+    Ok(header)
+}
+
+/// Whether a region has this header; `false` when it is nobody's.
+fn is_ours(region: &dyn PersistentRegion, header: &NvramRaw, must_be_ours: bool) -> Result<bool, Error> {
+    let mut found = NvramRaw::new_zeroed();
+    region.load(0, found.as_mut_bytes());
+    if found == *header {
+        return Ok(true);
+    }
+    // Without a valid header nothing was ever acknowledged from here.
+    let is_anothers =
+        found.magic.get() == NVRAM_MAGIC && found.checksum.get() == base::checksum::crc32c(&found.as_bytes()[4..]);
+    if must_be_ours || is_anothers {
+        let context = "the NVRAM is not the one of this write log: it holds another log's data or none; give the right one, or \
+                       discard the log (and clear the NVRAM)";
+        return Err(Error::new(ErrorKind::Corrupt, context));
+    }
+    Ok(false)
+}
+
+fn look_at(region: &dyn PersistentRegion, slot: usize, slot_bytes: usize, data_offset: usize) -> SlotFound {
+    let mut raw = SlotRaw::new_zeroed();
+    region.load(HEADER_BYTES + slot * SLOT_HEADER_BYTES, raw.as_mut_bytes());
+    if raw.as_bytes().iter().all(|&byte| byte == 0) {
+        return SlotFound::Free;
+    }
+    let Some((_, sectors)) = SlotFound::sectors_of(&raw, slot_bytes) else { return SlotFound::Torn(raw) };
+    let mut data = vec![0; (sectors * UNIT_BYTES) as usize];
+    region.load(data_offset + slot * slot_bytes, &mut data);
+    if raw.checksum.get() == checksum(&raw, &data) { SlotFound::Whole(raw) } else { SlotFound::Torn(raw) }
 }
 
 fn checksum(raw: &SlotRaw, data: &[u8]) -> u32 {

@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::core::Core;
 use crate::limits::{SIZE_CLASSES, UNIT_BYTES};
 use crate::options::{DestageOrder, Durability};
+use crate::reads::{ReadCounters, ReadStatus};
 use crate::segments::SegmentState;
 
 /// Counts of requests by size: up to 512 bytes, 1 KiB, ... 1 MiB, and more.
@@ -38,12 +39,7 @@ pub(crate) struct Counters {
     destaged_bytes: AtomicU64,
     destage_writes: AtomicU64,
     destage_pieces: AtomicU64,
-    read_ram_sectors: AtomicU64,
-    read_log_sectors: AtomicU64,
-    read_origin_sectors: AtomicU64,
-    reads_ram: AtomicU64,
-    reads_log: AtomicU64,
-    reads_origin: AtomicU64,
+    pub(crate) reads: ReadCounters,
     pub(crate) cleaned_bytes: AtomicU64,
     pub(crate) batches: AtomicU64,
     pub(crate) rounds: AtomicU64,
@@ -87,19 +83,6 @@ impl Counters {
         add(&self.destage_writes, 1);
         add(&self.destage_pieces, pieces as u64);
     }
-
-    /// A read and how many sectors of it came from where. It counts as one of the farthest place it needed.
-    pub(crate) fn read(&self, ram: u64, log: u64, origin: u64) {
-        add(&self.read_ram_sectors, ram);
-        add(&self.read_log_sectors, log);
-        add(&self.read_origin_sectors, origin);
-        let farthest = match (origin, log) {
-            (0, 0) => &self.reads_ram,
-            (0, _) => &self.reads_log,
-            _ => &self.reads_origin,
-        };
-        add(farthest, 1);
-    }
 }
 
 /// What was found when the log was opened.
@@ -119,23 +102,6 @@ pub struct RecoveryReport {
     pub dirty_bytes: u64,
     /// How long it took, in nanoseconds.
     pub time_ns: u64,
-}
-
-/// Where reads were answered from, in requests; one that needed several places counts for the farthest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ReadStatus {
-    /// Slots and newest records.
-    pub ram: u64,
-    /// The log device.
-    pub log: u64,
-    /// The origin.
-    pub origin: u64,
-    /// Bytes from RAM.
-    pub ram_bytes: u64,
-    /// Bytes from the log device.
-    pub log_bytes: u64,
-    /// Bytes from the origin.
-    pub origin_bytes: u64,
 }
 
 /// Segments by state.
@@ -272,14 +238,7 @@ impl Core {
             checkpoints: get(&counters.checkpoints),
             writes_slowed: get(&counters.writes_slowed),
             log_read_errors: get(&counters.log_read_errors),
-            reads: ReadStatus {
-                ram: get(&counters.reads_ram),
-                log: get(&counters.reads_log),
-                origin: get(&counters.reads_origin),
-                ram_bytes: sectors(&counters.read_ram_sectors),
-                log_bytes: sectors(&counters.read_log_sectors),
-                origin_bytes: sectors(&counters.read_origin_sectors),
-            },
+            reads: counters.reads.status(),
             written_sizes: counters.written_sizes.read(),
             destaged_sizes: counters.destaged_sizes.read(),
             recovery: self.recovery,

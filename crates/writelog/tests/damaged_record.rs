@@ -1,4 +1,5 @@
-//! What `check` finds when bytes of the log change behind its back: exactly what is dirty and not as it was written.
+//! What `check` finds when bytes of the log change behind its back: exactly what is dirty and not as it was written; and in whatever order data is
+//! destaged, none of that reaches the origin.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,9 +10,9 @@ use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::layer::crash::CrashLayer;
 use block::memory::MemoryDevice;
-use block::{Identity, SharedDevice};
+use block::{ErrorKind, Identity, SharedDevice};
 use writelog::layout::Layout;
-use writelog::{DamagedRange, FormatOptions, Inspection, OpenOptions, WriteLog, check, inspect};
+use writelog::{DamagedRange, DestageOrder, FormatOptions, Inspection, OpenOptions, WriteLog, check, inspect};
 
 const LOG_BYTES: u64 = 512 << 10;
 /// A record of one write of 4 KiB: what is before its data, and its data.
@@ -22,8 +23,28 @@ struct World {
     executor: Executor,
     medium: CrashLayer,
     log_device: SharedDevice,
+    origin: SharedDevice,
     /// Where the first record is.
     records_at: u64,
+}
+
+/// Destages when it is told to, and has nothing in RAM.
+fn open(
+    executor: &mut Executor,
+    log_device: &SharedDevice,
+    origin: &SharedDevice,
+    order: DestageOrder,
+) -> Arc<WriteLog> {
+    let mut options = OpenOptions::new(Arc::new(executor.clock()));
+    options.order = order;
+    options.record_cache_bytes = 0;
+    options.level2.idle = Duration::from_secs(3600);
+    options.level2.age_max = Duration::from_secs(3600);
+    options.level2.share_start = 1.0;
+    let opening = WriteLog::open(Arc::clone(log_device), Arc::clone(origin), options);
+    let log = executor.block_on(opening).expect("nothing fails");
+    executor.spawn(log.run());
+    log
 }
 
 impl World {
@@ -38,13 +59,7 @@ impl World {
         let formatted = async move { WriteLog::format(&device, &below, FormatOptions::paper()).await };
         executor.block_on(formatted).expect("nothing fails");
         for blocks in [&[(1, 11), (3, 13), (5, 15), (3, 23), (6, 16)][..], &[]] {
-            let mut options = OpenOptions::new(Arc::new(executor.clock()));
-            options.level2.idle = Duration::from_secs(3600);
-            options.level2.age_max = Duration::from_secs(3600);
-            options.level2.share_start = 1.0;
-            let opening = WriteLog::open(Arc::clone(&log_device), Arc::clone(&origin), options);
-            let log = executor.block_on(opening).expect("nothing fails");
-            executor.spawn(log.run());
+            let log = open(&mut executor, &log_device, &origin, DestageOrder::Log);
             for &(block, byte) in blocks {
                 let written = log.write(block * 4096, Buffer::copy_of(&[byte; 4096]), false);
                 executor.block_on(written).expect("nothing fails");
@@ -52,7 +67,7 @@ impl World {
             executor.block_on(async move { log.close(true).await }).expect("nothing fails");
         }
         let layout = Layout::new(LOG_BYTES, &FormatOptions::paper()).expect("as it was made");
-        let mut world = Self { executor, medium, log_device, records_at: 0 };
+        let mut world = Self { executor, medium, log_device, origin, records_at: 0 };
         let first = (0..layout.segment_count).map(|segment| layout.segment(segment).offset);
         let starts: Vec<u64> = first.filter(|&offset| world.bytes(offset)[4..8] == *b"frec").collect();
         assert_eq!(starts.len(), 1, "all records are in one segment");
@@ -82,12 +97,42 @@ impl World {
 
     fn check(&mut self) -> Inspection {
         let (device, clock) = (Arc::clone(&self.log_device), self.executor.clock());
-        self.executor.block_on(async move { check(&device, &clock).await }).expect("damage is no error")
+        self.executor.block_on(async move { check(&device, None, &clock).await }).expect("damage is no error")
     }
 
     fn inspect(&mut self) -> Inspection {
         let (device, clock) = (Arc::clone(&self.log_device), self.executor.clock());
         self.executor.block_on(async move { inspect(&device, &clock).await }).expect("the map is whole")
+    }
+
+    fn open(&mut self, order: DestageOrder) -> Arc<WriteLog> {
+        open(&mut self.executor, &self.log_device, &self.origin, order)
+    }
+
+    fn write(&mut self, log: &Arc<WriteLog>, block: u64, bytes: &[u8]) {
+        self.executor.block_on(log.write(block * 4096, Buffer::copy_of(bytes), false)).expect("nothing fails");
+    }
+
+    /// Where in the segments these bytes stand for the first time.
+    fn find(&mut self, wanted: [u8; 512]) -> u64 {
+        let layout = Layout::new(LOG_BYTES, &FormatOptions::paper()).expect("as it was made");
+        let first = layout.segment(0).offset;
+        let end = layout.segment(layout.segment_count - 1).end();
+        (first..end).step_by(512).find(|&offset| self.bytes(offset)[..] == wanted).expect("it was written")
+    }
+
+    /// The first byte of each of these blocks of the origin.
+    fn origin_blocks<const N: usize>(&mut self, blocks: [u64; N]) -> [u8; N] {
+        blocks.map(|block| {
+            let read = self.origin.read(block * 4096, Buffer::zeroed(4096));
+            let bytes = self.executor.block_on(read).expect("nothing fails");
+            assert!(bytes.iter().all(|&byte| byte == bytes[0]), "block {block} is of two writes");
+            bytes[0]
+        })
+    }
+
+    fn close(&mut self, log: Arc<WriteLog>) -> Result<(), ErrorKind> {
+        self.executor.block_on(async move { log.close(false).await }).map_err(|error| error.kind())
     }
 
     fn damaged_blocks(&mut self) -> Vec<(u64, u64)> {
@@ -153,4 +198,71 @@ fn what_the_device_refuses_to_read_is_damage_and_its_neighbours_are_not() {
     let offset = (world.record(4) + PREFIX_BYTES).next_multiple_of(4096);
     world.medium.fail_reads_of(ByteRange { offset, length: 512 });
     assert_eq!(world.damaged_blocks(), [(6, 1)]);
+}
+
+const ORDERS: [DestageOrder; 3] = [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst];
+
+#[test]
+fn damage_from_before_the_log_was_opened_never_reaches_the_origin() {
+    for order in ORDERS {
+        let mut world = World::new();
+        let offset = world.record(2) + PREFIX_BYTES + 100;
+        world.rot(offset);
+        let log = world.open(order);
+        assert_eq!(world.close(Arc::clone(&log)), Err(ErrorKind::Media), "{order}");
+        assert_eq!(world.origin_blocks([1, 3, 5, 6]), [11, 23, 0, 16], "{order}");
+        let read = world.executor.block_on(log.read(5 * 4096, Buffer::zeroed(4096)));
+        assert_eq!(read.map(drop).map_err(|error| error.kind()), Err(ErrorKind::Media), "{order}");
+    }
+}
+
+#[test]
+fn damage_that_comes_later_never_reaches_the_origin() {
+    for order in ORDERS {
+        let mut world = World::new();
+        let log = world.open(order);
+        for (block, byte) in [(10, 30), (5, 31), (20, 32)] {
+            world.write(&log, block, &[byte; 4096]);
+        }
+        // One of before, and one of after the opening.
+        for byte in [11, 31] {
+            let offset = world.find([byte; 512]);
+            world.rot(offset + 300);
+        }
+        assert_eq!(world.close(log), Err(ErrorKind::Media), "{order}");
+        // Only in order of the log what was written before is sent first.
+        let five = if order == DestageOrder::Log { 15 } else { 0 };
+        assert_eq!(world.origin_blocks([1, 3, 5, 6, 10, 20]), [0, 23, five, 16, 30, 32], "{order}");
+    }
+}
+
+#[test]
+fn what_is_left_of_a_damaged_write_is_lost_and_what_joins_it_is_sent() {
+    let mut world = World::new();
+    let log = world.open(DestageOrder::Lba);
+    // Four blocks in one entry, of which the second is written again; the next one goes on where they end.
+    let bytes: Vec<u8> = [40, 41, 42, 43].into_iter().flat_map(|byte| [byte; 4096]).collect();
+    world.write(&log, 32, &bytes);
+    world.write(&log, 36, &[44; 4096]);
+    world.write(&log, 33, &[50; 4096]);
+    let offset = world.find([42; 512]);
+    world.rot(offset);
+    assert_eq!(world.close(log), Err(ErrorKind::Media));
+    assert_eq!(world.origin_blocks([32, 33, 34, 35, 36]), [0, 50, 0, 0, 44]);
+}
+
+#[test]
+fn pieces_of_several_entries_are_sent_whole() {
+    let mut world = World::new();
+    let log = world.open(DestageOrder::Lba);
+    // Together in one record, and adjacent on the origin: one extent of two entries.
+    let writes = [(40, 60), (41, 61), (42, 62)].map(|(block, byte)| {
+        let log = Arc::clone(&log);
+        async move { log.write(block * 4096, Buffer::copy_of(&[byte; 4096]), false).await }
+    });
+    let written = world.executor.block_on(futures_util::future::try_join_all(writes));
+    written.expect("nothing fails");
+    world.write(&log, 41, &[63; 4096]);
+    assert_eq!(world.close(log), Ok(()));
+    assert_eq!(world.origin_blocks([1, 3, 5, 6, 40, 41, 42]), [11, 23, 15, 16, 60, 63, 62]);
 }

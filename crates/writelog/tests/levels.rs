@@ -187,3 +187,27 @@ fn the_counters_say_what_was_merged_superseded_and_how_large_it_was() {
     let class_of = |bytes: u64| bytes.ilog2() as usize - 9;
     assert_eq!((status.written_sizes[class_of(4096)], status.destaged_sizes[class_of(32768)]), (9, 1));
 }
+
+/// Under a load without pauses data leaves in time, whatever it was acknowledged from.
+#[test]
+fn nothing_gets_older_than_the_age_that_was_asked_for() {
+    for durability in [Durability::Log, Durability::UnsafeVolatile] {
+        let age_max = Duration::from_secs(1);
+        let mut bench = Bench::new(durability, |options| {
+            options.level1.share_start = 0.9;
+            options.level2.age_max = age_max;
+            options.level2.share_slow = 0.95;
+        });
+        let (mut oldest, clock) = (0, bench.executor.clock());
+        for block in 0..1000 {
+            let offset = (block * 37 % 60) * 4096;
+            write(&mut bench.executor, bench.log.as_ref(), offset, &[block as u8; 4096]);
+            let pause = clock.sleep(Duration::from_millis(10));
+            bench.executor.block_on(pause);
+            oldest = oldest.max(bench.log.status().dirty_age_ns);
+        }
+        assert!(u128::from(oldest) <= age_max.as_nanos(), "{durability}: {} ms", oldest / 1_000_000);
+        assert!(oldest > 400_000_000, "{durability}: it left before it had to: {} ms", oldest / 1_000_000);
+        assert!(bench.log.status().cleaned_bytes > 100 * 4096);
+    }
+}

@@ -30,12 +30,21 @@ fn list(is_json: bool) {
         let clocks: Vec<&str> = experiment.clocks().into_iter().map(Clock::as_str).collect();
         print_line(&format!("{:<18} {} ({})", experiment.name, experiment.source, clocks.join(", ")));
         print_line(&format!("{:<18} {}", "", experiment.found));
+        if let Some(needs) = experiment.needs {
+            print_line(&format!("{:<18} needs {needs}", ""));
+        }
     }
 }
 
 fn describe(experiment: &Experiment) -> Value {
     let clocks: Vec<&str> = experiment.clocks().into_iter().map(Clock::as_str).collect();
-    json!({ "name": experiment.name, "source": experiment.source, "found": experiment.found, "clocks": clocks })
+    json!({
+        "name": experiment.name,
+        "source": experiment.source,
+        "found": experiment.found,
+        "clocks": clocks,
+        "needs": experiment.needs
+    })
 }
 
 fn run_one(arguments: &LabRun) -> Result<()> {
@@ -59,7 +68,9 @@ fn run_one(arguments: &LabRun) -> Result<()> {
 fn failure(error: LabError) -> Error {
     match error {
         LabError::NoModel(_) | LabError::NoStage(_) => Error::new(Failure::Usage, error.to_string()),
-        LabError::Run(..) | LabError::Device(_) | LabError::Other(_) => Error::new(Failure::Other, error.to_string()),
+        LabError::Needs(..) | LabError::Run(..) | LabError::Device(_) | LabError::Other(_) => {
+            Error::new(Failure::Other, error.to_string())
+        }
     }
 }
 

@@ -13,11 +13,11 @@ use stack::registry::{Entry, Registry, Store, UnitLock};
 use stack::remotes::Remotes;
 use stack::time::system_clock;
 use stack::{Error, Failure, Result};
-use writelog::{DamagedRange, Inspection};
+use writelog::{DamagedRange, Inspection, NvramInspection, PersistentRegion};
 
 use super::discard;
 use super::subject::remotes_config;
-use crate::arguments::{Log, LogPath, LogReplay};
+use crate::arguments::{Log, LogCheck, LogPath, LogReplay};
 use crate::output::{print_json, print_line, progress_bar};
 
 /// `forebay log inspect|check|replay|discard`.
@@ -68,10 +68,11 @@ async fn look(path: &Path) -> Result<Inspection> {
     writelog::inspect(&device, clock.as_ref()).await.map_err(|error| at(path, error))
 }
 
-async fn check(arguments: LogPath) -> Result<()> {
+async fn check(arguments: LogCheck) -> Result<()> {
     let device = open_existing(&arguments.path)?;
+    let nvram = arguments.nvram.as_deref().map(read_nvram).transpose()?;
     let clock = system_clock()?;
-    let checked = writelog::check(&device, clock.as_ref()).await;
+    let checked = writelog::check(&device, nvram.as_deref(), clock.as_ref()).await;
     let inspection = checked.map_err(|error| match error.kind() {
         // Where replay begins cannot be read.
         ErrorKind::Media => Error::new(Failure::Mismatch, at(&arguments.path, error).to_string()),
@@ -81,6 +82,15 @@ async fn check(arguments: LogPath) -> Result<()> {
         print_json(&json!(inspection));
     }
     let path = arguments.path.display();
+    let nvram = inspection.nvram.unwrap_or_default();
+    if nvram.is_damaged() {
+        let message = format!(
+            "{path}: {} slots of its NVRAM are damaged, of the logical unit's {}",
+            nvram.slots_torn,
+            named(&inspection.damaged)
+        );
+        return Err(Error::new(Failure::Mismatch, message));
+    }
     if !inspection.damaged.is_empty() {
         let message =
             format!("{path}: damaged is the newest data of the logical unit's {}", named(&inspection.damaged));
@@ -91,9 +101,21 @@ async fn check(arguments: LogPath) -> Result<()> {
         return Err(Error::new(Failure::Mismatch, message));
     }
     if !arguments.json.json {
-        print_line(&format!("{path}: no damage found"));
+        let not_looked_at = match (inspection.has_nvram, inspection.nvram) {
+            (true, None) => "; acknowledged data may be in its NVRAM, which was not looked at: give --nvram PATH",
+            (_, Some(NvramInspection { slots_torn: 1.., .. })) => {
+                "; one slot of its NVRAM is torn, as a power loss leaves it of a write that nobody was told of"
+            }
+            _ => "",
+        };
+        print_line(&format!("{path}: no damage found{not_looked_at}"));
     }
     Ok(())
+}
+
+/// What is in an NVRAM, to be looked at.
+fn read_nvram(path: &Path) -> Result<Arc<dyn PersistentRegion>> {
+    NvramConfig { path: path.to_owned(), size_bytes: None }.read()
 }
 
 /// Ranges that an error names; `--json` has all of them.
@@ -158,6 +180,13 @@ async fn replay_to(
         entries.iter().try_for_each(|entry| registry.remove(entry))?;
     }
     let stays = format!("{left} bytes stay dirty in {}", place.display());
+    if status.lost_bytes > 0 {
+        let message = format!(
+            "{stays}: {} of them are damaged or cannot be read, and `forebay log check` names them",
+            status.lost_bytes
+        );
+        return Err(Error::new(Failure::Mismatch, message));
+    }
     destaged.and(closed).map_err(|error| Error::from(error).context(&stays))?;
     if left > 0 {
         return Err(Error::new(Failure::Other, stays));

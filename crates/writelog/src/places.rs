@@ -1,0 +1,222 @@
+//! Pieces of the log read by their places, each held against its checksum before it may go to the origin.
+//!
+//! Extents in order of LBA lie all over the log: what is in RAM is copied from there, and the rest is read in the order of its places, near
+//! pieces with one request. What is read is whole entries, since only they have checksums ([`crate::sums`]); an entry that is not as it was
+//! written is lost, by name. A segment whose checksums are not known yet is read as a whole, and its records are checked.
+//!
+//! What the device refuses to read is left out: it is tried again piece by piece when it is sent.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use base::buffer::Buffer;
+use base::checksum::crc32c;
+use block::device::DeviceExt;
+use block::{Error, ErrorKind};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use crate::batch::{Images, Loaded, damaged_records};
+use crate::core::Core;
+use crate::limits::{LOG_READ_BYTES, READ_GAP_BYTES_MAX, UNIT_BYTES};
+use crate::map::Piece;
+use crate::sums::Entry;
+
+/// A piece that the log device must give, and the entries it lies in.
+struct Wanted {
+    piece: Piece,
+    /// Ascending, one behind the other.
+    entries: Vec<Entry>,
+}
+
+impl Wanted {
+    fn start(&self) -> u32 {
+        self.entries.first().map_or(self.piece.place, |entry| entry.place)
+    }
+
+    fn end(&self) -> u64 {
+        self.entries.last().map_or(self.piece.place.into(), Entry::end)
+    }
+}
+
+/// Where the bytes of pieces are.
+#[derive(Default)]
+struct Sorted {
+    wanted: Vec<Wanted>,
+    /// Of segments whose checksums are not known.
+    unknown: Vec<Piece>,
+}
+
+impl Core {
+    /// The bytes of these pieces, as far as the log has them in RAM or its device returns them as they were written.
+    pub(crate) async fn read_places(self: &Arc<Self>, pieces: &[Piece]) -> Images {
+        let mut images = Images::default();
+        let sorted = self.sort(pieces, &mut images);
+        self.learn_segments(&sorted.unknown, &mut images).await;
+        let mut wanted = sorted.wanted;
+        wanted.sort_unstable_by_key(Wanted::start);
+        let mut near: VecDeque<Near> = groups(wanted).into();
+        let mut reads = FuturesUnordered::new();
+        loop {
+            while reads.len() < self.log_reads_in_flight()
+                && let Some(group) = near.pop_front()
+            {
+                reads.push(self.read_near(group));
+            }
+            let Some((group, bytes)) = reads.next().await else { return images };
+            match bytes {
+                Ok(bytes) => self.take_whole(&group, &bytes, &mut images),
+                // Apart, what is readable of it is.
+                Err(_) if group.wanted.len() > 1 => near.extend(group.wanted.into_iter().map(Near::of)),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Copies what RAM has, and says how the rest is read.
+    fn sort(&self, pieces: &[Piece], images: &mut Images) -> Sorted {
+        let mut sorted = Sorted::default();
+        let state = self.state();
+        for &piece in pieces.iter().filter(|piece| piece.is_in_segment()) {
+            if let Some(bytes) = state.records.get(piece.place, length_of(&piece)) {
+                images.insert(piece.place, Buffer::copy_of(bytes));
+                continue;
+            }
+            let segment = self.layout.segment_of(piece.place);
+            let first = self.layout.place(segment, 0);
+            match state.sums.entries(segment, first, piece.place, piece.sectors) {
+                Some(entries) => sorted.wanted.push(Wanted { piece, entries }),
+                None => sorted.unknown.push(piece),
+            }
+        }
+        sorted
+    }
+
+    /// Reads the segments of these pieces as a whole, and learns their checksums.
+    async fn learn_segments(self: &Arc<Self>, pieces: &[Piece], images: &mut Images) {
+        let segments: BTreeSet<u32> = pieces.iter().map(|piece| self.layout.segment_of(piece.place)).collect();
+        let mut loading = self.load_in_order(segments.into_iter().collect());
+        while let Some((segment, loaded)) = loading.next().await {
+            let loaded = match loaded {
+                Ok(loaded) => loaded,
+                Err(error) => {
+                    tracing::error!(%error, segment, "a segment of the log cannot be read as a whole");
+                    continue;
+                }
+            };
+            let here: Vec<&Piece> =
+                pieces.iter().filter(|piece| self.layout.segment_of(piece.place) == segment).collect();
+            let missing = here.iter().flat_map(|piece| loaded.missing_of(piece)).collect::<Vec<Piece>>();
+            missing.iter().for_each(|piece| self.lose(piece, &damaged_records(segment)));
+            self.learn(segment, &loaded);
+            let image = Images::of(self.layout.place(segment, 0), loaded.image);
+            for piece in here {
+                if let Some(bytes) = image.get(piece.place, length_of(piece)) {
+                    images.insert(piece.place, Buffer::copy_of(bytes));
+                }
+            }
+        }
+    }
+
+    fn learn(&self, segment: u32, loaded: &Loaded) {
+        if !loaded.is_all {
+            return;
+        }
+        let first = self.layout.place(segment, 0);
+        self.state().sums.learn(segment, first, &loaded.image, &loaded.records);
+    }
+
+    async fn read_near(&self, group: Near) -> (Near, Result<Buffer, Error>) {
+        let length = (group.end - u64::from(group.start)) * UNIT_BYTES;
+        let bytes = self.log_device.read(self.layout.offset_of(group.start), Buffer::zeroed(length as usize)).await;
+        (group, bytes)
+    }
+
+    /// Takes what is as it was written; the rest is lost.
+    fn take_whole(&self, group: &Near, bytes: &[u8], images: &mut Images) {
+        let at = |place: u32| (u64::from(place - group.start) * UNIT_BYTES) as usize;
+        let is_as_written = |entry: &Entry| {
+            let start = at(entry.place);
+            let bytes = bytes.get(start..start + (entry.sectors * UNIT_BYTES) as usize);
+            bytes.is_some_and(|bytes| crc32c(bytes) == entry.checksum)
+        };
+        // Several pieces may be left of one entry.
+        let mut last: Option<(Entry, bool)> = None;
+        for Wanted { piece, entries } in &group.wanted {
+            let mut take = |part: Option<Piece>| {
+                if let Some(part) = part {
+                    images.insert(part.place, Buffer::copy_of(&bytes[at(part.place)..][..length_of(&part)]));
+                }
+            };
+            let mut whole: Option<Piece> = None;
+            for entry in entries {
+                let known = last.filter(|(known, _)| known == entry).map(|(_, is_whole)| is_whole);
+                let is_whole = known.unwrap_or_else(|| is_as_written(entry));
+                last = Some((*entry, is_whole));
+                let part = part_of(piece, entry);
+                if is_whole {
+                    let sectors = whole.map_or(0, |whole| whole.sectors) + part.sectors;
+                    whole = Some(Piece { sectors, ..whole.unwrap_or(part) });
+                } else {
+                    take(whole.take());
+                    let segment = self.layout.segment_of(part.place);
+                    let context = format!("bytes in segment {segment} of the log are not as they were written");
+                    self.lose(&part, &Error::new(ErrorKind::Corrupt, context));
+                }
+            }
+            take(whole);
+        }
+    }
+}
+
+/// What of a piece lies in an entry; some of it does.
+fn part_of(piece: &Piece, entry: &Entry) -> Piece {
+    let sector_at = |place: u64| piece.sector + place.saturating_sub(piece.place.into());
+    piece.clip(sector_at(entry.place.into()), sector_at(entry.end()))
+}
+
+fn length_of(piece: &Piece) -> usize {
+    (piece.sectors * UNIT_BYTES) as usize
+}
+
+/// Pieces of the log that are read with one request.
+struct Near {
+    start: u32,
+    end: u64,
+    /// Ascending by where they start.
+    wanted: Vec<Wanted>,
+}
+
+impl Near {
+    fn of(wanted: Wanted) -> Self {
+        Self { start: wanted.start(), end: wanted.end(), wanted: vec![wanted] }
+    }
+
+    /// Whether `next` begins so near that reading what is between costs less than another request.
+    fn is_near(&self, next: &Wanted) -> bool {
+        u64::from(next.start()).saturating_sub(self.end) * UNIT_BYTES <= READ_GAP_BYTES_MAX
+    }
+
+    fn has_room_for(&self, next: &Wanted) -> bool {
+        next.end().saturating_sub(self.start.into()) * UNIT_BYTES <= LOG_READ_BYTES
+    }
+}
+
+/// Near pieces in requests of about the same size, each beginning where the one before ends: to a disk they are one.
+fn groups(wanted: Vec<Wanted>) -> Vec<Near> {
+    let mut groups: Vec<Near> = Vec::new();
+    for wanted in wanted {
+        match groups.last_mut() {
+            Some(last) if last.is_near(&wanted) && last.has_room_for(&wanted) => {
+                // Several pieces may be left of one entry, and of a damaged map one may lie within another.
+                last.end = last.end.max(wanted.end());
+                last.wanted.push(wanted);
+            }
+            Some(last) if last.is_near(&wanted) => {
+                let start = wanted.start().min(last.end as u32);
+                groups.push(Near { start, ..Near::of(wanted) });
+            }
+            _ => groups.push(Near::of(wanted)),
+        }
+    }
+    groups
+}

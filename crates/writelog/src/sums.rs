@@ -1,0 +1,133 @@
+//! Checksums of what lies in segments, entry by entry.
+//!
+//! A record has one checksum over all of it. Destaging that takes single pieces out of records, in order of LBA, would have to read whole records
+//! to trust a piece. So where that is the order, the checksum of each entry is kept in RAM from when its record is made, 8 bytes an entry; of
+//! segments found when the log was opened it is *learned* when the first piece of one is wanted: the segment is read as a whole, and its records
+//! are checked.
+
+use base::checksum::crc32c;
+
+use crate::found::Found;
+use crate::limits::{SEGMENT_BYTES_MAX, UNIT_BYTES};
+
+/// An entry of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sum {
+    /// Of the segment's units its first.
+    unit: u16,
+    sectors: u16,
+    checksum: u32,
+}
+const _: () = assert!(size_of::<Sum>() == 8);
+const _: () = assert!(SEGMENT_BYTES_MAX as u64 / UNIT_BYTES <= u16::MAX as u64);
+
+/// An entry's place, and the checksum of its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) place: u32,
+    pub(crate) sectors: u64,
+    pub(crate) checksum: u32,
+}
+
+impl Entry {
+    pub(crate) fn end(&self) -> u64 {
+        u64::from(self.place) + self.sectors
+    }
+}
+
+/// See the module.
+pub(crate) struct Sums {
+    /// Entries of each segment, ascending; `None` where they are not known.
+    by_segment: Vec<Option<Vec<Sum>>>,
+    is_kept: bool,
+}
+
+impl Sums {
+    /// Of as many segments. Unless they are `kept`, only what is learned is known.
+    pub(crate) fn new(segment_count: u32, is_kept: bool) -> Self {
+        Self { by_segment: vec![None; segment_count as usize], is_kept }
+    }
+
+    /// Whether entries are noted when their record is made.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.is_kept
+    }
+
+    /// A segment is used again from its start.
+    pub(crate) fn begin(&mut self, segment: u32) {
+        self.by_segment[segment as usize] = self.is_kept.then(Vec::new);
+    }
+
+    /// Nothing in the segment is sent any more.
+    pub(crate) fn forget(&mut self, segment: u32) {
+        self.by_segment[segment as usize] = None;
+    }
+
+    /// Notes an entry of the segment that begins at `first`, behind all others.
+    pub(crate) fn add(&mut self, segment: u32, first: u32, place: u32, bytes: &[u8]) {
+        if let Some(sums) = &mut self.by_segment[segment as usize] {
+            sums.push(sum(first, place, bytes));
+        }
+    }
+
+    /// Notes all entries of a segment that begins at `first`, from its image and its whole records.
+    pub(crate) fn learn(&mut self, segment: u32, first: u32, image: &[u8], records: &[Found]) {
+        let pieces = records.iter().flat_map(|record| &record.pieces).filter(|piece| piece.is_in_segment());
+        let sum_of = |piece: &crate::map::Piece| {
+            let at = (u64::from(piece.place - first) * UNIT_BYTES) as usize;
+            Some(sum(first, piece.place, image.get(at..at + (piece.sectors * UNIT_BYTES) as usize)?))
+        };
+        self.by_segment[segment as usize] = Some(pieces.filter_map(sum_of).collect());
+    }
+
+    /// The entries in which the `sectors` from `place` on lie, of the segment that begins at `first`; `None` when not all are known.
+    pub(crate) fn entries(&self, segment: u32, first: u32, place: u32, sectors: u64) -> Option<Vec<Entry>> {
+        let sums = self.by_segment.get(segment as usize)?.as_ref()?;
+        let end = u64::from(place) + sectors;
+        let from = sums.partition_point(|sum| entry(first, sum).end() <= u64::from(place));
+        let entries = sums[from..].iter().map(|sum| entry(first, sum));
+        let found: Vec<Entry> = entries.take_while(|entry| u64::from(entry.place) < end).collect();
+        let is_whole = found.first().is_some_and(|entry| entry.place <= place)
+            && found.last().is_some_and(|entry| entry.end() >= end)
+            && found.windows(2).all(|pair| pair[0].end() == u64::from(pair[1].place));
+        is_whole.then_some(found)
+    }
+}
+
+fn sum(first: u32, place: u32, bytes: &[u8]) -> Sum {
+    let sectors = bytes.len() as u64 / UNIT_BYTES;
+    Sum { unit: (place - first) as u16, sectors: sectors as u16, checksum: crc32c(bytes) }
+}
+
+fn entry(first: u32, sum: &Sum) -> Entry {
+    Entry { place: first + u32::from(sum.unit), sectors: u64::from(sum.sectors), checksum: sum.checksum }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_piece_is_covered_by_its_entries_or_not_known() {
+        let mut sums = Sums::new(2, true);
+        assert_eq!(sums.entries(1, 100, 101, 1), None, "nothing is known of a segment that was not begun");
+        sums.begin(1);
+        let (one, other) = ([1; 1024], [2; 512]);
+        sums.add(1, 100, 101, &one);
+        sums.add(1, 100, 103, &other);
+        // Behind the header of the next record.
+        sums.add(1, 100, 105, &other);
+        let entry = |place, bytes: &[u8]| Entry { place, sectors: bytes.len() as u64 / 512, checksum: crc32c(bytes) };
+        assert_eq!(sums.entries(1, 100, 102, 1), Some(vec![entry(101, &one)]));
+        assert_eq!(sums.entries(1, 100, 101, 3), Some(vec![entry(101, &one), entry(103, &other)]));
+        assert_eq!(sums.entries(1, 100, 103, 3), None, "a header lies between");
+        assert_eq!(sums.entries(1, 100, 105, 2), None, "it ends behind the last");
+        assert_eq!(sums.entries(1, 100, 100, 1), None, "it begins before the first");
+        sums.forget(1);
+        assert_eq!(sums.entries(1, 100, 102, 1), None);
+        let mut sums = Sums::new(2, false);
+        sums.begin(1);
+        sums.add(1, 100, 101, &one);
+        assert_eq!(sums.entries(1, 100, 101, 1), None, "not kept");
+    }
+}

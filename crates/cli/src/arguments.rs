@@ -372,6 +372,10 @@ pub struct Attach {
     /// profile's 16 segments)
     #[arg(long, value_name = "SIZE", requires = "log")]
     pub log_ram: Option<ByteSize>,
+    /// RAM for the newest records, up to 4GiB: reads find them there, and what leaves for the logical unit while it is there is not read back (default: 64MiB, or
+    /// none with the profile; never more than the log)
+    #[arg(long, value_name = "SIZE", requires = "log")]
+    pub log_cache: Option<ByteSize>,
     /// What the logical unit gets first. log: it is always as it was at some moment; lba: ascending; last-write-first
     /// (default: log, or the profile's)
     #[arg(long, value_name = "ORDER", requires = "log")]
@@ -387,8 +391,8 @@ pub struct Attach {
     /// Time without a request after which the log counts as idle, and data leaves (default: 50ms)
     #[arg(long, value_name = "DURATION", requires = "log", value_parser = parse_duration)]
     pub destage_idle: Option<Duration>,
-    /// Age that data in the log does not exceed as long as the logical unit takes what comes: from half of it on it leaves whatever the load, and from three
-    /// quarters writes pause a little (default: 5s; with the profile never)
+    /// Age that data in the log does not exceed as long as the logical unit takes what comes: from three quarters of it on it leaves whatever the load
+    /// (default: 5s; with the profile never)
     #[arg(long, value_name = "DURATION", requires = "log", value_parser = parse_duration)]
     pub destage_age: Option<Duration>,
     /// Bytes of log that are sent between two flushes of the logical unit, and take as much RAM, 64KiB to 1GiB (default: 4MiB, or the profile's

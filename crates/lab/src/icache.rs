@@ -135,7 +135,7 @@ fn notes(ran: &[Ran]) -> Vec<String> {
          20 MiB, 4 MiB of NVRAM"
             .to_owned(),
         "ours: destage order lba, what lies between near blocks is read and written along (256 KiB of it cost a seek), batches of 2 MiB in RAM and \
-         up to 16 requests of up to 1 MiB under way besides"
+         up to 16 requests of up to 1 MiB under way besides, an age of up to a minute"
             .to_owned(),
     ];
     for Ran { name, depth, responses: Responses { all, writes, reads }, status, .. } in ran {

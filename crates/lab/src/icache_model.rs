@@ -39,6 +39,8 @@ const LINK: Duration = Duration::from_micros(400);
 const PROCESSOR: Duration = Duration::from_micros(100);
 /// The least that lets a batch take near blocks along: 13 ms of seek and half a turn at 20 MB/s.
 const SEEK_BYTES: u64 = 256 << 10;
+/// A sweep over the disk in order of LBA takes some ten seconds.
+const AGE_MAX: Duration = Duration::from_secs(60);
 /// Of plain RAM, for what is destaged next.
 const BATCH_BYTES: u64 = 2 << 20;
 
@@ -131,6 +133,7 @@ fn options(executor: &Executor, system: System) -> OpenOptions {
         return options.paper();
     }
     options.order = DestageOrder::Lba;
+    options.level2.age_max = AGE_MAX;
     options.level1.share_start = 0.35;
     options.level2.share_start = 0.4;
     options.level2.share_slow = 0.8;

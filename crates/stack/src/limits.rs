@@ -69,6 +69,9 @@ pub const STATUS_TIME_MAX: Duration = Duration::from_secs(1);
 /// RAM for the slots of a write log, in bytes: at least one segment of the paper; at most what some seconds of writes fill, which a power loss takes.
 pub const LOG_RAM_BYTES: RangeInclusive<u64> = 64 << 10..=1 << 30;
 
+/// RAM for the newest records of a write log, in bytes: what a host can spare for one attachment.
+pub const LOG_CACHE_BYTES: RangeInclusive<u64> = 0..=4 << 30;
+
 /// Bytes of a write log that one batch takes from, all in RAM: at least one segment of the paper, at most what a host can spare.
 pub const DESTAGE_BATCH_BYTES: RangeInclusive<u64> = 64 << 10..=1 << 30;
 

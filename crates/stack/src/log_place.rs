@@ -15,7 +15,7 @@ use writelog::{DestageOrder, Durability, FormatOptions, OpenOptions, PersistentR
 
 use crate::cache_place::{PlaceKind, SIZE_UNIT_BYTES, canonical_place, content_is_there, open_or_make};
 use crate::error::{Error, Failure, Result};
-use crate::limits::{DESTAGE_BATCH_BYTES, DESTAGE_TIME_MIN, DESTAGE_WRITES, LOG_RAM_BYTES};
+use crate::limits::{DESTAGE_BATCH_BYTES, DESTAGE_TIME_MIN, DESTAGE_WRITES, LOG_CACHE_BYTES, LOG_RAM_BYTES};
 use crate::registry::{Entry, Registry, Store, file_stem};
 
 /// Sizes that segments may have, in bytes.
@@ -41,6 +41,8 @@ pub struct LogConfig {
     pub nvram: Option<NvramConfig>,
     /// RAM for slots with [`Durability::UnsafeVolatile`]; `None` for the profile's.
     pub ram_bytes: Option<u64>,
+    /// RAM for the newest records; `None` for the profile's.
+    pub record_cache_bytes: Option<u64>,
     /// How data leaves for the LUN.
     pub destage: DestageConfig,
     /// Whether the log behaves as the paper describes.
@@ -139,6 +141,7 @@ impl LogConfig {
             ("--log-segment-size", self.segment_bytes, SEGMENT_BYTES),
             ("--log-slot-size", self.slot_bytes, SLOT_BYTES),
             ("--log-ram", self.ram_bytes, LOG_RAM_BYTES),
+            ("--log-cache", self.record_cache_bytes, LOG_CACHE_BYTES),
             ("--destage-batch", self.destage.batch_bytes, DESTAGE_BATCH_BYTES),
         ] {
             if let Some(bytes) = chosen.filter(|bytes| !range.contains(bytes)) {
@@ -239,6 +242,7 @@ impl LogConfig {
         }
         options.durability = self.durability;
         options.volatile_bytes = self.ram_bytes.map_or(options.volatile_bytes, |bytes| bytes as usize);
+        options.record_cache_bytes = self.record_cache_bytes.map_or(options.record_cache_bytes, |bytes| bytes as usize);
         let (destage, level2) = (&self.destage, &mut options.level2);
         options.order = destage.order.unwrap_or(options.order);
         level2.seek_bytes = destage.seek_bytes;
@@ -281,10 +285,11 @@ mod tests {
     fn what_cannot_be_is_refused_by_its_option_and_range() {
         assert_eq!(check(|_| {}), None);
         type Change = fn(&mut LogConfig);
-        let refused: [(Change, &str); 11] = [
+        let refused: [(Change, &str); 12] = [
             (|log| log.durability = Durability::Nvram, "--nvram PATH"),
             (|log| log.is_paper = true, "--durability unsafe-volatile"),
             (|log| log.ram_bytes = Some(1 << 20), "--log-ram is for --durability unsafe-volatile"),
+            (|log| log.record_cache_bytes = Some(5 << 30), "--log-cache 5GiB: it is 0 to 4GiB"),
             (|log| log.segment_bytes = Some(4096), "--log-segment-size 4KiB: it is 64KiB to 4MiB"),
             (|log| log.segment_bytes = Some((64 << 10) + 512), "multiple of 4KiB"),
             (|log| log.slot_bytes = Some(32 << 10), "--log-slot-size 32KiB: it is 512 to 16KiB"),
@@ -307,12 +312,14 @@ mod tests {
         assert_eq!(paper.check().map_err(|error| error.to_string()), Ok(()));
         let options = paper.open_options(Arc::clone(&clock));
         assert_eq!((options.order, options.level2.writes_in_flight), (DestageOrder::LastWriteFirst, 1));
+        assert_eq!(options.record_cache_bytes, 0);
         assert_eq!(paper.format_options().segment_bytes, Some(64 << 10));
         assert!((1 << 20..2 << 20).contains(&options.volatile_bytes), "16 segments and their headers");
         let chosen = LogConfig {
             segment_bytes: Some(128 << 10),
             slot_bytes: Some(512),
             ram_bytes: Some(2 << 20),
+            record_cache_bytes: Some(3 << 20),
             destage: DestageConfig {
                 start: Some(Percent::new(40)),
                 idle: Some(Duration::from_secs(2)),
@@ -325,6 +332,7 @@ mod tests {
         let (format, options) = (chosen.format_options(), chosen.open_options(clock));
         assert_eq!((format.segment_bytes, format.slot_bytes), (Some(128 << 10), 512));
         assert_eq!((options.volatile_bytes, options.level2.share_start), (2 << 20, 0.4));
+        assert_eq!(options.record_cache_bytes, 3 << 20);
         assert_eq!((options.level2.idle, options.level2.age_max), (Duration::from_secs(2), Duration::MAX));
         assert_eq!((options.level2.batch_bytes, options.level2.writes_in_flight), (1 << 20, 3));
     }

@@ -8,10 +8,11 @@
 //! | `last-write-first` | what is dirty in the newest segments |
 //! | when space is low (but for `lba` over a disk), and to clean everything | what is dirty in the oldest segments |
 //!
-//! Segments are read whole, since that is one request, and their records checked. Extents in order of LBA lie all over the log: they are read by
+//! A segment whose records are all in RAM still is taken from there. Others are read whole, since that is one request, and their records checked. Extents in order of LBA lie all over the log: they are read by
 //! their places ([`crate::places`]), and only they stay in RAM.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use base::buffer::Buffer;
@@ -21,7 +22,7 @@ use futures_util::stream::{self, Stream, StreamExt};
 
 use crate::core::{Core, Pins, State};
 use crate::format::FLAG_EPOCH_END;
-use crate::found::{Found, records_in};
+use crate::found::{Found, record_at, records_in};
 use crate::limits::{BATCHES_WHEN_FULL, PIECES_AT_ONCE, UNIT_BYTES};
 use crate::map::{ExtentMap, Piece};
 use crate::options::DestageOrder;
@@ -49,16 +50,20 @@ pub(crate) struct Batch {
 
 /// Runs of bytes of the log, by the place of the first.
 #[derive(Default)]
-pub(crate) struct Images(BTreeMap<u32, Buffer>);
+pub(crate) struct Images(BTreeMap<u32, Arc<Buffer>>);
 
 impl Images {
     /// One run.
     pub(crate) fn of(place: u32, bytes: Buffer) -> Self {
-        Self(BTreeMap::from([(place, bytes)]))
+        Self(BTreeMap::from([(place, Arc::new(bytes))]))
     }
 
-    pub(crate) fn insert(&mut self, place: u32, bytes: Buffer) {
+    pub(crate) fn insert(&mut self, place: u32, bytes: Arc<Buffer>) {
         self.0.insert(place, bytes);
+    }
+
+    fn extend(&mut self, others: Self) {
+        self.0.extend(others.0);
     }
 
     /// The `length` bytes at `place`, if they are here.
@@ -69,9 +74,9 @@ impl Images {
     }
 }
 
-/// A segment as it was read.
+/// A segment as it was read, or as its records are in RAM.
 pub(crate) struct Loaded {
-    pub(crate) image: Buffer,
+    pub(crate) images: Images,
     /// Those that are whole, in the order in which they stand.
     pub(crate) records: Vec<Found>,
     /// Whether no record will follow those that were looked for.
@@ -178,7 +183,7 @@ impl Core {
                 Ok(loaded) => {
                     self.lose_damaged(segment, &loaded);
                     batch.pieces.extend(loaded.records.into_iter().flat_map(|record| record.pieces));
-                    batch.images.insert(self.layout.place(segment, 0), loaded.image);
+                    batch.images.extend(loaded.images);
                 }
                 Err(error) => self.add_salvaged(segment, &error, &mut batch),
             }
@@ -224,7 +229,7 @@ impl Core {
                 Ok(loaded) => {
                     self.lose_damaged(segment, &loaded);
                     is_whole = loaded.is_whole;
-                    batch.images.insert(self.layout.place(segment, 0), loaded.image);
+                    batch.images.extend(loaded.images);
                     let is_new = |record: &Found| (destaged + 1..=applied).contains(&record.sequence);
                     for record in loaded.records.into_iter().filter(is_new) {
                         waiting.extend(record.pieces);
@@ -283,11 +288,32 @@ impl Core {
             let is_all = entry.state == SegmentState::Used && entry.last_sequence < applied.position.sequence;
             (entry.first_sequence, entry.last_sequence.min(applied.position.sequence - 1), end, is_all)
         };
+        let place = self.layout.place(segment, 0);
+        let end = u64::from(place) + end / UNIT_BYTES;
+        if let Some((images, records)) = self.records_in_ram(segment, first..=last) {
+            return Ok(Loaded { images, records, is_all, is_whole: true, end });
+        }
         let image = self.log_device.read(range.offset, self.used_buffer(range.length as usize)).await?;
-        let records = records_in(&image, first..=last, segment, self.uuid, self.layout.place(segment, 0));
+        let records = records_in(&image, first..=last, segment, self.uuid, place);
         let is_whole = records.iter().map(|record| record.sequence).eq(first..=last);
-        let end = u64::from(self.layout.place(segment, 0)) + end / UNIT_BYTES;
-        Ok(Loaded { image, records, is_all, is_whole, end })
+        Ok(Loaded { images: Images::of(place, image), records, is_all, is_whole, end })
+    }
+
+    /// The records of a segment, if all of these are in RAM still: neither read nor checked.
+    fn records_in_ram(&self, segment: u32, sequences: RangeInclusive<u64>) -> Option<(Images, Vec<Found>)> {
+        let first = self.layout.place(segment, 0);
+        let kept: Vec<(u32, Arc<Buffer>)> = {
+            let state = self.state();
+            let records = state.records.records_in(first, self.layout.segment_bytes / UNIT_BYTES);
+            records.map(|(place, bytes)| (place, Arc::clone(bytes))).collect()
+        };
+        let found = kept
+            .iter()
+            .map(|(place, bytes)| record_at(bytes, u64::from(place - first) * UNIT_BYTES, segment, self.uuid, first));
+        let found = found.collect::<Option<Vec<Found>>>()?;
+        let found: Vec<Found> = found.into_iter().filter(|record| sequences.contains(&record.sequence)).collect();
+        let is_whole = found.iter().map(|record| record.sequence).eq(sequences);
+        is_whole.then(|| (Images(kept.into_iter().collect()), found))
     }
 
     /// What the log has in damaged records of a segment is lost, by name.

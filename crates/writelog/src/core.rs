@@ -118,8 +118,6 @@ pub(crate) struct State {
     pub(crate) wants_room: bool,
     /// Whether a round of level 1 keeps requests waiting (the paper's profile).
     pub(crate) is_gated: bool,
-    /// When the oldest of what is dirty was written, when level 2 last looked.
-    pub(crate) oldest_seen_at: Option<Instant>,
     /// Where the next batch in order of LBA begins.
     pub(crate) lba_cursor: u64,
     /// The log device refused a record or a checkpoint. From then on writes go to the origin.

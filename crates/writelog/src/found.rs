@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use store::record::{parse_header, record_bytes};
+use store::record::{RECORD_HEADER_BYTES, parse_header, record_bytes};
 use uuid::Uuid;
 
 use crate::format::{ENTRY_DATA, ENTRY_DISCARDED, EntryRaw, parse_payload, prefix_bytes};
@@ -49,9 +49,15 @@ pub(crate) fn records_in(
 /// The whole record at `offset` of a segment's image, if there is one of this log that belongs there.
 pub(crate) fn find_record(image: &[u8], offset: u64, segment: u32, log_id: Uuid, segment_place: u32) -> Option<Found> {
     let bytes = image.get(usize::try_from(offset).ok()?..)?;
+    let (header, _) = parse_header(bytes, log_id)?;
+    store::record::parse_payload(bytes, &header)?;
+    record_at(bytes, offset, segment, log_id, segment_place)
+}
+
+/// The record that begins with `bytes`, at `offset` of a segment. They were never anywhere but in RAM, or their checksum is right.
+pub(crate) fn record_at(bytes: &[u8], offset: u64, segment: u32, log_id: Uuid, segment_place: u32) -> Option<Found> {
     let (header, payload_bytes) = parse_header(bytes, log_id)?;
-    let payload = store::record::parse_payload(bytes, &header)?;
-    let (head, entries) = parse_payload(payload)?;
+    let (head, entries) = parse_payload(bytes.get(RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + payload_bytes)?)?;
     if head.segment.get() != segment || header.sequence.get() > store::limits::SEQUENCE_MAX {
         return None;
     }

@@ -5,7 +5,7 @@
 //! ```
 //! - What is superseded before it is chosen is never sent. What is written again while it is sent stays dirty, whatever was sent.
 //! - Clean means flushed: a piece is clean when the origin's flush has returned and no event said in between that it lost writes.
-//! - A batch is due when the log is fuller than `share_start`, when data is half as old as it may become, when records wait for room, and in an
+//! - A batch is due when the log is fuller than `share_start`, when data is nearly as old as it may become, when records wait for room, and in an
 //!   idle moment. Its writes in flight grow evenly from one at `share_start` to all at `share_slow`, and likewise with the age: under constant load it
 //!   finds the rate at which as much leaves as comes, and never waits for idleness.
 //! - In an idle moment a batch stops when a request comes, and another goes on later.
@@ -68,7 +68,7 @@ impl Core {
             if self.is_stopped.load(Ordering::Acquire) {
                 return;
             }
-            let need = self.need(&mut self.state());
+            let need = self.need(&self.state());
             let is_due = match need {
                 Need::Nothing => {
                     self.background.changed_since(count).await;
@@ -103,9 +103,8 @@ impl Core {
         }
     }
 
-    fn need(&self, state: &mut State) -> Need {
+    fn need(&self, state: &State) -> Need {
         let level2 = &self.options.level2;
-        state.oldest_seen_at = state.oldest_dirty_at();
         if self.is_origin_refused.load(Ordering::Acquire) || !self.is_anything_dirty(state) {
             return Need::Nothing;
         }
@@ -234,7 +233,7 @@ impl Core {
         let over = |value: f64, start: f64, full: f64| ((value - start) / (full - start).max(0.01)).clamp(0.0, 1.0);
         let space = over(state.share_used(&self.layout), level2.share_start, level2.share_slow);
         let [_, share_old, share_full] = AGE_SHARES;
-        let age = state.oldest_seen_at.map_or(0.0, |at| over(self.share_of_age(at), share_old, share_full));
+        let age = state.oldest_in_log_at().map_or(0.0, |at| over(self.share_of_age(at), share_old, share_full));
         let share = if state.wants_room { 1.0 } else { space.max(age) };
         let most = level2.writes_in_flight.max(1) as f64;
         (1.0 + (most - 1.0) * share).round() as usize

@@ -65,9 +65,12 @@ pub const DESTAGE_WRITE_BYTES_MAX: u64 = 1 << 20;
 pub const PAUSE_EXPONENT: i32 = 3;
 
 /// Shares of the largest age: from the first on slots leave for the log, from the second on the log's data for the origin, at the third level 2 is at full
-/// speed and writes begin to pause, the longest at the age itself. What is between is time for what is under way: two batches of a second each at
-/// the default of five.
-pub const AGE_SHARES: [f64; 3] = [0.25, 0.5, 0.75];
+/// speed. What is left then is time for what is under way: at the default of five seconds 1.25 s for the first batch.
+pub const AGE_SHARES: [f64; 3] = [0.5, 0.75, 0.875];
+
+/// Bytes of RAM for the newest records, unless another size is chosen; never more than the log has. What is destaged while it is there is not read
+/// back, so a fast origin costs the log device writes only.
+pub const RECORD_CACHE_BYTES: usize = 64 << 20;
 
 /// Batches that are made of one while records wait for room: the first of them gives it.
 pub const BATCHES_WHEN_FULL: u64 = 8;

@@ -161,9 +161,22 @@ impl ExtentMap {
     }
 
     /// Makes `piece` what is known of its sectors. `removed` is told what was known before.
-    pub(crate) fn insert(&mut self, piece: Piece, removed: impl FnMut(Piece)) {
-        self.remove(piece.sector, piece.sectors, removed);
-        let before = self.extents.before(piece.sector).map(self::piece);
+    pub(crate) fn insert(&mut self, piece: Piece, mut removed: impl FnMut(Piece)) {
+        let mut before = self.extents.before(piece.sector).map(self::piece);
+        let next = self.extents.from(piece.sector).next().map(self::piece);
+        let is_met = before.is_some_and(|before| before.end() > piece.sector);
+        match next {
+            // Written again as it was: usual.
+            Some(same) if !is_met && same.sector == piece.sector && same.sectors == piece.sectors => {
+                self.take(same.sector);
+                removed(same);
+            }
+            next if is_met || next.is_some_and(|next| next.sector < piece.end()) => {
+                self.remove(piece.sector, piece.sectors, removed);
+                before = self.extents.before(piece.sector).map(self::piece);
+            }
+            _ => {}
+        }
         let joined = match before {
             Some(before) if before.is_continued_by(&piece) && before.sectors + piece.sectors <= u64::from(u32::MAX) => {
                 self.take(before.sector);

@@ -185,13 +185,15 @@ fn assemble(
     let position = LogPosition { epoch, ..recovered.start.position };
     let start = LogPlace { position, ..recovered.start };
     let mut report = recovered.report;
+    let log_bytes = u64::from(layout.segment_count) * layout.segment_bytes;
+    let record_cache_bytes = options.record_cache_bytes.min(usize::try_from(log_bytes).unwrap_or(usize::MAX));
     let has_zeroes = recovered.map.dirty_from(0).any(|piece| piece.is_zero());
     let mut state = State {
         map: recovered.map,
         shadow: Shadow::new(options.durability == Durability::UnsafeVolatile),
         segments: recovered.segments,
         appender: Appender::new(&start),
-        records: RecordCache::new(options.record_cache_bytes),
+        records: RecordCache::new(record_cache_bytes),
         sums: Sums::new(layout.segment_count, options.order == DestageOrder::Lba),
         stage: None,
         applied: start,
@@ -204,7 +206,6 @@ fn assemble(
         checkpointed_at: options.clock.now(),
         wants_room: false,
         is_gated: false,
-        oldest_seen_at: None,
         lba_cursor: 0,
         failure: None,
         is_failure_noted: None,
@@ -231,7 +232,7 @@ fn assemble(
         }
         report.dirty_bytes = state.map.dirty_sectors() * UNIT_BYTES;
     }
-    let buffer_bytes = options.record_cache_bytes + options.level2.batch_bytes as usize + POOLED_BYTES_MORE;
+    let buffer_bytes = record_cache_bytes + options.level2.batch_bytes as usize + POOLED_BYTES_MORE;
     let origin_events = Mutex::new(origin.subscribe());
     Arc::new(Core {
         identity,

@@ -10,7 +10,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::format::{NvramRaw, SlotRaw};
-use crate::limits::{RAM_SEGMENTS_PAPER, SEGMENT_BYTES_PAPER, SLOT_BYTES_DEFAULT};
+use crate::limits::{RAM_SEGMENTS_PAPER, RECORD_CACHE_BYTES, SEGMENT_BYTES_PAPER, SLOT_BYTES_DEFAULT};
 use crate::nvram::PersistentRegion;
 
 /// When a write counts as acknowledged.
@@ -132,8 +132,8 @@ pub struct Level2 {
     pub share_slow: f64,
     /// Time without a request that counts as idle.
     pub idle: Duration,
-    /// Age that data does not exceed on its way to the origin as long as that takes what comes: from half of it on it is destaged under load, and from
-    /// three quarters writes pause a little. From slots it goes to the log at a quarter.
+    /// Age that data does not exceed on its way to the origin as long as that takes what comes: from three quarters of it on it is destaged under load. From
+    /// slots it goes to the log at half.
     pub age_max: Duration,
     /// Bytes of log that one batch takes from: also the RAM it needs.
     pub batch_bytes: u64,
@@ -186,7 +186,7 @@ impl OpenOptions {
             order: DestageOrder::Log,
             nvram: None,
             volatile_bytes: 4 << 20,
-            record_cache_bytes: 4 << 20,
+            record_cache_bytes: RECORD_CACHE_BYTES,
             checkpoint_interval_bytes: 64 << 20,
             checkpoint_pause: Duration::from_millis(500),
             failure_note: None,

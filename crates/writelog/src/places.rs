@@ -77,8 +77,8 @@ impl Core {
         let mut sorted = Sorted::default();
         let state = self.state();
         for &piece in pieces.iter().filter(|piece| piece.is_in_segment()) {
-            if let Some(bytes) = state.records.get(piece.place, length_of(&piece)) {
-                images.insert(piece.place, Buffer::copy_of(bytes));
+            if let Some((place, record)) = state.records.record_of(piece.place, length_of(&piece)) {
+                images.insert(place, record);
                 continue;
             }
             let segment = self.layout.segment_of(piece.place);
@@ -108,10 +108,9 @@ impl Core {
             let missing = here.iter().flat_map(|piece| loaded.missing_of(piece)).collect::<Vec<Piece>>();
             missing.iter().for_each(|piece| self.lose(piece, &damaged_records(segment)));
             self.learn(segment, &loaded);
-            let image = Images::of(self.layout.place(segment, 0), loaded.image);
             for piece in here {
-                if let Some(bytes) = image.get(piece.place, length_of(piece)) {
-                    images.insert(piece.place, Buffer::copy_of(bytes));
+                if let Some(bytes) = loaded.images.get(piece.place, length_of(piece)) {
+                    images.insert(piece.place, Arc::new(Buffer::copy_of(bytes)));
                 }
             }
         }
@@ -122,7 +121,7 @@ impl Core {
             return;
         }
         let first = self.layout.place(segment, 0);
-        self.state().sums.learn(segment, first, &loaded.image, &loaded.records);
+        self.state().sums.learn(segment, first, &loaded.images, &loaded.records);
     }
 
     async fn read_near(&self, group: Near) -> (Near, Result<Buffer, Error>) {
@@ -144,7 +143,8 @@ impl Core {
         for Wanted { piece, entries } in &group.wanted {
             let mut take = |part: Option<Piece>| {
                 if let Some(part) = part {
-                    images.insert(part.place, Buffer::copy_of(&bytes[at(part.place)..][..length_of(&part)]));
+                    let bytes = Buffer::copy_of(&bytes[at(part.place)..][..length_of(&part)]);
+                    images.insert(part.place, Arc::new(bytes));
                 }
             };
             let mut whole: Option<Piece> = None;

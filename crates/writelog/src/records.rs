@@ -1,13 +1,14 @@
 //! The newest and the most used records in RAM: what they hold is read and destaged without the log device.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use base::buffer::Buffer;
 
 use crate::limits::UNIT_BYTES;
 
 struct Record {
-    bytes: Buffer,
+    bytes: Arc<Buffer>,
     /// Key in `by_use`.
     used: u64,
 }
@@ -35,7 +36,7 @@ impl RecordCache {
         self.drop_record(place);
         self.bytes += record.capacity();
         self.uses += 1;
-        self.by_place.insert(place, Record { bytes: record, used: self.uses });
+        self.by_place.insert(place, Record { bytes: Arc::new(record), used: self.uses });
         self.by_use.insert(self.uses, place);
         while self.bytes > self.bytes_max {
             let Some((_, &oldest)) = self.by_use.first_key_value() else { return };
@@ -64,6 +65,20 @@ impl RecordCache {
         let (&start, record) = self.by_place.range(..=place).next_back()?;
         let at = (u64::from(place - start) * UNIT_BYTES) as usize;
         record.bytes.get(at..at.checked_add(length)?)
+    }
+
+    /// The record with the `length` bytes at `place`, and where it begins, if it is here.
+    pub(crate) fn record_of(&self, place: u32, length: usize) -> Option<(u32, Arc<Buffer>)> {
+        self.get(place, length)?;
+        let (&start, record) = self.by_place.range(..=place).next_back()?;
+        Some((start, Arc::clone(&record.bytes)))
+    }
+
+    /// The records that begin among the `units` from `place` on, ascending.
+    pub(crate) fn records_in(&self, place: u32, units: u64) -> impl Iterator<Item = (u32, &Arc<Buffer>)> + '_ {
+        let end = u64::from(place) + units;
+        let from = self.by_place.range(place..);
+        from.take_while(move |(start, _)| u64::from(**start) < end).map(|(&start, record)| (start, &record.bytes))
     }
 
     /// [`RecordCache::get`] for a reader: the record is dropped later.

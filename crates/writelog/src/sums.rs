@@ -7,8 +7,10 @@
 
 use base::checksum::crc32c;
 
+use crate::batch::Images;
 use crate::found::Found;
 use crate::limits::{SEGMENT_BYTES_MAX, UNIT_BYTES};
+use crate::map::Piece;
 
 /// An entry of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,12 +72,12 @@ impl Sums {
         }
     }
 
-    /// Notes all entries of a segment that begins at `first`, from its image and its whole records.
-    pub(crate) fn learn(&mut self, segment: u32, first: u32, image: &[u8], records: &[Found]) {
+    /// Notes all entries of a segment that begins at `first`, from its bytes and its whole records.
+    pub(crate) fn learn(&mut self, segment: u32, first: u32, images: &Images, records: &[Found]) {
         let pieces = records.iter().flat_map(|record| &record.pieces).filter(|piece| piece.is_in_segment());
-        let sum_of = |piece: &crate::map::Piece| {
-            let at = (u64::from(piece.place - first) * UNIT_BYTES) as usize;
-            Some(sum(first, piece.place, image.get(at..at + (piece.sectors * UNIT_BYTES) as usize)?))
+        let sum_of = |piece: &Piece| {
+            let bytes = images.get(piece.place, (piece.sectors * UNIT_BYTES) as usize)?;
+            Some(sum(first, piece.place, bytes))
         };
         self.by_segment[segment as usize] = Some(pieces.filter_map(sum_of).collect());
     }

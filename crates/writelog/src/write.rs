@@ -21,7 +21,7 @@ use block::{Error, Response};
 
 use crate::append::{Content, stage_tag};
 use crate::core::{Core, State, sectors_of};
-use crate::limits::{AGE_SHARES, PAUSE_EXPONENT, QUEUE_BYTES_MAX, UNIT_BYTES, ZERO_SECTORS_MAX};
+use crate::limits::{PAUSE_EXPONENT, QUEUE_BYTES_MAX, UNIT_BYTES, ZERO_SECTORS_MAX};
 use crate::map::Piece;
 use crate::options::Level2;
 
@@ -90,8 +90,8 @@ impl Core {
         }
     }
 
-    /// How long a write pauses: from nothing while there is room, in the log and in the slots, and nothing is old, slowly and then steeply up to the longest
-    /// when there is none, or when what the origin lacks is as old as it may become. Each write pays a little long before one would have to wait for a whole batch.
+    /// How long a write pauses: from nothing while there is room, in the log and in the slots, slowly and then steeply up to the longest when there
+    /// is none. Each write pays a little long before one would have to wait for a whole batch.
     fn pause(&self, state: &State) -> Duration {
         let Level2 { share_slow, pause_max, .. } = self.options.level2;
         let over = |used: f64, slow: f64| ((used - slow) / (1.0 - slow)).clamp(0.0, 1.0);
@@ -100,9 +100,7 @@ impl Core {
             // A round begins at `share_start`; half of what is left then is for what comes while it runs.
             over(stage.share_used(), f64::midpoint(self.options.level1.share_start, 1.0))
         });
-        let [.., share_full] = AGE_SHARES;
-        let age = state.oldest_seen_at.map_or(0.0, |at| over(self.share_of_age(at), share_full));
-        pause_max.mul_f64(log.max(slots).max(age).powi(PAUSE_EXPONENT))
+        pause_max.mul_f64(log.max(slots).powi(PAUSE_EXPONENT))
     }
 
     /// Whether a write of this length goes to slots. Where the order is kept all do, a piece at a time; else large ones go to the log at once.

@@ -99,6 +99,7 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
         durability: arguments.durability,
         nvram: arguments.nvram.map(|path| NvramConfig { path, size_bytes: arguments.nvram_size.map(|size| size.0) }),
         ram_bytes: arguments.log_ram.map(|size| size.0),
+        record_cache_bytes: arguments.log_cache.map(|size| size.0),
         destage: DestageConfig {
             order: arguments.destage_order,
             seek_bytes: arguments.destage_seek.map_or(0, |size| size.0),

@@ -2,7 +2,7 @@
 //!
 //! | measurement | beside |
 //! |---|---|
-//! | 4 KiB durable random writes at depth 1 and 32 to a small log, so that level 2 works, to RAM; and to a large one without level 2 | `pwritev2(RWF_DSYNC)` past the page cache to a preallocated, written file, from as many threads |
+//! | 4 KiB durable random writes at depth 1 and 32 to a small log, so that level 2 works, to RAM, with its records in RAM and without; and to a large one without level 2 | `pwritev2(RWF_DSYNC)` past the page cache to a preallocated, written file, from as many threads |
 //! | opening a full log whose program was killed, and memory per live slot | nothing |
 //!
 //! Rounds are interleaved, so that whatever else the machine does meets both alike; medians are reported, after the raw results. Opening is
@@ -45,6 +45,8 @@ const FILLED: f64 = 0.9;
 /// The origin of the speed measurements; small enough that it stays in RAM.
 const ORIGIN_BYTES: u64 = 256 << 20;
 const ORIGIN_STEP_BYTES: usize = 1 << 20;
+/// RAM for records that is soon used again.
+const FEW_RECORD_BYTES: usize = 4 << 20;
 /// Requests at once while a log is filled.
 const FILL_DEPTH: usize = 32;
 
@@ -123,10 +125,11 @@ async fn measure_speed(arguments: &Arguments) -> Result<()> {
     let mut all: BTreeMap<(usize, &str), Vec<Speed>> = BTreeMap::new();
     for round in 1..=arguments.rounds {
         for &depth in &arguments.depths {
-            let log = log_speed(arguments, depth, seconds, round as u64, true).await?;
+            let log = log_speed(arguments, depth, seconds, round as u64, Kind::Destages).await?;
             let raw = bare_speed(&bare, arguments.speed_size.0, depth, seconds)?;
-            let burst = log_speed(arguments, depth, seconds, round as u64, false).await?;
-            for (name, speed) in [("bare", raw), ("log", log), ("burst", burst)] {
+            let read_back = log_speed(arguments, depth, seconds, round as u64, Kind::ReadsBack).await?;
+            let burst = log_speed(arguments, depth, seconds, round as u64, Kind::Burst).await?;
+            for (name, speed) in [("bare", raw), ("log", log), ("back", read_back), ("burst", burst)] {
                 let Speed { per_second, p50_us, p90_us, p99_us, p999_us } = speed;
                 println!(
                     "round {round}, depth {depth}: {name:<5} {per_second:>8.0}/s, p50 {p50_us:>7.1} us, \
@@ -141,7 +144,8 @@ async fn measure_speed(arguments: &Arguments) -> Result<()> {
             |name, value: fn(&Speed) -> f64| median(all.get(&(depth, name)).into_iter().flatten().map(value).collect());
         let tail = |name| of(name, |speed| speed.p999_us / speed.p50_us);
         let (bare, bare_p50) = (of("bare", |speed| speed.per_second), of("bare", |speed| speed.p50_us));
-        for (name, what) in [("log", "level 2 at work"), ("burst", "no level 2")] {
+        let kinds = [("log", "level 2 at work"), ("back", "level 2 reading back"), ("burst", "no level 2")];
+        for (name, what) in kinds {
             let (log, log_p50) = (of(name, |speed| speed.per_second), of(name, |speed| speed.p50_us));
             println!(
                 "depth {depth}, {what}: bare {bare:.0}/s, log {log:.0}/s, {:.2} x the rate; p50 {bare_p50:.1} and {log_p50:.1} us, \
@@ -185,13 +189,28 @@ fn bare_writer(file: &File, size_bytes: u64, seed: u64, start: Instant, seconds:
     Ok(latencies)
 }
 
-/// As many tasks, over a log small enough that level 2 works nearly all the time, or over a large one without level 2.
-async fn log_speed(arguments: &Arguments, depth: usize, seconds: Duration, seed: u64, destages: bool) -> Result<Speed> {
+/// What the log does meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Small enough that level 2 works nearly all the time, and that the records are in RAM still.
+    Destages,
+    /// Likewise, but level 2 reads back what it sends, as of a log that is larger than the RAM for its records.
+    ReadsBack,
+    /// Large, without level 2.
+    Burst,
+}
+
+/// As many tasks.
+async fn log_speed(arguments: &Arguments, depth: usize, seconds: Duration, seed: u64, kind: Kind) -> Result<Speed> {
+    let destages = kind != Kind::Burst;
     let path = arguments.folder.join("log");
     let _ = std::fs::remove_file(&path);
     let size = if destages { arguments.speed_size } else { arguments.size };
     let device = file_device(&path, size.0, true)?;
-    let options = if destages { OpenOptions::new(Arc::new(TokioClock::new())) } else { without_level2() };
+    let mut options = if destages { OpenOptions::new(Arc::new(TokioClock::new())) } else { without_level2() };
+    if kind == Kind::ReadsBack {
+        options.record_cache_bytes = FEW_RECORD_BYTES;
+    }
     let identity = Identity { target: "bench".into(), unit: "ram".into(), serial: "1".into() };
     let origin: SharedDevice = Arc::new(MemoryDevice::new(ORIGIN_BYTES, identity));
     for offset in (0..ORIGIN_BYTES).step_by(ORIGIN_STEP_BYTES) {

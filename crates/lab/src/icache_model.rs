@@ -135,7 +135,7 @@ fn options(executor: &Executor, system: System) -> OpenOptions {
     options.order = DestageOrder::Lba;
     options.level2.age_max = AGE_MAX;
     options.level1.share_start = 0.35;
-    options.level2.share_start = 0.4;
+    options.level2.share_start = 0.3;
     options.level2.share_slow = 0.8;
     options.level2.batch_bytes = BATCH_BYTES;
     options.level2.seek_bytes = if system == System::Ours { SEEK_BYTES } else { 0 };

@@ -89,29 +89,6 @@ fn what_a_killed_attachment_leaves_is_inspected_checked_and_replayed() {
 }
 
 #[test]
-fn damaged_data_is_never_sent_and_a_replay_says_so_with_the_code_of_damage() {
-    let world = World::new();
-    let target = world.target(["--lun", "0=file:disk.img,size=16MiB"]);
-    let url = target.url(0);
-    let disk = attach(&world, &url);
-    io(&disk, "write -P 0x5a 0 4k");
-    io(&disk, "write -P 0x3c 1M 4k");
-    let mut disk = disk;
-    disk.kill();
-    let mut log = std::fs::read(world.path("disk.log")).unwrap();
-    let data = log.windows(4096).position(|bytes| bytes.iter().all(|&byte| byte == 0x3c)).expect("it is in the log");
-    log[data + 1000] ^= 4;
-    std::fs::write(world.path("disk.log"), log).unwrap();
-    world.run(["log", "check", "disk.log"]).failure(MISMATCH, &["bytes 1048576..1052672"]);
-    let nvram = world.path("nvram");
-    std::fs::write(&nvram, vec![0; 64 << 10]).unwrap();
-    world.run(["log", "check", "disk.log", "--nvram", "nvram"]).failure(MISMATCH, &["bytes 1048576..1052672"]);
-    world.run(["log", "replay", "disk.log", &url]).failure(MISMATCH, &["4096 bytes stay dirty", "forebay log check"]);
-    world.run(["log", "discard", "disk.log", "--allow-data-loss"]).success();
-    check_alone(&world, &url, &["read -P 0x5a 0 4k", "read -P 0 1M 4k"]);
-}
-
-#[test]
 fn a_striped_set_is_replayed_by_all_its_urls() {
     let world = World::new();
     let target = world.target(["--lun", "0=file:a.img,size=8MiB", "--lun", "1=file:b.img,size=8MiB"]);

@@ -12,6 +12,7 @@ use base::clock::Clock;
 use base::units::ByteSize;
 use block::SharedDevice;
 use block::layer::switch::SwitchLayer;
+use cache::limits::WAYS_DEFAULT;
 use cache::{Alignment, Associativity, Cache, FormatOptions, LineSize, Mode};
 
 use crate::cache_place::{CacheConfig, PlaceKind, Unfinished};
@@ -150,10 +151,7 @@ impl Changing<'_> {
 
     fn format_options(&self, change: Change) -> Result<FormatOptions> {
         let status = self.cache.status();
-        let ways_now = match u32::try_from(status.ways) {
-            Ok(ways) if status.ways < status.lines => Associativity::Ways(ways),
-            _ => Associativity::Full,
-        };
+        let ways_now = associativity_of(status.ways, status.lines);
         let associativity = match change {
             Change::Size(_) | Change::LineSize(_) => ways_now,
             Change::Ways(associativity) => associativity,
@@ -168,5 +166,29 @@ impl Changing<'_> {
         let crash_mode = status.crash_mode;
         let has_checksums = status.has_checksums;
         Ok(FormatOptions { line_size, associativity, crash_mode, alignment, has_checksums, ..FormatOptions::default() })
+    }
+}
+
+/// The associativity of a cache of so many lines. One that is no larger than a usual set is one set because it is small, and has usual ones when it has
+/// grown.
+fn associativity_of(ways: u64, lines: u64) -> Associativity {
+    match u32::try_from(ways) {
+        Ok(ways) if u64::from(ways) < lines => Associativity::Ways(ways),
+        _ if lines <= u64::from(WAYS_DEFAULT) => Associativity::Ways(WAYS_DEFAULT),
+        _ => Associativity::Full,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_cache_of_one_set_is_not_taken_for_one_without_sets() {
+        assert_eq!(associativity_of(240, 240), Associativity::Ways(256));
+        assert_eq!(associativity_of(256, 256), Associativity::Ways(256));
+        assert_eq!(associativity_of(16, 240), Associativity::Ways(16));
+        assert_eq!(associativity_of(256, 512), Associativity::Ways(256));
+        assert_eq!(associativity_of(750, 750), Associativity::Full);
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::buffer::Buffer;
+use base::clock::Clock as _;
 use base::executor::Executor;
 use base::range::ByteRange;
 use block::device::DeviceExt;
@@ -28,17 +29,18 @@ struct World {
     records_at: u64,
 }
 
-/// Destages when it is told to, and has nothing in RAM.
+/// Destages after that time without a request, and has nothing in RAM.
 fn open(
     executor: &mut Executor,
     log_device: &SharedDevice,
     origin: &SharedDevice,
     order: DestageOrder,
+    idle: Duration,
 ) -> Arc<WriteLog> {
     let mut options = OpenOptions::new(Arc::new(executor.clock()));
     options.order = order;
     options.record_cache_bytes = 0;
-    options.level2.idle = Duration::from_secs(3600);
+    options.level2.idle = idle;
     options.level2.age_max = Duration::from_secs(3600);
     options.level2.share_start = 1.0;
     let opening = WriteLog::open(Arc::clone(log_device), Arc::clone(origin), options);
@@ -59,7 +61,7 @@ impl World {
         let formatted = async move { WriteLog::format(&device, &below, FormatOptions::paper()).await };
         executor.block_on(formatted).expect("nothing fails");
         for blocks in [&[(1, 11), (3, 13), (5, 15), (3, 23), (6, 16)][..], &[]] {
-            let log = open(&mut executor, &log_device, &origin, DestageOrder::Log);
+            let log = open(&mut executor, &log_device, &origin, DestageOrder::Log, Duration::from_secs(3600));
             for &(block, byte) in blocks {
                 let written = log.write(block * 4096, Buffer::copy_of(&[byte; 4096]), false);
                 executor.block_on(written).expect("nothing fails");
@@ -106,7 +108,7 @@ impl World {
     }
 
     fn open(&mut self, order: DestageOrder) -> Arc<WriteLog> {
-        open(&mut self.executor, &self.log_device, &self.origin, order)
+        open(&mut self.executor, &self.log_device, &self.origin, order, Duration::from_secs(1))
     }
 
     fn write(&mut self, log: &Arc<WriteLog>, block: u64, bytes: &[u8]) {
@@ -131,7 +133,10 @@ impl World {
         })
     }
 
+    /// Closes after a minute in which all was destaged in the background, in the order chosen.
     fn close(&mut self, log: Arc<WriteLog>) -> Result<(), ErrorKind> {
+        let minute = self.executor.clock().sleep(Duration::from_secs(60));
+        self.executor.block_on(minute);
         self.executor.block_on(async move { log.close(false).await }).map_err(|error| error.kind())
     }
 

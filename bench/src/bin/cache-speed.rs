@@ -42,7 +42,6 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// What applications read and write at once.
 const BLOCK_BYTES: u64 = 4096;
-const DEPTHS: [usize; 2] = [1, 32];
 /// The origin of the measurements of small requests; it fits in the cache.
 const ORIGIN_BYTES: u64 = 256 << 20;
 /// Requests of the sequential read, and how many at a time: what a kernel reads ahead.
@@ -77,6 +76,9 @@ struct Arguments {
     /// Only this measurement: read, threads, write or stream
     #[arg(long)]
     only: Option<String>,
+    /// Requests at a time, of small reads and writes; may be given more than once
+    #[arg(long, default_values_t = [1, 32])]
+    depth: Vec<usize>,
 }
 
 fn main() -> Result<()> {
@@ -148,7 +150,7 @@ async fn measure_reads(arguments: &Arguments) -> Result<()> {
     let (file, cache, background) = warm_cache(arguments, true).await?;
     let mut all: BTreeMap<(usize, &str), Vec<Speed>> = BTreeMap::new();
     for round in 1..=arguments.rounds {
-        for depth in DEPTHS {
+        for &depth in &arguments.depth {
             for name in ["bare", "cache"] {
                 // The frames begin behind superblock and log; where exactly makes no difference to the bare file.
                 let (device, first): (SharedDevice, u64) =
@@ -167,7 +169,7 @@ async fn measure_reads(arguments: &Arguments) -> Result<()> {
     if status.reads.misses + status.reads.partial_hits > 0 {
         return Err("not every read was a hit".into());
     }
-    for depth in DEPTHS {
+    for &depth in &arguments.depth {
         compare(&all, depth, "reads");
     }
     end(&cache, background).await
@@ -246,7 +248,7 @@ async fn measure_writes(arguments: &Arguments) -> Result<()> {
     drop(file_device(&bare, ORIGIN_BYTES, true)?);
     let mut all: BTreeMap<(usize, &str), Vec<Speed>> = BTreeMap::new();
     for round in 1..=arguments.rounds {
-        for depth in DEPTHS {
+        for &depth in &arguments.depth {
             let raw = bare_writes(&bare, depth, arguments.seconds)?;
             let (_, cache, background) = new_cache(arguments, true, ram(ORIGIN_BYTES), Mode::WriteBack).await?;
             let device: SharedDevice = cache.clone();
@@ -267,7 +269,7 @@ async fn measure_writes(arguments: &Arguments) -> Result<()> {
             }
         }
     }
-    for depth in DEPTHS {
+    for &depth in &arguments.depth {
         compare(&all, depth, "durable writes");
     }
     Ok(())

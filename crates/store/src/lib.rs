@@ -7,12 +7,14 @@
 //! | [`record`] | the bytes of one log record |
 //! | [`log`] | [`RecordLog`]: a circular log with group commit |
 //! | [`mod@replay`] | [`replay()`]: reads a log again, up to the first record that is not the successor |
+//! | `batch` | what of a log is not acknowledged yet, and what becomes of it when |
 //! | [`limits`] | the bounds of this crate |
 //!
 //! The bytes are described in `docs/formats/store.md`. Nothing here knows a runtime, an operating system or a clock.
 
 #![forbid(unsafe_code)]
 
+mod batch;
 pub mod binding;
 pub mod limits;
 pub mod log;

@@ -14,6 +14,10 @@ pub const RECORD_BYTES_MAX: usize = 256 << 10;
 /// Bytes that a group commit of a log of small records gathers.
 pub const GROUP_BYTES_MAX: usize = 64 << 10;
 
+/// Records of a log on their way to the medium at a time; more wait and gather appends. Three keep a disk busy while the owner's thread makes the
+/// fourth; with more of them each carries fewer appends.
+pub const RECORDS_IN_FLIGHT_MAX: usize = 4;
+
 /// Smallest log region in bytes: four of the records it allows (a quarter of the region each).
 pub const LOG_BYTES_MIN: u64 = 16 << 10;
 

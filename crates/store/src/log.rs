@@ -1,35 +1,38 @@
 //! The record log: a circular region of records, appended in order.
 //!
 //! What it keeps true:
-//! - One record is on its way to the medium at a time, with force unit access, and the next starts when it is durable. So a record on
-//!   the medium proves that all before it are, and at most the last one can be torn.
-//! - While one is on its way the next one gathers: appends that arrive meanwhile share it (*group commit*). No timer, no
-//!   waiting for more: an append to an idle log starts at once.
+//! - Up to [`RECORDS_IN_FLIGHT_MAX`](crate::limits::RECORDS_IN_FLIGHT_MAX) records are on their way to the medium at a time, with force unit access. An
+//!   append is acknowledged when its record *and all before it* are durable: then a replay finds it. What landed behind a hole when the power
+//!   failed was never acknowledged, and does not count.
+//! - A record says how many before it were on their way when it was made. All others before it were durable, so it proves as much.
+//! - While as many are on their way as may be, or while less has gathered than is worth a record, appends share the next one (*group commit*). No
+//!   timer, no waiting for more: an append to an idle log starts at once.
 //! - The space of a record is reused only after [`RecordLog::release_until`], which the owner calls when a durable checkpoint no longer
 //!   needs it. Until then appends find the log full, and [`RecordLog::append`] waits.
-//! - An error of the medium fails the log for good: whether that record landed is unknown, so nothing may follow it.
+//! - An error of the medium fails the log for good, and with that record all behind it, whether they landed or not: nothing may follow one that may
+//!   be missing.
 //!
 //! An append returns a [`Hold`] when it is durable. The oldest hold is how far a checkpoint may release, and what later records call
 //! *settled*: the owner drops it when all that the append announced is done.
 //!
-//! Several appends share one write, and whoever polls drives it; an [`Append`] must be awaited to its end.
+//! Several appends share one write, and whoever polls drives them all; an [`Append`] must be awaited to its end. A write that is over wakes one of
+//! those who wait, who finds out what that means and wakes whom it concerns.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Wake, Waker};
 
 use base::buffer::Buffer;
 use base::range::ByteRange;
 use base::signal::Signal;
-use block::device::DeviceExt;
-use block::{Error, ErrorKind, SharedDevice};
-use futures_util::FutureExt;
-use futures_util::future::Shared;
+use block::{Completion, Device, Error, ErrorKind, Request, SharedDevice};
 use uuid::Uuid;
 
+use crate::batch::{Batches, Starting};
 use crate::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN, RECORD_UNIT_BYTES};
-use crate::record::{GROUP_PAYLOAD_BYTES_MAX, LogPosition, emit, record_bytes};
+use crate::record::{Claims, GROUP_PAYLOAD_BYTES_MAX, LogPosition, emit, record_bytes};
 
 /// A log under way. Clones are the same log.
 #[derive(Clone)]
@@ -47,8 +50,6 @@ struct LogShared {
     state: Mutex<State>,
 }
 
-type Done = Shared<Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>>;
-
 /// Guarded by `LogShared::state`; sections are short and never await.
 ///
 /// Places are *virtual*: they never wrap, and a place modulo the region is the offset in it.
@@ -57,25 +58,14 @@ struct State {
     tail: u64,
     /// Place behind the last closed batch: where the gathering one starts, but for padding.
     head: u64,
-    /// Batches nobody may add to any more and that wait for their turn, oldest first, then the gathering one, then nothing.
-    batches: VecDeque<Batch>,
-    /// Sequence of the next batch to be made.
-    sequence_next: u64,
+    /// What is not acknowledged yet.
+    batches: Batches,
     /// Where the next record to be written stands, and with which link.
     next_to_write: NextToWrite,
     /// Records written or being written since the tail.
     written: VecDeque<RecordPlace>,
     /// Count of holds by sequence.
     holds: BTreeMap<u64, u32>,
-    failure: Option<Error>,
-}
-
-struct Batch {
-    sequence: u64,
-    payload: Vec<u8>,
-    /// Place of the record, once nobody may add to it.
-    closed_at: Option<u64>,
-    done: Done,
 }
 
 #[derive(Clone, Copy)]
@@ -127,12 +117,10 @@ impl RecordLog {
         let state = State {
             tail: start.offset,
             head: start.offset,
-            batches: VecDeque::new(),
-            sequence_next: start.sequence,
+            batches: Batches::new(start.sequence),
             next_to_write: NextToWrite { place: start.offset, sequence: start.sequence, link: start.link },
             written: VecDeque::new(),
             holds: BTreeMap::new(),
-            failure: None,
         };
         let (room, state) = (Signal::new(), Mutex::new(state));
         Ok(Self { shared: Arc::new(LogShared { device, region, log_id, epoch: start.epoch, room, state }) })
@@ -154,16 +142,16 @@ impl RecordLog {
             return Err(AppendRefused::TooLarge);
         }
         let mut state = self.shared.lock();
-        if let Some(error) = &state.failure {
+        if let Some(error) = state.batches.failure() {
             return Err(AppendRefused::Failed(error.clone()));
         }
-        if !self.shared.add_to_gathering(&mut state, payload, payload_bytes_max) {
-            self.shared.start_gathering(&mut state, payload)?;
+        if !self.shared.make_room(&mut state, payload.len(), payload_bytes_max) {
+            return Err(AppendRefused::Full);
         }
-        let batch = state.batches.back().expect("the gathering batch was just added to");
-        let (sequence, done) = (batch.sequence, batch.done.clone());
+        let (sequence, number) = state.batches.add(payload);
         *state.holds.entry(sequence).or_default() += 1;
-        Ok(Append { done, hold: Hold { shared: Arc::clone(&self.shared), sequence } })
+        let waiting = Waiting { shared: Arc::clone(&self.shared), sequence, number, is_over: false };
+        Ok(Append { waiting, hold: Hold { shared: Arc::clone(&self.shared), sequence } })
     }
 
     /// Like [`RecordLog::try_append`], waiting while the log is full.
@@ -214,19 +202,24 @@ impl RecordLog {
     /// How full it is.
     pub fn usage(&self) -> LogUsage {
         let state = self.shared.lock();
-        let gathering_bytes = state.batches.back().filter(|batch| batch.closed_at.is_none());
-        let gathering_bytes = gathering_bytes.map_or(0, |batch| record_bytes(batch.payload.len()));
+        let gathering_bytes = state.batches.gathered_bytes().map_or(0, record_bytes);
         LogUsage { used_bytes: state.head - state.tail + gathering_bytes, region_bytes: self.shared.region.length }
     }
 
     /// The error that failed the log.
     pub fn failure(&self) -> Option<Error> {
-        self.shared.lock().failure.clone()
+        self.shared.lock().batches.failure().cloned()
     }
 
     /// Fails the log by order of its owner, who found its medium broken elsewhere.
     pub fn fail(&self, error: Error) {
-        self.shared.lock().failure.get_or_insert(error);
+        let mut told = Vec::new();
+        {
+            let mut state = self.shared.lock();
+            state.batches.fail(error);
+            state.batches.settle(&mut told);
+        }
+        told.into_iter().for_each(Waker::wake);
         self.shared.room.notify();
     }
 }
@@ -264,101 +257,114 @@ impl LogShared {
         self.place_for(state.head, bytes) + bytes <= state.tail + self.region.length
     }
 
-    /// Adds to the gathering batch, if there is one and it can take this much.
-    fn add_to_gathering(&self, state: &mut State, payload: &[u8], payload_bytes_max: usize) -> bool {
-        let Some(gathered) = state.batches.back().filter(|batch| batch.closed_at.is_none()) else { return false };
-        let total = gathered.payload.len() + payload.len();
-        if total > payload_bytes_max || !self.has_room(state, total) {
-            return false;
+    /// Sees to it that there is a batch to which `payload_bytes` can be added, or room for a new one. Whether that can be.
+    fn make_room(&self, state: &mut State, payload_bytes: usize, payload_bytes_max: usize) -> bool {
+        let Some(gathered) = state.batches.gathered_bytes() else { return self.has_room(state, payload_bytes) };
+        let total = gathered + payload_bytes;
+        if total <= payload_bytes_max && self.has_room(state, total) {
+            return true;
         }
-        let batch = state.batches.back_mut().expect("it was there a line ago");
-        batch.payload.extend_from_slice(payload);
-        true
+        let place = self.place_for(state.head, record_bytes(gathered));
+        let head_before = std::mem::replace(&mut state.head, place + record_bytes(gathered));
+        let has_room = self.has_room(state, payload_bytes);
+        match has_room {
+            true => state.batches.close(place),
+            false => state.head = head_before,
+        }
+        has_room
     }
 
-    /// Closes the gathering batch, if there is one, and makes a new one with `payload`.
-    fn start_gathering(self: &Arc<Self>, state: &mut State, payload: &[u8]) -> Result<(), AppendRefused> {
-        let head_before = state.head;
-        let before = state.batches.back().map(|batch| batch.done.clone());
-        self.close_gathering(state);
-        if !self.has_room(state, payload.len()) {
-            self.reopen_gathering(state, head_before);
-            return Err(AppendRefused::Full);
-        }
-        let sequence = state.sequence_next;
-        state.sequence_next += 1;
-        // Weak, since the batch is kept in the log itself; whoever polls has the log through its hold.
-        let shared: Weak<Self> = Arc::downgrade(self);
-        let writing: Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> = Box::pin(async move {
-            if let Some(before) = before {
-                before.await?;
+    /// Whether somebody has to [`drive`](Self::drive) the log.
+    fn has_work(state: &State) -> bool {
+        state.batches.is_any_awake() || state.batches.may_start()
+    }
+
+    /// Looks at the writes that can go on, tells whom they concern, and starts records as long as one may.
+    fn drive(self: &Arc<Self>) {
+        loop {
+            let mut state = self.lock();
+            if let Some((sequence, completion)) = state.batches.take_awake() {
+                drop(state);
+                self.look_at(sequence, completion);
+            } else if state.batches.may_start() {
+                let (sequence, offset, buffer) = self.serialise(&mut state);
+                drop(state);
+                self.look_at(sequence, self.device.submit(Request::write(self.region.offset + offset, buffer, true)));
+            } else {
+                return;
             }
-            let shared = shared.upgrade().ok_or(ErrorKind::OutcomeUnknown)?;
-            shared.write_first_batch(sequence).await
-        });
-        state.batches.push_back(Batch { sequence, payload: payload.to_vec(), closed_at: None, done: writing.shared() });
-        Ok(())
-    }
-
-    fn close_gathering(&self, state: &mut State) {
-        let head = state.head;
-        if let Some(batch) = state.batches.back_mut().filter(|batch| batch.closed_at.is_none()) {
-            let bytes = record_bytes(batch.payload.len());
-            let place = self.place_for(head, bytes);
-            batch.closed_at = Some(place);
-            state.head = place + bytes;
         }
     }
 
-    /// Takes back a [`LogShared::close_gathering`] that was for nothing.
-    fn reopen_gathering(&self, state: &mut State, head_before: u64) {
-        if state.head != head_before {
-            state.head = head_before;
-            state.batches.back_mut().expect("the batch that was closed").closed_at = None;
+    /// Polls the write of a record, without any lock: it may call back.
+    fn look_at(self: &Arc<Self>, sequence: u64, mut completion: Completion) {
+        let waker = Waker::from(Arc::new(RecordWaker { shared: Arc::downgrade(self), sequence }));
+        let polled = Pin::new(&mut completion).poll(&mut Context::from_waker(&waker));
+        let mut told = Vec::new();
+        let mut has_failed = false;
+        {
+            let mut state = self.lock();
+            match polled {
+                Poll::Pending => state.batches.put_back(sequence, completion),
+                Poll::Ready(response) => {
+                    has_failed = response.result.is_err();
+                    state.batches.finish(sequence, response.result);
+                    state.batches.settle(&mut told);
+                }
+            }
         }
-    }
-
-    async fn write_first_batch(&self, sequence: u64) -> Result<(), Error> {
-        let (offset, buffer) = self.serialise_first_batch(sequence)?;
-        let result = self.device.write(self.region.offset + offset, buffer, true).await;
-        let mut state = self.lock();
-        state.batches.pop_front();
-        if let Err(error) = &result {
-            state.failure.get_or_insert_with(|| error.clone());
-            drop(state);
+        told.into_iter().for_each(Waker::wake);
+        if has_failed {
             self.room.notify();
         }
-        result.map(drop)
     }
 
-    /// From here on nobody adds to the batch any more.
-    fn serialise_first_batch(&self, sequence: u64) -> Result<(u64, Buffer), Error> {
-        let mut state = self.lock();
-        if let Some(error) = &state.failure {
-            return Err(error.clone());
+    /// The record of the next batch, and its place. From here on nobody adds to it any more.
+    fn serialise(&self, state: &mut State) -> (u64, u64, Buffer) {
+        if state.batches.is_next_gathering() {
+            let bytes = state.batches.gathered_bytes().map_or(0, record_bytes);
+            let place = self.place_for(state.head, bytes);
+            state.batches.close(place);
+            state.head = place + bytes;
         }
-        if state.batches.len() == 1 {
-            self.close_gathering(&mut state);
-        }
-        let batch = state.batches.front_mut().expect("a batch leaves the queue when it was written");
-        assert_eq!(batch.sequence, sequence, "batches are written in order");
-        let place = batch.closed_at.expect("only the last batch gathers");
-        let payload = std::mem::take(&mut batch.payload);
+        let Starting { sequence, place, payload, in_flight } = state.batches.start();
+        assert_eq!(state.next_to_write.sequence, sequence, "records are written in order");
         let link = state.next_to_write.link;
         let position = LogPosition { offset: place % self.region.length, epoch: self.epoch, sequence, link };
         let settled = state.holds.keys().next().map_or(sequence, |oldest| *oldest).saturating_sub(1);
-        let (buffer, checksum) = emit(self.log_id, position, settled, &payload);
+        let (buffer, checksum) = emit(self.log_id, position, Claims { settled, in_flight }, &payload);
         state.written.push_back(RecordPlace { place, sequence, link });
         state.next_to_write =
             NextToWrite { place: place + buffer.len() as u64, sequence: sequence + 1, link: checksum };
-        Ok((position.offset, buffer))
+        (sequence, position.offset, buffer)
+    }
+}
+
+/// Wakes somebody who waits when the write of a record can go on.
+struct RecordWaker {
+    /// Weak, since the write is kept in the log itself.
+    shared: Weak<LogShared>,
+    sequence: u64,
+}
+
+impl Wake for RecordWaker {
+    fn wake(self: Arc<Self>) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let somebody = {
+            let mut state = shared.lock();
+            state.batches.awaken(self.sequence);
+            state.batches.somebody(self.sequence)
+        };
+        if let Some(somebody) = somebody {
+            somebody.wake();
+        }
     }
 }
 
 /// An append on its way. Await [`Append::durable`] to its end.
 #[must_use = "the record is written only when this is awaited"]
 pub struct Append {
-    done: Done,
+    waiting: Waiting,
     hold: Hold,
 }
 
@@ -368,13 +374,63 @@ impl Append {
         self.hold.sequence
     }
 
-    /// Completes when the record is durable.
+    /// Completes when the record and all before it are durable.
     ///
     /// # Errors
-    /// The medium's. Whether the record landed is then unknown, and the log has failed.
+    /// The medium's, of this record or one before it. Whether the record landed is then unknown, and the log has failed.
     pub async fn durable(self) -> Result<Hold, Error> {
-        self.done.await?;
-        Ok(self.hold)
+        let Self { mut waiting, hold } = self;
+        poll_fn(|context| waiting.poll(context)).await?;
+        Ok(hold)
+    }
+}
+
+/// Waits for one append.
+struct Waiting {
+    shared: Arc<LogShared>,
+    sequence: u64,
+    /// Of the append in its batch.
+    number: usize,
+    is_over: bool,
+}
+
+impl Waiting {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        loop {
+            let (outcome, has_work) = {
+                let mut state = self.shared.lock();
+                let outcome = state.batches.outcome(self.sequence);
+                if outcome.is_none() {
+                    // Before the work, so that what becomes possible meanwhile wakes this one, too.
+                    state.batches.wait(self.sequence, self.number, context.waker());
+                }
+                (outcome, LogShared::has_work(&state))
+            };
+            // Even when this one is over: it may be the one that was woken for the others.
+            if has_work {
+                self.shared.drive();
+                continue;
+            }
+            self.is_over = outcome.is_some();
+            return outcome.map_or(Poll::Pending, Poll::Ready);
+        }
+    }
+}
+
+impl Drop for Waiting {
+    /// Nobody waits for it any more; it may have been woken for the others.
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let somebody = {
+            let mut state = self.shared.lock();
+            state.batches.forget(self.sequence, self.number);
+            LogShared::has_work(&state).then(|| state.batches.somebody(self.sequence)).flatten()
+        };
+        if let Some(somebody) = somebody {
+            somebody.wake();
+        }
     }
 }
 

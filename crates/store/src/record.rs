@@ -38,12 +38,20 @@ pub struct RecordHeaderRaw {
     pub payload_bytes: U32,
     /// Everything that records up to this sequence announce was on stable storage when this one was written.
     pub settled: U64,
-    /// Zero.
-    pub reserved: U64,
+    /// How many records before it may not have landed when it was made; all others before it were durable.
+    pub in_flight: U64,
 }
 const _: () = assert!(size_of::<RecordHeaderRaw>() == HEADER_BYTES);
 const _: () = assert!(std::mem::offset_of!(RecordHeaderRaw, epoch) == 24);
 const _: () = assert!(std::mem::offset_of!(RecordHeaderRaw, settled) == 48);
+const _: () = assert!(std::mem::offset_of!(RecordHeaderRaw, in_flight) == 56);
+
+impl RecordHeaderRaw {
+    /// First sequence whose record this one does not prove to have been durable: that of the oldest one on its way when this was made.
+    pub fn proves_before(&self) -> u64 {
+        self.sequence.get().saturating_sub(self.in_flight.get())
+    }
+}
 
 const HEADER_BYTES: usize = 64;
 
@@ -109,18 +117,27 @@ pub fn record_bytes(payload_bytes: usize) -> u64 {
 /// Bytes before the payload.
 pub const RECORD_HEADER_BYTES: usize = HEADER_BYTES;
 
+/// What a record says of those before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Claims {
+    /// Everything that records up to this sequence announce was on stable storage when this one was made.
+    pub settled: u64,
+    /// How many records right before it may not have landed when it was made. All before those were durable.
+    pub in_flight: u64,
+}
+
 /// The bytes of a record, and its checksum.
-pub fn emit(log_id: Uuid, position: LogPosition, settled: u64, payload: &[u8]) -> (Buffer, u32) {
+pub fn emit(log_id: Uuid, position: LogPosition, claims: Claims, payload: &[u8]) -> (Buffer, u32) {
     assert!(payload.len() <= RECORD_PAYLOAD_BYTES_MAX, "appends bound their payload");
     let mut buffer = Buffer::zeroed(record_bytes(payload.len()) as usize);
     buffer[HEADER_BYTES..HEADER_BYTES + payload.len()].copy_from_slice(payload);
-    let checksum = seal(&mut buffer, log_id, position, settled, payload.len());
+    let checksum = seal(&mut buffer, log_id, position, claims, payload.len());
     (buffer, checksum)
 }
 
 /// Makes bytes a record whose payload stands in its place already, and returns the checksum. What is behind the payload is the caller's
 /// to clear.
-pub fn seal(bytes: &mut [u8], log_id: Uuid, position: LogPosition, settled: u64, payload_bytes: usize) -> u32 {
+pub fn seal(bytes: &mut [u8], log_id: Uuid, position: LogPosition, claims: Claims, payload_bytes: usize) -> u32 {
     let header = RecordHeaderRaw {
         checksum: U32::ZERO,
         magic: RECORD_MAGIC.into(),
@@ -129,8 +146,8 @@ pub fn seal(bytes: &mut [u8], log_id: Uuid, position: LogPosition, settled: u64,
         sequence: position.sequence.into(),
         link: position.link.into(),
         payload_bytes: (payload_bytes as u32).into(),
-        settled: settled.into(),
-        reserved: U64::ZERO,
+        settled: claims.settled.into(),
+        in_flight: claims.in_flight.into(),
     };
     bytes[..HEADER_BYTES].copy_from_slice(header.as_bytes());
     let checksum = crc32c(&bytes[4..HEADER_BYTES + payload_bytes]);
@@ -162,10 +179,11 @@ mod tests {
 
     const ID: Uuid = Uuid::from_bytes([9; 16]);
     const POSITION: LogPosition = LogPosition { offset: 512, epoch: 2, sequence: 3, link: 0x0403_0201 };
+    const CLAIMS: Claims = Claims { settled: 1, in_flight: 2 };
 
     #[test]
     fn the_bytes_are_what_the_format_page_says() {
-        let (buffer, checksum) = emit(ID, POSITION, 1, b"payload");
+        let (buffer, checksum) = emit(ID, POSITION, CLAIMS, b"payload");
         assert_eq!(buffer.len(), 512);
         assert_eq!(buffer[..4], checksum.to_le_bytes());
         assert_eq!(checksum, crc32c(&buffer[4..71]));
@@ -173,7 +191,7 @@ mod tests {
         assert_eq!(buffer[8..24], [9; 16]);
         assert_eq!(buffer[24..40], [2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(buffer[40..48], [1, 2, 3, 4, 7, 0, 0, 0]);
-        assert_eq!(buffer[48..64], [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(buffer[48..64], [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(&buffer[64..72], b"payload\0");
         assert_eq!(LogPositionRaw::from(POSITION).as_bytes()[24..], [1, 2, 3, 4, 0, 0, 0, 0]);
         assert_eq!(LogPosition::from(LogPositionRaw::from(POSITION)), POSITION);
@@ -182,7 +200,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_emitted_is_parsed(payload in proptest::collection::vec(any::<u8>(), 0..3000)) {
-            let (buffer, checksum) = emit(ID, POSITION, 1, &payload);
+            let (buffer, checksum) = emit(ID, POSITION, CLAIMS, &payload);
             let (header, payload_bytes) = parse_header(&buffer, ID).unwrap();
             prop_assert_eq!((header.checksum.get(), payload_bytes), (checksum, payload.len()));
             prop_assert_eq!(parse_payload(&buffer, &header), Some(&payload[..]));
@@ -190,7 +208,7 @@ mod tests {
 
         #[test]
         fn a_changed_byte_is_noticed(at in 0usize..71, flip in 1u8..) {
-            let (mut buffer, _) = emit(ID, POSITION, 1, b"payload");
+            let (mut buffer, _) = emit(ID, POSITION, CLAIMS, b"payload");
             buffer[at] ^= flip;
             let parsed = parse_header(&buffer, ID).and_then(|(header, _)| parse_payload(&buffer, &header).map(<[u8]>::len));
             prop_assert_eq!(parsed, None);

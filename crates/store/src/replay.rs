@@ -6,11 +6,14 @@
 //!
 //! | found | means |
 //! |---|---|
-//! | anything else, and no later record of this epoch | the end: never written, left from an earlier lap, or torn by the power loss |
-//! | anything else, but later records of this epoch exist | damage: records are written one at a time, so what they follow was once whole |
+//! | anything else, and no later record of this epoch proves that it was there | the end: never written, left from an earlier lap, or torn by the power loss |
+//! | anything else, but a record of this epoch says that it was made when all up to here were durable | damage |
 //!
-//! The second is an error and never a shorter log: what was acknowledged would be silently gone. (Damage to the *last* record cannot be
-//! told from a torn write; a checkpoint bounds what this can cost, and media that rot need their own redundancy.)
+//! Records behind the end may be whole: they were on their way together with the missing one, and were never acknowledged. They count no more, and the next
+//! opening begins a new epoch, so they never will.
+//!
+//! The second is an error and never a shorter log: what was acknowledged would be silently gone. (Damage to the *last* record, or to one of those that were
+//! on their way together with it, cannot be told from a torn write; a checkpoint bounds what this can cost, and media that rot need their own redundancy.)
 
 use base::buffer::Buffer;
 use base::range::ByteRange;
@@ -48,7 +51,7 @@ pub struct Replayed {
 /// Visits all records from `from` on, oldest first.
 ///
 /// # Errors
-/// `Corrupt` when a record is missing or damaged although later ones are there; the device's own; the visitor's.
+/// `Corrupt` when a record is missing or damaged although a later one proves that it was durable; the device's own; the visitor's.
 pub async fn replay(
     device: &SharedDevice,
     region: ByteRange,
@@ -99,13 +102,13 @@ async fn find_successor(
     Ok(None)
 }
 
-/// Refuses a log whose end is followed by later records of the same epoch.
+/// Refuses a log whose end is followed by a record of the same epoch that was made when more than this was durable.
 async fn refuse_damage(window: &mut Window<'_>, log_id: Uuid, end: LogPosition) -> Result<(), Error> {
     for offset in (0..window.region.length).step_by(RECORD_UNIT_BYTES) {
         let Some(header) = window.record_at(offset, log_id).await? else { continue };
-        if header.epoch.get() == end.epoch && header.sequence.get() > end.sequence {
+        if header.epoch.get() == end.epoch && header.proves_before() > end.sequence {
             let context = format!(
-                "the log is damaged: record {} is missing, but record {} after it is there",
+                "the log is damaged: record {} is missing, but record {}, made when it was durable, is there",
                 end.sequence, header.sequence
             );
             return Err(Error::new(ErrorKind::Corrupt, context));

@@ -19,7 +19,7 @@ use block::completion::SlotSender;
 use block::{Completion, Device, Error, Request, Response};
 use store::LogPosition;
 use store::limits::RECORD_BYTES_MAX;
-use store::record::{RECORD_HEADER_BYTES, seal};
+use store::record::{Claims, RECORD_HEADER_BYTES, seal};
 use zerocopy::IntoBytes;
 
 use crate::core::{Core, State};
@@ -335,7 +335,8 @@ impl Core {
         let position = LogPosition { offset, epoch: self.epoch, sequence, link: appender.link };
         let payload_bytes = buffer.len() - RECORD_HEADER_BYTES;
         let settled = applied.position.sequence.saturating_sub(1);
-        let checksum = seal(&mut buffer, self.uuid, position, settled, payload_bytes);
+        let claims = Claims { settled, in_flight: appender.in_flight.len() as u64 };
+        let checksum = seal(&mut buffer, self.uuid, position, claims, payload_bytes);
         open.offset += buffer.len() as u64;
         appender.sequence_next += 1;
         appender.link = checksum;

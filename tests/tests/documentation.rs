@@ -172,6 +172,11 @@ fn the_guide_to_several_paths_and_luns_runs() {
 }
 
 #[test]
+fn the_guide_to_write_logs_runs() {
+    run_page("docs/guides/write-log.md");
+}
+
+#[test]
 fn the_guide_to_systemd_runs() {
     run_page("docs/guides/systemd.md");
 }

@@ -365,9 +365,9 @@ impl Core {
             };
             let lost_before = self.lost_bytes_ever();
             match self.destage(choice, false).await {
-                // What it found was superseded while it was read; or nothing can be sent.
                 // All of it was lost.
                 Ok(0) if self.lost_bytes_ever() > lost_before => {}
+                // What it found was superseded while it was read; or nothing can be sent.
                 Ok(0) if empty_batches == EMPTY_BATCHES_MAX => break,
                 Ok(0) => empty_batches += 1,
                 Ok(_) => {}

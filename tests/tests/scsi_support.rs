@@ -93,6 +93,7 @@ const MODEL: &[(&str, &str, &str)] = &[
     ("unit attentions, one queue per I_T nexus", "yes", "each_condition_is_told_once_to_each_nexus"),
     ("MODE PARAMETERS CHANGED, to the other nexuses", "yes", "software_write_protection_is_set_told_and_reset"),
     ("CAPACITY DATA HAS CHANGED, POWER ON after lost writes", "yes", "events_of_the_device_become_unit_attentions"),
+    ("the same to the very next command", "yes", "what_the_device_has_said_counts_for_the_next_command"),
     ("REPORTED LUNS DATA HAS CHANGED", "yes", "units_come_and_go_and_everybody_is_told"),
     ("SOME COMMANDS CLEARED BY ISCSI PROTOCOL EVENT", "yes", "commands_cleared_with_their_connection_are_told"),
     ("RESERVATIONS RELEASED, PREEMPTED; REGISTRATIONS PREEMPTED", "yes", "reservation/tests.rs"),

@@ -42,7 +42,8 @@ pub struct EventHub {
 
 #[derive(Default)]
 struct Mailbox {
-    /// Whether `queue` has events: looking costs those who look before every request next to nothing.
+    /// Whether there are events, or the last one was taken and nobody has looked again since: looking costs those who look before every request next
+    /// to nothing.
     is_filled: AtomicBool,
     queue: Mutex<Queue>,
 }
@@ -98,7 +99,9 @@ impl Mailbox {
     /// The oldest event of `queue`, which is its own.
     fn pop(&self, queue: &mut Queue) -> Option<Event> {
         let event = queue.events.pop_front();
-        self.is_filled.store(!queue.events.is_empty(), Ordering::Release);
+        if event.is_none() {
+            self.is_filled.store(false, Ordering::Release);
+        }
         event
     }
 }
@@ -109,9 +112,15 @@ impl EventReceiver {
         Self { mailbox: None }
     }
 
+    /// Whether there may be an event. False is said only after somebody asked for one and there was none: whoever handles each event before asking for
+    /// the next knows then that all are handled.
+    pub fn has_news(&self) -> bool {
+        self.mailbox.as_ref().is_some_and(|mailbox| mailbox.is_filled.load(Ordering::Acquire))
+    }
+
     /// The next event, if there is one now.
     pub fn try_receive(&self) -> Option<Event> {
-        let mailbox = self.mailbox.as_ref().filter(|mailbox| mailbox.is_filled.load(Ordering::Acquire))?;
+        let mailbox = self.mailbox.as_ref().filter(|_| self.has_news())?;
         mailbox.pop(&mut lock(&mailbox.queue))
     }
 

@@ -2,8 +2,8 @@
 //! had not.
 
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
 use block::{Event, EventReceiver, SharedDevice};
@@ -14,6 +14,8 @@ use crate::attention::UnitAttentions;
 /// Turns events of the device into unit attentions.
 pub(crate) struct DeviceWatch {
     events: EventReceiver,
+    /// Held from taking an event until it is handled, so that no command goes on between the two.
+    handling: Mutex<()>,
     attentions: Arc<UnitAttentions>,
     /// False between `Offline` and `Back`.
     is_online: AtomicBool,
@@ -21,7 +23,7 @@ pub(crate) struct DeviceWatch {
 
 impl DeviceWatch {
     pub(crate) fn new(device: &SharedDevice, attentions: Arc<UnitAttentions>) -> Self {
-        Self { events: device.subscribe(), attentions, is_online: AtomicBool::new(true) }
+        Self { events: device.subscribe(), handling: Mutex::default(), attentions, is_online: AtomicBool::new(true) }
     }
 
     /// Whether the device said that it is there.
@@ -31,6 +33,10 @@ impl DeviceWatch {
 
     /// Takes what the device has said by now.
     pub(crate) fn catch_up(&self) {
+        if !self.events.has_news() {
+            return;
+        }
+        let _handling = self.handling.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(event) = self.events.try_receive() {
             self.handle(&event);
         }
@@ -39,6 +45,7 @@ impl DeviceWatch {
     /// Takes what the device says, for ever: what nobody asks for is heard, too.
     pub(crate) async fn run(&self) {
         poll_fn(|context| {
+            let _handling = self.handling.lock().unwrap_or_else(PoisonError::into_inner);
             while let Poll::Ready(event) = self.events.poll_receive(context) {
                 self.handle(&event);
             }

@@ -11,7 +11,6 @@
 //! A segment whose records are all in RAM still is taken from there. Others are read whole, since that is one request, and their records checked. Extents in order of LBA lie all over the log: they are read by
 //! their places ([`crate::places`]), and only they stay in RAM.
 
-use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -23,6 +22,7 @@ use futures_util::stream::{self, Stream, StreamExt};
 use crate::core::{Core, Pins, State};
 use crate::format::FLAG_EPOCH_END;
 use crate::found::{Found, record_at, records_in};
+use crate::images::Images;
 use crate::limits::{BATCHES_WHEN_FULL, PIECES_AT_ONCE, UNIT_BYTES};
 use crate::map::{ExtentMap, Piece};
 use crate::options::DestageOrder;
@@ -46,32 +46,6 @@ pub(crate) struct Batch {
     /// With [`Choice::Epoch`]: all up to this record is on the origin afterwards.
     pub(crate) epoch_end: Option<u64>,
     _pins: Pins,
-}
-
-/// Runs of bytes of the log, by the place of the first.
-#[derive(Default)]
-pub(crate) struct Images(BTreeMap<u32, Arc<Buffer>>);
-
-impl Images {
-    /// One run.
-    pub(crate) fn of(place: u32, bytes: Buffer) -> Self {
-        Self(BTreeMap::from([(place, Arc::new(bytes))]))
-    }
-
-    pub(crate) fn insert(&mut self, place: u32, bytes: Arc<Buffer>) {
-        self.0.insert(place, bytes);
-    }
-
-    fn extend(&mut self, others: Self) {
-        self.0.extend(others.0);
-    }
-
-    /// The `length` bytes at `place`, if they are here.
-    pub(crate) fn get(&self, place: u32, length: usize) -> Option<&[u8]> {
-        let (&start, bytes) = self.0.range(..=place).next_back()?;
-        let at = (u64::from(place - start) * UNIT_BYTES) as usize;
-        bytes.get(at..at.checked_add(length)?)
-    }
 }
 
 /// A segment as it was read, or as its records are in RAM.
@@ -313,7 +287,7 @@ impl Core {
         let found = found.collect::<Option<Vec<Found>>>()?;
         let found: Vec<Found> = found.into_iter().filter(|record| sequences.contains(&record.sequence)).collect();
         let is_whole = found.iter().map(|record| record.sequence).eq(sequences);
-        is_whole.then(|| (Images(kept.into_iter().collect()), found))
+        is_whole.then(|| (kept.into_iter().collect(), found))
     }
 
     /// What the log has in damaged records of a segment is lost, by name.

@@ -21,8 +21,9 @@ use block::device::DeviceExt;
 use block::{Device, Error, ErrorKind};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use crate::batch::{Batch, Choice, Images};
+use crate::batch::{Batch, Choice};
 use crate::core::{Core, State};
+use crate::images::Images;
 use crate::level1::wait_for;
 use crate::limits::{
     AGE_SHARES, DESTAGE_RETRY_MS, DESTAGE_WRITE_BYTES_MAX, EMPTY_BATCHES_MAX, FAILURES_BEFORE_GIVING_UP,

@@ -19,7 +19,7 @@
 //! | `map`, `sorted`, `segments`, `stage`, `shadow`, `records` | which sectors are where; in how few bytes; segments; slots; what the log has below volatile slots; the newest records in RAM |
 //! | `append` | group commit |
 //! | `level1`, `batch`, `runs`, `level2` | destaging: from slots to the log; what is sent next; in which writes; sending it |
-//! | `found`, `places`, `sums` | records in the image of a segment; pieces read by their places, and the checksums they are held against |
+//! | `images`, `found`, `places`, `sums` | bytes of the log in RAM; records in them; pieces read by their places, and the checksums they are held against |
 //! | `checkpoint`, `checkpoint_bytes`, `recovery`, `open`, `events` | the life of a log |
 //! | [`limits`] | the bounds of this crate |
 //!
@@ -48,6 +48,7 @@ mod events;
 mod extents;
 mod flush;
 mod found;
+mod images;
 mod level1;
 mod level2;
 mod map;

@@ -7,8 +7,8 @@
 
 use base::checksum::crc32c;
 
-use crate::batch::Images;
 use crate::found::Found;
+use crate::images::Images;
 use crate::limits::{SEGMENT_BYTES_MAX, UNIT_BYTES};
 use crate::map::Piece;
 

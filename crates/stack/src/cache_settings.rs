@@ -35,7 +35,7 @@ pub fn set(cache: &Cache, key: &str, value: &str) -> Result<bool> {
         "cache.prefetch" => {
             cache.set_tuning(Tuning { prefetch_bytes: size_or_off(value)?.unwrap_or(0), ..tuning });
         }
-        "cache.prefetch-lines" => cache.set_tuning(Tuning { prefetches_lines: on_or_off(value)?, ..tuning }),
+        "cache.prefetch-lines" => cache.set_tuning(Tuning { prefetches_lines: parse_switch(key, value)?, ..tuning }),
         "cache.clean-above" => cache.set_dirty_limits(DirtyLimits { clean_above: parse(value)?, ..dirty }),
         "cache.dirty-max" => cache.set_dirty_limits(DirtyLimits { max: parse(value)?, ..dirty }),
         "cache.clean-min" => {
@@ -55,11 +55,15 @@ pub fn parse<T: FromStr<Err: Display>>(value: &str) -> Result<T> {
     value.parse().map_err(|error: T::Err| Error::new(Failure::Usage, error.to_string()))
 }
 
-fn on_or_off(value: &str) -> Result<bool> {
+/// The value of a switch, the setting `key`.
+///
+/// # Errors
+/// When it is neither `on` nor `off`.
+pub fn parse_switch(key: &str, value: &str) -> Result<bool> {
     match value {
         "on" => Ok(true),
         "off" => Ok(false),
-        _ => Err(Error::new(Failure::Usage, format!("\"{value}\" is neither on nor off"))),
+        _ => Err(Error::new(Failure::Usage, format!("{key} is on or off, not \"{value}\""))),
     }
 }
 

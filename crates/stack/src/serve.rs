@@ -16,6 +16,7 @@ use target::{BoundServer, LunMask, Quota, TargetServer, TargetServerOptions};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
+use crate::cache_settings::parse_switch;
 use crate::config::{self, Configuration};
 use crate::control::{ControlServer, Handler, Progress, Request};
 use crate::error::{Error, Failure, Result};
@@ -308,10 +309,7 @@ impl ServeHandler {
             let message = format!("\"{key}\" is no setting of \"{}\": it has {known:?}", self.name);
             return Err(Error::new(Failure::Usage, message));
         };
-        match value {
-            "on" | "off" => disk.set_enabled(value == "on"),
-            _ => return Err(Error::new(Failure::Usage, format!("{key} is on or off, not \"{value}\""))),
-        }
+        disk.set_enabled(parse_switch(key, value)?);
         Ok(json!({ key: value }))
     }
 }

@@ -71,6 +71,10 @@ pub(crate) struct Shared {
     is_sync_broken: AtomicBool,
     /// Where durable writes are waited for.
     patience: Option<Patience>,
+    /// Whether durable writes share syncs, instead of each being durable by itself.
+    pub(crate) shares_syncs: bool,
+    /// Where those syncs are waited for.
+    sync_patience: Patience,
 }
 
 impl Shared {
@@ -111,6 +115,25 @@ impl Shared {
         result.unwrap_or(0)
     }
 
+    /// Makes what was written durable here and now, if that is worth waiting for: the result, or `None`.
+    pub(crate) fn sync_now(&self) -> Option<Result<(), Errno>> {
+        if !self.sync_patience.waits() {
+            return None;
+        }
+        let began = Instant::now();
+        let result = rustix::fs::fdatasync(&self.open.file);
+        self.sync_patience.took(began.elapsed());
+        Some(result)
+    }
+
+    /// What a sync that writes shared means for them.
+    pub(crate) fn synced(&self, result: Result<(), Errno>) -> Result<(), Error> {
+        result.map_err(|errno| {
+            self.is_sync_broken.store(true, Ordering::Release);
+            failure::error(errno, format!("making writes to {} durable", self.path()))
+        })
+    }
+
     /// Hands a result to its job, and remembers a sync that failed.
     pub(crate) fn handle(&self, job: &mut Job, result: Result<usize, Errno>) -> Progress {
         let is_sync = job.is_syncing();
@@ -147,6 +170,7 @@ impl FileDevice {
         let open = OpenFile::open(path, &options)?;
         let is_cached = !open.is_direct;
         let is_volatile = options.is_write_cache_volatile;
+        let flushes_for_each = open.flushes_for_each;
         let file = Arc::new(Shared {
             size_bytes: AtomicU64::new(open.geometry.size_bytes),
             events: EventHub::new(),
@@ -156,6 +180,8 @@ impl FileDevice {
             can_read_inline: AtomicBool::new(is_cached),
             can_write_inline: AtomicBool::new(is_cached && is_volatile),
             is_sync_broken: AtomicBool::new(false),
+            shares_syncs: !is_cached && flushes_for_each,
+            sync_patience: Patience::new(),
             patience: (options.waits_for_fast_writes && !is_cached).then(Patience::new),
         });
         let workers = Workers::new();
@@ -248,7 +274,8 @@ impl Core {
             }
             _ => {}
         }
-        let job = Job::new(operation, range, done, is_durable);
+        let shares_sync = self.file.shares_syncs && matches!(self.engine, Engine::Ring(_));
+        let job = Job::new(operation, range, done, is_durable).sharing_sync(shares_sync);
         let (completion, sender) = Completion::slot();
         let work = Work { job, guard, sender };
         match &self.engine {

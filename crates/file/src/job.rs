@@ -26,6 +26,8 @@ pub(crate) struct Job {
     /// Bytes of `range` that are done.
     done: u64,
     is_fua: bool,
+    /// Whether a durable write ends with a sync that it shares with others, instead of being durable by itself.
+    shares_sync: bool,
     stage: Stage,
     repeat_count: u32,
 }
@@ -58,6 +60,8 @@ pub(crate) enum Call {
 pub(crate) enum Progress {
     /// Make the next call.
     Again,
+    /// What was written is durable after a sync that begins now or later.
+    Written,
     /// The request is answered.
     Done(Result<(), Error>),
 }
@@ -79,7 +83,19 @@ impl Job {
             }
             Operation::Flush | Operation::Extents { .. } => (Buffer::empty(), false, Stage::Sync),
         };
-        Self { kind, range, buffer, done: done as u64, is_fua: is_fua || is_durable, stage, repeat_count: 0 }
+        let is_fua = is_fua || is_durable;
+        Self { kind, range, buffer, done: done as u64, is_fua, shares_sync: false, stage, repeat_count: 0 }
+    }
+
+    /// The same; where it is a durable write, made so by a sync that it shares with others.
+    pub(crate) fn sharing_sync(self, may_share: bool) -> Self {
+        let shares_sync = may_share && self.is_fua && self.kind == OperationKind::Write;
+        Self { shares_sync, ..self }
+    }
+
+    /// Whether it is [written](Progress::Written) before it is done.
+    pub(crate) fn shares_sync(&self) -> bool {
+        self.shares_sync
     }
 
     /// The next call.
@@ -91,7 +107,7 @@ impl Job {
                 let (at, length) = (self.done as usize, rest as usize);
                 match self.kind {
                     OperationKind::Read => Call::Read { at, offset, length },
-                    _ => Call::Write { at, offset, length, is_durable: self.is_fua },
+                    _ => Call::Write { at, offset, length, is_durable: self.is_fua && !self.shares_sync },
                 }
             }
             Stage::WriteZeroes => {
@@ -167,6 +183,9 @@ impl Job {
 
     /// The bytes are there; what is left is to make those durable that no `RWF_DSYNC` did.
     fn after_content(&mut self) -> Progress {
+        if self.shares_sync {
+            return Progress::Written;
+        }
         if self.is_fua && self.stage != Stage::Transfer {
             self.stage = Stage::Sync;
             return Progress::Again;
@@ -205,7 +224,7 @@ mod tests {
 
     fn finish(progress: Progress) -> Result<(), ErrorKind> {
         match progress {
-            Progress::Again => panic!("the job goes on"),
+            Progress::Again | Progress::Written => panic!("the job goes on"),
             Progress::Done(result) => result.map_err(|error| error.kind()),
         }
     }

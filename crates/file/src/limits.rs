@@ -7,6 +7,10 @@ use std::time::Duration;
 pub const IN_FLIGHT_MAX: usize = 256;
 const _: () = assert!(IN_FLIGHT_MAX.is_power_of_two(), "it is the size of the ring, too");
 
+/// Requests that are entered with one system call, where that many come in one turn of the runtime: the disk begins with them while the thread makes
+/// the next ones. Fewer cost the thread more, more keep the disk waiting.
+pub const ENTERED_TOGETHER_MAX: usize = 8;
+
 /// Requests of one device that wait for a place among [`IN_FLIGHT_MAX`]. Callers bound what they submit (command
 /// windows, pools) far below; a caller that does not is answered *busy*.
 pub const QUEUE_MAX: usize = 16_384;

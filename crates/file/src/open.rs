@@ -27,6 +27,8 @@ pub(crate) struct OpenFile {
     pub(crate) is_direct: bool,
     /// How it discards, where it does.
     pub(crate) discard: Option<Discard>,
+    /// Whether its disk is flushed for each durable write.
+    pub(crate) flushes_for_each: bool,
     claim: Claim,
 }
 
@@ -78,6 +80,9 @@ impl OpenFile {
         let status =
             rustix::fs::fstat(&file).map_err(|errno| failure::error(errno, format!("reading the status of {path}")))?;
         let file_type = FileType::from_raw_mode(status.st_mode);
+        // A file is on the disk that its file system is on, as far as that says so.
+        let disk = if file_type == FileType::BlockDevice { status.st_rdev } else { status.st_dev };
+        let topology = Topology::of(disk);
         let (geometry, discard) = match file_type {
             FileType::RegularFile => {
                 let size = fit_size(&file, &path, u64::try_from(status.st_size).unwrap_or(0), options)?;
@@ -89,7 +94,7 @@ impl OpenFile {
             }
             // One that took the place of a file just now is not claimed.
             FileType::BlockDevice if !matches!(claim, Claim::Lock) => {
-                device_geometry(&file, &path, &Topology::of(status.st_rdev), options)?
+                device_geometry(&file, &path, &topology, options)?
             }
             _ => {
                 let context = format!("{path} is neither a file nor a block device");
@@ -104,7 +109,8 @@ impl OpenFile {
             file.sync_all().map_err(|error| io_error(&error, format!("making {path} durable")))?;
         }
         let is_block_device = file_type == FileType::BlockDevice;
-        Ok(Self { file, path, geometry, is_block_device, is_direct: options.direct, discard, claim })
+        let flushes_for_each = topology.flushes_for_each;
+        Ok(Self { file, path, geometry, is_block_device, is_direct: options.direct, discard, flushes_for_each, claim })
     }
 
     /// Lets others have the file from now on.

@@ -24,6 +24,8 @@ pub(crate) struct Topology {
     pub(crate) discard: Option<Discard>,
     /// Zero where nothing is said.
     pub(crate) discard_granularity_bytes: u32,
+    /// Whether a durable write is a write and a flush of the whole device: it has a volatile cache, and no way past it for one write (FUA).
+    pub(crate) flushes_for_each: bool,
     pub(crate) hints: Hints,
 }
 
@@ -49,6 +51,7 @@ impl Topology {
             is_write_protected: of_device("ro") == 1,
             discard,
             discard_granularity_bytes: bytes(of_queue("discard_granularity")),
+            flushes_for_each: of_queue("fua") == 0 && text(&queue.join("write_cache")) == "write back",
             hints: Hints {
                 io_bytes_min: bytes(of_queue("minimum_io_size")),
                 io_bytes_optimal: bytes(of_queue("optimal_io_size")),
@@ -62,7 +65,12 @@ impl Topology {
 
 /// A number, or zero: some alignments are `-1` where the kernel does not know.
 fn attribute(path: &Path) -> u64 {
-    std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    text(path).parse().unwrap_or(0)
+}
+
+/// What is said, or nothing.
+fn text(path: &Path) -> String {
+    std::fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -100,10 +108,21 @@ mod tests {
     }
 
     #[test]
+    fn only_a_volatile_cache_without_fua_is_flushed_for_each_write() {
+        let folder = tempfile::tempdir().unwrap();
+        for (cache, fua, flushes_for_each) in
+            [("write back", "0", true), ("write back", "1", false), ("write through", "0", false)]
+        {
+            write(&folder.path().join("queue"), &[("write_cache", cache), ("fua", fua)]);
+            assert_eq!(Topology::read(folder.path()).flushes_for_each, flushes_for_each, "{cache}, fua {fua}");
+        }
+    }
+
+    #[test]
     fn where_nothing_is_told_nothing_is_claimed() {
         let folder = tempfile::tempdir().unwrap();
         let topology = Topology::read(&folder.path().join("absent"));
-        assert!(!topology.is_write_protected);
+        assert!(!topology.is_write_protected && !topology.flushes_for_each);
         assert_eq!((topology.discard, topology.discard_granularity_bytes), (None, 0));
         assert_eq!(topology.hints, Hints::default());
     }

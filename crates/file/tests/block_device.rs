@@ -7,6 +7,8 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use block::device::DeviceExt;
 use block::{Buffer, Device, Error, ErrorKind, Geometry, Request};
@@ -105,6 +107,69 @@ fn every_operation_works_on_a_block_device_both_ways_and_on_both_engines() {
         let allocated = std::fs::metadata(&backing).unwrap().blocks() * 512;
         assert!(allocated < 600 << 10, "{name}: {allocated} bytes are allocated");
     }
+}
+
+/// Flushes that the kernel has made of a block device (Documentation/block/stat.rst).
+fn flushes(disk: &LoopDevice) -> u64 {
+    let name = disk.path.file_name().and_then(|name| name.to_str()).expect("devices have names of text");
+    let stat = std::fs::read_to_string(format!("/sys/block/{name}/stat")).expect("a block device has statistics");
+    stat.split_whitespace().nth(15).and_then(|count| count.parse().ok()).expect("the sixteenth number counts flushes")
+}
+
+/// The kernel's loop device has a volatile cache and no write past it, so durable writes share flushes.
+#[test]
+fn durable_writes_past_the_page_cache_are_answered_after_a_flush_which_they_share() {
+    if !may_make_devices() {
+        return;
+    }
+    let folder = folder();
+    let disk = LoopDevice::new(&folder.path().join("disk"), SIZE, 512);
+    block_on(async {
+        let device = open(&disk.path, FileOptions { direct: true, ..exclusive() });
+        let before = flushes(&disk);
+        device.write(0, Buffer::copy_of(&[1; 4096]), false).await.unwrap();
+        assert_eq!(flushes(&disk), before, "nobody asked for a flush");
+        device.write(4096, Buffer::copy_of(&[2; 4096]), true).await.unwrap();
+        assert_eq!(flushes(&disk), before + 1);
+
+        let write = |number: u64| device.write(number * 4096, Buffer::copy_of(&[number as u8; 4096]), true);
+        let written = futures_util::future::join_all((0..64).map(write)).await;
+        assert!(written.iter().all(Result::is_ok));
+        let shared = flushes(&disk) - before - 1;
+        assert!((1..=16).contains(&shared), "64 writes that were submitted together took {shared} flushes");
+        let read = device.read(0, Buffer::zeroed(64 * 4096)).await.unwrap();
+        assert!(read.chunks(4096).enumerate().all(|(number, block)| block.iter().all(|byte| *byte == number as u8)));
+    });
+}
+
+/// Reads without end do not hold up the flush that a durable write waits for.
+#[test]
+fn a_durable_write_is_answered_while_others_read() {
+    if !may_make_devices() {
+        return;
+    }
+    let folder = folder();
+    let disk = LoopDevice::new(&folder.path().join("disk"), SIZE, 512);
+    block_on(async {
+        let device = open(&disk.path, FileOptions { direct: true, ..exclusive() });
+        let is_written = AtomicBool::new(false);
+        let readers = futures_util::future::join_all((1..9).map(|number| {
+            let (device, is_written) = (&device, &is_written);
+            async move {
+                while !is_written.load(Ordering::Relaxed) {
+                    device.read(number << 16, Buffer::zeroed(4096)).await.unwrap();
+                }
+            }
+        }));
+        let writer = async {
+            for number in 0..100 {
+                device.write(number * 512, Buffer::zeroed(512), true).await.unwrap();
+            }
+            is_written.store(true, Ordering::Relaxed);
+        };
+        let both = futures_util::future::join(readers, writer);
+        tokio::time::timeout(Duration::from_secs(60), both).await.expect("the writes end");
+    });
 }
 
 /// What the page cache of the device holds is answered within `submit` (RWF_NOWAIT); past the page cache nothing is.

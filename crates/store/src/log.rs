@@ -5,8 +5,8 @@
 //!   append is acknowledged when its record *and all before it* are durable: then a replay finds it. What landed behind a hole when the power
 //!   failed was never acknowledged, and does not count.
 //! - A record says how many before it were on their way when it was made. All others before it were durable, so it proves as much.
-//! - While as many are on their way as may be, or while less has gathered than is worth a record, appends share the next one (*group commit*). No
-//!   timer, no waiting for more: an append to an idle log starts at once.
+//! - While as many are on their way as may be, or while less has gathered than is worth a record, appends share the next one (*group commit*). There is no
+//!   timer: a record that may start does so after a few turns of the runtime, in which whoever was just told about the one before may append again.
 //! - The space of a record is reused only after [`RecordLog::release_until`], which the owner calls when a durable checkpoint no longer
 //!   needs it. Until then appends find the log full, and [`RecordLog::append`] waits.
 //! - An error of the medium fails the log for good, and with that record all behind it, whether they landed or not: nothing may follow one that may
@@ -31,7 +31,7 @@ use block::{Completion, Device, Error, ErrorKind, Request, SharedDevice};
 use uuid::Uuid;
 
 use crate::batch::{Batches, Starting};
-use crate::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN, RECORD_UNIT_BYTES};
+use crate::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN, RECORD_UNIT_BYTES, TURNS_BEFORE_RECORD};
 use crate::record::{Claims, GROUP_PAYLOAD_BYTES_MAX, LogPosition, emit, record_bytes};
 
 /// A log under way. Clones are the same log.
@@ -66,6 +66,27 @@ struct State {
     written: VecDeque<RecordPlace>,
     /// Count of holds by sequence.
     holds: BTreeMap<u64, u32>,
+    /// Who starts the next record, once the turns are over.
+    starter: Option<Starter>,
+}
+
+/// Sequence of the record of an append, and its number in it.
+type AppendId = (u64, usize);
+
+/// A waiter that lets others append before it starts the next record.
+struct Starter {
+    append: AppendId,
+    turns_left: u32,
+}
+
+/// What a waiter has to do about the next record.
+enum Step {
+    Start,
+    /// Be polled again after the others.
+    Yield,
+    /// Another has to: this one is not polled any more.
+    HandOver,
+    Nothing,
 }
 
 #[derive(Clone, Copy)]
@@ -121,6 +142,7 @@ impl RecordLog {
             next_to_write: NextToWrite { place: start.offset, sequence: start.sequence, link: start.link },
             written: VecDeque::new(),
             holds: BTreeMap::new(),
+            starter: None,
         };
         let (room, state) = (Signal::new(), Mutex::new(state));
         Ok(Self { shared: Arc::new(LogShared { device, region, log_id, epoch: start.epoch, room, state }) })
@@ -274,25 +296,25 @@ impl LogShared {
         has_room
     }
 
-    /// Whether somebody has to [`drive`](Self::drive) the log.
-    fn has_work(state: &State) -> bool {
-        state.batches.is_any_awake() || state.batches.may_start()
+    /// Looks at the writes that can go on and tells whom they concern.
+    fn look(self: &Arc<Self>) {
+        loop {
+            let awake = self.lock().batches.take_awake();
+            let Some((sequence, completion)) = awake else { return };
+            self.look_at(sequence, completion);
+        }
     }
 
-    /// Looks at the writes that can go on, tells whom they concern, and starts records as long as one may.
-    fn drive(self: &Arc<Self>) {
+    /// Starts records as long as one may.
+    fn start(self: &Arc<Self>) {
         loop {
             let mut state = self.lock();
-            if let Some((sequence, completion)) = state.batches.take_awake() {
-                drop(state);
-                self.look_at(sequence, completion);
-            } else if state.batches.may_start() {
-                let (sequence, offset, buffer) = self.serialise(&mut state);
-                drop(state);
-                self.look_at(sequence, self.device.submit(Request::write(self.region.offset + offset, buffer, true)));
-            } else {
+            if !state.batches.may_start() {
                 return;
             }
+            let (sequence, offset, buffer) = self.serialise(&mut state);
+            drop(state);
+            self.look_at(sequence, self.device.submit(Request::write(self.region.offset + offset, buffer, true)));
         }
     }
 
@@ -337,6 +359,35 @@ impl LogShared {
         state.next_to_write =
             NextToWrite { place: place + buffer.len() as u64, sequence: sequence + 1, link: checksum };
         (sequence, position.offset, buffer)
+    }
+}
+
+impl State {
+    /// What whoever waits for `append`, or is over, has to do about the next record.
+    fn step(&mut self, append: AppendId, is_over: bool) -> Step {
+        if !self.batches.may_start() {
+            self.starter = None;
+            return Step::Nothing;
+        }
+        match &mut self.starter {
+            Some(starter) if starter.append != append => Step::Nothing,
+            _ if is_over => {
+                self.starter = None;
+                Step::HandOver
+            }
+            Some(Starter { turns_left: 0, .. }) => {
+                self.starter = None;
+                Step::Start
+            }
+            Some(starter) => {
+                starter.turns_left -= 1;
+                Step::Yield
+            }
+            None => {
+                self.starter = Some(Starter { append, turns_left: TURNS_BEFORE_RECORD - 1 });
+                Step::Yield
+            }
+        }
     }
 }
 
@@ -397,21 +448,33 @@ struct Waiting {
 impl Waiting {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
         loop {
-            let (outcome, has_work) = {
-                let mut state = self.shared.lock();
-                let outcome = state.batches.outcome(self.sequence);
-                if outcome.is_none() {
-                    // Before the work, so that what becomes possible meanwhile wakes this one, too.
-                    state.batches.wait(self.sequence, self.number, context.waker());
-                }
-                (outcome, LogShared::has_work(&state))
-            };
+            let mut state = self.shared.lock();
+            let outcome = state.batches.outcome(self.sequence);
+            if outcome.is_none() {
+                // Before the work, so that what becomes possible meanwhile wakes this one, too.
+                state.batches.wait(self.sequence, self.number, context.waker());
+            }
             // Even when this one is over: it may be the one that was woken for the others.
-            if has_work {
-                self.shared.drive();
+            if state.batches.is_any_awake() {
+                drop(state);
+                self.shared.look();
                 continue;
             }
             self.is_over = outcome.is_some();
+            let waker = match state.step((self.sequence, self.number), self.is_over) {
+                Step::Start => {
+                    drop(state);
+                    self.shared.start();
+                    continue;
+                }
+                Step::Yield => Some(context.waker().clone()),
+                Step::HandOver => state.batches.somebody(self.sequence),
+                Step::Nothing => None,
+            };
+            drop(state);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
             return outcome.map_or(Poll::Pending, Poll::Ready);
         }
     }
@@ -426,7 +489,9 @@ impl Drop for Waiting {
         let somebody = {
             let mut state = self.shared.lock();
             state.batches.forget(self.sequence, self.number);
-            LogShared::has_work(&state).then(|| state.batches.somebody(self.sequence)).flatten()
+            state.starter.take_if(|starter| starter.append == (self.sequence, self.number));
+            let has_work = state.batches.is_any_awake() || state.batches.may_start();
+            has_work.then(|| state.batches.somebody(self.sequence)).flatten()
         };
         if let Some(somebody) = somebody {
             somebody.wake();

@@ -7,11 +7,19 @@
 //!      others there: the driver enters for all           or by the submitter when its call was over at once
 //! ```
 //! A request that finds the ring idle is entered within `submit`, for its latency; when others are in flight the
-//! driver, woken once, enters everything that was submitted in the same turn of the runtime with one system call. A
+//! driver, woken once, enters what was submitted in the same turn of the runtime with one system call, or `submit` does as soon as it is
+//! [`ENTERED_TOGETHER_MAX`]. A
 //! ring per device keeps devices apart (a slow disk fills no queue but its own) and lets requests come from any thread;
 //! the mutex around it costs less than the system call that follows, which the kernel serialises anyway.
 //! `examples/depth.rs` measures it. `IORING_SETUP_COOP_TASKRUN` made no difference beyond the noise and would delay
 //! completions while a foreign submitting thread computes, so it is not set.
+//!
+//! Past the page cache of a disk without FUA writes each durable write would be a write and a flush of the whole disk. There they are plain writes, and
+//! share one `fdatasync`:
+//! ```text
+//!   writing ─► written ──(more than half of them are, and no sync is under way)──► syncing ─► response
+//! ```
+//! One that is written while a sync is under way is for the next. When nothing else is in flight, and the disk is fast, it is waited for on the spot.
 //!
 //! Memory: a job, with its buffer, stays in its slot from the SQE until its CQE was seen, whoever dropped the
 //! completion; the driver holds the ring until nothing is in flight, and when the runtime drops the driver it waits for
@@ -36,7 +44,7 @@ use tokio::io::unix::AsyncFd;
 
 use crate::device::Shared;
 use crate::job::{Call, Job, Progress};
-use crate::limits::{IN_FLIGHT_MAX, QUEUE_MAX};
+use crate::limits::{ENTERED_TOGETHER_MAX, IN_FLIGHT_MAX, QUEUE_MAX};
 use crate::sync_files::SyncFile;
 
 /// A job with what it holds and whom it answers.
@@ -71,6 +79,12 @@ struct State {
     free: Vec<usize>,
     /// Work that found no free slot.
     line: VecDeque<Work>,
+    /// Durable writes that share a sync and are not written yet.
+    writing: usize,
+    /// Slots of those that are written, and wait for the next sync.
+    written: Vec<usize>,
+    /// Slots that the sync under way makes durable.
+    syncing: Vec<usize>,
     /// SQEs that were not entered yet.
     unsubmitted: usize,
     /// SQEs entered whose CQE was not seen yet.
@@ -78,6 +92,12 @@ struct State {
     is_closing: bool,
     is_stopped: bool,
 }
+
+/// One entry of the ring is for the sync that writes share.
+const SLOTS: usize = IN_FLIGHT_MAX - 1;
+
+/// User data of that sync.
+const SYNC: u64 = u64::MAX;
 
 /// Work that is over, and its result.
 type Finished = Vec<(Work, Result<(), Error>)>;
@@ -88,10 +108,13 @@ impl Ring {
         let ring = IoUring::builder().dontfork().build(IN_FLIGHT_MAX as u32)?;
         let state = State {
             ring,
-            slots: (0..IN_FLIGHT_MAX).map(|_| None).collect(),
-            sync_files: (0..IN_FLIGHT_MAX).map(|_| None).collect(),
-            free: (0..IN_FLIGHT_MAX).rev().collect(),
+            slots: (0..SLOTS).map(|_| None).collect(),
+            sync_files: (0..SLOTS).map(|_| None).collect(),
+            free: (0..SLOTS).rev().collect(),
             line: VecDeque::new(),
+            writing: 0,
+            written: Vec::new(),
+            syncing: Vec::new(),
             unsubmitted: 0,
             in_kernel: 0,
             is_closing: false,
@@ -120,7 +143,7 @@ impl Ring {
         }
         state.start(work, &self.file);
         let is_alone = state.in_kernel == 0 && state.unsubmitted == 1;
-        if is_alone {
+        if is_alone || state.unsubmitted >= ENTERED_TOGETHER_MAX {
             state.enter();
             state.reap(&self.file, &mut finished);
         }
@@ -181,6 +204,7 @@ impl Ring {
         state.enter();
         // What was over at once need not wait for the reactor.
         state.reap(&self.file, &mut finished);
+        state.enter();
         if state.unsubmitted > 0 {
             // The kernel is short of something for a moment.
             context.waker().wake_by_ref();
@@ -227,6 +251,7 @@ impl State {
     /// Gives `work` a slot, of which one is free, and its first SQE.
     fn start(&mut self, work: Work, file: &Shared) {
         let slot = self.free.pop().expect("callers look for a free slot first");
+        self.writing += usize::from(work.job.shares_sync());
         self.slots[slot] = Some(work);
         self.push(slot, file);
     }
@@ -277,7 +302,21 @@ impl State {
     fn reap(&mut self, file: &Shared, finished: &mut Finished) {
         loop {
             let next = self.ring.completion().next();
-            let Some(entry) = next else { return };
+            let Some(entry) = next else {
+                match self.sync(file, finished) {
+                    true => continue,
+                    false => return,
+                }
+            };
+            if entry.user_data() == SYNC {
+                self.in_kernel -= 1;
+                let result = match entry.result() {
+                    0.. => Ok(()),
+                    errno => Err(Errno::from_raw_os_error(-errno)),
+                };
+                self.synced(file, result, finished);
+                continue;
+            }
             let slot = entry.user_data() as usize;
             let result = usize::try_from(entry.result()).map_err(|_| Errno::from_raw_os_error(-entry.result()));
             self.in_kernel -= 1;
@@ -285,15 +324,55 @@ impl State {
             let work = self.slots[slot].as_mut().expect("a slot is full until its completion was seen");
             match file.handle(&mut work.job, result) {
                 Progress::Again => self.push(slot, file),
+                Progress::Written => {
+                    self.writing -= 1;
+                    self.written.push(slot);
+                }
                 Progress::Done(result) => {
-                    let work = self.slots[slot].take().expect("it was there a line ago");
-                    self.free.push(slot);
-                    finished.push((work, result));
-                    if let Some(next) = self.line.pop_front() {
-                        self.start(next, file);
-                    }
+                    self.writing -= usize::from(work.job.shares_sync());
+                    self.leave(slot, result, file, finished);
                 }
             }
+        }
+    }
+
+    /// The work in `slot` is over: its place is for who waits in line.
+    fn leave(&mut self, slot: usize, result: Result<(), Error>, file: &Shared, finished: &mut Finished) {
+        let work = self.slots[slot].take().expect("a slot is full until its work is over");
+        self.free.push(slot);
+        finished.push((work, result));
+        if let Some(next) = self.line.pop_front() {
+            self.start(next, file);
+        }
+    }
+
+    /// Begins the sync that all that is written waits for, unless one is under way. Whether it was over at once.
+    fn sync(&mut self, file: &Shared, finished: &mut Finished) -> bool {
+        if self.written.len() <= self.writing || !self.syncing.is_empty() {
+            return false;
+        }
+        self.syncing.append(&mut self.written);
+        let is_alone = self.in_kernel + self.unsubmitted == 0;
+        if is_alone && let Some(result) = file.sync_now() {
+            self.synced(file, result, finished);
+            return true;
+        }
+        let entry = opcode::Fsync::new(types::Fd(file.descriptor())).flags(types::FsyncFlags::DATASYNC).build();
+        // SAFETY: the entry has no addresses, and its descriptor is open as long as `Shared`, which the ring holds.
+        let pushed = unsafe { self.ring.submission().push(&entry.user_data(SYNC)) };
+        pushed.expect("the ring has an entry more than there are slots");
+        self.unsubmitted += 1;
+        false
+    }
+
+    /// The sync that some waited for is over.
+    fn synced(&mut self, file: &Shared, result: Result<(), Errno>, finished: &mut Finished) {
+        // The thread that submitted it ended, or was asked to come back: once more, with what has been written since.
+        if matches!(result, Err(Errno::INTR | Errno::AGAIN | Errno::CANCELED)) {
+            return self.written.append(&mut self.syncing);
+        }
+        for slot in std::mem::take(&mut self.syncing) {
+            self.leave(slot, file.synced(result), file, finished);
         }
     }
 }

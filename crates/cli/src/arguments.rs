@@ -282,6 +282,10 @@ pub struct Attach {
     /// Cache in this file, block device, or a file in this directory; made when it does not exist
     #[arg(long, value_name = "PATH")]
     pub cache: Option<PathBuf>,
+    /// Where in the file or block device the cache begins, a multiple of 4KiB: several then share one, each with a size of its own (default: a cache
+    /// takes all of it)
+    #[arg(long, value_name = "BYTES", requires = "cache")]
+    pub cache_offset: Option<ByteSize>,
     /// Size of a cache that is made (files are allocated in full)
     #[arg(long, value_name = "SIZE", requires = "cache")]
     pub cache_size: Option<ByteSize>,
@@ -563,17 +567,26 @@ pub struct CacheMove {
 }
 
 #[derive(Debug, Args)]
-pub struct CachePath {
+pub struct CachePlace {
     /// The cache's file or block device
     pub path: PathBuf,
+    /// Where in that it begins (default: it takes all of it)
+    #[arg(long, value_name = "BYTES")]
+    pub cache_offset: Option<ByteSize>,
+}
+
+#[derive(Debug, Args)]
+pub struct CachePath {
+    #[command(flatten)]
+    pub place: CachePlace,
     #[command(flatten)]
     pub json: Json,
 }
 
 #[derive(Debug, Args)]
 pub struct CacheDiscard {
-    /// The cache's file or block device
-    pub path: PathBuf,
+    #[command(flatten)]
+    pub place: CachePlace,
     /// Do not ask, even when dirty data is lost
     #[arg(long)]
     pub allow_data_loss: bool,

@@ -81,6 +81,11 @@ const EXAMPLES: &[(&str, &[Example])] = &[
                  --cache-size 10GiB --as nbd:unix:/run/disk.nbd",
             ),
             (
+                "Beside other caches in one disk",
+                "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0 --name disk --cache /dev/disk/by-id/nvme-1 --cache-offset 10GiB \
+                 --cache-size 10GiB",
+            ),
+            (
                 "Again, with the same cache",
                 "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0 --name disk --cache /var/cache/disk.cache",
             ),
@@ -162,7 +167,13 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     ("forebay cache move", &[("From a cache that has too much", "forebay cache move 2GiB --from disk --to database")]),
     ("forebay cache inspect", &[("As JSON", "forebay cache inspect disk.cache --json")]),
     ("forebay cache check", &[("Exit code 7 when there is damage", "forebay cache check disk.cache")]),
-    ("forebay cache discard", &[("Asks when data would be lost", "forebay cache discard disk.cache")]),
+    (
+        "forebay cache discard",
+        &[
+            ("Asks when data would be lost", "forebay cache discard disk.cache"),
+            ("One of several in a disk", "forebay cache discard /dev/disk/by-id/nvme-1 --cache-offset 10GiB"),
+        ],
+    ),
     (
         "forebay bench",
         &[

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use block::{Error, ErrorKind};
 use rustix::fs::{FileType, Mode, OFlags};
 
+use crate::claim::lock_exclusively;
 use crate::failure;
-use crate::open::lock_exclusively;
 
 /// The device's folder in sysfs, if `path` is a character device.
 pub(crate) fn character_device_at(path: &Path) -> Option<PathBuf> {

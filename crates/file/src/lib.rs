@@ -5,6 +5,7 @@
 //! | `device` | [`FileDevice`]: what is answered on the spot, what goes to an engine, and the order of overlapping requests |
 //! | `options` | [`FileOptions`]: how to open |
 //! | `open` | opening: size, lock, preallocation, geometry; every way in which it can fail, in words |
+//! | `claim` | how others are kept away from a file or block device, or from a part of one; with `unsafe`, for the address of a lock |
 //! | `topology` | what sysfs tells of a block device: granularities, alignments, whether and how it discards |
 //! | `job` | one request as the system calls it takes, without making them |
 //! | `ring` | the io_uring engine; with `unsafe`, for the addresses of buffers |
@@ -21,6 +22,7 @@
 //! any thread.
 
 mod block_ioctl;
+mod claim;
 mod dax_device;
 mod device;
 mod failure;

@@ -57,3 +57,7 @@ pub const CLOSED_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Pause between two looks at the lock.
 pub const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Pause between two attempts to take over the keeping of a block device, parts of which are claimed, from a process that has ended: as long as this,
+/// it could be mounted.
+pub const KEEPER_INTERVAL: Duration = Duration::from_millis(500);

@@ -3,15 +3,15 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
 
+use base::range::ByteRange;
 use block::{Error, ErrorKind, Geometry, Hints};
-use rustix::fs::{AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, StatxFlags};
+use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
+use crate::claim::Claim;
 use crate::failure;
-use crate::limits::{LOCK_RETRY_INTERVAL, LOCK_WAIT_MAX, TRANSFER_BYTES_MAX, ZERO_CHUNK_BYTES};
+use crate::limits::{TRANSFER_BYTES_MAX, ZERO_CHUNK_BYTES};
 use crate::options::FileOptions;
 use crate::topology::{Discard, Topology};
 
@@ -29,17 +29,8 @@ pub(crate) struct OpenFile {
     pub(crate) discard: Option<Discard>,
     /// Whether its disk is flushed for each durable write.
     pub(crate) flushes_for_each: bool,
-    claim: Claim,
-}
-
-/// How others are kept out.
-enum Claim {
-    None,
-    /// `flock`, on the file itself.
-    Lock,
-    /// A second descriptor, opened with `O_EXCL`. The kernel keeps file systems, RAID and everybody else who asks for the
-    /// device as their own away from it, until this one is closed.
-    Exclusive(Mutex<Option<OwnedFd>>),
+    /// How others are kept away, if they are.
+    claim: Option<Claim>,
 }
 
 impl OpenFile {
@@ -58,13 +49,8 @@ impl OpenFile {
             let context = format!("{name} is write protected: serve it read-only");
             return Err(Error::new(ErrorKind::ReadOnly, context));
         }
-        let claim = match (options.exclusive, block_device) {
-            (false, _) => Claim::None,
-            (true, None) => Claim::Lock,
-            (true, Some(_)) => Claim::Exclusive(Mutex::new(Some(claim_device(path, &name)?))),
-        };
         let (descriptor, created) = open_or_create(path, &name, options)?;
-        let opened = Self::prepare(File::from(descriptor), name, options, created.is_some(), claim);
+        let opened = Self::prepare(File::from(descriptor), name, options, created.is_some());
         match (&opened, created) {
             (Ok(_), Some(created)) => created.keep(),
             (Err(_), Some(created)) => created.remove(),
@@ -73,13 +59,14 @@ impl OpenFile {
         opened
     }
 
-    fn prepare(file: File, path: String, options: &FileOptions, is_new: bool, claim: Claim) -> Result<Self, Error> {
-        if matches!(claim, Claim::Lock) {
-            lock_exclusively(&file, &path)?;
-        }
-        let status =
-            rustix::fs::fstat(&file).map_err(|errno| failure::error(errno, format!("reading the status of {path}")))?;
-        let file_type = FileType::from_raw_mode(status.st_mode);
+    fn prepare(file: File, path: String, options: &FileOptions, is_new: bool) -> Result<Self, Error> {
+        let status_of = |file: &File| {
+            rustix::fs::fstat(file).map_err(|errno| failure::error(errno, format!("reading the status of {path}")))
+        };
+        let file_type = FileType::from_raw_mode(status_of(&file)?.st_mode);
+        let claim = options.exclusive.then(|| Claim::take(&file, file_type, &path, options)).transpose()?;
+        // Whoever had it may have changed its size.
+        let status = status_of(&file)?;
         // A file is on the disk that its file system is on, as far as that says so.
         let disk = if file_type == FileType::BlockDevice { status.st_rdev } else { status.st_dev };
         let topology = Topology::of(disk);
@@ -92,10 +79,7 @@ impl OpenFile {
                 let physical = u32::try_from(status.st_blksize).unwrap_or(4096);
                 file_geometry(&file, size, physical, options)
             }
-            // One that took the place of a file just now is not claimed.
-            FileType::BlockDevice if !matches!(claim, Claim::Lock) => {
-                device_geometry(&file, &path, &topology, options)?
-            }
+            FileType::BlockDevice => device_geometry(&file, &path, &topology, options)?,
             _ => {
                 let context = format!("{path} is neither a file nor a block device");
                 return Err(Error::new(ErrorKind::Unsupported, context));
@@ -115,14 +99,8 @@ impl OpenFile {
 
     /// Lets others have the file from now on.
     pub(crate) fn unlock(&self) {
-        match &self.claim {
-            Claim::None => {}
-            Claim::Lock => {
-                if let Err(errno) = rustix::fs::flock(&self.file, FlockOperation::Unlock) {
-                    tracing::warn!("unlocking {}: {errno}", self.path);
-                }
-            }
-            Claim::Exclusive(descriptor) => *descriptor.lock().unwrap_or_else(PoisonError::into_inner) = None,
+        if let Some(claim) = &self.claim {
+            claim.release(&self.file, &self.path);
         }
     }
 }
@@ -183,32 +161,6 @@ fn open_or_create(path: &Path, name: &str, options: &FileOptions) -> Result<(Own
     }
 }
 
-pub(crate) fn lock_exclusively(file: &File, path: &str) -> Result<(), Error> {
-    wait_for_claim(path, Errno::AGAIN, || rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive))
-}
-
-fn claim_device(path: &Path, name: &str) -> Result<OwnedFd, Error> {
-    // Without O_CREAT, and for block devices alone, O_EXCL means this (open(2)).
-    let flags = OFlags::CLOEXEC | OFlags::RDONLY | OFlags::EXCL;
-    wait_for_claim(name, Errno::BUSY, || rustix::fs::open(path, flags, Mode::empty()))
-}
-
-/// Claims, giving a process that was just killed the time to let go: the kernel keeps the file, and with it the claim, until the writes that
-/// were in its ring have ended. That is as it should be, since until then they may still land.
-fn wait_for_claim<T>(path: &str, taken: Errno, claim: impl Fn() -> Result<T, Errno>) -> Result<T, Error> {
-    let deadline = Instant::now() + LOCK_WAIT_MAX;
-    loop {
-        match claim() {
-            Ok(claimed) => return Ok(claimed),
-            Err(errno) if errno == taken && Instant::now() < deadline => std::thread::sleep(LOCK_RETRY_INTERVAL),
-            Err(errno) if errno == taken => {
-                return Err(Error::new(ErrorKind::Busy, format!("in use by another process: {path}")));
-            }
-            Err(errno) => return Err(failure::error(errno, format!("claiming {path}"))),
-        }
-    }
-}
-
 /// The size of a regular file, which a new (or empty) one is given here.
 fn fit_size(file: &File, path: &str, size: u64, options: &FileOptions) -> Result<u64, Error> {
     match options.size {
@@ -229,9 +181,14 @@ fn fit_size(file: &File, path: &str, size: u64, options: &FileOptions) -> Result
 
 /// Takes the space of the file from the file system, as the options say.
 fn reserve(file: &File, path: &str, size: u64, options: &FileOptions, is_new: bool) -> Result<(), Error> {
-    let fail = |errno| failure::error(errno, format!("reserving {size} bytes for {path}"));
+    let part = options.part.unwrap_or(ByteRange { offset: 0, length: size });
+    let fail = |errno| failure::error(errno, format!("reserving {} bytes for {path}", part.length));
+    if part.end() > size {
+        let context = format!("{path} has {size} bytes, and {part} of it do not exist");
+        return Err(Error::new(ErrorKind::InvalidRange, context));
+    }
     if options.preallocate {
-        match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size) {
+        match rustix::fs::fallocate(file, FallocateFlags::empty(), part.offset, part.length) {
             Ok(()) => {}
             // Such file systems reserve by writing or not at all.
             Err(Errno::OPNOTSUPP) if is_new => return write_zeroes_over(file, size).map_err(fail),

@@ -1,5 +1,6 @@
 //! How to open a file as a device.
 
+use base::range::ByteRange;
 use block::Identity;
 
 /// How to open. The default opens an existing file or block device for reading and writing, through the page cache.
@@ -16,8 +17,11 @@ pub struct FileOptions {
     /// Bypasses the page cache (`O_DIRECT`).
     pub direct: bool,
     /// Refuses a file that another process (or device) opened exclusively, and keeps it so while the device is there
-    /// (`flock`; on block devices `O_EXCL`, which keeps mounts and RAID away, too).
+    /// (`flock`; on block devices `O_EXCL`, which keeps mounts and RAID away, too). Of a part, see `part`.
     pub exclusive: bool,
+    /// Claims, and reserves, these bytes only, so that others may claim others of the same file or block device. Nothing keeps requests to
+    /// them: whoever opens a part sees to that (`block::layer::window`).
+    pub part: Option<ByteRange>,
     /// Opens for reading only.
     pub read_only: bool,
     /// What the device says it is.
@@ -40,6 +44,7 @@ impl Default for FileOptions {
             zero_written: false,
             direct: false,
             exclusive: false,
+            part: None,
             read_only: false,
             identity: Identity::default(),
             is_write_cache_volatile: true,

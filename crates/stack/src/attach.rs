@@ -14,7 +14,6 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::future::Future;
-use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -44,6 +43,7 @@ use crate::limits::{CLOSE_TIME_MAX, STATUS_TIME_MAX};
 use crate::log_place::{self, LogConfig};
 use crate::metrics::MetricsServer;
 use crate::paths::Paths;
+use crate::place::Place;
 use crate::registry::{Entry, Registry, Store, UnitLock};
 use crate::remote::parse_connections;
 use crate::remotes::{Remotes, RemotesConfig};
@@ -73,7 +73,9 @@ pub struct AttachConfig {
 /// What is needed to make another cache in place of the one there is.
 struct CacheParts {
     config: CacheConfig,
-    place: PathBuf,
+    place: Place,
+    /// Bytes it takes, in a part of a file or block device.
+    part_bytes: Option<u64>,
     clock: Arc<dyn Clock>,
     /// Requests go through it to the cache of now.
     switch: Arc<SwitchLayer>,
@@ -81,6 +83,13 @@ struct CacheParts {
     paths: Paths,
     /// Held by who makes one.
     changing: tokio::sync::Mutex<()>,
+}
+
+impl CacheParts {
+    /// How many bytes the cache takes.
+    fn bytes(&self) -> Option<u64> {
+        self.part_bytes.or_else(|| std::fs::metadata(&self.place.path).ok().map(|file| file.len()))
+    }
 }
 
 /// A running attachment.
@@ -155,25 +164,28 @@ impl Attachment {
         let registry = Registry::open(paths)?;
         let cache_place = config.cache.as_ref().map(|cache| cache.place(&identity)).transpose()?;
         let log_place = config.log.as_ref().map(|log| log.place(&identity)).transpose()?;
-        let places: Vec<&Path> = cache_place.iter().chain(&log_place).map(PathBuf::as_path).collect();
+        let places: Vec<&Place> = cache_place.iter().chain(&log_place).collect();
         identities.iter().try_for_each(|identity| registry.check(identity, &places))?;
         let registered = |store| registry.find(&identity, store);
         let (mut cache, mut cache_parts, mut log, mut cow, mut entries) = (None, None, None, None, Vec::new());
         let (mut background, mut destaging) = (JoinSet::new(), None);
         let mut device = remotes.device();
+        let caches = Caches::open(paths)?;
         if let (Some(cache_config), Some(place)) = (&config.cache, cache_place) {
             cache_config.check_not_lost(&place, registered(Store::Cache)?.as_ref())?;
             let memory_max = memory_left(paths, cache_config, &config.name).await?;
-            let opened = cache_config.open(&place, device, Arc::clone(&clock), memory_max).await?;
+            let (opened, device_bytes) =
+                cache_config.open(&place, &caches, device, Arc::clone(&clock), memory_max).await?;
             if config.cow.is_some() {
                 check_nothing_dirty(&opened, &place)?;
             }
-            entries.extend(identities.iter().map(|identity| Entry::new(identity, place.clone(), &config.name)));
+            entries.extend(identities.iter().map(|identity| Entry::new(identity, &place, &config.name)));
             if config.log.is_some() && cache_config.mode == Mode::WriteBack {
                 // A log that was left dirty destages to the cache as soon as it is open.
                 entries.iter().try_for_each(|entry| registry.insert(entry))?;
             }
-            Caches::open(paths)?.note(&Record::new(&place, &identity, &config.name))?;
+            caches.note(&Record::new(&place, device_bytes, &identity, &config.name))?;
+            let part_bytes = place.offset.map(|_| device_bytes);
             let running = Arc::clone(&opened);
             background.spawn(async move { running.run().await });
             let (config, switch) = (cache_config.clone(), Arc::new(SwitchLayer::new(opened.clone())));
@@ -181,14 +193,14 @@ impl Attachment {
             background.spawn(switch.run());
             device = switch.clone();
             let (clock, changing) = (Arc::clone(&clock), tokio::sync::Mutex::default());
-            cache_parts = Some(CacheParts { config, place, clock, switch, paths, changing });
+            cache_parts = Some(CacheParts { config, place, part_bytes, clock, switch, paths, changing });
             cache = Some(opened);
         }
         if let (Some(log_config), Some(place)) = (&config.log, log_place) {
             log_config.check_not_lost(&place, registered(Store::Log)?.as_ref())?;
             let ours: Vec<Entry> =
                 identities.iter().map(|identity| log_place::entry(identity, &place, &config.name)).collect();
-            let opened = log_config.open(&place, device, clock, &registry, &ours).await?;
+            let opened = log_config.open(&place, &caches, device, clock, &registry, &ours).await?;
             entries.extend(ours);
             background.spawn(opened.run_requests());
             destaging = Some(Apart::start("destaging", opened.run_destaging())?);
@@ -196,7 +208,7 @@ impl Attachment {
             log = Some(opened);
         }
         if let Some(cow_config) = &config.cow {
-            let layer = cow_config.open(&cow_config.place(&identity)?, device).await?;
+            let layer = cow_config.open(&cow_config.place(&identity)?, &caches, device).await?;
             background.spawn(layer.run());
             device = layer.clone();
             cow = Some(layer);
@@ -220,7 +232,7 @@ impl Attachment {
             listener: RefCell::new(Some(listener)),
             front,
             registry,
-            caches: Caches::open(paths)?,
+            caches,
             control,
             metrics: RefCell::new(metrics),
             stopping: watch::Sender::new(false),
@@ -354,14 +366,18 @@ impl Attachment {
 
     /// Detaches, and removes the file of a cache that has nothing any more that the LUN lacks.
     async fn detach_and_remove(&self, progress: Progress) -> Result<Value> {
-        let Some(parts) = self.cache_parts.as_ref().filter(|parts| parts.place.is_file()) else {
-            let message = format!("\"{}\" has no cache in a file that could be removed", self.name);
+        let is_file_of_its_own = |parts: &&CacheParts| parts.place.offset.is_none() && parts.place.path.is_file();
+        let Some(parts) = self.cache_parts.as_ref().filter(is_file_of_its_own) else {
+            let message = format!(
+                "\"{}\" has no cache in a file that could be removed: detach it, and use `forebay cache discard`",
+                self.name
+            );
             return Err(Error::new(Failure::Usage, message));
         };
         let answer = self.detach(false, Some(progress)).await?;
         if self.dirty_bytes() == 0 {
-            let context = |error| Error::io(format!("cannot remove {}", parts.place.display()), &error);
-            std::fs::remove_file(&parts.place).map_err(context)?;
+            let context = |error| Error::io(format!("cannot remove {}", parts.place), &error);
+            std::fs::remove_file(&parts.place.path).map_err(context)?;
             self.caches.forget(&parts.place)?;
         }
         Ok(answer)
@@ -559,8 +575,9 @@ impl Attachment {
             "remote": self.remotes.status(),
             "stripe": self.remotes.stripe_status(),
             "multipath": self.remotes.multipath_status(),
-            "cache_path": self.cache_parts.as_ref().map(|parts| &parts.place),
-            "cache_bytes": self.cache_parts.as_ref().and_then(|parts| std::fs::metadata(&parts.place).ok()).map(|file| file.len()),
+            "cache_path": self.cache_parts.as_ref().map(|parts| &parts.place.path),
+            "cache_offset": self.cache_parts.as_ref().and_then(|parts| parts.place.offset),
+            "cache_bytes": self.cache_parts.as_ref().and_then(CacheParts::bytes),
             "cache": self.cache().map(|cache| cache.status()),
             "difference": self.cow.as_ref().map(|cow| cow_place::status(cow)),
             "log": self.log.as_ref().map(|log| log.status()),
@@ -586,15 +603,14 @@ async fn memory_left(paths: &Paths, config: &CacheConfig, name: &str) -> Result<
 }
 
 /// Refuses a cache under a difference that would clean what it holds: the LUN is to stay as it is.
-fn check_nothing_dirty(cache: &Cache, place: &Path) -> Result<()> {
+fn check_nothing_dirty(cache: &Cache, place: &Place) -> Result<()> {
     let dirty_bytes = cache.status().dirty_bytes;
     if dirty_bytes == 0 {
         return Ok(());
     }
     let message = format!(
-        "the cache {} holds {dirty_bytes} bytes that the logical unit does not have, and with --difference it would get none: attach it without, \
-         and detach, which writes them back",
-        place.display()
+        "the cache {place} holds {dirty_bytes} bytes that the logical unit does not have, and with --difference it would get none: attach it without, \
+         and detach, which writes them back"
     );
     Err(Error::new(Failure::WouldLoseData, message))
 }

@@ -5,7 +5,6 @@
 
 use std::cell::RefCell;
 use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 
 use base::clock::Clock;
@@ -18,6 +17,7 @@ use cache::{Alignment, Associativity, Cache, FormatOptions, LineSize, Mode};
 use crate::cache_place::{CacheConfig, PlaceKind, Unfinished};
 use crate::cache_settings::parse;
 use crate::error::{Error, Failure, Result};
+use crate::place::Place;
 
 /// Part of the new cache that may be dirty before it takes over, as its reciprocal; and how often cleaning tries to come below while others write.
 const DIRTY_SHARE: u64 = 16;
@@ -58,7 +58,7 @@ impl Change {
 pub(crate) struct Changing<'a> {
     pub(crate) cache: &'a Arc<Cache>,
     pub(crate) config: &'a CacheConfig,
-    pub(crate) place: &'a Path,
+    pub(crate) place: &'a Place,
     pub(crate) origin: SharedDevice,
     pub(crate) switch: &'a SwitchLayer,
     pub(crate) clock: Arc<dyn Clock>,
@@ -93,10 +93,13 @@ impl Changing<'_> {
     /// # Errors
     /// Whatever stands in the way; the old cache goes on then.
     pub(crate) async fn change(&self, change: Change) -> Result<Arc<Cache>> {
-        let metadata = fs::metadata(self.place).map_err(|error| Error::io(self.place.display(), &error))?;
-        if !metadata.is_file() {
-            let message =
-                format!("the cache {} is a whole device and cannot be made anew beside itself", self.place.display());
+        let path = &self.place.path;
+        let metadata = fs::metadata(path).map_err(|error| Error::io(path.display(), &error))?;
+        if self.place.offset.is_some() || !metadata.is_file() {
+            let message = format!(
+                "the cache {} is not in a file of its own, beside which another could be made: detach, discard it, and make the other in its place",
+                self.place
+            );
             return Err(Error::new(Failure::Usage, message));
         }
         let size_bytes = match change {
@@ -110,7 +113,7 @@ impl Changing<'_> {
             Cache::format(device, &self.origin, options).await
         };
         self.clean().await?;
-        let unfinished = Unfinished::make(PlaceKind::Cache, self.place, size_bytes, format).await?;
+        let unfinished = Unfinished::make(PlaceKind::Cache, path, size_bytes, format).await?;
         let device = unfinished.device();
         let (origin, clock) = (Arc::clone(&self.origin), Arc::clone(&self.clock));
         let new = self.config.open_successor(device, origin, clock, self.cache, memory_max).await?;

@@ -3,34 +3,42 @@
 //! The path may be a file, a block device, or a directory (then a file in it, named after the LUN's identity). A cache that does
 //! not exist is made beside its place, formatted, and only then moved there: whatever happens in between, the place holds a whole
 //! cache or none.
+//!
+//! At an offset it is a part of a file or block device that is there, and claims no more than that. It is made in place, where nothing is yet. Neither
+//! it nor one that takes everything is made, or opened, where another cache of this host lies.
 
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::clock::Clock;
+use base::range::ByteRange;
+use block::layer::window::WindowLayer;
 use block::{Identity, SharedDevice};
 use cache::{
     Alignment, Associativity, Cache, CleaningRate, CrashMode, DirtyLimits, FormatOptions, LineSize, Mode, OpenOptions,
     Replacement, Tuning,
 };
 use file::{FileDevice, FileOptions};
+use store::limits::SUPERBLOCK_BYTES;
+use store::superblock;
 
+use crate::caches::Caches;
 use crate::error::{Error, Failure, Result};
 use crate::limits::ZERO_WRITTEN_BYTES_MAX;
+use crate::place::{PLACE_UNIT_BYTES, Place};
 use crate::registry::{Entry, file_stem};
 use crate::time;
-
-/// Caches are made in whole pages, so that any disk can take them past the page cache.
-pub(crate) const SIZE_UNIT_BYTES: u64 = 4096;
 
 /// The cache of an attachment, as asked for.
 #[derive(Clone, Debug)]
 pub struct CacheConfig {
     /// File, block device, or directory.
     pub path: PathBuf,
+    /// Where in the file or block device it begins; `None` for a cache that takes all of it.
+    pub offset: Option<u64>,
     /// Size of a cache that is made.
     pub size_bytes: Option<u64>,
     /// When a write is acknowledged.
@@ -62,34 +70,37 @@ pub struct CacheConfig {
 }
 
 impl CacheConfig {
-    /// The absolute path of the cache of the LUN `identity`.
+    /// The place of the cache of the LUN `identity`.
     ///
     /// # Errors
-    /// When the directory it lies in does not exist.
-    pub fn place(&self, identity: &Identity) -> Result<PathBuf> {
-        let path = if self.path.is_dir() {
-            self.path.join(format!("{}.cache", file_stem(identity)))
-        } else {
-            self.path.clone()
-        };
-        canonical_place(&path)
+    /// When the directory it lies in does not exist; `Usage` for an offset in a directory, or one that no cache can have.
+    pub fn place(&self, identity: &Identity) -> Result<Place> {
+        if !self.path.is_dir() {
+            return Place::new(&self.path, self.offset);
+        }
+        if self.offset.is_some() {
+            let message =
+                format!("{} is a directory: a cache at an offset lies in a file or block device", self.path.display());
+            return Err(Error::new(Failure::Usage, message));
+        }
+        Place::new(&self.path.join(format!("{}.cache", file_stem(identity))), None)
     }
 
     /// Refuses to make a cache where the registry says that one with the LUN's newest data should be.
     ///
     /// # Errors
     /// `WouldLoseData`, saying how to go on.
-    pub fn check_not_lost(&self, place: &Path, registered: Option<&Entry>) -> Result<()> {
-        let Some(entry) = registered.filter(|entry| entry.cache == place) else { return Ok(()) };
-        if matches!(content(place)?, Content::Something) {
+    pub fn check_not_lost(&self, place: &Place, registered: Option<&Entry>) -> Result<()> {
+        let Some(entry) = registered.filter(|entry| entry.place() == *place) else { return Ok(()) };
+        if content_is_there(place)? {
             return Ok(());
         }
         let message = format!(
-            "the newest data of {} LUN serial {} should be in the cache {path}, but nothing is there: bring it back (is its file system \
-             mounted?), or give that data up with `forebay cache discard {path}`",
+            "the newest data of {} LUN serial {} should be in the cache {place}, but nothing is there: bring it back (is its file system \
+             mounted?), or give that data up with `forebay cache discard {}`",
             entry.target,
             entry.serial,
-            path = place.display()
+            place.argument("cache")
         );
         Err(Error::new(Failure::WouldLoseData, message))
     }
@@ -116,17 +127,19 @@ impl CacheConfig {
         Ok(Cache::open(device, origin, options).await?)
     }
 
-    /// Opens the cache at `place` over `origin`, made first if there is none. It may take `memory_max` bytes of memory.
+    /// Opens the cache at `place` over `origin`, made first if there is none, and says how many bytes of its device it takes. It may take `memory_max`
+    /// bytes of memory.
     ///
     /// # Errors
-    /// Another LUN's cache, something that is no cache, a cache in use, no room, too little memory.
+    /// Another LUN's cache, something that is no cache, a cache in use, one of `caches` in the way, no room, too little memory.
     pub async fn open(
         &self,
-        place: &Path,
+        place: &Place,
+        caches: &Caches,
         origin: SharedDevice,
         clock: Arc<dyn Clock>,
         memory_max: Option<u64>,
-    ) -> Result<Arc<Cache>> {
+    ) -> Result<(Arc<Cache>, u64)> {
         let options = self.format_options();
         // What opening would refuse is not made.
         let format = async |device: &SharedDevice| {
@@ -134,9 +147,11 @@ impl CacheConfig {
             cache::memory::check(device.geometry().size_bytes, &options, self.replacement, memory_max)?;
             Cache::format(device, &origin, options).await
         };
-        let device = open_or_make(PlaceKind::Cache, place, self.size_bytes, format).await?;
-        let context = |error| Error::from(error).context(format!("the cache {}", place.display()));
-        Cache::open(device, origin, self.open_options(clock, memory_max)).await.map_err(context)
+        let device = open_or_make(PlaceKind::Cache, place, caches, self.size_bytes, format).await?;
+        let device_bytes = device.geometry().size_bytes;
+        let context = |error| Error::from(error).context(format!("the cache {place}"));
+        let cache = Cache::open(device, origin, self.open_options(clock, memory_max)).await.map_err(context)?;
+        Ok((cache, device_bytes))
     }
 
     fn open_options(&self, clock: Arc<dyn Clock>, memory_max: Option<u64>) -> OpenOptions {
@@ -193,42 +208,86 @@ impl PlaceKind {
 /// The device of the cache or log at `place`, made and formatted first if there is none.
 ///
 /// # Errors
-/// In use, no room, no size to make it with; whatever formatting meets.
+/// In use, in the way of one of `caches`, no room, no size to make it with; whatever formatting meets.
 pub(crate) async fn open_or_make(
     kind: PlaceKind,
-    place: &Path,
+    place: &Place,
+    caches: &Caches,
     size_bytes: Option<u64>,
     format: impl AsyncFn(&SharedDevice) -> std::result::Result<(), block::Error>,
 ) -> Result<SharedDevice> {
-    match content(place)? {
-        Content::Something => {
-            let device = open_as(kind, place, None)?;
-            // Nobody else has the place, so nobody is making anything beside it: what is there was left behind.
-            remove_unfinished(place)?;
-            Ok(device)
+    let found = content(place)?;
+    let space = match (found, place.offset) {
+        (Content::Nothing, None) => return make_file(kind, place, size_bytes, format).await,
+        (Content::Nothing, Some(_)) => {
+            let message = format!(
+                "there is no file or block device {}: a {} at an offset lies in one that is there",
+                place.path.display(),
+                kind.name()
+            );
+            return Err(Error::new(Failure::NotFound, message));
         }
-        Content::BlankDevice => {
-            let device = open_as(kind, place, None)?;
-            format(&device).await?;
-            Ok(device)
+        (_, None) => Space::Whole,
+        (Content::Something { made_with }, Some(offset)) => {
+            part(kind, place, offset, made_with.or(caches.length_of(place)?).or(size_bytes))?
         }
-        Content::Nothing => make_file(kind, place, size_bytes, format).await,
+        (Content::Blank, Some(offset)) => part(kind, place, offset, size_bytes)?,
+    };
+    let opened = open_as(kind, &place.path, space);
+    // Before the error that only says that it is in use: this one says by whom, and whether or not it is used now.
+    caches.check_apart(place, space.range())?;
+    let device = opened?;
+    match found {
+        Content::Blank => format(&device).await?,
+        // Nobody else has the place, so nobody is making anything beside it: what is there was left behind.
+        _ if place.offset.is_none() => remove_unfinished(&place.path)?,
+        _ => {}
     }
+    Ok(device)
 }
 
 async fn make_file(
     kind: PlaceKind,
-    place: &Path,
+    place: &Place,
     size_bytes: Option<u64>,
     format: impl AsyncFn(&SharedDevice) -> std::result::Result<(), block::Error>,
 ) -> Result<SharedDevice> {
-    let Some(size_bytes) = size_bytes else {
-        let what = kind.name();
-        let message = format!("there is no {what} at {}: give --{what}-size to make one", place.display());
-        return Err(Error::new(Failure::NotFound, message));
-    };
-    let unfinished = Unfinished::make(kind, place, size_bytes, format).await?;
+    let size_bytes = size_bytes.ok_or_else(|| no_size(kind, place))?;
+    let unfinished = Unfinished::make(kind, &place.path, size_bytes, format).await?;
     unfinished.put_in_place()
+}
+
+fn no_size(kind: PlaceKind, place: &Place) -> Error {
+    let what = kind.name();
+    Error::new(Failure::NotFound, format!("there is no {what} at {place}: give --{what}-size to make one"))
+}
+
+/// The part of a file or block device from `offset` on.
+fn part(kind: PlaceKind, place: &Place, offset: u64, length: Option<u64>) -> Result<Space> {
+    let length = length.ok_or_else(|| no_size(kind, place))?;
+    check_size(kind.name(), length)?;
+    let range = ByteRange::new(offset, length).filter(|range| !range.is_empty());
+    range.map(Space::Part).ok_or_else(|| {
+        Error::new(Failure::Usage, format!("a {} of {length} bytes cannot be made at {place}", kind.name()))
+    })
+}
+
+/// How much of a file or block device is opened.
+#[derive(Clone, Copy, Debug)]
+enum Space {
+    Whole,
+    /// A new file of this many bytes.
+    New(u64),
+    Part(ByteRange),
+}
+
+impl Space {
+    fn range(self) -> ByteRange {
+        match self {
+            Self::Part(range) => range,
+            Self::Whole | Self::New(_) => ByteRange { offset: 0, length: u64::MAX },
+        }
+    }
 }
 
 /// A cache or log that is made beside its place. Dropped before it is put there, it is removed.
@@ -253,7 +312,7 @@ impl Unfinished {
         check_size(kind.name(), size_bytes)?;
         remove_unfinished(place)?;
         let path = unfinished_path(place);
-        let device = open_as(kind, &path, Some(size_bytes)).inspect_err(|_| {
+        let device = open_as(kind, &path, Space::New(size_bytes)).inspect_err(|_| {
             // The error that matters is the first one.
             let _ = fs::remove_file(&path);
         })?;
@@ -295,7 +354,7 @@ impl Drop for Unfinished {
 }
 
 fn check_size(what: &str, size_bytes: u64) -> Result<()> {
-    if size_bytes.is_multiple_of(SIZE_UNIT_BYTES) {
+    if size_bytes.is_multiple_of(PLACE_UNIT_BYTES) {
         return Ok(());
     }
     let message = format!("a {what} of {size_bytes} bytes cannot be made: its size is a multiple of 4 KiB");
@@ -313,21 +372,6 @@ fn remove_unfinished(place: &Path) -> Result<()> {
     }
 }
 
-/// The one name of a cache's place, whatever links lead to its directory: what the registry records.
-///
-/// # Errors
-/// When the directory it lies in does not exist.
-pub fn canonical_place(path: &Path) -> Result<PathBuf> {
-    let absolute = std::path::absolute(path).map_err(|error| Error::io(path.display(), &error))?;
-    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
-        return Err(Error::new(Failure::Usage, format!("{} cannot be a cache", path.display())));
-    };
-    let parent = parent
-        .canonicalize()
-        .map_err(|error| Error::io(format!("the directory of the cache, {}", parent.display()), &error))?;
-    Ok(parent.join(name))
-}
-
 /// The file a cache is made in before it is moved to its place.
 fn unfinished_path(place: &Path) -> PathBuf {
     let mut name = place.as_os_str().to_owned();
@@ -336,47 +380,74 @@ fn unfinished_path(place: &Path) -> PathBuf {
 }
 
 /// Whether anything is at `place`.
-pub(crate) fn content_is_there(place: &Path) -> Result<bool> {
-    Ok(matches!(content(place)?, Content::Something))
+pub(crate) fn content_is_there(place: &Place) -> Result<bool> {
+    Ok(matches!(content(place)?, Content::Something { .. }))
 }
 
+#[derive(Clone, Copy, Debug)]
 enum Content {
     Nothing,
-    Something,
-    /// A block device whose first bytes are zero.
-    BlankDevice,
+    /// Bytes that are not zero. Those of a store say on how many bytes it was made.
+    Something {
+        made_with: Option<u64>,
+    },
+    /// A block device, or a part of one or of a file, whose first bytes are zero.
+    Blank,
 }
 
-fn content(place: &Path) -> Result<Content> {
-    use std::io::Read;
-    let context = |error: &std::io::Error| Error::io(format!("the cache {}", place.display()), error);
-    let metadata = match fs::metadata(place) {
+fn content(place: &Place) -> Result<Content> {
+    let context = |error: &std::io::Error| Error::io(format!("the cache {place}"), error);
+    let metadata = match fs::metadata(&place.path) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Content::Nothing),
         Err(error) => return Err(context(&error)),
     };
-    if !metadata.file_type().is_block_device() {
-        return Ok(if metadata.len() == 0 { Content::Nothing } else { Content::Something });
+    if place.offset.is_none() && !metadata.file_type().is_block_device() {
+        return Ok(if metadata.len() == 0 { Content::Nothing } else { Content::Something { made_with: None } });
     }
-    let mut head = [0; 4096];
-    fs::File::open(place).and_then(|mut device| device.read_exact(&mut head)).map_err(|error| context(&error))?;
-    Ok(if head.iter().all(|&byte| byte == 0) { Content::BlankDevice } else { Content::Something })
+    let mut head = [0; SUPERBLOCK_BYTES];
+    let file = fs::File::open(&place.path).map_err(|error| context(&error))?;
+    match file.read_exact_at(&mut head, place.offset.unwrap_or(0)) {
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+            let message = format!("nothing can be at {place}: it ends before");
+            return Err(Error::new(Failure::Usage, message));
+        }
+        read => read.map_err(|error| context(&error))?,
+    }
+    let is_blank = head.iter().all(|&byte| byte == 0);
+    Ok(if is_blank { Content::Blank } else { Content::Something { made_with: superblock::device_bytes(&head) } })
 }
 
-/// Opens the file or block device of a cache for this process alone, past the page cache where the file system can do that.
+/// Opens the file or block device of the cache or log that lies at `place`, or its part of one, for this process alone; past the page cache where the
+/// file system can do that.
 ///
 /// # Errors
-/// In use, missing, or no room for `size_bytes`.
-pub fn open_device(path: &Path, size_bytes: Option<u64>) -> Result<SharedDevice> {
-    open_as(PlaceKind::Cache, path, size_bytes)
+/// `NotFound` where nothing is, or no one knows how long it is; in use; one of `caches` in the way.
+pub fn open_device(place: &Place, caches: &Caches) -> Result<SharedDevice> {
+    let space = match (place.offset, content(place)?) {
+        (None, _) => Space::Whole,
+        (Some(offset), Content::Something { made_with }) => {
+            part(PlaceKind::Cache, place, offset, made_with.or(caches.length_of(place)?))?
+        }
+        (Some(offset), _) => part(PlaceKind::Cache, place, offset, caches.length_of(place)?)?,
+    };
+    let opened = open_as(PlaceKind::Cache, &place.path, space);
+    caches.check_apart(place, space.range())?;
+    opened
 }
 
-fn open_as(kind: PlaceKind, path: &Path, size_bytes: Option<u64>) -> Result<SharedDevice> {
+fn open_as(kind: PlaceKind, path: &Path, space: Space) -> Result<SharedDevice> {
     let identity = Identity { target: "file".into(), unit: path.display().to_string(), serial: String::new() };
+    let (size, part) = match space {
+        Space::Whole => (None, None),
+        Space::New(size_bytes) => (Some(size_bytes), None),
+        Space::Part(range) => (None, Some(range)),
+    };
     let options = FileOptions {
-        size: size_bytes,
+        size,
+        part,
         preallocate: true,
-        zero_written: size_bytes.is_some_and(|size_bytes| size_bytes <= ZERO_WRITTEN_BYTES_MAX),
+        zero_written: size.is_some_and(|size_bytes| size_bytes <= ZERO_WRITTEN_BYTES_MAX),
         direct: true,
         exclusive: true,
         identity,
@@ -384,11 +455,15 @@ fn open_as(kind: PlaceKind, path: &Path, size_bytes: Option<u64>) -> Result<Shar
         waits_for_fast_writes: kind.waits_for_fast_writes(),
         ..FileOptions::default()
     };
-    match FileDevice::open(path, options.clone()) {
+    let device: SharedDevice = match FileDevice::open(path, options.clone()) {
         // tmpfs and some network file systems cannot bypass the page cache.
         Err(error) if error.kind() == block::ErrorKind::Unsupported => {
-            Ok(FileDevice::open(path, FileOptions { direct: false, ..options })?)
+            FileDevice::open(path, FileOptions { direct: false, ..options })?
         }
-        opened => Ok(opened?),
-    }
+        opened => opened?,
+    };
+    Ok(match part {
+        None => device,
+        Some(range) => Arc::new(WindowLayer::new(device, range)?),
+    })
 }

@@ -1,6 +1,6 @@
 //! Where the difference from a shared base lies, and how it is made and opened. It is found and made as a cache is (see `cache_place`).
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use block::layer::cow::{CowLayer, CowOptions};
@@ -9,8 +9,10 @@ use block::{Identity, SharedDevice};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::cache_place::{PlaceKind, canonical_place, open_or_make};
+use crate::cache_place::{PlaceKind, open_or_make};
+use crate::caches::Caches;
 use crate::error::{Error, Result};
+use crate::place::Place;
 use crate::registry::file_stem;
 
 /// The difference of an attachment, as asked for.
@@ -25,26 +27,26 @@ pub struct CowConfig {
 }
 
 impl CowConfig {
-    /// The absolute path of the difference from the LUN `identity`.
+    /// The place of the difference from the LUN `identity`.
     ///
     /// # Errors
     /// When the directory it lies in does not exist.
-    pub fn place(&self, identity: &Identity) -> Result<PathBuf> {
+    pub fn place(&self, identity: &Identity) -> Result<Place> {
         let in_directory = || self.path.join(format!("{}.difference", file_stem(identity)));
-        canonical_place(&if self.path.is_dir() { in_directory() } else { self.path.clone() })
+        Place::new(&if self.path.is_dir() { in_directory() } else { self.path.clone() }, None)
     }
 
     /// Opens the difference at `place` from `base`, made first if there is none. `base` is never written.
     ///
     /// # Errors
     /// Another LUN's difference, something that is none, one in use, no room.
-    pub async fn open(&self, place: &Path, base: SharedDevice) -> Result<Arc<CowLayer>> {
+    pub async fn open(&self, place: &Place, caches: &Caches, base: SharedDevice) -> Result<Arc<CowLayer>> {
         let base: SharedDevice = Arc::new(ReadOnlyLayer::new(base));
         let usual = CowOptions::new(Uuid::new_v4().into_bytes());
         let options = CowOptions { chunk_bytes: self.chunk_bytes.unwrap_or(usual.chunk_bytes), ..usual };
         let format = async |device: &SharedDevice| CowLayer::format(device, &base, options).await;
-        let device = open_or_make(PlaceKind::Difference, place, self.size_bytes, format).await?;
-        let context = |error| Error::from(error).context(format!("the difference {}", place.display()));
+        let device = open_or_make(PlaceKind::Difference, place, caches, self.size_bytes, format).await?;
+        let context = |error| Error::from(error).context(format!("the difference {place}"));
         Ok(Arc::new(CowLayer::open(device, Arc::clone(&base)).await.map_err(context)?))
     }
 }

@@ -58,6 +58,7 @@ pub mod lun_mask;
 pub mod lun_spec;
 pub mod metrics;
 pub mod paths;
+pub mod place;
 mod portal_group;
 pub mod registry;
 pub mod remote;

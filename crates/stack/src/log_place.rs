@@ -1,7 +1,7 @@
 //! Where a write log lies, and how it is made and opened. It is found, made and registered as a cache is (see `cache_place`).
 
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,9 +13,11 @@ use file::PersistentMemory;
 use writelog::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_PAPER, SLOT_BYTES_MAX, UNIT_BYTES};
 use writelog::{DestageOrder, Durability, FormatOptions, OpenOptions, PersistentRegion, VolatileRegion, WriteLog};
 
-use crate::cache_place::{PlaceKind, SIZE_UNIT_BYTES, canonical_place, content_is_there, open_or_make};
+use crate::cache_place::{PlaceKind, content_is_there, open_or_make};
+use crate::caches::Caches;
 use crate::error::{Error, Failure, Result};
 use crate::limits::{DESTAGE_BATCH_BYTES, DESTAGE_TIME_MIN, DESTAGE_WRITES, LOG_CACHE_BYTES, LOG_RAM_BYTES};
+use crate::place::{PLACE_UNIT_BYTES, Place};
 use crate::registry::{Entry, Registry, Store, file_stem};
 
 /// Sizes that segments may have, in bytes.
@@ -149,7 +151,7 @@ impl LogConfig {
                 return refused(format!("{option} {}: it is {least} to {most}", ByteSize(bytes)));
             }
         }
-        if let Some(bytes) = self.segment_bytes.filter(|bytes| !bytes.is_multiple_of(SIZE_UNIT_BYTES)) {
+        if let Some(bytes) = self.segment_bytes.filter(|bytes| !bytes.is_multiple_of(PLACE_UNIT_BYTES)) {
             return refused(format!("--log-segment-size {}: it is a multiple of 4KiB", ByteSize(bytes)));
         }
         if let Some(bytes) = self.slot_bytes.filter(|bytes| !bytes.is_power_of_two()) {
@@ -167,14 +169,14 @@ impl LogConfig {
         Ok(())
     }
 
-    /// The absolute path of the log of the LUN `identity`.
+    /// The place of the log of the LUN `identity`.
     ///
     /// # Errors
     /// When the directory it lies in does not exist.
-    pub fn place(&self, identity: &Identity) -> Result<PathBuf> {
+    pub fn place(&self, identity: &Identity) -> Result<Place> {
         let path =
             if self.path.is_dir() { self.path.join(format!("{}.log", file_stem(identity))) } else { self.path.clone() };
-        canonical_place(&path)
+        Place::new(&path, None)
     }
 
     /// Refuses a log whose device failed while it was in use, and to make one where the registry says that one with the LUN's newest data
@@ -182,9 +184,9 @@ impl LogConfig {
     ///
     /// # Errors
     /// `WouldLoseData`, saying how to go on.
-    pub fn check_not_lost(&self, place: &Path, registered: Option<&Entry>) -> Result<()> {
-        let Some(entry) = registered.filter(|entry| entry.cache == place) else { return Ok(()) };
-        let path = place.display();
+    pub fn check_not_lost(&self, place: &Place, registered: Option<&Entry>) -> Result<()> {
+        let Some(entry) = registered.filter(|entry| entry.place() == *place) else { return Ok(()) };
+        let path = place.path.display();
         let message = if entry.has_failed {
             format!(
                 "the device of the write log {path} failed while it was in use, and the LUN has got newer data since: what the log holds \
@@ -208,7 +210,8 @@ impl LogConfig {
     /// Another LUN's log, something that is no log, a log in use, no room, NVRAM that is not there.
     pub async fn open(
         &self,
-        place: &Path,
+        place: &Place,
+        caches: &Caches,
         origin: SharedDevice,
         clock: Arc<dyn Clock>,
         registry: &Registry,
@@ -218,11 +221,11 @@ impl LogConfig {
         // Before anything is made.
         let nvram = self.nvram.as_ref().map(NvramConfig::open).transpose()?;
         let format = async |device: &SharedDevice| WriteLog::format(device, &origin, self.format_options()).await;
-        let device = open_or_make(PlaceKind::Log, place, self.size_bytes, format).await?;
+        let device = open_or_make(PlaceKind::Log, place, caches, self.size_bytes, format).await?;
         let mut options = self.open_options(clock);
         options.nvram = nvram;
         options.failure_note = Some(failure_note(registry.clone(), entries.to_vec()));
-        let context = |error| Error::from(error).context(format!("the write log {}", place.display()));
+        let context = |error| Error::from(error).context(format!("the write log {place}"));
         WriteLog::open(device, origin, options).await.map_err(context)
     }
 
@@ -264,8 +267,8 @@ fn failure_note(registry: Registry, entries: Vec<Entry>) -> Arc<dyn Fn() -> bool
 }
 
 /// What the registry says of a LUN whose newest data may be in the log at `place`.
-pub fn entry(identity: &Identity, place: &Path, name: &str) -> Entry {
-    Entry { store: Store::Log, ..Entry::new(identity, place.to_owned(), name) }
+pub fn entry(identity: &Identity, place: &Place, name: &str) -> Entry {
+    Entry { store: Store::Log, ..Entry::new(identity, place, name) }
 }
 
 #[cfg(test)]

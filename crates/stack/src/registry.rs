@@ -20,6 +20,7 @@ use uuid::Uuid;
 use crate::error::{Error, Failure, Result};
 use crate::limits::ENDING_TIME_MAX;
 use crate::paths::Paths;
+use crate::place::Place;
 
 /// One LUN whose newest data may lie in a cache on this host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,8 +33,11 @@ pub struct Entry {
     pub unit: String,
     /// The LUN's serial number.
     pub serial: String,
-    /// Where the cache is.
+    /// The file or block device the cache is in.
     pub cache: PathBuf,
+    /// Where in that it begins; `None` when it takes all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offset: Option<u64>,
     /// The attachment's name.
     pub name: String,
     /// What it is.
@@ -69,18 +73,24 @@ impl Store {
 }
 
 impl Entry {
-    /// An entry for the LUN `identity`, cached at `cache` under `name`.
-    pub fn new(identity: &Identity, cache: PathBuf, name: &str) -> Self {
+    /// An entry for the LUN `identity`, cached at `place` under `name`.
+    pub fn new(identity: &Identity, place: &Place, name: &str) -> Self {
         Self {
             version: 1,
             target: identity.target.clone(),
             unit: identity.unit.clone(),
             serial: identity.serial.clone(),
-            cache,
+            cache: place.path.clone(),
+            offset: place.offset,
             name: name.to_owned(),
             store: Store::Cache,
             has_failed: false,
         }
+    }
+
+    /// Where the cache is.
+    pub fn place(&self) -> Place {
+        Place { path: self.cache.clone(), offset: self.offset }
     }
 
     /// The LUN it is about.
@@ -135,17 +145,18 @@ impl Registry {
     ///
     /// # Errors
     /// `WouldLoseData`, naming it.
-    pub fn check(&self, identity: &Identity, places: &[&Path]) -> Result<()> {
+    pub fn check(&self, identity: &Identity, places: &[&Place]) -> Result<()> {
         for store in STORES {
             let Some(entry) = self.find(identity, store)? else { continue };
-            if places.contains(&entry.cache.as_path()) {
+            let place = entry.place();
+            if places.contains(&&place) {
                 continue;
             }
+            let what = store.as_str();
             let message = format!(
-                "the newest data of {identity} is in the {what} {path}: attach it with --{what} {path} (and detach it to write it back), \
-                 or give that data up with `forebay {what} discard {path}`",
-                what = store.as_str(),
-                path = entry.cache.display()
+                "the newest data of {identity} is in the {what} {place}: attach it with --{what} {argument} (and detach it to write it back), \
+                 or give that data up with `forebay {what} discard {argument}`",
+                argument = place.argument(what)
             );
             return Err(Error::new(Failure::WouldLoseData, message));
         }
@@ -184,27 +195,27 @@ impl Registry {
         }
     }
 
-    /// Every entry that names `cache`. Damaged entries name nothing.
+    /// Every entry that names the cache or log at `place`. Damaged entries name nothing.
     ///
     /// # Errors
     /// When the registry cannot be read.
-    pub fn entries_of(&self, cache: &Path) -> Result<Vec<Entry>> {
+    pub fn entries_of(&self, place: &Place) -> Result<Vec<Entry>> {
         let context = |error: &std::io::Error| Error::io(format!("cannot read {}", self.directory.display()), error);
         let mut entries = Vec::new();
         for file in fs::read_dir(&self.directory).map_err(|error| context(&error))? {
             let path = file.map_err(|error| context(&error))?.path();
             let entry = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Entry>(&text).ok());
-            entries.extend(entry.filter(|entry| entry.cache == cache));
+            entries.extend(entry.filter(|entry| entry.place() == *place));
         }
         Ok(entries)
     }
 
-    /// Removes every entry that names `cache`: its dirty data was given up.
+    /// Removes every entry that names `place`: its dirty data was given up.
     ///
     /// # Errors
     /// When the registry cannot be read or an entry cannot be removed.
-    pub fn remove_cache(&self, cache: &Path) -> Result<()> {
-        self.entries_of(cache)?.iter().try_for_each(|entry| self.remove(entry))
+    pub fn remove_cache(&self, place: &Place) -> Result<()> {
+        self.entries_of(place)?.iter().try_for_each(|entry| self.remove(entry))
     }
 
     fn path(&self, identity: &Identity, store: Store) -> PathBuf {
@@ -297,6 +308,10 @@ mod tests {
         Identity { target: "iqn.2026-01.lab:disk".into(), unit: "naa.3".into(), serial: serial.into() }
     }
 
+    fn place(path: &str) -> Place {
+        Place { path: path.into(), offset: None }
+    }
+
     fn paths(directory: &tempfile::TempDir) -> Paths {
         Paths::new(directory.path().join("run"), directory.path().join("state")).unwrap()
     }
@@ -305,10 +320,11 @@ mod tests {
     fn a_lun_with_dirty_data_is_refused_without_its_cache() {
         let directory = tempfile::tempdir().unwrap();
         let registry = Registry::open(&paths(&directory)).unwrap();
-        let cache = PathBuf::from("/caches/a");
-        registry.insert(&Entry::new(&identity("1"), cache.clone(), "disk")).unwrap();
+        let cache = place("/caches/a");
+        registry.insert(&Entry::new(&identity("1"), &cache, "disk")).unwrap();
         assert!(registry.check(&identity("1"), &[&cache]).is_ok());
-        for wrong in [&[][..], &[Path::new("/caches/b")]] {
+        let at = Place { offset: Some(4096), ..cache.clone() };
+        for wrong in [&[][..], &[&place("/caches/b")], &[&at]] {
             let error = registry.check(&identity("1"), wrong).unwrap_err();
             assert_eq!(error.failure(), Failure::WouldLoseData);
             assert!(error.to_string().contains("/caches/a"), "{error}");
@@ -324,9 +340,9 @@ mod tests {
     fn a_lun_with_a_log_over_a_cache_needs_both_until_each_is_clean() {
         let directory = tempfile::tempdir().unwrap();
         let registry = Registry::open(&paths(&directory)).unwrap();
-        let (cache, log) = (PathBuf::from("/stores/a"), PathBuf::from("/stores/b"));
-        let in_cache = Entry::new(&identity("1"), cache.clone(), "disk");
-        let in_log = Entry { store: Store::Log, cache: log.clone(), ..in_cache.clone() };
+        let (cache, log) = (place("/stores/a"), place("/stores/b"));
+        let in_cache = Entry::new(&identity("1"), &cache, "disk");
+        let in_log = Entry { store: Store::Log, ..Entry::new(&identity("1"), &log, "disk") };
         registry.insert(&in_cache).and_then(|()| registry.insert(&in_log)).unwrap();
         assert!(registry.check(&identity("1"), &[&cache, &log]).is_ok());
         for one in [&cache, &log] {
@@ -349,9 +365,9 @@ mod tests {
     fn discarding_a_cache_frees_its_lun() {
         let directory = tempfile::tempdir().unwrap();
         let registry = Registry::open(&paths(&directory)).unwrap();
-        registry.insert(&Entry::new(&identity("1"), "/caches/a".into(), "disk")).unwrap();
-        registry.insert(&Entry::new(&identity("2"), "/caches/b".into(), "disk2")).unwrap();
-        registry.remove_cache(Path::new("/caches/a")).unwrap();
+        registry.insert(&Entry::new(&identity("1"), &place("/caches/a"), "disk")).unwrap();
+        registry.insert(&Entry::new(&identity("2"), &place("/caches/b"), "disk2")).unwrap();
+        registry.remove_cache(&place("/caches/a")).unwrap();
         assert!(registry.check(&identity("1"), &[]).is_ok());
         assert!(registry.check(&identity("2"), &[]).is_err());
     }

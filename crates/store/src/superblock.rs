@@ -220,6 +220,14 @@ pub async fn is_named(device: &SharedDevice, kind: Kind) -> bool {
     false
 }
 
+/// On how many bytes the store was made whose first copy `head` is; `None` when it is none, or damaged. For who has to know where the store ends to
+/// open it.
+pub fn device_bytes(head: &[u8; SUPERBLOCK_BYTES]) -> Option<u64> {
+    let (header, _) = HeaderRaw::read_from_prefix(head).ok()?;
+    let is_whole = header.magic == MAGIC && header.checksum.get() == crc32c(head.get(4..)?);
+    (is_whole && header.place.get() == 0).then_some(header.device_bytes.get())
+}
+
 /// Makes both copies zero, so that nothing on the device counts as a store any more.
 ///
 /// # Errors
@@ -323,6 +331,22 @@ mod tests {
     fn read(device: &SharedDevice, kind: Kind) -> Result<Superblock<U64>, Error> {
         let device = Arc::clone(device);
         block_on(async move { Superblock::read(&device, kind).await })
+    }
+
+    #[test]
+    fn the_first_copy_says_how_long_the_store_is_and_a_damaged_one_nothing() {
+        let device = device(DEVICE_BYTES);
+        create(&device, 1);
+        let copy = |place| -> [u8; SUPERBLOCK_BYTES] {
+            let bytes = block_on(device.read(place, Buffer::zeroed(SUPERBLOCK_BYTES))).unwrap();
+            bytes[..].try_into().unwrap()
+        };
+        assert_eq!(device_bytes(&copy(0)), Some(DEVICE_BYTES));
+        assert_eq!(device_bytes(&copy(LAST)), None, "it is the last one");
+        let mut damaged = copy(0);
+        damaged[SUPERBLOCK_BYTES - 1] ^= 1;
+        assert_eq!(device_bytes(&damaged), None);
+        assert_eq!(device_bytes(&[0; SUPERBLOCK_BYTES]), None);
     }
 
     #[test]

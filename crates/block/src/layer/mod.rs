@@ -12,6 +12,7 @@
 //! | [`stats`] | counts requests, bytes, sizes and latencies |
 //! | [`stripe`] | one device over several, a unit on each in turn (RAID-0) |
 //! | [`switch`] | one device in place of another, while requests wait |
+//! | [`window`] | a part of a device |
 //!
 //! `delay`, `disk` and `stats` pass a request down before they wait, so they never reorder and hold no range lock.
 
@@ -25,3 +26,4 @@ pub mod read_only;
 pub mod stats;
 pub mod stripe;
 pub mod switch;
+pub mod window;

@@ -68,6 +68,7 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
     number_sessions(&mut remotes.remotes, Some(first));
     let cache = arguments.cache.map(|path| CacheConfig {
         path,
+        offset: arguments.cache_offset.map(|offset| offset.0),
         size_bytes: arguments.cache_size.map(|size| size.0),
         mode: arguments.cache_mode,
         crash_mode: arguments.cache_crash,

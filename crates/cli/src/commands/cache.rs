@@ -12,11 +12,12 @@ use stack::cache_place::open_device;
 use stack::caches::{Caches, Record};
 use stack::control::{Request, call};
 use stack::paths::{Paths, check_name};
+use stack::place::Place;
 use stack::registry::{Registry, Store};
 use stack::{Error, Failure, Result};
 
 use super::discard;
-use crate::arguments::{Cache, CacheList, CacheMove, CachePath};
+use crate::arguments::{Cache, CacheDiscard, CacheList, CacheMove, CachePath, CachePlace};
 use crate::output::{age, print_json, print_line};
 
 /// `forebay cache list|move|inspect|check|discard`.
@@ -26,7 +27,9 @@ pub async fn run(arguments: Cache) -> Result<()> {
         Cache::Move(arguments) => move_size(&arguments).await,
         Cache::Inspect(arguments) => inspect(arguments).await,
         Cache::Check(arguments) => check(arguments).await,
-        Cache::Discard(arguments) => discard::run(Store::Cache, &arguments.path, arguments.allow_data_loss).await,
+        Cache::Discard(CacheDiscard { place: CachePlace { path, cache_offset }, allow_data_loss }) => {
+            discard::run(Store::Cache, &path, cache_offset.map(|offset| offset.0), allow_data_loss).await
+        }
     }
 }
 
@@ -68,10 +71,12 @@ async fn list(arguments: &CacheList) -> Result<()> {
     let mut caches = Vec::new();
     for record in records {
         let status = call(&paths.control_socket(&record.name), &Request::Status, |_| {}).await.ok();
-        let is_attached =
-            status.is_some_and(|status| status["cache_path"].as_str().map(Path::new) == Some(&record.path));
-        let bytes = std::fs::metadata(&record.path).ok().map(|file| file.len());
-        let may_be_dirty = !registry.entries_of(&record.path)?.is_empty();
+        let is_attached = status.is_some_and(|status| {
+            status["cache_path"].as_str().map(Path::new) == Some(&record.path)
+                && status["cache_offset"].as_u64() == record.offset
+        });
+        let bytes = std::fs::metadata(&record.path).ok().map(|file| record.length.unwrap_or(file.len()));
+        let may_be_dirty = !registry.entries_of(&record.place())?.is_empty();
         let state = match (is_attached, bytes, may_be_dirty) {
             (true, ..) => "attached",
             (false, None, _) => "missing",
@@ -80,6 +85,7 @@ async fn list(arguments: &CacheList) -> Result<()> {
         };
         caches.push(json!({
             "path": record.path,
+            "offset": record.offset,
             "target": record.target,
             "unit": record.unit,
             "serial": record.serial,
@@ -100,7 +106,7 @@ async fn list(arguments: &CacheList) -> Result<()> {
             "{:<9} {bytes:>9} {:<20} {} serial {}",
             text("state"),
             text("name"),
-            text("path"),
+            place_of(cache),
             text("serial")
         ));
         if let Some(load) = cache["load"].as_object() {
@@ -116,6 +122,12 @@ async fn list(arguments: &CacheList) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// How the list names where a cache is.
+fn place_of(cache: &serde_json::Value) -> String {
+    let path = cache["path"].as_str().unwrap_or_default().into();
+    Place { path, offset: cache["offset"].as_u64() }.to_string()
 }
 
 /// First the one shrinks, which makes room, then the other grows. When it cannot, the first gets its size back.
@@ -149,8 +161,8 @@ async fn move_size(arguments: &CacheMove) -> Result<()> {
 }
 
 async fn inspect(arguments: CachePath) -> Result<()> {
-    let device = open_existing(&arguments.path)?;
-    let inspection = cache::inspect(&device).await.map_err(|error| at(&arguments.path, error))?;
+    let (place, device) = open_existing(&arguments.place)?;
+    let inspection = cache::inspect(&device).await.map_err(|error| at(&place, error))?;
     if arguments.json.json {
         print_json(&json!(inspection));
         return Ok(());
@@ -185,30 +197,32 @@ async fn inspect(arguments: CachePath) -> Result<()> {
 }
 
 async fn check(arguments: CachePath) -> Result<()> {
-    let device = open_existing(&arguments.path)?;
-    let inspection = cache::check(&device).await.map_err(|error| at(&arguments.path, error))?;
+    let (place, device) = open_existing(&arguments.place)?;
+    let inspection = cache::check(&device).await.map_err(|error| at(&place, error))?;
     if arguments.json.json {
         print_json(&json!(inspection));
     }
     let lost = inspection.unreadable_lines + inspection.recovery.lost_lines;
     if lost > 0 {
-        let message = format!("{}: {lost} dirty lines cannot be read any more", arguments.path.display());
+        let message = format!("{place}: {lost} dirty lines cannot be read any more");
         return Err(Error::new(Failure::Mismatch, message));
     }
     if !arguments.json.json {
-        print_line(&format!("{}: no damage found", arguments.path.display()));
+        print_line(&format!("{place}: no damage found"));
     }
     Ok(())
 }
 
 /// The device of a cache that is there.
-fn open_existing(path: &Path) -> Result<SharedDevice> {
+fn open_existing(CachePlace { path, cache_offset }: &CachePlace) -> Result<(Place, SharedDevice)> {
     if !path.exists() {
         return Err(Error::new(Failure::NotFound, format!("there is no cache at {}", path.display())));
     }
-    open_device(path, None)
+    let place = Place::new(path, cache_offset.map(|offset| offset.0))?;
+    let device = open_device(&place, &Caches::open(&Paths::from_environment()?)?)?;
+    Ok((place, device))
 }
 
-fn at(path: &Path, error: block::Error) -> Error {
-    Error::from(error).context(format!("the cache {}", path.display()))
+fn at(place: &Place, error: block::Error) -> Error {
+    Error::from(error).context(format!("the cache {place}"))
 }

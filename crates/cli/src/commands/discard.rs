@@ -8,49 +8,50 @@ use std::path::Path;
 use base::clock::Clock;
 use base::units::ByteSize;
 use block::SharedDevice;
-use stack::cache_place::{canonical_place, open_device};
+use stack::cache_place::open_device;
 use stack::caches::Caches;
 use stack::paths::Paths;
+use stack::place::Place;
 use stack::registry::{Entry, Registry, Store};
 use stack::time::system_clock;
 use stack::{Error, Failure, Result};
 
 use crate::output::{age, confirm, print_line};
 
-/// Gives up the cache or the write log at `path`.
+/// Gives up the cache or the write log at `path`, or the one that begins at `offset` of it.
 ///
 /// # Errors
 /// `WouldLoseData` when that is not allowed, `NotFound` where there is none, `InUse`.
-pub async fn run(store: Store, path: &Path, is_loss_allowed: bool) -> Result<()> {
-    let place = canonical_place(path)?;
+pub async fn run(store: Store, path: &Path, offset: Option<u64>, is_loss_allowed: bool) -> Result<()> {
+    let place = Place::new(path, offset)?;
     let paths = Paths::from_environment()?;
     let registry = Registry::open(&paths)?;
     let entry = registry.entries_of(&place)?.into_iter().find(|entry| entry.store == store);
     let allow = |loss: &str| if is_loss_allowed { Ok(()) } else { confirm(loss) };
-    let said = if place.exists() {
-        let device = open_device(&place, None)?;
-        let held = held(store, path, &device, entry.is_some()).await?;
+    let caches = Caches::open(&paths)?;
+    let said = if place.path.exists() {
+        let device = open_device(&place, &caches)?;
+        let held = held(store, &place, &device, entry.is_some()).await?;
         if let Some(loss) = held.loss() {
-            allow(&format!("{} {loss}", path.display()))?;
+            allow(&format!("{place} {loss}"))?;
         }
-        give_up(store, path, device).await?;
+        give_up(store, &place, device).await?;
         held.farewell()
     } else {
         let Some(Entry { target, serial, .. }) = entry else {
-            let message = format!("there is no {} at {}", name_of(store), path.display());
+            let message = format!("there is no {} at {place}", name_of(store));
             return Err(Error::new(Failure::NotFound, message));
         };
         allow(&format!(
-            "{} is not there; what it held of {target} (serial {serial}) and was not written back would be given up",
-            path.display()
+            "{place} is not there; what it held of {target} (serial {serial}) and was not written back would be given up"
         ))?;
         "struck from the registry".to_owned()
     };
     registry.remove_cache(&place)?;
     if store == Store::Cache {
-        Caches::open(&paths)?.forget(&place)?;
+        caches.forget(&place)?;
     }
-    print_line(&format!("{}: {said}", path.display()));
+    print_line(&format!("{place}: {said}"));
     Ok(())
 }
 
@@ -90,7 +91,7 @@ fn name_of(store: Store) -> &'static str {
     }
 }
 
-async fn held(store: Store, path: &Path, device: &SharedDevice, is_registered: bool) -> Result<Held> {
+async fn held(store: Store, place: &Place, device: &SharedDevice, is_registered: bool) -> Result<Held> {
     let found = match store {
         Store::Cache => held_by_cache(device).await,
         Store::Log => held_by_log(device, system_clock()?.as_ref()).await,
@@ -106,7 +107,7 @@ async fn held(store: Store, path: &Path, device: &SharedDevice, is_registered: b
     if is_one || is_registered {
         return Ok(Held::Unknown(Error::from(error).to_string()));
     }
-    Err(Error::from(error).context(format!("the {} {}", name_of(store), path.display())))
+    Err(Error::from(error).context(format!("the {} {place}", name_of(store))))
 }
 
 async fn held_by_cache(device: &SharedDevice) -> std::result::Result<Option<String>, block::Error> {
@@ -133,15 +134,16 @@ async fn held_by_log(device: &SharedDevice, clock: &dyn Clock) -> std::result::R
     Ok((inspection.dirty_bytes > 0 || inspection.has_nvram).then_some(words))
 }
 
-/// Makes the place unrecognisable, also under other names that its file may have, and removes the file.
-async fn give_up(store: Store, path: &Path, device: SharedDevice) -> Result<()> {
+/// Makes the place unrecognisable, also under other names that its file may have, and removes a file of its own.
+async fn give_up(store: Store, place: &Place, device: SharedDevice) -> Result<()> {
     let erased = match store {
         Store::Cache => cache::discard(&device).await,
         Store::Log => writelog::discard(&device).await,
     };
-    erased.map_err(|error| Error::from(error).context(format!("the {} {}", name_of(store), path.display())))?;
+    erased.map_err(|error| Error::from(error).context(format!("the {} {place}", name_of(store))))?;
     drop(device);
-    if path.is_file() {
+    let path = &place.path;
+    if place.offset.is_none() && path.is_file() {
         std::fs::remove_file(path).map_err(|error| Error::io(format!("cannot remove {}", path.display()), &error))?;
     }
     Ok(())

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use base::clock::Clock;
 use block::{ErrorKind, SharedDevice};
 use serde_json::json;
-use stack::cache_place::{canonical_place, open_device};
+use stack::cache_place::open_device;
+use stack::caches::Caches;
 use stack::log_place::{LogConfig, NvramConfig};
 use stack::paths::Paths;
+use stack::place::Place;
 use stack::registry::{Entry, Registry, Store, UnitLock};
 use stack::remotes::Remotes;
 use stack::time::system_clock;
@@ -26,7 +28,7 @@ pub async fn run(arguments: Log) -> Result<()> {
         Log::Inspect(arguments) => inspect(arguments).await,
         Log::Check(arguments) => check(arguments).await,
         Log::Replay(arguments) => replay(*arguments).await,
-        Log::Discard(arguments) => discard::run(Store::Log, &arguments.path, arguments.allow_data_loss).await,
+        Log::Discard(arguments) => discard::run(Store::Log, &arguments.path, None, arguments.allow_data_loss).await,
     }
 }
 
@@ -133,8 +135,8 @@ fn named(ranges: &[DamagedRange]) -> String {
 async fn replay(arguments: LogReplay) -> Result<()> {
     let paths = Paths::from_environment()?;
     let clock: Arc<dyn Clock> = system_clock()?;
-    let place = canonical_place(&arguments.path)?;
-    open_existing(&place)?;
+    let place = Place::new(&arguments.path, None)?;
+    open_existing(&place.path)?;
     let remotes = remotes_config(&arguments.urls, &arguments.arrange, &arguments.login)?.connect(&clock).await?;
     let replayed = replay_to(&remotes, &place, &arguments, &paths, clock).await;
     remotes.close().await;
@@ -145,7 +147,7 @@ async fn replay(arguments: LogReplay) -> Result<()> {
 /// The bytes that were brought there.
 async fn replay_to(
     remotes: &Remotes,
-    place: &Path,
+    place: &Place,
     arguments: &LogReplay,
     paths: &Paths,
     clock: Arc<dyn Clock>,
@@ -156,11 +158,11 @@ async fn replay_to(
     let registry = Registry::open(paths)?;
     identities.iter().try_for_each(|identity| registry.check(identity, &[place]))?;
     let nvram = arguments.nvram.clone().map(|path| NvramConfig { path, size_bytes: None });
-    let config = LogConfig { path: place.to_owned(), nvram, ..LogConfig::default() };
+    let config = LogConfig { path: place.path.clone(), nvram, ..LogConfig::default() };
     config.check_not_lost(place, registry.find(&identity, Store::Log)?.as_ref())?;
     let entries: Vec<Entry> =
         identities.iter().map(|identity| stack::log_place::entry(identity, place, "forebay")).collect();
-    let log = config.open(place, remotes.device(), clock, &registry, &entries).await?;
+    let log = config.open(place, &Caches::open(paths)?, remotes.device(), clock, &registry, &entries).await?;
     entries.iter().try_for_each(|entry| registry.insert(entry))?;
     let dirty_bytes = log.status().dirty_bytes;
     let background = tokio::spawn(log.run());
@@ -179,7 +181,7 @@ async fn replay_to(
     if left == 0 && status.failure.is_none() {
         entries.iter().try_for_each(|entry| registry.remove(entry))?;
     }
-    let stays = format!("{left} bytes stay dirty in {}", place.display());
+    let stays = format!("{left} bytes stay dirty in {place}");
     if status.lost_bytes > 0 {
         let message = format!(
             "{stays}: {} of them are damaged or cannot be read, and `forebay log check` names them",
@@ -199,7 +201,7 @@ fn open_existing(path: &Path) -> Result<SharedDevice> {
     if !path.exists() {
         return Err(Error::new(Failure::NotFound, format!("there is no write log at {}", path.display())));
     }
-    open_device(path, None)
+    open_device(&Place::new(path, None)?, &Caches::open(&Paths::from_environment()?)?)
 }
 
 fn at(path: &Path, error: block::Error) -> Error {

@@ -243,6 +243,82 @@ fn caches_share_a_bound_of_memory() {
     bench.target.process.terminate().success();
 }
 
+/// By whatever it is changed, and after a crash, when nobody says any of it again.
+#[test]
+fn what_a_cache_was_made_with_survives_changes_and_restarts() {
+    let bench = Bench::new();
+    let made_with =
+        ["--cache-lines", "1000", "--cache-associativity", "128", "--cache-checksums", "--cache-crash", "warm"];
+    let set_later = ["--cache-replacement", "s3-fifo", "--cache-cutoff", "2MiB", "--cache-clean-max", "64MiB"];
+    let place = ["--cache", "disk.cache", "--cache-size", "24MiB"];
+    let mut process = bench.attach("disk", &[&place[..], &made_with, &set_later].concat());
+    let check = |lines: u64, ways: u64, lines_max: serde_json::Value| {
+        let status = bench.status("disk");
+        let cache = &status["cache"];
+        assert_eq!((&cache["lines"], &cache["ways"]), (&lines.into(), &ways.into()), "{cache}");
+        assert_eq!((&cache["lines_max"], &cache["line_bytes"]), (&lines_max, &4096.into()));
+        assert_eq!((&cache["has_checksums"], &cache["crash_mode"]), (&true.into(), &"warm".into()));
+        status
+    };
+    check(896, 128, 1000.into());
+    bench.set("cache.mode=write-through");
+    bench.set("cache.dirty-max=40%");
+    for (setting, lines, ways) in
+        [("cache.size=48MiB", 896, 128), ("cache.size=16MiB", 896, 128), ("cache.associativity=64", 960, 64)]
+    {
+        bench.set(setting);
+        let status = check(lines, ways, 1000.into());
+        let cache = &status["cache"];
+        assert_eq!((&cache["mode"], &cache["replacement"]), (&"write-through".into(), &"s3-fifo".into()));
+        assert_eq!((&cache["cutoff_bytes"], &cache["dirty_max_percent"]), (&(2 << 20).into(), &40.into()));
+        assert_eq!(cache["clean_max_bytes"], 64 << 20);
+    }
+    io(&process.ready, &["write -P 1 0 1M", "flush"]);
+    process.kill();
+    process.wait();
+    let process = bench.attach("disk", &["--cache", "disk.cache"]);
+    check(960, 64, 1000.into());
+    assert_eq!(bench.status("disk")["cache"]["mode"], "write-back", "as the last attach says");
+    bench.set("cache.lines=all");
+    assert!(bench.status("disk")["cache"]["lines"].as_u64() > Some(3000));
+    bench.set("cache.lines=640");
+    check(640, 64, 640.into());
+    bench.world.run(["set", "disk", "cache.lines=few"]).failure(2, &["few"]);
+    bench.world.run(["set", "disk", "cache.lines=1"]).failure(NO_SPACE, &[]);
+    io(&process.ready, &["read -P 1 0 1M"]);
+    bench.detach("disk", process);
+    bench.target.process.terminate().success();
+}
+
+#[test]
+fn larger_lines_begin_where_the_partition_does() {
+    let bench = Bench::new();
+    // An MBR with one partition, from sector 63 on, as they were made for long.
+    let mut mbr = [0; 512];
+    (mbr[450], mbr[454], mbr[510], mbr[511]) = (0x83, 63, 0x55, 0xaa);
+    let file = bench.world.path("mbr");
+    fs::write(&file, mbr).unwrap();
+    let process = bench.attach("disk", &[]);
+    io(&process.ready, &[&format!("write -s {} 0 512", file.display())]);
+    bench.detach("disk", process);
+    let begins = |at: u64| assert_eq!(bench.status("disk")["cache"]["alignment_bytes"], at);
+    for (given, small, large) in [(None, 63 * 512 % 4096, 63 * 512), (Some("1KiB"), 1024, 1024)] {
+        let cache = ["--cache", "disk.cache", "--cache-size", "24MiB"];
+        let alignment = given.map(|given| ["--cache-alignment", given]);
+        let process = bench.attach("disk", &[&cache[..], alignment.as_ref().map_or(&[], |words| &words[..])].concat());
+        begins(small);
+        bench.set("cache.block-size=64KiB");
+        begins(large);
+        bench.set("cache.block-size=4KiB");
+        begins(small);
+        bench.set("cache.block-size=32KiB");
+        begins(large);
+        bench.world.run(["detach", "disk", "--remove-cache"]).success();
+        process.wait().success();
+    }
+    bench.target.process.terminate().success();
+}
+
 /// What opening refuses is not made: the next attempt finds nothing in its way.
 #[test]
 fn a_cache_that_would_not_be_opened_is_not_made() {

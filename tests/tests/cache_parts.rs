@@ -1,6 +1,7 @@
 //! Several caches in one file or block device, each at an offset of its own: they work at once, survive `kill -9`, and no byte outside them changes.
 
 #[path = "../../crates/file/tests/loop_device/mod.rs"]
+#[expect(dead_code, reason = "other tests use more of it")]
 mod loop_device;
 
 use std::fs;

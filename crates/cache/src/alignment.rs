@@ -30,6 +30,15 @@ pub enum Alignment {
 }
 
 impl Alignment {
+    /// What a cache of lines of `line_size` that begin at `at` was made with, as far as can be told: where lines of another size should begin may be
+    /// more than `at` says, which is below the size of these.
+    pub async fn made_with(at: u64, line_size: LineSize, origin: &SharedDevice) -> Self {
+        match Self::Found.resolve(line_size, origin).await {
+            Ok(found) if found == at => Self::Found,
+            _ => Self::At(at),
+        }
+    }
+
     /// The first byte of a line on `origin`, below the size of a line.
     ///
     /// # Errors

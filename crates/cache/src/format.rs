@@ -79,8 +79,8 @@ pub struct ParametersRaw {
     pub clean_at: U64,
     /// Of the origin's content, as somebody says; clean lines of another one do not count. 0: nobody has said.
     pub generation: U64,
-    /// Zero.
-    pub reserved_2: [u8; 8],
+    /// Most frames that somebody wanted, so that a cache that takes the place of this one has no more; 0 for as many as fit.
+    pub frames_max: U64,
 }
 const _: () = assert!(size_of::<ParametersRaw>() == 2712);
 const _: () = assert!(std::mem::offset_of!(ParametersRaw, line_bytes) == 2560);
@@ -88,6 +88,7 @@ const _: () = assert!(std::mem::offset_of!(ParametersRaw, set_count) == 2584);
 const _: () = assert!(std::mem::offset_of!(ParametersRaw, log_position) == 2648);
 const _: () = assert!(std::mem::offset_of!(ParametersRaw, clean_at) == 2688);
 const _: () = assert!(std::mem::offset_of!(ParametersRaw, generation) == 2696);
+const _: () = assert!(std::mem::offset_of!(ParametersRaw, frames_max) == 2704);
 
 /// Bytes of a table page, and of a slot.
 pub const PAGE_BYTES: usize = 4096;
@@ -564,8 +565,9 @@ mod tests {
             offset_of!(ParametersRaw, dirty_lines),
             offset_of!(ParametersRaw, clean_at),
             offset_of!(ParametersRaw, generation),
+            offset_of!(ParametersRaw, frames_max),
         ];
-        assert_eq!(offsets, [2560, 2572, 2580, 2592, 2616, 2640, 2648, 2680, 2688, 2696]);
+        assert_eq!(offsets, [2560, 2572, 2580, 2592, 2616, 2640, 2648, 2680, 2688, 2696, 2704]);
     }
 
     proptest! {

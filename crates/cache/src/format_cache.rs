@@ -92,7 +92,7 @@ fn parameters(layout: &Layout, binding: &Binding) -> Result<ParametersRaw, Error
         dirty_lines: U64::ZERO,
         clean_at: U64::ZERO,
         generation: U64::ZERO,
-        reserved_2: [0; 8],
+        frames_max: layout.frames_max.unwrap_or(0).into(),
     })
 }
 

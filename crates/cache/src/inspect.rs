@@ -40,6 +40,8 @@ pub struct Inspection {
     pub line_bytes: u64,
     /// Frames.
     pub lines: u64,
+    /// Most frames that somebody wanted; `None` for as many as fit.
+    pub lines_max: Option<u64>,
     /// Frames of a set.
     pub ways: u64,
     /// What a crash leaves.
@@ -139,6 +141,7 @@ async fn look(cache_device: &SharedDevice) -> Result<(Inspection, Vec<DirtyLine>
         version: KIND.version,
         line_bytes: layout.line_size.bytes(),
         lines: u64::from(layout.frame_count()),
+        lines_max: layout.frames_max,
         ways: u64::from(layout.ways),
         crash_mode: CrashMode::from_raw(superblock.payload.crash_mode)?,
         generation: Some(superblock.payload.generation.get()).filter(|&generation| generation != 0),

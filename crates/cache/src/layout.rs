@@ -37,6 +37,8 @@ pub struct Layout {
     pub table_offset: u64,
     /// Count of table pages.
     pub page_count: u64,
+    /// Most frames that somebody wanted; `None` for as many as fit.
+    pub frames_max: Option<u64>,
 }
 
 impl Layout {
@@ -74,6 +76,7 @@ impl Layout {
             run_lines,
             table_offset: device_bytes - unit - page_count * 2 * PAGE_BYTES as u64,
             page_count,
+            frames_max: options.frames_max,
         })
     }
 
@@ -103,6 +106,7 @@ impl Layout {
             run_lines: raw.run_lines.get(),
             table_offset: raw.table_offset.get(),
             page_count: raw.page_count.get(),
+            frames_max: Some(raw.frames_max.get()).filter(|&frames| frames != 0),
         };
         let alignment = raw.alignment_bytes.get();
         let is_aligned = alignment < line_size.bytes() && alignment.is_multiple_of(SECTOR_BYTES);

@@ -169,6 +169,8 @@ pub struct Status {
     pub line_bytes: u64,
     /// Frames.
     pub lines: u64,
+    /// Most frames that somebody wanted; `None` for as many as fit.
+    pub lines_max: Option<u64>,
     /// Frames of a set.
     pub ways: u64,
     /// Bytes of memory that these take, up to some percent.
@@ -268,6 +270,7 @@ impl Core {
             failure,
             line_bytes: self.line_size().bytes(),
             lines: u64::from(self.layout.frame_count()),
+            lines_max: self.layout.frames_max,
             ways: u64::from(self.layout.ways),
             memory_bytes: Need::of(&self.layout, replacement, has_checksums).bytes(),
             alignment_bytes: (self.line_size().bytes() - self.padding) % self.line_size().bytes(),

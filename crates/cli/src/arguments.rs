@@ -470,7 +470,8 @@ pub struct Set {
     pub name: String,
     /// Settings: connections=NUMBER, reconnect=now (look at once for a target that is away), cache.mode=MODE, cache.replacement=lru|clock|2q|s3-fifo, cache.admission=always|second-use,
     /// cache.cutoff=SIZE|off, cache.prefetch=SIZE|off, cache.prefetch-lines=on|off, cache.clean-above=PERCENT, cache.dirty-max=PERCENT, cache.clean-min=SIZE,
-    /// cache.clean-max=SIZE|off, cache.size=SIZE, cache.associativity=WAYS|full, cache.block-size=SIZE; for targets lun.NUMBER.disk=on|off
+    /// cache.clean-max=SIZE|off, cache.size=SIZE, cache.associativity=WAYS|full, cache.block-size=SIZE,
+    /// cache.lines=COUNT|all; for targets lun.NUMBER.disk=on|off
     #[arg(required = true, value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
 }

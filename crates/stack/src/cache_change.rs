@@ -33,11 +33,13 @@ pub(crate) enum Change {
     Ways(Associativity),
     /// Lines of this size.
     LineSize(LineSize),
+    /// At most so many lines; `None` for as many as fit.
+    Lines(Option<u64>),
 }
 
 impl Change {
     /// Every key, as messages name them.
-    pub(crate) const KEYS: &[&str] = &["cache.size", "cache.associativity", "cache.block-size"];
+    pub(crate) const KEYS: &[&str] = &["cache.size", "cache.associativity", "cache.block-size", "cache.lines"];
 
     /// The change that a setting asks for; `None` when `key` is no such setting.
     ///
@@ -49,6 +51,8 @@ impl Change {
             "cache.associativity" if value == "full" => Ok(Some(Self::Ways(Associativity::Full))),
             "cache.associativity" => Ok(Some(Self::Ways(Associativity::Ways(parse(value)?)))),
             "cache.block-size" => Ok(Some(Self::LineSize(parse(value)?))),
+            "cache.lines" if value == "all" => Ok(Some(Self::Lines(None))),
+            "cache.lines" => Ok(Some(Self::Lines(Some(parse(value)?)))),
             _ => Ok(None),
         }
     }
@@ -104,9 +108,9 @@ impl Changing<'_> {
         }
         let size_bytes = match change {
             Change::Size(size_bytes) => size_bytes,
-            Change::Ways(_) | Change::LineSize(_) => metadata.len(),
+            Change::Ways(_) | Change::LineSize(_) | Change::Lines(_) => metadata.len(),
         };
-        let options = self.format_options(change)?;
+        let options = self.format_options(change).await?;
         let (memory_max, replacement) = (self.memory_max, self.cache.status().replacement);
         let format = async |device: &SharedDevice| {
             cache::memory::check(device.geometry().size_bytes, &options, replacement, memory_max)?;
@@ -152,23 +156,26 @@ impl Changing<'_> {
         Ok(())
     }
 
-    fn format_options(&self, change: Change) -> Result<FormatOptions> {
+    /// What the cache was made with, but for what changes.
+    async fn format_options(&self, change: Change) -> Result<FormatOptions> {
         let status = self.cache.status();
-        let ways_now = associativity_of(status.ways, status.lines);
-        let associativity = match change {
-            Change::Size(_) | Change::LineSize(_) => ways_now,
-            Change::Ways(associativity) => associativity,
+        let line_size = LineSize::new(status.line_bytes)
+            .ok_or_else(|| Error::new(Failure::Usage, "lines of the cache have no size that can be kept"))?;
+        let options = FormatOptions {
+            line_size,
+            associativity: associativity_of(status.ways, status.lines),
+            frames_max: status.lines_max,
+            crash_mode: status.crash_mode,
+            alignment: Alignment::made_with(status.alignment_bytes, line_size, &self.origin).await,
+            has_checksums: status.has_checksums,
+            ..FormatOptions::default()
         };
-        let line_size = match change {
-            Change::LineSize(line_size) => Some(line_size),
-            Change::Size(_) | Change::Ways(_) => LineSize::new(status.line_bytes),
-        };
-        let line_size =
-            line_size.ok_or_else(|| Error::new(Failure::Usage, "lines of the cache have no size that can be kept"))?;
-        let alignment = Alignment::At(status.alignment_bytes);
-        let crash_mode = status.crash_mode;
-        let has_checksums = status.has_checksums;
-        Ok(FormatOptions { line_size, associativity, crash_mode, alignment, has_checksums, ..FormatOptions::default() })
+        Ok(match change {
+            Change::Size(_) => options,
+            Change::Ways(associativity) => FormatOptions { associativity, ..options },
+            Change::LineSize(line_size) => FormatOptions { line_size, ..options },
+            Change::Lines(frames_max) => FormatOptions { frames_max, ..options },
+        })
     }
 }
 

@@ -220,7 +220,8 @@ fn open_existing(CachePlace { path, cache_offset }: &CachePlace) -> Result<(Plac
     }
     let place = Place::new(path, cache_offset.map(|offset| offset.0))?;
     let device = open_device(&place, &Caches::open(&Paths::from_environment()?)?)?;
-    Ok((place, device))
+    // As the user calls it.
+    Ok((Place { path: path.clone(), ..place }, device))
 }
 
 fn at(place: &Place, error: block::Error) -> Error {

@@ -24,6 +24,8 @@ use crate::output::{age, confirm, print_line};
 /// `WouldLoseData` when that is not allowed, `NotFound` where there is none, `InUse`.
 pub async fn run(store: Store, path: &Path, offset: Option<u64>, is_loss_allowed: bool) -> Result<()> {
     let place = Place::new(path, offset)?;
+    // As the user calls it.
+    let shown = Place { path: path.to_owned(), offset };
     let paths = Paths::from_environment()?;
     let registry = Registry::open(&paths)?;
     let entry = registry.entries_of(&place)?.into_iter().find(|entry| entry.store == store);
@@ -31,19 +33,19 @@ pub async fn run(store: Store, path: &Path, offset: Option<u64>, is_loss_allowed
     let caches = Caches::open(&paths)?;
     let said = if place.path.exists() {
         let device = open_device(&place, &caches)?;
-        let held = held(store, &place, &device, entry.is_some()).await?;
+        let held = held(store, &shown, &device, entry.is_some()).await?;
         if let Some(loss) = held.loss() {
-            allow(&format!("{place} {loss}"))?;
+            allow(&format!("{shown} {loss}"))?;
         }
-        give_up(store, &place, device).await?;
+        give_up(store, &shown, device).await?;
         held.farewell()
     } else {
         let Some(Entry { target, serial, .. }) = entry else {
-            let message = format!("there is no {} at {place}", name_of(store));
+            let message = format!("there is no {} at {shown}", name_of(store));
             return Err(Error::new(Failure::NotFound, message));
         };
         allow(&format!(
-            "{place} is not there; what it held of {target} (serial {serial}) and was not written back would be given up"
+            "{shown} is not there; what it held of {target} (serial {serial}) and was not written back would be given up"
         ))?;
         "struck from the registry".to_owned()
     };
@@ -51,7 +53,7 @@ pub async fn run(store: Store, path: &Path, offset: Option<u64>, is_loss_allowed
     if store == Store::Cache {
         caches.forget(&place)?;
     }
-    print_line(&format!("{place}: {said}"));
+    print_line(&format!("{shown}: {said}"));
     Ok(())
 }
 

@@ -243,6 +243,55 @@ fn caches_share_a_bound_of_memory() {
     bench.target.process.terminate().success();
 }
 
+/// What it has room for it gets, and what it has none for is named, and given up only when somebody says so.
+#[test]
+fn a_lun_that_became_smaller_gets_what_it_has_room_for() {
+    let Bench { world, target } = Bench::new();
+    let front = format!("nbd:unix:{}", world.path("disk.nbd").display());
+    let attach = |target: &Target| {
+        let cache = ["--cache", "disk.cache", "--cache-size", "24MiB"];
+        world.start([&["attach", &target.url(0), "--name", "disk", "--as", &front][..], &cache].concat())
+    };
+    let mut process = attach(&target);
+    io(&process.ready, &["write -P 1 0 1M", "write -P 2 47M 2M", "flush"]);
+    process.kill();
+    process.wait();
+    target.process.terminate().success();
+    fs::OpenOptions::new().write(true).open(world.path("disk.img")).and_then(|disk| disk.set_len(48 << 20)).unwrap();
+    let target = world.target(["--lun", "0=file:disk.img"]);
+    let process = attach(&target);
+    io(&process.ready, &["read -P 1 0 1M", "read -P 2 47M 1M", "write -P 3 2M 1M"]);
+    let where_it_is = format!("{}..{}", 48 << 20, 49 << 20);
+    world.run(["clean", "disk"]).failure(1, &["1048576 bytes", &where_it_is, "beyond the end"]);
+    let status = world.status("disk");
+    let cache = &status["cache"];
+    assert_eq!((&cache["stranded_bytes"], &cache["dirty_bytes"]), (&(1 << 20).into(), &(1 << 20).into()));
+    let range = serde_json::json!([{ "offset": 48 << 20, "length": 1 << 20 }]);
+    assert_eq!(cache["stranded"], range);
+    let disk = fs::read(world.path("disk.img")).unwrap();
+    assert!(disk[..1 << 20].iter().all(|&byte| byte == 1) && disk[47 << 20..].iter().all(|&byte| byte == 2));
+    assert!(disk[2 << 20..3 << 20].iter().all(|&byte| byte == 3));
+    world.run(["detach", "disk"]).failure(1, &["is detached, but 1048576 bytes stay dirty"]);
+    process.wait();
+    let url = target.url(0);
+    world.run(["attach", &url, "--name", "disk"]).failure(WOULD_LOSE_DATA, &["disk.cache"]);
+    assert!(world.run(["cache", "inspect", "disk.cache"]).success().contains(&where_it_is));
+    let discard = ["cache", "discard", "disk.cache", "--beyond-end"];
+    world.run(discard).failure(WOULD_LOSE_DATA, &["1048576 bytes", &where_it_is, "in the last", "50331648"]);
+    let said = world.run(discard.iter().chain(&["--allow-data-loss"])).success();
+    assert!(said.contains("1048576 bytes discarded, 0 stay dirty"), "{said}");
+    world.run(discard).success();
+    // Nothing is missing any more, so the LUN is to be had without it, and the cache is warm.
+    let process = world.start(["attach", &url, "--name", "disk"]);
+    world.run(["detach", "disk"]).success();
+    process.wait().success();
+    let process = attach(&target);
+    assert!(world.status("disk")["cache"]["resident_lines"].as_u64() >= Some(700));
+    world.run(["detach", "disk"]).success();
+    process.wait().success();
+    target.process.terminate().success();
+}
+
 /// By whatever it is changed, and after a crash, when nobody says any of it again.
 #[test]
 fn what_a_cache_was_made_with_survives_changes_and_restarts() {
@@ -271,7 +320,7 @@ fn what_a_cache_was_made_with_survives_changes_and_restarts() {
         let cache = &status["cache"];
         assert_eq!((&cache["mode"], &cache["replacement"]), (&"write-through".into(), &"s3-fifo".into()));
         assert_eq!((&cache["cutoff_bytes"], &cache["dirty_max_percent"]), (&(2 << 20).into(), &40.into()));
-        assert_eq!(cache["clean_max_bytes"], 64 << 20);
+        assert_eq!(cache["clean_max_bytes_per_second"], 64 << 20);
     }
     io(&process.ready, &["write -P 1 0 1M", "flush"]);
     process.kill();

@@ -40,8 +40,7 @@ impl Cache {
     /// the device.
     ///
     /// # Errors
-    /// `Corrupt` when the device is no cache, is damaged or was cut, belongs to another origin (the message names both), or holds dirty data
-    /// beyond the end of an origin that shrank; the devices' own.
+    /// `Corrupt` when the device is no cache, is damaged or was cut, or belongs to another origin (the message names both); the devices' own.
     pub async fn open(
         cache_device: SharedDevice,
         origin: SharedDevice,
@@ -49,6 +48,10 @@ impl Cache {
     ) -> Result<Arc<Self>, Error> {
         let core = open::open(cache_device, origin, options).await?;
         Ok(Arc::new(Self { core }))
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
     }
 
     /// All background work. Ends when the cache is closed.

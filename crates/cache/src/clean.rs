@@ -9,7 +9,8 @@
 //! - Lines are sent in ascending order and adjacent ones as one write. A round goes on where the last one ended (an elevator).
 //! - Cleaning takes no range lock, so reads and writes of the same lines go on meanwhile; see the table in `core`.
 //! - Rounds are as large and as frequent as the foreground bears: see [`pace`](crate::pace). A write that waits for room cleans at once.
-//! - Lines whose dirty sectors are lost are left alone: nothing is written to the origin that was not read.
+//! - Lines whose dirty sectors are lost are left alone: nothing is written to the origin that was not read. So is what lies beyond its end: see
+//!   [`stranded`](crate::stranded).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -98,9 +99,10 @@ impl Core {
             }
             let force = self.pace().force();
             self.clean_batch(batch, force).await?;
+            let end = self.origin_end();
             let is_dirty = |block: u64| {
-                let state = self.state();
-                state.frames.find(block).is_some_and(|(_, line)| !line.dirty.is_empty() && !line.is_lost)
+                let found = self.state().frames.find(block);
+                found.is_some_and(|(_, line)| !self.sendable(block, &line, end).is_empty())
             };
             // A line that was sent counts as done even when a write has made it dirty again.
             let mut passed_over: Vec<u64> = candidates
@@ -119,7 +121,7 @@ impl Core {
         }
         let lost_count = self.state().frames.lost_count();
         if lost_count == 0 {
-            return Ok(());
+            return self.check_nothing_stranded();
         }
         let context = format!("{lost_count} dirty lines cannot be read back from the cache device; they stay dirty");
         Err(Error::new(ErrorKind::Media, context))
@@ -141,8 +143,17 @@ impl Core {
         if batch.has_clean {
             return Ok(());
         }
-        if !candidates.is_empty() && !batch.has_deferred {
-            let context = "the cache is full of dirty lines that it cannot read back; discard them";
+        let has_unsendable = {
+            let frames = &self.state().frames;
+            frames.lost_count() + frames.stranded.len() > 0
+        };
+        let is_stuck = match room {
+            Room::LineAtRest => false,
+            Room::Frame { .. } => !candidates.is_empty(),
+            Room::LessDirty => has_unsendable,
+        };
+        if is_stuck && !batch.has_deferred {
+            let context = "the cache is full of dirty lines that it cannot read back, or that lie beyond the end of its disk; discard them";
             return Err(Error::new(ErrorKind::NoSpace, context));
         }
         self.changed.changed_since(count).await;
@@ -208,24 +219,34 @@ impl Core {
             Mode::WriteBack => state.dirty.clean_above.of(u64::from(self.layout.frame_count())),
             _ => 0,
         };
-        state.frames.counts().dirty_lines.saturating_sub(state.frames.lost_count() as u64) > dirty_max
+        let unsendable = state.frames.lost_count() + state.frames.stranded.len();
+        state.frames.counts().dirty_lines.saturating_sub(unsendable as u64) > dirty_max
     }
 
-    /// The next dirty blocks, ascending, from the frame where the last batch ended, around.
+    /// The next dirty blocks of which something can be sent, ascending, from the frame where the last batch ended, around.
     fn next_dirty_blocks(&self, count: usize) -> Vec<u64> {
-        let cursor = self.clean_cursor.load(Ordering::Relaxed);
+        let end = self.origin_end();
         let state = self.state();
-        let (mut blocks, mut next) = state.frames.dirty_batch(cursor, count);
-        if blocks.is_empty() && cursor > 0 {
-            (blocks, next) = state.frames.dirty_batch(0, count);
+        let is_sendable = |&block: &u64| {
+            state.frames.find(block).is_some_and(|(_, line)| !self.sendable(block, &line, end).is_empty())
+        };
+        let mut cursor = self.clean_cursor.load(Ordering::Relaxed);
+        let mut is_around = cursor == 0;
+        loop {
+            let (mut blocks, next) = state.frames.dirty_batch(cursor, count);
+            blocks.retain(is_sendable);
+            cursor = next;
+            if !blocks.is_empty() || (next == 0 && is_around) {
+                self.clean_cursor.store(cursor, Ordering::Relaxed);
+                return blocks;
+            }
+            is_around |= next == 0;
         }
-        self.clean_cursor.store(next, Ordering::Relaxed);
-        blocks
     }
 
     /// Takes those of `candidates` that can be cleaned now.
     fn pick(self: &Arc<Self>, candidates: &[u64]) -> Result<Batch, Error> {
-        let pins = Pins::none(self);
+        let (pins, end) = (Pins::none(self), self.origin_end());
         let mut batch = Batch { picks: Vec::new(), orders: Vec::new(), pins, has_deferred: false, has_clean: false };
         let state = &mut *self.state();
         if let Some(error) = &state.failure {
@@ -239,7 +260,8 @@ impl Core {
                 batch.has_clean = true;
                 continue;
             };
-            if line.is_lost {
+            let mask = self.sendable(block, &line, end);
+            if mask.is_empty() {
                 continue;
             }
             let is_taken = state.cleaning.contains_key(&block) || state.frames.is_busy(frame);
@@ -247,10 +269,10 @@ impl Core {
                 if is_taken { None } else { self.origin_ranges.try_exclusive(self.line_size().line_range(block)) };
             match order {
                 Some(order) => {
-                    state.cleaning.insert(block, line.dirty);
+                    state.cleaning.insert(block, mask);
                     batch.pins.add(&mut state.frames, frame);
                     batch.orders.push(order);
-                    batch.picks.push(Pick { block, frame, mask: line.dirty, checksum: line.checksum });
+                    batch.picks.push(Pick { block, frame, mask, checksum: line.checksum });
                 }
                 None => batch.has_deferred = true,
             }

@@ -6,7 +6,7 @@
 //! | invalidated | clean copies of the range are forgotten, after the requests in flight | yes |
 //! | identity changed | nothing cached belongs to it: no request is taken any more, and nothing is cleaned | yes |
 //! | missed | the events above may have been among them: the worst is assumed, but for the identity, which is compared | yes |
-//! | resized | clean copies of what lies beyond the end are forgotten: if it grows again that is new | yes |
+//! | resized | clean copies of what lies beyond the end are forgotten: if it grows again that is new. What is dirty there is stranded (`stranded`) | yes |
 //! | offline, back | nothing | yes |
 
 use std::future::{Future, poll_fn};
@@ -69,7 +69,12 @@ impl Core {
             }
             Event::Resized(geometry) => {
                 let end = geometry.size_bytes.saturating_add(self.padding);
-                self.forget_later(ByteRange { offset: end, length: u64::MAX - end });
+                let forgotten = self.forgetting(ByteRange { offset: end, length: u64::MAX - end });
+                let core = Arc::clone(self);
+                self.start(async move {
+                    forgotten.await;
+                    core.find_stranded();
+                });
             }
             Event::Offline | Event::Back => {}
         }
@@ -98,15 +103,20 @@ impl Core {
 
     /// Forgets clean copies once the requests on them are done.
     fn forget_later(self: &Arc<Self>, range: ByteRange) {
+        self.start(self.forgetting(range));
+    }
+
+    /// Forgets clean copies once the requests on them that are there now are done.
+    fn forgetting(self: &Arc<Self>, range: ByteRange) -> impl Future<Output = ()> + Send + use<> {
         let core = Arc::clone(self);
         let place = self.ranges.exclusive(self.line_size().whole_lines(range));
-        self.start(async move {
+        async move {
             let _guard = place.await;
             core.forget_clean(range);
             core.tell_successor(range).await;
             if let Err(error) = core.unmap(range).await {
                 tracing::error!(%error, "what the origin says has changed may come back after a crash");
             }
-        });
+        }
     }
 }

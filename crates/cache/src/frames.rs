@@ -22,7 +22,7 @@
 
 pub(crate) mod restore;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::bitmaps::Bitmaps;
 use crate::format::Line;
@@ -82,6 +82,8 @@ pub struct Frames {
     /// Where the next of the changed pages are looked for that are stored without hurry.
     lazy_cursor: u64,
     pub(crate) mappings: Mappings,
+    /// Blocks with something dirty beyond the end of the origin. See `stranded`.
+    pub(crate) stranded: BTreeSet<u64>,
 }
 
 impl Frames {
@@ -109,6 +111,7 @@ impl Frames {
             failed: BTreeMap::new(),
             lazy_cursor: 0,
             mappings: Mappings::default(),
+            stranded: BTreeSet::new(),
         }
     }
 

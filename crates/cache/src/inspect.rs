@@ -7,6 +7,7 @@ use block::{Device, Error, Identity, SharedDevice};
 use serde::Serialize;
 use store::{Binding, Superblock, superblock};
 
+use crate::alignment::padding_of;
 use crate::crash_mode::CrashMode;
 use crate::format::{KIND, ParametersRaw, checksum_of_line};
 use crate::frames::Frames;
@@ -17,6 +18,7 @@ use crate::recovery::{Clean, recover};
 use crate::replacement::Replacement;
 use crate::sectors::SectorRun;
 use crate::status::RecoveryReport;
+use crate::stranded::Stranded;
 
 /// What a cache device holds.
 #[derive(Clone, Debug, Serialize)]
@@ -60,6 +62,9 @@ pub struct Inspection {
     pub dirty_lines: u64,
     /// Bytes that the origin does not have yet.
     pub dirty_bytes: u64,
+    /// What of that lies beyond the end of the origin, as large as it was when the cache was last opened.
+    #[serde(flatten)]
+    pub stranded: Stranded,
     /// When nothing was dirty last, as far as the device says, in seconds since 1970: all that is has been written since.
     pub clean_at: Option<u64>,
     /// Dirty lines that could not be read when [`check`] tried, or were not what was written; 0 without it.
@@ -123,6 +128,11 @@ async fn look(cache_device: &SharedDevice) -> Result<(Inspection, Vec<DirtyLine>
     let recovered = recover(cache_device, frames, i64::MAX as u64, &superblock, Clean::Keep).await?;
     let frames = &recovered.frames;
     let counts = frames.counts();
+    let padding = padding_of(layout.line_size, superblock.payload.alignment_bytes.get());
+    let end = binding.size_bytes.saturating_add(padding);
+    let beyond = frames.dirty_in(layout.line_size.block_at(end)..u64::MAX).into_iter();
+    let beyond = beyond.filter_map(|block| frames.find(block).map(|(_, line)| (block, line.dirty)));
+    let stranded = Stranded::of(beyond, layout.line_size, end, padding);
     let dirty_frames = (0..layout.frame_count()).filter(|&frame| !frames.line(frame).dirty.is_empty());
     let dirty = dirty_frames.map(|frame| {
         let offset = layout.frame_offset(frame);
@@ -151,6 +161,7 @@ async fn look(cache_device: &SharedDevice) -> Result<(Inspection, Vec<DirtyLine>
         valid_lines: counts.resident_lines,
         dirty_lines: counts.dirty_lines,
         dirty_bytes: counts.dirty_sectors * SECTOR_BYTES,
+        stranded,
         clean_at: Some(superblock.payload.clean_at.get()).filter(|&seconds| seconds != 0),
         unreadable_lines: 0,
         recovery: recovered.report,

@@ -17,6 +17,7 @@
 //! | `read`, `write_back`, `write_through`, `discard`, `flush`, `extents` | one operation each |
 //! | `line_check` | data that is not what was written |
 //! | `clean`, [`pace`] | dirty to clean, and how fast |
+//! | [`stranded`] | what is dirty beyond the end of an origin that shrank |
 //! | [`replace`] | another cache in place of this one |
 //! | `mappings`, `unmap` | clean lines that count after a crash |
 //! | `table`, `checkpoint`, `recovery` | the table on the device: how it is read, written, and found again after a crash |
@@ -48,6 +49,7 @@ pub mod replace;
 pub mod replacement;
 pub mod sectors;
 pub mod status;
+pub mod stranded;
 
 mod bitmaps;
 mod checkpoint;
@@ -84,3 +86,4 @@ pub use pace::CleaningRate;
 pub use replace::{CopyProgress, HandOver};
 pub use replacement::Replacement;
 pub use status::{RecoveryReport, RequestStatus, Status};
+pub use stranded::{Stranded, StrandedRange, discard_beyond_end};

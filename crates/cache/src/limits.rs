@@ -111,5 +111,8 @@ const _: () = assert!(LINE_BYTES_MAX <= CLEAN_WRITE_BYTES_MAX);
 /// Streams of sequential requests that are followed at once: more than a host's applications have, few enough to look through.
 pub const STREAMS_MAX: usize = 32;
 
+/// Runs of bytes beyond the end of the origin that are named: enough to see where they are; all of them are counted.
+pub const STRANDED_RANGES_MAX: usize = 8;
+
 /// One slot for this many lines, to remember blocks that missed once.
 pub const LINES_PER_SEEN_SLOT: usize = 4;

@@ -60,8 +60,7 @@ pub(crate) async fn open(
     }
     let padding = padding_of(layout.line_size, alignment);
     let origin_bytes = binding_now.size_bytes.saturating_add(padding);
-    let recovered = recover(&cache_device, frames, origin_bytes, &superblock, clean).await;
-    let recovered = recovered.map_err(|error| explain(error, &binding, binding_now.size_bytes))?;
+    let recovered = recover(&cache_device, frames, origin_bytes, &superblock, clean).await?;
     check_discards_nothing(crash_mode, &recovered)?;
     if is_of_another {
         check_generation(generation, &superblock, &recovered)?;
@@ -129,6 +128,7 @@ pub(crate) async fn open(
         origin: Padded::over(origin, padding),
         padding,
     });
+    core.find_stranded();
     core.checkpoint(Extent::Dirty).await?;
     Ok(core)
 }
@@ -146,18 +146,6 @@ pub(crate) fn with_checksums(frames: Frames, parameters: &ParametersRaw) -> Resu
             Err(Error::new(ErrorKind::Unsupported, context))
         }
     }
-}
-
-/// Says of which disk dirty data lies beyond the end.
-fn explain(error: Error, binding: &Binding, origin_bytes: u64) -> Error {
-    if error.kind() != ErrorKind::InvalidRange {
-        return error;
-    }
-    let context = format!(
-        "\"{}\" had {} bytes and now has {origin_bytes}, and dirty data in the cache lies beyond; attach it when it has its old size",
-        binding.identity, binding.size_bytes
-    );
-    Error::new(ErrorKind::Corrupt, context)
 }
 
 /// Refuses to go on without a promise for dirty data, as long as there is some.

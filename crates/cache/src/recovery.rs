@@ -58,7 +58,7 @@ pub(crate) enum Clean {
 /// Reads table and log into empty `frames`, for an origin that has `origin_bytes` now: clean lines beyond are left out.
 ///
 /// # Errors
-/// `Corrupt` when they contradict themselves, `InvalidRange` when dirty data lies beyond the end of the origin, the device's own.
+/// `Corrupt` when they contradict themselves, the device's own.
 pub(crate) async fn recover(
     device: &SharedDevice,
     frames: Frames,
@@ -314,8 +314,10 @@ impl Replaying {
 
 /// The part of a line that an origin of `origin_bytes` has: all, or what is dirty, or nothing.
 ///
+/// What is dirty stays, also beyond the end: see `stranded`.
+///
 /// # Errors
-/// `InvalidRange` when something dirty lies beyond.
+/// `Corrupt` for what is dirty where no disk reaches.
 fn within(line_size: LineSize, line: Line, origin_bytes: u64) -> Result<Line, Error> {
     if end_of(line_size, &line, line.valid) <= origin_bytes {
         return Ok(line);
@@ -323,9 +325,9 @@ fn within(line_size: LineSize, line: Line, origin_bytes: u64) -> Result<Line, Er
     if line.dirty.is_empty() {
         return Ok(Line::default());
     }
-    match end_of(line_size, &line, line.dirty) <= origin_bytes {
+    match end_of(line_size, &line, line.dirty) <= i64::MAX as u64 {
         true => Ok(Line { valid: line.dirty, ..line }),
-        false => Err(Error::new(ErrorKind::InvalidRange, "dirty data in the cache lies beyond the end of its origin")),
+        false => Err(corrupt("a dirty line is where no disk reaches")),
     }
 }
 

@@ -16,6 +16,7 @@ use crate::options::{DirtyLimits, Mode};
 use crate::pace::CleaningRate;
 use crate::replace::CopyProgress;
 use crate::replacement::Replacement;
+use crate::stranded::Stranded;
 
 /// Kinds of request that are counted apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,6 +186,9 @@ pub struct Status {
     pub dirty_lines: u64,
     /// Bytes that the origin does not have.
     pub dirty_bytes: u64,
+    /// What of that lies beyond the end of an origin that became smaller, and cannot be cleaned.
+    #[serde(flatten)]
+    pub stranded: Stranded,
     /// When nothing was dirty last, in seconds since 1970: all that is has been written since. `None` when that is not known.
     pub clean_at: Option<u64>,
     /// Reads.
@@ -278,6 +282,7 @@ impl Core {
             valid_bytes: counts.valid_sectors * SECTOR_BYTES,
             dirty_lines: counts.dirty_lines,
             dirty_bytes: counts.dirty_sectors * SECTOR_BYTES,
+            stranded: self.stranded(&self.state()),
             clean_at,
             reads: counters.reads.status(),
             writes: counters.writes.status(),

@@ -588,6 +588,9 @@ pub struct CachePath {
 pub struct CacheDiscard {
     #[command(flatten)]
     pub place: CachePlace,
+    /// Only what lies beyond the end of a logical unit that became smaller, as large as that was when the cache was attached last; the rest stays
+    #[arg(long)]
+    pub beyond_end: bool,
     /// Do not ask, even when dirty data is lost
     #[arg(long)]
     pub allow_data_loss: bool,

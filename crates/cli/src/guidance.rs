@@ -171,6 +171,10 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         "forebay cache discard",
         &[
             ("Asks when data would be lost", "forebay cache discard disk.cache"),
+            (
+                "What a logical unit that was made smaller has no room for",
+                "forebay cache discard disk.cache --beyond-end",
+            ),
             ("One of several in a disk", "forebay cache discard /dev/disk/by-id/nvme-1 --cache-offset 10GiB"),
         ],
     ),

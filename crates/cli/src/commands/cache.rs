@@ -14,11 +14,12 @@ use stack::control::{Request, call};
 use stack::paths::{Paths, check_name};
 use stack::place::Place;
 use stack::registry::{Registry, Store};
+use stack::time::system_clock;
 use stack::{Error, Failure, Result};
 
 use super::discard;
 use crate::arguments::{Cache, CacheDiscard, CacheList, CacheMove, CachePath, CachePlace};
-use crate::output::{age, print_json, print_line};
+use crate::output::{age, confirm, print_json, print_line};
 
 /// `forebay cache list|move|inspect|check|discard`.
 pub async fn run(arguments: Cache) -> Result<()> {
@@ -27,7 +28,10 @@ pub async fn run(arguments: Cache) -> Result<()> {
         Cache::Move(arguments) => move_size(&arguments).await,
         Cache::Inspect(arguments) => inspect(arguments).await,
         Cache::Check(arguments) => check(arguments).await,
-        Cache::Discard(CacheDiscard { place: CachePlace { path, cache_offset }, allow_data_loss }) => {
+        Cache::Discard(CacheDiscard { place, beyond_end: true, allow_data_loss }) => {
+            discard_beyond_end(&place, allow_data_loss).await
+        }
+        Cache::Discard(CacheDiscard { place: CachePlace { path, cache_offset }, allow_data_loss, .. }) => {
             discard::run(Store::Cache, &path, cache_offset.map(|offset| offset.0), allow_data_loss).await
         }
     }
@@ -173,6 +177,10 @@ async fn inspect(arguments: CachePath) -> Result<()> {
             format!("{} lines, {bytes} bytes, written {}", inspection.dirty_lines, age(inspection.clean_at))
         }
     };
+    let beyond = match inspection.stranded.bytes {
+        0 => "nothing".to_owned(),
+        _ => format!("{}: they cannot be written back", inspection.stranded.words()),
+    };
     let lines = [
         ("cache of", format!("{} serial {}", inspection.origin_target, inspection.origin_serial)),
         ("unit", inspection.origin_unit.clone()),
@@ -183,6 +191,7 @@ async fn inspect(arguments: CachePath) -> Result<()> {
         ),
         ("valid", format!("{} lines", inspection.valid_lines)),
         ("dirty", dirty),
+        ("beyond the end", beyond),
         (
             "generation",
             inspection.generation.map_or_else(|| "not said".to_owned(), |generation| generation.to_string()),
@@ -191,7 +200,7 @@ async fn inspect(arguments: CachePath) -> Result<()> {
         ("closed", if inspection.was_closed { "in order" } else { "not: it crashed" }.to_owned()),
     ];
     for (name, value) in lines {
-        print_line(&format!("{name:<13} {value}"));
+        print_line(&format!("{name:<15} {value}"));
     }
     Ok(())
 }
@@ -210,6 +219,35 @@ async fn check(arguments: CachePath) -> Result<()> {
     if !arguments.json.json {
         print_line(&format!("{place}: no damage found"));
     }
+    Ok(())
+}
+
+/// Gives up what is dirty beyond the end of the logical unit, and nothing else.
+async fn discard_beyond_end(at_place: &CachePlace, is_loss_allowed: bool) -> Result<()> {
+    let (shown, device) = open_existing(at_place)?;
+    let inspection = cache::inspect(&device).await.map_err(|error| at(&shown, error))?;
+    let stranded = &inspection.stranded;
+    if stranded.bytes == 0 {
+        print_line(&format!("{shown}: nothing dirty lies beyond the end of the logical unit"));
+        return Ok(());
+    }
+    if !is_loss_allowed {
+        confirm(&format!(
+            "{shown} holds {}, written {}, beyond the end of the logical unit {} (serial {}), which has {} bytes, and they would be lost",
+            stranded.words(),
+            age(inspection.clean_at),
+            inspection.origin_unit,
+            inspection.origin_serial,
+            inspection.origin_bytes
+        ))?;
+    }
+    let bytes = cache::discard_beyond_end(&device, system_clock()?).await.map_err(|error| at(&shown, error))?;
+    let left = inspection.dirty_bytes.saturating_sub(bytes);
+    if left == 0 {
+        let place = Place::new(&shown.path, shown.offset)?;
+        Registry::open(&Paths::from_environment()?)?.remove_cache(&place)?;
+    }
+    print_line(&format!("{shown}: {bytes} bytes discarded, {left} stay dirty"));
     Ok(())
 }
 

@@ -1,0 +1,199 @@
+//! Dirty data beyond the end of an origin that became smaller.
+//!
+//! It was acknowledged, so it is given up only by whoever is asked first; and it cannot be sent, so it must not keep the rest from being cleaned. Lines
+//! that have any are *stranded*:
+//!
+//! - Cleaning sends of them what is within the end, and the rest stays dirty. Whoever asked for everything to be cleaned is told of which bytes.
+//! - They are no reason to clean in the background.
+//! - They survive like all that is dirty, and are counted and named by `status` and `inspect`.
+//! - An origin that is as large again gets them like everything else: nobody else can have written there meanwhile but by another cache.
+//!
+//! [`discard_beyond_end`] gives them up.
+
+use std::sync::Arc;
+
+use base::clock::Clock;
+use base::range::ByteRange;
+use block::{Completion, Device, Error, ErrorKind, Geometry, Identity, Operation, Request, Response, SharedDevice};
+use futures_util::future::{Either, select};
+use serde::Serialize;
+use store::{Binding, Superblock};
+
+use crate::cache::Cache;
+use crate::core::{Core, State};
+use crate::crash_mode::CrashMode;
+use crate::format::{KIND, Line, ParametersRaw};
+use crate::limits::STRANDED_RANGES_MAX;
+use crate::line_size::LineSize;
+use crate::options::{DirtyLimits, Mode, OpenOptions, Percent};
+use crate::sectors::Sectors;
+
+/// What is dirty beyond the end of the origin.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Stranded {
+    /// How much it is.
+    #[serde(rename = "stranded_bytes")]
+    pub bytes: u64,
+    /// Where on the origin it would be, ascending: the first [`STRANDED_RANGES_MAX`] runs.
+    #[serde(rename = "stranded")]
+    pub ranges: Vec<StrandedRange>,
+}
+
+/// A run of bytes of the origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct StrandedRange {
+    /// First byte.
+    pub offset: u64,
+    /// Count of bytes.
+    pub length: u64,
+}
+
+impl Stranded {
+    /// What of these dirty lines, ascending, lies behind `end`; both count `padding` bytes before the origin (see `alignment`).
+    pub(crate) fn of(lines: impl Iterator<Item = (u64, Sectors)>, line_size: LineSize, end: u64, padding: u64) -> Self {
+        let mut all = Self::default();
+        let mut last_end = None;
+        for (block, dirty) in lines {
+            for run in (dirty & !within(line_size, block, end)).runs() {
+                let offset = (line_size.line_range(block).offset + run.offset()).saturating_sub(padding);
+                let length = run.length();
+                all.bytes += length;
+                let may_name = all.ranges.len() < STRANDED_RANGES_MAX;
+                match all.ranges.last_mut().filter(|_| last_end == Some(offset)) {
+                    Some(last) => last.length += length,
+                    None if may_name => all.ranges.push(StrandedRange { offset, length }),
+                    // Not to be taken for the end of the last that is named.
+                    None => continue,
+                }
+                last_end = Some(offset + length);
+            }
+        }
+        all
+    }
+
+    /// In words: how much, and where.
+    pub fn words(&self) -> String {
+        let named: Vec<String> =
+            self.ranges.iter().map(|range| format!("{}..{}", range.offset, range.offset + range.length)).collect();
+        let named_bytes: u64 = self.ranges.iter().map(|range| range.length).sum();
+        let more = if named_bytes < self.bytes { " and more" } else { "" };
+        format!("{} bytes, at bytes {}{more}", self.bytes, named.join(", "))
+    }
+}
+
+/// The sectors of `block` that lie before `end`.
+pub(crate) fn within(line_size: LineSize, block: u64, end: u64) -> Sectors {
+    line_size.part_of(block, ByteRange { offset: 0, length: end }).0
+}
+
+impl Core {
+    /// The end of the origin now.
+    pub(crate) fn origin_end(&self) -> u64 {
+        self.origin.geometry().size_bytes
+    }
+
+    /// What of a dirty line an origin that ends at `end` can get.
+    pub(crate) fn sendable(&self, block: u64, line: &Line, end: u64) -> Sectors {
+        if line.is_lost { Sectors::NONE } else { line.dirty & within(self.line_size(), block, end) }
+    }
+
+    /// Finds out which lines are stranded, after the end of the origin has moved. Nobody writes behind it.
+    pub(crate) fn find_stranded(&self) {
+        let end = self.origin_end();
+        {
+            let state = &mut *self.state();
+            let blocks = state.frames.dirty_in(self.line_size().block_at(end)..u64::MAX).into_iter();
+            let is_stranded = |&block: &u64| {
+                let found = state.frames.find(block);
+                // A lost one is counted as such.
+                found.is_some_and(|(_, line)| {
+                    !line.is_lost && !(line.dirty & !within(self.line_size(), block, end)).is_empty()
+                })
+            };
+            let stranded = blocks.filter(is_stranded).collect();
+            state.frames.stranded = stranded;
+        }
+        self.changed.notify();
+        self.background.notify();
+    }
+
+    /// What is stranded.
+    pub(crate) fn stranded(&self, state: &State) -> Stranded {
+        let lines = state.frames.stranded.iter();
+        let lines = lines.filter_map(|&block| state.frames.find(block).map(|(_, line)| (block, line.dirty)));
+        Stranded::of(lines, self.line_size(), self.origin_end(), self.padding)
+    }
+
+    /// That not everything could be cleaned.
+    ///
+    /// # Errors
+    /// `InvalidRange`, with the bytes that stay dirty.
+    pub(crate) fn check_nothing_stranded(&self) -> Result<(), Error> {
+        let stranded = self.stranded(&self.state());
+        if stranded.bytes == 0 {
+            return Ok(());
+        }
+        let context = format!(
+            "{} of dirty data lie beyond the end of the disk, which has {} bytes now: they stay in the cache until it is as large again, or until they are \
+             discarded (beyond its end)",
+            stranded.words(),
+            self.origin_end().saturating_sub(self.padding)
+        );
+        Err(Error::new(ErrorKind::InvalidRange, context))
+    }
+}
+
+/// Gives up what is dirty beyond the end of the origin, as large as that was when the cache was opened last: nobody has it open. The bytes given up. What
+/// else is dirty stays so.
+///
+/// # Errors
+/// See [`Cache::open`].
+pub async fn discard_beyond_end(cache_device: &SharedDevice, clock: Arc<dyn Clock>) -> Result<u64, Error> {
+    let superblock: Superblock<ParametersRaw> = Superblock::read(cache_device, KIND).await?;
+    let binding = Binding::from_raw(&superblock.payload.binding)?;
+    if CrashMode::from_raw(superblock.payload.crash_mode)? == CrashMode::DiscardAll {
+        // Nothing dirty is ever kept there.
+        return Ok(0);
+    }
+    let origin: SharedDevice = Arc::new(AbsentOrigin { binding });
+    // Everything is clean enough, so nothing is sent.
+    let dirty = DirtyLimits { clean_above: Percent::ALL, max: Percent::ALL };
+    let options = OpenOptions { dirty, ..OpenOptions::new(Mode::WriteBack, clock) };
+    let cache = Cache::open(Arc::clone(cache_device), origin, options).await?;
+    let discarded = Box::pin(async {
+        let core = cache.core();
+        let bytes = core.stranded(&core.state()).bytes;
+        let end = core.origin_end();
+        core.forget_superseded(ByteRange { offset: end, length: u64::MAX - end }).await?;
+        cache.close(true).await?;
+        Ok(bytes)
+    });
+    match select(discarded, Box::pin(cache.run())).await {
+        Either::Left((discarded, _)) => discarded,
+        Either::Right(((), discarded)) => discarded.await,
+    }
+}
+
+/// Stands for an origin that nobody asks anything.
+struct AbsentOrigin {
+    binding: Binding,
+}
+
+impl Device for AbsentOrigin {
+    fn geometry(&self) -> Geometry {
+        let Binding { size_bytes, logical_block_bytes, .. } = self.binding;
+        Geometry { logical_block_bytes, ..Geometry::plain(size_bytes) }
+    }
+
+    fn identity(&self) -> Identity {
+        self.binding.identity.clone()
+    }
+
+    fn submit(&self, request: Request) -> Completion {
+        Completion::ready(match request.operation {
+            // Nothing was written to it.
+            Operation::Flush => Response::done(base::buffer::Buffer::empty()),
+            _ => request.fail(Error::new(ErrorKind::Gone, "the disk of this cache is not there")),
+        })
+    }
+}

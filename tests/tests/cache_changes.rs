@@ -243,6 +243,35 @@ fn caches_share_a_bound_of_memory() {
     bench.target.process.terminate().success();
 }
 
+/// SIGKILL at some moment of a change: the next start finds the old cache or the new one, whole, and nothing beside it.
+#[test]
+fn a_change_that_is_killed_is_finished_or_undone() {
+    let bench = Bench::new();
+    let mut process = bench.attach("disk", &["--cache", "disk.cache", "--cache-size", "24MiB"]);
+    io(&process.ready, &["write -P 1 0 8M", "flush"]);
+    for round in 0..8 {
+        let (write, read) = (format!("write -P {} 8M 4M", 10 + round), format!("read -P {} 8M 4M", 10 + round));
+        io(&process.ready, &[&write, "flush"]);
+        let setting = if round % 2 == 0 { "cache.size=40MiB" } else { "cache.size=24MiB" };
+        std::thread::scope(|scope| {
+            // It may be killed, too.
+            scope.spawn(|| drop(bench.world.run(["set", "disk", setting])));
+            std::thread::sleep(std::time::Duration::from_millis(60 * round));
+            process.kill();
+        });
+        process.wait();
+        process = bench.attach("disk", &["--cache", "disk.cache"]);
+        let bytes = fs::metadata(bench.world.path("disk.cache")).unwrap().len();
+        assert!(bytes == 24 << 20 || bytes == 40 << 20, "{bytes}");
+        assert!(!bench.world.path("disk.cache.unfinished").exists());
+        io(&process.ready, &["read -P 1 0 8M", &read]);
+    }
+    bench.detach("disk", process);
+    let disk = fs::read(bench.world.path("disk.img")).unwrap();
+    assert!(disk[..8 << 20].iter().all(|&byte| byte == 1) && disk[8 << 20..12 << 20].iter().all(|&byte| byte == 17));
+    bench.target.process.terminate().success();
+}
+
 /// What it has room for it gets, and what it has none for is named, and given up only when somebody says so.
 #[test]
 fn a_lun_that_became_smaller_gets_what_it_has_room_for() {

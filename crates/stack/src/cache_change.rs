@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::fs;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use base::clock::Clock;
@@ -49,13 +50,19 @@ impl Change {
         match key {
             "cache.size" => Ok(Some(Self::Size(parse::<ByteSize>(value)?.0))),
             "cache.associativity" if value == "full" => Ok(Some(Self::Ways(Associativity::Full))),
-            "cache.associativity" => Ok(Some(Self::Ways(Associativity::Ways(parse(value)?)))),
+            "cache.associativity" => Ok(Some(Self::Ways(Associativity::Ways(number(key, value, "full")?)))),
             "cache.block-size" => Ok(Some(Self::LineSize(parse(value)?))),
             "cache.lines" if value == "all" => Ok(Some(Self::Lines(None))),
-            "cache.lines" => Ok(Some(Self::Lines(Some(parse(value)?)))),
+            "cache.lines" => Ok(Some(Self::Lines(Some(number(key, value, "all")?)))),
             _ => Ok(None),
         }
     }
+}
+
+/// The number that the setting `key` is given, which may also be `word`.
+fn number<T: FromStr>(key: &str, value: &str, word: &str) -> Result<T> {
+    let message = || format!("{key} is a number or {word}, not \"{value}\"");
+    value.parse().map_err(|_| Error::new(Failure::Usage, message()))
 }
 
 /// The cache to be changed, and what is around it.

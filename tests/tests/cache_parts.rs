@@ -205,6 +205,25 @@ fn an_overlap_is_refused_and_says_whose_it_is() {
     bench.target.process.terminate().success();
 }
 
+/// The list of caches knows nothing of a log, or of what another user has: what is there says it itself.
+#[test]
+fn what_takes_all_of_a_file_is_not_overwritten_in_its_middle() {
+    let bench = Bench::new();
+    let file = bench.world.path("all.log");
+    let log =
+        ["attach", &bench.target.url(0), "--name", "first", "--log", file.to_str().unwrap(), "--log-size", "32MiB"];
+    let process = bench.world.start(log);
+    bench.world.run(["detach", "first"]).success();
+    process.wait().success();
+    let bytes = fs::read(&file).unwrap();
+    assert!(bytes[16 << 20..24 << 20].iter().all(|&byte| byte == 0), "it could be taken for room");
+    let place = ["--cache-offset", "16MiB", "--cache-size", "8MiB"];
+    let words = ["all.log at 16MiB", "the first 32MiB"];
+    bench.world.run(bench.arguments(1, &file, &place)).failure(IN_USE, &words);
+    assert!(fs::read(&file).unwrap() == bytes);
+    bench.target.process.terminate().success();
+}
+
 #[test]
 fn an_offset_that_cannot_be_is_refused_in_words() {
     let bench = Bench::new();

@@ -74,8 +74,8 @@ pub struct AttachConfig {
 struct CacheParts {
     config: CacheConfig,
     place: Place,
-    /// Bytes it takes, in a part of a file or block device.
-    part_bytes: Option<u64>,
+    /// Bytes it takes, when it is not a file of its own.
+    fixed_bytes: Option<u64>,
     clock: Arc<dyn Clock>,
     /// Requests go through it to the cache of now.
     switch: Arc<SwitchLayer>,
@@ -88,7 +88,7 @@ struct CacheParts {
 impl CacheParts {
     /// How many bytes the cache takes.
     fn bytes(&self) -> Option<u64> {
-        self.part_bytes.or_else(|| std::fs::metadata(&self.place.path).ok().map(|file| file.len()))
+        self.fixed_bytes.or_else(|| std::fs::metadata(&self.place.path).ok().map(|file| file.len()))
     }
 }
 
@@ -185,7 +185,7 @@ impl Attachment {
                 entries.iter().try_for_each(|entry| registry.insert(entry))?;
             }
             caches.note(&Record::new(&place, device_bytes, &identity, &config.name))?;
-            let part_bytes = place.offset.map(|_| device_bytes);
+            let fixed_bytes = place.fixed_bytes(device_bytes);
             let running = Arc::clone(&opened);
             background.spawn(async move { running.run().await });
             let (config, switch) = (cache_config.clone(), Arc::new(SwitchLayer::new(opened.clone())));
@@ -193,7 +193,7 @@ impl Attachment {
             background.spawn(switch.run());
             device = switch.clone();
             let (clock, changing) = (Arc::clone(&clock), tokio::sync::Mutex::default());
-            cache_parts = Some(CacheParts { config, place, part_bytes, clock, switch, paths, changing });
+            cache_parts = Some(CacheParts { config, place, fixed_bytes, clock, switch, paths, changing });
             cache = Some(opened);
         }
         if let (Some(log_config), Some(place)) = (&config.log, log_place) {

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use base::clock::Clock;
 use base::range::ByteRange;
+use base::units::ByteSize;
 use block::layer::window::WindowLayer;
 use block::{Identity, SharedDevice};
 use cache::{
@@ -231,14 +232,18 @@ pub(crate) async fn open_or_make(
         (Content::Something { made_with }, Some(offset)) => {
             part(kind, place, offset, made_with.or(caches.length_of(place)?).or(size_bytes))?
         }
-        (Content::Blank, Some(offset)) => part(kind, place, offset, size_bytes)?,
+        (Content::Blank, Some(offset)) => {
+            check_outside_store(place, offset)?;
+            part(kind, place, offset, size_bytes)?
+        }
     };
     let opened = open_as(kind, &place.path, space);
     // Before the error that only says that it is in use: this one says by whom, and whether or not it is used now.
     caches.check_apart(place, space.range())?;
     let device = opened?;
     match found {
-        Content::Blank => format(&device).await?,
+        // Unless somebody was there before it was ours.
+        Content::Blank if matches!(content(place)?, Content::Blank) => format(&device).await?,
         // Nobody else has the place, so nobody is making anything beside it: what is there was left behind.
         _ if place.offset.is_none() => remove_unfinished(&place.path)?,
         _ => {}
@@ -405,17 +410,38 @@ fn content(place: &Place) -> Result<Content> {
     if place.offset.is_none() && !metadata.file_type().is_block_device() {
         return Ok(if metadata.len() == 0 { Content::Nothing } else { Content::Something { made_with: None } });
     }
-    let mut head = [0; SUPERBLOCK_BYTES];
-    let file = fs::File::open(&place.path).map_err(|error| context(&error))?;
-    match file.read_exact_at(&mut head, place.offset.unwrap_or(0)) {
+    let head = match head_at(&place.path, place.offset.unwrap_or(0)) {
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
             let message = format!("nothing can be at {place}: it ends before");
             return Err(Error::new(Failure::Usage, message));
         }
         read => read.map_err(|error| context(&error))?,
-    }
+    };
     let is_blank = head.iter().all(|&byte| byte == 0);
     Ok(if is_blank { Content::Blank } else { Content::Something { made_with: superblock::device_bytes(&head) } })
+}
+
+/// What would be the first superblock of a store at `offset`.
+fn head_at(path: &Path, offset: u64) -> std::io::Result<[u8; SUPERBLOCK_BYTES]> {
+    let mut head = [0; SUPERBLOCK_BYTES];
+    fs::File::open(path)?.read_exact_at(&mut head, offset)?;
+    Ok(head)
+}
+
+/// Refuses an offset within a store that begins with its file or block device: a log, or a cache that the list does not know, of another user.
+fn check_outside_store(place: &Place, offset: u64) -> Result<()> {
+    let head = head_at(&place.path, 0).map_err(|error| Error::io(place.path.display(), &error))?;
+    match superblock::device_bytes(&head).filter(|&bytes| bytes > offset) {
+        None => Ok(()),
+        Some(bytes) => {
+            let message = format!(
+                "{place} is within the cache or write log that takes the first {} of {}: choose another place, or discard that one",
+                ByteSize(bytes),
+                place.path.display()
+            );
+            Err(Error::new(Failure::InUse, message))
+        }
+    }
 }
 
 /// Opens the file or block device of the cache or log that lies at `place`, or its part of one, for this process alone; past the page cache where the

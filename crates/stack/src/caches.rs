@@ -26,7 +26,7 @@ pub struct Record {
     /// Where in that it begins; `None` when it takes all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offset: Option<u64>,
-    /// How many bytes it takes from there.
+    /// How many bytes it takes; `None` when it is a file of its own, which may get another size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub length: Option<u64>,
     /// Version of this record; this is 1.
@@ -47,7 +47,7 @@ impl Record {
         Self {
             path: place.path.clone(),
             offset: place.offset,
-            length: place.offset.map(|_| device_bytes),
+            length: place.fixed_bytes(device_bytes),
             version: 1,
             target: identity.target.clone(),
             unit: identity.unit.clone(),

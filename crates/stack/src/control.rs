@@ -122,14 +122,21 @@ async fn serve_caller(mut stream: UnixStream, handler: Rc<impl Handler>) {
         return;
     }
     let (progress, mut reports) = mpsc::unbounded_channel();
-    let answer = async { handler.handle(parse_request(&line)?, progress).await };
+    let request = parse_request(&line);
+    // A caller who hangs up stops a cleaning that it asked for. What changes the process, or ends it, is never left half done.
+    let ends_with_caller = matches!(request, Ok(Request::Clean));
+    let mut is_heard = true;
+    let answer = async { handler.handle(request?, progress).await };
     tokio::pin!(answer);
     let result = loop {
         tokio::select! {
             biased;
             Some(report) = reports.recv() => {
-                if write_line(&mut writer, &json!({ "progress": report })).await.is_err() {
-                    return;
+                if is_heard && write_line(&mut writer, &json!({ "progress": report })).await.is_err() {
+                    if ends_with_caller {
+                        return;
+                    }
+                    is_heard = false;
                 }
             }
             result = &mut answer => break result,
@@ -265,6 +272,49 @@ mod tests {
             assert_eq!((error.failure(), error.to_string()), (Failure::WouldLoseData, "no".into()));
         })
         .await;
+    }
+
+    /// Takes many steps for everything.
+    #[derive(Default)]
+    struct Slow {
+        steps: std::cell::Cell<usize>,
+    }
+
+    const SLOW_STEPS: usize = 1000;
+
+    impl Handler for Slow {
+        async fn handle(&self, _: Request, progress: Progress) -> Result<Value> {
+            for step in 0..SLOW_STEPS {
+                // Whoever listens.
+                let _ = progress.send(json!(step));
+                self.steps.set(step + 1);
+                tokio::task::yield_now().await;
+            }
+            Ok(Value::Null)
+        }
+    }
+
+    #[tokio::test]
+    async fn who_hangs_up_stops_a_cleaning_and_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        for (request, is_finished) in [
+            (Request::Clean, false),
+            (Request::Detach { keep_dirty: false, remove_cache: false }, true),
+            (Request::Set { key: "cache.size".into(), value: "1GiB".into() }, true),
+        ] {
+            let path = directory.path().join("slow.sock");
+            let server = ControlServer::bind(&path).unwrap();
+            let handler = Rc::new(Slow::default());
+            let hang_up = async {
+                let mut stream = UnixStream::connect(&path).await.unwrap();
+                write_line(&mut stream, &json!(request)).await.unwrap();
+                let mut first = [0];
+                stream.read_exact(&mut first).await.unwrap();
+            };
+            // It returns when the caller is done with.
+            server.serve(Rc::clone(&handler) as Rc<_>, hang_up).await;
+            assert_eq!(handler.steps.get() == SLOW_STEPS, is_finished, "{request:?}: {} steps", handler.steps.get());
+        }
     }
 
     #[tokio::test]

@@ -50,6 +50,11 @@ impl Place {
         self.offset.map_or_else(|| path.to_string(), |offset| format!("{path} --{what}-offset {}", ByteSize(offset)))
     }
 
+    /// `device_bytes`, the size of what is here, where it does not change and the file system does not tell it: all but a file of its own.
+    pub(crate) fn fixed_bytes(&self, device_bytes: u64) -> Option<u64> {
+        (self.offset.is_some() || !self.path.is_file()).then_some(device_bytes)
+    }
+
     /// Whether both are in one file or block device, whatever it is called.
     pub(crate) fn shares_file_with(&self, other: &Self) -> bool {
         self.path == other.path

@@ -14,10 +14,10 @@ use base::executor::Executor;
 use block::completion::Workers;
 use block::layer::crash::{CrashLayer, Loss, Power};
 use block::layer::delay::Latency;
-use block::{Geometry, SharedDevice};
+use block::{Device, Geometry, SharedDevice};
 use cache::{Alignment, Associativity, Cache, CrashMode, FormatOptions, LineSize, Mode};
 use common::model::Lost;
-use common::{Model, Workload, drive, format, format_options, open, open_options, read, try_open};
+use common::{Model, Workload, drive, drive_while, format, format_options, open, open_options, read, try_open};
 
 /// More writes than any workload here makes.
 const WRITES_MAX: u64 = 3000;
@@ -136,7 +136,10 @@ fn run_until_crash(scenario: &Scenario, nth: u64) -> (World, Option<Lost>) {
     let open_options = open_options(&executor, scenario.mode);
     if let Ok(cache) = try_open(&mut executor, &cache_device, &origin, open_options) {
         let clock: Arc<dyn Clock> = Arc::new(executor.clock());
-        let driving = drive(cache, Arc::clone(&world.model), clock, workload(scenario, true));
+        let has_both = scenario.fails == Fails::Both;
+        let lost_power = power.clone();
+        let goes_on = move || !(has_both && lost_power.is_lost());
+        let driving = drive_while(cache, Arc::clone(&world.model), clock, workload(scenario, true), goes_on);
         executor.block_on(driving);
         if !power.is_lost() {
             return (world, None);
@@ -171,12 +174,23 @@ fn crash_in_recovery(world: &mut World, scenario: &Scenario, nth: u64) -> bool {
     opened.is_err()
 }
 
+/// All that `device` holds, in requests of which few would pass through more memory than a processor has at hand.
+fn read_all(executor: &mut Executor, device: &impl Device, length: u64) -> Vec<u8> {
+    const REQUEST_BYTES: u64 = 256 << 10;
+    let parts = (0..length).step_by(REQUEST_BYTES as usize);
+    let mut all = Vec::with_capacity(length as usize);
+    for offset in parts {
+        all.extend(read(executor, device, offset, REQUEST_BYTES.min(length - offset)));
+    }
+    all
+}
+
 /// Opens, compares, works on, closes and compares the origin.
 fn check_and_work_on(world: &World, scenario: &Scenario, lost: Lost, context: &str) {
     let mut executor = Executor::new(scenario.seed + 17);
     let cache = world.open(&mut executor, scenario.mode);
     assert_eq!(cache.status().recovery.lost_lines, 0, "{context}");
-    let bytes = read(&mut executor, &cache, 0, scenario.origin_bytes());
+    let bytes = read_all(&mut executor, &cache, scenario.origin_bytes());
     world.model.lock().unwrap().check_after_crash(&bytes, lost, context);
     let clock: Arc<dyn Clock> = Arc::new(executor.clock());
     let small = Scenario { requests: 20, seed: scenario.seed + 1000, ..*scenario };
@@ -184,7 +198,7 @@ fn check_and_work_on(world: &World, scenario: &Scenario, lost: Lost, context: &s
     assert_eq!(cache.status().checksum_errors, 0, "{context}");
     executor.block_on(async move { cache.close(false).await.expect("nothing fails any more") });
     let (_, origin) = world.devices(&mut executor);
-    let bytes = read(&mut executor, &origin, 0, scenario.origin_bytes());
+    let bytes = read_all(&mut executor, &origin, scenario.origin_bytes());
     world.model.lock().unwrap().check_exact(&bytes, context);
 }
 

@@ -10,6 +10,7 @@ use base::buffer::Buffer;
 use base::clock::Clock;
 use base::executor::Executor;
 use block::device::DeviceExt;
+use block::layer::crash::{CrashLayer, Loss, Power};
 use block::memory::MemoryDevice;
 use block::{Completion, Device, ErrorKind, Event, EventHub, EventReceiver, Geometry, Identity, Request, SharedDevice};
 use cache::{Alignment, Cache, CrashMode, DirtyLimits, FormatOptions, Mode, Percent, Stranded};
@@ -64,12 +65,15 @@ struct World {
 }
 
 impl World {
-    fn new(options: cache::FormatOptions) -> Self {
+    fn new(options: FormatOptions) -> Self {
+        Self::on(Arc::new(MemoryDevice::new(1 << 20, Identity::default())), options)
+    }
+
+    fn on(cache_device: SharedDevice, options: FormatOptions) -> Self {
         let mut executor = Executor::in_order();
         let inner: SharedDevice = Arc::new(MemoryDevice::new(ORIGIN_BYTES, Identity::default()));
         let size_bytes = AtomicU64::new(ORIGIN_BYTES);
         let resizable = Arc::new(Resizable { inner: Arc::clone(&inner), size_bytes, events: EventHub::new() });
-        let cache_device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20, Identity::default()));
         format(&mut executor, &cache_device, &(resizable.clone() as SharedDevice), options);
         Self { executor, inner, resizable, cache_device }
     }
@@ -188,7 +192,7 @@ fn a_write_does_not_wait_for_what_cannot_be_cleaned() {
     assert_eq!(world.held(40 * LINE, 2 * LINE), [7; 2 * LINE as usize]);
 }
 
-/// And nothing else of it; also when the power fails while that is done.
+/// And nothing else of it.
 #[test]
 fn what_is_dirty_beyond_the_end_can_be_given_up() {
     for crash_mode in [CrashMode::DirtySynchronous, CrashMode::Warm, CrashMode::AllSynchronous] {
@@ -216,6 +220,40 @@ fn what_is_dirty_beyond_the_end_can_be_given_up() {
         assert_eq!(world.held(19 * LINE, END - 19 * LINE), vec![8; (END - 19 * LINE) as usize]);
         assert!(world.held(END, ORIGIN_BYTES - END).iter().all(|&byte| byte == 0));
         assert_eq!(read(&mut world.executor, &cache, END, LINE), [0; LINE as usize]);
+    }
+}
+
+/// It is all there, or less of it; and of the rest nothing is missing.
+#[test]
+fn the_power_may_fail_at_every_write_of_giving_up() {
+    for nth in 0.. {
+        let medium = CrashLayer::new(1 << 20, nth);
+        let mut world = World::on(Arc::new(medium.clone()), format_options());
+        let cache = shrunk_under_dirty_data(&mut world);
+        world.executor.block_on(async move { cache.close(true).await }).unwrap();
+        let cache = world.open();
+        world.executor.block_on(async move { cache.close(true).await }).unwrap();
+        medium.power().fail_write(medium.power().writes_seen() + nth);
+        let (device, clock) = (Arc::clone(&world.cache_device), Arc::new(world.executor.clock()));
+        let discarded = world.executor.block_on(async move { cache::discard_beyond_end(&device, clock).await });
+        let has_failed = medium.power().is_lost();
+        assert_eq!(discarded.is_err(), has_failed, "write {nth}: {:?}", discarded.err());
+        world.executor = Executor::in_order();
+        world.cache_device = Arc::new(medium.after_power_loss_as(Loss::Seeded(nth), &Power::new()));
+        world.resize(ORIGIN_BYTES);
+        let cache = world.open();
+        world.clean(&cache).unwrap();
+        assert_eq!(world.held(0, 4 * LINE), [7; 4 * LINE as usize], "write {nth}");
+        assert_eq!(world.held(19 * LINE, END - 19 * LINE), vec![8; (END - 19 * LINE) as usize], "write {nth}");
+        let given_up = [(END, 22 * LINE - END, 8), (ORIGIN_BYTES - LINE, LINE, 9)];
+        for (offset, length, byte) in given_up {
+            let held = world.held(offset, length);
+            assert!(held.iter().all(|&held| held == 0 || (has_failed && held == byte)), "write {nth}");
+        }
+        if !has_failed {
+            assert!(nth > 3, "it writes something");
+            return;
+        }
     }
 }
 

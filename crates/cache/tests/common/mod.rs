@@ -87,6 +87,17 @@ struct Outcome {
 
 /// Runs the workload to its end.
 pub async fn drive(cache: Arc<Cache>, model: Arc<Mutex<Model>>, clock: Arc<dyn Clock>, workload: Workload) {
+    drive_while(cache, model, clock, workload, || true).await;
+}
+
+/// Runs the workload to its end, or until `goes_on` says that nothing can come of the rest.
+pub async fn drive_while(
+    cache: Arc<Cache>,
+    model: Arc<Mutex<Model>>,
+    clock: Arc<dyn Clock>,
+    workload: Workload,
+    goes_on: impl Fn() -> bool,
+) {
     let mut random = Random::new(workload.seed);
     // Whatever chooses who comes in and who goes, nothing is lost.
     cache.set_replacement(Replacement::ALL[workload.seed as usize % Replacement::ALL.len()]);
@@ -94,8 +105,12 @@ pub async fn drive(cache: Arc<Cache>, model: Arc<Mutex<Model>>, clock: Arc<dyn C
     let mut running: FuturesUnordered<BoxFuture<'static, Outcome>> = FuturesUnordered::new();
     let size_bytes = cache.geometry().size_bytes;
     let mut submitted = 0;
-    while submitted < workload.requests || !running.is_empty() {
-        if submitted < workload.requests && running.len() < workload.depth {
+    loop {
+        let has_more = submitted < workload.requests && goes_on();
+        if !has_more && running.is_empty() {
+            return;
+        }
+        if has_more && running.len() < workload.depth {
             submitted += 1;
             let operation = submit_one(&cache, &model, &mut random, size_bytes, &workload);
             running.push(operation);

@@ -9,6 +9,9 @@
 //! | [`Completion::slot`] | drivers that complete from elsewhere (a ring, a connection) | that driver |
 //! | [`Completion::task`] | layers, whose operations are futures over other devices | whoever awaits the completion; until somebody does, or when it is dropped, the layer's [`Workers`] |
 //!
+//! A layer that has next to nothing to do when another device is done adds a step to its completion ([`Completion::then`]), which needs no task of its
+//! own where a driver carries the operation on.
+//!
 //! A task is polled once when it is made, so that it has reached its first wait. From then on whoever awaits the completion polls it in
 //! place: no hop to another task. One that nobody awaits yet must go on, too, or it would hold its range, and whoever
 //! waits for that range, for as long as its owner looks elsewhere; so when it could go on it moves to the workers.
@@ -26,6 +29,7 @@ use crate::error::{Error, ErrorKind};
 use crate::request::Response;
 
 type TaskFuture = Pin<Box<dyn Future<Output = Response> + Send>>;
+type Step = Box<dyn FnOnce(Response) -> Completion + Send>;
 type BackgroundFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Waits for one operation. See the module for what dropping it means.
@@ -45,7 +49,7 @@ impl Completion {
 
     /// An operation that somebody else completes through the returned sender.
     pub fn slot() -> (Self, SlotSender) {
-        let shared = Arc::new(SlotShared { state: Mutex::new(SlotState::Waiting(None)) });
+        let shared = Arc::new(SlotShared { state: Mutex::new(SlotState::Waiting { waker: None, step: None }) });
         (Self(State::Slot(Arc::clone(&shared))), SlotSender { shared: Some(shared) })
     }
 
@@ -62,11 +66,32 @@ impl Completion {
         }
     }
 
+    /// The same operation with a step behind it, whose completion this one's becomes. The step is taken wherever the operation ends, also when nobody awaits
+    /// it: on whichever thread, by whoever submits to the same device or drives it. So it must not wait, and no lock that it takes may be held over a submit.
+    pub fn then(mut self, workers: &Workers, step: impl FnOnce(Response) -> Self + Send + 'static) -> Self {
+        let shared = match &mut self.0 {
+            State::Ready(response) => return step(response.take().expect("a completion completes once")),
+            State::Slot(shared) => Arc::clone(shared),
+            State::Task(_) => return Self::task(workers, async move { step(self.await).await }),
+        };
+        match shared.put_behind(step) {
+            PutBehind::Put => self,
+            PutBehind::Done(step, response) => step(response),
+            PutBehind::Taken(step) => Self::task(workers, async move { step(self.await).await }),
+        }
+    }
+
     /// The response, if it is there without waiting and was not taken before.
     pub fn try_take(&mut self) -> Option<Response> {
         match &mut self.0 {
             State::Ready(response) => response.take(),
-            State::Slot(shared) => shared.try_take(),
+            State::Slot(shared) => match shared.try_take()? {
+                Outcome::Done(response) => Some(response),
+                Outcome::Forwarded(completion) => {
+                    *self = completion;
+                    self.try_take()
+                }
+            },
             State::Task(task) => task.try_take(),
         }
     }
@@ -80,7 +105,13 @@ impl Future for Completion {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Response> {
         match &mut self.0 {
             State::Ready(response) => Poll::Ready(response.take().expect("a completion completes once")),
-            State::Slot(shared) => shared.poll(context),
+            State::Slot(shared) => match std::task::ready!(shared.poll(context)) {
+                Outcome::Done(response) => Poll::Ready(response),
+                Outcome::Forwarded(completion) => {
+                    *self = completion;
+                    self.poll(context)
+                }
+            },
             State::Task(task) => task.poll_owner(context),
         }
     }
@@ -275,9 +306,26 @@ struct SlotShared {
 }
 
 enum SlotState {
-    Waiting(Option<Waker>),
-    Done(Response),
+    Waiting { waker: Option<Waker>, step: Option<Step> },
+    Over(Outcome),
     Taken,
+}
+
+/// How an operation ended.
+enum Outcome {
+    Done(Response),
+    /// With a step that is not over.
+    Forwarded(Completion),
+}
+
+/// What became of a step.
+enum PutBehind<F> {
+    /// The driver takes it.
+    Put,
+    /// There is nothing to wait for.
+    Done(F, Response),
+    /// There is one already, or the outcome is not a response.
+    Taken(F),
 }
 
 impl SlotShared {
@@ -285,10 +333,10 @@ impl SlotShared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn try_take(&self) -> Option<Response> {
+    fn try_take(&self) -> Option<Outcome> {
         let mut state = self.lock();
         match std::mem::replace(&mut *state, SlotState::Taken) {
-            SlotState::Done(response) => Some(response),
+            SlotState::Over(outcome) => Some(outcome),
             other => {
                 *state = other;
                 None
@@ -296,15 +344,55 @@ impl SlotShared {
         }
     }
 
-    fn poll(&self, context: &mut Context<'_>) -> Poll<Response> {
+    fn poll(&self, context: &mut Context<'_>) -> Poll<Outcome> {
         let mut state = self.lock();
-        match std::mem::replace(&mut *state, SlotState::Taken) {
-            SlotState::Done(response) => Poll::Ready(response),
-            SlotState::Waiting(_) => {
-                *state = SlotState::Waiting(Some(context.waker().clone()));
-                Poll::Pending
+        match &mut *state {
+            SlotState::Waiting { waker, .. } => {
+                *waker = Some(context.waker().clone());
+                return Poll::Pending;
             }
+            SlotState::Over(_) => {}
             SlotState::Taken => panic!("a completion completes once"),
+        }
+        match std::mem::replace(&mut *state, SlotState::Taken) {
+            SlotState::Over(outcome) => Poll::Ready(outcome),
+            SlotState::Waiting { .. } | SlotState::Taken => unreachable!("looked at above, under the same lock"),
+        }
+    }
+
+    fn put_behind<F: FnOnce(Response) -> Completion + Send + 'static>(&self, new: F) -> PutBehind<F> {
+        let mut state = self.lock();
+        match &mut *state {
+            SlotState::Waiting { step: step @ None, .. } => {
+                *step = Some(Box::new(new));
+                return PutBehind::Put;
+            }
+            SlotState::Over(Outcome::Done(_)) => {}
+            _ => return PutBehind::Taken(new),
+        }
+        match std::mem::replace(&mut *state, SlotState::Taken) {
+            SlotState::Over(Outcome::Done(response)) => PutBehind::Done(new, response),
+            _ => unreachable!("looked at above, under the same lock"),
+        }
+    }
+
+    /// The operation is over but for its step.
+    fn finish(&self, response: Response) {
+        let step = match &mut *self.lock() {
+            SlotState::Waiting { step, .. } => step.take(),
+            _ => None,
+        };
+        // Outside of the lock: it may do anything.
+        let outcome = match step {
+            None => Outcome::Done(response),
+            Some(step) => {
+                let mut completion = step(response);
+                completion.try_take().map_or_else(|| Outcome::Forwarded(completion), Outcome::Done)
+            }
+        };
+        let previous = std::mem::replace(&mut *self.lock(), SlotState::Over(outcome));
+        if let SlotState::Waiting { waker: Some(waker), .. } = previous {
+            waker.wake();
         }
     }
 }
@@ -321,10 +409,8 @@ impl SlotSender {
     }
 
     fn finish(&mut self, response: Response) {
-        let Some(shared) = self.shared.take() else { return };
-        let previous = std::mem::replace(&mut *shared.lock(), SlotState::Done(response));
-        if let SlotState::Waiting(Some(waker)) = previous {
-            waker.wake();
+        if let Some(shared) = self.shared.take() {
+            shared.finish(response);
         }
     }
 }
@@ -491,6 +577,78 @@ mod tests {
         drop(executor);
         drop(sender);
         assert_eq!(shared.now_or_never(), Some(false));
+    }
+
+    fn failed() -> Response {
+        Response::failed(Error::new(ErrorKind::Media, "a test"), Buffer::empty())
+    }
+
+    #[test]
+    fn a_step_is_taken_where_the_operation_ends_whether_or_not_anybody_awaits_it() {
+        let workers = Workers::new();
+        for is_dropped in [false, true] {
+            let is_taken = Arc::new(AtomicBool::new(false));
+            let flag = Arc::clone(&is_taken);
+            let (completion, sender) = Completion::slot();
+            let mut completion = completion.then(&workers, move |response| {
+                flag.store(true, Ordering::Relaxed);
+                assert!(response.result.is_ok());
+                Completion::ready(failed())
+            });
+            assert!(completion.try_take().is_none() && !is_taken.load(Ordering::Relaxed));
+            let kept = (!is_dropped).then_some(completion);
+            sender.complete(Response::done(Buffer::empty()));
+            assert!(is_taken.load(Ordering::Relaxed));
+            if let Some(completion) = kept {
+                let response = completion.now_or_never().expect("the step is the last there is to do");
+                assert_eq!(response.result.map_err(|error| error.kind()), Err(ErrorKind::Media));
+            }
+        }
+    }
+
+    /// Behind each kind of completion, and behind another step.
+    #[test]
+    fn a_step_that_is_not_over_at_once_is_waited_for() {
+        for kind in ["ready", "slot", "slot that is over", "task", "step"] {
+            let mut executor = Executor::new(1);
+            let workers = Workers::new();
+            let running = workers.clone();
+            executor.spawn(async move { running.run().await });
+            let (slot, sender) = Completion::slot();
+            let mut sender = Some(sender);
+            let first = match kind {
+                "ready" => Completion::ready(failed()),
+                "slot" => slot,
+                "slot that is over" => {
+                    sender.take().expect("it was made just now").complete(failed());
+                    slot
+                }
+                "task" => Completion::task(&workers, slot),
+                _ => slot.then(&workers, Completion::ready),
+            };
+            let (clock, inner) = (executor.clock(), workers.clone());
+            let completion = first.then(&workers, move |response| {
+                let seconds = if response.result.is_err() { 2 } else { 1 };
+                Completion::task(&inner, async move {
+                    clock.sleep(Duration::from_secs(seconds)).await;
+                    Response::done(Buffer::copy_of(&[seconds as u8]))
+                })
+            });
+            if let Some(sender) = sender.filter(|_| kind != "ready") {
+                executor.spawn(async move { sender.complete(failed()) });
+            }
+            assert_eq!(&executor.block_on(completion).buffer[..], [2], "{kind}");
+        }
+    }
+
+    #[test]
+    fn a_driver_that_stops_takes_the_step_with_an_error() {
+        let workers = Workers::new();
+        let (completion, sender) = Completion::slot();
+        let completion = completion.then(&workers, Completion::ready);
+        drop(sender);
+        let response = completion.now_or_never().expect("there is nothing to wait for");
+        assert_eq!(response.result.map_err(|error| error.kind()), Err(ErrorKind::OutcomeUnknown));
     }
 
     #[test]

@@ -91,25 +91,23 @@ pub(crate) fn read_hit(core: &Arc<Core>, range: ByteRange, buffer: Buffer) -> Re
     let counters = core.counters.of(RequestKind::Read);
     counters.tags(1, 0);
     counters.served(Serving::Hit);
-    let mut reading = core.cache_device.submit(Request::read(offset, buffer));
-    let taken = match reading.try_take() {
-        Some(response) if response.result.is_ok() => {
-            finish_timing(timed);
-            return Ok(Completion::ready(response));
-        }
-        taken => taken,
-    };
     let finishing = Arc::clone(core);
-    Ok(Completion::task(&core.workers, async move {
-        let response = match taken {
-            Some(response) => response,
-            None => reading.await,
-        };
-        let (result, buffer) = finishing.finish_piece(piece, range, response).await;
-        drop((pins, guard));
-        finish_timing(timed);
-        Response { result, buffer, extents: Vec::new() }
-    }))
+    // Nothing of this is locked while the cache device is asked for something.
+    let step = move |response: Response| {
+        if response.result.is_ok() {
+            drop((pins, guard));
+            finish_timing(timed);
+            return Completion::ready(response);
+        }
+        let workers = finishing.workers.clone();
+        Completion::task(&workers, async move {
+            let (result, buffer) = finishing.finish_piece(piece, range, response).await;
+            drop((pins, guard));
+            finish_timing(timed);
+            Response { result, buffer, extents: Vec::new() }
+        })
+    };
+    Ok(core.cache_device.submit(Request::read(offset, buffer)).then(&core.workers, step))
 }
 
 pub(crate) async fn read(

@@ -261,6 +261,7 @@ impl Core {
 
     fn want_room(&self, state: &mut State) -> Option<Outgoing> {
         state.wants_room = true;
+        state.was_full = true;
         self.background.notify();
         None
     }

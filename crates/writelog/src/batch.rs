@@ -23,9 +23,13 @@ use crate::core::{Core, Pins, State};
 use crate::format::FLAG_EPOCH_END;
 use crate::found::{Found, record_at, records_in};
 use crate::images::Images;
-use crate::limits::{BATCHES_WHEN_FULL, PIECES_AT_ONCE, UNIT_BYTES};
+use crate::limits::{
+    AGE_SHARES, BATCH_BYTES_WHEN_FULL, BATCH_BYTES_WHEN_SLOW, BATCHES_A_LOG, PIECES_AT_ONCE, SEGMENT_READ_BYTES_MAX,
+    UNIT_BYTES,
+};
 use crate::map::{ExtentMap, Piece};
 use crate::options::DestageOrder;
+use crate::salvage::segment_image;
 use crate::segments::SegmentState;
 
 /// How segments are chosen.
@@ -41,11 +45,19 @@ pub(crate) enum Choice {
 pub(crate) struct Batch {
     /// Disjoint, ascending.
     pub(crate) pieces: Vec<Piece>,
+    /// Bytes of data that it takes from the log, what is superseded in it, too.
+    pub(crate) log_bytes: u64,
     /// Bytes of the log that are in RAM for it.
     pub(crate) images: Images,
     /// With [`Choice::Epoch`]: all up to this record is on the origin afterwards.
     pub(crate) epoch_end: Option<u64>,
     _pins: Pins,
+}
+
+impl Batch {
+    fn new(pins: Pins) -> Self {
+        Self { pieces: Vec::new(), log_bytes: 0, images: Images::default(), epoch_end: None, _pins: pins }
+    }
 }
 
 /// A segment as it was read, or as its records are in RAM.
@@ -89,16 +101,30 @@ impl Core {
         if batch.pieces.is_empty() { Ok(self.select_by_lba().await) } else { Ok(batch) }
     }
 
-    /// What a batch takes. Who waits for room waits for the whole batch.
+    /// What a batch takes, in bytes of log. The more, the less of it is sent, since more is superseded in it and more pieces are adjacent. But it comes
+    /// back as room, and is no longer too old, all at once: so it is never more than half of the room that there is meanwhile, nor than the
+    /// origin took lately in the time between when data leaves and when it should have arrived.
     fn batch_bytes(&self, state: &State) -> u64 {
-        self.options.level2.batch_bytes / if state.wants_room { BATCHES_WHEN_FULL } else { 1 }
+        let most = self.options.level2.batch_bytes;
+        let log_bytes = u64::from(self.layout.segment_count) * self.layout.segment_bytes;
+        let room = (log_bytes as f64 * (1.0 - state.share_used(&self.layout))) as u64;
+        let [_, share_old, _] = AGE_SHARES;
+        let time = self.options.level2.age_max.as_secs_f64() * (1.0 - share_old);
+        // Before the first, a small one soon says how fast the origin is.
+        let in_time = match state.destage_rate {
+            0.0 => BATCH_BYTES_WHEN_FULL,
+            rate => ((rate * time) as u64).max(BATCH_BYTES_WHEN_SLOW),
+        };
+        let wanted = in_time.min(log_bytes / BATCHES_A_LOG).min(room / 2);
+        wanted.max(BATCH_BYTES_WHEN_FULL).min(most)
     }
 
     async fn select_by_lba(self: &Arc<Self>) -> Batch {
         let (mut pieces, pins) = self.next_by_lba();
         let images = self.read_places(&pieces).await;
+        let log_bytes = bytes_in_log(&pieces);
         self.keep_owed(&mut pieces);
-        Batch { pieces, images, epoch_end: None, _pins: pins }
+        Batch { pieces, log_bytes, images, epoch_end: None, _pins: pins }
     }
 
     fn next_by_lba(self: &Arc<Self>) -> (Vec<Piece>, Pins) {
@@ -150,18 +176,14 @@ impl Core {
             chosen.iter().for_each(|&segment| pins.add(&mut state.segments, segment));
             chosen
         };
-        let mut batch = Batch { pieces: Vec::new(), images: Images::default(), epoch_end: None, _pins: pins };
+        let mut batch = Batch::new(pins);
         let mut loading = self.load_in_order(chosen);
         while let Some((segment, loaded)) = loading.next().await {
-            match loaded {
-                Ok(loaded) => {
-                    self.lose_damaged(segment, &loaded);
-                    batch.pieces.extend(loaded.records.into_iter().flat_map(|record| record.pieces));
-                    batch.images.extend(loaded.images);
-                }
-                Err(error) => self.add_salvaged(segment, &error, &mut batch),
-            }
+            self.lose_damaged(segment, &loaded);
+            batch.pieces.extend(loaded.records.into_iter().flat_map(|record| record.pieces));
+            batch.images.extend(loaded.images);
         }
+        batch.log_bytes = bytes_in_log(&batch.pieces);
         self.keep_owed(&mut batch.pieces);
         Ok(batch)
     }
@@ -189,7 +211,7 @@ impl Core {
             let count = (self.batch_bytes(state) / self.layout.segment_bytes).max(1) as usize;
             (segments, destaged, applied, state.found_sequence, count)
         };
-        let mut batch = Batch { pieces: Vec::new(), images: Images::default(), epoch_end: None, _pins: pins };
+        let mut batch = Batch::new(pins);
         // Oldest first; what waits is behind the last end of an epoch.
         let (mut epoch, mut waiting) = (Vec::new(), Vec::new());
         // No more than is wanted is read ahead, but where an epoch is longer.
@@ -198,30 +220,23 @@ impl Core {
         while index < count || batch.epoch_end.is_none() {
             let Some((segment, loaded)) = loading.next().await else { break };
             index += 1;
-            let mut is_whole = false;
-            match loaded {
-                Ok(loaded) => {
-                    self.lose_damaged(segment, &loaded);
-                    is_whole = loaded.is_whole;
-                    batch.images.extend(loaded.images);
-                    let is_new = |record: &Found| (destaged + 1..=applied).contains(&record.sequence);
-                    for record in loaded.records.into_iter().filter(is_new) {
-                        waiting.extend(record.pieces);
-                        if record.flags & FLAG_EPOCH_END != 0 || record.sequence == found {
-                            batch.epoch_end = Some(record.sequence);
-                            epoch.append(&mut waiting);
-                        }
-                    }
+            self.lose_damaged(segment, &loaded);
+            batch.images.extend(loaded.images);
+            let is_new = |record: &Found| (destaged + 1..=applied).contains(&record.sequence);
+            for record in loaded.records.into_iter().filter(is_new) {
+                waiting.extend(record.pieces);
+                if record.flags & FLAG_EPOCH_END != 0 || record.sequence == found {
+                    batch.epoch_end = Some(record.sequence);
+                    epoch.append(&mut waiting);
                 }
-                Err(error) => self.add_salvaged(segment, &error, &mut batch),
             }
-            if !is_whole {
+            if !loaded.is_whole {
                 // The order ends here: what can still be read of it is sent with this batch.
                 batch.epoch_end = Some(self.state().segments.get(segment).last_sequence.min(applied));
                 epoch.append(&mut waiting);
             }
         }
-        epoch.append(&mut batch.pieces);
+        batch.log_bytes = bytes_in_log(&epoch);
         batch.pieces = newest(epoch);
         if self.state().is_epoch_begun {
             self.remove_clean(&mut batch.pieces);
@@ -243,16 +258,14 @@ impl Core {
     }
 
     /// Segments one after the other, the next ones being read already.
-    pub(crate) fn load_in_order(
-        &self,
-        segments: Vec<u32>,
-    ) -> impl Stream<Item = (u32, Result<Loaded, Error>)> + Unpin + '_ {
+    pub(crate) fn load_in_order(&self, segments: Vec<u32>) -> impl Stream<Item = (u32, Loaded)> + Unpin + '_ {
         let loading = stream::iter(segments).map(async move |segment| (segment, self.load_segment(segment).await));
-        Box::pin(loading.buffered(self.log_reads_in_flight()))
+        let at_once = (SEGMENT_READ_BYTES_MAX / self.layout.segment_bytes).max(1) as usize;
+        Box::pin(loading.buffered(self.log_reads_in_flight().min(at_once)))
     }
 
     /// A segment's image and the records in it that were applied.
-    async fn load_segment(&self, segment: u32) -> Result<Loaded, Error> {
+    async fn load_segment(&self, segment: u32) -> Loaded {
         let range = self.layout.segment(segment);
         let (first, last, end, is_all) = {
             let state = self.state();
@@ -265,12 +278,29 @@ impl Core {
         let place = self.layout.place(segment, 0);
         let end = u64::from(place) + end / UNIT_BYTES;
         if let Some((images, records)) = self.records_in_ram(segment, first..=last) {
-            return Ok(Loaded { images, records, is_all, is_whole: true, end });
+            return Loaded { images, records, is_all, is_whole: true, end };
         }
-        let image = self.log_device.read(range.offset, self.used_buffer(range.length as usize)).await?;
+        let image = match self.log_device.read(range.offset, self.used_buffer(range.length as usize)).await {
+            Ok(image) => image,
+            Err(error) => {
+                tracing::error!(%error, segment, "a segment of the log cannot be read as a whole");
+                let mut image = segment_image(&self.log_device, &self.layout, segment).await;
+                self.copy_records_in_ram(place, &mut image);
+                image
+            }
+        };
         let records = records_in(&image, first..=last, segment, self.uuid, place);
         let is_whole = records.iter().map(|record| record.sequence).eq(first..=last);
-        Ok(Loaded { images: Images::of(place, image), records, is_all, is_whole, end })
+        Loaded { images: Images::of(place, image), records, is_all, is_whole, end }
+    }
+
+    /// Puts what is in RAM of a segment that begins at `first` into its image.
+    fn copy_records_in_ram(&self, first: u32, image: &mut [u8]) {
+        let state = self.state();
+        for (place, bytes) in state.records.records_in(first, image.len() as u64 / UNIT_BYTES) {
+            let at = (u64::from(place - first) * UNIT_BYTES) as usize;
+            image[at..at + bytes.len()].copy_from_slice(bytes);
+        }
     }
 
     /// The records of a segment, if all of these are in RAM still: neither read nor checked.
@@ -306,16 +336,10 @@ impl Core {
     fn is_in(&self, segment: u32, piece: &Piece) -> bool {
         piece.is_in_segment() && self.layout.segment_of(piece.place) == segment
     }
+}
 
-    /// A segment that cannot be read at once: what the map has in it is read piece by piece, and what cannot be read is lost, by name.
-    fn add_salvaged(&self, segment: u32, error: &Error, batch: &mut Batch) {
-        let state = self.state();
-        let is_wanted = |piece: &Piece| self.is_in(segment, piece) && !piece.tag.is_lost();
-        let pieces: Vec<Piece> = state.owed_from(0).filter(is_wanted).collect();
-        drop(state);
-        tracing::error!(%error, segment, pieces = pieces.len(), "a segment of the log cannot be read as a whole");
-        batch.pieces.extend(pieces);
-    }
+fn bytes_in_log(pieces: &[Piece]) -> u64 {
+    pieces.iter().filter(|piece| !piece.is_zero()).map(|piece| piece.sectors * UNIT_BYTES).sum()
 }
 
 /// Of each sector the newest of these pieces, which are in the order in which they were written; ascending. That some are written again as they

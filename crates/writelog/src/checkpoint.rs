@@ -1,37 +1,64 @@
 //! Checkpoints: the map on the device, so that replay begins later and segments may be used again.
 //!
 //! ```text
-//!   1. under one lock: dirty extents, segments in use, where the last applied record ended, and which segments nobody needs any more
+//!   1. under one lock: segments in use, where the last applied record ended, and which segments nobody needs any more; then, some at a time, dirty extents
 //!   2. all of it to the older slot ─► 3. flush ─► 4. superblock, both copies ─► 5. those segments may be used again
 //! ```
 //! Requests go on meanwhile. A power loss before step 4 leaves the old checkpoint and everything it refers to.
+//!
+//! Extents change while they are collected, which does no harm. What a later record brings is left out, since replay finds it behind the place where it
+//! begins; what it supersedes may be there or not, since replay puts the record over it; and what is clean by then is on the origin, flushed.
+//!
+//! A checkpoint costs about as much as the log has extents, however few segments it frees. So while room is short one waits until it frees many times
+//! what it writes, or, when records have to wait, until it has rested for some times as long as the last one took.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use block::device::DeviceExt;
 use block::{Error, ErrorKind};
-use store::LogPosition;
+use store::{LogPosition, Superblock};
 use zerocopy::little_endian::U32;
 
 use crate::append::LogPlace;
 use crate::checkpoint_bytes::CheckpointBytes;
 use crate::core::{Core, State};
-use crate::format::{CHECKPOINT_MAGIC, CheckpointRaw, ExtentRaw, STATE_CLOSED, STATE_FAILED, STATE_IN_USE, SegmentRaw};
-use crate::limits::{TAIL_INTERVALS_MAX, UNIT_BYTES};
+use crate::format::{
+    CHECKPOINT_MAGIC, CheckpointRaw, ExtentRaw, ParametersRaw, STATE_CLOSED, STATE_FAILED, STATE_IN_USE, SegmentRaw,
+};
+use crate::level1::wait_for;
+use crate::limits::{CHECKPOINT_REST_TIMES, CHECKPOINT_WORTH_TIMES, EXTENTS_AT_ONCE, TAIL_INTERVALS_MAX, UNIT_BYTES};
+use crate::map::Piece;
 
 /// What a checkpoint stores.
 struct Snapshot {
     bytes: CheckpointBytes,
     segment_count: u32,
     extent_count: u32,
+    /// What lies before it was collected.
+    sector: u64,
+    /// Where the last record that counts ended.
+    applied: LogPlace,
+    /// Where replay begins.
     place: LogPlace,
     destaged_sequence: u64,
     dirty_bytes: u64,
     tail_bytes: u64,
     released: Vec<u32>,
     has_nvram: bool,
+}
+
+impl Snapshot {
+    fn add(&mut self, piece: &Piece) {
+        self.bytes.push(&ExtentRaw {
+            sector: piece.sector.into(),
+            sectors: (piece.sectors as u32).into(),
+            place: piece.place.into(),
+        });
+        self.extent_count += 1;
+    }
 }
 
 impl Core {
@@ -47,24 +74,39 @@ impl Core {
                 self.background.changed_since(count).await;
                 continue;
             }
-            if !self.is_checkpoint_due(&self.state()) {
-                self.background.changed_since(count).await;
+            let due_in = self.checkpoint_due_in(&self.state());
+            match due_in {
+                None => self.background.changed_since(count).await,
+                Some(Duration::ZERO) => {}
+                Some(time) => wait_for(&self, count, time).await,
             }
         }
     }
 
-    fn is_checkpoint_due(&self, state: &State) -> bool {
+    /// In what time a checkpoint is due unless something changes; `None` when none is.
+    fn checkpoint_due_in(&self, state: &State) -> Option<Duration> {
         let interval = self.options.checkpoint_interval_bytes;
-        let is_paused = self.clock.now().since(state.checkpointed_at) < self.options.checkpoint_pause;
+        let rested = self.clock.now().since(state.checkpointed_at);
+        let is_paused = rested < self.options.checkpoint_pause;
         if state.tail_bytes >= if is_paused { interval * TAIL_INTERVALS_MAX } else { interval } {
-            return true;
+            return Some(Duration::ZERO);
         }
-        let is_low = state.wants_room || state.segments.reusable_count() < state.segments.count() / 4;
-        is_low && !self.releasable(state).is_empty()
+        // Who waits for room in the checkpoint waits for level 2 only.
+        if state.segments.reusable_count() >= state.segments.count().div_ceil(8) {
+            return None;
+        }
+        let freed = self.releasable(state).len() as u64 * self.layout.segment_bytes;
+        let written = state.owed_extents_max() as u64 * size_of::<ExtentRaw>() as u64;
+        if freed > 0 && freed >= written * CHECKPOINT_WORTH_TIMES {
+            return Some(Duration::ZERO);
+        }
+        let rest = state.checkpoint_took * CHECKPOINT_REST_TIMES;
+        (freed > 0 && state.wants_room).then(|| rest.saturating_sub(rested))
     }
 
     pub(crate) async fn checkpoint_if_it_helps(self: &Arc<Self>) -> Result<(), Error> {
-        if self.is_checkpoint_due(&self.state()) { self.checkpoint(STATE_IN_USE).await } else { Ok(()) }
+        let due_in = self.checkpoint_due_in(&self.state());
+        if due_in == Some(Duration::ZERO) { self.checkpoint(STATE_IN_USE).await } else { Ok(()) }
     }
 
     pub(crate) fn releasable(&self, state: &State) -> Vec<u32> {
@@ -82,9 +124,26 @@ impl Core {
         if let Some(error) = self.failure().filter(|_| next_state != STATE_CLOSED) {
             return Err(error);
         }
-        let slot = payload.checkpoint_slot ^ 1;
-        let sequence = payload.checkpoint_sequence.get() + 1;
-        let mut snapshot = self.snapshot();
+        let began_at = self.clock.now();
+        let snapshot = self.snapshot();
+        self.commit(&mut superblock, snapshot, next_state).await?;
+        self.state().checkpoint_took = self.clock.now().since(began_at);
+        drop(superblock);
+        self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
+        self.start_records();
+        self.changed.notify();
+        Ok(())
+    }
+
+    /// Makes a snapshot what replay begins with, and lets go of the segments that it does not name.
+    async fn commit(
+        self: &Arc<Self>,
+        superblock: &mut Superblock<ParametersRaw>,
+        mut snapshot: Snapshot,
+        next_state: u8,
+    ) -> Result<(), Error> {
+        let slot = superblock.payload.checkpoint_slot ^ 1;
+        let sequence = superblock.payload.checkpoint_sequence.get() + 1;
         let mut result = self.write_checkpoint(slot, sequence, &mut snapshot).await;
         if result.is_ok() {
             let payload = &mut superblock.payload;
@@ -112,10 +171,6 @@ impl Core {
             state.tail_bytes -= snapshot.tail_bytes;
             state.checkpointed_at = self.clock.now();
         }
-        drop(superblock);
-        self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
-        self.start_records();
-        self.changed.notify();
         Ok(())
     }
 
@@ -124,11 +179,24 @@ impl Core {
     }
 
     fn snapshot(&self) -> Snapshot {
-        let state = self.state();
+        let mut snapshot = self.snapshot_without_extents(&self.state());
+        while !self.collect(&mut snapshot, EXTENTS_AT_ONCE) {
+            if snapshot.bytes.length() as u64 > self.layout.checkpoint_bytes {
+                // Collected while others write they may be more than there ever were; at one moment they have room.
+                let state = self.state();
+                snapshot = self.snapshot_without_extents(&state);
+                state.owed_from(0).for_each(|piece| snapshot.add(&piece));
+                return snapshot;
+            }
+        }
+        snapshot
+    }
+
+    fn snapshot_without_extents(&self, state: &State) -> Snapshot {
         let applied = state.applied.position.sequence;
-        let released = self.releasable(&state);
+        let released = self.releasable(state);
         let mut bytes = CheckpointBytes::new();
-        let (mut segment_count, mut extent_count) = (0, 0);
+        let mut segment_count = 0;
         let is_released: HashSet<u32> = released.iter().copied().collect();
         for segment in state.segments.by_age().filter(|segment| !is_released.contains(segment)) {
             let entry = state.segments.get(segment);
@@ -142,14 +210,6 @@ impl Core {
                 last_sequence: entry.last_sequence.min(applied - 1).into(),
             });
             segment_count += 1;
-        }
-        for piece in state.owed_from(0) {
-            bytes.push(&ExtentRaw {
-                sector: piece.sector.into(),
-                sectors: (piece.sectors as u32).into(),
-                place: piece.place.into(),
-            });
-            extent_count += 1;
         }
         let mut place = state.applied;
         if state.failure.is_some() {
@@ -166,7 +226,9 @@ impl Core {
         Snapshot {
             bytes,
             segment_count,
-            extent_count,
+            extent_count: 0,
+            sector: 0,
+            applied: state.applied,
             place,
             destaged_sequence: state.destaged_sequence,
             dirty_bytes: state.map.dirty_sectors() * UNIT_BYTES,
@@ -174,6 +236,30 @@ impl Core {
             released,
             has_nvram: self.options.nvram.is_some() && (is_stage_used || !self.is_stopped.load(Ordering::Acquire)),
         }
+    }
+
+    /// Adds the next extents that the origin lacks, so many under one lock, but for what came behind the snapshot's place. Whether these were all.
+    fn collect(&self, snapshot: &mut Snapshot, count: usize) -> bool {
+        let mut found = Vec::with_capacity(count);
+        {
+            let (state, sector) = (self.state(), snapshot.sector);
+            found.extend(state.owed_across(sector).chain(state.owed_from(sector)).take(count));
+            let Some(last) = found.last() else { return true };
+            snapshot.sector = last.end();
+            found.retain(|piece| self.was_before(&state, &snapshot.applied, piece));
+        }
+        found.iter().for_each(|piece| snapshot.add(piece));
+        false
+    }
+
+    /// Whether the record that brought a piece was applied before `place`. Zeroes, which do not say, count as if: replay makes them once more.
+    fn was_before(&self, state: &State, place: &LogPlace, piece: &Piece) -> bool {
+        if !piece.is_in_segment() {
+            return true;
+        }
+        let segment = self.layout.segment_of(piece.place);
+        let is_behind = segment == place.segment && piece.place >= self.layout.place(segment, place.position.offset);
+        state.segments.get(segment).first_sequence < place.position.sequence && !is_behind
     }
 
     async fn write_checkpoint(&self, slot: u8, sequence: u64, snapshot: &mut Snapshot) -> Result<(), Error> {
@@ -192,10 +278,16 @@ impl Core {
             reserved: [0; 24],
         };
         let mut offset = self.layout.checkpoint_slot(slot);
+        let end = offset + bytes.length() as u64;
         for piece in bytes.seal(head) {
-            let length = piece.len() as u64;
+            let (length, began_at) = (piece.len() as u64, self.clock.now());
             self.log_device.write(offset, piece, false).await?;
             offset += length;
+            let is_urgent = self.is_stopped.load(Ordering::Acquire) || self.state().wants_room;
+            if offset < end && !is_urgent {
+                // Records have the device for as long as they had to share it.
+                self.clock.sleep_until(self.clock.now() + self.clock.now().since(began_at)).await;
+            }
         }
         self.log_device.flush().await
     }
@@ -226,5 +318,136 @@ impl Core {
         }
         let context = "the log device failed, and that could be noted nowhere: a write past the log could be undone by the next start";
         Err(Error::new(ErrorKind::Media, context))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::buffer::Buffer;
+    use base::executor::Executor;
+    use base::random::Random;
+    use block::layer::crash::CrashLayer;
+    use block::{Request, SharedDevice};
+
+    use super::*;
+    use crate::options::{DestageOrder, Durability, FormatOptions, OpenOptions};
+
+    const BLOCKS: u64 = 64;
+    const BLOCK_BYTES: u64 = 2048;
+    const LOG_BYTES: u64 = 4 << 20;
+
+    struct World {
+        executor: Executor,
+        random: Random,
+        core: Arc<Core>,
+        /// The byte that each block holds.
+        blocks: Vec<u8>,
+    }
+
+    impl World {
+        fn open(log: &CrashLayer, origin: &CrashLayer, seed: u64, is_new: bool) -> Self {
+            let mut executor = Executor::new(seed);
+            let (log, origin): (SharedDevice, SharedDevice) = (Arc::new(log.clone()), Arc::new(origin.clone()));
+            if is_new {
+                let (log, origin) = (Arc::clone(&log), Arc::clone(&origin));
+                let formatted = async move { crate::open::format(&log, &origin, FormatOptions::paper()).await };
+                executor.block_on(formatted).expect("nothing fails");
+            }
+            let mut options = OpenOptions::new(Arc::new(executor.clock()));
+            options.order = [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst][seed as usize % 3];
+            options.durability = [Durability::Log, Durability::UnsafeVolatile][seed as usize / 3 % 2];
+            options.volatile_bytes = 64 << 10;
+            options.level2.batch_bytes = 64 << 10;
+            let core = executor.block_on(crate::open::open(log, origin, options)).expect("it can be opened");
+            let workers = core.workers.clone();
+            executor.spawn(async move { workers.run().await });
+            executor.spawn(Arc::clone(&core).move_in_background());
+            Self { executor, random: Random::new(seed), core, blocks: vec![0; BLOCKS as usize] }
+        }
+
+        fn submit(&mut self, request: Request) -> Buffer {
+            let response = self.executor.block_on(self.core.submit(request));
+            response.result.expect("nothing fails");
+            response.buffer
+        }
+
+        /// Writes, clears, moves slots or destages something.
+        fn act(&mut self) {
+            let (first, count) = (self.random.below(BLOCKS), 1 + self.random.below(4));
+            let count = count.min(BLOCKS - first);
+            let (offset, length) = (first * BLOCK_BYTES, count * BLOCK_BYTES);
+            let core = Arc::clone(&self.core);
+            let byte = match self.random.below(10) {
+                0 => {
+                    let sent = async move {
+                        let choice = core.choice(&core.state());
+                        core.destage(choice, false).await
+                    };
+                    self.executor.block_on(sent).expect("nothing fails");
+                    return;
+                }
+                1 => {
+                    self.executor.block_on(async move { core.move_round(0.5).await }).expect("nothing fails");
+                    return;
+                }
+                2 => {
+                    self.submit(Request::write_zeroes(offset, length, false, false));
+                    0
+                }
+                byte => {
+                    let byte = (byte + 10 * self.random.below(20)) as u8;
+                    self.submit(Request::write(offset, Buffer::copy_of(&vec![byte; length as usize]), false));
+                    byte
+                }
+            };
+            self.blocks[first as usize..(first + count) as usize].fill(byte);
+        }
+
+        fn check(&mut self, blocks: &[u8], seed: u64) {
+            for (block, byte) in (0..).zip(blocks) {
+                let read = Request::read(block * BLOCK_BYTES, Buffer::zeroed(BLOCK_BYTES as usize));
+                assert_eq!(self.submit(read)[..], [*byte; BLOCK_BYTES as usize], "block {block}, seed {seed}");
+            }
+        }
+    }
+
+    /// Extents are collected a few at a time, and between them anything happens. Whatever the checkpoint names then, with the records behind it
+    /// every block is what it was.
+    #[test]
+    fn a_checkpoint_of_extents_that_change_meanwhile_is_whole() {
+        for seed in 0..600 {
+            let (log, origin) = (CrashLayer::new(LOG_BYTES, seed), CrashLayer::new(BLOCKS * BLOCK_BYTES, seed + 1));
+            let mut world = World::open(&log, &origin, seed, true);
+            for _ in 0..world.random.below(120) {
+                world.act();
+            }
+            let (core, mut between) = (Arc::clone(&world.core), 0);
+            let mut snapshot = core.snapshot_without_extents(&core.state());
+            while !core.collect(&mut snapshot, 1 + (seed as usize / 6) % 3) {
+                for _ in 0..world.random.below(4) {
+                    world.act();
+                    between += 1;
+                }
+            }
+            let committed = async move {
+                let mut superblock = core.superblock.lock().await;
+                core.commit(&mut superblock, snapshot, STATE_IN_USE).await
+            };
+            world.executor.block_on(committed).expect("nothing fails");
+            for _ in 0..world.random.below(20) {
+                world.act();
+            }
+            let core = Arc::clone(&world.core);
+            world.executor.block_on(crate::flush::flush(core)).result.expect("nothing fails");
+            let (log, origin) = (log.after_power_loss(), origin.after_power_loss());
+            let mut after = World::open(&log, &origin, seed, false);
+            assert!(after.core.recovery.checkpoint_extents > 0 || between < BLOCKS, "seed {seed}");
+            after.check(&world.blocks, seed);
+            // And what the origin gets of it.
+            let core = Arc::clone(&after.core);
+            after.executor.block_on(async move { core.destage_all(|_| {}).await }).expect("nothing fails");
+            let bytes = world.blocks.iter().flat_map(|&byte| [byte; BLOCK_BYTES as usize]).collect::<Vec<u8>>();
+            assert!(origin.durable_bytes(0, bytes.len()) == bytes, "the origin, seed {seed}");
+        }
     }
 }

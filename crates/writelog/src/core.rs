@@ -83,6 +83,8 @@ pub(crate) struct Core {
     pub(crate) origin_losses: AtomicU64,
     /// Grows with each request: an interruptible batch stops when it does.
     pub(crate) request_count: AtomicU64,
+    /// Bytes of the writes that are under way.
+    pub(crate) writing_bytes: AtomicU64,
     /// When the last request came, in nanoseconds of the clock.
     pub(crate) last_request_ns: AtomicU64,
     pub(crate) state: Mutex<State>,
@@ -108,12 +110,18 @@ pub(crate) struct State {
     pub(crate) found_sequence: u64,
     /// Segments that the next checkpoint lets go, as of the last batch.
     pub(crate) releasable_count: u32,
+    /// Bytes of log a second that the origin took in the last whole batch that was not too small to tell; 0 before the first.
+    pub(crate) destage_rate: f64,
     /// Since when there have been zeroes that the origin lacks.
     pub(crate) zeroes_since: Option<Instant>,
     /// Bytes of records since the last checkpoint.
     pub(crate) tail_bytes: u64,
     /// When that was; at first, when the log was opened.
     pub(crate) checkpointed_at: Instant,
+    /// How long that took.
+    pub(crate) checkpoint_took: Duration,
+    /// Whether the log was full, and level 2 has not made [`ROOM_SHARE_AFTER_FULL`](crate::limits::ROOM_SHARE_AFTER_FULL) of it free since.
+    pub(crate) was_full: bool,
     /// Whether records wait for a segment or for room in the checkpoint.
     pub(crate) wants_room: bool,
     /// Whether a round of level 1 keeps requests waiting (the paper's profile).
@@ -203,6 +211,12 @@ impl State {
             (_, Some(_)) => shadowed.next(),
             (_, None) => logged.next(),
         })
+    }
+
+    /// [`State::owed_from`] of what begins before `sector` and reaches behind it, from there on.
+    pub(crate) fn owed_across(&self, sector: u64) -> impl Iterator<Item = Piece> + '_ {
+        let logged = self.map.dirty_across(sector).filter(|piece| !piece.is_in_stage());
+        logged.into_iter().chain(self.shadow.across(sector))
     }
 
     /// Count of extents that a checkpoint names, at most.

@@ -5,8 +5,8 @@
 //! ```
 //! - What is superseded before it is chosen is never sent. What is written again while it is sent stays dirty, whatever was sent.
 //! - Clean means flushed: a piece is clean when the origin's flush has returned and no event said in between that it lost writes.
-//! - A batch is due when the log is fuller than `share_start`, when data is nearly as old as it may become, when records wait for room, and in an
-//!   idle moment. Its writes in flight grow evenly from one at `share_start` to all at `share_slow`, and likewise with the age: under constant load it
+//! - A batch is due when the log is fuller than `share_start`, when data is nearly as old as it may become, from when records had to wait for room
+//!   until a share of the log is free, and in an idle moment. Its writes in flight grow evenly from one at `share_start` to all at `share_slow`, and likewise with the age: under constant load it
 //!   finds the rate at which as much leaves as comes, and never waits for idleness.
 //! - In an idle moment a batch stops when a request comes, and another goes on later.
 
@@ -26,8 +26,8 @@ use crate::core::{Core, State};
 use crate::images::Images;
 use crate::level1::wait_for;
 use crate::limits::{
-    AGE_SHARES, DESTAGE_RETRY_MS, DESTAGE_WRITE_BYTES_MAX, EMPTY_BATCHES_MAX, FAILURES_BEFORE_GIVING_UP,
-    PIECES_AT_ONCE, RUNS_A_LOOK, UNIT_BYTES,
+    AGE_SHARES, BATCH_BYTES_WHEN_FULL, DESTAGE_RETRY_MS, DESTAGE_WRITE_BYTES_MAX, EMPTY_BATCHES_MAX,
+    FAILURES_BEFORE_GIVING_UP, PIECES_AT_ONCE, ROOM_SHARE_AFTER_FULL, RUNS_A_LOOK, UNIT_BYTES,
 };
 use crate::map::Piece;
 use crate::read::range_of;
@@ -113,7 +113,7 @@ impl Core {
         let age = state.oldest_in_log_at().map_or(Duration::ZERO, |at| self.clock.now().since(at));
         let age_due = part_of(level2.age_max, share_old);
         let is_full = state.share_used(&self.layout) >= level2.share_start;
-        if is_full || age >= age_due || state.wants_room || state.failure.is_some() {
+        if is_full || age >= age_due || state.was_full || state.failure.is_some() {
             return Need::Due;
         }
         let idle_left = level2.idle.saturating_sub(self.idle_for());
@@ -137,7 +137,7 @@ impl Core {
     pub(crate) async fn destage(self: &Arc<Self>, choice: Choice, may_stop: bool) -> Result<usize, Error> {
         let _batch = self.destaging.lock().await;
         self.check_origin()?;
-        let requests = self.request_count.load(Ordering::Relaxed);
+        let (requests, began_at) = (self.request_count.load(Ordering::Relaxed), self.clock.now());
         let mut batch = self.select(choice).await?;
         if batch.pieces.is_empty() {
             let state = &mut *self.state();
@@ -163,6 +163,10 @@ impl Core {
         {
             let state = &mut *self.state();
             state.is_epoch_begun = !is_whole;
+            if is_whole && 2 * batch.log_bytes >= BATCH_BYTES_WHEN_FULL {
+                let seconds = self.clock.now().since(began_at).as_secs_f64();
+                state.destage_rate = batch.log_bytes as f64 / seconds.max(f64::MIN_POSITIVE);
+            }
             if let Some(end) = batch.epoch_end.filter(|_| is_whole) {
                 state.destaged_sequence = end;
             }
@@ -170,6 +174,7 @@ impl Core {
                 state.zeroes_since = None;
             }
             state.releasable_count = self.releasable(state).len() as u32;
+            state.was_full &= state.wants_room || state.share_used(&self.layout) > 1.0 - ROOM_SHARE_AFTER_FULL;
         }
         self.counters.batches.fetch_add(1, Ordering::Relaxed);
         self.counters.cleaned_bytes.fetch_add(cleaned * UNIT_BYTES, Ordering::Relaxed);
@@ -235,7 +240,7 @@ impl Core {
         let space = over(state.share_used(&self.layout), level2.share_start, level2.share_slow);
         let [_, share_old, share_full] = AGE_SHARES;
         let age = state.oldest_in_log_at().map_or(0.0, |at| over(self.share_of_age(at), share_old, share_full));
-        let share = if state.wants_room { 1.0 } else { space.max(age) };
+        let share = if state.was_full { 1.0 } else { space.max(age) };
         let most = level2.writes_in_flight.max(1) as f64;
         (1.0 + (most - 1.0) * share).round() as usize
     }
@@ -271,49 +276,26 @@ impl Core {
         for piece in &run.pieces {
             let range = range_of(piece);
             let at = (range.offset - run.range.offset) as usize;
-            self.load(images, piece, &mut buffer[at..at + range.length as usize]).await?;
+            self.load(images, piece, &mut buffer[at..at + range.length as usize])?;
         }
         self.counters.destaged(run.range.length, run.pieces.len());
         self.origin.write(run.range.offset, buffer, false).await.map(drop)
     }
 
-    /// A piece's bytes: from RAM, from its segment's image, or from the device.
-    async fn load(&self, images: &Images, piece: &Piece, target: &mut [u8]) -> Result<(), Error> {
+    /// A piece's bytes: from its slot, or from where they were read to, and checked, when it was chosen.
+    fn load(&self, images: &Images, piece: &Piece, target: &mut [u8]) -> Result<(), Error> {
         if piece.is_in_stage() {
             if let Some(stage) = &self.state().stage {
                 stage.load(piece.place, target);
             }
             return Ok(());
         }
-        if let Some(bytes) = images.get(piece.place, target.len()) {
-            target.copy_from_slice(bytes);
-            return Ok(());
-        }
-        let is_in_ram = {
-            let state = self.state();
-            let bytes = state.records.get(piece.place, target.len());
-            bytes.map(|bytes| target.copy_from_slice(bytes)).is_some()
-        };
-        if is_in_ram {
-            return Ok(());
-        }
-        let offset = self.layout.offset_of(piece.place);
-        let mut read = self.log_device.read(offset, Buffer::zeroed(target.len())).await;
-        if read.is_err() {
-            // Once more, before it is given up for good.
-            read = self.log_device.read(offset, Buffer::zeroed(target.len())).await;
-        }
-        match read {
-            Ok(buffer) => {
-                target.copy_from_slice(&buffer);
-                Ok(())
-            }
-            Err(error) => {
-                self.lose(piece, &error);
-                let context = format!("{} cannot be read back from the log", range_of(piece));
-                Err(Error::with_source(ErrorKind::Media, context, error))
-            }
-        }
+        let bytes = images.get(piece.place, target.len()).ok_or_else(|| {
+            let context = format!("{} of the log were not read before they were sent", range_of(piece));
+            Error::new(ErrorKind::Corrupt, context)
+        })?;
+        target.copy_from_slice(bytes);
+        Ok(())
     }
 
     /// Bytes that only the log had cannot be read back: from now on they are an error until they are written again.

@@ -19,7 +19,7 @@
 //! | `map`, `sorted`, `segments`, `stage`, `shadow`, `records` | which sectors are where; in how few bytes; segments; slots; what the log has below volatile slots; the newest records in RAM |
 //! | `append` | group commit |
 //! | `level1`, `batch`, `runs`, `level2` | destaging: from slots to the log; what is sent next; in which writes; sending it |
-//! | `images`, `found`, `places`, `sums` | bytes of the log in RAM; records in them; pieces read by their places, and the checksums they are held against |
+//! | `images`, `found`, `places`, `sums`, `salvage` | bytes of the log in RAM; records in them; pieces read by their places, and the checksums they are held against; what is left of a segment that cannot be read as a whole |
 //! | `checkpoint`, `checkpoint_bytes`, `recovery`, `open`, `events` | the life of a log |
 //! | [`limits`] | the bounds of this crate |
 //!
@@ -58,6 +58,7 @@ mod read;
 mod records;
 mod recovery;
 mod runs;
+mod salvage;
 mod segments;
 mod shadow;
 mod sorted;

@@ -64,6 +64,10 @@ pub const DESTAGE_WRITE_BYTES_MAX: u64 = 1 << 20;
 /// more than any burst brings.
 pub const PAUSE_EXPONENT: i32 = 3;
 
+/// Times what is being written that the origin takes in the longest pause of a write: when the log is nearly full a quarter of what leaves it comes in,
+/// and as much comes as leaves when nine tenths of it are in use (at the default `share_slow`).
+pub const PAUSE_TIMES: f64 = 4.0;
+
 /// Shares of the largest age: from the first on slots leave for the log, from the second on the log's data for the origin, at the third level 2 is at full
 /// speed. What is left then is time for what is under way: at the default of five seconds 1.25 s for the first batch.
 pub const AGE_SHARES: [f64; 3] = [0.5, 0.75, 0.875];
@@ -72,12 +76,38 @@ pub const AGE_SHARES: [f64; 3] = [0.5, 0.75, 0.875];
 /// back, so a fast origin costs the log device writes only.
 pub const RECORD_CACHE_BYTES: usize = 64 << 20;
 
-/// Batches that are made of one while records wait for room: the first of them gives it.
-pub const BATCHES_WHEN_FULL: u64 = 8;
+/// Least count of batches that a log makes: what one takes has no room for new records until all of it is on the origin, and the other
+/// eighths take them.
+pub const BATCHES_A_LOG: u64 = 8;
+
+/// What a batch takes however slowly the origin takes it, unless less was chosen or the log is full, in bytes: on a disk some hundreds of random blocks,
+/// and one flush.
+pub const BATCH_BYTES_WHEN_SLOW: u64 = 4 << 20;
+
+/// What a batch takes at least, unless less was chosen, in bytes, however full the log is: a flush of the origin is a small part of it still, and who
+/// waits for room waits for it.
+pub const BATCH_BYTES_WHEN_FULL: u64 = 512 << 10;
+
+/// Share of the log that level 2 makes free once it was full before it stops: enough that it is not full again at the next burst, and less than
+/// what the paper's profile leaves free (a tenth).
+pub const ROOM_SHARE_AFTER_FULL: f64 = 1.0 / 16.0;
+
+/// While room is short, times what it writes that a checkpoint frees: an eighth of the log device's time at most.
+pub const CHECKPOINT_WORTH_TIMES: u64 = 8;
+
+/// Times what the last checkpoint took for which the next one rests while records wait for room, unless it is worth it before: a fifth of the time
+/// at most.
+pub const CHECKPOINT_REST_TIMES: u32 = 4;
+
+/// Extents that a checkpoint collects while requests wait: some 50 us.
+pub const EXTENTS_AT_ONCE: usize = 2048;
 
 /// About what is read from the log with one request when the order of destaging is not that of the log, in bytes. Large enough that on a disk the
 /// seek is the smaller part (26 ms at 20 MB/s against 13), small enough that a record of level 1 does not wait long behind a few.
 pub const LOG_READ_BYTES: u64 = 512 << 10;
+
+/// Bytes of segments that are read from the log at once: enough that the next one is there when it is wanted, and what a record waits for behind them.
+pub const SEGMENT_READ_BYTES_MAX: u64 = 1 << 20;
 
 /// Pieces that are marked as clean while requests on other threads wait: some 20 us.
 pub const PIECES_AT_ONCE: usize = 64;
@@ -100,6 +130,9 @@ pub const READ_GAP_BYTES_MAX: u64 = 64 << 10;
 
 /// What is read at once of a segment that cannot be read as a whole, in bytes: a sector of most disks, which is what goes bad.
 pub const VERIFY_READ_BYTES: usize = 4 << 10;
+
+/// Reads of the same bytes of the log that fail one after the other before they count as unreadable.
+pub const READS_BEFORE_GIVING_UP: u32 = 2;
 
 /// Memory that is used again, besides that of the newest records and of a batch, in bytes: the records under way.
 pub const POOLED_BYTES_MORE: usize = 2 << 20;

@@ -155,6 +155,12 @@ impl ExtentMap {
         self.extents.from(sector).filter(|(_, extent)| extent.tag.is_dirty()).map(piece)
     }
 
+    /// What reaches across the start of `sector` and is dirty, from there on.
+    pub(crate) fn dirty_across(&self, sector: u64) -> Option<Piece> {
+        let before = self.extents.before(sector).map(piece)?;
+        (before.tag.is_dirty() && before.end() > sector).then(|| before.clip(sector, before.end()))
+    }
+
     /// Adds a piece that begins where all others have ended.
     pub(crate) fn append(&mut self, piece: Piece) {
         self.put(piece);

@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use base::buffer::BufferPool;
 use base::signal::Signal;
@@ -201,9 +202,12 @@ fn assemble(
         is_epoch_begun: false,
         found_sequence: 0,
         releasable_count: 0,
+        destage_rate: 0.0,
         zeroes_since: None,
         tail_bytes: 0,
         checkpointed_at: options.clock.now(),
+        checkpoint_took: Duration::ZERO,
+        was_full: false,
         wants_room: false,
         is_gated: false,
         lba_cursor: 0,
@@ -259,6 +263,7 @@ fn assemble(
         is_stopped: AtomicBool::new(false),
         origin_losses: AtomicU64::new(0),
         request_count: AtomicU64::new(0),
+        writing_bytes: AtomicU64::new(0),
         last_request_ns: AtomicU64::new(0),
         state: Mutex::new(state),
         log_device,

@@ -135,7 +135,7 @@ pub struct Level2 {
     /// Age that data does not exceed on its way to the origin as long as that takes what comes: from three quarters of it on it is destaged under load. From
     /// slots it goes to the log at half.
     pub age_max: Duration,
-    /// Bytes of log that one batch takes from: also the RAM it needs.
+    /// Bytes of log that one batch takes from at most: also the RAM it needs. It takes less where the log is small or nearly full, or the origin slow.
     pub batch_bytes: u64,
     /// Writes to the origin in flight at full speed; also reads of the log device, as long as the slots are empty. Of a disk that serves first come, first
     /// served, they are destaging's share.
@@ -197,7 +197,7 @@ impl OpenOptions {
                 share_slow: 0.75,
                 idle: Duration::from_millis(50),
                 age_max: Duration::from_secs(5),
-                batch_bytes: 4 << 20,
+                batch_bytes: 32 << 20,
                 writes_in_flight: 8,
                 seek_bytes: 0,
                 pause_max: Duration::from_millis(40),

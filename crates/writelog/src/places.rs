@@ -4,7 +4,7 @@
 //! pieces with one request. What is read is whole entries, since only they have checksums ([`crate::sums`]); an entry that is not as it was
 //! written is lost, by name. A segment whose checksums are not known yet is read as a whole, and its records are checked.
 //!
-//! What the device refuses to read is left out: it is tried again piece by piece when it is sent.
+//! What the device refuses to read is asked for entry by entry, and lost, by name, when it refuses again.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use crate::core::Core;
 use crate::images::Images;
 use crate::limits::{LOG_READ_BYTES, READ_GAP_BYTES_MAX, UNIT_BYTES};
 use crate::map::Piece;
+use crate::salvage::read_after_all;
 use crate::sums::Entry;
 
 /// A piece that the log device must give, and the entries it lies in.
@@ -68,7 +69,10 @@ impl Core {
                 Ok(bytes) => self.take_whole(&group, &bytes, &mut images),
                 // Apart, what is readable of it is.
                 Err(_) if group.wanted.len() > 1 => near.extend(group.wanted.into_iter().map(Near::of)),
-                Err(_) => {}
+                Err(_) => {
+                    let bytes = self.read_entries(&group).await;
+                    self.take_whole(&group, &bytes, &mut images);
+                }
             }
         }
     }
@@ -97,13 +101,6 @@ impl Core {
         let segments: BTreeSet<u32> = pieces.iter().map(|piece| self.layout.segment_of(piece.place)).collect();
         let mut loading = self.load_in_order(segments.into_iter().collect());
         while let Some((segment, loaded)) = loading.next().await {
-            let loaded = match loaded {
-                Ok(loaded) => loaded,
-                Err(error) => {
-                    tracing::error!(%error, segment, "a segment of the log cannot be read as a whole");
-                    continue;
-                }
-            };
             let here: Vec<&Piece> =
                 pieces.iter().filter(|piece| self.layout.segment_of(piece.place) == segment).collect();
             let missing = here.iter().flat_map(|piece| loaded.missing_of(piece)).collect::<Vec<Piece>>();
@@ -129,6 +126,19 @@ impl Core {
         let length = (group.end - u64::from(group.start)) * UNIT_BYTES;
         let bytes = self.log_device.read(self.layout.offset_of(group.start), Buffer::zeroed(length as usize)).await;
         (group, bytes)
+    }
+
+    /// The bytes of a group one entry after the other; zeroes, which are not as they were written, where the device refuses.
+    async fn read_entries(&self, group: &Near) -> Buffer {
+        let mut bytes = Buffer::zeroed(((group.end - u64::from(group.start)) * UNIT_BYTES) as usize);
+        for entry in group.wanted.iter().flat_map(|wanted| &wanted.entries) {
+            let (at, length) = (u64::from(entry.place - group.start) * UNIT_BYTES, entry.sectors * UNIT_BYTES);
+            let offset = self.layout.offset_of(entry.place);
+            if let Some(read) = read_after_all(&self.log_device, offset, length as usize).await {
+                bytes[at as usize..(at + length) as usize].copy_from_slice(&read);
+            }
+        }
+        bytes
     }
 
     /// Takes what is as it was written; the rest is lost.

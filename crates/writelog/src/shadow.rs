@@ -50,6 +50,11 @@ impl Shadow {
         self.extents.dirty_from(sector)
     }
 
+    /// What reaches across the start of `sector`, from there on.
+    pub(crate) fn across(&self, sector: u64) -> Option<Piece> {
+        self.extents.dirty_across(sector)
+    }
+
     /// Count of extents.
     pub(crate) fn len(&self) -> usize {
         self.extents.dirty_extents()

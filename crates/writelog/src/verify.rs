@@ -6,16 +6,15 @@
 
 use std::collections::BTreeMap;
 
-use base::buffer::Buffer;
 use base::range::ByteRange;
 use block::SharedDevice;
-use block::device::DeviceExt;
 use uuid::Uuid;
 
 use crate::found::records_in;
 use crate::layout::Layout;
-use crate::limits::{UNIT_BYTES, VERIFY_READ_BYTES};
+use crate::limits::UNIT_BYTES;
 use crate::map::Piece;
+use crate::salvage::segment_image;
 use crate::segments::{Segment, Segments};
 
 /// The sector that each unit of a segment holds, by what records that are whole say.
@@ -61,22 +60,6 @@ fn add(ranges: &mut Vec<ByteRange>, range: ByteRange) {
         Some(last) if last.end() == range.offset => last.length += range.length,
         _ => ranges.push(range),
     }
-}
-
-/// The bytes of a segment; zeroes where the device refuses to read.
-async fn segment_image(device: &SharedDevice, layout: &Layout, segment: u32) -> Buffer {
-    let range = layout.segment(segment);
-    if let Ok(image) = device.read(range.offset, Buffer::zeroed(range.length as usize)).await {
-        return image;
-    }
-    let mut image = Buffer::zeroed(range.length as usize);
-    for (index, bytes) in image.chunks_mut(VERIFY_READ_BYTES).enumerate() {
-        let offset = range.offset + (index * VERIFY_READ_BYTES) as u64;
-        if let Ok(read) = device.read(offset, Buffer::zeroed(bytes.len())).await {
-            bytes.copy_from_slice(&read);
-        }
-    }
-    image
 }
 
 fn units_of(image: &[u8], layout: &Layout, segment: u32, entry: &Segment, log_id: Uuid) -> Units {

@@ -8,10 +8,12 @@ use base::buffer::Buffer;
 use base::clock::Clock as _;
 use base::executor::Executor;
 use base::range::ByteRange;
+use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::crash::CrashLayer;
+use block::layer::error::{ErrorLayer, ErrorRule, Trigger};
 use block::memory::MemoryDevice;
-use block::{ErrorKind, Identity, SharedDevice};
+use block::{ErrorKind, Identity, OperationKind, SharedDevice};
 use writelog::layout::Layout;
 use writelog::{DamagedRange, DestageOrder, FormatOptions, Inspection, OpenOptions, WriteLog, check, inspect};
 
@@ -270,4 +272,51 @@ fn pieces_of_several_entries_are_sent_whole() {
     world.write(&log, 41, &[63; 4096]);
     assert_eq!(world.close(log), Ok(()));
     assert_eq!(world.origin_blocks([1, 3, 5, 6, 40, 41, 42]), [11, 23, 15, 16, 60, 63, 62]);
+}
+
+/// The first reads of a segment fail, of all of it or of its parts: what is read after all is held against its checksum like the rest.
+#[test]
+fn what_is_read_after_errors_is_checked_before_it_is_sent() {
+    for order in ORDERS {
+        for failures in 1..20 {
+            let mut world = World::new();
+            let log_device = Arc::clone(&world.log_device);
+            let failing = Arc::new(ErrorLayer::new(log_device, &Workers::new(), 1));
+            world.log_device = Arc::clone(&failing) as SharedDevice;
+            let log = world.open(order);
+            for (block, byte) in [(10, 30), (20, 31), (30, 32)] {
+                world.write(&log, block, &[byte; 4096]);
+            }
+            for byte in [11, 31] {
+                let offset = world.find([byte; 512]);
+                world.rot(offset + 300);
+            }
+            // Each fails the first that those before it let through.
+            for _ in 0..failures {
+                failing.add(ErrorRule::new(Trigger::Nth(0), ErrorKind::Media).on(&[OperationKind::Read]));
+            }
+            assert_eq!(world.close(log), Err(ErrorKind::Media), "{order}");
+            let at_origin = world.origin_blocks([1, 3, 5, 6, 10, 20, 30]);
+            assert_eq!((at_origin[0], at_origin[5]), (0, 0), "{order}, {failures} failures: damage at the origin");
+            let others = [23, 15, 16, 30, 32].iter().zip([1, 2, 3, 4, 6].map(|index| at_origin[index]));
+            assert!(failures > 1 || others.clone().all(|(&byte, found)| found == byte), "{order}: {at_origin:?}");
+            assert!(others.into_iter().all(|(&byte, found)| found == byte || found == 0), "{order}: {at_origin:?}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_lost_and_its_neighbours_are_sent() {
+    for order in ORDERS {
+        let mut world = World::new();
+        let log = world.open(order);
+        for (block, byte) in [(10, 30), (20, 31), (30, 32)] {
+            world.write(&log, block, &[byte; 4096]);
+        }
+        for offset in [15, 31].map(|byte| world.find([byte; 512]).next_multiple_of(4096)) {
+            world.medium.fail_reads_of(ByteRange { offset, length: 512 });
+        }
+        assert_eq!(world.close(log), Err(ErrorKind::Media), "{order}");
+        assert_eq!(world.origin_blocks([1, 3, 5, 6, 10, 20, 30]), [11, 23, 0, 16, 30, 0, 32], "{order}");
+    }
 }

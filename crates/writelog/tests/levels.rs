@@ -10,6 +10,7 @@ use base::clock::Clock;
 use base::executor::Executor;
 use base::range::ByteRange;
 use block::completion::Workers;
+use block::device::DeviceExt;
 use block::layer::crash::CrashLayer;
 use block::layer::delay::Latency;
 use block::{Device, Request, SharedDevice};
@@ -210,4 +211,34 @@ fn nothing_gets_older_than_the_age_that_was_asked_for() {
         assert!(oldest > 700_000_000, "{durability}: it left before it had to: {} ms", oldest / 1_000_000);
         assert!(bench.log.status().cleaned_bytes > 100 * 4096);
     }
+}
+
+/// A checkpoint names every extent of the log, so one for each segment that comes free would be most of what the log device does.
+#[test]
+fn a_full_log_is_not_checkpointed_for_each_segment() {
+    let mut bench = Bench::new(Durability::Log, |options| {
+        // Level 2 begins when there is no room, and nothing slows writes down before.
+        options.level2.share_start = 1.0;
+        options.level2.share_slow = 1.0 - f64::EPSILON;
+        options.level2.pause_max = Duration::ZERO;
+        options.checkpoint_interval_bytes = 1 << 30;
+    });
+    // Records of 32 writes, in falling order: each is an extent of its own in the log, and all are one write to the origin.
+    let (count, rounds) = (ORIGIN_BYTES / 1024, 20);
+    for round in 0..rounds {
+        for first in (0..count).step_by(32) {
+            let bytes = || Buffer::copy_of(&[round as u8; 512]);
+            let writes = (first..first + 32).rev().map(|block| bench.log.write(block * 512, bytes(), false));
+            let written = futures_util::future::try_join_all(writes.collect::<Vec<_>>());
+            bench.executor.block_on(written).expect("nothing fails");
+        }
+    }
+    let status = bench.log.status();
+    let segments_used_again = (rounds * count * 512 - LOG_BYTES) / (64 << 10);
+    assert!(segments_used_again > 40, "{segments_used_again}");
+    assert!(status.checkpoints > 2, "{}", status.checkpoints);
+    let checkpoints = status.checkpoints;
+    assert!(checkpoints * 3 < segments_used_again, "{checkpoints} for {segments_used_again} segments");
+    let held = read(&mut bench.executor, bench.log.as_ref(), 0, count * 512);
+    assert_eq!(held, vec![rounds as u8 - 1; held.len()]);
 }

@@ -2,7 +2,7 @@
 //!
 //! | measurement | beside |
 //! |---|---|
-//! | 4 KiB durable random writes at depth 1 and 32 to a small log, so that level 2 works, to RAM, with its records in RAM and without; and to a large one without level 2 | `pwritev2(RWF_DSYNC)` past the page cache to a preallocated, written file, from as many threads |
+//! | 4 KiB durable random writes at depth 1 and 32 to a small log, so that level 2 works, to RAM, with its records in RAM and without; and to a large one, without level 2, and full when level 2 begins | `pwritev2(RWF_DSYNC)` past the page cache to a preallocated, written file, from as many threads |
 //! | opening a full log whose program was killed, and memory per live slot | nothing |
 //!
 //! Rounds are interleaved, so that whatever else the machine does meets both alike; medians are reported, after the raw results. Opening is
@@ -19,6 +19,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -129,7 +130,8 @@ async fn measure_speed(arguments: &Arguments) -> Result<()> {
             let raw = bare_speed(&bare, arguments.speed_size.0, depth, seconds)?;
             let read_back = log_speed(arguments, depth, seconds, round as u64, Kind::ReadsBack).await?;
             let burst = log_speed(arguments, depth, seconds, round as u64, Kind::Burst).await?;
-            for (name, speed) in [("bare", raw), ("log", log), ("back", read_back), ("burst", burst)] {
+            let full = log_speed(arguments, depth, seconds, round as u64, Kind::Full).await?;
+            for (name, speed) in [("bare", raw), ("log", log), ("back", read_back), ("burst", burst), ("full", full)] {
                 let Speed { per_second, p50_us, p90_us, p99_us, p999_us } = speed;
                 println!(
                     "round {round}, depth {depth}: {name:<5} {per_second:>8.0}/s, p50 {p50_us:>7.1} us, \
@@ -144,7 +146,12 @@ async fn measure_speed(arguments: &Arguments) -> Result<()> {
             |name, value: fn(&Speed) -> f64| median(all.get(&(depth, name)).into_iter().flatten().map(value).collect());
         let tail = |name| of(name, |speed| speed.p999_us / speed.p50_us);
         let (bare, bare_p50) = (of("bare", |speed| speed.per_second), of("bare", |speed| speed.p50_us));
-        let kinds = [("log", "level 2 at work"), ("back", "level 2 reading back"), ("burst", "no level 2")];
+        let kinds = [
+            ("log", "level 2 at work"),
+            ("back", "level 2 reading back"),
+            ("burst", "no level 2"),
+            ("full", "level 2 begins when it is full"),
+        ];
         for (name, what) in kinds {
             let (log, log_p50) = (of(name, |speed| speed.per_second), of(name, |speed| speed.p50_us));
             println!(
@@ -196,18 +203,71 @@ enum Kind {
     Destages,
     /// Likewise, but level 2 reads back what it sends, as of a log that is larger than the RAM for its records.
     ReadsBack,
-    /// Large, without level 2.
+    /// Large, without level 2, and at an end before it is full.
     Burst,
+    /// Large, and full when level 2 begins.
+    Full,
 }
 
-/// As many tasks.
+/// How long, and how many writes at most.
+struct Until {
+    start: Instant,
+    seconds: Duration,
+    writes_left: AtomicI64,
+}
+
+impl Until {
+    fn new(seconds: Duration, bytes: u64) -> Arc<Self> {
+        Arc::new(Self { start: Instant::now(), seconds, writes_left: AtomicI64::new((bytes / BLOCK_BYTES) as i64) })
+    }
+
+    fn is_over(&self) -> bool {
+        self.start.elapsed() >= self.seconds || self.writes_left.fetch_sub(1, Ordering::Relaxed) <= 0
+    }
+}
+
+/// A log and the level 2 of its own thread.
+struct Running {
+    log: Arc<WriteLog>,
+    background: tokio::task::JoinHandle<()>,
+    destaging: JoinHandle<()>,
+}
+
+impl Running {
+    async fn open(device: &SharedDevice, origin: &SharedDevice, options: OpenOptions) -> Result<Self> {
+        let log = WriteLog::open(Arc::clone(device), Arc::clone(origin), options).await?;
+        let background = tokio::spawn(log.run_requests());
+        let destaging = run_apart(log.run_destaging())?;
+        Ok(Self { log, background, destaging })
+    }
+
+    /// As many tasks.
+    async fn write(&self, depth: usize, seed: u64, until: &Arc<Until>) -> Result<Vec<Duration>> {
+        let writers: Vec<_> = (0..depth as u64)
+            .map(|writer| tokio::spawn(log_writer(Arc::clone(&self.log), seed << 8 | writer, Arc::clone(until))))
+            .collect();
+        let mut latencies = Vec::new();
+        for writer in writers {
+            latencies.extend(writer.await??);
+        }
+        Ok(latencies)
+    }
+
+    async fn close(self, keep_dirty: bool) -> Result<()> {
+        self.log.close(keep_dirty).await?;
+        self.background.await?;
+        Ok(self.destaging.join().map_err(|_| "destaging panicked")?)
+    }
+}
+
 async fn log_speed(arguments: &Arguments, depth: usize, seconds: Duration, seed: u64, kind: Kind) -> Result<Speed> {
-    let destages = kind != Kind::Burst;
+    let is_large = matches!(kind, Kind::Burst | Kind::Full);
     let path = arguments.folder.join("log");
     let _ = std::fs::remove_file(&path);
-    let size = if destages { arguments.speed_size } else { arguments.size };
+    let size = if is_large { arguments.size } else { arguments.speed_size };
     let device = file_device(&path, size.0, true)?;
-    let mut options = if destages { OpenOptions::new(Arc::new(TokioClock::new())) } else { without_level2() };
+    let most = (size.0 as f64 * FILLED) as u64;
+    let mut options = OpenOptions::new(Arc::new(TokioClock::new()));
     if kind == Kind::ReadsBack {
         options.record_cache_bytes = FEW_RECORD_BYTES;
     }
@@ -218,19 +278,17 @@ async fn log_speed(arguments: &Arguments, depth: usize, seconds: Duration, seed:
         origin.write(offset, Buffer::zeroed(ORIGIN_STEP_BYTES), false).await?;
     }
     WriteLog::format(&device, &origin, FormatOptions::default()).await?;
-    let log = WriteLog::open(device, origin, options).await?;
-    let background = tokio::spawn(log.run_requests());
-    let destaging = run_apart(log.run_destaging())?;
-    let start = Instant::now();
-    let writers: Vec<_> = (0..depth as u64)
-        .map(|writer| tokio::spawn(log_writer(Arc::clone(&log), seed << 8 | writer, start, seconds)))
-        .collect();
-    let mut latencies = Vec::new();
-    for writer in writers {
-        latencies.extend(writer.await??);
+    if kind == Kind::Full {
+        let filling = Running::open(&device, &origin, without_level2()).await?;
+        filling.write(FILL_DEPTH, seed, &Until::new(Duration::MAX, most)).await?;
+        filling.close(true).await?;
     }
-    let elapsed = start.elapsed();
-    let status = serde_json::to_value(log.status())?;
+    let is_burst = kind == Kind::Burst;
+    let running = Running::open(&device, &origin, if is_burst { without_level2() } else { options }).await?;
+    let until = Until::new(seconds, if is_burst { most } else { u64::MAX >> 1 });
+    let latencies = running.write(depth, seed, &until).await?;
+    let elapsed = until.start.elapsed();
+    let status = serde_json::to_value(running.log.status())?;
     let of = |key: &str| status[key].as_u64().unwrap_or_default();
     println!(
         "  log: {} records, {} bytes written, {} destaged, {} checkpoints, {} writes slowed",
@@ -240,9 +298,7 @@ async fn log_speed(arguments: &Arguments, depth: usize, seconds: Duration, seed:
         of("checkpoints"),
         of("writes_slowed")
     );
-    log.close(!destages).await?;
-    background.await?;
-    destaging.join().map_err(|_| "destaging panicked")?;
+    running.close(is_burst).await?;
     Speed::of(latencies, elapsed)
 }
 
@@ -262,10 +318,10 @@ fn run_apart(future: impl Future<Output = ()> + Send + 'static) -> Result<JoinHa
     Ok(std::thread::spawn(move || runtime.block_on(future)))
 }
 
-async fn log_writer(log: Arc<WriteLog>, seed: u64, start: Instant, seconds: Duration) -> Result<Vec<Duration>> {
+async fn log_writer(log: Arc<WriteLog>, seed: u64, until: Arc<Until>) -> Result<Vec<Duration>> {
     let (mut random, mut latencies) = (Random::new(seed), Vec::new());
     let mut buffer = Buffer::zeroed(BLOCK_BYTES as usize);
-    while start.elapsed() < seconds {
+    while !until.is_over() {
         let offset = random.below(ORIGIN_BYTES / BLOCK_BYTES) * BLOCK_BYTES;
         let began = Instant::now();
         buffer = log.write(offset, buffer, false).await?;

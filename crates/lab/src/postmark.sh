@@ -97,7 +97,7 @@ run_system() { # SYSTEM FILES TRANSACTIONS [BLOCK]
   local taken; taken=$(milliseconds postmark_in_group "$2" "$3" "$block")
   sed -n '/^Time:/,$p' "$stage/postmark.out"
   "$forebay" status disk --json |
-    sed -n '/"log": {/,$ s/^ *"\(records\|written_bytes\|superseded_bytes\|destaged_bytes\|destage_writes\|writes_slowed\)": \(.*\),/log \1: \2/p'
+    sed -n '/"log": {/,$ s/^ *"\(records\|written_bytes\|superseded_bytes\|dirty_bytes\|destaged_bytes\|destage_writes\|writes_slowed\)": \(.*\),/log \1: \2/p'
   unmount
   local rest; rest=$(milliseconds "$forebay" detach disk)
   wait $attached

@@ -24,8 +24,8 @@ use crate::format::FLAG_EPOCH_END;
 use crate::found::{Found, record_at, records_in};
 use crate::images::Images;
 use crate::limits::{
-    AGE_SHARES, BATCH_BYTES_WHEN_FULL, BATCH_BYTES_WHEN_SLOW, BATCHES_A_LOG, PIECES_AT_ONCE, SEGMENT_READ_BYTES_MAX,
-    UNIT_BYTES,
+    AGE_SHARES, BATCH_BYTES_USUAL, BATCH_BYTES_WHEN_FULL, BATCHES_A_LOG, FAST_BYTES_PER_SECOND, PIECES_AT_ONCE,
+    SEGMENT_READ_BYTES_MAX, UNIT_BYTES,
 };
 use crate::map::{ExtentMap, Piece};
 use crate::options::DestageOrder;
@@ -103,7 +103,8 @@ impl Core {
 
     /// What a batch takes, in bytes of log. The more, the less of it is sent, since more is superseded in it and more pieces are adjacent. But it comes
     /// back as room, and is no longer too old, all at once: so it is never more than half of the room that there is meanwhile, nor than the
-    /// origin took lately in the time between when data leaves and when it should have arrived.
+    /// origin took lately in the time between when data leaves and when it should have arrived. An origin that is fast anyway gets small ones, which
+    /// stay in the processor's caches.
     fn batch_bytes(&self, state: &State) -> u64 {
         let most = self.options.level2.batch_bytes;
         let log_bytes = u64::from(self.layout.segment_count) * self.layout.segment_bytes;
@@ -113,7 +114,8 @@ impl Core {
         // Before the first, a small one soon says how fast the origin is.
         let in_time = match state.destage_rate {
             0.0 => BATCH_BYTES_WHEN_FULL,
-            rate => ((rate * time) as u64).max(BATCH_BYTES_WHEN_SLOW),
+            rate if rate >= FAST_BYTES_PER_SECOND => BATCH_BYTES_USUAL,
+            rate => ((rate * time) as u64).max(BATCH_BYTES_USUAL),
         };
         let wanted = in_time.min(log_bytes / BATCHES_A_LOG).min(room / 2);
         wanted.max(BATCH_BYTES_WHEN_FULL).min(most)

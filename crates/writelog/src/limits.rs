@@ -80,9 +80,12 @@ pub const RECORD_CACHE_BYTES: usize = 64 << 20;
 /// eighths take them.
 pub const BATCHES_A_LOG: u64 = 8;
 
-/// What a batch takes however slowly the origin takes it, unless less was chosen or the log is full, in bytes: on a disk some hundreds of random blocks,
-/// and one flush.
-pub const BATCH_BYTES_WHEN_SLOW: u64 = 4 << 20;
+/// What a batch takes where the origin is fast, or so slow that more would take too long, in bytes: on a disk some hundreds of random blocks, and one
+/// flush.
+pub const BATCH_BYTES_USUAL: u64 = 4 << 20;
+
+/// Bytes of log a second from which an origin is fast: it takes a usual batch in a thirtieth of a second.
+pub const FAST_BYTES_PER_SECOND: f64 = 128e6;
 
 /// What a batch takes at least, unless less was chosen, in bytes, however full the log is: a flush of the origin is a small part of it still, and who
 /// waits for room waits for it.

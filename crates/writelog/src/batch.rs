@@ -23,10 +23,7 @@ use crate::core::{Core, Pins, State};
 use crate::format::FLAG_EPOCH_END;
 use crate::found::{Found, record_at, records_in};
 use crate::images::Images;
-use crate::limits::{
-    AGE_SHARES, BATCH_BYTES_USUAL, BATCH_BYTES_WHEN_FULL, BATCHES_A_LOG, FAST_BYTES_PER_SECOND, PIECES_AT_ONCE,
-    SEGMENT_READ_BYTES_MAX, UNIT_BYTES,
-};
+use crate::limits::{BATCH_BYTES_WHEN_FULL, BATCHES_A_LOG, PIECES_AT_ONCE, SEGMENT_READ_BYTES_MAX, UNIT_BYTES};
 use crate::map::{ExtentMap, Piece};
 use crate::options::DestageOrder;
 use crate::salvage::segment_image;
@@ -45,8 +42,6 @@ pub(crate) enum Choice {
 pub(crate) struct Batch {
     /// Disjoint, ascending.
     pub(crate) pieces: Vec<Piece>,
-    /// Bytes of data that it takes from the log, what is superseded in it, too.
-    pub(crate) log_bytes: u64,
     /// Bytes of the log that are in RAM for it.
     pub(crate) images: Images,
     /// With [`Choice::Epoch`]: all up to this record is on the origin afterwards.
@@ -56,7 +51,7 @@ pub(crate) struct Batch {
 
 impl Batch {
     fn new(pins: Pins) -> Self {
-        Self { pieces: Vec::new(), log_bytes: 0, images: Images::default(), epoch_end: None, _pins: pins }
+        Self { pieces: Vec::new(), images: Images::default(), epoch_end: None, _pins: pins }
     }
 }
 
@@ -101,32 +96,20 @@ impl Core {
         if batch.pieces.is_empty() { Ok(self.select_by_lba().await) } else { Ok(batch) }
     }
 
-    /// What a batch takes, in bytes of log. The more, the less of it is sent, since more is superseded in it and more pieces are adjacent. But it comes
-    /// back as room, and is no longer too old, all at once: so it is never more than half of the room that there is meanwhile, nor than the
-    /// origin took lately in the time between when data leaves and when it should have arrived. An origin that is fast anyway gets small ones, which
-    /// stay in the processor's caches.
+    /// What a batch takes, in bytes of log. The more, the less of it is sent, since more is superseded in it and more pieces are adjacent. But its room
+    /// comes back all at once, and who waits for room waits for the whole batch.
     fn batch_bytes(&self, state: &State) -> u64 {
         let most = self.options.level2.batch_bytes;
         let log_bytes = u64::from(self.layout.segment_count) * self.layout.segment_bytes;
-        let room = (log_bytes as f64 * (1.0 - state.share_used(&self.layout))) as u64;
-        let [_, share_old, _] = AGE_SHARES;
-        let time = self.options.level2.age_max.as_secs_f64() * (1.0 - share_old);
-        // Before the first, a small one soon says how fast the origin is.
-        let in_time = match state.destage_rate {
-            0.0 => BATCH_BYTES_WHEN_FULL,
-            rate if rate >= FAST_BYTES_PER_SECOND => BATCH_BYTES_USUAL,
-            rate => ((rate * time) as u64).max(BATCH_BYTES_USUAL),
-        };
-        let wanted = in_time.min(log_bytes / BATCHES_A_LOG).min(room / 2);
+        let wanted = if state.wants_room { BATCH_BYTES_WHEN_FULL } else { log_bytes / BATCHES_A_LOG };
         wanted.max(BATCH_BYTES_WHEN_FULL).min(most)
     }
 
     async fn select_by_lba(self: &Arc<Self>) -> Batch {
         let (mut pieces, pins) = self.next_by_lba();
         let images = self.read_places(&pieces).await;
-        let log_bytes = bytes_in_log(&pieces);
         self.keep_owed(&mut pieces);
-        Batch { pieces, log_bytes, images, epoch_end: None, _pins: pins }
+        Batch { pieces, images, epoch_end: None, _pins: pins }
     }
 
     fn next_by_lba(self: &Arc<Self>) -> (Vec<Piece>, Pins) {
@@ -185,7 +168,6 @@ impl Core {
             batch.pieces.extend(loaded.records.into_iter().flat_map(|record| record.pieces));
             batch.images.extend(loaded.images);
         }
-        batch.log_bytes = bytes_in_log(&batch.pieces);
         self.keep_owed(&mut batch.pieces);
         Ok(batch)
     }
@@ -238,7 +220,6 @@ impl Core {
                 epoch.append(&mut waiting);
             }
         }
-        batch.log_bytes = bytes_in_log(&epoch);
         batch.pieces = newest(epoch);
         if self.state().is_epoch_begun {
             self.remove_clean(&mut batch.pieces);
@@ -338,10 +319,6 @@ impl Core {
     fn is_in(&self, segment: u32, piece: &Piece) -> bool {
         piece.is_in_segment() && self.layout.segment_of(piece.place) == segment
     }
-}
-
-fn bytes_in_log(pieces: &[Piece]) -> u64 {
-    pieces.iter().filter(|piece| !piece.is_zero()).map(|piece| piece.sectors * UNIT_BYTES).sum()
 }
 
 /// Of each sector the newest of these pieces, which are in the order in which they were written; ascending. That some are written again as they

@@ -83,8 +83,6 @@ pub(crate) struct Core {
     pub(crate) origin_losses: AtomicU64,
     /// Grows with each request: an interruptible batch stops when it does.
     pub(crate) request_count: AtomicU64,
-    /// Bytes of the writes that are under way.
-    pub(crate) writing_bytes: AtomicU64,
     /// When the last request came, in nanoseconds of the clock.
     pub(crate) last_request_ns: AtomicU64,
     pub(crate) state: Mutex<State>,
@@ -110,8 +108,6 @@ pub(crate) struct State {
     pub(crate) found_sequence: u64,
     /// Segments that the next checkpoint lets go, as of the last batch.
     pub(crate) releasable_count: u32,
-    /// Bytes of log a second that the origin took in the last whole batch that was not too small to tell; 0 before the first.
-    pub(crate) destage_rate: f64,
     /// Since when there have been zeroes that the origin lacks.
     pub(crate) zeroes_since: Option<Instant>,
     /// Bytes of records since the last checkpoint.

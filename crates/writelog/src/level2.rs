@@ -26,8 +26,8 @@ use crate::core::{Core, State};
 use crate::images::Images;
 use crate::level1::wait_for;
 use crate::limits::{
-    AGE_SHARES, BATCH_BYTES_WHEN_FULL, DESTAGE_RETRY_MS, DESTAGE_WRITE_BYTES_MAX, EMPTY_BATCHES_MAX,
-    FAILURES_BEFORE_GIVING_UP, PIECES_AT_ONCE, ROOM_SHARE_AFTER_FULL, RUNS_A_LOOK, UNIT_BYTES,
+    AGE_SHARES, DESTAGE_RETRY_MS, DESTAGE_WRITE_BYTES_MAX, EMPTY_BATCHES_MAX, FAILURES_BEFORE_GIVING_UP,
+    PIECES_AT_ONCE, ROOM_SHARE_AFTER_FULL, RUNS_A_LOOK, UNIT_BYTES,
 };
 use crate::map::Piece;
 use crate::read::range_of;
@@ -137,7 +137,7 @@ impl Core {
     pub(crate) async fn destage(self: &Arc<Self>, choice: Choice, may_stop: bool) -> Result<usize, Error> {
         let _batch = self.destaging.lock().await;
         self.check_origin()?;
-        let (requests, began_at) = (self.request_count.load(Ordering::Relaxed), self.clock.now());
+        let requests = self.request_count.load(Ordering::Relaxed);
         let mut batch = self.select(choice).await?;
         if batch.pieces.is_empty() {
             let state = &mut *self.state();
@@ -163,10 +163,6 @@ impl Core {
         {
             let state = &mut *self.state();
             state.is_epoch_begun = !is_whole;
-            if is_whole && 2 * batch.log_bytes >= BATCH_BYTES_WHEN_FULL {
-                let seconds = self.clock.now().since(began_at).as_secs_f64();
-                state.destage_rate = batch.log_bytes as f64 / seconds.max(f64::MIN_POSITIVE);
-            }
             if let Some(end) = batch.epoch_end.filter(|_| is_whole) {
                 state.destaged_sequence = end;
             }

@@ -64,10 +64,6 @@ pub const DESTAGE_WRITE_BYTES_MAX: u64 = 1 << 20;
 /// more than any burst brings.
 pub const PAUSE_EXPONENT: i32 = 3;
 
-/// Times what is being written that the origin takes in the longest pause of a write: when the log is nearly full a quarter of what leaves it comes in,
-/// and as much comes as leaves when nine tenths of it are in use (at the default `share_slow`).
-pub const PAUSE_TIMES: f64 = 4.0;
-
 /// Shares of the largest age: from the first on slots leave for the log, from the second on the log's data for the origin, at the third level 2 is at full
 /// speed. What is left then is time for what is under way: at the default of five seconds 1.25 s for the first batch.
 pub const AGE_SHARES: [f64; 3] = [0.5, 0.75, 0.875];
@@ -79,13 +75,6 @@ pub const RECORD_CACHE_BYTES: usize = 64 << 20;
 /// Least count of batches that a log makes: what one takes has no room for new records until all of it is on the origin, and the other
 /// eighths take them.
 pub const BATCHES_A_LOG: u64 = 8;
-
-/// What a batch takes where the origin is fast, or so slow that more would take too long, in bytes: on a disk some hundreds of random blocks, and one
-/// flush.
-pub const BATCH_BYTES_USUAL: u64 = 4 << 20;
-
-/// Bytes of log a second from which an origin is fast: it takes a usual batch in a thirtieth of a second.
-pub const FAST_BYTES_PER_SECOND: f64 = 128e6;
 
 /// What a batch takes at least, unless less was chosen, in bytes, however full the log is: a flush of the origin is a small part of it still, and who
 /// waits for room waits for it.

@@ -135,7 +135,7 @@ pub struct Level2 {
     /// Age that data does not exceed on its way to the origin as long as that takes what comes: from three quarters of it on it is destaged under load. From
     /// slots it goes to the log at half.
     pub age_max: Duration,
-    /// Bytes of log that one batch takes from at most: also the RAM it needs. It takes less where the log is small or nearly full, or the origin fast or very slow.
+    /// Bytes of log that one batch takes from at most: also the RAM it needs. It takes less where the log is small or full.
     pub batch_bytes: u64,
     /// Writes to the origin in flight at full speed; also reads of the log device, as long as the slots are empty. Of a disk that serves first come, first
     /// served, they are destaging's share.

@@ -21,7 +21,7 @@ use block::{Error, Response};
 
 use crate::append::{Content, stage_tag};
 use crate::core::{Core, State, sectors_of};
-use crate::limits::{PAUSE_EXPONENT, PAUSE_TIMES, QUEUE_BYTES_MAX, UNIT_BYTES, ZERO_SECTORS_MAX};
+use crate::limits::{PAUSE_EXPONENT, QUEUE_BYTES_MAX, UNIT_BYTES, ZERO_SECTORS_MAX};
 use crate::map::Piece;
 use crate::options::Level2;
 
@@ -31,13 +31,6 @@ pub(crate) async fn write(core: Arc<Core>, range: ByteRange, buffer: Buffer, fua
     if range.is_empty() {
         return Response::done(buffer);
     }
-    core.writing_bytes.fetch_add(range.length, Ordering::Relaxed);
-    let response = write_all(&core, came_at, range, buffer, fua).await;
-    core.writing_bytes.fetch_sub(range.length, Ordering::Relaxed);
-    response
-}
-
-async fn write_all(core: &Arc<Core>, came_at: Instant, range: ByteRange, buffer: Buffer, fua: bool) -> Response {
     core.admit(came_at).await;
     let buffer = Arc::new(buffer);
     let result = match core.fits_stage(range.length) {
@@ -98,8 +91,7 @@ impl Core {
     }
 
     /// How long a write pauses: from nothing while there is room, in the log and in the slots, slowly and then steeply up to the longest when there
-    /// is none. Each write pays a little long before one would have to wait for a whole batch. For room in the log the longest is the time in which
-    /// the origin takes [`PAUSE_TIMES`] as much as is being written: more would only idle, and the log drains all the same.
+    /// is none. Each write pays a little long before one would have to wait for a whole batch.
     fn pause(&self, state: &State) -> Duration {
         let Level2 { share_slow, pause_max, .. } = self.options.level2;
         let over = |used: f64, slow: f64| ((used - slow) / (1.0 - slow)).clamp(0.0, 1.0);
@@ -108,10 +100,7 @@ impl Core {
             // A round begins at `share_start`; half of what is left then is for what comes while it runs.
             over(stage.share_used(), f64::midpoint(self.options.level1.share_start, 1.0))
         });
-        let times = PAUSE_TIMES * self.writing_bytes.load(Ordering::Relaxed) as f64 / state.destage_rate;
-        let log_pause_max = Duration::try_from_secs_f64(times).map_or(pause_max, |time| time.min(pause_max));
-        let pause = |longest: Duration, share: f64| longest.mul_f64(share.powi(PAUSE_EXPONENT));
-        pause(log_pause_max, log).max(pause(pause_max, slots))
+        pause_max.mul_f64(log.max(slots).powi(PAUSE_EXPONENT))
     }
 
     /// Whether a write of this length goes to slots. Where the order is kept all do, a piece at a time; else large ones go to the log at once.

@@ -400,7 +400,7 @@ pub struct Attach {
     #[arg(long, value_name = "DURATION", requires = "log", value_parser = parse_duration)]
     pub destage_age: Option<Duration>,
     /// Most bytes of log that are sent between two flushes of the logical unit, and take as much RAM, 64KiB to 1GiB; less when the log is small or
-    /// nearly full, or the logical unit slow (default: 32MiB, or the profile's 64KiB)
+    /// full (default: 32MiB, or the profile's 64KiB)
     #[arg(long, value_name = "SIZE", requires = "log")]
     pub destage_batch: Option<ByteSize>,
     /// Writes to the logical unit under way at most, reached when the log is three quarters full, 1 to 256 (default: 8, or the profile's 1)

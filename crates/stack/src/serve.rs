@@ -306,7 +306,8 @@ impl ServeHandler {
         let disks = self.units.borrow().disks();
         let Some((_, disk)) = disks.iter().find(|(setting, _)| setting == key) else {
             let known: Vec<&str> = disks.iter().map(|(setting, _)| setting.as_str()).collect();
-            let message = format!("\"{key}\" is no setting of \"{}\": it has {known:?}", self.name);
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            let message = format!("\"{key}\" is no setting of \"{}\", which has {known}", self.name);
             return Err(Error::new(Failure::Usage, message));
         };
         disk.set_enabled(parse_switch(key, value)?);

@@ -114,6 +114,8 @@ fn a_target_killed_under_load_and_started_again_loses_nothing() {
         world.wait_for_remote("disk", "all connections", |remote| remote["connections"] == connections);
         let load = start_load(&world, "disk", &[]);
         for round in 2..4 {
+            // Killed with requests under way, and not in the moment between two bursts of them.
+            server.freeze();
             world.wait_for_remote("disk", "load", |remote| remote["in_flight"].as_u64() > Some(4));
             server.kill();
             world.wait_for_remote("disk", "a loss that is noticed", |remote| remote["state"] == "reconnecting");

@@ -71,9 +71,7 @@ pub(crate) struct Shared {
     is_sync_broken: AtomicBool,
     /// Where durable writes are waited for.
     patience: Option<Patience>,
-    /// Whether durable writes share syncs, instead of each being durable by itself.
-    pub(crate) shares_syncs: bool,
-    /// Where those syncs are waited for.
+    /// Where the syncs that durable writes share are waited for.
     sync_patience: Patience,
 }
 
@@ -170,7 +168,6 @@ impl FileDevice {
         let open = OpenFile::open(path, &options)?;
         let is_cached = !open.is_direct;
         let is_volatile = options.is_write_cache_volatile;
-        let flushes_for_each = open.flushes_for_each;
         let file = Arc::new(Shared {
             size_bytes: AtomicU64::new(open.geometry.size_bytes),
             events: EventHub::new(),
@@ -180,7 +177,6 @@ impl FileDevice {
             can_read_inline: AtomicBool::new(is_cached),
             can_write_inline: AtomicBool::new(is_cached && is_volatile),
             is_sync_broken: AtomicBool::new(false),
-            shares_syncs: !is_cached && flushes_for_each,
             sync_patience: Patience::new(),
             patience: (options.waits_for_fast_writes && !is_cached).then(Patience::new),
         });
@@ -274,7 +270,8 @@ impl Core {
             }
             _ => {}
         }
-        let shares_sync = self.file.shares_syncs && matches!(self.engine, Engine::Ring(_));
+        let OpenFile { is_direct, flushes_for_each, .. } = self.file.open;
+        let shares_sync = is_direct && flushes_for_each && matches!(self.engine, Engine::Ring(_));
         let job = Job::new(operation, range, done, is_durable).sharing_sync(shares_sync);
         let (completion, sender) = Completion::slot();
         let work = Work { job, guard, sender };

@@ -15,17 +15,15 @@
 //! completions while a foreign submitting thread computes, so it is not set.
 //!
 //! Past the page cache of a disk without FUA writes each durable write would be a write and a flush of the whole disk. There they are plain writes, and
-//! share one `fdatasync`:
-//! ```text
-//!   writing ─► written ──(more than half of them are, and no sync is under way)──► syncing ─► response
-//! ```
-//! One that is written while a sync is under way is for the next. When nothing else is in flight, and the disk is fast, it is waited for on the spot.
+//! share one `fdatasync` ([`shared_sync`]). When nothing else is in flight, and the disk is fast, it is waited for on the spot.
 //!
 //! Memory: a job, with its buffer, stays in its slot from the SQE until its CQE was seen, whoever dropped the
 //! completion; the driver holds the ring until nothing is in flight, and when the runtime drops the driver it waits for
 //! the rest.
 
 #![expect(unsafe_code, reason = "the kernel is handed addresses of buffers and the reactor a descriptor")]
+
+mod shared_sync;
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -45,6 +43,7 @@ use tokio::io::unix::AsyncFd;
 use crate::device::Shared;
 use crate::job::{Call, Job, Progress};
 use crate::limits::{ENTERED_TOGETHER_MAX, IN_FLIGHT_MAX, QUEUE_MAX};
+use crate::ring::shared_sync::SharedSync;
 use crate::sync_files::SyncFile;
 
 /// A job with what it holds and whom it answers.
@@ -79,12 +78,8 @@ struct State {
     free: Vec<usize>,
     /// Work that found no free slot.
     line: VecDeque<Work>,
-    /// Durable writes that share a sync and are not written yet.
-    writing: usize,
-    /// Slots of those that are written, and wait for the next sync.
-    written: Vec<usize>,
-    /// Slots that the sync under way makes durable.
-    syncing: Vec<usize>,
+    /// Durable writes that share syncs.
+    shared_sync: SharedSync,
     /// SQEs that were not entered yet.
     unsubmitted: usize,
     /// SQEs entered whose CQE was not seen yet.
@@ -112,9 +107,7 @@ impl Ring {
             sync_files: (0..SLOTS).map(|_| None).collect(),
             free: (0..SLOTS).rev().collect(),
             line: VecDeque::new(),
-            writing: 0,
-            written: Vec::new(),
-            syncing: Vec::new(),
+            shared_sync: SharedSync::default(),
             unsubmitted: 0,
             in_kernel: 0,
             is_closing: false,
@@ -251,7 +244,9 @@ impl State {
     /// Gives `work` a slot, of which one is free, and its first SQE.
     fn start(&mut self, work: Work, file: &Shared) {
         let slot = self.free.pop().expect("callers look for a free slot first");
-        self.writing += usize::from(work.job.shares_sync());
+        if work.job.shares_sync() {
+            self.shared_sync.begin_write();
+        }
         self.slots[slot] = Some(work);
         self.push(slot, file);
     }
@@ -324,12 +319,11 @@ impl State {
             let work = self.slots[slot].as_mut().expect("a slot is full until its completion was seen");
             match file.handle(&mut work.job, result) {
                 Progress::Again => self.push(slot, file),
-                Progress::Written => {
-                    self.writing -= 1;
-                    self.written.push(slot);
-                }
+                Progress::Written => self.shared_sync.written(slot),
                 Progress::Done(result) => {
-                    self.writing -= usize::from(work.job.shares_sync());
+                    if work.job.shares_sync() {
+                        self.shared_sync.write_failed();
+                    }
                     self.leave(slot, result, file, finished);
                 }
             }
@@ -346,12 +340,11 @@ impl State {
         }
     }
 
-    /// Begins the sync that all that is written waits for, unless one is under way. Whether it was over at once.
+    /// Begins the sync that is due, if one is. Whether it was over at once.
     fn sync(&mut self, file: &Shared, finished: &mut Finished) -> bool {
-        if self.written.len() <= self.writing || !self.syncing.is_empty() {
+        if !self.shared_sync.begin_sync() {
             return false;
         }
-        self.syncing.append(&mut self.written);
         let is_alone = self.in_kernel + self.unsubmitted == 0;
         if is_alone && let Some(result) = file.sync_now() {
             self.synced(file, result, finished);
@@ -369,9 +362,9 @@ impl State {
     fn synced(&mut self, file: &Shared, result: Result<(), Errno>, finished: &mut Finished) {
         // The thread that submitted it ended, or was asked to come back: once more, with what has been written since.
         if matches!(result, Err(Errno::INTR | Errno::AGAIN | Errno::CANCELED)) {
-            return self.written.append(&mut self.syncing);
+            return self.shared_sync.again();
         }
-        for slot in std::mem::take(&mut self.syncing) {
+        for slot in self.shared_sync.synced() {
             self.leave(slot, file.synced(result), file, finished);
         }
     }

@@ -378,19 +378,23 @@ impl SlotShared {
 
     /// The operation is over but for its step.
     fn finish(&self, response: Response) {
-        let step = match &mut *self.lock() {
+        let mut state = self.lock();
+        let step = match &mut *state {
             SlotState::Waiting { step, .. } => step.take(),
             _ => None,
         };
+        let Some(step) = step else { return Self::end(state, Outcome::Done(response)) };
+        drop(state);
         // Outside of the lock: it may do anything.
-        let outcome = match step {
-            None => Outcome::Done(response),
-            Some(step) => {
-                let mut completion = step(response);
-                completion.try_take().map_or_else(|| Outcome::Forwarded(completion), Outcome::Done)
-            }
-        };
-        let previous = std::mem::replace(&mut *self.lock(), SlotState::Over(outcome));
+        let mut completion = step(response);
+        let outcome = completion.try_take().map_or_else(|| Outcome::Forwarded(completion), Outcome::Done);
+        Self::end(self.lock(), outcome);
+    }
+
+    /// Wakes whoever awaits it, outside of the lock.
+    fn end(mut state: MutexGuard<'_, SlotState>, outcome: Outcome) {
+        let previous = std::mem::replace(&mut *state, SlotState::Over(outcome));
+        drop(state);
         if let SlotState::Waiting { waker: Some(waker), .. } = previous {
             waker.wake();
         }

@@ -8,6 +8,7 @@
 //! | [`log`] | [`RecordLog`]: a circular log with group commit |
 //! | [`mod@replay`] | [`replay()`]: reads a log again, up to the first record that is not the successor |
 //! | `batch` | what of a log is not acknowledged yet, and what becomes of it when |
+//! | `turns` | who starts the next record of a log, and when |
 //! | [`limits`] | the bounds of this crate |
 //!
 //! The bytes are described in `docs/formats/store.md`. Nothing here knows a runtime, an operating system or a clock.
@@ -21,6 +22,7 @@ pub mod log;
 pub mod record;
 pub mod replay;
 pub mod superblock;
+mod turns;
 
 pub use binding::{Binding, BindingRaw};
 pub use log::{Append, AppendRefused, Hold, LogUsage, RecordLog};

@@ -40,3 +40,4 @@ const _: () = assert!(SUPERBLOCK_BYTES.is_multiple_of(RECORD_UNIT_BYTES));
 /// next request, which becomes a task that appends. With none the first to come back had a record to itself, the others wrote their data in vain
 /// meanwhile, and 32 writers took half again as long.
 pub const TURNS_BEFORE_RECORD: u32 = 2;
+const _: () = assert!(TURNS_BEFORE_RECORD > 0);

@@ -31,8 +31,9 @@ use block::{Completion, Device, Error, ErrorKind, Request, SharedDevice};
 use uuid::Uuid;
 
 use crate::batch::{Batches, Starting};
-use crate::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN, RECORD_UNIT_BYTES, TURNS_BEFORE_RECORD};
+use crate::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN, RECORD_UNIT_BYTES};
 use crate::record::{Claims, GROUP_PAYLOAD_BYTES_MAX, LogPosition, emit, record_bytes};
+use crate::turns::{Step, Turns};
 
 /// A log under way. Clones are the same log.
 #[derive(Clone)]
@@ -66,27 +67,7 @@ struct State {
     written: VecDeque<RecordPlace>,
     /// Count of holds by sequence.
     holds: BTreeMap<u64, u32>,
-    /// Who starts the next record, once the turns are over.
-    starter: Option<Starter>,
-}
-
-/// Sequence of the record of an append, and its number in it.
-type AppendId = (u64, usize);
-
-/// A waiter that lets others append before it starts the next record.
-struct Starter {
-    append: AppendId,
-    turns_left: u32,
-}
-
-/// What a waiter has to do about the next record.
-enum Step {
-    Start,
-    /// Be polled again after the others.
-    Yield,
-    /// Another has to: this one is not polled any more.
-    HandOver,
-    Nothing,
+    turns: Turns,
 }
 
 #[derive(Clone, Copy)]
@@ -142,7 +123,7 @@ impl RecordLog {
             next_to_write: NextToWrite { place: start.offset, sequence: start.sequence, link: start.link },
             written: VecDeque::new(),
             holds: BTreeMap::new(),
-            starter: None,
+            turns: Turns::default(),
         };
         let (room, state) = (Signal::new(), Mutex::new(state));
         Ok(Self { shared: Arc::new(LogShared { device, region, log_id, epoch: start.epoch, room, state }) })
@@ -362,35 +343,6 @@ impl LogShared {
     }
 }
 
-impl State {
-    /// What whoever waits for `append`, or is over, has to do about the next record.
-    fn step(&mut self, append: AppendId, is_over: bool) -> Step {
-        if !self.batches.may_start() {
-            self.starter = None;
-            return Step::Nothing;
-        }
-        match &mut self.starter {
-            Some(starter) if starter.append != append => Step::Nothing,
-            _ if is_over => {
-                self.starter = None;
-                Step::HandOver
-            }
-            Some(Starter { turns_left: 0, .. }) => {
-                self.starter = None;
-                Step::Start
-            }
-            Some(starter) => {
-                starter.turns_left -= 1;
-                Step::Yield
-            }
-            None => {
-                self.starter = Some(Starter { append, turns_left: TURNS_BEFORE_RECORD - 1 });
-                Step::Yield
-            }
-        }
-    }
-}
-
 /// Wakes somebody who waits when the write of a record can go on.
 struct RecordWaker {
     /// Weak, since the write is kept in the log itself.
@@ -461,7 +413,8 @@ impl Waiting {
                 continue;
             }
             self.is_over = outcome.is_some();
-            let waker = match state.step((self.sequence, self.number), self.is_over) {
+            let may_start = state.batches.may_start();
+            let waker = match state.turns.step((self.sequence, self.number), self.is_over, may_start) {
                 Step::Start => {
                     drop(state);
                     self.shared.start();
@@ -489,7 +442,7 @@ impl Drop for Waiting {
         let somebody = {
             let mut state = self.shared.lock();
             state.batches.forget(self.sequence, self.number);
-            state.starter.take_if(|starter| starter.append == (self.sequence, self.number));
+            state.turns.forget((self.sequence, self.number));
             let has_work = state.batches.is_any_awake() || state.batches.may_start();
             has_work.then(|| state.batches.somebody(self.sequence)).flatten()
         };

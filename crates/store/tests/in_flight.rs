@@ -5,7 +5,9 @@
 //! the recovery. Whatever lands of the records on their way (each whole, in part or not at all, in any order), replay finds one piece of the list,
 //! without holes, with everything that was acknowledged and not let go.
 
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use base::clock::{Clock, VirtualClock};
@@ -320,7 +322,7 @@ fn a_hole_before_a_record_that_was_made_later_is_damage() {
 }
 
 #[test]
-fn four_records_are_on_their_way_and_the_fifth_gathers() {
+fn so_many_records_are_on_their_way_and_the_next_gathers() {
     let mut executor = Executor::in_order();
     let medium = CrashLayer::new(MEDIUM_BYTES, 1);
     let device = timed(&mut executor, &medium);
@@ -338,6 +340,33 @@ fn four_records_are_on_their_way_and_the_fifth_gathers() {
     executor.run();
     assert_eq!(medium.writes_seen(), RECORDS_IN_FLIGHT_MAX as u64 + 1, "those that waited share one");
     assert_eq!(log.position_needed().sequence, RECORDS_IN_FLIGHT_MAX as u64 + 2);
+}
+
+/// Whoever is told answers a client, and appends what that sends next: not in the turn in which it was told.
+#[test]
+fn whoever_was_just_told_appends_to_the_next_record() {
+    const WRITERS: u64 = 8;
+    const ROUNDS: u64 = 10;
+    let mut executor = Executor::in_order();
+    let medium = CrashLayer::new(MEDIUM_BYTES, 1);
+    let device = timed(&mut executor, &medium);
+    let log = RecordLog::new(device, REGION, ID, START).unwrap();
+    for number in 0..WRITERS {
+        let log = log.clone();
+        executor.spawn(async move {
+            for _ in 0..ROUNDS {
+                drop(log.try_append(&number.to_le_bytes()).unwrap().durable().await.unwrap());
+                let mut is_next_turn = false;
+                poll_fn(|context| {
+                    context.waker().wake_by_ref();
+                    if std::mem::replace(&mut is_next_turn, true) { Poll::Ready(()) } else { Poll::Pending }
+                })
+                .await;
+            }
+        });
+    }
+    executor.run();
+    assert_eq!(medium.writes_seen(), ROUNDS, "a record a round");
 }
 
 /// Whoever was to look after a write may go; another one does.

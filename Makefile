@@ -14,7 +14,7 @@ help:
 	@echo "make demo    the main job on this machine alone: a slow remote disk, then the same through a local cache (~30 s)"
 	@echo "make check   formatting, lints, licences, arrows between crates"
 	@echo "make test    everything (installs the Debian packages it needs when they are missing)"
-	@echo "make soak    long fuzzing and many seeds"
+	@echo "make soak    many seeds, mutations, long fuzzing"
 	@echo "make bench-initiator  our initiator beside libiscsi's, on our target and tgt"
 	@echo "make bench   measurements side by side, raw results printed"
 	@echo "make bench-cache  what the cache costs beside the bare file it lies in (~4 min)"
@@ -50,6 +50,7 @@ test:
 
 soak: build
 	FOREBAY_SEEDS=$(SEEDS) FOREBAY_KILL_ROUNDS=200 tests/tools/run-tests --release
+	tests/tools/mutations
 	tests/tools/fuzz 3600
 
 bench: build

@@ -587,7 +587,7 @@ impl Run {
         let data_in = Buffer::copy_of(&(0..length).map(content).collect::<Vec<u8>>());
         self.model.note_completion(task.initiator_task_tag.get(), length);
         let (status, sense) = if is_good { (0, Vec::new()) } else { (2, vec![0x70; 18]) };
-        let outcome = Outcome { status, sense, data_in, is_silent: false };
+        let outcome = Outcome { status, sense, data_in, data_in_bytes_cut: 0, is_silent: false };
         self.session.handle_completion(self.now, task, outcome);
     }
 
@@ -631,6 +631,11 @@ impl Run {
             self.answer_pings(at);
         }
         let link = &mut self.links[at];
+        if self.session.is_behind(link.id) {
+            self.session.go_on(self.now, link.id);
+            self.poll_events();
+            return true;
+        }
         if link.is_closed || link.to_target.is_empty() || self.session.transmit_bytes(link.id) > TRANSMIT_BYTES_MAX {
             return false;
         }
@@ -686,7 +691,7 @@ impl Run {
         let id = self.links[at].id;
         while bytes_max > 0 {
             let mut slices = [IoSlice::new(&[]); 8];
-            let count = self.session.io_slices(id, &mut slices);
+            let count = self.session.io_slices(id, usize::MAX, &mut slices);
             let bytes: Vec<u8> =
                 slices[..count].iter().flat_map(|slice| slice.iter().copied()).take(bytes_max).collect();
             if bytes.is_empty() {

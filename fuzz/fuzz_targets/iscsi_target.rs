@@ -83,21 +83,35 @@ impl End {
     fn handle_received(&mut self, now: Instant, length: usize) {
         match self {
             Self::Login(connection) => connection.handle_received(now, length),
-            Self::Session(session, link) => session.handle_received(now, *link, length),
+            Self::Session(session, link) => {
+                session.handle_received(now, *link, length);
+                self.go_on(now);
+            }
         }
     }
 
     fn io_slices<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
         match self {
             Self::Login(connection) => connection.io_slices(out),
-            Self::Session(session, link) => session.io_slices(*link, out),
+            Self::Session(session, link) => session.io_slices(*link, usize::MAX, out),
         }
     }
 
     fn handle_transmitted(&mut self, now: Instant, length: usize) {
         match self {
             Self::Login(connection) => connection.handle_transmitted(now, length),
-            Self::Session(session, link) => session.handle_transmitted(now, *link, length),
+            Self::Session(session, link) => {
+                session.handle_transmitted(now, *link, length);
+                self.go_on(now);
+            }
+        }
+    }
+
+    /// Looks at all that has come, portion by portion.
+    fn go_on(&mut self, now: Instant) {
+        let Self::Session(session, link) = self else { return };
+        while session.is_behind(*link) {
+            session.go_on(now, *link);
         }
     }
 
@@ -328,7 +342,7 @@ impl Run {
                 let data_in = Buffer::copy_of(&pattern((amount % 40_000) as usize));
                 let sense = pattern(usize::from(detail >> 1) % 64);
                 let status = if detail & 1 == 0 { 0 } else { (amount >> 24) as u8 };
-                let outcome = Outcome { status, sense, data_in, is_silent: detail == 0xff };
+                let outcome = Outcome { status, sense, data_in, data_in_bytes_cut: 0, is_silent: detail == 0xff };
                 let now = self.now;
                 self.session().handle_completion(now, task, outcome);
             }

@@ -7,9 +7,7 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use workload::access::AccessKind;
 use workload::limits::TRACE_REQUEST_BYTES_MAX;
-use workload::trace::{Format, Options, Record, TraceReader, write_cloud_physics};
-
-const FORMATS: [Option<Format>; 4] = [None, Some(Format::CloudPhysics), Some(Format::Blkparse), Some(Format::IoLog)];
+use workload::trace::{FORMATS, Format, Options, Record, TraceReader, write_cloud_physics};
 
 fn read(bytes: &[u8], options: Options) -> Vec<Record> {
     let mut records = Vec::new();
@@ -30,8 +28,14 @@ fn read(bytes: &[u8], options: Options) -> Vec<Record> {
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((&choice, bytes)) = bytes.split_first() else { return };
-    let format = FORMATS[usize::from(choice) % FORMATS.len()];
-    let source = (choice & 0x80 != 0).then(|| "8,0".to_owned());
+    // All of them, and the one that the first line looks like.
+    let format = FORMATS.map(|(format, _)| format).get(usize::from(choice & 0x0f)).copied();
+    // As blkparse names a device, and as the others do.
+    let source = match choice >> 6 {
+        2 => Some("8,0".to_owned()),
+        3 => Some("0".to_owned()),
+        _ => None,
+    };
     let records = read(bytes, Options { format, source, ..Options::default() });
 
     // The format of its own that can be written keeps reads and writes of whole blocks, and seconds.

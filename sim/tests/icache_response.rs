@@ -1,8 +1,9 @@
 //! Paper 000, figures 5a, 5b and 6 in virtual time (the model is `lab::icache_model`): 230,370 requests of 2 KiB, 89 % writes, against a 7200 rpm disk
 //! behind a link; 4 MiB of NVRAM and a log disk of 20 MiB.
 //!
-//! Ours must answer 99 % of the writes within 1 ms and the slowest within 10 ms, with one client and with eight. The paper's must show the peaks
-//! that it attributes to level 1 destaging (3.3.2). `FOREBAY_RESPONSES=1` prints the table.
+//! Ours must answer 99 % of the writes within 1 ms and the slowest within 10 ms, with one client and with eight. The paper's profile must stall where
+//! the log is full, and there it differs from the paper: its peaks of 120 ms come from level 1 (3.3.2), after idle periods that these clients, who never
+//! pause, do not leave; here the stalls are behind level 2, and last for seconds. `FOREBAY_RESPONSES=1` prints the table.
 
 use std::time::Duration;
 
@@ -71,10 +72,11 @@ fn where_the_disk_is_too_slow_writes_slow_down_evenly() {
 }
 
 #[test]
-fn the_papers_profile_shows_its_peaks() {
-    let responses = responses(System::Paper, 1, REQUESTS);
-    assert!(share_within(&responses.writes, GOAL) > 0.8, "the paper: 80 % of all requests");
-    assert!(slowest(&responses.writes) > Duration::from_millis(100), "the paper: up to 120 ms");
+fn the_papers_profile_is_fast_until_it_stalls_behind_level_2() {
+    let paper = responses(System::Paper, 1, REQUESTS);
+    assert!(share_within(&paper.writes, GOAL) > 0.8, "the paper: 80 % of all requests");
+    let ours = slowest(&responses(System::Ours, 1, REQUESTS).writes);
+    assert!(slowest(&paper.writes) > 100 * ours, "{:?} and {ours:?}", slowest(&paper.writes));
 }
 
 #[test]

@@ -272,6 +272,12 @@ impl RunningGuest {
         }
     }
 
+    /// Whether its kernel is dead, with this module in the trace.
+    pub fn kernel_died_in(&self, module: &str) -> bool {
+        let log = self.kernel_log();
+        log.contains("Kernel panic") && log.contains(&format!("[{module}]"))
+    }
+
     fn kernel_log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.console).unwrap_or_default()).replace('\r', "")
     }

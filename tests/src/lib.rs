@@ -6,6 +6,7 @@
 pub mod forwarder;
 pub mod guest;
 pub mod iscsi_test_cu;
+pub mod mutation;
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
@@ -82,7 +83,7 @@ impl World {
     /// When nothing runs under that name.
     #[track_caller]
     pub fn status(&self, name: &str) -> Value {
-        self.run(["status", name]).json()
+        self.run(["status", name, "--json"]).json()
     }
 
     /// Waits until `is_there` of the remote LUN of the attachment `name`, and returns its state then.

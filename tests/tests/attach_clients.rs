@@ -70,7 +70,7 @@ fn nbdinfo_shows_what_is_offered() {
     for ability in ["can_flush", "can_fua", "can_trim", "can_zero", "can_df"] {
         assert_eq!(export[ability], true, "{ability}: {export}");
     }
-    assert_eq!(export["block_size_minimum"], 512);
+    assert_eq!(export["block_size_minimum"], 1);
     assert_eq!(export["block_size_preferred"], 4096);
 }
 

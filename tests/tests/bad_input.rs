@@ -87,7 +87,7 @@ fn damaged_and_missing_caches() {
     let target = world.target(["--lun", "0=ram:16MiB"]);
     let url = target.url(0);
     world.run(["attach", &url, "--cache", "none.cache"]).failure(NOT_FOUND, &["none.cache", "--cache-size"]);
-    world.run(["attach", &url, "--cache", "none.cache", "--cache-size", "1000000"]).failure(2, &["1000000", "4 KiB"]);
+    world.run(["attach", &url, "--cache", "none.cache", "--cache-size", "4000"]).failure(2, &["4000", "4 KiB"]);
     for command in ["inspect", "check", "discard"] {
         world.run(["cache", command, "none.cache"]).failure(NOT_FOUND, &["there is no cache at none.cache"]);
     }
@@ -231,6 +231,7 @@ fn a_target_that_cannot_start() {
         world.run(["target", "serve", "--portal", "127.0.0.1:0", "--iqn", IQN, "--lun", lun, "--name", "second"])
     };
     serve("0=file:none.img").failure(NOT_FOUND, &["none.img", "size"]);
+    serve("0=file:none.img,size=16MiB,read-only").failure(NOT_FOUND, &["none.img", "read-only is not created"]);
     let remote = world.run([
         "target",
         "serve",
@@ -246,6 +247,15 @@ fn a_target_that_cannot_start() {
     remote.failure(2, &["--allow-remote"]);
     let nbd = world.run(["attach", &first.url(0), "--as", "nbd:0.0.0.0:0"]);
     nbd.failure(2, &["0.0.0.0", "no authentication"]);
+}
+
+#[test]
+fn an_image_that_ends_within_a_block_is_named_when_it_is_served() {
+    let world = World::new();
+    fs::write(world.path("disk.img"), [1; 1000]).unwrap();
+    let ended = world.target(["--lun", "0=file:disk.img"]).process.terminate();
+    assert!(ended.stderr.contains("disk.img has 1000 bytes, and the last 488 are no whole block"), "{ended:?}");
+    ended.success();
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Block devices as logical units, through the target, with QEMU's tools: loop devices, which need root.
 
+#[expect(dead_code, reason = "other tests use more of it")]
 #[path = "../../crates/file/tests/loop_device/mod.rs"]
 mod loop_device;
 

@@ -81,7 +81,7 @@ fn a_cache_grows_and_shrinks_while_it_is_used() {
     assert_eq!(status["cache"]["ways"], status["cache"]["lines"]);
     assert_eq!(status["cache"]["line_bytes"], 65536);
     bench.world.run(["set", "disk", "cache.block-size=5KiB"]).failure(2, &["5KiB", "4KiB to 256KiB"]);
-    bench.world.run(["set", "disk", "cache.size=5000"]).failure(2, &["5000", "4 KiB"]);
+    bench.world.run(["set", "disk", "cache.size=4000"]).failure(2, &["4000", "4 KiB"]);
     bench.world.run(["set", "disk", "cache.size=64KiB"]).failure(NO_SPACE, &["too small"]);
     io(&uri, &["write -P 12 0 1M", "flush"]);
     // The one it has now is found again, dirty, by the next start.
@@ -249,23 +249,35 @@ fn a_change_that_is_killed_is_finished_or_undone() {
     let bench = Bench::new();
     let mut process = bench.attach("disk", &["--cache", "disk.cache", "--cache-size", "24MiB"]);
     io(&process.ready, &["write -P 1 0 8M", "flush"]);
+    let folder = bench.world.path("disk.cache").parent().expect("it is in a folder").to_owned();
+    let is_unfinished = || {
+        let names = fs::read_dir(&folder).unwrap().flatten().map(|entry| entry.file_name());
+        names.into_iter().any(|name| name.to_string_lossy().starts_with("disk.cache.unfinished"))
+    };
+    let mut killed_half_way = 0;
     for round in 0..8 {
         let (write, read) = (format!("write -P {} 8M 4M", 10 + round), format!("read -P {} 8M 4M", 10 + round));
         io(&process.ready, &[&write, "flush"]);
         let setting = if round % 2 == 0 { "cache.size=40MiB" } else { "cache.size=24MiB" };
         std::thread::scope(|scope| {
             // It may be killed, too.
-            scope.spawn(|| drop(bench.world.run(["set", "disk", setting])));
-            std::thread::sleep(std::time::Duration::from_millis(60 * round));
+            let changing = scope.spawn(|| drop(bench.world.run(["set", "disk", setting])));
+            while !is_unfinished() && !changing.is_finished() {
+                std::thread::yield_now();
+            }
+            // From the first moment of the change to well behind its end.
+            std::thread::sleep(std::time::Duration::from_millis(round * round * 4));
             process.kill();
         });
+        killed_half_way += u32::from(is_unfinished());
         process.wait();
         process = bench.attach("disk", &["--cache", "disk.cache"]);
         let bytes = fs::metadata(bench.world.path("disk.cache")).unwrap().len();
         assert!(bytes == 24 << 20 || bytes == 40 << 20, "{bytes}");
-        assert!(!bench.world.path("disk.cache.unfinished").exists());
+        assert!(!is_unfinished());
         io(&process.ready, &["read -P 1 0 8M", &read]);
     }
+    assert!(killed_half_way >= 1, "no kill met a change");
     bench.detach("disk", process);
     let disk = fs::read(bench.world.path("disk.img")).unwrap();
     assert!(disk[..8 << 20].iter().all(|&byte| byte == 1) && disk[8 << 20..12 << 20].iter().all(|&byte| byte == 17));
@@ -277,8 +289,8 @@ fn a_change_that_is_killed_is_finished_or_undone() {
 fn a_lun_that_became_smaller_gets_what_it_has_room_for() {
     let Bench { world, target } = Bench::new();
     let front = format!("nbd:unix:{}", world.path("disk.nbd").display());
+    let cache = ["--cache", "disk.cache", "--cache-size", "24MiB"];
     let attach = |target: &Target| {
-        let cache = ["--cache", "disk.cache", "--cache-size", "24MiB"];
         world.start([&["attach", &target.url(0), "--name", "disk", "--as", &front][..], &cache].concat())
     };
     let mut process = attach(&target);
@@ -288,7 +300,12 @@ fn a_lun_that_became_smaller_gets_what_it_has_room_for() {
     target.process.terminate().success();
     fs::OpenOptions::new().write(true).open(world.path("disk.img")).and_then(|disk| disk.set_len(48 << 20)).unwrap();
     let target = world.target(["--lun", "0=file:disk.img"]);
-    let process = attach(&target);
+    // The target cannot know who cut its file, and what else they did.
+    let url = target.url(0);
+    let overwriting =
+        [&["attach", &url, "--name", "disk", "--as", &front][..], &cache, &["--overwrite-changes"]].concat();
+    world.run(&overwriting[..overwriting.len() - 1]).failure(WOULD_LOSE_DATA, &["--overwrite-changes"]);
+    let process = world.start(overwriting);
     io(&process.ready, &["read -P 1 0 1M", "read -P 2 47M 1M", "write -P 3 2M 1M"]);
     let where_it_is = format!("{}..{}", 48 << 20, 49 << 20);
     world.run(["clean", "disk"]).failure(1, &["1048576 bytes", &where_it_is, "beyond the end"]);
@@ -302,7 +319,6 @@ fn a_lun_that_became_smaller_gets_what_it_has_room_for() {
     assert!(disk[2 << 20..3 << 20].iter().all(|&byte| byte == 3));
     world.run(["detach", "disk"]).failure(1, &["is detached, but 1048576 bytes stay dirty"]);
     process.wait();
-    let url = target.url(0);
     world.run(["attach", &url, "--name", "disk"]).failure(WOULD_LOSE_DATA, &["disk.cache"]);
     assert!(world.run(["cache", "inspect", "disk.cache"]).success().contains(&where_it_is));
     let discard = ["cache", "discard", "disk.cache", "--beyond-end"];

@@ -16,6 +16,7 @@ use tests::{Process, Target, World, tool};
 const IN_USE: i32 = 6;
 const USAGE: i32 = 2;
 const NOT_FOUND: i32 = 5;
+const NO_SPACE: i32 = 8;
 const WOULD_LOSE_DATA: i32 = 9;
 
 const DISK_BYTES: u64 = 96 << 20;
@@ -246,11 +247,36 @@ fn an_offset_that_cannot_be_is_refused_in_words() {
     let missing = bench.world.path("missing");
     refused(&missing, &["--cache-offset", "8MiB", "--cache-size", "8MiB"], NOT_FOUND, &["missing", "is there"]);
     // Its end is past that of the disk; and where something is already.
-    refused(&bench.disk, &["--cache-offset", "40MiB", "--cache-size", "64MiB"], 1, &["do not exist"]);
+    refused(
+        &bench.disk,
+        &["--cache-offset", "40MiB", "--cache-size", "64MiB"],
+        NO_SPACE,
+        &["disk has 100663296 bytes"],
+    );
     refused(&bench.disk, &["--cache-offset", "4MiB", "--cache-size", "8MiB"], 7, &["not a forebay cache"]);
     let process = bench.attach(0, &bench.disk, true);
     bench.world.run(["set", "first", "cache.size=8MiB"]).failure(USAGE, &["not in a file of its own"]);
     bench.world.run(["detach", "first", "--remove-cache"]).failure(USAGE, &["`forebay cache discard`"]);
     bench.detach(0, process);
     bench.target.process.terminate().success();
+}
+
+/// Whether its disk ends in its middle or before it, or has gone and left a device of no bytes.
+#[test]
+fn a_cache_whose_disk_became_smaller_can_be_given_up() {
+    for left_bytes in [16 << 20, 4 << 20, 0] {
+        let bench = Bench::new();
+        let mut process = bench.attach(0, &bench.disk, true);
+        io(&process.ready, &["write -P 1 0 64k", "flush"]);
+        process.kill();
+        fs::File::options().write(true).open(&bench.disk).unwrap().set_len(left_bytes).unwrap();
+        let before = fs::read(&bench.disk).unwrap();
+        let discard = ["cache", "discard", "disk", "--cache-offset", "8MiB"];
+        bench.world.run(discard).failure(WOULD_LOSE_DATA, &["disk at 8MiB ends within", "--allow-data-loss"]);
+        bench.world.run(["attach", &bench.target.url(0)]).failure(WOULD_LOSE_DATA, &["disk at 8MiB"]);
+        let said = bench.world.run(discard.iter().chain(&["--allow-data-loss"])).success();
+        assert!(said.contains("struck from the registry"), "{said}");
+        assert!(fs::read(&bench.disk).unwrap() == before, "somebody else may have the rest");
+        bench.world.start(["attach", &bench.target.url(0)]).terminate().success();
+    }
 }

@@ -225,6 +225,20 @@ fn links(prose: &str) -> impl Iterator<Item = &str> {
     prose.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link)
 }
 
+/// By the oldest systemd that is supported, where this runs on it: what that does not know it says, and goes on without.
+#[test]
+fn the_units_are_understood_by_systemd() {
+    let world = World::new();
+    for name in ["forebay-target.service", "forebay-target.socket"] {
+        let unit = read(&root().join("docs/systemd").join(name)).replace("/usr/bin/forebay", "/bin/true");
+        fs::write(world.path(name), unit).expect("the world can be written to");
+    }
+    let unit = world.path("forebay-target.service");
+    let finished = finish(Command::new("systemd-analyze").arg("verify").arg(&unit));
+    let said: Vec<&str> = finished.stderr.lines().filter(|line| line.contains("forebay-target")).collect();
+    assert!(said.is_empty(), "{said:?}");
+}
+
 #[test]
 fn every_relative_link_leads_somewhere() {
     let mut broken = Vec::new();
@@ -314,4 +328,39 @@ fn test_sources() -> String {
         }
     }
     text
+}
+
+/// Names of tests in a page: words with at least two underscores, set as code.
+fn tests_named_in(page: &str) -> Vec<&str> {
+    let is_name = |word: &&str| {
+        word.matches('_').count() >= 2 && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+    };
+    page.split('`').skip(1).step_by(2).filter(is_name).collect()
+}
+
+/// All Rust source of the project.
+fn sources() -> String {
+    let mut folders: Vec<PathBuf> = ["crates", "tests", "sim"].map(|folder| root().join(folder)).into();
+    let mut text = String::new();
+    while let Some(folder) = folders.pop() {
+        for path in entries(&folder) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                text.push_str(&read(&path));
+            }
+        }
+    }
+    text
+}
+
+/// A bound whose test was renamed or lost is a bound without a test.
+#[test]
+fn every_test_that_the_page_of_limits_names_is_there() {
+    let page = read(&root().join("docs/concepts/limits.md"));
+    let names = tests_named_in(&page);
+    assert!(names.len() > 50, "{} names are found", names.len());
+    let sources = sources();
+    let missing: Vec<_> = names.iter().filter(|name| !sources.contains(&format!("fn {name}("))).collect();
+    assert!(missing.is_empty(), "no such tests: {missing:?}");
 }

@@ -1,12 +1,12 @@
 //! Linux 6.12's own iSCSI initiator in front of `forebay target serve`: what the kernel learns of a disk, a file system made, written, read
-//! again and checked, space given back, and a target that is killed in the middle.
+//! again and checked, space given back, a target that is killed in the middle, and a cache of ours that was away while the kernel wrote.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use tests::guest::{Guest, HOST, Transcript};
-use tests::{IQN, World};
+use tests::{IQN, Process, World, tool};
 
 const INITIATOR: &str = "iqn.2026-11.io.forebay:guest";
 
@@ -272,4 +272,96 @@ iscsiadm -m node --logout
     for bad in ["I/O error", "EXT4-fs error", "BUG:"] {
         assert!(!transcript.kernel_log.contains(bad), "\"{bad}\" in:\n{}", transcript.kernel_log);
     }
+}
+
+/// The files of an ext4 file system, each with its checksum: of a copy of the whole disk, read through the attachment.
+fn files_through(world: &World, uri: &str) -> Vec<(String, String)> {
+    let (copy, files) = (world.path("copy"), world.path("files"));
+    let (from, to) = (format!("if={uri}"), format!("of={}", copy.display()));
+    tool("qemu-img", ["dd", "-f", "raw", "-O", "raw", "bs=1M", &from, &to]);
+    tool("e2fsck", ["-fn", copy.to_str().expect("paths of tests are text")]);
+    // Left behind by the last time.
+    let _ = fs::remove_dir_all(&files);
+    fs::create_dir(&files).expect("the world is ours");
+    tool("debugfs", ["-R", &format!("rdump / {}", files.display()), copy.to_str().expect("paths of tests are text")]);
+    sums_in(&files)
+}
+
+/// Every file below `directory`, with its checksum, as the guest's `sha256sum` names them.
+fn sums_in(directory: &Path) -> Vec<(String, String)> {
+    let script = format!("cd {} && find . -type f | sort | xargs sha256sum", directory.display());
+    sums(tool("sh", ["-c", &script]).lines())
+}
+
+fn sums<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<(String, String)> {
+    let mut sums: Vec<_> =
+        lines.filter_map(|line| line.split_once("  ")).map(|(sum, name)| (name.to_owned(), sum.to_owned())).collect();
+    sums.sort();
+    sums
+}
+
+/// A cache that had read all of an ext4 file system comes back after a kernel has mounted and changed it. No line of what the kernel wrote is served,
+/// metadata or data; what it did not touch still is.
+#[test]
+fn a_cache_that_was_away_while_a_kernel_wrote_serves_nothing_that_is_old() {
+    const DISK_MIB: u64 = 64;
+    let world = World::new();
+    let target = world.target(["--lun", &format!("0=file:disk.img,size={DISK_MIB}MiB")]);
+    let cache = ["--cache", "disk.cache", "--cache-size", "96MiB"];
+    let attach = || world.start([&["attach", &target.url(0), "--name", "disk"], &cache[..]].concat());
+    let detach = |disk: Process| {
+        world.run(["detach", "disk"]).success();
+        disk.wait().success();
+    };
+    let made = world.path("made");
+    fs::create_dir(&made).expect("the world is ours");
+    for file in 0..12 {
+        let line = format!("file {file} as it was made\n");
+        fs::write(made.join(format!("file.{file}")), line.repeat(40_000)).expect("the world is ours");
+    }
+    let image = world.path("image").display().to_string();
+    tool(
+        "mkfs.ext4",
+        ["-q", "-F", "-d", made.to_str().expect("paths of tests are text"), &image, &format!("{DISK_MIB}m")],
+    );
+
+    let disk = attach();
+    tool("qemu-img", ["convert", "-n", "-f", "raw", "-O", "raw", &image, &disk.ready]);
+    let before = files_through(&world, &disk.ready);
+    assert_eq!(before, sums_in(&made));
+    detach(disk);
+
+    let known: String = before.iter().map(|(name, sum)| format!("{sum}  {name}\n")).collect();
+    let script = login(target.portal(), "")
+        + r#"
+mount -t ext4 /dev/sda /mnt
+(cd /mnt; sha256sum -c /known >/dev/null)
+# In place, longer, gone, new, and moved.
+seq 1000000 1020000 | dd of=/mnt/file.1 bs=4k conv=notrunc 2>/dev/null
+seq 2000000 2050000 >>/mnt/file.3
+rm /mnt/file.5
+mkdir /mnt/new
+for i in 1 2 3; do seq $((i * 1000000)) $((i * 1000000 + 99999)) >/mnt/new/$i; done
+mv /mnt/file.7 /mnt/new/moved
+sync
+cd /mnt; find . -type f | xargs sha256sum; cd /
+umount /mnt
+"#;
+    let transcript = guest().with_file("/known", &known).boot(&script).finish();
+    let after = sums(transcript.lines.iter().map(String::as_str));
+    assert!(after.len() == 14 && after != before, "{after:#?}");
+    assert_quiet(&transcript.kernel_log);
+
+    let disk = attach();
+    assert_eq!(files_through(&world, &disk.ready), after, "a file is not what the kernel left");
+    let status = world.status("disk");
+    detach(disk);
+    let copy = fs::read(world.path("copy")).expect("it was made");
+    assert!(copy == fs::read(world.path("disk.img")).expect("it is served"), "a block is not what the LUN has");
+    // It was not thrown away altogether: that would have been easy.
+    let freshness = &status["freshness"]["cache"];
+    assert_eq!(freshness["state"], "partly", "{freshness}");
+    let others = freshness["changed_by_others_bytes"].as_u64().expect("a number");
+    assert!((1 << 20..DISK_MIB << 20).contains(&others), "{freshness}");
+    assert!(status["cache"]["reads"]["hits"].as_u64() > Some(0), "{}", status["cache"]["reads"]);
 }

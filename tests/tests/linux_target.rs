@@ -2,6 +2,7 @@
 //! session, and one that we did not write. Data is verified under every combination of connections, digests, CHAP and error recovery.
 
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -203,12 +204,33 @@ fn linux_serves_us_whatever_was_negotiated() {
     }
 }
 
+/// How many guests are tried before a kernel that dies is no accident.
+const GUESTS: usize = 4;
+
 /// A connection of two that is lost under load: at level 0 a new session is made, and nothing is lost. At level 2 Linux agrees too, but its
-/// kernel may die of it (a general protection fault in `iscsit_stop_session`, at the logout), so that is not tried here.
+/// kernel mostly dies of it (a general protection fault in `iscsit_stop_session`, at the logout), so that is not tried here. At level 0 it
+/// does so rarely, and is started again.
 #[test]
 fn a_connection_to_linux_is_lost_and_data_is_not() {
+    for attempt in 1.. {
+        let mut guest = boot();
+        match catch_unwind(AssertUnwindSafe(|| lose_a_connection(&guest))) {
+            Ok(()) => {
+                guest.answer("end");
+                let kernel_log = guest.finish().kernel_log;
+                assert!(!kernel_log.contains("BUG:") && !kernel_log.contains("Oops"), "{kernel_log}");
+                return;
+            }
+            Err(_) if attempt < GUESTS && guest.kernel_died_in("iscsi_target_mod") => {
+                println!("guest {attempt}: Linux's target died of a lost connection");
+            }
+            Err(cause) => resume_unwind(cause),
+        }
+    }
+}
+
+fn lose_a_connection(guest: &RunningGuest) {
     let world = World::new();
-    let mut guest = boot();
     let forwarder = Forwarder::to(&guest.address(3260).to_string());
     let url = format!("iscsi://{}/{}/0", forwarder.address, name("plain"));
     let attach = ["attach", &url, "--name", "disk", "--initiator-name", INITIATOR, "--connections", "2"];
@@ -235,9 +257,6 @@ fn a_connection_to_linux_is_lost_and_data_is_not() {
     let finished = disk.wait();
     println!("{}", finished.stderr);
     finished.success();
-    guest.answer("end");
-    let kernel_log = guest.finish().kernel_log;
-    assert!(!kernel_log.contains("BUG:") && !kernel_log.contains("Oops"), "{kernel_log}");
 }
 
 /// The paths as `status` shows them.

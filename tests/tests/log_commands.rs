@@ -1,6 +1,7 @@
 //! `forebay log inspect|check|replay|discard` on what a killed attachment leaves, and what `attach` takes for its log.
 
 use std::fs;
+use std::process::Command;
 
 use serde_json::Value;
 use tests::{IQN, Process, World, tool};
@@ -9,6 +10,7 @@ use tests::{IQN, Process, World, tool};
 const USAGE: i32 = 2;
 const NOT_FOUND: i32 = 5;
 const MISMATCH: i32 = 7;
+const NO_SPACE: i32 = 8;
 const WOULD_LOSE_DATA: i32 = 9;
 
 /// A log from which nothing leaves by itself.
@@ -86,6 +88,113 @@ fn what_a_killed_attachment_leaves_is_inspected_checked_and_replayed() {
     // Nothing is dirty, so nothing is asked.
     world.run(["log", "discard", "disk.log"]).success();
     world.run(["log", "check", "disk.log"]).failure(NOT_FOUND, &["there is no write log at disk.log"]);
+}
+
+/// Of the LUN, at the path, whole and closed in order; and not the one that has the newest data.
+#[test]
+fn an_older_log_of_the_lun_in_the_place_of_the_one_with_its_newest_data_is_refused() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=file:disk.img,size=16MiB"]);
+    let url = target.url(0);
+    attach(&world, &url).terminate().success();
+    fs::rename(world.path("disk.log"), world.path("older.log")).unwrap();
+    write_and_kill(&world, &url);
+    let newest = fs::read(world.path("disk.log")).unwrap();
+    fs::copy(world.path("older.log"), world.path("disk.log")).unwrap();
+    let attempt = [&["attach", &url, "--name", "disk"], &LOG[..]].concat();
+    world.run(&attempt).failure(WOULD_LOSE_DATA, &["another log is there", "forebay log discard"]);
+    world.run(["log", "replay", "disk.log", &url]).failure(WOULD_LOSE_DATA, &["another log is there"]);
+    fs::write(world.path("disk.log"), newest).unwrap();
+    world.run(["log", "replay", "disk.log", &url]).success();
+    check_alone(&world, &url, &["read -P 0x5a 0 64k"]);
+}
+
+/// A log in a file that the process may not write to any more, as if its disk had failed. When the limit is lifted the disk works again.
+#[test]
+fn a_log_that_failed_and_was_closed_with_nothing_in_it_leaves_the_lun_free() {
+    for works_again in [true, false] {
+        let world = World::new();
+        let target = world.target(["--lun", "0=file:disk.img,size=16MiB"]);
+        let url = target.url(0);
+        let forebay = world.forebay();
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(forebay.get_program());
+        command.envs(forebay.get_envs().filter_map(|(key, value)| Some((key, value?)))).current_dir(world.path(""));
+        let disk = Process::start(command.args(["attach", &url, "--name", "disk"]).args(LOG)).expect("it starts");
+        io(&disk, "write -P 0x5a 0 64k");
+        let limit = |bytes: &str| tool("prlimit", ["--pid", &disk.id().to_string(), &format!("--fsize={bytes}:")]);
+        limit("4096");
+        io(&disk, "write -P 0x3c 1M 64k");
+        assert!(world.status("disk")["log"]["failure"].is_string());
+        if works_again {
+            limit("unlimited");
+        }
+        let detached = world.run(["detach", "disk"]);
+        disk.wait();
+        assert_eq!(detached.code == Some(0), works_again, "{detached:?}");
+        if works_again {
+            check_alone(&world, &url, &["read -P 0x5a 0 64k", "read -P 0x3c 1M 64k"]);
+        } else {
+            // It may hold what is older than the LUN.
+            world
+                .run(["attach", &url, "--name", "disk"])
+                .failure(WOULD_LOSE_DATA, &["disk.log", "forebay log discard"]);
+            world.run([&["attach", &url, "--name", "disk"], &LOG[..]].concat()).failure(WOULD_LOSE_DATA, &["failed"]);
+        }
+    }
+}
+
+/// The cache of such an attachment is registered before the log is open, since the log may destage to it at once.
+#[test]
+fn a_log_that_cannot_be_opened_over_a_cache_leaves_the_lun_free() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=file:disk.img,size=16MiB"]);
+    let url = target.url(0);
+    fs::write(world.path("disk.log"), vec![0x33; 8 << 20]).unwrap();
+    let both = ["--cache", "disk.cache", "--cache-size", "8MiB", "--cache-mode", "write-back", "--log", "disk.log"];
+    let refused = world.run([&["attach", &url, "--name", "disk"], &both[..]].concat());
+    assert_ne!(refused.code, Some(0));
+    assert!(refused.stderr.contains("disk.log"), "{}", refused.stderr);
+    check_alone(&world, &url, &["read 0 64k"]);
+    // With a log that is one, the cache that it was given holds nothing against the LUN either.
+    fs::remove_file(world.path("disk.log")).unwrap();
+    let disk = world.start([&["attach", &url, "--name", "disk", "--log-size", "8MiB"], &both[..]].concat());
+    io(&disk, "write -P 0x5a 0 64k");
+    world.run(["detach", "disk"]).success();
+    disk.wait().success();
+    check_alone(&world, &url, &["read -P 0x5a 0 64k"]);
+}
+
+/// What is wrong with the log is found before there is a cache, or the cache under it is closed as in order.
+#[test]
+fn a_log_that_cannot_be_leaves_no_cache_as_after_a_crash() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=file:disk.img,size=16MiB"]);
+    let url = target.url(0);
+    fs::write(world.path("strange"), vec![0x33; 8 << 20]).unwrap();
+    let refused = |more: &[&str], code: i32, words: &[&str]| {
+        let cache = ["attach", &url, "--name", "disk", "--cache", "disk.cache", "--cache-size", "8MiB"];
+        world.run([&cache[..], more].concat()).failure(code, words);
+    };
+    refused(&["--log", "disk.log"], NOT_FOUND, &["disk.log", "--log-size"]);
+    refused(&["--log", "disk.log", "--log-size", "1KiB"], USAGE, &["1024", "4 KiB"]);
+    refused(&["--log", "disk.cache", "--log-size", "8MiB"], USAGE, &["disk.cache", "a place of its own"]);
+    refused(&["--log", "nowhere/disk.log", "--log-size", "8MiB"], NOT_FOUND, &["the directory ", "nowhere"]);
+    assert!(!world.path("disk.cache").exists(), "nothing was made");
+    let slots = ["--durability", "unsafe-volatile", "--log-ram", "1GiB"];
+    let small = ["--log", "disk.log", "--log-size", "16MiB"];
+    let nvram = ["--durability", "nvram", "--nvram", "none"];
+    for (more, code, word) in [
+        (&["--log", "strange"][..], MISMATCH, "strange"),
+        (&["--log", "disk.log", "--log-size", "100KiB"], NO_SPACE, "no room for a log"),
+        (&[&small[..], &nvram].concat(), NOT_FOUND, "none"),
+        (&[&small[..], &slots].concat(), USAGE, "too small"),
+    ] {
+        refused(more, code, &[word]);
+        let cache = world.run(["cache", "inspect", "disk.cache", "--json"]).json();
+        assert_eq!((&cache["was_closed"], &cache["dirty_bytes"]), (&true.into(), &0.into()), "{more:?}: {cache}");
+        check_alone(&world, &url, &["read 0 64k"]);
+    }
 }
 
 #[test]

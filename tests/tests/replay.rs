@@ -11,6 +11,9 @@ use workload::trace::write_cloud_physics;
 
 const BLOCK_BYTES: u64 = 4096;
 
+/// The exit code of a wrong use.
+const USAGE: i32 = 2;
+
 /// The miss ratio of `trace` through a cache of exactly `blocks` lines in one set, LRU, write-through.
 fn replay(world: &World, url: &str, trace: &Path, blocks: u64) -> f64 {
     let cache = format!("{blocks}.cache");
@@ -31,6 +34,8 @@ fn replay(world: &World, url: &str, trace: &Path, blocks: u64) -> f64 {
         "write-through",
         "--cache-associativity",
         "full",
+        "--cache-replacement",
+        "lru",
     ]);
     let printed = world.run(["replay", trace.to_str().unwrap(), &name, "--allow-data-loss", "--json"]).json();
     world.run(["detach", &name]).success();
@@ -50,6 +55,44 @@ fn a_generated_trace_has_the_miss_ratio_of_a_textbook_lru() {
         let found = replay(&world, &target.url(0), &trace, blocks as u64);
         assert!((expected - found).abs() < 1e-12, "{blocks} blocks: {found} instead of {expected}");
     }
+}
+
+#[test]
+fn a_trace_with_a_bad_line_or_that_does_not_fit_writes_nothing() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=ram:16MiB"]);
+    let url = target.url(0);
+    let trace = world.path("trace.log");
+    let write = |text: &str| std::fs::write(&trace, text).unwrap();
+    let replay = |more: &[&str]| {
+        let arguments = [&["replay", trace.to_str().unwrap(), &url, "--allow-data-loss"], more].concat();
+        world.run(arguments)
+    };
+    write("fio version 2 iolog\nd write 0 4096\nd \u{1b}[31mfrob\n");
+    replay(&[]).failure(USAGE, &["line 3 of the trace", r#""\u{1b}[31mfrob""#]);
+    write("fio version 2 iolog\nd write 0 4096\nd write 1099511627776 4096\n");
+    replay(&[]).failure(USAGE, &["or 2MiB with --rebase"]);
+    // Nothing was written so far: an empty disk needs no leave.
+    let printed = world.run(["replay", trace.to_str().unwrap(), &url, "--rebase", "--json"]).json();
+    assert_eq!(printed["verified_bytes"], 8192);
+}
+
+#[test]
+fn a_trace_that_only_reads_needs_no_leave_and_checks_nothing() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=ram:16MiB"]);
+    let url = target.url(0);
+    let (writes, reads) = (world.path("writes.log"), world.path("reads.log"));
+    std::fs::write(&writes, "fio version 2 iolog\nd write 0 4096\nd read 0 8192\n").unwrap();
+    std::fs::write(&reads, "1 8 0 0\n").unwrap();
+    let printed = world.run(["replay", writes.to_str().unwrap(), &url, "--json"]).json();
+    let bytes = |key: &str| printed["counts"][key].as_u64();
+    assert_eq!((bytes("bytes_read"), bytes("bytes_read_checked")), (Some(8192), Some(4096)));
+    assert_eq!(printed["verified_bytes"], 4096);
+    let printed = world.run(["replay", reads.to_str().unwrap(), &url]).success();
+    assert!(printed.contains("nothing was written, so no content was checked"), "{printed}");
+    let printed = world.run(["replay", reads.to_str().unwrap(), "--dry-run", "--json"]).json();
+    assert_eq!((printed["reads"].as_u64(), printed["size_bytes"].as_u64()), (Some(1), Some(8 * 512 + 512)));
 }
 
 #[test]

@@ -9,6 +9,9 @@
 //!
 //! New memory is zeroed; recycled memory holds what was there before, so a consumer that does not fill a buffer must
 //! clear it. [`Buffer::zeroed`] always is zero.
+//!
+//! A large buffer may be filled piece by piece: its memory is made, which takes about as long as filling it, when a piece first comes into its
+//! window ([`Buffer::set_window`]).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -32,9 +35,12 @@ const _: () = assert!(align_of::<Page>() == BUFFER_ALIGNMENT);
 
 /// An owned, page-aligned, contiguous run of bytes.
 ///
-/// Dereferences to `[u8]` of its length. The length can shrink and grow inside the capacity.
+/// Dereferences to `[u8]`: to its first bytes, or to the window that was set. The length can shrink and grow inside the capacity.
 pub struct Buffer {
+    /// The memory that was made so far, from the front; there is room for the rest.
     pages: Vec<Page>,
+    /// First byte of the window.
+    start: usize,
     length: usize,
     pool: Option<Arc<PoolShared>>,
 }
@@ -42,7 +48,7 @@ pub struct Buffer {
 impl Buffer {
     /// A buffer without bytes and without memory, for requests that carry none.
     pub const fn empty() -> Self {
-        Self { pages: Vec::new(), length: 0, pool: None }
+        Self { pages: Vec::new(), start: 0, length: 0, pool: None }
     }
 
     /// `length` zero bytes outside any pool.
@@ -53,7 +59,7 @@ impl Buffer {
         assert!(length <= BUFFER_BYTES_MAX, "a buffer of {length} bytes was asked for");
         let pages =
             Page::new_vec_zeroed(length.div_ceil(BUFFER_ALIGNMENT)).expect("the allocator has this much memory");
-        Self { pages, length, pool: None }
+        Self { pages, start: 0, length, pool: None }
     }
 
     /// A copy of `bytes` outside any pool.
@@ -65,29 +71,49 @@ impl Buffer {
 
     /// Bytes that fit without a new allocation.
     pub fn capacity(&self) -> usize {
-        self.pages.len() * BUFFER_ALIGNMENT
+        self.pages.capacity() * BUFFER_ALIGNMENT
+    }
+
+    /// Whether it goes back to a pool.
+    pub fn is_lent(&self) -> bool {
+        self.pool.is_some()
     }
 
     /// Changes the length inside the capacity. Bytes that appear hold whatever the memory held.
     ///
     /// # Panics
-    /// When `length` exceeds the capacity.
+    /// When the window's end exceeds the capacity.
     pub fn set_length(&mut self, length: usize) {
-        assert!(length <= self.capacity(), "length {length} is over the capacity {}", self.capacity());
-        self.length = length;
+        self.set_window(self.start, length);
+    }
+
+    /// From now on the buffer is the `length` bytes from `start`, which begins a page. Bytes that were not in a window before are zero, or what
+    /// recycled memory held.
+    ///
+    /// # Panics
+    /// When `start` does not begin a page, or the window's end exceeds the capacity.
+    pub fn set_window(&mut self, start: usize, length: usize) {
+        let (end, capacity) = (start.saturating_add(length), self.capacity());
+        assert!(start.is_multiple_of(BUFFER_ALIGNMENT), "a window at {start}");
+        assert!(end <= capacity, "the window ends at {end}, over the capacity {capacity}");
+        let page_count = end.div_ceil(BUFFER_ALIGNMENT);
+        if page_count > self.pages.len() {
+            self.pages.resize(page_count, Page([0; BUFFER_ALIGNMENT]));
+        }
+        (self.start, self.length) = (start, length);
     }
 }
 
 impl Deref for Buffer {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        &self.pages.as_bytes()[..self.length]
+        &self.pages.as_bytes()[self.start..self.start + self.length]
     }
 }
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.pages.as_mut_slice().as_mut_bytes()[..self.length]
+        &mut self.pages.as_mut_slice().as_mut_bytes()[self.start..self.start + self.length]
     }
 }
 
@@ -158,7 +184,30 @@ impl BufferPool {
         if !state.waiting.is_empty() {
             return None;
         }
-        self.shared.take(&mut state, capacity).map(|pages| self.lend(pages, length))
+        let pages = self.shared.take(&mut state, capacity)?;
+        drop(state);
+        Some(self.lend(pages, length))
+    }
+
+    /// As [`try_acquire`](Self::try_acquire), for one of several who hold much and must leave something to each other: once the others have
+    /// more than half of the bound, who has `own_bytes` out gets no more than is then left.
+    pub fn try_acquire_beside_others(&self, length: usize, own_bytes: usize) -> Option<Buffer> {
+        let capacity = class_capacity(length)?;
+        let mut state = self.shared.lock();
+        let bytes_max = self.shared.bytes_max.load(Ordering::Relaxed);
+        let is_scarce = state.bytes_out.saturating_sub(own_bytes) > bytes_max / 2;
+        let own_after = own_bytes + capacity;
+        if !state.waiting.is_empty() || (is_scarce && state.bytes_out + capacity + own_after > bytes_max) {
+            return None;
+        }
+        let pages = self.shared.take(&mut state, capacity)?;
+        drop(state);
+        Some(self.lend(pages, length))
+    }
+
+    /// Bytes that a buffer of `length` bytes from a pool takes; `None` above the largest buffer.
+    pub fn capacity_of(length: usize) -> Option<usize> {
+        class_capacity(length)
     }
 
     /// A buffer of `length` bytes, waiting until the pool may lend it. A request above the pool's whole bound is
@@ -171,13 +220,26 @@ impl BufferPool {
         Acquire { pool: self.clone(), length, capacity, ticket: None }
     }
 
+    /// As [`acquire`](Self::acquire), with room for `capacity` bytes and an empty window: for who fills it piece by piece.
+    ///
+    /// # Panics
+    /// When `capacity` exceeds [`BUFFER_BYTES_MAX`].
+    pub fn acquire_unfilled(&self, capacity: usize) -> Acquire {
+        let mut acquire = self.acquire(capacity);
+        acquire.length = 0;
+        acquire
+    }
+
     /// Bytes lent and not yet returned.
     pub fn bytes_out(&self) -> usize {
         self.shared.lock().bytes_out
     }
 
+    /// Makes what is missing of the memory: without the lock, since it may be much.
     fn lend(&self, pages: Vec<Page>, length: usize) -> Buffer {
-        Buffer { pages, length, pool: Some(Arc::clone(&self.shared)) }
+        let mut buffer = Buffer { pages, start: 0, length: 0, pool: Some(Arc::clone(&self.shared)) };
+        buffer.set_length(length);
+        buffer
     }
 }
 
@@ -193,13 +255,11 @@ impl PoolShared {
         }
         state.bytes_out += capacity;
         let recycled = state.idle.get_mut(class_of(capacity)).and_then(Vec::pop);
-        Some(recycled.unwrap_or_else(|| {
-            Page::new_vec_zeroed(capacity / BUFFER_ALIGNMENT).expect("the allocator has this much memory")
-        }))
+        Some(recycled.unwrap_or_else(|| Vec::with_capacity(capacity / BUFFER_ALIGNMENT)))
     }
 
     fn put_back(&self, pages: Vec<Page>) {
-        let capacity = pages.len() * BUFFER_ALIGNMENT;
+        let capacity = pages.capacity() * BUFFER_ALIGNMENT;
         let mut state = self.lock();
         assert!(state.bytes_out >= capacity, "more bytes came back than were lent");
         state.bytes_out -= capacity;
@@ -296,6 +356,32 @@ mod tests {
     }
 
     #[test]
+    fn a_buffer_that_is_filled_piece_by_piece_takes_its_memory_so() {
+        const PIECE: usize = 2 * BUFFER_ALIGNMENT;
+        let pool = BufferPool::new(4 * PIECE);
+        let acquire = || crate::executor::block_on(pool.acquire_unfilled(4 * PIECE));
+        let mut buffer = acquire();
+        assert_eq!((buffer.len(), buffer.capacity(), pool.bytes_out()), (0, 4 * PIECE, 4 * PIECE));
+        for number in 0..3 {
+            buffer.set_window(number * PIECE, PIECE - 1);
+            assert_eq!(buffer.pages.len() * BUFFER_ALIGNMENT, (number + 1) * PIECE, "no more than was in a window");
+            assert!(buffer.iter().all(|&byte| byte == 0));
+            buffer.fill(number as u8 + 1);
+        }
+        buffer.set_window(0, 3 * PIECE);
+        assert_eq!([PIECE - 2, PIECE - 1, PIECE, 3 * PIECE - 2].map(|at| buffer[at]), [1, 0, 2, 3]);
+        drop(buffer);
+        assert_eq!(pool.bytes_out(), 0, "it counts with all of its room");
+        assert_eq!(acquire().pages.len() * BUFFER_ALIGNMENT, 3 * PIECE, "what was made stays made");
+    }
+
+    #[test]
+    #[should_panic(expected = "over the capacity")]
+    fn a_window_ends_inside_the_capacity() {
+        Buffer::zeroed(BUFFER_ALIGNMENT).set_window(BUFFER_ALIGNMENT, 1);
+    }
+
+    #[test]
     fn a_pool_lends_up_to_its_bound_and_takes_back() {
         let pool = BufferPool::new(8192);
         let first = pool.try_acquire(512).expect("the pool is full of nothing");
@@ -306,6 +392,26 @@ mod tests {
         assert!(pool.try_acquire(1).is_some());
         drop(second);
         assert_eq!(pool.bytes_out(), 0);
+    }
+
+    /// However many ask for all they can get, the next one still gets something.
+    #[test]
+    fn who_has_much_leaves_some_to_others() {
+        const PAGES: usize = 64;
+        let pool = BufferPool::new(PAGES * BUFFER_ALIGNMENT);
+        let take_all = || {
+            let mut held = Vec::new();
+            while held.len() < PAGES / 4
+                && let Some(buffer) = pool.try_acquire_beside_others(1, held.len() * BUFFER_ALIGNMENT)
+            {
+                held.push(buffer);
+            }
+            held
+        };
+        let greedy: Vec<Vec<Buffer>> = (0..5).map(|_| take_all()).collect();
+        let counts: Vec<usize> = greedy.iter().map(Vec::len).collect();
+        assert_eq!(counts, [16, 16, 16, 8, 4], "all within half, then half of what is left");
+        assert!(pool.try_acquire_beside_others(1, 0).is_some());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`background`] | background work by name, so that a test can end it with a panic |
 //! | [`buffer`] | owned, page-aligned I/O buffers and the bounded pool they come from |
 //! | [`checksum`] | CRC32C, one call and running |
 //! | [`clock`] | [`Instant`](clock::Instant), the [`Clock`](clock::Clock) trait, the hand-turned [`VirtualClock`](clock::VirtualClock) |
@@ -16,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod background;
 pub mod buffer;
 pub mod checksum;
 pub mod clock;

@@ -306,7 +306,14 @@ struct SlotShared {
 }
 
 enum SlotState {
-    Waiting { waker: Option<Waker>, step: Option<Step> },
+    Waiting {
+        waker: Option<Waker>,
+        step: Option<Step>,
+    },
+    /// The driver has answered and is in the step behind it. Nothing can be put behind that here.
+    Stepping {
+        waker: Option<Waker>,
+    },
     Over(Outcome),
     Taken,
 }
@@ -347,7 +354,7 @@ impl SlotShared {
     fn poll(&self, context: &mut Context<'_>) -> Poll<Outcome> {
         let mut state = self.lock();
         match &mut *state {
-            SlotState::Waiting { waker, .. } => {
+            SlotState::Waiting { waker, .. } | SlotState::Stepping { waker } => {
                 *waker = Some(context.waker().clone());
                 return Poll::Pending;
             }
@@ -356,7 +363,7 @@ impl SlotShared {
         }
         match std::mem::replace(&mut *state, SlotState::Taken) {
             SlotState::Over(outcome) => Poll::Ready(outcome),
-            SlotState::Waiting { .. } | SlotState::Taken => unreachable!("looked at above, under the same lock"),
+            _ => unreachable!("looked at above, under the same lock"),
         }
     }
 
@@ -379,11 +386,13 @@ impl SlotShared {
     /// The operation is over but for its step.
     fn finish(&self, response: Response) {
         let mut state = self.lock();
-        let step = match &mut *state {
-            SlotState::Waiting { step, .. } => step.take(),
-            _ => None,
+        let (step, waker) = match &mut *state {
+            SlotState::Waiting { step, waker } => (step.take(), waker),
+            _ => return Self::end(state, Outcome::Done(response)),
         };
         let Some(step) = step else { return Self::end(state, Outcome::Done(response)) };
+        let waker = waker.take();
+        *state = SlotState::Stepping { waker };
         drop(state);
         // Outside of the lock: it may do anything.
         let mut completion = step(response);
@@ -395,7 +404,7 @@ impl SlotShared {
     fn end(mut state: MutexGuard<'_, SlotState>, outcome: Outcome) {
         let previous = std::mem::replace(&mut *state, SlotState::Over(outcome));
         drop(state);
-        if let SlotState::Waiting { waker: Some(waker), .. } = previous {
+        if let SlotState::Waiting { waker: Some(waker), .. } | SlotState::Stepping { waker: Some(waker) } = previous {
             waker.wake();
         }
     }
@@ -643,6 +652,27 @@ mod tests {
             }
             assert_eq!(&executor.block_on(completion).buffer[..], [2], "{kind}");
         }
+    }
+
+    /// As another thread would while the driver is in the first step.
+    #[test]
+    fn a_step_put_behind_one_that_is_being_taken_is_taken_too() {
+        let workers = Workers::new();
+        let place = Arc::new(Mutex::new(None::<Completion>));
+        let (completion, sender) = Completion::slot();
+        let (inner, inner_workers) = (Arc::clone(&place), workers.clone());
+        let completion = completion.then(&workers, move |response| {
+            let mut place = inner.lock().unwrap();
+            let longer =
+                place.take().map(|completion| completion.then(&inner_workers, |_| Completion::ready(failed())));
+            *place = longer;
+            Completion::ready(response)
+        });
+        *place.lock().unwrap() = Some(completion);
+        sender.complete(Response::done(Buffer::empty()));
+        let completion = place.lock().unwrap().take().expect("it was put back");
+        let response = completion.now_or_never().expect("both steps are over at once");
+        assert_eq!(response.result.map_err(|error| error.kind()), Err(ErrorKind::Media));
     }
 
     #[test]

@@ -52,6 +52,8 @@ struct Mailbox {
 struct Queue {
     events: VecDeque<Event>,
     waker: Option<Waker>,
+    /// Where events go instead: see [`EventRelay`].
+    forwards_to: Option<Weak<Mailbox>>,
 }
 
 /// One subscriber's end.
@@ -81,14 +83,7 @@ impl EventHub {
         let mut wakers = Vec::new();
         lock(&self.subscribers).retain(|subscriber| {
             let Some(mailbox) = subscriber.upgrade() else { return false };
-            let mut queue = lock(&mailbox.queue);
-            if queue.events.len() == EVENTS_UNREAD_MAX {
-                queue.events.clear();
-                queue.events.push_back(Event::Missed);
-            }
-            queue.events.push_back(event.clone());
-            mailbox.is_filled.store(true, Ordering::Release);
-            wakers.extend(queue.waker.take());
+            wakers.extend(mailbox.push(event));
             true
         });
         wakers.into_iter().for_each(Waker::wake);
@@ -96,6 +91,24 @@ impl EventHub {
 }
 
 impl Mailbox {
+    /// Puts an event in it, or where its events go instead; who waits for one there.
+    fn push(&self, event: &Event) -> Option<Waker> {
+        let mut queue = lock(&self.queue);
+        if let Some(next) = &queue.forwards_to {
+            let next = next.upgrade();
+            // One lock at a time: who forwards to this one may be on its way here.
+            drop(queue);
+            return next?.push(event);
+        }
+        if queue.events.len() == EVENTS_UNREAD_MAX {
+            queue.events.clear();
+            queue.events.push_back(Event::Missed);
+        }
+        queue.events.push_back(event.clone());
+        self.is_filled.store(true, Ordering::Release);
+        queue.waker.take()
+    }
+
     /// The oldest event of `queue`, which is its own.
     fn pop(&self, queue: &mut Queue) -> Option<Event> {
         let event = queue.events.pop_front();
@@ -103,6 +116,46 @@ impl Mailbox {
             self.is_filled.store(false, Ordering::Release);
         }
         event
+    }
+}
+
+/// The other end of a receiver that hears one device after another. What a device publishes is there before publishing returns, as in a mailbox of
+/// the device's own: no task carries it.
+pub struct EventRelay {
+    to: Weak<Mailbox>,
+    /// Of the device that is heard.
+    from: EventReceiver,
+}
+
+impl EventRelay {
+    /// A receiver that hears nothing yet, and who has it hear devices.
+    pub fn new() -> (EventReceiver, Self) {
+        let mailbox = Arc::new(Mailbox::default());
+        let relay = Self { to: Arc::downgrade(&mailbox), from: EventReceiver::silent() };
+        (EventReceiver { mailbox: Some(mailbox) }, relay)
+    }
+
+    /// Whether somebody still has the receiver.
+    pub fn is_heard(&self) -> bool {
+        self.to.strong_count() > 0
+    }
+
+    /// The receiver hears what `from` would from now on, and what it has not read; the device before that no more.
+    pub fn follow(&mut self, from: EventReceiver) {
+        if let Some(mailbox) = &from.mailbox {
+            // Locked until the old events are there, so that no new one comes before them.
+            let mut queue = lock(&mailbox.queue);
+            queue.forwards_to = Some(Weak::clone(&self.to));
+            std::mem::take(&mut queue.events).iter().for_each(|event| self.tell(event));
+        }
+        self.from = from;
+    }
+
+    /// Tells the receiver something that no device says.
+    pub fn tell(&self, event: &Event) {
+        if let Some(waker) = self.to.upgrade().and_then(|mailbox| mailbox.push(event)) {
+            waker.wake();
+        }
     }
 }
 

@@ -8,6 +8,8 @@
 //! | [`error`] | [`Error`] = kind + context + source |
 //! | [`event`] | what devices tell upwards: resized, offline, back ... |
 //! | [`range_lock`] | the one lock that keeps overlapping requests in order |
+//! | [`shared_sync`] | which writes and flushes wait for which sync, where they share one |
+//! | [`submitter`] | [`Submitter`]: whose a request is |
 //! | [`memory`] | a sparse device in RAM |
 //! | [`layer`] | devices over devices: delay, disk, error, stats, read-only; and the medium that loses power, crash |
 //!
@@ -24,11 +26,14 @@ pub mod limits;
 pub mod memory;
 pub mod range_lock;
 pub mod request;
+pub mod shared_sync;
+pub mod submitter;
 
 pub use base::buffer::{Buffer, BufferPool};
 pub use base::range::ByteRange;
 pub use completion::Completion;
 pub use device::{Device, Geometry, Hints, Identity, SharedDevice};
 pub use error::{Error, ErrorKind};
-pub use event::{Event, EventHub, EventReceiver};
+pub use event::{Event, EventHub, EventReceiver, EventRelay};
 pub use request::{Extent, ExtentKind, Operation, OperationKind, Request, Response};
+pub use submitter::Submitter;

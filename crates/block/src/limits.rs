@@ -62,3 +62,7 @@ pub const ACCESS_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Time between two rounds over all paths then: short against a change of states, which takes tenths of seconds and more.
 pub const ACCESS_WAIT: Duration = Duration::from_millis(100);
+
+/// Times a sync is made again after an answer that says so, before it counts as failed: such answers come while threads end or memory is short,
+/// and not for ever.
+pub const SYNC_REPEATS_MAX: u32 = 1000;

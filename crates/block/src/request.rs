@@ -4,6 +4,7 @@ use base::buffer::Buffer;
 use base::range::ByteRange;
 
 use crate::error::Error;
+use crate::submitter::Submitter;
 
 /// One request. Offsets and lengths are bytes, multiples of the device's logical block.
 #[derive(Debug)]
@@ -12,6 +13,8 @@ pub struct Request {
     pub offset: u64,
     /// What to do.
     pub operation: Operation,
+    /// Whose it is. Layers that make requests of others keep it where it matters to them.
+    pub submitter: Submitter,
 }
 
 /// What to do with the range.
@@ -106,34 +109,38 @@ impl Operation {
 }
 
 impl Request {
+    fn new(offset: u64, operation: Operation) -> Self {
+        Self { offset, operation, submitter: Submitter::default() }
+    }
+
     /// A read into `buffer`.
     pub fn read(offset: u64, buffer: Buffer) -> Self {
-        Self { offset, operation: Operation::Read { buffer } }
+        Self::new(offset, Operation::Read { buffer })
     }
 
     /// A write of `buffer`.
     pub fn write(offset: u64, buffer: Buffer, fua: bool) -> Self {
-        Self { offset, operation: Operation::Write { buffer, fua } }
+        Self::new(offset, Operation::Write { buffer, fua })
     }
 
     /// A flush.
     pub fn flush() -> Self {
-        Self { offset: 0, operation: Operation::Flush }
+        Self::new(0, Operation::Flush)
     }
 
     /// A discard.
     pub fn discard(offset: u64, length: u64) -> Self {
-        Self { offset, operation: Operation::Discard { length } }
+        Self::new(offset, Operation::Discard { length })
     }
 
     /// A write of zeroes.
     pub fn write_zeroes(offset: u64, length: u64, fua: bool, may_discard: bool) -> Self {
-        Self { offset, operation: Operation::WriteZeroes { length, fua, may_discard } }
+        Self::new(offset, Operation::WriteZeroes { length, fua, may_discard })
     }
 
     /// A question for extents.
     pub fn extents(offset: u64, length: u64) -> Self {
-        Self { offset, operation: Operation::Extents { length } }
+        Self::new(offset, Operation::Extents { length })
     }
 
     /// The bytes it touches (empty for a flush), or `None` when their end overflows.

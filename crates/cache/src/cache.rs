@@ -40,7 +40,8 @@ impl Cache {
     /// the device.
     ///
     /// # Errors
-    /// `Corrupt` when the device is no cache, is damaged or was cut, or belongs to another origin (the message names both); the devices' own.
+    /// `Corrupt` when the device is no cache, is damaged or was cut, or belongs to another origin (the message names both);
+    /// [`ConflictingChanges`](crate::ConflictingChanges), as the source of `Unsupported`, when others changed what is dirty; the devices' own.
     pub async fn open(
         cache_device: SharedDevice,
         origin: SharedDevice,

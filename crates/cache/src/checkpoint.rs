@@ -124,10 +124,11 @@ impl Core {
     /// See the module.
     pub(crate) async fn checkpoint(&self, extent: Extent) -> Result<(), Error> {
         let mut superblock = self.superblock.lock().await;
-        let is_closed = superblock.payload.state == STATE_CLOSED && self.is_stopped.load(Ordering::Acquire);
-        if is_closed {
+        if self.has_ended.load(Ordering::Acquire) {
             return Ok(());
         }
+        // One that began in the background says of a cache that is being closed no less than who closes it.
+        let extent = if self.is_stopped.load(Ordering::Acquire) { Extent::Complete } else { extent };
         let position = self.log.position_needed();
         let (pages, sequence, dirty_lines, clean_at) = {
             let state = &mut *self.state();
@@ -212,7 +213,7 @@ impl Core {
     /// The device's own: what it says stays what a crash brings back.
     pub(crate) async fn void_mappings(&self) -> Result<(), Error> {
         let mut superblock = self.superblock.lock().await;
-        if !self.state().frames.mappings.is_kept {
+        if !self.state().frames.mappings.is_kept || self.has_ended.load(Ordering::Acquire) {
             return Ok(());
         }
         superblock.payload.crash_mode = CrashMode::DirtySynchronous as u8;

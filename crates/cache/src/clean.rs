@@ -6,32 +6,34 @@
 //! ```
 //! - A line is clean only when the origin's *flush* has returned, and no event said in between that the origin lost unflushed
 //!   writes. Until the record is durable its frame is not given to anybody.
-//! - Lines are sent in ascending order and adjacent ones as one write. A round goes on where the last one ended (an elevator).
+//! - Lines are sent in ascending order and adjacent ones as one write, whichever sets they are in: see [`dirty_runs`](crate::dirty_runs) for who leaves
+//!   together and [`origin_write`](crate::origin_write) for the writes. A round goes on where the last one ended (an elevator).
+//! - Lines that the origin refuses stay dirty and are tried again later; those sent beside them become clean.
 //! - Cleaning takes no range lock, so reads and writes of the same lines go on meanwhile; see the table in `core`.
 //! - Rounds are as large and as frequent as the foreground bears: see [`pace`](crate::pace). A write that waits for room cleans at once.
 //! - Lines whose dirty sectors are lost are left alone: nothing is written to the origin that was not read. So is what lies beyond its end: see
 //!   [`stranded`](crate::stranded).
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use base::buffer::Buffer;
-use base::range::ByteRange;
-use block::device::DeviceExt;
 use block::range_lock::RangeGuard;
 use block::{Completion, Error, ErrorKind, Response};
-use futures_util::future::{join_all, ready, select};
+use futures_util::future::{ready, select};
 use futures_util::stream::{self, StreamExt};
 use serde::Serialize;
 
-use crate::core::{Core, Pins, State};
+use crate::core::{Core, Pins, State, closed};
 use crate::crash_mode::CrashMode;
+use crate::dirty_runs::batch_length;
 use crate::format::{ENTRY_CLEAN, FRAME_NONE, Line, LogEntry};
-use crate::limits::{CLEAN_BATCH_BYTES, CLEAN_RETRY_MS, CLEAN_WRITES_IN_FLIGHT};
+use crate::limits::{CLEAN_ATTEMPTS_MAX, CLEAN_BATCH_BYTES, CLEAN_RETRY_MS, CLEAN_WRITES_IN_FLIGHT};
 use crate::options::Mode;
+use crate::origin_write::Pick;
 use crate::pace::Force;
-use crate::sectors::Sectors;
 use crate::write_back::Room;
 
 /// How far a cleaning is.
@@ -64,20 +66,6 @@ struct Batch {
     has_clean: bool,
 }
 
-struct Pick {
-    block: u64,
-    frame: u32,
-    mask: Sectors,
-    checksum: u32,
-}
-
-/// One write to the origin.
-struct Segment {
-    range: ByteRange,
-    /// (offset on the cache device, bytes), in order.
-    pieces: Vec<(u64, u64)>,
-}
-
 impl Core {
     /// Cleans all lines that are dirty now. `progress` is told after each batch.
     pub(crate) async fn clean_all(self: &Arc<Self>, progress: impl FnMut(CleanProgress)) -> Result<(), Error> {
@@ -88,17 +76,24 @@ impl Core {
     async fn clean_all_lines(self: &Arc<Self>, mut progress: impl FnMut(CleanProgress)) -> Result<(), Error> {
         let mut rest = self.state().frames.dirty_in(0..u64::MAX);
         let lines_total = rest.len() as u64;
+        let mut first_refusal = None;
         while !rest.is_empty() {
             let count = self.changed.count();
             let batch_lines = self.pace().start_batch(self.clock.now());
-            let candidates: Vec<u64> = rest.iter().copied().take(batch_lines).collect();
+            let batch_lines = batch_length(&rest, batch_lines, self.run_lines_max());
+            let candidates: Vec<u64> = rest.drain(..batch_lines).collect();
             let batch = self.pick(&candidates)?;
             let picked: Vec<u64> = batch.picks.iter().map(|pick| pick.block).collect();
             if picked.is_empty() && batch.has_deferred {
                 self.changed.changed_since(count).await;
             }
             let force = self.pace().force();
-            self.clean_batch(batch, force).await?;
+            // Lines elsewhere are none the worse for a bad place.
+            let refusal = match self.clean_batch(batch, force).await {
+                Err(error) if error.kind() == ErrorKind::Media => Some(error),
+                refusal => refusal?,
+            };
+            first_refusal = first_refusal.or(refusal);
             let end = self.origin_end();
             let is_dirty = |block: u64| {
                 let found = self.state().frames.find(block);
@@ -110,7 +105,6 @@ impl Core {
                 .copied()
                 .filter(|&block| picked.binary_search(&block).is_err() && is_dirty(block))
                 .collect();
-            rest.drain(..candidates.len());
             rest.append(&mut passed_over);
             let now = CleanProgress { lines_total, lines_done: lines_total - rest.len() as u64 };
             self.state().clean_progress = Some(now);
@@ -118,6 +112,9 @@ impl Core {
             if !rest.is_empty() {
                 self.wait_for_next(picked.len()).await;
             }
+        }
+        if let Some(error) = first_refusal {
+            return Err(error);
         }
         let lost_count = self.state().frames.lost_count();
         if lost_count == 0 {
@@ -129,17 +126,59 @@ impl Core {
 
     /// Makes what a write waits for more likely; returns when it should look again.
     pub(crate) async fn make_room(self: &Arc<Self>, room: Room, count: u64) -> Result<(), Error> {
-        let lines_max = (CLEAN_BATCH_BYTES / self.line_size().bytes()) as usize;
-        let candidates = match room {
-            Room::LineAtRest => Vec::new(),
-            Room::Frame { set } => self.state().frames.dirty_blocks_of(set).take(lines_max).collect(),
-            Room::LessDirty => self.next_dirty_blocks(lines_max),
-        };
         self.counters.writes_delayed.fetch_add(1, Ordering::Relaxed);
-        let batch = self.pick(&candidates)?;
-        if !batch.picks.is_empty() {
-            return self.clean_batch(batch, Force::Full).await;
+        let (mut refused, mut tried) = (None, BTreeSet::new());
+        for _ in 0..CLEAN_ATTEMPTS_MAX {
+            let candidates = self.candidates_for(room, &tried);
+            tried.extend(candidates.iter().copied());
+            let batch = self.pick(&candidates)?;
+            if batch.picks.is_empty() {
+                return match refused {
+                    Some(error) if !batch.has_clean => Err(error),
+                    Some(_) => Ok(()),
+                    None => self.wait_for_room(room, count, &batch, !candidates.is_empty()).await,
+                };
+            }
+            match self.clean_batch(batch, Force::Full).await {
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Media => refused = Some(error),
+                Err(error) => return Err(error),
+            }
         }
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// A batch of lines of which one clean one could be the room that a write waits for, other than those that were tried.
+    fn candidates_for(&self, room: Room, tried: &BTreeSet<u64>) -> Vec<u64> {
+        let lines_max = (CLEAN_BATCH_BYTES / self.line_size().bytes()) as usize;
+        match room {
+            Room::LineAtRest => Vec::new(),
+            Room::Frame { set } if tried.is_empty() => {
+                self.state().frames.dirty_batch_of(set, lines_max, self.run_lines_max())
+            }
+            Room::Frame { set } => {
+                let state = self.state();
+                let blocks = state.frames.dirty_blocks_of(set).filter(|block| !tried.contains(block));
+                blocks.take(lines_max).collect()
+            }
+            Room::LessDirty if tried.is_empty() => self.next_dirty_blocks(lines_max),
+            Room::LessDirty => {
+                // Bad places lie together: first what lies behind them.
+                let mut blocks = self.state().frames.dirty_in(0..u64::MAX);
+                blocks.retain(|block| !tried.contains(block));
+                let behind = blocks.partition_point(|block| tried.last().is_some_and(|last| block < last));
+                blocks.rotate_left(behind);
+                blocks.truncate(lines_max);
+                blocks
+            }
+        }
+    }
+
+    /// Waits until something has changed, where nothing can be picked now.
+    ///
+    /// # Errors
+    /// `NoSpace` when nothing of what is dirty can ever be cleaned.
+    async fn wait_for_room(&self, room: Room, count: u64, batch: &Batch, has_candidates: bool) -> Result<(), Error> {
         if batch.has_clean {
             return Ok(());
         }
@@ -149,7 +188,7 @@ impl Core {
         };
         let is_stuck = match room {
             Room::LineAtRest => false,
-            Room::Frame { .. } => !candidates.is_empty(),
+            Room::Frame { .. } => has_candidates,
             Room::LessDirty => has_unsendable,
         };
         if is_stuck && !batch.has_deferred {
@@ -189,10 +228,11 @@ impl Core {
                     let force = self.pace().force();
                     let result = self.clean_batch(batch, force).await;
                     self.wait_for_next(line_count).await;
-                    result
+                    result.and_then(|refusal| refusal.map_or(Ok(()), Err))
                 }
                 Err(error) => Err(error),
             };
+            *self.cleaning_failure() = result.as_ref().err().map(ToString::to_string);
             if let Err(error) = result {
                 tracing::warn!(%error, "cleaning failed; it is tried again");
                 self.clock.sleep(Duration::from_millis(CLEAN_RETRY_MS)).await;
@@ -225,7 +265,7 @@ impl Core {
 
     /// The next dirty blocks of which something can be sent, ascending, from the frame where the last batch ended, around.
     fn next_dirty_blocks(&self, count: usize) -> Vec<u64> {
-        let end = self.origin_end();
+        let (end, run_max) = (self.origin_end(), self.run_lines_max());
         let state = self.state();
         let is_sendable = |&block: &u64| {
             state.frames.find(block).is_some_and(|(_, line)| !self.sendable(block, &line, end).is_empty())
@@ -233,7 +273,7 @@ impl Core {
         let mut cursor = self.clean_cursor.load(Ordering::Relaxed);
         let mut is_around = cursor == 0;
         loop {
-            let (mut blocks, next) = state.frames.dirty_batch(cursor, count);
+            let (mut blocks, next) = state.frames.dirty_batch(cursor, count, run_max);
             blocks.retain(is_sendable);
             cursor = next;
             if !blocks.is_empty() || (next == 0 && is_around) {
@@ -281,8 +321,12 @@ impl Core {
         Ok(batch)
     }
 
-    /// Refuses to send anything to an origin that became another disk, or that a successor is about to write to.
+    /// Refuses to send anything to an origin that became another disk, or that a successor is about to write to, or to go on behind the end of this cache.
+    /// Sequentially consistent with the count of batches: a batch that begins now either is waited for, or sees this.
     fn check_may_clean(&self) -> Result<(), Error> {
+        if self.is_stopped.load(Ordering::SeqCst) {
+            return Err(closed());
+        }
         if self.is_origin_refused.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Gone, "nothing can be cleaned: the origin is another disk now"));
         }
@@ -296,114 +340,63 @@ impl Core {
     }
 
     /// Cleans picked lines. A batch that has begun goes on to its end, also when whoever asked for it does not wait any more: its lines are nobody
-    /// else's until then.
-    async fn clean_batch(self: &Arc<Self>, batch: Batch, force: Force) -> Result<(), Error> {
+    /// else's until then. Gives the first error of those lines that stay dirty while others became clean.
+    async fn clean_batch(self: &Arc<Self>, batch: Batch, force: Force) -> Result<Option<Error>, Error> {
         if batch.picks.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         self.cleaning_batches.fetch_add(1, Ordering::SeqCst);
         let core = Arc::clone(self);
+        let refusal = Arc::new(OnceLock::new());
+        let noted = Arc::clone(&refusal);
         let cleaning = Completion::task(&self.workers, async move {
-            let result = core.clean_picked(batch, force).await;
+            let cleaned = core.clean_picked(batch, force).await;
             core.cleaning_batches.fetch_sub(1, Ordering::AcqRel);
             core.changed.notify();
+            let result = cleaned.map(|refusal| refusal.into_iter().for_each(|error| drop(noted.set(error))));
             Response { result, ..Response::done(Buffer::empty()) }
         });
-        cleaning.await.result
+        cleaning.await.result.map(|()| refusal.get().cloned())
     }
 
-    async fn clean_picked(self: &Arc<Self>, batch: Batch, force: Force) -> Result<(), Error> {
+    async fn clean_picked(self: &Arc<Self>, mut batch: Batch, force: Force) -> Result<Option<Error>, Error> {
         let blocks: Vec<u64> = batch.picks.iter().map(|pick| pick.block).collect();
         self.handle_origin_events();
         if let Err(error) = self.check_may_clean() {
-            return self.finish_batch(&blocks, Err(error)).await;
+            return self.finish_batch(&blocks, Err(error)).await.map(|()| None);
         }
-        if let Err(error) = self.check_picks(&batch.picks).await {
-            return self.finish_batch(&blocks, Err(error)).await;
-        }
+        let damaged = self.find_damaged(&batch.picks).await;
+        batch.picks.retain(|pick| !damaged.contains(&pick.block));
         let losses = self.origin_losses.load(Ordering::Acquire);
-        let writes = stream::iter(self.segments(&batch.picks, force)).map(|segment| self.send(segment));
-        let sent: Vec<Result<(), Error>> = writes.buffer_unordered(force.in_flight()).collect().await;
+        let sent = self.send_picks(&batch.picks, force.in_flight()).await;
         drop((batch.pins, batch.orders));
-        let mut result: Result<(), Error> = sent.into_iter().collect();
+        let mut result = match sent.refusal {
+            Some(ref error) if sent.blocks.is_empty() => Err(error.clone()),
+            _ => Ok(()),
+        };
         if result.is_ok() {
-            result = self.origin.flush().await;
+            // When it lost something, what was sent may be gone. The lines stay dirty and are sent again later.
+            result = self.flush_origin_since(losses).await;
         }
-        self.handle_origin_events();
-        if result.is_ok() && self.origin_losses.load(Ordering::Acquire) != losses {
-            // What was sent may be gone. The lines stay dirty and are sent again later.
-            result = Err(Error::new(ErrorKind::OutcomeUnknown, "the origin lost writes while lines were cleaned"));
+        if result.is_err() {
+            return self.finish_batch(&blocks, result).await.map(|()| None);
         }
-        self.finish_batch(&blocks, result).await
+        self.plan_clean(&damaged, false);
+        self.plan_clean(&sent.refused_blocks, false);
+        self.finish_batch(&sent.blocks, result).await.map(|()| sent.refusal)
     }
 
-    /// Compares what is to be sent with its checksum, where that is known.
-    async fn check_picks(&self, picks: &[Pick]) -> Result<(), Error> {
+    /// Compares what is to be sent with its checksum, where that is known. What is damaged is lost, and not to be sent.
+    async fn find_damaged(&self, picks: &[Pick]) -> Vec<u64> {
         let checked = picks.iter().filter(|pick| pick.checksum != 0);
         let lines: Vec<_> = checked.map(|pick| (pick.block, pick.frame, pick.checksum)).collect();
         let checks = stream::iter(lines).map(|(block, frame, checksum)| async move {
-            let is_intact = self.is_line_intact(frame, checksum).await;
+            let is_intact = self.is_line_intact(block, frame, checksum).await;
             (!is_intact).then_some((block, frame))
         });
         let damaged: Vec<_> = checks.buffer_unordered(CLEAN_WRITES_IN_FLIGHT).filter_map(ready).collect().await;
-        let Some(&(first, _)) = damaged.first() else { return Ok(()) };
         self.note_damage(&damaged);
-        Err(crate::read::lost(self.line_size(), first))
-    }
-
-    /// The writes for these lines, adjacent sectors joined.
-    fn segments(&self, picks: &[Pick], force: Force) -> Vec<Segment> {
-        let length_max = force.write_bytes_max().min(u64::from(self.origin.geometry().transfer_bytes_max));
-        let mut segments: Vec<Segment> = Vec::new();
-        for pick in picks {
-            for run in pick.mask.runs() {
-                let offset = self.line_size().line_range(pick.block).offset + run.offset();
-                let from = self.layout.frame_offset(pick.frame) + run.offset();
-                match segments.last_mut() {
-                    Some(last) if last.range.end() == offset && last.range.length + run.length() <= length_max => {
-                        last.range.length += run.length();
-                        match last.pieces.last_mut() {
-                            Some((start, length)) if *start + *length == from => *length += run.length(),
-                            _ => last.pieces.push((from, run.length())),
-                        }
-                    }
-                    _ => segments.push(Segment {
-                        range: ByteRange { offset, length: run.length() },
-                        pieces: vec![(from, run.length())],
-                    }),
-                }
-            }
-        }
-        segments
-    }
-
-    /// Reads a segment from the cache device and writes it to the origin.
-    async fn send(&self, segment: Segment) -> Result<(), Error> {
-        let buffer = self.read_pieces(&segment).await?;
-        self.origin.write(segment.range.offset, buffer, false).await?;
-        Ok(())
-    }
-
-    async fn read_pieces(&self, segment: &Segment) -> Result<Buffer, Error> {
-        let cannot_read = |error| {
-            let context = format!("{} are dirty in the cache and its device cannot return them", segment.range);
-            Error::with_source(ErrorKind::Media, context, error)
-        };
-        if let [(offset, length)] = segment.pieces[..] {
-            return self.cache_device.read(offset, Buffer::zeroed(length as usize)).await.map_err(cannot_read);
-        }
-        let mut buffer = Buffer::zeroed(segment.range.length as usize);
-        let reads = segment
-            .pieces
-            .iter()
-            .map(|&(offset, length)| self.cache_device.read(offset, Buffer::zeroed(length as usize)));
-        let mut at = 0;
-        for read in join_all(reads).await {
-            let read = read.map_err(cannot_read)?;
-            buffer[at..at + read.len()].copy_from_slice(&read);
-            at += read.len();
-        }
-        Ok(buffer)
+        damaged.into_iter().map(|(block, _)| block).collect()
     }
 
     /// Makes the lines of a batch clean that were sent and not written meanwhile.

@@ -23,7 +23,7 @@ use base::clock::{Clock, Instant};
 use base::range::ByteRange;
 use base::signal::Signal;
 use block::completion::Workers;
-use block::range_lock::RangeLock;
+use block::range_lock::{Acquire, RangeGuard, RangeLock};
 use block::{
     Completion, Device, Error, ErrorKind, EventHub, EventReceiver, Geometry, Operation, Request, Response, SharedDevice,
 };
@@ -34,6 +34,7 @@ use crate::admission::{Admissions, Advice};
 use crate::alignment::inside;
 use crate::clean::CleanProgress;
 use crate::crash_mode::CrashMode;
+use crate::flush::FlushFailures;
 use crate::format::{Line, ParametersRaw};
 use crate::frames::Frames;
 use crate::layout::Layout;
@@ -82,6 +83,9 @@ pub(crate) struct Core {
     pub(crate) origin_events: Mutex<EventReceiver>,
     /// Held while a checkpoint runs.
     pub(crate) superblock: futures_util::lock::Mutex<Superblock<ParametersRaw>>,
+    /// Held by who flushes the origin.
+    pub(crate) origin_flush: futures_util::lock::Mutex<()>,
+    pub(crate) flush_failures: FlushFailures,
     pub(crate) insert_pool: BufferPool,
     pub(crate) counters: Counters,
     pub(crate) recovery: RecoveryReport,
@@ -93,13 +97,17 @@ pub(crate) struct Core {
     pub(crate) is_handing_over: AtomicBool,
     /// Whether this is that successor, and the other may still go on. Nothing is cleaned but what makes room for what it gets.
     pub(crate) is_taking_over: AtomicBool,
-    /// Whether background work is to end.
+    /// Why cleaning in the background did not succeed, when it was tried last.
+    pub(crate) cleaning_failure: Mutex<Option<String>>,
+    /// Whether background work is to end. Nothing is cleaned any more.
     pub(crate) is_stopped: AtomicBool,
+    /// Whether nothing is done with the devices any more: whoever gets a place in `ranges` from now on leaves. Changed by who excludes requests.
+    pub(crate) has_ended: AtomicBool,
     /// Batches of cleaning under way.
     pub(crate) cleaning_batches: AtomicU64,
     /// Grows when the origin says that it lost unflushed writes.
     pub(crate) origin_losses: AtomicU64,
-    /// Count of changes the origin acknowledged to us without force unit access.
+    /// Count of changes the origin acknowledged to us without force unit access; one more for all that were before the open.
     pub(crate) origin_writes: AtomicU64,
     /// Of these, how many a flush has made durable.
     pub(crate) origin_writes_flushed: AtomicU64,
@@ -180,23 +188,30 @@ impl Core {
             Err(error) => return Completion::ready(request.fail(error)),
         };
         if !self.is_open.load(Ordering::Acquire) {
-            return Completion::ready(request.fail(Error::new(ErrorKind::Gone, "the cache is closed")));
+            return Completion::ready(request.fail(closed()));
         }
-        let core = Arc::clone(self);
-        let lines = self.line_size().whole_lines(range);
-        let workers = &self.workers;
         if request.is_mutation() && self.mode() == Mode::ReadOnly {
             return Completion::ready(request.fail(Error::new(ErrorKind::ReadOnly, "the cache is in mode read-only")));
         }
+        let request = match request.operation {
+            Operation::Read { buffer } => match read::read_hit(self, range, buffer) {
+                Ok(reading) => return reading,
+                Err(buffer) => Request { operation: Operation::Read { buffer }, ..request },
+            },
+            _ => request,
+        };
+        let lines = self.line_size().whole_lines(range);
+        let place = if request.is_mutation() { self.ranges.exclusive(lines) } else { self.ranges.shared(lines) };
+        // Behind taking the place: who closes says so first and waits for all who have a place then, so nobody slips through.
+        if !self.is_open.load(Ordering::SeqCst) {
+            return Completion::ready(request.fail(closed()));
+        }
+        let core = Arc::clone(self);
+        let workers = &self.workers;
         match request.operation {
             Operation::Flush => Completion::task(workers, flush::flush(core)),
             Operation::Read { buffer } => {
-                let buffer = match read::read_hit(self, range, buffer) {
-                    Ok(reading) => return reading,
-                    Err(buffer) => buffer,
-                };
                 let advice = self.touch(range, RequestKind::Read);
-                let place = self.ranges.shared(lines);
                 let timed = self.start_timing(RequestKind::Read);
                 let reading = Completion::task(workers, async move {
                     let response = read::read(core, range, buffer, place, RequestKind::Read).await;
@@ -211,7 +226,6 @@ impl Core {
             }
             Operation::Write { buffer, fua } => {
                 let advice = self.touch(range, RequestKind::Write);
-                let place = self.ranges.exclusive(lines);
                 let timed = self.start_timing(RequestKind::Write);
                 Completion::task(workers, async move {
                     let response = write(core, range, buffer, fua, advice.is_past, place).await;
@@ -219,18 +233,11 @@ impl Core {
                     response
                 })
             }
-            Operation::Discard { .. } => {
-                let place = self.ranges.exclusive(lines);
-                Completion::task(workers, discard::discard(core, range, place))
-            }
+            Operation::Discard { .. } => Completion::task(workers, discard::discard(core, range, place)),
             Operation::WriteZeroes { fua, may_discard, .. } => {
-                let place = self.ranges.exclusive(lines);
                 Completion::task(workers, discard::write_zeroes(core, range, fua, may_discard, place))
             }
-            Operation::Extents { .. } => {
-                let place = self.ranges.shared(lines);
-                Completion::task(workers, extents::extents(core, range, place))
-            }
+            Operation::Extents { .. } => Completion::task(workers, extents::extents(core, range, place)),
         }
     }
 
@@ -323,6 +330,9 @@ impl Core {
         let Some(buffer) = self.insert_pool.try_acquire(range.length as usize) else { return };
         self.touch(range, RequestKind::Ahead);
         let place = self.ranges.shared(self.line_size().whole_lines(range));
+        if !self.is_open.load(Ordering::SeqCst) {
+            return;
+        }
         let reading = read::read(Arc::clone(self), range, buffer, place, RequestKind::Ahead);
         self.start(async move { drop(reading.await) });
     }
@@ -349,10 +359,24 @@ impl Core {
         }
     }
 
+    /// Waits for a place in `ranges`.
+    ///
+    /// # Errors
+    /// `Gone` when the cache has ended meanwhile.
+    pub(crate) async fn enter(&self, place: Acquire) -> Result<RangeGuard, Error> {
+        let guard = place.await;
+        if self.has_ended.load(Ordering::Acquire) { Err(closed()) } else { Ok(guard) }
+    }
+
     /// Waits until nobody is at work, and keeps everybody out until the guard is dropped.
-    pub(crate) async fn exclude_requests(&self) -> block::range_lock::RangeGuard {
+    pub(crate) async fn exclude_requests(&self) -> RangeGuard {
         self.ranges.exclusive(ByteRange { offset: 0, length: u64::MAX }).await
     }
+}
+
+/// What is said to whoever comes too late.
+pub(crate) fn closed() -> Error {
+    Error::new(ErrorKind::Gone, "the cache is closed")
 }
 
 /// Gives a block a frame of its own, if there is one; how many lines had to leave for it.
@@ -386,9 +410,12 @@ async fn write(
     buffer: Buffer,
     fua: bool,
     is_past: bool,
-    place: block::range_lock::Acquire,
+    place: Acquire,
 ) -> Response {
-    let guard = place.await;
+    let guard = match core.enter(place).await {
+        Ok(guard) => guard,
+        Err(error) => return Response::failed(error, buffer),
+    };
     let (mode, has_failed, has_successor) = {
         let state = core.state();
         (state.mode, state.failure.is_some(), state.successor.is_some())

@@ -6,6 +6,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use base::buffer::Buffer;
 use base::range::ByteRange;
@@ -17,9 +18,12 @@ use crate::core::Core;
 use crate::options::Mode;
 
 pub(crate) async fn discard(core: Arc<Core>, range: ByteRange, place: Acquire) -> Response {
-    let _guard = place.await;
-    core.tell_successor(range).await;
-    answer(core.discard_range(range).await)
+    let changed = async {
+        let _guard = core.enter(place).await?;
+        core.tell_successor(range).await;
+        core.discard_range(range).await
+    };
+    answer(changed.await)
 }
 
 pub(crate) async fn write_zeroes(
@@ -29,9 +33,12 @@ pub(crate) async fn write_zeroes(
     may_discard: bool,
     place: Acquire,
 ) -> Response {
-    let _guard = place.await;
-    core.tell_successor(range).await;
-    answer(core.zero_range(range, fua, may_discard).await)
+    let changed = async {
+        let _guard = core.enter(place).await?;
+        core.tell_successor(range).await;
+        core.zero_range(range, fua, may_discard).await
+    };
+    answer(changed.await)
 }
 
 fn answer(result: Result<(), Error>) -> Response {
@@ -39,13 +46,15 @@ fn answer(result: Result<(), Error>) -> Response {
 }
 
 impl Core {
-    async fn discard_range(&self, range: ByteRange) -> Result<(), Error> {
+    async fn discard_range(self: &Arc<Self>, range: ByteRange) -> Result<(), Error> {
         self.prepare_supersede(range).await?;
         let must_be_durable = self.mode() == Mode::WriteBack || self.has_dirty(range);
+        let losses = self.origin_losses.load(Ordering::Acquire);
         let change = async {
+            let failures = self.flush_failures.count();
             self.origin.discard(range.offset, range.length).await?;
-            self.note_origin_write();
-            if must_be_durable { self.flush_origin().await } else { Ok(()) }
+            self.note_origin_write(failures);
+            if must_be_durable { self.flush_origin_since(losses).await } else { Ok(()) }
         };
         self.replace_on_origin(range, change).await
     }
@@ -54,9 +63,10 @@ impl Core {
         self.prepare_supersede(range).await?;
         let fua = fua || self.mode() == Mode::WriteBack || self.has_dirty(range);
         let change = async {
+            let failures = self.flush_failures.count();
             self.origin.write_zeroes(range.offset, range.length, fua, may_discard).await?;
             if !fua {
-                self.note_origin_write();
+                self.note_origin_write(failures);
             }
             Ok(())
         };

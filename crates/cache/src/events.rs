@@ -10,7 +10,6 @@
 //! | offline, back | nothing | yes |
 
 use std::future::{Future, poll_fn};
-use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
@@ -32,7 +31,7 @@ impl Core {
             }
             let event = poll_fn(|context| {
                 let receiver = self.origin_events.lock().unwrap_or_else(PoisonError::into_inner);
-                pin!(receiver.receive()).poll(context)
+                receiver.poll_receive(context).map(|event| self.count_loss(event))
             });
             if let Either::Left((event, _)) = select(event, self.background.changed_since(count)).await {
                 self.handle_origin_event(&event);
@@ -40,28 +39,40 @@ impl Core {
         }
     }
 
-    /// Handles the events that have come until now.
-    pub(crate) fn handle_origin_events(self: &Arc<Self>) {
-        loop {
-            let event = self.origin_events.lock().unwrap_or_else(PoisonError::into_inner).try_receive();
-            match event {
-                Some(event) => self.handle_origin_event(&event),
-                None => return,
-            }
+    /// Handles the events that have come until now; how many there were.
+    pub(crate) fn handle_origin_events(self: &Arc<Self>) -> usize {
+        let mut handled_count = 0;
+        while let Some(event) = self.take_origin_event() {
+            self.handle_origin_event(&event);
+            handled_count += 1;
         }
+        handled_count
+    }
+
+    fn take_origin_event(&self) -> Option<Event> {
+        let receiver = self.origin_events.lock().unwrap_or_else(PoisonError::into_inner);
+        receiver.try_receive().map(|event| self.count_loss(event))
+    }
+
+    /// Counts what may be lost while the receiver is still locked: who finds it empty then knows of all losses until now.
+    fn count_loss(&self, event: Event) -> Event {
+        if matches!(event, Event::WritesLost | Event::Missed) {
+            self.origin_losses.fetch_add(1, Ordering::AcqRel);
+        }
+        event
     }
 
     fn handle_origin_event(self: &Arc<Self>, event: &Event) {
         let mut is_for_above = true;
         match event {
             Event::WritesLost => {
-                self.note_losses();
+                self.forget_unflushed();
                 is_for_above = self.mode() != Mode::WriteBack;
             }
             Event::Invalidated(range) => self.forget_later(inside(*range, self.padding)),
             Event::IdentityChanged => self.refuse_origin(),
             Event::Missed => {
-                self.note_losses();
+                self.forget_unflushed();
                 self.forget_later(ByteRange { offset: 0, length: self.origin.geometry().size_bytes });
                 if self.origin.identity() != self.identity {
                     self.refuse_origin();
@@ -89,9 +100,14 @@ impl Core {
         self.is_open.store(false, Ordering::Release);
     }
 
-    /// The origin lost what it had not flushed. A copy of that must not outlive a crash as if the origin had it.
-    fn note_losses(&self) {
+    /// The origin lost what it had not flushed, or may have. A copy of that must not outlive a crash as if the origin had it.
+    pub(crate) fn note_losses(&self) {
         self.origin_losses.fetch_add(1, Ordering::AcqRel);
+        self.forget_unflushed();
+    }
+
+    /// What a loss that was counted means for copies.
+    fn forget_unflushed(&self) {
         let state = &mut *self.state();
         for frame in state.frames.mappings.unflushed_frames() {
             let line = state.frames.line(frame);
@@ -111,12 +127,71 @@ impl Core {
         let core = Arc::clone(self);
         let place = self.ranges.exclusive(self.line_size().whole_lines(range));
         async move {
-            let _guard = place.await;
+            // One that comes behind the end is for who opens the cache next to find out.
+            let Ok(_guard) = core.enter(place).await else { return };
             core.forget_clean(range);
             core.tell_successor(range).await;
             if let Err(error) = core.unmap(range).await {
                 tracing::error!(%error, "what the origin says has changed may come back after a crash");
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::executor::Executor;
+    use block::memory::MemoryDevice;
+    use block::{Completion, ErrorKind, EventHub, EventReceiver, Geometry, Identity, Request, SharedDevice};
+
+    use super::*;
+    use crate::Cache;
+    use crate::options::{FormatOptions, OpenOptions};
+
+    /// An origin that says what a test has it say.
+    struct Talking {
+        inner: MemoryDevice,
+        hub: EventHub,
+    }
+
+    impl Device for Talking {
+        fn geometry(&self) -> Geometry {
+            self.inner.geometry()
+        }
+
+        fn identity(&self) -> Identity {
+            self.inner.identity()
+        }
+
+        fn submit(&self, request: Request) -> Completion {
+            self.inner.submit(request)
+        }
+
+        fn subscribe(&self) -> EventReceiver {
+            self.hub.subscribe()
+        }
+    }
+
+    /// By hand: a thread that follows the origin has taken the event and gets no further, while another flushes and finds none.
+    #[test]
+    fn who_finds_no_event_knows_of_the_loss_that_another_has_taken_and_not_handled() {
+        for event in [Event::WritesLost, Event::Missed] {
+            let mut executor = Executor::in_order();
+            let memory = || MemoryDevice::new(1 << 20, Identity::default());
+            let talking = Arc::new(Talking { inner: memory(), hub: EventHub::new() });
+            let (device, origin): (SharedDevice, SharedDevice) = (Arc::new(memory()), talking.clone());
+            let formatting = (Arc::clone(&device), Arc::clone(&origin));
+            executor.block_on(async move {
+                Cache::format(&formatting.0, &formatting.1, FormatOptions::default()).await.expect("it fits");
+            });
+            let options = OpenOptions::new(Mode::WriteBack, Arc::new(executor.clock()));
+            let cache = executor.block_on(Cache::open(device, origin, options)).expect("it opens");
+            let core = Arc::clone(cache.core());
+            let losses = core.origin_losses.load(Ordering::Acquire);
+            talking.hub.publish(&event);
+            assert_eq!(core.take_origin_event(), Some(event));
+            let flushed = executor.block_on(async move { core.flush_origin_since(losses).await });
+            assert_eq!(flushed.map_err(|error| error.kind()), Err(ErrorKind::OutcomeUnknown));
         }
     }
 }

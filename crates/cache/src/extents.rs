@@ -13,7 +13,10 @@ use crate::alignment::outside;
 use crate::core::Core;
 
 pub(crate) async fn extents(core: Arc<Core>, range: ByteRange, place: Acquire) -> Response {
-    let _guard = place.await;
+    let _guard = match core.enter(place).await {
+        Ok(guard) => guard,
+        Err(error) => return Response::failed(error, Buffer::empty()),
+    };
     // Asked first: what is cleaned while the origin answers may be missing in its answer, and is not dirty afterwards.
     let dirty: Vec<ByteRange> =
         core.dirty_ranges(range).into_iter().map(|range| outside(range, core.padding)).collect();

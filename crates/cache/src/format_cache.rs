@@ -1,8 +1,8 @@
 //! Makes a device a cache.
 //!
 //! The old superblocks are erased before anything else is touched and the new ones are written last, so a power loss in the middle leaves
-//! a device that is no cache, never half of one. The log is written with zeroes, not discarded: a file then has its
-//! blocks, and appending costs no allocation.
+//! a device that is no cache, never half of one. The log and the table are written with zeroes, not discarded: a file then keeps its
+//! blocks, appending costs no allocation, and the cache can be opened on a disk that became full.
 
 use base::buffer::Buffer;
 use base::range::ByteRange;
@@ -40,8 +40,8 @@ pub(crate) async fn format(
     let uuid = options.uuid.unwrap_or_else(Uuid::new_v4);
     superblock::erase(cache_device).await?;
     let table = ByteRange { offset: layout.table_offset, length: layout.page_count * 2 * PAGE_BYTES as u64 };
-    clear(cache_device, layout.log, false).await?;
-    clear(cache_device, table, true).await?;
+    clear(cache_device, layout.log).await?;
+    clear(cache_device, table).await?;
     cache_device.flush().await?;
     Superblock::create(cache_device, KIND, uuid, parameters).await?;
     Ok(())
@@ -96,8 +96,9 @@ fn parameters(layout: &Layout, binding: &Binding) -> Result<ParametersRaw, Error
     })
 }
 
-/// Makes a range zero.
-async fn clear(device: &SharedDevice, range: ByteRange, may_discard: bool) -> Result<(), Error> {
+/// Makes a range zero, which keeps its space: a hole could not be filled on a disk that became full since.
+async fn clear(device: &SharedDevice, range: ByteRange) -> Result<(), Error> {
+    let may_discard = false;
     match device.write_zeroes(range.offset, range.length, false, may_discard).await {
         Err(error) if error.kind() == ErrorKind::Unsupported => {}
         result => return result,

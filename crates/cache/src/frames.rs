@@ -110,7 +110,7 @@ impl Frames {
             urgent: PageSet::new(layout.page_count),
             failed: BTreeMap::new(),
             lazy_cursor: 0,
-            mappings: Mappings::default(),
+            mappings: Mappings::new(layout.frame_count(), false),
             stranded: BTreeSet::new(),
         }
     }
@@ -202,26 +202,9 @@ impl Frames {
         self.lookup(block).is_some_and(|frame| !self.dirty.is_empty(frame))
     }
 
-    /// About `count` dirty blocks, ascending, from the frame `cursor` on, and the cursor to go on with; zero when it is all around.
-    /// A dirty block brings along the dirty ones behind it, wherever they stand, so that they reach the origin together.
-    pub fn dirty_batch(&self, cursor: u32, count: usize) -> (Vec<u64>, u32) {
-        let mut blocks: Vec<u64> = Vec::new();
-        for frame in cursor..self.layout.frame_count() {
-            if self.dirty.is_empty(frame) {
-                continue;
-            }
-            let Some(first) = self.block(frame) else { continue };
-            let room = (count - blocks.len()).max(1);
-            blocks.extend((first..first + room as u64).take_while(|&block| self.is_dirty(block)));
-            if blocks.len() >= count {
-                blocks.sort_unstable();
-                blocks.dedup();
-                return (blocks, frame + 1);
-            }
-        }
-        blocks.sort_unstable();
-        blocks.dedup();
-        (blocks, 0)
+    /// The block in `frame`, if a sector of it is dirty.
+    pub(crate) fn dirty_block(&self, frame: u32) -> Option<u64> {
+        if self.dirty.is_empty(frame) { None } else { self.block(frame) }
     }
 
     /// Dirty blocks of a set, least recently used first.
@@ -254,20 +237,26 @@ impl Frames {
     }
 
     /// Takes a frame for `block` out of its set: a free one, else that of a clean line, which is then resident no more.
-    /// `None` when the set has neither. The frame is reserved until [`Frames::attach`] or [`Frames::release`].
+    /// `None` when the set has neither. The frame is reserved until [`Frames::attach`] or [`Frames::release`]. A block that is resident is about
+    /// to move there.
     pub fn reserve(&mut self, block: u64) -> Option<Reserved> {
         let (set, tag) = (self.layout.set_of(block), self.layout.tag_of(block));
+        let held = self.lookup(block);
         // So that consecutive blocks stand in consecutive frames.
         let beside = block.checked_sub(1).and_then(|before| self.lookup(before)).map(|frame| frame + 1);
         let states = &self.states;
         let can_spare = |frame: u32| states[frame as usize] & !(LOST | MAPPED) == 0;
-        match self.order.take(set, tag, &self.tags, beside, can_spare)? {
-            Taken::Free(frame) => Some(Reserved { frame, has_evicted: false }),
+        let reserved = match self.order.take(set, tag, &self.tags, beside, can_spare)? {
+            Taken::Free(frame) => Reserved { frame, has_evicted: false },
             Taken::Evicted(frame) => {
                 self.forget(frame);
-                Some(Reserved { frame, has_evicted: true })
+                Reserved { frame, has_evicted: true }
             }
+        };
+        if let Some(held) = held {
+            self.order.follow(held, reserved.frame);
         }
+        Some(reserved)
     }
 
     /// Lets a reserved frame hold `line`, as one that was used now.

@@ -16,11 +16,12 @@
 //! | `core` | what all operations share: locks, state, dispatch |
 //! | `read`, `write_back`, `write_through`, `discard`, `flush`, `extents` | one operation each |
 //! | `line_check` | data that is not what was written |
-//! | `clean`, [`pace`] | dirty to clean, and how fast |
+//! | `clean`, `origin_write`, `dirty_runs`, [`pace`] | dirty to clean, in which writes, and how fast |
 //! | [`stranded`] | what is dirty beyond the end of an origin that shrank |
 //! | [`replace`] | another cache in place of this one |
 //! | `mappings`, `unmap` | clean lines that count after a crash |
 //! | `table`, `checkpoint`, `recovery` | the table on the device: how it is read, written, and found again after a crash |
+//! | [`freshness`] | what is still true after a time in which nobody looked on |
 //! | `format_cache`, `open`, `events` | the life of a cache |
 //! | [`memory`] | what it takes of memory |
 //! | [`limits`] | the bounds of this crate |
@@ -37,6 +38,7 @@ pub mod cache;
 pub mod crash_mode;
 pub mod format;
 pub mod frames;
+pub mod freshness;
 pub mod inspect;
 pub mod layout;
 pub mod limits;
@@ -44,6 +46,7 @@ pub mod line_size;
 pub mod load;
 pub mod memory;
 pub mod options;
+mod origin_write;
 pub mod pace;
 pub mod replace;
 pub mod replacement;
@@ -55,6 +58,7 @@ mod bitmaps;
 mod checkpoint;
 mod clean;
 mod core;
+mod dirty_runs;
 mod discard;
 mod events;
 mod extents;
@@ -78,6 +82,7 @@ pub use alignment::Alignment;
 pub use cache::Cache;
 pub use clean::CleanProgress;
 pub use crash_mode::CrashMode;
+pub use freshness::Freshness;
 pub use inspect::{Inspection, check, discard, inspect, is_cache};
 pub use line_size::LineSize;
 pub use load::{Load, LoadTotals};
@@ -86,4 +91,5 @@ pub use pace::CleaningRate;
 pub use replace::{CopyProgress, HandOver};
 pub use replacement::Replacement;
 pub use status::{RecoveryReport, RequestStatus, Status};
+pub use store::ConflictingChanges;
 pub use stranded::{Stranded, StrandedRange, discard_beyond_end};

@@ -47,7 +47,7 @@ pub const CLEAN_BATCH_BYTES: u64 = 256 << 10;
 /// Bytes of the first round of cleaning: what throttles itself starts low.
 pub const CLEAN_ROUND_BYTES_START: u64 = 256 << 10;
 
-/// Most bytes of a batch of cleaning: the lists it keeps are searched, and they stay short.
+/// Most bytes of a batch of cleaning, but for the end of its last run of neighbours: the lists it keeps are searched, and they stay short.
 pub const CLEAN_BATCH_BYTES_MAX: u64 = 2 << 20;
 
 /// Most bytes of a round beside a foreground, 160 MiB/s: what no LUN of today takes without anybody noticing.
@@ -62,11 +62,9 @@ pub const CLEAN_RATE_MIN_BYTES: u64 = 1 << 20;
 /// One of this many requests is timed while nothing is cleaned; all are while something is.
 pub const TIMED_ONE_OF: u32 = 16;
 
-/// Largest write that cleaning sends to the origin, in bytes.
+/// Largest write that cleaning sends to the origin, in bytes: what applications send at most in one request, as a rule, so that it need not be more writes
+/// than theirs; on a disk of 200 MB/s five milliseconds, for which a request of the foreground may wait.
 pub const CLEAN_WRITE_BYTES_MAX: u64 = 1 << 20;
-
-/// Largest one beside a foreground: on a disk of 200 MB/s a third of a millisecond, for which a request then waits.
-pub const CLEAN_GENTLE_WRITE_BYTES_MAX: u64 = 64 << 10;
 
 /// Writes to the origin that one batch of cleaning has in flight while nobody else asks for anything, or somebody waits for it: enough to let a
 /// disk choose its order and to hide a network's round trip.
@@ -74,6 +72,10 @@ pub const CLEAN_WRITES_IN_FLIGHT: usize = 8;
 
 /// Lines on their way to a successor at once: enough for a disk to be busy, few enough that others get their turn.
 pub const COPIES_IN_FLIGHT: usize = 32;
+
+/// Batches that a write that waits for room tries to clean when the origin refuses whole ones: bad places of a disk lie together, and the rest of it
+/// takes what is sent elsewhere.
+pub const CLEAN_ATTEMPTS_MAX: usize = 4;
 
 /// How long background cleaning pauses after the origin refused a write.
 pub const CLEAN_RETRY_MS: u64 = 1000;

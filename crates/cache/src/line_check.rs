@@ -47,7 +47,7 @@ impl Core {
             let whole = check.at.and_then(|at| buffer.get(at..at + line_bytes)).map(checksum_of_line);
             let is_intact = match whole {
                 Some(checksum) => checksum == check.checksum,
-                None => self.is_line_intact(check.frame, check.checksum).await,
+                None => self.is_line_intact(check.block, check.frame, check.checksum).await,
             };
             if is_intact {
                 continue;
@@ -68,14 +68,21 @@ impl Core {
         Response::done(buffer)
     }
 
-    /// Whether the data in a frame has this checksum, which is 0 when it is not known. What cannot be read is found out by who reads it.
-    pub(crate) async fn is_line_intact(&self, frame: u32, checksum: u32) -> bool {
+    /// Whether the data in the frame of a block has this checksum, which is 0 when it is not known. What cannot be read is found out by who reads it.
+    ///
+    /// Not everybody who asks keeps others from writing to clean sectors of the line meanwhile. Who does so forgets the checksum first: what was read is
+    /// damaged only if this is still the line's checksum.
+    pub(crate) async fn is_line_intact(&self, block: u64, frame: u32, checksum: u32) -> bool {
         if checksum == 0 {
             return true;
         }
         let line = Buffer::zeroed(self.line_size().bytes() as usize);
         let read = self.cache_device.read(self.layout.frame_offset(frame), line).await;
-        read.map_or(true, |line| checksum_of_line(&line) == checksum)
+        if read.map_or(true, |line| checksum_of_line(&line) == checksum) {
+            return true;
+        }
+        let now = self.state().frames.find(block);
+        now.is_none_or(|(held_in, line)| held_in != frame || line.checksum != checksum)
     }
 
     /// Forgets what is clean of damaged lines, as (block, frame); what is dirty is lost.

@@ -12,7 +12,8 @@
 //!   written nor its block be changed, mapped again or given to the log: who wants to do so settles it first.
 //! - A line with what the origin has not flushed is not mapped: the origin could come back without it.
 //!
-//! Only crash modes that keep clean lines use this ([`CrashMode`](crate::CrashMode)); in the others it stays empty.
+//! Only crash modes that keep clean lines map any ([`CrashMode`](crate::CrashMode)). What the origin has not flushed is known in all of them: an origin that
+//! loses it, while this goes on, has something else than the cache.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +28,6 @@ pub(crate) struct Unmapped {
 }
 
 /// See the module.
-#[derive(Default)]
 pub(crate) struct Mappings {
     /// Whether clean lines count after a crash.
     pub(crate) is_kept: bool,
@@ -44,17 +44,23 @@ pub(crate) struct Mappings {
 }
 
 impl Mappings {
-    pub(crate) fn kept(frame_count: u32) -> Self {
+    /// None, of that many frames.
+    pub(crate) fn new(frame_count: u32, is_kept: bool) -> Self {
         let frames = || PageSet::new(u64::from(frame_count));
-        Self { is_kept: true, unflushed: frames(), flushing: frames(), ..Self::default() }
+        Self {
+            is_kept,
+            unmapped: BTreeMap::new(),
+            unflushed: frames(),
+            flushing: frames(),
+            flush_count: 0,
+            has_flush_failed: false,
+        }
     }
 
     /// Clean lines do not count after a crash any more.
     pub(crate) fn void(&mut self) {
         self.is_kept = false;
         self.unmapped.clear();
-        self.unflushed.take();
-        self.flushing.take();
     }
 
     /// `block` left `frame`, and the device does not know.
@@ -98,9 +104,7 @@ impl Mappings {
 
     /// `frame` holds data that the origin could lose.
     pub(crate) fn set_unflushed(&mut self, frame: u32) {
-        if self.is_kept {
-            self.unflushed.insert(u64::from(frame));
-        }
+        self.unflushed.insert(u64::from(frame));
     }
 
     /// Whether `frame` may hold data that the origin could lose.
@@ -147,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_record_is_sent_once_and_counts_until_it_is_durable() {
-        let mut mappings = Mappings::kept(64);
+        let mut mappings = Mappings::new(64, true);
         mappings.unmap(7, 3);
         mappings.unmap(9, 4);
         assert!(mappings.is_unmapped(7) && mappings.is_frame_unmapped(4) && mappings.is_any_unmapped(8..10));
@@ -161,7 +165,7 @@ mod tests {
 
     #[test]
     fn data_is_safe_when_every_flush_that_could_cover_it_succeeded() {
-        let mut mappings = Mappings::kept(64);
+        let mut mappings = Mappings::new(64, true);
         mappings.set_unflushed(1);
         mappings.start_flush();
         mappings.set_unflushed(2);

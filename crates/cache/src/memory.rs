@@ -72,6 +72,9 @@ impl Need {
         });
         let smaller = u128::from(data_bytes) * u128::from(bytes_max) / u128::from(bytes);
         let smaller = ByteSize(u64::try_from(smaller).unwrap_or(u64::MAX) >> 20 << 20);
+        let is_lru_enough = Self { replacement: Replacement::Lru, ..*self }.bytes() <= bytes_max;
+        let policy =
+            if is_lru_enough { "choose lru as its replacement policy, which remembers nothing, or " } else { "" };
         let advice = match (larger, smaller.0) {
             (Some(size), 1..) => {
                 format!("make its lines larger, {}, or the cache smaller, {smaller}", ByteSize(size.bytes()))
@@ -81,7 +84,7 @@ impl Need {
             (None, 0) => "allow it more".to_owned(),
         };
         let context = format!(
-            "a cache of {} lines of {} takes {} of memory, and it may have {}: {advice}",
+            "a cache of {} lines of {} takes {} of memory, and it may have {}: {policy}{advice}",
             self.frame_count,
             ByteSize(self.line_size.bytes()),
             ByteSize(bytes.next_multiple_of(1 << 10)),
@@ -151,6 +154,14 @@ mod tests {
         assert!(text.contains("may have 1MiB: make the cache smaller, "), "{text}");
         let text = need.check(Some(1 << 10)).unwrap_err().to_string();
         assert!(text.ends_with("may have 1KiB: allow it more"), "{text}");
+    }
+
+    /// The default was LRU once: a cache that fitted then is told how it fits now.
+    #[test]
+    fn what_only_the_policy_makes_too_large_is_told_so() {
+        let bytes_max = need(64 << 30, 4096, Replacement::Lru).bytes();
+        let text = need(64 << 30, 4096, Replacement::S3Fifo).check(Some(bytes_max)).unwrap_err().to_string();
+        assert!(text.contains(": choose lru as its replacement policy, which remembers nothing, or "), "{text}");
     }
 
     #[test]

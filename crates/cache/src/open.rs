@@ -18,11 +18,13 @@ use store::{Binding, LogPosition, RecordLog, Superblock};
 use crate::admission::Admissions;
 use crate::alignment::{Padded, padding_of};
 use crate::checkpoint::Extent;
-use crate::core::{Core, State};
+use crate::core::{Core, State, closed};
 use crate::crash_mode::CrashMode;
+use crate::flush::FlushFailures;
 use crate::format::{CHECKSUMS_NONE, CHECKSUMS_OF_LINES, KIND, ParametersRaw};
 use crate::format_cache::check_devices;
 use crate::frames::Frames;
+use crate::freshness::{Changes, Freshness};
 use crate::layout::Layout;
 use crate::limits::LINES_PER_SEEN_SLOT;
 use crate::memory::Need;
@@ -37,6 +39,8 @@ pub(crate) async fn open(
     options: OpenOptions,
 ) -> Result<Arc<Core>, Error> {
     check_devices(&cache_device, &origin)?;
+    // Before anything is read: what changes from now on is told, whatever an open takes.
+    let origin_events = Mutex::new(origin.subscribe());
     let mut superblock: Superblock<ParametersRaw> = Superblock::read(&cache_device, KIND).await?;
     let layout = Layout::from_parameters(&superblock.payload, cache_device.geometry().size_bytes)?;
     let binding = Binding::from_raw(&superblock.payload.binding)?;
@@ -53,17 +57,22 @@ pub(crate) async fn open(
     let frames = with_checksums(frames, &superblock.payload)?;
     let generation = options.generation.unwrap_or(superblock.payload.generation.get());
     let is_of_another = generation != superblock.payload.generation.get();
-    let clean = if is_of_another { Clean::Drop } else { Clean::Keep };
+    let is_stale = is_of_another || options.freshness == Freshness::Unknown;
+    let clean = if is_stale { Clean::Drop } else { Clean::Keep };
     let alignment = superblock.payload.alignment_bytes.get();
     if !alignment.is_multiple_of(u64::from(binding_now.logical_block_bytes)) {
         return Err(Error::new(ErrorKind::Corrupt, "lines of this cache begin within blocks of its disk"));
     }
     let padding = padding_of(layout.line_size, alignment);
     let origin_bytes = binding_now.size_bytes.saturating_add(padding);
-    let recovered = recover(&cache_device, frames, origin_bytes, &superblock, clean).await?;
+    let mut recovered = recover(&cache_device, frames, origin_bytes, &superblock, clean).await?;
     check_discards_nothing(crash_mode, &recovered)?;
     if is_of_another {
         check_generation(generation, &superblock, &recovered)?;
+    }
+    if let Freshness::Changed(ranges) = &options.freshness {
+        let changes = Changes::new(ranges, padding);
+        recovered.report.clean_lines_dropped += changes.drop_from(&mut recovered.frames, options.overwrites_changes)?;
     }
     superblock.payload.binding = binding_now.to_raw()?;
     superblock.payload.crash_mode = crash_mode as u8;
@@ -73,7 +82,6 @@ pub(crate) async fn open(
     let start = LogPosition { epoch, ..recovered.end };
     let log = RecordLog::new(Arc::clone(&cache_device), layout.log, superblock.uuid(), start)?;
     let clean_at = superblock.payload.clean_at.get();
-    let origin_events = Mutex::new(origin.subscribe());
     let core = Arc::new(Core {
         uuid: superblock.uuid(),
         identity: binding_now.identity,
@@ -95,6 +103,8 @@ pub(crate) async fn open(
         events: EventHub::new(),
         origin_events,
         superblock: futures_util::lock::Mutex::new(superblock),
+        origin_flush: futures_util::lock::Mutex::default(),
+        flush_failures: FlushFailures::default(),
         insert_pool: BufferPool::new(options.insert_bytes_max),
         counters: Counters::default(),
         recovery: recovered.report,
@@ -102,10 +112,12 @@ pub(crate) async fn open(
         is_origin_refused: AtomicBool::new(false),
         is_handing_over: AtomicBool::new(false),
         is_taking_over: AtomicBool::new(false),
+        cleaning_failure: Mutex::default(),
         is_stopped: AtomicBool::new(false),
+        has_ended: AtomicBool::new(false),
         cleaning_batches: AtomicU64::new(0),
         origin_losses: AtomicU64::new(0),
-        origin_writes: AtomicU64::new(0),
+        origin_writes: AtomicU64::new(1),
         origin_writes_flushed: AtomicU64::new(0),
         request_count: AtomicU32::new(0),
         pace: Mutex::new(Pace::new(layout.line_size, options.cleaning)),
@@ -129,6 +141,7 @@ pub(crate) async fn open(
         padding,
     });
     core.find_stranded();
+    core.settle_first().await?;
     core.checkpoint(Extent::Dirty).await?;
     Ok(core)
 }
@@ -190,11 +203,13 @@ impl Core {
             let guard = self.exclude_requests().await;
             if !self.is_open.load(Ordering::Acquire) {
                 // Another cache has taken the place of this one meanwhile.
-                return Err(Error::new(ErrorKind::Gone, "the cache is closed"));
+                return Err(closed());
             }
             if mode == Mode::WriteBack {
                 // What write-through acknowledged becomes durable, as write-back promises for everything acknowledged.
                 self.flush_origin().await?;
+                // Clients of write-back need not flush, so they would never be told.
+                self.flush_failures.untold().map_or(Ok(()), Err)?;
             }
             self.state().mode = mode;
             self.background.notify();
@@ -206,9 +221,25 @@ impl Core {
         Ok(())
     }
 
+    /// Makes durable what the origin acknowledged before this open, where more is promised than a client's next flush.
+    async fn settle_first(&self) -> Result<(), Error> {
+        match (self.mode(), self.crash_mode) {
+            // Everything acknowledged is durable.
+            (Mode::WriteBack, _) => self.flush_origin().await,
+            // What is read from now on is kept over a crash at once, as far as the origin keeps it.
+            (_, CrashMode::AllSynchronous) => {
+                if let Err(error) = self.flush_origin().await {
+                    tracing::warn!(%error, "the origin does not flush; what is read is not kept over a crash before it does");
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// See [`Cache::close`](crate::Cache::close).
     pub(crate) async fn close(self: &Arc<Self>, keep_dirty: bool) -> Result<(), Error> {
-        if !self.is_open.swap(false, Ordering::AcqRel) && self.is_stopped.load(Ordering::Acquire) {
+        if !self.is_open.swap(false, Ordering::SeqCst) && self.is_stopped.load(Ordering::Acquire) {
             return Ok(());
         }
         drop(self.exclude_requests().await);
@@ -227,15 +258,38 @@ impl Core {
             self.is_open.store(!is_refused, Ordering::Release);
             return Err(error);
         }
-        self.is_stopped.store(true, Ordering::Release);
+        self.is_stopped.store(true, Ordering::SeqCst);
         self.changed.notify();
         self.background.notify();
         self.wait_for_cleaning().await;
-        let result = match self.log.failure() {
-            Some(error) => Err(error),
-            None => self.checkpoint(Extent::Complete).await,
-        };
+        let result = self.end().await;
         self.workers.stop();
         result
+    }
+
+    /// Makes all that is here durable as that of a closed cache. No request is taken any more, and nothing cleaned.
+    async fn end(self: &Arc<Self>) -> Result<(), Error> {
+        self.handle_origin_events();
+        loop {
+            // Behind those who act on what the origin has said.
+            let _guard = self.exclude_requests().await;
+            if self.has_ended.load(Ordering::Acquire) {
+                // Somebody else has closed it, or another cache has taken its place.
+                return Ok(());
+            }
+            let result = match self.log.failure() {
+                Some(error) => Err(error),
+                None => self.checkpoint(Extent::Complete).await,
+            };
+            if result.is_ok() && self.handle_origin_events() > 0 {
+                // Something of what was just stored may be void.
+                continue;
+            }
+            self.has_ended.store(true, Ordering::Release);
+            self.log.fail(closed());
+            // A checkpoint that has begun in the background ends first.
+            drop(self.superblock.lock().await);
+            return result;
+        }
     }
 }

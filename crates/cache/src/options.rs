@@ -12,6 +12,7 @@ use uuid::Uuid;
 use crate::admission::Tuning;
 use crate::alignment::Alignment;
 use crate::crash_mode::CrashMode;
+use crate::freshness::Freshness;
 use crate::limits::{INSERT_BYTES_MAX, LAZY_INTERVAL_MS, WAYS_DEFAULT};
 use crate::line_size::LineSize;
 use crate::pace::CleaningRate;
@@ -194,6 +195,11 @@ pub struct OpenOptions {
     /// Which generation of its content the origin has, for one that changes while no cache looks on: clean lines of another generation are dropped.
     /// `None` to take them as they are.
     pub generation: Option<u64>,
+    /// What others did to the origin since the cache was open last: clean copies of what they changed are dropped durably before an open returns.
+    pub freshness: Freshness,
+    /// Whether dirty data may replace what others have written to the same bytes since. Otherwise such an open fails with
+    /// [`ConflictingChanges`](crate::ConflictingChanges).
+    pub overwrites_changes: bool,
     /// How long a clean line waits before it is stored, where that counts after a crash.
     pub lazy_interval: Duration,
     /// How a victim is chosen.
@@ -221,6 +227,8 @@ impl OpenOptions {
             mode,
             crash_mode: None,
             generation: None,
+            freshness: Freshness::default(),
+            overwrites_changes: false,
             lazy_interval: Duration::from_millis(LAZY_INTERVAL_MS),
             replacement: Replacement::default(),
             tuning: Tuning::default(),

@@ -5,12 +5,14 @@
 //!
 //! | the round before | the next one |
 //! |---|---|
-//! | no request of the foreground ended | twice as much, at once, several long writes at a time |
+//! | no request of the foreground ended | twice as much, at once, several writes at a time |
 //! | of 200 requests at most one was slow | twice as much, when the round's time is over |
 //! | more of them were | half as much, when the round's time is over |
 //!
-//! Beside a foreground one short write is sent at a time, so that a request finds one before it at most. The quota is sent in batches, each with
-//! one flush of the origin; what a round does not get sent in its time is not counted on in the next.
+//! Beside a foreground one write is sent at a time, so that a request finds one before it at most. It is as long as it would be otherwise: short ones
+//! would be more of them than the application made, and what they cost in all is what a round is measured by. The quota is sent in batches, each with
+//! one flush of the origin; what a round does not get sent in its time is not counted on in the next. A batch ends with a run of neighbours, so it
+//! may be larger than its quota by what one write carries; the next round is then later by as much.
 //!
 //! Never less than the minimum rate, so that cleaning ends under any load, and never more than the byte budget, if there is one; the budget goes
 //! before the minimum.
@@ -25,8 +27,8 @@ use base::clock::Instant;
 use serde::Serialize;
 
 use crate::limits::{
-    CLEAN_BATCH_BYTES_MAX, CLEAN_GENTLE_WRITE_BYTES_MAX, CLEAN_RATE_MIN_BYTES, CLEAN_ROUND_BYTES_MAX,
-    CLEAN_ROUND_BYTES_START, CLEAN_ROUND_MS, CLEAN_WRITE_BYTES_MAX, CLEAN_WRITES_IN_FLIGHT,
+    CLEAN_BATCH_BYTES_MAX, CLEAN_RATE_MIN_BYTES, CLEAN_ROUND_BYTES_MAX, CLEAN_ROUND_BYTES_START, CLEAN_ROUND_MS,
+    CLEAN_WRITES_IN_FLIGHT,
 };
 use crate::line_size::LineSize;
 use crate::status::RequestKind;
@@ -51,9 +53,9 @@ impl Default for CleaningRate {
 /// How a batch is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Force {
-    /// One short write at a time, so that a request of the foreground finds no more than that before it.
+    /// One write at a time, so that a request of the foreground finds no more than that before it.
     Gentle,
-    /// Several long ones at a time: nobody else is there, or somebody waits for this.
+    /// Several at a time: nobody else is there, or somebody waits for this.
     Full,
 }
 
@@ -63,14 +65,6 @@ impl Force {
         match self {
             Self::Gentle => 1,
             Self::Full => CLEAN_WRITES_IN_FLIGHT,
-        }
-    }
-
-    /// Bytes of a write at most.
-    pub(crate) fn write_bytes_max(self) -> u64 {
-        match self {
-            Self::Gentle => CLEAN_GENTLE_WRITE_BYTES_MAX,
-            Self::Full => CLEAN_WRITE_BYTES_MAX,
         }
     }
 }
@@ -199,10 +193,14 @@ impl Pace {
         self.start = None;
         let is_worse = slow_count * SLOW_ONE_OF > count;
         self.throttled_count += u64::from(is_worse);
-        self.quota = if is_worse { sent / 2 } else { sent.saturating_mul(2) };
+        let quota = self.quota();
+        let within = sent.min(quota);
+        self.quota = if is_worse { within / 2 } else { within.saturating_mul(2) };
         self.quota = self.quota();
         self.is_alone = count == 0;
-        let round = if self.is_alone { Duration::ZERO } else { ROUND };
+        // Neighbours that came along beyond the quota are paid for with time.
+        let excess = (sent as f64 / quota as f64).max(1.0);
+        let round = if self.is_alone { Duration::ZERO } else { ROUND.mul_f64(excess) };
         let budget = match self.rate.max_bytes {
             Some(max_bytes) => {
                 Duration::from_secs_f64((sent * self.line_size.bytes()) as f64 / max_bytes.max(1) as f64)
@@ -252,6 +250,15 @@ mod tests {
             }
             assert_eq!(next, START, "within a round batches follow each other");
         }
+    }
+
+    #[test]
+    fn a_batch_above_its_quota_is_paid_for_with_time() {
+        let mut pace = pace(CleaningRate::default());
+        pace.note(RequestKind::Read, Duration::from_micros(200), true);
+        pace.start_batch(START);
+        assert_eq!(pace.finish_batch(START, 4 * LINES_START), START + 4 * ROUND);
+        assert_eq!(pace.quota(), 2 * LINES_START, "what came along says nothing about what may be sent");
     }
 
     #[test]

@@ -86,6 +86,9 @@ impl ReadPlan {
 /// device does so. Gives the buffer back when it is no such read, and has done nothing then.
 pub(crate) fn read_hit(core: &Arc<Core>, range: ByteRange, buffer: Buffer) -> Result<Completion, Buffer> {
     let Some(guard) = core.ranges.try_shared(core.line_size().whole_lines(range)) else { return Err(buffer) };
+    if !core.is_open.load(Ordering::SeqCst) {
+        return Err(buffer);
+    }
     let Some((offset, piece, pins)) = core.plan_hit(range) else { return Err(buffer) };
     let timed = core.start_timing(RequestKind::Read);
     let counters = core.counters.of(RequestKind::Read);
@@ -117,7 +120,10 @@ pub(crate) async fn read(
     place: Acquire,
     kind: RequestKind,
 ) -> Response {
-    let guard = place.await;
+    let guard = match core.enter(place).await {
+        Ok(guard) => guard,
+        Err(error) => return Response::failed(error, buffer),
+    };
     let plan = match core.plan_read(range) {
         Ok(plan) => plan,
         Err(error) => return Response::failed(error, buffer),

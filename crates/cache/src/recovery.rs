@@ -1,6 +1,6 @@
 //! What the cache holds after its program stopped: the table, and the log replayed over it.
 //!
-//! After an orderly close the table is complete and the log is empty. Otherwise:
+//! After an orderly close the table is complete and the log is empty. Otherwise, and where a closed cache's log goes on nevertheless:
 //!
 //! 1. Clean lines are dropped unless the crash mode keeps them: their mappings were not kept up on the device, and the origin has their data.
 //! 2. Log entries are applied in order. Each carries a whole state, so it does not matter that some are in the table already.
@@ -29,6 +29,7 @@ use crate::format::{
 };
 use crate::frames::Frames;
 use crate::frames::restore::{Restored, SetSeen};
+use crate::freshness::Changes;
 use crate::layout::Layout;
 use crate::line_size::LineSize;
 use crate::page_set::PageSet;
@@ -77,15 +78,17 @@ pub(crate) async fn recover(
     let table = load(device, &layout, superblock.uuid(), table_sequence, take).await?;
     let start = LogPosition::from(parameters.log_position);
     let replayed = replay(device, layout.log, superblock.uuid(), start, |record| replaying.apply(&record)).await?;
-    if was_closed && replayed.record_count > 0 {
-        return Err(Error::new(ErrorKind::Corrupt, "the cache was closed, yet its log goes on"));
-    }
     let mut report = replaying.verify(device, &replayed).await;
-    report.was_closed = was_closed;
+    // Programs that closed it in the middle of cleaning left such. What they recorded is whole; what is clean was not kept up then.
+    let has_gone_on = was_closed && replayed.record_count > 0;
+    report.was_closed = was_closed && !has_gone_on;
     report.log_records = replayed.record_count;
     report.log_bytes = replayed.record_bytes;
     report.clean_lines_dropped = replaying.dropped_count;
-    let frames = replaying.finish(&table.torn)?;
+    let mut frames = replaying.finish(&table.torn)?;
+    if has_gone_on && !keeps_clean {
+        report.clean_lines_dropped += Changes::of_everything().drop_from(&mut frames, true).unwrap_or_default();
+    }
     report.dirty_lines = frames.counts().dirty_lines;
     report.lost_lines = frames.lost_count() as u64;
     Ok(Recovered { table, frames, end: replayed.end, report })
@@ -340,4 +343,70 @@ fn end_of(line_size: LineSize, line: &Line, mask: Sectors) -> u64 {
 
 fn corrupt(what: &str) -> Error {
     Error::new(ErrorKind::Corrupt, format!("the cache's metadata is damaged: {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use base::executor::Executor;
+    use block::memory::MemoryDevice;
+    use block::{Device, Identity};
+
+    use super::*;
+    use crate::checkpoint::Extent;
+    use crate::options::{FormatOptions, Mode, OpenOptions};
+    use crate::{Cache, CrashMode};
+
+    fn open(executor: &mut Executor, device: &SharedDevice, origin: &SharedDevice) -> Arc<Cache> {
+        let options = OpenOptions::new(Mode::WriteBack, Arc::new(executor.clock()));
+        let opening = Cache::open(Arc::clone(device), Arc::clone(origin), options);
+        let cache = executor.block_on(opening).expect("it opens");
+        executor.spawn(cache.run());
+        cache
+    }
+
+    fn read(executor: &mut Executor, device: &impl Device, offset: u64) -> u8 {
+        executor.block_on(device.read(offset, Buffer::zeroed(4096))).expect("nothing fails")[0]
+    }
+
+    fn write(executor: &mut Executor, device: &impl Device, offset: u64, byte: u8) {
+        executor.block_on(device.write(offset, Buffer::copy_of(&[byte; 4096]), false)).expect("nothing fails");
+    }
+
+    /// Programs left such caches that closed them while they were cleaned.
+    #[test]
+    fn a_closed_cache_whose_log_goes_on_is_what_its_log_says() {
+        for crash_mode in [CrashMode::DirtySynchronous, CrashMode::Warm] {
+            let mut executor = Executor::in_order();
+            let memory = || -> SharedDevice { Arc::new(MemoryDevice::new(1 << 20, Identity::default())) };
+            let (device, origin) = (memory(), memory());
+            let options = FormatOptions { crash_mode, ..FormatOptions::default() };
+            let formatting = (Arc::clone(&device), Arc::clone(&origin));
+            executor
+                .block_on(async move { Cache::format(&formatting.0, &formatting.1, options).await.expect("it fits") });
+            let cache = open(&mut executor, &device, &origin);
+            write(&mut executor, &cache, 0, 1);
+            write(&mut executor, &cache, 8192, 2);
+            read(&mut executor, &cache, 16384);
+            executor.run_until_stalled();
+            let core = Arc::clone(cache.core());
+            executor.block_on(async move { core.checkpoint(Extent::Complete).await.expect("nothing fails") });
+            write(&mut executor, &cache, 0, 3);
+            let cleaning = Arc::clone(&cache);
+            executor.block_on(async move { cleaning.clean(|_| {}).await.expect("nothing fails") });
+            write(&mut executor, &cache, 8192, 4);
+            drop((cache, executor));
+            // What is clean was not kept up by then.
+            let mut executor = Executor::in_order();
+            write(&mut executor, &origin, 16384, 5);
+            let cache = open(&mut executor, &device, &origin);
+            let recovery = cache.status().recovery;
+            assert!(!recovery.was_closed && recovery.log_records > 0, "{recovery:?}");
+            assert_eq!(cache.status().dirty_lines, 1);
+            let expected_clean = if crash_mode.keeps_clean() { 0 } else { 5 };
+            let found = [0, 8192, 16384].map(|offset| read(&mut executor, &cache, offset));
+            assert_eq!(found, [3, 4, expected_clean], "{crash_mode}");
+        }
+    }
 }

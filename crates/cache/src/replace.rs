@@ -26,7 +26,7 @@ use serde::Serialize;
 
 use crate::admission::Tuning;
 use crate::alignment::{inside, outside};
-use crate::core::{Core, Pins};
+use crate::core::{Core, Pins, closed};
 use crate::format::Line;
 use crate::limits::COPIES_IN_FLIGHT;
 use crate::options::{DirtyLimits, Mode, Percent};
@@ -54,8 +54,10 @@ impl HandOver {
     /// The successor is what the next start finds: this cache ends, and leaves its device as it is.
     pub fn finish(mut self) {
         self.is_finished = true;
-        self.core.is_open.store(false, Ordering::Release);
-        self.core.is_stopped.store(true, Ordering::Release);
+        self.core.is_open.store(false, Ordering::SeqCst);
+        self.core.is_stopped.store(true, Ordering::SeqCst);
+        // Whoever still waits here is not served by a cache that has been replaced.
+        self.core.has_ended.store(true, Ordering::Release);
         self.core.workers.stop();
         self.successor.is_taking_over.store(false, Ordering::Release);
         self.successor.background.notify();
@@ -107,10 +109,11 @@ impl Core {
         let _guard = self.ranges.shared(self.line_size().line_range(block)).await;
         let Some((frame, line, _pins)) = self.pinned_line(block) else { return Ok(()) };
         let clean = line.valid & !line.dirty;
-        if !self.is_line_intact(frame, line.checksum).await {
+        if !self.is_line_intact(block, frame, line.checksum).await {
             return Ok(());
         }
         let losses = successor.origin_losses.load(Ordering::Acquire);
+        self.warn_of_unflushed(successor);
         for run in clean.runs() {
             let offset = self.layout.frame_offset(frame) + run.offset();
             let read = self.cache_device.read(offset, Buffer::zeroed(run.length() as usize)).await;
@@ -121,6 +124,13 @@ impl Core {
             successor.take_in(range, &bytes, losses).await?;
         }
         Ok(())
+    }
+
+    /// A flush that comes to the successor is about what came to this cache, too, and what it takes in until then the origin could lose.
+    fn warn_of_unflushed(&self, successor: &Self) {
+        if self.has_unflushed_writes() {
+            successor.note_origin_write(successor.flush_failures.count());
+        }
     }
 
     fn pinned_line(self: &Arc<Self>, block: u64) -> Option<(u32, Line, Pins)> {
@@ -157,6 +167,9 @@ impl Core {
     /// Waits for all requests and hands what is dirty to the successor.
     pub(crate) async fn hand_over(self: &Arc<Self>, successor: &Arc<Self>) -> Result<HandOver, Error> {
         let guard = self.exclude_requests().await;
+        if self.has_ended.load(Ordering::Acquire) {
+            return Err(closed());
+        }
         // Sequentially consistent with the count of batches: a batch that begins now either is seen here, or sees this.
         self.is_handing_over.store(true, Ordering::SeqCst);
         successor.is_taking_over.store(true, Ordering::Release);
@@ -173,24 +186,24 @@ impl Core {
         successor.crash_mode.check_mode(self.mode())?;
         self.hand_lines_over(successor).await?;
         self.hand_settings_over(successor);
-        if self.has_unflushed_writes() {
-            // A flush that comes to the successor is about these, too.
-            successor.note_origin_write();
-        }
+        self.warn_of_unflushed(successor);
         match &successor.state().failure {
             Some(error) => Err(error.clone()),
             None => Ok(hand_over),
         }
     }
 
-    /// Ends a successor that was left behind: returns when nothing of it is on its way to the origin any more.
+    /// Ends a successor that was left behind: returns when nothing of it is on its way to the origin any more, neither a batch of cleaning nor a write
+    /// that its own device refused.
     pub(crate) async fn leave(&self) {
-        self.is_open.store(false, Ordering::Release);
+        self.is_open.store(false, Ordering::SeqCst);
         self.is_handing_over.store(true, Ordering::SeqCst);
-        self.is_stopped.store(true, Ordering::Release);
+        self.is_stopped.store(true, Ordering::SeqCst);
         self.changed.notify();
         self.background.notify();
         self.wait_for_cleaning().await;
+        let _guard = self.exclude_requests().await;
+        self.has_ended.store(true, Ordering::Release);
         self.workers.stop();
     }
 
@@ -223,7 +236,7 @@ impl Core {
         moved.into_iter().collect()
     }
 
-    /// What was set while this cache ran.
+    /// What was set while this cache ran, and what clients are still to be told.
     fn hand_settings_over(&self, successor: &Self) {
         let (mode, dirty, clean_at, tuning, replacement) = {
             let state = self.state();
@@ -232,6 +245,7 @@ impl Core {
         };
         let rate = self.pace().rate;
         successor.pace().rate = rate;
+        self.flush_failures.untold().iter().for_each(|error| successor.flush_failures.note(error, true));
         let mut state = successor.state();
         (state.mode, state.dirty, state.clean_at) = (mode, dirty, clean_at);
         state.admissions.set(tuning, crate::open::seen_slots(&successor.layout));
@@ -245,7 +259,7 @@ impl Core {
         if line.is_lost {
             return Err(crate::read::lost(self.line_size(), block));
         }
-        if !self.is_line_intact(frame, line.checksum).await {
+        if !self.is_line_intact(block, frame, line.checksum).await {
             self.note_damage(&[(block, frame)]);
             return Err(crate::read::lost(self.line_size(), block));
         }

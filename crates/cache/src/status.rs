@@ -1,6 +1,7 @@
 //! What a cache says about itself.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{MutexGuard, PoisonError};
 
 use serde::Serialize;
 use store::LogUsage;
@@ -146,7 +147,7 @@ pub struct RecoveryReport {
     pub dirty_lines: u64,
     /// Of these, lines that the cache device cannot return.
     pub lost_lines: u64,
-    /// Clean lines that a crash has cost.
+    /// Clean lines that a crash has cost, or of which others changed something meanwhile.
     pub clean_lines_dropped: u64,
 }
 
@@ -166,6 +167,8 @@ pub struct Status {
     pub tuning: Tuning,
     /// The error that ended caching of anything new, if there was one.
     pub failure: Option<String>,
+    /// Why cleaning in the background did not succeed, when it was tried last; it is tried again.
+    pub cleaning_failure: Option<String>,
     /// Bytes of a line.
     pub line_bytes: u64,
     /// Frames.
@@ -248,6 +251,10 @@ pub struct Status {
 }
 
 impl Core {
+    pub(crate) fn cleaning_failure(&self) -> MutexGuard<'_, Option<String>> {
+        self.cleaning_failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn status(&self) -> Status {
         let (cleaning_rate, clean_round_lines, clean_rounds_throttled) = {
             let pace = self.pace();
@@ -272,6 +279,7 @@ impl Core {
             replacement,
             tuning,
             failure,
+            cleaning_failure: self.cleaning_failure().clone(),
             line_bytes: self.line_size().bytes(),
             lines: u64::from(self.layout.frame_count()),
             lines_max: self.layout.frames_max,

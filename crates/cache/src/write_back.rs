@@ -100,7 +100,10 @@ pub(crate) async fn write(core: Arc<Core>, range: ByteRange, mut buffer: Buffer,
         let count = core.changed.count();
         match core.plan_write(range, rest) {
             Plan::MakeRoom(room) => {
-                if let Err(error) = core.make_room(room, count).await {
+                // A cache device that fails meanwhile makes no room, and needs none: the origin gets this write.
+                if let Err(error) = core.make_room(room, count).await
+                    && core.state().failure.is_none()
+                {
                     return Response::failed(error, buffer);
                 }
             }
@@ -274,7 +277,7 @@ impl Core {
             let old_frame = line.old_frame.expect("only a line that moves has something to copy");
             let run = line.copied.hull().expect("something is copied");
             let offset = self.layout.frame_offset(old_frame) + run.offset();
-            let read = match self.is_line_intact(old_frame, line.before.checksum).await {
+            let read = match self.is_line_intact(line.block, old_frame, line.before.checksum).await {
                 true => self.cache_device.read(offset, Buffer::zeroed(run.length() as usize)).await,
                 false => Err(Error::new(ErrorKind::Media, "its data does not match its checksum")),
             };

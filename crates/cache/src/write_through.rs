@@ -147,10 +147,11 @@ impl Core {
         if let Err(error) = self.unmap_cleaned(range).await {
             return Response::failed(error, buffer);
         }
+        let failures = self.flush_failures.count();
         let mut response = self.origin.submit(Request::write(range.offset, buffer, fua)).await;
         if response.result.is_ok() {
             if !fua {
-                self.note_origin_write();
+                self.note_origin_write(failures);
             }
             response.result = self.forget_superseded(range).await;
         }
@@ -231,9 +232,11 @@ impl Core {
                 }
             }
         }
+        // Before anybody is woken: who waits for room in the log looks whether this record is still needed.
+        let result = result.map(drop);
         self.wake_lazy();
         self.changed.notify();
-        result.map(drop)
+        result
     }
 }
 

@@ -3,14 +3,18 @@
 mod common;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::buffer::Buffer;
 use base::executor::Executor;
+use block::completion::Workers;
 use block::device::DeviceExt;
+use block::layer::crash::CrashLayer;
+use block::layer::delay::Latency;
 use block::memory::MemoryDevice;
 use block::{ErrorKind, Identity, SharedDevice};
-use cache::{Cache, FormatOptions, LineSize, Mode, check};
-use common::{format, format_options, open, read, write};
+use cache::{Cache, DirtyLimits, FormatOptions, LineSize, Mode, OpenOptions, Percent, check};
+use common::{format, format_options, open, open_options, read, try_open, write};
 
 const LINE: usize = 4096;
 const CACHE_BYTES: u64 = 1 << 20;
@@ -158,4 +162,44 @@ fn only_small_lines_have_checksums() {
     let (device, origin) = (memory(), memory());
     let formatted = executor.block_on(async move { Cache::format(&device, &origin, options).await });
     assert_eq!(formatted.unwrap_err().kind(), ErrorKind::Unsupported);
+}
+
+/// Cleaning compares lines with their checksums while writes in place to clean sectors of them go on.
+#[test]
+fn a_write_beside_cleaning_is_no_damage() {
+    const LINES: u64 = 24;
+    let mut executor = Executor::in_order();
+    let workers = Workers::new();
+    let latency = Latency::Fixed(Duration::from_millis(1));
+    let medium = CrashLayer::new(4 << 20, 1).with_latency(Arc::new(executor.clock()), latency, &workers);
+    executor.spawn(async move { workers.run().await });
+    let (device, origin): (SharedDevice, SharedDevice) =
+        (Arc::new(medium), Arc::new(MemoryDevice::new(1 << 20, Identity::default())));
+    format(&mut executor, &device, &origin, FormatOptions { has_checksums: true, ..format_options() });
+    let options = OpenOptions {
+        dirty: DirtyLimits { clean_above: Percent::ALL, max: Percent::ALL },
+        ..open_options(&executor, Mode::WriteBack)
+    };
+    let cache = try_open(&mut executor, &device, &origin, options).unwrap();
+    read(&mut executor, &cache, 0, LINES * LINE as u64);
+    executor.run();
+    for line in 0..LINES {
+        // In place; then over a dirty sector, so to another frame, whole and with a checksum, partly clean.
+        write(&mut executor, &cache, line * LINE as u64, &[1; 1024]);
+        write(&mut executor, &cache, line * LINE as u64 + 512, &[2; 1024]);
+    }
+    assert_eq!(cache.status().dirty_lines, LINES);
+    let asked = Arc::clone(&cache);
+    executor.spawn(async move { drop(asked.clean(|_| {}).await) });
+    executor.run_until_stalled();
+    // Eight lines are being compared; the last one is picked and waits.
+    let last = (LINES - 1) * LINE as u64;
+    write(&mut executor, &cache, last + 5 * 512, &[3; 512]);
+    executor.run();
+    assert_eq!(cache.status().checksum_errors, 0);
+    let mut expected = vec![0; LINE];
+    expected[..512].fill(1);
+    expected[512..1536].fill(2);
+    expected[2560..3072].fill(3);
+    assert_eq!(read(&mut executor, &cache, last, LINE as u64), expected);
 }

@@ -9,13 +9,15 @@ use base::buffer::Buffer;
 use base::clock::Clock;
 use base::executor::Executor;
 use base::random::Random;
+use base::range::ByteRange;
 use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::disk::{DiskLayer, DiskModel};
+use block::layer::error::{ErrorLayer, ErrorRule, Trigger};
 use block::memory::MemoryDevice;
-use block::{Identity, SharedDevice};
+use block::{ErrorKind, Identity, OperationKind, SharedDevice};
 use cache::{Cache, CleanProgress, CleaningRate, DirtyLimits, Mode, OpenOptions, Percent};
-use common::{format, format_options, open_options, try_open};
+use common::{format, format_options, open_options, read, try_open, write};
 
 const ORIGIN_BYTES: u64 = 64 << 20;
 const DIRTY_LINES: u64 = 3000;
@@ -177,4 +179,46 @@ fn dirty_limits_say_when_cleaning_begins() {
         executor.block_on(cache.write(line * 4096, Buffer::zeroed(512), false)).unwrap();
         assert_eq!(cache.status().dirty_lines, 1, "one line may always be dirty");
     }
+}
+
+/// A cache over a LUN that does not take writes of some bytes, in which so much may be dirty.
+fn over_a_bad_place(bad: ByteRange, max: Percent) -> (Executor, SharedDevice, Arc<Cache>) {
+    let mut executor = Executor::in_order();
+    let memory = |bytes| -> SharedDevice { Arc::new(MemoryDevice::new(bytes, Identity::default())) };
+    let (cache_device, medium) = (memory(4 << 20), memory(4 << 20));
+    let layer = ErrorLayer::new(Arc::clone(&medium), &Workers::new(), 1);
+    layer.add(ErrorRule::new(Trigger::Always, ErrorKind::Media).on(&[OperationKind::Write]).within(bad));
+    let origin: SharedDevice = Arc::new(layer);
+    format(&mut executor, &cache_device, &origin, format_options());
+    let dirty = DirtyLimits { clean_above: Percent::ALL, max };
+    let options = OpenOptions { dirty, ..open_options(&executor, Mode::WriteBack) };
+    let cache = try_open(&mut executor, &cache_device, &origin, options).unwrap();
+    (executor, medium, cache)
+}
+
+#[test]
+fn a_bad_place_of_the_origin_keeps_nothing_beside_it_dirty() {
+    let bad = ByteRange { offset: 100 * 4096 + 512, length: 512 };
+    let (mut executor, medium, cache) = over_a_bad_place(bad, Percent::ALL);
+    write(&mut executor, &cache, 0, &[1; 256 * 4096]);
+    let cleaning = Arc::clone(&cache);
+    let cleaned = executor.block_on(async move { cleaning.clean(|_| {}).await });
+    assert_eq!(cleaned.unwrap_err().kind(), ErrorKind::Media, "whoever asked for everything is told");
+    assert_eq!((cache.status().dirty_lines, cache.status().cleaned_lines), (1, 255));
+    assert_eq!(read(&mut executor, &medium, 0, 100 * 4096), vec![1; 100 * 4096]);
+    assert_eq!(read(&mut executor, &medium, 101 * 4096, 155 * 4096), vec![1; 155 * 4096]);
+    assert_eq!(read(&mut executor, &cache, 100 * 4096, 4096), vec![1; 4096], "what is not sent is not lost");
+}
+
+#[test]
+fn a_write_that_waits_for_room_passes_over_bad_places() {
+    // More than one batch.
+    let bad = ByteRange { offset: 0, length: 80 * 4096 };
+    let (mut executor, medium, cache) = over_a_bad_place(bad, Percent::new(30));
+    for line in 0..1000 {
+        write(&mut executor, &cache, line * 4096, &[1; 4096]);
+    }
+    assert!(cache.status().writes_delayed > 0, "it never waited");
+    assert_eq!(read(&mut executor, &cache, 0, 1 << 20), vec![1; 1 << 20]);
+    assert_eq!(read(&mut executor, &medium, 0, 4096), vec![0; 4096]);
 }

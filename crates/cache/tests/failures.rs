@@ -19,7 +19,7 @@ use block::{
     Device, ErrorKind, Event, EventHub, EventReceiver, ExtentKind, Geometry, Identity, OperationKind, SharedDevice,
 };
 use cache::layout::Layout;
-use cache::{Cache, Mode};
+use cache::{Cache, CrashMode, DirtyLimits, FormatOptions, Mode, OpenOptions, Percent};
 use common::{format, format_options, open, open_options, read, try_open, write};
 
 const ORIGIN_BYTES: u64 = 64 * 4096;
@@ -229,6 +229,20 @@ fn a_cache_device_that_fails_for_good_turns_writes_through() {
 }
 
 #[test]
+fn a_write_that_waits_for_room_goes_to_the_origin_when_the_cache_device_fails() {
+    let mut bench = Bench::new(Mode::WriteBack);
+    bench.cache.set_dirty_limits(DirtyLimits { clean_above: Percent::ALL, max: Percent::new(0) });
+    bench.write(0, 1, 4096).unwrap();
+    // One line may be dirty. To make room, it is cleaned, and that cannot be recorded.
+    bench.cache_medium.fail_writes_from(bench.cache_medium.writes_seen(), ErrorKind::Media);
+    bench.write(8192, 2, 4096).unwrap();
+    assert!(bench.cache.status().failure.is_some());
+    assert_eq!(bench.origin_medium.durable_bytes(8192, 4096), vec![2; 4096]);
+    assert_eq!(bench.read(8192, 4096).unwrap(), vec![2; 4096]);
+    assert_eq!(bench.read(0, 4096).unwrap(), vec![1; 4096]);
+}
+
+#[test]
 fn what_replaces_dirty_data_on_the_origin_is_durable_there() {
     let replacements: [fn(&mut Bench); 3] = [
         |bench| bench.write(0, 0, 512).unwrap(),
@@ -293,9 +307,10 @@ fn an_origin_that_fails_keeps_lines_dirty_until_it_works() {
 #[test]
 fn a_flush_goes_on_to_the_origin_only_when_it_has_to() {
     let mut bench = Bench::new(Mode::WriteBack);
+    assert_eq!(bench.origin_count(OperationKind::Flush), 1, "nobody knows what it acknowledged before");
     bench.write(0, 1, 4096).unwrap();
     bench.flush();
-    assert_eq!(bench.origin_count(OperationKind::Flush), 0);
+    assert_eq!(bench.origin_count(OperationKind::Flush), 1);
     let cache = Arc::clone(&bench.cache);
     bench.executor.block_on(async move { cache.set_mode(Mode::WriteThrough).await.unwrap() });
     let before = bench.origin_count(OperationKind::Flush);
@@ -385,6 +400,57 @@ fn writes_lost_between_sending_and_flushing_stay_dirty() {
     let cleaning = Arc::clone(&cache);
     executor.block_on(async move { cleaning.clean(|_| {}).await.unwrap() });
     assert_eq!(cache.status().dirty_lines, 0);
+}
+
+/// A cache in write-through and crash mode warm over an origin that says what it lost; its device takes this long.
+fn talking_through(latency: Duration) -> (Executor, Arc<Talking>, Arc<Cache>) {
+    let mut executor = Executor::in_order();
+    let inner: SharedDevice = Arc::new(MemoryDevice::new(ORIGIN_BYTES, Identity::default()));
+    let talking = Arc::new(Talking { inner, hub: EventHub::new(), says_at_flush: std::sync::Mutex::new(None) });
+    let workers = Workers::new();
+    let medium =
+        CrashLayer::new(1 << 20, 1).with_latency(Arc::new(executor.clock()), Latency::Fixed(latency), &workers);
+    executor.spawn(async move { workers.run().await });
+    let (device, origin): (SharedDevice, SharedDevice) = (Arc::new(medium), talking.clone());
+    let options = FormatOptions { crash_mode: CrashMode::Warm, ..format_options() };
+    format(&mut executor, &device, &origin, options);
+    let lazy_interval = Duration::from_secs(3600);
+    let options = OpenOptions { lazy_interval, ..open_options(&executor, Mode::WriteThrough) };
+    let cache = try_open(&mut executor, &device, &origin, options).unwrap();
+    (executor, talking, cache)
+}
+
+#[test]
+fn what_the_origin_has_lost_before_it_was_flushed_is_forgotten() {
+    let (mut executor, talking, cache) = talking_through(Duration::ZERO);
+    write(&mut executor, &cache, 0, &[1; 4096]);
+    executor.run_until_stalled();
+    assert_eq!(cache.status().valid_bytes, 4096);
+    write(&mut executor, &talking.inner, 0, &[0; 4096]);
+    talking.hub.publish(&Event::WritesLost);
+    executor.run_until_stalled();
+    assert_eq!(cache.status().valid_bytes, 0);
+    assert_eq!(read(&mut executor, &cache, 0, 4096), vec![0; 4096]);
+}
+
+#[test]
+fn what_was_on_its_way_into_the_cache_when_the_origin_lost_writes_is_left_out() {
+    for is_read in [true, false] {
+        let (mut executor, talking, cache) = talking_through(Duration::from_millis(10));
+        write(&mut executor, &talking.inner, 0, &[1; 4096]);
+        match is_read {
+            true => drop(read(&mut executor, &cache, 0, 4096)),
+            false => write(&mut executor, &cache, 0, &[1; 4096]),
+        }
+        // Answered, and not yet in the cache.
+        assert_eq!(cache.status().valid_bytes, 0);
+        write(&mut executor, &talking.inner, 0, &[0; 4096]);
+        talking.hub.publish(&Event::WritesLost);
+        let clock = executor.clock();
+        executor.block_on(async move { clock.sleep(Duration::from_millis(100)).await });
+        assert_eq!(cache.status().valid_bytes, 0);
+        assert_eq!(read(&mut executor, &cache, 0, 4096), vec![0; 4096]);
+    }
 }
 
 #[test]

@@ -107,7 +107,7 @@ fn run(seed: u64, mode: Mode, crash_mode: CrashMode, faults: Faults) -> bool {
     let cache = open(&mut executor, &device, &origin, mode);
     let bytes = read(&mut executor, &cache, 0, cache.geometry().size_bytes);
     let context = format!("seed {seed}, {mode}, crash mode {crash_mode}");
-    model.lock().unwrap().check_after_crash(&bytes, common::model::Lost::Cache, &context);
+    model.lock().unwrap().check_after_crash(&bytes, &context);
     has_failed
 }
 

@@ -2,14 +2,12 @@
 
 mod common;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::buffer::Buffer;
 use base::clock::Clock;
 use base::executor::Executor;
-use base::random::Random;
 use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::crash::{CrashLayer, Loss, Power};
@@ -17,14 +15,10 @@ use block::layer::delay::Latency;
 use block::layer::stats::StatsLayer;
 use block::layer::switch::SwitchLayer;
 use block::memory::MemoryDevice;
-use block::{Completion, Device, Error, ErrorKind, Identity, OperationKind, Request, Response, SharedDevice};
-use cache::{
-    Alignment, Associativity, Cache, CrashMode, FormatOptions, LineSize, Mode, OpenOptions, Replacement, Tuning,
-};
-use common::model::{Lost, fill, random_range};
-use common::{Model, format, format_options, open, open_options, read, try_open, write};
+use block::{Error, ErrorKind, Identity, OperationKind, SharedDevice};
+use cache::{Alignment, Associativity, Cache, CrashMode, FormatOptions, Mode, OpenOptions, Replacement, Tuning};
+use common::{format, format_options, open, open_options, read, try_open, write};
 use futures_util::FutureExt;
-use futures_util::stream::{FuturesUnordered, StreamExt};
 
 const LINE: u64 = 4096;
 const ORIGIN_BYTES: u64 = 48 * LINE + 512;
@@ -41,29 +35,12 @@ fn options_of(number: u8, ways: u32, frames: u64) -> FormatOptions {
     }
 }
 
-/// Runs a future to its end, whoever waits for it.
-fn spawn(workers: &Workers, future: impl Future<Output = ()> + Send + 'static) {
-    drop(Completion::task(workers, async move {
-        future.await;
-        Response::done(Buffer::empty())
-    }));
-}
-
-/// Copies, lets requests wait, hands over, tells `put_in_place`, and sends requests to the successor.
-async fn replace(
-    old: Arc<Cache>,
-    new: Arc<Cache>,
-    switch: Arc<SwitchLayer>,
-    between: impl Future<Output = ()>,
-    put_in_place: impl FnOnce(),
-) -> Result<(), Error> {
+/// Copies, lets requests wait, hands over, and sends requests to the successor.
+async fn replace(old: Arc<Cache>, new: Arc<Cache>, switch: Arc<SwitchLayer>) -> Result<(), Error> {
     old.copy_to(&new, |_| {}).await?;
-    // What is written now the successor must not go on to have as it was.
-    between.await;
     switch.hold();
     match old.hand_over(&new).await {
         Ok(hand_over) => {
-            put_in_place();
             switch.release(Some(new));
             hand_over.finish();
             Ok(())
@@ -95,7 +72,7 @@ fn a_successor_is_warm_and_has_what_is_dirty() {
         write(&mut executor, &switch, 3 * LINE + 512, &[9; 1024]);
         let new = open(&mut executor, &second, &shared, Mode::WriteThrough);
         let reads_before = origin.snapshot().of(OperationKind::Read).completed_count;
-        let replacing = replace(Arc::clone(&old), Arc::clone(&new), Arc::clone(&switch), async {}, || {});
+        let replacing = replace(Arc::clone(&old), Arc::clone(&new), Arc::clone(&switch));
         executor.block_on(replacing).unwrap();
         let status = new.status();
         assert_eq!((status.dirty_bytes, status.mode, status.replacement), (1024, Mode::WriteBack, Replacement::Clock));
@@ -141,177 +118,6 @@ fn a_successor_that_fails_is_left_behind() {
     let copying = Arc::clone(&old);
     let error = executor.block_on(async move { copying.copy_to(&copying, |_| {}).await.unwrap_err() });
     assert_eq!(error.kind(), ErrorKind::Unsupported);
-}
-
-/// Media that outlive their executor, and which cache a start would find.
-struct World {
-    caches: [CrashLayer; 2],
-    origin: CrashLayer,
-    model: Arc<Mutex<Model>>,
-    is_replaced: Arc<AtomicBool>,
-}
-
-fn timed(executor: &mut Executor, medium: &CrashLayer, most: u64) -> SharedDevice {
-    let workers = Workers::new();
-    let latency = Latency::Between(Duration::ZERO, Duration::from_micros(most));
-    let timed = medium.clone().with_latency(Arc::new(executor.clock()), latency, &workers);
-    executor.spawn(async move { workers.run().await });
-    Arc::new(timed)
-}
-
-/// Random requests until told that the replacement is over, and some more.
-async fn drive(
-    switch: Arc<SwitchLayer>,
-    model: Arc<Mutex<Model>>,
-    clock: Arc<dyn Clock>,
-    seed: u64,
-    is_over: Arc<AtomicBool>,
-) {
-    let mut random = Random::new(seed);
-    let mut running = FuturesUnordered::new();
-    let mut rest = 40;
-    while rest > 0 {
-        rest -= u32::from(is_over.load(Ordering::Relaxed));
-        let range = random_range(&mut random, ORIGIN_BYTES, 12);
-        let (switch, model) = (Arc::clone(&switch), Arc::clone(&model));
-        if random.chance(0.4) {
-            let snapshot = model.lock().unwrap().snapshot(range);
-            let reading = switch.read(range.offset, Buffer::zeroed(range.length as usize));
-            running.push(Box::pin(async move {
-                if let Ok(bytes) = reading.await {
-                    model.lock().unwrap().check_read(range, &snapshot, &bytes, "a read");
-                }
-            }) as futures_util::future::BoxFuture<'static, ()>);
-        } else {
-            let is_discard = random.chance(0.1);
-            let (stamp, indices) = model.lock().unwrap().submit_change(range, is_discard);
-            let mut buffer = Buffer::zeroed(range.length as usize);
-            fill(&mut buffer, stamp);
-            let request = match is_discard {
-                true => Request::discard(range.offset, range.length),
-                false => Request::write(range.offset, buffer, false),
-            };
-            let changing = switch.submit(request);
-            running.push(Box::pin(async move {
-                let is_ok = changing.await.result.is_ok();
-                model.lock().unwrap().finish_change(range, &indices, is_ok, is_ok);
-            }));
-        }
-        clock.sleep(Duration::from_micros(random.below(400))).await;
-        while running.len() > 6 {
-            running.next().await;
-        }
-    }
-    while running.next().await.is_some() {}
-}
-
-/// A workload during which a cache is replaced; the power of both cache devices fails at write `nth`. Whether it did.
-fn run(seed: u64, nth: u64, mode: Mode, crash_mode: CrashMode, lines: [LineSize; 2]) -> (World, bool) {
-    let mut executor = Executor::new(seed);
-    let power = Power::new();
-    let world = World {
-        caches: [1, 2].map(|number| CrashLayer::on(&power, 1 << 20, seed + number)),
-        origin: CrashLayer::on(&Power::new(), ORIGIN_BYTES, seed + 3),
-        model: Model::new(ORIGIN_BYTES),
-        is_replaced: Arc::default(),
-    };
-    let [first, second] = [0, 1].map(|index| timed(&mut executor, &world.caches[index], 100));
-    let origin = timed(&mut executor, &world.origin, 500);
-    let crash = move |options| FormatOptions { crash_mode, ..options };
-    format(
-        &mut executor,
-        &first,
-        &origin,
-        crash(FormatOptions { line_size: lines[0], ..options_of(1, 4, 24 + seed % 30) }),
-    );
-    let old = open(&mut executor, &first, &origin, mode);
-    power.fail_write(power.writes_seen() + nth);
-    let switch = Arc::new(SwitchLayer::new(old.clone()));
-    executor.spawn(switch.run());
-    let workers = Workers::new();
-    let running = workers.clone();
-    executor.spawn(async move { running.run().await });
-    let is_over = Arc::new(AtomicBool::new(false));
-    let clock: Arc<dyn Clock> = Arc::new(executor.clock());
-    let driving = drive(Arc::clone(&switch), Arc::clone(&world.model), Arc::clone(&clock), seed, Arc::clone(&is_over));
-    let (options, is_replaced) = (open_options(&executor, mode), Arc::clone(&world.is_replaced));
-    spawn(&workers.clone(), async move {
-        clock.sleep(Duration::from_millis(10)).await;
-        let format_options = crash(FormatOptions { line_size: lines[1], ..options_of(2, 6, 20 + seed % 40) });
-        let made = match Cache::format(&second, &origin, format_options).await {
-            Ok(()) => Cache::open(second, origin, OpenOptions { crash_mode: None, ..options }).await,
-            Err(error) => Err(error),
-        };
-        if let Ok(new) = made {
-            spawn(&workers, new.run());
-            let between = clock.sleep(Duration::from_millis(5));
-            let replacing = replace(old, new, switch, between, || is_replaced.store(true, Ordering::Relaxed));
-            // It fails when the power does.
-            drop(replacing.await);
-        }
-        is_over.store(true, Ordering::Relaxed);
-    });
-    executor.block_on(driving);
-    let is_lost = power.is_lost();
-    assert!(is_lost || world.is_replaced.load(Ordering::Relaxed), "it was not replaced, and nothing failed");
-    (world, is_lost)
-}
-
-fn check(world: &World, seed: u64, nth: u64, mode: Mode) {
-    let mut executor = Executor::new(seed + 17);
-    let index = usize::from(world.is_replaced.load(Ordering::Relaxed));
-    let medium = world.caches[index].after_power_loss_as(Loss::Seeded(seed ^ nth), &Power::new());
-    let origin = world.origin.after_power_loss_as(Loss::InFlightOnly, &Power::new());
-    let (device, origin): (SharedDevice, SharedDevice) = (Arc::new(medium), Arc::new(origin));
-    let options = open_options(&executor, mode);
-    let cache = try_open(&mut executor, &device, &origin, options).expect("it opens after any crash");
-    let context = format!("seed {seed}, power lost at write {nth}, replaced: {index}");
-    let bytes = read(&mut executor, &cache, 0, ORIGIN_BYTES);
-    world.model.lock().unwrap().check_after_crash(&bytes, Lost::Cache, &context);
-    executor.block_on(async move { cache.close(false).await.expect("nothing fails any more") });
-    let bytes = read(&mut executor, &origin, 0, ORIGIN_BYTES);
-    world.model.lock().unwrap().check_exact(&bytes, &context);
-}
-
-fn power_fails_at_every_write(first: u64, mode: Mode, crash_mode: CrashMode) {
-    power_fails_while_lines_become(first, mode, crash_mode, [LineSize::default(); 2]);
-}
-
-fn power_fails_while_lines_become(first: u64, mode: Mode, crash_mode: CrashMode, lines: [LineSize; 2]) {
-    for seed in [first, first + 101] {
-        for nth in 0.. {
-            let (world, is_lost) = run(seed, nth, mode, crash_mode, lines);
-            check(&world, seed, nth, mode);
-            if !is_lost {
-                assert!(nth > 50, "so few writes test nothing");
-                break;
-            }
-        }
-    }
-}
-
-#[test]
-fn write_back_survives_a_power_loss_at_every_write_of_a_replacement() {
-    power_fails_at_every_write(1, Mode::WriteBack, CrashMode::DirtySynchronous);
-}
-
-#[test]
-fn write_through_survives_a_power_loss_at_every_write_of_a_replacement() {
-    power_fails_at_every_write(2, Mode::WriteThrough, CrashMode::DirtySynchronous);
-}
-
-#[test]
-fn warm_lines_survive_a_power_loss_at_every_write_of_a_replacement() {
-    power_fails_at_every_write(3, Mode::WriteBack, CrashMode::Warm);
-    power_fails_at_every_write(4, Mode::WriteThrough, CrashMode::Warm);
-}
-
-#[test]
-fn lines_of_another_size_survive_a_power_loss_at_every_write_of_a_replacement() {
-    let [small, large] = [4 << 10, 32 << 10].map(|bytes| LineSize::new(bytes).unwrap());
-    power_fails_while_lines_become(5, Mode::WriteBack, CrashMode::DirtySynchronous, [small, large]);
-    power_fails_while_lines_become(6, Mode::WriteBack, CrashMode::Warm, [large, small]);
-    power_fails_while_lines_become(7, Mode::WriteThrough, CrashMode::Warm, [small, large]);
 }
 
 /// As long as the hand-over is not finished the old cache may go on, and what the successor had sent could overtake what comes after.
@@ -427,4 +233,88 @@ fn a_successor_that_is_left_behind_has_nothing_on_its_way() {
     executor.block_on(async move { closing.close(false).await.unwrap() });
     assert!(origin.snapshot().of(OperationKind::Write).completed_count > written);
     assert_eq!(read(&mut executor, &shared, 0, 512), vec![2; 512]);
+}
+
+/// What the origin has not flushed when it is copied, it could lose.
+#[test]
+fn a_successor_does_not_keep_what_the_origin_could_lose() {
+    let mut executor = Executor::in_order();
+    let device = || -> SharedDevice { Arc::new(MemoryDevice::new(2 << 20, Identity::default())) };
+    let medium = CrashLayer::new(1 << 20, 2);
+    let (first, second, origin): (_, _, SharedDevice) = (device(), device(), Arc::new(medium.clone()));
+    let options = |number: u8| FormatOptions {
+        crash_mode: CrashMode::Warm,
+        uuid: Some(uuid::Uuid::from_bytes([number; 16])),
+        ..format_options()
+    };
+    format(&mut executor, &first, &origin, options(1));
+    format(&mut executor, &second, &origin, options(2));
+    let slow = OpenOptions { lazy_interval: Duration::from_secs(3600), ..open_options(&executor, Mode::WriteThrough) };
+    let old = try_open(&mut executor, &first, &origin, slow).unwrap();
+    let new = open(&mut executor, &second, &origin, Mode::WriteThrough);
+    // It owes the origin no flush of its own any more.
+    executor.block_on(new.flush()).unwrap();
+    write(&mut executor, &old, 0, &[7; LINE as usize]);
+    let clock = executor.clock();
+    let (from, to) = (Arc::clone(&old), Arc::clone(&new));
+    executor.block_on(async move {
+        clock.sleep(Duration::from_millis(1)).await;
+        from.copy_to(&to, |_| {}).await.unwrap();
+        // The successor stores what is clean, without hurry.
+        clock.sleep(Duration::from_millis(100)).await;
+    });
+    drop((old, new, executor));
+    let after = medium.after_power_loss_as(Loss::All, &Power::new());
+    let origin: SharedDevice = Arc::new(after);
+    let mut executor = Executor::in_order();
+    let cache = open(&mut executor, &second, &origin, Mode::WriteThrough);
+    let there = read(&mut executor, &origin, 0, LINE);
+    assert_eq!(read(&mut executor, &cache, 0, LINE), there, "cache and origin agree");
+}
+
+#[test]
+fn a_flush_of_a_successor_covers_what_the_old_cache_acknowledged() {
+    let mut executor = Executor::in_order();
+    let medium = CrashLayer::new(1 << 20, 2);
+    let device = || -> SharedDevice { Arc::new(MemoryDevice::new(2 << 20, Identity::default())) };
+    let (first, second, origin): (_, _, SharedDevice) = (device(), device(), Arc::new(medium.clone()));
+    format(&mut executor, &first, &origin, options_of(1, 8, 96));
+    format(&mut executor, &second, &origin, options_of(2, 8, 96));
+    let old = open(&mut executor, &first, &origin, Mode::WriteAround);
+    let new = open(&mut executor, &second, &origin, Mode::WriteAround);
+    for cache in [&old, &new] {
+        executor.block_on(cache.flush()).unwrap();
+    }
+    write(&mut executor, &old, 0, &[7; LINE as usize]);
+    let (from, to) = (Arc::clone(&old), Arc::clone(&new));
+    executor.block_on(async move {
+        from.copy_to(&to, |_| {}).await.unwrap();
+        from.hand_over(&to).await.unwrap().finish();
+        to.flush().await.unwrap();
+    });
+    assert_eq!(medium.durable_bytes(0, LINE as usize), vec![7; LINE as usize]);
+}
+
+/// Whoever wrote through the old cache flushes through the new one.
+#[test]
+fn a_successor_tells_of_a_flush_that_failed_before() {
+    let mut executor = Executor::in_order();
+    let medium = CrashLayer::new(1 << 20, 2);
+    let device = || -> SharedDevice { Arc::new(MemoryDevice::new(2 << 20, Identity::default())) };
+    let (first, second, origin): (_, _, SharedDevice) = (device(), device(), Arc::new(medium.clone()));
+    format(&mut executor, &first, &origin, FormatOptions { crash_mode: CrashMode::Warm, ..options_of(1, 8, 96) });
+    format(&mut executor, &second, &origin, options_of(2, 8, 96));
+    let old = open(&mut executor, &first, &origin, Mode::WriteThrough);
+    let new = open(&mut executor, &second, &origin, Mode::WriteThrough);
+    medium.fail_flush_once(medium.flushes_seen(), ErrorKind::Media);
+    write(&mut executor, &old, 0, &[7; LINE as usize]);
+    // Clean lines are stored without hurry, and a flush goes before that.
+    executor.run();
+    let (from, to) = (Arc::clone(&old), Arc::clone(&new));
+    executor.block_on(async move {
+        from.copy_to(&to, |_| {}).await.unwrap();
+        from.hand_over(&to).await.unwrap().finish();
+    });
+    assert_eq!(executor.block_on(new.flush()).unwrap_err().kind(), ErrorKind::Media);
+    executor.block_on(new.flush()).expect("it has been told");
 }

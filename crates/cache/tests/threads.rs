@@ -79,3 +79,62 @@ fn threads_read_what_they_wrote() {
         assert!(cache.status().checkpoints > 0 && cache.status().evictions > 0, "too little happened");
     });
 }
+
+/// Each thread writes its own lines until it is refused.
+async fn write_until_closed(cache: Arc<Cache>, number: u64) -> Vec<[u8; 2]> {
+    let mut held = vec![[0, 0]; LINES_PER_CLIENT as usize];
+    for round in 1..=u8::MAX {
+        for line in 0..LINES_PER_CLIENT {
+            held[line as usize][1] = round;
+            let offset = (line * CLIENTS + number) * 4096;
+            if cache.write(offset, Buffer::copy_of(&[round; 512]), false).await.is_err() {
+                return held;
+            }
+            held[line as usize][0] = round;
+        }
+    }
+    held
+}
+
+#[test]
+fn a_cache_closed_under_way_has_all_that_was_acknowledged() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_time().build().unwrap();
+    for nth in 0..40 {
+        runtime.block_on(async {
+            let memory = |bytes| -> SharedDevice { Arc::new(MemoryDevice::new(bytes, Identity::default())) };
+            let (device, origin) = (memory(4 << 20), memory(LINES_PER_CLIENT * CLIENTS * 4096));
+            Cache::format(&device, &origin, format_options()).await.unwrap();
+            let open = async || {
+                let options = OpenOptions::new(Mode::WriteBack, Arc::new(VirtualClock::new()));
+                Cache::open(Arc::clone(&device), Arc::clone(&origin), options).await.unwrap()
+            };
+            let cache = open().await;
+            let running = tokio::spawn(cache.run());
+            let clients: Vec<_> =
+                (0..CLIENTS).map(|number| tokio::spawn(write_until_closed(Arc::clone(&cache), number))).collect();
+            tokio::time::sleep(Duration::from_micros(500 + nth * 50)).await;
+            let keep_dirty = nth % 2 == 0;
+            let closing = tokio::time::timeout(Duration::from_secs(10), cache.close(keep_dirty));
+            closing.await.expect("closing ends").unwrap();
+            let mut held = Vec::new();
+            for client in clients {
+                let finished = tokio::time::timeout(Duration::from_secs(10), client).await;
+                held.push(finished.expect("somebody waits for ever").expect("a client failed"));
+            }
+            tokio::time::timeout(Duration::from_secs(10), running).await.expect("running ends").unwrap();
+            let opened = open().await;
+            assert!(opened.status().recovery.was_closed);
+            assert!(keep_dirty || opened.status().dirty_lines == 0);
+            let running = tokio::spawn(opened.run());
+            for (number, held) in held.iter().enumerate() {
+                for (line, held) in held.iter().enumerate() {
+                    let offset = (line as u64 * CLIENTS + number as u64) * 4096;
+                    let bytes = opened.read(offset, Buffer::zeroed(512)).await.unwrap();
+                    assert!(held.contains(&bytes[0]), "client {number}, line {line}: {} and not {held:?}", bytes[0]);
+                }
+            }
+            opened.close(true).await.unwrap();
+            running.await.unwrap();
+        });
+    }
+}

@@ -14,6 +14,8 @@ use lab::Clock;
 use stack::lun_spec::{LunSpec, parse_duration};
 use stack::remote::parse_connections;
 use workload::bench::ReadWrite;
+use workload::replay::Pace;
+use workload::trace::Format;
 use writelog::{DestageOrder, Durability};
 
 /// Remote block storage as near as a local disk.
@@ -127,15 +129,15 @@ pub struct TargetServe {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["iqn", "luns", "chap_user", "chap_file", "mutual_chap_user", "mutual_chap_file"])]
     pub config: Option<PathBuf>,
     /// Ask initiators for this CHAP user's secret
-    #[arg(long, value_name = "USER", requires = "chap_file")]
+    #[arg(long, value_name = "USER")]
     pub chap_user: Option<String>,
-    /// File with the CHAP secret (its first line)
+    /// File with the CHAP secret (its first line); or set FOREBAY_CHAP_PASSWORD
     #[arg(long, value_name = "FILE", requires = "chap_user")]
     pub chap_file: Option<PathBuf>,
     /// Who the target proves to be, to initiators that ask for it (mutual CHAP)
-    #[arg(long, value_name = "USER", requires_all = ["mutual_chap_file", "chap_user"])]
+    #[arg(long, value_name = "USER", requires = "chap_user")]
     pub mutual_chap_user: Option<String>,
-    /// File with the target's own CHAP secret (its first line)
+    /// File with the target's own CHAP secret (its first line); or set FOREBAY_MUTUAL_CHAP_PASSWORD
     #[arg(long, value_name = "FILE", requires = "mutual_chap_user")]
     pub mutual_chap_file: Option<PathBuf>,
     /// Serve metrics for Prometheus here, at /metrics; prints `metrics: ADDRESS`
@@ -191,9 +193,9 @@ pub struct Login {
     #[arg(long, value_name = "FILE")]
     pub chap_file: Option<PathBuf>,
     /// The CHAP user that the target must prove to be (mutual CHAP)
-    #[arg(long, value_name = "USER", requires = "mutual_chap_file")]
+    #[arg(long, value_name = "USER")]
     pub mutual_chap_user: Option<String>,
-    /// File with the target's CHAP secret (its first line)
+    /// File with the target's CHAP secret (its first line); or set FOREBAY_MUTUAL_CHAP_PASSWORD
     #[arg(long, value_name = "FILE", requires = "mutual_chap_user")]
     pub mutual_chap_file: Option<PathBuf>,
     /// The initiator's name (default: one made from this host's machine-id)
@@ -301,8 +303,24 @@ pub struct Attach {
     /// (default: those of the cache there is do)
     #[arg(long, value_name = "NUMBER", requires = "cache", value_parser = clap::value_parser!(u64).range(1..))]
     pub cache_generation: Option<u64>,
+    /// Nobody else writes to the logical unit, of this host or another: clean lines count although the target cannot tell what others
+    /// changed. The cache remembers it; =no takes it back
+    #[arg(
+        long,
+        value_name = "yes|no",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "yes",
+        value_parser = yes_or_no,
+        requires = "cache"
+    )]
+    pub cache_exclusive: Option<bool>,
+    /// Data that only the cache or the write log has replaces what others have written to the same places since. Without it such an
+    /// attach is refused
+    #[arg(long)]
+    pub overwrite_changes: bool,
     /// Which line goes when room is needed: lru, clock, 2q or s3-fifo
-    #[arg(long, value_name = "POLICY", default_value = "lru", requires = "cache")]
+    #[arg(long, value_name = "POLICY", default_value = "s3-fifo", requires = "cache")]
     pub cache_replacement: Replacement,
     /// Which lines get room when they are read or written: always, or those that come a second time (second-use)
     #[arg(long, value_name = "POLICY", default_value = "always", requires = "cache")]
@@ -339,8 +357,8 @@ pub struct Attach {
     #[arg(long, value_name = "SIZE", requires = "cache_size")]
     pub cache_block_size: Option<LineSize>,
     /// Keep checksums of the data of a cache that is made, four bytes of memory a line: what its device returns damaged comes from the logical
-    /// unit, or is an error where it is dirty
-    #[arg(long, requires = "cache_size", conflicts_with = "cache_block_size")]
+    /// unit, or is an error where it is dirty; for lines of 4KiB
+    #[arg(long, requires = "cache_size")]
     pub cache_checksums: bool,
     /// Use at most this many lines of a cache that is made
     #[arg(long, value_name = "COUNT", requires = "cache_size")]
@@ -403,7 +421,8 @@ pub struct Attach {
     /// full (default: 32MiB, or the profile's 64KiB)
     #[arg(long, value_name = "SIZE", requires = "log")]
     pub destage_batch: Option<ByteSize>,
-    /// Writes to the logical unit under way at most, reached when the log is three quarters full, 1 to 256 (default: 8, or the profile's 1)
+    /// Writes to the logical unit under way at most, reached when the log is three quarters full, 1 to 256 (default: 8, and up to 128 while writers
+    /// wait for room in the log; or the profile's 1)
     #[arg(long, value_name = "NUMBER", requires = "log")]
     pub destage_writes: Option<u64>,
     /// Behave as described in a paper, peaks included: paper. It needs slots: --durability nvram or unsafe-volatile
@@ -422,6 +441,12 @@ pub struct Attach {
     /// Where to offer it: nbd:unix:PATH, nbd:HOST:PORT, or auto (an NBD socket in the run-time directory)
     #[arg(long = "as", value_name = "FRONT", default_value = "auto")]
     pub front: String,
+    /// Permissions of the NBD socket file, octal (default: 0600, or 0660 with --socket-group)
+    #[arg(long, value_name = "MODE", value_parser = parse_mode)]
+    pub socket_mode: Option<u32>,
+    /// Group of the NBD socket file, by name or number: that of a hypervisor's user, for one
+    #[arg(long, value_name = "GROUP", value_parser = parse_group)]
+    pub socket_group: Option<u32>,
     /// Refuse writes
     #[arg(long)]
     pub read_only: bool,
@@ -492,6 +517,8 @@ pub enum Cache {
 
 #[derive(Debug, Subcommand)]
 pub enum Log {
+    /// List the write logs of this host that may hold what their logical units do not have
+    List(Json),
     /// Show what a write log holds, for which logical unit
     Inspect(LogPath),
     /// Read everything the logical unit does not have, compare it with its checksums, and name what is damaged
@@ -533,6 +560,9 @@ pub struct LogReplay {
     /// The log's persistent memory, if it has any
     #[arg(long, value_name = "PATH")]
     pub nvram: Option<PathBuf>,
+    /// What the log has replaces what others have written to the same places since. Without it such a replay is refused
+    #[arg(long)]
+    pub overwrite_changes: bool,
     #[command(flatten)]
     pub login: Login,
 }
@@ -650,20 +680,36 @@ pub struct Bench {
 
 #[derive(Debug, Args)]
 pub struct Replay {
-    /// The trace: cloudPhysics CSV (version,time,op,size,lbn), blkparse text, or a fio iolog
+    /// The trace, as it is or packed by gzip or zstd; - for standard input
     pub trace: PathBuf,
     /// A logical unit (iscsi://...), several as one, or the name of an attachment
-    #[arg(value_name = "URL[,URL...]|NAME")]
-    pub subject: String,
+    #[arg(value_name = "URL[,URL...]|NAME", required_unless_present = "dry_run")]
+    pub subject: Option<String>,
     #[command(flatten)]
     pub arrange: Arrange,
+    /// Its format: cloudphysics (CSV: version,time,op,size,lbn), blkparse (text), iolog (of fio), msr (CSV of Microsoft Research Cambridge), spc (Storage
+    /// Performance Council), arc (the paper's) or mqsim (also SSDsim's; times in nanoseconds); default: what the first line looks like
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<Format>,
+    /// Of a trace of several devices or files, the one to take, as the trace names it
+    #[arg(long, value_name = "NAME")]
+    pub source: Option<String>,
     /// Requests in flight
     #[arg(long, default_value_t = 1)]
     pub depth: u32,
+    /// When requests are issued: full (as fast as they are answered), recorded (at their times), or so many times as fast as recorded (2x)
+    #[arg(long, value_name = "PACE", default_value = "full")]
+    pub pace: Pace,
     /// Stop after this many requests
     #[arg(long, value_name = "COUNT")]
     pub requests: Option<u64>,
-    /// Overwrite what the device holds without asking
+    /// Read the trace, say what it has and how large a logical unit it needs, and end
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Move what the trace touches together, in chunks of 1 MiB, to fit a smaller logical unit
+    #[arg(long)]
+    pub rebase: bool,
+    /// Overwrite what the device holds without asking; a trace without writes needs no leave
     #[arg(long)]
     pub allow_data_loss: bool,
     #[command(flatten)]
@@ -746,6 +792,22 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
+fn parse_mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|&mode| mode <= 0o777);
+    mode.ok_or_else(|| format!("\"{text}\" is no mode: three octal digits, as in 0660"))
+}
+
+fn parse_group(text: &str) -> Result<u32, String> {
+    if let Ok(number) = text.parse() {
+        return Ok(number);
+    }
+    match nix::unistd::Group::from_name(text) {
+        Ok(Some(group)) => Ok(group.gid.as_raw()),
+        Ok(None) => Err(format!("there is no group \"{text}\" on this host")),
+        Err(error) => Err(format!("the group \"{text}\" cannot be looked up: {error}")),
+    }
+}
+
 fn parse_associativity(text: &str) -> Result<Associativity, String> {
     match text {
         "full" => Ok(Associativity::Full),
@@ -755,6 +817,14 @@ fn parse_associativity(text: &str) -> Result<Associativity, String> {
             .filter(|&ways| ways > 0)
             .map(Associativity::Ways)
             .ok_or_else(|| format!("\"{ways}\" is no associativity: a number of ways, or `full`")),
+    }
+}
+
+fn yes_or_no(text: &str) -> Result<bool, String> {
+    match text {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        other => Err(format!("\"{other}\" is neither yes nor no")),
     }
 }
 

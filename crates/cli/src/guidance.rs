@@ -99,14 +99,13 @@ const EXAMPLES: &[(&str, &[Example])] = &[
                  --destage-age 60s",
             ),
             (
-                "Three LUNs of three targets as one, 64 KiB on each in turn",
-                "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:a/0,iscsi://192.0.2.8/iqn.2026-11.org.example:b/0,\
-                 iscsi://192.0.2.9/iqn.2026-11.org.example:c/0 --stripe 64KiB --name wide",
+                "Two LUNs of two targets as one, 64 KiB on each in turn",
+                "forebay attach iscsi://san1/iqn.2026-11.org.example:a/0,iscsi://san2/iqn.2026-11.org.example:b/0 --stripe 64KiB --name wide",
             ),
             (
                 "One LUN by two portals, a request to each in turn",
-                "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0,iscsi://198.51.100.7/iqn.2026-11.org.example:disks/0 \
-                 --multipath round-robin --name disk",
+                "forebay attach iscsi://san1/iqn.2026-11.org.example:a/0,iscsi://san2/iqn.2026-11.org.example:a/0 --multipath round-robin \
+                 --name disk",
             ),
             (
                 "At boot, when the target may not be there yet",
@@ -129,7 +128,8 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         "forebay status",
         &[
             ("Everything that runs on this host", "forebay status"),
-            ("One of it, as JSON", "forebay status disk"),
+            ("One of it, part by part", "forebay status disk"),
+            ("All that is known of it, as JSON", "forebay status disk --json"),
             ("In a script, until what was started in the background serves", "forebay status disk --wait 10s"),
         ],
     ),
@@ -143,6 +143,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         ],
     ),
     ("forebay log", &[("Whose log it is, and how much is dirty", "forebay log inspect disk.log")]),
+    ("forebay log list", &[("With their LUNs, as JSON", "forebay log list --json")]),
     ("forebay log inspect", &[("As JSON", "forebay log inspect disk.log --json")]),
     (
         "forebay log check",
@@ -204,7 +205,11 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     ("forebay lab report", &[("One page with all figures", "forebay lab report --out forebay-lab")]),
     (
         "forebay replay",
-        &[("The first 10,000 requests, eight in flight", "forebay replay trace.csv disk --depth 8 --requests 10000")],
+        &[
+            ("The first 10,000 requests, eight in flight", "forebay replay trace.csv disk --depth 8 --requests 10000"),
+            ("What a trace needs", "forebay replay trace.csv.zst --dry-run"),
+            ("At its own pace, on a smaller disk", "forebay replay trace.csv disk --pace recorded --rebase"),
+        ],
     ),
 ];
 
@@ -212,19 +217,24 @@ const EXAMPLES: &[(&str, &[Example])] = &[
 pub const ENVIRONMENT: &[(&str, &str)] = &[
     (
         "FOREBAY_RUNTIME_DIR",
-        "directory of control sockets, default NBD sockets and locks; default /run/forebay for root, \
+        "directory of control sockets and default NBD sockets; default /run/forebay for root, \
          else $XDG_RUNTIME_DIR/forebay, else forebay-UID in the temporary directory",
     ),
     (
         "FOREBAY_STATE_DIR",
-        "directory of the registry of dirty caches and of sidecars of block devices; default /var/lib/forebay for root, \
+        "directory of the registry of dirty caches, of the locks on logical units in use and of sidecars of block devices; default /var/lib/forebay for root, \
          else $XDG_STATE_HOME/forebay, else ~/.local/state/forebay",
     ),
     ("FOREBAY_CHAP_PASSWORD", "CHAP secret of the user in the URL or --chap-user, where there is no --chap-file"),
+    ("FOREBAY_MUTUAL_CHAP_PASSWORD", "CHAP secret of --mutual-chap-user, where there is no --mutual-chap-file"),
     ("FOREBAY_INITIATOR_NAME", "the initiator's name, where there is no --initiator-name"),
     ("FOREBAY_LOG", "what is logged to standard error, as a tracing filter (`info`, `cache=debug`); wins over -v"),
     ("LISTEN_FDS", "set by the service manager: sockets to serve on instead of the portals (sd_listen_fds(3))"),
     ("NOTIFY_SOCKET", "set by the service manager: where `target serve` and `attach` say how they are (sd_notify(3))"),
+    (
+        "FOREBAY_UNSAFE_PANIC_IN",
+        "for tests: NAME:PATH ends the process as a defect in the background work NAME would, once there is a file at PATH",
+    ),
 ];
 
 /// The examples of the command with this full name (`forebay cache check`).
@@ -312,6 +322,16 @@ mod tests {
         expected.sort();
         there.sort();
         assert_eq!(expected, there);
+    }
+
+    /// The help is wrapped where a line is longer, and what was one argument is two when it is pasted.
+    #[test]
+    fn no_line_of_an_example_is_wrapped_by_a_terminal() {
+        for (says, line) in EXAMPLES.iter().flat_map(|(_, examples)| *examples) {
+            for line in wrapped(line).lines() {
+                assert!(line.len() + 2 <= 100, "{says}: {} columns: {line}", line.len() + 2);
+            }
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Text or JSON, progress, confirmation.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
@@ -17,6 +18,25 @@ pub fn print_json(value: &Value) {
 pub fn print_line(line: &str) {
     let mut stdout = io::stdout().lock();
     let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+}
+
+/// What a peer says it is, as it may be shown: control characters, which a terminal obeys, and those that turn the direction of what follows, are written
+/// as escapes.
+pub fn plain(text: &str) -> Cow<'_, str> {
+    let obeys = |c: char| {
+        c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    if !text.contains(obeys) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(text.chars().fold(String::new(), |mut shown, c| {
+        if obeys(c) {
+            shown.extend(c.escape_default())
+        } else {
+            shown.push(c)
+        }
+        shown
+    }))
 }
 
 /// Asks before data is lost.
@@ -65,5 +85,16 @@ pub fn age(clean_at: Option<u64>) -> String {
             }
         }
         None => "at an unknown time".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_command_a_terminal() {
+        assert_eq!(plain("iqn.2026-11.org.example:a"), "iqn.2026-11.org.example:a");
+        assert_eq!(plain("a\u{1b}]0;x\u{7}\nready: \u{202e}b\u{9b}"), "a\\u{1b}]0;x\\u{7}\\nready: \\u{202e}b\\u{9b}");
     }
 }

@@ -51,7 +51,7 @@ impl SystemClock {
         let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
         let fired = fired(timer.try_clone()?)?;
         let shared = Arc::new(Shared { began_ns: monotonic_ns(), timer, timers: Mutex::default() });
-        tokio::spawn(drive(Arc::downgrade(&shared), fired));
+        tokio::spawn(base::background::named("timer", drive(Arc::downgrade(&shared), fired)));
         Ok(Self { shared })
     }
 }

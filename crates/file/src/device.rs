@@ -5,8 +5,7 @@
 //! - Durable writes to a fast disk are waited for on the spot where the opener asked for it: handing them over would take longer.
 //! - Overlapping requests are carried out in the order of their submission: each holds its range from submission to
 //!   completion.
-//! - After a failed `fdatasync` the kernel forgets which pages it could not write, and a second one may succeed without
-//!   them. So a flush that failed fails all that follow, until the device is opened again.
+//! - A durable call that fails breaks all promises of durability, until the device is opened again or for what was submitted before ([`Promises`]).
 //! - Dropping the device lets what is in flight end; the file stays open, and locked, until then.
 
 use std::io::{IoSlice, IoSliceMut};
@@ -16,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+use base::background;
 use base::range::ByteRange;
 use block::completion::Workers;
 use block::range_lock::{RangeGuard, RangeLock};
@@ -28,12 +28,13 @@ use tokio::runtime::Handle;
 
 use crate::block_ioctl;
 use crate::failure;
-use crate::job::{Job, Progress};
+use crate::job::{DurableCall, Job, Progress, Syncs};
 use crate::limits::{CLOSED_INTERVAL, INLINE_BYTES_MAX, WAIT_BYTES_MAX};
 use crate::open::OpenFile;
 use crate::options::FileOptions;
 use crate::patience::Patience;
 use crate::pool::Pool;
+use crate::promises::{Moment, Promises};
 use crate::ring::{Ring, Work};
 use crate::sync_files::{SyncFile, SyncFiles};
 use crate::topology::Discard;
@@ -50,6 +51,8 @@ struct Core {
     workers: Workers,
     engine: Engine,
     runtime: Handle,
+    /// Each call on a blocking thread of the runtime holds a clone.
+    blocking_calls: Arc<()>,
 }
 
 enum Engine {
@@ -68,7 +71,7 @@ pub(crate) struct Shared {
     /// Whether reads and writes that need not wait can be told apart (`RWF_NOWAIT`).
     can_read_inline: AtomicBool,
     can_write_inline: AtomicBool,
-    is_sync_broken: AtomicBool,
+    promises: Promises,
     /// Where durable writes are waited for.
     patience: Option<Patience>,
     /// Where the syncs that durable writes share are waited for.
@@ -90,32 +93,64 @@ impl Shared {
 
     /// An open file for the next call of a job, where it needs one of its own.
     pub(crate) fn take_sync_file(&self, job: &Job) -> Option<SyncFile> {
-        if self.open.is_direct || !job.is_durable_call() {
-            return None;
-        }
-        self.sync_files.take(&self.open.file)
+        (job.durable_call() == Some(DurableCall::Write)).then(|| self.own_sync_file()).flatten()
     }
 
-    /// The call that needed it is over, with this result.
-    pub(crate) fn give_back(&self, file: Option<SyncFile>, result: &Result<usize, Errno>) {
-        if let Some(file) = file {
-            self.sync_files.give_back(file, result.is_err());
+    fn own_sync_file(&self) -> Option<SyncFile> {
+        if self.open.is_direct { None } else { self.sync_files.take(&self.open.file) }
+    }
+
+    /// A durable call that was made with the open file `own`, or with the device's, is over.
+    fn note_durable_call(&self, call: DurableCall, own: Option<SyncFile>, failure: Option<Errno>) {
+        let has_own_descriptor = own.is_some() || self.open.is_direct;
+        if let Some(file) = own {
+            self.sync_files.give_back(file, failure.is_some());
+        }
+        if let Some(errno) = failure
+            && self.promises.call_failed(call, errno, has_own_descriptor)
+            && self.promises.go_on()
+        {
+            if !self.open.is_direct {
+                self.forget_pages();
+            }
+            // Before anything that failed with it is answered.
+            self.events.publish(&Event::WritesLost);
         }
     }
 
-    /// Bytes written here and now, past the page cache. Errors are left to the engine, which meets them again.
-    fn write_durably(&self, bytes: &[u8], offset: u64) -> usize {
+    /// Drops the pages that could not be written: what is read from now on is what the medium has.
+    fn forget_pages(&self) {
+        if let Err(errno) = rustix::fs::fadvise(&self.open.file, 0, None, rustix::fs::Advice::DontNeed) {
+            tracing::warn!(
+                "{} may show bytes that its medium has not got, until it leaves the page cache: {errno}",
+                self.path()
+            );
+        }
+    }
+
+    /// Bytes written here and now, past the page cache.
+    ///
+    /// # Errors
+    /// Those that may mean that others' bytes were not made durable, either. Others are left to the engine, which meets them again.
+    fn write_durably(&self, bytes: &[u8], offset: u64) -> Result<usize, Errno> {
         let began = Instant::now();
         let result = rustix::io::pwritev2(&self.open.file, &[IoSlice::new(bytes)], offset, ReadWriteFlags::DSYNC);
         if let Some(patience) = &self.patience {
             patience.took(began.elapsed());
         }
-        result.unwrap_or(0)
+        match result {
+            Err(Errno::INTR | Errno::AGAIN | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => Ok(0),
+            result => {
+                self.note_durable_call(DurableCall::Write, None, result.err());
+                result
+            }
+        }
     }
 
     /// Makes what was written durable here and now, if that is worth waiting for: the result, or `None`.
     pub(crate) fn sync_now(&self) -> Option<Result<(), Errno>> {
-        if !self.sync_patience.waits() {
+        // Through the page cache there may be anything to write first.
+        if !self.open.is_direct || !self.sync_patience.waits() {
             return None;
         }
         let began = Instant::now();
@@ -124,30 +159,29 @@ impl Shared {
         Some(result)
     }
 
-    /// What a sync that writes shared means for them.
+    /// What a sync means for those who share it.
     pub(crate) fn synced(&self, result: Result<(), Errno>) -> Result<(), Error> {
-        result.map_err(|errno| {
-            self.is_sync_broken.store(true, Ordering::Release);
-            failure::error(errno, format!("making writes to {} durable", self.path()))
-        })
+        self.note_durable_call(DurableCall::Sync, None, result.err());
+        result.map_err(|errno| failure::error(errno, format!("making writes to {} durable", self.path())))
     }
 
-    /// Hands a result to its job, and remembers a sync that failed.
-    pub(crate) fn handle(&self, job: &mut Job, result: Result<usize, Errno>) -> Progress {
-        let is_sync = job.is_syncing();
+    /// Hands a job the result of its call, which was made with the open file `own` or with the device's.
+    pub(crate) fn handle(&self, job: &mut Job, own: Option<SyncFile>, result: Result<usize, Errno>) -> Progress {
+        let Some(call) = job.durable_call() else { return job.handle(result, self.path()) };
         let progress = job.handle(result, self.path());
-        if is_sync && matches!(&progress, Progress::Done(Err(_))) {
-            self.is_sync_broken.store(true, Ordering::Release);
+        let has_failed = matches!(&progress, Progress::Done(Err(_)));
+        self.note_durable_call(call, own, result.err().filter(|_| has_failed));
+        match progress {
+            // A flush of the disk that failed meanwhile may have dropped these bytes, too.
+            Progress::Done(Ok(())) => Progress::Done(self.check_promises(job.moment())),
+            progress => progress,
         }
-        progress
     }
 
-    fn check_sync(&self, request: &Request) -> Result<(), Error> {
-        if self.is_sync_broken.load(Ordering::Acquire) && matches!(request.operation, Operation::Flush) {
-            let context = format!("an earlier flush of {} failed: what was written before it may be lost", self.path());
-            return Err(Error::new(ErrorKind::Media, context));
-        }
-        Ok(())
+    /// # Errors
+    /// `Media` once a durable call has failed since.
+    pub(crate) fn check_promises(&self, since: Moment) -> Result<(), Error> {
+        self.promises.check(since, self.path())
     }
 }
 
@@ -176,13 +210,14 @@ impl FileDevice {
             identity: options.identity,
             can_read_inline: AtomicBool::new(is_cached),
             can_write_inline: AtomicBool::new(is_cached && is_volatile),
-            is_sync_broken: AtomicBool::new(false),
+            promises: Promises::new(options.goes_on_after_loss),
             sync_patience: Patience::new(),
             patience: (options.waits_for_fast_writes && !is_cached).then(Patience::new),
         });
         let workers = Workers::new();
         let engine = start_engine(&file, options.io_uring, &workers, &runtime);
-        let core = Core { file, ranges: RangeLock::new(), workers, engine, runtime };
+        let blocking_calls = Arc::new(());
+        let core = Core { file, ranges: RangeLock::new(), workers, engine, runtime, blocking_calls };
         Ok(Arc::new(Self { core: Arc::new(core) }))
     }
 
@@ -236,6 +271,7 @@ fn start_engine(file: &Arc<Shared>, may_use_ring: bool, workers: &Workers, runti
             Ok((ring, driver)) => {
                 // Detached requests may still need the ring, so it is served until they are done, too.
                 runtime.spawn(async move {
+                    let driver = background::named("file-ring", driver);
                     futures_util::future::join(driver, async move { detached.run().await }).await;
                 });
                 return Engine::Ring(ring);
@@ -243,7 +279,7 @@ fn start_engine(file: &Arc<Shared>, may_use_ring: bool, workers: &Workers, runti
             Err(error) => warn_once(&error),
         }
     }
-    runtime.spawn(async move { detached.run().await });
+    runtime.spawn(background::named("file-workers", async move { detached.run().await }));
     Engine::Pool(Pool::new(Arc::clone(file), runtime.clone()))
 }
 
@@ -256,23 +292,35 @@ fn warn_once(error: &std::io::Error) {
 
 impl Core {
     /// Carries out what holds its range already.
-    fn start(&self, request: Request, range: ByteRange, guard: Option<RangeGuard>) -> Completion {
-        let Request { operation, .. } = request;
+    fn start(&self, request: Request, range: ByteRange, guard: Option<RangeGuard>, moment: Moment) -> Completion {
         let is_durable = !self.file.open.geometry.is_write_cache_volatile;
-        let (operation, done) = match self.try_inline(operation, range, is_durable) {
+        // Here and not before: since it was submitted it may have waited for its range.
+        if asks_for_durability(&request, is_durable)
+            && let Err(error) = self.file.check_promises(moment)
+        {
+            return Completion::ready(request.fail(error));
+        }
+        let Request { operation, .. } = request;
+        let (operation, done) = match self.try_inline(operation, range, is_durable, moment) {
             Inline::Done(response) => return Completion::ready(response),
             Inline::Rest(operation, done) => (operation, done),
         };
         match operation {
             Operation::Extents { .. } => return self.start_extents(range, guard),
             Operation::Discard { .. } if self.file.open.discard == Some(Discard::Ioctl) => {
-                return self.start_blocking(guard, move |file| discard(file, range, is_durable));
+                return self.start_blocking(guard, move |file| discard(file, range, is_durable, moment));
             }
             _ => {}
         }
         let OpenFile { is_direct, flushes_for_each, .. } = self.file.open;
-        let shares_sync = is_direct && flushes_for_each && matches!(self.engine, Engine::Ring(_));
-        let job = Job::new(operation, range, done, is_durable).sharing_sync(shares_sync);
+        let syncs = match &self.engine {
+            Engine::Ring(_) if is_direct && flushes_for_each => Syncs::SharedByWrites,
+            Engine::Ring(_) => Syncs::Shared,
+            // A sync in turn: that of another, which failed and dropped these bytes, too, is noted before this one begins.
+            Engine::Pool(_) if is_direct && flushes_for_each => Syncs::OwnAfterWrites,
+            Engine::Pool(_) => Syncs::Own,
+        };
+        let job = Job::new(operation, range, done, is_durable).with_syncs(syncs).at(moment);
         let (completion, sender) = Completion::slot();
         let work = Work { job, guard, sender };
         match &self.engine {
@@ -283,7 +331,7 @@ impl Core {
     }
 
     /// Reads from and writes to the page cache as far as that needs no waiting, and writes durably where that is worth waiting for.
-    fn try_inline(&self, operation: Operation, range: ByteRange, is_durable: bool) -> Inline {
+    fn try_inline(&self, operation: Operation, range: ByteRange, is_durable: bool, moment: Moment) -> Inline {
         let file = &self.file;
         match operation {
             Operation::Write { buffer, fua }
@@ -291,11 +339,16 @@ impl Core {
                     && is_at_most(&buffer, WAIT_BYTES_MAX)
                     && file.patience.as_ref().is_some_and(Patience::waits) =>
             {
-                let done = file.write_durably(&buffer, range.offset);
-                if done == buffer.len() {
-                    Inline::Done(Response::done(buffer))
-                } else {
-                    Inline::Rest(Operation::Write { buffer, fua }, done)
+                match file.write_durably(&buffer, range.offset) {
+                    Ok(done) if done == buffer.len() => {
+                        let result = file.check_promises(moment);
+                        Inline::Done(Response { result, ..Response::done(buffer) })
+                    }
+                    Ok(done) => Inline::Rest(Operation::Write { buffer, fua }, done),
+                    Err(errno) => {
+                        let error = failure::error(errno, format!("write of {range} of {}", file.path()));
+                        Inline::Done(Response::failed(error, buffer))
+                    }
                 }
             }
             Operation::Read { mut buffer } if is_small(&buffer) && file.can_read_inline.load(Ordering::Relaxed) => {
@@ -340,11 +393,13 @@ impl Core {
         guard: Option<RangeGuard>,
         calls: impl FnOnce(&Shared) -> Result<Response, (Errno, String)> + Send + 'static,
     ) -> Completion {
-        let file = Arc::clone(&self.file);
+        let (file, call) = (Arc::clone(&self.file), Arc::clone(&self.blocking_calls));
         let (completion, sender) = Completion::slot();
         self.runtime.spawn_blocking(move || {
+            background::turn("file-call");
             let response = calls(&file)
                 .unwrap_or_else(|(errno, action)| Response::failed(failure::error(errno, action), Buffer::empty()));
+            drop((call, file));
             drop(guard);
             sender.complete(response);
         });
@@ -358,7 +413,10 @@ impl Drop for Core {
         let is_idle = match &self.engine {
             Engine::Ring(ring) => ring.close(),
             Engine::Pool(pool) => pool.is_idle(),
-        };
+        } && Arc::strong_count(&self.blocking_calls) == 1;
+        if self.file.promises.were_broken() && !self.file.open.is_direct {
+            self.file.forget_pages();
+        }
         // Otherwise the lock goes with the descriptor, when the last request has ended.
         if is_idle {
             self.file.open.unlock();
@@ -393,15 +451,26 @@ fn settle_inline(result: Result<usize, Errno>, is_possible: &AtomicBool) -> usiz
     }
 }
 
+/// Whether it may be answered only once something is durable.
+fn asks_for_durability(request: &Request, is_durable: bool) -> bool {
+    match request.operation {
+        Operation::Flush => true,
+        Operation::Write { fua, .. } | Operation::WriteZeroes { fua, .. } => fua || is_durable,
+        Operation::Discard { .. } => is_durable,
+        Operation::Read { .. } | Operation::Extents { .. } => false,
+    }
+}
+
 /// Discards on a device that does so by `BLKDISCARD` only.
-fn discard(file: &Shared, range: ByteRange, is_durable: bool) -> Result<Response, (Errno, String)> {
+fn discard(file: &Shared, range: ByteRange, is_durable: bool, moment: Moment) -> Result<Response, (Errno, String)> {
     let fail = |errno| (errno, format!("discard of {range} of {}", file.path()));
     block_ioctl::discard(&file.open.file, range).map_err(fail)?;
     if is_durable {
-        rustix::fs::fdatasync(&file.open.file).map_err(|errno| {
-            file.is_sync_broken.store(true, Ordering::Release);
-            fail(errno)
-        })?;
+        let own = file.own_sync_file();
+        let synced = rustix::fs::fdatasync(own.as_ref().map_or(&file.open.file, |own| &own.file));
+        file.note_durable_call(DurableCall::Sync, own, synced.err());
+        synced.map_err(fail)?;
+        return Ok(Response { result: file.check_promises(moment), ..Response::done(Buffer::empty()) });
     }
     Ok(Response::done(Buffer::empty()))
 }
@@ -449,22 +518,20 @@ impl Device for FileDevice {
 
     fn submit(&self, request: Request) -> Completion {
         let core = &self.core;
+        let moment = core.file.promises.moment();
         let range = match core.file.geometry().check(&request) {
             Ok(range) => range,
             Err(error) => return Completion::ready(request.fail(error)),
         };
-        if let Err(error) = core.file.check_sync(&request) {
-            return Completion::ready(request.fail(error));
-        }
         if matches!(request.operation, Operation::Flush) {
-            return core.start(request, range, None);
+            return core.start(request, range, None, moment);
         }
         if range.is_empty() {
             return Completion::ready(answer_nothing(request));
         }
         let mut place = if request.is_mutation() { core.ranges.exclusive(range) } else { core.ranges.shared(range) };
         if let Some(guard) = place.try_take() {
-            return core.start(request, range, Some(guard));
+            return core.start(request, range, Some(guard), moment);
         }
         // It goes on by itself, whether or not the completion is polled: others may wait behind it, and their callers
         // be the first to await.
@@ -473,7 +540,7 @@ impl Device for FileDevice {
         let workers = core.workers.clone();
         workers.spawn(async move {
             let guard = place.await;
-            sender.complete(core.start(request, range, Some(guard)).await);
+            sender.complete(core.start(request, range, Some(guard), moment).await);
         });
         completion
     }
@@ -484,5 +551,30 @@ fn answer_nothing(request: Request) -> Response {
     match request.operation {
         Operation::Read { buffer } | Operation::Write { buffer, .. } => Response::done(buffer),
         _ => Response::done(Buffer::empty()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As a `BLKDISCARD` that takes its time: until it has ended nobody else may have the file.
+    #[tokio::test]
+    async fn a_call_on_a_blocking_thread_keeps_the_claim_of_a_dropped_device() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk");
+        let options = FileOptions { size: Some(1 << 20), exclusive: true, ..FileOptions::default() };
+        let device = FileDevice::open(&path, options.clone()).unwrap();
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let call = device.core.start_blocking(None, move |_| {
+            held.recv().expect("the test lets it go");
+            Ok(Response::done(Buffer::empty()))
+        });
+        drop(device);
+        let error = FileDevice::open(&path, options.clone()).err().expect("it is in use");
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        release.send(()).unwrap();
+        call.await.result.unwrap();
+        FileDevice::open(&path, options).expect("the call has ended");
     }
 }

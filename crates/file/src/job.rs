@@ -9,6 +9,8 @@
 //! | flush | `fdatasync` |
 //! | discard | punch a hole |
 //! | write_zeroes | punch a hole where allowed, else zero the range, else write zeroes; then, for `fua`, `fdatasync` |
+//!
+//! Where the engine gathers the `fdatasync` of many ([`Syncs`]), a job is [`Progress::Written`] instead of making its own.
 
 use base::range::ByteRange;
 use block::{Buffer, Error, ErrorKind, Operation, OperationKind};
@@ -17,6 +19,7 @@ use rustix::io::Errno;
 
 use crate::failure;
 use crate::limits::{REPEATS_MAX, ZERO_CHUNK_BYTES};
+use crate::promises::Moment;
 
 /// A request on its way.
 pub(crate) struct Job {
@@ -26,10 +29,11 @@ pub(crate) struct Job {
     /// Bytes of `range` that are done.
     done: u64,
     is_fua: bool,
-    /// Whether a durable write ends with a sync that it shares with others, instead of being durable by itself.
-    shares_sync: bool,
+    syncs: Syncs,
     stage: Stage,
     repeat_count: u32,
+    /// When it was submitted.
+    moment: Moment,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -40,6 +44,29 @@ enum Stage {
     Allocate(FallocateFlags),
     /// Writes `buffer`, which is zero, over the range again and again.
     WriteZeroes,
+    Sync,
+}
+
+/// Who makes the `fdatasync` that a job needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Syncs {
+    /// The job itself. Durable writes need none: they are durable by themselves (`RWF_DSYNC`).
+    #[default]
+    Own,
+    /// The job itself, also for a durable write, which is a plain write and then a sync.
+    OwnAfterWrites,
+    /// The engine, one for all jobs that wait for one. Durable writes need none: they are durable by themselves (`RWF_DSYNC`).
+    Shared,
+    /// The engine, also for durable writes, which are plain writes.
+    SharedByWrites,
+}
+
+/// A call after which something is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DurableCall {
+    /// `RWF_DSYNC`.
+    Write,
+    /// `fdatasync`.
     Sync,
 }
 
@@ -84,18 +111,46 @@ impl Job {
             Operation::Flush | Operation::Extents { .. } => (Buffer::empty(), false, Stage::Sync),
         };
         let is_fua = is_fua || is_durable;
-        Self { kind, range, buffer, done: done as u64, is_fua, shares_sync: false, stage, repeat_count: 0 }
+        Self {
+            kind,
+            range,
+            buffer,
+            done: done as u64,
+            is_fua,
+            syncs: Syncs::Own,
+            stage,
+            repeat_count: 0,
+            moment: Moment::default(),
+        }
     }
 
-    /// The same; where it is a durable write, made so by a sync that it shares with others.
-    pub(crate) fn sharing_sync(self, may_share: bool) -> Self {
-        let shares_sync = may_share && self.is_fua && self.kind == OperationKind::Write;
-        Self { shares_sync, ..self }
+    /// The same, submitted at that moment.
+    pub(crate) fn at(self, moment: Moment) -> Self {
+        Self { moment, ..self }
     }
 
-    /// Whether it is [written](Progress::Written) before it is done.
-    pub(crate) fn shares_sync(&self) -> bool {
-        self.shares_sync
+    /// When it was submitted.
+    pub(crate) fn moment(&self) -> Moment {
+        self.moment
+    }
+
+    /// The same, whose syncs are made by whom `syncs` says.
+    pub(crate) fn with_syncs(self, syncs: Syncs) -> Self {
+        Self { syncs, ..self }
+    }
+
+    /// Whether it is a durable write that is [written](Progress::Written) before it is done.
+    pub(crate) fn is_write_before_sync(&self) -> bool {
+        self.syncs == Syncs::SharedByWrites && self.is_fua && self.kind == OperationKind::Write
+    }
+
+    /// Whether it has no call to make and only waits for the engine's next sync.
+    pub(crate) fn awaits_sync(&self) -> bool {
+        self.is_sync_gathered() && self.stage == Stage::Sync
+    }
+
+    fn is_sync_gathered(&self) -> bool {
+        matches!(self.syncs, Syncs::Shared | Syncs::SharedByWrites)
     }
 
     /// The next call.
@@ -107,7 +162,7 @@ impl Job {
                 let (at, length) = (self.done as usize, rest as usize);
                 match self.kind {
                     OperationKind::Read => Call::Read { at, offset, length },
-                    _ => Call::Write { at, offset, length, is_durable: self.is_fua && !self.shares_sync },
+                    _ => Call::Write { at, offset, length, is_durable: self.is_durable_write() },
                 }
             }
             Stage::WriteZeroes => {
@@ -124,18 +179,21 @@ impl Job {
         &mut self.buffer
     }
 
-    /// Whether the next call, or the one under way, makes something durable.
-    pub(crate) fn is_durable_call(&self) -> bool {
-        match self.stage {
-            Stage::Sync => true,
-            Stage::Transfer => self.is_fua && self.kind == OperationKind::Write,
-            Stage::Allocate(_) | Stage::WriteZeroes => false,
-        }
+    fn is_durable_write(&self) -> bool {
+        self.stage == Stage::Transfer && self.kind == OperationKind::Write && self.is_fua && !self.is_synced_apart()
     }
 
-    /// Whether the call under way is an `fdatasync`.
-    pub(crate) fn is_syncing(&self) -> bool {
-        self.stage == Stage::Sync
+    /// Whether a durable write is a plain one, before a sync.
+    fn is_synced_apart(&self) -> bool {
+        matches!(self.syncs, Syncs::SharedByWrites | Syncs::OwnAfterWrites)
+    }
+
+    /// What the next call, or the one under way, makes durable, if it does.
+    pub(crate) fn durable_call(&self) -> Option<DurableCall> {
+        match self.stage {
+            Stage::Sync => Some(DurableCall::Sync),
+            _ => self.is_durable_write().then_some(DurableCall::Write),
+        }
     }
 
     /// The buffer that goes back to the caller.
@@ -183,12 +241,13 @@ impl Job {
 
     /// The bytes are there; what is left is to make those durable that no `RWF_DSYNC` did.
     fn after_content(&mut self) -> Progress {
-        if self.shares_sync {
+        if self.is_write_before_sync() {
             return Progress::Written;
         }
-        if self.is_fua && self.stage != Stage::Transfer {
+        let is_durable = self.stage == Stage::Transfer && !self.is_synced_apart();
+        if self.is_fua && self.kind != OperationKind::Read && !is_durable {
             self.stage = Stage::Sync;
-            return Progress::Again;
+            return if self.is_sync_gathered() { Progress::Written } else { Progress::Again };
         }
         Progress::Done(Ok(()))
     }
@@ -261,7 +320,7 @@ mod tests {
         assert_eq!(job.call(), Call::Write { at: 0, offset: 4096, length: 8192, is_durable: false });
         assert!(is_again(&job.handle(Ok(8192), "/p")));
         assert_eq!(job.call(), Call::Sync);
-        assert!(job.is_syncing());
+        assert_eq!(job.durable_call(), Some(DurableCall::Sync));
         assert_eq!(finish(job.handle(Ok(0), "/p")), Ok(()));
         assert_eq!(job.into_buffer().len(), 0);
     }
@@ -281,7 +340,35 @@ mod tests {
             let operation = Operation::Write { buffer: Buffer::zeroed(8192), fua };
             let mut job = Job::new(operation, RANGE, 0, is_durable);
             assert_eq!(job.call(), Call::Write { at: 0, offset: 4096, length: 8192, is_durable: true });
+            assert_eq!(job.durable_call(), Some(DurableCall::Write));
             assert_eq!(finish(job.handle(Ok(8192), "/p")), Ok(()));
+        }
+    }
+
+    #[test]
+    fn what_needs_a_sync_leaves_it_to_the_engine_that_gathers_them() {
+        let write = || Operation::Write { buffer: Buffer::zeroed(8192), fua: true };
+        let mut job = Job::new(write(), RANGE, 0, false).with_syncs(Syncs::SharedByWrites);
+        assert_eq!((job.is_write_before_sync(), job.durable_call()), (true, None));
+        assert_eq!(job.call(), Call::Write { at: 0, offset: 4096, length: 8192, is_durable: false });
+        assert!(matches!(job.handle(Ok(8192), "/p"), Progress::Written));
+        let mut job = Job::new(write(), RANGE, 0, false).with_syncs(Syncs::OwnAfterWrites);
+        assert!(!job.is_write_before_sync() && !job.awaits_sync() && job.durable_call().is_none());
+        assert_eq!(job.call(), Call::Write { at: 0, offset: 4096, length: 8192, is_durable: false });
+        assert!(is_again(&job.handle(Ok(8192), "/p")));
+        assert_eq!((job.call(), job.durable_call()), (Call::Sync, Some(DurableCall::Sync)));
+        assert_eq!(finish(job.handle(Ok(0), "/p")), Ok(()));
+        let read = Operation::Read { buffer: Buffer::zeroed(8192) };
+        let mut job = Job::new(read, RANGE, 0, true).with_syncs(Syncs::OwnAfterWrites);
+        assert_eq!(finish(job.handle(Ok(8192), "/p")), Ok(()));
+        let job = Job::new(write(), RANGE, 0, false).with_syncs(Syncs::Shared);
+        assert_eq!((job.is_write_before_sync(), job.durable_call()), (false, Some(DurableCall::Write)));
+        for syncs in [Syncs::Shared, Syncs::SharedByWrites] {
+            assert!(Job::new(Operation::Flush, ByteRange::default(), 0, false).with_syncs(syncs).awaits_sync());
+            let zeroes = Operation::WriteZeroes { length: RANGE.length, fua: true, may_discard: true };
+            let mut job = Job::new(zeroes, RANGE, 0, false).with_syncs(syncs);
+            assert!(!job.awaits_sync() && !job.is_write_before_sync());
+            assert!(matches!(job.handle(Ok(0), "/p"), Progress::Written));
         }
     }
 }

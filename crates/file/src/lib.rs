@@ -14,7 +14,8 @@
 //! | `dax_device` | persistent memory that is a character device |
 //! | `pool` | the engine where io_uring is not permitted: blocking calls on tokio's threads |
 //! | `patience` | whether durable writes are waited for on the spot |
-//! | `sync_files` | a descriptor for each sync under way, so that each hears of errors |
+//! | `promises` | whether what was promised of durability can still be kept |
+//! | `sync_files` | a descriptor for each durable write under way, so that each hears of errors |
 //! | `failure` | errno to [`block::ErrorKind`] |
 //! | [`limits`] | the bounds |
 //!
@@ -37,6 +38,7 @@ mod options;
 mod patience;
 mod persistent_memory;
 mod pool;
+mod promises;
 mod ring;
 mod sync_files;
 mod topology;

@@ -72,12 +72,23 @@ impl OpenFile {
         let topology = Topology::of(disk);
         let (geometry, discard) = match file_type {
             FileType::RegularFile => {
-                let size = fit_size(&file, &path, u64::try_from(status.st_size).unwrap_or(0), options)?;
+                let found = u64::try_from(status.st_size).unwrap_or(0);
+                if let Some(wanted) = options.size.filter(|_| found == 0 && !options.read_only) {
+                    check_room(&file, &path, wanted, options)?;
+                }
+                let size = fit_size(&file, &path, found, options)?;
                 if !options.read_only {
                     reserve(&file, &path, size, options, is_new)?;
                 }
                 let physical = u32::try_from(status.st_blksize).unwrap_or(4096);
-                file_geometry(&file, size, physical, options)
+                let (geometry, discard) = file_geometry(&file, size, physical, options);
+                if geometry.size_bytes < size {
+                    let (rest, block) = (size - geometry.size_bytes, geometry.logical_block_bytes);
+                    tracing::warn!(
+                        "{path} has {size} bytes, and the last {rest} are no whole block of {block}: nobody sees them"
+                    );
+                }
+                (geometry, discard)
             }
             FileType::BlockDevice => device_geometry(&file, &path, &topology, options)?,
             _ => {
@@ -154,11 +165,30 @@ fn open_or_create(path: &Path, name: &str, options: &FileOptions) -> Result<(Own
             Err(Error::new(ErrorKind::Unsupported, context))
         }
         Err(Errno::NOENT) if !may_create => {
-            let context = format!("{name} does not exist: give a size to have it created");
+            let advice = match options.read_only {
+                true => ", and what is read-only is not created",
+                false => ": give a size to have it created",
+            };
+            let context = format!("{name} does not exist{advice}");
             Err(Error::new(ErrorKind::NotFound, context))
         }
         Err(errno) => Err(failure::error(errno, format!("opening {name}"))),
     }
+}
+
+/// Refuses at once to reserve more than the file system has free: `fallocate` would take all there is, from everybody, before it says so.
+fn check_room(file: &File, path: &str, wanted: u64, options: &FileOptions) -> Result<(), Error> {
+    if !(options.preallocate || options.zero_written) {
+        return Ok(());
+    }
+    // What does not tell is asked by reserving. Blocks that are kept for the administrator count: who may take them is not known here.
+    let Ok(system) = rustix::fs::fstatvfs(file) else { return Ok(()) };
+    let free = system.f_bfree.saturating_mul(system.f_frsize);
+    if system.f_blocks == 0 || wanted <= free {
+        return Ok(());
+    }
+    let action = format!("reserving {wanted} bytes for {path}, whose file system has {free} free");
+    Err(failure::error(Errno::NOSPC, action))
 }
 
 /// The size of a regular file, which a new (or empty) one is given here.

@@ -28,6 +28,10 @@ pub struct FileOptions {
     pub identity: Identity,
     /// Whether writes may stay in caches until a flush. When not, each write is carried out like one with `fua`.
     pub is_write_cache_volatile: bool,
+    /// Goes on after a durable call has failed: what is under way fails, [`block::Event::WritesLost`] is said, and what comes later is promised anew.
+    /// For an owner who then tells every client of its own that what it wrote may be lost; without that, nothing is promised any more until
+    /// the device is opened again.
+    pub goes_on_after_loss: bool,
     /// Carries durable writes out on the thread that submits them, as long as the medium is so fast that handing them to
     /// the engine would take longer ([`crate::limits::WAIT_US_MAX`]). For writes that little else on the thread goes before: those
     /// of a log. Past the page cache (`direct`) only.
@@ -48,6 +52,7 @@ impl Default for FileOptions {
             read_only: false,
             identity: Identity::default(),
             is_write_cache_volatile: true,
+            goes_on_after_loss: false,
             waits_for_fast_writes: false,
             io_uring: true,
         }

@@ -1,6 +1,7 @@
 //! The engine where io_uring is not permitted (seccomp, `io_uring_disabled`): blocking calls on tokio's threads.
 //!
-//! At most [`BLOCKING_MAX`] threads at a time; each takes work from one line until there is none.
+//! At most [`BLOCKING_MAX`] threads at a time; each takes work from one line until there is none. An `fdatasync` is made by one at a time: the kernel
+//! tells a write-back error to the first that asks on a descriptor, and the next is let in once that is noted.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -11,7 +12,7 @@ use rustix::io::Errno;
 use tokio::runtime::Handle;
 
 use crate::device::Shared;
-use crate::job::{Call, Job, Progress};
+use crate::job::{Call, DurableCall, Job, Progress};
 use crate::limits::{BLOCKING_MAX, QUEUE_MAX};
 use crate::ring::Work;
 
@@ -20,6 +21,8 @@ pub(crate) struct Pool {
     file: Arc<Shared>,
     runtime: Handle,
     state: Mutex<State>,
+    /// Held over an `fdatasync` and until its result is noted. `state` is not locked inside.
+    sync_turn: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -30,7 +33,7 @@ struct State {
 
 impl Pool {
     pub(crate) fn new(file: Arc<Shared>, runtime: Handle) -> Arc<Self> {
-        Arc::new(Self { file, runtime, state: Mutex::default() })
+        Arc::new(Self { file, runtime, state: Mutex::default(), sync_turn: Mutex::default() })
     }
 
     /// Takes work on.
@@ -58,6 +61,7 @@ impl Pool {
 
     fn work_off(&self) {
         loop {
+            base::background::turn("file-pool");
             let work = {
                 let mut state = self.lock();
                 match state.line.pop_front() {
@@ -75,9 +79,12 @@ impl Pool {
     fn carry_out(&self, mut work: Work) {
         loop {
             let own = self.file.take_sync_file(&work.job);
+            let is_sync = work.job.durable_call() == Some(DurableCall::Sync);
+            let turn = is_sync.then(|| self.sync_turn.lock().unwrap_or_else(PoisonError::into_inner));
             let result = call(own.as_ref().map_or(&self.file.open.file, |own| &own.file), &mut work.job);
-            self.file.give_back(own, &result);
-            if let Progress::Done(result) = self.file.handle(&mut work.job, result) {
+            let progress = self.file.handle(&mut work.job, own, result);
+            drop(turn);
+            if let Progress::Done(result) = progress {
                 return work.finish(result);
             }
         }

@@ -1,9 +1,12 @@
-//! A descriptor of its own for each sync under way, so that each hears of what could not be written.
+//! A descriptor of its own for each durable write under way, so that each hears of what could not be written.
 //!
-//! Linux tells a write-back error once to each open file (`errseq_t`), not to each call: of two `fdatasync` or `RWF_DSYNC` writes at the same
-//! time on one descriptor, the first to look takes the error, and the other returns as if its bytes were on the disk. So each sync through the page
-//! cache borrows an open file that no other uses meanwhile. After an error the idle ones are closed: they would tell of it once more, to
+//! Linux tells a write-back error once to each open file (`errseq_t`), not to each call: of two `RWF_DSYNC` writes at the same
+//! time on one descriptor, the first to look takes the error, and the other returns as if its bytes were on the disk. So each durable write through
+//! the page cache borrows an open file that no other uses meanwhile. After an error the idle ones are closed: they would tell of it once more, to
 //! writes that have nothing to do with it. Those in use keep theirs, and hear of it.
+//!
+//! A descriptor of this kind was opened after writes that others made, and knows nothing of an error that was told before. So it serves for a
+//! write's own bytes only. Flushes are made one at a time on the device's own descriptor, which was there before all writes.
 //!
 //! Past the page cache none of this is needed: errors come back with the write.
 
@@ -13,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{Mode, OFlags};
 
-/// The open files that syncs borrow.
+/// The open files that durable writes borrow.
 #[derive(Default)]
 pub(crate) struct SyncFiles {
     state: Mutex<State>,
@@ -45,14 +48,14 @@ impl SyncFiles {
             Err(errno) => {
                 drop(state);
                 tracing::warn!(
-                    "a sync shares its descriptor with others, and an error may be told to one of them only: {errno}"
+                    "a durable write shares its descriptor with others, and an error may be told to one of them only: {errno}"
                 );
                 None
             }
         }
     }
 
-    /// The sync is over.
+    /// The write is over.
     pub(crate) fn give_back(&self, file: SyncFile, has_failed: bool) {
         let mut state = self.lock();
         if has_failed {
@@ -77,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn each_sync_has_a_file_of_its_own_and_an_error_closes_the_idle_ones() {
+    fn each_write_has_a_file_of_its_own_and_an_error_closes_the_idle_ones() {
         let file = tempfile::tempfile().unwrap();
         let files = SyncFiles::default();
         let [first, second, third] = [(); 3].map(|()| files.take(&file).expect("there are descriptors"));

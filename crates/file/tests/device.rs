@@ -402,6 +402,7 @@ fn a_full_file_system_is_no_space() {
         let reserved = open(&path, FileOptions { preallocate: true, ..options.clone() });
         let error = reserved.err().expect("1 MiB does not hold 4");
         assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+        assert!(error.to_string().contains("whose file system has 1048576 free"), "before all of it is taken: {error}");
         assert!(!path.exists(), "what it created is gone");
         current_thread().block_on(async {
             let device = FileDevice::open(&path, options).expect("a sparse file fits");

@@ -2,32 +2,42 @@
 //!
 //! | command | device |
 //! |---|---|
-//! | read, write | the same, in pieces where the device takes less at once than NBD allows |
+//! | read, write | the same, in steps where the device takes less at once than NBD allows, or where they are not whole blocks |
 //! | flush, write with FUA | the same |
 //! | trim | discard, and a flush after it for FUA |
 //! | write zeroes | the same, allowed to discard unless `NO_HOLE`; with `FAST_ZERO` only where a discard does it |
 //! | cache | reads whose data is dropped: whatever caches there are below keep it |
 //! | block status | extents; a device that knows none has one allocated extent |
+//!
+//! Whatever changes data takes its turn first: one request at a time for each block. A request that changes a part of a block reads and writes
+//! all of it, and must not write back what another one changed meanwhile.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use block::device::DeviceExt;
-use block::{Buffer, Completion, Error, ErrorKind, Extent, ExtentKind, Geometry, Request, Response, SharedDevice};
+use block::range_lock::{RangeGuard, RangeLock};
+use block::{
+    Buffer, ByteRange, Completion, Error, ErrorKind, Extent, ExtentKind, Geometry, Request, Response, SharedDevice,
+};
 use nbd::StatusExtent;
 use nbd::server::{Command, Reply, Ticket};
 
 use crate::counters::RequestKind;
 use crate::error_table::to_failure;
-use crate::limits::CACHE_PIECE_BYTES;
+use crate::limits::STEP_BYTES;
+use crate::partial::{Blocks, around, is_whole};
 
 /// A request under way: what its end brings.
 pub(crate) struct Job {
     pub(crate) ticket: Ticket,
     pub(crate) kind: RequestKind,
-    /// Bytes of buffer it holds.
+    /// Bytes of memory it holds.
     pub(crate) bytes: u64,
+    /// Bytes of the buffer it got from the connection's share, if any.
+    pub(crate) buffer_bytes: Option<usize>,
+    /// Its turn among those that change the same blocks, held until it is over.
+    pub(crate) turn: Option<RangeGuard>,
 }
 
 /// A request that is over.
@@ -55,7 +65,7 @@ impl Future for Running {
         let reply = match &mut this.steps {
             Steps::One(completion) => {
                 let response = std::task::ready!(Pin::new(completion).poll(context));
-                to_reply(this.job.as_ref(), response)
+                to_reply(this.job.as_ref().map(|job| job.kind), response)
             }
             Steps::Many(future) => std::task::ready!(future.as_mut().poll(context)),
         };
@@ -83,55 +93,136 @@ pub(crate) fn describe(command: &Command) -> (RequestKind, u64) {
     }
 }
 
-/// Bytes of memory a command holds until it is answered.
-pub(crate) fn buffer_bytes(command: &Command) -> u64 {
+/// Bytes of a command's own buffer, where it has one.
+pub(crate) fn buffer_bytes(command: &Command) -> Option<usize> {
     match command {
-        Command::Read { length, .. } => u64::from(*length),
-        Command::Write { buffer, .. } => buffer.len() as u64,
-        Command::Cache { length, .. } => u64::from(*length).min(CACHE_PIECE_BYTES.into()),
-        _ => 0,
+        Command::Read { length, .. } => Some(*length as usize),
+        Command::Write { buffer, .. } => Some(buffer.len()),
+        _ => None,
     }
 }
 
-/// Starts `command` of `job`. A read gets `buffer`, which is as long as what it reads; other commands do not look at it.
-pub(crate) fn start(device: &SharedDevice, geometry: &Geometry, job: Job, command: Command, buffer: Buffer) -> Started {
-    let transfer_max = geometry.transfer_bytes_max.max(geometry.logical_block_bytes) as usize;
-    let request = match command {
-        Command::Read { offset, .. } if buffer.len() > transfer_max => {
-            return many(job, read_in_pieces(device.clone(), offset, buffer, transfer_max));
-        }
-        Command::Read { offset, .. } => Request::read(offset, buffer),
-        Command::Write { offset, buffer, fua } if buffer.len() > transfer_max => {
-            return many(job, write_in_pieces(device.clone(), offset, buffer, fua, transfer_max));
-        }
-        Command::Write { offset, buffer, fua } => Request::write(offset, buffer, fua),
-        Command::Flush => Request::flush(),
-        Command::Trim { offset, length, fua: true } => {
-            return many(job, trim_durably(device.clone(), offset, length.into()));
-        }
-        Command::Trim { offset, length, fua: false } => Request::discard(offset, length.into()),
-        Command::Cache { offset, length } => {
-            let piece = transfer_max.min(CACHE_PIECE_BYTES as usize) as u32;
-            return many(job, warm(device.clone(), offset, length, piece));
-        }
-        Command::WriteZeroes { offset, length, only_if_fast: true, may_discard, .. }
-            if !may_discard || !is_fast_to_zero(geometry, offset, length.into()) =>
-        {
-            let reply = Reply::Failed(nbd::ErrorCode::NotSupported.into());
-            return Started::Finished(Finished { job, reply });
-        }
-        Command::WriteZeroes { offset, length, fua, may_discard, .. } => {
-            Request::write_zeroes(offset, length.into(), fua, may_discard)
-        }
-        Command::BlockStatus { offset, length, .. } => Request::extents(offset, length.into()),
+/// Bytes of memory a command holds until it is answered: its buffer, and that of a step where it takes several.
+pub(crate) fn held_bytes(geometry: &Geometry, command: &Command) -> u64 {
+    let own = buffer_bytes(command).unwrap_or(0) as u64;
+    let range = range_of(command);
+    let block_bytes = geometry.logical_block_bytes.into();
+    let has_steps = matches!(command, Command::Cache { .. }) || !is_whole(block_bytes, range);
+    own + if has_steps { around(block_bytes, range).length.min(STEP_BYTES) } else { 0 }
+}
+
+/// The bytes a command is about.
+fn range_of(command: &Command) -> ByteRange {
+    let (offset, length) = match command {
+        Command::Read { offset, length }
+        | Command::Trim { offset, length, .. }
+        | Command::Cache { offset, length }
+        | Command::WriteZeroes { offset, length, .. }
+        | Command::BlockStatus { offset, length, .. } => (*offset, u64::from(*length)),
+        Command::Write { offset, buffer, .. } => (*offset, buffer.len() as u64),
+        Command::Flush => (0, 0),
     };
+    ByteRange { offset, length }
+}
+
+fn is_mutation(command: &Command) -> bool {
+    matches!(command, Command::Write { .. } | Command::Trim { .. } | Command::WriteZeroes { .. })
+}
+
+/// Starts `command` of `job`. A read gets `buffer`, which is as long as what it reads; other commands do not look at it.
+pub(crate) fn start(
+    device: &SharedDevice,
+    turns: &RangeLock,
+    geometry: &Geometry,
+    mut job: Job,
+    command: Command,
+    buffer: Buffer,
+) -> Started {
+    if let Command::WriteZeroes { offset, length, only_if_fast: true, may_discard, .. } = command
+        && (!may_discard || !is_fast_to_zero(geometry, offset, length.into()))
+    {
+        let reply = Reply::Failed(nbd::ErrorCode::NotSupported.into());
+        return Started::Finished(Finished { job, reply });
+    }
+    let (block_bytes, range) = (u64::from(geometry.logical_block_bytes), range_of(&command));
+    let mut later = None;
+    if is_mutation(&command) {
+        let mut turn = turns.exclusive(around(block_bytes, range));
+        job.turn = turn.try_take();
+        later = job.turn.is_none().then_some(turn);
+    }
+    let carried_out = match to_request(geometry, command, buffer) {
+        Ok(request) => {
+            let Some(turn) = later else { return submit(device, job, request) };
+            let (device, kind) = (device.clone(), job.kind);
+            return many(job, async move {
+                let _turn = turn.await;
+                Ok(to_reply(Some(kind), device.submit(request).await))
+            });
+        }
+        Err((command, buffer)) => in_steps(device.clone(), *geometry, command, buffer),
+    };
+    many(job, async move {
+        let _turn = match later {
+            Some(turn) => Some(turn.await),
+            None => None,
+        };
+        carried_out.await
+    })
+}
+
+fn submit(device: &SharedDevice, job: Job, request: Request) -> Started {
     let mut completion = device.submit(request);
     match completion.try_take() {
         Some(response) => {
-            let reply = to_reply(Some(&job), response);
+            let reply = to_reply(Some(job.kind), response);
             Started::Finished(Finished { job, reply })
         }
         None => Started::Running(Running { job: Some(job), steps: Steps::One(completion) }),
+    }
+}
+
+/// The one request that carries out a command, or the command and its buffer where it takes several.
+fn to_request(geometry: &Geometry, command: Command, buffer: Buffer) -> Result<Request, (Command, Buffer)> {
+    let transfer_max = geometry.transfer_bytes_max.max(geometry.logical_block_bytes) as usize;
+    if !is_whole(geometry.logical_block_bytes.into(), range_of(&command)) {
+        return Err((command, buffer));
+    }
+    match command {
+        Command::Read { offset, .. } if buffer.len() <= transfer_max => Ok(Request::read(offset, buffer)),
+        Command::Write { offset, buffer, fua } if buffer.len() <= transfer_max => {
+            Ok(Request::write(offset, buffer, fua))
+        }
+        Command::Flush => Ok(Request::flush()),
+        Command::Trim { offset, length, fua: false } => Ok(Request::discard(offset, length.into())),
+        Command::WriteZeroes { offset, length, fua, may_discard, .. } => {
+            Ok(Request::write_zeroes(offset, length.into(), fua, may_discard))
+        }
+        Command::BlockStatus { offset, length, .. } => Ok(Request::extents(offset, length.into())),
+        Command::Read { .. } | Command::Write { .. } | Command::Trim { .. } | Command::Cache { .. } => {
+            Err((command, buffer))
+        }
+    }
+}
+
+/// Carries out a command by several requests.
+async fn in_steps(device: SharedDevice, geometry: Geometry, command: Command, buffer: Buffer) -> Result<Reply, Error> {
+    let range = range_of(&command);
+    let is_copied = matches!(command, Command::Read { .. } | Command::Write { .. });
+    // Whole blocks come here only where the device takes less at once.
+    let is_long = is_copied && is_whole(geometry.logical_block_bytes.into(), range);
+    let blocks = Blocks::new(device, &geometry, if is_long { u64::MAX } else { STEP_BYTES })?;
+    match command {
+        Command::Read { offset, .. } => blocks.read(offset, buffer).await,
+        Command::Write { offset, buffer, fua } => blocks.write(offset, buffer, fua).await,
+        Command::Flush => Ok(Reply::Done),
+        Command::Trim { fua, .. } => blocks.discard(range, fua).await,
+        Command::Cache { .. } => blocks.warm(range).await,
+        Command::WriteZeroes { fua, may_discard, .. } => blocks.write_zeroes(range, fua, may_discard).await,
+        Command::BlockStatus { .. } => match blocks.extents(range).await {
+            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Reply::Status(Vec::new())),
+            extents => Ok(Reply::Status(to_status(&extents?))),
+        },
     }
 }
 
@@ -140,8 +231,7 @@ fn many(job: Job, future: impl Future<Output = Result<Reply, Error>> + Send + 's
     Started::Running(Running { job: Some(job), steps: Steps::Many(Box::pin(future)) })
 }
 
-fn to_reply(job: Option<&Job>, response: Response) -> Reply {
-    let kind = job.map(|job| job.kind);
+fn to_reply(kind: Option<RequestKind>, response: Response) -> Reply {
     match (response.result, kind) {
         (Ok(()), Some(RequestKind::Read)) => Reply::Data(response.buffer),
         (Ok(()), Some(RequestKind::BlockStatus)) => Reply::Status(to_status(&response.extents)),
@@ -169,50 +259,4 @@ fn is_fast_to_zero(geometry: &Geometry, offset: u64, length: u64) -> bool {
     let end = offset + length;
     let ends_well = end.is_multiple_of(granule) || end == geometry.size_bytes;
     geometry.discard_reads_zeroes && offset.is_multiple_of(granule) && ends_well
-}
-
-/// Reads more than the device takes at once: each piece through a buffer of its own.
-async fn read_in_pieces(device: SharedDevice, offset: u64, mut buffer: Buffer, piece: usize) -> Result<Reply, Error> {
-    let mut at = offset;
-    for target in buffer.chunks_mut(piece) {
-        let bytes = device.read(at, Buffer::zeroed(target.len())).await?;
-        target.copy_from_slice(&bytes);
-        at += target.len() as u64;
-    }
-    Ok(Reply::Data(buffer))
-}
-
-/// Writes more than the device takes at once.
-async fn write_in_pieces(
-    device: SharedDevice,
-    offset: u64,
-    buffer: Buffer,
-    fua: bool,
-    piece: usize,
-) -> Result<Reply, Error> {
-    let mut at = offset;
-    for source in buffer.chunks(piece) {
-        device.write(at, Buffer::copy_of(source), fua).await?;
-        at += source.len() as u64;
-    }
-    Ok(Reply::Done)
-}
-
-async fn trim_durably(device: SharedDevice, offset: u64, length: u64) -> Result<Reply, Error> {
-    device.discard(offset, length).await?;
-    device.flush().await?;
-    Ok(Reply::Done)
-}
-
-/// Reads a range and drops what it reads.
-async fn warm(device: SharedDevice, offset: u64, length: u32, piece: u32) -> Result<Reply, Error> {
-    let mut buffer = Buffer::zeroed(piece.min(length) as usize);
-    let mut done = 0;
-    while done < length {
-        buffer.set_length(piece.min(length - done) as usize);
-        let count = buffer.len() as u32;
-        buffer = device.read(offset + u64::from(done), buffer).await?;
-        done += count;
-    }
-    Ok(Reply::Done)
 }

@@ -6,6 +6,7 @@
 //! What it keeps true:
 //! - At most [`REQUESTS_IN_FLIGHT_MAX`] requests and, but for one request, [`BYTES_IN_FLIGHT_MAX`] bytes are under way, replies that
 //!   the client does not fetch included; above that nothing more is taken from the stream and the client waits.
+//! - Its buffers are within its share ([`Holdings`]), so that what it holds keeps no other connection waiting.
 //! - Told to shut down, it takes no more requests, finishes what is under way, sends the answers, and closes.
 
 use std::future::Future;
@@ -16,12 +17,14 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use base::buffer::{Acquire, Buffer};
-use block::Geometry;
+use block::layer::submitter::SubmitterLayer;
+use block::{Geometry, SharedDevice};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use nbd::server::{Command, Event, Reply, Server, Ticket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::carry_out::{self, Finished, Job, Running, Started};
+use crate::holdings::{AwaitedPlace, Holdings};
 use crate::limits::{BYTES_IN_FLIGHT_MAX, REQUESTS_IN_FLIGHT_MAX, SLICES_PER_WRITE_MAX};
 use crate::server::Shared;
 
@@ -31,17 +34,37 @@ type Signal = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(crate) struct Connection<S> {
     stream: S,
     shared: Arc<Shared>,
+    /// The device of the export, as this connection's own submitter.
+    device: SharedDevice,
     geometry: Geometry,
     server: Server,
     running: FuturesUnordered<Running>,
-    /// The buffer that the next request waits for, when the pool has none left.
-    awaited: Option<(Acquire, Purpose)>,
+    /// The buffer that the next request waits for.
+    awaited: Option<Awaited>,
+    holdings: Holdings,
     /// Bytes of buffers that requests in the device hold.
     bytes_running: u64,
     shutdown: Signal,
     /// When the handshake is to be over; `None` once it is, or where there is no such time.
     handshake_deadline: Option<Signal>,
     is_closing: bool,
+}
+
+/// A buffer that cannot be had at once.
+struct Awaited {
+    length: usize,
+    purpose: Purpose,
+    step: AwaitedStep,
+}
+
+/// What it waits for.
+enum AwaitedStep {
+    /// That less of the connection's own is under way.
+    Room,
+    /// A place among the large requests of all connections.
+    Place(AwaitedPlace),
+    /// That the pool has one, as it has for whoever keeps within its share; connections that end may hold some for a moment.
+    Pool(Acquire),
 }
 
 /// What a buffer is for.
@@ -53,16 +76,25 @@ enum Purpose {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    pub(crate) fn new(stream: S, shared: Arc<Shared>, shutdown: Signal, handshake_deadline: Option<Signal>) -> Self {
-        let geometry = shared.device.geometry();
+    pub(crate) fn new(
+        stream: S,
+        shared: Arc<Shared>,
+        geometry: Geometry,
+        shutdown: Signal,
+        handshake_deadline: Option<Signal>,
+    ) -> Self {
+        let holdings = shared.holdings();
         let server = Server::new(Arc::new(shared.export(&geometry)));
+        let device = Arc::new(SubmitterLayer::new(Arc::clone(&shared.device)));
         Self {
             stream,
             shared,
+            device,
             geometry,
             server,
             running: FuturesUnordered::new(),
             awaited: None,
+            holdings,
             bytes_running: 0,
             shutdown,
             handshake_deadline,
@@ -81,7 +113,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.server.begin_shutdown();
             self.is_closing = true;
         }
-        self.check_deadline(context)?;
         loop {
             let mut has_progressed = self.collect_finished(context);
             has_progressed |= self.collect_buffer(context);
@@ -92,12 +123,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 return Poll::Ready(Ok(()));
             }
             if !has_progressed {
+                // Last, so that a deadline that this very call set wakes the task.
+                self.check_deadlines(context)?;
                 return Poll::Pending;
             }
         }
     }
 
-    fn check_deadline(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+    fn check_deadlines(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        if self.holdings.is_overdue(context) {
+            self.shared.counters.protocol_errors.fetch_add(1, Ordering::Relaxed);
+            let words = "the client keeps a large request that others wait for";
+            return Err(io::Error::new(io::ErrorKind::TimedOut, words));
+        }
         let Some(deadline) = &mut self.handshake_deadline else { return Ok(()) };
         if deadline.as_mut().poll(context).is_pending() {
             return Ok(());
@@ -118,12 +156,34 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Goes on with the request that waited for a buffer.
     fn collect_buffer(&mut self, context: &mut Context<'_>) -> bool {
-        let Some((acquire, _)) = &mut self.awaited else { return false };
-        let Poll::Ready(buffer) = Pin::new(acquire).poll(context) else { return false };
-        if let Some((_, purpose)) = self.awaited.take() {
-            self.use_buffer(buffer, purpose);
+        let Some(awaited) = &mut self.awaited else { return false };
+        if matches!(awaited.step, AwaitedStep::Room) {
+            self.holdings.choose_share();
         }
-        true
+        loop {
+            match &mut awaited.step {
+                AwaitedStep::Room if !self.holdings.has_room(awaited.length) => return false,
+                AwaitedStep::Room if self.holdings.is_large(awaited.length) => {
+                    awaited.step = AwaitedStep::Place(self.shared.large_place());
+                }
+                AwaitedStep::Room => {
+                    self.holdings.take(awaited.length);
+                    awaited.step = AwaitedStep::Pool(self.shared.pool.acquire(awaited.length));
+                }
+                AwaitedStep::Place(place) => {
+                    let Poll::Ready(place) = place.as_mut().poll(context) else { return false };
+                    self.holdings.take_large(place, matches!(awaited.purpose, Purpose::Payload));
+                    awaited.step = AwaitedStep::Pool(self.shared.pool.acquire(awaited.length));
+                }
+                AwaitedStep::Pool(acquire) => {
+                    let Poll::Ready(buffer) = Pin::new(acquire).poll(context) else { return false };
+                    if let Some(awaited) = self.awaited.take() {
+                        self.use_buffer(buffer, awaited.purpose);
+                    }
+                    return true;
+                }
+            }
+        }
     }
 
     /// Takes requests from what was received, as many as may be under way.
@@ -156,9 +216,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Gets a buffer, now or later.
     fn with_buffer(&mut self, length: usize, purpose: Purpose) {
-        match self.shared.pool.try_acquire(length) {
-            Some(buffer) => self.use_buffer(buffer, purpose),
-            None => self.awaited = Some((self.shared.pool.acquire(length), purpose)),
+        self.holdings.choose_share();
+        if !self.holdings.is_large(length)
+            && self.holdings.has_room(length)
+            && let Some(buffer) = self.shared.pool.try_acquire(length)
+        {
+            self.holdings.take(length);
+            self.use_buffer(buffer, purpose);
+        } else {
+            self.awaited = Some(Awaited { length, purpose, step: AwaitedStep::Room });
         }
     }
 
@@ -172,10 +238,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn start(&mut self, ticket: Ticket, command: Command, buffer: Buffer) {
         let (kind, bytes) = carry_out::describe(&command);
         self.shared.counters.count_request(kind, bytes);
-        let bytes = carry_out::buffer_bytes(&command);
+        if let Command::Write { buffer, .. } = &command {
+            self.holdings.note_received(buffer.len());
+        }
+        let bytes = carry_out::held_bytes(&self.geometry, &command);
         self.bytes_running += bytes;
-        let job = Job { ticket, kind, bytes };
-        match carry_out::start(&self.shared.device, &self.geometry, job, command, buffer) {
+        let job = Job { ticket, kind, bytes, buffer_bytes: carry_out::buffer_bytes(&command), turn: None };
+        match carry_out::start(&self.device, &self.shared.turns, &self.geometry, job, command, buffer) {
             Started::Finished(finished) => self.finish(finished),
             Started::Running(running) => self.running.push(running),
         }
@@ -187,7 +256,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if matches!(reply, Reply::Failed(_)) {
             self.shared.counters.count_error(job.kind);
         }
+        let is_read = matches!(reply, Reply::Data(_));
         self.server.complete(job.ticket, reply);
+        match job.buffer_bytes {
+            Some(length) if is_read => self.holdings.note_reply(length, self.server.transmit().waiting_bytes()),
+            Some(length) => self.holdings.release(length),
+            None => {}
+        }
     }
 
     fn send(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
@@ -201,7 +276,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Poll::Pending => Ok(false),
             Poll::Ready(Ok(0)) => Err(io::ErrorKind::WriteZero.into()),
             Poll::Ready(count) => {
-                transmit.handle_transmitted(count?);
+                let count = count?;
+                transmit.handle_transmitted(count);
+                self.holdings.note_sent(count);
                 Ok(true)
             }
         }

@@ -1,6 +1,8 @@
 //! What a server has done. Counting costs one relaxed addition; a snapshot is not one moment's truth across counters.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
@@ -21,8 +23,10 @@ const KIND_COUNT: usize = 7;
 #[derive(Default)]
 pub(crate) struct Counters {
     kinds: [KindCounters; KIND_COUNT],
-    pub(crate) connections_accepted: AtomicU64,
-    pub(crate) connections_open: AtomicU64,
+    /// How many open connections were told which size. Sections are short and never await.
+    sizes: Mutex<BTreeMap<u64, u64>>,
+    connections_accepted: AtomicU64,
+    connections_open: AtomicU64,
     pub(crate) connections_refused: AtomicU64,
     pub(crate) protocol_errors: AtomicU64,
 }
@@ -45,7 +49,34 @@ impl Counters {
         self.kinds[kind as usize].errors.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn snapshot(&self) -> NbdCounters {
+    /// A connection that was told this size is open from now on.
+    pub(crate) fn note_opened(&self, size_bytes: u64) {
+        self.connections_accepted.fetch_add(1, Ordering::Relaxed);
+        self.connections_open.fetch_add(1, Ordering::Relaxed);
+        *self.lock_sizes().entry(size_bytes).or_default() += 1;
+    }
+
+    /// It is not any more.
+    pub(crate) fn note_closed(&self, size_bytes: u64) {
+        self.connections_open.fetch_sub(1, Ordering::Relaxed);
+        let mut sizes = self.lock_sizes();
+        if let Some(count) = sizes.get_mut(&size_bytes) {
+            *count -= 1;
+        }
+        sizes.retain(|_, count| *count > 0);
+    }
+
+    /// Open connections that were told another size.
+    fn outdated(&self, size_bytes: u64) -> u64 {
+        self.lock_sizes().iter().filter(|(told, _)| **told != size_bytes).map(|(_, count)| count).sum()
+    }
+
+    fn lock_sizes(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
+        self.sizes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The counts now, for a device of this size.
+    pub(crate) fn snapshot(&self, size_bytes: u64) -> NbdCounters {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let kind = |kind: RequestKind| {
             let counters = &self.kinds[kind as usize];
@@ -58,6 +89,7 @@ impl Counters {
         NbdCounters {
             connections_accepted: load(&self.connections_accepted),
             connections_open: load(&self.connections_open),
+            connections_outdated: self.outdated(size_bytes),
             connections_refused: load(&self.connections_refused),
             protocol_errors: load(&self.protocol_errors),
             read: kind(RequestKind::Read),
@@ -78,6 +110,9 @@ pub struct NbdCounters {
     pub connections_accepted: u64,
     /// Connections that are served now.
     pub connections_open: u64,
+    /// Connections that are served now and were told another size than the device has by now: NBD has no way to tell a client of a
+    /// change, it must connect anew.
+    pub connections_outdated: u64,
     /// Connections closed at once because there were too many.
     pub connections_refused: u64,
     /// Connections closed because the client broke the protocol or took too long for the handshake.

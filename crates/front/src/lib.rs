@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`server`] | [`NbdServer`]: a device as an NBD export |
 //! | [`client`] | [`NbdClient`]: an NBD export as a device |
-//! | [`listener`] | [`Listener`]: a socket to serve on |
+//! | [`listener`] | [`Listener`]: a socket to serve on; [`SocketAccess`]: who may connect to it |
 //! | [`address`] | [`ListenAddress`]: `unix:PATH` or `HOST:PORT` |
 //! | [`counters`] | [`NbdCounters`]: what a server has done |
 //! | [`limits`] | the bounds |
@@ -17,12 +17,14 @@ pub mod client;
 mod connection;
 pub mod counters;
 mod error_table;
+mod holdings;
 pub mod limits;
 pub mod listener;
+mod partial;
 pub mod server;
 
 pub use address::ListenAddress;
 pub use client::{ClientDriver, NbdClient};
 pub use counters::{NbdCounters, RequestCounters};
-pub use listener::Listener;
+pub use listener::{Listener, SocketAccess};
 pub use server::{NbdOptions, NbdServer};

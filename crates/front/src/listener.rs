@@ -1,7 +1,8 @@
 //! A listening socket.
 //!
 //! What it keeps true of a socket file:
-//! - Only its owner may connect (mode 0600), from its first moment: connections are refused until the mode is set.
+//! - Only its owner may connect (mode 0600) unless [`SocketAccess`] says otherwise, from its first moment: connections are refused until
+//!   group and mode are set.
 //! - A file nobody listens on any more is replaced; one somebody listens on is left alone, and so is anything that is no socket.
 //!   Binders of one directory take turns, by a lock on the directory, so that two of them cannot both find it stale.
 //! - It is removed with the listener, unless somebody else has put another there meanwhile.
@@ -10,11 +11,12 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, Mode, chmod, flock};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, chmod, chownat, flock};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
@@ -22,6 +24,46 @@ use crate::address::ListenAddress;
 
 /// Connections the kernel keeps until they are accepted.
 const BACKLOG: i32 = 128;
+
+/// Who may connect to a socket file: who can write to it (unix(7)). TCP addresses have neither mode nor group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SocketAccess {
+    /// Permission bits, at most 0777. `None` is 0600, or 0660 where a group is given.
+    pub mode: Option<u32>,
+    /// Number of the group the file belongs to. `None` is whatever the directory gives it.
+    pub group: Option<u32>,
+}
+
+/// Every permission bit a socket file may have.
+const MODE_MAX: u32 = 0o777;
+
+impl SocketAccess {
+    /// The bits the file gets.
+    fn mode(self) -> io::Result<Mode> {
+        let bits = self.mode.unwrap_or(if self.group.is_some() { 0o660 } else { 0o600 });
+        if bits > MODE_MAX {
+            return Err(invalid(format!("a socket's mode is at most {MODE_MAX:o}, not {bits:o}")));
+        }
+        Ok(Mode::from_bits_truncate(bits))
+    }
+
+    /// Gives `path` its group, then its mode: a wider mode never meets the wrong group.
+    fn apply(self, path: &Path, mode: Mode) -> io::Result<()> {
+        if let Some(group) = self.group {
+            let group = Some(Gid::from_raw(group));
+            chownat(CWD, path, None, group, AtFlags::SYMLINK_NOFOLLOW).map_err(|error| {
+                let error = io::Error::from(error);
+                let message = format!("{} cannot be given its group: {error}", path.display());
+                io::Error::new(error.kind(), message)
+            })?;
+        }
+        Ok(chmod(path, mode)?)
+    }
+}
+
+fn invalid(message: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, message)
+}
 
 /// A socket that accepts connections.
 pub struct Listener(Kind);
@@ -55,7 +97,7 @@ impl Drop for SocketFile {
 }
 
 impl Listener {
-    /// Listens on a socket file or a loopback address.
+    /// Listens on a socket file for its owner only, or on a loopback address.
     ///
     /// # Errors
     /// `AddrInUse` when somebody listens there, `AlreadyExists` for a file that is no socket, `InvalidInput` for an address that is not
@@ -64,12 +106,27 @@ impl Listener {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn bind(address: &ListenAddress) -> io::Result<Self> {
+        Self::bind_with(address, SocketAccess::default())
+    }
+
+    /// Listens on a socket file for those `access` lets in, or on a loopback address.
+    ///
+    /// # Errors
+    /// As [`Listener::bind`]; `InvalidInput` also for a mode above 0777, and for any mode or group with a TCP address;
+    /// `PermissionDenied` for a group the process may not give files to.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn bind_with(address: &ListenAddress, access: SocketAccess) -> io::Result<Self> {
         match address {
             ListenAddress::Tcp(tcp) if !tcp.ip().is_loopback() => {
-                let message = format!("{tcp} can be reached from other hosts, and NBD has no authentication");
-                Err(io::Error::new(io::ErrorKind::InvalidInput, message))
+                Err(invalid(format!("{tcp} can be reached from other hosts, and NBD has no authentication")))
             }
-            _ => Self::bind_anywhere(address),
+            ListenAddress::Tcp(tcp) if access != SocketAccess::default() => {
+                Err(invalid(format!("{tcp} is no socket file: it has neither mode nor group")))
+            }
+            ListenAddress::Tcp(tcp) => bind_tcp(tcp),
+            ListenAddress::Unix(path) => bind_unix(path, access),
         }
     }
 
@@ -82,12 +139,8 @@ impl Listener {
     /// Outside of a tokio runtime.
     pub fn bind_anywhere(address: &ListenAddress) -> io::Result<Self> {
         match address {
-            ListenAddress::Unix(path) => bind_unix(path),
-            ListenAddress::Tcp(tcp) => {
-                let listener = std::net::TcpListener::bind(tcp)?;
-                listener.set_nonblocking(true)?;
-                TcpListener::from_std(listener).map(|listener| Self(Kind::Tcp(listener)))
-            }
+            ListenAddress::Unix(path) => bind_unix(path, SocketAccess::default()),
+            ListenAddress::Tcp(tcp) => bind_tcp(tcp),
         }
     }
 
@@ -123,7 +176,14 @@ impl Listener {
     }
 }
 
-fn bind_unix(path: &Path) -> io::Result<Listener> {
+fn bind_tcp(address: &SocketAddr) -> io::Result<Listener> {
+    let listener = std::net::TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener).map(|listener| Listener(Kind::Tcp(listener)))
+}
+
+fn bind_unix(path: &Path, access: SocketAccess) -> io::Result<Listener> {
+    let mode = access.mode()?;
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // Released when the handle is dropped, at the end of this function.
     let directory = File::open(directory)?;
@@ -134,7 +194,7 @@ fn bind_unix(path: &Path) -> io::Result<Listener> {
     bind(&socket, &SocketAddrUnix::new(path)?)?;
     let found = fs::symlink_metadata(path)?;
     let file = SocketFile { path: path.to_owned(), device: found.dev(), inode: found.ino() };
-    chmod(path, Mode::RUSR | Mode::WUSR)?;
+    access.apply(path, mode)?;
     listen(&socket, BACKLOG)?;
     let listener = UnixListener::from_std(socket.into())?;
     Ok(Listener(Kind::Unix { listener, file }))
@@ -194,6 +254,30 @@ mod tests {
         fs::write(&path, "precious").unwrap();
         drop(listener);
         assert_eq!(fs::read(&path).unwrap(), b"precious");
+    }
+
+    #[tokio::test]
+    async fn a_socket_has_the_mode_and_the_group_it_was_given() {
+        let directory = tempfile::tempdir().unwrap();
+        let address = ListenAddress::Unix(directory.path().join("a.sock"));
+        let group = fs::metadata(directory.path()).unwrap().gid();
+        for (mode, group, expected) in [
+            (None, None, 0o600),
+            (Some(0o666), None, 0o666),
+            (None, Some(group), 0o660),
+            (Some(0o640), Some(group), 0o640),
+        ] {
+            let listener = Listener::bind_with(&address, SocketAccess { mode, group }).unwrap();
+            let found = fs::metadata(directory.path().join("a.sock")).unwrap();
+            assert_eq!(found.permissions().mode() & 0o7777, expected);
+            assert!(group.is_none_or(|group| found.gid() == group));
+            drop(listener);
+        }
+        let sticky = SocketAccess { mode: Some(0o1777), group: None };
+        let refused = Listener::bind_with(&address, sticky).map(drop).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+        let refused = Listener::bind_with(&"127.0.0.1:0".parse().unwrap(), sticky).map(drop).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
     }
 
     #[tokio::test]

@@ -1,15 +1,21 @@
 //! The NBD server: one export, one device, many connections.
 //!
 //! All connections share the device, so a flush on any of them covers the writes answered on all: `CAN_MULTI_CONN` is true. The size
-//! a client sees is the device's when the client connects; NBD has no way to tell it of a change.
+//! a client sees is the device's when the client connects; NBD has no way to tell it of a change, and the counters say how many clients
+//! know an old one.
+//!
+//! The smallest block size is announced as one byte: requests that are not whole blocks are carried out here, in turn with everything else.
+//! Announced as the device's, some clients would refuse them before we are asked (libnbd: nbdfuse), and others would read and write back
+//! what another client changes meanwhile (qemu). The preferred size says what the device likes.
 
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use base::buffer::BufferPool;
+use block::range_lock::RangeLock;
 use block::{Geometry, SharedDevice};
 use nbd::server::Export;
 use nbd::{Abilities, BlockSize};
@@ -19,8 +25,15 @@ use tokio::task::JoinSet;
 
 use crate::connection::Connection;
 use crate::counters::{Counters, NbdCounters};
-use crate::limits::{ACCEPT_PAUSE, BUFFER_BYTES_MAX, CONNECTIONS_MAX, HANDSHAKE_TIME_MAX, SHUTDOWN_TIME_MAX};
+use crate::holdings::{AwaitedPlace, Holdings, LargePlaces, Shares};
+use crate::limits::{
+    ACCEPT_PAUSE, BUFFER_BYTES_MAX, CONNECTIONS_MAX, HANDSHAKE_TIME_MAX, LARGE_BYTES_MAX, SHUTDOWN_TIME_MAX,
+    SPARE_CONNECTIONS_MAX, SPARE_SHARE_BYTES,
+};
 use crate::listener::{Accepted, Listener};
+
+/// Smallest block that is called preferred: a page, which most programs write anyway.
+const PREFERRED_BYTES_MIN: u32 = 4096;
 
 /// What to serve, and how much of it at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,9 +44,12 @@ pub struct NbdOptions {
     pub description: String,
     /// Refuse writes even where the device takes them.
     pub is_read_only: bool,
-    /// Connections served at once; one more is accepted and closed.
+    /// Connections that hold a full share of the buffers at once.
     pub connections_max: usize,
-    /// Bytes of buffers lent at once, over all connections.
+    /// Connections beside so many; one more is accepted and closed.
+    pub spare_connections_max: usize,
+    /// Bytes of buffers lent at once, an equal share to each of `connections_max`. A request larger than a share has one of
+    /// [`LARGE_REQUESTS_MAX`](crate::limits::LARGE_REQUESTS_MAX) places beside.
     pub buffer_bytes_max: usize,
 }
 
@@ -44,8 +60,16 @@ impl Default for NbdOptions {
             description: String::new(),
             is_read_only: false,
             connections_max: CONNECTIONS_MAX,
+            spare_connections_max: SPARE_CONNECTIONS_MAX,
             buffer_bytes_max: BUFFER_BYTES_MAX,
         }
+    }
+}
+
+impl NbdOptions {
+    /// Connections at once.
+    fn all_connections_max(&self) -> usize {
+        self.connections_max.saturating_add(self.spare_connections_max)
     }
 }
 
@@ -60,6 +84,10 @@ pub(crate) struct Shared {
     pub(crate) device: SharedDevice,
     pub(crate) pool: BufferPool,
     pub(crate) counters: Counters,
+    /// Who changes which blocks now, over all connections.
+    pub(crate) turns: RangeLock,
+    large_places: Arc<LargePlaces>,
+    shares: Shares,
     options: NbdOptions,
 }
 
@@ -69,13 +97,22 @@ impl NbdServer {
         for text in [&mut options.export_name, &mut options.description] {
             text.truncate(text.floor_char_boundary(nbd::limits::STRING_BYTES_MAX));
         }
-        let pool = BufferPool::new(options.buffer_bytes_max);
-        Self { shared: Arc::new(Shared { device, pool, counters: Counters::default(), options }) }
+        let spare_bytes = options.spare_connections_max.saturating_mul(SPARE_SHARE_BYTES);
+        let shared = Shared {
+            device,
+            pool: BufferPool::new(options.buffer_bytes_max.saturating_add(LARGE_BYTES_MAX).saturating_add(spare_bytes)),
+            shares: Shares::new(options.buffer_bytes_max, options.connections_max),
+            counters: Counters::default(),
+            turns: RangeLock::new(),
+            large_places: Arc::default(),
+            options,
+        };
+        Self { shared: Arc::new(shared) }
     }
 
     /// What was done so far.
     pub fn counters(&self) -> NbdCounters {
-        self.shared.counters.snapshot()
+        self.shared.counters.snapshot(self.shared.device.geometry().size_bytes)
     }
 
     /// Accepts and serves connections until `shutdown`; then finishes the requests under way and closes. Connections run as tasks of
@@ -96,7 +133,7 @@ impl NbdServer {
                 () = &mut shutdown => break,
                 Some(_) = connections.join_next(), if !connections.is_empty() => {}
                 accepted = listener.accept() => match accepted {
-                    Ok(_) if connections.len() >= self.shared.options.connections_max => {
+                    Ok(_) if connections.len() >= self.shared.options.all_connections_max() => {
                         self.shared.counters.connections_refused.fetch_add(1, Ordering::Relaxed);
                         tracing::warn!(connections = connections.len(), "too many NBD connections: one is refused");
                     }
@@ -130,59 +167,77 @@ impl NbdServer {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let _open = OpenConnection::count(&self.shared);
-        Connection::new(stream, Arc::clone(&self.shared), Box::pin(shutdown), None).run().await
+        let open = OpenConnection::begin(&self.shared);
+        Connection::new(stream, Arc::clone(&self.shared), open.geometry, Box::pin(shutdown), None).run().await
     }
 
     fn spawn(&self, connections: &mut JoinSet<()>, accepted: Accepted, mut stop: watch::Receiver<bool>) {
         let shared = Arc::clone(&self.shared);
-        connections.spawn(async move {
-            let _open = OpenConnection::count(&shared);
+        connections.spawn(base::background::named("nbd-connection", async move {
+            let open = OpenConnection::begin(&shared);
+            let (shared, geometry) = (Arc::clone(&shared), open.geometry);
             let shutdown = Box::pin(async move {
                 // The sender lives as long as `serve`; its end is a shutdown as well.
                 let _ = stop.wait_for(|is_stopped| *is_stopped).await;
             });
             let deadline: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(tokio::time::sleep(HANDSHAKE_TIME_MAX));
             let ended = match accepted {
-                Accepted::Unix(stream) => Connection::new(stream, shared, shutdown, Some(deadline)).run().await,
-                Accepted::Tcp(stream) => Connection::new(stream, shared, shutdown, Some(deadline)).run().await,
+                Accepted::Unix(stream) => {
+                    Connection::new(stream, shared, geometry, shutdown, Some(deadline)).run().await
+                }
+                Accepted::Tcp(stream) => {
+                    Connection::new(stream, shared, geometry, shutdown, Some(deadline)).run().await
+                }
             };
             if let Err(error) = ended {
                 tracing::debug!(%error, "an NBD connection ended");
             }
-        });
+        }));
     }
 }
 
 /// Counts a connection as open while it lives.
-struct OpenConnection(Arc<Shared>);
+struct OpenConnection {
+    shared: Arc<Shared>,
+    /// What the client is told.
+    geometry: Geometry,
+}
 
 impl OpenConnection {
-    fn count(shared: &Arc<Shared>) -> Self {
-        shared.counters.connections_accepted.fetch_add(1, Ordering::Relaxed);
-        shared.counters.connections_open.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(shared))
+    fn begin(shared: &Arc<Shared>) -> Self {
+        let geometry = shared.device.geometry();
+        shared.counters.note_opened(geometry.size_bytes);
+        Self { shared: Arc::clone(shared), geometry }
     }
 }
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
-        let open: &AtomicU64 = &self.0.counters.connections_open;
-        open.fetch_sub(1, Ordering::Relaxed);
+        self.shared.counters.note_closed(self.geometry.size_bytes);
     }
 }
 
 impl Shared {
+    /// The holdings of a new connection.
+    pub(crate) fn holdings(&self) -> Holdings {
+        Holdings::new(self.shares.clone(), Arc::clone(&self.large_places))
+    }
+
+    /// A place for a request that is larger than a share.
+    pub(crate) fn large_place(&self) -> AwaitedPlace {
+        self.large_places.acquire()
+    }
+
     /// What a client that connects now is offered.
     pub(crate) fn export(&self, geometry: &Geometry) -> Export {
         let is_read_only = geometry.is_read_only || self.options.is_read_only;
-        let min = geometry.logical_block_bytes.min(nbd::limits::BLOCK_BYTES_MIN_MAX);
-        let preferred = geometry.physical_block_bytes.max(min).max(4096);
+        let device_block = geometry.physical_block_bytes.max(geometry.logical_block_bytes);
+        let preferred = device_block.clamp(PREFERRED_BYTES_MIN, nbd::limits::PAYLOAD_BYTES_MAX);
         Export {
             name: self.options.export_name.clone(),
             description: self.options.description.clone(),
             size_bytes: geometry.size_bytes,
-            block_size: BlockSize { min, preferred, payload_max: nbd::limits::PAYLOAD_BYTES_MAX },
+            block_size: BlockSize { min: 1, preferred, payload_max: nbd::limits::PAYLOAD_BYTES_MAX },
             abilities: Abilities {
                 is_read_only,
                 can_flush: true,

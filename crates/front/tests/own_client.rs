@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -160,13 +161,51 @@ async fn the_wrong_export_and_no_server_are_told_apart() {
 
 #[tokio::test]
 async fn one_connection_too_many_is_closed() {
-    let running = Running::start(memory(MIB), NbdOptions { connections_max: 1, ..options() });
+    let running = Running::start(memory(MIB), NbdOptions { connections_max: 1, spare_connections_max: 0, ..options() });
     let device = connect(&running).await;
     let refused = NbdClient::connect_to(&running.address, "disk").await.map(drop).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Gone);
     assert_eq!(running.server.counters().connections_refused, 1);
     device.flush().await.unwrap();
     drop(device);
+    running.stop().await;
+}
+
+/// A device that grows.
+struct Growing(AtomicU64);
+
+impl Device for Growing {
+    fn geometry(&self) -> Geometry {
+        Geometry::plain(self.0.load(Ordering::Relaxed))
+    }
+
+    fn identity(&self) -> Identity {
+        Identity::default()
+    }
+
+    fn submit(&self, request: Request) -> Completion {
+        Completion::ready(request.fail(ErrorKind::Unsupported))
+    }
+}
+
+#[tokio::test]
+async fn who_was_told_another_size_is_counted_until_it_connects_anew() {
+    let below = Arc::new(Growing(AtomicU64::new(MIB)));
+    let running = Running::start(Arc::clone(&below) as SharedDevice, options());
+    let outdated = || running.server.counters().connections_outdated;
+    let old = connect(&running).await;
+    assert_eq!(outdated(), 0);
+    below.0.store(2 * MIB, Ordering::Relaxed);
+    assert_eq!(outdated(), 1);
+    let new = connect(&running).await;
+    assert_eq!((old.geometry().size_bytes, new.geometry().size_bytes), (MIB, 2 * MIB));
+    assert_eq!(outdated(), 1);
+    drop(old);
+    while running.server.counters().connections_open > 1 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(outdated(), 0);
+    drop(new);
     running.stop().await;
 }
 

@@ -55,6 +55,38 @@ async fn checksum(device: &SharedDevice, length: usize) -> u32 {
     checksum.finish()
 }
 
+/// libnbd refuses what is less than the smallest block that is announced, before the server is asked.
+#[tokio::test]
+async fn nbdfuse_writes_and_reads_any_bytes() {
+    let device = memory_with(Geometry { logical_block_bytes: 4096, ..Geometry::plain(MIB) });
+    let running = Running::start(device.clone(), options());
+    let (uri, path) = (running.address.uri("disk"), running.path("disk.img"));
+    std::fs::write(&path, "").unwrap();
+    let mut mounted = Command::new("nbdfuse").arg(&path).arg(&uri).stdin(Stdio::null()).kill_on_drop(true).spawn();
+    let mounted = mounted.as_mut().expect("nbdfuse is needed by this test");
+    let waiting = async {
+        while std::fs::metadata(&path).map_or(0, |found| found.len()) != MIB {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PROGRAM_TIME_MAX, waiting).await.expect("nbdfuse mounts the export");
+    let file = path.clone();
+    let written = tokio::task::spawn_blocking(move || {
+        use std::os::unix::fs::FileExt;
+        let disk = std::fs::File::options().read(true).write(true).open(file)?;
+        disk.write_all_at(b"hello", 4094)?;
+        let mut read = [0; 7];
+        disk.read_exact_at(&mut read, 4093)?;
+        Ok::<_, std::io::Error>(read)
+    });
+    let written = written.await.unwrap();
+    run("fusermount3", &["-u", path.to_str().unwrap()]).await;
+    mounted.wait().await.unwrap();
+    assert_eq!(&written.unwrap(), b"\0hello\0");
+    assert_eq!(device.read(0, Buffer::zeroed(8192)).await.unwrap()[4094..4099], *b"hello");
+    running.stop().await;
+}
+
 #[tokio::test]
 async fn nbdinfo_sees_what_is_offered() {
     let running = Running::start(memory(64 * MIB + 512), options());
@@ -75,7 +107,7 @@ async fn nbdinfo_sees_what_is_offered() {
         "can_multi_conn: true",
         "can_trim: true",
         "can_zero: true",
-        "block_size_minimum: 512",
+        "block_size_minimum: 1",
         "block_size_preferred: 4096",
         "block_size_maximum: 33554432",
     ] {

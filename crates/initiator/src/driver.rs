@@ -12,7 +12,7 @@
 //!
 //! A reconnect is a new session with the same ISID, so that the target ends what the old one left behind (RFC 7143
 //! 6.3.5) before anything is issued again. The first attempt is made at once, or after the Time2Wait that was agreed;
-//! then waits double up to a bound.
+//! then waits double up to a bound, and begin anew only after a session that was of use ([`BackOff`]).
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -22,15 +22,17 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use base::clock::Instant;
-use block::{Error, ErrorKind, Event};
+use block::{ByteRange, Error, ErrorKind, Event};
 use iscsi::url::Portal;
 
 use crate::alarm::Alarm;
+use crate::back_off::BackOff;
+use crate::change_marks;
 use crate::connector::Connector;
 use crate::engine::{Engine, Stop};
 use crate::error::LinkError;
 use crate::limits::BUSY_WAIT_MAX;
-use crate::link::{Link, Opener};
+use crate::link::{Link, Opener, within};
 use crate::options::InitiatorOptions;
 use crate::remote_lun::RemoteLun;
 use crate::shared::Shared;
@@ -65,8 +67,8 @@ pub async fn connect(
     let mut portal = options.portal.clone();
     let wanted = Arc::new(AtomicU16::new(options.connections));
     let opener = Opener { options: Arc::clone(&options), connector, isid, wanted };
-    let opened = establish(&opener, &mut portal).await;
-    let (link, unit) = opened.map_err(|error| error.into_error(&options))?;
+    let opened = establish(&opener, &mut portal, None).await;
+    let Session { link, unit, .. } = opened.map_err(|error| error.into_error(&options))?;
     let status = Status {
         session_count: 1,
         portal: link.portal().to_string(),
@@ -76,9 +78,11 @@ pub async fn connect(
         ..Status::default()
     };
     let wanted = Arc::clone(&opener.wanted);
-    let shared = Arc::new(Shared::new(unit.geometry, unit.identity.clone(), status, wanted));
+    let shared = Arc::new(Shared::new(&unit, status, wanted));
     let engine = Engine::new(Arc::clone(&options), Arc::clone(&shared), unit);
-    let runner = Runner { options: Arc::clone(&options), opener, portal, shared: Arc::clone(&shared), engine };
+    let back_off = BackOff::new(options.reconnect_wait_min, options.reconnect_wait_max);
+    let runner =
+        Runner { options: Arc::clone(&options), opener, portal, shared: Arc::clone(&shared), engine, back_off };
     let guard = StopGuard { shared: Arc::clone(&shared), place: options.place() };
     let lun = Arc::new(RemoteLun::new(options.place(), shared));
     Ok((
@@ -92,10 +96,26 @@ pub async fn connect(
 }
 
 /// A session and what it leads to.
-async fn establish(opener: &Opener, portal: &mut Portal) -> Result<(Link, Unit), LinkError> {
+struct Session {
+    link: Link,
+    unit: Unit,
+    /// What others changed while there was none.
+    changed: Vec<ByteRange>,
+}
+
+/// Logs in, looks at the unit, and takes again the marks that are `held`.
+async fn establish(opener: &Opener, portal: &mut Portal, held: Option<&Shared>) -> Result<Session, LinkError> {
     let mut link = Link::open(opener, false, portal).await?;
-    let unit = Probe::new(&mut link, &opener.options)?.run().await?;
-    Ok((link, unit))
+    let mut probe = Probe::new(&mut link, &opener.options)?;
+    let unit = probe.run().await?;
+    let changed = match held {
+        // Another device is not told of our marks.
+        Some(shared) if shared.view().identity == unit.identity => {
+            change_marks::take_again(&mut probe, unit.change_marks, &shared.taken).await?
+        }
+        _ => Vec::new(),
+    };
+    Ok(Session { link, unit, changed })
 }
 
 struct Runner {
@@ -105,6 +125,7 @@ struct Runner {
     portal: Portal,
     shared: Arc<Shared>,
     engine: Engine,
+    back_off: BackOff,
 }
 
 /// Tells those who wait for the end, however it comes.
@@ -133,14 +154,24 @@ enum End {
 
 impl Runner {
     async fn run(mut self, link: Link) {
-        let mut link = link;
+        self.keep_up(link).await;
+        if let Some(error) = self.engine.unkept() {
+            self.shared.note_unkept(error);
+        }
+    }
+
+    /// Keeps a session until the device is closed or replaced.
+    async fn keep_up(&mut self, mut link: Link) {
         loop {
             self.publish_session(&link);
+            let began = self.options.clock.now();
             let wait = match self.serve(&mut link).await {
                 Ok(()) => return link.logout().await,
                 Err(LinkError::Replaced(error)) => return self.give_up(&error),
                 Err(error) => {
-                    let wait = first_wait(&link, &error);
+                    let lasted = self.options.clock.now().since(began);
+                    self.back_off.note_session(lasted, self.engine.take_usefulness());
+                    let wait = first_wait(&link, &error).max(self.back_off.take());
                     self.note_loss(&error);
                     if matches!(error, LinkError::LogoutRequested) {
                         link.logout().await;
@@ -179,8 +210,16 @@ impl Runner {
                 Stop::Lost(error) => return Err(error),
                 Stop::Attention(Attention::Leave) => return Err(LinkError::LogoutRequested),
                 Stop::Attention(attention) => {
-                    let unit = Probe::new(link, &self.options)?.run().await?;
+                    let mut probe = Probe::new(link, &self.options)?;
+                    let unit = probe.run().await?;
+                    let support = unit.change_marks;
+                    // First of all: another device is not told of our marks.
                     self.adopt(unit).map_err(LinkError::Replaced)?;
+                    // A nexus reset lets go of what is held; after others this finds it held.
+                    let taken = &self.shared.taken;
+                    let mut probe = Probe::new(link, &self.options)?;
+                    let changed = change_marks::take_again(&mut probe, support, taken).await?;
+                    self.tell_of(&changed);
                     if attention == Attention::PowerOn {
                         self.engine.begin_again();
                         self.engine.start_replay();
@@ -194,35 +233,36 @@ impl Runner {
     async fn reconnect(&mut self, first_wait: Duration) -> Result<Link, End> {
         let fail_at = self.options.clock.now() + self.options.replacement_timeout;
         let mut wait = first_wait;
-        let mut next_wait = self.options.reconnect_wait_min;
         // Asked for while there was a session.
         self.shared.take_hurry();
         for attempt in 1u32.. {
             self.publish_attempt(attempt, wait);
             let waiting = self.options.clock.sleep(wait);
             if self.while_away(fail_at, waiting).await?.is_none() {
-                next_wait = self.options.reconnect_wait_min;
+                self.back_off.reset();
+                self.back_off.take();
             }
             let (opener, mut portal) = (self.opener.clone(), self.portal.clone());
-            let attempted = async move { (establish(&opener, &mut portal).await, portal) };
+            let shared = Arc::clone(&self.shared);
+            let attempted = async move { (establish(&opener, &mut portal, Some(&shared)).await, portal) };
             let Some((opened, portal)) = self.while_away(fail_at, attempted).await? else {
-                wait = Duration::ZERO;
-                next_wait = self.options.reconnect_wait_min;
+                self.back_off.reset();
+                wait = self.back_off.take();
                 continue;
             };
             match opened {
-                Ok((link, unit)) => {
+                Ok(Session { link, unit, changed }) => {
                     self.portal = portal;
                     self.adopt(unit).map_err(End::Replaced)?;
+                    self.tell_of(&changed);
                     self.engine.start_replay();
                     self.shared.set_refusal(None);
                     return Ok(link);
                 }
                 Err(error) => {
-                    tracing::warn!(%error, attempt, portal = %self.portal, "no session yet");
+                    tracing::warn!(%error, attempt, place = self.options.place(), portal = %self.portal, "no session yet");
                     self.shared.view().status.last_error = Some(error.into_error(&self.options).to_string());
-                    wait = next_wait;
-                    next_wait = (next_wait * 2).min(self.options.reconnect_wait_max);
+                    wait = self.back_off.take();
                 }
             }
         }
@@ -264,17 +304,33 @@ impl Runner {
             return Err(Error::new(ErrorKind::Gone, words));
         }
         let geometry = unit.geometry;
+        self.shared.view().change_marks = unit.change_marks;
         self.engine.unit = unit;
         let previous = std::mem::replace(&mut self.shared.view().geometry, geometry);
         if previous != geometry {
+            let (before, now) = (previous.size_bytes, geometry.size_bytes);
+            tracing::info!(place = self.options.place(), before, now, "the LUN's size or blocks have changed");
             self.shared.events.publish(&Event::Resized(geometry));
         }
         Ok(())
     }
 
+    /// Others have changed this: copies of it above are void.
+    fn tell_of(&self, changed: &[ByteRange]) {
+        let size_bytes = self.shared.view().geometry.size_bytes;
+        let changed: Vec<ByteRange> =
+            changed.iter().filter_map(|&range| change_marks::within(range, size_bytes)).collect();
+        let bytes: u64 = changed.iter().map(|range| range.length).sum();
+        if bytes > 0 {
+            tracing::warn!(bytes, place = self.options.place(), "others changed the LUN while it was out of reach");
+        }
+        self.shared.view().status.changed_by_others_bytes += bytes;
+        change_marks::publish(&self.shared.events, changed, size_bytes);
+    }
+
     /// Another device is in the LUN's place.
     fn give_up(&mut self, error: &Error) {
-        tracing::error!(%error, "the device was replaced");
+        tracing::error!(%error, place = self.options.place(), "the device was replaced");
         {
             let mut view = self.shared.view();
             view.status.state = State::Replaced;
@@ -296,12 +352,13 @@ impl Runner {
     }
 
     fn announce_back(&self) {
-        let is_first = {
+        let (session, portal) = {
             let mut view = self.shared.view();
             view.status.state = State::Online;
-            view.status.session_count == 1
+            (view.status.session_count, view.status.portal.clone())
         };
-        if !is_first {
+        if session > 1 {
+            tracing::info!(place = self.options.place(), portal, session, "the session is back");
             self.shared.events.publish(&Event::Back);
         }
     }
@@ -362,7 +419,8 @@ pub async fn discover(
     let opener = Opener { options: Arc::clone(&options), connector, isid, wanted: Arc::new(AtomicU16::new(1)) };
     let asked = async {
         let mut link = Link::open(&opener, true, &mut portal).await?;
-        let targets = link.send_targets().await?;
+        let listed = within(&options.clock, options.command_timeout, link.send_targets()).await;
+        let targets = listed.ok_or(LinkError::ListTimedOut)??;
         link.logout().await;
         Ok(targets)
     };

@@ -15,6 +15,7 @@
 //!   in their old order;
 //! - while retained writes are replayed nothing else leaves;
 //! - a write to a volatile unit is answered only when a copy of it is retained;
+//! - what the unit said of lost data, to whatever command, the next flush of a client is told: a unit may say it only once;
 //! - a flush is answered only if it was sent in the present *epoch*: since the last moment at which the unit may have
 //!   lost its cache.
 
@@ -25,13 +26,13 @@ use std::task::{Context, Poll};
 use base::clock::Instant;
 use block::range_lock::{Acquire, RangeLock};
 use block::{Buffer, ByteRange, Error, ErrorKind, Event};
-use iscsi::initiator::{Completed, Event as LinkEvent};
+use iscsi::initiator::{Completed, ConnectionError, Event as LinkEvent};
 use scsi::Sense;
 
 use crate::alarm::Alarm;
 use crate::error::{LinkError, sense_error};
 use crate::job::{Job, Kind, Repeat, Reply, Step};
-use crate::limits::{ATTEMPTS_MAX, BUSY_WAIT_MAX, REPLAY_DEPTH};
+use crate::limits::{ATTEMPTS_MAX, BUSY_WAIT_MAX, FAILURE_LOG_INTERVAL, REPLAY_DEPTH};
 use crate::link::Link;
 use crate::options::InitiatorOptions;
 use crate::retained::{Content, Retained};
@@ -97,8 +98,14 @@ pub(crate) struct Engine {
     has_flushed_last: bool,
     epoch: u64,
     attention: Attention,
-    /// A retained write could not be written again: the next flush says so.
-    lost_write: Option<Error>,
+    /// Acknowledged data is lost, or may be: the next flush of a client says so.
+    untold_loss: Option<Error>,
+    /// A flush of ours failed, and none has succeeded since.
+    is_flush_failing: bool,
+    /// The last failure of a request that was logged.
+    logged_failure: Option<(ErrorKind, Instant)>,
+    /// Whether the unit carried anything out since [`Engine::take_usefulness`].
+    was_useful: bool,
     counts: Counts,
     alarm: Alarm,
 }
@@ -127,7 +134,10 @@ impl Engine {
             has_flushed_last: false,
             epoch: 0,
             attention: Attention::None,
-            lost_write: None,
+            untold_loss: None,
+            is_flush_failing: false,
+            logged_failure: None,
+            was_useful: false,
             counts: Counts::default(),
             alarm: Alarm::default(),
         }
@@ -253,6 +263,9 @@ impl Engine {
         self.delayed.clear();
         self.stalled.clear();
         self.ready.clear();
+        // The session ended because of a command: trying that again as often as there is time for would take many times that time.
+        let is_stuck = matches!(loss, LinkError::Connection(ConnectionError::Unresponsive));
+        let attempts_min = if is_stuck { 1 } else { 2 };
         let jobs = std::mem::take(&mut self.jobs);
         for (order, mut job) in jobs {
             match &job.reply {
@@ -266,9 +279,9 @@ impl Engine {
             }
             job.start_over();
             job.attempts += u32::from(job.was_sent);
-            if job.attempts > 1 && now.since(job.since) >= self.options.replacement_timeout {
+            if job.attempts >= attempts_min && now.since(job.since) >= self.options.replacement_timeout {
                 // Perhaps it is this command that ends every session.
-                let words = format!("{} failed: {loss}, more than once", job.words());
+                let words = format!("{} failed: {loss}", job.words());
                 let error = final_error(&job, &Error::new(ErrorKind::TimedOut, words));
                 job.finish(Err(error));
                 continue;
@@ -292,6 +305,14 @@ impl Engine {
             job.finish(Err(error));
         }
         self.incoming.drain(..).for_each(|incoming| incoming.refuse(error.clone()));
+    }
+
+    /// Why something that was acknowledged may be lost when nothing more is done, if no client's flush was told of it.
+    pub(crate) fn unkept(&mut self) -> Option<Error> {
+        self.untold_loss.take().or_else(|| {
+            let words = format!("what {} acknowledged last was not flushed", self.options.place());
+            (!self.retained.is_empty()).then(|| Error::new(ErrorKind::OutcomeUnknown, words))
+        })
     }
 
     /// Puts the counts where [`crate::RemoteLun::status`] finds them.
@@ -458,7 +479,8 @@ impl Engine {
 
     /// A flush of our own when copies take too much room, one at a time.
     fn flush_for_room(&mut self, now: Instant) {
-        let is_needed = self.retained.is_near_bound() || !self.stalled.is_empty();
+        // Where a flush just failed, another is for those who wait for it.
+        let is_needed = (self.retained.is_near_bound() && !self.is_flush_failing) || !self.stalled.is_empty();
         if is_needed && !self.is_flush_under_way && !self.is_replaying() && self.unit.is_volatile() {
             self.is_flush_under_way = true;
             self.add(Box::new(Job::new(Kind::Flush, Reply::Nobody, now)));
@@ -554,7 +576,10 @@ impl Engine {
             return;
         }
         match judge(&outcome, || job.words()) {
-            Verdict::Done => job.advance(step, &buffer),
+            Verdict::Done => {
+                self.was_useful = true;
+                job.advance(step, &buffer);
+            }
             Verdict::Again(sense) => {
                 sense.iter().for_each(|sense| self.hear(sense));
                 self.try_again(now, order, step, AGAIN_WORDS);
@@ -562,7 +587,13 @@ impl Engine {
             Verdict::Elsewhere(error) if self.options.has_other_paths => job.give_up(error),
             Verdict::Later | Verdict::Elsewhere(_) => self.wait(now, order, step),
             Verdict::Unanswered(words) => self.try_again(now, order, step, &words),
-            Verdict::Failed(error) => job.give_up(error),
+            Verdict::Failed(error) => {
+                if step.is_synchronize() {
+                    // It may be about what others wrote.
+                    self.untold_loss.get_or_insert_with(|| error.clone());
+                }
+                job.give_up(error);
+            }
         }
         self.go_on(order);
     }
@@ -594,6 +625,11 @@ impl Engine {
             self.go_on(order);
         } else if let Some(job) = self.jobs.remove(&order) {
             self.ready.remove(&order);
+            if job.is_synchronizing()
+                && let Verdict::Failed(error) = verdict
+            {
+                self.untold_loss.get_or_insert(error);
+            }
             if self.attention >= Attention::PowerOn && job.is_synchronizing() {
                 job.finish(Err(reset_too_early()));
             } else {
@@ -657,7 +693,8 @@ impl Engine {
             self.retain(&mut job);
         }
         if matches!(job.kind, Kind::Flush) {
-            self.is_flush_under_way &= !matches!(job.reply, Reply::Nobody);
+            let is_ours = matches!(job.reply, Reply::Nobody);
+            self.is_flush_under_way &= !is_ours;
             if let Some((epoch, mark)) = job.flush_mark {
                 if epoch != self.epoch {
                     // The cache may have been lost before the flush or after it: flush again.
@@ -665,9 +702,10 @@ impl Engine {
                     return;
                 }
                 self.retained.release(mark);
+                self.is_flush_failing = false;
                 self.ready.append(&mut self.stalled);
             }
-            if let Some(error) = self.lost_write.take() {
+            if !is_ours && let Some(error) = self.untold_loss.take() {
                 job.finish(Err(error));
                 return;
             }
@@ -713,7 +751,10 @@ impl Engine {
             }
             Reply::Nobody => {
                 self.is_flush_under_way = false;
-                tracing::warn!(%error, "a flush that was to make room, or the last one, failed");
+                self.is_flush_failing = true;
+                tracing::warn!(%error, place = self.options.place(), "a flush that was to make room, or the last one, failed");
+                self.untold_loss.get_or_insert_with(|| error.clone());
+                self.note_failure(&error);
                 // Whoever waits for room must not wait for ever.
                 for order in std::mem::take(&mut self.stalled) {
                     self.fail(order, error.clone());
@@ -722,9 +763,33 @@ impl Engine {
             Reply::Request(_) if self.falls_back(&error, &job) => self.go_back(order, job),
             Reply::Request(_) | Reply::Raw(_) => {
                 self.ready.append(&mut self.stalled);
+                self.note_failure(&error);
+                if matches!(job.kind, Kind::Flush) {
+                    self.untold_loss = None;
+                }
                 job.finish(Err(error));
             }
         }
+    }
+
+    /// The status says what the unit fails requests with. What was wrong with the request alone is its caller's affair.
+    fn note_failure(&mut self, error: &Error) {
+        let kind = error.kind();
+        if matches!(kind, ErrorKind::InvalidRange | ErrorKind::Unsupported) {
+            return;
+        }
+        self.shared.view().status.last_error = Some(error.to_string());
+        let now = self.options.clock.now();
+        let is_news = |(logged, at): &(ErrorKind, Instant)| *logged != kind || now.since(*at) >= FAILURE_LOG_INTERVAL;
+        if self.logged_failure.as_ref().is_none_or(is_news) {
+            tracing::warn!(%error, place = self.options.place(), "the LUN fails requests");
+            self.logged_failure = Some((kind, now));
+        }
+    }
+
+    /// Whether the unit carried anything out since the last call.
+    pub(crate) fn take_usefulness(&mut self) -> bool {
+        std::mem::take(&mut self.was_useful)
     }
 
     /// Begins a job again.
@@ -734,9 +799,9 @@ impl Engine {
         self.jobs.insert(order, job);
     }
 
-    /// Data that was acknowledged is gone: the next flush says so.
+    /// Data that was acknowledged is gone.
     fn lose_write(&mut self, error: Error) {
-        self.lost_write.get_or_insert(error);
+        self.untold_loss.get_or_insert(error);
         self.shared.events.publish(&Event::WritesLost);
     }
 

@@ -22,6 +22,8 @@ pub(crate) enum LinkError {
     Io(io::Error),
     #[error(transparent)]
     Connection(#[from] ConnectionError),
+    #[error("the target did not come to the end of its list of targets in time")]
+    ListTimedOut,
     #[error("the target redirects in circles")]
     Redirections,
     #[error("the target asked for a logout")]
@@ -54,6 +56,7 @@ impl LinkError {
                 );
                 Error::new(ErrorKind::Gone, words)
             }
+            Self::ListTimedOut => Error::new(ErrorKind::TimedOut, format!("{portal}: {}", Self::ListTimedOut)),
             Self::Connection(ConnectionError::LoginTimedOut) => {
                 let seconds = options.login_timeout.as_secs_f64();
                 let words = format!(

@@ -28,7 +28,9 @@ pub(crate) struct Growth {
     pub(crate) portal: Portal,
     /// Connections or pairs that the user wants; may change at any time.
     wanted: Arc<AtomicU16>,
-    /// What the target let us have.
+    /// TCP connections that the target agreed to.
+    agreed: u16,
+    /// Connections or pairs that the target let us have.
     allowed: u16,
     /// Whether connections are to be pairs.
     pub(crate) is_splitting: bool,
@@ -60,6 +62,7 @@ impl Growth {
             isid,
             portal,
             wanted,
+            agreed: 1,
             allowed: 1,
             is_splitting: false,
             opening: None,
@@ -72,6 +75,7 @@ impl Growth {
 
     /// The session was agreed.
     pub(crate) fn set_allowed(&mut self, connections: u16, may_split: bool) {
+        self.agreed = connections;
         self.is_splitting = self.options.split && may_split;
         self.allowed = if self.is_splitting { connections / 2 } else { connections };
     }
@@ -138,9 +142,39 @@ impl Growth {
         self.wait = JOIN_WAIT_MIN;
     }
 
+    /// The target refuses to split connections, `pairs` of which there are: the others are whole.
+    pub(crate) fn stop_splitting(&mut self, pairs: usize) {
+        self.is_splitting = false;
+        self.allowed = self.agreed.saturating_sub(u16::try_from(pairs).unwrap_or(u16::MAX)).max(1);
+    }
+
     /// The target takes no more than `count` connections or pairs.
     pub(crate) fn settle_for(&mut self, count: usize) {
         tracing::info!(count, portal = %self.portal, "the target takes no more connections");
         self.allowed = u16::try_from(count).unwrap_or(u16::MAX).max(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connector::TcpConnector;
+
+    fn growth(wanted: u16) -> Growth {
+        let portal = Portal { host: "127.0.0.1".to_owned(), port: 1 };
+        let options = InitiatorOptions { split: true, ..InitiatorOptions::new(portal.clone(), "iqn.a", 0) };
+        let isid = Isid::random_format(1, 1);
+        Growth::new(Arc::new(options), Arc::new(TcpConnector), isid, portal, Arc::new(AtomicU16::new(wanted)))
+    }
+
+    #[test]
+    fn a_session_that_may_not_be_split_after_all_has_all_its_connections() {
+        let mut growth = growth(8);
+        growth.set_allowed(8, true);
+        assert_eq!(growth.target_count(), 4, "pairs");
+        growth.stop_splitting(0);
+        assert_eq!(growth.target_count(), 8);
+        growth.stop_splitting(3);
+        assert_eq!(growth.target_count(), 5, "three pairs are there, and count twice at the target");
     }
 }

@@ -109,6 +109,11 @@ pub(crate) struct Step {
 }
 
 impl Step {
+    /// Whether it makes durable what other commands wrote.
+    pub(crate) fn is_synchronize(self) -> bool {
+        self.purpose == Purpose::Synchronize
+    }
+
     /// Times it was issued in vain.
     pub(crate) fn attempts(self) -> u32 {
         self.attempts
@@ -690,6 +695,7 @@ mod tests {
             has_lba_status: false,
             write_same_unmaps: false,
             unmap: Some(unmap),
+            change_marks: None,
         }
     }
 

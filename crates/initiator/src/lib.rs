@@ -11,7 +11,7 @@
 //! tokio::spawn(driver);
 //! lun.write(0, block::Buffer::zeroed(4096), false).await?;
 //! lun.flush().await?;
-//! lun.close().await;
+//! lun.close().await?;
 //! # Ok(())
 //! # }
 //! ```
@@ -21,6 +21,7 @@
 //! | `remote_lun` | [`RemoteLun`]: the device |
 //! | `access` | how its target port reaches the unit: active, standby |
 //! | `compare_and_write`, `reservation` | what a LUN that hosts share can do besides |
+//! | `change_marks` | what others changed while nobody looked on, where the target tells |
 //! | `driver` | [`connect`], [`discover`] and the [`Driver`]: sessions come and go, with back-off |
 //! | `engine` | requests to commands and back; retries; what is issued again after a lost session |
 //! | `job` | one request as a sequence of commands |
@@ -31,6 +32,7 @@
 //! | `link` | one session with all its connections |
 //! | `wire` | one connection and its stream, or the two of a pair |
 //! | `recovery` | lost connections of a session that goes on |
+//! | `back_off` | how long to wait before the next session |
 //! | `growth` | how a session comes to the connections it is to have |
 //! | `connector` | [`Connector`]: where streams come from |
 //! | `options`, `status`, `error`, `limits` | what their names say |
@@ -42,6 +44,8 @@
 
 mod access;
 mod alarm;
+mod back_off;
+mod change_marks;
 mod compare_and_write;
 mod connector;
 mod driver;
@@ -63,6 +67,7 @@ mod unit;
 mod verdict;
 mod wire;
 
+pub use change_marks::{ChangeMarkSupport, ChangeReport, Mark};
 pub use compare_and_write::Compared;
 pub use connector::{BoxedStream, Connecting, Connector, Stream, TcpConnector};
 pub use driver::{Driver, connect, discover};

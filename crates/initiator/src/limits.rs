@@ -55,20 +55,36 @@ pub const REPLAY_DEPTH: usize = 16;
 /// Redirections followed in one connect.
 pub const REDIRECTIONS_MAX: u32 = 4;
 
+/// Time between log lines about requests that the unit fails for the same reason. The status has the last one.
+pub const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(60);
+
 /// First wait after BUSY or TASK SET FULL; doubled each time.
 pub const BUSY_WAIT_MIN: Duration = Duration::from_millis(2);
 
 /// Longest wait after BUSY or TASK SET FULL.
 pub const BUSY_WAIT_MAX: Duration = Duration::from_millis(500);
 
-/// How long an orderly logout may take before the connection is simply closed.
-pub const LOGOUT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long an orderly logout may take before the connection is simply closed. Whoever ends the process gives it 5 s or more; a target that
+/// plays by the rules answers within a round trip when nothing is under way.
+pub const LOGOUT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Bytes asked for in INQUIRY, VPD and MODE SENSE data: all the pages we read fit.
 pub const CONTROL_DATA_BYTES: usize = 512;
 
 /// Bytes of one answer to PERSISTENT RESERVE IN: a thousand keys; a cluster has a few.
 pub const RESERVATION_DATA_BYTES: usize = 8 << 10;
+
+/// Bytes of one answer to REPORT MARKS: as many as are parsed.
+pub const MARKS_BYTES: usize = 4 + 40 * scsi::limits::REPORTED_MARKS_MAX;
+
+/// Bytes of one answer to REPORT CHANGES: eight thousand runs. The rest is asked for again.
+pub const CHANGE_REPORT_BYTES: usize = 64 << 10;
+
+/// Answers of one report, those of contents that changed meanwhile included: a million ranges make half a million runs at most.
+pub const CHANGE_REPORTS_MAX: u32 = 128;
+
+/// Ranges told one by one that others changed; more become one. Receivers keep some dozens of events.
+pub const EVENTS_OF_CHANGES_MAX: usize = 16;
 
 /// Bytes of one answer to GET LBA STATUS: a header and 256 runs, as many as our target tells. The caller asks again
 /// from where they end.

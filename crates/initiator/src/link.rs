@@ -321,7 +321,8 @@ impl Link {
             // The session goes on as a standard one.
             (Some(status), Some(_)) => {
                 tracing::warn!(status = status.name(), "the target refuses to split a connection");
-                self.growth.is_splitting = false;
+                let pairs = self.wires.iter().filter(|wire| wire.connection.is_split()).count();
+                self.growth.stop_splitting(pairs);
             }
             (_, _) => self.growth.note_failure(&error.to_string()),
         }

@@ -60,7 +60,7 @@ pub struct InitiatorOptions {
     pub has_other_paths: bool,
     /// How long a command may take before it is aborted.
     pub command_timeout: Duration,
-    /// How long an abort or a reset may take before the next step.
+    /// How long an abort or a reset may take before the next step; no longer than a command in any case.
     pub task_management_timeout: Duration,
     /// How long a connection may take to open.
     pub connect_timeout: Duration,
@@ -139,7 +139,8 @@ impl InitiatorOptions {
             login_timeout: self.login_timeout,
             keepalive_interval: self.keepalive_interval,
             keepalive_timeout: self.keepalive_timeout,
-            task_management_timeout: self.task_management_timeout,
+            // Whoever wants commands to end soon does not wait longer for their aborts.
+            task_management_timeout: self.task_management_timeout.min(self.command_timeout),
         }
     }
 

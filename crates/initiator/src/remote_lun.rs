@@ -6,6 +6,7 @@ use std::sync::Arc;
 use block::{ByteRange, Completion, Device, Error, ErrorKind, EventReceiver, Geometry, Identity, Request};
 use tokio::sync::{oneshot, watch};
 
+use crate::change_marks;
 use crate::job::{RawCommand, RawOutcome, Repeat};
 use crate::shared::{Incoming, Shared};
 use crate::status::Status;
@@ -19,6 +20,17 @@ pub struct RemoteLun {
 impl RemoteLun {
     pub(crate) fn new(place: String, shared: Arc<Shared>) -> Self {
         Self { place, shared }
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// Tells those above that others have changed these bytes: copies of them are void.
+    pub fn invalidate(&self, ranges: &[ByteRange]) {
+        let size_bytes = self.geometry().size_bytes;
+        let told = ranges.iter().filter_map(|&range| change_marks::within(range, size_bytes));
+        change_marks::publish(&self.shared.events, told.collect(), size_bytes);
     }
 
     /// `iscsi://...`.
@@ -75,9 +87,13 @@ impl RemoteLun {
     }
 
     /// Answers what has been submitted, flushes what the LUN might lose, logs out. Returns when the driver has ended.
-    pub async fn close(&self) {
+    ///
+    /// # Errors
+    /// Writes that were acknowledged may not be durable, and no flush has told of it: the flush failed, or an earlier one of which nobody was
+    /// told; or the LUN could not be reached any more. The error is that of the flush, `OutcomeUnknown` where there was none.
+    pub async fn close(&self) -> Result<(), Error> {
         self.shared.close(&self.place);
-        poll_fn(|context| self.shared.poll_stopped(context)).await;
+        poll_fn(|context| self.shared.poll_stopped(context)).await
     }
 }
 

@@ -147,8 +147,13 @@ mod tests {
 
     const SIZE: usize = 256;
 
+    /// Each byte says of which write it is, and where in it.
     fn bytes(fill: u8, length: usize) -> Content {
-        Content::Bytes(Arc::new(Buffer::copy_of(&vec![fill; length])), 0..length)
+        Content::Bytes(Arc::new(Buffer::copy_of(&written(fill, length))), 0..length)
+    }
+
+    fn written(fill: u8, length: usize) -> Vec<u8> {
+        (0..length).map(|at| fill.wrapping_add(3 * at as u8)).collect()
     }
 
     /// What a device of zeroes would hold after everything is written again. Discarded bytes read as 0xdd.
@@ -179,13 +184,15 @@ mod tests {
                 let length = 1 + random.below((SIZE as u64 - offset).min(80));
                 let range = ByteRange { offset, length };
                 let fill = step as u8;
-                let (content, value) = match random.below(5) {
-                    0 => (Content::Zeroes { may_discard: true }, 0xee),
-                    1 => (Content::Discarded, 0xdd),
-                    _ => (bytes(fill, length as usize), fill),
+                let count = length as usize;
+                let (content, values) = match random.below(5) {
+                    0 => (Content::Zeroes { may_discard: true }, vec![0xee; count]),
+                    1 => (Content::Discarded, vec![0xdd; count]),
+                    _ => (bytes(fill, count), written(fill, count)),
                 };
                 retained.insert(range, content);
-                model[range.offset as usize..range.end() as usize].fill((value, step));
+                let held = &mut model[range.offset as usize..range.end() as usize];
+                held.iter_mut().zip(values).for_each(|(held, value)| *held = (value, step));
                 if random.chance(0.1) {
                     mark = step;
                     assert_eq!(retained.mark(), step);
@@ -193,7 +200,7 @@ mod tests {
             }
             assert_eq!(replayed(&retained), model.map(|(value, _)| value));
             for offset in 0..SIZE as u64 - 8 {
-                let is_any = model[offset as usize..offset as usize + 8].iter().any(|(value, _)| *value != 0);
+                let is_any = model[offset as usize..offset as usize + 8].iter().any(|(_, step)| *step != 0);
                 assert_eq!(retained.overlaps(ByteRange { offset, length: 8 }), is_any);
             }
             retained.release(mark);

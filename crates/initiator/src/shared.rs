@@ -13,9 +13,13 @@ use block::completion::SlotSender;
 use block::{Error, ErrorKind, EventHub, Geometry, Identity, Request};
 use tokio::sync::{oneshot, watch};
 
+use scsi::change_mark::Support;
+
+use crate::change_marks::TakenMarks;
 use crate::job::{RawCommand, RawOutcome};
 use crate::limits::REQUESTS_WAITING_MAX;
 use crate::status::Status;
+use crate::unit::Unit;
 
 /// Something a caller wants.
 pub(crate) enum Incoming {
@@ -36,6 +40,7 @@ impl Incoming {
 
 pub(crate) struct Shared {
     pub(crate) events: EventHub,
+    pub(crate) taken: TakenMarks,
     /// Connections or pairs that the user wants.
     wanted: Arc<AtomicU16>,
     /// How often the target said that its list of LUNs has changed.
@@ -51,6 +56,8 @@ struct Inbox {
     refusal: Option<Error>,
     is_closing: bool,
     is_stopped: bool,
+    /// What is acknowledged and may be lost, now that nobody flushes it any more.
+    unkept: Option<Error>,
     /// Whoever looks for the LUN is to do so at once.
     is_hurried: bool,
     driver: Option<Waker>,
@@ -62,6 +69,8 @@ pub(crate) struct View {
     pub(crate) geometry: Geometry,
     pub(crate) identity: Identity,
     pub(crate) status: Status,
+    /// What the target tells of changes by others.
+    pub(crate) change_marks: Option<Support>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -69,22 +78,29 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub(crate) fn new(geometry: Geometry, identity: Identity, status: Status, wanted: Arc<AtomicU16>) -> Self {
+    pub(crate) fn new(unit: &Unit, status: Status, wanted: Arc<AtomicU16>) -> Self {
         let inbox = Inbox {
             incoming: VecDeque::new(),
             refusal: None,
             is_closing: false,
             is_stopped: false,
+            unkept: None,
             is_hurried: false,
             driver: None,
             closers: Vec::new(),
         };
         Self {
             events: EventHub::new(),
+            taken: TakenMarks::default(),
             wanted,
             lun_list_changes: watch::Sender::new(0),
             inbox: Mutex::new(inbox),
-            view: Mutex::new(View { geometry, identity, status }),
+            view: Mutex::new(View {
+                geometry: unit.geometry,
+                identity: unit.identity.clone(),
+                status,
+                change_marks: unit.change_marks,
+            }),
         }
     }
 
@@ -180,11 +196,16 @@ impl Shared {
         }
     }
 
-    /// Ready when the driver has ended.
-    pub(crate) fn poll_stopped(&self, context: &Context<'_>) -> Poll<()> {
+    /// The driver leaves something acknowledged behind that may be lost.
+    pub(crate) fn note_unkept(&self, error: Error) {
+        lock(&self.inbox).unkept = Some(error);
+    }
+
+    /// Ready when the driver has ended: with what it left behind.
+    pub(crate) fn poll_stopped(&self, context: &Context<'_>) -> Poll<Result<(), Error>> {
         let mut inbox = lock(&self.inbox);
         if inbox.is_stopped {
-            return Poll::Ready(());
+            return Poll::Ready(inbox.unkept.clone().map_or(Ok(()), Err));
         }
         inbox.closers.push(context.waker().clone());
         Poll::Pending

@@ -35,7 +35,8 @@ pub struct Status {
     pub isid: Option<Isid>,
     /// Its portal group, where the target said it: sessions by the same name through portals of one group are one session.
     pub portal_group_tag: Option<u16>,
-    /// What ended the last session or attempt.
+    /// What went wrong last: what ended a session or an attempt to get one, or what the LUN failed a request with. It stays when
+    /// things are well again.
     pub last_error: Option<String>,
     /// Sessions so far.
     pub session_count: u64,
@@ -65,6 +66,8 @@ pub struct Status {
     pub retained_bytes: usize,
     /// Connections that were lost while their session went on.
     pub connections_recovered: u64,
+    /// Bytes that others changed while there was no session, as far as the target tells; copies of them above are void.
+    pub changed_by_others_bytes: u64,
     /// TCP connections of the session.
     pub connections: usize,
     /// Of these, halves of split pairs.

@@ -10,6 +10,7 @@ use iscsi::initiator::{Command, Data, Outcome};
 use iscsi::pdu::TaskAttribute;
 use scsi::capacity::Capacity;
 use scsi::cdb::{CdbForm, ModeSense};
+use scsi::change_mark::Support;
 use scsi::inquiry::{Peripheral, StandardInquiry};
 use scsi::vpd::{self, BlockLimits, Designator, LogicalBlockProvisioning};
 use scsi::{Cdb, Sense, SenseKey, Status, mode};
@@ -43,6 +44,8 @@ pub(crate) struct Unit {
     /// Whether WRITE SAME may unmap and still give zeroes.
     pub(crate) write_same_unmaps: bool,
     pub(crate) unmap: Option<UnmapLimits>,
+    /// Whether it tells what others change.
+    pub(crate) change_marks: Option<Support>,
 }
 
 /// How much one UNMAP may ask for.
@@ -101,6 +104,7 @@ impl<'a> Probe<'a> {
         let limits = self.page(vpd::page::BLOCK_LIMITS, BlockLimits::parse).await?.unwrap_or_default();
         let provisioning = self.page(vpd::page::LOGICAL_BLOCK_PROVISIONING, LogicalBlockProvisioning::parse).await?;
         let provisioning = provisioning.unwrap_or_default();
+        let change_marks = self.change_marks().await?;
         let (header, caching) = self.caching().await?;
         let block_bytes = capacity.block_bytes;
         let block_bytes_u64 = u64::from(block_bytes);
@@ -138,7 +142,19 @@ impl<'a> Probe<'a> {
             has_lba_status: has_sixteen && unmapped_reads_zeroes,
             write_same_unmaps: provisioning.has_write_same_16 && unmapped_reads_zeroes,
             unmap,
+            change_marks,
         })
+    }
+
+    /// A vendor's page is asked for only where it is listed.
+    async fn change_marks(&mut self) -> Result<Option<Support>, LinkError> {
+        let listed = self.page(vpd::page::SUPPORTED_PAGES, |bytes| {
+            vpd::body(vpd::page::SUPPORTED_PAGES, bytes).map(|codes| codes.contains(&vpd::page::CHANGE_MARKS))
+        });
+        if !listed.await?.unwrap_or(false) {
+            return Ok(None);
+        }
+        Ok(self.page(vpd::page::CHANGE_MARKS, Support::parse).await?.flatten())
     }
 
     /// INQUIRY answers for every LUN, and says whether anything is there (SPC-4 6.6.2).
@@ -257,11 +273,20 @@ impl<'a> Probe<'a> {
     }
 
     /// One command that only brings data. Unit attentions, busy units and units that are becoming ready are waited out.
-    async fn ask(&mut self, cdb: &Cdb, length: usize) -> Result<Answer, LinkError> {
+    pub(crate) async fn ask(&mut self, cdb: &Cdb, length: usize) -> Result<Answer, LinkError> {
+        self.exchange(cdb, &[], length).await
+    }
+
+    /// One command that only brings data there, and may be sent again.
+    pub(crate) async fn tell(&mut self, cdb: &Cdb, data_out: &[u8]) -> Result<Answer, LinkError> {
+        self.exchange(cdb, data_out, 0).await
+    }
+
+    async fn exchange(&mut self, cdb: &Cdb, data_out: &[u8], length: usize) -> Result<Answer, LinkError> {
         let deadline = self.options.clock.now() + self.options.command_timeout;
         let mut wait = BUSY_WAIT_MIN;
         for _ in 0..UNIT_ATTENTIONS_MAX {
-            let command = control_command(self.lun, cdb, length, self.options.command_timeout);
+            let command = control_command(self.lun, cdb, (data_out, length), self.options.command_timeout);
             let completed = self.link.execute(command).await?;
             let (status, sense, received_bytes) = match completed.outcome {
                 Outcome::Status { status, sense, received_bytes, .. } => (status, sense, received_bytes),
@@ -304,9 +329,13 @@ impl<'a> Probe<'a> {
     }
 }
 
-/// A command that moves a little data to us, or none.
-fn control_command(lun: u64, cdb: &Cdb, length: usize, timeout: Duration) -> Command {
-    let data = if length == 0 { Data::None } else { Data::Read(Buffer::zeroed(length), 0..length) };
+/// A command that moves a little data to us or to the unit, or none.
+fn control_command(lun: u64, cdb: &Cdb, (data_out, length): (&[u8], usize), timeout: Duration) -> Command {
+    let data = match (data_out.len(), length) {
+        (0, 0) => Data::None,
+        (0, length) => Data::Read(Buffer::zeroed(length), 0..length),
+        (length, _) => Data::Write(Buffer::copy_of(data_out), 0..length),
+    };
     Command { token: 0, lun, cdb: cdb_bytes(cdb), attribute: TaskAttribute::Simple, data, timeout }
 }
 

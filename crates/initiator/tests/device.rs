@@ -339,7 +339,7 @@ fn chap_lets_the_right_ones_in() {
         match world.connect(options) {
             Ok(lun) => {
                 assert!(is_right);
-                world.run(async move { lun.close().await });
+                world.run(async move { lun.close().await }).unwrap();
             }
             Err(error) => {
                 assert!(!is_right, "{error}");
@@ -368,7 +368,7 @@ fn close_answers_flushes_and_logs_out() {
     let lun = world.connect(world.options()).unwrap();
     let write = lun.write(0, Buffer::copy_of(&pattern(4096, 5)), false);
     let closing = lun.clone();
-    world.run(async move { closing.close().await });
+    world.run(async move { closing.close().await.expect("nothing is left to flush") });
     world.run(write).unwrap();
     assert_eq!(device.durable_bytes(0, 4096), pattern(4096, 5));
     assert_eq!(lun.status().state, State::Closed);
@@ -389,7 +389,7 @@ fn a_driver_that_is_dropped_leaves_nothing_hanging() {
     let read = lun.read(0, Buffer::zeroed(512));
     drop(driver);
     assert_eq!(world.run(read).unwrap_err().kind(), ErrorKind::Gone);
-    world.run(async move { lun.close().await });
+    world.run(async move { lun.close().await }).unwrap();
 }
 
 #[test]

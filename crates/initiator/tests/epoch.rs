@@ -182,6 +182,6 @@ fn closing_writes_again_what_was_lost() {
     let write = lun.write(0, Buffer::copy_of(&[7; 4096]), false);
     world.run(write).unwrap();
     device.lose_cache();
-    world.run(async move { lun.close().await });
+    world.run(async move { lun.close().await }).unwrap();
     assert_eq!(device.durable(), [7; 4096]);
 }

@@ -14,8 +14,10 @@ use block::layer::delay::{DelayLayer, Delays, Latency};
 use block::memory::MemoryDevice;
 use block::{Buffer, Device, ErrorKind, Event};
 use initiator::{InitiatorOptions, State};
+use iscsi::negotiation::Offer;
 use support::load::{BLOCK, check, load, version};
 use support::{World, identity};
+use target::TargetServerOptions;
 
 fn memory(serial: &str) -> Arc<MemoryDevice> {
     Arc::new(MemoryDevice::new(8 << 20, identity(serial)))
@@ -200,6 +202,35 @@ fn attempts_are_made_less_and_less_often() {
     assert!((30..=36).contains(&attempts), "{attempts}");
 }
 
+/// A login alone is no reason to come back at once: who breaks off at the first request is asked less and less often.
+#[test]
+fn a_target_that_logs_in_and_fails_at_once_is_tried_less_and_less_often() {
+    let mut world = World::new(15);
+    // A target that does not ask for a pause.
+    let offer = Offer { default_time2wait: 0, ..Offer::target() };
+    let server = TargetServerOptions { offer: Some(offer), ..TargetServerOptions::default() };
+    let server = world.server(memory("one"), server);
+    world.network.set_server(Some(server));
+    let offer = Offer { default_time2wait: 0, ..world.options().offer };
+    let options = InitiatorOptions { offer, replacement_timeout: Duration::from_secs(30), ..world.options() };
+    let lun = world.connect(options).unwrap();
+    // What it takes to come back, without any request.
+    world.network.cut();
+    world.pass(Duration::from_millis(1));
+    let (sent, received) = *world.network.traffic().last().unwrap();
+    for _ in 0..200 {
+        world.network.cut_next_after(sent + received + 8);
+    }
+    world.network.cut();
+    let before = world.network.connect_count();
+    let read = lun.read(0, Buffer::zeroed(512));
+    assert_eq!(world.run(read).unwrap_err().kind(), ErrorKind::TimedOut);
+    let sessions = lun.status().session_count;
+    assert!(sessions > 5, "there were {sessions} sessions");
+    let attempts = world.network.connect_count() - before;
+    assert!(attempts < 20, "{attempts} logins for one read");
+}
+
 #[test]
 fn a_word_from_the_user_ends_the_wait_and_resets_the_back_off() {
     let mut world = World::new(9);
@@ -308,6 +339,27 @@ fn a_command_that_takes_too_long_is_aborted_and_issued_again() {
     world.run(read).unwrap();
 }
 
+/// Neither the abort nor the reset is answered: the steps take no longer than the command did, and one round of them is enough.
+#[test]
+fn a_command_that_nothing_ends_fails_when_its_times_are_over() {
+    let mut world = World::new(16);
+    let delays = Delays::all(Latency::Fixed(Duration::from_secs(3600)));
+    let clock: Arc<dyn Clock> = Arc::new(world.clock.clone());
+    let slow = DelayLayer::new(memory("one"), clock, &world.workers, delays, 16);
+    world.serve(Arc::new(slow));
+    let options = InitiatorOptions {
+        command_timeout: Duration::from_secs(3),
+        replacement_timeout: Duration::from_secs(6),
+        ..world.options()
+    };
+    let lun = world.connect(options).unwrap();
+    let began = world.clock.now();
+    let read = lun.read(0, Buffer::zeroed(512));
+    assert_eq!(world.run(read).unwrap_err().kind(), ErrorKind::TimedOut);
+    let waited = world.clock.now().since(began);
+    assert!(waited <= Duration::from_secs(10), "{waited:?}");
+}
+
 #[test]
 fn a_reset_of_the_unit_brings_a_replay_without_a_new_session() {
     let mut world = World::new(10);
@@ -364,7 +416,7 @@ fn a_session_that_the_target_wants_to_end_ends_with_a_logout() {
     let draining = server.clone();
     world.run(async move { draining.drain().await });
     assert_eq!(received(&mut world) - before, 1, "the Logout Request");
-    world.run(async move { lun.close().await });
+    world.run(async move { lun.close().await }).unwrap();
 }
 
 #[test]
@@ -377,7 +429,7 @@ fn closing_while_away_answers_what_waits() {
     world.pass(Duration::from_secs(1));
     let read = lun.read(0, Buffer::zeroed(512));
     let closing = Arc::clone(&lun);
-    world.run(async move { closing.close().await });
+    world.run(async move { closing.close().await }).unwrap();
     assert_eq!(world.run(read).unwrap_err().kind(), ErrorKind::Gone);
     assert_eq!(lun.geometry().size_bytes, 8 << 20);
 }

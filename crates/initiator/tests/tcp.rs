@@ -44,7 +44,7 @@ async fn a_lun_over_tcp() {
         for (index, read) in small.into_iter().enumerate().skip(1) {
             assert!(read.await.unwrap()[..] == bytes[index * 4096 - 512..][..4096], "block {index}");
         }
-        lun.close().await;
+        lun.close().await.unwrap();
         driver.await.unwrap();
     }
     stop.send(()).unwrap();

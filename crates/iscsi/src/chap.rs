@@ -322,10 +322,14 @@ impl ChapTarget {
 
     fn handle_response(&mut self, algorithm: Algorithm, keys: &Keys) -> Result<Keys, ChapError> {
         let name = required(keys, "CHAP_N")?;
-        let account = self.accounts.iter().position(|account| account.name == name).ok_or(ChapError::Refused)?;
-        verify(keys, algorithm, &self.challenge, &self.accounts[account], self.own.as_ref())?;
+        // A name that nobody has is verified like any other, against an account that does not have it: neither the answer nor the time it takes
+        // tells which names there are.
+        let known = self.accounts.iter().position(|account| account.name == name);
+        let account = known.unwrap_or(0);
+        let credentials = self.accounts.get(account).ok_or(ChapError::Refused)?;
+        verify(keys, algorithm, &self.challenge, credentials, self.own.as_ref())?;
         let answer = if keys.get("CHAP_C").is_some() { self.prove_ourselves(algorithm, keys)? } else { Keys::new() };
-        self.account = Some(account);
+        self.account = Some(known.ok_or(ChapError::Refused)?);
         self.state = State::Done;
         Ok(answer)
     }
@@ -399,6 +403,21 @@ mod tests {
             let mut target = target(None);
             assert_eq!(exchange(&mut initiator, &mut target), Err(ChapError::Refused));
             assert!(!target.is_done());
+        }
+    }
+
+    /// Whatever else is wrong with a response, a name that nobody has changes nothing about what it is told, nor what is computed for it.
+    #[test]
+    fn an_unknown_name_is_treated_like_a_known_one() {
+        let answer = |name: &str, response: Option<&str>| {
+            let mut target = target(None);
+            target.handle(&[("CHAP_A", "7,5")].into_iter().collect()).unwrap();
+            let mut keys: Keys = [("CHAP_N", name)].into_iter().collect();
+            response.into_iter().for_each(|response| keys.push("CHAP_R", response));
+            target.handle(&keys).unwrap_err()
+        };
+        for response in [None, Some("nonsense"), Some("0x00")] {
+            assert_eq!(answer("mallory", response), answer("alice", response), "{response:?}");
         }
     }
 

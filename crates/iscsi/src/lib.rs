@@ -7,6 +7,7 @@
 //! | [`pdu`] | every PDU: its 48-byte header as a checked struct and as a value that cannot be nonsense |
 //! | [`framing`] | bytes to PDUs and back: receive assembly, transmit queue, digests; used by both ends |
 //! | [`text`] | `key=value` parameters |
+//! | [`name`] | what an iSCSI name may look like |
 //! | [`negotiation`] | the table of keys and what the two ends make of them |
 //! | [`chap`] | CHAP, both roles |
 //! | [`split`] | names of our extension that splits connections |
@@ -21,6 +22,7 @@ pub mod chap;
 pub mod framing;
 pub mod initiator;
 pub mod limits;
+pub mod name;
 pub mod negotiation;
 pub mod pdu;
 pub mod split;

@@ -10,6 +10,10 @@ pub const TEXT_KEY_CHARACTERS_MAX: usize = 63;
 pub const TEXT_VALUE_BYTES_MAX: usize = 4096;
 const _: () = assert!(TEXT_VALUE_BYTES_MAX >= 2 + 2 * CHAP_BINARY_BYTES_MAX);
 
+/// Keys of one text, but for an answer to SendTargets, and of all texts of one negotiation. The standards know some sixty, and each end has a
+/// handful of its own; what a careful test sends is still answered. Whoever connects may send them, before it has said who it is.
+pub const TEXT_KEYS_MAX: usize = 512;
+
 /// Bytes of one logical text data segment during login: what RFC 7143 6.1 asks of those who take long authentication
 /// items.
 pub const LOGIN_TEXT_BYTES_MAX: usize = 64 << 10;
@@ -84,6 +88,24 @@ pub const DATA_IN_PIECES_MAX: usize = 256;
 /// Targets taken from one discovery.
 pub const DISCOVERED_TARGETS_MAX: usize = 8192;
 
+/// Text responses of one SendTargets exchange. The longest answer in pieces of 512 bytes, the shortest that may be declared, and as many
+/// empty ones.
+pub const TEXT_RESPONSES_MAX: usize = 2 * SEND_TARGETS_BYTES_MAX / 512;
+
+/// Answers to pings and acknowledgements of data-in that wait to be written on one connection. A target has a few pings under way, and asks for
+/// one acknowledgement per burst of data-in; one that asks and does not read what it asked for is not trying to be useful.
+pub const REPLIES_WAITING_MAX: usize = 4096;
+
+/// Events of one connection that its driver has not taken. While it is logged in the driver takes them after every read, which brings
+/// [`STAGING_BYTES`] at most.
+pub const EVENTS_WAITING_MAX: usize = 2 * STAGING_BYTES / crate::pdu::BHS_BYTES;
+
+/// Bytes kept of the data of an event: sense data has 252 bytes at most (SPC-4 4.5.1).
+pub const EVENT_BYTES_MAX: usize = 252;
+
+/// Other connections of the session that a target says it has dropped, until the driver has looked: more than a session has.
+pub const DROPPED_CONNECTIONS_MAX: usize = 64;
+
 // The target's side.
 
 /// Commands of one session that a target takes before their responses: the CmdSN window. As deep as initiators queue
@@ -115,10 +137,28 @@ const _: () = assert!(UNACKNOWLEDGED_BYTES_MAX > SEND_TARGETS_BYTES_MAX);
 /// rejected, as RFC 7143 7.8 allows.
 pub const RETAINED_DATA_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes waiting to be written on one connection above which nothing more of what came on it is looked at. What is asked for in a few bytes (data
+/// Bytes of memory that what waits to be written on one connection keeps, above which nothing more of what came on it is looked at. What is asked for in a few bytes (data
 /// or status again, a list of targets) can be megabytes, and a peer may ask for it faster than it takes it. As much as one
 /// session's data-in may be by default, so that reads are not held up before that bound holds them up.
 pub const RESPONSE_BYTES_HIGH: usize = 16 << 20;
+
+/// Bytes that answered tasks of all sessions keep for recovery. Sixteen busy sessions have what they may; with more, or with some that never acknowledge,
+/// each keeps less.
+pub const RETAINED_TOTAL_BYTES_MAX: usize = 256 << 20;
+
+/// Bytes that a session may keep for recovery whatever others keep: one answer of the size that is usual.
+pub const RETAINED_ALWAYS_BYTES: usize = 256 << 10;
+
+/// Bytes of buffers for data of pings and texts that are used again and again: a ping of the largest kind takes longer to clear a buffer for than to
+/// be received. Whoever sends more at once has memory of its own, within [`RESPONSE_BYTES_HIGH`] for each connection.
+pub const REQUEST_DATA_POOL_BYTES: usize = 16 << 20;
+
+/// Work on what has come on a connection before others have their turn. A PDU counts one, and each [`WORK_TEXT_BYTES`] of a text one more: some
+/// 20 us.
+pub const WORK_PER_TURN: usize = 64;
+
+/// Bytes of a text that take as long as a PDU.
+pub const WORK_TEXT_BYTES: usize = 256;
 
 /// Lost connections of one session that are remembered until their Time2Retain is over.
 pub const LOST_CONNECTIONS_MAX: usize = 16;
@@ -130,6 +170,41 @@ pub const ABORT_DATA_TIMEOUT: std::time::Duration = std::time::Duration::from_se
 /// Largest data-out buffer of one command, the largest buffer there is. A command that claims more is answered with an
 /// error by the device server, from its CDB.
 pub const DATA_OUT_BYTES_MAX: u32 = base::limits::BUFFER_BYTES_MAX as u32;
+
+/// Bytes of data-out buffers that one session may have when nobody says otherwise: its whole window of the largest first bursts, and four of the
+/// largest writes. A quarter of what all have by default.
+pub const SESSION_DATA_OUT_BYTES: usize = 64 << 20;
+
+/// Bytes of data-out that a session may have beside the pool, when that has nothing for it: whatever others hold, it goes on, one small command
+/// at a time.
+pub const DATA_OUT_RESERVE_BYTES: usize = 64 << 10;
+
+/// Time in which some of the data that a connection owes must come: what was asked for, and what it announced. A host that is alive sends
+/// gigabytes in it. Of one that is not, its silence to a ping tells first.
+pub const DATA_OUT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(80);
+const _: () = assert!(DATA_OUT_TIMEOUT.as_secs() > PING_INTERVAL.as_secs() + PING_TIMEOUT.as_secs());
+
+/// Bytes of data-out that count as some: at this pace, under a KiB a second, even a very slow link keeps its session.
+pub const DATA_OUT_PROGRESS_BYTES: usize = 64 << 10;
+
+/// Time in which some of the data of one command must come, however much comes for others. Twice what a session's whole share takes over one
+/// Mbit/s, since initiators answer one R2T after another.
+pub const TASK_DATA_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1024);
+
+/// Time that commands wait for one before them that does not come. On one connection it never will; another one may be slow.
+pub const COMMAND_GAP_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// Time between two looks at who owes data or commands.
+pub const STALL_CHECK_INTERVAL: std::time::Duration = std::time::Duration::from_secs(10);
+const _: () = assert!(STALL_CHECK_INTERVAL.as_secs() < DATA_OUT_TIMEOUT.as_secs());
+
+/// Bytes of data of requests other than SCSI commands that a session may send ahead of their turn: a few pings and a text.
+pub const HELD_REQUEST_BYTES_MAX: usize = 1 << 20;
+const _: () = assert!(HELD_REQUEST_BYTES_MAX >= COMMAND_WINDOW as usize * base::limits::BUFFER_ALIGNMENT);
+
+/// Longest time the tasks of a lost connection, and a session without a connection, are kept, whatever was negotiated: Time2Wait is the larger
+/// of two wishes, so that an initiator could have an hour of it. Hosts that come back do so within seconds.
+pub const RETENTION_MAX: std::time::Duration = std::time::Duration::from_secs(120);
 
 /// Bytes of one text request outside login. SendTargets and a renegotiation of MaxRecvDataSegmentLength fit many times.
 pub const TEXT_REQUEST_BYTES_MAX: usize = 16 << 10;

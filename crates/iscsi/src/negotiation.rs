@@ -24,11 +24,13 @@ mod rules;
 pub use named::NamedValue;
 pub use offer::{Digest, Negotiated, Offer, SessionType, TaskReporting};
 
+use std::collections::BTreeMap;
+
 use self::rules::{
     KEY_COUNT, KEYS, Key, Kind, LOGIN_KEYS, OBSOLETE_KEYS, RULES, Rule, Senders, Use, YES, index_of, parse_value,
     print_value,
 };
-use crate::limits::NEGOTIATION_LIST_ITEMS_MAX;
+use crate::limits::{NEGOTIATION_LIST_ITEMS_MAX, TEXT_KEYS_MAX};
 use crate::pdu::LoginStage;
 use crate::text::{IRRELEVANT, Keys, NOT_UNDERSTOOD, REJECT};
 
@@ -74,6 +76,9 @@ pub enum NegotiationError {
     /// RFC 7143 6.3.
     #[error("{0} was sent more than once")]
     Repeated(String),
+    /// More than [`TEXT_KEYS_MAX`] in one negotiation.
+    #[error("a negotiation of more than {TEXT_KEYS_MAX} keys")]
+    TooManyKeys,
     /// RFC 7143 6.3.
     #[error("{0} is not allowed in this stage")]
     WrongStage(String),
@@ -123,7 +128,7 @@ pub struct Negotiator {
     /// Our own declared MaxRecvDataSegmentLength, once sent.
     own_segment_length: u32,
     /// Login and private keys that were received, with their values.
-    received: Vec<(String, String)>,
+    received: BTreeMap<String, String>,
     private: Vec<(String, String)>,
     is_private_proposed: bool,
 }
@@ -152,7 +157,7 @@ impl Negotiator {
             own_segment_length: values[Key::MaxRecvDataSegmentLength as usize],
             values,
             progress: vec![Progress::default(); KEY_COUNT],
-            received: Vec::new(),
+            received: BTreeMap::new(),
             private: Vec::new(),
             is_private_proposed: false,
         }
@@ -198,8 +203,7 @@ impl Negotiator {
             && !self.is_joining
             && !std::mem::replace(&mut self.is_private_proposed, true)
         {
-            let unsaid =
-                self.offer.private.iter().filter(|(name, _)| !self.received.iter().any(|(key, _)| key == name));
+            let unsaid = self.offer.private.iter().filter(|(name, _)| !self.received.contains_key(name));
             keys.append(unsaid.map(|(name, values)| (name.clone(), values.join(","))).collect());
         }
         keys
@@ -283,7 +287,7 @@ impl Negotiator {
 
     /// What the peer said for a login key that carries no operational value.
     pub fn received(&self, name: &str) -> Option<&str> {
-        self.received.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+        self.received.get(name).map(String::as_str)
     }
 
     fn handle_operational(&mut self, stage: Stage, key: Key, value: &str) -> Result<Option<String>, NegotiationError> {
@@ -389,7 +393,7 @@ impl Negotiator {
             self.check(name, *senders, *usage, stage)?;
             // Each CHAP key comes once from each end; AuthMethod as well. Addresses are many; who and what for may be said again.
             let is_said_again =
-                SAYABLE_AGAIN.contains(&name) && self.received.contains(&(name.to_owned(), value.to_owned()));
+                SAYABLE_AGAIN.contains(&name) && self.received.get(name).is_some_and(|said| said == value);
             self.note_received(name, value, name == "TargetAddress" || is_said_again)?;
             return Ok(None);
         }
@@ -412,10 +416,13 @@ impl Negotiator {
     }
 
     fn note_received(&mut self, name: &str, value: &str, may_repeat: bool) -> Result<(), NegotiationError> {
-        if !may_repeat && self.received.iter().any(|(key, _)| key == name) {
-            return Err(NegotiationError::Repeated(name.to_owned()));
+        if self.received.contains_key(name) {
+            return if may_repeat { Ok(()) } else { Err(NegotiationError::Repeated(name.to_owned())) };
         }
-        self.received.push((name.to_owned(), value.to_owned()));
+        if self.received.len() >= TEXT_KEYS_MAX {
+            return Err(NegotiationError::TooManyKeys);
+        }
+        self.received.insert(name.to_owned(), value.to_owned());
         Ok(())
     }
 

@@ -7,14 +7,16 @@
 //! - no input panics, and none makes it hold more than the limit it was given;
 //! - a key is a standard label of at most 63 characters, a value is UTF-8 without null;
 //! - no key stands twice in one text, except where the standard repeats it (TargetAddress; TargetName as well in an
-//!   answer to SendTargets).
+//!   answer to SendTargets);
+//! - the work grows with the text and no faster, and what a stranger sends has a bounded count of keys.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
-use crate::limits::{TEXT_KEY_CHARACTERS_MAX, TEXT_VALUE_BYTES_MAX};
+use crate::limits::{TEXT_KEY_CHARACTERS_MAX, TEXT_KEYS_MAX, TEXT_VALUE_BYTES_MAX};
 
 /// The reserved answer for a key that the acceptor does not know.
 pub const NOT_UNDERSTOOD: &str = "NotUnderstood";
@@ -52,6 +54,9 @@ pub enum TextError {
     /// A key that stands twice.
     #[error("{0} is given twice")]
     Duplicate(String),
+    /// More pairs than [`TEXT_KEYS_MAX`].
+    #[error("a text of more than {TEXT_KEYS_MAX} keys")]
+    TooManyKeys,
 }
 
 /// Pairs in the order in which they were sent or will be.
@@ -69,21 +74,23 @@ impl Keys {
     /// The pairs of one logical text data segment.
     ///
     /// # Errors
-    /// What [`TextError`] lists; a key that stands twice is one, TargetAddress excepted (RFC 7143 6.3).
+    /// What [`TextError`] lists; a key that stands twice is one, TargetAddress excepted (RFC 7143 6.3), and so are more than
+    /// [`TEXT_KEYS_MAX`] of them.
     pub fn parse(text: &[u8]) -> Result<Self, TextError> {
-        Self::parse_with(text, &["TargetAddress"])
+        Self::parse_with(text, &["TargetAddress"], TEXT_KEYS_MAX)
     }
 
     /// The pairs of an answer to SendTargets, where TargetName repeats as well (RFC 7143 appendix C).
     ///
     /// # Errors
-    /// As [`Keys::parse`].
+    /// As [`Keys::parse`], but for their count: the bytes of the answer bound it.
     pub fn parse_send_targets(text: &[u8]) -> Result<Self, TextError> {
-        Self::parse_with(text, &["TargetAddress", "TargetName"])
+        Self::parse_with(text, &["TargetAddress", "TargetName"], usize::MAX)
     }
 
-    fn parse_with(text: &[u8], repeatable: &[&str]) -> Result<Self, TextError> {
+    fn parse_with(text: &[u8], repeatable: &[&str], count_max: usize) -> Result<Self, TextError> {
         let mut keys = Self::new();
+        let mut seen = BTreeSet::new();
         let Some((last, text)) = text.split_last() else { return Ok(keys) };
         if *last != 0 {
             return Err(TextError::Unterminated);
@@ -91,7 +98,10 @@ impl Keys {
         // Some initiators count their padding into the segment: empty items are skipped.
         for item in text.split(|&byte| byte == 0).filter(|item| !item.is_empty()) {
             let (key, value) = parse_pair(item)?;
-            if !repeatable.contains(&key) && keys.get(key).is_some() {
+            if keys.len() >= count_max {
+                return Err(TextError::TooManyKeys);
+            }
+            if !repeatable.contains(&key) && !seen.insert(key) {
                 return Err(TextError::Duplicate(key.to_owned()));
             }
             keys.push(key, value);
@@ -310,6 +320,23 @@ mod tests {
         }
         let long_key = [b'A'; 64].iter().copied().chain(*b"=1\0").collect::<Vec<_>>();
         assert!(matches!(Keys::parse(&long_key), Err(TextError::BadKey(_))));
+    }
+
+    /// Before authentication, from whoever connects: each would be compared with all others.
+    #[test]
+    fn a_text_of_many_keys_is_refused() {
+        let text = |count: usize| (0..count).map(|number| (format!("X-{number}"), "")).collect::<Keys>().emit();
+        assert_eq!(Keys::parse(&text(TEXT_KEYS_MAX)).map(|keys| keys.len()), Ok(TEXT_KEYS_MAX));
+        assert_eq!(Keys::parse(&text(TEXT_KEYS_MAX + 1)), Err(TextError::TooManyKeys));
+    }
+
+    /// An answer to SendTargets may be long; what it takes to read one grows with its length.
+    #[test]
+    fn a_long_answer_to_send_targets_is_read() {
+        let text = (0..50_000).map(|number| (format!("X-{number}"), "")).collect::<Keys>().emit();
+        assert_eq!(Keys::parse_send_targets(&text).map(|keys| keys.len()), Ok(50_000));
+        let twice = [text, b"X-7=\0".to_vec()].concat();
+        assert_eq!(Keys::parse_send_targets(&twice), Err(TextError::Duplicate("X-7".into())));
     }
 
     #[test]

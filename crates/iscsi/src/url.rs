@@ -8,6 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::limits::NAME_BYTES_MAX;
+use crate::name;
 
 /// The port IANA gave iSCSI (RFC 7143 14).
 pub const DEFAULT_PORT: u16 = 3260;
@@ -120,11 +121,12 @@ impl FromStr for Url {
             return Err(if path.contains('@') { UrlError::Password } else { form() });
         }
         let (target, lun) = path.split_once('/').ok_or_else(form)?;
-        if !is_iscsi_name(target) {
-            return Err(UrlError::Target(target.to_owned()));
+        let target = name::canonical(target);
+        if !is_iscsi_name(&target) {
+            return Err(UrlError::Target(target.into_owned()));
         }
         let lun = parse_digits(lun).filter(|&lun| lun <= LUN_MAX).ok_or_else(|| UrlError::Lun(lun.to_owned()))?;
-        Ok(Self { user, portal: portal.parse()?, target: target.to_owned(), lun })
+        Ok(Self { user, portal: portal.parse()?, target: target.into_owned(), lun })
     }
 }
 
@@ -170,6 +172,14 @@ mod tests {
             assert_eq!(url, Url { user: user.map(str::to_owned), portal, target: IQN.to_owned(), lun: 7 });
             assert_eq!(url.to_string().parse(), Ok(url));
         }
+    }
+
+    #[test]
+    fn a_target_written_in_capitals_is_the_one_in_small_letters() {
+        let url: Url = "iscsi://host/IQN.2026-01.IO.FOREBAY:Disk/7".parse().unwrap();
+        assert_eq!(url.target, IQN);
+        let url: Url = "iscsi://host/iqn.2026-01.io.forebay:Disk/7".parse().unwrap();
+        assert_eq!(url.target, "iqn.2026-01.io.forebay:Disk", "not every target folds what it compares");
     }
 
     #[test]

@@ -15,7 +15,8 @@ pub struct Command {
     /// everything else is refused. COMPARE AND WRITE, whose halves would not be where they seem, and WRITE SAME refuse more as well: for
     /// these the transport delivers all that was announced.
     pub data_out: Buffer,
-    /// Bytes of data-in the initiator expects at most. Data-in may come out longer or shorter; the transport computes residuals.
+    /// Bytes of data-in the initiator expects at most. Data-in may come out longer or shorter; the transport computes residuals. Reads of blocks
+    /// read no more than the blocks in which these bytes are.
     pub data_in_bytes_max: u32,
     /// Its place in the order of the task set.
     pub attribute: TaskAttribute,
@@ -32,6 +33,8 @@ pub struct Outcome {
     pub sense: Option<Sense>,
     /// What the device server has to send, already cut at the CDB's own allocation length.
     pub data_in: Buffer,
+    /// Bytes of data-in that it would have had behind these, and that the initiator does not expect.
+    pub data_in_bytes_cut: u64,
     /// It was aborted by a task management function of its own nexus: nothing is sent for it (SAM-5 5.6).
     pub is_silent: bool,
 }
@@ -39,17 +42,17 @@ pub struct Outcome {
 impl Outcome {
     /// Carried out, with data-in.
     pub fn good(data_in: Buffer) -> Self {
-        Self { status: Status::Good, sense: None, data_in, is_silent: false }
+        Self { status: Status::Good, sense: None, data_in, data_in_bytes_cut: 0, is_silent: false }
     }
 
     /// Not carried out.
     pub fn check_condition(sense: Sense) -> Self {
-        Self { status: Status::CheckCondition, sense: Some(sense), data_in: Buffer::empty(), is_silent: false }
+        Self { sense: Some(sense), ..Self::status(Status::CheckCondition) }
     }
 
     /// A status without sense data.
     pub fn status(status: Status) -> Self {
-        Self { status, sense: None, data_in: Buffer::empty(), is_silent: false }
+        Self { status, sense: None, data_in: Buffer::empty(), data_in_bytes_cut: 0, is_silent: false }
     }
 
     pub(crate) fn aborted(is_silent: bool) -> Self {
@@ -87,6 +90,7 @@ pub fn data_out_bytes(cdb: &[u8], block_bytes: u32) -> u64 {
         Ok(Cdb::Unmap { parameter_list_length, .. }) => u64::from(parameter_list_length),
         Ok(Cdb::ModeSelect(select)) => u64::from(select.parameter_list_length),
         Ok(Cdb::PersistentReserveOut { parameter_list_length, .. }) => u64::from(parameter_list_length),
+        Ok(Cdb::ChangeMarkOut { parameter_list_length, .. }) => u64::from(parameter_list_length),
         _ => 0,
     }
 }
@@ -107,6 +111,7 @@ mod tests {
         }
         assert_eq!(bytes(Cdb::CompareAndWrite { lba: 0, block_count: 2, is_dpo: false, is_fua: false }), 2048);
         assert_eq!(bytes(Cdb::Unmap { is_anchor: false, parameter_list_length: 24 }), 24);
+        assert_eq!(bytes(Cdb::ChangeMarkOut { service_action: 0, parameter_list_length: 40 }), 40);
         assert_eq!(data_out_bytes(&[0xff; 16], 512), 0);
         assert_eq!(data_out_bytes(&[], 512), 0);
     }

@@ -10,6 +10,7 @@ use block::{Event, EventReceiver, SharedDevice};
 use scsi::Sense;
 
 use crate::attention::UnitAttentions;
+use crate::lost_writes::LostWrites;
 
 /// Turns events of the device into unit attentions.
 pub(crate) struct DeviceWatch {
@@ -17,13 +18,25 @@ pub(crate) struct DeviceWatch {
     /// Held from taking an event until it is handled, so that no command goes on between the two.
     handling: Mutex<()>,
     attentions: Arc<UnitAttentions>,
+    /// Where initiators are to hear of a loss from their flushes.
+    lost_writes: Option<Arc<LostWrites>>,
     /// False between `Offline` and `Back`.
     is_online: AtomicBool,
 }
 
 impl DeviceWatch {
-    pub(crate) fn new(device: &SharedDevice, attentions: Arc<UnitAttentions>) -> Self {
-        Self { events: device.subscribe(), handling: Mutex::default(), attentions, is_online: AtomicBool::new(true) }
+    pub(crate) fn new(
+        device: &SharedDevice,
+        attentions: Arc<UnitAttentions>,
+        lost_writes: Option<Arc<LostWrites>>,
+    ) -> Self {
+        Self {
+            events: device.subscribe(),
+            handling: Mutex::default(),
+            attentions,
+            lost_writes,
+            is_online: AtomicBool::new(true),
+        }
     }
 
     /// Whether the device said that it is there.
@@ -59,6 +72,9 @@ impl DeviceWatch {
             Event::Offline => self.is_online.store(false, Ordering::Release),
             Event::Back => self.is_online.store(true, Ordering::Release),
             _ => {}
+        }
+        if let (Event::WritesLost | Event::Missed, Some(lost_writes)) = (event, &self.lost_writes) {
+            lost_writes.note_loss();
         }
         if let Some(sense) = attention_of(event) {
             self.attentions.establish(sense, None);

@@ -11,10 +11,13 @@
 //! | [`command`] | [`Command`], [`Outcome`], [`data_out_bytes`] |
 //! | [`execution`] | [`Execution`] |
 //! | [`nexus`] | [`NexusId`] |
+//! | `admission` | how things stood when a command came |
 //! | `attention` | unit attentions, per I_T nexus |
 //! | `device_watch` | what the device reports becomes unit attentions |
+//! | `lost_writes` | who is still to be told that what it wrote may be lost |
 //! | `task_set` | tasks under way: what can be aborted, and what ordered tasks wait for |
 //! | `reservation` | RESERVE(6) and persistent reservations, with the table of conflicts; [`ReservationStore`] |
+//! | [`change_marks`] | what others have changed since a cache let go, recorded durably before it changes; [`ChangeStore`] |
 //! | `protection` | nexuses that may read and not write |
 //! | `failure` | block errors as sense data |
 //! | `identity` | serial number and designators |
@@ -22,7 +25,9 @@
 
 #![forbid(unsafe_code)]
 
+mod admission;
 mod attention;
+pub mod change_marks;
 pub mod command;
 mod commands;
 mod device_watch;
@@ -30,6 +35,7 @@ pub mod execution;
 mod failure;
 mod identity;
 pub mod limits;
+mod lost_writes;
 pub mod lun_map;
 pub mod nexus;
 mod protection;
@@ -37,6 +43,7 @@ mod reservation;
 mod task_set;
 pub mod unit;
 
+pub use change_marks::{ChangeStore, MemoryChanges, SavedMarks};
 pub use command::{Command, Outcome, data_out_bytes};
 pub use execution::Execution;
 pub use lun_map::{LunMap, Mapping, TaskManagementResponse, WeakLunMap};

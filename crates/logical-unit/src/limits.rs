@@ -12,8 +12,21 @@ pub const TRANSFER_BYTES_MAX: u32 = (BUFFER_BYTES_MAX / 2) as u32;
 /// Transfer that is announced as optimal, in bytes: past this the round trip no longer matters on any link we know.
 pub const TRANSFER_BYTES_OPTIMAL: u32 = 1 << 20;
 
-/// Bytes a pool of read buffers lends when the options do not bring their own.
-pub const READ_BUFFER_BYTES_DEFAULT: usize = 64 << 20;
+/// Largest read that is one request of the device. What hosts ask for is not larger, and it is copied in some 100 us.
+pub const WHOLE_READ_BYTES_MAX: u64 = TRANSFER_BYTES_OPTIMAL as u64;
+
+/// Bytes of a longer read that are copied at a time where the device answers on the spot: with making the memory for them, 20 us.
+pub const READ_PIECE_BYTES: u64 = 64 << 10;
+const _: () = assert!(READ_PIECE_BYTES.is_multiple_of(base::limits::BUFFER_ALIGNMENT as u64));
+const _: () = assert!(WHOLE_READ_BYTES_MAX.is_multiple_of(base::limits::BUFFER_ALIGNMENT as u64));
+
+/// Bytes a pool of read buffers lends when the options do not bring their own. They go to initiators, which may be slow to take them: what bounds
+/// them is a transport's share for each session and its bound for all. This only stops a transport that has none.
+pub const READ_BUFFER_BYTES_DEFAULT: usize = 2 << 30;
+
+/// Bytes of buffers for what commands do on their own (copying, repeating a block, overwriting, comparing). No initiator can hold them: they
+/// come back as fast as the devices are. When all are out, commands wait in line.
+pub const WORK_BUFFER_BYTES: usize = 64 << 20;
 
 /// Most blocks of one COMPARE AND WRITE: all its CDB can say.
 pub const COMPARE_AND_WRITE_BLOCKS_MAX: u32 = 255;
@@ -61,8 +74,30 @@ pub const COPY_PIECE_BYTES: u64 = 1 << 20;
 /// Results of EXTENDED COPY kept per logical unit for who asks later. When full, the oldest gives way.
 pub const COPY_RESULTS_MAX: usize = 64;
 
+/// Change marks per logical unit: a cache and a log for each of some hosts. When full, the one that was held longest ago gives way.
+pub const CHANGE_MARKS_MAX: usize = 16;
+
+/// Marks of one initiator name before a full unit gives up one of its own rather than another's: two attachments with cache and log.
+pub const CHANGE_MARKS_PER_NAME: usize = 4;
+
+/// Ranges of a unit at most, for change marks: 128 KiB of bits per mark, and 1 MiB ranges up to a tebibyte.
+pub const CHANGE_RANGES_MAX: usize = 1 << 20;
+
+/// Words of a mark's bitmap that are made durable at once: with 64 bytes before them, a page.
+pub const MARK_PART_WORDS: usize = 504;
+
+/// Parts of a mark's bitmap.
+pub const MARK_PARTS: usize = CHANGE_RANGES_MAX.div_ceil(MARK_PART_WORDS * 64);
+
+/// Runs told by one REPORT CHANGES: 128 KiB of them. Who wants more asks again.
+pub const CHANGE_RUNS_MAX: usize = 16384;
+
 /// Registrations of persistent reservations per logical unit. When full: INSUFFICIENT REGISTRATION RESOURCES.
 pub const REGISTRATIONS_MAX: usize = 256;
+
+/// I_T nexuses remembered per logical unit that may have written what the device loses: many times the hosts that share one. When full, the one that
+/// came longest ago is forgotten, and is told of a loss by the unit attention only.
+pub const WRITERS_REMEMBERED_MAX: usize = 1024;
 
 /// Unit attentions waiting per I_T nexus; each condition waits once, so the named ones fit. When full, the oldest gives way.
 pub const UNIT_ATTENTIONS_MAX: usize = 16;
@@ -75,3 +110,4 @@ const _: () = assert!(UNMAP_DESCRIPTORS_MAX as usize <= scsi::unmap::DESCRIPTORS
 const _: () = assert!(WRITE_SAME_PIECE_BYTES <= TRANSFER_BYTES_MAX as usize);
 const _: () = assert!(SANITIZE_PIECE_BYTES <= TRANSFER_BYTES_MAX as usize);
 const _: () = assert!(COPY_PIECE_BYTES <= TRANSFER_BYTES_MAX as u64);
+const _: () = assert!(WORK_BUFFER_BYTES >= TRANSFER_BYTES_MAX as usize);

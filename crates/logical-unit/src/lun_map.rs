@@ -184,11 +184,20 @@ impl LunMap {
         }
     }
 
-    /// The I_T nexus is lost. Its tasks go on to their end; the transport has dropped or drops their executions.
+    /// The I_T nexus is lost, and with it its tasks (SAM-5 6.3.4): requests at a device go on to their end, but nothing more is begun. The transport
+    /// has dropped or drops their executions.
     pub fn remove_nexus(&self, nexus: &NexusId) {
         let mut nexuses = self.nexuses();
         nexuses.remove(nexus);
-        self.units().values().for_each(|unit| unit.remove_nexus(nexus));
+        for unit in self.units().values() {
+            unit.tasks.abort(nexus, |owner, _| owner == nexus);
+            unit.remove_nexus(nexus);
+        }
+    }
+
+    /// Whether some unit is one that a nexus may only read: task management of such a nexus reaches no other's tasks there.
+    pub fn is_confined(&self, nexus: &NexusId) -> bool {
+        self.units().values().any(|unit| unit.protection.covers(nexus))
     }
 
     /// The transport ended commands of a nexus without a word, and the nexus goes on (RFC 7143 11.14.5).
@@ -260,10 +269,17 @@ impl LunMap {
                 (if is_there { Response::FunctionComplete } else { Response::TaskDoesNotExist }, aborted)
             }
             Function::AbortTaskSet => (Response::FunctionComplete, abort(&units, nexus, |owner, _| owner == nexus)),
-            Function::ClearTaskSet => (Response::FunctionComplete, abort(&units, nexus, |_, _| true)),
-            Function::LogicalUnitReset | Function::TargetWarmReset | Function::TargetColdReset => {
-                let aborted = abort(&units, nexus, |_, _| true);
-                units.iter().for_each(|unit| unit.reset());
+            Function::ClearTaskSet
+            | Function::LogicalUnitReset
+            | Function::TargetWarmReset
+            | Function::TargetColdReset => {
+                // Who may only read gets rid of its own tasks, which is what it is after; those of others go on.
+                let (own, whole): (Vec<_>, Vec<_>) = units.into_iter().partition(|unit| unit.protection.covers(nexus));
+                let mut aborted = abort(&own, nexus, |owner, _| owner == nexus);
+                aborted.append(&mut abort(&whole, nexus, |_, _| true));
+                if function != Function::ClearTaskSet {
+                    whole.iter().for_each(|unit| unit.reset());
+                }
                 (Response::FunctionComplete, aborted)
             }
             Function::ClearAca | Function::TaskReassign => (Response::NotSupported, Vec::new()),

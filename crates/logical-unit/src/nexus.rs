@@ -21,6 +21,12 @@ impl NexusId {
         self.0.get(..end).unwrap_or(&self.0)
     }
 
+    /// The iSCSI name of the initiator; all of a name that is not written so.
+    pub fn initiator_name(&self) -> &str {
+        let port = self.initiator_port();
+        port.split_once(",i,").map_or(port, |(name, _)| name)
+    }
+
     /// The target port's name, `TARGET,t,0xTPGT`; empty in a name that is not written so.
     pub fn target_port(&self) -> &str {
         let start = self.0.match_indices(',').nth(2).map_or(self.0.len(), |(at, _)| at + 1);
@@ -60,6 +66,7 @@ mod tests {
     fn the_initiator_port_comes_first() {
         let nexus = NexusId::new("iqn.a:b,i,0x00023d000001,iqn.c:d,t,0x0001");
         assert_eq!(nexus.initiator_port(), "iqn.a:b,i,0x00023d000001");
+        assert_eq!((nexus.initiator_name(), NexusId::new("short").initiator_name()), ("iqn.a:b", "short"));
         assert_eq!(NexusId::new("short").initiator_port(), "short");
         assert_eq!((nexus.target_port(), nexus.portal_group()), ("iqn.c:d,t,0x0001", Some(1)));
         assert_eq!(NexusId::new("short").portal_group(), None);

@@ -1,7 +1,8 @@
 //! I_T nexuses that may read a logical unit and not write it.
 //!
-//! To them it is write protected: MODE SENSE says so, and what would change the medium ends with WRITE PROTECTED. As long as there are none,
-//! a command costs one relaxed load.
+//! To them it is write protected: MODE SENSE says so, and what would change the medium ends with WRITE PROTECTED. So does what would take the unit from
+//! those who may write: reservations, mode pages, stopping it. Task management reaches their own tasks only. As long as there are none, a command
+//! costs one load.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,8 +39,24 @@ impl Protection {
     }
 }
 
+/// Whether a command is only for those who may write: it would change the medium, or what all see of the unit.
+pub(crate) fn is_for_writers(cdb: &Cdb) -> bool {
+    changes_medium(cdb) || changes_unit(cdb)
+}
+
+/// Whether a command would change what others may do with the unit. RELEASE(6) gives back only what its own nexus has; starting a unit and
+/// loading its medium take nothing from anybody.
+fn changes_unit(cdb: &Cdb) -> bool {
+    match cdb {
+        Cdb::PersistentReserveOut { .. } | Cdb::Reserve6 | Cdb::ModeSelect(_) => true,
+        Cdb::PreventAllowMediumRemoval { prevent } => *prevent != 0,
+        Cdb::StartStopUnit(start_stop) => !start_stop.is_start || start_stop.power_condition != 0,
+        _ => false,
+    }
+}
+
 /// Whether a command would change the medium of the unit it is sent to. EXTENDED COPY looks at its destination itself.
-pub(crate) fn changes_medium(cdb: &Cdb) -> bool {
+fn changes_medium(cdb: &Cdb) -> bool {
     matches!(
         cdb,
         Cdb::Write(_)

@@ -10,11 +10,13 @@ use std::sync::Arc;
 use base::clock::Clock;
 use block::completion::Workers;
 use block::range_lock::RangeLock;
-use block::{BufferPool, ByteRange, Geometry, Hints, SharedDevice};
+use block::{BufferPool, ByteRange, Geometry, Hints, Request, SharedDevice};
 use scsi::cdb::Blocks;
 use scsi::{Cdb, CdbError, Sense, Status};
 
+use crate::admission::Admission;
 use crate::attention::{self, UnitAttentions};
+use crate::change_marks::{self, ChangeMarks, ChangeStore, SavedMarks};
 use crate::command::{Command, Outcome};
 use crate::commands;
 use crate::commands::extended_copy::CopyResults;
@@ -23,8 +25,9 @@ use crate::commands::mode::ModeState;
 use crate::commands::sanitize::{self, SanitizeState};
 use crate::device_watch::DeviceWatch;
 use crate::execution::Execution;
-use crate::failure::Failure;
-use crate::limits::{READ_BUFFER_BYTES_DEFAULT, TRANSFER_BYTES_MAX};
+use crate::failure::{self, Doing, Failure};
+use crate::limits::{READ_BUFFER_BYTES_DEFAULT, TRANSFER_BYTES_MAX, WORK_BUFFER_BYTES};
+use crate::lost_writes::LostWrites;
 use crate::lun_map::Maps;
 use crate::nexus::NexusId;
 use crate::protection::{self, Protection};
@@ -59,10 +62,19 @@ pub struct LogicalUnitOptions {
     pub reservation_store: Option<Arc<dyn ReservationStore>>,
     /// What the store had kept.
     pub saved_reservations: SavedReservations,
+    /// Whether every initiator's next flush fails once after the device lost writes ([`block::Event::WritesLost`]), so that it knows: for a device that goes on
+    /// after such a loss as if nothing had been. A unit attention tells of it in any case.
+    pub tells_lost_writes: bool,
+    /// Keeps change marks; without it, there are none.
+    pub change_store: Option<Arc<dyn ChangeStore>>,
+    /// What that store had kept.
+    pub saved_marks: SavedMarks,
     /// Times what has a shortest duration; without it, nothing has.
     pub clock: Option<Arc<dyn Clock>>,
-    /// Where buffers of reads come from. When it has lent all it may, reads wait.
+    /// Where buffers of data-in come from. When it has lent all it may, reads wait.
     pub read_buffers: BufferPool,
+    /// Where buffers of what commands do on their own come from: copying, repeating a block, comparing.
+    pub work_buffers: BufferPool,
 }
 
 impl Default for LogicalUnitOptions {
@@ -80,8 +92,12 @@ impl Default for LogicalUnitOptions {
             atomic_bytes_max: 0,
             reservation_store: None,
             saved_reservations: SavedReservations::default(),
+            tells_lost_writes: false,
+            change_store: None,
+            saved_marks: SavedMarks::default(),
             clock: None,
             read_buffers: BufferPool::new(READ_BUFFER_BYTES_DEFAULT),
+            work_buffers: BufferPool::new(WORK_BUFFER_BYTES),
         }
     }
 }
@@ -94,12 +110,14 @@ pub struct LogicalUnit {
     pub(crate) tasks: TaskSet,
     pub(crate) reservations: Reservations,
     pub(crate) protection: Protection,
+    pub(crate) change_marks: Option<ChangeMarks>,
     pub(crate) medium: MediumState,
     pub(crate) mode: ModeState,
     pub(crate) sanitize: Arc<SanitizeState>,
     pub(crate) copies: CopyResults,
     /// The other units of the map it is in, for copies between them.
     pub(crate) maps: Maps,
+    lost_writes: Arc<LostWrites>,
     pub(crate) ranges: RangeLock,
     workers: Workers,
     watch: Arc<DeviceWatch>,
@@ -110,8 +128,15 @@ impl LogicalUnit {
     pub fn new(device: SharedDevice, options: LogicalUnitOptions) -> Arc<Self> {
         let reservations =
             Reservations::restored(&options.saved_reservations, options.reservation_store.as_ref().map(Arc::clone));
+        let range_bytes = change_marks::range_bytes_for(device.geometry().size_bytes);
+        let change_marks = options
+            .change_store
+            .as_ref()
+            .map(|store| ChangeMarks::restored(Arc::clone(store), &options.saved_marks, range_bytes));
         let attentions = Arc::<UnitAttentions>::default();
-        let watch = Arc::new(DeviceWatch::new(&device, Arc::clone(&attentions)));
+        let lost_writes = Arc::<LostWrites>::default();
+        let told = options.tells_lost_writes.then(|| Arc::clone(&lost_writes));
+        let watch = Arc::new(DeviceWatch::new(&device, Arc::clone(&attentions), told));
         Arc::new(Self {
             device,
             options,
@@ -119,11 +144,13 @@ impl LogicalUnit {
             tasks: TaskSet::default(),
             reservations,
             protection: Protection::default(),
+            change_marks,
             medium: MediumState::default(),
             mode: ModeState::default(),
             sanitize: Arc::default(),
             copies: CopyResults::default(),
             maps: Maps::default(),
+            lost_writes,
             ranges: RangeLock::new(),
             workers: Workers::new(),
             watch,
@@ -197,6 +224,8 @@ impl LogicalUnit {
     /// Runs one command of `nexus`.
     pub(crate) fn execute(self: &Arc<Self>, nexus: &NexusId, command: Command) -> Execution {
         let parsed = Cdb::parse(&command.cdb);
+        // As it stands when the command comes: its nexus may be gone when it executes.
+        let admission = Admission { sanitizes_begun: self.sanitize.begun(), held: self.held_by(nexus) };
         let cdb = match self.admit(nexus, parsed) {
             Ok(cdb) => cdb,
             Err(failure) => return Execution::ready(Outcome::from(Err(failure))),
@@ -204,19 +233,22 @@ impl LogicalUnit {
         if self.tasks.is_full() {
             return Execution::ready(Outcome::status(Status::TaskSetFull));
         }
-        if !self.tasks.must_wait(command.attribute) {
-            return commands::start(self, nexus, cdb, command);
+        // SANITIZE overtakes all (SBC-4 5.30): what waits is told of it instead of being carried out first.
+        if matches!(cdb, Cdb::Sanitize(_)) || !self.tasks.must_wait(command.attribute) {
+            return commands::start(self, nexus, cdb, command, admission);
         }
         let ticket = Arc::new(self.enter(nexus, &command));
         let (unit, nexus, workers) = (Arc::clone(self), nexus.clone(), self.workers.clone());
         let waiting = Arc::clone(&ticket);
         let future = async move {
             waiting.turn().await;
-            if waiting.abort().is_some() {
-                return Outcome::status(Status::TaskAborted);
+            if !sanitize::is_exempt(&cdb)
+                && let Err(failure) = admission.check(&unit, &waiting)
+            {
+                return Outcome::from(Err(failure));
             }
             // Its place in the order is taken and held by the ticket; what starts here is part of this task.
-            commands::start(&unit, &nexus, cdb, command).await
+            commands::start(&unit, &nexus, cdb, command, admission).await
         };
         Execution::task(future, ticket, &workers)
     }
@@ -231,7 +263,7 @@ impl LogicalUnit {
         }
         let cdb = parsed?;
         self.reservations.check(nexus, &cdb)?;
-        if protection::changes_medium(&cdb) && self.protection.covers(nexus) {
+        if protection::is_for_writers(&cdb) && self.protection.covers(nexus) {
             return Err(Sense::WRITE_PROTECTED.into());
         }
         if !sanitize::is_exempt(&cdb) {
@@ -274,6 +306,28 @@ impl LogicalUnit {
         if self.mode.is_write_protected() { Err(Sense::SOFTWARE_WRITE_PROTECTED) } else { Ok(()) }
     }
 
+    /// Makes durable what a nexus wrote.
+    ///
+    /// # Errors
+    /// What the device says, or that it lost something before, which this nexus was not told yet.
+    pub(crate) fn flush(self: &Arc<Self>, nexus: &NexusId) -> impl Future<Output = Result<(), Failure>> + Send + use<> {
+        let is_owed = self.lost_writes.tell(nexus);
+        let flush = self.device.submit(Request::flush());
+        let (unit, nexus) = (Arc::clone(self), nexus.clone());
+        async move {
+            match flush.await.result {
+                Ok(()) if is_owed => Err(Sense::WRITE_ERROR.into()),
+                Ok(()) => Ok(()),
+                Err(error) => {
+                    // What the device says of it is told by this.
+                    unit.watch.catch_up();
+                    unit.lost_writes.tell(&nexus);
+                    Err(failure::of_block_error(&error, Doing::Writing, None))
+                }
+            }
+        }
+    }
+
     pub(crate) fn workers(&self) -> &Workers {
         &self.workers
     }
@@ -285,11 +339,18 @@ impl LogicalUnit {
     /// A new I_T nexus.
     pub(crate) fn add_nexus(&self, nexus: &NexusId) {
         self.attentions.add_nexus(nexus);
+        self.lost_writes.add_nexus(nexus);
+        if let Some(marks) = &self.change_marks {
+            marks.add_nexus(nexus);
+        }
     }
 
     /// The I_T nexus is gone: with it its RESERVE(6), its prevention of medium removal and its unit attentions (SAM-5 6.3.4).
     pub(crate) fn remove_nexus(&self, nexus: &NexusId) {
         self.attentions.remove_nexus(nexus);
+        if let Some(marks) = &self.change_marks {
+            marks.remove_nexus(nexus);
+        }
         self.protection.set(nexus, false);
         self.reservations.release_of(nexus);
         self.medium.allow_removal(nexus);

@@ -2,8 +2,10 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::{BLOCK_COUNT, Target, identity, memory};
-use logical_unit::{Command, LogicalUnit, LogicalUnitOptions};
+use logical_unit::{Command, LogicalUnit, LogicalUnitOptions, MemoryChanges};
 use scsi::capacity::Capacity;
 use scsi::cdb::{CdbForm, ModeSelect, ModeSense, table};
 use scsi::inquiry::{Peripheral, StandardInquiry};
@@ -166,8 +168,12 @@ fn mode_select_takes_what_is_already_so() {
 /// libiscsi ReportSupportedOpcodes.OneCommand and SERVACTV.
 #[test]
 fn every_operation_reports_itself() {
-    let target =
-        Target::with(memory(), LogicalUnitOptions { atomic_bytes_max: 1 << 20, ..LogicalUnitOptions::default() });
+    let options = LogicalUnitOptions {
+        atomic_bytes_max: 1 << 20,
+        change_store: Some(Arc::new(MemoryChanges)),
+        ..LogicalUnitOptions::default()
+    };
+    let target = Target::with(memory(), options);
     for row in table::ROWS {
         let ask = |reporting_options| Cdb::ReportSupportedOperationCodes {
             has_timeouts: false,

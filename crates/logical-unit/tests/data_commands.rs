@@ -103,8 +103,9 @@ fn data_out_of_the_wrong_length() {
 /// A command never waits for a buffer of the pool while it holds another one (found by fuzzing: `scsi_cdb`).
 #[test]
 fn commands_end_with_the_smallest_pool_of_buffers() {
-    let read_buffers = BufferPool::new(1);
-    let target = Target::with(memory(), LogicalUnitOptions { read_buffers, ..LogicalUnitOptions::default() });
+    let (read_buffers, work_buffers) = (BufferPool::new(1), BufferPool::new(1));
+    let options = LogicalUnitOptions { read_buffers, work_buffers, ..LogicalUnitOptions::default() };
+    let target = Target::with(memory(), options);
     let blocks = Blocks::new(0, 32);
     target.good(Cdb::Write(transfer(blocks)), &[b'b'; 32 * BLOCK_BYTES - 1]);
     let verification = Verification { blocks, is_dpo: false, byte_check: 1 };

@@ -18,12 +18,14 @@
 //! | [`extended_copy`] | EXTENDED COPY lists, RECEIVE COPY RESULTS data, VPD page 8Fh |
 //! | [`target_port_groups`] | REPORT TARGET PORT GROUPS data |
 //! | [`sanitize`], [`defect_list`], [`log`] | SANITIZE OVERWRITE lists, READ DEFECT DATA and LOG SENSE data |
+//! | [`change_mark`] | data of CHANGE MARK IN and OUT, VPD page C0h (forebay's own) |
 //! | [`supported_operations`] | REPORT SUPPORTED OPERATION CODES and TASK MANAGEMENT FUNCTIONS data |
 
 #![forbid(unsafe_code)]
 
 pub mod capacity;
 pub mod cdb;
+pub mod change_mark;
 pub mod defect_list;
 pub mod error;
 pub mod extended_copy;

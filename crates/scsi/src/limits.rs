@@ -15,5 +15,8 @@ pub const REPORTED_LUNS_MAX: usize = LUN_MAX as usize + 1;
 /// Longest sense data (SPC-4 4.5.1).
 pub const SENSE_BYTES_MAX: usize = 252;
 
+/// Marks read from one REPORT MARKS answer: what 16 bits of slots can say is far more than any target keeps.
+pub const REPORTED_MARKS_MAX: usize = 1024;
+
 /// Target port groups read from one answer: arrays have two to eight.
 pub const TARGET_PORT_GROUPS_MAX: usize = 64;

@@ -152,6 +152,8 @@ conditions! {
     MEDIUM_REMOVAL_PREVENTED = IllegalRequest 0x53 0x02 "medium removal prevented";
     COPY_ABORTED = CopyAborted 0x00 0x00 "no additional sense information";
     UNREACHABLE_COPY_TARGET = CopyAborted 0x08 0x04 "unreachable copy target";
+    INSUFFICIENT_RESOURCES = IllegalRequest 0x55 0x03 "insufficient resources";
+    COMMAND_SEQUENCE_ERROR = IllegalRequest 0x2c 0x00 "command sequence error";
     INSUFFICIENT_REGISTRATION_RESOURCES = IllegalRequest 0x55 0x04 "insufficient registration resources";
 }
 

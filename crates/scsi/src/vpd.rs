@@ -1,5 +1,5 @@
 //! Vital product data pages (SPC-4 7.8, SBC-3 6.6): 00h, 80h, 83h, 86h, 87h, B0h, B1h, B2h. Page 8Fh is in
-//! [`extended_copy`](crate::extended_copy), which it describes.
+//! [`extended_copy`](crate::extended_copy) and page C0h in [`change_mark`](crate::change_mark), which they describe.
 //!
 //! Every page starts with the peripheral byte, its code, and the length of what follows. [`body`] checks those three on data from a target;
 //! the page types parse what it returns and emit whole pages.
@@ -25,6 +25,8 @@ pub mod page {
     pub const BLOCK_LIMITS: u8 = 0xb0;
     pub const BLOCK_DEVICE_CHARACTERISTICS: u8 = 0xb1;
     pub const LOGICAL_BLOCK_PROVISIONING: u8 = 0xb2;
+    /// A vendor's; ours where it carries our signature.
+    pub const CHANGE_MARKS: u8 = 0xc0;
 }
 
 /// Longest body of a page: its length has 16 bits.

@@ -32,9 +32,11 @@ impl Apart {
                 _ = is_stopped => {}
             }
         };
+        // Its log lines are those of who starts it.
+        let span = tracing::Span::current();
         let thread = std::thread::Builder::new()
             .name(name.to_owned())
-            .spawn(move || runtime.block_on(run))
+            .spawn(move || span.in_scope(|| runtime.block_on(run)))
             .map_err(|error| Error::io(format!("there is no thread for {name}"), &error))?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }

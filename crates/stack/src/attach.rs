@@ -6,7 +6,8 @@
 //!
 //! Order of the beginning: connect (errors show at once), lock the LUN on this host, consult the registry of dirty caches and logs, open or make
 //! the cache, then the log over it, register both, listen. Order of the end: stop listening, finish what is under way, close the log, then the cache
-//! below it (bringing down what is dirty unless it is to be kept), log out; each is struck from the registry if nothing dirty is left in it.
+//! below it (bringing down what is dirty unless it is to be kept), log out; each is struck from the registry if nothing dirty is left in it. Until all
+//! that is done it answers under its name: it says what it waits for, and can be told to keep what is dirty.
 //!
 //! With both, what the log destages is clean there once the cache has it, durably. So the newest data may be in either, and the LUN is refused
 //! without the one that holds any.
@@ -19,14 +20,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use base::clock::Clock;
-use block::Device;
 use block::device::DeviceExt;
 use block::layer::cow::CowLayer;
 use block::layer::switch::SwitchLayer;
+use block::{Device, Geometry, Identity};
 use cache::{Cache, Mode};
-use front::{ListenAddress, Listener, NbdOptions, NbdServer};
+use front::{ListenAddress, Listener, NbdOptions, NbdServer, SocketAccess};
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::watch::Sender;
 use tokio::task::JoinSet;
 use writelog::WriteLog;
 
@@ -35,20 +36,25 @@ use crate::cache_change::{Change, Changing};
 use crate::cache_place::CacheConfig;
 use crate::cache_settings;
 use crate::caches::{Caches, Record};
+use crate::content::uuid_at;
 use crate::control::{ControlServer, Handler, Progress, Request, call};
 use crate::cow_place::{self, CowConfig};
 use crate::doors::{Doors, listen};
 use crate::error::{Error, Failure, Result};
-use crate::limits::{CLOSE_TIME_MAX, STATUS_TIME_MAX};
-use crate::log_place::{self, LogConfig};
+use crate::freshness::{Promise, assess, note_writable_opening, release_marks};
+use crate::held_marks::MarkRenewal;
+use crate::limits::{CLOSE_TIME_MAX, STATUS_TIME_MAX, WATCH_INTERVAL};
+use crate::log_place::LogConfig;
 use crate::metrics::MetricsServer;
 use crate::paths::Paths;
 use crate::place::Place;
 use crate::registry::{Entry, Registry, Store, UnitLock};
 use crate::remote::parse_connections;
 use crate::remotes::{Remotes, RemotesConfig};
+use crate::store_file::{PlaceKind, check_can_be_made};
 use crate::systemd;
 use crate::time::system_clock;
+use crate::watch::{self, Sight, Watch};
 
 /// What to attach, and how.
 pub struct AttachConfig {
@@ -64,8 +70,12 @@ pub struct AttachConfig {
     pub cow: Option<CowConfig>,
     /// Where to offer it.
     pub front: ListenAddress,
+    /// Who may connect there, where it is a socket file.
+    pub front_access: SocketAccess,
     /// Whether writes are refused.
     pub is_read_only: bool,
+    /// Whether dirty data may replace what others have written there since.
+    pub overwrites_changes: bool,
     /// Where to serve metrics; loopback only.
     pub metrics: Option<std::net::SocketAddr>,
 }
@@ -92,6 +102,56 @@ impl CacheParts {
     }
 }
 
+/// What the registry says of a write-back cache before it is served. Dropped before that, it is struck again if nothing was written there: the LUN is not
+/// to be refused without a cache that has nothing it lacks.
+struct EarlyEntries {
+    registry: Registry,
+    entries: Vec<Entry>,
+    /// What leads to the cache; `None` once the entries are to stay.
+    switch: Option<Arc<SwitchLayer>>,
+}
+
+impl EarlyEntries {
+    /// Those of `entries` that were not there: what an earlier attachment left dirty stays named.
+    fn insert(registry: &Registry, entries: &[Entry], switch: &Arc<SwitchLayer>) -> Result<Self> {
+        let mut new = Vec::new();
+        for entry in entries {
+            if registry.find(&entry.identity(), entry.store)?.is_none() {
+                new.push(entry.clone());
+            }
+            registry.insert(entry)?;
+        }
+        Ok(Self { registry: registry.clone(), entries: new, switch: Some(Arc::clone(switch)) })
+    }
+
+    fn keep(mut self) {
+        self.switch = None;
+    }
+}
+
+impl Drop for EarlyEntries {
+    fn drop(&mut self) {
+        let Some(switch) = self.switch.take() else { return };
+        if switch.has_written() {
+            return;
+        }
+        if let Err(error) = self.entries.iter().try_for_each(|entry| self.registry.remove(entry)) {
+            tracing::warn!(%error, "the LUN is refused without a cache that has nothing it lacks");
+        }
+    }
+}
+
+/// What becomes of what is dirty when an attachment ends, and of its cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// It is written back.
+    Clean,
+    /// It stays.
+    KeepDirty,
+    /// It is written back, and the cache is removed then.
+    RemoveCache,
+}
+
 /// A running attachment.
 pub struct Attachment {
     name: String,
@@ -103,6 +163,10 @@ pub struct Attachment {
     /// The cache that is to take the place of the one there is.
     successor: RefCell<Option<Arc<Cache>>>,
     log: Option<Arc<WriteLog>>,
+    /// What others did to the LUN before it was attached, as far as it is known: for the cache, and for the log.
+    freshness: Value,
+    /// Gives the marks other tokens; `None` once it is closed.
+    renewal: RefCell<Option<MarkRenewal>>,
     cow: Option<Arc<CowLayer>>,
     /// The work of all layers; it stops when this is dropped.
     background: RefCell<JoinSet<()>>,
@@ -118,13 +182,13 @@ pub struct Attachment {
     control: ControlServer,
     metrics: RefCell<Option<MetricsServer>>,
     /// `true` once it is to stop.
-    stopping: watch::Sender<bool>,
+    stopping: Sender<bool>,
     /// `true` once the front has finished every request.
-    front_finished: watch::Sender<bool>,
+    front_finished: Sender<bool>,
     /// `true` once it is to end at once, whatever is being cleaned.
-    hurrying: watch::Sender<bool>,
+    hurrying: Sender<bool>,
     /// `true` once everything is closed.
-    ended: watch::Sender<bool>,
+    ended: Sender<bool>,
     _locks: Vec<UnitLock>,
 }
 
@@ -166,57 +230,92 @@ impl Attachment {
         let log_place = config.log.as_ref().map(|log| log.place(&identity)).transpose()?;
         let places: Vec<&Place> = cache_place.iter().chain(&log_place).collect();
         identities.iter().try_for_each(|identity| registry.check(identity, &places))?;
-        let registered = |store| registry.find(&identity, store);
+        check_stores(&config, [cache_place.as_ref(), log_place.as_ref()], &registry, &identity)?;
         let (mut cache, mut cache_parts, mut log, mut cow, mut entries) = (None, None, None, None, Vec::new());
         let (mut background, mut destaging) = (JoinSet::new(), None);
+        let mut registered_early = None;
         let mut device = remotes.device();
         let caches = Caches::open(paths)?;
-        if let (Some(cache_config), Some(place)) = (&config.cache, cache_place) {
-            cache_config.check_not_lost(&place, registered(Store::Cache)?.as_ref())?;
-            let memory_max = memory_left(paths, cache_config, &config.name).await?;
-            let (opened, device_bytes) =
-                cache_config.open(&place, &caches, device, Arc::clone(&clock), memory_max).await?;
-            if config.cow.is_some() {
-                check_nothing_dirty(&opened, &place)?;
+        if config.cow.is_none() {
+            note_writable_opening(&caches, &identities, &places)?;
+            release_marks(&remotes, &caches).await;
+        }
+        let (mut freshness, mut held_marks) = (json!({}), Vec::new());
+        // Before the cache runs: what it cleans is ours only once the log's mark is held, too.
+        let log_assessed = match &log_place {
+            Some(place) => Some(assess(&remotes, &caches, Store::Log, place, Promise::default()).await?),
+            None => None,
+        };
+        let Doors { control, metrics, front } = doors;
+        let opening = async {
+            if let (Some(cache_config), Some(place)) = (&config.cache, cache_place) {
+                let memory_max = memory_left(paths, cache_config, &config.name).await?;
+                let promise = Promise {
+                    is_exclusive: cache_config.is_exclusive,
+                    has_generation: cache_config.generation.is_some(),
+                };
+                let assessed = assess(&remotes, &caches, Store::Cache, &place, promise).await?;
+                let since = (&assessed, config.overwrites_changes);
+                let (opened, device_bytes) =
+                    cache_config.open(&place, &caches, device, Arc::clone(&clock), memory_max, since).await?;
+                if config.cow.is_some() {
+                    check_nothing_dirty(&opened, &place)?;
+                }
+                let running = Arc::clone(&opened);
+                background.spawn(base::background::named("cache", async move { running.run().await }));
+                cache = Some(Arc::clone(&opened));
+                entries.extend(identities.iter().map(|identity| Entry::new(identity, &place, &config.name)));
+                let record = Record::new(&place, device_bytes, &identity, &config.name);
+                let (told, marks) = assessed.commit(&caches, record).await?;
+                freshness["cache"] = told;
+                held_marks.push(marks);
+                let fixed_bytes = place.fixed_bytes(device_bytes);
+                let has_log = config.log.is_some();
+                let (config, switch) = (cache_config.clone(), Arc::new(SwitchLayer::new(opened)));
+                let paths = paths.clone();
+                background.spawn(base::background::named("cache-switch", switch.run()));
+                if has_log && config.mode == Mode::WriteBack {
+                    // A log that was left dirty destages to the cache while it opens.
+                    registered_early = Some(EarlyEntries::insert(&registry, &entries, &switch)?);
+                }
+                device = switch.clone();
+                let (clock, changing) = (Arc::clone(&clock), tokio::sync::Mutex::default());
+                cache_parts = Some(CacheParts { config, place, fixed_bytes, clock, switch, paths, changing });
             }
-            entries.extend(identities.iter().map(|identity| Entry::new(identity, &place, &config.name)));
-            if config.log.is_some() && cache_config.mode == Mode::WriteBack {
-                // A log that was left dirty destages to the cache as soon as it is open.
-                entries.iter().try_for_each(|entry| registry.insert(entry))?;
+            if let (Some(log_config), Some(place), Some(assessed)) = (&config.log, log_place, log_assessed) {
+                let kept = assessed.kept(config.overwrites_changes);
+                let (opened, ours) = log_config
+                    .open(&place, &caches, device, clock, &registry, (&identities, &config.name, kept))
+                    .await?;
+                let record = Record::new(&place, 0, &identity, &config.name);
+                let (told, marks) = assessed.commit(&caches, record).await?;
+                freshness["log"] = told;
+                held_marks.push(marks);
+                entries.extend(ours);
+                background.spawn(base::background::named("log-requests", opened.run_requests()));
+                destaging =
+                    Some(Apart::start("destaging", base::background::named("destaging", opened.run_destaging()))?);
+                device = opened.clone();
+                log = Some(opened);
             }
-            caches.note(&Record::new(&place, device_bytes, &identity, &config.name))?;
-            let fixed_bytes = place.fixed_bytes(device_bytes);
-            let running = Arc::clone(&opened);
-            background.spawn(async move { running.run().await });
-            let (config, switch) = (cache_config.clone(), Arc::new(SwitchLayer::new(opened.clone())));
-            let paths = paths.clone();
-            background.spawn(switch.run());
-            device = switch.clone();
-            let (clock, changing) = (Arc::clone(&clock), tokio::sync::Mutex::default());
-            cache_parts = Some(CacheParts { config, place, fixed_bytes, clock, switch, paths, changing });
-            cache = Some(opened);
-        }
-        if let (Some(log_config), Some(place)) = (&config.log, log_place) {
-            log_config.check_not_lost(&place, registered(Store::Log)?.as_ref())?;
-            let ours: Vec<Entry> =
-                identities.iter().map(|identity| log_place::entry(identity, &place, &config.name)).collect();
-            let opened = log_config.open(&place, &caches, device, clock, &registry, &ours).await?;
-            entries.extend(ours);
-            background.spawn(opened.run_requests());
-            destaging = Some(Apart::start("destaging", opened.run_destaging())?);
-            device = opened.clone();
-            log = Some(opened);
-        }
-        if let Some(cow_config) = &config.cow {
-            let layer = cow_config.open(&cow_config.place(&identity)?, &caches, device).await?;
-            background.spawn(layer.run());
-            device = layer.clone();
-            cow = Some(layer);
-        }
+            if let Some(cow_config) = &config.cow {
+                let layer = cow_config.open(&cow_config.place(&identity)?, &caches, device).await?;
+                background.spawn(base::background::named("difference", layer.run()));
+                device = layer.clone();
+                cow = Some(layer);
+            }
+            let (listener, front) = front.map_or_else(|| listen(&config.front, config.front_access), Ok)?;
+            Ok::<_, Error>((device, listener, front))
+        };
+        let (device, listener, front) = match opening.await {
+            Ok(opened) => opened,
+            Err(error) => {
+                close_unserved(log, cache).await;
+                return Err(error);
+            }
+        };
         let options = NbdOptions { is_read_only: config.is_read_only, ..NbdOptions::default() };
         let server = NbdServer::new(device, options);
-        let Doors { control, metrics, front } = doors;
-        let (listener, front) = front.map_or_else(|| listen(&config.front), Ok)?;
         let attachment = Self {
             name: config.name,
             remotes,
@@ -224,6 +323,8 @@ impl Attachment {
             cache_parts,
             successor: RefCell::default(),
             log,
+            freshness,
+            renewal: RefCell::new(Some(MarkRenewal::start(held_marks))),
             cow,
             background: RefCell::new(background),
             destaging: RefCell::new(destaging),
@@ -235,25 +336,21 @@ impl Attachment {
             caches,
             control,
             metrics: RefCell::new(metrics),
-            stopping: watch::Sender::new(false),
-            front_finished: watch::Sender::new(false),
-            hurrying: watch::Sender::new(false),
-            ended: watch::Sender::new(false),
+            stopping: Sender::new(false),
+            front_finished: Sender::new(false),
+            hurrying: Sender::new(false),
+            ended: Sender::new(false),
             _locks: locks,
         };
         let is_write_back = config.cache.as_ref().is_some_and(|cache| cache.mode == Mode::WriteBack);
         attachment.update_registry(Store::Cache, is_write_back)?;
         attachment.update_registry(Store::Log, config.log.is_some())?;
+        registered_early.into_iter().for_each(EarlyEntries::keep);
         Ok(attachment)
     }
 
-    /// The registry names the cache or the log as long as it may hold what is below lacks: in write-back, and while anything is dirty. What it says
-    /// of a log that failed stays until that is discarded.
+    /// The registry names the cache or the log as long as it may hold what is below lacks: in write-back, and while anything is dirty.
     fn update_registry(&self, store: Store, may_become_dirty: bool) -> Result<()> {
-        let has_failed = self.log.as_ref().is_some_and(|log| log.status().failure.is_some());
-        if store == Store::Log && has_failed {
-            return Ok(());
-        }
         let mut entries = self.entries.iter().filter(|entry| entry.store == store);
         if may_become_dirty || self.dirty_bytes_in(store) > 0 {
             entries.try_for_each(|entry| self.registry.insert(entry))
@@ -303,12 +400,12 @@ impl Attachment {
             }
         };
         let handler = Rc::new(ControlHandler { attachment: Rc::clone(&attachment) });
-        let control = attachment.control.serve(handler, attachment.wait_for_stop());
+        let control = attachment.control.serve(handler, wait_until(&attachment.ended));
         let metrics = attachment.metrics.borrow_mut().take();
         let metrics = async {
             let Some(metrics) = metrics else { return };
             // An attachment goes on without its metrics.
-            if let Err(error) = metrics.serve(async || attachment.status(), attachment.wait_for_stop()).await {
+            if let Err(error) = metrics.serve(async || attachment.status(), wait_until(&attachment.ended)).await {
                 tracing::error!(%error, "there are no metrics any more");
             }
         };
@@ -319,7 +416,14 @@ impl Attachment {
                 () = attachment.wait_for_stop() => systemd::stopping(),
             }
         };
-        let (served, stopped, ..) = tokio::join!(serve, stop_on_signal, control, metrics, informing);
+        let watching = async {
+            let mut watch = Watch::default();
+            tokio::select! {
+                () = watch.look_for_ever(|| attachment.sight()) => {}
+                () = wait_until(&attachment.ended) => {}
+            }
+        };
+        let (served, stopped, ..) = tokio::join!(serve, stop_on_signal, control, metrics, informing, watching);
         attachment.background.borrow_mut().abort_all();
         drop(attachment.destaging.take());
         served.and(stopped)
@@ -343,25 +447,163 @@ impl Attachment {
         wait_until(&self.stopping).await;
     }
 
-    /// Keeps dirty data. A detach that is under way, perhaps waiting for a target that is away, is cut short.
+    /// Keeps dirty data. A detach that is under way, perhaps waiting for a target that is away, is cut short. Where the file of what is dirty was
+    /// removed, nothing would be kept: then all is written back first, which takes as long as it takes.
     async fn end_at_once(&self) -> Result<()> {
-        self.hurrying.send_replace(true);
+        let gone = self.gone(|_| true);
+        let ending = if gone.is_empty() { Ending::KeepDirty } else { Ending::Clean };
+        if ending == Ending::KeepDirty {
+            self.hurrying.send_replace(true);
+        }
         if *self.stopping.borrow() {
             return Ok(());
         }
-        self.detach(true, None).await.map(|_| ())
+        for place in &gone {
+            tracing::warn!("{place} was removed while it is in use: what is dirty is written back before the end");
+        }
+        self.detach(ending, None).await?;
+        if self.dirty_bytes() > 0 {
+            tracing::warn!("\"{}\" was told to end at once: {}", self.name, self.what_stays_dirty());
+        }
+        Ok(())
     }
 
-    async fn detach(&self, keep_dirty: bool, progress: Option<Progress>) -> Result<Value> {
+    /// Places of those stores that are not there any more: what they hold ends with this process.
+    fn gone(&self, is_meant: impl Fn(&Entry) -> bool) -> BTreeSet<Place> {
+        let places = self.entries.iter().filter(|entry| is_meant(entry)).map(Entry::place);
+        places.filter(watch::is_gone).collect()
+    }
+
+    /// Those with data that the LUN lacks: there is no other copy of it.
+    fn gone_with_dirty(&self) -> BTreeSet<Place> {
+        self.gone(|entry| self.dirty_bytes_in(entry.store) > 0)
+    }
+
+    /// Refuses an end that loses the last copy of what is dirty, as long as it can still be written back.
+    fn check_last_copy(&self, ending: Ending) -> Result<()> {
+        let Some(place) = self.gone_with_dirty().pop_first() else { return Ok(()) };
+        let name = &self.name;
+        let advice = match (ending, self.waits_for()) {
+            (Ending::Clean | Ending::RemoveCache, None) => return Ok(()),
+            (Ending::KeepDirty, None) => {
+                format!("it stays attached, and `forebay detach {name}` without --keep-dirty writes that back")
+            }
+            (_, Some(target)) => {
+                format!("it stays attached, and `forebay detach {name}` writes that back once {target} is there again")
+            }
+        };
+        let message = format!(
+            "{place} was removed while \"{name}\" uses it, and holds {} bytes that the logical unit does not have: {advice}",
+            self.dirty_bytes()
+        );
+        Err(Error::new(Failure::WouldLoseData, message))
+    }
+
+    async fn detach(&self, ending: Ending, progress: Option<Progress>) -> Result<Value> {
+        let keep_dirty = ending == Ending::KeepDirty;
         if self.stopping.send_replace(true) {
-            return Err(Error::new(Failure::InUse, format!("\"{}\" is being detached already", self.name)));
+            return self.hurry_detach(keep_dirty).await;
         }
         if keep_dirty {
             self.hurrying.send_replace(true);
         }
-        let closed = self.close(keep_dirty, progress).await;
+        let closing = self.close(ending, progress.clone());
+        let closed = tokio::select! {
+            closed = closing => closed,
+            () = self.tell_of_waiting(progress.as_ref()) => unreachable!("it is told for ever"),
+        };
         self.ended.send_replace(true);
         closed
+    }
+
+    /// For who comes while it is being detached: what is dirty may be kept now, which the first caller did not want.
+    async fn hurry_detach(&self, keep_dirty: bool) -> Result<Value> {
+        if !keep_dirty {
+            let waits = self.waits_for().map_or_else(String::new, |target| {
+                format!("; it waits for {target}, and --keep-dirty leaves what is dirty and ends it at once")
+            });
+            return Err(Error::new(Failure::InUse, format!("\"{}\" is being detached already{waits}", self.name)));
+        }
+        self.hurrying.send_replace(true);
+        wait_until(&self.ended).await;
+        Ok(json!({ "name": self.name, "dirty_bytes": self.dirty_bytes() }))
+    }
+
+    /// Tells who wants it detached what it waits for, for ever.
+    async fn tell_of_waiting(&self, progress: Option<&Progress>) {
+        loop {
+            tokio::time::sleep(WATCH_INTERVAL).await;
+            if let (Some(progress), Some(target)) = (progress, self.waits_for()) {
+                // Who hung up does not want to know.
+                let _ = progress.send(json!({ "waits_for": target, "dirty_bytes": self.dirty_bytes() }));
+            }
+        }
+    }
+
+    /// The target that dirty data waits for, and how it is.
+    fn waits_for(&self) -> Option<String> {
+        let remote = self.remotes.status();
+        let state = remote["state"].as_str().unwrap_or_default();
+        if state == "online" || self.dirty_bytes() == 0 {
+            return None;
+        }
+        Some(format!("{} ({state})", remote["portal"].as_str().unwrap_or("the target")))
+    }
+
+    /// What is dirty here and where, with what to do.
+    fn what_stays_dirty(&self) -> String {
+        if let Some(place) = self.gone_with_dirty().pop_first() {
+            return format!("{} bytes are lost: {place}, which held them, was removed before", self.dirty_bytes());
+        }
+        let places = self.entries.iter().filter(|entry| self.dirty_bytes_in(entry.store) > 0);
+        let arguments: BTreeSet<String> = places
+            .map(|entry| {
+                format!("--{what} {}", entry.place().argument(entry.store.as_str()), what = entry.store.as_str())
+            })
+            .collect();
+        let arguments: Vec<String> = arguments.into_iter().collect();
+        format!(
+            "{} bytes stay dirty here; attach it again with {} to write them back",
+            self.dirty_bytes(),
+            arguments.join(" ")
+        )
+    }
+
+    /// What is looked at from time to time.
+    fn sight(&self) -> Sight {
+        let remote = self.remotes.status();
+        let places = self.entries.iter().filter(|entry| self.dirty_bytes_in(entry.store) > 0);
+        Sight {
+            state: remote["state"].as_str().unwrap_or_default().to_owned(),
+            portal: remote["portal"].as_str().unwrap_or_default().to_owned(),
+            dirty_places: places.map(Entry::place).collect(),
+        }
+    }
+
+    /// Everything that is wrong although the session is up.
+    fn troubles(&self) -> Vec<String> {
+        let places: BTreeSet<Place> = self.gone(|_| true);
+        let dirty_bytes = self.dirty_bytes();
+        let gone = places.iter().map(|place| watch::gone(place, dirty_bytes));
+        let (size, offered) = (self.remotes.device().geometry().size_bytes, self.geometry().size_bytes);
+        let outdated = self.server.counters().connections_outdated;
+        // The one is for who connects anew, and the other for all.
+        let resized = match (size == offered, outdated) {
+            (true, 0) => None,
+            (true, count) => Some(format!(
+                "the logical unit has {size} bytes now, and {count} applications know another size: they see this one when they connect anew"
+            )),
+            (false, _) => Some(format!(
+                "the logical unit has {size} bytes now, and applications see {offered}: detach and attach again"
+            )),
+        };
+        let failures = [
+            self.cache().and_then(|cache| cache.status().cleaning_failure),
+            self.log.as_ref().and_then(|log| log.status().destage_failure),
+        ];
+        let stuck = failures.into_iter().flatten().filter(|_| dirty_bytes > 0);
+        let stuck = stuck.map(|error| format!("what is dirty cannot be written back, which is tried again: {error}"));
+        gone.chain(resized).chain(stuck).collect()
     }
 
     /// Detaches, and removes the file of a cache that has nothing any more that the LUN lacks.
@@ -374,16 +616,25 @@ impl Attachment {
             );
             return Err(Error::new(Failure::Usage, message));
         };
-        let answer = self.detach(false, Some(progress)).await?;
+        self.check_last_copy(Ending::RemoveCache)?;
+        let answer = self.detach(Ending::RemoveCache, Some(progress)).await?;
         if self.dirty_bytes() == 0 {
             let context = |error| Error::io(format!("cannot remove {}", parts.place), &error);
             std::fs::remove_file(&parts.place.path).map_err(context)?;
-            self.caches.forget(&parts.place)?;
         }
         Ok(answer)
     }
 
-    async fn close(&self, keep_dirty: bool, progress: Option<Progress>) -> Result<Value> {
+    /// The cache is clean and about to be removed: its mark is not needed any more, and its target is still at hand.
+    async fn forget_cache(&self) -> Result<()> {
+        let Some(parts) = &self.cache_parts else { return Ok(()) };
+        self.caches.forget(&parts.place)?;
+        release_marks(&self.remotes, &self.caches).await;
+        Ok(())
+    }
+
+    async fn close(&self, ending: Ending, progress: Option<Progress>) -> Result<Value> {
+        let keep_dirty = ending == Ending::KeepDirty;
         wait_until(&self.front_finished).await;
         let flushed = match &self.cow {
             Some(cow) => cow.flush().await,
@@ -397,13 +648,50 @@ impl Attachment {
         let log_cleaned = self.close_log(keep_dirty, progress.as_ref()).await?;
         let cache_cleaned = self.close_cache(keep_dirty, progress.as_ref()).await?;
         let dirty_bytes = self.dirty_bytes();
-        self.within_ending_time(self.remotes.close()).await;
+        let renewal = self.renewal.take();
+        if let Some(renewal) = renewal {
+            self.within_ending_time(renewal.finish()).await;
+        }
+        if ending == Ending::RemoveCache && dirty_bytes == 0 && cache_cleaned.is_ok() {
+            self.within_ending_time(self.forget_cache()).await.unwrap_or(Ok(()))?;
+        }
+        let kept = self.within_ending_time(self.remotes.close()).await.unwrap_or(Ok(()));
         flushed?;
         log_cleaned.and(cache_cleaned).map_err(|error| {
-            Error::from(error)
-                .context(format!("\"{}\" is detached, but {dirty_bytes} bytes stay dirty here", self.name))
+            let words = Error::from(error.clone());
+            // Of a session it would say that it goes on looking, which ends here.
+            let why = match words.failure() {
+                Failure::Unreachable => {
+                    self.remotes.status()["last_error"].as_str().map_or_else(|| words.to_string(), str::to_owned)
+                }
+                _ => words.to_string(),
+            };
+            let message = format!("\"{}\" is detached, but {} ({why})", self.name, self.what_stays_dirty());
+            Error::new(words.failure(), message)
         })?;
+        self.check_kept(kept)?;
         Ok(json!({ "name": self.name, "dirty_bytes": dirty_bytes }))
+    }
+
+    /// What the LUN was left with; a log, and a cache in write-back, have all of which that is not certain.
+    fn check_kept(&self, kept: std::result::Result<(), block::Error>) -> Result<()> {
+        let is_held_here =
+            self.log.is_some() || self.cache().is_some_and(|cache| cache.mode() == cache::Mode::WriteBack);
+        match kept {
+            Err(error) if is_held_here => {
+                tracing::warn!(%error, "the LUN was left without a flush; what it may have lost is kept here");
+                Ok(())
+            }
+            Err(error) => {
+                let words = Error::from(error);
+                let message = format!(
+                    "\"{}\" is detached, but what was written to it since its last flush may not be durable ({words})",
+                    self.name
+                );
+                Err(Error::new(words.failure(), message))
+            }
+            Ok(()) => Ok(()),
+        }
     }
 
     /// The inner result is that of bringing down what is dirty.
@@ -423,12 +711,15 @@ impl Attachment {
                 () = wait_until(&self.hurrying) => {}
             }
         }
-        if is_clean {
+        let is_closed = if is_clean {
             log.close(false).await?;
+            true
         } else {
-            self.within_ending_time(log.close(true)).await.unwrap_or(Ok(()))?;
-        }
-        self.update_registry(Store::Log, false)?;
+            self.within_ending_time(log.close(true)).await.transpose()?.is_some()
+        };
+        // A device that failed may hold what is older than the LUN, until it is closed with nothing in it.
+        let has_failed = log.status().failure.is_some();
+        self.update_registry(Store::Log, has_failed && !is_closed)?;
         Ok(cleaned)
     }
 
@@ -471,6 +762,7 @@ impl Attachment {
     }
 
     async fn clean(&self, progress: Progress) -> Result<Value> {
+        self.check_stays()?;
         if let Some(log) = &self.log {
             log.destage(|done| report_destage(Some(&progress), done)).await?;
         }
@@ -480,17 +772,26 @@ impl Attachment {
         Ok(json!({ "name": self.name, "dirty_bytes": self.dirty_bytes() }))
     }
 
-    async fn set(&self, key: &str, value: &str) -> Result<Value> {
-        if key == "connections" {
-            self.remotes.set_connections(parse_connections(value)?);
-            return Ok(json!({ key: value }));
+    /// Refuses what is for an attachment that goes on.
+    fn check_stays(&self) -> Result<()> {
+        match *self.stopping.borrow() {
+            true => Err(Error::new(Failure::InUse, format!("\"{}\" is being detached", self.name))),
+            false => Ok(()),
         }
+    }
+
+    async fn set(&self, key: &str, value: &str) -> Result<Value> {
         if key == "reconnect" {
             check_now(value)?;
             self.remotes.reconnect_now();
             return Ok(json!({ key: value }));
         }
-        if !cache_settings::KEYS.contains(&key) && !Change::KEYS.contains(&key) {
+        self.check_stays()?;
+        if key == "connections" {
+            self.remotes.set_connections(parse_connections(value)?);
+            return Ok(json!({ key: value }));
+        }
+        if !is_setting(key) {
             let known = [cache_settings::KEYS, Change::KEYS].concat().join(", ");
             let message =
                 format!("\"{key}\" is no setting of an attachment: there are connections, reconnect, {known}");
@@ -538,8 +839,10 @@ impl Attachment {
         let successor = &self.successor;
         let changing = Changing { cache: &cache, config, place, origin, switch, clock, memory_max, successor };
         let mut change = pin!(changing.change(change));
-        let new = tokio::select! {
-            changed = &mut change => changed?,
+        // Another store takes its place.
+        self.caches.note_uuid(place, None)?;
+        let changed = tokio::select! {
+            changed = &mut change => changed,
             () = self.wait_for_stop() => {
                 // What the new one has sent arrives before the old one goes on, and may send something newer.
                 let successor = self.successor.take();
@@ -547,20 +850,26 @@ impl Attachment {
                     self.within_ending_time(successor.leave()).await;
                 }
                 let message = format!("\"{}\" is being detached; its cache is as it was", self.name);
-                return Err(Error::new(Failure::InUse, message));
+                Err(Error::new(Failure::InUse, message))
             }
         };
-        *self.cache.borrow_mut() = Some(new);
+        self.caches.note_uuid(place, uuid_at(place))?;
+        *self.cache.borrow_mut() = Some(changed?);
         Ok(())
     }
 
-    fn status(&self) -> Value {
-        let geometry = match (&self.cow, &self.log, self.cache()) {
+    /// Of what applications see when they connect now.
+    fn geometry(&self) -> Geometry {
+        match (&self.cow, &self.log, self.cache()) {
             (Some(cow), ..) => cow.geometry(),
             (None, Some(log), _) => log.geometry(),
             (None, None, Some(cache)) => cache.geometry(),
             (None, None, None) => self.remotes.device().geometry(),
-        };
+        }
+    }
+
+    fn status(&self) -> Value {
+        let geometry = self.geometry();
         let identity = self.remotes.identity();
         json!({
             "kind": "attachment",
@@ -572,15 +881,20 @@ impl Attachment {
             "size_bytes": geometry.size_bytes,
             "logical_block_bytes": geometry.logical_block_bytes,
             "is_read_only": geometry.is_read_only,
+            "detaching": self.stopping.borrow().then(|| json!({ "waits_for": self.waits_for() })),
+            "troubles": self.troubles(),
             "remote": self.remotes.status(),
             "stripe": self.remotes.stripe_status(),
             "multipath": self.remotes.multipath_status(),
             "cache_path": self.cache_parts.as_ref().map(|parts| &parts.place.path),
             "cache_offset": self.cache_parts.as_ref().and_then(|parts| parts.place.offset),
             "cache_bytes": self.cache_parts.as_ref().and_then(CacheParts::bytes),
+            "cache_uuid": self.cache_parts.as_ref().and_then(|parts| uuid_at(&parts.place)).map(|uuid| uuid.to_string()),
             "cache": self.cache().map(|cache| cache.status()),
             "difference": self.cow.as_ref().map(|cow| cow_place::status(cow)),
+            "log_path": self.entries.iter().find(|entry| entry.store == Store::Log).map(|entry| &entry.cache),
             "log": self.log.as_ref().map(|log| log.status()),
+            "freshness": self.freshness,
             "nbd": self.server.counters(),
         })
     }
@@ -602,6 +916,51 @@ async fn memory_left(paths: &Paths, config: &CacheConfig, name: &str) -> Result<
     Ok(Some(left))
 }
 
+/// Refuses what cannot be opened or made in the places of the cache and of the log, before anything is.
+fn check_stores(
+    config: &AttachConfig,
+    [cache_place, log_place]: [Option<&Place>; 2],
+    registry: &Registry,
+    identity: &Identity,
+) -> Result<()> {
+    if let (Some(cache), Some(log)) = (cache_place, log_place)
+        && cache.shares_file_with(log)
+    {
+        let message = format!(
+            "the cache and the write log cannot both be in {}: give each a place of its own",
+            log.path.display()
+        );
+        return Err(Error::new(Failure::Usage, message));
+    }
+    if let (Some(cache), Some(place)) = (&config.cache, cache_place) {
+        cache.check_not_lost(place, registry.find(identity, Store::Cache)?.as_ref())?;
+        check_can_be_made(PlaceKind::Cache, place, cache.size_bytes)?;
+    }
+    if let (Some(log), Some(place)) = (&config.log, log_place) {
+        log.check_not_lost(place, registry.find(identity, Store::Log)?.as_ref())?;
+        check_can_be_made(PlaceKind::Log, place, log.size_bytes)?;
+    }
+    Ok(())
+}
+
+/// Closes what was opened for an attachment that does not come about, as in order: nothing of a cache is lost for what is wrong with the log over it.
+async fn close_unserved(log: Option<Arc<WriteLog>>, cache: Option<Arc<Cache>>) {
+    let close = async {
+        if let Some(log) = log {
+            log.close(true).await?;
+        }
+        match cache {
+            Some(cache) => cache.close(true).await,
+            None => Ok(()),
+        }
+    };
+    match tokio::time::timeout(CLOSE_TIME_MAX, close).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "what was opened could not be closed in order"),
+        Err(_) => tracing::warn!("what was opened is left as after a crash: closing it takes too long"),
+    }
+}
+
 /// Refuses a cache under a difference that would clean what it holds: the LUN is to stay as it is.
 fn check_nothing_dirty(cache: &Cache, place: &Place) -> Result<()> {
     let dirty_bytes = cache.status().dirty_bytes;
@@ -615,6 +974,11 @@ fn check_nothing_dirty(cache: &Cache, place: &Place) -> Result<()> {
     Err(Error::new(Failure::WouldLoseData, message))
 }
 
+/// Whether attachments have a setting of this name.
+pub fn is_setting(key: &str) -> bool {
+    matches!(key, "connections" | "reconnect") || cache_settings::KEYS.contains(&key) || Change::KEYS.contains(&key)
+}
+
 /// `reconnect=now`: there is no other time for it.
 pub(crate) fn check_now(value: &str) -> Result<()> {
     match value {
@@ -624,7 +988,7 @@ pub(crate) fn check_now(value: &str) -> Result<()> {
 }
 
 /// Waits for `flag` to be raised. Its sender outlives the wait: the attachment holds it.
-pub(crate) async fn wait_until(flag: &watch::Sender<bool>) {
+pub(crate) async fn wait_until(flag: &Sender<bool>) {
     let _ = flag.subscribe().wait_for(|is_raised| *is_raised).await;
 }
 
@@ -658,7 +1022,11 @@ impl Handler for ControlHandler {
             Request::Clean => self.attachment.clean(progress).await,
             Request::Set { key, value } => self.attachment.set(&key, &value).await,
             Request::Detach { remove_cache: true, .. } => self.attachment.detach_and_remove(progress).await,
-            Request::Detach { keep_dirty, .. } => self.attachment.detach(keep_dirty, Some(progress)).await,
+            Request::Detach { keep_dirty, .. } => {
+                let ending = if keep_dirty { Ending::KeepDirty } else { Ending::Clean };
+                self.attachment.check_last_copy(ending)?;
+                self.attachment.detach(ending, Some(progress)).await
+            }
         }
     }
 }

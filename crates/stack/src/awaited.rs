@@ -17,6 +17,7 @@
 use std::cell::RefCell;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +56,7 @@ impl Awaited {
     /// Outside of a tokio runtime.
     pub fn start(config: AttachConfig, paths: &Paths) -> Result<Self> {
         let doors = Doors::open(&config, paths)?;
-        let (listener, front) = listen(&config.front)?;
+        let (listener, front) = listen(&config.front, config.front_access)?;
         Ok(Self { config, doors, listener, front })
     }
 
@@ -78,11 +79,12 @@ impl Awaited {
         let Self { config, mut doors, listener, front } = self;
         let clock = system_clock()?;
         let search = Rc::new(Search::new(&config, &front));
+        let mut signal = pin!(signal);
         systemd::ready();
         let found = async {
             let found = tokio::select! {
                 biased;
-                () = signal => Ok(None),
+                () = signal.as_mut() => Ok(None),
                 () = wait_until(&search.stopping) => Ok(None),
                 found = search.run(&config.remotes, &clock) => found.map(Some),
                 () = search.turn_away(&listener) => unreachable!("applications are turned away for ever"),
@@ -94,7 +96,11 @@ impl Awaited {
         let (found, ()) = tokio::join!(found, doors.control.serve(Rc::clone(&search), wait_until(&search.ended)));
         let Some(remotes) = found? else { return Ok(None) };
         doors.front = Some((listener, front));
-        Attachment::over(remotes, config, paths, doors, clock).await.map(Some)
+        tokio::select! {
+            biased;
+            () = signal => Ok(None),
+            attachment = Attachment::over(remotes, config, paths, doors, clock) => attachment.map(Some),
+        }
     }
 }
 

@@ -15,10 +15,11 @@ use block::layer::switch::SwitchLayer;
 use cache::limits::WAYS_DEFAULT;
 use cache::{Alignment, Associativity, Cache, FormatOptions, LineSize, Mode};
 
-use crate::cache_place::{CacheConfig, PlaceKind, Unfinished};
+use crate::cache_place::CacheConfig;
 use crate::cache_settings::parse;
 use crate::error::{Error, Failure, Result};
 use crate::place::Place;
+use crate::store_file::{PlaceKind, Unfinished};
 
 /// Part of the new cache that may be dirty before it takes over, as its reciprocal; and how often cleaning tries to come below while others write.
 const DIRTY_SHARE: u64 = 16;
@@ -128,7 +129,7 @@ impl Changing<'_> {
         let device = unfinished.device();
         let (origin, clock) = (Arc::clone(&self.origin), Arc::clone(&self.clock));
         let new = self.config.open_successor(device, origin, clock, self.cache, memory_max).await?;
-        let running = tokio::spawn(new.run());
+        let running = tokio::spawn(base::background::named("cache", new.run()));
         *self.successor.borrow_mut() = Some(Arc::clone(&new));
         let changed = self.put_in_place(unfinished, &new).await;
         *self.successor.borrow_mut() = None;
@@ -148,7 +149,7 @@ impl Changing<'_> {
         }
         let held = Held::new(self.switch);
         let hand_over = self.cache.hand_over(new).await?;
-        unfinished.put_in_place()?;
+        unfinished.replace()?;
         self.switch.release(Some(new.clone()));
         hand_over.finish();
         drop(held);

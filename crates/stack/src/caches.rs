@@ -4,8 +4,9 @@
 //! the registry; this is for people and programs who want to know what there is.
 
 use std::fs;
-use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use base::range::ByteRange;
 use base::units::ByteSize;
@@ -13,10 +14,11 @@ use block::Identity;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::cache_place::content_is_there;
+use crate::content::content_is_there;
 use crate::error::{Error, Failure, Result};
 use crate::paths::{Paths, make_private};
 use crate::place::Place;
+use crate::registry::Store;
 
 /// One cache.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -39,6 +41,127 @@ pub struct Record {
     pub serial: String,
     /// The attachment's name, last.
     pub name: String,
+    /// Whether it is a cache or a write log.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub store: Store,
+    /// The LUNs it is of, each with what their targets remember for it: one, or the members of a stripe.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub luns: Vec<LunRecord>,
+    /// This host has used the LUN for writing without it: its clean lines do not count, unless the target says that they do.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub is_stale: bool,
+    /// The user promised that nobody else writes to the LUN.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub is_exclusive: bool,
+    /// Of the store that is meant, where that is known: its place may hold another one by now.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub uuid: Option<Uuid>,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// A LUN that a store is of.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct LunRecord {
+    /// Its target name.
+    pub target: String,
+    /// Its designator.
+    pub unit: String,
+    /// Its serial number.
+    pub serial: String,
+    /// The mark by which its target tells what others change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark: Option<MarkRecord>,
+}
+
+impl LunRecord {
+    /// A record of the LUN `identity`.
+    pub fn new(identity: &Identity, mark: Option<MarkRecord>) -> Self {
+        let Identity { target, unit, serial } = identity.clone();
+        Self { target, unit, serial, mark }
+    }
+
+    /// Whether it is this LUN, by whatever target it is reached.
+    pub fn is(&self, identity: &Identity) -> bool {
+        (&self.unit, &self.serial) == (&identity.unit, &identity.serial)
+    }
+}
+
+/// A change mark.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct MarkRecord {
+    id: Uuid,
+    token: u64,
+    /// The token that it may have by now: it was on its way there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    candidate: Option<u64>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    stage: MarkStage,
+}
+
+/// What a mark can say of its store. It is made with everything changed, and says something only once it was cleared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MarkStage {
+    /// What it tells is what others changed.
+    #[default]
+    Cleared,
+    /// Nothing, where it should: it stands for one that its target lost, or its store was used with it.
+    Owing,
+    /// Nothing, and nobody expects it: no target has told of changes to this store before.
+    New,
+}
+
+impl MarkRecord {
+    /// A mark with this token.
+    pub fn new(id: [u8; 16], token: u64) -> Self {
+        Self { id: Uuid::from_bytes(id), token, candidate: None, stage: MarkStage::Cleared }
+    }
+
+    /// The same, in another stage.
+    #[must_use]
+    pub fn with_stage(self, stage: MarkStage) -> Self {
+        Self { stage, ..self }
+    }
+
+    /// What it can say.
+    pub fn stage(&self) -> MarkStage {
+        self.stage
+    }
+
+    /// The same, which is given another token now.
+    #[must_use]
+    pub fn with_candidate(self, candidate: u64) -> Self {
+        Self { candidate: Some(candidate), ..self }
+    }
+
+    /// The same, whose candidate is its token now.
+    #[must_use]
+    pub fn settled(self) -> Self {
+        Self { token: self.newest(), candidate: None, ..self }
+    }
+
+    /// The token that is on its way to the target, or was when nobody looked any more.
+    pub fn candidate(&self) -> Option<u64> {
+        self.candidate
+    }
+
+    /// Its id.
+    pub fn id(&self) -> [u8; 16] {
+        self.id.into_bytes()
+    }
+
+    /// The token that it has, or is given.
+    pub fn newest(&self) -> u64 {
+        self.candidate.unwrap_or(self.token)
+    }
+
+    /// Whether it is the mark that has this id and this token at its target.
+    pub fn is(&self, id: &[u8; 16], token: u64) -> bool {
+        self.id.as_bytes() == id && (self.token == token || self.candidate == Some(token))
+    }
 }
 
 impl Record {
@@ -53,7 +176,23 @@ impl Record {
             unit: identity.unit.clone(),
             serial: identity.serial.clone(),
             name: name.to_owned(),
+            store: Store::Cache,
+            luns: Vec::new(),
+            is_stale: false,
+            is_exclusive: false,
+            uuid: None,
         }
+    }
+
+    /// Whether it can be of the store that calls itself `uuid`.
+    pub fn is_of_store(&self, uuid: Option<Uuid>) -> bool {
+        !matches!((self.uuid, uuid), (Some(known), Some(found)) if known != found)
+    }
+
+    /// Whether it is of one of these LUNs, by whatever target that is reached.
+    pub fn is_of(&self, identities: &[Identity]) -> bool {
+        let is_it = |identity: &Identity| (&self.unit, &self.serial) == (&identity.unit, &identity.serial);
+        identities.iter().any(|identity| is_it(identity) || self.luns.iter().any(|lun| lun.is(identity)))
     }
 
     /// Where it is.
@@ -68,10 +207,22 @@ impl Record {
     }
 }
 
+/// How the names of files end that hold a mark whose store is gone: a [`LunRecord`].
+const MARK_EXTENSION: &str = "mark";
+
+fn remove(file: &Path) -> Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io(file.display(), &error)),
+        _ => Ok(()),
+    }
+}
+
 /// All of them.
 #[derive(Clone)]
 pub struct Caches {
     directory: PathBuf,
+    /// Held while something of a record is changed.
+    changing: Arc<Mutex<()>>,
 }
 
 impl Caches {
@@ -82,10 +233,10 @@ impl Caches {
     pub fn open(paths: &Paths) -> Result<Self> {
         let directory = paths.caches();
         make_private(&directory)?;
-        Ok(Self { directory })
+        Ok(Self { directory, changing: Arc::default() })
     }
 
-    /// Notes a cache.
+    /// Notes a cache, durably: what is forgotten about it could be taken for fresh.
     ///
     /// # Errors
     /// When the record cannot be written.
@@ -93,35 +244,123 @@ impl Caches {
         let path = self.file(&record.place());
         let temporary = path.with_extension("new");
         let text = serde_json::to_vec_pretty(record).map_err(|error| Error::io(path.display(), &error.into()))?;
-        fs::write(&temporary, text)
-            .and_then(|()| fs::rename(&temporary, &path))
-            .map_err(|error| Error::io(format!("cannot record the cache in {}", path.display()), &error))
+        let write = || -> std::io::Result<()> {
+            let mut file = fs::File::create(&temporary)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            fs::rename(&temporary, &path)?;
+            fs::File::open(&self.directory)?.sync_all()
+        };
+        write().map_err(|error| Error::io(format!("cannot record the cache in {}", path.display()), &error))
     }
 
-    /// Forgets the cache at `place`, if it is known.
+    /// Forgets the cache or write log at `place`, if it is known. Its marks are released: they stay noted until their targets forget them, too.
     ///
     /// # Errors
-    /// When the record cannot be removed.
+    /// When the record cannot be removed, or a mark not be noted.
     pub fn forget(&self, place: &Place) -> Result<()> {
+        for lun in self.find(place)?.into_iter().flat_map(|record| record.luns) {
+            let Some(mark) = &lun.mark else { continue };
+            let file = self.mark_file(mark);
+            let text = serde_json::to_vec_pretty(&lun).map_err(|error| Error::io(file.display(), &error.into()))?;
+            fs::write(&file, text).map_err(|error| Error::io(file.display(), &error))?;
+        }
+        remove(&self.file(place))
+    }
+
+    /// Notes what became of a mark of the store at `place`, if that still has it.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find) and [`note`](Self::note).
+    pub(crate) fn note_mark(&self, place: &Place, mark: &MarkRecord) -> Result<()> {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(mut record) = self.find(place)? else { return Ok(()) };
+        let known = record.luns.iter_mut().find_map(|lun| lun.mark.as_mut().filter(|known| known.id == mark.id));
+        let Some(known) = known else { return Ok(()) };
+        *known = mark.clone();
+        self.note(&record)
+    }
+
+    /// The mark of the store at `place` that has this id.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub(crate) fn mark(&self, place: &Place, id: &[u8; 16]) -> Result<Option<MarkRecord>> {
+        let mut marks = self.find(place)?.into_iter().flat_map(|record| record.luns).filter_map(|lun| lun.mark);
+        Ok(marks.find(|mark| mark.id.as_bytes() == id))
+    }
+
+    /// Notes which store is at `place`; `None` while that may change.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find) and [`note`](Self::note).
+    pub(crate) fn note_uuid(&self, place: &Place, uuid: Option<Uuid>) -> Result<()> {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(record) = self.find(place)? else { return Ok(()) };
+        self.note(&Record { uuid, ..record })
+    }
+
+    /// The marks of the LUN `identity` whose stores are gone.
+    ///
+    /// # Errors
+    /// When the folder cannot be read; a file that is none counts as none.
+    pub fn released_marks(&self, identity: &Identity) -> Result<Vec<MarkRecord>> {
+        let texts = self.files(MARK_EXTENSION)?.into_iter().filter_map(|path| fs::read(path).ok());
+        let luns = texts.filter_map(|text| serde_json::from_slice::<LunRecord>(&text).ok());
+        Ok(luns.filter(|lun| lun.is(identity)).filter_map(|lun| lun.mark).collect())
+    }
+
+    /// A released mark is not at its target any more.
+    ///
+    /// # Errors
+    /// When its file cannot be removed.
+    pub fn note_forgotten(&self, mark: &MarkRecord) -> Result<()> {
+        remove(&self.mark_file(mark))
+    }
+
+    fn mark_file(&self, mark: &MarkRecord) -> PathBuf {
+        self.directory.join(mark.id.simple().to_string()).with_extension(MARK_EXTENSION)
+    }
+
+    /// The files in the folder whose names end so.
+    fn files(&self, extension: &str) -> Result<Vec<PathBuf>> {
+        let context = |error: &std::io::Error| Error::io(self.directory.display(), error);
+        let mut files = Vec::new();
+        for entry in fs::read_dir(&self.directory).map_err(|error| context(&error))? {
+            files.push(entry.map_err(|error| context(&error))?.path());
+        }
+        files.retain(|path| path.extension().is_some_and(|found| found == extension));
+        Ok(files)
+    }
+
+    /// What is known of the cache or write log at `place`.
+    ///
+    /// # Errors
+    /// When its record cannot be read; one that is none counts as nothing known.
+    pub fn find(&self, place: &Place) -> Result<Option<Record>> {
         let file = self.file(place);
-        match fs::remove_file(&file) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io(file.display(), &error)),
-            _ => Ok(()),
+        match fs::read(&file) {
+            Ok(text) => Ok(serde_json::from_slice(&text).ok()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::io(file.display(), &error)),
         }
     }
 
-    /// All that are known, by path. A record that cannot be read is passed over, with a word in the log.
+    /// All caches that are known, by path. A record that cannot be read is passed over, with a word in the log.
     ///
     /// # Errors
     /// When the folder cannot be read.
     pub fn list(&self) -> Result<Vec<Record>> {
-        let context = |error: &std::io::Error| Error::io(self.directory.display(), error);
+        Ok(self.stores()?.into_iter().filter(|record| record.store == Store::Cache).collect())
+    }
+
+    /// All caches and write logs that are known, by path. A record that cannot be read is passed over, with a word in the log.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn stores(&self) -> Result<Vec<Record>> {
         let mut records = Vec::new();
-        for entry in fs::read_dir(&self.directory).map_err(|error| context(&error))? {
-            let path = entry.map_err(|error| context(&error))?.path();
-            if path.extension().is_none_or(|extension| extension != "json") {
-                continue;
-            }
+        for path in self.files("json")? {
             match fs::read(&path)
                 .map_err(|error| error.to_string())
                 .and_then(|text| serde_json::from_slice(&text).map_err(|error| error.to_string()))
@@ -196,6 +435,30 @@ mod tests {
         caches.forget(&place("a")).unwrap();
         caches.forget(&place("a")).unwrap();
         assert_eq!(caches.list().unwrap(), records[1..]);
+    }
+
+    #[test]
+    fn the_marks_of_a_store_that_is_given_up_are_kept_until_their_target_forgot_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let paths = Paths::new(directory.path().join("run"), directory.path().join("state")).unwrap();
+        let caches = Caches::open(&paths).unwrap();
+        let identity = |serial: &str| Identity { target: "t".into(), unit: "u".into(), serial: serial.into() };
+        let place = Place { path: "/a".into(), offset: None };
+        let marks = [1, 2].map(|byte| MarkRecord::new([byte; 16], 7));
+        let mut record = Record::new(&place, 4096, &identity("one"), "disk");
+        record.luns = vec![
+            LunRecord::new(&identity("one"), Some(marks[0].clone())),
+            LunRecord::new(&identity("two"), Some(marks[1].clone())),
+            LunRecord::new(&identity("three"), None),
+        ];
+        caches.note(&record).unwrap();
+        let released = |serial| caches.released_marks(&identity(serial)).unwrap();
+        assert_eq!(released("one"), [], "its store is there");
+        caches.forget(&place).unwrap();
+        assert_eq!((released("one"), released("two")), (vec![marks[0].clone()], vec![marks[1].clone()]));
+        assert_eq!(caches.stores().unwrap(), []);
+        caches.note_forgotten(&marks[0]).unwrap();
+        assert_eq!((released("one"), released("two").len()), (vec![], 1));
     }
 
     #[test]

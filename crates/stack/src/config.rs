@@ -77,7 +77,7 @@ impl TargetTable {
             (AccessList(rules), masks)
         };
         Ok(TargetConfig {
-            iqn: self.iqn,
+            iqn: iscsi::name::canonical(&self.iqn).into_owned(),
             alias: self.alias,
             luns: self.luns,
             portal_groups: self.portal_groups,
@@ -120,6 +120,7 @@ impl LimitsTable {
                 .map_or(default.unauthenticated_per_address, NonZeroUsize::get),
             session_data_in_bytes: self.data_in_per_session.unwrap_or(default.session_data_in_bytes),
             data_in_bytes: self.data_in.unwrap_or(default.data_in_bytes),
+            session_data_out_bytes: self.data_out_per_session.unwrap_or(default.session_data_out_bytes),
             data_out_bytes: self.data_out.unwrap_or(default.data_out_bytes),
             session_commands: self.commands_per_session.map_or(default.session_commands, NonZeroU32::get),
             login_time: self.login_time.unwrap_or(default.login_time),
@@ -132,7 +133,7 @@ impl LimitsTable {
 ///
 /// # Errors
 /// When the secret is no good, or a user is there without one.
-pub fn accounts(user: Option<String>, chap_file: Option<&Path>) -> Result<Vec<Credentials>> {
+fn accounts(user: Option<String>, chap_file: Option<&Path>) -> Result<Vec<Credentials>> {
     match (user, chap_file) {
         (Some(name), Some(path)) => Ok(vec![Credentials { name, secret: read_secret(path)? }]),
         (None, None) => Ok(Vec::new()),

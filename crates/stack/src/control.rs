@@ -3,15 +3,21 @@
 //! One JSON object a line. The caller sends one [`Request`]; the process answers with any number of `{"progress": ...}` lines and
 //! then one `{"ok": ...}` or `{"error": {"failure": ..., "message": ...}}`. The socket lies in the run-time directory, which only its
 //! owner can enter, so whoever can connect may command.
+//!
+//! Neither side waits for ever for the other. A caller who says nothing, or reads nothing, is hung up on after a moment, and at once when the process
+//! ends. A process says `{"progress": null}` as long as it works on an answer; one that is silent for longer is taken for one that stands still.
 
+use std::fs::Permissions;
 use std::future::Future;
 use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream as BlockingStream;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -19,7 +25,10 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 
 use crate::error::{Error, Failure, Result};
-use crate::limits::{ANSWER_TIME_MAX, CONTROL_CONNECTIONS_MAX, CONTROL_LINE_BYTES_MAX, ENDING_TIME_MAX};
+use crate::limits::{
+    ANSWER_TIME_MAX, CONTROL_ANSWERS_MAX, CONTROL_CALLERS_MAX, CONTROL_LINE_BYTES_MAX, CONTROL_SIGN_OF_LIFE_INTERVAL,
+    CONTROL_SILENCE_MAX, CONTROL_TRANSFER_TIME_MAX, ENDING_TIME_MAX,
+};
 
 /// What a caller asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,28 +91,41 @@ impl ControlServer {
             _ => {}
         }
         let listener = UnixListener::bind(path)
+            .and_then(|listener| {
+                // Until the run-time directory was looked at more closely, the mode of the socket alone keeps others away.
+                std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
+                Ok(listener)
+            })
             .map_err(|error| Error::io(format!("cannot listen on {}", path.display()), &error))?;
         Ok(Self { listener, path: path.to_owned() })
     }
 
-    /// Answers callers with `handler` until `stop`, and then those who are being answered.
+    /// Answers callers with `handler` until `stop`, and then those who have asked for something.
     pub async fn serve(&self, handler: Rc<impl Handler>, stop: impl Future<Output = ()>) {
-        let mut connections = FuturesUnordered::new();
+        let (mut asking, mut answering) = (FuturesUnordered::new(), FuturesUnordered::new());
         tokio::pin!(stop);
         loop {
             tokio::select! {
                 biased;
-                Some(()) = connections.next() => {}
+                Some(()) = answering.next() => {}
+                Some(asked) = asking.next() => {
+                    if let Some((stream, line)) = asked {
+                        answering.push(answer_caller(stream, line, Rc::clone(&handler)));
+                    }
+                }
                 () = &mut stop => break,
-                accepted = self.listener.accept(), if connections.len() < CONTROL_CONNECTIONS_MAX => {
+                accepted = self.listener.accept(),
+                    if asking.len() < CONTROL_CALLERS_MAX && answering.len() < CONTROL_ANSWERS_MAX =>
+                {
                     match accepted {
-                        Ok((stream, _)) => connections.push(serve_caller(stream, Rc::clone(&handler))),
+                        Ok((stream, _)) => asking.push(hear_caller(stream)),
                         Err(error) => tracing::warn!(%error, "the control socket could not accept a caller"),
                     }
                 }
             }
         }
-        while let Some(()) = connections.next().await {}
+        drop(asking);
+        while let Some(()) = answering.next().await {}
     }
 }
 
@@ -114,11 +136,20 @@ impl Drop for ControlServer {
     }
 }
 
-async fn serve_caller(mut stream: UnixStream, handler: Rc<impl Handler>) {
-    let (reader, mut writer) = stream.split();
+/// A caller and the line that he sent; `None` for one who sends none in time.
+async fn hear_caller(mut stream: UnixStream) -> Option<(UnixStream, String)> {
     let mut line = String::new();
-    let mut reader = BufReader::new(reader.take(CONTROL_LINE_BYTES_MAX));
-    if reader.read_line(&mut line).await.is_err() || line.is_empty() {
+    {
+        let mut reader = BufReader::new((&mut stream).take(CONTROL_LINE_BYTES_MAX));
+        let heard = tokio::time::timeout(CONTROL_TRANSFER_TIME_MAX, reader.read_line(&mut line)).await;
+        heard.ok()?.ok()?;
+    }
+    (!line.is_empty()).then_some((stream, line))
+}
+
+async fn answer_caller(mut stream: UnixStream, line: String, handler: Rc<impl Handler>) {
+    // Of a process that stood still, a caller was told that it does not answer: it must not do then, much later, what nobody expects any more.
+    if has_hung_up(&stream) {
         return;
     }
     let (progress, mut reports) = mpsc::unbounded_channel();
@@ -128,23 +159,26 @@ async fn serve_caller(mut stream: UnixStream, handler: Rc<impl Handler>) {
     let mut is_heard = true;
     let answer = async { handler.handle(request?, progress).await };
     tokio::pin!(answer);
+    let mut signs = tokio::time::interval(CONTROL_SIGN_OF_LIFE_INTERVAL);
+    // The first one comes at once.
+    signs.tick().await;
     let result = loop {
-        tokio::select! {
+        let report = tokio::select! {
             biased;
-            Some(report) = reports.recv() => {
-                if is_heard && write_line(&mut writer, &json!({ "progress": report })).await.is_err() {
-                    if ends_with_caller {
-                        return;
-                    }
-                    is_heard = false;
-                }
-            }
+            Some(report) = reports.recv() => report,
             result = &mut answer => break result,
+            _ = signs.tick() => Value::Null,
+        };
+        if is_heard && write_line(&mut stream, &json!({ "progress": report })).await.is_err() {
+            if ends_with_caller {
+                return;
+            }
+            is_heard = false;
         }
     };
     // What was reported in the same breath as the answer.
     while let Ok(report) = reports.try_recv() {
-        if write_line(&mut writer, &json!({ "progress": report })).await.is_err() {
+        if !is_heard || write_line(&mut stream, &json!({ "progress": report })).await.is_err() {
             return;
         }
     }
@@ -153,7 +187,14 @@ async fn serve_caller(mut stream: UnixStream, handler: Rc<impl Handler>) {
         Err(error) => json!({ "error": { "failure": error.failure(), "message": error.to_string() } }),
     };
     // A caller who hung up does not want the answer.
-    let _ = write_line(&mut writer, &line).await;
+    let _ = write_line(&mut stream, &line).await;
+}
+
+/// Whether a caller is gone; one who only has no more to say is not.
+fn has_hung_up(stream: &UnixStream) -> bool {
+    let mut polled = [PollFd::new(stream, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(poll(&mut polled, Some(&now)), Ok(1..)) && polled[0].revents().contains(PollFlags::HUP)
 }
 
 /// The request on a line. Fields it does not have are refused, which serde does not do for variants without fields.
@@ -167,10 +208,11 @@ fn parse_request(line: &str) -> Result<Request> {
     Ok(request)
 }
 
+/// A reader who takes nothing for long does not want it.
 async fn write_line(writer: &mut (impl AsyncWriteExt + Unpin), value: &Value) -> std::io::Result<()> {
     let mut line = value.to_string();
     line.push('\n');
-    writer.write_all(line.as_bytes()).await
+    tokio::time::timeout(CONTROL_TRANSFER_TIME_MAX, writer.write_all(line.as_bytes())).await?
 }
 
 /// Whether a process listens at `path`. One that was just killed may still hold its sockets while it ends: it hangs up without an
@@ -193,35 +235,131 @@ fn is_alive(path: &Path) -> bool {
     true
 }
 
-/// Sends `request` to the process behind `path` and returns its answer.
+/// Sends `request` to the process behind `path` and returns its answer. Work that takes long is waited for as long as the process gives signs of life.
 ///
 /// # Errors
-/// `NotFound` when nothing runs there, `Unreachable` when what runs there ends without an answer; the process's own error otherwise.
-pub async fn call(path: &Path, request: &Request, mut on_progress: impl FnMut(&Value)) -> Result<Value> {
+/// `NotFound` when nothing runs there, `Unreachable` when what runs there ends without an answer, or stands still; the process's own error otherwise.
+pub async fn call(path: &Path, request: &Request, on_progress: impl FnMut(&Value)) -> Result<Value> {
+    call_within(path, request, CONTROL_SILENCE_MAX, on_progress).await.map_err(|failed| match failed {
+        NoAnswer::Silent { error, .. } | NoAnswer::Other(error) => error,
+    })
+}
+
+/// What a look at a name came to.
+#[derive(Debug)]
+pub enum Presence {
+    /// It answered with its status.
+    Answers(Value),
+    /// Somebody listens who does not answer: the process, if it is known, and what to say of it.
+    Silent {
+        /// Its process id.
+        pid: Option<u32>,
+        /// In words.
+        error: Error,
+    },
+    /// Nothing runs there, or what did is ending.
+    Absent,
+}
+
+/// The status of what runs behind `path`, if anything does.
+///
+/// # Errors
+/// The process's own.
+pub async fn look(path: &Path) -> Result<Presence> {
+    match call_within(path, &Request::Status, CONTROL_SILENCE_MAX, |_| {}).await {
+        Ok(status) => Ok(Presence::Answers(status)),
+        Err(NoAnswer::Silent { pid, error }) => Ok(Presence::Silent { pid, error }),
+        Err(NoAnswer::Other(error)) if matches!(error.failure(), Failure::NotFound | Failure::Unreachable) => {
+            Ok(Presence::Absent)
+        }
+        Err(NoAnswer::Other(error)) => Err(error),
+    }
+}
+
+/// Why there is no answer.
+enum NoAnswer {
+    /// Somebody listens, and says nothing.
+    Silent {
+        pid: Option<u32>,
+        error: Error,
+    },
+    Other(Error),
+}
+
+async fn call_within(
+    path: &Path,
+    request: &Request,
+    silence_max: Duration,
+    mut on_progress: impl FnMut(&Value),
+) -> std::result::Result<Value, NoAnswer> {
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let hung_up = |why: &dyn std::fmt::Display| {
-        Error::new(Failure::Unreachable, format!("\"{name}\" hung up before it answered ({why})"))
+        NoAnswer::Other(Error::new(Failure::Unreachable, format!("\"{name}\" hung up before it answered ({why})")))
     };
-    let mut stream = UnixStream::connect(path).await.map_err(|error| {
-        let message = format!("nothing runs under the name \"{name}\" ({error}); `forebay status` lists what does");
-        Error::new(Failure::NotFound, message)
+    let mut stream = UnixStream::connect(path).await.map_err(|error| match error.kind() {
+        // So many wait for it that no more may.
+        ErrorKind::WouldBlock => silent(&name, None, silence_max),
+        _ => {
+            let message = format!("nothing runs under the name \"{name}\" ({error}); `forebay status` lists what does");
+            NoAnswer::Other(Error::new(Failure::NotFound, message))
+        }
     })?;
-    let (reader, mut writer) = stream.split();
+    let pid = stream.peer_cred().ok().and_then(|peer| peer.pid()).and_then(|pid| u32::try_from(pid).ok());
     let request = serde_json::to_value(request).expect("a request is plain data");
-    write_line(&mut writer, &request).await.map_err(|error| hung_up(&error))?;
-    let mut reader = BufReader::new(reader);
+    write_line(&mut stream, &request).await.map_err(|error| match error.kind() {
+        ErrorKind::TimedOut => silent(&name, pid, silence_max),
+        _ => hung_up(&error),
+    })?;
+    let mut reader = BufReader::new(stream);
     loop {
         let mut line = String::new();
-        (&mut reader).take(CONTROL_LINE_BYTES_MAX).read_line(&mut line).await.map_err(|error| hung_up(&error))?;
+        let mut bounded = (&mut reader).take(CONTROL_LINE_BYTES_MAX);
+        tokio::select! {
+            heard = bounded.read_line(&mut line) => heard.map_err(|error| hung_up(&error))?,
+            () = standstill(pid, silence_max) => return Err(silent(&name, pid, silence_max)),
+        };
         let mut answer: Value = serde_json::from_str(&line).map_err(|error| hung_up(&error))?;
         if let Some(report) = answer.get("progress") {
-            on_progress(report);
+            // Without anything to report, it is a sign of life.
+            if !report.is_null() {
+                on_progress(report);
+            }
         } else if let Some(value) = answer.get_mut("ok") {
             return Ok(value.take());
         } else {
-            return Err(error_of(&answer["error"]));
+            return Err(NoAnswer::Other(error_of(&answer["error"])));
         }
     }
+}
+
+/// Ends when a process that says nothing is to be given up: a stopped one soon, since nothing comes of waiting for it.
+async fn standstill(pid: Option<u32>, silence_max: Duration) {
+    let deadline = tokio::time::Instant::now() + silence_max;
+    while tokio::time::Instant::now() < deadline {
+        tokio::time::sleep(CONTROL_SIGN_OF_LIFE_INTERVAL).await;
+        if pid.is_some_and(is_stopped) {
+            return;
+        }
+    }
+}
+
+fn silent(name: &str, pid: Option<u32>, silence_max: Duration) -> NoAnswer {
+    let seconds = silence_max.as_secs();
+    let words = match pid {
+        Some(pid) if is_stopped(pid) => {
+            format!("\"{name}\" does not answer: its process {pid} is stopped; `kill -CONT {pid}` lets it go on")
+        }
+        Some(pid) => format!("\"{name}\" (process {pid}) has not answered for {seconds} s: it starts, or stands still"),
+        None => format!("\"{name}\" has not answered for {seconds} s, and others wait for it"),
+    };
+    NoAnswer::Silent { pid, error: Error::new(Failure::Unreachable, words) }
+}
+
+/// Whether a signal or a debugger has stopped a process (proc(5), field 3 of `stat`).
+fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name before it may hold anything but ends with the last parenthesis.
+    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['T', 't']))
 }
 
 fn error_of(value: &Value) -> Error {
@@ -315,6 +453,65 @@ mod tests {
             server.serve(Rc::clone(&handler) as Rc<_>, hang_up).await;
             assert_eq!(handler.steps.get() == SLOW_STEPS, is_finished, "{request:?}: {} steps", handler.steps.get());
         }
+    }
+
+    /// Works on everything for longer than a caller waits for a sign of life, in virtual time.
+    struct Thorough;
+
+    impl Handler for Thorough {
+        async fn handle(&self, _: Request, _: Progress) -> Result<Value> {
+            tokio::time::sleep(10 * CONTROL_SILENCE_MAX).await;
+            Ok(Value::Null)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn long_work_is_waited_for_and_a_process_that_stands_still_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk.sock");
+        let server = ControlServer::bind(&path).unwrap();
+        let request = Request::Detach { keep_dirty: false, remove_cache: false };
+        let answered = tokio::select! {
+            () = server.serve(Rc::new(Thorough), std::future::pending()) => unreachable!("it serves until it is dropped"),
+            answered = call(&path, &request, |report| panic!("{report} is no report")) => answered,
+        };
+        assert!(answered.is_ok(), "{answered:?}");
+        // Its callers wait in its socket's queue.
+        let error = call(&path, &Request::Status, |_| {}).await.unwrap_err();
+        assert_eq!(error.failure(), Failure::Unreachable);
+        assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+        assert!(matches!(look(&path).await, Ok(Presence::Silent { .. })));
+        let handler = Rc::new(Slow::default());
+        server.serve(Rc::clone(&handler) as Rc<_>, tokio::time::sleep(CONTROL_SILENCE_MAX)).await;
+        assert_eq!(handler.steps.get(), 0, "what they asked for is not done later");
+        drop(server);
+        assert!(matches!(look(&path).await, Ok(Presence::Absent)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_says_nothing_or_reads_nothing_keeps_neither_others_waiting_nor_the_process_from_its_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("echo.sock");
+        let server = ControlServer::bind(&path).unwrap();
+        let crowd = async {
+            let mut silent = Vec::new();
+            for _ in 0..3 * CONTROL_CALLERS_MAX {
+                silent.push(UnixStream::connect(&path).await.unwrap());
+            }
+            assert_eq!(call(&path, &Request::Status, |_| {}).await.unwrap(), json!({ "fine": true }));
+            silent
+        };
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let crowd = async {
+            let silent = crowd.await;
+            let late = UnixStream::connect(&path).await.unwrap();
+            tokio::task::yield_now().await;
+            stop.send(()).unwrap();
+            (silent, late)
+        };
+        let serve = server.serve(Rc::new(Echo), async { stopped.await.unwrap() });
+        let (crowd, ()) = tokio::join!(crowd, serve);
+        drop(crowd);
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! Where the difference from a shared base lies, and how it is made and opened. It is found and made as a cache is (see `cache_place`).
+//! Where the difference from a shared base lies, and how it is made and opened. It is found and made as a cache is (see `store_file`).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use block::{Identity, SharedDevice};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::cache_place::{PlaceKind, open_or_make};
 use crate::caches::Caches;
 use crate::error::{Error, Result};
 use crate::place::Place;
 use crate::registry::file_stem;
+use crate::store_file::{PlaceKind, open_or_make};
 
 /// The difference of an attachment, as asked for.
 #[derive(Clone, Debug)]

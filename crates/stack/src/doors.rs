@@ -1,11 +1,11 @@
 //! Where an attachment is reached: by its name, for scrapes of metrics, and by local applications.
 
-use front::{ListenAddress, Listener};
+use front::{ListenAddress, Listener, SocketAccess};
 
 use crate::attach::AttachConfig;
 use crate::control::ControlServer;
 use crate::error::{Error, Result};
-use crate::metrics::MetricsServer;
+use crate::metrics::{MetricsServer, Reach};
 use crate::paths::{Paths, check_name};
 
 /// Bound, and not served yet.
@@ -24,7 +24,8 @@ impl Doors {
     pub(crate) fn open(config: &AttachConfig, paths: &Paths) -> Result<Self> {
         check_name(&config.name)?;
         let control = ControlServer::bind(&paths.control_socket(&config.name))?;
-        let metrics = config.metrics.map(|address| MetricsServer::bind(address, false)).transpose()?;
+        let reach = Reach::Loopback { advice: "an attachment serves them on the loopback only, as 127.0.0.1:PORT" };
+        let metrics = config.metrics.map(|address| MetricsServer::bind(address, reach)).transpose()?;
         Ok(Self { control, metrics, front: None })
     }
 }
@@ -33,8 +34,9 @@ impl Doors {
 ///
 /// # Errors
 /// An address that is taken, or none to listen on.
-pub(crate) fn listen(address: &ListenAddress) -> Result<(Listener, ListenAddress)> {
-    let listener = Listener::bind(address).map_err(|error| Error::io(format!("cannot listen on {address}"), &error))?;
+pub(crate) fn listen(address: &ListenAddress, access: SocketAccess) -> Result<(Listener, ListenAddress)> {
+    let context = |error: &std::io::Error| Error::io(format!("cannot listen on {address}"), error);
+    let listener = Listener::bind_with(address, access).map_err(|error| context(&error))?;
     let address = listener.address().map_err(|error| Error::io("the listener", &error))?;
     Ok((listener, address))
 }

@@ -79,6 +79,12 @@ impl Error {
         Self { message: format!("{context}: {}", self.message), ..self }
     }
 
+    /// Puts what else to do behind the message.
+    #[must_use]
+    pub fn advise(self, advice: impl fmt::Display) -> Self {
+        Self { message: format!("{}{advice}", self.message), ..self }
+    }
+
     /// An error of the operating system while doing `what`.
     pub fn io(what: impl fmt::Display, error: &std::io::Error) -> Self {
         use std::io::ErrorKind as Kind;

@@ -7,22 +7,29 @@
 //! | [`attach`] | an attachment: remote LUN, cache, front, from the beginning to the end |
 //! | [`awaited`] | an attachment before its target is there |
 //! | `cache_change` | another cache in place of the one there is |
-//! | [`cache_place`] | where a cache lies, and how it is made and opened |
+//! | [`cache_place`] | where a cache lies, and with what it is made and opened |
 //! | [`cow_place`] | likewise, the difference from a base that stays as it is |
 //! | [`caches`] | what is known of this host's caches |
 //! | [`time`] | the clock of a running stack |
 //! | [`config`] | the target's configuration file |
 //! | [`control`] | the control socket every long-running process answers on |
+//! | `descriptors` | how many files and connections may be open |
 //! | `device_name` | the name that stays with a block device |
 //! | `doors` | where an attachment is reached |
 //! | [`error`] | errors as a person meets them, and the exit codes |
+//! | [`freshness`] | whether what a store holds is still what its LUN has |
+//! | `held_marks` | the marks of a store while it is used |
 //! | [`limits_table`] | `[limits]` of the configuration file |
 //! | [`link`] | a stream over a longer or thinner link |
 //! | [`login`] | initiator name and CHAP secrets |
 //! | [`log_place`] | where a write log lies, and how it is made and opened |
 //! | [`lun_spec`] | what `--lun` says |
+//! | [`marks_file`] | the change marks of a file or block device LUN |
 //! | [`metrics`] | the status as metrics, over HTTP |
 //! | `portal_group` | a session that moves between the portals of one group |
+//! | [`place`] | where a store lies: a file, a block device, or a part of one |
+//! | [`content`] | what is at a place, before it is opened |
+//! | [`store_file`] | how what is at a place is made and opened |
 //! | [`paths`] | run-time and state directories |
 //! | [`registry`] | which LUNs have their newest data in a cache of this host; which are in use |
 //! | [`remote`] | how a remote LUN is reached |
@@ -32,6 +39,7 @@
 //! | [`sidecar`] | the serial number that stays with a file or block device LUN |
 //! | [`systemd`] | sockets the service manager passes, and what it is told |
 //! | [`target_file`] | the grammar of a target's configuration file |
+//! | `watch` | what an attachment warns of |
 
 #![forbid(unsafe_code)]
 
@@ -44,11 +52,15 @@ pub mod cache_place;
 mod cache_settings;
 pub mod caches;
 pub mod config;
+pub mod content;
 pub mod control;
 pub mod cow_place;
+mod descriptors;
 mod device_name;
 mod doors;
 pub mod error;
+pub mod freshness;
+mod held_marks;
 pub mod limits;
 pub mod limits_table;
 pub mod link;
@@ -56,6 +68,7 @@ pub mod log_place;
 pub mod login;
 pub mod lun_mask;
 pub mod lun_spec;
+pub mod marks_file;
 pub mod metrics;
 pub mod paths;
 pub mod place;
@@ -66,9 +79,11 @@ pub mod remotes;
 pub mod segments;
 pub mod serve;
 pub mod sidecar;
+pub mod store_file;
 pub mod systemd;
 pub mod target_file;
 pub mod time;
 mod units;
+mod watch;
 
 pub use error::{Error, Failure, Result};

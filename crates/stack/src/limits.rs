@@ -6,8 +6,26 @@ use std::time::Duration;
 /// Longest line on a control socket: a status of some thousand sessions fits, a mistake does not fill the memory.
 pub const CONTROL_LINE_BYTES_MAX: u64 = 4 << 20;
 
-/// Connections to one control socket served at once; more wait in the listen queue.
-pub const CONTROL_CONNECTIONS_MAX: usize = 16;
+/// Callers of one control socket at once who have not said yet what they want; more wait in the listen queue.
+pub const CONTROL_CALLERS_MAX: usize = 16;
+
+/// Callers of one control socket at once who wait for an answer. Most are there in no time, some wait for minutes until a cache is clean; more than these
+/// wait in the listen queue.
+pub const CONTROL_ANSWERS_MAX: usize = 64;
+
+/// How long a caller of a control socket, or the process, may take to send a line that is ready, or to take one: both are programs on this host. Short,
+/// because as many silent callers as there may be keep the next one waiting for so long, who himself waits for [`CONTROL_SILENCE_MAX`].
+pub const CONTROL_TRANSFER_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Time between two signs of life of a process that works on an answer.
+pub const CONTROL_SIGN_OF_LIFE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Silence after which a process that is asked for something is taken for one that stands still: many signs of life, so that a loaded machine is none,
+/// and no more than a person waits for.
+pub const CONTROL_SILENCE_MAX: Duration = Duration::from_secs(5);
+
+const _: () = assert!(CONTROL_SIGN_OF_LIFE_INTERVAL.as_millis() * 4 < CONTROL_SILENCE_MAX.as_millis());
+const _: () = assert!(CONTROL_TRANSFER_TIME_MAX.as_millis() * 4 < CONTROL_SILENCE_MAX.as_millis());
 
 /// Time a process that was just killed has to close its sockets and drop its locks, and one that lives to answer, before a name or a
 /// logical unit is called in use. Ending takes milliseconds; with gigabytes of memory to unmap, some tenths of a second.
@@ -20,11 +38,26 @@ pub const CLOSE_TIME_MAX: Duration = Duration::from_secs(3);
 /// Time a process that listens on a control socket has for the first byte of an answer before it is taken for a busy one.
 pub const ANSWER_TIME_MAX: Duration = Duration::from_millis(500);
 
+/// Connections of scrapers at once; more wait in the listen queue. A few monitors, each with a connection that it keeps.
+pub const METRICS_CONNECTIONS_MAX: usize = 32;
+
+/// Silence after which a scraper's connection is closed, in the middle of a request or between two: what scrapes more rarely connects again.
+pub const METRICS_SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// Descriptors that a target needs besides its connections and the files of its logical units: standard streams, rings, listeners, control and metrics.
+pub const TARGET_DESCRIPTORS: u64 = 256;
+
+/// Descriptors that a logical unit needs: its file, its rings and the events of its threads.
+pub const UNIT_DESCRIPTORS: u64 = 16;
+
 /// Scrapes of metrics that wait for their answer; more wait in their connections.
 pub const METRICS_WAITING_MAX: usize = 8;
 
 /// Time between two looks at what the service manager is told in words.
 pub const SERVICE_STATUS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Time between two looks at what an attachment should warn of, or waits for: soon for a person, and a file status each is nothing.
+pub const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Longest wait of a reload for a LUN that an earlier one removed: its sessions have a few seconds to log out, and then a second or so to end.
 pub const RETIRING_WAIT_MAX: Duration = Duration::from_secs(10);

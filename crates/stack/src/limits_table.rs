@@ -32,6 +32,9 @@ pub struct LimitsTable {
     /// Bytes of data-in of all sessions.
     #[serde(default, deserialize_with = "size")]
     pub data_in: Option<usize>,
+    /// Bytes of data-out buffers of one session.
+    #[serde(default, deserialize_with = "size")]
+    pub data_out_per_session: Option<usize>,
     /// Bytes of data-out buffers of all sessions.
     #[serde(default, deserialize_with = "size")]
     pub data_out: Option<usize>,

@@ -1,4 +1,4 @@
-//! Where a write log lies, and how it is made and opened. It is found, made and registered as a cache is (see `cache_place`).
+//! Where a write log lies, and how it is made and opened. It is made and opened as a cache is (see `store_file`).
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -10,15 +10,21 @@ use base::units::ByteSize;
 use block::{Identity, SharedDevice};
 use cache::Percent;
 use file::PersistentMemory;
+use uuid::Uuid;
 use writelog::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_PAPER, SLOT_BYTES_MAX, UNIT_BYTES};
-use writelog::{DestageOrder, Durability, FormatOptions, OpenOptions, PersistentRegion, VolatileRegion, WriteLog};
+use writelog::{
+    ConflictingChanges, DestageOrder, Durability, FormatOptions, OpenOptions, PersistentRegion, VolatileRegion,
+    WriteLog,
+};
 
-use crate::cache_place::{PlaceKind, content_is_there, open_or_make};
 use crate::caches::Caches;
+use crate::content::{content_is_there, uuid_at};
 use crate::error::{Error, Failure, Result};
+use crate::freshness::Kept;
 use crate::limits::{DESTAGE_BATCH_BYTES, DESTAGE_TIME_MIN, DESTAGE_WRITES, LOG_CACHE_BYTES, LOG_RAM_BYTES};
 use crate::place::{PLACE_UNIT_BYTES, Place};
 use crate::registry::{Entry, Registry, Store, file_stem};
+use crate::store_file::{PlaceKind, open_or_make};
 
 /// Sizes that segments may have, in bytes.
 const SEGMENT_BYTES: RangeInclusive<u64> = SEGMENT_BYTES_PAPER as u64..=SEGMENT_BYTES_MAX as u64;
@@ -179,15 +185,22 @@ impl LogConfig {
         Place::new(&path, None)
     }
 
-    /// Refuses a log whose device failed while it was in use, and to make one where the registry says that one with the LUN's newest data
-    /// should be.
+    /// Refuses a log whose device failed while it was in use, and to make one, or to take another one, where the registry says that one with the LUN's
+    /// newest data should be.
     ///
     /// # Errors
     /// `WouldLoseData`, saying how to go on.
     pub fn check_not_lost(&self, place: &Place, registered: Option<&Entry>) -> Result<()> {
         let Some(entry) = registered.filter(|entry| entry.place() == *place) else { return Ok(()) };
         let path = place.path.display();
-        let message = if entry.has_failed {
+        let is_other = matches!((entry.uuid, uuid_at(place)), (Some(expected), Some(found)) if expected != found);
+        let message = if is_other {
+            format!(
+                "the newest data of {} LUN serial {} should be in the write log {path}, but another log is there: bring the right one back, or give \
+                 that data up with `forebay log discard {path}`",
+                entry.target, entry.serial
+            )
+        } else if entry.has_failed {
             format!(
                 "the device of the write log {path} failed while it was in use, and the LUN has got newer data since: what the log holds \
                  may be older; give it up with `forebay log discard {path}`"
@@ -204,7 +217,9 @@ impl LogConfig {
         Err(Error::new(Failure::WouldLoseData, message))
     }
 
-    /// Opens the log at `place` over `origin`, made first if there is none. `entries` are what the registry is told should its device fail.
+    /// Opens the log at `place` over `origin`, made first if there is none, and says what the registry has to name as long as it may be dirty: an entry
+    /// for each of the LUNs `identities`. Should its device fail, the registry is told so. `kept` is what others changed on the LUN meanwhile
+    /// that must not be overwritten.
     ///
     /// # Errors
     /// Another LUN's log, something that is no log, a log in use, no room, NVRAM that is not there.
@@ -215,8 +230,8 @@ impl LogConfig {
         origin: SharedDevice,
         clock: Arc<dyn Clock>,
         registry: &Registry,
-        entries: &[Entry],
-    ) -> Result<Arc<WriteLog>> {
+        (identities, name, kept): (&[Identity], &str, Kept<'_>),
+    ) -> Result<(Arc<WriteLog>, Vec<Entry>)> {
         self.check()?;
         // Before anything is made.
         let nvram = self.nvram.as_ref().map(NvramConfig::open).transpose()?;
@@ -224,9 +239,20 @@ impl LogConfig {
         let device = open_or_make(PlaceKind::Log, place, caches, self.size_bytes, format).await?;
         let mut options = self.open_options(clock);
         options.nvram = nvram;
-        options.failure_note = Some(failure_note(registry.clone(), entries.to_vec()));
-        let context = |error| Error::from(error).context(format!("the write log {place}"));
-        WriteLog::open(device, origin, options).await.map_err(context)
+        options.kept_changes = kept.ranges().to_vec();
+        // Nobody else changes who it is from now on.
+        let uuid = uuid_at(place);
+        let entries: Vec<Entry> = identities.iter().map(|identity| entry(identity, place, name, uuid)).collect();
+        options.failure_note = Some(failure_note(registry.clone(), entries.clone()));
+        let context = |error: block::Error| match (ConflictingChanges::of(&error), error.kind()) {
+            (Some(conflicting), _) => kept.conflict(conflicting.bytes),
+            // Its options ask for more than it has.
+            (None, block::ErrorKind::InvalidRange) => {
+                Error::new(Failure::Usage, format!("the write log {place}: {error}"))
+            }
+            _ => Error::from(error).context(format!("the write log {place}")),
+        };
+        Ok((WriteLog::open(device, origin, options).await.map_err(context)?, entries))
     }
 
     fn format_options(&self) -> FormatOptions {
@@ -253,7 +279,10 @@ impl LogConfig {
         level2.idle = destage.idle.unwrap_or(level2.idle);
         level2.age_max = destage.age_max.unwrap_or(level2.age_max);
         level2.batch_bytes = destage.batch_bytes.unwrap_or(level2.batch_bytes);
-        level2.writes_in_flight = destage.writes.map_or(level2.writes_in_flight, |writes| writes as usize);
+        if let Some(writes) = destage.writes {
+            // What is asked for is the most, whoever waits.
+            (level2.writes_in_flight, level2.writes_when_full) = (writes as usize, writes as usize);
+        }
         options
     }
 }
@@ -266,9 +295,9 @@ fn failure_note(registry: Registry, entries: Vec<Entry>) -> Arc<dyn Fn() -> bool
     })
 }
 
-/// What the registry says of a LUN whose newest data may be in the log at `place`.
-pub fn entry(identity: &Identity, place: &Place, name: &str) -> Entry {
-    Entry { store: Store::Log, ..Entry::new(identity, place, name) }
+/// What the registry says of a LUN whose newest data may be in the log `log` at `place`.
+fn entry(identity: &Identity, place: &Place, name: &str, log: Option<Uuid>) -> Entry {
+    Entry { store: Store::Log, uuid: log, ..Entry::new(identity, place, name) }
 }
 
 #[cfg(test)]

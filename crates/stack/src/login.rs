@@ -15,6 +15,27 @@ use crate::error::{Error, Failure, Result};
 /// The environment variable with a CHAP secret.
 pub const CHAP_VARIABLE: &str = "FOREBAY_CHAP_PASSWORD";
 
+/// The environment variable with the CHAP secret that a target proves itself with.
+pub const MUTUAL_CHAP_VARIABLE: &str = "FOREBAY_MUTUAL_CHAP_PASSWORD";
+
+/// The one account that a command line names, or none; its secret is in a file, or in the environment.
+///
+/// # Errors
+/// When the secret is no good, or the user has none.
+pub fn accounts(user: Option<String>, chap_file: Option<&Path>, variable: &str) -> Result<Vec<Credentials>> {
+    let Some(name) = user else { return Ok(Vec::new()) };
+    let secret = match (chap_file, env::var(variable)) {
+        (Some(path), _) => read_secret(path)?,
+        (None, Ok(text)) => secret_of(&text, variable)?,
+        (None, Err(_)) => {
+            let message =
+                format!("there is no CHAP secret for \"{name}\": give the file that it is in, or set {variable}");
+            return Err(Error::new(Failure::Usage, message));
+        }
+    };
+    Ok(vec![Credentials { name, secret }])
+}
+
 /// This host's initiator name: the same at every start, so that a target sees the same initiator come back. It is made from the machine's
 /// id (hashed, since that id should not leave the machine), or from its host name.
 pub fn default_initiator_name() -> String {

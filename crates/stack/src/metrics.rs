@@ -2,6 +2,8 @@
 //!
 //! Nothing is counted here: a scrape asks the process for the status that `forebay status` prints, and [`families`] says it in other words.
 //! So metrics cost nothing while nobody looks.
+//!
+//! Scrapers are few, and none of them waits for long: connections beyond a number wait until one ends, and one that is silent is ended.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -15,16 +17,30 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
+use self::scrapers::Scrapers;
 use crate::error::{Error, Failure, Result};
 use crate::limits::METRICS_WAITING_MAX;
 
 pub mod families;
+mod scrapers;
 
 /// Of OpenMetrics 1.0.
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Where the answer to a scrape goes.
 type Question = oneshot::Sender<Value>;
+
+/// Who may scrape.
+#[derive(Clone, Copy, Debug)]
+pub enum Reach {
+    /// Programs on this machine.
+    Loopback {
+        /// What to do if others are meant.
+        advice: &'static str,
+    },
+    /// Everybody.
+    Everywhere,
+}
 
 /// A bound listener for scrapes.
 pub struct MetricsServer {
@@ -36,11 +52,10 @@ impl MetricsServer {
     /// Listens on `address`; port 0 takes a free one.
     ///
     /// # Errors
-    /// An address that cannot be bound, or that other machines can reach where that is not meant.
-    pub fn bind(address: SocketAddr, allow_remote: bool) -> Result<Self> {
-        if !address.ip().is_loopback() && !allow_remote {
-            let message =
-                format!("metrics on {address} could be read from other machines: give --allow-remote if that is meant");
+    /// An address that cannot be bound, or that other machines can reach where that is not meant: what to do then is for the caller to say.
+    pub fn bind(address: SocketAddr, reach: Reach) -> Result<Self> {
+        if let (false, Reach::Loopback { advice }) = (address.ip().is_loopback(), reach) {
+            let message = format!("metrics on {address} could be read from other machines: {advice}");
             return Err(Error::new(Failure::Usage, message));
         }
         let bind = || {
@@ -66,7 +81,7 @@ impl MetricsServer {
         let listener = TcpListener::from_std(self.listener).map_err(|error| failed(&error))?;
         let (questions, mut asked) = mpsc::channel::<Question>(METRICS_WAITING_MAX);
         let router = Router::new().route("/metrics", get(scrape)).with_state(questions);
-        let serving = axum::serve(listener, router).into_future();
+        let serving = axum::serve(Scrapers::new(listener), router).into_future();
         let answering = async {
             while let Some(question) = asked.recv().await {
                 // Who hung up does not want it.

@@ -1,5 +1,6 @@
-//! Where forebay keeps what lives as long as a process (sockets, locks) and what outlives it (the registry of
-//! dirty caches, the sidecars of block devices).
+//! Where forebay keeps what lives as long as a process (sockets) and what outlives it (the registry of dirty caches, the sidecars of block
+//! devices). The locks on logical units in use lie beside the registry: others remove run-time directories, such as a service manager that stops one of
+//! several services, and a lock whose file is gone locks nobody out.
 //!
 //! | | override | root | any other user |
 //! |---|---|---|---|
@@ -49,8 +50,8 @@ impl Paths {
     /// # Errors
     /// When a directory cannot be made, or belongs to somebody else.
     pub fn new(runtime: PathBuf, state: PathBuf) -> Result<Self> {
-        make_private(&runtime)?;
-        make_private(&state)?;
+        make_private_as(&runtime, Some("FOREBAY_RUNTIME_DIR"))?;
+        make_private_as(&state, Some("FOREBAY_STATE_DIR"))?;
         Ok(Self { runtime, state })
     }
 
@@ -75,7 +76,7 @@ impl Paths {
 
     /// The folder of locks on logical units in use on this host.
     pub fn unit_locks(&self) -> PathBuf {
-        self.runtime.join("units")
+        self.state.join("units")
     }
 
     /// The folder of the sidecars of block devices.
@@ -94,18 +95,31 @@ impl Paths {
     }
 }
 
-/// Makes `directory` for its owner only. An existing one must belong to this user, or somebody else could answer in our place.
-pub(crate) fn make_private(directory: &Path) -> Result<()> {
+/// Makes `directory` for its owner only. An existing one must belong to this user, and nobody else may write to it, or somebody else could answer in our
+/// place.
+fn make_private_as(directory: &Path, variable: Option<&str>) -> Result<()> {
+    let other = variable.map_or_else(String::new, |variable| format!(", or name another with {variable}"));
     let context =
         |error: &std::io::Error| Error::io(format!("cannot make the directory {}", directory.display()), error);
-    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(|error| context(&error))?;
-    let owner = fs::metadata(directory).map_err(|error| context(&error))?.uid();
+    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(|error| context(&error).advise(&other))?;
+    let metadata = fs::metadata(directory).map_err(|error| context(&error).advise(&other))?;
+    let refused = |message: String| Err(Error::new(Failure::AccessDenied, message));
+    let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
     if owner != rustix::process::getuid().as_raw() {
-        let message =
-            format!("{} belongs to another user (uid {owner}): remove it or choose another", directory.display());
-        return Err(Error::new(Failure::AccessDenied, message));
+        return refused(format!("{} belongs to another user (uid {owner}): remove it{other}", directory.display()));
+    }
+    if mode & 0o022 != 0 {
+        return refused(format!(
+            "others may write to {} (mode {mode:o}), and could answer in our place: `chmod 700` it{other}",
+            directory.display()
+        ));
     }
     Ok(())
+}
+
+/// [`make_private_as`] for what lies within the directories.
+pub(crate) fn make_private(directory: &Path) -> Result<()> {
+    make_private_as(directory, None)
 }
 
 /// Checks a name that becomes part of a path.
@@ -133,6 +147,23 @@ mod tests {
         }
         for name in ["", ".", "..", "a/b", "a b", ".hidden", &"x".repeat(49)] {
             assert!(check_name(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_directory_that_others_may_write_to_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let (run, state) = (directory.path().join("run"), directory.path().join("state"));
+        Paths::new(run.clone(), state.clone()).unwrap();
+        for (mode, is_fine) in [(0o777, false), (0o720, false), (0o1777, false), (0o755, true), (0o700, true)] {
+            fs::set_permissions(&run, fs::Permissions::from_mode(mode)).unwrap();
+            let made = Paths::new(run.clone(), state.clone());
+            assert_eq!(made.is_ok(), is_fine, "{mode:o}");
+            if let Err(error) = made {
+                assert_eq!(error.failure(), Failure::AccessDenied);
+                assert!(error.to_string().contains("FOREBAY_RUNTIME_DIR"), "{error}");
+            }
         }
     }
 

@@ -36,11 +36,10 @@ impl Place {
         }
         let absolute = std::path::absolute(path).map_err(|error| Error::io(path.display(), &error))?;
         let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
-            return Err(Error::new(Failure::Usage, format!("{} cannot be a cache", path.display())));
+            return Err(Error::new(Failure::Usage, format!("{} cannot be a cache or write log", path.display())));
         };
-        let parent = parent
-            .canonicalize()
-            .map_err(|error| Error::io(format!("the directory of the cache, {}", parent.display()), &error))?;
+        let parent =
+            parent.canonicalize().map_err(|error| Error::io(format!("the directory {}", parent.display()), &error))?;
         Ok(Self { path: parent.join(name), offset })
     }
 

@@ -10,6 +10,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use block::Identity;
@@ -46,10 +47,13 @@ pub struct Entry {
     /// Whether the log's device failed in use, so that the LUN has newer data than the log.
     #[serde(default)]
     pub has_failed: bool,
+    /// Who the log is; `None` of a cache, which another may succeed at its place, and in entries from before it was noted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<Uuid>,
 }
 
 /// What holds a LUN's newest data.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Store {
     /// A cache.
@@ -85,7 +89,13 @@ impl Entry {
             name: name.to_owned(),
             store: Store::Cache,
             has_failed: false,
+            uuid: None,
         }
+    }
+
+    /// Whether both are of one store: that at this place, and no other that was there before.
+    fn is_of_same_store(&self, other: &Self) -> bool {
+        (self.place(), self.store, self.uuid) == (other.place(), other.store, other.uuid)
     }
 
     /// Where the cache is.
@@ -103,6 +113,8 @@ impl Entry {
 #[derive(Clone)]
 pub struct Registry {
     directory: PathBuf,
+    /// Held while an entry is written. Others than this process do not write those of a LUN that it has locked.
+    writing: Arc<Mutex<()>>,
 }
 
 impl Registry {
@@ -113,7 +125,7 @@ impl Registry {
     pub fn open(paths: &Paths) -> Result<Self> {
         let directory = paths.registry();
         make_directory(&directory)?;
-        Ok(Self { directory })
+        Ok(Self { directory, writing: Arc::default() })
     }
 
     /// The entry of the LUN, if its newest data may lie in a cache, or in a log.
@@ -163,11 +175,19 @@ impl Registry {
         Ok(())
     }
 
-    /// Makes `entry` durable.
+    /// Makes `entry` durable. That a log has failed stays noted, whenever that came, as long as there is an entry of it.
     ///
     /// # Errors
     /// When the file cannot be written.
     pub fn insert(&self, entry: &Entry) -> Result<()> {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that is damaged says nothing; the LUN was refused for it before anything was opened.
+        let before = self.find(&entry.identity(), entry.store).ok().flatten();
+        let has_failed = before.is_some_and(|before| before.has_failed && before.is_of_same_store(entry));
+        self.write(&Entry { has_failed: entry.has_failed || has_failed, ..entry.clone() })
+    }
+
+    fn write(&self, entry: &Entry) -> Result<()> {
         let path = self.path(&entry.identity(), entry.store);
         let temporary = path.with_extension("new");
         let write = || -> std::io::Result<()> {
@@ -200,13 +220,22 @@ impl Registry {
     /// # Errors
     /// When the registry cannot be read.
     pub fn entries_of(&self, place: &Place) -> Result<Vec<Entry>> {
+        Ok(self.entries()?.into_iter().filter(|entry| entry.place() == *place).collect())
+    }
+
+    /// Every entry, by place. Damaged entries are left out.
+    ///
+    /// # Errors
+    /// When the registry cannot be read.
+    pub fn entries(&self) -> Result<Vec<Entry>> {
         let context = |error: &std::io::Error| Error::io(format!("cannot read {}", self.directory.display()), error);
         let mut entries = Vec::new();
         for file in fs::read_dir(&self.directory).map_err(|error| context(&error))? {
             let path = file.map_err(|error| context(&error))?.path();
             let entry = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Entry>(&text).ok());
-            entries.extend(entry.filter(|entry| entry.place() == *place));
+            entries.extend(entry);
         }
+        entries.sort_by_key(|entry| (entry.place(), entry.identity().to_string()));
         Ok(entries)
     }
 
@@ -351,6 +380,26 @@ mod tests {
         registry.remove(&in_log).unwrap();
         assert!(registry.check(&identity("1"), &[&cache]).is_ok());
         assert!(registry.check(&identity("1"), &[]).unwrap_err().to_string().contains("--cache /stores/a"));
+    }
+
+    #[test]
+    fn that_a_log_failed_stays_noted_whatever_is_noted_of_it_at_the_same_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let registry = Registry::open(&paths(&directory)).unwrap();
+        let entry = Entry {
+            store: Store::Log,
+            uuid: Some(Uuid::from_bytes([1; 16])),
+            ..Entry::new(&identity("1"), &place("/logs/a"), "disk")
+        };
+        let has_failed = || registry.find(&identity("1"), Store::Log).unwrap().unwrap().has_failed;
+        registry.insert(&entry).unwrap();
+        assert!(!has_failed());
+        registry.insert(&Entry { has_failed: true, ..entry.clone() }).unwrap();
+        registry.insert(&entry).unwrap();
+        assert!(has_failed());
+        // Another log in its place is another log.
+        registry.insert(&Entry { uuid: Some(Uuid::from_bytes([2; 16])), ..entry.clone() }).unwrap();
+        assert!(!has_failed());
     }
 
     #[test]

@@ -104,7 +104,7 @@ impl RemoteConfig {
             None => traffic.segments.connector(),
         };
         let (lun, driver) = initiator::connect(options, over(connector)).await?;
-        tokio::spawn(driver);
+        tokio::spawn(base::background::named("session", driver));
         Ok(lun)
     }
 }
@@ -155,7 +155,7 @@ impl Connector for DelayedConnector {
         Box::pin(async move {
             let stream = self.inner.connect(&portal).await?;
             let (stream, pump) = DelayedStream::over(stream, Arc::clone(&self.clock), self.model);
-            tokio::spawn(pump);
+            tokio::spawn(base::background::named("link", pump));
             Ok(Box::new(stream) as BoxedStream)
         })
     }

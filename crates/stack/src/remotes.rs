@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use base::clock::Clock;
 use block::layer::multipath::{Multipath, Policy};
-use block::layer::stripe::Stripe;
+use block::layer::stripe::{Layout, Stripe};
 use block::{Device, ErrorKind, Identity, SharedDevice};
 use initiator::{Connector, RemoteLun, State};
 use iscsi::url::Portal;
@@ -62,7 +62,7 @@ struct Background(JoinHandle<()>);
 
 impl Background {
     fn start(future: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self(tokio::spawn(future))
+        Self(tokio::spawn(base::background::named("paths", future)))
     }
 }
 
@@ -88,7 +88,8 @@ impl RemotesConfig {
             Ok((whole, background)) => Ok(Remotes { connected, whole, _background: background }),
             Err(error) => {
                 for each in &connected {
-                    each.lun.close().await;
+                    // Nothing was written to it.
+                    let _ = each.lun.close().await;
                 }
                 Err(error)
             }
@@ -183,7 +184,8 @@ async fn join_groups(connected: &mut Vec<Connected>, policy: Policy) {
         for each in std::mem::take(connected) {
             let group = each.group();
             if group.is_some() && groups.contains(&group) {
-                each.lun.close().await;
+                // Nothing was written to it.
+                let _ = each.lun.close().await;
             } else {
                 groups.push(group);
                 connected.push(each);
@@ -222,7 +224,35 @@ async fn connect_each(
     Ok(())
 }
 
+/// One LUN of a device, by all its paths.
+pub(crate) struct Leg {
+    /// Who it is.
+    pub(crate) identity: Identity,
+    /// At least one.
+    pub(crate) luns: Vec<Arc<RemoteLun>>,
+    /// How it is laid out in a stripe, and which member of it it is.
+    pub(crate) stripe: Option<(Layout, usize)>,
+}
+
 impl Remotes {
+    /// The LUNs they are.
+    pub(crate) fn legs(&self) -> Vec<Leg> {
+        let luns = || self.connected.iter().map(|each| Arc::clone(&each.lun));
+        match &self.whole {
+            Whole::Single | Whole::Paths(_) => {
+                vec![Leg { identity: self.identity(), luns: luns().collect(), stripe: None }]
+            }
+            Whole::Stripe(stripe) => luns()
+                .enumerate()
+                .map(|(member, lun)| Leg {
+                    identity: lun.identity(),
+                    luns: vec![lun],
+                    stripe: Some((stripe.layout(), member)),
+                })
+                .collect(),
+        }
+    }
+
     /// The device they make.
     pub fn device(&self) -> SharedDevice {
         match &self.whole {
@@ -258,11 +288,16 @@ impl Remotes {
         self.connected.iter().for_each(|each| each.lun.reconnect_now());
     }
 
-    /// Flushes what the LUNs might lose and logs out.
-    pub async fn close(&self) {
+    /// Flushes what the LUNs might lose and logs out, of all of them.
+    ///
+    /// # Errors
+    /// The first of [`RemoteLun::close`]: what was acknowledged may not be durable.
+    pub async fn close(&self) -> std::result::Result<(), block::Error> {
+        let mut closed = Ok(());
         for each in &self.connected {
-            each.lun.close().await;
+            closed = closed.and(each.lun.close().await);
         }
+        closed
     }
 
     /// The state of the LUN that is worst off: what the whole can be relied on for.

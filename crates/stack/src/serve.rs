@@ -19,10 +19,11 @@ use tokio::sync::watch;
 use crate::cache_settings::parse_switch;
 use crate::config::{self, Configuration};
 use crate::control::{ControlServer, Handler, Progress, Request};
+use crate::descriptors;
 use crate::error::{Error, Failure, Result};
 use crate::limits::RETIRING_WAIT_MAX;
 use crate::lun_spec::{FileIdentity, LunSpec};
-use crate::metrics::MetricsServer;
+use crate::metrics::{MetricsServer, Reach};
 use crate::paths::{Paths, check_name};
 use crate::systemd;
 use crate::time::system_clock;
@@ -167,11 +168,17 @@ impl Serving {
     pub fn start(config: ServeConfig, paths: &Paths) -> Result<Self> {
         config.check()?;
         let control = ControlServer::bind(&paths.control_socket(&config.name))?;
-        let bind_metrics = |address| MetricsServer::bind(address, config.allow_remote);
+        let reach = match config.allow_remote {
+            true => Reach::Everywhere,
+            false => Reach::Loopback { advice: "give --allow-remote if that is meant" },
+        };
+        let bind_metrics = |address| MetricsServer::bind(address, reach);
         let metrics = config.metrics.map(bind_metrics).transpose()?;
         let mut units = Units::new(system_clock()?, paths.sidecars());
         let (targets, _) = units.apply(&config.targets)?;
         let reload = ReloadSource::of(&config);
+        let unit_count = config.targets.iter().map(|target| target.luns.len() as u64).sum();
+        descriptors::allow(config.quota.connections as u64, unit_count);
         let options = TargetServerOptions {
             portals: config.portals,
             quota: config.quota,
@@ -202,7 +209,7 @@ impl Serving {
         let Self { name, server, bound, units, reload, control, metrics } = self;
         let stopping = Rc::new(watch::Sender::new(false));
         let workers = units.workers();
-        let working = tokio::spawn(async move { workers.run().await });
+        let working = tokio::spawn(base::background::named("unit-workers", async move { workers.run().await }));
         let wait_for_stop = || {
             let mut receiver = stopping.subscribe();
             async move {

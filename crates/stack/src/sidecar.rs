@@ -11,7 +11,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use logical_unit::{ReservationStore, SavedReservations};
@@ -104,6 +104,13 @@ impl Sidecar {
         Ok(Self { path: folder.join(name), is_beside: false })
     }
 
+    /// Where the change marks of the LUN are.
+    pub fn marks_path(&self) -> PathBuf {
+        let mut name = self.path.as_os_str().to_owned();
+        name.push("-marks");
+        PathBuf::from(name)
+    }
+
     /// The serial number of the LUN, made now if it has none.
     ///
     /// # Errors
@@ -144,7 +151,7 @@ impl Sidecar {
         let record = Record { version: 1, serial: serial.clone(), reservations: None };
         let write = || -> std::io::Result<()> {
             let text = serde_json::to_vec_pretty(&record)?;
-            let mut file = OpenOptions::new().write(true).create_new(true).open(&self.path)?;
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&self.path)?;
             file.write_all(&text)?;
             file.sync_all()?;
             sync_directory_of(&self.path)
@@ -189,7 +196,7 @@ fn replace(sidecar: &Path, record: &Record) -> std::io::Result<()> {
     let mut name = sidecar.as_os_str().to_owned();
     name.push(".new");
     let beside = PathBuf::from(name);
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&beside)?;
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
     file.write_all(&serde_json::to_vec_pretty(record)?)?;
     file.sync_all()?;
     fs::rename(&beside, sidecar)?;
@@ -218,6 +225,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (first, second) = (directory.path().join("a.img"), directory.path().join("b.img"));
         let serial = serial_of(&first).unwrap();
+        assert_eq!(fs::metadata(directory.path().join("a.img.forebay")).unwrap().mode() & 0o777, 0o600);
         assert_eq!(serial_of(&first).unwrap(), serial);
         assert_ne!(serial_of(&second).unwrap(), serial);
     }

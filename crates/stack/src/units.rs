@@ -17,13 +17,18 @@ use block::layer::disk::DiskLayer;
 use block::memory::MemoryDevice;
 use block::{Geometry, Identity, SharedDevice};
 use file::{FileDevice, FileOptions};
-use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, ReservationStore, SavedReservations};
+use logical_unit::change_marks::range_bytes_for;
+use logical_unit::{
+    ChangeStore, LogicalUnit, LogicalUnitOptions, LunMap, MemoryChanges, ReservationStore, SavedMarks,
+    SavedReservations,
+};
 use target::Target;
 use tokio::task::{AbortHandle, JoinHandle};
 use uuid::Uuid;
 
 use crate::error::{Error, Failure, Result};
 use crate::lun_spec::{Backend, LunSpec};
+use crate::marks_file::{FoundFile, MarksFile};
 use crate::serve::TargetConfig;
 use crate::sidecar::Sidecar;
 
@@ -40,7 +45,16 @@ struct Served {
     /// What can grow.
     file: Option<Arc<FileDevice>>,
     disk: Option<Arc<DiskLayer>>,
+    /// Where its change marks are, when they outlive the process.
+    marks: Option<Arc<MarksFile>>,
     running: JoinHandle<()>,
+}
+
+/// The change marks of a unit that is about to be served.
+struct Marks {
+    file: Option<Arc<MarksFile>>,
+    store: Arc<dyn ChangeStore>,
+    saved: SavedMarks,
 }
 
 /// All units.
@@ -171,8 +185,9 @@ impl Units {
 
     /// Makes everything durable, and ends what runs.
     pub(crate) fn close(&mut self) -> impl Future<Output = Result<()>> + use<> {
-        let units: Vec<(Arc<LogicalUnit>, AbortHandle)> =
-            self.served.values().map(|served| (Arc::clone(&served.unit), served.running.abort_handle())).collect();
+        let of = |served: &Served| (Arc::clone(&served.unit), served.running.abort_handle(), served.marks.clone());
+        let units: Vec<(Arc<LogicalUnit>, AbortHandle, Option<Arc<MarksFile>>)> =
+            self.served.values().map(of).collect();
         let retiring = self.take_retiring();
         async move {
             for (_, retired) in retiring {
@@ -180,9 +195,10 @@ impl Units {
                 let _ = retired.await;
             }
             let mut flushed = Ok(());
-            for (unit, running) in units {
+            for (unit, running, marks) in units {
                 flushed = flushed.and(unit.device().flush().await);
                 running.abort();
+                note_closed(marks.as_deref());
             }
             flushed.map_err(Error::from)
         }
@@ -190,6 +206,10 @@ impl Units {
 
     fn open(&self, iqn: &str, spec: &LunSpec) -> Result<Served> {
         let context = |error: Error| error.context(format!("LUN {spec}"));
+        let found = match &spec.backend {
+            Backend::File { path, .. } => Some(FoundFile::at(path)),
+            Backend::Ram { .. } => None,
+        };
         let (mut device, file) = backend_device(iqn, spec, &self.sidecars).map_err(context)?;
         let mut disk = None;
         if let Some(model) = spec.disk {
@@ -198,7 +218,11 @@ impl Units {
             device = layer;
         }
         let (reservation_store, saved_reservations) = self.reservations(spec).map_err(context)?;
+        let marks = self.marks(spec, &device, found).map_err(context)?;
         let options = LogicalUnitOptions {
+            change_store: Some(marks.store),
+            saved_marks: marks.saved,
+            tells_lost_writes: file.is_some(),
             is_removable: spec.is_removable,
             is_thin: spec.is_thin,
             is_read_only: spec.is_read_only,
@@ -212,8 +236,20 @@ impl Units {
             ..LogicalUnitOptions::default()
         };
         let unit = LogicalUnit::new(device, options);
-        let running = tokio::spawn(unit.run());
-        Ok(Served { spec: spec.clone(), unit, file, disk, running })
+        let running = tokio::spawn(base::background::named("unit", unit.run()));
+        Ok(Served { spec: spec.clone(), unit, file, disk, marks: marks.file, running })
+    }
+
+    /// A file keeps change marks beside its sidecar; those of a RAM LUN end with it.
+    fn marks(&self, spec: &LunSpec, device: &SharedDevice, found: Option<FoundFile>) -> Result<Marks> {
+        let (Backend::File { path, .. }, Some(found)) = (&spec.backend, found) else {
+            return Ok(Marks { file: None, store: Arc::new(MemoryChanges), saved: SavedMarks::default() });
+        };
+        let sidecar = Sidecar::of(path, &self.sidecars)?;
+        let range_bytes = range_bytes_for(device.geometry().size_bytes);
+        let (file, saved) = MarksFile::open(sidecar.marks_path(), &sidecar.serial()?, range_bytes, found)?;
+        let store = file.store();
+        Ok(Marks { file: Some(Arc::new(file)), store, saved })
     }
 
     /// A file keeps reservations in its sidecar; a RAM LUN is gone with the process, and they with it.
@@ -271,7 +307,7 @@ impl Served {
         while Arc::strong_count(&self.unit) > 1 || !self.unit.is_idle() {
             tokio::time::sleep(RETIRING_INTERVAL).await;
         }
-        let Self { spec, unit, file, disk, running } = self;
+        let Self { spec, unit, file, disk, marks, running } = self;
         if let Err(error) = unit.device().flush().await {
             tracing::error!(%error, lun = %spec, "what was written to a LUN that is gone may not be durable");
         }
@@ -283,6 +319,14 @@ impl Served {
         if let Some(closed) = closed {
             closed.await;
         }
+        note_closed(marks.as_deref());
+    }
+}
+
+/// A LUN is not served any more: how it was left is noted beside its marks.
+fn note_closed(marks: Option<&MarksFile>) {
+    if let Some(Err(error)) = marks.map(MarksFile::note_closed) {
+        tracing::warn!(%error, "whether a file is changed while it is not served will not be noticed");
     }
 }
 
@@ -357,6 +401,8 @@ fn file_device(
         size: size_bytes,
         direct: is_direct,
         exclusive: true,
+        // The unit tells each initiator.
+        goes_on_after_loss: true,
         read_only: spec.is_read_only,
         identity,
         is_write_cache_volatile: spec.is_write_cache_volatile,

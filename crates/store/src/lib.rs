@@ -8,6 +8,7 @@
 //! | [`log`] | [`RecordLog`]: a circular log with group commit |
 //! | [`mod@replay`] | [`replay()`]: reads a log again, up to the first record that is not the successor |
 //! | `batch` | what of a log is not acknowledged yet, and what becomes of it when |
+//! | [`conflict`] | [`ConflictingChanges`]: others changed what is dirty |
 //! | `turns` | who starts the next record of a log, and when |
 //! | [`limits`] | the bounds of this crate |
 //!
@@ -17,6 +18,7 @@
 
 mod batch;
 pub mod binding;
+pub mod conflict;
 pub mod limits;
 pub mod log;
 pub mod record;
@@ -25,6 +27,7 @@ pub mod superblock;
 mod turns;
 
 pub use binding::{Binding, BindingRaw};
+pub use conflict::ConflictingChanges;
 pub use log::{Append, AppendRefused, Hold, LogUsage, RecordLog};
 pub use record::{LogPosition, LogPositionRaw};
 pub use replay::{Record, Replayed, replay};

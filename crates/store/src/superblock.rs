@@ -223,9 +223,18 @@ pub async fn is_named(device: &SharedDevice, kind: Kind) -> bool {
 /// On how many bytes the store was made whose first copy `head` is; `None` when it is none, or damaged. For who has to know where the store ends to
 /// open it.
 pub fn device_bytes(head: &[u8; SUPERBLOCK_BYTES]) -> Option<u64> {
+    first_header(head).map(|header| header.device_bytes.get())
+}
+
+/// Who the store is whose first copy `head` is; `None` when it is none, or damaged.
+pub fn uuid(head: &[u8; SUPERBLOCK_BYTES]) -> Option<Uuid> {
+    first_header(head).map(|header| Uuid::from_bytes(header.uuid))
+}
+
+fn first_header(head: &[u8; SUPERBLOCK_BYTES]) -> Option<HeaderRaw> {
     let (header, _) = HeaderRaw::read_from_prefix(head).ok()?;
     let is_whole = header.magic == MAGIC && header.checksum.get() == crc32c(head.get(4..)?);
-    (is_whole && header.place.get() == 0).then_some(header.device_bytes.get())
+    (is_whole && header.place.get() == 0).then_some(header)
 }
 
 /// Makes both copies zero, so that nothing on the device counts as a store any more.
@@ -310,6 +319,7 @@ mod tests {
     use super::*;
     use base::executor::block_on;
     use block::Identity;
+    use block::layer::crash::{CrashLayer, Loss, Power};
     use block::memory::MemoryDevice;
     use std::sync::Arc;
 
@@ -476,5 +486,39 @@ mod tests {
         let on = Arc::clone(&device);
         block_on(async move { erase(&on).await.unwrap() });
         assert!(read(&device, KIND).unwrap_err().to_string().contains("no superblock"));
+    }
+
+    /// The older copy is written first: whatever becomes of it, the newer one is whole.
+    #[test]
+    fn a_write_cut_short_after_another_that_was_leaves_a_whole_copy() {
+        // Of several units of 512 bytes, so that it can tear.
+        type Payload = [U64; 128];
+        for seed in 0..16 {
+            for nths in [[0, 0], [0, 1], [1, 0], [1, 1]] {
+                let mut medium = CrashLayer::new(DEVICE_BYTES, seed);
+                let (device, uuid): (SharedDevice, _) = (Arc::new(medium.clone()), Uuid::from_bytes([7; 16]));
+                let created = async move { Superblock::create(&device, KIND, uuid, [U64::new(1); 128]).await };
+                block_on(created).unwrap();
+                let mut kept = 1;
+                for (number, nth) in (2..).zip(nths) {
+                    let device: SharedDevice = Arc::new(medium.clone());
+                    medium.power().fail_write(medium.power().writes_seen() + nth);
+                    let written = async move {
+                        let mut superblock = Superblock::<Payload>::read(&device, KIND).await?;
+                        superblock.payload = [U64::new(number); 128];
+                        superblock.write(&device).await
+                    };
+                    assert_eq!(block_on(written).map_err(|error| error.kind()), Err(ErrorKind::Gone));
+                    medium = medium.after_power_loss_as(Loss::Seeded(seed), &Power::new());
+                    let device: SharedDevice = Arc::new(medium.clone());
+                    let found = block_on(async move { Superblock::<Payload>::read(&device, KIND).await });
+                    let payload = found.unwrap_or_else(|error| panic!("seed {seed}, {nths:?}: {error}")).payload;
+                    assert!(
+                        [kept, number].contains(&payload[0].get()) && payload.iter().all(|word| *word == payload[0])
+                    );
+                    kept = payload[0].get();
+                }
+            }
+        }
     }
 }

@@ -118,7 +118,7 @@ impl Connections {
 }
 
 /// The address without its port, so that all connections of one host count together.
-fn host(peer: &str) -> String {
+pub(crate) fn host(peer: &str) -> String {
     peer.parse::<SocketAddr>().map_or_else(|_| peer.to_owned(), |address| address.ip().to_string())
 }
 

@@ -9,10 +9,14 @@
 //! | [`target`] | [`Target`]: a name and its logical units |
 //! | `login` | the loop that drives one connection through its login, over any stream |
 //! | [`session`] | the loop that drives a session with all its connections |
+//! | `turns` | whose turn it is among the sessions of a thread |
 //! | `transport` | a stream that can move to its session's shard |
 //! | `sessions` | the table of sessions: TSIHs, reinstatement |
 //! | `connections` | the table of connections: how many of whom |
 //! | [`quota`] | [`Quota`]: what peers may hold, and what they are told beyond it |
+//! | `own_wakes` | what wakes a session while it is polled |
+//! | `data_in` | who may begin to read, and who waits for room |
+//! | `refusals` | how often the log tells of refusals |
 //! | `control` | how one connection is told to stop, and how others learn that it has |
 //! | `tally`, `rates` | what was done to each logical unit, ever and of late |
 //! | [`status`] | the snapshot of everything that people look at |
@@ -32,11 +36,14 @@
 
 mod connections;
 mod control;
+mod data_in;
 pub mod limits;
 mod login;
+mod own_wakes;
 mod portals;
 pub mod quota;
 mod rates;
+mod refusals;
 pub mod server;
 pub mod session;
 mod sessions;
@@ -45,6 +52,7 @@ pub mod status;
 mod tally;
 pub mod target;
 mod transport;
+mod turns;
 
 pub use portals::BoundPortals;
 pub use quota::Quota;

@@ -24,8 +24,23 @@ pub const JOINING_MAX: usize = 8;
 /// (and one command's worth, so that any command can run); a fast one over 10 Gbit/s and 10 ms needs 12 MB.
 pub const DATA_IN_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes of data-in that all sessions may have queued or being read at once, beyond the one command that each may always run.
+/// Bytes of data-in that all sessions may have queued or being read at once, beyond the one command of [`DATA_IN_FIRST_BYTES`] that each may
+/// always run.
 pub const DATA_IN_TOTAL_BYTES_MAX: usize = 1 << 30;
+
+/// Data-in of a command that a session with nothing else queued or being read may always run, whatever others hold: the transfer that logical
+/// units announce as optimal. A larger one waits until there is room.
+pub const DATA_IN_FIRST_BYTES: usize = 1 << 20;
+
+/// Time that a peer has to take [`UNREAD_PROGRESS_BYTES`] of what is queued for it, once others wait for room. A host that is alive and reads
+/// takes them in a millisecond.
+pub const UNREAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Bytes that count as taking something: half a Mbit/s at least.
+pub const UNREAD_PROGRESS_BYTES: u64 = 512 << 10;
+
+/// Time between two looks at whether others wait, of a session whose peer is late.
+pub const UNREAD_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A session tells of its data-in when it has changed by this much: often enough to keep the sum within reason, rarely enough that the
 /// shards do not meet at the counter.
@@ -33,6 +48,17 @@ pub const DATA_IN_STEP_BYTES: usize = 256 << 10;
 
 /// Bytes of data-out buffers of all connections together.
 pub const DATA_OUT_POOL_BYTES: usize = 256 << 20;
+const _: () = assert!(iscsi::limits::SESSION_DATA_OUT_BYTES <= DATA_OUT_POOL_BYTES / 4);
+
+/// Sessions without a connection that are kept for their initiators (ErrorRecoveryLevel 2). Beyond, the oldest gives way.
+pub const DESERTED_MAX: usize = 128;
+
+/// Of these, those of one initiator name. A host has a session or two to each of some targets.
+pub const DESERTED_PER_INITIATOR_MAX: usize = 16;
+
+/// Of these, those of one address, which may be a rack's.
+pub const DESERTED_PER_ADDRESS_MAX: usize = 32;
+const _: () = assert!(DESERTED_PER_ADDRESS_MAX < DESERTED_MAX);
 
 /// Slices of one vectored write: 32 reads' headers and data. Far below IOV_MAX (1024), so that the array stays on the stack.
 pub const WRITE_SLICES_MAX: usize = 64;
@@ -43,8 +69,10 @@ pub const LISTEN_BACKLOG: i32 = 128;
 /// Time a connection has to end by itself after it was asked to log out, when the server stops.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(iscsi::limits::LOGOUT_REQUEST_SECONDS as u64);
 
-/// Time a peer has to take the last words of a connection that is over, before it is closed without them.
-pub const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time a peer has to take the last words of a connection that is over, before it is closed without them. With [`DRAIN_TIMEOUT`] before it, a
+/// server that stops is rid of any peer within five seconds.
+pub const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
+const _: () = assert!(DRAIN_TIMEOUT.as_secs() + LINGER_TIMEOUT.as_secs() < 5);
 
 /// Time a session that is over waits for its I/O with the backends. Disks give up within 30 s; after a minute a backend is stuck, and neither
 /// the initiator's next session nor the end of the server waits for it any longer.
@@ -52,6 +80,12 @@ pub const SETTLING_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Pause after a failed accept (out of descriptors, mostly), so that the loop does not spin.
 pub const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Time in which the log tells of [`REFUSALS_LOGGED_MAX`] refused connections and logins.
+pub const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Refusals that the log tells of one by one in that time: who looks for the reason sees it, and a flood does not fill the disk.
+pub const REFUSALS_LOGGED_MAX: u32 = 10;
 
 /// Threads that count for themselves, for each logical unit. More take turns; an unused one costs nothing but its lock.
 pub const TALLY_SLOTS: usize = 16;
@@ -65,8 +99,40 @@ pub const RATE_SAMPLES: usize = 5;
 /// Time a session has to say how it is. It answers at its next wake-up, which is at once unless its thread is stuck.
 pub const REPORT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Turns of the connection's loop in one poll before it lets the other connections of its shard run.
+/// Turns of a session's loop in one poll before it lets the others of its shard run.
 pub const TURNS_PER_POLL_MAX: usize = 32;
+
+/// Time after which a poll begins no further turn, where a session has its thread for itself: short enough that whoever comes waits for about as long
+/// as a small command takes with its round trip.
+pub const POLL_BUDGET: Duration = Duration::from_micros(100);
+
+/// The same where several sessions work on the thread. With what a turn takes it is the time between two answers to who asks for one small block at a
+/// time, and half of that is its own.
+pub const POLL_BUDGET_SHARED: Duration = Duration::from_micros(30);
+const _: () = assert!(POLL_BUDGET_SHARED.as_nanos() < POLL_BUDGET.as_nanos());
+
+/// Bytes that commands may move in one turn, the last one excepted: as much as memory moves in [`POLL_BUDGET`]. As many bytes are received and
+/// sent at once.
+pub const TURN_BYTES: usize = 256 << 10;
+
+/// The same where several sessions work on the thread: a read of 128 KiB with its header is sent at once.
+pub const TURN_BYTES_SHARED: usize = 132 << 10;
+
+/// Polls in which something was done, all by the same session, after which it counts as alone on its thread.
+pub const SHARED_POLLS: u32 = 64;
+
+/// Turns of a poll that is not over yet, whatever the time says: one command and its answer take two, and the system may have run others meanwhile.
+pub const LIGHT_TURNS: usize = 3;
+
+/// Bytes received and sent up to which that holds.
+pub const LIGHT_BYTES: u64 = 16 << 10;
+
+/// Commands after which a turn looks at the time: those that bring no bytes take a microsecond, or as long as an UNMAP.
+pub const COMMANDS_PER_LOOK: usize = 4;
+
+/// Time after an accepted connection before the next one is, while sessions work: a host that comes back with all its sessions is there within
+/// seconds.
+pub const ACCEPT_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Longest time a session looks at its sockets before it sleeps: about what waking a thread on another processor costs (35 to 70 us on a
 /// virtual machine), so that spinning in vain costs at most as much again as sleeping would have.

@@ -3,7 +3,7 @@
 //! What comes of a login is a session of its own, a place in another connection's session, which is then driven by that session's
 //! loop on its shard, or the end.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -25,6 +25,7 @@ use crate::server::Shared;
 use crate::session::{Addresses, Session};
 use crate::sessions::{Decision, Joining};
 use crate::transport::Transport;
+use crate::turns::Turns;
 
 /// Drives a connection: through its login, and, when it begins a session, the session to its end. A connection that joins a
 /// session is waited for.
@@ -32,11 +33,12 @@ pub(crate) async fn drive(
     server: Arc<Shared>,
     stream: Box<dyn Transport>,
     (addresses, portal_group_tag): (Addresses, u16),
-    control: Control,
-    entered: Entered,
+    (control, entered): (Control, Entered),
+    turns: Arc<Turns>,
 ) -> CloseReason {
     let peer = addresses.peer.clone();
-    let mut login = Login::new(server, stream, (addresses, portal_group_tag), control, entered);
+    let shared = Arc::clone(&server);
+    let mut login = Login::new(server, stream, (addresses, portal_group_tag), (control, entered), turns);
     let end = poll_fn(|context| login.poll(context)).await;
     let reason = match end {
         End::Closed(reason) => reason,
@@ -49,22 +51,28 @@ pub(crate) async fn drive(
             session.run().await
         }
     };
-    log_end(&peer, &reason);
+    log_end(&shared, &peer, &reason);
     reason
 }
 
 /// What ends a connection by itself is worth more attention than what people or programs wished.
-fn log_end(peer: &str, reason: &CloseReason) {
+fn log_end(server: &Shared, peer: &str, reason: &CloseReason) {
     match reason {
         CloseReason::LoginRefused { status, detail } => {
             let code = format!("{:04x}", status.0);
-            tracing::warn!(connection = peer, status = code, reason = status.name(), detail, "login refused");
+            let reason = status.name();
+            if let Some(others) = server.refusals.note(server.clock.now()) {
+                tracing::warn!(connection = peer, status = code, reason, detail, others, "login refused");
+            }
         }
-        CloseReason::LoginTimeout
-        | CloseReason::Framing(_)
-        | CloseReason::Protocol(_)
-        | CloseReason::PingTimeout
-        | CloseReason::Unacknowledged => tracing::warn!(connection = peer, %reason, "connection ended"),
+        CloseReason::LoginTimeout | CloseReason::Framing(_) | CloseReason::Protocol(_) => {
+            if let Some(others) = server.refusals.note(server.clock.now()) {
+                tracing::warn!(connection = peer, %reason, others, "connection ended");
+            }
+        }
+        CloseReason::PingTimeout | CloseReason::Unacknowledged | CloseReason::Unread => {
+            tracing::warn!(connection = peer, %reason, "connection ended");
+        }
         CloseReason::Logout
         | CloseReason::TransportLost
         | CloseReason::Local
@@ -89,6 +97,8 @@ struct Login {
     timer: Option<(Instant, Sleep)>,
     closed: Option<CloseReason>,
     linger_deadline: Option<Instant>,
+    /// The turns of the sessions on this thread.
+    turns: Arc<Turns>,
 }
 
 struct Parts {
@@ -104,8 +114,8 @@ impl Login {
         server: Arc<Shared>,
         stream: Box<dyn Transport>,
         (addresses, portal_group_tag): (Addresses, u16),
-        control: Control,
-        entered: Entered,
+        (control, entered): (Control, Entered),
+        turns: Arc<Turns>,
     ) -> Self {
         let local_address: Option<SocketAddr> = addresses.local.parse().ok();
         let parameters = server.parameters(portal_group_tag);
@@ -117,11 +127,13 @@ impl Login {
             timer: None,
             closed: None,
             linger_deadline: None,
+            turns,
         }
     }
 
-    /// One wake-up: turns until nothing moves any more.
+    /// One wake-up: reads once at most, and goes on until nothing moves any more.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<End> {
+        let mut has_read = false;
         loop {
             let mut has_moved = false;
             while let Some(event) = self.parts.as_mut().and_then(|parts| parts.protocol.poll_event()) {
@@ -150,20 +162,30 @@ impl Login {
                 parts.protocol.close(CloseReason::Local);
                 has_moved = true;
             }
-            match parts.exchange(&self.server, context) {
-                Ok(has_exchanged) => has_moved |= has_exchanged,
-                Err(error) => {
-                    tracing::debug!(connection = %parts.addresses.peer, %error, "the transport failed");
-                    return Poll::Ready(End::Closed(self.closed.take().unwrap_or(CloseReason::TransportLost)));
+            let exchanged = parts.write(&self.server, context).and_then(|has_written| {
+                has_moved |= has_written;
+                if !has_read && parts.can_read() {
+                    has_read = parts.read(&self.server, context)?;
+                    has_moved |= has_read;
                 }
+                Ok(())
+            });
+            if let Err(error) = exchanged {
+                tracing::debug!(connection = %parts.addresses.peer, %error, "the transport failed");
+                return Poll::Ready(End::Closed(self.closed.take().unwrap_or(CloseReason::TransportLost)));
             }
             has_moved |= self.poll_timer(context);
             if let Some(end) = self.ended() {
                 return Poll::Ready(end);
             }
-            if !has_moved {
-                return Poll::Pending;
+            if has_moved {
+                continue;
             }
+            if has_read {
+                // More may be there: once the runtime has looked at the sockets of others.
+                let _ = std::pin::pin!(tokio::task::yield_now()).poll(context);
+            }
+            return Poll::Pending;
         }
     }
 
@@ -197,12 +219,12 @@ impl Login {
             }
         }
         let parts = self.parts.as_ref()?;
-        let (handle, number) = (parts.control.handle(), parts.entered.number);
+        let (handle, number, peer) = (parts.control.handle(), parts.entered.number, parts.addresses.peer.clone());
         let quota = self.server.quota();
         if !self.server.connections.log_in(number, &request.initiator_name, &quota) {
             return self.refuse(LoginStatus::OUT_OF_RESOURCES, "the initiator has as many connections as it may");
         }
-        match self.server.sessions.admit(request, handle, quota.sessions) {
+        match self.server.sessions.admit(request, (handle, &peer), quota.sessions) {
             Decision::Refuse { status, detail } => self.refuse(status, detail),
             Decision::Admit { tsih, previous } if previous.is_empty() => self.begin(tsih, request),
             Decision::Admit { tsih, previous } => {
@@ -229,7 +251,8 @@ impl Login {
     fn begin(&mut self, tsih: u16, request: &SessionRequest) -> Option<End> {
         let Parts { stream, addresses, protocol, control, entered } = self.parts.take()?;
         let joining = Joining { stream, addresses, protocol, control, entered, ended: oneshot::channel().0 };
-        Session::begin(Arc::clone(&self.server), joining, tsih, request).map(|session| End::Begun(Box::new(session)))
+        let (server, turns) = (Arc::clone(&self.server), Arc::clone(&self.turns));
+        Session::begin(server, joining, tsih, request, turns).map(|session| End::Begun(Box::new(session)))
     }
 
     fn poll_timer(&mut self, context: &mut Context<'_>) -> bool {
@@ -254,8 +277,8 @@ impl Login {
 }
 
 impl Parts {
-    /// Writes and reads what can be.
-    fn exchange(&mut self, server: &Shared, context: &mut Context<'_>) -> std::io::Result<bool> {
+    /// Writes what can be.
+    fn write(&mut self, server: &Shared, context: &mut Context<'_>) -> std::io::Result<bool> {
         let mut has_moved = false;
         while self.protocol.transmit_bytes() > 0 {
             let mut slices = [IoSlice::new(&[]); WRITE_SLICES_MAX];
@@ -271,13 +294,19 @@ impl Parts {
         if has_moved {
             let _ = Pin::new(&mut self.stream).poll_flush(context)?;
         }
-        let space = self.protocol.receive_space();
-        if space.is_empty() {
-            return Ok(has_moved);
-        }
-        let mut buffer = ReadBuf::new(space);
+        Ok(has_moved)
+    }
+
+    /// Whether there is a place for what comes.
+    fn can_read(&mut self) -> bool {
+        !self.protocol.receive_space().is_empty()
+    }
+
+    /// Reads what can be.
+    fn read(&mut self, server: &Shared, context: &mut Context<'_>) -> std::io::Result<bool> {
+        let mut buffer = ReadBuf::new(self.protocol.receive_space());
         match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
-            Poll::Pending => Ok(has_moved),
+            Poll::Pending => Ok(false),
             Poll::Ready(Err(error)) => Err(error),
             Poll::Ready(Ok(())) => match buffer.filled().len() {
                 0 => Err(std::io::ErrorKind::UnexpectedEof.into()),

@@ -7,13 +7,16 @@
 //! | sessions; connections of one initiator | login status 0302h, out of resources |
 //! | connections of one session | MaxConnections says how many; beyond, login status 0206h |
 //! | time to log in, silence while logging in | closed |
-//! | data-in that a session, or all, have queued or under way | the next commands wait; a session may always run one |
-//! | data-out buffers of all | R2Ts and commands wait |
+//! | data-in that a session, or all, have queued or under way | the next commands wait; a session may always run a small one |
+//! | data-out buffers of a session, or of all | R2Ts wait; what comes unasked is answered with BUSY |
+//! | sessions that have lost their last connection | the oldest of them ends |
 //! | commands of a session | the command window (MaxCmdSN) does not open |
 
 use std::time::Duration;
 
-use iscsi::limits::{COMMAND_WINDOW, LOGIN_IDLE_TIMEOUT, LOGIN_TIMEOUT, SESSION_CONNECTIONS_MAX};
+use iscsi::limits::{
+    COMMAND_WINDOW, LOGIN_IDLE_TIMEOUT, LOGIN_TIMEOUT, SESSION_CONNECTIONS_MAX, SESSION_DATA_OUT_BYTES,
+};
 
 use crate::limits::{
     CONNECTIONS_MAX, DATA_IN_BYTES_MAX, DATA_IN_TOTAL_BYTES_MAX, DATA_OUT_POOL_BYTES, INITIATOR_CONNECTIONS_MAX,
@@ -37,6 +40,8 @@ pub struct Quota {
     pub session_data_in_bytes: usize,
     /// Bytes of data-in that all sessions may have queued or under way.
     pub data_in_bytes: usize,
+    /// Bytes of data-out buffers of one session; one command it may always have.
+    pub session_data_out_bytes: usize,
     /// Bytes of data-out buffers of all sessions.
     pub data_out_bytes: usize,
     /// Commands of a session at once, at most [`COMMAND_WINDOW`].
@@ -64,6 +69,7 @@ impl Default for Quota {
             unauthenticated_per_address: UNAUTHENTICATED_MAX,
             session_data_in_bytes: DATA_IN_BYTES_MAX,
             data_in_bytes: DATA_IN_TOTAL_BYTES_MAX,
+            session_data_out_bytes: SESSION_DATA_OUT_BYTES,
             data_out_bytes: DATA_OUT_POOL_BYTES,
             session_commands: COMMAND_WINDOW,
             login_time: LOGIN_TIMEOUT,

@@ -13,23 +13,26 @@ use base::clock::Clock;
 use clock::TokioClock;
 use futures_util::future::{Either, select};
 use iscsi::chap::Challenge;
-use iscsi::limits::CHAP_CHALLENGE_BYTES;
-use iscsi::target::{Authentication, CloseReason, TargetParameters, TargetPortal};
+use iscsi::limits::{CHAP_CHALLENGE_BYTES, REQUEST_DATA_POOL_BYTES};
+use iscsi::target::{Authentication, CloseReason, RetainedData, TargetParameters, TargetPortal};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
 use crate::connections::Connections;
 use crate::control::Wish;
-use crate::limits::{ACCEPT_RETRY_INTERVAL, RATE_INTERVAL, REPORT_TIMEOUT};
+use crate::data_in::DataIn;
+use crate::limits::{ACCEPT_INTERVAL, ACCEPT_RETRY_INTERVAL, RATE_INTERVAL, REPORT_TIMEOUT};
 use crate::login::drive;
 use crate::portals::{BoundPortals, Portal, Portals};
 use crate::quota::Quota;
+use crate::refusals::Refusals;
 use crate::session::Addresses;
 use crate::sessions::Sessions;
 use crate::status::{Counters, Status};
 use crate::target::Target;
 use crate::transport::{Other, Transport};
+use crate::turns::Turns;
 
 /// Portal group of what does not say another one.
 pub const PORTAL_GROUP_DEFAULT: u16 = 1;
@@ -52,55 +55,30 @@ pub struct TargetServerOptions {
 /// What all connections share.
 pub(crate) struct Shared {
     pub(crate) options: TargetServerOptions,
-    /// What peers may hold now; what each command asks for is in `data_in_bounds`, too.
+    /// What peers may hold now; what each command asks for is in `data_in`, too.
     quota: RwLock<Quota>,
-    pub(crate) data_in_bounds: DataInBounds,
+    pub(crate) data_in: DataIn,
+    pub(crate) refusals: Refusals,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) sessions: Sessions,
     pub(crate) counters: Counters,
     /// Whether sessions may spin before they sleep: not when shards would take processors from each other.
     pub(crate) may_spin: bool,
+    /// The turns of connections that are not on one of our threads.
+    turns: Arc<Turns>,
     pool: BufferPool,
+    /// Where data of requests that are no commands goes.
+    request_data: BufferPool,
+    /// What answered tasks of all sessions keep for recovery.
+    retained: Arc<RetainedData>,
     targets: RwLock<Vec<Target>>,
     /// By portal group tag; rebuilt when targets, accounts or portals change.
     parameters: RwLock<BTreeMap<u16, Arc<TargetParameters>>>,
     portals: Portals,
     discovery_authentication: RwLock<Authentication>,
     pub(crate) connections: Arc<Connections>,
-    /// Bytes of data-in that sessions have queued or under way, in steps of `DATA_IN_STEP_BYTES`.
-    pub(crate) data_in_bytes: AtomicUsize,
     /// The shards' runtimes, once the server runs.
     runtimes: OnceLock<Vec<tokio::runtime::Handle>>,
-}
-
-/// The bounds of data-in, as every command asks for them.
-pub(crate) struct DataInBounds {
-    session_bytes: AtomicUsize,
-    total_bytes: AtomicUsize,
-}
-
-impl DataInBounds {
-    fn of(quota: &Quota) -> Self {
-        Self {
-            session_bytes: AtomicUsize::new(quota.session_data_in_bytes),
-            total_bytes: AtomicUsize::new(quota.data_in_bytes),
-        }
-    }
-
-    fn set(&self, quota: &Quota) {
-        self.session_bytes.store(quota.session_data_in_bytes, Ordering::Relaxed);
-        self.total_bytes.store(quota.data_in_bytes, Ordering::Relaxed);
-    }
-
-    /// Of one session.
-    pub(crate) fn session_bytes(&self) -> usize {
-        self.session_bytes.load(Ordering::Relaxed)
-    }
-
-    /// Of all.
-    pub(crate) fn total_bytes(&self) -> usize {
-        self.total_bytes.load(Ordering::Relaxed)
-    }
 }
 
 impl Shared {
@@ -141,6 +119,9 @@ impl Shared {
         let quota = self.quota();
         parameters.offer.max_connections = parameters.offer.max_connections.min(quota.connections_per_session).max(1);
         parameters.command_window = quota.session_commands.clamp(1, parameters.command_window);
+        parameters.retained = Arc::clone(&self.retained);
+        parameters.request_data = self.request_data.clone();
+        parameters.session_data_out_bytes = quota.session_data_out_bytes;
         parameters.login_timeout = quota.login_time;
         parameters.login_idle_timeout = quota.login_idle;
         let tags = portals.iter().map(|portal| portal.group).chain([PORTAL_GROUP_DEFAULT]);
@@ -167,17 +148,20 @@ impl TargetServer {
         let shared = Arc::new(Shared {
             clock,
             quota: RwLock::new(options.quota.bounded()),
-            data_in_bounds: DataInBounds::of(&options.quota),
+            data_in: DataIn::new(&options.quota),
+            refusals: Refusals::default(),
             sessions: Sessions::default(),
             counters: Counters::default(),
             parameters: RwLock::default(),
             discovery_authentication: RwLock::new(options.discovery_authentication.clone()),
+            turns: Arc::default(),
             pool,
+            request_data: BufferPool::new(REQUEST_DATA_POOL_BYTES),
+            retained: Arc::default(),
             may_spin: options.shards <= processors(),
             targets: RwLock::new(targets),
             portals: Portals::new(&options.portals),
             connections: Arc::default(),
-            data_in_bytes: AtomicUsize::new(0),
             runtimes: OnceLock::new(),
             options,
         });
@@ -206,7 +190,7 @@ impl TargetServer {
     pub fn set_quota(&self, quota: Quota) {
         let quota = quota.bounded();
         *self.shared.quota.write().unwrap_or_else(PoisonError::into_inner) = quota;
-        self.shared.data_in_bounds.set(&quota);
+        self.shared.data_in.set(&quota);
         self.shared.pool.set_bytes_max(quota.data_out_bytes);
         self.shared.rebuild();
     }
@@ -223,10 +207,17 @@ impl TargetServer {
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         addresses: Addresses,
     ) -> CloseReason {
-        self.serve(Box::new(Other(stream)), addresses, PORTAL_GROUP_DEFAULT).await
+        let turns = Arc::clone(&self.shared.turns);
+        self.serve(Box::new(Other(stream)), addresses, PORTAL_GROUP_DEFAULT, turns).await
     }
 
-    async fn serve(&self, stream: Box<dyn Transport>, addresses: Addresses, portal_group_tag: u16) -> CloseReason {
+    async fn serve(
+        &self,
+        stream: Box<dyn Transport>,
+        addresses: Addresses,
+        portal_group_tag: u16,
+        turns: Arc<Turns>,
+    ) -> CloseReason {
         let Shared { connections, counters, clock, .. } = &*self.shared;
         counters.connections_accepted.fetch_add(1, Ordering::Relaxed);
         let (entered, control) =
@@ -234,11 +225,13 @@ impl TargetServer {
                 Ok(entered) => entered,
                 Err(why) => {
                     counters.connections_refused.fetch_add(1, Ordering::Relaxed);
-                    tracing::warn!(connection = %addresses.peer, why, "connection closed at once");
+                    if let Some(others) = self.shared.refusals.note(clock.now()) {
+                        tracing::warn!(connection = %addresses.peer, why, others, "connection closed at once");
+                    }
                     return CloseReason::Local;
                 }
             };
-        drive(Arc::clone(&self.shared), stream, (addresses, portal_group_tag), control, entered).await
+        drive(Arc::clone(&self.shared), stream, (addresses, portal_group_tag), (control, entered), turns).await
     }
 
     /// Binds the portals. From here on initiators can connect; they are served when the result runs.
@@ -389,9 +382,15 @@ async fn accept_all(server: &TargetServer, shards: &Arc<Shards>) -> io::Result<(
 /// Accepts connections for ever.
 async fn accept(server: &TargetServer, portal: &Portal, shards: &Arc<Shards>) -> io::Result<()> {
     let listener = TcpListener::from_std(portal.listener()?)?;
+    let mut work = shards.work();
     loop {
         match listener.accept().await {
-            Ok((stream, peer)) => hand_over(server, stream, (peer, portal.group()), shards),
+            Ok((stream, peer)) => {
+                hand_over(server, stream, (peer, portal.group()), shards);
+                if std::mem::replace(&mut work, shards.work()) != work {
+                    tokio::time::sleep(ACCEPT_INTERVAL).await;
+                }
+            }
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
                 tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
@@ -410,14 +409,14 @@ fn hand_over(server: &TargetServer, stream: TcpStream, (peer, group): (SocketAdd
     let addresses = Addresses { local: canonical(local), peer: canonical(peer) };
     let server = server.clone();
     let shard = shards.least_loaded();
-    let load = Load::take(&shard.load);
-    shard.handle.spawn(async move {
+    let (load, turns) = (Load::take(&shard.load), Arc::clone(&shard.turns));
+    shard.handle.spawn(base::background::named("target-connection", async move {
         let _load = load;
         match TcpStream::from_std(stream) {
-            Ok(stream) => drop(server.serve(Box::new(stream), addresses, group).await),
+            Ok(stream) => drop(server.serve(Box::new(stream), addresses, group, turns).await),
             Err(error) => tracing::debug!(%error, "a connection was lost while it was handed over"),
         }
-    });
+    }));
 }
 
 /// Processors this process may use.
@@ -433,6 +432,7 @@ struct Shards {
 struct Shard {
     handle: tokio::runtime::Handle,
     load: Arc<AtomicUsize>,
+    turns: Arc<Turns>,
     /// Dropped to stop it.
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -461,6 +461,11 @@ impl Shards {
         Ok(Self { shards })
     }
 
+    /// How much sessions did so far.
+    fn work(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.turns.work()).sum()
+    }
+
     fn least_loaded(&self) -> &Shard {
         let load = |shard: &&Shard| shard.load.load(Ordering::Relaxed);
         self.shards.iter().min_by_key(load).expect("there is at least one shard")
@@ -476,7 +481,7 @@ impl Shard {
             // It ends when the sender is dropped.
             let _ = runtime.block_on(stopped);
         })?;
-        Ok(Self { handle, load: Arc::default(), stop: Some(stop), thread: Some(thread) })
+        Ok(Self { handle, load: Arc::default(), turns: Arc::default(), stop: Some(stop), thread: Some(thread) })
     }
 }
 

@@ -10,7 +10,11 @@
 //! ```
 //!
 //! A slow initiator is not read from, and its next commands are not started, while it has as many bytes queued or being read as
-//! its quota says: it holds no more buffers than that, whoever does not read.
+//! its quota says: it holds no more buffers than that, whoever does not read. When others wait for room, it takes some of what is queued within
+//! a time, or its session ends.
+//!
+//! What one session has to do is done in portions: a turn moves a bounded count of bytes, a poll ends after a bounded time, and then the runtime looks
+//! at all sockets and at all other sessions before this one goes on.
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -32,10 +36,12 @@ use tokio::sync::oneshot;
 
 use crate::connections::Entered;
 use crate::control::{Control, Handle, Wish};
+use crate::data_in::buffer_bytes;
 use crate::limits::{
-    DATA_IN_STEP_BYTES, DRAIN_TIMEOUT, LINGER_TIMEOUT, SETTLING_TIMEOUT, SPIN_DEPTH_MAX, TURNS_PER_POLL_MAX,
-    WRITE_SLICES_MAX,
+    COMMANDS_PER_LOOK, DATA_IN_FIRST_BYTES, DRAIN_TIMEOUT, LIGHT_BYTES, LIGHT_TURNS, LINGER_TIMEOUT, SETTLING_TIMEOUT,
+    SPIN_DEPTH_MAX, TURNS_PER_POLL_MAX, UNREAD_CHECK_INTERVAL, UNREAD_PROGRESS_BYTES, UNREAD_TIMEOUT, WRITE_SLICES_MAX,
 };
+use crate::own_wakes::OwnWakes;
 use crate::server::Shared;
 use crate::sessions::{Inbox, Joining};
 use crate::spin::Spin;
@@ -43,6 +49,7 @@ use crate::status::{ConnectionReport, SessionActivity, SessionReport};
 use crate::tally::{Tally, Use, failure_kind};
 use crate::target::{data_out_bytes_of, lun_number};
 use crate::transport::Transport;
+use crate::turns::{Place, Turns};
 
 /// Both ends of a connection, as text for people; addresses that are not IP are fine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,6 +80,12 @@ pub(crate) struct Session {
     charged_bytes: usize,
     /// An event that must wait until the initiator has taken what is queued.
     delayed: Option<Event>,
+    /// It waits for others, and is woken when they have made room.
+    waits_for_room: bool,
+    /// The table of sessions knows that it has no connection.
+    is_deserted: bool,
+    /// When it was last looked whether others wait for what this initiator does not take.
+    unread_checked: Option<Instant>,
     timer: Option<(Instant, Sleep)>,
     drain_deadline: Option<Instant>,
     closed: Option<CloseReason>,
@@ -81,6 +94,10 @@ pub(crate) struct Session {
     counted_pdus: (u64, u64),
     counted_digest_errors: u64,
     spin: Spin,
+    place: Place,
+    own_wakes: OwnWakes,
+    /// Commands under way have done a piece, and go on when others have had their turn.
+    can_go_on: bool,
 }
 
 /// One connection.
@@ -93,6 +110,8 @@ struct Wire {
     entered: Entered,
     bytes_received: u64,
     bytes_sent: u64,
+    /// What is queued is not taken: when some of it was last, and `bytes_sent` then.
+    unread: Option<(Instant, u64)>,
     ended: Option<oneshot::Sender<CloseReason>>,
     /// Nothing more comes; why, and until when what is queued may be taken.
     closed: Option<(CloseReason, Instant)>,
@@ -135,7 +154,13 @@ type Managing = Pin<Box<dyn Future<Output = (TaskManagementId, TaskManagementFun
 
 impl Session {
     /// A login becomes a session.
-    pub(crate) fn begin(server: Arc<Shared>, joining: Joining, tsih: u16, request: &SessionRequest) -> Option<Self> {
+    pub(crate) fn begin(
+        server: Arc<Shared>,
+        joining: Joining,
+        tsih: u16,
+        request: &SessionRequest,
+        turns: Arc<Turns>,
+    ) -> Option<Self> {
         let Joining { stream, addresses, mut protocol, control, entered, .. } = joining;
         let luns = LunMap::new();
         let units = request.target_name.as_ref().map(|name| {
@@ -170,6 +195,9 @@ impl Session {
             expected_bytes: 0,
             charged_bytes: 0,
             delayed: None,
+            waits_for_room: false,
+            is_deserted: false,
+            unread_checked: None,
             timer: None,
             drain_deadline: None,
             closed: None,
@@ -177,6 +205,9 @@ impl Session {
             counted_pdus: (0, 0),
             counted_digest_errors: 0,
             spin: Spin::new(),
+            place: Place::new(turns),
+            own_wakes: OwnWakes::new(),
+            can_go_on: false,
         })
     }
 
@@ -187,25 +218,42 @@ impl Session {
 
     /// One wake-up: turns until nothing moves any more.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<CloseReason> {
-        for _ in 0..TURNS_PER_POLL_MAX {
-            let mut has_moved = self.handle_events();
+        if !self.place.begin(context) {
+            return Poll::Pending;
+        }
+        let portion = self.place.portion();
+        let until = self.server.clock.now() + portion.time;
+        let before = self.transferred_bytes();
+        for turn in 0..TURNS_PER_POLL_MAX {
+            let mut has_moved = self.handle_events((portion.bytes, until), context);
             has_moved |= self.poll_running(context);
             has_moved |= self.poll_control(context);
             has_moved |= self.poll_inbox(context);
-            has_moved |= self.poll_wires(context);
+            has_moved |= self.poll_wires(portion.bytes, context);
             if let Some(reason) = self.closed.clone().filter(|_| self.wires.is_empty() && self.is_settled()) {
                 return Poll::Ready(reason);
             }
             has_moved |= self.poll_timer(context);
             self.count_pdus();
             self.charge();
+            self.note_desertion();
             self.answer_inquirers();
             if !has_moved {
+                self.place.rest();
                 return self.pause(context);
             }
             self.spin.note_traffic();
+            if turn == 0 {
+                self.place.note_work();
+            }
+            // What one turn receives the next one carries out: a small command is answered in one poll, however long the system lets it wait.
+            let is_light =
+                turn < LIGHT_TURNS && !self.can_go_on && self.transferred_bytes().saturating_sub(before) <= LIGHT_BYTES;
+            if !is_light && self.server.clock.now() >= until {
+                break;
+            }
         }
-        context.waker().wake_by_ref();
+        self.place.stand_in_line(context);
         Poll::Pending
     }
 
@@ -228,11 +276,16 @@ impl Session {
             && self.wires.iter().all(|wire| wire.stream.can_spin() && wire.closed.is_none())
     }
 
-    fn handle_events(&mut self) -> bool {
+    /// Carries out what was asked for, until a portion of bytes is moved or the time is over.
+    fn handle_events(&mut self, (bytes_max, until): (usize, Instant), context: &Context<'_>) -> bool {
         let mut has_moved = false;
-        while let Some(event) = self.delayed.take().or_else(|| self.protocol.poll_event()) {
+        let mut moved_bytes = 0;
+        let mut count = 0;
+        while moved_bytes < bytes_max
+            && let Some(event) = self.delayed.take().or_else(|| self.protocol.poll_event())
+        {
             if let Event::Command(command) = &event
-                && !self.has_room_for(command.data_in_bytes_max)
+                && !self.has_room_for(command.data_in_bytes_max, context)
             {
                 let task = command.task;
                 if !self.protocol.is_wanted(task) {
@@ -244,8 +297,12 @@ impl Session {
                 break;
             }
             has_moved = true;
+            count += 1;
             match event {
-                Event::Command(command) => self.execute(command),
+                Event::Command(command) => {
+                    moved_bytes += command.data_in_bytes_max as usize + command.data_out.len();
+                    self.execute(command);
+                }
                 Event::TaskManagement(request) => self.manage(request),
                 Event::CommandsCleared(luns) => {
                     if let Some(units) = &self.units {
@@ -269,6 +326,9 @@ impl Session {
                     self.leave_units();
                 }
             }
+            if count % COMMANDS_PER_LOOK == 0 && self.server.clock.now() >= until {
+                break;
+            }
         }
         has_moved
     }
@@ -288,18 +348,43 @@ impl Session {
         self.running.is_empty()
     }
 
-    /// Whether a command that may bring so many bytes can start now. When nothing is under way, any can.
-    fn has_room_for(&self, bytes: u32) -> bool {
-        let used = self.expected_bytes + self.queued_bytes();
-        let bounds = &self.server.data_in_bounds;
-        let is_within = |used: usize, bound: usize| used.saturating_add(bytes as usize) <= bound;
-        // What this session has by now, whatever it told of it.
-        let of_others = || self.server.data_in_bytes.load(Ordering::Relaxed).saturating_sub(self.charged_bytes);
-        used == 0 || (is_within(used, bounds.session_bytes()) && is_within(of_others() + used, bounds.total_bytes()))
+    /// Whether a command that may bring so many bytes can start now. One that waits for others is woken when they have made room.
+    fn has_room_for(&mut self, data_in_bytes_max: u32, context: &Context<'_>) -> bool {
+        let bytes = buffer_bytes(data_in_bytes_max);
+        let used = self.used_bytes();
+        let data_in = &self.server.data_in;
+        let has_room = || data_in.has_room_for(bytes, used, self.charged_bytes);
+        if has_room() {
+            self.stop_waiting();
+            return true;
+        }
+        if used > 0 {
+            return false;
+        }
+        data_in.wait(self.tsih, context.waker());
+        self.waits_for_room = true;
+        if has_room() {
+            self.stop_waiting();
+            return true;
+        }
+        false
     }
 
-    fn queued_bytes(&self) -> usize {
-        self.wires.iter().map(|wire| self.protocol.transmit_bytes(wire.link)).sum()
+    fn stop_waiting(&mut self) {
+        if std::mem::take(&mut self.waits_for_room) {
+            self.server.data_in.leave(self.tsih);
+        }
+    }
+
+    /// Bytes received and sent on the connections that are there.
+    fn transferred_bytes(&self) -> u64 {
+        self.wires.iter().map(|wire| wire.bytes_received + wire.bytes_sent).sum()
+    }
+
+    /// Bytes of memory of data-in queued or under way.
+    fn used_bytes(&self) -> usize {
+        let queued: usize = self.wires.iter().map(|wire| self.protocol.data_bytes_held(wire.link)).sum();
+        self.expected_bytes + queued
     }
 
     fn execute(&mut self, command: protocol::Command) {
@@ -317,7 +402,7 @@ impl Session {
             tally: units.tally(lun, &self.server),
             usage: Use::of(command.cdb.head[0], command.data_out.len()),
             begun: self.server.clock.now(),
-            expected_bytes: (command.data_in_bytes_max as usize).min(self.server.data_in_bounds.session_bytes()),
+            expected_bytes: buffer_bytes(command.data_in_bytes_max),
         };
         let command = logical_unit::Command {
             cdb,
@@ -352,6 +437,7 @@ impl Session {
             status: outcome.status.code(),
             sense: outcome.sense.map(|sense| self.sense_bytes(ticket.lun, &sense)).unwrap_or_default(),
             data_in: outcome.data_in,
+            data_in_bytes_cut: outcome.data_in_bytes_cut,
             is_silent: outcome.is_silent,
         };
         self.protocol.handle_completion(now, ticket.task, outcome);
@@ -374,17 +460,15 @@ impl Session {
 
     /// Lets the server know of the bytes queued or expected, in steps.
     fn charge(&mut self) {
-        let used = self.expected_bytes + self.queued_bytes();
-        let is_step = used.abs_diff(self.charged_bytes) >= DATA_IN_STEP_BYTES || used == 0;
-        if used == self.charged_bytes || !is_step {
-            return;
+        self.charged_bytes = self.server.data_in.tell(self.charged_bytes, self.used_bytes());
+    }
+
+    /// Lets the table of sessions know that the last connection is lost, or one is there again.
+    fn note_desertion(&mut self) {
+        let is_deserted = self.wires.is_empty() && self.closed.is_none();
+        if std::mem::replace(&mut self.is_deserted, is_deserted) != is_deserted {
+            self.server.sessions.set_deserted(self.tsih, &self.handle, is_deserted);
         }
-        if used > self.charged_bytes {
-            self.server.data_in_bytes.fetch_add(used - self.charged_bytes, Ordering::Relaxed);
-        } else {
-            self.server.data_in_bytes.fetch_sub(self.charged_bytes - used, Ordering::Relaxed);
-        }
-        self.charged_bytes = used;
     }
 
     fn answer_inquirers(&self) {
@@ -408,14 +492,20 @@ impl Session {
                 commands_under_way: tickets().count(),
                 oldest_command_ms: oldest.map(|begun| now.since(begun).as_millis() as u64),
                 tasks: self.protocol.task_count(),
-                outstanding_data_in_bytes: self.expected_bytes + self.queued_bytes(),
+                outstanding_data_in_bytes: self.used_bytes(),
             },
             connections: self.wires.iter().filter_map(connection).collect(),
         }
     }
 
-    fn poll_running(&mut self, context: &mut Context<'_>) -> bool {
+    fn poll_running(&mut self, outer: &Context<'_>) -> bool {
+        if self.running.is_empty() && self.managing.is_empty() {
+            self.can_go_on = false;
+            return false;
+        }
         let mut has_moved = false;
+        let waker = self.own_wakes.begin(outer.waker());
+        let context = &mut Context::from_waker(&waker);
         while let Poll::Ready(Some((ticket, outcome))) = self.running.poll_next_unpin(context) {
             has_moved = true;
             if let Some(ticket) = ticket {
@@ -429,11 +519,16 @@ impl Session {
             if function == TaskManagementFunction::TargetColdReset
                 && let Some(units) = &self.units
             {
-                // A power-on event: all sessions end (RFC 7143 11.5.1).
-                self.server.sessions.ask_target(&units.target_name, Wish::Stop);
+                // A power-on event: all sessions end (RFC 7143 11.5.1); those of others only for who may write.
+                if units.luns.is_confined(&units.nexus) {
+                    self.handle.ask(Wish::Stop);
+                } else {
+                    self.server.sessions.ask_target(&units.target_name, Wish::Stop);
+                }
             }
         }
-        has_moved
+        self.can_go_on = self.own_wakes.end();
+        self.can_go_on || has_moved
     }
 
     fn manage(&mut self, request: TaskManagement) {
@@ -530,12 +625,18 @@ impl Session {
         self.wires.push(Wire { control, ended, ..Wire::new(link, stream, addresses, entered) });
     }
 
-    fn poll_wires(&mut self, context: &mut Context<'_>) -> bool {
+    fn poll_wires(&mut self, bytes_max: usize, context: &mut Context<'_>) -> bool {
         let mut has_moved = false;
-        let may_read = self.delayed.is_none() && self.queued_bytes() <= self.server.data_in_bounds.session_bytes();
+        let used = self.used_bytes();
+        let data_in = &self.server.data_in;
+        // Who waits for others is read from: its answers to pings must not count as silence.
+        let may_read = (self.delayed.is_none() || self.waits_for_room)
+            && used <= data_in.session_bytes()
+            && (used <= DATA_IN_FIRST_BYTES || !data_in.is_exceeded());
         let mut index = 0;
         while let Some(wire) = self.wires.get_mut(index) {
-            let moved = wire.exchange(&mut self.protocol, &self.server, (may_read, self.spin.is_under_way()), context);
+            let how = Exchange { may_read, is_spinning: self.spin.is_under_way(), bytes_max };
+            let moved = wire.exchange(&mut self.protocol, &self.server, how, context);
             let is_over = match (&moved, &wire.closed) {
                 (Err(_), _) => true,
                 (Ok(_), Some((_, until))) => {
@@ -574,7 +675,8 @@ impl Session {
     fn poll_timer(&mut self, context: &mut Context<'_>) -> bool {
         let drain_deadline = self.drain_deadline.filter(|_| self.is_to_be_dropped());
         let lingering = self.wires.iter().filter_map(|wire| wire.closed.as_ref().map(|(_, until)| *until)).min();
-        let deadlines = [self.protocol.poll_timeout(), drain_deadline, lingering, self.settling_deadline];
+        let unread = self.unread_deadline();
+        let deadlines = [self.protocol.poll_timeout(), drain_deadline, lingering, self.settling_deadline, unread];
         let Some(deadline) = deadlines.into_iter().flatten().min() else {
             self.timer = None;
             return false;
@@ -588,8 +690,29 @@ impl Session {
             return false;
         }
         self.timer = None;
-        self.protocol.handle_timeout(self.server.clock.now());
+        let now = self.server.clock.now();
+        self.end_if_unread(now);
+        self.protocol.handle_timeout(now);
         true
+    }
+
+    /// When to look whether the initiator takes what it asked for.
+    fn unread_deadline(&self) -> Option<Instant> {
+        let since = self.wires.iter().filter_map(|wire| wire.unread).map(|(since, _)| since).min()?;
+        let deadline = since + UNREAD_TIMEOUT;
+        Some(deadline.max(self.unread_checked.map_or(deadline, |checked| checked + UNREAD_CHECK_INTERVAL)))
+    }
+
+    /// Ends the session whose initiator does not take what it asked for, once others wait for the buffers.
+    fn end_if_unread(&mut self, now: Instant) {
+        let is_late = |wire: &Wire| wire.unread.is_some_and(|(since, _)| now >= since + UNREAD_TIMEOUT);
+        if !self.wires.iter().any(is_late) {
+            return;
+        }
+        self.unread_checked = Some(now);
+        if self.server.data_in.has_waiting() && !self.waits_for_room && !self.protocol.is_closed() {
+            self.protocol.close(now, CloseReason::Unread);
+        }
     }
 
     fn count_pdus(&mut self) {
@@ -614,7 +737,26 @@ impl Session {
 impl Wire {
     fn new(link: LinkId, stream: Box<dyn Transport>, addresses: Addresses, entered: Entered) -> Self {
         let (bytes_received, bytes_sent) = (0, 0);
-        Self { link, stream, addresses, control: None, entered, bytes_received, bytes_sent, ended: None, closed: None }
+        Self {
+            link,
+            stream,
+            addresses,
+            control: None,
+            entered,
+            bytes_received,
+            bytes_sent,
+            unread: None,
+            ended: None,
+            closed: None,
+        }
+    }
+
+    /// The peer takes no more for now.
+    fn note_unread(&mut self, now: impl FnOnce() -> Instant) {
+        let has_taken = |(_, sent): (Instant, u64)| self.bytes_sent - sent >= UNREAD_PROGRESS_BYTES;
+        if self.unread.is_none_or(has_taken) {
+            self.unread = Some((now(), self.bytes_sent));
+        }
     }
 
     /// Writes and reads what can be.
@@ -622,17 +764,22 @@ impl Wire {
         &mut self,
         protocol: &mut protocol::Session,
         server: &Shared,
-        (may_read, is_spinning): (bool, bool),
+        Exchange { may_read, is_spinning, bytes_max }: Exchange,
         context: &mut Context<'_>,
     ) -> std::io::Result<bool> {
         let mut has_moved = false;
-        while protocol.transmit_bytes(self.link) > 0 {
+        let mut written = 0;
+        while written < bytes_max && protocol.transmit_bytes(self.link) > 0 {
             let mut slices = [IoSlice::new(&[]); WRITE_SLICES_MAX];
-            let count = protocol.io_slices(self.link, &mut slices);
+            let count = protocol.io_slices(self.link, bytes_max, &mut slices);
             match Pin::new(&mut self.stream).poll_write_vectored(context, &slices[..count]) {
-                Poll::Pending => break,
+                Poll::Pending => {
+                    self.note_unread(|| server.clock.now());
+                    break;
+                }
                 Poll::Ready(Ok(0)) => return Err(std::io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Ok(length)) => {
+                    written += length;
                     self.bytes_sent += length as u64;
                     protocol.handle_transmitted(server.clock.now(), self.link, length);
                 }
@@ -641,16 +788,25 @@ impl Wire {
             has_moved = true;
         }
         if has_moved {
+            if protocol.transmit_bytes(self.link) == 0 {
+                self.unread = None;
+            }
             // Streams that buffer must not keep it; for TCP this does nothing.
             let _ = Pin::new(&mut self.stream).poll_flush(context)?;
         }
         if !may_read || self.closed.is_some() {
             return Ok(has_moved);
         }
+        if protocol.is_behind(self.link) {
+            protocol.go_on(server.clock.now(), self.link);
+            return Ok(true);
+        }
         let space = protocol.receive_space(self.link);
         if space.is_empty() {
             return Ok(has_moved);
         }
+        let length_max = space.len().min(bytes_max);
+        let space = &mut space[..length_max];
         let mut buffer = ReadBuf::new(space);
         let length = match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
             Poll::Ready(result) => result.map(|()| buffer.filled().len()),
@@ -670,6 +826,15 @@ impl Wire {
     }
 }
 
+/// How a connection's socket is looked at.
+#[derive(Clone, Copy)]
+struct Exchange {
+    may_read: bool,
+    is_spinning: bool,
+    /// Bytes to be written, and to be read.
+    bytes_max: usize,
+}
+
 /// Writes what a refused connection is told, as far as its socket takes it at once: it is a hundred bytes into an empty buffer. The stream
 /// still is where it was read from, and known to be writable there.
 fn send_last_words(mut stream: Box<dyn Transport>, protocol: &protocol::Connection) {
@@ -685,7 +850,8 @@ impl Drop for Session {
     /// control is dropped after this, so that whoever waits for the end finds the nexus gone.
     fn drop(&mut self) {
         self.count_pdus();
-        self.server.data_in_bytes.fetch_sub(self.charged_bytes, Ordering::Relaxed);
+        self.stop_waiting();
+        self.server.data_in.tell(self.charged_bytes, 0);
         self.leave_units();
         self.server.sessions.remove(self.tsih, &self.handle);
     }

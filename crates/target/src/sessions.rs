@@ -8,6 +8,9 @@
 //! | any | not zero, known | the connection is handed to the session, which takes or refuses it |
 //!
 //! A discovery session has no port to be lost, so that several with one ISID may run side by side.
+//!
+//! A session whose last connection is lost may be kept for its initiator (ErrorRecoveryLevel 2). Such ones are few for each initiator and address, and
+//! the oldest makes room for a login when the table is full: nobody is refused for the sake of who is gone.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,9 +21,9 @@ use logical_unit::LunMap;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::connections::Entered;
+use crate::connections::{Entered, host};
 use crate::control::{Control, Handle, Wish};
-use crate::limits::JOINING_MAX;
+use crate::limits::{DESERTED_MAX, DESERTED_PER_ADDRESS_MAX, DESERTED_PER_INITIATOR_MAX, JOINING_MAX};
 use crate::session::Addresses;
 use crate::status::{NegotiatedStatus, SessionReport, SessionStatus};
 use crate::target::Target;
@@ -54,6 +57,10 @@ struct Entry {
     /// Connections that must have ended before this session begins. Whoever replaces it waits for them as well: they all
     /// are the same nexus.
     previous: Vec<Handle>,
+    /// Where its first connection came from.
+    host: String,
+    /// It has lost its last connection: the smaller, the longer ago.
+    deserted: Option<u64>,
 }
 
 #[derive(Default)]
@@ -66,6 +73,8 @@ pub(crate) struct Sessions {
 struct State {
     entries: BTreeMap<u16, Entry>,
     tsih_last: u16,
+    /// Sessions that have ever lost their last connection.
+    desertions: u64,
 }
 
 /// What a login request comes to.
@@ -85,7 +94,12 @@ pub(crate) enum Decision {
 
 impl Sessions {
     /// Decides on a login and, when it is admitted, enters it.
-    pub(crate) fn admit(&self, request: &SessionRequest, handle: Handle, sessions_max: usize) -> Decision {
+    pub(crate) fn admit(
+        &self,
+        request: &SessionRequest,
+        (handle, peer): (Handle, &str),
+        sessions_max: usize,
+    ) -> Decision {
         let mut state = self.lock();
         if request.tsih != 0 {
             let entry = state.entries.get(&request.tsih);
@@ -104,13 +118,22 @@ impl Sessions {
             previous.retain(|handle| !handle.has_ended());
             previous.push(entry.handle);
         }
-        if state.entries.len() >= sessions_max {
+        if state.entries.len() >= sessions_max && !state.end_oldest_deserted(|_| true) {
             return refuse(LoginStatus::OUT_OF_RESOURCES, "the server has as many sessions as it takes");
         }
         let tsih = state.free_tsih();
         state.entries.insert(
             tsih,
-            Entry { request: request.clone(), port, handle, inbox: None, luns: None, previous: previous.clone() },
+            Entry {
+                request: request.clone(),
+                port,
+                handle,
+                inbox: None,
+                luns: None,
+                previous: previous.clone(),
+                host: host(peer),
+                deserted: None,
+            },
         );
         Decision::Admit { tsih, previous }
     }
@@ -136,6 +159,23 @@ impl Sessions {
     /// The targets have changed: every session sees what it may see now, or is asked to end. Gives how many those are.
     pub(crate) fn review(&self, find: impl Fn(&str) -> Option<Target>) -> usize {
         self.lock().entries.values().filter(|entry| !entry.review(&find)).count()
+    }
+
+    /// A session has lost its last connection, or has one again. Of those without, each initiator, each address and all have a bound.
+    pub(crate) fn set_deserted(&self, tsih: u16, handle: &Handle, is_deserted: bool) {
+        let mut state = self.lock();
+        state.desertions += 1;
+        let number = state.desertions;
+        let Some(entry) = state.entries.get_mut(&tsih).filter(|entry| entry.handle.is_same(handle)) else { return };
+        entry.deserted = is_deserted.then_some(number);
+        if !is_deserted {
+            return;
+        }
+        let (name, host) = (entry.request.initiator_name.clone(), entry.host.clone());
+        let is_of_initiator = |entry: &Entry| entry.request.initiator_name.eq_ignore_ascii_case(&name);
+        state.bound_deserted(DESERTED_PER_INITIATOR_MAX, is_of_initiator);
+        state.bound_deserted(DESERTED_PER_ADDRESS_MAX, |entry| entry.host == host);
+        state.bound_deserted(DESERTED_MAX, |_| true);
     }
 
     /// A session has ended.
@@ -196,6 +236,23 @@ impl Entry {
 }
 
 impl State {
+    /// Ends the oldest sessions without a connection while there are more of a kind than there may be.
+    fn bound_deserted(&mut self, count_max: usize, is_of_kind: impl Fn(&Entry) -> bool) {
+        let is_counted = |entry: &&Entry| entry.deserted.is_some() && is_of_kind(entry);
+        while self.entries.values().filter(is_counted).count() > count_max {
+            self.end_oldest_deserted(&is_of_kind);
+        }
+    }
+
+    /// Ends the session of a kind that has been without a connection longest, if there is one.
+    fn end_oldest_deserted(&mut self, is_of_kind: impl Fn(&Entry) -> bool) -> bool {
+        let of_kind = self.entries.iter().filter(|(_, entry)| is_of_kind(entry));
+        let oldest = of_kind.filter_map(|(&tsih, entry)| Some((entry.deserted?, tsih))).min();
+        let Some(entry) = oldest.and_then(|(_, tsih)| self.entries.remove(&tsih)) else { return false };
+        entry.handle.ask(Wish::Stop);
+        true
+    }
+
     /// The next handle that no session has. There always is one: sessions are fewer than handles.
     fn free_tsih(&mut self) -> u16 {
         loop {

@@ -104,9 +104,16 @@ async fn a_shut_tcp_window_holds_no_more_than_the_share() {
         other.command(5, &cdb10(0x28, 0, 8), None, 4096).await;
         assert_eq!(other.receive().await.expect("the other session goes on").data.length, 4096);
         let out = pool.bytes_out();
-        assert!(out <= 3 * MIB + 4096, "{out} bytes are out");
+        // What the other was just sent may not be free yet.
+        assert!(out <= 3 * MIB + 2 * 4096, "{out} bytes are out");
     }
-    assert!(pool.bytes_out() >= MIB, "the silent peer's data waits");
+    // Until the kernel takes no more, what waits comes and goes.
+    let waits = async {
+        while pool.bytes_out() < MIB {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), waits).await.expect("the silent peer's data waits");
     drop((silent, other));
     stop.send(()).expect("it runs");
     running.await.expect("it does not panic").expect("it ends well");

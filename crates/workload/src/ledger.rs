@@ -178,6 +178,25 @@ impl Ledger {
         })
     }
 
+    /// Bytes of `range` of which it is known what they are.
+    pub fn known_bytes(&self, range: ByteRange) -> u64 {
+        let is_known = |unit: &u64| {
+            let versions = self.blocks.get(&(unit / UNITS_PER_BLOCK));
+            match versions.map_or(NEVER_WRITTEN, |versions| versions[(unit % UNITS_PER_BLOCK) as usize]) {
+                ANYTHING => false,
+                NEVER_WRITTEN => self.initial == InitialContent::Zero,
+                _ => true,
+            }
+        };
+        units(range).filter(is_known).count() as u64 * UNIT
+    }
+
+    /// Bytes that were written, or made zeroes, and of which it is known what they are.
+    pub fn written_bytes(&self) -> u64 {
+        let versions = self.blocks.values().flatten();
+        versions.filter(|&&version| version != NEVER_WRITTEN && version != ANYTHING).count() as u64 * UNIT
+    }
+
     /// Units with an expected or a doubted content.
     pub fn written_unit_count(&self) -> u64 {
         self.written_units().count() as u64

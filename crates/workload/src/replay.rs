@@ -12,6 +12,7 @@
 //! Hits and misses are counted by the cache below; ask it.
 
 use std::ops::ControlFlow;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ use crate::ledger::{InitialContent, Ledger, Mismatch};
 use crate::limits::{DEPTH_MAX, PROGRESS_INTERVAL};
 use crate::measurement::{Measurement, Recorder};
 use crate::miss_ratio::blocks;
+use crate::trace::survey::Place;
 use crate::trace::{Record, TraceError};
 
 /// How fast.
@@ -40,6 +42,24 @@ pub enum Pace {
         /// Above zero.
         speed: f64,
     },
+}
+
+impl FromStr for Pace {
+    type Err = String;
+
+    /// `full`, `recorded`, or how many times as fast as recorded (`2x`).
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "full" => return Ok(Self::AsFastAsPossible),
+            "recorded" => return Ok(Self::Recorded { speed: 1.0 }),
+            _ => {}
+        }
+        let speed = text.strip_suffix('x').and_then(|number| number.parse::<f64>().ok());
+        let speed = speed.filter(|speed| speed.is_finite() && *speed > 0.0);
+        speed.map(|speed| Self::Recorded { speed }).ok_or_else(|| {
+            format!("\"{text}\" is no pace: write full, recorded, or how many times as fast as recorded (2x, 0.5x)")
+        })
+    }
 }
 
 /// How to replay.
@@ -76,17 +96,21 @@ pub struct ReplayCounts {
     pub discards: u64,
     /// Discards left out because the device has none.
     pub discards_left_out: u64,
-    /// Bytes read, all of them checked.
+    /// Bytes read.
     pub bytes_read: u64,
+    /// Bytes of these of which it was known what they are: written before, or zeroes where the device was empty at the start. All were right.
+    pub bytes_read_checked: u64,
     /// Bytes written.
     pub bytes_written: u64,
     /// Blocks of 4 KiB that reads and writes touched, each counted once per request.
     pub block_accesses: u64,
 }
 
-/// A replay that went through.
+/// A replay that went through, or was stopped.
 #[derive(Clone, Debug)]
 pub struct Replayed {
+    /// Whether the progress callback stopped it before the end of the trace. What was in flight came back all the same.
+    pub was_stopped: bool,
     /// What was replayed.
     pub counts: ReplayCounts,
     /// How fast.
@@ -142,13 +166,10 @@ pub enum ReplayError {
     /// The ledger has no version numbers left.
     #[error("four billion writes are all one replay can count")]
     TooManyWrites,
-    /// The progress callback asked to stop.
-    #[error("stopped before the end of the trace")]
-    Stopped,
 }
 
 /// Replays `records` onto `device`. `progress` is called about every tenth of a second with the count of requests
-/// finished.
+/// finished; when it breaks nothing more is issued, and what was replayed so far is the result.
 ///
 /// # Errors
 /// Whatever keeps the replay from going through; see [`ReplayError`].
@@ -178,12 +199,32 @@ pub async fn replay(
         }
         if clock.now() >= progress_at {
             progress_at = clock.now() + PROGRESS_INTERVAL;
-            if progress(replay.finished).is_break() {
-                return Err(ReplayError::Stopped);
+            if !replay.was_stopped && progress(replay.finished).is_break() {
+                replay.stop();
             }
         }
     }
     Ok(replay.end())
+}
+
+/// Whether a request is on a device of this geometry.
+///
+/// # Errors
+/// `OutOfRange`.
+pub fn check_end(place: Place, geometry: &Geometry) -> Result<(), ReplayError> {
+    let (Place { number, range }, size_bytes) = (place, geometry.size_bytes);
+    if range.end() > size_bytes { Err(ReplayError::OutOfRange { number, range, size_bytes }) } else { Ok(()) }
+}
+
+/// Whether a request is of whole blocks of a device of this geometry.
+///
+/// # Errors
+/// `Misaligned`.
+pub fn check_blocks(place: Place, geometry: &Geometry) -> Result<(), ReplayError> {
+    let (Place { number, range }, block_bytes) = (place, geometry.logical_block_bytes);
+    let is_whole = |value: u64| value.is_multiple_of(u64::from(block_bytes));
+    let is_aligned = is_whole(range.offset) && is_whole(range.length);
+    if is_aligned { Ok(()) } else { Err(ReplayError::Misaligned { number, range, block_bytes }) }
 }
 
 /// A timer that is made anew only when its deadline changes.
@@ -216,6 +257,7 @@ struct Replay<I> {
     held: Option<Record>,
     /// Whether the trace is at its end and nothing is held.
     is_read: bool,
+    was_stopped: bool,
 }
 
 impl<I: Iterator<Item = Result<Record, TraceError>>> Replay<I> {
@@ -232,7 +274,16 @@ impl<I: Iterator<Item = Result<Record, TraceError>>> Replay<I> {
             finished: 0,
             held: None,
             is_read: false,
+            was_stopped: false,
         }
+    }
+
+    /// Issues nothing any more.
+    fn stop(&mut self) {
+        self.was_stopped = !self.is_read;
+        // It was counted when it was read.
+        self.counts.requests -= u64::from(self.held.take().is_some());
+        self.is_read = true;
     }
 
     /// Issues what may be issued now; returns when the next record is due, if that is what it waits for.
@@ -260,23 +311,13 @@ impl<I: Iterator<Item = Result<Record, TraceError>>> Replay<I> {
         match &record {
             Some(record) => {
                 self.counts.requests += 1;
-                self.check(record.access.range)?;
+                let place = Place { number: self.counts.requests, range: record.access.range };
+                check_end(place, &self.geometry)?;
+                check_blocks(place, &self.geometry)?;
             }
             None => self.is_read = true,
         }
         Ok(record)
-    }
-
-    fn check(&self, range: ByteRange) -> Result<(), ReplayError> {
-        let (number, block_bytes) = (self.counts.requests, self.geometry.logical_block_bytes);
-        if range.end() > self.geometry.size_bytes {
-            return Err(ReplayError::OutOfRange { number, range, size_bytes: self.geometry.size_bytes });
-        }
-        let is_whole = |value: u64| value.is_multiple_of(u64::from(block_bytes));
-        if is_whole(range.offset) && is_whole(range.length) {
-            return Ok(());
-        }
-        Err(ReplayError::Misaligned { number, range, block_bytes })
     }
 
     fn due(&self, record: &Record) -> Option<Instant> {
@@ -323,7 +364,10 @@ impl<I: Iterator<Item = Result<Record, TraceError>>> Replay<I> {
         })?;
         self.finished += 1;
         match kind {
-            AccessKind::Read => self.counts.bytes_read += range.length,
+            AccessKind::Read => {
+                self.counts.bytes_read += range.length;
+                self.counts.bytes_read_checked += self.ledger.known_bytes(range);
+            }
             AccessKind::Write => {
                 self.counts.bytes_written += range.length;
                 self.ledger.commit(range, task.version);
@@ -348,7 +392,7 @@ impl<I: Iterator<Item = Result<Record, TraceError>>> Replay<I> {
 
     fn end(self) -> Replayed {
         let measurement = self.recorder.measurement(self.clock.now().since(self.began));
-        Replayed { counts: self.counts, measurement, ledger: self.ledger }
+        Replayed { was_stopped: self.was_stopped, counts: self.counts, measurement, ledger: self.ledger }
     }
 }
 
@@ -388,6 +432,7 @@ mod tests {
             discards: 1,
             discards_left_out: 0,
             bytes_read: 8192 + 8192 + 4096,
+            bytes_read_checked: 8192 + 8192 + 4096,
             bytes_written: 8192 + 512,
             block_accesses: 2 + 2 + 2 + 1 + 1,
         };
@@ -401,6 +446,16 @@ mod tests {
         let recorded = pace(Pace::Recorded { speed: 2.0 });
         assert!(recorded >= Duration::from_millis(500) && recorded < Duration::from_millis(520), "{recorded:?}");
         assert!(pace(Pace::AsFastAsPossible) < Duration::from_millis(20));
+    }
+
+    #[test]
+    fn a_pace_is_a_word_or_a_factor() {
+        assert_eq!("full".parse(), Ok(Pace::AsFastAsPossible));
+        assert_eq!("recorded".parse(), Ok(Pace::Recorded { speed: 1.0 }));
+        assert_eq!("2.5x".parse(), Ok(Pace::Recorded { speed: 2.5 }));
+        for text in ["", "x", "0x", "-1x", "2", "infx", "NaNx"] {
+            assert!(text.parse::<Pace>().unwrap_err().contains("is no pace"), "{text}");
+        }
     }
 
     #[test]
@@ -441,6 +496,30 @@ mod tests {
             assert_eq!(replayed.counts.requests, 2000);
             assert_eq!(replayed.measurement.operations, 2000);
         }
+    }
+
+    #[test]
+    fn what_nobody_wrote_is_read_and_not_checked() {
+        let device = ModelDevice::new(1 << 20);
+        let plan = ReplayPlan { initial: InitialContent::Unknown, ..ReplayPlan::default() };
+        let (result, _) = replayed("fio version 2 iolog\nd write 0 512\nd read 0 4096\n", plan, &device);
+        let replayed = result.unwrap();
+        assert_eq!((replayed.counts.bytes_read, replayed.counts.bytes_read_checked), (4096, 512));
+        assert_eq!(replayed.ledger.written_bytes(), 512);
+    }
+
+    #[test]
+    fn a_replay_that_is_stopped_says_what_it_did() {
+        let device = ModelDevice::new(1 << 20).latency(Duration::from_millis(60));
+        let mut executor = Executor::new(1);
+        let clock = device.clock_of(&mut executor);
+        let (records, target) = (TraceReader::new(TRACE.as_bytes(), Options::default()), device.shared());
+        let plan = ReplayPlan::default();
+        let replayed = executor
+            .block_on(async move { replay(records, target, clock, plan, |_| ControlFlow::Break(())).await })
+            .unwrap();
+        assert!(replayed.was_stopped && (1..7).contains(&replayed.counts.requests), "{:?}", replayed.counts);
+        assert_eq!(replayed.measurement.operations, replayed.counts.requests);
     }
 
     #[test]

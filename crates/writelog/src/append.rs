@@ -23,13 +23,21 @@ use store::record::{Claims, RECORD_HEADER_BYTES, seal};
 use zerocopy::IntoBytes;
 
 use crate::core::{Core, State};
-use crate::format::{ENTRY_DATA, ENTRY_DISCARDED, ENTRY_ZEROES, EntryRaw, FLAG_EPOCH_END, HeadRaw, prefix_bytes};
-use crate::limits::{RECORD_ENTRIES_MAX, RECORDS_IN_FLIGHT_MAX, SECOND_RECORD_BYTES, SEGMENT_BYTES_PAPER, UNIT_BYTES};
-use crate::map::{Piece, Tag, place_of_zeroes};
+use crate::format::{
+    ENTRY_DATA, ENTRY_DISCARDED, ENTRY_FLAG_NOT_NEEDED, ENTRY_ZEROES, EntryRaw, FLAG_EPOCH_END, HeadRaw, prefix_bytes,
+};
+use crate::limits::{
+    EXTENTS_OF_A_CHANGE, LOGICAL_BLOCK_BYTES_MAX, RECORD_ENTRIES_MAX, RECORDS_IN_FLIGHT_MAX, SECOND_RECORD_BYTES,
+    SEGMENT_BYTES_PAPER, UNIT_BYTES,
+};
+use crate::map::{Piece, Tag, Zeroed, place_of_zeroes};
 use crate::stage::Stage;
 
 /// Data up to here is not split between records: a request stays in one piece.
 const WHOLE_BYTES_MAX: u64 = SEGMENT_BYTES_PAPER as u64 / 2;
+
+/// Requests are split where sectors are multiples of this: the largest blocks that an origin has.
+const SPLIT_SECTORS: u64 = LOGICAL_BLOCK_BYTES_MAX as u64 / UNIT_BYTES;
 
 /// A place between two records, with all that the next one must carry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,8 +53,7 @@ pub(crate) struct LogPlace {
 pub(crate) enum Content {
     Bytes { buffer: Arc<Buffer>, at: usize },
     Slot(u32),
-    Zeroes,
-    Discarded,
+    Zeroes(Zeroed),
 }
 
 /// One entry that waits for a record.
@@ -57,21 +64,36 @@ struct Queued {
     ticket: Arc<Ticket>,
 }
 
-/// Several entries whose owner is told when all are durable, or that the log failed.
+/// Several entries whose owner is told when all are durable, or that some are not. In either case none is on its way any more: the owner then lets
+/// others change the same sectors.
 pub(crate) struct Ticket {
     rest: AtomicU32,
-    sender: Mutex<Option<SlotSender>>,
+    owner: Mutex<Owner>,
+}
+
+struct Owner {
+    sender: Option<SlotSender>,
+    error: Option<Error>,
 }
 
 impl Ticket {
     fn finish(&self, result: Result<(), Error>) {
-        let is_last = self.rest.fetch_sub(1, Ordering::AcqRel) == 1;
-        if !is_last && result.is_ok() {
-            return;
-        }
-        let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(sender) = sender {
-            sender.complete(Response { result, buffer: Buffer::empty(), extents: Vec::new() });
+        let sent = {
+            let mut owner = self.owner.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Err(error) = result {
+                owner.error.get_or_insert(error);
+            }
+            if self.rest.fetch_sub(1, Ordering::AcqRel) > 1 {
+                return;
+            }
+            owner.sender.take().map(|sender| (sender, owner.error.take()))
+        };
+        if let Some((sender, error)) = sent {
+            sender.complete(Response {
+                result: error.map_or(Ok(()), Err),
+                buffer: Buffer::empty(),
+                extents: Vec::new(),
+            });
         }
     }
 }
@@ -85,6 +107,9 @@ struct Placed {
 
 struct InFlight {
     sequence: u64,
+    is_epoch_end: bool,
+    /// What it adds to a checkpoint, at most.
+    extents: usize,
     end: LogPlace,
     place: u32,
     bytes: u64,
@@ -139,12 +164,21 @@ impl Appender {
         self.queue_bytes
     }
 
+    pub(crate) fn has_queue(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    pub(crate) fn queue_count(&self) -> usize {
+        self.queue.len()
+    }
+
     pub(crate) fn is_idle(&self) -> bool {
         self.in_flight.is_empty() && self.queue.is_empty()
     }
 
-    fn entries_in_flight(&self) -> usize {
-        self.in_flight.iter().map(|record| record.placed.len()).sum()
+    /// What records under way add to a checkpoint, at most.
+    pub(crate) fn extents_in_flight(&self) -> usize {
+        self.in_flight.iter().map(|record| record.extents).sum()
     }
 
     fn may_start(&self) -> bool {
@@ -163,7 +197,8 @@ impl Core {
         if entries.is_empty() {
             return Completion::ready(Response::done(Buffer::empty()));
         }
-        let ticket = Arc::new(Ticket { rest: AtomicU32::new(entries.len() as u32), sender: Mutex::new(Some(sender)) });
+        let owner = Mutex::new(Owner { sender: Some(sender), error: None });
+        let ticket = Arc::new(Ticket { rest: AtomicU32::new(entries.len() as u32), owner });
         {
             let state = &mut *self.state();
             if let Some(error) = &state.failure {
@@ -220,8 +255,8 @@ impl Core {
         if state.failure.is_some() || !state.appender.may_start() {
             return None;
         }
-        let coming = state.appender.entries_in_flight() + RECORD_ENTRIES_MAX.min(state.appender.queue.len());
-        if state.owed_extents_max() + 2 * coming > self.layout.extents_max() {
+        let extents_max = state.extents_free(&self.layout);
+        if state.appender.queue.front().is_none_or(|front| front.extents() > extents_max) {
             return self.want_room(state);
         }
         loop {
@@ -232,7 +267,7 @@ impl Core {
                 let open = state.appender.open.as_ref().expect("it was opened above");
                 (self.layout.segment_bytes - open.offset).min(RECORD_BYTES_MAX as u64)
             };
-            let taken = take_queued(&mut state.appender, limit);
+            let taken = take_queued(&mut state.appender, limit, extents_max);
             if !taken.is_empty() {
                 state.wants_room = false;
                 return Some(self.assemble(state, taken));
@@ -253,6 +288,7 @@ impl Core {
                 return;
             }
             state.stuck = Some(error.clone());
+            state.wants_room = false;
             abandon_queue(state, &mut finished);
         }
         finished.iter().for_each(|ticket| ticket.finish(Err(error.clone())));
@@ -260,10 +296,16 @@ impl Core {
     }
 
     fn want_room(&self, state: &mut State) -> Option<Outgoing> {
-        state.wants_room = true;
-        state.was_full = true;
-        self.background.notify();
+        self.ask_for_room(state);
         None
+    }
+
+    /// Somebody waits until the origin has taken some of what the log holds.
+    pub(crate) fn ask_for_room(&self, state: &mut State) {
+        state.was_full = true;
+        if !std::mem::replace(&mut state.wants_room, true) {
+            self.background.notify();
+        }
     }
 
     fn open_segment(&self, state: &mut State) -> bool {
@@ -283,6 +325,7 @@ impl Core {
         let State { appender, stage, segments, sums, applied, .. } = state;
         let open = appender.open.as_mut().expect("a record has a segment");
         let prefix = prefix_bytes(taken.len());
+        let extents = taken.iter().map(Queued::extents).sum();
         let data_bytes: u64 = taken.iter().map(Queued::data_bytes).sum();
         let mut buffer = self.used_buffer(prefix + data_bytes as usize);
         buffer[..prefix].fill(0);
@@ -321,8 +364,7 @@ impl Core {
                     }
                     None
                 }
-                Content::Zeroes => Some(place_of_zeroes(sequence, false)),
-                Content::Discarded => Some(place_of_zeroes(sequence, true)),
+                Content::Zeroes(zeroed) => Some(place_of_zeroes(sequence, *zeroed)),
             };
             let is_data = place.is_none();
             let place = place.unwrap_or_else(|| self.layout.place(open.segment, offset + at as u64));
@@ -349,7 +391,16 @@ impl Core {
         };
         let place = self.layout.place(open.segment, offset);
         let bytes = buffer.len() as u64;
-        appender.in_flight.push_back(InFlight { sequence, end, place, bytes, placed, done: None });
+        appender.in_flight.push_back(InFlight {
+            sequence,
+            is_epoch_end,
+            extents,
+            end,
+            place,
+            bytes,
+            placed,
+            done: None,
+        });
         self.counters.record(bytes, data_bytes);
         Outgoing { sequence, offset: self.layout.offset_of(place), buffer }
     }
@@ -400,12 +451,13 @@ impl Core {
                         state.zeroes_since.get_or_insert(self.clock.now());
                     }
                     let superseded = state.index(&self.layout, placed.piece);
-                    self.counters.superseded(superseded);
+                    self.count_superseded(superseded);
                 }
             }
             finished.push(placed.ticket);
         }
         state.applied = record.end;
+        state.may_have_epoch |= record.is_epoch_end;
         state.tail_bytes += record.bytes;
         if let Some(buffer) = record.done {
             state.records.insert(record.place, buffer);
@@ -468,26 +520,36 @@ impl Queued {
     fn data_bytes(&self) -> u64 {
         match self.content {
             Content::Bytes { .. } | Content::Slot(_) => self.sectors * UNIT_BYTES,
-            Content::Zeroes | Content::Discarded => 0,
+            Content::Zeroes(_) => 0,
+        }
+    }
+
+    /// Extents that it adds to a checkpoint, at most.
+    fn extents(&self) -> usize {
+        match self.content {
+            Content::Slot(_) => extents_of_slot(self.sectors),
+            Content::Bytes { .. } | Content::Zeroes(_) => EXTENTS_OF_A_CHANGE,
         }
     }
 
     fn entry(&self) -> EntryRaw {
-        let kind = match self.content {
-            Content::Bytes { .. } | Content::Slot(_) => ENTRY_DATA,
-            Content::Zeroes => ENTRY_ZEROES,
-            Content::Discarded => ENTRY_DISCARDED,
+        let (kind, flags) = match self.content {
+            Content::Bytes { .. } | Content::Slot(_) => (ENTRY_DATA, 0),
+            Content::Zeroes(Zeroed::Kept) => (ENTRY_ZEROES, 0),
+            Content::Zeroes(Zeroed::MayDiscard) => (ENTRY_DISCARDED, 0),
+            Content::Zeroes(Zeroed::Discarded) => (ENTRY_DISCARDED, ENTRY_FLAG_NOT_NEEDED),
         };
-        EntryRaw { sector: self.sector.into(), sectors: (self.sectors as u32).into(), kind, reserved: [0; 3] }
+        EntryRaw { sector: self.sector.into(), sectors: (self.sectors as u32).into(), kind, flags, reserved: [0; 2] }
     }
 }
 
-/// Takes as many entries from the queue as a record of `limit` bytes holds. A long one is split.
-fn take_queued(appender: &mut Appender, limit: u64) -> Vec<Queued> {
+/// Takes as many entries from the queue as a record of `limit` bytes holds, and a checkpoint. A long one is split.
+fn take_queued(appender: &mut Appender, limit: u64, extents_max: usize) -> Vec<Queued> {
     let mut taken: Vec<Queued> = Vec::new();
-    let mut data_bytes = 0;
+    let (mut data_bytes, mut extents) = (0, 0);
     while let Some(front) = appender.queue.front_mut() {
-        if taken.len() == RECORD_ENTRIES_MAX {
+        extents += front.extents();
+        if taken.len() == RECORD_ENTRIES_MAX || extents > extents_max {
             break;
         }
         let Some(room) = limit.checked_sub(prefix_bytes(taken.len() + 1) as u64 + data_bytes) else { break };
@@ -498,7 +560,8 @@ fn take_queued(appender: &mut Appender, limit: u64) -> Vec<Queued> {
             taken.push(whole);
             continue;
         }
-        let part = room / UNIT_BYTES;
+        // Each part is sent on its own: it ends where a block of the origin does.
+        let part = ((front.sector + room / UNIT_BYTES) / SPLIT_SECTORS * SPLIT_SECTORS).saturating_sub(front.sector);
         if wanted <= WHOLE_BYTES_MAX || part == 0 {
             break;
         }
@@ -514,6 +577,11 @@ fn take_queued(appender: &mut Appender, limit: u64) -> Vec<Queued> {
     }
     appender.queue_bytes -= data_bytes;
     taken
+}
+
+/// Extents that a slot adds to a checkpoint when it is moved, at most: newer ones may hold parts of it, so that each sector is one.
+pub(crate) fn extents_of_slot(sectors: u64) -> usize {
+    EXTENTS_OF_A_CHANGE + sectors as usize
 }
 
 /// What the tag of an extent is before its segment is known.

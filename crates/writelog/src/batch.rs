@@ -2,8 +2,7 @@
 //!
 //! | order | a batch is |
 //! |---|---|
-//! | `log` | an *epoch*: the next segments in the order they were written, up to a record after which nothing acknowledged before is missing; of
-//!   each sector what is newest inside the epoch, even when the log has newer |
+//! | `log` | an *epoch*, or the next part of one ([`crate::epoch`]) |
 //! | `lba` | the next dirty extents in ascending order, around and around |
 //! | `last-write-first` | what is dirty in the newest segments |
 //! | when space is low (but for `lba` over a disk), and to clean everything | what is dirty in the oldest segments |
@@ -19,12 +18,12 @@ use block::device::DeviceExt;
 use block::{Error, ErrorKind};
 use futures_util::stream::{self, Stream, StreamExt};
 
-use crate::core::{Core, Pins, State};
-use crate::format::FLAG_EPOCH_END;
+use crate::core::{Core, FailureNote, Pins, State};
+use crate::epoch::{Epoch, Part};
 use crate::found::{Found, record_at, records_in};
 use crate::images::Images;
-use crate::limits::{BATCH_BYTES_WHEN_FULL, BATCHES_A_LOG, PIECES_AT_ONCE, SEGMENT_READ_BYTES_MAX, UNIT_BYTES};
-use crate::map::{ExtentMap, Piece};
+use crate::limits::{BATCH_BYTES_WHEN_FULL, BATCH_TIME_WHEN_FULL, BATCHES_A_LOG, SEGMENT_READ_BYTES_MAX, UNIT_BYTES};
+use crate::map::Piece;
 use crate::options::DestageOrder;
 use crate::salvage::segment_image;
 use crate::segments::SegmentState;
@@ -38,20 +37,31 @@ pub(crate) enum Choice {
     Oldest,
 }
 
+/// What a batch is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Goal {
+    /// Room, age, or an idle moment.
+    Background,
+    /// All that the origin lacks now.
+    Everything,
+    /// What another order left behind.
+    Leftovers,
+}
+
 /// What is sent to the origin with one flush.
 pub(crate) struct Batch {
     /// Disjoint, ascending.
     pub(crate) pieces: Vec<Piece>,
     /// Bytes of the log that are in RAM for it.
     pub(crate) images: Images,
-    /// With [`Choice::Epoch`]: all up to this record is on the origin afterwards.
-    pub(crate) epoch_end: Option<u64>,
-    _pins: Pins,
+    /// With [`Choice::Epoch`]: which part of the epoch it is.
+    pub(crate) part: Option<Part>,
+    pub(crate) _pins: Pins,
 }
 
 impl Batch {
     fn new(pins: Pins) -> Self {
-        Self { pieces: Vec::new(), images: Images::default(), epoch_end: None, _pins: pins }
+        Self { pieces: Vec::new(), images: Images::default(), part: None, _pins: pins }
     }
 }
 
@@ -63,21 +73,22 @@ pub(crate) struct Loaded {
     /// Whether no record will follow those that were looked for.
     pub(crate) is_all: bool,
     /// Whether none is missing.
-    is_whole: bool,
+    pub(crate) is_whole: bool,
     /// Place behind the last record that was applied when it was read: what comes there later was not looked for.
     end: u64,
 }
 
 impl Core {
-    /// The order that counts now.
-    pub(crate) fn choice(&self, state: &State) -> Choice {
+    /// What is sent next. Ask under the lock `destaging`: what is chosen before may be wrong by then.
+    pub(crate) fn choice(&self, state: &State, goal: Goal) -> Choice {
         // Halfway between where writes slow down and where they stop.
         let is_low =
             state.wants_room || state.share_used(&self.layout) > f64::midpoint(self.options.level2.share_slow, 1.0);
         match self.options.order {
             // What is only in the log goes first, while it can be read; of slots, too.
-            _ if state.failure.is_some() => Choice::Lba,
+            _ if state.failure.is_some() || goal == Goal::Leftovers => Choice::Lba,
             DestageOrder::Log => Choice::Epoch,
+            _ if goal == Goal::Everything => Choice::Oldest,
             // On a disk a sweep that takes its neighbours along makes more room than the oldest segments would.
             DestageOrder::Lba if !is_low || self.options.level2.seek_bytes > 0 => Choice::Lba,
             DestageOrder::LastWriteFirst if !is_low => Choice::Newest,
@@ -86,9 +97,13 @@ impl Core {
     }
 
     /// The next batch, or one without pieces when there is nothing to send.
-    pub(crate) async fn select(self: &Arc<Self>, choice: Choice) -> Result<Batch, Error> {
+    pub(crate) async fn select(self: &Arc<Self>, choice: Choice, epoch: &mut Option<Epoch>) -> Result<Batch, Error> {
+        if choice != Choice::Epoch {
+            // The map says what is left of it.
+            *epoch = None;
+        }
         let batch = match choice {
-            Choice::Epoch => return self.select_epoch().await,
+            Choice::Epoch => return Ok(self.select_epoch(epoch).await),
             Choice::Lba => return Ok(self.select_by_lba().await),
             Choice::Newest | Choice::Oldest => self.select_segments(choice).await?,
         };
@@ -98,18 +113,24 @@ impl Core {
 
     /// What a batch takes, in bytes of log. The more, the less of it is sent, since more is superseded in it and more pieces are adjacent. But its room
     /// comes back all at once, and who waits for room waits for the whole batch.
-    fn batch_bytes(&self, state: &State) -> u64 {
+    pub(crate) fn batch_bytes(&self, state: &State) -> u64 {
         let most = self.options.level2.batch_bytes;
         let log_bytes = u64::from(self.layout.segment_count) * self.layout.segment_bytes;
-        let wanted = if state.wants_room { BATCH_BYTES_WHEN_FULL } else { log_bytes / BATCHES_A_LOG };
-        wanted.max(BATCH_BYTES_WHEN_FULL).min(most)
+        let usual = (log_bytes / BATCHES_A_LOG).max(BATCH_BYTES_WHEN_FULL);
+        let freed_per_second = state.pace.freed_per_second().unwrap_or(0.0);
+        let when_full = (freed_per_second * BATCH_TIME_WHEN_FULL.as_secs_f64()) as u64;
+        let least = when_full.clamp(BATCH_BYTES_WHEN_FULL, usual);
+        // No more than what is free lasts for, if as much comes as leaves. Slots last longer.
+        let free_bytes = if self.is_staged() { usual } else { state.free_bytes(&self.layout) };
+        let wanted = if state.wants_room { least } else { free_bytes.clamp(least, usual) };
+        wanted.min(most)
     }
 
     async fn select_by_lba(self: &Arc<Self>) -> Batch {
         let (mut pieces, pins) = self.next_by_lba();
         let images = self.read_places(&pieces).await;
         self.keep_owed(&mut pieces);
-        Batch { pieces, images, epoch_end: None, _pins: pins }
+        Batch { pieces, images, part: None, _pins: pins }
     }
 
     fn next_by_lba(self: &Arc<Self>) -> (Vec<Piece>, Pins) {
@@ -118,11 +139,11 @@ impl Core {
         let bytes_max = self.batch_bytes(state);
         let (mut pieces, mut bytes): (Vec<Piece>, u64) = (Vec::new(), 0);
         let cursor = state.lba_cursor;
-        // What is in slots goes straight to the origin when the log has failed.
+        // What is in slots goes straight to the origin when the log has failed, once a later start knows of it: it is newer than what the log has.
         let dirty_from = |sector| -> Box<dyn Iterator<Item = Piece> + '_> {
-            match state.failure {
-                Some(_) => Box::new(state.map.dirty_from(sector)),
-                None => Box::new(state.owed_from(sector)),
+            match state.failure_note {
+                FailureNote::Untried | FailureNote::Nowhere => Box::new(state.owed_from(sector)),
+                _ => Box::new(state.map.dirty_from(sector)),
             }
         };
         let before_cursor = dirty_from(0).take_while(|piece| piece.sector < cursor);
@@ -130,7 +151,8 @@ impl Core {
             if bytes >= bytes_max {
                 break;
             }
-            bytes += if piece.is_zero() { UNIT_BYTES } else { piece.sectors * UNIT_BYTES };
+            let piece = piece.within(bytes_max - bytes);
+            bytes += piece.destage_bytes();
             pieces.push(piece);
         }
         state.lba_cursor = pieces.last().map_or(0, Piece::end);
@@ -183,63 +205,6 @@ impl Core {
         pieces.dedup();
     }
 
-    /// The newest of each sector in the records behind the last epoch.
-    async fn select_epoch(self: &Arc<Self>) -> Result<Batch, Error> {
-        let mut pins = Pins::none(self);
-        let (mut segments, destaged, applied, found, count) = {
-            let state = &mut *self.state();
-            let (destaged, applied) = (state.destaged_sequence, state.applied.position.sequence - 1);
-            let is_behind = |segment: &u32| state.segments.get(*segment).last_sequence.min(applied) > destaged;
-            let segments: Vec<u32> = state.segments.by_age().filter(is_behind).collect();
-            segments.iter().for_each(|&segment| pins.add(&mut state.segments, segment));
-            let count = (self.batch_bytes(state) / self.layout.segment_bytes).max(1) as usize;
-            (segments, destaged, applied, state.found_sequence, count)
-        };
-        let mut batch = Batch::new(pins);
-        // Oldest first; what waits is behind the last end of an epoch.
-        let (mut epoch, mut waiting) = (Vec::new(), Vec::new());
-        // No more than is wanted is read ahead, but where an epoch is longer.
-        let rest = segments.split_off(count.min(segments.len()));
-        let (mut loading, mut index) = (self.load_in_order(segments).chain(self.load_in_order(rest)), 0);
-        while index < count || batch.epoch_end.is_none() {
-            let Some((segment, loaded)) = loading.next().await else { break };
-            index += 1;
-            self.lose_damaged(segment, &loaded);
-            batch.images.extend(loaded.images);
-            let is_new = |record: &Found| (destaged + 1..=applied).contains(&record.sequence);
-            for record in loaded.records.into_iter().filter(is_new) {
-                waiting.extend(record.pieces);
-                if record.flags & FLAG_EPOCH_END != 0 || record.sequence == found {
-                    batch.epoch_end = Some(record.sequence);
-                    epoch.append(&mut waiting);
-                }
-            }
-            if !loaded.is_whole {
-                // The order ends here: what can still be read of it is sent with this batch.
-                batch.epoch_end = Some(self.state().segments.get(segment).last_sequence.min(applied));
-                epoch.append(&mut waiting);
-            }
-        }
-        batch.pieces = newest(epoch);
-        if self.state().is_epoch_begun {
-            self.remove_clean(&mut batch.pieces);
-        }
-        Ok(batch)
-    }
-
-    /// Takes out what an interrupted batch brought to the origin already.
-    fn remove_clean(&self, pieces: &mut Vec<Piece>) {
-        let mut left = ExtentMap::default();
-        pieces.iter().for_each(|&piece| left.insert(piece, |_| {}));
-        for pieces in pieces.chunks(PIECES_AT_ONCE) {
-            let state = self.state();
-            let known = pieces.iter().flat_map(|piece| state.map.pieces_at(piece));
-            let clean = known.filter(|piece| !piece.tag.is_dirty());
-            clean.for_each(|piece| left.remove(piece.sector, piece.sectors, |_| {}));
-        }
-        *pieces = left.dirty_from(0).collect();
-    }
-
     /// Segments one after the other, the next ones being read already.
     pub(crate) fn load_in_order(&self, segments: Vec<u32>) -> impl Stream<Item = (u32, Loaded)> + Unpin + '_ {
         let loading = stream::iter(segments).map(async move |segment| (segment, self.load_segment(segment).await));
@@ -248,7 +213,7 @@ impl Core {
     }
 
     /// A segment's image and the records in it that were applied.
-    async fn load_segment(&self, segment: u32) -> Loaded {
+    pub(crate) async fn load_segment(&self, segment: u32) -> Loaded {
         let range = self.layout.segment(segment);
         let (first, last, end, is_all) = {
             let state = self.state();
@@ -304,7 +269,7 @@ impl Core {
     }
 
     /// What the log has in damaged records of a segment is lost, by name.
-    fn lose_damaged(&self, segment: u32, loaded: &Loaded) {
+    pub(crate) fn lose_damaged(&self, segment: u32, loaded: &Loaded) {
         if loaded.is_whole {
             return;
         }
@@ -319,27 +284,6 @@ impl Core {
     fn is_in(&self, segment: u32, piece: &Piece) -> bool {
         piece.is_in_segment() && self.layout.segment_of(piece.place) == segment
     }
-}
-
-/// Of each sector the newest of these pieces, which are in the order in which they were written; ascending. That some are written again as they
-/// were is usual, and takes a sort; that they overlap otherwise takes a map.
-fn newest(pieces: Vec<Piece>) -> Vec<Piece> {
-    let mut sorted = pieces.clone();
-    sorted.sort_by_key(|piece| piece.sector);
-    // Of those in the same place the last stays.
-    sorted.dedup_by(|next, kept| {
-        let is_same = (next.sector, next.sectors) == (kept.sector, kept.sectors);
-        if is_same {
-            *kept = *next;
-        }
-        is_same
-    });
-    if sorted.windows(2).all(|pair| pair[0].end() <= pair[1].sector) {
-        return sorted;
-    }
-    let mut map = ExtentMap::default();
-    pieces.into_iter().for_each(|piece| map.insert(piece, |_| {}));
-    map.dirty_from(0).collect()
 }
 
 impl Loaded {
@@ -369,42 +313,11 @@ fn outside(piece: &Piece, records: &[Found]) -> Vec<Piece> {
 }
 
 /// What is left of a piece without what lies at the places `start..end`.
-fn without(piece: &Piece, start: u64, end: u64) -> Vec<Piece> {
+pub(crate) fn without(piece: &Piece, start: u64, end: u64) -> Vec<Piece> {
     let (from, to) = (u64::from(piece.place), u64::from(piece.place) + piece.sectors);
     let sector_of = |place: u64| piece.sector + (place - from);
     let (start, end) = (start.clamp(from, to), end.clamp(from, to));
     let left = (from < start).then(|| piece.clip(piece.sector, sector_of(start)));
     let right = (end < to).then(|| piece.clip(sector_of(end), piece.end()));
     if start == end { vec![*piece] } else { left.into_iter().chain(right).collect() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::map::Tag;
-    use proptest::prelude::*;
-
-    const SECTORS: u64 = 64;
-
-    proptest! {
-        /// Beside a table of sectors.
-        #[test]
-        fn the_newest_piece_of_each_sector_is_left(writes in proptest::collection::vec((0..SECTORS / 4, 1..3u64), 0..40)) {
-            let pieces: Vec<Piece> = (0u32..).zip(writes).map(|(index, (at, count))| {
-                Piece { sector: at * 4, sectors: count * 4, place: index * 100, tag: Tag::dirty(0) }
-            }).collect();
-            let mut twin = vec![None; SECTORS as usize + 8];
-            for piece in &pieces {
-                (piece.sector..piece.end()).for_each(|sector| twin[sector as usize] = Some(piece.clip(sector, sector + 1).place));
-            }
-            let mut found = vec![None; twin.len()];
-            let mut last = 0;
-            for piece in newest(pieces) {
-                prop_assert!(piece.sector >= last);
-                last = piece.end();
-                (piece.sector..last).for_each(|sector| found[sector as usize] = Some(piece.clip(sector, sector + 1).place));
-            }
-            prop_assert_eq!(found, twin);
-        }
-    }
 }

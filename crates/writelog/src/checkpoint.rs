@@ -7,7 +7,8 @@
 //! Requests go on meanwhile. A power loss before step 4 leaves the old checkpoint and everything it refers to.
 //!
 //! Extents change while they are collected, which does no harm. What a later record brings is left out, since replay finds it behind the place where it
-//! begins; what it supersedes may be there or not, since replay puts the record over it; and what is clean by then is on the origin, flushed.
+//! begins; what it supersedes may be there or not, since replay puts the record over it; and what is clean by then is on the origin, flushed. In
+//! order `log` the place up to which all is on the origin is asked for last: what became clean meanwhile lies before it.
 //!
 //! A checkpoint costs about as much as the log has extents, however few segments it frees. So while room is short one waits until it frees many times
 //! what it writes, or, when records have to wait, until it has rested for some times as long as the last one took.
@@ -24,13 +25,15 @@ use zerocopy::little_endian::U32;
 
 use crate::append::LogPlace;
 use crate::checkpoint_bytes::CheckpointBytes;
-use crate::core::{Core, State};
+use crate::core::{Core, FailureNote, State};
 use crate::format::{
-    CHECKPOINT_MAGIC, CheckpointRaw, ExtentRaw, ParametersRaw, STATE_CLOSED, STATE_FAILED, STATE_IN_USE, SegmentRaw,
+    CHECKPOINT_FLAG_DISCARDS, CHECKPOINT_MAGIC, CheckpointRaw, ExtentRaw, ParametersRaw, STATE_CLOSED, STATE_FAILED,
+    STATE_IN_USE, SegmentRaw,
 };
 use crate::level1::wait_for;
 use crate::limits::{CHECKPOINT_REST_TIMES, CHECKPOINT_WORTH_TIMES, EXTENTS_AT_ONCE, TAIL_INTERVALS_MAX, UNIT_BYTES};
 use crate::map::Piece;
+use crate::options::DestageOrder;
 
 /// What a checkpoint stores.
 struct Snapshot {
@@ -47,6 +50,7 @@ struct Snapshot {
     dirty_bytes: u64,
     tail_bytes: u64,
     released: Vec<u32>,
+    has_failed: bool,
     has_nvram: bool,
 }
 
@@ -126,7 +130,10 @@ impl Core {
         }
         let began_at = self.clock.now();
         let snapshot = self.snapshot();
-        self.commit(&mut superblock, snapshot, next_state).await?;
+        if let Err(error) = self.commit(&mut superblock, snapshot, next_state).await {
+            self.give_up_log(&error);
+            return Err(error);
+        }
         self.state().checkpoint_took = self.clock.now().since(began_at);
         drop(superblock);
         self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
@@ -154,15 +161,13 @@ impl Core {
             payload.position_next = snapshot.place.next_segment.into();
             payload.destaged_sequence = snapshot.destaged_sequence.into();
             payload.dirty_bytes = snapshot.dirty_bytes.into();
-            payload.order = self.options.order.code();
+            // After a failure newer data went to the origin in no order, so that what is left is no part of any epoch.
+            payload.order = if snapshot.has_failed { DestageOrder::Lba.code() } else { self.options.order.code() };
             payload.has_nvram = u8::from(snapshot.has_nvram);
             payload.state = next_state;
             result = superblock.write(&self.log_device).await;
         }
-        if let Err(error) = &result {
-            self.give_up_log(error);
-            return result;
-        }
+        result?;
         {
             let state = &mut *self.state();
             state.segments.release(&snapshot.released);
@@ -179,6 +184,12 @@ impl Core {
     }
 
     fn snapshot(&self) -> Snapshot {
+        let mut snapshot = self.collect_all();
+        snapshot.destaged_sequence = self.state().destaged_sequence;
+        snapshot
+    }
+
+    fn collect_all(&self) -> Snapshot {
         let mut snapshot = self.snapshot_without_extents(&self.state());
         while !self.collect(&mut snapshot, EXTENTS_AT_ONCE) {
             if snapshot.bytes.length() as u64 > self.layout.checkpoint_bytes {
@@ -234,6 +245,7 @@ impl Core {
             dirty_bytes: state.map.dirty_sectors() * UNIT_BYTES,
             tail_bytes: state.tail_bytes,
             released,
+            has_failed: state.failure.is_some(),
             has_nvram: self.options.nvram.is_some() && (is_stage_used || !self.is_stopped.load(Ordering::Acquire)),
         }
     }
@@ -275,7 +287,8 @@ impl Core {
             sequence: sequence.into(),
             segment_count: snapshot.segment_count.into(),
             extent_count: snapshot.extent_count.into(),
-            reserved: [0; 24],
+            flags: CHECKPOINT_FLAG_DISCARDS.into(),
+            reserved: [0; 20],
         };
         let mut offset = self.layout.checkpoint_slot(slot);
         let end = offset + bytes.length() as u64;
@@ -283,7 +296,11 @@ impl Core {
             let (length, began_at) = (piece.len() as u64, self.clock.now());
             self.log_device.write(offset, piece, false).await?;
             offset += length;
-            let is_urgent = self.is_stopped.load(Ordering::Acquire) || self.state().wants_room;
+            let is_waited_for = {
+                let state = self.state();
+                state.wants_room || state.failure.is_some()
+            };
+            let is_urgent = is_waited_for || self.is_stopped.load(Ordering::Acquire);
             if offset < end && !is_urgent {
                 // Records have the device for as long as they had to share it.
                 self.clock.sleep_until(self.clock.now() + self.clock.now().since(began_at)).await;
@@ -292,28 +309,53 @@ impl Core {
         self.log_device.flush().await
     }
 
-    /// Says durably that the origin may have newer data than the log: on the log device, if it still can, or where the user of the log
-    /// keeps such notes. Without that nothing may go past the log: a later start would bring older data back.
+    /// Says durably that the log device refused a write, before anything goes past the log: a start that knows of nothing would bring older data back.
+    /// A device that takes a checkpoint all the same keeps what it has, and a later start goes on from there. One that does not is noted as failed, on
+    /// it or where the user of the log keeps such notes, and must be discarded.
     ///
     /// # Errors
     /// When nobody could note it.
-    pub(crate) async fn note_failure(&self) -> Result<(), Error> {
+    pub(crate) async fn note_failure(self: &Arc<Self>) -> Result<(), Error> {
         let mut superblock = self.superblock.lock().await;
-        let is_noted = self.state().is_failure_noted;
-        let is_noted = match is_noted {
-            Some(is_noted) => is_noted,
-            None => {
-                superblock.payload.state = STATE_FAILED;
-                let on_device = superblock.write(&self.log_device).await.is_ok();
-                let elsewhere = self.options.failure_note.as_ref().is_some_and(|note| note());
-                if !on_device && !elsewhere {
-                    tracing::error!("the log device's failure could be noted nowhere: writes are refused");
-                }
-                self.state().is_failure_noted = Some(on_device || elsewhere);
-                on_device || elsewhere
-            }
-        };
-        if is_noted {
+        let note = self.state().failure_note;
+        if note == FailureNote::Untried {
+            self.keep_or_discard(&mut superblock).await;
+        }
+        self.check_note()
+    }
+
+    /// Leaves out of what a later start finds what is on the origin by now: before anybody is told that it is there.
+    ///
+    /// # Errors
+    /// As [`Core::note_failure`].
+    pub(crate) async fn keep_failure_note(self: &Arc<Self>) -> Result<(), Error> {
+        let mut superblock = self.superblock.lock().await;
+        let note = self.state().failure_note;
+        if matches!(note, FailureNote::Untried | FailureNote::Kept) {
+            self.keep_or_discard(&mut superblock).await;
+        }
+        self.check_note()
+    }
+
+    async fn keep_or_discard(self: &Arc<Self>, superblock: &mut Superblock<ParametersRaw>) {
+        let snapshot = self.snapshot();
+        let is_empty = snapshot.extent_count == 0 && !snapshot.has_nvram;
+        if self.commit(superblock, snapshot, STATE_IN_USE).await.is_ok() {
+            self.state().failure_note = if is_empty { FailureNote::Empty } else { FailureNote::Kept };
+            return;
+        }
+        superblock.payload.state = STATE_FAILED;
+        let on_device = superblock.write(&self.log_device).await.is_ok();
+        let elsewhere = self.options.failure_note.as_ref().is_some_and(|note| note());
+        let is_noted = on_device || elsewhere;
+        if !is_noted {
+            tracing::error!("the log device's failure could be noted nowhere: writes are refused");
+        }
+        self.state().failure_note = if is_noted { FailureNote::Discard } else { FailureNote::Nowhere };
+    }
+
+    fn check_note(&self) -> Result<(), Error> {
+        if self.state().failure_note != FailureNote::Nowhere {
             return Ok(());
         }
         let context = "the log device failed, and that could be noted nowhere: a write past the log could be undone by the next start";
@@ -330,6 +372,7 @@ mod tests {
     use block::{Request, SharedDevice};
 
     use super::*;
+    use crate::batch::Goal;
     use crate::options::{DestageOrder, Durability, FormatOptions, OpenOptions};
 
     const BLOCKS: u64 = 64;
@@ -379,10 +422,7 @@ mod tests {
             let core = Arc::clone(&self.core);
             let byte = match self.random.below(10) {
                 0 => {
-                    let sent = async move {
-                        let choice = core.choice(&core.state());
-                        core.destage(choice, false).await
-                    };
+                    let sent = async move { core.destage(Goal::Background, false).await };
                     self.executor.block_on(sent).expect("nothing fails");
                     return;
                 }

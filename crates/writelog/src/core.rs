@@ -4,7 +4,7 @@
 //!
 //! | lock | held by | keeps |
 //! |---|---|---|
-//! | `ranges` | every request until it is answered (reads share, until they know where from) | overlapping requests in their order |
+//! | `ranges` | every request from when it is let in ([`crate::entrance`]) until it is answered (reads share, until they know where from) | overlapping requests in their order |
 //! | `destaging`, async | a batch of level 2 | one batch from overtaking another on the origin |
 //! | `moving`, async | a round of level 1 | slots leaving in their order |
 //! | `superblock`, async | a checkpoint | one checkpoint at a time |
@@ -31,11 +31,14 @@ use block::{
 use store::Superblock;
 
 use crate::append::{Appender, LogPlace};
+use crate::entrance::Line;
+use crate::epoch::Epoch;
 use crate::format::ParametersRaw;
 use crate::layout::Layout;
 use crate::limits::UNIT_BYTES;
-use crate::map::{ExtentMap, Piece, Tag};
+use crate::map::{ExtentMap, Piece, Tag, Zeroed};
 use crate::options::{DestageOrder, Durability, OpenOptions};
+use crate::pace::Pace;
 use crate::records::RecordCache;
 use crate::segments::Segments;
 use crate::shadow::Shadow;
@@ -58,7 +61,8 @@ pub(crate) struct Core {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) ranges: RangeLock,
     pub(crate) below: RangeLock,
-    pub(crate) destaging: futures_util::lock::Mutex<()>,
+    /// Also keeps what is begun of an epoch: only who may send knows how far it is sent.
+    pub(crate) destaging: futures_util::lock::Mutex<Option<Epoch>>,
     pub(crate) moving: futures_util::lock::Mutex<()>,
     /// Held while a checkpoint runs.
     pub(crate) superblock: futures_util::lock::Mutex<Superblock<ParametersRaw>>,
@@ -83,9 +87,27 @@ pub(crate) struct Core {
     pub(crate) origin_losses: AtomicU64,
     /// Grows with each request: an interruptible batch stops when it does.
     pub(crate) request_count: AtomicU64,
+    /// Bytes of writes that were let in and have not come to the queue or the slots yet.
+    pub(crate) entering_bytes: AtomicU64,
     /// When the last request came, in nanoseconds of the clock.
     pub(crate) last_request_ns: AtomicU64,
     pub(crate) state: Mutex<State>,
+}
+
+/// What a later start finds of the log device's failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FailureNote {
+    /// Nobody has tried to note it.
+    Untried,
+    /// A checkpoint of what the log has and the origin lacks, made after the failure: the next start goes on from it. What goes past the log to the
+    /// origin is left out of another one before it is acknowledged.
+    Kept,
+    /// Likewise, and that checkpoint holds nothing: whatever goes past the log needs no other.
+    Empty,
+    /// The log says, or the note beside it, that it must be discarded.
+    Discard,
+    /// Nowhere: nothing may go past the log.
+    Nowhere,
 }
 
 /// Guarded by `Core::state`; sections are short and never await.
@@ -99,17 +121,24 @@ pub(crate) struct State {
     pub(crate) stage: Option<Stage>,
     /// Where the last record applied to the map ended: where a checkpoint of now lets replay start.
     pub(crate) applied: LogPlace,
-    /// Everything up to this record is on the origin (destage order `log`).
+    /// Everything up to this record is on the origin (destage order `log`), and nothing behind it is clean: an epoch becomes clean when all of it is
+    /// there, and this says so first.
     pub(crate) destaged_sequence: u64,
-    /// Whether a batch of the epoch that comes next was cut short, so that some of it is on the origin.
-    pub(crate) is_epoch_begun: bool,
-    /// Records up to this one found when the log was opened end an epoch: what would have followed in it is gone with the RAM it was in, and nobody
-    /// was told that it is durable. 0 when slots have kept it.
+    /// Whether an epoch may end behind `destaged_sequence`. With slots many records may come before one does: nobody looks for it until then.
+    pub(crate) may_have_epoch: bool,
+    /// The last record that was found when the log was opened: the program before sent nothing newer.
     pub(crate) found_sequence: u64,
+    /// Whether that ends an epoch: what would have followed in it is gone with the RAM it was in, and nobody was told that it is durable. Not where
+    /// slots have kept it.
+    pub(crate) found_ends_epoch: bool,
     /// Segments that the next checkpoint lets go, as of the last batch.
     pub(crate) releasable_count: u32,
     /// Since when there have been zeroes that the origin lacks.
     pub(crate) zeroes_since: Option<Instant>,
+    /// Who waits to change something.
+    pub(crate) line: Line,
+    /// How fast changes may come for the room that level 2 makes in the log.
+    pub(crate) pace: Pace,
     /// Bytes of records since the last checkpoint.
     pub(crate) tail_bytes: u64,
     /// When that was; at first, when the log was opened.
@@ -126,10 +155,12 @@ pub(crate) struct State {
     pub(crate) lba_cursor: u64,
     /// The log device refused a record or a checkpoint. From then on writes go to the origin.
     pub(crate) failure: Option<Error>,
-    /// Whether that was noted durably; `None` until somebody tried.
-    pub(crate) is_failure_noted: Option<bool>,
+    /// How that was noted durably.
+    pub(crate) failure_note: FailureNote,
     /// Why level 2 makes no room, since the last batch that did.
     pub(crate) stuck: Option<Error>,
+    /// Why the last batch of level 2 did not succeed.
+    pub(crate) destage_failure: Option<String>,
 }
 
 impl State {
@@ -155,6 +186,10 @@ impl State {
         if piece.is_in_segment() && piece.tag.is_dirty() {
             segments.add_dirty(layout.segment_of(piece.place), piece.sectors);
         }
+        if map.clean_extents() > layout.extents_max() {
+            // The origin has what they say.
+            map.sweep(|_| false);
+        }
         superseded
     }
 
@@ -179,8 +214,8 @@ impl State {
         let Self { map, shadow, segments, stage, .. } = self;
         let mut cleaned = 0;
         let mut clean = |piece: Piece| cleaned += drop_piece(layout, segments, stage, &piece);
-        map.retag(sent, |tag| tag.is_dirty().then(|| tag.to_clean()), &mut clean);
-        let shadowed: Vec<Piece> = shadow.pieces_at(sent).collect();
+        map.retag(sent, |tag| (tag.is_dirty() && !tag.is_lost()).then(|| tag.to_clean()), &mut clean);
+        let shadowed: Vec<Piece> = shadow.pieces_at(sent).filter(|piece| !piece.tag.is_lost()).collect();
         shadowed.iter().for_each(|piece| shadow.remove(piece.sector, piece.sectors, &mut clean));
         if sent.is_zero() {
             // Clean zeroes say nothing that the origin does not.
@@ -215,9 +250,20 @@ impl State {
         logged.into_iter().chain(self.shadow.across(sector))
     }
 
-    /// Count of extents that a checkpoint names, at most.
+    /// Count of extents that a checkpoint names, at most: slots are not among them.
     pub(crate) fn owed_extents_max(&self) -> usize {
-        self.map.dirty_extents() + self.shadow.len()
+        self.map.dirty_extents() - self.map.staged_extents() + self.shadow.len()
+    }
+
+    /// Count of extents that the map has at most: those that a checkpoint names, as many clean ones, and those in slots, a sector each.
+    pub(crate) fn map_extents_max(&self, layout: &Layout) -> usize {
+        let slots = self.stage.as_ref().map_or(0, |stage| stage.slot_count() * stage.slot_sectors() as usize);
+        2 * layout.extents_max() + slots
+    }
+
+    /// Count of extents that a checkpoint has room for besides those it names and those under way.
+    pub(crate) fn extents_free(&self, layout: &Layout) -> usize {
+        layout.extents_max().saturating_sub(self.owed_extents_max() + self.appender.extents_in_flight())
     }
 
     /// Whether an extent says where its bytes are: dirty ones always do, clean ones until their segment is used again.
@@ -232,6 +278,17 @@ impl State {
         let available = self.segments.reusable_count() + self.releasable_count;
         let segments = 1.0 - f64::from(available) / f64::from(self.segments.count());
         segments.max(self.owed_extents_max() as f64 / layout.extents_max() as f64)
+    }
+
+    /// Count of changes that wait for their turn or for a record.
+    pub(crate) fn waiting_count(&self) -> usize {
+        self.line.len() + self.appender.queue_count()
+    }
+
+    /// Bytes of the log for new records, by [`State::share_used`].
+    pub(crate) fn free_bytes(&self, layout: &Layout) -> u64 {
+        let log_bytes = u64::from(layout.segment_count) * layout.segment_bytes;
+        (log_bytes as f64 * (1.0 - self.share_used(layout)).max(0.0)) as u64
     }
 
     /// When the oldest of what the origin lacks and the log has was written, about.
@@ -290,13 +347,7 @@ impl Core {
 
     pub(crate) fn geometry(&self) -> Geometry {
         let origin = self.origin.geometry();
-        Geometry {
-            is_write_cache_volatile: self.options.durability == Durability::UnsafeVolatile,
-            // Both are answered from the log, whether or not the origin can.
-            discard_granularity_bytes: Some(origin.discard_granularity_bytes.unwrap_or(origin.logical_block_bytes)),
-            discard_reads_zeroes: origin.discard_reads_zeroes && origin.discard_granularity_bytes.is_some(),
-            ..origin
-        }
+        Geometry { is_write_cache_volatile: self.options.durability == Durability::UnsafeVolatile, ..origin }
     }
 
     pub(crate) fn submit(self: &Arc<Self>, request: Request) -> Completion {
@@ -309,7 +360,7 @@ impl Core {
         }
         self.request_count.fetch_add(1, Ordering::Relaxed);
         self.last_request_ns.store(self.clock.now().as_nanoseconds(), Ordering::Relaxed);
-        let (core, workers) = (Arc::clone(self), &self.workers);
+        let (core, workers, submitter) = (Arc::clone(self), &self.workers, request.submitter);
         match request.operation {
             Operation::Flush => Completion::task(workers, flush::flush(core)),
             Operation::Read { buffer } => {
@@ -318,16 +369,20 @@ impl Core {
             }
             Operation::Write { buffer, fua } => {
                 self.counters.written(range.length);
-                let place = self.ranges.exclusive(range);
-                Completion::task(workers, write::write(core, range, buffer, fua, place))
+                let entrance = self.enter(submitter, range, range.length);
+                Completion::task(workers, write::write(core, range, buffer, fua, entrance))
             }
             Operation::Discard { .. } => {
-                let place = self.ranges.exclusive(self.range_of_zeroes(range));
-                Completion::task(workers, write::write_zeroes(core, range, true, place))
+                let entrance = self.enter(submitter, self.range_of_zeroes(range), 0);
+                // Where the origin promises nothing of what it reads as later, neither does the log.
+                let promises_zeroes = self.origin.geometry().discard_reads_zeroes;
+                let zeroed = if promises_zeroes { Zeroed::MayDiscard } else { Zeroed::Discarded };
+                Completion::task(workers, write::write_zeroes(core, range, zeroed, entrance))
             }
             Operation::WriteZeroes { may_discard, .. } => {
-                let place = self.ranges.exclusive(self.range_of_zeroes(range));
-                Completion::task(workers, write::write_zeroes(core, range, may_discard, place))
+                let entrance = self.enter(submitter, self.range_of_zeroes(range), 0);
+                let zeroed = if may_discard { Zeroed::MayDiscard } else { Zeroed::Kept };
+                Completion::task(workers, write::write_zeroes(core, range, zeroed, entrance))
             }
             Operation::Extents { .. } => {
                 let place = self.ranges.shared(range);
@@ -343,6 +398,7 @@ impl Core {
 
     /// Waits until nobody is at work, and keeps everybody out until the guards are dropped.
     pub(crate) async fn exclude_requests(&self) -> (RangeGuard, RangeGuard) {
+        self.line_emptied().await;
         let everything = ByteRange { offset: 0, length: u64::MAX };
         let requests = self.ranges.exclusive(everything).await;
         (requests, self.below.exclusive(everything).await)

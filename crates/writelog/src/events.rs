@@ -8,8 +8,7 @@
 //! | missed | the events above may have been among them: the worst is assumed, but for the identity, which is compared | yes |
 //! | resized, offline, back | nothing | yes |
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::poll_fn;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
@@ -30,7 +29,7 @@ impl Core {
             }
             let event = poll_fn(|context| {
                 let receiver = self.origin_events.lock().unwrap_or_else(PoisonError::into_inner);
-                pin!(receiver.receive()).poll(context)
+                receiver.poll_receive(context).map(|event| self.count_loss(event))
             });
             if let Either::Left((event, _)) = select(event, self.background.changed_since(count)).await {
                 self.handle_origin_event(&event);
@@ -41,7 +40,10 @@ impl Core {
     /// Handles the events that have come until now.
     pub(crate) fn handle_origin_events(self: &Arc<Self>) {
         loop {
-            let event = self.origin_events.lock().unwrap_or_else(PoisonError::into_inner).try_receive();
+            let event = {
+                let receiver = self.origin_events.lock().unwrap_or_else(PoisonError::into_inner);
+                receiver.try_receive().map(|event| self.count_loss(event))
+            };
             match event {
                 Some(event) => self.handle_origin_event(&event),
                 None => return,
@@ -49,17 +51,21 @@ impl Core {
         }
     }
 
+    /// Counts what may be lost while the receiver is still locked: who finds it empty then knows of all losses until now.
+    fn count_loss(&self, event: Event) -> Event {
+        if matches!(event, Event::WritesLost | Event::Missed) {
+            self.origin_losses.fetch_add(1, Ordering::AcqRel);
+        }
+        event
+    }
+
     fn handle_origin_event(self: &Arc<Self>, event: &Event) {
         let mut is_for_above = true;
         match event {
-            Event::WritesLost => {
-                self.origin_losses.fetch_add(1, Ordering::AcqRel);
-                is_for_above = false;
-            }
+            Event::WritesLost => is_for_above = false,
             Event::Invalidated(range) => self.forget_later(*range),
             Event::IdentityChanged => self.refuse_origin(),
             Event::Missed => {
-                self.origin_losses.fetch_add(1, Ordering::AcqRel);
                 self.forget_later(ByteRange { offset: 0, length: self.origin.geometry().size_bytes });
                 if self.origin.identity() != self.identity {
                     self.refuse_origin();
@@ -76,6 +82,7 @@ impl Core {
         tracing::error!("the LUN behind the write log is another disk now: the log takes no requests any more");
         self.is_origin_refused.store(true, Ordering::Release);
         self.is_open.store(false, Ordering::Release);
+        self.background.notify();
     }
 
     /// Forgets clean copies once the requests on them are done.

@@ -21,13 +21,14 @@ impl Core {
             return Ok(());
         }
         let is_empty = self.state().stage.as_ref().is_none_or(|stage| stage.is_empty());
-        if is_empty {
-            return Ok(());
+        if !is_empty {
+            match self.move_round(1.0).await {
+                // RAM that no log takes goes to the origin.
+                Err(_) if self.has_failed() => self.destage_all(|_| {}).await?,
+                result => result?,
+            }
         }
-        match self.move_round(1.0).await {
-            // RAM that no log takes goes to the origin.
-            Err(_) if self.has_failed() => self.destage_all(|_| {}).await,
-            result => result,
-        }
+        // What the log has below slots that went to the origin counts no more.
+        if self.has_failed() { self.keep_failure_note().await } else { Ok(()) }
     }
 }

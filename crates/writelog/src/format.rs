@@ -103,8 +103,10 @@ pub struct EntryRaw {
     pub sectors: U32,
     /// [`ENTRY_DATA`], [`ENTRY_ZEROES`] or [`ENTRY_DISCARDED`].
     pub kind: u8,
+    /// [`ENTRY_FLAG_NOT_NEEDED`].
+    pub flags: u8,
     /// Zero.
-    pub reserved: [u8; 3],
+    pub reserved: [u8; 2],
 }
 const _: () = assert!(size_of::<EntryRaw>() == 16);
 
@@ -114,6 +116,8 @@ pub const ENTRY_DATA: u8 = 1;
 pub const ENTRY_ZEROES: u8 = 2;
 /// The bytes are zero and the origin may give their space back.
 pub const ENTRY_DISCARDED: u8 = 3;
+/// Flag of [`ENTRY_DISCARDED`]: nobody needs the bytes, so that the origin may keep what it has. Without it they are zero.
+pub const ENTRY_FLAG_NOT_NEEDED: u8 = 1;
 
 /// The head of a checkpoint slot; then segments, then extents.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
@@ -131,13 +135,19 @@ pub struct CheckpointRaw {
     pub segment_count: U32,
     /// Count of extents.
     pub extent_count: U32,
+    /// [`CHECKPOINT_FLAG_DISCARDS`].
+    pub flags: U32,
     /// Zero.
-    pub reserved: [u8; 24],
+    pub reserved: [u8; 20],
 }
 const _: () = assert!(size_of::<CheckpointRaw>() == 64);
 
 /// First bytes after the checksum of a checkpoint.
 pub const CHECKPOINT_MAGIC: u32 = u32::from_le_bytes(*b"wckp");
+
+/// Flag of a checkpoint: the highest of the 25 low bits of a place of zeroes says that nobody needs the bytes. Without it, it is one more bit of the
+/// record's sequence.
+pub const CHECKPOINT_FLAG_DISCARDS: u32 = 1;
 
 /// A segment in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, Immutable, IntoBytes, KnownLayout)]
@@ -283,8 +293,11 @@ mod tests {
             reserved: U64::ZERO,
         };
         assert_eq!(hex(head.as_bytes()), "0100000002000000030000000000000004000500010000000000000000000000");
-        let entry = EntryRaw { sector: 0x1122_3344.into(), sectors: 8.into(), kind: ENTRY_ZEROES, reserved: [0; 3] };
+        let entry =
+            EntryRaw { sector: 0x1122_3344.into(), sectors: 8.into(), kind: ENTRY_ZEROES, flags: 0, reserved: [0; 2] };
         assert_eq!(hex(entry.as_bytes()), "44332211000000000800000002000000");
+        let discard = EntryRaw { kind: ENTRY_DISCARDED, flags: ENTRY_FLAG_NOT_NEEDED, ..entry };
+        assert_eq!(hex(discard.as_bytes()), "44332211000000000800000003010000");
         assert_eq!((prefix_bytes(0), prefix_bytes(26), prefix_bytes(27)), (512, 512, 1024));
     }
 
@@ -297,10 +310,11 @@ mod tests {
             sequence: 2.into(),
             segment_count: 3.into(),
             extent_count: 4.into(),
-            reserved: [0; 24],
+            flags: CHECKPOINT_FLAG_DISCARDS.into(),
+            reserved: [0; 20],
         };
         assert_eq!(hex(&head.as_bytes()[..24]), "0100000077636b7007070707070707070707070707070707");
-        assert_eq!(hex(&head.as_bytes()[24..40]), "02000000000000000300000004000000");
+        assert_eq!(hex(&head.as_bytes()[24..44]), "0200000000000000030000000400000001000000");
         let segment =
             SegmentRaw { segment: 1.into(), reserved: 0.into(), first_sequence: 2.into(), last_sequence: 3.into() };
         assert_eq!(hex(segment.as_bytes()), "010000000000000002000000000000000300000000000000");

@@ -5,9 +5,9 @@ use std::ops::RangeInclusive;
 use store::record::{RECORD_HEADER_BYTES, parse_header, record_bytes};
 use uuid::Uuid;
 
-use crate::format::{ENTRY_DATA, ENTRY_DISCARDED, EntryRaw, parse_payload, prefix_bytes};
+use crate::format::{ENTRY_DATA, ENTRY_DISCARDED, ENTRY_FLAG_NOT_NEEDED, EntryRaw, parse_payload, prefix_bytes};
 use crate::limits::UNIT_BYTES;
-use crate::map::{Piece, Tag, place_of_zeroes};
+use crate::map::{Piece, Tag, Zeroed, place_of_zeroes};
 
 /// A record in a segment's image.
 pub(crate) struct Found {
@@ -84,7 +84,9 @@ fn pieces_of(entries: &[EntryRaw], sequence: u64, record_place: u32) -> Vec<Piec
                 place += sectors as u32;
                 place - sectors as u32
             }
-            kind => place_of_zeroes(sequence, kind == ENTRY_DISCARDED),
+            ENTRY_DISCARDED if entry.flags & ENTRY_FLAG_NOT_NEEDED != 0 => place_of_zeroes(sequence, Zeroed::Discarded),
+            ENTRY_DISCARDED => place_of_zeroes(sequence, Zeroed::MayDiscard),
+            _ => place_of_zeroes(sequence, Zeroed::Kept),
         };
         pieces.push(Piece { sector: entry.sector.get(), sectors, place: at, tag: Tag::dirty(0) });
     }

@@ -10,7 +10,7 @@ use store::{Binding, Superblock, superblock};
 
 use crate::format::{KIND, ParametersRaw, STATE_FAILED};
 use crate::layout::Layout;
-use crate::limits::UNIT_BYTES;
+use crate::limits::{SLOTS_TORN_MAX, UNIT_BYTES};
 use crate::map::Piece;
 use crate::nvram::PersistentRegion;
 use crate::open::look;
@@ -84,9 +84,6 @@ impl NvramInspection {
         self.slots_torn > SLOTS_TORN_MAX
     }
 }
-
-/// Slots are written and cleared one at a time.
-const SLOTS_TORN_MAX: u64 = 1;
 
 /// Bytes of the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -8,7 +8,7 @@
 //! - A batch is due when the log is fuller than `share_start`, when data is nearly as old as it may become, from when records had to wait for room
 //!   until a share of the log is free, and in an idle moment. Its writes in flight grow evenly from one at `share_start` to all at `share_slow`, and likewise with the age: under constant load it
 //!   finds the rate at which as much leaves as comes, and never waits for idleness.
-//! - In an idle moment a batch stops when a request comes, and another goes on later.
+//! - In an idle moment a batch stops when a request comes, and another goes on later: in order `log` with the same epoch, where this one stopped.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,17 +21,19 @@ use block::device::DeviceExt;
 use block::{Device, Error, ErrorKind};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use crate::batch::{Batch, Choice};
+use crate::batch::{Batch, Goal};
 use crate::core::{Core, State};
+use crate::epoch::Epoch;
+use crate::format::STATE_IN_USE;
 use crate::images::Images;
 use crate::level1::wait_for;
 use crate::limits::{
-    AGE_SHARES, DESTAGE_RETRY_MS, DESTAGE_WRITE_BYTES_MAX, EMPTY_BATCHES_MAX, FAILURES_BEFORE_GIVING_UP,
-    PIECES_AT_ONCE, ROOM_SHARE_AFTER_FULL, RUNS_A_LOOK, UNIT_BYTES,
+    AGE_SHARES, DESTAGE_RETRY_MS, DESTAGE_WRITE_BYTES_MAX, DESTAGE_WRITES_A_WRITER, EMPTY_BATCHES_BEFORE_CHECKPOINT,
+    EMPTY_BATCHES_MAX, FAILURES_BEFORE_GIVING_UP, PIECES_AT_ONCE, ROOM_SHARE_AFTER_FULL, RUNS_A_LOOK, UNIT_BYTES,
 };
-use crate::map::Piece;
+use crate::map::{Piece, Zeroed};
 use crate::read::range_of;
-use crate::runs::{Run, joined, runs};
+use crate::runs::{Bounds, Run, joined, runs};
 
 /// How far a destage of everything is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,7 +65,7 @@ fn part_of(time: Duration, share: f64) -> Duration {
 impl Core {
     /// Destages as it becomes due. Ends when the log closes.
     pub(crate) async fn destage_in_background(self: Arc<Self>) {
-        let mut failures = 0;
+        let (mut failures, mut empty_batches) = (0, 0);
         loop {
             let count = self.background.count();
             if self.is_stopped.load(Ordering::Acquire) {
@@ -72,6 +74,10 @@ impl Core {
             let need = self.need(&self.state());
             let is_due = match need {
                 Need::Nothing => {
+                    if let Err(error) = self.check_origin() {
+                        // Nobody will ever make room.
+                        self.give_up_queue(&error);
+                    }
                     self.background.changed_since(count).await;
                     continue;
                 }
@@ -82,19 +88,34 @@ impl Core {
                 Need::Idle => false,
                 Need::Due => true,
             };
-            let choice = self.choice(&self.state());
             let lost_before = self.lost_bytes_ever();
-            let result = self.destage(choice, !is_due && self.options.level2.is_interruptible).await;
-            self.changed.notify();
+            let result = self.destage(Goal::Background, !is_due && self.options.level2.is_interruptible).await;
+            self.state().destage_failure = result.as_ref().err().map(ToString::to_string);
+            if !matches!(result, Ok(0)) {
+                self.changed.notify();
+            }
             failures = if result.is_ok() { 0 } else { failures + 1 };
+            if !matches!(result, Ok(0)) {
+                empty_batches = 0;
+            }
             match result {
-                Ok(0) if is_due => wait_for(&self, count, Duration::from_millis(DESTAGE_RETRY_MS)).await,
+                Ok(0) if is_due => {
+                    wait_for(&self, count, Duration::from_millis(DESTAGE_RETRY_MS)).await;
+                    empty_batches += 1;
+                    if empty_batches >= EMPTY_BATCHES_BEFORE_CHECKPOINT && self.state().was_full {
+                        // All of it is on the origin, and only a checkpoint says so.
+                        drop(self.checkpoint(STATE_IN_USE).await);
+                        empty_batches = 0;
+                    }
+                    continue;
+                }
                 Ok(0) => wait_for(&self, count, self.options.level2.idle).await,
                 Ok(_) => self.state().stuck = None,
                 // What cannot be read is left out the next time.
                 Err(_) if self.lost_bytes_ever() > lost_before => {}
                 Err(error) => {
                     tracing::warn!(%error, "level 2 destage failed; it is tried again");
+                    self.state().pace.room_failed();
                     if failures >= FAILURES_BEFORE_GIVING_UP {
                         self.give_up_queue(&error);
                     }
@@ -134,42 +155,60 @@ impl Core {
     }
 
     /// Destages one batch. Returns the count of pieces that were sent.
-    pub(crate) async fn destage(self: &Arc<Self>, choice: Choice, may_stop: bool) -> Result<usize, Error> {
-        let _batch = self.destaging.lock().await;
+    pub(crate) async fn destage(self: &Arc<Self>, goal: Goal, may_stop: bool) -> Result<usize, Error> {
+        let epoch = &mut *self.destaging.lock().await;
         self.check_origin()?;
+        self.state().pace.work_began(self.clock.now());
+        let result = self.destage_batch(epoch, goal, may_stop).await;
+        self.state().pace.work_stopped(self.clock.now());
+        result
+    }
+
+    async fn destage_batch(
+        self: &Arc<Self>,
+        epoch: &mut Option<Epoch>,
+        goal: Goal,
+        may_stop: bool,
+    ) -> Result<usize, Error> {
         let requests = self.request_count.load(Ordering::Relaxed);
-        let mut batch = self.select(choice).await?;
-        if batch.pieces.is_empty() {
-            let state = &mut *self.state();
-            let Some(end) = batch.epoch_end.filter(|&end| end > state.destaged_sequence) else { return Ok(0) };
-            state.destaged_sequence = end;
-            return Ok(1);
+        if self.has_failed() {
+            // Without a note less is sent, and no error of its own.
+            drop(self.note_failure().await);
+        }
+        // Chosen only now: while others sent, the log may have failed, and newer data gone past it.
+        let choice = self.choice(&self.state(), goal);
+        let mut batch = self.select(choice, epoch).await?;
+        if batch.pieces.is_empty() && batch.part.is_none() {
+            return Ok(0);
         }
         self.handle_origin_events();
         self.check_origin()?;
         let losses = self.origin_losses.load(Ordering::Acquire);
-        let is_whole = self.send(&mut batch, may_stop.then_some(requests)).await?;
-        self.origin.flush().await?;
+        let stopped_at = self.send(&mut batch, may_stop.then_some(requests)).await?;
+        if !batch.pieces.is_empty() {
+            self.origin.flush().await?;
+        }
         self.handle_origin_events();
         if self.origin_losses.load(Ordering::Acquire) != losses {
             // What was sent may be gone. It stays dirty and is sent again.
             return Err(Error::new(ErrorKind::OutcomeUnknown, "the origin lost writes while data was destaged to it"));
         }
-        let mut cleaned = 0;
-        for pieces in batch.pieces.chunks(PIECES_AT_ONCE) {
-            let state = &mut *self.state();
-            cleaned += pieces.iter().map(|piece| state.mark_clean(&self.layout, piece)).sum::<u64>();
-        }
+        let free_before = self.state().free_bytes(&self.layout);
+        let is_whole = stopped_at.is_none() && batch.part.is_none_or(|part| part.is_last);
+        let cleaned = match batch.part {
+            None => self.mark_all_clean(&batch.pieces),
+            Some(part) => self.advance(epoch, stopped_at.unwrap_or(part.end_sector), is_whole),
+        };
         {
             let state = &mut *self.state();
-            state.is_epoch_begun = !is_whole;
-            if let Some(end) = batch.epoch_end.filter(|_| is_whole) {
-                state.destaged_sequence = end;
-            }
             if state.zeroes_since.is_some() && !state.owed_from(0).any(|piece| piece.is_zero()) {
                 state.zeroes_since = None;
             }
             state.releasable_count = self.releasable(state).len() as u32;
+            if is_whole {
+                let freed = state.free_bytes(&self.layout).saturating_sub(free_before);
+                state.pace.room_made(self.clock.now(), freed);
+            }
             state.was_full &= state.wants_room || state.share_used(&self.layout) > 1.0 - ROOM_SHARE_AFTER_FULL;
         }
         self.counters.batches.fetch_add(1, Ordering::Relaxed);
@@ -183,20 +222,45 @@ impl Core {
         Ok(batch.pieces.len().max(1))
     }
 
-    /// Sends all pieces, or as many as there is time for until a request comes after `requests`. What was not sent leaves the batch.
-    async fn send(self: &Arc<Self>, batch: &mut Batch, requests: Option<u64>) -> Result<bool, Error> {
-        let length_max = DESTAGE_WRITE_BYTES_MAX.min(u64::from(self.origin.geometry().transfer_bytes_max));
-        let runs = runs(&batch.pieces, length_max, self.options.level2.seek_bytes);
+    /// Returns the sectors that became clean.
+    fn mark_all_clean(&self, pieces: &[Piece]) -> u64 {
+        let mark = |pieces: &[Piece]| {
+            let state = &mut *self.state();
+            pieces.iter().map(|piece| state.mark_clean(&self.layout, piece)).sum::<u64>()
+        };
+        pieces.chunks(PIECES_AT_ONCE).map(mark).sum()
+    }
+
+    /// The epoch is on the origin up to `sector`, durably; or all of it. Only then it is clean: part of an epoch is no moment to go on from. Returns
+    /// the sectors that became clean.
+    fn advance(&self, epoch: &mut Option<Epoch>, sector: u64, is_all: bool) -> u64 {
+        if !is_all {
+            epoch.iter_mut().for_each(|epoch| epoch.sent_to = sector);
+            return 0;
+        }
+        let Some(whole) = epoch.take() else { return 0 };
+        {
+            let state = &mut *self.state();
+            state.destaged_sequence = whole.end;
+            state.may_have_epoch = true;
+        }
+        self.mark_all_clean(&whole.pieces)
+    }
+
+    /// Sends all pieces, or as many as there is time for until a request comes after `requests`. What was not sent leaves the batch: all from
+    /// the sector on that is returned.
+    async fn send(self: &Arc<Self>, batch: &mut Batch, requests: Option<u64>) -> Result<Option<u64>, Error> {
+        let runs = runs(&batch.pieces, &self.bounds(self.options.level2.seek_bytes));
         let mut in_flight = FuturesUnordered::new();
         let mut runs = runs.into_iter();
         let mut sent: Vec<Piece> = Vec::new();
-        let (mut is_whole, mut result) = (true, Ok(()));
+        let (mut stopped_at, mut result) = (None, Ok(()));
         let mut writes_in_flight = self.writes_in_flight();
         loop {
             let is_interrupted =
                 requests.is_some_and(|requests| self.request_count.load(Ordering::Relaxed) != requests);
             if is_interrupted && !sent.is_empty() {
-                is_whole &= runs.len() == 0;
+                stopped_at = stopped_at.or(runs.next().and_then(|run| run.pieces.first().map(|piece| piece.sector)));
                 runs = Vec::new().into_iter();
             }
             if runs.len().is_multiple_of(RUNS_A_LOOK) {
@@ -220,7 +284,14 @@ impl Core {
         result?;
         sent.retain(|piece| !piece.tag.is_lost());
         batch.pieces = sent;
-        Ok(is_whole)
+        Ok(stopped_at)
+    }
+
+    fn bounds(&self, seek_bytes: u64) -> Bounds {
+        let geometry = self.origin.geometry();
+        let block_bytes = u64::from(geometry.logical_block_bytes);
+        let length_max = DESTAGE_WRITE_BYTES_MAX.min(u64::from(geometry.transfer_bytes_max));
+        Bounds { block_bytes, length_max: (length_max / block_bytes * block_bytes).max(block_bytes), seek_bytes }
     }
 
     /// How old what was written at `at` is, as a share of the largest age.
@@ -228,7 +299,7 @@ impl Core {
         self.clock.now().since(at).as_secs_f64() / self.options.level2.age_max.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 
-    /// Writes in flight for the share of the log in use now, and for the age of what is in it: the rate controller.
+    /// Writes in flight for the share of the log in use now, for the age of what is in it, and for those who wait for room: the rate controller.
     fn writes_in_flight(&self) -> usize {
         let level2 = &self.options.level2;
         let state = self.state();
@@ -238,15 +309,15 @@ impl Core {
         let age = state.oldest_in_log_at().map_or(0.0, |at| over(self.share_of_age(at), share_old, share_full));
         let share = if state.was_full { 1.0 } else { space.max(age) };
         let most = level2.writes_in_flight.max(1) as f64;
-        (1.0 + (most - 1.0) * share).round() as usize
+        let waiting_count = if self.is_staged() { 0 } else { state.waiting_count() };
+        let for_waiting = (waiting_count * DESTAGE_WRITES_A_WRITER).min(level2.writes_when_full);
+        ((1.0 + (most - 1.0) * share).round() as usize).max(for_waiting)
     }
 
     async fn send_run(&self, images: &Images, run: &Run) -> Result<(), Error> {
         let _below = self.below.exclusive(run.range).await;
-        if let [piece] = run.pieces[..]
-            && piece.is_zero()
-        {
-            return self.zero_origin(run.range, piece.is_discarded()).await;
+        if let Some(piece) = run.pieces.first().filter(|_| run.is_zeroing) {
+            return self.zero_origin(run.range, piece.zeroed()).await;
         }
         // Filled from end to end: by the pieces, or by what is read first.
         let buffer = self.used_buffer(run.range.length as usize);
@@ -257,7 +328,11 @@ impl Core {
             Ok(buffer) => self.write_run(images, run, buffer).await,
             Err(error) => {
                 tracing::warn!(%error, range = %run.range, "what lies between destaged pieces cannot be read: they are sent one by one");
-                for part in joined(&run.pieces, run.range.length) {
+                let parts = joined(&run.pieces, &self.bounds(0));
+                if parts.iter().any(Run::has_gaps) {
+                    return Err(error);
+                }
+                for part in parts {
                     let buffer = Buffer::zeroed(part.range.length as usize);
                     self.write_run(images, &part, buffer).await?;
                 }
@@ -280,6 +355,10 @@ impl Core {
 
     /// A piece's bytes: from its slot, or from where they were read to, and checked, when it was chosen.
     fn load(&self, images: &Images, piece: &Piece, target: &mut [u8]) -> Result<(), Error> {
+        if piece.is_zero() {
+            target.fill(0);
+            return Ok(());
+        }
         if piece.is_in_stage() {
             if let Some(stage) = &self.state().stage {
                 stage.load(piece.place, target);
@@ -303,9 +382,18 @@ impl Core {
         self.counters.lost_bytes.fetch_add(piece.sectors * UNIT_BYTES, Ordering::Relaxed);
     }
 
-    /// Makes a range of the origin zero.
-    pub(crate) async fn zero_origin(&self, range: ByteRange, may_discard: bool) -> Result<(), Error> {
-        match self.origin.write_zeroes(range.offset, range.length, false, may_discard).await {
+    /// Makes a range of the origin zero, or tells it that nobody needs it.
+    pub(crate) async fn zero_origin(&self, range: ByteRange, zeroed: Zeroed) -> Result<(), Error> {
+        let result = match zeroed {
+            Zeroed::Discarded => self.origin.discard(range.offset, range.length).await,
+            _ => {
+                let may_discard = zeroed == Zeroed::MayDiscard;
+                self.origin.write_zeroes(range.offset, range.length, false, may_discard).await
+            }
+        };
+        match result {
+            // An origin that cannot any more keeps what it has.
+            Err(error) if error.kind() == ErrorKind::Unsupported && zeroed == Zeroed::Discarded => return Ok(()),
             Err(error) if error.kind() == ErrorKind::Unsupported => {}
             result => return result,
         }
@@ -337,18 +425,19 @@ impl Core {
                 state.map.dirty_sectors() * UNIT_BYTES
             };
             progress(DestageProgress { bytes_total, bytes_done: bytes_total.saturating_sub(dirty_bytes) });
-            let choice = match (self.has_failed(), self.keeps_order()) {
-                (true, _) => Choice::Lba,
-                (false, true) => Choice::Epoch,
-                (false, false) => Choice::Oldest,
-            };
             let lost_before = self.lost_bytes_ever();
-            match self.destage(choice, false).await {
+            match self.destage(Goal::Everything, false).await {
                 // All of it was lost.
                 Ok(0) if self.lost_bytes_ever() > lost_before => {}
                 // What it found was superseded while it was read; or nothing can be sent.
                 Ok(0) if empty_batches == EMPTY_BATCHES_MAX => break,
-                Ok(0) => empty_batches += 1,
+                Ok(0) => {
+                    empty_batches += 1;
+                    // An epoch ends with the round that is under way.
+                    if !self.has_failed() {
+                        self.move_round(1.0).await?;
+                    }
+                }
                 Ok(_) => {}
                 // What cannot be read is left out the next time.
                 Err(_) if self.lost_bytes_ever() > lost_before => {}
@@ -399,7 +488,7 @@ impl Core {
         }
     }
 
-    /// Clean extents that nothing refers to any more are swept out when they are many.
+    /// Clean extents that nothing refers to any more are swept out when they are many; and all clean ones, when too many are left.
     fn sweep_if_large(&self) {
         let state = &mut *self.state();
         if state.map.len() <= 2 * state.map.dirty_extents() + self.layout.extents_max() / 2 {
@@ -409,5 +498,9 @@ impl Core {
         map.sweep(|piece| {
             piece.is_in_segment() && piece.tag.is_of(segments.get(self.layout.segment_of(piece.place)).generation)
         });
+        if map.clean_extents() > self.layout.extents_max() / 4 * 3 {
+            // Otherwise it would soon be swept again, for nothing.
+            map.sweep(|_| false);
+        }
     }
 }

@@ -18,8 +18,9 @@
 //! | `write`, `read`, `flush`, `extents` | one operation each |
 //! | `map`, `sorted`, `segments`, `stage`, `shadow`, `records` | which sectors are where; in how few bytes; segments; slots; what the log has below volatile slots; the newest records in RAM |
 //! | `append` | group commit |
-//! | `level1`, `batch`, `runs`, `level2` | destaging: from slots to the log; what is sent next; in which writes; sending it |
+//! | `level1`, `batch`, `epoch`, `runs`, `level2` | destaging: from slots to the log; what is sent next; in the order of the log; in which writes; sending it |
 //! | `images`, `found`, `places`, `sums`, `salvage` | bytes of the log in RAM; records in them; pieces read by their places, and the checksums they are held against; what is left of a segment that cannot be read as a whole |
+//! | `entrance`, `pace`, `fair_queue` | who may change something now; how fast, for the rate at which room is made; in whose turn |
 //! | `checkpoint`, `checkpoint_bytes`, `recovery`, `open`, `events` | the life of a log |
 //! | [`limits`] | the bounds of this crate |
 //!
@@ -44,8 +45,11 @@ mod batch;
 mod checkpoint;
 mod checkpoint_bytes;
 mod core;
+mod entrance;
+mod epoch;
 mod events;
 mod extents;
+mod fair_queue;
 mod flush;
 mod found;
 mod images;
@@ -53,6 +57,7 @@ mod level1;
 mod level2;
 mod map;
 mod open;
+mod pace;
 mod places;
 mod read;
 mod records;
@@ -72,4 +77,5 @@ pub use level2::DestageProgress;
 pub use nvram::{PersistentRegion, VolatileRegion};
 pub use options::{DestageOrder, Durability, FormatOptions, OpenOptions};
 pub use status::{RecoveryReport, Status};
+pub use store::ConflictingChanges;
 pub use write_log::WriteLog;

@@ -1,5 +1,7 @@
 //! The bounds of this crate.
 
+use std::time::Duration;
+
 /// Bytes that one unit of a place stands for: the atomic unit of the media, in which records and their data are laid out.
 pub const UNIT_BYTES: u64 = 512;
 
@@ -31,6 +33,9 @@ pub const SLOT_BYTES_DEFAULT: u32 = 1 << 10;
 /// Largest slot in bytes; a slot is moved to the log as one entry.
 pub const SLOT_BYTES_MAX: u32 = 16 << 10;
 
+/// Slots that a power loss leaves neither whole nor free: they are written and cleared one at a time.
+pub const SLOTS_TORN_MAX: u64 = 1;
+
 /// One extent of a checkpoint for this many bytes of log. Extents beyond that make writes wait: the checkpoint would not have
 /// room. A log full of single 512-byte writes has one extent in 1024 bytes (its record takes as much as the data).
 pub const CHECKPOINT_BYTES_PER_EXTENT: u64 = 1024;
@@ -51,8 +56,11 @@ pub const RECORDS_IN_FLIGHT_MAX: usize = 2;
 /// since a medium that flushes for each gains nothing from two.
 pub const SECOND_RECORD_BYTES: u64 = 32 << 10;
 
-/// Bytes that may wait for a record. More would only wait here rather than at the caller.
-pub const QUEUE_BYTES_MAX: u64 = 32 << 20;
+/// Bytes that may wait for a record, in the order in which they came: some records' worth. More waits before, where submitters take turns.
+pub const QUEUE_BYTES_MAX: u64 = 4 * store::limits::RECORD_BYTES_MAX as u64;
+
+/// Likewise while there is no room for records: what shows that room is wanted, and no more than a moment's work when there is some.
+pub const QUEUE_BYTES_WHEN_FULL: u64 = 64 << 10;
 
 /// Sectors of one entry of zeroes or discarded bytes (1 TiB); a longer request makes several.
 pub const ZERO_SECTORS_MAX: u64 = 1 << 31;
@@ -60,13 +68,38 @@ pub const ZERO_SECTORS_MAX: u64 = 1 << 31;
 /// Largest write that destaging sends to the origin, in bytes.
 pub const DESTAGE_WRITE_BYTES_MAX: u64 = 1 << 20;
 
-/// How steeply the pause of a write grows with what is in use: cubic, so that a little overload costs little, and the last tenth holds back
+/// Largest range of the origin that is made zero with one request, in bytes: what a thick medium may write before a read of the range goes on.
+pub const DESTAGE_ZEROES_BYTES_MAX: u64 = 16 << 20;
+
+/// Largest range that is discarded with one request, in bytes. No medium writes for it, and each cut may cost a granule.
+pub const DESTAGE_DISCARD_BYTES_MAX: u64 = 1 << 30;
+
+/// Bytes made zero or discarded that cost about as much as one byte sent, by guess: WRITE SAME and UNMAP carry no data, and a medium writes zeroes at
+/// its own pace. 32 MiB of a batch are 2 GiB of zeroes.
+pub const ZERO_BYTES_A_BYTE: u64 = 64;
+
+/// How steeply the pause of a write to slots grows with what is in use: cubic, so that a little overload costs little, and the last tenth holds back
 /// more than any burst brings.
 pub const PAUSE_EXPONENT: i32 = 3;
+
+/// Lumps of room that are kept in reserve: what is used up while one is on its way, and as much again, since no two take the same time.
+pub const LUMPS_RESERVED: f64 = 2.0;
+
+/// Share of the room made that becomes reserve again once it is used up: little, since writers wait for it meanwhile.
+pub const SHARE_FOR_RESERVE: f64 = 1.0 / 32.0;
+
+/// When less than this share of the reserve is left, ever less comes: what is there is to last until the next lump, even if that is late.
+pub const SHARE_OF_RESERVE_LEFT: f64 = 0.25;
+
+/// Shorter waits for the pace are none: what comes later waits longer instead. Timers are not exact to less.
+pub const PAUSE_LEAST: Duration = Duration::from_millis(1);
 
 /// Shares of the largest age: from the first on slots leave for the log, from the second on the log's data for the origin, at the third level 2 is at full
 /// speed. What is left then is time for what is under way: at the default of five seconds 1.25 s for the first batch.
 pub const AGE_SHARES: [f64; 3] = [0.5, 0.75, 0.875];
+
+/// Segments whose first sector is read at once when a log is opened after a crash: a disk sorts them, and others are soon done.
+pub const SEGMENT_STARTS_AT_ONCE: usize = 32;
 
 /// Bytes of RAM for the newest records, unless another size is chosen; never more than the log has. What is destaged while it is there is not read
 /// back, so a fast origin costs the log device writes only.
@@ -80,6 +113,14 @@ pub const BATCHES_A_LOG: u64 = 8;
 /// waits for room waits for it.
 pub const BATCH_BYTES_WHEN_FULL: u64 = 512 << 10;
 
+/// What a batch takes while records wait for room, as a time at the rate at which room is made lately, unless that is less than
+/// [`BATCH_BYTES_WHEN_FULL`]: so that the flush of a fast origin is a small part of it, too.
+pub const BATCH_TIME_WHEN_FULL: Duration = Duration::from_millis(25);
+
+/// Writes to the origin in flight for each writer that waits for room: without a log there would be one, and level 2 has the flushes between its
+/// batches besides.
+pub const DESTAGE_WRITES_A_WRITER: usize = 2;
+
 /// Share of the log that level 2 makes free once it was full before it stops: enough that it is not full again at the next burst, and less than
 /// what the paper's profile leaves free (a tenth).
 pub const ROOM_SHARE_AFTER_FULL: f64 = 1.0 / 16.0;
@@ -90,6 +131,9 @@ pub const CHECKPOINT_WORTH_TIMES: u64 = 8;
 /// Times what the last checkpoint took for which the next one rests while records wait for room, unless it is worth it before: a fifth of the time
 /// at most.
 pub const CHECKPOINT_REST_TIMES: u32 = 4;
+
+/// Extents that one change adds at most to what a checkpoint names: in the middle of another it makes three of one.
+pub const EXTENTS_OF_A_CHANGE: usize = 2;
 
 /// Extents that a checkpoint collects while requests wait: some 50 us.
 pub const EXTENTS_AT_ONCE: usize = 2048;
@@ -139,3 +183,6 @@ pub const LOGICAL_BLOCK_BYTES_MAX: u32 = 4096;
 const _: () = assert!(CHECKPOINT_IO_BYTES.is_multiple_of(UNIT_BYTES as usize));
 const _: () = assert!(RECORD_ENTRIES_MAX * 16 * 4 <= SEGMENT_BYTES_PAPER as usize);
 const _: () = assert!(SLOT_BYTES_MAX * 2 <= SEGMENT_BYTES_PAPER);
+
+/// Batches in a row with nothing to send, each after a retry's wait, before a full log takes a checkpoint to make room.
+pub const EMPTY_BATCHES_BEFORE_CHECKPOINT: u32 = 4;

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | below 2^31 | that unit of 512 bytes of the segments |
 //! | 2^31 and more | that unit of the RAM or NVRAM slots |
-//! | the last 2^25 | nowhere: they are zero. The number says which record made them so, so that what a batch sent is told from the same again later; its last bit says whether the origin may give the space back |
+//! | the last 2^25 | nowhere: they are zero. The number says which record made them so, so that what a batch sent is told from the same again later, and how the origin is told ([`Zeroed`]) |
 //!
 //! Dirty extents are what the origin lacks. Clean ones serve reads until their segment is used again: a segment has a *generation*, and an
 //! extent of an older one counts for nothing. Such leftovers are swept out when they are many, so that using a segment again
@@ -14,6 +14,7 @@
 //!
 //! What an extent takes is in [`crate::sorted`].
 
+use crate::limits::{UNIT_BYTES, ZERO_BYTES_A_BYTE};
 use crate::sorted::SortedExtents;
 
 /// Places from here on are slots.
@@ -21,9 +22,41 @@ pub(crate) const PLACE_STAGE: u32 = 1 << 31;
 /// Places from here on are zeroes.
 pub(crate) const PLACE_ZEROES: u32 = u32::MAX << 25;
 
-/// The place of bytes that record `sequence` made zero. It repeats after 2^24 records, which no log holds of one sector at a time.
-pub(crate) fn place_of_zeroes(sequence: u64, is_discarded: bool) -> u32 {
-    PLACE_ZEROES | (sequence as u32 & 0xff_ffff) << 1 | u32::from(is_discarded)
+/// Of the number of a record that made zeroes, what their place says: it repeats after 2^23 records, which no log holds of one sector at a time.
+const ZEROES_SEQUENCE_MASK: u32 = 0x7f_ffff;
+const ZEROES_MAY_DISCARD: u32 = 1;
+const ZEROES_DISCARDED: u32 = 1 << 24;
+
+/// How the origin is told of zeroes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Zeroed {
+    /// They read as zero, and stay allocated.
+    Kept,
+    /// They read as zero, and the origin may give the space back.
+    MayDiscard,
+    /// Nobody needs the bytes: the origin is told so and writes nothing, whatever it reads as then.
+    Discarded,
+}
+
+/// The place of bytes that record `sequence` made zero.
+pub(crate) fn place_of_zeroes(sequence: u64, zeroed: Zeroed) -> u32 {
+    let how = match zeroed {
+        Zeroed::Kept => 0,
+        Zeroed::MayDiscard => ZEROES_MAY_DISCARD,
+        Zeroed::Discarded => ZEROES_MAY_DISCARD | ZEROES_DISCARDED,
+    };
+    PLACE_ZEROES | (sequence as u32 & ZEROES_SEQUENCE_MASK) << 1 | how
+}
+
+/// A place of zeroes from a checkpoint that knew no discards: its highest bit was one more of the sequence.
+pub(crate) fn without_discards(place: u32) -> u32 {
+    place & !ZEROES_DISCARDED
+}
+
+/// The record that made zeroes at `place`, of which `newest` is the last: see [`place_of_zeroes`].
+pub(crate) fn record_of_zeroes(place: u32, newest: u64) -> u64 {
+    let mask = u64::from(ZEROES_SEQUENCE_MASK);
+    newest.checked_sub(newest.wrapping_sub(u64::from(place >> 1)) & mask).unwrap_or(newest)
 }
 
 /// What is known of an extent besides where it is.
@@ -87,9 +120,13 @@ impl Piece {
         self.place >= PLACE_ZEROES
     }
 
-    /// Whether the origin may give the space of these zeroes back.
-    pub(crate) fn is_discarded(&self) -> bool {
-        self.is_zero() && self.place & 1 == 1
+    /// How the origin is told of these zeroes.
+    pub(crate) fn zeroed(&self) -> Zeroed {
+        match (self.place & ZEROES_MAY_DISCARD != 0, self.place & ZEROES_DISCARDED != 0) {
+            (true, true) => Zeroed::Discarded,
+            (true, false) => Zeroed::MayDiscard,
+            (false, _) => Zeroed::Kept,
+        }
     }
 
     /// The part of it in `start..end`, which overlaps it.
@@ -97,6 +134,22 @@ impl Piece {
         let (from, to) = (self.sector.max(start), self.end().min(end));
         let place = if self.is_zero() { self.place } else { self.place + (from - self.sector) as u32 };
         Self { sector: from, sectors: to - from, place, tag: self.tag }
+    }
+
+    /// What sending it costs, in bytes of data sent: what is made zero or discarded is named, not sent, but takes the medium time, too.
+    pub(crate) fn destage_bytes(&self) -> u64 {
+        let bytes = self.sectors * UNIT_BYTES;
+        if self.is_zero() { (bytes / ZERO_BYTES_A_BYTE).max(UNIT_BYTES) } else { bytes }
+    }
+
+    /// As much of it, from its start, as costs about `bytes`: less than all only of zeroes, which can be very many.
+    pub(crate) fn within(&self, bytes: u64) -> Self {
+        let sectors = (bytes.max(UNIT_BYTES) / UNIT_BYTES).saturating_mul(ZERO_BYTES_A_BYTE);
+        if !self.is_zero() || sectors >= self.sectors {
+            return *self;
+        }
+        let end = (self.sector + sectors).next_multiple_of(ZERO_BYTES_A_BYTE);
+        if end < self.end() { self.clip(self.sector, end) } else { *self }
     }
 
     /// Whether `next` goes on where this one ends, in sectors and in place.
@@ -124,6 +177,8 @@ pub(crate) struct ExtentMap {
     extents: SortedExtents,
     dirty_sectors: u64,
     dirty_extents: usize,
+    /// Of the dirty extents those in slots.
+    staged_extents: usize,
 }
 
 impl ExtentMap {
@@ -135,6 +190,16 @@ impl ExtentMap {
     /// Count of dirty extents.
     pub(crate) fn dirty_extents(&self) -> usize {
         self.dirty_extents
+    }
+
+    /// Count of clean extents, stale ones included.
+    pub(crate) fn clean_extents(&self) -> usize {
+        self.extents.len() - self.dirty_extents
+    }
+
+    /// Count of extents in slots, which are all dirty.
+    pub(crate) fn staged_extents(&self) -> usize {
+        self.staged_extents
     }
 
     /// Count of dirty sectors.
@@ -243,6 +308,7 @@ impl ExtentMap {
             return None;
         }
         let before = extent.tag;
+        debug_assert!(!range.is_in_stage() || before.is_dirty(), "slots are dirty until they are forgotten");
         let Some(after) = tag(before) else { return Some(None) };
         extent.tag = after;
         if before.is_dirty() && !after.is_dirty() {
@@ -264,6 +330,7 @@ impl ExtentMap {
         if piece.tag.is_dirty() {
             self.dirty_sectors += piece.sectors;
             self.dirty_extents += 1;
+            self.staged_extents += usize::from(piece.is_in_stage());
         }
         let extent = Extent { sectors: piece.sectors as u32, place: piece.place, tag: piece.tag };
         self.extents.insert(piece.sector, extent);
@@ -274,6 +341,7 @@ impl ExtentMap {
         if extent.tag.is_dirty() {
             self.dirty_sectors -= u64::from(extent.sectors);
             self.dirty_extents -= 1;
+            self.staged_extents -= usize::from((PLACE_STAGE..PLACE_ZEROES).contains(&extent.place));
         }
     }
 }

@@ -12,13 +12,14 @@ use base::signal::Signal;
 use block::completion::Workers;
 use block::range_lock::RangeLock;
 use block::{Device, Error, ErrorKind, EventHub, SharedDevice};
-use store::{Binding, LogPosition, Superblock, superblock};
+use store::{Binding, ConflictingChanges, LogPosition, Superblock, superblock};
 use uuid::Uuid;
 use zerocopy::little_endian::U64;
 
 use crate::append::{Appender, LogPlace, stage_tag};
-use crate::batch::Choice;
-use crate::core::{Core, State};
+use crate::batch::Goal;
+use crate::core::{Core, FailureNote, State};
+use crate::entrance::Line;
 use crate::format::{KIND, ParametersRaw, STATE_CLOSED, STATE_FAILED, STATE_IN_USE};
 use crate::layout::Layout;
 use crate::level2::DestageProgress;
@@ -26,6 +27,7 @@ use crate::limits::{LOGICAL_BLOCK_BYTES_MAX, POOLED_BYTES_MORE, UNIT_BYTES};
 use crate::map::Piece;
 use crate::nvram::{PersistentRegion, VolatileRegion};
 use crate::options::{DestageOrder, Durability, FormatOptions, OpenOptions};
+use crate::pace::Pace;
 use crate::records::RecordCache;
 use crate::recovery::{Recovered, recover};
 use crate::shadow::Shadow;
@@ -99,18 +101,21 @@ pub(crate) async fn open(
     let binding_now = Binding::of(&origin);
     binding.check_same(&binding_now, KIND.name)?;
     let recovered = recover(&log_device, &layout, &superblock, options.clock.as_ref()).await?;
-    check_size(&recovered, &binding, binding_now.size_bytes)?;
     superblock.payload.binding = binding_now.to_raw()?;
     let stage = open_stage(&options, &layout, &superblock)?;
+    check_size(&recovered, stage.as_ref(), &binding, binding_now.size_bytes)?;
     let was_ordered = superblock.payload.order == DestageOrder::Log.code();
     let destaged_sequence = superblock.payload.destaged_sequence.get();
     let core = assemble(log_device, origin, options, superblock, layout, recovered, stage, binding_now.identity);
+    // Before anything is sent: what another order left goes to the origin below.
+    core.check_kept_changes()?;
     if core.keeps_order() {
         if was_ordered {
             core.state().destaged_sequence = destaged_sequence;
+            core.forget_destaged().await;
         } else {
             // What another order left behind is no prefix of anything: it goes first, all of it.
-            while core.destage(Choice::Lba, false).await? > 0 {}
+            while core.destage(Goal::Leftovers, false).await? > 0 {}
             let state = &mut *core.state();
             state.destaged_sequence = state.applied.position.sequence - 1;
         }
@@ -129,9 +134,11 @@ fn check_state(payload: &ParametersRaw) -> Result<(), Error> {
 }
 
 /// Refuses an origin that shrank to less than what is dirty.
-fn check_size(recovered: &Recovered, binding: &Binding, origin_bytes: u64) -> Result<(), Error> {
-    let is_beyond = recovered.map.dirty_from(0).any(|piece| piece.end() > origin_bytes / UNIT_BYTES);
-    if !is_beyond {
+fn check_size(recovered: &Recovered, stage: Option<&Stage>, binding: &Binding, origin_bytes: u64) -> Result<(), Error> {
+    let in_log = recovered.map.dirty_from(0).map(|piece| piece.end());
+    let in_slots =
+        stage.into_iter().flat_map(Stage::slots_by_age).map(|(_, _, slot)| slot.sector + u64::from(slot.sectors));
+    if in_log.chain(in_slots).all(|end| end <= origin_bytes / UNIT_BYTES) {
         return Ok(());
     }
     let context = format!(
@@ -166,7 +173,7 @@ fn open_stage(
             "a log of {log_bytes} bytes is too small for {} bytes of slots: destage order log needs twice as much",
             region.size_bytes()
         );
-        return Err(Error::new(ErrorKind::Unsupported, context));
+        return Err(Error::new(ErrorKind::InvalidRange, context));
     }
     Stage::open(region, superblock.uuid(), layout.slot_bytes, keeps_order, is_needed, options.clock.now()).map(Some)
 }
@@ -199,10 +206,13 @@ fn assemble(
         stage: None,
         applied: start,
         destaged_sequence: 0,
-        is_epoch_begun: false,
-        found_sequence: 0,
+        may_have_epoch: true,
+        found_sequence: start.position.sequence.saturating_sub(1),
+        found_ends_epoch: stage.as_ref().is_none_or(Stage::is_empty),
         releasable_count: 0,
         zeroes_since: None,
+        line: Line::new(),
+        pace: Pace::new(options.level2.pause_max, (log_bytes as f64 * (1.0 - options.level2.share_slow)) as u64),
         tail_bytes: 0,
         checkpointed_at: options.clock.now(),
         checkpoint_took: Duration::ZERO,
@@ -211,13 +221,11 @@ fn assemble(
         is_gated: false,
         lba_cursor: 0,
         failure: None,
-        is_failure_noted: None,
+        failure_note: FailureNote::Untried,
         stuck: None,
+        destage_failure: None,
     };
     state.zeroes_since = has_zeroes.then(|| options.clock.now());
-    if stage.as_ref().is_none_or(Stage::is_empty) {
-        state.found_sequence = start.position.sequence.saturating_sub(1);
-    }
     if let Some(stage) = stage {
         let found: Vec<Piece> = stage
             .slots_by_age()
@@ -246,7 +254,7 @@ fn assemble(
         options,
         ranges: RangeLock::new(),
         below: RangeLock::new(),
-        destaging: futures_util::lock::Mutex::new(()),
+        destaging: futures_util::lock::Mutex::new(None),
         moving: futures_util::lock::Mutex::new(()),
         superblock: futures_util::lock::Mutex::new(superblock),
         workers: Workers::new(),
@@ -262,6 +270,7 @@ fn assemble(
         is_stopped: AtomicBool::new(false),
         origin_losses: AtomicU64::new(0),
         request_count: AtomicU64::new(0),
+        entering_bytes: AtomicU64::new(0),
         last_request_ns: AtomicU64::new(0),
         state: Mutex::new(state),
         log_device,
@@ -270,6 +279,21 @@ fn assemble(
 }
 
 impl Core {
+    /// Refuses what is dirty where others changed the origin, unless that may be overwritten. A range counts in whole sectors; what lies in two of them
+    /// counts twice.
+    fn check_kept_changes(&self) -> Result<(), Error> {
+        let state = self.state();
+        let sectors = self.options.kept_changes.iter().flat_map(|range| {
+            let (first, end) = (range.offset / UNIT_BYTES, range.end().div_ceil(UNIT_BYTES));
+            let pieces = state.map.pieces(first, end.saturating_sub(first));
+            pieces.filter(|piece| piece.tag.is_dirty()).map(|piece| piece.sectors)
+        });
+        match sectors.sum::<u64>() * UNIT_BYTES {
+            0 => Ok(()),
+            bytes => Err(ConflictingChanges { bytes }.into()),
+        }
+    }
+
     /// See [`WriteLog::close`](crate::WriteLog::close).
     pub(crate) async fn close(
         self: &Arc<Self>,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::clock::Clock;
+use base::range::ByteRange;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -128,7 +129,8 @@ pub struct Level1 {
 pub struct Level2 {
     /// Share of the log in use up to which it waits for an idle moment, unless data is too old.
     pub share_start: f64,
-    /// Share of the log in use from which writes are slowed down.
+    /// Share of the log in use from which level 2 is at full speed. What is free then is the most that is kept in reserve for what comes while a batch
+    /// is on its way: only below it writes are slowed down to less than what level 2 makes free.
     pub share_slow: f64,
     /// Time without a request that counts as idle.
     pub idle: Duration,
@@ -140,10 +142,13 @@ pub struct Level2 {
     /// Writes to the origin in flight at full speed; also reads of the log device, as long as the slots are empty. Of a disk that serves first come, first
     /// served, they are destaging's share.
     pub writes_in_flight: usize,
+    /// Writes to the origin in flight at most while writers wait for room: some for each that waits.
+    pub writes_when_full: usize,
     /// Bytes that the origin would transfer in the time that one more request costs it (a disk: seek and half a turn). More than 0 lets destaging
     /// read what lies between near pieces and write all in one: only where nobody else writes to the origin.
     pub seek_bytes: u64,
-    /// Longest pause of one write, when the log is nearly full: with so many clients, what they write in it must not be more than the origin takes.
+    /// Writes are slowed down as soon as the room of the log would be used up within this time at the rates of now; zero for never. Of those who wait
+    /// for their turn one is looked at as often.
     pub pause_max: Duration,
     /// Whether a batch stops for a new request, unless space is low (paper 2.3.3).
     pub is_interruptible: bool,
@@ -167,6 +172,9 @@ pub struct OpenOptions {
     /// Least time between two checkpoints for that reason, unless [`TAIL_INTERVALS_MAX`](crate::limits::TAIL_INTERVALS_MAX) times as many bytes come first: what a recovery reads
     /// at most, about.
     pub checkpoint_pause: Duration,
+    /// What others changed on the origin since the log was open last, as long as nobody has said that the log's data counts more: an open fails with
+    /// [`ConflictingChanges`](crate::ConflictingChanges) where it holds something dirty there, before it sends anything.
+    pub kept_changes: Vec<ByteRange>,
     /// Notes durably, apart from the log device, that it failed while the log was open, and says whether it could: the next open must be
     /// refused then. Called at most once, from a context that may block for a moment.
     pub failure_note: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
@@ -189,6 +197,7 @@ impl OpenOptions {
             record_cache_bytes: RECORD_CACHE_BYTES,
             checkpoint_interval_bytes: 64 << 20,
             checkpoint_pause: Duration::from_millis(500),
+            kept_changes: Vec::new(),
             failure_note: None,
             clock,
             level1: Level1 { share_start: 0.5, is_exclusive: false, is_eager: false },
@@ -199,6 +208,7 @@ impl OpenOptions {
                 age_max: Duration::from_secs(5),
                 batch_bytes: 32 << 20,
                 writes_in_flight: 8,
+                writes_when_full: 128,
                 seek_bytes: 0,
                 pause_max: Duration::from_millis(40),
                 is_interruptible: true,
@@ -218,6 +228,7 @@ impl OpenOptions {
         self.level2.age_max = Duration::MAX;
         self.level2.batch_bytes = u64::from(SEGMENT_BYTES_PAPER);
         self.level2.writes_in_flight = 1;
+        self.level2.writes_when_full = 1;
         self.level2.pause_max = Duration::ZERO;
         self
     }

@@ -11,7 +11,7 @@
 //! stay what they are, and the origin keeps what it has there until the read is done.
 //!
 //! Bytes that only the log has and that cannot be read are an error, never the origin's old bytes. A clean copy that cannot be read is
-//! forgotten, and the origin answers.
+//! forgotten, and the read is decided anew: the origin answers, or what was written meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -54,7 +54,7 @@ struct Rest {
     found: FoundSectors,
 }
 
-/// One read of the origin, and the runs of it that are wanted.
+/// One read of the origin, in whole blocks of it, and the runs that are wanted.
 struct Below {
     hull: ByteRange,
     runs: Vec<ByteRange>,
@@ -110,11 +110,12 @@ impl Core {
         let found = FoundSectors::default();
         let mut rest = Rest { log: Vec::new(), below: Vec::new(), pins: Pins::none(self), found };
         let (mut ram, mut at) = (0, start);
+        let block_bytes = u64::from(self.origin.geometry().logical_block_bytes);
         let state = &mut *self.state();
         let pieces: Vec<Piece> =
             state.map.pieces(start, sectors).filter(|piece| state.is_current(&self.layout, piece)).collect();
         for piece in pieces {
-            rest.add_below(at, piece.sector);
+            rest.add_below(at, piece.sector, block_bytes);
             at = piece.end();
             if piece.tag.is_lost() {
                 return Err(lost(&piece));
@@ -128,7 +129,7 @@ impl Core {
                 rest.log.push(piece);
             }
         }
-        rest.add_below(at, start + sectors);
+        rest.add_below(at, start + sectors, block_bytes);
         let log: u64 = rest.log.iter().map(|piece| piece.sectors).sum();
         rest.found = FoundSectors { ram, log, origin: sectors - ram - log };
         Ok(rest)
@@ -193,17 +194,19 @@ impl Rest {
     }
 
     /// Sectors `start..end` are the origin's; read together with the run before when the gap is small.
-    fn add_below(&mut self, start: u64, end: u64) {
+    fn add_below(&mut self, start: u64, end: u64, block_bytes: u64) {
         if start >= end {
             return;
         }
         let run = ByteRange { offset: start * UNIT_BYTES, length: (end - start) * UNIT_BYTES };
+        // A slot may be smaller than a block: of a write that the power failed at, the log then has part of one.
+        let hull = whole_blocks(run, block_bytes);
         match self.below.last_mut() {
-            Some(last) if run.offset - last.hull.end() <= READ_GAP_BYTES_MAX => {
-                last.hull.length = run.end() - last.hull.offset;
+            Some(last) if hull.offset.saturating_sub(last.hull.end()) <= READ_GAP_BYTES_MAX => {
+                last.hull.length = hull.end() - last.hull.offset;
                 last.runs.push(run);
             }
-            _ => self.below.push(Below { hull: run, runs: vec![run] }),
+            _ => self.below.push(Below { hull, runs: vec![run] }),
         }
     }
 }
@@ -231,6 +234,12 @@ fn copy_from_ram(state: &mut State, piece: &Piece, target: &mut [u8]) -> bool {
 
 pub(crate) fn range_of(piece: &Piece) -> ByteRange {
     ByteRange { offset: piece.sector * UNIT_BYTES, length: piece.sectors * UNIT_BYTES }
+}
+
+/// The blocks of the origin that `range` touches.
+pub(crate) fn whole_blocks(range: ByteRange, block_bytes: u64) -> ByteRange {
+    let (start, end) = (range.offset / block_bytes * block_bytes, range.end().next_multiple_of(block_bytes));
+    ByteRange { offset: start, length: end - start }
 }
 
 fn lost(piece: &Piece) -> Error {

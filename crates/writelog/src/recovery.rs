@@ -3,23 +3,27 @@
 //! Records are followed segment by segment: each is the *successor* of the one before (epoch, sequence, link, checksum), and names the segment
 //! that comes next. The first that is not ends the replay. Two records may have been on their way when the program stopped, so a hole
 //! followed by *one* record is a torn end; a hole followed by more is damage: they were written only after what is missing was durable.
+//! They may be in any segment that the checkpoint does not name, since what is damaged may have been the only word of which one came next; so unless
+//! the log was closed, the start of each of those is looked at.
 //!
-//! What is read is the checkpoint and the records since, not the log.
+//! What is read is the checkpoint, the records since and a sector of each segment, not the log.
 
 use base::buffer::Buffer;
 use base::clock::{Clock, Instant};
 use block::device::DeviceExt;
 use block::{Error, ErrorKind, SharedDevice};
+use futures_util::stream::{self, StreamExt};
 use store::limits::SEQUENCE_MAX;
+use store::record::parse_header;
 use store::{LogPosition, Superblock};
 
 use crate::append::LogPlace;
 use crate::checkpoint_bytes::CheckpointReader;
-use crate::format::{ExtentRaw, ParametersRaw, STATE_CLOSED, SegmentRaw};
+use crate::format::{CHECKPOINT_FLAG_DISCARDS, ExtentRaw, ParametersRaw, STATE_CLOSED, SegmentRaw};
 use crate::found::{Found, find_record};
 use crate::layout::Layout;
-use crate::limits::{RECORDS_IN_FLIGHT_MAX, UNIT_BYTES};
-use crate::map::{ExtentMap, PLACE_ZEROES, Piece, Tag};
+use crate::limits::{RECORDS_IN_FLIGHT_MAX, SEGMENT_STARTS_AT_ONCE, UNIT_BYTES};
+use crate::map::{ExtentMap, PLACE_ZEROES, Piece, Tag, without_discards};
 use crate::segments::{SegmentState, Segments};
 use crate::status::RecoveryReport;
 
@@ -92,11 +96,13 @@ impl Replay<'_> {
                 return Err(cannot_be());
             }
         }
+        let has_discards = head.flags.get() & CHECKPOINT_FLAG_DISCARDS != 0;
         let mut last_end = 0;
         for _ in 0..head.extent_count.get() {
             let raw: ExtentRaw = rows.next().await?;
             let (sector, sectors, place) = (raw.sector.get(), u64::from(raw.sectors.get()), raw.place.get());
             let is_zero = place >= PLACE_ZEROES;
+            let place = if is_zero && !has_discards { without_discards(place) } else { place };
             let end = u64::from(place) + sectors;
             let is_behind = sector >= last_end && sectors > 0 && sector < 1 << 54;
             let is_sane = is_behind && (is_zero || end <= self.layout.units());
@@ -145,6 +151,9 @@ impl Replay<'_> {
                 ..place
             };
             (image, place) = (next, start);
+        }
+        if !self.recovered.report.was_closed {
+            self.refuse_later_records(&place).await?;
         }
         let segments = &mut self.recovered.segments;
         let is_taken = segments.get(place.segment).state == SegmentState::Next || segments.take_named(place.segment);
@@ -217,6 +226,30 @@ impl Replay<'_> {
                     end.sequence, found.sequence
                 );
                 return Err(damaged(context));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a log of which another segment begins with a record that proves a missing one to have been durable.
+    async fn refuse_later_records(&self, end: &LogPlace) -> Result<(), Error> {
+        let segments = &self.recovered.segments;
+        let others = (0..self.layout.segment_count)
+            .filter(|&segment| segment != end.segment && segments.get(segment).state == SegmentState::Free);
+        let starts = others.map(async |segment| {
+            let offset = self.layout.segment(segment).offset;
+            (segment, self.device.read(offset, Buffer::zeroed(UNIT_BYTES as usize)).await)
+        });
+        let mut starts = stream::iter(starts).buffered(SEGMENT_STARTS_AT_ONCE);
+        while let Some((segment, start)) = starts.next().await {
+            // Of a record only its header is here; whether it is whole is looked at where it matters.
+            let is_later = start.is_ok_and(|start| {
+                parse_header(&start, self.log_id).is_some_and(|(header, _)| {
+                    header.epoch.get() == end.position.epoch && header.sequence.get() > end.position.sequence
+                })
+            });
+            if is_later {
+                self.refuse_damage(&self.image(segment).await?, segment, 0, &end.position)?;
             }
         }
         Ok(())

@@ -23,7 +23,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::format::{NVRAM_MAGIC, NvramRaw, SlotRaw};
-use crate::limits::UNIT_BYTES;
+use crate::limits::{SLOTS_TORN_MAX, UNIT_BYTES};
 use crate::map::{PLACE_STAGE, PLACE_ZEROES};
 use crate::nvram::PersistentRegion;
 
@@ -87,7 +87,14 @@ impl Stage {
             keeps_order,
         };
         if is_ours(stage.region.as_ref(), &header, must_be_ours)? {
-            stage.restore(now);
+            let torn_count = stage.restore(now);
+            if torn_count > SLOTS_TORN_MAX {
+                let context = format!(
+                    "{torn_count} slots of the NVRAM are damaged, and a power loss damages {SLOTS_TORN_MAX} at most: what was acknowledged from them \
+                     is lost. `forebay log check` names it"
+                );
+                return Err(Error::new(ErrorKind::Corrupt, context));
+            }
             return Ok(stage);
         }
         let headers = vec![0; slot_count * SLOT_HEADER_BYTES];
@@ -98,9 +105,14 @@ impl Stage {
         Ok(stage)
     }
 
-    fn restore(&mut self, now: Instant) {
+    /// Takes what whole slots hold. Returns the count of those that are neither whole nor free.
+    fn restore(&mut self, now: Instant) -> u64 {
+        let mut torn = Vec::new();
         for slot in 0..self.slots.len() as u32 {
             let found = look_at(self.region.as_ref(), slot as usize, self.slot_bytes, self.data_offset);
+            if matches!(found, SlotFound::Torn(_)) {
+                torn.push(slot);
+            }
             let SlotFound::Whole(raw) = found else { continue };
             let sectors = raw.sectors.get();
             let sequence = raw.sequence.get();
@@ -118,6 +130,11 @@ impl Stage {
         let by_sequence = &self.by_sequence;
         let used: std::collections::BTreeSet<u32> = by_sequence.values().copied().collect();
         self.free.retain(|slot| !used.contains(slot));
+        if torn.len() as u64 <= SLOTS_TORN_MAX {
+            // So that the next power loss leaves one again.
+            torn.iter().for_each(|&slot| self.clear_header(slot));
+        }
+        torn.len() as u64
     }
 
     /// Sectors that one slot holds.
@@ -273,11 +290,15 @@ impl Stage {
 
     fn clear(&mut self, slot: u32) {
         let entry = std::mem::replace(&mut self.slots[slot as usize], Slot::FREE);
+        self.clear_header(slot);
+        self.by_sequence.remove(&entry.sequence);
+        self.free.push(slot);
+    }
+
+    fn clear_header(&self, slot: u32) {
         let at = self.header_offset(slot);
         self.region.store(at, &[0; SLOT_HEADER_BYTES]);
         self.region.persist(at, SLOT_HEADER_BYTES);
-        self.by_sequence.remove(&entry.sequence);
-        self.free.push(slot);
     }
 
     fn header_offset(&self, slot: u32) -> usize {

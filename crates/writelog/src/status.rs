@@ -142,8 +142,10 @@ pub struct Status {
     pub slots_used: u64,
     /// Bytes of RAM of the newest records.
     pub record_cache_bytes: u64,
-    /// Extents of the map.
+    /// Extents of the map: 21 to 81 bytes of RAM each.
     pub extents: u64,
+    /// Most extents that it has, by the size of the log and its slots.
+    pub extents_max: u64,
     /// Bytes of records since the last checkpoint: what a recovery reads now, besides the checkpoint.
     pub tail_bytes: u64,
     /// How long a recovery would take now, in nanoseconds, from how long the last one took or at 500 MB/s.
@@ -152,7 +154,7 @@ pub struct Status {
     pub written_bytes: u64,
     /// Bytes written again in RAM before they were in the log.
     pub absorbed_bytes: u64,
-    /// Bytes in the log written again before they were sent.
+    /// Bytes in the log that are never sent, since they were written again before: in order `log` within one epoch.
     pub superseded_bytes: u64,
     /// Records.
     pub records: u64,
@@ -188,6 +190,8 @@ pub struct Status {
     pub recovery: RecoveryReport,
     /// Why the log takes nothing any more, if it does not.
     pub failure: Option<String>,
+    /// Why the last batch could not be brought down, if it could not; it is tried again.
+    pub destage_failure: Option<String>,
 }
 
 /// Assumed speed of recovery where none was measured, in bytes per second.
@@ -221,6 +225,7 @@ impl Core {
             slots_used: stage.map_or(0, |stage| stage.used_count() as u64),
             record_cache_bytes: state.records.bytes() as u64,
             extents: state.map.len() as u64,
+            extents_max: state.map_extents_max(&self.layout) as u64,
             tail_bytes: state.tail_bytes,
             recovery_estimate_ns: recovery_bytes * 1_000_000_000 / self.recovery_bytes_per_second(),
             written_bytes: get(&counters.written_bytes),
@@ -243,6 +248,7 @@ impl Core {
             destaged_sizes: counters.destaged_sizes.read(),
             recovery: self.recovery,
             failure: state.failure.as_ref().map(ToString::to_string),
+            destage_failure: state.destage_failure.clone(),
         }
     }
 

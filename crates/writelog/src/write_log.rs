@@ -34,7 +34,8 @@ impl WriteLog {
     ///
     /// # Errors
     /// `Corrupt` when the device is no write log, is damaged or was cut, failed in use, belongs to another origin or another NVRAM, or holds data
-    /// beyond the end of an origin that shrank; `Unsupported` for options that cannot be; the devices' own.
+    /// beyond the end of an origin that shrank; `InvalidRange` for more slots than it has room for; `Unsupported` for options that cannot be;
+    /// [`ConflictingChanges`](crate::ConflictingChanges), as the source of `Unsupported`, when others changed what is dirty; the devices' own.
     pub async fn open(
         log_device: SharedDevice,
         origin: SharedDevice,

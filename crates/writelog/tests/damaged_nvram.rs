@@ -18,6 +18,7 @@ const SLOT_BYTES: u64 = 1024;
 struct World {
     executor: Executor,
     log_device: SharedDevice,
+    origin: SharedDevice,
     region: Arc<VolatileRegion>,
 }
 
@@ -51,13 +52,21 @@ impl World {
                 executor.block_on(async move { log.close(true).await }).expect("RAM never fails");
             }
         }
-        Self { executor, log_device, region }
+        Self { executor, log_device, origin, region }
     }
 
     fn check(&mut self, is_nvram_given: bool) -> Result<Inspection, ErrorKind> {
         let (device, region, clock) = (Arc::clone(&self.log_device), Arc::clone(&self.region), self.executor.clock());
         let checked = async move { check(&device, is_nvram_given.then_some(&*region as _), &clock).await };
         self.executor.block_on(checked).map_err(|error| error.kind())
+    }
+
+    fn open(&mut self) -> Result<Arc<WriteLog>, ErrorKind> {
+        let mut options = OpenOptions::new(Arc::new(self.executor.clock()));
+        options.durability = Durability::Nvram;
+        options.nvram = Some(self.region.clone());
+        let opening = WriteLog::open(Arc::clone(&self.log_device), Arc::clone(&self.origin), options);
+        self.executor.block_on(opening).map_err(|error| error.kind())
     }
 
     /// One bit of a slot's data changes. Slots are taken from the first on.
@@ -99,6 +108,19 @@ fn one_torn_slot_is_a_power_loss_and_two_are_damage() {
     damaged.sort_by_key(|range| range.offset_bytes);
     let range = |offset_bytes| DamagedRange { offset_bytes, length_bytes: SLOT_BYTES };
     assert_eq!(damaged, [range(2 * 4096 + 1024), range(2 * 4096 + 2048)], "what the slots say they are");
+}
+
+#[test]
+fn more_torn_slots_than_a_power_loss_leaves_refuse_the_log() {
+    let mut world = World::new();
+    world.rot(5);
+    drop(world.open().expect("one is a write that nobody was told of"));
+    assert_eq!(world.found().0.slots_torn, 0, "so that the next power loss may tear another");
+    world.rot(6);
+    drop(world.open().expect("that one"));
+    world.rot(1);
+    world.rot(2);
+    assert_eq!(world.open().err(), Some(ErrorKind::Corrupt));
 }
 
 #[test]

@@ -320,3 +320,34 @@ fn what_cannot_be_read_is_lost_and_its_neighbours_are_sent() {
         assert_eq!(world.origin_blocks([1, 3, 5, 6, 10, 20, 30]), [11, 23, 0, 16, 30, 0, 32], "{order}");
     }
 }
+
+/// Records go on behind the segment in which one is missing: with two of them on their way at most, that is no torn end.
+#[test]
+fn a_damaged_record_that_later_segments_disprove_refuses_the_log() {
+    for damaged in [5u8, 6] {
+        let mut executor = Executor::in_order();
+        let medium = CrashLayer::new(2 << 20, 1);
+        let log_device: SharedDevice = Arc::new(medium.clone());
+        let origin: SharedDevice = Arc::new(CrashLayer::new(8 << 20, 2));
+        let (device, below) = (Arc::clone(&log_device), Arc::clone(&origin));
+        executor
+            .block_on(async move { WriteLog::format(&device, &below, FormatOptions::paper()).await })
+            .expect("nothing fails");
+        let log = open(&mut executor, &log_device, &origin, DestageOrder::Log, Duration::from_secs(3600));
+        // Two to a segment.
+        for index in 0..20u8 {
+            let bytes = Buffer::copy_of(&vec![index + 1; 28 << 10]);
+            let written = log.write(u64::from(index) * (28 << 10), bytes, false);
+            executor.block_on(written).expect("nothing fails");
+        }
+        let bytes = medium.durable_bytes(0, 2 << 20);
+        let at = bytes.windows(4096).position(|window| window == [damaged; 4096]).expect("it is in the log");
+        medium.corrupt(at as u64 + 1000, &[0xff]);
+        let after: SharedDevice = Arc::new(medium.after_power_loss());
+        let mut options = OpenOptions::new(Arc::new(executor.clock()));
+        options.level2.idle = Duration::from_secs(3600);
+        let opened = executor.block_on(WriteLog::open(after, Arc::clone(&origin), options));
+        let error = opened.err().expect("16 acknowledged writes would be gone");
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    }
+}

@@ -16,7 +16,7 @@ use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::crash::{CrashLayer, Loss, Power};
 use block::layer::delay::Latency;
-use block::{ErrorKind, Geometry, SharedDevice};
+use block::{Completion, Device, ErrorKind, Event, EventHub, EventReceiver, Geometry, Identity, Request, SharedDevice};
 use common::{Kind, format, open_options, read, try_open, write};
 use futures_util::future::{join, join_all};
 use futures_util::stream::{self, StreamExt};
@@ -61,8 +61,13 @@ impl Bench {
     }
 
     fn reopen(&mut self) -> Result<Arc<WriteLog>, ErrorKind> {
+        let medium = self.log_medium.clone();
+        self.open_on(&medium)
+    }
+
+    fn open_on(&mut self, log_medium: &CrashLayer) -> Result<Arc<WriteLog>, ErrorKind> {
         let options = open_options(&self.executor, KIND, None);
-        let (device, origin) = (Arc::new(self.log_medium.clone()), Arc::new(self.origin_medium.clone()));
+        let (device, origin) = (Arc::new(log_medium.clone()), Arc::new(self.origin_medium.clone()));
         let (device, origin): (SharedDevice, SharedDevice) = (device, origin);
         try_open(&mut self.executor, &device, &origin, options).map_err(|error| error.kind())
     }
@@ -78,12 +83,51 @@ fn when_the_log_refuses_a_record_writes_go_to_the_origin_durably() {
     bench.write(0, 3).expect("the origin takes it");
     assert!(bench.log.status().failure.is_some());
     assert_eq!(read(&mut bench.executor, bench.log.as_ref(), 0, 8192), [[3; 4096], [2; 4096]].concat());
-    // Whoever opens it without a close must not bring the first write back.
-    assert_eq!(bench.reopen().err(), Some(ErrorKind::Corrupt));
+    // Whoever opens it without a close does not bring the first write back: the device took note of what went past it.
+    let after = CrashLayer::new(LOG_BYTES, 3);
+    after.corrupt(0, &bench.log_medium.durable_bytes(0, LOG_BYTES as usize));
+    let log = bench.open_on(&after).expect("the log device works again");
+    assert_eq!(read(&mut bench.executor, log.as_ref(), 0, 8192), [[3; 4096], [2; 4096]].concat());
+    assert_eq!(log.status().dirty_bytes, 0);
     bench.close(false).expect("nothing is dirty any more, and the device takes a checkpoint");
     let log = bench.reopen().expect("it begins anew");
     assert_eq!(read(&mut bench.executor, log.as_ref(), 0, 4096), [3; 4096]);
     assert_eq!(log.status().dirty_bytes, 0);
+}
+
+/// One write of the log device fails, some newer data goes past it, and the power fails: what only the log has is there, and nothing older than
+/// what went past it.
+#[test]
+fn what_only_the_log_has_survives_an_error_of_its_device_and_a_crash() {
+    for order in [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst] {
+        let mut bench = Bench::new(|options| {
+            only_when_asked(options);
+            options.order = order;
+        });
+        (0..4).for_each(|block| bench.write(block * 4096, block as u8 + 1).unwrap());
+        // The LUN takes what goes past the log, and nothing else for now.
+        bench.log_medium.fail_write_once(bench.log_medium.writes_seen(), ErrorKind::Media);
+        let (executor, log) = (&mut bench.executor, &bench.log);
+        let both =
+            [(2, 13), (9, 19)].map(|(block, byte)| log.write(block * 4096, Buffer::copy_of(&[byte; 4096]), false));
+        join_all_in(executor, both);
+        // A record that was told to have failed, and did land, counts for nothing.
+        let after = bench.log_medium.after_power_loss();
+        bench.origin_medium.fail_writes_from(bench.origin_medium.writes_seen(), ErrorKind::Gone);
+        bench.origin_medium = bench.origin_medium.after_power_loss();
+        let log = bench.open_on(&after).expect("the log device works again");
+        let held = read(&mut bench.executor, log.as_ref(), 0, 10 * 4096);
+        let firsts: Vec<u8> = held.chunks(4096).map(|block| block[0]).collect();
+        assert_eq!(firsts, [1, 2, 13, 4, 0, 0, 0, 0, 0, 19], "{order}");
+    }
+}
+
+fn join_all_in<F: Future<Output = Result<Buffer, block::Error>> + Send + 'static>(
+    executor: &mut Executor,
+    writes: [F; 2],
+) {
+    let written = executor.block_on(join_all(writes));
+    written.into_iter().for_each(|result| drop(result.expect("the origin takes it")));
 }
 
 #[test]
@@ -334,6 +378,52 @@ fn force_unit_access_goes_past_volatile_ram() {
     bench.log_medium = bench.log_medium.after_power_loss();
     let log = bench.reopen().unwrap();
     assert_eq!(read(&mut bench.executor, log.as_ref(), 4096, 4096), [2; 4096]);
+}
+
+/// A LUN to which something happens.
+struct Eventful {
+    medium: CrashLayer,
+    events: EventHub,
+}
+
+impl Device for Eventful {
+    fn geometry(&self) -> Geometry {
+        self.medium.geometry()
+    }
+
+    fn identity(&self) -> Identity {
+        self.medium.identity()
+    }
+
+    fn submit(&self, request: Request) -> Completion {
+        self.medium.submit(request)
+    }
+
+    fn subscribe(&self) -> EventReceiver {
+        self.events.subscribe()
+    }
+}
+
+/// With a log that is full, and nobody to make room ever.
+#[test]
+fn writes_that_wait_for_room_are_refused_when_the_lun_becomes_another_disk() {
+    for durability in [Durability::Log, Durability::UnsafeVolatile] {
+        let mut executor = Executor::in_order();
+        let origin = Arc::new(Eventful { medium: CrashLayer::new(16 * ORIGIN_BYTES, 2), events: EventHub::new() });
+        let (device, below): (SharedDevice, SharedDevice) = (Arc::new(CrashLayer::new(LOG_BYTES, 1)), origin.clone());
+        format(&mut executor, &device, &below);
+        let mut options = open_options(&executor, Kind { durability, ..KIND }, None);
+        options.level2.pause_max = Duration::ZERO;
+        let log = try_open(&mut executor, &device, &below, options).expect("nothing fails");
+        origin.medium.fail_writes_from(0, ErrorKind::Gone);
+        let writes = (0..300).map(|block| log.write(block * 8192, Buffer::copy_of(&[1; 4096]), false));
+        let writes = writes.collect::<Vec<_>>();
+        executor.run_until_stalled();
+        origin.events.publish(&Event::IdentityChanged);
+        let written = executor.block_on(join_all(writes));
+        let refused = written.iter().filter(|result| result.is_err()).count();
+        assert!((1..300).contains(&refused), "{durability}: {refused} of 300 found no room");
+    }
 }
 
 /// Nobody destages by himself.

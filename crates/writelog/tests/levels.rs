@@ -242,3 +242,28 @@ fn a_full_log_is_not_checkpointed_for_each_segment() {
     let held = read(&mut bench.executor, bench.log.as_ref(), 0, count * 512);
     assert_eq!(held, vec![rounds as u8 - 1; held.len()]);
 }
+
+/// Writes of a sector each, in the middle of what is clean: of one clean extent each makes two, and is one of its own.
+#[test]
+fn the_map_has_no_more_extents_than_the_log_says() {
+    let mut bench = Bench::new(Durability::Log, |options| options.level2.batch_bytes = LOG_BYTES);
+    let (sectors, mut most) = (ORIGIN_BYTES / 512, 0);
+    for round in 0..6u64 {
+        for first in (0..ORIGIN_BYTES).step_by(128 << 10) {
+            let whole = bench.log.write(first, Buffer::zeroed(128 << 10), false);
+            bench.executor.block_on(whole).expect("nothing fails");
+        }
+        let log = Arc::clone(&bench.log);
+        bench.executor.block_on(async move { log.destage(|_| {}).await }).unwrap();
+        for first in (round % 2..sectors).step_by(128) {
+            let some = (first..sectors.min(first + 128)).step_by(2);
+            let writes = some.map(|sector| bench.log.write(sector * 512, Buffer::zeroed(512), false));
+            let written = futures_util::future::try_join_all(writes.collect::<Vec<_>>());
+            bench.executor.block_on(written).expect("nothing fails");
+            let status = bench.log.status();
+            assert!(status.extents <= status.extents_max, "{} of {}", status.extents, status.extents_max);
+            most = most.max(status.extents * 100 / status.extents_max);
+        }
+    }
+    assert!(most > 40, "{most} percent is far from it: this shows nothing");
+}

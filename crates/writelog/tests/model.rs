@@ -11,11 +11,11 @@ use base::clock::Clock;
 use base::executor::Executor;
 use block::completion::Workers;
 use block::device::DeviceExt;
-use block::layer::crash::{CrashLayer, Power};
+use block::layer::crash::CrashLayer;
 use block::layer::delay::{DelayLayer, Delays, Latency};
 use block::{Geometry, SharedDevice};
-use common::{CrashRegion, Kind, Model, Workload, drive, format, open_options, read, try_open};
-use writelog::{DestageOrder, Durability};
+use common::{Kind, Model, Workload, drive, format, open_options, read, try_open};
+use writelog::{DestageOrder, Durability, VolatileRegion};
 
 const ORIGIN_BYTES: u64 = 96 * 4096 + 1536;
 
@@ -35,7 +35,7 @@ fn run(seed: u64, kind: Kind) {
     let mut executor = Executor::new(seed);
     let (log_device, origin) = devices(&mut executor, seed);
     format(&mut executor, &log_device, &origin);
-    let nvram = CrashRegion::new(&Power::new(), 40 << 10);
+    let nvram = Arc::new(VolatileRegion::new(40 << 10));
     let model = Model::new(ORIGIN_BYTES);
     let mut has_absorbed_or_superseded = false;
     for round in 0..3 {
@@ -50,7 +50,6 @@ fn run(seed: u64, kind: Kind) {
             has_control: seed % 2 == 1,
             has_faults: false,
             has_zeroes: true,
-            power: None,
         };
         let clock = Arc::new(executor.clock());
         executor.block_on(drive(Arc::clone(&log), Arc::clone(&model), clock, workload));
@@ -116,7 +115,6 @@ fn the_order_may_change_from_open_to_open() {
             has_control: false,
             has_faults: false,
             has_zeroes: true,
-            power: None,
         };
         let clock = Arc::new(executor.clock());
         executor.block_on(drive(Arc::clone(&log), Arc::clone(&model), clock, workload));

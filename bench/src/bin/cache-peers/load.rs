@@ -120,7 +120,8 @@ impl Load {
     /// Logs out.
     pub async fn disconnect(&mut self) {
         if let Some(lun) = self.lun.take() {
-            lun.close().await;
+            // What is not flushed is what the loss of power is to take.
+            let _ = lun.close().await;
         }
     }
 

@@ -9,8 +9,11 @@
 //! | [`error`] | fails chosen requests with a chosen error |
 //! | [`multipath`] | one unit over several paths, with failover or round robin |
 //! | [`read_only`] | refuses what would change the device |
+//! | [`shared_flush`] | makes durable writes durable by flushes that they share: a file or disk without writes that are durable by themselves |
+//! | [`small_blocks`] | blocks of 512 bytes over a device of larger ones |
 //! | [`stats`] | counts requests, bytes, sizes and latencies |
 //! | [`stripe`] | one device over several, a unit on each in turn (RAID-0) |
+//! | [`submitter`] | says of each request who submits it |
 //! | [`switch`] | one device in place of another, while requests wait |
 //! | [`window`] | a part of a device |
 //!
@@ -23,7 +26,10 @@ pub mod disk;
 pub mod error;
 pub mod multipath;
 pub mod read_only;
+pub mod shared_flush;
+pub mod small_blocks;
 pub mod stats;
 pub mod stripe;
+pub mod submitter;
 pub mod switch;
 pub mod window;

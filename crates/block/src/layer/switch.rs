@@ -2,16 +2,19 @@
 //!
 //! Requests go to the device of now. While the switch is held they wait, and then go, in their order, to the device that is there. What was
 //! submitted before goes on at the device it went to: who switches sees to it that this is over.
+//!
+//! Who listens hears the device of now, and of a change [`Event::Missed`]: what the device before had heard and not yet passed on is lost with it.
 
 use std::collections::VecDeque;
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use base::buffer::Buffer;
 
 use crate::completion::{Completion, SlotSender, Workers};
 use crate::device::{Device, Geometry, Identity, SharedDevice};
-use crate::event::EventReceiver;
+use crate::event::{Event, EventReceiver, EventRelay};
 use crate::request::{Request, Response};
 
 /// See the module. Poll [`SwitchLayer::run`] as long as it is in use.
@@ -19,10 +22,14 @@ pub struct SwitchLayer {
     /// Short sections, never across an await.
     current: RwLock<Current>,
     workers: Workers,
+    /// Whether anything came here that changes a device.
+    has_written: AtomicBool,
 }
 
 struct Current {
     device: SharedDevice,
+    /// Of those who listen.
+    relays: Vec<EventRelay>,
     /// Requests that wait, while it is held. Bounded by what its users have under way.
     waiting: Option<VecDeque<(Request, SlotSender)>>,
 }
@@ -30,7 +37,8 @@ struct Current {
 impl SwitchLayer {
     /// A switch to `device`.
     pub fn new(device: SharedDevice) -> Self {
-        Self { current: RwLock::new(Current { device, waiting: None }), workers: Workers::new() }
+        let current = Current { device, relays: Vec::new(), waiting: None };
+        Self { current: RwLock::new(current), workers: Workers::new(), has_written: AtomicBool::new(false) }
     }
 
     /// Carries on requests that waited. Ends with [`SwitchLayer::stop`].
@@ -44,6 +52,11 @@ impl SwitchLayer {
         self.workers.stop();
     }
 
+    /// Whether anything was submitted that changes a device, whether that is over or not.
+    pub fn has_written(&self) -> bool {
+        self.has_written.load(Ordering::Relaxed)
+    }
+
     /// Lets requests wait from now on.
     pub fn hold(&self) {
         self.write().waiting.get_or_insert_default();
@@ -53,6 +66,11 @@ impl SwitchLayer {
     pub fn release(&self, device: Option<SharedDevice>) {
         let mut current = self.write();
         if let Some(device) = device {
+            current.relays.retain(EventRelay::is_heard);
+            for relay in &mut current.relays {
+                relay.follow(device.subscribe());
+                relay.tell(&Event::Missed);
+            }
             current.device = device;
         }
         for (request, sender) in current.waiting.take().unwrap_or_default() {
@@ -83,6 +101,9 @@ impl Device for SwitchLayer {
     }
 
     fn submit(&self, request: Request) -> Completion {
+        if request.is_mutation() && !self.has_written() {
+            self.has_written.store(true, Ordering::Relaxed);
+        }
         {
             // Submitted under the lock: who holds the switch then knows that nothing more comes.
             let current = self.read();
@@ -101,9 +122,13 @@ impl Device for SwitchLayer {
         }
     }
 
-    /// Events of the device that is there now, and no other's later.
     fn subscribe(&self) -> EventReceiver {
-        self.read().device.subscribe()
+        let mut current = self.write();
+        let (receiver, mut relay) = EventRelay::new();
+        relay.follow(current.device.subscribe());
+        current.relays.retain(EventRelay::is_heard);
+        current.relays.push(relay);
+        receiver
     }
 }
 
@@ -115,6 +140,7 @@ mod tests {
 
     use super::*;
     use crate::device::DeviceExt;
+    use crate::event::EventHub;
     use crate::memory::MemoryDevice;
 
     fn memory(byte: u8) -> SharedDevice {
@@ -134,11 +160,12 @@ mod tests {
         };
         let shared: SharedDevice = switch.clone();
         assert_eq!(read(&mut executor, &shared, 0), 1);
+        assert!(!switch.has_written());
         switch.hold();
         let writes: Vec<_> = [5, 6].map(|byte| switch.write(0, Buffer::copy_of(&[byte; 512]), false)).into();
         let mut reading = switch.submit(Request::read(0, Buffer::zeroed(512)));
         executor.run();
-        assert!(reading.try_take().is_none());
+        assert!(switch.has_written() && reading.try_take().is_none());
         assert_eq!(read(&mut executor, &first, 0), 1);
         switch.release(Some(Arc::clone(&second)));
         for write in writes {
@@ -147,6 +174,49 @@ mod tests {
         assert_eq!(executor.block_on(reading).buffer[0], 6, "in their order");
         assert_eq!((read(&mut executor, &first, 0), read(&mut executor, &second, 0)), (1, 6));
         assert_eq!(read(&mut executor, &shared, 512), 2);
+    }
+
+    /// A device that only has events.
+    struct Speaker(EventHub);
+
+    impl Device for Speaker {
+        fn geometry(&self) -> Geometry {
+            Geometry::plain(8192)
+        }
+
+        fn identity(&self) -> Identity {
+            Identity::default()
+        }
+
+        fn submit(&self, _: Request) -> Completion {
+            Completion::ready(Response::done(Buffer::empty()))
+        }
+
+        fn subscribe(&self) -> EventReceiver {
+            self.0.subscribe()
+        }
+    }
+
+    #[test]
+    fn who_listens_hears_the_device_of_now_as_soon_as_it_speaks() {
+        let [first, second] = [EventHub::new(), EventHub::new()];
+        let switch = SwitchLayer::new(Arc::new(Speaker(first.clone())));
+        let receiver = switch.subscribe();
+        first.publish(&Event::Offline);
+        assert_eq!(receiver.try_receive(), Some(Event::Offline));
+        first.publish(&Event::Back);
+        switch.hold();
+        switch.release(Some(Arc::new(Speaker(second.clone()))));
+        assert_eq!((receiver.try_receive(), receiver.try_receive()), (Some(Event::Back), Some(Event::Missed)));
+        assert_eq!((receiver.try_receive(), receiver.has_news()), (None, false));
+        // A flush that returns after this has lost writes before it: who looks then finds that.
+        second.publish(&Event::WritesLost);
+        assert!(receiver.has_news());
+        first.publish(&Event::IdentityChanged);
+        assert_eq!((receiver.try_receive(), receiver.try_receive()), (Some(Event::WritesLost), None));
+        let waiting = async move { receiver.receive().await };
+        second.publish(&Event::Offline);
+        assert_eq!(base::executor::block_on(waiting), Event::Offline);
     }
 
     #[test]

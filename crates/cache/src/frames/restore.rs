@@ -76,7 +76,7 @@ impl SetSeen {
 impl Frames {
     /// Frames for a table to be restored into, until [`Frames::set_stored`]. Clean lines count after a crash or do not.
     pub(crate) fn to_restore(layout: Layout, policy: Replacement, are_kept: bool) -> Self {
-        let mappings = if are_kept { Mappings::kept(layout.frame_count()) } else { Mappings::default() };
+        let mappings = Mappings::new(layout.frame_count(), are_kept);
         Self { mappings, ..Self::in_order(layout, Order::reserved(policy, layout)) }
     }
 

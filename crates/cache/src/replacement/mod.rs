@@ -12,7 +12,11 @@
 //!
 //! What it keeps true, whatever the policy:
 //! - a free frame is used before any line is evicted;
-//! - a dirty line is never evicted: it stands apart, in the order of use, until it is clean. Then it counts as used just now;
+//! - a dirty line is never evicted: it stands apart, in the order of use, until it is clean. Then it counts as used just now: S3-FIFO puts it into
+//!   *main*, 2Q only when it was used again since it came into the cache, else into *in*;
+//! - the shares of the lists are shares of the *clean* lines of the set, since only these can be evicted. Of all frames, *main* would stay below its
+//!   share while much is dirty, and S3-FIFO would evict what is new, always, and 2Q what is old
+//!   (`docs/decisions/0004-replacement.md` has the figures);
 //! - a frame that the caller cannot spare (somebody reads or writes its bytes) is passed over and keeps its place.
 
 mod ghost;
@@ -33,7 +37,6 @@ use crate::tags::Tags;
 #[serde(rename_all = "kebab-case")]
 pub enum Replacement {
     /// The line used least recently.
-    #[default]
     Lru,
     /// Second chance.
     Clock,
@@ -41,6 +44,7 @@ pub enum Replacement {
     #[serde(rename = "2q")]
     TwoQueue,
     /// S3-FIFO.
+    #[default]
     S3Fifo,
 }
 
@@ -57,12 +61,12 @@ impl Replacement {
         }
     }
 
-    /// Frames of a set of `ways` that the first list may have before it gives the victims.
-    fn first_max(self, ways: u32) -> u32 {
+    /// Of so many clean lines of a set, how many the first list may have before it gives the victims.
+    fn first_max(self, clean_count: u32) -> u32 {
         match self {
-            Self::Lru | Self::Clock => ways,
-            Self::TwoQueue => ways / 4,
-            Self::S3Fifo => ways / 10,
+            Self::Lru | Self::Clock => clean_count,
+            Self::TwoQueue => clean_count / 4,
+            Self::S3Fifo => clean_count / 10,
         }
     }
 
@@ -118,14 +122,16 @@ pub(crate) enum List {
     Reserved = 4,
 }
 
-/// Of one frame: its list, how often it was hit, and whether the block that it is reserved for was remembered.
+/// Of one frame: its list, how often it was hit, and whether its line is proven.
+///
+/// A dirty line is *proven* when it was used again since it came into the cache. The block of a reserved frame is when a ghost remembered it.
 #[derive(Clone, Copy, Debug)]
 struct Mark(u8);
 
 impl Mark {
     const HITS_SHIFT: u32 = 3;
     const HITS_MASK: u8 = 0b11 << Self::HITS_SHIFT;
-    const REMEMBERED: u8 = 1 << 5;
+    const PROVEN: u8 = 1 << 5;
 
     fn list(self) -> List {
         match self.0 & 0b111 {
@@ -139,6 +145,14 @@ impl Mark {
 
     fn hits(self) -> u8 {
         (self.0 & Self::HITS_MASK) >> Self::HITS_SHIFT
+    }
+
+    fn is_proven(self) -> bool {
+        self.0 & Self::PROVEN != 0
+    }
+
+    fn set_proven(&mut self, is_proven: bool) {
+        self.0 = self.0 & !Self::PROVEN | if is_proven { Self::PROVEN } else { 0 };
     }
 
     fn set_list(&mut self, list: List) {
@@ -235,6 +249,7 @@ impl Order {
         if moves {
             self.unlink(frame);
             self.push(mark.list(), frame);
+            self.marks[frame as usize].set_proven(mark.list() == List::Dirty);
         } else {
             let hits = (mark.hits() + 1).min(self.policy.hits_max());
             self.marks[frame as usize].set_hits(hits);
@@ -260,14 +275,19 @@ impl Order {
         };
         let (Taken::Free(frame) | Taken::Evicted(frame)) = taken;
         self.unlink(frame);
-        self.marks[frame as usize].0 |= if is_remembered { Mark::REMEMBERED } else { 0 };
+        self.marks[frame as usize].set_proven(is_remembered);
         Some(taken)
+    }
+
+    /// The line in `from` will move to `to`, a frame that was taken, and take along what it has shown.
+    pub(crate) fn follow(&mut self, from: u32, to: u32) {
+        let is_proven = self.is_used_again(from);
+        self.marks[to as usize].set_proven(is_proven);
     }
 
     /// A line came into a frame that was taken.
     pub(crate) fn insert(&mut self, frame: u32) {
-        let is_remembered = self.mark(frame).0 & Mark::REMEMBERED != 0;
-        self.push(if is_remembered { self.list_of_proven() } else { List::First }, frame);
+        self.push(self.list_of(self.mark(frame).is_proven()), frame);
     }
 
     /// A line is in a reserved frame of `set`, as a table says.
@@ -291,14 +311,17 @@ impl Order {
 
     /// A line became dirty.
     pub(crate) fn make_dirty(&mut self, frame: u32) {
+        let is_proven = self.is_used_again(frame);
         self.unlink(frame);
         self.push(List::Dirty, frame);
+        self.marks[frame as usize].set_proven(is_proven);
     }
 
     /// A dirty line became clean.
     pub(crate) fn make_clean(&mut self, frame: u32) {
+        let is_proven = self.policy != Replacement::TwoQueue || self.mark(frame).is_proven();
         self.unlink(frame);
-        self.push(self.list_of_proven(), frame);
+        self.push(self.list_of(is_proven), frame);
     }
 
     /// A line left its frame, which is reserved now.
@@ -319,9 +342,22 @@ impl Order {
         }
     }
 
+    /// Where a line goes that has shown this or not.
+    fn list_of(&self, is_proven: bool) -> List {
+        if is_proven { self.list_of_proven() } else { List::First }
+    }
+
+    /// Whether a line was used since it came, or came back soon.
+    fn is_used_again(&self, frame: u32) -> bool {
+        let mark = self.mark(frame);
+        mark.list() == List::Second || mark.hits() > 0 || mark.is_proven()
+    }
+
     fn victim(&mut self, set: u32, tags: &Tags, can_spare: &impl Fn(u32) -> bool) -> Option<u32> {
-        let is_first_full = self.lists.length(set, List::First as usize) > self.policy.first_max(self.layout.ways);
-        let is_second_empty = self.lists.length(set, List::Second as usize) == 0;
+        let [first_count, second_count] = [List::First, List::Second].map(|list| self.lists.length(set, list as usize));
+        let first_max = self.policy.first_max(first_count + second_count);
+        let is_first_full = first_count > first_max;
+        let is_second_empty = second_count == 0;
         match self.policy {
             Replacement::Lru => self.first_spare(set, List::First, can_spare),
             Replacement::Clock => self.sweep(set, List::First, can_spare),
@@ -336,10 +372,8 @@ impl Order {
                 Some(victim)
             }
             Replacement::S3Fifo => {
-                let second_max = self.layout.ways - self.policy.first_max(self.layout.ways);
-                let is_second_full = self.lists.length(set, List::Second as usize) > second_max;
-                let is_first_empty = self.lists.length(set, List::First as usize) == 0;
-                let first = if is_second_full || is_first_empty { None } else { self.sift(set, can_spare) };
+                let is_second_full = first_count < first_max;
+                let first = if is_second_full { None } else { self.sift(set, can_spare) };
                 let victim = first.or_else(|| self.sweep(set, List::Second, can_spare));
                 let victim = victim.or_else(|| self.sift(set, can_spare))?;
                 self.remember(set, victim, tags);

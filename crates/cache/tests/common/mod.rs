@@ -87,17 +87,6 @@ struct Outcome {
 
 /// Runs the workload to its end.
 pub async fn drive(cache: Arc<Cache>, model: Arc<Mutex<Model>>, clock: Arc<dyn Clock>, workload: Workload) {
-    drive_while(cache, model, clock, workload, || true).await;
-}
-
-/// Runs the workload to its end, or until `goes_on` says that nothing can come of the rest.
-pub async fn drive_while(
-    cache: Arc<Cache>,
-    model: Arc<Mutex<Model>>,
-    clock: Arc<dyn Clock>,
-    workload: Workload,
-    goes_on: impl Fn() -> bool,
-) {
     let mut random = Random::new(workload.seed);
     // Whatever chooses who comes in and who goes, nothing is lost.
     cache.set_replacement(Replacement::ALL[workload.seed as usize % Replacement::ALL.len()]);
@@ -106,7 +95,7 @@ pub async fn drive_while(
     let size_bytes = cache.geometry().size_bytes;
     let mut submitted = 0;
     loop {
-        let has_more = submitted < workload.requests && goes_on();
+        let has_more = submitted < workload.requests;
         if !has_more && running.is_empty() {
             return;
         }

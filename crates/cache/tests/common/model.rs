@@ -63,15 +63,6 @@ pub struct Model {
     stamp_next: u64,
 }
 
-/// Which losses a check has to reckon with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lost {
-    /// The cache device and the program lost power; the origin kept all it had acknowledged.
-    Cache,
-    /// The origin lost power, perhaps together with the rest.
-    Origin,
-}
-
 impl Model {
     pub fn new(size_bytes: u64) -> Arc<Mutex<Self>> {
         let sectors = (0..size_bytes / SECTOR).map(|_| Sector::holding(0)).collect();
@@ -118,12 +109,23 @@ impl Model {
         }
     }
 
+    /// What is acknowledged of `range` now.
+    pub fn acknowledged_in(&self, range: ByteRange) -> Vec<usize> {
+        self.sectors[Self::range(range)].iter().map(|sector| sector.last_acknowledged(sector.last())).collect()
+    }
+
     pub fn check_read(&self, range: ByteRange, snapshot: &[usize], bytes: &[u8], context: &str) {
-        let sectors = self.sectors[Self::range(range)].iter().zip(snapshot).zip(bytes.chunks(512)).enumerate();
-        for (index, ((sector, &last), bytes)) in sectors {
+        let sectors = self.sectors[Self::range(range)].iter().zip(snapshot);
+        let first: Vec<usize> = sectors.map(|(sector, &last)| sector.last_acknowledged(last)).collect();
+        self.check_read_since(range, &first, snapshot, bytes, context);
+    }
+
+    /// [`Model::check_read`] where a read need not wait for changes before it: from what was acknowledged when it was submitted on.
+    pub fn check_read_since(&self, range: ByteRange, first: &[usize], snapshot: &[usize], bytes: &[u8], context: &str) {
+        let sectors = self.sectors[Self::range(range)].iter().zip(first.iter().zip(snapshot)).zip(bytes.chunks(512));
+        for (index, ((sector, (&first, &last)), bytes)) in sectors.enumerate() {
             let stamp = stamp_of(bytes);
             let number = range.offset / SECTOR + index as u64;
-            let first = sector.last_acknowledged(last);
             assert!(
                 sector.allows(stamp, first..=last),
                 "{context}: sector {number} reads stamp {stamp}, not one of {:?}",
@@ -132,15 +134,12 @@ impl Model {
         }
     }
 
-    /// Checks what is there after a crash, and takes it as the new start.
-    pub fn check_after_crash(&mut self, bytes: &[u8], lost: Lost, context: &str) {
+    /// Checks what is there after a crash in which the origin kept all it had acknowledged, and takes it as the new start.
+    pub fn check_after_crash(&mut self, bytes: &[u8], context: &str) {
         for (number, (sector, bytes)) in self.sectors.iter_mut().zip(bytes.chunks(512)).enumerate() {
             let stamp = stamp_of(bytes);
             let last = sector.last();
-            let first = match lost {
-                Lost::Cache => sector.last_acknowledged(last),
-                Lost::Origin => sector.durable,
-            };
+            let first = sector.last_acknowledged(last);
             assert!(
                 sector.allows(stamp, first..=last),
                 "{context}: after the crash sector {number} holds stamp {stamp}, not one of {:?}",

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 
-use front::ListenAddress;
+use cache::LineSize;
+use front::{ListenAddress, SocketAccess};
 use iscsi::url::Url;
 use stack::attach::{AttachConfig, Attachment};
 use stack::awaited::Awaited;
@@ -34,6 +35,8 @@ pub async fn run(arguments: Attach) -> Result<()> {
     let mut signal = pin!(signal);
     let is_absence_allowed = arguments.wait;
     let config = config(arguments, &paths)?;
+    // Everything runs on this thread, so that each line of the log has the name.
+    let _named = tracing::error_span!("attachment", name = %config.name).entered();
     if is_absence_allowed {
         let awaited = Awaited::start(config, &paths)?;
         announce(&awaited.address(), awaited.metrics_address());
@@ -42,7 +45,12 @@ pub async fn run(arguments: Attach) -> Result<()> {
             None => Ok(()),
         }
     } else {
-        let attachment = Attachment::start(config, &paths).await?;
+        let attachment = tokio::select! {
+            biased;
+            // Nothing is served yet, and what was begun is as a crash leaves it.
+            () = signal.as_mut() => return Ok(()),
+            started = Attachment::start(config, &paths) => started?,
+        };
         announce(&attachment.address(), attachment.metrics_address());
         attachment.run(signal).await
     }
@@ -66,6 +74,12 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
     };
     let first = arguments.login.isid.unwrap_or_else(|| attachment_isid(&paths.control_socket(&name)));
     number_sessions(&mut remotes.remotes, Some(first));
+    if arguments.cache_checksums && arguments.cache_block_size.is_some_and(|size| size != LineSize::default()) {
+        return Err(Error::new(
+            Failure::Usage,
+            "--cache-checksums are of lines of 4KiB, and --cache-block-size is another",
+        ));
+    }
     let cache = arguments.cache.map(|path| CacheConfig {
         path,
         offset: arguments.cache_offset.map(|offset| offset.0),
@@ -73,6 +87,7 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
         mode: arguments.cache_mode,
         crash_mode: arguments.cache_crash,
         generation: arguments.cache_generation,
+        is_exclusive: arguments.cache_exclusive,
         replacement: arguments.cache_replacement,
         tuning: cache::Tuning {
             admission: arguments.cache_admission,
@@ -132,7 +147,18 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
         }
     };
     let is_read_only = arguments.read_only;
-    Ok(AttachConfig { remotes, name, cache, log, cow, front, is_read_only, metrics: arguments.metrics })
+    Ok(AttachConfig {
+        remotes,
+        name,
+        cache,
+        log,
+        cow,
+        front,
+        front_access: SocketAccess { mode: arguments.socket_mode, group: arguments.socket_group },
+        is_read_only,
+        overwrites_changes: arguments.overwrite_changes,
+        metrics: arguments.metrics,
+    })
 }
 
 /// Other commands, run from other directories, find the socket by what `status` says.

@@ -8,12 +8,13 @@ use base::units::ByteSize;
 use block::SharedDevice;
 use cache::{Load, LoadTotals};
 use serde_json::json;
-use stack::cache_place::open_device;
 use stack::caches::{Caches, Record};
+use stack::content::uuid_at;
 use stack::control::{Request, call};
 use stack::paths::{Paths, check_name};
 use stack::place::Place;
 use stack::registry::{Registry, Store};
+use stack::store_file::open_device;
 use stack::time::system_clock;
 use stack::{Error, Failure, Result};
 
@@ -83,7 +84,9 @@ async fn list(arguments: &CacheList) -> Result<()> {
         let may_be_dirty = !registry.entries_of(&record.place())?.is_empty();
         let state = match (is_attached, bytes, may_be_dirty) {
             (true, ..) => "attached",
-            (false, None, _) => "missing",
+            // With what its logical unit does not have, or without.
+            (false, None, true) => "lost",
+            (false, None, false) => "missing",
             (false, Some(_), true) => "dirty",
             (false, Some(_), false) => "clean",
         };
@@ -93,6 +96,7 @@ async fn list(arguments: &CacheList) -> Result<()> {
             "target": record.target,
             "unit": record.unit,
             "serial": record.serial,
+            "uuid": uuid_at(&record.place()).map(|uuid| uuid.to_string()),
             "name": record.name,
             "bytes": bytes,
             "state": state,

@@ -18,6 +18,7 @@ use comfy_table::presets::UTF8_FULL_CONDENSED;
 use front::ListenAddress;
 use indicatif::ProgressBar;
 use serde_json::json;
+use stack::store_file::is_in_memory;
 use stack::time::system_clock;
 use stack::{Error, Failure, Result};
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -107,9 +108,12 @@ impl Outcome {
 
 impl Stage {
     fn new() -> Result<Self> {
+        // A cache is refused where nothing outlives the power.
+        let usual = std::env::temp_dir();
+        let folder = if is_in_memory(&usual) { PathBuf::from("/var/tmp") } else { usual };
         let directory = tempfile::Builder::new()
             .prefix("forebay-demo-")
-            .tempdir()
+            .tempdir_in(folder)
             .map_err(|error| Error::io("cannot make a temporary directory", &error))?;
         let program = std::env::current_exe().map_err(|error| Error::io("cannot find this program", &error))?;
         Ok(Self { directory, program, clock: system_clock()? })
@@ -179,7 +183,7 @@ impl Stage {
             .await
             .map_err(|error| Error::new(Failure::VerificationFailed, error.to_string()));
         bar.finish_and_clear();
-        remote.close().await;
+        remote.close().await?;
         Ok(verified?.bytes)
     }
 

@@ -8,11 +8,12 @@ use std::path::Path;
 use base::clock::Clock;
 use base::units::ByteSize;
 use block::SharedDevice;
-use stack::cache_place::open_device;
 use stack::caches::Caches;
+use stack::content;
 use stack::paths::Paths;
 use stack::place::Place;
 use stack::registry::{Entry, Registry, Store};
+use stack::store_file::open_device;
 use stack::time::system_clock;
 use stack::{Error, Failure, Result};
 
@@ -31,7 +32,17 @@ pub async fn run(store: Store, path: &Path, offset: Option<u64>, is_loss_allowed
     let entry = registry.entries_of(&place)?.into_iter().find(|entry| entry.store == store);
     let allow = |loss: &str| if is_loss_allowed { Ok(()) } else { confirm(loss) };
     let caches = Caches::open(&paths)?;
-    let said = if place.path.exists() {
+    let listed = caches.stores()?.into_iter().find(|record| record.place() == place);
+    let is_there = place.path.exists();
+    // One that nobody here knows is looked at as it is.
+    let is_known = entry.is_some() || listed.is_some();
+    let listed_bytes = listed.as_ref().and_then(|record| record.length);
+    let is_cut_off = is_there && is_known && content::is_cut_off(&place, listed_bytes)?;
+    let (missing, remains) = match is_cut_off {
+        true => ("ends within its file or block device", "; what is left of it was not touched"),
+        false => ("is not there", ""),
+    };
+    let said = if is_there && !is_cut_off {
         let device = open_device(&place, &caches)?;
         let held = held(store, &shown, &device, entry.is_some()).await?;
         if let Some(loss) = held.loss() {
@@ -39,20 +50,19 @@ pub async fn run(store: Store, path: &Path, offset: Option<u64>, is_loss_allowed
         }
         give_up(store, &shown, device).await?;
         held.farewell()
-    } else {
-        let Some(Entry { target, serial, .. }) = entry else {
-            let message = format!("there is no {} at {shown}", name_of(store));
-            return Err(Error::new(Failure::NotFound, message));
-        };
+    } else if let Some(Entry { target, serial, .. }) = entry {
         allow(&format!(
-            "{shown} is not there; what it held of {target} (serial {serial}) and was not written back would be given up"
+            "{shown} {missing}; what it held of {target} (serial {serial}) and was not written back would be given up"
         ))?;
-        "struck from the registry".to_owned()
+        format!("struck from the registry{remains}")
+    } else if store == Store::Cache && listed.is_some_and(|record| record.store == store) {
+        format!("struck from the list; it was clean{remains}")
+    } else {
+        let message = format!("there is no {} at {shown}", name_of(store));
+        return Err(Error::new(Failure::NotFound, message));
     };
     registry.remove_cache(&place)?;
-    if store == Store::Cache {
-        caches.forget(&place)?;
-    }
+    caches.forget(&place)?;
     print_line(&format!("{shown}: {said}"));
     Ok(())
 }

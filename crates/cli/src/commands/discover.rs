@@ -8,7 +8,7 @@ use stack::{Error, Failure, Result};
 
 use super::subject::{initiator_name, target_credentials, waits};
 use crate::arguments::Discover;
-use crate::output::{print_json, print_line};
+use crate::output::{plain, print_json, print_line};
 
 /// `forebay discover`.
 pub async fn run(arguments: Discover) -> Result<()> {
@@ -27,9 +27,9 @@ pub async fn run(arguments: Discover) -> Result<()> {
         return Ok(());
     }
     for target in &targets {
-        print_line(&target.name);
+        print_line(&plain(&target.name));
         for address in addresses(target) {
-            print_line(&format!("    {address}"));
+            print_line(&format!("    {}", plain(&address)));
         }
     }
     Ok(())

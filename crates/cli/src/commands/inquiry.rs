@@ -11,7 +11,7 @@ use stack::time::system_clock;
 
 use super::subject::remote_config;
 use crate::arguments::Inquiry;
-use crate::output::{print_json, print_line};
+use crate::output::{plain, print_json, print_line};
 
 /// `forebay inquiry`.
 pub async fn run(arguments: Inquiry) -> Result<()> {
@@ -34,9 +34,9 @@ pub async fn run(arguments: Inquiry) -> Result<()> {
     } else {
         let yes = |flag: bool| if flag { "yes" } else { "no" };
         let discard = geometry.discard_granularity_bytes;
-        print_line(&format!("target        {}", identity.target));
-        print_line(&format!("unit          {}", identity.unit));
-        print_line(&format!("serial        {}", identity.serial));
+        print_line(&format!("target        {}", plain(&identity.target)));
+        print_line(&format!("unit          {}", plain(&identity.unit)));
+        print_line(&format!("serial        {}", plain(&identity.serial)));
         print_line(&format!("size          {} ({} bytes)", ByteSize(geometry.size_bytes), geometry.size_bytes));
         print_line(&format!(
             "blocks        {} logical, {} physical",
@@ -46,6 +46,6 @@ pub async fn run(arguments: Inquiry) -> Result<()> {
         print_line(&format!("read-only     {}", yes(geometry.is_read_only)));
         print_line(&format!("discard       {}", discard.map_or("no".to_owned(), |bytes| format!("by {bytes} bytes"))));
     }
-    remote.close().await;
+    remote.close().await?;
     Ok(())
 }

@@ -4,32 +4,79 @@ use std::path::Path;
 use std::sync::Arc;
 
 use base::clock::Clock;
+use base::units::ByteSize;
 use block::{ErrorKind, SharedDevice};
 use serde_json::json;
-use stack::cache_place::open_device;
 use stack::caches::Caches;
+use stack::control::{Request, call};
+use stack::freshness::{ChangesSince, note_writable_opening};
 use stack::log_place::{LogConfig, NvramConfig};
 use stack::paths::Paths;
 use stack::place::Place;
-use stack::registry::{Entry, Registry, Store, UnitLock};
+use stack::registry::{Registry, Store, UnitLock};
 use stack::remotes::Remotes;
+use stack::store_file::open_device;
 use stack::time::system_clock;
 use stack::{Error, Failure, Result};
 use writelog::{DamagedRange, Inspection, NvramInspection, PersistentRegion};
 
 use super::discard;
 use super::subject::remotes_config;
-use crate::arguments::{Log, LogCheck, LogPath, LogReplay};
-use crate::output::{print_json, print_line, progress_bar};
+use crate::arguments::{Json, Log, LogCheck, LogPath, LogReplay};
+use crate::output::{plain, print_json, print_line, progress_bar};
 
-/// `forebay log inspect|check|replay|discard`.
+/// `forebay log list|inspect|check|replay|discard`.
 pub async fn run(arguments: Log) -> Result<()> {
     match arguments {
+        Log::List(arguments) => list(&arguments).await,
         Log::Inspect(arguments) => inspect(arguments).await,
         Log::Check(arguments) => check(arguments).await,
         Log::Replay(arguments) => replay(*arguments).await,
         Log::Discard(arguments) => discard::run(Store::Log, &arguments.path, None, arguments.allow_data_loss).await,
     }
+}
+
+/// The logs that the registry names: those in use, and those that were left with what their logical units may not have.
+async fn list(arguments: &Json) -> Result<()> {
+    let paths = Paths::from_environment()?;
+    let entries = Registry::open(&paths)?.entries()?.into_iter().filter(|entry| entry.store == Store::Log);
+    let mut logs = Vec::new();
+    for entry in entries {
+        let status = call(&paths.control_socket(&entry.name), &Request::Status, |_| {}).await.ok();
+        let is_attached = status.is_some_and(|status| status["log_path"].as_str().map(Path::new) == Some(&entry.cache));
+        let bytes = std::fs::metadata(&entry.cache).ok().map(|file| file.len());
+        let state = match (is_attached, bytes, entry.has_failed) {
+            (true, ..) => "attached",
+            (false, None, _) => "lost",
+            (false, Some(_), true) => "failed",
+            (false, Some(_), false) => "dirty",
+        };
+        logs.push(json!({
+            "path": entry.cache,
+            "target": entry.target,
+            "unit": entry.unit,
+            "serial": entry.serial,
+            "name": entry.name,
+            "bytes": bytes,
+            "state": state,
+        }));
+    }
+    if arguments.json {
+        print_json(&json!({ "logs": logs }));
+        return Ok(());
+    }
+    for log in &logs {
+        let bytes = log["bytes"].as_u64().map_or_else(|| "-".to_owned(), |bytes| ByteSize(bytes).to_string());
+        let text = |key: &str| log[key].as_str().unwrap_or_default();
+        print_line(&format!(
+            "{:<9} {bytes:>9} {:<20} {} serial {}",
+            text("state"),
+            text("name"),
+            text("path"),
+            plain(text("serial"))
+        ));
+    }
+    Ok(())
 }
 
 async fn inspect(arguments: LogPath) -> Result<()> {
@@ -139,8 +186,10 @@ async fn replay(arguments: LogReplay) -> Result<()> {
     open_existing(&place.path)?;
     let remotes = remotes_config(&arguments.urls, &arguments.arrange, &arguments.login)?.connect(&clock).await?;
     let replayed = replay_to(&remotes, &place, &arguments, &paths, clock).await;
-    remotes.close().await;
-    print_line(&format!("{}: {} bytes brought to the logical unit", arguments.path.display(), replayed?));
+    let closed = remotes.close().await;
+    let replayed_bytes = replayed?;
+    closed?;
+    print_line(&format!("{}: {replayed_bytes} bytes brought to the logical unit", arguments.path.display()));
     Ok(())
 }
 
@@ -160,12 +209,15 @@ async fn replay_to(
     let nvram = arguments.nvram.clone().map(|path| NvramConfig { path, size_bytes: None });
     let config = LogConfig { path: place.path.clone(), nvram, ..LogConfig::default() };
     config.check_not_lost(place, registry.find(&identity, Store::Log)?.as_ref())?;
-    let entries: Vec<Entry> =
-        identities.iter().map(|identity| stack::log_place::entry(identity, place, "forebay")).collect();
-    let log = config.open(place, &Caches::open(paths)?, remotes.device(), clock, &registry, &entries).await?;
+    let caches = Caches::open(paths)?;
+    let changed = ChangesSince::assess(remotes, &caches, place).await?;
+    note_writable_opening(&caches, &identities, &[place])?;
+    let kept = changed.kept(arguments.overwrite_changes);
+    let (log, entries) =
+        config.open(place, &caches, remotes.device(), clock, &registry, (&identities, "forebay", kept)).await?;
     entries.iter().try_for_each(|entry| registry.insert(entry))?;
     let dirty_bytes = log.status().dirty_bytes;
-    let background = tokio::spawn(log.run());
+    let background = tokio::spawn(base::background::named("log-replay", log.run()));
     let bar = progress_bar("replaying", dirty_bytes);
     let destaged = log
         .destage(|progress| {
@@ -178,7 +230,8 @@ async fn replay_to(
     background.abort();
     let status = log.status();
     let left = status.dirty_bytes;
-    if left == 0 && status.failure.is_none() {
+    // One whose device failed meanwhile is as good as any other once it is closed with nothing in it.
+    if left == 0 && closed.is_ok() {
         entries.iter().try_for_each(|entry| registry.remove(entry))?;
     }
     let stays = format!("{left} bytes stay dirty in {place}");

@@ -11,6 +11,7 @@ mod generate;
 mod inquiry;
 mod lab;
 mod log;
+mod overview;
 mod replay;
 mod signal;
 mod status;
@@ -18,6 +19,7 @@ mod subject;
 mod target;
 
 use std::future::Future;
+use std::time::Duration;
 
 use stack::{Error, Result};
 
@@ -53,5 +55,11 @@ fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
         .enable_all()
         .build()
         .map_err(|error| Error::io("cannot start the runtime", &error))?;
-    runtime.block_on(future)
+    let result = runtime.block_on(future);
+    // A name that is still being resolved, or the like, is not waited for when everything is over.
+    runtime.shutdown_timeout(SHUTDOWN_TIME_MAX);
+    result
 }
+
+/// How long what runs on other threads may take to its end when a command is over: a write to a disk, not an answer of the network.
+const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(1);

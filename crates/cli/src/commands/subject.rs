@@ -6,15 +6,16 @@ use std::time::Duration;
 use base::clock::Clock;
 use block::device::DeviceExt;
 use block::layer::multipath::Policy;
-use block::{ErrorKind, ExtentKind, SharedDevice};
+use block::{ErrorKind, ExtentKind, Identity, SharedDevice};
 use front::{ListenAddress, NbdClient};
 use iscsi::chap::Credentials;
 use iscsi::pdu::Isid;
 use iscsi::url::Url;
 use serde_json::Value;
-use stack::config::accounts;
+use stack::caches::Caches;
 use stack::control::{Request, call};
-use stack::login::{credentials, default_initiator_name};
+use stack::freshness::note_writable_opening;
+use stack::login::{MUTUAL_CHAP_VARIABLE, accounts, credentials, default_initiator_name};
 use stack::paths::{Paths, check_name};
 use stack::registry::{Registry, UnitLock};
 use stack::remote::{RemoteConfig, Waits};
@@ -34,6 +35,8 @@ pub struct Subject {
     /// The clock it runs by.
     pub clock: Arc<dyn Clock>,
     label: String,
+    /// The logical units that are used without their caches.
+    identities: Vec<Identity>,
     attachment: Option<String>,
     /// The process at the other end, where it runs on this host.
     pub server_pid: Option<u32>,
@@ -62,10 +65,10 @@ impl Subject {
             let mut config = remotes_config(subject, arrangement, login)?;
             let remotes = config.connect(&clock).await?;
             let registry = Registry::open(&paths)?;
-            let mut locks = Vec::new();
-            for identity in remotes.identities() {
-                locks.push(UnitLock::acquire(&paths, &identity, "forebay")?);
-                registry.check(&identity, &[])?;
+            let (mut locks, identities) = (Vec::new(), remotes.identities());
+            for identity in &identities {
+                locks.push(UnitLock::acquire(&paths, identity, "forebay")?);
+                registry.check(identity, &[])?;
             }
             let (device, label) = (remotes.device(), remotes.identity().to_string());
             let mut all = vec![remotes];
@@ -81,6 +84,7 @@ impl Subject {
                 devices,
                 clock,
                 label,
+                identities,
                 attachment: None,
                 server_pid,
                 _remotes: all,
@@ -101,18 +105,29 @@ impl Subject {
         let device = Arc::clone(devices.first().ok_or_else(|| Error::new(Failure::Usage, "nothing is to be opened"))?);
         let server_pid = process_id(&status);
         let (label, attachment) = (format!("\"{subject}\""), Some(subject.to_owned()));
-        Ok(Self { device, devices, clock, label, attachment, server_pid, _remotes: Vec::new(), _locks: Vec::new() })
+        Ok(Self {
+            device,
+            devices,
+            clock,
+            label,
+            identities: Vec::new(),
+            attachment,
+            server_pid,
+            _remotes: Vec::new(),
+            _locks: Vec::new(),
+        })
     }
 
-    /// Asks before anything on the device is overwritten, unless nothing is there.
+    /// Asks before anything on the device is overwritten, unless nothing is there, and makes known that it will be.
     ///
     /// # Errors
     /// `WouldLoseData` when it must not be.
     pub async fn confirm_overwrite(&self, is_allowed: bool) -> Result<()> {
-        if is_allowed || self.is_empty().await? {
-            return Ok(());
+        if !is_allowed && !self.is_empty().await? {
+            confirm(&format!("{} is not empty, and this overwrites what it holds", self.label))?;
         }
-        confirm(&format!("{} is not empty, and this overwrites what it holds", self.label))
+        // Before the first write: caches of this host that are not looking on have old data from then on.
+        note_writable_opening(&Caches::open(&Paths::from_environment()?)?, &self.identities, &[])
     }
 
     /// Whether the device says that nothing is stored on it. One that cannot tell is taken to hold something.
@@ -170,7 +185,7 @@ fn process_id(status: &Value) -> Option<u32> {
 /// When it cannot be reached.
 pub async fn nbd_device(address: &ListenAddress) -> Result<SharedDevice> {
     let (client, driver) = NbdClient::connect(address).await?;
-    tokio::spawn(driver);
+    tokio::spawn(base::background::named("nbd-driver", driver));
     Ok(client)
 }
 
@@ -248,7 +263,8 @@ pub fn waits(patience: &Patience) -> Waits {
 /// # Errors
 /// A bad secret, or proof asked for without giving any: CHAP goes both ways or one.
 pub fn target_credentials(login: &Login, has_own: bool) -> Result<Option<Credentials>> {
-    let target = accounts(login.mutual_chap_user.clone(), login.mutual_chap_file.as_deref())?.pop();
+    let file = login.mutual_chap_file.as_deref();
+    let target = accounts(login.mutual_chap_user.clone(), file, MUTUAL_CHAP_VARIABLE)?.pop();
     if target.is_some() && !has_own {
         let message = "a target proves itself only to who does: give --chap-user and its secret as well";
         return Err(Error::new(Failure::Usage, message));
@@ -261,12 +277,12 @@ pub fn target_credentials(login: &Login, has_own: bool) -> Result<Option<Credent
 /// # Errors
 /// When the one given is none.
 pub fn initiator_name(login: &Login) -> Result<String> {
-    match &login.initiator_name {
-        Some(name) if !iscsi::url::is_iscsi_name(name) => Err(Error::new(
+    match login.initiator_name.as_deref().map(iscsi::name::canonical) {
+        Some(name) if !iscsi::url::is_iscsi_name(&name) => Err(Error::new(
             Failure::Usage,
             format!("\"{name}\" is no iSCSI name: write it like iqn.2026-11.org.example:host"),
         )),
-        Some(name) => Ok(name.clone()),
+        Some(name) => Ok(name.into_owned()),
         None => Ok(default_initiator_name()),
     }
 }

@@ -3,9 +3,11 @@
 use std::net::SocketAddr;
 
 use iscsi::target::{AccessList, AccessRule, TargetPortal};
+use serde_json::Value;
 use stack::Result;
-use stack::config::{Configuration, accounts, read};
+use stack::config::{Configuration, read};
 use stack::control::{Request, call};
+use stack::login::{CHAP_VARIABLE, MUTUAL_CHAP_VARIABLE, accounts};
 use stack::paths::{Paths, check_name};
 use stack::serve::{ServeConfig, Serving, TargetConfig};
 use stack::systemd::passed_listeners;
@@ -14,7 +16,7 @@ use target::server::PORTAL_GROUP_DEFAULT;
 
 use super::{block_on, signal};
 use crate::arguments::{Target, TargetCheck, TargetReload, TargetServe, TargetStatus};
-use crate::output::{print_json, print_line};
+use crate::output::{plain, print_json, print_line};
 
 /// `forebay target serve|reload|check|status`.
 pub fn run(arguments: Target) -> Result<()> {
@@ -43,9 +45,11 @@ fn config(arguments: TargetServe) -> Result<ServeConfig> {
     let Configuration { portals, metrics, quota, discovery, targets } = match (&arguments.config, arguments.iqn) {
         (Some(path), _) => read(path)?,
         (None, iqn) => {
-            let accounts = accounts(arguments.chap_user, arguments.chap_file.as_deref())?;
+            let accounts = accounts(arguments.chap_user, arguments.chap_file.as_deref(), CHAP_VARIABLE)?;
             let iqn = iqn.expect("the command line asks for --iqn where there is no --config");
-            let own = self::accounts(arguments.mutual_chap_user, arguments.mutual_chap_file.as_deref())?.pop();
+            let iqn = iscsi::name::canonical(&iqn).into_owned();
+            let mutual_file = arguments.mutual_chap_file.as_deref();
+            let own = self::accounts(arguments.mutual_chap_user, mutual_file, MUTUAL_CHAP_VARIABLE)?.pop();
             let targets = vec![TargetConfig {
                 iqn,
                 alias: None,
@@ -126,16 +130,22 @@ async fn status(arguments: TargetStatus) -> Result<()> {
     let status = call(&Paths::from_environment()?.control_socket(name), &Request::Status, |_| {}).await?;
     if arguments.json.json {
         print_json(&status);
-        return Ok(());
+    } else {
+        print_status(&status);
     }
+    Ok(())
+}
+
+/// The state of a target for a person.
+pub(super) fn print_status(status: &Value) {
     let text = |key: &str| status[key].as_str().unwrap_or_default();
     print_line(&format!("{}: serving on {}", text("name"), text("address")));
     for session in status["sessions"].as_array().into_iter().flatten() {
         print_line(&format!(
             "session {}: {} at {}, {} commands under way",
             session["tsih"],
-            session["initiator_name"].as_str().unwrap_or_default(),
-            session["target_name"].as_str().unwrap_or("(discovery)"),
+            plain(session["initiator_name"].as_str().unwrap_or_default()),
+            plain(session["target_name"].as_str().unwrap_or("(discovery)")),
             session["commands_under_way"]
         ));
     }
@@ -162,5 +172,4 @@ async fn status(arguments: TargetStatus) -> Result<()> {
             lun["failures"]
         ));
     }
-    Ok(())
 }

@@ -62,10 +62,45 @@ impl SmallFileSystem {
         run("mount", &["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs", path.to_str().expect("text")]);
         Self { path: path.to_owned() }
     }
+
+    /// Gives it room for `size` bytes.
+    pub fn grow(&self, size: u64) {
+        run("mount", &["-o", &format!("remount,size={size}"), self.path.to_str().expect("text")]);
+    }
 }
 
 impl Drop for SmallFileSystem {
     fn drop(&mut self) {
         let _ = Command::new("umount").args(["--lazy"]).arg(&self.path).status();
+    }
+}
+
+/// A disk whose flush fails once when what was written to it finds no room: it is in a file on an ext2 on a sparse disk on a small file system. Its
+/// writes succeed, since they end in the page cache of the ext2, whose `fsync` tells of the loss to one flush.
+pub struct FlushFailingDisk {
+    pub disk: LoopDevice,
+    _ext2: SmallFileSystem,
+    _outer: LoopDevice,
+    memory: SmallFileSystem,
+}
+
+impl FlushFailingDisk {
+    /// Below the new folder `folder`, with room for `room` bytes of `size`.
+    pub fn new(folder: &Path, size: u64, room: u64) -> Self {
+        std::fs::create_dir(folder).expect("the folder can be made");
+        let memory = SmallFileSystem::new(&folder.join("memory"), room);
+        let outer = LoopDevice::new(&memory.path.join("outer"), 2 * size, 512);
+        let (device, mounted) = (outer.path.to_str().expect("text"), folder.join("ext2"));
+        run("mkfs.ext2", &["-q", "-F", "-m", "0", "-N", "16", "-b", "4096", device]);
+        std::fs::create_dir(&mounted).expect("the folder can be made");
+        run("mount", &["-t", "ext2", device, mounted.to_str().expect("text")]);
+        let ext2 = SmallFileSystem { path: mounted };
+        let disk = LoopDevice::new(&ext2.path.join("disk"), size, 512);
+        Self { disk, _ext2: ext2, _outer: outer, memory }
+    }
+
+    /// From now on there is room for everything.
+    pub fn heal(&self) {
+        self.memory.grow(1 << 30);
     }
 }

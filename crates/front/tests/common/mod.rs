@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// A server that runs until `stop`.
+#[allow(dead_code, reason = "not every test listens")]
 pub(crate) struct Running {
     pub(crate) server: NbdServer,
     pub(crate) address: ListenAddress,
@@ -18,6 +19,7 @@ pub(crate) struct Running {
     task: JoinHandle<std::io::Result<()>>,
 }
 
+#[allow(dead_code, reason = "not every test listens")]
 impl Running {
     pub(crate) fn start(device: SharedDevice, options: NbdOptions) -> Self {
         let directory = tempfile::tempdir().unwrap();
@@ -34,7 +36,6 @@ impl Running {
     }
 
     /// A path in the server's directory.
-    #[allow(dead_code, reason = "not every test needs files")]
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }

@@ -29,6 +29,24 @@ pub enum DataSegment {
 }
 
 impl DataSegment {
+    /// Bytes of memory it keeps.
+    fn held_bytes(&self) -> usize {
+        match self {
+            Self::Empty => 0,
+            Self::Bytes(bytes) => bytes.capacity(),
+            Self::Buffer(buffer, _) => buffer.capacity(),
+            Self::Shared(buffer, _) => buffer.capacity(),
+        }
+    }
+
+    /// Whether it is part of the same buffer as `other`.
+    fn shares_with(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Shared(own, _), Self::Shared(other, _)) => Arc::ptr_eq(own, other),
+            _ => false,
+        }
+    }
+
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
         match self {
@@ -54,6 +72,8 @@ struct Entry {
     /// Additional header segments and the header digest; mostly empty.
     more_head: Vec<u8>,
     data: DataSegment,
+    /// Bytes of memory that are free once it is written: of parts of one buffer in a row, the last has them all.
+    held_bytes: usize,
     /// Padding, then the data digest.
     tail: [u8; 3 + DIGEST_BYTES],
     tail_length: u8,
@@ -81,6 +101,8 @@ pub struct TransmitQueue {
     /// Bytes of the first entry that are written.
     front_written: usize,
     bytes: usize,
+    /// Bytes of memory that data segments keep.
+    data_bytes_held: usize,
     pdu_count: u64,
     sizes: Option<Arc<PduSizes>>,
 }
@@ -88,7 +110,15 @@ pub struct TransmitQueue {
 impl TransmitQueue {
     /// An empty queue.
     pub fn new(digests: Digests) -> Self {
-        Self { digests, entries: VecDeque::new(), front_written: 0, bytes: 0, pdu_count: 0, sizes: None }
+        Self {
+            digests,
+            entries: VecDeque::new(),
+            front_written: 0,
+            bytes: 0,
+            data_bytes_held: 0,
+            pdu_count: 0,
+            sizes: None,
+        }
     }
 
     /// Counts the sizes of PDUs there, beginning with those that wait.
@@ -119,6 +149,7 @@ impl TransmitQueue {
             head: [0; BHS_BYTES + DIGEST_BYTES],
             head_length: BHS_BYTES as u8,
             more_head: Vec::new(),
+            held_bytes: data.held_bytes(),
             data,
             tail: [0; 3 + DIGEST_BYTES],
             tail_length: 0,
@@ -152,6 +183,10 @@ impl TransmitQueue {
         }
         let length = entry.length();
         self.bytes += length;
+        self.data_bytes_held += entry.held_bytes;
+        if let Some(previous) = self.entries.back_mut().filter(|previous| previous.data.shares_with(&entry.data)) {
+            self.data_bytes_held -= std::mem::take(&mut previous.held_bytes);
+        }
         if let Some(sizes) = &self.sizes {
             sizes.count_sent(length);
         }
@@ -169,6 +204,16 @@ impl TransmitQueue {
         self.bytes
     }
 
+    /// Bytes of memory that data segments not written whole yet keep: their buffers, as large as these are.
+    pub fn data_bytes_held(&self) -> usize {
+        self.data_bytes_held
+    }
+
+    /// Bytes not written yet, or the bytes of memory that they keep, whichever are more.
+    pub fn bytes_waiting(&self) -> usize {
+        self.bytes.max(self.data_bytes_held + self.entries.len() * size_of::<Entry>())
+    }
+
     /// PDUs not written whole yet.
     pub fn pdus_waiting(&self) -> usize {
         self.entries.len()
@@ -181,7 +226,13 @@ impl TransmitQueue {
 
     /// Fills `out` with what is to be written next, in order, and returns how many slices that took.
     pub fn io_slices<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
+        self.io_slices_of(usize::MAX, out)
+    }
+
+    /// As [`io_slices`](Self::io_slices), and no more than `bytes_max` bytes.
+    pub fn io_slices_of<'a>(&'a self, bytes_max: usize, out: &mut [IoSlice<'a>]) -> usize {
         let mut skip = self.front_written;
+        let mut left = bytes_max;
         let mut count = 0;
         for piece in self.entries.iter().flat_map(Entry::pieces) {
             let skipped = skip.min(piece.len());
@@ -189,8 +240,10 @@ impl TransmitQueue {
             if skipped == piece.len() {
                 continue;
             }
-            let Some(slot) = out.get_mut(count) else { break };
-            *slot = IoSlice::new(&piece[skipped..]);
+            let Some(slot) = out.get_mut(count).filter(|_| left > 0) else { break };
+            let end = piece.len().min(skipped.saturating_add(left));
+            *slot = IoSlice::new(&piece[skipped..end]);
+            left -= end - skipped;
             count += 1;
         }
         count
@@ -210,6 +263,7 @@ impl TransmitQueue {
                 break;
             }
             written -= front_length;
+            self.data_bytes_held -= front.held_bytes;
             self.entries.pop_front();
         }
         self.front_written = written;
@@ -256,6 +310,44 @@ mod tests {
         assert_eq!(bytes.len(), 48 + 8);
         assert_eq!(bytes[4..8], [0, 0, 0, 5]);
         assert_eq!(&bytes[48..], b"A=b\0c\0\0\0");
+    }
+
+    /// What bounds it must count a buffer, not the bytes of it that are sent.
+    #[test]
+    fn a_queue_counts_its_buffers_as_large_as_they_are() {
+        let mut queue = TransmitQueue::new(Digests::default());
+        let shared = Arc::new(Buffer::zeroed(10_000));
+        for range in [0..4000, 4000..8000] {
+            queue.push(&text(), &AdditionalHeaders::default(), DataSegment::Shared(Arc::clone(&shared), range));
+        }
+        assert_eq!(queue.data_bytes_held(), 12_288, "one buffer");
+        queue.push(&text(), &AdditionalHeaders::default(), DataSegment::Buffer(Buffer::zeroed(1), 0..1));
+        assert_eq!(queue.data_bytes_held(), 12_288 + 4096);
+        queue.handle_transmitted(48 + 4000);
+        assert_eq!(queue.data_bytes_held(), 12_288 + 4096, "the rest of it is still to be sent");
+        queue.handle_transmitted(48 + 4000);
+        assert_eq!(queue.data_bytes_held(), 4096);
+        assert!(queue.bytes_waiting() > 4096);
+        queue.handle_transmitted(48 + 4);
+        assert_eq!(queue.bytes_waiting(), 0);
+    }
+
+    #[test]
+    fn a_portion_ends_in_the_middle_of_a_segment() {
+        let mut queue = TransmitQueue::new(Digests::default());
+        queue.push(&text(), &AdditionalHeaders::default(), DataSegment::from(vec![7; 100]));
+        queue.push(&text(), &AdditionalHeaders::default(), DataSegment::from(vec![8; 100]));
+        let all = written(&queue, 8);
+        let mut bytes = Vec::new();
+        while !queue.is_empty() {
+            let mut slices = [IoSlice::new(&[]); 8];
+            let count = queue.io_slices_of(70, &mut slices);
+            let portion = slices[..count].iter().flat_map(|slice| slice.to_vec()).collect::<Vec<u8>>();
+            assert_eq!(portion.len(), 70.min(all.len() - bytes.len()));
+            queue.handle_transmitted(portion.len());
+            bytes.extend(portion);
+        }
+        assert_eq!(bytes, all);
     }
 
     #[test]

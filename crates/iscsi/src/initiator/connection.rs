@@ -7,7 +7,7 @@
 //! Data-In goes straight into the buffer of its task; what a command writes goes out from there: immediate data,
 //! unsolicited Data-Out and the answers to R2Ts, cut to what was negotiated (RFC 7143 11.7 and 11.8). Everything the
 //! target says is checked against the task it names: an R2T or Data-In outside of it ends the connection, one for a
-//! task that is over is ignored.
+//! task that is over is ignored. What it can make us hold is bounded: a target that passes a bound loses its connection.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -29,7 +29,10 @@ use crate::framing::{
     DataSegment, Destination, Digests, FramingError, PduSizes, Progress, ReceivedHeader, ReceivedPdu, Receiver,
     TransmitQueue,
 };
-use crate::limits::{SEND_TARGETS_BYTES_MAX, TRANSMIT_BYTES_HIGH};
+use crate::limits::{
+    DROPPED_CONNECTIONS_MAX, EVENT_BYTES_MAX, EVENTS_WAITING_MAX, REPLIES_WAITING_MAX, SEND_TARGETS_BYTES_MAX,
+    TEXT_RESPONSES_MAX, TRANSMIT_BYTES_HIGH,
+};
 use crate::negotiation::{Digest, Negotiated, SessionType};
 use crate::pdu::{
     AdditionalHeaders, AsyncEvent, AsyncMessage, Bhs, DataIn, DataOut, HeaderError, InitiatorTaskTag, LogoutOutcome,
@@ -73,14 +76,14 @@ pub enum Event {
     ScsiEvent {
         /// LUN field.
         lun: u64,
-        /// Sense data.
+        /// Sense data, at most [`EVENT_BYTES_MAX`] bytes of it.
         sense: Vec<u8>,
     },
     /// A vendor's event.
     VendorEvent {
         /// The message.
         message: AsyncMessage,
-        /// Its data segment.
+        /// Its data segment, at most [`EVENT_BYTES_MAX`] bytes of it.
         data: Vec<u8>,
     },
     /// A logical unit was reset because a command did not end; all its commands ended as Aborted.
@@ -151,6 +154,7 @@ struct TextExchange {
     tag: InitiatorTaskTag,
     received: TextAssembler,
     text: Vec<u8>,
+    response_count: usize,
 }
 
 /// One connection.
@@ -173,6 +177,8 @@ pub struct Connection {
     last_received: Instant,
     ping: Option<Ping>,
     exchange: Option<TextExchange>,
+    /// Replies that are not written whole, oldest first: how many PDUs were queued before each.
+    replies: VecDeque<u64>,
     control_tag: u16,
     received_pdu_count: u64,
     /// Logouts of lost connections that are not answered, with their CIDs.
@@ -206,6 +212,7 @@ impl Connection {
             last_received: now,
             ping: None,
             exchange: None,
+            replies: VecDeque::new(),
             control_tag: 0,
             received_pdu_count: 0,
             removing: Vec::new(),
@@ -308,9 +315,7 @@ impl Connection {
                 }
                 Progress::Pdu(pdu) => match pdu.header.bhs? {
                     Bhs::NopIn(nop) if nop.initiator_task_tag.is_none() => {
-                        if let Some(target_transfer_tag) = nop.target_transfer_tag {
-                            self.send_nop(session, None, Some(target_transfer_tag), nop.lun);
-                        }
+                        self.answer_ping(session, &nop)?;
                     }
                     Bhs::AsyncMessage(message) => self.handle_async(message, pdu.data.bytes())?,
                     _ => return Err(ConnectionError::Protocol("a response on a connection that carries requests")),
@@ -405,7 +410,7 @@ impl Connection {
     pub fn send_targets(&mut self, session: &mut Session) {
         let tag = self.next_control_tag();
         let received = TextAssembler::new(SEND_TARGETS_BYTES_MAX);
-        self.exchange = Some(TextExchange { tag, received, text: Vec::new() });
+        self.exchange = Some(TextExchange { tag, received, text: Vec::new(), response_count: 0 });
         let keys: Keys = [("SendTargets", "All")].into_iter().collect();
         self.send_text(session, tag, None, 0, keys.emit());
     }
@@ -456,10 +461,7 @@ impl Connection {
                 self.handle_numbers(session, None, r2t.exp_cmd_sn, r2t.max_cmd_sn);
                 self.handle_r2t(session, &r2t)
             }
-            Bhs::NopIn(nop) => {
-                self.handle_nop_in(session, &nop);
-                Ok(())
-            }
+            Bhs::NopIn(nop) => self.handle_nop_in(session, &nop),
             Bhs::TaskManagementResponse(response) => {
                 self.handle_numbers(session, Some(response.stat_sn), response.exp_cmd_sn, response.max_cmd_sn);
                 self.handle_function_response(now, session, &response)
@@ -545,7 +547,7 @@ impl Connection {
                 return Err(ConnectionError::Protocol("Data-In that came before"));
             }
         }
-        self.acknowledge_data(session, header);
+        self.acknowledge_data(session, header)?;
         if let Some(status) = header.status
             && session.task_on(self.cid, tag).is_some()
         {
@@ -555,19 +557,46 @@ impl Connection {
     }
 
     /// The target wants to forget what it keeps for us (RFC 7143 11.7.2, 11.16).
-    fn acknowledge_data(&mut self, session: &Session, header: &DataIn) {
+    fn acknowledge_data(&mut self, session: &Session, header: &DataIn) -> Result<(), ConnectionError> {
         let Some(target_transfer_tag) = header.target_transfer_tag.filter(|_| header.wants_acknowledgement) else {
-            return;
+            return Ok(());
         };
         if session.negotiated().error_recovery_level >= CONNECTION_RECOVERY_LEVEL_MIN {
             let kind = SnackType::DataAck { target_transfer_tag, begin: header.data_sn.next() };
             let request = SnackRequest { kind, lun: header.lun, exp_stat_sn: self.exp_stat_sn };
+            self.note_reply()?;
             self.transmit.push(&request, &AdditionalHeaders::default(), DataSegment::Empty);
         }
+        Ok(())
+    }
+
+    /// A reply is about to be queued. Those that were written make room.
+    fn note_reply(&mut self) -> Result<(), ConnectionError> {
+        let queued = self.transmit.pdu_count();
+        let written = queued - self.transmit.pdus_waiting() as u64;
+        while self.replies.front().is_some_and(|&before| before < written) {
+            self.replies.pop_front();
+        }
+        if self.replies.len() >= REPLIES_WAITING_MAX {
+            return Err(ConnectionError::Protocol("the target asks for more answers than it reads"));
+        }
+        self.replies.push_back(queued);
+        Ok(())
+    }
+
+    /// Tells the driver of something the target said unasked.
+    fn push_event(&mut self, event: Event) -> Result<(), ConnectionError> {
+        if self.events.len() >= EVENTS_WAITING_MAX {
+            return Err(ConnectionError::Protocol("more asynchronous messages than anybody can take"));
+        }
+        self.events.push_back(event);
+        Ok(())
     }
 
     fn handle_r2t(&mut self, session: &mut Session, r2t: &ReadyToTransfer) -> Result<(), ConnectionError> {
-        let negotiated = *session.negotiated();
+        let burst_bytes_max = session.negotiated().max_burst_length;
+        // All data of all commands here may wait at once, each with its headers, and no more: a byte that is asked for twice was sent before.
+        let waiting_bytes_max = TRANSMIT_BYTES_HIGH + 2 * session.load(self.cid).bytes;
         let Some(task) = session.task_on(self.cid, r2t.initiator_task_tag) else { return Ok(()) };
         if task.outcome.is_some() {
             return Ok(());
@@ -577,8 +606,11 @@ impl Connection {
         };
         let (offset, length) = (r2t.buffer_offset as usize, r2t.desired_data_transfer_length as usize);
         let is_inside = offset.checked_add(length).is_some_and(|end| end <= range.len());
-        if !is_inside || r2t.desired_data_transfer_length > negotiated.max_burst_length {
+        if !is_inside || r2t.desired_data_transfer_length > burst_bytes_max {
             return Err(ConnectionError::Protocol("an R2T for more than there is"));
+        }
+        if self.transmit.bytes() + length > waiting_bytes_max {
+            return Err(ConnectionError::Protocol("an R2T for what waits to be sent already"));
         }
         let burst = Burst {
             lun: task.lun,
@@ -592,15 +624,22 @@ impl Connection {
         Ok(())
     }
 
-    fn handle_nop_in(&mut self, session: &mut Session, nop: &NopIn) {
+    fn handle_nop_in(&mut self, session: &mut Session, nop: &NopIn) -> Result<(), ConnectionError> {
         let stat_sn = nop.initiator_task_tag.map(|_| nop.stat_sn);
         self.handle_numbers(session, stat_sn, nop.exp_cmd_sn, nop.max_cmd_sn);
         if self.ping.as_ref().is_some_and(|ping| Some(ping.tag) == nop.initiator_task_tag) {
             self.ping = None;
         }
+        self.answer_ping(session, nop)
+    }
+
+    /// A NOP-In with a target transfer tag asks for a NOP-Out.
+    fn answer_ping(&mut self, session: &Session, nop: &NopIn) -> Result<(), ConnectionError> {
         if let Some(target_transfer_tag) = nop.target_transfer_tag {
+            self.note_reply()?;
             self.send_nop(session, None, Some(target_transfer_tag), nop.lun);
         }
+        Ok(())
     }
 
     fn handle_text(
@@ -613,6 +652,10 @@ impl Connection {
         else {
             return Err(ConnectionError::Protocol("a text response that nobody asked for"));
         };
+        exchange.response_count += 1;
+        if exchange.response_count > TEXT_RESPONSES_MAX {
+            return Err(ConnectionError::Protocol("a list of targets that does not end"));
+        }
         if let Some(text) = exchange.received.handle_segment(data, response.is_continued)? {
             if exchange.text.len() + text.len() > SEND_TARGETS_BYTES_MAX {
                 return Err(TextError::TooLong { bytes_max: SEND_TARGETS_BYTES_MAX }.into());
@@ -636,18 +679,22 @@ impl Connection {
     fn handle_async(&mut self, message: AsyncMessage, data: &[u8]) -> Result<(), ConnectionError> {
         match message.event {
             AsyncEvent::ScsiAsyncEvent => {
-                let sense = sense_data(data).to_vec();
-                self.events.push_back(Event::ScsiEvent { lun: message.lun, sense });
+                let sense = event_data(sense_data(data));
+                self.push_event(Event::ScsiEvent { lun: message.lun, sense })?;
             }
             AsyncEvent::LogoutRequest { logout_within_seconds } => {
-                self.events.push_back(Event::LogoutRequested { within_seconds: logout_within_seconds });
+                self.push_event(Event::LogoutRequested { within_seconds: logout_within_seconds })?;
             }
             AsyncEvent::ConnectionDrop { cid, wait_seconds, .. } if cid == self.cid => {
                 return Err(ConnectionError::Dropped { wait_seconds });
             }
             AsyncEvent::SessionDrop { wait_seconds, .. } => return Err(ConnectionError::Dropped { wait_seconds }),
             AsyncEvent::Vendor { .. } => {
-                self.events.push_back(Event::VendorEvent { message, data: data.to_vec() });
+                self.push_event(Event::VendorEvent { message, data: event_data(data) })?;
+            }
+            AsyncEvent::ConnectionDrop { cid, .. } if self.dropped.contains(&cid) => {}
+            AsyncEvent::ConnectionDrop { .. } if self.dropped.len() >= DROPPED_CONNECTIONS_MAX => {
+                return Err(ConnectionError::Protocol("more connections are dropped than a session has"));
             }
             AsyncEvent::ConnectionDrop { cid, .. } => self.dropped.push(cid),
             // An offer to renegotiate, and FastAbort, which we never negotiate.
@@ -853,6 +900,11 @@ fn handle_response(session: &mut Session, response: &ScsiResponse, data: &[u8]) 
             session.complete(tag, Outcome::Failed(format!("the target failed with the vendor's response {code:02x}h")));
         }
     }
+}
+
+/// What is kept of the data of an event.
+fn event_data(data: &[u8]) -> Vec<u8> {
+    data[..data.len().min(EVENT_BYTES_MAX)].to_vec()
 }
 
 /// The sense data of a data segment that begins with its length (RFC 7143 11.4.7.1).

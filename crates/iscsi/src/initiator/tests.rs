@@ -14,6 +14,7 @@ use crate::negotiation::{Negotiator, Offer};
 use crate::pdu::*;
 use crate::text::Keys;
 
+mod bounds;
 mod recovery;
 
 const LUN: u64 = 0x0001_0000_0000_0000;

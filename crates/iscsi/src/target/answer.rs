@@ -54,7 +54,7 @@ impl Answer {
 
     /// Bytes it keeps in memory.
     pub(super) fn kept_bytes(&self) -> usize {
-        self.data.as_ref().map_or(0, |data| data.len())
+        self.data.as_ref().map_or(0, |data| data.capacity())
     }
 
     pub(super) fn forget_data(&mut self) {

@@ -65,6 +65,11 @@ impl<T> CommandWindow<T> {
         Some(command)
     }
 
+    /// What waits for a command before it, in order.
+    pub(super) fn held(&self) -> impl Iterator<Item = &T> {
+        self.held.iter().flatten()
+    }
+
     /// Gives up what is held and `is_given_up`: its numbers are not received, and the initiator may fill them again.
     pub(super) fn give_up(&mut self, is_given_up: impl Fn(&T) -> bool) {
         for slot in &mut self.held {

@@ -115,6 +115,8 @@ pub struct Outcome {
     pub sense: Vec<u8>,
     /// What the device server has to send; more than the initiator takes is cut off here.
     pub data_in: Buffer,
+    /// Bytes of data-in that the device server would have had behind these; they count for the residual.
+    pub data_in_bytes_cut: u64,
     /// The command was aborted at its initiator's wish: nothing is sent for it.
     pub is_silent: bool,
 }
@@ -170,6 +172,9 @@ pub enum CloseReason {
     /// It was logged out from another connection.
     #[error("the initiator logged the connection out from another one")]
     LoggedOut,
+    /// It does not take what it asked for, and others wait for the buffers.
+    #[error("the initiator does not take what it asked for")]
+    Unread,
     /// It never acknowledges responses, which have to be kept for it.
     #[error("too many responses are not acknowledged")]
     Unacknowledged,

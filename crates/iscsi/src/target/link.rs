@@ -12,7 +12,7 @@ use base::serial::Serial32;
 use super::event::LinkId;
 use super::session::requests::TextExchange;
 use crate::framing::{DataSegment, Receiver, TransmitQueue};
-use crate::limits::{UNACKNOWLEDGED_BYTES_MAX, UNACKNOWLEDGED_RESPONSES_MAX};
+use crate::limits::{DATA_OUT_PROGRESS_BYTES, UNACKNOWLEDGED_BYTES_MAX, UNACKNOWLEDGED_RESPONSES_MAX};
 use crate::negotiation::Negotiator;
 use crate::pdu::{AdditionalHeaders, BHS_BYTES, Header, InitiatorTaskTag, RawBhs, TargetTransferTag};
 
@@ -45,6 +45,8 @@ pub(super) struct Link {
     pub(super) segment_bytes_max: usize,
     pub(super) text: Option<TextExchange>,
     pub(super) last_moved: Instant,
+    /// When enough data-out had come, and what has come since.
+    pub(super) data_moved: (Instant, usize),
     /// A ping that was not answered, and until when it must be.
     pub(super) ping: Option<(TargetTransferTag, Instant)>,
     /// Nothing more is received; what is queued is still to be sent.
@@ -54,6 +56,8 @@ pub(super) struct Link {
     pub(super) digest_errors: u64,
     /// Set for a pair of split connections: then `receiver` is the request half's, and `transmit` the response half's.
     pub(super) response_half: Option<Box<ResponseHalf>>,
+    /// A portion of what has come was looked at, and perhaps there is more.
+    pub(super) is_behind: bool,
 }
 
 /// The other connection of a pair (`docs/protocol/split-connections.md`).
@@ -161,6 +165,14 @@ impl Link {
         let taken = self.stat_sn;
         self.stat_sn = taken.next();
         taken
+    }
+
+    /// Counts data-out that came.
+    pub(super) fn note_data_out(&mut self, now: Instant, bytes: usize) {
+        self.data_moved.1 += bytes;
+        if self.data_moved.1 >= DATA_OUT_PROGRESS_BYTES {
+            self.data_moved = (now, 0);
+        }
     }
 
     /// Sends a PDU that is not numbered, or that its answer keeps.

@@ -15,6 +15,7 @@ use super::event::SessionRequest;
 use super::parameters::{Authentication, TargetDescription, TargetParameters};
 use crate::chap::{Challenge, ChapError, ChapTarget};
 use crate::limits::{LOGIN_TEXT_BYTES_MAX, NAME_BYTES_MAX, NEGOTIATION_EXCHANGES_MAX};
+use crate::name;
 use crate::negotiation::{Negotiator, SessionType, Stage};
 use crate::pdu::{LoginRequest, LoginStage, LoginStatus};
 use crate::split;
@@ -32,7 +33,7 @@ pub(super) struct Refusal {
 
 impl Refusal {
     pub(super) fn new(status: LoginStatus, detail: impl Into<String>) -> Self {
-        Self { status, detail: detail.into() }
+        Self { status, detail: name::printable(&detail.into()) }
     }
 }
 
@@ -162,7 +163,7 @@ impl Login {
     fn identify(&mut self, keys: &Keys) -> Result<Keys, Refusal> {
         let missing = |key: &str| Refusal::new(LoginStatus::MISSING_PARAMETER, format!("{key} is missing"));
         let initiator_name = keys.get("InitiatorName").ok_or_else(|| missing("InitiatorName"))?;
-        if initiator_name.is_empty() || initiator_name.len() > NAME_BYTES_MAX {
+        if !name::is_valid(initiator_name) {
             return Err(initiator_error("InitiatorName is not an iSCSI name"));
         }
         let mut answers = Keys::new();

@@ -53,5 +53,5 @@ pub use event::{
     TaskManagementId,
 };
 pub use link::LinkReport;
-pub use parameters::{Authentication, DataOutBytes, TargetDescription, TargetParameters, TargetPortal};
+pub use parameters::{Authentication, DataOutBytes, RetainedData, TargetDescription, TargetParameters, TargetPortal};
 pub use session::Session;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::buffer::BufferPool;
@@ -10,7 +11,8 @@ use base::buffer::BufferPool;
 use super::access::AccessList;
 use crate::chap::Credentials;
 use crate::limits::{
-    COMMAND_WINDOW, LOGIN_IDLE_TIMEOUT, LOGIN_TIMEOUT, PING_INTERVAL, PING_TIMEOUT, SESSION_CONNECTIONS_MAX,
+    COMMAND_WINDOW, LOGIN_IDLE_TIMEOUT, LOGIN_TIMEOUT, PING_INTERVAL, PING_TIMEOUT, REQUEST_DATA_POOL_BYTES,
+    RETAINED_ALWAYS_BYTES, RETAINED_TOTAL_BYTES_MAX, SESSION_CONNECTIONS_MAX, SESSION_DATA_OUT_BYTES,
 };
 use crate::negotiation::Offer;
 
@@ -98,6 +100,51 @@ pub struct TargetParameters {
     pub ping_timeout: Duration,
     /// Where data-out buffers come from.
     pub pool: BufferPool,
+    /// Where the data of requests that are no commands goes: pings, texts. When it has lent all it may, they have memory of their own.
+    pub request_data: BufferPool,
+    /// Bytes of data-out buffers that one session may have; one command it may always have.
+    pub session_data_out_bytes: usize,
+    /// What answered tasks of all sessions keep for recovery.
+    pub retained: Arc<RetainedData>,
+}
+
+/// Data-in of answered tasks, of all sessions, that is kept until it is acknowledged (error recovery levels above 0).
+#[derive(Debug)]
+pub struct RetainedData {
+    bytes: AtomicUsize,
+    bytes_max: usize,
+}
+
+impl RetainedData {
+    /// Nothing yet, and at most so much.
+    pub fn new(bytes_max: usize) -> Self {
+        Self { bytes: AtomicUsize::new(0), bytes_max }
+    }
+
+    /// Bytes kept, as far as sessions have told.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether a session that has told of `told` bytes may keep `bytes`.
+    pub(super) fn has_room_for(&self, bytes: usize, told: usize) -> bool {
+        bytes <= RETAINED_ALWAYS_BYTES || self.bytes().saturating_sub(told) + bytes <= self.bytes_max
+    }
+
+    /// A session that had told of `told` bytes keeps `bytes` now.
+    pub(super) fn tell(&self, told: usize, bytes: usize) {
+        if bytes > told {
+            self.bytes.fetch_add(bytes - told, Ordering::Relaxed);
+        } else {
+            self.bytes.fetch_sub(told - bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Default for RetainedData {
+    fn default() -> Self {
+        Self::new(RETAINED_TOTAL_BYTES_MAX)
+    }
 }
 
 impl TargetParameters {
@@ -114,6 +161,9 @@ impl TargetParameters {
             ping_interval: PING_INTERVAL,
             ping_timeout: PING_TIMEOUT,
             pool,
+            request_data: BufferPool::new(REQUEST_DATA_POOL_BYTES),
+            session_data_out_bytes: SESSION_DATA_OUT_BYTES,
+            retained: Arc::default(),
         }
     }
 

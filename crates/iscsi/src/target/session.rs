@@ -21,11 +21,14 @@
 //! | `session/logout.rs` | logout |
 //! | `session/management.rs` | task management |
 //! | `session/recovery.rs` | acknowledgements, SNACK, reassignment |
+//! | `session/stalls.rs` | deadlines of data and commands that do not come |
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::time::Duration;
 
+use base::buffer::Buffer;
 use base::clock::Instant;
 use base::serial::Serial32;
 
@@ -33,10 +36,12 @@ use super::connection::{Connection, LoggedIn};
 use super::event::{CloseReason, Event, LinkId, SessionRequest, TaskId};
 use super::link::{Link, LinkReport};
 use super::parameters::{DataOutBytes, TargetParameters};
+use super::task::DataOutHeld;
 use super::task_set::{Held, TaskSet};
-use crate::framing::{DataSegment, Destination, FramingError, Progress, ReceivedHeader};
+use crate::framing::{DataSegment, Destination, FramingError, Progress, ReceivedHeader, ReceivedPdu};
 use crate::limits::{
-    BUFFER_RETRY_INTERVAL, LOGOUT_REQUEST_SECONDS, LOST_CONNECTIONS_MAX, RESPONSE_BYTES_HIGH, SESSION_CONNECTIONS_MAX,
+    BUFFER_RETRY_INTERVAL, LOGOUT_REQUEST_SECONDS, LOST_CONNECTIONS_MAX, RESPONSE_BYTES_HIGH, RETENTION_MAX,
+    SESSION_CONNECTIONS_MAX, WORK_PER_TURN, WORK_TEXT_BYTES,
 };
 use crate::negotiation::{Negotiated, SessionType};
 use crate::pdu::{AsyncEvent, AsyncMessage, Bhs, LoginStatus, NopIn, Reject, RejectReason, TargetTransferTag};
@@ -46,6 +51,7 @@ mod logout;
 mod management;
 mod recovery;
 pub(super) mod requests;
+mod stalls;
 
 /// A session. See the module.
 pub struct Session {
@@ -59,6 +65,10 @@ pub struct Session {
     /// Logouts that wait for tasks; as many as connections, each of which asks for nothing more then.
     logouts: Vec<logout::Logout>,
     events: VecDeque<Event>,
+    /// When to look next at who owes data or commands; `None` while nobody may.
+    stall_check: Option<Instant>,
+    /// Since when commands wait for one before them.
+    gap_since: Option<Instant>,
     target_transfer_tag: TargetTransferTag,
     link_next: u64,
     now: Instant,
@@ -108,6 +118,8 @@ impl Session {
             lost: Vec::new(),
             logouts: Vec::new(),
             events: VecDeque::new(),
+            stall_check: None,
+            gap_since: None,
             target_transfer_tag: TargetTransferTag::new(0).expect("zero is not reserved"),
             link_next: 1,
             now,
@@ -236,9 +248,21 @@ impl Session {
         self.drain_receiver(at);
     }
 
-    /// What is to be written next: fills `out` and returns how many slices that took.
-    pub fn io_slices<'a>(&'a self, at: LinkId, out: &mut [IoSlice<'a>]) -> usize {
-        self.any(at).map_or(0, |link| link.queue(at).io_slices(out))
+    /// Whether a portion of what has come on a connection was looked at, and perhaps there is more: [`Session::go_on`] is to be called before
+    /// more is read.
+    pub fn is_behind(&self, at: LinkId) -> bool {
+        self.live().any(|link| link.id == at && link.is_behind)
+    }
+
+    /// Looks at the next portion of what has come.
+    pub fn go_on(&mut self, now: Instant, at: LinkId) {
+        self.now = now;
+        self.drain_receiver(at);
+    }
+
+    /// What is to be written next, at most `bytes_max` bytes: fills `out` and returns how many slices that took.
+    pub fn io_slices<'a>(&'a self, at: LinkId, bytes_max: usize, out: &mut [IoSlice<'a>]) -> usize {
+        self.any(at).map_or(0, |link| link.queue(at).io_slices_of(bytes_max, out))
     }
 
     /// `length` bytes were written. A peer that takes what we send is alive, however long it takes to answer a ping that
@@ -251,9 +275,9 @@ impl Session {
         if let Some((_, until)) = &mut link.ping {
             *until = now + ping_timeout;
         }
-        let was_high = link.transmit.bytes() > RESPONSE_BYTES_HIGH;
+        let was_high = link.transmit.bytes_waiting() > RESPONSE_BYTES_HIGH;
         link.queue_mut(at).handle_transmitted(length);
-        if was_high && link.transmit.bytes() <= RESPONSE_BYTES_HIGH {
+        if was_high && link.transmit.bytes_waiting() <= RESPONSE_BYTES_HIGH {
             let id = link.id;
             self.drain_receiver(id);
         }
@@ -262,6 +286,11 @@ impl Session {
     /// Bytes of a connection that wait to be written.
     pub fn transmit_bytes(&self, at: LinkId) -> usize {
         self.any(at).map_or(0, |link| link.queue(at).bytes())
+    }
+
+    /// Bytes of memory that the data keeps which waits to be written on a connection: its buffers, as large as these are.
+    pub fn data_bytes_held(&self, at: LinkId) -> usize {
+        self.any(at).map_or(0, |link| link.queue(at).data_bytes_held())
     }
 
     /// The transport of a connection is gone, with what was not written.
@@ -307,7 +336,8 @@ impl Session {
         let lost = self.lost.iter().map(|lost| lost.deadline);
         let starved = (!self.set.starved.is_empty()).then_some(self.now + BUFFER_RETRY_INTERVAL);
         let logouts = self.logouts.iter().map(|logout| logout.deadline);
-        pings.chain(lost).chain(starved).chain(logouts).chain(self.management_deadline()).min()
+        let others = self.management_deadline().into_iter().chain(self.stall_check);
+        pings.chain(lost).chain(starved).chain(logouts).chain(others).min()
     }
 
     /// The time may have come for something.
@@ -315,6 +345,7 @@ impl Session {
         self.now = now;
         self.feed_starved();
         self.check_pings();
+        self.check_stalls();
         self.advance_managements();
         self.advance_logouts();
         self.forget_lost();
@@ -440,13 +471,24 @@ impl Session {
         (self.full.negotiated.default_time2wait, retain)
     }
 
-    /// Takes what has arrived, as long as its answers have room. The rest waits until the peer has taken some of them.
+    /// Takes a portion of what has arrived, as long as its answers have room. Else the rest waits until the peer has taken some of them.
     fn drain_receiver(&mut self, at: LinkId) {
-        while let Some(link) = live(&mut self.links, at).filter(|link| link.transmit.bytes() <= RESPONSE_BYTES_HIGH) {
+        let mut work = 0;
+        if let Some(link) = live(&mut self.links, at) {
+            link.is_behind = false;
+        }
+        while let Some(link) =
+            live(&mut self.links, at).filter(|link| link.transmit.bytes_waiting() <= RESPONSE_BYTES_HIGH)
+        {
+            if work >= WORK_PER_TURN {
+                link.is_behind = true;
+                break;
+            }
             match link.receiver.poll() {
                 Ok(Progress::NeedBytes) => break,
                 Ok(Progress::NeedPlace) => self.place_data(at),
                 Ok(Progress::Pdu(pdu)) => {
+                    work += work_of(&pdu);
                     link.received_pdus += 1;
                     link.digest_errors += u64::from(pdu.data.is_corrupt);
                     self.digest_errors += u64::from(pdu.data.is_corrupt);
@@ -466,12 +508,15 @@ impl Session {
         let Some(header) = link.receiver.pending_header() else { return };
         let destination = match &header.bhs {
             Ok(Bhs::ScsiCommand(command)) => {
-                commands::place_immediate_data(&self.full, &self.set, &self.parameters.pool, command, header)
+                commands::place_immediate_data(&self.full, &self.set, &self.parameters, command, header)
             }
-            Ok(Bhs::DataOut(data)) => commands::place_data_out(&mut self.set, at, data, header.data_segment_bytes),
+            Ok(Bhs::DataOut(data)) => {
+                commands::place_data_out(&mut self.set, &self.parameters, at, data, header.data_segment_bytes)
+            }
             _ => {
-                let buffer = base::buffer::Buffer::zeroed(header.data_segment_bytes);
-                Destination::Buffer { buffer, offset: 0 }
+                let bytes = header.data_segment_bytes;
+                let lent = self.parameters.request_data.try_acquire(bytes);
+                Destination::Buffer { buffer: lent.unwrap_or_else(|| Buffer::zeroed(bytes)), offset: 0 }
             }
         };
         link.receiver.place(destination);
@@ -509,7 +554,7 @@ impl Session {
             self.end_tasks_of(oldest.link);
         }
         let (wait, retain) = self.times();
-        let kept = std::time::Duration::from_secs(u64::from(wait) + u64::from(retain));
+        let kept = Duration::from_secs(u64::from(wait) + u64::from(retain)).min(RETENTION_MAX);
         self.lost.push(Lost { link, cid, is_logged_out, deadline: self.now + kept });
     }
 
@@ -527,7 +572,9 @@ impl Session {
         // Immediate commands do not outlive their connection (RFC 7143 7.14), nor do task management requests.
         self.drop_tasks(|task| task.link == at && task.header.is_immediate);
         let is_remembered = self.is_recoverable() && self.lost.iter().any(|lost| lost.link == at);
-        if !is_remembered {
+        if is_remembered {
+            self.free_buffers_of(at);
+        } else {
             self.end_tasks_of(at);
         }
         self.advance_managements();
@@ -545,6 +592,18 @@ impl Session {
         for id in given_up {
             self.drop_task(id);
         }
+    }
+
+    /// Tasks of a connection that is gone wait without what came of their data: whoever claims them sends it again.
+    fn free_buffers_of(&mut self, at: LinkId) {
+        let is_waiting = |task: &&mut super::task::Task| task.link == at && !task.is_started;
+        let waiting = self.set.tasks.values_mut().filter(is_waiting).map(|task| {
+            task.data_out.forget();
+            task.id
+        });
+        let waiting: Vec<TaskId> = waiting.collect();
+        waiting.into_iter().for_each(|id| self.set.hold(id, DataOutHeld::default()));
+        self.feed_starved();
     }
 
     /// Tasks of a connection that is gone end without a word.
@@ -602,7 +661,7 @@ impl Session {
             link.is_closed = true;
         }
         self.lost.clear();
-        self.set.answers.clear();
+        self.set.forget_answers(&self.parameters.retained);
         self.set.managements.clear();
         self.logouts.clear();
         self.events.push_back(Event::Closed(reason));
@@ -668,6 +727,19 @@ impl Session {
             self.fail_link(at, CloseReason::Unacknowledged);
         }
     }
+}
+
+impl Drop for Session {
+    /// One that is dropped before its end keeps nothing, either.
+    fn drop(&mut self) {
+        self.set.forget_answers(&self.parameters.retained);
+    }
+}
+
+/// What a PDU takes of a turn.
+fn work_of(pdu: &ReceivedPdu) -> usize {
+    let is_text = matches!(pdu.header.bhs, Ok(Bhs::TextRequest(_)));
+    1 + if is_text { pdu.data.length / WORK_TEXT_BYTES } else { 0 }
 }
 
 /// The connection that a transport belongs to.

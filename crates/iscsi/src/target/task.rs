@@ -12,6 +12,7 @@
 use std::collections::VecDeque;
 
 use base::buffer::Buffer;
+use base::clock::Instant;
 use base::serial::Serial32;
 
 use super::event::{LinkId, TaskId};
@@ -34,6 +35,40 @@ pub(super) struct Task {
     /// How it ends without being executed.
     pub(super) failure: Option<DataFailure>,
     pub(super) data_out: DataOutCollection,
+    /// Its data-out buffer, wherever that is; changes only with [`TaskSet::hold`](super::task_set::TaskSet::hold).
+    pub(super) data_out_held: DataOutHeld,
+    /// When some of its data came last, or was asked for.
+    pub(super) data_moved: Instant,
+}
+
+/// Bytes of data-out buffers, as large as these are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct DataOutHeld {
+    /// Of the pool that all share.
+    pub(super) lent_bytes: usize,
+    /// Of the session's reserve.
+    pub(super) reserve_bytes: usize,
+}
+
+impl DataOutHeld {
+    pub(super) fn of(buffer: &Buffer) -> Self {
+        let bytes = buffer.capacity();
+        if buffer.is_lent() {
+            Self { lent_bytes: bytes, reserve_bytes: 0 }
+        } else {
+            Self { lent_bytes: 0, reserve_bytes: bytes }
+        }
+    }
+
+    pub(super) fn add(&mut self, other: Self) {
+        self.lent_bytes += other.lent_bytes;
+        self.reserve_bytes += other.reserve_bytes;
+    }
+
+    pub(super) fn remove(&mut self, other: Self) {
+        self.lent_bytes -= other.lent_bytes;
+        self.reserve_bytes -= other.reserve_bytes;
+    }
 }
 
 /// Why a task ends before it is executed (RFC 7143 11.4.7.2).
@@ -42,9 +77,18 @@ pub(super) enum DataFailure {
     UnexpectedUnsolicitedData,
     IncorrectAmountOfData,
     ProtocolServiceCrcError,
+    /// It came unasked, and there was no buffer for it.
+    NoBuffer,
 }
 
 impl DataFailure {
+    /// SCSI status: BUSY, which has the initiator try again, or CHECK CONDITION with [`sense`](Self::sense).
+    pub(super) fn status(self) -> u8 {
+        const CHECK_CONDITION: u8 = 0x02;
+        const BUSY: u8 = 0x08;
+        if self == Self::NoBuffer { BUSY } else { CHECK_CONDITION }
+    }
+
     /// Fixed-format sense data: ABORTED COMMAND with the standard's additional sense code.
     pub(super) fn sense(self) -> Vec<u8> {
         const CURRENT_FIXED: u8 = 0x70;
@@ -53,6 +97,7 @@ impl DataFailure {
             Self::UnexpectedUnsolicitedData => (0x0c, 0x0c),
             Self::IncorrectAmountOfData => (0x0c, 0x0d),
             Self::ProtocolServiceCrcError => (0x47, 0x05),
+            Self::NoBuffer => return Vec::new(),
         };
         vec![CURRENT_FIXED, 0, ABORTED_COMMAND, 0, 0, 0, 0, 10, 0, 0, 0, 0, asc, ascq, 0, 0, 0, 0]
     }
@@ -126,6 +171,17 @@ impl DataOutCollection {
     /// Whether nothing more is expected, given whether the task failed already.
     pub(super) fn is_complete(&self, is_failed: bool) -> bool {
         self.unsolicited.is_none() && self.r2ts.is_empty() && (is_failed || self.received >= self.wanted)
+    }
+
+    /// The end of what may come: what is wanted, or what may come unasked.
+    pub(super) fn limit(&self) -> u32 {
+        self.unsolicited.map_or(self.wanted, |(limit, _)| limit.max(self.wanted))
+    }
+
+    /// What has come has no place any more: all of it will be asked for again.
+    pub(super) fn forget(&mut self) {
+        self.buffer = None;
+        self.ask_again();
     }
 
     /// Whether bytes must be asked for.

@@ -10,7 +10,8 @@ use base::serial::Serial32;
 use super::answer::Answer;
 use super::command_window::CommandWindow;
 use super::event::{LinkId, TaskId, TaskManagementId};
-use super::task::Task;
+use super::parameters::RetainedData;
+use super::task::{DataOutHeld, Task};
 use crate::framing::ReceivedPdu;
 use crate::limits::{
     COMMAND_WINDOW, IMMEDIATE_TASKS_MAX, RETAINED_ANSWERS, RETAINED_DATA_BYTES_MAX, TASK_MANAGEMENT_MAX,
@@ -61,6 +62,10 @@ pub(super) struct TaskSet {
     /// Tasks that wait for a buffer, oldest first.
     pub(super) starved: VecDeque<TaskId>,
     pub(super) managements: Vec<PendingManagement>,
+    /// What its tasks have of data-out buffers.
+    data_out: DataOutHeld,
+    /// Bytes of data that answers kept when the last one was added.
+    retained_told: usize,
     /// Delivered tasks of the window that have not ended.
     under_way: usize,
     immediate_tasks: usize,
@@ -75,6 +80,8 @@ impl TaskSet {
             answers: BTreeMap::new(),
             starved: VecDeque::new(),
             managements: Vec::new(),
+            data_out: DataOutHeld::default(),
+            retained_told: 0,
             under_way: 0,
             immediate_tasks: 0,
             generation_next: 0,
@@ -112,6 +119,7 @@ impl TaskSet {
         } else {
             self.window.take(task.header.cmd_sn, Held::Task(task.id));
         }
+        self.data_out.add(task.data_out_held);
         // The initiator names a new task like one whose answer it has: it will not ask for that again.
         self.answers.remove(&task.id.initiator_task_tag);
         let previous = self.tasks.insert(task.id.initiator_task_tag, task);
@@ -130,6 +138,7 @@ impl TaskSet {
     /// A task ends. What becomes free lets the window open.
     pub(super) fn remove_task(&mut self, id: TaskId) -> Option<Task> {
         let task = self.task(id).is_some().then(|| self.tasks.remove(&id.initiator_task_tag)).flatten()?;
+        self.data_out.remove(task.data_out_held);
         if task.header.is_immediate {
             self.immediate_tasks -= 1;
         } else if task.is_delivered {
@@ -139,16 +148,51 @@ impl TaskSet {
         Some(task)
     }
 
-    /// Keeps an answer until it is acknowledged.
-    pub(super) fn keep_answer(&mut self, answer: Answer) {
+    /// What its tasks have of data-out buffers.
+    pub(super) fn data_out(&self) -> DataOutHeld {
+        self.data_out
+    }
+
+    /// A task has this data-out buffer from now on, in the place of what it had.
+    pub(super) fn hold(&mut self, id: TaskId, held: DataOutHeld) {
+        let Some(task) = self.task(id) else { return };
+        let before = std::mem::replace(&mut task.data_out_held, held);
+        self.data_out.remove(before);
+        self.data_out.add(held);
+    }
+
+    /// Bytes that requests ahead of their turn hold.
+    pub(super) fn held_request_bytes(&self) -> usize {
+        let of = |held: &Held| if let Held::Request(_, pdu) = held { pdu.data.buffer.capacity() } else { 0 };
+        self.window.held().map(of).sum()
+    }
+
+    /// The connection of the first command or request that waits for one before it.
+    pub(super) fn first_held_on(&self) -> Option<LinkId> {
+        self.window.held().find_map(|held| match held {
+            Held::Task(id) => self.tasks.get(&id.initiator_task_tag).map(|task| task.link),
+            Held::Request(link, _) => Some(*link),
+            Held::Plugged => None,
+        })
+    }
+
+    /// Keeps an answer until it is acknowledged; of its data, and what is kept already, as much as this session and all may.
+    pub(super) fn keep_answer(&mut self, answer: Answer, retained: &RetainedData) {
         self.answers.insert(answer.id.initiator_task_tag, answer);
         let mut kept: usize = self.answers.values().map(Answer::kept_bytes).sum();
-        while kept > RETAINED_DATA_BYTES_MAX {
+        while kept > RETAINED_DATA_BYTES_MAX || !retained.has_room_for(kept, self.retained_told) {
             let oldest = self.answers.values_mut().filter(|answer| answer.kept_bytes() > 0);
             let Some(oldest) = oldest.min_by_key(|answer| answer.id.generation) else { break };
             kept -= oldest.kept_bytes();
             oldest.forget_data();
         }
+        retained.tell(std::mem::replace(&mut self.retained_told, kept), kept);
+    }
+
+    /// The session is over, and with it what its answers kept.
+    pub(super) fn forget_answers(&mut self, retained: &RetainedData) {
+        self.answers.clear();
+        retained.tell(std::mem::take(&mut self.retained_told), 0);
     }
 
     /// The initiator has the response with this number.

@@ -5,7 +5,7 @@ use scsi::cdb::CacheRange;
 
 use super::{Task, nothing, refuse};
 use crate::execution::Execution;
-use crate::failure::{self, Doing, Failure};
+use crate::failure::Failure;
 use crate::unit::LogicalUnit;
 
 /// Flushes everything, whatever range was asked for: a flush has no range. With IMMED the answer does not wait for it.
@@ -14,17 +14,13 @@ pub(super) fn synchronize(task: Task<'_>, range: CacheRange) -> Execution {
     if let Err(sense) = task.unit.range_of(&geometry, range.blocks) {
         return refuse(sense);
     }
-    let flush = task.unit.device().submit(Request::flush());
     if range.is_immediate {
         // Dropping it detaches: the flush goes on.
-        drop(flush);
+        drop(task.unit.device().submit(Request::flush()));
         return nothing();
     }
-    task.run(async move {
-        let response = flush.await;
-        response.result.map_err(|error| failure::of_block_error(&error, Doing::Writing, None))?;
-        Ok(Buffer::empty())
-    })
+    let flush = task.unit.flush(task.nexus);
+    task.run(async move { flush.await.map(|()| Buffer::empty()) })
 }
 
 /// Checks the range and reads nothing ahead. GOOD says that not all of it is in the cache; CONDITION MET would say that it is.

@@ -19,14 +19,13 @@ pub(super) fn compare_and_write(mut task: Task<'_>, lba: u64, block_count: u8, i
         Ok(parts) => parts,
         Err(failure) => return refuse(failure),
     };
-    let place = task.unit.ranges.exclusive(range);
-    let unit = Arc::clone(task.unit);
-    task.run(async move {
-        let _guard = place.await;
+    let (unit, held) = (Arc::clone(task.unit), task.admission.held);
+    task.run_alone(range, |_| async move {
         let mut found = read_range(&unit, range, lba).await?;
         let (expected, new) = data_out.split_at(found.len());
         compare(expected, &found)?;
         found.copy_from_slice(new);
+        unit.record_change(held, range).await?;
         write_range(&unit, range.offset, found, is_fua, lba).await.map(|()| Buffer::empty())
     })
 }

@@ -14,13 +14,16 @@ use scsi::extended_copy::{CopyList, CopyState, CopyStatus, Segment, action};
 use scsi::{Cdb, Sense};
 
 use super::read_write::{read_range, write_range};
-use super::{Task, nothing, refuse};
+use super::sanitize::SanitizesBegun;
+use super::{Task, between_pieces, nothing, refuse};
+use crate::admission::Admission;
 use crate::execution::Execution;
 use crate::failure::Failure;
 use crate::identity;
 use crate::limits::{COPY_LIMITS, COPY_PIECE_BYTES, COPY_RESULTS_MAX};
 use crate::lun_map::cut;
 use crate::nexus::NexusId;
+use crate::task_set::Ticket;
 use crate::unit::{LogicalUnit, range_in};
 
 /// Results of copies, for who asks for them later.
@@ -81,15 +84,16 @@ pub(super) fn extended_copy(mut task: Task<'_>, parameter_list_length: u32) -> E
         Ok(list) => list,
         Err(failure) => return refuse(failure),
     };
-    let (unit, nexus) = (Arc::clone(task.unit), task.nexus.clone());
-    task.run(async move {
+    let (unit, nexus, admission) = (Arc::clone(task.unit), task.nexus.clone(), task.admission);
+    task.run_long(|ticket| async move {
         let mut status = CopyStatus { state: CopyState::InProgress, segment_count: 0, written_bytes: 0 };
         let note = |status| list.identifier.iter().for_each(|&number| unit.copies.note(&nexus, number, status));
         note(status);
-        let units = targets(&unit, &nexus, &list);
+        let parties = parties(&unit, &nexus, &list);
+        let copy = Copy { unit: Arc::clone(&unit), nexus: nexus.clone(), admission, ticket, parties };
         let mut result = Ok(());
         for segment in &list.segments {
-            result = copy(&units, &nexus, segment).await.map(|written_bytes| {
+            result = copy.segment(segment).await.map(|written_bytes| {
                 status.segment_count += 1;
                 status.written_bytes += written_bytes;
             });
@@ -113,57 +117,103 @@ fn parse(task: &mut Task<'_>, parameter_list_length: u32) -> Result<CopyList, Fa
     Ok(CopyList::parse(&list, &COPY_LIMITS)?)
 }
 
+/// A logical unit that is copied from or to.
+#[derive(Clone)]
+struct Party {
+    unit: Arc<LogicalUnit>,
+    /// When the copy came.
+    sanitizes_begun: SanitizesBegun,
+}
+
+impl Party {
+    /// Whether it is not sanitized now and was not since the copy came.
+    fn check(&self) -> Result<(), Sense> {
+        self.unit.sanitize.check()?;
+        self.unit.sanitize.check_none_since(self.sanitizes_begun)
+    }
+}
+
 /// The logical units that the list names, as far as there are such here.
-fn targets(own: &Arc<LogicalUnit>, nexus: &NexusId, list: &CopyList) -> Vec<Option<Arc<LogicalUnit>>> {
+fn parties(own: &Arc<LogicalUnit>, nexus: &NexusId, list: &CopyList) -> Vec<Option<Party>> {
     let mut known = vec![Arc::clone(own)];
     // What a nexus does not see it cannot copy from or to, either.
     known.extend(own.maps.seen_by(nexus));
     let named: Vec<_> = known.iter().map(|unit| (identity::designators_of(unit), unit)).collect();
     let find = |name: &scsi::vpd::Designator| {
-        named.iter().find(|(names, _)| names.contains(name)).map(|(_, unit)| Arc::clone(unit))
+        let (_, unit) = named.iter().find(|(names, _)| names.contains(name))?;
+        Some(Party { unit: Arc::clone(unit), sanitizes_begun: unit.sanitize.begun() })
     };
     list.targets.iter().map(|name| name.as_ref().and_then(find)).collect()
 }
 
-/// Copies one segment, and gives the bytes written.
-async fn copy(units: &[Option<Arc<LogicalUnit>>], nexus: &NexusId, segment: &Segment) -> Result<u64, Failure> {
-    let unit_at =
-        |index: u16| units.get(usize::from(index)).and_then(Option::as_ref).ok_or(Sense::UNREACHABLE_COPY_TARGET);
-    let (source, destination) = (unit_at(segment.source)?, unit_at(segment.destination)?);
-    let (from, to) = (source.geometry(), destination.geometry());
-    let transfer =
-        |lba| Transfer { blocks: Blocks::sixteen(lba, segment.block_count.into()), is_dpo: false, is_fua: false };
-    let aborted = |_: Sense| Sense::COPY_ABORTED;
-    source.reservations.check(nexus, &Cdb::Read(transfer(segment.source_lba)))?;
-    destination.reservations.check(nexus, &Cdb::Write(transfer(segment.destination_lba)))?;
-    source.check_medium().map_err(aborted)?;
-    destination.check_medium().map_err(aborted)?;
-    destination.check_writable(&to)?;
-    if destination.protection.covers(nexus) {
-        return Err(Sense::WRITE_PROTECTED.into());
+/// A copy under way.
+struct Copy {
+    /// Where the command came to.
+    unit: Arc<LogicalUnit>,
+    nexus: NexusId,
+    admission: Admission,
+    ticket: Arc<Ticket>,
+    parties: Vec<Option<Party>>,
+}
+
+impl Copy {
+    fn party(&self, index: u16) -> Result<&Party, Sense> {
+        let party = self.parties.get(usize::from(index)).and_then(Option::as_ref);
+        party.ok_or(Sense::UNREACHABLE_COPY_TARGET)
     }
-    // DC is clear: the count is in blocks of the source.
-    let bytes = u64::from(segment.block_count) * u64::from(from.logical_block_bytes);
-    if !bytes.is_multiple_of(u64::from(to.logical_block_bytes)) {
-        return Err(Sense::COPY_ABORTED.into());
+
+    /// Whether it may go on with blocks of these two.
+    fn check(&self, source: &Party, destination: &Party) -> Result<(), Failure> {
+        self.admission.check(&self.unit, &self.ticket)?;
+        source.check().and_then(|()| destination.check()).map_err(|_| Sense::COPY_ABORTED.into())
     }
-    let read = range_in(&from, segment.source_lba, u64::from(segment.block_count)).map_err(aborted)?;
-    let count = bytes / u64::from(to.logical_block_bytes);
-    let written = range_in(&to, segment.destination_lba, count).map_err(aborted)?;
-    let piece_max = COPY_PIECE_BYTES.min(u64::from(from.transfer_bytes_max.min(to.transfer_bytes_max)));
-    let mut done = 0;
-    while done < bytes {
-        let length = piece_max.min(bytes - done);
-        let piece = ByteRange { offset: read.offset + done, length };
-        let buffer = {
-            let _guard = source.ranges.shared(piece).await;
-            read_range(source, piece, piece.offset / u64::from(from.logical_block_bytes)).await?
-        };
-        let piece = ByteRange { offset: written.offset + done, length };
-        let _guard = destination.ranges.exclusive(piece).await;
-        let lba = piece.offset / u64::from(to.logical_block_bytes);
-        write_range(destination, piece.offset, buffer, false, lba).await?;
-        done += length;
+
+    /// Copies one segment, and gives the bytes written.
+    async fn segment(&self, segment: &Segment) -> Result<u64, Failure> {
+        let (source_party, destination_party) = (self.party(segment.source)?, self.party(segment.destination)?);
+        let (source, destination) = (&source_party.unit, &destination_party.unit);
+        let (from, to) = (source.geometry(), destination.geometry());
+        let transfer =
+            |lba| Transfer { blocks: Blocks::sixteen(lba, segment.block_count.into()), is_dpo: false, is_fua: false };
+        let aborted = |_: Sense| Sense::COPY_ABORTED;
+        source.reservations.check(&self.nexus, &Cdb::Read(transfer(segment.source_lba)))?;
+        destination.reservations.check(&self.nexus, &Cdb::Write(transfer(segment.destination_lba)))?;
+        source.check_medium().map_err(aborted)?;
+        destination.check_medium().map_err(aborted)?;
+        destination.check_writable(&to)?;
+        if destination.protection.covers(&self.nexus) {
+            return Err(Sense::WRITE_PROTECTED.into());
+        }
+        self.check(source_party, destination_party)?;
+        // DC is clear: the count is in blocks of the source.
+        let bytes = u64::from(segment.block_count) * u64::from(from.logical_block_bytes);
+        if !bytes.is_multiple_of(u64::from(to.logical_block_bytes)) {
+            return Err(Sense::COPY_ABORTED.into());
+        }
+        let read = range_in(&from, segment.source_lba, u64::from(segment.block_count)).map_err(aborted)?;
+        let count = bytes / u64::from(to.logical_block_bytes);
+        let written = range_in(&to, segment.destination_lba, count).map_err(aborted)?;
+        let held = destination.held_still_by(&self.nexus);
+        destination.record_change(held, written).await?;
+        let piece_max = COPY_PIECE_BYTES.min(u64::from(from.transfer_bytes_max.min(to.transfer_bytes_max)));
+        let mut done = 0;
+        while done < bytes {
+            let length = piece_max.min(bytes - done);
+            let piece = ByteRange { offset: read.offset + done, length };
+            let buffer = {
+                let _guard = source.ranges.shared(piece).await;
+                read_range(source, piece, piece.offset / u64::from(from.logical_block_bytes)).await?
+            };
+            let piece = ByteRange { offset: written.offset + done, length };
+            let guard = destination.ranges.exclusive(piece).await;
+            self.check(source_party, destination_party)?;
+            destination.record_change(held, piece).await?;
+            let lba = piece.offset / u64::from(to.logical_block_bytes);
+            write_range(destination, piece.offset, buffer, false, lba).await?;
+            done += length;
+            drop(guard);
+            between_pieces(&self.ticket).await?;
+        }
+        Ok(bytes)
     }
-    Ok(bytes)
 }

@@ -30,6 +30,7 @@ const PAGES: &[(u8, Emit)] = &[
     (page::BLOCK_LIMITS, block_limits),
     (page::BLOCK_DEVICE_CHARACTERISTICS, block_device_characteristics),
     (page::LOGICAL_BLOCK_PROVISIONING, logical_block_provisioning),
+    (page::CHANGE_MARKS, change_marks),
 ];
 
 pub(super) fn inquiry(
@@ -41,6 +42,7 @@ pub(super) fn inquiry(
 ) -> Result<Buffer, Failure> {
     let bytes = if is_vpd {
         let emit = PAGES.iter().find(|(code, _)| *code == page).map(|(_, emit)| emit);
+        let emit = emit.filter(|_| page != page::CHANGE_MARKS || unit.change_marks.is_some());
         emit.ok_or(Sense::INVALID_FIELD_IN_CDB.at_byte(2))?(unit, &unit.geometry(), nexus)
     } else if page != 0 {
         return Err(Sense::INVALID_FIELD_IN_CDB.at_byte(2).into());
@@ -83,7 +85,11 @@ pub(crate) fn absent() -> [u8; StandardInquiry::BYTES] {
 }
 
 fn supported_pages(unit: &LogicalUnit, geometry: &Geometry, _: &NexusId) -> Vec<u8> {
-    let is_there = |code: u8| code != page::LOGICAL_BLOCK_PROVISIONING || unit.is_thin(geometry);
+    let is_there = |code: u8| match code {
+        page::LOGICAL_BLOCK_PROVISIONING => unit.is_thin(geometry),
+        page::CHANGE_MARKS => unit.change_marks.is_some(),
+        _ => true,
+    };
     let codes: Vec<u8> = PAGES.iter().map(|(code, _)| *code).filter(|&code| is_there(code)).collect();
     vpd::emit_supported_pages(&codes)
 }
@@ -152,6 +158,11 @@ fn logical_block_provisioning(unit: &LogicalUnit, geometry: &Geometry, _: &Nexus
         is_thin,
     }
     .emit()
+}
+
+/// Empty where there are none: the page is not there then.
+fn change_marks(unit: &LogicalUnit, _: &Geometry, _: &NexusId) -> Vec<u8> {
+    unit.change_marks.as_ref().map_or_else(Vec::new, |marks| marks.support().emit())
 }
 
 /// A waiting unit attention is told as data with GOOD, and has been told by that (SPC-4 6.39.1).

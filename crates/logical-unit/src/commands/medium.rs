@@ -13,7 +13,7 @@ use scsi::cdb::StartStopUnit;
 
 use super::{Task, nothing, refuse};
 use crate::execution::Execution;
-use crate::failure::{self, Doing, Failure};
+use crate::failure::Failure;
 use crate::nexus::NexusId;
 use crate::unit::LogicalUnit;
 
@@ -76,15 +76,12 @@ pub(super) fn start_stop(task: Task<'_>, start_stop: StartStopUnit) -> Execution
     if start_stop.is_start || start_stop.is_no_flush || !task.unit.medium.is_loaded() {
         return nothing();
     }
-    let flush = task.unit.device().submit(Request::flush());
     if start_stop.is_immediate {
+        drop(task.unit.device().submit(Request::flush()));
         return nothing();
     }
-    task.run(async move {
-        let response = flush.await;
-        response.result.map_err(|error| failure::of_block_error(&error, Doing::Writing, None))?;
-        Ok(Buffer::empty())
-    })
+    let flush = task.unit.flush(task.nexus);
+    task.run(async move { flush.await.map(|()| Buffer::empty()) })
 }
 
 fn load_eject(unit: &Arc<LogicalUnit>, nexus: &NexusId, is_load: bool) -> Result<(), Sense> {

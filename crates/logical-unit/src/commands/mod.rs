@@ -2,6 +2,7 @@
 
 mod cache;
 mod capacity;
+mod change_mark;
 mod compare_and_write;
 pub(crate) mod extended_copy;
 pub(crate) mod inquiry;
@@ -18,21 +19,30 @@ mod verify;
 mod write_atomic;
 mod write_same;
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
+use std::task::Poll;
 
-use block::Buffer;
-use scsi::Cdb;
+use block::{Buffer, ByteRange};
+use scsi::{Cdb, Status};
 
+use crate::admission::Admission;
 use crate::command::{Command, Outcome};
 use crate::execution::Execution;
 use crate::failure::Failure;
 use crate::nexus::NexusId;
+use crate::task_set::Ticket;
 use crate::unit::LogicalUnit;
 
 /// Starts a command that nothing stands in the way of.
-pub(crate) fn start(unit: &Arc<LogicalUnit>, nexus: &NexusId, cdb: Cdb, command: Command) -> Execution {
-    let task = Task { unit, nexus, command };
+pub(crate) fn start(
+    unit: &Arc<LogicalUnit>,
+    nexus: &NexusId,
+    cdb: Cdb,
+    command: Command,
+    admission: Admission,
+) -> Execution {
+    let task = Task { unit, nexus, command, admission };
     match cdb {
         Cdb::Read(transfer) => read_write::read(task, transfer),
         Cdb::Write(transfer) => read_write::write(task, transfer),
@@ -50,13 +60,16 @@ pub(crate) fn start(unit: &Arc<LogicalUnit>, nexus: &NexusId, cdb: Cdb, command:
         Cdb::SynchronizeCache(range) => cache::synchronize(task, range),
         Cdb::StartStopUnit(start_stop) => medium::start_stop(task, start_stop),
         Cdb::GetLbaStatus { lba, allocation_length } => capacity::lba_status(task, lba, allocation_length),
+        Cdb::ChangeMarkOut { service_action, parameter_list_length } => {
+            change_mark::change(task, service_action, parameter_list_length)
+        }
         cdb => Execution::ready(Outcome::from(control(&task, cdb))),
     }
 }
 
 /// Commands that need no device: they are over when this returns.
 fn control(task: &Task<'_>, cdb: Cdb) -> Result<Buffer, Failure> {
-    let Task { unit, nexus, command } = task;
+    let Task { unit, nexus, command, .. } = task;
     match cdb {
         Cdb::TestUnitReady => medium::test_unit_ready(unit),
         Cdb::RequestSense { is_descriptor, allocation_length } => {
@@ -100,6 +113,9 @@ fn control(task: &Task<'_>, cdb: Cdb) -> Result<Buffer, Failure> {
         Cdb::ReportSupportedTaskManagementFunctions { is_extended, allocation_length } => {
             report::task_management_functions(is_extended, allocation_length)
         }
+        Cdb::ChangeMarkIn { service_action, slot, first_range, allocation_length } => {
+            change_mark::report(unit, nexus, (service_action, slot, first_range), allocation_length)
+        }
         // REPORT LUNS never comes here: the LUN map answers it. The others are not control commands.
         Cdb::ReportLuns { .. }
         | Cdb::Read(_)
@@ -114,6 +130,7 @@ fn control(task: &Task<'_>, cdb: Cdb) -> Result<Buffer, Failure> {
         | Cdb::ExtendedCopy { .. }
         | Cdb::Unmap { .. }
         | Cdb::SynchronizeCache(_)
+        | Cdb::ChangeMarkOut { .. }
         | Cdb::StartStopUnit(_)
         | Cdb::GetLbaStatus { .. } => Err(scsi::Sense::INVALID_OPERATION_CODE.into()),
     }
@@ -124,13 +141,47 @@ pub(crate) struct Task<'a> {
     pub(crate) unit: &'a Arc<LogicalUnit>,
     pub(crate) nexus: &'a NexusId,
     pub(crate) command: Command,
+    pub(crate) admission: Admission,
 }
 
 impl Task<'_> {
     /// Carries out a command that takes several steps.
     fn run(&self, steps: impl Future<Output = Result<Buffer, Failure>> + Send + 'static) -> Execution {
+        self.run_to(async move { Outcome::from(steps.await) })
+    }
+
+    /// As [`run`](Self::run), for what takes many steps: between two of them it asks its ticket whether anybody still wants the rest.
+    fn run_long<Steps>(&self, steps: impl FnOnce(Arc<Ticket>) -> Steps) -> Execution
+    where
+        Steps: Future<Output = Result<Buffer, Failure>> + Send + 'static,
+    {
+        let ticket = Arc::new(self.unit.enter(self.nexus, &self.command));
+        let steps = steps(Arc::clone(&ticket));
+        Execution::task(async move { Outcome::from(steps.await) }, ticket, self.unit.workers())
+    }
+
+    /// Carries out a command that changes a range, once it has that alone. Its place in the range's line is taken at once; if it was aborted or a
+    /// sanitize began while it waited, nothing of it is carried out.
+    fn run_alone<Steps>(&self, range: ByteRange, steps: impl FnOnce(Arc<Ticket>) -> Steps) -> Execution
+    where
+        Steps: Future<Output = Result<Buffer, Failure>> + Send + 'static,
+    {
+        let place = self.unit.ranges.exclusive(range);
+        let (unit, admission) = (Arc::clone(self.unit), self.admission);
+        self.run_long(|ticket| {
+            let steps = steps(Arc::clone(&ticket));
+            async move {
+                let _guard = place.await;
+                admission.check(&unit, &ticket)?;
+                steps.await
+            }
+        })
+    }
+
+    /// As [`run`](Self::run), with an outcome of its own making.
+    fn run_to(&self, steps: impl Future<Output = Outcome> + Send + 'static) -> Execution {
         let ticket = self.unit.enter(self.nexus, &self.command);
-        Execution::task(async move { Outcome::from(steps.await) }, Arc::new(ticket), self.unit.workers())
+        Execution::task(steps, Arc::new(ticket), self.unit.workers())
     }
 
     /// The data-out, exactly as long as the CDB asks; what is beyond is cut, less is refused.
@@ -150,6 +201,26 @@ impl Task<'_> {
         data_out.set_length(length);
         data_out
     }
+}
+
+/// Lets others have their turn, which a device that answers at once would not.
+async fn give_way() {
+    let mut has_yielded = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Between two pieces of a long command: lets others have their turn, and ends a command that was aborted meanwhile.
+async fn between_pieces(ticket: &Ticket) -> Result<(), Failure> {
+    give_way().await;
+    // What the initiator is told, if anything, is the abort's to say.
+    if ticket.abort().is_some() { Err(Failure::Status(Status::TaskAborted)) } else { Ok(()) }
 }
 
 /// A command that ends here.

@@ -15,11 +15,10 @@ pub(super) fn or_write(mut task: Task<'_>, transfer: Transfer) -> Execution {
         Ok(parts) => parts,
         Err(failure) => return refuse(failure),
     };
-    let place = task.unit.ranges.exclusive(range);
-    let unit = Arc::clone(task.unit);
+    let (unit, held) = (Arc::clone(task.unit), task.admission.held);
     let lba = transfer.blocks.lba;
-    task.run(async move {
-        let _guard = place.await;
+    task.run_alone(range, |_| async move {
+        unit.record_change(held, range).await?;
         let mut blocks = read_range(&unit, range, lba).await?;
         // Of data-out that came short, the rest counts as zeroes: those bytes stay as they are.
         blocks.iter_mut().zip(data_out.iter()).for_each(|(byte, mask)| *byte |= mask);

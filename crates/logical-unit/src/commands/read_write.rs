@@ -5,17 +5,22 @@
 //!
 //! A transport that was announced less data-out than the CDB asks for brings less, and tells the initiator by the residual. What came is
 //! written, to the byte; blocks of which nothing came stay as they are.
+//!
+//! A device that answers on the spot copies on the thread of whoever asks. So a long read goes piece by piece, and others have their turn between
+//! two pieces; a device that takes its time is asked for larger ones.
 
 use std::sync::Arc;
 
-use block::{Buffer, ByteRange, Request, Response};
+use block::range_lock::RangeGuard;
+use block::{Buffer, BufferPool, ByteRange, Geometry, Request, Response};
 use scsi::Sense;
 use scsi::cdb::{Blocks, Transfer};
 
-use super::{Task, nothing, refuse};
+use super::{Task, give_way, nothing, refuse};
 use crate::command::Outcome;
 use crate::execution::{Execution, Finish};
 use crate::failure::{self, Doing, Failure};
+use crate::limits::{READ_PIECE_BYTES, WHOLE_READ_BYTES_MAX};
 use crate::unit::LogicalUnit;
 
 pub(super) fn read(task: Task<'_>, transfer: Transfer) -> Execution {
@@ -26,6 +31,12 @@ pub(super) fn read(task: Task<'_>, transfer: Transfer) -> Execution {
         Err(sense) => return refuse(sense),
     };
     let lba = transfer.blocks.lba;
+    if range.length > u64::from(task.command.data_in_bytes_max) {
+        return read_in_part(&task, range, &geometry, lba);
+    }
+    if range.length > WHOLE_READ_BYTES_MAX {
+        return read_later(&task, range, lba);
+    }
     let Some(buffer) = task.unit.options.read_buffers.try_acquire(range.length as usize) else {
         return read_later(&task, range, lba);
     };
@@ -48,18 +59,69 @@ fn read_later(task: &Task<'_>, range: ByteRange, lba: u64) -> Execution {
     let unit = Arc::clone(task.unit);
     task.run(async move {
         let _guard = place.await;
-        read_range(&unit, range, lba).await
+        read_into(&unit, &unit.options.read_buffers, range, lba).await
     })
 }
 
-/// Reads a range that the caller holds. `lba` is its first block, for sense data.
+/// A read of which the initiator wants only the beginning: no more is read, so that few bytes do not keep a large buffer. The rest only
+/// counts for the residual.
+fn read_in_part(task: &Task<'_>, range: ByteRange, geometry: &Geometry, lba: u64) -> Execution {
+    let wanted = u64::from(task.command.data_in_bytes_max);
+    let length = wanted.next_multiple_of(u64::from(geometry.logical_block_bytes)).min(range.length);
+    let part = ByteRange { length, ..range };
+    let data_in_bytes_cut = range.length - length;
+    let place = task.unit.ranges.shared(part);
+    let unit = Arc::clone(task.unit);
+    task.run_to(async move {
+        let _guard = place.await;
+        let read = read_into(&unit, &unit.options.read_buffers, part, lba).await;
+        Outcome { data_in_bytes_cut, ..Outcome::from(read) }
+    })
+}
+
+/// Reads a range that the caller holds, for the command itself: no initiator gets the buffer. `lba` is its first block, for sense data.
 pub(super) async fn read_range(unit: &LogicalUnit, range: ByteRange, lba: u64) -> Result<Buffer, Failure> {
+    read_into(unit, &unit.options.work_buffers, range, lba).await
+}
+
+async fn read_into(unit: &LogicalUnit, pool: &BufferPool, range: ByteRange, lba: u64) -> Result<Buffer, Failure> {
     if range.is_empty() {
         return Ok(Buffer::empty());
     }
-    let buffer = unit.options.read_buffers.acquire(range.length as usize).await;
-    let response = unit.device().submit(Request::read(range.offset, buffer)).await;
-    response.into_buffer().map_err(|error| failure::of_block_error(&error, Doing::Reading, Some(lba)))
+    let failed = |error| failure::of_block_error(&error, Doing::Reading, Some(lba));
+    if range.length <= WHOLE_READ_BYTES_MAX {
+        let buffer = pool.acquire(range.length as usize).await;
+        let response = unit.device().submit(Request::read(range.offset, buffer)).await;
+        return response.into_buffer().map_err(failed);
+    }
+    let buffer = pool.acquire_unfilled(range.length as usize).await;
+    read_pieces(unit, buffer, range).await.map_err(failed)
+}
+
+/// Fills a buffer with a range piece by piece.
+async fn read_pieces(unit: &LogicalUnit, mut buffer: Buffer, range: ByteRange) -> Result<Buffer, block::Error> {
+    let mut piece_max = READ_PIECE_BYTES;
+    let mut done = 0;
+    while done < range.length {
+        let length = piece_max.min(range.length - done);
+        buffer.set_window(done as usize, length as usize);
+        let mut completion = unit.device().submit(Request::read(range.offset + done, buffer));
+        let response = match completion.try_take() {
+            Some(response) => {
+                piece_max = READ_PIECE_BYTES;
+                give_way().await;
+                response
+            }
+            None => {
+                piece_max = WHOLE_READ_BYTES_MAX;
+                completion.await
+            }
+        };
+        buffer = response.into_buffer()?;
+        done += length;
+    }
+    buffer.set_window(0, range.length as usize);
+    Ok(buffer)
 }
 
 /// Writes to a range that the caller holds.
@@ -100,6 +162,12 @@ pub(super) fn write(mut task: Task<'_>, transfer: Transfer) -> Execution {
     let Some(guard) = task.unit.ranges.try_exclusive(range) else {
         return write_later(&task, range, buffer, is_fua, lba);
     };
+    if let Err(sense) = task.admission.check_sanitize(task.unit) {
+        return refuse(sense);
+    }
+    if !task.unit.is_change_recorded(task.admission.held, range) {
+        return write_recorded(&task, guard, range, buffer, is_fua, lba);
+    }
     let mut completion = task.unit.device().submit(Request::write(range.offset, buffer, is_fua));
     match completion.try_take() {
         Some(response) => Execution::ready(finish_write(response, lba)),
@@ -111,11 +179,27 @@ pub(super) fn write(mut task: Task<'_>, transfer: Transfer) -> Execution {
     }
 }
 
-fn write_later(task: &Task<'_>, range: ByteRange, buffer: Buffer, is_fua: bool, lba: u64) -> Execution {
-    let place = task.unit.ranges.exclusive(range);
-    let unit = Arc::clone(task.unit);
+/// Writes once the change is recorded, which takes a durable write.
+fn write_recorded(
+    task: &Task<'_>,
+    guard: RangeGuard,
+    range: ByteRange,
+    buffer: Buffer,
+    is_fua: bool,
+    lba: u64,
+) -> Execution {
+    let (unit, held) = (Arc::clone(task.unit), task.admission.held);
     task.run(async move {
-        let _guard = place.await;
+        let _guard = guard;
+        unit.record_change(held, range).await?;
+        write_range(&unit, range.offset, buffer, is_fua, lba).await.map(|()| Buffer::empty())
+    })
+}
+
+fn write_later(task: &Task<'_>, range: ByteRange, buffer: Buffer, is_fua: bool, lba: u64) -> Execution {
+    let (unit, held) = (Arc::clone(task.unit), task.admission.held);
+    task.run_alone(range, |_| async move {
+        unit.record_change(held, range).await?;
         let buffer = fill_last_block(&unit, range.offset, buffer, lba).await?;
         write_range(&unit, range.offset, buffer, is_fua, lba).await.map(|()| Buffer::empty())
     })

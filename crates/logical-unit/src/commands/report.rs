@@ -22,11 +22,12 @@ pub(super) struct Asked {
 }
 
 /// Whether this logical unit runs the command of a row: all of them, but UNMAP and SANITIZE BLOCK ERASE only where blocks can be unmapped,
-/// and WRITE ATOMIC only where the device says how much is atomic.
+/// WRITE ATOMIC only where the device says how much is atomic, and change marks where they are kept.
 fn is_supported(unit: &LogicalUnit, row: &Row) -> bool {
     let geometry = unit.geometry();
     match (row.operation_code, row.service_action) {
         (0x42, _) | (0x48, Some(action::BLOCK_ERASE)) => unit.is_thin(&geometry),
+        (0xc1 | 0xc2, _) => unit.change_marks.is_some(),
         (0x9c, _) => unit.atomic_limits(&geometry).blocks_max > 0,
         _ => true,
     }

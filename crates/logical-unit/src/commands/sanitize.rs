@@ -8,7 +8,8 @@
 //!    └── succeeds, ◄── failed        (EXIT FAILURE MODE only if AUSE was set)
 //! ```
 //! Once it has begun, nothing stops it: not an abort, a reset, or the loss of its nexus. While it goes on, every command that is not
-//! exempt is answered that a sanitize is in progress, with how far it is.
+//! exempt is answered that a sanitize is in progress, with how far it is. So are those that came before it and still wait, for older tasks, a range or
+//! their next piece ([`Admission`](crate::admission::Admission)); what the device has taken from them already ends first, and is wiped.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,6 +21,7 @@ use scsi::{Cdb, Sense, cdb};
 
 use super::read_write::write_range;
 use super::{Task, nothing, refuse};
+use crate::change_marks::Held;
 use crate::execution::Execution;
 use crate::failure::{self, Doing, Failure};
 use crate::limits::{SANITIZE_DURATION_MIN, SANITIZE_ERASE_BYTES, SANITIZE_PIECE_BYTES};
@@ -30,9 +32,15 @@ use crate::unit::LogicalUnit;
 pub(crate) struct SanitizeState {
     /// Zero when ready, else one more than its progress in 65536ths, or `FAILED`; so that a command costs one load.
     state: AtomicU32,
+    /// How many have begun; it grows after `state` is no longer ready.
+    begun: AtomicU32,
     /// AUSE of the one that failed.
     may_exit: Mutex<bool>,
 }
+
+/// How many sanitizes of a unit had begun at some moment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SanitizesBegun(u32);
 
 const READY: u32 = 0;
 const FAILED: u32 = u32::MAX;
@@ -47,6 +55,19 @@ impl SanitizeState {
         }
     }
 
+    /// To be asked before [`check`](Self::check), so that none begins between the two unseen.
+    pub(crate) fn begun(&self) -> SanitizesBegun {
+        SanitizesBegun(self.begun.load(Ordering::Acquire))
+    }
+
+    /// Whether a command may go on that came when `known` had begun.
+    ///
+    /// # Errors
+    /// SANITIZE IN PROGRESS, as at its beginning, even if it has ended by now.
+    pub(crate) fn check_none_since(&self, known: SanitizesBegun) -> Result<(), Sense> {
+        if self.begun() == known { Ok(()) } else { Err(Sense::SANITIZE_IN_PROGRESS.with_progress(0)) }
+    }
+
     /// Begins, unless one is under way.
     fn begin(&self, may_exit: bool) -> Result<(), Sense> {
         let mut own = self.may_exit.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,6 +75,7 @@ impl SanitizeState {
             READY | FAILED => {
                 *own = may_exit;
                 self.state.store(1, Ordering::Release);
+                self.begun.fetch_add(1, Ordering::Release);
                 Ok(())
             }
             _ => self.check(),
@@ -114,7 +136,7 @@ pub(super) fn sanitize(mut task: Task<'_>, sanitize: cdb::Sanitize) -> Execution
         return refuse(sense);
     }
     // Polled by whoever waits for it and by the unit's workers: it goes on when nobody waits any more.
-    let work = carry_out(Arc::clone(&unit), method).boxed().shared();
+    let work = carry_out(Arc::clone(&unit), method, task.admission.held).boxed().shared();
     let going_on = work.clone();
     unit.workers().spawn(async move {
         let _ = going_on.await;
@@ -163,9 +185,9 @@ fn method(task: &mut Task<'_>, sanitize: &cdb::Sanitize) -> Result<Option<Method
 }
 
 /// Wipes, makes it durable, and says how it went.
-async fn carry_out(unit: Arc<LogicalUnit>, method: Method) -> Result<(), Failure> {
+async fn carry_out(unit: Arc<LogicalUnit>, method: Method, held: Held) -> Result<(), Failure> {
     let shortest = unit.options.clock.as_ref().map(|clock| clock.sleep(SANITIZE_DURATION_MIN));
-    let mut result = wipe(&unit, &method).await;
+    let mut result = wipe(&unit, &method, held).await;
     if result.is_ok() {
         let response = unit.device().submit(Request::flush()).await;
         result = response.result.map_err(|error| failure::of_block_error(&error, Doing::Writing, None));
@@ -177,10 +199,11 @@ async fn carry_out(unit: Arc<LogicalUnit>, method: Method) -> Result<(), Failure
     result.map_err(|_| Sense::SANITIZE_FAILED.into())
 }
 
-async fn wipe(unit: &LogicalUnit, method: &Method) -> Result<(), Failure> {
+async fn wipe(unit: &LogicalUnit, method: &Method, held: Held) -> Result<(), Failure> {
     let geometry = unit.geometry();
     // What is under way on the medium ends first.
     let _all = unit.ranges.exclusive(ByteRange { offset: 0, length: geometry.size_bytes }).await;
+    unit.record_change(held, ByteRange { offset: 0, length: u64::MAX }).await?;
     match method {
         Method::Erase => erase(unit, &geometry).await,
         Method::Overwrite(overwrite) => self::overwrite(unit, &geometry, overwrite).await,
@@ -211,7 +234,7 @@ async fn overwrite(unit: &LogicalUnit, geometry: &Geometry, overwrite: &Overwrit
         let mut done = 0;
         while done < geometry.size_bytes {
             let length = (geometry.size_bytes - done).min(piece_max as u64);
-            let mut buffer = unit.options.read_buffers.acquire(length as usize).await;
+            let mut buffer = unit.options.work_buffers.acquire(length as usize).await;
             buffer.chunks_exact_mut(block_bytes).for_each(|place| place.copy_from_slice(&block));
             write_range(unit, done, buffer, false, done / block_bytes as u64).await?;
             done += length;

@@ -17,10 +17,16 @@ pub(super) fn unmap(mut task: Task<'_>, is_anchor: bool, parameter_list_length: 
         Ok(ranges) => ranges,
         Err(failure) => return refuse(failure),
     };
-    let unit = Arc::clone(task.unit);
-    task.run(async move {
+    let (unit, admission) = (Arc::clone(task.unit), task.admission);
+    let held = admission.held;
+    task.run_long(|ticket| async move {
+        // All with one durable write; below it is already there, unless the mark was cleared between two ranges.
+        unit.record_changes(held, &ranges).await?;
         for range in ranges {
+            admission.check(&unit, &ticket)?;
             let _guard = unit.ranges.exclusive(range).await;
+            admission.check(&unit, &ticket)?;
+            unit.record_change(held, range).await?;
             let response = unit.device().submit(Request::discard(range.offset, range.length)).await;
             response.result.map_err(|error| failure::of_block_error(&error, Doing::Writing, None))?;
         }

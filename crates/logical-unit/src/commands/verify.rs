@@ -65,11 +65,10 @@ pub(super) fn write_and_verify(mut task: Task<'_>, verification: Verification) -
         Ok(parts) => parts,
         Err(failure) => return refuse(failure),
     };
-    let place = task.unit.ranges.exclusive(range);
-    let unit = Arc::clone(task.unit);
+    let (unit, held) = (Arc::clone(task.unit), task.admission.held);
     let lba = verification.blocks.lba;
-    task.run(async move {
-        let _guard = place.await;
+    task.run_alone(range, |_| async move {
+        unit.record_change(held, range).await?;
         let buffer = fill_last_block(&unit, range.offset, buffer, lba).await?;
         let written = ByteRange { length: buffer.len() as u64, ..range };
         let expected = match verification.byte_check {

@@ -47,10 +47,9 @@ pub(super) fn write_atomic(mut task: Task<'_>, write: WriteAtomic) -> Execution 
         Ok(parts) => parts,
         Err(failure) => return refuse(failure),
     };
-    let place = task.unit.ranges.exclusive(range);
-    let unit = Arc::clone(task.unit);
-    task.run(async move {
-        let _guard = place.await;
+    let (unit, held) = (Arc::clone(task.unit), task.admission.held);
+    task.run_alone(range, |_| async move {
+        unit.record_change(held, range).await?;
         write_range(&unit, range.offset, buffer, write.is_fua, write.lba).await.map(|()| Buffer::empty())
     })
 }

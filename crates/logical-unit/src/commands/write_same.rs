@@ -10,10 +10,11 @@ use scsi::Sense;
 use scsi::cdb::WriteSame;
 
 use super::read_write::write_range;
-use super::{Task, refuse};
+use super::{Task, between_pieces, refuse};
 use crate::execution::Execution;
 use crate::failure::{self, Doing, Failure};
 use crate::limits::{WRITE_SAME_BLOCKS_MAX, WRITE_SAME_PIECE_BYTES};
+use crate::task_set::Ticket;
 use crate::unit::{LogicalUnit, range_in};
 
 pub(super) fn write_same(mut task: Task<'_>, same: WriteSame) -> Execution {
@@ -21,15 +22,14 @@ pub(super) fn write_same(mut task: Task<'_>, same: WriteSame) -> Execution {
         Ok(parts) => parts,
         Err(failure) => return refuse(failure),
     };
-    let place = task.unit.ranges.exclusive(range);
-    let unit = Arc::clone(task.unit);
+    let (unit, held) = (Arc::clone(task.unit), task.admission.held);
     let lba = same.blocks.lba;
-    task.run(async move {
-        let _guard = place.await;
+    task.run_alone(range, |ticket| async move {
+        unit.record_change(held, range).await?;
         if block.iter().all(|&byte| byte == 0) {
             zero(&unit, range, same.is_unmap, lba).await
         } else {
-            repeat(&unit, range, &block, lba).await
+            repeat(&unit, range, (&block, lba), &ticket).await
         }
         .map(|()| Buffer::empty())
     })
@@ -71,16 +71,22 @@ async fn zero(unit: &LogicalUnit, range: ByteRange, may_discard: bool, lba: u64)
     response.result.map_err(|error| failure::of_block_error(&error, Doing::Writing, Some(lba)))
 }
 
-async fn repeat(unit: &LogicalUnit, range: ByteRange, block: &[u8], lba: u64) -> Result<(), Failure> {
+async fn repeat(
+    unit: &LogicalUnit,
+    range: ByteRange,
+    (block, lba): (&[u8], u64),
+    ticket: &Ticket,
+) -> Result<(), Failure> {
     let piece_max = WRITE_SAME_PIECE_BYTES.min(unit.geometry().transfer_bytes_max as usize);
     let piece_max = (piece_max / block.len()).max(1) * block.len();
     let mut done = 0;
     while done < range.length {
         let length = (range.length - done).min(piece_max as u64);
-        let mut buffer = unit.options.read_buffers.acquire(length as usize).await;
+        let mut buffer = unit.options.work_buffers.acquire(length as usize).await;
         buffer.chunks_exact_mut(block.len()).for_each(|place| place.copy_from_slice(block));
         write_range(unit, range.offset + done, buffer, false, lba + done / block.len() as u64).await?;
         done += length;
+        between_pieces(ticket).await?;
     }
     Ok(())
 }

@@ -39,6 +39,8 @@ impl Access {
             | Cdb::ReportTargetPortGroups { .. }
             | Cdb::LogSense(_)
             | Cdb::ReceiveCopyResults { .. }
+            | Cdb::ChangeMarkIn { .. }
+            | Cdb::ChangeMarkOut { .. }
             | Cdb::PreventAllowMediumRemoval { prevent: 0 } => Self::Always,
             Cdb::StartStopUnit(start_stop) if start_stop.is_start && start_stop.power_condition == 0 => Self::Always,
             Cdb::Read(_)
@@ -73,6 +75,8 @@ impl Access {
                 | Cdb::ReportLuns { .. }
                 | Cdb::Reserve6
                 | Cdb::Release6
+                | Cdb::ChangeMarkIn { .. }
+                | Cdb::ChangeMarkOut { .. }
                 | Cdb::PreventAllowMediumRemoval { prevent: 0 }
         )
     }

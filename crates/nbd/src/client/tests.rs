@@ -175,7 +175,7 @@ fn every_command_completes_with_its_answer() {
                 Command::Write { offset: 65_536, buffer: Buffer::copy_of(&[7; 1024]), fua: false },
                 Command::Flush,
                 Command::Trim { offset: 0, length: 512, fua: false },
-                Command::Read { offset: 100, buffer: Buffer::zeroed(512) },
+                Command::Read { offset: 1 << 40, buffer: Buffer::zeroed(512) },
                 Command::BlockStatus { offset: 0, length: 65_536, only_first: false },
             ];
             for (token, command) in commands.into_iter().enumerate() {

@@ -6,9 +6,10 @@
 //! ```
 //!
 //! What it keeps true:
-//! - Every request is answered exactly once: by itself when it breaks a rule of the export (range, alignment, flags, read-only), else by
+//! - Every request is answered exactly once: by itself when it breaks a rule of the export (range, flags, read-only), else by
 //!   whoever gets its [`Ticket`].
-//! - Commands that reach the owner are inside the export and on its blocks.
+//! - Commands that reach the owner are inside the export. They may be less than whole blocks, from clients that do not know the smallest
+//!   block size ("Size constraints" lets a server refuse them; ours does not).
 //! - Messages are taken one at a time, by `poll_event`; an owner that has enough in flight stops polling, and the peer waits.
 //! - The payload of a write goes into a buffer the owner provides, of which only what came along with its header is copied.
 //! - A read that turned out all zeroes is sent as a hole where the client understands holes.
@@ -68,7 +69,7 @@ pub enum Event {
     Failed(ProtocolError),
 }
 
-/// A command inside the export, on its blocks, of at least one byte.
+/// A command inside the export, of at least one byte.
 #[derive(Debug)]
 pub enum Command {
     /// Answer with [`Reply::Data`].

@@ -230,8 +230,6 @@ fn refused_requests_get_the_documents_errors() {
     let end = SIZE_BYTES;
     for (export, command, flags, offset, length, error) in [
         (export(), command::READ, 0, 0, 0, 22),
-        (export(), command::READ, 0, 100, 512, 22),
-        (export(), command::READ, 0, 0, 100, 22),
         (export(), command::READ, 0, end - 512, 1024, 22),
         (export(), command::READ, 0, u64::MAX - 511, 512, 22),
         (export(), command::READ, DF, 0, 512, 22),
@@ -239,7 +237,6 @@ fn refused_requests_get_the_documents_errors() {
         (Export { size_bytes: 1 << 30, ..export() }, command::READ, 0, 0, PAYLOAD_BYTES_MAX + 512, 75),
         (Export { size_bytes: 1 << 30, ..export() }, command::CACHE, 0, 0, PAYLOAD_BYTES_MAX + 512, 75),
         (export(), command::WRITE, 0, end, 512, 28),
-        (export(), command::WRITE, 0, 1, 512, 22),
         (export(), command::WRITE, NO_HOLE, 0, 512, 22),
         (export(), command::WRITE, 0, 0, 0, 22),
         (read_only.clone(), command::WRITE, 0, 0, 70_000, 1),

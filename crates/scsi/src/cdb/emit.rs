@@ -45,6 +45,8 @@ impl Cdb {
             Self::PersistentReserveOut { service_action, .. } => (0x5f, Some(*service_action)),
             Self::ReportSupportedOperationCodes { .. } => (0xa3, Some(0x0c)),
             Self::ReportSupportedTaskManagementFunctions { .. } => (0xa3, Some(0x0d)),
+            Self::ChangeMarkIn { service_action, .. } => (0xc1, Some(*service_action)),
+            Self::ChangeMarkOut { service_action, .. } => (0xc2, Some(*service_action)),
         }
     }
 
@@ -122,6 +124,12 @@ impl Cdb {
                 raw[2] = scope << 4 | kind & 0x0f;
                 put_u32(raw, 5, parameter_list_length);
             }
+            Self::ChangeMarkIn { slot, first_range, allocation_length, .. } => {
+                put_u16(raw, 2, slot);
+                put_u32(raw, 4, first_range);
+                put_u24(raw, 8, allocation_length);
+            }
+            Self::ChangeMarkOut { parameter_list_length, .. } => put_u24(raw, 8, parameter_list_length),
             Self::ReportSupportedOperationCodes {
                 has_timeouts,
                 reporting_options,
@@ -158,6 +166,11 @@ fn flag(is_set: bool, mask: u8) -> u8 {
 
 fn put_u16(raw: &mut Raw, at: usize, value: u16) {
     raw[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+fn put_u24(raw: &mut Raw, at: usize, value: u32) {
+    assert!(value < 1 << 24, "a length of 24 bits");
+    raw[at..at + 3].copy_from_slice(&value.to_be_bytes()[1..]);
 }
 
 fn put_u32(raw: &mut Raw, at: usize, value: u32) {

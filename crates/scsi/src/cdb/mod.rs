@@ -277,6 +277,18 @@ pub enum Cdb {
         service_action: u16,
         allocation_length: u32,
     },
+    /// Forebay's own: what others have changed. 24 bits of allocation length.
+    ChangeMarkIn {
+        service_action: u8,
+        slot: u16,
+        first_range: u32,
+        allocation_length: u32,
+    },
+    /// Forebay's own. 24 bits of parameter list length.
+    ChangeMarkOut {
+        service_action: u8,
+        parameter_list_length: u32,
+    },
     /// `is_extended` is REPD: with the extended parameter data.
     ReportSupportedTaskManagementFunctions {
         is_extended: bool,

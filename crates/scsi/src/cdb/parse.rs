@@ -230,6 +230,19 @@ pub(super) fn report_target_port_groups(raw: &Raw) -> Cdb {
     Cdb::ReportTargetPortGroups { is_extended: is_set(raw, 1, 0x20), allocation_length: u32_in(raw, 6) }
 }
 
+pub(super) fn change_mark_in(raw: &Raw) -> Cdb {
+    Cdb::ChangeMarkIn {
+        service_action: raw[1] & 0x1f,
+        slot: u16_in(raw, 2),
+        first_range: u32_in(raw, 4),
+        allocation_length: u32_in(raw, 7) & 0xff_ffff,
+    }
+}
+
+pub(super) fn change_mark_out(raw: &Raw) -> Cdb {
+    Cdb::ChangeMarkOut { service_action: raw[1] & 0x1f, parameter_list_length: u32_in(raw, 7) & 0xff_ffff }
+}
+
 pub(super) fn unmap(raw: &Raw) -> Cdb {
     Cdb::Unmap { is_anchor: is_set(raw, 1, 0x01), parameter_list_length: u16_in(raw, 7) }
 }

@@ -237,7 +237,16 @@ pub const ROWS: &[Row] = &[
         [0x1f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff],
         parse::read_defect_data_12,
     ),
+    row_of_action((0xc1, 0), "CHANGE MARK IN, REPORT MARKS", 12, REPORT_MARKS, parse::change_mark_in),
+    row_of_action((0xc1, 1), "CHANGE MARK IN, REPORT CHANGES", 12, [0xff; 9], parse::change_mark_in),
+    row_of_action((0xc2, 0), "CHANGE MARK OUT, TAKE", 12, CHANGE_MARK_OUT, parse::change_mark_out),
+    row_of_action((0xc2, 1), "CHANGE MARK OUT, CLEAR", 12, CHANGE_MARK_OUT, parse::change_mark_out),
+    row_of_action((0xc2, 2), "CHANGE MARK OUT, FORGET", 12, CHANGE_MARK_OUT, parse::change_mark_out),
 ];
+
+/// Slot and first range say nothing there.
+const REPORT_MARKS: [u8; 9] = [0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff];
+const CHANGE_MARK_OUT: [u8; 9] = [0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff];
 
 const SANITIZE: [u8; 7] = [0, 0, 0, 0, 0, 0xff, 0xff];
 const LIST_AT_10: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];

@@ -14,7 +14,7 @@ fn transfer(form: CdbForm, lba: u64, count: u32, is_dpo: bool, is_fua: bool) -> 
 
 #[test]
 fn golden_bytes() {
-    let golden: [(Cdb, &str); 35] = [
+    let golden: [(Cdb, &str); 37] = [
         (Cdb::TestUnitReady, "000000000000"),
         (Cdb::RequestSense { is_descriptor: true, allocation_length: 252 }, "03010000fc00"),
         (Cdb::Inquiry { is_vpd: true, page: 0x83, allocation_length: 0x1234 }, "120183123400"),
@@ -151,6 +151,16 @@ fn golden_bytes() {
             Cdb::ReportSupportedTaskManagementFunctions { is_extended: true, allocation_length: 16 },
             "a30d80000000000000100000",
         ),
+        (
+            Cdb::ChangeMarkIn {
+                service_action: 1,
+                slot: 0x0203,
+                first_range: 0x0405_0607,
+                allocation_length: 0x08090a,
+            },
+            "c10102030405060708090a00",
+        ),
+        (Cdb::ChangeMarkOut { service_action: 2, parameter_list_length: 40 }, "c20200000000000000002800"),
     ];
     for (cdb, expected) in golden {
         assert_eq!(hex(&cdb), expected, "{cdb:?}");

@@ -52,7 +52,7 @@ pub const TARGET: &[Plain] = &[
     counter("forebay_target_digest_errors", "/digest_errors", "Header and data digests that did not match."),
 ];
 
-/// Families of an attachment. Those of the cache are left out where there is none.
+/// Families of an attachment. Those of the cache and of the write log are left out where there is none.
 pub const ATTACHMENT: &[Plain] = &[
     gauge("forebay_attachment_size_bytes", "/size_bytes", "Size of the logical unit."),
     counter("forebay_remote_sessions", "/remote/sessions", "Sessions begun: one more at each reconnect."),
@@ -106,6 +106,36 @@ pub const ATTACHMENT: &[Plain] = &[
         "/cache/cache_write_errors",
         "Writes of the cache device that failed.",
     ),
+    gauge(
+        "forebay_log_dirty_bytes",
+        "/log/dirty_bytes",
+        "Bytes in the write log that the logical unit does not have yet.",
+    ),
+    gauge("forebay_log_lost_bytes", "/log/lost_bytes", "Of these, bytes that cannot be read any more."),
+    gauge("forebay_log_segments_free", "/log/segments/free", "Segments of the write log that take records."),
+    gauge(
+        "forebay_log_segments_dirty",
+        "/log/segments/dirty",
+        "Segments with what the logical unit does not have yet.",
+    ),
+    gauge("forebay_log_segments_valid", "/log/segments/valid", "Segments with clean data that is still read."),
+    gauge("forebay_log_tail_bytes", "/log/tail_bytes", "Bytes that a recovery would read besides the checkpoint."),
+    counter("forebay_log_written_bytes", "/log/written_bytes", "Bytes written by applications."),
+    counter(
+        "forebay_log_superseded_bytes",
+        "/log/superseded_bytes",
+        "Of these, written again before they left the log.",
+    ),
+    counter("forebay_log_records", "/log/records", "Records written to the log."),
+    counter("forebay_log_record_bytes", "/log/record_bytes", "Bytes of these."),
+    counter("forebay_log_destaged_bytes", "/log/destaged_bytes", "Bytes brought to the logical unit."),
+    counter("forebay_log_destage_writes", "/log/destage_writes", "Writes that brought them."),
+    counter("forebay_log_checkpoints", "/log/checkpoints", "Checkpoints of the map."),
+    counter("forebay_log_writes_slowed", "/log/writes_slowed", "Writes that paused because the log was filling."),
+    counter("forebay_log_ram_reads", "/log/reads/ram", "Reads answered from RAM."),
+    counter("forebay_log_device_reads", "/log/reads/log", "Reads answered from the log device."),
+    counter("forebay_log_origin_reads", "/log/reads/origin", "Reads answered by the logical unit."),
+    counter("forebay_log_mixed_reads", "/log/reads/mixed", "Reads answered by the logical unit in part."),
     gauge("forebay_nbd_connections", "/nbd/connections_open", "NBD clients."),
     counter("forebay_nbd_read_requests", "/nbd/read/requests", "NBD reads."),
     counter("forebay_nbd_read_bytes", "/nbd/read/bytes", "Bytes of NBD reads."),
@@ -202,8 +232,10 @@ fn list<'v>(status: &'v Value, key: &str) -> impl Iterator<Item = &'v Value> + C
     status[key].as_array().into_iter().flatten()
 }
 
+/// A value as that of a label, escaped as OpenMetrics wants it (1.0, "escaped-string"): names are what peers say they are.
 fn text(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+    let said = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    said.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 fn sessions(encoder: &mut DescriptorEncoder, status: &Value) -> fmt::Result {
@@ -211,7 +243,7 @@ fn sessions(encoder: &mut DescriptorEncoder, status: &Value) -> fmt::Result {
         vec![
             ("session", text(&session["tsih"])),
             ("initiator", text(&session["initiator_name"])),
-            ("target", session["target_name"].as_str().unwrap_or_default().to_owned()),
+            ("target", session["target_name"].as_str().map_or_else(String::new, |_| text(&session["target_name"]))),
         ]
     };
     let families = [
@@ -403,7 +435,22 @@ mod tests {
         let status = json!({ "kind": "attachment", "remote": { "state": "online", "sessions": 1 }, "cache": null });
         let samples = parsed(status);
         assert!(samples.iter().any(|sample| sample.metric == "forebay_remote_online"));
-        assert!(!samples.iter().any(|sample| sample.metric.starts_with("forebay_cache")));
+        let is_of_store = |name: &str| name.starts_with("forebay_cache") || name.starts_with("forebay_log");
+        assert!(!samples.iter().any(|sample| is_of_store(&sample.metric)));
+    }
+
+    #[test]
+    fn a_write_log_says_how_much_it_owes() {
+        let log = json!({ "dirty_bytes": 4096, "segments": { "free": 3 }, "reads": { "log": 7 } });
+        let samples = parsed(json!({ "kind": "attachment", "remote": { "state": "online" }, "log": log }));
+        let value = |name: &str| samples.iter().find(|sample| sample.metric == name).map(|sample| &sample.value);
+        assert_eq!(value("forebay_log_dirty_bytes"), Some(&prometheus_parse::Value::Gauge(4096.0)));
+        assert_eq!(value("forebay_log_segments_free"), Some(&prometheus_parse::Value::Gauge(3.0)));
+        let reads = value("forebay_log_device_reads_total");
+        assert!(
+            matches!(reads, Some(prometheus_parse::Value::Counter(7.0) | prometheus_parse::Value::Untyped(7.0))),
+            "{reads:?}"
+        );
     }
 
     /// `docs/reference/metrics.md` lists them all.
@@ -420,5 +467,11 @@ mod tests {
             let row = format!("| `{name}` | {labels} |");
             assert!(page.contains(&row), "{row} is missing");
         }
+    }
+
+    #[test]
+    fn a_name_cannot_end_its_label() {
+        assert_eq!(text(&json!("iqn.a")), "iqn.a");
+        assert_eq!(text(&json!("a\"} 1\nforged 2 \\")), "a\\\"} 1\\nforged 2 \\\\");
     }
 }

@@ -5,13 +5,24 @@
 //! | [`Format::CloudPhysics`] | libCacheSim's cloudPhysics CSV | `version,time,op,size,lbn` |
 //! | [`Format::Blkparse`] | `blkparse` with its default output format | `8,0 3 1 0.000000000 697 Q W 8 + 8 [name]` |
 //! | [`Format::IoLog`] | fio's `write_iolog`, versions 2 and 3 | `/dev/sdb write 4096 8192` |
+//! | [`Format::Msr`] | Microsoft Research Cambridge | `128166372003061629,hm,1,Read,383496192,32768,413` |
+//! | [`Format::Spc`] | Storage Performance Council | `0,20941264,8192,W,0.551706` |
+//! | [`Format::Arc`] | the paper of ARC | `1 8 0 0` |
+//! | [`Format::MqSim`] | MQSim, SSDsim | `1000000 0 2056 8 1` |
 //!
 //! Whatever the format, a [`Record`] has a time since the first record, a kind and a range of bytes. A line that cannot
 //! be understood is an error with its number, never a guess.
 
+mod arc;
 mod blkparse;
 mod cloud_physics;
+pub mod input;
 mod iolog;
+pub mod kinds;
+mod mqsim;
+mod msr;
+mod spc;
+pub mod survey;
 pub mod synthetic;
 
 use std::fmt;
@@ -46,6 +57,14 @@ pub enum Format {
     Blkparse,
     /// fio's I/O log.
     IoLog,
+    /// CSV of Microsoft Research Cambridge.
+    Msr,
+    /// The Storage Performance Council's format.
+    Spc,
+    /// The format of ARC's paper.
+    Arc,
+    /// The format of the simulators MQSim and SSDsim, times in nanoseconds.
+    MqSim,
 }
 
 /// What to take from a trace.
@@ -78,7 +97,7 @@ pub enum TraceErrorKind {
     #[error("cannot be read: {0}")]
     Io(#[from] io::Error),
     /// None of the formats.
-    #[error("\"{0}\" begins none of the formats known (cloudphysics, blkparse, iolog)")]
+    #[error("\"{0}\" begins none of the formats known (cloudphysics, blkparse, iolog, msr, spc, arc, mqsim)")]
     UnknownFormat(String),
     /// A line above [`TRACE_LINE_BYTES_MAX`].
     #[error("is longer than {TRACE_LINE_BYTES_MAX} bytes")]
@@ -137,11 +156,22 @@ enum Parser {
     CloudPhysics(cloud_physics::Parser),
     Blkparse(blkparse::Parser),
     IoLog(iolog::Parser),
+    Msr(msr::Parser),
+    Spc(spc::Parser),
+    Arc,
+    MqSim(mqsim::Parser),
 }
 
-/// Names of the formats, as options are given.
-const FORMATS: [(Format, &str); 3] =
-    [(Format::CloudPhysics, "cloudphysics"), (Format::Blkparse, "blkparse"), (Format::IoLog, "iolog")];
+/// The formats and their names, as options are given.
+pub const FORMATS: [(Format, &str); 7] = [
+    (Format::CloudPhysics, "cloudphysics"),
+    (Format::Blkparse, "blkparse"),
+    (Format::IoLog, "iolog"),
+    (Format::Msr, "msr"),
+    (Format::Spc, "spc"),
+    (Format::Arc, "arc"),
+    (Format::MqSim, "mqsim"),
+];
 
 impl<R: BufRead> TraceReader<R> {
     /// A reader of `input`.
@@ -155,6 +185,10 @@ impl<R: BufRead> TraceReader<R> {
             Parser::CloudPhysics(_) => Format::CloudPhysics,
             Parser::Blkparse(_) => Format::Blkparse,
             Parser::IoLog(_) => Format::IoLog,
+            Parser::Msr(_) => Format::Msr,
+            Parser::Spc(_) => Format::Spc,
+            Parser::Arc => Format::Arc,
+            Parser::MqSim(_) => Format::MqSim,
         })
     }
 
@@ -218,6 +252,10 @@ impl Parser {
             Format::CloudPhysics => Self::CloudPhysics(cloud_physics::Parser::default()),
             Format::Blkparse => Self::Blkparse(blkparse::Parser::new(options.action, source)),
             Format::IoLog => Self::IoLog(iolog::Parser::new(source)),
+            Format::Msr => Self::Msr(msr::Parser::new(source)),
+            Format::Spc => Self::Spc(spc::Parser::new(source)),
+            Format::Arc => Self::Arc,
+            Format::MqSim => Self::MqSim(mqsim::Parser::new(source)),
         })
     }
 
@@ -226,6 +264,10 @@ impl Parser {
             Self::CloudPhysics(parser) => parser.parse(line),
             Self::Blkparse(parser) => parser.parse(line),
             Self::IoLog(parser) => parser.parse(line),
+            Self::Msr(parser) => parser.parse(line),
+            Self::Spc(parser) => parser.parse(line),
+            Self::Arc => arc::parse(line),
+            Self::MqSim(parser) => parser.parse(line),
         }
     }
 }
@@ -235,6 +277,10 @@ fn detect(first_line: &str) -> Option<Format> {
         Format::CloudPhysics => cloud_physics::begins(first_line),
         Format::Blkparse => blkparse::begins(first_line),
         Format::IoLog => iolog::begins(first_line),
+        Format::Msr => msr::begins(first_line),
+        Format::Spc => spc::begins(first_line),
+        Format::Arc => arc::begins(first_line),
+        Format::MqSim => mqsim::begins(first_line),
     })
 }
 
@@ -255,7 +301,7 @@ impl Source {
         if first == name || self.is_chosen {
             return Ok(first == name);
         }
-        Err(TraceErrorKind::SecondSource { first: first.clone(), second: shortened(name) })
+        Err(TraceErrorKind::SecondSource { first: shortened(first), second: shortened(name) })
     }
 }
 
@@ -276,9 +322,9 @@ fn record(at: Duration, kind: AccessKind, range: ByteRange) -> Line {
     Line::Record(Record { at, access: Access { kind, range } })
 }
 
-/// A text short enough for an error message.
+/// A text short enough for an error message, and without what a terminal would obey or hide: a trace may come from anybody.
 fn shortened(text: &str) -> String {
-    text.chars().take(60).collect()
+    text.chars().take(60).flat_map(char::escape_debug).collect()
 }
 
 impl FromStr for Format {
@@ -286,7 +332,9 @@ impl FromStr for Format {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let found = FORMATS.iter().find(|(_, name)| *name == text).map(|(format, _)| *format);
-        found.ok_or_else(|| format!("\"{text}\" is not a trace format: write cloudphysics, blkparse or iolog"))
+        found.ok_or_else(|| {
+            format!("\"{text}\" is not a trace format: write cloudphysics, blkparse, iolog, msr, spc, arc or mqsim")
+        })
     }
 }
 
@@ -319,6 +367,10 @@ mod tests {
             ("  8,0    3        1     0.000000000   697  Q   W 223490 + 8 [kjournald]", Some(Format::Blkparse)),
             ("fio version 2 iolog", Some(Format::IoLog)),
             ("fio version 3 iolog", Some(Format::IoLog)),
+            ("128166372003061629,hm,1,Read,383496192,32768,413", Some(Format::Msr)),
+            ("0,20941264,8192,W,0.551706", Some(Format::Spc)),
+            ("1 8 0 0", Some(Format::Arc)),
+            ("1000000 0 2056 8 1", Some(Format::MqSim)),
             ("<html>", None),
             ("1,2,3", None),
         ] {
@@ -327,8 +379,16 @@ mod tests {
         let error = read("<html>\n", Options::default()).unwrap_err();
         assert_eq!(
             error,
-            "line 1 of the trace: \"<html>\" begins none of the formats known (cloudphysics, blkparse, iolog)"
+            "line 1 of the trace: \"<html>\" begins none of the formats known (cloudphysics, blkparse, iolog, msr, spc, arc, mqsim)"
         );
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_is_escaped() {
+        let error = read("\u{1b}]0;owned\u{7}\u{202e}\n", Options::default()).unwrap_err();
+        assert!(error.contains(r"\u{1b}]0;owned\u{7}\u{202e}"), "{error}");
+        let error = read("1 8 0 0\n1 \u{1b}[31m 0 1\n", Options::default()).unwrap_err();
+        assert!(error.contains(r"\u{1b}[31m") && !error.contains('\u{1b}'), "{error}");
     }
 
     #[test]
@@ -350,7 +410,9 @@ mod tests {
         #[test]
         fn any_bytes_are_read_without_a_panic(lines in proptest::collection::vec("[ -~]{0,60}", 0..20)) {
             let iologs = ["fio version 2 iolog", "fio version 3 iolog"];
-            for first in ["version,time,op,size,lbn", "8,0 3 1 0.5 697 Q W 8 + 8 [a]"].into_iter().chain(iologs) {
+            let others = ["1,hm,1,Read,0,512,9", "0,0,512,R,0", "1 8 0 0", "0 0 0 1 1"];
+            let firsts = ["version,time,op,size,lbn", "8,0 3 1 0.5 697 Q W 8 + 8 [a]"].into_iter();
+            for first in firsts.chain(iologs).chain(others) {
                 let text = format!("{first}\n{}", lines.join("\n"));
                 let mut reader = TraceReader::new(text.as_bytes(), Options::default());
                 prop_assert!(reader.by_ref().count() <= lines.len() + 1);

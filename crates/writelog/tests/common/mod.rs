@@ -1,4 +1,4 @@
-//! Write logs over media that lose power, a workload that drives them, and the cache's model beside it.
+//! Write logs, a workload that drives them, and the cache's model beside it.
 
 #![allow(dead_code, unreachable_pub)] // Each test file uses its part.
 
@@ -14,7 +14,6 @@ use base::executor::Executor;
 use base::random::Random;
 use base::range::ByteRange;
 use block::device::DeviceExt;
-use block::layer::crash::Power;
 use block::{Device, Error, Request, SharedDevice};
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -85,94 +84,6 @@ pub fn write(executor: &mut Executor, device: &impl Device, offset: u64, bytes: 
     executor.block_on(writing).expect("nothing fails");
 }
 
-/// Persistent memory that loses power: what was not persisted lands in part, 8 bytes at a time.
-pub struct CrashRegion {
-    state: Mutex<RegionState>,
-    power: Power,
-}
-
-struct RegionState {
-    visible: Vec<u8>,
-    durable: Vec<u8>,
-    unpersisted: Vec<(usize, usize)>,
-    persists: u64,
-    fails_at: Option<u64>,
-}
-
-impl CrashRegion {
-    pub fn new(power: &Power, size_bytes: usize) -> Arc<Self> {
-        Self::with(power, vec![0; size_bytes])
-    }
-
-    fn with(power: &Power, bytes: Vec<u8>) -> Arc<Self> {
-        let state = RegionState {
-            visible: bytes.clone(),
-            durable: bytes,
-            unpersisted: Vec::new(),
-            persists: 0,
-            fails_at: None,
-        };
-        Arc::new(Self { state: Mutex::new(state), power: power.clone() })
-    }
-
-    /// The power fails at persist `nth` from now on.
-    pub fn fail_persist(&self, nth: u64) {
-        let mut state = self.state.lock().unwrap();
-        state.fails_at = Some(state.persists + nth);
-    }
-
-    /// The region as the next start finds it; `None` as seed when only the program stopped.
-    pub fn after(&self, power: &Power, seed: Option<u64>) -> Arc<Self> {
-        let state = self.state.lock().unwrap();
-        let Some(seed) = seed else { return Self::with(power, state.visible.clone()) };
-        let (mut bytes, mut random) = (state.durable.clone(), Random::new(seed));
-        for &(offset, length) in &state.unpersisted {
-            for start in (offset..offset + length).step_by(8) {
-                let end = (start + 8).min(offset + length);
-                if random.chance(0.5) {
-                    bytes[start..end].copy_from_slice(&state.visible[start..end]);
-                }
-            }
-        }
-        Self::with(power, bytes)
-    }
-}
-
-impl PersistentRegion for CrashRegion {
-    fn size_bytes(&self) -> usize {
-        self.state.lock().unwrap().visible.len()
-    }
-
-    fn load(&self, offset: usize, bytes: &mut [u8]) {
-        bytes.copy_from_slice(&self.state.lock().unwrap().visible[offset..offset + bytes.len()]);
-    }
-
-    fn store(&self, offset: usize, bytes: &[u8]) {
-        if self.power.is_lost() {
-            return;
-        }
-        let mut state = self.state.lock().unwrap();
-        state.visible[offset..offset + bytes.len()].copy_from_slice(bytes);
-        state.unpersisted.push((offset, bytes.len()));
-    }
-
-    fn persist(&self, offset: usize, length: usize) {
-        let mut state = self.state.lock().unwrap();
-        if self.power.is_lost() {
-            return;
-        }
-        let ordinal = state.persists;
-        state.persists += 1;
-        if state.fails_at == Some(ordinal) {
-            drop(state);
-            return self.power.lose();
-        }
-        let state = &mut *state;
-        state.durable[offset..offset + length].copy_from_slice(&state.visible[offset..offset + length]);
-        state.unpersisted.retain(|&(start, count)| start < offset || start + count > offset + length);
-    }
-}
-
 /// What a workload does.
 #[derive(Clone)]
 pub struct Workload {
@@ -187,8 +98,6 @@ pub struct Workload {
     pub has_faults: bool,
     /// Whether there are discards and writes of zeroes.
     pub has_zeroes: bool,
-    /// With it gone nobody hears an acknowledgement any more.
-    pub power: Option<Power>,
 }
 
 /// Runs the workload to its end.
@@ -225,13 +134,14 @@ fn submit_one(
     let choice = if (85..92).contains(&choice) && !workload.has_zeroes { 50 } else { choice };
     match choice {
         0..30 => {
+            // A write that waits for its turn keeps no read waiting.
+            let first = lock(&model).acknowledged_in(range);
             let snapshot = lock(&model).snapshot(range);
             let completion = log.submit(Request::read(range.offset, Buffer::zeroed(range.length as usize)));
-            let power = workload.power.clone();
             let finish = async move {
                 let response = completion.await;
-                if response.result.is_ok() && !power.is_some_and(|power| power.is_lost()) {
-                    lock(&model).check_read(range, &snapshot, &response.buffer, "a read");
+                if response.result.is_ok() {
+                    lock(&model).check_read_since(range, &first, &snapshot, &response.buffer, "a read");
                 }
                 response.result.is_ok()
             };
@@ -242,17 +152,16 @@ fn submit_one(
             let mut buffer = Buffer::zeroed(range.length as usize);
             fill(&mut buffer, stamp);
             let request = Request::write(range.offset, buffer, false);
-            change(&log, model, range, request, indices, workload.power.clone()).boxed()
+            change(&log, model, range, request, indices).boxed()
         }
         85..89 => {
             let (_, indices) = lock(&model).submit_change(range, true);
             let request = Request::write_zeroes(range.offset, range.length, false, true);
-            change(&log, model, range, request, indices, workload.power.clone()).boxed()
+            change(&log, model, range, request, indices).boxed()
         }
         89..92 => {
             let (_, indices) = lock(&model).submit_change(range, true);
-            change(&log, model, range, Request::discard(range.offset, range.length), indices, workload.power.clone())
-                .boxed()
+            change(&log, model, range, Request::discard(range.offset, range.length), indices).boxed()
         }
         92..96 => {
             let acknowledged = lock(&model).acknowledged();
@@ -278,13 +187,12 @@ fn change(
     range: ByteRange,
     request: Request,
     indices: Vec<usize>,
-    power: Option<Power>,
 ) -> impl Future<Output = bool> + Send + 'static {
     let is_durable = !log.geometry().is_write_cache_volatile;
     let completion = log.submit(request);
     async move {
         let response = completion.await;
-        let is_ok = response.result.is_ok() && !power.is_some_and(|power| power.is_lost());
+        let is_ok = response.result.is_ok();
         lock(&model).finish_change(range, &indices, is_ok, is_durable);
         is_ok
     }

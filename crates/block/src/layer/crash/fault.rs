@@ -1,9 +1,57 @@
-//! Errors that a medium was told to answer with while its power is on.
+//! Errors that a medium was told to answer with while its power is on, and what it does all the same.
 
 use base::range::ByteRange;
 
 use crate::error::ErrorKind;
 use crate::request::OperationKind;
+
+/// What a mutating request that fails on demand does to the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteEffect {
+    /// Nothing changes.
+    None,
+    /// It is carried out, and said to have failed.
+    Whole,
+    /// Some of its 512-byte units are stored, as the medium's seed draws.
+    Torn,
+    /// One of the three, as the medium's seed draws.
+    ByChance,
+}
+
+/// What a flush that fails on demand does to what was to become durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlushEffect {
+    /// It stays volatile: a later flush makes it durable.
+    None,
+    /// Each write becomes durable, becomes so in part, or is lost, as the medium's seed draws; no later flush brings it back. Reads return what
+    /// is left, as those of a disk that drops its cache.
+    Drops,
+    /// The same, and reads return what was written until the power fails, as those through a page cache.
+    DropsUnseen,
+}
+
+/// How often an error is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reported {
+    /// By this request only; the next one works.
+    Once,
+    /// By all requests of the kind from this one on, until [`heal`](super::CrashLayer::heal).
+    ForGood,
+}
+
+/// A request that fails on demand.
+#[derive(Clone, Copy)]
+pub(super) struct Struck {
+    pub(super) kind: ErrorKind,
+    pub(super) effect: Effect,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Effect {
+    None,
+    Write(WriteEffect),
+    Flush(FlushEffect),
+}
 
 /// The orders, and the counts they go by.
 #[derive(Default)]
@@ -18,28 +66,25 @@ pub(super) struct Faults {
 struct Fault {
     /// Ordinal of the request it strikes.
     at: u64,
-    /// Whether it strikes all later ones, too.
-    is_persistent: bool,
-    kind: ErrorKind,
+    reported: Reported,
+    struck: Struck,
 }
 
 impl Fault {
     fn strikes(&self, ordinal: u64) -> bool {
-        ordinal == self.at || (self.is_persistent && ordinal > self.at)
+        ordinal == self.at || (self.reported == Reported::ForGood && ordinal > self.at)
     }
 }
 
 impl Faults {
-    pub(super) fn fail_write_once(&mut self, at: u64, kind: ErrorKind) {
-        self.writes.push(Fault { at, is_persistent: false, kind });
+    pub(super) fn fail_write(&mut self, at: u64, kind: ErrorKind, effect: WriteEffect, reported: Reported) {
+        let effect = if effect == WriteEffect::None { Effect::None } else { Effect::Write(effect) };
+        self.writes.push(Fault { at, reported, struck: Struck { kind, effect } });
     }
 
-    pub(super) fn fail_writes_from(&mut self, at: u64, kind: ErrorKind) {
-        self.writes.push(Fault { at, is_persistent: true, kind });
-    }
-
-    pub(super) fn fail_flush_once(&mut self, at: u64, kind: ErrorKind) {
-        self.flushes.push(Fault { at, is_persistent: false, kind });
+    pub(super) fn fail_flush(&mut self, at: u64, kind: ErrorKind, effect: FlushEffect, reported: Reported) {
+        let effect = if effect == FlushEffect::None { Effect::None } else { Effect::Flush(effect) };
+        self.flushes.push(Fault { at, reported, struck: Struck { kind, effect } });
     }
 
     pub(super) fn fail_reads_of(&mut self, range: ByteRange) {
@@ -60,10 +105,13 @@ impl Faults {
         self.flushes_seen
     }
 
-    /// Counts a request and says what it fails with, if it does.
-    pub(super) fn see(&mut self, kind: OperationKind, range: &ByteRange) -> Option<ErrorKind> {
+    /// Counts a request and says how it fails, if it does.
+    pub(super) fn see(&mut self, kind: OperationKind, range: &ByteRange) -> Option<Struck> {
         match kind {
-            OperationKind::Read => self.unreadable.iter().any(|bad| bad.overlaps(range)).then_some(ErrorKind::Media),
+            OperationKind::Read => {
+                let is_unreadable = self.unreadable.iter().any(|bad| bad.overlaps(range));
+                is_unreadable.then_some(Struck { kind: ErrorKind::Media, effect: Effect::None })
+            }
             OperationKind::Write | OperationKind::Discard | OperationKind::WriteZeroes => {
                 strike(&self.writes, &mut self.writes_seen)
             }
@@ -73,8 +121,8 @@ impl Faults {
     }
 }
 
-fn strike(faults: &[Fault], seen: &mut u64) -> Option<ErrorKind> {
+fn strike(faults: &[Fault], seen: &mut u64) -> Option<Struck> {
     let ordinal = *seen;
     *seen += 1;
-    faults.iter().find(|fault| fault.strikes(ordinal)).map(|fault| fault.kind)
+    faults.iter().find(|fault| fault.strikes(ordinal)).map(|fault| fault.struck)
 }

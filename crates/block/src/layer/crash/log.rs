@@ -70,14 +70,16 @@ impl Record {
 
     /// Stores each atomic unit or not, as drawn.
     fn apply_torn(&self, image: &mut Image, random: &mut Random) {
-        let mut offset = self.range.offset;
-        while offset < self.range.end() {
-            let length = ATOMIC_UNIT_BYTES.min(self.range.end() - offset);
-            if random.chance(0.5) {
-                self.apply_part(ByteRange { offset, length }, image);
-            }
-            offset += length;
-        }
+        self.torn(random).for_each(|part| self.apply_part(part, image));
+    }
+
+    /// Its atomic units, each there or not, as drawn.
+    fn torn(&self, random: &mut Random) -> impl Iterator<Item = ByteRange> {
+        let ByteRange { offset, length } = self.range;
+        (offset..offset + length)
+            .step_by(ATOMIC_UNIT_BYTES as usize)
+            .map(move |start| ByteRange { offset: start, length: ATOMIC_UNIT_BYTES.min(offset + length - start) })
+            .filter(move |_| random.chance(0.5))
     }
 
     /// What is left of it outside `range`: nothing, one piece or two.
@@ -91,11 +93,15 @@ impl Record {
         } else {
             [(self.range.offset, before_end), (after_start, end)]
         };
-        spans.into_iter().filter(|(start, end)| start < end).map(move |(start, end)| Self {
-            range: ByteRange { offset: start, length: end - start },
-            content: self.content.skipping(start - self.range.offset),
-            ..self.clone()
-        })
+        spans
+            .into_iter()
+            .filter(|(start, end)| start < end)
+            .map(move |(start, end)| self.part(ByteRange { offset: start, length: end - start }))
+    }
+
+    /// What of it is in `range`, which lies inside its own.
+    fn part(&self, range: ByteRange) -> Self {
+        Self { range, content: self.content.skipping(range.offset - self.range.offset), ..self.clone() }
     }
 }
 
@@ -135,8 +141,36 @@ impl WriteLog {
 
     /// Completes a write in flight: it is visible, and durable or volatile.
     pub(super) fn complete(&mut self, id: WriteId, is_durable: bool, visible: &mut Image, durable: &mut Image) {
+        let record = self.take(id);
+        self.settle(record, is_durable, visible, durable);
+    }
+
+    /// Ends a write in flight of which only some units are stored, as drawn.
+    pub(super) fn complete_torn(
+        &mut self,
+        id: WriteId,
+        is_durable: bool,
+        visible: &mut Image,
+        durable: &mut Image,
+        random: &mut Random,
+    ) {
+        let record = self.take(id);
+        for part in record.torn(random) {
+            self.settle(record.part(part), is_durable, visible, durable);
+        }
+    }
+
+    /// Ends a write in flight of which nothing is stored.
+    pub(super) fn abandon(&mut self, id: WriteId) {
+        self.take(id);
+    }
+
+    fn take(&mut self, id: WriteId) -> Record {
         let index = self.in_flight.iter().position(|record| record.id == id).expect("a write completes once");
-        let mut record = self.in_flight.swap_remove(index);
+        self.in_flight.swap_remove(index)
+    }
+
+    fn settle(&mut self, mut record: Record, is_durable: bool, visible: &mut Image, durable: &mut Image) {
         record.completed_as = self.completed_count;
         self.completed_count += 1;
         record.apply(visible);
@@ -159,6 +193,49 @@ impl WriteLog {
         }
     }
 
+    /// A flush of the first `completed_count` writes that completed fails: each becomes durable, becomes so in part, or is forgotten.
+    pub(super) fn lose(&mut self, completed_count: u64, durable: &mut Image, random: &mut Random) {
+        let (covered, rest) =
+            std::mem::take(&mut self.volatile).into_iter().partition(|record| record.completed_as < completed_count);
+        self.volatile = rest;
+        self.count_volatile_bytes();
+        land_by_chance(&Vec::from(covered).iter().collect::<Vec<_>>(), durable, random);
+    }
+
+    /// What reads return when nothing is left of what was lost: what is durable, and over it what is volatile.
+    pub(super) fn show(&self, durable: &Image) -> Image {
+        let mut visible = durable.clone();
+        self.volatile.iter().for_each(|record| record.apply(&mut visible));
+        visible
+    }
+
+    /// The same medium when whoever sent the writes in flight is gone, and the power is not: what was completed stays volatile; of what is in
+    /// flight `loss` decides what is carried out, and is volatile then.
+    pub(super) fn after_restart(&self, loss: Loss, visible: &mut Image) -> Self {
+        let mut log = Self {
+            id_next: self.id_next,
+            completed_count: self.completed_count,
+            in_flight: Vec::new(),
+            volatile: self.volatile.clone(),
+            volatile_bytes: self.volatile_bytes,
+        };
+        let Loss::Seeded(seed) = loss else { return log };
+        let random = &mut Random::new(seed);
+        let mut in_flight = self.in_flight.clone();
+        in_flight.sort_by_key(|record| record.id);
+        for record in in_flight {
+            let parts: Vec<_> = match Fate::draw(record.is_torn, random) {
+                Fate::Nothing => Vec::new(),
+                Fate::Whole => vec![record],
+                Fate::Torn => record.torn(random).map(|part| record.part(part)).collect(),
+            };
+            for part in parts {
+                log.settle(part, false, visible, &mut Image::default());
+            }
+        }
+        log
+    }
+
     fn harden_oldest(&mut self, durable: &mut Image) {
         if let Some(record) = self.volatile.pop_front() {
             self.volatile_bytes -= record.range.length;
@@ -170,8 +247,12 @@ impl WriteLog {
     fn supersede(&mut self, range: &ByteRange) {
         if self.volatile.iter().any(|record| record.range.overlaps(range)) {
             self.volatile = self.volatile.drain(..).flat_map(|record| record.without(range)).collect();
-            self.volatile_bytes = self.volatile.iter().map(|record| record.range.length).sum();
+            self.count_volatile_bytes();
         }
+    }
+
+    fn count_volatile_bytes(&mut self) {
+        self.volatile_bytes = self.volatile.iter().map(|record| record.range.length).sum();
     }
 
     /// Lets the power loss decide what of the log reaches `image`, which holds what is durable.
@@ -179,24 +260,27 @@ impl WriteLog {
         match loss {
             Loss::All => {}
             Loss::InFlightOnly => self.volatile.iter().for_each(|record| record.apply(image)),
-            Loss::Seeded(seed) => self.land_by_chance(image, &mut Random::new(seed)),
+            Loss::Seeded(seed) => {
+                let mut records: Vec<&Record> = self.volatile.iter().chain(&self.in_flight).collect();
+                records.sort_by_key(|record| record.id);
+                land_by_chance(&records, image, &mut Random::new(seed));
+            }
         }
     }
+}
 
-    fn land_by_chance(&self, image: &mut Image, random: &mut Random) {
-        let mut records: Vec<&Record> = self.volatile.iter().chain(&self.in_flight).collect();
-        records.sort_by_key(|record| record.id);
-        let mut fate = (None, Fate::Nothing);
-        for record in records {
-            // Pieces of one write share its fate.
-            if fate.0 != Some(record.id) {
-                fate = (Some(record.id), Fate::draw(record.is_torn, random));
-            }
-            match fate.1 {
-                Fate::Nothing => {}
-                Fate::Whole => record.apply(image),
-                Fate::Torn => record.apply_torn(image, random),
-            }
+/// Lets each write land whole, in part or not at all.
+fn land_by_chance(records: &[&Record], image: &mut Image, random: &mut Random) {
+    let mut fate = (None, Fate::Nothing);
+    for record in records {
+        // Pieces of one write share its fate.
+        if fate.0 != Some(record.id) {
+            fate = (Some(record.id), Fate::draw(record.is_torn, random));
+        }
+        match fate.1 {
+            Fate::Nothing => {}
+            Fate::Whole => record.apply(image),
+            Fate::Torn => record.apply_torn(image, random),
         }
     }
 }

@@ -15,6 +15,24 @@
 //! - [`CrashLayer::after_power_loss`] is the device that the next start finds. It may be asked several times, with
 //!   other seeds, to see other outcomes of the same crash.
 //!
+//! - [`CrashLayer::after_restart`] is the medium that the next start finds when only the *other* side stopped: a host that restarts, while the
+//!   LUN keeps its power. Nothing becomes durable by it and nothing is lost; what is volatile is lost by a power loss after it.
+//! - Requests fail on demand, once or for good ([`Reported`]). A write that fails may have been carried out, wholly or in part ([`WriteEffect`]); a
+//!   flush that fails may have dropped what it was to make durable ([`FlushEffect`]).
+//! - A medium without writes that are durable by themselves (FUA) is this one under the layer [`shared_flush`](super::shared_flush).
+//!
+//! | what the other side sees | made by |
+//! |---|---|
+//! | the power of this medium fails | [`CrashLayer::after_power_loss`] |
+//! | the host fails, this medium does not | [`CrashLayer::after_restart`] |
+//! | the host fails, and later this medium | `after_restart`, then `after_power_loss` |
+//! | a flush fails, nothing is lost | [`CrashLayer::fail_flush_as`] with [`FlushEffect::None`] |
+//! | a flush fails and drops, told once (Linux's `fsync`) | with [`FlushEffect::DropsUnseen`] and [`Reported::Once`] |
+//! | a disk drops its cache | with [`FlushEffect::Drops`] |
+//! | a write fails, and nobody knows what is there | [`CrashLayer::fail_write_as`] with [`WriteEffect::ByChance`] |
+//!
+//! Tests that try each of many crashes go through them by [`CrashTest`], which repeats a single one on demand.
+//!
 //! With [`CrashLayer::with_latency`] requests take (virtual) time, and many are really in flight when the power fails.
 //! Without, each is carried out within `submit`.
 //!
@@ -25,6 +43,7 @@ mod fault;
 mod image;
 mod log;
 mod power;
+mod replay;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -33,17 +52,19 @@ use base::clock::{Clock, Instant};
 use base::random::Random;
 use base::range::ByteRange;
 
-use self::fault::Faults;
+use self::fault::{Effect, Faults, Struck};
+pub use self::fault::{FlushEffect, Reported, WriteEffect};
 use self::image::Image;
 use self::log::{Content, WriteId, WriteLog};
 pub use self::power::Power;
+pub use self::replay::CrashTest;
 use crate::completion::{Completion, Workers};
 use crate::device::{Device, Geometry, Identity};
 use crate::error::{Error, ErrorKind};
 use crate::event::{EventHub, EventReceiver};
 use crate::layer::delay::Latency;
 use crate::range_lock::{Acquire, RangeLock};
-use crate::request::{Extent, ExtentKind, Operation, Request, Response};
+use crate::request::{Extent, ExtentKind, Operation, OperationKind, Request, Response};
 
 /// The unit that lands whole or not at all, in bytes.
 pub const ATOMIC_UNIT_BYTES: u64 = 512;
@@ -105,17 +126,19 @@ impl CrashLayer {
     pub fn on(power: &Power, size_bytes: u64, seed: u64) -> Self {
         let geometry = Geometry { is_write_cache_volatile: true, ..Geometry::plain(size_bytes) };
         let identity = Identity { target: "memory".into(), unit: "crash".into(), serial: format!("{seed:016x}") };
-        Self::assemble(geometry, identity, seed, power, Image::default())
+        let image = Image::default();
+        Self::assemble(geometry, identity, seed, power, (image.clone(), image, WriteLog::default()))
     }
 
-    fn assemble(geometry: Geometry, identity: Identity, seed: u64, power: &Power, image: Image) -> Self {
-        let state = State {
-            visible: image.clone(),
-            durable: image,
-            log: WriteLog::default(),
-            faults: Faults::default(),
-            random: Random::new(seed),
-        };
+    /// With what reads return, what is durable, and what is neither nothing nor durable.
+    fn assemble(
+        geometry: Geometry,
+        identity: Identity,
+        seed: u64,
+        power: &Power,
+        (visible, durable, log): (Image, Image, WriteLog),
+    ) -> Self {
+        let state = State { visible, durable, log, faults: Faults::default(), random: Random::new(seed) };
         let medium = Medium {
             geometry,
             identity,
@@ -195,17 +218,27 @@ impl CrashLayer {
 
     /// Mutating request `nth` (from 0) of this medium fails with `kind` and changes nothing; the others work.
     pub fn fail_write_once(&self, nth: u64, kind: ErrorKind) {
-        self.medium.lock().faults.fail_write_once(nth, kind);
+        self.fail_write_as(nth, kind, WriteEffect::None, Reported::Once);
+    }
+
+    /// Mutating request `nth` (from 0) of this medium fails with `kind`, with this effect, once or from then on.
+    pub fn fail_write_as(&self, nth: u64, kind: ErrorKind, effect: WriteEffect, reported: Reported) {
+        self.medium.lock().faults.fail_write(nth, kind, effect, reported);
     }
 
     /// Mutating requests from `nth` on fail with `kind` and change nothing, until [`CrashLayer::heal`].
     pub fn fail_writes_from(&self, nth: u64, kind: ErrorKind) {
-        self.medium.lock().faults.fail_writes_from(nth, kind);
+        self.fail_write_as(nth, kind, WriteEffect::None, Reported::ForGood);
     }
 
     /// Flush `nth` (from 0) fails with `kind` and makes nothing durable; the others work.
     pub fn fail_flush_once(&self, nth: u64, kind: ErrorKind) {
-        self.medium.lock().faults.fail_flush_once(nth, kind);
+        self.fail_flush_as(nth, kind, FlushEffect::None, Reported::Once);
+    }
+
+    /// Flush `nth` (from 0) fails with `kind`, with this effect, once or from then on.
+    pub fn fail_flush_as(&self, nth: u64, kind: ErrorKind, effect: FlushEffect, reported: Reported) {
+        self.medium.lock().faults.fail_flush(nth, kind, effect, reported);
     }
 
     /// Reads that touch `range` fail with a medium error, until [`CrashLayer::heal`].
@@ -247,18 +280,44 @@ impl CrashLayer {
         let state = medium.lock();
         let mut image = state.durable.clone();
         state.log.land(&mut image, loss);
+        drop(state);
+        self.successor(power, (image.clone(), image, WriteLog::default()))
+    }
+
+    /// Takes the power from whoever uses this medium, and not from the medium: what the next start finds, on a new power. Writes in flight are
+    /// carried out whole, in part or not at all, by the medium's seed, and are volatile then as all that was completed.
+    #[must_use]
+    pub fn after_restart(&self) -> Self {
+        self.after_restart_as(Loss::Seeded(self.medium.seed), &Power::new())
+    }
+
+    /// The same with a chosen outcome of what is in flight (without a seed nothing of it is carried out), and on a chosen power.
+    #[must_use]
+    pub fn after_restart_as(&self, loss: Loss, power: &Power) -> Self {
+        self.medium.power.lose();
+        let state = self.medium.lock();
+        let mut visible = state.visible.clone();
+        let log = state.log.after_restart(loss, &mut visible);
+        let content = (visible, state.durable.clone(), log);
+        drop(state);
+        self.successor(power, content)
+    }
+
+    /// The same medium at its next start.
+    fn successor(&self, power: &Power, content: (Image, Image, WriteLog)) -> Self {
+        let Medium { geometry, identity, seed, .. } = &*self.medium;
         // Another seed, so that a crash during recovery is not the same crash again.
-        Self::assemble(medium.geometry, medium.identity.clone(), medium.seed.wrapping_add(1), power, image)
+        Self::assemble(*geometry, identity.clone(), seed.wrapping_add(1), power, content)
     }
 
     /// Waits for its place, takes its time, and ends, unless the power is lost by then.
-    fn carry_out(&self, mut place: Acquire, mut action: Action, buffer: Buffer) -> Completion {
+    fn carry_out(&self, mut place: Acquire, mut action: Action, buffer: Buffer, struck: Option<Struck>) -> Completion {
         let medium = Arc::clone(&self.medium);
         let Some(timing) = self.timing.clone() else {
             return Completion::task(&Workers::new(), async move {
                 let _guard = place.await;
                 match medium.begin(&mut action, None) {
-                    Some(_) => medium.end(action, buffer),
+                    Some(_) => medium.end(action, buffer, struck),
                     None => Response::failed(power_is_lost(), buffer),
                 }
             });
@@ -276,7 +335,7 @@ impl CrashLayer {
             let response = match begun {
                 Some(end_at) => {
                     timing.clock.sleep_until(end_at).await;
-                    medium.end(action, buffer)
+                    medium.end(action, buffer, struck)
                 }
                 None => Response::failed(power_is_lost(), buffer),
             };
@@ -309,6 +368,19 @@ impl Action {
             Operation::Extents { .. } => (Self::Extents { range }, Buffer::empty()),
         }
     }
+
+    fn describe(&self) -> (OperationKind, ByteRange) {
+        match self {
+            Self::Read { range } => (OperationKind::Read, *range),
+            Self::Write { range, .. } => (OperationKind::Write, *range),
+            Self::Flush { .. } => (OperationKind::Flush, ByteRange::default()),
+            Self::Extents { range } => (OperationKind::Extents, *range),
+        }
+    }
+}
+
+fn failure(operation: OperationKind, range: ByteRange, kind: ErrorKind) -> Error {
+    Error::new(kind, format!("{} of {range} failed on demand: {}", operation.as_str(), kind.as_str()))
 }
 
 fn power_is_lost() -> Error {
@@ -332,10 +404,16 @@ impl Medium {
         Some(timing.map_or(Instant::START, |timing| timing.clock.now() + timing.latency.draw(&mut state.random)))
     }
 
-    fn end(&self, action: Action, mut buffer: Buffer) -> Response {
+    fn end(&self, action: Action, mut buffer: Buffer, struck: Option<Struck>) -> Response {
         let state = &mut *self.lock();
         if self.power.is_lost() {
             return Response::failed(power_is_lost(), buffer);
+        }
+        if let Some(struck) = struck {
+            let (operation, range) = action.describe();
+            let error = failure(operation, range, struck.kind);
+            self.end_with(action, struck.effect, state);
+            return Response::failed(error, buffer);
         }
         match action {
             Action::Read { range } => state.visible.load(range.offset, &mut buffer),
@@ -351,6 +429,30 @@ impl Medium {
             }
         }
         Response::done(buffer)
+    }
+
+    /// What a request that fails on demand does all the same.
+    fn end_with(&self, action: Action, effect: Effect, state: &mut State) {
+        let State { visible, durable, log, random, .. } = state;
+        match (action, effect) {
+            (Action::Write { id, is_fua, .. }, Effect::Write(effect)) => {
+                let is_durable = is_fua || !self.geometry.is_write_cache_volatile;
+                let id = id.expect("an action begins before it ends");
+                let effects = [WriteEffect::None, WriteEffect::Whole, WriteEffect::Torn];
+                match if effect == WriteEffect::ByChance { effects[random.below(3) as usize] } else { effect } {
+                    WriteEffect::Whole => log.complete(id, is_durable, visible, durable),
+                    WriteEffect::Torn => log.complete_torn(id, is_durable, visible, durable, random),
+                    WriteEffect::None | WriteEffect::ByChance => log.abandon(id),
+                }
+            }
+            (Action::Flush { completed_count }, Effect::Flush(effect)) => {
+                log.lose(completed_count, durable, random);
+                if effect == FlushEffect::Drops {
+                    *visible = log.show(durable);
+                }
+            }
+            _ => {}
+        }
     }
 }
 
@@ -385,13 +487,12 @@ impl Device for CrashLayer {
             let mut state = medium.lock();
             (state.faults.see(request.operation.kind(), &range), state.log.completed_count())
         };
-        if let Some(kind) = fault {
-            let context =
-                format!("{} of {range} failed on demand: {}", request.operation.kind().as_str(), kind.as_str());
-            return Completion::ready(request.fail(Error::new(kind, context)));
+        if let Some(Struck { kind, effect: Effect::None }) = fault {
+            let error = failure(request.operation.kind(), range, kind);
+            return Completion::ready(request.fail(error));
         }
         let (action, buffer) = Action::of(request.operation, range, completed_count);
-        self.carry_out(place, action, buffer)
+        self.carry_out(place, action, buffer, fault)
     }
 
     fn subscribe(&self) -> EventReceiver {

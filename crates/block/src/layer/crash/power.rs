@@ -54,8 +54,9 @@ impl Power {
         self.lock().hubs.push(hub);
     }
 
-    /// Counts a mutating request, and says whether it finds the power lost or loses it.
-    pub(super) fn see_write(&self) -> bool {
+    /// Counts a mutating request, and says whether it finds the power lost or loses it. Media do this themselves; what else hangs on a power, as
+    /// persistent memory does, counts its own.
+    pub fn see_write(&self) -> bool {
         let mut state = self.lock();
         if state.is_lost {
             return true;

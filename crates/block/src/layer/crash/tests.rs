@@ -246,3 +246,111 @@ fn a_flush_covers_what_was_completed_before_it() {
     });
     assert_eq!(units(&disk.durable_bytes(0, 1024)), [1, 0]);
 }
+
+/// A host restarts, and the LUN keeps its power: what was volatile is neither lost nor durable.
+#[test]
+fn a_restart_of_the_other_side_loses_nothing_and_makes_nothing_durable() {
+    for seed in 0..20 {
+        let disk = CrashLayer::new(SIZE, seed);
+        write(&disk, 0, 1, 4096, true).expect("the power is on");
+        write(&disk, 0, 2, 4096, false).expect("the power is on");
+        let power = Power::new();
+        let restarted = disk.after_restart_as(Loss::Seeded(seed), &power);
+        assert_eq!(write(&disk, 8192, 9, 512, false), Err(ErrorKind::Gone), "its program is gone");
+        assert_eq!(read(&restarted, 0, 4096), [2; 4096]);
+        assert_eq!(restarted.durable_bytes(0, 4096), [1; 4096]);
+        write(&restarted, 4096, 3, 4096, false).expect("the power is on");
+        let again = restarted.after_restart();
+        assert_eq!(units(&read(&again, 0, 8192)), [[2; 8], [3; 8]].concat());
+        assert_eq!(
+            units(&read(&again.after_power_loss_as(Loss::All, &Power::new()), 0, 8192)),
+            [[1; 8], [0; 8]].concat()
+        );
+        let flushed = again.after_restart();
+        block_on(flushed.flush()).expect("the power is on");
+        assert_eq!(units(&flushed.durable_bytes(0, 8192)), [[2; 8], [3; 8]].concat());
+    }
+}
+
+/// What the host had sent and not heard of is there, in part or not, and volatile as all else.
+#[test]
+fn writes_in_flight_at_a_restart_may_be_carried_out() {
+    let mut outcomes = BTreeSet::new();
+    for seed in 0..60 {
+        let mut executor = Executor::new(seed);
+        let workers = Workers::new();
+        let disk = CrashLayer::new(SIZE, seed);
+        let latency = Latency::Fixed(Duration::from_micros(100));
+        let device = disk.clone().with_latency(Arc::new(executor.clock()), latency, &workers);
+        drop(device.write(0, Buffer::copy_of(&[5; 2048]), true));
+        executor.spawn(async move { workers.run().await });
+        executor.run_until_stalled();
+        let after = disk.after_restart();
+        let seen = units(&read(&after, 0, 2048));
+        assert_eq!(after.durable_bytes(0, 2048), [0; 2048], "nobody acknowledged it");
+        assert_eq!(read(&disk.after_restart_as(Loss::All, &Power::new()), 0, 2048), [0; 2048]);
+        outcomes.insert(seen);
+    }
+    assert!(outcomes.contains(&vec![0; 4]) && outcomes.contains(&vec![5; 4]) && outcomes.len() > 4, "{outcomes:?}");
+}
+
+#[test]
+fn a_flush_that_fails_may_drop_what_it_was_to_make_durable() {
+    for (effect, reported) in [
+        (FlushEffect::Drops, Reported::Once),
+        (FlushEffect::DropsUnseen, Reported::Once),
+        (FlushEffect::DropsUnseen, Reported::ForGood),
+    ] {
+        let mut lost_count = 0;
+        for seed in 0..40 {
+            let disk = CrashLayer::new(SIZE, seed);
+            write(&disk, 0, 1, 2048, true).expect("the power is on");
+            write(&disk, 0, 2, 2048, false).expect("the power is on");
+            disk.fail_flush_as(0, ErrorKind::Media, effect, reported);
+            assert!(block_on(disk.flush()).is_err());
+            assert_eq!(block_on(disk.flush()).is_err(), reported == Reported::ForGood, "{effect:?}");
+            let durable = units(&disk.durable_bytes(0, 2048));
+            lost_count += u32::from(durable.contains(&1));
+            let seen = units(&read(&disk, 0, 2048));
+            assert_eq!(seen, if effect == FlushEffect::Drops { durable.clone() } else { vec![2; 4] });
+            // What came after it is flushed as ever.
+            write(&disk, 4096, 3, 512, false).expect("the power is on");
+            disk.heal();
+            block_on(disk.flush()).expect("it is healed");
+            assert_eq!(units(&disk.durable_bytes(0, 2048)), durable, "no later flush brings it back");
+            assert_eq!(disk.after_power_loss().durable_bytes(4096, 512), [3; 512]);
+        }
+        assert!((10..40).contains(&lost_count), "{effect:?}: lost {lost_count} times of 40");
+    }
+}
+
+#[test]
+fn a_write_that_fails_may_land_whole_in_part_or_not_at_all() {
+    let mut outcomes = BTreeSet::new();
+    for seed in 0..60 {
+        for (effect, reported) in [
+            (WriteEffect::Whole, Reported::Once),
+            (WriteEffect::Torn, Reported::Once),
+            (WriteEffect::ByChance, Reported::Once),
+            (WriteEffect::Whole, Reported::ForGood),
+        ] {
+            let disk = CrashLayer::new(SIZE, seed);
+            disk.fail_write_as(0, ErrorKind::Media, effect, reported);
+            let is_fua = seed % 2 == 0;
+            assert_eq!(write(&disk, 0, 7, 2048, is_fua), Err(ErrorKind::Media));
+            let seen = units(&read(&disk, 0, 2048));
+            assert_eq!(units(&disk.durable_bytes(0, 2048)), if is_fua { seen.clone() } else { vec![0; 4] });
+            if effect == WriteEffect::Whole {
+                assert_eq!(seen, [7; 4]);
+            }
+            let next = write(&disk, 8192, 8, 512, false);
+            assert_eq!(next.is_err(), reported == Reported::ForGood);
+            block_on(disk.flush()).expect("flushes work");
+            assert_eq!(units(&disk.durable_bytes(0, 2048)), seen);
+            outcomes.insert((effect == WriteEffect::ByChance, seen));
+        }
+    }
+    let by_chance = outcomes.iter().filter(|(is_by_chance, _)| *is_by_chance).count();
+    assert!(by_chance > 5 && outcomes.contains(&(true, vec![0; 4])) && outcomes.contains(&(true, vec![7; 4])));
+    assert!(outcomes.len() - by_chance > 5, "{outcomes:?}");
+}

@@ -4,16 +4,18 @@ use std::sync::Arc;
 
 use base::buffer::{Buffer, BufferPool};
 use base::clock::Instant;
+use base::limits::BUFFER_ALIGNMENT;
 use base::serial::Serial32;
 
 use super::super::answer::{Answer, Piece};
 use super::super::event::{Cdb, CloseReason, Command, Event, LinkId, Outcome, TaskId};
 use super::super::link::{Link, Sent};
-use super::super::task::{DataFailure, DataFault, DataOutCollection, Task};
+use super::super::parameters::TargetParameters;
+use super::super::task::{DataFailure, DataFault, DataOutCollection, DataOutHeld, Task};
 use super::super::task_set::{Held, TaskSet};
 use super::{FullFeature, Session, live};
 use crate::framing::{DataSegment, Destination, ReceivedHeader, ReceivedPdu};
-use crate::limits::DATA_OUT_BYTES_MAX;
+use crate::limits::{DATA_OUT_BYTES_MAX, DATA_OUT_RESERVE_BYTES, STALL_CHECK_INTERVAL};
 use crate::negotiation::SessionType;
 use crate::pdu::{
     DataIn, DataInStatus, DataOut, InitiatorTaskTag, ReadyToTransfer, RejectReason, Residual, ScsiCommand,
@@ -21,7 +23,6 @@ use crate::pdu::{
 };
 
 const STATUS_GOOD: u8 = 0x00;
-const STATUS_CHECK_CONDITION: u8 = 0x02;
 
 /// Whether a command PDU becomes a task.
 enum Admission {
@@ -79,28 +80,35 @@ impl DataOutPlan {
         Self { wanted, takes_immediate, unsolicited_limit: has_unsolicited.then_some(first_burst) }
     }
 
-    /// Bytes that may come unasked and must have a place in any case.
-    fn unasked(&self, immediate_bytes: usize) -> usize {
-        self.unsolicited_limit.map_or(immediate_bytes, |limit| limit as usize)
-    }
-
-    /// A buffer for all of it, or when the pool is empty, one outside the pool for what comes unasked: at most
-    /// FirstBurstLength, so that the window bounds it. More is then not solicited until the pool has a buffer.
-    fn buffer(&self, pool: &BufferPool, immediate_bytes: usize) -> Buffer {
-        let unasked = self.unasked(immediate_bytes);
-        let all = unasked.max(self.wanted as usize);
-        if all == 0 {
-            return Buffer::empty();
+    /// A buffer for all of it, where that is to be asked for; for what comes unasked, one that grows as it comes. `None` when there is no
+    /// buffer for what comes with the command: asked for nothing, it is not kept.
+    fn buffer(&self, parameters: &TargetParameters, own: DataOutHeld, immediate_bytes: usize) -> Option<Buffer> {
+        let all = if self.unsolicited_limit.is_some() { immediate_bytes } else { self.wanted as usize };
+        match all.max(immediate_bytes) {
+            0 => Some(Buffer::empty()),
+            all => lend(parameters, own, all, all > immediate_bytes).or_else(|| match immediate_bytes {
+                0 => Some(Buffer::empty()),
+                immediate_bytes => lend(parameters, own, immediate_bytes, false),
+            }),
         }
-        pool.try_acquire(all).unwrap_or_else(|| Buffer::zeroed(unasked))
     }
+}
+
+/// A buffer for data-out of a session that has its `own`: within its share and what others leave, or within its reserve. What is to be asked for
+/// (`is_asked`) takes of the reserve only when the session has nothing else: it can wait.
+fn lend(parameters: &TargetParameters, own: DataOutHeld, bytes: usize, is_asked: bool) -> Option<Buffer> {
+    let capacity = BufferPool::capacity_of(bytes)?;
+    let is_within_share = own.lent_bytes == 0 || own.lent_bytes + capacity <= parameters.session_data_out_bytes;
+    let lent = is_within_share.then(|| parameters.pool.try_acquire_beside_others(bytes, own.lent_bytes)).flatten();
+    let has_reserve = own.reserve_bytes + capacity <= DATA_OUT_RESERVE_BYTES && (own.lent_bytes == 0 || !is_asked);
+    lent.or_else(|| has_reserve.then(|| Buffer::zeroed(bytes)))
 }
 
 /// Where the data segment of a command PDU goes.
 pub(super) fn place_immediate_data(
     full: &FullFeature,
     set: &TaskSet,
-    pool: &BufferPool,
+    parameters: &TargetParameters,
     command: &ScsiCommand,
     header: &ReceivedHeader,
 ) -> Destination {
@@ -112,23 +120,56 @@ pub(super) fn place_immediate_data(
     if !plan.takes_immediate {
         return Destination::Discard;
     }
-    Destination::Buffer { buffer: plan.buffer(pool, bytes), offset: 0 }
+    let buffer = plan.buffer(parameters, set.data_out(), bytes);
+    buffer.map_or(Destination::Discard, |buffer| Destination::Buffer { buffer, offset: 0 })
 }
 
 /// Where the data segment of a Data-Out PDU goes: into its task's buffer, which the receiver has until the PDU is whole.
-pub(super) fn place_data_out(set: &mut TaskSet, at: LinkId, data: &DataOut, bytes: usize) -> Destination {
+pub(super) fn place_data_out(
+    set: &mut TaskSet,
+    parameters: &TargetParameters,
+    at: LinkId,
+    data: &DataOut,
+    bytes: usize,
+) -> Destination {
+    let own = set.data_out();
     let Some(task) = set.tasks.get_mut(&data.initiator_task_tag) else { return Destination::Discard };
     if task.link != at || task.data_out.check(data, bytes).is_err() {
         return Destination::Discard;
     }
     let offset = data.buffer_offset as usize;
-    match task.data_out.buffer.take() {
-        Some(buffer) if buffer.len() >= offset + bytes => Destination::Buffer { buffer, offset },
-        other => {
-            task.data_out.buffer = other;
-            Destination::Discard
-        }
+    let Some(buffer) = task.data_out.buffer.take() else { return Destination::Discard };
+    if buffer.len() >= offset + bytes {
+        return Destination::Buffer { buffer, offset };
     }
+    // Only what comes unasked has a buffer that grows with it.
+    let grown = data.target_transfer_tag.is_none().then(|| {
+        let limit = task.data_out.limit() as usize;
+        grow(&buffer, offset, offset + bytes, limit, |bytes| lend(parameters, own, bytes, false))
+    });
+    let Some(buffer) = grown.flatten() else {
+        task.data_out.buffer = Some(buffer);
+        task.failure.get_or_insert(DataFailure::NoBuffer);
+        return Destination::Discard;
+    };
+    let id = task.id;
+    set.hold(id, DataOutHeld::of(&buffer));
+    Destination::Buffer { buffer, offset }
+}
+
+/// A larger buffer with the first `kept` bytes of a smaller one: twice as large, so that all of them are copied once or twice, or as large as it must
+/// be.
+fn grow(
+    buffer: &Buffer,
+    kept: usize,
+    needed: usize,
+    limit: usize,
+    lend: impl Fn(usize) -> Option<Buffer>,
+) -> Option<Buffer> {
+    let ample = needed.max(2 * buffer.capacity()).min(limit.max(needed));
+    let mut grown = lend(ample).or_else(|| lend(needed))?;
+    grown[..kept].copy_from_slice(&buffer[..kept]);
+    Some(grown)
 }
 
 impl Session {
@@ -150,8 +191,19 @@ impl Session {
             if plan.takes_immediate { immediate_bytes as u32 } else { 0 },
             plan.unsolicited_limit,
         );
-        let is_placed = immediate_bytes > 0 && plan.takes_immediate;
-        collection.buffer = Some(if is_placed { pdu.data.buffer } else { plan.buffer(&self.parameters.pool, 0) });
+        let mut failure = (!plan.takes_immediate).then_some(DataFailure::UnexpectedUnsolicitedData);
+        collection.buffer = if pdu.data.length > 0 {
+            Some(pdu.data.buffer)
+        } else if immediate_bytes > 0 {
+            failure.get_or_insert(DataFailure::NoBuffer);
+            None
+        } else {
+            plan.buffer(&self.parameters, self.set.data_out(), 0)
+        };
+        let data_out_held = collection.buffer.as_ref().map(DataOutHeld::of).unwrap_or_default();
+        if plan.unsolicited_limit.is_some() {
+            self.watch_for_stalls();
+        }
         let generation = self.set.next_generation();
         let id = TaskId { initiator_task_tag: command.initiator_task_tag, generation };
         self.set.add_task(Task {
@@ -163,8 +215,10 @@ impl Session {
             is_delivered: command.is_immediate,
             is_started: false,
             is_aborted: false,
-            failure: (!plan.takes_immediate).then_some(DataFailure::UnexpectedUnsolicitedData),
+            failure,
             data_out: collection,
+            data_out_held,
+            data_moved: self.now,
         });
         if command.is_immediate {
             self.advance_task(id);
@@ -191,6 +245,7 @@ impl Session {
             }
             has_delivered = true;
         }
+        self.note_gap(has_delivered);
         if has_delivered && !self.set.managements.is_empty() {
             self.advance_managements();
         }
@@ -237,6 +292,7 @@ impl Session {
                 return self.fail_link(at, CloseReason::Protocol(what));
             }
         }
+        task.data_moved = self.now;
         if is_placed {
             task.data_out.buffer = Some(pdu.data.buffer);
         } else if length > 0 {
@@ -254,6 +310,9 @@ impl Session {
             if pdu.data.is_corrupt {
                 task.failure.get_or_insert(DataFailure::ProtocolServiceCrcError);
             }
+        }
+        if let Some(link) = live(&mut self.links, at) {
+            link.note_data_out(self.now, length);
         }
         if pdu.data.is_corrupt {
             self.reject(at, &pdu.header, RejectReason::DataDigestError);
@@ -289,6 +348,7 @@ impl Session {
             self.send_r2ts(at, id);
         } else if !self.set.starved.contains(&id) {
             self.set.starved.push_back(id);
+            self.feed_starved();
         }
     }
 
@@ -299,6 +359,8 @@ impl Session {
         let Some(link) = live(&mut self.links, at) else { return };
         let Some(task) = self.set.task(id) else { return };
         let tags = &mut self.target_transfer_tag;
+        task.data_moved = self.now;
+        self.stall_check.get_or_insert(self.now + STALL_CHECK_INTERVAL);
         while let Some(r2t) = task.data_out.next_r2t(
             || {
                 *tags = tags.next();
@@ -343,8 +405,8 @@ impl Session {
 
     fn fail_task(&mut self, id: TaskId) {
         let Some(task) = self.set.remove_task(id) else { return };
-        let sense = task.failure.map(DataFailure::sense).unwrap_or_default();
-        self.respond(&task, Outcome { status: STATUS_CHECK_CONDITION, sense, ..Outcome::default() });
+        let (status, sense) = task.failure.map(|failure| (failure.status(), failure.sense())).unwrap_or_default();
+        self.respond(&task, Outcome { status, sense, ..Outcome::default() });
         self.set.note_end(id);
         self.feed_starved();
     }
@@ -352,14 +414,20 @@ impl Session {
     /// Gives buffers to tasks that wait for one, oldest first, as far as the pool has them.
     pub(super) fn feed_starved(&mut self) {
         while let Some(&id) = self.set.starved.front() {
+            let mut own = self.set.data_out();
             if let Some(task) = self.set.task(id) {
-                let Some(mut buffer) = self.parameters.pool.try_acquire(task.data_out.wanted as usize) else { return };
+                // A large write may have more than the share, where it is the only one.
+                own.remove(task.data_out_held);
+                let wanted = task.data_out.wanted as usize;
+                let Some(mut buffer) = lend(&self.parameters, own, wanted, true) else { return };
                 // What came unasked is in the small buffer.
                 if let Some(small) = &task.data_out.buffer {
                     let kept = small.len().min(buffer.len());
                     buffer[..kept].copy_from_slice(&small[..kept]);
                 }
+                let held = DataOutHeld::of(&buffer);
                 task.data_out.buffer = Some(buffer);
+                self.set.hold(id, held);
             }
             self.set.starved.pop_front();
             self.advance_task(id);
@@ -387,9 +455,10 @@ impl Session {
     /// Answers a task: at once and for good at error recovery level 0, else so that it can be answered again.
     fn respond(&mut self, task: &Task, mut outcome: Outcome) {
         let data_in = std::mem::take(&mut outcome.data_in);
-        let presented = data_in.len() as u64;
+        let presented = data_in.len() as u64 + outcome.data_in_bytes_cut;
         let (residual, bidirectional_read_residual) = residuals(&self.full, task, presented);
-        let sent = presented.min(u64::from(data_in_bytes_max(task))) as usize;
+        let sent = data_in.len().min(data_in_bytes_max(task) as usize);
+        let data_in = fitting(data_in, sent);
         if self.full.negotiated.error_recovery_level > 0 {
             let answer = Answer {
                 id: task.id,
@@ -408,7 +477,7 @@ impl Session {
                 stat_sn: None,
             };
             let answer = self.send_answer(answer);
-            return self.set.keep_answer(answer);
+            return self.set.keep_answer(answer, &self.parameters.retained);
         }
         let numbers = self.set.command_numbers();
         let Some(link) = live(&mut self.links, task.link) else { return };
@@ -587,6 +656,14 @@ impl Source {
             Self::Shared(buffer) => DataSegment::Shared(Arc::clone(buffer), range),
         }
     }
+}
+
+/// A buffer for the first `sent` bytes that is not much larger than they are: what waits to be sent must not keep more than it sends.
+fn fitting(buffer: Buffer, sent: usize) -> Buffer {
+    if buffer.capacity() <= (2 * sent).max(BUFFER_ALIGNMENT) {
+        return buffer;
+    }
+    Buffer::copy_of(&buffer[..sent])
 }
 
 fn data_in_bytes_max(task: &Task) -> u32 {

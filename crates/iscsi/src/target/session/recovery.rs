@@ -199,7 +199,7 @@ impl Session {
         let Some(mut answer) = self.set.answers.remove(&tag) else { return };
         answer.snack_tag = snack_tag;
         let answer = self.send_answer(answer);
-        self.set.keep_answer(answer);
+        self.set.keep_answer(answer, &self.parameters.retained);
     }
 
     /// TASK REASSIGN (RFC 7143 7.2.2, 11.5.1): a task whose connection was logged out goes on here. The response goes out first.
@@ -248,6 +248,6 @@ impl Session {
             let _ = answer.acknowledge(exp_data_sn.0);
         }
         let answer = self.send_answer(answer);
-        self.set.keep_answer(answer);
+        self.set.keep_answer(answer, &self.parameters.retained);
     }
 }

@@ -1,11 +1,11 @@
 //! Everything of the full feature phase that is not a SCSI command, task management or logout: pings, text.
 
 use super::super::discovery::send_targets;
-use super::super::event::LinkId;
+use super::super::event::{CloseReason, LinkId};
 use super::super::task_set::Held;
 use super::{Session, live};
 use crate::framing::{DataSegment, ReceivedPdu};
-use crate::limits::TEXT_REQUEST_BYTES_MAX;
+use crate::limits::{HELD_REQUEST_BYTES_MAX, TEXT_REQUEST_BYTES_MAX};
 use crate::negotiation::{SessionType, Stage};
 use crate::pdu::{Bhs, InitiatorTaskTag, NopIn, NopOut, RejectReason, TargetTransferTag, TextRequest, TextResponse};
 use crate::text::{Keys, TextAssembler};
@@ -49,6 +49,9 @@ impl Session {
         if self.set.window.admits(cmd_sn) {
             self.set.window.take(cmd_sn, Held::Request(at, Box::new(pdu)));
             self.deliver_in_order();
+            if self.gap_since.is_some() && self.set.held_request_bytes() > HELD_REQUEST_BYTES_MAX {
+                self.fail_link(at, CloseReason::Protocol("too much data ahead of a command that does not come"));
+            }
         }
     }
 
@@ -86,7 +89,12 @@ impl Session {
             max_cmd_sn,
         };
         let length = pdu.data.length.min(link.segment_bytes_max);
-        let data = if length == 0 { DataSegment::Empty } else { DataSegment::Buffer(pdu.data.buffer, 0..length) };
+        // An echo that is cut keeps only what it sends.
+        let data = match length {
+            0 => DataSegment::Empty,
+            _ if pdu.data.buffer.capacity() > 2 * length => DataSegment::from(pdu.data.bytes()[..length].to_vec()),
+            _ => DataSegment::Buffer(pdu.data.buffer, 0..length),
+        };
         link.push_response(stat_sn, &echo, data);
     }
 

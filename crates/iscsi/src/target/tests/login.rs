@@ -251,6 +251,25 @@ fn a_long_login_answer_comes_in_pieces() {
     assert!(unknown.iter().all(|key| answers.get(key) == Some("NotUnderstood")), "every key is answered");
 }
 
+/// Whoever logs in is written into logs and shown to people.
+#[test]
+fn a_name_that_is_none_is_refused() {
+    for name in ["", "host", "iqn.2026-01.io.example:a\nlogged in", "iqn.2026-01.io.example:\u{1b}[2J"] {
+        let mut peer = Peer::new(parameters());
+        let keys = [("InitiatorName", name), ("TargetName", TARGET)];
+        let pdus = peer.login_step(LoginStage::OperationalNegotiation, Some(LoginStage::FullFeaturePhase), &keys);
+        let Ok(Bhs::LoginResponse(response)) = pdus[0].header.bhs else { panic!("{:?}", pdus[0].header.bhs) };
+        assert_eq!(response.status, LoginStatus::INITIATOR_ERROR, "{name:?}");
+    }
+    let mut peer = Peer::new(parameters());
+    let keys = [("InitiatorName", INITIATOR), ("TargetName", "iqn.\u{1b}[2J\nlogged in")];
+    peer.login_step(LoginStage::OperationalNegotiation, Some(LoginStage::FullFeaturePhase), &keys);
+    let Some(LoginEvent::Closed(CloseReason::LoginRefused { detail, .. })) = peer.login_events.pop() else {
+        panic!("there is no such target");
+    };
+    assert!(!detail.contains(char::is_control), "{detail:?}");
+}
+
 /// Keys while this end has not said all of its answer are out of turn.
 #[test]
 fn keys_between_the_pieces_of_an_answer_end_the_login() {

@@ -88,8 +88,17 @@ impl Target {
     pub(super) fn handle_received(&mut self, now: Instant, length: usize) {
         either!(self, it => it.handle_received(now, length), it, at => it.handle_received(now, at, length));
     }
+    /// Looks at the next portion of what has come, if there may be one.
+    pub(super) fn go_on(&mut self, now: Instant) -> bool {
+        let Target::Session(session, at) = self else { return false };
+        let is_behind = session.is_behind(*at);
+        if is_behind {
+            session.go_on(now, *at);
+        }
+        is_behind
+    }
     pub(super) fn io_slices<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
-        either!(self, it => it.io_slices(out), it, at => it.io_slices(at, out))
+        either!(self, it => it.io_slices(out), it, at => it.io_slices(at, usize::MAX, out))
     }
     pub(super) fn handle_transmitted(&mut self, now: Instant, length: usize) {
         either!(self, it => it.handle_transmitted(now, length), it, at => it.handle_transmitted(now, at, length));
@@ -250,6 +259,9 @@ impl Peer {
             self.target.handle_received(self.now, length);
             bytes = &bytes[length..];
             self.collect_events();
+            while self.target.go_on(self.now) {
+                self.collect_events();
+            }
         }
     }
 
@@ -274,6 +286,9 @@ impl Peer {
             slices[..count].iter().for_each(|slice| bytes.extend_from_slice(slice));
             let length = slices[..count].iter().map(|slice| slice.len()).sum();
             self.target.handle_transmitted(self.now, length);
+            while self.target.go_on(self.now) {
+                self.collect_events();
+            }
         }
         self.parse(&bytes).expect("the target sends whole PDUs")
     }

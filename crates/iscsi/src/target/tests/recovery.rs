@@ -119,7 +119,8 @@ fn ask_for_ever<H: Header>(peer: &mut Peer, request: &H, data: &[u8]) -> (usize,
 
 #[test]
 fn who_asks_for_ever_and_takes_nothing_fills_no_memory() {
-    const READ_BYTES: usize = 1 << 20;
+    // Small, since what is held back is answered in the end, more than a thousand times. Without a bound that would be 80 MB at once.
+    const READ_BYTES: usize = 64 << 10;
     let targets = (0..500).map(|number| TargetDescription { name: format!("{TARGET}{number}"), ..description() });
     let description_of_all: Vec<_> = std::iter::once(description()).chain(targets).collect();
     let pool = base::buffer::BufferPool::new(64 << 20);
@@ -248,4 +249,25 @@ fn an_answer_is_claimed_from_a_lost_connection_unless_its_task_was_aborted_meanw
     let answer = peer.receive_bhs();
     assert_eq!(outcome(&answer[0]), TaskManagementOutcome::TaskDoesNotExist, "{answer:?}");
     assert_eq!(answer.len(), 1);
+}
+
+/// Of many sessions that never acknowledge, each keeps less for recovery; what it does not keep it cannot send again.
+#[test]
+fn what_all_sessions_keep_for_recovery_has_a_bound() {
+    const READ_BYTES: usize = 1 << 20;
+    let mut parameters = parameters();
+    parameters.retained = std::sync::Arc::new(RetainedData::new(2 * READ_BYTES));
+    let retained = std::sync::Arc::clone(&parameters.retained);
+    let mut peers = Vec::new();
+    for _ in 0..4 {
+        let mut peer = Peer::logged_in(parameters.clone(), &[("ErrorRecoveryLevel", "1")]);
+        peer.read(0, READ_BYTES as u32);
+        let command = peer.started();
+        peer.complete(command.task, good(&pattern(READ_BYTES)));
+        peer.receive();
+        peers.push(peer);
+    }
+    assert_eq!(retained.bytes(), 2 * READ_BYTES);
+    drop(peers);
+    assert_eq!(retained.bytes(), 0);
 }

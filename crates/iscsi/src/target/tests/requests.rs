@@ -30,6 +30,59 @@ fn pings_are_echoed() {
     assert!(peer.receive().is_empty());
 }
 
+/// Making the memory for a large ping takes longer than receiving it.
+#[test]
+fn pings_use_their_buffers_again() {
+    let parameters = parameters();
+    let pool = parameters.request_data.clone();
+    let mut peer = Peer::logged_in(parameters, &[("MaxRecvDataSegmentLength", "65536")]);
+    for _ in 0..3 {
+        peer.send(&nop_out(Some(0x20), None), pattern(50_000));
+        assert_eq!(pool.bytes_out(), 65_536);
+        assert_eq!(peer.receive_one().data.bytes(), pattern(50_000));
+        assert_eq!(pool.bytes_out(), 0);
+    }
+}
+
+/// What a peer sends at once it can make long: others have their turn between two portions of it.
+#[test]
+fn what_comes_at_once_is_looked_at_in_portions() {
+    const PINGS: usize = 1000;
+    let text = [b"X-", &[b'y'; 2000][..], b"=\0"].concat();
+    let texts = |count: u32| {
+        let mut queue = crate::framing::TransmitQueue::new(crate::framing::Digests::default());
+        for number in 0..count {
+            let request = TextRequest {
+                is_immediate: true,
+                is_final: true,
+                is_continued: false,
+                lun: 0,
+                initiator_task_tag: itt(number),
+                target_transfer_tag: None,
+                cmd_sn: Serial32(100),
+                exp_stat_sn: Serial32(0),
+            };
+            queue.push(&request, &AdditionalHeaders::default(), DataSegment::from(text.clone()));
+        }
+        drain(&mut queue)
+    };
+    let pings = nop_out(None, None).to_bytes().repeat(PINGS);
+    for (bytes, count) in [(pings, PINGS as u64), (texts(30), 30)] {
+        let mut peer = Peer::logged_in(parameters(), &[]);
+        let (before, _) = peer.target.session().pdu_counts();
+        peer.target.receive_space()[..bytes.len()].copy_from_slice(&bytes);
+        peer.target.handle_received(peer.now, bytes.len());
+        let received = |peer: &mut Peer| peer.target.session().pdu_counts().0 - before;
+        let mut portions = 1;
+        assert!(received(&mut peer) <= count.div_ceil(4), "{} of {count} at once", received(&mut peer));
+        while peer.target.go_on(peer.now) {
+            portions += 1;
+        }
+        assert_eq!(received(&mut peer), count);
+        assert!(portions >= 4, "{portions} portions");
+    }
+}
+
 #[test]
 fn silence_is_pinged_and_then_ends_the_connection() {
     let mut peer = Peer::logged_in(parameters(), &[]);

@@ -80,7 +80,7 @@ impl Half {
         loop {
             let session = peer.target.session();
             let mut slices = [IoSlice::new(&[]); 4];
-            let count = session.io_slices(self.at, &mut slices);
+            let count = session.io_slices(self.at, usize::MAX, &mut slices);
             if count == 0 {
                 break;
             }

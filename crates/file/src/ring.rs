@@ -14,16 +14,15 @@
 //! `examples/depth.rs` measures it. `IORING_SETUP_COOP_TASKRUN` made no difference beyond the noise and would delay
 //! completions while a foreign submitting thread computes, so it is not set.
 //!
-//! Past the page cache of a disk without FUA writes each durable write would be a write and a flush of the whole disk. There they are plain writes, and
-//! share one `fdatasync` ([`shared_sync`]). When nothing else is in flight, and the disk is fast, it is waited for on the spot.
+//! All that waits for an `fdatasync` shares one ([`shared_sync`]), on the device's own descriptor, of which nobody else asks for write-back errors: so
+//! none is missed. Past the page cache of a disk without FUA writes each durable write would be a write and a flush of the whole disk. There they
+//! are plain writes, and share it, too. When nothing else is in flight, and the disk is fast, it is waited for on the spot.
 //!
 //! Memory: a job, with its buffer, stays in its slot from the SQE until its CQE was seen, whoever dropped the
 //! completion; the driver holds the ring until nothing is in flight, and when the runtime drops the driver it waits for
 //! the rest.
 
 #![expect(unsafe_code, reason = "the kernel is handed addresses of buffers and the reactor a descriptor")]
-
-mod shared_sync;
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -33,6 +32,7 @@ use std::task::{Context, Poll};
 
 use block::completion::SlotSender;
 use block::range_lock::RangeGuard;
+use block::shared_sync::SharedSync;
 use block::{Error, ErrorKind, Response};
 use futures_util::task::AtomicWaker;
 use io_uring::{IoUring, opcode, squeue, types};
@@ -43,7 +43,7 @@ use tokio::io::unix::AsyncFd;
 use crate::device::Shared;
 use crate::job::{Call, Job, Progress};
 use crate::limits::{ENTERED_TOGETHER_MAX, IN_FLIGHT_MAX, QUEUE_MAX};
-use crate::ring::shared_sync::SharedSync;
+use crate::promises::Moment;
 use crate::sync_files::SyncFile;
 
 /// A job with what it holds and whom it answers.
@@ -73,13 +73,13 @@ pub(crate) struct Ring {
 struct State {
     ring: IoUring,
     slots: Vec<Option<Work>>,
-    /// The open files of the slots whose call is a sync.
+    /// The open files of the slots whose call is a durable write.
     sync_files: Vec<Option<SyncFile>>,
     free: Vec<usize>,
     /// Work that found no free slot.
     line: VecDeque<Work>,
-    /// Durable writes that share syncs.
-    shared_sync: SharedSync,
+    /// Writes and flushes that share syncs.
+    shared_sync: SharedSync<usize>,
     /// SQEs that were not entered yet.
     unsubmitted: usize,
     /// SQEs entered whose CQE was not seen yet.
@@ -135,6 +135,8 @@ impl Ring {
             return;
         }
         state.start(work, &self.file);
+        // A flush has no call but the sync.
+        state.sync(&self.file, &mut finished);
         let is_alone = state.in_kernel == 0 && state.unsubmitted == 1;
         if is_alone || state.unsubmitted >= ENTERED_TOGETHER_MAX {
             state.enter();
@@ -241,10 +243,15 @@ impl State {
         self.free.len() == self.slots.len() && self.line.is_empty()
     }
 
-    /// Gives `work` a slot, of which one is free, and its first SQE.
+    /// Gives `work` a slot, of which one is free, and its first SQE, if it has a call of its own.
     fn start(&mut self, work: Work, file: &Shared) {
         let slot = self.free.pop().expect("callers look for a free slot first");
-        if work.job.shares_sync() {
+        if work.job.awaits_sync() {
+            self.shared_sync.join(slot);
+            self.slots[slot] = Some(work);
+            return;
+        }
+        if work.job.is_write_before_sync() {
             self.shared_sync.begin_write();
         }
         self.slots[slot] = Some(work);
@@ -315,13 +322,15 @@ impl State {
             let slot = entry.user_data() as usize;
             let result = usize::try_from(entry.result()).map_err(|_| Errno::from_raw_os_error(-entry.result()));
             self.in_kernel -= 1;
-            file.give_back(self.sync_files[slot].take(), &result);
+            let own = self.sync_files[slot].take();
             let work = self.slots[slot].as_mut().expect("a slot is full until its completion was seen");
-            match file.handle(&mut work.job, result) {
-                Progress::Again => self.push(slot, file),
-                Progress::Written => self.shared_sync.written(slot),
-                Progress::Done(result) => {
-                    if work.job.shares_sync() {
+            let progress = file.handle(&mut work.job, own, result);
+            match (progress, work.job.is_write_before_sync()) {
+                (Progress::Again, _) => self.push(slot, file),
+                (Progress::Written, true) => self.shared_sync.written(slot),
+                (Progress::Written, false) => self.shared_sync.join(slot),
+                (Progress::Done(result), is_write_before_sync) => {
+                    if is_write_before_sync {
                         self.shared_sync.write_failed();
                     }
                     self.leave(slot, result, file, finished);
@@ -358,14 +367,23 @@ impl State {
         false
     }
 
-    /// The sync that some waited for is over.
+    /// The call that some waited for is over.
     fn synced(&mut self, file: &Shared, result: Result<(), Errno>, finished: &mut Finished) {
         // The thread that submitted it ended, or was asked to come back: once more, with what has been written since.
-        if matches!(result, Err(Errno::INTR | Errno::AGAIN | Errno::CANCELED)) {
-            return self.shared_sync.again();
+        if matches!(result, Err(Errno::INTR | Errno::AGAIN | Errno::CANCELED)) && self.shared_sync.again() {
+            return;
         }
-        for slot in self.shared_sync.synced() {
-            self.leave(slot, file.synced(result), file, finished);
+        self.end_sync(file.synced(result), file, finished);
+    }
+
+    /// Those that waited for the sync are over.
+    fn end_sync(&mut self, outcome: Result<(), Error>, file: &Shared, finished: &mut Finished) {
+        let slots = if outcome.is_ok() { self.shared_sync.synced() } else { self.shared_sync.sync_failed() };
+        for slot in slots {
+            let moment = self.slots[slot].as_ref().map_or(Moment::default(), |work| work.job.moment());
+            // Another call may have failed since it was submitted.
+            let own = outcome.clone().and_then(|()| file.check_promises(moment));
+            self.leave(slot, own, file, finished);
         }
     }
 }

@@ -1,0 +1,172 @@
+//! Which crashes a test tries, and how one of them is tried again.
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `FOREBAY_SEEDS` | how many seeds a test takes instead of its own few: a soak |
+//! | `FOREBAY_SEED` | the one seed to take |
+//! | `FOREBAY_CRASH_AT` | the one crash to try with each seed: the number of the write, or of whatever else the test counts |
+//!
+//! A test that fails prints the command that repeats the failing crash alone.
+
+use std::env;
+use std::fmt::Write as _;
+
+/// Crashes that a test needs at least: a workload with fewer writes tests nothing.
+const CRASHES_MIN: u64 = 10;
+
+/// One test that tries crashes. Made by [`crash_test!`](crate::crash_test), which knows where it stands.
+pub struct CrashTest {
+    package: &'static str,
+    target: &'static str,
+    wanted: Wanted,
+}
+
+/// What the environment asks for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wanted {
+    seeds: Option<u64>,
+    seed: Option<u64>,
+    crash_at: Option<u64>,
+}
+
+impl Wanted {
+    fn from_environment() -> Self {
+        let number = |name| {
+            let text = env::var(name).ok()?;
+            Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+        };
+        Self { seeds: number("FOREBAY_SEEDS"), seed: number("FOREBAY_SEED"), crash_at: number("FOREBAY_CRASH_AT") }
+    }
+}
+
+impl CrashTest {
+    /// Use [`crash_test!`](crate::crash_test): `package` and `target` are what `cargo test -p` and `--test` call it.
+    ///
+    /// # Panics
+    /// When one of the variables is no number.
+    pub fn new(package: &'static str, target: &'static str) -> Self {
+        Self { package, target, wanted: Wanted::from_environment() }
+    }
+
+    /// `count` seeds, from `first` on with `step` between them; as many as a soak asks for; or the one to be repeated.
+    pub fn seeds(&self, first: u64, count: u64, step: u64) -> impl Iterator<Item = u64> + use<> {
+        let Wanted { seeds, seed, .. } = self.wanted;
+        let count = if seed.is_some() { 1 } else { seeds.unwrap_or(count) };
+        (0..count).map(move |index| seed.unwrap_or(first + index * step))
+    }
+
+    /// Calls `run` with 0, 1, 2 and so on, until it returns that nothing crashed any more; or with the one to be repeated. `seed` is the one of
+    /// [`seeds`](Self::seeds) from which all else in the run follows.
+    ///
+    /// # Panics
+    /// When `run` does, having printed how to repeat it; when there are so few crashes that nothing was tested; or more than `crashes_max`.
+    pub fn crash_at_every(&self, seed: u64, crashes_max: u64, mut run: impl FnMut(u64) -> bool) {
+        if let Some(nth) = self.wanted.crash_at {
+            let _printed = self.on_panic(seed, Some(nth));
+            let has_crashed = run(nth);
+            println!(
+                "seed {seed}, crash {nth}: {}",
+                if has_crashed { "crashed, and is well" } else { "came to its end" }
+            );
+            return;
+        }
+        for nth in 0..crashes_max {
+            let _printed = self.on_panic(seed, Some(nth));
+            if !run(nth) {
+                // Among the seeds of a soak there are some that hardly write, and many that do.
+                let is_enough = nth >= CRASHES_MIN || self.wanted.seeds.is_some() || self.wanted.seed.is_some();
+                assert!(is_enough, "a workload that can crash at {nth} places tests nothing");
+                return;
+            }
+        }
+        panic!("the workload of seed {seed} still crashed at {crashes_max}: raise the bound or look for a write loop");
+    }
+
+    /// Prints the command that repeats this run if the test panics while the answer lives. For what [`crash_at_every`](Self::crash_at_every) does not
+    /// fit.
+    #[must_use = "it prints when it is dropped in a panic"]
+    pub fn on_panic(&self, seed: u64, crash_at: Option<u64>) -> OnPanic {
+        OnPanic { command: self.command(seed, crash_at) }
+    }
+
+    fn command(&self, seed: u64, crash_at: Option<u64>) -> String {
+        let mut command = format!("FOREBAY_SEED={seed} ");
+        if let Some(crash_at) = crash_at {
+            let _ = write!(command, "FOREBAY_CRASH_AT={crash_at} ");
+        }
+        // Tests inside a crate have a target of its name.
+        let is_inside = self.target == self.package.replace('-', "_");
+        let target = if is_inside { "--lib".to_owned() } else { format!("--test {}", self.target) };
+        let _ = write!(command, "cargo test -p {} {target}", self.package);
+        // The thread of a test has its name.
+        if let Some(name) = std::thread::current().name().filter(|name| *name != "main") {
+            let _ = write!(command, " -- --exact {name}");
+        }
+        command
+    }
+}
+
+/// See [`CrashTest::on_panic`].
+pub struct OnPanic {
+    command: String,
+}
+
+impl Drop for OnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("\nto repeat this one alone: {}\n", self.command);
+        }
+    }
+}
+
+/// The [`CrashTest`](crate::layer::crash::CrashTest) of the test that calls this.
+#[macro_export]
+macro_rules! crash_test {
+    () => {
+        $crate::layer::crash::CrashTest::new(env!("CARGO_PKG_NAME"), env!("CARGO_CRATE_NAME"))
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn test_with(wanted: Wanted) -> CrashTest {
+        CrashTest { package: "write-log", target: "power_loss", wanted }
+    }
+
+    #[test]
+    fn a_test_takes_its_own_seeds_those_of_a_soak_or_the_one_to_be_repeated() {
+        let seeds = |wanted| test_with(wanted).seeds(7, 3, 100).collect::<Vec<_>>();
+        assert_eq!(seeds(Wanted::default()), [7, 107, 207]);
+        assert_eq!(seeds(Wanted { seeds: Some(5), ..Wanted::default() }), [7, 107, 207, 307, 407]);
+        assert_eq!(seeds(Wanted { seeds: Some(5), seed: Some(42), ..Wanted::default() }), [42]);
+    }
+
+    #[test]
+    fn crashes_are_tried_until_none_is_left_or_one_alone() {
+        let tried = |wanted, bound| {
+            let mut tried = Vec::new();
+            test_with(wanted).crash_at_every(1, 50, |nth| {
+                tried.push(nth);
+                nth < bound
+            });
+            tried
+        };
+        assert_eq!(tried(Wanted::default(), 12), (0..=12).collect::<Vec<_>>());
+        assert_eq!(tried(Wanted { crash_at: Some(4), ..Wanted::default() }, 12), [4]);
+        assert!(std::panic::catch_unwind(|| tried(Wanted::default(), 3)).is_err(), "three crashes test nothing");
+        assert!(std::panic::catch_unwind(|| tried(Wanted::default(), 100)).is_err(), "it never ends");
+    }
+
+    #[test]
+    fn the_command_repeats_this_test_alone() {
+        let test = test_with(Wanted::default());
+        let here = "layer::crash::replay::tests::the_command_repeats_this_test_alone";
+        let expected =
+            format!("FOREBAY_SEED=3 FOREBAY_CRASH_AT=9 cargo test -p write-log --test power_loss -- --exact {here}");
+        assert_eq!(test.command(3, Some(9)), expected);
+        let inside = CrashTest { target: "write_log", ..test };
+        assert!(inside.command(3, None).starts_with("FOREBAY_SEED=3 cargo test -p write-log --lib -- --exact"));
+    }
+}

@@ -1,0 +1,144 @@
+//! The writes to the origin that cleaning makes of the lines of a batch.
+//!
+//! - Adjacent dirty sectors are joined, also those of different lines, up to [`CLEAN_WRITE_BYTES_MAX`]: one write of the LUN where the application made one.
+//! - A write that fails because of the medium, of the origin or of the cache device, is done again line by line. So a bad sector costs the line that it
+//!   is in, and its neighbours get clean. Other errors say nothing about a place, and are not tried anew.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::slice;
+
+use base::buffer::Buffer;
+use base::range::ByteRange;
+use block::device::DeviceExt;
+use block::{Error, ErrorKind};
+use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt};
+
+use crate::core::Core;
+use crate::limits::CLEAN_WRITE_BYTES_MAX;
+use crate::sectors::Sectors;
+
+/// A line that is being cleaned: what of it is sent, and from where.
+pub(crate) struct Pick {
+    pub(crate) block: u64,
+    pub(crate) frame: u32,
+    pub(crate) mask: Sectors,
+    pub(crate) checksum: u32,
+}
+
+/// What became of the lines of a batch.
+pub(crate) struct Sent {
+    /// Those that the origin took.
+    pub(crate) blocks: Vec<u64>,
+    /// Those of which it did not take all.
+    pub(crate) refused_blocks: Vec<u64>,
+    /// Why not; `None` when it took all lines.
+    pub(crate) refusal: Option<Error>,
+}
+
+/// One write to the origin.
+struct Segment {
+    range: ByteRange,
+    /// (offset on the cache device, bytes), in order.
+    pieces: Vec<(u64, u64)>,
+    /// Which lines of the batch have a part in it.
+    lines: Range<usize>,
+}
+
+impl Core {
+    /// Bytes of a write at most.
+    fn origin_write_bytes_max(&self) -> u64 {
+        CLEAN_WRITE_BYTES_MAX.min(u64::from(self.origin.geometry().transfer_bytes_max))
+    }
+
+    /// Lines that one write can carry.
+    pub(crate) fn run_lines_max(&self) -> u64 {
+        (self.origin_write_bytes_max() / self.line_size().bytes()).max(1)
+    }
+
+    /// Sends lines, in ascending order, with up to `in_flight` writes at a time.
+    pub(crate) async fn send_picks(&self, picks: &[Pick], in_flight: usize) -> Sent {
+        let writes = stream::iter(self.segments(picks)).map(|segment| self.send_or_divide(picks, segment));
+        let refusals: Vec<Vec<(u64, Error)>> = writes.buffer_unordered(in_flight).collect().await;
+        let refused: BTreeSet<u64> = refusals.iter().flatten().map(|(block, _)| *block).collect();
+        let blocks = picks.iter().map(|pick| pick.block).filter(|block| !refused.contains(block)).collect();
+        let refusal = refusals.into_iter().flatten().next().map(|(_, error)| error);
+        Sent { blocks, refused_blocks: refused.into_iter().collect(), refusal }
+    }
+
+    /// The writes for these lines, adjacent sectors joined.
+    fn segments(&self, picks: &[Pick]) -> Vec<Segment> {
+        let length_max = self.origin_write_bytes_max();
+        let mut segments: Vec<Segment> = Vec::new();
+        for (index, pick) in picks.iter().enumerate() {
+            for run in pick.mask.runs() {
+                let offset = self.line_size().line_range(pick.block).offset + run.offset();
+                let from = self.layout.frame_offset(pick.frame) + run.offset();
+                match segments.last_mut() {
+                    Some(last) if last.range.end() == offset && last.range.length + run.length() <= length_max => {
+                        last.range.length += run.length();
+                        last.lines.end = index + 1;
+                        match last.pieces.last_mut() {
+                            Some((start, length)) if *start + *length == from => *length += run.length(),
+                            _ => last.pieces.push((from, run.length())),
+                        }
+                    }
+                    _ => segments.push(Segment {
+                        range: ByteRange { offset, length: run.length() },
+                        pieces: vec![(from, run.length())],
+                        lines: index..index + 1,
+                    }),
+                }
+            }
+        }
+        segments
+    }
+
+    /// Sends a segment, line by line if it must be. Gives the lines that were not taken.
+    async fn send_or_divide(&self, picks: &[Pick], segment: Segment) -> Vec<(u64, Error)> {
+        let Err(error) = self.send(&segment).await else { return Vec::new() };
+        let lines = &picks[segment.lines];
+        if error.kind() != ErrorKind::Media || lines.len() == 1 {
+            return lines.iter().map(|pick| (pick.block, error.clone())).collect();
+        }
+        let mut refusals = Vec::new();
+        for pick in lines {
+            for part in self.segments(slice::from_ref(pick)) {
+                if let Err(error) = self.send(&part).await {
+                    refusals.push((pick.block, error));
+                }
+            }
+        }
+        refusals
+    }
+
+    /// Reads a segment from the cache device and writes it to the origin.
+    async fn send(&self, segment: &Segment) -> Result<(), Error> {
+        let buffer = self.read_pieces(segment).await?;
+        self.origin.write(segment.range.offset, buffer, false).await?;
+        Ok(())
+    }
+
+    async fn read_pieces(&self, segment: &Segment) -> Result<Buffer, Error> {
+        let cannot_read = |error| {
+            let context = format!("{} are dirty in the cache and its device cannot return them", segment.range);
+            Error::with_source(ErrorKind::Media, context, error)
+        };
+        if let [(offset, length)] = segment.pieces[..] {
+            return self.cache_device.read(offset, Buffer::zeroed(length as usize)).await.map_err(cannot_read);
+        }
+        let mut buffer = Buffer::zeroed(segment.range.length as usize);
+        let reads = segment
+            .pieces
+            .iter()
+            .map(|&(offset, length)| self.cache_device.read(offset, Buffer::zeroed(length as usize)));
+        let mut at = 0;
+        for read in join_all(reads).await {
+            let read = read.map_err(cannot_read)?;
+            buffer[at..at + read.len()].copy_from_slice(&read);
+            at += read.len();
+        }
+        Ok(buffer)
+    }
+}

@@ -1,0 +1,112 @@
+//! What a flush of the cache covers, and which errors of the origin it tells.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::executor::Executor;
+use block::device::DeviceExt;
+use block::layer::crash::{CrashLayer, FlushEffect, Loss, Power, Reported};
+use block::memory::MemoryDevice;
+use block::{ErrorKind, Identity, SharedDevice};
+use cache::{CrashMode, FormatOptions, Mode, OpenOptions};
+use common::{format, format_options, open, open_options, read, try_open, write};
+
+const LINE: u64 = 4096;
+
+fn memory(bytes: u64) -> SharedDevice {
+    Arc::new(MemoryDevice::new(bytes, Identity::default()))
+}
+
+/// The LUN keeps its power, and its volatile cache, while the cache's program is killed and started again.
+#[test]
+fn a_flush_covers_what_was_acknowledged_before_a_restart() {
+    for mode in [Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough] {
+        let mut executor = Executor::in_order();
+        let medium = CrashLayer::new(1 << 20, 2);
+        let (device, origin): (SharedDevice, SharedDevice) = (memory(1 << 20), Arc::new(medium.clone()));
+        format(&mut executor, &device, &origin, format_options());
+        let cache = open(&mut executor, &device, &origin, mode);
+        write(&mut executor, &cache, 0, &[7; LINE as usize]);
+        drop((cache, executor));
+        let mut executor = Executor::in_order();
+        let cache = open(&mut executor, &device, &origin, mode);
+        executor.block_on(cache.flush()).unwrap();
+        let after = medium.after_power_loss_as(Loss::All, &Power::new());
+        assert_eq!(after.durable_bytes(0, LINE as usize), vec![7; LINE as usize], "{mode}");
+    }
+}
+
+/// The origin says once that it could not flush. Whoever wrote has to hear of it.
+#[test]
+fn an_error_of_a_flush_that_nobody_asked_for_is_told_to_the_next_who_does() {
+    let mut executor = Executor::in_order();
+    let medium = CrashLayer::new(1 << 20, 2);
+    let (device, origin): (SharedDevice, SharedDevice) = (memory(1 << 20), Arc::new(medium.clone()));
+    format(&mut executor, &device, &origin, FormatOptions { crash_mode: CrashMode::Warm, ..format_options() });
+    let cache = open(&mut executor, &device, &origin, Mode::WriteThrough);
+    medium.fail_flush_once(medium.flushes_seen(), ErrorKind::Media);
+    write(&mut executor, &cache, 0, &[7; LINE as usize]);
+    // Clean lines are stored: the flush before that takes the error.
+    executor.run();
+    assert!(executor.block_on(cache.flush()).is_err(), "the write before it may be lost");
+}
+
+/// What a flush has dropped is on the origin no more: no line goes on to show it, in whatever crash mode, and none is warm with it after a close.
+#[test]
+fn what_a_failed_flush_dropped_is_not_served_from_clean_lines() {
+    // The fourth flushes by itself what it has.
+    for crash_mode in [CrashMode::DiscardAll, CrashMode::DirtySynchronous, CrashMode::Warm] {
+        let mut executor = Executor::in_order();
+        let medium = CrashLayer::new(1 << 20, 3);
+        let (device, origin): (SharedDevice, SharedDevice) = (memory(1 << 20), Arc::new(medium.clone()));
+        format(&mut executor, &device, &origin, FormatOptions { crash_mode, ..format_options() });
+        let slow =
+            OpenOptions { lazy_interval: Duration::from_secs(3600), ..open_options(&executor, Mode::WriteThrough) };
+        let cache = try_open(&mut executor, &device, &origin, slow).unwrap();
+        executor.block_on(cache.flush()).unwrap();
+        (0..8).for_each(|line| write(&mut executor, &cache, line * LINE, &[7; LINE as usize]));
+        medium.fail_flush_as(medium.flushes_seen(), ErrorKind::Media, FlushEffect::Drops, Reported::Once);
+        assert!(executor.block_on(cache.flush()).is_err(), "whoever wrote is told");
+        let there = read(&mut executor, &origin, 0, 8 * LINE);
+        assert_ne!(there, vec![7; 8 * LINE as usize], "something was dropped");
+        assert_eq!(read(&mut executor, &cache, 0, 8 * LINE), there, "crash mode {crash_mode}");
+        let closing = Arc::clone(&cache);
+        executor.block_on(async move { closing.close(false).await.unwrap() });
+        let cache = open(&mut executor, &device, &origin, Mode::WriteThrough);
+        assert_eq!(read(&mut executor, &cache, 0, 8 * LINE), there, "crash mode {crash_mode}, opened again");
+    }
+}
+
+/// A LUN that fails a flush may drop what it had acknowledged. A copy of that is no copy of the LUN any more, whatever the cache keeps over a crash.
+#[test]
+fn what_a_flush_that_failed_may_have_dropped_is_not_served_as_if_the_lun_had_it() {
+    const LINES: u64 = 16;
+    for crash_mode in CrashMode::ALL {
+        let mut executor = Executor::in_order();
+        let medium = CrashLayer::new(1 << 20, 2);
+        let (device, origin): (SharedDevice, SharedDevice) = (memory(1 << 20), Arc::new(medium.clone()));
+        format(&mut executor, &device, &origin, FormatOptions { crash_mode, ..format_options() });
+        let cache = open(&mut executor, &device, &origin, Mode::WriteThrough);
+        read(&mut executor, &cache, 0, LINES / 2 * LINE);
+        executor.run();
+        executor.block_on(cache.flush()).unwrap();
+        // With "all" every write is durable on the LUN, and nothing is left to lose.
+        let has_stake = crash_mode != CrashMode::AllSynchronous;
+        medium.fail_flush_as(medium.flushes_seen(), ErrorKind::Media, FlushEffect::Drops, Reported::Once);
+        // Half of it into lines that are there, half into new ones.
+        for line in 0..LINES {
+            write(&mut executor, &cache, line * LINE, &[7; LINE as usize]);
+        }
+        executor.run_until_stalled();
+        assert_eq!(executor.block_on(cache.flush()).is_err(), has_stake, "{crash_mode}");
+        let left = read(&mut executor, &origin, 0, LINES * LINE);
+        let is_something_lost = left.iter().any(|&byte| byte != 7);
+        assert_eq!(is_something_lost, has_stake, "{crash_mode}");
+        let differs = |found: Vec<u8>| found.iter().zip(&left).position(|(found, left)| found != left);
+        assert_eq!(differs(read(&mut executor, &cache, 0, LINES * LINE)), None, "{crash_mode}");
+        executor.run();
+        assert_eq!(differs(read(&mut executor, &cache, 0, LINES * LINE)), None, "{crash_mode}: read again");
+    }
+}

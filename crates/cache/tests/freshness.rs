@@ -1,0 +1,254 @@
+//! What others changed on the origin while a cache was not open is never served from the cache afterwards.
+//!
+//! A model knows of every sector what it holds, whether it is dirty in the cache, and whether it was read through it. Others change the origin behind
+//! the cache's back; the power fails at each write of the open that is told of it, and again behind it.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use base::executor::Executor;
+use base::random::Random;
+use base::range::ByteRange;
+use block::layer::crash::{CrashLayer, Loss, Power};
+use block::memory::MemoryDevice;
+use block::{Error, ErrorKind, Identity, SharedDevice};
+use cache::{
+    Alignment, Cache, ConflictingChanges, CrashMode, DirtyLimits, FormatOptions, Freshness, LineSize, Mode,
+    OpenOptions, Percent,
+};
+use common::{format, format_options, open_options, read, try_open, write};
+
+const SECTOR: u64 = 512;
+const ORIGIN_SECTORS: u64 = 1024;
+
+#[derive(Clone, Copy, Debug)]
+struct Scenario {
+    seed: u64,
+    crash_mode: CrashMode,
+    line_size: LineSize,
+    /// Whether the cache was closed before others came, or its program was killed.
+    is_closed: bool,
+    is_unknown: bool,
+}
+
+impl Scenario {
+    fn mode(&self) -> Mode {
+        let is_write_back = self.crash_mode != CrashMode::DiscardAll && !self.seed.is_multiple_of(3);
+        if is_write_back { Mode::WriteBack } else { Mode::WriteThrough }
+    }
+}
+
+struct World {
+    medium: CrashLayer,
+    origin: SharedDevice,
+    /// What is to be read, by sector.
+    expected: Vec<u8>,
+    dirty: BTreeSet<u64>,
+    /// Sectors that the cache has read or written.
+    touched: BTreeSet<u64>,
+    /// What others changed.
+    changed: Vec<ByteRange>,
+}
+
+impl World {
+    fn open(
+        &self,
+        scenario: &Scenario,
+        freshness: Freshness,
+        overwrites: bool,
+    ) -> Result<(Executor, Arc<Cache>), Error> {
+        let mut executor = Executor::new(scenario.seed);
+        let options = OpenOptions {
+            freshness,
+            overwrites_changes: overwrites,
+            dirty: DirtyLimits { clean_above: Percent::ALL, max: Percent::ALL },
+            ..open_options(&executor, scenario.mode())
+        };
+        let device: SharedDevice = Arc::new(self.medium.clone());
+        let cache = try_open(&mut executor, &device, &self.origin, options)?;
+        Ok((executor, cache))
+    }
+
+    /// A life of the cache: reads and writes of all sizes.
+    fn new(scenario: &Scenario) -> Self {
+        let mut random = Random::new(scenario.seed);
+        let mut world = Self {
+            medium: CrashLayer::new((1 << 20).max(34 * scenario.line_size.bytes()), scenario.seed),
+            origin: Arc::new(MemoryDevice::new(ORIGIN_SECTORS * SECTOR, Identity::default())),
+            expected: vec![0; ORIGIN_SECTORS as usize],
+            dirty: BTreeSet::new(),
+            touched: BTreeSet::new(),
+            changed: Vec::new(),
+        };
+        let mut executor = Executor::new(scenario.seed);
+        let device: SharedDevice = Arc::new(world.medium.clone());
+        let options = FormatOptions {
+            crash_mode: scenario.crash_mode,
+            line_size: scenario.line_size,
+            alignment: Alignment::At(scenario.seed % 8 * SECTOR),
+            ..format_options()
+        };
+        format(&mut executor, &device, &world.origin, options);
+        let (mut executor, cache) = world.open(scenario, Freshness::Unchanged, false).unwrap();
+        for _ in 0..60 {
+            let (first, count) = some_sectors(&mut random);
+            if random.chance(0.4) {
+                read(&mut executor, &cache, first * SECTOR, count * SECTOR);
+            } else {
+                let byte = 1 + random.below(120) as u8;
+                write(&mut executor, &cache, first * SECTOR, &vec![byte; (count * SECTOR) as usize]);
+                world.expected[first as usize..(first + count) as usize].fill(byte);
+                if scenario.mode() == Mode::WriteBack {
+                    world.dirty.extend(first..first + count);
+                }
+            }
+            world.touched.extend(first..first + count);
+            executor.run();
+        }
+        if scenario.is_closed {
+            executor.block_on(async move { cache.close(true).await.unwrap() });
+        } else {
+            drop((cache, executor));
+            world.lose_power(Loss::InFlightOnly);
+        }
+        world
+    }
+
+    fn lose_power(&mut self, loss: Loss) {
+        self.medium = self.medium.after_power_loss_as(loss, &Power::new());
+    }
+
+    /// Others write to the origin. What is dirty here goes before that, if anything does.
+    fn change_by_others(&mut self, random: &mut Random) {
+        for _ in 0..3 {
+            let (first, count) = some_sectors(random);
+            let byte = 128 + random.below(120) as u8;
+            let mut executor = Executor::in_order();
+            write(&mut executor, &self.origin, first * SECTOR, &vec![byte; (count * SECTOR) as usize]);
+            for sector in first..first + count {
+                if !self.dirty.contains(&sector) {
+                    self.expected[sector as usize] = byte;
+                }
+            }
+            self.changed.push(ByteRange { offset: first * SECTOR, length: count * SECTOR });
+        }
+    }
+
+    fn is_changed(&self, sector: u64) -> bool {
+        self.changed.iter().any(|range| range.contains(&ByteRange { offset: sector * SECTOR, length: SECTOR }))
+    }
+
+    fn check(&self, executor: &mut Executor, cache: &Arc<Cache>, context: &str) {
+        let bytes = read(executor, cache, 0, ORIGIN_SECTORS * SECTOR);
+        for (sector, bytes) in bytes.chunks(SECTOR as usize).enumerate() {
+            assert!(
+                bytes.iter().all(|&byte| byte == self.expected[sector]),
+                "{context}: sector {sector} holds {} and not {}",
+                bytes[0],
+                self.expected[sector]
+            );
+        }
+    }
+}
+
+fn some_sectors(random: &mut Random) -> (u64, u64) {
+    let count = 1 + random.below(40);
+    (random.below(ORIGIN_SECTORS - count + 1), count)
+}
+
+fn others_change_it(scenario: &Scenario) {
+    for nth in 0.. {
+        let context = format!("{scenario:?}, power lost at write {nth} of an open");
+        let mut world = World::new(scenario);
+        let mut random = Random::new(scenario.seed + 7);
+        world.change_by_others(&mut random);
+        let freshness = match scenario.is_unknown {
+            true => Freshness::Unknown,
+            false => Freshness::Changed(world.changed.clone()),
+        };
+        let conflict = world.dirty.iter().filter(|&&sector| world.is_changed(sector)).count() as u64 * SECTOR;
+        if conflict > 0 && !scenario.is_unknown {
+            let error = world.open(scenario, freshness.clone(), false).err().expect("both have changed the same bytes");
+            assert_eq!(ConflictingChanges::of(&error), Some(&ConflictingChanges { bytes: conflict }), "{context}");
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+        }
+        let power = world.medium.power().clone();
+        power.fail_write(power.writes_seen() + nth);
+        let opened = world.open(scenario, freshness.clone(), true);
+        let has_opened = opened.is_ok();
+        if let Ok((_, cache)) = &opened {
+            let is_kept = |sector: &u64| {
+                let can_stay = scenario.is_closed && !scenario.is_unknown && !world.is_changed(*sector);
+                world.dirty.contains(sector) || can_stay
+            };
+            if scenario.is_closed || scenario.is_unknown {
+                let kept = world.touched.iter().filter(|sector| is_kept(sector)).count() as u64;
+                assert_eq!(cache.status().valid_bytes, kept * SECTOR, "{context}");
+            }
+        }
+        drop(opened);
+        // Whoever asked has been answered, and forgets what has changed. Or not, and says it again.
+        let again = if has_opened { Freshness::Unchanged } else { freshness };
+        world.lose_power(Loss::Seeded(scenario.seed ^ nth));
+        let (mut executor, cache) = world.open(scenario, again, true).expect("it opens after any crash");
+        world.check(&mut executor, &cache, &context);
+        executor.block_on(async move { cache.close(true).await.unwrap() });
+        let (mut executor, cache) = world.open(scenario, Freshness::Unchanged, false).unwrap();
+        world.check(&mut executor, &cache, &context);
+        if has_opened {
+            return;
+        }
+    }
+}
+
+fn others_change_it_in(crash_mode: CrashMode) {
+    for (seed, line_bytes) in [(1, 4 << 10), (2, 4 << 10), (3, 16 << 10), (8, 64 << 10)] {
+        let line_size = LineSize::new(line_bytes).unwrap();
+        for (is_closed, is_unknown) in [(true, false), (true, true), (false, false), (false, true)] {
+            others_change_it(&Scenario { seed, crash_mode, line_size, is_closed, is_unknown });
+        }
+    }
+}
+
+#[test]
+fn what_others_changed_is_forgotten_in_crash_mode_discard() {
+    others_change_it_in(CrashMode::DiscardAll);
+}
+
+#[test]
+fn what_others_changed_is_forgotten_in_crash_mode_dirty() {
+    others_change_it_in(CrashMode::DirtySynchronous);
+}
+
+#[test]
+fn what_others_changed_is_forgotten_in_crash_mode_warm() {
+    others_change_it_in(CrashMode::Warm);
+}
+
+#[test]
+fn what_others_changed_is_forgotten_in_crash_mode_all() {
+    others_change_it_in(CrashMode::AllSynchronous);
+}
+
+#[test]
+fn a_conflict_leaves_the_cache_as_it_is() {
+    let scenario = Scenario {
+        seed: 1,
+        crash_mode: CrashMode::Warm,
+        line_size: LineSize::default(),
+        is_closed: true,
+        is_unknown: false,
+    };
+    let world = World::new(&scenario);
+    let writes = world.medium.writes_seen();
+    let everything = Freshness::Changed(vec![ByteRange { offset: 0, length: u64::MAX }]);
+    let error = world.open(&scenario, everything, false).err().expect("something is dirty");
+    let bytes = world.dirty.len() as u64 * SECTOR;
+    assert_eq!(ConflictingChanges::of(&error), Some(&ConflictingChanges { bytes }));
+    assert!(error.to_string().contains(&bytes.to_string()), "{error}");
+    assert_eq!(world.medium.writes_seen(), writes);
+    let (mut executor, cache) = world.open(&scenario, Freshness::Unchanged, false).unwrap();
+    world.check(&mut executor, &cache, "nobody had changed anything");
+}

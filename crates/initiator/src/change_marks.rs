@@ -1,0 +1,386 @@
+//! Change marks (`docs/protocol/change-marks.md`): what others changed in a LUN since a store of this host let go of it, where the target tells.
+//!
+//! A mark that was taken is taken again in every new session before anything else is sent there that changes the LUN, and its changes are
+//! asked for: what others did while the session was away is told as [`Event::Invalidated`](block::Event::Invalidated). A mark that the target
+//! does not know any more, or with another token, means that everything may have changed.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use block::{ByteRange, Error, ErrorKind, Event, EventHub};
+use scsi::change_mark::{Changes, Parameters, Run, Support, action_in, action_out, parse_marks};
+use scsi::{Cdb, Sense, Status};
+
+pub use scsi::change_mark::{Mark, Support as ChangeMarkSupport};
+
+use crate::error::{LinkError, sense_error};
+use crate::job::{RawCommand, RawOutcome, Repeat};
+use crate::limits::{CHANGE_REPORT_BYTES, CHANGE_REPORTS_MAX, EVENTS_OF_CHANGES_MAX, MARKS_BYTES};
+use crate::remote_lun::RemoteLun;
+use crate::unit::Probe;
+
+/// What a mark says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangeReport {
+    /// The content this is: what is to be cleared.
+    pub sequence: u64,
+    /// Others have changed these bytes at most; ascending, not touching. The last one may reach past the end.
+    pub ranges: Vec<ByteRange>,
+}
+
+/// The marks that are held, by their ids.
+#[derive(Default)]
+pub(crate) struct TakenMarks(Mutex<BTreeMap<[u8; 16], Tokens>>);
+
+/// The tokens that a mark may have at its target: one, or more while another is on its way there. The last is the one it is given.
+#[derive(Clone, Debug)]
+struct Tokens(Vec<u64>);
+
+impl Tokens {
+    fn newest(&self) -> Option<u64> {
+        self.0.last().copied()
+    }
+}
+
+impl TakenMarks {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<[u8; 16], Tokens>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ids(&self) -> Vec<[u8; 16]> {
+        self.lock().keys().copied().collect()
+    }
+
+    /// `None` for a mark that is not held.
+    fn get(&self, id: &[u8; 16]) -> Option<Tokens> {
+        self.lock().get(id).cloned()
+    }
+}
+
+/// A report in parts. Parts of different contents do not make one.
+struct Report {
+    slot: u16,
+    support: Support,
+    so_far: Option<Changes>,
+    asked: u32,
+}
+
+impl Report {
+    fn new(slot: u16, support: Support) -> Self {
+        Self { slot, support, so_far: None, asked: 0 }
+    }
+
+    /// What to ask next.
+    fn cdb(&mut self) -> Cdb {
+        self.asked += 1;
+        let last = self.so_far.as_ref().and_then(|changes| changes.runs.last());
+        Cdb::ChangeMarkIn {
+            service_action: action_in::REPORT_CHANGES,
+            slot: self.slot,
+            first_range: last.map_or(0, |run| run.first.saturating_add(run.count)),
+            allocation_length: CHANGE_REPORT_BYTES as u32,
+        }
+    }
+
+    /// The whole, when this was the last part.
+    fn handle(&mut self, part: Changes) -> Option<ChangeReport> {
+        let key = |changes: &Changes| (changes.id, changes.token, changes.sequence);
+        let is_same = self.so_far.as_ref().is_none_or(|so_far| key(so_far) == key(&part));
+        if !is_same {
+            self.so_far = None;
+            if self.asked < CHANGE_REPORTS_MAX {
+                return None;
+            }
+            // It changes faster than it can be asked: all of it.
+            return Some(self.told(part.sequence, &[Run { first: 0, count: u32::MAX }]));
+        }
+        let has_more = part.has_more && !part.runs.is_empty();
+        let mut whole = self.so_far.take().unwrap_or_else(|| Changes { runs: Vec::new(), ..part.clone() });
+        whole.runs.extend(part.runs);
+        if has_more && self.asked < CHANGE_REPORTS_MAX {
+            self.so_far = Some(whole);
+            return None;
+        }
+        if has_more {
+            whole.runs = vec![Run { first: 0, count: u32::MAX }];
+        }
+        Some(self.told(whole.sequence, &whole.runs))
+    }
+
+    fn told(&self, sequence: u64, runs: &[Run]) -> ChangeReport {
+        let range_bytes = u64::from(self.support.range_bytes);
+        let of = |run: &Run| ByteRange {
+            offset: u64::from(run.first).saturating_mul(range_bytes),
+            length: u64::from(run.count).saturating_mul(range_bytes),
+        };
+        let within = |range: ByteRange| ByteRange { length: range.length.min(u64::MAX - range.offset), ..range };
+        ChangeReport { sequence, ranges: runs.iter().map(of).map(within).collect() }
+    }
+}
+
+fn report_marks_cdb() -> Cdb {
+    Cdb::ChangeMarkIn {
+        service_action: action_in::REPORT_MARKS,
+        slot: 0,
+        first_range: 0,
+        allocation_length: MARKS_BYTES as u32,
+    }
+}
+
+fn out_cdb(service_action: u8) -> Cdb {
+    Cdb::ChangeMarkOut { service_action, parameter_list_length: Parameters::BYTES as u32 }
+}
+
+/// All methods fail with `Unsupported` where the LUN has no change marks.
+impl RemoteLun {
+    /// What the target can tell; `None` where it cannot.
+    pub fn change_mark_support(&self) -> Option<Support> {
+        self.shared().view().change_marks
+    }
+
+    fn support(&self) -> Result<Support, Error> {
+        let none = || Error::new(ErrorKind::Unsupported, format!("{} has no change marks", self.place()));
+        self.change_mark_support().ok_or_else(none)
+    }
+
+    /// The marks of this initiator's name.
+    ///
+    /// # Errors
+    /// `Corrupt` when the answer makes no sense, and what else commands end with.
+    pub async fn marks(&self) -> Result<Vec<Mark>, Error> {
+        self.support()?;
+        let data = self.change_mark_in(&report_marks_cdb(), MARKS_BYTES).await?;
+        parse_marks(&data).map_err(malformed)
+    }
+
+    /// What others have changed, as the mark in `slot` says.
+    ///
+    /// # Errors
+    /// As [`marks`](Self::marks).
+    pub async fn changes(&self, slot: u16) -> Result<ChangeReport, Error> {
+        let mut report = Report::new(slot, self.support()?);
+        loop {
+            let cdb = report.cdb();
+            let data = self.change_mark_in(&cdb, CHANGE_REPORT_BYTES).await?;
+            if let Some(report) = report.handle(Changes::parse(&data).map_err(malformed)?) {
+                return Ok(report);
+            }
+        }
+    }
+
+    /// Holds the mark `id` from now on, in every session, and gives it `token`. One that is not there is made, with everything changed.
+    ///
+    /// # Errors
+    /// What commands end with; it is not held then.
+    pub async fn take_mark(&self, id: [u8; 16], token: u64) -> Result<(), Error> {
+        self.support()?;
+        // Before it is sent: a session that comes between the answer and here takes it as well.
+        self.shared().taken.lock().insert(id, Tokens(vec![token]));
+        let taken = self.send_take(id, token).await;
+        if taken.is_err() {
+            self.shared().taken.lock().remove(&id);
+        }
+        check(&taken?, "taking a change mark")
+    }
+
+    async fn send_take(&self, id: [u8; 16], token: u64) -> Result<RawOutcome, Error> {
+        self.change_mark_out(action_out::TAKE, Parameters { id, token, sequence: 0 }, Repeat::Always).await
+    }
+
+    /// A mark that is held is about to get another token, by this path or another: a session that begins meanwhile knows it by either. Until
+    /// [`settle_token`](Self::settle_token), so also where [`renew_mark`](Self::renew_mark) fails.
+    pub fn expect_token(&self, id: [u8; 16], token: u64) {
+        if let Some(tokens) = self.shared().taken.lock().get_mut(&id) {
+            tokens.0.retain(|known| *known != token);
+            tokens.0.push(token);
+        }
+    }
+
+    /// Gives a mark that is held the token that is expected.
+    ///
+    /// # Errors
+    /// What commands end with; it has either token then.
+    pub async fn renew_mark(&self, id: [u8; 16], token: u64) -> Result<(), Error> {
+        self.support()?;
+        check(&self.send_take(id, token).await?, "renewing a change mark")
+    }
+
+    /// A mark that is held has this token, and no older one counts any more.
+    pub fn settle_token(&self, id: [u8; 16], token: u64) {
+        if let Some(tokens) = self.shared().taken.lock().get_mut(&id) {
+            tokens.0.retain(|known| *known == token);
+        }
+    }
+
+    /// Forgets what was changed, if it is still what `sequence` says; whether it was. A session that was lost meanwhile counts as no.
+    ///
+    /// # Errors
+    /// What commands end with.
+    pub async fn clear_mark(&self, id: [u8; 16], token: u64, sequence: u64) -> Result<bool, Error> {
+        self.support()?;
+        let parameters = Parameters { id, token, sequence };
+        let outcome = match self.change_mark_out(action_out::CLEAR, parameters, Repeat::IfRefused).await {
+            Err(error) if error.kind() == ErrorKind::OutcomeUnknown => return Ok(false),
+            outcome => outcome?,
+        };
+        let sense = Sense::parse(&outcome.sense).ok();
+        let is_another = |sense: &Sense| {
+            sense.is_same_condition(&Sense::INVALID_FIELD_IN_PARAMETER_LIST)
+                || sense.is_same_condition(&Sense::COMMAND_SEQUENCE_ERROR)
+        };
+        if sense.as_ref().is_some_and(is_another) {
+            return Ok(false);
+        }
+        check(&outcome, "clearing a change mark").map(|()| true)
+    }
+
+    /// Removes a mark that is held.
+    ///
+    /// # Errors
+    /// What commands end with.
+    pub async fn forget_mark(&self, id: [u8; 16]) -> Result<(), Error> {
+        self.support()?;
+        let parameters = Parameters { id, token: 0, sequence: 0 };
+        let outcome = self.change_mark_out(action_out::FORGET, parameters, Repeat::Always).await?;
+        self.shared().taken.lock().remove(&id);
+        check(&outcome, "forgetting a change mark")
+    }
+
+    async fn change_mark_in(&self, cdb: &Cdb, length: usize) -> Result<Vec<u8>, Error> {
+        let raw = RawCommand {
+            repeat: Repeat::Always,
+            range: ByteRange::default(),
+            cdb: cdb.emit().to_vec(),
+            data_out: Vec::new(),
+            data_in_length: length,
+        };
+        let outcome = self.carry_out(raw).await?;
+        check(&outcome, "asking for change marks")?;
+        Ok(outcome.data_in)
+    }
+
+    async fn change_mark_out(&self, action: u8, list: Parameters, repeat: Repeat) -> Result<RawOutcome, Error> {
+        let raw = RawCommand {
+            repeat,
+            range: ByteRange::default(),
+            cdb: out_cdb(action).emit().to_vec(),
+            data_out: list.emit().to_vec(),
+            data_in_length: 0,
+        };
+        self.carry_out(raw).await
+    }
+}
+
+/// In a new session, before anything else: takes again what is held, and gives what others changed meanwhile.
+///
+/// # Errors
+/// Those of the link. What the unit refuses counts as everything changed.
+pub(crate) async fn take_again(
+    probe: &mut Probe<'_>,
+    support: Option<Support>,
+    taken: &TakenMarks,
+) -> Result<Vec<ByteRange>, LinkError> {
+    let mut changed = Vec::new();
+    for id in taken.ids() {
+        match take_one(probe, support, id, taken).await? {
+            Some(ranges) => changed.extend(ranges),
+            None => {
+                tracing::warn!("the target does not know what others changed meanwhile: everything may be old");
+                changed = vec![ByteRange { offset: 0, length: u64::MAX }];
+            }
+        }
+    }
+    Ok(changed)
+}
+
+/// `None` where the unit cannot tell.
+async fn take_one(
+    probe: &mut Probe<'_>,
+    support: Option<Support>,
+    id: [u8; 16],
+    taken: &TakenMarks,
+) -> Result<Option<Vec<ByteRange>>, LinkError> {
+    let Some(support) = support else { return Ok(None) };
+    let Ok(data) = probe.ask(&report_marks_cdb(), MARKS_BYTES).await? else { return Ok(None) };
+    let marks = parse_marks(&data).unwrap_or_default();
+    let tokens = taken.get(&id);
+    let counts = |mark: &&Mark| mark.id == id && tokens.as_ref().is_some_and(|tokens| tokens.0.contains(&mark.token));
+    let known = marks.iter().find(counts);
+    // Another path may give it a newer token meanwhile, which is not to be taken back.
+    let (mut token, mut is_taken) = (None, false);
+    while let Some(newest) = taken.get(&id).and_then(|tokens| tokens.newest()).filter(|newest| token != Some(*newest)) {
+        let list = Parameters { id, token: newest, sequence: 0 }.emit();
+        is_taken = probe.tell(&out_cdb(action_out::TAKE), &list).await?.is_ok();
+        token = Some(newest);
+    }
+    let Some(known) = known.filter(|_| is_taken) else { return Ok(None) };
+    let mut report = Report::new(known.slot, support);
+    loop {
+        let cdb = report.cdb();
+        let Ok(data) = probe.ask(&cdb, CHANGE_REPORT_BYTES).await? else { return Ok(None) };
+        let Ok(part) = Changes::parse(&data) else { return Ok(None) };
+        if part.id != id {
+            return Ok(None);
+        }
+        if let Some(report) = report.handle(part) {
+            return Ok(Some(report.ranges));
+        }
+    }
+}
+
+fn check(outcome: &RawOutcome, what: &str) -> Result<(), Error> {
+    match (Status::from_code(outcome.status), Sense::parse(&outcome.sense)) {
+        (Some(Status::Good), _) => Ok(()),
+        (Some(Status::CheckCondition), Ok(sense)) => Err(sense_error(&sense, what)),
+        _ => Err(Error::new(ErrorKind::OutcomeUnknown, format!("{what} ended with status {:02x}h", outcome.status))),
+    }
+}
+
+fn malformed(error: scsi::Malformed) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("the LUN sent {error} that make no sense"))
+}
+
+/// Tells of changes by others: one by one, or all at once where a receiver would not keep so many.
+pub(crate) fn publish(events: &EventHub, changed: Vec<ByteRange>, size_bytes: u64) {
+    if changed.len() > EVENTS_OF_CHANGES_MAX {
+        events.publish(&Event::Invalidated(ByteRange { offset: 0, length: size_bytes }));
+        return;
+    }
+    changed.into_iter().for_each(|range| events.publish(&Event::Invalidated(range)));
+}
+
+/// The device's own size bounds what was told.
+pub(crate) fn within(range: ByteRange, size_bytes: u64) -> Option<ByteRange> {
+    let end = range.offset.saturating_add(range.length).min(size_bytes);
+    let length = end.checked_sub(range.offset).filter(|&length| length > 0)?;
+    Some(ByteRange { offset: range.offset, length })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(sequence: u64, has_more: bool, runs: &[(u32, u32)]) -> Changes {
+        let runs = runs.iter().map(|&(first, count)| Run { first, count }).collect();
+        Changes { id: [1; 16], token: 1, sequence, range_count: 100, has_more, runs }
+    }
+
+    #[test]
+    fn parts_of_one_content_make_a_report_and_others_begin_again() {
+        let mut report = Report::new(0, Support { marks_max: 1, range_bytes: 1 << 20 });
+        let first = |report: &mut Report| match report.cdb() {
+            Cdb::ChangeMarkIn { first_range, .. } => first_range,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(first(&mut report), 0);
+        assert_eq!(report.handle(part(1, true, &[(3, 2)])), None);
+        assert_eq!(first(&mut report), 5);
+        assert_eq!(report.handle(part(2, false, &[])), None, "it has changed since");
+        assert_eq!(first(&mut report), 0);
+        assert_eq!(report.handle(part(2, true, &[(3, 2)])), None);
+        assert_eq!(first(&mut report), 5);
+        let ranges =
+            vec![ByteRange { offset: 3 << 20, length: 2 << 20 }, ByteRange { offset: 9 << 20, length: 1 << 20 }];
+        assert_eq!(report.handle(part(2, false, &[(9, 1)])), Some(ChangeReport { sequence: 2, ranges }));
+    }
+}

@@ -1,0 +1,137 @@
+//! An error that a unit reports once is told to whoever has to know: a flush of ours, which nobody waits for, does not swallow it.
+
+mod support;
+
+use std::sync::Arc;
+
+use block::device::DeviceExt;
+use block::layer::crash::CrashLayer;
+use block::layer::error::{ErrorLayer, ErrorRule, Trigger};
+use block::{Buffer, ByteRange, Device, ErrorKind, Event, OperationKind};
+use initiator::{InitiatorOptions, RemoteLun};
+use support::World;
+
+/// A unit with a volatile cache that fails on demand, and an initiator that keeps copies of at most 64 KiB.
+fn attach(world: &mut World) -> (Arc<ErrorLayer>, Arc<RemoteLun>) {
+    let device = Arc::new(ErrorLayer::new(Arc::new(CrashLayer::new(1 << 20, 1)), &world.workers, 1));
+    world.serve(device.clone());
+    let lun = world.connect(InitiatorOptions { retained_bytes_max: 64 << 10, ..world.options() }).unwrap();
+    (device, lun)
+}
+
+fn write(world: &mut World, lun: &RemoteLun, offset: u64) -> Result<Buffer, block::Error> {
+    let writing = lun.write(offset, Buffer::copy_of(&[7; 4096]), false);
+    world.run(writing)
+}
+
+/// Enough to make the initiator flush for room, at 64 KiB and beyond.
+fn fill(world: &mut World, lun: &RemoteLun) {
+    for block in 16..32 {
+        write(world, lun, block * 4096).unwrap();
+    }
+    world.executor.run_until_stalled();
+}
+
+#[test]
+fn a_flush_for_room_that_fails_fails_the_next_flush_of_a_client() {
+    let mut world = World::new(1);
+    let (device, lun) = attach(&mut world);
+    device.add(ErrorRule::new(Trigger::Nth(0), ErrorKind::Media).on(&[OperationKind::Flush]));
+    fill(&mut world, &lun);
+    assert_eq!(device.failed_count(), 1, "it was ours that failed");
+    let flush = lun.flush();
+    assert_eq!(world.run(flush).unwrap_err().kind(), ErrorKind::Media, "acknowledged data may be gone");
+    let flush = lun.flush();
+    world.run(flush).expect("it is told once");
+}
+
+/// A flush for room is not tried again and again on its own.
+#[test]
+fn flushes_for_room_that_fail_are_few() {
+    let mut world = World::new(2);
+    let (device, lun) = attach(&mut world);
+    device.add(ErrorRule::new(Trigger::Always, ErrorKind::Media).on(&[OperationKind::Flush]));
+    for block in 0..9 {
+        write(&mut world, &lun, block * 4096).unwrap();
+    }
+    world.pass(std::time::Duration::from_secs(1));
+    assert!(device.failed_count() < 4, "{} flushes failed", device.failed_count());
+    let flush = lun.flush();
+    assert_eq!(world.run(flush).unwrap_err().kind(), ErrorKind::Media);
+    device.clear();
+    let flush = lun.flush();
+    world.run(flush).unwrap();
+    fill(&mut world, &lun);
+}
+
+#[test]
+fn a_write_that_could_not_be_written_again_fails_a_flush_of_a_client_and_not_ours() {
+    let mut world = World::new(3);
+    let (device, lun) = attach(&mut world);
+    write(&mut world, &lun, 0).unwrap();
+    let events = lun.subscribe();
+    let first_block = ByteRange { offset: 0, length: 4096 };
+    device.add(ErrorRule::new(Trigger::Nth(0), ErrorKind::Media).on(&[OperationKind::Write]).within(first_block));
+    world.network.cut();
+    fill(&mut world, &lun);
+    assert!(lun.status().retained_bytes < 64 << 10, "there was a flush of ours");
+    assert!(std::iter::from_fn(|| events.try_receive()).any(|event| event == Event::WritesLost));
+    let flush = lun.flush();
+    assert_eq!(world.run(flush).unwrap_err().kind(), ErrorKind::Media);
+    let flush = lun.flush();
+    world.run(flush).expect("it is told once");
+}
+
+/// What the unit failed is in the status, though the session is well.
+#[test]
+fn an_error_of_the_unit_is_the_last_error() {
+    let mut world = World::new(4);
+    let (device, lun) = attach(&mut world);
+    assert_eq!(lun.status().last_error, None);
+    device.add(ErrorRule::new(Trigger::Always, ErrorKind::NoSpace).on(&[OperationKind::Write]));
+    assert_eq!(write(&mut world, &lun, 0).unwrap_err().kind(), ErrorKind::NoSpace);
+    let last_error = lun.status().last_error.expect("something went wrong");
+    assert!(last_error.contains("writing"), "{last_error}");
+}
+
+/// Nobody flushes after the last flush: who closes is told.
+#[test]
+fn closing_tells_that_what_was_acknowledged_may_not_be_durable() {
+    for is_told_before in [false, true] {
+        let mut world = World::new(5);
+        let (device, lun) = attach(&mut world);
+        write(&mut world, &lun, 0).unwrap();
+        device.add(ErrorRule::new(Trigger::Always, ErrorKind::Media).on(&[OperationKind::Flush]));
+        if is_told_before {
+            let flush = lun.flush();
+            assert_eq!(world.run(flush).unwrap_err().kind(), ErrorKind::Media);
+        }
+        let closed = world.run(async move { lun.close().await });
+        assert_eq!(closed.unwrap_err().kind(), ErrorKind::Media, "told before: {is_told_before}");
+    }
+}
+
+#[test]
+fn closing_out_of_reach_tells_that_what_was_acknowledged_may_not_be_durable() {
+    let mut world = World::new(6);
+    let (_device, lun) = attach(&mut world);
+    write(&mut world, &lun, 0).unwrap();
+    world.network.set_server(None);
+    world.network.cut();
+    world.pass(std::time::Duration::from_secs(1));
+    let closed = world.run(async move { lun.close().await });
+    assert_eq!(closed.unwrap_err().kind(), ErrorKind::OutcomeUnknown);
+}
+
+#[test]
+fn closing_after_a_flush_has_nothing_to_tell() {
+    let mut world = World::new(7);
+    let (_device, lun) = attach(&mut world);
+    write(&mut world, &lun, 0).unwrap();
+    let flush = lun.flush();
+    world.run(flush).unwrap();
+    world.network.set_server(None);
+    world.network.cut();
+    world.pass(std::time::Duration::from_secs(1));
+    world.run(async move { lun.close().await }).unwrap();
+}

@@ -1,0 +1,142 @@
+//! What a target can make an initiator hold: everything has a bound, and a target that passes one loses its connection.
+
+use super::*;
+use crate::limits::{
+    DROPPED_CONNECTIONS_MAX, EVENT_BYTES_MAX, EVENTS_WAITING_MAX, REPLIES_WAITING_MAX, TEXT_RESPONSES_MAX,
+    TRANSMIT_BYTES_HIGH,
+};
+
+/// Far more than any bound.
+const MANY: usize = 20_000;
+
+/// How often `say` was heard until it was refused, and why it was.
+fn until_refused(
+    pair: &mut Pair,
+    mut say: impl FnMut(&mut Pair) -> Result<(), ConnectionError>,
+) -> (usize, ConnectionError) {
+    let count = (0..MANY).find_map(|count| say(pair).err().map(|error| (count, error)));
+    count.expect("there is a bound")
+}
+
+fn is_protocol_error(error: &ConnectionError) -> bool {
+    matches!(error, ConnectionError::Protocol(_))
+}
+
+#[test]
+fn data_is_not_queued_again_and_again() {
+    let mut pair = Pair::logged_in(modest());
+    let (command, _) = pair.issue(write_of(64 << 10));
+    let r2t = pair.r2t(command.initiator_task_tag, 4096, 8192);
+    let (count, error) = until_refused(&mut pair, |pair| pair.send(&r2t, Vec::new()));
+    assert!(is_protocol_error(&error), "{error}");
+    assert!(count * 8192 <= TRANSMIT_BYTES_HIGH + (256 << 10), "{count} bursts of 8 KiB are queued");
+}
+
+/// As much as there can be for a target that plays by the rules: every command whole, none of it written yet.
+#[test]
+fn all_data_of_all_commands_may_wait_at_once() {
+    let mut pair = Pair::logged_in(modest());
+    for token in 0..4 {
+        pair.submit(token, write_of(3 << 20));
+    }
+    let sent = pair.sent();
+    for pdu in sent {
+        let Ok(Bhs::ScsiCommand(command)) = pdu.header.bhs else { continue };
+        for offset in (4096..3 << 20).step_by(4096) {
+            let r2t = pair.r2t(command.initiator_task_tag, offset, 4096);
+            pair.send(&r2t, Vec::new()).unwrap();
+        }
+    }
+}
+
+fn ping(pair: &Pair) -> NopIn {
+    NopIn {
+        lun: 0,
+        initiator_task_tag: None,
+        target_transfer_tag: TargetTransferTag::new(5),
+        stat_sn: pair.stat_sn,
+        exp_cmd_sn: pair.exp_cmd_sn,
+        max_cmd_sn: pair.max_cmd_sn,
+    }
+}
+
+#[test]
+fn pings_whose_answers_are_not_read_come_to_an_end() {
+    let mut pair = Pair::logged_in(modest());
+    let nop = ping(&pair);
+    let (count, error) = until_refused(&mut pair, |pair| pair.send(&nop, Vec::new()));
+    assert_eq!((count, is_protocol_error(&error)), (REPLIES_WAITING_MAX, true), "{error}");
+}
+
+#[test]
+fn pings_whose_answers_are_read_do_not() {
+    let mut pair = Pair::logged_in(modest());
+    let nop = ping(&pair);
+    for _ in 0..3 * REPLIES_WAITING_MAX / 8 {
+        for _ in 0..8 {
+            pair.send(&nop, Vec::new()).unwrap();
+        }
+        assert_eq!(pair.flush().len(), 8);
+    }
+}
+
+fn message(pair: &mut Pair, event: AsyncEvent) -> AsyncMessage {
+    let stat_sn = pair.next_stat_sn();
+    AsyncMessage { lun: LUN, stat_sn, exp_cmd_sn: pair.exp_cmd_sn, max_cmd_sn: pair.max_cmd_sn, event }
+}
+
+#[test]
+fn events_that_nobody_takes_are_bounded_in_number_and_size() {
+    for event in [AsyncEvent::ScsiAsyncEvent, AsyncEvent::LogoutRequest { logout_within_seconds: 3 }] {
+        let mut pair = Pair::logged_in(modest());
+        let message = message(&mut pair, event);
+        let mut data = vec![0; 2_002];
+        data[..2].copy_from_slice(&2_000u16.to_be_bytes());
+        let (count, error) = until_refused(&mut pair, |pair| pair.send(&message, data.clone()));
+        assert_eq!((count, is_protocol_error(&error)), (EVENTS_WAITING_MAX, true), "{error}");
+        while let Some(event) = pair.connection.poll_event() {
+            assert!(!matches!(event, Event::ScsiEvent { sense, .. } if sense.len() > EVENT_BYTES_MAX));
+        }
+        pair.send(&message, data).expect("events that are taken make room");
+    }
+}
+
+#[test]
+fn connections_that_are_dropped_are_remembered_once_each_and_not_without_end() {
+    let mut pair = Pair::logged_in(modest());
+    let dropped = |pair: &mut Pair, cid| {
+        let message = message(pair, AsyncEvent::ConnectionDrop { cid, wait_seconds: 0, retain_seconds: 0 });
+        pair.send(&message, Vec::new())
+    };
+    for _ in 0..2 * DROPPED_CONNECTIONS_MAX {
+        dropped(&mut pair, 77).unwrap();
+    }
+    assert_eq!((pair.connection.poll_dropped(), pair.connection.poll_dropped()), (Some(77), None));
+    let mut cid = 100;
+    let (count, error) = until_refused(&mut pair, |pair| {
+        cid += 1;
+        dropped(pair, cid)
+    });
+    assert_eq!((count, is_protocol_error(&error)), (DROPPED_CONNECTIONS_MAX, true), "{error}");
+}
+
+#[test]
+fn a_list_of_targets_comes_in_so_many_pieces_and_no_more() {
+    let mut pair = Pair::logged_in(modest());
+    pair.connection.send_targets(&mut pair.session);
+    let (count, error) = until_refused(&mut pair, |pair| {
+        let sent = pair.flush();
+        let Ok(Bhs::TextRequest(request)) = sent[0].header.bhs else { panic!("the next piece is asked for") };
+        let response = TextResponse {
+            is_continued: false,
+            lun: 0,
+            initiator_task_tag: request.initiator_task_tag,
+            target_transfer_tag: TargetTransferTag::new(9),
+            stat_sn: pair.next_stat_sn(),
+            exp_cmd_sn: pair.exp_cmd_sn,
+            max_cmd_sn: pair.max_cmd_sn,
+        };
+        pair.send(&response, Vec::new())
+    });
+    assert_eq!((count, is_protocol_error(&error)), (TEXT_RESPONSES_MAX, true), "{error}");
+}

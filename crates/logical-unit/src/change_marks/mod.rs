@@ -1,0 +1,490 @@
+//! Change marks: what others have changed since the holder of a mark let go of the unit (`docs/protocol/change-marks.md`).
+//!
+//! Every command that changes the medium passes [`LogicalUnit::record_change`] for exactly the range it changes, **while it has that range
+//! alone**, and executes when the recording is durable. CLEAR has the whole unit alone: so no command stands between its recording and its
+//! execution then, and what is forgotten lies before everything that is read afterwards.
+//!
+//! What a command finds, from the cheapest:
+//!
+//! | | costs |
+//! |---|---|
+//! | there is no mark, or whoever is there holds all of them | one load |
+//! | the range is recorded already | a test of bits |
+//! | it is not | one durable write, shared with all that wait for one |
+//!
+//! A command counts as its nexus stood when it came ([`Held`]): what a nexus sent while it held a mark is the holder's, even if the nexus is
+//! gone when it executes.
+
+mod bitmap;
+mod store;
+mod table;
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use block::{ByteRange, Request};
+use futures_util::lock::Mutex as AsyncMutex;
+use scsi::Sense;
+use scsi::change_mark::{Changes, Mark, Parameters, Support};
+
+use crate::admission::Admission;
+use crate::failure::{self, Doing, Failure};
+use crate::limits::{CHANGE_MARKS_MAX, CHANGE_RANGES_MAX};
+use crate::nexus::NexusId;
+use crate::unit::LogicalUnit;
+pub use bitmap::PartWords;
+use bitmap::{Bitmap, Span};
+pub use store::{ChangeStore, MarkUpdate, MemoryChanges, SavedMark, SavedMarks, Saving};
+use table::{Place, Table};
+
+/// Bytes of a range in a unit of `size_bytes`: at least 1 MiB, and so many that the ranges fit in a mark.
+pub fn range_bytes_for(size_bytes: u64) -> u32 {
+    let fitting = size_bytes.div_ceil(CHANGE_RANGES_MAX as u64).max(1).next_power_of_two();
+    // Past two pebibytes the last range is all that is left.
+    fitting.clamp(u64::from(scsi::change_mark::RANGE_BYTES_MIN), 1 << 31) as u32
+}
+
+/// Which marks a nexus held when its command came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Held {
+    slots: u16,
+    generation: u16,
+}
+
+/// What commands have to know, in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Standing {
+    /// Slots with a mark.
+    occupied: u16,
+    /// Of these, those that somebody who is there does not hold.
+    concerned: u16,
+    /// Slots that somebody holds.
+    held: u16,
+    /// Counts changes of what a slot means.
+    generation: u16,
+}
+
+impl Standing {
+    fn pack(self) -> u64 {
+        u64::from(self.occupied)
+            | u64::from(self.concerned) << 16
+            | u64::from(self.held) << 32
+            | u64::from(self.generation) << 48
+    }
+
+    fn unpack(word: u64) -> Self {
+        let [occupied, concerned, held, generation] = [0, 16, 32, 48].map(|shift| (word >> shift) as u16);
+        Self { occupied, concerned, held, generation }
+    }
+}
+
+/// The marks of one logical unit.
+///
+/// Locks, taken in this order: `saving`, `table`, `waiting`.
+pub(crate) struct ChangeMarks {
+    store: Arc<dyn ChangeStore>,
+    range_bytes: u32,
+    /// A [`Standing`]; changes only under `table`.
+    standing: AtomicU64,
+    /// Bits change only under `table`. One that is set here is set in the store: it is set after that is durable, and gone before the store is
+    /// asked to empty it.
+    bitmaps: [OnceLock<Bitmap>; CHANGE_MARKS_MAX],
+    table: Mutex<Table>,
+    /// Held while something is made durable: one at a time.
+    saving: AsyncMutex<()>,
+    /// What waits to be recorded: whoever saves next takes all of it.
+    waiting: Mutex<Vec<(u16, Span)>>,
+}
+
+impl ChangeMarks {
+    /// Those that were saved, of a unit whose ranges have `range_bytes`.
+    pub(crate) fn restored(store: Arc<dyn ChangeStore>, saved: &SavedMarks, range_bytes: u32) -> Self {
+        let marks = Self {
+            store,
+            range_bytes,
+            standing: AtomicU64::new(0),
+            bitmaps: [const { OnceLock::new() }; CHANGE_MARKS_MAX],
+            table: Mutex::default(),
+            saving: AsyncMutex::new(()),
+            waiting: Mutex::default(),
+        };
+        let mut table = marks.table();
+        for (slot, mark, words) in &saved.marks {
+            let slot = usize::from(*slot);
+            if slot < CHANGE_MARKS_MAX {
+                marks.bitmap(slot).load(if mark.is_everything { &[] } else { words });
+                table.restore(slot, mark.clone());
+            }
+        }
+        marks.note_standing(&table);
+        drop(table);
+        marks
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Vec<(u16, Span)>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn bitmap(&self, slot: usize) -> &Bitmap {
+        self.bitmaps[slot].get_or_init(Bitmap::new)
+    }
+
+    fn note_standing(&self, table: &Table) {
+        let standing = Standing {
+            occupied: table.occupied(),
+            concerned: table.concerned(),
+            held: table.held_by_anyone(),
+            generation: table.generation,
+        };
+        self.standing.store(standing.pack(), Ordering::Release);
+    }
+
+    fn standing(&self) -> Standing {
+        Standing::unpack(self.standing.load(Ordering::Acquire))
+    }
+
+    /// A new nexus, or one that comes again: it holds nothing.
+    pub(crate) fn add_nexus(&self, nexus: &NexusId) {
+        let mut table = self.table();
+        table.add(nexus);
+        self.note_standing(&table);
+    }
+
+    /// A nexus is gone, and what it held.
+    pub(crate) fn remove_nexus(&self, nexus: &NexusId) {
+        let mut table = self.table();
+        table.remove(nexus);
+        self.note_standing(&table);
+    }
+
+    /// Which marks a nexus holds that is there.
+    pub(crate) fn held_by(&self, nexus: &NexusId) -> Held {
+        let standing = self.standing();
+        let slots = if standing.concerned == 0 {
+            standing.occupied
+        } else if standing.concerned & standing.held == 0 {
+            // Nobody holds any of those that are not held by all.
+            standing.occupied & !standing.concerned
+        } else {
+            self.table().held_by(nexus)
+        };
+        Held { slots, generation: standing.generation }
+    }
+
+    fn held_still_by(&self, nexus: &NexusId) -> Held {
+        let table = self.table();
+        Held { slots: table.held_by(nexus), generation: table.generation }
+    }
+
+    /// The marks a change has to be recorded in.
+    fn needed(&self, held: Held) -> u16 {
+        let standing = self.standing();
+        // A slot that means another mark by now is not held by who held the one before.
+        if held.generation == standing.generation { standing.occupied & !held.slots } else { standing.occupied }
+    }
+
+    fn span(&self, range: ByteRange) -> Span {
+        let bytes = u64::from(self.range_bytes);
+        let last = (range.offset + range.length - 1) / bytes;
+        let clamp = |index: u64| index.min(CHANGE_RANGES_MAX as u64 - 1) as usize;
+        Span { first: clamp(range.offset / bytes), end: clamp(last) + 1 }
+    }
+
+    fn is_recorded_in(&self, slots: u16, span: Span) -> bool {
+        slots == 0 || each(slots).all(|slot| self.bitmap(slot).has(span))
+    }
+
+    /// Whether nothing has to be recorded before this range is changed. The caller has the range alone.
+    pub(crate) fn is_recorded(&self, held: Held, range: ByteRange) -> bool {
+        let needed = self.needed(held);
+        needed == 0 || range.is_empty() || self.is_recorded_in(needed, self.span(range))
+    }
+
+    /// Records that these ranges change, durably; those of the last command of the line are made durable with it.
+    async fn record(&self, held: Held, ranges: &[ByteRange]) -> Result<(), String> {
+        let needed = self.needed(held);
+        let spans: Vec<Span> = ranges.iter().filter(|range| !range.is_empty()).map(|&range| self.span(range)).collect();
+        let is_there = || spans.iter().all(|&span| self.is_recorded_in(needed, span));
+        if is_there() {
+            return Ok(());
+        }
+        self.waiting().extend(spans.iter().map(|&span| (needed, span)));
+        let _saving = self.saving.lock().await;
+        // Whoever had the lock before took what waited then.
+        if is_there() {
+            return Ok(());
+        }
+        let mut taken = std::mem::take(&mut *self.waiting());
+        taken.extend(spans.iter().map(|&span| (needed, span)));
+        self.save_changes(&taken).await
+    }
+
+    /// Makes bits durable, then lets them be seen. Where there is no room for them, a mark says that everything has changed, which takes none. The
+    /// caller holds `saving`.
+    async fn save_changes(&self, changes: &[(u16, Span)]) -> Result<(), String> {
+        let mut updates = Vec::new();
+        let mut covered: Vec<(usize, Vec<Span>)> = Vec::new();
+        for (slot, entry) in self.table().slots() {
+            let of_slot = changes.iter().filter(|(slots, _)| slots & 1 << slot != 0);
+            let spans: Vec<Span> = of_slot.map(|(_, span)| span.in_groups(entry.step())).collect();
+            let spans: Vec<Span> = spans.into_iter().filter(|&span| !self.bitmap(slot).has(span)).collect();
+            let parts: BTreeSet<usize> = spans.iter().flat_map(|span| span.parts()).collect();
+            let part = |part: usize| MarkUpdate::Part {
+                slot: slot as u16,
+                id: entry.mark.id,
+                part: part as u16,
+                words: self.bitmap(slot).part_with(part, &spans),
+            };
+            updates.extend(parts.into_iter().map(part));
+            if !spans.is_empty() {
+                covered.push((slot, spans));
+            }
+        }
+        if let Err(error) = self.store.save(updates).await {
+            for (slot, _) in covered {
+                self.save_everything(slot, &error).await?;
+            }
+            return Ok(());
+        }
+        let mut table = self.table();
+        for (slot, spans) in covered {
+            spans.iter().for_each(|&span| self.bitmap(slot).set(span));
+            if let Some(entry) = table.get_mut(slot) {
+                entry.note_recording();
+            }
+        }
+        Ok(())
+    }
+
+    /// A mark whose bits cannot be kept says durably that every range has changed. The caller holds `saving`; `why` is what its bits ended with.
+    async fn save_everything(&self, slot: usize, why: &str) -> Result<(), String> {
+        let Some(mark) = self.table().get(slot).map(|entry| entry.mark.clone()) else { return Ok(()) };
+        let everything = SavedMark { sequence: mark.sequence + 1, is_everything: true, ..mark };
+        let update = MarkUpdate::Mark { slot: slot as u16, mark: Some(everything) };
+        self.store.save(vec![update]).await?;
+        tracing::warn!(why, "a change mark cannot be kept, and says that everything has changed");
+        let mut table = self.table();
+        self.bitmap(slot).fill(true);
+        if let Some(entry) = table.get_mut(slot) {
+            entry.note_everything();
+        }
+        Ok(())
+    }
+
+    /// What VPD page C0h tells.
+    pub(crate) fn support(&self) -> Support {
+        Support { marks_max: CHANGE_MARKS_MAX as u16, range_bytes: self.range_bytes }
+    }
+
+    /// REPORT MARKS: those of the initiator of this nexus.
+    pub(crate) fn report_marks(&self, nexus: &NexusId) -> Vec<Mark> {
+        let table = self.table();
+        let (here, elsewhere) = (table.held_by(nexus), table.held_by_others(nexus));
+        let own = table.slots().filter(|(_, entry)| entry.mark.initiator == nexus.initiator_name());
+        own.map(|(slot, entry)| Mark {
+            id: entry.mark.id,
+            token: entry.mark.token,
+            sequence: entry.mark.sequence,
+            slot: slot as u16,
+            is_held_here: here & 1 << slot != 0,
+            is_held_elsewhere: elsewhere & 1 << slot != 0,
+        })
+        .collect()
+    }
+
+    /// REPORT CHANGES of a mark of the initiator of this nexus, in a unit of `size_bytes`.
+    pub(crate) fn report_changes(
+        &self,
+        nexus: &NexusId,
+        slot: u16,
+        first: u32,
+        (size_bytes, runs_max): (u64, usize),
+    ) -> Option<Changes> {
+        let table = self.table();
+        let entry = table.get(usize::from(slot)).filter(|entry| entry.mark.initiator == nexus.initiator_name())?;
+        let range_count = size_bytes.div_ceil(u64::from(self.range_bytes));
+        let (runs, has_more) = self.bitmap(usize::from(slot)).runs(u64::from(first), range_count, runs_max);
+        let SavedMark { id, token, sequence, .. } = entry.mark;
+        Some(Changes { id, token, sequence, range_count, has_more, runs })
+    }
+
+    /// TAKE.
+    pub(crate) async fn take(&self, nexus: &NexusId, parameters: &Parameters) -> Result<(), Failure> {
+        let _saving = self.saving.lock().await;
+        let initiator = nexus.initiator_name();
+        let (place, mark, incarnation) = {
+            let mut table = self.table();
+            let place = table.place(&parameters.id, initiator).ok_or(Sense::INSUFFICIENT_RESOURCES)?;
+            let order = table.next_order();
+            let mark = match place {
+                Place::Known(slot) => {
+                    let known = table.get(slot).map(|entry| entry.mark.clone());
+                    known.map(|known| SavedMark { token: parameters.token, order, ..known })
+                }
+                Place::New(_) => None,
+            };
+            let new = || SavedMark {
+                id: parameters.id,
+                token: parameters.token,
+                sequence: 0,
+                initiator: initiator.to_owned(),
+                order,
+                is_everything: true,
+            };
+            (place, mark.unwrap_or_else(new), table.incarnation(nexus))
+        };
+        let (Place::Known(slot) | Place::New(slot)) = place;
+        let update = MarkUpdate::Mark { slot: slot as u16, mark: Some(mark.clone()) };
+        self.store.save(vec![update]).await.map_err(|error| cannot_save(&error))?;
+        let mut table = self.table();
+        match place {
+            Place::Known(slot) => {
+                if let Some(entry) = table.get_mut(slot) {
+                    entry.mark = mark;
+                }
+            }
+            Place::New(slot) => {
+                self.bitmap(slot).fill(true);
+                table.put(slot, Some(mark));
+            }
+        }
+        if let Some(incarnation) = incarnation {
+            table.hold(nexus, incarnation, slot);
+        }
+        self.note_standing(&table);
+        Ok(())
+    }
+
+    /// CLEAR, but for the flush. The caller has the whole unit alone.
+    async fn clear(&self, nexus: &NexusId, parameters: &Parameters, size_bytes: u64) -> Result<(), Failure> {
+        let _saving = self.saving.lock().await;
+        let (slot, mark) = {
+            let table = self.table();
+            let slot = self.held_slot(&table, nexus, &parameters.id)?.ok_or(Sense::COMMAND_SEQUENCE_ERROR)?;
+            let mark = table.get(slot).map(|entry| entry.mark.clone()).ok_or(Sense::COMMAND_SEQUENCE_ERROR)?;
+            (slot, mark)
+        };
+        if mark.sequence != parameters.sequence {
+            return Err(Sense::INVALID_FIELD_IN_PARAMETER_LIST.at_parameter(24).into());
+        }
+        let range_count = size_bytes.div_ceil(u64::from(self.range_bytes)).clamp(1, CHANGE_RANGES_MAX as u64);
+        let empty = Bitmap::new();
+        let parts = Span { first: 0, end: range_count as usize }.parts();
+        let part = |part: usize| MarkUpdate::Part {
+            slot: slot as u16,
+            id: mark.id,
+            part: part as u16,
+            words: empty.part_with(part, &[]),
+        };
+        let updates = parts.map(part).collect();
+        // Here before there: a change that comes after this has failed halfway is recorded anew, whatever the store kept.
+        {
+            let mut table = self.table();
+            self.bitmap(slot).fill(false);
+            if let Some(entry) = table.get_mut(slot) {
+                entry.note_emptied();
+            }
+        }
+        let cleared = SavedMark { sequence: mark.sequence + 1, is_everything: false, ..mark };
+        if let Err(error) = self.save_cleared(slot, updates, cleared).await {
+            // Where this fails as well, whatever changes has to be recorded.
+            let _ = self.save_everything(slot, &error).await;
+            return Err(cannot_save(&error));
+        }
+        if let Some(entry) = self.table().get_mut(slot) {
+            entry.mark.is_everything = false;
+        }
+        Ok(())
+    }
+
+    /// The parts first: a mark that says it is not everything has no part that is older than itself.
+    async fn save_cleared(&self, slot: usize, parts: Vec<MarkUpdate>, mark: SavedMark) -> Result<(), String> {
+        self.store.save(parts).await?;
+        self.store.save(vec![MarkUpdate::Mark { slot: slot as u16, mark: Some(mark) }]).await
+    }
+
+    /// FORGET; of a mark that is not there, nothing.
+    pub(crate) async fn forget(&self, nexus: &NexusId, parameters: &Parameters) -> Result<(), Failure> {
+        let _saving = self.saving.lock().await;
+        let Some(slot) = self.held_slot(&self.table(), nexus, &parameters.id)? else { return Ok(()) };
+        let update = MarkUpdate::Mark { slot: slot as u16, mark: None };
+        self.store.save(vec![update]).await.map_err(|error| cannot_save(&error))?;
+        let mut table = self.table();
+        table.put(slot, None);
+        self.note_standing(&table);
+        Ok(())
+    }
+
+    /// The slot of a mark, which this nexus must hold; `None` where it is not there.
+    fn held_slot(&self, table: &Table, nexus: &NexusId, id: &[u8; 16]) -> Result<Option<usize>, Sense> {
+        let Some(slot) = table.find(id, nexus.initiator_name()) else { return Ok(None) };
+        if table.held_by(nexus) & 1 << slot == 0 { Err(Sense::COMMAND_SEQUENCE_ERROR) } else { Ok(Some(slot)) }
+    }
+}
+
+/// The slots in a mask: as many steps as there are, since every write asks.
+fn each(mut slots: u16) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let slot = slots.checked_ilog2()? as usize;
+        slots &= !(1 << slot);
+        Some(slot)
+    })
+}
+
+fn cannot_save(error: &str) -> Failure {
+    tracing::error!(error, "change marks cannot be saved");
+    Sense::WRITE_ERROR.into()
+}
+
+impl LogicalUnit {
+    /// Which marks a nexus holds; captured when a command comes.
+    pub(crate) fn held_by(&self, nexus: &NexusId) -> Held {
+        self.change_marks.as_ref().map_or(Held::default(), |marks| marks.held_by(nexus))
+    }
+
+    /// Which marks a nexus holds, for a command that came to another unit: it may be gone by now, and holds nothing then.
+    pub(crate) fn held_still_by(&self, nexus: &NexusId) -> Held {
+        self.change_marks.as_ref().map_or(Held::default(), |marks| marks.held_still_by(nexus))
+    }
+
+    /// Whether nothing has to be recorded before a range is changed, which the caller has alone.
+    pub(crate) fn is_change_recorded(&self, held: Held, range: ByteRange) -> bool {
+        self.change_marks.as_ref().is_none_or(|marks| marks.is_recorded(held, range))
+    }
+
+    /// Records that a range changes, before it does. The caller has the range alone, from before this until it has changed.
+    pub(crate) async fn record_change(&self, held: Held, range: ByteRange) -> Result<(), Failure> {
+        self.record_changes(held, &[range]).await
+    }
+
+    /// Records several ranges with one durable write. It is no substitute for [`record_change`](Self::record_change) of each of them
+    /// once its range is held, which then costs nothing.
+    pub(crate) async fn record_changes(&self, held: Held, ranges: &[ByteRange]) -> Result<(), Failure> {
+        let Some(marks) = &self.change_marks else { return Ok(()) };
+        marks.record(held, ranges).await.map_err(|error| cannot_save(&error))
+    }
+
+    /// CLEAR: with the whole unit alone, what is on its way to the medium is flushed, and then forgotten.
+    pub(crate) async fn clear_mark(
+        &self,
+        nexus: &NexusId,
+        parameters: &Parameters,
+        admission: Admission,
+    ) -> Result<(), Failure> {
+        let marks = self.change_marks.as_ref().ok_or(Sense::INVALID_OPERATION_CODE.at_byte(0))?;
+        let _all = self.ranges.exclusive(ByteRange { offset: 0, length: u64::MAX }).await;
+        // What a sanitize changed since it came is not to be forgotten.
+        admission.check_sanitize(self)?;
+        let response = self.device().submit(Request::flush()).await;
+        response.result.map_err(|error| failure::of_block_error(&error, Doing::Writing, None))?;
+        marks.clear(nexus, parameters, self.geometry().size_bytes).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,251 @@
+//! The marks of a unit and who holds them, as a value: no lock, no store, no bitmap.
+
+use crate::change_marks::SavedMark;
+use crate::limits::{CHANGE_MARKS_MAX, CHANGE_MARKS_PER_NAME};
+use crate::nexus::NexusId;
+
+/// Added to the sequence of every mark that is read back from its store. Only some of its values are made durable, so what counted on
+/// unseen before a crash is never counted again: it was far less than this.
+const SEQUENCE_STEP: u64 = 1 << 32;
+
+/// A mark in its slot.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) mark: SavedMark,
+    /// Durable recordings since it was last empty, in this process.
+    recordings: u32,
+}
+
+/// Recordings after which one covers twice as much.
+const RECORDINGS_PER_STEP: u32 = 64;
+
+impl Entry {
+    /// How much one recording covers: `1 << step` ranges.
+    pub(super) fn step(&self) -> u32 {
+        (self.recordings / RECORDINGS_PER_STEP).min(CHANGE_RANGES_LOG)
+    }
+
+    pub(super) fn note_recording(&mut self) {
+        self.recordings = self.recordings.saturating_add(1);
+        self.mark.sequence += 1;
+    }
+
+    /// Its bits are gone here. Whether they are in the store, and whether that still says that everything has changed, is not certain yet.
+    pub(super) fn note_emptied(&mut self) {
+        self.recordings = 0;
+        self.mark.sequence += 1;
+    }
+
+    pub(super) fn note_everything(&mut self) {
+        self.mark.sequence += 1;
+        self.mark.is_everything = true;
+    }
+}
+
+const CHANGE_RANGES_LOG: u32 = crate::limits::CHANGE_RANGES_MAX.trailing_zeros();
+
+/// A nexus that is there.
+#[derive(Clone, Debug)]
+struct Present {
+    nexus: NexusId,
+    /// Another one each time it comes.
+    incarnation: u64,
+    /// The slots of the marks it holds.
+    held: u16,
+}
+
+/// Where a TAKE goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Known(usize),
+    New(usize),
+}
+
+/// All marks of a unit.
+#[derive(Default)]
+pub(super) struct Table {
+    slots: [Option<Entry>; CHANGE_MARKS_MAX],
+    present: Vec<Present>,
+    incarnation_next: u64,
+    /// Counts TAKEs and ends of holding: who has the smallest was held longest ago.
+    order_next: u64,
+    /// Counts changes of what a slot means.
+    pub(super) generation: u16,
+}
+
+impl Table {
+    /// A mark that was durable.
+    pub(super) fn restore(&mut self, slot: usize, mut mark: SavedMark) {
+        mark.sequence = mark.sequence.saturating_add(SEQUENCE_STEP);
+        self.order_next = self.order_next.max(mark.order.saturating_add(1));
+        self.slots[slot] = Some(Entry { mark, recordings: 0 });
+    }
+
+    pub(super) fn slots(&self) -> impl Iterator<Item = (usize, &Entry)> {
+        self.slots.iter().enumerate().filter_map(|(slot, entry)| Some((slot, entry.as_ref()?)))
+    }
+
+    pub(super) fn get(&self, slot: usize) -> Option<&Entry> {
+        self.slots.get(slot)?.as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, slot: usize) -> Option<&mut Entry> {
+        self.slots.get_mut(slot)?.as_mut()
+    }
+
+    /// The slot of a mark of this initiator name.
+    pub(super) fn find(&self, id: &[u8; 16], initiator: &str) -> Option<usize> {
+        self.slots().find(|(_, entry)| entry.mark.id == *id && entry.mark.initiator == initiator).map(|(slot, _)| slot)
+    }
+
+    /// Where a mark of `initiator` goes: its slot, a free one, or that of the mark that was held longest ago, first of this name if it has
+    /// its share. `None` where all are held.
+    pub(super) fn place(&self, id: &[u8; 16], initiator: &str) -> Option<Place> {
+        if let Some(slot) = self.find(id, initiator) {
+            return Some(Place::Known(slot));
+        }
+        if let Some(free) = self.slots.iter().position(Option::is_none) {
+            return Some(Place::New(free));
+        }
+        let own_count = self.slots().filter(|(_, entry)| entry.mark.initiator == initiator).count();
+        let held = self.held_by_anyone();
+        let of_own = |entry: &Entry| own_count >= CHANGE_MARKS_PER_NAME && entry.mark.initiator == initiator;
+        let free = self.slots().filter(|(slot, _)| held & 1 << slot == 0);
+        free.min_by_key(|(_, entry)| (!of_own(entry), entry.mark.order)).map(|(slot, _)| Place::New(slot))
+    }
+
+    /// The next place in the order of holding.
+    pub(super) fn next_order(&mut self) -> u64 {
+        self.order_next += 1;
+        self.order_next
+    }
+
+    /// Puts a mark in a slot; nobody holds it.
+    pub(super) fn put(&mut self, slot: usize, mark: Option<SavedMark>) {
+        self.slots[slot] = mark.map(|mark| Entry { mark, recordings: 0 });
+        self.generation = self.generation.wrapping_add(1);
+        self.present.iter_mut().for_each(|present| present.held &= !(1 << slot));
+    }
+
+    /// A nexus comes; one that is already there comes again and holds nothing.
+    pub(super) fn add(&mut self, nexus: &NexusId) {
+        self.remove(nexus);
+        self.incarnation_next += 1;
+        self.present.push(Present { nexus: nexus.clone(), incarnation: self.incarnation_next, held: 0 });
+    }
+
+    /// A nexus goes, and holds nothing any more.
+    pub(super) fn remove(&mut self, nexus: &NexusId) {
+        let Some(index) = self.present.iter().position(|present| present.nexus == *nexus) else { return };
+        let gone = self.present.swap_remove(index);
+        let still_held = self.held_by_anyone();
+        for slot in 0..CHANGE_MARKS_MAX {
+            let order = self.order_next + 1;
+            if gone.held & !still_held & 1 << slot != 0
+                && let Some(entry) = self.get_mut(slot)
+            {
+                entry.mark.order = order;
+                self.order_next = order;
+            }
+        }
+    }
+
+    fn find_present(&self, nexus: &NexusId) -> Option<&Present> {
+        self.present.iter().find(|present| present.nexus == *nexus)
+    }
+
+    /// Which coming of a nexus this is.
+    pub(super) fn incarnation(&self, nexus: &NexusId) -> Option<u64> {
+        self.find_present(nexus).map(|present| present.incarnation)
+    }
+
+    /// The nexus holds a mark from now on, if it is still the one that asked.
+    pub(super) fn hold(&mut self, nexus: &NexusId, incarnation: u64, slot: usize) {
+        let asked = |present: &&mut Present| present.nexus == *nexus && present.incarnation == incarnation;
+        if let Some(present) = self.present.iter_mut().find(asked) {
+            present.held |= 1 << slot;
+        }
+    }
+
+    /// The slots of the marks a nexus holds.
+    pub(super) fn held_by(&self, nexus: &NexusId) -> u16 {
+        self.find_present(nexus).map_or(0, |present| present.held)
+    }
+
+    pub(super) fn held_by_others(&self, nexus: &NexusId) -> u16 {
+        self.present.iter().filter(|present| present.nexus != *nexus).fold(0, |held, present| held | present.held)
+    }
+
+    pub(super) fn held_by_anyone(&self) -> u16 {
+        self.present.iter().fold(0, |held, present| held | present.held)
+    }
+
+    pub(super) fn occupied(&self) -> u16 {
+        self.slots().fold(0, |occupied, (slot, _)| occupied | 1 << slot)
+    }
+
+    /// The marks that somebody who is there does not hold. With nobody there: all.
+    pub(super) fn concerned(&self) -> u16 {
+        let held_by_all = self.present.iter().fold(u16::MAX, |held, present| held & present.held);
+        if self.present.is_empty() { self.occupied() } else { self.occupied() & !held_by_all }
+    }
+}
+
+const _: () = assert!(CHANGE_MARKS_MAX == u16::BITS as usize);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark(id: u8, initiator: &str, order: u64) -> SavedMark {
+        SavedMark { id: [id; 16], token: 1, sequence: 0, initiator: initiator.into(), order, is_everything: true }
+    }
+
+    #[test]
+    fn a_full_table_gives_up_what_was_held_longest_ago_and_a_names_own_above_its_share() {
+        let mut table = Table::default();
+        for slot in 0..CHANGE_MARKS_MAX {
+            let owner = if slot < CHANGE_MARKS_PER_NAME { "a" } else { "b" };
+            table.restore(slot, mark(slot as u8, owner, 100 - slot as u64));
+        }
+        assert_eq!(table.place(&[3; 16], "a"), Some(Place::Known(3)));
+        assert_eq!(table.place(&[3; 16], "c"), Some(Place::New(15)), "of all, the one held longest ago");
+        assert_eq!(table.place(&[99; 16], "a"), Some(Place::New(3)), "of its own, which are its share");
+        let nexus = NexusId::new("c,i,0x1");
+        table.add(&nexus);
+        let incarnation = table.incarnation(&nexus).unwrap();
+        (0..CHANGE_MARKS_MAX).for_each(|slot| table.hold(&nexus, incarnation, slot));
+        assert_eq!(table.place(&[99; 16], "a"), None, "all are held");
+        table.remove(&nexus);
+        assert_eq!(table.place(&[99; 16], "c"), Some(Place::New(0)), "all were held until now, in the order of slots");
+    }
+
+    #[test]
+    fn a_nexus_that_came_again_does_not_hold_what_the_one_before_asked_for() {
+        let mut table = Table::default();
+        let nexus = NexusId::new("a");
+        table.restore(0, mark(1, "a", 0));
+        assert_eq!(table.concerned(), 1, "whoever comes without being told of is no holder");
+        table.add(&nexus);
+        let before = table.incarnation(&nexus).unwrap();
+        table.add(&nexus);
+        table.hold(&nexus, before, 0);
+        assert_eq!((table.held_by(&nexus), table.concerned()), (0, 1));
+        table.hold(&nexus, table.incarnation(&nexus).unwrap(), 0);
+        assert_eq!((table.held_by(&nexus), table.concerned()), (1, 0));
+        table.add(&NexusId::new("b"));
+        assert_eq!((table.concerned(), table.held_by_others(&NexusId::new("b"))), (1, 1));
+    }
+
+    #[test]
+    fn what_one_recording_covers_doubles_so_that_about_a_thousand_cover_any_unit() {
+        let mut entry = Entry { mark: mark(1, "a", 0), recordings: 0 };
+        let (mut covered, mut recordings) = (0_u64, 0);
+        while covered < crate::limits::CHANGE_RANGES_MAX as u64 {
+            covered += 1 << entry.step();
+            entry.note_recording();
+            recordings += 1;
+        }
+        assert!(recordings < 1000, "{recordings}");
+    }
+}

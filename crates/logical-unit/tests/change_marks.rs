@@ -1,0 +1,400 @@
+//! Change marks through commands: what is changed is recorded before it is executed, whatever command changes it.
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+
+use block::memory::MemoryDevice;
+use block::{Buffer, Completion, Device, EventReceiver, Geometry, Identity, Operation, Request};
+use common::{BLOCK_BYTES, GatedDevice, Target, transfer};
+use futures_util::FutureExt;
+use logical_unit::change_marks::{ChangeStore, MarkUpdate, Saving};
+use logical_unit::{LogicalUnitOptions, MemoryChanges};
+use scsi::cdb::table::ROWS;
+use scsi::cdb::{Blocks, Sanitize, Verification, WriteAtomic, WriteSame};
+use scsi::change_mark::{Changes, Parameters, Run, Support, action_in, action_out, parse_marks};
+use scsi::extended_copy::{Segment, emit_list};
+use scsi::vpd::Designator;
+use scsi::{Cdb, CdbBytes, Sense, Status, TaskAttribute};
+
+const MIB: u64 = 1 << 20;
+const BLOCKS_PER_MIB: u64 = MIB / BLOCK_BYTES as u64;
+const SIZE: u64 = 64 * MIB;
+const ID: [u8; 16] = [7; 16];
+
+/// What happened, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Happened {
+    Recorded,
+    Changed,
+    Flushed,
+}
+
+type Journal = Arc<Mutex<Vec<Happened>>>;
+
+struct JournalStore(Journal);
+
+impl ChangeStore for JournalStore {
+    fn save(&self, updates: Vec<MarkUpdate>) -> Saving {
+        let journal = Arc::clone(&self.0);
+        Box::pin(async move {
+            if updates.iter().any(|update| matches!(update, MarkUpdate::Part { .. })) {
+                journal.lock().unwrap().push(Happened::Recorded);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Writes down what changes the medium.
+struct JournalDevice {
+    below: MemoryDevice,
+    journal: Journal,
+}
+
+impl Device for JournalDevice {
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn identity(&self) -> Identity {
+        self.below.identity()
+    }
+
+    fn subscribe(&self) -> EventReceiver {
+        self.below.subscribe()
+    }
+
+    fn submit(&self, request: Request) -> Completion {
+        let happened = match request.operation {
+            Operation::Write { .. } | Operation::WriteZeroes { .. } | Operation::Discard { .. } => {
+                Some(Happened::Changed)
+            }
+            Operation::Flush => Some(Happened::Flushed),
+            Operation::Read { .. } | Operation::Extents { .. } => None,
+        };
+        self.journal.lock().unwrap().extend(happened);
+        self.below.submit(request)
+    }
+}
+
+fn target(journal: &Journal) -> Target {
+    let identity = Identity { target: "memory".into(), unit: "disk".into(), serial: "5eria1".into() };
+    let device = JournalDevice { below: MemoryDevice::new(SIZE, identity), journal: Arc::clone(journal) };
+    let options = LogicalUnitOptions {
+        change_store: Some(Arc::new(JournalStore(Arc::clone(journal)))),
+        atomic_bytes_max: 1 << 20,
+        ..LogicalUnitOptions::default()
+    };
+    Target::with(Arc::new(device), options)
+}
+
+fn out(action: u8, id: [u8; 16], token: u64, sequence: u64) -> (Cdb, [u8; 40]) {
+    let cdb = Cdb::ChangeMarkOut { service_action: action, parameter_list_length: 40 };
+    (cdb, Parameters { id, token, sequence }.emit())
+}
+
+fn take(target: &Target, id: [u8; 16], token: u64) {
+    let (cdb, list) = out(action_out::TAKE, id, token, 0);
+    target.good(cdb, &list);
+}
+
+fn report_marks(target: &Target) -> Vec<scsi::change_mark::Mark> {
+    let cdb =
+        Cdb::ChangeMarkIn { service_action: action_in::REPORT_MARKS, slot: 0, first_range: 0, allocation_length: 4096 };
+    parse_marks(&target.data(cdb)).unwrap()
+}
+
+fn changes(target: &Target, slot: u16) -> Changes {
+    let cdb =
+        Cdb::ChangeMarkIn { service_action: action_in::REPORT_CHANGES, slot, first_range: 0, allocation_length: 4096 };
+    Changes::parse(&target.data(cdb)).unwrap()
+}
+
+fn clear(target: &Target) {
+    let mark = report_marks(target)[0];
+    let (cdb, list) = out(action_out::CLEAR, mark.id, mark.token, mark.sequence);
+    target.good(cdb, &list);
+}
+
+/// A command of every kind that changes the medium, and the range it changes; `None` for a row that does not.
+fn changing(code: (u8, Option<u8>), other: &Target) -> Option<(Cdb, Vec<u8>, Run)> {
+    let lba = 5 * BLOCKS_PER_MIB;
+    let block = vec![0x5a; BLOCK_BYTES];
+    let run = Run { first: 5, count: 1 };
+    let of = |cdb: Cdb| Some((cdb, block.clone(), run));
+    let (six, ten, twelve, sixteen) =
+        (scsi::cdb::CdbForm::Six, scsi::cdb::CdbForm::Ten, scsi::cdb::CdbForm::Twelve, scsi::cdb::CdbForm::Sixteen);
+    let blocks = |form| Blocks { form, lba, count: 1 };
+    let write = |form| of(Cdb::Write(transfer(blocks(form))));
+    let verified = |form| of(Cdb::WriteAndVerify(Verification { blocks: blocks(form), is_dpo: false, byte_check: 0 }));
+    let same = |form| {
+        of(Cdb::WriteSame(WriteSame {
+            blocks: blocks(form),
+            is_anchor: false,
+            is_unmap: false,
+            has_no_data_out: false,
+        }))
+    };
+    let all = Run { first: 0, count: (SIZE / MIB) as u32 };
+    let sanitize = |service_action, list: Vec<u8>| {
+        let parameter_list_length = list.len() as u16;
+        let sanitize =
+            Sanitize { service_action, is_immediate: false, is_unrestricted_exit: false, parameter_list_length };
+        Some((Cdb::Sanitize(sanitize), list, all))
+    };
+    match code {
+        (0x0a, _) => write(six),
+        (0x2a, _) => write(ten),
+        (0xaa, _) => write(twelve),
+        (0x8a, _) => write(sixteen),
+        (0x2e, _) => verified(ten),
+        (0xae, _) => verified(twelve),
+        (0x8e, _) => verified(sixteen),
+        (0x41, _) => same(ten),
+        (0x93, _) => same(sixteen),
+        (0x8b, _) => of(Cdb::OrWrite(transfer(blocks(sixteen)))),
+        (0x9c, _) => {
+            let write = WriteAtomic { lba, block_count: 8, boundary: 0, is_dpo: false, is_fua: false };
+            Some((Cdb::WriteAtomic(write), block.repeat(8), run))
+        }
+        (0x89, _) => {
+            let data = [other.read(lba, 1), block.clone()].concat();
+            Some((Cdb::CompareAndWrite { lba, block_count: 1, is_dpo: false, is_fua: false }, data, run))
+        }
+        (0x42, _) => {
+            let list = scsi::unmap::emit(&[
+                scsi::unmap::Descriptor { lba, block_count: 8 },
+                scsi::unmap::Descriptor { lba: lba + BLOCKS_PER_MIB, block_count: 8 },
+            ]);
+            let cdb = Cdb::Unmap { is_anchor: false, parameter_list_length: list.len() as u16 };
+            Some((cdb, list, Run { first: 5, count: 2 }))
+        }
+        (0x48, Some(0x01)) => {
+            let list = scsi::sanitize::Overwrite { is_inverting: false, count: 1, pattern: vec![1] }.emit();
+            sanitize(0x01, list)
+        }
+        (0x48, Some(0x02)) => sanitize(0x02, Vec::new()),
+        (0x83, Some(0)) => {
+            let segment = Segment { source: 0, destination: 0, block_count: 1, source_lba: 0, destination_lba: lba };
+            let list = emit_list(None, &[(name(other), BLOCK_BYTES as u32)], &[segment]);
+            Some((Cdb::ExtendedCopy { parameter_list_length: list.len() as u32 }, list, run))
+        }
+        _ => None,
+    }
+}
+
+/// What the unit is called in a copy.
+fn name(target: &Target) -> u64 {
+    let page = target.data(Cdb::Inquiry { is_vpd: true, page: 0x83, allocation_length: 4096 });
+    match scsi::vpd::parse_device_identification(&page).unwrap().first() {
+        Some(Designator::Naa(name)) => *name,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Rows that never change the medium, whatever their fields say. A new row has to be put here or made a command of above.
+const NOT_CHANGING: &[(u8, Option<u8>)] = &[
+    (0x00, None),
+    (0x03, None),
+    (0x08, None),
+    (0x12, None),
+    (0x15, None),
+    (0x16, None),
+    (0x17, None),
+    (0x1a, None),
+    (0x1b, None),
+    (0x1e, None),
+    (0x25, None),
+    (0x28, None),
+    (0x2f, None),
+    (0x34, None),
+    (0x35, None),
+    (0x37, None),
+    (0x48, Some(0x1f)),
+    (0x4d, None),
+    (0x55, None),
+    (0x5a, None),
+    (0x5e, Some(0)),
+    (0x5e, Some(1)),
+    (0x5e, Some(2)),
+    (0x5e, Some(3)),
+    (0x5f, Some(0)),
+    (0x5f, Some(1)),
+    (0x5f, Some(2)),
+    (0x5f, Some(3)),
+    (0x5f, Some(4)),
+    (0x5f, Some(5)),
+    (0x5f, Some(6)),
+    (0x5f, Some(7)),
+    (0x84, Some(0)),
+    (0x84, Some(3)),
+    (0x88, None),
+    (0x8f, None),
+    (0x90, None),
+    (0x91, None),
+    (0x9e, Some(0x10)),
+    (0x9e, Some(0x12)),
+    (0xa0, None),
+    (0xa3, Some(0x0a)),
+    (0xa3, Some(0x0c)),
+    (0xa3, Some(0x0d)),
+    (0xa8, None),
+    (0xaf, None),
+    (0xb7, None),
+    (0xc1, Some(0)),
+    (0xc1, Some(1)),
+    (0xc2, Some(0)),
+    (0xc2, Some(1)),
+    (0xc2, Some(2)),
+];
+
+#[test]
+fn no_command_that_changes_the_medium_escapes_the_marks() {
+    for row in ROWS {
+        let code = (row.operation_code, row.service_action);
+        let journal = Journal::default();
+        let holder = target(&journal);
+        take(&holder, ID, 1);
+        clear(&holder);
+        let other = holder.other("other,i,0x2 target,t,0x1");
+        let Some((cdb, data_out, run)) = changing(code, &other) else {
+            assert!(NOT_CHANGING.contains(&code), "{}: does it change the medium? Say it in this test", row.name);
+            continue;
+        };
+        assert!(!NOT_CHANGING.contains(&code), "{} is here twice", row.name);
+        assert_eq!(cdb.code(), code, "{}", row.name);
+        journal.lock().unwrap().clear();
+        other.good(cdb, &data_out);
+        let happened = journal.lock().unwrap().clone();
+        assert_eq!(happened.first(), Some(&Happened::Recorded), "{}: {happened:?}", row.name);
+        assert!(happened.contains(&Happened::Changed), "{} changed nothing: this test shows nothing", row.name);
+        assert_eq!(changes(&holder, 0).runs, [run], "{}", row.name);
+
+        // What is recorded already, and what the holder itself changes, costs no durable write.
+        for writer in [&other, &holder] {
+            journal.lock().unwrap().clear();
+            if let Some((cdb, data_out, _)) = changing(code, writer) {
+                writer.good(cdb, &data_out);
+            }
+            assert!(!journal.lock().unwrap().contains(&Happened::Recorded), "{}", row.name);
+        }
+        clear(&holder);
+        if let Some((cdb, data_out, _)) = changing(code, &holder) {
+            journal.lock().unwrap().clear();
+            holder.good(cdb, &data_out);
+        }
+        let is_copy = row.operation_code == 0x83;
+        assert!(!journal.lock().unwrap().contains(&Happened::Recorded), "{} by the holder", row.name);
+        assert!(is_copy || changes(&holder, 0).runs.is_empty(), "{} by the holder", row.name);
+    }
+}
+
+/// What is forgotten must not be undone by a power loss of the target: it is on the medium first.
+#[test]
+fn a_mark_is_cleared_behind_a_flush_of_the_unit() {
+    let journal = Journal::default();
+    let holder = target(&journal);
+    take(&holder, ID, 1);
+    journal.lock().unwrap().clear();
+    clear(&holder);
+    assert_eq!(*journal.lock().unwrap(), [Happened::Flushed, Happened::Recorded]);
+}
+
+/// A write that is recorded and not executed yet would be forgotten before it changes anything.
+#[test]
+fn a_mark_is_cleared_when_no_command_stands_between_its_recording_and_its_execution() {
+    let device = GatedDevice::new();
+    let options = LogicalUnitOptions { change_store: Some(Arc::new(MemoryChanges)), ..LogicalUnitOptions::default() };
+    let holder = Target::with(device.clone(), options);
+    let other = holder.other("other,i,0x2 target,t,0x1");
+    take(&holder, ID, 1);
+    let start = |target: &Target, cdb: Cdb, data_out: &[u8]| {
+        let bytes = CdbBytes::new(&cdb.emit()).unwrap();
+        target.start(bytes, Buffer::copy_of(data_out), TaskAttribute::Simple, 1)
+    };
+    let mark = report_marks(&holder)[0];
+    let (cdb, list) = out(action_out::CLEAR, ID, 1, mark.sequence);
+    let write = Cdb::Write(transfer(Blocks::new(0, 1)));
+    let mut writing = start(&other, write, &[0x5a; BLOCK_BYTES]);
+    assert!((&mut writing).now_or_never().is_none());
+    assert_eq!(device.waiting_count(), 1, "the write is under way");
+    let mut clearing = start(&holder, cdb, &list);
+    assert!((&mut clearing).now_or_never().is_none(), "nothing is forgotten before the write has ended");
+    device.release();
+    assert_eq!((&mut writing).now_or_never().map(|outcome| outcome.status), Some(Status::Good));
+    assert_eq!((&mut clearing).now_or_never().map(|outcome| outcome.status), Some(Status::Good));
+}
+
+/// A copy is recorded in the unit it writes to.
+#[test]
+fn a_copy_to_another_unit_is_recorded_there() {
+    let identity = |unit: &str| Identity { target: "memory".into(), unit: unit.into(), serial: unit.into() };
+    let options =
+        || LogicalUnitOptions { change_store: Some(Arc::new(MemoryChanges)), ..LogicalUnitOptions::default() };
+    let device = |unit: &str| Arc::new(MemoryDevice::new(SIZE, identity(unit)));
+    let first = Target::with(device("source"), options());
+    let source = first.other("other,i,0x2 target,t,0x1");
+    first.map.remove_nexus(&first.nexus);
+    let holder = Target::with(device("destination"), options());
+    take(&holder, ID, 1);
+    clear(&holder);
+    source.map.insert(1, holder.map.get(0).unwrap());
+    assert_eq!(source.sense(Cdb::TestUnitReady), Some(Sense::REPORTED_LUNS_CHANGED));
+    let targets = [(name(&source), BLOCK_BYTES as u32), (name(&holder), BLOCK_BYTES as u32)];
+    let segment = Segment { source: 0, destination: 1, block_count: 4, source_lba: 0, destination_lba: 3 * 2048 };
+    let list = emit_list(None, &targets, &[segment]);
+    source.good(Cdb::ExtendedCopy { parameter_list_length: list.len() as u32 }, &list);
+    assert_eq!(changes(&holder, 0).runs, [Run { first: 3, count: 1 }]);
+}
+
+#[test]
+fn a_unit_says_whether_it_keeps_marks() {
+    let page = Cdb::Inquiry { is_vpd: true, page: 0xc0, allocation_length: 255 };
+    let target = target(&Journal::default());
+    let support = Support { marks_max: 16, range_bytes: MIB as u32 };
+    assert_eq!(Support::parse(&target.data(page)), Ok(Some(support)));
+    let pages = target.data(Cdb::Inquiry { is_vpd: true, page: 0, allocation_length: 255 });
+    assert_eq!(pages.last(), Some(&0xc0));
+    let plain = Target::new();
+    plain.refuses(page, &[], Sense::INVALID_FIELD_IN_CDB);
+    let (cdb, list) = out(action_out::TAKE, ID, 1, 0);
+    plain.refuses(cdb, &list, Sense::INVALID_OPERATION_CODE);
+    let pages = plain.data(Cdb::Inquiry { is_vpd: true, page: 0, allocation_length: 255 });
+    assert_ne!(pages.last(), Some(&0xc0));
+}
+
+#[test]
+fn marks_are_made_with_everything_changed_and_belong_to_their_initiator() {
+    let holder = target(&Journal::default());
+    take(&holder, ID, 1);
+    let all = Run { first: 0, count: (SIZE / MIB) as u32 };
+    let told = changes(&holder, 0);
+    assert_eq!((told.runs, told.range_count, told.token), (vec![all], SIZE / MIB, 1));
+    let other = holder.other("other,i,0x2 target,t,0x1");
+    assert_eq!(report_marks(&other), []);
+    let ask = |slot| Cdb::ChangeMarkIn {
+        service_action: action_in::REPORT_CHANGES,
+        slot,
+        first_range: 0,
+        allocation_length: 64,
+    };
+    other.refuses(ask(0), &[], Sense::INVALID_FIELD_IN_CDB);
+    holder.refuses(ask(1), &[], Sense::INVALID_FIELD_IN_CDB);
+    for action in [action_out::CLEAR, action_out::FORGET] {
+        let (cdb, list) = out(action, ID, 1, report_marks(&holder)[0].sequence);
+        let outcome = other.run(cdb, &list);
+        match action {
+            action_out::CLEAR => assert_eq!(outcome.sense, Some(Sense::COMMAND_SEQUENCE_ERROR)),
+            _ => assert_eq!(outcome.status, Status::Good, "one that is not there, for this name"),
+        }
+    }
+    assert_eq!(report_marks(&holder).len(), 1);
+    let (cdb, list) = out(action_out::CLEAR, ID, 1, 4711);
+    holder.refuses(cdb, &list, Sense::INVALID_FIELD_IN_PARAMETER_LIST);
+    let (cdb, _) = out(action_out::TAKE, ID, 1, 0);
+    holder.refuses(cdb, &[0; 39], Sense::INVALID_FIELD_IN_INFORMATION_UNIT);
+    let (cdb, list) = out(action_out::FORGET, ID, 1, 0);
+    holder.good(cdb, &list);
+    assert_eq!(report_marks(&holder), []);
+}

@@ -1,0 +1,80 @@
+//! Who may only read a logical unit takes nothing from those who may write it.
+
+mod common;
+
+use std::sync::Arc;
+
+use base::executor::block_on;
+use block::Buffer;
+use common::{BLOCK_BYTES, GatedDevice, Target, transfer};
+use logical_unit::{LogicalUnitOptions, LunMap, Mapping, NexusId, TaskManagementResponse};
+use scsi::cdb::{Blocks, StartStopUnit};
+use scsi::{Cdb, Sense, TaskAttribute, TaskManagementFunction};
+
+/// An owner, and a guest that sees the same unit through a map of its own and may only read it.
+fn owner_and_guest() -> (Arc<GatedDevice>, Target, Target) {
+    let device = GatedDevice::new();
+    let options = LogicalUnitOptions { is_removable: true, ..LogicalUnitOptions::default() };
+    let owner = Target::with(Arc::clone(&device) as _, options);
+    let map = LunMap::new();
+    map.replace(&[Mapping { lun: 0, unit: owner.map.get(0).expect("it is there"), is_read_only: true }]);
+    let guest = Target { map, nexus: NexusId::new("guest,i,0x2 target,t,0x1") };
+    guest.map.add_nexus(&guest.nexus);
+    assert_eq!(guest.sense(Cdb::TestUnitReady), Some(Sense::POWER_ON_OR_RESET));
+    (device, owner, guest)
+}
+
+#[test]
+fn a_guest_cannot_take_the_unit_from_its_owner() {
+    let (_device, owner, guest) = owner_and_guest();
+    let stop = StartStopUnit {
+        is_immediate: false,
+        power_condition: 0,
+        is_no_flush: false,
+        is_load_eject: false,
+        is_start: false,
+    };
+    let mode_select = [0x15, 0x10, 0, 0, 16, 0];
+    let mut write_protect = vec![0; 4];
+    write_protect.extend([0x0a, 10, 0x02, 0, 0x08, 0, 0, 0, 0, 0, 0, 0]);
+    // REGISTER, RESERVE, PREEMPT.
+    for (service_action, list) in [(0, [0u8; 24]), (1, [0; 24]), (4, [0; 24])] {
+        let cdb = Cdb::PersistentReserveOut { service_action, scope: 0, kind: 3, parameter_list_length: 24 };
+        guest.refuses(cdb, &list, Sense::WRITE_PROTECTED);
+    }
+    guest.refuses(Cdb::Reserve6, &[], Sense::WRITE_PROTECTED);
+    guest.refuses(Cdb::StartStopUnit(stop), &[], Sense::WRITE_PROTECTED);
+    guest.refuses(Cdb::PreventAllowMediumRemoval { prevent: 1 }, &[], Sense::WRITE_PROTECTED);
+    let outcome = guest.run_bytes(&mode_select, &write_protect);
+    assert!(outcome.sense.is_some_and(|sense| sense.is_same_condition(&Sense::WRITE_PROTECTED)), "{outcome:?}");
+    guest.good(Cdb::Release6, &[]);
+    assert_eq!(owner.sense(Cdb::TestUnitReady), None);
+}
+
+/// A reset by a guest ends its own tasks, and nobody else hears of it.
+#[test]
+fn a_guests_resets_reach_only_its_own_tasks() {
+    use TaskManagementFunction as Function;
+    for function in
+        [Function::ClearTaskSet, Function::LogicalUnitReset, Function::TargetWarmReset, Function::TargetColdReset]
+    {
+        let (device, owner, guest) = owner_and_guest();
+        owner.good(Cdb::Reserve6, &[]);
+        let cdb = Cdb::Write(transfer(Blocks::new(0, 1))).emit();
+        let writing = owner.start(cdb, Buffer::copy_of(&[7; BLOCK_BYTES]), TaskAttribute::Simple, 9);
+        let response = block_on(guest.map.task_management(&guest.nexus, function, Some(0), None));
+        assert_eq!(response, TaskManagementResponse::FunctionComplete);
+        device.release();
+        assert_eq!(block_on(writing).status, scsi::Status::Good, "{function:?} leaves the owner's write");
+        assert_eq!(owner.sense(Cdb::TestUnitReady), None, "{function:?} is no news to the owner");
+        guest.refuses_with_conflict();
+    }
+}
+
+impl Target {
+    /// The owner's reservation still stands.
+    fn refuses_with_conflict(&self) {
+        let outcome = self.run(Cdb::Read(transfer(Blocks::new(0, 1))), &[]);
+        assert_eq!(outcome.status, scsi::Status::ReservationConflict);
+    }
+}

@@ -1,0 +1,125 @@
+//! Commands of many pieces: others run between these, and nobody waits for the rest of an aborted one.
+
+mod common;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use block::{Buffer, Device};
+use common::{BLOCK_BYTES, Target};
+use logical_unit::{Command, LogicalUnitOptions};
+use scsi::cdb::{Blocks, Transfer, WriteSame};
+use scsi::{Cdb, TaskAttribute};
+
+const PIECES: u32 = 8;
+
+fn target() -> (std::sync::Arc<block::memory::MemoryDevice>, Target) {
+    let device = std::sync::Arc::new(block::memory::MemoryDevice::new(32 << 20, common::identity()));
+    let target = Target::with(std::sync::Arc::clone(&device) as _, LogicalUnitOptions::default());
+    (device, target)
+}
+
+/// WRITE SAME over eight pieces of a MiB.
+fn write_same() -> Cdb {
+    Cdb::WriteSame(WriteSame {
+        blocks: Blocks::sixteen(0, (PIECES << 20) / BLOCK_BYTES as u32),
+        is_unmap: false,
+        is_anchor: false,
+        has_no_data_out: false,
+    })
+}
+
+fn byte_at(device: &block::memory::MemoryDevice, offset: u64) -> u8 {
+    let read = block::Request::read(offset, Buffer::zeroed(BLOCK_BYTES));
+    let response = device.submit(read).try_take().expect("memory answers at once");
+    response.into_buffer().expect("it is there")[0]
+}
+
+#[test]
+fn a_write_same_lets_others_have_their_turn_between_its_pieces() {
+    let (_device, target) = target();
+    let block = Buffer::copy_of(&[7; BLOCK_BYTES]);
+    let mut execution = target.start(write_same().emit(), block, TaskAttribute::Simple, 1);
+    assert!(execution.try_take().is_none(), "it is not over before anybody else had a turn");
+    let mut polls = 1;
+    while Pin::new(&mut execution).poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+        polls += 1;
+    }
+    assert!(polls >= PIECES, "{polls} turns for {PIECES} pieces");
+}
+
+#[test]
+fn what_is_left_of_a_write_same_is_not_written_for_a_nexus_that_is_gone() {
+    let (device, target) = target();
+    let block = Buffer::copy_of(&[7; BLOCK_BYTES]);
+    let mut execution = target.start(write_same().emit(), block, TaskAttribute::Simple, 1);
+    target.map.remove_nexus(&target.nexus);
+    let mut polls = 0;
+    while Pin::new(&mut execution).poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+        polls += 1;
+    }
+    assert!(polls < 2, "it goes on for {polls} turns");
+    assert_eq!((byte_at(&device, 0), byte_at(&device, 7 << 20)), (7, 0));
+}
+
+/// In memory a read is a copy on the thread of whoever asks.
+#[test]
+fn a_long_read_lets_others_have_their_turn_between_its_pieces() {
+    const BYTES: usize = (PIECES as usize) << 20;
+    let (device, target) = target();
+    let pattern = |at: usize| (at >> 12) as u8 ^ (at >> 20) as u8;
+    let bytes: Vec<u8> = (0..BYTES).map(pattern).collect();
+    let written = device.submit(block::Request::write(0, Buffer::copy_of(&bytes), false)).try_take();
+    written.expect("memory answers at once").into_buffer().expect("it is written");
+    let transfer = Transfer { blocks: Blocks::sixteen(0, (BYTES / BLOCK_BYTES) as u32), is_dpo: false, is_fua: false };
+    let command = Command {
+        cdb: Cdb::Read(transfer).emit(),
+        data_out: Buffer::empty(),
+        data_in_bytes_max: BYTES as u32,
+        attribute: TaskAttribute::Simple,
+        task_tag: 1,
+    };
+    let mut execution = target.map.execute(&target.nexus, 0, command);
+    assert!(execution.try_take().is_none(), "it is not over before anybody else had a turn");
+    let mut polls = 1;
+    let outcome = loop {
+        match Pin::new(&mut execution).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(outcome) => break outcome,
+            Poll::Pending => polls += 1,
+        }
+    };
+    assert!(polls >= PIECES, "{polls} turns for {PIECES} MiB");
+    assert_eq!(outcome.status, scsi::Status::Good);
+    assert!(outcome.data_in[..] == bytes[..], "the pieces are put together");
+}
+
+#[test]
+fn a_copy_lets_others_have_their_turn_between_its_pieces() {
+    let (_device, target) = target();
+    let inquiry = target.run_bytes(&[0x12, 1, 0x83, 1, 0, 0], &[]);
+    let designator_bytes = usize::from(inquiry.data_in[7]);
+    let designator = &inquiry.data_in[4..8 + designator_bytes];
+    let mut list = vec![1, 0x10, 0, 32, 0, 0, 0, 0, 0, 0, 0, 28, 0, 0, 0, 0];
+    let mut descriptor = [0u8; 32];
+    descriptor[0] = 0xe4;
+    descriptor[4..4 + designator.len()].copy_from_slice(designator);
+    descriptor[29..32].copy_from_slice(&[0, 2, 0]);
+    list.extend(descriptor);
+    list.extend([2, 0, 0, 0x18, 0, 0, 0, 0, 0, 0]);
+    list.extend(((PIECES << 20) / BLOCK_BYTES as u32).to_be_bytes()[2..].iter());
+    list.extend(0u64.to_be_bytes());
+    list.extend(32768u64.to_be_bytes());
+    let length = list.len() as u8;
+    let cdb = scsi::CdbBytes::new(&[0x83, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, length, 0, 0]).expect("sixteen bytes");
+    let mut execution = target.start(cdb, Buffer::copy_of(&list), TaskAttribute::Simple, 1);
+    let mut polls = 1;
+    let outcome = loop {
+        match Pin::new(&mut execution).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(outcome) => break outcome,
+            Poll::Pending => polls += 1,
+        }
+    };
+    assert_eq!((outcome.status, outcome.sense), (scsi::Status::Good, None));
+    assert!(polls >= PIECES, "{polls} turns for {PIECES} pieces");
+}

@@ -1,0 +1,87 @@
+//! What is at a place, as its first bytes say, before it is opened.
+
+use std::fs;
+use std::io::{ErrorKind, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::Path;
+
+use store::limits::SUPERBLOCK_BYTES;
+use store::superblock;
+
+use crate::error::{Error, Failure, Result};
+use crate::place::Place;
+
+/// Whether anything is at `place`.
+pub(crate) fn content_is_there(place: &Place) -> Result<bool> {
+    Ok(matches!(content(place)?, Content::Something { .. }))
+}
+
+/// What is at a place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Content {
+    Nothing,
+    /// Bytes that are not zero. Those of a store say on how many bytes it was made.
+    Something {
+        made_with: Option<u64>,
+    },
+    /// A block device, or a part of one or of a file, whose first bytes are zero.
+    Blank,
+}
+
+/// Looks at the first bytes, whoever has them open.
+///
+/// # Errors
+/// `Usage` for an offset behind the end; whatever reading meets.
+pub(crate) fn content(place: &Place) -> Result<Content> {
+    let context = |error: &std::io::Error| Error::io(format!("the cache {place}"), error);
+    let metadata = match fs::metadata(&place.path) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Content::Nothing),
+        Err(error) => return Err(context(&error)),
+    };
+    if place.offset.is_none() && !metadata.file_type().is_block_device() {
+        return Ok(if metadata.len() == 0 { Content::Nothing } else { Content::Something { made_with: None } });
+    }
+    let head = match head_at(&place.path, place.offset.unwrap_or(0)) {
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+            let message = format!("nothing can be at {place}: it ends before");
+            return Err(Error::new(Failure::Usage, message));
+        }
+        read => read.map_err(|error| context(&error))?,
+    };
+    let is_blank = head.iter().all(|&byte| byte == 0);
+    Ok(if is_blank { Content::Blank } else { Content::Something { made_with: superblock::device_bytes(&head) } })
+}
+
+/// Whether the file or block device of `place` has become smaller than the store in it, so that it cannot be opened: before its first superblock or,
+/// of a part, which cannot be opened but as a whole, before the end that the superblock or else `listed_bytes` says.
+///
+/// # Errors
+/// Whatever reading meets.
+pub fn is_cut_off(place: &Place, listed_bytes: Option<u64>) -> Result<bool> {
+    let context = |error: std::io::Error| Error::io(place, &error);
+    let (offset, end) = (place.offset.unwrap_or(0), end_of(&place.path).map_err(context)?);
+    if offset.saturating_add(SUPERBLOCK_BYTES as u64) > end {
+        return Ok(true);
+    }
+    let head = head_at(&place.path, offset).map_err(context)?;
+    let length = superblock::device_bytes(&head).or(listed_bytes).unwrap_or(0);
+    Ok(place.offset.is_some() && offset.saturating_add(length) > end)
+}
+
+/// Bytes of the file or block device at `path`.
+pub(crate) fn end_of(path: &Path) -> std::io::Result<u64> {
+    fs::File::open(path)?.seek(SeekFrom::End(0))
+}
+
+/// What would be the first superblock of a store at `offset`.
+pub(crate) fn head_at(path: &Path, offset: u64) -> std::io::Result<[u8; SUPERBLOCK_BYTES]> {
+    let mut head = [0; SUPERBLOCK_BYTES];
+    fs::File::open(path)?.read_exact_at(&mut head, offset)?;
+    Ok(head)
+}
+
+/// Who the store at `place` is; `None` where there is none, or it cannot be read.
+pub fn uuid_at(place: &Place) -> Option<uuid::Uuid> {
+    superblock::uuid(&head_at(&place.path, place.offset.unwrap_or(0)).ok()?)
+}

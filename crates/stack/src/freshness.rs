@@ -1,0 +1,469 @@
+//! Whether what a store of this host holds is still what its LUN has, after a time in which nobody looked on.
+//!
+//! | the target | clean lines | dirty data |
+//! |---|---|---|
+//! | knows our mark | go where others changed something | refused where others changed something, unless told to overwrite |
+//! | tells of changes and does not know our mark, which it should | go | refused: others may have written there |
+//! | cannot tell | go, unless the user promised that nobody else writes, and nobody of this host did | stays |
+//!
+//! Here is what is asked of the target, and what this host remembers for it: the mark of each LUN with its token, in the list of stores
+//! ([`caches`](crate::caches)). The protocol: `docs/protocol/change-marks.md`.
+//!
+//! ```text
+//! assess: remember a candidate token, TAKE, report   ->   open the store, which drops durably   ->   commit: CLEAR
+//!                                                                          while it is used, and at its end: another token (`held_marks`)
+//! ```
+//! A crash between two steps leaves the mark as it was, or with more in it: the next attach is told again.
+
+use std::sync::Arc;
+
+use block::device::Device;
+use block::{ByteRange, Identity};
+use cache::Freshness;
+use initiator::{Mark, RemoteLun};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::caches::{Caches, LunRecord, MarkRecord, MarkStage, Record};
+use crate::content::uuid_at;
+use crate::error::{Error, Failure, Result};
+use crate::held_marks::HeldMarks;
+use crate::place::Place;
+use crate::registry::Store;
+use crate::remotes::{Leg, Remotes};
+
+/// What the user says about others.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Promise {
+    /// Whether nobody else writes to the LUN; `None` for what was said before.
+    pub(crate) is_exclusive: Option<bool>,
+    /// Which generation the LUN's content has was given: then the cache itself sees what is old.
+    pub(crate) has_generation: bool,
+}
+
+/// A mark that is held.
+struct Taken {
+    /// The paths to its LUN.
+    luns: Vec<Arc<RemoteLun>>,
+    id: [u8; 16],
+    token: u64,
+    sequence: u64,
+}
+
+/// What was found out about a store before it is opened.
+pub(crate) struct Assessed {
+    store: Store,
+    place: Place,
+    luns: Vec<LunRecord>,
+    taken: Vec<Taken>,
+    is_exclusive: bool,
+    /// Nothing was known of it here.
+    is_new: bool,
+    /// The target should know a mark of this store: one is remembered here, or the store comes from elsewhere.
+    was_marked: bool,
+    /// It should, and does not tell: all may have changed.
+    is_mark_lost: bool,
+    freshness: Freshness,
+    why: String,
+}
+
+/// Finds out what others did to the LUNs since the store at `place` let go of them, and holds its marks from now on.
+///
+/// # Errors
+/// When what this host remembers cannot be read or written. A target that fails is one that cannot tell.
+pub(crate) async fn assess(
+    remotes: &Remotes,
+    caches: &Caches,
+    store: Store,
+    place: &Place,
+    promise: Promise,
+) -> Result<Assessed> {
+    let identity = remotes.identity();
+    let uuid = uuid_at(place);
+    let is_it = |record: &Record| record.is_of(std::slice::from_ref(&identity)) && record.is_of_store(uuid);
+    let record = caches.find(place)?.filter(is_it);
+    let is_stale = match &record {
+        Some(record) => record.is_stale,
+        None => is_stale_elsewhere(caches, uuid)?,
+    };
+    let is_exclusive = promise.is_exclusive.unwrap_or(record.as_ref().is_some_and(|record| record.is_exclusive));
+    let mut assessed = Assessed {
+        store,
+        place: place.clone(),
+        luns: remotes
+            .legs()
+            .iter()
+            .map(|leg| LunRecord::new(&leg.identity, known_mark(record.as_ref(), leg)))
+            .collect(),
+        taken: Vec::new(),
+        is_exclusive,
+        is_new: record.is_none(),
+        was_marked: false,
+        is_mark_lost: false,
+        freshness: Freshness::Unknown,
+        why: String::new(),
+    };
+    let is_expected = |lun: &LunRecord| lun.mark.as_ref().is_some_and(|mark| mark.stage() != MarkStage::New);
+    assessed.was_marked = record.is_none() || assessed.luns.iter().any(is_expected);
+    let legs = remotes.legs();
+    if legs.iter().flat_map(|leg| &leg.luns).all(|lun| lun.change_mark_support().is_some()) {
+        match assessed.ask(&legs, caches, record.clone()).await {
+            Ok(()) => return Ok(assessed),
+            Err(Asked::Here(error)) => return Err(error),
+            Err(Asked::There(error)) => {
+                tracing::warn!(%error, "the target does not tell what others changed");
+                assessed.why = format!("the target did not tell what others changed: {error}");
+                assessed.lose_mark();
+                // What was told of some is not cleared: it was not heeded.
+                assessed.taken.clear();
+            }
+        }
+    } else {
+        assessed.why = "the target cannot tell what others changed".to_owned();
+    }
+    // Of a store that is not known here nobody knows what this host did without it; only its generation tells that.
+    let is_known = record.is_some() || promise.has_generation;
+    if (is_exclusive || promise.has_generation) && is_known && !is_stale {
+        let promised = if is_exclusive { "--cache-exclusive" } else { "--cache-generation" };
+        assessed.is_mark_lost = false;
+        assessed.freshness = Freshness::Unchanged;
+        assessed.why = format!("{}, and {promised} promises that nobody did", assessed.why);
+    } else if is_exclusive {
+        let but = if is_known { "used the LUN without this cache" } else { "does not know this cache" };
+        assessed.why = format!("{}, and this host {but}", assessed.why);
+    }
+    Ok(assessed)
+}
+
+/// Whose fault it is that nothing is known.
+enum Asked {
+    Here(Error),
+    There(block::Error),
+}
+
+/// Whether this host used the LUN without the store that calls itself `uuid`, which it knows at another place.
+fn is_stale_elsewhere(caches: &Caches, uuid: Option<Uuid>) -> Result<bool> {
+    let is_it = |record: &Record| uuid.is_some() && record.uuid == uuid && record.is_stale;
+    Ok(caches.stores()?.iter().any(is_it))
+}
+
+fn known_mark(record: Option<&Record>, leg: &Leg) -> Option<MarkRecord> {
+    let lun = record?.luns.iter().find(|lun| lun.is(&leg.identity))?;
+    lun.mark.clone()
+}
+
+/// 64 bits that nobody had before.
+pub(crate) fn draw_token() -> u64 {
+    Uuid::new_v4().as_u64_pair().0 ^ Uuid::new_v4().as_u64_pair().1
+}
+
+impl Assessed {
+    /// TAKE and report, of every LUN. Of a store without a record no mark is known, so nothing has to be remembered before it is open.
+    async fn ask(&mut self, legs: &[Leg], caches: &Caches, record: Option<Record>) -> std::result::Result<(), Asked> {
+        let mut known: Vec<Option<Mark>> = Vec::new();
+        let mut is_told = true;
+        for (leg, lun) in legs.iter().zip(&mut self.luns) {
+            let marks = leg.first().marks().await.map_err(Asked::There)?;
+            let found = lun.mark.as_ref().and_then(|remembered| {
+                let is_it = |mark: &&Mark| remembered.is(&mark.id, mark.token);
+                marks.iter().find(is_it).copied()
+            });
+            let stage = match (&found, lun.mark.as_ref().map(MarkRecord::stage)) {
+                (None, Some(MarkStage::Cleared)) => MarkStage::Owing,
+                (None, None) => MarkStage::New,
+                (_, Some(stage)) => stage,
+                (Some(_), None) => unreachable!("only one that is remembered is found"),
+            };
+            is_told &= stage == MarkStage::Cleared;
+            let mark = match found {
+                // Either token counts until this one is known to be there.
+                Some(mark) => MarkRecord::new(mark.id, mark.token).with_candidate(draw_token()),
+                None => MarkRecord::new(Uuid::new_v4().into_bytes(), draw_token()),
+            };
+            lun.mark = Some(mark.with_stage(stage));
+            known.push(found);
+        }
+        self.remember(caches, record.as_ref()).map_err(Asked::Here)?;
+        let mut changed = Vec::new();
+        for ((leg, lun), found) in legs.iter().zip(&mut self.luns).zip(&known) {
+            let Some(mark) = lun.mark.as_mut() else { continue };
+            let (id, token) = (mark.id(), mark.newest());
+            for path in &leg.luns {
+                path.take_mark(id, token).await.map_err(Asked::There)?;
+            }
+            *mark = mark.clone().settled();
+            let slot = match found {
+                Some(found) => found.slot,
+                None => slot_of(leg.first(), id).await.map_err(Asked::There)?,
+            };
+            let report = leg.first().changes(slot).await.map_err(Asked::There)?;
+            changed.extend(report.ranges.iter().filter_map(|&range| leg.in_whole(range)));
+            self.taken.push(Taken { luns: leg.luns.clone(), id, token, sequence: report.sequence });
+        }
+        // From now on only the new tokens are ours: an older copy of the target's marks is not taken for them.
+        self.remember(caches, record.as_ref()).map_err(Asked::Here)?;
+        if !is_told {
+            self.why =
+                "the target does not know this store's mark: it is new there, or the mark was given up".to_owned();
+            self.lose_mark();
+            return Ok(());
+        }
+        self.why = match changed.len() {
+            0 => "the target says that nobody changed anything".to_owned(),
+            count => format!("the target says that others changed {count} ranges"),
+        };
+        self.freshness = if changed.is_empty() { Freshness::Unchanged } else { Freshness::Changed(changed) };
+        Ok(())
+    }
+
+    /// A target that tells of changes has nothing to tell of this store: others may have written anywhere, also where something is dirty. Of a store
+    /// whose target could not tell when it was here last nobody expects it.
+    fn lose_mark(&mut self) {
+        if !self.was_marked {
+            return;
+        }
+        self.is_mark_lost = true;
+        self.freshness = Freshness::Changed(everything());
+    }
+
+    fn remember(&self, caches: &Caches, record: Option<&Record>) -> Result<()> {
+        let Some(record) = record else { return Ok(()) };
+        // Whether the store is of these LUNs and no others shows only when it is opened: the marks of others stay known.
+        let mut luns = record.luns.clone();
+        luns.retain(|known| !self.luns.iter().any(|lun| (&lun.unit, &lun.serial) == (&known.unit, &known.serial)));
+        luns.extend_from_slice(&self.luns);
+        caches.note(&Record { luns, ..record.clone() })
+    }
+
+    /// What an open is to be told.
+    pub(crate) fn freshness(&self) -> Freshness {
+        self.freshness.clone()
+    }
+
+    /// What others changed, as far as that is known.
+    pub(crate) fn changed(&self) -> &[ByteRange] {
+        match &self.freshness {
+            Freshness::Changed(ranges) => ranges,
+            Freshness::Unchanged | Freshness::Unknown => &[],
+        }
+    }
+
+    /// What must not be overwritten, unless it `is_overwritten` on purpose.
+    pub(crate) fn kept(&self, is_overwritten: bool) -> Kept<'_> {
+        Kept { assessed: self, is_overwritten }
+    }
+
+    /// The store is open, and what is old is gone from it durably: the marks begin anew. Gives what `status` tells, and the marks that are held.
+    ///
+    /// # Errors
+    /// When this host's list cannot be written.
+    pub(crate) async fn commit(mut self, caches: &Caches, record: Record) -> Result<(Value, HeldMarks)> {
+        let (is_exclusive, is_new) = (self.is_exclusive, self.is_new);
+        let taken = std::mem::take(&mut self.taken);
+        // From now on the store is used, and its marks have to tell.
+        taken.iter().for_each(|taken| self.note_stage(taken.id, MarkStage::New, MarkStage::Owing));
+        let uuid = uuid_at(&self.place);
+        let mut record = Record { store: self.store, is_stale: false, is_exclusive, uuid, ..record };
+        record.luns.clone_from(&self.luns);
+        caches.note(&record)?;
+        let mut held = HeldMarks::new(caches, &self.place);
+        for Taken { luns, id, token, sequence } in taken {
+            let lun = luns.first().expect("a leg has a path");
+            match lun.clear_mark(id, token, sequence).await {
+                Ok(true) => self.note_stage(id, MarkStage::Owing, MarkStage::Cleared),
+                // Others change it at this moment. The mark stays as it is, and the next attach is told; this one, too, of what is new.
+                Ok(false) => match slot_of(lun, id).await {
+                    Ok(slot) => {
+                        lun.invalidate(&lun.changes(slot).await.map_or_else(|_| everything(), |new| new.ranges))
+                    }
+                    Err(_) => lun.invalidate(&everything()),
+                },
+                Err(error) => tracing::warn!(%error, "a change mark cannot be cleared: the next attach is colder"),
+            }
+            held.add(id, luns);
+        }
+        if record.luns != self.luns {
+            record.luns.clone_from(&self.luns);
+            caches.note(&record)?;
+        }
+        let what = self.store.as_str();
+        let (state, ranges, bytes) = match &self.freshness {
+            Freshness::Unchanged => ("kept", 0, Some(0)),
+            Freshness::Changed(ranges) if !self.is_mark_lost => {
+                ("partly", ranges.len(), Some(ranges.iter().map(|range| range.length).sum::<u64>()))
+            }
+            Freshness::Changed(_) | Freshness::Unknown => ("cold", 0, None),
+        };
+        match state {
+            "kept" => tracing::info!("what the {what} {} holds counts: {}", self.place, self.why),
+            "partly" => tracing::info!("what others changed goes from the {what} {}: {}", self.place, self.why),
+            _ if is_new => tracing::info!("the {what} {} begins new: {}", self.place, self.why),
+            _ => tracing::warn!("the {what} {} begins without clean lines: {}", self.place, self.why),
+        }
+        let told =
+            json!({ "state": state, "changed_ranges": ranges, "changed_by_others_bytes": bytes, "why": self.why });
+        Ok((told, held))
+    }
+
+    /// A mark in stage `from` is in stage `to` now.
+    fn note_stage(&mut self, id: [u8; 16], from: MarkStage, to: MarkStage) {
+        let marks = self.luns.iter_mut().filter_map(|lun| lun.mark.as_mut());
+        for mark in marks.filter(|mark| mark.id() == id && mark.stage() == from) {
+            *mark = mark.clone().with_stage(to);
+        }
+    }
+
+    /// Refuses dirty data that others have written over meanwhile, or may have: whoever is the newer one, one of the two is lost.
+    pub(crate) fn conflict(&self, bytes: u64) -> Error {
+        let (what, place) = (self.store.as_str(), &self.place);
+        let (others, theirs) = match self.is_mark_lost {
+            false => ("where others have written since".to_owned(), "what they wrote"),
+            true => {
+                (format!("and nobody can say what others wrote since ({})", self.why), "what they may have written")
+            }
+        };
+        let message = format!(
+            "the {what} {place} holds {bytes} bytes that the logical unit does not have, {others}: attach with --overwrite-changes to write over \
+             {theirs}, or give up what the {what} holds with `forebay {what} discard {}`",
+            place.argument(what)
+        );
+        Error::new(Failure::WouldLoseData, message)
+    }
+}
+
+fn everything() -> Vec<ByteRange> {
+    vec![ByteRange { offset: 0, length: u64::MAX }]
+}
+
+async fn slot_of(lun: &RemoteLun, id: [u8; 16]) -> std::result::Result<u16, block::Error> {
+    let marks = lun.marks().await?;
+    let lost = || block::Error::new(block::ErrorKind::NotFound, "the target forgot a mark as soon as it was made");
+    marks.iter().find(|mark| mark.id == id).map(|mark| mark.slot).ok_or_else(lost)
+}
+
+impl Leg {
+    /// The LUN by the path that is asked.
+    fn first(&self) -> &Arc<RemoteLun> {
+        self.luns.first().expect("a leg has a path")
+    }
+
+    /// A range of this LUN as a range of the whole device, which may lie between: units on other LUNs are in it.
+    fn in_whole(&self, range: ByteRange) -> Option<ByteRange> {
+        let size_bytes = self.first().geometry().size_bytes;
+        let end = range.offset.saturating_add(range.length).min(size_bytes);
+        let length = end.checked_sub(range.offset).filter(|&length| length > 0)?;
+        let Some((layout, member)) = self.stripe else { return Some(ByteRange { offset: range.offset, length }) };
+        let place = |offset| layout.of_member(member, ByteRange { offset, length: 1 }).next();
+        let (first, last) = (place(range.offset)?, place(end - 1)?);
+        Some(ByteRange { offset: first.offset, length: last.end() - first.offset })
+    }
+}
+
+/// What others did to a LUN since a write log let go of it, for who opens the log without an attachment.
+pub struct ChangesSince(Assessed);
+
+impl ChangesSince {
+    /// Asks the target.
+    ///
+    /// # Errors
+    /// When what this host remembers cannot be read or written.
+    pub async fn assess(remotes: &Remotes, caches: &Caches, place: &Place) -> Result<Self> {
+        release_marks(remotes, caches).await;
+        assess(remotes, caches, Store::Log, place, Promise::default()).await.map(Self)
+    }
+
+    /// What must not be overwritten, unless it `is_overwritten` on purpose. As long as no attachment has taken note of it, it is told again.
+    pub fn kept(&self, is_overwritten: bool) -> Kept<'_> {
+        self.0.kept(is_overwritten)
+    }
+}
+
+/// What others did that a write log must not overwrite.
+pub struct Kept<'a> {
+    assessed: &'a Assessed,
+    is_overwritten: bool,
+}
+
+impl Kept<'_> {
+    /// Where it is.
+    pub(crate) fn ranges(&self) -> &[ByteRange] {
+        if self.is_overwritten { &[] } else { self.assessed.changed() }
+    }
+
+    /// [`Assessed::conflict`].
+    pub(crate) fn conflict(&self, bytes: u64) -> Error {
+        self.assessed.conflict(bytes)
+    }
+}
+
+/// FORGET, for the marks of stores that this host gave up, of the LUNs that are at hand. What cannot be told now is told the next time.
+pub(crate) async fn release_marks(remotes: &Remotes, caches: &Caches) {
+    for leg in remotes.legs() {
+        let lun = leg.first();
+        if lun.change_mark_support().is_none() {
+            continue;
+        }
+        if let Err(error) = release_marks_of(lun, &leg.identity, caches).await {
+            tracing::warn!(%error, "a change mark that nobody needs any more is forgotten the next time");
+        }
+    }
+}
+
+async fn release_marks_of(lun: &RemoteLun, identity: &Identity, caches: &Caches) -> Result<()> {
+    let released = caches.released_marks(identity)?;
+    if released.is_empty() {
+        return Ok(());
+    }
+    let known = lun.marks().await?;
+    for mark in released {
+        // A TAKE of one that is not there would make it.
+        if known.iter().any(|known| known.id == mark.id()) {
+            lun.take_mark(mark.id(), mark.newest()).await?;
+            lun.forget_mark(mark.id()).await?;
+        }
+        caches.note_forgotten(&mark)?;
+    }
+    Ok(())
+}
+
+/// A LUN is about to be changed without the stores at other places than `but`: their clean lines do not count any more, unless the target
+/// knows better. Durable before this returns, so before the first write.
+///
+/// # Errors
+/// When this host's list cannot be read or written.
+pub fn note_writable_opening(caches: &Caches, identities: &[Identity], but: &[&Place]) -> Result<()> {
+    for record in caches.stores()? {
+        if record.is_of(identities) && !record.is_stale && !but.contains(&&record.place()) {
+            caches.note(&Record { is_stale: true, ..record })?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paths::Paths;
+
+    fn identity(serial: &str) -> Identity {
+        Identity { target: "t".into(), unit: "u".into(), serial: serial.into() }
+    }
+
+    #[test]
+    fn whoever_writes_makes_other_caches_of_the_lun_stale_and_those_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let paths = Paths::new(directory.path().join("run"), directory.path().join("state")).unwrap();
+        let caches = Caches::open(&paths).unwrap();
+        let place = |name: &str| Place { path: name.into(), offset: None };
+        for (name, serial) in [("/a", "one"), ("/b", "one"), ("/c", "two")] {
+            caches.note(&Record::new(&place(name), 4096, &identity(serial), "disk")).unwrap();
+        }
+        // A stripe: its name is another one, and the LUN is one of its members.
+        let mut stripe = Record::new(&place("/d"), 4096, &identity("stripe"), "disk");
+        stripe.luns = vec![LunRecord::new(&identity("one"), None), LunRecord::new(&identity("three"), None)];
+        caches.note(&stripe).unwrap();
+        note_writable_opening(&caches, &[identity("one")], &[&place("/a")]).unwrap();
+        let stale: Vec<bool> = caches.list().unwrap().iter().map(|record| record.is_stale).collect();
+        assert_eq!(stale, [false, true, false, true]);
+    }
+}

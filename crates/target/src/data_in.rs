@@ -1,0 +1,154 @@
+//! Data-in of all sessions: who may begin to read, and who waits for room.
+//!
+//! | a session | may begin a command whose data-in takes so many bytes of memory |
+//! |---|---|
+//! | has nothing queued or being read | up to `DATA_IN_FIRST_BYTES` always; more, when there is room for it among all |
+//! | has something | within its share, and when there is room among all and nobody waits for it |
+//!
+//! Buffers count as large as they are. Sessions tell of what they have in steps, so that the shards do not meet here for each command.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use base::buffer::BufferPool;
+use base::limits::BUFFER_BYTES_MAX;
+
+use crate::limits::{DATA_IN_FIRST_BYTES, DATA_IN_STEP_BYTES};
+use crate::quota::Quota;
+
+/// The bounds of data-in, and what of them is used.
+pub(crate) struct DataIn {
+    session_bytes: AtomicUsize,
+    total_bytes: AtomicUsize,
+    /// What all sessions have told of.
+    used_bytes: AtomicUsize,
+    /// Count of `waiting`, changed under its lock.
+    waiting_count: AtomicUsize,
+    /// Sessions that wait for room, by their TSIH.
+    waiting: Mutex<BTreeMap<u16, Waker>>,
+}
+
+impl DataIn {
+    pub(crate) fn new(quota: &Quota) -> Self {
+        Self {
+            session_bytes: AtomicUsize::new(quota.session_data_in_bytes),
+            total_bytes: AtomicUsize::new(quota.data_in_bytes),
+            used_bytes: AtomicUsize::new(0),
+            waiting_count: AtomicUsize::new(0),
+            waiting: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn set(&self, quota: &Quota) {
+        self.session_bytes.store(quota.session_data_in_bytes, Ordering::Relaxed);
+        self.total_bytes.store(quota.data_in_bytes, Ordering::Relaxed);
+        self.wake_waiting();
+    }
+
+    /// The share of one session.
+    pub(crate) fn session_bytes(&self) -> usize {
+        self.session_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether a session that has `used` bytes, and told of `charged` of them, may begin a command with `bytes` more.
+    pub(crate) fn has_room_for(&self, bytes: usize, used: usize, charged: usize) -> bool {
+        if used == 0 && bytes <= DATA_IN_FIRST_BYTES {
+            return true;
+        }
+        let total = self.total_bytes.load(Ordering::Relaxed);
+        let others = self.used_bytes.load(Ordering::Relaxed).saturating_sub(charged);
+        if used == 0 {
+            // One that is larger than all that there may be has its turn, too, when half of it is free.
+            return others + bytes.min(total / 2) <= total;
+        }
+        used + bytes <= self.session_bytes() && others + used + bytes <= total && !self.has_waiting()
+    }
+
+    /// Whether all have more than they may, so that a session which has more than a command should not be read from.
+    pub(crate) fn is_exceeded(&self) -> bool {
+        self.used_bytes.load(Ordering::Relaxed) > self.total_bytes.load(Ordering::Relaxed)
+    }
+
+    /// A session that had told of `charged` bytes has `used` by now. Gives what it has told of.
+    pub(crate) fn tell(&self, charged: usize, used: usize) -> usize {
+        let is_step = used.abs_diff(charged) >= DATA_IN_STEP_BYTES || used == 0;
+        if used == charged || !is_step {
+            return charged;
+        }
+        if used > charged {
+            self.used_bytes.fetch_add(used - charged, Ordering::Relaxed);
+        } else {
+            self.used_bytes.fetch_sub(charged - used, Ordering::Relaxed);
+            self.wake_waiting();
+        }
+        used
+    }
+
+    /// Whether a session waits for room.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.waiting_count.load(Ordering::Relaxed) > 0
+    }
+
+    /// A session waits for room from now on; it is woken whenever there is more. It looks once more after this call.
+    pub(crate) fn wait(&self, tsih: u16, waker: &Waker) {
+        let mut waiting = self.lock();
+        waiting.insert(tsih, waker.clone());
+        self.waiting_count.store(waiting.len(), Ordering::SeqCst);
+    }
+
+    /// A session does not wait any more.
+    pub(crate) fn leave(&self, tsih: u16) {
+        let mut waiting = self.lock();
+        waiting.remove(&tsih);
+        self.waiting_count.store(waiting.len(), Ordering::SeqCst);
+    }
+
+    fn wake_waiting(&self) {
+        if self.waiting_count.load(Ordering::SeqCst) > 0 {
+            self.lock().values().for_each(Waker::wake_by_ref);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u16, Waker>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Memory that data-in of at most so many bytes takes.
+pub(crate) fn buffer_bytes(data_in_bytes_max: u32) -> usize {
+    match data_in_bytes_max as usize {
+        0 => 0,
+        bytes => BufferPool::capacity_of(bytes).unwrap_or(BUFFER_BYTES_MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    #[test]
+    fn a_session_has_a_share_and_all_have_a_bound() {
+        let quota = Quota { session_data_in_bytes: 4 * MIB, data_in_bytes: 8 * MIB, ..Quota::default() };
+        let data_in = DataIn::new(&quota);
+        assert!(data_in.has_room_for(3 * MIB, MIB, 0) && !data_in.has_room_for(4 * MIB, MIB, 0), "the share");
+        assert_eq!(data_in.tell(0, 6 * MIB), 6 * MIB);
+        assert!(data_in.has_room_for(MIB, MIB, 0) && !data_in.has_room_for(2 * MIB, MIB, 0), "what is left");
+        assert!(data_in.has_room_for(2 * MIB, 0, 0) && !data_in.has_room_for(3 * MIB, 0, 0), "the first one, too");
+        data_in.tell(0, 2 * MIB);
+        assert!(data_in.has_room_for(MIB, 0, 0), "but a small one");
+        data_in.wait(7, Waker::noop());
+        data_in.tell(6 * MIB, 0);
+        assert!(!data_in.has_room_for(MIB, MIB, 0), "somebody waits");
+        data_in.leave(7);
+        assert!(data_in.has_room_for(MIB, MIB, 0));
+    }
+
+    #[test]
+    fn data_in_is_counted_as_its_buffer() {
+        assert_eq!([0, 1, 4097, u32::MAX].map(buffer_bytes), [0, 4096, 8192, BUFFER_BYTES_MAX]);
+    }
+}

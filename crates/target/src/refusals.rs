@@ -1,0 +1,51 @@
+//! How often the log tells of connections and logins that are refused: whoever may connect may do so ten thousand times.
+
+use std::sync::{Mutex, PoisonError};
+
+use base::clock::Instant;
+
+use crate::limits::{REFUSAL_LOG_INTERVAL, REFUSALS_LOGGED_MAX};
+
+/// Counts refusals, and says which of them the log tells of: the first few of each interval. The next one after it tells how many it left out.
+#[derive(Default)]
+pub(crate) struct Refusals(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    interval_begin: Option<Instant>,
+    logged: u32,
+    left_out: u64,
+}
+
+impl Refusals {
+    /// Notes a refusal: when the log is to tell of it, how many others were left out before.
+    pub(crate) fn note(&self, now: Instant) -> Option<u64> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.interval_begin.is_none_or(|begin| now >= begin + REFUSAL_LOG_INTERVAL) {
+            state.interval_begin = Some(now);
+            state.logged = 0;
+        }
+        if state.logged >= REFUSALS_LOGGED_MAX {
+            state.left_out += 1;
+            return None;
+        }
+        state.logged += 1;
+        Some(std::mem::take(&mut state.left_out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_refusals_is_a_few_lines() {
+        let refusals = Refusals::default();
+        let begin = Instant::from_nanoseconds(0);
+        let told = (0..10_000).filter(|_| refusals.note(begin).is_some()).count();
+        assert_eq!(told, REFUSALS_LOGGED_MAX as usize);
+        let later = begin + REFUSAL_LOG_INTERVAL;
+        assert_eq!(refusals.note(later), Some(10_000 - u64::from(REFUSALS_LOGGED_MAX)), "the rest is counted");
+        assert_eq!(refusals.note(later), Some(0));
+    }
+}

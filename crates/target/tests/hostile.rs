@@ -1,0 +1,371 @@
+//! Peers that take what is shared and give nothing back: others go on beside them, and they lose what they hold.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::buffer::BufferPool;
+use base::serial::Serial32;
+use block::Identity;
+use block::memory::MemoryDevice;
+use iscsi::pdu::*;
+use iscsi::target::CloseReason;
+use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap};
+use target::{Quota, Target, TargetServer, TargetServerOptions};
+use tokio::io::DuplexStream;
+use tokio::task::JoinHandle;
+
+mod support;
+use support::*;
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+/// A RAM disk with the buffers that a logical unit has by default.
+fn plain_server(quota: Quota) -> TargetServer {
+    let luns = LunMap::new();
+    let device = MemoryDevice::new(64 << 20, Identity::default());
+    luns.insert(0, LogicalUnit::new(Arc::new(device), LogicalUnitOptions::default()));
+    TargetServer::new(vec![Target::new(NAME, luns)], TargetServerOptions { quota, ..Default::default() })
+}
+
+async fn session(server: &TargetServer, isid: u32) -> (Client<DuplexStream>, JoinHandle<CloseReason>) {
+    let (mut client, serving) = connect(server);
+    client.log_in(isid).await;
+    client.settle().await;
+    (client, serving)
+}
+
+/// READ(16) of 512-byte blocks.
+fn read16(blocks: u32) -> [u8; 16] {
+    let mut cdb = [0; 16];
+    cdb[0] = 0x88;
+    cdb[10..14].copy_from_slice(&blocks.to_be_bytes());
+    cdb
+}
+
+/// WRITE SAME(16) of one block, not zero, over `blocks`.
+fn write_same16(blocks: u32) -> [u8; 16] {
+    let mut cdb = read16(blocks);
+    cdb[0] = 0x93;
+    cdb
+}
+
+/// Waits at most ten seconds of the model's time, which passes only while nothing else can.
+async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(Duration::from_secs(10), future).await {
+        Ok(result) => result,
+        Err(_) => panic!("{what} waits for peers that hold everything"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn sessions_that_do_not_read_leave_reads_to_others() {
+    let server = plain_server(Quota::default());
+    let mut silent = Vec::new();
+    for isid in 0..6 {
+        let (mut client, serving) = session(&server, isid).await;
+        for number in 0..16 {
+            client.command(100 + number, &cdb10(0x28, 0, 2048), None, MIB as u32).await;
+        }
+        let_things_happen().await;
+        silent.push((client, serving));
+    }
+    let (mut good, _serving) = session(&server, 100).await;
+    for number in 0..20 {
+        good.command(number, &cdb10(0x28, 0, 8), None, 4096).await;
+        assert_eq!(soon("a read", good.receive()).await.expect("it goes on").data.length, 4096);
+    }
+    good.command(50, &write_same16(4096), Some(vec![7; 512]), 512).await;
+    soon("a WRITE SAME", good.receive()).await.expect("it goes on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_of_which_little_is_wanted_holds_little() {
+    const BLOCKS: u32 = 32768;
+    let pool = BufferPool::new(READ_BUFFERS_BYTES);
+    let server = TargetServer::new(vec![ram_target(&pool)], TargetServerOptions::default());
+    let (mut client, _serving) = session(&server, 1).await;
+    // The pipe is full from here on.
+    client.command(100, &cdb10(0x28, 0, 512), None, 256 * KIB as u32).await;
+    for number in 0..8 {
+        client.command(200 + number, &read16(BLOCKS), None, 512).await;
+    }
+    let_things_happen().await;
+    let out = pool.bytes_out();
+    assert!(out <= 256 * KIB + 8 * 4096, "{out} bytes are out for nine commands that want 260 KiB");
+    assert_eq!(client.receive().await.expect("the first read").data.length, 256 * KIB);
+    for _ in 0..8 {
+        let pdu = client.receive().await.expect("the others");
+        assert_eq!(pdu.data.length, 512);
+        let Ok(Bhs::DataIn(data)) = pdu.header.bhs else { panic!("{:?}", pdu.header.bhs) };
+        let status = data.status.expect("it rides on the data");
+        assert_eq!((status.status, status.residual), (0, Residual::Overflow(BLOCKS * 512 - 512)));
+    }
+}
+
+/// What a session may always have is one read of a MiB; more of it waits for room, and who holds the room and does not read loses it.
+#[tokio::test(start_paused = true)]
+async fn large_reads_of_all_sessions_wait_until_there_is_room() {
+    const SESSIONS: u32 = 8;
+    const READ_BYTES: usize = 4 * MIB;
+    let pool = BufferPool::new(READ_BUFFERS_BYTES);
+    let quota = Quota { data_in_bytes: 2 * READ_BYTES, ..Quota::default() };
+    let server = TargetServer::new(vec![ram_target(&pool)], TargetServerOptions { quota, ..Default::default() });
+    let mut clients = Vec::new();
+    for isid in 0..SESSIONS {
+        let (mut client, serving) = session(&server, isid).await;
+        client.command(100, &read16((READ_BYTES / 512) as u32), None, READ_BYTES as u32).await;
+        let_things_happen().await;
+        clients.push((client, serving));
+    }
+    assert_eq!(pool.bytes_out(), 2 * READ_BYTES, "as many reads are under way as there is room for");
+    let (mut last, _serving) = clients.pop().expect("there are eight");
+    let mut taken = 0;
+    let reading = async {
+        while taken < READ_BYTES {
+            taken += last.receive().await.expect("its turn comes").data.length;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), reading).await.expect("who does not read makes room");
+    drop(clients);
+}
+
+/// Keys of an initiator whose data-out is all solicited.
+const SOLICITED: [(&str, &str); 3] = [("TargetName", NAME), ("InitialR2T", "Yes"), ("ImmediateData", "No")];
+
+async fn solicited(server: &TargetServer, isid: u32) -> (Client<DuplexStream>, JoinHandle<CloseReason>) {
+    let (mut client, serving) = connect(server);
+    assert!(client.try_log_in(isid, 0, &SOLICITED).await.status.is_success());
+    client.settle().await;
+    (client, serving)
+}
+
+/// WRITE(16) whose data is still to come.
+async fn write(client: &mut Client<DuplexStream>, number: u32, bytes: usize, is_final: bool, immediate: Vec<u8>) {
+    let mut cdb = read16((bytes / 512) as u32);
+    cdb[0] = 0x8a;
+    let command = ScsiCommand {
+        is_immediate: false,
+        is_final,
+        reads: false,
+        writes: true,
+        attribute: TaskAttribute::Simple,
+        lun: 0,
+        initiator_task_tag: tag(number),
+        expected_data_transfer_length: bytes as u32,
+        cmd_sn: client.cmd_sn,
+        exp_stat_sn: client.exp_stat_sn,
+        cdb,
+    };
+    client.cmd_sn = client.cmd_sn.next();
+    client.send(&command, immediate).await;
+}
+
+/// A write in the ordinary way: answers R2Ts until the response comes.
+async fn write_whole(client: &mut Client<DuplexStream>, number: u32, bytes: usize) {
+    write(client, number, bytes, true, Vec::new()).await;
+    loop {
+        match client.receive_bhs().await {
+            Bhs::ReadyToTransfer(r2t) => {
+                let header = DataOut {
+                    is_final: true,
+                    lun: 0,
+                    initiator_task_tag: r2t.initiator_task_tag,
+                    target_transfer_tag: Some(r2t.target_transfer_tag),
+                    exp_stat_sn: Serial32(0),
+                    data_sn: Serial32(0),
+                    buffer_offset: r2t.buffer_offset,
+                };
+                client.send(&header, vec![7; r2t.desired_data_transfer_length as usize]).await;
+            }
+            Bhs::ScsiResponse(response) => {
+                assert_eq!(response.response, ServiceResponse::CommandCompleted { status: 0 });
+                return;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Answers pings, as a peer does that wants to keep what it holds.
+fn keep_alive(mut client: Client<DuplexStream>) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        while let Some(pdu) = client.receive().await {
+            if let Ok(Bhs::NopIn(ping)) = pdu.header.bhs
+                && ping.target_transfer_tag.is_some()
+            {
+                let answer = NopOut {
+                    is_immediate: true,
+                    lun: 0,
+                    initiator_task_tag: None,
+                    target_transfer_tag: ping.target_transfer_tag,
+                    cmd_sn: client.cmd_sn,
+                    exp_stat_sn: Serial32(0),
+                };
+                // The target may close meanwhile.
+                let bytes = answer.to_bytes();
+                if tokio::io::AsyncWriteExt::write_all(&mut client.stream, &bytes).await.is_err() {
+                    return;
+                }
+            }
+        }
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn r2ts_without_an_answer_leave_buffers_to_others_and_have_a_deadline() {
+    let server = plain_server(Quota::default());
+    let mut greedy = Vec::new();
+    for isid in 0..6 {
+        let (mut client, serving) = solicited(&server, isid).await;
+        for number in 0..20 {
+            write(&mut client, 100 + number, 16 * MIB, true, Vec::new()).await;
+        }
+        let_things_happen().await;
+        greedy.push((keep_alive(client), serving));
+    }
+    let (mut good, _serving) = solicited(&server, 100).await;
+    for number in 0..20 {
+        soon("a write", write_whole(&mut good, number, 64 * KIB)).await;
+    }
+    for (answering, serving) in greedy {
+        let ended = tokio::time::timeout(Duration::from_secs(120), serving).await;
+        ended.expect("who holds buffers without sending data loses them").expect("it does not panic");
+        answering.abort();
+    }
+    // The good one has not answered pings meanwhile.
+    let (mut next, _serving) = solicited(&server, 101).await;
+    soon("a large write", write_whole(&mut next, 300, 256 * KIB)).await;
+}
+
+/// A command whose turn never comes holds its data only for a while.
+#[tokio::test(start_paused = true)]
+async fn commands_behind_a_missing_number_have_a_deadline() {
+    let server = plain_server(Quota::default());
+    let (mut client, serving) = session(&server, 1).await;
+    client.cmd_sn = client.cmd_sn.next();
+    for number in 0..32 {
+        write(&mut client, 100 + number, 4096, true, vec![7; 4096]).await;
+    }
+    let answering = keep_alive(client);
+    let ended = tokio::time::timeout(Duration::from_secs(180), serving).await;
+    ended.expect("the number does not come").expect("it does not panic");
+    answering.abort();
+}
+
+/// Keys of an initiator that wants its tasks kept for two hours.
+const RETAINED: [(&str, &str); 4] =
+    [("TargetName", NAME), ("ErrorRecoveryLevel", "2"), ("DefaultTime2Wait", "3600"), ("DefaultTime2Retain", "3600")];
+
+async fn log_in_and_vanish(server: &TargetServer, isid: u32, name: &'static str) -> JoinHandle<CloseReason> {
+    let (mut client, serving) = connect(server);
+    client.initiator_name = name;
+    assert_eq!(client.try_log_in(isid, 0, &RETAINED).await.status, LoginStatus::SUCCESS, "session {isid}");
+    drop(client);
+    let_things_happen().await;
+    serving
+}
+
+#[tokio::test]
+async fn sessions_without_a_connection_leave_room_for_logins() {
+    let server = plain_server(Quota { sessions: 4, ..Quota::default() });
+    let mut kept = Vec::new();
+    for isid in 0..4 {
+        kept.push(log_in_and_vanish(&server, isid, HOST).await);
+    }
+    let (mut client, _serving) = connect(&server);
+    client.initiator_name = "iqn.2026-01.io.example:victim";
+    let response = client.try_log_in(9, 0, &[("TargetName", NAME)]).await;
+    assert_eq!(response.status, LoginStatus::SUCCESS, "a dead session gives way");
+    assert_eq!(kept.remove(0).await.expect("it does not panic"), CloseReason::Local, "the oldest one");
+}
+
+#[tokio::test]
+async fn an_initiator_has_a_share_of_sessions_without_a_connection() {
+    let server = plain_server(Quota::default());
+    let mut kept = Vec::new();
+    for isid in 0..40 {
+        kept.push(log_in_and_vanish(&server, isid, HOST).await);
+    }
+    let there = server.status().await.sessions.len();
+    assert!((1..=16).contains(&there), "{there} sessions are kept for one initiator");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_without_a_connection_is_not_kept_for_ever() {
+    let server = plain_server(Quota::default());
+    let serving = log_in_and_vanish(&server, 1, HOST).await;
+    tokio::time::timeout(Duration::from_secs(300), serving).await.expect("an hour is too long").expect("no panic");
+    assert!(server.status().await.sessions.is_empty());
+}
+
+/// Work of one session is done in portions, and others have their turn between them.
+#[tokio::test]
+async fn a_pipeline_of_large_reads_does_not_hold_up_others() {
+    const READS: u32 = 100;
+    let pool = BufferPool::new(READ_BUFFERS_BYTES);
+    let quota = Quota { session_data_in_bytes: 256 * MIB, ..Quota::default() };
+    let server = TargetServer::new(vec![ram_target(&pool)], TargetServerOptions { quota, ..Default::default() });
+    let (mut heavy, _first) = session(&server, 1).await;
+    let (mut light, _second) = session(&server, 2).await;
+    // Nothing of the server runs between these: each write fits in the pipe.
+    for number in 0..READS {
+        heavy.command(100 + number, &cdb10(0x28, 0, 2048), None, MIB as u32).await;
+    }
+    light.command(5, &cdb10(0x28, 0, 8), None, 4096).await;
+    assert_eq!(light.receive().await.expect("it is answered").data.length, 4096);
+    let begun = pool.bytes_out() / MIB;
+    assert!(begun < 20, "{begun} reads of a MiB came before one of 4 KiB that was asked for at the same time");
+}
+
+/// However many sessions ask for all they can get, one that asks for little waits for a portion of one of them.
+#[tokio::test]
+async fn a_light_session_waits_for_a_portion_of_one_heavy_session() {
+    const HEAVY: u32 = 40;
+    const ROUNDS: usize = 10;
+    let pool = BufferPool::new(READ_BUFFERS_BYTES);
+    let server = TargetServer::new(vec![ram_target(&pool)], TargetServerOptions::default());
+    let mut heavy = Vec::new();
+    for isid in 0..HEAVY {
+        heavy.push(session(&server, isid).await);
+    }
+    let (mut light, _serving) = session(&server, 100).await;
+    // Nothing of the server runs between these: each write fits in the pipe.
+    for (client, _) in &mut heavy {
+        for number in 0..100 {
+            client.command(100 + number, &cdb10(0x28, 0, 256), None, 128 * KIB as u32).await;
+        }
+    }
+    let ask = async |light: &mut Client<DuplexStream>| {
+        light.command(5, &cdb10(0x28, 0, 8), None, 4096).await;
+        assert_eq!(light.receive().await.expect("it is answered").data.length, 4096);
+    };
+    // The commands of all are there.
+    ask(&mut light).await;
+    let before = pool.bytes_out();
+    for _ in 0..ROUNDS {
+        ask(&mut light).await;
+    }
+    let round = (pool.bytes_out() - before) / ROUNDS;
+    let all = HEAVY as usize * 128 * KIB;
+    assert!(round < all / 2, "{round} bytes were read for others between two answers");
+}
+
+/// A login has its turns beside the busiest session.
+#[tokio::test]
+async fn a_login_beside_a_busy_session_is_answered() {
+    let server = plain_server(Quota::default());
+    let (mut busy, _serving) = session(&server, 1).await;
+    let reading = tokio::spawn(async move {
+        for number in 0.. {
+            busy.command(number, &cdb10(0x28, 0, 8), None, 4096).await;
+            busy.receive().await.expect("it goes on");
+        }
+    });
+    for isid in 2..6 {
+        let (mut client, _serving) = connect(&server);
+        client.log_in(isid).await;
+    }
+    assert!(!reading.is_finished());
+    reading.abort();
+}

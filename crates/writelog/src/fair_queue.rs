@@ -1,0 +1,138 @@
+//! Who goes next of those who wait: submitters get equal shares of what is let through, in bytes.
+//!
+//! Start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996). What one submitter has waiting stands in the order in which it came. Each entry has a
+//! start tag: where the one before it of the same submitter ended, or the tag of what goes now, whichever is later. The entry with the least tag goes
+//! next. So one who sends little goes at once, before all that others have heaped up, and one who sends much gets what is left and no less than his share.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use block::Submitter;
+
+/// What one submitter has waiting.
+struct Line<T> {
+    /// Start tag of the first entry, or of the next one to come.
+    start: u64,
+    /// With their costs.
+    waiting: VecDeque<(u64, T)>,
+}
+
+/// See the module.
+pub(crate) struct FairQueue<T> {
+    lines: BTreeMap<Submitter, Line<T>>,
+    /// Start tag of what went last.
+    tag: u64,
+    count: usize,
+}
+
+impl<T> FairQueue<T> {
+    pub(crate) fn new() -> Self {
+        Self { lines: BTreeMap::new(), tag: 0, count: 0 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Puts an entry that costs `cost` bytes behind all that `submitter` has waiting.
+    pub(crate) fn push(&mut self, submitter: Submitter, cost: u64, entry: T) {
+        let start = self.tag;
+        let line = self.lines.entry(submitter).or_insert_with(|| Line { start, waiting: VecDeque::new() });
+        line.start = if line.waiting.is_empty() { line.start.max(start) } else { line.start };
+        line.waiting.push_back((cost, entry));
+        self.count += 1;
+    }
+
+    /// The entry that goes next, to be looked at.
+    pub(crate) fn peek(&self) -> Option<&T> {
+        let line = self.lines.get(&self.next()?)?;
+        line.waiting.front().map(|(_, entry)| entry)
+    }
+
+    /// Takes the entry that goes next.
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        let submitter = self.next()?;
+        let line = self.lines.get_mut(&submitter)?;
+        let (cost, entry) = line.waiting.pop_front()?;
+        self.tag = line.start;
+        line.start += cost;
+        self.count -= 1;
+        let tag = self.tag;
+        if self.count == 0 {
+            // Nobody waits: whoever comes next begins anew.
+            *self = Self::new();
+        } else {
+            self.lines.retain(|_, line| !line.waiting.is_empty() || line.start > tag);
+        }
+        Some(entry)
+    }
+
+    fn next(&self) -> Option<Submitter> {
+        let waiting = self.lines.iter().filter(|(_, line)| !line.waiting.is_empty());
+        waiting.min_by_key(|(submitter, line)| (line.start, **submitter)).map(|(submitter, _)| *submitter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn submitters(count: usize) -> Vec<Submitter> {
+        (0..count).map(|_| Submitter::new()).collect()
+    }
+
+    #[test]
+    fn one_who_sends_little_goes_before_what_another_has_heaped_up() {
+        let (mut queue, ids) = (FairQueue::new(), submitters(2));
+        (0..100).for_each(|number| queue.push(ids[0], 4096, number));
+        (0..10).for_each(|_| assert!(queue.pop().is_some()));
+        queue.push(ids[1], 4096, 1000);
+        let next: Vec<i32> = (0..2).filter_map(|_| queue.pop()).collect();
+        assert!(next.contains(&1000), "{next:?}");
+        assert!(next.contains(&10), "and it is the other one's turn again: {next:?}");
+    }
+
+    /// One entry at a time, put in anew as soon as it went: it goes no more often than its bytes allow.
+    #[test]
+    fn one_who_comes_back_at_once_gets_no_more_than_his_share() {
+        let (mut queue, ids) = (FairQueue::new(), submitters(2));
+        (0..1000).for_each(|_| queue.push(ids[0], 4096, 0));
+        queue.push(ids[1], 8192, 1);
+        let mut bytes = [0u64, 0];
+        for _ in 0..300 {
+            let who = queue.pop().expect("there are more");
+            bytes[who] += [4096, 8192][who];
+            if who == 1 {
+                queue.push(ids[1], 8192, 1);
+            }
+        }
+        assert!(bytes[0].abs_diff(bytes[1]) <= 8192, "{bytes:?}");
+    }
+
+    proptest! {
+        /// Among those who always have more waiting nobody gets ahead by more than two of the largest entries; and each one's entries stay in order.
+        #[test]
+        fn shares_are_equal_and_orders_kept(costs in proptest::collection::vec(1..9000u64, 2..6), turns in 1..400usize) {
+            let (mut queue, ids) = (FairQueue::new(), submitters(costs.len()));
+            let (mut given, mut next) = (vec![0u64; costs.len()], vec![0u64; costs.len()]);
+            for (who, &cost) in costs.iter().enumerate() {
+                (0..turns as u64 + 1).for_each(|number| queue.push(ids[who], cost, (who, number)));
+            }
+            for _ in 0..turns {
+                let peeked = queue.peek().copied();
+                let (who, number) = queue.pop().expect("all have more");
+                prop_assert_eq!(peeked, Some((who, number)));
+                prop_assert_eq!(number, next[who]);
+                next[who] += 1;
+                given[who] += costs[who];
+            }
+            let (least, most) = (given.iter().min().unwrap(), given.iter().max().unwrap());
+            prop_assert!(most - least <= 2 * costs.iter().max().unwrap(), "{:?} of {:?}", given, costs);
+        }
+    }
+}

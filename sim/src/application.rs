@@ -1,0 +1,189 @@
+//! Who uses a stack in one life: requests of all kinds, beside them what a user may order, and a check of every answer.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use base::buffer::Buffer;
+use base::clock::Clock;
+use base::random::Random;
+use base::range::ByteRange;
+use block::layer::crash::Power;
+use block::{Device, Geometry, Request, Response};
+use cache::{DirtyLimits, Mode, Percent, Replacement};
+use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use crate::choice::{draw_mode, draw_tuning};
+use crate::history::{History, SECTOR_BYTES};
+use crate::made::Made;
+use crate::running::Running;
+
+/// Most sectors of a request, where lines are no larger.
+const SECTORS_MAX: u64 = 20;
+/// Most sectors of most requests, where they are.
+const SMALL_SECTORS_MAX: u64 = 64;
+
+/// See the module.
+#[derive(Clone)]
+pub struct Application {
+    /// What it uses.
+    pub running: Running,
+    /// What that was made with.
+    pub made: Made,
+    /// What it knows of every sector.
+    pub history: Arc<Mutex<History>>,
+    /// With it gone nobody hears an answer any more.
+    pub power: Option<Power>,
+    /// Turned by the executor.
+    pub clock: Arc<dyn Clock>,
+    /// What fails, in messages.
+    pub context: Arc<str>,
+}
+
+/// The histories, whoever panicked with them.
+pub fn lock(history: &Mutex<History>) -> MutexGuard<'_, History> {
+    history.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A part of a device, in whole blocks: mostly short, half of them in a small hot region.
+pub fn draw_range(random: &mut Random, geometry: &Geometry, made: &Made) -> ByteRange {
+    let block = u64::from(geometry.logical_block_bytes);
+    let blocks = geometry.size_bytes / block;
+    let sectors_max = SECTORS_MAX.max(made.line_bytes() / SECTOR_BYTES / 2 * 3);
+    // Where lines are large, most requests are of a part of one: they find as many faults as large ones, and take far less copying.
+    let is_small = sectors_max > SMALL_SECTORS_MAX && random.chance(0.75);
+    let sectors_max = if is_small { SMALL_SECTORS_MAX } else { sectors_max };
+    let count = 1 + random.below((sectors_max * SECTOR_BYTES / block).max(3).min(blocks));
+    let span = if random.chance(0.5) { (blocks / 8).max(count) } else { blocks };
+    ByteRange { offset: random.below(span - count + 1) * block, length: count * block }
+}
+
+impl Application {
+    fn history(&self) -> MutexGuard<'_, History> {
+        lock(&self.history)
+    }
+
+    /// Whether somebody hears that a request ended well.
+    fn is_heard(&self, response: &Response) -> bool {
+        response.result.is_ok() && !self.power.as_ref().is_some_and(Power::is_lost)
+    }
+
+    /// One life: requests, now and then an order, perhaps another cache or a close in the middle of them.
+    pub async fn live(self, seed: u64, requests: usize) {
+        let mut random = Random::new(seed);
+        let depth = 1 + (seed % 9) as usize;
+        let mut some_time = |chance| {
+            let number = requests / 2 + random.below(requests as u64 / 2) as usize;
+            random.chance(chance).then_some(number)
+        };
+        let (close_at, replace_at) = (some_time(0.4), some_time(0.3).map(|number| number - requests / 2));
+        let mut under_way: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
+        for number in 0..requests {
+            while under_way.len() >= depth {
+                under_way.next().await;
+            }
+            if close_at == Some(number) {
+                let (closing, keep_dirty) = (self.running.clone(), random.chance(0.5));
+                under_way.push(async move { drop(closing.close(keep_dirty).await) }.boxed());
+            }
+            if replace_at == Some(number) {
+                let (running, clock) = (self.running.clone(), Arc::clone(&self.clock));
+                under_way.push(async move { drop(running.replace_cache(clock.as_ref()).await) }.boxed());
+            }
+            under_way.push(self.submit_one(&mut random));
+            if random.chance(0.2) {
+                self.clock.sleep(Duration::from_micros(random.below(1500))).await;
+            }
+        }
+        while under_way.next().await.is_some() {}
+    }
+
+    fn submit_one(&self, random: &mut Random) -> BoxFuture<'static, ()> {
+        let geometry = self.running.top.geometry();
+        let range = draw_range(random, &geometry, &self.made);
+        let is_thin = geometry.discard_granularity_bytes.is_some();
+        let fua = random.chance(0.2);
+        let ByteRange { offset, length } = range;
+        match random.below(100) {
+            0..30 => self.read(range),
+            30..80 => self.change(range, false, fua, |buffer| Request::write(offset, buffer, fua)),
+            80..86 => self.change(range, true, fua, |_| Request::write_zeroes(offset, length, fua, true)),
+            86..90 if is_thin => self.change(range, true, false, |_| Request::discard(offset, length)),
+            90..94 => self.flush(),
+            94..97 => {
+                let running = self.running.clone();
+                async move { drop(running.clean().await) }.boxed()
+            }
+            _ => self.order(random),
+        }
+    }
+
+    fn read(&self, range: ByteRange) -> BoxFuture<'static, ()> {
+        let application = self.clone();
+        let last = application.history().submit_read(range);
+        let reading = self.running.top.submit(Request::read(range.offset, Buffer::zeroed(range.length as usize)));
+        async move {
+            let response = reading.await;
+            if application.is_heard(&response) {
+                application.history().check_read(range, &last, &response.buffer, &application.context);
+            }
+        }
+        .boxed()
+    }
+
+    fn change(
+        &self,
+        range: ByteRange,
+        is_zero: bool,
+        fua: bool,
+        request: impl FnOnce(Buffer) -> Request,
+    ) -> BoxFuture<'static, ()> {
+        let (application, top) = (self.clone(), Arc::clone(&self.running.top));
+        let submitted = application.history().submit(range, is_zero);
+        let was_volatile = top.geometry().is_write_cache_volatile;
+        let changing = top.submit(request(submitted.buffer()));
+        async move {
+            let is_acknowledged = application.is_heard(&changing.await);
+            // A device that says before and after that its write cache is not volatile has promised something.
+            let is_durable = fua || !(was_volatile || top.geometry().is_write_cache_volatile);
+            application.history().finish(&submitted, is_acknowledged, is_durable);
+        }
+        .boxed()
+    }
+
+    fn flush(&self) -> BoxFuture<'static, ()> {
+        let application = self.clone();
+        let indices = application.history().submit_flush();
+        let flushing = self.running.top.submit(Request::flush());
+        async move {
+            let response = flushing.await;
+            if application.is_heard(&response) {
+                application.history().finish_flush(&indices);
+            } else if response.result.is_err() {
+                application.history().fail_flush();
+            }
+        }
+        .boxed()
+    }
+
+    /// What a user may change while requests go on.
+    fn order(&self, random: &mut Random) -> BoxFuture<'static, ()> {
+        let Some(cache) = self.running.cache() else { return async {}.boxed() };
+        cache.set_tuning(draw_tuning(random));
+        cache.set_replacement(Replacement::ALL[random.below(Replacement::ALL.len() as u64) as usize]);
+        let percent = |random: &mut Random| Percent::new(random.below(101) as u8);
+        cache.set_dirty_limits(DirtyLimits { clean_above: percent(random), max: percent(random) });
+        let mode = if random.chance(0.2) { Mode::PassThrough } else { draw_mode(&self.made, random) };
+        let application = self.clone();
+        let indices = application.history().submit_flush();
+        async move {
+            let is_set = cache.set_mode(mode).await.is_ok();
+            let is_heard = is_set && !application.power.as_ref().is_some_and(Power::is_lost);
+            // Write-back promises durability, also of what was acknowledged before; of what is in a log above it the cache knows nothing.
+            if is_heard && mode == Mode::WriteBack && !application.running.has_log() {
+                application.history().finish_flush(&indices);
+            }
+        }
+        .boxed()
+    }
+}

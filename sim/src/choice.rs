@@ -1,0 +1,117 @@
+//! What may differ between the lives of a stack.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::executor::Executor;
+use base::random::Random;
+use cache::{Admission, CrashMode, Mode, Replacement, Tuning};
+use writelog::{DestageOrder, Durability, PersistentRegion};
+
+use crate::lun::LunFault;
+use crate::made::{Made, Slots};
+
+/// Bytes of RAM for slots that forget.
+const VOLATILE_BYTES: usize = 32 << 10;
+
+/// See the module.
+#[derive(Clone, Copy, Debug)]
+pub struct Choice {
+    /// Of the cache, unless there is a difference.
+    pub mode: Mode,
+    /// Of the cache.
+    pub crash_mode: CrashMode,
+    /// Of the cache.
+    pub replacement: Replacement,
+    /// Of the cache.
+    pub tuning: Tuning,
+    /// Of the log.
+    pub order: DestageOrder,
+    /// Of the log.
+    pub durability: Durability,
+    /// Of the log: what it reads and writes again to send near pieces as one.
+    pub seek_bytes: u64,
+    /// Whether the host's devices have no durable writes of their own: those are plain ones that share flushes, as files past the page cache.
+    pub shares_flushes: bool,
+    /// What the LUN does wrong.
+    pub lun_fault: Option<LunFault>,
+}
+
+fn one_of<T: Copy, const N: usize>(random: &mut Random, all: [T; N]) -> T {
+    all[random.below(N as u64) as usize]
+}
+
+impl Choice {
+    /// Anything that goes with what was made.
+    pub fn draw(made: &Made, random: &mut Random) -> Self {
+        let crash_mode = one_of(random, [CrashMode::DirtySynchronous, CrashMode::Warm, CrashMode::AllSynchronous]);
+        let slots = match made.slots {
+            Slots::None => Durability::Log,
+            Slots::Nvram => Durability::Nvram,
+            Slots::Volatile => Durability::UnsafeVolatile,
+        };
+        Self {
+            mode: draw_mode(made, random),
+            crash_mode: if made.is_forgetful { CrashMode::DiscardAll } else { crash_mode },
+            replacement: one_of(random, Replacement::ALL),
+            tuning: draw_tuning(random),
+            order: one_of(random, [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst]),
+            durability: if random.chance(0.8) { slots } else { Durability::Log },
+            seek_bytes: one_of(random, [0, 4 << 10, 64 << 10]),
+            shares_flushes: random.chance(0.4),
+            lun_fault: LunFault::draw(random),
+        }
+    }
+
+    pub(crate) fn cache_options(&self, executor: &Executor) -> cache::OpenOptions {
+        cache::OpenOptions {
+            crash_mode: Some(self.crash_mode),
+            // So often that even a short life has what is stored without hurry.
+            lazy_interval: Duration::from_millis(1),
+            replacement: self.replacement,
+            tuning: self.tuning,
+            ..cache::OpenOptions::new(self.mode, Arc::new(executor.clock()))
+        }
+    }
+
+    /// So small that everything happens often.
+    pub(crate) fn log_options(
+        &self,
+        executor: &Executor,
+        nvram: Option<Arc<dyn PersistentRegion>>,
+    ) -> writelog::OpenOptions {
+        let mut options = writelog::OpenOptions::new(Arc::new(executor.clock()));
+        options.order = self.order;
+        options.durability = self.durability;
+        options.nvram = nvram;
+        options.volatile_bytes = VOLATILE_BYTES;
+        options.record_cache_bytes = 48 << 10;
+        options.checkpoint_interval_bytes = 96 << 10;
+        options.checkpoint_pause = Duration::from_millis(2);
+        options.level2.batch_bytes = 64 << 10;
+        options.level2.idle = Duration::from_micros(700);
+        options.level2.age_max = Duration::from_millis(20);
+        options.level2.pause_max = Duration::from_micros(200);
+        options.level2.seek_bytes = self.seek_bytes;
+        options
+    }
+}
+
+/// A mode that a cache can have from its opening on; mostly the one that promises most.
+pub fn draw_mode(made: &Made, random: &mut Random) -> Mode {
+    match made.is_forgetful {
+        true => one_of(random, [Mode::WriteThrough, Mode::WriteAround]),
+        false => one_of(random, [Mode::WriteBack, Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround]),
+    }
+}
+
+/// Half of the time what is usual, else anything.
+pub fn draw_tuning(random: &mut Random) -> Tuning {
+    if random.chance(0.5) {
+        return Tuning::default();
+    }
+    let admission = if random.chance(0.3) { Admission::SecondUse } else { Admission::Always };
+    let cutoff_bytes = random.chance(0.5).then(|| random.below(64) * 512);
+    let prefetch_bytes = random.below(8) * 4096;
+    Tuning { admission, cutoff_bytes, prefetch_bytes, prefetches_lines: !prefetch_bytes.is_multiple_of(8192) }
+}

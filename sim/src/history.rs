@@ -1,0 +1,313 @@
+//! A slow, obvious model of a disk that many lives of a program use: what each sector may hold.
+//!
+//! Overlapping changes are carried out in the order of their submission. So each sector has one history: the stamps that were written to it, in order. What a read may
+//! give follows from it alone:
+//!
+//! - While nothing crashes: the last one acknowledged before the read was submitted, or anything submitted later, before the read was answered: a write that
+//!   waits for room in a log keeps no read waiting, and a log whose clean copy cannot be read looks once more for what is newest.
+//! - After a crash that takes nothing volatile: the last acknowledged, or anything submitted later.
+//! - After one that does: what was last known to be durable, or anything submitted later.
+//!
+//! - While a LUN may drop what it holds volatile ([`History::doubt_volatile`]): as after such a crash.
+//!
+//! What is found after a crash stays: a later crash may not bring back something else, unless that was volatile still. A flush that succeeds makes durable what was
+//! acknowledged before it, unless one that failed was told meanwhile: then whoever wrote knows, and what was volatile may be there or not.
+
+use base::buffer::Buffer;
+use base::range::ByteRange;
+
+/// Bytes of a sector.
+pub const SECTOR_BYTES: u64 = 512;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    InFlight,
+    Acknowledged,
+    Failed,
+    /// It may be dropped already, though it is still shown: nothing makes it durable any more.
+    Doubtful,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    stamp: u64,
+    fate: Fate,
+}
+
+/// The first change is what it held at the start.
+struct Sector {
+    changes: Vec<Change>,
+    /// Index of the last change that survives whatever fails.
+    durable: usize,
+}
+
+impl Sector {
+    fn last(&self) -> usize {
+        self.changes.len() - 1
+    }
+
+    /// The last acknowledged change up to that index.
+    fn acknowledged(&self, up_to: usize) -> usize {
+        (0..=up_to).rev().find(|&index| self.changes[index].fate == Fate::Acknowledged).unwrap_or(0)
+    }
+
+    /// The last change from `first` to `last` that wrote this stamp.
+    fn find(&self, stamp: u64, first: usize, last: usize) -> Option<usize> {
+        (first..=last).rev().find(|&index| self.changes[index].stamp == stamp)
+    }
+}
+
+/// What a crash may have taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// What was not acknowledged.
+    Unacknowledged,
+    /// Also what was acknowledged and is volatile until a flush.
+    Volatile,
+    /// The same, by a LUN that may go on to show what it has dropped, until it loses its power: no later flush makes that durable.
+    VolatileUnseen,
+}
+
+/// A change under way.
+pub struct Submitted {
+    range: ByteRange,
+    /// Stamp of its first sector; the following ones count up.
+    first_stamp: u64,
+    indices: Vec<usize>,
+}
+
+impl Submitted {
+    /// The bytes to write.
+    pub fn buffer(&self) -> Buffer {
+        let mut buffer = Buffer::zeroed(self.range.length as usize);
+        for (index, sector) in buffer.chunks_mut(SECTOR_BYTES as usize).enumerate() {
+            sector.as_chunks_mut::<8>().0.fill((self.first_stamp + index as u64).to_le_bytes());
+        }
+        buffer
+    }
+}
+
+/// A read under way: of each sector the last change that was acknowledged when it was submitted.
+pub struct SubmittedRead(Vec<usize>);
+
+/// The histories of all sectors.
+pub struct History {
+    sectors: Vec<Sector>,
+    stamp_next: u64,
+    /// Whether reads may give less than what was acknowledged, as long as it is volatile.
+    doubts_volatile: bool,
+    /// Changes with an older stamp were submitted before a flush failed: no acknowledgement counts for them any more.
+    told_lost_below: u64,
+}
+
+impl History {
+    /// Of a device of zeroes.
+    pub fn new(size_bytes: u64) -> Self {
+        let zero = || Sector { changes: vec![Change { stamp: 0, fate: Fate::Acknowledged }], durable: 0 };
+        Self {
+            sectors: (0..size_bytes / SECTOR_BYTES).map(|_| zero()).collect(),
+            stamp_next: 1,
+            doubts_volatile: false,
+            told_lost_below: 0,
+        }
+    }
+
+    fn indices(range: ByteRange) -> std::ops::Range<usize> {
+        (range.offset / SECTOR_BYTES) as usize..(range.end() / SECTOR_BYTES) as usize
+    }
+
+    /// A change of `range` is submitted: by new stamps, or to zeroes.
+    pub fn submit(&mut self, range: ByteRange, is_zero: bool) -> Submitted {
+        let first_stamp = self.stamp_next;
+        let mut indices = Vec::new();
+        for sector in &mut self.sectors[Self::indices(range)] {
+            let stamp = if is_zero { 0 } else { self.stamp_next };
+            self.stamp_next += 1;
+            sector.changes.push(Change { stamp, fate: Fate::InFlight });
+            indices.push(sector.last());
+        }
+        Submitted { range, first_stamp, indices }
+    }
+
+    /// A change is over.
+    pub fn finish(&mut self, submitted: &Submitted, is_acknowledged: bool, is_durable: bool) {
+        let counts = is_acknowledged && (is_durable || submitted.first_stamp >= self.told_lost_below);
+        let sectors = &mut self.sectors[Self::indices(submitted.range)];
+        for (sector, &index) in sectors.iter_mut().zip(&submitted.indices) {
+            sector.changes[index].fate = if counts { Fate::Acknowledged } else { Fate::Failed };
+            if is_acknowledged && is_durable {
+                sector.durable = sector.durable.max(index);
+            }
+        }
+    }
+
+    /// What a read submitted now may give of the sectors of `range`.
+    pub fn submit_read(&self, range: ByteRange) -> SubmittedRead {
+        let sectors = &self.sectors[Self::indices(range)];
+        SubmittedRead(sectors.iter().map(|sector| sector.acknowledged(sector.last())).collect())
+    }
+
+    /// Holds what a read gave against the histories.
+    pub fn check_read(&self, range: ByteRange, submitted: &SubmittedRead, bytes: &[u8], context: &str) {
+        let sectors =
+            self.sectors[Self::indices(range)].iter().zip(&submitted.0).zip(bytes.chunks(SECTOR_BYTES as usize));
+        for (number, ((sector, &acknowledged), bytes)) in sectors.enumerate() {
+            let (stamp, last) = (stamp_of(bytes, context), sector.last());
+            // Less, where a flush that failed meanwhile says so.
+            let acknowledged = sector.acknowledged(last).min(acknowledged);
+            let first = if self.doubts_volatile { sector.durable.min(acknowledged) } else { acknowledged };
+            let number = range.offset / SECTOR_BYTES + number as u64;
+            assert!(
+                sector.find(stamp, first, last).is_some(),
+                "{context}: sector {number} reads {stamp}, not one of {:?}",
+                &sector.changes[first..=last]
+            );
+        }
+    }
+
+    /// What a flush submitted now makes durable.
+    pub fn submit_flush(&self) -> Vec<usize> {
+        self.sectors.iter().map(|sector| sector.acknowledged(sector.last())).collect()
+    }
+
+    /// That flush is complete. What was told to be lost meanwhile it does not bring back.
+    pub fn finish_flush(&mut self, indices: &[usize]) {
+        for (sector, &index) in self.sectors.iter_mut().zip(indices) {
+            if sector.changes[index].fate == Fate::Acknowledged {
+                sector.durable = sector.durable.max(index);
+            }
+        }
+    }
+
+    /// A flush failed, and its caller was told: what was volatile may be lost.
+    pub fn fail_flush(&mut self) {
+        self.told_lost_below = self.stamp_next;
+        for sector in &mut self.sectors {
+            let volatile = sector.durable + 1..sector.changes.len();
+            for change in sector.changes[volatile].iter_mut().filter(|change| change.fate == Fate::Acknowledged) {
+                change.fate = Fate::Failed;
+            }
+        }
+    }
+
+    /// From now on the LUN may drop what it holds volatile, or does not any more.
+    pub fn doubt_volatile(&mut self, doubts: bool) {
+        self.doubts_volatile = doubts;
+    }
+
+    /// Holds what the next life of the program finds against the histories, and goes on from there.
+    pub fn check_after(&mut self, lost: Lost, bytes: &[u8], context: &str) {
+        for (number, (sector, bytes)) in self.sectors.iter_mut().zip(bytes.chunks(SECTOR_BYTES as usize)).enumerate() {
+            let stamp = stamp_of(bytes, context);
+            let last = sector.last();
+            let first = match lost {
+                Lost::Unacknowledged => sector.acknowledged(last),
+                Lost::Volatile | Lost::VolatileUnseen => sector.durable,
+            };
+            let Some(found) = sector.find(stamp, first, last) else {
+                panic!(
+                    "{context}: after the crash sector {number} holds {stamp}, not one of {:?}",
+                    &sector.changes[first..=last]
+                );
+            };
+            sector.changes.truncate(found + 1);
+            match lost {
+                // What was volatile may still be lost.
+                Lost::Unacknowledged => sector.durable = sector.durable.min(found),
+                Lost::Volatile => sector.durable = found,
+                Lost::VolatileUnseen => {
+                    sector.changes[sector.durable + 1..].iter_mut().for_each(|change| change.fate = Fate::Doubtful);
+                }
+            }
+            if sector.changes[found].fate != Fate::Doubtful || sector.durable == found {
+                sector.changes[found].fate = Fate::Acknowledged;
+            }
+        }
+    }
+}
+
+/// The stamp of a sector, which must be whole.
+fn stamp_of(bytes: &[u8], context: &str) -> u64 {
+    let (words, _) = bytes.as_chunks::<8>();
+    assert!(bytes[8..] == bytes[..bytes.len() - 8], "{context}: a sector is torn");
+    u64::from_le_bytes(words[0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECTOR: ByteRange = ByteRange { offset: 0, length: SECTOR_BYTES };
+
+    fn sector(stamp: u64) -> Vec<u8> {
+        stamp.to_le_bytes().repeat(64)
+    }
+
+    #[test]
+    fn what_was_acknowledged_survives_the_host_and_what_was_flushed_survives_the_lun() {
+        let mut history = History::new(SECTOR_BYTES);
+        let first = history.submit(SECTOR, false);
+        assert_eq!(first.buffer()[..], sector(1));
+        history.finish(&first, true, false);
+        let flush = history.submit_flush();
+        let second = history.submit(SECTOR, false);
+        history.finish(&second, true, false);
+        history.finish_flush(&flush);
+        history.submit(SECTOR, false);
+        history.check_after(Lost::Unacknowledged, &sector(2), "");
+        history.check_after(Lost::Volatile, &sector(1), "the second was never flushed");
+    }
+
+    #[test]
+    #[should_panic(expected = "holds 1")]
+    fn what_was_acknowledged_is_not_lost_with_the_host() {
+        let mut history = History::new(SECTOR_BYTES);
+        for _ in 0..2 {
+            let submitted = history.submit(SECTOR, false);
+            history.finish(&submitted, true, false);
+        }
+        history.check_after(Lost::Unacknowledged, &sector(1), "");
+    }
+
+    #[test]
+    fn whoever_was_told_that_a_flush_failed_may_find_either() {
+        for stamp in [0, 1] {
+            let mut history = History::new(SECTOR_BYTES);
+            let submitted = history.submit(SECTOR, false);
+            history.fail_flush();
+            history.finish(&submitted, true, false);
+            history.check_after(Lost::Unacknowledged, &sector(stamp), "");
+        }
+    }
+
+    #[test]
+    fn a_read_gives_what_was_acknowledged_before_it_or_what_came_before_its_answer() {
+        let mut history = History::new(SECTOR_BYTES);
+        let [first, second] = [(); 2].map(|()| history.submit(SECTOR, false));
+        history.finish(&first, true, true);
+        let read = history.submit_read(SECTOR);
+        history.finish(&second, true, true);
+        history.submit(SECTOR, false);
+        [1, 2, 3].iter().for_each(|&stamp| history.check_read(SECTOR, &read, &sector(stamp), ""));
+    }
+
+    #[test]
+    #[should_panic(expected = "reads 1")]
+    fn a_read_gives_nothing_older_than_what_was_acknowledged_before_it() {
+        let mut history = History::new(SECTOR_BYTES);
+        for _ in 0..2 {
+            let submitted = history.submit(SECTOR, false);
+            history.finish(&submitted, true, true);
+        }
+        history.check_read(SECTOR, &history.submit_read(SECTOR), &sector(1), "");
+    }
+
+    #[test]
+    #[should_panic(expected = "holds 0")]
+    fn what_was_found_once_stays() {
+        let mut history = History::new(SECTOR_BYTES);
+        history.submit(SECTOR, false);
+        history.check_after(Lost::Unacknowledged, &sector(1), "it was in flight, and is there");
+        history.check_after(Lost::Unacknowledged, &sector(0), "");
+    }
+}

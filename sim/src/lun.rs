@@ -1,0 +1,113 @@
+//! The LUN under a stack, and what it does wrong.
+
+use std::time::Duration;
+
+use base::clock::Clock;
+use base::executor::Executor;
+use base::random::Random;
+use base::range::ByteRange;
+use block::layer::crash::{CrashLayer, FlushEffect, Reported, WriteEffect};
+use block::{Device, ErrorKind, Geometry};
+
+/// 4096-byte blocks of a LUN under lines of the usual size: no multiple of anything larger than its block.
+const BLOCKS_OF_4096: u64 = 49;
+/// Lines of a LUN under larger ones.
+const LINES: u64 = 20;
+
+/// What the LUN is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lun {
+    /// Bytes of a logical block.
+    pub block_bytes: u32,
+    /// Whether it can discard.
+    pub is_thin: bool,
+    /// Whether completed writes may be lost until a flush.
+    pub is_write_cache_volatile: bool,
+}
+
+impl Lun {
+    /// Any.
+    pub fn draw(random: &mut Random) -> Self {
+        Self {
+            block_bytes: if random.chance(0.3) { 4096 } else { 512 },
+            is_thin: random.chance(0.7),
+            is_write_cache_volatile: random.chance(0.8),
+        }
+    }
+
+    /// Under lines of so many bytes.
+    pub(crate) fn geometry(self, line_bytes: u64) -> Geometry {
+        let plain = Geometry::plain((BLOCKS_OF_4096 * 4096).max(LINES * line_bytes));
+        Geometry {
+            // A tail that is no whole 4096 bytes, where blocks are smaller.
+            size_bytes: plain.size_bytes + if self.block_bytes == 512 { 512 } else { 0 },
+            logical_block_bytes: self.block_bytes,
+            physical_block_bytes: self.block_bytes,
+            is_write_cache_volatile: self.is_write_cache_volatile,
+            discard_granularity_bytes: self.is_thin.then_some(self.block_bytes),
+            ..plain
+        }
+    }
+}
+
+/// What a LUN does wrong in a life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LunFault {
+    /// The flush of this number fails, and drops what it should have made durable.
+    Flush(u64, FlushEffect),
+    /// The write of this number fails, and is carried out, or in part, or not.
+    Write(u64),
+    /// From this write on some fail here and there, and a flush; nothing is changed by them.
+    Several(u64),
+    /// Nothing reaches it, from a moment on and for so long.
+    Away(Duration, Duration),
+}
+
+impl LunFault {
+    /// Some, or none.
+    pub fn draw(random: &mut Random) -> Option<Self> {
+        match random.below(10) {
+            0 => Some(Self::Flush(random.below(6), FlushEffect::Drops)),
+            1 => Some(Self::Flush(random.below(6), FlushEffect::DropsUnseen)),
+            2 => Some(Self::Write(random.below(30))),
+            3 => Some(Self::Several(random.below(5))),
+            4 | 5 => {
+                let [from, time] = [30_000, 20_000].map(|micros| Duration::from_micros(random.below(micros)));
+                Some(Self::Away(from, time))
+            }
+            _ => None,
+        }
+    }
+
+    /// Lets `lun` do it from now on, as long as `executor` runs.
+    pub fn strike(self, lun: &CrashLayer, executor: &mut Executor) {
+        let (writes, flushes) = (lun.writes_seen(), lun.flushes_seen());
+        match self {
+            Self::Flush(nth, effect) => lun.fail_flush_as(flushes + nth, ErrorKind::Media, effect, Reported::Once),
+            Self::Write(nth) => {
+                lun.fail_write_as(writes + nth, ErrorKind::Media, WriteEffect::ByChance, Reported::Once);
+            }
+            Self::Several(first) => {
+                [1, 2, 9, 20].into_iter().for_each(|nth| lun.fail_write_once(writes + first + nth, ErrorKind::Media));
+                lun.fail_flush_once(flushes + first, ErrorKind::OutcomeUnknown);
+            }
+            Self::Away(from, time) => {
+                let (lun, clock) = (lun.clone(), executor.clock());
+                executor.spawn(async move {
+                    clock.sleep(from).await;
+                    lun.fail_writes_from(lun.writes_seen(), ErrorKind::Gone);
+                    let flush = lun.flushes_seen();
+                    lun.fail_flush_as(flush, ErrorKind::Gone, FlushEffect::None, Reported::ForGood);
+                    lun.fail_reads_of(ByteRange { offset: 0, length: lun.geometry().size_bytes });
+                    clock.sleep(time).await;
+                    lun.heal();
+                });
+            }
+        }
+    }
+
+    /// Whether a flush fails that may drop what was volatile.
+    pub fn drops(self) -> bool {
+        matches!(self, Self::Flush(..))
+    }
+}

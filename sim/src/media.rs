@@ -1,0 +1,252 @@
+//! What a stack stands on: media that outlive the program and lose power.
+//!
+//! ```text
+//!   application ─► difference? ─► write log? ─► cache? ─► LUN
+//!                      │           │     │       │ │
+//!                 its device  its device NVRAM   its device, and that of its successor
+//!                 all of them on the host's power; the LUN may have its own
+//! ```
+//! Everything else begins anew in each life, with options of its own ([`Choice`](crate::choice::Choice)).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use base::buffer::Buffer;
+use base::executor::Executor;
+use base::range::ByteRange;
+use block::device::DeviceExt;
+use block::layer::cow::CowLayer;
+use block::layer::crash::{CrashLayer, Loss, Power};
+use block::{Device, Geometry, Identity, SharedDevice};
+use cache::Cache;
+use writelog::WriteLog;
+
+use crate::layers::Layers;
+use crate::lun::{Lun, LunFault};
+use crate::made::Made;
+use crate::region::CrashRegion;
+
+const CACHE_BYTES: u64 = 1 << 20;
+/// A successor's device has this much more.
+const CACHE_MORE_BYTES: u64 = 256 << 10;
+/// Lines for which a cache has room at least.
+const CACHE_LINES: u64 = 18;
+const LOG_BYTES: u64 = 400 << 10;
+/// A log that is made anew has this much more.
+const LOG_MORE_BYTES: u64 = 192 << 10;
+const NVRAM_BYTES: usize = 24 << 10;
+const DIFFERENCE_BYTES: u64 = 512 << 10;
+
+/// What ends a life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fails {
+    /// The program is killed; all devices keep their power.
+    Program,
+    /// The host loses its power.
+    Host,
+    /// The host's devices lose their power and are gone; the program goes on for a while with the LUN.
+    Devices,
+    /// The LUN loses its power, and the program ends; the host's devices keep theirs.
+    Lun,
+    /// Host and LUN at the same moment.
+    Both,
+}
+
+impl Fails {
+    /// Whether the host's devices lose what is volatile.
+    fn takes_host(self) -> bool {
+        matches!(self, Self::Host | Self::Devices | Self::Both)
+    }
+
+    /// Whether the LUN loses what is volatile.
+    fn takes_lun(self) -> bool {
+        matches!(self, Self::Lun | Self::Both)
+    }
+}
+
+/// See the module.
+pub struct Media {
+    pub(crate) layers: Layers,
+    pub(crate) made: Made,
+    pub(crate) lun: CrashLayer,
+    /// A cache, and the one that may take its place.
+    pub(crate) caches: [CrashLayer; 2],
+    /// Which of them the next start finds.
+    pub(crate) cache_index: Arc<AtomicUsize>,
+    pub(crate) log: CrashLayer,
+    pub(crate) nvram: Arc<CrashRegion>,
+    pub(crate) difference: CrashLayer,
+    /// What others changed on the LUN since a stack was open on it.
+    pub(crate) changed: Vec<ByteRange>,
+    /// How many stores were made.
+    made_count: u8,
+}
+
+impl Media {
+    /// New ones, formatted, each store empty.
+    ///
+    /// # Panics
+    /// When formatting fails, which nothing makes it do.
+    pub fn new(layers: Layers, lun: Lun, made: Made, fails: Fails, seed: u64) -> Self {
+        let host = Power::new();
+        let lun_power = if fails == Fails::Both { host.clone() } else { Power::new() };
+        let geometry = lun.geometry(made.line_bytes());
+        let medium = |bytes, number| CrashLayer::on(&host, bytes, seed + number);
+        let cache_bytes = CACHE_BYTES.max(CACHE_LINES * made.line_bytes());
+        let mut media = Self {
+            layers,
+            made,
+            lun: CrashLayer::on(&lun_power, geometry.size_bytes, seed).with_geometry(geometry),
+            caches: [medium(cache_bytes, 1), medium(cache_bytes + CACHE_MORE_BYTES, 4)],
+            cache_index: Arc::default(),
+            log: medium(LOG_BYTES, 2),
+            nvram: CrashRegion::new(&host, NVRAM_BYTES),
+            difference: medium(DIFFERENCE_BYTES, 3),
+            changed: Vec::new(),
+            made_count: 0,
+        };
+        media.make_cache();
+        media.make_log();
+        media.make_difference();
+        media
+    }
+
+    /// A number that no store of these media has.
+    pub(crate) fn next_number(&mut self) -> u8 {
+        self.made_count += 1;
+        self.made_count - 1
+    }
+
+    fn shared_lun(&self) -> SharedDevice {
+        Arc::new(self.lun.clone())
+    }
+
+    fn make_cache(&mut self) {
+        if !self.layers.has_cache() {
+            return;
+        }
+        let number = self.next_number();
+        let options = self.made.cache_options(number);
+        let (device, lun): (SharedDevice, _) = (Arc::new(self.cache().clone()), self.shared_lun());
+        let formatting = async move { Cache::format(&device, &lun, options).await };
+        Executor::in_order().block_on(formatting).expect("nothing fails");
+    }
+
+    fn make_log(&mut self) {
+        if !self.layers.has_log() {
+            return;
+        }
+        let options = Made::log_options(self.next_number());
+        // What was in slots belongs to another log.
+        self.nvram = CrashRegion::new(self.log.power(), NVRAM_BYTES);
+        let (device, lun): (SharedDevice, _) = (Arc::new(self.log.clone()), self.shared_lun());
+        let formatting = async move { WriteLog::format(&device, &lun, options).await };
+        Executor::in_order().block_on(formatting).expect("nothing fails");
+    }
+
+    fn make_difference(&self) {
+        if !self.layers.has_difference() {
+            return;
+        }
+        let (device, lun): (SharedDevice, _) = (Arc::new(self.difference.clone()), self.shared_lun());
+        let formatting = async move { CowLayer::format(&device, &lun, Made::difference_options()).await };
+        Executor::in_order().block_on(formatting).expect("nothing fails");
+    }
+
+    /// Makes stores of other sizes in the place of those there are, which have nothing dirty and are closed.
+    pub fn make_anew(&mut self, seed: u64) {
+        let host = self.cache().power().clone();
+        if self.layers.has_cache() {
+            let index = self.cache_index.load(Ordering::Relaxed);
+            self.cache_index.store(1 - index, Ordering::Relaxed);
+            self.make_cache();
+        }
+        if self.layers.has_log() {
+            let is_large = self.log.geometry().size_bytes > LOG_BYTES;
+            let bytes = if is_large { LOG_BYTES } else { LOG_BYTES + LOG_MORE_BYTES };
+            self.log = CrashLayer::on(&host, bytes, seed);
+            self.make_log();
+        }
+    }
+
+    pub(crate) fn cache(&self) -> &CrashLayer {
+        &self.caches[self.cache_index.load(Ordering::Relaxed)]
+    }
+
+    /// The power whose loss ends this life.
+    pub fn power(&self, fails: Fails) -> &Power {
+        if fails == Fails::Lun { self.lun.power() } else { self.log.power() }
+    }
+
+    /// Of the LUN.
+    pub fn geometry(&self) -> Geometry {
+        self.lun.geometry()
+    }
+
+    /// What is on the LUN, as reads see it.
+    pub fn read_lun(&self) -> Vec<u8> {
+        read_all(&mut Executor::in_order(), self.shared_lun())
+    }
+
+    /// Somebody else writes to the LUN, durably, while no stack is open on it. The next stack is told.
+    pub fn change_lun(&mut self, range: ByteRange, bytes: Buffer) {
+        let lun = self.shared_lun();
+        let writing = async move { lun.write(range.offset, bytes, true).await };
+        Executor::in_order().block_on(writing).expect("nothing fails");
+        self.changed.push(range);
+    }
+
+    /// Lets the LUN do something wrong from now on, in the life that `executor` runs.
+    pub fn spoil(&self, fault: LunFault, executor: &mut Executor) {
+        fault.strike(&self.lun, executor);
+    }
+
+    /// Another LUN of the same size.
+    pub(crate) fn other_lun(&self) -> CrashLayer {
+        let identity = Identity { serial: "another".into(), ..self.lun.identity() };
+        CrashLayer::new(self.geometry().size_bytes, 0).with_geometry(self.geometry()).with_identity(identity)
+    }
+
+    /// The media as the next life finds them.
+    #[must_use]
+    pub fn after(self, fails: Fails, next_fails: Fails, seed: u64) -> Self {
+        let loss = Loss::Seeded(seed);
+        // What keeps its power keeps what is volatile, and may lose it in a later life.
+        let next = |medium: &CrashLayer, has_lost_power: bool, power: &Power| match has_lost_power {
+            true => medium.after_power_loss_as(loss, power),
+            false => medium.after_restart_as(loss, power),
+        };
+        let host = Power::new();
+        let lun_power = if next_fails == Fails::Both { host.clone() } else { Power::new() };
+        let of_host = |medium: &CrashLayer| next(medium, fails.takes_host(), &host);
+        Self {
+            lun: next(&self.lun, fails.takes_lun(), &lun_power),
+            caches: self.caches.each_ref().map(of_host),
+            log: of_host(&self.log),
+            nvram: match fails.takes_host() {
+                true => self.nvram.after_power_loss(&host, seed),
+                false => self.nvram.after_restart(&host),
+            },
+            difference: of_host(&self.difference),
+            ..self
+        }
+    }
+}
+
+/// All that `device` holds.
+///
+/// # Panics
+/// When a read fails.
+pub fn read_all(executor: &mut Executor, device: SharedDevice) -> Vec<u8> {
+    const REQUEST_BYTES: u64 = 256 << 10;
+    let size_bytes = device.geometry().size_bytes;
+    let reading = async move {
+        let mut all = Vec::with_capacity(size_bytes as usize);
+        for offset in (0..size_bytes).step_by(REQUEST_BYTES as usize) {
+            let length = REQUEST_BYTES.min(size_bytes - offset) as usize;
+            all.extend_from_slice(&device.read(offset, Buffer::zeroed(length)).await?);
+        }
+        Ok::<_, block::Error>(all)
+    };
+    executor.block_on(reading).expect("nothing fails")
+}

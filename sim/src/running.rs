@@ -1,0 +1,303 @@
+//! A stack in one life, from its opening on.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use base::clock::Clock;
+use base::executor::Executor;
+use block::completion::Workers;
+use block::device::DeviceExt;
+use block::layer::cow::CowLayer;
+use block::layer::crash::{CrashLayer, Power};
+use block::layer::delay::Latency;
+use block::layer::shared_flush::SharedFlushLayer;
+use block::layer::switch::SwitchLayer;
+use block::{Error, ErrorKind, SharedDevice};
+use cache::{Cache, ConflictingChanges, Freshness, Mode};
+use writelog::{PersistentRegion, WriteLog};
+
+use crate::choice::Choice;
+use crate::made::Slots;
+use crate::media::Media;
+
+/// Between the copying of what is clean and the hand-over.
+const REPLACE_PAUSE: Duration = Duration::from_millis(3);
+
+/// See the module.
+#[derive(Clone)]
+pub struct Running {
+    /// Where the application's requests go.
+    pub top: SharedDevice,
+    /// Whether others changed on the LUN what a store has dirty, so that their change may be gone.
+    pub is_conflicting: bool,
+    cache: Option<Arc<CachePart>>,
+    log: Option<Arc<WriteLog>>,
+    difference: Option<Arc<CowLayer>>,
+}
+
+/// A cache that may be replaced while requests go on.
+struct CachePart {
+    /// The one that has the requests. Short sections, never across an await.
+    current: Mutex<Arc<Cache>>,
+    /// Held by who replaces or closes it.
+    changing: futures_util::lock::Mutex<()>,
+    switch: Arc<SwitchLayer>,
+    successor: Successor,
+}
+
+/// What a successor is made of.
+struct Successor {
+    device: SharedDevice,
+    lun: SharedDevice,
+    format: cache::FormatOptions,
+    open: cache::OpenOptions,
+    workers: Workers,
+    /// Of the host.
+    power: Power,
+    /// Which cache the next start finds, and which that is with the successor in place.
+    cache_index: Arc<AtomicUsize>,
+    index: usize,
+}
+
+impl CachePart {
+    fn current(&self) -> Arc<Cache> {
+        Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Another cache in the place of this one, once in a life. It fails when the power does.
+    async fn replace(&self, clock: &dyn Clock) -> Result<(), Error> {
+        let _changing = self.changing.lock().await;
+        let Successor { device, lun, format, open, workers, power, cache_index, index } = &self.successor;
+        if cache_index.load(Ordering::Relaxed) == *index {
+            return Ok(());
+        }
+        let old = self.current();
+        Cache::format(device, lun, cache::FormatOptions { crash_mode: old.status().crash_mode, ..*format }).await?;
+        let open = cache::OpenOptions { crash_mode: None, mode: old.mode(), ..open.clone() };
+        let new = Cache::open(Arc::clone(device), Arc::clone(lun), open).await?;
+        workers.spawn(new.run());
+        old.copy_to(&new, |_| {}).await?;
+        // What is written now the successor must not go on to have as it was.
+        clock.sleep(REPLACE_PAUSE).await;
+        self.switch.hold();
+        let handed = old.hand_over(&new).await;
+        // What is put in place is a name on the host's devices: that takes one that is there.
+        let is_possible = !power.is_lost();
+        match handed {
+            Ok(hand_over) if is_possible => {
+                cache_index.store(*index, Ordering::Relaxed);
+                *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&new);
+                self.switch.release(Some(new));
+                hand_over.finish();
+                Ok(())
+            }
+            handed => {
+                drop(handed);
+                self.switch.release(None);
+                new.leave().await;
+                Err(ErrorKind::Gone.into())
+            }
+        }
+    }
+}
+
+impl Media {
+    /// Begins a life. Others' changes of the LUN are told to the stores, and are over with when it has begun.
+    ///
+    /// # Errors
+    /// What opening meets; only power that fails, or a LUN that does something wrong, makes it.
+    pub fn open(&mut self, executor: &mut Executor, choice: &Choice) -> Result<Running, Error> {
+        let number = self.next_number();
+        let opened = self.open_over(executor, &self.lun, choice, number)?;
+        self.changed.clear();
+        Ok(opened)
+    }
+
+    /// Whether a stack refuses another LUN in the place of its own, and leaves that as it is.
+    pub fn refuses_other_lun(&self, executor: &mut Executor, choice: &Choice) -> bool {
+        let other = self.other_lun();
+        self.open_over(executor, &other, choice, 0).is_err() && other.writes_seen() == 0
+    }
+
+    /// `number` is that of a cache which may take the place of the one there is.
+    fn open_over(
+        &self,
+        executor: &mut Executor,
+        lun: &CrashLayer,
+        choice: &Choice,
+        number: u8,
+    ) -> Result<Running, Error> {
+        let lun = timed(executor, lun, 700);
+        let mut running = Running { top: lun.clone(), is_conflicting: false, cache: None, log: None, difference: None };
+        if self.layers.has_cache() {
+            self.add_cache(executor, &mut running, choice, number)?;
+        }
+        if self.layers.has_log() {
+            let has_nvram = self.made.slots == Slots::Nvram;
+            let nvram = has_nvram.then(|| Arc::clone(&self.nvram) as Arc<dyn PersistentRegion>);
+            let options = choice.log_options(executor, nvram);
+            let (device, below) = (of_host(executor, &self.log, choice), Arc::clone(&running.top));
+            let log = unless_conflicting(&mut running.is_conflicting, |overwrites| {
+                let kept_changes = if overwrites { Vec::new() } else { self.changed.clone() };
+                let options = writelog::OpenOptions { kept_changes, ..options.clone() };
+                executor.block_on(WriteLog::open(Arc::clone(&device), Arc::clone(&below), options))
+            })?;
+            // Each on its own, as they are on two threads.
+            executor.spawn(log.run_requests());
+            executor.spawn(log.run_destaging());
+            running.top = log.clone();
+            running.log = Some(log);
+        }
+        if self.layers.has_difference() {
+            let difference = of_host(executor, &self.difference, choice);
+            let layer = Arc::new(executor.block_on(CowLayer::open(difference, Arc::clone(&running.top)))?);
+            executor.spawn(layer.run());
+            running.top = layer.clone();
+            running.difference = Some(layer);
+        }
+        Ok(running)
+    }
+
+    fn add_cache(
+        &self,
+        executor: &mut Executor,
+        running: &mut Running,
+        choice: &Choice,
+        number: u8,
+    ) -> Result<(), Error> {
+        let mut options = choice.cache_options(executor);
+        if self.layers.has_difference() {
+            options.mode = Mode::ReadOnly;
+        }
+        let (device, lun) = (of_host(executor, self.cache(), choice), Arc::clone(&running.top));
+        let cache = unless_conflicting(&mut running.is_conflicting, |overwrites_changes| {
+            let freshness = Freshness::Changed(self.changed.clone());
+            let options = cache::OpenOptions { freshness, overwrites_changes, ..options.clone() };
+            executor.block_on(Cache::open(Arc::clone(&device), Arc::clone(&lun), options))
+        })?;
+        let switch = Arc::new(SwitchLayer::new(cache.clone()));
+        let workers = Workers::new();
+        let others = workers.clone();
+        executor.spawn(cache.run());
+        executor.spawn(switch.run());
+        executor.spawn(async move { others.run().await });
+        let index = 1 - self.cache_index.load(Ordering::Relaxed);
+        let successor = Successor {
+            device: of_host(executor, &self.caches[index], choice),
+            lun,
+            format: self.made.cache_options(number),
+            open: options,
+            workers,
+            power: self.cache().power().clone(),
+            cache_index: Arc::clone(&self.cache_index),
+            index,
+        };
+        running.top = switch.clone();
+        let (current, changing) = (Mutex::new(cache), futures_util::lock::Mutex::new(()));
+        running.cache = Some(Arc::new(CachePart { current, changing, switch, successor }));
+        Ok(())
+    }
+}
+
+/// Opens a store, and once more when others changed what it has dirty: the user says then that the store's data counts.
+fn unless_conflicting<T>(
+    is_conflicting: &mut bool,
+    mut open: impl FnMut(bool) -> Result<T, Error>,
+) -> Result<T, Error> {
+    match open(false) {
+        Err(error) if ConflictingChanges::of(&error).is_some() => {
+            *is_conflicting = true;
+            open(true)
+        }
+        opened => opened,
+    }
+}
+
+/// A device whose requests take their time.
+fn timed(executor: &mut Executor, medium: &CrashLayer, micros_max: u64) -> SharedDevice {
+    let workers = Workers::new();
+    let latency = Latency::Between(Duration::ZERO, Duration::from_micros(micros_max));
+    let timed = medium.clone().with_latency(Arc::new(executor.clock()), latency, &workers);
+    executor.spawn(async move { workers.run().await });
+    Arc::new(timed)
+}
+
+/// A device of the host, as this life uses it.
+fn of_host(executor: &mut Executor, medium: &CrashLayer, choice: &Choice) -> SharedDevice {
+    let device = timed(executor, medium, 100);
+    if !choice.shares_flushes {
+        return device;
+    }
+    let workers = Workers::new();
+    let layer = SharedFlushLayer::new(device, &workers);
+    executor.spawn(async move { workers.run().await });
+    Arc::new(layer)
+}
+
+impl Running {
+    /// The cache that has the requests now, if there is one that may change what is on the LUN.
+    pub fn cache(&self) -> Option<Arc<Cache>> {
+        self.cache.as_ref().filter(|_| self.difference.is_none()).map(|part| part.current())
+    }
+
+    /// Whether there is a write log.
+    pub fn has_log(&self) -> bool {
+        self.log.is_some()
+    }
+
+    /// Puts another cache in the place of the one there is.
+    ///
+    /// # Errors
+    /// The devices' own. The cache then goes on.
+    pub async fn replace_cache(&self, clock: &dyn Clock) -> Result<(), Error> {
+        match self.cache.as_ref().filter(|_| self.difference.is_none()) {
+            Some(part) => part.replace(clock).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Brings down what is dirty.
+    ///
+    /// # Errors
+    /// The devices' own.
+    pub async fn clean(&self) -> Result<(), Error> {
+        if let Some(log) = &self.log {
+            log.destage(|_| {}).await?;
+        }
+        if let Some(cache) = self.cache() {
+            cache.clean(|_| {}).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends in order, from the top down.
+    ///
+    /// # Errors
+    /// The devices' own.
+    pub async fn close(&self, keep_dirty: bool) -> Result<(), Error> {
+        if let Some(difference) = &self.difference {
+            // It has nothing to close: what is flushed is there.
+            difference.flush().await?;
+        }
+        if let Some(log) = &self.log {
+            log.close(keep_dirty).await?;
+        }
+        if let Some(part) = &self.cache {
+            let _changing = part.changing.lock().await;
+            part.current().close(keep_dirty).await?;
+        }
+        Ok(())
+    }
+
+    /// Holds what the stores say of themselves against what must be so after any crash.
+    ///
+    /// # Panics
+    /// When a cache has lost lines, or has some that do not match their checksums.
+    pub fn check_stores(&self, context: &str) {
+        if let Some(part) = &self.cache {
+            let status = part.current().status();
+            assert_eq!((status.recovery.lost_lines, status.checksum_errors), (0, 0), "{context}");
+        }
+    }
+}

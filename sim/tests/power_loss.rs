@@ -1,0 +1,304 @@
+//! Whatever stands on a LUN, and whenever the power fails: every acknowledged write is there, whole, in every later life.
+//!
+//! A run is a seed: it draws the LUN (blocks of 512 or 4096 bytes, thin or thick, volatile or not), what the stores are made with (lines, sets, where
+//! the slots of a log are), what fails, and for each life the options, what the LUN does wrong meanwhile (a flush that fails and drops, a write that
+//! fails and lands, a time in which nothing reaches it), what users order (another mode, another cache), and the moment of its end, which may be in the
+//! middle of an opening, of a change of caches, or of a close while cleaning and requests go on. What keeps its power keeps what is volatile, and may lose
+//! it in a later life. Between lives others may write to the LUN, and stores be made anew in other sizes; everything is read and held against the history.
+//! A failure prints the command that repeats it.
+
+use std::sync::{Arc, Mutex};
+
+use base::executor::Executor;
+use base::random::Random;
+use base::range::ByteRange;
+use block::layer::crash::FlushEffect;
+use cache::LineSize;
+use sim::application::{Application, draw_range, lock};
+use sim::choice::Choice;
+use sim::history::{History, Lost, Submitted};
+use sim::layers::Layers;
+use sim::lun::{Lun, LunFault};
+use sim::made::{Made, Slots};
+use sim::media::{Fails, Media, read_all};
+use sim::running::Running;
+use writelog::Durability;
+
+/// Crashes in a run, one after the other.
+const LIVES: usize = 3;
+/// Later crashes come at a write below one of these, if the life makes so many: in the opening, or anywhere.
+const WRITES_DRAWN: [u64; 2] = [12, 120];
+/// Requests of a life.
+const REQUESTS: usize = 120;
+/// First crashes of a run are this far apart.
+const CRASH_STEP: u64 = 3;
+/// More of them than any first life has.
+const CRASHES_MAX: u64 = 2000;
+
+#[derive(Clone, Copy, Debug)]
+struct Scenario {
+    seed: u64,
+    layers: Layers,
+    lun: Lun,
+    made: Made,
+    fails: [Fails; LIVES],
+}
+
+impl Scenario {
+    fn draw(layers: Layers, line_size: LineSize, seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0x5ca1_ab1e);
+        let lun = Lun::draw(&mut random);
+        let made = Made::draw(line_size, lun, &mut random);
+        let fails = std::array::from_fn(|_| draw_fails(layers, &made, &mut random));
+        Self { seed, layers, lun, made, fails }
+    }
+}
+
+fn draw_fails(layers: Layers, made: &Made, random: &mut Random) -> Fails {
+    let all = [Fails::Program, Fails::Host, Fails::Devices, Fails::Lun, Fails::Both];
+    // Nobody writes to the LUN below a difference, so it would never fail at a write.
+    let kinds = if layers.has_difference() { 3 } else { all.len() as u64 };
+    match all[random.below(kinds) as usize] {
+        // Persistent memory is not gone while its program goes on.
+        Fails::Devices if layers.has_log() && made.slots == Slots::Nvram => Fails::Host,
+        fails => fails,
+    }
+}
+
+/// A run under way.
+struct Run<'a> {
+    scenario: &'a Scenario,
+    random: Random,
+    /// Taken out while one life becomes the next.
+    media: Option<Media>,
+    history: Arc<Mutex<History>>,
+    /// What others wrote to the LUN, and no stack was told of.
+    foreign: Vec<Submitted>,
+    lun_before: Vec<u8>,
+    /// Of the life under way, or the last one.
+    choice: Option<Choice>,
+    context: String,
+}
+
+impl<'a> Run<'a> {
+    fn new(scenario: &'a Scenario, crash_at: u64) -> Self {
+        let Scenario { layers, lun, made, fails, seed } = *scenario;
+        let media = Media::new(layers, lun, made, fails[0], seed);
+        let lun_before = media.read_lun();
+        Self {
+            scenario,
+            random: Random::new(seed ^ (crash_at << 32)),
+            media: Some(media),
+            history: Arc::new(Mutex::new(History::new(lun_before.len() as u64))),
+            foreign: Vec::new(),
+            lun_before,
+            choice: None,
+            context: format!("{scenario:?}, first crash at write {crash_at}"),
+        }
+    }
+
+    fn media(&mut self) -> &mut Media {
+        self.media.as_mut().expect("it is there between lives")
+    }
+
+    fn fails(&self, life: usize) -> Fails {
+        self.scenario.fails.get(life).copied().unwrap_or(Fails::Program)
+    }
+
+    /// Others write to the LUN.
+    fn change_by_others(&mut self) {
+        if self.scenario.layers.has_difference() || !self.random.chance(0.3) {
+            return;
+        }
+        for _ in 0..1 + self.random.below(3) {
+            let geometry = self.media().geometry();
+            let range = draw_range(&mut self.random, &geometry, &self.scenario.made);
+            let submitted = lock(&self.history).submit(range, false);
+            self.media().change_lun(range, submitted.buffer());
+            self.foreign.push(submitted);
+        }
+    }
+
+    /// The stores have been told. Where one of them has dirty what others changed, either may be there: the user said that the store's counts.
+    fn settle_foreign(&mut self, running: &Running) {
+        for submitted in self.foreign.drain(..) {
+            lock(&self.history).finish(&submitted, !running.is_conflicting, true);
+        }
+    }
+
+    fn draw_choice(&mut self, life: usize) -> Choice {
+        let mut choice = Choice::draw(&self.scenario.made, &mut self.random);
+        if let Some(LunFault::Flush(_, effect)) = &mut choice.lun_fault
+            && self.scenario.layers.has_cache()
+            && life + 1 < LIVES
+        {
+            // A LUN that goes on to show what it has dropped deceives every later life of a cache, which cannot know of it.
+            *effect = FlushEffect::Drops;
+        }
+        choice
+    }
+
+    /// One life and its end: what is lost then, or nothing when it came to its end by itself.
+    fn live(&mut self, life: usize, crash_at: u64) -> Option<Lost> {
+        let (fails, is_first) = (self.fails(life), life == 0);
+        let mut executor = Executor::new(self.random.bits());
+        let choice = self.draw_choice(life);
+        self.choice = Some(choice);
+        let below = WRITES_DRAWN[self.random.below(2) as usize];
+        let drawn = self.random.below(below);
+        let power = self.media().power(fails).clone();
+        power.fail_write(power.writes_seen() + if is_first { crash_at } else { drawn });
+        let fault = choice.lun_fault;
+        if let Some(fault) = fault.filter(|_| !is_first) {
+            self.media().spoil(fault, &mut executor);
+        }
+        lock(&self.history).doubt_volatile(fault.is_some_and(LunFault::drops));
+        match self.media().open(&mut executor, &choice) {
+            Ok(running) => {
+                self.settle_foreign(&running);
+                if let Some(fault) = fault.filter(|_| is_first) {
+                    self.media().spoil(fault, &mut executor);
+                }
+                let application = Application {
+                    running,
+                    made: self.scenario.made,
+                    history: Arc::clone(&self.history),
+                    power: Some(power.clone()).filter(|_| fails != Fails::Devices),
+                    clock: Arc::new(executor.clock()),
+                    context: format!("{}, in life {life}: {choice:?}", self.context).into(),
+                };
+                // Most of what a store takes never comes to the LUN.
+                let requests = if fails == Fails::Lun { 3 * REQUESTS } else { REQUESTS };
+                executor.block_on(application.live(self.random.bits(), requests));
+            }
+            Err(error) => {
+                // A LUN that does something wrong may keep a store from being opened.
+                let is_excused = power.is_lost() || fault.is_some();
+                assert!(is_excused, "{}, life {life}: {error}", self.context);
+            }
+        }
+        drop(executor);
+        if is_first && !power.is_lost() {
+            return None;
+        }
+        // A life that makes fewer writes than were drawn ends as if its program were killed.
+        let fails = if power.is_lost() { fails } else { Fails::Program };
+        self.end(fails, life + 1);
+        let forgets = self.scenario.layers.has_difference()
+            || (self.scenario.layers.has_log() && choice.durability == Durability::UnsafeVolatile);
+        Some(match fails {
+            Fails::Lun | Fails::Both => Lost::Volatile,
+            // These are volatile until they are flushed, whatever ends.
+            Fails::Program | Fails::Host | Fails::Devices if forgets => Lost::Volatile,
+            Fails::Program | Fails::Host | Fails::Devices if fault.is_some_and(LunFault::drops) => Lost::VolatileUnseen,
+            Fails::Program | Fails::Host | Fails::Devices => Lost::Unacknowledged,
+        })
+    }
+
+    fn end(&mut self, fails: Fails, next_life: usize) {
+        let (next_fails, seed) = (self.fails(next_life), self.random.bits());
+        self.media = self.media.take().map(|media| media.after(fails, next_fails, seed));
+    }
+
+    /// Opens once more, with nothing that fails, and holds everything against the history.
+    fn check(&mut self, life: usize, lost: Lost) {
+        let context = format!("{}, after life {life} with {:?}", self.context, self.choice);
+        let mut executor = Executor::new(self.random.bits());
+        let choice = Choice::draw(&self.scenario.made, &mut self.random);
+        if self.random.chance(0.2) {
+            let is_refused = self.media().refuses_other_lun(&mut executor, &choice);
+            assert!(is_refused, "{context}: another LUN is taken for its own");
+        }
+        let running = match self.media().open(&mut executor, &choice) {
+            Ok(running) => running,
+            Err(error) => panic!("{context}: {error}"),
+        };
+        self.settle_foreign(&running);
+        let bytes = read_all(&mut executor, Arc::clone(&running.top));
+        lock(&self.history).check_after(lost, &bytes, &context);
+        running.check_stores(&context);
+        let keep_dirty = life + 1 < LIVES && self.random.chance(0.5);
+        let closing = running.clone();
+        executor.block_on(async move { closing.close(keep_dirty).await.expect("nothing fails") });
+        drop((running, executor));
+        let bytes = self.media().read_lun();
+        if self.scenario.layers.has_difference() {
+            assert!(bytes == self.lun_before, "{context}: the base was changed");
+        } else if !keep_dirty {
+            let whole = ByteRange { offset: 0, length: bytes.len() as u64 };
+            let history = lock(&self.history);
+            history.check_read(whole, &history.submit_read(whole), &bytes, &format!("{context}, the LUN"));
+        }
+        // The devices of the next life are on the powers that it needs.
+        self.end(Fails::Program, life + 1);
+        if !keep_dirty && self.random.chance(0.2) && !self.scenario.layers.has_difference() {
+            let seed = self.random.bits() >> 1;
+            self.media().make_anew(seed);
+        }
+    }
+}
+
+/// A whole run, whose first life ends at that write. Whether it came so far.
+fn run(scenario: &Scenario, crash_at: u64) -> bool {
+    let mut run = Run::new(scenario, crash_at);
+    for life in 0..LIVES {
+        if life > 0 {
+            run.change_by_others();
+        }
+        let Some(lost) = run.live(life, crash_at) else { return false };
+        run.change_by_others();
+        run.check(life, lost);
+    }
+    true
+}
+
+fn crash_everywhere(layers: Layers, line_bytes: u64, first_seed: u64, count: u64) {
+    let test = block::crash_test!();
+    let line_size = LineSize::new(line_bytes).expect("lines have this size");
+    for seed in test.seeds(first_seed, count, 1000) {
+        let scenario = Scenario::draw(layers, line_size, seed);
+        // Every third write, others with each seed; a LUN gets few.
+        let step = if scenario.fails[0] == Fails::Lun { 1 } else { CRASH_STEP };
+        test.crash_at_every(seed, CRASHES_MAX, |index| run(&scenario, seed % step + index * step));
+    }
+}
+
+#[test]
+fn a_cache_keeps_what_was_acknowledged_over_several_lives() {
+    crash_everywhere(Layers::Cache, 4 << 10, 100, 6);
+}
+
+#[test]
+fn a_cache_of_lines_of_8_kib_keeps_what_was_acknowledged_over_several_lives() {
+    crash_everywhere(Layers::Cache, 8 << 10, 600, 2);
+}
+
+#[test]
+fn a_cache_of_lines_of_64_kib_keeps_what_was_acknowledged_over_several_lives() {
+    crash_everywhere(Layers::Cache, 64 << 10, 701, 1);
+}
+
+#[test]
+fn a_cache_of_lines_of_256_kib_keeps_what_was_acknowledged_over_several_lives() {
+    crash_everywhere(Layers::Cache, 256 << 10, 800, 1);
+}
+
+#[test]
+fn a_log_keeps_what_was_acknowledged_over_several_lives() {
+    crash_everywhere(Layers::Log, 4 << 10, 200, 6);
+}
+
+#[test]
+fn a_log_over_a_cache_keeps_what_was_acknowledged_over_several_lives() {
+    crash_everywhere(Layers::LogOverCache, 4 << 10, 300, 4);
+}
+
+#[test]
+fn a_difference_keeps_what_was_flushed_over_several_lives() {
+    crash_everywhere(Layers::Difference, 4 << 10, 400, 4);
+}
+
+#[test]
+fn a_difference_over_a_cache_keeps_what_was_flushed_over_several_lives() {
+    crash_everywhere(Layers::DifferenceOverCache, 4 << 10, 500, 4);
+}

@@ -1,0 +1,382 @@
+//! What an administrator meets when something stands still, is away or was removed: what runs stays visible, says what it waits for, and ends when told to.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tests::{Finished, IQN, Process, World, tool};
+
+/// What no machine is too slow for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const LUN: [&str; 2] = ["--lun", "0=file:disk.img,size=16MiB"];
+
+const CACHE: [&str; 6] = ["--cache", "disk.cache", "--cache-size", "8MiB", "--cache-clean-above", "100%"];
+
+/// A log from which nothing leaves by itself.
+const LOG: [&str; 8] =
+    ["--log", "disk.log", "--log-size", "8MiB", "--destage-idle", "100000s", "--destage-age", "100000s"];
+
+const WOULD_LOSE_DATA: i32 = 9;
+
+fn attach(world: &World, url: &str, flags: &[&str]) -> Process {
+    world.start([&["attach", url, "--name", "disk"][..], flags].concat())
+}
+
+fn io(uri: &str, commands: &[&str]) {
+    let commands = commands.iter().flat_map(|command| ["-c", command]);
+    tool("qemu-io", ["-f", "raw"].into_iter().chain(commands).chain([uri]));
+}
+
+/// The LUN without cache and log.
+#[track_caller]
+fn check_alone(world: &World, url: &str, command: &str) {
+    let disk = attach(world, url, &[]);
+    io(&disk.ready, &[command]);
+    disk.terminate().success();
+}
+
+fn signal(id: u32, signal: Signal) {
+    let id = i32::try_from(id).ok().and_then(Pid::from_raw).expect("it is a process");
+    kill_process(id, signal).expect("it is our child");
+}
+
+fn spawn(command: &mut Command) -> Child {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary is there")
+}
+
+fn outcome(child: Child) -> Finished {
+    let output = child.wait_with_output().expect("it is our child");
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Finished { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+/// Waits until `is_there` of what `status` says of the attachment.
+#[track_caller]
+fn wait_for_status(world: &World, what: &str, is_there: impl Fn(&Value) -> bool) -> Value {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let status = world.status("disk");
+        if is_there(&status) {
+            return status;
+        }
+        assert!(Instant::now() < deadline, "it never came to: {what}: {status}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_process_that_is_stopped_is_named_and_the_others_are_listed() {
+    let world = World::new();
+    let target = world.target(LUN);
+    let disk = attach(&world, &target.url(0), &[]);
+    signal(target.process.id(), Signal::STOP);
+    let all = world.run(["status"]).success();
+    assert!(all.contains(&format!("`kill -CONT {}`", target.process.id())), "{all}");
+    assert!(all.lines().any(|line| line.starts_with(" disk") && line.contains(&disk.ready)), "{all}");
+    let all = world.run(["status", "--json"]).json();
+    let silent = all["running"].as_array().unwrap().iter().find(|each| each["name"] == "target").unwrap();
+    assert_eq!(silent["pid"], target.process.id(), "{all}");
+    world.run(["target", "status"]).failure(3, &["\"target\" does not answer", "is stopped"]);
+    world.run(["detach", "target"]).failure(3, &["\"target\" does not answer"]);
+    signal(target.process.id(), Signal::CONT);
+    // It does not stop now, either, because somebody asked for that once.
+    world.run(["target", "status"]).success();
+    std::thread::sleep(Duration::from_millis(200));
+    world.run(["target", "status"]).success();
+}
+
+#[test]
+fn a_detach_that_waits_for_its_target_says_so_and_can_be_told_to_keep_what_is_dirty() {
+    let world = World::new();
+    let mut target = world.target(LUN);
+    let disk = attach(&world, &target.url(0), &CACHE);
+    io(&disk.ready, &["write -P 5 0 64k", "flush"]);
+    target.process.kill();
+    let first = spawn(world.forebay().args(["detach", "disk"]));
+    let status = wait_for_status(&world, "a detach that waits", |status| status["detaching"]["waits_for"].is_string());
+    assert!(status["detaching"]["waits_for"].as_str().unwrap().contains(target.portal()), "{status}");
+    let table = world.run(["status"]).success();
+    assert!(table.contains("being detached, waits for"), "{table}");
+    world.run(["detach", "disk"]).failure(6, &["being detached already", "--keep-dirty"]);
+    world.run(["clean", "disk"]).failure(6, &["being detached"]);
+    let said = world.run(["detach", "disk", "--keep-dirty"]).success();
+    assert!(said.contains("65536 bytes stay dirty"), "{said}");
+    let first = outcome(first);
+    assert!(first.stdout.contains("65536 bytes stay dirty"), "{first:?}");
+    disk.wait();
+    assert!(!world.run(["status"]).success().contains("being detached"));
+}
+
+#[test]
+fn a_detach_whose_target_stays_away_ends_with_what_to_do() {
+    let world = World::new();
+    let mut target = world.target(LUN);
+    let impatient = ["--replacement-timeout", "1s"];
+    let disk = attach(&world, &target.url(0), &[&CACHE[..], &impatient].concat());
+    io(&disk.ready, &["write -P 5 0 64k", "flush"]);
+    target.process.kill();
+    let said = world.run(["detach", "disk"]);
+    let last = said.stderr.lines().last().unwrap_or_default();
+    assert_eq!(said.code, Some(3), "{said:?}");
+    for words in ["is detached, but 65536 bytes stay dirty here", "--cache ", "disk.cache to write them back"] {
+        assert!(last.contains(words), "\"{words}\" is missing in {last}");
+    }
+    assert!(!last.contains("still looked for"), "{last}");
+    disk.wait();
+}
+
+#[test]
+fn a_signal_ends_a_login_at_once() {
+    let world = World::new();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("iscsi://{}/{IQN}/0", silent.local_addr().unwrap());
+    for which in [Signal::TERM, Signal::INT] {
+        let attach = ["attach", &url, "--name", "disk", "--login-timeout", "600s"];
+        let child = spawn(world.forebay().args(attach));
+        let (_connection, _) = silent.accept().unwrap();
+        signal(child.id(), which);
+        assert_eq!(outcome(child).code, Some(0));
+    }
+}
+
+#[test]
+fn a_lun_stays_locked_when_the_run_time_directory_is_gone() {
+    let world = World::new();
+    let target = world.target(LUN);
+    let disk = attach(&world, &target.url(0), &[]);
+    fs::remove_dir_all(world.path("run")).unwrap();
+    world.run(["attach", &target.url(0), "--name", "other"]).failure(6, &["attached on this host already", "\"disk\""]);
+    disk.terminate().success();
+}
+
+#[test]
+fn callers_who_say_nothing_keep_no_process_from_its_end() {
+    let world = World::new();
+    let target = world.target(LUN);
+    let disk = attach(&world, &target.url(0), &[]);
+    let crowd = |name: &str| -> Vec<UnixStream> {
+        (0..20).map(|_| UnixStream::connect(world.path("run").join(format!("{name}.sock"))).unwrap()).collect()
+    };
+    let silent = [crowd("disk"), crowd("target")];
+    assert!(world.run(["status", "disk"]).success().starts_with("attachment "));
+    let silent = [silent, [crowd("disk"), crowd("target")]];
+    disk.terminate().success();
+    target.process.terminate().success();
+    drop(silent);
+}
+
+#[test]
+fn a_cache_that_is_removed_while_it_is_dirty_is_missed() {
+    let world = World::new();
+    let target = world.target(LUN);
+    let disk = attach(&world, &target.url(0), &CACHE);
+    io(&disk.ready, &["write -P 5 0 64k", "flush"]);
+    fs::remove_file(world.path("disk.cache")).unwrap();
+    let status = wait_for_status(&world, "trouble", |status| status["troubles"][0].is_string());
+    assert!(status["troubles"][0].as_str().unwrap().contains("disk.cache was removed"), "{status}");
+    assert!(world.run(["status"]).success().contains("disk.cache was removed"));
+    std::thread::sleep(Duration::from_millis(1100));
+    let ended = disk.terminate();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let line = ended.stderr.lines().find(|line| line.contains("was removed while it is in use")).unwrap_or_default();
+    assert!(line.contains("attachment{name=disk}"), "the log says whose: {ended:?}");
+    // A signal keeps what is dirty. Here there was nothing to keep it in.
+    assert!(!ended.stderr.contains("stay dirty"), "{ended:?}");
+    check_alone(&world, &target.url(0), "read -P 5 0 64k");
+}
+
+#[test]
+fn the_last_copy_of_what_is_dirty_is_written_back_and_not_kept() {
+    let world = World::new();
+    let target = world.target(LUN);
+    for (number, (flags, path)) in [(&CACHE[..], "disk.cache"), (&LOG[..], "disk.log")].into_iter().enumerate() {
+        for is_emptied in [false, true] {
+            let disk = attach(&world, &target.url(0), flags);
+            let pattern = format!("-P {} 0 64k", 1 + 2 * number + usize::from(is_emptied));
+            io(&disk.ready, &[&format!("write {pattern}"), "flush"]);
+            fs::remove_file(world.path(path)).unwrap();
+            if is_emptied {
+                fs::write(world.path(path), "").unwrap();
+            }
+            world.run(["detach", "disk", "--keep-dirty"]).failure(
+                WOULD_LOSE_DATA,
+                &[path, "was removed", "65536 bytes", "stays attached", "`forebay detach disk`"],
+            );
+            io(&disk.ready, &[&format!("read {pattern}")]);
+            world.run(["detach", "disk"]).success();
+            disk.wait().success();
+            check_alone(&world, &target.url(0), &format!("read {pattern}"));
+            let _ = fs::remove_file(world.path(path));
+        }
+    }
+}
+
+#[test]
+fn the_last_copy_of_what_is_dirty_is_not_given_up_while_its_target_is_away_and_a_signal_says_that_it_is_lost() {
+    let world = World::new();
+    let mut target = world.target(LUN);
+    let disk = attach(&world, &target.url(0), &[&CACHE[..], &["--replacement-timeout", "1s"]].concat());
+    io(&disk.ready, &["write -P 5 0 64k", "flush"]);
+    fs::remove_file(world.path("disk.cache")).unwrap();
+    target.process.kill();
+    world.wait_for_remote("disk", "a loss that is noticed", |remote| remote["state"] != "online");
+    for flags in [&["detach", "disk"][..], &["detach", "disk", "--keep-dirty"]] {
+        world.run(flags).failure(WOULD_LOSE_DATA, &["disk.cache was removed", "stays attached", target.portal()]);
+    }
+    let ended = disk.terminate();
+    assert!(ended.code.is_some_and(|code| code != 0), "{ended:?}");
+    let last = ended.stderr.lines().last().unwrap_or_default();
+    assert!(last.contains("65536 bytes are lost") && !last.contains("stay dirty"), "{ended:?}");
+}
+
+#[test]
+fn settings_are_changed_all_or_none() {
+    let world = World::new();
+    let target = world.target(LUN);
+    let _disk = attach(&world, &target.url(0), &CACHE);
+    world.run(["set", "disk", "cache.mode=write-through", "bogus=1"]).failure(2, &["\"bogus\"", "nothing was changed"]);
+    world.run(["set", "disk", "cache.mode=write-through", "bogus"]).failure(2, &["\"bogus\" is no KEY=VALUE"]);
+    assert_eq!(world.status("disk")["cache"]["mode"], "write-back");
+    world.run(["set", "disk", "cache.mode=write-through", "cache.cutoff=1MiB"]).success();
+    assert_eq!(world.status("disk")["cache"]["mode"], "write-through");
+}
+
+#[test]
+fn what_a_crash_leaves_dirty_is_listed_and_what_is_missing_can_be_struck() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=file:a.img,size=16MiB", "--lun", "1=file:b.img,size=16MiB"]);
+    let log = ["--log", "disk.log", "--log-size", "8MiB", "--destage-idle", "600s", "--destage-age", "600s"];
+    let mut disk = attach(&world, &target.url(0), &log);
+    io(&disk.ready, &["write -P 5 0 64k", "flush"]);
+    let state = |world: &World, list: &str| {
+        let listed = world.run([list, "list", "--json"]).json();
+        listed[format!("{list}s")].as_array().unwrap().iter().map(|each| each["state"].clone()).collect::<Vec<Value>>()
+    };
+    assert_eq!(state(&world, "log"), ["attached"]);
+    disk.kill();
+    assert_eq!(state(&world, "log"), ["dirty"]);
+    assert!(world.run(["log", "list"]).success().contains("disk.log"));
+    let said = world.run(["status"]).success();
+    assert!(said.contains("disk.log") && said.contains("--log"), "{said}");
+    let said = world.run(["status", "--json"]).json();
+    assert_eq!((&said["dirty"][0]["store"], &said["dirty"][0]["name"]), (&"log".into(), &"disk".into()), "{said}");
+    fs::remove_file(world.path("disk.log")).unwrap();
+    assert_eq!(state(&world, "log"), ["lost"]);
+    world.run(["log", "discard", "disk.log", "--allow-data-loss"]).success();
+    assert_eq!(state(&world, "log"), [] as [Value; 0]);
+    // A cache that is clean, one with dirty data.
+    for (lun, is_dirty, expected) in [(0, false, "missing"), (1, true, "lost")] {
+        let mut disk = attach(&world, &target.url(lun), &CACHE);
+        if is_dirty {
+            io(&disk.ready, &["write -P 5 0 64k", "flush"]);
+            disk.kill();
+        } else {
+            world.run(["detach", "disk"]).success();
+            disk.wait().success();
+        }
+        fs::remove_file(world.path("disk.cache")).unwrap();
+        assert_eq!(state(&world, "cache"), [expected]);
+        let discard = ["cache", "discard", "disk.cache"];
+        if is_dirty {
+            world.run(discard).failure(9, &["is not there"]);
+            world.run(discard.iter().chain(&["--allow-data-loss"])).success();
+        } else {
+            world.run(discard).success();
+        }
+        assert_eq!(state(&world, "cache"), [] as [Value; 0]);
+        world.run(discard).failure(5, &["there is no cache"]);
+    }
+}
+
+#[test]
+fn what_is_no_cache_is_said_to_be_none_and_stays() {
+    let world = World::new();
+    let target = world.target(LUN);
+    fs::write(world.path("f"), "precious").unwrap();
+    let attach = ["attach", &target.url(0), "--cache", "f", "--cache-size", "16MiB"];
+    for command in [&attach[..], &["cache", "discard", "f"], &["cache", "inspect", "f"], &["log", "inspect", "f"]] {
+        world.run(command).failure(7, &["has 8 bytes", "is no"]);
+    }
+    assert_eq!(fs::read(world.path("f")).unwrap(), b"precious");
+}
+
+#[test]
+fn a_cache_says_who_it_is_and_that_its_size_is_another_one_than_asked_for() {
+    let world = World::new();
+    let target = world.target(LUN);
+    let attach =
+        |size: &str| world.start(["attach", &target.url(0), "--name", "disk", "--cache", "c", "--cache-size", size]);
+    // Sizes are rounded down to what a cache can have.
+    let disk = attach("9000000");
+    let status = world.status("disk");
+    assert_eq!(status["cache_bytes"], 9_000_000 / 4096 * 4096, "{status}");
+    let uuid = status["cache_uuid"].as_str().unwrap().to_owned();
+    assert_eq!(world.run(["cache", "list", "--json"]).json()["caches"][0]["uuid"], *uuid);
+    assert_eq!(disk.terminate().stderr, "");
+    let disk = attach("16MiB");
+    let ended = disk.terminate();
+    for words in ["--cache-size 16MiB", "cache.size=16MiB"] {
+        assert!(ended.stderr.contains(words), "{ended:?}");
+    }
+}
+
+#[test]
+fn cleaning_that_fails_is_a_trouble_that_status_names() {
+    let lazy = ["--destage-idle", "600s", "--destage-age", "1s"];
+    for store in [
+        &["--cache", "c", "--cache-size", "8MiB", "--cache-clean-above", "0%"][..],
+        &["--log", "l", "--log-size", "8MiB"],
+    ] {
+        let flags = if store[0] == "--log" { [store, &lazy].concat() } else { store.to_vec() };
+        let world = World::new();
+        let portal = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let file = |luns: &str| {
+            let text = format!("portals = [\"{portal}\"]\n[[target]]\niqn = \"{IQN}\"\nluns = [{luns}]\n");
+            fs::write(world.path("target.toml"), text).unwrap();
+        };
+        file("\"0=file:a.img,size=16MiB\", \"1=ram:16MiB\"");
+        let _target = world.start(["target", "serve", "--config", "target.toml"]);
+        let disk = attach(
+            &world,
+            &format!("iscsi://{portal}/{IQN}/0"),
+            &[&flags[..], &["--replacement-timeout", "1s"]].concat(),
+        );
+        io(&disk.ready, &["read 0 64k"]);
+        file("\"1=ram:16MiB\"");
+        world.run(["target", "reload"]).success();
+        io(&disk.ready, &["write -P 5 0 64k", "flush"]);
+        let is_stuck = |status: &Value| {
+            let troubles = status["troubles"].as_array().into_iter().flatten().filter_map(Value::as_str);
+            troubles.into_iter().any(|trouble| trouble.contains("cannot be written back"))
+        };
+        wait_for_status(&world, "trouble", is_stuck);
+        for said in [world.run(["status"]).success(), world.run(["status", "disk"]).success()] {
+            assert!(said.contains("cannot be written back"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn the_nbd_socket_has_the_mode_and_the_group_that_were_asked_for() {
+    let world = World::new();
+    let target = world.target(LUN);
+    let group = rustix::process::getegid().as_raw().to_string();
+    let attached = attach(&world, &target.url(0), &["--socket-mode", "0640", "--socket-group", &group]);
+    let path = attached.ready.split_once("socket=").expect("it listens on a socket file").1;
+    let metadata = fs::metadata(path).unwrap();
+    assert_eq!((metadata.mode() & 0o777, metadata.gid().to_string()), (0o640, group));
+    for (option, value, word) in [("--socket-mode", "999", "octal"), ("--socket-group", "no-such-group", "no group")] {
+        let arguments = ["attach", &target.url(0), "--name", "other", option, value];
+        let refused = world.run(arguments);
+        assert_eq!(refused.code, Some(2));
+        assert!(refused.stderr.contains(word), "{}", refused.stderr);
+    }
+    world.run(["detach", "disk"]).success();
+    attached.wait().success();
+}

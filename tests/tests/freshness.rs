@@ -1,0 +1,476 @@
+//! A clean line is served only if nobody can have changed its block since: whoever wrote to the LUN while its cache was away, and with
+//! whatever target.
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tests::{IQN, Process, Target, World, finish, tool};
+
+const WOULD_LOSE_DATA: i32 = 9;
+/// What no machine is too slow for.
+const PATIENCE: Duration = Duration::from_secs(60);
+const CACHE: [&str; 4] = ["--cache", "disk.cache", "--cache-size", "16MiB"];
+
+fn attach(world: &World, urls: &str, more: &[&str]) -> Process {
+    world.start([&["attach", urls, "--name", "disk"], more].concat())
+}
+
+fn detach(world: &World, process: Process) {
+    world.run(["detach", "disk"]).success();
+    process.wait().success();
+}
+
+fn io(place: &str, commands: &[&str]) {
+    tool(
+        "qemu-io",
+        ["-f", "raw"].into_iter().chain(commands.iter().flat_map(|command| ["-c", command])).chain([place]),
+    );
+}
+
+/// Attaches, does this, and detaches.
+fn session(world: &World, urls: &str, more: &[&str], commands: &[&str]) -> Value {
+    let process = attach(world, urls, more);
+    let freshness = world.status("disk")["freshness"].clone();
+    io(&process.ready, commands);
+    detach(world, process);
+    freshness
+}
+
+/// An initiator that is not ours, of another host.
+fn foreign(url: &str, commands: &[&str]) {
+    io(url, commands);
+}
+
+fn target(world: &World, more: &[&str]) -> Target {
+    world.target([&["--lun", "0=file:disk.img,size=64MiB"], more].concat())
+}
+
+/// What an administrator does who attaches with the cache, without it, and with it again.
+#[test]
+fn a_cache_does_not_serve_what_was_changed_without_it() {
+    let world = World::new();
+    let target = target(&world, &[]);
+    let url = target.url(0);
+    session(&world, &url, &CACHE, &["write -P 1 0 64k", "write -P 1 8M 64k", "read -P 1 0 64k"]);
+    session(&world, &url, &[], &["write -P 2 0 64k", "flush"]);
+    let freshness = session(&world, &url, &CACHE, &["read -P 2 0 64k", "read -P 1 8M 64k"]);
+    assert_eq!((&freshness["cache"]["state"], &freshness["cache"]["changed_ranges"]), (&"partly".into(), &1.into()));
+    assert_eq!(freshness["cache"]["changed_by_others_bytes"], 1 << 20, "{freshness}");
+    // Nobody else was there: what it holds counts, and is served from it.
+    let process = attach(&world, &url, &CACHE);
+    let freshness = world.status("disk")["freshness"]["cache"].clone();
+    assert_eq!((&freshness["state"], &freshness["changed_by_others_bytes"]), (&"kept".into(), &0.into()));
+    io(&process.ready, &["read -P 2 0 64k", "read -P 1 8M 64k"]);
+    let status = world.status("disk");
+    assert_eq!(status["cache"]["reads"]["misses"].as_u64().unwrap_or(0), 0, "{}", status["cache"]["reads"]);
+    detach(&world, process);
+}
+
+#[test]
+fn a_cache_sees_what_another_cache_a_log_and_a_foreign_initiator_wrote() {
+    let world = World::new();
+    let target = target(&world, &[]);
+    let url = target.url(0);
+    let other = ["--cache", "other.cache", "--cache-size", "16MiB"];
+    session(&world, &url, &CACHE, &["write -P 1 0 8M", "read -P 1 0 8M"]);
+    session(&world, &url, &other, &["read -P 1 0 1M", "write -P 2 0 64k"]);
+    session(&world, &url, &CACHE, &["read -P 2 0 64k", "read -P 1 1M 1M", "write -P 3 1M 64k"]);
+    session(&world, &url, &other, &["read -P 2 0 64k", "read -P 3 1M 64k"]);
+
+    // A log that was left behind, brought to the LUN by the command of the recovery guide.
+    let log = ["--log", "disk.log", "--log-size", "8MiB", "--destage-idle", "100000s", "--destage-age", "100000s"];
+    let mut killed = attach(&world, &url, &log);
+    io(&killed.ready, &["write -P 4 2M 64k", "flush"]);
+    killed.kill();
+    world.run(["log", "replay", "disk.log", &url]).success();
+    session(&world, &url, &CACHE, &["read -P 4 2M 64k", "read -P 3 1M 64k"]);
+
+    foreign(&url, &["write -P 5 3M 64k", "discard 4M 64k", "write -z 5M 64k"]);
+    let checks = ["read -P 5 3M 64k", "read -P 0 4M 64k", "read -P 0 5M 64k", "read -P 4 2M 64k"];
+    let freshness = session(&world, &url, &CACHE, &checks);
+    assert_eq!(freshness["cache"]["state"], "partly", "{freshness}");
+
+    // What `bench` writes. It asks for the same blocks that the cache has.
+    let bench = ["bench", &url, "--rw", "randwrite", "--bs", "64KiB", "--footprint", "64KiB", "--requests", "4"];
+    world.run([&bench[..], &["--allow-data-loss"]].concat()).success();
+    let now = fs::read(world.path("disk.img")).unwrap()[..65536].to_vec();
+    fs::write(world.path("now"), &now).unwrap();
+    let process = attach(&world, &url, &CACHE);
+    tool(
+        "qemu-img",
+        [
+            "dd",
+            "-f",
+            "raw",
+            "-O",
+            "raw",
+            "bs=64k",
+            "count=1",
+            &format!("if={}", process.ready),
+            &format!("of={}", world.path("seen").display()),
+        ],
+    );
+    assert!(fs::read(world.path("seen")).unwrap() == now, "the cache has what was there before bench");
+    detach(&world, process);
+}
+
+/// Neither end gets to say goodbye.
+#[test]
+fn marks_outlive_sigkill_of_target_and_attachment() {
+    let world = World::new();
+    let mut first = target(&world, &[]);
+    let url = first.url(0);
+    let portal = first.portal().to_owned();
+    // Its clean lines count after a crash.
+    let cache = [&CACHE[..], &["--cache-mode", "write-through", "--cache-crash", "all"]].concat();
+    let mut killed = attach(&world, &url, &cache);
+    io(&killed.ready, &["write -P 1 0 4M", "read -P 1 0 4M", "flush"]);
+    killed.kill();
+    foreign(&url, &["write -P 2 1M 64k"]);
+    first.process.kill();
+    let again = || {
+        let fixed = ["target", "serve", "--portal", &portal, "--iqn", IQN, "--lun", "0=file:disk.img,size=64MiB"];
+        world.start(fixed)
+    };
+    let mut second = again();
+    session(&world, &url, &cache, &["read -P 2 1M 64k", "read -P 1 2M 64k"]);
+    foreign(&url, &["write -P 3 2M 64k"]);
+    second.kill();
+    let _third = again();
+    let freshness = session(&world, &url, &cache, &["read -P 3 2M 64k", "read -P 2 1M 64k"]);
+    assert_eq!(freshness["cache"]["state"], "partly", "{freshness}");
+}
+
+#[test]
+fn a_file_that_was_changed_while_it_was_not_served_has_changed_everywhere() {
+    let world = World::new();
+    let first = target(&world, &[]);
+    let url = first.url(0);
+    let portal = first.portal().to_owned();
+    session(&world, &url, &CACHE, &["write -P 1 0 1M", "read -P 1 0 1M"]);
+    first.process.terminate().success();
+    let serve =
+        || world.start(["target", "serve", "--portal", &portal, "--iqn", IQN, "--lun", "0=file:disk.img,size=64MiB"]);
+    let second = serve();
+    assert_eq!(session(&world, &url, &CACHE, &["read -P 1 0 1M"])["cache"]["state"], "kept");
+    second.terminate().success();
+    io(world.path("disk.img").to_str().unwrap(), &["write -P 2 0 64k"]);
+    let _third = serve();
+    let freshness = session(&world, &url, &CACHE, &["read -P 2 0 64k", "read -P 1 64k 64k"]);
+    assert_eq!(freshness["cache"]["state"], "cold", "{freshness}");
+}
+
+/// Both have changed the same place: one of the two is lost, and it is for the user to say which.
+#[test]
+fn dirty_data_where_others_wrote_is_refused_and_elsewhere_is_not() {
+    let world = World::new();
+    let target = target(&world, &[]);
+    let url = target.url(0);
+    let cache = [&CACHE[..], &["--cache-mode", "write-back", "--cache-clean-above", "100%"]].concat();
+    let mut killed = attach(&world, &url, &cache);
+    io(&killed.ready, &["write -P 1 0 64k", "flush"]);
+    killed.kill();
+    foreign(&url, &["write -P 2 9M 64k"]);
+    let mut killed = attach(&world, &url, &cache);
+    io(&killed.ready, &["read -P 1 0 64k", "read -P 2 9M 64k"]);
+    killed.kill();
+    foreign(&url, &["write -P 3 0 4k"]);
+    let refused = ["attach", &url, "--name", "disk"];
+    let words = ["disk.cache", "--overwrite-changes", "cache discard"];
+    world.run([&refused[..], &cache].concat()).failure(WOULD_LOSE_DATA, &words);
+    world.run([&refused[..], &cache].concat()).failure(WOULD_LOSE_DATA, &words);
+    session(&world, &url, &[&cache[..], &["--overwrite-changes"]].concat(), &["read -P 1 0 64k"]);
+    session(&world, &url, &[], &["read -P 1 0 64k", "read -P 2 9M 64k"]);
+    // Likewise what is in a log.
+    let log = ["--log", "disk.log", "--log-size", "8MiB", "--destage-idle", "100000s", "--destage-age", "100000s"];
+    session(&world, &url, &log, &["read -P 1 0 4k"]);
+    let mut killed = attach(&world, &url, &log);
+    io(&killed.ready, &["write -P 4 1M 64k", "flush"]);
+    killed.kill();
+    foreign(&url, &["write -P 5 1M 4k"]);
+    let words = ["disk.log", "--overwrite-changes", "log discard"];
+    world.run([&refused[..], &log].concat()).failure(WOULD_LOSE_DATA, &words);
+    world.run(["log", "replay", "disk.log", &url]).failure(WOULD_LOSE_DATA, &words);
+    world.run(["log", "replay", "disk.log", &url, "--overwrite-changes"]).success();
+    session(&world, &url, &[], &["read -P 4 1M 64k"]);
+}
+
+/// The target should know the mark of a store with dirty data, and does not: others may have written anywhere, and nobody would say so.
+#[test]
+fn dirty_data_whose_mark_is_lost_is_refused_until_it_may_overwrite() {
+    let world = World::new();
+    let first = target(&world, &[]);
+    let url = first.url(0);
+    let portal = first.portal().to_owned();
+    let mut server = Some(first.process);
+    // The LUN is served elsewhere, written, and brought back without its marks.
+    let mut lose_marks = |pattern: u8| {
+        server.take().unwrap().terminate().success();
+        fs::remove_file(world.path("disk.img.forebay-marks")).unwrap();
+        io(world.path("disk.img").to_str().unwrap(), &[&format!("write -P {pattern} 0 4k")]);
+        let fixed = ["target", "serve", "--portal", &portal, "--iqn", IQN, "--lun", "0=file:disk.img,size=64MiB"];
+        server = Some(world.start(fixed));
+    };
+    let cache = [&CACHE[..], &["--cache-mode", "write-back", "--cache-clean-above", "100%"]].concat();
+    let log = ["--log", "disk.log", "--log-size", "8MiB", "--destage-idle", "100000s", "--destage-age", "100000s"];
+    for (what, store) in [("cache", &cache[..]), ("log", &log)] {
+        let mut killed = attach(&world, &url, store);
+        io(&killed.ready, &["write -P 1 0 64k", "flush"]);
+        killed.kill();
+        // Its own record lost, as after a move to another host.
+        let attempt = [&["attach", &url, "--name", "disk"], store].concat();
+        let discard = format!("{what} discard");
+        let words = ["65536 bytes", "nobody can say what others wrote", "--overwrite-changes", &discard];
+        let mut elsewhere = world.forebay();
+        finish(elsewhere.env("FOREBAY_STATE_DIR", world.path("elsewhere")).args(&attempt))
+            .failure(WOULD_LOSE_DATA, &words);
+        lose_marks(2);
+        // And again: that it was refused makes it no safer.
+        (0..2).for_each(|_| {
+            world.run(&attempt).failure(WOULD_LOSE_DATA, &["65536 bytes", "--overwrite-changes", &discard])
+        });
+        session(&world, &url, &[store, &["--overwrite-changes"]].concat(), &["read -P 1 0 64k"]);
+        session(&world, &url, &[], &["read -P 1 0 64k"]);
+        // Nothing dirty is left: there is nothing to refuse.
+        lose_marks(3);
+        session(&world, &url, store, &["read -P 3 0 4k", "read -P 1 4k 60k"]);
+    }
+    assert_eq!(session(&world, &url, &cache, &["read -P 3 0 4k"])["cache"]["state"], "cold");
+}
+
+/// How many marks the target keeps for the LUN: flags of pages 1 to 16 of its file (docs/formats/change-marks.md).
+fn marks_kept(world: &World) -> usize {
+    let file = fs::read(world.path("disk.img.forebay-marks")).unwrap_or_default();
+    file.chunks(4096).skip(1).take(16).filter(|page| page[12] & 1 != 0).count()
+}
+
+#[test]
+fn a_store_that_is_given_up_leaves_no_mark_at_its_target() {
+    let world = World::new();
+    let target = target(&world, &[]);
+    let url = target.url(0);
+    let log = ["--log", "disk.log", "--log-size", "8MiB"];
+    let process = attach(&world, &url, &[&CACHE[..], &log].concat());
+    io(&process.ready, &["write -P 1 0 64k"]);
+    assert_eq!(marks_kept(&world), 2);
+    world.run(["detach", "disk", "--remove-cache"]).success();
+    process.wait().success();
+    assert_eq!(marks_kept(&world), 1, "the log's");
+    // Without the target at hand: it is told the next time that it is.
+    world.run(["log", "discard", "disk.log"]).success();
+    session(&world, &url, &CACHE, &["read -P 1 0 64k"]);
+    assert_eq!(marks_kept(&world), 1, "the new cache's");
+    world.run(["cache", "discard", "disk.cache"]).success();
+    assert_eq!(marks_kept(&world), 1);
+    session(&world, &url, &[], &["read -P 1 0 64k"]);
+    assert_eq!(marks_kept(&world), 0);
+}
+
+#[test]
+fn a_stripe_sees_what_was_written_to_one_of_its_members() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=file:a.img,size=16MiB", "--lun", "1=file:b.img,size=16MiB"]);
+    let urls = format!("{},{}", target.url(0), target.url(1));
+    let stripe = [&CACHE[..], &["--stripe", "64KiB"]].concat();
+    session(&world, &urls, &stripe, &["write -P 1 0 16M", "read -P 1 0 8M"]);
+    // The second unit of the stripe is the first of the second LUN.
+    foreign(&target.url(1), &["write -P 2 0 64k"]);
+    let freshness = session(&world, &urls, &stripe, &["read -P 1 0 64k", "read -P 2 64k 64k", "read -P 1 6M 64k"]);
+    assert_eq!(freshness["cache"]["state"], "partly", "{freshness}");
+    assert_eq!(session(&world, &urls, &stripe, &["read -P 2 64k 64k"])["cache"]["state"], "kept");
+}
+
+/// tgtd: it has no marks.
+struct Tgt<'a> {
+    world: &'a World,
+    port: u16,
+    process: Child,
+}
+
+impl<'a> Tgt<'a> {
+    fn start(world: &'a World) -> Self {
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).unwrap().port();
+        fs::File::create(world.path("tgt.img")).and_then(|file| file.set_len(16 << 20)).unwrap();
+        let mut command = Command::new("tgtd");
+        command.args(["-f", "-C", "1", "--iscsi", &format!("portal=127.0.0.1:{port}")]);
+        command.env("TGT_IPC_SOCKET", world.path("tgt")).stdout(Stdio::null()).stderr(Stdio::null());
+        let process = command.spawn().expect("tgtd can be run: tests/tools/install-packages installs it");
+        let tgt = Self { world, port, process };
+        let deadline = Instant::now() + PATIENCE;
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(Instant::now() < deadline, "tgtd does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let file = world.path("tgt.img");
+        tgt.administer(&["--mode", "target", "--op", "new", "--tid", "1", "-T", IQN]);
+        let unit = ["--mode", "logicalunit", "--op", "new", "--tid", "1", "--lun", "1", "-b"];
+        tgt.administer(&[&unit[..], &[file.to_str().unwrap()]].concat());
+        tgt.administer(&["--mode", "target", "--op", "bind", "--tid", "1", "-I", "ALL"]);
+        tgt
+    }
+
+    fn administer(&self, order: &[&str]) {
+        let mut command = Command::new("tgtadm");
+        command.env("TGT_IPC_SOCKET", self.world.path("tgt")).args(["-C", "1", "--lld", "iscsi"]).args(order);
+        finish(&mut command).success();
+    }
+
+    fn url(&self) -> String {
+        format!("iscsi://127.0.0.1:{}/{IQN}/1", self.port)
+    }
+}
+
+impl Drop for Tgt<'_> {
+    fn drop(&mut self) {
+        // It may be gone already; there is nobody to tell.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn with_a_target_that_cannot_tell_a_cache_begins_cold_unless_it_is_promised_to_be_alone() {
+    let world = World::new();
+    let tgt = Tgt::start(&world);
+    let url = tgt.url();
+    let state = |more: &[&str], commands: &[&str]| {
+        let freshness = session(&world, &url, &[&CACHE[..], more].concat(), commands);
+        freshness["cache"]["state"].as_str().unwrap_or_default().to_owned()
+    };
+    state(&[], &["write -P 1 0 64k", "read -P 1 0 64k"]);
+    foreign(&url, &["write -P 2 0 64k", "flush"]);
+    assert_eq!(state(&[], &["read -P 2 0 64k"]), "cold");
+    // The promise is remembered; what this host does itself is known in any case.
+    assert_eq!(state(&["--cache-exclusive"], &["read -P 2 0 64k"]), "kept");
+    assert_eq!(state(&[], &["read -P 2 0 64k"]), "kept");
+    session(&world, &url, &[], &["write -P 3 0 64k", "flush"]);
+    assert_eq!(state(&[], &["read -P 3 0 64k"]), "cold");
+    assert_eq!(state(&[], &["read -P 3 0 64k"]), "kept");
+    let bench = ["bench", &url, "--rw", "write", "--bs", "64KiB", "--footprint", "64KiB", "--requests", "1"];
+    world.run([&bench[..], &["--allow-data-loss"]].concat()).success();
+    assert_eq!(state(&[], &["read 0 64k"]), "cold");
+    assert_eq!(state(&["--cache-exclusive=no"], &["read 0 64k"]), "cold");
+    assert_eq!(state(&[], &["read 0 64k"]), "cold");
+    let refused = world.run(["attach", &url, "--cache", "disk.cache", "--cache-exclusive=perhaps"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+}
+
+fn serve_again(world: &World, portal: &str) -> Process {
+    world.start(["target", "serve", "--portal", portal, "--iqn", IQN, "--lun", "0=file:disk.img,size=64MiB"])
+}
+
+/// The files of a LUN: its own, its sidecar and its marks.
+fn lun_files(world: &World) -> Vec<std::path::PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![world.path("")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap().flatten() {
+            let (path, name) = (entry.path(), entry.file_name().into_string().unwrap());
+            if path.is_dir() {
+                folders.push(path);
+            } else if name.starts_with("disk.img") {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// A backup of the target is made while a host is attached, as any nightly one is. The token of its mark is that of the attachment, which goes on.
+#[test]
+fn a_lun_restored_to_a_backup_made_during_an_attachment_is_not_taken_for_unchanged() {
+    let world = World::new();
+    let first = target(&world, &[]);
+    let url = first.url(0);
+    let portal = first.portal().to_owned();
+    let through = [&CACHE[..], &["--cache-mode", "write-through"]].concat();
+    let attached = attach(&world, &url, &through);
+    io(&attached.ready, &["write -P 1 0 64k", "flush"]);
+    // The backup, of a target that was stopped in order.
+    first.process.terminate().success();
+    let backup: Vec<_> = lun_files(&world)
+        .into_iter()
+        .map(|path| {
+            let copy = std::path::PathBuf::from(format!("{}-backup", path.display()));
+            tool("cp", ["-p".as_ref(), path.as_os_str(), copy.as_os_str()]);
+            (path, copy)
+        })
+        .collect();
+    let second = serve_again(&world, &portal);
+    io(&attached.ready, &["write -P 2 0 64k", "flush", "read -P 2 0 64k"]);
+    detach(&world, attached);
+    second.terminate().success();
+    for (path, copy) in &backup {
+        tool("cp", ["-p".as_ref(), copy.as_os_str(), path.as_os_str()]);
+    }
+    let _third = serve_again(&world, &portal);
+    foreign(&url, &["read -P 1 0 64k"]);
+    session(&world, &url, &through, &["read -P 1 0 64k"]);
+}
+
+const QUIET_LOG: [&str; 8] =
+    ["--log", "disk.log", "--log-size", "8MiB", "--destage-idle", "100000s", "--destage-age", "100000s"];
+
+/// An attach that makes a new mark for the log, and then fails for a reason of its own.
+fn fail_behind_the_mark(world: &World, url: &str) {
+    fs::write(world.path("none.cache"), [7; 8192]).unwrap();
+    let command = [&["attach", url, "--name", "disk", "--cache", "none.cache"], &QUIET_LOG[..]].concat();
+    let failed = world.run(command);
+    assert!(failed.code != Some(0) && failed.code != Some(WOULD_LOSE_DATA), "{failed:?}");
+}
+
+/// The mark was new, so it began with everything changed, and the attach that made it came to nothing. That the one before was lost is still true; that
+/// others have written is not.
+#[test]
+fn an_attach_that_made_a_new_mark_and_came_to_nothing_does_not_say_that_others_have_written() {
+    let world = World::new();
+    let first = target(&world, &[]);
+    let url = first.url(0);
+    let portal = first.portal().to_owned();
+    let mut killed = attach(&world, &url, &QUIET_LOG);
+    io(&killed.ready, &["write -P 4 1M 64k", "flush"]);
+    killed.kill();
+    // The target forgets the mark, as one that was held longest ago or is damaged.
+    first.process.terminate().success();
+    fs::remove_file(world.path("disk.img.forebay-marks")).unwrap();
+    let _second = serve_again(&world, &portal);
+    fail_behind_the_mark(&world, &url);
+    let command = [&["attach", &url, "--name", "disk"], &QUIET_LOG[..]].concat();
+    world.run(&command).failure(WOULD_LOSE_DATA, &["nobody can say what others wrote"]);
+    session(&world, &url, &[&QUIET_LOG[..], &["--overwrite-changes"]].concat(), &["read -P 4 1M 64k"]);
+}
+
+/// Nobody expects a mark of a store that was last used with a target that could not tell, whatever attaches came to nothing since.
+#[test]
+fn dirty_data_is_not_refused_because_an_attach_that_made_a_first_mark_came_to_nothing() {
+    let world = World::new();
+    let target = target(&world, &[]);
+    let url = target.url(0);
+    let mut killed = attach(&world, &url, &QUIET_LOG);
+    io(&killed.ready, &["write -P 4 1M 64k", "flush"]);
+    killed.kill();
+    // The host's record as a target leaves it that cannot tell.
+    let record = fs::read_dir(world.path("state/caches")).unwrap().flatten().map(|entry| entry.path());
+    let records: Vec<_> = record.filter(|path| path.extension().is_some_and(|end| end == "json")).collect();
+    let [record] = &records[..] else { panic!("{records:?}") };
+    let mut content: Value = serde_json::from_slice(&fs::read(record).unwrap()).unwrap();
+    assert!(content["luns"][0].as_object_mut().unwrap().remove("mark").is_some());
+    fs::write(record, content.to_string()).unwrap();
+    fail_behind_the_mark(&world, &url);
+    session(&world, &url, &QUIET_LOG, &["read -P 4 1M 64k"]);
+}
+
+/// What this host did itself is known, it says, whatever was promised of others.
+#[test]
+fn a_cache_that_was_moved_does_not_forget_that_this_host_used_the_lun_without_it() {
+    let world = World::new();
+    let tgt = Tgt::start(&world);
+    let url = tgt.url();
+    session(&world, &url, &[&CACHE[..], &["--cache-exclusive"]].concat(), &["write -P 1 0 64k", "read -P 1 0 64k"]);
+    session(&world, &url, &[], &["write -P 2 0 64k", "flush"]);
+    fs::rename(world.path("disk.cache"), world.path("moved.cache")).unwrap();
+    session(&world, &url, &["--cache", "moved.cache", "--cache-exclusive"], &["read -P 2 0 64k"]);
+}

@@ -1,0 +1,163 @@
+//! A panic in any background work ends the process at once, and the next start has everything that was acknowledged.
+//!
+//! `FOREBAY_UNSAFE_PANIC_IN` plants it in one piece of work after the other, by the names that `base::background` is given, while a client writes.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use block::device::DeviceExt;
+use block::{Buffer, SharedDevice};
+use front::{ListenAddress, NbdClient};
+use tests::{IQN, Process, World};
+
+const BLOCK_BYTES: u64 = 4096;
+const BLOCKS: u64 = 1024;
+/// Work that the writes depend on has a turn long before.
+const WRITES_MAX: u64 = 3000;
+
+async fn connect(path: &Path) -> SharedDevice {
+    let (client, driver) = NbdClient::connect(&ListenAddress::Unix(path.to_owned())).await.expect("it said ready");
+    tokio::spawn(driver);
+    client
+}
+
+/// Writes blocks, durably, one after the other; creates `trigger` on its way, and ends when an answer fails or does not come. What was acknowledged, and
+/// the write that was not, by blocks.
+async fn write_until_it_ends(device: &SharedDevice, trigger: &Path) -> (BTreeMap<u64, u8>, (u64, u8)) {
+    let mut acknowledged = BTreeMap::new();
+    for number in 0..WRITES_MAX {
+        if number == 40 {
+            std::fs::write(trigger, "").expect("the world is writable");
+        }
+        let (block, fill) = (number * 7 % BLOCKS, (number % 250) as u8 + 1);
+        let write = device.write(block * BLOCK_BYTES, Buffer::copy_of(&[fill; BLOCK_BYTES as usize]), true);
+        // A write over a session whose target has ended waits for it to come back.
+        match tokio::time::timeout(Duration::from_secs(2), write).await {
+            Ok(Ok(_)) => acknowledged.insert(block, fill),
+            Ok(Err(_)) | Err(_) => return (acknowledged, (block, fill)),
+        };
+    }
+    panic!("the work had no turn in {WRITES_MAX} writes")
+}
+
+async fn check(device: &SharedDevice, acknowledged: &BTreeMap<u64, u8>, open: (u64, u8), name: &str) {
+    assert!(acknowledged.len() >= 40, "{name}: it ended before the panic was planted");
+    for (block, fill) in acknowledged {
+        let found = device.read(block * BLOCK_BYTES, Buffer::zeroed(BLOCK_BYTES as usize)).await.expect("it is back");
+        let is_there = found.iter().all(|byte| byte == fill) || (*block, found[0]) == open;
+        assert!(is_there, "{name}: block {block} was acknowledged as {fill}, and holds {}", found[0]);
+    }
+}
+
+fn assert_ended_by_panic(process: Process, name: &str) {
+    let began = Instant::now();
+    let finished = process.wait();
+    println!("{name}: ended {:?} after the last answer", began.elapsed());
+    assert_eq!(finished.code, None, "{name}: a signal ended it");
+    assert!(finished.stderr.contains(&format!("planted in {name}")), "{name}: {}", finished.stderr);
+    assert!(finished.stderr.contains("start it again"), "{name}: {}", finished.stderr);
+}
+
+/// Plants a panic in `name` of an attachment with these arguments.
+async fn panic_in_attachment(name: &str, place: &[&str]) {
+    let world = World::new();
+    let target = world.target(["--lun", "0=ram:8MiB"]);
+    let (socket, trigger) = (world.path("disk.nbd"), world.path("trigger"));
+    let front = format!("nbd:unix:{}", socket.display());
+    let url = target.url(0);
+    let arguments = [&["attach", &url, "--name", "disk", "--as", &front], place].concat();
+    let mut planted = world.forebay();
+    planted.env("FOREBAY_UNSAFE_PANIC_IN", format!("{name}:{}", trigger.display())).args(&arguments);
+    let process = Process::start(&mut planted).unwrap_or_else(|finished| panic!("{name}: {finished:?}"));
+    let (acknowledged, open) = write_until_it_ends(&connect(&socket).await, &trigger).await;
+    assert_ended_by_panic(process, name);
+    let process = world.start(&arguments);
+    check(&connect(&socket).await, &acknowledged, open, name).await;
+    process.terminate().success();
+}
+
+#[tokio::test]
+async fn a_panic_in_the_work_behind_a_cache_ends_the_attachment_and_loses_nothing() {
+    for name in ["nbd-connection", "cache", "timer", "file-ring"] {
+        panic_in_attachment(name, &["--cache", "disk.cache", "--cache-size", "8MiB"]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_panic_in_the_work_behind_a_log_ends_the_attachment_and_loses_nothing() {
+    for name in ["log-requests", "destaging", "session"] {
+        panic_in_attachment(name, &["--log", "disk.log", "--log-size", "8MiB"]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_panic_in_the_work_of_a_target_ends_it_and_loses_nothing() {
+    for name in ["target-connection", "file-ring"] {
+        let world = World::new();
+        let (socket, trigger) = (world.path("disk.nbd"), world.path("trigger"));
+        let lun = format!("0=file:{},size=8MiB", world.path("disk.img").display());
+        let mut planted = world.forebay();
+        planted.env("FOREBAY_UNSAFE_PANIC_IN", format!("{name}:{}", trigger.display()));
+        planted.args(["target", "serve", "--portal", "127.0.0.1:0", "--iqn", IQN, "--lun", &lun]);
+        let target = Process::start(&mut planted).unwrap_or_else(|finished| panic!("{name}: {finished:?}"));
+        let front = format!("nbd:unix:{}", socket.display());
+        let url = format!("iscsi://{}/{IQN}/0", target.ready);
+        let attachment = world.start(["attach", &url, "--name", "disk", "--as", &front]);
+        let (acknowledged, open) = write_until_it_ends(&connect(&socket).await, &trigger).await;
+        assert_ended_by_panic(target, name);
+        drop(attachment);
+        let again = world.target(["--lun", &lun]);
+        let attachment = world.start(["attach", &again.url(0), "--name", "again", "--as", &front]);
+        check(&connect(&socket).await, &acknowledged, open, name).await;
+        attachment.terminate().success();
+    }
+}
+
+/// Starts `forebay` with a panic planted in `name`, due at its first turn, and expects that to end it.
+fn ends_when_it_begins(world: &World, name: &str, arguments: &[&str]) {
+    let trigger = world.path("trigger");
+    std::fs::write(&trigger, "").expect("the world is writable");
+    let mut planted = world.forebay();
+    planted.env("FOREBAY_UNSAFE_PANIC_IN", format!("{name}:{}", trigger.display())).args(arguments);
+    // It may have said that it is ready before.
+    let finished = Process::start(&mut planted).map_or_else(|finished| finished, Process::wait);
+    assert_eq!(finished.code, None, "{name}: a signal ended it: {finished:?}");
+    assert!(finished.stderr.contains(&format!("planted in {name}")), "{name}: {}", finished.stderr);
+}
+
+/// Work that waits for what seldom happens has its first turn when it begins.
+#[test]
+fn a_panic_in_work_that_seldom_has_a_turn_ends_the_process_when_it_begins() {
+    let cache = &["--cache", "disk.cache", "--cache-size", "8MiB"][..];
+    let difference = &["--difference", "own", "--difference-size", "16MiB"][..];
+    for (name, more) in [("cache-switch", cache), ("difference", difference), ("link", &["--link-round-trip", "1ms"])] {
+        let (world, served) = (World::new(), World::new());
+        let served = served.target(["--lun", "0=ram:8MiB"]);
+        ends_when_it_begins(&world, name, &[&["attach", &served.url(0), "--name", "disk"], more].concat());
+    }
+    let (world, served) = (World::new(), World::new());
+    let served = served.target(["--lun", "0=ram:8MiB"]);
+    let paths = format!("{url},{url}", url = served.url(0));
+    ends_when_it_begins(&world, "paths", &["attach", &paths, "--multipath", "round-robin", "--name", "disk"]);
+    for name in ["unit", "unit-workers"] {
+        let serve = ["target", "serve", "--portal", "127.0.0.1:0", "--iqn", IQN, "--lun", "0=ram:8MiB"];
+        ends_when_it_begins(&World::new(), name, &serve);
+    }
+}
+
+/// Commands that work on a LUN or an attachment and end.
+#[test]
+fn a_panic_in_the_work_behind_a_command_ends_it() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=ram:8MiB"]);
+    let url = target.url(0);
+    let log = ["attach", &url, "--name", "disk", "--log", "disk.log", "--log-size", "8MiB"];
+    let load = ["--rw", "randread", "--seconds", "1"];
+    ends_when_it_begins(&world, "session", &[&["bench", &url], &load[..]].concat());
+    world.start(log).terminate().success();
+    ends_when_it_begins(&world, "log-replay", &["log", "replay", "disk.log", &url]);
+    let disk = world.start(log);
+    ends_when_it_begins(&world, "nbd-driver", &[&["bench", "disk"], &load[..]].concat());
+    disk.terminate().success();
+}

@@ -106,7 +106,7 @@ pub const TURNS_PER_POLL_MAX: usize = 32;
 /// as a small command takes with its round trip.
 pub const POLL_BUDGET: Duration = Duration::from_micros(100);
 
-/// The same where several sessions work on the thread. With what a turn takes it is the time between two answers to who asks for one small block at a
+/// The same where several sessions work on the thread, one of them for little. With what a turn takes it is the time between two answers to who asks for one small block at a
 /// time, and half of that is its own.
 pub const POLL_BUDGET_SHARED: Duration = Duration::from_micros(30);
 const _: () = assert!(POLL_BUDGET_SHARED.as_nanos() < POLL_BUDGET.as_nanos());
@@ -115,16 +115,17 @@ const _: () = assert!(POLL_BUDGET_SHARED.as_nanos() < POLL_BUDGET.as_nanos());
 /// sent at once.
 pub const TURN_BYTES: usize = 256 << 10;
 
-/// The same where several sessions work on the thread: a read of 128 KiB with its header is sent at once.
+/// The same where several sessions work on the thread, one of them for little: a read of 128 KiB with its header is sent at once.
 pub const TURN_BYTES_SHARED: usize = 132 << 10;
 
-/// Polls in which something was done, all by the same session, after which it counts as alone on its thread.
+/// Polls in which something was done, all by the same session, after which it counts as alone on its thread; and polls after which nobody counts as
+/// one who asks for little.
 pub const SHARED_POLLS: u32 = 64;
 
 /// Turns of a poll that is not over yet, whatever the time says: one command and its answer take two, and the system may have run others meanwhile.
 pub const LIGHT_TURNS: usize = 3;
 
-/// Bytes received and sent up to which that holds.
+/// Bytes received and sent up to which that holds, and of commands that count as little.
 pub const LIGHT_BYTES: u64 = 16 << 10;
 
 /// Commands after which a turn looks at the time: those that bring no bytes take a microsecond, or as long as an UNMAP.

@@ -330,6 +330,9 @@ impl Session {
                 break;
             }
         }
+        if count > 0 {
+            self.place.note_commands(moved_bytes);
+        }
         has_moved
     }
 

@@ -9,7 +9,8 @@
 //! working ─────────────────────────────► in line ────────────────────────────────────────────────► working
 //! ```
 //!
-//! Where several sessions work on a thread, portions are smaller than where one has it for itself.
+//! Where several sessions work on a thread, and one of them asks for little, portions are smaller than where one has it for itself or where all move
+//! much: small ones cost system calls, which nobody's wait is shortened by there.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -19,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use crate::limits::{POLL_BUDGET, POLL_BUDGET_SHARED, SHARED_POLLS, TURN_BYTES, TURN_BYTES_SHARED};
+use crate::limits::{LIGHT_BYTES, POLL_BUDGET, POLL_BUDGET_SHARED, SHARED_POLLS, TURN_BYTES, TURN_BYTES_SHARED};
 
 /// The sessions of one thread.
 #[derive(Default)]
@@ -31,6 +32,8 @@ pub(crate) struct Turns {
     worked_last: AtomicU64,
     /// Polls for which the thread counts as shared by several sessions.
     shared_polls: AtomicU32,
+    /// Polls for which somebody counts as one who asks for little.
+    light_polls: AtomicU32,
     /// Polls in which a session did something.
     work: AtomicU64,
 }
@@ -108,7 +111,8 @@ impl Place {
 
     /// What it may do before others have their turn.
     pub(crate) fn portion(&self) -> Portion {
-        if self.turns.shared_polls.load(Ordering::Relaxed) > 0 {
+        let Turns { shared_polls, light_polls, .. } = &*self.turns;
+        if shared_polls.load(Ordering::Relaxed).min(light_polls.load(Ordering::Relaxed)) > 0 {
             Portion { bytes: TURN_BYTES_SHARED, time: POLL_BUDGET_SHARED }
         } else {
             Portion { bytes: TURN_BYTES, time: POLL_BUDGET }
@@ -117,12 +121,20 @@ impl Place {
 
     /// It did something in this poll.
     pub(crate) fn note_work(&self) {
-        let Turns { worked_last, shared_polls, work, .. } = &*self.turns;
+        let Turns { worked_last, shared_polls, light_polls, work, .. } = &*self.turns;
         let is_other = worked_last.load(Ordering::Relaxed) != self.number;
         let polls = if is_other { SHARED_POLLS } else { shared_polls.load(Ordering::Relaxed).saturating_sub(1) };
         worked_last.store(self.number, Ordering::Relaxed);
         shared_polls.store(polls, Ordering::Relaxed);
+        light_polls.store(light_polls.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
         work.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It began commands that move so many bytes in all.
+    pub(crate) fn note_commands(&self, bytes: usize) {
+        if bytes as u64 <= LIGHT_BYTES {
+            self.turns.light_polls.store(SHARED_POLLS, Ordering::Relaxed);
+        }
     }
 
     /// Its portion is over, and there is more to do: it waits for its next turn.
@@ -196,17 +208,42 @@ mod tests {
         assert!(places[0].begin(&context()), "alone");
     }
 
+    /// Whether the portions of `place` are those of a shared thread.
+    fn is_small(place: &Place) -> bool {
+        place.portion().bytes == TURN_BYTES_SHARED && place.portion().time == POLL_BUDGET_SHARED
+    }
+
     #[test]
     fn portions_are_small_while_a_thread_is_shared() {
         let (turns, places) = places(2);
         places[0].note_work();
-        (0..SHARED_POLLS).for_each(|_| places[0].note_work());
-        let alone = places[0].portion();
+        places[0].note_commands(4096);
+        (1..SHARED_POLLS).for_each(|_| places[0].note_work());
+        places[0].note_commands(4096);
+        assert!(is_small(&places[0]), "it may not be alone yet");
+        places[0].note_work();
+        assert!(!is_small(&places[0]));
         places[1].note_work();
-        assert!(places[0].portion().bytes < alone.bytes && places[0].portion().time < alone.time);
+        assert!(is_small(&places[0]));
         (0..SHARED_POLLS).for_each(|_| places[1].note_work());
+        places[1].note_commands(4096);
+        assert!(!is_small(&places[1]));
+        assert_eq!(turns.work(), u64::from(2 * SHARED_POLLS) + 2);
+    }
+
+    #[test]
+    fn portions_are_small_only_while_somebody_asks_for_little() {
+        let (_, places) = places(2);
+        places[0].note_work();
         places[1].note_work();
-        assert_eq!(places[1].portion(), alone);
-        assert_eq!(turns.work(), u64::from(2 * SHARED_POLLS) + 3);
+        places[0].note_commands(LIGHT_BYTES as usize + 1);
+        assert!(!is_small(&places[0]));
+        places[1].note_commands(LIGHT_BYTES as usize);
+        assert!(is_small(&places[0]) && is_small(&places[1]));
+        (1..SHARED_POLLS).for_each(|number| places[number as usize % 2].note_work());
+        assert!(is_small(&places[0]));
+        places[0].note_work();
+        places[1].note_work();
+        assert!(!is_small(&places[0]) && !is_small(&places[1]), "it went away, or asks for much now");
     }
 }

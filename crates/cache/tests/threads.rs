@@ -13,10 +13,26 @@ use block::memory::MemoryDevice;
 use block::{Identity, SharedDevice};
 use cache::{Associativity, Cache, FormatOptions, Mode, OpenOptions};
 use common::format_options;
+use tokio::task::JoinHandle;
 
 const CLIENTS: u64 = 8;
 const LINES_PER_CLIENT: u64 = 40;
 const REQUESTS: u64 = 1500;
+/// After which somebody waits for ever, on a busy machine, too.
+const TIME_MAX: Duration = Duration::from_secs(120);
+
+/// A clock ten times as fast as ours, and what turns it.
+fn turning_clock() -> (Arc<VirtualClock>, JoinHandle<()>) {
+    let clock = Arc::new(VirtualClock::new());
+    let turned = Arc::clone(&clock);
+    let turning = tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            turned.advance(Duration::from_millis(10));
+        }
+    });
+    (clock, turning)
+}
 
 /// Clients own every eighth sector, so that they meet in every line.
 async fn client(cache: Arc<Cache>, number: u64) {
@@ -57,24 +73,17 @@ fn threads_read_what_they_wrote() {
             ..format_options()
         };
         Cache::format(&cache_device, &origin, options).await.unwrap();
-        let clock = Arc::new(VirtualClock::new());
-        let turned = Arc::clone(&clock);
-        let turning = tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-                turned.advance(Duration::from_millis(10));
-            }
-        });
+        let (clock, turning) = turning_clock();
         let options = OpenOptions::new(Mode::WriteBack, clock);
         let cache = Cache::open(cache_device, Arc::clone(&origin), options).await.unwrap();
         let running = tokio::spawn(cache.run());
         let clients: Vec<_> = (0..CLIENTS).map(|number| tokio::spawn(client(Arc::clone(&cache), number))).collect();
         for client in clients {
-            let finished = tokio::time::timeout(Duration::from_secs(60), client).await;
+            let finished = tokio::time::timeout(TIME_MAX, client).await;
             finished.expect("somebody waits for ever").expect("a client failed");
         }
-        tokio::time::timeout(Duration::from_secs(10), cache.close(false)).await.expect("closing ends").unwrap();
-        tokio::time::timeout(Duration::from_secs(10), running).await.expect("running ends").unwrap();
+        tokio::time::timeout(TIME_MAX, cache.close(false)).await.expect("closing ends").unwrap();
+        tokio::time::timeout(TIME_MAX, running).await.expect("running ends").unwrap();
         turning.abort();
         assert!(cache.status().checkpoints > 0 && cache.status().evictions > 0, "too little happened");
     });
@@ -104,8 +113,9 @@ fn a_cache_closed_under_way_has_all_that_was_acknowledged() {
             let memory = |bytes| -> SharedDevice { Arc::new(MemoryDevice::new(bytes, Identity::default())) };
             let (device, origin) = (memory(4 << 20), memory(LINES_PER_CLIENT * CLIENTS * 4096));
             Cache::format(&device, &origin, format_options()).await.unwrap();
+            let (clock, turning) = turning_clock();
             let open = async || {
-                let options = OpenOptions::new(Mode::WriteBack, Arc::new(VirtualClock::new()));
+                let options = OpenOptions::new(Mode::WriteBack, Arc::clone(&clock) as _);
                 Cache::open(Arc::clone(&device), Arc::clone(&origin), options).await.unwrap()
             };
             let cache = open().await;
@@ -114,14 +124,14 @@ fn a_cache_closed_under_way_has_all_that_was_acknowledged() {
                 (0..CLIENTS).map(|number| tokio::spawn(write_until_closed(Arc::clone(&cache), number))).collect();
             tokio::time::sleep(Duration::from_micros(500 + nth * 50)).await;
             let keep_dirty = nth % 2 == 0;
-            let closing = tokio::time::timeout(Duration::from_secs(10), cache.close(keep_dirty));
+            let closing = tokio::time::timeout(TIME_MAX, cache.close(keep_dirty));
             closing.await.expect("closing ends").unwrap();
             let mut held = Vec::new();
             for client in clients {
-                let finished = tokio::time::timeout(Duration::from_secs(10), client).await;
+                let finished = tokio::time::timeout(TIME_MAX, client).await;
                 held.push(finished.expect("somebody waits for ever").expect("a client failed"));
             }
-            tokio::time::timeout(Duration::from_secs(10), running).await.expect("running ends").unwrap();
+            tokio::time::timeout(TIME_MAX, running).await.expect("running ends").unwrap();
             let opened = open().await;
             assert!(opened.status().recovery.was_closed);
             assert!(keep_dirty || opened.status().dirty_lines == 0);
@@ -135,6 +145,7 @@ fn a_cache_closed_under_way_has_all_that_was_acknowledged() {
             }
             opened.close(true).await.unwrap();
             running.await.unwrap();
+            turning.abort();
         });
     }
 }

@@ -1,4 +1,4 @@
-//! What cleaning sends to the LUN: never more writes than the application made, and a sector that the LUN refuses costs its own line only.
+//! What cleaning sends to the LUN: fewer writes than the application made, and a sector that the LUN refuses costs its own line only.
 
 mod common;
 

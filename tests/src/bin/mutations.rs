@@ -1,8 +1,9 @@
 //! Tries the mutations in the checkout that is the working directory: a copy that nobody else uses, see `tests/tools/mutations`.
 //!
 //! `mutations [PART]` takes those whose name contains PART. It fails when one survives that should not, and when one that is said to survive is noticed:
-//! then the list is wrong.
+//! then the list is wrong. The tests of each are first run without it: those that fail then say nothing.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::{env, fs, io};
@@ -13,7 +14,15 @@ fn main() -> io::Result<ExitCode> {
     let root = env::current_dir()?;
     let part = env::args().nth(1).unwrap_or_default();
     let (mut caught, mut survived, mut wrong) = (0, 0, 0);
-    for mutation in read_list(&root)?.iter().filter(|mutation| mutation.name.contains(&part)) {
+    let mutations: Vec<Mutation> =
+        read_list(&root)?.into_iter().filter(|mutation| mutation.name.contains(&part)).collect();
+    let tests: BTreeSet<&str> = mutations.iter().map(|mutation| mutation.test.as_str()).collect();
+    for test in tests {
+        if !cargo_test(test, &[])? {
+            return Err(io::Error::other(format!("cargo test {test} fails without any mutation")));
+        }
+    }
+    for mutation in &mutations {
         let is_caught = is_noticed(&root, mutation)?;
         let word = match (is_caught, &mutation.survives_because) {
             (true, None) => "caught",
@@ -38,8 +47,8 @@ fn is_noticed(root: &Path, mutation: &Mutation) -> io::Result<bool> {
     let (changed, text) = mutation.texts(root)?;
     let path = root.join(&mutation.file);
     fs::write(&path, changed)?;
-    let built = cargo_test(mutation, &["--no-run"]);
-    let passed = cargo_test(mutation, &[]);
+    let built = cargo_test(&mutation.test, &["--no-run"]);
+    let passed = cargo_test(&mutation.test, &[]);
     fs::write(&path, text)?;
     if !built? {
         return Err(io::Error::other(format!("the program does not build with \"{}\"", mutation.name)));
@@ -47,9 +56,9 @@ fn is_noticed(root: &Path, mutation: &Mutation) -> io::Result<bool> {
     Ok(!passed?)
 }
 
-fn cargo_test(mutation: &Mutation, more: &[&str]) -> io::Result<bool> {
+fn cargo_test(test: &str, more: &[&str]) -> io::Result<bool> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let arguments = mutation.test.split_whitespace();
+    let arguments = test.split_whitespace();
     // A mutation may hang what it breaks.
     let status = Command::new("timeout")
         .arg("900")

@@ -44,15 +44,16 @@ impl FlushFailures {
 
     /// How many there were.
     pub(crate) fn count(&self) -> u64 {
-        self.count.load(Ordering::Acquire)
+        self.count.load(Ordering::SeqCst)
     }
 
-    /// One more. `has_stake`: whether the origin had acknowledged something of a client that it had not flushed.
-    pub(crate) fn note(&self, error: &Error, has_stake: bool) {
+    /// One more. `has_stake`: whether the origin has acknowledged something of a client that it has not flushed. Asked when the failure counts: a change
+    /// that is acknowledged meanwhile either is seen then, or sees the failure. Sequentially consistent with the count of changes for that.
+    pub(crate) fn note(&self, error: &Error, has_stake: impl FnOnce() -> bool) {
         let mut telling = self.telling();
-        self.count.fetch_add(1, Ordering::AcqRel);
+        self.count.fetch_add(1, Ordering::SeqCst);
         telling.last = Some(error.clone());
-        telling.is_untold |= has_stake;
+        telling.is_untold |= has_stake();
     }
 
     /// What no client's flush has told yet.
@@ -130,7 +131,6 @@ impl Core {
             mappings.start_flush();
             flushes.writes()
         };
-        let has_stake = self.has_unflushed_writes();
         let result = self.origin.flush().await;
         if result.is_err() {
             flushes.note_losses();
@@ -138,7 +138,7 @@ impl Core {
         self.state().frames.mappings.finish_flush(result.is_ok());
         match &result {
             Ok(()) => flushes.note_flushed(written),
-            Err(error) if may_have_lost(error) => flushes.failures.note(error, has_stake),
+            Err(error) if may_have_lost(error) => flushes.failures.note(error, || flushes.has_unflushed_writes()),
             Err(_) => {}
         }
         result

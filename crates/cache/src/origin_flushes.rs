@@ -50,7 +50,7 @@ impl OriginFlushes {
 
     /// Changes that the origin has acknowledged until now.
     pub(crate) fn writes(&self) -> u64 {
-        self.writes.load(Ordering::Acquire)
+        self.writes.load(Ordering::SeqCst)
     }
 
     /// Whether the origin could still lose something that it acknowledged.
@@ -65,6 +65,6 @@ impl OriginFlushes {
 
     /// One more change that the origin has acknowledged.
     pub(crate) fn note_write(&self) {
-        self.writes.fetch_add(1, Ordering::AcqRel);
+        self.writes.fetch_add(1, Ordering::SeqCst);
     }
 }

@@ -47,8 +47,8 @@ impl FlushFailures {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// One more. `has_stake`: whether the origin has acknowledged something of a client that it has not flushed. Asked when the failure counts: a change
-    /// that is acknowledged meanwhile either is seen then, or sees the failure. Sequentially consistent with the count of changes for that.
+    /// One more. `has_stake`: whether the origin has acknowledged something of a client that it has not flushed. Asked when the failure counts: a
+    /// change that is acknowledged meanwhile either is seen then, or sees the failure. Sequentially consistent with the count of changes for that.
     pub(crate) fn note(&self, error: &Error, has_stake: impl FnOnce() -> bool) {
         let mut telling = self.telling();
         self.count.fetch_add(1, Ordering::SeqCst);

@@ -1,8 +1,8 @@
 //! What the caches of one origin know together about flushes of it: a cache, and the successor that is to take its place.
 //!
-//! Both write to the origin and flush it while one replaces the other. A flush by one of them covers what the origin acknowledged to the other; one that
-//! fails may have dropped that. So they have one count of what is not flushed, one flush at a time, and one list of failures that clients are to be told of;
-//! and a loss is noted in each of them.
+//! Both write to the origin and flush it while one replaces the other. A flush by one of them covers what the origin acknowledged to the other; one
+//! that fails may have dropped that. So they have one count of what is not flushed, one flush at a time, and one list of failures that clients are to
+//! be told of; and a loss is noted in each of them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};

@@ -56,8 +56,8 @@ fn an_error_of_a_flush_that_nobody_asked_for_is_told_to_the_next_who_does() {
     assert!(executor.block_on(cache.flush()).is_err(), "the write before it may be lost");
 }
 
-/// The cache sends a dirty line, which takes 10 ms, and flushes the LUN, which takes 10 ms and fails. A client's write that the LUN acknowledges meanwhile, or
-/// has before it then, it may have dropped; nothing else of a client is at stake.
+/// The cache sends a dirty line, which takes 10 ms, and flushes the LUN, which takes 10 ms and fails. A client's write that the LUN acknowledges
+/// meanwhile, or has in flight then, it may have dropped; nothing else of a client is at stake.
 #[test]
 fn a_write_under_way_while_a_flush_of_the_cache_fails_is_told_to_whoever_flushes_it() {
     for submitted_ms in [5, 15] {

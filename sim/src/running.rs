@@ -75,7 +75,7 @@ impl CachePart {
         let old = self.current();
         Cache::format(device, lun, cache::FormatOptions { crash_mode: old.status().crash_mode, ..*format }).await?;
         let open = cache::OpenOptions { crash_mode: None, mode: old.mode(), ..open.clone() };
-        let new = Cache::open(Arc::clone(device), Arc::clone(lun), open).await?;
+        let new = old.open_successor(Arc::clone(device), Arc::clone(lun), open).await?;
         workers.spawn(new.run());
         old.copy_to(&new, |_| {}).await?;
         // What is written now the successor must not go on to have as it was.

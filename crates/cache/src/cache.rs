@@ -10,6 +10,7 @@ use crate::admission::Tuning;
 use crate::clean::CleanProgress;
 use crate::core::Core;
 use crate::options::{DirtyLimits, FormatOptions, Mode, OpenOptions};
+use crate::origin_flushes::OriginFlushes;
 use crate::pace::CleaningRate;
 use crate::replace::{CopyProgress, HandOver};
 use crate::replacement::Replacement;
@@ -47,7 +48,22 @@ impl Cache {
         origin: SharedDevice,
         options: OpenOptions,
     ) -> Result<Arc<Self>, Error> {
-        let core = open::open(cache_device, origin, options).await?;
+        let core = open::open(cache_device, origin, options, OriginFlushes::new()).await?;
+        Ok(Arc::new(Self { core }))
+    }
+
+    /// Opens another cache of the same origin, just formatted, that is to take the place of this one ([`Cache::copy_to`]). What the origin loses in a
+    /// flush of either is told to the clients of this one.
+    ///
+    /// # Errors
+    /// Those of [`Cache::open`].
+    pub async fn open_successor(
+        &self,
+        cache_device: SharedDevice,
+        origin: SharedDevice,
+        options: OpenOptions,
+    ) -> Result<Arc<Self>, Error> {
+        let core = open::open(cache_device, origin, options, Arc::clone(&self.core.origin_flushes)).await?;
         Ok(Arc::new(Self { core }))
     }
 
@@ -134,11 +150,11 @@ impl Cache {
         self.core.clean_all(progress).await
     }
 
-    /// Copies what is clean to another cache of the same origin that is to take the place of this one, while requests go on. `successor` is open
-    /// and runs, and nobody else uses it. From the call on it is told of what is written here.
+    /// Copies what is clean to another cache of the same origin that is to take the place of this one, while requests go on. `successor` was opened
+    /// by [`Cache::open_successor`] and runs, and nobody else uses it. From the call on it is told of what is written here.
     ///
     /// # Errors
-    /// The successor's. This cache goes on.
+    /// The successor's; `Unsupported` when it was not opened so. This cache goes on.
     pub async fn copy_to(&self, successor: &Self, progress: impl FnMut(CopyProgress)) -> Result<(), Error> {
         self.core.copy_to(&successor.core, progress).await
     }

@@ -34,13 +34,13 @@ use crate::admission::{Admissions, Advice};
 use crate::alignment::inside;
 use crate::clean::CleanProgress;
 use crate::crash_mode::CrashMode;
-use crate::flush::FlushFailures;
 use crate::format::{Line, ParametersRaw};
 use crate::frames::Frames;
 use crate::layout::Layout;
 use crate::limits::TIMED_ONE_OF;
 use crate::line_size::LineSize;
 use crate::options::{DirtyLimits, Mode, TimeOfDay};
+use crate::origin_flushes::OriginFlushes;
 use crate::pace::Pace;
 use crate::replace::CopyProgress;
 use crate::sectors::Sectors;
@@ -83,9 +83,8 @@ pub(crate) struct Core {
     pub(crate) origin_events: Mutex<EventReceiver>,
     /// Held while a checkpoint runs.
     pub(crate) superblock: futures_util::lock::Mutex<Superblock<ParametersRaw>>,
-    /// Held by who flushes the origin.
-    pub(crate) origin_flush: futures_util::lock::Mutex<()>,
-    pub(crate) flush_failures: FlushFailures,
+    /// What is known about flushes of the origin, here and in a cache that takes the place of this one.
+    pub(crate) origin_flushes: Arc<OriginFlushes>,
     pub(crate) insert_pool: BufferPool,
     pub(crate) counters: Counters,
     pub(crate) recovery: RecoveryReport,
@@ -107,10 +106,6 @@ pub(crate) struct Core {
     pub(crate) cleaning_batches: AtomicU64,
     /// Grows when the origin says that it lost unflushed writes.
     pub(crate) origin_losses: AtomicU64,
-    /// Count of changes the origin acknowledged to us without force unit access; one more for all that were before the open.
-    pub(crate) origin_writes: AtomicU64,
-    /// Of these, how many a flush has made durable.
-    pub(crate) origin_writes_flushed: AtomicU64,
     /// Requests submitted, around.
     pub(crate) request_count: AtomicU32,
     /// Short sections, never across an await or together with another lock.

@@ -51,7 +51,7 @@ impl Core {
         let must_be_durable = self.mode() == Mode::WriteBack || self.has_dirty(range);
         let losses = self.origin_losses.load(Ordering::Acquire);
         let change = async {
-            let failures = self.flush_failures.count();
+            let failures = self.origin_flushes.failures.count();
             self.origin.discard(range.offset, range.length).await?;
             self.note_origin_write(failures);
             if must_be_durable { self.flush_origin_since(losses).await } else { Ok(()) }
@@ -63,7 +63,7 @@ impl Core {
         self.prepare_supersede(range).await?;
         let fua = fua || self.mode() == Mode::WriteBack || self.has_dirty(range);
         let change = async {
-            let failures = self.flush_failures.count();
+            let failures = self.origin_flushes.failures.count();
             self.origin.write_zeroes(range.offset, range.length, fua, may_discard).await?;
             if !fua {
                 self.note_origin_write(failures);

@@ -141,45 +141,21 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use base::executor::Executor;
-    use block::memory::MemoryDevice;
-    use block::{Completion, ErrorKind, EventHub, EventReceiver, Geometry, Identity, Request, SharedDevice};
+    use block::layer::crash::CrashLayer;
+    use block::{ErrorKind, SharedDevice};
 
     use super::*;
     use crate::Cache;
     use crate::options::{FormatOptions, OpenOptions};
-
-    /// An origin that says what a test has it say.
-    struct Talking {
-        inner: MemoryDevice,
-        hub: EventHub,
-    }
-
-    impl Device for Talking {
-        fn geometry(&self) -> Geometry {
-            self.inner.geometry()
-        }
-
-        fn identity(&self) -> Identity {
-            self.inner.identity()
-        }
-
-        fn submit(&self, request: Request) -> Completion {
-            self.inner.submit(request)
-        }
-
-        fn subscribe(&self) -> EventReceiver {
-            self.hub.subscribe()
-        }
-    }
 
     /// By hand: a thread that follows the origin has taken the event and gets no further, while another flushes and finds none.
     #[test]
     fn who_finds_no_event_knows_of_the_loss_that_another_has_taken_and_not_handled() {
         for event in [Event::WritesLost, Event::Missed] {
             let mut executor = Executor::in_order();
-            let memory = || MemoryDevice::new(1 << 20, Identity::default());
-            let talking = Arc::new(Talking { inner: memory(), hub: EventHub::new() });
-            let (device, origin): (SharedDevice, SharedDevice) = (Arc::new(memory()), talking.clone());
+            let medium = CrashLayer::new(1 << 20, 2);
+            let (device, origin): (SharedDevice, SharedDevice) =
+                (Arc::new(CrashLayer::new(1 << 20, 1)), Arc::new(medium.clone()));
             let formatting = (Arc::clone(&device), Arc::clone(&origin));
             executor.block_on(async move {
                 Cache::format(&formatting.0, &formatting.1, FormatOptions::default()).await.expect("it fits");
@@ -188,7 +164,7 @@ mod tests {
             let cache = executor.block_on(Cache::open(device, origin, options)).expect("it opens");
             let core = Arc::clone(cache.core());
             let losses = core.origin_losses.load(Ordering::Acquire);
-            talking.hub.publish(&event);
+            medium.publish(&event);
             assert_eq!(core.take_origin_event(), Some(event));
             let flushed = executor.block_on(async move { core.flush_origin_since(losses).await });
             assert_eq!(flushed.map_err(|error| error.kind()), Err(ErrorKind::OutcomeUnknown));

@@ -9,7 +9,8 @@
 //! them stands for what its client was told before.
 //!
 //! One flush of the origin is under way at a time. One that fails may have dropped what another, answered well a moment later, seems to have made durable: cleaning
-//! would call lines clean that are nowhere any more. So the failure is noted, as a loss, before the next flush begins.
+//! would call lines clean that are nowhere any more. So the failure is noted, as a loss, before the next flush begins. All of this a cache shares with the
+//! successor that is to take its place (`origin_flushes`): each flushes what the other wrote.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,15 +44,16 @@ impl FlushFailures {
 
     /// How many there were.
     pub(crate) fn count(&self) -> u64 {
-        self.count.load(Ordering::Acquire)
+        self.count.load(Ordering::SeqCst)
     }
 
-    /// One more. `has_stake`: whether the origin had acknowledged something of a client that it had not flushed.
-    pub(crate) fn note(&self, error: &Error, has_stake: bool) {
+    /// One more. `has_stake`: whether the origin has acknowledged something of a client that it has not flushed. Asked when the failure counts: a
+    /// change that is acknowledged meanwhile either is seen then, or sees the failure. Sequentially consistent with the count of changes for that.
+    pub(crate) fn note(&self, error: &Error, has_stake: impl FnOnce() -> bool) {
         let mut telling = self.telling();
-        self.count.fetch_add(1, Ordering::AcqRel);
+        self.count.fetch_add(1, Ordering::SeqCst);
         telling.last = Some(error.clone());
-        telling.is_untold |= has_stake;
+        telling.is_untold |= has_stake();
     }
 
     /// What no client's flush has told yet.
@@ -64,6 +66,13 @@ impl FlushFailures {
     fn begin(&self) -> (u64, bool) {
         let telling = self.telling();
         (self.count() - u64::from(telling.is_untold), telling.is_untold)
+    }
+
+    /// Something of a client is at stake that was sent when there had been `failures_before`: one that failed since may have dropped it.
+    fn note_stake(&self, failures_before: u64) {
+        if self.count() != failures_before {
+            self.telling().is_untold = true;
+        }
     }
 
     /// Tells a flush of the failures that concern it: of those up to `told_before` clients knew when it began.
@@ -80,10 +89,10 @@ impl FlushFailures {
 
 /// Answers a client's flush. It stands for what was acknowledged when it is called, so failures count from then on.
 pub(crate) fn flush(core: Arc<Core>) -> impl Future<Output = Response> + Send + use<> {
-    let (told_before, is_untold) = core.flush_failures.begin();
+    let (told_before, is_untold) = core.origin_flushes.failures.begin();
     async move {
         let flushed = if is_untold { Ok(()) } else { core.flush_origin().await };
-        let told = core.flush_failures.tell(told_before);
+        let told = core.origin_flushes.failures.tell(told_before);
         match flushed.and(told) {
             Ok(()) => Response::done(Buffer::empty()),
             Err(error) => Response::failed(error, Buffer::empty()),
@@ -115,21 +124,21 @@ impl Core {
 
     /// Makes durable all that the origin has.
     pub(crate) async fn flush_origin_anyway(&self) -> Result<(), Error> {
-        let _turn = self.origin_flush.lock().await;
+        let flushes = &self.origin_flushes;
+        let _turn = flushes.turn.lock().await;
         let written = {
             let mappings = &mut self.state().frames.mappings;
             mappings.start_flush();
-            self.origin_writes.load(Ordering::Acquire)
+            flushes.writes()
         };
-        let has_stake = self.has_unflushed_writes();
         let result = self.origin.flush().await;
         if result.is_err() {
-            self.note_losses();
+            flushes.note_losses();
         }
         self.state().frames.mappings.finish_flush(result.is_ok());
         match &result {
-            Ok(()) => drop(self.origin_writes_flushed.fetch_max(written, Ordering::AcqRel)),
-            Err(error) if may_have_lost(error) => self.flush_failures.note(error, has_stake),
+            Ok(()) => flushes.note_flushed(written),
+            Err(error) if may_have_lost(error) => flushes.failures.note(error, || flushes.has_unflushed_writes()),
             Err(_) => {}
         }
         result
@@ -137,16 +146,14 @@ impl Core {
 
     /// Whether the origin could still lose something that it acknowledged to us.
     pub(crate) fn has_unflushed_writes(&self) -> bool {
-        self.origin_writes.load(Ordering::Acquire) != self.origin_writes_flushed.load(Ordering::Acquire)
+        self.origin_flushes.has_unflushed_writes()
     }
 
     /// Notes a change that the origin acknowledged and may still lose: perhaps in a flush that failed since it was sent, when there had been
     /// `failures_before` of them.
     pub(crate) fn note_origin_write(&self, failures_before: u64) {
-        self.origin_writes.fetch_add(1, Ordering::AcqRel);
-        if self.flush_failures.count() != failures_before {
-            self.flush_failures.telling().is_untold = true;
-        }
+        self.origin_flushes.note_write();
+        self.origin_flushes.failures.note_stake(failures_before);
     }
 }
 

@@ -15,6 +15,7 @@
 //! | [`sectors`] | 512-byte sectors of a line as bits |
 //! | `core` | what all operations share: locks, state, dispatch |
 //! | `read`, `write_back`, `write_through`, `discard`, `flush`, `extents` | one operation each |
+//! | `origin_flushes` | what a cache and its successor know together about flushes of their origin |
 //! | `line_check` | data that is not what was written |
 //! | `clean`, `origin_write`, `dirty_runs`, [`pace`] | dirty to clean, in which writes, and how fast |
 //! | [`stranded`] | what is dirty beyond the end of an origin that shrank |
@@ -68,6 +69,7 @@ mod index;
 mod line_check;
 mod mappings;
 mod open;
+mod origin_flushes;
 mod page_set;
 mod read;
 mod recovery;

@@ -20,7 +20,6 @@ use crate::alignment::{Padded, padding_of};
 use crate::checkpoint::Extent;
 use crate::core::{Core, State, closed};
 use crate::crash_mode::CrashMode;
-use crate::flush::FlushFailures;
 use crate::format::{CHECKSUMS_NONE, CHECKSUMS_OF_LINES, KIND, ParametersRaw};
 use crate::format_cache::check_devices;
 use crate::frames::Frames;
@@ -29,6 +28,7 @@ use crate::layout::Layout;
 use crate::limits::LINES_PER_SEEN_SLOT;
 use crate::memory::Need;
 use crate::options::{Mode, OpenOptions};
+use crate::origin_flushes::OriginFlushes;
 use crate::pace::Pace;
 use crate::recovery::{Clean, Recovered, recover};
 use crate::status::Counters;
@@ -37,6 +37,7 @@ pub(crate) async fn open(
     cache_device: SharedDevice,
     origin: SharedDevice,
     options: OpenOptions,
+    origin_flushes: Arc<OriginFlushes>,
 ) -> Result<Arc<Core>, Error> {
     check_devices(&cache_device, &origin)?;
     // Before anything is read: what changes from now on is told, whatever an open takes.
@@ -103,8 +104,7 @@ pub(crate) async fn open(
         events: EventHub::new(),
         origin_events,
         superblock: futures_util::lock::Mutex::new(superblock),
-        origin_flush: futures_util::lock::Mutex::default(),
-        flush_failures: FlushFailures::default(),
+        origin_flushes,
         insert_pool: BufferPool::new(options.insert_bytes_max),
         counters: Counters::default(),
         recovery: recovered.report,
@@ -117,8 +117,6 @@ pub(crate) async fn open(
         has_ended: AtomicBool::new(false),
         cleaning_batches: AtomicU64::new(0),
         origin_losses: AtomicU64::new(0),
-        origin_writes: AtomicU64::new(1),
-        origin_writes_flushed: AtomicU64::new(0),
         request_count: AtomicU32::new(0),
         pace: Mutex::new(Pace::new(layout.line_size, options.cleaning)),
         clean_cursor: AtomicU32::new(0),
@@ -140,6 +138,7 @@ pub(crate) async fn open(
         origin: Padded::over(origin, padding),
         padding,
     });
+    core.origin_flushes.join(&core);
     core.find_stranded();
     core.settle_first().await?;
     core.checkpoint(Extent::Dirty).await?;
@@ -209,7 +208,7 @@ impl Core {
                 // What write-through acknowledged becomes durable, as write-back promises for everything acknowledged.
                 self.flush_origin().await?;
                 // Clients of write-back need not flush, so they would never be told.
-                self.flush_failures.untold().map_or(Ok(()), Err)?;
+                self.origin_flushes.failures.untold().map_or(Ok(()), Err)?;
             }
             self.state().mode = mode;
             self.background.notify();

@@ -10,6 +10,7 @@
 //!   write is acknowledged by either.
 //! - A line is copied under its range lock, shared: a write waits for it, and then makes the successor forget it.
 //! - While it hands over, nothing is cleaned here: a dirty line that is on its way to the origin could overtake what the successor sends.
+//! - Both know together about flushes of the origin (`origin_flushes`), from when the successor is opened.
 //! - Nor has the successor anything on its way to the origin when the hand-over is there: it keeps what is dirty, and cleans only what would not find
 //!   room otherwise, before the hand-over goes on. Should that not be finished, this cache goes on, and nothing overtakes what it sends.
 
@@ -113,7 +114,6 @@ impl Core {
             return Ok(());
         }
         let losses = successor.origin_losses.load(Ordering::Acquire);
-        self.warn_of_unflushed(successor);
         for run in clean.runs() {
             let offset = self.layout.frame_offset(frame) + run.offset();
             let read = self.cache_device.read(offset, Buffer::zeroed(run.length() as usize)).await;
@@ -124,13 +124,6 @@ impl Core {
             successor.take_in(range, &bytes, losses).await?;
         }
         Ok(())
-    }
-
-    /// A flush that comes to the successor is about what came to this cache, too, and what it takes in until then the origin could lose.
-    fn warn_of_unflushed(&self, successor: &Self) {
-        if self.has_unflushed_writes() {
-            successor.note_origin_write(successor.flush_failures.count());
-        }
     }
 
     fn pinned_line(self: &Arc<Self>, block: u64) -> Option<(u32, Line, Pins)> {
@@ -186,7 +179,6 @@ impl Core {
         successor.crash_mode.check_mode(self.mode())?;
         self.hand_lines_over(successor).await?;
         self.hand_settings_over(successor);
-        self.warn_of_unflushed(successor);
         match &successor.state().failure {
             Some(error) => Err(error.clone()),
             None => Ok(hand_over),
@@ -236,7 +228,7 @@ impl Core {
         moved.into_iter().collect()
     }
 
-    /// What was set while this cache ran, and what clients are still to be told.
+    /// What was set while this cache ran.
     fn hand_settings_over(&self, successor: &Self) {
         let (mode, dirty, clean_at, tuning, replacement) = {
             let state = self.state();
@@ -245,7 +237,6 @@ impl Core {
         };
         let rate = self.pace().rate;
         successor.pace().rate = rate;
-        self.flush_failures.untold().iter().for_each(|error| successor.flush_failures.note(error, true));
         let mut state = successor.state();
         (state.mode, state.dirty, state.clean_at) = (mode, dirty, clean_at);
         state.admissions.set(tuning, crate::open::seen_slots(&successor.layout));
@@ -274,10 +265,14 @@ impl Core {
     }
 }
 
-/// Both are for one origin.
+/// Both are for one origin, and know together about its flushes.
 fn check_successor(core: &Core, successor: &Core) -> Result<(), Error> {
-    if core.identity == successor.identity && core.uuid != successor.uuid {
+    let is_opened_so = Arc::ptr_eq(&core.origin_flushes, &successor.origin_flushes);
+    if is_opened_so && core.identity == successor.identity && core.uuid != successor.uuid {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Unsupported, "a cache is replaced by another one of the same disk"))
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        "a cache is replaced by another one of the same disk, opened as its successor",
+    ))
 }

@@ -147,7 +147,7 @@ impl Core {
         if let Err(error) = self.unmap_cleaned(range).await {
             return Response::failed(error, buffer);
         }
-        let failures = self.flush_failures.count();
+        let failures = self.origin_flushes.failures.count();
         let mut response = self.origin.submit(Request::write(range.offset, buffer, fua)).await;
         if response.result.is_ok() {
             if !fua {

@@ -17,7 +17,7 @@ use block::device::DeviceExt;
 use block::layer::crash::CrashLayer;
 use block::layer::delay::Latency;
 use block::memory::MemoryDevice;
-use block::{Completion, Device, ErrorKind, Event, EventHub, EventReceiver, Geometry, Identity, Request, SharedDevice};
+use block::{ErrorKind, Event, Identity, SharedDevice};
 use cache::{Cache, CleaningRate, CrashMode, DirtyLimits, FormatOptions, Mode, OpenOptions, Percent};
 use common::{format, format_options, open_options, read, try_open, write};
 
@@ -59,30 +59,6 @@ fn a_cache_closed_in_a_pause_of_cleaning_opens_again() {
     assert!(opened.is_ok(), "{:?}", opened.err());
 }
 
-/// An origin that says what others did to it.
-struct Talking {
-    inner: SharedDevice,
-    hub: EventHub,
-}
-
-impl Device for Talking {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
-
-    fn identity(&self) -> Identity {
-        self.inner.identity()
-    }
-
-    fn submit(&self, request: Request) -> Completion {
-        self.inner.submit(request)
-    }
-
-    fn subscribe(&self) -> EventReceiver {
-        self.hub.subscribe()
-    }
-}
-
 /// Lines that clients write, and behind them lines that others change.
 const CLIENT_LINES: u64 = 48;
 const OTHERS_LINES: u64 = 24;
@@ -97,7 +73,6 @@ struct Held {
 struct World {
     cache_medium: CrashLayer,
     origin_medium: CrashLayer,
-    hub: EventHub,
     held: Rc<RefCell<Vec<Held>>>,
     others: Rc<RefCell<Vec<u8>>>,
 }
@@ -149,7 +124,6 @@ async fn read_lines(cache: Arc<Cache>, seed: u64) {
 /// Changes the origin behind the cache's back, and says so.
 async fn change_by_others(
     medium: CrashLayer,
-    hub: EventHub,
     others: Rc<RefCell<Vec<u8>>>,
     clock: Arc<dyn Clock>,
     seed: u64,
@@ -164,7 +138,7 @@ async fn change_by_others(
         let writing = medium.write(range.offset, Buffer::copy_of(&[byte; LINE as usize]), true);
         writing.await.expect("nothing fails");
         others.borrow_mut()[line as usize] = byte;
-        hub.publish(&if random.chance(0.05) { Event::Missed } else { Event::Invalidated(range) });
+        medium.publish(&if random.chance(0.05) { Event::Missed } else { Event::Invalidated(range) });
         clock.sleep(Duration::from_micros(random.below(200))).await;
     }
 }
@@ -175,13 +149,11 @@ fn close_in_the_middle(seed: u64, crash_mode: CrashMode, keep_dirty: bool) {
     let world = World {
         cache_medium: CrashLayer::new(1 << 20, seed),
         origin_medium: CrashLayer::new((CLIENT_LINES + OTHERS_LINES) * LINE, seed + 1),
-        hub: EventHub::new(),
         held: Rc::new(RefCell::new(vec![Held::default(); CLIENT_LINES as usize])),
         others: Rc::new(RefCell::new(vec![0; OTHERS_LINES as usize])),
     };
     let device = timed(&mut executor, &world.cache_medium, 40);
-    let origin: SharedDevice =
-        Arc::new(Talking { inner: timed(&mut executor, &world.origin_medium, 150), hub: world.hub.clone() });
+    let origin = timed(&mut executor, &world.origin_medium, 150);
     let options = FormatOptions { crash_mode, log_bytes: Some(16 << 10), ..format_options() };
     format(&mut executor, &device, &origin, options);
     let cleaning = CleaningRate { max_bytes: Some(16 << 20), ..CleaningRate::default() };
@@ -197,7 +169,6 @@ fn close_in_the_middle(seed: u64, crash_mode: CrashMode, keep_dirty: bool) {
     executor.spawn(read_lines(Arc::clone(&cache), seed * 11));
     executor.spawn(change_by_others(
         world.origin_medium.clone(),
-        world.hub.clone(),
         Rc::clone(&world.others),
         Arc::clone(&clock),
         seed * 13,

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use base::buffer::Buffer;
 use base::executor::Executor;
+use base::range::ByteRange;
 use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::crash::{CrashLayer, Loss, Power};
 use block::layer::stats::StatsLayer;
 use block::memory::MemoryDevice;
-use block::{ErrorKind, Geometry, Identity, OperationKind, SharedDevice};
+use block::{ErrorKind, Event, Geometry, Identity, OperationKind, SharedDevice};
 use cache::layout::Layout;
 use cache::{Cache, CrashMode, FormatOptions, Mode};
 use common::{format, format_options, open, open_options, read, try_open, write};
@@ -220,6 +221,30 @@ fn mappings_of_another_crash_mode_do_not_come_back() {
     bench.reopen(Mode::WriteThrough);
     assert_eq!(bench.read(3), 8);
     assert_eq!(bench.cache().status().crash_mode, CrashMode::Warm);
+}
+
+/// Nobody reads it between the event and the crash.
+#[test]
+fn what_the_origin_says_has_changed_does_not_come_back_after_a_crash() {
+    let changed = Event::Invalidated(ByteRange { offset: LINE, length: LINE });
+    for (crash_mode, event) in
+        [(CrashMode::Warm, changed.clone()), (CrashMode::AllSynchronous, changed), (CrashMode::Warm, Event::Missed)]
+    {
+        let mut bench = Bench::new(crash_mode, Mode::WriteThrough);
+        (0..4).for_each(|block| bench.write(block, 1));
+        bench.kill();
+        bench.reopen(Mode::WriteThrough);
+        assert_eq!(bench.misses(0..4), 0, "{crash_mode}: it is warm after a crash");
+        let medium = bench.origin_medium.clone();
+        bench.executor.block_on(medium.write(LINE, Buffer::copy_of(&[2; LINE as usize]), true)).unwrap();
+        medium.publish(&event);
+        bench.executor.run_until_stalled();
+        bench.kill();
+        bench.reopen(Mode::WriteThrough);
+        assert_eq!(bench.read(1), 2, "{crash_mode}, {event:?}");
+        let is_all_gone = event == Event::Missed;
+        assert_eq!(bench.misses(2..4), if is_all_gone { 2 } else { 0 }, "{crash_mode}, {event:?}: no more than that");
+    }
 }
 
 #[test]

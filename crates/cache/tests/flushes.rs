@@ -5,9 +5,12 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::clock::Clock;
 use base::executor::Executor;
+use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::crash::{CrashLayer, FlushEffect, Loss, Power, Reported};
+use block::layer::delay::Latency;
 use block::memory::MemoryDevice;
 use block::{ErrorKind, Identity, SharedDevice};
 use cache::{CrashMode, FormatOptions, Mode, OpenOptions};
@@ -51,6 +54,33 @@ fn an_error_of_a_flush_that_nobody_asked_for_is_told_to_the_next_who_does() {
     // Clean lines are stored: the flush before that takes the error.
     executor.run();
     assert!(executor.block_on(cache.flush()).is_err(), "the write before it may be lost");
+}
+
+/// The cache sends a dirty line, which takes 10 ms, and flushes the LUN, which takes 10 ms and fails. A client's write that the LUN acknowledges
+/// meanwhile, or has in flight then, it may have dropped; nothing else of a client is at stake.
+#[test]
+fn a_write_under_way_while_a_flush_of_the_cache_fails_is_told_to_whoever_flushes_it() {
+    for submitted_ms in [5, 15] {
+        let mut executor = Executor::in_order();
+        let clock = executor.clock();
+        let workers = Workers::new();
+        let latency = Latency::Fixed(Duration::from_millis(10));
+        let medium = CrashLayer::new(1 << 20, 2).with_latency(Arc::new(executor.clock()), latency, &workers);
+        executor.spawn(async move { workers.run().await });
+        let (device, origin): (SharedDevice, SharedDevice) = (memory(1 << 20), Arc::new(medium.clone()));
+        format(&mut executor, &device, &origin, format_options());
+        let cache = open(&mut executor, &device, &origin, Mode::WriteBack);
+        write(&mut executor, &cache, 0, &[1; LINE as usize]);
+        medium.fail_flush_as(medium.flushes_seen(), ErrorKind::Media, FlushEffect::Drops, Reported::Once);
+        let cleaning = Arc::clone(&cache);
+        executor.spawn(async move { drop(cleaning.set_mode(Mode::WriteThrough).await.unwrap_err()) });
+        executor.block_on(async move { clock.sleep(Duration::from_millis(submitted_ms)).await });
+        write(&mut executor, &cache, 8 * LINE, &[7; LINE as usize]);
+        executor.run_until_stalled();
+        let clock = executor.clock();
+        executor.block_on(async move { clock.sleep(Duration::from_millis(10)).await });
+        assert!(executor.block_on(cache.flush()).is_err(), "submitted after {submitted_ms} ms");
+    }
 }
 
 /// What a flush has dropped is on the origin no more: no line goes on to show it, in whatever crash mode, and none is warm with it after a close.

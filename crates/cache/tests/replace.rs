@@ -10,7 +10,7 @@ use base::clock::Clock;
 use base::executor::Executor;
 use block::completion::Workers;
 use block::device::DeviceExt;
-use block::layer::crash::{CrashLayer, Loss, Power};
+use block::layer::crash::{CrashLayer, FlushEffect, Loss, Power, Reported};
 use block::layer::delay::Latency;
 use block::layer::stats::StatsLayer;
 use block::layer::switch::SwitchLayer;
@@ -33,6 +33,21 @@ fn options_of(number: u8, ways: u32, frames: u64) -> FormatOptions {
         log_bytes: Some(16 << 10),
         ..format_options()
     }
+}
+
+/// Opens what is to take the place of `old`.
+fn open_successor(
+    executor: &mut Executor,
+    old: &Arc<Cache>,
+    device: &SharedDevice,
+    origin: &SharedDevice,
+    mode: Mode,
+) -> Arc<Cache> {
+    let (old, options) = (Arc::clone(old), open_options(executor, mode));
+    let (device, origin) = (Arc::clone(device), Arc::clone(origin));
+    let opened = executor.block_on(async move { old.open_successor(device, origin, options).await.unwrap() });
+    executor.spawn(opened.run());
+    opened
 }
 
 /// Copies, lets requests wait, hands over, and sends requests to the successor.
@@ -70,7 +85,7 @@ fn a_successor_is_warm_and_has_what_is_dirty() {
         read(&mut executor, &switch, 0, 32 * LINE);
         executor.run();
         write(&mut executor, &switch, 3 * LINE + 512, &[9; 1024]);
-        let new = open(&mut executor, &second, &shared, Mode::WriteThrough);
+        let new = open_successor(&mut executor, &old, &second, &shared, Mode::WriteThrough);
         let reads_before = origin.snapshot().of(OperationKind::Read).completed_count;
         let replacing = replace(Arc::clone(&old), Arc::clone(&new), Arc::clone(&switch));
         executor.block_on(replacing).unwrap();
@@ -100,7 +115,7 @@ fn a_successor_that_fails_is_left_behind() {
         write(&mut executor, &switch, line * LINE, &[line as u8; 512]);
     }
     format(&mut executor, &second, &origin, options_of(2, 8, 96));
-    let new = open(&mut executor, &second, &origin, Mode::WriteBack);
+    let new = open_successor(&mut executor, &old, &second, &origin, Mode::WriteBack);
     let copying = (Arc::clone(&old), Arc::clone(&new));
     executor.block_on(async move { copying.0.copy_to(&copying.1, |_| {}).await.unwrap() });
     medium.fail_writes_from(medium.writes_seen() + 7, ErrorKind::Media);
@@ -133,7 +148,7 @@ fn a_successor_sends_nothing_to_the_origin_before_it_is_in_place() {
         format(&mut executor, &first, &shared, options_of(1, 8, 96));
         format(&mut executor, &second, &shared, options_of(2, 40, 40));
         let old = open(&mut executor, &first, &shared, Mode::WriteBack);
-        let new = open(&mut executor, &second, &shared, Mode::WriteBack);
+        let new = open_successor(&mut executor, &old, &second, &shared, Mode::WriteBack);
         for line in 0..32 {
             write(&mut executor, &old, line * LINE, &[1; 512]);
         }
@@ -156,7 +171,7 @@ fn a_successor_sends_nothing_to_the_origin_before_it_is_in_place() {
         // The next one is finished, and cleans.
         let third = device();
         format(&mut executor, &third, &shared, options_of(3, 40, 40));
-        let new = open(&mut executor, &third, &shared, Mode::WriteBack);
+        let new = open_successor(&mut executor, &old, &third, &shared, Mode::WriteBack);
         old.set_tuning(Tuning::default());
         for line in 0..32 {
             write(&mut executor, &old, line * LINE, &[3; 512]);
@@ -182,7 +197,7 @@ fn a_mode_that_is_set_while_requests_wait_for_a_successor_is_refused() {
     format(&mut executor, &first, &origin, options_of(1, 8, 96));
     format(&mut executor, &second, &origin, options_of(2, 8, 96));
     let old = open(&mut executor, &first, &origin, Mode::WriteBack);
-    let new = open(&mut executor, &second, &origin, Mode::WriteBack);
+    let new = open_successor(&mut executor, &old, &second, &origin, Mode::WriteBack);
     let handing = (Arc::clone(&old), Arc::clone(&new));
     let hand_over = executor.block_on(async move {
         handing.0.copy_to(&handing.1, |_| {}).await.unwrap();
@@ -210,7 +225,7 @@ fn a_successor_that_is_left_behind_has_nothing_on_its_way() {
     format(&mut executor, &first, &shared, options_of(1, 8, 96));
     format(&mut executor, &second, &shared, options_of(2, 16, 16));
     let old = open(&mut executor, &first, &shared, Mode::WriteBack);
-    let new = open(&mut executor, &second, &shared, Mode::WriteBack);
+    let new = open_successor(&mut executor, &old, &second, &shared, Mode::WriteBack);
     for line in 0..32 {
         write(&mut executor, &old, line * LINE, &[1; 512]);
     }
@@ -251,7 +266,7 @@ fn a_successor_does_not_keep_what_the_origin_could_lose() {
     format(&mut executor, &second, &origin, options(2));
     let slow = OpenOptions { lazy_interval: Duration::from_secs(3600), ..open_options(&executor, Mode::WriteThrough) };
     let old = try_open(&mut executor, &first, &origin, slow).unwrap();
-    let new = open(&mut executor, &second, &origin, Mode::WriteThrough);
+    let new = open_successor(&mut executor, &old, &second, &origin, Mode::WriteThrough);
     // It owes the origin no flush of its own any more.
     executor.block_on(new.flush()).unwrap();
     write(&mut executor, &old, 0, &[7; LINE as usize]);
@@ -281,7 +296,7 @@ fn a_flush_of_a_successor_covers_what_the_old_cache_acknowledged() {
     format(&mut executor, &first, &origin, options_of(1, 8, 96));
     format(&mut executor, &second, &origin, options_of(2, 8, 96));
     let old = open(&mut executor, &first, &origin, Mode::WriteAround);
-    let new = open(&mut executor, &second, &origin, Mode::WriteAround);
+    let new = open_successor(&mut executor, &old, &second, &origin, Mode::WriteAround);
     for cache in [&old, &new] {
         executor.block_on(cache.flush()).unwrap();
     }
@@ -305,7 +320,7 @@ fn a_successor_tells_of_a_flush_that_failed_before() {
     format(&mut executor, &first, &origin, FormatOptions { crash_mode: CrashMode::Warm, ..options_of(1, 8, 96) });
     format(&mut executor, &second, &origin, options_of(2, 8, 96));
     let old = open(&mut executor, &first, &origin, Mode::WriteThrough);
-    let new = open(&mut executor, &second, &origin, Mode::WriteThrough);
+    let new = open_successor(&mut executor, &old, &second, &origin, Mode::WriteThrough);
     medium.fail_flush_once(medium.flushes_seen(), ErrorKind::Media);
     write(&mut executor, &old, 0, &[7; LINE as usize]);
     // Clean lines are stored without hurry, and a flush goes before that.
@@ -317,4 +332,26 @@ fn a_successor_tells_of_a_flush_that_failed_before() {
     });
     assert_eq!(executor.block_on(new.flush()).unwrap_err().kind(), ErrorKind::Media);
     executor.block_on(new.flush()).expect("it has been told");
+}
+
+/// Both use the LUN. What it drops while the successor flushes it may be what a client of the old cache wrote, who knows nothing of the successor.
+#[test]
+fn what_a_flush_of_a_successor_dropped_is_told_to_the_client_of_the_old_cache_and_not_served() {
+    let mut executor = Executor::in_order();
+    let medium = CrashLayer::new(1 << 20, 3);
+    let device = || -> SharedDevice { Arc::new(MemoryDevice::new(2 << 20, Identity::default())) };
+    let (first, second, origin): (_, _, SharedDevice) = (device(), device(), Arc::new(medium.clone()));
+    format(&mut executor, &first, &origin, options_of(2, 8, 96));
+    format(&mut executor, &second, &origin, options_of(4, 8, 96));
+    let old = open(&mut executor, &first, &origin, Mode::WriteThrough);
+    executor.block_on(old.flush()).unwrap();
+    let new = open_successor(&mut executor, &old, &second, &origin, Mode::WriteThrough);
+    (0..8).for_each(|line| write(&mut executor, &old, line * LINE, &[7; LINE as usize]));
+    medium.fail_flush_as(medium.flushes_seen(), ErrorKind::Media, FlushEffect::Drops, Reported::Once);
+    let setting = Arc::clone(&new);
+    executor.block_on(async move { setting.set_mode(Mode::WriteBack).await.unwrap_err() });
+    let left = read(&mut executor, &origin, 0, 8 * LINE);
+    assert_ne!(left, vec![7; 8 * LINE as usize], "something was dropped");
+    assert!(read(&mut executor, &old, 0, 8 * LINE) == left, "the old cache has what the LUN has");
+    assert!(executor.block_on(old.flush()).is_err(), "who wrote is told");
 }

@@ -16,6 +16,7 @@ use block::{Completion, Device, Identity, Request, SharedDevice};
 use cache::{Associativity, Cache, FormatOptions, Mode, OpenOptions, Replacement};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
+use common::lists::Lists;
 use common::{format, format_options, open_options, try_open};
 
 /// A request: offset and length in bytes, and whether it writes.
@@ -124,87 +125,17 @@ fn one_set_is_a_textbook_lru() {
     }
 }
 
-/// A set of the model: vectors, the oldest first, of blocks and their hits.
-#[derive(Clone, Default)]
-struct ModelSet {
-    first: Vec<(u64, u32)>,
-    second: Vec<(u64, u32)>,
-    ghosts: Vec<u64>,
-}
-
-impl ModelSet {
-    fn access(&mut self, policy: Replacement, ways: usize, block: u64) -> bool {
-        let in_first = self.first.iter().position(|(other, _)| *other == block);
-        let in_second = self.second.iter().position(|(other, _)| *other == block);
-        match (policy, in_first, in_second) {
-            (Replacement::Lru, Some(at), _) => {
-                let line = self.first.remove(at);
-                self.first.push(line);
-                return true;
-            }
-            (Replacement::TwoQueue, _, Some(at)) => {
-                let line = self.second.remove(at);
-                self.second.push(line);
-                return true;
-            }
-            (_, Some(at), _) => {
-                self.first[at].1 += 1;
-                return true;
-            }
-            (_, _, Some(at)) => {
-                self.second[at].1 += 1;
-                return true;
-            }
-            (_, None, None) => {}
-        }
-        let is_known = self.ghosts.contains(&block);
-        self.ghosts.retain(|&other| other != block);
-        while self.first.len() + self.second.len() == ways {
-            self.step(policy, ways);
-        }
-        let list = if is_known { &mut self.second } else { &mut self.first };
-        list.push((block, 0));
-        false
+/// Uses a block of a full set, or has it take the place of another. Whether it was there.
+fn access(set: &mut Lists, policy: Replacement, ways: usize, block: u64) -> bool {
+    if set.touch(policy, block) {
+        return true;
     }
-
-    /// Evicts one line, or moves one.
-    fn step(&mut self, policy: Replacement, ways: usize) {
-        match policy {
-            Replacement::Lru => drop(self.first.remove(0)),
-            Replacement::Clock => {
-                let (block, hits) = self.first.remove(0);
-                if hits > 0 {
-                    self.first.push((block, 0));
-                }
-            }
-            Replacement::TwoQueue if self.first.len() > ways / 4 || self.second.is_empty() => {
-                let (block, _) = self.first.remove(0);
-                self.remember(block, ways / 2);
-            }
-            Replacement::TwoQueue => drop(self.second.remove(0)),
-            Replacement::S3Fifo if self.second.len() > ways - ways / 10 || self.first.is_empty() => {
-                let (block, hits) = self.second.remove(0);
-                if hits > 0 {
-                    self.second.push((block, hits.min(3) - 1));
-                }
-            }
-            Replacement::S3Fifo => {
-                let (block, hits) = self.first.remove(0);
-                if hits >= 2 {
-                    self.second.push((block, 0));
-                } else {
-                    self.remember(block, ways * 9 / 10);
-                }
-            }
-        }
+    let is_known = set.recall(block);
+    while set.count() == ways {
+        set.step(policy, ways, ways);
     }
-
-    fn remember(&mut self, block: u64, count_max: usize) {
-        self.ghosts.push(block);
-        if self.ghosts.len() > count_max {
-            self.ghosts.remove(0);
-        }
-    }
+    set.insert(block, is_known);
+    false
 }
 
 #[test]
@@ -214,14 +145,14 @@ fn every_policy_with_sets_equals_a_slow_obvious_model() {
         for (seed, ways) in [(1, 1), (2, 3), (3, 16), (4, 50), (5, 256), (6, 300)] {
             let capacity = if ways > 100 { ways * 2 } else { 400 / ways * ways };
             let trace = generated_trace(seed, 4000, blocks);
-            let mut sets = vec![ModelSet::default(); (capacity / ways) as usize];
+            let mut sets = vec![Lists::default(); (capacity / ways) as usize];
             let (mut accesses, mut misses) = (0, 0);
             let run_lines = 16.min(ways);
             for &(offset, length, _) in &trace {
                 for block in offset / 4096..(offset + length).div_ceil(4096) {
                     let set = (block / run_lines % (capacity / ways)) as usize;
                     accesses += 1;
-                    misses += u64::from(!sets[set].access(replacement, ways as usize, block));
+                    misses += u64::from(!access(&mut sets[set], replacement, ways as usize, block));
                 }
             }
             let setup = Setup { replacement, ways: Associativity::Ways(ways as u32), capacity, depth: 1 };

@@ -12,6 +12,7 @@ use base::executor::Executor;
 use block::memory::MemoryDevice;
 use block::{Completion, Device, Geometry, Identity, Operation, Request, SharedDevice};
 use cache::{Associativity, Cache, DirtyLimits, FormatOptions, Mode, OpenOptions, Percent, Replacement};
+use common::lists::{Lists, take};
 use common::{format, format_options, open_options, try_open};
 use futures_util::future::join_all;
 use workload::access::{Access, AccessKind};
@@ -27,13 +28,11 @@ enum ShareOf {
     AllFrames,
 }
 
-/// Vectors, the oldest first: of blocks and their hits, and of dirty blocks and whether they were used again.
+/// Lines that can be evicted, and dirty blocks, the oldest first, and whether they were used again.
 #[derive(Clone, Default)]
 struct Set {
-    first: Vec<(u64, u32)>,
-    second: Vec<(u64, u32)>,
+    clean: Lists,
     dirty: Vec<(u64, bool)>,
-    ghosts: Vec<u64>,
     /// Frames that lines are about to move to.
     reserved_count: usize,
 }
@@ -47,11 +46,6 @@ struct Model {
     cleaned: VecDeque<Vec<u64>>,
     accesses: u64,
     misses: u64,
-}
-
-fn take<T: Copy>(list: &mut Vec<(u64, T)>, block: u64) -> Option<(u64, T)> {
-    let at = list.iter().position(|(other, _)| *other == block)?;
-    Some(list.remove(at))
 }
 
 impl Model {
@@ -82,7 +76,9 @@ impl Model {
             if !self.touch(block) {
                 self.misses += 1;
                 if self.make_place(block) {
-                    self.insert(block);
+                    let lists = &mut self.set(block).clean;
+                    let is_known = lists.recall(block);
+                    lists.insert(block, is_known);
                 }
             }
         }
@@ -98,19 +94,7 @@ impl Model {
             set.dirty.push((block, true));
             return true;
         }
-        for (list, moves) in
-            [(&mut set.first, policy == Replacement::Lru), (&mut set.second, policy == Replacement::TwoQueue)]
-        {
-            if moves && let Some(line) = take(list, block) {
-                list.push(line);
-                return true;
-            }
-            if let Some(line) = list.iter_mut().find(|(other, _)| *other == block) {
-                line.1 += u32::from(policy != Replacement::TwoQueue);
-                return true;
-            }
-        }
-        false
+        set.clean.touch(policy, block)
     }
 
     /// Whether there is a frame now.
@@ -118,22 +102,15 @@ impl Model {
         let (policy, share_of) = (self.policy, self.share_of);
         let set = self.set(block);
         loop {
-            let clean_count = set.first.len() + set.second.len();
+            let clean_count = set.clean.count();
             if clean_count + set.dirty.len() + set.reserved_count < WAYS {
                 return true;
             }
             if clean_count == 0 {
                 return false;
             }
-            set.step(policy, if share_of == ShareOf::AllFrames { WAYS } else { clean_count });
+            set.clean.step(policy, if share_of == ShareOf::AllFrames { WAYS } else { clean_count }, WAYS);
         }
-    }
-
-    fn insert(&mut self, block: u64) {
-        let set = self.set(block);
-        let is_known = set.ghosts.contains(&block);
-        set.ghosts.retain(|&other| other != block);
-        if is_known { set.second.push((block, 0)) } else { set.first.push((block, 0)) }
     }
 
     /// As many lines at once as there is room for: they become dirty together.
@@ -158,18 +135,18 @@ impl Model {
             return false;
         }
         // Dirty data is not overwritten: the line moves to another frame.
-        let has_place = !is_dirty && self.set(block).is_clean(block) || self.make_place(block);
+        let has_place = !is_dirty && self.set(block).clean.has(block) || self.make_place(block);
         let set = self.set(block);
-        set.reserved_count += usize::from(has_place && !set.is_clean(block));
+        set.reserved_count += usize::from(has_place && !set.clean.has(block));
         has_place
     }
 
     fn commit(&mut self, group: &mut Vec<u64>) {
         for block in group.drain(..) {
             let set = self.set(block);
-            if let Some((_, hits)) = take(&mut set.first, block) {
+            if let Some((_, hits)) = take(&mut set.clean.first, block) {
                 set.dirty.push((block, hits > 0));
-            } else if take(&mut set.second, block).is_some() {
+            } else if take(&mut set.clean.second, block).is_some() {
                 set.dirty.push((block, true));
             } else {
                 set.reserved_count = set.reserved_count.saturating_sub(1);
@@ -200,7 +177,7 @@ impl Model {
                 Replacement::TwoQueue => is_used_again,
                 Replacement::S3Fifo => true,
             };
-            if goes_into_main { set.second.push((block, 0)) } else { set.first.push((block, 0)) }
+            if goes_into_main { set.clean.second.push((block, 0)) } else { set.clean.first.push((block, 0)) }
         }
     }
 
@@ -212,51 +189,6 @@ impl Model {
 impl Set {
     fn is_dirty(&self, block: u64) -> bool {
         self.dirty.iter().any(|(other, _)| *other == block)
-    }
-
-    fn is_clean(&self, block: u64) -> bool {
-        self.first.iter().chain(&self.second).any(|(other, _)| *other == block)
-    }
-
-    /// Evicts a clean line, or moves one.
-    fn step(&mut self, policy: Replacement, count: usize) {
-        match policy {
-            Replacement::Lru => drop(self.first.remove(0)),
-            Replacement::Clock => {
-                let (block, hits) = self.first.remove(0);
-                if hits > 0 {
-                    self.first.push((block, 0));
-                }
-            }
-            Replacement::TwoQueue if self.first.len() > count / 4 || self.second.is_empty() => {
-                let (block, _) = self.first.remove(0);
-                self.remember(block, WAYS / 2);
-            }
-            Replacement::TwoQueue => drop(self.second.remove(0)),
-            Replacement::S3Fifo if self.second.len() > count - count / 10 || self.first.is_empty() => {
-                let (block, hits) = self.second.remove(0);
-                if hits > 0 {
-                    self.second.push((block, hits.min(3) - 1));
-                }
-            }
-            // As in libCacheSim, it looks through all of *small* before it looks at *main* again.
-            Replacement::S3Fifo => {
-                while !self.first.is_empty() {
-                    let (block, hits) = self.first.remove(0);
-                    if hits < 2 {
-                        return self.remember(block, WAYS * 9 / 10);
-                    }
-                    self.second.push((block, 0));
-                }
-            }
-        }
-    }
-
-    fn remember(&mut self, block: u64, count_max: usize) {
-        self.ghosts.push(block);
-        if self.ghosts.len() > count_max {
-            self.ghosts.remove(0);
-        }
     }
 }
 

@@ -116,7 +116,7 @@ impl CacheConfig {
             mode: old.mode(),
             ..self.open_options(clock, memory_max)
         };
-        Ok(Cache::open(device, origin, options).await?)
+        Ok(old.open_successor(device, origin, options).await?)
     }
 
     /// Opens the cache at `place` over `origin`, made first if there is none, and says how many bytes of its device it takes. It may take `memory_max`

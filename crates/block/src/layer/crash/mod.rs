@@ -29,6 +29,7 @@
 //! | a flush fails, nothing is lost | [`CrashLayer::fail_flush_as`] with [`FlushEffect::None`] |
 //! | a flush fails and drops, told once (Linux's `fsync`) | with [`FlushEffect::DropsUnseen`] and [`Reported::Once`] |
 //! | a disk drops its cache | with [`FlushEffect::Drops`] |
+//! | others write to it, it loses writes, it becomes another disk | [`CrashLayer::publish`] |
 //! | a write fails, and nobody knows what is there | [`CrashLayer::fail_write_as`] with [`WriteEffect::ByChance`] |
 //!
 //! Tests that try each of many crashes go through them by [`CrashTest`], which repeats a single one on demand.
@@ -61,7 +62,7 @@ pub use self::replay::CrashTest;
 use crate::completion::{Completion, Workers};
 use crate::device::{Device, Geometry, Identity};
 use crate::error::{Error, ErrorKind};
-use crate::event::{EventHub, EventReceiver};
+use crate::event::{Event, EventHub, EventReceiver};
 use crate::layer::delay::Latency;
 use crate::range_lock::{Acquire, RangeLock};
 use crate::request::{Extent, ExtentKind, Operation, OperationKind, Request, Response};
@@ -249,6 +250,11 @@ impl CrashLayer {
     /// Forgets all errors ordered so far. A lost power stays lost.
     pub fn heal(&self) {
         self.medium.lock().faults.heal();
+    }
+
+    /// Says to whoever follows the medium that this has happened to it.
+    pub fn publish(&self, event: &Event) {
+        self.medium.events.publish(event);
     }
 
     /// What is at `offset` whatever happens: the durable bytes, past all caches. Bytes past the end read as zero.

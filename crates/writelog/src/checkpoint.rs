@@ -503,6 +503,34 @@ mod tests {
         }
     }
 
+    /// It is dirty in the checkpoint; the number that was asked for last says that it is on the origin.
+    #[test]
+    fn what_became_clean_while_a_checkpoint_was_collected_is_clean_when_the_log_is_opened() {
+        const ORDERED_SEED: u64 = 0;
+        let (log, origin) = (CrashLayer::new(LOG_BYTES, 1), CrashLayer::new(BLOCKS * BLOCK_BYTES, 2));
+        let mut world = World::open(&log, &origin, ORDERED_SEED, true);
+        let core = Arc::clone(&world.core);
+        assert!(core.keeps_order() && !core.is_staged());
+        let write =
+            |block: u64| Request::write(block * BLOCK_BYTES, Buffer::copy_of(&[1; BLOCK_BYTES as usize]), false);
+        (0..3).for_each(|block| drop(world.submit(write(2 * block))));
+        let mut snapshot = core.collect_all();
+        assert_eq!(snapshot.extent_count, 3);
+        let sending = Arc::clone(&core);
+        world.executor.block_on(async move { sending.destage(Goal::Background, false).await }).expect("nothing fails");
+        snapshot.destaged_sequence = core.state().destaged_sequence;
+        world.submit(write(20));
+        let committed = async move {
+            let mut superblock = core.superblock.lock().await;
+            core.commit(&mut superblock, snapshot, STATE_IN_USE).await
+        };
+        world.executor.block_on(committed).expect("nothing fails");
+        let after = World::open(&log.after_power_loss(), &origin.after_power_loss(), ORDERED_SEED, false);
+        assert_eq!(after.core.recovery.checkpoint_extents, 3, "it names them");
+        let dirty: Vec<u64> = after.core.state().owed_from(0).map(|piece| piece.sector).collect();
+        assert_eq!(dirty, [20 * BLOCK_BYTES / UNIT_BYTES], "what was written last is all that the origin lacks");
+    }
+
     /// What a slot covers goes from the map to the shadow, where it joins what was collected before: its rest begins in the middle of an extent.
     #[test]
     fn an_extent_that_grew_behind_what_was_collected_is_collected() {

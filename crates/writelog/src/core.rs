@@ -121,16 +121,13 @@ pub(crate) struct State {
     pub(crate) stage: Option<Stage>,
     /// Where the last record applied to the map ended: where a checkpoint of now lets replay start.
     pub(crate) applied: LogPlace,
-    /// Everything up to this record is on the origin (destage order `log`), and nothing behind it is clean: an epoch becomes clean when all of it is
-    /// there, and this says so first.
+    /// Everything up to this record is on the origin (destage order `log`), but for what is newer in the epoch that is under way, and nothing behind
+    /// it is clean: a step of an epoch becomes clean when all of it is there, and this says so first.
     pub(crate) destaged_sequence: u64,
     /// Whether an epoch may end behind `destaged_sequence`. With slots many records may come before one does: nobody looks for it until then.
     pub(crate) may_have_epoch: bool,
     /// The last record that was found when the log was opened: the program before sent nothing newer.
     pub(crate) found_sequence: u64,
-    /// Whether that ends an epoch: what would have followed in it is gone with the RAM it was in, and nobody was told that it is durable. Not where
-    /// slots have kept it.
-    pub(crate) found_ends_epoch: bool,
     /// Segments that the next checkpoint lets go, as of the last batch.
     pub(crate) releasable_count: u32,
     /// Since when there have been zeroes that the origin lacks.

@@ -9,13 +9,14 @@
 //!   on the origin    all  |  some, in any order |  nothing
 //!   clean            all  |  nothing            |  nothing
 //! ```
-//! - Where an epoch ends is decided once. It may be sent in several batches, since requests interrupt them and RAM is bounded; each goes on, in order of
-//!   LBA, where the one before was flushed.
-//! - The first of an opening has all records that were found then: of these a program that was killed may have sent any, and forgotten that it did.
-//! - When all of it is on the origin, `destaged_sequence` moves to its end, and only then its sectors become clean. So whatever a crash forgets
-//!   is dirty, and is sent again with all that came after it.
-//! - Its bytes stay in RAM from when its end is looked for if they are no more than a batch; else each part is read when its turn comes. What it
-//!   takes besides is one entry for each write in it.
+//! - Where an epoch ends is decided once. If it is more than a batch it is sent in *steps*, in the order of the log: a step has what some segments
+//!   have of the epoch, but for what is newer in a later one. When it is on the origin, `destaged_sequence` moves to the end of these segments, and
+//!   only then its sectors become clean and make room. So whatever a crash forgets is dirty, and is sent again with all that came after it.
+//! - A step may be sent in several batches, since requests interrupt them; each goes on, in order of LBA, where the one before was flushed.
+//! - The first epoch of an opening has all records that were found then: of these a program that was killed may have sent any, and forgotten that it
+//!   did. So it does not matter which step of an epoch a crash comes after: the next opening's first epoch ends no earlier.
+//! - Its bytes stay in RAM from when its end is looked for if they are no more than a batch; else those of a step are read when its turn comes. What
+//!   it takes besides is one entry for each write in it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,21 +25,30 @@ use base::buffer::Buffer;
 use futures_util::stream::StreamExt;
 
 use crate::batch::{Batch, Loaded, without};
-use crate::core::{Core, Pins};
+use crate::core::{Core, Pins, State};
 use crate::format::FLAG_EPOCH_END;
 use crate::found::Found;
 use crate::images::Images;
 use crate::limits::UNIT_BYTES;
 use crate::map::{ExtentMap, Piece, record_of_zeroes};
+use crate::stage::Stage;
 
 /// What is sent before anything that came after it.
 pub(crate) struct Epoch {
+    /// What is under way of it.
+    step: Option<Step>,
+    /// What comes behind that, by the last record of the segment that it is in: of each sector what is newest in the epoch.
+    rest: BTreeMap<u64, Vec<Piece>>,
+}
+
+/// What is sent of an epoch before `destaged_sequence` moves.
+struct Step {
     /// Its last record.
-    pub(crate) end: u64,
-    /// Of each sector what is newest in it: disjoint, ascending.
-    pub(crate) pieces: Vec<Piece>,
+    end: u64,
+    /// Disjoint, ascending.
+    pieces: Vec<Piece>,
     /// Before this sector all of it is on the origin, durably.
-    pub(crate) sent_to: u64,
+    sent_to: u64,
 }
 
 /// What a batch sends of an epoch.
@@ -46,12 +56,49 @@ pub(crate) struct Epoch {
 pub(crate) struct Part {
     /// Behind its last sector.
     pub(crate) end_sector: u64,
-    /// Whether nothing of the epoch comes behind it.
+    /// Whether nothing of its step comes behind it.
     pub(crate) is_last: bool,
 }
 
 impl Epoch {
-    /// The next pieces, with about so many bytes, and which part of the epoch they are.
+    /// The next pieces, with about so many bytes, and which part of their step they are.
+    fn next_part(&mut self, bytes_max: u64) -> (Vec<Piece>, Part) {
+        let rest = &mut self.rest;
+        self.step.get_or_insert_with(|| Step::first_of(rest, bytes_max)).next_part(bytes_max)
+    }
+
+    /// The step under way is on the origin up to `sector`, durably.
+    pub(crate) fn sent_to(&mut self, sector: u64) {
+        self.step.iter_mut().for_each(|step| step.sent_to = sector);
+    }
+
+    /// The step under way is on the origin, durably. Its last record, and what it had.
+    pub(crate) fn end_step(&mut self) -> Option<(u64, Vec<Piece>)> {
+        self.step.take().map(|step| (step.end, step.pieces))
+    }
+
+    pub(crate) fn is_sent(&self) -> bool {
+        self.step.is_none() && self.rest.is_empty()
+    }
+}
+
+impl Step {
+    /// What the oldest segments have, up to so many bytes, but at least one of them.
+    fn first_of(rest: &mut BTreeMap<u64, Vec<Piece>>, bytes_max: u64) -> Self {
+        let mut step = Self { end: 0, pieces: Vec::new(), sent_to: 0 };
+        let mut bytes = 0;
+        while let Some(next) = rest.first_entry() {
+            bytes += next.get().iter().map(Piece::destage_bytes).sum::<u64>();
+            if bytes > bytes_max && !step.pieces.is_empty() {
+                break;
+            }
+            step.end = *next.key();
+            step.pieces.extend(next.remove());
+        }
+        step.pieces.sort_unstable_by_key(|piece| piece.sector);
+        step
+    }
+
     fn next_part(&self, bytes_max: u64) -> (Vec<Piece>, Part) {
         let first = self.pieces.partition_point(|piece| piece.end() <= self.sent_to);
         let (mut pieces, mut bytes) = (Vec::new(), 0);
@@ -90,9 +137,38 @@ impl Core {
         Batch { pieces, images, part: Some(part), _pins: pins }
     }
 
+    /// Begins with what was found when the log was opened, unless slots have kept more: the map has of each sector what is newest in it, and what
+    /// would have followed is gone with the RAM it was in.
+    pub(crate) async fn begin_with_found(&self) {
+        let mut epoch = self.destaging.lock().await;
+        let state = self.state();
+        let is_all = state.stage.as_ref().is_none_or(Stage::is_empty);
+        if is_all && state.destaged_sequence < state.found_sequence {
+            *epoch = Some(self.epoch_of(&state, state.owed_from(0).collect(), state.found_sequence));
+        }
+    }
+
+    /// The epoch up to `end` that has these pieces, of each sector one.
+    fn epoch_of(&self, state: &State, pieces: Vec<Piece>, end: u64) -> Epoch {
+        let last_of = |segment: u32| state.segments.get(segment).last_sequence.min(end);
+        let lasts: Vec<u64> = state.segments.by_age().map(last_of).collect();
+        let newest = state.applied.position.sequence - 1;
+        let mut rest = BTreeMap::from([(end, Vec::new())]);
+        for piece in pieces {
+            let last = if piece.is_zero() {
+                let record = record_of_zeroes(piece.place, newest);
+                lasts.get(lasts.partition_point(|&last| last < record)).copied().unwrap_or(end)
+            } else {
+                last_of(self.layout.segment_of(piece.place))
+            };
+            rest.entry(last).or_insert_with(Vec::new).push(piece);
+        }
+        Epoch { step: None, rest }
+    }
+
     /// The epoch behind the last one, if it has an end, and its bytes if they are no more than those of a batch.
     async fn find_epoch(self: &Arc<Self>) -> (Option<Epoch>, Option<Images>) {
-        let (mut segments, destaged, applied, found, found_ends, count) = {
+        let (mut segments, destaged, applied, found, count) = {
             let state = &mut *self.state();
             if !std::mem::replace(&mut state.may_have_epoch, false) {
                 return (None, None);
@@ -101,7 +177,7 @@ impl Core {
             let is_behind = |segment: &u32| state.segments.get(*segment).last_sequence.min(applied) > destaged;
             let segments: Vec<u32> = state.segments.by_age().filter(is_behind).collect();
             let count = (self.batch_bytes(state) / self.layout.segment_bytes).max(1) as usize;
-            (segments, destaged, applied, state.found_sequence, state.found_ends_epoch, count)
+            (segments, destaged, applied, state.found_sequence, count)
         };
         let (mut images, mut end) = (Some(Images::default()), None);
         // Oldest first; what waits is behind the last end of an epoch.
@@ -124,7 +200,7 @@ impl Core {
             let is_new = |record: &Found| (destaged + 1..=applied).contains(&record.sequence);
             for record in loaded.records.into_iter().filter(is_new) {
                 waiting.extend(record.pieces);
-                if record.flags & FLAG_EPOCH_END != 0 || (found_ends && record.sequence == found) {
+                if record.flags & FLAG_EPOCH_END != 0 {
                     end = Some(record.sequence);
                     pieces.append(&mut waiting);
                 }
@@ -139,7 +215,7 @@ impl Core {
         let written = sectors(&pieces);
         let pieces = newest(pieces);
         self.counters.superseded(written - sectors(&pieces));
-        let epoch = end.map(|end| Epoch { end, pieces, sent_to: 0 });
+        let epoch = end.map(|end| self.epoch_of(&self.state(), pieces, end));
         (epoch, images)
     }
 

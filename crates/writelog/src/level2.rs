@@ -231,20 +231,21 @@ impl Core {
         pieces.chunks(PIECES_AT_ONCE).map(mark).sum()
     }
 
-    /// The epoch is on the origin up to `sector`, durably; or all of it. Only then it is clean: part of an epoch is no moment to go on from. Returns
-    /// the sectors that became clean.
+    /// A step of the epoch is on the origin up to `sector`, durably; or all of it. Only then it is clean: part of a step is nothing to go on from.
+    /// Returns the sectors that became clean.
     fn advance(&self, epoch: &mut Option<Epoch>, sector: u64, is_all: bool) -> u64 {
         if !is_all {
-            epoch.iter_mut().for_each(|epoch| epoch.sent_to = sector);
+            epoch.iter_mut().for_each(|epoch| epoch.sent_to(sector));
             return 0;
         }
-        let Some(whole) = epoch.take() else { return 0 };
+        let Some((end, pieces)) = epoch.as_mut().and_then(Epoch::end_step) else { return 0 };
+        epoch.take_if(|epoch| epoch.is_sent());
         {
             let state = &mut *self.state();
-            state.destaged_sequence = whole.end;
+            state.destaged_sequence = end;
             state.may_have_epoch = true;
         }
-        self.mark_all_clean(&whole.pieces)
+        self.mark_all_clean(&pieces)
     }
 
     /// Sends all pieces, or as many as there is time for until a request comes after `requests`. What was not sent leaves the batch: all from

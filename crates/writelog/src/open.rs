@@ -113,6 +113,7 @@ pub(crate) async fn open(
         if was_ordered {
             core.state().destaged_sequence = destaged_sequence;
             core.forget_destaged().await;
+            core.begin_with_found().await;
         } else {
             // What another order left behind is no prefix of anything: it goes first, all of it.
             while core.destage(Goal::Leftovers, false).await? > 0 {}
@@ -208,7 +209,6 @@ fn assemble(
         destaged_sequence: 0,
         may_have_epoch: true,
         found_sequence: start.position.sequence.saturating_sub(1),
-        found_ends_epoch: stage.as_ref().is_none_or(Stage::is_empty),
         releasable_count: 0,
         zeroes_since: None,
         line: Line::new(),

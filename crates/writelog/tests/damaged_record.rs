@@ -321,28 +321,70 @@ fn what_cannot_be_read_is_lost_and_its_neighbours_are_sent() {
     }
 }
 
+const LARGE_BYTES: u64 = 28 << 10;
+
+/// A log with 20 records of large writes, the first of bytes of 1, two to a segment.
+fn many_segments() -> (Executor, CrashLayer, SharedDevice, Arc<WriteLog>) {
+    let mut executor = Executor::in_order();
+    let medium = CrashLayer::new(2 << 20, 1);
+    let log_device: SharedDevice = Arc::new(medium.clone());
+    let origin: SharedDevice = Arc::new(CrashLayer::new(8 << 20, 2));
+    let (device, below) = (Arc::clone(&log_device), Arc::clone(&origin));
+    executor
+        .block_on(async move { WriteLog::format(&device, &below, FormatOptions::paper()).await })
+        .expect("nothing fails");
+    let log = open(&mut executor, &log_device, &origin, DestageOrder::Log, Duration::from_secs(3600));
+    for index in 0..20u8 {
+        let bytes = Buffer::copy_of(&vec![index + 1; LARGE_BYTES as usize]);
+        executor.block_on(log.write(u64::from(index) * LARGE_BYTES, bytes, false)).expect("nothing fails");
+    }
+    (executor, medium, origin, log)
+}
+
+/// A byte of the large write of these bytes becomes another.
+fn damage(medium: &CrashLayer, byte: u8) {
+    let bytes = medium.durable_bytes(0, 2 << 20);
+    let at = bytes.windows(4096).position(|window| window == [byte; 4096]).expect("it is in the log");
+    medium.corrupt(at as u64 + 1000, &[0xff]);
+}
+
+#[test]
+fn damage_in_several_segments_is_lost_by_name_and_all_else_is_sent() {
+    for order in ORDERS {
+        let (mut executor, medium, origin, log) = many_segments();
+        executor.block_on(async move { log.close(true).await }).expect("nothing fails");
+        [3, 8, 9, 20].iter().for_each(|&byte| damage(&medium, byte));
+        let device: SharedDevice = Arc::new(medium.clone());
+        let (checked, clock) = (Arc::clone(&device), executor.clock());
+        let found = executor.block_on(async move { check(&checked, None, &clock).await }).expect("damage is no error");
+        let ranges: Vec<(u64, u64)> = found
+            .damaged
+            .iter()
+            .map(|range| (range.offset_bytes / LARGE_BYTES, range.length_bytes / LARGE_BYTES))
+            .collect();
+        assert_eq!(ranges, [(2, 1), (7, 2), (19, 1)]);
+        let log = open(&mut executor, &device, &origin, order, Duration::from_secs(1));
+        let minute = executor.clock().sleep(Duration::from_secs(60));
+        executor.block_on(minute);
+        assert_eq!(log.status().lost_bytes, 4 * LARGE_BYTES, "{order}");
+        let closed = executor.block_on(async move { log.close(false).await });
+        assert_eq!(closed.map_err(|error| error.kind()), Err(ErrorKind::Media), "{order}");
+        for byte in 1..=20u8 {
+            let place = u64::from(byte - 1) * LARGE_BYTES;
+            let bytes = executor.block_on(origin.read(place, Buffer::zeroed(LARGE_BYTES as usize)));
+            let expected = if [3, 8, 9, 20].contains(&byte) { 0 } else { byte };
+            let bytes = bytes.expect("nothing fails");
+            assert!(bytes.iter().all(|&held| held == expected), "{order}: write {byte}");
+        }
+    }
+}
+
 /// Records go on behind the segment in which one is missing: with two of them on their way at most, that is no torn end.
 #[test]
 fn a_damaged_record_that_later_segments_disprove_refuses_the_log() {
     for damaged in [5u8, 6] {
-        let mut executor = Executor::in_order();
-        let medium = CrashLayer::new(2 << 20, 1);
-        let log_device: SharedDevice = Arc::new(medium.clone());
-        let origin: SharedDevice = Arc::new(CrashLayer::new(8 << 20, 2));
-        let (device, below) = (Arc::clone(&log_device), Arc::clone(&origin));
-        executor
-            .block_on(async move { WriteLog::format(&device, &below, FormatOptions::paper()).await })
-            .expect("nothing fails");
-        let log = open(&mut executor, &log_device, &origin, DestageOrder::Log, Duration::from_secs(3600));
-        // Two to a segment.
-        for index in 0..20u8 {
-            let bytes = Buffer::copy_of(&vec![index + 1; 28 << 10]);
-            let written = log.write(u64::from(index) * (28 << 10), bytes, false);
-            executor.block_on(written).expect("nothing fails");
-        }
-        let bytes = medium.durable_bytes(0, 2 << 20);
-        let at = bytes.windows(4096).position(|window| window == [damaged; 4096]).expect("it is in the log");
-        medium.corrupt(at as u64 + 1000, &[0xff]);
+        let (mut executor, medium, origin, _log) = many_segments();
+        damage(&medium, damaged);
         let after: SharedDevice = Arc::new(medium.after_power_loss());
         let mut options = OpenOptions::new(Arc::new(executor.clock()));
         options.level2.idle = Duration::from_secs(3600);

@@ -14,7 +14,7 @@ use base::random::Random;
 use base::range::ByteRange;
 use block::completion::Workers;
 use block::device::DeviceExt;
-use block::layer::crash::{CrashLayer, Loss, Power};
+use block::layer::crash::{CrashLayer, Loss, Power, Reported, WriteEffect};
 use block::layer::delay::Latency;
 use block::{Completion, Device, ErrorKind, Event, EventHub, EventReceiver, Geometry, Identity, Request, SharedDevice};
 use common::{Kind, format, open_options, read, try_open, write};
@@ -120,6 +120,39 @@ fn what_only_the_log_has_survives_an_error_of_its_device_and_a_crash() {
         let firsts: Vec<u8> = held.chunks(4096).map(|block| block[0]).collect();
         assert_eq!(firsts, [1, 2, 13, 4, 0, 0, 0, 0, 0, 19], "{order}");
     }
+}
+
+/// The log device takes a record and says that it did not. What went past the log since is newer.
+#[test]
+fn a_record_that_was_told_to_have_failed_and_landed_never_counts() {
+    for order in [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst] {
+        let mut bench = Bench::new(|options| {
+            only_when_asked(options);
+            options.order = order;
+        });
+        bench.write(0, 1).unwrap();
+        let nth = bench.log_medium.writes_seen();
+        bench.log_medium.fail_write_as(nth, ErrorKind::Media, WriteEffect::Whole, Reported::Once);
+        (2..=3).for_each(|byte| bench.write(4096, byte).expect("the origin takes it"));
+        let after = bench.log_medium.after_power_loss();
+        let log = bench.open_on(&after).expect("the log device works again");
+        let held = read(&mut bench.executor, log.as_ref(), 0, 8192);
+        assert_eq!((held[0], held[4096]), (1, 3), "{order}");
+    }
+}
+
+/// As a write that goes past it, zeroes do.
+#[test]
+fn zeroes_that_go_past_a_failed_log_are_durable() {
+    let mut bench = Bench::new(only_when_asked);
+    bench.write(0, 1).unwrap();
+    let log = Arc::clone(&bench.log);
+    bench.executor.block_on(async move { log.destage(|_| {}).await }).expect("nothing fails");
+    assert_eq!(bench.origin_medium.durable_bytes(0, 1), [1]);
+    bench.log_medium.fail_write_once(bench.log_medium.writes_seen(), ErrorKind::Media);
+    let zeroing = bench.log.write_zeroes(0, 4096, false, false);
+    bench.executor.block_on(zeroing).expect("the origin takes them");
+    assert_eq!(bench.origin_medium.durable_bytes(0, 4096), [0; 4096]);
 }
 
 fn join_all_in<F: Future<Output = Result<Buffer, block::Error>> + Send + 'static>(

@@ -1,0 +1,78 @@
+//! Order `log` where writes are acknowledged from slots: an epoch is a round of them, whatever was absorbed in it.
+
+mod common;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::buffer::Buffer;
+use base::executor::Executor;
+use base::random::Random;
+use block::completion::Workers;
+use block::device::DeviceExt;
+use block::layer::crash::CrashLayer;
+use block::layer::delay::Latency;
+use block::{Geometry, SharedDevice};
+use common::{Kind, format, open_options, try_open};
+use writelog::{DestageOrder, Durability, PersistentRegion, VolatileRegion, WriteLog};
+
+const BLOCKS: u64 = 40;
+const BLOCK_BYTES: u64 = 4096;
+const LOG_BYTES: u64 = 1 << 20;
+/// A round of them takes several records.
+const SLOTS_BYTES: usize = 256 << 10;
+
+/// A log that is slow, so that anything may happen between two records of a round, over a LUN with a volatile cache.
+fn open(seed: u64, durability: Durability) -> (Executor, CrashLayer, Arc<WriteLog>) {
+    let mut executor = Executor::new(seed);
+    let workers = Workers::new();
+    let geometry = Geometry { is_write_cache_volatile: true, ..Geometry::plain(BLOCKS * BLOCK_BYTES) };
+    let origin_medium = CrashLayer::new(BLOCKS * BLOCK_BYTES, 2).with_geometry(geometry);
+    let latency = Latency::Between(Duration::ZERO, Duration::from_micros(300));
+    let log_medium = CrashLayer::new(LOG_BYTES, 1).with_latency(Arc::new(executor.clock()), latency, &workers);
+    executor.spawn(async move { workers.run().await });
+    let (device, origin): (SharedDevice, SharedDevice) = (Arc::new(log_medium), Arc::new(origin_medium.clone()));
+    format(&mut executor, &device, &origin);
+    let region: Arc<dyn PersistentRegion> = Arc::new(VolatileRegion::new(SLOTS_BYTES));
+    let mut options = open_options(&executor, Kind { durability, order: DestageOrder::Log }, Some(region));
+    options.volatile_bytes = SLOTS_BYTES;
+    // An epoch is sent at once, with one flush.
+    options.level2.batch_bytes = LOG_BYTES;
+    options.level2.is_interruptible = false;
+    let log = try_open(&mut executor, &device, &origin, options).expect("nothing fails");
+    (executor, origin_medium, log)
+}
+
+/// Whenever the LUN is flushed it holds exactly what was acknowledged at some moment: of every block the last write up to there.
+#[test]
+fn order_log_with_slots_leaves_the_origin_a_prefix_at_each_flush() {
+    for (seed, durability) in (0..24).zip([Durability::UnsafeVolatile, Durability::Nvram].into_iter().cycle()) {
+        let (mut executor, origin, log) = open(seed, durability);
+        let mut random = Random::new(seed);
+        let mut history: HashMap<u64, Vec<u8>> = HashMap::new();
+        let mut moments = std::collections::BTreeSet::new();
+        for number in 1..=250u8 {
+            let block = random.below(BLOCKS);
+            let writing = log.write(block * BLOCK_BYTES, Buffer::copy_of(&[number; BLOCK_BYTES as usize]), false);
+            history.entry(block).or_default().push(number);
+            executor.block_on(writing).expect("nothing fails");
+            for _ in 0..random.below(6) {
+                executor.run_until_stalled();
+                executor.clock().advance(Duration::from_micros(random.below(300)));
+            }
+            let held: Vec<u8> = (0..BLOCKS).map(|block| origin.durable_bytes(block * BLOCK_BYTES, 1)[0]).collect();
+            let newest = held.iter().copied().max().unwrap_or(0);
+            moments.insert(newest);
+            for (block, &held) in (0..BLOCKS).zip(&held) {
+                let writes = history.get(&block).map_or(&[][..], Vec::as_slice);
+                let expected = writes.iter().copied().filter(|&number| number <= newest).max().unwrap_or(0);
+                assert_eq!(
+                    held, expected,
+                    "{durability}, seed {seed}: block {block} when the LUN has got write {newest} of {number}"
+                );
+            }
+        }
+        assert!(moments.len() > 3, "{durability}, seed {seed}: {moments:?} are no test");
+    }
+}

@@ -269,6 +269,23 @@ fn a_store_that_is_given_up_leaves_no_mark_at_its_target() {
     assert_eq!(marks_kept(&world), 0);
 }
 
+/// The target keeps 16 marks: each that stays behind takes the place of one that is needed.
+#[test]
+fn an_attach_that_is_refused_leaves_no_mark_at_its_target() {
+    let world = World::new();
+    let target = target(&world, &[]);
+    let url = target.url(0);
+    fs::write(world.path("none.cache"), [7; 8192]).unwrap();
+    for stores in [&["--cache", "none.cache"][..], &["--cache", "none.cache", "--log", "new.log", "--log-size", "8MiB"]]
+    {
+        let refused = world.run([&["attach", &url, "--name", "disk"], stores].concat());
+        assert!(refused.code != Some(0), "{refused:?}");
+        assert_eq!(marks_kept(&world), 0, "{refused:?}");
+    }
+    session(&world, &url, &CACHE, &["write -P 1 0 64k", "read -P 1 0 64k"]);
+    assert_eq!(session(&world, &url, &CACHE, &["read -P 1 0 64k"])["cache"]["state"], "kept");
+}
+
 #[test]
 fn a_stripe_sees_what_was_written_to_one_of_its_members() {
     let world = World::new();

@@ -41,7 +41,7 @@ use crate::control::{ControlServer, Handler, Progress, Request, call};
 use crate::cow_place::{self, CowConfig};
 use crate::doors::{Doors, listen};
 use crate::error::{Error, Failure, Result};
-use crate::freshness::{Promise, assess, note_writable_opening, release_marks};
+use crate::freshness::{Promise, assess, note_writable_opening, release_marks, release_refused};
 use crate::held_marks::MarkRenewal;
 use crate::limits::{CLOSE_TIME_MAX, STATUS_TIME_MAX, WATCH_INTERVAL};
 use crate::log_place::LogConfig;
@@ -208,6 +208,11 @@ impl Attachment {
     ///
     /// # Errors
     /// As [`Attachment::start`].
+            // Before the cache runs: what it cleans is ours only once the log's mark is held, too.
+            let log_assessed = match &log_place {
+                Some(place) => Some(assess(&remotes, &caches, Store::Log, place, Promise::default()).await?),
+                None => None,
+            };
     pub(crate) async fn over(
         remotes: Remotes,
         mut config: AttachConfig,
@@ -241,11 +246,6 @@ impl Attachment {
             release_marks(&remotes, &caches).await;
         }
         let (mut freshness, mut held_marks) = (json!({}), Vec::new());
-        // Before the cache runs: what it cleans is ours only once the log's mark is held, too.
-        let log_assessed = match &log_place {
-            Some(place) => Some(assess(&remotes, &caches, Store::Log, place, Promise::default()).await?),
-            None => None,
-        };
         let Doors { control, metrics, front } = doors;
         let opening = async {
             if let (Some(cache_config), Some(place)) = (&config.cache, cache_place) {
@@ -281,6 +281,10 @@ impl Attachment {
                 device = switch.clone();
                 let (clock, changing) = (Arc::clone(&clock), tokio::sync::Mutex::default());
                 cache_parts = Some(CacheParts { config, place, fixed_bytes, clock, switch, paths, changing });
+                // Of a base others may be about to use what they took: it is told by who writes to the LUN.
+                if config.cow.is_none() {
+                    release_refused(&remotes, &caches).await;
+                }
             }
             if let (Some(log_config), Some(place), Some(assessed)) = (&config.log, log_place, log_assessed) {
                 let kept = assessed.kept(config.overwrites_changes);

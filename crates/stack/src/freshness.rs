@@ -13,7 +13,8 @@
 //! assess: remember a candidate token, TAKE, report   ->   open the store, which drops durably   ->   commit: CLEAR
 //!                                                                          while it is used, and at its end: another token (`held_marks`)
 //! ```
-//! A crash between two steps leaves the mark as it was, or with more in it: the next attach is told again.
+//! A crash between two steps leaves the mark as it was, or with more in it: the next attach is told again. A store that nothing is remembered of has no
+//! mark before it is open: one that is made for it is noted as nobody's until then, and forgotten where nothing comes of it.
 
 use std::sync::Arc;
 
@@ -28,6 +29,7 @@ use crate::caches::{Caches, LunRecord, MarkRecord, MarkStage, Record};
 use crate::content::uuid_at;
 use crate::error::{Error, Failure, Result};
 use crate::held_marks::HeldMarks;
+use crate::limits::CLOSE_TIME_MAX;
 use crate::place::Place;
 use crate::registry::Store;
 use crate::remotes::{Leg, Remotes};
@@ -158,7 +160,7 @@ pub(crate) fn draw_token() -> u64 {
 }
 
 impl Assessed {
-    /// TAKE and report, of every LUN. Of a store without a record no mark is known, so nothing has to be remembered before it is open.
+    /// TAKE and report, of every LUN. A store without a record has no mark until it is open: those it takes are noted as nobody's.
     async fn ask(&mut self, legs: &[Leg], caches: &Caches, record: Option<Record>) -> std::result::Result<(), Asked> {
         let mut known: Vec<Option<Mark>> = Vec::new();
         let mut is_told = true;
@@ -227,7 +229,7 @@ impl Assessed {
     }
 
     fn remember(&self, caches: &Caches, record: Option<&Record>) -> Result<()> {
-        let Some(record) = record else { return Ok(()) };
+        let Some(record) = record else { return self.luns.iter().try_for_each(|lun| caches.note_released(lun)) };
         // Whether the store is of these LUNs and no others shows only when it is opened: the marks of others stay known.
         let mut luns = record.luns.clone();
         luns.retain(|known| !self.luns.iter().any(|lun| (&lun.unit, &lun.serial) == (&known.unit, &known.serial)));
@@ -261,6 +263,8 @@ impl Assessed {
         let (is_exclusive, is_new) = (self.is_exclusive, self.is_new);
         let taken = std::mem::take(&mut self.taken);
         // From now on the store is used, and its marks have to tell.
+        let marks = self.luns.iter().filter_map(|lun| lun.mark.as_ref());
+        marks.filter(|_| is_new).try_for_each(|mark| caches.note_forgotten(mark))?;
         taken.iter().for_each(|taken| self.note_stage(taken.id, MarkStage::New, MarkStage::Owing));
         let uuid = uuid_at(&self.place);
         let mut record = Record { store: self.store, is_stale: false, is_exclusive, uuid, ..record };
@@ -430,6 +434,13 @@ async fn release_marks_of(lun: &RemoteLun, identity: &Identity, caches: &Caches)
 /// knows better. Durable before this returns, so before the first write.
 ///
 /// # Errors
+/// What was to use the LUNs is refused: FORGET, for the marks that were made for it. A target that does not answer soon is told the next time.
+pub async fn release_refused(remotes: &Remotes, caches: &Caches) {
+    if tokio::time::timeout(CLOSE_TIME_MAX, release_marks(remotes, caches)).await.is_err() {
+        tracing::warn!("the target does not answer: a change mark that nobody needs is forgotten the next time");
+    }
+}
+
 /// When this host's list cannot be read or written.
 pub fn note_writable_opening(caches: &Caches, identities: &[Identity], but: &[&Place]) -> Result<()> {
     for record in caches.stores()? {

@@ -465,6 +465,38 @@ fn an_attach_that_made_a_new_mark_and_came_to_nothing_does_not_say_that_others_h
 fn dirty_data_is_not_refused_because_an_attach_that_made_a_first_mark_came_to_nothing() {
     let world = World::new();
     let target = target(&world, &[]);
+/// A replay lets go of the LUN as an attachment does: what others had changed is settled with it, and no mark stays behind that nobody knows.
+#[test]
+fn a_log_that_was_replayed_is_not_told_again_of_what_it_has_heeded() {
+    let world = World::new();
+    let target = target(&world, &[]);
+    let url = target.url(0);
+    session(&world, &url, &CACHE, &["write -P 1 0 4M", "read -P 1 0 4M"]);
+    let mut killed = attach(&world, &url, &QUIET_LOG);
+    io(&killed.ready, &["write -P 2 1M 64k", "flush"]);
+    killed.kill();
+    foreign(&url, &["write -P 3 1M 4k"]);
+    world.run(["log", "replay", "disk.log", &url]).failure(WOULD_LOSE_DATA, &["disk.log", "--overwrite-changes"]);
+    let replay = ["log", "replay", "disk.log", &url, "--overwrite-changes"];
+    world.run(replay).success();
+    assert_eq!(session(&world, &url, &QUIET_LOG, &["read -P 2 1M 64k"])["log"]["state"], "kept");
+    assert_eq!(session(&world, &url, &CACHE, &["read -P 2 1M 64k"])["cache"]["state"], "partly");
+    // By a host that knows nothing of the log.
+    let count = marks_kept(&world);
+    for _ in 0..2 {
+        let mut elsewhere = world.forebay();
+        finish(elsewhere.env("FOREBAY_STATE_DIR", world.path("elsewhere")).args(replay)).success();
+        assert_eq!(marks_kept(&world), count + 1, "the one of the other host");
+    }
+    let mut killed = attach(&world, &url, &QUIET_LOG);
+    io(&killed.ready, &["write -P 4 1M 64k", "flush"]);
+    killed.kill();
+    let mut elsewhere = world.forebay();
+    let refused = elsewhere.env("FOREBAY_STATE_DIR", world.path("third")).args(&replay[..4]);
+    finish(refused).failure(WOULD_LOSE_DATA, &["nobody can say"]);
+    assert_eq!(marks_kept(&world), count + 1, "none of one that was refused");
+}
+
     let url = target.url(0);
     let mut killed = attach(&world, &url, &QUIET_LOG);
     io(&killed.ready, &["write -P 4 1M 64k", "flush"]);

@@ -28,7 +28,7 @@ use uuid::Uuid;
 use crate::caches::{Caches, LunRecord, MarkRecord, MarkStage, Record};
 use crate::content::uuid_at;
 use crate::error::{Error, Failure, Result};
-use crate::held_marks::HeldMarks;
+use crate::held_marks::{HeldMarks, MarkRenewal};
 use crate::limits::CLOSE_TIME_MAX;
 use crate::place::Place;
 use crate::registry::Store;
@@ -376,7 +376,7 @@ impl ChangesSince {
         assess(remotes, caches, Store::Log, place, Promise::default()).await.map(Self)
     }
 
-    /// What must not be overwritten, unless it `is_overwritten` on purpose. As long as no attachment has taken note of it, it is told again.
+    /// What must not be overwritten, unless it `is_overwritten` on purpose. It is told again until [`Self::commit`].
     pub fn kept(&self, is_overwritten: bool) -> Kept<'_> {
         self.0.kept(is_overwritten)
     }
@@ -405,6 +405,15 @@ pub(crate) async fn release_marks(remotes: &Remotes, caches: &Caches) {
     for leg in remotes.legs() {
         let lun = leg.first();
         if lun.change_mark_support().is_none() {
+
+    /// The log is open, and is used as in an attachment: its marks begin anew, and get other tokens until that is finished.
+    ///
+    /// # Errors
+    /// When this host's list cannot be written.
+    pub async fn commit(self, caches: &Caches, record: Record) -> Result<MarkRenewal> {
+        let (_, marks) = self.0.commit(caches, record).await?;
+        Ok(MarkRenewal::start(vec![marks]))
+    }
             continue;
         }
         if let Err(error) = release_marks_of(lun, &leg.identity, caches).await {

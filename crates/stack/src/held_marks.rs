@@ -84,7 +84,7 @@ impl HeldMarks {
 }
 
 /// Renews marks as long as their stores are used.
-pub(crate) struct MarkRenewal {
+pub struct MarkRenewal {
     stores: Vec<Arc<HeldMarks>>,
     watches: JoinSet<()>,
 }
@@ -106,7 +106,7 @@ impl MarkRenewal {
     }
 
     /// The stores let go of their LUNs, and have what those have: the last token. A target that does not answer soon is not waited for.
-    pub(crate) async fn finish(mut self) {
+    pub async fn finish(mut self) {
         self.watches.shutdown().await;
         let renewed = async {
             for store in &self.stores {

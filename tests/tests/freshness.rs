@@ -300,6 +300,32 @@ fn a_stripe_sees_what_was_written_to_one_of_its_members() {
     assert_eq!(session(&world, &urls, &stripe, &["read -P 2 64k 64k"])["cache"]["state"], "kept");
 }
 
+/// Each of the two keeps marks of its own for the LUN, which they take to be theirs alone.
+#[test]
+fn a_write_through_the_other_target_of_a_lun_is_noticed() {
+    let (world, other) = (World::new(), World::new());
+    let first = target(&world, &[]);
+    // One LUN has one serial number, whoever serves it.
+    fs::copy(world.path("disk.img.forebay"), other.path("disk.img.forebay")).unwrap();
+    let second = target(&other, &[]);
+    let urls = format!("{},{}", first.url(0), second.url(0));
+    // Of one portal group failover would use one session: these are used side by side.
+    let paths = [&CACHE[..], &["--multipath", "round-robin", "--cache-mode", "write-through"]].concat();
+    session(&world, &urls, &paths, &["read -P 0 0 8M"]);
+    let look = || session(&world, &urls, &paths, &["read -P 0 0 64k"])["cache"].clone();
+    assert_eq!(look()["state"], "kept");
+    for url in [second.url(0), first.url(0)] {
+        foreign(&url, &["write -P 0 3M 64k"]);
+        let freshness = look();
+        assert_eq!((&freshness["state"], &freshness["changed_ranges"]), (&"partly".into(), &1.into()), "{freshness}");
+    }
+    // Used by one path alone, the store has no mark at the other target that tells.
+    session(&world, &first.url(0), &CACHE, &["read -P 0 0 64k"]);
+    foreign(&second.url(0), &["write -P 0 5M 64k"]);
+    assert_eq!(look()["state"], "cold");
+    assert_eq!(look()["state"], "kept");
+}
+
 /// tgtd: it has no marks.
 struct Tgt<'a> {
     world: &'a World,
@@ -439,32 +465,6 @@ fn fail_behind_the_mark(world: &World, url: &str) {
     assert!(failed.code != Some(0) && failed.code != Some(WOULD_LOSE_DATA), "{failed:?}");
 }
 
-/// The mark was new, so it began with everything changed, and the attach that made it came to nothing. That the one before was lost is still true; that
-/// others have written is not.
-#[test]
-fn an_attach_that_made_a_new_mark_and_came_to_nothing_does_not_say_that_others_have_written() {
-    let world = World::new();
-    let first = target(&world, &[]);
-    let url = first.url(0);
-    let portal = first.portal().to_owned();
-    let mut killed = attach(&world, &url, &QUIET_LOG);
-    io(&killed.ready, &["write -P 4 1M 64k", "flush"]);
-    killed.kill();
-    // The target forgets the mark, as one that was held longest ago or is damaged.
-    first.process.terminate().success();
-    fs::remove_file(world.path("disk.img.forebay-marks")).unwrap();
-    let _second = serve_again(&world, &portal);
-    fail_behind_the_mark(&world, &url);
-    let command = [&["attach", &url, "--name", "disk"], &QUIET_LOG[..]].concat();
-    world.run(&command).failure(WOULD_LOSE_DATA, &["nobody can say what others wrote"]);
-    session(&world, &url, &[&QUIET_LOG[..], &["--overwrite-changes"]].concat(), &["read -P 4 1M 64k"]);
-}
-
-/// Nobody expects a mark of a store that was last used with a target that could not tell, whatever attaches came to nothing since.
-#[test]
-fn dirty_data_is_not_refused_because_an_attach_that_made_a_first_mark_came_to_nothing() {
-    let world = World::new();
-    let target = target(&world, &[]);
 /// A replay lets go of the LUN as an attachment does: what others had changed is settled with it, and no mark stays behind that nobody knows.
 #[test]
 fn a_log_that_was_replayed_is_not_told_again_of_what_it_has_heeded() {
@@ -497,6 +497,32 @@ fn a_log_that_was_replayed_is_not_told_again_of_what_it_has_heeded() {
     assert_eq!(marks_kept(&world), count + 1, "none of one that was refused");
 }
 
+/// The mark was new, so it began with everything changed, and the attach that made it came to nothing. That the one before was lost is still true; that
+/// others have written is not.
+#[test]
+fn an_attach_that_made_a_new_mark_and_came_to_nothing_does_not_say_that_others_have_written() {
+    let world = World::new();
+    let first = target(&world, &[]);
+    let url = first.url(0);
+    let portal = first.portal().to_owned();
+    let mut killed = attach(&world, &url, &QUIET_LOG);
+    io(&killed.ready, &["write -P 4 1M 64k", "flush"]);
+    killed.kill();
+    // The target forgets the mark, as one that was held longest ago or is damaged.
+    first.process.terminate().success();
+    fs::remove_file(world.path("disk.img.forebay-marks")).unwrap();
+    let _second = serve_again(&world, &portal);
+    fail_behind_the_mark(&world, &url);
+    let command = [&["attach", &url, "--name", "disk"], &QUIET_LOG[..]].concat();
+    world.run(&command).failure(WOULD_LOSE_DATA, &["nobody can say what others wrote"]);
+    session(&world, &url, &[&QUIET_LOG[..], &["--overwrite-changes"]].concat(), &["read -P 4 1M 64k"]);
+}
+
+/// Nobody expects a mark of a store that was last used with a target that could not tell, whatever attaches came to nothing since.
+#[test]
+fn dirty_data_is_not_refused_because_an_attach_that_made_a_first_mark_came_to_nothing() {
+    let world = World::new();
+    let target = target(&world, &[]);
     let url = target.url(0);
     let mut killed = attach(&world, &url, &QUIET_LOG);
     io(&killed.ready, &["write -P 4 1M 64k", "flush"]);

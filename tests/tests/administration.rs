@@ -1,4 +1,5 @@
-//! What an administrator meets when something stands still, is away or was removed: what runs stays visible, says what it waits for, and ends when told to.
+//! What an administrator meets when something stands still, is away or was removed: what runs stays visible, says what it waits for, and ends when
+//! told to.
 
 use std::fs;
 use std::net::TcpListener;

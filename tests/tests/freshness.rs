@@ -497,8 +497,8 @@ fn a_log_that_was_replayed_is_not_told_again_of_what_it_has_heeded() {
     assert_eq!(marks_kept(&world), count + 1, "none of one that was refused");
 }
 
-/// The mark was new, so it began with everything changed, and the attach that made it came to nothing. That the one before was lost is still true; that
-/// others have written is not.
+/// The mark was new, so it began with everything changed, and the attach that made it came to nothing. That the one before was lost is still true;
+/// that others have written is not.
 #[test]
 fn an_attach_that_made_a_new_mark_and_came_to_nothing_does_not_say_that_others_have_written() {
     let world = World::new();

@@ -1,7 +1,7 @@
 //! The caches of this host and user: where they are, and of which LUN, whether they are in use or not.
 //!
-//! One record a cache, made when it is attached, and removed when it is discarded or removed at its end. Whether a cache may hold what its LUN lacks says
-//! the registry; this is for people and programs who want to know what there is.
+//! One record a cache, made when it is attached, and removed when it is discarded or removed at its end. Whether a cache may hold what its LUN lacks
+//! says the registry; this is for people and programs who want to know what there is.
 
 use std::fs;
 use std::io::{ErrorKind, Write};

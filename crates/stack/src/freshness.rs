@@ -15,8 +15,8 @@
 //! assess: remember a candidate token, TAKE, report   ->   open the store, which drops durably   ->   commit: CLEAR
 //!                                                                          while it is used, and at its end: another token (`held_marks`)
 //! ```
-//! A crash between two steps leaves the mark as it was, or with more in it: the next attach is told again. A store that nothing is remembered of has no
-//! mark before it is open: one that is made for it is noted as nobody's until then, and forgotten where nothing comes of it.
+//! A crash between two steps leaves the mark as it was, or with more in it: the next attach is told again. A store that nothing is remembered of has
+//! no mark before it is open: one that is made for it is noted as nobody's until then, and forgotten where nothing comes of it.
 
 use std::sync::Arc;
 
@@ -363,8 +363,8 @@ fn joined(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
 }
 
 impl Leg {
-    /// The mark that is `remembered` as a target of the LUN knows it, and whether that of every path does: they may lead to targets that know nothing of
-    /// each other, and what one of them does not tell nobody does.
+    /// The mark that is `remembered` as a target of the LUN knows it, and whether that of every path does: they may lead to targets that know nothing
+    /// of each other, and what one of them does not tell nobody does.
     async fn find(&self, remembered: Option<&MarkRecord>) -> std::result::Result<(Option<Mark>, bool), block::Error> {
         let Some(remembered) = remembered else { return Ok((None, false)) };
         let (mut found, mut is_known) = (None, true);

@@ -1,7 +1,7 @@
 //! Tries the mutations in the checkout that is the working directory: a copy that nobody else uses, see `tests/tools/mutations`.
 //!
-//! `mutations [PART]` takes those whose name contains PART. It fails when one survives that should not, and when one that is said to survive is noticed:
-//! then the list is wrong.
+//! `mutations [PART]` takes those whose name contains PART. It fails when one survives that should not, and when one that is said to survive is
+//! noticed: then the list is wrong.
 
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};

@@ -1,4 +1,5 @@
-//! What an administrator meets when something stands still, is away or was removed: what runs stays visible, says what it waits for, and ends when told to.
+//! What an administrator meets when something stands still, is away or was removed: what runs stays visible, says what it waits for, and ends when
+//! told to.
 
 use std::fs;
 use std::net::TcpListener;
@@ -153,6 +154,34 @@ fn a_lun_stays_locked_when_the_run_time_directory_is_gone() {
     fs::remove_dir_all(world.path("run")).unwrap();
     world.run(["attach", &target.url(0), "--name", "other"]).failure(6, &["attached on this host already", "\"disk\""]);
     disk.terminate().success();
+}
+
+/// RFC 7143 4.2.7.2: names are compared without their capitals.
+#[test]
+fn a_lun_is_the_same_in_whatever_case_its_target_is_written() {
+    let world = World::new();
+    let target = world.target(LUN);
+    let url = target.url(0);
+    let otherwise = url.replace(IQN, &IQN.replace("test", "Test").replace("forebay", "ForeBay"));
+    let refuse = |command: &[&str], code: i32, words: &[&str]| {
+        let ended = Process::start(world.forebay().args(command)).err().expect("it is refused, and does not serve");
+        ended.failure(code, words);
+    };
+    let attached = ["attached on this host already", "\"disk\""];
+    let disk = attach(&world, &otherwise, &[]);
+    let lun = world.status("disk")["lun"].clone();
+    refuse(&["attach", &url, "--name", "other"], 6, &attached);
+    disk.terminate().success();
+    let disk = attach(&world, &url, &CACHE);
+    assert_eq!(world.status("disk")["lun"], lun);
+    refuse(&["attach", &otherwise, "--name", "other"], 6, &attached);
+    io(&disk.ready, &["write -P 5 0 64k", "flush"]);
+    disk.terminate().success();
+    refuse(&["attach", &otherwise, "--name", "other"], WOULD_LOSE_DATA, &["the newest data of", "disk.cache"]);
+    let disk = attach(&world, &otherwise, &CACHE);
+    io(&disk.ready, &["read -P 5 0 64k"]);
+    world.run(["detach", "disk"]).success();
+    disk.wait().success();
 }
 
 #[test]

@@ -269,6 +269,23 @@ fn a_store_that_is_given_up_leaves_no_mark_at_its_target() {
     assert_eq!(marks_kept(&world), 0);
 }
 
+/// The target keeps 16 marks: each that stays behind takes the place of one that is needed.
+#[test]
+fn an_attach_that_is_refused_leaves_no_mark_at_its_target() {
+    let world = World::new();
+    let target = target(&world, &[]);
+    let url = target.url(0);
+    fs::write(world.path("none.cache"), [7; 8192]).unwrap();
+    for stores in [&["--cache", "none.cache"][..], &["--cache", "none.cache", "--log", "new.log", "--log-size", "8MiB"]]
+    {
+        let refused = world.run([&["attach", &url, "--name", "disk"], stores].concat());
+        assert!(refused.code != Some(0), "{refused:?}");
+        assert_eq!(marks_kept(&world), 0, "{refused:?}");
+    }
+    session(&world, &url, &CACHE, &["write -P 1 0 64k", "read -P 1 0 64k"]);
+    assert_eq!(session(&world, &url, &CACHE, &["read -P 1 0 64k"])["cache"]["state"], "kept");
+}
+
 #[test]
 fn a_stripe_sees_what_was_written_to_one_of_its_members() {
     let world = World::new();
@@ -281,6 +298,32 @@ fn a_stripe_sees_what_was_written_to_one_of_its_members() {
     let freshness = session(&world, &urls, &stripe, &["read -P 1 0 64k", "read -P 2 64k 64k", "read -P 1 6M 64k"]);
     assert_eq!(freshness["cache"]["state"], "partly", "{freshness}");
     assert_eq!(session(&world, &urls, &stripe, &["read -P 2 64k 64k"])["cache"]["state"], "kept");
+}
+
+/// Each of the two keeps marks of its own for the LUN, which they take to be theirs alone.
+#[test]
+fn a_write_through_the_other_target_of_a_lun_is_noticed() {
+    let (world, other) = (World::new(), World::new());
+    let first = target(&world, &[]);
+    // One LUN has one serial number, whoever serves it.
+    fs::copy(world.path("disk.img.forebay"), other.path("disk.img.forebay")).unwrap();
+    let second = target(&other, &[]);
+    let urls = format!("{},{}", first.url(0), second.url(0));
+    // Of one portal group failover would use one session: these are used side by side.
+    let paths = [&CACHE[..], &["--multipath", "round-robin", "--cache-mode", "write-through"]].concat();
+    session(&world, &urls, &paths, &["read -P 0 0 8M"]);
+    let look = || session(&world, &urls, &paths, &["read -P 0 0 64k"])["cache"].clone();
+    assert_eq!(look()["state"], "kept");
+    for url in [second.url(0), first.url(0)] {
+        foreign(&url, &["write -P 0 3M 64k"]);
+        let freshness = look();
+        assert_eq!((&freshness["state"], &freshness["changed_ranges"]), (&"partly".into(), &1.into()), "{freshness}");
+    }
+    // Used by one path alone, the store has no mark at the other target that tells.
+    session(&world, &first.url(0), &CACHE, &["read -P 0 0 64k"]);
+    foreign(&second.url(0), &["write -P 0 5M 64k"]);
+    assert_eq!(look()["state"], "cold");
+    assert_eq!(look()["state"], "kept");
 }
 
 /// tgtd: it has no marks.
@@ -422,8 +465,40 @@ fn fail_behind_the_mark(world: &World, url: &str) {
     assert!(failed.code != Some(0) && failed.code != Some(WOULD_LOSE_DATA), "{failed:?}");
 }
 
-/// The mark was new, so it began with everything changed, and the attach that made it came to nothing. That the one before was lost is still true; that
-/// others have written is not.
+/// A replay lets go of the LUN as an attachment does: what others had changed is settled with it, and no mark stays behind that nobody knows.
+#[test]
+fn a_log_that_was_replayed_is_not_told_again_of_what_it_has_heeded() {
+    let world = World::new();
+    let target = target(&world, &[]);
+    let url = target.url(0);
+    session(&world, &url, &CACHE, &["write -P 1 0 4M", "read -P 1 0 4M"]);
+    let mut killed = attach(&world, &url, &QUIET_LOG);
+    io(&killed.ready, &["write -P 2 1M 64k", "flush"]);
+    killed.kill();
+    foreign(&url, &["write -P 3 1M 4k"]);
+    world.run(["log", "replay", "disk.log", &url]).failure(WOULD_LOSE_DATA, &["disk.log", "--overwrite-changes"]);
+    let replay = ["log", "replay", "disk.log", &url, "--overwrite-changes"];
+    world.run(replay).success();
+    assert_eq!(session(&world, &url, &QUIET_LOG, &["read -P 2 1M 64k"])["log"]["state"], "kept");
+    assert_eq!(session(&world, &url, &CACHE, &["read -P 2 1M 64k"])["cache"]["state"], "partly");
+    // By a host that knows nothing of the log.
+    let count = marks_kept(&world);
+    for _ in 0..2 {
+        let mut elsewhere = world.forebay();
+        finish(elsewhere.env("FOREBAY_STATE_DIR", world.path("elsewhere")).args(replay)).success();
+        assert_eq!(marks_kept(&world), count + 1, "the one of the other host");
+    }
+    let mut killed = attach(&world, &url, &QUIET_LOG);
+    io(&killed.ready, &["write -P 4 1M 64k", "flush"]);
+    killed.kill();
+    let mut elsewhere = world.forebay();
+    let refused = elsewhere.env("FOREBAY_STATE_DIR", world.path("third")).args(&replay[..4]);
+    finish(refused).failure(WOULD_LOSE_DATA, &["nobody can say"]);
+    assert_eq!(marks_kept(&world), count + 1, "none of one that was refused");
+}
+
+/// The mark was new, so it began with everything changed, and the attach that made it came to nothing. That the one before was lost is still true;
+/// that others have written is not.
 #[test]
 fn an_attach_that_made_a_new_mark_and_came_to_nothing_does_not_say_that_others_have_written() {
     let world = World::new();

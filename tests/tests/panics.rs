@@ -22,8 +22,8 @@ async fn connect(path: &Path) -> SharedDevice {
     client
 }
 
-/// Writes blocks, durably, one after the other; creates `trigger` on its way, and ends when an answer fails or does not come. What was acknowledged, and
-/// the write that was not, by blocks.
+/// Writes blocks, durably, one after the other; creates `trigger` on its way, and ends when an answer fails or does not come. What was acknowledged,
+/// and the write that was not, by blocks.
 async fn write_until_it_ends(device: &SharedDevice, trigger: &Path) -> (BTreeMap<u64, u8>, (u64, u8)) {
     let mut acknowledged = BTreeMap::new();
     for number in 0..WRITES_MAX {

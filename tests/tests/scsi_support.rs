@@ -1,5 +1,5 @@
-//! `docs/protocol/scsi.md` is printed from the table of operation codes, so that it cannot drift: every command the table has is in the page, with how
-//! much of it is supported and the test that shows it. `FOREBAY_PRINT_DOCS=1` writes the page anew.
+//! `docs/protocol/scsi.md` is printed from the table of operation codes, so that it cannot drift: every command the table has is in the page, with
+//! how much of it is supported and the test that shows it. `FOREBAY_PRINT_DOCS=1` writes the page anew.
 
 use std::fmt::Write as _;
 use std::path::Path;

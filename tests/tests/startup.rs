@@ -205,3 +205,50 @@ fn an_isid_is_counted_up_where_there_are_several_sessions() {
         assert!(refused.stderr.contains("twelve hexadecimal digits"), "{refused:?}");
     }
 }
+
+/// The registry of the host says which LUN is not to be used without its cache. One that cannot be written refuses the attach, and the LUN is as free
+/// as before.
+#[test]
+fn an_attach_that_cannot_be_recorded_leaves_its_luns_free_and_its_stores_in_order() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=file:a.img,size=16MiB", "--lun", "1=file:b.img,size=16MiB"]);
+    let urls = format!("{},{}", target.url(0), target.url(1));
+    let plain = ["attach", &urls, "--stripe", "64KiB", "--name", "disk"];
+    let stores = [
+        "--cache",
+        "disk.cache",
+        "--cache-size",
+        "16MiB",
+        "--cache-mode",
+        "write-back",
+        "--log",
+        "disk.log",
+        "--log-size",
+        "8MiB",
+    ];
+    let succeed = || {
+        let attached = world.start(plain);
+        world.run(["detach", "disk"]).success();
+        attached.wait().success();
+    };
+    succeed();
+    let entries = || std::fs::read_dir(world.path("state/dirty")).unwrap().count();
+    // One for the stripe, one for each of its members: which of them comes first nobody says.
+    let locks: Vec<String> = std::fs::read_dir(world.path("state/units"))
+        .unwrap()
+        .map(|lock| lock.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    assert_eq!((locks.len(), entries()), (3, 0));
+    for (stores, suffix) in [(&stores[..6], "new"), (&stores[..], "new"), (&stores[..], "log.new")] {
+        for stem in &locks {
+            let in_the_way = world.path("state/dirty").join(format!("{stem}.{suffix}"));
+            std::fs::create_dir(&in_the_way).unwrap();
+            let refused = world.run([&plain, stores].concat());
+            refused.failure(1, &["cannot record the cache"]);
+            std::fs::remove_dir(&in_the_way).unwrap();
+            assert_eq!(entries(), 0);
+            succeed();
+            assert_eq!(world.run(["cache", "inspect", "disk.cache", "--json"]).json()["was_closed"], true);
+        }
+    }
+}

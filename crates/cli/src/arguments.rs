@@ -363,8 +363,8 @@ pub struct Attach {
     /// Use at most this many lines of a cache that is made
     #[arg(long, value_name = "COUNT", requires = "cache_size")]
     pub cache_lines: Option<u64>,
-    /// Most memory that this cache and those of this host's other attachments may take together, by their tables; a cache for which it is too little is
-    /// refused (default: no bound)
+    /// Most memory that this cache and those of this host's other attachments may take together, by their tables; a cache for which it is too little
+    /// is refused (default: no bound)
     #[arg(long, value_name = "SIZE", requires = "cache")]
     pub cache_memory: Option<ByteSize>,
     /// Acknowledge writes from a log in this file, block device, or a file in this directory; made when it does not exist
@@ -394,8 +394,8 @@ pub struct Attach {
     /// profile's 16 segments)
     #[arg(long, value_name = "SIZE", requires = "log")]
     pub log_ram: Option<ByteSize>,
-    /// RAM for the newest records, up to 4GiB: reads find them there, and what leaves for the logical unit while it is there is not read back (default: 64MiB, or
-    /// none with the profile; never more than the log)
+    /// RAM for the newest records, up to 4GiB: reads find them there, and what leaves for the logical unit while it is there is not read back
+    /// (default: 64MiB, or none with the profile; never more than the log)
     #[arg(long, value_name = "SIZE", requires = "log")]
     pub log_cache: Option<ByteSize>,
     /// What the logical unit gets first. log: it is always as it was at some moment; lba: ascending; last-write-first
@@ -413,8 +413,8 @@ pub struct Attach {
     /// Time without a request after which the log counts as idle, and data leaves (default: 50ms)
     #[arg(long, value_name = "DURATION", requires = "log", value_parser = parse_duration)]
     pub destage_idle: Option<Duration>,
-    /// Age that data in the log does not exceed as long as the logical unit takes what comes: from three quarters of it on it leaves whatever the load
-    /// (default: 5s; with the profile never)
+    /// Age that data in the log does not exceed as long as the logical unit takes what comes: from three quarters of it on it leaves whatever the
+    /// load (default: 5s; with the profile never)
     #[arg(long, value_name = "DURATION", requires = "log", value_parser = parse_duration)]
     pub destage_age: Option<Duration>,
     /// Most bytes of log that are sent between two flushes of the logical unit, and take as much RAM, 64KiB to 1GiB; less when the log is small or
@@ -493,10 +493,10 @@ pub struct Clean {
 pub struct Set {
     /// The attachment or target
     pub name: String,
-    /// Settings: connections=NUMBER, reconnect=now (look at once for a target that is away), cache.mode=MODE, cache.replacement=lru|clock|2q|s3-fifo, cache.admission=always|second-use,
-    /// cache.cutoff=SIZE|off, cache.prefetch=SIZE|off, cache.prefetch-lines=on|off, cache.clean-above=PERCENT, cache.dirty-max=PERCENT, cache.clean-min=SIZE,
-    /// cache.clean-max=SIZE|off, cache.size=SIZE, cache.associativity=WAYS|full, cache.block-size=SIZE,
-    /// cache.lines=COUNT|all; for targets lun.NUMBER.disk=on|off
+    /// Settings: connections=NUMBER, reconnect=now (look at once for a target that is away), cache.mode=MODE, cache.replacement=lru|clock|2q|s3-fifo,
+    /// cache.admission=always|second-use, cache.cutoff=SIZE|off, cache.prefetch=SIZE|off, cache.prefetch-lines=on|off, cache.clean-above=PERCENT,
+    /// cache.dirty-max=PERCENT, cache.clean-min=SIZE, cache.clean-max=SIZE|off, cache.size=SIZE, cache.associativity=WAYS|full,
+    /// cache.block-size=SIZE, cache.lines=COUNT|all; for targets lun.NUMBER.disk=on|off
     #[arg(required = true, value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
 }
@@ -687,8 +687,8 @@ pub struct Replay {
     pub subject: Option<String>,
     #[command(flatten)]
     pub arrange: Arrange,
-    /// Its format: cloudphysics (CSV: version,time,op,size,lbn), blkparse (text), iolog (of fio), msr (CSV of Microsoft Research Cambridge), spc (Storage
-    /// Performance Council), arc (the paper's) or mqsim (also SSDsim's; times in nanoseconds); default: what the first line looks like
+    /// Its format: cloudphysics (CSV: version,time,op,size,lbn), blkparse (text), iolog (of fio), msr (CSV of Microsoft Research Cambridge), spc
+    /// (Storage Performance Council), arc (the paper's) or mqsim (also SSDsim's; times in nanoseconds); default: what the first line looks like
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<Format>,
     /// Of a trace of several devices or files, the one to take, as the trace names it

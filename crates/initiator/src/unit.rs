@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use block::{Buffer, Error, ErrorKind, Geometry, Hints, Identity};
 use iscsi::initiator::{Command, Data, Outcome};
+use iscsi::name;
 use iscsi::pdu::TaskAttribute;
 use scsi::capacity::Capacity;
 use scsi::cdb::{CdbForm, ModeSense};
@@ -206,7 +207,8 @@ impl<'a> Probe<'a> {
         let serial = self.page(vpd::page::UNIT_SERIAL_NUMBER, vpd::parse_unit_serial_number).await?;
         let names = self.page(vpd::page::DEVICE_IDENTIFICATION, vpd::parse_device_identification).await?;
         let unit = best_designator(&names.unwrap_or_default()).unwrap_or_else(|| format!("lun {}", self.options.lun));
-        Ok(Identity { target: self.options.target.clone(), unit, serial: serial.unwrap_or_default() })
+        // Whoever writes the target's name otherwise means the same unit.
+        Ok(Identity { target: name::folded(&self.options.target), unit, serial: serial.unwrap_or_default() })
     }
 
     async fn capacity(&mut self) -> Result<(Capacity, bool), LinkError> {

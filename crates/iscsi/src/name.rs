@@ -19,6 +19,11 @@ pub fn canonical(name: &str) -> Cow<'_, str> {
     if has_capitals { Cow::Owned(name.to_lowercase()) } else { Cow::Borrowed(name) }
 }
 
+/// A name as it is compared with others, however it was written (RFC 7143 4.2.7.2, RFC 3722 section 2).
+pub fn folded(name: &str) -> String {
+    name.to_lowercase()
+}
+
 /// Whether `name` is an iSCSI name.
 pub fn is_valid(name: &str) -> bool {
     if name.len() > NAME_BYTES_MAX {
@@ -94,6 +99,16 @@ mod tests {
         ] {
             assert!(!is_valid(name), "{name:?}");
         }
+    }
+
+    #[test]
+    fn names_are_compared_without_their_capitals() {
+        assert_eq!(folded("iqn.2026-01.io.example:\u{dc}BER"), folded("IQN.2026-01.IO.example:\u{fc}ber"));
+        assert_eq!(
+            canonical("iqn.2026-01.io.example:Disk"),
+            "iqn.2026-01.io.example:Disk",
+            "and sent as they were written"
+        );
     }
 
     #[test]

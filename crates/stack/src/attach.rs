@@ -41,7 +41,7 @@ use crate::control::{ControlServer, Handler, Progress, Request, call};
 use crate::cow_place::{self, CowConfig};
 use crate::doors::{Doors, listen};
 use crate::error::{Error, Failure, Result};
-use crate::freshness::{Promise, assess, note_writable_opening, release_marks};
+use crate::freshness::{Promise, assess, note_writable_opening, release_marks, release_refused};
 use crate::held_marks::MarkRenewal;
 use crate::limits::{CLOSE_TIME_MAX, STATUS_TIME_MAX, WATCH_INTERVAL};
 use crate::log_place::LogConfig;
@@ -55,6 +55,10 @@ use crate::store_file::{PlaceKind, check_can_be_made};
 use crate::systemd;
 use crate::time::system_clock;
 use crate::watch::{self, Sight, Watch};
+
+mod early_entries;
+
+use early_entries::EarlyEntries;
 
 /// What to attach, and how.
 pub struct AttachConfig {
@@ -99,45 +103,6 @@ impl CacheParts {
     /// How many bytes the cache takes.
     fn bytes(&self) -> Option<u64> {
         self.fixed_bytes.or_else(|| std::fs::metadata(&self.place.path).ok().map(|file| file.len()))
-    }
-}
-
-/// What the registry says of a write-back cache before it is served. Dropped before that, it is struck again if nothing was written there: the LUN is not
-/// to be refused without a cache that has nothing it lacks.
-struct EarlyEntries {
-    registry: Registry,
-    entries: Vec<Entry>,
-    /// What leads to the cache; `None` once the entries are to stay.
-    switch: Option<Arc<SwitchLayer>>,
-}
-
-impl EarlyEntries {
-    /// Those of `entries` that were not there: what an earlier attachment left dirty stays named.
-    fn insert(registry: &Registry, entries: &[Entry], switch: &Arc<SwitchLayer>) -> Result<Self> {
-        let mut new = Vec::new();
-        for entry in entries {
-            if registry.find(&entry.identity(), entry.store)?.is_none() {
-                new.push(entry.clone());
-            }
-            registry.insert(entry)?;
-        }
-        Ok(Self { registry: registry.clone(), entries: new, switch: Some(Arc::clone(switch)) })
-    }
-
-    fn keep(mut self) {
-        self.switch = None;
-    }
-}
-
-impl Drop for EarlyEntries {
-    fn drop(&mut self) {
-        let Some(switch) = self.switch.take() else { return };
-        if switch.has_written() {
-            return;
-        }
-        if let Err(error) = self.entries.iter().try_for_each(|entry| self.registry.remove(entry)) {
-            tracing::warn!(%error, "the LUN is refused without a cache that has nothing it lacks");
-        }
     }
 }
 
@@ -233,7 +198,7 @@ impl Attachment {
         check_stores(&config, [cache_place.as_ref(), log_place.as_ref()], &registry, &identity)?;
         let (mut cache, mut cache_parts, mut log, mut cow, mut entries) = (None, None, None, None, Vec::new());
         let (mut background, mut destaging) = (JoinSet::new(), None);
-        let mut registered_early = None;
+        let mut early_entries = EarlyEntries::of(&registry);
         let mut device = remotes.device();
         let caches = Caches::open(paths)?;
         if config.cow.is_none() {
@@ -241,13 +206,13 @@ impl Attachment {
             release_marks(&remotes, &caches).await;
         }
         let (mut freshness, mut held_marks) = (json!({}), Vec::new());
-        // Before the cache runs: what it cleans is ours only once the log's mark is held, too.
-        let log_assessed = match &log_place {
-            Some(place) => Some(assess(&remotes, &caches, Store::Log, place, Promise::default()).await?),
-            None => None,
-        };
         let Doors { control, metrics, front } = doors;
         let opening = async {
+            // Before the cache runs: what it cleans is ours only once the log's mark is held, too.
+            let log_assessed = match &log_place {
+                Some(place) => Some(assess(&remotes, &caches, Store::Log, place, Promise::default()).await?),
+                None => None,
+            };
             if let (Some(cache_config), Some(place)) = (&config.cache, cache_place) {
                 let memory_max = memory_left(paths, cache_config, &config.name).await?;
                 let promise = Promise {
@@ -271,12 +236,13 @@ impl Attachment {
                 held_marks.push(marks);
                 let fixed_bytes = place.fixed_bytes(device_bytes);
                 let has_log = config.log.is_some();
-                let (config, switch) = (cache_config.clone(), Arc::new(SwitchLayer::new(opened)));
+                let (config, switch) = (cache_config.clone(), Arc::new(SwitchLayer::new(opened.clone())));
                 let paths = paths.clone();
                 background.spawn(base::background::named("cache-switch", switch.run()));
+                early_entries.note_cache(&opened, &switch);
                 if has_log && config.mode == Mode::WriteBack {
                     // A log that was left dirty destages to the cache while it opens.
-                    registered_early = Some(EarlyEntries::insert(&registry, &entries, &switch)?);
+                    early_entries.update(&entries, Store::Cache, true)?;
                 }
                 device = switch.clone();
                 let (clock, changing) = (Arc::clone(&clock), tokio::sync::Mutex::default());
@@ -295,6 +261,7 @@ impl Attachment {
                 background.spawn(base::background::named("log-requests", opened.run_requests()));
                 destaging =
                     Some(Apart::start("destaging", base::background::named("destaging", opened.run_destaging()))?);
+                early_entries.note_log(&opened);
                 device = opened.clone();
                 log = Some(opened);
             }
@@ -305,12 +272,19 @@ impl Attachment {
                 cow = Some(layer);
             }
             let (listener, front) = front.map_or_else(|| listen(&config.front, config.front_access), Ok)?;
+            let is_write_back = config.cache.as_ref().is_some_and(|cache| cache.mode == Mode::WriteBack);
+            early_entries.update(&entries, Store::Cache, is_write_back)?;
+            early_entries.update(&entries, Store::Log, config.log.is_some())?;
             Ok::<_, Error>((device, listener, front))
         };
         let (device, listener, front) = match opening.await {
             Ok(opened) => opened,
             Err(error) => {
                 close_unserved(log, cache).await;
+                // Of a base others may be about to use what they took: it is told by who writes to the LUN.
+                if config.cow.is_none() {
+                    release_refused(&remotes, &caches).await;
+                }
                 return Err(error);
             }
         };
@@ -342,10 +316,7 @@ impl Attachment {
             ended: Sender::new(false),
             _locks: locks,
         };
-        let is_write_back = config.cache.as_ref().is_some_and(|cache| cache.mode == Mode::WriteBack);
-        attachment.update_registry(Store::Cache, is_write_back)?;
-        attachment.update_registry(Store::Log, config.log.is_some())?;
-        registered_early.into_iter().for_each(EarlyEntries::keep);
+        early_entries.keep();
         Ok(attachment)
     }
 

@@ -1,7 +1,7 @@
 //! A cache of another size, with other lines or other sets in place of the one there is, while it is used: `forebay set NAME cache.size=SIZE`.
 //!
-//! The new one is made beside the place of the old one, filled from it, and moved there in the moment in which requests wait. Until then the old one has
-//! everything: whatever goes wrong, and wherever the power fails, it is the cache, and what was begun is removed at the next start.
+//! The new one is made beside the place of the old one, filled from it, and moved there in the moment in which requests wait. Until then the old one
+//! has everything: whatever goes wrong, and wherever the power fails, it is the cache, and what was begun is removed at the next start.
 
 use std::cell::RefCell;
 use std::fs;
@@ -187,8 +187,8 @@ impl Changing<'_> {
     }
 }
 
-/// The associativity of a cache of so many lines. One that is no larger than a usual set is one set because it is small, and has usual ones when it has
-/// grown.
+/// The associativity of a cache of so many lines. One that is no larger than a usual set is one set because it is small, and has usual ones when it
+/// has grown.
 fn associativity_of(ways: u64, lines: u64) -> Associativity {
     match u32::try_from(ways) {
         Ok(ways) if u64::from(ways) < lines => Associativity::Ways(ways),

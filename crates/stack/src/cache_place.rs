@@ -119,12 +119,12 @@ impl CacheConfig {
         Ok(old.open_successor(device, origin, options).await?)
     }
 
-    /// Opens the cache at `place` over `origin`, made first if there is none, and says how many bytes of its device it takes. It may take `memory_max`
-    /// bytes of memory. `since` is what others did to the LUN meanwhile, and whether dirty data may replace that.
+    /// Opens the cache at `place` over `origin`, made first if there is none, and says how many bytes of its device it takes. It may take
+    /// `memory_max` bytes of memory. `since` is what others did to the LUN meanwhile, and whether dirty data may replace that.
     ///
     /// # Errors
-    /// Another LUN's cache, something that is no cache, a cache in use, one of `caches` in the way, no room, too little memory, dirty data where others
-    /// wrote.
+    /// Another LUN's cache, something that is no cache, a cache in use, one of `caches` in the way, no room, too little memory, dirty data where
+    /// others wrote.
     pub(crate) async fn open(
         &self,
         place: &Place,

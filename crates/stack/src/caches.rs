@@ -1,7 +1,7 @@
 //! The caches of this host and user: where they are, and of which LUN, whether they are in use or not.
 //!
-//! One record a cache, made when it is attached, and removed when it is discarded or removed at its end. Whether a cache may hold what its LUN lacks says
-//! the registry; this is for people and programs who want to know what there is.
+//! One record a cache, made when it is attached, and removed when it is discarded or removed at its end. Whether a cache may hold what its LUN lacks
+//! says the registry; this is for people and programs who want to know what there is.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -259,13 +259,20 @@ impl Caches {
     /// # Errors
     /// When the record cannot be removed, or a mark not be noted.
     pub fn forget(&self, place: &Place) -> Result<()> {
-        for lun in self.find(place)?.into_iter().flat_map(|record| record.luns) {
-            let Some(mark) = &lun.mark else { continue };
-            let file = self.mark_file(mark);
-            let text = serde_json::to_vec_pretty(&lun).map_err(|error| Error::io(file.display(), &error.into()))?;
-            fs::write(&file, text).map_err(|error| Error::io(file.display(), &error))?;
-        }
+        let luns = self.find(place)?.into_iter().flat_map(|record| record.luns).collect::<Vec<LunRecord>>();
+        luns.iter().try_for_each(|lun| self.note_released(lun))?;
         remove(&self.file(place))
+    }
+
+    /// Notes the mark of `lun` as one that no store has: its target is to forget it, unless a record names it by then.
+    ///
+    /// # Errors
+    /// When that cannot be written.
+    pub(crate) fn note_released(&self, lun: &LunRecord) -> Result<()> {
+        let Some(mark) = &lun.mark else { return Ok(()) };
+        let file = self.mark_file(mark);
+        let text = serde_json::to_vec_pretty(lun).map_err(|error| Error::io(file.display(), &error.into()))?;
+        fs::write(&file, text).map_err(|error| Error::io(file.display(), &error))
     }
 
     /// Notes what became of a mark of the store at `place`, if that still has it.
@@ -300,14 +307,26 @@ impl Caches {
         self.note(&Record { uuid, ..record })
     }
 
-    /// The marks of the LUN `identity` whose stores are gone.
+    /// The marks of the LUN `identity` that no store has, or has any more.
     ///
     /// # Errors
     /// When the folder cannot be read; a file that is none counts as none.
     pub fn released_marks(&self, identity: &Identity) -> Result<Vec<MarkRecord>> {
         let texts = self.files(MARK_EXTENSION)?.into_iter().filter_map(|path| fs::read(path).ok());
         let luns = texts.filter_map(|text| serde_json::from_slice::<LunRecord>(&text).ok());
-        Ok(luns.filter(|lun| lun.is(identity)).filter_map(|lun| lun.mark).collect())
+        let mut released: Vec<MarkRecord> = luns.filter(|lun| lun.is(identity)).filter_map(|lun| lun.mark).collect();
+        if !released.is_empty() {
+            // A crash came between the record of a store and the end of the note.
+            let owned: Vec<Uuid> = self
+                .stores()?
+                .into_iter()
+                .flat_map(|record| record.luns)
+                .filter_map(|lun| lun.mark)
+                .map(|mark| mark.id)
+                .collect();
+            released.retain(|mark| !owned.contains(&mark.id));
+        }
+        Ok(released)
     }
 
     /// A released mark is not at its target any more.
@@ -459,6 +478,8 @@ mod tests {
         assert_eq!(caches.stores().unwrap(), []);
         caches.note_forgotten(&marks[0]).unwrap();
         assert_eq!((released("one"), released("two").len()), (vec![], 1));
+        caches.note(&record).unwrap();
+        assert_eq!(released("two"), [], "a store has it again");
     }
 
     #[test]

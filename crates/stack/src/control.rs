@@ -235,7 +235,8 @@ fn is_alive(path: &Path) -> bool {
     true
 }
 
-/// Sends `request` to the process behind `path` and returns its answer. Work that takes long is waited for as long as the process gives signs of life.
+/// Sends `request` to the process behind `path` and returns its answer. Work that takes long is waited for as long as the process gives signs of
+/// life.
 ///
 /// # Errors
 /// `NotFound` when nothing runs there, `Unreachable` when what runs there ends without an answer, or stands still; the process's own error otherwise.

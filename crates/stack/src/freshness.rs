@@ -6,6 +6,8 @@
 //! | tells of changes and does not know our mark, which it should | go | refused: others may have written there |
 //! | cannot tell | go, unless the user promised that nobody else writes, and nobody of this host did | stays |
 //!
+//! The targets of several paths to one LUN need not know of each other: each is asked, and what any of them tells counts.
+//!
 //! Here is what is asked of the target, and what this host remembers for it: the mark of each LUN with its token, in the list of stores
 //! ([`caches`](crate::caches)). The protocol: `docs/protocol/change-marks.md`.
 //!
@@ -13,21 +15,23 @@
 //! assess: remember a candidate token, TAKE, report   ->   open the store, which drops durably   ->   commit: CLEAR
 //!                                                                          while it is used, and at its end: another token (`held_marks`)
 //! ```
-//! A crash between two steps leaves the mark as it was, or with more in it: the next attach is told again.
+//! A crash between two steps leaves the mark as it was, or with more in it: the next attach is told again. A store that nothing is remembered of has
+//! no mark before it is open: one that is made for it is noted as nobody's until then, and forgotten where nothing comes of it.
 
 use std::sync::Arc;
 
 use block::device::Device;
 use block::{ByteRange, Identity};
 use cache::Freshness;
-use initiator::{Mark, RemoteLun};
+use initiator::{ChangeReport, Mark, RemoteLun};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::caches::{Caches, LunRecord, MarkRecord, MarkStage, Record};
 use crate::content::uuid_at;
 use crate::error::{Error, Failure, Result};
-use crate::held_marks::HeldMarks;
+use crate::held_marks::{HeldMarks, MarkRenewal};
+use crate::limits::CLOSE_TIME_MAX;
 use crate::place::Place;
 use crate::registry::Store;
 use crate::remotes::{Leg, Remotes};
@@ -43,11 +47,10 @@ pub(crate) struct Promise {
 
 /// A mark that is held.
 struct Taken {
-    /// The paths to its LUN.
-    luns: Vec<Arc<RemoteLun>>,
+    /// The paths to its LUN, each with the sequence of what was reported there.
+    paths: Vec<(Arc<RemoteLun>, u64)>,
     id: [u8; 16],
     token: u64,
-    sequence: u64,
 }
 
 /// What was found out about a store before it is opened.
@@ -158,21 +161,15 @@ pub(crate) fn draw_token() -> u64 {
 }
 
 impl Assessed {
-    /// TAKE and report, of every LUN. Of a store without a record no mark is known, so nothing has to be remembered before it is open.
+    /// TAKE and report, of every LUN. A store without a record has no mark until it is open: those it takes are noted as nobody's.
     async fn ask(&mut self, legs: &[Leg], caches: &Caches, record: Option<Record>) -> std::result::Result<(), Asked> {
-        let mut known: Vec<Option<Mark>> = Vec::new();
         let mut is_told = true;
         for (leg, lun) in legs.iter().zip(&mut self.luns) {
-            let marks = leg.first().marks().await.map_err(Asked::There)?;
-            let found = lun.mark.as_ref().and_then(|remembered| {
-                let is_it = |mark: &&Mark| remembered.is(&mark.id, mark.token);
-                marks.iter().find(is_it).copied()
-            });
-            let stage = match (&found, lun.mark.as_ref().map(MarkRecord::stage)) {
-                (None, Some(MarkStage::Cleared)) => MarkStage::Owing,
-                (None, None) => MarkStage::New,
-                (_, Some(stage)) => stage,
-                (Some(_), None) => unreachable!("only one that is remembered is found"),
+            let (found, is_known) = leg.find(lun.mark.as_ref()).await.map_err(Asked::There)?;
+            let stage = match lun.mark.as_ref().map(MarkRecord::stage) {
+                Some(MarkStage::Cleared) if !is_known => MarkStage::Owing,
+                Some(stage) => stage,
+                None => MarkStage::New,
             };
             is_told &= stage == MarkStage::Cleared;
             let mark = match found {
@@ -181,24 +178,24 @@ impl Assessed {
                 None => MarkRecord::new(Uuid::new_v4().into_bytes(), draw_token()),
             };
             lun.mark = Some(mark.with_stage(stage));
-            known.push(found);
         }
         self.remember(caches, record.as_ref()).map_err(Asked::Here)?;
         let mut changed = Vec::new();
-        for ((leg, lun), found) in legs.iter().zip(&mut self.luns).zip(&known) {
+        for (leg, lun) in legs.iter().zip(&mut self.luns) {
             let Some(mark) = lun.mark.as_mut() else { continue };
             let (id, token) = (mark.id(), mark.newest());
             for path in &leg.luns {
                 path.take_mark(id, token).await.map_err(Asked::There)?;
             }
             *mark = mark.clone().settled();
-            let slot = match found {
-                Some(found) => found.slot,
-                None => slot_of(leg.first(), id).await.map_err(Asked::There)?,
-            };
-            let report = leg.first().changes(slot).await.map_err(Asked::There)?;
-            changed.extend(report.ranges.iter().filter_map(|&range| leg.in_whole(range)));
-            self.taken.push(Taken { luns: leg.luns.clone(), id, token, sequence: report.sequence });
+            let (mut paths, mut ranges) = (Vec::new(), Vec::new());
+            for path in &leg.luns {
+                let report = report_of(path, id).await.map_err(Asked::There)?;
+                ranges.extend(report.ranges);
+                paths.push((Arc::clone(path), report.sequence));
+            }
+            changed.extend(joined(ranges).into_iter().filter_map(|range| leg.in_whole(range)));
+            self.taken.push(Taken { paths, id, token });
         }
         // From now on only the new tokens are ours: an older copy of the target's marks is not taken for them.
         self.remember(caches, record.as_ref()).map_err(Asked::Here)?;
@@ -227,7 +224,7 @@ impl Assessed {
     }
 
     fn remember(&self, caches: &Caches, record: Option<&Record>) -> Result<()> {
-        let Some(record) = record else { return Ok(()) };
+        let Some(record) = record else { return self.luns.iter().try_for_each(|lun| caches.note_released(lun)) };
         // Whether the store is of these LUNs and no others shows only when it is opened: the marks of others stay known.
         let mut luns = record.luns.clone();
         luns.retain(|known| !self.luns.iter().any(|lun| (&lun.unit, &lun.serial) == (&known.unit, &known.serial)));
@@ -266,21 +263,20 @@ impl Assessed {
         let mut record = Record { store: self.store, is_stale: false, is_exclusive, uuid, ..record };
         record.luns.clone_from(&self.luns);
         caches.note(&record)?;
+        let marks = self.luns.iter().filter_map(|lun| lun.mark.as_ref());
+        marks.filter(|_| is_new).try_for_each(|mark| caches.note_forgotten(mark))?;
         let mut held = HeldMarks::new(caches, &self.place);
-        for Taken { luns, id, token, sequence } in taken {
-            let lun = luns.first().expect("a leg has a path");
-            match lun.clear_mark(id, token, sequence).await {
-                Ok(true) => self.note_stage(id, MarkStage::Owing, MarkStage::Cleared),
-                // Others change it at this moment. The mark stays as it is, and the next attach is told; this one, too, of what is new.
-                Ok(false) => match slot_of(lun, id).await {
-                    Ok(slot) => {
-                        lun.invalidate(&lun.changes(slot).await.map_or_else(|_| everything(), |new| new.ranges))
-                    }
-                    Err(_) => lun.invalidate(&everything()),
-                },
-                Err(error) => tracing::warn!(%error, "a change mark cannot be cleared: the next attach is colder"),
+        for Taken { paths, id, token } in taken {
+            let mut is_cleared = true;
+            for (number, (lun, sequence)) in paths.iter().enumerate() {
+                // The target of an earlier path may be this one's, too.
+                let is_empty = number > 0 && report_of(lun, id).await.is_ok_and(|report| report.ranges.is_empty());
+                is_cleared &= is_empty || clear(lun, id, token, *sequence).await;
             }
-            held.add(id, luns);
+            if is_cleared {
+                self.note_stage(id, MarkStage::Owing, MarkStage::Cleared);
+            }
+            held.add(id, paths.into_iter().map(|(lun, _)| lun).collect());
         }
         if record.luns != self.luns {
             record.luns.clone_from(&self.luns);
@@ -335,21 +331,54 @@ fn everything() -> Vec<ByteRange> {
     vec![ByteRange { offset: 0, length: u64::MAX }]
 }
 
-async fn slot_of(lun: &RemoteLun, id: [u8; 16]) -> std::result::Result<u16, block::Error> {
+/// What the mark `id` says, which is held.
+async fn report_of(lun: &RemoteLun, id: [u8; 16]) -> std::result::Result<ChangeReport, block::Error> {
     let marks = lun.marks().await?;
     let lost = || block::Error::new(block::ErrorKind::NotFound, "the target forgot a mark as soon as it was made");
-    marks.iter().find(|mark| mark.id == id).map(|mark| mark.slot).ok_or_else(lost)
+    let mark = marks.iter().find(|mark| mark.id == id).ok_or_else(lost)?;
+    lun.changes(mark.slot).await
+}
+
+/// CLEAR. Where others change the LUN at this moment the mark stays as it is, and the next attach is told; this one, too, of what is new.
+async fn clear(lun: &RemoteLun, id: [u8; 16], token: u64, sequence: u64) -> bool {
+    match lun.clear_mark(id, token, sequence).await {
+        Ok(true) => return true,
+        Ok(false) => lun.invalidate(&report_of(lun, id).await.map_or_else(|_| everything(), |new| new.ranges)),
+        Err(error) => tracing::warn!(%error, "a change mark cannot be cleared: the next attach is colder"),
+    }
+    false
+}
+
+/// All bytes of `ranges`, each range once.
+fn joined(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
+    ranges.sort_by_key(|range| range.offset);
+    let mut joined: Vec<ByteRange> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match joined.last_mut().filter(|last| range.offset <= last.end()) {
+            Some(last) => last.length = last.end().max(range.end()) - last.offset,
+            None => joined.push(range),
+        }
+    }
+    joined
 }
 
 impl Leg {
-    /// The LUN by the path that is asked.
-    fn first(&self) -> &Arc<RemoteLun> {
-        self.luns.first().expect("a leg has a path")
+    /// The mark that is `remembered` as a target of the LUN knows it, and whether that of every path does: they may lead to targets that know nothing
+    /// of each other, and what one of them does not tell nobody does.
+    async fn find(&self, remembered: Option<&MarkRecord>) -> std::result::Result<(Option<Mark>, bool), block::Error> {
+        let Some(remembered) = remembered else { return Ok((None, false)) };
+        let (mut found, mut is_known) = (None, true);
+        for path in &self.luns {
+            let mark = path.marks().await?.into_iter().find(|mark| remembered.is(&mark.id, mark.token));
+            is_known &= mark.is_some();
+            found = found.or(mark);
+        }
+        Ok((found, is_known))
     }
 
     /// A range of this LUN as a range of the whole device, which may lie between: units on other LUNs are in it.
     fn in_whole(&self, range: ByteRange) -> Option<ByteRange> {
-        let size_bytes = self.first().geometry().size_bytes;
+        let size_bytes = self.luns.first().expect("a leg has a path").geometry().size_bytes;
         let end = range.offset.saturating_add(range.length).min(size_bytes);
         let length = end.checked_sub(range.offset).filter(|&length| length > 0)?;
         let Some((layout, member)) = self.stripe else { return Some(ByteRange { offset: range.offset, length }) };
@@ -372,9 +401,18 @@ impl ChangesSince {
         assess(remotes, caches, Store::Log, place, Promise::default()).await.map(Self)
     }
 
-    /// What must not be overwritten, unless it `is_overwritten` on purpose. As long as no attachment has taken note of it, it is told again.
+    /// What must not be overwritten, unless it `is_overwritten` on purpose. It is told again until [`Self::commit`].
     pub fn kept(&self, is_overwritten: bool) -> Kept<'_> {
         self.0.kept(is_overwritten)
+    }
+
+    /// The log is open, and is used as in an attachment: its marks begin anew, and get other tokens until that is finished.
+    ///
+    /// # Errors
+    /// When this host's list cannot be written.
+    pub async fn commit(self, caches: &Caches, record: Record) -> Result<MarkRenewal> {
+        let (_, marks) = self.0.commit(caches, record).await?;
+        Ok(MarkRenewal::start(vec![marks]))
     }
 }
 
@@ -396,34 +434,36 @@ impl Kept<'_> {
     }
 }
 
+/// What was to use the LUNs is refused: FORGET, for the marks that were made for it. A target that does not answer soon is told the next time.
+pub async fn release_refused(remotes: &Remotes, caches: &Caches) {
+    if tokio::time::timeout(CLOSE_TIME_MAX, release_marks(remotes, caches)).await.is_err() {
+        tracing::warn!("the target does not answer: a change mark that nobody needs is forgotten the next time");
+    }
+}
+
 /// FORGET, for the marks of stores that this host gave up, of the LUNs that are at hand. What cannot be told now is told the next time.
 pub(crate) async fn release_marks(remotes: &Remotes, caches: &Caches) {
     for leg in remotes.legs() {
-        let lun = leg.first();
-        if lun.change_mark_support().is_none() {
-            continue;
-        }
-        if let Err(error) = release_marks_of(lun, &leg.identity, caches).await {
+        if let Err(error) = release_marks_of(&leg, caches).await {
             tracing::warn!(%error, "a change mark that nobody needs any more is forgotten the next time");
         }
     }
 }
 
-async fn release_marks_of(lun: &RemoteLun, identity: &Identity, caches: &Caches) -> Result<()> {
-    let released = caches.released_marks(identity)?;
-    if released.is_empty() {
+async fn release_marks_of(leg: &Leg, caches: &Caches) -> Result<()> {
+    if leg.luns.iter().any(|lun| lun.change_mark_support().is_none()) {
         return Ok(());
     }
-    let known = lun.marks().await?;
-    for mark in released {
+    let released = caches.released_marks(&leg.identity)?;
+    for lun in leg.luns.iter().filter(|_| !released.is_empty()) {
+        let known = lun.marks().await?;
         // A TAKE of one that is not there would make it.
-        if known.iter().any(|known| known.id == mark.id()) {
+        for mark in released.iter().filter(|mark| known.iter().any(|known| known.id == mark.id())) {
             lun.take_mark(mark.id(), mark.newest()).await?;
             lun.forget_mark(mark.id()).await?;
         }
-        caches.note_forgotten(&mark)?;
     }
-    Ok(())
+    released.iter().try_for_each(|mark| caches.note_forgotten(mark))
 }
 
 /// A LUN is about to be changed without the stores at other places than `but`: their clean lines do not count any more, unless the target
@@ -447,6 +487,13 @@ mod tests {
 
     fn identity(serial: &str) -> Identity {
         Identity { target: "t".into(), unit: "u".into(), serial: serial.into() }
+    }
+
+    #[test]
+    fn what_two_targets_tell_is_joined() {
+        let range = |offset, length| ByteRange { offset, length };
+        assert_eq!(joined(vec![range(8, 4), range(0, 4), range(2, 2), range(4, 2)]), [range(0, 6), range(8, 4)]);
+        assert_eq!(joined(vec![range(0, u64::MAX), range(4, 4)]), everything());
     }
 
     #[test]

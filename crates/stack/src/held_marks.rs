@@ -4,7 +4,7 @@
 //! durable here before the next: a crash between them leaves both tokens, and either counts.
 //!
 //! ```text
-//! remember the candidate   ->   every path expects it   ->   TAKE by one that is there   ->   the candidate is the token
+//! remember the candidate   ->   every path expects it   ->   TAKE by all that are there   ->   the candidate is the token
 //! ```
 
 use std::sync::Arc;
@@ -46,30 +46,40 @@ impl HeldMarks {
         self.marks.push(HeldMark { id, luns, renewing: Mutex::default() });
     }
 
-    /// Another token for a mark, if a path to its LUN is there. What cannot be done leaves it known by either.
+    /// Another token for a mark, by the paths to its LUN that are there. What cannot be done leaves it known by either.
     async fn renew(&self, mark: &HeldMark) {
         let _renewing = mark.renewing.lock().await;
-        let Some(lun) = mark.luns.iter().find(|lun| lun.status().state == State::Online) else { return };
-        if let Err(error) = self.renew_by(lun, mark).await {
+        let online: Vec<&RemoteLun> = mark
+            .luns
+            .iter()
+            .map(AsRef::as_ref)
+            .filter(|lun: &&RemoteLun| lun.status().state == State::Online)
+            .collect();
+        if online.is_empty() {
+            return;
+        }
+        if let Err(error) = self.renew_by(&online, mark).await {
             tracing::warn!(%error, "a change mark keeps its token: a copy of the LUN from before now is not told from it");
         }
     }
 
-    async fn renew_by(&self, lun: &RemoteLun, mark: &HeldMark) -> Result<()> {
+    async fn renew_by(&self, online: &[&RemoteLun], mark: &HeldMark) -> Result<()> {
         let Some(mut record) = self.caches.mark(&self.place, &mark.id)? else { return Ok(()) };
         // One that was on its way before counts until it is there.
         if record.candidate().is_some() {
-            record = self.give(lun, mark, record).await?;
+            record = self.give(online, mark, record).await?;
         }
-        self.give(lun, mark, record.with_candidate(draw_token())).await.map(|_| ())
+        self.give(online, mark, record.with_candidate(draw_token())).await.map(|_| ())
     }
 
     /// The candidate of `record` becomes its token.
-    async fn give(&self, lun: &RemoteLun, mark: &HeldMark, record: MarkRecord) -> Result<MarkRecord> {
+    async fn give(&self, online: &[&RemoteLun], mark: &HeldMark, record: MarkRecord) -> Result<MarkRecord> {
         self.caches.note_mark(&self.place, &record)?;
         let token = record.newest();
         mark.luns.iter().for_each(|path| path.expect_token(mark.id, token));
-        lun.renew_mark(mark.id, token).await?;
+        for lun in online {
+            lun.renew_mark(mark.id, token).await?;
+        }
         let settled = record.settled();
         self.caches.note_mark(&self.place, &settled)?;
         mark.luns.iter().for_each(|path| path.settle_token(mark.id, token));
@@ -84,7 +94,7 @@ impl HeldMarks {
 }
 
 /// Renews marks as long as their stores are used.
-pub(crate) struct MarkRenewal {
+pub struct MarkRenewal {
     stores: Vec<Arc<HeldMarks>>,
     watches: JoinSet<()>,
 }
@@ -106,7 +116,7 @@ impl MarkRenewal {
     }
 
     /// The stores let go of their LUNs, and have what those have: the last token. A target that does not answer soon is not waited for.
-    pub(crate) async fn finish(mut self) {
+    pub async fn finish(mut self) {
         self.watches.shutdown().await;
         let renewed = async {
             for store in &self.stores {

@@ -60,7 +60,7 @@ mod device_name;
 mod doors;
 pub mod error;
 pub mod freshness;
-mod held_marks;
+pub mod held_marks;
 pub mod limits;
 pub mod limits_table;
 pub mod link;

@@ -9,19 +9,19 @@ pub const CONTROL_LINE_BYTES_MAX: u64 = 4 << 20;
 /// Callers of one control socket at once who have not said yet what they want; more wait in the listen queue.
 pub const CONTROL_CALLERS_MAX: usize = 16;
 
-/// Callers of one control socket at once who wait for an answer. Most are there in no time, some wait for minutes until a cache is clean; more than these
-/// wait in the listen queue.
+/// Callers of one control socket at once who wait for an answer. Most are there in no time, some wait for minutes until a cache is clean; more than
+/// these wait in the listen queue.
 pub const CONTROL_ANSWERS_MAX: usize = 64;
 
-/// How long a caller of a control socket, or the process, may take to send a line that is ready, or to take one: both are programs on this host. Short,
-/// because as many silent callers as there may be keep the next one waiting for so long, who himself waits for [`CONTROL_SILENCE_MAX`].
+/// How long a caller of a control socket, or the process, may take to send a line that is ready, or to take one: both are programs on this host.
+/// Short, because as many silent callers as there may be keep the next one waiting for so long, who himself waits for [`CONTROL_SILENCE_MAX`].
 pub const CONTROL_TRANSFER_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Time between two signs of life of a process that works on an answer.
 pub const CONTROL_SIGN_OF_LIFE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Silence after which a process that is asked for something is taken for one that stands still: many signs of life, so that a loaded machine is none,
-/// and no more than a person waits for.
+/// Silence after which a process that is asked for something is taken for one that stands still: many signs of life, so that a loaded machine is
+/// none, and no more than a person waits for.
 pub const CONTROL_SILENCE_MAX: Duration = Duration::from_secs(5);
 
 const _: () = assert!(CONTROL_SIGN_OF_LIFE_INTERVAL.as_millis() * 4 < CONTROL_SILENCE_MAX.as_millis());
@@ -44,7 +44,8 @@ pub const METRICS_CONNECTIONS_MAX: usize = 32;
 /// Silence after which a scraper's connection is closed, in the middle of a request or between two: what scrapes more rarely connects again.
 pub const METRICS_SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// Descriptors that a target needs besides its connections and the files of its logical units: standard streams, rings, listeners, control and metrics.
+/// Descriptors that a target needs besides its connections and the files of its logical units: standard streams, rings, listeners, control and
+/// metrics.
 pub const TARGET_DESCRIPTORS: u64 = 256;
 
 /// Descriptors that a logical unit needs: its file, its rings and the events of its threads.

@@ -185,8 +185,8 @@ impl LogConfig {
         Place::new(&path, None)
     }
 
-    /// Refuses a log whose device failed while it was in use, and to make one, or to take another one, where the registry says that one with the LUN's
-    /// newest data should be.
+    /// Refuses a log whose device failed while it was in use, and to make one, or to take another one, where the registry says that one with the
+    /// LUN's newest data should be.
     ///
     /// # Errors
     /// `WouldLoseData`, saying how to go on.
@@ -217,8 +217,8 @@ impl LogConfig {
         Err(Error::new(Failure::WouldLoseData, message))
     }
 
-    /// Opens the log at `place` over `origin`, made first if there is none, and says what the registry has to name as long as it may be dirty: an entry
-    /// for each of the LUNs `identities`. Should its device fail, the registry is told so. `kept` is what others changed on the LUN meanwhile
+    /// Opens the log at `place` over `origin`, made first if there is none, and says what the registry has to name as long as it may be dirty: an
+    /// entry for each of the LUNs `identities`. Should its device fail, the registry is told so. `kept` is what others changed on the LUN meanwhile
     /// that must not be overwritten.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Where forebay keeps what lives as long as a process (sockets) and what outlives it (the registry of dirty caches, the sidecars of block
-//! devices). The locks on logical units in use lie beside the registry: others remove run-time directories, such as a service manager that stops one of
-//! several services, and a lock whose file is gone locks nobody out.
+//! devices). The locks on logical units in use lie beside the registry: others remove run-time directories, such as a service manager that stops one
+//! of several services, and a lock whose file is gone locks nobody out.
 //!
 //! | | override | root | any other user |
 //! |---|---|---|---|
@@ -95,8 +95,8 @@ impl Paths {
     }
 }
 
-/// Makes `directory` for its owner only. An existing one must belong to this user, and nobody else may write to it, or somebody else could answer in our
-/// place.
+/// Makes `directory` for its owner only. An existing one must belong to this user, and nobody else may write to it, or somebody else could answer in
+/// our place.
 fn make_private_as(directory: &Path, variable: Option<&str>) -> Result<()> {
     let other = variable.map_or_else(String::new, |variable| format!(", or name another with {variable}"));
     let context =

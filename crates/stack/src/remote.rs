@@ -68,8 +68,8 @@ impl RemoteConfig {
         self.connect_by(clock, false, &Traffic::default(), |connector| connector).await
     }
 
-    /// As [`RemoteConfig::connect`], over a connector that is made of the one of this link, with its traffic counted in `traffic`. `has_other_paths` as in
-    /// [`InitiatorOptions`].
+    /// As [`RemoteConfig::connect`], over a connector that is made of the one of this link, with its traffic counted in `traffic`. `has_other_paths`
+    /// as in [`InitiatorOptions`].
     pub(crate) async fn connect_by(
         &self,
         clock: &Arc<dyn Clock>,

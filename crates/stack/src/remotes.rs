@@ -11,6 +11,7 @@ use block::layer::multipath::{Multipath, Policy};
 use block::layer::stripe::{Layout, Stripe};
 use block::{Device, ErrorKind, Identity, SharedDevice};
 use initiator::{Connector, RemoteLun, State};
+use iscsi::name;
 use iscsi::url::Portal;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -219,7 +220,8 @@ async fn connect_each(
         let traffic = Traffic::default();
         let lun = config.connect_by(clock, has_other_paths, &traffic, over).await?;
         let connector = connector.expect("nothing is connected without a connector");
-        connected.push(Connected { lun, connector, traffic, portal, target: config.url.target.clone() });
+        let target = name::folded(&config.url.target);
+        connected.push(Connected { lun, connector, traffic, portal, target });
     }
     Ok(())
 }

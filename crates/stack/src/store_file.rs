@@ -1,12 +1,12 @@
 //! The file, block device, or part of one that a cache, a log or a difference lies in: how it is made and opened.
 //!
-//! One that does not exist is made beside its place, formatted, and only then moved there: whatever happens in between, the place holds a whole one or
-//! none. Each is made under a name of its own, `PLACE.unfinished-UUID`, and locked while it is made, so that who makes another at the same moment neither
-//! takes it for a left-over nor moves it. One of them comes to the place, and the others find it taken: nothing is replaced but an empty file, and the store
-//! of who replaces it himself.
+//! One that does not exist is made beside its place, formatted, and only then moved there: whatever happens in between, the place holds a whole one
+//! or none. Each is made under a name of its own, `PLACE.unfinished-UUID`, and locked while it is made, so that who makes another at the same moment
+//! neither takes it for a left-over nor moves it. One of them comes to the place, and the others find it taken: nothing is replaced but an empty
+//! file, and the store of who replaces it himself.
 //!
-//! At an offset it is a part of a file or block device that is there, and claims no more than that. It is made in place, where nothing is yet. Neither
-//! it nor one that takes everything is made, or opened, where another cache of this host lies.
+//! At an offset it is a part of a file or block device that is there, and claims no more than that. It is made in place, where nothing is yet.
+//! Neither it nor one that takes everything is made, or opened, where another cache of this host lies.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -369,7 +369,8 @@ fn lock_empty(place: &Path) -> io::Result<Taken> {
     })
 }
 
-/// The size that the file of a store is made with: the next smaller one that there can be. A part of something is as long as it was said to be, or not there.
+/// The size that the file of a store is made with: the next smaller one that there can be. A part of something is as long as it was said to be, or
+/// not there.
 ///
 /// # Errors
 /// None, of nothing.
@@ -517,7 +518,8 @@ fn in_small_blocks(device: SharedDevice) -> SharedDevice {
     Arc::new(layer)
 }
 
-/// A store that was made before, whose space is reserved where it is not yet. It may hold the LUN's newest data: a full disk does not keep anybody from that.
+/// A store that was made before, whose space is reserved where it is not yet. It may hold the LUN's newest data: a full disk does not keep anybody
+/// from that.
 fn open_made(kind: PlaceKind, path: &Path, space: Space) -> Result<SharedDevice> {
     match open_as(kind, path, space) {
         Err(error) if error.failure() == Failure::NoSpace => {

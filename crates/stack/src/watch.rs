@@ -1,5 +1,5 @@
-//! What the log of an attachment says without being asked: that its target is away or back, and that the file of a cache or log with the LUN's newest data
-//! was removed under it. The last goes with the process, and nobody notices before.
+//! What the log of an attachment says without being asked: that its target is away or back, and that the file of a cache or log with the LUN's newest
+//! data was removed under it. The last goes with the process, and nobody notices before.
 
 use std::collections::BTreeSet;
 

@@ -7,9 +7,9 @@ use base::clock::Clock;
 use base::units::ByteSize;
 use block::{ErrorKind, SharedDevice};
 use serde_json::json;
-use stack::caches::Caches;
+use stack::caches::{Caches, Record};
 use stack::control::{Request, call};
-use stack::freshness::{ChangesSince, note_writable_opening};
+use stack::freshness::{ChangesSince, note_writable_opening, release_refused};
 use stack::log_place::{LogConfig, NvramConfig};
 use stack::paths::Paths;
 use stack::place::Place;
@@ -193,6 +193,9 @@ async fn replay(arguments: LogReplay) -> Result<()> {
     Ok(())
 }
 
+/// What a replay is called where an attachment has a name.
+const NAME: &str = "forebay";
+
 /// The bytes that were brought there.
 async fn replay_to(
     remotes: &Remotes,
@@ -202,7 +205,7 @@ async fn replay_to(
     clock: Arc<dyn Clock>,
 ) -> Result<u64> {
     let (identity, identities) = (remotes.identity(), remotes.identities());
-    let lock = |identity| UnitLock::acquire(paths, identity, "forebay");
+    let lock = |identity| UnitLock::acquire(paths, identity, NAME);
     let _locks = identities.iter().map(lock).collect::<Result<Vec<UnitLock>>>()?;
     let registry = Registry::open(paths)?;
     identities.iter().try_for_each(|identity| registry.check(identity, &[place]))?;
@@ -210,11 +213,22 @@ async fn replay_to(
     let config = LogConfig { path: place.path.clone(), nvram, ..LogConfig::default() };
     config.check_not_lost(place, registry.find(&identity, Store::Log)?.as_ref())?;
     let caches = Caches::open(paths)?;
-    let changed = ChangesSince::assess(remotes, &caches, place).await?;
-    note_writable_opening(&caches, &identities, &[place])?;
-    let kept = changed.kept(arguments.overwrite_changes);
-    let (log, entries) =
-        config.open(place, &caches, remotes.device(), clock, &registry, (&identities, "forebay", kept)).await?;
+    let opening = async {
+        let changed = ChangesSince::assess(remotes, &caches, place).await?;
+        note_writable_opening(&caches, &identities, &[place])?;
+        let kept = changed.kept(arguments.overwrite_changes);
+        let names = (&identities[..], NAME, kept);
+        let (log, entries) = config.open(place, &caches, remotes.device(), clock, &registry, names).await?;
+        let marks = changed.commit(&caches, Record::new(place, 0, &identity, NAME)).await?;
+        Ok::<_, Error>((log, entries, marks))
+    };
+    let (log, entries, marks) = match opening.await {
+        Ok(opened) => opened,
+        Err(error) => {
+            release_refused(remotes, &caches).await;
+            return Err(error);
+        }
+    };
     entries.iter().try_for_each(|entry| registry.insert(entry))?;
     let dirty_bytes = log.status().dirty_bytes;
     let background = tokio::spawn(base::background::named("log-replay", log.run()));
@@ -228,6 +242,7 @@ async fn replay_to(
     bar.finish_and_clear();
     let closed = log.close(destaged.is_err()).await;
     background.abort();
+    marks.finish().await;
     let status = log.status();
     let left = status.dirty_bytes;
     // One whose device failed meanwhile is as good as any other once it is closed with nothing in it.

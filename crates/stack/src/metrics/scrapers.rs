@@ -42,7 +42,8 @@ impl Listener for Scrapers {
     }
 }
 
-/// A connection that ends with an error when it is silent. Only what is sent counts as news: a request that comes byte by byte has its time as a whole.
+/// A connection that ends with an error when it is silent. Only what is sent counts as news: a request that comes byte by byte has its time as a
+/// whole.
 pub(super) struct Scraper {
     stream: TcpStream,
     silence: Pin<Box<Sleep>>,

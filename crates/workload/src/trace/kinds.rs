@@ -22,7 +22,8 @@ pub enum Kind {
     Loop,
     /// Skewed short requests in a window that moves on; more than half are writes.
     Shifting,
-    /// What a server's volume sees: sequential bursts of writes that are not read again, a few hot blocks written again and again, skewed reads, scans.
+    /// What a server's volume sees: sequential bursts of writes that are not read again, a few hot blocks written again and again, skewed reads,
+    /// scans.
     Server,
     /// Large writes, 277 KiB on average, at random places, with as many small reads.
     LargeWrites,

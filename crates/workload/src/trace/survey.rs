@@ -116,8 +116,8 @@ impl Survey {
     }
 }
 
-/// Moves the parts of a disk that a trace touches together: chunk by chunk, in the order of their addresses, so that what was side by side stays so, and
-/// each offset keeps its place in its chunk.
+/// Moves the parts of a disk that a trace touches together: chunk by chunk, in the order of their addresses, so that what was side by side stays so,
+/// and each offset keeps its place in its chunk.
 #[derive(Clone, Debug)]
 pub struct Rebase {
     /// Chunks that are touched, ascending.

@@ -151,6 +151,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         self.send(&command, write.unwrap_or_default()).await;
     }
 
+    /// A ping whose echo has its data.
+    pub fn ping(&self, is_immediate: bool) -> NopOut {
+        NopOut {
+            is_immediate,
+            lun: 0,
+            initiator_task_tag: Some(tag(7)),
+            target_transfer_tag: None,
+            cmd_sn: self.cmd_sn,
+            exp_stat_sn: Serial32(0),
+        }
+    }
+
     /// The power-on unit attention is consumed.
     pub async fn settle(&mut self) {
         for number in 0..2 {

@@ -18,6 +18,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
+pub mod endless;
+
 pub const NAME: &str = "iqn.2026-01.io.example:disk";
 pub const HOST: &str = "iqn.2026-01.io.example:host";
 pub const READ_BUFFERS_BYTES: usize = 256 << 20;

@@ -9,69 +9,13 @@ use base::buffer::Buffer;
 use base::random::Random;
 use block::device::DeviceExt;
 use block::{Completion, Device, Geometry, Identity, Request, SharedDevice};
+use common::step_client::StepClient;
 use common::{memory, memory_with};
 use front::{NbdOptions, NbdServer};
-use nbd::client::{Client, ClientOptions, Command, Completed, Event};
-use nbd::{BlockSize, ErrorCode};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use nbd::ErrorCode;
+use nbd::client::Command;
 
 const MIB: u64 = 1 << 20;
-
-/// A client that does one thing at a time, at any offset.
-struct Careless {
-    stream: DuplexStream,
-    client: Client<()>,
-    sizes: BlockSize,
-}
-
-impl Careless {
-    async fn connect(server: &NbdServer) -> Self {
-        let (near, far) = tokio::io::duplex(1 << 20);
-        let server = server.clone();
-        tokio::spawn(async move { server.serve_connection(far, std::future::pending()).await });
-        let client = Client::new(ClientOptions::default());
-        let mut careless = Self { stream: near, client, sizes: BlockSize::DEFAULT };
-        let Event::Connected(info) = careless.next_event().await else { panic!("the server serves its export") };
-        careless.sizes = info.block_size;
-        careless
-    }
-
-    async fn next_event(&mut self) -> Event<()> {
-        loop {
-            if let Some(event) = self.client.poll_event() {
-                return event;
-            }
-            while !self.client.transmit().is_empty() {
-                let mut slices = [std::io::IoSlice::new(&[])];
-                self.client.transmit().io_slices(&mut slices);
-                let count = self.stream.write(&slices[0]).await.unwrap();
-                self.client.transmit().handle_transmitted(count);
-            }
-            let count = self.stream.read(self.client.receive_space()).await.unwrap();
-            assert!(count > 0, "the server closed the connection");
-            self.client.handle_received(count);
-        }
-    }
-
-    async fn ask(&mut self, command: Command) -> Completed<()> {
-        self.client.submit(command, ()).unwrap();
-        match self.next_event().await {
-            Event::Completed(completed) => completed,
-            other => panic!("{other:?} is no answer"),
-        }
-    }
-
-    async fn write(&mut self, offset: u64, bytes: &[u8]) {
-        let buffer = Buffer::copy_of(bytes);
-        self.ask(Command::Write { offset, buffer, fua: false }).await.result.unwrap();
-    }
-
-    async fn read(&mut self, offset: u64, length: usize) -> Vec<u8> {
-        let completed = self.ask(Command::Read { offset, buffer: Buffer::zeroed(length) }).await;
-        completed.result.unwrap();
-        completed.buffer.to_vec()
-    }
-}
 
 fn blocks_of(block_bytes: u32, size_bytes: u64) -> SharedDevice {
     let geometry = Geometry {
@@ -89,7 +33,7 @@ async fn any_bytes_can_be_written_and_read() {
         let size_bytes = 4 * MIB as usize;
         let device = blocks_of(block_bytes, size_bytes as u64);
         let server = NbdServer::new(Arc::clone(&device), NbdOptions::default());
-        let mut client = Careless::connect(&server).await;
+        let mut client = StepClient::connect(&server).await;
         let mut random = Random::new(u64::from(block_bytes));
         let mut model = vec![0u8; size_bytes];
         for step in 0..60u32 {
@@ -133,7 +77,7 @@ async fn any_bytes_can_be_written_and_read() {
 async fn the_smallest_block_that_is_announced_is_served() {
     let device = blocks_of(1 << 20, 8 * MIB);
     let server = NbdServer::new(device, NbdOptions::default());
-    let mut client = Careless::connect(&server).await;
+    let mut client = StepClient::connect(&server).await;
     assert_eq!((client.sizes.min, client.sizes.preferred), (1, 1 << 20), "larger than NBD allows as a minimum");
     client.write(64 << 10, &[7; 1]).await;
     assert_eq!(client.read((64 << 10) - 1, 2).await, [0, 7]);
@@ -144,7 +88,7 @@ async fn block_status_covers_what_was_asked_for() {
     let device = memory(4 * MIB);
     device.write(MIB, Buffer::copy_of(&[7; 4096]), false).await.unwrap();
     let server = NbdServer::new(device, NbdOptions::default());
-    let mut client = Careless::connect(&server).await;
+    let mut client = StepClient::connect(&server).await;
     let status = client.ask(Command::BlockStatus { offset: MIB - 700, length: 1000, only_first: false }).await;
     status.result.unwrap();
     let lengths: Vec<_> = status.extents.iter().map(|extent| (extent.length_bytes, extent.is_hole)).collect();
@@ -185,12 +129,12 @@ async fn parts_of_one_block_that_are_written_at_once_are_all_there() {
     for part in 0..8u64 {
         let server = server.clone();
         writers.push(tokio::spawn(async move {
-            let mut client = Careless::connect(&server).await;
+            let mut client = StepClient::connect(&server).await;
             client.write(part * 96, &[part as u8 + 1; 96]).await;
         }));
     }
     // A whole block at the same time as a part of it: the rest of the block must not be put back to what it was.
-    let (mut whole, mut part) = (Careless::connect(&server).await, Careless::connect(&server).await);
+    let (mut whole, mut part) = (StepClient::connect(&server).await, StepClient::connect(&server).await);
     tokio::join!(whole.write(1024, &[9; 512]), part.write(1500, &[10; 20]));
     for writer in writers {
         writer.await.unwrap();

@@ -8,59 +8,19 @@ use std::time::Duration;
 use base::buffer::Buffer;
 use block::device::DeviceExt;
 use block::{Geometry, SharedDevice};
+use common::step_client::StepClient;
 use common::{Running, memory, memory_with};
 use front::{ListenAddress, NbdOptions, NbdServer};
-use nbd::client::{Client, ClientOptions, Command, Completed, Event};
+use nbd::client::Command;
 use nbd::{ErrorCode, StatusExtent};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 const MIB: u64 = 1 << 20;
 
-/// A client that does one thing at a time.
-struct Slow {
-    stream: DuplexStream,
-    client: Client<()>,
-}
-
-impl Slow {
-    async fn connect(device: SharedDevice) -> Self {
-        let (near, far) = tokio::io::duplex(1 << 20);
-        let server = NbdServer::new(device, NbdOptions::default());
-        tokio::spawn(async move { server.serve_connection(far, std::future::pending()).await });
-        let mut slow = Self { stream: near, client: Client::new(ClientOptions::default()) };
-        assert!(matches!(slow.next_event().await, Event::Connected(_)));
-        slow
-    }
-
-    async fn next_event(&mut self) -> Event<()> {
-        loop {
-            if let Some(event) = self.client.poll_event() {
-                return event;
-            }
-            while !self.client.transmit().is_empty() {
-                let mut slices = [std::io::IoSlice::new(&[])];
-                self.client.transmit().io_slices(&mut slices);
-                let count = self.stream.write(&slices[0]).await.unwrap();
-                self.client.transmit().handle_transmitted(count);
-            }
-            let count = self.stream.read(self.client.receive_space()).await.unwrap();
-            assert!(count > 0, "the server closed the connection");
-            self.client.handle_received(count);
-        }
-    }
-
-    async fn ask(&mut self, command: Command) -> Completed<()> {
-        self.client.submit(command, ()).unwrap();
-        match self.next_event().await {
-            Event::Completed(completed) => completed,
-            other => panic!("{other:?} is no answer"),
-        }
-    }
-
-    async fn code_of(&mut self, command: Command) -> Option<ErrorCode> {
-        self.ask(command).await.result.err().map(|failure| failure.code)
-    }
+/// A client of a server of `device`.
+async fn client_of(device: SharedDevice) -> StepClient {
+    StepClient::connect(&NbdServer::new(device, NbdOptions::default())).await
 }
 
 fn zeroing(offset: u64, length: u32, may_discard: bool, only_if_fast: bool) -> Command {
@@ -69,14 +29,14 @@ fn zeroing(offset: u64, length: u32, may_discard: bool, only_if_fast: bool) -> C
 
 #[tokio::test]
 async fn zeroing_is_fast_only_where_a_discard_does_it() {
-    let mut slow = Slow::connect(memory(MIB + 512)).await;
+    let mut slow = client_of(memory(MIB + 512)).await;
     assert_eq!(slow.code_of(zeroing(4096, 8192, true, true)).await, None);
     assert_eq!(slow.code_of(zeroing(MIB, 512, true, true)).await, None, "the end is a border, too");
     assert_eq!(slow.code_of(zeroing(512, 8192, true, true)).await, Some(ErrorCode::NotSupported));
     assert_eq!(slow.code_of(zeroing(4096, 8192, false, true)).await, Some(ErrorCode::NotSupported));
     assert_eq!(slow.code_of(zeroing(512, 8192, false, false)).await, None);
     let geometry = Geometry { discard_reads_zeroes: false, ..Geometry::plain(MIB) };
-    let mut slow = Slow::connect(memory_with(geometry)).await;
+    let mut slow = client_of(memory_with(geometry)).await;
     assert_eq!(slow.code_of(zeroing(4096, 8192, true, true)).await, Some(ErrorCode::NotSupported));
 }
 
@@ -84,12 +44,12 @@ async fn zeroing_is_fast_only_where_a_discard_does_it() {
 async fn a_durable_trim_and_a_cache_request_succeed() {
     let device = memory(4 * MIB);
     device.write(0, Buffer::copy_of(&[7; 4096]), false).await.unwrap();
-    let mut slow = Slow::connect(device.clone()).await;
+    let mut slow = client_of(device.clone()).await;
     assert_eq!(slow.code_of(Command::Cache { offset: 512, length: 3 * MIB as u32 + 512 }).await, None);
     assert_eq!(slow.code_of(Command::Trim { offset: 0, length: 4096, fua: true }).await, None);
     assert_eq!(device.read(0, Buffer::zeroed(4096)).await.unwrap()[..], [0; 4096]);
     let without_discard = Geometry { discard_granularity_bytes: None, ..Geometry::plain(MIB) };
-    let mut slow = Slow::connect(memory_with(without_discard)).await;
+    let mut slow = client_of(memory_with(without_discard)).await;
     assert_eq!(slow.code_of(Command::Trim { offset: 0, length: 4096, fua: false }).await, Some(ErrorCode::Invalid));
 }
 
@@ -97,7 +57,7 @@ async fn a_durable_trim_and_a_cache_request_succeed() {
 async fn block_status_can_be_asked_for_one_extent() {
     let device = memory(4 * MIB);
     device.write(MIB, Buffer::copy_of(&[7; 4096]), false).await.unwrap();
-    let mut slow = Slow::connect(device).await;
+    let mut slow = client_of(device).await;
     let one = slow.ask(Command::BlockStatus { offset: 512, length: 3 * MIB as u32, only_first: true }).await;
     let hole = StatusExtent { length_bytes: MIB as u32 - 512, is_hole: true, is_zero: true };
     assert_eq!(one.extents, [hole]);
@@ -135,8 +95,7 @@ async fn a_client_that_does_not_fetch_its_replies_stops_being_read() {
     let (near, far) = tokio::io::duplex(4096);
     let serving = server.clone();
     tokio::spawn(async move { serving.serve_connection(far, std::future::pending()).await });
-    let mut slow = Slow { stream: near, client: Client::new(ClientOptions::default()) };
-    assert!(matches!(slow.next_event().await, Event::Connected(_)));
+    let mut slow = StepClient::over(near).await;
     // Data, not holes, so that replies are long.
     let written = Buffer::copy_of(&vec![7; MIB as usize]);
     assert_eq!(slow.code_of(Command::Write { offset: 0, buffer: written, fua: false }).await, None);

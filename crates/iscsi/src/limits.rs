@@ -154,11 +154,11 @@ pub const RETAINED_ALWAYS_BYTES: usize = 256 << 10;
 pub const REQUEST_DATA_POOL_BYTES: usize = 16 << 20;
 
 /// Work on what has come on a connection before others have their turn. A PDU counts one, and each [`WORK_TEXT_BYTES`] of a text one more: some
-/// 20 us.
+/// 20 us, or one text.
 pub const WORK_PER_TURN: usize = 64;
 
-/// Bytes of a text that take as long as a PDU.
-pub const WORK_TEXT_BYTES: usize = 256;
+/// Bytes of a text that take as long as a PDU: a key, if it is a short one.
+pub const WORK_TEXT_BYTES: usize = 8;
 
 /// Lost connections of one session that are remembered until their Time2Retain is over.
 pub const LOST_CONNECTIONS_MAX: usize = 16;
@@ -208,6 +208,11 @@ pub const RETENTION_MAX: std::time::Duration = std::time::Duration::from_secs(12
 
 /// Bytes of one text request outside login. SendTargets and a renegotiation of MaxRecvDataSegmentLength fit many times.
 pub const TEXT_REQUEST_BYTES_MAX: usize = 16 << 10;
+
+/// Keys of it. After the login two keys of the standards mean anything, SendTargets and MaxRecvDataSegmentLength; an answer is due to each of the
+/// others, too, and a text of 500 took ten times as long as the portion of work that others wait for.
+pub const TEXT_REQUEST_KEYS_MAX: usize = 64;
+const _: () = assert!(TEXT_REQUEST_KEYS_MAX <= TEXT_KEYS_MAX);
 
 /// Time from the connection to the full feature phase. Long enough for a human at a password prompt is not needed: CHAP
 /// secrets are configured.

@@ -27,6 +27,9 @@ pub const REJECT: &str = "Reject";
 /// The reserved list item for a missing function.
 pub const NONE: &str = "None";
 
+/// Nulls after the last pair that are forgiven: the padding of a data segment.
+const PADDING_BYTES_MAX: usize = 4;
+
 /// What is wrong with a text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TextError {
@@ -54,9 +57,12 @@ pub enum TextError {
     /// A key that stands twice.
     #[error("{0} is given twice")]
     Duplicate(String),
-    /// More pairs than [`TEXT_KEYS_MAX`].
-    #[error("a text of more than {TEXT_KEYS_MAX} keys")]
-    TooManyKeys,
+    /// More pairs than the receiver takes.
+    #[error("a text of more than {keys_max} keys")]
+    TooManyKeys {
+        /// What the receiver takes.
+        keys_max: usize,
+    },
 }
 
 /// Pairs in the order in which they were sent or will be.
@@ -77,7 +83,15 @@ impl Keys {
     /// What [`TextError`] lists; a key that stands twice is one, TargetAddress excepted (RFC 7143 6.3), and so are more than
     /// [`TEXT_KEYS_MAX`] of them.
     pub fn parse(text: &[u8]) -> Result<Self, TextError> {
-        Self::parse_with(text, &["TargetAddress"], TEXT_KEYS_MAX)
+        Self::parse_few(text, TEXT_KEYS_MAX)
+    }
+
+    /// The pairs of one logical text data segment that has `keys_max` of them at most.
+    ///
+    /// # Errors
+    /// As [`Keys::parse`].
+    pub fn parse_few(text: &[u8], keys_max: usize) -> Result<Self, TextError> {
+        Self::parse_with(text, &["TargetAddress"], keys_max)
     }
 
     /// The pairs of an answer to SendTargets, where TargetName repeats as well (RFC 7143 appendix C).
@@ -88,18 +102,22 @@ impl Keys {
         Self::parse_with(text, &["TargetAddress", "TargetName"], usize::MAX)
     }
 
-    fn parse_with(text: &[u8], repeatable: &[&str], count_max: usize) -> Result<Self, TextError> {
+    fn parse_with(text: &[u8], repeatable: &[&str], keys_max: usize) -> Result<Self, TextError> {
         let mut keys = Self::new();
         let mut seen = BTreeSet::new();
         let Some((last, text)) = text.split_last() else { return Ok(keys) };
         if *last != 0 {
             return Err(TextError::Unterminated);
         }
+        // A look at the bytes costs less than a handful of keys.
+        if text.iter().filter(|&&byte| byte == 0).count() >= keys_max.saturating_add(PADDING_BYTES_MAX) {
+            return Err(TextError::TooManyKeys { keys_max });
+        }
         // Some initiators count their padding into the segment: empty items are skipped.
         for item in text.split(|&byte| byte == 0).filter(|item| !item.is_empty()) {
             let (key, value) = parse_pair(item)?;
-            if keys.len() >= count_max {
-                return Err(TextError::TooManyKeys);
+            if keys.len() >= keys_max {
+                return Err(TextError::TooManyKeys { keys_max });
             }
             if !repeatable.contains(&key) && !seen.insert(key) {
                 return Err(TextError::Duplicate(key.to_owned()));
@@ -327,7 +345,7 @@ mod tests {
     fn a_text_of_many_keys_is_refused() {
         let text = |count: usize| (0..count).map(|number| (format!("X-{number}"), "")).collect::<Keys>().emit();
         assert_eq!(Keys::parse(&text(TEXT_KEYS_MAX)).map(|keys| keys.len()), Ok(TEXT_KEYS_MAX));
-        assert_eq!(Keys::parse(&text(TEXT_KEYS_MAX + 1)), Err(TextError::TooManyKeys));
+        assert_eq!(Keys::parse(&text(TEXT_KEYS_MAX + 1)), Err(TextError::TooManyKeys { keys_max: TEXT_KEYS_MAX }));
     }
 
     /// An answer to SendTargets may be long; what it takes to read one grows with its length.

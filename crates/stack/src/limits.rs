@@ -38,7 +38,7 @@ pub const CLOSE_TIME_MAX: Duration = Duration::from_secs(3);
 /// Time a process that listens on a control socket has for the first byte of an answer before it is taken for a busy one.
 pub const ANSWER_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// Connections of scrapers at once; more wait in the listen queue. A few monitors, each with a connection that it keeps.
+/// Connections of scrapers at once; one more closes the one that came first. A few monitors, each with a connection that it keeps.
 pub const METRICS_CONNECTIONS_MAX: usize = 32;
 
 /// Silence after which a scraper's connection is closed, in the middle of a request or between two: what scrapes more rarely connects again.

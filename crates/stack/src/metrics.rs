@@ -3,7 +3,8 @@
 //! Nothing is counted here: a scrape asks the process for the status that `forebay status` prints, and [`families`] says it in other words.
 //! So metrics cost nothing while nobody looks.
 //!
-//! Scrapers are few, and none of them waits for long: connections beyond a number wait until one ends, and one that is silent is ended.
+//! Scrapers are few, and none of them waits for long: a connection beyond a number takes the place of the one that came first, and one that is silent
+//! is ended.
 
 use std::future::Future;
 use std::net::SocketAddr;

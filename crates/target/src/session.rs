@@ -808,7 +808,8 @@ impl Wire {
         if space.is_empty() {
             return Ok(has_moved);
         }
-        let length_max = space.len().min(bytes_max);
+        // What is sent and what is received are one portion; of commands some are looked at in any case.
+        let length_max = space.len().min(bytes_max.saturating_sub(written).max(LIGHT_BYTES as usize));
         let space = &mut space[..length_max];
         let mut buffer = ReadBuf::new(space);
         let length = match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
@@ -834,7 +835,7 @@ impl Wire {
 struct Exchange {
     may_read: bool,
     is_spinning: bool,
-    /// Bytes to be written, and to be read.
+    /// Bytes to be written and read, [`LIGHT_BYTES`] excepted.
     bytes_max: usize,
 }
 

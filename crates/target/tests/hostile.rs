@@ -1,6 +1,7 @@
 //! Peers that take what is shared and give nothing back: others go on beside them, and they lose what they hold.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use base::buffer::BufferPool;
@@ -10,11 +11,12 @@ use block::memory::MemoryDevice;
 use iscsi::pdu::*;
 use iscsi::target::CloseReason;
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap};
-use target::{Quota, Target, TargetServer, TargetServerOptions};
-use tokio::io::DuplexStream;
+use target::{Addresses, Quota, Target, TargetServer, TargetServerOptions};
+use tokio::io::{AsyncReadExt, DuplexStream};
 use tokio::task::JoinHandle;
 
 mod support;
+use support::endless::{Endless, HastyClock};
 use support::*;
 
 const KIB: usize = 1 << 10;
@@ -349,6 +351,45 @@ async fn a_light_session_waits_for_a_portion_of_one_heavy_session() {
     let round = (pool.bytes_out() - before) / ROUNDS;
     let all = HEAVY as usize * 128 * KIB;
     assert!(round < all / 2, "{round} bytes were read for others between two answers");
+}
+
+/// What a peer says that logs in, and then sends pings of 256 KiB.
+async fn login_and_ping() -> (Vec<u8>, Vec<u8>) {
+    let (ours, mut theirs) = tokio::io::duplex(MIB);
+    let mut client = Client::new(ours);
+    let keys = [("InitiatorName", HOST), ("TargetName", NAME), ("MaxRecvDataSegmentLength", "262144")];
+    client.request_login(1, 0, Some(LoginStage::FullFeaturePhase), &keys).await;
+    let mut login = vec![0; MIB];
+    let length = theirs.read(&mut login).await.expect("it was sent");
+    login.truncate(length);
+    let ping = client.ping(true);
+    client.send(&ping, vec![7; 256 * KIB]).await;
+    drop(client);
+    let mut bytes = Vec::new();
+    theirs.read_to_end(&mut bytes).await.expect("it was sent");
+    (login, bytes)
+}
+
+/// What a session receives and what it sends in a turn are one portion: others wait for both.
+#[tokio::test]
+async fn echoes_of_large_pings_are_received_and_sent_in_portions() {
+    let options = TargetServerOptions::default();
+    let pool = BufferPool::new(READ_BUFFERS_BYTES);
+    let server = TargetServer::with_clock(vec![ram_target(&pool)], options, Arc::new(HastyClock::default()));
+    let (login, ping) = login_and_ping().await;
+    let (peer, moved) = Endless::new(login, ping);
+    let busy = server.clone();
+    tokio::spawn(async move { busy.serve_connection(peer, Addresses::default()).await });
+    let (mut light, _serving) = session(&server, 100).await;
+    let mut rounds = Vec::new();
+    for _ in 0..50 {
+        let before = moved.load(Ordering::Relaxed);
+        light.command(5, &cdb10(0x28, 0, 8), None, 4096).await;
+        assert_eq!(light.receive().await.expect("it is answered").data.length, 4096);
+        rounds.push(moved.load(Ordering::Relaxed) - before);
+    }
+    let largest = rounds.iter().max().copied().unwrap_or_default();
+    assert!((1..=160 * KIB).contains(&largest), "{rounds:?} bytes between two answers to a light session");
 }
 
 /// A login has its turns beside the busiest session.

@@ -65,14 +65,7 @@ async fn echoes_of_pings_hold_what_they_send() {
     let server = server();
     let mut client = session(&server, 1, &[("MaxRecvDataSegmentLength", "512")]).await;
     let before = private_bytes();
-    let ping = NopOut {
-        is_immediate: true,
-        lun: 0,
-        initiator_task_tag: Some(tag(7)),
-        target_transfer_tag: None,
-        cmd_sn: client.cmd_sn,
-        exp_stat_sn: Serial32(0),
-    };
+    let ping = client.ping(true);
     flood(&mut client, 400, &ping, &vec![b'n'; 256 * KIB]).await;
     let grown = private_bytes().saturating_sub(before);
     assert!(grown < 40 * MIB, "{} MiB for echoes of 512 bytes", grown / MIB);
@@ -85,14 +78,7 @@ async fn small_echoes_are_counted_as_large_as_they_are() {
     let server = server();
     let mut client = session(&server, 1, &[]).await;
     let before = private_bytes();
-    let ping = NopOut {
-        is_immediate: true,
-        lun: 0,
-        initiator_task_tag: Some(tag(7)),
-        target_transfer_tag: None,
-        cmd_sn: client.cmd_sn,
-        exp_stat_sn: Serial32(0),
-    };
+    let ping = client.ping(true);
     flood(&mut client, 100_000, &ping, b"n").await;
     let grown = private_bytes().saturating_sub(before);
     assert!(grown < 64 * MIB, "{} MiB for echoes of one byte", grown / MIB);
@@ -150,14 +136,7 @@ async fn pings_behind_a_missing_number_hold_little() {
     let before = private_bytes();
     client.cmd_sn = client.cmd_sn.next();
     for _ in 0..127 {
-        let ping = NopOut {
-            is_immediate: false,
-            lun: 0,
-            initiator_task_tag: Some(tag(7)),
-            target_transfer_tag: None,
-            cmd_sn: client.cmd_sn,
-            exp_stat_sn: Serial32(0),
-        };
+        let ping = client.ping(false);
         client.cmd_sn = client.cmd_sn.next();
         let mut queue = iscsi::framing::TransmitQueue::new(iscsi::framing::Digests::default());
         let data = iscsi::framing::DataSegment::from(vec![7; 256 * KIB]);

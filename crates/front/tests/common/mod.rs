@@ -9,6 +9,9 @@ use front::{ListenAddress, Listener, NbdOptions, NbdServer};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+#[allow(dead_code, reason = "not every test needs one")]
+pub(crate) mod step_client;
+
 /// A server that runs until `stop`.
 #[allow(dead_code, reason = "not every test listens")]
 pub(crate) struct Running {

@@ -1,28 +1,41 @@
-//! The connections of scrapers: so many at once, and none that is silent for long.
+//! The connections of scrapers: so many at once, and none that is silent for long. One more closes the one that came first: a scrape takes a
+//! moment, and what has been there for longest does not scrape.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use axum::serve::Listener;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use crate::limits::{METRICS_CONNECTIONS_MAX, METRICS_SILENCE_MAX};
 
-/// A listener that accepts no more than it has room for.
+/// A listener that keeps so many connections.
 pub(super) struct Scrapers {
     listener: TcpListener,
-    room: Arc<Semaphore>,
+    /// The places of those that are there, who came first in front. A connection whose place is dropped ends.
+    places: VecDeque<oneshot::Sender<()>>,
 }
 
 impl Scrapers {
     pub(super) fn new(listener: TcpListener) -> Self {
-        Self { listener, room: Arc::new(Semaphore::new(METRICS_CONNECTIONS_MAX)) }
+        Self { listener, places: VecDeque::new() }
+    }
+
+    /// A place, if need be that of the connection that came first.
+    fn take_place(&mut self) -> oneshot::Receiver<()> {
+        self.places.retain(|place| !place.is_closed());
+        if self.places.len() >= METRICS_CONNECTIONS_MAX {
+            self.places.pop_front();
+        }
+        let (place, held) = oneshot::channel();
+        self.places.push_back(place);
+        held
     }
 }
 
@@ -31,10 +44,10 @@ impl Listener for Scrapers {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Scraper, SocketAddr) {
-        let room = Arc::clone(&self.room).acquire_owned().await.expect("the semaphore is never closed");
         // Logs and waits where descriptors are short.
         let (stream, address) = Listener::accept(&mut self.listener).await;
-        (Scraper { stream, silence: Box::pin(sleep(METRICS_SILENCE_MAX)), _room: room }, address)
+        let place = Some(self.take_place());
+        (Scraper { stream, silence: Box::pin(sleep(METRICS_SILENCE_MAX)), place }, address)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -42,24 +55,31 @@ impl Listener for Scrapers {
     }
 }
 
-/// A connection that ends with an error when it is silent. Only what is sent counts as news: a request that comes byte by byte has its time as a
-/// whole.
+/// A connection that ends with an error when it is silent, or when it has lost its place. Only what is sent counts as news: a request that comes byte
+/// by byte has its time as a whole.
 pub(super) struct Scraper {
     stream: TcpStream,
     silence: Pin<Box<Sleep>>,
-    _room: OwnedSemaphorePermit,
+    /// `None` once it is lost.
+    place: Option<oneshot::Receiver<()>>,
 }
 
 impl Scraper {
-    fn poll_silence<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
-        ready!(self.silence.as_mut().poll(context));
+    /// Whether it has been silent for too long, or lost its place.
+    fn poll_end<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if self.place.as_mut().is_some_and(|place| Pin::new(place).poll(context).is_ready()) {
+            self.place = None;
+        }
+        if self.place.is_some() && self.silence.as_mut().poll(context).is_pending() {
+            return Poll::Pending;
+        }
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// Passes on what a write came to.
     fn poll_sent<T>(&mut self, context: &mut Context<'_>, sent: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if sent.is_pending() {
-            return self.poll_silence(context);
+            return self.poll_end(context);
         }
         self.silence = Box::pin(sleep_until(Instant::now() + METRICS_SILENCE_MAX));
         sent
@@ -69,7 +89,7 @@ impl Scraper {
 impl AsyncRead for Scraper {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if let Poll::Ready(Err(error)) = this.poll_silence::<()>(context) {
+        if let Poll::Ready(Err(error)) = this.poll_end::<()>(context) {
             return Poll::Ready(Err(error));
         }
         Pin::new(&mut this.stream).poll_read(context, bytes)
@@ -99,29 +119,64 @@ mod tests {
     use super::*;
     use crate::metrics::{MetricsServer, Reach};
 
+    const SCRAPE: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n";
+
+    async fn silent(address: SocketAddr) -> TcpStream {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET /metrics HT").await.unwrap();
+        stream
+    }
+
+    async fn scrape(address: SocketAddr) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(SCRAPE).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    /// Whoever connects again and again would fill all places anew whenever those before are closed for their silence.
+    #[tokio::test]
+    async fn a_scraper_does_not_wait_for_the_silence_of_others_to_end() {
+        let server = MetricsServer::bind("127.0.0.1:0".parse().unwrap(), Reach::Everywhere).unwrap();
+        let address = server.address();
+        let scraping = async {
+            let mut others = Vec::new();
+            for _ in 0..2 * METRICS_CONNECTIONS_MAX {
+                others.push(silent(address).await);
+            }
+            assert!(scrape(address).await.starts_with("HTTP/1.1 200"));
+            let last = others.pop().expect("there are many");
+            let read = last.try_read(&mut [0; 8]);
+            assert!(matches!(&read, Err(error) if error.kind() == io::ErrorKind::WouldBlock), "it is there: {read:?}");
+            assert_eq!(others[0].read(&mut [0; 8]).await.unwrap_or_default(), 0, "the first one made room");
+        };
+        tokio::select! {
+            served = server.serve(async || serde_json::json!({ "kind": "target" }), std::future::pending()) => panic!("{served:?}"),
+            () = scraping => {}
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn many_silent_connections_do_not_keep_a_scraper_away() {
         let loopback = Reach::Loopback { advice: "" };
         let server = MetricsServer::bind("127.0.0.1:0".parse().unwrap(), loopback).unwrap();
         let address = server.address();
-        let scrape = async {
-            let mut silent = Vec::new();
+        let scraping = async {
+            let mut others = Vec::new();
             for count in 0..2 * METRICS_CONNECTIONS_MAX {
-                let mut stream = TcpStream::connect(address).await.unwrap();
-                if count % 2 == 0 {
-                    stream.write_all(b"GET /metrics HT").await.unwrap();
-                }
-                silent.push(stream);
+                others.push(if count % 2 == 0 {
+                    silent(address).await
+                } else {
+                    TcpStream::connect(address).await.unwrap()
+                });
             }
-            let mut stream = TcpStream::connect(address).await.unwrap();
-            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").await.unwrap();
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).await.unwrap();
+            let answer = scrape(address).await;
             assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         };
         tokio::select! {
             served = server.serve(async || serde_json::json!({ "kind": "target" }), std::future::pending()) => panic!("{served:?}"),
-            () = scrape => {}
+            () = scraping => {}
         }
     }
 }

@@ -18,6 +18,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
+pub mod endless;
+
 pub const NAME: &str = "iqn.2026-01.io.example:disk";
 pub const HOST: &str = "iqn.2026-01.io.example:host";
 pub const READ_BUFFERS_BYTES: usize = 256 << 20;
@@ -149,6 +151,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         };
         self.cmd_sn = self.cmd_sn.next();
         self.send(&command, write.unwrap_or_default()).await;
+    }
+
+    /// A ping whose echo has its data.
+    pub fn ping(&self, is_immediate: bool) -> NopOut {
+        NopOut {
+            is_immediate,
+            lun: 0,
+            initiator_task_tag: Some(tag(7)),
+            target_transfer_tag: None,
+            cmd_sn: self.cmd_sn,
+            exp_stat_sn: Serial32(0),
+        }
     }
 
     /// The power-on unit attention is consumed.

@@ -5,7 +5,7 @@ use super::super::event::{CloseReason, LinkId};
 use super::super::task_set::Held;
 use super::{Session, live};
 use crate::framing::{DataSegment, ReceivedPdu};
-use crate::limits::{HELD_REQUEST_BYTES_MAX, TEXT_REQUEST_BYTES_MAX};
+use crate::limits::{HELD_REQUEST_BYTES_MAX, TEXT_REQUEST_BYTES_MAX, TEXT_REQUEST_KEYS_MAX};
 use crate::negotiation::{SessionType, Stage};
 use crate::pdu::{Bhs, InitiatorTaskTag, NopIn, NopOut, RejectReason, TargetTransferTag, TextRequest, TextResponse};
 use crate::text::{Keys, TextAssembler};
@@ -136,7 +136,7 @@ impl Session {
 
     /// The answer to a whole text, or `None` for one that breaks the rules.
     fn answer_text(&mut self, at: LinkId, text: &[u8]) -> Option<Keys> {
-        let keys = Keys::parse(text).ok()?;
+        let keys = Keys::parse_few(text, TEXT_REQUEST_KEYS_MAX).ok()?;
         let link = live(&mut self.links, at)?;
         if let Some(value) = keys.get("SendTargets") {
             // It comes alone (RFC 7143 appendix C).

@@ -5,7 +5,9 @@ use base::serial::Serial32;
 use super::super::*;
 use super::peer::*;
 use crate::framing::{DataSegment, FramingError};
+use crate::limits::TEXT_REQUEST_KEYS_MAX;
 use crate::pdu::*;
+use crate::text::Keys;
 
 fn nop_out(tag: Option<u32>, transfer: Option<TargetTransferTag>) -> NopOut {
     NopOut {
@@ -48,8 +50,9 @@ fn pings_use_their_buffers_again() {
 #[test]
 fn what_comes_at_once_is_looked_at_in_portions() {
     const PINGS: usize = 1000;
-    let text = [b"X-", &[b'y'; 2000][..], b"=\0"].concat();
-    let texts = |count: u32| {
+    let long_key = [b"X-", &[b'y'; 2000][..], b"=\0"].concat();
+    let many_keys = (0..TEXT_REQUEST_KEYS_MAX).map(|number| (format!("X{number}"), "")).collect::<Keys>().emit();
+    let texts = |count: u32, text: &[u8]| {
         let mut queue = crate::framing::TransmitQueue::new(crate::framing::Digests::default());
         for number in 0..count {
             let request = TextRequest {
@@ -62,12 +65,12 @@ fn what_comes_at_once_is_looked_at_in_portions() {
                 cmd_sn: Serial32(100),
                 exp_stat_sn: Serial32(0),
             };
-            queue.push(&request, &AdditionalHeaders::default(), DataSegment::from(text.clone()));
+            queue.push(&request, &AdditionalHeaders::default(), DataSegment::from(text.to_vec()));
         }
         drain(&mut queue)
     };
     let pings = nop_out(None, None).to_bytes().repeat(PINGS);
-    for (bytes, count) in [(pings, PINGS as u64), (texts(30), 30)] {
+    for (bytes, count) in [(pings, PINGS as u64), (texts(30, &long_key), 30), (texts(30, &many_keys), 30)] {
         let mut peer = Peer::logged_in(parameters(), &[]);
         let (before, _) = peer.target.session().pdu_counts();
         peer.target.receive_space()[..bytes.len()].copy_from_slice(&bytes);
@@ -289,6 +292,17 @@ fn a_text_negotiation_that_fails_changes_nothing() {
     let command = peer.started();
     peer.complete(command.task, good(&pattern(1024)));
     assert_eq!(peer.receive().len(), 1, "segments are as long as before");
+}
+
+/// A text takes as long as it has keys, and others wait meanwhile.
+#[test]
+fn a_text_of_many_keys_after_the_login_is_rejected() {
+    let mut peer = Peer::logged_in(parameters(), &[]);
+    let keys = |count: usize| (0..count).map(|number| (format!("X-{number}"), "")).collect::<Keys>().emit();
+    peer.send(&text(None, false), keys(TEXT_REQUEST_KEYS_MAX));
+    assert!(matches!(peer.receive_bhs()[..], [Bhs::TextResponse(_)]));
+    peer.send(&text(None, false), keys(TEXT_REQUEST_KEYS_MAX + 1));
+    assert_eq!(reject_reason(&peer.receive_bhs()[0]), RejectReason::ProtocolError);
 }
 
 /// RFC 7143 11.18: an answer to a ping that was never sent is no answer, and none is due.

@@ -1,0 +1,82 @@
+//! A peer that always has more to say and takes whatever it is sent, and a clock by which every portion of work is over after its first turn.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use base::clock::{Clock, Instant, Sleep};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Says `first`, then `again` for ever.
+pub struct Endless {
+    first: Vec<u8>,
+    again: Vec<u8>,
+    said: usize,
+    /// Bytes that went either way.
+    moved: Arc<AtomicUsize>,
+}
+
+impl Endless {
+    pub fn new(first: Vec<u8>, again: Vec<u8>) -> (Self, Arc<AtomicUsize>) {
+        let moved = Arc::<AtomicUsize>::default();
+        (Self { first, again, said: 0, moved: Arc::clone(&moved) }, moved)
+    }
+}
+
+impl AsyncRead for Endless {
+    fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        while buffer.remaining() > 0 {
+            let rest = match self.said.checked_sub(self.first.len()) {
+                None => &self.first[self.said..],
+                Some(said) => &self.again[said % self.again.len()..],
+            };
+            let length = rest.len().min(buffer.remaining());
+            buffer.put_slice(&rest[..length]);
+            self.said += length;
+            self.moved.fetch_add(length, Ordering::Relaxed);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Endless {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.moved.fetch_add(bytes.len(), Ordering::Relaxed);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let length = slices.iter().map(|slice| slice.len()).sum();
+        self.moved.fetch_add(length, Ordering::Relaxed);
+        Poll::Ready(Ok(length))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Goes on by a millisecond whenever somebody looks at it, and wakes nobody.
+#[derive(Default)]
+pub struct HastyClock(AtomicU64);
+
+impl Clock for HastyClock {
+    fn now(&self) -> Instant {
+        Instant::START + Duration::from_millis(self.0.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn sleep_until(&self, _: Instant) -> Sleep {
+        Box::pin(std::future::pending())
+    }
+}

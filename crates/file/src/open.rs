@@ -36,7 +36,7 @@ pub(crate) struct OpenFile {
 impl OpenFile {
     /// Opens `path`. A file it created and then found unfit (no space) is removed again.
     pub(crate) fn open(path: &Path, options: &FileOptions) -> Result<Self, Error> {
-        let name = path.display().to_string();
+        let name = options.name.clone().unwrap_or_else(|| path.display().to_string());
         if options.size.is_some_and(|size| size == 0 || !size.is_multiple_of(u64::from(SECTOR_BYTES))) {
             let context = format!("the size asked for {name} is not a positive multiple of {SECTOR_BYTES} bytes");
             return Err(Error::new(ErrorKind::InvalidRange, context));

@@ -26,6 +26,8 @@ pub struct FileOptions {
     pub read_only: bool,
     /// What the device says it is.
     pub identity: Identity,
+    /// What messages call it, where that is not its path: of a file that is made under another name than it will have.
+    pub name: Option<String>,
     /// Whether writes may stay in caches until a flush. When not, each write is carried out like one with `fua`.
     pub is_write_cache_volatile: bool,
     /// Goes on after a durable call has failed: what is under way fails, [`block::Event::WritesLost`] is said, and what comes later is promised anew.
@@ -51,6 +53,7 @@ impl Default for FileOptions {
             part: None,
             read_only: false,
             identity: Identity::default(),
+            name: None,
             is_write_cache_volatile: true,
             goes_on_after_loss: false,
             waits_for_fast_writes: false,

@@ -211,7 +211,8 @@ impl Unfinished {
         remove_unfinished(place)?;
         let (path, device) = loop {
             let path = unfinished_path(place);
-            let device = open_as(kind, &path, Space::New(size_bytes)).inspect_err(|_| {
+            // Messages, those of later, too, name what the user named.
+            let device = open_with(kind, &path, place, Space::New(size_bytes), true).inspect_err(|_| {
                 // The error that matters is the first one.
                 let _ = fs::remove_file(&path);
             })?;
@@ -524,19 +525,20 @@ fn open_made(kind: PlaceKind, path: &Path, space: Space) -> Result<SharedDevice>
     match open_as(kind, path, space) {
         Err(error) if error.failure() == Failure::NoSpace => {
             tracing::warn!(%error, "the {} is opened without all of its space, and may run out of it", kind.name());
-            open_with(kind, path, space, false)
+            open_with(kind, path, path, space, false)
         }
         opened => opened,
     }
 }
 
 fn open_as(kind: PlaceKind, path: &Path, space: Space) -> Result<SharedDevice> {
-    open_with(kind, path, space, true)
+    open_with(kind, path, path, space, true)
 }
 
-fn open_with(kind: PlaceKind, path: &Path, space: Space, preallocate: bool) -> Result<SharedDevice> {
+fn open_with(kind: PlaceKind, path: &Path, name: &Path, space: Space, preallocate: bool) -> Result<SharedDevice> {
     check_lasts(kind, path)?;
-    let identity = Identity { target: "file".into(), unit: path.display().to_string(), serial: String::new() };
+    let name = name.display().to_string();
+    let identity = Identity { target: "file".into(), unit: name.clone(), serial: String::new() };
     let (size, part) = match space {
         Space::Whole => (None, None),
         Space::New(size_bytes) => (Some(size_bytes), None),
@@ -550,6 +552,7 @@ fn open_with(kind: PlaceKind, path: &Path, space: Space, preallocate: bool) -> R
         direct: true,
         exclusive: true,
         identity,
+        name: Some(name),
         is_write_cache_volatile: true,
         waits_for_fast_writes: kind.waits_for_fast_writes(),
         ..FileOptions::default()
@@ -669,6 +672,17 @@ mod tests {
         new.replace().unwrap().flush().await.unwrap();
         assert_eq!(fs::read(&place).unwrap()[0], 4);
         assert_eq!(names(directory.path()), ["disk"]);
+    }
+
+    #[tokio::test]
+    async fn messages_name_what_the_user_named_and_not_what_it_is_made_under() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().canonicalize().unwrap().join("disk");
+        let made = async |size_bytes| Unfinished::make(PlaceKind::Log, &place, size_bytes, async |_| Ok(())).await;
+        let message = made(1 << 60).await.err().expect("no disk has so much room").to_string();
+        assert!(message.contains(&place.display().to_string()) && !message.contains(UNFINISHED), "{message}");
+        let made = made(SIZE).await.expect("it is small");
+        assert_eq!(made.device().identity().unit, place.display().to_string());
     }
 
     /// A crash between the two names and one.

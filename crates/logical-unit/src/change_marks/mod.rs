@@ -313,18 +313,23 @@ impl ChangeMarks {
         Some(Changes { id, token, sequence, range_count, has_more, runs })
     }
 
-    /// TAKE.
-    pub(crate) async fn take(&self, nexus: &NexusId, parameters: &Parameters) -> Result<(), Failure> {
+    /// TAKE, by a nexus that may write the unit, or only read it.
+    pub(crate) async fn take(&self, nexus: &NexusId, parameters: &Parameters, is_reader: bool) -> Result<(), Failure> {
         let _saving = self.saving.lock().await;
         let initiator = nexus.initiator_name();
         let (place, mark, incarnation) = {
             let mut table = self.table();
-            let place = table.place(&parameters.id, initiator).ok_or(Sense::INSUFFICIENT_RESOURCES)?;
+            let place = table.place(&parameters.id, initiator, is_reader).ok_or(Sense::INSUFFICIENT_RESOURCES)?;
             let order = table.next_order();
             let mark = match place {
                 Place::Known(slot) => {
                     let known = table.get(slot).map(|entry| entry.mark.clone());
-                    known.map(|known| SavedMark { token: parameters.token, order, ..known })
+                    known.map(|known| SavedMark {
+                        token: parameters.token,
+                        order,
+                        is_of_reader: is_reader && known.is_of_reader,
+                        ..known
+                    })
                 }
                 Place::New(_) => None,
             };
@@ -335,6 +340,7 @@ impl ChangeMarks {
                 initiator: initiator.to_owned(),
                 order,
                 is_everything: true,
+                is_of_reader: is_reader,
             };
             (place, mark.unwrap_or_else(new), table.incarnation(nexus))
         };

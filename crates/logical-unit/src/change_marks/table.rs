@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use crate::change_marks::SavedMark;
+use crate::change_marks::bitmap::Bitmap;
 use crate::limits::{CHANGE_MARKS_MAX, CHANGE_MARKS_OF_READERS, CHANGE_MARKS_PER_NAME, CHANGE_MARKS_PER_READER};
 use crate::nexus::NexusId;
 
@@ -11,9 +12,10 @@ use crate::nexus::NexusId;
 const SEQUENCE_STEP: u64 = 1 << 32;
 
 /// A mark in its slot.
-#[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) mark: SavedMark,
+    /// What a CLEAR has begun to forget. It is told, and stays in the store, until it has ended; who changes such a range records it anew.
+    pub(super) forgetting: Option<Bitmap>,
     /// Durable recordings since it was last empty, in this process.
     recordings: u32,
 }
@@ -22,6 +24,10 @@ pub(super) struct Entry {
 const RECORDINGS_PER_STEP: u32 = 64;
 
 impl Entry {
+    fn new(mark: SavedMark) -> Self {
+        Self { mark, forgetting: None, recordings: 0 }
+    }
+
     /// How much one recording covers: `1 << step` ranges.
     pub(super) fn step(&self) -> u32 {
         (self.recordings / RECORDINGS_PER_STEP).min(CHANGE_RANGES_LOG)
@@ -32,7 +38,7 @@ impl Entry {
         self.mark.sequence += 1;
     }
 
-    /// Its bits are gone here. Whether they are in the store, and whether that still says that everything has changed, is not certain yet.
+    /// What was forgotten is gone here. Whether they are in the store, and whether that still says that everything has changed, is not certain yet.
     pub(super) fn note_emptied(&mut self) {
         self.recordings = 0;
         self.mark.sequence += 1;
@@ -80,7 +86,7 @@ impl Table {
     pub(super) fn restore(&mut self, slot: usize, mut mark: SavedMark) {
         mark.sequence = mark.sequence.saturating_add(SEQUENCE_STEP);
         self.order_next = self.order_next.max(mark.order.saturating_add(1));
-        self.slots[slot] = Some(Entry { mark, recordings: 0 });
+        self.slots[slot] = Some(Entry::new(mark));
     }
 
     pub(super) fn slots(&self) -> impl Iterator<Item = (usize, &Entry)> {
@@ -140,7 +146,7 @@ impl Table {
 
     /// Puts a mark in a slot; nobody holds it.
     pub(super) fn put(&mut self, slot: usize, mark: Option<SavedMark>) {
-        self.slots[slot] = mark.map(|mark| Entry { mark, recordings: 0 });
+        self.slots[slot] = mark.map(Entry::new);
         self.generation = self.generation.wrapping_add(1);
         self.present.iter_mut().for_each(|present| present.held &= !(1 << slot));
     }
@@ -287,7 +293,7 @@ mod tests {
 
     #[test]
     fn what_one_recording_covers_doubles_so_that_about_a_thousand_cover_any_unit() {
-        let mut entry = Entry { mark: mark(1, "a", 0), recordings: 0 };
+        let mut entry = Entry::new(mark(1, "a", 0));
         let (mut covered, mut recordings) = (0_u64, 0);
         while covered < crate::limits::CHANGE_RANGES_MAX as u64 {
             covered += 1 << entry.step();

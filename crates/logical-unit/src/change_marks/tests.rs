@@ -129,6 +129,14 @@ fn write(marks: &ChangeMarks, nexus: &NexusId, first: u64, count: u64) -> Result
     Ok(())
 }
 
+impl ChangeMarks {
+    /// Both halves of CLEAR, with nothing between them.
+    async fn clear(&self, nexus: &NexusId, parameters: &Parameters, size_bytes: u64) -> Result<(), Failure> {
+        self.begin_clear(nexus, parameters)?;
+        self.finish_clear(nexus, parameters, size_bytes).await
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Take(usize, u8),
@@ -455,4 +463,35 @@ fn a_command_is_recorded_in_a_mark_that_took_the_slot_of_one_that_its_nexus_held
     now(marks.clear(&other, &of(2, 1, mark.sequence), SIZE)).unwrap();
     now(marks.record(of_own, &[ByteRange { offset: 5 * MIB, length: 1 }])).unwrap();
     assert_eq!(changed(&marks, &other, 2), Some(vec![(5, 1)]));
+}
+
+/// While the unit is flushed, nothing is forgotten yet, and what is changed again stays recorded.
+#[test]
+fn what_is_changed_while_a_mark_is_cleared_stays_recorded() {
+    let kept = Arc::<Kept>::default();
+    let (marks, own, other) = cleared_mark(&kept);
+    write(&marks, &other, 4, 2).unwrap();
+    let begin = || {
+        let parameters = of(1, 1, find(&marks, &own, 1).unwrap().sequence);
+        marks.begin_clear(&own, &parameters).unwrap();
+        parameters
+    };
+    let parameters = begin();
+    let both = |expected: &[(u64, u64)]| {
+        assert_eq!(changed(&marks, &own, 1).as_deref(), Some(expected));
+        let restarted = marks_over(&kept);
+        assert_eq!(changed(&restarted, &own, 1).as_deref(), Some(expected), "after a crash of the target");
+    };
+    both(&[(4, 2)]);
+    write(&marks, &other, 5, 1).unwrap();
+    write(&marks, &other, 9, 1).unwrap();
+    both(&[(4, 2), (9, 1)]);
+    now(marks.finish_clear(&own, &parameters, SIZE)).unwrap();
+    both(&[(5, 1), (9, 1)]);
+    // One that comes to nothing after it has begun, and the next one.
+    begin();
+    both(&[(5, 1), (9, 1)]);
+    let parameters = begin();
+    now(marks.finish_clear(&own, &parameters, SIZE)).unwrap();
+    both(&[]);
 }

@@ -74,11 +74,20 @@ pub const COPY_PIECE_BYTES: u64 = 1 << 20;
 /// Results of EXTENDED COPY kept per logical unit for who asks later. When full, the oldest gives way.
 pub const COPY_RESULTS_MAX: usize = 64;
 
-/// Change marks per logical unit: a cache and a log for each of some hosts. When full, the one that was held longest ago gives way.
+/// Change marks per logical unit: a cache and a log for each of some hosts. When full, one that nobody holds gives way: of a name that may only
+/// read, else of the name with most; of these the one that was held longest ago.
 pub const CHANGE_MARKS_MAX: usize = 16;
 
-/// Marks of one initiator name before a full unit gives up one of its own rather than another's: two attachments with cache and log.
+/// Marks of one initiator name: two attachments with cache and log. With so many it gives up one of its own.
 pub const CHANGE_MARKS_PER_NAME: usize = 4;
+
+/// Marks of all who may only read the unit: they have no dirty data to lose, only clean lines to read again.
+pub const CHANGE_MARKS_OF_READERS: usize = 4;
+
+/// Marks of one name that may only read: two attachments with a cache, which leaves as much to others.
+pub const CHANGE_MARKS_PER_READER: usize = 2;
+const _: () = assert!(CHANGE_MARKS_PER_READER < CHANGE_MARKS_OF_READERS);
+const _: () = assert!(CHANGE_MARKS_OF_READERS + CHANGE_MARKS_PER_NAME < CHANGE_MARKS_MAX);
 
 /// Ranges of a unit at most, for change marks: 128 KiB of bits per mark, and 1 MiB ranges up to a tebibyte.
 pub const CHANGE_RANGES_MAX: usize = 1 << 20;

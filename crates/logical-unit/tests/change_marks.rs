@@ -4,8 +4,9 @@ mod common;
 
 use std::sync::{Arc, Mutex};
 
+use block::completion::SlotSender;
 use block::memory::MemoryDevice;
-use block::{Buffer, Completion, Device, EventReceiver, Geometry, Identity, Operation, Request};
+use block::{Buffer, Completion, Device, EventReceiver, Geometry, Identity, Operation, Request, Response};
 use common::{BLOCK_BYTES, GatedDevice, Target, transfer};
 use futures_util::FutureExt;
 use logical_unit::change_marks::{ChangeStore, MarkUpdate, Saving};
@@ -324,6 +325,81 @@ fn a_mark_is_cleared_when_no_command_stands_between_its_recording_and_its_execut
     device.release();
     assert_eq!((&mut writing).now_or_never().map(|outcome| outcome.status), Some(Status::Good));
     assert_eq!((&mut clearing).now_or_never().map(|outcome| outcome.status), Some(Status::Good));
+}
+
+/// A disk that takes its time to flush, until a test has it end.
+struct SlowFlushDevice {
+    below: MemoryDevice,
+    flushes: Mutex<Vec<SlotSender>>,
+}
+
+impl SlowFlushDevice {
+    fn flush_count(&self) -> usize {
+        self.flushes.lock().unwrap().len()
+    }
+
+    fn end_flush(&self) {
+        let sender = self.flushes.lock().unwrap().remove(0);
+        sender.complete(Response::done(Buffer::empty()));
+    }
+}
+
+impl Device for SlowFlushDevice {
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn identity(&self) -> Identity {
+        self.below.identity()
+    }
+
+    fn subscribe(&self) -> EventReceiver {
+        self.below.subscribe()
+    }
+
+    fn submit(&self, request: Request) -> Completion {
+        if !matches!(request.operation, Operation::Flush) {
+            return self.below.submit(request);
+        }
+        let (completion, sender) = Completion::slot();
+        self.flushes.lock().unwrap().push(sender);
+        completion
+    }
+}
+
+/// Whoever may see the unit may clear a mark of its own, as often as it likes.
+#[test]
+fn others_go_on_while_a_mark_is_cleared_and_a_clear_that_is_refused_disturbs_nobody() {
+    let identity = Identity { target: "memory".into(), unit: "disk".into(), serial: "5eria1".into() };
+    let device = Arc::new(SlowFlushDevice { below: MemoryDevice::new(SIZE, identity), flushes: Mutex::default() });
+    let options = LogicalUnitOptions { change_store: Some(Arc::new(MemoryChanges)), ..LogicalUnitOptions::default() };
+    let holder = Target::with(Arc::clone(&device) as _, options);
+    let other = holder.other("other,i,0x2 target,t,0x1");
+    take(&holder, ID, 1);
+    let start = |target: &Target, cdb: Cdb, data_out: &[u8]| {
+        let bytes = CdbBytes::new(&cdb.emit()).unwrap();
+        target.start(bytes, Buffer::copy_of(data_out), TaskAttribute::Simple, 1)
+    };
+    let clear = |sequence| {
+        let (cdb, list) = out(action_out::CLEAR, ID, 1, sequence);
+        start(&holder, cdb, &list)
+    };
+    let sequence = report_marks(&holder)[0].sequence;
+    let refused = clear(sequence + 1).now_or_never().expect("it waits for nothing");
+    let is_old = |sense: Sense| sense.is_same_condition(&Sense::INVALID_FIELD_IN_PARAMETER_LIST);
+    assert!(refused.sense.is_some_and(is_old));
+    assert_eq!(device.flush_count(), 0);
+
+    let (mut first, mut second) = (clear(sequence), clear(sequence));
+    assert!((&mut first).now_or_never().is_none() && (&mut second).now_or_never().is_none());
+    assert_eq!(device.flush_count(), 1, "one after another");
+    let write = start(&other, Cdb::Write(transfer(Blocks::new(5 * BLOCKS_PER_MIB, 1))), &[0x5a; BLOCK_BYTES]);
+    assert_eq!(write.now_or_never().map(|outcome| outcome.status), Some(Status::Good), "while the disk flushes");
+    device.end_flush();
+    assert_eq!((&mut first).now_or_never().map(|outcome| outcome.status), Some(Status::Good));
+    assert!((&mut second).now_or_never().and_then(|outcome| outcome.sense).is_some_and(is_old));
+    assert_eq!(device.flush_count(), 0);
+    assert_eq!(changes(&holder, 0).runs, [Run { first: 5, count: 1 }], "what was written meanwhile");
 }
 
 /// A copy is recorded in the unit it writes to.

@@ -7,14 +7,19 @@ use std::sync::Arc;
 use base::executor::block_on;
 use block::Buffer;
 use common::{BLOCK_BYTES, GatedDevice, Target, transfer};
-use logical_unit::{LogicalUnitOptions, LunMap, Mapping, NexusId, TaskManagementResponse};
+use logical_unit::{LogicalUnitOptions, LunMap, Mapping, MemoryChanges, NexusId, TaskManagementResponse};
 use scsi::cdb::{Blocks, StartStopUnit};
-use scsi::{Cdb, Sense, TaskAttribute, TaskManagementFunction};
+use scsi::change_mark::{Parameters, action_in, action_out, parse_marks};
+use scsi::{Cdb, Sense, Status, TaskAttribute, TaskManagementFunction};
 
 /// An owner, and a guest that sees the same unit through a map of its own and may only read it.
 fn owner_and_guest() -> (Arc<GatedDevice>, Target, Target) {
     let device = GatedDevice::new();
-    let options = LogicalUnitOptions { is_removable: true, ..LogicalUnitOptions::default() };
+    let options = LogicalUnitOptions {
+        is_removable: true,
+        change_store: Some(Arc::new(MemoryChanges)),
+        ..LogicalUnitOptions::default()
+    };
     let owner = Target::with(Arc::clone(&device) as _, options);
     let map = LunMap::new();
     map.replace(&[Mapping { lun: 0, unit: owner.map.get(0).expect("it is there"), is_read_only: true }]);
@@ -77,4 +82,30 @@ impl Target {
         let outcome = self.run(Cdb::Read(transfer(Blocks::new(0, 1))), &[]);
         assert_eq!(outcome.status, scsi::Status::ReservationConflict);
     }
+}
+
+fn take(target: &Target, id: u8) -> Status {
+    let cdb = Cdb::ChangeMarkOut { service_action: action_out::TAKE, parameter_list_length: 40 };
+    target.run(cdb, &Parameters { id: [id; 16], token: 1, sequence: 0 }.emit()).status
+}
+
+fn mark_ids(target: &Target) -> Vec<u8> {
+    let cdb =
+        Cdb::ChangeMarkIn { service_action: action_in::REPORT_MARKS, slot: 0, first_range: 0, allocation_length: 4096 };
+    parse_marks(&target.data(cdb)).unwrap().iter().map(|mark| mark.id[0]).collect()
+}
+
+/// The owner's dirty data is refused at its next attach when its mark is gone.
+#[test]
+fn a_guest_that_takes_all_the_marks_it_can_leaves_the_owner_its_own() {
+    let (_device, owner, guest) = owner_and_guest();
+    assert_eq!(take(&owner, 1), Status::Good);
+    let name = owner.nexus.clone();
+    owner.map.remove_nexus(&name);
+    let taken = (100..200).filter(|&id| take(&guest, id) == Status::Good).count();
+    assert_eq!(taken, 2, "its share");
+    owner.map.add_nexus(&name);
+    assert_eq!(owner.sense(Cdb::TestUnitReady), Some(Sense::POWER_ON_OR_RESET));
+    assert_eq!(mark_ids(&owner), [1]);
+    assert_eq!(take(&owner, 2), Status::Good, "and there is room for another");
 }

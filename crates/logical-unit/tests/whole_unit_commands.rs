@@ -8,6 +8,7 @@ use std::sync::Arc;
 use base::executor::Executor;
 use block::memory::MemoryDevice;
 use common::{BLOCK_BYTES, BLOCK_COUNT, Target, identity, memory, transfer};
+use logical_unit::change_marks::Saving;
 use logical_unit::{LogicalUnit, LogicalUnitOptions, ReservationStore, SavedReservations};
 use proptest::prelude::*;
 use scsi::cdb::table::ROWS;
@@ -326,9 +327,9 @@ fn blocks_may_be_larger_than_the_devices() {
 struct Shelf(std::sync::Mutex<SavedReservations>);
 
 impl ReservationStore for Shelf {
-    fn save(&self, reservations: &SavedReservations) -> Result<(), String> {
-        *self.0.lock().unwrap() = reservations.clone();
-        Ok(())
+    fn save(&self, reservations: SavedReservations) -> Saving {
+        *self.0.lock().unwrap() = reservations;
+        Box::pin(std::future::ready(Ok(())))
     }
 }
 

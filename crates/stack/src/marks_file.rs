@@ -58,13 +58,13 @@ const CLOSED: u32 = 1;
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct MarkRaw {
-    head: PageHead,       //   0  flags: bit 0, there is one; bit 1, everything has changed
-    id: [u8; 16],         //  16
-    token: U64,           //  32
-    sequence: U64,        //  40
-    order: U64,           //  48
+    head: PageHead, //   0  flags: bit 0, there is one; bit 1, everything has changed; bit 2, of who may only read
+    id: [u8; 16],   //  16
+    token: U64,     //  32
+    sequence: U64,  //  40
+    order: U64,     //  48
     initiator_bytes: U32, //  56
-    zero: U32,            //  60
+    zero: U32,      //  60
     initiator: [u8; 256], //  64  iSCSI name, filled with zeroes
     reserved: [u8; 3776], // 320
 }
@@ -73,6 +73,7 @@ const _: () = assert!(offset_of!(MarkRaw, initiator) == 64);
 
 const OCCUPIED: u32 = 1;
 const EVERYTHING: u32 = 2;
+const OF_READER: u32 = 4;
 
 /// The other pages: 33 for each mark, with the bits of its ranges.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -177,7 +178,9 @@ fn mark_page(slot: u16, mark: Option<&SavedMark>) -> std::result::Result<Box<Pag
         if mark.initiator.len() > raw.initiator.len() {
             return Err(format!("the initiator name {} is longer than any", mark.initiator));
         }
-        raw.head = head(mark_place(slot), OCCUPIED | if mark.is_everything { EVERYTHING } else { 0 });
+        let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
+        let flags = OCCUPIED | flag(mark.is_everything, EVERYTHING) | flag(mark.is_of_reader, OF_READER);
+        raw.head = head(mark_place(slot), flags);
         raw.id = mark.id;
         raw.token = U64::new(mark.token);
         raw.sequence = U64::new(mark.sequence);
@@ -222,6 +225,7 @@ fn marks_in(bytes: &[u8]) -> SavedMarks {
             initiator: initiator.to_owned(),
             order: raw.order.get(),
             is_everything: flags & EVERYTHING != 0,
+            is_of_reader: flags & OF_READER != 0,
         };
         let words = (0..MARK_PARTS as u16).flat_map(|part| {
             let found = opened::<PartRaw>(bytes, part_place(slot, part)).filter(|found| found.id == mark.id);
@@ -371,7 +375,15 @@ mod tests {
     const ID: [u8; 16] = [0xab; 16];
 
     fn mark(is_everything: bool) -> SavedMark {
-        SavedMark { id: ID, token: 5, sequence: 6, initiator: "iqn.a".into(), order: 7, is_everything }
+        SavedMark {
+            id: ID,
+            token: 5,
+            sequence: 6,
+            initiator: "iqn.a".into(),
+            order: 7,
+            is_everything,
+            is_of_reader: false,
+        }
     }
 
     fn part(words: &[(usize, u64)]) -> MarkUpdate {
@@ -438,6 +450,9 @@ mod tests {
         assert_eq!((saved.marks.len(), *slot, found), (1, 2, &mark(false)));
         assert_eq!(words[MARK_PART_WORDS + 3], 0x10);
         assert_eq!((words[MARK_PART_WORDS + 4], words[0]), (0, u64::MAX), "a part that was never written has changed");
+        let of_reader = SavedMark { is_of_reader: true, ..mark(false) };
+        put(&mut image, &MarkUpdate::Mark { slot: 2, mark: Some(of_reader.clone()) });
+        assert_eq!(marks_in(&image).marks[0].1, of_reader);
         put(&mut image, &MarkUpdate::Mark { slot: 2, mark: None });
         assert_eq!(marks_in(&image), SavedMarks::default());
     }

@@ -14,6 +14,7 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use logical_unit::change_marks::Saving;
 use logical_unit::{ReservationStore, SavedReservations};
 use scsi::persistent_reservation::ReservationType;
 use serde::{Deserialize, Serialize};
@@ -54,14 +55,14 @@ struct HeldRecord {
     kind: u8,
 }
 
-/// The reservations of one LUN.
+/// The reservations of one LUN. They are saved on a thread for blocking calls, since the one that asks serves other LUNs, too.
 pub struct SidecarReservations {
     sidecar: PathBuf,
     serial: String,
 }
 
 impl ReservationStore for SidecarReservations {
-    fn save(&self, reservations: &SavedReservations) -> std::result::Result<(), String> {
+    fn save(&self, reservations: SavedReservations) -> Saving {
         let of = |(nexus, key): &(String, u64)| RegistrationRecord { nexus: nexus.clone(), key: *key };
         let record = ReservationsRecord {
             registrations: reservations.registrations.iter().map(of).collect(),
@@ -72,7 +73,11 @@ impl ReservationStore for SidecarReservations {
         };
         let is_needed = !record.registrations.is_empty();
         let record = Record { version: 1, serial: self.serial.clone(), reservations: is_needed.then_some(record) };
-        replace(&self.sidecar, &record).map_err(|error| format!("cannot write {}: {error}", self.sidecar.display()))
+        let sidecar = self.sidecar.clone();
+        let written = tokio::task::spawn_blocking(move || {
+            replace(&sidecar, &record).map_err(|error| format!("cannot write {}: {error}", sidecar.display()))
+        });
+        Box::pin(async move { written.await.unwrap_or_else(|error| Err(error.to_string())) })
     }
 }
 
@@ -230,8 +235,8 @@ mod tests {
         assert_ne!(serial_of(&second).unwrap(), serial);
     }
 
-    #[test]
-    fn reservations_are_kept_with_the_serial_number() {
+    #[tokio::test]
+    async fn reservations_are_kept_with_the_serial_number() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a.img");
         let serial = serial_of(&path).unwrap();
@@ -241,11 +246,26 @@ mod tests {
             registrations: vec![("a,i,0x1,t,t,0x1".into(), u64::MAX), ("b".into(), 2)],
             reservation: Some((ReservationType::WriteExclusive, "b".into())),
         };
-        store.save(&kept).unwrap();
+        store.save(kept.clone()).await.unwrap();
         assert_eq!(sidecar_of(&path).reservations().unwrap().1, kept);
         assert_eq!(serial_of(&path).unwrap(), serial);
-        store.save(&SavedReservations::default()).unwrap();
+        store.save(SavedReservations::default()).await.unwrap();
         assert_eq!(sidecar_of(&path).reservations().unwrap().1, SavedReservations::default());
+    }
+
+    /// What is to be written is a pipe: until somebody reads it, it cannot even be opened.
+    #[tokio::test]
+    async fn saving_reservations_does_not_hold_up_the_thread_that_serves_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.img");
+        serial_of(&path).unwrap();
+        let (store, _) = sidecar_of(&path).reservations().unwrap();
+        let pipe = directory.path().join("a.img.forebay.new");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let saving = store.save(SavedReservations::default());
+        let read = tokio::task::spawn_blocking(move || fs::read(pipe).unwrap());
+        assert!(saving.await.is_err(), "a pipe cannot be made durable");
+        assert!(!read.await.unwrap().is_empty());
     }
 
     #[test]

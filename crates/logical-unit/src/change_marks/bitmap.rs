@@ -63,6 +63,20 @@ impl Bitmap {
         }
     }
 
+    /// Takes over what is set in another, and leaves that empty.
+    pub(super) fn take_over(&self, other: &Self) {
+        for (word, from) in self.0.iter().zip(&other.0) {
+            word.fetch_or(from.swap(0, Ordering::AcqRel), Ordering::AcqRel);
+        }
+    }
+
+    /// What is set in this or in another.
+    pub(super) fn with(&self, other: &Self) -> Self {
+        let pairs = self.0.iter().zip(&other.0);
+        let word = |(a, b): (&AtomicU64, &AtomicU64)| (a.load(Ordering::Acquire) | b.load(Ordering::Acquire)).into();
+        Self(pairs.map(word).collect())
+    }
+
     pub(super) fn set(&self, span: Span) {
         span.words().for_each(|(word, bits)| {
             self.0[word].fetch_or(bits, Ordering::Release);

@@ -1,8 +1,9 @@
 //! Change marks: what others have changed since the holder of a mark let go of the unit (`docs/protocol/change-marks.md`).
 //!
 //! Every command that changes the medium passes [`LogicalUnit::record_change`] for exactly the range it changes, **while it has that range
-//! alone**, and executes when the recording is durable. CLEAR has the whole unit alone: so no command stands between its recording and its
-//! execution then, and what is forgotten lies before everything that is read afterwards.
+//! alone**, and executes when the recording is durable. CLEAR has the whole unit alone for a moment, in which no command stands between its recording
+//! and its execution, and sets apart what is recorded by then. Commands go on, and record anew what they change; what was set apart is forgotten when
+//! a flush of the unit has ended that came after that moment. So what is forgotten lies before everything that is read afterwards.
 //!
 //! What a command finds, from the cheapest:
 //!
@@ -23,6 +24,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use block::range_lock::RangeLock;
 use block::{ByteRange, Request};
 use futures_util::lock::Mutex as AsyncMutex;
 use scsi::Sense;
@@ -36,7 +38,7 @@ use crate::unit::LogicalUnit;
 pub use bitmap::PartWords;
 use bitmap::{Bitmap, Span};
 pub use store::{ChangeStore, MarkUpdate, MemoryChanges, SavedMark, SavedMarks, Saving};
-use table::{Place, Table};
+use table::{Entry, Place, Table};
 
 /// Bytes of a range in a unit of `size_bytes`: at least 1 MiB, and so many that the ranges fit in a mark.
 pub fn range_bytes_for(size_bytes: u64) -> u32 {
@@ -81,16 +83,18 @@ impl Standing {
 
 /// The marks of one logical unit.
 ///
-/// Locks, taken in this order: `saving`, `table`, `waiting`.
+/// Locks, taken in this order: `clearing`, `saving`, `table`, `waiting`.
 pub(crate) struct ChangeMarks {
     store: Arc<dyn ChangeStore>,
     range_bytes: u32,
     /// A [`Standing`]; changes only under `table`.
     standing: AtomicU64,
     /// Bits change only under `table`. One that is set here is set in the store: it is set after that is durable, and gone before the store is
-    /// asked to empty it.
+    /// asked to empty it. What a CLEAR has set apart is set in the store as well ([`Entry::forgetting`](table::Entry)).
     bitmaps: [OnceLock<Bitmap>; CHANGE_MARKS_MAX],
     table: Mutex<Table>,
+    /// Held by one CLEAR after another, in the order in which they came.
+    clearing: RangeLock,
     /// Held while something is made durable: one at a time.
     saving: AsyncMutex<()>,
     /// What waits to be recorded: whoever saves next takes all of it.
@@ -106,6 +110,7 @@ impl ChangeMarks {
             standing: AtomicU64::new(0),
             bitmaps: [const { OnceLock::new() }; CHANGE_MARKS_MAX],
             table: Mutex::default(),
+            clearing: RangeLock::new(),
             saving: AsyncMutex::new(()),
             waiting: Mutex::default(),
         };
@@ -132,6 +137,15 @@ impl ChangeMarks {
 
     fn bitmap(&self, slot: usize) -> &Bitmap {
         self.bitmaps[slot].get_or_init(Bitmap::new)
+    }
+
+    /// A part of the bits of a mark as it has to be in the store: with those of `spans`, and what a CLEAR has set apart.
+    fn part_in_store(&self, (slot, entry): (usize, &Entry), part: usize, spans: &[Span]) -> Box<PartWords> {
+        let mut words = self.bitmap(slot).part_with(part, spans);
+        if let Some(forgetting) = &entry.forgetting {
+            words.iter_mut().zip(*forgetting.part_with(part, &[])).for_each(|(word, bits)| *word |= bits);
+        }
+        words
     }
 
     fn note_standing(&self, table: &Table) {
@@ -238,7 +252,7 @@ impl ChangeMarks {
                 slot: slot as u16,
                 id: entry.mark.id,
                 part: part as u16,
-                words: self.bitmap(slot).part_with(part, &spans),
+                words: self.part_in_store((slot, entry), part, &spans),
             };
             updates.extend(parts.into_iter().map(part));
             if !spans.is_empty() {
@@ -308,23 +322,31 @@ impl ChangeMarks {
         let table = self.table();
         let entry = table.get(usize::from(slot)).filter(|entry| entry.mark.initiator == nexus.initiator_name())?;
         let range_count = size_bytes.div_ceil(u64::from(self.range_bytes));
-        let (runs, has_more) = self.bitmap(usize::from(slot)).runs(u64::from(first), range_count, runs_max);
+        let bits = self.bitmap(usize::from(slot));
+        let with_forgetting = entry.forgetting.as_ref().map(|forgetting| bits.with(forgetting));
+        let bits = with_forgetting.as_ref().unwrap_or(bits);
+        let (runs, has_more) = bits.runs(u64::from(first), range_count, runs_max);
         let SavedMark { id, token, sequence, .. } = entry.mark;
         Some(Changes { id, token, sequence, range_count, has_more, runs })
     }
 
-    /// TAKE.
-    pub(crate) async fn take(&self, nexus: &NexusId, parameters: &Parameters) -> Result<(), Failure> {
+    /// TAKE, by a nexus that may write the unit, or only read it.
+    pub(crate) async fn take(&self, nexus: &NexusId, parameters: &Parameters, is_reader: bool) -> Result<(), Failure> {
         let _saving = self.saving.lock().await;
         let initiator = nexus.initiator_name();
         let (place, mark, incarnation) = {
             let mut table = self.table();
-            let place = table.place(&parameters.id, initiator).ok_or(Sense::INSUFFICIENT_RESOURCES)?;
+            let place = table.place(&parameters.id, initiator, is_reader).ok_or(Sense::INSUFFICIENT_RESOURCES)?;
             let order = table.next_order();
             let mark = match place {
                 Place::Known(slot) => {
                     let known = table.get(slot).map(|entry| entry.mark.clone());
-                    known.map(|known| SavedMark { token: parameters.token, order, ..known })
+                    known.map(|known| SavedMark {
+                        token: parameters.token,
+                        order,
+                        is_of_reader: is_reader && known.is_of_reader,
+                        ..known
+                    })
                 }
                 Place::New(_) => None,
             };
@@ -335,6 +357,7 @@ impl ChangeMarks {
                 initiator: initiator.to_owned(),
                 order,
                 is_everything: true,
+                is_of_reader: is_reader,
             };
             (place, mark.unwrap_or_else(new), table.incarnation(nexus))
         };
@@ -360,33 +383,50 @@ impl ChangeMarks {
         Ok(())
     }
 
-    /// CLEAR, but for the flush. The caller has the whole unit alone.
-    async fn clear(&self, nexus: &NexusId, parameters: &Parameters, size_bytes: u64) -> Result<(), Failure> {
-        let _saving = self.saving.lock().await;
-        let (slot, mark) = {
-            let table = self.table();
-            let slot = self.held_slot(&table, nexus, &parameters.id)?.ok_or(Sense::COMMAND_SEQUENCE_ERROR)?;
-            let mark = table.get(slot).map(|entry| entry.mark.clone()).ok_or(Sense::COMMAND_SEQUENCE_ERROR)?;
-            (slot, mark)
-        };
-        if mark.sequence != parameters.sequence {
-            return Err(Sense::INVALID_FIELD_IN_PARAMETER_LIST.at_parameter(24).into());
+    /// The slot of the mark that a CLEAR means, and the mark.
+    fn clearable(&self, table: &Table, nexus: &NexusId, parameters: &Parameters) -> Result<(usize, SavedMark), Sense> {
+        let slot = self.held_slot(table, nexus, &parameters.id)?.ok_or(Sense::COMMAND_SEQUENCE_ERROR)?;
+        let mark = table.get(slot).map(|entry| entry.mark.clone()).ok_or(Sense::COMMAND_SEQUENCE_ERROR)?;
+        Ok((slot, mark))
+    }
+
+    /// Whether a CLEAR means a mark as it is.
+    fn check_clear(&self, nexus: &NexusId, parameters: &Parameters) -> Result<(), Sense> {
+        let (_, mark) = self.clearable(&self.table(), nexus, parameters)?;
+        let is_as_told = mark.sequence == parameters.sequence;
+        if is_as_told { Ok(()) } else { Err(Sense::INVALID_FIELD_IN_PARAMETER_LIST.at_parameter(24)) }
+    }
+
+    /// The first half of CLEAR: sets apart what is recorded. The caller has the whole unit alone.
+    fn begin_clear(&self, nexus: &NexusId, parameters: &Parameters) -> Result<(), Sense> {
+        self.check_clear(nexus, parameters)?;
+        let mut table = self.table();
+        let (slot, _) = self.clearable(&table, nexus, parameters)?;
+        if let Some(entry) = table.get_mut(slot) {
+            // One that came to nothing may have left something there.
+            entry.forgetting.get_or_insert_with(Bitmap::new).take_over(self.bitmap(slot));
         }
+        Ok(())
+    }
+
+    /// The second half: forgets what was set apart, of which all that was executed is on the medium.
+    async fn finish_clear(&self, nexus: &NexusId, parameters: &Parameters, size_bytes: u64) -> Result<(), Failure> {
+        let _saving = self.saving.lock().await;
+        let (slot, mark) = self.clearable(&self.table(), nexus, parameters)?;
         let range_count = size_bytes.div_ceil(u64::from(self.range_bytes)).clamp(1, CHANGE_RANGES_MAX as u64);
-        let empty = Bitmap::new();
         let parts = Span { first: 0, end: range_count as usize }.parts();
         let part = |part: usize| MarkUpdate::Part {
             slot: slot as u16,
             id: mark.id,
             part: part as u16,
-            words: empty.part_with(part, &[]),
+            words: self.bitmap(slot).part_with(part, &[]),
         };
         let updates = parts.map(part).collect();
         // Here before there: a change that comes after this has failed halfway is recorded anew, whatever the store kept.
         {
             let mut table = self.table();
-            self.bitmap(slot).fill(false);
             if let Some(entry) = table.get_mut(slot) {
+                entry.forgetting = None;
                 entry.note_emptied();
             }
         }
@@ -469,7 +509,7 @@ impl LogicalUnit {
         marks.record(held, ranges).await.map_err(|error| cannot_save(&error))
     }
 
-    /// CLEAR: with the whole unit alone, what is on its way to the medium is flushed, and then forgotten.
+    /// CLEAR: what is recorded is set apart, then all that is on its way to the medium flushed, and then it is forgotten.
     pub(crate) async fn clear_mark(
         &self,
         nexus: &NexusId,
@@ -477,12 +517,18 @@ impl LogicalUnit {
         admission: Admission,
     ) -> Result<(), Failure> {
         let marks = self.change_marks.as_ref().ok_or(Sense::INVALID_OPERATION_CODE.at_byte(0))?;
-        let _all = self.ranges.exclusive(ByteRange { offset: 0, length: u64::MAX }).await;
-        // What a sanitize changed since it came is not to be forgotten.
-        admission.check_sanitize(self)?;
+        let _turn = marks.clearing.exclusive(ByteRange { offset: 0, length: 1 }).await;
+        // One that is refused disturbs nobody.
+        marks.check_clear(nexus, parameters)?;
+        {
+            let _all = self.ranges.exclusive(ByteRange { offset: 0, length: u64::MAX }).await;
+            // What a sanitize changed since it came is not to be forgotten.
+            admission.check_sanitize(self)?;
+            marks.begin_clear(nexus, parameters)?;
+        }
         let response = self.device().submit(Request::flush()).await;
         response.result.map_err(|error| failure::of_block_error(&error, Doing::Writing, None))?;
-        marks.clear(nexus, parameters, self.geometry().size_bytes).await
+        marks.finish_clear(nexus, parameters, self.geometry().size_bytes).await
     }
 }
 

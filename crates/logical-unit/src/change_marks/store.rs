@@ -20,6 +20,8 @@ pub struct SavedMark {
     pub order: u64,
     /// Every range has changed, whatever the bits say.
     pub is_everything: bool,
+    /// Nobody took it yet who may write the unit.
+    pub is_of_reader: bool,
 }
 
 /// What a store had kept: slot, mark, and the words of its bitmap. Words behind the last one count as changed.

@@ -1,7 +1,10 @@
 //! The marks of a unit and who holds them, as a value: no lock, no store, no bitmap.
 
+use std::cmp::Reverse;
+
 use crate::change_marks::SavedMark;
-use crate::limits::{CHANGE_MARKS_MAX, CHANGE_MARKS_PER_NAME};
+use crate::change_marks::bitmap::Bitmap;
+use crate::limits::{CHANGE_MARKS_MAX, CHANGE_MARKS_OF_READERS, CHANGE_MARKS_PER_NAME, CHANGE_MARKS_PER_READER};
 use crate::nexus::NexusId;
 
 /// Added to the sequence of every mark that is read back from its store. Only some of its values are made durable, so what counted on
@@ -9,9 +12,10 @@ use crate::nexus::NexusId;
 const SEQUENCE_STEP: u64 = 1 << 32;
 
 /// A mark in its slot.
-#[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) mark: SavedMark,
+    /// What a CLEAR has begun to forget. It is told, and stays in the store, until it has ended; who changes such a range records it anew.
+    pub(super) forgetting: Option<Bitmap>,
     /// Durable recordings since it was last empty, in this process.
     recordings: u32,
 }
@@ -20,6 +24,10 @@ pub(super) struct Entry {
 const RECORDINGS_PER_STEP: u32 = 64;
 
 impl Entry {
+    fn new(mark: SavedMark) -> Self {
+        Self { mark, forgetting: None, recordings: 0 }
+    }
+
     /// How much one recording covers: `1 << step` ranges.
     pub(super) fn step(&self) -> u32 {
         (self.recordings / RECORDINGS_PER_STEP).min(CHANGE_RANGES_LOG)
@@ -30,7 +38,7 @@ impl Entry {
         self.mark.sequence += 1;
     }
 
-    /// Its bits are gone here. Whether they are in the store, and whether that still says that everything has changed, is not certain yet.
+    /// What was forgotten is gone here. Whether they are in the store, and whether that still says that everything has changed, is not certain yet.
     pub(super) fn note_emptied(&mut self) {
         self.recordings = 0;
         self.mark.sequence += 1;
@@ -78,7 +86,7 @@ impl Table {
     pub(super) fn restore(&mut self, slot: usize, mut mark: SavedMark) {
         mark.sequence = mark.sequence.saturating_add(SEQUENCE_STEP);
         self.order_next = self.order_next.max(mark.order.saturating_add(1));
-        self.slots[slot] = Some(Entry { mark, recordings: 0 });
+        self.slots[slot] = Some(Entry::new(mark));
     }
 
     pub(super) fn slots(&self) -> impl Iterator<Item = (usize, &Entry)> {
@@ -98,20 +106,36 @@ impl Table {
         self.slots().find(|(_, entry)| entry.mark.id == *id && entry.mark.initiator == initiator).map(|(slot, _)| slot)
     }
 
-    /// Where a mark of `initiator` goes: its slot, a free one, or that of the mark that was held longest ago, first of this name if it has
-    /// its share. `None` where all are held.
-    pub(super) fn place(&self, id: &[u8; 16], initiator: &str) -> Option<Place> {
+    /// Where a mark of `initiator` goes: its slot, a free one, or that of a mark that nobody holds. A name with its share gives up its own;
+    /// who may only read takes nothing from who may write. `None` where there is no such place.
+    pub(super) fn place(&self, id: &[u8; 16], initiator: &str, is_reader: bool) -> Option<Place> {
         if let Some(slot) = self.find(id, initiator) {
             return Some(Place::Known(slot));
         }
-        if let Some(free) = self.slots.iter().position(Option::is_none) {
-            return Some(Place::New(free));
+        let share = if is_reader { CHANGE_MARKS_PER_READER } else { CHANGE_MARKS_PER_NAME };
+        if self.count_of(initiator) >= share {
+            return self.evicted(|entry| entry.mark.initiator == initiator && (!is_reader || entry.mark.is_of_reader));
         }
-        let own_count = self.slots().filter(|(_, entry)| entry.mark.initiator == initiator).count();
+        let readers_count = self.slots().filter(|(_, entry)| entry.mark.is_of_reader).count();
+        let free = self.slots.iter().position(Option::is_none);
+        match free.filter(|_| !is_reader || readers_count < CHANGE_MARKS_OF_READERS) {
+            Some(free) => Some(Place::New(free)),
+            None => self.evicted(|entry| !is_reader || entry.mark.is_of_reader),
+        }
+    }
+
+    fn count_of(&self, initiator: &str) -> usize {
+        self.slots().filter(|(_, entry)| entry.mark.initiator == initiator).count()
+    }
+
+    /// The place of a mark that may give way and that nobody holds: those of readers first, then of the name with most, then the one that
+    /// was held longest ago.
+    fn evicted(&self, may_give_way: impl Fn(&Entry) -> bool) -> Option<Place> {
         let held = self.held_by_anyone();
-        let of_own = |entry: &Entry| own_count >= CHANGE_MARKS_PER_NAME && entry.mark.initiator == initiator;
-        let free = self.slots().filter(|(slot, _)| held & 1 << slot == 0);
-        free.min_by_key(|(_, entry)| (!of_own(entry), entry.mark.order)).map(|(slot, _)| Place::New(slot))
+        let candidates = self.slots().filter(|(slot, entry)| held & 1 << slot == 0 && may_give_way(entry));
+        let key =
+            |entry: &Entry| (!entry.mark.is_of_reader, Reverse(self.count_of(&entry.mark.initiator)), entry.mark.order);
+        candidates.min_by_key(|(_, entry)| key(entry)).map(|(slot, _)| Place::New(slot))
     }
 
     /// The next place in the order of holding.
@@ -122,7 +146,7 @@ impl Table {
 
     /// Puts a mark in a slot; nobody holds it.
     pub(super) fn put(&mut self, slot: usize, mark: Option<SavedMark>) {
-        self.slots[slot] = mark.map(|mark| Entry { mark, recordings: 0 });
+        self.slots[slot] = mark.map(Entry::new);
         self.generation = self.generation.wrapping_add(1);
         self.present.iter_mut().for_each(|present| present.held &= !(1 << slot));
     }
@@ -198,26 +222,56 @@ mod tests {
     use super::*;
 
     fn mark(id: u8, initiator: &str, order: u64) -> SavedMark {
-        SavedMark { id: [id; 16], token: 1, sequence: 0, initiator: initiator.into(), order, is_everything: true }
+        SavedMark {
+            id: [id; 16],
+            token: 1,
+            sequence: 0,
+            initiator: initiator.into(),
+            order,
+            is_everything: true,
+            is_of_reader: false,
+        }
     }
 
     #[test]
-    fn a_full_table_gives_up_what_was_held_longest_ago_and_a_names_own_above_its_share() {
+    fn a_full_table_gives_up_what_was_held_longest_ago_of_the_name_with_most_and_a_names_own_above_its_share() {
         let mut table = Table::default();
-        for slot in 0..CHANGE_MARKS_MAX {
-            let owner = if slot < CHANGE_MARKS_PER_NAME { "a" } else { "b" };
+        let owners = ["a", "a", "a", "a", "b", "b", "b", "c", "c", "c", "d", "d", "e", "e", "f", "g"];
+        for (slot, owner) in owners.into_iter().enumerate() {
             table.restore(slot, mark(slot as u8, owner, 100 - slot as u64));
         }
-        assert_eq!(table.place(&[3; 16], "a"), Some(Place::Known(3)));
-        assert_eq!(table.place(&[3; 16], "c"), Some(Place::New(15)), "of all, the one held longest ago");
-        assert_eq!(table.place(&[99; 16], "a"), Some(Place::New(3)), "of its own, which are its share");
-        let nexus = NexusId::new("c,i,0x1");
+        let place = |table: &Table, id: u8, initiator| table.place(&[id; 16], initiator, false);
+        assert_eq!(place(&table, 3, "a"), Some(Place::Known(3)));
+        assert_eq!(place(&table, 99, "h"), Some(Place::New(3)), "the oldest of who has most, not the oldest of all");
+        assert_eq!(place(&table, 99, "a"), Some(Place::New(3)), "of its own, which are its share");
+        let nexus = NexusId::new("a,i,0x1");
         table.add(&nexus);
         let incarnation = table.incarnation(&nexus).unwrap();
-        (0..CHANGE_MARKS_MAX).for_each(|slot| table.hold(&nexus, incarnation, slot));
-        assert_eq!(table.place(&[99; 16], "a"), None, "all are held");
+        (0..4).for_each(|slot| table.hold(&nexus, incarnation, slot));
+        assert_eq!(place(&table, 99, "a"), None, "all of its share are held, and it takes no other's");
+        assert_eq!(place(&table, 99, "h"), Some(Place::New(9)), "the next name with most");
+        (4..CHANGE_MARKS_MAX).for_each(|slot| table.hold(&nexus, incarnation, slot));
+        assert_eq!(place(&table, 99, "h"), None, "all are held");
         table.remove(&nexus);
-        assert_eq!(table.place(&[99; 16], "c"), Some(Place::New(0)), "all were held until now, in the order of slots");
+        assert_eq!(place(&table, 99, "h"), Some(Place::New(0)), "all were held until now, in the order of slots");
+    }
+
+    #[test]
+    fn who_may_only_read_has_a_small_share_and_takes_no_mark_of_who_may_write() {
+        let mut table = Table::default();
+        let reader = |id: u8, initiator| SavedMark { is_of_reader: true, ..mark(id, initiator, 50 + u64::from(id)) };
+        table.restore(0, mark(0, "owner", 0));
+        table.restore(1, reader(1, "guest"));
+        table.restore(2, reader(2, "guest"));
+        assert_eq!(table.place(&[9; 16], "guest", true), Some(Place::New(1)), "its own oldest, though slots are free");
+        assert_eq!(table.place(&[9; 16], "another", true), Some(Place::New(3)));
+        table.restore(3, reader(3, "another"));
+        table.restore(4, reader(4, "another"));
+        assert_eq!(table.place(&[9; 16], "third", true), Some(Place::New(1)), "readers have their share together");
+        (5..CHANGE_MARKS_MAX).for_each(|slot| table.restore(slot, mark(slot as u8, "owner", 0)));
+        assert_eq!(table.place(&[9; 16], "writer", false), Some(Place::New(1)), "theirs give way first");
+        (1..5).for_each(|slot| table.put(slot, Some(mark(slot as u8, "owner", 0))));
+        assert_eq!(table.place(&[9; 16], "guest", true), None);
     }
 
     #[test]
@@ -239,7 +293,7 @@ mod tests {
 
     #[test]
     fn what_one_recording_covers_doubles_so_that_about_a_thousand_cover_any_unit() {
-        let mut entry = Entry { mark: mark(1, "a", 0), recordings: 0 };
+        let mut entry = Entry::new(mark(1, "a", 0));
         let (mut covered, mut recordings) = (0_u64, 0);
         while covered < crate::limits::CHANGE_RANGES_MAX as u64 {
             covered += 1 << entry.step();

@@ -129,6 +129,14 @@ fn write(marks: &ChangeMarks, nexus: &NexusId, first: u64, count: u64) -> Result
     Ok(())
 }
 
+impl ChangeMarks {
+    /// Both halves of CLEAR, with nothing between them.
+    async fn clear(&self, nexus: &NexusId, parameters: &Parameters, size_bytes: u64) -> Result<(), Failure> {
+        self.begin_clear(nexus, parameters)?;
+        self.finish_clear(nexus, parameters, size_bytes).await
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Take(usize, u8),
@@ -184,7 +192,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Take(index, id) => {
-                    now(marks.take(&nexus(index), &of(id, 7, 0))).unwrap();
+                    now(marks.take(&nexus(index), &of(id, 7, 0), false)).unwrap();
                     let key = (nexus(index).initiator_name().to_owned(), id);
                     let all = || Model { is_everything: true, ..Model::default() };
                     model.entry(key).or_insert_with(all).holders.insert(index);
@@ -252,7 +260,7 @@ fn a_sequence_is_never_counted_twice() {
         let (own, other) = (nexus(0), nexus(2));
         marks.add_nexus(&own);
         marks.add_nexus(&other);
-        now(marks.take(&own, &of(1, 1, 0))).unwrap();
+        now(marks.take(&own, &of(1, 1, 0), false)).unwrap();
         let sequence = || find(&marks, &own, 1).unwrap().sequence;
         assert!(seen.insert(sequence()));
         now(marks.clear(&own, &of(1, 1, sequence()), SIZE)).unwrap();
@@ -273,7 +281,7 @@ fn recordings_grow_coarser_until_about_a_thousand_cover_the_unit() {
     let (own, other) = (nexus(0), nexus(2));
     marks.add_nexus(&own);
     marks.add_nexus(&other);
-    now(marks.take(&own, &of(1, 1, 0))).unwrap();
+    now(marks.take(&own, &of(1, 1, 0), false)).unwrap();
     let sequence = find(&marks, &own, 1).unwrap().sequence;
     now(marks.clear(&own, &of(1, 1, sequence), SIZE)).unwrap();
     let before = kept.save_count.load(Ordering::Relaxed);
@@ -292,13 +300,13 @@ fn a_change_that_cannot_be_recorded_is_not_seen_as_recorded() {
     let marks = marks_over(&kept);
     let (own, other) = (nexus(0), nexus(2));
     marks.add_nexus(&own);
-    now(marks.take(&own, &of(1, 1, 0))).unwrap();
+    now(marks.take(&own, &of(1, 1, 0), false)).unwrap();
     let sequence = find(&marks, &own, 1).unwrap().sequence;
     now(marks.clear(&own, &of(1, 1, sequence), SIZE)).unwrap();
     marks.add_nexus(&other);
     kept.is_failing.store(true, Ordering::Relaxed);
     assert!(write(&marks, &other, 4, 1).is_err());
-    assert!(now(marks.take(&other, &of(2, 1, 0))).is_err());
+    assert!(now(marks.take(&other, &of(2, 1, 0), false)).is_err());
     assert_eq!(changed(&marks, &own, 1), Some(vec![]));
     kept.is_failing.store(false, Ordering::Relaxed);
     write(&marks, &other, 4, 1).unwrap();
@@ -314,7 +322,7 @@ fn a_command_counts_as_its_nexus_stood_when_it_came() {
     let (own, other) = (nexus(0), nexus(2));
     marks.add_nexus(&own);
     marks.add_nexus(&other);
-    now(marks.take(&own, &of(1, 1, 0))).unwrap();
+    now(marks.take(&own, &of(1, 1, 0), false)).unwrap();
     let sequence = find(&marks, &own, 1).unwrap().sequence;
     now(marks.clear(&own, &of(1, 1, sequence), SIZE)).unwrap();
     let (of_own, of_other) = (marks.held_by(&own), marks.held_by(&other));
@@ -344,7 +352,7 @@ fn cleared_mark(kept: &Arc<Kept>) -> (ChangeMarks, NexusId, NexusId) {
     let (own, other) = (nexus(0), nexus(2));
     marks.add_nexus(&own);
     marks.add_nexus(&other);
-    now(marks.take(&own, &of(1, 1, 0))).unwrap();
+    now(marks.take(&own, &of(1, 1, 0), false)).unwrap();
     clear(&marks, &own).unwrap();
     (marks, own, other)
 }
@@ -394,7 +402,7 @@ fn a_clear_that_fails_halfway_does_not_leave_changes_recorded_in_memory_alone() 
     let (own, other) = (nexus(0), nexus(2));
     marks.add_nexus(&own);
     marks.add_nexus(&other);
-    now(marks.take(&own, &of(1, 1, 0))).unwrap();
+    now(marks.take(&own, &of(1, 1, 0), false)).unwrap();
     let sequence = || find(&marks, &own, 1).unwrap().sequence;
     now(marks.clear(&own, &of(1, 1, sequence()), SIZE)).unwrap();
     write(&marks, &other, 4, 1).unwrap();
@@ -422,7 +430,7 @@ fn a_recording_that_another_took_along_and_failed_with_is_made_again() {
     let (own, other) = (nexus(0), nexus(2));
     marks.add_nexus(&own);
     marks.add_nexus(&other);
-    now(marks.take(&own, &of(1, 1, 0))).unwrap();
+    now(marks.take(&own, &of(1, 1, 0), false)).unwrap();
     let sequence = find(&marks, &own, 1).unwrap().sequence;
     now(marks.clear(&own, &of(1, 1, sequence), SIZE)).unwrap();
     let held = marks.held_by(&other);
@@ -447,12 +455,43 @@ fn a_command_is_recorded_in_a_mark_that_took_the_slot_of_one_that_its_nexus_held
     let (own, other) = (nexus(0), nexus(2));
     marks.add_nexus(&own);
     marks.add_nexus(&other);
-    now(marks.take(&own, &of(1, 1, 0))).unwrap();
+    now(marks.take(&own, &of(1, 1, 0), false)).unwrap();
     let of_own = marks.held_by(&own);
     now(marks.forget(&own, &of(1, 1, 0))).unwrap();
-    now(marks.take(&other, &of(2, 1, 0))).unwrap();
+    now(marks.take(&other, &of(2, 1, 0), false)).unwrap();
     let mark = find(&marks, &other, 2).unwrap();
     now(marks.clear(&other, &of(2, 1, mark.sequence), SIZE)).unwrap();
     now(marks.record(of_own, &[ByteRange { offset: 5 * MIB, length: 1 }])).unwrap();
     assert_eq!(changed(&marks, &other, 2), Some(vec![(5, 1)]));
+}
+
+/// While the unit is flushed, nothing is forgotten yet, and what is changed again stays recorded.
+#[test]
+fn what_is_changed_while_a_mark_is_cleared_stays_recorded() {
+    let kept = Arc::<Kept>::default();
+    let (marks, own, other) = cleared_mark(&kept);
+    write(&marks, &other, 4, 2).unwrap();
+    let begin = || {
+        let parameters = of(1, 1, find(&marks, &own, 1).unwrap().sequence);
+        marks.begin_clear(&own, &parameters).unwrap();
+        parameters
+    };
+    let parameters = begin();
+    let both = |expected: &[(u64, u64)]| {
+        assert_eq!(changed(&marks, &own, 1).as_deref(), Some(expected));
+        let restarted = marks_over(&kept);
+        assert_eq!(changed(&restarted, &own, 1).as_deref(), Some(expected), "after a crash of the target");
+    };
+    both(&[(4, 2)]);
+    write(&marks, &other, 5, 1).unwrap();
+    write(&marks, &other, 9, 1).unwrap();
+    both(&[(4, 2), (9, 1)]);
+    now(marks.finish_clear(&own, &parameters, SIZE)).unwrap();
+    both(&[(5, 1), (9, 1)]);
+    // One that comes to nothing after it has begun, and the next one.
+    begin();
+    both(&[(5, 1), (9, 1)]);
+    let parameters = begin();
+    now(marks.finish_clear(&own, &parameters, SIZE)).unwrap();
+    both(&[]);
 }

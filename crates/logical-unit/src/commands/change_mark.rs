@@ -47,7 +47,7 @@ pub(super) fn change(mut task: Task<'_>, service_action: u8, parameter_list_leng
     task.run(async move {
         let marks = unit.change_marks.as_ref().ok_or(Sense::INVALID_OPERATION_CODE.at_byte(0))?;
         match service_action {
-            action_out::TAKE => marks.take(&nexus, &parameters).await,
+            action_out::TAKE => marks.take(&nexus, &parameters, unit.protection.covers(&nexus)).await,
             action_out::CLEAR => unit.clear_mark(&nexus, &parameters, admission).await,
             action_out::FORGET => marks.forget(&nexus, &parameters).await,
             _ => Err(Sense::INVALID_FIELD_IN_CDB.at_bit(1, 4).into()),

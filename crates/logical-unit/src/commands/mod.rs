@@ -63,6 +63,9 @@ pub(crate) fn start(
         Cdb::ChangeMarkOut { service_action, parameter_list_length } => {
             change_mark::change(task, service_action, parameter_list_length)
         }
+        Cdb::PersistentReserveOut { service_action, scope, kind, parameter_list_length } => {
+            reserve::persistent_out(task, (service_action, scope, kind), parameter_list_length)
+        }
         cdb => Execution::ready(Outcome::from(control(&task, cdb))),
     }
 }
@@ -97,9 +100,6 @@ fn control(task: &Task<'_>, cdb: Cdb) -> Result<Buffer, Failure> {
         Cdb::PersistentReserveIn { service_action, allocation_length } => {
             reserve::persistent_in(unit, service_action, allocation_length)
         }
-        Cdb::PersistentReserveOut { service_action, scope, kind, parameter_list_length } => {
-            reserve::persistent_out(task, (service_action, scope, kind), parameter_list_length)
-        }
         Cdb::ReportSupportedOperationCodes {
             has_timeouts,
             reporting_options,
@@ -131,6 +131,7 @@ fn control(task: &Task<'_>, cdb: Cdb) -> Result<Buffer, Failure> {
         | Cdb::Unmap { .. }
         | Cdb::SynchronizeCache(_)
         | Cdb::ChangeMarkOut { .. }
+        | Cdb::PersistentReserveOut { .. }
         | Cdb::StartStopUnit(_)
         | Cdb::GetLbaStatus { .. } => Err(scsi::Sense::INVALID_OPERATION_CODE.into()),
     }

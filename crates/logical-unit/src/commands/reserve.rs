@@ -1,10 +1,13 @@
 //! RESERVE(6), RELEASE(6), PERSISTENT RESERVE IN and OUT: from CDB and parameter list to [`Reservations`] and back.
 
+use std::sync::Arc;
+
 use block::Buffer;
 use scsi::persistent_reservation::{MoveParameters, OutParameters, ReservationType, action_in, action_out};
 use scsi::{Sense, persistent_reservation as data};
 
-use super::Task;
+use super::{Task, refuse};
+use crate::execution::Execution;
 use crate::failure::Failure;
 use crate::identity;
 use crate::lun_map::cut;
@@ -37,21 +40,31 @@ pub(super) fn persistent_in(unit: &LogicalUnit, service_action: u8, allocation_l
 }
 
 /// Checks the list (SPC-4 6.16.3), makes the request, and tells the nexuses that it took something from.
-pub(super) fn persistent_out(
+pub(super) fn persistent_out(task: Task<'_>, action: (u8, u8, u8), parameter_list_length: u32) -> Execution {
+    let request = match request_of(&task, action, parameter_list_length) {
+        Ok(request) => request,
+        Err(failure) => return refuse(failure),
+    };
+    let (unit, nexus, own_tag) = (Arc::clone(task.unit), task.nexus.clone(), task.command.task_tag);
+    task.run(async move {
+        let effects = unit.reservations.request(&nexus, request).await?;
+        apply(&unit, (&nexus, own_tag), &effects);
+        Ok(Buffer::empty())
+    })
+}
+
+fn request_of(
     task: &Task<'_>,
     (service_action, scope, kind): (u8, u8, u8),
     parameter_list_length: u32,
-) -> Result<Buffer, Failure> {
+) -> Result<Request, Failure> {
     let list = task.command.data_out.get(..parameter_list_length as usize);
     let list = list.ok_or(Sense::PARAMETER_LIST_LENGTH_ERROR)?;
-    let request = if service_action == action_out::REGISTER_AND_MOVE {
-        move_request(task, list)?
+    if service_action == action_out::REGISTER_AND_MOVE {
+        move_request(task, list)
     } else {
-        basic_request(task, (service_action, scope, kind), list)?
-    };
-    let effects = task.unit.reservations.request(task.nexus, request)?;
-    apply(task, &effects);
-    Ok(Buffer::empty())
+        basic_request(task, (service_action, scope, kind), list)
+    }
 }
 
 fn basic_request(
@@ -119,14 +132,13 @@ fn move_request(task: &Task<'_>, list: &[u8]) -> Result<Request, Failure> {
     })
 }
 
-fn apply(task: &Task<'_>, effects: &[Effect]) {
+fn apply(unit: &LogicalUnit, (by, own_tag): (&NexusId, u64), effects: &[Effect]) {
     for effect in effects {
         match effect {
-            Effect::Tell(nexus, sense) => task.unit.attentions.establish_for(nexus, *sense),
+            Effect::Tell(nexus, sense) => unit.attentions.establish_for(nexus, *sense),
             Effect::AbortTasksOf(victim) => {
-                let own = task.command.task_tag;
-                let is_victims = |nexus: &NexusId, tag| nexus == victim && !(nexus == task.nexus && tag == own);
-                task.unit.tasks.abort(task.nexus, is_victims);
+                let is_victims = |nexus: &NexusId, tag| nexus == victim && !(nexus == by && tag == own_tag);
+                unit.tasks.abort(by, is_victims);
             }
         }
     }

@@ -15,9 +15,12 @@ mod persistent;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use block::ByteRange;
+use block::range_lock::RangeLock;
 use scsi::persistent_reservation::ReservationType;
 use scsi::{Cdb, Sense, Status};
 
+use crate::change_marks::Saving;
 use crate::failure::Failure;
 use crate::nexus::NexusId;
 use conflict::Access;
@@ -34,21 +37,26 @@ pub struct SavedReservations {
 
 /// Where reservations are kept over power loss (APTPL, SPC-4 5.12.5).
 pub trait ReservationStore: Send + Sync {
-    /// Makes them durable before it returns; it may block for as long as that takes, since reservations are rare.
-    ///
-    /// # Errors
-    /// A sentence, when they could not be made durable. What was saved before is then still there.
-    fn save(&self, reservations: &SavedReservations) -> Result<(), String>;
+    /// Makes them durable, and does not hold up the thread that asks. When it fails, what was saved before is still there. It is not called
+    /// again before it has ended, unless the future was dropped.
+    fn save(&self, reservations: SavedReservations) -> Saving;
 }
 
 /// The reservations of one logical unit.
+///
+/// Locks, taken in this order: `turns`, `state`.
 #[derive(Default)]
 pub(crate) struct Reservations {
     store: Option<Arc<dyn ReservationStore>>,
+    /// Held by one request after another, in the order in which they came, while it is made durable.
+    turns: RangeLock,
     /// Whether there is one of either kind; changes only under `state`.
     is_restricted: AtomicBool,
     state: Mutex<State>,
 }
+
+/// What requests of persistent reservations take their turns at: all there is.
+const TURN: ByteRange = ByteRange { offset: 0, length: 1 };
 
 #[derive(Default)]
 struct State {
@@ -97,6 +105,8 @@ impl Reservations {
 
     /// RESERVE(6); by its holder again, no change (SPC-2 7.21). Not beside registrations (SPC-4 5.12.3, CRH clear).
     pub(crate) fn reserve_6(&self, nexus: &NexusId) -> Result<(), Failure> {
+        // A registration that is on its way to be durable may be there in a moment.
+        let _turn = self.turns.try_exclusive(TURN).ok_or(Failure::Status(Status::Busy))?;
         let mut state = self.lock();
         if state.persistent.has_registrations() || state.holder_6.as_ref().is_some_and(|holder| holder != nexus) {
             return Err(CONFLICT);
@@ -122,19 +132,22 @@ impl Reservations {
         self.note_restriction(&state);
     }
 
-    /// PERSISTENT RESERVE OUT.
-    pub(crate) fn request(&self, nexus: &NexusId, request: Request) -> Result<Vec<Effect>, Failure> {
-        let mut state = self.lock();
-        let mut changed = state.persistent.clone();
+    /// PERSISTENT RESERVE OUT: what it changes counts from when it is durable. Its turn is that of its first poll.
+    pub(crate) async fn request(&self, nexus: &NexusId, request: Request) -> Result<Vec<Effect>, Failure> {
+        let _turn = self.turns.exclusive(TURN).await;
+        // Nobody else changes it before the turn ends.
+        let mut changed = self.view();
+        let saved_before = changed.saved();
         let effects = changed.request(nexus, request)?;
         let saved = changed.saved();
         if let Some(store) = &self.store
-            && saved != state.persistent.saved()
-            && let Err(error) = store.save(&saved)
+            && saved != saved_before
+            && let Err(error) = store.save(saved).await
         {
             tracing::error!(error, "persistent reservations cannot be saved");
             return Err(Sense::INSUFFICIENT_REGISTRATION_RESOURCES.into());
         }
+        let mut state = self.lock();
         state.persistent = changed;
         self.note_restriction(&state);
         Ok(effects)

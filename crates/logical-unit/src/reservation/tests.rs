@@ -1,5 +1,11 @@
 //! Reservations against the standard's tables.
 
+use std::collections::VecDeque;
+use std::future::{poll_fn, ready};
+use std::sync::atomic::AtomicUsize;
+use std::task::Poll;
+
+use futures_util::FutureExt;
 use scsi::cdb::{Blocks, Transfer};
 use scsi::persistent_reservation::ReservationType as Kind;
 use scsi::{Cdb, Sense};
@@ -21,14 +27,19 @@ fn transfer() -> Transfer {
     Transfer { blocks: Blocks::new(0, 1), is_dpo: false, is_fua: false }
 }
 
+/// A request that waits for nothing.
+fn ask(reservations: &Reservations, nexus: &NexusId, request: Request) -> Result<Vec<Effect>, Failure> {
+    reservations.request(nexus, request).now_or_never().expect("nothing is waited for")
+}
+
 /// Nexuses a and b are registered, c is not; a holds a reservation of `kind`.
 fn reserved(kind: Kind) -> Reservations {
     let reservations = Reservations::default();
     for (name, key) in [("a", KEY_A), ("b", KEY_B)] {
         let request = register(Some(0), key);
-        assert_eq!(reservations.request(&nexus(name), request), Ok(vec![]));
+        assert_eq!(ask(&reservations, &nexus(name), request), Ok(vec![]));
     }
-    assert_eq!(reservations.request(&nexus("a"), Request::Reserve { key: KEY_A, kind }), Ok(vec![]));
+    assert_eq!(ask(&reservations, &nexus("a"), Request::Reserve { key: KEY_A, kind }), Ok(vec![]));
     reservations
 }
 
@@ -61,12 +72,12 @@ fn each_type_allows_what_the_table_says() {
 fn registering_asks_for_the_key_there_is() {
     let reservations = Reservations::default();
     let a = nexus("a");
-    assert_eq!(reservations.request(&a, register(Some(1), 2)), Err(CONFLICT));
-    assert!(reservations.request(&a, register(Some(0), 2)).is_ok());
-    assert_eq!(reservations.request(&a, register(Some(0), 3)), Err(CONFLICT));
-    assert!(reservations.request(&a, register(None, 3)).is_ok());
+    assert_eq!(ask(&reservations, &a, register(Some(1), 2)), Err(CONFLICT));
+    assert!(ask(&reservations, &a, register(Some(0), 2)).is_ok());
+    assert_eq!(ask(&reservations, &a, register(Some(0), 3)), Err(CONFLICT));
+    assert!(ask(&reservations, &a, register(None, 3)).is_ok());
     assert_eq!((reservations.view().keys(), reservations.view().generation), (vec![3], 2));
-    assert!(reservations.request(&a, register(Some(3), 0)).is_ok());
+    assert!(ask(&reservations, &a, register(Some(3), 0)).is_ok());
     assert_eq!((reservations.view().keys(), reservations.view().generation), (vec![], 3));
 }
 
@@ -74,12 +85,12 @@ fn registering_asks_for_the_key_there_is() {
 fn only_a_registrant_reserves_and_only_the_holder_releases() {
     let kind = Kind::WriteExclusiveRegistrantsOnly;
     let reservations = reserved(kind);
-    let reserve = |name: &str, key, kind| reservations.request(&nexus(name), Request::Reserve { key, kind });
+    let reserve = |name: &str, key, kind| ask(&reservations, &nexus(name), Request::Reserve { key, kind });
     assert_eq!(reserve("c", 0, kind), Err(CONFLICT));
     assert_eq!(reserve("b", KEY_B, kind), Err(CONFLICT));
     assert_eq!(reserve("a", KEY_A, Kind::ExclusiveAccess), Err(CONFLICT));
     assert_eq!(reserve("a", KEY_A, kind), Ok(vec![]));
-    let release = |name: &str, key, kind| reservations.request(&nexus(name), Request::Release { key, kind });
+    let release = |name: &str, key, kind| ask(&reservations, &nexus(name), Request::Release { key, kind });
     assert_eq!(release("b", KEY_B, kind), Ok(vec![]));
     assert!(reservations.view().reservation().is_some());
     let wrong = Failure::Sense(Sense::INVALID_RELEASE_OF_PERSISTENT_RESERVATION);
@@ -91,7 +102,7 @@ fn only_a_registrant_reserves_and_only_the_holder_releases() {
 #[test]
 fn all_registrants_hold_it_until_the_last_is_gone() {
     let reservations = reserved(Kind::ExclusiveAccessAllRegistrants);
-    let unregister = |name: &str, key| reservations.request(&nexus(name), register(Some(key), 0));
+    let unregister = |name: &str, key| ask(&reservations, &nexus(name), register(Some(key), 0));
     assert_eq!(reservations.view().reservation().map(|reservation| reservation.key), Some(0));
     assert_eq!(unregister("a", KEY_A), Ok(vec![]));
     assert_eq!(allowed(&reservations, "b"), (true, true));
@@ -104,7 +115,7 @@ fn all_registrants_hold_it_until_the_last_is_gone() {
 fn preempting_the_holder_takes_its_reservation() {
     let reservations = reserved(Kind::ExclusiveAccess);
     let preempt = Request::Preempt { key: KEY_B, victim: KEY_A, kind: Kind::WriteExclusive, is_aborting: true };
-    let effects = reservations.request(&nexus("b"), preempt);
+    let effects = ask(&reservations, &nexus("b"), preempt);
     let a = nexus("a");
     let expected = [Effect::AbortTasksOf(a.clone()), Effect::Tell(a, Sense::REGISTRATIONS_PREEMPTED)];
     assert_eq!(effects.as_deref(), Ok(&expected[..]));
@@ -112,7 +123,7 @@ fn preempting_the_holder_takes_its_reservation() {
     assert_eq!(allowed(&reservations, "a"), (true, false));
     assert_eq!(allowed(&reservations, "b"), (true, true));
     let nobody = Request::Preempt { key: KEY_B, victim: 0x77, kind: Kind::WriteExclusive, is_aborting: false };
-    assert_eq!(reservations.request(&nexus("b"), nobody), Err(CONFLICT));
+    assert_eq!(ask(&reservations, &nexus("b"), nobody), Err(CONFLICT));
 }
 
 #[test]
@@ -120,7 +131,7 @@ fn preempting_a_registration_leaves_the_reservation() {
     let reservations = reserved(Kind::WriteExclusive);
     let preempt = Request::Preempt { key: KEY_A, victim: KEY_B, kind: Kind::WriteExclusive, is_aborting: false };
     let told = Effect::Tell(nexus("b"), Sense::REGISTRATIONS_PREEMPTED);
-    assert_eq!(reservations.request(&nexus("a"), preempt), Ok(vec![told]));
+    assert_eq!(ask(&reservations, &nexus("a"), preempt), Ok(vec![told]));
     assert_eq!(reservations.view().keys(), [KEY_A]);
     assert!(reservations.view().reservation().is_some());
 }
@@ -128,9 +139,9 @@ fn preempting_a_registration_leaves_the_reservation() {
 #[test]
 fn clearing_ends_everything_and_tells_the_others() {
     let reservations = reserved(Kind::ExclusiveAccess);
-    assert_eq!(reservations.request(&nexus("c"), Request::Clear { key: 0 }), Err(CONFLICT));
+    assert_eq!(ask(&reservations, &nexus("c"), Request::Clear { key: 0 }), Err(CONFLICT));
     let told = Effect::Tell(nexus("a"), Sense::RESERVATIONS_PREEMPTED);
-    assert_eq!(reservations.request(&nexus("b"), Request::Clear { key: KEY_B }), Ok(vec![told]));
+    assert_eq!(ask(&reservations, &nexus("b"), Request::Clear { key: KEY_B }), Ok(vec![told]));
     assert_eq!((reservations.view().keys(), reservations.view().reservation()), (vec![], None));
 }
 
@@ -159,10 +170,10 @@ fn a_full_table_of_registrations_refuses() {
     let reservations = Reservations::default();
     for index in 0..crate::limits::REGISTRATIONS_MAX {
         let request = register(Some(0), 1);
-        assert!(reservations.request(&nexus(&index.to_string()), request).is_ok());
+        assert!(ask(&reservations, &nexus(&index.to_string()), request).is_ok());
     }
     let full = Failure::Sense(Sense::INSUFFICIENT_REGISTRATION_RESOURCES);
-    assert_eq!(reservations.request(&nexus("more"), register(Some(0), 1)), Err(full));
+    assert_eq!(ask(&reservations, &nexus("more"), register(Some(0), 1)), Err(full));
 }
 
 /// SPC-4 5.12.8.
@@ -177,15 +188,16 @@ fn a_registration_is_moved_with_the_reservation() {
         is_persistent: false,
     };
     assert_eq!(
-        reservations.request(
+        ask(
+            &reservations,
             &nexus("b"),
             Request::Move { key: KEY_B, new: 1, to: nexus("c"), is_unregistering: false, is_persistent: false }
         ),
         Err(CONFLICT)
     );
     let invalid = Failure::Sense(Sense::INVALID_FIELD_IN_PARAMETER_LIST.at_parameter(8));
-    assert_eq!(reservations.request(&nexus("a"), to("c", 0)), Err(invalid));
-    assert_eq!(reservations.request(&nexus("a"), to("c", 0xc)), Ok(vec![]));
+    assert_eq!(ask(&reservations, &nexus("a"), to("c", 0)), Err(invalid));
+    assert_eq!(ask(&reservations, &nexus("a"), to("c", 0xc)), Ok(vec![]));
     assert_eq!(reservations.view().keys(), [KEY_B, 0xc]);
     assert_eq!(allowed(&reservations, "a"), (true, false));
     assert_eq!(allowed(&reservations, "c"), (true, true));
@@ -201,10 +213,10 @@ fn others_are_registered_together_or_not_at_all() {
         is_persistent: false,
         others: others.iter().map(|name| nexus(name)).collect(),
     };
-    assert_eq!(reservations.request(&nexus("a"), request(&["b", "c"])), Ok(vec![]));
+    assert_eq!(ask(&reservations, &nexus("a"), request(&["b", "c"])), Ok(vec![]));
     assert_eq!(reservations.view().keys(), [KEY_A; 3]);
     let invalid = Failure::Sense(Sense::INVALID_FIELD_IN_PARAMETER_LIST.at_parameter(24));
-    assert_eq!(reservations.request(&nexus("d"), request(&["e", "b"])), Err(invalid));
+    assert_eq!(ask(&reservations, &nexus("d"), request(&["e", "b"])), Err(invalid));
     assert_eq!(reservations.view().keys().len(), 3);
 }
 
@@ -216,12 +228,12 @@ struct Shelf {
 }
 
 impl ReservationStore for Shelf {
-    fn save(&self, reservations: &SavedReservations) -> Result<(), String> {
+    fn save(&self, reservations: SavedReservations) -> Saving {
         if self.is_broken.load(Ordering::Relaxed) {
-            return Err("the shelf is broken".into());
+            return Box::pin(ready(Err("the shelf is broken".into())));
         }
-        *self.saved.lock().unwrap() = reservations.clone();
-        Ok(())
+        *self.saved.lock().unwrap() = reservations;
+        Box::pin(ready(Ok(())))
     }
 }
 
@@ -233,19 +245,57 @@ fn with_aptpl_they_outlive_the_process() {
     let persistent = |key, new| Request::Register { key, new, is_persistent: true, others: Vec::new() };
     let kind = Kind::ExclusiveAccess;
     let reservations = restart();
-    assert!(reservations.request(&nexus("b"), register(Some(0), KEY_B)).is_ok());
+    assert!(ask(&reservations, &nexus("b"), register(Some(0), KEY_B)).is_ok());
     assert_eq!(restart().view().keys(), [], "nobody asked for it");
-    assert!(reservations.request(&nexus("a"), persistent(Some(0), KEY_A)).is_ok());
-    assert!(reservations.request(&nexus("a"), Request::Reserve { key: KEY_A, kind }).is_ok());
+    assert!(ask(&reservations, &nexus("a"), persistent(Some(0), KEY_A)).is_ok());
+    assert!(ask(&reservations, &nexus("a"), Request::Reserve { key: KEY_A, kind }).is_ok());
     let restarted = restart();
     assert_eq!(restarted.view().keys(), [KEY_B, KEY_A]);
     assert_eq!(allowed(&restarted, "b"), (false, false));
     assert_eq!(allowed(&restarted, "a"), (true, true));
     shelf.is_broken.store(true, Ordering::Relaxed);
     let full = Failure::Sense(Sense::INSUFFICIENT_REGISTRATION_RESOURCES);
-    assert_eq!(restarted.request(&nexus("a"), Request::Release { key: KEY_A, kind }), Err(full));
+    assert_eq!(ask(&restarted, &nexus("a"), Request::Release { key: KEY_A, kind }), Err(full));
     assert_eq!(allowed(&restarted, "b"), (false, false), "what cannot be saved does not happen");
     shelf.is_broken.store(false, Ordering::Relaxed);
-    assert!(restarted.request(&nexus("a"), register(Some(KEY_A), KEY_A)).is_ok());
+    assert!(ask(&restarted, &nexus("a"), register(Some(KEY_A), KEY_A)).is_ok());
     assert_eq!(restart().view().keys(), [], "without APTPL it is over");
+}
+
+/// Each save ends when a test has said how.
+#[derive(Default)]
+struct SlowShelf {
+    begun: AtomicUsize,
+    outcomes: Arc<Mutex<VecDeque<Result<(), String>>>>,
+}
+
+impl ReservationStore for SlowShelf {
+    fn save(&self, _: SavedReservations) -> Saving {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        let outcomes = Arc::clone(&self.outcomes);
+        Box::pin(poll_fn(move |_| outcomes.lock().unwrap().pop_front().map_or(Poll::Pending, Poll::Ready)))
+    }
+}
+
+/// A save takes as long as the disk does, and whoever serves other units meanwhile has but this thread.
+#[test]
+fn requests_wait_for_what_is_saved_one_after_another_and_hold_nobody_up() {
+    let shelf = Arc::new(SlowShelf::default());
+    let reservations = Reservations::restored(&SavedReservations::default(), Some(shelf.clone()));
+    let persistent = |key, new| Request::Register { key, new, is_persistent: true, others: Vec::new() };
+    let (a, b) = (nexus("a"), nexus("b"));
+    let mut first = Box::pin(reservations.request(&a, persistent(Some(0), KEY_A)));
+    let mut second = Box::pin(reservations.request(&b, persistent(Some(0), KEY_B)));
+    assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
+    assert_eq!(shelf.begun.load(Ordering::Relaxed), 1, "one at a time");
+    assert_eq!(reservations.view().keys(), [], "what is not durable does not count");
+    assert_eq!(allowed(&reservations, "c"), (true, true));
+    assert_eq!(reservations.reserve_6(&nexus("c")), Err(Failure::Status(Status::Busy)));
+    shelf.outcomes.lock().unwrap().push_back(Err("the shelf is broken".into()));
+    let full = Failure::Sense(Sense::INSUFFICIENT_REGISTRATION_RESOURCES);
+    assert_eq!(first.as_mut().now_or_never(), Some(Err(full)));
+    assert!(second.as_mut().now_or_never().is_none());
+    shelf.outcomes.lock().unwrap().push_back(Ok(()));
+    assert_eq!(second.as_mut().now_or_never(), Some(Ok(vec![])));
+    assert_eq!(reservations.view().keys(), [KEY_B], "what failed has changed nothing");
 }

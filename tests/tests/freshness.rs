@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -263,9 +264,15 @@ fn a_store_that_is_given_up_leaves_no_mark_at_its_target() {
     world.run(["log", "discard", "disk.log"]).success();
     session(&world, &url, &CACHE, &["read -P 1 0 64k"]);
     assert_eq!(marks_kept(&world), 1, "the new cache's");
+    let mut killed = attach(&world, &url, &QUIET_LOG);
+    io(&killed.ready, &["write -P 2 0 64k", "flush"]);
+    killed.kill();
     world.run(["cache", "discard", "disk.cache"]).success();
-    assert_eq!(marks_kept(&world), 1);
-    session(&world, &url, &[], &["read -P 1 0 64k"]);
+    assert_eq!(marks_kept(&world), 2);
+    world.run(["log", "replay", "disk.log", &url]).success();
+    assert_eq!(marks_kept(&world), 1, "the log's, by whatever command the LUN is at hand");
+    world.run(["log", "discard", "disk.log"]).success();
+    session(&world, &url, &[], &["read -P 2 0 64k"]);
     assert_eq!(marks_kept(&world), 0);
 }
 
@@ -293,9 +300,10 @@ fn a_stripe_sees_what_was_written_to_one_of_its_members() {
     let urls = format!("{},{}", target.url(0), target.url(1));
     let stripe = [&CACHE[..], &["--stripe", "64KiB"]].concat();
     session(&world, &urls, &stripe, &["write -P 1 0 16M", "read -P 1 0 8M"]);
-    // The second unit of the stripe is the first of the second LUN.
-    foreign(&target.url(1), &["write -P 2 0 64k"]);
-    let freshness = session(&world, &urls, &stripe, &["read -P 1 0 64k", "read -P 2 64k 64k", "read -P 1 6M 64k"]);
+    // The second unit of the stripe is the first of the second LUN, and so on: the changed range of that LUN reaches over many of the stripe.
+    foreign(&target.url(1), &["write -P 2 0 64k", "write -P 3 512k 64k"]);
+    let checks = ["read -P 1 0 64k", "read -P 2 64k 64k", "read -P 3 1088k 64k", "read -P 1 6M 64k"];
+    let freshness = session(&world, &urls, &stripe, &checks);
     assert_eq!(freshness["cache"]["state"], "partly", "{freshness}");
     assert_eq!(session(&world, &urls, &stripe, &["read -P 2 64k 64k"])["cache"]["state"], "kept");
 }
@@ -406,7 +414,7 @@ fn serve_again(world: &World, portal: &str) -> Process {
 }
 
 /// The files of a LUN: its own, its sidecar and its marks.
-fn lun_files(world: &World) -> Vec<std::path::PathBuf> {
+fn lun_files(world: &World) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![world.path("")];
     while let Some(folder) = folders.pop() {
@@ -422,6 +430,26 @@ fn lun_files(world: &World) -> Vec<std::path::PathBuf> {
     found
 }
 
+/// The files of a LUN and copies of them.
+struct Backup(Vec<(PathBuf, PathBuf)>);
+
+impl Backup {
+    fn of(world: &World) -> Self {
+        let copied = lun_files(world).into_iter().map(|path| {
+            let copy = PathBuf::from(format!("{}-backup", path.display()));
+            tool("cp", ["-p".as_ref(), path.as_os_str(), copy.as_os_str()]);
+            (path, copy)
+        });
+        Self(copied.collect())
+    }
+
+    fn restore(&self) {
+        self.0.iter().for_each(|(path, copy)| {
+            tool("cp", ["-p".as_ref(), copy.as_os_str(), path.as_os_str()]);
+        });
+    }
+}
+
 /// A backup of the target is made while a host is attached, as any nightly one is. The token of its mark is that of the attachment, which goes on.
 #[test]
 fn a_lun_restored_to_a_backup_made_during_an_attachment_is_not_taken_for_unchanged() {
@@ -434,24 +462,74 @@ fn a_lun_restored_to_a_backup_made_during_an_attachment_is_not_taken_for_unchang
     io(&attached.ready, &["write -P 1 0 64k", "flush"]);
     // The backup, of a target that was stopped in order.
     first.process.terminate().success();
-    let backup: Vec<_> = lun_files(&world)
-        .into_iter()
-        .map(|path| {
-            let copy = std::path::PathBuf::from(format!("{}-backup", path.display()));
-            tool("cp", ["-p".as_ref(), path.as_os_str(), copy.as_os_str()]);
-            (path, copy)
-        })
-        .collect();
+    let backup = Backup::of(&world);
     let second = serve_again(&world, &portal);
     io(&attached.ready, &["write -P 2 0 64k", "flush", "read -P 2 0 64k"]);
     detach(&world, attached);
     second.terminate().success();
-    for (path, copy) in &backup {
-        tool("cp", ["-p".as_ref(), copy.as_os_str(), path.as_os_str()]);
-    }
+    backup.restore();
     let _third = serve_again(&world, &portal);
     foreign(&url, &["read -P 1 0 64k"]);
     session(&world, &url, &through, &["read -P 1 0 64k"]);
+}
+
+/// The same where the session is never lost: a snapshot below the target, made while it serves. The token is another one since the detach.
+#[test]
+fn a_lun_restored_to_a_backup_made_while_it_was_served_is_not_taken_for_unchanged() {
+    let world = World::new();
+    let first = target(&world, &[]);
+    let url = first.url(0);
+    let portal = first.portal().to_owned();
+    let through = [&CACHE[..], &["--cache-mode", "write-through"]].concat();
+    let attached = attach(&world, &url, &through);
+    io(&attached.ready, &["write -P 1 0 64k", "flush"]);
+    let backup = Backup::of(&world);
+    io(&attached.ready, &["write -P 2 0 64k", "flush", "read -P 2 0 64k"]);
+    detach(&world, attached);
+    first.process.terminate().success();
+    backup.restore();
+    let _second = serve_again(&world, &portal);
+    foreign(&url, &["read -P 1 0 64k"]);
+    session(&world, &url, &through, &["read -P 1 0 64k"]);
+}
+
+/// The same where the attachment never detaches: the token is another one since the session came back.
+#[test]
+fn a_lun_restored_to_a_backup_made_before_a_reconnection_is_not_taken_for_unchanged() {
+    let world = World::new();
+    let first = target(&world, &[]);
+    let url = first.url(0);
+    let portal = first.portal().to_owned();
+    // Its clean lines count after a crash.
+    let through = [&CACHE[..], &["--cache-mode", "write-through", "--cache-crash", "all"]].concat();
+    let mut attached = attach(&world, &url, &through);
+    io(&attached.ready, &["write -P 1 0 64k", "flush"]);
+    first.process.terminate().success();
+    let backup = Backup::of(&world);
+    let token = || record(&world).1["luns"][0]["mark"].clone();
+    let before = token();
+    let second = serve_again(&world, &portal);
+    io(&attached.ready, &["write -P 2 0 64k", "flush", "read -P 2 0 64k"]);
+    let deadline = Instant::now() + PATIENCE;
+    let is_renewed = |mark: &Value| mark["token"] != before["token"] && mark["candidate"].is_null();
+    while !is_renewed(&token()) {
+        assert!(Instant::now() < deadline, "the mark keeps its token: {}", token());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    attached.kill();
+    second.terminate().success();
+    backup.restore();
+    let _third = serve_again(&world, &portal);
+    foreign(&url, &["read -P 1 0 64k"]);
+    session(&world, &url, &through, &["read -P 1 0 64k"]);
+}
+
+/// What this host remembers of its only store, and where.
+fn record(world: &World) -> (PathBuf, Value) {
+    let files = fs::read_dir(world.path("state/caches")).unwrap().flatten().map(|entry| entry.path());
+    let records: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "json")).collect();
+    let [path] = &records[..] else { panic!("{records:?}") };
+    (path.clone(), serde_json::from_slice(&fs::read(path).unwrap()).unwrap())
 }
 
 const QUIET_LOG: [&str; 8] =
@@ -528,12 +606,9 @@ fn dirty_data_is_not_refused_because_an_attach_that_made_a_first_mark_came_to_no
     io(&killed.ready, &["write -P 4 1M 64k", "flush"]);
     killed.kill();
     // The host's record as a target leaves it that cannot tell.
-    let record = fs::read_dir(world.path("state/caches")).unwrap().flatten().map(|entry| entry.path());
-    let records: Vec<_> = record.filter(|path| path.extension().is_some_and(|end| end == "json")).collect();
-    let [record] = &records[..] else { panic!("{records:?}") };
-    let mut content: Value = serde_json::from_slice(&fs::read(record).unwrap()).unwrap();
+    let (path, mut content) = record(&world);
     assert!(content["luns"][0].as_object_mut().unwrap().remove("mark").is_some());
-    fs::write(record, content.to_string()).unwrap();
+    fs::write(path, content.to_string()).unwrap();
     fail_behind_the_mark(&world, &url);
     session(&world, &url, &QUIET_LOG, &["read -P 4 1M 64k"]);
 }
@@ -548,4 +623,19 @@ fn a_cache_that_was_moved_does_not_forget_that_this_host_used_the_lun_without_it
     session(&world, &url, &[], &["write -P 2 0 64k", "flush"]);
     fs::rename(world.path("disk.cache"), world.path("moved.cache")).unwrap();
     session(&world, &url, &["--cache", "moved.cache", "--cache-exclusive"], &["read -P 2 0 64k"]);
+}
+
+/// Nor where the user's word on the content is a generation, which nobody raised for what this host did.
+#[test]
+fn a_cache_that_was_moved_does_not_count_by_its_generation_if_this_host_used_the_lun_without_it() {
+    let world = World::new();
+    let tgt = Tgt::start(&world);
+    let url = tgt.url();
+    let generation = ["--cache-generation", "7"];
+    session(&world, &url, &[&CACHE[..], &generation].concat(), &["write -P 1 0 64k", "read -P 1 0 64k"]);
+    let known = session(&world, &url, &[&CACHE[..], &generation].concat(), &["read -P 1 0 64k"]);
+    assert_eq!(known["cache"]["state"], "kept", "{known}");
+    session(&world, &url, &[], &["write -P 2 0 64k", "flush"]);
+    fs::rename(world.path("disk.cache"), world.path("moved.cache")).unwrap();
+    session(&world, &url, &[&["--cache", "moved.cache"][..], &generation].concat(), &["read -P 2 0 64k"]);
 }

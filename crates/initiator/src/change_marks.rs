@@ -383,4 +383,25 @@ mod tests {
             vec![ByteRange { offset: 3 << 20, length: 2 << 20 }, ByteRange { offset: 9 << 20, length: 1 << 20 }];
         assert_eq!(report.handle(part(2, false, &[(9, 1)])), Some(ChangeReport { sequence: 2, ranges }));
     }
+
+    /// A LUN that changes faster than it can be asked, and a report that never ends.
+    #[test]
+    fn a_report_that_does_not_come_to_an_end_says_that_everything_has_changed() {
+        let all = vec![ByteRange { offset: 0, length: u64::from(u32::MAX) << 20 }];
+        let last_of = |part_of: &dyn Fn(u64) -> Changes| {
+            let mut report = Report::new(0, Support { marks_max: 1, range_bytes: 1 << 20 });
+            let part = |asked: u64| {
+                report.cdb();
+                report.handle(part_of(asked))
+            };
+            (1..=u64::from(CHANGE_REPORTS_MAX)).map(part).collect::<Vec<_>>()
+        };
+        let changing = last_of(&|asked| part(asked, true, &[(3, 2)]));
+        let endless = last_of(&|asked| part(1, true, &[(2 * asked as u32, 1)]));
+        for (told, sequence) in [(changing, u64::from(CHANGE_REPORTS_MAX)), (endless, 1)] {
+            let (last, before) = told.split_last().unwrap();
+            assert!(before.iter().all(Option::is_none));
+            assert_eq!(*last, Some(ChangeReport { sequence, ranges: all.clone() }));
+        }
+    }
 }

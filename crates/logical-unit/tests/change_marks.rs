@@ -15,6 +15,7 @@ use scsi::cdb::table::ROWS;
 use scsi::cdb::{Blocks, Sanitize, Verification, WriteAtomic, WriteSame};
 use scsi::change_mark::{Changes, Parameters, Run, Support, action_in, action_out, parse_marks};
 use scsi::extended_copy::{Segment, emit_list};
+use scsi::sanitize::Overwrite;
 use scsi::vpd::Designator;
 use scsi::{Cdb, CdbBytes, Sense, Status, TaskAttribute};
 
@@ -473,4 +474,36 @@ fn marks_are_made_with_everything_changed_and_belong_to_their_initiator() {
     let (cdb, list) = out(action_out::FORGET, ID, 1, 0);
     holder.good(cdb, &list);
     assert_eq!(report_marks(&holder), []);
+}
+
+/// It came before the sanitize and waits behind a write: it ends as every command that a sanitize finds waiting (SBC-4 4.11.3).
+#[test]
+fn a_clear_that_a_sanitize_finds_waiting_forgets_nothing() {
+    let device = GatedDevice::new();
+    let options = LogicalUnitOptions { change_store: Some(Arc::new(MemoryChanges)), ..LogicalUnitOptions::default() };
+    let holder = Target::with(device.clone(), options);
+    let other = holder.other("other,i,0x2 target,t,0x1");
+    take(&holder, ID, 1);
+    let start = |target: &Target, cdb: Cdb, data_out: &[u8]| {
+        let bytes = CdbBytes::new(&cdb.emit()).unwrap();
+        target.start(bytes, Buffer::copy_of(data_out), TaskAttribute::Simple, 1)
+    };
+    let mark = report_marks(&holder)[0];
+    let (cdb, list) = out(action_out::CLEAR, ID, 1, mark.sequence);
+    let mut writing = start(&other, Cdb::Write(transfer(Blocks::new(0, 1))), &[0x5a; BLOCK_BYTES]);
+    assert!((&mut writing).now_or_never().is_none());
+    let mut clearing = start(&holder, cdb, &list);
+    assert!((&mut clearing).now_or_never().is_none(), "it waits for the write");
+    let pattern = Overwrite { count: 1, is_inverting: false, pattern: vec![0xa5; 4] }.emit();
+    let sanitize = Sanitize {
+        service_action: scsi::sanitize::action::OVERWRITE,
+        is_immediate: true,
+        is_unrestricted_exit: false,
+        parameter_list_length: pattern.len() as u16,
+    };
+    other.good(Cdb::Sanitize(sanitize), &pattern);
+    device.release();
+    assert_eq!((&mut writing).now_or_never().map(|outcome| outcome.status), Some(Status::Good));
+    let sense = (&mut clearing).now_or_never().and_then(|outcome| outcome.sense);
+    assert!(sense.is_some_and(|sense| sense.is_same_condition(&Sense::SANITIZE_IN_PROGRESS)), "{sense:?}");
 }

@@ -481,6 +481,9 @@ pub fn note_writable_opening(caches: &Caches, identities: &[Identity], but: &[&P
 }
 
 #[cfg(test)]
+mod steps;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::paths::Paths;

@@ -453,6 +453,10 @@ mod tests {
         let of_reader = SavedMark { is_of_reader: true, ..mark(false) };
         put(&mut image, &MarkUpdate::Mark { slot: 2, mark: Some(of_reader.clone()) });
         assert_eq!(marks_in(&image).marks[0].1, of_reader);
+        let other = SavedMark { id: [0xcd; 16], ..mark(false) };
+        put(&mut image, &MarkUpdate::Mark { slot: 2, mark: Some(other) });
+        let words = &marks_in(&image).marks[0].2;
+        assert!(words.iter().all(|&word| word == u64::MAX), "a part of the mark that was there before has changed");
         put(&mut image, &MarkUpdate::Mark { slot: 2, mark: None });
         assert_eq!(marks_in(&image), SavedMarks::default());
     }
@@ -548,5 +552,32 @@ mod tests {
         bytes[60] ^= 1;
         fs::write(&path, bytes).unwrap();
         assert_eq!(open("s1", 1 << 20).1, 0, "a damaged header");
+    }
+
+    /// Its writes change the time of the file, and so does whoever writes to it later: only what is noted at its end can be held against it.
+    #[test]
+    fn marks_that_were_closed_in_order_and_opened_again_outlive_a_crash() {
+        let directory = tempfile::tempdir().unwrap();
+        let (lun, path) = (directory.path().join("lun"), directory.path().join("lun.forebay-marks"));
+        fs::write(&lun, "x").unwrap();
+        let open = || MarksFile::open(path.clone(), "s1", 1 << 20, FoundFile::at(&lun)).unwrap();
+        let (marks, _) = open();
+        save(&marks, MarkUpdate::Mark { slot: 2, mark: Some(mark(false)) });
+        marks.note_closed().unwrap();
+        drop(open());
+        fs::write(&lun, "xy").unwrap();
+        assert_eq!(open().1.marks.len(), 1);
+    }
+
+    /// A device that takes writes and cannot sync them: what is there after a power loss nobody knows.
+    #[test]
+    fn a_mark_is_saved_only_when_it_is_synced() {
+        let directory = tempfile::tempdir().unwrap();
+        let (lun, path) = (directory.path().join("lun"), directory.path().join("lun.forebay-marks"));
+        let (marks, _) = MarksFile::open(path.clone(), "s1", 1 << 20, FoundFile::at(&lun)).unwrap();
+        std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+        let (place, page) = page_of(&part(&[(3, 0x10)])).unwrap();
+        let error = marks.shared.write(&[(place, page)]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "fsync of it is refused: {error}");
     }
 }

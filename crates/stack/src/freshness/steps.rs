@@ -1,0 +1,255 @@
+//! The steps of an attach and of its end, against a target that looks on: what this host remembers at the moment that something becomes durable
+//! there is what it would have after a crash.
+
+use std::future::pending;
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+use base::clock::Clock;
+use block::device::DeviceExt;
+use block::memory::MemoryDevice;
+use block::{Buffer, Event};
+use iscsi::target::TargetPortal;
+use logical_unit::change_marks::{ChangeStore, MarkUpdate, SavedMark, Saving};
+use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap};
+use target::{Target, TargetServer, TargetServerOptions};
+
+use super::*;
+use crate::held_marks::MarkRenewal;
+use crate::paths::Paths;
+use crate::remote::{RemoteConfig, Waits};
+use crate::remotes::{Arrangement, RemotesConfig};
+use crate::time::system_clock;
+
+const IQN: &str = "iqn.2026-11.io.forebay:steps";
+const MIB: u64 = 1 << 20;
+
+/// Looks at each mark before it becomes durable, beside the one that is, and says what is wrong.
+type Look = Box<dyn FnMut(Option<&SavedMark>, &SavedMark) -> Option<String> + Send>;
+
+/// The target's memory of its marks.
+#[derive(Clone, Default)]
+struct Watched(Arc<Mutex<Seen>>);
+
+#[derive(Default)]
+struct Seen {
+    /// What is durable.
+    mark: Option<SavedMark>,
+    look: Option<Look>,
+    look_count: usize,
+    /// The looks are on the target's thread, whose panics no test sees.
+    wrong: Vec<String>,
+}
+
+impl Watched {
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn look_by(&self, look: impl FnMut(Option<&SavedMark>, &SavedMark) -> Option<String> + Send + 'static) {
+        self.seen().look = Some(Box::new(look));
+    }
+
+    /// At least one look was taken, and all was as it should be.
+    fn check(&self) {
+        let seen = self.seen();
+        assert!(seen.look_count > 0);
+        assert!(seen.wrong.is_empty(), "{:#?}", seen.wrong);
+    }
+}
+
+impl ChangeStore for Watched {
+    fn save(&self, updates: Vec<MarkUpdate>) -> Saving {
+        let mut seen = self.seen();
+        for update in updates {
+            let MarkUpdate::Mark { mark: Some(mark), .. } = update else { continue };
+            let before = seen.mark.replace(mark.clone());
+            if let Some(mut look) = seen.look.take() {
+                let wrong = look(before.as_ref(), &mark);
+                seen.wrong.extend(wrong);
+                seen.look_count += 1;
+                seen.look = Some(look);
+            }
+        }
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+/// A target on a thread of its own, which ends with the process.
+fn serve(store: Watched) -> SocketAddr {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async move {
+            let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
+            let options = LogicalUnitOptions { change_store: Some(Arc::new(store)), ..LogicalUnitOptions::default() };
+            let unit = LogicalUnit::new(Arc::new(MemoryDevice::new(16 * MIB, identity)), options);
+            tokio::spawn(unit.run());
+            let luns = LunMap::new();
+            luns.insert(0, unit);
+            let portal = TargetPortal { address: "127.0.0.1:0".parse().unwrap(), group: 1 };
+            let options = TargetServerOptions { portals: vec![portal], shards: 1, ..TargetServerOptions::default() };
+            let bound = TargetServer::new(vec![Target::new(IQN, luns)], options).bind().unwrap();
+            sender.send(bound.addresses()[0]).unwrap();
+            bound.run(pending()).await.unwrap();
+        });
+    });
+    receiver.recv().unwrap()
+}
+
+struct Host {
+    caches: Caches,
+    place: Place,
+    address: SocketAddr,
+    clock: Arc<dyn Clock>,
+    _directory: tempfile::TempDir,
+}
+
+impl Host {
+    fn new(address: SocketAddr) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let paths = Paths::new(directory.path().join("run"), directory.path().join("state")).unwrap();
+        let place = Place { path: directory.path().join("disk.cache"), offset: None };
+        let caches = Caches::open(&paths).unwrap();
+        Self { caches, place, address, clock: system_clock().unwrap(), _directory: directory }
+    }
+
+    async fn connect(&self, initiator: &str) -> Remotes {
+        let patience = Duration::from_secs(60);
+        let remote = RemoteConfig {
+            url: format!("iscsi://{}/{IQN}/0", self.address).parse().unwrap(),
+            initiator_name: format!("iqn.2026-11.io.forebay:{initiator}"),
+            credentials: None,
+            target_credentials: None,
+            with_digests: false,
+            link_round_trip: None,
+            isid: None,
+            waits: Waits { login: patience, command: patience, keepalive: patience, replacement: patience },
+            connections: 1,
+            split_connections: false,
+        };
+        let config = RemotesConfig { remotes: vec![remote], arrangement: Arrangement::Single };
+        config.connect(&self.clock).await.unwrap()
+    }
+
+    async fn assess(&self, remotes: &Remotes) -> Assessed {
+        assess(remotes, &self.caches, Store::Cache, &self.place, Promise::default()).await.unwrap()
+    }
+
+    async fn commit(&self, remotes: &Remotes, assessed: Assessed) -> HeldMarks {
+        let record = Record::new(&self.place, 4096, &remotes.identity(), "disk");
+        assessed.commit(&self.caches, record).await.unwrap().1
+    }
+
+    /// An attach and its end: the mark is there, cleared, and remembered.
+    async fn attach_once(&self) {
+        let remotes = self.connect("own").await;
+        let assessed = self.assess(&remotes).await;
+        MarkRenewal::start(vec![self.commit(&remotes, assessed).await]).finish().await;
+        remotes.close().await.unwrap();
+    }
+
+    fn mark(&self) -> MarkRecord {
+        remembered(&self.caches, &self.place).expect("it has a mark")
+    }
+}
+
+fn remembered(caches: &Caches, place: &Place) -> Option<MarkRecord> {
+    caches.find(place).unwrap().and_then(|record| record.luns.into_iter().find_map(|lun| lun.mark))
+}
+
+/// A crash at any moment leaves a mark there that the host knows.
+fn expect_known_at_every_step(store: &Watched, host: &Host) {
+    let (caches, place) = (host.caches.clone(), host.place.clone());
+    store.look_by(move |before, after| {
+        let known = remembered(&caches, &place);
+        let mut marks = before.into_iter().chain([after]);
+        let is_known = |mark: &SavedMark| known.as_ref().is_some_and(|known| known.is(&mark.id, mark.token));
+        marks.find(|mark| !is_known(mark)).map(|mark| format!("{mark:?} is not {known:?}"))
+    });
+}
+
+#[tokio::test]
+async fn a_mark_is_known_here_by_the_token_that_it_has_there_at_every_step_of_an_attach() {
+    let store = Watched::default();
+    let host = Host::new(serve(store.clone()));
+    host.attach_once().await;
+    let before = host.mark();
+    expect_known_at_every_step(&store, &host);
+    let remotes = host.connect("own").await;
+    let assessed = host.assess(&remotes).await;
+    store.check();
+    // An attach that ends here has the new token, and no older copy of the target's marks is taken for it.
+    let (mark, there) = (host.mark(), store.seen().mark.clone().unwrap());
+    assert!(mark.candidate().is_none() && mark.is(&there.id, there.token));
+    assert!(!mark.is(&there.id, before.newest()));
+    MarkRenewal::start(vec![host.commit(&remotes, assessed).await]).finish().await;
+    store.check();
+    let (last, there) = (host.mark(), store.seen().mark.clone().unwrap());
+    assert!(last.candidate().is_none() && last.is(&there.id, there.token));
+    assert_ne!(
+        last.newest(),
+        mark.newest(),
+        "a copy that was made while the store was used is not taken for it either"
+    );
+}
+
+/// The answer to a TAKE was lost: the mark has the token that was on its way, and nobody knows.
+#[tokio::test]
+async fn a_token_that_was_on_its_way_counts_until_it_is_known_to_be_there() {
+    let store = Watched::default();
+    let host = Host::new(serve(store.clone()));
+    host.attach_once().await;
+    let remotes = host.connect("own").await;
+    let assessed = host.assess(&remotes).await;
+    let held = host.commit(&remotes, assessed).await;
+    let mark = host.mark().with_candidate(draw_token());
+    host.caches.note_mark(&host.place, &mark).unwrap();
+    remotes.legs()[0].first().renew_mark(mark.id(), mark.newest()).await.unwrap();
+    expect_known_at_every_step(&store, &host);
+    MarkRenewal::start(vec![held]).finish().await;
+    store.check();
+    assert!(host.mark().candidate().is_none());
+}
+
+/// From the CLEAR on the mark tells of changes, so from then on the host must expect it to: a crash behind it leaves a store that is in use.
+#[tokio::test]
+async fn a_store_is_noted_as_used_before_its_mark_is_cleared() {
+    let store = Watched::default();
+    let host = Host::new(serve(store.clone()));
+    let (caches, place) = (host.caches.clone(), host.place.clone());
+    store.look_by(move |_, after| {
+        let record = caches.find(&place).unwrap_or(None);
+        let is_used = record.as_ref().is_some_and(|record| {
+            let stage = record.luns[0].mark.as_ref().map(MarkRecord::stage);
+            !record.is_stale && matches!(stage, Some(MarkStage::Owing | MarkStage::Cleared))
+        });
+        (!after.is_everything && !is_used).then(|| format!("{record:?}"))
+    });
+    host.attach_once().await;
+    store.check();
+    assert_eq!(host.mark().stage(), MarkStage::Cleared);
+}
+
+/// Others write between the report and the CLEAR, which is refused then: this attachment is told at once, and the next one again.
+#[tokio::test]
+async fn what_others_change_during_an_attach_is_void_in_it_and_told_to_the_next() {
+    let store = Watched::default();
+    let host = Host::new(serve(store.clone()));
+    host.attach_once().await;
+    let remotes = host.connect("own").await;
+    let assessed = host.assess(&remotes).await;
+    assert!(matches!(assessed.freshness(), Freshness::Unchanged));
+    let others = host.connect("other").await;
+    others.device().write(3 * MIB, Buffer::zeroed(4096), false).await.unwrap();
+    let events = remotes.device().subscribe();
+    let held = host.commit(&remotes, assessed).await;
+    let void: Vec<Event> = std::iter::from_fn(|| events.try_receive()).collect();
+    let changed = ByteRange { offset: 3 * MIB, length: MIB };
+    assert!(matches!(&void[..], [Event::Invalidated(range)] if *range == changed), "{void:?}");
+    MarkRenewal::start(vec![held]).finish().await;
+    remotes.close().await.unwrap();
+    let remotes = host.connect("own").await;
+    assert_eq!(host.assess(&remotes).await.changed(), [changed]);
+}

@@ -213,6 +213,7 @@ impl Runner {
                     let mut probe = Probe::new(link, &self.options)?;
                     let unit = probe.run().await?;
                     let support = unit.change_marks;
+                    let attention = attention.max(self.learn(link));
                     // First of all: another device is not told of our marks.
                     self.adopt(unit).map_err(LinkError::Replaced)?;
                     // A nexus reset lets go of what is held; after others this finds it held.
@@ -220,7 +221,9 @@ impl Runner {
                     let mut probe = Probe::new(link, &self.options)?;
                     let changed = change_marks::take_again(&mut probe, support, taken).await?;
                     self.tell_of(&changed);
-                    if attention == Attention::PowerOn {
+                    // Of this the unit is asked again.
+                    std::mem::take(&mut link.heard).iter().for_each(|sense| self.engine.hear(sense));
+                    if attention >= Attention::PowerOn {
                         self.engine.begin_again();
                         self.engine.start_replay();
                     }
@@ -251,8 +254,10 @@ impl Runner {
                 continue;
             };
             match opened {
-                Ok(Session { link, unit, changed }) => {
+                Ok(Session { mut link, unit, changed }) => {
                     self.portal = portal;
+                    // Everything is written again, whatever it calls for.
+                    self.learn(&mut link);
                     self.adopt(unit).map_err(End::Replaced)?;
                     self.tell_of(&changed);
                     self.engine.start_replay();
@@ -290,6 +295,12 @@ impl Runner {
             future.as_mut().poll(context).map(|output| Ok(Some(output)))
         })
         .await
+    }
+
+    /// Takes note of what the unit reported while it was asked what it is. Returns what that calls for.
+    fn learn(&mut self, link: &mut Link) -> Attention {
+        let heard = std::mem::take(&mut link.heard);
+        heard.iter().map(|sense| self.engine.learn(sense)).max().unwrap_or_default()
     }
 
     /// Takes over what a unit says about itself, if it is still the same unit.

@@ -241,6 +241,9 @@ impl Engine {
     /// The session is lost: what was under way will be issued again.
     pub(crate) fn take_back(&mut self, link: Link, loss: &LinkError) {
         let now = self.options.clock.now();
+        for sense in &link.heard {
+            self.learn(sense);
+        }
         let (pdus_sent, pdus_received) = link.pdu_counts();
         self.counts.pdus_sent += pdus_sent;
         self.counts.pdus_received += pdus_received;
@@ -639,7 +642,13 @@ impl Engine {
     }
 
     /// The unit reports something.
-    fn hear(&mut self, sense: &Sense) {
+    pub(crate) fn hear(&mut self, sense: &Sense) {
+        let attention = self.learn(sense);
+        self.note(attention);
+    }
+
+    /// Takes note of what a report says of earlier writes and of other units. Returns what it calls for.
+    pub(crate) fn learn(&mut self, sense: &Sense) -> Attention {
         if sense.is_deferred && self.retained.is_empty() {
             tracing::error!(%sense, place = self.options.place(), "an earlier write, which was acknowledged, failed");
             self.lose_write(sense_error(sense, "an earlier write"));
@@ -647,7 +656,7 @@ impl Engine {
         if (sense.asc, sense.ascq) == REPORTED_LUNS_CHANGED {
             self.shared.note_lun_list_change();
         }
-        self.note(attention(sense));
+        attention(sense)
     }
 
     /// Issues a job's command once more, unless that was tried often enough and long enough.

@@ -17,12 +17,12 @@ use scsi::{Cdb, Sense, SenseKey, Status, mode};
 
 use crate::error::{LinkError, sense_error};
 use crate::limits::{
-    BUSY_WAIT_MAX, BUSY_WAIT_MIN, COMMAND_BYTES_MAX, CONTROL_DATA_BYTES, TRANSFER_BYTES_MAX, UNIT_ATTENTIONS_MAX,
-    UNMAP_DESCRIPTORS_MAX,
+    ATTEMPTS_MAX, BUSY_WAIT_MAX, BUSY_WAIT_MIN, COMMAND_BYTES_MAX, CONTROL_DATA_BYTES, TRANSFER_BYTES_MAX,
+    UNIT_ATTENTIONS_MAX, UNMAP_DESCRIPTORS_MAX,
 };
 use crate::link::Link;
 use crate::options::InitiatorOptions;
-use crate::verdict::is_without_access;
+use crate::verdict::{Attention, attention, is_without_access};
 
 /// A logical unit as commands need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,10 +95,23 @@ impl<'a> Probe<'a> {
         Ok(Self { link, options, lun })
     }
 
-    /// Everything.
+    /// Everything, from the beginning when the unit changes or loses something meanwhile.
     pub(crate) async fn run(&mut self) -> Result<Unit, LinkError> {
-        self.check_presence().await?;
-        self.await_readiness().await?;
+        for _ in 0..ATTEMPTS_MAX {
+            self.check_presence().await?;
+            self.await_readiness().await?;
+            let already = self.link.heard.len();
+            let unit = self.look().await?;
+            let is_news = |sense: &Sense| attention(sense) > Attention::None;
+            if !self.link.heard.iter().skip(already).any(is_news) {
+                return Ok(unit);
+            }
+        }
+        Err(self.failed("it never stays the same"))
+    }
+
+    /// What a unit that is ready is.
+    async fn look(&mut self) -> Result<Unit, LinkError> {
         let identity = self.identity().await?;
         let (capacity, has_sixteen) = self.capacity().await?;
         let limits = self.page(vpd::page::BLOCK_LIMITS, BlockLimits::parse).await?.unwrap_or_default();
@@ -300,7 +313,11 @@ impl<'a> Probe<'a> {
                     return Ok(Ok(completed.buffer.get(..received_bytes).unwrap_or_default().to_vec()));
                 }
                 (Some(Status::CheckCondition), Some(sense)) => match sense.key {
-                    SenseKey::UnitAttention => continue,
+                    // It is said once, and this command was not carried out.
+                    _ if sense.is_deferred || sense.key == SenseKey::UnitAttention => {
+                        self.link.heard.push(sense);
+                        continue;
+                    }
                     SenseKey::NotReady if sense.asc == 0x04 && sense.ascq == 0x01 && !is_late => wait = BUSY_WAIT_MAX,
                     _ => return Ok(Err(sense)),
                 },

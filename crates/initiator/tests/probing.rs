@@ -1,0 +1,103 @@
+//! What a unit says while it is looked into counts as what it says at any other time.
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use block::device::DeviceExt;
+use block::{Buffer, Device, ErrorKind, Event};
+use initiator::{InitiatorOptions, RemoteLun};
+use scsi::vpd::page::DEVICE_IDENTIFICATION;
+use scsi::{Cdb, Sense};
+use support::World;
+use support::scripted::{Deed, Reply, Scripted};
+
+fn attach(world: &mut World) -> (Scripted, Arc<RemoteLun>) {
+    let target = Scripted::new(world);
+    let options = InitiatorOptions { replacement_timeout: Duration::from_secs(30), ..world.options() };
+    let (lun, driver) = world.run(initiator::connect(options, Arc::new(target.clone()))).unwrap();
+    world.executor.spawn(driver);
+    (target, lun)
+}
+
+fn write(world: &mut World, lun: &RemoteLun, offset: u64, fill: u8) -> Result<Buffer, block::Error> {
+    let writing = lun.write(offset, Buffer::copy_of(&[fill; 4096]), false);
+    world.run(writing)
+}
+
+fn read(world: &mut World, lun: &RemoteLun, offset: u64) -> Result<Buffer, block::Error> {
+    let reading = lun.read(offset, Buffer::zeroed(4096));
+    world.run(reading)
+}
+
+fn flush(world: &mut World, lun: &RemoteLun) -> Result<(), block::Error> {
+    let flushing = lun.flush();
+    world.run(flushing)
+}
+
+/// Whether what the tests write is on the medium.
+fn is_durable(target: &Scripted) -> bool {
+    target.disk().durable(4096, 4096) == [7; 4096]
+}
+
+fn is_page(cdb: &Cdb, wanted: u8) -> bool {
+    matches!(cdb, Cdb::Inquiry { is_vpd: true, page, .. } if *page == wanted)
+}
+
+/// One after the other: the commands of a look into the unit that bring news.
+const COMMANDS: [fn(&Cdb) -> bool; 5] = [
+    |cdb| matches!(cdb, Cdb::TestUnitReady),
+    |cdb| matches!(cdb, Cdb::Inquiry { is_vpd: false, .. }),
+    |cdb| is_page(cdb, DEVICE_IDENTIFICATION),
+    |cdb| matches!(cdb, Cdb::ReadCapacity16 { .. }),
+    |cdb| matches!(cdb, Cdb::ModeSense(_)),
+];
+
+/// Makes the unit say that its capacity has changed, and lose its cache when it is asked for it, which it says once.
+fn lose_cache_while_asked(world: &mut World, target: &Scripted, lun: &RemoteLun, index: usize, news: Sense) {
+    let (mut was_read, mut was_said) = (false, false);
+    target.tell(move |disk, cdb| match cdb {
+        Cdb::Read(_) if !was_read => {
+            was_read = true;
+            Deed::Answer(Reply::sense(Sense::CAPACITY_CHANGED))
+        }
+        cdb if was_read && !was_said && COMMANDS[index](cdb) => {
+            was_said = true;
+            disk.lose_cache();
+            Deed::Answer(Reply::sense(news))
+        }
+        _ => Deed::Proper,
+    });
+    read(world, lun, 0).unwrap();
+}
+
+#[test]
+fn a_loss_that_the_unit_tells_while_it_is_asked_what_it_is_brings_a_replay() {
+    let deferred = Sense { is_deferred: true, ..Sense::WRITE_ERROR };
+    for news in [Sense::POWER_ON_OR_RESET, Sense::BUS_DEVICE_RESET, deferred] {
+        for index in 0..COMMANDS.len() {
+            let mut world = World::new(1);
+            let (target, lun) = attach(&mut world);
+            write(&mut world, &lun, 4096, 7).unwrap();
+            lose_cache_while_asked(&mut world, &target, &lun, index, news);
+            flush(&mut world, &lun).unwrap();
+            assert!(is_durable(&target), "{news} to command {index}");
+            assert_eq!(lun.status().session_count, 1, "{news} to command {index}");
+        }
+    }
+}
+
+/// What was flushed well cannot be written again: the next flush says that it is lost.
+#[test]
+fn a_deferred_error_that_is_told_while_the_unit_is_asked_is_told_by_a_flush() {
+    let mut world = World::new(2);
+    let (target, lun) = attach(&mut world);
+    let events = lun.subscribe();
+    write(&mut world, &lun, 4096, 7).unwrap();
+    flush(&mut world, &lun).unwrap();
+    lose_cache_while_asked(&mut world, &target, &lun, 3, Sense { is_deferred: true, ..Sense::WRITE_ERROR });
+    assert_eq!(flush(&mut world, &lun).unwrap_err().kind(), ErrorKind::Media);
+    assert_eq!(events.try_receive(), Some(Event::WritesLost));
+    flush(&mut world, &lun).expect("it is told once");
+}

@@ -1,4 +1,4 @@
-//! What a unit says while it is looked into counts as what it says at any other time.
+//! What a unit says while it is looked into counts as what it says at any other time, and what it does not say decides nothing.
 
 mod support;
 
@@ -7,11 +7,19 @@ use std::time::Duration;
 
 use block::device::DeviceExt;
 use block::{Buffer, Device, ErrorKind, Event};
-use initiator::{InitiatorOptions, RemoteLun};
-use scsi::vpd::page::DEVICE_IDENTIFICATION;
-use scsi::{Cdb, Sense};
+use initiator::{InitiatorOptions, RemoteLun, State};
+use scsi::vpd::page::{DEVICE_IDENTIFICATION, UNIT_SERIAL_NUMBER};
+use scsi::{Cdb, Sense, SenseKey};
 use support::World;
 use support::scripted::{Deed, Reply, Scripted};
+
+/// Errors that pass.
+const PASSING: [Sense; 4] = [
+    Sense::ACCESS_STATE_IN_TRANSITION,
+    Sense::INTERNAL_TARGET_FAILURE,
+    Sense::COMMUNICATION_FAILURE,
+    Sense { key: SenseKey::AbortedCommand, asc: 0x47, ascq: 0x03, ..Sense::NO_SENSE },
+];
 
 fn attach(world: &mut World) -> (Scripted, Arc<RemoteLun>) {
     let target = Scripted::new(world);
@@ -39,6 +47,37 @@ fn flush(world: &mut World, lun: &RemoteLun) -> Result<(), block::Error> {
 /// Whether what the tests write is on the medium.
 fn is_durable(target: &Scripted) -> bool {
     target.disk().durable(4096, 4096) == [7; 4096]
+}
+
+/// Ends the session at the next command of `lun`, which is a read.
+fn lose_session(
+    world: &mut World,
+    target: &Scripted,
+    lun: &RemoteLun,
+    mut then: impl FnMut(&Cdb) -> Deed + Send + 'static,
+) {
+    let mut is_lost = false;
+    target.tell(move |_, cdb| match cdb {
+        Cdb::Read(_) if !is_lost => {
+            is_lost = true;
+            Deed::Leave
+        }
+        cdb if is_lost => then(cdb),
+        _ => Deed::Proper,
+    });
+    read(world, lun, 1 << 19).expect("a session that is lost is made again");
+}
+
+/// Answers a command with `sense` once, where it is one of those.
+fn once(is_it: impl Fn(&Cdb) -> bool + Send + 'static, sense: Sense) -> impl FnMut(&Cdb) -> Deed + Send + 'static {
+    let mut left = 1;
+    move |cdb| {
+        if left == 0 || !is_it(cdb) {
+            return Deed::Proper;
+        }
+        left -= 1;
+        Deed::Answer(Reply::sense(sense))
+    }
 }
 
 fn is_page(cdb: &Cdb, wanted: u8) -> bool {
@@ -100,4 +139,69 @@ fn a_deferred_error_that_is_told_while_the_unit_is_asked_is_told_by_a_flush() {
     assert_eq!(flush(&mut world, &lun).unwrap_err().kind(), ErrorKind::Media);
     assert_eq!(events.try_receive(), Some(Event::WritesLost));
     flush(&mut world, &lun).expect("it is told once");
+}
+
+#[test]
+fn a_unit_that_does_not_say_what_its_cache_is_has_a_volatile_one() {
+    for sense in PASSING {
+        for is_lasting in [false, true] {
+            let mut world = World::new(3);
+            let (target, lun) = attach(&mut world);
+            let mut left = if is_lasting { u32::MAX } else { 2 };
+            lose_session(&mut world, &target, &lun, move |cdb| match cdb {
+                Cdb::ModeSense(_) if left > 0 => {
+                    left -= 1;
+                    Deed::Answer(Reply::sense(sense))
+                }
+                _ => Deed::Proper,
+            });
+            write(&mut world, &lun, 4096, 7).unwrap();
+            flush(&mut world, &lun).unwrap();
+            assert!(is_durable(&target), "{sense}, for ever: {is_lasting}");
+        }
+    }
+}
+
+#[test]
+fn a_unit_that_has_no_mode_pages_has_no_volatile_cache() {
+    let mut world = World::new(4);
+    let (target, lun) = attach(&mut world);
+    lose_session(&mut world, &target, &lun, |cdb| match cdb {
+        Cdb::ModeSense(_) => Deed::Answer(Reply::sense(Sense::INVALID_OPERATION_CODE)),
+        _ => Deed::Proper,
+    });
+    write(&mut world, &lun, 4096, 7).unwrap();
+    assert_eq!(lun.status().retained_bytes, 0);
+}
+
+#[test]
+fn a_name_that_a_unit_does_not_tell_for_a_while_is_asked_again() {
+    for sense in PASSING {
+        for page in [UNIT_SERIAL_NUMBER, DEVICE_IDENTIFICATION] {
+            let mut world = World::new(5);
+            let (target, lun) = attach(&mut world);
+            write(&mut world, &lun, 4096, 7).unwrap();
+            lose_session(&mut world, &target, &lun, once(move |cdb| is_page(cdb, page), sense));
+            flush(&mut world, &lun).unwrap();
+            assert_eq!(lun.status().state, State::Online, "{sense} to page {page:02x}h");
+        }
+    }
+}
+
+/// It takes longer than one look at the unit.
+#[test]
+fn a_name_that_a_unit_does_not_tell_for_long_is_waited_for() {
+    let mut world = World::new(6);
+    let (target, lun) = attach(&mut world);
+    write(&mut world, &lun, 4096, 7).unwrap();
+    let mut left = 20;
+    lose_session(&mut world, &target, &lun, move |cdb| {
+        if left == 0 || !is_page(cdb, UNIT_SERIAL_NUMBER) {
+            return Deed::Proper;
+        }
+        left -= 1;
+        Deed::Answer(Reply::sense(Sense::INTERNAL_TARGET_FAILURE))
+    });
+    flush(&mut world, &lun).unwrap();
+    assert!(is_durable(&target));
 }

@@ -352,7 +352,7 @@ impl<'a> Probe<'a> {
     }
 
     fn malformed(&self, error: scsi::Malformed) -> LinkError {
-        let context = format!("{} sent {error} that make no sense", self.options.place());
+        let context = format!("{} does not say what it is: {error}", self.options.place());
         LinkError::Unit(Error::new(ErrorKind::Corrupt, context))
     }
 }

@@ -578,7 +578,7 @@ impl Engine {
             self.complete(order);
             return;
         }
-        match judge(&outcome, || job.words()) {
+        match judge(&outcome, job.read_bytes(step), || job.words()) {
             Verdict::Done => {
                 self.was_useful = true;
                 job.advance(step, &buffer);
@@ -604,7 +604,8 @@ impl Engine {
     /// A raw command has ended. What it was told about the unit is heard even where its caller decides what comes next.
     fn handle_raw(&mut self, now: Instant, order: u64, repeat: Repeat, completed: Completed) {
         let Completed { token, mut buffer, outcome } = completed;
-        let verdict = judge(&outcome, || "a SCSI command".to_owned());
+        // How much it brings is for its caller to judge.
+        let verdict = judge(&outcome, 0, || "a SCSI command".to_owned());
         let is_refused = match &verdict {
             Verdict::Again(Some(sense)) => {
                 self.hear(sense);

@@ -426,6 +426,14 @@ impl Job {
         Some(step)
     }
 
+    /// Bytes that a step is to bring: all of them, or it has failed.
+    pub(crate) fn read_bytes(&self, step: Step) -> usize {
+        match (&self.kind, step.purpose) {
+            (Kind::Read { .. }, Purpose::Part(part)) => part.length as usize,
+            _ => 0,
+        }
+    }
+
     /// A step was carried out, and brought `data` where it was a part of a read.
     pub(crate) fn advance(&mut self, step: Step, data: &[u8]) {
         if let (Kind::Read { range, buffer }, Purpose::Part(part)) = (&mut self.kind, step.purpose)

@@ -315,12 +315,22 @@ impl Runner {
             return Err(Error::new(ErrorKind::Gone, words));
         }
         let geometry = unit.geometry;
+        let (blocks, known_blocks) = (geometry.logical_block_bytes, self.engine.unit.geometry.logical_block_bytes);
+        if blocks != known_blocks {
+            // What is under way, retained or above us was cut into blocks that it has no more.
+            let words = format!(
+                "{} is another device now: its blocks had {known_blocks} bytes, and have {blocks}; nothing is written there; \
+                 what was written since the last flush may be lost; detach and look",
+                self.options.place()
+            );
+            return Err(Error::new(ErrorKind::Gone, words));
+        }
         self.shared.view().change_marks = unit.change_marks;
         self.engine.unit = unit;
         let previous = std::mem::replace(&mut self.shared.view().geometry, geometry);
         if previous != geometry {
             let (before, now) = (previous.size_bytes, geometry.size_bytes);
-            tracing::info!(place = self.options.place(), before, now, "the LUN's size or blocks have changed");
+            tracing::info!(place = self.options.place(), before, now, "the LUN's size has changed");
             self.shared.events.publish(&Event::Resized(geometry));
         }
         Ok(())

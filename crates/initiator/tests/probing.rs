@@ -205,3 +205,31 @@ fn a_name_that_a_unit_does_not_tell_for_long_is_waited_for() {
     flush(&mut world, &lun).unwrap();
     assert!(is_durable(&target));
 }
+
+/// What was cut into blocks of one size does not fit into those of another, or fits in another place.
+#[test]
+fn a_unit_whose_blocks_have_another_size_is_not_written_to() {
+    let mut world = World::new(7);
+    let (target, lun) = attach(&mut world);
+    let events = lun.subscribe();
+    write(&mut world, &lun, 512, 7).unwrap();
+    let mut is_lost = false;
+    target.tell(move |disk, cdb| match cdb {
+        Cdb::Read(_) if !is_lost => {
+            is_lost = true;
+            disk.lose_cache();
+            disk.block_bytes = 4096;
+            Deed::Leave
+        }
+        Cdb::Write(_) => panic!("a write is at another place than it was"),
+        _ => Deed::Proper,
+    });
+    let error = read(&mut world, &lun, 0).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Gone);
+    assert!(error.to_string().contains("512") && error.to_string().contains("4096"), "{error}");
+    assert_eq!(flush(&mut world, &lun).unwrap_err().kind(), ErrorKind::Gone);
+    assert_eq!(lun.status().state, State::Replaced);
+    assert!(std::iter::from_fn(|| events.try_receive()).any(|event| event == Event::IdentityChanged));
+    let closed = world.run(async move { lun.close().await });
+    assert_eq!(closed.unwrap_err().kind(), ErrorKind::OutcomeUnknown, "it is told that something may be lost");
+}

@@ -104,6 +104,8 @@ pub(crate) struct Engine {
     is_flush_failing: bool,
     /// The last failure of a request that was logged.
     logged_failure: Option<(ErrorKind, Instant)>,
+    /// Whether the session that was lost last left writes behind whose outcome nobody was told.
+    has_writes_in_doubt: bool,
     /// Whether the unit carried anything out since [`Engine::take_usefulness`].
     was_useful: bool,
     counts: Counts,
@@ -137,6 +139,7 @@ impl Engine {
             untold_loss: None,
             is_flush_failing: false,
             logged_failure: None,
+            has_writes_in_doubt: false,
             was_useful: false,
             counts: Counts::default(),
             alarm: Alarm::default(),
@@ -241,6 +244,8 @@ impl Engine {
     /// The session is lost: what was under way will be issued again.
     pub(crate) fn take_back(&mut self, link: Link, loss: &LinkError) {
         let now = self.options.clock.now();
+        // What an older session left was ended when this one began.
+        self.has_writes_in_doubt = self.jobs.values().any(|job| job.may_change() && !job.is_idle());
         for sense in &link.heard {
             self.learn(sense);
         }
@@ -296,6 +301,11 @@ impl Engine {
         }
     }
 
+    /// Whether writes that are to be issued again may still be under way in the session that was lost.
+    pub(crate) fn has_writes_in_doubt(&self) -> bool {
+        self.has_writes_in_doubt
+    }
+
     /// Answers everything with `error`, or with an unknown outcome where `error` would say that a mutation was not
     /// carried out.
     pub(crate) fn fail_all(&mut self, error: &Error) {
@@ -303,6 +313,7 @@ impl Engine {
         self.delayed.clear();
         self.stalled.clear();
         self.blocked.clear();
+        self.has_writes_in_doubt = false;
         for job in std::mem::take(&mut self.jobs).into_values() {
             let error = final_error(&job, error);
             job.finish(Err(error));

@@ -254,6 +254,11 @@ impl Job {
         matches!(self.kind, Kind::Write { .. } | Kind::Discard { .. } | Kind::Zeroes { .. })
     }
 
+    /// Whether it changes what is stored, as far as is known.
+    pub(crate) fn may_change(&self) -> bool {
+        self.is_mutation() || self.repeat().is_some_and(|repeat| repeat != Repeat::Always)
+    }
+
     /// Whether it is durable on `unit` when it is complete.
     pub(crate) fn is_durable(&self, unit: &Unit) -> bool {
         !unit.is_volatile() || matches!(self.kind, Kind::Write { fua: true, .. } | Kind::Zeroes { fua: true, .. })

@@ -67,7 +67,7 @@ pub async fn connect(
     let mut portal = options.portal.clone();
     let wanted = Arc::new(AtomicU16::new(options.connections));
     let opener = Opener { options: Arc::clone(&options), connector, isid, wanted };
-    let opened = establish(&opener, &mut portal, None).await;
+    let opened = establish(&opener, &mut portal, None, None).await;
     let Session { link, unit, .. } = opened.map_err(|error| error.into_error(&options))?;
     let status = Status {
         session_count: 1,
@@ -81,8 +81,9 @@ pub async fn connect(
     let shared = Arc::new(Shared::new(&unit, status, wanted));
     let engine = Engine::new(Arc::clone(&options), Arc::clone(&shared), unit);
     let back_off = BackOff::new(options.reconnect_wait_min, options.reconnect_wait_max);
+    let group = link.portal_group_tag();
     let runner =
-        Runner { options: Arc::clone(&options), opener, portal, shared: Arc::clone(&shared), engine, back_off };
+        Runner { options: Arc::clone(&options), opener, portal, group, shared: Arc::clone(&shared), engine, back_off };
     let guard = StopGuard { shared: Arc::clone(&shared), place: options.place() };
     let lun = Arc::new(RemoteLun::new(options.place(), shared));
     Ok((
@@ -103,9 +104,20 @@ struct Session {
     changed: Vec<ByteRange>,
 }
 
-/// Logs in, looks at the unit, and takes again the marks that are `held`.
-async fn establish(opener: &Opener, portal: &mut Portal, held: Option<&Shared>) -> Result<Session, LinkError> {
+/// Logs in, to the portal `group` if there must be no other one, looks at the unit, and takes again the marks that are `held`.
+async fn establish(
+    opener: &Opener,
+    portal: &mut Portal,
+    group: Option<u16>,
+    held: Option<&Shared>,
+) -> Result<Session, LinkError> {
     let mut link = Link::open(opener, false, portal).await?;
+    if let (Some(from), Some(to)) = (group, link.portal_group_tag())
+        && from != to
+    {
+        link.logout().await;
+        return Err(LinkError::OtherGroup { from, to });
+    }
     let mut probe = Probe::new(&mut link, &opener.options)?;
     let unit = probe.run().await?;
     let changed = match held {
@@ -123,6 +135,8 @@ struct Runner {
     opener: Opener,
     /// Where the target is, after permanent redirections.
     portal: Portal,
+    /// The portal group of the last session.
+    group: Option<u16>,
     shared: Arc<Shared>,
     engine: Engine,
     back_off: BackOff,
@@ -213,6 +227,7 @@ impl Runner {
                     let mut probe = Probe::new(link, &self.options)?;
                     let unit = probe.run().await?;
                     let support = unit.change_marks;
+                    let attention = attention.max(self.learn(link));
                     // First of all: another device is not told of our marks.
                     self.adopt(unit).map_err(LinkError::Replaced)?;
                     // A nexus reset lets go of what is held; after others this finds it held.
@@ -220,7 +235,9 @@ impl Runner {
                     let mut probe = Probe::new(link, &self.options)?;
                     let changed = change_marks::take_again(&mut probe, support, taken).await?;
                     self.tell_of(&changed);
-                    if attention == Attention::PowerOn {
+                    // Of this the unit is asked again.
+                    std::mem::take(&mut link.heard).iter().for_each(|sense| self.engine.hear(sense));
+                    if attention >= Attention::PowerOn {
                         self.engine.begin_again();
                         self.engine.start_replay();
                     }
@@ -244,15 +261,20 @@ impl Runner {
             }
             let (opener, mut portal) = (self.opener.clone(), self.portal.clone());
             let shared = Arc::clone(&self.shared);
-            let attempted = async move { (establish(&opener, &mut portal, Some(&shared)).await, portal) };
+            // Only there does the login end what the lost session left (RFC 7143 6.3.5).
+            let group = self.group.filter(|_| self.engine.has_writes_in_doubt());
+            let attempted = async move { (establish(&opener, &mut portal, group, Some(&shared)).await, portal) };
             let Some((opened, portal)) = self.while_away(fail_at, attempted).await? else {
                 self.back_off.reset();
                 wait = self.back_off.take();
                 continue;
             };
             match opened {
-                Ok(Session { link, unit, changed }) => {
+                Ok(Session { mut link, unit, changed }) => {
                     self.portal = portal;
+                    self.group = link.portal_group_tag();
+                    // Everything is written again, whatever it calls for.
+                    self.learn(&mut link);
                     self.adopt(unit).map_err(End::Replaced)?;
                     self.tell_of(&changed);
                     self.engine.start_replay();
@@ -292,6 +314,12 @@ impl Runner {
         .await
     }
 
+    /// Takes note of what the unit reported while it was asked what it is. Returns what that calls for.
+    fn learn(&mut self, link: &mut Link) -> Attention {
+        let heard = std::mem::take(&mut link.heard);
+        heard.iter().map(|sense| self.engine.learn(sense)).max().unwrap_or_default()
+    }
+
     /// Takes over what a unit says about itself, if it is still the same unit.
     fn adopt(&mut self, unit: Unit) -> Result<(), Error> {
         let known = &self.engine.unit.identity;
@@ -304,12 +332,22 @@ impl Runner {
             return Err(Error::new(ErrorKind::Gone, words));
         }
         let geometry = unit.geometry;
+        let (blocks, known_blocks) = (geometry.logical_block_bytes, self.engine.unit.geometry.logical_block_bytes);
+        if blocks != known_blocks {
+            // What is under way, retained or above us was cut into blocks that it has no more.
+            let words = format!(
+                "{} is another device now: its blocks had {known_blocks} bytes, and have {blocks}; nothing is written there; \
+                 what was written since the last flush may be lost; detach and look",
+                self.options.place()
+            );
+            return Err(Error::new(ErrorKind::Gone, words));
+        }
         self.shared.view().change_marks = unit.change_marks;
         self.engine.unit = unit;
         let previous = std::mem::replace(&mut self.shared.view().geometry, geometry);
         if previous != geometry {
             let (before, now) = (previous.size_bytes, geometry.size_bytes);
-            tracing::info!(place = self.options.place(), before, now, "the LUN's size or blocks have changed");
+            tracing::info!(place = self.options.place(), before, now, "the LUN's size has changed");
             self.shared.events.publish(&Event::Resized(geometry));
         }
         Ok(())

@@ -104,6 +104,8 @@ pub(crate) struct Engine {
     is_flush_failing: bool,
     /// The last failure of a request that was logged.
     logged_failure: Option<(ErrorKind, Instant)>,
+    /// Whether the session that was lost last left writes behind whose outcome nobody was told.
+    has_writes_in_doubt: bool,
     /// Whether the unit carried anything out since [`Engine::take_usefulness`].
     was_useful: bool,
     counts: Counts,
@@ -137,6 +139,7 @@ impl Engine {
             untold_loss: None,
             is_flush_failing: false,
             logged_failure: None,
+            has_writes_in_doubt: false,
             was_useful: false,
             counts: Counts::default(),
             alarm: Alarm::default(),
@@ -241,6 +244,11 @@ impl Engine {
     /// The session is lost: what was under way will be issued again.
     pub(crate) fn take_back(&mut self, link: Link, loss: &LinkError) {
         let now = self.options.clock.now();
+        // What an older session left was ended when this one began.
+        self.has_writes_in_doubt = self.jobs.values().any(|job| job.may_change() && !job.is_idle());
+        for sense in &link.heard {
+            self.learn(sense);
+        }
         let (pdus_sent, pdus_received) = link.pdu_counts();
         self.counts.pdus_sent += pdus_sent;
         self.counts.pdus_received += pdus_received;
@@ -293,6 +301,11 @@ impl Engine {
         }
     }
 
+    /// Whether writes that are to be issued again may still be under way in the session that was lost.
+    pub(crate) fn has_writes_in_doubt(&self) -> bool {
+        self.has_writes_in_doubt
+    }
+
     /// Answers everything with `error`, or with an unknown outcome where `error` would say that a mutation was not
     /// carried out.
     pub(crate) fn fail_all(&mut self, error: &Error) {
@@ -300,6 +313,7 @@ impl Engine {
         self.delayed.clear();
         self.stalled.clear();
         self.blocked.clear();
+        self.has_writes_in_doubt = false;
         for job in std::mem::take(&mut self.jobs).into_values() {
             let error = final_error(&job, error);
             job.finish(Err(error));
@@ -575,7 +589,7 @@ impl Engine {
             self.complete(order);
             return;
         }
-        match judge(&outcome, || job.words()) {
+        match judge(&outcome, job.read_bytes(step), || job.words()) {
             Verdict::Done => {
                 self.was_useful = true;
                 job.advance(step, &buffer);
@@ -601,7 +615,8 @@ impl Engine {
     /// A raw command has ended. What it was told about the unit is heard even where its caller decides what comes next.
     fn handle_raw(&mut self, now: Instant, order: u64, repeat: Repeat, completed: Completed) {
         let Completed { token, mut buffer, outcome } = completed;
-        let verdict = judge(&outcome, || "a SCSI command".to_owned());
+        // How much it brings is for its caller to judge.
+        let verdict = judge(&outcome, 0, || "a SCSI command".to_owned());
         let is_refused = match &verdict {
             Verdict::Again(Some(sense)) => {
                 self.hear(sense);
@@ -639,7 +654,13 @@ impl Engine {
     }
 
     /// The unit reports something.
-    fn hear(&mut self, sense: &Sense) {
+    pub(crate) fn hear(&mut self, sense: &Sense) {
+        let attention = self.learn(sense);
+        self.note(attention);
+    }
+
+    /// Takes note of what a report says of earlier writes and of other units. Returns what it calls for.
+    pub(crate) fn learn(&mut self, sense: &Sense) -> Attention {
         if sense.is_deferred && self.retained.is_empty() {
             tracing::error!(%sense, place = self.options.place(), "an earlier write, which was acknowledged, failed");
             self.lose_write(sense_error(sense, "an earlier write"));
@@ -647,7 +668,7 @@ impl Engine {
         if (sense.asc, sense.ascq) == REPORTED_LUNS_CHANGED {
             self.shared.note_lun_list_change();
         }
-        self.note(attention(sense));
+        attention(sense)
     }
 
     /// Issues a job's command once more, unless that was tried often enough and long enough.

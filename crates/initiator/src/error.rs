@@ -26,6 +26,11 @@ pub(crate) enum LinkError {
     ListTimedOut,
     #[error("the target redirects in circles")]
     Redirections,
+    #[error(
+        "the target leads from portal group {from} to {to}, where it does not end what was under way; a write of the lost session could still land, \
+         so nothing is written there before that is told to whoever waits for it"
+    )]
+    OtherGroup { from: u16, to: u16 },
     #[error("the target asked for a logout")]
     LogoutRequested,
     #[error("a lost connection could not be recovered: {0}")]

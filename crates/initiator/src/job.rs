@@ -254,6 +254,11 @@ impl Job {
         matches!(self.kind, Kind::Write { .. } | Kind::Discard { .. } | Kind::Zeroes { .. })
     }
 
+    /// Whether it changes what is stored, as far as is known.
+    pub(crate) fn may_change(&self) -> bool {
+        self.is_mutation() || self.repeat().is_some_and(|repeat| repeat != Repeat::Always)
+    }
+
     /// Whether it is durable on `unit` when it is complete.
     pub(crate) fn is_durable(&self, unit: &Unit) -> bool {
         !unit.is_volatile() || matches!(self.kind, Kind::Write { fua: true, .. } | Kind::Zeroes { fua: true, .. })
@@ -424,6 +429,14 @@ impl Job {
             *buffer = std::mem::take(returned);
         }
         Some(step)
+    }
+
+    /// Bytes that a step is to bring: all of them, or it has failed.
+    pub(crate) fn read_bytes(&self, step: Step) -> usize {
+        match (&self.kind, step.purpose) {
+            (Kind::Read { .. }, Purpose::Part(part)) => part.length as usize,
+            _ => 0,
+        }
     }
 
     /// A step was carried out, and brought `data` where it was a part of a read.

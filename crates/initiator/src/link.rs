@@ -22,6 +22,7 @@ use iscsi::initiator::{
 };
 use iscsi::pdu::{Isid, LoginStatus};
 use iscsi::url::Portal;
+use scsi::Sense;
 
 use crate::alarm::Alarm;
 use crate::connector::Connector;
@@ -41,6 +42,8 @@ pub(crate) struct Link {
     pub(crate) session: Session,
     pub(crate) logged_in: Option<LoggedIn>,
     pub(crate) counters: Counters,
+    /// Unit attentions and deferred errors that came while the unit was asked what it is, which it says only once.
+    pub(crate) heard: Vec<Sense>,
     growth: Growth,
     recoveries: Recoveries,
     clock: Arc<dyn Clock>,
@@ -92,6 +95,7 @@ impl Link {
             session,
             logged_in: None,
             counters: Counters::default(),
+            heard: Vec::new(),
             growth: Growth::new(options, connector, isid, portal.clone(), wanted),
             recoveries: Recoveries::default(),
             clock,

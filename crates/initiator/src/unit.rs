@@ -18,12 +18,12 @@ use scsi::{Cdb, Sense, SenseKey, Status, mode};
 
 use crate::error::{LinkError, sense_error};
 use crate::limits::{
-    BUSY_WAIT_MAX, BUSY_WAIT_MIN, COMMAND_BYTES_MAX, CONTROL_DATA_BYTES, TRANSFER_BYTES_MAX, UNIT_ATTENTIONS_MAX,
-    UNMAP_DESCRIPTORS_MAX,
+    ATTEMPTS_MAX, BUSY_WAIT_MAX, BUSY_WAIT_MIN, COMMAND_BYTES_MAX, CONTROL_DATA_BYTES, TRANSFER_BYTES_MAX,
+    UNIT_ATTENTIONS_MAX, UNMAP_DESCRIPTORS_MAX,
 };
 use crate::link::Link;
 use crate::options::InitiatorOptions;
-use crate::verdict::is_without_access;
+use crate::verdict::{Attention, attention, is_without_access};
 
 /// A logical unit as commands need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,10 +96,23 @@ impl<'a> Probe<'a> {
         Ok(Self { link, options, lun })
     }
 
-    /// Everything.
+    /// Everything, from the beginning when the unit changes or loses something meanwhile.
     pub(crate) async fn run(&mut self) -> Result<Unit, LinkError> {
-        self.check_presence().await?;
-        self.await_readiness().await?;
+        for _ in 0..ATTEMPTS_MAX {
+            self.check_presence().await?;
+            self.await_readiness().await?;
+            let already = self.link.heard.len();
+            let unit = self.look().await?;
+            let is_news = |sense: &Sense| attention(sense) > Attention::None;
+            if !self.link.heard.iter().skip(already).any(is_news) {
+                return Ok(unit);
+            }
+        }
+        Err(self.failed("it never stays the same"))
+    }
+
+    /// What a unit that is ready is.
+    async fn look(&mut self) -> Result<Unit, LinkError> {
         let identity = self.identity().await?;
         let (capacity, has_sixteen) = self.capacity().await?;
         let limits = self.page(vpd::page::BLOCK_LIMITS, BlockLimits::parse).await?.unwrap_or_default();
@@ -213,8 +226,10 @@ impl<'a> Probe<'a> {
 
     async fn capacity(&mut self) -> Result<(Capacity, bool), LinkError> {
         let length = Capacity::BYTES_16;
-        if let Ok(data) = self.ask(&Cdb::ReadCapacity16 { allocation_length: length as u32 }, length).await? {
-            return Ok((Capacity::parse_16(&data).map_err(|error| self.malformed(error))?, true));
+        match self.ask(&Cdb::ReadCapacity16 { allocation_length: length as u32 }, length).await? {
+            Ok(data) => return Ok((Capacity::parse_16(&data).map_err(|error| self.malformed(error))?, true)),
+            Err(sense) if is_unsupported(&sense) => {}
+            Err(sense) => return Err(LinkError::Unit(sense_error(&sense, "READ CAPACITY(16)"))),
         }
         match self.ask(&Cdb::ReadCapacity10, Capacity::BYTES_10).await? {
             Ok(data) => {
@@ -243,35 +258,36 @@ impl<'a> Probe<'a> {
             })
         };
         let mut answer = self.ask(&sense(mode::page::CACHING), usize::from(u8::MAX)).await?;
-        if answer.is_err() {
+        if answer.as_ref().is_err_and(is_unsupported) {
             answer = self.ask(&sense(mode::page::ALL), usize::from(u8::MAX)).await?;
         }
+        let volatile = mode::Caching { is_write_cache_enabled: true, ..Default::default() };
         let data = match answer {
             Ok(data) => data,
-            // What a port in standby does not tell is taken for the worse, until the port changes its state and the unit is asked again.
-            Err(sense) if is_without_access(&sense) => {
-                return Ok((
-                    mode::Header::default(),
-                    mode::Caching { is_write_cache_enabled: true, ..Default::default() },
-                ));
-            }
-            Err(_) => return Ok(Default::default()),
+            Err(sense) if is_unsupported(&sense) => return Ok(Default::default()),
+            // What is not told, by a port in standby or for another reason, is taken for the worse, until the unit is asked again.
+            Err(_) => return Ok((mode::Header::default(), volatile)),
         };
         let (header, pages) = mode::parse(CdbForm::Six, &data).map_err(|error| self.malformed(error))?;
         let mut pages = mode::pages(pages).filter_map(Result::ok);
         let caching = pages.find(|page| page.code == mode::page::CACHING);
-        let caching = caching.and_then(|page| mode::Caching::parse(page.bytes).ok());
+        let caching = caching.map(|page| mode::Caching::parse(page.bytes).unwrap_or(volatile));
         Ok((header, caching.unwrap_or_default()))
     }
 
-    /// A VPD page, where the unit has it and it is well formed.
+    /// A VPD page, where the unit has it and it is well formed. A unit that does not say whether it has one is asked again.
     async fn page<T>(
         &mut self,
         page: u8,
         parse: impl Fn(&[u8]) -> Result<T, scsi::Malformed>,
     ) -> Result<Option<T>, LinkError> {
         let cdb = Cdb::Inquiry { is_vpd: true, page, allocation_length: CONTROL_DATA_BYTES as u16 };
-        Ok(self.ask(&cdb, CONTROL_DATA_BYTES).await?.ok().and_then(|data| parse(&data).ok()))
+        match self.ask(&cdb, CONTROL_DATA_BYTES).await? {
+            Ok(data) if data.is_empty() => Err(self.failed(&format!("VPD page {page:02x}h without data"))),
+            Ok(data) => Ok(parse(&data).ok()),
+            Err(sense) if is_unsupported(&sense) => Ok(None),
+            Err(sense) => Err(LinkError::Unit(sense_error(&sense, &format!("INQUIRY of VPD page {page:02x}h")))),
+        }
     }
 
     /// One command that only brings data. Unit attentions, busy units and units that are becoming ready are waited out.
@@ -287,6 +303,7 @@ impl<'a> Probe<'a> {
     async fn exchange(&mut self, cdb: &Cdb, data_out: &[u8], length: usize) -> Result<Answer, LinkError> {
         let deadline = self.options.clock.now() + self.options.command_timeout;
         let mut wait = BUSY_WAIT_MIN;
+        let mut failures = 0;
         for _ in 0..UNIT_ATTENTIONS_MAX {
             let command = control_command(self.lun, cdb, (data_out, length), self.options.command_timeout);
             let completed = self.link.execute(command).await?;
@@ -302,9 +319,20 @@ impl<'a> Probe<'a> {
                     return Ok(Ok(completed.buffer.get(..received_bytes).unwrap_or_default().to_vec()));
                 }
                 (Some(Status::CheckCondition), Some(sense)) => match sense.key {
-                    SenseKey::UnitAttention => continue,
+                    // It is said once, and this command was not carried out.
+                    _ if sense.is_deferred || sense.key == SenseKey::UnitAttention => {
+                        self.link.heard.push(sense);
+                        continue;
+                    }
                     SenseKey::NotReady if sense.asc == 0x04 && sense.ascq == 0x01 && !is_late => wait = BUSY_WAIT_MAX,
-                    _ => return Ok(Err(sense)),
+                    SenseKey::NoSense | SenseKey::RecoveredError | SenseKey::Completed => {
+                        return Ok(Ok(completed.buffer.get(..received_bytes).unwrap_or_default().to_vec()));
+                    }
+                    _ if !may_pass(&sense) || failures + 1 >= ATTEMPTS_MAX || is_late => return Ok(Err(sense)),
+                    _ => {
+                        failures += 1;
+                        wait = (wait * 2).min(BUSY_WAIT_MAX);
+                    }
                 },
                 (Some(Status::Busy | Status::TaskSetFull | Status::TaskAborted), _) if !is_late => {
                     wait = (wait * 2).min(BUSY_WAIT_MAX);
@@ -326,9 +354,19 @@ impl<'a> Probe<'a> {
     }
 
     fn malformed(&self, error: scsi::Malformed) -> LinkError {
-        let context = format!("{} sent {error} that make no sense", self.options.place());
+        let context = format!("{} does not say what it is: {error}", self.options.place());
         LinkError::Unit(Error::new(ErrorKind::Corrupt, context))
     }
+}
+
+/// Whether asking again may bring another answer.
+fn may_pass(sense: &Sense) -> bool {
+    !matches!(sense.key, SenseKey::IllegalRequest | SenseKey::DataProtect) && !is_without_access(sense)
+}
+
+/// Whether the unit says that it has no such thing. A unit that is not there (25h) says nothing.
+fn is_unsupported(sense: &Sense) -> bool {
+    sense.key == SenseKey::IllegalRequest && sense.asc != 0x25
 }
 
 /// A command that moves a little data to us or to the unit, or none.

@@ -57,19 +57,25 @@ pub(crate) fn is_without_access(sense: &Sense) -> bool {
     sense.key == SenseKey::NotReady && sense.asc == 0x04 && matches!(sense.ascq, 0x0b | 0x0c)
 }
 
-/// Judges the outcome of `what`, which is asked for where something went wrong.
-pub(crate) fn judge(outcome: &Outcome, what: impl Fn() -> String) -> Verdict {
-    let (status, sense, residual) = match outcome {
-        Outcome::Status { status, sense, residual, .. } => (*status, sense, *residual),
+/// Judges the outcome of `what`, which is asked for where something went wrong, and was to bring `read_bytes`.
+pub(crate) fn judge(outcome: &Outcome, read_bytes: usize, what: impl Fn() -> String) -> Verdict {
+    let (status, sense, residual, received_bytes) = match outcome {
+        Outcome::Status { status, sense, residual, received_bytes } => (*status, sense, *residual, *received_bytes),
         Outcome::Failed(words) => return Verdict::Unanswered(words.clone()),
         Outcome::Aborted => return Verdict::Unanswered("no answer in time; it was aborted".to_owned()),
         Outcome::NotSent => return Verdict::Unanswered("the target's command window stayed closed".to_owned()),
     };
+    let verdict = judge_status(status, sense, &what);
+    // Whatever it is called.
+    if matches!(verdict, Verdict::Done) && (residual != Residual::None || received_bytes < read_bytes) {
+        let words = format!("{} moved other than the bytes asked for: {residual:?}", what());
+        return Verdict::Failed(Error::new(ErrorKind::Media, words));
+    }
+    verdict
+}
+
+fn judge_status(status: u8, sense: &[u8], what: &impl Fn() -> String) -> Verdict {
     match Status::from_code(status) {
-        Some(Status::Good | Status::ConditionMet) if residual != Residual::None => Verdict::Failed(Error::new(
-            ErrorKind::Media,
-            format!("{} moved other than the bytes asked for: {residual:?}", what()),
-        )),
         Some(Status::Good | Status::ConditionMet) => Verdict::Done,
         Some(Status::Busy | Status::TaskSetFull | Status::AcaActive) => Verdict::Later,
         Some(Status::TaskAborted) => Verdict::Again(None),
@@ -111,7 +117,7 @@ mod tests {
             residual: Residual::None,
             received_bytes: 0,
         };
-        judge(&outcome, || "reading".to_owned())
+        judge(&outcome, 0, || "reading".to_owned())
     }
 
     #[test]
@@ -157,7 +163,7 @@ mod tests {
         }
         for status in [0x08, 0x28] {
             let outcome = Outcome::Status { status, sense: vec![], residual: Residual::None, received_bytes: 0 };
-            assert!(matches!(judge(&outcome, || "reading".to_owned()), Verdict::Later));
+            assert!(matches!(judge(&outcome, 0, || "reading".to_owned()), Verdict::Later));
         }
     }
 
@@ -172,6 +178,6 @@ mod tests {
     fn good_with_a_residual_is_not_good() {
         let outcome =
             Outcome::Status { status: 0, sense: vec![], residual: Residual::Underflow(512), received_bytes: 0 };
-        assert!(matches!(judge(&outcome, || "reading".to_owned()), Verdict::Failed(_)));
+        assert!(matches!(judge(&outcome, 0, || "reading".to_owned()), Verdict::Failed(_)));
     }
 }

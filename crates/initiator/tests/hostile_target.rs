@@ -2,25 +2,19 @@
 
 mod support;
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::clock::{Clock, VirtualClock};
-use base::serial::Serial32;
+use block::ErrorKind;
 use block::completion::Workers;
-use block::{Buffer, ErrorKind};
 use initiator::{BoxedStream, Connecting, Connector, InitiatorOptions, discover};
-use iscsi::framing::{DataSegment, Destination, Digests, Progress, ReceivedPdu, Receiver, TransmitQueue};
-use iscsi::negotiation::{Negotiator, Offer};
-use iscsi::pdu::{
-    AdditionalHeaders, AsyncEvent, AsyncMessage, Bhs, Header, LoginRequest, LoginResponse, LoginStage, LoginStatus,
-    NopIn, TargetTransferTag, TextResponse,
-};
-use iscsi::text::Keys;
+use iscsi::pdu::{AsyncEvent, AsyncMessage, Bhs, NopIn, TargetTransferTag, TextResponse};
 use iscsi::url::Portal;
 use support::World;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use support::peer::{Peer, WINDOW};
+use tokio::io::{AsyncReadExt, DuplexStream};
 
 /// What a target does once it is logged in.
 #[derive(Clone, Copy, Debug)]
@@ -43,142 +37,54 @@ struct Misdoer {
 impl Connector for Misdoer {
     fn connect(&self, _portal: &Portal) -> Connecting<'_> {
         let (near, far) = tokio::io::duplex(64 << 10);
-        let peer = Peer {
-            stream: far,
-            receiver: Receiver::new(1 << 20),
-            transmit: TransmitQueue::new(Digests::default()),
-            stat_sn: Serial32(1),
-        };
+        let peer = Peer::new(far, "1");
         let (misdeed, clock) = (self.misdeed, self.clock.clone());
         self.workers.spawn(async move {
             // The error is that the initiator has closed the connection.
-            let _ = peer.run(misdeed, clock).await;
+            let _ = run(peer, misdeed, clock).await;
         });
         Box::pin(async move { Ok(Box::new(near) as BoxedStream) })
     }
 }
 
-/// The target's end of a connection.
-struct Peer {
-    stream: DuplexStream,
-    receiver: Receiver,
-    transmit: TransmitQueue,
-    stat_sn: Serial32,
-}
-
-const WINDOW: (Serial32, Serial32) = (Serial32(1), Serial32(64));
-
-impl Peer {
-    async fn run(mut self, misdeed: Misdeed, clock: VirtualClock) -> io::Result<()> {
-        self.log_in().await?;
-        match misdeed {
-            Misdeed::EndlessList => loop {
-                let Ok(Bhs::TextRequest(request)) = self.receive().await?.header.bhs else { continue };
-                clock.sleep(Duration::from_secs(1)).await;
-                let response = TextResponse {
-                    is_continued: false,
-                    target_transfer_tag: TargetTransferTag::new(7),
-                    lun: 0,
-                    initiator_task_tag: request.initiator_task_tag,
-                    stat_sn: self.next_stat_sn(),
-                    exp_cmd_sn: WINDOW.0,
-                    max_cmd_sn: WINDOW.1,
-                };
-                self.send(&response, Vec::new()).await?;
-            },
-            Misdeed::Messages => loop {
-                let message = AsyncMessage {
-                    event: AsyncEvent::ScsiAsyncEvent,
-                    lun: 0,
-                    stat_sn: self.next_stat_sn(),
-                    exp_cmd_sn: WINDOW.0,
-                    max_cmd_sn: WINDOW.1,
-                };
-                self.send(&message, vec![0; 64]).await?;
-            },
-            Misdeed::Pings => loop {
-                let nop = NopIn {
-                    lun: 0,
-                    initiator_task_tag: None,
-                    target_transfer_tag: TargetTransferTag::new(7),
-                    stat_sn: self.stat_sn,
-                    exp_cmd_sn: WINDOW.0,
-                    max_cmd_sn: WINDOW.1,
-                };
-                self.send(&nop, Vec::new()).await?;
-            },
-        }
-    }
-
-    async fn log_in(&mut self) -> io::Result<()> {
-        let mut negotiator = Negotiator::target(Offer::target());
-        loop {
-            let pdu = self.receive().await?;
-            let Ok(Bhs::LoginRequest(request)) = pdu.header.bhs else { panic!("a login begins with a login request") };
-            let keys = Keys::parse(pdu.data.bytes()).unwrap();
-            let mut answers = negotiator.handle(request.current_stage.into(), &keys).unwrap();
-            if keys.get("AuthMethod").is_some() {
-                answers.push("AuthMethod", "None");
-            } else {
-                answers.append(negotiator.propose());
-            }
-            let response = self.login_response(&request);
-            self.send(&response, answers.emit()).await?;
-            if request.transit_to == Some(LoginStage::FullFeaturePhase) {
-                return Ok(());
-            }
-        }
-    }
-
-    fn login_response(&mut self, request: &LoginRequest) -> LoginResponse {
-        LoginResponse {
-            is_continued: false,
-            current_stage: request.current_stage,
-            transit_to: request.transit_to,
-            version_max: 0,
-            version_active: 0,
-            isid: request.isid,
-            tsih: if request.transit_to == Some(LoginStage::FullFeaturePhase) { 9 } else { 0 },
-            initiator_task_tag: request.initiator_task_tag,
-            stat_sn: self.next_stat_sn(),
-            exp_cmd_sn: WINDOW.0,
-            max_cmd_sn: WINDOW.1,
-            status: LoginStatus::SUCCESS,
-        }
-    }
-
-    fn next_stat_sn(&mut self) -> Serial32 {
-        let stat_sn = self.stat_sn;
-        self.stat_sn = stat_sn.next();
-        stat_sn
-    }
-
-    async fn send<H: Header>(&mut self, header: &H, data: Vec<u8>) -> io::Result<()> {
-        self.transmit.push(header, &AdditionalHeaders::default(), DataSegment::from(data));
-        let mut slices = [IoSlice::new(&[]); 8];
-        let count = self.transmit.io_slices(&mut slices);
-        let bytes: Vec<u8> = slices[..count].iter().flat_map(|slice| slice.to_vec()).collect();
-        self.transmit.handle_transmitted(bytes.len());
-        self.stream.write_all(&bytes).await
-    }
-
-    async fn receive(&mut self) -> io::Result<ReceivedPdu> {
-        loop {
-            match self.receiver.poll().expect("an initiator that plays by the rules") {
-                Progress::Pdu(pdu) => return Ok(pdu),
-                Progress::NeedPlace => {
-                    let length = self.receiver.pending_header().map_or(0, |header| header.data_segment_bytes);
-                    self.receiver.place(Destination::Buffer { buffer: Buffer::zeroed(length), offset: 0 });
-                }
-                Progress::NeedBytes => {
-                    let length = self.stream.read(self.receiver.receive_space()).await?;
-                    if length == 0 {
-                        return Err(io::ErrorKind::UnexpectedEof.into());
-                    }
-                    self.receiver.handle_received(length);
-                }
-            }
-        }
+async fn run(mut peer: Peer, misdeed: Misdeed, clock: VirtualClock) -> io::Result<()> {
+    peer.log_in().await?;
+    match misdeed {
+        Misdeed::EndlessList => loop {
+            let Ok(Bhs::TextRequest(request)) = peer.receive().await?.header.bhs else { continue };
+            clock.sleep(Duration::from_secs(1)).await;
+            let response = TextResponse {
+                is_continued: false,
+                target_transfer_tag: TargetTransferTag::new(7),
+                lun: 0,
+                initiator_task_tag: request.initiator_task_tag,
+                stat_sn: peer.next_stat_sn(),
+                exp_cmd_sn: WINDOW.0,
+                max_cmd_sn: WINDOW.1,
+            };
+            peer.send(&response, Vec::new()).await?;
+        },
+        Misdeed::Messages => loop {
+            let message = AsyncMessage {
+                event: AsyncEvent::ScsiAsyncEvent,
+                lun: 0,
+                stat_sn: peer.next_stat_sn(),
+                exp_cmd_sn: WINDOW.0,
+                max_cmd_sn: WINDOW.1,
+            };
+            peer.send(&message, vec![0; 64]).await?;
+        },
+        Misdeed::Pings => loop {
+            let nop = NopIn {
+                lun: 0,
+                initiator_task_tag: None,
+                target_transfer_tag: TargetTransferTag::new(7),
+                stat_sn: peer.stat_sn(),
+                exp_cmd_sn: WINDOW.0,
+                max_cmd_sn: WINDOW.1,
+            };
+            peer.send(&nop, Vec::new()).await?;
+        },
     }
 }
 

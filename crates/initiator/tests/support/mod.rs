@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub(crate) mod load;
+pub(crate) mod peer;
+pub(crate) mod scripted;
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

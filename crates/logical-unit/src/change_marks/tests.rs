@@ -519,13 +519,13 @@ fn a_nexus_that_came_again_while_its_take_was_saved_does_not_hold_the_mark() {
     marks.add_nexus(&own);
     let closed = now(gate.lock());
     let parameters = of(1, 1, 0);
-    let mut taking = Box::pin(marks.take(&own, &parameters));
+    let mut taking = Box::pin(marks.take(&own, &parameters, false));
     assert!(taking.as_mut().now_or_never().is_none(), "it is being saved");
     marks.add_nexus(&own);
     drop(closed);
     now(taking).unwrap();
     assert!(find(&marks, &own, 1).is_some_and(|mark| !mark.is_held_here));
-    now(marks.take(&own, &of(1, 2, 0))).unwrap();
+    now(marks.take(&own, &of(1, 2, 0), false)).unwrap();
     assert!(find(&marks, &own, 1).is_some_and(|mark| mark.is_held_here));
 }
 
@@ -538,6 +538,6 @@ fn a_mark_that_is_taken_anew_does_not_take_over_the_parts_of_its_first_life() {
     write(&marks, &other, 4, 1).unwrap();
     now(marks.forget(&own, &of(1, 1, 0))).unwrap();
     write(&marks, &other, 5, 1).unwrap();
-    now(marks.take(&own, &of(1, 1, 0))).unwrap();
+    now(marks.take(&own, &of(1, 1, 0), false)).unwrap();
     assert_eq!(changed(&marks_over(&kept), &own, 1), Some(vec![(0, RANGES)]));
 }

@@ -1,0 +1,235 @@
+//! What a unit says while it is looked into counts as what it says at any other time, and what it does not say decides nothing.
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use block::device::DeviceExt;
+use block::{Buffer, Device, ErrorKind, Event};
+use initiator::{InitiatorOptions, RemoteLun, State};
+use scsi::vpd::page::{DEVICE_IDENTIFICATION, UNIT_SERIAL_NUMBER};
+use scsi::{Cdb, Sense, SenseKey};
+use support::World;
+use support::scripted::{Deed, Reply, Scripted};
+
+/// Errors that pass.
+const PASSING: [Sense; 4] = [
+    Sense::ACCESS_STATE_IN_TRANSITION,
+    Sense::INTERNAL_TARGET_FAILURE,
+    Sense::COMMUNICATION_FAILURE,
+    Sense { key: SenseKey::AbortedCommand, asc: 0x47, ascq: 0x03, ..Sense::NO_SENSE },
+];
+
+fn attach(world: &mut World) -> (Scripted, Arc<RemoteLun>) {
+    let target = Scripted::new(world);
+    let options = InitiatorOptions { replacement_timeout: Duration::from_secs(30), ..world.options() };
+    let (lun, driver) = world.run(initiator::connect(options, Arc::new(target.clone()))).unwrap();
+    world.executor.spawn(driver);
+    (target, lun)
+}
+
+fn write(world: &mut World, lun: &RemoteLun, offset: u64, fill: u8) -> Result<Buffer, block::Error> {
+    let writing = lun.write(offset, Buffer::copy_of(&[fill; 4096]), false);
+    world.run(writing)
+}
+
+fn read(world: &mut World, lun: &RemoteLun, offset: u64) -> Result<Buffer, block::Error> {
+    let reading = lun.read(offset, Buffer::zeroed(4096));
+    world.run(reading)
+}
+
+fn flush(world: &mut World, lun: &RemoteLun) -> Result<(), block::Error> {
+    let flushing = lun.flush();
+    world.run(flushing)
+}
+
+/// Whether what the tests write is on the medium.
+fn is_durable(target: &Scripted) -> bool {
+    target.disk().durable(4096, 4096) == [7; 4096]
+}
+
+/// Ends the session at the next command of `lun`, which is a read.
+fn lose_session(
+    world: &mut World,
+    target: &Scripted,
+    lun: &RemoteLun,
+    mut then: impl FnMut(&Cdb) -> Deed + Send + 'static,
+) {
+    let mut is_lost = false;
+    target.tell(move |_, cdb| match cdb {
+        Cdb::Read(_) if !is_lost => {
+            is_lost = true;
+            Deed::Leave
+        }
+        cdb if is_lost => then(cdb),
+        _ => Deed::Proper,
+    });
+    read(world, lun, 1 << 19).expect("a session that is lost is made again");
+}
+
+/// Answers a command with `sense` once, where it is one of those.
+fn once(is_it: impl Fn(&Cdb) -> bool + Send + 'static, sense: Sense) -> impl FnMut(&Cdb) -> Deed + Send + 'static {
+    let mut left = 1;
+    move |cdb| {
+        if left == 0 || !is_it(cdb) {
+            return Deed::Proper;
+        }
+        left -= 1;
+        Deed::Answer(Reply::sense(sense))
+    }
+}
+
+fn is_page(cdb: &Cdb, wanted: u8) -> bool {
+    matches!(cdb, Cdb::Inquiry { is_vpd: true, page, .. } if *page == wanted)
+}
+
+/// One after the other: the commands of a look into the unit that bring news.
+const COMMANDS: [fn(&Cdb) -> bool; 5] = [
+    |cdb| matches!(cdb, Cdb::TestUnitReady),
+    |cdb| matches!(cdb, Cdb::Inquiry { is_vpd: false, .. }),
+    |cdb| is_page(cdb, DEVICE_IDENTIFICATION),
+    |cdb| matches!(cdb, Cdb::ReadCapacity16 { .. }),
+    |cdb| matches!(cdb, Cdb::ModeSense(_)),
+];
+
+/// Makes the unit say that its capacity has changed, and lose its cache when it is asked for it, which it says once.
+fn lose_cache_while_asked(world: &mut World, target: &Scripted, lun: &RemoteLun, index: usize, news: Sense) {
+    let (mut was_read, mut was_said) = (false, false);
+    target.tell(move |disk, cdb| match cdb {
+        Cdb::Read(_) if !was_read => {
+            was_read = true;
+            Deed::Answer(Reply::sense(Sense::CAPACITY_CHANGED))
+        }
+        cdb if was_read && !was_said && COMMANDS[index](cdb) => {
+            was_said = true;
+            disk.lose_cache();
+            Deed::Answer(Reply::sense(news))
+        }
+        _ => Deed::Proper,
+    });
+    read(world, lun, 0).unwrap();
+}
+
+#[test]
+fn a_loss_that_the_unit_tells_while_it_is_asked_what_it_is_brings_a_replay() {
+    let deferred = Sense { is_deferred: true, ..Sense::WRITE_ERROR };
+    for news in [Sense::POWER_ON_OR_RESET, Sense::BUS_DEVICE_RESET, deferred] {
+        for index in 0..COMMANDS.len() {
+            let mut world = World::new(1);
+            let (target, lun) = attach(&mut world);
+            write(&mut world, &lun, 4096, 7).unwrap();
+            lose_cache_while_asked(&mut world, &target, &lun, index, news);
+            flush(&mut world, &lun).unwrap();
+            assert!(is_durable(&target), "{news} to command {index}");
+            assert_eq!(lun.status().session_count, 1, "{news} to command {index}");
+        }
+    }
+}
+
+/// What was flushed well cannot be written again: the next flush says that it is lost.
+#[test]
+fn a_deferred_error_that_is_told_while_the_unit_is_asked_is_told_by_a_flush() {
+    let mut world = World::new(2);
+    let (target, lun) = attach(&mut world);
+    let events = lun.subscribe();
+    write(&mut world, &lun, 4096, 7).unwrap();
+    flush(&mut world, &lun).unwrap();
+    lose_cache_while_asked(&mut world, &target, &lun, 3, Sense { is_deferred: true, ..Sense::WRITE_ERROR });
+    assert_eq!(flush(&mut world, &lun).unwrap_err().kind(), ErrorKind::Media);
+    assert_eq!(events.try_receive(), Some(Event::WritesLost));
+    flush(&mut world, &lun).expect("it is told once");
+}
+
+#[test]
+fn a_unit_that_does_not_say_what_its_cache_is_has_a_volatile_one() {
+    for sense in PASSING {
+        for is_lasting in [false, true] {
+            let mut world = World::new(3);
+            let (target, lun) = attach(&mut world);
+            let mut left = if is_lasting { u32::MAX } else { 2 };
+            lose_session(&mut world, &target, &lun, move |cdb| match cdb {
+                Cdb::ModeSense(_) if left > 0 => {
+                    left -= 1;
+                    Deed::Answer(Reply::sense(sense))
+                }
+                _ => Deed::Proper,
+            });
+            write(&mut world, &lun, 4096, 7).unwrap();
+            flush(&mut world, &lun).unwrap();
+            assert!(is_durable(&target), "{sense}, for ever: {is_lasting}");
+        }
+    }
+}
+
+#[test]
+fn a_unit_that_has_no_mode_pages_has_no_volatile_cache() {
+    let mut world = World::new(4);
+    let (target, lun) = attach(&mut world);
+    lose_session(&mut world, &target, &lun, |cdb| match cdb {
+        Cdb::ModeSense(_) => Deed::Answer(Reply::sense(Sense::INVALID_OPERATION_CODE)),
+        _ => Deed::Proper,
+    });
+    write(&mut world, &lun, 4096, 7).unwrap();
+    assert_eq!(lun.status().retained_bytes, 0);
+}
+
+#[test]
+fn a_name_that_a_unit_does_not_tell_for_a_while_is_asked_again() {
+    for sense in PASSING {
+        for page in [UNIT_SERIAL_NUMBER, DEVICE_IDENTIFICATION] {
+            let mut world = World::new(5);
+            let (target, lun) = attach(&mut world);
+            write(&mut world, &lun, 4096, 7).unwrap();
+            lose_session(&mut world, &target, &lun, once(move |cdb| is_page(cdb, page), sense));
+            flush(&mut world, &lun).unwrap();
+            assert_eq!(lun.status().state, State::Online, "{sense} to page {page:02x}h");
+        }
+    }
+}
+
+/// It takes longer than one look at the unit.
+#[test]
+fn a_name_that_a_unit_does_not_tell_for_long_is_waited_for() {
+    let mut world = World::new(6);
+    let (target, lun) = attach(&mut world);
+    write(&mut world, &lun, 4096, 7).unwrap();
+    let mut left = 20;
+    lose_session(&mut world, &target, &lun, move |cdb| {
+        if left == 0 || !is_page(cdb, UNIT_SERIAL_NUMBER) {
+            return Deed::Proper;
+        }
+        left -= 1;
+        Deed::Answer(Reply::sense(Sense::INTERNAL_TARGET_FAILURE))
+    });
+    flush(&mut world, &lun).unwrap();
+    assert!(is_durable(&target));
+}
+
+/// What was cut into blocks of one size does not fit into those of another, or fits in another place.
+#[test]
+fn a_unit_whose_blocks_have_another_size_is_not_written_to() {
+    let mut world = World::new(7);
+    let (target, lun) = attach(&mut world);
+    let events = lun.subscribe();
+    write(&mut world, &lun, 512, 7).unwrap();
+    let mut is_lost = false;
+    target.tell(move |disk, cdb| match cdb {
+        Cdb::Read(_) if !is_lost => {
+            is_lost = true;
+            disk.lose_cache();
+            disk.block_bytes = 4096;
+            Deed::Leave
+        }
+        Cdb::Write(_) => panic!("a write is at another place than it was"),
+        _ => Deed::Proper,
+    });
+    let error = read(&mut world, &lun, 0).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Gone);
+    assert!(error.to_string().contains("512") && error.to_string().contains("4096"), "{error}");
+    assert_eq!(flush(&mut world, &lun).unwrap_err().kind(), ErrorKind::Gone);
+    assert_eq!(lun.status().state, State::Replaced);
+    assert!(std::iter::from_fn(|| events.try_receive()).any(|event| event == Event::IdentityChanged));
+    let closed = world.run(async move { lun.close().await });
+    assert_eq!(closed.unwrap_err().kind(), ErrorKind::OutcomeUnknown, "it is told that something may be lost");
+}

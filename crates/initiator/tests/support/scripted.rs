@@ -1,0 +1,302 @@
+//! A target whose one unit has a volatile cache, and which does what a test tells it to do at any command.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base::serial::Serial32;
+use block::completion::Workers;
+use initiator::{BoxedStream, Connecting, Connector};
+use iscsi::pdu::{
+    Bhs, DataIn, LogoutOutcome, LogoutResponse, NopIn, Residual, ScsiCommand, ScsiResponse, ServiceResponse,
+    TaskManagementOutcome, TaskManagementResponse,
+};
+use iscsi::url::Portal;
+use scsi::capacity::Capacity;
+use scsi::cdb::CdbForm;
+use scsi::inquiry::{Peripheral, StandardInquiry, VERSION_DESCRIPTORS};
+use scsi::vpd::{self, Designator};
+use scsi::{Cdb, Sense, mode};
+
+use super::peer::{Peer, WINDOW};
+use super::{World, lock};
+
+/// What comes of a command.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reply {
+    pub(crate) status: u8,
+    pub(crate) sense: Option<Sense>,
+    /// What is said of bytes that were not moved, where that is not what follows from `data`.
+    pub(crate) residual: Option<Residual>,
+    pub(crate) data: Vec<u8>,
+}
+
+impl Reply {
+    pub(crate) fn data(data: Vec<u8>) -> Option<Self> {
+        Some(Self { data, ..Self::default() })
+    }
+
+    pub(crate) fn sense(sense: Sense) -> Option<Self> {
+        Some(Self { status: 2, sense: Some(sense), ..Self::default() })
+    }
+}
+
+/// What a test wants to happen at a command.
+pub(crate) enum Deed {
+    /// It is carried out.
+    Proper,
+    Answer(Option<Reply>),
+    /// It is not answered, and the connection ends.
+    Leave,
+}
+
+type Script = Box<dyn FnMut(&mut Disk, &Cdb) -> Deed + Send>;
+
+/// What is stored. Blocks that were written are on the medium after a SYNCHRONIZE CACHE.
+pub(crate) struct Disk {
+    medium: Vec<u8>,
+    cache: BTreeMap<u64, Vec<u8>>,
+    pub(crate) block_bytes: u32,
+    /// Logins so far.
+    pub(crate) session_count: u32,
+    /// The portal group that answers.
+    pub(crate) group: &'static str,
+}
+
+impl Disk {
+    /// The unit loses what is in its cache.
+    pub(crate) fn lose_cache(&mut self) {
+        self.cache.clear();
+    }
+
+    /// What would be there after a loss of power.
+    pub(crate) fn durable(&self, offset: usize, length: usize) -> Vec<u8> {
+        self.medium[offset..offset + length].to_vec()
+    }
+
+    fn read(&self, first: u64, count: u32) -> Vec<u8> {
+        let length = self.block_bytes as usize;
+        let block = |lba: u64| {
+            let start = lba as usize * length;
+            self.cache.get(&lba).cloned().unwrap_or_else(|| self.medium[start..start + length].to_vec())
+        };
+        (first..first + u64::from(count)).flat_map(block).collect()
+    }
+
+    fn write(&mut self, first: u64, data: &[u8]) {
+        let blocks = data.chunks(self.block_bytes as usize);
+        self.cache.extend((first..).zip(blocks.map(<[u8]>::to_vec)));
+    }
+
+    fn synchronize(&mut self) {
+        for (lba, block) in std::mem::take(&mut self.cache) {
+            let start = lba as usize * self.block_bytes as usize;
+            self.medium[start..start + block.len()].copy_from_slice(&block);
+        }
+    }
+
+    /// What a unit does that nobody tells anything else; `None` where it does not know the command.
+    fn carry_out(&mut self, cdb: &Cdb, data_out: &[u8]) -> Option<Reply> {
+        match *cdb {
+            Cdb::TestUnitReady => Reply::data(Vec::new()),
+            Cdb::Inquiry { is_vpd: false, .. } => Reply::data(inquiry()),
+            Cdb::Inquiry { page: vpd::page::UNIT_SERIAL_NUMBER, .. } => {
+                Reply::data(vpd::emit_unit_serial_number("SCRIPTED"))
+            }
+            Cdb::Inquiry { page: vpd::page::DEVICE_IDENTIFICATION, .. } => {
+                Reply::data(vpd::emit_device_identification(&[Designator::Naa(0x3000_0000_0000_0001)], &[]))
+            }
+            Cdb::ReadCapacity16 { .. } => Reply::data(self.capacity().emit_16().to_vec()),
+            Cdb::ModeSense(_) => {
+                let caching = mode::Caching { is_write_cache_enabled: true, is_read_cache_disabled: false };
+                Reply::data(mode::emit(CdbForm::Six, &mode::Header::default(), &caching.emit()))
+            }
+            Cdb::Read(transfer) => Reply::data(self.read(transfer.blocks.lba, transfer.blocks.count)),
+            Cdb::Write(transfer) => {
+                self.write(transfer.blocks.lba, data_out);
+                Reply::data(Vec::new())
+            }
+            Cdb::SynchronizeCache(_) => {
+                self.synchronize();
+                Reply::data(Vec::new())
+            }
+            Cdb::Inquiry { .. } => Reply::sense(Sense::INVALID_FIELD_IN_CDB),
+            _ => Reply::sense(Sense::INVALID_OPERATION_CODE),
+        }
+    }
+
+    fn capacity(&self) -> Capacity {
+        Capacity {
+            last_lba: self.medium.len() as u64 / u64::from(self.block_bytes) - 1,
+            block_bytes: self.block_bytes,
+            physical_block_exponent: 0,
+            is_thin: false,
+            unmapped_reads_zeroes: false,
+            lowest_aligned_lba: 0,
+        }
+    }
+}
+
+fn inquiry() -> Vec<u8> {
+    let inquiry = StandardInquiry {
+        peripheral: Peripheral::Disk,
+        is_removable: false,
+        version: 6,
+        vendor: "SCRIPT".to_owned(),
+        product: "DISK".to_owned(),
+        revision: "1".to_owned(),
+        is_multi_port: false,
+        has_target_port_groups: false,
+        has_third_party_copy: false,
+        version_descriptors: VERSION_DESCRIPTORS,
+    };
+    inquiry.emit().to_vec()
+}
+
+/// Leads to the target.
+#[derive(Clone)]
+pub(crate) struct Scripted {
+    disk: Arc<Mutex<Disk>>,
+    script: Arc<Mutex<Script>>,
+    workers: Workers,
+}
+
+impl Scripted {
+    pub(crate) fn new(world: &World) -> Self {
+        let (medium, cache) = (vec![0; 1 << 20], BTreeMap::new());
+        let disk = Disk { medium, cache, block_bytes: 512, session_count: 0, group: "1" };
+        let script: Script = Box::new(|_, _| Deed::Proper);
+        let (disk, script) = (Arc::new(Mutex::new(disk)), Arc::new(Mutex::new(script)));
+        Self { disk, script, workers: world.workers.clone() }
+    }
+
+    pub(crate) fn disk(&self) -> MutexGuard<'_, Disk> {
+        lock(&self.disk)
+    }
+
+    /// What happens at each command from now on.
+    pub(crate) fn tell(&self, script: impl FnMut(&mut Disk, &Cdb) -> Deed + Send + 'static) {
+        *lock(&self.script) = Box::new(script);
+    }
+
+    fn deed(&self, cdb: &Cdb, data_out: &[u8]) -> Deed {
+        let mut disk = self.disk();
+        match self.script.lock().unwrap_or_else(PoisonError::into_inner)(&mut disk, cdb) {
+            Deed::Proper => Deed::Answer(disk.carry_out(cdb, data_out)),
+            other => other,
+        }
+    }
+
+    async fn run(self, mut peer: Peer) -> io::Result<()> {
+        peer.log_in().await?;
+        self.disk().session_count += 1;
+        let mut window = WINDOW;
+        loop {
+            let pdu = peer.receive().await?;
+            match pdu.header.bhs {
+                Ok(Bhs::ScsiCommand(command)) => {
+                    if !command.is_immediate {
+                        let next = command.cmd_sn.next();
+                        window = (next, Serial32(next.0.wrapping_add(63)));
+                    }
+                    let cdb = Cdb::parse(&command.cdb).expect("our initiator sends what we know");
+                    match self.deed(&cdb, pdu.data.bytes()) {
+                        Deed::Answer(Some(reply)) => answer(&mut peer, &command, reply, window).await?,
+                        Deed::Answer(None) | Deed::Proper => {}
+                        Deed::Leave => return Ok(()),
+                    }
+                }
+                Ok(Bhs::NopOut(ping)) if ping.initiator_task_tag.is_some() => {
+                    let pong = NopIn {
+                        lun: 0,
+                        initiator_task_tag: ping.initiator_task_tag,
+                        target_transfer_tag: None,
+                        stat_sn: peer.next_stat_sn(),
+                        exp_cmd_sn: window.0,
+                        max_cmd_sn: window.1,
+                    };
+                    peer.send(&pong, Vec::new()).await?;
+                }
+                Ok(Bhs::TaskManagementRequest(request)) => {
+                    let response = TaskManagementResponse {
+                        outcome: TaskManagementOutcome::FunctionComplete,
+                        initiator_task_tag: request.initiator_task_tag,
+                        stat_sn: peer.next_stat_sn(),
+                        exp_cmd_sn: window.0,
+                        max_cmd_sn: window.1,
+                    };
+                    peer.send(&response, Vec::new()).await?;
+                }
+                Ok(Bhs::LogoutRequest(request)) => {
+                    let response = LogoutResponse {
+                        outcome: LogoutOutcome::Closed,
+                        initiator_task_tag: request.initiator_task_tag,
+                        stat_sn: peer.next_stat_sn(),
+                        exp_cmd_sn: window.0,
+                        max_cmd_sn: window.1,
+                        wait_seconds: 0,
+                        retain_seconds: 0,
+                    };
+                    return peer.send(&response, Vec::new()).await;
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Connector for Scripted {
+    fn connect(&self, _portal: &Portal) -> Connecting<'_> {
+        let (near, far) = tokio::io::duplex(256 << 10);
+        let peer = Peer::new(far, self.disk().group);
+        let target = self.clone();
+        self.workers.spawn(async move {
+            // The error is that the initiator has closed the connection.
+            let _ = target.run(peer).await;
+        });
+        Box::pin(async move { Ok(Box::new(near) as BoxedStream) })
+    }
+}
+
+/// The data of a command, then its status.
+async fn answer(
+    peer: &mut Peer,
+    command: &ScsiCommand,
+    mut reply: Reply,
+    window: (Serial32, Serial32),
+) -> io::Result<()> {
+    let expected = command.expected_data_transfer_length;
+    reply.data.truncate(expected as usize);
+    let moved = if command.reads { reply.data.len() as u64 } else { expected.into() };
+    if !reply.data.is_empty() {
+        let data_in = DataIn {
+            is_final: true,
+            wants_acknowledgement: false,
+            status: None,
+            lun: 0,
+            initiator_task_tag: command.initiator_task_tag,
+            target_transfer_tag: None,
+            exp_cmd_sn: window.0,
+            max_cmd_sn: window.1,
+            data_sn: Serial32(0),
+            buffer_offset: 0,
+        };
+        peer.send(&data_in, std::mem::take(&mut reply.data)).await?;
+    }
+    let sense = reply.sense.map(|sense| sense.emit_fixed()).map(|sense| {
+        let length = (sense.len() as u16).to_be_bytes();
+        [&length[..], &sense[..]].concat()
+    });
+    let response = ScsiResponse {
+        response: ServiceResponse::CommandCompleted { status: reply.status },
+        initiator_task_tag: command.initiator_task_tag,
+        snack_tag: 0,
+        stat_sn: peer.next_stat_sn(),
+        exp_cmd_sn: window.0,
+        max_cmd_sn: window.1,
+        exp_data_sn: Serial32(u32::from(command.reads && moved > 0)),
+        bidirectional_read_residual: Residual::None,
+        residual: reply.residual.unwrap_or(Residual::of(expected, moved)),
+    };
+    peer.send(&response, sense.unwrap_or_default()).await
+}

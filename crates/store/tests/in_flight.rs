@@ -30,6 +30,8 @@ const KIND: Kind = Kind { code: *b"test\0\0\0\0", version: 1, name: "test store"
 const MEDIUM_BYTES: u64 = 64 << 10;
 const REGION: ByteRange = ByteRange { offset: 4096, length: LOG_BYTES_MIN };
 const START: LogPosition = LogPosition { offset: 0, epoch: 1, sequence: 1, link: 0 };
+/// More writes than a life makes.
+const WRITES_MAX: u64 = 10_000;
 
 /// What became of an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,23 +235,20 @@ fn lose_power(seed: u64, nth: u64) -> bool {
     was_lost
 }
 
-/// How many seeds to try: more in a soak.
-fn seeds(count: u64) -> u64 {
-    std::env::var("FOREBAY_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(count)
-}
-
 #[test]
 fn what_is_acknowledged_survives_a_power_loss_at_every_write() {
-    for seed in 0..seeds(9) {
-        let writes = (0..).take_while(|&nth| lose_power(seed, nth)).count();
-        assert!(writes > 10, "seed {seed}: {writes} writes test little");
+    let test = block::crash_test!();
+    for seed in test.seeds(0, 9, 1) {
+        test.crash_at_every(seed, WRITES_MAX, |nth| lose_power(seed, nth));
     }
 }
 
 #[test]
 fn an_error_of_one_record_fails_all_behind_it_and_none_before() {
-    for seed in 0..seeds(9) {
-        for nth in 0..40 {
+    const ERRORS: u64 = 40;
+    let test = block::crash_test!();
+    for seed in test.seeds(0, 9, 1) {
+        test.crash_at_every(seed, ERRORS, |nth| {
             let context = format!("seed {seed}, write {nth} fails");
             let (power, model) = (Power::new(), Arc::new(Mutex::new(Model::default())));
             let medium = new_medium(&power, seed);
@@ -274,7 +273,8 @@ fn an_error_of_one_record_fails_all_behind_it_and_none_before() {
             let mut executor = Executor::new(seed + 1);
             let device = timed(&mut executor, &medium);
             assert!(live(&mut executor, device, &model, seed + 1, &context), "{context}");
-        }
+            nth + 1 < ERRORS
+        });
     }
 }
 

@@ -167,9 +167,13 @@ fn what_is_acknowledged_is_replayed_in_order_through_many_laps() {
 
 #[test]
 fn what_is_acknowledged_survives_a_power_loss_at_every_write() {
-    for seed in 0..3 {
-        let writes = (0..).take_while(|&nth| run(seed, Some(nth))).count();
-        assert!(writes > 100, "{writes} writes test little");
+    let test = block::crash_test!();
+    for seed in test.seeds(0, 3, 1) {
+        test.crash_at_every(seed, 10_000, |nth| {
+            let has_crashed = run(seed, Some(nth));
+            assert!(has_crashed || nth > 100, "{nth} writes test little");
+            has_crashed
+        });
     }
 }
 

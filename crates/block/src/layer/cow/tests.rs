@@ -172,8 +172,9 @@ fn it_reads_what_was_written_and_the_base_elsewhere() {
 
 #[test]
 fn what_was_flushed_is_there_whatever_write_the_power_fails_at() {
-    for seed in 0..6 {
-        for nth in 0.. {
+    let test = crate::crash_test!();
+    for seed in test.seeds(0, 6, 1) {
+        test.crash_at_every(seed, 10_000, |nth| {
             let base = base();
             let medium = CrashLayer::new(DIFFERENCE_BYTES, seed);
             let difference: SharedDevice = Arc::new(medium.clone());
@@ -184,7 +185,7 @@ fn what_was_flushed_is_there_whatever_write_the_power_fails_at() {
             drop(device);
             if has_finished {
                 assert!(nth > 50, "so few writes test nothing");
-                break;
+                return false;
             }
             let after = medium.after_power_loss_as(Loss::Seeded(seed ^ nth), &Power::new());
             let difference: SharedDevice = Arc::new(after);
@@ -195,7 +196,8 @@ fn what_was_flushed_is_there_whatever_write_the_power_fails_at() {
             let mut model = Model { sectors: found.into_iter().map(|stamp| vec![stamp]).collect(), ..model };
             assert!(work(&device, &mut model, seed + 100, 40));
             assert_eq!(read_all(&device), model.now());
-        }
+            true
+        });
     }
 }
 

@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use base::clock::Clock;
 use block::device::DeviceExt;
@@ -29,6 +29,7 @@ use front::{ListenAddress, Listener, NbdOptions, NbdServer, SocketAccess};
 use serde_json::{Value, json};
 use tokio::sync::watch::Sender;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use writelog::WriteLog;
 
 use crate::apart::Apart;
@@ -43,7 +44,7 @@ use crate::doors::{Doors, listen};
 use crate::error::{Error, Failure, Result};
 use crate::freshness::{Promise, assess, note_writable_opening, release_marks, release_refused};
 use crate::held_marks::MarkRenewal;
-use crate::limits::{CLOSE_TIME_MAX, STATUS_TIME_MAX, WATCH_INTERVAL};
+use crate::limits::{CLOSE_STEP_TIME_MIN, CLOSE_TIME_MAX, STATUS_TIME_MAX, WATCH_INTERVAL};
 use crate::log_place::LogConfig;
 use crate::metrics::MetricsServer;
 use crate::paths::Paths;
@@ -152,6 +153,8 @@ pub struct Attachment {
     front_finished: Sender<bool>,
     /// `true` once it is to end at once, whatever is being cleaned.
     hurrying: Sender<bool>,
+    /// When what is to end at once has had its time.
+    ending_deadline: OnceLock<Instant>,
     /// `true` once everything is closed.
     ended: Sender<bool>,
     _locks: Vec<UnitLock>,
@@ -313,6 +316,7 @@ impl Attachment {
             stopping: Sender::new(false),
             front_finished: Sender::new(false),
             hurrying: Sender::new(false),
+            ending_deadline: OnceLock::new(),
             ended: Sender::new(false),
             _locks: locks,
         };
@@ -424,7 +428,7 @@ impl Attachment {
         let gone = self.gone(|_| true);
         let ending = if gone.is_empty() { Ending::KeepDirty } else { Ending::Clean };
         if ending == Ending::KeepDirty {
-            self.hurrying.send_replace(true);
+            self.hurry();
         }
         if *self.stopping.borrow() {
             return Ok(());
@@ -476,7 +480,7 @@ impl Attachment {
             return self.hurry_detach(keep_dirty).await;
         }
         if keep_dirty {
-            self.hurrying.send_replace(true);
+            self.hurry();
         }
         let closing = self.close(ending, progress.clone());
         let closed = tokio::select! {
@@ -495,7 +499,7 @@ impl Attachment {
             });
             return Err(Error::new(Failure::InUse, format!("\"{}\" is being detached already{waits}", self.name)));
         }
-        self.hurrying.send_replace(true);
+        self.hurry();
         wait_until(&self.ended).await;
         Ok(json!({ "name": self.name, "dirty_bytes": self.dirty_bytes() }))
     }
@@ -626,7 +630,7 @@ impl Attachment {
         if ending == Ending::RemoveCache && dirty_bytes == 0 && cache_cleaned.is_ok() {
             self.within_ending_time(self.forget_cache()).await.unwrap_or(Ok(()))?;
         }
-        let kept = self.within_ending_time(self.remotes.close()).await.unwrap_or(Ok(()));
+        let kept = self.within_ending_time(self.remotes.close()).await.unwrap_or_else(|| self.remotes.unkept());
         flushed?;
         log_cleaned.and(cache_cleaned).map_err(|error| {
             let words = Error::from(error.clone());
@@ -720,12 +724,26 @@ impl Attachment {
         Ok(cleaned)
     }
 
+    /// It is to end at once from now on.
+    fn hurry(&self) {
+        self.ending_deadline.get_or_init(|| Instant::now() + CLOSE_TIME_MAX);
+        self.hurrying.send_replace(true);
+    }
+
     /// The outcome of `ending`, or `None` when it is to end at once and that takes too long: a target that is away is not waited
-    /// for. What is left undone then is what a crash leaves undone, and a cache keeps its dirty data through that.
+    /// for. What is left undone then is what a crash leaves undone, and a cache keeps its dirty data through that. All steps of an end have one
+    /// time together; those that come after it have what a target takes that is there.
     async fn within_ending_time<T>(&self, ending: impl Future<Output = T>) -> Option<T> {
+        let too_long = async {
+            wait_until(&self.hurrying).await;
+            let least = Instant::now() + CLOSE_STEP_TIME_MIN;
+            let until = self.ending_deadline.get().map_or(least, |&deadline| deadline.max(least));
+            tokio::time::sleep_until(until).await;
+        };
         tokio::select! {
+            biased;
             outcome = ending => Some(outcome),
-            () = async { wait_until(&self.hurrying).await; tokio::time::sleep(CLOSE_TIME_MAX).await; } => {
+            () = too_long => {
                 tracing::warn!("\"{}\" ends without its target", self.name);
                 None
             }

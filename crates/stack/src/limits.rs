@@ -31,9 +31,13 @@ const _: () = assert!(CONTROL_TRANSFER_TIME_MAX.as_millis() * 4 < CONTROL_SILENC
 /// logical unit is called in use. Ending takes milliseconds; with gigabytes of memory to unmap, some tenths of a second.
 pub const ENDING_TIME_MAX: Duration = Duration::from_millis(1500);
 
-/// Time that closing the cache, and logging out, may take each after a signal. An orderly end takes tens of milliseconds where the target
+/// Time that an end has after a signal, with closing the stores and logging out. An orderly end takes tens of milliseconds where the target
 /// answers; service managers give ten seconds and more before they kill.
 pub const CLOSE_TIME_MAX: Duration = Duration::from_secs(3);
+
+/// Time that each step of an end has at least, when those before it have used up [`CLOSE_TIME_MAX`]: some round trips of a target that answers. With all
+/// steps an attachment ends within five seconds.
+pub const CLOSE_STEP_TIME_MIN: Duration = Duration::from_millis(400);
 
 /// Time a process that listens on a control socket has for the first byte of an answer before it is taken for a busy one.
 pub const ANSWER_TIME_MAX: Duration = Duration::from_millis(500);

@@ -302,6 +302,18 @@ impl Remotes {
         closed
     }
 
+    /// What [`Self::close`] would tell, where nobody waits for it.
+    ///
+    /// # Errors
+    /// `OutcomeUnknown` where a LUN holds something that was acknowledged and may still be lost.
+    pub fn unkept(&self) -> std::result::Result<(), block::Error> {
+        if self.connected.iter().all(|each| each.lun.status().retained_bytes == 0) {
+            return Ok(());
+        }
+        let words = "what was acknowledged last was not flushed: the target did not answer in time";
+        Err(block::Error::new(block::ErrorKind::OutcomeUnknown, words))
+    }
+
     /// The state of the LUN that is worst off: what the whole can be relied on for.
     pub fn status(&self) -> Value {
         let worst = self.connected.iter().find(|each| each.lun.status().state != State::Online);

@@ -402,14 +402,18 @@ impl Core {
     /// Says that the frames hold these clean sectors, unless the origin has lost writes since it lost `losses` of them: what was read or
     /// written may be what it lost.
     pub(crate) async fn admit(&self, parts: &[Part], losses: u64) {
-        if self.map(parts).await && self.origin_losses.load(Ordering::Acquire) == losses {
-            self.make_valid(parts);
+        if self.map(parts).await {
+            self.make_valid(parts, losses);
         }
     }
 
-    fn make_valid(&self, parts: &[Part]) {
+    fn make_valid(&self, parts: &[Part], losses: u64) {
         {
             let state = &mut *self.state();
+            // Whoever counts a loss looks at the lines afterwards: a loss that is not seen here finds them.
+            if self.origin_losses.load(Ordering::Acquire) != losses {
+                return;
+            }
             let has_unflushed = self.has_unflushed_writes();
             for &Part { block, mask, checksum } in parts {
                 if let Some((frame, line)) = state.frames.find(block) {

@@ -359,6 +359,14 @@ mod tests {
         Record { at: Duration::from_micros(at_us), access: Access { kind, range: ByteRange { offset, length } } }
     }
 
+    /// What `text` asks of its source "0", one of two.
+    pub(super) fn check_first_of_two(text: &str, expected: &[Record]) {
+        let options = Options { source: Some("0".to_owned()), ..Options::default() };
+        assert_eq!(read(text, options).unwrap(), expected);
+        let error = read(text, Options::default()).unwrap_err();
+        assert_eq!(error, "line 2 of the trace: \"1\" is a second device or file beside \"0\": say which one to take");
+    }
+
     #[test]
     fn formats_are_told_apart_by_their_first_line() {
         for (line, format) in [

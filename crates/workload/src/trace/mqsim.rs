@@ -1,7 +1,7 @@
 //! The traces of the SSD simulators MQSim and SSDsim (README of CMU-SAFARI/MQSim, "Defining a Trace-based Workload").
 //!
-//! `time device sector count type`, apart by spaces: sectors of 512 bytes, 0 for a write and 1 for a read. The time is in nanoseconds, which is what both take where
-//! nothing else is said; the file itself does not say.
+//! `time device sector count type`, apart by spaces: sectors of 512 bytes, 0 for a write and 1 for a read. The time is in nanoseconds, which is what
+//! both take where nothing else is said; the file itself does not say.
 
 use std::time::Duration;
 
@@ -70,18 +70,15 @@ impl Parser {
 #[cfg(test)]
 mod tests {
     use super::super::Options;
-    use super::super::tests::{read, request};
+    use super::super::tests::{check_first_of_two, read, request};
     use super::*;
 
     #[test]
     fn a_small_trace_of_one_of_two_devices() {
         let text = "1000000 0 2056 8 0\n1500000 1 7 1 1\n1750000 0 16 24 1\n";
-        let options = Options { source: Some("0".to_owned()), ..Options::default() };
         let expected =
             [request(0, AccessKind::Write, 2056 * 512, 4096), request(750, AccessKind::Read, 16 * 512, 24 * 512)];
-        assert_eq!(read(text, options).unwrap(), expected);
-        let error = read(text, Options::default()).unwrap_err();
-        assert_eq!(error, "line 2 of the trace: \"1\" is a second device or file beside \"0\": say which one to take");
+        check_first_of_two(text, &expected);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The trace format of the Storage Performance Council (SPC trace file format specification, revision 1.0.1).
 //!
-//! `ASU,LBA,size,opcode,timestamp`: the application-specific unit, the address in blocks of 512 bytes, bytes, R or W, seconds. Further fields are passed over.
+//! `ASU,LBA,size,opcode,timestamp`: the application-specific unit, the address in blocks of 512 bytes, bytes, R or W, seconds. Further fields are
+//! passed over.
 
 use std::time::Duration;
 
@@ -66,20 +67,17 @@ impl Parser {
 #[cfg(test)]
 mod tests {
     use super::super::Options;
-    use super::super::tests::{read, request};
+    use super::super::tests::{check_first_of_two, read, request};
     use super::*;
 
     #[test]
     fn a_small_trace_of_one_of_two_units() {
         let text = "0,20941264,8192,W,0.5\n1,7,512,r,0.551706\n0,20939840,8192,R,0.75,more\n";
-        let options = Options { source: Some("0".to_owned()), ..Options::default() };
         let expected = [
             request(0, AccessKind::Write, 20_941_264 * 512, 8192),
             request(250_000, AccessKind::Read, 20_939_840 * 512, 8192),
         ];
-        assert_eq!(read(text, options).unwrap(), expected);
-        let error = read(text, Options::default()).unwrap_err();
-        assert_eq!(error, "line 2 of the trace: \"1\" is a second device or file beside \"0\": say which one to take");
+        check_first_of_two(text, &expected);
     }
 
     #[test]

@@ -24,6 +24,7 @@ use std::time::Duration;
 use base::clock::Instant;
 use block::{ByteRange, Error, ErrorKind, Event};
 use iscsi::url::Portal;
+use scsi::Sense;
 
 use crate::alarm::Alarm;
 use crate::back_off::BackOff;
@@ -67,7 +68,8 @@ pub async fn connect(
     let mut portal = options.portal.clone();
     let wanted = Arc::new(AtomicU16::new(options.connections));
     let opener = Opener { options: Arc::clone(&options), connector, isid, wanted };
-    let opened = establish(&opener, &mut portal, None, None).await;
+    // An earlier session's news are no concern of ours.
+    let opened = establish(&opener, &mut portal, None, None, &mut Vec::new()).await;
     let Session { link, unit, .. } = opened.map_err(|error| error.into_error(&options))?;
     let status = Status {
         session_count: 1,
@@ -102,14 +104,18 @@ struct Session {
     unit: Unit,
     /// What others changed while there was none.
     changed: Vec<ByteRange>,
+    /// What the unit reported after it was looked at.
+    heard_late: Vec<Sense>,
 }
 
-/// Logs in, to the portal `group` if there must be no other one, looks at the unit, and takes again the marks that are `held`.
+/// Logs in, to the portal `group` if there must be no other one, looks at the unit, and takes again the marks that are `held`. When that fails,
+/// `heard` is what the unit reported meanwhile, since it reports everything once.
 async fn establish(
     opener: &Opener,
     portal: &mut Portal,
     group: Option<u16>,
     held: Option<&Shared>,
+    heard: &mut Vec<Sense>,
 ) -> Result<Session, LinkError> {
     let mut link = Link::open(opener, false, portal).await?;
     if let (Some(from), Some(to)) = (group, link.portal_group_tag())
@@ -118,8 +124,24 @@ async fn establish(
         link.logout().await;
         return Err(LinkError::OtherGroup { from, to });
     }
-    let mut probe = Probe::new(&mut link, &opener.options)?;
-    let unit = probe.run().await?;
+    match look(&mut link, &opener.options, held).await {
+        Ok((unit, changed, heard_late)) => Ok(Session { link, unit, changed, heard_late }),
+        Err(error) => {
+            heard.append(&mut link.heard);
+            Err(error)
+        }
+    }
+}
+
+/// What the unit is, what others changed in it, and what it reported only after it was looked at.
+async fn look(
+    link: &mut Link,
+    options: &InitiatorOptions,
+    held: Option<&Shared>,
+) -> Result<(Unit, Vec<ByteRange>, Vec<Sense>), LinkError> {
+    let unit = Probe::new(link, options)?.run().await?;
+    let already = link.heard.len();
+    let mut probe = Probe::new(link, options)?;
     let changed = match held {
         // Another device is not told of our marks.
         Some(shared) if shared.view().identity == unit.identity => {
@@ -127,7 +149,8 @@ async fn establish(
         }
         _ => Vec::new(),
     };
-    Ok(Session { link, unit, changed })
+    let heard_late = link.heard.split_off(already);
+    Ok((unit, changed, heard_late))
 }
 
 struct Runner {
@@ -263,14 +286,16 @@ impl Runner {
             let shared = Arc::clone(&self.shared);
             // Only there does the login end what the lost session left (RFC 7143 6.3.5).
             let group = self.group.filter(|_| self.engine.has_writes_in_doubt());
-            let attempted = async move { (establish(&opener, &mut portal, group, Some(&shared)).await, portal) };
+            let mut heard = Vec::new();
+            let told = &mut heard;
+            let attempted = async move { (establish(&opener, &mut portal, group, Some(&shared), told).await, portal) };
             let Some((opened, portal)) = self.while_away(fail_at, attempted).await? else {
                 self.back_off.reset();
                 wait = self.back_off.take();
                 continue;
             };
             match opened {
-                Ok(Session { mut link, unit, changed }) => {
+                Ok(Session { mut link, unit, changed, heard_late }) => {
                     self.portal = portal;
                     self.group = link.portal_group_tag();
                     // Everything is written again, whatever it calls for.
@@ -278,10 +303,15 @@ impl Runner {
                     self.adopt(unit).map_err(End::Replaced)?;
                     self.tell_of(&changed);
                     self.engine.start_replay();
+                    // Of this the unit is asked again.
+                    heard_late.iter().for_each(|sense| self.engine.hear(sense));
                     self.shared.set_refusal(None);
                     return Ok(link);
                 }
                 Err(error) => {
+                    for sense in &heard {
+                        self.engine.learn(sense);
+                    }
                     tracing::warn!(%error, attempt, place = self.options.place(), portal = %self.portal, "no session yet");
                     self.shared.view().status.last_error = Some(error.into_error(&self.options).to_string());
                     wait = self.back_off.take();

@@ -8,7 +8,9 @@ use std::time::Duration;
 use block::device::DeviceExt;
 use block::{Buffer, Device, ErrorKind, Event};
 use initiator::{InitiatorOptions, RemoteLun, State};
-use scsi::vpd::page::{DEVICE_IDENTIFICATION, UNIT_SERIAL_NUMBER};
+use scsi::change_mark::{Changes, Mark, Support, action_in, emit_marks};
+use scsi::vpd::emit_supported_pages;
+use scsi::vpd::page::{CHANGE_MARKS, DEVICE_IDENTIFICATION, SUPPORTED_PAGES, UNIT_SERIAL_NUMBER};
 use scsi::{Cdb, Sense, SenseKey};
 use support::World;
 use support::scripted::{Deed, Reply, Scripted};
@@ -22,7 +24,12 @@ const PASSING: [Sense; 4] = [
 ];
 
 fn attach(world: &mut World) -> (Scripted, Arc<RemoteLun>) {
+    attach_to(world, |_| Deed::Proper)
+}
+
+fn attach_to(world: &mut World, mut script: impl FnMut(&Cdb) -> Deed + Send + 'static) -> (Scripted, Arc<RemoteLun>) {
     let target = Scripted::new(world);
+    target.tell(move |_, cdb| script(cdb));
     let options = InitiatorOptions { replacement_timeout: Duration::from_secs(30), ..world.options() };
     let (lun, driver) = world.run(initiator::connect(options, Arc::new(target.clone()))).unwrap();
     world.executor.spawn(driver);
@@ -232,4 +239,78 @@ fn a_unit_whose_blocks_have_another_size_is_not_written_to() {
     assert!(std::iter::from_fn(|| events.try_receive()).any(|event| event == Event::IdentityChanged));
     let closed = world.run(async move { lun.close().await });
     assert_eq!(closed.unwrap_err().kind(), ErrorKind::OutcomeUnknown, "it is told that something may be lost");
+}
+
+/// An attempt at a session has heard it, and came to nothing.
+#[test]
+fn a_deferred_error_that_is_told_in_an_attempt_that_fails_is_told_by_a_flush() {
+    let mut world = World::new(8);
+    let (target, lun) = attach(&mut world);
+    let events = lun.subscribe();
+    write(&mut world, &lun, 4096, 7).unwrap();
+    flush(&mut world, &lun).unwrap();
+    let (mut was_told, mut was_left) = (false, false);
+    lose_session(&mut world, &target, &lun, move |cdb| match cdb {
+        Cdb::TestUnitReady if !was_told => {
+            was_told = true;
+            Deed::Answer(Reply::sense(Sense { is_deferred: true, ..Sense::WRITE_ERROR }))
+        }
+        Cdb::ReadCapacity16 { .. } if !was_left => {
+            was_left = true;
+            Deed::Leave
+        }
+        _ => Deed::Proper,
+    });
+    assert_eq!(flush(&mut world, &lun).unwrap_err().kind(), ErrorKind::Media);
+    assert!(std::iter::from_fn(|| events.try_receive()).any(|event| event == Event::WritesLost));
+    flush(&mut world, &lun).expect("it is told once");
+}
+
+const MARK_ID: [u8; 16] = [9; 16];
+
+/// What a unit answers that has a change mark, which nobody else changed.
+fn marked(cdb: &Cdb) -> Deed {
+    let mark = Mark { id: MARK_ID, token: 5, sequence: 1, slot: 0, is_held_here: true, is_held_elsewhere: false };
+    let changes = Changes { id: MARK_ID, token: 5, sequence: 1, range_count: 1, has_more: false, runs: Vec::new() };
+    let data = match cdb {
+        Cdb::ChangeMarkIn { service_action: action_in::REPORT_MARKS, .. } => emit_marks(&[mark]),
+        Cdb::ChangeMarkIn { .. } => changes.emit(),
+        Cdb::ChangeMarkOut { .. } => Vec::new(),
+        cdb if is_page(cdb, SUPPORTED_PAGES) => emit_supported_pages(&[SUPPORTED_PAGES, CHANGE_MARKS]),
+        cdb if is_page(cdb, CHANGE_MARKS) => Support { marks_max: 1, range_bytes: 1 << 20 }.emit(),
+        _ => return Deed::Proper,
+    };
+    Deed::Answer(Reply::data(data))
+}
+
+/// The marks come after everything else that a unit is asked in a new session.
+#[test]
+fn a_change_that_the_unit_tells_while_its_marks_are_taken_again_is_asked_for() {
+    let is_asked = [
+        |cdb: &Cdb| matches!(cdb, Cdb::ChangeMarkIn { service_action: action_in::REPORT_MARKS, .. }),
+        |cdb: &Cdb| matches!(cdb, Cdb::ChangeMarkOut { .. }),
+        |cdb: &Cdb| matches!(cdb, Cdb::ChangeMarkIn { service_action: action_in::REPORT_CHANGES, .. }),
+    ];
+    for (index, is_asked) in is_asked.into_iter().enumerate() {
+        let mut world = World::new(9);
+        let (target, lun) = attach_to(&mut world, marked);
+        let taking = Arc::clone(&lun);
+        world.run(async move { taking.take_mark(MARK_ID, 5).await }).unwrap();
+        let (mut is_lost, mut was_said) = (false, false);
+        target.tell(move |disk, cdb| match cdb {
+            Cdb::Read(_) if !is_lost => {
+                is_lost = true;
+                Deed::Leave
+            }
+            cdb if is_lost && !was_said && is_asked(cdb) => {
+                was_said = true;
+                disk.grow(2 << 20);
+                Deed::Answer(Reply::sense(Sense::CAPACITY_CHANGED))
+            }
+            cdb => marked(cdb),
+        });
+        read(&mut world, &lun, 0).expect("a session that is lost is made again");
+        world.pass(Duration::from_secs(1));
+        assert_eq!(lun.geometry().size_bytes, 2 << 20, "told at command {index}");
+    }
 }

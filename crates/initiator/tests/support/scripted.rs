@@ -69,6 +69,11 @@ impl Disk {
         self.cache.clear();
     }
 
+    /// The unit is larger from now on.
+    pub(crate) fn grow(&mut self, bytes: usize) {
+        self.medium.resize(bytes, 0);
+    }
+
     /// What would be there after a loss of power.
     pub(crate) fn durable(&self, offset: usize, length: usize) -> Vec<u8> {
         self.medium[offset..offset + length].to_vec()

@@ -355,6 +355,7 @@ impl Engine {
         status.in_flight = self.under_way.count();
         status.waiting = self.jobs.values().filter(|job| job.is_idle()).count();
         status.retained_bytes = self.retained.bytes();
+        status.retained_changes = self.retained.count();
     }
 
     fn add(&mut self, mut job: Box<Job>) {

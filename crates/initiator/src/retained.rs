@@ -81,6 +81,11 @@ impl Retained {
         self.entries.is_empty()
     }
 
+    /// Changes, of whatever kind.
+    pub(crate) fn count(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Whether any byte of `range` would be written again.
     pub(crate) fn overlaps(&self, range: ByteRange) -> bool {
         let before = self.entries.range(..range.offset).next_back();

@@ -64,6 +64,8 @@ pub struct Status {
     pub waiting: usize,
     /// Memory held by copies of writes that are not durable yet.
     pub retained_bytes: usize,
+    /// Changes that are not durable yet; zeroes and discards hold no bytes.
+    pub retained_changes: usize,
     /// Connections that were lost while their session went on.
     pub connections_recovered: u64,
     /// Bytes that others changed while there was no session, as far as the target tells; copies of them above are void.

@@ -314,3 +314,17 @@ fn a_change_that_the_unit_tells_while_its_marks_are_taken_again_is_asked_for() {
         assert_eq!(lun.geometry().size_bytes, 2 << 20, "told at command {index}");
     }
 }
+
+/// There are no copies of these to count.
+#[test]
+fn zeroes_that_are_not_durable_are_counted() {
+    let mut world = World::new(10);
+    let (_target, lun) = attach(&mut world);
+    let writing = lun.write_zeroes(4096, 8192, false, false);
+    world.run(writing).unwrap();
+    world.executor.run_until_stalled();
+    assert_eq!((lun.status().retained_bytes, lun.status().retained_changes), (0, 1));
+    flush(&mut world, &lun).unwrap();
+    world.executor.run_until_stalled();
+    assert_eq!(lun.status().retained_changes, 0);
+}

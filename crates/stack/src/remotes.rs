@@ -307,7 +307,7 @@ impl Remotes {
     /// # Errors
     /// `OutcomeUnknown` where a LUN holds something that was acknowledged and may still be lost.
     pub fn unkept(&self) -> std::result::Result<(), block::Error> {
-        if self.connected.iter().all(|each| each.lun.status().retained_bytes == 0) {
+        if self.connected.iter().all(|each| each.lun.status().retained_changes == 0) {
             return Ok(());
         }
         let words = "what was acknowledged last was not flushed: the target did not answer in time";

@@ -186,7 +186,7 @@ impl Engine {
 
     /// Takes in what has come, while there is no session. The task is woken by more.
     pub(crate) fn accept(&mut self, context: &Context<'_>) -> bool {
-        self.shared.receive(context, &mut self.incoming);
+        self.shared.receive(context, self.jobs.len(), &mut self.incoming);
         if self.incoming.is_empty() {
             return false;
         }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Requests that wait for the driver. Callers keep far fewer in flight; one that does not gets `Busy`.
-pub const REQUESTS_WAITING_MAX: usize = 16 << 10;
+/// Requests that wait or are under way, for a target that answers nothing. Callers keep far fewer in flight; one that does not gets `Busy`.
+pub const REQUESTS_MAX: usize = 16 << 10;
 
 /// Largest read or write taken at once. Larger than most targets allow in one command: we split.
 pub const TRANSFER_BYTES_MAX: u32 = 16 << 20;

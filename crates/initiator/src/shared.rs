@@ -17,7 +17,7 @@ use scsi::change_mark::Support;
 
 use crate::change_marks::TakenMarks;
 use crate::job::{RawCommand, RawOutcome};
-use crate::limits::REQUESTS_WAITING_MAX;
+use crate::limits::REQUESTS_MAX;
 use crate::status::Status;
 use crate::unit::Unit;
 
@@ -52,6 +52,8 @@ pub(crate) struct Shared {
 /// Guarded by `Shared::inbox`.
 struct Inbox {
     incoming: VecDeque<Incoming>,
+    /// Requests that the driver had when it looked last.
+    taken: usize,
     /// Why nothing is taken any more.
     refusal: Option<Error>,
     is_closing: bool,
@@ -81,6 +83,7 @@ impl Shared {
     pub(crate) fn new(unit: &Unit, status: Status, wanted: Arc<AtomicU16>) -> Self {
         let inbox = Inbox {
             incoming: VecDeque::new(),
+            taken: 0,
             refusal: None,
             is_closing: false,
             is_stopped: false,
@@ -113,8 +116,8 @@ impl Shared {
         let mut inbox = lock(&self.inbox);
         let refusal = match &inbox.refusal {
             Some(refusal) => Some(refusal.clone()),
-            None if inbox.incoming.len() >= REQUESTS_WAITING_MAX => {
-                Some(Error::new(ErrorKind::Busy, format!("{REQUESTS_WAITING_MAX} requests wait already")))
+            None if inbox.incoming.len() + inbox.taken >= REQUESTS_MAX => {
+                Some(Error::new(ErrorKind::Busy, format!("{REQUESTS_MAX} requests wait already")))
             }
             None => None,
         };
@@ -131,10 +134,11 @@ impl Shared {
         }
     }
 
-    /// What has come in, for the driver, which is woken by the next.
-    pub(crate) fn receive(&self, context: &Context<'_>, into: &mut VecDeque<Incoming>) {
+    /// What has come in, for the driver, which is woken by the next, and has `under_way` others.
+    pub(crate) fn receive(&self, context: &Context<'_>, under_way: usize, into: &mut VecDeque<Incoming>) {
         let mut inbox = lock(&self.inbox);
         into.append(&mut inbox.incoming);
+        inbox.taken = under_way + into.len();
         if !inbox.driver.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
             inbox.driver = Some(context.waker().clone());
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use block::device::DeviceExt;
 use block::{Buffer, Device, ErrorKind, Event};
+use initiator::limits::REQUESTS_MAX;
 use initiator::{InitiatorOptions, RemoteLun, State};
 use scsi::change_mark::{Changes, Mark, Support, action_in, emit_marks};
 use scsi::vpd::emit_supported_pages;
@@ -327,4 +328,25 @@ fn zeroes_that_are_not_durable_are_counted() {
     flush(&mut world, &lun).unwrap();
     world.executor.run_until_stalled();
     assert_eq!(lun.status().retained_changes, 0);
+}
+
+/// The driver takes in whatever comes: what it has counts.
+#[test]
+fn requests_beyond_a_bound_are_refused_while_the_unit_answers_nothing() {
+    let mut world = World::new(11);
+    let (target, lun) = attach(&mut world);
+    target.tell(|_, _| Deed::Answer(None));
+    let mut waiting = Vec::new();
+    for number in 0..REQUESTS_MAX as u64 {
+        waiting.push(lun.read(number % 256 * 4096, Buffer::zeroed(512)));
+        if number % 1000 == 0 {
+            world.executor.run_until_stalled();
+        }
+    }
+    world.executor.run_until_stalled();
+    assert_eq!(read(&mut world, &lun, 0).unwrap_err().kind(), ErrorKind::Busy);
+    // There is room again once some have ended.
+    target.tell(|_, _| Deed::Proper);
+    waiting.into_iter().for_each(|reading| drop(world.run(reading)));
+    read(&mut world, &lun, 0).expect("there is room");
 }

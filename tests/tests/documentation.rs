@@ -364,3 +364,12 @@ fn every_test_that_the_page_of_limits_names_is_there() {
     let missing: Vec<_> = names.iter().filter(|name| !sources.contains(&format!("fn {name}("))).collect();
     assert!(missing.is_empty(), "no such tests: {missing:?}");
 }
+
+#[test]
+fn every_row_of_the_page_of_limits_names_a_test_or_says_why_there_is_none() {
+    let page = read(&root().join("docs/concepts/limits.md"));
+    let rows = page.lines().filter(|line| line.starts_with('|') && !line.starts_with("|--"));
+    let is_bare = |row: &&str| row.trim_end_matches('|').rsplit('|').next().is_none_or(|cell| cell.trim().is_empty());
+    let bare: Vec<_> = rows.filter(is_bare).collect();
+    assert!(bare.is_empty(), "no test, and no reason: {bare:#?}");
+}

@@ -94,25 +94,30 @@ fn a_long_read_lets_others_have_their_turn_between_its_pieces() {
     assert!(outcome.data_in[..] == bytes[..], "the pieces are put together");
 }
 
-#[test]
-fn a_copy_lets_others_have_their_turn_between_its_pieces() {
-    let (_device, target) = target();
+/// Has `target` copy blocks of its only logical unit from the start to LBA 32768.
+fn start_copy(target: &Target, identifier: u8, blocks: u16) -> logical_unit::Execution {
     let inquiry = target.run_bytes(&[0x12, 1, 0x83, 1, 0, 0], &[]);
     let designator_bytes = usize::from(inquiry.data_in[7]);
     let designator = &inquiry.data_in[4..8 + designator_bytes];
-    let mut list = vec![1, 0x10, 0, 32, 0, 0, 0, 0, 0, 0, 0, 28, 0, 0, 0, 0];
+    let mut list = vec![identifier, 0, 0, 32, 0, 0, 0, 0, 0, 0, 0, 28, 0, 0, 0, 0];
     let mut descriptor = [0u8; 32];
     descriptor[0] = 0xe4;
     descriptor[4..4 + designator.len()].copy_from_slice(designator);
     descriptor[29..32].copy_from_slice(&[0, 2, 0]);
     list.extend(descriptor);
     list.extend([2, 0, 0, 0x18, 0, 0, 0, 0, 0, 0]);
-    list.extend(((PIECES << 20) / BLOCK_BYTES as u32).to_be_bytes()[2..].iter());
+    list.extend(blocks.to_be_bytes());
     list.extend(0u64.to_be_bytes());
     list.extend(32768u64.to_be_bytes());
     let length = list.len() as u8;
     let cdb = scsi::CdbBytes::new(&[0x83, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, length, 0, 0]).expect("sixteen bytes");
-    let mut execution = target.start(cdb, Buffer::copy_of(&list), TaskAttribute::Simple, 1);
+    target.start(cdb, Buffer::copy_of(&list), TaskAttribute::Simple, 1)
+}
+
+#[test]
+fn a_copy_lets_others_have_their_turn_between_its_pieces() {
+    let (_device, target) = target();
+    let mut execution = start_copy(&target, 1, ((PIECES << 20) / BLOCK_BYTES as u32) as u16);
     let mut polls = 1;
     let outcome = loop {
         match Pin::new(&mut execution).poll(&mut Context::from_waker(Waker::noop())) {
@@ -122,4 +127,20 @@ fn a_copy_lets_others_have_their_turn_between_its_pieces() {
     };
     assert_eq!((outcome.status, outcome.sense), (scsi::Status::Good, None));
     assert!(polls >= PIECES, "{polls} turns for {PIECES} pieces");
+}
+
+/// A list identifier is a byte: one host alone may ask for the results of 256 copies.
+#[test]
+fn the_result_of_the_oldest_copy_gives_way() {
+    let (_device, target) = target();
+    let copies = logical_unit::limits::COPY_RESULTS_MAX as u8 + 1;
+    for identifier in 1..=copies {
+        let outcome = base::executor::block_on(start_copy(&target, identifier, 1));
+        assert_eq!((outcome.status, outcome.sense), (scsi::Status::Good, None));
+    }
+    // RECEIVE COPY RESULTS, COPY STATUS (SPC-4 6.20.2).
+    let status =
+        |identifier| target.run_bytes(&[0x84, 0, identifier, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 0, 0], &[]).status;
+    assert_eq!(status(1), scsi::Status::CheckCondition);
+    assert_eq!((status(2), status(copies)), (scsi::Status::Good, scsi::Status::Good));
 }

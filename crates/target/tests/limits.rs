@@ -9,6 +9,7 @@ use block::SharedDevice;
 use iscsi::pdu::*;
 use iscsi::target::CloseReason;
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap};
+use target::limits::JOINING_MAX;
 use target::{Quota, Target, TargetServer, TargetServerOptions};
 use tokio::io::{AsyncWriteExt, DuplexStream};
 use tokio::net::TcpStream;
@@ -395,4 +396,36 @@ async fn bounds_change_while_serving() {
     assert!(login.max_cmd_sn.next().distance_from(login.exp_cmd_sn) > 2);
     take(&mut client, 31, READ_BYTES).await;
     assert_eq!(pool.bytes_out(), 0);
+}
+
+/// All in the same moment, before the session has looked at one of them.
+#[tokio::test]
+async fn connections_on_their_way_into_a_session_are_bounded() {
+    const COUNT: usize = 12;
+    let server = server(Quota::default());
+    let (mut first, _) = connect(&server);
+    let login = first.try_log_in(1, 0, &[("TargetName", NAME), ("MaxConnections", "8")]).await;
+    assert_eq!(login.status, LoginStatus::SUCCESS);
+    let mut joining = Vec::new();
+    for cid in 1..=COUNT as u16 {
+        let (mut client, _) = connect(&server);
+        (client.cid, client.cmd_sn) = (cid, first.cmd_sn);
+        let keys = [("InitiatorName", HOST), TARGET[0]];
+        client.request_login(1, login.tsih, Some(LoginStage::FullFeaturePhase), &keys).await;
+        joining.push(client);
+    }
+    let mut statuses = Vec::new();
+    for client in &mut joining {
+        let Bhs::LoginResponse(response) = client.receive_bhs().await else { panic!("a login is answered") };
+        statuses.push(response.status);
+    }
+    let count = |status| statuses.iter().filter(|&&other| other == status).count();
+    // Of those that the session takes in one is too many for it; the others do not come so far.
+    let expected = (JOINING_MAX - 1, 1, COUNT - JOINING_MAX);
+    let counts = (
+        count(LoginStatus::SUCCESS),
+        count(LoginStatus::TOO_MANY_CONNECTIONS),
+        count(LoginStatus::SESSION_DOES_NOT_EXIST),
+    );
+    assert_eq!(counts, expected, "{statuses:?}");
 }

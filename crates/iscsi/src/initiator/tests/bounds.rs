@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::limits::{
-    DROPPED_CONNECTIONS_MAX, EVENT_BYTES_MAX, EVENTS_WAITING_MAX, REPLIES_WAITING_MAX, TEXT_RESPONSES_MAX,
-    TRANSMIT_BYTES_HIGH,
+    DROPPED_CONNECTIONS_MAX, EVENT_BYTES_MAX, EVENTS_WAITING_MAX, INITIATOR_TASKS_MAX, REPLIES_WAITING_MAX,
+    TEXT_RESPONSES_MAX, TRANSMIT_BYTES_HIGH,
 };
 
 /// Far more than any bound.
@@ -20,6 +20,29 @@ fn until_refused(
 
 fn is_protocol_error(error: &ConnectionError) -> bool {
     matches!(error, ConnectionError::Protocol(_))
+}
+
+#[test]
+fn a_window_without_end_lets_out_so_many_commands_and_no_more() {
+    let mut pair = Pair::logged_in(Offer::target());
+    // RFC 7143 4.2.2.1: the widest there is.
+    (pair.exp_cmd_sn, pair.max_cmd_sn) = (Serial32(u32::MAX), Serial32((1 << 31) - 2));
+    pair.submit(0, Data::None);
+    let Ok(Bhs::ScsiCommand(first)) = pair.sent()[0].header.bhs else { panic!("a command was submitted") };
+    let response = pair.response(first.initiator_task_tag, 0);
+    pair.send(&response, Vec::new()).unwrap();
+    assert!(pair.session.window() as usize > 2 * INITIATOR_TASKS_MAX);
+    (1..=2 * INITIATOR_TASKS_MAX as u64).for_each(|token| pair.submit(token, Data::None));
+    let mut sent = Vec::new();
+    while pair.connection.takes_commands(&pair.session) && pair.connection.send_next(&mut pair.session) {
+        sent.extend(pair.flush());
+    }
+    assert_eq!(sent.len(), INITIATOR_TASKS_MAX);
+    // The next one takes the place of one that has ended.
+    let Ok(Bhs::ScsiCommand(second)) = sent[0].header.bhs else { panic!("commands were submitted") };
+    let response = pair.response(second.initiator_task_tag, 0);
+    pair.send(&response, Vec::new()).unwrap();
+    assert_eq!(pair.sent().len(), 1);
 }
 
 #[test]

@@ -111,6 +111,25 @@ fn an_abort_that_overtakes_its_command_uses_up_its_number() {
 }
 
 #[test]
+fn task_management_requests_that_wait_are_bounded() {
+    use crate::limits::TASK_MANAGEMENT_MAX;
+    let mut peer = Peer::logged_in(parameters(), &[]);
+    peer.read(0x10, 512);
+    let read = peer.started();
+    // The driver has the read: each reset waits for its end.
+    (0..=TASK_MANAGEMENT_MAX as u32)
+        .for_each(|number| peer.task_management(0x20 + number, TaskManagementFunction::LogicalUnitReset, None));
+    let [rejected] = &peer.receive_bhs()[..] else { panic!("one is rejected, and the others wait") };
+    assert_eq!(reject_reason(rejected), RejectReason::TooManyImmediateCommands);
+    for event in std::mem::take(&mut peer.events) {
+        let Event::TaskManagement(reset) = event else { continue };
+        peer.target.handle_task_management(peer.now, reset.id, TaskManagementOutcome::FunctionComplete);
+    }
+    peer.complete(read.task, good(&pattern(512)));
+    assert_eq!(peer.receive_bhs().len(), TASK_MANAGEMENT_MAX);
+}
+
+#[test]
 fn a_reset_covers_the_tasks_of_its_logical_unit() {
     let mut peer = Peer::logged_in(parameters(), &[]);
     peer.read(0x10, 512);

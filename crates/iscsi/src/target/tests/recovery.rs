@@ -6,8 +6,8 @@ use super::super::*;
 use super::peer::*;
 use crate::framing::{DataSegment, TransmitQueue};
 use crate::limits::{
-    COMMAND_WINDOW, RESPONSE_BYTES_HIGH, RETAINED_ANSWERS, RETAINED_DATA_BYTES_MAX, UNACKNOWLEDGED_BYTES_MAX,
-    UNACKNOWLEDGED_RESPONSES_MAX,
+    COMMAND_WINDOW, LOST_CONNECTIONS_MAX, RESPONSE_BYTES_HIGH, RETAINED_ANSWERS, RETAINED_DATA_BYTES_MAX,
+    SESSION_CONNECTIONS_MAX, UNACKNOWLEDGED_BYTES_MAX, UNACKNOWLEDGED_RESPONSES_MAX,
 };
 use crate::pdu::*;
 
@@ -249,6 +249,46 @@ fn an_answer_is_claimed_from_a_lost_connection_unless_its_task_was_aborted_meanw
     let answer = peer.receive_bhs();
     assert_eq!(outcome(&answer[0]), TaskManagementOutcome::TaskDoesNotExist, "{answer:?}");
     assert_eq!(answer.len(), 1);
+}
+
+/// A host that loses one connection after another and never claims what was under way on them.
+#[test]
+fn the_tasks_of_the_oldest_of_many_lost_connections_end() {
+    let mut peer = Peer::logged_in(parameters(), &[("ErrorRecoveryLevel", "2"), ("MaxConnections", "4")]);
+    let lose_one_with_a_task = |peer: &mut Peer, number: u32| {
+        let asked = 4096;
+        let write = peer.command(number, cdb_write(asked), Direction::Write, asked);
+        peer.send(&ScsiCommand { is_final: true, ..write }, Vec::new());
+        let Target::Session(session, lost) = &mut peer.target else { panic!("a session was begun") };
+        session.handle_lost(peer.now, *lost);
+        let connection = super::split::log_in(peer, 100 + number as u16, &[]);
+        let Target::Session(session, at) = &mut peer.target else { panic!("it goes on") };
+        *at = session.join(peer.now, connection).expect("it waits for a decision");
+        peer.collect_events();
+    };
+    let cleared = |peer: &Peer| peer.events.iter().filter(|event| matches!(event, Event::CommandsCleared(_))).count();
+    (0..LOST_CONNECTIONS_MAX as u32).for_each(|number| lose_one_with_a_task(&mut peer, number));
+    assert_eq!((peer.target.task_count(), cleared(&peer)), (LOST_CONNECTIONS_MAX, 0));
+    lose_one_with_a_task(&mut peer, LOST_CONNECTIONS_MAX as u32);
+    assert_eq!((peer.target.task_count(), cleared(&peer)), (LOST_CONNECTIONS_MAX, 1));
+}
+
+#[test]
+fn a_session_has_eight_connections_whatever_was_agreed() {
+    let mut parameters = parameters();
+    parameters.offer.max_connections = 2 * SESSION_CONNECTIONS_MAX;
+    let mut peer = Peer::logged_in(parameters, &[("MaxConnections", "16")]);
+    assert_eq!(peer.target.session().request().negotiated.max_connections, 16);
+    let ask = |peer: &mut Peer, cid: u16| {
+        let connection = super::split::log_in(peer, cid, &[]);
+        let request = connection.request().cloned().expect("the login comes to its end");
+        peer.target.session().check_join(&request).map_err(|(status, _)| status)?;
+        peer.target.session().join(peer.now, connection).ok_or(LoginStatus::TARGET_ERROR)
+    };
+    for cid in 1..SESSION_CONNECTIONS_MAX {
+        ask(&mut peer, 100 + cid).expect("there is room");
+    }
+    assert_eq!(ask(&mut peer, 200).err(), Some(LoginStatus::TOO_MANY_CONNECTIONS));
 }
 
 /// Of many sessions that never acknowledge, each keeps less for recovery; what it does not keep it cannot send again.

@@ -158,57 +158,57 @@ fn some_sectors(random: &mut Random) -> (u64, u64) {
     (random.below(ORIGIN_SECTORS - count + 1), count)
 }
 
-fn others_change_it(scenario: &Scenario) {
-    for nth in 0.. {
-        let context = format!("{scenario:?}, power lost at write {nth} of an open");
-        let mut world = World::new(scenario);
-        let mut random = Random::new(scenario.seed + 7);
-        world.change_by_others(&mut random);
-        let freshness = match scenario.is_unknown {
-            true => Freshness::Unknown,
-            false => Freshness::Changed(world.changed.clone()),
+/// Whether the power was lost.
+fn others_change_it(scenario: &Scenario, nth: u64) -> bool {
+    let context = format!("{scenario:?}, power lost at write {nth} of an open");
+    let mut world = World::new(scenario);
+    let mut random = Random::new(scenario.seed + 7);
+    world.change_by_others(&mut random);
+    let freshness = match scenario.is_unknown {
+        true => Freshness::Unknown,
+        false => Freshness::Changed(world.changed.clone()),
+    };
+    let conflict = world.dirty.iter().filter(|&&sector| world.is_changed(sector)).count() as u64 * SECTOR;
+    if conflict > 0 && !scenario.is_unknown {
+        let error = world.open(scenario, freshness.clone(), false).err().expect("both have changed the same bytes");
+        assert_eq!(ConflictingChanges::of(&error), Some(&ConflictingChanges { bytes: conflict }), "{context}");
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+    }
+    let power = world.medium.power().clone();
+    power.fail_write(power.writes_seen() + nth);
+    let opened = world.open(scenario, freshness.clone(), true);
+    let has_opened = opened.is_ok();
+    if let Ok((_, cache)) = &opened {
+        let is_kept = |sector: &u64| {
+            let can_stay = scenario.is_closed && !scenario.is_unknown && !world.is_changed(*sector);
+            world.dirty.contains(sector) || can_stay
         };
-        let conflict = world.dirty.iter().filter(|&&sector| world.is_changed(sector)).count() as u64 * SECTOR;
-        if conflict > 0 && !scenario.is_unknown {
-            let error = world.open(scenario, freshness.clone(), false).err().expect("both have changed the same bytes");
-            assert_eq!(ConflictingChanges::of(&error), Some(&ConflictingChanges { bytes: conflict }), "{context}");
-            assert_eq!(error.kind(), ErrorKind::Unsupported);
-        }
-        let power = world.medium.power().clone();
-        power.fail_write(power.writes_seen() + nth);
-        let opened = world.open(scenario, freshness.clone(), true);
-        let has_opened = opened.is_ok();
-        if let Ok((_, cache)) = &opened {
-            let is_kept = |sector: &u64| {
-                let can_stay = scenario.is_closed && !scenario.is_unknown && !world.is_changed(*sector);
-                world.dirty.contains(sector) || can_stay
-            };
-            if scenario.is_closed || scenario.is_unknown {
-                let kept = world.touched.iter().filter(|sector| is_kept(sector)).count() as u64;
-                assert_eq!(cache.status().valid_bytes, kept * SECTOR, "{context}");
-            }
-        }
-        drop(opened);
-        // Whoever asked has been answered, and forgets what has changed. Or not, and says it again.
-        let again = if has_opened { Freshness::Unchanged } else { freshness };
-        world.lose_power(Loss::Seeded(scenario.seed ^ nth));
-        let (mut executor, cache) = world.open(scenario, again, true).expect("it opens after any crash");
-        world.check(&mut executor, &cache, &context);
-        executor.block_on(async move { cache.close(true).await.unwrap() });
-        let (mut executor, cache) = world.open(scenario, Freshness::Unchanged, false).unwrap();
-        world.check(&mut executor, &cache, &context);
-        if has_opened {
-            return;
+        if scenario.is_closed || scenario.is_unknown {
+            let kept = world.touched.iter().filter(|sector| is_kept(sector)).count() as u64;
+            assert_eq!(cache.status().valid_bytes, kept * SECTOR, "{context}");
         }
     }
+    drop(opened);
+    // Whoever asked has been answered, and forgets what has changed. Or not, and says it again.
+    let again = if has_opened { Freshness::Unchanged } else { freshness };
+    world.lose_power(Loss::Seeded(scenario.seed ^ nth));
+    let (mut executor, cache) = world.open(scenario, again, true).expect("it opens after any crash");
+    world.check(&mut executor, &cache, &context);
+    executor.block_on(async move { cache.close(true).await.unwrap() });
+    let (mut executor, cache) = world.open(scenario, Freshness::Unchanged, false).unwrap();
+    world.check(&mut executor, &cache, &context);
+    !has_opened
 }
 
+/// Seeds tell the rest of the scenario: in order whether the cache was closed, whether what changed is known, and the size of lines.
 fn others_change_it_in(crash_mode: CrashMode) {
-    for (seed, line_bytes) in [(1, 4 << 10), (2, 4 << 10), (3, 16 << 10), (8, 64 << 10)] {
-        let line_size = LineSize::new(line_bytes).unwrap();
-        for (is_closed, is_unknown) in [(true, false), (true, true), (false, false), (false, true)] {
-            others_change_it(&Scenario { seed, crash_mode, line_size, is_closed, is_unknown });
-        }
+    const LINE_BYTES: [u64; 4] = [4 << 10, 4 << 10, 16 << 10, 64 << 10];
+    let test = block::crash_test!().of_few_crashes(1);
+    for seed in test.seeds(0, 16, 1) {
+        let line_size = LineSize::new(LINE_BYTES[seed as usize / 4 % 4]).unwrap();
+        let (is_closed, is_unknown) = (seed % 2 == 0, seed / 2 % 2 == 1);
+        let scenario = Scenario { seed, crash_mode, line_size, is_closed, is_unknown };
+        test.crash_at_every(seed, 1000, |nth| others_change_it(&scenario, nth));
     }
 }
 

@@ -18,9 +18,9 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(crash_mode: CrashMode) -> Self {
+    fn new(crash_mode: CrashMode, seed: u64) -> Self {
         let mut executor = Executor::in_order();
-        let medium = CrashLayer::new(1 << 20, 1);
+        let medium = CrashLayer::new(1 << 20, seed);
         let origin: SharedDevice = Arc::new(MemoryDevice::new(1 << 20, Identity::default()));
         write(&mut executor, &origin, 0, &[1; 65536]);
         let device: SharedDevice = Arc::new(medium.clone());
@@ -52,7 +52,7 @@ impl Bench {
 fn clean_lines_of_another_generation_do_not_count() {
     for crash_mode in [CrashMode::DirtySynchronous, CrashMode::Warm, CrashMode::AllSynchronous] {
         for is_crash in [false, true] {
-            let mut bench = Bench::new(crash_mode);
+            let mut bench = Bench::new(crash_mode, 1);
             bench.warm(Some(7));
             for generation in [Some(7), None] {
                 let cache = bench.open(generation).unwrap();
@@ -79,7 +79,7 @@ fn clean_lines_of_another_generation_do_not_count() {
 
 #[test]
 fn dirty_lines_of_another_generation_are_refused() {
-    let mut bench = Bench::new(CrashMode::DirtySynchronous);
+    let mut bench = Bench::new(CrashMode::DirtySynchronous, 1);
     let cache = bench.open(Some(7)).unwrap();
     write(&mut bench.executor, &cache, 0, &[9; 4096]);
     bench.close(cache);
@@ -91,11 +91,15 @@ fn dirty_lines_of_another_generation_are_refused() {
     assert!(bench.open(Some(8)).is_ok());
 }
 
+/// Seeds tell the crash mode.
 #[test]
 fn the_power_may_fail_while_a_generation_begins() {
-    for crash_mode in [CrashMode::DirtySynchronous, CrashMode::Warm, CrashMode::AllSynchronous] {
-        for nth in 0.. {
-            let mut bench = Bench::new(crash_mode);
+    const MODES: [CrashMode; 3] = [CrashMode::DirtySynchronous, CrashMode::Warm, CrashMode::AllSynchronous];
+    let test = block::crash_test!().of_few_crashes(2);
+    for seed in test.seeds(0, 6, 1) {
+        let crash_mode = MODES[seed as usize % MODES.len()];
+        test.crash_at_every(seed, 100, |nth| {
+            let mut bench = Bench::new(crash_mode, seed);
             bench.warm(Some(7));
             let origin = Arc::clone(&bench.origin);
             write(&mut bench.executor, &origin, 0, &[2; 65536]);
@@ -104,9 +108,7 @@ fn the_power_may_fail_while_a_generation_begins() {
             bench.medium = bench.medium.after_power_loss();
             let cache = bench.open(Some(8)).unwrap();
             assert_eq!(read(&mut bench.executor, &cache, 0, 65536), vec![2; 65536], "{crash_mode:?}, write {nth}");
-            if has_opened {
-                break;
-            }
-        }
+            !has_opened
+        });
     }
 }

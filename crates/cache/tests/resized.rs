@@ -226,35 +226,38 @@ fn what_is_dirty_beyond_the_end_can_be_given_up() {
 /// It is all there, or less of it; and of the rest nothing is missing.
 #[test]
 fn the_power_may_fail_at_every_write_of_giving_up() {
-    for nth in 0.. {
-        let medium = CrashLayer::new(1 << 20, nth);
-        let mut world = World::on(Arc::new(medium.clone()), format_options());
-        let cache = shrunk_under_dirty_data(&mut world);
-        world.executor.block_on(async move { cache.close(true).await }).unwrap();
-        let cache = world.open();
-        world.executor.block_on(async move { cache.close(true).await }).unwrap();
-        medium.power().fail_write(medium.power().writes_seen() + nth);
-        let (device, clock) = (Arc::clone(&world.cache_device), Arc::new(world.executor.clock()));
-        let discarded = world.executor.block_on(async move { cache::discard_beyond_end(&device, clock).await });
-        let has_failed = medium.power().is_lost();
-        assert_eq!(discarded.is_err(), has_failed, "write {nth}: {:?}", discarded.err());
-        world.executor = Executor::in_order();
-        world.cache_device = Arc::new(medium.after_power_loss_as(Loss::Seeded(nth), &Power::new()));
-        world.resize(ORIGIN_BYTES);
-        let cache = world.open();
-        world.clean(&cache).unwrap();
-        assert_eq!(world.held(0, 4 * LINE), [7; 4 * LINE as usize], "write {nth}");
-        assert_eq!(world.held(19 * LINE, END - 19 * LINE), vec![8; (END - 19 * LINE) as usize], "write {nth}");
-        let given_up = [(END, 22 * LINE - END, 8), (ORIGIN_BYTES - LINE, LINE, 9)];
-        for (offset, length, byte) in given_up {
-            let held = world.held(offset, length);
-            assert!(held.iter().all(|&held| held == 0 || (has_failed && held == byte)), "write {nth}");
-        }
-        if !has_failed {
-            assert!(nth > 3, "it writes something");
-            return;
-        }
+    let test = block::crash_test!().of_few_crashes(4);
+    for seed in test.seeds(0, 3, 1) {
+        test.crash_at_every(seed, 100, |nth| loses_power_while_giving_up(seed, nth));
     }
+}
+
+/// Whether it came to that.
+fn loses_power_while_giving_up(seed: u64, nth: u64) -> bool {
+    let medium = CrashLayer::new(1 << 20, seed ^ nth);
+    let mut world = World::on(Arc::new(medium.clone()), format_options());
+    let cache = shrunk_under_dirty_data(&mut world);
+    world.executor.block_on(async move { cache.close(true).await }).unwrap();
+    let cache = world.open();
+    world.executor.block_on(async move { cache.close(true).await }).unwrap();
+    medium.power().fail_write(medium.power().writes_seen() + nth);
+    let (device, clock) = (Arc::clone(&world.cache_device), Arc::new(world.executor.clock()));
+    let discarded = world.executor.block_on(async move { cache::discard_beyond_end(&device, clock).await });
+    let has_failed = medium.power().is_lost();
+    assert_eq!(discarded.is_err(), has_failed, "write {nth}: {:?}", discarded.err());
+    world.executor = Executor::in_order();
+    world.cache_device = Arc::new(medium.after_power_loss_as(Loss::Seeded(seed ^ nth), &Power::new()));
+    world.resize(ORIGIN_BYTES);
+    let cache = world.open();
+    world.clean(&cache).unwrap();
+    assert_eq!(world.held(0, 4 * LINE), [7; 4 * LINE as usize], "write {nth}");
+    assert_eq!(world.held(19 * LINE, END - 19 * LINE), vec![8; (END - 19 * LINE) as usize], "write {nth}");
+    let given_up = [(END, 22 * LINE - END, 8), (ORIGIN_BYTES - LINE, LINE, 9)];
+    for (offset, length, byte) in given_up {
+        let held = world.held(offset, length);
+        assert!(held.iter().all(|&held| held == 0 || (has_failed && held == byte)), "write {nth}");
+    }
+    has_failed
 }
 
 #[test]

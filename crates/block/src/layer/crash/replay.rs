@@ -11,13 +11,15 @@
 use std::env;
 use std::fmt::Write as _;
 
-/// Crashes that a test needs at least: a workload with fewer writes tests nothing.
+/// Crashes that a test needs at least, unless it says otherwise: a workload with fewer writes tests nothing.
 const CRASHES_MIN: u64 = 10;
 
 /// One test that tries crashes. Made by [`crash_test!`](crate::crash_test), which knows where it stands.
 pub struct CrashTest {
     package: &'static str,
     target: &'static str,
+    /// Crashes below which nothing was tested.
+    crashes_min: u64,
     wanted: Wanted,
 }
 
@@ -45,7 +47,13 @@ impl CrashTest {
     /// # Panics
     /// When one of the variables is no number.
     pub fn new(package: &'static str, target: &'static str) -> Self {
-        Self { package, target, wanted: Wanted::from_environment() }
+        Self { package, target, crashes_min: CRASHES_MIN, wanted: Wanted::from_environment() }
+    }
+
+    /// For a workload that writes so seldom that each seed has these few crashes: an opening, a change of a superblock.
+    #[must_use]
+    pub fn of_few_crashes(self, crashes_min: u64) -> Self {
+        Self { crashes_min, ..self }
     }
 
     /// `count` seeds, from `first` on with `step` between them; as many as a soak asks for; or the one to be repeated.
@@ -74,7 +82,7 @@ impl CrashTest {
             let _printed = self.on_panic(seed, Some(nth));
             if !run(nth) {
                 // Among the seeds of a soak there are some that hardly write, and many that do.
-                let is_enough = nth >= CRASHES_MIN || self.wanted.seeds.is_some() || self.wanted.seed.is_some();
+                let is_enough = nth >= self.crashes_min || self.wanted.seeds.is_some() || self.wanted.seed.is_some();
                 assert!(is_enough, "a workload that can crash at {nth} places tests nothing");
                 return;
             }
@@ -132,7 +140,7 @@ mod tests {
     use super::*;
 
     fn test_with(wanted: Wanted) -> CrashTest {
-        CrashTest { package: "write-log", target: "power_loss", wanted }
+        CrashTest { package: "write-log", target: "power_loss", crashes_min: CRASHES_MIN, wanted }
     }
 
     #[test]
@@ -145,17 +153,19 @@ mod tests {
 
     #[test]
     fn crashes_are_tried_until_none_is_left_or_one_alone() {
-        let tried = |wanted, bound| {
+        let tried_of = |crashes_min, wanted, bound| {
             let mut tried = Vec::new();
-            test_with(wanted).crash_at_every(1, 50, |nth| {
+            test_with(wanted).of_few_crashes(crashes_min).crash_at_every(1, 50, |nth| {
                 tried.push(nth);
                 nth < bound
             });
             tried
         };
+        let tried = |wanted, bound| tried_of(CRASHES_MIN, wanted, bound);
         assert_eq!(tried(Wanted::default(), 12), (0..=12).collect::<Vec<_>>());
         assert_eq!(tried(Wanted { crash_at: Some(4), ..Wanted::default() }, 12), [4]);
         assert!(std::panic::catch_unwind(|| tried(Wanted::default(), 3)).is_err(), "three crashes test nothing");
+        assert_eq!(tried_of(3, Wanted::default(), 3), [0, 1, 2, 3], "unless they are all there are");
         assert!(std::panic::catch_unwind(|| tried(Wanted::default(), 100)).is_err(), "it never ends");
     }
 

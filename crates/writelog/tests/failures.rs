@@ -232,9 +232,9 @@ fn writes_with_a_failure(seed: u64, nth: u64, is_for_good: bool) -> bool {
 /// the executor.
 #[test]
 fn nobody_waits_for_ever_whichever_write_of_the_log_fails() {
-    for (seed, is_for_good) in [(1, false), (2, true), (3, false)] {
-        let failures = (0..).take_while(|&nth| writes_with_a_failure(seed, nth, is_for_good)).count();
-        assert!(failures > 30, "{failures} writes of the log device are no test");
+    let test = block::crash_test!().of_few_crashes(30);
+    for seed in test.seeds(1, 3, 1) {
+        test.crash_at_every(seed, 1000, |nth| writes_with_a_failure(seed, nth, seed % 2 == 0));
     }
 }
 
@@ -372,34 +372,38 @@ fn check_prefix(history: &HashMap<u64, Vec<u8>>, bytes: &[u8], batch_writes: u8,
 
 #[test]
 fn order_log_leaves_the_origin_a_prefix_and_part_of_one_batch_when_the_power_fails() {
+    let test = block::crash_test!().of_few_crashes(50);
+    for seed in test.seeds(0, 1, 1) {
+        test.crash_at_every(seed, 1000, |nth| leaves_a_prefix(seed, nth));
+    }
+}
+
+/// Whether the origin has that write.
+fn leaves_a_prefix(seed: u64, nth: u64) -> bool {
     // A batch is a segment of 64 KiB here, of records of 4.5 KiB; one more may be needed to its end.
     const BATCH_WRITES: u8 = 15;
-    let mut moments = 0;
-    for nth in 0.. {
-        let mut bench = Bench::new(|options| options.level2.share_start = 0.0);
-        let power = bench.origin_medium.power().clone();
-        power.fail_write(power.writes_seen() + nth);
-        let (mut random, mut history) = (Random::new(nth), HashMap::<u64, Vec<u8>>::new());
-        for number in 1..=200u8 {
-            let block = random.below(24);
-            history.entry(block).or_default().push(number);
-            bench.write(block * 4096, number).unwrap();
-            let clock = bench.executor.clock();
-            clock.advance(Duration::from_micros(random.below(400)));
-            bench.executor.run_until_stalled();
-            if power.is_lost() {
-                break;
-            }
-        }
-        if !power.is_lost() {
+    let mut bench = Bench::new(|options| options.level2.share_start = 0.0);
+    let power = bench.origin_medium.power().clone();
+    power.fail_write(power.writes_seen() + nth);
+    let (mut random, mut history) = (Random::new(seed << 32 | nth), HashMap::<u64, Vec<u8>>::new());
+    for number in 1..=200u8 {
+        let block = random.below(24);
+        history.entry(block).or_default().push(number);
+        bench.write(block * 4096, number).unwrap();
+        let clock = bench.executor.clock();
+        clock.advance(Duration::from_micros(random.below(400)));
+        bench.executor.run_until_stalled();
+        if power.is_lost() {
             break;
         }
-        moments += 1;
-        let after = bench.origin_medium.after_power_loss_as(Loss::Seeded(nth), &Power::new());
-        let bytes = after.durable_bytes(0, 24 * 4096);
-        check_prefix(&history, &bytes, BATCH_WRITES, &format!("power lost at write {nth} of the origin"));
     }
-    assert!(moments > 50, "{moments} moments are no test");
+    if !power.is_lost() {
+        return false;
+    }
+    let after = bench.origin_medium.after_power_loss_as(Loss::Seeded(seed << 32 | nth), &Power::new());
+    let bytes = after.durable_bytes(0, 24 * 4096);
+    check_prefix(&history, &bytes, BATCH_WRITES, &format!("power lost at write {nth} of the origin"));
+    true
 }
 
 #[test]
@@ -506,29 +510,35 @@ fn changes_that_wait_for_room_in_the_checkpoint_go_on() {
 /// With the slots of a round gone, what of it had reached the log is an epoch without an end.
 #[test]
 fn an_epoch_that_was_cut_off_with_volatile_ram_is_destaged() {
-    for nth in 0..20 {
-        let mut bench = Bench::new(|options| {
-            only_when_asked(options);
-            options.durability = Durability::UnsafeVolatile;
-            options.volatile_bytes = 160 << 10;
-        });
-        let power = bench.log_medium.power().clone();
-        power.fail_write(power.writes_seen() + nth);
-        let log = Arc::clone(&bench.log);
-        bench.executor.block_on(async move {
-            for block in 0..30 {
-                let _ = log.write(block * 4096, Buffer::copy_of(&[7; 4096]), false).await;
-            }
-            let _ = log.flush().await;
-        });
-        if !power.is_lost() {
-            assert!(nth > 1, "one record is no round");
-            return;
-        }
-        bench.log_medium = bench.log_medium.after_power_loss();
-        let log = bench.reopen().unwrap();
-        let bytes = read(&mut bench.executor, log.as_ref(), 0, ORIGIN_BYTES);
-        bench.executor.block_on(async move { log.close(false).await }).expect("all of it can be brought to the origin");
-        assert_eq!(bench.origin_medium.durable_bytes(0, ORIGIN_BYTES as usize), bytes);
+    let test = block::crash_test!().of_few_crashes(2);
+    for seed in test.seeds(0, 1, 1) {
+        test.crash_at_every(seed, 100, |nth| cuts_an_epoch_off(seed, nth));
     }
+}
+
+/// Whether the log device has that write.
+fn cuts_an_epoch_off(seed: u64, nth: u64) -> bool {
+    let mut bench = Bench::new(|options| {
+        only_when_asked(options);
+        options.durability = Durability::UnsafeVolatile;
+        options.volatile_bytes = 160 << 10;
+    });
+    let power = bench.log_medium.power().clone();
+    power.fail_write(power.writes_seen() + nth);
+    let log = Arc::clone(&bench.log);
+    bench.executor.block_on(async move {
+        for block in 0..30 {
+            let _ = log.write(block * 4096, Buffer::copy_of(&[7; 4096]), false).await;
+        }
+        let _ = log.flush().await;
+    });
+    if !power.is_lost() {
+        return false;
+    }
+    bench.log_medium = bench.log_medium.after_power_loss_as(Loss::Seeded(seed << 32 | nth), &Power::new());
+    let log = bench.reopen().unwrap();
+    let bytes = read(&mut bench.executor, log.as_ref(), 0, ORIGIN_BYTES);
+    bench.executor.block_on(async move { log.close(false).await }).expect("all of it can be brought to the origin");
+    assert_eq!(bench.origin_medium.durable_bytes(0, ORIGIN_BYTES as usize), bytes);
+    true
 }

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use base::buffer::BufferPool;
 use base::signal::Signal;
 use block::completion::Workers;
+use block::device::DeviceExt;
 use block::range_lock::RangeLock;
 use block::{Device, Error, ErrorKind, EventHub, SharedDevice};
 use store::{Binding, LogPosition, RecordLog, Superblock};
@@ -66,6 +67,9 @@ pub(crate) async fn open(
     }
     let padding = padding_of(layout.line_size, alignment);
     let origin_bytes = binding_now.size_bytes.saturating_add(padding);
+    // A program that was killed may have left what it wrote in the device's own cache. What is relied on from here on must not be gone after all, or in
+    // part, when the power fails later.
+    cache_device.flush().await?;
     let mut recovered = recover(&cache_device, frames, origin_bytes, &superblock, clean).await?;
     check_discards_nothing(crash_mode, &recovered)?;
     if is_of_another {

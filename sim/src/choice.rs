@@ -31,6 +31,8 @@ pub struct Choice {
     pub durability: Durability,
     /// Of the log: what it reads and writes again to send near pieces as one.
     pub seek_bytes: u64,
+    /// Of the log: whether it is destaged only when it fills, or when that is asked for.
+    pub destages_late: bool,
     /// Whether the host's devices have no durable writes of their own: those are plain ones that share flushes, as files past the page cache.
     pub shares_flushes: bool,
     /// What the LUN does wrong.
@@ -58,6 +60,7 @@ impl Choice {
             order: one_of(random, [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst]),
             durability: if random.chance(0.8) { slots } else { Durability::Log },
             seek_bytes: one_of(random, [0, 4 << 10, 64 << 10]),
+            destages_late: false,
             shares_flushes: random.chance(0.4),
             lun_fault: LunFault::draw(random),
         }
@@ -93,6 +96,10 @@ impl Choice {
         options.level2.age_max = Duration::from_millis(20);
         options.level2.pause_max = Duration::from_micros(200);
         options.level2.seek_bytes = self.seek_bytes;
+        if self.destages_late {
+            let hour = Duration::from_secs(3600);
+            (options.level2.idle, options.level2.age_max, options.level2.share_start) = (hour, hour, 0.8);
+        }
         options
     }
 }

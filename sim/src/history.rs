@@ -32,6 +32,8 @@ enum Fate {
 struct Change {
     stamp: u64,
     fate: Fate,
+    /// The how many-th acknowledgement it had: 0 for what was there at the start, and for what has none.
+    number: u64,
 }
 
 /// The first change is what it held at the start.
@@ -68,6 +70,18 @@ pub enum Lost {
     VolatileUnseen,
 }
 
+impl Lost {
+    /// What two crashes took, one after the other, between which nobody looked.
+    #[must_use]
+    pub fn and(self, next: Self) -> Self {
+        match (self, next) {
+            (Self::Volatile, _) | (_, Self::Volatile) => Self::Volatile,
+            (Self::VolatileUnseen, _) | (_, Self::VolatileUnseen) => Self::VolatileUnseen,
+            (Self::Unacknowledged, Self::Unacknowledged) => Self::Unacknowledged,
+        }
+    }
+}
+
 /// A change under way.
 pub struct Submitted {
     range: ByteRange,
@@ -94,6 +108,7 @@ pub struct SubmittedRead(Vec<usize>);
 pub struct History {
     sectors: Vec<Sector>,
     stamp_next: u64,
+    acknowledged_count: u64,
     /// Whether reads may give less than what was acknowledged, as long as it is volatile.
     doubts_volatile: bool,
     /// Changes with an older stamp were submitted before a flush failed: no acknowledgement counts for them any more.
@@ -103,10 +118,11 @@ pub struct History {
 impl History {
     /// Of a device of zeroes.
     pub fn new(size_bytes: u64) -> Self {
-        let zero = || Sector { changes: vec![Change { stamp: 0, fate: Fate::Acknowledged }], durable: 0 };
+        let zero = || Sector { changes: vec![Change { stamp: 0, fate: Fate::Acknowledged, number: 0 }], durable: 0 };
         Self {
             sectors: (0..size_bytes / SECTOR_BYTES).map(|_| zero()).collect(),
             stamp_next: 1,
+            acknowledged_count: 0,
             doubts_volatile: false,
             told_lost_below: 0,
         }
@@ -123,7 +139,7 @@ impl History {
         for sector in &mut self.sectors[Self::indices(range)] {
             let stamp = if is_zero { 0 } else { self.stamp_next };
             self.stamp_next += 1;
-            sector.changes.push(Change { stamp, fate: Fate::InFlight });
+            sector.changes.push(Change { stamp, fate: Fate::InFlight, number: 0 });
             indices.push(sector.last());
         }
         Submitted { range, first_stamp, indices }
@@ -132,9 +148,11 @@ impl History {
     /// A change is over.
     pub fn finish(&mut self, submitted: &Submitted, is_acknowledged: bool, is_durable: bool) {
         let counts = is_acknowledged && (is_durable || submitted.first_stamp >= self.told_lost_below);
+        self.acknowledged_count += u64::from(counts);
         let sectors = &mut self.sectors[Self::indices(submitted.range)];
         for (sector, &index) in sectors.iter_mut().zip(&submitted.indices) {
             sector.changes[index].fate = if counts { Fate::Acknowledged } else { Fate::Failed };
+            sector.changes[index].number = if counts { self.acknowledged_count } else { 0 };
             if is_acknowledged && is_durable {
                 sector.durable = sector.durable.max(index);
             }
@@ -219,10 +237,35 @@ impl History {
                     sector.changes[sector.durable + 1..].iter_mut().for_each(|change| change.fate = Fate::Doubtful);
                 }
             }
-            if sector.changes[found].fate != Fate::Doubtful || sector.durable == found {
-                sector.changes[found].fate = Fate::Acknowledged;
+            let change = &mut sector.changes[found];
+            if change.fate != Fate::Doubtful || sector.durable == found {
+                if change.fate != Fate::Acknowledged {
+                    // It was under way when all else had been acknowledged.
+                    change.number = self.acknowledged_count;
+                }
+                change.fate = Fate::Acknowledged;
             }
         }
+    }
+
+    /// How many sectors of `bytes` hold what was acknowledged after something that is missing there. Whoever keeps the order of acknowledgements has
+    /// few, since he sends little at once. Up to `concurrent` changes may have been acknowledged in another order than they were carried out.
+    pub fn count_ahead(&self, bytes: &[u8], concurrent: u64, context: &str) -> usize {
+        let mut first_missing = u64::MAX;
+        let mut held = Vec::new();
+        for (number, (sector, bytes)) in self.sectors.iter().zip(bytes.chunks(SECTOR_BYTES as usize)).enumerate() {
+            let stamp = stamp_of(bytes, context);
+            // Zeroes may be of any change to zeroes: the one that is least of a fault.
+            let latest = sector.find(stamp, 0, sector.last());
+            let latest =
+                latest.unwrap_or_else(|| panic!("{context}: sector {number} holds {stamp}, which is not its own"));
+            let is_acknowledged = |change: &&Change| change.fate == Fate::Acknowledged;
+            let missing = sector.changes[latest + 1..].iter().filter(is_acknowledged).map(|change| change.number);
+            first_missing = missing.min().unwrap_or(u64::MAX).min(first_missing);
+            let earliest = sector.changes.iter().find(|change| change.stamp == stamp).filter(is_acknowledged);
+            held.extend(earliest.map(|change| change.number));
+        }
+        held.into_iter().filter(|&number| number > first_missing.saturating_add(concurrent)).count()
     }
 }
 
@@ -300,6 +343,18 @@ mod tests {
             history.finish(&submitted, true, true);
         }
         history.check_read(SECTOR, &history.submit_read(SECTOR), &sector(1), "");
+    }
+
+    #[test]
+    fn what_is_ahead_of_something_missing_is_counted() {
+        let mut history = History::new(3 * SECTOR_BYTES);
+        for index in [0, 1, 2] {
+            let submitted = history.submit(ByteRange { offset: index * SECTOR_BYTES, length: SECTOR_BYTES }, false);
+            history.finish(&submitted, true, true);
+        }
+        let count = |held: [u64; 3], concurrent| history.count_ahead(&held.map(sector).concat(), concurrent, "");
+        assert_eq!([count([0, 0, 0], 0), count([1, 0, 0], 0), count([1, 2, 3], 0)], [0, 0, 0]);
+        assert_eq!([count([0, 2, 3], 0), count([1, 0, 3], 0), count([0, 2, 3], 1)], [2, 1, 1]);
     }
 
     #[test]

@@ -78,6 +78,8 @@ pub struct Media {
     pub(crate) difference: CrashLayer,
     /// What others changed on the LUN since a stack was open on it.
     pub(crate) changed: Vec<ByteRange>,
+    /// Whether a store had some of that dirty, and an opening that failed was told to overwrite it.
+    pub(crate) is_conflicting: bool,
     /// How many stores were made.
     made_count: u8,
 }
@@ -103,6 +105,7 @@ impl Media {
             nvram: CrashRegion::new(&host, NVRAM_BYTES),
             difference: medium(DIFFERENCE_BYTES, 3),
             changed: Vec::new(),
+            is_conflicting: false,
             made_count: 0,
         };
         media.make_cache();

@@ -109,15 +109,20 @@ impl Media {
     /// What opening meets; only power that fails, or a LUN that does something wrong, makes it.
     pub fn open(&mut self, executor: &mut Executor, choice: &Choice) -> Result<Running, Error> {
         let number = self.next_number();
-        let opened = self.open_over(executor, &self.lun, choice, number)?;
-        self.changed.clear();
-        Ok(opened)
+        let mut is_conflicting = self.is_conflicting;
+        let opened = self.open_over(executor, &self.lun, choice, number, &mut is_conflicting);
+        // An opening that failed may have overwritten already what it was told to.
+        self.is_conflicting = is_conflicting && opened.is_err();
+        if opened.is_ok() {
+            self.changed.clear();
+        }
+        opened
     }
 
     /// Whether a stack refuses another LUN in the place of its own, and leaves that as it is.
     pub fn refuses_other_lun(&self, executor: &mut Executor, choice: &Choice) -> bool {
         let other = self.other_lun();
-        self.open_over(executor, &other, choice, 0).is_err() && other.writes_seen() == 0
+        self.open_over(executor, &other, choice, 0, &mut false).is_err() && other.writes_seen() == 0
     }
 
     /// `number` is that of a cache which may take the place of the one there is.
@@ -127,23 +132,24 @@ impl Media {
         lun: &CrashLayer,
         choice: &Choice,
         number: u8,
+        is_conflicting: &mut bool,
     ) -> Result<Running, Error> {
         let lun = timed(executor, lun, 700);
         let mut running = Running { top: lun.clone(), is_conflicting: false, cache: None, log: None, difference: None };
         if self.layers.has_cache() {
-            self.add_cache(executor, &mut running, choice, number)?;
+            self.add_cache(executor, &mut running, choice, number, is_conflicting)?;
         }
         if self.layers.has_log() {
             let has_nvram = self.made.slots == Slots::Nvram;
             let nvram = has_nvram.then(|| Arc::clone(&self.nvram) as Arc<dyn PersistentRegion>);
             let options = choice.log_options(executor, nvram);
             let (device, below) = (of_host(executor, &self.log, choice), Arc::clone(&running.top));
-            let log = unless_conflicting(&mut running.is_conflicting, |overwrites| {
+            let log = unless_conflicting(is_conflicting, |overwrites| {
                 let kept_changes = if overwrites { Vec::new() } else { self.changed.clone() };
                 let options = writelog::OpenOptions { kept_changes, ..options.clone() };
                 executor.block_on(WriteLog::open(Arc::clone(&device), Arc::clone(&below), options))
             })?;
-            // Each on its own, as they are on two threads.
+            // Two tasks, as they are on two threads elsewhere: the executor's seed mixes their steps, but lets none begin inside another.
             executor.spawn(log.run_requests());
             executor.spawn(log.run_destaging());
             running.top = log.clone();
@@ -156,6 +162,7 @@ impl Media {
             running.top = layer.clone();
             running.difference = Some(layer);
         }
+        running.is_conflicting = *is_conflicting;
         Ok(running)
     }
 
@@ -165,13 +172,14 @@ impl Media {
         running: &mut Running,
         choice: &Choice,
         number: u8,
+        is_conflicting: &mut bool,
     ) -> Result<(), Error> {
         let mut options = choice.cache_options(executor);
         if self.layers.has_difference() {
             options.mode = Mode::ReadOnly;
         }
         let (device, lun) = (of_host(executor, self.cache(), choice), Arc::clone(&running.top));
-        let cache = unless_conflicting(&mut running.is_conflicting, |overwrites_changes| {
+        let cache = unless_conflicting(is_conflicting, |overwrites_changes| {
             let freshness = Freshness::Changed(self.changed.clone());
             let options = cache::OpenOptions { freshness, overwrites_changes, ..options.clone() };
             executor.block_on(Cache::open(Arc::clone(&device), Arc::clone(&lun), options))

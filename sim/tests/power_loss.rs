@@ -3,12 +3,16 @@
 //! A run is a seed: it draws the LUN (blocks of 512 or 4096 bytes, thin or thick, volatile or not), what the stores are made with (lines, sets, where
 //! the slots of a log are), what fails, and for each life the options, what the LUN does wrong meanwhile (a flush that fails and drops, a write that
 //! fails and lands, a time in which nothing reaches it), what users order (another mode, another cache), and the moment of its end, which may be in the
-//! middle of an opening, of a change of caches, or of a close while cleaning and requests go on. What keeps its power keeps what is volatile, and may lose
-//! it in a later life. Between lives others may write to the LUN, and stores be made anew in other sizes; everything is read and held against the history.
+//! middle of an opening, of a change of caches, or of a close while cleaning and requests go on. What keeps its power keeps what is volatile, and may
+//! lose it in a later life. An opening after a crash may be cut off as well, in whatever it does to recover or a little later, and the next one, too,
+//! before one is let come to its end. Where a log keeps the order of what it is given, the LUN is read after each life, too: it has all up to some
+//! moment. Between lives others may write to the LUN, and stores be made anew in other sizes; everything is read and held against the history.
 //! A failure prints the command that repeats it.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use base::clock::Clock;
 use base::executor::Executor;
 use base::random::Random;
 use base::range::ByteRange;
@@ -22,14 +26,25 @@ use sim::lun::{Lun, LunFault};
 use sim::made::{Made, Slots};
 use sim::media::{Fails, Media, read_all};
 use sim::running::Running;
-use writelog::Durability;
+use writelog::{DestageOrder, Durability};
 
 /// Crashes in a run, one after the other.
 const LIVES: usize = 3;
 /// Later crashes come at a write below one of these, if the life makes so many: in the opening, or anywhere.
 const WRITES_DRAWN: [u64; 2] = [12, 120];
+/// Most openings after a crash that are cut off, one after the other, before one is not.
+const CUTS_MAX: u64 = 3;
+/// They are at a write below this, if there are so many.
+const CUT_BELOW: u64 = 16;
+/// Time that an opening has for what it goes on with by itself, if nothing cuts it off before, in microseconds.
+const CUT_MICROS_MAX: u64 = 5000;
 /// Requests of a life.
 const REQUESTS: usize = 120;
+/// Changes under way at once.
+const DEPTH_MAX: u64 = 9;
+/// Sectors of what a log sends at once: a segment's or a batch's, which have 128, and zeroes, of which a record takes little room. With another
+/// order than that of the log some lives leave 300.
+const AHEAD_MAX: usize = 200;
 /// First crashes of a run are this far apart.
 const CRASH_STEP: u64 = 3;
 /// More of them than any first life has.
@@ -42,6 +57,8 @@ struct Scenario {
     lun: Lun,
     made: Made,
     fails: [Fails; LIVES],
+    /// Whether a log is there that keeps the order of what it is given, in all lives, over a LUN that does nothing wrong.
+    keeps_order: bool,
 }
 
 impl Scenario {
@@ -50,7 +67,16 @@ impl Scenario {
         let lun = Lun::draw(&mut random);
         let made = Made::draw(line_size, lun, &mut random);
         let fails = std::array::from_fn(|_| draw_fails(layers, &made, &mut random));
-        Self { seed, layers, lun, made, fails }
+        Self { seed, layers, lun, made, fails, keeps_order: false }
+    }
+}
+
+impl Scenario {
+    /// The order of a log whose device is gone is not kept: what follows goes past it.
+    fn draw_in_order(seed: u64) -> Self {
+        let scenario = Self::draw(Layers::Log, LineSize::default(), seed);
+        let without = |fails| if fails == Fails::Devices { Fails::Host } else { fails };
+        Self { fails: scenario.fails.map(without), keeps_order: true, ..scenario }
     }
 }
 
@@ -82,7 +108,7 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(scenario: &'a Scenario, crash_at: u64) -> Self {
-        let Scenario { layers, lun, made, fails, seed } = *scenario;
+        let Scenario { layers, lun, made, fails, seed, .. } = *scenario;
         let media = Media::new(layers, lun, made, fails[0], seed);
         let lun_before = media.read_lun();
         Self {
@@ -107,7 +133,8 @@ impl<'a> Run<'a> {
 
     /// Others write to the LUN.
     fn change_by_others(&mut self) {
-        if self.scenario.layers.has_difference() || !self.random.chance(0.3) {
+        let Scenario { layers, keeps_order, .. } = self.scenario;
+        if layers.has_difference() || *keeps_order || !self.random.chance(0.3) {
             return;
         }
         for _ in 0..1 + self.random.below(3) {
@@ -126,8 +153,17 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn draw_choice(&mut self, life: usize) -> Choice {
+    fn draw_any(&mut self) -> Choice {
         let mut choice = Choice::draw(&self.scenario.made, &mut self.random);
+        if self.scenario.keeps_order {
+            (choice.order, choice.lun_fault) = (DestageOrder::Log, None);
+            choice.destages_late = self.random.chance(0.3);
+        }
+        choice
+    }
+
+    fn draw_choice(&mut self, life: usize) -> Choice {
+        let mut choice = self.draw_any();
         if let Some(LunFault::Flush(_, effect)) = &mut choice.lun_fault
             && self.scenario.layers.has_cache()
             && life + 1 < LIVES
@@ -184,6 +220,9 @@ impl<'a> Run<'a> {
         // A life that makes fewer writes than were drawn ends as if its program were killed.
         let fails = if power.is_lost() { fails } else { Fails::Program };
         self.end(fails, life + 1);
+        if self.scenario.keeps_order {
+            self.check_order(life);
+        }
         let forgets = self.scenario.layers.has_difference()
             || (self.scenario.layers.has_log() && choice.durability == Durability::UnsafeVolatile);
         Some(match fails {
@@ -195,6 +234,50 @@ impl<'a> Run<'a> {
         })
     }
 
+    /// What a life left on the LUN is all that was acknowledged up to some moment, and of later things no more than a log sends at once.
+    fn check_order(&mut self, life: usize) {
+        let (bytes, context) = (self.media().read_lun(), format!("{}, the LUN after life {life}", self.context));
+        let ahead = lock(&self.history).count_ahead(&bytes, DEPTH_MAX, &context);
+        assert!(ahead <= AHEAD_MAX, "{context}: {ahead} sectors are ahead of something that is missing");
+    }
+
+    /// Openings of a crashed stack that crash themselves. What is lost by all of it.
+    fn cut_recoveries(&mut self, life: usize, lost: Lost) -> Lost {
+        let fault = self.choice.and_then(|choice| choice.lun_fault);
+        // Nothing that is opened later can know of what a LUN still shows and has dropped.
+        if matches!(fault, Some(LunFault::Flush(_, FlushEffect::DropsUnseen))) {
+            return lost;
+        }
+        let count = if self.random.chance(0.5) { 0 } else { 1 + self.random.below(CUTS_MAX) };
+        (0..count).fold(lost, |lost, cut| lost.and(self.cut_recovery(life, cut)))
+    }
+
+    fn cut_recovery(&mut self, life: usize, cut: u64) -> Lost {
+        let fails = self.fails(life + 1);
+        let mut executor = Executor::new(self.random.bits());
+        let choice = Choice { lun_fault: None, ..self.draw_any() };
+        let power = self.media().power(fails).clone();
+        power.fail_write(power.writes_seen() + self.random.below(CUT_BELOW));
+        let time = Duration::from_micros(self.random.below(CUT_MICROS_MAX));
+        match self.media().open(&mut executor, &choice) {
+            Ok(running) => {
+                self.settle_foreign(&running);
+                let clock = executor.clock();
+                executor.block_on(async move { clock.sleep(time).await });
+            }
+            Err(error) => {
+                assert!(power.is_lost(), "{}, opening {cut} after life {life}, {choice:?}: {error}", self.context);
+            }
+        }
+        drop(executor);
+        let fails = if power.is_lost() { fails } else { Fails::Program };
+        self.end(fails, life + 1);
+        match fails {
+            Fails::Lun | Fails::Both => Lost::Volatile,
+            Fails::Program | Fails::Host | Fails::Devices => Lost::Unacknowledged,
+        }
+    }
+
     fn end(&mut self, fails: Fails, next_life: usize) {
         let (next_fails, seed) = (self.fails(next_life), self.random.bits());
         self.media = self.media.take().map(|media| media.after(fails, next_fails, seed));
@@ -204,7 +287,7 @@ impl<'a> Run<'a> {
     fn check(&mut self, life: usize, lost: Lost) {
         let context = format!("{}, after life {life} with {:?}", self.context, self.choice);
         let mut executor = Executor::new(self.random.bits());
-        let choice = Choice::draw(&self.scenario.made, &mut self.random);
+        let choice = self.draw_any();
         if self.random.chance(0.2) {
             let is_refused = self.media().refuses_other_lun(&mut executor, &choice);
             assert!(is_refused, "{context}: another LUN is taken for its own");
@@ -247,16 +330,21 @@ fn run(scenario: &Scenario, crash_at: u64) -> bool {
         }
         let Some(lost) = run.live(life, crash_at) else { return false };
         run.change_by_others();
+        let lost = run.cut_recoveries(life, lost);
         run.check(life, lost);
     }
     true
 }
 
 fn crash_everywhere(layers: Layers, line_bytes: u64, first_seed: u64, count: u64) {
-    let test = block::crash_test!();
     let line_size = LineSize::new(line_bytes).expect("lines have this size");
+    crash_each(first_seed, count, |seed| Scenario::draw(layers, line_size, seed));
+}
+
+fn crash_each(first_seed: u64, count: u64, draw: impl Fn(u64) -> Scenario) {
+    let test = block::crash_test!();
     for seed in test.seeds(first_seed, count, 1000) {
-        let scenario = Scenario::draw(layers, line_size, seed);
+        let scenario = draw(seed);
         // Every third write, others with each seed; a LUN gets few.
         let step = if scenario.fails[0] == Fails::Lun { 1 } else { CRASH_STEP };
         test.crash_at_every(seed, CRASHES_MAX, |index| run(&scenario, seed % step + index * step));
@@ -265,7 +353,7 @@ fn crash_everywhere(layers: Layers, line_bytes: u64, first_seed: u64, count: u64
 
 #[test]
 fn a_cache_keeps_what_was_acknowledged_over_several_lives() {
-    crash_everywhere(Layers::Cache, 4 << 10, 100, 6);
+    crash_everywhere(Layers::Cache, 4 << 10, 100, 5);
 }
 
 #[test]
@@ -286,6 +374,11 @@ fn a_cache_of_lines_of_256_kib_keeps_what_was_acknowledged_over_several_lives() 
 #[test]
 fn a_log_keeps_what_was_acknowledged_over_several_lives() {
     crash_everywhere(Layers::Log, 4 << 10, 200, 6);
+}
+
+#[test]
+fn a_log_in_order_leaves_the_lun_what_was_acknowledged_up_to_some_moment() {
+    crash_each(900, 4, Scenario::draw_in_order);
 }
 
 #[test]

@@ -421,7 +421,7 @@ fn a_cache_that_would_not_be_opened_is_not_made() {
     let cache = ["--cache", "disk.cache", "--cache-size", "24MiB"];
     let contradiction = ["--cache-mode", "write-back", "--cache-crash", "discard"];
     let arguments = ["attach", &url, "--name", "disk"].into_iter().chain(cache).chain(contradiction);
-    bench.world.run(arguments).failure(1, &["write-back is excluded by crash mode"]);
+    bench.world.run(arguments).failure(2, &["write-back is excluded by crash mode"]);
     assert!(!bench.world.path("disk.cache").exists());
     let process = bench.attach("disk", &cache);
     assert_eq!(bench.status("disk")["cache"]["crash_mode"], "dirty");

@@ -271,6 +271,38 @@ async fn a_detach_without_its_target_says_that_unflushed_writes_may_be_lost() {
     disk.wait();
 }
 
+/// Nothing but the end of the detach itself could end it: the session is given ten minutes for everything.
+const PATIENT: [&str; 6] = ["--keepalive", "600s", "--command-timeout", "600s", "--replacement-timeout", "600s"];
+
+#[tokio::test]
+async fn a_detach_does_not_wait_for_a_target_that_says_nothing_unless_something_is_dirty() {
+    let cache = ["--cache", "disk.cache", "--cache-size", "8MiB", "--cache-mode", "write-through"];
+    for cache in [&[][..], &cache] {
+        let world = World::new();
+        let server = Server::start(&world, FILE);
+        let disk = attach(&world, &server.url(), &[&PATIENT, cache]);
+        works(&disk.ready, &["write -P 1 0 64k", "flush"]);
+        server.freeze();
+        let said = world.run(["detach", "disk"]).success();
+        assert!(said.contains("its target, which does not answer"), "{said}");
+        disk.wait().success();
+        server.thaw();
+        // What may be lost is told.
+        let (socket, url) = (world.path("disk.nbd"), server.url());
+        let front = format!("nbd:unix:{}", socket.display());
+        let disk = attach(&world, &url, &[&PATIENT, cache, &["--as", &front]]);
+        let (client, driver) = NbdClient::connect(&ListenAddress::Unix(socket)).await.expect("it said ready");
+        let driver = tokio::spawn(driver);
+        client.write(0, Buffer::copy_of(&[7; 4096]), false).await.expect("the target is there");
+        server.freeze();
+        driver.abort();
+        drop(client);
+        world.run(["detach", "disk"]).failure(3, &["is detached, but", "may not be durable"]);
+        disk.wait();
+        server.thaw();
+    }
+}
+
 /// Accepts connections, since the kernel does, and never answers.
 fn silent_portal() -> (TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");

@@ -239,12 +239,15 @@ fn an_attach_that_cannot_be_recorded_leaves_its_luns_free_and_its_stores_in_orde
         .map(|lock| lock.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned())
         .collect();
     assert_eq!((locks.len(), entries()), (3, 0));
-    for (stores, suffix) in [(&stores[..6], "new"), (&stores[..], "new"), (&stores[..], "log.new")] {
+    for (stores, suffix, what) in
+        [(&stores[..6], "new", "cache"), (&stores[..], "new", "cache"), (&stores[..], "log.new", "log")]
+    {
         for stem in &locks {
             let in_the_way = world.path("state/dirty").join(format!("{stem}.{suffix}"));
             std::fs::create_dir(&in_the_way).unwrap();
             let refused = world.run([&plain, stores].concat());
-            refused.failure(1, &["cannot record the cache"]);
+            let recorded = format!("cannot record the {what} {}", world.path(&format!("disk.{what}")).display());
+            refused.failure(1, &[&recorded]);
             std::fs::remove_dir(&in_the_way).unwrap();
             assert_eq!(entries(), 0);
             succeed();

@@ -341,9 +341,10 @@ fn proof_goes_both_ways() {
 #[test]
 fn a_file_is_checked_without_being_served() {
     let world = World::new();
-    write(&world, &format!("[[target]]\niqn = \"{DISKS}\"\nluns = [\"0=file:not-there.img\"]\n"));
+    write(&world, &format!("[[target]]\niqn = \"{DISKS}\"\nluns = [\"0=file:not-there.img,size=1MiB\"]\n"));
     let said = world.run(["target", "check", "target.toml"]).success();
     assert!(said.contains("1 targets, 1 LUNs"), "{said}");
+    assert!(!world.path("not-there.img").exists(), "it is made by who serves it");
     let rest = "[[target.initiator]]\nnames = [\"*\"]\nluns = [\"0=5\"]\n";
     write(&world, &format!("[[target]]\niqn = \"{DISKS}\"\nluns = [\"0=ram:1MiB\"]\n{rest}"));
     world.run(["target", "check", "target.toml"]).failure(2, &["LUN 5"]);

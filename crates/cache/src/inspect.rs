@@ -5,7 +5,8 @@ use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::{Device, Error, Identity, SharedDevice};
 use serde::Serialize;
-use store::{Binding, Superblock, superblock};
+use store::superblock::{self, Copies};
+use store::{Binding, Superblock};
 
 use crate::alignment::padding_of;
 use crate::crash_mode::CrashMode;
@@ -54,6 +55,8 @@ pub struct Inspection {
     pub alignment_bytes: u64,
     /// Whether whole lines have checksums.
     pub has_checksums: bool,
+    /// How the two copies of its superblock are.
+    pub superblock: Copies,
     /// Whether it was closed in order.
     pub was_closed: bool,
     /// Lines with a valid sector that the next open will find.
@@ -157,6 +160,7 @@ async fn look(cache_device: &SharedDevice) -> Result<(Inspection, Vec<DirtyLine>
         generation: Some(superblock.payload.generation.get()).filter(|&generation| generation != 0),
         alignment_bytes: superblock.payload.alignment_bytes.get(),
         has_checksums: frames.has_checksums(),
+        superblock: superblock.copies(),
         was_closed: recovered.report.was_closed,
         valid_lines: counts.resident_lines,
         dirty_lines: counts.dirty_lines,

@@ -464,7 +464,7 @@ pub struct Attach {
 pub struct Detach {
     /// The attachment or target
     pub name: String,
-    /// Stop at once and leave dirty data, durably, in the cache
+    /// Stop at once and leave dirty data, durably, in the cache; not of a target
     #[arg(long)]
     pub keep_dirty: bool,
     /// Remove the file of the cache, once everything is written back

@@ -217,12 +217,12 @@ const EXAMPLES: &[(&str, &[Example])] = &[
 pub const ENVIRONMENT: &[(&str, &str)] = &[
     (
         "FOREBAY_RUNTIME_DIR",
-        "directory of control sockets and default NBD sockets; default /run/forebay for root, \
+        "absolute path of the directory of control sockets and default NBD sockets; default /run/forebay for root, \
          else $XDG_RUNTIME_DIR/forebay, else forebay-UID in the temporary directory",
     ),
     (
         "FOREBAY_STATE_DIR",
-        "directory of the registry of dirty caches, of the locks on logical units in use and of sidecars of block devices; default /var/lib/forebay for root, \
+        "absolute path of the directory of the registry of dirty caches, of the locks on logical units in use and of sidecars of block devices; default /var/lib/forebay for root, \
          else $XDG_STATE_HOME/forebay, else ~/.local/state/forebay",
     ),
     ("FOREBAY_CHAP_PASSWORD", "CHAP secret of the user in the URL or --chap-user, where there is no --chap-file"),

@@ -12,7 +12,7 @@
 //! With both, what the log destages is clean there once the cache has it, durably. So the newest data may be in either, and the LUN is refused
 //! without the one that holds any.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::pin;
@@ -155,6 +155,8 @@ pub struct Attachment {
     hurrying: Sender<bool>,
     /// When what is to end at once has had its time.
     ending_deadline: OnceLock<Instant>,
+    /// Whether the target was asked at the end, and said nothing.
+    is_target_silent: Cell<bool>,
     /// `true` once everything is closed.
     ended: Sender<bool>,
     _locks: Vec<UnitLock>,
@@ -317,6 +319,7 @@ impl Attachment {
             front_finished: Sender::new(false),
             hurrying: Sender::new(false),
             ending_deadline: OnceLock::new(),
+            is_target_silent: Cell::new(false),
             ended: Sender::new(false),
             _locks: locks,
         };
@@ -486,9 +489,24 @@ impl Attachment {
         let closed = tokio::select! {
             closed = closing => closed,
             () = self.tell_of_waiting(progress.as_ref()) => unreachable!("it is told for ever"),
+            () = self.leave_silent_target() => unreachable!("it is asked for ever"),
         };
         self.ended.send_replace(true);
         closed
+    }
+
+    /// Asks the target, for ever, whether it is still there. One that says nothing is waited for with what is dirty, as long as it takes; once nothing is,
+    /// no longer than after a signal.
+    async fn leave_silent_target(&self) {
+        loop {
+            let is_silent = tokio::time::timeout(CLOSE_TIME_MAX, self.remotes.answer()).await.is_err();
+            self.is_target_silent.set(is_silent);
+            if is_silent && self.dirty_bytes() == 0 {
+                self.ending_deadline.get_or_init(Instant::now);
+                self.hurry();
+            }
+            tokio::time::sleep(WATCH_INTERVAL).await;
+        }
     }
 
     /// For who comes while it is being detached: what is dirty may be kept now, which the first caller did not want.
@@ -519,6 +537,10 @@ impl Attachment {
     fn waits_for(&self) -> Option<String> {
         let remote = self.remotes.status();
         let state = remote["state"].as_str().unwrap_or_default();
+        let state = match state {
+            "online" if self.is_target_silent.get() => "silent",
+            state => state,
+        };
         if state == "online" || self.dirty_bytes() == 0 {
             return None;
         }
@@ -645,7 +667,8 @@ impl Attachment {
             Error::new(words.failure(), message)
         })?;
         self.check_kept(kept)?;
-        Ok(json!({ "name": self.name, "dirty_bytes": dirty_bytes }))
+        let is_target_silent = self.is_target_silent.get();
+        Ok(json!({ "name": self.name, "dirty_bytes": dirty_bytes, "is_target_silent": is_target_silent }))
     }
 
     /// What the LUN was left with; a log, and a cache in write-back, have all of which that is not certain.
@@ -686,12 +709,7 @@ impl Attachment {
                 () = wait_until(&self.hurrying) => {}
             }
         }
-        let is_closed = if is_clean {
-            log.close(false).await?;
-            true
-        } else {
-            self.within_ending_time(log.close(true)).await.transpose()?.is_some()
-        };
+        let is_closed = self.within_ending_time(log.close(!is_clean)).await.transpose()?.is_some();
         // A device that failed may hold what is older than the LUN, until it is closed with nothing in it.
         let has_failed = log.status().failure.is_some();
         self.update_registry(Store::Log, has_failed && !is_closed)?;
@@ -715,11 +733,7 @@ impl Attachment {
                 () = wait_until(&self.hurrying) => {}
             }
         }
-        if is_clean {
-            cache.close(false).await?;
-        } else {
-            self.within_ending_time(cache.close(true)).await.unwrap_or(Ok(()))?;
-        }
+        self.within_ending_time(cache.close(!is_clean)).await.unwrap_or(Ok(()))?;
         self.update_registry(Store::Cache, false)?;
         Ok(cleaned)
     }

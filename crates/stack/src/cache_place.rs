@@ -88,7 +88,7 @@ impl CacheConfig {
             return Ok(());
         }
         let message = format!(
-            "the newest data of {} LUN serial {} should be in the cache {place}, but nothing is there: bring it back (is its file system \
+            "the newest data of {} LUN serial {} may have been in the cache {place}, and nothing is there: bring it back (is its file system \
              mounted?), or give that data up with `forebay cache discard {}`",
             entry.target,
             entry.serial,

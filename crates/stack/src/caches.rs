@@ -251,7 +251,7 @@ impl Caches {
             fs::rename(&temporary, &path)?;
             fs::File::open(&self.directory)?.sync_all()
         };
-        write().map_err(|error| Error::io(format!("cannot record the cache in {}", path.display()), &error))
+        write().map_err(|error| Error::io(format!("cannot record {} in {}", record.place(), path.display()), &error))
     }
 
     /// Forgets the cache or write log at `place`, if it is known. Its marks are released: they stay noted until their targets forget them, too.

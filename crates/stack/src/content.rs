@@ -36,7 +36,9 @@ pub(crate) fn content(place: &Place) -> Result<Content> {
     let context = |error: &std::io::Error| Error::io(format!("the cache {place}"), error);
     let metadata = match fs::metadata(&place.path) {
         Ok(metadata) => metadata,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Content::Nothing),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return check_no_link(place).map(|()| Content::Nothing);
+        }
         Err(error) => return Err(context(&error)),
     };
     if place.offset.is_none() && !metadata.file_type().is_block_device() {
@@ -51,6 +53,16 @@ pub(crate) fn content(place: &Place) -> Result<Content> {
     };
     let is_blank = head.iter().all(|&byte| byte == 0);
     Ok(if is_blank { Content::Blank } else { Content::Something { made_with: superblock::device_bytes(&head) } })
+}
+
+/// Refuses a symbolic link to nothing, in whose place nothing can be made.
+fn check_no_link(place: &Place) -> Result<()> {
+    let Ok(target) = fs::read_link(&place.path) else { return Ok(()) };
+    let message = format!(
+        "{place} is a symbolic link to {}, which is not there: bring that back, remove the link, or name another place",
+        target.display()
+    );
+    Err(Error::new(Failure::NotFound, message))
 }
 
 /// Whether the file or block device of `place` has become smaller than the store in it, so that it cannot be opened: before its first superblock or,

@@ -297,6 +297,14 @@ async fn call_within(
     let hung_up = |why: &dyn std::fmt::Display| {
         NoAnswer::Other(Error::new(Failure::Unreachable, format!("\"{name}\" hung up before it answered ({why})")))
     };
+    let ended = || {
+        let message = format!("\"{name}\" has ended, or is being ended by somebody else, and answers nobody any more");
+        NoAnswer::Other(Error::new(Failure::Unreachable, message))
+    };
+    let lost = |error: &std::io::Error| match error.kind() {
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => ended(),
+        _ => hung_up(error),
+    };
     let mut stream = UnixStream::connect(path).await.map_err(|error| match error.kind() {
         // So many wait for it that no more may.
         ErrorKind::WouldBlock => silent(&name, None, silence_max),
@@ -309,16 +317,19 @@ async fn call_within(
     let request = serde_json::to_value(request).expect("a request is plain data");
     write_line(&mut stream, &request).await.map_err(|error| match error.kind() {
         ErrorKind::TimedOut => silent(&name, pid, silence_max),
-        _ => hung_up(&error),
+        _ => lost(&error),
     })?;
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = String::new();
         let mut bounded = (&mut reader).take(CONTROL_LINE_BYTES_MAX);
         tokio::select! {
-            heard = bounded.read_line(&mut line) => heard.map_err(|error| hung_up(&error))?,
+            heard = bounded.read_line(&mut line) => heard.map_err(|error| lost(&error))?,
             () = standstill(pid, silence_max) => return Err(silent(&name, pid, silence_max)),
         };
+        if line.is_empty() {
+            return Err(ended());
+        }
         let mut answer: Value = serde_json::from_str(&line).map_err(|error| hung_up(&error))?;
         if let Some(report) = answer.get("progress") {
             // Without anything to report, it is a sign of life.
@@ -411,6 +422,28 @@ mod tests {
             assert_eq!((error.failure(), error.to_string()), (Failure::WouldLoseData, "no".into()));
         })
         .await;
+    }
+
+    /// As who stops what another one is stopping.
+    #[tokio::test]
+    async fn who_asks_what_ends_meanwhile_is_told_that_it_ends() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk.sock");
+        for is_heard in [false, true] {
+            let listener = UnixListener::bind(&path).unwrap();
+            let end = async {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                if is_heard {
+                    BufReader::new(&mut stream).read_line(&mut String::new()).await.unwrap();
+                }
+            };
+            let asked = Request::Detach { keep_dirty: false, remove_cache: false };
+            let (answer, ()) = tokio::join!(call(&path, &asked, |_| {}), end);
+            let error = answer.map_err(|error| (error.failure(), error.to_string())).unwrap_err();
+            assert_eq!(error.0, Failure::Unreachable);
+            assert!(error.1.contains("\"disk\" has ended, or is being ended by somebody else"), "{error:?}");
+            std::fs::remove_file(&path).unwrap();
+        }
     }
 
     /// Takes many steps for everything.

@@ -1,10 +1,12 @@
 //! Where an attachment is reached: by its name, for scrapes of metrics, and by local applications.
 
+use std::io::ErrorKind;
+
 use front::{ListenAddress, Listener, SocketAccess};
 
 use crate::attach::AttachConfig;
 use crate::control::ControlServer;
-use crate::error::{Error, Result};
+use crate::error::{Error, Failure, Result};
 use crate::metrics::{MetricsServer, Reach};
 use crate::paths::{Paths, check_name};
 
@@ -35,7 +37,11 @@ impl Doors {
 /// # Errors
 /// An address that is taken, or none to listen on.
 pub(crate) fn listen(address: &ListenAddress, access: SocketAccess) -> Result<(Listener, ListenAddress)> {
-    let context = |error: &std::io::Error| Error::io(format!("cannot listen on {address}"), error);
+    let context = |error: &std::io::Error| match error.kind() {
+        // Something that is no socket, and stays what it is.
+        ErrorKind::AlreadyExists => Error::new(Failure::Usage, format!("cannot listen on {address}: {error}")),
+        _ => Error::io(format!("cannot listen on {address}"), error),
+    };
     let listener = Listener::bind_with(address, access).map_err(|error| context(&error))?;
     let address = listener.address().map_err(|error| Error::io("the listener", &error))?;
     Ok((listener, address))

@@ -23,6 +23,7 @@
 //! | [`link`] | a stream over a longer or thinner link |
 //! | [`login`] | initiator name and CHAP secrets |
 //! | [`log_place`] | where a write log lies, and how it is made and opened |
+//! | `lun_check` | whether what a LUN is to be made of can be served |
 //! | [`lun_spec`] | what `--lun` says |
 //! | [`marks_file`] | the change marks of a file or block device LUN |
 //! | [`metrics`] | the status as metrics, over HTTP |
@@ -66,6 +67,7 @@ pub mod limits_table;
 pub mod link;
 pub mod log_place;
 pub mod login;
+mod lun_check;
 pub mod lun_mask;
 pub mod lun_spec;
 pub mod marks_file;

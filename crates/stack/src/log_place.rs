@@ -24,7 +24,7 @@ use crate::freshness::Kept;
 use crate::limits::{DESTAGE_BATCH_BYTES, DESTAGE_TIME_MIN, DESTAGE_WRITES, LOG_CACHE_BYTES, LOG_RAM_BYTES};
 use crate::place::{PLACE_UNIT_BYTES, Place};
 use crate::registry::{Entry, Registry, Store, file_stem};
-use crate::store_file::{PlaceKind, open_or_make};
+use crate::store_file::{PlaceKind, open_or_make, unmade};
 
 /// Sizes that segments may have, in bytes.
 const SEGMENT_BYTES: RangeInclusive<u64> = SEGMENT_BYTES_PAPER as u64..=SEGMENT_BYTES_MAX as u64;
@@ -87,7 +87,7 @@ pub struct NvramConfig {
 
 impl NvramConfig {
     fn open(&self) -> Result<Arc<dyn PersistentRegion>> {
-        Ok(Arc::new(Region(PersistentMemory::open(&self.path, self.size_bytes)?)))
+        Ok(Arc::new(Region(PersistentMemory::open(&self.path, self.size_bytes).map_err(unmade)?)))
     }
 
     /// What is in it, to be looked at and not to be changed: of a file, which may be a copy anywhere, as it is now.
@@ -196,7 +196,7 @@ impl LogConfig {
         let is_other = matches!((entry.uuid, uuid_at(place)), (Some(expected), Some(found)) if expected != found);
         let message = if is_other {
             format!(
-                "the newest data of {} LUN serial {} should be in the write log {path}, but another log is there: bring the right one back, or give \
+                "the newest data of {} LUN serial {} may have been in the write log {path}, and another log is there: bring the right one back, or give \
                  that data up with `forebay log discard {path}`",
                 entry.target, entry.serial
             )
@@ -209,7 +209,7 @@ impl LogConfig {
             return Ok(());
         } else {
             format!(
-                "the newest data of {} LUN serial {} should be in the write log {path}, but nothing is there: bring it back (is its file \
+                "the newest data of {} LUN serial {} may have been in the write log {path}, and nothing is there: bring it back (is its file \
                  system mounted?), or give that data up with `forebay log discard {path}`",
                 entry.target, entry.serial
             )

@@ -129,10 +129,24 @@ impl FromStr for LunSpec {
             is_thin: true,
             is_removable: false,
         };
+        let mut given: Vec<&str> = Vec::new();
         for option in parts {
+            let key = exclusive_key(option);
+            if given.contains(&key) {
+                return Err(error(format!("\"{option}\" comes after another word about that")));
+            }
+            given.push(key);
             spec.apply(option).map_err(error)?;
         }
         Ok(spec)
+    }
+}
+
+/// What an option is about: each thing is said once.
+fn exclusive_key(option: &str) -> &str {
+    match option.split_once('=').map_or(option, |(key, _)| key) {
+        "thick" => "thin",
+        key => key,
     }
 }
 
@@ -334,6 +348,8 @@ mod tests {
             ("0=ram:1MiB,size=2MiB", "no option"),
             ("0=ram:1MiB,seek=9", "not a duration"),
             ("0=ram:1MiB,transfer=20MB", "end in /s"),
+            ("0=ram:1MiB,thin,thick", "\"thick\" comes after"),
+            ("0=file:/a,size=1MiB,size=2MiB", "\"size=2MiB\" comes after"),
         ] {
             let error = text.parse::<LunSpec>().unwrap_err().to_string();
             assert!(error.contains(why), "{text}: {error}");

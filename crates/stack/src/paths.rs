@@ -30,18 +30,7 @@ impl Paths {
     /// When a directory cannot be made, or belongs to somebody else.
     pub fn from_environment() -> Result<Self> {
         let user = rustix::process::getuid().as_raw();
-        let from = |variable: &str| env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let runtime = from("FOREBAY_RUNTIME_DIR").unwrap_or_else(|| match (user, from("XDG_RUNTIME_DIR")) {
-            (0, _) => PathBuf::from("/run/forebay"),
-            (_, Some(directory)) => directory.join("forebay"),
-            (_, None) => env::temp_dir().join(format!("forebay-{user}")),
-        });
-        let state = from("FOREBAY_STATE_DIR").unwrap_or_else(|| match (user, from("XDG_STATE_HOME"), from("HOME")) {
-            (0, ..) => PathBuf::from("/var/lib/forebay"),
-            (_, Some(directory), _) => directory.join("forebay"),
-            (_, None, Some(home)) => home.join(".local/state/forebay"),
-            (_, None, None) => env::temp_dir().join(format!("forebay-state-{user}")),
-        });
+        let (runtime, state) = directories(user, |variable| env::var_os(variable).map(PathBuf::from))?;
         Self::new(runtime, state)
     }
 
@@ -93,6 +82,35 @@ impl Paths {
     pub fn registry(&self) -> PathBuf {
         self.state.join("dirty")
     }
+}
+
+/// The run-time and the state directory of `user`, as the variables of `environment` say.
+///
+/// # Errors
+/// `Usage` for a relative one of ours, which would be another in each folder. Those of others do not count then (XDG Base Directory Specification).
+fn directories(user: u32, environment: impl Fn(&str) -> Option<PathBuf>) -> Result<(PathBuf, PathBuf)> {
+    let ours = |variable: &str| match environment(variable).filter(|path| !path.as_os_str().is_empty()) {
+        Some(path) if path.is_relative() => {
+            let message =
+                format!("{variable}={} is another directory in each folder: give it from the root on", path.display());
+            Err(Error::new(Failure::Usage, message))
+        }
+        path => Ok(path),
+    };
+    let of_others = |variable: &str| environment(variable).filter(|path| path.is_absolute());
+    let runtime = ours("FOREBAY_RUNTIME_DIR")?.unwrap_or_else(|| match (user, of_others("XDG_RUNTIME_DIR")) {
+        (0, _) => PathBuf::from("/run/forebay"),
+        (_, Some(directory)) => directory.join("forebay"),
+        (_, None) => env::temp_dir().join(format!("forebay-{user}")),
+    });
+    let homes = || (of_others("XDG_STATE_HOME"), of_others("HOME"));
+    let state = ours("FOREBAY_STATE_DIR")?.unwrap_or_else(|| match (user, homes()) {
+        (0, _) => PathBuf::from("/var/lib/forebay"),
+        (_, (Some(directory), _)) => directory.join("forebay"),
+        (_, (None, Some(home))) => home.join(".local/state/forebay"),
+        (_, (None, None)) => env::temp_dir().join(format!("forebay-state-{user}")),
+    });
+    Ok((runtime, state))
 }
 
 /// Makes `directory` for its owner only. An existing one must belong to this user, and nobody else may write to it, or somebody else could answer in
@@ -148,6 +166,29 @@ mod tests {
         for name in ["", ".", "..", "a/b", "a b", ".hidden", &"x".repeat(49)] {
             assert!(check_name(name).is_err(), "{name}");
         }
+    }
+
+    #[test]
+    fn a_relative_directory_of_ours_is_refused_and_one_of_others_does_not_count() {
+        let with = |variable: &'static str, value: &'static str| {
+            directories(1000, move |asked| (asked == variable).then(|| PathBuf::from(value)))
+        };
+        for variable in ["FOREBAY_RUNTIME_DIR", "FOREBAY_STATE_DIR"] {
+            for relative in ["run", "./run", "../run"] {
+                let error = with(variable, relative).unwrap_err();
+                assert_eq!(error.failure(), Failure::Usage);
+                assert!(error.to_string().contains(&format!("{variable}={relative}")), "{error}");
+            }
+            let (runtime, state) = with(variable, "/srv/x").unwrap();
+            assert!([&runtime, &state].contains(&&PathBuf::from("/srv/x")));
+        }
+        let nowhere = directories(1000, |_| None).unwrap();
+        for (variable, relative) in
+            [("XDG_RUNTIME_DIR", "run"), ("XDG_STATE_HOME", "state"), ("HOME", "home"), ("FOREBAY_STATE_DIR", "")]
+        {
+            assert_eq!(with(variable, relative).unwrap(), nowhere, "{variable}");
+        }
+        assert_eq!(with("HOME", "/home/me").unwrap().1, PathBuf::from("/home/me/.local/state/forebay"));
     }
 
     #[test]

@@ -166,7 +166,7 @@ impl Registry {
             }
             let what = store.as_str();
             let message = format!(
-                "the newest data of {identity} is in the {what} {place}: attach it with --{what} {argument} (and detach it to write it back), \
+                "the newest data of {identity} may be in the {what} {place}: attach it with --{what} {argument} (and detach it to write it back), \
                  or give that data up with `forebay {what} discard {argument}`",
                 argument = place.argument(what)
             );
@@ -198,7 +198,12 @@ impl Registry {
             fs::rename(&temporary, &path)?;
             File::open(&self.directory)?.sync_all()
         };
-        write().map_err(|error| Error::io(format!("cannot record the cache in {}", path.display()), &error))
+        write().map_err(|error| {
+            Error::io(
+                format!("cannot record the {} {} in {}", entry.store.as_str(), entry.place(), path.display()),
+                &error,
+            )
+        })
     }
 
     /// Removes an entry: nothing dirty is left there.

@@ -10,6 +10,7 @@ use base::clock::Clock;
 use block::layer::multipath::{Multipath, Policy};
 use block::layer::stripe::{Layout, Stripe};
 use block::{Device, ErrorKind, Identity, SharedDevice};
+use futures_util::future::select_all;
 use initiator::{Connector, RemoteLun, State};
 use iscsi::name;
 use iscsi::url::Portal;
@@ -300,6 +301,16 @@ impl Remotes {
             closed = closed.and(each.lun.close().await);
         }
         closed
+    }
+
+    /// Waits until the target of each LUN has answered a question (TEST UNIT READY, SPC-4 6.47), whatever the answer is; of a LUN with several paths, one
+    /// of them.
+    pub(crate) async fn answer(&self) {
+        for leg in self.legs() {
+            let asked = leg.luns.iter().map(|lun| Box::pin(lun.execute(&[0; 6], &[], 0)));
+            // A refusal is an answer, too.
+            let _ = select_all(asked).await;
+        }
     }
 
     /// What [`Self::close`] would tell, where nobody waits for it.

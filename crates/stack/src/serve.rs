@@ -22,6 +22,7 @@ use crate::control::{ControlServer, Handler, Progress, Request};
 use crate::descriptors;
 use crate::error::{Error, Failure, Result};
 use crate::limits::RETIRING_WAIT_MAX;
+use crate::lun_check;
 use crate::lun_spec::{FileIdentity, LunSpec};
 use crate::metrics::{MetricsServer, Reach};
 use crate::paths::{Paths, check_name};
@@ -106,6 +107,17 @@ impl ServeConfig {
             }
         }
         self.check_files()
+    }
+
+    /// Looks at what the LUNs are to be made of, which who serves them does when he opens each.
+    ///
+    /// # Errors
+    /// What cannot be served first.
+    pub fn check_backends(&self) -> Result<()> {
+        self.targets.iter().flat_map(|target| &target.luns).try_for_each(|lun| {
+            lun_check::check(lun)?;
+            lun_check::check_size(lun)
+        })
     }
 
     /// Refuses a file that is two LUNs: each would have its own reservations, and its own order of what overlaps.
@@ -463,13 +475,13 @@ impl Handler for ServeHandler {
         match request {
             Request::Status => Ok(self.status().await),
             Request::Set { key, value } => self.set(&key, &value),
-            Request::Detach { .. } => {
+            Request::Detach { keep_dirty: false, remove_cache: false } => {
                 self.stopping.send_replace(true);
                 Ok(json!({ "name": self.name }))
             }
             Request::Reload => self.reload().await,
-            Request::Clean => {
-                let message = format!("\"{}\" is a target: it has no cache to clean", self.name);
+            Request::Clean | Request::Detach { .. } => {
+                let message = format!("\"{}\" is a target: it has no cache to clean, to keep or to remove", self.name);
                 Err(Error::new(Failure::Usage, message))
             }
         }

@@ -100,7 +100,7 @@ pub(crate) async fn open_or_make(
     warn_of_size(kind, place, device.geometry().size_bytes, size_bytes);
     match found {
         // Unless somebody was there before it was ours.
-        Content::Blank if matches!(content(place)?, Content::Blank) => format(&device).await?,
+        Content::Blank if matches!(content(place)?, Content::Blank) => format(&device).await.map_err(unmade)?,
         // Nobody else has the place, so nobody is making anything beside it: what is there was left behind.
         _ if place.offset.is_none() => remove_unfinished(&place.path)?,
         _ => {}
@@ -150,6 +150,14 @@ fn check_before_end(kind: PlaceKind, place: &Place, space: Space) -> Result<()> 
 fn no_size(kind: PlaceKind, place: &Place) -> Error {
     let what = kind.name();
     Error::new(Failure::NotFound, format!("there is no {what} at {place}: give --{what}-size to make one"))
+}
+
+/// Why nothing was made. What cannot be made as it was asked for is a mistake of who asked.
+pub(crate) fn unmade(error: block::Error) -> Error {
+    match error.kind() {
+        block::ErrorKind::InvalidRange => Error::new(Failure::Usage, Error::from(error).to_string()),
+        _ => error.into(),
+    }
 }
 
 /// The part of a file or block device from `offset` on.
@@ -222,7 +230,7 @@ impl Unfinished {
             }
         };
         let unfinished = Self { kind, path, place: place.to_owned(), device, is_in_place: false };
-        format(&unfinished.device).await?;
+        format(&unfinished.device).await.map_err(unmade)?;
         Ok(unfinished)
     }
 

@@ -27,6 +27,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use uuid::Uuid;
 
 use crate::error::{Error, Failure, Result};
+use crate::lun_check;
 use crate::lun_spec::{Backend, LunSpec};
 use crate::marks_file::{FoundFile, MarksFile};
 use crate::serve::TargetConfig;
@@ -205,6 +206,7 @@ impl Units {
     }
 
     fn open(&self, iqn: &str, spec: &LunSpec) -> Result<Served> {
+        lun_check::check(spec)?;
         let context = |error: Error| error.context(format!("LUN {spec}"));
         let found = match &spec.backend {
             Backend::File { path, .. } => Some(FoundFile::at(path)),
@@ -365,10 +367,6 @@ fn backend_device(iqn: &str, spec: &LunSpec, sidecars: &Path) -> Result<(SharedD
                 unit: format!("lun {}", spec.lun),
                 serial: Uuid::new_v4().simple().to_string(),
             };
-            if !size_bytes.is_multiple_of(u64::from(spec.block_bytes)) {
-                let message = format!("{size_bytes} bytes are not whole blocks of {}", spec.block_bytes);
-                return Err(Error::new(Failure::Usage, message));
-            }
             let geometry = Geometry {
                 logical_block_bytes: spec.block_bytes,
                 is_write_cache_volatile: spec.is_write_cache_volatile,
@@ -391,10 +389,6 @@ fn file_device(
     size_bytes: Option<u64>,
     is_direct: bool,
 ) -> Result<Arc<FileDevice>> {
-    if size_bytes.is_none() && !path.exists() {
-        let message = format!("{} does not exist: give size=SIZE to make it", path.display());
-        return Err(Error::new(Failure::NotFound, message));
-    }
     let serial = Sidecar::of(path, sidecars)?.serial()?;
     let identity = Identity { target: iqn.to_owned(), unit: format!("lun {}", spec.lun), serial };
     let options = FileOptions {

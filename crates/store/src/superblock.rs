@@ -10,10 +10,13 @@
 //!
 //! Everything specific to one kind of store is its *payload*, a zerocopy struct of at most [`PAYLOAD_BYTES_MAX`] bytes.
 
+use std::fmt;
+
 use base::buffer::Buffer;
 use base::checksum::crc32c;
 use block::device::DeviceExt;
 use block::{Device, Error, ErrorKind, SharedDevice};
+use serde::Serialize;
 use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -79,10 +82,69 @@ pub struct Superblock<T> {
     uuid: Uuid,
     sequence: u64,
     device_bytes: u64,
-    /// Whether the first copy is at least as new as the last one.
-    is_first_newest: bool,
+    /// How they were found, or written since.
+    copies: Copies,
     /// What the store keeps here. Changed freely, durable with the next [`Superblock::write`].
     pub payload: T,
+}
+
+/// How one of the two copies is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CopyState {
+    /// Whole, and as new as the other one or newer.
+    Newest,
+    /// Whole. The program stopped before it had written this one, too: no damage.
+    Older,
+    /// All zero: erased.
+    Empty,
+    /// Not one of ours, of another store, or not what was written.
+    Damaged,
+    /// The device does not return it.
+    Unreadable,
+}
+
+impl CopyState {
+    fn is_whole(self) -> bool {
+        matches!(self, Self::Newest | Self::Older)
+    }
+}
+
+impl fmt::Display for CopyState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Newest => "whole",
+            Self::Older => "whole, and older",
+            Self::Empty => "all zero",
+            Self::Damaged => "damaged",
+            Self::Unreadable => "unreadable",
+        })
+    }
+}
+
+/// How both are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Copies {
+    /// The one in the first 4 KiB.
+    pub first: CopyState,
+    /// The one in the last 4 KiB.
+    pub last: CopyState,
+}
+
+impl Copies {
+    /// As they are after a write.
+    const ALIKE: Self = Self { first: CopyState::Newest, last: CopyState::Newest };
+
+    /// Whether only one of them says what the store is. The next write mends that.
+    pub fn is_one_damaged(self) -> bool {
+        !(self.first.is_whole() && self.last.is_whole())
+    }
+}
+
+impl fmt::Display for Copies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "first copy {}, last copy {}", self.first, self.last)
+    }
 }
 
 /// Why one copy does not count.
@@ -95,6 +157,16 @@ enum Fault {
     Damaged,
     /// Whole, but of another kind or version, or for a device of another size.
     Foreign(Error),
+}
+
+impl Fault {
+    fn state(&self) -> CopyState {
+        match self {
+            Self::Unreadable(_) => CopyState::Unreadable,
+            Self::Empty => CopyState::Empty,
+            Self::Damaged | Self::Foreign(_) => CopyState::Damaged,
+        }
+    }
 }
 
 impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
@@ -110,7 +182,14 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
     pub async fn create(device: &SharedDevice, kind: Kind, uuid: Uuid, payload: T) -> Result<Self, Error> {
         let device_bytes = device.geometry().size_bytes;
         places(device_bytes)?;
-        let mut created = Self { kind, uuid, sequence: 0, device_bytes, is_first_newest: false, payload };
+        let mut created = Self {
+            kind,
+            uuid,
+            sequence: 0,
+            device_bytes,
+            copies: Copies { first: CopyState::Empty, last: CopyState::Empty },
+            payload,
+        };
         created.write(device).await?;
         Ok(created)
     }
@@ -125,11 +204,15 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
         let [first, last] = places(device_bytes)?;
         let first = Self::read_copy(device, kind, first, device_bytes).await;
         let last = Self::read_copy(device, kind, last, device_bytes).await;
+        let copies = |first, last| Copies { first, last };
         match (first, last) {
-            (Ok(first), Ok(last)) if first.sequence >= last.sequence => Ok(first),
-            (Ok(_), Ok(last)) => Ok(Self { is_first_newest: false, ..last }),
-            (Ok(first), Err(_)) => Ok(first),
-            (Err(_), Ok(last)) => Ok(Self { is_first_newest: false, ..last }),
+            (Ok(first), Ok(last)) if first.sequence == last.sequence => Ok(first),
+            (Ok(first), Ok(last)) if first.sequence > last.sequence => {
+                Ok(Self { copies: copies(CopyState::Newest, CopyState::Older), ..first })
+            }
+            (Ok(_), Ok(last)) => Ok(Self { copies: copies(CopyState::Older, CopyState::Newest), ..last }),
+            (Ok(first), Err(fault)) => Ok(Self { copies: copies(CopyState::Newest, fault.state()), ..first }),
+            (Err(fault), Ok(last)) => Ok(Self { copies: copies(fault.state(), CopyState::Newest), ..last }),
             (Err(first), Err(last)) => Err(no_copy(kind, first, last)),
         }
     }
@@ -141,12 +224,22 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
     pub async fn write(&mut self, device: &SharedDevice) -> Result<(), Error> {
         let [first, last] = places(self.device_bytes)?;
         self.sequence += 1;
-        let order = if self.is_first_newest { [last, first] } else { [first, last] };
+        let is_first_newest = self.copies.first == CopyState::Newest;
+        let order = if is_first_newest { [last, first] } else { [first, last] };
         for place in order {
             device.write(place, self.emit(place), true).await?;
-            self.is_first_newest = place == first;
+            self.copies = match place == first {
+                true => Copies { first: CopyState::Newest, last: CopyState::Older },
+                false => Copies { first: CopyState::Older, last: CopyState::Newest },
+            };
         }
+        self.copies = Copies::ALIKE;
         Ok(())
+    }
+
+    /// How the two copies are.
+    pub fn copies(&self) -> Copies {
+        self.copies
     }
 
     /// Identifier made when the store was formatted.
@@ -203,7 +296,7 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
         check_size(&header, kind, device_bytes).map_err(Fault::Foreign)?;
         let (payload, _) = T::read_from_prefix(rest).map_err(|_| Fault::Damaged)?;
         let uuid = Uuid::from_bytes(header.uuid);
-        Ok(Self { kind, uuid, sequence: header.sequence.get(), device_bytes, is_first_newest: true, payload })
+        Ok(Self { kind, uuid, sequence: header.sequence.get(), device_bytes, copies: Copies::ALIKE, payload })
     }
 }
 
@@ -408,6 +501,29 @@ mod tests {
             create(&device, 42);
             damage(&device, place);
             assert_eq!(read(&device, KIND).unwrap().payload.get(), 42);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_copy_is_told_until_a_write_mends_it() {
+        let zeroes: fn(&SharedDevice, u64) = |device, place| {
+            block_on(device.write(place, Buffer::zeroed(SUPERBLOCK_BYTES), true)).unwrap();
+        };
+        let other_bytes: fn(&SharedDevice, u64) = damage;
+        for (wound, state) in [(zeroes, CopyState::Empty), (other_bytes, CopyState::Damaged)] {
+            for place in [0, LAST] {
+                let device = device(DEVICE_BYTES);
+                create(&device, 42);
+                assert_eq!(read(&device, KIND).unwrap().copies(), Copies::ALIKE);
+                wound(&device, place);
+                let mut found = read(&device, KIND).unwrap();
+                let copies = found.copies();
+                assert_eq!(if place == 0 { copies.first } else { copies.last }, state);
+                assert!(copies.is_one_damaged(), "{copies}");
+                let on = Arc::clone(&device);
+                block_on(async move { found.write(&on).await.unwrap() });
+                assert_eq!(read(&device, KIND).unwrap().copies(), Copies::ALIKE);
+            }
         }
     }
 

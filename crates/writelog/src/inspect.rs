@@ -6,7 +6,8 @@ use base::clock::Clock;
 use base::range::ByteRange;
 use block::{Error, Identity, SharedDevice};
 use serde::Serialize;
-use store::{Binding, Superblock, superblock};
+use store::superblock::{self, Copies};
+use store::{Binding, Superblock};
 
 use crate::format::{KIND, ParametersRaw, STATE_FAILED};
 use crate::layout::Layout;
@@ -46,6 +47,8 @@ pub struct Inspection {
     pub segments_used: u32,
     /// Bytes of an NVRAM slot.
     pub slot_bytes: u64,
+    /// How the two copies of its superblock are.
+    pub superblock: Copies,
     /// Whether it was closed in order.
     pub was_closed: bool,
     /// Whether its device failed in use, so that the origin has newer data than the log.
@@ -193,6 +196,7 @@ fn inspection(
         segments: layout.segment_count,
         segments_used: recovered.segments.count_of(SegmentState::Used),
         slot_bytes: layout.slot_bytes,
+        superblock: superblock.copies(),
         was_closed: recovered.report.was_closed,
         has_failed: superblock.payload.state == STATE_FAILED,
         has_nvram: superblock.payload.has_nvram != 0,

@@ -48,7 +48,7 @@ pub async fn run(arguments: Attach) -> Result<()> {
         let attachment = tokio::select! {
             biased;
             // Nothing is served yet, and what was begun is as a crash leaves it.
-            () = signal.as_mut() => return Ok(()),
+            () = signal.as_mut() => return Err(Error::new(Failure::Other, "ended by a signal before anything was attached")),
             started = Attachment::start(config, &paths) => started?,
         };
         announce(&attachment.address(), attachment.metrics_address());
@@ -79,6 +79,11 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
             Failure::Usage,
             "--cache-checksums are of lines of 4KiB, and --cache-block-size is another",
         ));
+    }
+    // Under a difference the cache is read only.
+    if let Some(crash_mode) = arguments.cache_crash.filter(|_| arguments.difference.is_none()) {
+        let checked = crash_mode.check_mode(arguments.cache_mode);
+        checked.map_err(|error| Error::new(Failure::Usage, format!("--cache-crash {crash_mode}: {error}")))?;
     }
     let cache = arguments.cache.map(|path| CacheConfig {
         path,

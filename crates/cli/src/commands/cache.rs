@@ -18,7 +18,7 @@ use stack::store_file::open_device;
 use stack::time::system_clock;
 use stack::{Error, Failure, Result};
 
-use super::discard;
+use super::{discard, superblock};
 use crate::arguments::{Cache, CacheDiscard, CacheList, CacheMove, CachePath, CachePlace};
 use crate::output::{age, confirm, print_json, print_line};
 
@@ -201,6 +201,7 @@ async fn inspect(arguments: CachePath) -> Result<()> {
             inspection.generation.map_or_else(|| "not said".to_owned(), |generation| generation.to_string()),
         ),
         ("crash mode", inspection.crash_mode.to_string()),
+        ("superblock", inspection.superblock.to_string()),
         ("closed", if inspection.was_closed { "in order" } else { "not: it crashed" }.to_owned()),
     ];
     for (name, value) in lines {
@@ -220,6 +221,7 @@ async fn check(arguments: CachePath) -> Result<()> {
         let message = format!("{place}: {lost} dirty lines cannot be read any more");
         return Err(Error::new(Failure::Mismatch, message));
     }
+    superblock::check(&place, inspection.superblock)?;
     if !arguments.json.json {
         print_line(&format!("{place}: no damage found"));
     }

@@ -15,6 +15,11 @@ pub async fn detach(arguments: Detach) -> Result<()> {
     let name = &arguments.name;
     print_line(&match answer["dirty_bytes"].as_u64() {
         None => format!("{name}: stopped"),
+        Some(0) if answer["is_target_silent"] == true => {
+            format!(
+                "{name}: detached, without a word to its target, which does not answer; all that it acknowledged is durable"
+            )
+        }
         Some(0) => format!("{name}: detached"),
         Some(bytes) => format!("{name}: detached; {bytes} bytes stay dirty in its cache or write log"),
     });

@@ -20,8 +20,8 @@ use stack::time::system_clock;
 use stack::{Error, Failure, Result};
 use writelog::{DamagedRange, Inspection, NvramInspection, PersistentRegion};
 
-use super::discard;
 use super::subject::remotes_config;
+use super::{discard, superblock};
 use crate::arguments::{Json, Log, LogCheck, LogPath, LogReplay};
 use crate::output::{plain, print_json, print_line, progress_bar};
 
@@ -103,6 +103,7 @@ async fn inspect(arguments: LogPath) -> Result<()> {
         ),
         ("dirty", format!("{} bytes in {} runs", inspection.dirty_bytes, inspection.dirty_extents)),
         ("replay", format!("{} records, {} bytes", inspection.recovery.records, inspection.recovery.record_bytes)),
+        ("superblock", inspection.superblock.to_string()),
         ("closed", state.to_owned()),
     ];
     for (name, value) in lines {
@@ -149,6 +150,7 @@ async fn check(arguments: LogCheck) -> Result<()> {
         let message = format!("{path}: its device failed in use, and the LUN has newer data than the log");
         return Err(Error::new(Failure::Mismatch, message));
     }
+    superblock::check(&path, inspection.superblock)?;
     if !arguments.json.json {
         let not_looked_at = match (inspection.has_nvram, inspection.nvram) {
             (true, None) => "; acknowledged data may be in its NVRAM, which was not looked at: give --nvram PATH",

@@ -16,6 +16,7 @@ mod replay;
 mod signal;
 mod status;
 mod subject;
+mod superblock;
 mod target;
 
 use std::future::Future;

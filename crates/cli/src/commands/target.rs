@@ -120,6 +120,7 @@ fn check(arguments: TargetCheck) -> Result<()> {
         source: None,
     };
     config.check()?;
+    config.check_backends()?;
     print_line(&format!("{}: {target_count} targets, {lun_count} LUNs", arguments.config.display()));
     Ok(())
 }

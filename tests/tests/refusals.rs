@@ -1,0 +1,137 @@
+//! What is refused before anything happens, with the exit code that says whose mistake it is.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use tests::{IQN, World};
+
+/// Exit codes, as documented.
+const USAGE: i32 = 2;
+const NOT_FOUND: i32 = 5;
+const MISMATCH: i32 = 7;
+const WOULD_LOSE_DATA: i32 = 9;
+
+const LUN: [&str; 2] = ["--lun", "0=ram:16MiB"];
+
+#[test]
+fn a_target_that_cannot_serve_a_lun_is_told_the_same_by_check() {
+    let world = World::new();
+    fs::create_dir(world.path("folder")).unwrap();
+    fs::write(world.path("disk.img"), vec![0; 1 << 20]).unwrap();
+    fs::write(world.path("empty.img"), "").unwrap();
+    for (lun, code, words) in [
+        ("0=file:new.img,size=100", USAGE, "not whole blocks of 512"),
+        ("0=ram:1000,block=4096", USAGE, "not whole blocks of 4096"),
+        ("0=file:folder", USAGE, "neither a file nor a block device"),
+        ("0=file:folder,size=1MiB", USAGE, "neither a file nor a block device"),
+        ("0=file:/dev/null", USAGE, "neither a file nor a block device"),
+        ("0=file:empty.img", USAGE, "is empty"),
+        ("0=file:none.img", NOT_FOUND, "does not exist"),
+        ("0=file:none.img,size=1MiB,read-only", NOT_FOUND, "does not exist"),
+        ("0=file:disk.img,size=512KiB", MISMATCH, "has 1048576 bytes"),
+        ("0=file:disk.img,size=2MiB", MISMATCH, "has 1048576 bytes"),
+    ] {
+        world.run(["target", "serve", "--portal", "127.0.0.1:0", "--iqn", IQN, "--lun", lun]).failure(code, &[words]);
+        let text = format!("portals = [\"127.0.0.1:0\"]\n[[target]]\niqn = \"{IQN}\"\nluns = [\"{lun}\"]\n");
+        fs::write(world.path("target.toml"), text).unwrap();
+        world.run(["target", "check", "target.toml"]).failure(code, &[words]);
+        world.run(["target", "serve", "--config", "target.toml"]).failure(code, &[words]);
+    }
+    assert!(!world.path("new.img").exists() && !world.path("none.img").exists(), "nothing was made");
+    let both = world.run(["target", "serve", "--iqn", IQN, "--lun", "0=ram:1MiB,thin,thick"]);
+    assert_eq!(both.code, Some(USAGE), "{both:?}");
+}
+
+/// What a check is for before a reload: there the file may become larger.
+#[test]
+fn a_check_lets_a_lun_grow_that_is_served() {
+    let world = World::new();
+    let configure = |size: &str| {
+        let text = format!("[[target]]\niqn = \"{IQN}\"\nluns = [\"0=file:disk.img,size={size}\"]\n");
+        fs::write(world.path("target.toml"), text).unwrap();
+    };
+    configure("1MiB");
+    let serve = ["target", "serve", "--portal", "127.0.0.1:0", "--config", "target.toml"];
+    let target = world.start(serve);
+    configure("2MiB");
+    world.run(["target", "check", "target.toml"]).success();
+    configure("512KiB");
+    world.run(["target", "check", "target.toml"]).failure(MISMATCH, &["has 1048576 bytes"]);
+    target.terminate().success();
+    configure("2MiB");
+    world.run(["target", "check", "target.toml"]).failure(MISMATCH, &["has 1048576 bytes"]);
+}
+
+#[test]
+fn values_that_make_no_sense_are_mistakes_of_the_command_line() {
+    let world = World::new();
+    let target = world.target(LUN);
+    let url = target.url(0);
+    fs::write(world.path("letter"), "dear").unwrap();
+    let cache = ["--cache", "disk.cache", "--cache-size", "8MiB"];
+    let log = ["--log", "disk.log", "--log-size", "8MiB"];
+    let difference = ["--difference", "disk.difference", "--difference-size", "1MiB"];
+    for arguments in [
+        &["--cache", "disk.cache", "--cache-size", "100"][..],
+        &["--log", "disk.log", "--log-size", "100"],
+        &["--difference", "disk.difference", "--difference-size", "100"],
+        &[&cache[..], &["--cache-alignment", "100"]].concat(),
+        &[&cache[..], &["--cache-crash", "discard", "--cache-mode", "write-back"]].concat(),
+        &[&log[..], &["--durability", "nvram", "--nvram", "disk.nvram", "--nvram-size", "100"]].concat(),
+        &[&difference[..], &["--difference-chunk", "1000"]].concat(),
+        &["--as", "nbd:unix:letter"],
+    ] {
+        let refused = world.run([&["attach", &url, "--name", "disk"], arguments].concat());
+        refused.failure(USAGE, &[]);
+    }
+    assert_eq!(fs::read(world.path("letter")).unwrap(), b"dear", "it is somebody's");
+}
+
+/// A place for a store that is a link to nothing: it was tried for ever to put one there.
+#[test]
+fn a_link_to_nothing_is_no_place_for_a_store() {
+    let world = World::new();
+    let target = world.target(LUN);
+    symlink("gone/disk", world.path("link")).unwrap();
+    for what in ["cache", "log", "difference"] {
+        let (place, size) = (format!("--{what}"), format!("--{what}-size"));
+        let attach = ["attach", &target.url(0), "--name", "disk", &place, "link", &size, "8MiB"];
+        world.run(attach).failure(NOT_FOUND, &["link", "is a symbolic link to gone/disk, which is not there"]);
+    }
+}
+
+#[test]
+fn a_target_is_not_stopped_by_a_detach_that_means_a_cache() {
+    let world = World::new();
+    let target = world.target(LUN);
+    for option in ["--keep-dirty", "--remove-cache"] {
+        world.run(["detach", "target", option]).failure(USAGE, &["\"target\" is a target: it has no cache"]);
+    }
+    world.run(["inquiry", &target.url(0)]).success();
+    world.run(["detach", "target"]).success();
+    target.process.wait().success();
+}
+
+/// It would be another one for each command that is run in another folder.
+#[test]
+fn a_state_directory_by_a_relative_path_is_refused() {
+    let world = World::new();
+    for variable in ["FOREBAY_STATE_DIR", "FOREBAY_RUNTIME_DIR"] {
+        let mut command = world.forebay();
+        command.env(variable, "here").arg("status");
+        tests::finish(&mut command).failure(USAGE, &[&format!("{variable}=here")]);
+    }
+    assert!(!world.path("here").exists());
+}
+
+/// A cache in write-back may hold something after a crash, and nobody has looked whether it does.
+#[test]
+fn a_lun_is_refused_without_a_cache_that_may_hold_its_data_in_words_that_are_true() {
+    let world = World::new();
+    let target = world.target(LUN);
+    let cache = ["--cache", "disk.cache", "--cache-size", "8MiB", "--cache-mode", "write-back"];
+    let mut disk = world.start([&["attach", &target.url(0), "--name", "disk"][..], &cache].concat());
+    disk.kill();
+    let refused = world.run(["attach", &target.url(0), "--name", "disk"]);
+    refused.failure(WOULD_LOSE_DATA, &["the newest data of", "may be in the cache"]);
+}

@@ -26,7 +26,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use block::range_lock::RangeLock;
 use block::{ByteRange, Request};
-use futures_util::lock::Mutex as AsyncMutex;
 use scsi::Sense;
 use scsi::change_mark::{Changes, Mark, Parameters, Support};
 
@@ -39,6 +38,9 @@ pub use bitmap::PartWords;
 use bitmap::{Bitmap, Span};
 pub use store::{ChangeStore, MarkUpdate, MemoryChanges, SavedMark, SavedMarks, Saving};
 use table::{Entry, Place, Table};
+
+/// What turns are taken at: all there is.
+const TURN: ByteRange = ByteRange { offset: 0, length: 1 };
 
 /// Bytes of a range in a unit of `size_bytes`: at least 1 MiB, and so many that the ranges fit in a mark.
 pub fn range_bytes_for(size_bytes: u64) -> u32 {
@@ -95,8 +97,8 @@ pub(crate) struct ChangeMarks {
     table: Mutex<Table>,
     /// Held by one CLEAR after another, in the order in which they came.
     clearing: RangeLock,
-    /// Held while something is made durable: one at a time.
-    saving: AsyncMutex<()>,
+    /// Held while something is made durable: one at a time, in the order in which they came.
+    saving: RangeLock,
     /// What waits to be recorded: whoever saves next takes all of it.
     waiting: Mutex<Vec<(u16, Span)>>,
 }
@@ -111,7 +113,7 @@ impl ChangeMarks {
             bitmaps: [const { OnceLock::new() }; CHANGE_MARKS_MAX],
             table: Mutex::default(),
             clearing: RangeLock::new(),
-            saving: AsyncMutex::new(()),
+            saving: RangeLock::new(),
             waiting: Mutex::default(),
         };
         let mut table = marks.table();
@@ -228,7 +230,7 @@ impl ChangeMarks {
             return Ok(());
         }
         self.waiting().extend(spans.iter().map(|&span| (needed, span)));
-        let _saving = self.saving.lock().await;
+        let _saving = self.saving.exclusive(TURN).await;
         // Whoever had the lock before took what waited then.
         if is_there() {
             return Ok(());
@@ -332,7 +334,7 @@ impl ChangeMarks {
 
     /// TAKE, by a nexus that may write the unit, or only read it.
     pub(crate) async fn take(&self, nexus: &NexusId, parameters: &Parameters, is_reader: bool) -> Result<(), Failure> {
-        let _saving = self.saving.lock().await;
+        let _saving = self.saving.exclusive(TURN).await;
         let initiator = nexus.initiator_name();
         let (place, mark, incarnation) = {
             let mut table = self.table();
@@ -411,7 +413,7 @@ impl ChangeMarks {
 
     /// The second half: forgets what was set apart, of which all that was executed is on the medium.
     async fn finish_clear(&self, nexus: &NexusId, parameters: &Parameters, size_bytes: u64) -> Result<(), Failure> {
-        let _saving = self.saving.lock().await;
+        let _saving = self.saving.exclusive(TURN).await;
         let (slot, mark) = self.clearable(&self.table(), nexus, parameters)?;
         let range_count = size_bytes.div_ceil(u64::from(self.range_bytes)).clamp(1, CHANGE_RANGES_MAX as u64);
         let parts = Span { first: 0, end: range_count as usize }.parts();
@@ -450,7 +452,7 @@ impl ChangeMarks {
 
     /// FORGET; of a mark that is not there, nothing.
     pub(crate) async fn forget(&self, nexus: &NexusId, parameters: &Parameters) -> Result<(), Failure> {
-        let _saving = self.saving.lock().await;
+        let _saving = self.saving.exclusive(TURN).await;
         let Some(slot) = self.held_slot(&self.table(), nexus, &parameters.id)? else { return Ok(()) };
         let update = MarkUpdate::Mark { slot: slot as u16, mark: None };
         self.store.save(vec![update]).await.map_err(|error| cannot_save(&error))?;
@@ -517,7 +519,7 @@ impl LogicalUnit {
         admission: Admission,
     ) -> Result<(), Failure> {
         let marks = self.change_marks.as_ref().ok_or(Sense::INVALID_OPERATION_CODE.at_byte(0))?;
-        let _turn = marks.clearing.exclusive(ByteRange { offset: 0, length: 1 }).await;
+        let _turn = marks.clearing.exclusive(TURN).await;
         // One that is refused disturbs nobody.
         marks.check_clear(nexus, parameters)?;
         {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 
 use futures_util::FutureExt;
+use futures_util::lock::Mutex as AsyncMutex;
 use proptest::prelude::*;
 
 use super::*;
@@ -436,7 +437,7 @@ fn a_recording_that_another_took_along_and_failed_with_is_made_again() {
     let held = marks.held_by(&other);
     let range = |first: u64| [ByteRange { offset: first * MIB, length: 1 }];
     let (fourth, ninth) = (range(4), range(9));
-    let saving = now(marks.saving.lock());
+    let saving = now(marks.saving.exclusive(TURN));
     let (mut first, mut second) = (Box::pin(marks.record(held, &fourth)), Box::pin(marks.record(held, &ninth)));
     assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
     drop(saving);
@@ -540,4 +541,21 @@ fn a_mark_that_is_taken_anew_does_not_take_over_the_parts_of_its_first_life() {
     write(&marks, &other, 5, 1).unwrap();
     now(marks.take(&own, &of(1, 1, 0), false)).unwrap();
     assert_eq!(changed(&marks_over(&kept), &own, 1), Some(vec![(0, RANGES)]));
+}
+
+/// A flood of TAKEs saves one thing after another: a write that waits to be recorded has its turn between them.
+#[test]
+fn who_comes_later_does_not_overtake_who_waits_for_something_to_be_saved() {
+    let (marks, own, other) = cleared_mark(&Arc::default());
+    let held = marks.held_by(&other);
+    let range = [ByteRange { offset: 0, length: 1 }];
+    let parameters = of(1, 2, 0);
+    let saving = now(marks.saving.exclusive(TURN));
+    let mut recording = Box::pin(marks.record(held, &range));
+    assert!(recording.as_mut().now_or_never().is_none());
+    drop(saving);
+    let mut taking = Box::pin(marks.take(&own, &parameters, false));
+    assert!(taking.as_mut().now_or_never().is_none(), "the write is before it");
+    now(recording).unwrap();
+    now(taking).unwrap();
 }

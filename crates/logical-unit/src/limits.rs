@@ -89,6 +89,20 @@ pub const CHANGE_MARKS_PER_READER: usize = 2;
 const _: () = assert!(CHANGE_MARKS_PER_READER < CHANGE_MARKS_OF_READERS);
 const _: () = assert!(CHANGE_MARKS_OF_READERS + CHANGE_MARKS_PER_NAME < CHANGE_MARKS_MAX);
 
+/// What marks of one initiator name cost others is at most one in so many parts of the time, by what it cost to take them, and by what it cost to clear
+/// them and to record anew what was cleared. A host does either a few times when it attaches or comes back.
+pub const MARK_COST_PART: u32 = 10;
+
+/// Time that may be owed before TAKE or CLEAR has to wait: half a second of saving, which is a hundred attachments to a fast disk or a few to a slow one.
+pub const MARK_COST_CREDIT: Duration = Duration::from_secs(5);
+
+/// Time that is owed at most, so that a host which waits to clear its mark waits for ten seconds and no longer.
+pub const MARK_COST_DEBT_MAX: Duration = Duration::from_secs(15);
+const _: () = assert!(MARK_COST_CREDIT.as_nanos() < MARK_COST_DEBT_MAX.as_nanos());
+
+/// Initiator names, and purposes, whose costs are remembered. When full, who owes least is forgotten.
+pub const MARK_COSTS_MAX: usize = 64;
+
 /// Ranges of a unit at most, for change marks: 128 KiB of bits per mark, and 1 MiB ranges up to a tebibyte.
 pub const CHANGE_RANGES_MAX: usize = 1 << 20;
 

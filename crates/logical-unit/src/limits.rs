@@ -15,7 +15,7 @@ pub const TRANSFER_BYTES_OPTIMAL: u32 = 1 << 20;
 /// Largest read that is one request of the device. What hosts ask for is not larger, and it is copied in some 100 us.
 pub const WHOLE_READ_BYTES_MAX: u64 = TRANSFER_BYTES_OPTIMAL as u64;
 
-/// Bytes of a longer read that are copied at a time where the device answers on the spot: with making the memory for them, 20 us.
+/// Bytes of a longer read, copy or WRITE SAME that are copied at a time where the device answers on the spot: with making the memory for them, 20 us.
 pub const READ_PIECE_BYTES: u64 = 64 << 10;
 const _: () = assert!(READ_PIECE_BYTES.is_multiple_of(base::limits::BUFFER_ALIGNMENT as u64));
 const _: () = assert!(WHOLE_READ_BYTES_MAX.is_multiple_of(base::limits::BUFFER_ALIGNMENT as u64));
@@ -37,11 +37,14 @@ pub const UNMAP_BLOCKS_MAX: u32 = 1 << 20;
 /// Most descriptors of one UNMAP: one page of them.
 pub const UNMAP_DESCRIPTORS_MAX: u32 = 256;
 
+/// Ranges that an UNMAP gives to the device before others have their turn: one takes a microsecond or two of memory that holds nothing.
+pub const UNMAP_PIECE_RANGES: usize = 8;
+
 /// Most blocks of one WRITE SAME: what the ten-byte form can say, so that both forms take the same. Bounded work for one that is not
 /// zeroes; whoever wants to clear more at once has UNMAP.
 pub const WRITE_SAME_BLOCKS_MAX: u64 = u16::MAX as u64;
 
-/// Bytes written at a time by a WRITE SAME that is not zeroes.
+/// Bytes written at a time by a WRITE SAME that is not zeroes, where the device takes its time.
 pub const WRITE_SAME_PIECE_BYTES: usize = 1 << 20;
 
 /// Runs listed by one GET LBA STATUS answer.
@@ -68,7 +71,7 @@ pub const COPY_LIMITS: Limits = Limits {
     copies_max: 255,
 };
 
-/// Bytes copied at a time by EXTENDED COPY.
+/// Bytes copied at a time by EXTENDED COPY, where a device takes its time.
 pub const COPY_PIECE_BYTES: u64 = 1 << 20;
 
 /// Results of EXTENDED COPY kept per logical unit for who asks later. When full, the oldest gives way.
@@ -88,6 +91,20 @@ pub const CHANGE_MARKS_OF_READERS: usize = 4;
 pub const CHANGE_MARKS_PER_READER: usize = 2;
 const _: () = assert!(CHANGE_MARKS_PER_READER < CHANGE_MARKS_OF_READERS);
 const _: () = assert!(CHANGE_MARKS_OF_READERS + CHANGE_MARKS_PER_NAME < CHANGE_MARKS_MAX);
+
+/// What marks of one initiator name cost others is at most one in so many parts of the time, by what it cost to take them, and by what it cost to clear
+/// them and to record anew what was cleared. A host does either a few times when it attaches or comes back.
+pub const MARK_COST_PART: u32 = 10;
+
+/// Time that may be owed before TAKE or CLEAR has to wait: half a second of saving, which is a hundred attachments to a fast disk or a few to a slow one.
+pub const MARK_COST_CREDIT: Duration = Duration::from_secs(5);
+
+/// Time that is owed at most, so that a host which waits to clear its mark waits for ten seconds and no longer.
+pub const MARK_COST_DEBT_MAX: Duration = Duration::from_secs(15);
+const _: () = assert!(MARK_COST_CREDIT.as_nanos() < MARK_COST_DEBT_MAX.as_nanos());
+
+/// Initiator names, and purposes, whose costs are remembered. When full, who owes least is forgotten.
+pub const MARK_COSTS_MAX: usize = 64;
 
 /// Ranges of a unit at most, for change marks: 128 KiB of bits per mark, and 1 MiB ranges up to a tebibyte.
 pub const CHANGE_RANGES_MAX: usize = 1 << 20;

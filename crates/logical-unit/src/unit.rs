@@ -69,7 +69,7 @@ pub struct LogicalUnitOptions {
     pub change_store: Option<Arc<dyn ChangeStore>>,
     /// What that store had kept.
     pub saved_marks: SavedMarks,
-    /// Times what has a shortest duration; without it, nothing has.
+    /// Times what has a shortest duration, and what change marks cost; without it, nothing has either.
     pub clock: Option<Arc<dyn Clock>>,
     /// Where buffers of data-in come from. When it has lent all it may, reads wait.
     pub read_buffers: BufferPool,
@@ -129,10 +129,9 @@ impl LogicalUnit {
         let reservations =
             Reservations::restored(&options.saved_reservations, options.reservation_store.as_ref().map(Arc::clone));
         let range_bytes = change_marks::range_bytes_for(device.geometry().size_bytes);
-        let change_marks = options
-            .change_store
-            .as_ref()
-            .map(|store| ChangeMarks::restored(Arc::clone(store), &options.saved_marks, range_bytes));
+        let change_marks = options.change_store.as_ref().map(|store| {
+            ChangeMarks::restored(Arc::clone(store), &options.saved_marks, range_bytes, options.clock.clone())
+        });
         let attentions = Arc::<UnitAttentions>::default();
         let lost_writes = Arc::<LostWrites>::default();
         let told = options.tells_lost_writes.then(|| Arc::clone(&lost_writes));

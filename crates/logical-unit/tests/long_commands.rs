@@ -13,6 +13,8 @@ use scsi::cdb::{Blocks, Transfer, WriteSame};
 use scsi::{Cdb, TaskAttribute};
 
 const PIECES: u32 = 8;
+/// Pieces of 64 KiB, where the device answers on the spot.
+const SMALL_PIECES: u32 = PIECES * 16;
 
 fn target() -> (std::sync::Arc<block::memory::MemoryDevice>, Target) {
     let device = std::sync::Arc::new(block::memory::MemoryDevice::new(32 << 20, common::identity()));
@@ -46,7 +48,7 @@ fn a_write_same_lets_others_have_their_turn_between_its_pieces() {
     while Pin::new(&mut execution).poll(&mut Context::from_waker(Waker::noop())).is_pending() {
         polls += 1;
     }
-    assert!(polls >= PIECES, "{polls} turns for {PIECES} pieces");
+    assert!(polls >= SMALL_PIECES, "{polls} turns for {SMALL_PIECES} pieces");
 }
 
 #[test]
@@ -60,7 +62,7 @@ fn what_is_left_of_a_write_same_is_not_written_for_a_nexus_that_is_gone() {
         polls += 1;
     }
     assert!(polls < 2, "it goes on for {polls} turns");
-    assert_eq!((byte_at(&device, 0), byte_at(&device, 7 << 20)), (7, 0));
+    assert_eq!((byte_at(&device, 0), byte_at(&device, 1 << 20)), (7, 0));
 }
 
 /// In memory a read is a copy on the thread of whoever asks.
@@ -126,7 +128,34 @@ fn a_copy_lets_others_have_their_turn_between_its_pieces() {
         }
     };
     assert_eq!((outcome.status, outcome.sense), (scsi::Status::Good, None));
-    assert!(polls >= PIECES, "{polls} turns for {PIECES} pieces");
+    assert!(polls >= SMALL_PIECES, "{polls} turns for {SMALL_PIECES} pieces");
+}
+
+/// Each range of an UNMAP may give back memory, on the thread of whoever asks.
+#[test]
+fn a_long_unmap_lets_others_have_their_turn_between_its_ranges() {
+    const RANGES: u32 = 256;
+    let (_device, target) = target();
+    let mut list = vec![];
+    list.extend((6 + RANGES as u16 * 16).to_be_bytes());
+    list.extend((RANGES as u16 * 16).to_be_bytes());
+    list.extend([0; 4]);
+    for range in 0..RANGES {
+        list.extend(u64::from(range * 16).to_be_bytes());
+        list.extend(8_u32.to_be_bytes());
+        list.extend([0; 4]);
+    }
+    let cdb = Cdb::Unmap { is_anchor: false, parameter_list_length: list.len() as u16 };
+    let mut execution = target.start(cdb.emit(), Buffer::copy_of(&list), TaskAttribute::Simple, 1);
+    let mut polls = 1;
+    let outcome = loop {
+        match Pin::new(&mut execution).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(outcome) => break outcome,
+            Poll::Pending => polls += 1,
+        }
+    };
+    assert_eq!((outcome.status, outcome.sense), (scsi::Status::Good, None));
+    assert!(polls >= RANGES / 16, "{polls} turns for {RANGES} ranges");
 }
 
 /// A list identifier is a byte: one host alone may ask for the results of 256 copies.

@@ -13,10 +13,13 @@
 //! | the range is recorded already | a test of bits |
 //! | it is not | one durable write, shared with all that wait for one |
 //!
+//! What marks cost others has a bound ([`costs`]): TAKE and CLEAR end with BUSY beyond it.
+//!
 //! A command counts as its nexus stood when it came ([`Held`]): what a nexus sent while it held a mark is the holder's, even if the nexus is
 //! gone when it executes.
 
 mod bitmap;
+mod costs;
 mod store;
 mod table;
 
@@ -24,9 +27,9 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use base::clock::Clock;
 use block::range_lock::RangeLock;
 use block::{ByteRange, Request};
-use futures_util::lock::Mutex as AsyncMutex;
 use scsi::Sense;
 use scsi::change_mark::{Changes, Mark, Parameters, Support};
 
@@ -37,8 +40,12 @@ use crate::nexus::NexusId;
 use crate::unit::LogicalUnit;
 pub use bitmap::PartWords;
 use bitmap::{Bitmap, Span};
+use costs::{Account, Costs, OpenCost, Purpose};
 pub use store::{ChangeStore, MarkUpdate, MemoryChanges, SavedMark, SavedMarks, Saving};
 use table::{Entry, Place, Table};
+
+/// What turns are taken at: all there is.
+const TURN: ByteRange = ByteRange { offset: 0, length: 1 };
 
 /// Bytes of a range in a unit of `size_bytes`: at least 1 MiB, and so many that the ranges fit in a mark.
 pub fn range_bytes_for(size_bytes: u64) -> u32 {
@@ -95,15 +102,21 @@ pub(crate) struct ChangeMarks {
     table: Mutex<Table>,
     /// Held by one CLEAR after another, in the order in which they came.
     clearing: RangeLock,
-    /// Held while something is made durable: one at a time.
-    saving: AsyncMutex<()>,
+    /// Held while something is made durable: one at a time, in the order in which they came.
+    saving: RangeLock,
     /// What waits to be recorded: whoever saves next takes all of it.
     waiting: Mutex<Vec<(u16, Span)>>,
+    costs: Costs,
 }
 
 impl ChangeMarks {
-    /// Those that were saved, of a unit whose ranges have `range_bytes`.
-    pub(crate) fn restored(store: Arc<dyn ChangeStore>, saved: &SavedMarks, range_bytes: u32) -> Self {
+    /// Those that were saved, of a unit whose ranges have `range_bytes`. Where there is a clock, what they cost others has a bound.
+    pub(crate) fn restored(
+        store: Arc<dyn ChangeStore>,
+        saved: &SavedMarks,
+        range_bytes: u32,
+        clock: Option<Arc<dyn Clock>>,
+    ) -> Self {
         let marks = Self {
             store,
             range_bytes,
@@ -111,8 +124,9 @@ impl ChangeMarks {
             bitmaps: [const { OnceLock::new() }; CHANGE_MARKS_MAX],
             table: Mutex::default(),
             clearing: RangeLock::new(),
-            saving: AsyncMutex::new(()),
+            saving: RangeLock::new(),
             waiting: Mutex::default(),
+            costs: Costs::new(clock),
         };
         let mut table = marks.table();
         for (slot, mark, words) in &saved.marks {
@@ -228,7 +242,7 @@ impl ChangeMarks {
             return Ok(());
         }
         self.waiting().extend(spans.iter().map(|&span| (needed, span)));
-        let _saving = self.saving.lock().await;
+        let _saving = self.saving.exclusive(TURN).await;
         // Whoever had the lock before took what waited then.
         if is_there() {
             return Ok(());
@@ -243,6 +257,7 @@ impl ChangeMarks {
     async fn save_changes(&self, changes: &[(u16, Span)]) -> Result<(), String> {
         let mut updates = Vec::new();
         let mut covered: Vec<(usize, Vec<Span>)> = Vec::new();
+        let mut accounts = BTreeSet::new();
         for (slot, entry) in self.table().slots() {
             let of_slot = changes.iter().filter(|(slots, _)| slots & 1 << slot != 0);
             let spans: Vec<Span> = of_slot.map(|(_, span)| span.in_groups(entry.step())).collect();
@@ -256,9 +271,11 @@ impl ChangeMarks {
             };
             updates.extend(parts.into_iter().map(part));
             if !spans.is_empty() {
+                accounts.insert(Account::of(Purpose::Clear, &entry.mark));
                 covered.push((slot, spans));
             }
         }
+        let _cost = self.costs.open(accounts);
         if let Err(error) = self.store.save(updates).await {
             for (slot, _) in covered {
                 self.save_everything(slot, &error).await?;
@@ -332,8 +349,13 @@ impl ChangeMarks {
 
     /// TAKE, by a nexus that may write the unit, or only read it.
     pub(crate) async fn take(&self, nexus: &NexusId, parameters: &Parameters, is_reader: bool) -> Result<(), Failure> {
-        let _saving = self.saving.lock().await;
         let initiator = nexus.initiator_name();
+        let account = Account::new(Purpose::Take, initiator, is_reader);
+        // Before the line, so that nobody stands in it behind many of them; and behind it, where those before have cost something.
+        self.costs.check(&account)?;
+        let _saving = self.saving.exclusive(TURN).await;
+        self.costs.check(&account)?;
+        let _cost = self.costs.open(BTreeSet::from([account]));
         let (place, mark, incarnation) = {
             let mut table = self.table();
             let place = table.place(&parameters.id, initiator, is_reader).ok_or(Sense::INSUFFICIENT_RESOURCES)?;
@@ -397,6 +419,15 @@ impl ChangeMarks {
         if is_as_told { Ok(()) } else { Err(Sense::INVALID_FIELD_IN_PARAMETER_LIST.at_parameter(24)) }
     }
 
+    /// Whether a CLEAR may begin, which disturbs nobody. What it costs counts from now on.
+    fn open_clear(&self, nexus: &NexusId, parameters: &Parameters) -> Result<OpenCost<'_>, Failure> {
+        self.check_clear(nexus, parameters)?;
+        let (_, mark) = self.clearable(&self.table(), nexus, parameters)?;
+        let account = Account::of(Purpose::Clear, &mark);
+        self.costs.check(&account)?;
+        Ok(self.costs.open(BTreeSet::from([account])))
+    }
+
     /// The first half of CLEAR: sets apart what is recorded. The caller has the whole unit alone.
     fn begin_clear(&self, nexus: &NexusId, parameters: &Parameters) -> Result<(), Sense> {
         self.check_clear(nexus, parameters)?;
@@ -411,7 +442,7 @@ impl ChangeMarks {
 
     /// The second half: forgets what was set apart, of which all that was executed is on the medium.
     async fn finish_clear(&self, nexus: &NexusId, parameters: &Parameters, size_bytes: u64) -> Result<(), Failure> {
-        let _saving = self.saving.lock().await;
+        let _saving = self.saving.exclusive(TURN).await;
         let (slot, mark) = self.clearable(&self.table(), nexus, parameters)?;
         let range_count = size_bytes.div_ceil(u64::from(self.range_bytes)).clamp(1, CHANGE_RANGES_MAX as u64);
         let parts = Span { first: 0, end: range_count as usize }.parts();
@@ -450,8 +481,10 @@ impl ChangeMarks {
 
     /// FORGET; of a mark that is not there, nothing.
     pub(crate) async fn forget(&self, nexus: &NexusId, parameters: &Parameters) -> Result<(), Failure> {
-        let _saving = self.saving.lock().await;
+        let _saving = self.saving.exclusive(TURN).await;
         let Some(slot) = self.held_slot(&self.table(), nexus, &parameters.id)? else { return Ok(()) };
+        let account = self.table().get(slot).map(|entry| Account::of(Purpose::Take, &entry.mark));
+        let _cost = self.costs.open(account.into_iter().collect());
         let update = MarkUpdate::Mark { slot: slot as u16, mark: None };
         self.store.save(vec![update]).await.map_err(|error| cannot_save(&error))?;
         let mut table = self.table();
@@ -517,9 +550,8 @@ impl LogicalUnit {
         admission: Admission,
     ) -> Result<(), Failure> {
         let marks = self.change_marks.as_ref().ok_or(Sense::INVALID_OPERATION_CODE.at_byte(0))?;
-        let _turn = marks.clearing.exclusive(ByteRange { offset: 0, length: 1 }).await;
-        // One that is refused disturbs nobody.
-        marks.check_clear(nexus, parameters)?;
+        let _turn = marks.clearing.exclusive(TURN).await;
+        let _cost = marks.open_clear(nexus, parameters)?;
         {
             let _all = self.ranges.exclusive(ByteRange { offset: 0, length: u64::MAX }).await;
             // What a sanitize changed since it came is not to be forgotten.

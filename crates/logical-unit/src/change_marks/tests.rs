@@ -2,12 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
+use std::time::Duration;
 
+use base::clock::{Instant, VirtualClock};
 use futures_util::FutureExt;
+use futures_util::lock::Mutex as AsyncMutex;
 use proptest::prelude::*;
+use scsi::Status;
 
 use super::*;
-use crate::limits::MARK_PARTS;
+use crate::limits::{MARK_COST_CREDIT, MARK_COST_PART, MARK_PARTS};
 
 const MIB: u64 = 1 << 20;
 /// Three parts of a bitmap.
@@ -35,7 +39,11 @@ struct Kept {
     /// There is no room for parts.
     is_full: std::sync::atomic::AtomicBool,
     save_count: std::sync::atomic::AtomicUsize,
+    /// Each save takes [`SAVE_TIME`] of it.
+    clock: Option<VirtualClock>,
 }
+
+const SAVE_TIME: Duration = Duration::from_millis(2);
 
 impl Kept {
     fn saved(&self) -> SavedMarks {
@@ -58,6 +66,7 @@ impl ChangeStore for SharedStore {
         let kept = Arc::clone(&self.0);
         Box::pin(async move {
             kept.save_count.fetch_add(1, Ordering::Relaxed);
+            kept.clock.iter().for_each(|clock| clock.advance(SAVE_TIME));
             if kept.is_failing.load(Ordering::Relaxed) {
                 return Err("the disk is full".into());
             }
@@ -91,7 +100,9 @@ impl ChangeStore for SharedStore {
 }
 
 fn marks_over(kept: &Arc<Kept>) -> ChangeMarks {
-    ChangeMarks::restored(Arc::new(SharedStore(Arc::clone(kept))), &kept.saved(), range_bytes_for(SIZE))
+    let store = Arc::new(SharedStore(Arc::clone(kept)));
+    let clock = kept.clock.clone().map(|clock| Arc::new(clock) as Arc<dyn Clock>);
+    ChangeMarks::restored(store, &kept.saved(), range_bytes_for(SIZE), clock)
 }
 
 fn nexus(index: usize) -> NexusId {
@@ -130,8 +141,9 @@ fn write(marks: &ChangeMarks, nexus: &NexusId, first: u64, count: u64) -> Result
 }
 
 impl ChangeMarks {
-    /// Both halves of CLEAR, with nothing between them.
+    /// CLEAR, with nothing between its parts.
     async fn clear(&self, nexus: &NexusId, parameters: &Parameters, size_bytes: u64) -> Result<(), Failure> {
+        let _cost = self.open_clear(nexus, parameters)?;
         self.begin_clear(nexus, parameters)?;
         self.finish_clear(nexus, parameters, size_bytes).await
     }
@@ -436,7 +448,7 @@ fn a_recording_that_another_took_along_and_failed_with_is_made_again() {
     let held = marks.held_by(&other);
     let range = |first: u64| [ByteRange { offset: first * MIB, length: 1 }];
     let (fourth, ninth) = (range(4), range(9));
-    let saving = now(marks.saving.lock());
+    let saving = now(marks.saving.exclusive(TURN));
     let (mut first, mut second) = (Box::pin(marks.record(held, &fourth)), Box::pin(marks.record(held, &ninth)));
     assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
     drop(saving);
@@ -514,7 +526,7 @@ impl ChangeStore for GatedStore {
 fn a_nexus_that_came_again_while_its_take_was_saved_does_not_hold_the_mark() {
     let gate = Arc::<AsyncMutex<()>>::default();
     let saved = SavedMarks::default();
-    let marks = ChangeMarks::restored(Arc::new(GatedStore(Arc::clone(&gate))), &saved, range_bytes_for(SIZE));
+    let marks = ChangeMarks::restored(Arc::new(GatedStore(Arc::clone(&gate))), &saved, range_bytes_for(SIZE), None);
     let own = nexus(0);
     marks.add_nexus(&own);
     let closed = now(gate.lock());
@@ -540,4 +552,77 @@ fn a_mark_that_is_taken_anew_does_not_take_over_the_parts_of_its_first_life() {
     write(&marks, &other, 5, 1).unwrap();
     now(marks.take(&own, &of(1, 1, 0), false)).unwrap();
     assert_eq!(changed(&marks_over(&kept), &own, 1), Some(vec![(0, RANGES)]));
+}
+
+/// A flood of TAKEs saves one thing after another: a write that waits to be recorded has its turn between them.
+#[test]
+fn who_comes_later_does_not_overtake_who_waits_for_something_to_be_saved() {
+    let (marks, own, other) = cleared_mark(&Arc::default());
+    let held = marks.held_by(&other);
+    let range = [ByteRange { offset: 0, length: 1 }];
+    let parameters = of(1, 2, 0);
+    let saving = now(marks.saving.exclusive(TURN));
+    let mut recording = Box::pin(marks.record(held, &range));
+    assert!(recording.as_mut().now_or_never().is_none());
+    drop(saving);
+    let mut taking = Box::pin(marks.take(&own, &parameters, false));
+    assert!(taking.as_mut().now_or_never().is_none(), "the write is before it");
+    now(recording).unwrap();
+    now(taking).unwrap();
+}
+
+/// What a store saved in a minute of one save after another by `flood`, and of as many changes by another name; between two, a millisecond passes.
+fn saves_in_a_minute(mut flood: impl FnMut(&ChangeMarks, &NexusId)) -> (usize, usize) {
+    let clock = VirtualClock::new();
+    let kept = Arc::new(Kept { clock: Some(clock.clone()), ..Kept::default() });
+    let (marks, own, other) = cleared_mark(&kept);
+    let (mut writes, before) = (0, kept.save_count.load(Ordering::Relaxed));
+    while clock.now().since(Instant::START) < Duration::from_mins(1) {
+        flood(&marks, &own);
+        write(&marks, &other, writes % RANGES, 1).unwrap();
+        writes += 1;
+        clock.advance(Duration::from_millis(1));
+    }
+    (kept.save_count.load(Ordering::Relaxed) - before, writes as usize)
+}
+
+/// A tenth of a minute, and the credit.
+const SAVES_MAX: usize =
+    ((60_000 + MARK_COST_CREDIT.as_millis()) / MARK_COST_PART as u128 / SAVE_TIME.as_millis()) as usize;
+
+#[test]
+fn who_clears_a_mark_again_and_again_costs_others_a_tenth_of_their_time() {
+    let (saves, writes) = saves_in_a_minute(|marks, own| {
+        let _ = clear(marks, own);
+    });
+    assert!(saves <= SAVES_MAX + 1000, "{saves} saves: those that cover the unit come on top, once");
+    assert!(writes > 50_000, "{writes} writes");
+}
+
+#[test]
+fn who_takes_a_mark_again_and_again_costs_others_a_tenth_of_their_time() {
+    let (mut taken, mut busy) = (0_u32, 0_u32);
+    let (saves, _) = saves_in_a_minute(|marks, own| match now(marks.take(own, &of(1, 2, 0), false)) {
+        Ok(()) => taken += 1,
+        Err(failure) => {
+            assert_eq!(failure, Failure::Status(Status::Busy));
+            busy += 1;
+        }
+    });
+    assert!(saves <= SAVES_MAX + 1000, "{saves} saves: those that cover the unit come on top, once");
+    assert!(taken > 2000 && busy > taken, "{taken} taken, {busy} busy");
+}
+
+/// A host that comes back takes its mark before anything else, whatever others wrote and somebody cleared meanwhile.
+#[test]
+fn who_has_to_wait_to_clear_a_mark_need_not_wait_to_take_it() {
+    let kept = Arc::new(Kept { clock: Some(VirtualClock::new()), ..Kept::default() });
+    let (marks, own, other) = cleared_mark(&kept);
+    while clear(&marks, &own).is_ok() {}
+    assert_eq!(clear(&marks, &own), Err(Failure::Status(Status::Busy)));
+    now(marks.take(&own, &of(1, 1, 0), false)).unwrap();
+    marks.add_nexus(&other);
+    now(marks.take(&other, &of(2, 1, 0), false)).unwrap();
+    let sequence = find(&marks, &other, 2).unwrap().sequence;
+    now(marks.clear(&other, &of(2, 1, sequence), SIZE)).expect("another name has another account");
 }

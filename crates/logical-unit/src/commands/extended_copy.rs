@@ -13,6 +13,7 @@ use scsi::cdb::{Blocks, Transfer};
 use scsi::extended_copy::{CopyList, CopyState, CopyStatus, Segment, action};
 use scsi::{Cdb, Sense};
 
+use super::pieces::Pieces;
 use super::read_write::{read_range, write_range};
 use super::sanitize::SanitizesBegun;
 use super::{Task, between_pieces, nothing, refuse};
@@ -195,21 +196,24 @@ impl Copy {
         let written = range_in(&to, segment.destination_lba, count).map_err(aborted)?;
         let held = destination.held_still_by(&self.nexus);
         destination.record_change(held, written).await?;
-        let piece_max = COPY_PIECE_BYTES.min(u64::from(from.transfer_bytes_max.min(to.transfer_bytes_max)));
+        let block_bytes = u64::from(from.logical_block_bytes.max(to.logical_block_bytes));
+        let bytes_max = COPY_PIECE_BYTES.min(u64::from(from.transfer_bytes_max.min(to.transfer_bytes_max)));
+        let mut pieces = Pieces::new(block_bytes, bytes_max);
         let mut done = 0;
         while done < bytes {
-            let length = piece_max.min(bytes - done);
+            let length = pieces.next(bytes - done);
             let piece = ByteRange { offset: read.offset + done, length };
             let buffer = {
                 let _guard = source.ranges.shared(piece).await;
-                read_range(source, piece, piece.offset / u64::from(from.logical_block_bytes)).await?
+                let lba = piece.offset / u64::from(from.logical_block_bytes);
+                pieces.wait_for(read_range(source, piece, lba)).await?
             };
             let piece = ByteRange { offset: written.offset + done, length };
             let guard = destination.ranges.exclusive(piece).await;
             self.check(source_party, destination_party)?;
             destination.record_change(held, piece).await?;
             let lba = piece.offset / u64::from(to.logical_block_bytes);
-            write_range(destination, piece.offset, buffer, false, lba).await?;
+            pieces.wait_for(write_range(destination, piece.offset, buffer, false, lba)).await?;
             done += length;
             drop(guard);
             between_pieces(&self.ticket).await?;

@@ -10,6 +10,7 @@ mod log;
 pub(crate) mod medium;
 pub(crate) mod mode;
 mod or_write;
+mod pieces;
 mod read_write;
 mod report;
 mod reserve;

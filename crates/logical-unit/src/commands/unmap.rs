@@ -5,10 +5,10 @@ use std::sync::Arc;
 use block::{Buffer, ByteRange, Request};
 use scsi::Sense;
 
-use super::{Task, nothing, refuse};
+use super::{Task, give_way, nothing, refuse};
 use crate::execution::Execution;
 use crate::failure::{self, Doing, Failure};
-use crate::limits::{UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX};
+use crate::limits::{UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX, UNMAP_PIECE_RANGES};
 use crate::unit::range_in;
 
 pub(super) fn unmap(mut task: Task<'_>, is_anchor: bool, parameter_list_length: u16) -> Execution {
@@ -22,7 +22,10 @@ pub(super) fn unmap(mut task: Task<'_>, is_anchor: bool, parameter_list_length: 
     task.run_long(|ticket| async move {
         // All with one durable write; below it is already there, unless the mark was cleared between two ranges.
         unit.record_changes(held, &ranges).await?;
-        for range in ranges {
+        for (number, range) in ranges.into_iter().enumerate() {
+            if number > 0 && number.is_multiple_of(UNMAP_PIECE_RANGES) {
+                give_way().await;
+            }
             admission.check(&unit, &ticket)?;
             let _guard = unit.ranges.exclusive(range).await;
             admission.check(&unit, &ticket)?;

@@ -9,6 +9,7 @@ use block::{Buffer, ByteRange, Geometry, Request};
 use scsi::Sense;
 use scsi::cdb::WriteSame;
 
+use super::pieces::Pieces;
 use super::read_write::write_range;
 use super::{Task, between_pieces, refuse};
 use crate::execution::Execution;
@@ -78,13 +79,14 @@ async fn repeat(
     ticket: &Ticket,
 ) -> Result<(), Failure> {
     let piece_max = WRITE_SAME_PIECE_BYTES.min(unit.geometry().transfer_bytes_max as usize);
-    let piece_max = (piece_max / block.len()).max(1) * block.len();
+    let mut pieces = Pieces::new(block.len() as u64, piece_max as u64);
     let mut done = 0;
     while done < range.length {
-        let length = (range.length - done).min(piece_max as u64);
+        let length = pieces.next(range.length - done);
         let mut buffer = unit.options.work_buffers.acquire(length as usize).await;
         buffer.chunks_exact_mut(block.len()).for_each(|place| place.copy_from_slice(block));
-        write_range(unit, range.offset + done, buffer, false, lba + done / block.len() as u64).await?;
+        let lba = lba + done / block.len() as u64;
+        pieces.wait_for(write_range(unit, range.offset + done, buffer, false, lba)).await?;
         done += length;
         between_pieces(ticket).await?;
     }

@@ -1,0 +1,144 @@
+//! What marks cost others, by whose they are: the time in which something is made durable or forgotten for them, while others wait.
+//!
+//! Who asks for a mark to be taken or cleared may do so while what this has cost is less than a share of the time, and is told to come later
+//! else. CLEAR costs more than itself: what others change after it is recorded anew, and that is on its account as well. TAKE has an account of its
+//! own, since a host that comes back needs it before it can go on, whatever others wrote meanwhile.
+//!
+//! Those who may only read the unit have one account together: their names may be made up.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use base::clock::{Clock, Instant};
+use scsi::Status;
+
+use crate::change_marks::SavedMark;
+use crate::failure::Failure;
+use crate::limits::{MARK_COST_CREDIT, MARK_COST_DEBT_MAX, MARK_COST_PART, MARK_COSTS_MAX};
+
+/// What something is done for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Purpose {
+    Take,
+    Clear,
+}
+
+/// On whose account it is: an initiator name, or who may only read.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Account {
+    purpose: Purpose,
+    name: Option<String>,
+}
+
+impl Account {
+    pub(super) fn new(purpose: Purpose, initiator: &str, is_reader: bool) -> Self {
+        Self { purpose, name: (!is_reader).then(|| initiator.to_owned()) }
+    }
+
+    pub(super) fn of(purpose: Purpose, mark: &SavedMark) -> Self {
+        Self::new(purpose, &mark.initiator, mark.is_of_reader)
+    }
+}
+
+/// The accounts of one unit. Without a clock, nothing has a cost.
+pub(super) struct Costs {
+    clock: Option<Arc<dyn Clock>>,
+    /// When each will have been paid by the passing of time. What is paid already is not kept for long.
+    paid_at: Mutex<BTreeMap<Account, Instant>>,
+}
+
+impl Costs {
+    pub(super) fn new(clock: Option<Arc<dyn Clock>>) -> Self {
+        Self { clock, paid_at: Mutex::default() }
+    }
+
+    /// Whether something may be done on this account now.
+    ///
+    /// # Errors
+    /// BUSY, until enough of it has been paid.
+    pub(super) fn check(&self, account: &Account) -> Result<(), Failure> {
+        let Some(clock) = &self.clock else { return Ok(()) };
+        let paid_at = self.paid_at.lock().unwrap_or_else(PoisonError::into_inner).get(account).copied();
+        let is_owed = paid_at.is_some_and(|paid_at| paid_at.since(clock.now()) > MARK_COST_CREDIT);
+        if is_owed { Err(Failure::Status(Status::Busy)) } else { Ok(()) }
+    }
+
+    /// What is done from now until the guard is dropped is on these accounts.
+    pub(super) fn open(&self, accounts: BTreeSet<Account>) -> OpenCost<'_> {
+        OpenCost { costs: self, accounts, since: self.clock.as_ref().map(|clock| clock.now()) }
+    }
+
+    fn charge(&self, accounts: BTreeSet<Account>, since: Instant, now: Instant) {
+        let mut paid_at = self.paid_at.lock().unwrap_or_else(PoisonError::into_inner);
+        paid_at.retain(|_, paid_at| *paid_at > now);
+        for account in accounts {
+            let before = paid_at.get(&account).copied().unwrap_or(now);
+            let after = before + now.since(since) * MARK_COST_PART;
+            paid_at.insert(account, after.min(now + MARK_COST_DEBT_MAX));
+        }
+        while paid_at.len() > MARK_COSTS_MAX {
+            let first = paid_at.iter().min_by_key(|(_, paid_at)| **paid_at).map(|(account, _)| account.clone());
+            first.map(|account| paid_at.remove(&account));
+        }
+    }
+}
+
+/// Something that is being done. It counts however it ends.
+pub(super) struct OpenCost<'a> {
+    costs: &'a Costs,
+    accounts: BTreeSet<Account>,
+    since: Option<Instant>,
+}
+
+impl Drop for OpenCost<'_> {
+    fn drop(&mut self) {
+        if let (Some(clock), Some(since)) = (&self.costs.clock, self.since) {
+            self.costs.charge(std::mem::take(&mut self.accounts), since, clock.now());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use base::clock::VirtualClock;
+
+    use super::*;
+
+    #[test]
+    fn accounts_are_paid_by_time_and_bounded_in_debt_and_number() {
+        let clock = VirtualClock::new();
+        let costs = Costs::new(Some(Arc::new(clock.clone())));
+        let account = |name: &str| Account::new(Purpose::Clear, name, false);
+        let spend = |name: &str, time| {
+            let open = costs.open(BTreeSet::from([account(name)]));
+            clock.advance(time);
+            drop(open);
+        };
+        let may = |name: &str| costs.check(&account(name)).is_ok();
+        spend("a", MARK_COST_CREDIT / MARK_COST_PART);
+        assert!(may("a"), "within the credit");
+        spend("a", Duration::from_millis(1));
+        assert!(!may("a") && may("b"));
+        assert!(costs.check(&Account::new(Purpose::Take, "a", false)).is_ok(), "another purpose");
+        clock.advance(Duration::from_millis(20));
+        assert!(may("a"));
+        spend("a", MARK_COST_DEBT_MAX);
+        clock.advance(MARK_COST_DEBT_MAX - MARK_COST_CREDIT - Duration::from_nanos(1));
+        assert!(!may("a"));
+        clock.advance(Duration::from_nanos(1));
+        assert!(may("a"), "nobody waits longer");
+        let many = costs.open((0..2 * MARK_COSTS_MAX).map(|index| account(&format!("n{index}"))).collect());
+        clock.advance(Duration::from_secs(1));
+        drop(many);
+        assert_eq!(costs.paid_at.lock().unwrap().len(), MARK_COSTS_MAX);
+    }
+
+    #[test]
+    fn who_may_only_read_has_one_account_whatever_the_name() {
+        let readers = ["a", "b"].map(|name| Account::new(Purpose::Clear, name, true));
+        assert_eq!(readers[0], readers[1]);
+        assert_ne!(readers[0], Account::new(Purpose::Clear, "a", false));
+    }
+}

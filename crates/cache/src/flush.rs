@@ -135,7 +135,7 @@ impl Core {
         if result.is_err() {
             flushes.note_losses();
         }
-        self.state().frames.mappings.finish_flush(result.is_ok());
+        self.state().frames.mappings.finish_flush(result.is_ok(), flushes.has_lost());
         match &result {
             Ok(()) => flushes.note_flushed(written),
             Err(error) if may_have_lost(error) => flushes.failures.note(error, || flushes.has_unflushed_writes()),

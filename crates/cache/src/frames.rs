@@ -430,6 +430,9 @@ impl Frames {
 
     fn line_to_store(&mut self, frame: u32) -> Line {
         let line = self.line(frame);
+        if self.mappings.is_doubtful(frame) {
+            return Line { valid: line.dirty, ..line };
+        }
         if !self.mappings.is_kept || !self.has_clean(frame) {
             return line;
         }

@@ -11,6 +11,8 @@
 //! - A mapped line that leaves its frame is *unmapped*, by block, until a record about that is durable. Meanwhile neither may its old frame be
 //!   written nor its block be changed, mapped again or given to the log: who wants to do so settles it first.
 //! - A line with what the origin has not flushed is not mapped: the origin could come back without it.
+//! - An origin that failed to flush may go on to show what it has dropped, and flush well from then on, as Linux does: it comes back without it
+//!   at its next power loss. What was read from it since is *doubtful*: it serves, but is never stored as clean.
 //!
 //! Only crash modes that keep clean lines map any ([`CrashMode`](crate::CrashMode)). What the origin has not flushed is known in all of them: an origin that
 //! loses it, while this goes on, has something else than the cache.
@@ -37,6 +39,8 @@ pub(crate) struct Mappings {
     unflushed: PageSet,
     /// Those of them that a flush of the origin, under way, will make safe.
     flushing: PageSet,
+    /// Frames with data that the origin may have dropped, though it shows it.
+    doubtful: PageSet,
     /// Flushes of the origin under way.
     flush_count: u32,
     /// Whether one of these failed.
@@ -52,6 +56,7 @@ impl Mappings {
             unmapped: BTreeMap::new(),
             unflushed: frames(),
             flushing: frames(),
+            doubtful: frames(),
             flush_count: 0,
             has_flush_failed: false,
         }
@@ -125,14 +130,27 @@ impl Mappings {
         }
     }
 
-    /// A flush of the origin ended. What was written before it is safe once all that run at the same time have succeeded.
-    pub(crate) fn finish_flush(&mut self, is_ok: bool) {
+    /// `frame` holds data that the origin may have dropped, though it shows it.
+    pub(crate) fn set_doubtful(&mut self, frame: u32) {
+        self.doubtful.insert(u64::from(frame));
+    }
+
+    /// Whether `frame` may hold data that the origin may have dropped, though it shows it.
+    pub(crate) fn is_doubtful(&self, frame: u32) -> bool {
+        self.doubtful.contains(u64::from(frame))
+    }
+
+    /// A flush of the origin ended. What was written before it is safe once all that run at the same time have succeeded, and doubtful if the origin
+    /// ever failed to flush what it had (`has_lost`).
+    pub(crate) fn finish_flush(&mut self, is_ok: bool, has_lost: bool) {
         self.flush_count -= 1;
         self.has_flush_failed |= !is_ok;
         if self.flush_count == 0 {
             let flushed = self.flushing.take();
             if std::mem::take(&mut self.has_flush_failed) {
                 flushed.into_iter().for_each(|frame| self.unflushed.insert(frame));
+            } else if has_lost {
+                flushed.into_iter().for_each(|frame| self.doubtful.insert(frame));
             }
         }
     }
@@ -141,6 +159,7 @@ impl Mappings {
     pub(crate) fn unflushed_frames(&self) -> Vec<u32> {
         let mut frames = self.unflushed.list();
         frames.extend(self.flushing.list());
+        frames.extend(self.doubtful.list());
         frames.into_iter().map(|frame| frame as u32).collect()
     }
 }
@@ -170,13 +189,13 @@ mod tests {
         mappings.start_flush();
         mappings.set_unflushed(2);
         mappings.start_flush();
-        mappings.finish_flush(true);
+        mappings.finish_flush(true, false);
         assert!(mappings.is_unflushed(1) && mappings.is_unflushed(2), "the second flush may have to cover it");
-        mappings.finish_flush(false);
+        mappings.finish_flush(false, false);
         assert_eq!(mappings.unflushed_frames(), [1, 2]);
         mappings.start_flush();
         mappings.set_unflushed(2);
-        mappings.finish_flush(true);
+        mappings.finish_flush(true, false);
         assert!(!mappings.is_unflushed(1) && mappings.is_unflushed(2), "written again behind the flush");
     }
 }

@@ -53,6 +53,11 @@ impl OriginFlushes {
         self.writes.load(Ordering::SeqCst)
     }
 
+    /// Whether a flush has failed that may have dropped something: what the origin shows since then it may not have.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.failures.count() > 0
+    }
+
     /// Whether the origin could still lose something that it acknowledged.
     pub(crate) fn has_unflushed_writes(&self) -> bool {
         self.writes() != self.writes_flushed.load(Ordering::Acquire)

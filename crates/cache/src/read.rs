@@ -415,6 +415,7 @@ impl Core {
                 return;
             }
             let has_unflushed = self.has_unflushed_writes();
+            let has_lost = self.origin_flushes.has_lost();
             for &Part { block, mask, checksum } in parts {
                 if let Some((frame, line)) = state.frames.find(block) {
                     state.frames.set_sectors(frame, line.valid | mask, line.dirty);
@@ -423,6 +424,9 @@ impl Core {
                     }
                     if has_unflushed {
                         state.frames.mappings.set_unflushed(frame);
+                    }
+                    if has_lost {
+                        state.frames.mappings.set_doubtful(frame);
                     }
                 }
             }

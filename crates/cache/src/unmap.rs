@@ -176,7 +176,11 @@ impl Core {
         let state = &mut *self.state();
         let (mut entries, mut must_wait) = (Vec::new(), false);
         // What the origin could lose is not mapped before it is flushed: then a checkpoint does it.
-        if state.failure.is_some() || !state.frames.mappings.is_kept || self.has_unflushed_writes() {
+        if state.failure.is_some()
+            || !state.frames.mappings.is_kept
+            || self.has_unflushed_writes()
+            || self.origin_flushes.has_lost()
+        {
             return Plan::Done;
         }
         rest.retain(|&Part { block, mask, checksum }| {

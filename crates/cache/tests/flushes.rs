@@ -140,3 +140,39 @@ fn what_a_flush_that_failed_may_have_dropped_is_not_served_as_if_the_lun_had_it(
         assert_eq!(differs(read(&mut executor, &cache, 0, LINES * LINE)), None, "{crash_mode}: read again");
     }
 }
+
+/// The flush of a write fails and drops it, which the LUN shows until it loses its power, and later flushes end well: as Linux does with pages that it
+/// could not write. The cache reads it meanwhile.
+#[test]
+fn what_the_lun_shows_after_a_flush_that_failed_is_not_clean_over_a_restart() {
+    for (mode, crash_mode) in [
+        (Mode::WriteThrough, CrashMode::Warm),
+        (Mode::WriteAround, CrashMode::Warm),
+        (Mode::WriteAround, CrashMode::DirtySynchronous),
+    ] {
+        let mut executor = Executor::in_order();
+        let medium = CrashLayer::new(1 << 20, 2);
+        let (device, origin): (SharedDevice, SharedDevice) = (memory(1 << 20), Arc::new(medium.clone()));
+        format(&mut executor, &device, &origin, FormatOptions { crash_mode, ..format_options() });
+        let cache = open(&mut executor, &device, &origin, mode);
+        executor.block_on(cache.flush()).unwrap();
+        medium.fail_flush_as(medium.flushes_seen(), ErrorKind::Media, FlushEffect::DropsUnseen, Reported::Once);
+        write(&mut executor, &cache, 0, &[7; LINE as usize]);
+        executor.block_on(cache.flush()).unwrap_err();
+        for _ in 0..3 {
+            assert_eq!(read(&mut executor, &cache, 0, LINE), [7; LINE as usize], "the LUN shows it");
+        }
+        executor.block_on(cache.flush()).unwrap();
+        executor.run();
+        let closing = Arc::clone(&cache);
+        executor.block_on(async move { closing.close(false).await }).unwrap();
+        drop((cache, executor));
+
+        let after: SharedDevice = Arc::new(medium.after_power_loss_as(Loss::All, &Power::new()));
+        let mut executor = Executor::in_order();
+        let there = read(&mut executor, &after, 0, LINE);
+        assert!(there.contains(&0), "some of it was dropped");
+        let cache = open(&mut executor, &device, &after, mode);
+        assert!(read(&mut executor, &cache, 0, LINE) == there, "{mode} {crash_mode}");
+    }
+}

@@ -3,13 +3,14 @@
 
 use std::future::pending;
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use base::clock::Clock;
 use block::device::DeviceExt;
 use block::memory::MemoryDevice;
-use block::{Buffer, Event};
+use block::{Buffer, Event, SharedDevice};
+use futures_util::future::BoxFuture;
 use iscsi::target::TargetPortal;
 use logical_unit::change_marks::{ChangeStore, MarkUpdate, SavedMark, Saving};
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap};
@@ -98,6 +99,46 @@ fn serve(store: Watched) -> SocketAddr {
     receiver.recv().unwrap()
 }
 
+/// A store that is open, while others write to its LUN.
+#[derive(Default)]
+struct Opened {
+    /// What it was told.
+    heeded: Mutex<Vec<ByteRange>>,
+    /// Who writes, and where next: one write each time that it is told something, until there is none left.
+    others: Option<(SharedDevice, Mutex<Vec<u64>>)>,
+    /// Whether what others change is dirty here.
+    is_dirty: bool,
+}
+
+impl Opened {
+    /// Others write at these offsets, the last one first.
+    fn beside(others: &Remotes, offsets: Vec<u64>) -> Self {
+        Self { others: Some((others.device(), Mutex::new(offsets))), ..Self::default() }
+    }
+}
+
+impl Heeding for Opened {
+    fn heed<'a>(
+        &'a self,
+        changed: &'a [ByteRange],
+        is_overwritten: bool,
+    ) -> BoxFuture<'a, std::result::Result<(), block::Error>> {
+        assert!(!is_overwritten);
+        Box::pin(async move {
+            if self.is_dirty {
+                return Err(ConflictingChanges { bytes: 4096 }.into());
+            }
+            self.heeded.lock().unwrap().extend(changed);
+            let Some((device, offsets)) = &self.others else { return Ok(()) };
+            let next = offsets.lock().unwrap().pop();
+            if let Some(offset) = next {
+                device.write(offset, Buffer::zeroed(4096), false).await?;
+            }
+            Ok(())
+        })
+    }
+}
+
 struct Host {
     caches: Caches,
     place: Place,
@@ -138,8 +179,12 @@ impl Host {
     }
 
     async fn commit(&self, remotes: &Remotes, assessed: Assessed) -> HeldMarks {
+        self.commit_to(&Opened::default(), remotes, assessed).await.unwrap()
+    }
+
+    async fn commit_to(&self, store: &Opened, remotes: &Remotes, assessed: Assessed) -> Result<HeldMarks> {
         let record = Record::new(&self.place, 4096, &remotes.identity(), "disk");
-        assessed.commit(&self.caches, record).await.unwrap().1
+        Ok(assessed.commit(&self.caches, record, (store, false)).await?.1)
     }
 
     /// An attach and its end: the mark is there, cleared, and remembered.
@@ -232,9 +277,10 @@ async fn a_store_is_noted_as_used_before_its_mark_is_cleared() {
     assert_eq!(host.mark().stage(), MarkStage::Cleared);
 }
 
-/// Others write between the report and the CLEAR, which is refused then: this attachment is told at once, and the next one again.
+/// What is left of a program that was killed arrives at the target after the report, so that the CLEAR is refused, and the next one as well. Left at that,
+/// the next attach took it for changes after this one, and refused what was written in this one.
 #[tokio::test]
-async fn what_others_change_during_an_attach_is_void_in_it_and_told_to_the_next() {
+async fn what_others_change_during_an_attach_is_heeded_in_it_and_not_told_to_the_next() {
     let store = Watched::default();
     let host = Host::new(serve(store.clone()));
     host.attach_once().await;
@@ -244,12 +290,32 @@ async fn what_others_change_during_an_attach_is_void_in_it_and_told_to_the_next(
     let others = host.connect("other").await;
     others.device().write(3 * MIB, Buffer::zeroed(4096), false).await.unwrap();
     let events = remotes.device().subscribe();
-    let held = host.commit(&remotes, assessed).await;
+    let opened = Opened::beside(&others, vec![9 * MIB, 5 * MIB]);
+    let held = host.commit_to(&opened, &remotes, assessed).await.unwrap();
+    let range = |first| ByteRange { offset: first * MIB, length: MIB };
+    let heeded = opened.heeded.into_inner().unwrap();
+    assert_eq!(heeded, [range(3), range(3), range(5), range(3), range(5), range(9)]);
     let void: Vec<Event> = std::iter::from_fn(|| events.try_receive()).collect();
-    let changed = ByteRange { offset: 3 * MIB, length: MIB };
-    assert!(matches!(&void[..], [Event::Invalidated(range)] if *range == changed), "{void:?}");
+    assert_eq!(void, heeded.into_iter().map(Event::Invalidated).collect::<Vec<_>>(), "the layers above are told, too");
     MarkRenewal::start(vec![held]).finish().await;
     remotes.close().await.unwrap();
     let remotes = host.connect("own").await;
-    assert_eq!(host.assess(&remotes).await.changed(), [changed]);
+    assert_eq!(host.assess(&remotes).await.changed(), []);
+}
+
+/// Nothing was written through the store yet: what is dirty in it is older than what others have just written.
+#[tokio::test]
+async fn what_others_change_during_an_attach_where_something_is_dirty_refuses_it_and_is_told_to_the_next() {
+    let store = Watched::default();
+    let host = Host::new(serve(store.clone()));
+    host.attach_once().await;
+    let remotes = host.connect("own").await;
+    let assessed = host.assess(&remotes).await;
+    host.connect("other").await.device().write(3 * MIB, Buffer::zeroed(4096), false).await.unwrap();
+    let opened = Opened { is_dirty: true, ..Opened::default() };
+    let refused = host.commit_to(&opened, &remotes, assessed).await.err().expect("both have changed it");
+    assert_eq!(refused.failure(), Failure::WouldLoseData);
+    remotes.close().await.unwrap();
+    let remotes = host.connect("own").await;
+    assert_eq!(host.assess(&remotes).await.changed(), [ByteRange { offset: 3 * MIB, length: MIB }]);
 }

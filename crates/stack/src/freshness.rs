@@ -27,7 +27,7 @@ use uuid::Uuid;
 use writelog::WriteLog;
 
 use crate::caches::{Caches, LunRecord, MarkRecord, MarkStage, Record};
-use crate::content::uuid_at;
+use crate::content::{sequence_at, uuid_at};
 use crate::error::{Error, Failure, Result};
 use crate::held_marks::{HeldMarks, MarkRenewal};
 use crate::limits::CLOSE_TIME_MAX;
@@ -69,7 +69,7 @@ pub(crate) struct Assessed {
 /// Finds out what others did to the LUNs since the store at `place` let go of them, and holds its marks from now on.
 ///
 /// # Errors
-/// When what this host remembers cannot be read or written. A target that fails is one that cannot tell.
+/// `WouldLoseData` for an older copy of the store; when what this host remembers cannot be read or written. A target that fails is one that cannot tell.
 pub(crate) async fn assess(
     remotes: &Remotes,
     caches: &Caches,
@@ -77,6 +77,7 @@ pub(crate) async fn assess(
     place: &Place,
     promise: Promise,
 ) -> Result<Assessed> {
+    caches.check_not_older(place)?;
     let identity = remotes.identity();
     let uuid = uuid_at(place);
     let is_it = |record: &Record| record.is_of(std::slice::from_ref(&identity)) && record.is_of_store(uuid);
@@ -266,8 +267,8 @@ impl Assessed {
         let taken = std::mem::take(&mut self.taken);
         // From now on the store is used, and its marks have to tell.
         taken.iter().for_each(|taken| self.note_stage(taken.id, MarkStage::New, MarkStage::Owing));
-        let uuid = uuid_at(&self.place);
-        let mut record = Record { store: self.store, is_stale: false, is_exclusive, uuid, ..record };
+        let (uuid, sequence) = (uuid_at(&self.place), sequence_at(&self.place));
+        let mut record = Record { store: self.store, is_stale: false, is_exclusive, uuid, sequence, ..record };
         record.luns.clone_from(&self.luns);
         caches.note(&record)?;
         let marks = self.luns.iter().filter_map(|lun| lun.mark.as_ref());

@@ -10,6 +10,7 @@ use base::clock::Clock;
 use block::device::DeviceExt;
 use block::memory::MemoryDevice;
 use block::{Buffer, Event, SharedDevice};
+use cache::Cache;
 use futures_util::future::BoxFuture;
 use iscsi::target::TargetPortal;
 use logical_unit::change_marks::{ChangeStore, MarkUpdate, SavedMark, Saving};
@@ -21,6 +22,7 @@ use crate::held_marks::MarkRenewal;
 use crate::paths::Paths;
 use crate::remote::{RemoteConfig, Waits};
 use crate::remotes::{Arrangement, RemotesConfig};
+use crate::store_file::{PlaceKind, open_or_make};
 use crate::time::system_clock;
 
 const IQN: &str = "iqn.2026-11.io.forebay:steps";
@@ -175,7 +177,50 @@ impl Host {
     }
 
     async fn assess(&self, remotes: &Remotes) -> Assessed {
-        assess(remotes, &self.caches, Store::Cache, &self.place, Promise::default()).await.unwrap()
+        self.try_assess(remotes, Store::Cache).await.unwrap()
+    }
+
+    async fn try_assess(&self, remotes: &Remotes, store: Store) -> Result<Assessed> {
+        assess(remotes, &self.caches, store, &self.place, Promise::default()).await
+    }
+
+    /// The store of this host, made if it is not there, is opened, used for `meanwhile`, and closed, unless it `is_killed`.
+    async fn use_once(&self, store: Store, is_killed: bool, meanwhile: impl FnOnce()) -> Result<()> {
+        let remotes = self.connect("own").await;
+        let assessed = self.try_assess(&remotes, store).await?;
+        let (origin, clock) = (remotes.device(), Arc::clone(&self.clock));
+        let record = Record::new(&self.place, 4096, &remotes.identity(), "disk");
+        let held = match store {
+            Store::Cache => {
+                let options = cache::FormatOptions::default();
+                let format = async |device: &SharedDevice| Cache::format(device, &origin, options).await;
+                let device = open_or_make(PlaceKind::Cache, &self.place, &self.caches, Some(4 * MIB), format).await?;
+                let options = cache::OpenOptions::new(cache::Mode::WriteBack, clock);
+                let opened = Cache::open(device, Arc::clone(&origin), options).await?;
+                let held = assessed.commit(&self.caches, record, (&*opened, false)).await?.1;
+                meanwhile();
+                if !is_killed {
+                    opened.close(true).await?;
+                }
+                held
+            }
+            Store::Log => {
+                let options = writelog::FormatOptions::default();
+                let format = async |device: &SharedDevice| WriteLog::format(device, &origin, options).await;
+                let device = open_or_make(PlaceKind::Log, &self.place, &self.caches, Some(4 * MIB), format).await?;
+                let opened = WriteLog::open(device, Arc::clone(&origin), writelog::OpenOptions::new(clock)).await?;
+                let held = assessed.commit(&self.caches, record, (&*opened, false)).await?.1;
+                meanwhile();
+                if !is_killed {
+                    opened.close(true).await?;
+                }
+                held
+            }
+        };
+        if !is_killed {
+            MarkRenewal::start(vec![held]).finish().await;
+        }
+        Ok(remotes.close().await?)
     }
 
     async fn commit(&self, remotes: &Remotes, assessed: Assessed) -> HeldMarks {
@@ -318,4 +363,39 @@ async fn what_others_change_during_an_attach_where_something_is_dirty_refuses_it
     remotes.close().await.unwrap();
     let remotes = host.connect("own").await;
     assert_eq!(host.assess(&remotes).await.changed(), [ByteRange { offset: 3 * MIB, length: MIB }]);
+}
+
+/// Its clean lines were clean once, and so were its dirty ones dirty: the mark at the target is that of the newer one.
+#[tokio::test]
+async fn an_older_copy_of_a_store_in_its_own_place_is_refused_and_the_store_itself_is_not() {
+    for store in [Store::Cache, Store::Log] {
+        let host = Host::new(serve(Watched::default()));
+        let copy = |name: &str| {
+            let path = host.place.path.with_extension(name);
+            std::fs::copy(&host.place.path, &path).unwrap();
+            path
+        };
+        let put_back = |path: &std::path::Path| std::fs::copy(path, &host.place.path).map(drop).unwrap();
+        let refused = async || {
+            let refused = host.use_once(store, false, || ()).await.expect_err("it is older");
+            assert_eq!(refused.failure(), Failure::WouldLoseData);
+            assert!(refused.to_string().contains("older copy"), "{refused}");
+        };
+        let mut in_use = None;
+        host.use_once(store, false, || in_use = Some(copy("in-use"))).await.unwrap();
+        let ended = copy("ended");
+        put_back(&in_use.expect("it was copied"));
+        refused().await;
+        put_back(&ended);
+        host.use_once(store, true, || ()).await.expect("the last one counts");
+        let killed = copy("killed");
+        put_back(&ended);
+        refused().await;
+        put_back(&killed);
+        host.use_once(store, false, || ()).await.expect("a crash leaves the list behind the store, never before it");
+        // Whoever knows nothing of it takes what there is.
+        host.caches.forget(&host.place).unwrap();
+        put_back(&ended);
+        host.use_once(store, false, || ()).await.expect("nothing is known of it");
+    }
 }

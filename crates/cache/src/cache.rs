@@ -151,12 +151,12 @@ impl Cache {
         self.core.clean_all(progress).await
     }
 
-    /// Others changed these bytes of the origin, and what is clean here of them is old: it is gone durably when this returns, as behind an open that was
-    /// told of them. Dirty data of before that is refused, unless it `is_overwritten`, and so is what was written here since: the two look the same.
+    /// Others changed these bytes of the origin, and what is clean here of them is old: it is gone durably when this returns, as behind an open that
+    /// was told of them. Dirty data of before that is refused, unless it `is_overwritten`, and so is what was written here since: the two look the same.
     ///
     /// # Errors
-    /// [`ConflictingChanges`](crate::ConflictingChanges), as the source of `Unsupported`: nothing has changed then. `Gone` when it is closed; the cache
-    /// device's.
+    /// [`ConflictingChanges`](crate::ConflictingChanges), as the source of `Unsupported`: nothing has changed then. `Gone` when it is closed; the
+    /// cache device's.
     pub async fn heed_changes(&self, changed: &[ByteRange], is_overwritten: bool) -> Result<(), Error> {
         self.core.heed_changes(changed, is_overwritten).await
     }

@@ -340,7 +340,7 @@ impl Caches {
             (Some(known), Some(found)) if found < known => {
                 let what = record.store.as_str();
                 let message = format!(
-                    "the {what} {place} is an older copy of itself (its superblock was written {found} times, and {known} times when it was used last): \
+                    "the {what} {place} is an older copy of itself (its superblock was written {found} times, and {known} times when it was last used): \
                      bring the last one back, move this one to another path, where it is taken for one from elsewhere, or give up what it holds with \
                      `forebay {what} discard {}`",
                     place.argument(what)

@@ -69,7 +69,8 @@ pub(crate) struct Assessed {
 /// Finds out what others did to the LUNs since the store at `place` let go of them, and holds its marks from now on.
 ///
 /// # Errors
-/// `WouldLoseData` for an older copy of the store; when what this host remembers cannot be read or written. A target that fails is one that cannot tell.
+/// `WouldLoseData` for an older copy of the store; when what this host remembers cannot be read or written. A target that fails is one that cannot
+/// tell.
 pub(crate) async fn assess(
     remotes: &Remotes,
     caches: &Caches,
@@ -252,8 +253,8 @@ impl Assessed {
         Kept { assessed: self, is_overwritten }
     }
 
-    /// The `store` is open, and what is old is gone from it durably: the marks begin anew. What others change meanwhile goes, too. Gives what `status`
-    /// tells, and the marks that are held.
+    /// The `store` is open, and what is old is gone from it durably: the marks begin anew. What others change meanwhile goes, too. Gives what
+    /// `status` tells, and the marks that are held.
     ///
     /// # Errors
     /// When this host's list cannot be written; when others changed just now what is dirty in the store, unless that `is_overwritten`.
@@ -412,8 +413,8 @@ impl ChangesSince {
         self.0.kept(is_overwritten)
     }
 
-    /// The `log` is open, and is used as in an attachment: its marks begin anew, and get other tokens until that is finished. Whether it `is_overwritten`,
-    /// what others change just now, is as in [`Self::kept`].
+    /// The `log` is open, and is used as in an attachment: its marks begin anew, and get other tokens until that is finished. Whether what others
+    /// change just now `is_overwritten` is as in [`Self::kept`].
     ///
     /// # Errors
     /// When this host's list cannot be written; when others changed just now what is dirty in the log.

@@ -85,8 +85,8 @@ impl WriteLog {
         self.core.destage_all(progress).await
     }
 
-    /// Others changed these bytes of the origin, and what is clean here of them is old: it is forgotten, and the log is durably as it is then. Dirty data of
-    /// before that is refused, unless it `is_overwritten`, and so is what was written here since: the two look the same.
+    /// Others changed these bytes of the origin, and what is clean here of them is old: it is forgotten, and the log is durably as it is then. Dirty
+    /// data of before that is refused, unless it `is_overwritten`, and so is what was written here since: the two look the same.
     ///
     /// # Errors
     /// [`ConflictingChanges`](crate::ConflictingChanges), as the source of `Unsupported`: nothing has changed then. `Gone` when it is closed; the log

@@ -1,10 +1,11 @@
 //! CLEAR, when a store is open that its LUN was assessed for; and again where others change the LUN meanwhile.
 //!
-//! Others may be what is left of a program that was killed: its last writes are on their way through the target when the next attachment begins. A CLEAR
-//! that is refused because of them, and left at that, would have them told to the next attach as if they had come after what is written here from now
+//! Others may be what is left of a program that was killed: its last writes are on their way through the target when the next attachment begins. A
+//! CLEAR that is refused because of them, and left at that, would have them told to the next attach as if they had come after what is written here from now
 //! on, and be refused there as a conflict that is none. So what is new is heeded, as what was told before the open was, and CLEAR tried again.
 //!
-//! No application has written anything through the store by then: what is dirty in it is older than what others have just written, and a true conflict.
+//! No application has written anything through the store by then: what is dirty in it is older than what others have just written, which is a
+//! true conflict.
 //! A mark that cannot tell, as it was new or lost, says here what it said before the open, and what that meant for dirty data was decided there.
 
 use std::sync::Arc;

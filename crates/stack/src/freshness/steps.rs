@@ -322,8 +322,8 @@ async fn a_store_is_noted_as_used_before_its_mark_is_cleared() {
     assert_eq!(host.mark().stage(), MarkStage::Cleared);
 }
 
-/// What is left of a program that was killed arrives at the target after the report, so that the CLEAR is refused, and the next one as well. Left at that,
-/// the next attach took it for changes after this one, and refused what was written in this one.
+/// What is left of a program that was killed arrives at the target after the report, so that the CLEAR is refused, and the next one as well. Left at
+/// that, the next attach took it for changes after this one, and refused what was written in this one.
 #[tokio::test]
 async fn what_others_change_during_an_attach_is_heeded_in_it_and_not_told_to_the_next() {
     let store = Watched::default();

@@ -353,7 +353,7 @@ fn crash_each(first_seed: u64, count: u64, draw: impl Fn(u64) -> Scenario) {
 
 #[test]
 fn a_cache_keeps_what_was_acknowledged_over_several_lives() {
-    crash_everywhere(Layers::Cache, 4 << 10, 100, 5);
+    crash_everywhere(Layers::Cache, 4 << 10, 100, 6);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use base::range::ByteRange;
 use block::{Completion, Device, Error, EventReceiver, Geometry, Identity, Request, SharedDevice};
 use futures_util::future::join5;
 
@@ -148,6 +149,16 @@ impl Cache {
     /// The devices' own. What could not be cleaned stays dirty, and nothing is lost.
     pub async fn clean(&self, progress: impl FnMut(CleanProgress)) -> Result<(), Error> {
         self.core.clean_all(progress).await
+    }
+
+    /// Others changed these bytes of the origin, and what is clean here of them is old: it is gone durably when this returns, as behind an open that
+    /// was told of them. Dirty data of before that is refused, unless it `is_overwritten`, and so is what was written here since: the two look the same.
+    ///
+    /// # Errors
+    /// [`ConflictingChanges`](crate::ConflictingChanges), as the source of `Unsupported`: nothing has changed then. `Gone` when it is closed; the
+    /// cache device's.
+    pub async fn heed_changes(&self, changed: &[ByteRange], is_overwritten: bool) -> Result<(), Error> {
+        self.core.heed_changes(changed, is_overwritten).await
     }
 
     /// Copies what is clean to another cache of the same origin that is to take the place of this one, while requests go on. `successor` was opened

@@ -6,12 +6,17 @@
 //! | was changed in some ranges | go, in these ranges | in these ranges: both were changed, and open fails unless told otherwise |
 //! | may have changed anywhere | go | stay: nobody says that others wrote there |
 //!
-//! What goes is gone *durably* before an open returns: from then on the caller may forget what has changed. Until then it says it again.
+//! What goes is gone *durably* before an open returns: from then on the caller may forget what has changed. Until then it says it again. What others
+//! change while that goes on is said to the cache that is open, which does the same then.
 
 use base::range::ByteRange;
+use block::Error;
 use store::ConflictingChanges;
 
 use crate::alignment::inside;
+use crate::checkpoint::Extent;
+use crate::core::Core;
+use crate::format::Line;
 use crate::frames::Frames;
 use crate::limits::SECTOR_BYTES;
 use crate::line_size::LineSize;
@@ -66,33 +71,36 @@ impl Changes {
         touching.fold(Sectors::NONE, |all, &range| all | line_size.part_of(block, range).0)
     }
 
+    /// The lines of which something was changed: their frames, what they are, and the sectors that were.
+    fn lines_in<'a>(&'a self, frames: &'a Frames) -> impl Iterator<Item = (u32, Line, Sectors)> + 'a {
+        let line_size = frames.layout().line_size;
+        let count = if self.ranges.is_empty() { 0 } else { frames.layout().frame_count() };
+        (0..count).filter_map(move |frame| {
+            let changed = self.in_line(line_size, frames.block(frame)?);
+            (!changed.is_empty()).then(|| (frame, frames.line(frame), changed))
+        })
+    }
+
+    /// Refuses dirty sectors that were changed as well, unless they are to be written over that.
+    fn check_apart_from_dirty(&self, frames: &Frames, is_overwritten: bool) -> Result<(), ConflictingChanges> {
+        if is_overwritten {
+            return Ok(());
+        }
+        match self.lines_in(frames).map(|(_, line, changed)| (line.dirty & changed).bytes()).sum() {
+            0 => Ok(()),
+            bytes => Err(ConflictingChanges { bytes }),
+        }
+    }
+
     /// Takes what is clean and was changed out of the frames, and has its pages written with the next checkpoint; how many lines it concerned.
     ///
     /// # Errors
     /// [`ConflictingChanges`] where something dirty was changed as well, unless that `is_overwritten`. Nothing has changed then.
     pub(crate) fn drop_from(&self, frames: &mut Frames, is_overwritten: bool) -> Result<u64, ConflictingChanges> {
-        let line_size = frames.layout().line_size;
-        let mut stale: Vec<(u32, Sectors)> = Vec::new();
-        let mut conflict = ConflictingChanges { bytes: 0 };
-        if self.ranges.is_empty() {
-            return Ok(0);
-        }
-        for frame in 0..frames.layout().frame_count() {
-            let Some(block) = frames.block(frame) else { continue };
-            let changed = self.in_line(line_size, block);
-            if changed.is_empty() {
-                continue;
-            }
-            let line = frames.line(frame);
-            conflict.bytes += (line.dirty & changed).bytes();
-            let going = line.valid & changed & !line.dirty;
-            if !going.is_empty() {
-                stale.push((frame, going));
-            }
-        }
-        if conflict.bytes > 0 && !is_overwritten {
-            return Err(conflict);
-        }
+        self.check_apart_from_dirty(frames, is_overwritten)?;
+        let going = |(frame, line, changed): (u32, Line, Sectors)| (frame, line.valid & changed & !line.dirty);
+        let stale: Vec<(u32, Sectors)> =
+            self.lines_in(frames).map(going).filter(|(_, going)| !going.is_empty()).collect();
         for &(frame, going) in &stale {
             let line = frames.line(frame);
             // The device says otherwise until the next checkpoint, and nobody is answered before that.
@@ -103,6 +111,23 @@ impl Changes {
             }
         }
         Ok(stale.len() as u64)
+    }
+}
+
+impl Core {
+    /// See [`Cache::heed_changes`](crate::Cache::heed_changes).
+    pub(crate) async fn heed_changes(&self, ranges: &[ByteRange], is_overwritten: bool) -> Result<(), Error> {
+        // Whoever closes the cache waits, and does not store as clean what is about to go.
+        let _guard = self.enter(self.ranges.exclusive(ByteRange { offset: 0, length: u64::MAX })).await?;
+        let changes = Changes::new(ranges, self.padding);
+        changes.check_apart_from_dirty(&self.state().frames, is_overwritten)?;
+        for &range in &changes.ranges {
+            self.forget_clean(range);
+            self.tell_successor(range).await;
+            self.unmap(range).await?;
+        }
+        // What was cleaned meanwhile is still dirty on the device: after a crash it would be sent again, over what others wrote.
+        self.checkpoint(Extent::Dirty).await
     }
 }
 

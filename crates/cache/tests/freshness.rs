@@ -252,3 +252,75 @@ fn a_conflict_leaves_the_cache_as_it_is() {
     let (mut executor, cache) = world.open(&scenario, Freshness::Unchanged, false).unwrap();
     world.check(&mut executor, &cache, "nobody had changed anything");
 }
+
+/// Others change the origin behind an open, before anybody uses the cache: as if the open had been told. The power fails at each write.
+fn others_change_it_behind_an_open(scenario: &Scenario) {
+    for nth in 0.. {
+        let context = format!("{scenario:?}, power lost at write {nth} behind an open");
+        let mut world = World::new(scenario);
+        let (mut executor, cache) = world.open(scenario, Freshness::Unchanged, false).unwrap();
+        world.change_by_others(&mut Random::new(scenario.seed + 7));
+        let conflict = world.dirty.iter().filter(|&&sector| world.is_changed(sector)).count() as u64 * SECTOR;
+        let heed = |executor: &mut Executor, is_overwritten| {
+            let (cache, changed) = (Arc::clone(&cache), world.changed.clone());
+            executor.block_on(async move { cache.heed_changes(&changed, is_overwritten).await })
+        };
+        if conflict > 0 {
+            let error = heed(&mut executor, false).expect_err("both have changed the same bytes");
+            assert_eq!(ConflictingChanges::of(&error), Some(&ConflictingChanges { bytes: conflict }), "{context}");
+        }
+        let power = world.medium.power().clone();
+        power.fail_write(power.writes_seen() + nth);
+        let is_heeded = heed(&mut executor, true).is_ok();
+        drop((cache, executor));
+        // Whoever asked has been answered, and forgets what has changed. Or not, and says it again.
+        let again = if is_heeded { Freshness::Unchanged } else { Freshness::Changed(world.changed.clone()) };
+        world.lose_power(Loss::Seeded(scenario.seed ^ nth));
+        let (mut executor, cache) = world.open(scenario, again, true).expect("it opens after any crash");
+        world.check(&mut executor, &cache, &context);
+        if is_heeded {
+            return;
+        }
+    }
+}
+
+#[test]
+fn what_others_change_behind_an_open_is_forgotten_durably_as_well() {
+    for crash_mode in [CrashMode::DiscardAll, CrashMode::DirtySynchronous, CrashMode::Warm, CrashMode::AllSynchronous] {
+        for (seed, line_bytes) in [(1, 4 << 10), (2, 4 << 10), (3, 16 << 10), (8, 64 << 10)] {
+            let line_size = LineSize::new(line_bytes).unwrap();
+            for is_closed in [true, false] {
+                others_change_it_behind_an_open(&Scenario {
+                    seed,
+                    crash_mode,
+                    line_size,
+                    is_closed,
+                    is_unknown: false,
+                });
+            }
+        }
+    }
+}
+
+/// Cleaning leaves it to later to say on the device that a line is clean: after a crash it would be cleaned again, over what others wrote.
+#[test]
+fn what_was_cleaned_before_others_changed_it_is_not_sent_again_after_a_crash() {
+    for crash_mode in [CrashMode::DirtySynchronous, CrashMode::Warm] {
+        let scenario =
+            Scenario { seed: 1, crash_mode, line_size: LineSize::default(), is_closed: true, is_unknown: false };
+        let mut world = World::new(&scenario);
+        let (mut executor, cache) = world.open(&scenario, Freshness::Unchanged, false).unwrap();
+        let cleaning = Arc::clone(&cache);
+        executor.block_on(async move { cleaning.clean(|_| {}).await }).unwrap();
+        world.dirty.clear();
+        world.change_by_others(&mut Random::new(5));
+        let (heeding, changed) = (Arc::clone(&cache), world.changed.clone());
+        executor.block_on(async move { heeding.heed_changes(&changed, false).await }).expect("nothing is dirty");
+        drop((cache, executor));
+        world.lose_power(Loss::InFlightOnly);
+        let (mut executor, cache) = world.open(&scenario, Freshness::Unchanged, false).unwrap();
+        let cleaning = Arc::clone(&cache);
+        executor.block_on(async move { cleaning.clean(|_| {}).await }).unwrap();
+        world.check(&mut executor, &cache, &format!("{crash_mode:?}"));
+    }
+}

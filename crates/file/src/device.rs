@@ -167,7 +167,13 @@ impl Shared {
 
     /// Hands a job the result of its call, which was made with the open file `own` or with the device's.
     pub(crate) fn handle(&self, job: &mut Job, own: Option<SyncFile>, result: Result<usize, Errno>) -> Progress {
-        let Some(call) = job.durable_call() else { return job.handle(result, self.path()) };
+        let Some(call) = job.durable_call() else {
+            let progress = job.handle(result, self.path());
+            return match progress {
+                Progress::Done(Ok(())) if job.is_read() => Progress::Done(self.open.check_whole()),
+                progress => progress,
+            };
+        };
         let progress = job.handle(result, self.path());
         let has_failed = matches!(&progress, Progress::Done(Err(_)));
         self.note_durable_call(call, own, result.err().filter(|_| has_failed));
@@ -296,9 +302,12 @@ impl Core {
         let is_durable = !self.file.open.geometry.is_write_cache_volatile;
         // Here and not before: since it was submitted it may have waited for its range.
         if asks_for_durability(&request, is_durable)
-            && let Err(error) = self.file.check_promises(moment)
+            && let Err(error) = self.file.check_promises(moment).and_then(|()| self.file.open.check_whole())
         {
             return Completion::ready(request.fail(error));
+        }
+        if let Operation::Discard { .. } | Operation::WriteZeroes { may_discard: true, .. } = request.operation {
+            self.file.open.note_discard();
         }
         let Request { operation, .. } = request;
         let (operation, done) = match self.try_inline(operation, range, is_durable, moment) {
@@ -356,7 +365,7 @@ impl Core {
                 let result = rustix::io::preadv2(&file.open.file, &mut target, range.offset, ReadWriteFlags::NOWAIT);
                 let done = settle_inline(result, &file.can_read_inline);
                 if done == buffer.len() {
-                    Inline::Done(Response::done(buffer))
+                    Inline::Done(Response { result: file.open.check_whole(), ..Response::done(buffer) })
                 } else {
                     Inline::Rest(Operation::Read { buffer }, done)
                 }

@@ -196,6 +196,11 @@ impl Job {
         }
     }
 
+    /// Whether the caller gets what is in the file.
+    pub(crate) fn is_read(&self) -> bool {
+        self.kind == OperationKind::Read
+    }
+
     /// The buffer that goes back to the caller.
     pub(crate) fn into_buffer(self) -> Buffer {
         match self.kind {

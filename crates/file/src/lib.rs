@@ -15,6 +15,7 @@
 //! | `pool` | the engine where io_uring is not permitted: blocking calls on tokio's threads |
 //! | `patience` | whether durable writes are waited for on the spot |
 //! | `promises` | whether what was promised of durability can still be kept |
+//! | `wholeness` | whether somebody has cut a file that is open, or taken blocks out of it |
 //! | `sync_files` | a descriptor for each durable write under way, so that each hears of errors |
 //! | `failure` | errno to [`block::ErrorKind`] |
 //! | [`limits`] | the bounds |
@@ -42,6 +43,7 @@ mod promises;
 mod ring;
 mod sync_files;
 mod topology;
+mod wholeness;
 
 pub use device::FileDevice;
 pub use options::FileOptions;

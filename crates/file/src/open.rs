@@ -14,6 +14,7 @@ use crate::failure;
 use crate::limits::{TRANSFER_BYTES_MAX, ZERO_CHUNK_BYTES};
 use crate::options::FileOptions;
 use crate::topology::{Discard, Topology};
+use crate::wholeness::Wholeness;
 
 /// The smallest logical block there is.
 const SECTOR_BYTES: u32 = 512;
@@ -29,6 +30,8 @@ pub(crate) struct OpenFile {
     pub(crate) discard: Option<Discard>,
     /// Whether its disk is flushed for each durable write.
     pub(crate) flushes_for_each: bool,
+    /// How it was, where it is to be noticed that somebody cuts it.
+    wholeness: Option<Wholeness>,
     /// How others are kept away, if they are.
     claim: Option<Claim>,
 }
@@ -104,8 +107,22 @@ impl OpenFile {
             file.sync_all().map_err(|error| io_error(&error, format!("making {path} durable")))?;
         }
         let is_block_device = file_type == FileType::BlockDevice;
-        let flushes_for_each = topology.flushes_for_each;
-        Ok(Self { file, path, geometry, is_block_device, is_direct: options.direct, discard, flushes_for_each, claim })
+        let wholeness = (options.notices_cuts && !is_block_device).then(|| Wholeness::of(&file)).flatten();
+        let (is_direct, flushes_for_each) = (options.direct, topology.flushes_for_each);
+        Ok(Self { file, path, geometry, is_block_device, is_direct, discard, flushes_for_each, wholeness, claim })
+    }
+
+    /// # Errors
+    /// `Media` once somebody has cut it, where that is noticed.
+    pub(crate) fn check_whole(&self) -> Result<(), Error> {
+        self.wholeness.as_ref().map_or(Ok(()), |wholeness| wholeness.check(&self.file, &self.path))
+    }
+
+    /// What is discarded is missing from now on.
+    pub(crate) fn note_discard(&self) {
+        if let Some(wholeness) = &self.wholeness {
+            wholeness.note_discard();
+        }
     }
 
     /// Lets others have the file from now on.

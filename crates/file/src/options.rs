@@ -34,6 +34,9 @@ pub struct FileOptions {
     /// For an owner who then tells every client of its own that what it wrote may be lost; without that, nothing is promised any more until
     /// the device is opened again.
     pub goes_on_after_loss: bool,
+    /// Notices when somebody else cuts the file, or takes blocks out of it, and fails all requests then that read or make something durable.
+    /// For files that nobody but their owner changes, and that must not be read as zeroes. Of block devices it does nothing.
+    pub notices_cuts: bool,
     /// Carries durable writes out on the thread that submits them, as long as the medium is so fast that handing them to
     /// the engine would take longer ([`crate::limits::WAIT_US_MAX`]). For writes that little else on the thread goes before: those
     /// of a log. Past the page cache (`direct`) only.
@@ -56,6 +59,7 @@ impl Default for FileOptions {
             name: None,
             is_write_cache_volatile: true,
             goes_on_after_loss: false,
+            notices_cuts: false,
             waits_for_fast_writes: false,
             io_uring: true,
         }

@@ -236,7 +236,7 @@ impl Attachment {
                 cache = Some(Arc::clone(&opened));
                 entries.extend(identities.iter().map(|identity| Entry::new(identity, &place, &config.name)));
                 let record = Record::new(&place, device_bytes, &identity, &config.name);
-                let (told, marks) = assessed.commit(&caches, record).await?;
+                let (told, marks) = assessed.commit(&caches, record, (&*opened, config.overwrites_changes)).await?;
                 freshness["cache"] = told;
                 held_marks.push(marks);
                 let fixed_bytes = place.fixed_bytes(device_bytes);
@@ -258,8 +258,9 @@ impl Attachment {
                 let (opened, ours) = log_config
                     .open(&place, &caches, device, clock, &registry, (&identities, &config.name, kept))
                     .await?;
+                log = Some(Arc::clone(&opened));
                 let record = Record::new(&place, 0, &identity, &config.name);
-                let (told, marks) = assessed.commit(&caches, record).await?;
+                let (told, marks) = assessed.commit(&caches, record, (&*opened, config.overwrites_changes)).await?;
                 freshness["log"] = told;
                 held_marks.push(marks);
                 entries.extend(ours);
@@ -267,8 +268,7 @@ impl Attachment {
                 destaging =
                     Some(Apart::start("destaging", base::background::named("destaging", opened.run_destaging()))?);
                 early_entries.note_log(&opened);
-                device = opened.clone();
-                log = Some(opened);
+                device = opened;
             }
             if let Some(cow_config) = &config.cow {
                 let layer = cow_config.open(&cow_config.place(&identity)?, &caches, device).await?;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use base::clock::Clock;
 use block::{Identity, SharedDevice};
 use cache::{
-    Alignment, Associativity, Cache, CleaningRate, ConflictingChanges, CrashMode, DirtyLimits, FormatOptions, LineSize,
-    Mode, OpenOptions, Replacement, Tuning,
+    Alignment, Associativity, Cache, CleaningRate, CrashMode, DirtyLimits, FormatOptions, LineSize, Mode, OpenOptions,
+    Replacement, Tuning,
 };
 
 use crate::caches::Caches;
@@ -143,13 +143,9 @@ impl CacheConfig {
         };
         let device = open_or_make(PlaceKind::Cache, place, caches, self.size_bytes, format).await?;
         let device_bytes = device.geometry().size_bytes;
-        let context = |error: block::Error| match ConflictingChanges::of(&error) {
-            Some(conflicting) => since.conflict(conflicting.bytes),
-            None => Error::from(error).context(format!("the cache {place}")),
-        };
         let freshness = since.freshness();
         let options = OpenOptions { freshness, overwrites_changes, ..self.open_options(clock, memory_max) };
-        let cache = Cache::open(device, origin, options).await.map_err(context)?;
+        let cache = Cache::open(device, origin, options).await.map_err(|error| since.refusal(error))?;
         Ok((cache, device_bytes))
     }
 

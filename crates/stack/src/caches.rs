@@ -14,7 +14,7 @@ use block::Identity;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::content::content_is_there;
+use crate::content::{content_is_there, sequence_at, uuid_at};
 use crate::error::{Error, Failure, Result};
 use crate::paths::{Paths, make_private};
 use crate::place::Place;
@@ -56,6 +56,10 @@ pub struct Record {
     /// Of the store that is meant, where that is known: its place may hold another one by now.
     #[serde(default, skip_serializing_if = "is_default")]
     pub uuid: Option<Uuid>,
+    /// How often that store's superblock had been written when this host last opened or closed it. Read from the store, where it only grows: one that
+    /// has less is an older copy of it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub sequence: Option<u64>,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -181,6 +185,7 @@ impl Record {
             is_stale: false,
             is_exclusive: false,
             uuid: None,
+            sequence: None,
         }
     }
 
@@ -304,7 +309,46 @@ impl Caches {
     pub(crate) fn note_uuid(&self, place: &Place, uuid: Option<Uuid>) -> Result<()> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(record) = self.find(place)? else { return Ok(()) };
-        self.note(&Record { uuid, ..record })
+        self.note(&Record { uuid, sequence: None, ..record })
+    }
+
+    /// Notes how far the store at `place` has come, if it is the one that is known there.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find) and [`note`](Self::note).
+    pub(crate) fn note_sequence(&self, place: &Place) -> Result<()> {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let (uuid, sequence) = (uuid_at(place), sequence_at(place));
+        match self.find(place)? {
+            Some(record) if uuid.is_some() && record.uuid == uuid && record.sequence < sequence => {
+                self.note(&Record { sequence, ..record })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses an older copy of the store that this host knows at `place`: what it says is clean, and what it says is dirty, was so once.
+    ///
+    /// # Errors
+    /// `WouldLoseData`, saying how to go on; as [`find`](Self::find).
+    pub(crate) fn check_not_older(&self, place: &Place) -> Result<()> {
+        let Some(record) = self.find(place)?.filter(|record| record.uuid.is_some() && record.uuid == uuid_at(place))
+        else {
+            return Ok(());
+        };
+        match (record.sequence, sequence_at(place)) {
+            (Some(known), Some(found)) if found < known => {
+                let what = record.store.as_str();
+                let message = format!(
+                    "the {what} {place} is an older copy of itself (its superblock was written {found} times, and {known} times when it was last used): \
+                     bring the last one back, move this one to another path, where it is taken for one from elsewhere, or give up what it holds with \
+                     `forebay {what} discard {}`",
+                    place.argument(what)
+                );
+                Err(Error::new(Failure::WouldLoseData, message))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The marks of the LUN `identity` that no store has, or has any more.

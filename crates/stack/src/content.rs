@@ -97,3 +97,8 @@ pub(crate) fn head_at(path: &Path, offset: u64) -> std::io::Result<[u8; SUPERBLO
 pub fn uuid_at(place: &Place) -> Option<uuid::Uuid> {
     superblock::uuid(&head_at(&place.path, place.offset.unwrap_or(0)).ok()?)
 }
+
+/// How often the superblock of the store at `place` was written: more at each open than before it. `None` as above.
+pub(crate) fn sequence_at(place: &Place) -> Option<u64> {
+    superblock::sequence(&head_at(&place.path, place.offset.unwrap_or(0)).ok()?)
+}

@@ -12,29 +12,33 @@
 //! ([`caches`](crate::caches)). The protocol: `docs/protocol/change-marks.md`.
 //!
 //! ```text
-//! assess: remember a candidate token, TAKE, report   ->   open the store, which drops durably   ->   commit: CLEAR
+//! assess: remember a candidate token, TAKE, report   ->   open the store, which drops durably   ->   commit: CLEAR, and again (`clearing`)
 //!                                                                          while it is used, and at its end: another token (`held_marks`)
 //! ```
 //! A crash between two steps leaves the mark as it was, or with more in it: the next attach is told again. A store that nothing is remembered of has
 //! no mark before it is open: one that is made for it is noted as nobody's until then, and forgotten where nothing comes of it.
 
-use std::sync::Arc;
-
 use block::device::Device;
 use block::{ByteRange, Identity};
-use cache::Freshness;
+use cache::{ConflictingChanges, Freshness};
 use initiator::{ChangeReport, Mark, RemoteLun};
 use serde_json::{Value, json};
 use uuid::Uuid;
+use writelog::WriteLog;
 
 use crate::caches::{Caches, LunRecord, MarkRecord, MarkStage, Record};
-use crate::content::uuid_at;
+use crate::content::{sequence_at, uuid_at};
 use crate::error::{Error, Failure, Result};
 use crate::held_marks::{HeldMarks, MarkRenewal};
 use crate::limits::CLOSE_TIME_MAX;
 use crate::place::Place;
 use crate::registry::Store;
 use crate::remotes::{Leg, Remotes};
+
+mod clearing;
+
+pub(crate) use clearing::Heeding;
+use clearing::{Clearing, Taken};
 
 /// What the user says about others.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,14 +47,6 @@ pub(crate) struct Promise {
     pub(crate) is_exclusive: Option<bool>,
     /// Which generation the LUN's content has was given: then the cache itself sees what is old.
     pub(crate) has_generation: bool,
-}
-
-/// A mark that is held.
-struct Taken {
-    /// The paths to its LUN, each with the sequence of what was reported there.
-    paths: Vec<(Arc<RemoteLun>, u64)>,
-    id: [u8; 16],
-    token: u64,
 }
 
 /// What was found out about a store before it is opened.
@@ -73,7 +69,8 @@ pub(crate) struct Assessed {
 /// Finds out what others did to the LUNs since the store at `place` let go of them, and holds its marks from now on.
 ///
 /// # Errors
-/// When what this host remembers cannot be read or written. A target that fails is one that cannot tell.
+/// `WouldLoseData` for an older copy of the store; when what this host remembers cannot be read or written. A target that fails is one that cannot
+/// tell.
 pub(crate) async fn assess(
     remotes: &Remotes,
     caches: &Caches,
@@ -81,6 +78,7 @@ pub(crate) async fn assess(
     place: &Place,
     promise: Promise,
 ) -> Result<Assessed> {
+    caches.check_not_older(place)?;
     let identity = remotes.identity();
     let uuid = uuid_at(place);
     let is_it = |record: &Record| record.is_of(std::slice::from_ref(&identity)) && record.is_of_store(uuid);
@@ -188,14 +186,14 @@ impl Assessed {
                 path.take_mark(id, token).await.map_err(Asked::There)?;
             }
             *mark = mark.clone().settled();
-            let (mut paths, mut ranges) = (Vec::new(), Vec::new());
+            let (mut sequences, mut ranges) = (Vec::new(), Vec::new());
             for path in &leg.luns {
                 let report = report_of(path, id).await.map_err(Asked::There)?;
                 ranges.extend(report.ranges);
-                paths.push((Arc::clone(path), report.sequence));
+                sequences.push(report.sequence);
             }
             changed.extend(joined(ranges).into_iter().filter_map(|range| leg.in_whole(range)));
-            self.taken.push(Taken { paths, id, token });
+            self.taken.push(Taken { leg: leg.clone(), sequences, id, token });
         }
         // From now on only the new tokens are ours: an older copy of the target's marks is not taken for them.
         self.remember(caches, record.as_ref()).map_err(Asked::Here)?;
@@ -205,12 +203,17 @@ impl Assessed {
             self.lose_mark();
             return Ok(());
         }
+        self.note_changes(changed);
+        Ok(())
+    }
+
+    /// The target tells what others changed: these ranges, and no others.
+    fn note_changes(&mut self, changed: Vec<ByteRange>) {
         self.why = match changed.len() {
             0 => "the target says that nobody changed anything".to_owned(),
             count => format!("the target says that others changed {count} ranges"),
         };
         self.freshness = if changed.is_empty() { Freshness::Unchanged } else { Freshness::Changed(changed) };
-        Ok(())
     }
 
     /// A target that tells of changes has nothing to tell of this store: others may have written anywhere, also where something is dirty. Of a store
@@ -250,33 +253,39 @@ impl Assessed {
         Kept { assessed: self, is_overwritten }
     }
 
-    /// The store is open, and what is old is gone from it durably: the marks begin anew. Gives what `status` tells, and the marks that are held.
+    /// The `store` is open, and what is old is gone from it durably: the marks begin anew. What others change meanwhile goes, too. Gives what
+    /// `status` tells, and the marks that are held.
     ///
     /// # Errors
-    /// When this host's list cannot be written.
-    pub(crate) async fn commit(mut self, caches: &Caches, record: Record) -> Result<(Value, HeldMarks)> {
+    /// When this host's list cannot be written; when others changed just now what is dirty in the store, unless that `is_overwritten`.
+    pub(crate) async fn commit(
+        mut self,
+        caches: &Caches,
+        record: Record,
+        (store, is_overwritten): (&dyn Heeding, bool),
+    ) -> Result<(Value, HeldMarks)> {
         let (is_exclusive, is_new) = (self.is_exclusive, self.is_new);
         let taken = std::mem::take(&mut self.taken);
         // From now on the store is used, and its marks have to tell.
         taken.iter().for_each(|taken| self.note_stage(taken.id, MarkStage::New, MarkStage::Owing));
-        let uuid = uuid_at(&self.place);
-        let mut record = Record { store: self.store, is_stale: false, is_exclusive, uuid, ..record };
+        let (uuid, sequence) = (uuid_at(&self.place), sequence_at(&self.place));
+        let mut record = Record { store: self.store, is_stale: false, is_exclusive, uuid, sequence, ..record };
         record.luns.clone_from(&self.luns);
         caches.note(&record)?;
         let marks = self.luns.iter().filter_map(|lun| lun.mark.as_ref());
         marks.filter(|_| is_new).try_for_each(|mark| caches.note_forgotten(mark))?;
         let mut held = HeldMarks::new(caches, &self.place);
-        for Taken { paths, id, token } in taken {
-            let mut is_cleared = true;
-            for (number, (lun, sequence)) in paths.iter().enumerate() {
-                // The target of an earlier path may be this one's, too.
-                let is_empty = number > 0 && report_of(lun, id).await.is_ok_and(|report| report.ranges.is_empty());
-                is_cleared &= is_empty || clear(lun, id, token, *sequence).await;
-            }
+        let is_told = matches!(self.freshness, Freshness::Unchanged | Freshness::Changed(_)) && !self.is_mark_lost;
+        let mut clearing = Clearing { store, is_overwritten: is_overwritten || !is_told, heeded: Vec::new() };
+        for taken in taken {
+            let is_cleared = clearing.clear(&taken).await.map_err(|error| self.refusal(error))?;
             if is_cleared {
-                self.note_stage(id, MarkStage::Owing, MarkStage::Cleared);
+                self.note_stage(taken.id, MarkStage::Owing, MarkStage::Cleared);
             }
-            held.add(id, paths.into_iter().map(|(lun, _)| lun).collect());
+            held.add(taken.id, taken.leg.luns);
+        }
+        if is_told && !clearing.heeded.is_empty() {
+            self.note_changes(joined([self.changed(), &clearing.heeded].concat()));
         }
         if record.luns != self.luns {
             record.luns.clone_from(&self.luns);
@@ -309,8 +318,16 @@ impl Assessed {
         }
     }
 
+    /// What a store that was told of changes ended with.
+    pub(crate) fn refusal(&self, error: block::Error) -> Error {
+        match ConflictingChanges::of(&error) {
+            Some(conflicting) => self.conflict(conflicting.bytes),
+            None => Error::from(error).context(format!("the {} {}", self.store.as_str(), self.place)),
+        }
+    }
+
     /// Refuses dirty data that others have written over meanwhile, or may have: whoever is the newer one, one of the two is lost.
-    pub(crate) fn conflict(&self, bytes: u64) -> Error {
+    fn conflict(&self, bytes: u64) -> Error {
         let (what, place) = (self.store.as_str(), &self.place);
         let (others, theirs) = match self.is_mark_lost {
             false => ("where others have written since".to_owned(), "what they wrote"),
@@ -337,16 +354,6 @@ async fn report_of(lun: &RemoteLun, id: [u8; 16]) -> std::result::Result<ChangeR
     let lost = || block::Error::new(block::ErrorKind::NotFound, "the target forgot a mark as soon as it was made");
     let mark = marks.iter().find(|mark| mark.id == id).ok_or_else(lost)?;
     lun.changes(mark.slot).await
-}
-
-/// CLEAR. Where others change the LUN at this moment the mark stays as it is, and the next attach is told; this one, too, of what is new.
-async fn clear(lun: &RemoteLun, id: [u8; 16], token: u64, sequence: u64) -> bool {
-    match lun.clear_mark(id, token, sequence).await {
-        Ok(true) => return true,
-        Ok(false) => lun.invalidate(&report_of(lun, id).await.map_or_else(|_| everything(), |new| new.ranges)),
-        Err(error) => tracing::warn!(%error, "a change mark cannot be cleared: the next attach is colder"),
-    }
-    false
 }
 
 /// All bytes of `ranges`, each range once.
@@ -406,12 +413,18 @@ impl ChangesSince {
         self.0.kept(is_overwritten)
     }
 
-    /// The log is open, and is used as in an attachment: its marks begin anew, and get other tokens until that is finished.
+    /// The `log` is open, and is used as in an attachment: its marks begin anew, and get other tokens until that is finished. Whether what others
+    /// change just now `is_overwritten` is as in [`Self::kept`].
     ///
     /// # Errors
-    /// When this host's list cannot be written.
-    pub async fn commit(self, caches: &Caches, record: Record) -> Result<MarkRenewal> {
-        let (_, marks) = self.0.commit(caches, record).await?;
+    /// When this host's list cannot be written; when others changed just now what is dirty in the log.
+    pub async fn commit(
+        self,
+        caches: &Caches,
+        record: Record,
+        (log, is_overwritten): (&WriteLog, bool),
+    ) -> Result<MarkRenewal> {
+        let (_, marks) = self.0.commit(caches, record, (log, is_overwritten)).await?;
         Ok(MarkRenewal::start(vec![marks]))
     }
 }
@@ -428,9 +441,9 @@ impl Kept<'_> {
         if self.is_overwritten { &[] } else { self.assessed.changed() }
     }
 
-    /// [`Assessed::conflict`].
-    pub(crate) fn conflict(&self, bytes: u64) -> Error {
-        self.assessed.conflict(bytes)
+    /// [`Assessed::refusal`].
+    pub(crate) fn refusal(&self, error: block::Error) -> Error {
+        self.assessed.refusal(error)
     }
 }
 

@@ -118,6 +118,12 @@ impl MarkRenewal {
     /// The stores let go of their LUNs, and have what those have: the last token. A target that does not answer soon is not waited for.
     pub async fn finish(mut self) {
         self.watches.shutdown().await;
+        // They are closed, and nothing is written in them any more.
+        for store in &self.stores {
+            if let Err(error) = store.caches.note_sequence(&store.place) {
+                tracing::warn!(%error, "a copy of {} from before now is not told from it", store.place);
+            }
+        }
         let renewed = async {
             for store in &self.stores {
                 store.renew_all().await;

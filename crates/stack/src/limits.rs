@@ -118,3 +118,10 @@ pub const DESTAGE_WRITES: RangeInclusive<u64> = 1..=256;
 
 /// Shortest time after which destaging looks again: shorter ones are a loop that computes.
 pub const DESTAGE_TIME_MIN: Duration = Duration::from_millis(1);
+
+/// First pause between two attempts to clear a change mark, while others write to the LUN; doubled each time.
+pub const CLEAR_PAUSE_MIN: Duration = Duration::from_millis(5);
+
+/// Attempts to clear a change mark while others write to the LUN. With their pauses, some five seconds: what is left of a program that was killed is
+/// written by then, also by a slow disk. Whoever goes on writing is recorded as having changed everything by less, and then a CLEAR comes through.
+pub const CLEAR_TRIES_MAX: u32 = 10;

@@ -245,12 +245,11 @@ impl LogConfig {
         let entries: Vec<Entry> = identities.iter().map(|identity| entry(identity, place, name, uuid)).collect();
         options.failure_note = Some(failure_note(registry.clone(), entries.clone()));
         let context = |error: block::Error| match (ConflictingChanges::of(&error), error.kind()) {
-            (Some(conflicting), _) => kept.conflict(conflicting.bytes),
             // Its options ask for more than it has.
             (None, block::ErrorKind::InvalidRange) => {
                 Error::new(Failure::Usage, format!("the write log {place}: {error}"))
             }
-            _ => Error::from(error).context(format!("the write log {place}")),
+            _ => kept.refusal(error),
         };
         Ok((WriteLog::open(device, origin, options).await.map_err(context)?, entries))
     }

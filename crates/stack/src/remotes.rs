@@ -228,6 +228,7 @@ async fn connect_each(
 }
 
 /// One LUN of a device, by all its paths.
+#[derive(Clone)]
 pub(crate) struct Leg {
     /// Who it is.
     pub(crate) identity: Identity,

@@ -563,6 +563,7 @@ fn open_with(kind: PlaceKind, path: &Path, name: &Path, space: Space, preallocat
         name: Some(name),
         is_write_cache_volatile: true,
         waits_for_fast_writes: kind.waits_for_fast_writes(),
+        notices_cuts: kind != PlaceKind::Difference,
         ..FileOptions::default()
     };
     let device: SharedDevice = match FileDevice::open(path, options.clone()) {
@@ -581,11 +582,17 @@ fn open_with(kind: PlaceKind, path: &Path, name: &Path, space: Space, preallocat
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use block::device::DeviceExt;
+    use block::memory::MemoryDevice;
+    use cache::Cache;
     use tokio::sync::Notify;
+    use writelog::WriteLog;
 
     use super::*;
     use crate::paths::Paths;
+    use crate::time::system_clock;
 
     const SIZE: u64 = 1 << 20;
 
@@ -706,5 +713,62 @@ mod tests {
         let opened = open_or_make(PlaceKind::Cache, &place, &caches(directory.path()), None, format).await.unwrap();
         assert_eq!(names(directory.path()), ["disk"]);
         drop(opened);
+    }
+
+    /// Cuts the file of a store in the middle, and makes it as long as before.
+    fn cut(place: &Place) {
+        let file = fs::OpenOptions::new().write(true).open(&place.path).unwrap();
+        let length = file.metadata().unwrap().len();
+        file.set_len(0).unwrap();
+        file.set_len(length).unwrap();
+    }
+
+    /// What a cut file has is zeroes, which must not get to the LUN.
+    #[tokio::test]
+    async fn a_cache_whose_file_was_cut_sends_nothing_of_it_to_the_lun() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Place::new(&directory.path().join("disk"), None).unwrap();
+        let origin: SharedDevice = Arc::new(MemoryDevice::new(SIZE, Identity::default()));
+        write(&origin, 1).await;
+        let format =
+            async |device: &SharedDevice| Cache::format(device, &origin, cache::FormatOptions::default()).await;
+        let caches = caches(directory.path());
+        let device = open_or_make(PlaceKind::Cache, &place, &caches, Some(4 * SIZE), format).await.unwrap();
+        let mut options = cache::OpenOptions::new(cache::Mode::WriteBack, system_clock().unwrap());
+        options.dirty = cache::DirtyLimits { clean_above: cache::Percent::ALL, max: cache::Percent::ALL };
+        let opened = Cache::open(device, Arc::clone(&origin), options).await.unwrap();
+        let running = tokio::spawn(opened.run());
+        let front: SharedDevice = opened.clone();
+        write(&front, 2).await;
+        cut(&place);
+        let refused = opened.clean(|_| {}).await.expect_err("what was to be cleaned is gone");
+        assert_eq!(refused.kind(), block::ErrorKind::Media, "{refused}");
+        assert_eq!(origin.read(0, block::Buffer::zeroed(4096)).await.unwrap()[..], [1; 4096]);
+        assert!(opened.close(true).await.is_err(), "what it holds is not kept");
+        running.abort();
+    }
+
+    #[tokio::test]
+    async fn a_log_whose_file_was_cut_sends_nothing_of_it_to_the_lun() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Place::new(&directory.path().join("disk"), None).unwrap();
+        let origin: SharedDevice = Arc::new(MemoryDevice::new(SIZE, Identity::default()));
+        write(&origin, 1).await;
+        let format =
+            async |device: &SharedDevice| WriteLog::format(device, &origin, writelog::FormatOptions::default()).await;
+        let caches = caches(directory.path());
+        let device = open_or_make(PlaceKind::Log, &place, &caches, Some(4 * SIZE), format).await.unwrap();
+        let mut options = writelog::OpenOptions::new(system_clock().unwrap());
+        // Whatever is sent is read from the file.
+        options.record_cache_bytes = 0;
+        let opened = WriteLog::open(device, Arc::clone(&origin), options).await.unwrap();
+        let running = tokio::spawn(opened.run_requests());
+        let front: SharedDevice = opened.clone();
+        write(&front, 2).await;
+        cut(&place);
+        let refused = opened.destage(|_| {}).await.expect_err("what was to be destaged is gone");
+        assert_eq!(refused.kind(), block::ErrorKind::Media, "{refused}");
+        assert_eq!(origin.read(0, block::Buffer::zeroed(4096)).await.unwrap()[..], [1; 4096]);
+        running.abort();
     }
 }

@@ -1,7 +1,9 @@
 //! What the log of an attachment says without being asked: that its target is away or back, and that the file of a cache or log with the LUN's newest
-//! data was removed under it. The last goes with the process, and nobody notices before.
+//! data was removed or cut under it. What was removed goes with the process, and nobody notices before; what was cut is gone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt;
 
 use crate::content::{Content, content};
 use crate::limits::WATCH_INTERVAL;
@@ -22,13 +24,15 @@ pub(crate) struct Sight {
 pub(crate) struct Watch {
     state: Option<String>,
     gone: BTreeSet<Place>,
+    /// What was at each place that held dirty data.
+    found: BTreeMap<Place, Found>,
 }
 
 impl Watch {
     /// Looks from time to time, and says what is new.
     pub(crate) async fn look_for_ever(&mut self, sight: impl Fn() -> Sight) {
         loop {
-            for news in self.look(&sight(), |place| !is_gone(place)) {
+            for news in self.look(&sight(), find) {
                 match news {
                     News::Back(words) => tracing::info!("{words}"),
                     News::Trouble(words) => tracing::error!("{words}"),
@@ -38,20 +42,37 @@ impl Watch {
         }
     }
 
-    fn look(&mut self, sight: &Sight, exists: impl Fn(&Place) -> bool) -> Vec<News> {
+    fn look(&mut self, sight: &Sight, find: impl Fn(&Place) -> Option<Found>) -> Vec<News> {
         let mut news = Vec::new();
         let before = self.state.replace(sight.state.clone());
         // That it is away, and why, whoever lost it has said.
         if sight.state == "online" && before.is_some_and(|before| before != "online") {
             news.push(News::Back(format!("the session with {} is back", sight.portal)));
         }
-        let gone: BTreeSet<Place> = sight.dirty_places.iter().filter(|place| !exists(place)).cloned().collect();
+        let mut gone = BTreeSet::new();
+        for place in &sight.dirty_places {
+            let Some(found) = find(place) else {
+                gone.insert(place.clone());
+                continue;
+            };
+            let before = self.found.insert(place.clone(), found);
+            if before.is_some_and(|before| found.inode == before.inode && found.length < before.length) {
+                news.push(News::Trouble(cut_in_use(place)));
+            }
+        }
         for place in gone.difference(&self.gone) {
             news.push(News::Trouble(gone_in_use(place)));
         }
         self.gone = gone;
         news
     }
+}
+
+/// The file at a place: another one has another inode, and may be shorter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Found {
+    inode: u64,
+    length: u64,
 }
 
 /// Something to say.
@@ -65,6 +86,19 @@ fn gone_in_use(place: &Place) -> String {
     format!(
         "{place} was removed while it is in use, and holds data that the logical unit does not have: clean or detach now, it goes with this process"
     )
+}
+
+fn cut_in_use(place: &Place) -> String {
+    format!(
+        "{place} was cut while it is in use: what it held there of data that the logical unit does not have is lost"
+    )
+}
+
+/// What is at the place of a store that is in use; `None` where that is gone.
+fn find(place: &Place) -> Option<Found> {
+    // What cannot be looked at is there, as far as anybody knows; of a block device the length is none.
+    let found = |status: Metadata| Found { inode: status.ino(), length: status.len() };
+    (!is_gone(place)).then(|| fs::metadata(&place.path).map_or(Found { inode: 0, length: 0 }, found))
 }
 
 /// Whether the file of a store that is in use is not at its place any more, or was emptied there. What is in it ends with who has it open.
@@ -92,16 +126,24 @@ mod tests {
             portal: "h:1".into(),
             dirty_places: dirty.iter().map(|place| (*place).clone()).collect(),
         };
+        let whole = Some(Found { inode: 1, length: 8 });
         let mut watch = Watch::default();
-        assert_eq!(watch.look(&sight("online", &[&place]), |_| true), []);
-        assert_eq!(watch.look(&sight("online", &[]), |_| false), [], "what is clean is not missed");
-        let gone = watch.look(&sight("reconnecting", &[&place]), |_| false);
+        assert_eq!(watch.look(&sight("online", &[&place]), |_| whole), []);
+        assert_eq!(watch.look(&sight("online", &[]), |_| None), [], "what is clean is not missed");
+        let gone = watch.look(&sight("reconnecting", &[&place]), |_| None);
         assert!(matches!(&gone[..], [News::Trouble(words)] if words.contains("/stores/a")), "{gone:?}");
-        assert_eq!(watch.look(&sight("reconnecting", &[&place]), |_| false), []);
+        assert_eq!(watch.look(&sight("reconnecting", &[&place]), |_| None), []);
         assert_eq!(
-            watch.look(&sight("online", &[&place]), |_| true),
+            watch.look(&sight("online", &[&place]), |_| whole),
             [News::Back("the session with h:1 is back".into())]
         );
-        assert_eq!(watch.look(&sight("online", &[&place]), |_| false).len(), 1, "again");
+        assert_eq!(watch.look(&sight("online", &[&place]), |_| None).len(), 1, "again");
+        assert_eq!(watch.look(&sight("online", &[&place]), |_| whole), []);
+        let half = |inode| move |_: &Place| Some(Found { inode, length: 4 });
+        let cut = watch.look(&sight("online", &[&place]), half(1));
+        assert!(matches!(&cut[..], [News::Trouble(words)] if words.contains("/stores/a was cut")), "{cut:?}");
+        assert_eq!(watch.look(&sight("online", &[&place]), half(1)), [], "once");
+        watch.look(&sight("online", &[&place]), |_| whole);
+        assert_eq!(watch.look(&sight("online", &[&place]), half(2)), [], "another file takes its place");
     }
 }

@@ -324,6 +324,12 @@ pub fn uuid(head: &[u8; SUPERBLOCK_BYTES]) -> Option<Uuid> {
     first_header(head).map(|header| Uuid::from_bytes(header.uuid))
 }
 
+/// How often the superblock was written of the store whose first copy `head` is; `None` when it is none, or damaged. The first copy alone never has a
+/// smaller number than it had: it is written with every other.
+pub fn sequence(head: &[u8; SUPERBLOCK_BYTES]) -> Option<u64> {
+    first_header(head).map(|header| header.sequence.get())
+}
+
 fn first_header(head: &[u8; SUPERBLOCK_BYTES]) -> Option<HeaderRaw> {
     let (header, _) = HeaderRaw::read_from_prefix(head).ok()?;
     let is_whole = header.magic == MAGIC && header.checksum.get() == crc32c(head.get(4..)?);

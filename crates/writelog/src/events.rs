@@ -91,10 +91,14 @@ impl Core {
         let place = self.ranges.exclusive(range);
         self.start(async move {
             let _guard = place.await;
-            let (sector, sectors) = sectors_of(range);
-            let state = &mut *core.state();
-            let clean: Vec<Piece> = state.map.pieces(sector, sectors).filter(|piece| !piece.tag.is_dirty()).collect();
-            clean.iter().for_each(|piece| state.forget(&core.layout, piece.sector, piece.sectors));
+            core.forget_clean_in(sectors_of(range));
         });
+    }
+
+    /// Forgets clean copies of so many sectors from `sector` on, which the caller has alone.
+    pub(crate) fn forget_clean_in(&self, (sector, sectors): (u64, u64)) {
+        let state = &mut *self.state();
+        let clean: Vec<Piece> = state.map.pieces(sector, sectors).filter(|piece| !piece.tag.is_dirty()).collect();
+        clean.iter().for_each(|piece| state.forget(&self.layout, piece.sector, piece.sectors));
     }
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base::buffer::BufferPool;
+use base::range::ByteRange;
 use base::signal::Signal;
 use block::completion::Workers;
 use block::range_lock::RangeLock;
@@ -108,7 +109,7 @@ pub(crate) async fn open(
     let destaged_sequence = superblock.payload.destaged_sequence.get();
     let core = assemble(log_device, origin, options, superblock, layout, recovered, stage, binding_now.identity);
     // Before anything is sent: what another order left goes to the origin below.
-    core.check_kept_changes()?;
+    core.check_kept_changes(&core.options.kept_changes)?;
     if core.keeps_order() {
         if was_ordered {
             core.state().destaged_sequence = destaged_sequence;
@@ -279,19 +280,36 @@ fn assemble(
 }
 
 impl Core {
-    /// Refuses what is dirty where others changed the origin, unless that may be overwritten. A range counts in whole sectors; what lies in two of them
-    /// counts twice.
-    fn check_kept_changes(&self) -> Result<(), Error> {
+    /// Refuses what is dirty where others changed the origin. A range counts in whole sectors; what lies in two of them counts twice.
+    fn check_kept_changes(&self, ranges: &[ByteRange]) -> Result<(), Error> {
         let state = self.state();
-        let sectors = self.options.kept_changes.iter().flat_map(|range| {
-            let (first, end) = (range.offset / UNIT_BYTES, range.end().div_ceil(UNIT_BYTES));
-            let pieces = state.map.pieces(first, end.saturating_sub(first));
+        let sectors = ranges.iter().flat_map(|&range| {
+            let (first, sectors) = whole_sectors(range);
+            let pieces = state.map.pieces(first, sectors);
             pieces.filter(|piece| piece.tag.is_dirty()).map(|piece| piece.sectors)
         });
         match sectors.sum::<u64>() * UNIT_BYTES {
             0 => Ok(()),
             bytes => Err(ConflictingChanges { bytes }.into()),
         }
+    }
+
+    /// See [`WriteLog::heed_changes`](crate::WriteLog::heed_changes).
+    pub(crate) async fn heed_changes(
+        self: &Arc<Self>,
+        ranges: &[ByteRange],
+        is_overwritten: bool,
+    ) -> Result<(), Error> {
+        let _guard = self.exclude_requests().await;
+        if self.is_stopped.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Gone, "the write log is closed"));
+        }
+        if !is_overwritten {
+            self.check_kept_changes(ranges)?;
+        }
+        ranges.iter().for_each(|&range| self.forget_clean_in(whole_sectors(range)));
+        // What was destaged since the last one is replayed after a crash, and would be sent again, over what others wrote.
+        self.checkpoint(STATE_IN_USE).await
     }
 
     /// See [`WriteLog::close`](crate::WriteLog::close).
@@ -335,6 +353,12 @@ impl Core {
             true => self.move_round(1.0).await,
         }
     }
+}
+
+/// The first of the sectors that `range` touches, and how many they are.
+fn whole_sectors(range: ByteRange) -> (u64, u64) {
+    let (first, end) = (range.offset / UNIT_BYTES, range.end().div_ceil(UNIT_BYTES));
+    (first, end.saturating_sub(first))
 }
 
 /// The whole of a device's log as it would be found now, and nothing written.

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use base::range::ByteRange;
 use block::{Completion, Device, Error, EventReceiver, Geometry, Identity, Request, SharedDevice};
 use futures_util::future::{join, join3};
 
@@ -82,6 +83,16 @@ impl WriteLog {
     /// The devices' own. What could not be destaged stays dirty, and nothing is lost.
     pub async fn destage(&self, progress: impl FnMut(DestageProgress)) -> Result<(), Error> {
         self.core.destage_all(progress).await
+    }
+
+    /// Others changed these bytes of the origin, and what is clean here of them is old: it is forgotten, and the log is durably as it is then. Dirty
+    /// data of before that is refused, unless it `is_overwritten`, and so is what was written here since: the two look the same.
+    ///
+    /// # Errors
+    /// [`ConflictingChanges`](crate::ConflictingChanges), as the source of `Unsupported`: nothing has changed then. `Gone` when it is closed; the log
+    /// device's.
+    pub async fn heed_changes(&self, changed: &[ByteRange], is_overwritten: bool) -> Result<(), Error> {
+        self.core.heed_changes(changed, is_overwritten).await
     }
 
     /// Waits for all requests, destages unless told to keep what is dirty (durably, in the log), and closes. Requests from now on fail with

@@ -88,3 +88,38 @@ fn an_open_after_others_changed_what_is_dirty_is_refused_before_anything_is_sent
         }
     }
 }
+
+/// Others wrote behind an open: where nothing is dirty their data is read from then on, also where the log has a copy, and a crash does not send
+/// again what was destaged before.
+#[test]
+fn what_others_change_behind_an_open_is_read_and_not_written_over_after_a_crash() {
+    for durability in [Durability::Log, Durability::Nvram] {
+        for order in [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst] {
+            let world = World::new(durability);
+            let mut executor = Executor::in_order();
+            let log = world.open(&mut executor, order, &[]).expect("nothing was changed");
+            let heed = |executor: &mut Executor, is_overwritten| {
+                let log = Arc::clone(&log);
+                executor.block_on(async move { log.heed_changes(&[EVERYTHING], is_overwritten).await })
+            };
+            // Order `log` has sent what another one left.
+            if order != DestageOrder::Log {
+                let error = heed(&mut executor, false).expect_err("three blocks are dirty");
+                assert_eq!(ConflictingChanges::of(&error), Some(&ConflictingChanges { bytes: 3 * 4096 }));
+            }
+            heed(&mut executor, true).expect("they are to be written over what others wrote");
+            assert_eq!(read(&mut executor, log.as_ref(), 0, 4096), [1; 4096]);
+            let destaging = Arc::clone(&log);
+            executor.block_on(async move { destaging.destage(|_| {}).await }).expect("nothing fails");
+            block_on(world.origin.write(0, Buffer::copy_of(&[9; 8192]), true)).expect("nothing fails");
+            heed(&mut executor, false).expect("nothing is dirty any more");
+            assert_eq!(read(&mut executor, log.as_ref(), 0, 8192), [9; 8192], "{durability}, {order}");
+            // It ends as if it were killed.
+            drop((log, executor));
+            let mut executor = Executor::in_order();
+            let log = world.open(&mut executor, order, &[]).expect("nothing was changed");
+            executor.block_on(async move { log.close(false).await }).expect("nothing fails");
+            assert_eq!(world.origin.durable_bytes(0, 8192), [9; 8192], "{durability}, {order}");
+        }
+    }
+}

@@ -221,7 +221,8 @@ async fn replay_to(
         let kept = changed.kept(arguments.overwrite_changes);
         let names = (&identities[..], NAME, kept);
         let (log, entries) = config.open(place, &caches, remotes.device(), clock, &registry, names).await?;
-        let marks = changed.commit(&caches, Record::new(place, 0, &identity, NAME)).await?;
+        let record = Record::new(place, 0, &identity, NAME);
+        let marks = changed.commit(&caches, record, (&*log, arguments.overwrite_changes)).await?;
         Ok::<_, Error>((log, entries, marks))
     };
     let (log, entries, marks) = match opening.await {

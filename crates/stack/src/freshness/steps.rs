@@ -3,13 +3,15 @@
 
 use std::future::pending;
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use base::clock::Clock;
 use block::device::DeviceExt;
 use block::memory::MemoryDevice;
-use block::{Buffer, Event};
+use block::{Buffer, Event, SharedDevice};
+use cache::Cache;
+use futures_util::future::BoxFuture;
 use iscsi::target::TargetPortal;
 use logical_unit::change_marks::{ChangeStore, MarkUpdate, SavedMark, Saving};
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap};
@@ -20,6 +22,7 @@ use crate::held_marks::MarkRenewal;
 use crate::paths::Paths;
 use crate::remote::{RemoteConfig, Waits};
 use crate::remotes::{Arrangement, RemotesConfig};
+use crate::store_file::{PlaceKind, open_or_make};
 use crate::time::system_clock;
 
 const IQN: &str = "iqn.2026-11.io.forebay:steps";
@@ -98,6 +101,46 @@ fn serve(store: Watched) -> SocketAddr {
     receiver.recv().unwrap()
 }
 
+/// A store that is open, while others write to its LUN.
+#[derive(Default)]
+struct Opened {
+    /// What it was told.
+    heeded: Mutex<Vec<ByteRange>>,
+    /// Who writes, and where next: one write each time that it is told something, until there is none left.
+    others: Option<(SharedDevice, Mutex<Vec<u64>>)>,
+    /// Whether what others change is dirty here.
+    is_dirty: bool,
+}
+
+impl Opened {
+    /// Others write at these offsets, the last one first.
+    fn beside(others: &Remotes, offsets: Vec<u64>) -> Self {
+        Self { others: Some((others.device(), Mutex::new(offsets))), ..Self::default() }
+    }
+}
+
+impl Heeding for Opened {
+    fn heed<'a>(
+        &'a self,
+        changed: &'a [ByteRange],
+        is_overwritten: bool,
+    ) -> BoxFuture<'a, std::result::Result<(), block::Error>> {
+        assert!(!is_overwritten);
+        Box::pin(async move {
+            if self.is_dirty {
+                return Err(ConflictingChanges { bytes: 4096 }.into());
+            }
+            self.heeded.lock().unwrap().extend(changed);
+            let Some((device, offsets)) = &self.others else { return Ok(()) };
+            let next = offsets.lock().unwrap().pop();
+            if let Some(offset) = next {
+                device.write(offset, Buffer::zeroed(4096), false).await?;
+            }
+            Ok(())
+        })
+    }
+}
+
 struct Host {
     caches: Caches,
     place: Place,
@@ -134,12 +177,59 @@ impl Host {
     }
 
     async fn assess(&self, remotes: &Remotes) -> Assessed {
-        assess(remotes, &self.caches, Store::Cache, &self.place, Promise::default()).await.unwrap()
+        self.try_assess(remotes, Store::Cache).await.unwrap()
+    }
+
+    async fn try_assess(&self, remotes: &Remotes, store: Store) -> Result<Assessed> {
+        assess(remotes, &self.caches, store, &self.place, Promise::default()).await
+    }
+
+    /// The store of this host, made if it is not there, is opened, used for `meanwhile`, and closed, unless it `is_killed`.
+    async fn use_once(&self, store: Store, is_killed: bool, meanwhile: impl FnOnce()) -> Result<()> {
+        let remotes = self.connect("own").await;
+        let assessed = self.try_assess(&remotes, store).await?;
+        let (origin, clock) = (remotes.device(), Arc::clone(&self.clock));
+        let record = Record::new(&self.place, 4096, &remotes.identity(), "disk");
+        let held = match store {
+            Store::Cache => {
+                let options = cache::FormatOptions::default();
+                let format = async |device: &SharedDevice| Cache::format(device, &origin, options).await;
+                let device = open_or_make(PlaceKind::Cache, &self.place, &self.caches, Some(4 * MIB), format).await?;
+                let options = cache::OpenOptions::new(cache::Mode::WriteBack, clock);
+                let opened = Cache::open(device, Arc::clone(&origin), options).await?;
+                let held = assessed.commit(&self.caches, record, (&*opened, false)).await?.1;
+                meanwhile();
+                if !is_killed {
+                    opened.close(true).await?;
+                }
+                held
+            }
+            Store::Log => {
+                let options = writelog::FormatOptions::default();
+                let format = async |device: &SharedDevice| WriteLog::format(device, &origin, options).await;
+                let device = open_or_make(PlaceKind::Log, &self.place, &self.caches, Some(4 * MIB), format).await?;
+                let opened = WriteLog::open(device, Arc::clone(&origin), writelog::OpenOptions::new(clock)).await?;
+                let held = assessed.commit(&self.caches, record, (&*opened, false)).await?.1;
+                meanwhile();
+                if !is_killed {
+                    opened.close(true).await?;
+                }
+                held
+            }
+        };
+        if !is_killed {
+            MarkRenewal::start(vec![held]).finish().await;
+        }
+        Ok(remotes.close().await?)
     }
 
     async fn commit(&self, remotes: &Remotes, assessed: Assessed) -> HeldMarks {
+        self.commit_to(&Opened::default(), remotes, assessed).await.unwrap()
+    }
+
+    async fn commit_to(&self, store: &Opened, remotes: &Remotes, assessed: Assessed) -> Result<HeldMarks> {
         let record = Record::new(&self.place, 4096, &remotes.identity(), "disk");
-        assessed.commit(&self.caches, record).await.unwrap().1
+        Ok(assessed.commit(&self.caches, record, (store, false)).await?.1)
     }
 
     /// An attach and its end: the mark is there, cleared, and remembered.
@@ -232,9 +322,10 @@ async fn a_store_is_noted_as_used_before_its_mark_is_cleared() {
     assert_eq!(host.mark().stage(), MarkStage::Cleared);
 }
 
-/// Others write between the report and the CLEAR, which is refused then: this attachment is told at once, and the next one again.
+/// What is left of a program that was killed arrives at the target after the report, so that the CLEAR is refused, and the next one as well. Left at
+/// that, the next attach took it for changes after this one, and refused what was written in this one.
 #[tokio::test]
-async fn what_others_change_during_an_attach_is_void_in_it_and_told_to_the_next() {
+async fn what_others_change_during_an_attach_is_heeded_in_it_and_not_told_to_the_next() {
     let store = Watched::default();
     let host = Host::new(serve(store.clone()));
     host.attach_once().await;
@@ -244,12 +335,67 @@ async fn what_others_change_during_an_attach_is_void_in_it_and_told_to_the_next(
     let others = host.connect("other").await;
     others.device().write(3 * MIB, Buffer::zeroed(4096), false).await.unwrap();
     let events = remotes.device().subscribe();
-    let held = host.commit(&remotes, assessed).await;
+    let opened = Opened::beside(&others, vec![9 * MIB, 5 * MIB]);
+    let held = host.commit_to(&opened, &remotes, assessed).await.unwrap();
+    let range = |first| ByteRange { offset: first * MIB, length: MIB };
+    let heeded = opened.heeded.into_inner().unwrap();
+    assert_eq!(heeded, [range(3), range(3), range(5), range(3), range(5), range(9)]);
     let void: Vec<Event> = std::iter::from_fn(|| events.try_receive()).collect();
-    let changed = ByteRange { offset: 3 * MIB, length: MIB };
-    assert!(matches!(&void[..], [Event::Invalidated(range)] if *range == changed), "{void:?}");
+    assert_eq!(void, heeded.into_iter().map(Event::Invalidated).collect::<Vec<_>>(), "the layers above are told, too");
     MarkRenewal::start(vec![held]).finish().await;
     remotes.close().await.unwrap();
     let remotes = host.connect("own").await;
-    assert_eq!(host.assess(&remotes).await.changed(), [changed]);
+    assert_eq!(host.assess(&remotes).await.changed(), []);
+}
+
+/// Nothing was written through the store yet: what is dirty in it is older than what others have just written.
+#[tokio::test]
+async fn what_others_change_during_an_attach_where_something_is_dirty_refuses_it_and_is_told_to_the_next() {
+    let store = Watched::default();
+    let host = Host::new(serve(store.clone()));
+    host.attach_once().await;
+    let remotes = host.connect("own").await;
+    let assessed = host.assess(&remotes).await;
+    host.connect("other").await.device().write(3 * MIB, Buffer::zeroed(4096), false).await.unwrap();
+    let opened = Opened { is_dirty: true, ..Opened::default() };
+    let refused = host.commit_to(&opened, &remotes, assessed).await.err().expect("both have changed it");
+    assert_eq!(refused.failure(), Failure::WouldLoseData);
+    remotes.close().await.unwrap();
+    let remotes = host.connect("own").await;
+    assert_eq!(host.assess(&remotes).await.changed(), [ByteRange { offset: 3 * MIB, length: MIB }]);
+}
+
+/// Its clean lines were clean once, and so were its dirty ones dirty: the mark at the target is that of the newer one.
+#[tokio::test]
+async fn an_older_copy_of_a_store_in_its_own_place_is_refused_and_the_store_itself_is_not() {
+    for store in [Store::Cache, Store::Log] {
+        let host = Host::new(serve(Watched::default()));
+        let copy = |name: &str| {
+            let path = host.place.path.with_extension(name);
+            std::fs::copy(&host.place.path, &path).unwrap();
+            path
+        };
+        let put_back = |path: &std::path::Path| std::fs::copy(path, &host.place.path).map(drop).unwrap();
+        let refused = async || {
+            let refused = host.use_once(store, false, || ()).await.expect_err("it is older");
+            assert_eq!(refused.failure(), Failure::WouldLoseData);
+            assert!(refused.to_string().contains("older copy"), "{refused}");
+        };
+        let mut in_use = None;
+        host.use_once(store, false, || in_use = Some(copy("in-use"))).await.unwrap();
+        let ended = copy("ended");
+        put_back(&in_use.expect("it was copied"));
+        refused().await;
+        put_back(&ended);
+        host.use_once(store, true, || ()).await.expect("the last one counts");
+        let killed = copy("killed");
+        put_back(&ended);
+        refused().await;
+        put_back(&killed);
+        host.use_once(store, false, || ()).await.expect("a crash leaves the list behind the store, never before it");
+        // Whoever knows nothing of it takes what there is.
+        host.caches.forget(&host.place).unwrap();
+        put_back(&ended);
+        host.use_once(store, false, || ()).await.expect("nothing is known of it");
+    }
 }

@@ -1,0 +1,76 @@
+//! A file that somebody cuts, or takes blocks out of, while it is open: what is read there are zeroes and no error, unless the device is told to
+//! notice.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use block::device::DeviceExt;
+use block::{Buffer, ErrorKind};
+use file::{FileDevice, FileOptions};
+use rustix::fs::FallocateFlags;
+
+const SIZE: u64 = 1 << 20;
+
+/// Makes zeroes of what was there.
+type Wound = fn(&Path);
+
+fn cut_and_lengthened_by_a_write(path: &Path) {
+    let file = OpenOptions::new().write(true).open(path).unwrap();
+    file.set_len(0).unwrap();
+    file.write_all_at(&[7; 4096], SIZE - 4096).unwrap();
+}
+
+fn cut_in_the_middle(path: &Path) {
+    OpenOptions::new().write(true).open(path).unwrap().set_len(SIZE / 2).unwrap();
+}
+
+fn punched(path: &Path) {
+    let file = OpenOptions::new().write(true).open(path).unwrap();
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&file, flags, 0, SIZE / 2).unwrap();
+}
+
+async fn check(options: &FileOptions, wound: Wound) {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = folder.path().join("disk");
+    let device: Arc<FileDevice> = match FileDevice::open(&path, options.clone()) {
+        Err(error) if error.kind() == ErrorKind::Unsupported => return println!("skipped: {error}"),
+        opened => opened.unwrap(),
+    };
+    device.write(0, Buffer::copy_of(&[1; 8192]), true).await.unwrap();
+    device.read(0, Buffer::zeroed(8192)).await.unwrap();
+    wound(&path);
+    let read = device.read(0, Buffer::zeroed(4096)).await;
+    assert_eq!(read.err().map(|error| error.kind()), Some(ErrorKind::Media), "zeroes are not what was written");
+    // What would be durable could make a store of it again that can be opened.
+    let written = device.write(0, Buffer::copy_of(&[1; 4096]), true).await;
+    assert_eq!(written.err().map(|error| error.kind()), Some(ErrorKind::Media));
+    assert_eq!(device.flush().await.err().map(|error| error.kind()), Some(ErrorKind::Media));
+}
+
+#[tokio::test]
+async fn a_file_that_somebody_cuts_while_it_is_open_is_not_read_as_zeroes() {
+    for io_uring in [true, false] {
+        for direct in [true, false] {
+            let base =
+                FileOptions { size: Some(SIZE), preallocate: true, notices_cuts: true, ..FileOptions::default() };
+            let options = FileOptions { io_uring, direct, ..base };
+            for wound in [cut_and_lengthened_by_a_write as Wound, cut_in_the_middle, punched] {
+                check(&options, wound).await;
+            }
+        }
+    }
+}
+
+/// What a device gives back itself nobody took.
+#[tokio::test]
+async fn a_device_that_discards_is_not_taken_for_one_that_was_cut() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let options = FileOptions { size: Some(SIZE), preallocate: true, notices_cuts: true, ..FileOptions::default() };
+    let device = FileDevice::open(folder.path().join("disk"), options).unwrap();
+    device.write_zeroes(0, SIZE / 2, false, true).await.unwrap();
+    device.read(0, Buffer::zeroed(4096)).await.expect("it is as long as before");
+    device.flush().await.expect("it is as long as before");
+}

@@ -1,0 +1,110 @@
+//! CLEAR, when a store is open that its LUN was assessed for; and again where others change the LUN meanwhile.
+//!
+//! Others may be what is left of a program that was killed: its last writes are on their way through the target when the next attachment begins. A
+//! CLEAR that is refused because of them, and left at that, would have them told to the next attach as if they had come after what is written here from now
+//! on, and be refused there as a conflict that is none. So what is new is heeded, as what was told before the open was, and CLEAR tried again.
+//!
+//! No application has written anything through the store by then: what is dirty in it is older than what others have just written, which is a
+//! true conflict.
+//! A mark that cannot tell, as it was new or lost, says here what it said before the open, and what that meant for dirty data was decided there.
+
+use std::sync::Arc;
+
+use base::range::ByteRange;
+use block::Error;
+use cache::Cache;
+use futures_util::future::BoxFuture;
+use initiator::RemoteLun;
+use writelog::WriteLog;
+
+use crate::freshness::{everything, report_of};
+use crate::limits::{CLEAR_PAUSE_MIN, CLEAR_TRIES_MAX};
+use crate::remotes::Leg;
+
+/// A store that is open.
+pub(crate) trait Heeding {
+    /// Others changed these bytes: clean copies go, durably, and dirty data in them is refused unless it `is_overwritten`.
+    fn heed<'a>(&'a self, changed: &'a [ByteRange], is_overwritten: bool) -> BoxFuture<'a, Result<(), Error>>;
+}
+
+impl Heeding for Cache {
+    fn heed<'a>(&'a self, changed: &'a [ByteRange], is_overwritten: bool) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(self.heed_changes(changed, is_overwritten))
+    }
+}
+
+impl Heeding for WriteLog {
+    fn heed<'a>(&'a self, changed: &'a [ByteRange], is_overwritten: bool) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(self.heed_changes(changed, is_overwritten))
+    }
+}
+
+/// A mark that is held.
+pub(super) struct Taken {
+    pub(super) leg: Leg,
+    /// What was reported by each path to its LUN, in order.
+    pub(super) sequences: Vec<u64>,
+    pub(super) id: [u8; 16],
+    pub(super) token: u64,
+}
+
+/// Clears marks for one store.
+pub(super) struct Clearing<'a> {
+    pub(super) store: &'a dyn Heeding,
+    pub(super) is_overwritten: bool,
+    /// What was heeded that was not known before, in the whole device.
+    pub(super) heeded: Vec<ByteRange>,
+}
+
+impl Clearing<'_> {
+    /// Whether the mark is empty now, by all paths. One that is not is told to the next attach.
+    ///
+    /// # Errors
+    /// The store's: what others changed while it was opened conflicts with what is dirty in it, or it failed.
+    pub(super) async fn clear(&mut self, taken: &Taken) -> Result<bool, Error> {
+        let mut is_cleared = true;
+        for (number, (lun, &sequence)) in taken.leg.luns.iter().zip(&taken.sequences).enumerate() {
+            // The target of an earlier path may be this one's, too.
+            let is_empty = number > 0 && report_of(lun, taken.id).await.is_ok_and(|report| report.ranges.is_empty());
+            is_cleared &= is_empty || self.clear_by(lun, taken, sequence).await?;
+        }
+        Ok(is_cleared)
+    }
+
+    async fn clear_by(&mut self, lun: &Arc<RemoteLun>, taken: &Taken, mut sequence: u64) -> Result<bool, Error> {
+        let mut pause = CLEAR_PAUSE_MIN;
+        for _ in 0..CLEAR_TRIES_MAX {
+            match lun.clear_mark(taken.id, taken.token, sequence).await {
+                Ok(true) => return Ok(true),
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "a change mark cannot be cleared: the next attach is colder");
+                    return Ok(false);
+                }
+            }
+            let report = match report_of(lun, taken.id).await {
+                Ok(report) => report,
+                Err(error) => {
+                    tracing::warn!(%error, "what others change during the attach is not known: the next attach is colder");
+                    lun.invalidate(&everything());
+                    return Ok(false);
+                }
+            };
+            self.heed(lun, &taken.leg, &report.ranges).await?;
+            sequence = report.sequence;
+            tokio::time::sleep(pause).await;
+            pause *= 2;
+        }
+        tracing::warn!("others write to the logical unit while it is being attached: the next attach is told of it");
+        Ok(false)
+    }
+
+    async fn heed(&mut self, lun: &RemoteLun, leg: &Leg, ranges: &[ByteRange]) -> Result<(), Error> {
+        // The layers above have copies as well, and a store that was opened before this one.
+        lun.invalidate(ranges);
+        let changed: Vec<ByteRange> = ranges.iter().filter_map(|&range| leg.in_whole(range)).collect();
+        self.store.heed(&changed, self.is_overwritten).await?;
+        self.heeded.extend(changed);
+        Ok(())
+    }
+}

@@ -26,6 +26,7 @@ mod block_ioctl;
 mod claim;
 mod dax_device;
 mod device;
+mod durable_call;
 mod failure;
 mod job;
 pub mod limits;
@@ -40,8 +41,10 @@ mod persistent_memory;
 mod pool;
 mod promises;
 mod ring;
+mod shared;
 mod sync_files;
 mod topology;
+mod work;
 
 pub use device::FileDevice;
 pub use options::FileOptions;

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 
 use base::range::ByteRange;
 
-use crate::device::Geometry;
+use crate::geometry::Geometry;
 use crate::limits::EVENTS_UNREAD_MAX;
 
 /// Something that happened to a device.

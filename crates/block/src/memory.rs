@@ -13,7 +13,9 @@ use base::range::ByteRange;
 use memmap2::MmapMut;
 
 use crate::completion::Completion;
-use crate::device::{Device, Geometry, Identity};
+use crate::device::Device;
+use crate::geometry::Geometry;
+use crate::identity::Identity;
 use crate::limits::{EXTENTS_PER_RESPONSE_MAX, MEMORY_CHUNK_BYTES, MEMORY_CHUNKS_PER_GROUP};
 use crate::request::{Extent, ExtentKind, Operation, Request, Response};
 

@@ -9,11 +9,9 @@
 //! - Dropping the device lets what is in flight end; the file stays open, and locked, until then.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
 
 use base::background;
 use base::range::ByteRange;
@@ -27,17 +25,20 @@ use rustix::io::{Errno, ReadWriteFlags};
 use tokio::runtime::Handle;
 
 use crate::block_ioctl;
+use crate::durable_call::DurableCall;
 use crate::failure;
-use crate::job::{DurableCall, Job, Progress, Syncs};
+use crate::job::{Job, Syncs};
 use crate::limits::{CLOSED_INTERVAL, INLINE_BYTES_MAX, WAIT_BYTES_MAX};
 use crate::open::OpenFile;
 use crate::options::FileOptions;
 use crate::patience::Patience;
 use crate::pool::Pool;
 use crate::promises::{Moment, Promises};
-use crate::ring::{Ring, Work};
-use crate::sync_files::{SyncFile, SyncFiles};
+use crate::ring::Ring;
+use crate::shared::Shared;
+use crate::sync_files::SyncFiles;
 use crate::topology::Discard;
+use crate::work::Work;
 
 /// A device over a file or a block device.
 pub struct FileDevice {
@@ -58,137 +59,6 @@ struct Core {
 enum Engine {
     Ring(Arc<Ring>),
     Pool(Arc<Pool>),
-}
-
-/// The open file, as the engines see it.
-pub(crate) struct Shared {
-    pub(crate) open: OpenFile,
-    sync_files: SyncFiles,
-    identity: Identity,
-    /// It may grow.
-    size_bytes: AtomicU64,
-    events: EventHub,
-    /// Whether reads and writes that need not wait can be told apart (`RWF_NOWAIT`).
-    can_read_inline: AtomicBool,
-    can_write_inline: AtomicBool,
-    promises: Promises,
-    /// Where durable writes are waited for.
-    patience: Option<Patience>,
-    /// Where the syncs that durable writes share are waited for.
-    sync_patience: Patience,
-}
-
-impl Shared {
-    pub(crate) fn path(&self) -> &str {
-        &self.open.path
-    }
-
-    pub(crate) fn descriptor(&self) -> RawFd {
-        self.open.file.as_raw_fd()
-    }
-
-    fn geometry(&self) -> Geometry {
-        Geometry { size_bytes: self.size_bytes.load(Ordering::Acquire), ..self.open.geometry }
-    }
-
-    /// An open file for the next call of a job, where it needs one of its own.
-    pub(crate) fn take_sync_file(&self, job: &Job) -> Option<SyncFile> {
-        (job.durable_call() == Some(DurableCall::Write)).then(|| self.own_sync_file()).flatten()
-    }
-
-    fn own_sync_file(&self) -> Option<SyncFile> {
-        if self.open.is_direct { None } else { self.sync_files.take(&self.open.file) }
-    }
-
-    /// A durable call that was made with the open file `own`, or with the device's, is over.
-    fn note_durable_call(&self, call: DurableCall, own: Option<SyncFile>, failure: Option<Errno>) {
-        let has_own_descriptor = own.is_some() || self.open.is_direct;
-        if let Some(file) = own {
-            self.sync_files.give_back(file, failure.is_some());
-        }
-        if let Some(errno) = failure
-            && self.promises.call_failed(call, errno, has_own_descriptor)
-            && self.promises.go_on()
-        {
-            if !self.open.is_direct {
-                self.forget_pages();
-            }
-            // Before anything that failed with it is answered.
-            self.events.publish(&Event::WritesLost);
-        }
-    }
-
-    /// Drops the pages that could not be written: what is read from now on is what the medium has.
-    fn forget_pages(&self) {
-        if let Err(errno) = rustix::fs::fadvise(&self.open.file, 0, None, rustix::fs::Advice::DontNeed) {
-            tracing::warn!(
-                "{} may show bytes that its medium has not got, until it leaves the page cache: {errno}",
-                self.path()
-            );
-        }
-    }
-
-    /// Bytes written here and now, past the page cache.
-    ///
-    /// # Errors
-    /// Those that may mean that others' bytes were not made durable, either. Others are left to the engine, which meets them again.
-    fn write_durably(&self, bytes: &[u8], offset: u64) -> Result<usize, Errno> {
-        let began = Instant::now();
-        let result = rustix::io::pwritev2(&self.open.file, &[IoSlice::new(bytes)], offset, ReadWriteFlags::DSYNC);
-        if let Some(patience) = &self.patience {
-            patience.took(began.elapsed());
-        }
-        match result {
-            Err(Errno::INTR | Errno::AGAIN | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => Ok(0),
-            result => {
-                self.note_durable_call(DurableCall::Write, None, result.err());
-                result
-            }
-        }
-    }
-
-    /// Makes what was written durable here and now, if that is worth waiting for: the result, or `None`.
-    pub(crate) fn sync_now(&self) -> Option<Result<(), Errno>> {
-        // Through the page cache there may be anything to write first.
-        if !self.open.is_direct || !self.sync_patience.waits() {
-            return None;
-        }
-        let began = Instant::now();
-        let result = rustix::fs::fdatasync(&self.open.file);
-        self.sync_patience.took(began.elapsed());
-        Some(result)
-    }
-
-    /// What a sync means for those who share it.
-    pub(crate) fn synced(&self, result: Result<(), Errno>) -> Result<(), Error> {
-        self.note_durable_call(DurableCall::Sync, None, result.err());
-        result.map_err(|errno| failure::error(errno, format!("making writes to {} durable", self.path())))
-    }
-
-    /// Hands a job the result of its call, which was made with the open file `own` or with the device's.
-    pub(crate) fn handle(&self, job: &mut Job, own: Option<SyncFile>, result: Result<usize, Errno>) -> Progress {
-        let Some(call) = job.durable_call() else {
-            let progress = job.handle(result, self.path());
-            return match progress {
-                Progress::Done(Ok(())) if job.is_read() => Progress::Done(self.open.check_whole()),
-                progress => progress,
-            };
-        };
-        let progress = job.handle(result, self.path());
-        let has_failed = matches!(&progress, Progress::Done(Err(_)));
-        self.note_durable_call(call, own, result.err().filter(|_| has_failed));
-        match progress {
-            // A flush of the disk that failed meanwhile may have dropped these bytes, too.
-            Progress::Done(Ok(())) => Progress::Done(self.check_promises(job.moment())),
-            progress => progress,
-        }
-    }
-
-    /// # Errors
-    /// `Media` once a durable call has failed since.
-    pub(crate) fn check_promises(&self, since: Moment) -> Result<(), Error> {
-        self.promises.check(since, self.path())
-    }
 }
 
 impl FileDevice {

@@ -17,6 +17,7 @@ use block::{Buffer, Error, ErrorKind, Operation, OperationKind};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
+use crate::durable_call::DurableCall;
 use crate::failure;
 use crate::limits::{REPEATS_MAX, ZERO_CHUNK_BYTES};
 use crate::promises::Moment;
@@ -59,15 +60,6 @@ pub(crate) enum Syncs {
     Shared,
     /// The engine, also for durable writes, which are plain writes.
     SharedByWrites,
-}
-
-/// A call after which something is durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DurableCall {
-    /// `RWF_DSYNC`.
-    Write,
-    /// `fdatasync`.
-    Sync,
 }
 
 /// A system call.

@@ -11,10 +11,11 @@ use block::{Error, ErrorKind};
 use rustix::io::Errno;
 use tokio::runtime::Handle;
 
-use crate::device::Shared;
-use crate::job::{Call, DurableCall, Job, Progress};
+use crate::durable_call::DurableCall;
+use crate::job::{Call, Job, Progress};
 use crate::limits::{BLOCKING_MAX, QUEUE_MAX};
-use crate::ring::Work;
+use crate::shared::Shared;
+use crate::work::Work;
 
 /// The engine.
 pub(crate) struct Pool {

@@ -26,8 +26,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use block::{Error, ErrorKind};
 use rustix::io::Errno;
 
+use crate::durable_call::DurableCall;
 use crate::failure;
-use crate::job::DurableCall;
 
 /// See the module.
 pub(crate) struct Promises {

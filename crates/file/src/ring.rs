@@ -30,37 +30,20 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
-use block::completion::SlotSender;
-use block::range_lock::RangeGuard;
 use block::shared_sync::SharedSync;
-use block::{Error, ErrorKind, Response};
+use block::{Error, ErrorKind};
 use futures_util::task::AtomicWaker;
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::io::{Errno, ReadWriteFlags};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::device::Shared;
 use crate::job::{Call, Job, Progress};
 use crate::limits::{ENTERED_TOGETHER_MAX, IN_FLIGHT_MAX, QUEUE_MAX};
 use crate::promises::Moment;
+use crate::shared::Shared;
 use crate::sync_files::SyncFile;
-
-/// A job with what it holds and whom it answers.
-pub(crate) struct Work {
-    pub(crate) job: Job,
-    pub(crate) guard: Option<RangeGuard>,
-    pub(crate) sender: SlotSender,
-}
-
-impl Work {
-    /// Opens the range to the next in line, then answers.
-    pub(crate) fn finish(self, result: Result<(), Error>) {
-        let Self { job, guard, sender } = self;
-        drop(guard);
-        sender.complete(Response { result, buffer: job.into_buffer(), extents: Vec::new() });
-    }
-}
+use crate::work::Work;
 
 /// The engine.
 pub(crate) struct Ring {

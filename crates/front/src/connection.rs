@@ -26,7 +26,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::carry_out::{self, Finished, Job, Running, Started};
 use crate::holdings::{AwaitedPlace, Holdings};
 use crate::limits::{BYTES_IN_FLIGHT_MAX, REQUESTS_IN_FLIGHT_MAX, SLICES_PER_WRITE_MAX};
-use crate::server::Shared;
+use crate::shared::Shared;
 
 /// A future without a result that lives as long as its connection.
 type Signal = Pin<Box<dyn Future<Output = ()> + Send>>;

@@ -20,11 +20,14 @@ mod error_table;
 mod holdings;
 pub mod limits;
 pub mod listener;
+pub mod options;
 mod partial;
 pub mod server;
+mod shared;
 
 pub use address::ListenAddress;
 pub use client::{ClientDriver, NbdClient};
 pub use counters::{NbdCounters, RequestCounters};
 pub use listener::{Listener, SocketAccess};
-pub use server::{NbdOptions, NbdServer};
+pub use options::NbdOptions;
+pub use server::NbdServer;

@@ -17,78 +17,22 @@ use std::sync::atomic::Ordering;
 use base::buffer::BufferPool;
 use block::range_lock::RangeLock;
 use block::{Geometry, SharedDevice};
-use nbd::server::Export;
-use nbd::{Abilities, BlockSize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::connection::Connection;
 use crate::counters::{Counters, NbdCounters};
-use crate::holdings::{AwaitedPlace, Holdings, LargePlaces, Shares};
-use crate::limits::{
-    ACCEPT_PAUSE, BUFFER_BYTES_MAX, CONNECTIONS_MAX, HANDSHAKE_TIME_MAX, LARGE_BYTES_MAX, SHUTDOWN_TIME_MAX,
-    SPARE_CONNECTIONS_MAX, SPARE_SHARE_BYTES,
-};
+use crate::holdings::Shares;
+use crate::limits::{ACCEPT_PAUSE, HANDSHAKE_TIME_MAX, LARGE_BYTES_MAX, SHUTDOWN_TIME_MAX, SPARE_SHARE_BYTES};
 use crate::listener::{Accepted, Listener};
-
-/// Smallest block that is called preferred: a page, which most programs write anyway.
-const PREFERRED_BYTES_MIN: u32 = 4096;
-
-/// What to serve, and how much of it at once.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NbdOptions {
-    /// Name of the export; clients that name none get it too. At most 4096 bytes, more are cut.
-    pub export_name: String,
-    /// For people, perhaps empty.
-    pub description: String,
-    /// Refuse writes even where the device takes them.
-    pub is_read_only: bool,
-    /// Connections that hold a full share of the buffers at once.
-    pub connections_max: usize,
-    /// Connections beside so many; one more is accepted and closed.
-    pub spare_connections_max: usize,
-    /// Bytes of buffers lent at once, an equal share to each of `connections_max`. A request larger than a share has one of
-    /// [`LARGE_REQUESTS_MAX`](crate::limits::LARGE_REQUESTS_MAX) places beside.
-    pub buffer_bytes_max: usize,
-}
-
-impl Default for NbdOptions {
-    fn default() -> Self {
-        Self {
-            export_name: String::new(),
-            description: String::new(),
-            is_read_only: false,
-            connections_max: CONNECTIONS_MAX,
-            spare_connections_max: SPARE_CONNECTIONS_MAX,
-            buffer_bytes_max: BUFFER_BYTES_MAX,
-        }
-    }
-}
-
-impl NbdOptions {
-    /// Connections at once.
-    fn all_connections_max(&self) -> usize {
-        self.connections_max.saturating_add(self.spare_connections_max)
-    }
-}
+use crate::options::NbdOptions;
+use crate::shared::Shared;
 
 /// Serves a device as an NBD export. Clones are the same server.
 #[derive(Clone)]
 pub struct NbdServer {
     shared: Arc<Shared>,
-}
-
-/// What all connections share.
-pub(crate) struct Shared {
-    pub(crate) device: SharedDevice,
-    pub(crate) pool: BufferPool,
-    pub(crate) counters: Counters,
-    /// Who changes which blocks now, over all connections.
-    pub(crate) turns: RangeLock,
-    large_places: Arc<LargePlaces>,
-    shares: Shares,
-    options: NbdOptions,
 }
 
 impl NbdServer {
@@ -214,42 +158,5 @@ impl OpenConnection {
 impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.shared.counters.note_closed(self.geometry.size_bytes);
-    }
-}
-
-impl Shared {
-    /// The holdings of a new connection.
-    pub(crate) fn holdings(&self) -> Holdings {
-        Holdings::new(self.shares.clone(), Arc::clone(&self.large_places))
-    }
-
-    /// A place for a request that is larger than a share.
-    pub(crate) fn large_place(&self) -> AwaitedPlace {
-        self.large_places.acquire()
-    }
-
-    /// What a client that connects now is offered.
-    pub(crate) fn export(&self, geometry: &Geometry) -> Export {
-        let is_read_only = geometry.is_read_only || self.options.is_read_only;
-        let device_block = geometry.physical_block_bytes.max(geometry.logical_block_bytes);
-        let preferred = device_block.clamp(PREFERRED_BYTES_MIN, nbd::limits::PAYLOAD_BYTES_MAX);
-        Export {
-            name: self.options.export_name.clone(),
-            description: self.options.description.clone(),
-            size_bytes: geometry.size_bytes,
-            block_size: BlockSize { min: 1, preferred, payload_max: nbd::limits::PAYLOAD_BYTES_MAX },
-            abilities: Abilities {
-                is_read_only,
-                can_flush: true,
-                can_fua: true,
-                is_rotational: false,
-                can_trim: !is_read_only && geometry.discard_granularity_bytes.is_some(),
-                can_write_zeroes: !is_read_only,
-                can_dont_fragment: false,
-                can_multi_conn: true,
-                can_cache: true,
-                can_fast_zero: !is_read_only,
-            },
-        }
     }
 }

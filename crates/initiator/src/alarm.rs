@@ -1,6 +1,9 @@
 //! One alarm on any clock.
 
+use std::future::{Future, poll_fn};
+use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use base::clock::{Clock, Instant, Sleep};
 
@@ -29,4 +32,18 @@ impl Alarm {
             }
         }
     }
+}
+
+/// `future`'s output, or `None` when it does not come within `limit`.
+pub(crate) async fn within<T>(clock: &Arc<dyn Clock>, limit: Duration, future: impl Future<Output = T>) -> Option<T> {
+    let deadline = clock.now() + limit;
+    let mut alarm = Alarm::default();
+    let mut future = std::pin::pin!(future);
+    poll_fn(|context| {
+        if let Poll::Ready(output) = future.as_mut().poll(context) {
+            return Poll::Ready(Some(output));
+        }
+        if alarm.poll(context, &**clock, Some(deadline)) { Poll::Ready(None) } else { Poll::Pending }
+    })
+    .await
 }

@@ -4,9 +4,6 @@
 //! asked for: what others did while the session was away is told as [`Event::Invalidated`](block::Event::Invalidated). A mark that the target
 //! does not know any more, or with another token, means that everything may have changed.
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use block::{ByteRange, Error, ErrorKind, Event, EventHub};
 use scsi::change_mark::{Changes, Parameters, Run, Support, action_in, action_out, parse_marks};
 use scsi::{Cdb, Sense, Status};
@@ -17,6 +14,7 @@ use crate::error::{LinkError, sense_error};
 use crate::job::{RawCommand, RawOutcome, Repeat};
 use crate::limits::{CHANGE_REPORT_BYTES, CHANGE_REPORTS_MAX, EVENTS_OF_CHANGES_MAX, MARKS_BYTES};
 use crate::remote_lun::RemoteLun;
+use crate::taken_marks::{TakenMarks, Tokens};
 use crate::unit::Probe;
 
 /// What a mark says.
@@ -26,35 +24,6 @@ pub struct ChangeReport {
     pub sequence: u64,
     /// Others have changed these bytes at most; ascending, not touching. The last one may reach past the end.
     pub ranges: Vec<ByteRange>,
-}
-
-/// The marks that are held, by their ids.
-#[derive(Default)]
-pub(crate) struct TakenMarks(Mutex<BTreeMap<[u8; 16], Tokens>>);
-
-/// The tokens that a mark may have at its target: one, or more while another is on its way there. The last is the one it is given.
-#[derive(Clone, Debug)]
-struct Tokens(Vec<u64>);
-
-impl Tokens {
-    fn newest(&self) -> Option<u64> {
-        self.0.last().copied()
-    }
-}
-
-impl TakenMarks {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<[u8; 16], Tokens>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn ids(&self) -> Vec<[u8; 16]> {
-        self.lock().keys().copied().collect()
-    }
-
-    /// `None` for a mark that is not held.
-    fn get(&self, id: &[u8; 16]) -> Option<Tokens> {
-        self.lock().get(id).cloned()
-    }
 }
 
 /// A report in parts. Parts of different contents do not make one.

@@ -26,14 +26,14 @@ use block::{ByteRange, Error, ErrorKind, Event};
 use iscsi::url::Portal;
 use scsi::Sense;
 
-use crate::alarm::Alarm;
+use crate::alarm::{Alarm, within};
 use crate::back_off::BackOff;
 use crate::change_marks;
 use crate::connector::Connector;
 use crate::engine::{Engine, Stop};
 use crate::error::LinkError;
 use crate::limits::BUSY_WAIT_MAX;
-use crate::link::{Link, Opener, within};
+use crate::link::{Link, Opener};
 use crate::options::InitiatorOptions;
 use crate::remote_lun::RemoteLun;
 use crate::shared::Shared;

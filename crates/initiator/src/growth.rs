@@ -12,10 +12,9 @@ use base::clock::Instant;
 use iscsi::pdu::Isid;
 use iscsi::url::Portal;
 
-use crate::alarm::Alarm;
+use crate::alarm::{Alarm, within};
 use crate::connector::{BoxedStream, Connector};
 use crate::limits::{CONNECTIONS_MAX, JOIN_WAIT_MAX, JOIN_WAIT_MIN};
-use crate::link::within;
 use crate::options::InitiatorOptions;
 
 type Opening = Pin<Box<dyn Future<Output = Option<io::Result<BoxedStream>>> + Send>>;

@@ -62,6 +62,7 @@ mod reservation;
 mod retained;
 mod shared;
 mod status;
+mod taken_marks;
 mod under_way;
 mod unit;
 mod verdict;

@@ -12,7 +12,6 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU16;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use base::clock::{Clock, Instant};
 use base::serial::Serial32;
@@ -24,7 +23,7 @@ use iscsi::pdu::{Isid, LoginStatus};
 use iscsi::url::Portal;
 use scsi::Sense;
 
-use crate::alarm::Alarm;
+use crate::alarm::{Alarm, within};
 use crate::connector::Connector;
 use crate::error::LinkError;
 use crate::growth::{Growth, Opened};
@@ -472,18 +471,4 @@ impl Link {
         })
         .await
     }
-}
-
-/// `future`'s output, or `None` when it does not come within `limit`.
-pub(crate) async fn within<T>(clock: &Arc<dyn Clock>, limit: Duration, future: impl Future<Output = T>) -> Option<T> {
-    let deadline = clock.now() + limit;
-    let mut alarm = Alarm::default();
-    let mut future = std::pin::pin!(future);
-    poll_fn(|context| {
-        if let Poll::Ready(output) = future.as_mut().poll(context) {
-            return Poll::Ready(Some(output));
-        }
-        if alarm.poll(context, &**clock, Some(deadline)) { Poll::Ready(None) } else { Poll::Pending }
-    })
-    .await
 }

@@ -15,10 +15,10 @@ use tokio::sync::{oneshot, watch};
 
 use scsi::change_mark::Support;
 
-use crate::change_marks::TakenMarks;
 use crate::job::{RawCommand, RawOutcome};
 use crate::limits::REQUESTS_MAX;
 use crate::status::Status;
+use crate::taken_marks::TakenMarks;
 use crate::unit::Unit;
 
 /// Something a caller wants.

@@ -20,9 +20,11 @@
 mod named;
 mod offer;
 mod rules;
+mod stage;
 
 pub use named::NamedValue;
 pub use offer::{Digest, Negotiated, Offer, SessionType, TaskReporting};
+pub use stage::Stage;
 
 use std::collections::BTreeMap;
 
@@ -31,30 +33,7 @@ use self::rules::{
     print_value,
 };
 use crate::limits::{NEGOTIATION_LIST_ITEMS_MAX, TEXT_KEYS_MAX};
-use crate::pdu::LoginStage;
 use crate::text::{IRRELEVANT, Keys, NOT_UNDERSTOOD, REJECT};
-
-/// A login stage, or the full feature phase; the value is the CSG and NSG code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Stage {
-    /// SecurityNegotiation.
-    Security = 0,
-    /// LoginOperationalNegotiation.
-    Operational = 1,
-    /// FullFeaturePhase.
-    FullFeature = 3,
-}
-
-impl From<LoginStage> for Stage {
-    fn from(stage: LoginStage) -> Self {
-        match stage {
-            LoginStage::SecurityNegotiation => Self::Security,
-            LoginStage::OperationalNegotiation => Self::Operational,
-            LoginStage::FullFeaturePhase => Self::FullFeature,
-        }
-    }
-}
 
 /// Which end of the negotiation we are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,10 +5,11 @@ use std::time::Duration;
 use writelog::Status;
 use writelog::reads::{ReadLatencies, ReadLatency};
 
+use crate::error::LabError;
 use crate::icache_model::{REQUESTS, Responses, System, mean, run, share_within, slowest};
+use crate::outcome::Found;
 use crate::outcome::{Row, Span};
-use crate::registry::Found;
-use crate::stage::{LabError, Scale};
+use crate::stage::Scale;
 
 /// Requests of the quick form: enough that the log is in use.
 const REQUESTS_QUICK: u64 = 4000;

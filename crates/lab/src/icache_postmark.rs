@@ -7,9 +7,10 @@
 
 use std::process::{Command, Stdio};
 
+use crate::error::LabError;
+use crate::outcome::Found;
 use crate::outcome::{Row, Span};
-use crate::registry::Found;
-use crate::stage::{LabError, Scale, Stage};
+use crate::stage::{Scale, Stage};
 
 const SCRIPT: &str = include_str!("postmark.sh");
 

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use workload::bench::ReadWrite;
 
+use crate::error::LabError;
 use crate::model::{self, Model};
+use crate::outcome::Found;
 use crate::outcome::{Row, Span};
-use crate::registry::Found;
-use crate::stage::{Connections, LabError, Load, Scale, Stage, Way};
+use crate::stage::{Connections, Load, Scale, Stage, Way};
 
 /// A request of the throughput experiments.
 const LARGE_BYTES: u32 = 128 << 10;

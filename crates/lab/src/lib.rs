@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+mod error;
 mod figure;
 mod icache;
 pub mod icache_model;
@@ -32,6 +33,7 @@ pub mod registry;
 mod stage;
 mod wan;
 
+pub use error::LabError;
 pub use outcome::{Clock, Outcome, Row, Span};
 pub use registry::{Experiment, REGISTRY, find};
-pub use stage::{LabError, Scale};
+pub use stage::Scale;

@@ -28,8 +28,8 @@ use workload::bench::ReadWrite;
 use workload::closed_loop::{ClosedLoop, Limit, Plan};
 use workload::ledger::InitialContent;
 
+use crate::error::LabError;
 use crate::limits::{SOCKET_BYTES, UNIT_BYTES, VIRTUAL_REQUESTS};
-use crate::stage::LabError;
 
 const IQN: &str = "iqn.2026-11.io.forebay:lab";
 

@@ -3,7 +3,7 @@
 
 use std::process::{Command, Stdio};
 
-use crate::stage::LabError;
+use crate::error::LabError;
 use crate::wan::Wan;
 
 /// The target's address on the veth pair, and on the link with delay.

@@ -165,6 +165,9 @@ fn number(value: f64) -> String {
     }
 }
 
+/// Rows and notes of a run.
+pub(crate) type Found = (Vec<Row>, Vec<String>);
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,9 +5,10 @@
 //! The paper does not say what ran; its other figures have small requests. With the log the same requests are counted until the LUN has all:
 //! what is written again, and what goes as one, is not on the wire.
 
+use crate::error::LabError;
+use crate::outcome::Found;
 use crate::outcome::{Row, Span};
-use crate::registry::Found;
-use crate::stage::{Connections, LabError, Load, Measured, Scale, Served, Stage, Way};
+use crate::stage::{Connections, Load, Measured, Scale, Served, Stage, Way};
 use crate::wan::Packets;
 
 /// What the paper measured.

@@ -1,8 +1,8 @@
 //! Outcomes as one HTML page.
 
+use crate::error::LabError;
 use crate::figure::{color, draw, series};
 use crate::outcome::Outcome;
-use crate::stage::LabError;
 
 const STYLE: &str = "body{font:16px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em;background:#fff;color:#1f2329}\
 table{border-collapse:collapse;font-size:14px}td,th{padding:.2em .7em;text-align:right;border-bottom:1px solid #d1d9e1}\

@@ -2,12 +2,10 @@
 
 use std::path::Path;
 
-use crate::outcome::{Clock, Outcome, Row};
-use crate::stage::{LabError, Scale, Stage};
+use crate::error::LabError;
+use crate::outcome::{Clock, Found, Outcome};
+use crate::stage::{Scale, Stage};
 use crate::{icache, icache_postmark, iscsi_design, packet_sizes};
-
-/// Rows and notes of a run.
-pub(crate) type Found = (Vec<Row>, Vec<String>);
 
 /// An experiment with processes.
 type OnStage = fn(&Stage, Scale) -> Result<Found, LabError>;

@@ -17,8 +17,8 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tun_rs::{DeviceBuilder, SyncDevice};
 
+use crate::error::LabError;
 use crate::limits::{PACKET_BYTES_MAX, PACKETS_UNDER_WAY_MAX, SMALL_PACKET_BYTES, WAN_BUFFER, WAN_TIME_PER_BYTE};
-use crate::stage::LabError;
 
 /// The link. Its threads end with its devices, which end with their namespaces.
 pub(crate) struct Wan {

@@ -30,8 +30,9 @@ use crate::limits::{
     EXTENTS_OF_A_CHANGE, LOGICAL_BLOCK_BYTES_MAX, RECORD_ENTRIES_MAX, RECORDS_IN_FLIGHT_MAX, SECOND_RECORD_BYTES,
     SEGMENT_BYTES_PAPER, UNIT_BYTES,
 };
-use crate::map::{Piece, Tag, Zeroed, place_of_zeroes};
+use crate::map::{Piece, Zeroed, place_of_zeroes};
 use crate::stage::Stage;
+use crate::tag::Tag;
 
 /// Data up to here is not split between records: a request stays in one piece.
 const WHOLE_BYTES_MAX: u64 = SEGMENT_BYTES_PAPER as u64 / 2;

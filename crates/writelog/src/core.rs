@@ -36,7 +36,7 @@ use crate::epoch::Epoch;
 use crate::format::ParametersRaw;
 use crate::layout::Layout;
 use crate::limits::UNIT_BYTES;
-use crate::map::{ExtentMap, Piece, Tag, Zeroed};
+use crate::map::{ExtentMap, Piece, Zeroed};
 use crate::options::{DestageOrder, Durability, OpenOptions};
 use crate::pace::Pace;
 use crate::records::RecordCache;
@@ -45,6 +45,7 @@ use crate::shadow::Shadow;
 use crate::stage::Stage;
 use crate::status::{Counters, RecoveryReport};
 use crate::sums::Sums;
+use crate::tag::Tag;
 use crate::{extents, flush, read, write};
 
 /// See the module.

@@ -312,7 +312,7 @@ fn newest(pieces: Vec<Piece>) -> Vec<Piece> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::map::Tag;
+    use crate::tag::Tag;
     use proptest::prelude::*;
 
     const SECTORS: u64 = 64;

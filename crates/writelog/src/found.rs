@@ -7,7 +7,8 @@ use uuid::Uuid;
 
 use crate::format::{ENTRY_DATA, ENTRY_DISCARDED, ENTRY_FLAG_NOT_NEEDED, EntryRaw, parse_payload, prefix_bytes};
 use crate::limits::UNIT_BYTES;
-use crate::map::{Piece, Tag, Zeroed, place_of_zeroes};
+use crate::map::{Piece, Zeroed, place_of_zeroes};
+use crate::tag::Tag;
 
 /// A record in a segment's image.
 pub(crate) struct Found {

@@ -69,6 +69,7 @@ mod shadow;
 mod sorted;
 mod stage;
 mod sums;
+mod tag;
 mod verify;
 mod write;
 

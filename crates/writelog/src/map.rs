@@ -15,7 +15,8 @@
 //! What an extent takes is in [`crate::sorted`].
 
 use crate::limits::{UNIT_BYTES, ZERO_BYTES_A_BYTE};
-use crate::sorted::SortedExtents;
+use crate::sorted::{Extent, SortedExtents};
+use crate::tag::Tag;
 
 /// Places from here on are slots.
 pub(crate) const PLACE_STAGE: u32 = 1 << 31;
@@ -57,41 +58,6 @@ pub(crate) fn without_discards(place: u32) -> u32 {
 pub(crate) fn record_of_zeroes(place: u32, newest: u64) -> u64 {
     let mask = u64::from(ZEROES_SEQUENCE_MASK);
     newest.checked_sub(newest.wrapping_sub(u64::from(place >> 1)) & mask).unwrap_or(newest)
-}
-
-/// What is known of an extent besides where it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tag(u32);
-
-impl Tag {
-    const DIRTY: u32 = 1;
-    const LOST: u32 = 2;
-
-    pub(crate) fn dirty(generation: u32) -> Self {
-        Self(generation << 2 | Self::DIRTY)
-    }
-
-    pub(crate) fn is_dirty(self) -> bool {
-        self.0 & Self::DIRTY != 0
-    }
-
-    /// Whether the bytes could not be read back.
-    pub(crate) fn is_lost(self) -> bool {
-        self.0 & Self::LOST != 0
-    }
-
-    pub(crate) fn to_clean(self) -> Self {
-        Self(self.0 & !(Self::DIRTY | Self::LOST))
-    }
-
-    pub(crate) fn to_lost(self) -> Self {
-        Self(self.0 | Self::LOST)
-    }
-
-    /// Whether the extent was made in this generation of its segment (of which 30 bits count).
-    pub(crate) fn is_of(self, generation: u32) -> bool {
-        self.0 >> 2 == generation & (u32::MAX >> 2)
-    }
 }
 
 /// Where a run of sectors is.
@@ -161,14 +127,6 @@ impl Piece {
         };
         self.end() == next.sector && self.tag == next.tag && is_adjacent
     }
-}
-
-/// What is known of a run of sectors, but for the first.
-#[derive(Clone, Copy)]
-pub(crate) struct Extent {
-    pub(crate) sectors: u32,
-    pub(crate) place: u32,
-    pub(crate) tag: Tag,
 }
 
 /// The map.

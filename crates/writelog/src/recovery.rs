@@ -23,9 +23,10 @@ use crate::format::{CHECKPOINT_FLAG_DISCARDS, ExtentRaw, ParametersRaw, STATE_CL
 use crate::found::{Found, find_record};
 use crate::layout::Layout;
 use crate::limits::{RECORDS_IN_FLIGHT_MAX, SEGMENT_STARTS_AT_ONCE, UNIT_BYTES};
-use crate::map::{ExtentMap, PLACE_ZEROES, Piece, Tag, without_discards};
+use crate::map::{ExtentMap, PLACE_ZEROES, Piece, without_discards};
 use crate::segments::{SegmentState, Segments};
 use crate::status::RecoveryReport;
+use crate::tag::Tag;
 
 /// What a log holds.
 pub(crate) struct Recovered {

@@ -159,7 +159,8 @@ fn cut(piece: &Piece, cell_bytes: u64) -> impl Iterator<Item = Piece> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::map::{Tag, place_of_zeroes};
+    use crate::map::place_of_zeroes;
+    use crate::tag::Tag;
 
     fn bounds(length_sectors: u64, seek_sectors: u64) -> Bounds {
         Bounds { block_bytes: 512, length_max: length_sectors * UNIT_BYTES, seek_bytes: seek_sectors * UNIT_BYTES }

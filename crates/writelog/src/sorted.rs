@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::map::Extent;
+use crate::tag::Tag;
 
 /// Rows of a leaf. Some 2.5 KiB are moved at most where one is inserted, and the tree above has one entry for so many. Few in tests, so
 /// that they meet all cases.
@@ -19,6 +19,14 @@ const ROWS_MAX: usize = if cfg!(test) { 8 } else { 128 };
 
 /// Below this many rows a leaf looks for a neighbour to join.
 const ROWS_FEW: usize = ROWS_MAX / 4;
+
+/// What is known of a run of sectors, but for the first.
+#[derive(Clone, Copy)]
+pub(crate) struct Extent {
+    pub(crate) sectors: u32,
+    pub(crate) place: u32,
+    pub(crate) tag: Tag,
+}
 
 /// Alignment of 4, hence 20 bytes.
 #[derive(Clone, Copy)]
@@ -182,7 +190,6 @@ fn position(leaf: &Leaf, sector: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::map::Tag;
     use proptest::prelude::*;
 
     #[derive(Clone, Debug)]

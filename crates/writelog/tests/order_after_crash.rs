@@ -116,7 +116,7 @@ fn destages_again(durability: Durability, seed: u64, nth: u64) {
         (Arc::new(log_medium.clone()), Arc::new(origin_medium.clone()));
     power.fail_write(power.writes_seen() + nth);
     let second = options(&executor);
-    let Ok(log) = try_open(&mut executor, &device, &origin, second) else { return };
+    let Ok(_log) = try_open(&mut executor, &device, &origin, second) else { return };
     for _ in 0..50 {
         executor.run_until_stalled();
         executor.clock().advance(Duration::from_millis(1));

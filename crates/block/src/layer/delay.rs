@@ -10,8 +10,10 @@ use base::clock::Clock;
 use base::random::Random;
 
 use crate::completion::{Completion, Workers};
-use crate::device::{Device, Geometry, Identity, SharedDevice};
+use crate::device::{Device, SharedDevice};
 use crate::event::EventReceiver;
+use crate::geometry::Geometry;
+use crate::identity::Identity;
 use crate::request::{OperationKind, Request};
 
 /// How long something takes.

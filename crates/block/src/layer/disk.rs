@@ -18,8 +18,10 @@ use std::time::Duration;
 use base::clock::{Clock, Instant};
 
 use crate::completion::{Completion, Workers};
-use crate::device::{Device, Geometry, Identity, SharedDevice};
+use crate::device::{Device, SharedDevice};
 use crate::event::EventReceiver;
+use crate::geometry::Geometry;
+use crate::identity::Identity;
 use crate::request::{OperationKind, Request};
 
 /// What the disk is like.

@@ -9,9 +9,11 @@ use base::random::Random;
 use base::range::ByteRange;
 
 use crate::completion::{Completion, Workers};
-use crate::device::{Device, Geometry, Identity, SharedDevice};
+use crate::device::{Device, SharedDevice};
 use crate::error::{Error, ErrorKind};
 use crate::event::EventReceiver;
+use crate::geometry::Geometry;
+use crate::identity::Identity;
 use crate::limits::ERROR_RULES_MAX;
 use crate::request::{OperationKind, Request, Response};
 

@@ -1,9 +1,11 @@
 //! Refuses what would change the device below.
 
 use crate::completion::Completion;
-use crate::device::{Device, Geometry, Identity, SharedDevice};
+use crate::device::{Device, SharedDevice};
 use crate::error::ErrorKind;
 use crate::event::EventReceiver;
+use crate::geometry::Geometry;
+use crate::identity::Identity;
 use crate::request::Request;
 
 /// A device that cannot be written.

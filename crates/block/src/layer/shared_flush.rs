@@ -13,9 +13,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use base::buffer::Buffer;
 
 use crate::completion::{Completion, SlotSender, Workers};
-use crate::device::{Device, Geometry, Identity, SharedDevice};
+use crate::device::{Device, SharedDevice};
 use crate::error::{Error, ErrorKind};
 use crate::event::EventReceiver;
+use crate::geometry::Geometry;
+use crate::identity::Identity;
 use crate::request::{Operation, Request, Response};
 use crate::shared_sync::SharedSync;
 

@@ -15,9 +15,11 @@ use base::buffer::Buffer;
 use base::range::ByteRange;
 
 use crate::completion::{Completion, Workers};
-use crate::device::{Device, DeviceExt, Geometry, Identity, SharedDevice};
+use crate::device::{Device, DeviceExt, SharedDevice};
 use crate::error::Error;
 use crate::event::EventReceiver;
+use crate::geometry::Geometry;
+use crate::identity::Identity;
 use crate::range_lock::{RangeGuard, RangeLock};
 use crate::request::{Extent, Operation, Request, Response};
 

@@ -8,8 +8,10 @@ use base::clock::{Clock, Instant};
 use base::histogram::LatencyHistogram;
 
 use crate::completion::{Completion, Workers};
-use crate::device::{Device, Geometry, Identity, SharedDevice};
+use crate::device::{Device, SharedDevice};
 use crate::event::EventReceiver;
+use crate::geometry::Geometry;
+use crate::identity::Identity;
 use crate::request::{OperationKind, Request, Response};
 
 /// Count of size classes: powers of two up to 2^63, and one for nothing.

@@ -1,8 +1,10 @@
 //! Says of each request who submits it.
 
 use crate::completion::Completion;
-use crate::device::{Device, Geometry, Identity, SharedDevice};
+use crate::device::{Device, SharedDevice};
 use crate::event::EventReceiver;
+use crate::geometry::Geometry;
+use crate::identity::Identity;
 use crate::request::Request;
 use crate::submitter::Submitter;
 

@@ -13,8 +13,10 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use base::buffer::Buffer;
 
 use crate::completion::{Completion, SlotSender, Workers};
-use crate::device::{Device, Geometry, Identity, SharedDevice};
+use crate::device::{Device, SharedDevice};
 use crate::event::{Event, EventReceiver, EventRelay};
+use crate::geometry::Geometry;
+use crate::identity::Identity;
 use crate::request::{Request, Response};
 
 /// See the module. Poll [`SwitchLayer::run`] as long as it is in use.

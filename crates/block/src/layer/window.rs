@@ -6,8 +6,10 @@ use base::buffer::Buffer;
 use base::range::ByteRange;
 
 use crate::completion::Completion;
-use crate::device::{Device, Geometry, Hints, Identity, SharedDevice};
+use crate::device::{Device, SharedDevice};
 use crate::error::{Error, ErrorKind};
+use crate::geometry::{Geometry, Hints};
+use crate::identity::Identity;
 use crate::request::{Extent, ExtentKind, Operation, Request, Response};
 
 /// The bytes of `range` of a device. It keeps its size whatever becomes of the device around it, of whose events it says nothing.

@@ -1,6 +1,7 @@
 //! `generate`: manual pages, reference pages and completions, from the definition that also gives the parser.
 
 mod manual;
+mod page;
 mod reference;
 
 use std::path::Path;
@@ -9,6 +10,8 @@ use stack::{Error, Result};
 
 use crate::arguments::Generate;
 use crate::guidance::command;
+
+use page::Page;
 
 /// `forebay generate man|reference|completions`.
 pub fn run(arguments: Generate) -> Result<()> {
@@ -21,9 +24,6 @@ pub fn run(arguments: Generate) -> Result<()> {
         }
     }
 }
-
-/// A page: its file's name, and its text.
-type Page = (String, String);
 
 fn write_pages(directory: &Path, pages: Vec<Page>) -> Result<()> {
     let context = |error: &std::io::Error| Error::io(format!("cannot write pages to {}", directory.display()), error);

@@ -22,9 +22,9 @@ use base::serial::Serial32;
 use super::command::Outcome;
 use super::discovery::{DiscoveredTarget, targets};
 use super::login::{LoggedIn, Login, LoginConfig, LoginError, LoginStep};
-use super::recovery::{CONNECTION_RECOVERY_LEVEL_MIN, Removed};
+use super::pending_function::PendingFunction;
+use super::removed::{CONNECTION_RECOVERY_LEVEL_MIN, Removed};
 use super::session::{Session, TaskData};
-use super::task_management::PendingFunction;
 use crate::framing::{
     DataSegment, Destination, Digests, FramingError, PduSizes, Progress, ReceivedHeader, ReceivedPdu, Receiver,
     TransmitQueue,

@@ -37,8 +37,10 @@ pub mod command;
 pub mod connection;
 pub mod discovery;
 pub mod login;
+mod pending_function;
 mod received;
 pub mod recovery;
+pub mod removed;
 pub mod session;
 pub mod task_management;
 
@@ -46,7 +48,7 @@ pub use command::{Command, Completed, Data, Outcome};
 pub use connection::{Connection, ConnectionError, Event, Timing};
 pub use discovery::DiscoveredTarget;
 pub use login::{ChapLogin, LoggedIn, Login, LoginConfig, LoginError, LoginStep};
-pub use recovery::{CONNECTION_RECOVERY_LEVEL_MIN, Removed};
+pub use removed::{CONNECTION_RECOVERY_LEVEL_MIN, Removed};
 pub use session::{Load, Session};
 
 #[cfg(test)]

@@ -21,33 +21,17 @@ use base::serial::Serial32;
 
 use super::command::Outcome;
 use super::connection::{Connection, ConnectionError};
+use super::pending_function::Purpose;
+use super::removed::Removed;
 use super::session::{Session, TaskData};
-use super::task_management::Purpose;
 use crate::framing::DataSegment;
 use crate::limits::IMMEDIATE_REQUESTS_MAX;
 use crate::pdu::{
-    AdditionalHeaders, Bhs, InitiatorTaskTag, LogoutOutcome, LogoutReason, LogoutRequest, LogoutResponse,
-    TaskManagementOutcome,
+    AdditionalHeaders, Bhs, InitiatorTaskTag, LogoutReason, LogoutRequest, LogoutResponse, TaskManagementOutcome,
 };
-
-/// The lowest level at which a session outlives one of its connections.
-pub const CONNECTION_RECOVERY_LEVEL_MIN: u8 = 1;
 
 /// The level at which tasks move to another connection.
 const REASSIGNMENT_LEVEL: u8 = 2;
-
-/// The target's answer about a lost connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Removed {
-    /// Its CID.
-    pub cid: u16,
-    /// What came of it.
-    pub outcome: LogoutOutcome,
-    /// The first command that the target does not have.
-    pub exp_cmd_sn: Serial32,
-    /// Seconds before tasks may be reassigned (Time2Wait).
-    pub wait_seconds: u16,
-}
 
 impl Connection {
     /// Asks here for the removal of the lost connection `cid`. [`Connection::poll_removed`] has the answer.

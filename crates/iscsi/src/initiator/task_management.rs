@@ -18,6 +18,7 @@ use base::serial::Serial32;
 
 use super::command::Outcome;
 use super::connection::{Connection, ConnectionError, Event};
+use super::pending_function::{PendingFunction, Purpose};
 use super::session::Session;
 use crate::framing::DataSegment;
 use crate::limits::IMMEDIATE_REQUESTS_MAX;
@@ -25,26 +26,6 @@ use crate::pdu::{
     AdditionalHeaders, InitiatorTaskTag, TaskManagementFunction, TaskManagementOutcome, TaskManagementRequest,
     TaskManagementResponse,
 };
-
-/// A request that waits for its answer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PendingFunction {
-    tag: InitiatorTaskTag,
-    lun: u64,
-    purpose: Purpose,
-    deadline: Instant,
-}
-
-/// What a request is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
-    /// This task is to end; its CmdSN.
-    Abort(InitiatorTaskTag, Serial32),
-    /// This task is to go on here: its CmdSN, and ExpDataSN.
-    Reassign(InitiatorTaskTag, Serial32, Serial32),
-    /// All tasks of the logical unit are to end.
-    Reset,
-}
 
 impl Connection {
     /// Aborts the tasks whose time is up, and goes a step further where an answer is overdue.

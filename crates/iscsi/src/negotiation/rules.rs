@@ -1,6 +1,6 @@
 //! The table of keys (RFC 7143 12 and 13, RFC 7144 7.1.1): one row says everything there is to say about a key.
 
-use super::Stage;
+use super::stage::Stage;
 use crate::split::ANSWERS_FOR;
 use crate::text::{NONE, boolean, parse_boolean, parse_number};
 

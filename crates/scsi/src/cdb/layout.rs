@@ -7,8 +7,6 @@
 //! | twelve | bytes 2..6 | bytes 6..10 |
 //! | sixteen | bytes 2..10 | bytes 10..14 |
 
-use super::Blocks;
-
 /// A CDB before it is known to be valid: zero-filled to 16 bytes, so that every field of ours can be read.
 pub(super) type Raw = [u8; 16];
 
@@ -40,6 +38,17 @@ impl CdbForm {
             Self::Twelve | Self::Sixteen => u32::MAX,
         }
     }
+}
+
+/// Blocks a command addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocks {
+    /// Which CDB it stands in.
+    pub form: CdbForm,
+    /// First logical block.
+    pub lba: u64,
+    /// Count of blocks. READ(6) and WRITE(6) say 256 as zero; here it is 256.
+    pub count: u32,
 }
 
 impl Blocks {

@@ -8,26 +8,16 @@
 //! must be zero.
 
 mod bytes;
+mod decode;
 mod emit;
 mod layout;
 mod parse;
 pub mod table;
 
 pub use bytes::CdbBytes;
-pub use layout::CdbForm;
+pub use layout::{Blocks, CdbForm};
 
 use crate::sense::Sense;
-
-/// Blocks a command addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Blocks {
-    /// Which CDB it stands in.
-    pub form: CdbForm,
-    /// First logical block.
-    pub lba: u64,
-    /// Count of blocks. READ(6) and WRITE(6) say 256 as zero; here it is 256.
-    pub count: u32,
-}
 
 /// A READ or WRITE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

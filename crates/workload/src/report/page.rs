@@ -2,9 +2,11 @@
 
 use std::fmt::Write;
 
+use super::contents::Report;
+use super::error::ReportError;
+use super::escape::escaped;
 use super::plots::{self, CACHED_COLOR, PLAIN_COLOR, Plot};
 use super::table::{Row, comparison};
-use super::{Report, ReportError};
 
 /// Colours are variables; the plots' ink and grid follow them (see [`plots`]).
 const STYLE: &str = "\
@@ -92,20 +94,4 @@ fn push_facts(page: &mut String, facts: &[(String, String)]) {
 
 fn push(page: &mut String, text: std::fmt::Arguments<'_>) {
     page.write_fmt(text).expect("a string takes any text");
-}
-
-/// Text that means itself inside elements and attribute values.
-pub(super) fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            other => escaped.push(other),
-        }
-    }
-    escaped
 }

@@ -10,8 +10,9 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::page::escaped;
-use super::{ReportError, Run};
+use super::contents::Run;
+use super::error::ReportError;
+use super::escape::escaped;
 use crate::limits::PLOT_POINTS_MAX;
 use crate::measurement::SHARE_LIMITS_US;
 use crate::series::{Sample, Series};

@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use super::{Line, TraceErrorKind, number, range, record, shortened};
+use super::error::TraceErrorKind;
+use super::line::{Line, number, range, record, shortened};
 use crate::access::AccessKind;
 use crate::limits::UNIT_BYTES;
 

@@ -6,7 +6,9 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use super::{Line, Record, TraceErrorKind, number, range, record, shortened};
+use super::error::TraceErrorKind;
+use super::line::{Line, number, range, record, shortened};
+use super::record::Record;
 use crate::access::AccessKind;
 use crate::limits::UNIT_BYTES;
 

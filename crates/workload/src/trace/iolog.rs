@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use base::range::ByteRange;
 
-use super::{Line, Source, TraceErrorKind, number, range, record, shortened};
+use super::error::TraceErrorKind;
+use super::line::{Line, number, range, record, shortened};
+use super::source::Source;
 use crate::access::AccessKind;
 use crate::limits::UNIT_BYTES;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use base::random::Random;
 use base::range::ByteRange;
 
-use super::Record;
+use super::record::Record;
 use crate::access::{Access, AccessKind};
 use crate::miss_ratio::BLOCK_BYTES;
 use crate::permutation::Permutation;

@@ -16,36 +16,32 @@
 mod arc;
 mod blkparse;
 mod cloud_physics;
+mod error;
 pub mod input;
 mod iolog;
 pub mod kinds;
+mod line;
 mod mqsim;
 mod msr;
+mod record;
+mod source;
 mod spc;
 pub mod survey;
 pub mod synthetic;
 
 use std::fmt;
-use std::io::{self, BufRead, Read};
+use std::io::{BufRead, Read};
 use std::str::FromStr;
 use std::time::Duration;
 
-use base::range::ByteRange;
-
-use crate::access::{Access, AccessKind};
-use crate::limits::{TRACE_LINE_BYTES_MAX, TRACE_REQUEST_BYTES_MAX};
+use crate::limits::TRACE_LINE_BYTES_MAX;
 
 pub use blkparse::BlkparseAction;
 pub use cloud_physics::write_cloud_physics;
-
-/// One recorded request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record {
-    /// Time since the first record (zero where the format has none).
-    pub at: Duration,
-    /// What was done to which bytes.
-    pub access: Access,
-}
+pub use error::{TraceError, TraceErrorKind};
+use line::{Line, shortened};
+pub use record::Record;
+use source::Source;
 
 /// A format of traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,58 +75,6 @@ pub struct Options {
     pub source: Option<String>,
 }
 
-/// Why a trace could not be read on.
-#[derive(Debug, thiserror::Error)]
-#[error("line {line} of the trace: {kind}")]
-pub struct TraceError {
-    /// From 1.
-    pub line: u64,
-    /// What is wrong there.
-    pub kind: TraceErrorKind,
-}
-
-/// What is wrong about a line.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TraceErrorKind {
-    /// The file could not be read.
-    #[error("cannot be read: {0}")]
-    Io(#[from] io::Error),
-    /// None of the formats.
-    #[error("\"{0}\" begins none of the formats known (cloudphysics, blkparse, iolog, msr, spc, arc, mqsim)")]
-    UnknownFormat(String),
-    /// A line above [`TRACE_LINE_BYTES_MAX`].
-    #[error("is longer than {TRACE_LINE_BYTES_MAX} bytes")]
-    TooLong,
-    /// A field is missing.
-    #[error("has no {0}")]
-    Missing(&'static str),
-    /// A field is not what it should be.
-    #[error("\"{text}\" is not a {field}")]
-    Malformed {
-        /// Its name.
-        field: &'static str,
-        /// What is there.
-        text: String,
-    },
-    /// A range nobody could have accessed.
-    #[error("a request of {length} bytes at byte {offset} is not possible")]
-    Range {
-        /// First byte.
-        offset: u128,
-        /// Count of bytes.
-        length: u128,
-    },
-    /// More than one device or file.
-    #[error("\"{second}\" is a second device or file beside \"{first}\": say which one to take")]
-    SecondSource {
-        /// The one seen first.
-        first: String,
-        /// The other.
-        second: String,
-    },
-}
-
 /// The records of a trace, in its order.
 pub struct TraceReader<R> {
     input: R,
@@ -140,16 +84,6 @@ pub struct TraceReader<R> {
     /// What the first record's clock showed.
     began: Option<Duration>,
     is_over: bool,
-}
-
-/// What a line of any format turned out to be.
-enum Line {
-    /// A request; its time is the trace's own.
-    Record(Record),
-    /// Nothing to replay: a header, another action, a comment.
-    Skipped,
-    /// Nothing after this line is a request.
-    End,
 }
 
 enum Parser {
@@ -284,49 +218,6 @@ fn detect(first_line: &str) -> Option<Format> {
     })
 }
 
-/// The one device or file of a trace whose requests count.
-struct Source {
-    name: Option<String>,
-    is_chosen: bool,
-}
-
-impl Source {
-    fn new(chosen: Option<String>) -> Self {
-        Self { is_chosen: chosen.is_some(), name: chosen }
-    }
-
-    /// Whether `name` is the one. The first is, when none was chosen.
-    fn admits(&mut self, name: &str) -> Result<bool, TraceErrorKind> {
-        let first = self.name.get_or_insert_with(|| name.to_owned());
-        if first == name || self.is_chosen {
-            return Ok(first == name);
-        }
-        Err(TraceErrorKind::SecondSource { first: shortened(first), second: shortened(name) })
-    }
-}
-
-/// A number field.
-fn number<T: FromStr>(text: &str, field: &'static str) -> Result<T, TraceErrorKind> {
-    text.parse().map_err(|_| TraceErrorKind::Malformed { field, text: shortened(text) })
-}
-
-/// A range that is possible.
-fn range(offset: u128, length: u128) -> Result<ByteRange, TraceErrorKind> {
-    let impossible = || TraceErrorKind::Range { offset, length };
-    let narrow = |value: u128| u64::try_from(value).map_err(|_| impossible());
-    let range = ByteRange::new(narrow(offset)?, narrow(length)?).ok_or_else(impossible)?;
-    if range.length > TRACE_REQUEST_BYTES_MAX { Err(impossible()) } else { Ok(range) }
-}
-
-fn record(at: Duration, kind: AccessKind, range: ByteRange) -> Line {
-    Line::Record(Record { at, access: Access { kind, range } })
-}
-
-/// A text short enough for an error message, and without what a terminal would obey or hide: a trace may come from anybody.
-fn shortened(text: &str) -> String {
-    text.chars().take(60).flat_map(char::escape_debug).collect()
-}
-
 impl FromStr for Format {
     type Err = String;
 
@@ -347,7 +238,10 @@ impl fmt::Display for Format {
 
 #[cfg(test)]
 mod tests {
+    use base::range::ByteRange;
+
     use super::*;
+    use crate::access::{Access, AccessKind};
     use proptest::prelude::*;
 
     /// All records, or the error in words.

@@ -9,7 +9,8 @@ use std::time::Duration;
 use base::range::ByteRange;
 use serde::Serialize;
 
-use super::{Record, TraceError};
+use super::error::TraceError;
+use super::record::Record;
 use crate::access::{Access, AccessKind};
 use crate::limits::{REBASE_CHUNK_BYTES, REBASE_CHUNKS_MAX};
 

@@ -9,8 +9,9 @@ use sha2::{Digest, Sha256};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::device::{Geometry, Identity};
 use crate::error::{Error, ErrorKind};
+use crate::geometry::Geometry;
+use crate::identity::Identity;
 use crate::limits::{COW_CHUNK_BYTES_MAX, COW_CHUNK_BYTES_MIN, COW_CHUNKS_MAX};
 
 /// First bytes of a difference, after the checksum.

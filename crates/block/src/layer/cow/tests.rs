@@ -8,8 +8,9 @@ use base::random::Random;
 use futures_util::future::join_all;
 
 use super::{CowLayer, CowOptions};
-use crate::device::{Device, DeviceExt, Identity, SharedDevice};
+use crate::device::{Device, DeviceExt, SharedDevice};
 use crate::error::{Error, ErrorKind};
+use crate::identity::Identity;
 use crate::layer::crash::{CrashLayer, Loss, Power};
 use crate::layer::read_only::ReadOnlyLayer;
 use crate::memory::MemoryDevice;

@@ -10,7 +10,7 @@ use base::random::Random;
 use base::range::ByteRange;
 
 use super::image::Image;
-use super::{ATOMIC_UNIT_BYTES, Loss};
+use super::loss::{ATOMIC_UNIT_BYTES, Loss};
 use crate::limits::CRASH_VOLATILE_BYTES_MAX;
 
 /// Number of a write on one medium.

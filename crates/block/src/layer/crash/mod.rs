@@ -43,6 +43,7 @@
 mod fault;
 mod image;
 mod log;
+mod loss;
 mod power;
 mod replay;
 
@@ -57,18 +58,18 @@ use self::fault::{Effect, Faults, Struck};
 pub use self::fault::{FlushEffect, Reported, WriteEffect};
 use self::image::Image;
 use self::log::{Content, WriteId, WriteLog};
+pub use self::loss::{ATOMIC_UNIT_BYTES, Loss};
 pub use self::power::Power;
 pub use self::replay::CrashTest;
 use crate::completion::{Completion, Workers};
-use crate::device::{Device, Geometry, Identity};
+use crate::device::Device;
 use crate::error::{Error, ErrorKind};
 use crate::event::{Event, EventHub, EventReceiver};
+use crate::geometry::Geometry;
+use crate::identity::Identity;
 use crate::layer::delay::Latency;
 use crate::range_lock::{Acquire, RangeLock};
 use crate::request::{Extent, ExtentKind, Operation, OperationKind, Request, Response};
-
-/// The unit that lands whole or not at all, in bytes.
-pub const ATOMIC_UNIT_BYTES: u64 = 512;
 
 /// A medium that loses power. Clones are the same medium: one goes into the stack, the test keeps another.
 #[derive(Clone)]
@@ -104,17 +105,6 @@ struct State {
     log: WriteLog,
     faults: Faults,
     random: Random,
-}
-
-/// What becomes of writes that were not durable when the power failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Loss {
-    /// Each lands whole, in part or not at all, as this seed draws.
-    Seeded(u64),
-    /// None lands.
-    All,
-    /// Those that were completed land whole, those in flight do not.
-    InFlightOnly,
 }
 
 impl CrashLayer {

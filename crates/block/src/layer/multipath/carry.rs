@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base::buffer::Buffer;
 use base::range::ByteRange;
 
-use super::Shared;
+use super::shared::Shared;
 use crate::error::{Error, ErrorKind};
 use crate::limits::{ACCESS_WAIT, ACCESS_WAIT_MAX};
 use crate::range_lock::{Acquire, RangeGuard};

@@ -25,7 +25,9 @@
 //! | offline, or in a state without access | only when there is no other |
 
 mod carry;
+mod path;
 mod paths;
+mod shared;
 
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
@@ -35,82 +37,24 @@ use std::task::Poll;
 use base::clock::Clock;
 
 use crate::completion::{Completion, Workers};
-use crate::device::{Device, Geometry, Identity, SharedDevice};
+use crate::device::{Device, SharedDevice};
 use crate::error::{Error, ErrorKind};
 use crate::event::EventReceiver;
+use crate::geometry::Geometry;
+use crate::identity::Identity;
 use crate::limits::PATHS_MAX;
 use crate::range_lock::RangeLock;
 use crate::request::Request;
 
 use carry::carry_out;
+pub use path::{Access, Path, Policy};
 use paths::Paths;
-
-/// Which of the paths that are equally good takes a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
-    /// The first.
-    Failover,
-    /// Each in turn.
-    RoundRobin,
-}
-
-impl Policy {
-    /// Its name on the command line.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Failover => "failover",
-            Self::RoundRobin => "round-robin",
-        }
-    }
-}
-
-/// How a path reaches the unit (SPC-4 5.15.2, asymmetric access states), the best first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Access {
-    /// Active/optimized, or nothing was said.
-    #[default]
-    Optimized,
-    /// Active/non-optimized.
-    NonOptimized,
-    /// Standby, unavailable, offline or in transition: commands that move data are refused.
-    None,
-}
-
-impl Access {
-    /// Its name in `status`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Optimized => "optimized",
-            Self::NonOptimized => "non-optimized",
-            Self::None => "none",
-        }
-    }
-}
-
-/// One path as `status` shows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Path {
-    /// Whether it answers, as far as its events tell.
-    pub is_online: bool,
-    /// How it reaches the unit.
-    pub access: Access,
-    /// Requests given to it so far.
-    pub request_count: u64,
-    /// Changes whose outcome it does not know, and which may still land.
-    pub doubt_count: usize,
-}
+use shared::Shared;
 
 /// The paths as one device.
 pub struct Multipath {
     shared: Arc<Shared>,
     workers: Workers,
-}
-
-/// What requests under way keep, too.
-struct Shared {
-    paths: Paths,
-    lock: RangeLock,
-    clock: Arc<dyn Clock>,
 }
 
 impl Multipath {

@@ -13,9 +13,11 @@ use std::task::{Context, Poll};
 
 use base::range::ByteRange;
 
-use super::{Access, Path, Policy};
-use crate::device::{Geometry, Identity, SharedDevice};
+use super::path::{Access, Path, Policy};
+use crate::device::SharedDevice;
 use crate::event::{Event, EventHub, EventReceiver};
+use crate::geometry::Geometry;
+use crate::identity::Identity;
 
 pub(super) struct Paths {
     devices: Vec<SharedDevice>,

@@ -9,16 +9,14 @@
 //! | invalidated | invalidated, of each unit; missed, when those are more than a subscriber takes |
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 
-use super::Shared;
-use crate::device::{Geometry, SharedDevice};
-use crate::event::{Event, EventHub, EventReceiver};
-use crate::limits::EVENTS_UNREAD_MAX;
+use crate::device::SharedDevice;
+use crate::event::{EventHub, EventReceiver};
+use crate::geometry::Geometry;
 
 /// The members' states and those who want to know.
 pub(super) struct Events {
-    hub: EventHub,
+    pub(super) hub: EventHub,
     /// Short sections, never across a call to a member.
     state: Mutex<State>,
 }
@@ -52,7 +50,7 @@ impl Events {
     }
 
     /// Notes the state of one; whether the state of the whole is another one by it.
-    fn set_offline(&self, member: usize, is_offline: bool) -> bool {
+    pub(super) fn set_offline(&self, member: usize, is_offline: bool) -> bool {
         let mut state = self.lock();
         let before = state.is_offline.contains(&true);
         if let Some(flag) = state.is_offline.get_mut(member) {
@@ -63,46 +61,5 @@ impl Events {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Shared {
-    /// Takes what the members said; woken by more.
-    pub(super) fn poll_events(&self, receivers: &mut [EventReceiver], context: &mut Context<'_>) {
-        for (member, receiver) in receivers.iter_mut().enumerate() {
-            while let Poll::Ready(event) = receiver.poll_receive(context) {
-                self.handle_event(member, &event);
-            }
-        }
-    }
-
-    fn handle_event(&self, member: usize, event: &Event) {
-        let hub = &self.events.hub;
-        match event {
-            Event::Resized(_) => self.look_again(),
-            Event::Offline | Event::Back => {
-                if self.events.set_offline(member, *event == Event::Offline) {
-                    hub.publish(event);
-                }
-            }
-            Event::IdentityChanged | Event::WritesLost => hub.publish(event),
-            Event::Missed => {
-                self.look_again();
-                hub.publish(event);
-            }
-            Event::Invalidated(range) if range.length / self.layout.unit_bytes >= EVENTS_UNREAD_MAX as u64 => {
-                hub.publish(&Event::Missed);
-            }
-            Event::Invalidated(range) => {
-                self.layout.of_member(member, *range).for_each(|range| hub.publish(&Event::Invalidated(range)));
-            }
-        }
-    }
-
-    fn look_again(&self) {
-        let geometry = self.geometry();
-        if self.events.set_geometry(geometry) {
-            self.events.hub.publish(&Event::Resized(geometry));
-        }
     }
 }

@@ -17,6 +17,7 @@
 mod events;
 mod layout;
 mod parts;
+mod shared;
 
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
@@ -24,46 +25,27 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use base::buffer::BufferPool;
-use sha2::{Digest, Sha256};
 
 pub use layout::{Layout, Piece};
 
 use crate::completion::{Completion, Workers};
-use crate::device::{Device, Geometry, Hints, Identity, SharedDevice};
+use crate::device::{Device, SharedDevice};
 use crate::error::{Error, ErrorKind};
 use crate::event::EventReceiver;
+use crate::geometry::Geometry;
+use crate::identity::Identity;
 use crate::limits::{STRIPE_MEMBERS_MAX, STRIPE_POOL_BYTES, STRIPE_UNIT_BYTES_MAX};
 use crate::request::Request;
 
 use events::Events;
 use parts::Parts;
+pub use shared::Member;
+use shared::Shared;
 
 /// The stripe.
 pub struct Stripe {
     shared: Arc<Shared>,
     workers: Workers,
-}
-
-/// What requests under way keep, too.
-struct Shared {
-    layout: Layout,
-    members: Vec<SharedDevice>,
-    events: Events,
-    /// Memory of parts that must be gathered or scattered, for reuse. Requests bound what is out, not this pool.
-    pool: BufferPool,
-}
-
-/// One member as `status` shows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
-    /// Who it is.
-    pub identity: Identity,
-    /// Its size in bytes.
-    pub size_bytes: u64,
-    /// Bytes at its end that the stripe does not use, because another member is smaller or a unit would not be whole.
-    pub unused_bytes: u64,
-    /// Whether it answers, as far as its events tell.
-    pub is_online: bool,
 }
 
 impl Stripe {
@@ -135,71 +117,6 @@ fn check_different(members: &[SharedDevice]) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-impl Shared {
-    /// Bytes of each member that are used: whole units of the smallest.
-    fn member_bytes(&self) -> u64 {
-        let smallest = self.members.iter().map(|member| member.geometry().size_bytes).min().unwrap_or(0);
-        smallest / self.layout.unit_bytes * self.layout.unit_bytes
-    }
-
-    fn members(&self) -> Vec<Member> {
-        let used = self.member_bytes();
-        let describe = |(index, member): (usize, &SharedDevice)| {
-            let size_bytes = member.geometry().size_bytes;
-            let is_online = self.events.is_online(index);
-            Member { identity: member.identity(), size_bytes, unused_bytes: size_bytes - used, is_online }
-        };
-        self.members.iter().enumerate().map(describe).collect()
-    }
-
-    /// How errors name a member; people count from one.
-    fn name(&self, member: usize) -> String {
-        let count = self.members.len();
-        let identity = self.members.get(member).map(|member| member.identity()).unwrap_or_default();
-        format!("member {} of {count} of the stripe ({identity})", member + 1)
-    }
-
-    /// What all members can do.
-    fn geometry(&self) -> Geometry {
-        let geometries: Vec<Geometry> = self.members.iter().map(|member| member.geometry()).collect();
-        let largest = |of: fn(&Geometry) -> u32| geometries.iter().map(of).max().unwrap_or(0);
-        let any = |of: fn(&Geometry) -> bool| geometries.iter().any(of);
-        let granularities: Option<Vec<u32>> = geometries.iter().map(|each| each.discard_granularity_bytes).collect();
-        let row_bytes = u32::try_from(self.layout.row_bytes()).unwrap_or(u32::MAX);
-        Geometry {
-            size_bytes: self.member_bytes() * self.layout.member_count,
-            logical_block_bytes: largest(|each| each.logical_block_bytes),
-            physical_block_bytes: largest(|each| each.physical_block_bytes),
-            is_write_cache_volatile: any(|each| each.is_write_cache_volatile),
-            is_read_only: any(|each| each.is_read_only),
-            discard_granularity_bytes: granularities.and_then(|each| each.into_iter().max()),
-            discard_reads_zeroes: !any(|each| !each.discard_reads_zeroes),
-            transfer_bytes_max: geometries.iter().map(|each| each.transfer_bytes_max).min().unwrap_or(0),
-            hints: Hints {
-                io_bytes_min: largest(|each| each.hints.io_bytes_min),
-                io_bytes_optimal: row_bytes,
-                physical_alignment_bytes: largest(|each| each.hints.physical_alignment_bytes),
-                discard_alignment_bytes: largest(|each| each.hints.discard_alignment_bytes),
-                is_rotational: any(|each| each.hints.is_rotational),
-            },
-        }
-    }
-
-    /// The members in order, as one name of fixed length.
-    fn identity(&self) -> Identity {
-        let (count, unit_bytes) = (self.layout.member_count, self.layout.unit_bytes);
-        let mut digest = Sha256::new();
-        for identity in self.members.iter().map(|member| member.identity()) {
-            for text in [&identity.target, &identity.unit, &identity.serial] {
-                digest.update((text.len() as u64).to_be_bytes());
-                digest.update(text);
-            }
-        }
-        let serial = digest.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-        Identity { target: "stripe".to_owned(), unit: format!("{count}x{unit_bytes}"), serial }
-    }
 }
 
 impl Device for Stripe {

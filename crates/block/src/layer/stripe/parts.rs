@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base::buffer::Buffer;
 use base::range::ByteRange;
 
-use super::Shared;
+use super::shared::Shared;
 use crate::completion::Completion;
 use crate::error::{Error, ErrorKind};
 use crate::limits::{EXTENTS_PER_RESPONSE_MAX, STRIPE_EXTENT_PIECES_MAX};

@@ -4,7 +4,7 @@ use clap::Command;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
-use super::Page;
+use super::page::Page;
 use crate::guidance::{ENVIRONMENT, command, examples, exit_codes, wrapped};
 
 /// Every manual page.

@@ -2,7 +2,7 @@
 
 use clap::Command;
 
-use super::Page;
+use super::page::Page;
 use crate::guidance::{ENVIRONMENT, command, exit_codes};
 
 /// Said at the head of each page.

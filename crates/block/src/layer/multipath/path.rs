@@ -1,0 +1,56 @@
+//! A path, how it reaches the unit, and which of several is taken.
+
+/// Which of the paths that are equally good takes a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// The first.
+    Failover,
+    /// Each in turn.
+    RoundRobin,
+}
+
+impl Policy {
+    /// Its name on the command line.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Failover => "failover",
+            Self::RoundRobin => "round-robin",
+        }
+    }
+}
+
+/// How a path reaches the unit (SPC-4 5.15.2, asymmetric access states), the best first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Access {
+    /// Active/optimized, or nothing was said.
+    #[default]
+    Optimized,
+    /// Active/non-optimized.
+    NonOptimized,
+    /// Standby, unavailable, offline or in transition: commands that move data are refused.
+    None,
+}
+
+impl Access {
+    /// Its name in `status`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Optimized => "optimized",
+            Self::NonOptimized => "non-optimized",
+            Self::None => "none",
+        }
+    }
+}
+
+/// One path as `status` shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// Whether it answers, as far as its events tell.
+    pub is_online: bool,
+    /// How it reaches the unit.
+    pub access: Access,
+    /// Requests given to it so far.
+    pub request_count: u64,
+    /// Changes whose outcome it does not know, and which may still land.
+    pub doubt_count: usize,
+}

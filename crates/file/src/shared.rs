@@ -1,0 +1,148 @@
+//! The open file as the engines see it, and what a durable call that failed means for it.
+
+use std::io::IoSlice;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use block::{Error, Event, EventHub, Geometry, Identity};
+use rustix::io::{Errno, ReadWriteFlags};
+
+use crate::durable_call::DurableCall;
+use crate::failure;
+use crate::job::{Job, Progress};
+use crate::open::OpenFile;
+use crate::patience::Patience;
+use crate::promises::{Moment, Promises};
+use crate::sync_files::{SyncFile, SyncFiles};
+
+/// The open file, as the engines see it.
+pub(crate) struct Shared {
+    pub(crate) open: OpenFile,
+    pub(crate) sync_files: SyncFiles,
+    pub(crate) identity: Identity,
+    /// It may grow.
+    pub(crate) size_bytes: AtomicU64,
+    pub(crate) events: EventHub,
+    /// Whether reads and writes that need not wait can be told apart (`RWF_NOWAIT`).
+    pub(crate) can_read_inline: AtomicBool,
+    pub(crate) can_write_inline: AtomicBool,
+    pub(crate) promises: Promises,
+    /// Where durable writes are waited for.
+    pub(crate) patience: Option<Patience>,
+    /// Where the syncs that durable writes share are waited for.
+    pub(crate) sync_patience: Patience,
+}
+
+impl Shared {
+    pub(crate) fn path(&self) -> &str {
+        &self.open.path
+    }
+
+    pub(crate) fn descriptor(&self) -> RawFd {
+        self.open.file.as_raw_fd()
+    }
+
+    pub(crate) fn geometry(&self) -> Geometry {
+        Geometry { size_bytes: self.size_bytes.load(Ordering::Acquire), ..self.open.geometry }
+    }
+
+    /// An open file for the next call of a job, where it needs one of its own.
+    pub(crate) fn take_sync_file(&self, job: &Job) -> Option<SyncFile> {
+        (job.durable_call() == Some(DurableCall::Write)).then(|| self.own_sync_file()).flatten()
+    }
+
+    pub(crate) fn own_sync_file(&self) -> Option<SyncFile> {
+        if self.open.is_direct { None } else { self.sync_files.take(&self.open.file) }
+    }
+
+    /// A durable call that was made with the open file `own`, or with the device's, is over.
+    pub(crate) fn note_durable_call(&self, call: DurableCall, own: Option<SyncFile>, failure: Option<Errno>) {
+        let has_own_descriptor = own.is_some() || self.open.is_direct;
+        if let Some(file) = own {
+            self.sync_files.give_back(file, failure.is_some());
+        }
+        if let Some(errno) = failure
+            && self.promises.call_failed(call, errno, has_own_descriptor)
+            && self.promises.go_on()
+        {
+            if !self.open.is_direct {
+                self.forget_pages();
+            }
+            // Before anything that failed with it is answered.
+            self.events.publish(&Event::WritesLost);
+        }
+    }
+
+    /// Drops the pages that could not be written: what is read from now on is what the medium has.
+    pub(crate) fn forget_pages(&self) {
+        if let Err(errno) = rustix::fs::fadvise(&self.open.file, 0, None, rustix::fs::Advice::DontNeed) {
+            tracing::warn!(
+                "{} may show bytes that its medium has not got, until it leaves the page cache: {errno}",
+                self.path()
+            );
+        }
+    }
+
+    /// Bytes written here and now, past the page cache.
+    ///
+    /// # Errors
+    /// Those that may mean that others' bytes were not made durable, either. Others are left to the engine, which meets them again.
+    pub(crate) fn write_durably(&self, bytes: &[u8], offset: u64) -> Result<usize, Errno> {
+        let began = Instant::now();
+        let result = rustix::io::pwritev2(&self.open.file, &[IoSlice::new(bytes)], offset, ReadWriteFlags::DSYNC);
+        if let Some(patience) = &self.patience {
+            patience.took(began.elapsed());
+        }
+        match result {
+            Err(Errno::INTR | Errno::AGAIN | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => Ok(0),
+            result => {
+                self.note_durable_call(DurableCall::Write, None, result.err());
+                result
+            }
+        }
+    }
+
+    /// Makes what was written durable here and now, if that is worth waiting for: the result, or `None`.
+    pub(crate) fn sync_now(&self) -> Option<Result<(), Errno>> {
+        // Through the page cache there may be anything to write first.
+        if !self.open.is_direct || !self.sync_patience.waits() {
+            return None;
+        }
+        let began = Instant::now();
+        let result = rustix::fs::fdatasync(&self.open.file);
+        self.sync_patience.took(began.elapsed());
+        Some(result)
+    }
+
+    /// What a sync means for those who share it.
+    pub(crate) fn synced(&self, result: Result<(), Errno>) -> Result<(), Error> {
+        self.note_durable_call(DurableCall::Sync, None, result.err());
+        result.map_err(|errno| failure::error(errno, format!("making writes to {} durable", self.path())))
+    }
+
+    /// Hands a job the result of its call, which was made with the open file `own` or with the device's.
+    pub(crate) fn handle(&self, job: &mut Job, own: Option<SyncFile>, result: Result<usize, Errno>) -> Progress {
+        let Some(call) = job.durable_call() else {
+            let progress = job.handle(result, self.path());
+            return match progress {
+                Progress::Done(Ok(())) if job.is_read() => Progress::Done(self.open.check_whole()),
+                progress => progress,
+            };
+        };
+        let progress = job.handle(result, self.path());
+        let has_failed = matches!(&progress, Progress::Done(Err(_)));
+        self.note_durable_call(call, own, result.err().filter(|_| has_failed));
+        match progress {
+            // A flush of the disk that failed meanwhile may have dropped these bytes, too.
+            Progress::Done(Ok(())) => Progress::Done(self.check_promises(job.moment())),
+            progress => progress,
+        }
+    }
+
+    /// # Errors
+    /// `Media` once a durable call has failed since.
+    pub(crate) fn check_promises(&self, since: Moment) -> Result<(), Error> {
+        self.promises.check(since, self.path())
+    }
+}

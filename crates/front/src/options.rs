@@ -1,0 +1,41 @@
+//! What an NBD server serves, and how much of it at once.
+
+use crate::limits::{BUFFER_BYTES_MAX, CONNECTIONS_MAX, SPARE_CONNECTIONS_MAX};
+
+/// What to serve, and how much of it at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NbdOptions {
+    /// Name of the export; clients that name none get it too. At most 4096 bytes, more are cut.
+    pub export_name: String,
+    /// For people, perhaps empty.
+    pub description: String,
+    /// Refuse writes even where the device takes them.
+    pub is_read_only: bool,
+    /// Connections that hold a full share of the buffers at once.
+    pub connections_max: usize,
+    /// Connections beside so many; one more is accepted and closed.
+    pub spare_connections_max: usize,
+    /// Bytes of buffers lent at once, an equal share to each of `connections_max`. A request larger than a share has one of
+    /// [`LARGE_REQUESTS_MAX`](crate::limits::LARGE_REQUESTS_MAX) places beside.
+    pub buffer_bytes_max: usize,
+}
+
+impl Default for NbdOptions {
+    fn default() -> Self {
+        Self {
+            export_name: String::new(),
+            description: String::new(),
+            is_read_only: false,
+            connections_max: CONNECTIONS_MAX,
+            spare_connections_max: SPARE_CONNECTIONS_MAX,
+            buffer_bytes_max: BUFFER_BYTES_MAX,
+        }
+    }
+}
+
+impl NbdOptions {
+    /// Connections at once.
+    pub(crate) fn all_connections_max(&self) -> usize {
+        self.connections_max.saturating_add(self.spare_connections_max)
+    }
+}

@@ -1,0 +1,65 @@
+//! What all connections of a server share.
+
+use std::sync::Arc;
+
+use base::buffer::BufferPool;
+use block::range_lock::RangeLock;
+use block::{Geometry, SharedDevice};
+use nbd::server::Export;
+use nbd::{Abilities, BlockSize};
+
+use crate::counters::Counters;
+use crate::holdings::{AwaitedPlace, Holdings, LargePlaces, Shares};
+use crate::options::NbdOptions;
+
+/// Smallest block that is called preferred: a page, which most programs write anyway.
+const PREFERRED_BYTES_MIN: u32 = 4096;
+
+/// What all connections share.
+pub(crate) struct Shared {
+    pub(crate) device: SharedDevice,
+    pub(crate) pool: BufferPool,
+    pub(crate) counters: Counters,
+    /// Who changes which blocks now, over all connections.
+    pub(crate) turns: RangeLock,
+    pub(crate) large_places: Arc<LargePlaces>,
+    pub(crate) shares: Shares,
+    pub(crate) options: NbdOptions,
+}
+
+impl Shared {
+    /// The holdings of a new connection.
+    pub(crate) fn holdings(&self) -> Holdings {
+        Holdings::new(self.shares.clone(), Arc::clone(&self.large_places))
+    }
+
+    /// A place for a request that is larger than a share.
+    pub(crate) fn large_place(&self) -> AwaitedPlace {
+        self.large_places.acquire()
+    }
+
+    /// What a client that connects now is offered.
+    pub(crate) fn export(&self, geometry: &Geometry) -> Export {
+        let is_read_only = geometry.is_read_only || self.options.is_read_only;
+        let device_block = geometry.physical_block_bytes.max(geometry.logical_block_bytes);
+        let preferred = device_block.clamp(PREFERRED_BYTES_MIN, nbd::limits::PAYLOAD_BYTES_MAX);
+        Export {
+            name: self.options.export_name.clone(),
+            description: self.options.description.clone(),
+            size_bytes: geometry.size_bytes,
+            block_size: BlockSize { min: 1, preferred, payload_max: nbd::limits::PAYLOAD_BYTES_MAX },
+            abilities: Abilities {
+                is_read_only,
+                can_flush: true,
+                can_fua: true,
+                is_rotational: false,
+                can_trim: !is_read_only && geometry.discard_granularity_bytes.is_some(),
+                can_write_zeroes: !is_read_only,
+                can_dont_fragment: false,
+                can_multi_conn: true,
+                can_cache: true,
+                can_fast_zero: !is_read_only,
+            },
+        }
+    }
+}

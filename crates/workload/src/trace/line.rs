@@ -1,0 +1,43 @@
+//! What a line of any format turned out to be, and its fields.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use base::range::ByteRange;
+
+use super::error::TraceErrorKind;
+use super::record::Record;
+use crate::access::{Access, AccessKind};
+use crate::limits::TRACE_REQUEST_BYTES_MAX;
+
+/// What a line of any format turned out to be.
+pub(super) enum Line {
+    /// A request; its time is the trace's own.
+    Record(Record),
+    /// Nothing to replay: a header, another action, a comment.
+    Skipped,
+    /// Nothing after this line is a request.
+    End,
+}
+
+/// A number field.
+pub(super) fn number<T: FromStr>(text: &str, field: &'static str) -> Result<T, TraceErrorKind> {
+    text.parse().map_err(|_| TraceErrorKind::Malformed { field, text: shortened(text) })
+}
+
+/// A range that is possible.
+pub(super) fn range(offset: u128, length: u128) -> Result<ByteRange, TraceErrorKind> {
+    let impossible = || TraceErrorKind::Range { offset, length };
+    let narrow = |value: u128| u64::try_from(value).map_err(|_| impossible());
+    let range = ByteRange::new(narrow(offset)?, narrow(length)?).ok_or_else(impossible)?;
+    if range.length > TRACE_REQUEST_BYTES_MAX { Err(impossible()) } else { Ok(range) }
+}
+
+pub(super) fn record(at: Duration, kind: AccessKind, range: ByteRange) -> Line {
+    Line::Record(Record { at, access: Access { kind, range } })
+}
+
+/// A text short enough for an error message, and without what a terminal would obey or hide: a trace may come from anybody.
+pub(super) fn shortened(text: &str) -> String {
+    text.chars().take(60).flat_map(char::escape_debug).collect()
+}

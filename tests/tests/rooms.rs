@@ -1,0 +1,280 @@
+//! Modules of a crate use each other in one direction only: whoever reads one needs to read those below it, and no other.
+//!
+//! A module is a file. It uses another where a path in it leads to something that the other declares, also by way of a
+//! `pub use`; what is only for tests does not count. A circle of such uses is one room with several doors: its parts can be
+//! neither read nor tried alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::{fmt, fs};
+
+use petgraph::algo::tarjan_scc;
+use petgraph::graphmap::DiGraphMap;
+use syn::visit::{self, Visit};
+use walkdir::WalkDir;
+
+/// Crates that still have circles, and how many modules are in them. Numbers here only become smaller.
+const LEFT: &[(&str, usize)] = &[
+    ("cache", 33),
+    ("cli", 3),
+    ("initiator", 2),
+    ("iscsi", 6),
+    ("logical-unit", 24),
+    ("stack", 7),
+    ("target", 9),
+    ("writelog", 10),
+];
+
+/// The place of a module in its crate: the names from the root on; none for the root.
+type Place = Vec<String>;
+
+#[test]
+fn no_module_is_in_a_circle_with_another_but_for_those_that_are_left() {
+    let crates = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../crates"));
+    let mut left = BTreeMap::new();
+    let mut words = Vec::new();
+    for entry in fs::read_dir(crates).unwrap() {
+        let folder = entry.unwrap().path();
+        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+        for circle in circles_of(&modules_of(&folder.join("src"))) {
+            *left.entry(name.clone()).or_insert(0) += circle.modules.len();
+            words.push(format!("{name}: {circle}"));
+        }
+    }
+    let expected: BTreeMap<String, usize> = LEFT.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
+    assert_eq!(left, expected, "modules in circles by crate; the circles are:\n{}", words.join("\n"));
+}
+
+#[test]
+fn a_circle_through_a_name_that_is_handed_on_is_found() {
+    let modules = BTreeMap::from([
+        (place(""), uses("mod a; mod b; pub use a::Above;")),
+        (place("a"), uses("use crate::b::{self, Below}; pub struct Above;")),
+        (place("b"), uses("pub fn below() -> crate::Above { todo!() }")),
+    ]);
+    assert_eq!(in_words(&modules), ["a, b: a uses crate::b, crate::b::Below; b uses crate::Above"]);
+}
+
+#[test]
+fn what_is_only_for_tests_and_what_points_one_way_is_no_circle() {
+    let modules = BTreeMap::from([
+        (place(""), uses("mod a; mod b;")),
+        (place("a"), uses("use super::b::Below; fn f() { log!(crate::b::g()) }")),
+        (place("b"), uses("#[cfg(test)] mod tests { use crate::a::Above; } pub struct Below;")),
+    ]);
+    assert_eq!(in_words(&modules), Vec::<String>::new());
+}
+
+#[test]
+fn a_path_in_a_macro_counts() {
+    let modules = BTreeMap::from([
+        (place(""), uses("mod a; mod b;")),
+        (place("a"), uses("fn f() { log!(\"{}\", crate::b::g()) }")),
+        (place("b"), uses("fn g() { super::a::f() }")),
+    ]);
+    assert_eq!(in_words(&modules), ["a, b: a uses crate::b::g; b uses super::a::f"]);
+}
+
+fn place(path: &str) -> Place {
+    path.split("::").filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+fn in_words(modules: &BTreeMap<Place, Uses>) -> Vec<String> {
+    circles_of(modules).iter().map(ToString::to_string).collect()
+}
+
+fn uses(code: &str) -> Uses {
+    let mut uses = Uses::default();
+    uses.visit_file(&syn::parse_file(code).unwrap());
+    uses
+}
+
+/// All modules of a crate and what they name. Programs under `bin` are crates of their own.
+fn modules_of(source: &Path) -> BTreeMap<Place, Uses> {
+    let files = WalkDir::new(source).into_iter().map(|entry| entry.unwrap().into_path());
+    files
+        .filter(|path| {
+            path.extension().is_some_and(|extension| extension == "rs") && !path.starts_with(source.join("bin"))
+        })
+        .map(|path| (place_of(source, &path), uses(&fs::read_to_string(&path).unwrap())))
+        .filter(|(place, _)| place.last().is_none_or(|name| name != "tests"))
+        .collect()
+}
+
+fn place_of(source: &Path, file: &Path) -> Place {
+    let relative: PathBuf = file.strip_prefix(source).unwrap().with_extension("");
+    let mut place: Place = relative.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    if place.last().is_some_and(|name| name == "mod") || place == ["lib"] || place == ["main"] {
+        place.pop();
+    }
+    place
+}
+
+/// Modules that use each other, and the uses that close the circle.
+struct Circle {
+    modules: Vec<String>,
+    uses: Vec<String>,
+}
+
+impl fmt::Display for Circle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.modules.join(", "), self.uses.join("; "))
+    }
+}
+
+fn circles_of(modules: &BTreeMap<Place, Uses>) -> Vec<Circle> {
+    let places: Vec<&Place> = modules.keys().collect();
+    let mut graph = DiGraphMap::<usize, ()>::new();
+    let mut used = BTreeMap::<(usize, usize), BTreeSet<String>>::new();
+    for (from, place) in places.iter().enumerate() {
+        for path in &modules[*place].paths {
+            let target = absolute(place, path, modules).and_then(|path| declared_in(&path, modules, 0));
+            let Some(to) = target.and_then(|target| places.binary_search(&&target).ok()) else { continue };
+            if to != from {
+                graph.add_edge(from, to, ());
+                used.entry((from, to)).or_default().insert(path.join("::"));
+            }
+        }
+    }
+    let circles = tarjan_scc(&graph).into_iter().filter(|circle| circle.len() > 1);
+    circles
+        .map(|mut circle| {
+            circle.sort_unstable();
+            let name = |module: &usize| places[*module].join("::");
+            let uses = circle.iter().filter_map(|from| {
+                let paths: BTreeSet<&str> =
+                    circle.iter().filter_map(|to| used.get(&(*from, *to))).flatten().map(String::as_str).collect();
+                (!paths.is_empty()).then(|| format!("{} uses {}", name(from), Vec::from_iter(paths).join(", ")))
+            });
+            Circle { modules: circle.iter().map(name).collect(), uses: uses.collect() }
+        })
+        .collect()
+}
+
+/// A path as seen from the root of the crate; none if it leads out of it.
+fn absolute(from: &Place, path: &[String], modules: &BTreeMap<Place, Uses>) -> Option<Place> {
+    let below = |place: &[String], rest: &[String]| [place, rest].concat();
+    match path.first()?.as_str() {
+        "crate" => Some(path[1..].to_vec()),
+        "self" => Some(below(from, &path[1..])),
+        "super" => {
+            let steps = path.iter().take_while(|name| *name == "super").count();
+            Some(below(&from[..from.len().checked_sub(steps)?], &path[steps..]))
+        }
+        _ => {
+            let place = below(from, path);
+            modules.contains_key(&place[..=from.len()]).then_some(place)
+        }
+    }
+}
+
+/// The module that declares what a path from the root names.
+fn declared_in(path: &[String], modules: &BTreeMap<Place, Uses>, depth: usize) -> Option<Place> {
+    // A `pub use` that names itself by a glob would be followed for ever.
+    const HANDED_ON_MAX: usize = 8;
+    let module =
+        (0..=path.len()).rev().map(|length| &path[..length]).find(|place| modules.contains_key(*place))?.to_vec();
+    let handed_on = path.get(module.len()).and_then(|name| modules[&module].handed_on.get(name));
+    match handed_on.and_then(|target| absolute(&module, target, modules)) {
+        Some(target) if depth < HANDED_ON_MAX => {
+            declared_in(&[target.as_slice(), &path[module.len() + 1..]].concat(), modules, depth + 1)
+        }
+        _ => Some(module),
+    }
+}
+
+/// What a module names.
+#[derive(Default)]
+struct Uses {
+    paths: BTreeSet<Vec<String>>,
+    /// Names that others find here though they are declared elsewhere.
+    handed_on: BTreeMap<String, Vec<String>>,
+}
+
+impl Uses {
+    fn tree(&mut self, prefix: &[String], tree: &syn::UseTree, is_public: bool) {
+        let with = |name: &syn::Ident| [prefix, &[name.to_string()]].concat();
+        match tree {
+            syn::UseTree::Path(path) => self.tree(&with(&path.ident), &path.tree, is_public),
+            syn::UseTree::Name(name) if name.ident == "self" => self.used(prefix.to_vec(), None, is_public),
+            syn::UseTree::Name(name) => self.used(with(&name.ident), Some(name.ident.to_string()), is_public),
+            syn::UseTree::Rename(name) => self.used(with(&name.ident), Some(name.rename.to_string()), is_public),
+            syn::UseTree::Glob(_) => self.used(prefix.to_vec(), None, is_public),
+            syn::UseTree::Group(group) => group.items.iter().for_each(|tree| self.tree(prefix, tree, is_public)),
+        }
+    }
+
+    /// What is handed on is used by whoever names it, not by the module that hands it on.
+    fn used(&mut self, path: Vec<String>, name: Option<String>, is_public: bool) {
+        match name {
+            Some(name) if is_public => drop(self.handed_on.insert(name, path)),
+            _ => drop(self.paths.insert(path)),
+        }
+    }
+
+    fn tokens(&mut self, tokens: proc_macro2::TokenStream) {
+        let mut path = Vec::<String>::new();
+        let mut colons = 0;
+        for token in tokens {
+            match token {
+                proc_macro2::TokenTree::Ident(name) => {
+                    if colons != 2 {
+                        self.token_path(std::mem::take(&mut path));
+                    }
+                    path.push(name.to_string());
+                    colons = 0;
+                }
+                proc_macro2::TokenTree::Punct(mark) if mark.as_char() == ':' => colons += 1,
+                proc_macro2::TokenTree::Group(group) => {
+                    self.token_path(std::mem::take(&mut path));
+                    self.tokens(group.stream());
+                }
+                _ => self.token_path(std::mem::take(&mut path)),
+            }
+        }
+        self.token_path(path);
+    }
+
+    fn token_path(&mut self, path: Vec<String>) {
+        if path.len() > 1 {
+            self.paths.insert(path);
+        }
+    }
+}
+
+fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        matches!(&attribute.meta, syn::Meta::List(list)
+            if list.path.is_ident("cfg") && list.tokens.to_string().split(|c: char| !c.is_alphanumeric()).any(|word| word == "test"))
+    })
+}
+
+impl<'ast> Visit<'ast> for Uses {
+    fn visit_item(&mut self, item: &'ast syn::Item) {
+        let attributes = match item {
+            syn::Item::Mod(item) => &item.attrs,
+            syn::Item::Fn(item) => &item.attrs,
+            syn::Item::Impl(item) => &item.attrs,
+            syn::Item::Use(item) => &item.attrs,
+            syn::Item::Struct(item) => &item.attrs,
+            _ => return visit::visit_item(self, item),
+        };
+        if !is_for_tests(attributes) {
+            visit::visit_item(self, item);
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
+        self.tree(&[], &item.tree, !matches!(item.vis, syn::Visibility::Inherited));
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        self.token_path(path.segments.iter().map(|segment| segment.ident.to_string()).collect());
+        visit::visit_path(self, path);
+    }
+
+    fn visit_macro(&mut self, call: &'ast syn::Macro) {
+        self.tokens(call.tokens.clone());
+        visit::visit_macro(self, call);
+    }
+}

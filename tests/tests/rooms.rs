@@ -20,7 +20,7 @@ const LEFT: &[(&str, usize)] = &[
     ("initiator", 2),
     ("iscsi", 6),
     ("logical-unit", 24),
-    ("stack", 7),
+    ("stack", 5),
     ("target", 9),
     ("writelog", 10),
 ];

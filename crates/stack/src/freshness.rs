@@ -21,7 +21,7 @@
 use block::device::Device;
 use block::{ByteRange, Identity};
 use cache::{ConflictingChanges, Freshness};
-use initiator::{ChangeReport, Mark, RemoteLun};
+use initiator::Mark;
 use serde_json::{Value, json};
 use uuid::Uuid;
 use writelog::WriteLog;
@@ -36,9 +36,13 @@ use crate::registry::Store;
 use crate::remotes::{Leg, Remotes};
 
 mod clearing;
+mod report;
+pub(crate) mod token;
 
 pub(crate) use clearing::Heeding;
 use clearing::{Clearing, Taken};
+use report::{everything, report_of};
+use token::draw_token;
 
 /// What the user says about others.
 #[derive(Clone, Copy, Debug, Default)]
@@ -151,11 +155,6 @@ fn is_stale_elsewhere(caches: &Caches, uuid: Option<Uuid>) -> Result<bool> {
 fn known_mark(record: Option<&Record>, leg: &Leg) -> Option<MarkRecord> {
     let lun = record?.luns.iter().find(|lun| lun.is(&leg.identity))?;
     lun.mark.clone()
-}
-
-/// 64 bits that nobody had before.
-pub(crate) fn draw_token() -> u64 {
-    Uuid::new_v4().as_u64_pair().0 ^ Uuid::new_v4().as_u64_pair().1
 }
 
 impl Assessed {
@@ -342,18 +341,6 @@ impl Assessed {
         );
         Error::new(Failure::WouldLoseData, message)
     }
-}
-
-fn everything() -> Vec<ByteRange> {
-    vec![ByteRange { offset: 0, length: u64::MAX }]
-}
-
-/// What the mark `id` says, which is held.
-async fn report_of(lun: &RemoteLun, id: [u8; 16]) -> std::result::Result<ChangeReport, block::Error> {
-    let marks = lun.marks().await?;
-    let lost = || block::Error::new(block::ErrorKind::NotFound, "the target forgot a mark as soon as it was made");
-    let mark = marks.iter().find(|mark| mark.id == id).ok_or_else(lost)?;
-    lun.changes(mark.slot).await
 }
 
 /// All bytes of `ranges`, each range once.

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 
 use crate::caches::{Caches, MarkRecord};
 use crate::error::Result;
-use crate::freshness::draw_token;
+use crate::freshness::token::draw_token;
 use crate::limits::CLOSE_TIME_MAX;
 use crate::place::Place;
 

@@ -17,7 +17,7 @@ use futures_util::future::BoxFuture;
 use initiator::RemoteLun;
 use writelog::WriteLog;
 
-use crate::freshness::{everything, report_of};
+use super::report::{everything, report_of};
 use crate::limits::{CLEAR_PAUSE_MIN, CLEAR_TRIES_MAX};
 use crate::remotes::Leg;
 

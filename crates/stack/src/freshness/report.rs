@@ -1,0 +1,17 @@
+//! What a mark says about the changes of others.
+
+use block::ByteRange;
+use initiator::{ChangeReport, RemoteLun};
+
+/// All there is.
+pub(crate) fn everything() -> Vec<ByteRange> {
+    vec![ByteRange { offset: 0, length: u64::MAX }]
+}
+
+/// What the mark `id` says, which is held.
+pub(crate) async fn report_of(lun: &RemoteLun, id: [u8; 16]) -> std::result::Result<ChangeReport, block::Error> {
+    let marks = lun.marks().await?;
+    let lost = || block::Error::new(block::ErrorKind::NotFound, "the target forgot a mark as soon as it was made");
+    let mark = marks.iter().find(|mark| mark.id == id).ok_or_else(lost)?;
+    lun.changes(mark.slot).await
+}

@@ -100,12 +100,19 @@ pub(crate) async fn open_or_make(
     warn_of_size(kind, place, device.geometry().size_bytes, size_bytes);
     match found {
         // Unless somebody was there before it was ours.
-        Content::Blank if matches!(content(place)?, Content::Blank) => format(&device).await.map_err(unmade)?,
+        Content::Blank if matches!(content(place)?, Content::Blank) && !has_store(&device).await? => {
+            format(&device).await.map_err(unmade)?;
+        }
         // Nobody else has the place, so nobody is making anything beside it: what is there was left behind.
         _ if place.offset.is_none() => remove_unfinished(&place.path)?,
         _ => {}
     }
     Ok(device)
+}
+
+/// Whether a store is there all the same whose first bytes somebody has made zero: its last superblock says what it is.
+async fn has_store(device: &SharedDevice) -> Result<bool> {
+    superblock::has_last_copy(device).await.map_err(unmade)
 }
 
 async fn make_file(
@@ -611,6 +618,26 @@ mod tests {
         let mut names: Vec<String> = names.filter(|name| name.starts_with("disk")).collect();
         names.sort();
         names
+    }
+
+    #[tokio::test]
+    async fn a_part_whose_first_bytes_were_made_zero_is_not_formatted_over_the_store_in_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let caches = caches(directory.path());
+        let path = directory.path().join("disk");
+        fs::write(&path, vec![0; 24 << 20]).unwrap();
+        let place = Place::new(&path, Some(SIZE)).unwrap();
+        const LOG_BYTES: u64 = 16 << 20;
+        let log_format = async |device: &SharedDevice| {
+            let origin: SharedDevice = Arc::new(MemoryDevice::new(SIZE, block::Identity::default()));
+            WriteLog::format(device, &origin, writelog::FormatOptions::default()).await
+        };
+        drop(open_or_make(PlaceKind::Log, &place, &caches, Some(LOG_BYTES), log_format).await.unwrap());
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &[0; 8192], SIZE).unwrap();
+        let format = async |_: &SharedDevice| panic!("there is a store");
+        let opened = async { open_or_make(PlaceKind::Log, &place, &caches, Some(LOG_BYTES), format).await };
+        opened.await.unwrap();
     }
 
     /// Whoever was second removed what the first had begun, and the first then moved the second's: one of them served from a file without a name.

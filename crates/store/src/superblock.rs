@@ -331,9 +331,25 @@ pub fn sequence(head: &[u8; SUPERBLOCK_BYTES]) -> Option<u64> {
 }
 
 fn first_header(head: &[u8; SUPERBLOCK_BYTES]) -> Option<HeaderRaw> {
-    let (header, _) = HeaderRaw::read_from_prefix(head).ok()?;
-    let is_whole = header.magic == MAGIC && header.checksum.get() == crc32c(head.get(4..)?);
-    (is_whole && header.place.get() == 0).then_some(header)
+    header_for(head, 0)
+}
+
+/// The header of a whole copy that was written to `place`.
+fn header_for(copy: &[u8], place: u64) -> Option<HeaderRaw> {
+    let (header, _) = HeaderRaw::read_from_prefix(copy).ok()?;
+    let is_whole = header.magic == MAGIC && header.checksum.get() == crc32c(copy.get(4..)?);
+    (is_whole && header.place.get() == place).then_some(header)
+}
+
+/// Whether the last copy is whole that a store over all of `device` has. It is one even where its first bytes have become zeroes.
+///
+/// # Errors
+/// `NoSpace` for a device that is too small for a store, and the device's own.
+pub async fn has_last_copy(device: &SharedDevice) -> Result<bool, Error> {
+    let device_bytes = device.geometry().size_bytes;
+    let [_, last] = places(device_bytes)?;
+    let copy = device.read(last, Buffer::zeroed(SUPERBLOCK_BYTES)).await?;
+    Ok(header_for(&copy, last).is_some_and(|header| header.device_bytes.get() == device_bytes))
 }
 
 /// Makes both copies zero, so that nothing on the device counts as a store any more.

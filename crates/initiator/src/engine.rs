@@ -15,6 +15,7 @@
 //!   in their old order;
 //! - while retained writes are replayed nothing else leaves;
 //! - a write to a volatile unit is answered only when a copy of it is retained;
+//! - as long as a copy is retained a flush is a command, whatever the unit says of its cache by then;
 //! - what the unit said of lost data, to whatever command, the next flush of a client is told: a unit may say it only once;
 //! - a flush is answered only if it was sent in the present *epoch*: since the last moment at which the unit may have
 //!   lost its cache.
@@ -448,6 +449,7 @@ impl Engine {
     /// Issues what may be issued of a job, or ends it when there is nothing left.
     fn issue(&mut self, link: &mut Link, now: Instant, order: u64) {
         let Some(job) = self.jobs.get_mut(&order) else { return };
+        job.is_flush_needed = self.unit.is_volatile() || !self.retained.is_empty();
         let copy_bytes = job.copy_bytes(&self.unit);
         if copy_bytes > 0 && job.copy.is_none() {
             job.copy = self.retained.reserve(copy_bytes);
@@ -494,9 +496,10 @@ impl Engine {
 
     /// A flush of our own when copies take too much room, one at a time.
     fn flush_for_room(&mut self, now: Instant) {
-        // Where a flush just failed, another is for those who wait for it.
-        let is_needed = (self.retained.is_near_bound() && !self.is_flush_failing) || !self.stalled.is_empty();
-        if is_needed && !self.is_flush_under_way && !self.is_replaying() && self.unit.is_volatile() {
+        // Where a flush just failed, another is for those who wait for it. One that has nothing to release makes no room.
+        let is_useful = !self.retained.is_empty() && !self.is_flush_failing;
+        let is_needed = (self.retained.is_near_bound() && is_useful) || !self.stalled.is_empty();
+        if is_needed && !self.is_flush_under_way && !self.is_replaying() {
             self.is_flush_under_way = true;
             self.add(Box::new(Job::new(Kind::Flush, Reply::Nobody, now)));
         }
@@ -709,6 +712,9 @@ impl Engine {
         if matches!(job.reply, Reply::Replay) {
             self.replaying -= 1;
             self.counts.writes_replayed += 1;
+            if job.is_durable(&self.unit) {
+                self.retained.supersede(job.range());
+            }
             return;
         }
         if job.is_mutation() {
@@ -724,9 +730,9 @@ impl Engine {
                     return;
                 }
                 self.retained.release(mark);
-                self.is_flush_failing = false;
-                self.ready.append(&mut self.stalled);
             }
+            self.is_flush_failing = false;
+            self.ready.append(&mut self.stalled);
             if !is_ours && let Some(error) = self.untold_loss.take() {
                 job.finish(Err(error));
                 return;

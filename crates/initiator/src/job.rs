@@ -140,6 +140,10 @@ pub(crate) struct Job {
     pub(crate) copy: Option<Buffer>,
     /// The epoch in which a flush was sent, and what it covers.
     pub(crate) flush_mark: Option<(u64, u64)>,
+    /// Whether a flush is a command, and not over at once: there may be something that is not durable.
+    pub(crate) is_flush_needed: bool,
+    /// Whether anything of it was sent to a unit with a volatile cache. That it was switched off since makes nothing durable.
+    was_volatile: bool,
     /// Waits before anything more of it is issued.
     pub(crate) is_delayed: bool,
     /// Why it cannot be carried out, once that is known.
@@ -168,6 +172,8 @@ impl Job {
             place: None,
             copy: None,
             flush_mark: None,
+            is_flush_needed: true,
+            was_volatile: false,
             is_delayed: false,
             failure: None,
             cut_bytes: 0,
@@ -261,7 +267,12 @@ impl Job {
 
     /// Whether it is durable on `unit` when it is complete.
     pub(crate) fn is_durable(&self, unit: &Unit) -> bool {
-        !unit.is_volatile() || matches!(self.kind, Kind::Write { fua: true, .. } | Kind::Zeroes { fua: true, .. })
+        !self.is_volatile(unit) || matches!(self.kind, Kind::Write { fua: true, .. } | Kind::Zeroes { fua: true, .. })
+    }
+
+    /// Whether anything of it may be, or get, into a volatile cache.
+    fn is_volatile(&self, unit: &Unit) -> bool {
+        unit.is_volatile() || self.was_volatile
     }
 
     /// Bytes of which a copy must be kept when it completes on `unit`.
@@ -309,6 +320,7 @@ impl Job {
         let number = (0..PARTS_MAX as u64).find(|number| self.under_way.iter().all(|(other, _)| other != number))?;
         self.under_way.push((number, step));
         self.was_sent = true;
+        self.was_volatile |= unit.is_volatile();
         let token = order * PARTS_MAX as u64 + number;
         Some(Command { token, lun: unit.lun, cdb, attribute: TaskAttribute::Simple, data, timeout })
     }
@@ -339,7 +351,7 @@ impl Job {
         let whole = self.range();
         match &self.kind {
             Kind::Raw(_) => (!self.is_last_made).then_some(Purpose::Whole),
-            Kind::Flush => (unit.is_volatile() && !self.is_last_made).then_some(Purpose::Whole),
+            Kind::Flush => (self.is_flush_needed && !self.is_last_made).then_some(Purpose::Whole),
             _ if self.cut_bytes < whole.length => {
                 let (offset, length) = (whole.offset + self.cut_bytes, whole.length - self.cut_bytes);
                 self.part_bytes(unit, ByteRange { offset, length })
@@ -415,7 +427,7 @@ impl Job {
             Kind::Zeroes { fua, .. } => *fua,
             _ => false,
         };
-        is_asked && unit.is_volatile() && !self.is_last_made && !self.range().is_empty()
+        is_asked && self.is_volatile(unit) && !self.is_last_made && !self.range().is_empty()
     }
 
     /// A command has ended: takes its buffer back, and says what it was there for. `None` when it is not one of this job's.
@@ -475,6 +487,7 @@ impl Job {
         self.under_way.clear();
         self.is_last_made = false;
         self.flush_mark = None;
+        self.was_volatile = false;
         if let Kind::Extents { found, .. } = &mut self.kind {
             found.clear();
         }

@@ -1,6 +1,7 @@
-//! Our initiator and our target over links that delay, lose, stall, overtake each other and break, with a disk below whose cache is lost now and
-//! then. Several hosts work at once. A [model](model) knows what every unit may hold: no effect of a write is lost, comes twice where that can
-//! be seen, or comes after one that was acknowledged later; what a flush or FUA covers is on the medium.
+//! Our initiator and our target over links that delay, lose, stall, overtake each other and break, with a disk below whose cache is lost now
+//! and then, and which hosts switch off, until a new target has it on again. Several hosts work at once. A [model](model) knows what every unit
+//! may hold: no effect of a write is lost, comes twice where that can be seen, or comes after one that was acknowledged later; what a flush or
+//! FUA covers is on the medium.
 
 mod client;
 mod disk;
@@ -78,14 +79,15 @@ fn run(seed: u64) -> Sums {
     for _ in 0..random.below(12) {
         world.pass(Duration::from_micros(random.below(60_000)));
         let lun = &luns[random.below(clients as u64) as usize];
-        match random.below(10) {
+        match random.below(12) {
             0..3 => {
                 let losses = [Loss::All, Loss::InFlightOnly, Loss::Seeded(random.bits())];
                 world.lose_power(Duration::from_micros(random.below(500_000)), losses[random.below(3) as usize]);
             }
             3..5 => world.cut_one(&mut random),
             5..8 => world.disk.lose_cache([Loss::All, Loss::Seeded(random.bits())][random.below(2) as usize]),
-            _ => lun.set_connections(1 + random.below(6) as u16),
+            8..10 => lun.set_connections(1 + random.below(6) as u16),
+            _ => world.switch_cache_off(lun),
         }
     }
     luns.iter().for_each(|lun| lun.set_connections(connections));

@@ -221,6 +221,20 @@ impl World {
         }
     }
 
+    /// A host switches the write cache of the unit off, until the target begins anew; nobody waits for it.
+    pub(crate) fn switch_cache_off(&mut self, lun: &Arc<RemoteLun>) {
+        let lun = Arc::clone(lun);
+        self.executor.spawn(async move {
+            // With its session either may be lost.
+            let Ok(sensed) = lun.execute(&[0x1a, 0x08, 0x08, 0, 0xff, 0], &[], 0xff).await else { return };
+            let mut list = sensed.data_in;
+            let [mode_data_length, _, _, _, _, _, caching, ..] = &mut list[..] else { return };
+            *mode_data_length = 0;
+            *caching &= !0x04;
+            drop(lun.execute(&[0x15, 0x10, 0, 0, list.len() as u8, 0], &list, 0).await);
+        });
+    }
+
     /// One link is cut, by its number in the order of opening; no other is.
     pub(crate) fn choose_cut(&mut self, number: usize, cut: Cut) {
         self.network.state.lock().unwrap().chosen = Some((number, cut));

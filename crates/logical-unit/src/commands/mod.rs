@@ -59,6 +59,7 @@ pub(crate) fn start(
         Cdb::ExtendedCopy { parameter_list_length } => extended_copy::extended_copy(task, parameter_list_length),
         Cdb::Unmap { is_anchor, parameter_list_length } => unmap::unmap(task, is_anchor, parameter_list_length),
         Cdb::SynchronizeCache(range) => cache::synchronize(task, range),
+        Cdb::ModeSelect(select) => mode::select(task, select),
         Cdb::StartStopUnit(start_stop) => medium::start_stop(task, start_stop),
         Cdb::GetLbaStatus { lba, allocation_length } => capacity::lba_status(task, lba, allocation_length),
         Cdb::ChangeMarkOut { service_action, parameter_list_length } => {
@@ -73,7 +74,7 @@ pub(crate) fn start(
 
 /// Commands that need no device: they are over when this returns.
 fn control(task: &Task<'_>, cdb: Cdb) -> Result<Buffer, Failure> {
-    let Task { unit, nexus, command, .. } = task;
+    let Task { unit, nexus, .. } = task;
     match cdb {
         Cdb::TestUnitReady => medium::test_unit_ready(unit),
         Cdb::RequestSense { is_descriptor, allocation_length } => {
@@ -94,7 +95,6 @@ fn control(task: &Task<'_>, cdb: Cdb) -> Result<Buffer, Failure> {
         Cdb::ReadCapacity16 { allocation_length } => capacity::read_capacity_16(unit, allocation_length),
         Cdb::Prefetch(range) => cache::prefetch(unit, range),
         Cdb::ModeSense(sense) => mode::sense(unit, nexus, sense),
-        Cdb::ModeSelect(select) => mode::select(unit, nexus, select, &command.data_out),
         Cdb::PreventAllowMediumRemoval { prevent } => medium::prevent_allow(unit, nexus, prevent),
         Cdb::Reserve6 => reserve::reserve_6(unit, nexus),
         Cdb::Release6 => reserve::release_6(unit, nexus),
@@ -133,6 +133,7 @@ fn control(task: &Task<'_>, cdb: Cdb) -> Result<Buffer, Failure> {
         | Cdb::SynchronizeCache(_)
         | Cdb::ChangeMarkOut { .. }
         | Cdb::PersistentReserveOut { .. }
+        | Cdb::ModeSelect(_)
         | Cdb::StartStopUnit(_)
         | Cdb::GetLbaStatus { .. } => Err(scsi::Sense::INVALID_OPERATION_CODE.into()),
     }

@@ -4,19 +4,22 @@
 //! |---|---|---|
 //! | SWP | always | refuses what would change the medium |
 //! | D_SENSE | always | sense data in descriptor format |
-//! | WCE | on a device with a volatile cache | cleared, every write is carried out with force unit access |
+//! | WCE | on a device with a volatile cache | cleared, what was written is flushed, and every write is carried out with force unit access |
 //!
 //! All I_T nexuses share them, nothing is saved, and a reset brings the defaults back. MODE SELECT accepts a list that says what is so, but for
-//! these bits; when it changes one, the other nexuses are told (2Ah/01h).
+//! these bits; when it changes one, the other nexuses are told (2Ah/01h). A list that clears WCE changes nothing when the flush fails.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use block::{Buffer, Geometry};
+use block::{Buffer, ByteRange, Geometry, Request};
 use scsi::Sense;
 use scsi::cdb::{CdbForm, ModeSelect, ModeSense};
 use scsi::mode::{self, BlockDescriptor, Caching, Control, Header, page};
 
-use crate::failure::Failure;
+use super::{Task, nothing, refuse};
+use crate::execution::Execution;
+use crate::failure::{self, Doing, Failure};
 use crate::lun_map::cut;
 use crate::nexus::NexusId;
 use crate::unit::LogicalUnit;
@@ -157,12 +160,28 @@ fn pages_asked(unit: &LogicalUnit, geometry: &Geometry, sense: &ModeSense) -> Re
     if bytes.is_empty() { Err(Sense::INVALID_FIELD_IN_CDB.at_byte(2)) } else { Ok(bytes) }
 }
 
-pub(super) fn select(
-    unit: &LogicalUnit,
-    nexus: &NexusId,
-    select: ModeSelect,
-    data_out: &[u8],
-) -> Result<Buffer, Failure> {
+/// What the cache held is durable before anybody is told that there is none, and nothing is being written while it is switched off.
+pub(super) fn select(task: Task<'_>, select: ModeSelect) -> Execution {
+    let pages = match check_list(task.unit, &select, &task.command.data_out) {
+        Ok(pages) => pages,
+        Err(failure) => return refuse(failure),
+    };
+    if !switches_cache_off(task.unit, pages) {
+        apply(task.unit, task.nexus, pages);
+        return nothing();
+    }
+    let (unit, nexus, pages) = (Arc::clone(task.unit), task.nexus.clone(), pages.to_vec());
+    task.run_alone(ByteRange { offset: 0, length: u64::MAX }, |_| async move {
+        // Not as a flush of this nexus: whoever is owed a failed one is still to be told by its own.
+        let flushed = unit.device().submit(Request::flush()).await.result;
+        flushed.map_err(|error| failure::of_block_error(&error, Doing::Writing, None))?;
+        apply(&unit, &nexus, &pages);
+        Ok(Buffer::empty())
+    })
+}
+
+/// The pages of a list that may be applied.
+fn check_list<'a>(unit: &LogicalUnit, select: &ModeSelect, data_out: &'a [u8]) -> Result<&'a [u8], Failure> {
     unit.check_medium()?;
     if !select.is_page_format {
         return Err(Sense::INVALID_FIELD_IN_CDB.at_bit(1, 4).into());
@@ -171,7 +190,7 @@ pub(super) fn select(
         return Err(Sense::INVALID_FIELD_IN_CDB.at_bit(1, 0).into());
     }
     if select.parameter_list_length == 0 {
-        return Ok(Buffer::empty());
+        return Ok(&[]);
     }
     let list = data_out.get(..usize::from(select.parameter_list_length));
     let list = list.ok_or(Sense::INVALID_FIELD_IN_INFORMATION_UNIT)?;
@@ -182,11 +201,25 @@ pub(super) fn select(
     for page in mode::pages(pages) {
         check_page(unit, &geometry, &page.map_err(|_| Sense::PARAMETER_LIST_LENGTH_ERROR)?)?;
     }
+    Ok(pages)
+}
+
+/// Whether checked pages clear WCE.
+fn switches_cache_off(unit: &LogicalUnit, pages: &[u8]) -> bool {
+    let is_enabled = unit.geometry().is_write_cache_volatile && !unit.mode.is_write_through();
+    let clears = |page: mode::Page<'_>| {
+        page.code == page::CACHING && Caching::parse(page.bytes).is_ok_and(|caching| !caching.is_write_cache_enabled)
+    };
+    is_enabled && mode::pages(pages).flatten().any(clears)
+}
+
+/// Changes what checked pages change, and tells the others if that is anything.
+fn apply(unit: &LogicalUnit, nexus: &NexusId, pages: &[u8]) {
+    let geometry = unit.geometry();
     let changes = mode::pages(pages).flatten().filter(|page| change(unit, &geometry, page)).count();
     if changes > 0 {
         unit.attentions.establish(Sense::MODE_PARAMETERS_CHANGED, Some(nexus));
     }
-    Ok(Buffer::empty())
 }
 
 /// Whether a page says what is so, but for the bits that can be changed. PS, bit 7 of byte 0, is reserved here; the page code was

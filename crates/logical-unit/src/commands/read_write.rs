@@ -155,7 +155,7 @@ pub(super) fn write(mut task: Task<'_>, transfer: Transfer) -> Execution {
         Ok(parts) => parts,
         Err(failure) => return refuse(failure),
     };
-    let (lba, is_fua) = (transfer.blocks.lba, transfer.is_fua || task.unit.mode.is_write_through());
+    let (lba, is_fua) = (transfer.blocks.lba, transfer.is_fua);
     if (buffer.len() as u64) < range.length {
         return write_later(&task, range, buffer, is_fua, lba);
     }
@@ -168,6 +168,8 @@ pub(super) fn write(mut task: Task<'_>, transfer: Transfer) -> Execution {
     if !task.unit.is_change_recorded(task.admission.held, range) {
         return write_recorded(&task, guard, range, buffer, is_fua, lba);
     }
+    // Asked while it has its range: the cache is switched off by who has all of them.
+    let is_fua = is_fua || task.unit.mode.is_write_through();
     let mut completion = task.unit.device().submit(Request::write(range.offset, buffer, is_fua));
     match completion.try_take() {
         Some(response) => Execution::ready(finish_write(response, lba)),

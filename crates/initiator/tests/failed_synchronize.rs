@@ -1,0 +1,58 @@
+//! A SYNCHRONIZE CACHE that follows one command makes durable what others wrote, too: when it fails, the next flush is told, once.
+
+mod support;
+
+use std::sync::Arc;
+
+use block::device::DeviceExt;
+use block::{Buffer, ErrorKind};
+use initiator::RemoteLun;
+use scsi::{Cdb, Sense};
+use support::World;
+use support::scripted::{Deed, Reply, Scripted};
+
+/// A unit without FUA fails its first SYNCHRONIZE CACHE. It has a write in its cache, of which it was not told that it is to last.
+fn attach(world: &mut World) -> Arc<RemoteLun> {
+    let target = Scripted::new(world);
+    let options = world.options();
+    let (lun, driver) = world.run(initiator::connect(options, Arc::new(target.clone()))).unwrap();
+    world.executor.spawn(driver);
+    let mut has_failed = false;
+    target.tell(move |_, cdb| match cdb {
+        Cdb::SynchronizeCache(_) if !has_failed => {
+            has_failed = true;
+            Deed::Answer(Reply::sense(Sense::WRITE_ERROR))
+        }
+        Cdb::CompareAndWrite { .. } => Deed::Answer(Reply::data(Vec::new())),
+        _ => Deed::Proper,
+    });
+    let writing = lun.write(0, Buffer::copy_of(&[7; 4096]), false);
+    world.run(writing).unwrap();
+    lun
+}
+
+fn check_told_once(world: &mut World, lun: &RemoteLun) {
+    let flush = lun.flush();
+    assert_eq!(world.run(flush).unwrap_err().kind(), ErrorKind::Media, "what was written before may be gone");
+    let flush = lun.flush();
+    world.run(flush).expect("it is told once");
+}
+
+#[test]
+fn a_durable_write_whose_synchronize_fails_fails_the_next_flush() {
+    let mut world = World::new(1);
+    let lun = attach(&mut world);
+    let writing = lun.write(8192, Buffer::copy_of(&[8; 4096]), true);
+    assert_eq!(world.run(writing).unwrap_err().kind(), ErrorKind::Media);
+    check_told_once(&mut world, &lun);
+}
+
+#[test]
+fn a_compare_and_write_whose_synchronize_fails_fails_the_next_flush() {
+    let mut world = World::new(2);
+    let lun = attach(&mut world);
+    let swapping = Arc::clone(&lun);
+    let outcome = world.run(async move { swapping.compare_and_write(8192, &[0; 512], &[8; 512]).await });
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::OutcomeUnknown, "it was carried out, and may not last");
+    check_told_once(&mut world, &lun);
+}

@@ -158,7 +158,11 @@ fn a_file_that_was_changed_while_it_was_not_served_has_changed_everywhere() {
     let second = serve();
     assert_eq!(session(&world, &url, &CACHE, &["read -P 1 0 1M"])["cache"]["state"], "kept");
     second.terminate().success();
-    io(world.path("disk.img").to_str().unwrap(), &["write -P 2 0 64k"]);
+    let image = world.path("disk.img");
+    let modified = fs::metadata(&image).unwrap().modified().unwrap();
+    io(image.to_str().unwrap(), &["write -P 2 0 64k"]);
+    // As a restored copy has it.
+    fs::File::options().write(true).open(&image).unwrap().set_modified(modified).unwrap();
     let _third = serve();
     let freshness = session(&world, &url, &CACHE, &["read -P 2 0 64k", "read -P 1 64k 64k"]);
     assert_eq!(freshness["cache"]["state"], "cold", "{freshness}");

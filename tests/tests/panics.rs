@@ -137,6 +137,9 @@ fn a_panic_in_work_that_seldom_has_a_turn_ends_the_process_when_it_begins() {
         ends_when_it_begins(&world, name, &[&["attach", &served.url(0), "--name", "disk"], more].concat());
     }
     let (world, served) = (World::new(), World::new());
+    let served = served.target(["--lun", "0=file:0.img,size=8MiB"]);
+    ends_when_it_begins(&world, "marks", &[&["attach", &served.url(0), "--name", "disk"], cache].concat());
+    let (world, served) = (World::new(), World::new());
     let served = served.target(["--lun", "0=ram:8MiB"]);
     let paths = format!("{url},{url}", url = served.url(0));
     ends_when_it_begins(&world, "paths", &["attach", &paths, "--multipath", "round-robin", "--name", "disk"]);

@@ -4,7 +4,8 @@
 //! a part of its bits as all of them set. So a write that the power fails at loses no change, whatever is left of it.
 //!
 //! Of a file it is also known how large it was and when it was changed last, when it was closed in order: one that was changed by somebody else
-//! since has changed everywhere. After a crash of the target that is not known, and not checked.
+//! since has changed everywhere. That is the time of its status (ctime), which nobody can put back. After a crash of the target that is not known, and
+//! not checked.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
@@ -43,7 +44,7 @@ struct HeaderRaw {
     head: PageHead,           //   0  flags: bit 0, closed in order: size and time count
     magic: [u8; 8],           //  16
     size_bytes: U64,          //  24  of the file, when it was closed
-    changed_seconds: U64,     //  32  its modification time
+    changed_seconds: U64,     //  32  its status change time (ctime)
     changed_nanoseconds: U32, // 40
     range_bytes: U32,         //  44
     serial: [u8; 64],         //  48  of the LUN, filled with zeroes
@@ -131,8 +132,8 @@ impl Stamp {
         let status = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
         Some(Self {
             size_bytes: status.len(),
-            changed_seconds: status.mtime().cast_unsigned(),
-            changed_nanoseconds: u32::try_from(status.mtime_nsec()).unwrap_or(0),
+            changed_seconds: status.ctime().cast_unsigned(),
+            changed_nanoseconds: u32::try_from(status.ctime_nsec()).unwrap_or(0),
         })
     }
 }

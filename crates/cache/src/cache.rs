@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use base::range::ByteRange;
 use block::{Completion, Device, Error, EventReceiver, Geometry, Identity, Request, SharedDevice};
@@ -96,6 +97,17 @@ impl Cache {
     /// When writes are acknowledged.
     pub fn mode(&self) -> Mode {
         self.core.mode()
+    }
+
+    /// Nothing is cleaned in the background from now on, until [`begin_cleaning`](Self::begin_cleaning): for who has yet to find out what others write.
+    pub fn hold_cleaning(&self) {
+        self.core.is_cleaning_held.store(true, Ordering::Release);
+    }
+
+    /// What is dirty may be cleaned.
+    pub fn begin_cleaning(&self) {
+        self.core.is_cleaning_held.store(false, Ordering::Release);
+        self.core.background.notify();
     }
 
     /// Changes when writes are acknowledged, while requests go on. To anything but write-back: returns when nothing is dirty any more.

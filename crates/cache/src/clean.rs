@@ -208,7 +208,7 @@ impl Core {
             }
             let (is_needed, has_failed) = {
                 let state = self.state();
-                let must_wait = self.check_may_clean().is_err() || self.is_taking_over.load(Ordering::Acquire);
+                let must_wait = self.check_may_clean().is_err() || self.is_cleaning_held.load(Ordering::Acquire);
                 (self.is_much_dirty(&state), state.failure.is_some() || must_wait)
             };
             if !is_needed || has_failed {

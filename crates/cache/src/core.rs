@@ -94,8 +94,8 @@ pub(crate) struct Core {
     pub(crate) is_origin_refused: AtomicBool,
     /// Whether a successor is getting what is dirty. Nothing is cleaned meanwhile.
     pub(crate) is_handing_over: AtomicBool,
-    /// Whether this is that successor, and the other may still go on. Nothing is cleaned but what makes room for what it gets.
-    pub(crate) is_taking_over: AtomicBool,
+    /// Whether this is that successor, and the other may still go on, or nobody knows yet what others write. Nothing is cleaned but what makes room.
+    pub(crate) is_cleaning_held: AtomicBool,
     /// Why cleaning in the background did not succeed, when it was tried last.
     pub(crate) cleaning_failure: Mutex<Option<String>>,
     /// Whether background work is to end. Nothing is cleaned any more.

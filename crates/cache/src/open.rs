@@ -115,7 +115,7 @@ pub(crate) async fn open(
         is_open: AtomicBool::new(true),
         is_origin_refused: AtomicBool::new(false),
         is_handing_over: AtomicBool::new(false),
-        is_taking_over: AtomicBool::new(false),
+        is_cleaning_held: AtomicBool::new(false),
         cleaning_failure: Mutex::default(),
         is_stopped: AtomicBool::new(false),
         has_ended: AtomicBool::new(false),

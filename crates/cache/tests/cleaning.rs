@@ -161,6 +161,18 @@ fn progress_is_in_the_status_while_it_is_made() {
 }
 
 #[test]
+fn nothing_is_cleaned_in_the_background_while_that_is_held() {
+    let (mut executor, cache) = dirty_cache(CleaningRate::default(), APART);
+    cache.hold_cleaning();
+    cache.set_dirty_limits(DirtyLimits { clean_above: Percent::new(0), max: Percent::ALL });
+    executor.run();
+    assert_eq!(cache.status().dirty_lines, DIRTY_LINES);
+    cache.begin_cleaning();
+    executor.run();
+    assert_eq!(cache.status().dirty_lines, 0);
+}
+
+#[test]
 fn dirty_limits_say_when_cleaning_begins() {
     let (mut executor, cache) = dirty_cache(CleaningRate::default(), APART);
     executor.run();

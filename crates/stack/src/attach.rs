@@ -231,12 +231,16 @@ impl Attachment {
                 if config.cow.is_some() {
                     check_nothing_dirty(&opened, &place)?;
                 }
+                // What is dirty was compared with what others had written until they were asked. Until they are known to have written nothing since,
+                // none of it may go over theirs.
+                opened.hold_cleaning();
                 let running = Arc::clone(&opened);
                 background.spawn(base::background::named("cache", async move { running.run().await }));
                 cache = Some(Arc::clone(&opened));
                 entries.extend(identities.iter().map(|identity| Entry::new(identity, &place, &config.name)));
                 let record = Record::new(&place, device_bytes, &identity, &config.name);
                 let (told, marks) = assessed.commit(&caches, record, (&*opened, config.overwrites_changes)).await?;
+                opened.begin_cleaning();
                 freshness["cache"] = told;
                 held_marks.push(marks);
                 let fixed_bytes = place.fixed_bytes(device_bytes);

@@ -332,17 +332,16 @@ impl Caches {
     /// # Errors
     /// `WouldLoseData`, saying how to go on; as [`find`](Self::find).
     pub(crate) fn check_not_older(&self, place: &Place) -> Result<()> {
-        let Some(record) = self.find(place)?.filter(|record| record.uuid.is_some() && record.uuid == uuid_at(place))
-        else {
-            return Ok(());
-        };
-        match (record.sequence, sequence_at(place)) {
+        let Some(uuid) = uuid_at(place) else { return Ok(()) };
+        let records = self.stores()?.into_iter().filter(|record| record.uuid == Some(uuid));
+        let Some(newest) = records.max_by_key(|record| record.sequence) else { return Ok(()) };
+        match (newest.sequence, sequence_at(place)) {
             (Some(known), Some(found)) if found < known => {
-                let what = record.store.as_str();
+                let what = newest.store.as_str();
                 let message = format!(
-                    "the {what} {place} is an older copy of itself (its superblock was written {found} times, and {known} times when it was last used): \
-                     bring the last one back, move this one to another path, where it is taken for one from elsewhere, or give up what it holds with \
-                     `forebay {what} discard {}`",
+                    "the {what} {place} is an older copy of the one that was last used at {} (its superblock was written {found} times, and {known} \
+                     times there): bring the last one back, or give up what this one holds with `forebay {what} discard {}`",
+                    newest.path.display(),
                     place.argument(what)
                 );
                 Err(Error::new(Failure::WouldLoseData, message))

@@ -384,7 +384,11 @@ async fn an_older_copy_of_a_store_in_its_own_place_is_refused_and_the_store_itse
         let mut in_use = None;
         host.use_once(store, false, || in_use = Some(copy("in-use"))).await.unwrap();
         let ended = copy("ended");
-        put_back(&in_use.expect("it was copied"));
+        let in_use = in_use.expect("it was copied");
+        let elsewhere =
+            host.caches.check_not_older(&Place::new(&in_use, None).unwrap()).expect_err("nor at another path");
+        assert_eq!(elsewhere.failure(), Failure::WouldLoseData);
+        put_back(&in_use);
         refused().await;
         put_back(&ended);
         host.use_once(store, true, || ()).await.expect("the last one counts");

@@ -2,8 +2,9 @@
 //! docs/guides/recovery.md says, with one connection, with several and with a split pair. Whatever was acknowledged is there, or whoever
 //! asks for it is told that it is not.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -300,6 +301,45 @@ async fn a_detach_does_not_wait_for_a_target_that_says_nothing_unless_something_
         world.run(["detach", "disk"]).failure(3, &["is detached, but", "may not be durable"]);
         disk.wait();
         server.thaw();
+    }
+}
+
+/// A `forebay clean` that is under way, by its connection.
+fn start_cleaning(world: &World) -> BufReader<UnixStream> {
+    let mut caller = UnixStream::connect(world.path("run").join("disk.sock")).expect("it is attached");
+    caller.write_all(b"{\"command\":\"clean\"}\n").expect("it is heard");
+    let mut answers = BufReader::new(caller);
+    let mut sign = String::new();
+    answers.read_line(&mut sign).expect("it gives signs of life");
+    assert!(sign.contains("progress"), "{sign}");
+    answers
+}
+
+/// The target takes nothing for ten minutes; what is dirty stays dirty.
+#[test]
+fn an_end_at_once_does_not_wait_for_a_cleaning_that_somebody_asked_for() {
+    let cache = ["--cache", "disk.cache", "--cache-size", "8MiB", "--cache-clean-above", "100%"];
+    let log = ["--log", "disk.log", "--log-size", "8MiB", "--destage-idle", "600s", "--destage-age", "600s"];
+    for store in [&cache[..], &log] {
+        for is_signal in [true, false] {
+            let world = World::new();
+            let server = Server::start(&world, FILE);
+            let disk = attach(&world, &server.url(), &[&PATIENT, store]);
+            server.freeze();
+            works(&disk.ready, &["write -P 1 0 64k", "flush"]);
+            let mut answers = start_cleaning(&world);
+            let ended = if is_signal {
+                disk.terminate()
+            } else {
+                world.run(["detach", "disk", "--keep-dirty"]).success();
+                disk.wait()
+            };
+            ended.success();
+            let mut last = String::new();
+            answers.read_to_string(&mut last).expect("it hangs up");
+            assert!(last.contains("is being detached"), "{last}");
+            server.thaw();
+        }
     }
 }
 

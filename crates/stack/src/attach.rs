@@ -768,23 +768,38 @@ impl Attachment {
         }
     }
 
+    /// Cleans on request. Who waits for that does not hold up an end at once: a target that takes no writes would do so for ever. At the end of a detach
+    /// all is clean, or stays dirty, and there is nothing to wait for any more either.
     async fn clean(&self, progress: Progress) -> Result<Value> {
         self.check_stays()?;
+        tokio::select! {
+            cleaned = self.clean_stores(progress) => cleaned?,
+            () = wait_until(&self.hurrying) => return Err(self.is_being_detached()),
+            () = wait_until(&self.ended) => return Err(self.is_being_detached()),
+        }
+        Ok(json!({ "name": self.name, "dirty_bytes": self.dirty_bytes() }))
+    }
+
+    async fn clean_stores(&self, progress: Progress) -> Result<()> {
         if let Some(log) = &self.log {
             log.destage(|done| report_destage(Some(&progress), done)).await?;
         }
         if let Some(cache) = self.cache() {
             cache.clean(|clean_progress| report(Some(&progress), clean_progress)).await?;
         }
-        Ok(json!({ "name": self.name, "dirty_bytes": self.dirty_bytes() }))
+        Ok(())
     }
 
     /// Refuses what is for an attachment that goes on.
     fn check_stays(&self) -> Result<()> {
         match *self.stopping.borrow() {
-            true => Err(Error::new(Failure::InUse, format!("\"{}\" is being detached", self.name))),
+            true => Err(self.is_being_detached()),
             false => Ok(()),
         }
+    }
+
+    fn is_being_detached(&self) -> Error {
+        Error::new(Failure::InUse, format!("\"{}\" is being detached", self.name))
     }
 
     async fn set(&self, key: &str, value: &str) -> Result<Value> {
@@ -817,9 +832,7 @@ impl Attachment {
             self.update_registry(Store::Cache, true)?;
             let changed = tokio::select! {
                 changed = cache.set_mode(mode) => changed.map_err(Error::from),
-                () = self.wait_for_stop() => {
-                    Err(Error::new(Failure::InUse, format!("\"{}\" is being detached", self.name)))
-                }
+                () = self.wait_for_stop() => Err(self.is_being_detached()),
             };
             self.update_registry(Store::Cache, cache.mode() == Mode::WriteBack)?;
             changed?;

@@ -3,6 +3,9 @@
 //! The rules are a list. For an initiator count those that its name matches, in their order; a rule without accounts is open and ends the
 //! list. So the first that counts says whether CHAP is asked for; with CHAP, the first that counts and has the proved user is the
 //! initiator's. An initiator for which no rule counts is not allowed here: AUTHORIZATION FAILURE (RFC 7143 11.13.5).
+//!
+//! A name that a rule with accounts names is theirs: of the rules that match it, those do not count that name it less closely. Sessions,
+//! reservations and change marks are kept by the name, and a guest's account would otherwise reach those of every name.
 
 use crate::chap::Credentials;
 
@@ -18,10 +21,16 @@ impl NamePattern {
 
     /// Whether a name is meant.
     pub fn matches(&self, name: &str) -> bool {
+        self.closeness(name).is_some()
+    }
+
+    /// How closely a name is meant: closest by the whole of it, else by as many bytes as its beginning has; `None` where it is not meant.
+    fn closeness(&self, name: &str) -> Option<usize> {
         match self.0.strip_suffix('*') {
-            None => self.0.eq_ignore_ascii_case(name),
+            None => self.0.eq_ignore_ascii_case(name).then_some(usize::MAX),
             Some(start) => {
-                name.as_bytes().get(..start.len()).is_some_and(|head| head.eq_ignore_ascii_case(start.as_bytes()))
+                let head = name.as_bytes().get(..start.len())?;
+                head.eq_ignore_ascii_case(start.as_bytes()).then_some(start.len())
             }
         }
     }
@@ -40,6 +49,11 @@ impl AccessRule {
     /// For everybody who proves one of `accounts`, or for everybody.
     pub fn everybody(accounts: Vec<Credentials>) -> Self {
         Self { initiators: vec![NamePattern::new("*")], accounts }
+    }
+
+    /// How closely it names an initiator; `None` where it does not.
+    fn closeness(&self, initiator_name: &str) -> Option<usize> {
+        self.initiators.iter().filter_map(|pattern| pattern.closeness(initiator_name)).max()
     }
 }
 
@@ -74,8 +88,11 @@ impl AccessList {
 
     /// The rules that count, with their places. An open one counts only as the first.
     fn counting<'a>(&'a self, initiator_name: &'a str) -> impl Iterator<Item = (usize, &'a AccessRule)> {
-        let matching = move |rule: &AccessRule| rule.initiators.iter().any(|pattern| pattern.matches(initiator_name));
-        let mut all = self.0.iter().enumerate().filter(move |(_, rule)| matching(rule));
+        let with_accounts = self.0.iter().filter(|rule| !rule.accounts.is_empty());
+        let least = with_accounts.filter_map(|rule| rule.closeness(initiator_name)).max().unwrap_or(0);
+        let is_close =
+            move |rule: &AccessRule| rule.closeness(initiator_name).is_some_and(|closeness| closeness >= least);
+        let mut all = self.0.iter().enumerate().filter(move |(_, rule)| is_close(rule));
         let first = all.next();
         let is_open = first.as_ref().is_none_or(|(_, rule)| rule.accounts.is_empty());
         let others = all.take_while(|(_, rule)| !rule.accounts.is_empty());
@@ -113,11 +130,43 @@ mod tests {
         assert_eq!(list.find("iqn.a:open", None), Some(0));
         assert!(list.accounts("iqn.a:open").is_empty());
         assert_eq!(list.find("iqn.a:host", Some("alice")), Some(1));
-        assert_eq!(list.find("iqn.a:host", Some("bob")), Some(2));
-        assert_eq!(list.find("iqn.a:host", None), None, "an open rule behind one with accounts does not count");
-        assert_eq!(list.accounts("iqn.a:host").len(), 3);
+        assert_eq!(list.find("iqn.b:host", Some("carol")), Some(2));
+        assert_eq!(list.find("iqn.b:host", None), None, "an open rule behind one with accounts does not count");
+        assert_eq!(list.accounts("iqn.b:host").len(), 2);
         assert_eq!(list.find("iqn.b:host", Some("alice")), None, "it is another rule's account");
         assert!(!AccessList(vec![rule("iqn.a:*", &[])]).admits("iqn.b:host"));
         assert!(AccessList::default().admits("anybody"));
+    }
+
+    #[test]
+    fn the_account_of_a_wider_rule_does_not_take_a_name_that_a_rule_with_accounts_names() {
+        let list = AccessList(vec![
+            rule("*", &["guest"]),
+            rule("iqn.a:db-*", &["dora"]),
+            rule("iqn.a:db-1", &["alice"]),
+            rule("IQN.a:DB-1", &["admin"]),
+            rule("iqn.a:*", &["ann"]),
+        ]);
+        assert_eq!(list.find("iqn.a:db-1", Some("alice")), Some(2));
+        assert_eq!(list.find("iqn.a:db-1", Some("admin")), Some(3), "both name it in whole");
+        for other in ["guest", "dora", "ann"] {
+            assert_eq!(list.find("Iqn.A:db-1", Some(other)), None, "{other} is somebody else");
+        }
+        let names: Vec<_> = list.accounts("iqn.a:db-1").into_iter().map(|account| account.name).collect();
+        assert_eq!(names, ["alice", "admin"], "no other account is even asked for");
+        assert_eq!(list.find("iqn.a:db-2", Some("dora")), Some(1), "the longest beginning counts");
+        assert_eq!(list.find("iqn.a:db-2", Some("ann")), None);
+        assert_eq!(list.find("iqn.a:host", Some("ann")), Some(4));
+        assert_eq!(list.find("iqn.b:host", Some("guest")), Some(0));
+    }
+
+    #[test]
+    fn an_open_rule_neither_takes_a_name_from_accounts_nor_gives_it_away() {
+        let wide_first = AccessList(vec![rule("*", &[]), rule("iqn.a:db", &["alice"])]);
+        assert_eq!(wide_first.find("iqn.a:db", None), None, "the name is proved by alice alone");
+        assert_eq!(wide_first.find("iqn.a:db", Some("alice")), Some(1));
+        let accounts_first = AccessList(vec![rule("*", &["guest"]), rule("iqn.a:db", &[])]);
+        assert_eq!(accounts_first.find("iqn.a:db", None), None, "who wants to be asked for nothing stands first");
+        assert_eq!(accounts_first.find("iqn.a:db", Some("guest")), Some(0));
     }
 }

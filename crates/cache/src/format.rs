@@ -73,7 +73,7 @@ pub struct ParametersRaw {
     pub table_sequence: U64,
     /// Where replay starts.
     pub log_position: LogPositionRaw,
-    /// Lines dirty when this superblock was written; only to inform.
+    /// Lines dirty when this superblock was written. The table of a closed cache has as many, or it is damaged; otherwise only to inform.
     pub dirty_lines: U64,
     /// Seconds since 1970 at which nothing was dirty: all that is has been written since. 0: not known. Only to inform.
     pub clean_at: U64,

@@ -91,7 +91,20 @@ pub(crate) async fn recover(
     }
     report.dirty_lines = frames.counts().dirty_lines;
     report.lost_lines = frames.lost_count() as u64;
+    // Pages of a checkpoint that was not completed may say less: an open that came to no end may have given up dirty lines.
+    if report.was_closed && table.sequence_next == table_sequence + 1 {
+        check_dirty_lines(parameters.dirty_lines.get(), report.dirty_lines)?;
+    }
     Ok(Recovered { table, frames, end: replayed.end, report })
+}
+
+/// Refuses the table of a closed cache whose dirty lines are not as many as when it was closed. A page whose newest slot is gone says what
+/// its older one does, and in a closed cache no log has what happened since.
+fn check_dirty_lines(at_close: u64, in_table: u64) -> Result<(), Error> {
+    if at_close == in_table {
+        return Ok(());
+    }
+    Err(corrupt(&format!("it was closed with {at_close} dirty lines, and its table has {in_table}")))
 }
 
 /// The line as far as the device keeps it after a crash.

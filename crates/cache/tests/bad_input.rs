@@ -156,6 +156,36 @@ fn an_inspection_tells_what_is_dirty_and_changes_nothing() {
     assert!(error.to_string().contains("no superblock"), "{error}");
 }
 
+/// Makes the newest slot of a table's only page read as zeroes.
+fn zero_newest_slot(executor: &mut Executor, cache_device: &SharedDevice) {
+    let bytes = read(executor, cache_device, 0, cache_device.geometry().size_bytes);
+    let slots: Vec<usize> = (0..bytes.len()).step_by(512).filter(|&at| bytes[at + 4..].starts_with(b"ftab")).collect();
+    assert_eq!(slots.len(), 2, "the older slot is whole");
+    let sequence = |&at: &usize| u64::from_le_bytes(bytes[at + 16..at + 24].try_into().unwrap());
+    let newest = slots.into_iter().max_by_key(sequence).unwrap();
+    write(executor, cache_device, newest as u64, &[0; 4096]);
+}
+
+#[test]
+fn a_closed_cache_of_which_the_table_has_not_the_dirty_lines_is_refused() {
+    let mut executor = Executor::in_order();
+    let (cache_device, origin) = prepared(&mut executor);
+    let cache = open(&mut executor, &cache_device, &origin, Mode::WriteBack);
+    write(&mut executor, &cache, 65536, &[8; 4096]);
+    executor.block_on(async move { cache.close(true).await.unwrap() });
+    zero_newest_slot(&mut executor, &cache_device);
+    let before = read(&mut executor, &cache_device, 0, 1 << 20);
+    let error = refusal(&mut executor, &cache_device, &origin);
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    let message = error.to_string();
+    assert!(message.contains("closed with 2 dirty lines, and its table has 1"), "{message}");
+    let device = Arc::clone(&cache_device);
+    let inspected = executor.block_on(async move { (inspect(&device).await, check(&device).await) });
+    assert_eq!(inspected.0.unwrap_err().to_string(), message);
+    assert_eq!(inspected.1.unwrap_err().to_string(), message);
+    assert_eq!(read(&mut executor, &cache_device, 0, 1 << 20), before);
+}
+
 #[test]
 fn whatever_is_overwritten_with_garbage_opening_ends_in_a_value() {
     let mut random = base::random::Random::new(5);

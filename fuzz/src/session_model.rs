@@ -196,11 +196,11 @@ impl Model {
 
     /// Data-In came, with or without the status of its task; `is_new` unless that status came before.
     pub fn check_data_in(&mut self, tag: u32, at: LinkId, offset: usize, bytes: &[u8]) {
-        let Some(used) = self.used(tag, at) else { return };
-        if !used.is_begun {
-            // A command outside of the window is as good as not sent: the tag's use before was asked for its data again.
+        if self.uses.get(&tag).is_some_and(|used| !used.is_begun) {
+            // A command outside of the window is as good as not sent: the tag's use before, perhaps on another connection, was asked for its data again.
             return;
         }
+        let Some(used) = self.used(tag, at) else { return };
         let is_right = bytes.iter().enumerate().all(|(index, &byte)| byte == content(offset + index));
         assert!(is_right, "what is read is what the device server gave");
         let Some(given) = used.data_in else {

@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use base::range::ByteRange;
 use block::{Completion, Device, Error, EventReceiver, Geometry, Identity, Request, SharedDevice};
@@ -101,13 +100,12 @@ impl Cache {
 
     /// Nothing is cleaned in the background from now on, until [`begin_cleaning`](Self::begin_cleaning): for who has yet to find out what others write.
     pub fn hold_cleaning(&self) {
-        self.core.is_cleaning_held.store(true, Ordering::Release);
+        self.core.hold_cleaning();
     }
 
     /// What is dirty may be cleaned.
     pub fn begin_cleaning(&self) {
-        self.core.is_cleaning_held.store(false, Ordering::Release);
-        self.core.background.notify();
+        self.core.begin_cleaning();
     }
 
     /// Changes when writes are acknowledged, while requests go on. To anything but write-back: returns when nothing is dirty any more.

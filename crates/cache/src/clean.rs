@@ -321,6 +321,17 @@ impl Core {
         Ok(batch)
     }
 
+    /// See [`Cache::hold_cleaning`](crate::Cache::hold_cleaning).
+    pub(crate) fn hold_cleaning(&self) {
+        self.is_cleaning_held.store(true, Ordering::Release);
+    }
+
+    /// See [`Cache::begin_cleaning`](crate::Cache::begin_cleaning).
+    pub(crate) fn begin_cleaning(&self) {
+        self.is_cleaning_held.store(false, Ordering::Release);
+        self.background.notify();
+    }
+
     /// Refuses to send anything to an origin that became another disk, or that a successor is about to write to, or to go on behind the end of this cache.
     /// Sequentially consistent with the count of batches: a batch that begins now either is waited for, or sees this.
     fn check_may_clean(&self) -> Result<(), Error> {

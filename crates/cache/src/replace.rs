@@ -60,8 +60,7 @@ impl HandOver {
         // Whoever still waits here is not served by a cache that has been replaced.
         self.core.has_ended.store(true, Ordering::Release);
         self.core.workers.stop();
-        self.successor.is_cleaning_held.store(false, Ordering::Release);
-        self.successor.background.notify();
+        self.successor.begin_cleaning();
     }
 }
 
@@ -165,7 +164,7 @@ impl Core {
         }
         // Sequentially consistent with the count of batches: a batch that begins now either is seen here, or sees this.
         self.is_handing_over.store(true, Ordering::SeqCst);
-        successor.is_cleaning_held.store(true, Ordering::Release);
+        successor.hold_cleaning();
         let hand_over =
             HandOver { core: Arc::clone(self), successor: Arc::clone(successor), is_finished: false, _guard: guard };
         self.wait_for_cleaning().await;

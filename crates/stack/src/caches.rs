@@ -327,7 +327,8 @@ impl Caches {
         }
     }
 
-    /// Refuses an older copy of the store that this host knows at `place`: what it says is clean, and what it says is dirty, was so once.
+    /// Refuses what is at `place` if it is an older copy of a store that this host used, there or elsewhere: what it says is clean, and what it says is
+    /// dirty, was so once.
     ///
     /// # Errors
     /// `WouldLoseData`, saying how to go on; as [`find`](Self::find).

@@ -45,17 +45,17 @@ pub fn lock(history: &Mutex<History>) -> MutexGuard<'_, History> {
     history.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A part of a device, in whole blocks: mostly short, half of them in a small hot region.
+/// A part of a device, in whole blocks, outside of what belongs to others: mostly short, half of them in a small hot region.
 pub fn draw_range(random: &mut Random, geometry: &Geometry, made: &Made) -> ByteRange {
     let block = u64::from(geometry.logical_block_bytes);
-    let blocks = geometry.size_bytes / block;
+    let blocks = (geometry.size_bytes - made.others_bytes) / block;
     let sectors_max = SECTORS_MAX.max(made.line_bytes() / SECTOR_BYTES / 2 * 3);
     // Where lines are large, most requests are of a part of one: they find as many faults as large ones, and take far less copying.
     let is_small = sectors_max > SMALL_SECTORS_MAX && random.chance(0.75);
     let sectors_max = if is_small { SMALL_SECTORS_MAX } else { sectors_max };
     let count = 1 + random.below((sectors_max * SECTOR_BYTES / block).max(3).min(blocks));
     let span = if random.chance(0.5) { (blocks / 8).max(count) } else { blocks };
-    ByteRange { offset: random.below(span - count + 1) * block, length: count * block }
+    ByteRange { offset: made.others_bytes + random.below(span - count + 1) * block, length: count * block }
 }
 
 impl Application {
@@ -100,12 +100,16 @@ impl Application {
 
     fn submit_one(&self, random: &mut Random) -> BoxFuture<'static, ()> {
         let geometry = self.running.top.geometry();
-        let range = draw_range(random, &geometry, &self.made);
+        let mut range = draw_range(random, &geometry, &self.made);
         let is_thin = geometry.discard_granularity_bytes.is_some();
         let fua = random.chance(0.2);
         let ByteRange { offset, length } = range;
         match random.below(100) {
-            0..30 => self.read(range),
+            0..30 => {
+                // Reads go everywhere.
+                range.offset -= if random.chance(0.3) { range.offset.min(self.made.others_bytes) } else { 0 };
+                self.read(range)
+            }
             30..80 => self.change(range, false, fua, |buffer| Request::write(offset, buffer, fua)),
             80..86 => self.change(range, true, fua, |_| Request::write_zeroes(offset, length, fua, true)),
             86..90 if is_thin => self.change(range, true, false, |_| Request::discard(offset, length)),

@@ -9,6 +9,7 @@ use cache::{Admission, CrashMode, Mode, Replacement, Tuning};
 use writelog::{DestageOrder, Durability, PersistentRegion};
 
 use crate::lun::LunFault;
+use crate::lun_event::LunEvent;
 use crate::made::{Made, Slots};
 
 /// Bytes of RAM for slots that forget.
@@ -37,6 +38,8 @@ pub struct Choice {
     pub shares_flushes: bool,
     /// What the LUN does wrong.
     pub lun_fault: Option<LunFault>,
+    /// What happens to the LUN and is told.
+    pub lun_event: Option<LunEvent>,
 }
 
 fn one_of<T: Copy, const N: usize>(random: &mut Random, all: [T; N]) -> T {
@@ -63,6 +66,7 @@ impl Choice {
             destages_late: false,
             shares_flushes: random.chance(0.4),
             lun_fault: LunFault::draw(random),
+            lun_event: LunEvent::draw(random),
         }
     }
 

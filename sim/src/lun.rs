@@ -7,7 +7,7 @@ use base::executor::Executor;
 use base::random::Random;
 use base::range::ByteRange;
 use block::layer::crash::{CrashLayer, FlushEffect, Reported, WriteEffect};
-use block::{Device, ErrorKind, Geometry};
+use block::{Device, ErrorKind, Event, Geometry};
 
 /// 4096-byte blocks of a LUN under lines of the usual size: no multiple of anything larger than its block.
 const BLOCKS_OF_4096: u64 = 49;
@@ -95,12 +95,14 @@ impl LunFault {
                 let (lun, clock) = (lun.clone(), executor.clock());
                 executor.spawn(async move {
                     clock.sleep(from).await;
+                    lun.publish(&Event::Offline);
                     lun.fail_writes_from(lun.writes_seen(), ErrorKind::Gone);
                     let flush = lun.flushes_seen();
                     lun.fail_flush_as(flush, ErrorKind::Gone, FlushEffect::None, Reported::ForGood);
                     lun.fail_reads_of(ByteRange { offset: 0, length: lun.geometry().size_bytes });
                     clock.sleep(time).await;
                     lun.heal();
+                    lun.publish(&Event::Back);
                 });
             }
         }

@@ -35,6 +35,8 @@ pub struct Made {
     pub is_forgetful: bool,
     /// Of the log.
     pub slots: Slots,
+    /// Bytes from the start of the LUN that only others write to.
+    pub others_bytes: u64,
 }
 
 impl Made {
@@ -50,6 +52,8 @@ impl Made {
             has_checksums: is_small && random.chance(0.3),
             is_forgetful: random.chance(0.1),
             slots: [Slots::None, Slots::None, Slots::Nvram, Slots::Volatile][one_of(random, 4)],
+            // It ends in the middle of a line.
+            others_bytes: if random.chance(0.4) { 4096 + u64::from(lun.block_bytes) * random.below(20) } else { 0 },
         }
     }
 

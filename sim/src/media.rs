@@ -8,8 +8,8 @@
 //! ```
 //! Everything else begins anew in each life, with options of its own ([`Choice`](crate::choice::Choice)).
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use base::buffer::Buffer;
 use base::executor::Executor;
@@ -21,8 +21,10 @@ use block::{Device, Geometry, Identity, SharedDevice};
 use cache::Cache;
 use writelog::WriteLog;
 
+use crate::history::History;
 use crate::layers::Layers;
 use crate::lun::{Lun, LunFault};
+use crate::lun_event::{LunEvent, Told};
 use crate::made::Made;
 use crate::region::CrashRegion;
 
@@ -78,6 +80,8 @@ pub struct Media {
     pub(crate) difference: CrashLayer,
     /// What others changed on the LUN since a stack was open on it.
     pub(crate) changed: Vec<ByteRange>,
+    /// What they changed while one was.
+    changed_in_life: Arc<Mutex<Vec<ByteRange>>>,
     /// Whether a store had some of that dirty, and an opening that failed was told to overwrite it.
     pub(crate) is_conflicting: bool,
     /// How many stores were made.
@@ -105,6 +109,7 @@ impl Media {
             nvram: CrashRegion::new(&host, NVRAM_BYTES),
             difference: medium(DIFFERENCE_BYTES, 3),
             changed: Vec::new(),
+            changed_in_life: Arc::default(),
             is_conflicting: false,
             made_count: 0,
         };
@@ -204,6 +209,19 @@ impl Media {
         fault.strike(&self.lun, executor);
     }
 
+    /// Lets something happen to the LUN, in the life that `executor` runs.
+    pub fn let_happen(
+        &self,
+        event: LunEvent,
+        executor: &mut Executor,
+        history: &Arc<Mutex<History>>,
+        keeps_volatile: bool,
+    ) {
+        let (history, changed) = (Arc::clone(history), Arc::clone(&self.changed_in_life));
+        let told = Told { history, keeps_volatile, changed, others_bytes: self.made.others_bytes };
+        event.happen(&self.lun, executor, told);
+    }
+
     /// Another LUN of the same size.
     pub(crate) fn other_lun(&self) -> CrashLayer {
         let identity = Identity { serial: "another".into(), ..self.lun.identity() };
@@ -212,7 +230,8 @@ impl Media {
 
     /// The media as the next life finds them.
     #[must_use]
-    pub fn after(self, fails: Fails, next_fails: Fails, seed: u64) -> Self {
+    pub fn after(mut self, fails: Fails, next_fails: Fails, seed: u64) -> Self {
+        self.changed.append(&mut self.changed_in_life.lock().expect("nobody panics with it"));
         let loss = Loss::Seeded(seed);
         // What keeps its power keeps what is volatile, and may lose it in a later life.
         let next = |medium: &CrashLayer, has_lost_power: bool, power: &Power| match has_lost_power {

@@ -2,7 +2,8 @@
 //!
 //! A run is a seed: it draws the LUN (blocks of 512 or 4096 bytes, thin or thick, volatile or not), what the stores are made with (lines, sets, where
 //! the slots of a log are), what fails, and for each life the options, what the LUN does wrong meanwhile (a flush that fails and drops, a write that
-//! fails and lands, a time in which nothing reaches it), what users order (another mode, another cache), and the moment of its end, which may be in the
+//! fails and lands, a time in which nothing reaches it), what happens to it and is told (others write to a part that is theirs, it grows, it loses
+//! what it holds volatile and goes on), what users order (another mode, another cache), and the moment of its end, which may be in the
 //! middle of an opening, of a change of caches, or of a close while cleaning and requests go on. What keeps its power keeps what is volatile, and may
 //! lose it in a later life. An opening after a crash may be cut off as well, in whatever it does to recover or a little later, and the next one, too,
 //! before one is let come to its end. Where a log keeps the order of what it is given, the LUN is read after each life, too: it has all up to some
@@ -23,6 +24,7 @@ use sim::choice::Choice;
 use sim::history::{History, Lost, Submitted};
 use sim::layers::Layers;
 use sim::lun::{Lun, LunFault};
+use sim::lun_event::{GROWTH_BYTES, LunEvent};
 use sim::made::{Made, Slots};
 use sim::media::{Fails, Media, read_all};
 use sim::running::Running;
@@ -115,7 +117,7 @@ impl<'a> Run<'a> {
             scenario,
             random: Random::new(seed ^ (crash_at << 32)),
             media: Some(media),
-            history: Arc::new(Mutex::new(History::new(lun_before.len() as u64))),
+            history: Arc::new(Mutex::new(History::new(lun_before.len() as u64 + LIVES as u64 * GROWTH_BYTES))),
             foreign: Vec::new(),
             lun_before,
             choice: None,
@@ -156,7 +158,7 @@ impl<'a> Run<'a> {
     fn draw_any(&mut self) -> Choice {
         let mut choice = Choice::draw(&self.scenario.made, &mut self.random);
         if self.scenario.keeps_order {
-            (choice.order, choice.lun_fault) = (DestageOrder::Log, None);
+            (choice.order, choice.lun_fault, choice.lun_event) = (DestageOrder::Log, None, None);
             choice.destages_late = self.random.chance(0.3);
         }
         choice
@@ -164,6 +166,11 @@ impl<'a> Run<'a> {
 
     fn draw_choice(&mut self, life: usize) -> Choice {
         let mut choice = self.draw_any();
+        // Nobody is told twice of a loss, and nothing happens to what a difference stands on.
+        let is_told_anyway = choice.lun_fault.is_some() && matches!(choice.lun_event, Some(LunEvent::LosesCache(_)));
+        if is_told_anyway || self.scenario.layers.has_difference() {
+            choice.lun_event = None;
+        }
         if let Some(LunFault::Flush(_, effect)) = &mut choice.lun_fault
             && self.scenario.layers.has_cache()
             && life + 1 < LIVES
@@ -194,6 +201,11 @@ impl<'a> Run<'a> {
                 self.settle_foreign(&running);
                 if let Some(fault) = fault.filter(|_| is_first) {
                     self.media().spoil(fault, &mut executor);
+                }
+                if let Some(event) = choice.lun_event {
+                    let keeps_volatile = self.scenario.layers.has_log() && fails != Fails::Devices;
+                    let history = Arc::clone(&self.history);
+                    self.media().let_happen(event, &mut executor, &history, keeps_volatile);
                 }
                 let application = Application {
                     running,

@@ -154,7 +154,9 @@ fn fingerprint(seed: u64) -> (u64, u64, Option<Duration>, String) {
 
 #[test]
 fn one_seed_is_one_run() {
-    for seed in sim::seeds(2) {
+    let test = block::crash_test!();
+    for seed in test.seeds(0, 2, 1) {
+        let _printed = test.on_panic(seed, None);
         assert_eq!(fingerprint(seed), fingerprint(seed), "seed {seed}");
     }
     assert_ne!(fingerprint(1), fingerprint(2));
@@ -162,7 +164,9 @@ fn one_seed_is_one_run() {
 
 #[test]
 fn a_remote_disk_becomes_nearly_as_fast_as_a_local_one() {
-    for seed in sim::seeds(2) {
+    let test = block::crash_test!();
+    for seed in test.seeds(0, 2, 1) {
+        let _printed = test.on_panic(seed, None);
         let time = Duration::from_secs(2);
         let mut executor = Executor::new(seed);
         let media = Media::new(seed);
@@ -184,7 +188,9 @@ fn a_remote_disk_becomes_nearly_as_fast_as_a_local_one() {
 
 #[test]
 fn what_was_acknowledged_survives_a_power_loss_in_the_middle() {
-    for seed in sim::seeds(6) {
+    let test = block::crash_test!();
+    for seed in test.seeds(0, 6, 1) {
+        let _printed = test.on_panic(seed, None);
         let media = Media::new(seed);
         let mut executor = Executor::new(seed);
         format(&mut executor, &media);

@@ -98,6 +98,37 @@ fn a_cache_grows_and_shrinks_while_it_is_used() {
     bench.target.process.terminate().success();
 }
 
+/// Another one takes the place of a cache that is changed. A copy of the one before is not the cache of this host any more: neither is it opened, nor does
+/// giving it up give up what the right one holds.
+#[test]
+fn a_copy_from_before_a_change_is_not_taken_for_the_cache_with_the_newest_data() {
+    let bench = Bench::new();
+    let (world, cache) = (&bench.world, ["--cache", "disk.cache"]);
+    let process = bench.attach("disk", &["--cache", "disk.cache", "--cache-size", "8MiB"]);
+    io(&process.ready, &["write -P 1 0 1M", "flush"]);
+    bench.detach("disk", process);
+    fs::copy(world.path("disk.cache"), world.path("copy")).unwrap();
+    let process = bench.attach("disk", &cache);
+    bench.set("cache.clean-above=100%");
+    bench.set("cache.size=16MiB");
+    io(&process.ready, &["write -P 2 0 1M", "flush"]);
+    world.run(["detach", "disk", "--keep-dirty"]).success();
+    process.wait().success();
+    fs::rename(world.path("disk.cache"), world.path("right")).unwrap();
+    fs::rename(world.path("copy"), world.path("disk.cache")).unwrap();
+    let url = bench.target.url(0);
+    let attach = |more: &[&str]| world.run([&["attach", &url, "--name", "disk"], more].concat());
+    attach(&cache).failure(WOULD_LOSE_DATA, &["another cache is there", "bring the right one back"]);
+    let said = world.run(["cache", "discard", "disk.cache"]).success();
+    assert!(said.contains("not the cache that was used here last"), "{said}");
+    attach(&[]).failure(WOULD_LOSE_DATA, &["disk.cache"]);
+    fs::rename(world.path("right"), world.path("disk.cache")).unwrap();
+    let process = bench.attach("disk", &cache);
+    io(&process.ready, &["read -P 2 0 1M"]);
+    bench.detach("disk", process);
+    assert!(fs::read(world.path("disk.img")).unwrap()[..1 << 20].iter().all(|&byte| byte == 2));
+}
+
 #[test]
 fn hosts_share_a_base_and_each_has_its_own_difference() {
     let bench = Bench::new();

@@ -280,3 +280,51 @@ fn a_cache_whose_disk_became_smaller_can_be_given_up() {
         bench.world.start(["attach", &bench.target.url(0)]).terminate().success();
     }
 }
+
+/// One disk for all that a host keeps near: neither touches what is the other's, or nobody's, and each is found again by its place.
+#[test]
+fn a_cache_and_a_write_log_in_one_file_survive_kill_minus_nine() {
+    let bench = Bench::new();
+    let (url, disk) = (bench.target.url(0), bench.disk.display().to_string());
+    let idle = ["--destage-idle", "100000s", "--destage-age", "100000s"];
+    let cache = ["attach", &url, "--name", "first", "--cache", &disk, "--cache-offset", "8MiB"];
+    let log = ["--log", &disk, "--log-offset"];
+    let world = &bench.world;
+    let sizes = ["--cache-size", "24MiB", "--log-size", "24MiB"];
+    // In the way of each other they are not made.
+    for (at, word) in [("16MiB", "overlaps the cache"), ("4MiB", "overlaps the cache"), ("5KiB", "multiple of 4 KiB")] {
+        let code = if at == "5KiB" { USAGE } else { IN_USE };
+        world.run([&cache[..], &log, &[at], &sizes, &idle].concat()).failure(code, &[word]);
+    }
+    world.run([&cache[..], &["--log", &disk], &sizes].concat()).failure(USAGE, &["cannot both be in"]);
+    let mut both = world.start([&cache[..], &log, &["40MiB"], &sizes, &idle].concat());
+    let status = world.status("first");
+    assert_eq!((&status["cache_offset"], &status["log_offset"]), (&(8 << 20).into(), &(40 << 20).into()), "{status}");
+    for round in 1..=3 {
+        io(&both.ready, &[&format!("write -P {round} 0 4M"), "flush", "read 8M 1M"]);
+        both.kill();
+        drop(both.wait());
+        bench.check_the_rest();
+        both = world.start([&cache[..], &log, &["40MiB"], &idle].concat());
+        io(&both.ready, &[&format!("read -P {round} 0 4M")]);
+    }
+    world.run(["detach", "first", "--keep-dirty"]).success();
+    both.wait().success();
+    let list = world.run(["log", "list", "--json"]).json();
+    let found = &list["logs"][0];
+    assert_eq!((&found["offset"], &found["bytes"]), (&(40 << 20).into(), &(24 << 20).into()), "{list}");
+    let at = ["--log-offset", "40MiB"];
+    let inspection = world.run(["log", "inspect", &disk, "--json"].iter().chain(&at)).json();
+    assert!(inspection["dirty_bytes"].as_u64() > Some(0), "{inspection}");
+    world.run(["log", "check", &disk].iter().chain(&at)).success();
+    world.run(["log", "inspect", &disk]).failure(IN_USE, &["disk at"]);
+    world.run(["attach", &url, "--name", "first"]).failure(WOULD_LOSE_DATA, &["--cache-offset 8MiB"]);
+    world.run(cache).failure(WOULD_LOSE_DATA, &["--log-offset 40MiB"]);
+    world.run(["log", "replay", &disk, &url].iter().chain(&at)).failure(WOULD_LOSE_DATA, &["--cache-offset 8MiB"]);
+    let both = world.start([&cache[..], &log, &["40MiB"], &idle].concat());
+    bench.detach(0, both);
+    let image = fs::read(world.path("0.img")).unwrap();
+    assert!(image[..4 << 20].iter().all(|&byte| byte == 3), "all of it is on the LUN");
+    world.run(["log", "discard", &disk].iter().chain(&at)).success();
+    bench.check_the_rest();
+}

@@ -2,36 +2,17 @@
 //!
 //! The disk is a loop device, which needs root; without it the test says `skipped:`.
 
+#[path = "../../crates/file/tests/loop_device/mod.rs"]
+#[expect(dead_code, reason = "other tests use more of it")]
+mod loop_device;
+
 use std::path::Path;
-use std::process::Command;
 
 use block::device::DeviceExt;
 use block::{Buffer, SharedDevice};
 use front::{ListenAddress, NbdClient};
-use tests::{World, tool};
-
-/// A loop device, detached when it is dropped.
-struct LoopDevice(String);
-
-impl LoopDevice {
-    fn new(backing: &Path) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() || !Path::new("/dev/loop-control").exists() {
-            println!("skipped: a loop device needs root and /dev/loop-control");
-            return None;
-        }
-        let file = std::fs::File::create(backing).expect("the world is writable");
-        file.set_len(32 << 20).expect("the world is writable");
-        let backing = backing.to_str().expect("paths of tests are text");
-        Some(Self(tool("losetup", ["--find", "--show", "--sector-size", "4096", backing]).trim().to_owned()))
-    }
-}
-
-impl Drop for LoopDevice {
-    fn drop(&mut self) {
-        // A second failure while a test fails would hide the first.
-        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
-    }
-}
+use loop_device::{LoopDevice, may_make_devices};
+use tests::World;
 
 async fn connect(path: &Path) -> SharedDevice {
     let (client, driver) = NbdClient::connect(&ListenAddress::Unix(path.to_owned())).await.expect("it said ready");
@@ -46,14 +27,18 @@ fn content(unit: u64) -> Vec<u8> {
 /// Single units of 512 bytes, none beside the one before; then SIGKILL, and all are there.
 #[tokio::test]
 async fn a_cache_and_a_log_keep_what_they_acknowledged_on_a_disk_of_4096_byte_sectors() {
+    if !may_make_devices() {
+        return;
+    }
     for store in ["--cache", "--log"] {
         let world = World::new();
-        let Some(disk) = LoopDevice::new(&world.path("backing")) else { return };
+        let disk = LoopDevice::new(&world.path("backing"), 32 << 20, 4096);
+        let path = disk.path.display().to_string();
         let target = world.target(["--lun", "0=ram:16MiB"]);
         let socket = world.path("disk.nbd");
         let front = format!("nbd:unix:{}", socket.display());
         let url = target.url(0);
-        let arguments = ["attach", &url, "--name", "disk", "--as", &front, store, &disk.0];
+        let arguments = ["attach", &url, "--name", "disk", "--as", &front, store, &path];
         let mut process = world.start(arguments);
         let device = connect(&socket).await;
         for number in 0..200u64 {

@@ -59,6 +59,43 @@ fn rot(world: &World, found: &[u8]) -> usize {
 }
 
 #[test]
+fn when_data_leaves_a_log_is_changed_while_it_is_used() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=file:disk.img,size=16MiB"]);
+    let disk = attach(&world, &target.url(0));
+    io(&disk, "write -P 0x5a 0 64k");
+    world.run(["set", "disk", "log.destage-writes=0"]).failure(USAGE, &["log.destage-writes 0: it is 1 to 256"]);
+    world.run(["set", "disk", "log.destage-start=half"]).failure(USAGE, &["half"]);
+    world.run(["set", "disk", "cache.clean-above=0%"]).failure(USAGE, &["no cache"]);
+    world
+        .run([
+            "set",
+            "disk",
+            "log.destage-start=10%",
+            "log.destage-full-speed=80%",
+            "log.destage-age=7s",
+            "log.destage-batch=1MiB",
+            "log.destage-writes=3",
+        ])
+        .success();
+    let log = &world.status("disk")["log"];
+    assert_eq!(log["dirty_bytes"], 65536, "it waits for an idle moment, which never comes: {log}");
+    let expected = serde_json::json!({
+        "start_percent": 10, "full_speed_percent": 80, "idle_ns": 100_000_000_000_000_u64, "age_max_ns": 7_000_000_000_u64,
+        "batch_bytes": 1 << 20, "writes": 3
+    });
+    assert_eq!(log["destage"], expected);
+    world.run(["set", "disk", "log.destage-idle=1ms"]).success();
+    while world.status("disk")["log"]["dirty_bytes"] != 0 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    disk.terminate().success();
+    let disk = world.start(["attach", &target.url(0), "--name", "disk"]);
+    world.run(["set", "disk", "log.destage-idle=1s"]).failure(USAGE, &["no write log"]);
+    disk.terminate().success();
+}
+
+#[test]
 fn what_a_killed_attachment_leaves_is_inspected_checked_and_replayed() {
     let world = World::new();
     let target = world.target(["--lun", "0=file:disk.img,size=16MiB"]);

@@ -2,6 +2,10 @@
 //!
 //! `FOREBAY_UNSAFE_PANIC_IN` plants it in one piece of work after the other, by the names that `base::background` is given, while a client writes.
 
+#[path = "../../crates/file/tests/loop_device/mod.rs"]
+#[expect(dead_code, reason = "other tests use more of it")]
+mod loop_device;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,6 +13,7 @@ use std::time::{Duration, Instant};
 use block::device::DeviceExt;
 use block::{Buffer, SharedDevice};
 use front::{ListenAddress, NbdClient};
+use loop_device::{LoopDevice, may_make_devices};
 use tests::{IQN, Process, World};
 
 const BLOCK_BYTES: u64 = 4096;
@@ -147,6 +152,18 @@ fn a_panic_in_work_that_seldom_has_a_turn_ends_the_process_when_it_begins() {
         let serve = ["target", "serve", "--portal", "127.0.0.1:0", "--iqn", IQN, "--lun", "0=ram:8MiB"];
         ends_when_it_begins(&World::new(), name, &serve);
     }
+}
+
+#[test]
+fn a_panic_in_the_work_over_a_disk_of_large_sectors_ends_the_process_when_it_begins() {
+    if !may_make_devices() {
+        return;
+    }
+    let (world, served) = (World::new(), World::new());
+    let served = served.target(["--lun", "0=ram:8MiB"]);
+    let disk = LoopDevice::new(&world.path("backing"), 16 << 20, 4096);
+    let disk = disk.path.display().to_string();
+    ends_when_it_begins(&world, "small-blocks", &["attach", &served.url(0), "--name", "disk", "--cache", &disk]);
 }
 
 /// Commands that work on a LUN or an attachment and end.

@@ -10,6 +10,7 @@
 //! | [`histogram`] | latency histograms with percentiles that refuse to guess |
 //! | [`random`] | one seeded generator, the same sequence everywhere |
 //! | [`range`] | [`ByteRange`](range::ByteRange) |
+//! | [`refusals`] | how often the log tells of what is refused |
 //! | [`serial`] | RFC 1982 serial numbers (CmdSN, StatSN, DataSN) |
 //! | [`signal`] | a counter that tasks wait for to change |
 //! | [`sizes`] | histograms of sizes in bytes |
@@ -26,6 +27,7 @@ pub mod histogram;
 pub mod limits;
 pub mod random;
 pub mod range;
+pub mod refusals;
 pub mod serial;
 pub mod signal;
 pub mod sizes;

@@ -763,7 +763,9 @@ mod tests {
     /// Whether the workers or the owner come first, and whether the owner leaves in between, is up to the seed.
     #[test]
     fn owners_and_workers_do_not_lose_a_task_between_them() {
-        for seed in 0..200 {
+        let test = crate::crash_test!();
+        for seed in test.seeds(0, 200, 1) {
+            let _printed = test.on_panic(seed, None);
             let mut executor = Executor::new(seed);
             let workers = Workers::new();
             let running = workers.clone();

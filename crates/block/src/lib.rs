@@ -9,6 +9,7 @@
 //! | [`event`] | what devices tell upwards: resized, offline, back ... |
 //! | [`range_lock`] | the one lock that keeps overlapping requests in order |
 //! | [`shared_sync`] | which writes and flushes wait for which sync, where they share one |
+//! | [`pieces`] | how much of a long request is done at a time |
 //! | [`submitter`] | [`Submitter`]: whose a request is |
 //! | [`memory`] | a sparse device in RAM |
 //! | [`layer`] | devices over devices: delay, disk, error, stats, read-only; and the medium that loses power, crash |
@@ -26,6 +27,7 @@ pub mod identity;
 pub mod layer;
 pub mod limits;
 pub mod memory;
+pub mod pieces;
 pub mod range_lock;
 pub mod request;
 pub mod shared_sync;

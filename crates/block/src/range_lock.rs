@@ -461,7 +461,9 @@ mod tests {
     /// Tasks come, wait, hold, and sometimes give up waiting, in interleavings drawn from seeds; all of them end.
     #[test]
     fn seeded_interleavings_exclude_and_end() {
-        for seed in 0..40 {
+        let test = crate::crash_test!();
+        for seed in test.seeds(0, 40, 1) {
+            let _printed = test.on_panic(seed, None);
             let mut executor = Executor::new(seed);
             let lock = RangeLock::new();
             let census = Census::default();

@@ -62,6 +62,14 @@ impl Core {
         }
     }
 
+    /// Gives the log of this opening its first record, which says nothing, and notes that it is there: a log without it has lost what it had.
+    pub(crate) async fn begin_log(&self) -> Result<(), Error> {
+        drop(self.append_entries(&[]).await?);
+        let mut superblock = self.superblock.lock().await;
+        superblock.payload.log_end = self.log.durable_end().into();
+        superblock.write(&self.cache_device).await
+    }
+
     /// Runs checkpoints in the background while the log is more than half full. Ends when the cache closes.
     pub(crate) async fn checkpoint_in_background(self: Arc<Self>) {
         loop {
@@ -144,13 +152,21 @@ impl Core {
         };
         let mut result = self.write_pages(&pages, sequence).await;
         if result.is_ok() {
-            self.state().table.flip(&pages);
+            let is_closed = extent == Extent::Complete;
+            let digest = {
+                let table = &mut self.state().table;
+                table.note_written(&pages, sequence);
+                if is_closed { table.digest() } else { 0 }
+            };
             let payload = &mut superblock.payload;
+            payload.table_digest = digest.into();
             payload.log_position = position.into();
+            payload.log_end = self.log.durable_end().into();
             payload.table_sequence = sequence.into();
             payload.dirty_lines = dirty_lines.into();
             payload.clean_at = clean_at.into();
-            payload.state = if extent == Extent::Complete { STATE_CLOSED } else { STATE_IN_USE };
+            payload.state = if is_closed { STATE_CLOSED } else { STATE_IN_USE };
+            superblock.set_token(self.tokens, is_closed);
             result = superblock.write(&self.cache_device).await;
         }
         if let Err(error) = &result {

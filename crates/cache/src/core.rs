@@ -28,7 +28,7 @@ use block::{
     Completion, Device, Error, ErrorKind, EventHub, EventReceiver, Geometry, Operation, Request, Response, SharedDevice,
 };
 use smallvec::SmallVec;
-use store::{RecordLog, Superblock};
+use store::{RecordLog, Superblock, Tokens};
 
 use crate::admission::{Admissions, Advice};
 use crate::alignment::inside;
@@ -66,6 +66,8 @@ pub(crate) struct Core {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) opened_at: Instant,
     pub(crate) time_of_day: Option<TimeOfDay>,
+    /// What tells it from other copies of it.
+    pub(crate) tokens: Option<Tokens>,
     /// How often clean lines are stored that count after a crash.
     pub(crate) lazy_interval: Duration,
     /// Whether there was nothing to store when it was looked at last.

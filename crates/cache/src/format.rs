@@ -81,14 +81,21 @@ pub struct ParametersRaw {
     pub generation: U64,
     /// Most frames that somebody wanted, so that a cache that takes the place of this one has no more; 0 for as many as fit.
     pub frames_max: U64,
+    /// Of a closed cache: which slot of each page of the table is the newest, as `Table::digest` says it. 0: not known, as in a
+    /// cache that is in use or was closed by an earlier version.
+    pub table_digest: U64,
+    /// All records of the log before this sequence were durable when this superblock was written. 0: not known, as after an earlier version.
+    pub log_end: U64,
 }
-const _: () = assert!(size_of::<ParametersRaw>() == 2712);
+const _: () = assert!(size_of::<ParametersRaw>() == 2728);
 const _: () = assert!(std::mem::offset_of!(ParametersRaw, line_bytes) == 2560);
 const _: () = assert!(std::mem::offset_of!(ParametersRaw, set_count) == 2584);
 const _: () = assert!(std::mem::offset_of!(ParametersRaw, log_position) == 2648);
 const _: () = assert!(std::mem::offset_of!(ParametersRaw, clean_at) == 2688);
 const _: () = assert!(std::mem::offset_of!(ParametersRaw, generation) == 2696);
 const _: () = assert!(std::mem::offset_of!(ParametersRaw, frames_max) == 2704);
+const _: () = assert!(std::mem::offset_of!(ParametersRaw, table_digest) == 2712);
+const _: () = assert!(std::mem::offset_of!(ParametersRaw, log_end) == 2720);
 
 /// Bytes of a table page, and of a slot.
 pub const PAGE_BYTES: usize = 4096;

@@ -93,6 +93,8 @@ fn parameters(layout: &Layout, binding: &Binding) -> Result<ParametersRaw, Error
         clean_at: U64::ZERO,
         generation: U64::ZERO,
         frames_max: layout.frames_max.unwrap_or(0).into(),
+        table_digest: U64::ZERO,
+        log_end: U64::ZERO,
     })
 }
 

@@ -72,6 +72,9 @@ pub(crate) async fn open(
     cache_device.flush().await?;
     let mut recovered = recover(&cache_device, frames, origin_bytes, &superblock, clean).await?;
     check_discards_nothing(crash_mode, &recovered)?;
+    if recovered.report.is_table_older {
+        tracing::warn!("the table of the cache is not the one that it was closed with: it begins without clean lines");
+    }
     if is_of_another {
         check_generation(generation, &superblock, &recovered)?;
     }
@@ -93,6 +96,7 @@ pub(crate) async fn open(
         layout,
         crash_mode,
         generation,
+        tokens: options.tokens,
         lazy_interval: options.lazy_interval,
         is_lazy_idle: AtomicBool::new(false),
         opened_at: options.clock.now(),
@@ -146,6 +150,7 @@ pub(crate) async fn open(
     core.find_stranded();
     core.settle_first().await?;
     core.checkpoint(Extent::Dirty).await?;
+    core.begin_log().await?;
     Ok(core)
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use base::clock::Clock;
 use serde::Serialize;
+use store::Tokens;
 use uuid::Uuid;
 
 use crate::admission::Tuning;
@@ -200,6 +201,8 @@ pub struct OpenOptions {
     /// Whether dirty data may replace what others have written to the same bytes since. Otherwise such an open fails with
     /// [`ConflictingChanges`](crate::ConflictingChanges).
     pub overwrites_changes: bool,
+    /// By what the caller tells the cache from other copies of it, from now on; `None` when nobody does.
+    pub tokens: Option<Tokens>,
     /// How long a clean line waits before it is stored, where that counts after a crash.
     pub lazy_interval: Duration,
     /// How a victim is chosen.
@@ -229,6 +232,7 @@ impl OpenOptions {
             generation: None,
             freshness: Freshness::default(),
             overwrites_changes: false,
+            tokens: None,
             lazy_interval: Duration::from_millis(LAZY_INTERVAL_MS),
             replacement: Replacement::default(),
             tuning: Tuning::default(),

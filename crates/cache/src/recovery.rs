@@ -78,6 +78,7 @@ pub(crate) async fn recover(
     let table = load(device, &layout, superblock.uuid(), table_sequence, take).await?;
     let start = LogPosition::from(parameters.log_position);
     let replayed = replay(device, layout.log, superblock.uuid(), start, |record| replaying.apply(&record)).await?;
+    check_log_end(parameters.log_end.get(), replayed.end.sequence)?;
     let mut report = replaying.verify(device, &replayed).await;
     // Programs that closed it in the middle of cleaning left such. What they recorded is whole; what is clean was not kept up then.
     let has_gone_on = was_closed && replayed.record_count > 0;
@@ -94,8 +95,25 @@ pub(crate) async fn recover(
     // Pages of a checkpoint that was not completed may say less: an open that came to no end may have given up dirty lines.
     if report.was_closed && table.sequence_next == table_sequence + 1 {
         check_dirty_lines(parameters.dirty_lines.get(), report.dirty_lines)?;
+        let digest = parameters.table_digest.get();
+        report.is_table_older = digest != 0 && digest != table.digest();
+    }
+    if report.is_table_older {
+        if report.dirty_lines > 0 {
+            return Err(corrupt("a page of its table is not the one that it was closed with, and lines are dirty"));
+        }
+        // What is in the frames may be of other blocks than it says; the origin has all of it.
+        report.clean_lines_dropped += Changes::of_everything().drop_from(&mut frames, false).unwrap_or_default();
     }
     Ok(Recovered { table, frames, end: replayed.end, report })
+}
+
+/// Refuses a log of which records are missing at its end that were durable when the superblock was written.
+fn check_log_end(durable: u64, found: u64) -> Result<(), Error> {
+    if found >= durable {
+        return Ok(());
+    }
+    Err(corrupt(&format!("its log ends before record {found}, and had all before {durable}")))
 }
 
 /// Refuses the table of a closed cache whose dirty lines are not as many as when it was closed. A page whose newest slot is gone says what

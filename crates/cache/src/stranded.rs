@@ -17,7 +17,7 @@ use base::range::ByteRange;
 use block::{Completion, Device, Error, ErrorKind, Geometry, Identity, Operation, Request, Response, SharedDevice};
 use futures_util::future::{Either, select};
 use serde::Serialize;
-use store::{Binding, Superblock};
+use store::{Binding, Superblock, Tokens};
 
 use crate::cache::Cache;
 use crate::core::{Core, State};
@@ -144,11 +144,15 @@ impl Core {
 }
 
 /// Gives up what is dirty beyond the end of the origin, as large as that was when the cache was opened last: nobody has it open. The bytes given up. What
-/// else is dirty stays so.
+/// else is dirty stays so. From then on the cache has one of `tokens`, unless there was nothing to open it for.
 ///
 /// # Errors
 /// See [`Cache::open`].
-pub async fn discard_beyond_end(cache_device: &SharedDevice, clock: Arc<dyn Clock>) -> Result<u64, Error> {
+pub async fn discard_beyond_end(
+    cache_device: &SharedDevice,
+    clock: Arc<dyn Clock>,
+    tokens: Option<Tokens>,
+) -> Result<u64, Error> {
     let superblock: Superblock<ParametersRaw> = Superblock::read(cache_device, KIND).await?;
     let binding = Binding::from_raw(&superblock.payload.binding)?;
     if CrashMode::from_raw(superblock.payload.crash_mode)? == CrashMode::DiscardAll {
@@ -158,7 +162,7 @@ pub async fn discard_beyond_end(cache_device: &SharedDevice, clock: Arc<dyn Cloc
     let origin: SharedDevice = Arc::new(AbsentOrigin { binding });
     // Everything is clean enough, so nothing is sent.
     let dirty = DirtyLimits { clean_above: Percent::ALL, max: Percent::ALL };
-    let options = OpenOptions { dirty, ..OpenOptions::new(Mode::WriteBack, clock) };
+    let options = OpenOptions { dirty, tokens, ..OpenOptions::new(Mode::WriteBack, clock) };
     let cache = Cache::open(Arc::clone(cache_device), origin, options).await?;
     let discarded = Box::pin(async {
         let core = cache.core();

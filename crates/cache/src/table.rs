@@ -5,6 +5,7 @@
 //! not its checkpoint was completed: log entries carry whole states, so replaying them over a newer page ends the same.
 
 use base::buffer::BufferPool;
+use base::checksum::Crc32c;
 use block::device::DeviceExt;
 use block::{Error, ErrorKind, SharedDevice};
 use futures_util::stream::{self, StreamExt};
@@ -18,10 +19,17 @@ use crate::limits::{TABLE_IO_BYTES, TABLE_READS_IN_FLIGHT};
 /// Checkpoints that can fail one after the other, at most, before one completes. A sequence further ahead is not one.
 const SEQUENCES_AHEAD_MAX: u64 = 1 << 32;
 
+/// The newest slot of a page.
+#[derive(Clone, Copy, Default)]
+struct Newest {
+    is_second: bool,
+    /// 0 when nothing was written yet.
+    sequence: u64,
+}
+
 /// Which slot of each page is the newest.
 pub(crate) struct Table {
-    /// One bool per page: whether it is the second slot.
-    newest: Vec<bool>,
+    newest: Vec<Newest>,
     /// Larger than the sequence of every page.
     pub(crate) sequence_next: u64,
     /// Pages with a torn slot that claims to be the newest. They have to be written before a checkpoint of a later sequence is complete: from then on
@@ -32,17 +40,26 @@ pub(crate) struct Table {
 impl Table {
     /// Offset of the slot to write `page` to.
     pub(crate) fn older_slot_offset(&self, layout: &Layout, page: u64) -> u64 {
-        let is_second = self.newest.get(page as usize).copied().unwrap_or(false);
-        layout.slot_offset(page, usize::from(!is_second))
+        let newest = self.newest.get(page as usize).copied().unwrap_or_default();
+        layout.slot_offset(page, usize::from(!newest.is_second))
     }
 
-    /// Notes that pages were written to their older slots, durably.
-    pub(crate) fn flip(&mut self, pages: &[u64]) {
+    /// Notes that pages of this sequence were written to their older slots, durably.
+    pub(crate) fn note_written(&mut self, pages: &[u64], sequence: u64) {
         for &page in pages {
             if let Some(newest) = self.newest.get_mut(page as usize) {
-                *newest = !*newest;
+                *newest = Newest { is_second: !newest.is_second, sequence };
             }
         }
+    }
+
+    /// Of the sequences of all newest slots, page by page: another one when any page is another one, but for one case in four billions. Never 0.
+    pub(crate) fn digest(&self) -> u64 {
+        let mut digest = Crc32c::new();
+        for newest in &self.newest {
+            digest.update(&newest.sequence.to_le_bytes());
+        }
+        u64::from(digest.finish()) | 1 << 32
     }
 }
 
@@ -96,7 +113,8 @@ pub(crate) async fn load(
                     }
                 }
             }
-            table.newest.push(newest.is_some_and(|(is_second, _)| is_second));
+            let newest = newest.map(|(is_second, sequence)| Newest { is_second, sequence });
+            table.newest.push(newest.unwrap_or_default());
         }
     }
     Ok(table)
@@ -161,6 +179,27 @@ mod tests {
         assert_eq!(newest(&page(1), &empty, 1), Ok(Some((false, 1))));
         assert_eq!(newest(&page(1), &page(2), 2), Ok(Some((true, 2))));
         assert_eq!(newest(&page(3), &page(2), 3), Ok(Some((false, 3))));
+    }
+
+    #[test]
+    fn the_digest_is_what_the_format_page_says_and_another_one_when_any_page_is_another_one() {
+        let table = |sequences: &[u64]| Table {
+            newest: sequences.iter().map(|&sequence| Newest { is_second: false, sequence }).collect(),
+            sequence_next: 9,
+            torn: Vec::new(),
+        };
+        let digest = table(&[0, 3, 0x0102_0304_0506_0708]).digest();
+        let covered = [[0; 8], [3, 0, 0, 0, 0, 0, 0, 0], [8, 7, 6, 5, 4, 3, 2, 1]].concat();
+        assert_eq!(digest, (1 << 32) + u64::from(base::checksum::crc32c(&covered)));
+        for other in
+            [[1, 3, 0x0102_0304_0506_0708], [0, 2, 0x0102_0304_0506_0708], [3, 0, 0x0102_0304_0506_0708], [0, 3, 7]]
+        {
+            assert_ne!(table(&other).digest(), digest);
+        }
+        let mut written = table(&[0, 3, 0x0102_0304_0506_0708]);
+        written.note_written(&[0, 2], 8);
+        assert_eq!(written.digest(), table(&[8, 3, 8]).digest());
+        assert_ne!(table(&[]).digest(), 0);
     }
 
     #[test]

@@ -230,3 +230,80 @@ fn plan(entries: Vec<LogEntry>, must_wait: bool) -> Plan {
         (true, false) => Plan::Done,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::sync::{Arc, Mutex};
+    use std::task::{Context, Wake, Waker};
+
+    use base::executor::Executor;
+    use block::device::DeviceExt;
+    use block::memory::MemoryDevice;
+    use block::{Buffer, Identity, SharedDevice};
+    use store::{LogPosition, RecordLog};
+
+    use super::*;
+    use crate::Cache;
+    use crate::options::{FormatOptions, Mode, OpenOptions};
+    use crate::sectors::Sectors;
+
+    /// Looks how far the log is needed when it is woken.
+    struct Looking {
+        log: RecordLog,
+        needed: Mutex<Option<LogPosition>>,
+    }
+
+    impl Wake for Looking {
+        fn wake(self: Arc<Self>) {
+            *self.needed.lock().unwrap() = Some(self.log.position_needed());
+        }
+    }
+
+    /// Whoever waits for room in the log looks once when it is woken: it would wait for ever for a record that is let go of a moment later.
+    fn check_that_waiters_find_no_hold(
+        executor: &mut Executor,
+        core: &Arc<Core>,
+        recording: impl Future<Output = ()> + 'static,
+    ) {
+        let looking = Arc::new(Looking { log: core.log.clone(), needed: Mutex::default() });
+        let waker = Waker::from(Arc::clone(&looking));
+        let mut waiting = pin!(core.changed.changed_since(core.changed.count()));
+        assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        let before = core.log.position_needed();
+        executor.block_on(recording);
+        let end = core.log.position_needed();
+        assert_ne!(before, end, "there was a record");
+        assert_eq!(*looking.needed.lock().unwrap(), Some(end));
+    }
+
+    #[test]
+    fn who_is_woken_by_a_record_finds_it_let_go_of() {
+        let mut executor = Executor::in_order();
+        let memory = || -> SharedDevice { Arc::new(MemoryDevice::new(1 << 20, Identity::default())) };
+        let (device, origin) = (memory(), memory());
+        let options = FormatOptions { crash_mode: CrashMode::AllSynchronous, ..FormatOptions::default() };
+        let formatting = (Arc::clone(&device), Arc::clone(&origin));
+        executor.block_on(async move { Cache::format(&formatting.0, &formatting.1, options).await.expect("it fits") });
+        let options = OpenOptions::new(Mode::WriteBack, Arc::new(executor.clock()));
+        let cache = executor.block_on(Cache::open(device, origin, options)).expect("it opens");
+        executor.spawn(cache.run());
+        executor.block_on(cache.write(0, Buffer::zeroed(4096), false)).expect("nothing fails");
+        executor.block_on(cache.read(4096, Buffer::zeroed(4096))).expect("nothing fails");
+        executor.run_until_stalled();
+        let core = Arc::clone(cache.core());
+
+        let (frame, line) = core.state().frames.find(0).expect("it was written");
+        core.state().frames.set_busy(frame, true);
+        let clean = LogEntry::state(frame, FRAME_NONE, Line { dirty: Sectors::NONE, ..line });
+        let cleaning = Arc::clone(&core);
+        let recording = async move { cleaning.commit_states(&[clean]).await.expect("nothing fails") };
+        check_that_waiters_find_no_hold(&mut executor, &core, recording);
+
+        let mapping = Arc::clone(&core);
+        let part = Part { block: 1, mask: core.line_size().all_sectors(), checksum: 0 };
+        let recording = async move { assert!(mapping.map(&[part]).await) };
+        check_that_waiters_find_no_hold(&mut executor, &core, recording);
+    }
+}

@@ -106,12 +106,14 @@ impl Core {
     fn invalidate(&self, range: ByteRange) -> Result<(), Error> {
         let state = &mut *self.state();
         if state.failure.is_some() {
-            let is_stuck = |block: u64| {
+            let is_dirty = |block: u64| {
                 let (part, _) = self.line_size().part_of(block, range);
-                let is_dirty = state.frames.find(block).is_some_and(|(_, line)| !(line.dirty & part).is_empty());
-                is_dirty || state.uncertain.contains(&block)
+                state.frames.find(block).is_some_and(|(_, line)| !(line.dirty & part).is_empty())
             };
-            if self.line_size().blocks_of(range).any(is_stuck) {
+            // The range may be all that there could ever be: it is not gone through.
+            let blocks = self.line_size().blocks_of(range);
+            let is_uncertain = state.uncertain.range(blocks.clone()).next().is_some();
+            if is_uncertain || state.frames.resident_in(blocks).into_iter().any(is_dirty) {
                 let context = format!("{range} are dirty in a cache whose device failed; they cannot be replaced");
                 return Err(Error::new(ErrorKind::Media, context));
             }

@@ -223,7 +223,9 @@ fn check(world: &World, context: &str, keep_dirty: bool) {
 
 #[test]
 fn a_cache_closed_while_it_is_cleaned_and_changed_has_what_was_acknowledged_and_nothing_void() {
-    for seed in 0..12 {
+    let test = block::crash_test!();
+    for seed in test.seeds(0, 12, 1) {
+        let _printed = test.on_panic(seed, None);
         for crash_mode in [CrashMode::DirtySynchronous, CrashMode::Warm, CrashMode::AllSynchronous] {
             close_in_the_middle(seed, crash_mode, seed % 3 != 0);
         }

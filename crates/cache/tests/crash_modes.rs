@@ -3,13 +3,16 @@
 mod common;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::buffer::Buffer;
+use base::clock::Clock;
 use base::executor::Executor;
 use base::range::ByteRange;
 use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::crash::{CrashLayer, Loss, Power};
+use block::layer::delay::{DelayLayer, Delays, Latency};
 use block::layer::stats::StatsLayer;
 use block::memory::MemoryDevice;
 use block::{ErrorKind, Event, Geometry, Identity, OperationKind, SharedDevice};
@@ -152,6 +155,53 @@ fn all_synchronous_is_warm_at_once() {
     bench.reopen(Mode::WriteThrough);
     assert_eq!(bench.misses(0..2), 0);
     assert_eq!(bench.read(0), 3);
+}
+
+/// Its record is durable when the data may be used: then so must the data be, before anything flushes the device.
+#[test]
+fn all_synchronous_has_the_data_of_every_line_that_it_keeps() {
+    let mut bench = Bench::new(CrashMode::AllSynchronous, Mode::WriteThrough);
+    let medium = bench.origin_medium.clone();
+    bench.executor.block_on(medium.write(LINE, Buffer::copy_of(&[5; LINE as usize]), true)).unwrap();
+    let cache = bench.cache();
+    write(&mut bench.executor, &*cache, 0, &[3; LINE as usize]);
+    read(&mut bench.executor, &*cache, LINE, LINE);
+    bench.executor.run_until_stalled();
+    drop(cache);
+    bench.cache = None;
+    bench.cache_medium = bench.cache_medium.after_power_loss_as(Loss::All, &Power::new());
+    bench.origin_medium = bench.origin_medium.after_power_loss_as(Loss::All, &Power::new());
+    bench.reopen(Mode::WriteThrough);
+    assert_eq!((bench.misses(0..2), bench.read(0), bench.read(1)), (0, 3, 5));
+}
+
+/// The record that a line is clean would say, too, that what was sent of it is what the origin has. A write goes past it meanwhile.
+#[test]
+fn a_line_that_is_written_through_while_it_is_cleaned_does_not_come_back_as_it_was() {
+    let mut executor = Executor::in_order();
+    let (cache_medium, origin_medium) = (CrashLayer::new(CACHE_BYTES, 1), CrashLayer::new(ORIGIN_BYTES, 2));
+    let (workers, ms) = (Workers::new(), |ms| Latency::Fixed(Duration::from_millis(ms)));
+    let delays = Delays { write: ms(20), flush: ms(10), ..Delays::default() };
+    let (device, inner): (SharedDevice, SharedDevice) =
+        (Arc::new(cache_medium.clone()), Arc::new(origin_medium.clone()));
+    let origin: SharedDevice = Arc::new(DelayLayer::new(inner, Arc::new(executor.clock()), &workers, delays, 1));
+    executor.spawn(async move { workers.run().await });
+    let options = FormatOptions { crash_mode: CrashMode::AllSynchronous, ..format_options() };
+    format(&mut executor, &device, &origin, options);
+    let cache = open(&mut executor, &device, &origin, Mode::WriteBack);
+    write(&mut executor, &cache, 0, &[1; LINE as usize]);
+    let (clock, cleaning) = (executor.clock(), Arc::clone(&cache));
+    executor.spawn(async move { cleaning.set_mode(Mode::WriteThrough).await.expect("nothing fails") });
+    // The line is sent, and the flush behind it ends while the write is under way.
+    executor.block_on(async move { clock.sleep(Duration::from_millis(25)).await });
+    write(&mut executor, &cache, 0, &[2; LINE as usize]);
+    drop((cache, executor));
+    let mut executor = Executor::in_order();
+    let survivor = |medium: CrashLayer| -> SharedDevice {
+        Arc::new(medium.after_power_loss_as(Loss::InFlightOnly, &Power::new()))
+    };
+    let cache = open(&mut executor, &survivor(cache_medium), &survivor(origin_medium), Mode::WriteThrough);
+    assert_eq!(read(&mut executor, &cache, 0, LINE), [2; LINE as usize]);
 }
 
 #[test]

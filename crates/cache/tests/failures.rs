@@ -11,7 +11,7 @@ use base::executor::Executor;
 use base::range::ByteRange;
 use block::completion::Workers;
 use block::device::DeviceExt;
-use block::layer::crash::{CrashLayer, Loss, Power};
+use block::layer::crash::{CrashLayer, Loss, Power, Reported, WriteEffect};
 use block::layer::delay::{DelayLayer, Delays, Latency};
 use block::layer::stats::StatsLayer;
 use block::memory::MemoryDevice;
@@ -257,11 +257,42 @@ fn what_replaces_dirty_data_on_the_origin_is_durable_there() {
         bench.write(0, 1, 4096).unwrap();
         bench.close(true).unwrap();
         bench.reopen_closed(Mode::WriteThrough);
+        // Cleaning would flush the rest of the line, and with it what is tried here.
+        bench.cache.hold_cleaning();
         replace(&mut bench);
         bench.origin_medium = bench.origin_medium.after_power_loss_as(Loss::All, &Power::new());
         bench.reopen_after_crash(Mode::WriteBack);
         assert_eq!(bench.read(0, 1024).unwrap(), [[0; 512], [1; 512]].concat(), "never what was there before");
     }
+}
+
+/// Clients of write-back need not flush.
+#[test]
+fn what_is_discarded_or_zeroed_in_write_back_is_durable_when_it_is_acknowledged() {
+    let changes: [fn(&mut Bench); 2] = [
+        |bench| bench.executor.block_on(bench.cache.write_zeroes(0, 4096, false, true)).unwrap(),
+        |bench| bench.executor.block_on(bench.cache.discard(0, 4096)).unwrap(),
+    ];
+    for change in changes {
+        let mut bench = Bench::new(Mode::WriteBack);
+        bench.executor.block_on(bench.origin_medium.write(0, Buffer::copy_of(&[9; 4096]), true)).unwrap();
+        change(&mut bench);
+        assert_eq!(bench.origin_medium.durable_bytes(0, 4096), vec![0; 4096]);
+    }
+}
+
+/// Its record may be on the device, whatever that says: after a restart it would come back over what replaced it.
+#[test]
+fn what_may_have_landed_on_a_device_that_failed_is_not_replaced_on_the_origin() {
+    let mut bench = Bench::new(Mode::WriteBack);
+    // The first request of a write is its data, the second its record.
+    let record = bench.cache_medium.writes_seen() + 1;
+    bench.cache_medium.fail_write_as(record, ErrorKind::Media, WriteEffect::Whole, Reported::ForGood);
+    assert_eq!(bench.write(8192, 2, 512), Err(ErrorKind::OutcomeUnknown));
+    assert_eq!(bench.write(8192, 3, 512), Err(ErrorKind::Media));
+    bench.cache_medium.heal();
+    bench.reopen_after_crash(Mode::WriteBack);
+    assert_eq!(bench.read(8192, 512), Ok(vec![2; 512]), "it has landed");
 }
 
 #[test]
@@ -400,6 +431,56 @@ fn writes_lost_between_sending_and_flushing_stay_dirty() {
     let cleaning = Arc::clone(&cache);
     executor.block_on(async move { cleaning.clean(|_| {}).await.unwrap() });
     assert_eq!(cache.status().dirty_lines, 0);
+}
+
+/// An origin that looks at once, and answers reads and writes 10 ms later; it can be told to say things.
+fn answering_later(executor: &mut Executor) -> (CrashLayer, SharedDevice) {
+    let (workers, medium) = (Workers::new(), CrashLayer::new(ORIGIN_BYTES, 2));
+    let later = Latency::Fixed(Duration::from_millis(10));
+    let delays = Delays { read: later, write: later, ..Delays::default() };
+    let inner: SharedDevice = Arc::new(medium.clone());
+    let origin = DelayLayer::new(inner, Arc::new(executor.clock()), &workers, delays, 1);
+    executor.spawn(async move { workers.run().await });
+    (medium, Arc::new(origin))
+}
+
+#[test]
+fn writes_lost_while_they_are_sent_stay_dirty() {
+    let mut executor = Executor::in_order();
+    let (medium, origin) = answering_later(&mut executor);
+    let device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20, Identity::default()));
+    format(&mut executor, &device, &origin, format_options());
+    let cache = open(&mut executor, &device, &origin, Mode::WriteBack);
+    write(&mut executor, &cache, 0, &[1; 4096]);
+    let (clock, cleaning) = (executor.clock(), Arc::clone(&cache));
+    let lost = async move {
+        clock.sleep(Duration::from_millis(5)).await;
+        medium.publish(&Event::WritesLost);
+    };
+    let (cleaned, ()) = executor
+        .block_on(async move { futures_util::future::join(async { cleaning.clean(|_| {}).await }, lost).await });
+    assert_eq!(cleaned.map_err(|error| error.kind()), Err(ErrorKind::OutcomeUnknown));
+    assert_eq!(cache.status().dirty_lines, 1);
+}
+
+#[test]
+fn what_was_read_while_the_origin_lost_it_is_left_out() {
+    let mut executor = Executor::in_order();
+    let (medium, origin) = answering_later(&mut executor);
+    let device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20, Identity::default()));
+    format(&mut executor, &device, &origin, format_options());
+    let cache = open(&mut executor, &device, &origin, Mode::WriteThrough);
+    write(&mut executor, &medium, 0, &[1; 4096]);
+    let (clock, reading) = (executor.clock(), cache.read(0, Buffer::zeroed(4096)));
+    let lost = async move {
+        clock.sleep(Duration::from_millis(5)).await;
+        medium.write(0, Buffer::zeroed(4096), true).await.expect("nothing fails");
+        medium.publish(&Event::WritesLost);
+    };
+    let (found, ()) = executor.block_on(async move { futures_util::future::join(reading, lost).await });
+    assert_eq!(found.unwrap().to_vec(), vec![1; 4096], "it was there when the origin looked");
+    executor.run_until_stalled();
+    assert_eq!(read(&mut executor, &cache, 0, 4096), vec![0; 4096]);
 }
 
 /// A cache in write-through and crash mode warm over an origin that says what it lost; its device takes this long.

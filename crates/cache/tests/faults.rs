@@ -113,8 +113,10 @@ fn run(seed: u64, mode: Mode, crash_mode: CrashMode, faults: Faults) -> bool {
 
 #[test]
 fn whatever_the_cache_device_refuses_nothing_acknowledged_is_lost() {
+    let test = block::crash_test!();
     let (mut failed, mut count) = (0, 0);
-    for seed in 0..60 {
+    for seed in test.seeds(0, 60, 1) {
+        let _printed = test.on_panic(seed, None);
         for (mode, crash_mode) in [
             (Mode::WriteBack, CrashMode::DirtySynchronous),
             (Mode::WriteBack, CrashMode::Warm),
@@ -128,5 +130,10 @@ fn whatever_the_cache_device_refuses_nothing_acknowledged_is_lost() {
             failed += u32::from(run(seed, mode, crash_mode, faults));
         }
     }
-    assert!(failed > count / 10 && failed < count, "{failed} of {count} caches have failed for good: both are tried");
+    // Of a few seeds alone all may be of one sort.
+    let are_few = count < 60;
+    assert!(
+        are_few || (failed > count / 10 && failed < count),
+        "{failed} of {count} caches have failed for good: both are tried"
+    );
 }

@@ -10,7 +10,7 @@ use base::executor::Executor;
 use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::crash::{CrashLayer, FlushEffect, Loss, Power, Reported};
-use block::layer::delay::Latency;
+use block::layer::delay::{DelayLayer, Delays, Latency};
 use block::memory::MemoryDevice;
 use block::{ErrorKind, Identity, SharedDevice};
 use cache::{CrashMode, FormatOptions, Mode, OpenOptions};
@@ -54,6 +54,62 @@ fn an_error_of_a_flush_that_nobody_asked_for_is_told_to_the_next_who_does() {
     // Clean lines are stored: the flush before that takes the error.
     executor.run();
     assert!(executor.block_on(cache.flush()).is_err(), "the write before it may be lost");
+}
+
+/// Nobody flushes in write-back: its clients would never be told.
+#[test]
+fn a_cache_does_not_change_to_write_back_before_a_client_has_been_told_what_a_flush_may_have_lost() {
+    let mut executor = Executor::in_order();
+    let medium = CrashLayer::new(1 << 20, 2);
+    let (device, origin): (SharedDevice, SharedDevice) = (memory(1 << 20), Arc::new(medium.clone()));
+    format(&mut executor, &device, &origin, FormatOptions { crash_mode: CrashMode::Warm, ..format_options() });
+    let cache = open(&mut executor, &device, &origin, Mode::WriteThrough);
+    medium.fail_flush_once(medium.flushes_seen(), ErrorKind::Media);
+    write(&mut executor, &cache, 0, &[7; LINE as usize]);
+    // Clean lines are stored: the flush before that takes the error.
+    executor.run();
+    let mut change = || {
+        let changing = Arc::clone(&cache);
+        executor.block_on(async move { changing.set_mode(Mode::WriteBack).await }).map_err(|error| error.kind())
+    };
+    assert_eq!([change(), change()], [Err(ErrorKind::Media), Err(ErrorKind::Media)]);
+    assert!(executor.block_on(cache.flush()).is_err(), "now it is told");
+    let changing = Arc::clone(&cache);
+    executor.block_on(async move { changing.set_mode(Mode::WriteBack).await }).expect("and nothing is in the way");
+}
+
+/// The flush was under way when the line became valid, so it may not have covered it. All else is flushed, and no client asks for another one.
+#[test]
+fn a_line_that_became_valid_during_a_flush_is_stored_behind_another_one() {
+    let mut executor = Executor::in_order();
+    let (workers, ms) = (Workers::new(), Duration::from_millis);
+    let (device_medium, origin_medium) = (CrashLayer::new(1 << 20, 1), CrashLayer::new(1 << 20, 2));
+    let clock: Arc<dyn Clock> = Arc::new(executor.clock());
+    let over = |medium: &CrashLayer, delays| -> SharedDevice {
+        Arc::new(DelayLayer::new(Arc::new(medium.clone()), Arc::clone(&clock), &workers, delays, 1))
+    };
+    let device = over(&device_medium, Delays { write: Latency::Fixed(ms(10)), ..Delays::default() });
+    let origin = over(&origin_medium, Delays { flush: Latency::Fixed(ms(50)), ..Delays::default() });
+    let running = workers.clone();
+    executor.spawn(async move { running.run().await });
+    format(&mut executor, &device, &origin, FormatOptions { crash_mode: CrashMode::Warm, ..format_options() });
+    let options = OpenOptions { lazy_interval: ms(100), ..open_options(&executor, Mode::WriteThrough) };
+    let cache = try_open(&mut executor, &device, &origin, options).unwrap();
+    write(&mut executor, &cache, 0, &[7; LINE as usize]);
+    let flushed = Arc::clone(&cache);
+    executor.block_on(async move {
+        clock.sleep(ms(5)).await;
+        assert_eq!(flushed.status().valid_bytes, 0, "it is on its way to the device");
+        flushed.flush().await.expect("nothing fails");
+        clock.sleep(ms(1000)).await;
+    });
+    drop((cache, executor));
+    let mut executor = Executor::in_order();
+    let survivor =
+        |medium: CrashLayer| -> SharedDevice { Arc::new(medium.after_power_loss_as(Loss::All, &Power::new())) };
+    let cache = open(&mut executor, &survivor(device_medium), &survivor(origin_medium), Mode::WriteThrough);
+    assert_eq!(cache.status().valid_bytes, LINE, "it is warm");
+    assert_eq!(read(&mut executor, &cache, 0, LINE), [7; LINE as usize]);
 }
 
 /// The cache sends a dirty line, which takes 10 ms, and flushes the LUN, which takes 10 ms and fails. A client's write that the LUN acknowledges

@@ -253,50 +253,43 @@ fn a_conflict_leaves_the_cache_as_it_is() {
     world.check(&mut executor, &cache, "nobody had changed anything");
 }
 
-/// Others change the origin behind an open, before anybody uses the cache: as if the open had been told. The power fails at each write.
-fn others_change_it_behind_an_open(scenario: &Scenario) {
-    for nth in 0.. {
-        let context = format!("{scenario:?}, power lost at write {nth} behind an open");
-        let mut world = World::new(scenario);
-        let (mut executor, cache) = world.open(scenario, Freshness::Unchanged, false).unwrap();
-        world.change_by_others(&mut Random::new(scenario.seed + 7));
-        let conflict = world.dirty.iter().filter(|&&sector| world.is_changed(sector)).count() as u64 * SECTOR;
-        let heed = |executor: &mut Executor, is_overwritten| {
-            let (cache, changed) = (Arc::clone(&cache), world.changed.clone());
-            executor.block_on(async move { cache.heed_changes(&changed, is_overwritten).await })
-        };
-        if conflict > 0 {
-            let error = heed(&mut executor, false).expect_err("both have changed the same bytes");
-            assert_eq!(ConflictingChanges::of(&error), Some(&ConflictingChanges { bytes: conflict }), "{context}");
-        }
-        let power = world.medium.power().clone();
-        power.fail_write(power.writes_seen() + nth);
-        let is_heeded = heed(&mut executor, true).is_ok();
-        drop((cache, executor));
-        // Whoever asked has been answered, and forgets what has changed. Or not, and says it again.
-        let again = if is_heeded { Freshness::Unchanged } else { Freshness::Changed(world.changed.clone()) };
-        world.lose_power(Loss::Seeded(scenario.seed ^ nth));
-        let (mut executor, cache) = world.open(scenario, again, true).expect("it opens after any crash");
-        world.check(&mut executor, &cache, &context);
-        if is_heeded {
-            return;
-        }
+/// Others change the origin behind an open, before anybody uses the cache: as if the open had been told. Whether the power was lost at write `nth`.
+fn others_change_it_behind_an_open(scenario: &Scenario, nth: u64) -> bool {
+    let context = format!("{scenario:?}, power lost at write {nth} behind an open");
+    let mut world = World::new(scenario);
+    let (mut executor, cache) = world.open(scenario, Freshness::Unchanged, false).unwrap();
+    world.change_by_others(&mut Random::new(scenario.seed + 7));
+    let conflict = world.dirty.iter().filter(|&&sector| world.is_changed(sector)).count() as u64 * SECTOR;
+    let heed = |executor: &mut Executor, is_overwritten| {
+        let (cache, changed) = (Arc::clone(&cache), world.changed.clone());
+        executor.block_on(async move { cache.heed_changes(&changed, is_overwritten).await })
+    };
+    if conflict > 0 {
+        let error = heed(&mut executor, false).expect_err("both have changed the same bytes");
+        assert_eq!(ConflictingChanges::of(&error), Some(&ConflictingChanges { bytes: conflict }), "{context}");
     }
+    let power = world.medium.power().clone();
+    power.fail_write(power.writes_seen() + nth);
+    let is_heeded = heed(&mut executor, true).is_ok();
+    drop((cache, executor));
+    // Whoever asked has been answered, and forgets what has changed. Or not, and says it again.
+    let again = if is_heeded { Freshness::Unchanged } else { Freshness::Changed(world.changed.clone()) };
+    world.lose_power(Loss::Seeded(scenario.seed ^ nth));
+    let (mut executor, cache) = world.open(scenario, again, true).expect("it opens after any crash");
+    world.check(&mut executor, &cache, &context);
+    !is_heeded
 }
 
 #[test]
 fn what_others_change_behind_an_open_is_forgotten_durably_as_well() {
+    const LINE_BYTES: [u64; 4] = [64 << 10, 4 << 10, 4 << 10, 16 << 10];
+    let test = block::crash_test!().of_few_crashes(0);
     for crash_mode in [CrashMode::DiscardAll, CrashMode::DirtySynchronous, CrashMode::Warm, CrashMode::AllSynchronous] {
-        for (seed, line_bytes) in [(1, 4 << 10), (2, 4 << 10), (3, 16 << 10), (8, 64 << 10)] {
-            let line_size = LineSize::new(line_bytes).unwrap();
+        for seed in test.seeds(1, 4, 1) {
+            let line_size = LineSize::new(LINE_BYTES[seed as usize % 4]).unwrap();
             for is_closed in [true, false] {
-                others_change_it_behind_an_open(&Scenario {
-                    seed,
-                    crash_mode,
-                    line_size,
-                    is_closed,
-                    is_unknown: false,
-                });
+                let scenario = Scenario { seed, crash_mode, line_size, is_closed, is_unknown: false };
+                test.crash_at_every(seed, 1000, |nth| others_change_it_behind_an_open(&scenario, nth));
             }
         }
     }

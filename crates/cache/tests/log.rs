@@ -4,28 +4,43 @@ mod common;
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use base::buffer::Buffer;
 use base::executor::Executor;
+use base::range::ByteRange;
 use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::crash::{CrashLayer, Loss, Power};
 use block::memory::MemoryDevice;
 use block::{Completion, Device, Geometry, Identity, Operation, Request, SharedDevice};
 use cache::format::{KIND, ParametersRaw};
-use cache::{FormatOptions, Mode};
+use cache::layout::Layout;
+use cache::{Associativity, FormatOptions, Mode};
 use common::{format, format_options, open, read, write};
 use store::{LogPosition, Superblock};
 
 const LINE: u64 = 4096;
 const CACHE_BYTES: u64 = 1 << 20;
 
-/// A device that does not answer writes of its superblock when told to hold them.
+fn memory(bytes: u64) -> SharedDevice {
+    Arc::new(MemoryDevice::new(bytes, Identity::default()))
+}
+
+/// A device that does not answer writes to the ranges that it was told to hold, and does not carry them out.
 struct Holding {
     inner: SharedDevice,
-    is_holding: AtomicBool,
+    held: Mutex<Vec<ByteRange>>,
+}
+
+impl Holding {
+    fn over(inner: SharedDevice) -> Arc<Self> {
+        Arc::new(Self { inner, held: Mutex::default() })
+    }
+
+    fn hold(&self, ranges: &[ByteRange]) {
+        self.held.lock().unwrap().extend(ranges);
+    }
 }
 
 impl Device for Holding {
@@ -38,9 +53,9 @@ impl Device for Holding {
     }
 
     fn submit(&self, request: Request) -> Completion {
-        let is_superblock = request.offset < LINE || request.offset >= CACHE_BYTES - LINE;
         let is_write = matches!(request.operation, Operation::Write { .. });
-        if is_superblock && is_write && self.is_holding.load(Ordering::Relaxed) {
+        let is_held = |range: ByteRange| self.held.lock().unwrap().iter().any(|held| held.overlaps(&range));
+        if is_write && request.range().is_some_and(is_held) {
             return Completion::task(&Workers::new(), std::future::pending());
         }
         self.inner.submit(request)
@@ -53,12 +68,13 @@ fn records_stay_until_the_superblock_is_durable_that_does_not_need_them() {
     const LINES: u64 = 12;
     let mut executor = Executor::in_order();
     let medium = CrashLayer::new(CACHE_BYTES, 1);
-    let origin: SharedDevice = Arc::new(MemoryDevice::new(1 << 20, Identity::default()));
-    let holding = Arc::new(Holding { inner: Arc::new(medium.clone()), is_holding: AtomicBool::new(false) });
+    let origin = memory(1 << 20);
+    let holding = Holding::over(Arc::new(medium.clone()));
     let device: SharedDevice = holding.clone();
     format(&mut executor, &device, &origin, FormatOptions { log_bytes: Some(16 << 10), ..format_options() });
     let cache = open(&mut executor, &device, &origin, Mode::WriteBack);
-    holding.is_holding.store(true, Ordering::Relaxed);
+    let superblocks = [0, CACHE_BYTES - LINE].map(|offset| ByteRange { offset, length: LINE });
+    holding.hold(&superblocks);
     let acknowledged = Rc::new(RefCell::new([0; LINES as usize]));
     let (writing, noted) = (Arc::clone(&cache), Rc::clone(&acknowledged));
     executor.spawn(async move {
@@ -86,8 +102,7 @@ fn records_stay_until_the_superblock_is_durable_that_does_not_need_them() {
 #[test]
 fn each_open_begins_a_new_epoch_of_the_log() {
     let mut executor = Executor::in_order();
-    let memory = || -> SharedDevice { Arc::new(MemoryDevice::new(CACHE_BYTES, Identity::default())) };
-    let (device, origin) = (memory(), memory());
+    let (device, origin) = (memory(CACHE_BYTES), memory(CACHE_BYTES));
     format(&mut executor, &device, &origin, format_options());
     let mut last = None;
     for is_closed in [true, false, false, true, true] {
@@ -104,4 +119,90 @@ fn each_open_begins_a_new_epoch_of_the_log() {
             executor.block_on(async move { cache.close(true).await.unwrap() });
         }
     }
+}
+
+/// The frame on `device` that begins with a sector of `byte`.
+fn frame_with(executor: &mut Executor, device: &SharedDevice, layout: &Layout, byte: u8) -> u32 {
+    let begins_so = |&frame: &u32| read(executor, device, layout.frame_offset(frame), 512).iter().all(|&it| it == byte);
+    (0..layout.frame_count()).find(begins_so).expect("it is in a frame")
+}
+
+/// A part of a dirty line is written, so it moves, and the power fails between the first sector of its new frame and the next, behind the record. What the
+/// line held else was acknowledged long before.
+#[test]
+fn a_line_whose_move_was_torn_is_what_it_was() {
+    let (device, origin) = (memory(CACHE_BYTES), memory(1 << 20));
+    let layout = Layout::new(CACHE_BYTES, &format_options()).unwrap();
+    let mut executor = Executor::in_order();
+    format(&mut executor, &device, &origin, format_options());
+    let cache = open(&mut executor, &device, &origin, Mode::WriteBack);
+    write(&mut executor, &cache, 0, &[1; LINE as usize]);
+    let before = read(&mut executor, &device, 0, CACHE_BYTES);
+    write(&mut executor, &cache, 0, &[2; 512]);
+    drop((cache, executor));
+    let mut executor = Executor::in_order();
+    let frame = frame_with(&mut executor, &device, &layout, 2);
+    let torn = layout.frame_offset(frame) + 512..layout.frame_offset(frame) + LINE;
+    write(&mut executor, &device, torn.start, &before[torn.start as usize..torn.end as usize]);
+    let cache = open(&mut executor, &device, &origin, Mode::WriteBack);
+    assert_eq!(cache.status().recovery.writes_taken_back, 1);
+    assert_eq!(read(&mut executor, &cache, 0, LINE), [1; LINE as usize]);
+}
+
+/// Block `a` moves, and block `b` comes into the frame that it left, while an older write is under way, so that no record calls the move settled. Then the
+/// device damages what `a` holds: that must not undo the move, and with it what was acknowledged for `b`.
+#[test]
+fn a_write_into_a_frame_that_a_move_freed_proves_the_move() {
+    let options = FormatOptions { associativity: Associativity::Ways(2), ..format_options() };
+    let layout = Layout::new(CACHE_BYTES, &options).unwrap();
+    let a = 0;
+    let is_beside_a = |&block: &u64| layout.set_of(block) == layout.set_of(a);
+    let b = (1..).find(is_beside_a).expect("sets have many blocks");
+    let slow = (1..).find(|block| !is_beside_a(block)).expect("there are many sets");
+    let (device, origin) = (memory(CACHE_BYTES), memory(64 << 20));
+    let holding = Holding::over(Arc::clone(&device));
+    let mut executor = Executor::in_order();
+    format(&mut executor, &device, &origin, options);
+    let cache = open(&mut executor, &(holding.clone() as SharedDevice), &origin, Mode::WriteBack);
+    write(&mut executor, &cache, a * LINE, &[1; LINE as usize]);
+    let frames = layout.frames_of(layout.set_of(slow));
+    let length = u64::from(frames.end - frames.start) * LINE;
+    holding.hold(&[ByteRange { offset: layout.frame_offset(frames.start), length }]);
+    let unfinished = cache.write(slow * LINE, Buffer::copy_of(&[9; LINE as usize]), false);
+    executor.spawn(async move { drop(unfinished.await) });
+    executor.run_until_stalled();
+    write(&mut executor, &cache, a * LINE, &[2; LINE as usize]);
+    write(&mut executor, &cache, b * LINE, &[3; LINE as usize]);
+    drop((cache, executor));
+    let mut executor = Executor::in_order();
+    let frame = frame_with(&mut executor, &device, &layout, 2);
+    write(&mut executor, &device, layout.frame_offset(frame) + 1024, &[0xff; 512]);
+    let cache = open(&mut executor, &device, &origin, Mode::WriteBack);
+    assert_eq!(read(&mut executor, &cache, b * LINE, LINE), [3; LINE as usize]);
+}
+
+/// A start has read from the log that lines became dirty, or clean; the next one, after another crash, finds no such log any more.
+#[test]
+fn what_a_log_said_counts_after_a_second_crash() {
+    let (device, origin) = (memory(CACHE_BYTES), memory(1 << 20));
+    format(&mut Executor::in_order(), &device, &origin, format_options());
+    let start = || {
+        let mut executor = Executor::in_order();
+        let cache = open(&mut executor, &device, &origin, Mode::WriteBack);
+        (executor, cache)
+    };
+    let (mut executor, cache) = start();
+    write(&mut executor, &cache, 0, &[1; LINE as usize]);
+    drop((cache, executor));
+    drop(start());
+    let (mut executor, cache) = start();
+    assert_eq!(read(&mut executor, &cache, 0, LINE), [1; LINE as usize]);
+    let cleaning = Arc::clone(&cache);
+    executor.block_on(async move { cleaning.clean(|_| {}).await }).expect("nothing fails");
+    drop((cache, executor));
+    drop(start());
+    // Others write it once it is clean.
+    write(&mut Executor::in_order(), &origin, 0, &[5; LINE as usize]);
+    let (mut executor, cache) = start();
+    assert_eq!(read(&mut executor, &cache, 0, LINE), [5; LINE as usize]);
 }

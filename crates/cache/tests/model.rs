@@ -84,7 +84,9 @@ fn run_with(line_size: LineSize, seed: u64, associativity: Associativity, mode: 
 
 #[test]
 fn write_back_returns_what_was_written() {
-    for seed in 0..12 {
+    let test = block::crash_test!();
+    for seed in test.seeds(0, 12, 1) {
+        let _printed = test.on_panic(seed, None);
         run(seed, Associativity::Ways([1, 2, 4, 8][seed as usize % 4]), Mode::WriteBack, false);
         run(seed, Associativity::Full, Mode::WriteBack, false);
     }
@@ -92,7 +94,9 @@ fn write_back_returns_what_was_written() {
 
 #[test]
 fn write_through_returns_what_was_written() {
-    for seed in 0..12 {
+    let test = block::crash_test!();
+    for seed in test.seeds(0, 12, 1) {
+        let _printed = test.on_panic(seed, None);
         run(seed, Associativity::Ways([1, 2, 4, 8][seed as usize % 4]), Mode::WriteThrough, false);
         run(seed, Associativity::Full, Mode::WriteThrough, false);
     }
@@ -100,16 +104,20 @@ fn write_through_returns_what_was_written() {
 
 #[test]
 fn modes_switch_and_lines_are_cleaned_under_load() {
-    for seed in 0..24 {
+    let test = block::crash_test!();
+    for seed in test.seeds(0, 24, 1) {
+        let _printed = test.on_panic(seed, None);
         run(seed, Associativity::Ways([1, 4, 16, 64][seed as usize % 4]), Mode::WriteBack, true);
     }
 }
 
 #[test]
 fn lines_of_every_size_return_what_was_written() {
+    let test = block::crash_test!();
     for (nth, bytes) in [8 << 10, 64 << 10, 256 << 10].into_iter().enumerate() {
         let line_size = LineSize::new(bytes).unwrap();
-        for seed in (0..6).map(|seed| seed * 10 + nth as u64) {
+        for seed in test.seeds(nth as u64, 6, 10) {
+            let _printed = test.on_panic(seed, None);
             let associativity =
                 [Associativity::Ways(4), Associativity::Full, Associativity::Ways(8)][seed as usize % 3];
             run_with(line_size, seed, associativity, Mode::WriteBack, true);

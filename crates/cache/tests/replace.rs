@@ -11,7 +11,7 @@ use base::executor::Executor;
 use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::crash::{CrashLayer, FlushEffect, Loss, Power, Reported};
-use block::layer::delay::Latency;
+use block::layer::delay::{DelayLayer, Delays, Latency};
 use block::layer::stats::StatsLayer;
 use block::layer::switch::SwitchLayer;
 use block::memory::MemoryDevice;
@@ -99,6 +99,36 @@ fn a_successor_is_warm_and_has_what_is_dirty() {
         executor.block_on(async move { new.close(false).await.unwrap() });
         assert_eq!(read(&mut executor, &shared, 3 * LINE + 512, 1024), vec![9; 1024]);
     }
+}
+
+/// What is being copied was read already, and the successor has nothing yet that it could be told to forget.
+#[test]
+fn what_is_written_while_its_line_is_copied_is_what_the_successor_has() {
+    let mut executor = Executor::in_order();
+    let memory = |bytes| -> SharedDevice { Arc::new(MemoryDevice::new(bytes, Identity::default())) };
+    let (workers, origin) = (Workers::new(), memory(ORIGIN_BYTES));
+    let delays = Delays { read: Latency::Fixed(Duration::from_millis(10)), ..Delays::default() };
+    let clock: Arc<dyn Clock> = Arc::new(executor.clock());
+    let first: SharedDevice = Arc::new(DelayLayer::new(memory(2 << 20), Arc::clone(&clock), &workers, delays, 1));
+    let second = memory(2 << 20);
+    executor.spawn(async move { workers.run().await });
+    format(&mut executor, &first, &origin, options_of(1, 8, 96));
+    format(&mut executor, &second, &origin, options_of(2, 8, 96));
+    let old = open(&mut executor, &first, &origin, Mode::WriteThrough);
+    write(&mut executor, &old, 0, &[1; LINE as usize]);
+    executor.run_until_stalled();
+    let new = open_successor(&mut executor, &old, &second, &origin, Mode::WriteThrough);
+    let (from, to) = (Arc::clone(&old), Arc::clone(&new));
+    executor.block_on(async move {
+        let writing = async {
+            clock.sleep(Duration::from_millis(5)).await;
+            from.write(0, Buffer::copy_of(&[2; LINE as usize]), false).await.expect("nothing fails");
+        };
+        let (copied, ()) = futures_util::future::join(from.copy_to(&to, |_| {}), writing).await;
+        copied.expect("nothing fails");
+        from.hand_over(&to).await.expect("nothing fails").finish();
+    });
+    assert_eq!(read(&mut executor, &new, 0, LINE), [2; LINE as usize]);
 }
 
 #[test]

@@ -201,7 +201,7 @@ fn what_is_dirty_beyond_the_end_can_be_given_up() {
         world.executor.block_on(async move { cache.close(true).await }).unwrap();
         let discard = |world: &mut World| {
             let (device, clock) = (Arc::clone(&world.cache_device), Arc::new(world.executor.clock()));
-            world.executor.block_on(async move { cache::discard_beyond_end(&device, clock).await.unwrap() })
+            world.executor.block_on(async move { cache::discard_beyond_end(&device, clock, None).await.unwrap() })
         };
         // As large as it was when the cache was opened last.
         assert_eq!(discard(&mut world), 0);
@@ -242,7 +242,7 @@ fn loses_power_while_giving_up(seed: u64, nth: u64) -> bool {
     world.executor.block_on(async move { cache.close(true).await }).unwrap();
     medium.power().fail_write(medium.power().writes_seen() + nth);
     let (device, clock) = (Arc::clone(&world.cache_device), Arc::new(world.executor.clock()));
-    let discarded = world.executor.block_on(async move { cache::discard_beyond_end(&device, clock).await });
+    let discarded = world.executor.block_on(async move { cache::discard_beyond_end(&device, clock, None).await });
     let has_failed = medium.power().is_lost();
     assert_eq!(discarded.is_err(), has_failed, "write {nth}: {:?}", discarded.err());
     world.executor = Executor::in_order();

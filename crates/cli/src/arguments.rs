@@ -371,6 +371,10 @@ pub struct Attach {
     /// (over a cache, if there is one, too)
     #[arg(long, value_name = "PATH")]
     pub log: Option<PathBuf>,
+    /// Where in the file or block device the log begins, a multiple of 4KiB: it shares that with others then, caches or logs, each with a size of its
+    /// own (default: a log takes all of it)
+    #[arg(long, value_name = "BYTES", requires = "log")]
+    pub log_offset: Option<ByteSize>,
     /// Size of a log that is made (files are allocated in full)
     #[arg(long, value_name = "SIZE", requires = "log")]
     pub log_size: Option<ByteSize>,
@@ -410,6 +414,13 @@ pub struct Attach {
     /// profile's 90%)
     #[arg(long, value_name = "PERCENT", requires = "log")]
     pub destage_start: Option<Percent>,
+    /// Share of the log in use from which data leaves at full speed (default: 75%)
+    #[arg(long, value_name = "PERCENT", requires = "log")]
+    pub destage_full_speed: Option<Percent>,
+    /// Share of the slots in use from which they are moved to the log: of --durability nvram or unsafe-volatile (default: 50%, or the profile's
+    /// 90%)
+    #[arg(long, value_name = "PERCENT", requires = "log")]
+    pub slots_start: Option<Percent>,
     /// Time without a request after which the log counts as idle, and data leaves (default: 50ms)
     #[arg(long, value_name = "DURATION", requires = "log", value_parser = parse_duration)]
     pub destage_idle: Option<Duration>,
@@ -421,7 +432,7 @@ pub struct Attach {
     /// full (default: 32MiB, or the profile's 64KiB)
     #[arg(long, value_name = "SIZE", requires = "log")]
     pub destage_batch: Option<ByteSize>,
-    /// Writes to the logical unit under way at most, reached when the log is three quarters full, 1 to 256 (default: 8, and up to 128 while writers
+    /// Writes to the logical unit under way at most, reached when the log is as full as --destage-full-speed says, 1 to 256 (default: 8, and up to 128 while writers
     /// wait for room in the log; or the profile's 1)
     #[arg(long, value_name = "NUMBER", requires = "log")]
     pub destage_writes: Option<u64>,
@@ -496,7 +507,8 @@ pub struct Set {
     /// Settings: connections=NUMBER, reconnect=now (look at once for a target that is away), cache.mode=MODE, cache.replacement=lru|clock|2q|s3-fifo,
     /// cache.admission=always|second-use, cache.cutoff=SIZE|off, cache.prefetch=SIZE|off, cache.prefetch-lines=on|off, cache.clean-above=PERCENT,
     /// cache.dirty-max=PERCENT, cache.clean-min=SIZE, cache.clean-max=SIZE|off, cache.size=SIZE, cache.associativity=WAYS|full,
-    /// cache.block-size=SIZE, cache.lines=COUNT|all; for targets lun.NUMBER.disk=on|off
+    /// cache.block-size=SIZE, cache.lines=COUNT|all, log.destage-start=PERCENT, log.destage-full-speed=PERCENT, log.destage-idle=DURATION,
+    /// log.destage-age=DURATION, log.destage-batch=SIZE, log.destage-writes=NUMBER; for targets lun.NUMBER.disk=on|off
     #[arg(required = true, value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
 }
@@ -530,17 +542,26 @@ pub enum Log {
 }
 
 #[derive(Debug, Args)]
-pub struct LogPath {
+pub struct LogPlace {
     /// The log's file or block device
     pub path: PathBuf,
+    /// Where in that it begins (default: it takes all of it)
+    #[arg(long, value_name = "BYTES")]
+    pub log_offset: Option<ByteSize>,
+}
+
+#[derive(Debug, Args)]
+pub struct LogPath {
+    #[command(flatten)]
+    pub place: LogPlace,
     #[command(flatten)]
     pub json: Json,
 }
 
 #[derive(Debug, Args)]
 pub struct LogCheck {
-    /// The log's file or block device
-    pub path: PathBuf,
+    #[command(flatten)]
+    pub place: LogPlace,
     /// The log's persistent memory, if it has any, or a copy of it: it is checked, too
     #[arg(long, value_name = "PATH")]
     pub nvram: Option<PathBuf>,
@@ -550,8 +571,8 @@ pub struct LogCheck {
 
 #[derive(Debug, Args)]
 pub struct LogReplay {
-    /// The log's file or block device
-    pub path: PathBuf,
+    #[command(flatten)]
+    pub place: LogPlace,
     /// The logical unit: iscsi://[USER@]HOST[:PORT]/IQN/LUN; several, separated by commas, as one
     #[arg(value_name = "URL[,URL...]")]
     pub urls: String,
@@ -569,8 +590,8 @@ pub struct LogReplay {
 
 #[derive(Debug, Args)]
 pub struct LogDiscard {
-    /// The log's file or block device
-    pub path: PathBuf,
+    #[command(flatten)]
+    pub place: LogPlace,
     /// Do not ask, even when dirty data is lost
     #[arg(long)]
     pub allow_data_loss: bool,

@@ -41,7 +41,7 @@ fn on_each_flavour(test: impl AsyncFn(&str, Arc<FileDevice>, PathBuf)) {
         current_thread().block_on(async {
             match FileDevice::open(&path, options) {
                 Err(error) if error.kind() == ErrorKind::Unsupported && name.contains("direct") => {
-                    println!("{name}: skipped, {error}");
+                    println!("skipped: {name}: {error}");
                 }
                 other => test(name, other.unwrap_or_else(|error| panic!("{name}: {error:?}")), path).await,
             }
@@ -186,7 +186,9 @@ fn what_is_in_flight_survives_every_drop() {
         let path = folder.path().join(format!("dropped{index}"));
         let runtime = current_thread();
         runtime.block_on(async {
-            let Ok(device) = FileDevice::open(&path, options) else { return println!("{name}: skipped") };
+            let Ok(device) = FileDevice::open(&path, options) else {
+                return println!("skipped: {name} cannot be opened here");
+            };
             for index in 0..300u64 {
                 drop(device.submit(Request::write(index * 4096, Buffer::copy_of(&[3; 4096]), false)));
             }
@@ -210,7 +212,9 @@ fn a_device_outlives_its_runtime_without_harm() {
     let path = folder.path().join("disk");
     let runtime = current_thread();
     let options = FileOptions { size: Some(SIZE), direct: true, ..FileOptions::default() };
-    let Ok(device) = runtime.block_on(async { FileDevice::open(&path, options) }) else { return };
+    let Ok(device) = runtime.block_on(async { FileDevice::open(&path, options) }) else {
+        return println!("skipped: no file here is opened past the page cache");
+    };
     let writes: Vec<_> =
         (0..64).map(|index| device.submit(Request::write(index * 4096, Buffer::copy_of(&[9; 4096]), false))).collect();
     drop(runtime);

@@ -3,17 +3,21 @@
 //! | command | device |
 //! |---|---|
 //! | read, write | the same, in steps where the device takes less at once than NBD allows, or where they are not whole blocks |
-//! | flush, write with FUA | the same |
+//! | write with FUA | the same |
+//! | flush | the same, shared by those that come meanwhile ([`Flushes`](crate::flushes::Flushes)) |
 //! | trim | discard, and a flush after it for FUA |
 //! | write zeroes | the same, allowed to discard unless `NO_HOLE`; with `FAST_ZERO` only where a discard does it |
 //! | cache | reads whose data is dropped: whatever caches there are below keep it |
 //! | block status | extents; a device that knows none has one allocated extent |
+//!
+//! Those that bring no data and ask for much are carried out in pieces ([`LongRequests`]).
 //!
 //! Whatever changes data takes its turn first: one request at a time for each block. A request that changes a part of a block reads and writes
 //! all of it, and must not write back what another one changed meanwhile.
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use block::range_lock::{RangeGuard, RangeLock};
@@ -22,10 +26,12 @@ use block::{
 };
 use nbd::StatusExtent;
 use nbd::server::{Command, Reply, Ticket};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::counters::RequestKind;
 use crate::error_table::to_failure;
 use crate::limits::STEP_BYTES;
+use crate::long_requests::{LongRequests, Part, WorkShare, is_long};
 use crate::partial::{Blocks, around, is_whole};
 
 /// A request under way: what its end brings.
@@ -38,6 +44,17 @@ pub(crate) struct Job {
     pub(crate) buffer_bytes: Option<usize>,
     /// Its turn among those that change the same blocks, held until it is over.
     pub(crate) turn: Option<RangeGuard>,
+    /// Its part of the connection's share of work, likewise.
+    pub(crate) part: Option<OwnedSemaphorePermit>,
+}
+
+/// What carries out the commands of a connection.
+pub(crate) struct Means<'a> {
+    pub(crate) device: &'a SharedDevice,
+    pub(crate) geometry: &'a Geometry,
+    pub(crate) turns: &'a RangeLock,
+    pub(crate) work_share: &'a WorkShare,
+    pub(crate) long_requests: &'a Arc<LongRequests>,
 }
 
 /// A request that is over.
@@ -102,12 +119,13 @@ pub(crate) fn buffer_bytes(command: &Command) -> Option<usize> {
     }
 }
 
-/// Bytes of memory a command holds until it is answered: its buffer, and that of a step where it takes several.
+/// Bytes of memory a command holds until it is answered: its buffer, and that of a step where it takes several. Of the pieces of long ones
+/// there is one at a time in all.
 pub(crate) fn held_bytes(geometry: &Geometry, command: &Command) -> u64 {
     let own = buffer_bytes(command).unwrap_or(0) as u64;
     let range = range_of(command);
     let block_bytes = geometry.logical_block_bytes.into();
-    let has_steps = matches!(command, Command::Cache { .. }) || !is_whole(block_bytes, range);
+    let has_steps = !is_long(command) && !is_whole(block_bytes, range);
     own + if has_steps { around(block_bytes, range).length.min(STEP_BYTES) } else { 0 }
 }
 
@@ -125,43 +143,51 @@ fn range_of(command: &Command) -> ByteRange {
     ByteRange { offset, length }
 }
 
+/// The whole blocks that a command is about.
+fn blocks_of(geometry: &Geometry, command: &Command) -> ByteRange {
+    around(geometry.logical_block_bytes.into(), range_of(command))
+}
+
 fn is_mutation(command: &Command) -> bool {
     matches!(command, Command::Write { .. } | Command::Trim { .. } | Command::WriteZeroes { .. })
 }
 
 /// Starts `command` of `job`. A read gets `buffer`, which is as long as what it reads; other commands do not look at it.
-pub(crate) fn start(
-    device: &SharedDevice,
-    turns: &RangeLock,
-    geometry: &Geometry,
-    mut job: Job,
-    command: Command,
-    buffer: Buffer,
-) -> Started {
+pub(crate) fn start(means: &Means<'_>, mut job: Job, command: Command, buffer: Buffer) -> Started {
+    let Means { geometry, work_share, long_requests, .. } = *means;
     if let Command::WriteZeroes { offset, length, only_if_fast: true, may_discard, .. } = command
         && (!may_discard || !is_fast_to_zero(geometry, offset, length.into()))
     {
         let reply = Reply::Failed(nbd::ErrorCode::NotSupported.into());
         return Started::Finished(Finished { job, reply });
     }
-    let (block_bytes, range) = (u64::from(geometry.logical_block_bytes), range_of(&command));
+    let part = work_share.of(&command);
+    if is_long(&command) {
+        return start_long(means, job, command, part);
+    }
+    long_requests.note_other();
+    match part {
+        Part::Given(part) => {
+            job.part = part;
+            start_now(means, job, command, buffer)
+        }
+        part @ Part::Awaited(..) => start_later(means, job, (command, buffer), part),
+    }
+}
+
+fn start_now(means: &Means<'_>, mut job: Job, command: Command, buffer: Buffer) -> Started {
+    let Means { device, geometry, turns, .. } = *means;
     let mut later = None;
     if is_mutation(&command) {
-        let mut turn = turns.exclusive(around(block_bytes, range));
+        let mut turn = turns.exclusive(blocks_of(geometry, &command));
         job.turn = turn.try_take();
         later = job.turn.is_none().then_some(turn);
     }
-    let carried_out = match to_request(geometry, command, buffer) {
-        Ok(request) => {
-            let Some(turn) = later else { return submit(device, job, request) };
-            let (device, kind) = (device.clone(), job.kind);
-            return many(job, async move {
-                let _turn = turn.await;
-                Ok(to_reply(Some(kind), device.submit(request).await))
-            });
-        }
-        Err((command, buffer)) => in_steps(device.clone(), *geometry, command, buffer),
+    let what = match (to_request(geometry, command, buffer), &later) {
+        (Ok(request), None) => return submit(device, job, request),
+        (what, _) => what,
     };
+    let carried_out = to_the_end(device.clone(), *geometry, job.kind, what);
     many(job, async move {
         let _turn = match later {
             Some(turn) => Some(turn.await),
@@ -169,6 +195,41 @@ pub(crate) fn start(
         };
         carried_out.await
     })
+}
+
+/// Its turn is taken when it has its part: nobody waits for what waits for its own connection.
+fn start_later(means: &Means<'_>, job: Job, (command, buffer): (Command, Buffer), part: Part) -> Started {
+    let Means { device, geometry, turns, .. } = *means;
+    let (turns, range) = (turns.clone(), blocks_of(geometry, &command));
+    let carried_out = to_the_end(device.clone(), *geometry, job.kind, to_request(geometry, command, buffer));
+    many(job, async move {
+        let _part = part.wait().await;
+        let _turn = turns.exclusive(range).await;
+        carried_out.await
+    })
+}
+
+fn start_long(means: &Means<'_>, job: Job, command: Command, part: Part) -> Started {
+    let Means { device, geometry, turns, long_requests, .. } = *means;
+    let blocks = Blocks::new(device.clone(), geometry, STEP_BYTES);
+    let (turns, geometry, long_requests) = (turns.clone(), *geometry, Arc::clone(long_requests));
+    many(job, async move {
+        let _part = part.wait().await;
+        long_requests.carry_out(blocks?, (&turns, &geometry), command).await
+    })
+}
+
+/// Carries out a command by the one request there is for it, or else in steps.
+async fn to_the_end(
+    device: SharedDevice,
+    geometry: Geometry,
+    kind: RequestKind,
+    what: Result<Request, (Command, Buffer)>,
+) -> Result<Reply, Error> {
+    match what {
+        Ok(request) => Ok(to_reply(Some(kind), device.submit(request).await)),
+        Err((command, buffer)) => in_steps(device, geometry, command, buffer).await,
+    }
 }
 
 fn submit(device: &SharedDevice, job: Job, request: Request) -> Started {

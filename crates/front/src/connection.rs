@@ -7,25 +7,32 @@
 //! - At most [`REQUESTS_IN_FLIGHT_MAX`] requests and, but for one request, [`BYTES_IN_FLIGHT_MAX`] bytes are under way, replies that
 //!   the client does not fetch included; above that nothing more is taken from the stream and the client waits.
 //! - Its buffers are within its share ([`Holdings`]), so that what it holds keeps no other connection waiting.
+//! - After a portion of requests all sockets are looked at before it goes on, however fast the device and the client are.
 //! - Told to shut down, it takes no more requests, finishes what is under way, sends the answers, and closes.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use base::buffer::{Acquire, Buffer};
 use block::layer::submitter::SubmitterLayer;
-use block::{Geometry, SharedDevice};
+use block::{Error, Geometry, SharedDevice};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use nbd::server::{Command, Event, Reply, Server, Ticket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::carry_out::{self, Finished, Job, Running, Started};
+use crate::carry_out::{self, Finished, Job, Means, Running, Started};
+use crate::counters::RequestKind;
+use crate::error_table::to_failure;
+use crate::flushes::Flushes;
 use crate::holdings::{AwaitedPlace, Holdings};
-use crate::limits::{BYTES_IN_FLIGHT_MAX, REQUESTS_IN_FLIGHT_MAX, SLICES_PER_WRITE_MAX};
+use crate::limits::{
+    BYTES_IN_FLIGHT_MAX, REQUESTS_IN_FLIGHT_MAX, SLICES_PER_WRITE_MAX, TURN_BYTES, TURN_REQUEST_BYTES,
+};
+use crate::long_requests::{WorkShare, is_long};
 use crate::shared::Shared;
 
 /// A future without a result that lives as long as its connection.
@@ -39,6 +46,10 @@ pub(crate) struct Connection<S> {
     geometry: Geometry,
     server: Server,
     running: FuturesUnordered<Running>,
+    flushes: Flushes,
+    work_share: WorkShare,
+    /// Bytes of requests begun in this turn, [`TURN_REQUEST_BYTES`] at least for each.
+    turn_bytes: u64,
     /// The buffer that the next request waits for.
     awaited: Option<Awaited>,
     holdings: Holdings,
@@ -93,6 +104,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             geometry,
             server,
             running: FuturesUnordered::new(),
+            flushes: Flushes::default(),
+            work_share: WorkShare::default(),
+            turn_bytes: 0,
             awaited: None,
             holdings,
             bytes_running: 0,
@@ -113,6 +127,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.server.begin_shutdown();
             self.is_closing = true;
         }
+        self.turn_bytes = 0;
         loop {
             let mut has_progressed = self.collect_finished(context);
             has_progressed |= self.collect_buffer(context);
@@ -127,7 +142,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.check_deadlines(context)?;
                 return Poll::Pending;
             }
+            if self.is_turn_over() {
+                // Not a plain wake-up: the runtime might poll it again before it looks at the sockets of others.
+                let _ = pin!(tokio::task::yield_now()).poll(context);
+                self.check_deadlines(context)?;
+                return Poll::Pending;
+            }
         }
+    }
+
+    fn is_turn_over(&self) -> bool {
+        self.turn_bytes >= TURN_BYTES
     }
 
     fn check_deadlines(&mut self, context: &mut Context<'_>) -> io::Result<()> {
@@ -151,7 +176,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.finish(finished);
             has_progressed = true;
         }
+        while let Some((tickets, result)) = self.flushes.poll(&self.device, context) {
+            for ticket in tickets {
+                self.answer_flush(ticket, &result);
+            }
+            has_progressed = true;
+        }
         has_progressed
+    }
+
+    fn answer_flush(&mut self, ticket: Ticket, result: &Result<(), Error>) {
+        let reply = match result {
+            Ok(()) => Reply::Done,
+            Err(error) => {
+                self.shared.counters.count_error(RequestKind::Flush);
+                Reply::Failed(to_failure(error))
+            }
+        };
+        self.server.complete(ticket, reply);
     }
 
     /// Goes on with the request that waited for a buffer.
@@ -189,7 +231,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Takes requests from what was received, as many as may be under way.
     fn take_requests(&mut self) -> io::Result<bool> {
         let mut has_progressed = false;
-        while self.awaited.is_none() && self.has_room() {
+        while self.awaited.is_none() && self.has_room() && !self.is_turn_over() {
             let Some(event) = self.server.poll_event() else { break };
             has_progressed = true;
             match event {
@@ -238,13 +280,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn start(&mut self, ticket: Ticket, command: Command, buffer: Buffer) {
         let (kind, bytes) = carry_out::describe(&command);
         self.shared.counters.count_request(kind, bytes);
+        if matches!(command, Command::Flush) {
+            self.turn_bytes += TURN_REQUEST_BYTES;
+            self.shared.long_requests.note_other();
+            return self.flushes.join(ticket);
+        }
         if let Command::Write { buffer, .. } = &command {
             self.holdings.note_received(buffer.len());
         }
+        // Pieces of long ones have turns of their own.
+        self.turn_bytes += if is_long(&command) { TURN_REQUEST_BYTES } else { bytes.max(TURN_REQUEST_BYTES) };
         let bytes = carry_out::held_bytes(&self.geometry, &command);
         self.bytes_running += bytes;
-        let job = Job { ticket, kind, bytes, buffer_bytes: carry_out::buffer_bytes(&command), turn: None };
-        match carry_out::start(&self.device, &self.shared.turns, &self.geometry, job, command, buffer) {
+        let job = Job { ticket, kind, bytes, buffer_bytes: carry_out::buffer_bytes(&command), turn: None, part: None };
+        let means = Means {
+            device: &self.device,
+            geometry: &self.geometry,
+            turns: &self.shared.turns,
+            work_share: &self.work_share,
+            long_requests: &self.shared.long_requests,
+        };
+        match carry_out::start(&means, job, command, buffer) {
             Started::Finished(finished) => self.finish(finished),
             Started::Running(running) => self.running.push(running),
         }

@@ -47,8 +47,40 @@ pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Slices of one vectored write. Past some dozens the cost per slice stays and the cost per call no longer shows; a reply takes two.
 pub const SLICES_PER_WRITE_MAX: usize = 64;
 
-/// Bytes of one step of a request that takes several: a cache request, and whatever is not whole blocks.
+/// Bytes of one step of a request that takes several: a cache request that nobody is beside, and whatever is not whole blocks.
 pub const STEP_BYTES: u64 = 1 << 20;
+
+/// Bytes of a cache request that are read at a time where the device answers on the spot, or others ask for something: 20 us of memory, 0.3 ms of a
+/// device of 200 MiB/s.
+pub const CACHE_PIECE_BYTES: u64 = 64 << 10;
+const _: () = assert!(CACHE_PIECE_BYTES <= STEP_BYTES);
+
+/// The same of a trim or of zeroes, which send no data; in memory it takes 50 us. Up to here they are one request of the device.
+pub const ZERO_PIECE_BYTES: u64 = 1 << 20;
+
+/// The same where the device takes its time and nobody is beside.
+pub const ZERO_PIECE_BYTES_ALONE: u64 = 64 << 20;
+
+/// Bytes that one connection may have under way in the device of requests that bring no data: a long one, or many small ones.
+pub const WORK_SHARE_BYTES: u64 = 1 << 20;
+const _: () = assert!(WORK_SHARE_BYTES >= ZERO_PIECE_BYTES);
+
+/// Requests for what is allocated that one connection may have under way in the device.
+pub const STATUS_REQUESTS_MAX: u64 = 4;
+
+/// What they are counted in: as many as may be in flight at least.
+pub const SHARE_UNIT_BYTES: u64 = 4096;
+const _: () = assert!(WORK_SHARE_BYTES / SHARE_UNIT_BYTES >= REQUESTS_IN_FLIGHT_MAX as u64);
+
+/// Longest pause after a piece of a long request, for others.
+pub const PAUSE_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Bytes that a connection has the device move before the runtime looks at the sockets of others, where the device answers on the spot: 50 us of
+/// memory.
+pub const TURN_BYTES: u64 = 256 << 10;
+
+/// What any request counts in it at least: 64 small ones are a turn.
+pub const TURN_REQUEST_BYTES: u64 = 4096;
 
 /// Bytes of one command of the client that carries no payload: the largest multiple of every block size below 4 GiB.
 pub const CLIENT_PIECE_BYTES: u64 = (4 << 30) - (64 << 10);

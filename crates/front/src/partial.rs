@@ -95,6 +95,12 @@ impl Blocks {
         Ok(Reply::Done)
     }
 
+    /// Makes durable what was written.
+    pub(crate) async fn flush(self) -> Result<Reply, Error> {
+        self.device.flush().await?;
+        Ok(Reply::Done)
+    }
+
     /// The extents of a range, from its first byte.
     pub(crate) async fn extents(self, range: ByteRange) -> Result<Vec<Extent>, Error> {
         let whole = around(self.block_bytes, range);

@@ -15,11 +15,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use base::buffer::BufferPool;
+use base::refusals::Refusals;
 use block::range_lock::RangeLock;
 use block::{Geometry, SharedDevice};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::connection::Connection;
 use crate::counters::{Counters, NbdCounters};
@@ -48,7 +50,10 @@ impl NbdServer {
             shares: Shares::new(options.buffer_bytes_max, options.connections_max),
             counters: Counters::default(),
             turns: RangeLock::new(),
+            refusals: Refusals::default(),
+            begun: Instant::now(),
             large_places: Arc::default(),
+            long_requests: Arc::default(),
             options,
         };
         Self { shared: Arc::new(shared) }
@@ -79,11 +84,16 @@ impl NbdServer {
                 accepted = listener.accept() => match accepted {
                     Ok(_) if connections.len() >= self.shared.options.all_connections_max() => {
                         self.shared.counters.connections_refused.fetch_add(1, Ordering::Relaxed);
-                        tracing::warn!(connections = connections.len(), "too many NBD connections: one is refused");
+                        if let Some(others) = self.shared.note_refusal() {
+                            let connections = connections.len();
+                            tracing::warn!(connections, others, "too many NBD connections: one is refused");
+                        }
                     }
                     Ok(accepted) => self.spawn(&mut connections, accepted, stop.subscribe()),
                     Err(error) => {
-                        tracing::warn!(%error, "an NBD connection could not be accepted");
+                        if let Some(others) = self.shared.note_refusal() {
+                            tracing::warn!(%error, others, "an NBD connection could not be accepted");
+                        }
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
@@ -91,6 +101,7 @@ impl NbdServer {
         }
         drop(listener);
         stop.send_replace(true);
+        self.shared.long_requests.hurry();
         let finished = async { while connections.join_next().await.is_some() {} };
         if tokio::time::timeout(SHUTDOWN_TIME_MAX, finished).await.is_err() {
             tracing::warn!("NBD connections are closed with requests under way");

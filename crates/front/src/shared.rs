@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use base::buffer::BufferPool;
+use base::refusals::Refusals;
 use block::range_lock::RangeLock;
 use block::{Geometry, SharedDevice};
 use nbd::server::Export;
 use nbd::{Abilities, BlockSize};
+use tokio::time::Instant;
 
 use crate::counters::Counters;
 use crate::holdings::{AwaitedPlace, Holdings, LargePlaces, Shares};
+use crate::long_requests::LongRequests;
 use crate::options::NbdOptions;
 
 /// Smallest block that is called preferred: a page, which most programs write anyway.
@@ -23,7 +26,11 @@ pub(crate) struct Shared {
     /// Who changes which blocks now, over all connections.
     pub(crate) turns: RangeLock,
     pub(crate) large_places: Arc<LargePlaces>,
+    pub(crate) long_requests: Arc<LongRequests>,
     pub(crate) shares: Shares,
+    pub(crate) refusals: Refusals,
+    /// When the server was made: times of its log are since then.
+    pub(crate) begun: Instant,
     pub(crate) options: NbdOptions,
 }
 
@@ -36,6 +43,12 @@ impl Shared {
     /// A place for a request that is larger than a share.
     pub(crate) fn large_place(&self) -> AwaitedPlace {
         self.large_places.acquire()
+    }
+
+    /// Notes that a connection is refused: when the log is to tell of it, how many others it did not tell of before.
+    pub(crate) fn note_refusal(&self) -> Option<u64> {
+        let now = base::clock::Instant::START + self.begun.elapsed();
+        self.refusals.note(now)
     }
 
     /// What a client that connects now is offered.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use base::buffer::Buffer;
 use block::SharedDevice;
 use block::device::DeviceExt;
+use common::raw_client::{request, shake_hands};
 use common::{Running, memory};
 use front::limits::CONNECTIONS_MAX;
 use front::{ListenAddress, NbdClient, NbdOptions};
@@ -26,23 +27,12 @@ const TIME_MAX: Duration = Duration::from_secs(300);
 async fn connect_raw(running: &Running) -> UnixStream {
     let ListenAddress::Unix(path) = &running.address else { unreachable!("the tests use socket files") };
     let mut stream = UnixStream::connect(path).await.unwrap();
-    let mut greeting = [0; 18];
-    stream.read_exact(&mut greeting).await.unwrap();
-    // Fixed newstyle without zeroes, and the unnamed export.
-    stream.write_all(&3u32.to_be_bytes()).await.unwrap();
-    stream.write_all(b"IHAVEOPT").await.unwrap();
-    stream.write_all(&[0, 0, 0, 1, 0, 0, 0, 0]).await.unwrap();
-    let mut answer = [0; 10];
-    stream.read_exact(&mut answer).await.unwrap();
+    shake_hands(&mut stream).await;
     stream
 }
 
 async fn ask(stream: &mut UnixStream, command: u16, length: u32) {
-    let mut request = [0; 28];
-    request[..4].copy_from_slice(&0x2560_9513u32.to_be_bytes());
-    request[6..8].copy_from_slice(&command.to_be_bytes());
-    request[24..].copy_from_slice(&length.to_be_bytes());
-    stream.write_all(&request).await.unwrap();
+    stream.write_all(&request(command, length)).await.unwrap();
 }
 
 async fn connect(running: &Running) -> Arc<NbdClient> {

@@ -171,6 +171,35 @@ async fn one_connection_too_many_is_closed() {
     running.stop().await;
 }
 
+/// Blocks above 64 KiB are a preference of the server: a client need not keep to it, and one that does is served.
+#[tokio::test]
+async fn a_preferred_block_above_64_kib_binds_nobody() {
+    for block_bytes in [128 << 10, 1 << 20] {
+        let geometry = Geometry {
+            logical_block_bytes: block_bytes,
+            physical_block_bytes: block_bytes,
+            discard_granularity_bytes: Some(block_bytes),
+            ..Geometry::plain(8 * MIB)
+        };
+        let running = Running::start(memory_with(geometry), options());
+        let device = connect(&running).await;
+        let seen = device.geometry();
+        assert_eq!((seen.logical_block_bytes, seen.physical_block_bytes), (512, block_bytes));
+        let (whole, part) = (pattern(1, block_bytes as usize), pattern(2, 4096));
+        device.write(MIB, Buffer::copy_of(&whole), false).await.unwrap();
+        device.write(MIB + 512, Buffer::copy_of(&part), true).await.unwrap();
+        let mut model = whole.to_vec();
+        model[512..512 + 4096].copy_from_slice(&part);
+        let read = device.read(MIB, Buffer::zeroed(model.len())).await.unwrap();
+        assert!(read[..] == model[..], "blocks of {block_bytes}");
+        device.discard(MIB, block_bytes.into()).await.unwrap();
+        let read = device.read(MIB, Buffer::zeroed(model.len())).await.unwrap();
+        assert!(read.iter().all(|&byte| byte == 0), "blocks of {block_bytes}");
+        drop(device);
+        running.stop().await;
+    }
+}
+
 /// A device that grows.
 struct Growing(AtomicU64);
 

@@ -4,7 +4,7 @@
 //! asked for: what others did while the session was away is told as [`Event::Invalidated`](block::Event::Invalidated). A mark that the target
 //! does not know any more, or with another token, means that everything may have changed.
 
-use block::{ByteRange, Error, ErrorKind, Event, EventHub};
+use block::{ByteRange, Error, ErrorKind};
 use scsi::change_mark::{Changes, Parameters, Run, Support, action_in, action_out, parse_marks};
 use scsi::{Cdb, Sense, Status};
 
@@ -12,7 +12,7 @@ pub use scsi::change_mark::{Mark, Support as ChangeMarkSupport};
 
 use crate::error::{LinkError, sense_error};
 use crate::job::{RawCommand, RawOutcome, Repeat};
-use crate::limits::{CHANGE_REPORT_BYTES, CHANGE_REPORTS_MAX, EVENTS_OF_CHANGES_MAX, MARKS_BYTES};
+use crate::limits::{CHANGE_REPORT_BYTES, CHANGE_REPORTS_MAX, MARKS_BYTES};
 use crate::remote_lun::RemoteLun;
 use crate::taken_marks::{TakenMarks, Tokens};
 use crate::unit::Probe;
@@ -307,22 +307,6 @@ fn check(outcome: &RawOutcome, what: &str) -> Result<(), Error> {
 
 fn malformed(error: scsi::Malformed) -> Error {
     Error::new(ErrorKind::Corrupt, format!("the LUN sent {error} that make no sense"))
-}
-
-/// Tells of changes by others: one by one, or all at once where a receiver would not keep so many.
-pub(crate) fn publish(events: &EventHub, changed: Vec<ByteRange>, size_bytes: u64) {
-    if changed.len() > EVENTS_OF_CHANGES_MAX {
-        events.publish(&Event::Invalidated(ByteRange { offset: 0, length: size_bytes }));
-        return;
-    }
-    changed.into_iter().for_each(|range| events.publish(&Event::Invalidated(range)));
-}
-
-/// The device's own size bounds what was told.
-pub(crate) fn within(range: ByteRange, size_bytes: u64) -> Option<ByteRange> {
-    let end = range.offset.saturating_add(range.length).min(size_bytes);
-    let length = end.checked_sub(range.offset).filter(|&length| length > 0)?;
-    Some(ByteRange { offset: range.offset, length })
 }
 
 #[cfg(test)]

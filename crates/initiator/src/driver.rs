@@ -38,6 +38,7 @@ use crate::options::InitiatorOptions;
 use crate::remote_lun::RemoteLun;
 use crate::shared::Shared;
 use crate::status::{State, Status};
+use crate::told_changes;
 use crate::unit::{Probe, Unit};
 use crate::verdict::Attention;
 
@@ -373,7 +374,7 @@ impl Runner {
             return Err(Error::new(ErrorKind::Gone, words));
         }
         self.shared.view().change_marks = unit.change_marks;
-        self.engine.unit = unit;
+        self.engine.adopt(unit);
         let previous = std::mem::replace(&mut self.shared.view().geometry, geometry);
         if previous != geometry {
             let (before, now) = (previous.size_bytes, geometry.size_bytes);
@@ -387,13 +388,13 @@ impl Runner {
     fn tell_of(&self, changed: &[ByteRange]) {
         let size_bytes = self.shared.view().geometry.size_bytes;
         let changed: Vec<ByteRange> =
-            changed.iter().filter_map(|&range| change_marks::within(range, size_bytes)).collect();
+            changed.iter().filter_map(|&range| told_changes::within(range, size_bytes)).collect();
         let bytes: u64 = changed.iter().map(|range| range.length).sum();
         if bytes > 0 {
             tracing::warn!(bytes, place = self.options.place(), "others changed the LUN while it was out of reach");
         }
         self.shared.view().status.changed_by_others_bytes += bytes;
-        change_marks::publish(&self.shared.events, changed, size_bytes);
+        told_changes::publish(&self.shared.events, changed, size_bytes);
     }
 
     /// Another device is in the LUN's place.

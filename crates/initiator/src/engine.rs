@@ -17,12 +17,16 @@
 //! - a write to a volatile unit is answered only when a copy of it is retained;
 //! - as long as a copy is retained a flush is a command, whatever the unit says of its cache by then;
 //! - what the unit said of lost data, to whatever command, the next flush of a client is told: a unit may say it only once;
-//! - a flush is answered only if it was sent in the present *epoch*: since the last moment at which the unit may have
-//!   lost its cache.
+//! - an answer that says something of the cache, as that of a flush does, counts only if nothing was heard of a loss of the cache: else what it
+//!   belongs to is sent again, after what was lost;
+//! - where another host may switch a cache on, a write has FUA, so that it is durable when it is answered; of what cannot have it nothing counts
+//!   that is answered after the switch was heard of, and what was answered before, since the last command that was told of none, is
+//!   *exposed*: flushed at once, and told as lost if the unit may have lost its cache before that.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use base::clock::Instant;
 use block::range_lock::{Acquire, RangeLock};
@@ -33,8 +37,9 @@ use scsi::Sense;
 use crate::alarm::Alarm;
 use crate::error::{LinkError, sense_error};
 use crate::job::{Job, Kind, Repeat, Reply, Step};
-use crate::limits::{ATTEMPTS_MAX, BUSY_WAIT_MAX, FAILURE_LOG_INTERVAL, REPLAY_DEPTH};
+use crate::limits::{ATTEMPTS_MAX, BUSY_WAIT_MAX, BUSY_WAIT_MIN, REPLAY_DEPTH};
 use crate::link::Link;
+use crate::log_limit::LogLimit;
 use crate::options::InitiatorOptions;
 use crate::retained::{Content, Retained};
 use crate::shared::{Incoming, Shared};
@@ -67,6 +72,16 @@ struct Counts {
     connections_recovered: u64,
 }
 
+/// When what is written again leaves.
+#[derive(Clone, Copy, Debug)]
+struct ReplayPace {
+    /// Since when it has not come to its end.
+    since: Instant,
+    from: Instant,
+    /// Before it begins the next time.
+    wait: Duration,
+}
+
 /// Why a command that was issued again and again is given up.
 const AGAIN_WORDS: &str = "it kept failing with unit attentions or aborted commands";
 
@@ -90,21 +105,26 @@ pub(crate) struct Engine {
     under_way: UnderWay,
     /// Answers that came too early: see [`UnderWay`]. Their commands count as under way.
     early: Vec<Completed>,
+    /// A change that relies on there being no cache was answered: a later command, of at least this number, is to say that none was switched on.
+    unconfirmed: Option<u64>,
+    /// Such changes may be in a cache that was switched on, until a flush.
+    is_exposed: bool,
     order_next: u64,
     /// Retained writes that are still to be written again.
     replay: VecDeque<(ByteRange, Content)>,
     replaying: usize,
+    /// `None` when nothing is written again.
+    replay_pace: Option<ReplayPace>,
     is_flush_under_way: bool,
     /// Whether the flush before the end was made.
     has_flushed_last: bool,
-    epoch: u64,
     attention: Attention,
     /// Acknowledged data is lost, or may be: the next flush of a client says so.
     untold_loss: Option<Error>,
     /// A flush of ours failed, and none has succeeded since.
     is_flush_failing: bool,
-    /// The last failure of a request that was logged.
-    logged_failure: Option<(ErrorKind, Instant)>,
+    failure_log: LogLimit,
+    loss_log: LogLimit,
     /// Whether the session that was lost last left writes behind whose outcome nobody was told.
     has_writes_in_doubt: bool,
     /// Whether the unit carried anything out since [`Engine::take_usefulness`].
@@ -130,20 +150,39 @@ impl Engine {
             blocked: BTreeMap::new(),
             under_way: UnderWay::default(),
             early: Vec::new(),
+            unconfirmed: None,
+            is_exposed: false,
             order_next: 0,
             replay: VecDeque::new(),
             replaying: 0,
+            replay_pace: None,
             is_flush_under_way: false,
             has_flushed_last: false,
-            epoch: 0,
             attention: Attention::None,
             untold_loss: None,
             is_flush_failing: false,
-            logged_failure: None,
+            failure_log: LogLimit::default(),
+            loss_log: LogLimit::default(),
             has_writes_in_doubt: false,
             was_useful: false,
             counts: Counts::default(),
             alarm: Alarm::default(),
+        }
+    }
+
+    /// Takes over what the unit says of itself now. Nothing is under way.
+    pub(crate) fn adopt(&mut self, unit: Unit) {
+        let is_unconfirmed = self.unconfirmed.take().is_some();
+        self.is_exposed |= is_unconfirmed && unit.is_volatile();
+        self.unit = unit;
+    }
+
+    /// The unit may have lost its cache.
+    fn lose_exposed(&mut self) {
+        if std::mem::take(&mut self.is_exposed) {
+            let words =
+                format!("{} had a cache switched on, and may have lost it before a flush", self.options.place());
+            self.lose_write(Error::new(ErrorKind::OutcomeUnknown, words));
         }
     }
 
@@ -175,7 +214,8 @@ impl Engine {
                 continue;
             }
             if !has_progressed {
-                let deadline = self.delayed.first().map(|(at, _)| *at);
+                let replay_from = self.replay_pace.as_ref().map(|pace| pace.from).filter(|from| *from > now);
+                let deadline = self.delayed.first().map(|(at, _)| *at).into_iter().chain(replay_from).min();
                 if self.alarm.poll(context, &*self.options.clock, deadline) {
                     continue;
                 }
@@ -206,8 +246,10 @@ impl Engine {
 
     /// The unit may have lost what it had not made durable, while the session goes on and nothing is under way: what takes several commands
     /// begins again, since those that were carried out are not retained before the request is complete, and a replay could write
-    /// over them.
+    /// over them. What had begun waits a little, and is given up when that was in vain too often.
     pub(crate) fn begin_again(&mut self) {
+        let now = self.options.clock.now();
+        let (mut begun, mut exhausted) = (Vec::new(), Vec::new());
         for (order, mut job) in std::mem::take(&mut self.jobs) {
             match &job.reply {
                 // The replay that follows has all of it.
@@ -221,19 +263,62 @@ impl Engine {
                     job.finish(Err(reset_too_early()));
                     continue;
                 }
-                _ if job.is_mutation() => job.start_over(),
                 _ => {}
+            }
+            if job.has_begun() {
+                begun.push(order);
+                if job.is_mutation() {
+                    job.start_over();
+                    job.restarts += 1;
+                }
+                if job.restarts >= ATTEMPTS_MAX {
+                    exhausted.push(order);
+                }
             }
             self.jobs.insert(order, job);
         }
+        begun.into_iter().for_each(|order| self.delay(now, order));
+        for order in exhausted {
+            let Some(job) = self.jobs.get(&order) else { continue };
+            let words = format!("{} failed: {AGAIN_WORDS}", job.words());
+            let error = final_error(job, &Error::new(ErrorKind::TimedOut, words));
+            self.fail(order, error);
+        }
     }
 
-    /// Begins to write again everything that is retained. Nothing else leaves before that is done.
+    /// Begins to write again everything that is retained. Nothing else leaves before that is done. One that did not come to its end in this
+    /// session begins again later and later; what could not be written again for all the time that requests have is told as lost.
     pub(crate) fn start_replay(&mut self) {
+        let now = self.options.clock.now();
         self.replay = self.retained.all().into();
-        self.epoch += 1;
-        if !self.replay.is_empty() {
-            tracing::info!(count = self.replay.len(), "writing again what was not durable");
+        let Some(replaying) = self.replay_pace.as_mut().filter(|_| !self.replay.is_empty()) else {
+            self.replay_pace = None;
+            if !self.replay.is_empty() {
+                tracing::info!(count = self.replay.len(), "writing again what was not durable");
+                self.replay_pace = Some(ReplayPace { since: now, from: now, wait: BUSY_WAIT_MIN });
+            }
+            return;
+        };
+        if now.since(replaying.since) < self.options.replacement_timeout {
+            replaying.from = now + replaying.wait;
+            replaying.wait = (replaying.wait * 2).min(BUSY_WAIT_MAX);
+            return;
+        }
+        self.replay.clear();
+        self.retained.release(self.retained.mark());
+        self.replay_pace = None;
+        let words = format!(
+            "{} lost what it was not to lose, and writing that again failed: {AGAIN_WORDS}",
+            self.options.place()
+        );
+        self.lose_write(Error::new(ErrorKind::OutcomeUnknown, words));
+    }
+
+    /// A replayed write is over.
+    fn end_replayed(&mut self) {
+        self.replaying -= 1;
+        if !self.is_replaying() {
+            self.replay_pace = None;
         }
     }
 
@@ -266,9 +351,10 @@ impl Engine {
         self.under_way.clear();
         self.replay.clear();
         self.replaying = 0;
+        self.replay_pace = None;
         self.is_flush_under_way = false;
         self.attention = Attention::None;
-        self.epoch += 1;
+        self.lose_exposed();
         self.delayed.clear();
         self.stalled.clear();
         self.ready.clear();
@@ -409,7 +495,9 @@ impl Engine {
         if self.attention > Attention::None {
             return false;
         }
-        while self.replaying < REPLAY_DEPTH
+        let may_replay = self.replay_pace.as_ref().is_none_or(|pace| pace.from <= now);
+        while may_replay
+            && self.replaying < REPLAY_DEPTH
             && let Some((range, content)) = self.replay.pop_front()
         {
             let kind = match content {
@@ -469,7 +557,7 @@ impl Engine {
             && let Some(command) = job.next_command(&self.unit, order, self.options.command_timeout)
         {
             if matches!(job.kind, Kind::Flush) {
-                job.flush_mark = Some((self.epoch, self.retained.mark()));
+                job.flush_mark = Some(self.retained.mark());
             }
             job.note_sent(self.under_way.send());
             self.counts.commands_sent += 1;
@@ -498,7 +586,7 @@ impl Engine {
     fn flush_for_room(&mut self, now: Instant) {
         // Where a flush just failed, another is for those who wait for it. One that has nothing to release makes no room.
         let is_useful = !self.retained.is_empty() && !self.is_flush_failing;
-        let is_needed = (self.retained.is_near_bound() && is_useful) || !self.stalled.is_empty();
+        let is_needed = self.is_exposed || (self.retained.is_near_bound() && is_useful) || !self.stalled.is_empty();
         if is_needed && !self.is_flush_under_way && !self.is_replaying() {
             self.is_flush_under_way = true;
             self.add(Box::new(Job::new(Kind::Flush, Reply::Nobody, now)));
@@ -534,19 +622,27 @@ impl Engine {
 
     /// Takes an answer, unless it came too early.
     fn take(&mut self, now: Instant, completed: Completed, is_wide: bool) {
-        let Self { jobs, under_way, retained, .. } = self;
+        let Self { jobs, under_way, retained, unit, .. } = self;
         let job = jobs.get(&Job::order_of(completed.token));
         let Some((job, number)) = job.and_then(|job| Some((job, job.number_of(completed.token)?))) else { return };
         let is_read = matches!(job.kind, Kind::Read { .. } | Kind::Extents { .. });
-        let is_early = is_wide
-            && under_way.has_earlier(number)
-            && job.depends_on_cache(completed.token)
-            && (!is_read || retained.overlaps(job.range()));
+        let says_of_cache = job.depends_on_cache(completed.token) && (!is_read || retained.overlaps(job.range()));
+        // A unit whose cache nobody else can switch on may do so itself, and seldom does: it is not waited for what it says on other connections.
+        let relies_on_others = unit.may_get_cache && job.relies_on_no_cache(unit);
+        let is_early = is_wide && under_way.has_earlier(number) && (says_of_cache || relies_on_others);
         if is_early {
             self.early.push(completed);
-        } else {
-            under_way.answer(number);
-            self.handle_completed(now, completed);
+            return;
+        }
+        let (is_good, relies_on_no_cache) = (completed.outcome.is_good(), job.relies_on_no_cache(unit));
+        under_way.answer(number);
+        self.handle_completed(now, completed);
+        if is_good && self.attention == Attention::None {
+            if relies_on_no_cache {
+                self.unconfirmed = Some(self.under_way.next());
+            } else if !self.under_way.has_earlier(number) {
+                self.unconfirmed.take_if(|from| *from <= number);
+            }
         }
     }
 
@@ -563,7 +659,7 @@ impl Engine {
 
     fn note(&mut self, attention: Attention) {
         if attention == Attention::PowerOn {
-            self.epoch += 1;
+            self.lose_exposed();
         }
         self.attention = self.attention.max(attention);
     }
@@ -584,6 +680,13 @@ impl Engine {
                 Kind::Read { .. } | Kind::Extents { .. } => job.retreat(step),
                 _ => job.start_over(),
             }
+            self.counts.commands_retried += 1;
+            self.go_on(order);
+            return;
+        }
+        if self.attention > Attention::None && outcome.is_good() && job.relies_on_no_cache(&self.unit) {
+            // A cache may have been switched on before it was carried out: of that no copy would be kept.
+            job.retreat(step);
             self.counts.commands_retried += 1;
             self.go_on(order);
             return;
@@ -639,11 +742,14 @@ impl Engine {
                 _ => self.try_again(now, order, step, AGAIN_WORDS),
             }
             self.go_on(order);
-        } else if job.makes_durable(&self.unit, &outcome) {
+        } else if job.makes_durable(&self.unit, self.attention > Attention::None, &outcome) {
             job.take_step(token, &mut buffer);
             self.go_on(order);
         } else if let Some(job) = self.jobs.remove(&order) {
             self.ready.remove(&order);
+            if job.is_mode_select() && outcome.is_good() {
+                self.note(Attention::Changed);
+            }
             if job.is_synchronizing()
                 && let Verdict::Failed(error) = verdict
             {
@@ -666,7 +772,6 @@ impl Engine {
     /// Takes note of what a report says of earlier writes and of other units. Returns what it calls for.
     pub(crate) fn learn(&mut self, sense: &Sense) -> Attention {
         if sense.is_deferred && self.retained.is_empty() {
-            tracing::error!(%sense, place = self.options.place(), "an earlier write, which was acknowledged, failed");
             self.lose_write(sense_error(sense, "an earlier write"));
         }
         if (sense.asc, sense.ascq) == REPORTED_LUNS_CHANGED {
@@ -699,6 +804,12 @@ impl Engine {
         }
         job.retreat(step);
         self.counts.commands_retried += 1;
+        self.delay(now, order);
+    }
+
+    /// Nothing more of a job is issued for a little while, the next time for longer.
+    fn delay(&mut self, now: Instant, order: u64) {
+        let Some(job) = self.jobs.get_mut(&order) else { return };
         if !std::mem::replace(&mut job.is_delayed, true) {
             self.ready.remove(&order);
             self.delayed.insert((now + job.busy_wait, order));
@@ -710,7 +821,7 @@ impl Engine {
     fn complete(&mut self, order: u64) {
         let Some(mut job) = self.jobs.remove(&order) else { return };
         if matches!(job.reply, Reply::Replay) {
-            self.replaying -= 1;
+            self.end_replayed();
             self.counts.writes_replayed += 1;
             if job.is_durable(&self.unit) {
                 self.retained.supersede(job.range());
@@ -723,13 +834,9 @@ impl Engine {
         if matches!(job.kind, Kind::Flush) {
             let is_ours = matches!(job.reply, Reply::Nobody);
             self.is_flush_under_way &= !is_ours;
-            if let Some((epoch, mark)) = job.flush_mark {
-                if epoch != self.epoch {
-                    // The cache may have been lost before the flush or after it: flush again.
-                    self.go_back(order, job);
-                    return;
-                }
+            if let Some(mark) = job.flush_mark {
                 self.retained.release(mark);
+                self.is_exposed = false;
             }
             self.is_flush_failing = false;
             self.ready.append(&mut self.stalled);
@@ -769,17 +876,17 @@ impl Engine {
         match &job.reply {
             Reply::Replay if self.falls_back(&error, &job) => self.go_back(order, job),
             Reply::Replay => {
-                self.replaying -= 1;
+                self.end_replayed();
                 if error.kind() == ErrorKind::Unsupported && matches!(job.kind, Kind::Discard { .. }) {
                     return;
                 }
-                tracing::error!(%error, "a write that was acknowledged could not be written again");
                 self.retained.supersede(job.range());
                 self.lose_write(error);
             }
             Reply::Nobody => {
                 self.is_flush_under_way = false;
                 self.is_flush_failing = true;
+                self.is_exposed = false;
                 tracing::warn!(%error, place = self.options.place(), "a flush that was to make room, or the last one, failed");
                 self.untold_loss.get_or_insert_with(|| error.clone());
                 self.note_failure(&error);
@@ -808,10 +915,8 @@ impl Engine {
         }
         self.shared.view().status.last_error = Some(error.to_string());
         let now = self.options.clock.now();
-        let is_news = |(logged, at): &(ErrorKind, Instant)| *logged != kind || now.since(*at) >= FAILURE_LOG_INTERVAL;
-        if self.logged_failure.as_ref().is_none_or(is_news) {
-            tracing::warn!(%error, place = self.options.place(), "the LUN fails requests");
-            self.logged_failure = Some((kind, now));
+        if let Some(left_out) = self.failure_log.admit(kind, now) {
+            tracing::warn!(%error, place = self.options.place(), left_out, "the LUN fails requests");
         }
     }
 
@@ -827,8 +932,11 @@ impl Engine {
         self.jobs.insert(order, job);
     }
 
-    /// Data that was acknowledged is gone.
+    /// Data that was acknowledged is gone, or may be.
     fn lose_write(&mut self, error: Error) {
+        if let Some(left_out) = self.loss_log.admit(error.kind(), self.options.clock.now()) {
+            tracing::error!(%error, place = self.options.place(), left_out, "data that was acknowledged is lost, or may be");
+        }
         self.untold_loss.get_or_insert(error);
         self.shared.events.publish(&Event::WritesLost);
     }

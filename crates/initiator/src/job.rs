@@ -131,6 +131,8 @@ pub(crate) struct Job {
     pub(crate) reply: Reply,
     pub(crate) since: Instant,
     pub(crate) attempts: u32,
+    /// Times it began again because the unit may have lost what was carried out of it.
+    pub(crate) restarts: u32,
     pub(crate) busy_wait: Duration,
     /// Whether any command of it was ever sent.
     pub(crate) was_sent: bool,
@@ -138,8 +140,8 @@ pub(crate) struct Job {
     pub(crate) place: Option<RangeGuard>,
     /// Room for a copy, for writes that a volatile unit may lose.
     pub(crate) copy: Option<Buffer>,
-    /// The epoch in which a flush was sent, and what it covers.
-    pub(crate) flush_mark: Option<(u64, u64)>,
+    /// What a flush that was sent covers.
+    pub(crate) flush_mark: Option<u64>,
     /// Whether a flush is a command, and not over at once: there may be something that is not durable.
     pub(crate) is_flush_needed: bool,
     /// Whether anything of it was sent to a unit with a volatile cache. That it was switched off since makes nothing durable.
@@ -167,6 +169,7 @@ impl Job {
             reply,
             since,
             attempts: 0,
+            restarts: 0,
             busy_wait: BUSY_WAIT_MIN,
             was_sent: false,
             place: None,
@@ -227,6 +230,11 @@ impl Job {
         }
     }
 
+    /// Whether it is a raw MODE SELECT, of which the unit tells only other initiators.
+    pub(crate) fn is_mode_select(&self) -> bool {
+        matches!(&self.kind, Kind::Raw(raw) if matches!(raw.cdb.first(), Some(0x15 | 0x55)))
+    }
+
     /// Whether it is a raw command that was carried out and is being made durable.
     pub(crate) fn is_synchronizing(&self) -> bool {
         self.is_synchronizing
@@ -268,6 +276,18 @@ impl Job {
     /// Whether it is durable on `unit` when it is complete.
     pub(crate) fn is_durable(&self, unit: &Unit) -> bool {
         !self.is_volatile(unit) || matches!(self.kind, Kind::Write { fua: true, .. } | Kind::Zeroes { fua: true, .. })
+    }
+
+    /// Whether it changes what is stored, and is durable only if no cache is switched on before the unit carries it out. Of discards nobody
+    /// expects that they last.
+    pub(crate) fn relies_on_no_cache(&self, unit: &Unit) -> bool {
+        let has_fua = match &self.kind {
+            Kind::Write { fua, .. } => unit.has_fua && (*fua || unit.may_get_cache),
+            Kind::Raw(raw) => unit.has_fua && unit.may_get_cache || raw.range.is_empty(),
+            Kind::Zeroes { .. } => false,
+            Kind::Read { .. } | Kind::Flush | Kind::Discard { .. } | Kind::Extents { .. } => true,
+        };
+        !unit.is_volatile() && !has_fua
     }
 
     /// Whether anything of it may be, or get, into a volatile cache.
@@ -393,7 +413,7 @@ impl Job {
             }
             Kind::Write { range, buffer, fua } => {
                 let start = (part.offset - range.offset) as usize;
-                let is_fua = *fua && unit.has_fua && unit.is_volatile();
+                let is_fua = unit.has_fua && if unit.is_volatile() { *fua } else { *fua || unit.may_get_cache };
                 let from = if part == *range {
                     std::mem::take(buffer)
                 } else {
@@ -413,6 +433,11 @@ impl Job {
     pub(crate) fn has_next(&self, unit: &Unit) -> bool {
         let is_open = self.failure.is_none() && self.under_way.len() < PARTS_MAX;
         is_open && (!self.again.is_empty() || self.pending_purpose(unit).is_some())
+    }
+
+    /// Whether any command of it was made since it began, or began again.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.cut_bytes > 0 || self.is_last_made
     }
 
     /// Whether no command is under way.
@@ -524,11 +549,12 @@ impl Job {
     }
 
     /// A raw command that changed what is stored has ended well, and is not durable yet: a SYNCHRONIZE CACHE follows.
-    /// Whether that is so; then `outcome` is told afterwards.
-    pub(crate) fn makes_durable(&mut self, unit: &Unit, outcome: &Outcome) -> bool {
+    /// Whether that is so; then `outcome` is told afterwards. A cache is doubtful when the unit has just said that something has changed.
+    pub(crate) fn makes_durable(&mut self, unit: &Unit, is_cache_doubtful: bool, outcome: &Outcome) -> bool {
         let is_good = matches!(outcome, Outcome::Status { status: 0, .. });
-        let is_due =
-            is_good && unit.is_volatile() && !unit.has_fua && !self.range().is_empty() && !self.is_synchronizing;
+        let may_be_cached = unit.is_volatile() || is_cache_doubtful;
+        let has_fua = unit.has_fua && (unit.is_volatile() || unit.may_get_cache);
+        let is_due = is_good && may_be_cached && !has_fua && !self.range().is_empty() && !self.is_synchronizing;
         if is_due {
             self.is_synchronizing = true;
             self.again.push(Step { purpose: Purpose::Synchronize, attempts: 0, number: 0 });
@@ -566,7 +592,7 @@ fn raw_parts(raw: &RawCommand, unit: &Unit) -> ([u8; 16], Data) {
     let mut cdb = [0; 16];
     let length = raw.cdb.len().min(cdb.len());
     cdb[..length].copy_from_slice(&raw.cdb[..length]);
-    if !raw.range.is_empty() && unit.has_fua && unit.is_volatile() {
+    if !raw.range.is_empty() && unit.has_fua && (unit.is_volatile() || unit.may_get_cache) {
         cdb[1] |= FUA;
     }
     let data = match (raw.data_out.len(), raw.data_in_length) {
@@ -715,6 +741,7 @@ mod tests {
             identity: block::Identity::default(),
             geometry: block::Geometry::plain(1 << 50),
             has_fua: true,
+            may_get_cache: false,
             has_sixteen: true,
             command_bytes_max: 1 << 20,
             write_same_blocks_max: Some(1 << 20),

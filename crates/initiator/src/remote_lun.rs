@@ -6,10 +6,10 @@ use std::sync::Arc;
 use block::{ByteRange, Completion, Device, Error, ErrorKind, EventReceiver, Geometry, Identity, Request};
 use tokio::sync::{oneshot, watch};
 
-use crate::change_marks;
 use crate::job::{RawCommand, RawOutcome, Repeat};
 use crate::shared::{Incoming, Shared};
 use crate::status::Status;
+use crate::told_changes;
 
 /// A logical unit behind an iSCSI session. Its [`Driver`](crate::Driver) does the work.
 pub struct RemoteLun {
@@ -29,8 +29,8 @@ impl RemoteLun {
     /// Tells those above that others have changed these bytes: copies of them are void.
     pub fn invalidate(&self, ranges: &[ByteRange]) {
         let size_bytes = self.geometry().size_bytes;
-        let told = ranges.iter().filter_map(|&range| change_marks::within(range, size_bytes));
-        change_marks::publish(&self.shared.events, told.collect(), size_bytes);
+        let told = ranges.iter().filter_map(|&range| told_changes::within(range, size_bytes));
+        told_changes::publish(&self.shared.events, told.collect(), size_bytes);
     }
 
     /// `iscsi://...`.

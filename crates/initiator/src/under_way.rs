@@ -1,6 +1,6 @@
 //! Commands under way, in the order in which they were sent, which is the order of their CmdSNs.
 //!
-//! A unit that lost its cache tells the first command that it takes afterwards, and no other. Over one connection that answer comes before those
+//! A unit that lost its cache, or got one, tells the first command that it takes afterwards, and no other. Over one connection that answer comes before those
 //! of later commands; over several it may come after them. So there an answer that says something of the cache counts only when every
 //! command that was sent before has been answered.
 
@@ -19,9 +19,15 @@ pub(crate) struct UnderWay {
 impl UnderWay {
     /// A command is sent: its number.
     pub(crate) fn send(&mut self) -> u64 {
+        let number = self.next();
         self.is_answered.push_back(false);
         self.count += 1;
-        self.first + self.is_answered.len() as u64 - 1
+        number
+    }
+
+    /// The number of the next command that is sent.
+    pub(crate) fn next(&self) -> u64 {
+        self.first + self.is_answered.len() as u64
     }
 
     /// A command is answered.

@@ -34,6 +34,8 @@ pub(crate) struct Unit {
     pub(crate) geometry: Geometry,
     /// DPOFUA: the FUA bit is honoured.
     pub(crate) has_fua: bool,
+    /// It has no write cache at present, and another host may switch one on, with commands of ours in flight.
+    pub(crate) may_get_cache: bool,
     /// Whether the sixteen-byte READ CAPACITY answered; then READ(16) and the like do as well.
     pub(crate) has_sixteen: bool,
     /// Bytes one READ or WRITE may move.
@@ -78,6 +80,10 @@ impl Unit {
     }
 }
 
+/// Page control of MODE SENSE (SPC-4 6.14.1).
+const CURRENT_VALUES: u8 = 0;
+const CHANGEABLE_VALUES: u8 = 1;
+
 /// Bytes moved by a command that ended well, or the sense data of one that did not.
 type Answer = Result<Vec<u8>, Sense>;
 
@@ -119,7 +125,9 @@ impl<'a> Probe<'a> {
         let provisioning = self.page(vpd::page::LOGICAL_BLOCK_PROVISIONING, LogicalBlockProvisioning::parse).await?;
         let provisioning = provisioning.unwrap_or_default();
         let change_marks = self.change_marks().await?;
-        let (header, caching) = self.caching().await?;
+        let (header, caching) = self.caching(CURRENT_VALUES).await?;
+        let may_get_cache =
+            !caching.is_write_cache_enabled && self.caching(CHANGEABLE_VALUES).await?.1.is_write_cache_enabled;
         let block_bytes = capacity.block_bytes;
         let block_bytes_u64 = u64::from(block_bytes);
         let unmap = unmap_limits(&limits, provisioning.has_unmap, &capacity);
@@ -147,6 +155,7 @@ impl<'a> Probe<'a> {
             identity,
             geometry,
             has_fua: header.has_dpo_fua,
+            may_get_cache,
             has_sixteen,
             command_bytes_max: command_bytes_max.max(block_bytes),
             write_same_blocks_max: has_write_same.then(|| match limits.write_same_blocks_max {
@@ -244,14 +253,14 @@ impl<'a> Probe<'a> {
         }
     }
 
-    /// A unit that has no caching page has no cache, as far as it says.
-    async fn caching(&mut self) -> Result<(mode::Header, mode::Caching), LinkError> {
+    /// The caching page, or a mask of what can be changed there. A unit that has no caching page has no cache, as far as it says.
+    async fn caching(&mut self, page_control: u8) -> Result<(mode::Header, mode::Caching), LinkError> {
         let sense = |page: u8| {
             Cdb::ModeSense(ModeSense {
                 form: CdbForm::Six,
                 is_long_lba_accepted: false,
                 is_block_descriptor_disabled: true,
-                page_control: 0,
+                page_control,
                 page,
                 subpage: 0,
                 allocation_length: u16::from(u8::MAX),

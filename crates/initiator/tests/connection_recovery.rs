@@ -37,9 +37,12 @@ fn counts(lun: &RemoteLun) -> (u64, usize, u64) {
 
 #[test]
 fn a_session_goes_on_without_a_connection_that_is_lost() {
+    let test = block::crash_test!();
     for (level, split) in [(1, false), (2, false), (1, true), (2, true)] {
-        let mut retried = 0;
-        for seed in 0..SEEDS {
+        let (mut retried, mut count) = (0, 0);
+        for seed in test.seeds(0, SEEDS, 1) {
+            let _printed = test.on_panic(seed, None);
+            count += 1;
             let mut world = world(seed);
             let options = options(&world, level, 3, split);
             let lun = world.connect(options).unwrap();
@@ -56,7 +59,8 @@ fn a_session_goes_on_without_a_connection_that_is_lost() {
             check(&mut world, &lun, &acknowledged.borrow());
             retried += lun.status().commands_retried;
         }
-        assert_eq!(retried == 0, level == 2, "level 1 ends commands, level 2 moves them: {retried} were issued again");
+        assert!(retried == 0 || level == 1, "level 2 moves commands: {retried} were issued again");
+        assert!(retried > 0 || level == 2 || count < SEEDS, "level 1 ends commands");
     }
 }
 
@@ -83,8 +87,10 @@ fn a_connection_may_be_lost_at_any_byte() {
 
 #[test]
 fn a_session_goes_on_as_long_as_one_connection_is_left() {
+    let test = block::crash_test!();
     for split in [false, true] {
-        for seed in 0..SEEDS {
+        for seed in test.seeds(0, SEEDS, 1) {
+            let _printed = test.on_panic(seed, None);
             let mut world = world(seed);
             let options = options(&world, 2, 4, split);
             let lun = world.connect(options).unwrap();
@@ -108,7 +114,9 @@ fn a_session_goes_on_as_long_as_one_connection_is_left() {
 
 #[test]
 fn a_session_that_loses_all_connections_at_once_is_reinstated() {
-    for seed in 0..SEEDS {
+    let test = block::crash_test!();
+    for seed in test.seeds(0, SEEDS, 1) {
+        let _printed = test.on_panic(seed, None);
         let mut world = world(seed);
         let options = options(&world, 2, 3, false);
         let lun = world.connect(options).unwrap();

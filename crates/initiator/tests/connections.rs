@@ -104,8 +104,10 @@ fn what_the_target_does_not_allow_is_done_without() {
 
 #[test]
 fn connections_come_and_go_under_load() {
+    let test = block::crash_test!();
     for split in [false, true] {
-        for seed in 0..8 {
+        for seed in test.seeds(0, 8, 1) {
+            let _printed = test.on_panic(seed, None);
             let mut world = World::new(seed);
             world.serve(memory());
             let options = options(&world, 1, split);
@@ -129,8 +131,10 @@ fn connections_come_and_go_under_load() {
 
 #[test]
 fn a_session_of_level_0_that_loses_a_connection_comes_back_with_all() {
+    let test = block::crash_test!();
     for split in [false, true] {
-        for seed in 0..12 {
+        for seed in test.seeds(0, 12, 1) {
+            let _printed = test.on_panic(seed, None);
             let mut world = World::new(seed);
             world.serve(memory());
             let options = InitiatorOptions { error_recovery_level: 0, ..options(&world, 3, split) };
@@ -152,8 +156,10 @@ fn a_session_of_level_0_that_loses_a_connection_comes_back_with_all() {
 
 #[test]
 fn a_connection_that_does_not_come_about_disturbs_nobody() {
+    let test = block::crash_test!();
     for split in [false, true] {
-        for seed in 0..12 {
+        for seed in test.seeds(0, 12, 1) {
+            let _printed = test.on_panic(seed, None);
             let mut world = World::new(seed);
             world.serve(memory());
             let options = options(&world, 1, split);

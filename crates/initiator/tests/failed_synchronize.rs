@@ -1,8 +1,10 @@
-//! A SYNCHRONIZE CACHE that follows one command makes durable what others wrote, too: when it fails, the next flush is told, once.
+//! A SYNCHRONIZE CACHE that follows one command makes durable what others wrote, too: when it fails, the next flush is told, once. One that comes
+//! after the unit was reset makes nothing durable that was carried out before.
 
 mod support;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use block::device::DeviceExt;
 use block::{Buffer, ErrorKind};
@@ -55,4 +57,31 @@ fn a_compare_and_write_whose_synchronize_fails_fails_the_next_flush() {
     let outcome = world.run(async move { swapping.compare_and_write(8192, &[0; 512], &[8; 512]).await });
     assert_eq!(outcome.unwrap_err().kind(), ErrorKind::OutcomeUnknown, "it was carried out, and may not last");
     check_told_once(&mut world, &lun);
+}
+
+/// The unit carries out a COMPARE AND WRITE, is reset, tells it to a read, and has nothing to flush any more.
+#[test]
+fn a_compare_and_write_whose_synchronize_came_after_a_reset_has_an_unknown_outcome() {
+    let mut world = World::new(3);
+    let target = Scripted::new(&world);
+    let options = world.options();
+    let (lun, driver) = world.run(initiator::connect(options, Arc::new(target.clone()))).unwrap();
+    world.executor.spawn(driver);
+    let mut is_reset = false;
+    target.tell(move |_, cdb| match cdb {
+        Cdb::CompareAndWrite { .. } => Deed::Hold(Reply::data(Vec::new())),
+        Cdb::Read(_) if !std::mem::replace(&mut is_reset, true) => Deed::Hold(Reply::sense(Sense::POWER_ON_OR_RESET)),
+        _ => Deed::Proper,
+    });
+    let (swapping, swapped) = (Arc::clone(&lun), Arc::new(OnceLock::new()));
+    let outcome = Arc::clone(&swapped);
+    world.executor.spawn(async move {
+        let _ = outcome.set(swapping.compare_and_write(8192, &[0; 512], &[8; 512]).await);
+    });
+    world.pass(Duration::from_millis(1));
+    let reading = lun.read(0, Buffer::zeroed(512));
+    world.run(reading).unwrap();
+    world.pass(Duration::from_millis(1));
+    let outcome = swapped.get().expect("it is answered").as_ref().map_err(block::Error::kind);
+    assert_eq!(outcome, Err(ErrorKind::OutcomeUnknown));
 }

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::clock::{Clock, VirtualClock};
+use base::serial::Serial32;
 use block::ErrorKind;
 use block::completion::Workers;
 use initiator::{BoxedStream, Connecting, Connector, InitiatorOptions, discover};
-use iscsi::pdu::{AsyncEvent, AsyncMessage, Bhs, NopIn, TargetTransferTag, TextResponse};
+use iscsi::pdu::{AsyncEvent, AsyncMessage, Bhs, DataIn, NopIn, TargetTransferTag, TextResponse};
 use iscsi::url::Portal;
 use support::World;
 use support::peer::{Peer, WINDOW};
@@ -25,6 +26,8 @@ enum Misdeed {
     Messages,
     /// Pings, again and again, and reads nothing.
     Pings,
+    /// Answers the first command with data of no bytes, again and again, and with no status.
+    EmptyData,
 }
 
 /// Connects to a target that does this.
@@ -85,6 +88,31 @@ async fn run(mut peer: Peer, misdeed: Misdeed, clock: VirtualClock) -> io::Resul
             };
             peer.send(&nop, Vec::new()).await?;
         },
+        Misdeed::EmptyData => {
+            let command = loop {
+                if let Ok(Bhs::ScsiCommand(command)) = peer.receive().await?.header.bhs {
+                    break command;
+                }
+            };
+            let mut data_sn = Serial32(0);
+            loop {
+                clock.sleep(Duration::from_millis(10)).await;
+                let data = DataIn {
+                    is_final: false,
+                    wants_acknowledgement: false,
+                    status: None,
+                    lun: 0,
+                    initiator_task_tag: command.initiator_task_tag,
+                    target_transfer_tag: None,
+                    exp_cmd_sn: WINDOW.0,
+                    max_cmd_sn: WINDOW.1,
+                    data_sn,
+                    buffer_offset: 0,
+                };
+                data_sn = data_sn.next();
+                peer.send(&data, Vec::new()).await?;
+            }
+        }
     }
 }
 
@@ -111,6 +139,19 @@ fn a_target_that_floods_whoever_looks_at_its_lun_is_left() {
         let error = world.run(initiator::connect(options, connector)).map(drop).unwrap_err();
         assert!(error.to_string().contains("protocol error"), "{misdeed:?}: {error}");
     }
+}
+
+/// Signs of life are no progress: a command ends with its time, and what is done about it with a time of its own.
+#[test]
+fn a_command_that_is_answered_with_empty_data_without_end_is_given_up_in_time() {
+    const TIMEOUT: Duration = Duration::from_secs(3);
+    let mut world = World::new(4);
+    let began = world.clock.now();
+    let options = InitiatorOptions { command_timeout: TIMEOUT, ..world.options() };
+    let connector = misdoer(&world, Misdeed::EmptyData);
+    let error = world.run(initiator::connect(options, connector)).map(drop).unwrap_err();
+    let took = world.clock.now().since(began);
+    assert!(took <= 4 * TIMEOUT, "{took:?}: {error}");
 }
 
 /// Nothing of an attempt that is dropped stays: the connection is closed at once.

@@ -104,7 +104,9 @@ fn a_part_that_fails_ends_the_request_when_no_other_is_under_way() {
 
 #[test]
 fn parts_that_are_lost_with_their_session_are_issued_again() {
-    for seed in 0..40 {
+    let test = block::crash_test!();
+    for seed in test.seeds(0, 40, 1) {
+        let _printed = test.on_panic(seed, None);
         let mut world = World::new(seed);
         serve(&mut world, None);
         let lun = world.connect(world.options()).unwrap();

@@ -25,7 +25,9 @@ fn memory(serial: &str) -> Arc<MemoryDevice> {
 
 #[test]
 fn a_link_that_is_cut_at_any_byte_loses_nothing() {
-    for seed in 0..40 {
+    let test = block::crash_test!();
+    for seed in test.seeds(0, 40, 1) {
+        let _printed = test.on_panic(seed, None);
         let mut world = World::new(seed);
         world.serve(memory("one"));
         let lun = world.connect(world.options()).unwrap();
@@ -50,8 +52,11 @@ fn a_link_that_is_cut_at_any_byte_loses_nothing() {
 /// The target dies with what its cache had not made durable, and comes back with the same medium.
 #[test]
 fn a_target_that_loses_its_cache_gets_it_back() {
-    let (mut restarts_seen, mut writes_replayed) = (0, 0);
-    for seed in 0..40 {
+    let (mut restarts_seen, mut writes_replayed, mut count) = (0, 0, 0);
+    let test = block::crash_test!();
+    for seed in test.seeds(0, 40, 1) {
+        let _printed = test.on_panic(seed, None);
+        count += 1;
         let mut world = World::new(seed);
         let power = Power::new();
         let mut device = CrashLayer::on(&power, 8 << 20, seed);
@@ -89,7 +94,8 @@ fn a_target_that_loses_its_cache_gets_it_back() {
             assert_eq!(version(block as u64, &bytes), expected, "seed {seed}");
         }
     }
-    assert!(restarts_seen >= 80 && writes_replayed >= 80, "{restarts_seen} restarts, {writes_replayed} writes again");
+    let has_broken = restarts_seen >= 2 * count && writes_replayed >= 2 * count;
+    assert!(has_broken || count < 20, "{restarts_seen} restarts, {writes_replayed} writes again");
 }
 
 #[test]

@@ -160,6 +160,17 @@ pub const WORK_PER_TURN: usize = 64;
 /// Bytes of a text that take as long as a PDU: a key, if it is a short one.
 pub const WORK_TEXT_BYTES: usize = 8;
 
+/// Interval in which a connection may have [`PACE_WORK_MAX`] of what is no command and no data looked at: what a runtime's timers can tell apart.
+pub const PACE_INTERVAL: std::time::Duration = std::time::Duration::from_millis(1);
+
+/// Work on that in an interval: a PDU counts one, each [`WORK_TEXT_BYTES`] of a text and each [`PACE_DATA_BYTES`] of other data one more. It takes some
+/// 80 us, or as long as one long text or ping: a twelfth of a thread's time.
+pub const PACE_WORK_MAX: usize = 256;
+const _: () = assert!(PACE_WORK_MAX >= WORK_PER_TURN);
+
+/// Bytes of a ping that take as long as a PDU.
+pub const PACE_DATA_BYTES: usize = 1 << 10;
+
 /// Lost connections of one session that are remembered until their Time2Retain is over.
 pub const LOST_CONNECTIONS_MAX: usize = 16;
 

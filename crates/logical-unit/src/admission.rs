@@ -6,8 +6,8 @@
 use scsi::{Sense, Status};
 
 use crate::change_marks::Held;
-use crate::commands::sanitize::SanitizesBegun;
 use crate::failure::Failure;
+use crate::sanitize_state::SanitizesBegun;
 use crate::task_set::Ticket;
 use crate::unit::LogicalUnit;
 
@@ -18,6 +18,9 @@ pub(crate) struct Admission {
     pub(crate) held: Held,
     /// A sanitize that begins later ends every command that was there before it (SBC-4 4.11.3).
     pub(crate) sanitizes_begun: SanitizesBegun,
+    /// There was no write cache, as far as its initiator knows, if it is not told otherwise now: what it writes is durable, though one be switched on
+    /// before it executes.
+    pub(crate) writes_through: bool,
 }
 
 impl Admission {

@@ -7,7 +7,8 @@
 //! | module | holds |
 //! |---|---|
 //! | [`lun_map`] | [`LunMap`]: LUN to logical unit, absent LUNs, REPORT LUNS, task management |
-//! | [`mod@unit`] | [`LogicalUnit`]: what is checked before a command runs, and where it goes |
+//! | [`mod@unit`], [`options`] | [`LogicalUnit`]: a device and what commands share; what it is set up with |
+//! | `device_server` | what is checked before a command runs, and where it goes |
 //! | [`command`] | [`Command`], [`Outcome`], [`data_out_bytes`] |
 //! | [`execution`] | [`Execution`] |
 //! | [`nexus`] | [`NexusId`] |
@@ -22,6 +23,9 @@
 //! | `failure` | block errors as sense data |
 //! | `identity` | serial number and designators |
 //! | `commands/` | one file per family of commands |
+//! | `medium_state`, `mode_state`, `sanitize_state`, `copy_results` | what commands left behind |
+//! | `marked_changes` | how commands record what they change |
+//! | `data_in` | data as an initiator takes it |
 
 #![forbid(unsafe_code)]
 
@@ -30,6 +34,9 @@ mod attention;
 pub mod change_marks;
 pub mod command;
 mod commands;
+mod copy_results;
+mod data_in;
+mod device_server;
 mod device_watch;
 pub mod execution;
 mod failure;
@@ -37,9 +44,14 @@ mod identity;
 pub mod limits;
 mod lost_writes;
 pub mod lun_map;
+mod marked_changes;
+mod medium_state;
+mod mode_state;
 pub mod nexus;
+pub mod options;
 mod protection;
 mod reservation;
+mod sanitize_state;
 mod task_set;
 pub mod unit;
 
@@ -48,5 +60,6 @@ pub use command::{Command, Outcome, data_out_bytes};
 pub use execution::Execution;
 pub use lun_map::{LunMap, Mapping, TaskManagementResponse, WeakLunMap};
 pub use nexus::NexusId;
+pub use options::LogicalUnitOptions;
 pub use reservation::{ReservationStore, SavedReservations};
-pub use unit::{LogicalUnit, LogicalUnitOptions};
+pub use unit::LogicalUnit;

@@ -12,13 +12,13 @@ pub const TRANSFER_BYTES_MAX: u32 = (BUFFER_BYTES_MAX / 2) as u32;
 /// Transfer that is announced as optimal, in bytes: past this the round trip no longer matters on any link we know.
 pub const TRANSFER_BYTES_OPTIMAL: u32 = 1 << 20;
 
-/// Largest read that is one request of the device. What hosts ask for is not larger, and it is copied in some 100 us.
-pub const WHOLE_READ_BYTES_MAX: u64 = TRANSFER_BYTES_OPTIMAL as u64;
+/// Largest read that is one request of the device, and largest write where that answers on the spot. What hosts ask for is not larger, and it is copied in some 100 us.
+pub const WHOLE_TRANSFER_BYTES_MAX: u64 = TRANSFER_BYTES_OPTIMAL as u64;
 
-/// Bytes of a longer read, copy or WRITE SAME that are copied at a time where the device answers on the spot: with making the memory for them, 20 us.
-pub const READ_PIECE_BYTES: u64 = 64 << 10;
-const _: () = assert!(READ_PIECE_BYTES.is_multiple_of(base::limits::BUFFER_ALIGNMENT as u64));
-const _: () = assert!(WHOLE_READ_BYTES_MAX.is_multiple_of(base::limits::BUFFER_ALIGNMENT as u64));
+/// Bytes of a longer read or write, copy or WRITE SAME that are copied at a time where the device answers on the spot: with making the memory for them, 20 us.
+pub const PIECE_BYTES: u64 = 64 << 10;
+const _: () = assert!(PIECE_BYTES.is_multiple_of(base::limits::BUFFER_ALIGNMENT as u64));
+const _: () = assert!(WHOLE_TRANSFER_BYTES_MAX.is_multiple_of(base::limits::BUFFER_ALIGNMENT as u64));
 
 /// Bytes a pool of read buffers lends when the options do not bring their own. They go to initiators, which may be slow to take them: what bounds
 /// them is a transport's share for each session and its bound for all. This only stops a transport that has none.

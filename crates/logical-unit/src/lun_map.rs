@@ -5,64 +5,33 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError, RwLockReadGuard, Weak};
 
-use block::Buffer;
 use futures_util::future::join_all;
 use scsi::{Cdb, Sense, TaskManagementFunction};
 
 use crate::command::{Command, Outcome};
 use crate::commands::inquiry;
+use crate::data_in::{cut, sense_bytes};
 use crate::execution::Execution;
 use crate::nexus::NexusId;
 use crate::task_set::TaskSet;
-use crate::unit::LogicalUnit;
+use crate::unit::{LogicalUnit, LunTable};
 
 /// The logical units of a target.
 #[derive(Clone, Default)]
 pub struct LunMap {
-    shared: Arc<Shared>,
+    shared: Arc<LunTable>,
 }
 
 /// A [`LunMap`] that may be gone: it keeps no logical unit in use.
 #[derive(Clone)]
-pub struct WeakLunMap(Weak<Shared>);
+pub struct WeakLunMap(Weak<LunTable>);
 
 impl WeakLunMap {
     /// The map, where somebody else has it still.
     pub fn upgrade(&self) -> Option<LunMap> {
         self.0.upgrade().map(|shared| LunMap { shared })
-    }
-}
-
-#[derive(Default)]
-struct Shared {
-    nexuses: Mutex<BTreeSet<NexusId>>,
-    units: RwLock<BTreeMap<u64, Arc<LogicalUnit>>>,
-    /// LUNs that nexuses of the map may only read; changes only under `nexuses`.
-    read_only: Mutex<BTreeSet<u64>>,
-}
-
-/// The maps that a logical unit is in.
-#[derive(Default)]
-pub(crate) struct Maps(Mutex<Vec<Weak<Shared>>>);
-
-impl Maps {
-    fn join(&self, map: &Arc<Shared>) {
-        let mut maps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        maps.retain(|other| other.strong_count() > 0 && !std::ptr::eq(other.as_ptr(), Arc::as_ptr(map)));
-        maps.push(Arc::downgrade(map));
-    }
-
-    /// The logical units that a nexus sees beside the one that this belongs to: those of the map that the nexus is in.
-    pub(crate) fn seen_by(&self, nexus: &NexusId) -> Vec<Arc<LogicalUnit>> {
-        let maps: Vec<Arc<Shared>> =
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect();
-        let is_in = |map: &&Arc<Shared>| map.nexuses.lock().unwrap_or_else(PoisonError::into_inner).contains(nexus);
-        let units_of = |map: &Arc<Shared>| -> Vec<Arc<LogicalUnit>> {
-            map.units.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
-        };
-        maps.iter().filter(is_in).flat_map(units_of).collect()
     }
 }
 
@@ -224,7 +193,7 @@ impl LunMap {
     pub fn sense_bytes(&self, lun: u64, sense: &Sense) -> Vec<u8> {
         match self.get(lun) {
             Some(unit) => unit.sense_bytes(sense),
-            None => inquiry::sense_bytes(sense, false),
+            None => sense_bytes(sense, false),
         }
     }
 
@@ -327,11 +296,6 @@ fn abort(units: &[Arc<LogicalUnit>], by: &NexusId, matches: impl Fn(&NexusId, u6
     units.iter().filter_map(of_unit).collect()
 }
 
-/// Data-in, cut at an allocation length.
-pub(crate) fn cut(bytes: &[u8], allocation_length: u32) -> Buffer {
-    Buffer::copy_of(bytes.get(..allocation_length as usize).unwrap_or(bytes))
-}
-
 /// The answer where no logical unit is (SPC-4 5.9, 6.6.2, 6.39): INQUIRY says so in its first byte, REQUEST SENSE in its data.
 fn absent(command: &Command) -> Outcome {
     match Cdb::parse(&command.cdb) {
@@ -339,7 +303,7 @@ fn absent(command: &Command) -> Outcome {
             Outcome::good(cut(&inquiry::absent(), u32::from(allocation_length)))
         }
         Ok(Cdb::RequestSense { is_descriptor, allocation_length }) => {
-            let bytes = inquiry::sense_bytes(&Sense::LOGICAL_UNIT_NOT_SUPPORTED, is_descriptor);
+            let bytes = sense_bytes(&Sense::LOGICAL_UNIT_NOT_SUPPORTED, is_descriptor);
             Outcome::good(cut(&bytes, u32::from(allocation_length)))
         }
         _ => Outcome::check_condition(Sense::LOGICAL_UNIT_NOT_SUPPORTED),

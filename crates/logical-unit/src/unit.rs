@@ -1,104 +1,63 @@
-//! The logical unit: what is checked before a command runs, and where it goes.
-//!
-//! In this order (SAM-5 5.3.3, SPC-4 5.9): the CDB is parsed; a waiting unit attention is told first, whatever the command, unless it is
-//! one of the three that are exempt; then what is wrong with the CDB; then reservations; then the medium's presence; then the
-//! command itself. A command that needs one device request and no waiting costs no allocation.
+//! The logical unit: a device and what commands share. What is checked before a command runs, and where it goes: [`device_server`](crate::device_server).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
-use base::clock::Clock;
 use block::completion::Workers;
 use block::range_lock::RangeLock;
-use block::{BufferPool, ByteRange, Geometry, Hints, Request, SharedDevice};
+use block::{ByteRange, Geometry, Hints, Request, SharedDevice};
+use scsi::Sense;
 use scsi::cdb::Blocks;
-use scsi::{Cdb, CdbError, Sense, Status};
 
-use crate::admission::Admission;
-use crate::attention::{self, UnitAttentions};
-use crate::change_marks::{self, ChangeMarks, ChangeStore, SavedMarks};
-use crate::command::{Command, Outcome};
-use crate::commands;
-use crate::commands::extended_copy::CopyResults;
-use crate::commands::medium::MediumState;
-use crate::commands::mode::ModeState;
-use crate::commands::sanitize::{self, SanitizeState};
+use crate::attention::UnitAttentions;
+use crate::change_marks::{self, ChangeMarks};
+use crate::command::Command;
+use crate::copy_results::CopyResults;
+use crate::data_in::sense_bytes;
 use crate::device_watch::DeviceWatch;
-use crate::execution::Execution;
 use crate::failure::{self, Doing, Failure};
-use crate::limits::{READ_BUFFER_BYTES_DEFAULT, TRANSFER_BYTES_MAX, WORK_BUFFER_BYTES};
+use crate::limits::TRANSFER_BYTES_MAX;
 use crate::lost_writes::LostWrites;
-use crate::lun_map::Maps;
+use crate::medium_state::MediumState;
+use crate::mode_state::ModeState;
 use crate::nexus::NexusId;
-use crate::protection::{self, Protection};
-use crate::reservation::{ReservationStore, Reservations, SavedReservations};
+use crate::options::LogicalUnitOptions;
+use crate::protection::Protection;
+use crate::reservation::Reservations;
+use crate::sanitize_state::SanitizeState;
 use crate::task_set::{TaskSet, Ticket};
 
-/// What a logical unit says about itself, and what it runs with.
-#[derive(Clone)]
-pub struct LogicalUnitOptions {
-    /// T10 vendor identification, at most 8 characters.
-    pub vendor: String,
-    /// Product identification, at most 16 characters.
-    pub product: String,
-    /// Product revision level, at most 4 characters.
-    pub revision: String,
-    /// RMB: the medium can be ejected and loaded.
-    pub is_removable: bool,
-    /// Unmapping is offered, where the device can discard.
-    pub is_thin: bool,
-    /// Writes are refused, whatever the device would do.
-    pub is_read_only: bool,
-    /// Whether a medium that turns is claimed; else one that does not.
-    pub is_rotational: bool,
-    /// Logical block in bytes, where it is larger than the device's; bytes past the last whole one cannot be addressed.
-    pub logical_block_bytes: Option<u32>,
-    /// Physical block in bytes that READ CAPACITY(16) tells; `None` tells none larger than the logical block. It is said and not derived: what
-    /// a file or a page cache writes at once is no property of a medium. The transfer granularity of VPD B0h is the device's own.
-    pub physical_block_bytes: Option<u32>,
-    /// Largest write that lands whole or not at all, whatever fails, in bytes: bounds WRITE ATOMIC. Zero where the device promises none.
-    pub atomic_bytes_max: u32,
-    /// Keeps persistent reservations over power loss (APTPL); without it, they cannot be.
-    pub reservation_store: Option<Arc<dyn ReservationStore>>,
-    /// What the store had kept.
-    pub saved_reservations: SavedReservations,
-    /// Whether every initiator's next flush fails once after the device lost writes ([`block::Event::WritesLost`]), so that it knows: for a device that goes on
-    /// after such a loss as if nothing had been. A unit attention tells of it in any case.
-    pub tells_lost_writes: bool,
-    /// Keeps change marks; without it, there are none.
-    pub change_store: Option<Arc<dyn ChangeStore>>,
-    /// What that store had kept.
-    pub saved_marks: SavedMarks,
-    /// Times what has a shortest duration, and what change marks cost; without it, nothing has either.
-    pub clock: Option<Arc<dyn Clock>>,
-    /// Where buffers of data-in come from. When it has lent all it may, reads wait.
-    pub read_buffers: BufferPool,
-    /// Where buffers of what commands do on their own come from: copying, repeating a block, comparing.
-    pub work_buffers: BufferPool,
+/// What clones of a [`LunMap`](crate::LunMap) share. Locks are taken in this order: `nexuses`, `read_only`, `units`.
+#[derive(Default)]
+pub(crate) struct LunTable {
+    pub(crate) nexuses: Mutex<BTreeSet<NexusId>>,
+    pub(crate) units: RwLock<BTreeMap<u64, Arc<LogicalUnit>>>,
+    /// LUNs that nexuses of the map may only read; changes only under `nexuses`.
+    pub(crate) read_only: Mutex<BTreeSet<u64>>,
 }
 
-impl Default for LogicalUnitOptions {
-    fn default() -> Self {
-        Self {
-            vendor: "FOREBAY".into(),
-            product: "VIRTUAL DISK".into(),
-            revision: "0001".into(),
-            is_removable: false,
-            is_thin: true,
-            is_read_only: false,
-            is_rotational: false,
-            logical_block_bytes: None,
-            physical_block_bytes: None,
-            atomic_bytes_max: 0,
-            reservation_store: None,
-            saved_reservations: SavedReservations::default(),
-            tells_lost_writes: false,
-            change_store: None,
-            saved_marks: SavedMarks::default(),
-            clock: None,
-            read_buffers: BufferPool::new(READ_BUFFER_BYTES_DEFAULT),
-            work_buffers: BufferPool::new(WORK_BUFFER_BYTES),
-        }
+/// The maps that a logical unit is in.
+#[derive(Default)]
+pub(crate) struct Maps(Mutex<Vec<Weak<LunTable>>>);
+
+impl Maps {
+    pub(crate) fn join(&self, map: &Arc<LunTable>) {
+        let mut maps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        maps.retain(|other| other.strong_count() > 0 && !std::ptr::eq(other.as_ptr(), Arc::as_ptr(map)));
+        maps.push(Arc::downgrade(map));
+    }
+
+    /// The logical units that a nexus sees beside the one that this belongs to: those of the map that the nexus is in.
+    pub(crate) fn seen_by(&self, nexus: &NexusId) -> Vec<Arc<LogicalUnit>> {
+        let maps: Vec<Arc<LunTable>> =
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect();
+        let is_in = |map: &&Arc<LunTable>| map.nexuses.lock().unwrap_or_else(PoisonError::into_inner).contains(nexus);
+        let units_of = |map: &Arc<LunTable>| -> Vec<Arc<LogicalUnit>> {
+            map.units.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        };
+        maps.iter().filter(is_in).flat_map(units_of).collect()
     }
 }
 
@@ -119,8 +78,10 @@ pub struct LogicalUnit {
     pub(crate) maps: Maps,
     lost_writes: Arc<LostWrites>,
     pub(crate) ranges: RangeLock,
+    /// The last long write was carried out on the thread of whoever asked for it.
+    pub(crate) writes_on_the_spot: AtomicBool,
     workers: Workers,
-    watch: Arc<DeviceWatch>,
+    pub(crate) watch: Arc<DeviceWatch>,
 }
 
 impl LogicalUnit {
@@ -151,6 +112,7 @@ impl LogicalUnit {
             maps: Maps::default(),
             lost_writes,
             ranges: RangeLock::new(),
+            writes_on_the_spot: AtomicBool::new(false),
             workers: Workers::new(),
             watch,
         })
@@ -194,7 +156,7 @@ impl LogicalUnit {
 
     /// Sense data as its initiators want it: in descriptor format with D_SENSE set.
     pub fn sense_bytes(&self, sense: &Sense) -> Vec<u8> {
-        commands::inquiry::sense_bytes(sense, self.mode.has_descriptor_sense())
+        sense_bytes(sense, self.mode.has_descriptor_sense())
     }
 
     /// Background work: what the device reports becomes unit attentions, and commands whose execution was dropped are finished. Runs
@@ -218,57 +180,6 @@ impl LogicalUnit {
 
     pub(crate) fn is_read_only(&self, geometry: &Geometry) -> bool {
         self.options.is_read_only || geometry.is_read_only
-    }
-
-    /// Runs one command of `nexus`.
-    pub(crate) fn execute(self: &Arc<Self>, nexus: &NexusId, command: Command) -> Execution {
-        let parsed = Cdb::parse(&command.cdb);
-        // As it stands when the command comes: its nexus may be gone when it executes.
-        let admission = Admission { sanitizes_begun: self.sanitize.begun(), held: self.held_by(nexus) };
-        let cdb = match self.admit(nexus, parsed) {
-            Ok(cdb) => cdb,
-            Err(failure) => return Execution::ready(Outcome::from(Err(failure))),
-        };
-        if self.tasks.is_full() {
-            return Execution::ready(Outcome::status(Status::TaskSetFull));
-        }
-        // SANITIZE overtakes all (SBC-4 5.30): what waits is told of it instead of being carried out first.
-        if matches!(cdb, Cdb::Sanitize(_)) || !self.tasks.must_wait(command.attribute) {
-            return commands::start(self, nexus, cdb, command, admission);
-        }
-        let ticket = Arc::new(self.enter(nexus, &command));
-        let (unit, nexus, workers) = (Arc::clone(self), nexus.clone(), self.workers.clone());
-        let waiting = Arc::clone(&ticket);
-        let future = async move {
-            waiting.turn().await;
-            if !sanitize::is_exempt(&cdb)
-                && let Err(failure) = admission.check(&unit, &waiting)
-            {
-                return Outcome::from(Err(failure));
-            }
-            // Its place in the order is taken and held by the ticket; what starts here is part of this task.
-            commands::start(&unit, &nexus, cdb, command, admission).await
-        };
-        Execution::task(future, ticket, &workers)
-    }
-
-    /// What stands between a command and its execution.
-    fn admit(&self, nexus: &NexusId, parsed: Result<Cdb, CdbError>) -> Result<Cdb, Failure> {
-        self.watch.catch_up();
-        if !parsed.as_ref().is_ok_and(attention::is_exempt)
-            && let Some(sense) = self.attentions.take(nexus)
-        {
-            return Err(sense.into());
-        }
-        let cdb = parsed?;
-        self.reservations.check(nexus, &cdb)?;
-        if protection::is_for_writers(&cdb) && self.protection.covers(nexus) {
-            return Err(Sense::WRITE_PROTECTED.into());
-        }
-        if !sanitize::is_exempt(&cdb) {
-            self.sanitize.check()?;
-        }
-        Ok(cdb)
     }
 
     /// The bytes of the blocks a command addresses, when they are on the device.
@@ -362,6 +273,7 @@ impl LogicalUnit {
         self.medium.reset();
         self.mode.reset();
         self.attentions.establish(Sense::BUS_DEVICE_RESET, None);
+        self.mode.settle();
     }
 }
 

@@ -38,16 +38,24 @@ fn byte_at(device: &block::memory::MemoryDevice, offset: u64) -> u8 {
     response.into_buffer().expect("it is there")[0]
 }
 
+/// Carries it out to its end: the outcome, and how often it was polled.
+fn run_counting(execution: &mut logical_unit::Execution) -> (logical_unit::Outcome, u32) {
+    let mut polls = 1;
+    loop {
+        match Pin::new(&mut *execution).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(outcome) => return (outcome, polls),
+            Poll::Pending => polls += 1,
+        }
+    }
+}
+
 #[test]
 fn a_write_same_lets_others_have_their_turn_between_its_pieces() {
     let (_device, target) = target();
     let block = Buffer::copy_of(&[7; BLOCK_BYTES]);
     let mut execution = target.start(write_same().emit(), block, TaskAttribute::Simple, 1);
     assert!(execution.try_take().is_none(), "it is not over before anybody else had a turn");
-    let mut polls = 1;
-    while Pin::new(&mut execution).poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-        polls += 1;
-    }
+    let (_, polls) = run_counting(&mut execution);
     assert!(polls >= SMALL_PIECES, "{polls} turns for {SMALL_PIECES} pieces");
 }
 
@@ -84,16 +92,32 @@ fn a_long_read_lets_others_have_their_turn_between_its_pieces() {
     };
     let mut execution = target.map.execute(&target.nexus, 0, command);
     assert!(execution.try_take().is_none(), "it is not over before anybody else had a turn");
-    let mut polls = 1;
-    let outcome = loop {
-        match Pin::new(&mut execution).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(outcome) => break outcome,
-            Poll::Pending => polls += 1,
-        }
-    };
+    let (outcome, polls) = run_counting(&mut execution);
     assert!(polls >= PIECES, "{polls} turns for {PIECES} MiB");
     assert_eq!(outcome.status, scsi::Status::Good);
     assert!(outcome.data_in[..] == bytes[..], "the pieces are put together");
+}
+
+/// The first long write shows whether the device answers on the spot; later ones give way.
+#[test]
+fn a_long_write_lets_others_have_their_turn_between_its_pieces() {
+    const BYTES: usize = (PIECES as usize) << 20;
+    let (device, target) = target();
+    let transfer = Transfer { blocks: Blocks::sixteen(8, (BYTES / BLOCK_BYTES) as u32), is_dpo: false, is_fua: false };
+    let write = |seed: u8| {
+        let bytes: Vec<u8> = (0..BYTES).map(|at| seed ^ (at >> 12) as u8 ^ (at >> 20) as u8).collect();
+        let data = Buffer::copy_of(&bytes);
+        let mut execution = target.start(Cdb::Write(transfer).emit(), data, TaskAttribute::Simple, 1);
+        let (outcome, polls) = run_counting(&mut execution);
+        assert_eq!((outcome.status, outcome.sense), (scsi::Status::Good, None));
+        let read = block::Request::read(8 * BLOCK_BYTES as u64, Buffer::zeroed(BYTES));
+        let read = device.submit(read).try_take().expect("memory answers at once").into_buffer().expect("it is there");
+        assert!(read[..] == bytes[..], "the pieces are put together");
+        polls
+    };
+    write(1);
+    let polls = write(2);
+    assert!(polls >= SMALL_PIECES, "{polls} turns for {SMALL_PIECES} pieces");
 }
 
 /// Has `target` copy blocks of its only logical unit from the start to LBA 32768.
@@ -120,13 +144,7 @@ fn start_copy(target: &Target, identifier: u8, blocks: u16) -> logical_unit::Exe
 fn a_copy_lets_others_have_their_turn_between_its_pieces() {
     let (_device, target) = target();
     let mut execution = start_copy(&target, 1, ((PIECES << 20) / BLOCK_BYTES as u32) as u16);
-    let mut polls = 1;
-    let outcome = loop {
-        match Pin::new(&mut execution).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(outcome) => break outcome,
-            Poll::Pending => polls += 1,
-        }
-    };
+    let (outcome, polls) = run_counting(&mut execution);
     assert_eq!((outcome.status, outcome.sense), (scsi::Status::Good, None));
     assert!(polls >= SMALL_PIECES, "{polls} turns for {SMALL_PIECES} pieces");
 }
@@ -147,13 +165,7 @@ fn a_long_unmap_lets_others_have_their_turn_between_its_ranges() {
     }
     let cdb = Cdb::Unmap { is_anchor: false, parameter_list_length: list.len() as u16 };
     let mut execution = target.start(cdb.emit(), Buffer::copy_of(&list), TaskAttribute::Simple, 1);
-    let mut polls = 1;
-    let outcome = loop {
-        match Pin::new(&mut execution).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(outcome) => break outcome,
-            Poll::Pending => polls += 1,
-        }
-    };
+    let (outcome, polls) = run_counting(&mut execution);
     assert_eq!((outcome.status, outcome.sense), (scsi::Status::Good, None));
     assert!(polls >= RANGES / 16, "{polls} turns for {RANGES} ranges");
 }

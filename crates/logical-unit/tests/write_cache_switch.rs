@@ -1,17 +1,19 @@
-//! MODE SELECT that clears WCE: what the cache held is durable before the answer says that there is no cache.
+//! MODE SELECT that clears WCE: what the cache held is durable before the answer says that there is no cache. One that sets it: what came before is
+//! durable.
 
 mod common;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use block::memory::MemoryDevice;
-use block::{Completion, Device, ErrorKind, Geometry, Identity, OperationKind, Request};
-use common::{Target, memory};
+use block::{Buffer, Completion, Device, ErrorKind, Geometry, Identity, Operation, OperationKind, Request};
+use common::{GatedDevice, Target, memory, transfer};
+use futures_util::FutureExt;
 use logical_unit::LogicalUnitOptions;
-use scsi::cdb::{CdbForm, ModeSelect, ModeSense};
+use scsi::cdb::{Blocks, CdbForm, ModeSelect, ModeSense, WriteSame};
 use scsi::mode::{self, page};
-use scsi::{Cdb, Sense};
+use scsi::{Cdb, CdbBytes, Sense, TaskAttribute};
 
 /// Counts flushes, and fails one on demand.
 struct Flushed {
@@ -104,4 +106,58 @@ fn a_write_cache_whose_flush_fails_is_not_switched_off() {
     assert_eq!(other.sense(Cdb::TestUnitReady), None, "nothing has changed that it could be told of");
     target.good(select, &off);
     assert_eq!((device.flush_count(), is_write_cache_enabled(&target)), (2, false));
+}
+
+/// Holds requests, and notes which changes are to be durable.
+struct Noted {
+    below: Arc<GatedDevice>,
+    are_durable: Mutex<Vec<bool>>,
+}
+
+impl Device for Noted {
+    fn geometry(&self) -> Geometry {
+        Geometry { is_write_cache_volatile: true, ..self.below.geometry() }
+    }
+
+    fn identity(&self) -> Identity {
+        self.below.identity()
+    }
+
+    fn submit(&self, request: Request) -> Completion {
+        if let Operation::Write { fua, .. } | Operation::WriteZeroes { fua, .. } = request.operation {
+            self.are_durable.lock().unwrap().push(fua);
+        }
+        self.below.submit(request)
+    }
+}
+
+/// Its initiator hears of the cache with a later command only.
+#[test]
+fn what_came_before_the_write_cache_was_switched_on_is_durable_when_it_is_answered() {
+    let device = Arc::new(Noted { below: GatedDevice::new(), are_durable: Mutex::default() });
+    let target = Target::with(device.clone(), LogicalUnitOptions::default());
+    let other = target.other("other,i,0x1 target,t,0x1");
+    let (select, off) = set_write_cache(false);
+    other.good(select, &off);
+    assert_eq!(target.sense(Cdb::TestUnitReady), Some(Sense::MODE_PARAMETERS_CHANGED));
+    let start = |cdb: Cdb, data_out: &[u8]| {
+        let bytes = CdbBytes::new(&cdb.emit()).unwrap();
+        let mut execution = target.start(bytes, Buffer::copy_of(data_out), TaskAttribute::Simple, 1);
+        assert!((&mut execution).now_or_never().is_none());
+        execution
+    };
+    let blocks = Blocks::sixteen(0, 1);
+    let same = WriteSame { blocks, is_anchor: false, is_unmap: false, has_no_data_out: false };
+    let write = || Cdb::Write(transfer(blocks));
+    // One is with the device, the others wait for it.
+    let mut executions =
+        vec![start(write(), &[7; 512]), start(Cdb::WriteSame(same), &[0; 512]), start(write(), &[8; 512])];
+    let (select, on) = set_write_cache(true);
+    other.good(select, &on);
+    for _ in 0..3 {
+        device.below.release();
+        executions.retain_mut(|execution| execution.now_or_never().is_none());
+    }
+    assert!(executions.is_empty());
+    assert_eq!(*device.are_durable.lock().unwrap(), [true; 3]);
 }

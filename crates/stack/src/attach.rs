@@ -42,10 +42,11 @@ use crate::control::{ControlServer, Handler, Progress, Request, call};
 use crate::cow_place::{self, CowConfig};
 use crate::doors::{Doors, listen};
 use crate::error::{Error, Failure, Result};
-use crate::freshness::{Promise, assess, note_writable_opening, release_marks, release_refused};
+use crate::freshness::{Promise, assess, draw_tokens, note_writable_opening, release_marks, release_refused};
 use crate::held_marks::MarkRenewal;
 use crate::limits::{CLOSE_STEP_TIME_MIN, CLOSE_TIME_MAX, STATUS_TIME_MAX, WATCH_INTERVAL};
 use crate::log_place::LogConfig;
+use crate::log_settings;
 use crate::metrics::MetricsServer;
 use crate::paths::Paths;
 use crate::place::Place;
@@ -157,6 +158,8 @@ pub struct Attachment {
     ending_deadline: OnceLock<Instant>,
     /// Whether the target was asked at the end, and said nothing.
     is_target_silent: Cell<bool>,
+    /// A step of its end was not waited for.
+    is_target_left: Cell<bool>,
     /// `true` once everything is closed.
     ended: Sender<bool>,
     _locks: Vec<UnitLock>,
@@ -168,7 +171,7 @@ impl Attachment {
     /// # Errors
     /// Whatever stands in the way, with nothing changed.
     pub async fn start(config: AttachConfig, paths: &Paths) -> Result<Self> {
-        let doors = Doors::open(&config, paths)?;
+        let doors = Doors::open(&config.name, config.metrics, paths)?;
         let clock: Arc<dyn Clock> = system_clock()?;
         let remotes = config.remotes.connect(&clock).await?;
         Self::over(remotes, config, paths, doors, clock).await
@@ -195,17 +198,16 @@ impl Attachment {
             None => UnitLock::acquire(paths, identity, &config.name),
         };
         let locks = identities.iter().map(lock).collect::<Result<Vec<UnitLock>>>()?;
-        let registry = Registry::open(paths)?;
+        let (registry, caches) = (Registry::open(paths)?, Caches::open(paths)?);
         let cache_place = config.cache.as_ref().map(|cache| cache.place(&identity)).transpose()?;
         let log_place = config.log.as_ref().map(|log| log.place(&identity)).transpose()?;
         let places: Vec<&Place> = cache_place.iter().chain(&log_place).collect();
         identities.iter().try_for_each(|identity| registry.check(identity, &places))?;
-        check_stores(&config, [cache_place.as_ref(), log_place.as_ref()], &registry, &identity)?;
+        check_stores(&config, [cache_place.as_ref(), log_place.as_ref()], (&registry, &caches), &identity)?;
         let (mut cache, mut cache_parts, mut log, mut cow, mut entries) = (None, None, None, None, Vec::new());
         let (mut background, mut destaging) = (JoinSet::new(), None);
         let mut early_entries = EarlyEntries::of(&registry);
         let mut device = remotes.device();
-        let caches = Caches::open(paths)?;
         if config.cow.is_none() {
             note_writable_opening(&caches, &identities, &places)?;
             release_marks(&remotes, &caches).await;
@@ -250,7 +252,7 @@ impl Attachment {
                 background.spawn(base::background::named("cache-switch", switch.run()));
                 early_entries.note_cache(&opened, &switch);
                 if has_log && config.mode == Mode::WriteBack {
-                    // A log that was left dirty destages to the cache while it opens.
+                    // A log that was left dirty destages to the cache as soon as it may.
                     early_entries.update(&entries, Store::Cache, true)?;
                 }
                 device = switch.clone();
@@ -259,11 +261,11 @@ impl Attachment {
             }
             if let (Some(log_config), Some(place), Some(assessed)) = (&config.log, log_place, log_assessed) {
                 let kept = assessed.kept(config.overwrites_changes);
-                let (opened, ours) = log_config
+                let (opened, ours, device_bytes) = log_config
                     .open(&place, &caches, device, clock, &registry, (&identities, &config.name, kept))
                     .await?;
                 log = Some(Arc::clone(&opened));
-                let record = Record::new(&place, 0, &identity, &config.name);
+                let record = Record::new(&place, device_bytes, &identity, &config.name);
                 let (told, marks) = assessed.commit(&caches, record, (&*opened, config.overwrites_changes)).await?;
                 freshness["log"] = told;
                 held_marks.push(marks);
@@ -324,6 +326,7 @@ impl Attachment {
             hurrying: Sender::new(false),
             ending_deadline: OnceLock::new(),
             is_target_silent: Cell::new(false),
+            is_target_left: Cell::new(false),
             ended: Sender::new(false),
             _locks: locks,
         };
@@ -648,10 +651,12 @@ impl Attachment {
         };
         let log_cleaned = self.close_log(keep_dirty, progress.as_ref()).await?;
         let cache_cleaned = self.close_cache(keep_dirty, progress.as_ref()).await?;
-        let dirty_bytes = self.dirty_bytes();
+        let (dirty_bytes, waited_for) = (self.dirty_bytes(), self.waits_for());
         let renewal = self.renewal.take();
         if let Some(renewal) = renewal {
-            self.within_ending_time(renewal.finish()).await;
+            // What could not be closed in time may still be written in.
+            let are_closed = !self.is_target_left.get();
+            self.within_ending_time(renewal.finish(are_closed)).await;
         }
         if ending == Ending::RemoveCache && dirty_bytes == 0 && cache_cleaned.is_ok() {
             self.within_ending_time(self.forget_cache()).await.unwrap_or(Ok(()))?;
@@ -667,12 +672,24 @@ impl Attachment {
                 }
                 _ => words.to_string(),
             };
-            let message = format!("\"{}\" is detached, but {} ({why})", self.name, self.what_stays_dirty());
-            Error::new(words.failure(), message)
+            self.ends_dirty(words.failure(), &why)
         })?;
+        if !keep_dirty && dirty_bytes > 0 && *self.hurrying.borrow() {
+            return Err(match waited_for {
+                Some(target) => {
+                    self.ends_dirty(Failure::Unreachable, &format!("it waited for {target}, and was ended at once"))
+                }
+                None => self.ends_dirty(Failure::InUse, "somebody else ended it at once"),
+            });
+        }
         self.check_kept(kept)?;
         let is_target_silent = self.is_target_silent.get();
         Ok(json!({ "name": self.name, "dirty_bytes": dirty_bytes, "is_target_silent": is_target_silent }))
+    }
+
+    /// It was to leave nothing dirty, and does.
+    fn ends_dirty(&self, failure: Failure, why: &str) -> Error {
+        Error::new(failure, format!("\"{}\" is detached, but {} ({why})", self.name, self.what_stays_dirty()))
     }
 
     /// What the LUN was left with; a log, and a cache in write-back, have all of which that is not certain.
@@ -762,7 +779,9 @@ impl Attachment {
             biased;
             outcome = ending => Some(outcome),
             () = too_long => {
-                tracing::warn!("\"{}\" ends without its target", self.name);
+                if !self.is_target_left.replace(true) {
+                    tracing::warn!("\"{}\" ends without its target", self.name);
+                }
                 None
             }
         }
@@ -814,10 +833,16 @@ impl Attachment {
             return Ok(json!({ key: value }));
         }
         if !is_setting(key) {
-            let known = [cache_settings::KEYS, Change::KEYS].concat().join(", ");
+            let known = [cache_settings::KEYS, Change::KEYS, log_settings::KEYS].concat().join(", ");
             let message =
                 format!("\"{key}\" is no setting of an attachment: there are connections, reconnect, {known}");
             return Err(Error::new(Failure::Usage, message));
+        }
+        if log_settings::KEYS.contains(&key) {
+            let none =
+                || Error::new(Failure::Usage, format!("\"{}\" has no write log: attach it with --log PATH", self.name));
+            log_settings::set(self.log.as_ref().ok_or_else(none)?, key, value)?;
+            return Ok(json!({ key: value }));
         }
         let (Some(cache), Some(parts)) = (self.cache(), &self.cache_parts) else {
             let message = format!("\"{}\" has no cache: attach it with --cache PATH", self.name);
@@ -827,6 +852,7 @@ impl Attachment {
             self.change_cache(parts, change).await?;
         } else if !cache_settings::set(&cache, key, value)? {
             let mode: Mode = cache_settings::parse(value)?;
+            check_takes_writes(mode, self.log.is_some())?;
             let _changing = self.start_changing(parts)?;
             // In the registry before the first write can be dirty, and until the last one is clean.
             self.update_registry(Store::Cache, true)?;
@@ -857,10 +883,10 @@ impl Attachment {
         let (origin, clock) = (self.remotes.device(), Arc::clone(clock));
         let memory_max = memory_left(&parts.paths, config, &self.name).await?;
         let successor = &self.successor;
-        let changing = Changing { cache: &cache, config, place, origin, switch, clock, memory_max, successor };
+        let tokens = draw_tokens();
+        let changing = Changing { cache: &cache, config, place, origin, switch, clock, tokens, memory_max, successor };
         let mut change = pin!(changing.change(change));
-        // Another store takes its place.
-        self.caches.note_uuid(place, None)?;
+        self.caches.note_successor(place, tokens)?;
         let changed = tokio::select! {
             changed = &mut change => changed,
             () = self.wait_for_stop() => {
@@ -873,9 +899,10 @@ impl Attachment {
                 Err(Error::new(Failure::InUse, message))
             }
         };
-        self.caches.note_uuid(place, uuid_at(place))?;
+        let noted = self.caches.note_succeeded(place);
+        // Requests go to it already, whatever the list says.
         *self.cache.borrow_mut() = Some(changed?);
-        Ok(())
+        noted.map_err(|error| error.context("the cache was changed, and the list of caches does not say so"))
     }
 
     /// Of what applications see when they connect now.
@@ -886,6 +913,10 @@ impl Attachment {
             (None, None, Some(cache)) => cache.geometry(),
             (None, None, None) => self.remotes.device().geometry(),
         }
+    }
+
+    fn log_entry(&self) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.store == Store::Log)
     }
 
     fn status(&self) -> Value {
@@ -912,7 +943,8 @@ impl Attachment {
             "cache_uuid": self.cache_parts.as_ref().and_then(|parts| uuid_at(&parts.place)).map(|uuid| uuid.to_string()),
             "cache": self.cache().map(|cache| cache.status()),
             "difference": self.cow.as_ref().map(|cow| cow_place::status(cow)),
-            "log_path": self.entries.iter().find(|entry| entry.store == Store::Log).map(|entry| &entry.cache),
+            "log_path": self.log_entry().map(|entry| &entry.cache),
+            "log_offset": self.log_entry().and_then(|entry| entry.offset),
             "log": self.log.as_ref().map(|log| log.status()),
             "freshness": self.freshness,
             "nbd": self.server.counters(),
@@ -936,15 +968,27 @@ async fn memory_left(paths: &Paths, config: &CacheConfig, name: &str) -> Result<
     Ok(Some(left))
 }
 
+/// Refuses a cache under a write log that takes no writes: the log would go on acknowledging what it can send nowhere.
+fn check_takes_writes(mode: Mode, has_log: bool) -> Result<()> {
+    if mode == Mode::ReadOnly && has_log {
+        let message =
+            "a cache under a write log cannot be read-only: the log would acknowledge writes that it can send nowhere";
+        return Err(Error::new(Failure::Usage, message));
+    }
+    Ok(())
+}
+
 /// Refuses what cannot be opened or made in the places of the cache and of the log, before anything is.
 fn check_stores(
     config: &AttachConfig,
     [cache_place, log_place]: [Option<&Place>; 2],
-    registry: &Registry,
+    (registry, caches): (&Registry, &Caches),
     identity: &Identity,
 ) -> Result<()> {
+    // Of two parts it shows when the second is opened whether they are apart.
     if let (Some(cache), Some(log)) = (cache_place, log_place)
         && cache.shares_file_with(log)
+        && (cache.offset.is_none() || log.offset.is_none())
     {
         let message = format!(
             "the cache and the write log cannot both be in {}: give each a place of its own",
@@ -953,7 +997,8 @@ fn check_stores(
         return Err(Error::new(Failure::Usage, message));
     }
     if let (Some(cache), Some(place)) = (&config.cache, cache_place) {
-        cache.check_not_lost(place, registry.find(identity, Store::Cache)?.as_ref())?;
+        check_takes_writes(cache.mode, config.log.is_some())?;
+        cache.check_not_lost(place, registry.find(identity, Store::Cache)?.as_ref(), caches)?;
         check_can_be_made(PlaceKind::Cache, place, cache.size_bytes)?;
     }
     if let (Some(log), Some(place)) = (&config.log, log_place) {
@@ -996,7 +1041,8 @@ fn check_nothing_dirty(cache: &Cache, place: &Place) -> Result<()> {
 
 /// Whether attachments have a setting of this name.
 pub fn is_setting(key: &str) -> bool {
-    matches!(key, "connections" | "reconnect") || cache_settings::KEYS.contains(&key) || Change::KEYS.contains(&key)
+    let of_stores = [cache_settings::KEYS, Change::KEYS, log_settings::KEYS];
+    matches!(key, "connections" | "reconnect") || of_stores.iter().any(|keys| keys.contains(&key))
 }
 
 /// `reconnect=now`: there is no other time for it.
@@ -1050,3 +1096,6 @@ impl Handler for ControlHandler {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

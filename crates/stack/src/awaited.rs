@@ -55,7 +55,7 @@ impl Awaited {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn start(config: AttachConfig, paths: &Paths) -> Result<Self> {
-        let doors = Doors::open(&config, paths)?;
+        let doors = Doors::open(&config.name, config.metrics, paths)?;
         let (listener, front) = listen(&config.front, config.front_access)?;
         Ok(Self { config, doors, listener, front })
     }

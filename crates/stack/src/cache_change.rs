@@ -14,6 +14,7 @@ use block::SharedDevice;
 use block::layer::switch::SwitchLayer;
 use cache::limits::WAYS_DEFAULT;
 use cache::{Alignment, Associativity, Cache, FormatOptions, LineSize, Mode};
+use store::Tokens;
 
 use crate::cache_place::CacheConfig;
 use crate::cache_settings::parse;
@@ -74,6 +75,8 @@ pub(crate) struct Changing<'a> {
     pub(crate) origin: SharedDevice,
     pub(crate) switch: &'a SwitchLayer,
     pub(crate) clock: Arc<dyn Clock>,
+    /// What the new one is given.
+    pub(crate) tokens: Tokens,
     /// Bytes of memory that the new one may take.
     pub(crate) memory_max: Option<u64>,
     /// The new one, from when it is open to when it is in place or left behind.
@@ -128,7 +131,7 @@ impl Changing<'_> {
         let unfinished = Unfinished::make(PlaceKind::Cache, path, size_bytes, format).await?;
         let device = unfinished.device();
         let (origin, clock) = (Arc::clone(&self.origin), Arc::clone(&self.clock));
-        let new = self.config.open_successor(device, origin, clock, self.cache, memory_max).await?;
+        let new = self.config.open_successor(device, origin, clock, (self.cache, self.tokens), memory_max).await?;
         let running = tokio::spawn(base::background::named("cache", new.run()));
         *self.successor.borrow_mut() = Some(Arc::clone(&new));
         let changed = self.put_in_place(unfinished, &new).await;

@@ -12,9 +12,10 @@ use cache::{
     Alignment, Associativity, Cache, CleaningRate, CrashMode, DirtyLimits, FormatOptions, LineSize, Mode, OpenOptions,
     Replacement, Tuning,
 };
+use store::Tokens;
 
 use crate::caches::Caches;
-use crate::content::content_is_there;
+use crate::content::{content_is_there, uuid_at};
 use crate::error::{Error, Failure, Result};
 use crate::freshness::Assessed;
 use crate::place::Place;
@@ -67,29 +68,24 @@ impl CacheConfig {
     /// # Errors
     /// When the directory it lies in does not exist; `Usage` for an offset in a directory, or one that no cache can have.
     pub fn place(&self, identity: &Identity) -> Result<Place> {
-        if !self.path.is_dir() {
-            return Place::new(&self.path, self.offset);
-        }
-        if self.offset.is_some() {
-            let message =
-                format!("{} is a directory: a cache at an offset lies in a file or block device", self.path.display());
-            return Err(Error::new(Failure::Usage, message));
-        }
-        Place::new(&self.path.join(format!("{}.cache", file_stem(identity))), None)
+        Place::of_store(&self.path, self.offset, &format!("{}.cache", file_stem(identity)))
     }
 
     /// Refuses to make a cache where the registry says that one with the LUN's newest data should be.
     ///
     /// # Errors
     /// `WouldLoseData`, saying how to go on.
-    pub fn check_not_lost(&self, place: &Place, registered: Option<&Entry>) -> Result<()> {
+    pub fn check_not_lost(&self, place: &Place, registered: Option<&Entry>, caches: &Caches) -> Result<()> {
         let Some(entry) = registered.filter(|entry| entry.place() == *place) else { return Ok(()) };
-        if content_is_there(place)? {
-            return Ok(());
-        }
+        let is_the_one = caches.find(place)?.is_none_or(|record| record.is_of_store(uuid_at(place)));
+        let (found, advice) = match (content_is_there(place)?, is_the_one) {
+            (true, true) => return Ok(()),
+            (true, false) => ("another cache", "bring the right one back"),
+            (false, _) => ("nothing", "bring it back (is its file system mounted?)"),
+        };
         let message = format!(
-            "the newest data of {} LUN serial {} may have been in the cache {place}, and nothing is there: bring it back (is its file system \
-             mounted?), or give that data up with `forebay cache discard {}`",
+            "the newest data of {} LUN serial {} may have been in the cache {place}, and {found} is there: {advice}, or give that data up with \
+             `forebay cache discard {}`",
             entry.target,
             entry.serial,
             place.argument("cache")
@@ -97,7 +93,7 @@ impl CacheConfig {
         Err(Error::new(Failure::WouldLoseData, message))
     }
 
-    /// Opens a cache that [`Unfinished::make`] has made, to take the place of `old`.
+    /// Opens a cache that [`Unfinished::make`] has made, to take the place of `old`, and gives it `tokens`.
     ///
     /// # Errors
     /// The devices' own.
@@ -106,7 +102,7 @@ impl CacheConfig {
         device: SharedDevice,
         origin: SharedDevice,
         clock: Arc<dyn Clock>,
-        old: &Cache,
+        (old, tokens): (&Cache, Tokens),
         memory_max: Option<u64>,
     ) -> Result<Arc<Cache>> {
         let options = OpenOptions {
@@ -114,6 +110,7 @@ impl CacheConfig {
             crash_mode: None,
             generation: old.status().generation,
             mode: old.mode(),
+            tokens: Some(tokens),
             ..self.open_options(clock, memory_max)
         };
         Ok(old.open_successor(device, origin, options).await?)
@@ -143,8 +140,8 @@ impl CacheConfig {
         };
         let device = open_or_make(PlaceKind::Cache, place, caches, self.size_bytes, format).await?;
         let device_bytes = device.geometry().size_bytes;
-        let freshness = since.freshness();
-        let options = OpenOptions { freshness, overwrites_changes, ..self.open_options(clock, memory_max) };
+        let (freshness, tokens) = (since.freshness(), Some(since.begin_opening(caches)?));
+        let options = OpenOptions { freshness, overwrites_changes, tokens, ..self.open_options(clock, memory_max) };
         let cache = Cache::open(device, origin, options).await.map_err(|error| since.refusal(error))?;
         Ok((cache, device_bytes))
     }

@@ -39,7 +39,7 @@ pub fn set(cache: &Cache, key: &str, value: &str) -> Result<bool> {
         "cache.clean-above" => cache.set_dirty_limits(DirtyLimits { clean_above: parse(value)?, ..dirty }),
         "cache.dirty-max" => cache.set_dirty_limits(DirtyLimits { max: parse(value)?, ..dirty }),
         "cache.clean-min" => {
-            cache.set_cleaning_rate(CleaningRate { min_bytes: parse::<ByteSize>(value)?.0, ..rate });
+            cache.set_cleaning_rate(CleaningRate { min_bytes: parse_size(value)?, ..rate });
         }
         "cache.clean-max" => cache.set_cleaning_rate(CleaningRate { max_bytes: size_or_off(value)?, ..rate }),
         _ => return Ok(false),
@@ -55,6 +55,14 @@ pub fn parse<T: FromStr<Err: Display>>(value: &str) -> Result<T> {
     value.parse().map_err(|error: T::Err| Error::new(Failure::Usage, error.to_string()))
 }
 
+/// A size in bytes.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_size(value: &str) -> Result<u64> {
+    parse::<ByteSize>(value).map(|size| size.0)
+}
+
 /// The value of a switch, the setting `key`.
 ///
 /// # Errors
@@ -68,5 +76,5 @@ pub fn parse_switch(key: &str, value: &str) -> Result<bool> {
 }
 
 fn size_or_off(value: &str) -> Result<Option<u64>> {
-    if value == "off" { Ok(None) } else { parse::<ByteSize>(value).map(|size| Some(size.0)) }
+    if value == "off" { Ok(None) } else { parse_size(value).map(Some) }
 }

@@ -12,9 +12,10 @@ use base::range::ByteRange;
 use base::units::ByteSize;
 use block::Identity;
 use serde::{Deserialize, Serialize};
+use store::Tokens;
 use uuid::Uuid;
 
-use crate::content::{content_is_there, sequence_at, uuid_at};
+use crate::content::{content_is_there, store_at};
 use crate::error::{Error, Failure, Result};
 use crate::paths::{Paths, make_private};
 use crate::place::Place;
@@ -56,10 +57,10 @@ pub struct Record {
     /// Of the store that is meant, where that is known: its place may hold another one by now.
     #[serde(default, skip_serializing_if = "is_default")]
     pub uuid: Option<Uuid>,
-    /// How often that store's superblock had been written when this host last opened or closed it. Read from the store, where it only grows: one that
-    /// has less is an older copy of it.
+    /// The tokens that store may have: one, or some where this host stopped in the middle. What has another one is another copy of it. None where this
+    /// host has given it none.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub sequence: Option<u64>,
+    pub tokens: Vec<u64>,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -185,8 +186,13 @@ impl Record {
             is_stale: false,
             is_exclusive: false,
             uuid: None,
-            sequence: None,
+            tokens: Vec::new(),
         }
+    }
+
+    /// Whether its store can have this token. One that has noted none was not used since stores have tokens.
+    fn knows(&self, token: u64) -> bool {
+        self.tokens.is_empty() || self.tokens.contains(&token)
     }
 
     /// Whether it can be of the store that calls itself `uuid`.
@@ -302,53 +308,82 @@ impl Caches {
         Ok(marks.find(|mark| mark.id.as_bytes() == id))
     }
 
-    /// Notes which store is at `place`; `None` while that may change.
+    /// Notes that another store with `tokens` may come to `place` from now on: which one is there nobody knows.
     ///
     /// # Errors
     /// As [`find`](Self::find) and [`note`](Self::note).
-    pub(crate) fn note_uuid(&self, place: &Place, uuid: Option<Uuid>) -> Result<()> {
+    pub(crate) fn note_successor(&self, place: &Place, tokens: Tokens) -> Result<()> {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(mut record) = self.find(place)? else { return Ok(()) };
+        record.tokens.extend([tokens.in_use, tokens.closed]);
+        self.note(&Record { uuid: None, ..record })
+    }
+
+    /// Notes which store is at `place`, of those that may have come there.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find) and [`note`](Self::note).
+    pub(crate) fn note_succeeded(&self, place: &Place) -> Result<()> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(record) = self.find(place)? else { return Ok(()) };
-        self.note(&Record { uuid, sequence: None, ..record })
+        self.note(&Record { uuid: store_at(place).map(|store| store.uuid), ..record })
     }
 
-    /// Notes how far the store at `place` has come, if it is the one that is known there.
+    /// The store at `place`, which nobody else has open, is about to be opened with `tokens`: from then on it may have these, or the one that it has now,
+    /// wherever it is known.
+    ///
+    /// # Errors
+    /// As [`check_is_last`](Self::check_is_last) and [`note`](Self::note).
+    pub fn note_opening(&self, place: &Place, tokens: Tokens) -> Result<()> {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.check_is_last(place)?;
+        let Some(found) = store_at(place) else { return Ok(()) };
+        for record in self.stores()?.into_iter().filter(|record| record.uuid == Some(found.uuid)) {
+            self.note(&Record { tokens: vec![found.token, tokens.in_use, tokens.closed], ..record })?;
+        }
+        Ok(())
+    }
+
+    /// Nothing is written any more in the store at `place`: other tokens than the one it has are not its.
     ///
     /// # Errors
     /// As [`find`](Self::find) and [`note`](Self::note).
-    pub(crate) fn note_sequence(&self, place: &Place) -> Result<()> {
+    pub fn note_closed(&self, place: &Place) -> Result<()> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let (uuid, sequence) = (uuid_at(place), sequence_at(place));
-        match self.find(place)? {
-            Some(record) if uuid.is_some() && record.uuid == uuid && record.sequence < sequence => {
-                self.note(&Record { sequence, ..record })
-            }
-            _ => Ok(()),
+        let (Some(record), Some(found)) = (self.find(place)?, store_at(place)) else { return Ok(()) };
+        if record.uuid != Some(found.uuid) || !record.tokens.contains(&found.token) {
+            return Ok(());
         }
+        self.note(&Record { tokens: vec![found.token], ..record })
     }
 
-    /// Refuses what is at `place` if it is an older copy of a store that this host used, there or elsewhere: what it says is clean, and what it says is
-    /// dirty, was so once.
+    /// Whether what is at `place` is the store that this host used there last, as far as it knows.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub fn is_last(&self, place: &Place) -> Result<bool> {
+        let Some(found) = store_at(place) else { return Ok(true) };
+        let Some(record) = self.find(place)? else { return Ok(true) };
+        Ok(record.is_of_store(Some(found.uuid)) && record.knows(found.token))
+    }
+
+    /// Refuses what is at `place` if it is another copy of a store than the one that this host used last, there or elsewhere: what it says is clean, and
+    /// what it says is dirty, was so once, or on another host.
     ///
     /// # Errors
     /// `WouldLoseData`, saying how to go on; as [`find`](Self::find).
-    pub(crate) fn check_not_older(&self, place: &Place) -> Result<()> {
-        let Some(uuid) = uuid_at(place) else { return Ok(()) };
-        let records = self.stores()?.into_iter().filter(|record| record.uuid == Some(uuid));
-        let Some(newest) = records.max_by_key(|record| record.sequence) else { return Ok(()) };
-        match (newest.sequence, sequence_at(place)) {
-            (Some(known), Some(found)) if found < known => {
-                let what = newest.store.as_str();
-                let message = format!(
-                    "the {what} {place} is an older copy of the one that was last used at {} (its superblock was written {found} times, and {known} \
-                     times there): bring the last one back, or give up what this one holds with `forebay {what} discard {}`",
-                    newest.path.display(),
-                    place.argument(what)
-                );
-                Err(Error::new(Failure::WouldLoseData, message))
-            }
-            _ => Ok(()),
-        }
+    pub(crate) fn check_is_last(&self, place: &Place) -> Result<()> {
+        let Some(found) = store_at(place) else { return Ok(()) };
+        let is_other = |record: &Record| record.uuid == Some(found.uuid) && !record.knows(found.token);
+        let Some(last) = self.stores()?.into_iter().find(is_other) else { return Ok(()) };
+        let what = last.store.as_str();
+        let message = format!(
+            "the {what} {place} is another copy of the one that this host used last, at {}: it is older, or was used elsewhere. Bring the last one back; \
+             what another host left in this one is written back there; or give up what this one holds with `forebay {what} discard {}`",
+            last.path.display(),
+            place.argument(what)
+        );
+        Err(Error::new(Failure::WouldLoseData, message))
     }
 
     /// The marks of the LUN `identity` that no store has, or has any more.
@@ -436,34 +471,42 @@ impl Caches {
         Ok(records)
     }
 
-    /// How many bytes the cache in this part of a file or block device takes, if it is known.
+    /// How many bytes the cache or log in this part of a file or block device takes, if it is known.
     ///
     /// # Errors
     /// When the folder cannot be read.
     pub(crate) fn length_of(&self, place: &Place) -> Result<Option<u64>> {
-        Ok(self.list()?.into_iter().find(|record| record.place() == *place).and_then(|record| record.length))
+        Ok(self.stores()?.into_iter().find(|record| record.place() == *place).and_then(|record| record.length))
     }
 
-    /// Refuses these bytes of the file or block device of `place` when any of them are another cache's, whether that is in use or not.
+    /// Refuses these bytes of the file or block device of `place` when any of them are another store's, whether that is in use or not.
     ///
     /// # Errors
-    /// `InUse`, naming it.
+    /// `InUse`, naming it, or its name when it is that cache itself by another one.
     pub(crate) fn check_apart(&self, place: &Place, range: ByteRange) -> Result<()> {
-        for record in self.list()? {
-            let other = record.place();
+        for record in self.stores()? {
+            let (other, what) = (record.place(), record.store.as_str());
             let is_in_the_way = other != *place && other.shares_file_with(place) && record.range().overlaps(&range);
             // One that cannot be looked at may be there.
             if !is_in_the_way || matches!(content_is_there(&other), Ok(false)) {
                 continue;
             }
+            if other.offset == place.offset {
+                let message = format!(
+                    "{place} is another name (a link) of the cache {other} of \"{}\": use it by that name, {}",
+                    record.name,
+                    other.argument("cache")
+                );
+                return Err(Error::new(Failure::InUse, message));
+            }
             let whole = || "all of it".to_owned();
             let taken = record.length.map_or_else(whole, |length| format!("{} of it", ByteSize(length)));
             let message = format!(
-                "{place} overlaps the cache {other} of \"{}\" (LUN serial {}), which takes {taken}: choose another place, or give that cache up with \
-                 `forebay cache discard {}`",
+                "{place} overlaps the {what} {other} of \"{}\" (LUN serial {}), which takes {taken}: choose another place, or give that {what} up with \
+                 `forebay {what} discard {}`",
                 record.name,
                 record.serial,
-                other.argument("cache")
+                other.argument(what)
             );
             return Err(Error::new(Failure::InUse, message));
         }
@@ -547,6 +590,17 @@ mod tests {
             for word in ["\"first\"", "serial s7", "takes 8KiB", "--cache-offset 8KiB"] {
                 assert!(error.to_string().contains(word), "{error}");
             }
+        }
+        // The same cache by other names.
+        let names = ["hard", "soft"].map(|name| directory.path().join(name));
+        fs::hard_link(&disk, &names[0]).unwrap();
+        std::os::unix::fs::symlink(&disk, &names[1]).unwrap();
+        for name in names {
+            let place = Place { path: name, offset: Some(8192) };
+            let error = caches.check_apart(&place, ByteRange { offset: 8192, length: 8192 }).unwrap_err();
+            assert_eq!(error.failure(), Failure::InUse);
+            let by_its_name = format!("{} --cache-offset 8KiB", disk.display());
+            assert!(error.to_string().contains("(a link)") && error.to_string().ends_with(&by_its_name), "{error}");
         }
         // What was wiped is nobody's any more.
         fs::write(&disk, vec![0; 64 << 10]).unwrap();

@@ -7,14 +7,14 @@ use std::path::Path;
 
 use iscsi::chap::Credentials;
 use iscsi::target::{AccessList, AccessRule, NamePattern, TargetPortal};
-use target::server::PORTAL_GROUP_DEFAULT;
+use target::PORTAL_GROUP_DEFAULT;
 use target::{LunMask, MaskedLun, Quota};
 
 use crate::error::{Error, Failure, Result};
 use crate::limits_table::LimitsTable;
 use crate::login::read_secret;
 use crate::lun_mask::MaskSpec;
-use crate::serve::TargetConfig;
+use crate::target_config::TargetConfig;
 use crate::target_file::{InitiatorTable, PortalGroupTable, TargetFile, TargetTable};
 
 /// A file that was read.

@@ -6,10 +6,13 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 
 use store::limits::SUPERBLOCK_BYTES;
-use store::superblock;
+use store::superblock::{self, StoreIdentity};
 
 use crate::error::{Error, Failure, Result};
 use crate::place::Place;
+
+/// No store is smaller: it begins and ends with a superblock.
+pub(crate) const STORE_BYTES_MIN: u64 = 2 * SUPERBLOCK_BYTES as u64;
 
 /// Whether anything is at `place`.
 pub(crate) fn content_is_there(place: &Place) -> Result<bool> {
@@ -65,7 +68,7 @@ fn check_no_link(place: &Place) -> Result<()> {
     Err(Error::new(Failure::NotFound, message))
 }
 
-/// Whether the file or block device of `place` has become smaller than the store in it, so that it cannot be opened: before its first superblock or,
+/// Whether the file or block device of `place` has become smaller than the store in it, so that it cannot be opened: it has no room for two superblocks or,
 /// of a part, which cannot be opened but as a whole, before the end that the superblock or else `listed_bytes` says.
 ///
 /// # Errors
@@ -73,7 +76,7 @@ fn check_no_link(place: &Place) -> Result<()> {
 pub fn is_cut_off(place: &Place, listed_bytes: Option<u64>) -> Result<bool> {
     let context = |error: std::io::Error| Error::io(place, &error);
     let (offset, end) = (place.offset.unwrap_or(0), end_of(&place.path).map_err(context)?);
-    if offset.saturating_add(SUPERBLOCK_BYTES as u64) > end {
+    if offset.saturating_add(STORE_BYTES_MIN) > end {
         return Ok(true);
     }
     let head = head_at(&place.path, offset).map_err(context)?;
@@ -93,12 +96,18 @@ pub(crate) fn head_at(path: &Path, offset: u64) -> std::io::Result<[u8; SUPERBLO
     Ok(head)
 }
 
-/// Who the store at `place` is; `None` where there is none, or it cannot be read.
-pub fn uuid_at(place: &Place) -> Option<uuid::Uuid> {
-    superblock::uuid(&head_at(&place.path, place.offset.unwrap_or(0)).ok()?)
+/// Who the store at `place` is; `None` where there is none, or it cannot be read. Its first superblock says it, which has each token no later than
+/// the last one; where that one is damaged, the last one does, unless nobody knows where that is: of a part.
+pub(crate) fn store_at(place: &Place) -> Option<StoreIdentity> {
+    let (path, start) = (&place.path, place.offset.unwrap_or(0));
+    let identity_at = |copy: u64| superblock::identity(&head_at(path, start + copy).ok()?, copy);
+    identity_at(0).or_else(|| match place.offset {
+        None => identity_at(superblock::places(end_of(path).ok()?).ok()?[1]),
+        Some(_) => None,
+    })
 }
 
-/// How often the superblock of the store at `place` was written: more at each open than before it. `None` as above.
-pub(crate) fn sequence_at(place: &Place) -> Option<u64> {
-    superblock::sequence(&head_at(&place.path, place.offset.unwrap_or(0)).ok()?)
+/// [`store_at`], by what does not change while the store lives.
+pub fn uuid_at(place: &Place) -> Option<uuid::Uuid> {
+    store_at(place).map(|store| store.uuid)
 }

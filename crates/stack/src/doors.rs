@@ -1,10 +1,10 @@
 //! Where an attachment is reached: by its name, for scrapes of metrics, and by local applications.
 
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 
 use front::{ListenAddress, Listener, SocketAccess};
 
-use crate::attach::AttachConfig;
 use crate::control::ControlServer;
 use crate::error::{Error, Failure, Result};
 use crate::metrics::{MetricsServer, Reach};
@@ -23,11 +23,11 @@ impl Doors {
     ///
     /// # Errors
     /// A name that is taken, an address that is.
-    pub(crate) fn open(config: &AttachConfig, paths: &Paths) -> Result<Self> {
-        check_name(&config.name)?;
-        let control = ControlServer::bind(&paths.control_socket(&config.name))?;
+    pub(crate) fn open(name: &str, metrics: Option<SocketAddr>, paths: &Paths) -> Result<Self> {
+        check_name(name)?;
+        let control = ControlServer::bind(&paths.control_socket(name))?;
         let reach = Reach::Loopback { advice: "an attachment serves them on the loopback only, as 127.0.0.1:PORT" };
-        let metrics = config.metrics.map(|address| MetricsServer::bind(address, reach)).transpose()?;
+        let metrics = metrics.map(|address| MetricsServer::bind(address, reach)).transpose()?;
         Ok(Self { control, metrics, front: None })
     }
 }

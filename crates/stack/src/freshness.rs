@@ -23,11 +23,12 @@ use block::{ByteRange, Identity};
 use cache::{ConflictingChanges, Freshness};
 use initiator::Mark;
 use serde_json::{Value, json};
+use store::Tokens;
 use uuid::Uuid;
 use writelog::WriteLog;
 
 use crate::caches::{Caches, LunRecord, MarkRecord, MarkStage, Record};
-use crate::content::{sequence_at, uuid_at};
+use crate::content::uuid_at;
 use crate::error::{Error, Failure, Result};
 use crate::held_marks::{HeldMarks, MarkRenewal};
 use crate::limits::CLOSE_TIME_MAX;
@@ -43,6 +44,7 @@ pub(crate) use clearing::Heeding;
 use clearing::{Clearing, Taken};
 use report::{everything, report_of};
 use token::draw_token;
+pub use token::draw_tokens;
 
 /// What the user says about others.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,12 +70,14 @@ pub(crate) struct Assessed {
     is_mark_lost: bool,
     freshness: Freshness,
     why: String,
+    /// What the store is given when it is opened.
+    tokens: Tokens,
 }
 
 /// Finds out what others did to the LUNs since the store at `place` let go of them, and holds its marks from now on.
 ///
 /// # Errors
-/// `WouldLoseData` for an older copy of the store; when what this host remembers cannot be read or written. A target that fails is one that cannot
+/// `WouldLoseData` for another copy of the store than the last one; when what this host remembers cannot be read or written. A target that fails is one that cannot
 /// tell.
 pub(crate) async fn assess(
     remotes: &Remotes,
@@ -82,7 +86,7 @@ pub(crate) async fn assess(
     place: &Place,
     promise: Promise,
 ) -> Result<Assessed> {
-    caches.check_not_older(place)?;
+    caches.check_is_last(place)?;
     let identity = remotes.identity();
     let uuid = uuid_at(place);
     let is_it = |record: &Record| record.is_of(std::slice::from_ref(&identity)) && record.is_of_store(uuid);
@@ -107,6 +111,7 @@ pub(crate) async fn assess(
         is_mark_lost: false,
         freshness: Freshness::Unknown,
         why: String::new(),
+        tokens: draw_tokens(),
     };
     let is_expected = |lun: &LunRecord| lun.mark.as_ref().is_some_and(|mark| mark.stage() != MarkStage::New);
     assessed.was_marked = record.is_none() || assessed.luns.iter().any(is_expected);
@@ -234,6 +239,14 @@ impl Assessed {
         caches.note(&Record { luns, ..record.clone() })
     }
 
+    /// The store is about to be opened, and nobody else has it open: what it is to be given then, which this host knows from now on.
+    ///
+    /// # Errors
+    /// As [`Caches::note_opening`].
+    pub(crate) fn begin_opening(&self, caches: &Caches) -> Result<Tokens> {
+        caches.note_opening(&self.place, self.tokens).map(|()| self.tokens)
+    }
+
     /// What an open is to be told.
     pub(crate) fn freshness(&self) -> Freshness {
         self.freshness.clone()
@@ -267,8 +280,9 @@ impl Assessed {
         let taken = std::mem::take(&mut self.taken);
         // From now on the store is used, and its marks have to tell.
         taken.iter().for_each(|taken| self.note_stage(taken.id, MarkStage::New, MarkStage::Owing));
-        let (uuid, sequence) = (uuid_at(&self.place), sequence_at(&self.place));
-        let mut record = Record { store: self.store, is_stale: false, is_exclusive, uuid, sequence, ..record };
+        let uuid = uuid_at(&self.place);
+        let tokens = vec![self.tokens.in_use, self.tokens.closed];
+        let mut record = Record { store: self.store, is_stale: false, is_exclusive, uuid, tokens, ..record };
         record.luns.clone_from(&self.luns);
         caches.note(&record)?;
         let marks = self.luns.iter().filter_map(|lun| lun.mark.as_ref());
@@ -426,6 +440,11 @@ impl Kept<'_> {
     /// Where it is.
     pub(crate) fn ranges(&self) -> &[ByteRange] {
         if self.is_overwritten { &[] } else { self.assessed.changed() }
+    }
+
+    /// [`Assessed::begin_opening`].
+    pub(crate) fn begin_opening(&self, caches: &Caches) -> Result<Tokens> {
+        self.assessed.begin_opening(caches)
     }
 
     /// [`Assessed::refusal`].

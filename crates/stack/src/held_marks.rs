@@ -116,11 +116,11 @@ impl MarkRenewal {
     }
 
     /// The stores let go of their LUNs, and have what those have: the last token. A target that does not answer soon is not waited for.
-    pub async fn finish(mut self) {
+    /// If they `are_closed`, nothing is written in them any more.
+    pub async fn finish(mut self, are_closed: bool) {
         self.watches.shutdown().await;
-        // They are closed, and nothing is written in them any more.
-        for store in &self.stores {
-            if let Err(error) = store.caches.note_sequence(&store.place) {
+        for store in self.stores.iter().filter(|_| are_closed) {
+            if let Err(error) = store.caches.note_closed(&store.place) {
                 tracing::warn!(%error, "a copy of {} from before now is not told from it", store.place);
             }
         }

@@ -39,6 +39,7 @@
 //! | [`serve`] | targets and their logical units |
 //! | [`sidecar`] | the serial number that stays with a file or block device LUN |
 //! | [`systemd`] | sockets the service manager passes, and what it is told |
+//! | [`target_config`] | one target to serve, as asked for |
 //! | [`target_file`] | the grammar of a target's configuration file |
 //! | `watch` | what an attachment warns of |
 
@@ -66,6 +67,7 @@ pub mod limits;
 pub mod limits_table;
 pub mod link;
 pub mod log_place;
+mod log_settings;
 pub mod login;
 mod lun_check;
 pub mod lun_mask;
@@ -83,7 +85,10 @@ pub mod serve;
 pub mod sidecar;
 pub mod store_file;
 pub mod systemd;
+pub mod target_config;
 pub mod target_file;
+#[cfg(test)]
+mod test_target;
 pub mod time;
 mod units;
 mod watch;

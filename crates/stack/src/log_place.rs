@@ -13,7 +13,7 @@ use file::PersistentMemory;
 use uuid::Uuid;
 use writelog::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_PAPER, SLOT_BYTES_MAX, UNIT_BYTES};
 use writelog::{
-    ConflictingChanges, DestageOrder, Durability, FormatOptions, OpenOptions, PersistentRegion, VolatileRegion,
+    ConflictingChanges, DestageOrder, Durability, FormatOptions, Level2, OpenOptions, PersistentRegion, VolatileRegion,
     WriteLog,
 };
 
@@ -37,6 +37,8 @@ const SLOT_BYTES: RangeInclusive<u64> = UNIT_BYTES..=SLOT_BYTES_MAX as u64;
 pub struct LogConfig {
     /// File, block device, or directory.
     pub path: PathBuf,
+    /// Where in the file or block device it begins; `None` for a log that takes all of it.
+    pub offset: Option<u64>,
     /// Size of a log that is made.
     pub size_bytes: Option<u64>,
     /// Size of its segments; `None` for the profile's.
@@ -63,9 +65,13 @@ pub struct DestageConfig {
     /// The order.
     pub order: Option<DestageOrder>,
     /// Bytes that the LUN's disk transfers in the time of a seek; 0 when it has none, or when others write to the LUN.
-    pub seek_bytes: u64,
+    pub seek_bytes: Option<u64>,
+    /// Share of the slots in use from which level 1 moves them to the log.
+    pub slots_start: Option<Percent>,
     /// Share of the log in use from which data leaves under load.
     pub start: Option<Percent>,
+    /// Share of the log in use from which it leaves at full speed.
+    pub full_speed: Option<Percent>,
     /// Time without a request that counts as idle.
     pub idle: Option<Duration>,
     /// Age from which data leaves under load.
@@ -74,6 +80,51 @@ pub struct DestageConfig {
     pub batch_bytes: Option<u64>,
     /// Writes to the LUN in flight at most.
     pub writes: Option<u64>,
+}
+
+impl DestageConfig {
+    /// Refuses what cannot be. `prefix` is what stands before the name of a choice where the user makes it: `--destage-` or `log.destage-`.
+    ///
+    /// # Errors
+    /// `Usage`, with the choice and its range.
+    pub(crate) fn check(&self, prefix: &str) -> Result<()> {
+        let refused = |message: String| Err(Error::new(Failure::Usage, message));
+        if let Some(bytes) = self.batch_bytes.filter(|bytes| !DESTAGE_BATCH_BYTES.contains(bytes)) {
+            return refused(outside(&format!("{prefix}batch"), bytes, &DESTAGE_BATCH_BYTES));
+        }
+        if let Some(writes) = self.writes.filter(|writes| !DESTAGE_WRITES.contains(writes)) {
+            let (least, most) = (DESTAGE_WRITES.start(), DESTAGE_WRITES.end());
+            return refused(format!("{prefix}writes {writes}: it is {least} to {most}"));
+        }
+        for (name, chosen) in [("idle", self.idle), ("age", self.age_max)] {
+            if let Some(time) = chosen.filter(|time| *time < DESTAGE_TIME_MIN) {
+                return refused(format!("{prefix}{name} {time:?}: it is {DESTAGE_TIME_MIN:?} or more"));
+            }
+        }
+        Ok(())
+    }
+
+    /// `level2` with what is chosen here in its place.
+    pub(crate) fn over(&self, level2: Level2) -> Level2 {
+        let writes = self.writes.map(|writes| writes as usize);
+        Level2 {
+            seek_bytes: self.seek_bytes.unwrap_or(level2.seek_bytes),
+            share_start: self.start.map_or(level2.share_start, Percent::share),
+            share_slow: self.full_speed.map_or(level2.share_slow, Percent::share),
+            idle: self.idle.unwrap_or(level2.idle),
+            age_max: self.age_max.unwrap_or(level2.age_max),
+            batch_bytes: self.batch_bytes.unwrap_or(level2.batch_bytes),
+            // What is asked for is the most, whoever waits.
+            writes_in_flight: writes.unwrap_or(level2.writes_in_flight),
+            writes_when_full: writes.unwrap_or(level2.writes_when_full),
+            ..level2
+        }
+    }
+}
+
+fn outside(option: &str, bytes: u64, range: &RangeInclusive<u64>) -> String {
+    let (least, most) = (ByteSize(*range.start()), ByteSize(*range.end()));
+    format!("{option} {}: it is {least} to {most}", ByteSize(bytes))
 }
 
 /// A file in persistent memory, or a device that is such memory.
@@ -150,11 +201,9 @@ impl LogConfig {
             ("--log-slot-size", self.slot_bytes, SLOT_BYTES),
             ("--log-ram", self.ram_bytes, LOG_RAM_BYTES),
             ("--log-cache", self.record_cache_bytes, LOG_CACHE_BYTES),
-            ("--destage-batch", self.destage.batch_bytes, DESTAGE_BATCH_BYTES),
         ] {
             if let Some(bytes) = chosen.filter(|bytes| !range.contains(bytes)) {
-                let (least, most) = (ByteSize(*range.start()), ByteSize(*range.end()));
-                return refused(format!("{option} {}: it is {least} to {most}", ByteSize(bytes)));
+                return refused(outside(option, bytes, &range));
             }
         }
         if let Some(bytes) = self.segment_bytes.filter(|bytes| !bytes.is_multiple_of(PLACE_UNIT_BYTES)) {
@@ -163,26 +212,18 @@ impl LogConfig {
         if let Some(bytes) = self.slot_bytes.filter(|bytes| !bytes.is_power_of_two()) {
             return refused(format!("--log-slot-size {}: it is a power of two", ByteSize(bytes)));
         }
-        if let Some(writes) = self.destage.writes.filter(|writes| !DESTAGE_WRITES.contains(writes)) {
-            let (least, most) = (DESTAGE_WRITES.start(), DESTAGE_WRITES.end());
-            return refused(format!("--destage-writes {writes}: it is {least} to {most}"));
+        if self.destage.slots_start.is_some() && self.durability == Durability::Log {
+            return refused("--slots-start is for slots, and --durability log has none".into());
         }
-        for (option, chosen) in [("--destage-idle", self.destage.idle), ("--destage-age", self.destage.age_max)] {
-            if let Some(time) = chosen.filter(|time| *time < DESTAGE_TIME_MIN) {
-                return refused(format!("{option} {time:?}: it is {DESTAGE_TIME_MIN:?} or more"));
-            }
-        }
-        Ok(())
+        self.destage.check("--destage-")
     }
 
     /// The place of the log of the LUN `identity`.
     ///
     /// # Errors
-    /// When the directory it lies in does not exist.
+    /// When the directory it lies in does not exist; `Usage` for an offset in a directory, or one that no log can have.
     pub fn place(&self, identity: &Identity) -> Result<Place> {
-        let path =
-            if self.path.is_dir() { self.path.join(format!("{}.log", file_stem(identity))) } else { self.path.clone() };
-        Place::new(&path, None)
+        Place::of_store(&self.path, self.offset, &format!("{}.log", file_stem(identity)))
     }
 
     /// Refuses a log whose device failed while it was in use, and to make one, or to take another one, where the registry says that one with the
@@ -192,25 +233,25 @@ impl LogConfig {
     /// `WouldLoseData`, saying how to go on.
     pub fn check_not_lost(&self, place: &Place, registered: Option<&Entry>) -> Result<()> {
         let Some(entry) = registered.filter(|entry| entry.place() == *place) else { return Ok(()) };
-        let path = place.path.display();
+        let (argument, path) = (place.argument("log"), place);
         let is_other = matches!((entry.uuid, uuid_at(place)), (Some(expected), Some(found)) if expected != found);
         let message = if is_other {
             format!(
                 "the newest data of {} LUN serial {} may have been in the write log {path}, and another log is there: bring the right one back, or give \
-                 that data up with `forebay log discard {path}`",
+                 that data up with `forebay log discard {argument}`",
                 entry.target, entry.serial
             )
         } else if entry.has_failed {
             format!(
                 "the device of the write log {path} failed while it was in use, and the LUN has got newer data since: what the log holds \
-                 may be older; give it up with `forebay log discard {path}`"
+                 may be older; give it up with `forebay log discard {argument}`"
             )
         } else if content_is_there(place)? {
             return Ok(());
         } else {
             format!(
                 "the newest data of {} LUN serial {} may have been in the write log {path}, and nothing is there: bring it back (is its file \
-                 system mounted?), or give that data up with `forebay log discard {path}`",
+                 system mounted?), or give that data up with `forebay log discard {argument}`",
                 entry.target, entry.serial
             )
         };
@@ -218,7 +259,7 @@ impl LogConfig {
     }
 
     /// Opens the log at `place` over `origin`, made first if there is none, and says what the registry has to name as long as it may be dirty: an
-    /// entry for each of the LUNs `identities`. Should its device fail, the registry is told so. `kept` is what others changed on the LUN meanwhile
+    /// entry for each of the LUNs `identities`; also the bytes of its device. Should that fail, the registry is told so. `kept` is what others changed on the LUN meanwhile
     /// that must not be overwritten.
     ///
     /// # Errors
@@ -231,15 +272,17 @@ impl LogConfig {
         clock: Arc<dyn Clock>,
         registry: &Registry,
         (identities, name, kept): (&[Identity], &str, Kept<'_>),
-    ) -> Result<(Arc<WriteLog>, Vec<Entry>)> {
+    ) -> Result<(Arc<WriteLog>, Vec<Entry>, u64)> {
         self.check()?;
         // Before anything is made.
         let nvram = self.nvram.as_ref().map(NvramConfig::open).transpose()?;
         let format = async |device: &SharedDevice| WriteLog::format(device, &origin, self.format_options()).await;
         let device = open_or_make(PlaceKind::Log, place, caches, self.size_bytes, format).await?;
+        let device_bytes = device.geometry().size_bytes;
         let mut options = self.open_options(clock);
         options.nvram = nvram;
         options.kept_changes = kept.ranges().to_vec();
+        options.tokens = Some(kept.begin_opening(caches)?);
         // Nobody else changes who it is from now on.
         let uuid = uuid_at(place);
         let entries: Vec<Entry> = identities.iter().map(|identity| entry(identity, place, name, uuid)).collect();
@@ -251,7 +294,7 @@ impl LogConfig {
             }
             _ => kept.refusal(error),
         };
-        Ok((WriteLog::open(device, origin, options).await.map_err(context)?, entries))
+        Ok((WriteLog::open(device, origin, options).await.map_err(context)?, entries, device_bytes))
     }
 
     fn format_options(&self) -> FormatOptions {
@@ -271,17 +314,9 @@ impl LogConfig {
         options.durability = self.durability;
         options.volatile_bytes = self.ram_bytes.map_or(options.volatile_bytes, |bytes| bytes as usize);
         options.record_cache_bytes = self.record_cache_bytes.map_or(options.record_cache_bytes, |bytes| bytes as usize);
-        let (destage, level2) = (&self.destage, &mut options.level2);
-        options.order = destage.order.unwrap_or(options.order);
-        level2.seek_bytes = destage.seek_bytes;
-        level2.share_start = destage.start.map_or(level2.share_start, Percent::share);
-        level2.idle = destage.idle.unwrap_or(level2.idle);
-        level2.age_max = destage.age_max.unwrap_or(level2.age_max);
-        level2.batch_bytes = destage.batch_bytes.unwrap_or(level2.batch_bytes);
-        if let Some(writes) = destage.writes {
-            // What is asked for is the most, whoever waits.
-            (level2.writes_in_flight, level2.writes_when_full) = (writes as usize, writes as usize);
-        }
+        options.order = self.destage.order.unwrap_or(options.order);
+        options.level1.share_start = self.destage.slots_start.map_or(options.level1.share_start, Percent::share);
+        options.level2 = self.destage.over(options.level2);
         options
     }
 }
@@ -316,7 +351,7 @@ mod tests {
     fn what_cannot_be_is_refused_by_its_option_and_range() {
         assert_eq!(check(|_| {}), None);
         type Change = fn(&mut LogConfig);
-        let refused: [(Change, &str); 12] = [
+        let refused: [(Change, &str); 13] = [
             (|log| log.durability = Durability::Nvram, "--nvram PATH"),
             (|log| log.is_paper = true, "--durability unsafe-volatile"),
             (|log| log.ram_bytes = Some(1 << 20), "--log-ram is for --durability unsafe-volatile"),
@@ -325,6 +360,7 @@ mod tests {
             (|log| log.segment_bytes = Some((64 << 10) + 512), "multiple of 4KiB"),
             (|log| log.slot_bytes = Some(32 << 10), "--log-slot-size 32KiB: it is 512 to 16KiB"),
             (|log| log.slot_bytes = Some(1536), "power of two"),
+            (|log| log.destage.slots_start = Some(Percent::new(5)), "--durability log has none"),
             (|log| log.destage.batch_bytes = Some(4 << 30), "--destage-batch 4GiB: it is 64KiB to 1GiB"),
             (|log| log.destage.writes = Some(0), "--destage-writes 0: it is 1 to 256"),
             (|log| log.destage.idle = Some(Duration::from_micros(9)), "--destage-idle 9µs: it is 1ms or more"),
@@ -352,7 +388,9 @@ mod tests {
             ram_bytes: Some(2 << 20),
             record_cache_bytes: Some(3 << 20),
             destage: DestageConfig {
+                slots_start: Some(Percent::new(35)),
                 start: Some(Percent::new(40)),
+                full_speed: Some(Percent::new(80)),
                 idle: Some(Duration::from_secs(2)),
                 batch_bytes: Some(1 << 20),
                 writes: Some(3),
@@ -362,7 +400,8 @@ mod tests {
         };
         let (format, options) = (chosen.format_options(), chosen.open_options(clock));
         assert_eq!((format.segment_bytes, format.slot_bytes), (Some(128 << 10), 512));
-        assert_eq!((options.volatile_bytes, options.level2.share_start), (2 << 20, 0.4));
+        assert_eq!((options.volatile_bytes, options.level1.share_start), (2 << 20, 0.35));
+        assert_eq!((options.level2.share_start, options.level2.share_slow), (0.4, 0.8));
         assert_eq!(options.record_cache_bytes, 3 << 20);
         assert_eq!((options.level2.idle, options.level2.age_max), (Duration::from_secs(2), Duration::MAX));
         assert_eq!((options.level2.batch_bytes, options.level2.writes_in_flight), (1 << 20, 3));

@@ -43,6 +43,21 @@ impl Place {
         Ok(Self { path: parent.join(name), offset })
     }
 
+    /// The place that a user names by `path`, which may be a directory, and `offset`: in a directory it is the file `name`.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); `Usage` for an offset in a directory.
+    pub(crate) fn of_store(path: &Path, offset: Option<u64>, name: &str) -> Result<Self> {
+        match (path.is_dir(), offset) {
+            (false, _) => Self::new(path, offset),
+            (true, None) => Self::new(&path.join(name), None),
+            (true, Some(_)) => {
+                let message = format!("{} is a directory: an offset is in a file or block device", path.display());
+                Err(Error::new(Failure::Usage, message))
+            }
+        }
+    }
+
     /// As an argument of the commands about a store of this kind (`cache`).
     pub fn argument(&self, what: &str) -> String {
         let path = self.path.display();

@@ -10,9 +10,9 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use iscsi::chap::Credentials;
-use iscsi::target::{AccessList, Authentication, TargetPortal};
+use iscsi::target::{Authentication, TargetPortal};
 use serde_json::{Value, json};
-use target::{BoundServer, LunMask, Quota, TargetServer, TargetServerOptions};
+use target::{BoundServer, Quota, TargetServer, TargetServerOptions};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -27,6 +27,7 @@ use crate::lun_spec::{FileIdentity, LunSpec};
 use crate::metrics::{MetricsServer, Reach};
 use crate::paths::{Paths, check_name};
 use crate::systemd;
+use crate::target_config::TargetConfig;
 use crate::time::system_clock;
 use crate::units::{Changes, Units};
 
@@ -51,25 +52,6 @@ pub struct ServeConfig {
     pub targets: Vec<TargetConfig>,
     /// The file that all this is from, to be read again.
     pub source: Option<PathBuf>,
-}
-
-/// One target.
-#[derive(Clone, Debug)]
-pub struct TargetConfig {
-    /// Its iSCSI name.
-    pub iqn: String,
-    /// A name for people.
-    pub alias: Option<String>,
-    /// Its logical units.
-    pub luns: Vec<LunSpec>,
-    /// Portal groups it can be reached in; `None` for all.
-    pub portal_groups: Option<Vec<u16>>,
-    /// Who may log in.
-    pub access: AccessList,
-    /// What the initiators of each rule see; none for everything.
-    pub masks: Vec<LunMask>,
-    /// Who the target is to initiators that want proof.
-    pub own: Option<Credentials>,
 }
 
 impl ServeConfig {
@@ -131,31 +113,6 @@ impl ServeConfig {
                 return Err(Error::new(Failure::Usage, message));
             }
             seen.push((file, (iqn, lun)));
-        }
-        Ok(())
-    }
-}
-
-impl TargetConfig {
-    fn check(&self, portals: &[TargetPortal]) -> Result<()> {
-        let usage = |message: String| Err(Error::new(Failure::Usage, message));
-        let is_there = |group: &u16| portals.is_empty() || portals.iter().any(|portal| portal.group == *group);
-        if let Some(group) = self.portal_groups.iter().flatten().find(|group| !is_there(group)) {
-            return usage(format!("{} is to be in portal group {group}, which has no portals", self.iqn));
-        }
-        for masked in self.masks.iter().filter_map(|mask| mask.luns.as_ref()).flatten() {
-            if !self.luns.iter().any(|spec| u64::from(spec.lun) == masked.of) {
-                return usage(format!(
-                    "{} shows LUN {} to some initiators, which it does not have",
-                    self.iqn, masked.of
-                ));
-            }
-        }
-        for mask in self.masks.iter().filter_map(|mask| mask.luns.as_ref()) {
-            let twice = mask.iter().enumerate().find(|(at, one)| mask[..*at].iter().any(|other| other.lun == one.lun));
-            if let Some((_, one)) = twice {
-                return usage(format!("{} shows two LUNs under the number {} to some initiators", self.iqn, one.lun));
-            }
         }
         Ok(())
     }

@@ -23,11 +23,11 @@ use block::{Device, Identity, SharedDevice};
 use file::{FileDevice, FileOptions};
 use rustix::fs::{FlockOperation, RenameFlags};
 use rustix::io::Errno;
-use store::superblock;
+use store::superblock::{self, Superblock};
 use uuid::Uuid;
 
 use crate::caches::Caches;
-use crate::content::{Content, content, end_of, head_at};
+use crate::content::{Content, STORE_BYTES_MIN, content, end_of, head_at};
 use crate::error::{Error, Failure, Result};
 use crate::limits::ZERO_WRITTEN_BYTES_MAX;
 use crate::place::{PLACE_UNIT_BYTES, Place};
@@ -98,6 +98,9 @@ pub(crate) async fn open_or_make(
     caches.check_apart(place, space.range())?;
     let device = opened?;
     warn_of_size(kind, place, device.geometry().size_bytes, size_bytes);
+    if let Some(message) = damage_of(kind, place, &device).await {
+        tracing::warn!("{message}");
+    }
     match found {
         // Unless somebody was there before it was ours.
         Content::Blank if matches!(content(place)?, Content::Blank) && !has_store(&device).await? => {
@@ -402,15 +405,20 @@ fn unfitting(what: &str, size_bytes: u64) -> Error {
     Error::new(Failure::Usage, message)
 }
 
-/// Refuses somebody's file that is too small for a store, before anything else is said of it.
+/// Refuses a file that is too small for a store, before anything else is said of it: somebody's, or what is left of a store.
 fn check_large_enough(what: &str, place: &Place) -> Result<()> {
-    match fs::metadata(&place.path) {
-        Ok(file) if file.is_file() && file.len() < PLACE_UNIT_BYTES && place.offset.is_none() => {
-            let message = format!("{place} has {} bytes, and is no {what}", file.len());
-            Err(Error::new(Failure::Mismatch, message))
-        }
-        _ => Ok(()),
+    let Ok(file) = fs::metadata(&place.path) else { return Ok(()) };
+    if !file.is_file() || file.len() >= STORE_BYTES_MIN || place.offset.is_some() {
+        return Ok(());
     }
+    let made_with = head_at(&place.path, 0).ok().and_then(|head| superblock::device_bytes(&head));
+    let message = match made_with {
+        Some(bytes) => {
+            format!("{place} was cut: the {what} in it was made on {bytes} bytes, and {} are left", file.len())
+        }
+        None => format!("{place} has {} bytes, and is no {what}", file.len()),
+    };
+    Err(Error::new(Failure::Mismatch, message))
 }
 
 /// A size is for a store that is made. One that was changed while it was used keeps what it was changed to.
@@ -422,6 +430,26 @@ fn warn_of_size(kind: PlaceKind, place: &Place, device_bytes: u64, asked: Option
         PlaceKind::Difference | PlaceKind::Log => String::new(),
     };
     tracing::warn!("the {what} {place} has {has}, and --{what}-size {asked} is for one that is made{change}");
+}
+
+/// What to say of a store of whose two superblocks only one is left, as `cache check` and `log check` do; `None` of one that is not there yet, too.
+async fn damage_of(kind: PlaceKind, place: &Place, device: &SharedDevice) -> Option<String> {
+    let store = match kind {
+        PlaceKind::Cache => cache::format::KIND,
+        PlaceKind::Log => writelog::format::KIND,
+        PlaceKind::Difference => return None,
+    };
+    // What a cache or a log keeps in it does not matter here.
+    let copies = Superblock::<[u8; 0]>::read(device, store).await.ok()?.copies();
+    let what = kind.name();
+    copies.is_one_damaged().then(|| {
+        format!(
+            "the {what} {place}: one of the two copies of its superblock is damaged ({copies}). A crash while it was written leaves that; so does a device \
+             that was cut or written over, and then what was written last may be gone without a trace: compare with what you expect to be there, or \
+             give it up with `forebay {what} discard {}`",
+            place.argument(what)
+        )
+    })
 }
 
 /// What follows the name of a place in the name of what is made beside it.
@@ -613,11 +641,63 @@ mod tests {
         device.write(0, bytes, true).await.unwrap();
     }
 
+    #[tokio::test]
+    async fn a_store_that_was_cut_and_grown_again_is_opened_with_a_warning() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Place::new(&directory.path().join("disk"), None).unwrap();
+        let device = |name: &str| -> SharedDevice {
+            let identity = Identity { target: "test".into(), unit: name.into(), serial: "1".into() };
+            Arc::new(MemoryDevice::new(4 * SIZE, identity))
+        };
+        let origin = device("origin");
+        for kind in [PlaceKind::Cache, PlaceKind::Log] {
+            let store = device("store");
+            assert_eq!(damage_of(kind, &place, &store).await, None, "there is none yet");
+            match kind {
+                PlaceKind::Log => WriteLog::format(&store, &origin, writelog::FormatOptions::default()).await.unwrap(),
+                _ => Cache::format(&store, &origin, cache::FormatOptions::default()).await.unwrap(),
+            }
+            assert_eq!(damage_of(kind, &place, &store).await, None);
+            store.write(3 * SIZE, block::Buffer::zeroed(SIZE as usize), true).await.unwrap();
+            let said = damage_of(kind, &place, &store).await.expect("its last copy is gone");
+            assert!(said.contains("first copy whole, last copy all zero"), "{said}");
+        }
+    }
+
     fn names(directory: &Path) -> Vec<String> {
         let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let mut names: Vec<String> = names.filter(|name| name.starts_with("disk")).collect();
         names.sort();
         names
+    }
+
+    #[tokio::test]
+    async fn a_file_that_ends_within_the_superblocks_of_a_store_was_cut_and_another_one_is_no_store() {
+        let directory = tempfile::tempdir().unwrap();
+        let caches = caches(directory.path());
+        let place = Place::new(&directory.path().join("disk"), None).unwrap();
+        let origin: SharedDevice = Arc::new(MemoryDevice::new(SIZE, Identity::default()));
+        let format =
+            async |device: &SharedDevice| Cache::format(device, &origin, cache::FormatOptions::default()).await;
+        drop(open_or_make(PlaceKind::Cache, &place, &caches, Some(4 * SIZE), format).await.unwrap());
+        let file = fs::OpenOptions::new().write(true).open(&place.path).unwrap();
+        for (bytes, what) in [
+            (8191, "was cut: the cache in it was made on 4194304 bytes, and 8191 are left"),
+            (4096, "was cut: the cache in it was made on 4194304 bytes, and 4096 are left"),
+            (4095, "has 4095 bytes, and is no cache"),
+        ] {
+            file.set_len(bytes).unwrap();
+            let opened = open_or_make(PlaceKind::Cache, &place, &caches, Some(4 * SIZE), format).await;
+            let error = opened.err().expect("it cannot be opened");
+            assert_eq!((error.failure(), error.to_string()), (Failure::Mismatch, format!("{place} {what}")));
+            assert!(open_device(&place, &caches).is_err() && crate::content::is_cut_off(&place, None).unwrap());
+        }
+        file.set_len(0).unwrap();
+        let opened = open_or_make(PlaceKind::Cache, &place, &caches, None, format).await;
+        assert_eq!(opened.err().expect("there is none").failure(), Failure::NotFound);
+        open_or_make(PlaceKind::Cache, &place, &caches, Some(4 * SIZE), format)
+            .await
+            .expect("an empty file is no store");
     }
 
     #[tokio::test]

@@ -30,8 +30,8 @@ use crate::error::{Error, Failure, Result};
 use crate::lun_check;
 use crate::lun_spec::{Backend, LunSpec};
 use crate::marks_file::{FoundFile, MarksFile};
-use crate::serve::TargetConfig;
 use crate::sidecar::Sidecar;
+use crate::target_config::TargetConfig;
 
 /// How often a unit that is gone is looked at until nothing is under way on it.
 const RETIRING_INTERVAL: Duration = Duration::from_millis(50);

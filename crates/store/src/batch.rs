@@ -73,6 +73,11 @@ impl Batches {
         Self { queue: VecDeque::new(), first, next: first, append_count: 0, failure: None }
     }
 
+    /// All records before this sequence are durable.
+    pub(crate) fn durable_end(&self) -> u64 {
+        self.first
+    }
+
     /// Payload bytes of the batch that gathers, if one does.
     pub(crate) fn gathered_bytes(&self) -> Option<usize> {
         self.queue.back().filter(|batch| matches!(batch.stage, Stage::Gathering)).map(|batch| batch.payload.len())
@@ -245,5 +250,30 @@ impl Batches {
             Stage::Writing(writing) => Some(writing),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use block::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn a_record_on_its_way_behind_one_that_failed_is_refused_only_when_it_has_ended() {
+        let mut batches = Batches::new(1);
+        for place in [0, 512] {
+            batches.add(&[1; 8]);
+            batches.close(place);
+            batches.start();
+        }
+        let mut told = Vec::new();
+        batches.finish(1, Err(Error::new(ErrorKind::Media, "it failed")));
+        batches.settle(&mut told);
+        assert!(matches!(batches.outcome(1), Some(Err(_))));
+        assert!(batches.outcome(2).is_none(), "it may land yet, and then over what came after the refusal");
+        batches.finish(2, Ok(()));
+        batches.settle(&mut told);
+        assert!(matches!(batches.outcome(2), Some(Err(_))), "nothing behind a hole counts");
     }
 }

@@ -31,4 +31,4 @@ pub use conflict::ConflictingChanges;
 pub use log::{Append, AppendRefused, Hold, LogUsage, RecordLog};
 pub use record::{LogPosition, LogPositionRaw};
 pub use replay::{Record, Replayed, replay};
-pub use superblock::{Kind, Superblock};
+pub use superblock::{Kind, Superblock, Tokens};

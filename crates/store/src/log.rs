@@ -202,6 +202,11 @@ impl RecordLog {
         self.shared.room.notify();
     }
 
+    /// Sequence of the first record that may not be durable: a replay from a position that was needed meanwhile reaches it.
+    pub fn durable_end(&self) -> u64 {
+        self.shared.lock().batches.durable_end()
+    }
+
     /// How full it is.
     pub fn usage(&self) -> LogUsage {
         let state = self.shared.lock();

@@ -53,13 +53,16 @@ pub struct HeaderRaw {
     pub place: U64,
     /// Size of the device when it was formatted.
     pub device_bytes: U64,
+    /// One of the host's [`Tokens`]; 0 in a store that no host has given any.
+    pub token: U64,
     /// Zero.
-    pub reserved: [u8; 56],
+    pub reserved: [u8; 48],
 }
 const _: () = assert!(size_of::<HeaderRaw>() == 128);
 const _: () = assert!(std::mem::offset_of!(HeaderRaw, magic) == 8);
 const _: () = assert!(std::mem::offset_of!(HeaderRaw, uuid) == 32);
 const _: () = assert!(std::mem::offset_of!(HeaderRaw, place) == 56);
+const _: () = assert!(std::mem::offset_of!(HeaderRaw, token) == 72);
 
 /// Largest payload in bytes.
 pub const PAYLOAD_BYTES_MAX: usize = SUPERBLOCK_BYTES - size_of::<HeaderRaw>();
@@ -75,6 +78,16 @@ pub struct Kind {
     pub name: &'static str,
 }
 
+/// By what a host tells a store from other copies of it: random numbers, drawn for each opening, which the host remembers. A copy from before that
+/// opening has another one, and so has a copy that another host used since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tokens {
+    /// From the opening on.
+    pub in_use: u64,
+    /// From the close on.
+    pub closed: u64,
+}
+
 /// A superblock in memory. `T` is the kind's payload.
 #[derive(Clone, Debug)]
 pub struct Superblock<T> {
@@ -84,6 +97,8 @@ pub struct Superblock<T> {
     device_bytes: u64,
     /// How they were found, or written since.
     copies: Copies,
+    /// Durable with the next [`Superblock::write`], like the payload.
+    token: u64,
     /// What the store keeps here. Changed freely, durable with the next [`Superblock::write`].
     pub payload: T,
 }
@@ -188,6 +203,7 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
             sequence: 0,
             device_bytes,
             copies: Copies { first: CopyState::Empty, last: CopyState::Empty },
+            token: 0,
             payload,
         };
         created.write(device).await?;
@@ -206,6 +222,7 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
         let last = Self::read_copy(device, kind, last, device_bytes).await;
         let copies = |first, last| Copies { first, last };
         match (first, last) {
+            (Ok(first), Ok(last)) if first.uuid != last.uuid => Err(of_two_stores(kind, first.uuid, last.uuid)),
             (Ok(first), Ok(last)) if first.sequence == last.sequence => Ok(first),
             (Ok(first), Ok(last)) if first.sequence > last.sequence => {
                 Ok(Self { copies: copies(CopyState::Newest, CopyState::Older), ..first })
@@ -247,9 +264,11 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
         self.uuid
     }
 
-    /// Count of writes since the store was formatted.
-    pub fn sequence(&self) -> u64 {
-        self.sequence
+    /// Gives it the token of a store that is in use, or `is_closed`. Without tokens it keeps the one it has.
+    pub fn set_token(&mut self, tokens: Option<Tokens>, is_closed: bool) {
+        if let Some(Tokens { in_use, closed }) = tokens {
+            self.token = if is_closed { closed } else { in_use };
+        }
     }
 
     async fn read_copy(device: &SharedDevice, kind: Kind, place: u64, device_bytes: u64) -> Result<Self, Fault> {
@@ -270,7 +289,8 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
             sequence: self.sequence.into(),
             place: place.into(),
             device_bytes: self.device_bytes.into(),
-            reserved: [0; 56],
+            token: self.token.into(),
+            reserved: [0; 48],
         };
         let payload_at = size_of::<HeaderRaw>();
         buffer[..payload_at].copy_from_slice(header.as_bytes());
@@ -296,7 +316,8 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
         check_size(&header, kind, device_bytes).map_err(Fault::Foreign)?;
         let (payload, _) = T::read_from_prefix(rest).map_err(|_| Fault::Damaged)?;
         let uuid = Uuid::from_bytes(header.uuid);
-        Ok(Self { kind, uuid, sequence: header.sequence.get(), device_bytes, copies: Copies::ALIKE, payload })
+        let (sequence, token) = (header.sequence.get(), header.token.get());
+        Ok(Self { kind, uuid, sequence, device_bytes, copies: Copies::ALIKE, token, payload })
     }
 }
 
@@ -316,22 +337,22 @@ pub async fn is_named(device: &SharedDevice, kind: Kind) -> bool {
 /// On how many bytes the store was made whose first copy `head` is; `None` when it is none, or damaged. For who has to know where the store ends to
 /// open it.
 pub fn device_bytes(head: &[u8; SUPERBLOCK_BYTES]) -> Option<u64> {
-    first_header(head).map(|header| header.device_bytes.get())
+    header_for(head, 0).map(|header| header.device_bytes.get())
 }
 
-/// Who the store is whose first copy `head` is; `None` when it is none, or damaged.
-pub fn uuid(head: &[u8; SUPERBLOCK_BYTES]) -> Option<Uuid> {
-    first_header(head).map(|header| Uuid::from_bytes(header.uuid))
+/// Who a store is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreIdentity {
+    /// Made when it was formatted.
+    pub uuid: Uuid,
+    /// Tells it from other copies of it, see [`Tokens`]; 0 when no host has given it any.
+    pub token: u64,
 }
 
-/// How often the superblock was written of the store whose first copy `head` is; `None` when it is none, or damaged. The first copy alone never has a
-/// smaller number than it had: it is written with every other.
-pub fn sequence(head: &[u8; SUPERBLOCK_BYTES]) -> Option<u64> {
-    first_header(head).map(|header| header.sequence.get())
-}
-
-fn first_header(head: &[u8; SUPERBLOCK_BYTES]) -> Option<HeaderRaw> {
-    header_for(head, 0)
+/// Who the store is of which `copy`, written to `place`, is one of the two; `None` when it is none, or damaged.
+pub fn identity(copy: &[u8; SUPERBLOCK_BYTES], place: u64) -> Option<StoreIdentity> {
+    let header = header_for(copy, place)?;
+    Some(StoreIdentity { uuid: Uuid::from_bytes(header.uuid), token: header.token.get() })
 }
 
 /// The header of a whole copy that was written to `place`.
@@ -373,6 +394,15 @@ pub fn places(device_bytes: u64) -> Result<[u64; 2], Error> {
     last.map(|last| [0, last]).ok_or_else(|| {
         Error::new(ErrorKind::NoSpace, format!("a device of {device_bytes} bytes has no room for two superblocks"))
     })
+}
+
+/// Neither of the two can be believed: what lies between them is of one of these, or of both.
+fn of_two_stores(kind: Kind, first: Uuid, last: Uuid) -> Error {
+    let context = format!(
+        "the two copies of the superblock are of two {}s, {first} and {last}: one lies over the other",
+        kind.name
+    );
+    Error::new(ErrorKind::Corrupt, context)
 }
 
 fn check_kind(header: &HeaderRaw, kind: Kind) -> Result<(), Error> {
@@ -508,8 +538,31 @@ mod tests {
         .concat();
         assert_eq!(hex(&bytes[4..72]), golden);
         assert_eq!(bytes[..4], crc32c(&bytes[4..]).to_le_bytes());
+        assert!(bytes[72..128].iter().all(|&byte| byte == 0));
         assert_eq!(bytes[128..136], 0x1122_3344_5566_7788u64.to_le_bytes());
         assert!(bytes[136..].iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn both_copies_have_the_token_that_was_set_last() {
+        let device = device(DEVICE_BYTES);
+        let mut superblock = create(&device, 1);
+        let tokens = Some(Tokens { in_use: 0x0102_0304_0506_0708, closed: 9 });
+        for (tokens, is_closed, token) in
+            [(None, false, 0), (tokens, false, 0x0102_0304_0506_0708), (tokens, true, 9), (None, false, 9)]
+        {
+            superblock.set_token(tokens, is_closed);
+            let on = Arc::clone(&device);
+            superblock = block_on(async move { superblock.write(&on).await.map(|()| superblock) }).unwrap();
+            for place in [0, LAST] {
+                let bytes = block_on(device.read(place, Buffer::zeroed(SUPERBLOCK_BYTES))).unwrap();
+                let copy: &[u8; SUPERBLOCK_BYTES] = bytes[..].try_into().unwrap();
+                assert_eq!(copy[72..80], u64::to_le_bytes(token));
+                assert_eq!(identity(copy, place), Some(StoreIdentity { uuid: Uuid::from_bytes([7; 16]), token }));
+                assert_eq!(identity(copy, place + 512), None);
+            }
+            assert_eq!(read(&device, KIND).unwrap().token, token);
+        }
     }
 
     fn hex(bytes: &[u8]) -> String {
@@ -523,6 +576,25 @@ mod tests {
             create(&device, 42);
             damage(&device, place);
             assert_eq!(read(&device, KIND).unwrap().payload.get(), 42);
+        }
+    }
+
+    #[test]
+    fn the_newer_copy_counts_whichever_it_is() {
+        let device = device(DEVICE_BYTES);
+        let mut superblock = create(&device, 1);
+        for place in [0, LAST] {
+            let older = block_on(device.read(place, Buffer::zeroed(SUPERBLOCK_BYTES))).unwrap();
+            let newest = superblock.payload.get() + 1;
+            superblock.payload = U64::new(newest);
+            let (on, mut written) = (Arc::clone(&device), superblock.clone());
+            superblock = block_on(async move {
+                written.write(&on).await.unwrap();
+                written
+            });
+            // The power failed before this one was written.
+            block_on(device.write(place, older, true)).unwrap();
+            assert_eq!(read(&device, KIND).unwrap().payload.get(), newest, "the copy at {place} is older");
         }
     }
 
@@ -587,7 +659,7 @@ mod tests {
         let checksum = crc32c(&first[4..]);
         first[..4].copy_from_slice(&checksum.to_le_bytes());
         block_on(device.write(0, first, true)).unwrap();
-        assert_eq!(read(&device, KIND).unwrap().sequence(), 1);
+        assert_eq!(read(&device, KIND).unwrap().sequence, 1);
     }
 
     #[test]
@@ -605,6 +677,27 @@ mod tests {
         block_on(cut.write(0, first, true)).unwrap();
         let error = read(&cut, KIND).unwrap_err().to_string();
         assert!(error.contains("was cut") && error.contains("65536") && error.contains("32768"), "{error}");
+    }
+
+    /// A part of one disk was copied over another: the newer copy names a table and a log that are not there.
+    #[test]
+    fn a_copy_of_another_store_beside_ours_is_damage_however_new_either_is() {
+        for writes in [1, 5] {
+            let (ours, theirs) = (device(DEVICE_BYTES), device(DEVICE_BYTES));
+            create(&ours, 1);
+            let on = Arc::clone(&theirs);
+            block_on(async move {
+                let mut other = Superblock::create(&on, KIND, Uuid::from_bytes([8; 16]), U64::new(2)).await.unwrap();
+                for _ in 1..writes {
+                    other.write(&on).await.unwrap();
+                }
+            });
+            let first = block_on(theirs.read(0, Buffer::zeroed(SUPERBLOCK_BYTES))).unwrap();
+            block_on(ours.write(0, first, true)).unwrap();
+            let error = read(&ours, KIND).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
+            assert!(error.to_string().contains("two test stores"), "{error}");
+        }
     }
 
     #[test]

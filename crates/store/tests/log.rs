@@ -160,7 +160,9 @@ fn run(seed: u64, fails_at: Option<u64>) -> bool {
 
 #[test]
 fn what_is_acknowledged_is_replayed_in_order_through_many_laps() {
-    for seed in 0..20 {
+    let test = block::crash_test!();
+    for seed in test.seeds(0, 20, 1) {
+        let _printed = test.on_panic(seed, None);
         assert!(!run(seed, None));
     }
 }
@@ -177,28 +179,68 @@ fn what_is_acknowledged_survives_a_power_loss_at_every_write() {
     }
 }
 
+fn append_one(executor: &mut Executor, device: &SharedDevice, start: LogPosition, number: usize) {
+    let log = RecordLog::new(Arc::clone(device), REGION, ID, start).unwrap();
+    let bytes = payload(number, &mut Random::new(number as u64));
+    executor.block_on(async move {
+        let append = log.append(&bytes).await.unwrap();
+        drop(append.durable().await.unwrap());
+    });
+}
+
 #[test]
 fn records_of_an_earlier_epoch_are_never_replayed() {
     let mut executor = Executor::in_order();
     let device: SharedDevice = Arc::new(CrashLayer::new(64 << 10, 1));
-    let append = |executor: &mut Executor, start: LogPosition, number: usize| {
-        let log = RecordLog::new(Arc::clone(&device), REGION, ID, start).unwrap();
-        let bytes = payload(number, &mut Random::new(number as u64));
-        executor.block_on(async move {
-            let append = log.append(&bytes).await.unwrap();
-            drop(append.durable().await.unwrap());
-        });
-    };
     // The first epoch leaves three records; the second starts over the first of them, after a program that did not see any.
     for number in 0..3 {
         let (_, end) = replayed(&mut executor, &device, START);
-        append(&mut executor, end, number);
+        append_one(&mut executor, &device, end, number);
     }
     let second = LogPosition { epoch: 2, ..START };
-    append(&mut executor, second, 9);
+    append_one(&mut executor, &device, second, 9);
     let (appends, end) = replayed(&mut executor, &device, second);
     assert_eq!(appends.len(), 1);
     assert_eq!(end.sequence, 2);
+}
+
+/// One that a program before wrote landed only after the next one had looked: nobody was told of it, and the next one has said that it is not there.
+#[test]
+fn a_record_of_an_earlier_epoch_that_follows_the_last_one_is_not_replayed() {
+    let mut executor = Executor::in_order();
+    let device: SharedDevice = Arc::new(CrashLayer::new(64 << 10, 1));
+    let mut end = START;
+    let mut ends = Vec::new();
+    for number in 0..2 {
+        append_one(&mut executor, &device, end, number);
+        end = replayed(&mut executor, &device, START).1;
+        ends.push(end);
+    }
+    let second = LogPosition { epoch: 2, ..ends[0] };
+    assert_eq!(replayed(&mut executor, &device, second), (Vec::new(), second));
+}
+
+/// Two histories of one epoch, as of a device and an older copy of it.
+#[test]
+fn a_record_that_followed_another_one_is_not_replayed() {
+    let mut executor = Executor::in_order();
+    let media = [1, 2].map(|first| {
+        let medium = CrashLayer::new(64 << 10, 1);
+        let device: SharedDevice = Arc::new(medium.clone());
+        for byte in [first, 9] {
+            let end = replayed(&mut executor, &device, START).1;
+            let log = RecordLog::new(Arc::clone(&device), REGION, ID, end).unwrap();
+            let mut bytes = vec![byte; 100];
+            bytes[..4].copy_from_slice(&100u32.to_le_bytes());
+            executor.block_on(async move { drop(log.append(&bytes).await.unwrap().durable().await.unwrap()) });
+        }
+        medium
+    });
+    let device: SharedDevice = Arc::new(media[0].clone());
+    assert_eq!(replayed(&mut executor, &device, START).0.len(), 2);
+    let second_at = REGION.offset + store::record::record_bytes(100);
+    media[0].corrupt(second_at, &media[1].durable_bytes(second_at, 512));
+    assert_eq!(replayed(&mut executor, &device, START).0.len(), 1);
 }
 
 #[test]

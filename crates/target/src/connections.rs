@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::clock::Instant;
 
+use crate::addresses::Addresses;
 use crate::control::{Control, Handle};
 use crate::quota::Quota;
-use crate::session::Addresses;
 use crate::status::ConnectionStatus;
 
 /// The connections of a server, from their first moment to their last.

@@ -8,7 +8,7 @@
 //! | [`server`] | [`TargetServer`]: targets, portals, shards, shutdown |
 //! | [`target`] | [`Target`]: a name and its logical units |
 //! | `login` | the loop that drives one connection through its login, over any stream |
-//! | [`session`] | the loop that drives a session with all its connections |
+//! | `session` | the loop that drives a session with all its connections |
 //! | `turns` | whose turn it is among the sessions of a thread |
 //! | `transport` | a stream that can move to its session's shard |
 //! | `sessions` | the table of sessions: TSIHs, reinstatement |
@@ -16,9 +16,10 @@
 //! | [`quota`] | [`Quota`]: what peers may hold, and what they are told beyond it |
 //! | `own_wakes` | what wakes a session while it is polled |
 //! | `data_in` | who may begin to read, and who waits for room |
-//! | `refusals` | how often the log tells of refusals |
 //! | `control` | how one connection is told to stop, and how others learn that it has |
-//! | `tally`, `rates` | what was done to each logical unit, ever and of late |
+//! | `shared` | what all connections of a server share |
+//! | `addresses` | the two ends of a connection |
+//! | `counters`, `tally`, `rates` | what the server did, and what was done to each logical unit, ever and of late |
 //! | [`status`] | the snapshot of everything that people look at |
 //!
 //! ```text
@@ -34,8 +35,10 @@
 
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod connections;
 mod control;
+mod counters;
 mod data_in;
 pub mod limits;
 mod login;
@@ -43,10 +46,10 @@ mod own_wakes;
 mod portals;
 pub mod quota;
 mod rates;
-mod refusals;
 pub mod server;
-pub mod session;
+mod session;
 mod sessions;
+mod shared;
 mod spin;
 pub mod status;
 mod tally;
@@ -54,9 +57,10 @@ pub mod target;
 mod transport;
 mod turns;
 
-pub use portals::BoundPortals;
+pub use addresses::Addresses;
+pub use portals::{BoundPortals, PORTAL_GROUP_DEFAULT};
 pub use quota::Quota;
-pub use server::{BoundServer, TargetServer, TargetServerOptions};
-pub use session::Addresses;
+pub use server::{BoundServer, TargetServer};
+pub use shared::TargetServerOptions;
 pub use status::{ConnectionStatus, LunStatus, NegotiatedStatus, SessionStatus, Status};
 pub use target::{LunMask, MaskedLun, Target};

@@ -81,12 +81,6 @@ pub const SETTLING_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pause after a failed accept (out of descriptors, mostly), so that the loop does not spin.
 pub const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Time in which the log tells of [`REFUSALS_LOGGED_MAX`] refused connections and logins.
-pub const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(10);
-
-/// Refusals that the log tells of one by one in that time: who looks for the reason sees it, and a flood does not fill the disk.
-pub const REFUSALS_LOGGED_MAX: u32 = 10;
-
 /// Threads that count for themselves, for each logical unit. More take turns; an unused one costs nothing but its lock.
 pub const TALLY_SLOTS: usize = 16;
 

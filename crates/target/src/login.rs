@@ -18,12 +18,13 @@ use iscsi::target::{CloseReason, LoginEvent, SessionRequest};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
+use crate::addresses::Addresses;
 use crate::connections::Entered;
 use crate::control::{Control, Handle, Wish};
 use crate::limits::{LINGER_TIMEOUT, WRITE_SLICES_MAX};
-use crate::server::Shared;
-use crate::session::{Addresses, Session};
+use crate::session::Session;
 use crate::sessions::{Decision, Joining};
+use crate::shared::Shared;
 use crate::transport::Transport;
 use crate::turns::Turns;
 

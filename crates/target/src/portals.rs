@@ -12,7 +12,9 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::watch;
 
 use crate::limits::LISTEN_BACKLOG;
-use crate::server::PORTAL_GROUP_DEFAULT;
+
+/// Portal group of what does not say another one.
+pub const PORTAL_GROUP_DEFAULT: u16 = 1;
 
 /// The portals of a server.
 pub(crate) struct Portals {

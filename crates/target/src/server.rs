@@ -1,6 +1,5 @@
 //! The server: targets, portals, shards, and the way to stop them.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -10,125 +9,29 @@ use std::thread::JoinHandle;
 
 use base::buffer::BufferPool;
 use base::clock::Clock;
+use base::refusals::Refusals;
 use clock::TokioClock;
 use futures_util::future::{Either, select};
-use iscsi::chap::Challenge;
-use iscsi::limits::{CHAP_CHALLENGE_BYTES, REQUEST_DATA_POOL_BYTES};
-use iscsi::target::{Authentication, CloseReason, RetainedData, TargetParameters, TargetPortal};
+use iscsi::limits::REQUEST_DATA_POOL_BYTES;
+use iscsi::target::{Authentication, CloseReason, TargetPortal};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
-use crate::connections::Connections;
+use crate::addresses::Addresses;
 use crate::control::Wish;
+use crate::counters::Counters;
 use crate::data_in::DataIn;
 use crate::limits::{ACCEPT_INTERVAL, ACCEPT_RETRY_INTERVAL, RATE_INTERVAL, REPORT_TIMEOUT};
 use crate::login::drive;
-use crate::portals::{BoundPortals, Portal, Portals};
+use crate::portals::{BoundPortals, PORTAL_GROUP_DEFAULT, Portal, Portals};
 use crate::quota::Quota;
-use crate::refusals::Refusals;
-use crate::session::Addresses;
 use crate::sessions::Sessions;
-use crate::status::{Counters, Status};
+use crate::shared::{Shared, TargetServerOptions};
+use crate::status::Status;
 use crate::target::Target;
 use crate::transport::{Other, Transport};
 use crate::turns::Turns;
-
-/// Portal group of what does not say another one.
-pub const PORTAL_GROUP_DEFAULT: u16 = 1;
-
-/// How a server is set up.
-#[derive(Clone, Debug, Default)]
-pub struct TargetServerOptions {
-    /// Addresses to listen on; port 0 takes a free one.
-    pub portals: Vec<TargetPortal>,
-    /// Threads that serve connections; zero for one per processor.
-    pub shards: usize,
-    /// Who may run discovery sessions.
-    pub discovery_authentication: Authentication,
-    /// What this end wishes in negotiation; `None` for the standard wishes.
-    pub offer: Option<iscsi::negotiation::Offer>,
-    /// What peers may hold.
-    pub quota: Quota,
-}
-
-/// What all connections share.
-pub(crate) struct Shared {
-    pub(crate) options: TargetServerOptions,
-    /// What peers may hold now; what each command asks for is in `data_in`, too.
-    quota: RwLock<Quota>,
-    pub(crate) data_in: DataIn,
-    pub(crate) refusals: Refusals,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) sessions: Sessions,
-    pub(crate) counters: Counters,
-    /// Whether sessions may spin before they sleep: not when shards would take processors from each other.
-    pub(crate) may_spin: bool,
-    /// The turns of connections that are not on one of our threads.
-    turns: Arc<Turns>,
-    pool: BufferPool,
-    /// Where data of requests that are no commands goes.
-    request_data: BufferPool,
-    /// What answered tasks of all sessions keep for recovery.
-    retained: Arc<RetainedData>,
-    targets: RwLock<Vec<Target>>,
-    /// By portal group tag; rebuilt when targets, accounts or portals change.
-    parameters: RwLock<BTreeMap<u16, Arc<TargetParameters>>>,
-    portals: Portals,
-    discovery_authentication: RwLock<Authentication>,
-    pub(crate) connections: Arc<Connections>,
-    /// The shards' runtimes, once the server runs.
-    runtimes: OnceLock<Vec<tokio::runtime::Handle>>,
-}
-
-impl Shared {
-    /// What peers may hold now.
-    pub(crate) fn quota(&self) -> Quota {
-        *self.quota.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn parameters(&self, portal_group_tag: u16) -> Arc<TargetParameters> {
-        let parameters = self.parameters.read().unwrap_or_else(PoisonError::into_inner);
-        let of_none = || Arc::new(TargetParameters::new(Vec::new(), self.pool.clone()));
-        parameters.get(&portal_group_tag).map_or_else(of_none, Arc::clone)
-    }
-
-    pub(crate) fn target(&self, name: &str) -> Option<Target> {
-        let targets = self.targets.read().unwrap_or_else(PoisonError::into_inner);
-        targets.iter().find(|target| target.name.eq_ignore_ascii_case(name)).cloned()
-    }
-
-    /// Fresh randomness for one connection.
-    pub(crate) fn challenge(&self) -> Challenge {
-        let mut bytes = [0; CHAP_CHALLENGE_BYTES + 1];
-        getrandom::fill(&mut bytes).expect("the operating system has randomness");
-        let (identifier, challenge) = bytes.split_first().expect("the array is not empty");
-        Challenge { identifier: *identifier, bytes: challenge.try_into().expect("the array is one longer") }
-    }
-
-    fn rebuild(&self) {
-        let targets = self.targets.read().unwrap_or_else(PoisonError::into_inner);
-        let portals = self.portals.bound();
-        let described = targets.iter().map(|target| target.describe(&portals)).collect();
-        let mut parameters = TargetParameters::new(described, self.pool.clone());
-        parameters.discovery_authentication =
-            self.discovery_authentication.read().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(offer) = &self.options.offer {
-            parameters.offer = offer.clone();
-        }
-        let quota = self.quota();
-        parameters.offer.max_connections = parameters.offer.max_connections.min(quota.connections_per_session).max(1);
-        parameters.command_window = quota.session_commands.clamp(1, parameters.command_window);
-        parameters.retained = Arc::clone(&self.retained);
-        parameters.request_data = self.request_data.clone();
-        parameters.session_data_out_bytes = quota.session_data_out_bytes;
-        parameters.login_timeout = quota.login_time;
-        parameters.login_idle_timeout = quota.login_idle;
-        let tags = portals.iter().map(|portal| portal.group).chain([PORTAL_GROUP_DEFAULT]);
-        let of_group = |tag| (tag, Arc::new(TargetParameters { portal_group_tag: tag, ..parameters.clone() }));
-        *self.parameters.write().unwrap_or_else(PoisonError::into_inner) = tags.map(of_group).collect();
-    }
-}
 
 /// An iSCSI target server. Clones are the same server.
 #[derive(Clone)]

@@ -34,6 +34,7 @@ use logical_unit::{Execution, LunMap, NexusId, Outcome, TaskManagementResponse};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
+use crate::addresses::Addresses;
 use crate::connections::Entered;
 use crate::control::{Control, Handle, Wish};
 use crate::data_in::buffer_bytes;
@@ -42,23 +43,14 @@ use crate::limits::{
     SPIN_DEPTH_MAX, TURNS_PER_POLL_MAX, UNREAD_CHECK_INTERVAL, UNREAD_PROGRESS_BYTES, UNREAD_TIMEOUT, WRITE_SLICES_MAX,
 };
 use crate::own_wakes::OwnWakes;
-use crate::server::Shared;
 use crate::sessions::{Inbox, Joining};
+use crate::shared::Shared;
 use crate::spin::Spin;
 use crate::status::{ConnectionReport, SessionActivity, SessionReport};
 use crate::tally::{Tally, Use, failure_kind};
 use crate::target::{data_out_bytes_of, lun_number};
 use crate::transport::Transport;
 use crate::turns::{Place, Turns};
-
-/// Both ends of a connection, as text for people; addresses that are not IP are fine.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Addresses {
-    /// Where the initiator reached us.
-    pub local: String,
-    /// Where it is.
-    pub peer: String,
-}
 
 /// A session that is served.
 pub(crate) struct Session {

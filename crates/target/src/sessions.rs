@@ -21,10 +21,10 @@ use logical_unit::LunMap;
 
 use tokio::sync::{mpsc, oneshot};
 
+use crate::addresses::Addresses;
 use crate::connections::{Entered, host};
 use crate::control::{Control, Handle, Wish};
 use crate::limits::{DESERTED_MAX, DESERTED_PER_ADDRESS_MAX, DESERTED_PER_INITIATOR_MAX, JOINING_MAX};
-use crate::session::Addresses;
 use crate::status::{NegotiatedStatus, SessionReport, SessionStatus};
 use crate::target::Target;
 use crate::transport::Transport;

@@ -8,6 +8,7 @@ use base::buffer::BufferPool;
 use base::serial::Serial32;
 use block::Identity;
 use block::memory::MemoryDevice;
+use iscsi::limits::WORK_PER_TURN;
 use iscsi::pdu::*;
 use iscsi::target::CloseReason;
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap};
@@ -353,21 +354,109 @@ async fn a_light_session_waits_for_a_portion_of_one_heavy_session() {
     assert!(round < all / 2, "{round} bytes were read for others between two answers");
 }
 
-/// What a peer says that logs in, and then sends pings of 256 KiB.
-async fn login_and_ping() -> (Vec<u8>, Vec<u8>) {
+/// What a peer says that logs in, and then a PDU.
+async fn login_and<H: Header>(header: &H, data: Vec<u8>) -> (Vec<u8>, Vec<u8>) {
     let (ours, mut theirs) = tokio::io::duplex(MIB);
     let mut client = Client::new(ours);
-    let keys = [("InitiatorName", HOST), ("TargetName", NAME), ("MaxRecvDataSegmentLength", "262144")];
+    let lengths = ["MaxRecvDataSegmentLength", "FirstBurstLength", "MaxBurstLength"].map(|key| (key, "262144"));
+    let keys = [&[("InitiatorName", HOST), ("TargetName", NAME)], &lengths[..]].concat();
     client.request_login(1, 0, Some(LoginStage::FullFeaturePhase), &keys).await;
     let mut login = vec![0; MIB];
     let length = theirs.read(&mut login).await.expect("it was sent");
     login.truncate(length);
-    let ping = client.ping(true);
-    client.send(&ping, vec![7; 256 * KIB]).await;
+    client.send(header, data).await;
     drop(client);
     let mut bytes = Vec::new();
     theirs.read_to_end(&mut bytes).await.expect("it was sent");
     (login, bytes)
+}
+
+/// An immediate ping, which may come again and again with the same numbers.
+fn immediate_ping() -> NopOut {
+    NopOut {
+        is_immediate: true,
+        lun: 0,
+        initiator_task_tag: Some(tag(7)),
+        target_transfer_tag: None,
+        cmd_sn: Serial32(1),
+        exp_stat_sn: Serial32(0),
+    }
+}
+
+/// An immediate command, likewise.
+fn immediate(cdb: [u8; 16], reads: u32, writes: usize) -> ScsiCommand {
+    ScsiCommand {
+        is_immediate: true,
+        is_final: true,
+        reads: reads > 0,
+        writes: writes > 0,
+        attribute: TaskAttribute::Simple,
+        lun: 0,
+        initiator_task_tag: tag(9),
+        expected_data_transfer_length: reads + writes as u32,
+        cmd_sn: Serial32(1),
+        exp_stat_sn: Serial32(0),
+        cdb,
+    }
+}
+
+/// A CDB of 16 bytes over blocks from the start.
+fn cdb16(operation_code: u8, flags: u8, length: u32) -> [u8; 16] {
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[1]) = (operation_code, flags);
+    cdb[10..14].copy_from_slice(&length.to_be_bytes());
+    cdb
+}
+
+/// A light session asks again and again beside a peer that sends a PDU without end: PDUs that are taken between two of its answers, on the average.
+async fn pdus_between_answers<H: Header>(header: &H, data: Vec<u8>) -> u64 {
+    const ROUNDS: u64 = 100;
+    let pool = BufferPool::new(READ_BUFFERS_BYTES);
+    let options = TargetServerOptions::default();
+    let server = TargetServer::with_clock(vec![ram_target(&pool)], options, Arc::new(HastyClock::default()));
+    let (login, again) = login_and(header, data).await;
+    let (peer, _) = Endless::new(login, again);
+    let busy = server.clone();
+    let _flood = AbortOnDrop(tokio::spawn(async move {
+        busy.serve_connection(peer, Addresses::default()).await;
+    }));
+    let (mut light, _serving) = session(&server, 100).await;
+    let before = server.status().await.pdus_received;
+    for _ in 0..ROUNDS {
+        light.command(5, &cdb10(0x28, 0, 8), None, 4096).await;
+        assert_eq!(light.receive().await.expect("it is answered").data.length, 4096);
+    }
+    (server.status().await.pdus_received - before) / ROUNDS - 1
+}
+
+/// Ends a task with the test that began it.
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Whatever a peer sends without end, who asks for little waits for a portion of it.
+#[tokio::test]
+async fn floods_of_every_kind_are_taken_in_portions() {
+    /// PDUs of two polls, of three turns each while they move little: an answer to a light session takes two.
+    const FEW_TURNS: u64 = 6 * WORK_PER_TURN as u64;
+    let unmapped = immediate(cdb16(0x9e, 0x12, 65_536), 65_536, 0);
+    let kinds = [
+        ("WRITE of 256 KiB", immediate(cdb16(0x8a, 0, 512), 0, 256 * KIB), 256 * KIB, 4),
+        ("WRITE SAME of zeroes", immediate(cdb16(0x93, 0, 65_535), 0, 512), 512, FEW_TURNS),
+        ("VERIFY of 256 KiB", immediate(cdb16(0x8f, 2, 512), 0, 256 * KIB), 256 * KIB, 4),
+        ("GET LBA STATUS", unmapped, 0, FEW_TURNS),
+    ];
+    for (name, command, data_bytes, most) in kinds {
+        let between = pdus_between_answers(&command, vec![0; data_bytes]).await;
+        assert!(between <= most, "{name}: {between} between two answers");
+    }
+    let ping = immediate_ping();
+    let between = pdus_between_answers(&ping, Vec::new()).await;
+    assert!(between <= FEW_TURNS, "empty pings: {between} between two answers");
 }
 
 /// What a session receives and what it sends in a turn are one portion: others wait for both.
@@ -376,8 +465,9 @@ async fn echoes_of_large_pings_are_received_and_sent_in_portions() {
     let options = TargetServerOptions::default();
     let pool = BufferPool::new(READ_BUFFERS_BYTES);
     let server = TargetServer::with_clock(vec![ram_target(&pool)], options, Arc::new(HastyClock::default()));
-    let (login, ping) = login_and_ping().await;
-    let (peer, moved) = Endless::new(login, ping);
+    let ping = immediate_ping();
+    let (login, again) = login_and(&ping, vec![7; 256 * KIB]).await;
+    let (peer, moved) = Endless::new(login, again);
     let busy = server.clone();
     tokio::spawn(async move { busy.serve_connection(peer, Addresses::default()).await });
     let (mut light, _serving) = session(&server, 100).await;

@@ -338,7 +338,7 @@ impl Core {
             next_segment: open.next_segment.into(),
             time_ns: self.clock.now().as_nanoseconds().into(),
             entry_count: (taken.len() as u16).into(),
-            buffer: (appender.in_flight.len() as u16).into(),
+            in_flight: (appender.in_flight.len() as u16).into(),
             flags: if is_epoch_end { FLAG_EPOCH_END.into() } else { 0.into() },
             reserved: 0.into(),
         };

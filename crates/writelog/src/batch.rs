@@ -44,8 +44,6 @@ pub(crate) enum Goal {
     Background,
     /// All that the origin lacks now.
     Everything,
-    /// What another order left behind.
-    Leftovers,
 }
 
 /// What is sent to the origin with one flush.
@@ -82,15 +80,14 @@ impl Core {
     /// What is sent next. Ask under the lock `destaging`: what is chosen before may be wrong by then.
     pub(crate) fn choice(&self, state: &State, goal: Goal) -> Choice {
         // Halfway between where writes slow down and where they stop.
-        let is_low =
-            state.wants_room || state.share_used(&self.layout) > f64::midpoint(self.options.level2.share_slow, 1.0);
+        let is_low = state.wants_room || state.share_used(&self.layout) > f64::midpoint(self.level2().share_slow, 1.0);
         match self.options.order {
             // What is only in the log goes first, while it can be read; of slots, too.
-            _ if state.failure.is_some() || goal == Goal::Leftovers => Choice::Lba,
+            _ if state.failure.is_some() => Choice::Lba,
             DestageOrder::Log => Choice::Epoch,
             _ if goal == Goal::Everything => Choice::Oldest,
             // On a disk a sweep that takes its neighbours along makes more room than the oldest segments would.
-            DestageOrder::Lba if !is_low || self.options.level2.seek_bytes > 0 => Choice::Lba,
+            DestageOrder::Lba if !is_low || self.level2().seek_bytes > 0 => Choice::Lba,
             DestageOrder::LastWriteFirst if !is_low => Choice::Newest,
             _ => Choice::Oldest,
         }
@@ -114,7 +111,7 @@ impl Core {
     /// What a batch takes, in bytes of log. The more, the less of it is sent, since more is superseded in it and more pieces are adjacent. But its room
     /// comes back all at once, and who waits for room waits for the whole batch.
     pub(crate) fn batch_bytes(&self, state: &State) -> u64 {
-        let most = self.options.level2.batch_bytes;
+        let most = self.level2().batch_bytes;
         let log_bytes = u64::from(self.layout.segment_count) * self.layout.segment_bytes;
         let usual = (log_bytes / BATCHES_A_LOG).max(BATCH_BYTES_WHEN_FULL);
         let freed_per_second = state.pace.freed_per_second().unwrap_or(0.0);
@@ -167,7 +164,7 @@ impl Core {
     pub(crate) fn log_reads_in_flight(&self) -> usize {
         let state = self.state();
         let free = state.stage.as_ref().filter(|_| !state.wants_room).map_or(1.0, |stage| 1.0 - stage.share_used());
-        ((self.options.level2.writes_in_flight as f64 * free).round() as usize).max(1)
+        ((self.level2().writes_in_flight as f64 * free).round() as usize).max(1)
     }
 
     async fn select_segments(self: &Arc<Self>, choice: Choice) -> Result<Batch, Error> {

@@ -161,10 +161,16 @@ impl Core {
             payload.position_next = snapshot.place.next_segment.into();
             payload.destaged_sequence = snapshot.destaged_sequence.into();
             payload.dirty_bytes = snapshot.dirty_bytes.into();
-            // After a failure newer data went to the origin in no order, so that what is left is no part of any epoch.
-            payload.order = if snapshot.has_failed { DestageOrder::Lba.code() } else { self.options.order.code() };
+            let has_leftovers = snapshot.destaged_sequence < self.state().leftovers_end;
+            payload.order = match (snapshot.has_failed, has_leftovers) {
+                // After a failure newer data went to the origin in no order, so that what is left is no part of any epoch.
+                (true, _) => DestageOrder::Lba.code(),
+                (false, true) => payload.order,
+                (false, false) => self.options.order.code(),
+            };
             payload.has_nvram = u8::from(snapshot.has_nvram);
             payload.state = next_state;
+            superblock.set_token(self.options.tokens, next_state == STATE_CLOSED);
             result = superblock.write(&self.log_device).await;
         }
         result?;
@@ -368,12 +374,15 @@ mod tests {
     use base::buffer::Buffer;
     use base::executor::Executor;
     use base::random::Random;
+    use block::completion::Workers;
     use block::layer::crash::CrashLayer;
+    use block::layer::delay::Latency;
     use block::{Request, SharedDevice};
 
     use super::*;
     use crate::batch::Goal;
     use crate::options::{DestageOrder, Durability, FormatOptions, OpenOptions};
+    use crate::segments::SegmentState;
 
     const BLOCKS: u64 = 64;
     const BLOCK_BYTES: u64 = 2048;
@@ -465,7 +474,9 @@ mod tests {
     /// every block is as it was acknowledged.
     #[test]
     fn a_checkpoint_of_extents_that_change_meanwhile_is_whole() {
-        for seed in 0..600 {
+        let test = block::crash_test!();
+        for seed in test.seeds(0, 600, 1) {
+            let _printed = test.on_panic(seed, None);
             let (log, origin) = (CrashLayer::new(LOG_BYTES, seed), CrashLayer::new(BLOCKS * BLOCK_BYTES, seed + 1));
             let mut world = World::open(&log, &origin, seed, true);
             for _ in 0..world.random.below(120) {
@@ -558,5 +569,76 @@ mod tests {
         let mut after = World::open(&log.after_power_loss(), &origin.after_power_loss(), VOLATILE_SEED, false);
         let bytes = after.bytes();
         assert!(bytes[..4 * BLOCK_BYTES as usize].iter().all(|&byte| byte == 1), "what was flushed is there");
+    }
+
+    /// A log whose device takes a millisecond, with nobody who destages.
+    fn slow(log: &CrashLayer, origin: &CrashLayer) -> (Executor, Arc<Core>) {
+        let (mut executor, workers) = (Executor::in_order(), Workers::new());
+        let latency = Latency::Fixed(Duration::from_millis(1));
+        let timed = log.clone().with_latency(Arc::new(executor.clock()), latency, &workers);
+        executor.spawn(async move { workers.run().await });
+        let (log, origin): (SharedDevice, SharedDevice) = (Arc::new(timed), Arc::new(origin.clone()));
+        let mut options = OpenOptions::new(Arc::new(executor.clock()));
+        options.order = DestageOrder::Lba;
+        let opening = async move {
+            crate::open::format(&log, &origin, FormatOptions::paper()).await?;
+            crate::open::open(log, origin, options).await
+        };
+        let core = executor.block_on(opening).expect("nothing fails");
+        let workers = core.workers.clone();
+        executor.spawn(async move { workers.run().await });
+        (executor, core)
+    }
+
+    /// Begins a write and makes a checkpoint while its record is under way.
+    fn commit_under_way(executor: &mut Executor, core: &Arc<Core>, request: Request) {
+        let writing = core.submit(request);
+        executor.spawn(async move { drop(writing.await) });
+        executor.run_until_stalled();
+        let snapshot = core.snapshot();
+        let core = Arc::clone(core);
+        let committed = async move {
+            let mut superblock = core.superblock.lock().await;
+            core.commit(&mut superblock, snapshot, STATE_IN_USE).await
+        };
+        executor.block_on(committed).expect("nothing fails");
+    }
+
+    /// It may never land, and the next opening gives its number to another one.
+    #[test]
+    fn a_checkpoint_counts_no_record_that_is_under_way() {
+        let (log, origin) = (CrashLayer::new(LOG_BYTES, 1), CrashLayer::new(BLOCKS * BLOCK_BYTES, 2));
+        let (mut executor, core) = slow(&log, &origin);
+        let write = |block: u64, byte: u8| {
+            Request::write(block * BLOCK_BYTES, Buffer::copy_of(&[byte; BLOCK_BYTES as usize]), false)
+        };
+        executor.block_on(core.submit(write(1, 11))).result.expect("nothing fails");
+        commit_under_way(&mut executor, &core, write(2, 22));
+        let bytes = log.durable_bytes(0, LOG_BYTES as usize);
+        let torn = bytes.windows(BLOCK_BYTES as usize).position(|window| window == [22; BLOCK_BYTES as usize]);
+        log.corrupt(torn.expect("it has landed since") as u64, &[0; 512]);
+        let after = World::open(&log.after_power_loss(), &origin.after_power_loss(), 1, false);
+        let state = after.core.state();
+        let last = state.segments.by_age().map(|segment| state.segments.get(segment).last_sequence).max();
+        assert_eq!(last, Some(1));
+    }
+
+    /// All of a segment is on the origin, and the next record is under way in another one.
+    #[test]
+    fn replay_never_begins_in_a_segment_that_is_used_again() {
+        let (log, origin) = (CrashLayer::new(LOG_BYTES, 1), CrashLayer::new(BLOCKS * BLOCK_BYTES, 2));
+        let (mut executor, core) = slow(&log, &origin);
+        let write = |byte: u8| Request::write(0, Buffer::copy_of(&[byte; 14 * BLOCK_BYTES as usize]), false);
+        // Two of these fill a segment.
+        for byte in [1, 2] {
+            executor.block_on(core.submit(write(byte))).result.expect("nothing fails");
+        }
+        let sending = Arc::clone(&core);
+        executor.block_on(async move { sending.destage(Goal::Background, false).await }).expect("nothing fails");
+        let applied = core.state().applied.segment;
+        commit_under_way(&mut executor, &core, write(3));
+        assert_eq!(core.state().segments.get(applied).state, SegmentState::Valid, "it may be used again");
+        let mut after = World::open(&log.after_power_loss(), &origin.after_power_loss(), 1, false);
+        assert_eq!(after.bytes()[..14 * BLOCK_BYTES as usize], [3; 14 * BLOCK_BYTES as usize]);
     }
 }

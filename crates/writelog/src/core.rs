@@ -5,6 +5,7 @@
 //! | lock | held by | keeps |
 //! |---|---|---|
 //! | `ranges` | every request from when it is let in ([`crate::entrance`]) until it is answered (reads share, until they know where from) | overlapping requests in their order |
+//! | `checking`, async | a read of a segment that was found when the log was opened | one such segment in RAM at a time |
 //! | `destaging`, async | a batch of level 2 | one batch from overtaking another on the origin |
 //! | `moving`, async | a round of level 1 | slots leaving in their order |
 //! | `superblock`, async | a checkpoint | one checkpoint at a time |
@@ -37,7 +38,7 @@ use crate::format::ParametersRaw;
 use crate::layout::Layout;
 use crate::limits::UNIT_BYTES;
 use crate::map::{ExtentMap, Piece, Zeroed};
-use crate::options::{DestageOrder, Durability, OpenOptions};
+use crate::options::{DestageOrder, Durability, Level2, OpenOptions};
 use crate::pace::Pace;
 use crate::records::RecordCache;
 use crate::segments::Segments;
@@ -58,13 +59,16 @@ pub(crate) struct Core {
     /// Number of this opening.
     pub(crate) epoch: u64,
     pub(crate) layout: Layout,
+    /// As it was opened: when level 2 does what may have changed since ([`Core::level2`]).
     pub(crate) options: OpenOptions,
+    pub(crate) level2: Mutex<Level2>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) ranges: RangeLock,
     pub(crate) below: RangeLock,
     /// Also keeps what is begun of an epoch: only who may send knows how far it is sent.
     pub(crate) destaging: futures_util::lock::Mutex<Option<Epoch>>,
     pub(crate) moving: futures_util::lock::Mutex<()>,
+    pub(crate) checking: futures_util::lock::Mutex<()>,
     /// Held while a checkpoint runs.
     pub(crate) superblock: futures_util::lock::Mutex<Superblock<ParametersRaw>>,
     pub(crate) workers: Workers,
@@ -125,6 +129,8 @@ pub(crate) struct State {
     /// Everything up to this record is on the origin (destage order `log`), but for what is newer in the epoch that is under way, and nothing behind
     /// it is clean: a step of an epoch becomes clean when all of it is there, and this says so first.
     pub(crate) destaged_sequence: u64,
+    /// The last record with what another order left (destage order `log`): until it is destaged a checkpoint says that the log is in no order.
+    pub(crate) leftovers_end: u64,
     /// Whether an epoch may end behind `destaged_sequence`. With slots many records may come before one does: nobody looks for it until then.
     pub(crate) may_have_epoch: bool,
     /// The last record that was found when the log was opened: the program before sent nothing newer.

@@ -124,7 +124,7 @@ impl Core {
     /// How long a write to slots pauses: from nothing while there is room, in the log and in the slots, slowly and then steeply up to the longest when
     /// there is none. What of it will reach the log nobody knows, so that there is no rate to go by.
     fn slot_pause(&self, state: &State, stage: &Stage) -> Duration {
-        let Level2 { share_slow, pause_max, .. } = self.options.level2;
+        let Level2 { share_slow, pause_max, .. } = self.level2();
         let over = |used: f64, slow: f64| ((used - slow) / (1.0 - slow)).clamp(0.0, 1.0);
         let log = over(state.share_used(&self.layout), share_slow);
         // A round begins at `share_start`; half of what is left then is for what comes while it runs.

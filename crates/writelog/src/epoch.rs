@@ -15,6 +15,8 @@
 //! - A step may be sent in several batches, since requests interrupt them; each goes on, in order of LBA, where the one before was flushed.
 //! - The first epoch of an opening has all records that were found then: of these a program that was killed may have sent any, and forgotten that it
 //!   did. So it does not matter which step of an epoch a crash comes after: the next opening's first epoch ends no earlier.
+//! - What another order left when the log was opened is the first epoch likewise. Until it is on the origin checkpoints keep the number of another
+//!   order, so that whoever opens the log after a crash begins with all that is there again.
 //! - Its bytes stay in RAM from when its end is looked for if they are no more than a batch; else those of a step are read when its turn comes. What
 //!   it takes besides is one entry for each write in it.
 
@@ -148,6 +150,20 @@ impl Core {
         }
     }
 
+    /// Begins with what another order left. It is part of no epoch, so all of it is one, and goes before anything newer. Its records are no guide to
+    /// what the origin lacks: segments with newer ones may have been used again.
+    pub(crate) async fn begin_with_leftovers(&self) {
+        let mut epoch = self.destaging.lock().await;
+        let state = &mut *self.state();
+        let pieces: Vec<Piece> = state.owed_from(0).collect();
+        if pieces.is_empty() {
+            state.destaged_sequence = state.found_sequence;
+            return;
+        }
+        state.leftovers_end = state.found_sequence;
+        *epoch = Some(self.epoch_of(state, pieces, state.found_sequence));
+    }
+
     /// The epoch up to `end` that has these pieces, of each sector one.
     fn epoch_of(&self, state: &State, pieces: Vec<Piece>, end: u64) -> Epoch {
         let last_of = |segment: u32| state.segments.get(segment).last_sequence.min(end);
@@ -252,9 +268,8 @@ impl Core {
             (false, segment) => state.segments.get(segment).last_sequence <= destaged,
         };
         let sent: Vec<Piece> = state.owed_from(0).filter(is_sent).collect();
-        sent.iter().for_each(|piece| {
-            state.mark_clean(&self.layout, piece);
-        });
+        // Forgotten, not clean: nobody has compared it with its checksum, and the origin has it.
+        sent.iter().for_each(|piece| state.forget(&self.layout, piece.sector, piece.sectors));
     }
 
     /// The bytes of these pieces; what is damaged is left out.

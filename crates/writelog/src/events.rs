@@ -39,16 +39,14 @@ impl Core {
 
     /// Handles the events that have come until now.
     pub(crate) fn handle_origin_events(self: &Arc<Self>) {
-        loop {
-            let event = {
-                let receiver = self.origin_events.lock().unwrap_or_else(PoisonError::into_inner);
-                receiver.try_receive().map(|event| self.count_loss(event))
-            };
-            match event {
-                Some(event) => self.handle_origin_event(&event),
-                None => return,
-            }
+        while let Some(event) = self.take_origin_event() {
+            self.handle_origin_event(&event);
         }
+    }
+
+    fn take_origin_event(&self) -> Option<Event> {
+        let receiver = self.origin_events.lock().unwrap_or_else(PoisonError::into_inner);
+        receiver.try_receive().map(|event| self.count_loss(event))
     }
 
     /// Counts what may be lost while the receiver is still locked: who finds it empty then knows of all losses until now.
@@ -100,5 +98,36 @@ impl Core {
         let state = &mut *self.state();
         let clean: Vec<Piece> = state.map.pieces(sector, sectors).filter(|piece| !piece.tag.is_dirty()).collect();
         clean.iter().for_each(|piece| state.forget(&self.layout, piece.sector, piece.sectors));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::executor::Executor;
+    use block::SharedDevice;
+    use block::layer::crash::CrashLayer;
+
+    use super::*;
+    use crate::open;
+    use crate::options::{FormatOptions, OpenOptions};
+
+    /// By hand: a thread that follows the origin has taken the event and gets no further, while a batch asks whether what it sent may be lost.
+    #[test]
+    fn who_finds_no_event_knows_of_the_loss_that_another_has_taken_and_not_handled() {
+        for event in [Event::WritesLost, Event::Missed] {
+            let mut executor = Executor::in_order();
+            let medium = CrashLayer::new(1 << 20, 2);
+            let (device, origin): (SharedDevice, SharedDevice) =
+                (Arc::new(CrashLayer::new(2 << 20, 1)), Arc::new(medium.clone()));
+            let options = OpenOptions::new(Arc::new(executor.clock()));
+            let core = executor.block_on(async move {
+                open::format(&device, &origin, FormatOptions::default()).await.expect("it fits");
+                open::open(device, origin, options).await.expect("it opens")
+            });
+            let losses = core.origin_losses.load(Ordering::Acquire);
+            medium.publish(&event);
+            assert_eq!(core.take_origin_event(), Some(event));
+            assert_eq!(core.origin_losses.load(Ordering::Acquire), losses + 1);
+        }
     }
 }

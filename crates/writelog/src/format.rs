@@ -81,8 +81,8 @@ pub struct HeadRaw {
     pub time_ns: U64,
     /// Count of entries.
     pub entry_count: U16,
-    /// Which of the RAM buffers carried it.
-    pub buffer: U16,
+    /// Records on their way before it.
+    pub in_flight: U16,
     /// [`FLAG_EPOCH_END`].
     pub flags: U32,
     /// Zero.
@@ -288,7 +288,7 @@ mod tests {
             next_segment: 2.into(),
             time_ns: 3.into(),
             entry_count: 4.into(),
-            buffer: 5.into(),
+            in_flight: 5.into(),
             flags: FLAG_EPOCH_END.into(),
             reserved: U64::ZERO,
         };

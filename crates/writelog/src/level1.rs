@@ -98,7 +98,7 @@ impl Core {
                 let is_used = state.stage.as_ref().is_some_and(|stage| !stage.is_empty());
                 (self.is_round_due(&state), is_used, state.failure.is_some())
             };
-            let idle_left = self.options.level2.idle.saturating_sub(self.idle_for());
+            let idle_left = self.level2().idle.saturating_sub(self.idle_for());
             if has_failed || !is_used {
                 self.background.changed_since(count).await;
             } else if is_due || idle_left.is_zero() {

@@ -10,8 +10,8 @@
 //!   finds the rate at which as much leaves as comes, and never waits for idleness.
 //! - In an idle moment a batch stops when a request comes, and another goes on later: in order `log` with the same epoch, where this one stopped.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use base::buffer::Buffer;
@@ -31,7 +31,8 @@ use crate::limits::{
     AGE_SHARES, DESTAGE_RETRY_MS, DESTAGE_WRITE_BYTES_MAX, DESTAGE_WRITES_A_WRITER, EMPTY_BATCHES_BEFORE_CHECKPOINT,
     EMPTY_BATCHES_MAX, FAILURES_BEFORE_GIVING_UP, PIECES_AT_ONCE, ROOM_SHARE_AFTER_FULL, RUNS_A_LOOK, UNIT_BYTES,
 };
-use crate::map::{Piece, Zeroed};
+use crate::map::{Piece, Zeroed, record_of_zeroes};
+use crate::options::Level2;
 use crate::read::range_of;
 use crate::runs::{Bounds, Run, joined, runs};
 
@@ -89,7 +90,7 @@ impl Core {
                 Need::Due => true,
             };
             let lost_before = self.lost_bytes_ever();
-            let result = self.destage(Goal::Background, !is_due && self.options.level2.is_interruptible).await;
+            let result = self.destage(Goal::Background, !is_due && self.level2().is_interruptible).await;
             self.state().destage_failure = result.as_ref().err().map(ToString::to_string);
             if !matches!(result, Ok(0)) {
                 self.changed.notify();
@@ -109,7 +110,7 @@ impl Core {
                     }
                     continue;
                 }
-                Ok(0) => wait_for(&self, count, self.options.level2.idle).await,
+                Ok(0) => wait_for(&self, count, self.level2().idle).await,
                 Ok(_) => self.state().stuck = None,
                 // What cannot be read is left out the next time.
                 Err(_) if self.lost_bytes_ever() > lost_before => {}
@@ -125,8 +126,22 @@ impl Core {
         }
     }
 
+    /// When data leaves for the origin, and how fast.
+    pub(crate) fn level2(&self) -> Level2 {
+        *self.level2.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes that, from the next batch and the next write on.
+    pub(crate) fn set_level2(&self, level2: Level2) {
+        *self.level2.lock().unwrap_or_else(PoisonError::into_inner) = level2;
+        let log_bytes = u64::from(self.layout.segment_count) * self.layout.segment_bytes;
+        self.state().pace.set_limits(level2.pause_max, level2.reserve_bytes(log_bytes));
+        self.changed.notify();
+        self.background.notify();
+    }
+
     fn need(&self, state: &State) -> Need {
-        let level2 = &self.options.level2;
+        let level2 = &self.level2();
         if self.is_origin_refused.load(Ordering::Acquire) || !self.is_anything_dirty(state) {
             return Need::Nothing;
         }
@@ -251,7 +266,7 @@ impl Core {
     /// Sends all pieces, or as many as there is time for until a request comes after `requests`. What was not sent leaves the batch: all from
     /// the sector on that is returned.
     async fn send(self: &Arc<Self>, batch: &mut Batch, requests: Option<u64>) -> Result<Option<u64>, Error> {
-        let runs = runs(&batch.pieces, &self.bounds(self.options.level2.seek_bytes));
+        let runs = runs(&batch.pieces, &self.bounds(self.level2().seek_bytes));
         let mut in_flight = FuturesUnordered::new();
         let mut runs = runs.into_iter();
         let mut sent: Vec<Piece> = Vec::new();
@@ -297,12 +312,12 @@ impl Core {
 
     /// How old what was written at `at` is, as a share of the largest age.
     pub(crate) fn share_of_age(&self, at: Instant) -> f64 {
-        self.clock.now().since(at).as_secs_f64() / self.options.level2.age_max.as_secs_f64().max(f64::MIN_POSITIVE)
+        self.clock.now().since(at).as_secs_f64() / self.level2().age_max.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 
     /// Writes in flight for the share of the log in use now, for the age of what is in it, and for those who wait for room: the rate controller.
     fn writes_in_flight(&self) -> usize {
-        let level2 = &self.options.level2;
+        let level2 = &self.level2();
         let state = self.state();
         let over = |value: f64, start: f64, full: f64| ((value - start) / (full - start).max(0.01)).clamp(0.0, 1.0);
         let space = over(state.share_used(&self.layout), level2.share_start, level2.share_slow);
@@ -477,8 +492,10 @@ impl Core {
         }
         let oldest = state.segments.by_age().find(|&segment| state.segments.get(segment).dirty_sectors > 0);
         let is_segment_dirty = oldest.is_some_and(|segment| state.segments.get(segment).first_sequence < end);
+        let newest = state.applied.position.sequence.saturating_sub(1);
+        let is_zero_before = |piece: Piece| piece.is_zero() && record_of_zeroes(piece.place, newest) < end;
         is_segment_dirty && state.owed_from(0).any(|piece| !piece.tag.is_lost())
-            || state.owed_from(0).any(|piece| piece.is_zero())
+            || state.owed_from(0).any(is_zero_before)
     }
 
     /// Refuses to send anything to an origin that became another disk.

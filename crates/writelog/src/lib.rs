@@ -76,7 +76,7 @@ mod write;
 pub use inspect::{DamagedRange, Inspection, NvramInspection, check, discard, inspect, is_log};
 pub use level2::DestageProgress;
 pub use nvram::{PersistentRegion, VolatileRegion};
-pub use options::{DestageOrder, Durability, FormatOptions, OpenOptions};
+pub use options::{DestageOrder, Durability, FormatOptions, Level2, OpenOptions};
 pub use status::{RecoveryReport, Status};
 pub use store::ConflictingChanges;
 pub use write_log::WriteLog;

@@ -1,7 +1,7 @@
 //! Makes a device a write log, opens it, and closes it.
 //!
 //! Each open begins a new epoch in a new segment, with a checkpoint before the first request, so nothing that an earlier one left behind is
-//! ever replayed. Closing waits for all requests, empties the slots, destages unless told to keep what is dirty, and says *closed*.
+//! ever replayed. Nothing is sent to the origin before [`WriteLog::run`](crate::WriteLog::run) is polled. Closing waits for all requests, empties the slots, destages unless told to keep what is dirty, and says *closed*.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,6 @@ use uuid::Uuid;
 use zerocopy::little_endian::U64;
 
 use crate::append::{Appender, LogPlace, stage_tag};
-use crate::batch::Goal;
 use crate::core::{Core, FailureNote, State};
 use crate::entrance::Line;
 use crate::format::{KIND, ParametersRaw, STATE_CLOSED, STATE_FAILED, STATE_IN_USE};
@@ -108,7 +107,6 @@ pub(crate) async fn open(
     let was_ordered = superblock.payload.order == DestageOrder::Log.code();
     let destaged_sequence = superblock.payload.destaged_sequence.get();
     let core = assemble(log_device, origin, options, superblock, layout, recovered, stage, binding_now.identity);
-    // Before anything is sent: what another order left goes to the origin below.
     core.check_kept_changes(&core.options.kept_changes)?;
     if core.keeps_order() {
         if was_ordered {
@@ -116,10 +114,7 @@ pub(crate) async fn open(
             core.forget_destaged().await;
             core.begin_with_found().await;
         } else {
-            // What another order left behind is no prefix of anything: it goes first, all of it.
-            while core.destage(Goal::Leftovers, false).await? > 0 {}
-            let state = &mut *core.state();
-            state.destaged_sequence = state.applied.position.sequence - 1;
+            core.begin_with_leftovers().await;
         }
     }
     core.checkpoint(STATE_IN_USE).await?;
@@ -208,12 +203,13 @@ fn assemble(
         stage: None,
         applied: start,
         destaged_sequence: 0,
+        leftovers_end: 0,
         may_have_epoch: true,
         found_sequence: start.position.sequence.saturating_sub(1),
         releasable_count: 0,
         zeroes_since: None,
         line: Line::new(),
-        pace: Pace::new(options.level2.pause_max, (log_bytes as f64 * (1.0 - options.level2.share_slow)) as u64),
+        pace: Pace::new(options.level2.pause_max, options.level2.reserve_bytes(log_bytes)),
         tail_bytes: 0,
         checkpointed_at: options.clock.now(),
         checkpoint_took: Duration::ZERO,
@@ -252,11 +248,13 @@ fn assemble(
         epoch,
         layout,
         clock: Arc::clone(&options.clock),
+        level2: Mutex::new(options.level2),
         options,
         ranges: RangeLock::new(),
         below: RangeLock::new(),
         destaging: futures_util::lock::Mutex::new(None),
         moving: futures_util::lock::Mutex::new(()),
+        checking: futures_util::lock::Mutex::new(()),
         superblock: futures_util::lock::Mutex::new(superblock),
         workers: Workers::new(),
         buffers: BufferPool::new(buffer_bytes),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use base::clock::Clock;
 use base::range::ByteRange;
 use serde::Serialize;
+use store::Tokens;
 use uuid::Uuid;
 
 use crate::format::{NvramRaw, SlotRaw};
@@ -154,6 +155,13 @@ pub struct Level2 {
     pub is_interruptible: bool,
 }
 
+impl Level2 {
+    /// The most that is kept in reserve of a log of `log_bytes` for what comes while a batch is on its way.
+    pub(crate) fn reserve_bytes(&self, log_bytes: u64) -> u64 {
+        (log_bytes as f64 * (1.0 - self.share_slow)) as u64
+    }
+}
+
 /// Chosen at each open.
 #[derive(Clone)]
 pub struct OpenOptions {
@@ -175,6 +183,8 @@ pub struct OpenOptions {
     /// What others changed on the origin since the log was open last, as long as nobody has said that the log's data counts more: an open fails with
     /// [`ConflictingChanges`](crate::ConflictingChanges) where it holds something dirty there, before it sends anything.
     pub kept_changes: Vec<ByteRange>,
+    /// By what the caller tells the log from other copies of it, from now on; `None` when nobody does.
+    pub tokens: Option<Tokens>,
     /// Notes durably, apart from the log device, that it failed while the log was open, and says whether it could: the next open must be
     /// refused then. Called at most once, from a context that may block for a moment.
     pub failure_note: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
@@ -198,6 +208,7 @@ impl OpenOptions {
             checkpoint_interval_bytes: 64 << 20,
             checkpoint_pause: Duration::from_millis(500),
             kept_changes: Vec::new(),
+            tokens: None,
             failure_note: None,
             clock,
             level1: Level1 { share_start: 0.5, is_exclusive: false, is_eager: false },

@@ -72,6 +72,11 @@ impl Pace {
         }
     }
 
+    /// Another largest reserve, and another horizon, from the next write on.
+    pub(crate) fn set_limits(&mut self, horizon: Duration, reserve_max: u64) {
+        (self.horizon, self.reserve_max) = (horizon, reserve_max as f64);
+    }
+
     /// Somebody works for room from now on.
     pub(crate) fn work_began(&mut self, now: Instant) {
         self.working_since.get_or_insert(now);

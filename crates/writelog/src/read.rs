@@ -10,9 +10,13 @@
 //! What a read returns is decided in one moment, when it has its range. While it waits for a device, writes to the range go on: the segments it reads from
 //! stay what they are, and the origin keeps what it has there until the read is done.
 //!
+//! A segment that was found when the log was opened is read as a whole before the first read from it, and its records are checked: its device was in
+//! others' hands meanwhile. What was appended since is read as it is.
+//!
 //! Bytes that only the log has and that cannot be read are an error, never the origin's old bytes. A clean copy that cannot be read is
 //! forgotten, and the read is decided anew: the origin answers, or what was written meanwhile.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -81,6 +85,10 @@ impl Core {
     ) -> Result<(Buffer, FoundSectors), Error> {
         let mut buffer = buffer;
         let mut rest = self.copy_known(range, &mut buffer)?;
+        // Writes to the range wait meanwhile: what is there is still what was there when the read began.
+        if self.check_found(&rest).await {
+            rest = self.copy_known(range, &mut buffer)?;
+        }
         if rest.is_empty() {
             return Ok((buffer, rest.found));
         }
@@ -102,6 +110,24 @@ impl Core {
                 return Ok((buffer, rest.found));
             }
         }
+    }
+
+    /// Checks the segments with pieces of `rest` that nobody has yet: what is damaged in them is lost, by name. Whether there were any.
+    async fn check_found(&self, rest: &Rest) -> bool {
+        let segment_of = |piece: &Piece| self.layout.segment_of(piece.place);
+        let unchecked: BTreeSet<u32> = {
+            let state = self.state();
+            rest.log.iter().map(segment_of).filter(|&segment| state.segments.get(segment).is_unchecked).collect()
+        };
+        for &segment in &unchecked {
+            let _checking = self.checking.lock().await;
+            if self.state().segments.get(segment).is_unchecked {
+                let loaded = self.load_segment(segment).await;
+                self.lose_damaged(segment, &loaded);
+                self.state().segments.note_checked(segment);
+            }
+        }
+        !unchecked.is_empty()
     }
 
     /// Copies what RAM has and notes the rest.

@@ -36,6 +36,8 @@ pub(crate) struct Segment {
     pub(crate) pins: u32,
     /// Nothing that comes into it, or into one opened later, was written before.
     pub(crate) oldest_at: Instant,
+    /// Whether a checkpoint named it when the log was opened, and nobody has compared its records with their checksums since.
+    pub(crate) is_unchecked: bool,
 }
 
 impl Segment {
@@ -65,6 +67,7 @@ impl Segments {
             dirty_sectors: 0,
             pins: 0,
             oldest_at: Instant::START,
+            is_unchecked: false,
         };
         Self { table: vec![free; count as usize], reusable: (0..count).collect(), by_age: BTreeMap::new() }
     }
@@ -120,6 +123,7 @@ impl Segments {
             dirty_sectors: 0,
             pins: 0,
             oldest_at,
+            is_unchecked: false,
         };
     }
 
@@ -138,7 +142,7 @@ impl Segments {
         self.get_mut(segment).state = SegmentState::Used;
     }
 
-    /// A segment as a checkpoint or a replay found it.
+    /// A segment as a checkpoint names it.
     pub(crate) fn restore(&mut self, segment: u32, first_sequence: u64, last_sequence: u64, now: Instant) -> bool {
         if !self.take_named(segment) {
             return false;
@@ -147,7 +151,13 @@ impl Segments {
         self.add_record(segment, first_sequence);
         self.add_record(segment, last_sequence);
         self.close(segment);
+        self.get_mut(segment).is_unchecked = true;
         true
+    }
+
+    /// What of it is not as it was written is known from now on.
+    pub(crate) fn note_checked(&mut self, segment: u32) {
+        self.get_mut(segment).is_unchecked = false;
     }
 
     pub(crate) fn add_dirty(&mut self, segment: u32, sectors: u64) {

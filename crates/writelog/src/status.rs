@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::core::Core;
 use crate::limits::{SIZE_CLASSES, UNIT_BYTES};
-use crate::options::{DestageOrder, Durability};
+use crate::options::{DestageOrder, Durability, Level2};
 use crate::reads::{ReadCounters, ReadStatus};
 use crate::segments::SegmentState;
 
@@ -119,6 +119,37 @@ pub struct SegmentStatus {
     pub valid: u32,
 }
 
+/// When data leaves for the origin, and how fast.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct DestageStatus {
+    /// Percentage of the log in use from which it leaves under load.
+    pub start_percent: u64,
+    /// Percentage of the log in use from which it leaves at full speed.
+    pub full_speed_percent: u64,
+    /// Nanoseconds without a request that count as idle.
+    pub idle_ns: u64,
+    /// Nanoseconds that data does not exceed in the log; `None` without a bound.
+    pub age_max_ns: Option<u64>,
+    /// Bytes of log that a batch takes from at most.
+    pub batch_bytes: u64,
+    /// Writes in flight at full speed.
+    pub writes: usize,
+}
+
+impl From<Level2> for DestageStatus {
+    fn from(level2: Level2) -> Self {
+        let percent = |share: f64| (share * 100.0).round() as u64;
+        Self {
+            start_percent: percent(level2.share_start),
+            full_speed_percent: percent(level2.share_slow),
+            idle_ns: u64::try_from(level2.idle.as_nanos()).unwrap_or(u64::MAX),
+            age_max_ns: u64::try_from(level2.age_max.as_nanos()).ok(),
+            batch_bytes: level2.batch_bytes,
+            writes: level2.writes_in_flight,
+        }
+    }
+}
+
 /// What a log says about itself.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
@@ -126,6 +157,8 @@ pub struct Status {
     pub durability: Durability,
     /// The order of level 2.
     pub order: DestageOrder,
+    /// What else level 2 goes by.
+    pub destage: DestageStatus,
     /// Bytes that the origin lacks, in slots and in the log.
     pub dirty_bytes: u64,
     /// Of these, bytes whose only copy cannot be read.
@@ -210,6 +243,7 @@ impl Core {
         Status {
             durability: self.options.durability,
             order: self.options.order,
+            destage: self.level2().into(),
             dirty_bytes: state.map.dirty_sectors() * UNIT_BYTES,
             lost_bytes: get(&counters.lost_bytes),
             dirty_age_ns: u64::try_from(age.as_nanos()).unwrap_or(u64::MAX),

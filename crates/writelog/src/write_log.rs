@@ -10,7 +10,7 @@ use futures_util::future::{join, join3};
 use crate::core::Core;
 use crate::level2::DestageProgress;
 use crate::open;
-use crate::options::{FormatOptions, OpenOptions};
+use crate::options::{FormatOptions, Level2, OpenOptions};
 use crate::status::Status;
 
 /// A block device that acknowledges writes from its log and brings them to its origin later.
@@ -30,8 +30,9 @@ impl WriteLog {
     }
 
     /// Opens a log made by [`WriteLog::format`], recovering it when it was not closed. One program at a time: the caller keeps others off
-    /// the device. Reads and writes may start at once; what is dirty is destaged in the background. (Only when the order changes to `log`
-    /// is everything dirty destaged first.)
+    /// the device. Reads and writes may start at once; what is dirty is destaged in the background, and nothing is sent before [`run`](Self::run) or
+    /// [`run_destaging`](Self::run_destaging) is polled: who has yet to find out what others wrote polls them then. Where the order changes to `log`,
+    /// everything that is dirty goes before anything newer.
     ///
     /// # Errors
     /// `Corrupt` when the device is no write log, is damaged or was cut, failed in use, belongs to another origin or another NVRAM, or holds data
@@ -75,6 +76,16 @@ impl WriteLog {
     /// Counts and states now.
     pub fn status(&self) -> Status {
         self.core.status()
+    }
+
+    /// When data leaves for the origin, and how fast.
+    pub fn level2(&self) -> Level2 {
+        self.core.level2()
+    }
+
+    /// Changes that while the log is in use. The RAM for batches stays as it was opened with: what is larger is not used again and again.
+    pub fn set_level2(&self, level2: Level2) {
+        self.core.set_level2(level2);
     }
 
     /// Brings everything to the origin that is acknowledged now, and makes it durable there. `progress` is told after each batch.

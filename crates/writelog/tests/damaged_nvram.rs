@@ -147,3 +147,16 @@ fn another_logs_nvram_is_refused() {
     world.region = Arc::new(VolatileRegion::new(64 << 10));
     assert_eq!(world.check(true).err(), Some(ErrorKind::Corrupt), "acknowledged data may be in the right one");
 }
+
+/// Part of what a slot has is written again by the next program, and that one is killed, too.
+#[test]
+fn what_is_written_is_newer_than_what_was_found_in_slots() {
+    let mut world = World::new();
+    let log = world.open().expect("nothing is damaged");
+    let written = log.write(4096, Buffer::copy_of(&[77; 512]), false);
+    world.executor.block_on(written).expect("RAM never fails");
+    drop(log);
+    let log = world.open().expect("nothing is damaged");
+    let read = world.executor.block_on(log.read(4096, Buffer::zeroed(4096))).expect("RAM never fails");
+    assert_eq!(read[..], [[77; 512].as_slice(), &[8; 4096 - 512]].concat());
+}

@@ -15,7 +15,9 @@ use block::layer::error::{ErrorLayer, ErrorRule, Trigger};
 use block::memory::MemoryDevice;
 use block::{ErrorKind, Identity, OperationKind, SharedDevice};
 use writelog::layout::Layout;
-use writelog::{DamagedRange, DestageOrder, FormatOptions, Inspection, OpenOptions, WriteLog, check, inspect};
+use writelog::{
+    DamagedRange, DestageOrder, Durability, FormatOptions, Inspection, OpenOptions, WriteLog, check, inspect,
+};
 
 const LOG_BYTES: u64 = 512 << 10;
 /// A record of one write of 4 KiB: what is before its data, and its data.
@@ -223,6 +225,35 @@ fn damage_from_before_the_log_was_opened_never_reaches_the_origin() {
     }
 }
 
+/// Nobody has read it yet, and nobody sends it.
+#[test]
+fn damage_from_before_the_log_was_opened_is_an_error_to_whoever_reads_it_first() {
+    let hour = Duration::from_secs(3600);
+    for order in ORDERS {
+        // One bit, and all of a segment, as where a file was cut and grown again.
+        for (damaged, length) in [(&[5][..], 1), (&[1, 3, 5, 6], 5 * RECORD_BYTES)] {
+            let mut world = World::new();
+            let offset = if length == 1 { world.record(2) + PREFIX_BYTES + 100 } else { world.records_at };
+            world.medium.corrupt(offset, &vec![0; length as usize]);
+            let log = open(&mut world.executor, &world.log_device, &world.origin, order, hour);
+            let mut read = |block: u64, blocks: u64| {
+                let reading = log.read(block * 4096, Buffer::zeroed((blocks * 4096) as usize));
+                world.executor.block_on(reading).map(|bytes| bytes[0]).map_err(|error| error.kind())
+            };
+            assert_eq!(read(4, 4), Err(ErrorKind::Media), "{order}, across what is damaged");
+            for (block, byte) in [(0, 0), (1, 11), (2, 0), (3, 23), (5, 15), (6, 16)] {
+                let expected = if damaged.contains(&block) { Err(ErrorKind::Media) } else { Ok(byte) };
+                assert_eq!(read(block, 1), expected, "{order}, block {block}");
+            }
+            assert_eq!(log.status().lost_bytes, damaged.len() as u64 * 4096, "{order}");
+            world.write(&log, 5, &[70; 4096]);
+            let again =
+                world.executor.block_on(log.read(5 * 4096, Buffer::zeroed(4096))).expect("it was written again");
+            assert_eq!(again[..], [70; 4096], "{order}");
+        }
+    }
+}
+
 #[test]
 fn damage_that_comes_later_never_reaches_the_origin() {
     for order in ORDERS {
@@ -392,4 +423,66 @@ fn a_damaged_record_that_later_segments_disprove_refuses_the_log() {
         let error = opened.err().expect("16 acknowledged writes would be gone");
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     }
+}
+
+/// Of two records under way the second may have landed alone. A third proves that the first was durable.
+#[test]
+fn a_missing_record_is_a_torn_end_before_one_and_damage_before_two() {
+    for (damaged, refusal) in [(1, Some(ErrorKind::Corrupt)), (2, None)] {
+        let mut executor = Executor::in_order();
+        let medium = CrashLayer::new(2 << 20, 1);
+        let (device, origin): (SharedDevice, SharedDevice) =
+            (Arc::new(medium.clone()), Arc::new(CrashLayer::new(8 << 20, 2)));
+        let (made, below) = (Arc::clone(&device), Arc::clone(&origin));
+        let formatted = async move { WriteLog::format(&made, &below, FormatOptions::paper()).await };
+        executor.block_on(formatted).expect("nothing fails");
+        let log = open(&mut executor, &device, &origin, DestageOrder::Log, Duration::from_secs(3600));
+        for byte in 1..=3u8 {
+            let written = log.write(u64::from(byte) * 4096, Buffer::copy_of(&[byte; 4096]), false);
+            executor.block_on(written).expect("nothing fails");
+        }
+        damage(&medium, damaged);
+        let options = OpenOptions::new(Arc::new(executor.clock()));
+        let opened = executor.block_on(WriteLog::open(Arc::new(medium.after_power_loss()), origin, options));
+        assert_eq!(opened.err().map(|error| error.kind()), refusal, "record {damaged}");
+    }
+}
+
+const SLOT_BYTES: u64 = 1024;
+
+/// What the log has below a slot of RAM, for when that is lost, is damaged: it is lost by name, once.
+#[test]
+fn damage_below_a_slot_is_lost_once() {
+    let mut executor = Executor::in_order();
+    let medium = CrashLayer::new(2 << 20, 1);
+    let (device, origin): (SharedDevice, SharedDevice) =
+        (Arc::new(medium.clone()), Arc::new(CrashLayer::new(8 << 20, 2)));
+    let (made, below) = (Arc::clone(&device), Arc::clone(&origin));
+    let formatted = async move { WriteLog::format(&made, &below, FormatOptions::paper()).await };
+    executor.block_on(formatted).expect("nothing fails");
+    let mut options = OpenOptions::new(Arc::new(executor.clock()));
+    options.durability = Durability::UnsafeVolatile;
+    options.order = DestageOrder::Lba;
+    options.record_cache_bytes = 0;
+    options.level1.share_start = 1.0;
+    // Level 2 is always at work; slots stay.
+    (options.level2.share_start, options.level2.idle) = (0.0, Duration::from_secs(3600));
+    options.level2.age_max = Duration::from_secs(3600);
+    let log = executor.block_on(WriteLog::open(device, origin, options)).expect("nothing fails");
+    executor.spawn(log.run_requests());
+    let write = |executor: &mut Executor, byte| {
+        executor.block_on(log.write(4096, Buffer::copy_of(&[byte; 4096]), false)).expect("nothing fails")
+    };
+    write(&mut executor, 1);
+    executor.block_on(log.flush()).expect("nothing fails");
+    write(&mut executor, 2);
+    damage(&medium, 1);
+    executor.spawn(log.run_destaging());
+    for _ in 0..100 {
+        executor.run_until_stalled();
+        executor.clock().advance(Duration::from_millis(100));
+    }
+    assert_eq!(log.status().lost_bytes, SLOT_BYTES, "of the four slots that it came from one");
+    let read = executor.block_on(log.read(4096, Buffer::zeroed(4096))).expect("the slot is whole");
+    assert_eq!(read[..], [2; 4096]);
 }

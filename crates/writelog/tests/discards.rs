@@ -2,13 +2,17 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use base::clock::Clock;
 use base::executor::Executor;
 use base::range::ByteRange;
+use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::crash::CrashLayer;
+use block::layer::delay::{DelayLayer, Delays, Latency};
 use block::{Completion, Device, ErrorKind, Geometry, Identity, OperationKind, Request, SharedDevice};
 use common::{Kind, format, open_options, read, try_open, write};
 use writelog::{DestageOrder, Durability, WriteLog};
@@ -118,5 +122,39 @@ fn zeroes_are_zero_wherever_the_lun_promises_nothing_of_discards() {
         assert_eq!(zeroed.iter().map(|range| range.length).sum::<u64>(), ORIGIN_BYTES, "{order}");
         assert!(zeroed.iter().all(|range| range.length <= 16 << 20), "{order}: a read waits for one of these");
         assert_eq!(world.origin.medium.durable_bytes(0, 8192), [0; 8192], "{order}");
+    }
+}
+
+/// Who asks for it gets what was there then, and not what comes all the time. The LUN takes its time, as long as others write more.
+#[test]
+fn bringing_down_what_there_is_ends_though_zeroes_are_written_all_the_time() {
+    const WRITES: u64 = 2000;
+    for order in ORDERS {
+        let mut executor = Executor::in_order();
+        let (clock, workers) = (Arc::new(executor.clock()), Workers::new());
+        let running = workers.clone();
+        executor.spawn(async move { running.run().await });
+        let medium: SharedDevice = Arc::new(CrashLayer::new(ORIGIN_BYTES, 2));
+        let delays = Delays::all(Latency::Fixed(Duration::from_millis(1)));
+        let origin: SharedDevice = Arc::new(DelayLayer::new(medium, clock.clone(), &workers, delays, 1));
+        let device: SharedDevice = Arc::new(CrashLayer::new(8 << 20, 1));
+        format(&mut executor, &device, &origin);
+        let mut options = open_options(&executor, Kind { durability: Durability::Log, order }, None);
+        options.level2.idle = Duration::from_secs(3600);
+        options.level2.age_max = Duration::from_secs(7200);
+        let log = try_open(&mut executor, &device, &origin, options).expect("nothing fails");
+        write(&mut executor, log.as_ref(), 0, &[7; 4096]);
+        let written = Arc::new(AtomicU64::new(0));
+        let (zeroing, count) = (Arc::clone(&log), Arc::clone(&written));
+        executor.spawn(async move {
+            for number in 1..=WRITES {
+                zeroing.write_zeroes(number * 8192, 4096, false, false).await.expect("nothing fails");
+                count.store(number, Ordering::Relaxed);
+                clock.sleep(Duration::from_micros(100)).await;
+            }
+        });
+        executor.block_on(async move { log.destage(|_| {}).await }).expect("nothing fails");
+        let written = written.load(Ordering::Relaxed);
+        assert!(written < WRITES / 2, "{order}: it ended when {written} writes had come");
     }
 }

@@ -21,7 +21,7 @@ use common::{Kind, format, open_options, read, try_open, write};
 use futures_util::future::{join, join_all};
 use futures_util::stream::{self, StreamExt};
 use writelog::options::Level2;
-use writelog::{DestageOrder, Durability, OpenOptions, WriteLog};
+use writelog::{DestageOrder, Durability, OpenOptions, VolatileRegion, WriteLog};
 
 const ORIGIN_BYTES: u64 = 64 * 4096;
 const LOG_BYTES: u64 = 512 << 10;
@@ -321,7 +321,9 @@ async fn write_and_destage(log: Arc<WriteLog>, clock: impl Clock) {
 /// the last is.
 #[test]
 fn what_is_written_while_a_batch_is_read_reaches_the_origin_in_its_order() {
-    for seed in 0..20 {
+    let test = block::crash_test!();
+    for seed in test.seeds(0, 20, 1) {
+        let _printed = test.on_panic(seed, None);
         let mut executor = Executor::new(seed);
         let (log_medium, origin_medium) = (CrashLayer::new(LOG_BYTES, seed), CrashLayer::new(ORIGIN_BYTES, seed));
         let (device, origin) = slow_devices(&mut executor, &log_medium, &origin_medium);
@@ -541,4 +543,60 @@ fn cuts_an_epoch_off(seed: u64, nth: u64) -> bool {
     bench.executor.block_on(async move { log.close(false).await }).expect("all of it can be brought to the origin");
     assert_eq!(bench.origin_medium.durable_bytes(0, ORIGIN_BYTES as usize), bytes);
     true
+}
+
+const ORDERS: [DestageOrder; 3] = [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst];
+
+/// The log has an older copy of what a flush brings past it.
+#[test]
+fn what_is_flushed_past_a_failed_log_is_not_undone_by_the_next_start() {
+    for order in ORDERS {
+        let mut bench = Bench::new(|options| {
+            only_when_asked(options);
+            (options.durability, options.order) = (Durability::UnsafeVolatile, order);
+            // Else a write is too large for slots.
+            options.volatile_bytes = 128 << 10;
+        });
+        let flush = |bench: &mut Bench| bench.executor.block_on(bench.log.flush()).expect("the origin takes it");
+        bench.write(0, 1).unwrap();
+        flush(&mut bench);
+        bench.write(0, 2).unwrap();
+        bench.log_medium.fail_write_once(bench.log_medium.writes_seen(), ErrorKind::Media);
+        flush(&mut bench);
+        assert!(bench.log.status().failure.is_some(), "{order}");
+        bench.origin_medium = bench.origin_medium.after_power_loss();
+        assert_eq!(bench.origin_medium.durable_bytes(0, 1), [2], "{order}");
+        let after = bench.log_medium.after_power_loss();
+        let log = bench.open_on(&after).expect("the log device works again");
+        assert_eq!(read(&mut bench.executor, log.as_ref(), 0, 4096), [2; 4096], "{order}");
+    }
+}
+
+#[test]
+fn a_failed_log_that_has_what_the_lun_lacks_says_so_when_it_is_closed() {
+    let mut bench = Bench::new(only_when_asked);
+    bench.write(0, 1).unwrap();
+    bench.origin_medium.fail_writes_from(bench.origin_medium.writes_seen(), ErrorKind::Gone);
+    bench.log_medium.fail_write_once(bench.log_medium.writes_seen(), ErrorKind::Media);
+    assert!(bench.write(4096, 2).is_err(), "nobody takes it");
+    assert_eq!(bench.close(true), Err(ErrorKind::Media));
+}
+
+/// Nobody flushes, and nobody writes any more.
+#[test]
+fn what_is_in_slots_when_the_log_fails_is_brought_to_the_origin() {
+    for durability in [Durability::Nvram, Durability::UnsafeVolatile] {
+        let mut bench = Bench::new(|options| {
+            options.durability = durability;
+            options.nvram = (durability == Durability::Nvram).then(|| Arc::new(VolatileRegion::new(64 << 10)) as _);
+        });
+        bench.log_medium.fail_write_once(bench.log_medium.writes_seen(), ErrorKind::Media);
+        bench.write(0, 1).unwrap();
+        for _ in 0..1000 {
+            bench.executor.run_until_stalled();
+            bench.executor.clock().advance(Duration::from_millis(1));
+        }
+        assert!(bench.log.status().failure.is_some(), "level 1 has met it");
+        assert_eq!(bench.origin_medium.durable_bytes(0, 4096), [1; 4096], "{durability}");
+    }
 }

@@ -1,5 +1,4 @@
-//! Others wrote to the LUN where the log has something dirty: an open is refused before anything is sent, also where it would begin with sending what
-//! another order left.
+//! Others wrote to the LUN where the log has something dirty: an open is refused before anything is sent, whatever order left it.
 
 mod common;
 
@@ -102,11 +101,8 @@ fn what_others_change_behind_an_open_is_read_and_not_written_over_after_a_crash(
                 let log = Arc::clone(&log);
                 executor.block_on(async move { log.heed_changes(&[EVERYTHING], is_overwritten).await })
             };
-            // Order `log` has sent what another one left.
-            if order != DestageOrder::Log {
-                let error = heed(&mut executor, false).expect_err("three blocks are dirty");
-                assert_eq!(ConflictingChanges::of(&error), Some(&ConflictingChanges { bytes: 3 * 4096 }));
-            }
+            let error = heed(&mut executor, false).expect_err("three blocks are dirty");
+            assert_eq!(ConflictingChanges::of(&error), Some(&ConflictingChanges { bytes: 3 * 4096 }));
             heed(&mut executor, true).expect("they are to be written over what others wrote");
             assert_eq!(read(&mut executor, log.as_ref(), 0, 4096), [1; 4096]);
             let destaging = Arc::clone(&log);
@@ -120,6 +116,21 @@ fn what_others_change_behind_an_open_is_read_and_not_written_over_after_a_crash(
             let log = world.open(&mut executor, order, &[]).expect("nothing was changed");
             executor.block_on(async move { log.close(false).await }).expect("nothing fails");
             assert_eq!(world.origin.durable_bytes(0, 8192), [9; 8192], "{durability}, {order}");
+        }
+    }
+}
+
+#[test]
+fn a_lun_that_ends_before_what_is_dirty_refuses_the_open_until_it_has_its_size_again() {
+    for durability in [Durability::Log, Durability::Nvram] {
+        for order in [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst] {
+            let mut world = World::new(durability);
+            let mut opened_over = |size_bytes| {
+                world.origin = CrashLayer::new(size_bytes, 1);
+                world.open(&mut Executor::in_order(), order, &[]).map(drop).map_err(|error| error.kind())
+            };
+            assert_eq!(opened_over(5 * 4096 - 512), Err(ErrorKind::Corrupt), "{durability}, {order}");
+            assert_eq!(opened_over(5 * 4096), Ok(()), "{durability}, {order}: block 4 is the last");
         }
     }
 }

@@ -47,7 +47,10 @@ fn open(seed: u64, durability: Durability) -> (Executor, CrashLayer, Arc<WriteLo
 /// Whenever the LUN is flushed it holds exactly what was acknowledged at some moment: of every block the last write up to there.
 #[test]
 fn order_log_with_slots_leaves_the_origin_a_prefix_at_each_flush() {
-    for (seed, durability) in (0..24).zip([Durability::UnsafeVolatile, Durability::Nvram].into_iter().cycle()) {
+    let test = block::crash_test!();
+    for seed in test.seeds(0, 24, 1) {
+        let _printed = test.on_panic(seed, None);
+        let durability = [Durability::UnsafeVolatile, Durability::Nvram][seed as usize % 2];
         let (mut executor, origin, log) = open(seed, durability);
         let mut random = Random::new(seed);
         let mut history: HashMap<u64, Vec<u8>> = HashMap::new();

@@ -92,7 +92,9 @@ impl Worker {
 
     async fn flush(&mut self) {
         let start = self.model.tick();
-        self.lun.flush().await.expect("a flush");
+        if self.disk.flush(&self.lun).await.is_none() {
+            return;
+        }
         self.disk.check_durable(self.own(), start, "a flush");
         self.disk.check_durable(SHARED, start, "a flush");
     }

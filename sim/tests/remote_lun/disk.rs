@@ -1,11 +1,14 @@
 //! The disk below the target: a cache that is lost with the power, or alone, and a witness of every effect.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use block::completion::{SlotSender, Workers};
+use block::device::DeviceExt;
 use block::layer::crash::{CrashLayer, Loss, Power};
 use block::layer::delay::Latency;
-use block::{Completion, Device, Event, EventHub, EventReceiver, Geometry, Identity, Operation, Request};
+use block::{Completion, Device, ErrorKind, Event, EventHub, EventReceiver, Geometry, Identity, Operation, Request};
+use initiator::RemoteLun;
 
 use base::clock::Clock;
 
@@ -19,6 +22,8 @@ pub(crate) struct Disk {
     workers: Workers,
     latency: Latency,
     model: Model,
+    /// Whether a host ever switched the cache on, of which others hear later. What was in flight may be lost then, and they are told.
+    pub(crate) was_switched_on: Arc<AtomicBool>,
     /// What the present target has of it.
     in_use: Arc<Mutex<Weak<InUse>>>,
 }
@@ -33,11 +38,31 @@ impl Disk {
     ) -> Self {
         let medium = medium.with_latency(Arc::clone(&clock), latency, workers);
         let medium = Arc::new(Mutex::new(medium));
-        Self { medium, clock, workers: workers.clone(), latency, model: model.clone(), in_use: Arc::default() }
+        Self {
+            medium,
+            clock,
+            workers: workers.clone(),
+            latency,
+            model: model.clone(),
+            was_switched_on: Arc::default(),
+            in_use: Arc::default(),
+        }
     }
 
     pub(crate) fn is_volatile(&self) -> bool {
         self.medium.lock().unwrap().geometry().is_write_cache_volatile
+    }
+
+    /// Flushes by `lun`. `None` when a loss is told, which happens once for each time that a cache was switched on.
+    pub(crate) async fn flush(&self, lun: &RemoteLun) -> Option<()> {
+        match lun.flush().await {
+            Ok(()) => Some(()),
+            Err(error) => {
+                let is_told = self.was_switched_on.load(Ordering::Relaxed) && error.kind() == ErrorKind::OutcomeUnknown;
+                assert!(is_told, "a flush: {error}");
+                None
+            }
+        }
     }
 
     /// Fails, with what is in flight.

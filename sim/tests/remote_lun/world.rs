@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -221,16 +222,17 @@ impl World {
         }
     }
 
-    /// A host switches the write cache of the unit off, until the target begins anew; nobody waits for it.
-    pub(crate) fn switch_cache_off(&mut self, lun: &Arc<RemoteLun>) {
+    /// A host switches the write cache of the unit off or on, until the target begins anew; nobody waits for it.
+    pub(crate) fn switch_cache(&mut self, lun: &Arc<RemoteLun>, is_write_cache_enabled: bool) {
         let lun = Arc::clone(lun);
+        self.disk.was_switched_on.fetch_or(is_write_cache_enabled, Ordering::Relaxed);
         self.executor.spawn(async move {
-            // With its session either may be lost.
+            // With its session either may be lost; and a unit without a cache refuses to switch one on.
             let Ok(sensed) = lun.execute(&[0x1a, 0x08, 0x08, 0, 0xff, 0], &[], 0xff).await else { return };
             let mut list = sensed.data_in;
             let [mode_data_length, _, _, _, _, _, caching, ..] = &mut list[..] else { return };
             *mode_data_length = 0;
-            *caching &= !0x04;
+            *caching = if is_write_cache_enabled { *caching | 0x04 } else { *caching & !0x04 };
             drop(lun.execute(&[0x15, 0x10, 0, 0, list.len() as u8, 0], &list, 0).await);
         });
     }

@@ -284,7 +284,9 @@ mod tests {
     /// Requests of any place and length equal those on a plain vector, whatever waits for whom.
     #[test]
     fn requests_of_any_place_equal_those_on_a_vector() {
-        for seed in 0..20 {
+        let test = crate::crash_test!();
+        for seed in test.seeds(0, 20, 1) {
+            let _printed = test.on_panic(seed, None);
             let mut executor = Executor::new(seed);
             let layer = over(&mut executor, &large_blocks(seed));
             let (mut random, mut model) = (Random::new(seed), vec![0; SIZE as usize]);

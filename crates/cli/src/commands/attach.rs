@@ -114,6 +114,7 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
     });
     let log = arguments.log.map(|path| LogConfig {
         path,
+        offset: arguments.log_offset.map(|offset| offset.0),
         size_bytes: arguments.log_size.map(|size| size.0),
         segment_bytes: arguments.log_segment_size.map(|size| size.0),
         slot_bytes: arguments.log_slot_size.map(|size| size.0),
@@ -123,8 +124,10 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
         record_cache_bytes: arguments.log_cache.map(|size| size.0),
         destage: DestageConfig {
             order: arguments.destage_order,
-            seek_bytes: arguments.destage_seek.map_or(0, |size| size.0),
+            seek_bytes: arguments.destage_seek.map(|size| size.0),
+            slots_start: arguments.slots_start,
             start: arguments.destage_start,
+            full_speed: arguments.destage_full_speed,
             idle: arguments.destage_idle,
             age_max: arguments.destage_age,
             batch_bytes: arguments.destage_batch.map(|size| size.0),

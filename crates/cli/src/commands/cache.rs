@@ -11,6 +11,7 @@ use serde_json::json;
 use stack::caches::{Caches, Record};
 use stack::content::uuid_at;
 use stack::control::{Request, call};
+use stack::freshness::draw_tokens;
 use stack::paths::{Paths, check_name};
 use stack::place::Place;
 use stack::registry::{Registry, Store};
@@ -221,6 +222,12 @@ async fn check(arguments: CachePath) -> Result<()> {
         let message = format!("{place}: {lost} dirty lines cannot be read any more");
         return Err(Error::new(Failure::Mismatch, message));
     }
+    if inspection.recovery.is_table_older {
+        let message = format!(
+            "{place}: its table is not the one that it was closed with; nothing was dirty, and it begins without clean lines"
+        );
+        return Err(Error::new(Failure::Mismatch, message));
+    }
     superblock::check(&place, inspection.superblock)?;
     if !arguments.json.json {
         print_line(&format!("{place}: no damage found"));
@@ -247,10 +254,14 @@ async fn discard_beyond_end(at_place: &CachePlace, is_loss_allowed: bool) -> Res
             inspection.origin_bytes
         ))?;
     }
-    let bytes = cache::discard_beyond_end(&device, system_clock()?).await.map_err(|error| at(&shown, error))?;
+    let (place, caches) = (Place::new(&shown.path, shown.offset)?, Caches::open(&Paths::from_environment()?)?);
+    let tokens = draw_tokens();
+    caches.note_opening(&place, tokens)?;
+    let discarded = cache::discard_beyond_end(&device, system_clock()?, Some(tokens)).await;
+    caches.note_closed(&place)?;
+    let bytes = discarded.map_err(|error| at(&shown, error))?;
     let left = inspection.dirty_bytes.saturating_sub(bytes);
     if left == 0 {
-        let place = Place::new(&shown.path, shown.offset)?;
         Registry::open(&Paths::from_environment()?)?.remove_cache(&place)?;
     }
     print_line(&format!("{shown}: {bytes} bytes discarded, {left} stay dirty"));

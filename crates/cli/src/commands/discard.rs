@@ -48,7 +48,17 @@ pub async fn run(store: Store, path: &Path, offset: Option<u64>, is_loss_allowed
         if let Some(loss) = held.loss() {
             allow(&format!("{shown} {loss}"))?;
         }
+        let is_last = caches.is_last(&place)?;
         give_up(store, &shown, device).await?;
+        if let (false, Some(Entry { target, serial, .. })) = (is_last, &entry) {
+            print_line(&format!(
+                "{shown}: {}; it was not the {} that was used here last, in which the newest data of {target} (serial {serial}) may be: bring that \
+                 back, or give it up by the same command again",
+                held.farewell(),
+                name_of(store)
+            ));
+            return Ok(());
+        }
         held.farewell()
     } else if let Some(Entry { target, serial, .. }) = entry {
         allow(&format!(

@@ -22,7 +22,7 @@ use writelog::{DamagedRange, Inspection, NvramInspection, PersistentRegion};
 
 use super::subject::remotes_config;
 use super::{discard, superblock};
-use crate::arguments::{Json, Log, LogCheck, LogPath, LogReplay};
+use crate::arguments::{Json, Log, LogCheck, LogDiscard, LogPath, LogPlace, LogReplay};
 use crate::output::{plain, print_json, print_line, progress_bar};
 
 /// `forebay log list|inspect|check|replay|discard`.
@@ -32,7 +32,9 @@ pub async fn run(arguments: Log) -> Result<()> {
         Log::Inspect(arguments) => inspect(arguments).await,
         Log::Check(arguments) => check(arguments).await,
         Log::Replay(arguments) => replay(*arguments).await,
-        Log::Discard(arguments) => discard::run(Store::Log, &arguments.path, None, arguments.allow_data_loss).await,
+        Log::Discard(LogDiscard { place: LogPlace { path, log_offset }, allow_data_loss }) => {
+            discard::run(Store::Log, &path, log_offset.map(|offset| offset.0), allow_data_loss).await
+        }
     }
 }
 
@@ -40,11 +42,16 @@ pub async fn run(arguments: Log) -> Result<()> {
 async fn list(arguments: &Json) -> Result<()> {
     let paths = Paths::from_environment()?;
     let entries = Registry::open(&paths)?.entries()?.into_iter().filter(|entry| entry.store == Store::Log);
+    let caches = Caches::open(&paths)?;
     let mut logs = Vec::new();
     for entry in entries {
         let status = call(&paths.control_socket(&entry.name), &Request::Status, |_| {}).await.ok();
-        let is_attached = status.is_some_and(|status| status["log_path"].as_str().map(Path::new) == Some(&entry.cache));
-        let bytes = std::fs::metadata(&entry.cache).ok().map(|file| file.len());
+        let is_attached = status.is_some_and(|status| {
+            status["log_path"].as_str().map(Path::new) == Some(&entry.cache)
+                && status["log_offset"].as_u64() == entry.offset
+        });
+        let length = caches.find(&entry.place())?.and_then(|record| record.length);
+        let bytes = std::fs::metadata(&entry.cache).ok().map(|file| length.unwrap_or(file.len()));
         let state = match (is_attached, bytes, entry.has_failed) {
             (true, ..) => "attached",
             (false, None, _) => "lost",
@@ -53,6 +60,8 @@ async fn list(arguments: &Json) -> Result<()> {
         };
         logs.push(json!({
             "path": entry.cache,
+            "offset": entry.offset,
+            "place": entry.place().to_string(),
             "target": entry.target,
             "unit": entry.unit,
             "serial": entry.serial,
@@ -72,7 +81,7 @@ async fn list(arguments: &Json) -> Result<()> {
             "{:<9} {bytes:>9} {:<20} {} serial {}",
             text("state"),
             text("name"),
-            text("path"),
+            text("place"),
             plain(text("serial"))
         ));
     }
@@ -80,7 +89,7 @@ async fn list(arguments: &Json) -> Result<()> {
 }
 
 async fn inspect(arguments: LogPath) -> Result<()> {
-    let inspection = look(&arguments.path).await?;
+    let inspection = look(&arguments.place).await?;
     if arguments.json.json {
         print_json(&json!(inspection));
         return Ok(());
@@ -112,26 +121,26 @@ async fn inspect(arguments: LogPath) -> Result<()> {
     Ok(())
 }
 
-async fn look(path: &Path) -> Result<Inspection> {
-    let device = open_existing(path)?;
+async fn look(place: &LogPlace) -> Result<Inspection> {
+    let device = open_existing(place)?.1;
     let clock = system_clock()?;
-    writelog::inspect(&device, clock.as_ref()).await.map_err(|error| at(path, error))
+    writelog::inspect(&device, clock.as_ref()).await.map_err(|error| at(&shown(place), error))
 }
 
 async fn check(arguments: LogCheck) -> Result<()> {
-    let device = open_existing(&arguments.path)?;
+    let device = open_existing(&arguments.place)?.1;
+    let path = shown(&arguments.place);
     let nvram = arguments.nvram.as_deref().map(read_nvram).transpose()?;
     let clock = system_clock()?;
     let checked = writelog::check(&device, nvram.as_deref(), clock.as_ref()).await;
     let inspection = checked.map_err(|error| match error.kind() {
         // Where replay begins cannot be read.
-        ErrorKind::Media => Error::new(Failure::Mismatch, at(&arguments.path, error).to_string()),
-        _ => at(&arguments.path, error),
+        ErrorKind::Media => Error::new(Failure::Mismatch, at(&path, error).to_string()),
+        _ => at(&path, error),
     })?;
     if arguments.json.json {
         print_json(&json!(inspection));
     }
-    let path = arguments.path.display();
     let nvram = inspection.nvram.unwrap_or_default();
     if nvram.is_damaged() {
         let message = format!(
@@ -184,14 +193,13 @@ fn named(ranges: &[DamagedRange]) -> String {
 async fn replay(arguments: LogReplay) -> Result<()> {
     let paths = Paths::from_environment()?;
     let clock: Arc<dyn Clock> = system_clock()?;
-    let place = Place::new(&arguments.path, None)?;
-    open_existing(&place.path)?;
+    let place = open_existing(&arguments.place)?.0;
     let remotes = remotes_config(&arguments.urls, &arguments.arrange, &arguments.login)?.connect(&clock).await?;
     let replayed = replay_to(&remotes, &place, &arguments, &paths, clock).await;
     let closed = remotes.close().await;
     let replayed_bytes = replayed?;
     closed?;
-    print_line(&format!("{}: {replayed_bytes} bytes brought to the logical unit", arguments.path.display()));
+    print_line(&format!("{}: {replayed_bytes} bytes brought to the logical unit", shown(&arguments.place)));
     Ok(())
 }
 
@@ -212,7 +220,7 @@ async fn replay_to(
     let registry = Registry::open(paths)?;
     identities.iter().try_for_each(|identity| registry.check(identity, &[place]))?;
     let nvram = arguments.nvram.clone().map(|path| NvramConfig { path, size_bytes: None });
-    let config = LogConfig { path: place.path.clone(), nvram, ..LogConfig::default() };
+    let config = LogConfig { path: place.path.clone(), offset: place.offset, nvram, ..LogConfig::default() };
     config.check_not_lost(place, registry.find(&identity, Store::Log)?.as_ref())?;
     let caches = Caches::open(paths)?;
     let opening = async {
@@ -220,8 +228,9 @@ async fn replay_to(
         note_writable_opening(&caches, &identities, &[place])?;
         let kept = changed.kept(arguments.overwrite_changes);
         let names = (&identities[..], NAME, kept);
-        let (log, entries) = config.open(place, &caches, remotes.device(), clock, &registry, names).await?;
-        let record = Record::new(place, 0, &identity, NAME);
+        let (log, entries, device_bytes) =
+            config.open(place, &caches, remotes.device(), clock, &registry, names).await?;
+        let record = Record::new(place, device_bytes, &identity, NAME);
         let marks = changed.commit(&caches, record, (&*log, arguments.overwrite_changes)).await?;
         Ok::<_, Error>((log, entries, marks))
     };
@@ -245,7 +254,7 @@ async fn replay_to(
     bar.finish_and_clear();
     let closed = log.close(destaged.is_err()).await;
     background.abort();
-    marks.finish().await;
+    marks.finish(closed.is_ok()).await;
     let status = log.status();
     let left = status.dirty_bytes;
     // One whose device failed meanwhile is as good as any other once it is closed with nothing in it.
@@ -267,14 +276,21 @@ async fn replay_to(
     Ok(dirty_bytes)
 }
 
-/// The device of a log that is there.
-fn open_existing(path: &Path) -> Result<SharedDevice> {
-    if !path.exists() {
-        return Err(Error::new(Failure::NotFound, format!("there is no write log at {}", path.display())));
+/// The place and the device of a log that is there.
+fn open_existing(named: &LogPlace) -> Result<(Place, SharedDevice)> {
+    if !named.path.exists() {
+        return Err(Error::new(Failure::NotFound, format!("there is no write log at {}", shown(named))));
     }
-    open_device(&Place::new(path, None)?, &Caches::open(&Paths::from_environment()?)?)
+    let place = Place::new(&named.path, named.log_offset.map(|offset| offset.0))?;
+    let device = open_device(&place, &Caches::open(&Paths::from_environment()?)?)?;
+    Ok((place, device))
 }
 
-fn at(path: &Path, error: block::Error) -> Error {
-    Error::from(error).context(format!("the write log {}", path.display()))
+/// Its place as the user calls it.
+fn shown(named: &LogPlace) -> Place {
+    Place { path: named.path.clone(), offset: named.log_offset.map(|offset| offset.0) }
+}
+
+fn at(place: &Place, error: block::Error) -> Error {
+    Error::from(error).context(format!("the write log {place}"))
 }

@@ -13,16 +13,15 @@ mod lab;
 mod log;
 mod overview;
 mod replay;
+mod runtime;
 mod signal;
 mod status;
 mod subject;
 mod superblock;
 mod target;
 
-use std::future::Future;
-use std::time::Duration;
-
-use stack::{Error, Result};
+use runtime::block_on;
+use stack::Result;
 
 use crate::arguments::Command;
 
@@ -49,18 +48,3 @@ pub fn run(command: Command) -> Result<()> {
         Command::Generate(arguments) => generate::run(arguments),
     }
 }
-
-/// Runs a command on a runtime of one thread: connections, rings and timers of one stack stay together.
-fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Error::io("cannot start the runtime", &error))?;
-    let result = runtime.block_on(future);
-    // A name that is still being resolved, or the like, is not waited for when everything is over.
-    runtime.shutdown_timeout(SHUTDOWN_TIME_MAX);
-    result
-}
-
-/// How long what runs on other threads may take to its end when a command is over: a write to a disk, not an answer of the network.
-const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(1);

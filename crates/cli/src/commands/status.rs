@@ -82,10 +82,14 @@ async fn everything(paths: &Paths) -> Result<Vec<Value>> {
 fn left_dirty(paths: &Paths, running: &[Value]) -> Result<Vec<Entry>> {
     let is_open = |entry: &Entry| {
         running.iter().any(|status| {
-            let is_at = |path: &str| status[path].as_str().map(Path::new) == Some(&entry.cache);
+            let is_at = |path: &str, offset: &str| {
+                status[path].as_str().map(Path::new) == Some(&entry.cache) && status[offset].as_u64() == entry.offset
+            };
             // One that does not answer may have it, and one that waits for its target will.
             let may_have = status["silence"].is_string() || status["lun"].is_null();
-            (may_have && status["name"] == *entry.name) || is_at("cache_path") || is_at("log_path")
+            (may_have && status["name"] == *entry.name)
+                || is_at("cache_path", "cache_offset")
+                || is_at("log_path", "log_offset")
         })
     };
     let mut left = Registry::open(paths)?.entries()?;

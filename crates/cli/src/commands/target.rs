@@ -9,12 +9,14 @@ use stack::config::{Configuration, read};
 use stack::control::{Request, call};
 use stack::login::{CHAP_VARIABLE, MUTUAL_CHAP_VARIABLE, accounts};
 use stack::paths::{Paths, check_name};
-use stack::serve::{ServeConfig, Serving, TargetConfig};
+use stack::serve::{ServeConfig, Serving};
 use stack::systemd::passed_listeners;
+use stack::target_config::TargetConfig;
+use target::PORTAL_GROUP_DEFAULT;
 use target::Quota;
-use target::server::PORTAL_GROUP_DEFAULT;
 
-use super::{block_on, signal};
+use super::runtime::block_on;
+use super::signal;
 use crate::arguments::{Target, TargetCheck, TargetReload, TargetServe, TargetStatus};
 use crate::output::{plain, print_json, print_line};
 

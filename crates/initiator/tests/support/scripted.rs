@@ -46,9 +46,14 @@ pub(crate) enum Deed {
     /// It is carried out.
     Proper,
     Answer(Option<Reply>),
+    /// It is carried out now if there is no reply, and answered when the next command has come, before that one.
+    Hold(Option<Reply>),
     /// It is not answered, and the connection ends.
     Leave,
 }
+
+/// The page control of MODE SENSE that asks which bits can be changed (SPC-4 6.14.1).
+const CHANGEABLE: u8 = 1;
 
 type Script = Box<dyn FnMut(&mut Disk, &Cdb) -> Deed + Send>;
 
@@ -57,6 +62,12 @@ pub(crate) struct Disk {
     medium: Vec<u8>,
     cache: BTreeMap<u64, Vec<u8>>,
     pub(crate) block_bytes: u32,
+    /// WCE: whether what is written goes to the cache, where it has no FUA. Anybody may switch that.
+    pub(crate) is_cache_enabled: bool,
+    /// Initiators may switch it.
+    pub(crate) is_cache_changeable: bool,
+    /// DPOFUA.
+    pub(crate) has_fua: bool,
     /// Logins so far.
     pub(crate) session_count: u32,
     /// The portal group that answers.
@@ -88,9 +99,15 @@ impl Disk {
         (first..first + u64::from(count)).flat_map(block).collect()
     }
 
-    fn write(&mut self, first: u64, data: &[u8]) {
+    fn write(&mut self, first: u64, data: &[u8], is_fua: bool) {
         let blocks = data.chunks(self.block_bytes as usize);
+        let mut earlier = std::mem::take(&mut self.cache);
         self.cache.extend((first..).zip(blocks.map(<[u8]>::to_vec)));
+        earlier.retain(|lba, _| !self.cache.contains_key(lba));
+        if is_fua || !self.is_cache_enabled {
+            self.synchronize();
+        }
+        self.cache.append(&mut earlier);
     }
 
     fn synchronize(&mut self) {
@@ -112,13 +129,17 @@ impl Disk {
                 Reply::data(vpd::emit_device_identification(&[Designator::Naa(0x3000_0000_0000_0001)], &[]))
             }
             Cdb::ReadCapacity16 { .. } => Reply::data(self.capacity().emit_16().to_vec()),
-            Cdb::ModeSense(_) => {
-                let caching = mode::Caching { is_write_cache_enabled: true, is_read_cache_disabled: false };
-                Reply::data(mode::emit(CdbForm::Six, &mode::Header::default(), &caching.emit()))
+            Cdb::ModeSense(sense) => {
+                let is_changeable = sense.page_control == CHANGEABLE;
+                let is_write_cache_enabled =
+                    if is_changeable { self.is_cache_changeable } else { self.is_cache_enabled };
+                let caching = mode::Caching { is_write_cache_enabled, is_read_cache_disabled: false };
+                let header = mode::Header { has_dpo_fua: self.has_fua, ..mode::Header::default() };
+                Reply::data(mode::emit(CdbForm::Six, &header, &caching.emit()))
             }
             Cdb::Read(transfer) => Reply::data(self.read(transfer.blocks.lba, transfer.blocks.count)),
             Cdb::Write(transfer) => {
-                self.write(transfer.blocks.lba, data_out);
+                self.write(transfer.blocks.lba, data_out, transfer.is_fua);
                 Reply::data(Vec::new())
             }
             Cdb::SynchronizeCache(_) => {
@@ -169,7 +190,16 @@ pub(crate) struct Scripted {
 impl Scripted {
     pub(crate) fn new(world: &World) -> Self {
         let (medium, cache) = (vec![0; 1 << 20], BTreeMap::new());
-        let disk = Disk { medium, cache, block_bytes: 512, session_count: 0, group: "1" };
+        let disk = Disk {
+            medium,
+            cache,
+            block_bytes: 512,
+            is_cache_enabled: true,
+            is_cache_changeable: true,
+            has_fua: false,
+            session_count: 0,
+            group: "1",
+        };
         let script: Script = Box::new(|_, _| Deed::Proper);
         let (disk, script) = (Arc::new(Mutex::new(disk)), Arc::new(Mutex::new(script)));
         Self { disk, script, workers: world.workers.clone() }
@@ -188,6 +218,7 @@ impl Scripted {
         let mut disk = self.disk();
         match self.script.lock().unwrap_or_else(PoisonError::into_inner)(&mut disk, cdb) {
             Deed::Proper => Deed::Answer(disk.carry_out(cdb, data_out)),
+            Deed::Hold(None) => Deed::Hold(disk.carry_out(cdb, data_out)),
             other => other,
         }
     }
@@ -196,6 +227,7 @@ impl Scripted {
         peer.log_in().await?;
         self.disk().session_count += 1;
         let mut window = WINDOW;
+        let mut held: Option<(ScsiCommand, Reply)> = None;
         loop {
             let pdu = peer.receive().await?;
             match pdu.header.bhs {
@@ -205,8 +237,13 @@ impl Scripted {
                         window = (next, Serial32(next.0.wrapping_add(63)));
                     }
                     let cdb = Cdb::parse(&command.cdb).expect("our initiator sends what we know");
-                    match self.deed(&cdb, pdu.data.bytes()) {
+                    let deed = self.deed(&cdb, pdu.data.bytes());
+                    if let Some((earlier, reply)) = held.take() {
+                        answer(&mut peer, &earlier, reply, window).await?;
+                    }
+                    match deed {
                         Deed::Answer(Some(reply)) => answer(&mut peer, &command, reply, window).await?,
+                        Deed::Hold(reply) => held = reply.map(|reply| (command, reply)),
                         Deed::Answer(None) | Deed::Proper => {}
                         Deed::Leave => return Ok(()),
                     }

@@ -23,6 +23,7 @@ use base::serial::Serial32;
 use super::event::{CloseReason, LinkId, LoginEvent, SessionRequest};
 use super::link::Link;
 use super::login::{Login, LoginAnswer, Refusal};
+use super::pace::Pace;
 use super::parameters::{DataOutBytes, TargetParameters};
 use crate::chap::Challenge;
 use crate::framing::{DataSegment, Destination, Digests, Progress, ReceivedPdu, Receiver, TransmitQueue};
@@ -229,6 +230,7 @@ impl Connection {
                 received_pdus: self.received_pdus,
                 digest_errors: 0,
                 is_behind: false,
+                pace: Pace::default(),
                 response_half: None,
             },
             parameters: self.parameters,

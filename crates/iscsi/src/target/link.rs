@@ -10,7 +10,8 @@ use base::clock::Instant;
 use base::serial::Serial32;
 
 use super::event::LinkId;
-use super::session::requests::TextExchange;
+use super::pace::Pace;
+use super::text_exchange::TextExchange;
 use crate::framing::{DataSegment, Receiver, TransmitQueue};
 use crate::limits::{DATA_OUT_PROGRESS_BYTES, UNACKNOWLEDGED_BYTES_MAX, UNACKNOWLEDGED_RESPONSES_MAX};
 use crate::negotiation::Negotiator;
@@ -58,6 +59,7 @@ pub(super) struct Link {
     pub(super) response_half: Option<Box<ResponseHalf>>,
     /// A portion of what has come was looked at, and perhaps there is more.
     pub(super) is_behind: bool,
+    pub(super) pace: Pace,
 }
 
 /// The other connection of a pair (`docs/protocol/split-connections.md`).
@@ -227,4 +229,9 @@ impl Link {
     pub(super) fn keeps_too_much(&self) -> bool {
         self.sent.len() > UNACKNOWLEDGED_RESPONSES_MAX || self.sent_bytes > UNACKNOWLEDGED_BYTES_MAX
     }
+}
+
+/// A connection that is not closed.
+pub(super) fn live(links: &mut [Link], at: LinkId) -> Option<&mut Link> {
+    links.iter_mut().find(|link| link.id == at && !link.is_closed)
 }

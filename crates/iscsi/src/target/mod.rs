@@ -9,8 +9,11 @@
 //! | `answer` | what a task was answered with, as long as it may be asked for again |
 //! | `command_window` | CmdSN, ExpCmdSN and MaxCmdSN; commands held until it is their turn |
 //! | `task` | one SCSI task and the collection of its data-out: immediate, unsolicited, by R2T |
+//! | `pace` | how much of what is no command is looked at in a time |
 //! | `login` | the login phase: stages, CHAP, negotiation |
 //! | `discovery` | SendTargets |
+//! | `full_feature`, `granted_logout`, `text_exchange` | what a session goes by; a logout, and a text request, on their way |
+//! | `placing` | where the data segment of a PDU goes |
 //! | [`access`] | who may log in to a target |
 //! | [`event`] | what the driver is told, and what it says back |
 //! | [`parameters`] | what the driver configures |
@@ -36,12 +39,17 @@ mod command_window;
 pub mod connection;
 mod discovery;
 pub mod event;
+mod full_feature;
+mod granted_logout;
 mod link;
 mod login;
+mod pace;
 pub mod parameters;
+mod placing;
 pub mod session;
 mod task;
 mod task_set;
+mod text_exchange;
 
 #[cfg(test)]
 mod tests;

@@ -34,8 +34,12 @@ use base::serial::Serial32;
 
 use super::connection::{Connection, LoggedIn};
 use super::event::{CloseReason, Event, LinkId, SessionRequest, TaskId};
-use super::link::{Link, LinkReport};
-use super::parameters::{DataOutBytes, TargetParameters};
+use super::full_feature::FullFeature;
+use super::granted_logout::GrantedLogout;
+use super::link::{Link, LinkReport, live};
+use super::pace;
+use super::parameters::TargetParameters;
+use super::placing::{place_data_out, place_immediate_data};
 use super::task::DataOutHeld;
 use super::task_set::{Held, TaskSet};
 use crate::framing::{DataSegment, Destination, FramingError, Progress, ReceivedHeader, ReceivedPdu};
@@ -63,7 +67,7 @@ pub struct Session {
     /// Connections that are gone and whose tasks or names still matter.
     lost: Vec<Lost>,
     /// Logouts that wait for tasks; as many as connections, each of which asks for nothing more then.
-    logouts: Vec<logout::Logout>,
+    logouts: Vec<GrantedLogout>,
     events: VecDeque<Event>,
     /// When to look next at who owes data or commands; `None` while nobody may.
     stall_check: Option<Instant>,
@@ -77,15 +81,6 @@ pub struct Session {
     gone_pdus: (u64, u64),
     /// Digest errors of all connections, those that are gone included.
     digest_errors: u64,
-}
-
-/// What was agreed for the session.
-struct FullFeature {
-    request: SessionRequest,
-    negotiated: Negotiated,
-    data_out_bytes: Option<DataOutBytes>,
-    /// The initiator was asked to log out; new commands are rejected (RFC 7143 11.9.1).
-    is_draining: bool,
 }
 
 /// A connection waiting for its clean-up (RFC 7143 8.2, state CLEANUP_WAIT), or logged out for recovery.
@@ -227,8 +222,9 @@ impl Session {
 
     /// Where the next bytes of a connection go. Empty when nothing can be taken now.
     pub fn receive_space(&mut self, at: LinkId) -> &mut [u8] {
+        let now = self.now;
         match with_transport(&mut self.links, at) {
-            Some(link) if link.is_closed => &mut [],
+            Some(link) if link.is_closed || link.pace.is_resting(now) => &mut [],
             Some(Link { id, receiver, .. }) if *id == at => receiver.receive_space(),
             Some(Link { response_half: Some(half), .. }) => half.receive_space(),
             Some(_) | None => &mut [],
@@ -336,13 +332,15 @@ impl Session {
         let lost = self.lost.iter().map(|lost| lost.deadline);
         let starved = (!self.set.starved.is_empty()).then_some(self.now + BUFFER_RETRY_INTERVAL);
         let logouts = self.logouts.iter().map(|logout| logout.deadline);
-        let others = self.management_deadline().into_iter().chain(self.stall_check);
+        let rests = self.live().filter_map(|link| link.pace.rests_until());
+        let others = self.management_deadline().into_iter().chain(self.stall_check).chain(rests);
         pings.chain(lost).chain(starved).chain(logouts).chain(others).min()
     }
 
     /// The time may have come for something.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.now = now;
+        self.end_rests();
         self.feed_starved();
         self.check_pings();
         self.check_stalls();
@@ -480,6 +478,9 @@ impl Session {
         while let Some(link) =
             live(&mut self.links, at).filter(|link| link.transmit.bytes_waiting() <= RESPONSE_BYTES_HIGH)
         {
+            if link.pace.is_resting(self.now) {
+                break;
+            }
             if work >= WORK_PER_TURN {
                 link.is_behind = true;
                 break;
@@ -489,6 +490,7 @@ impl Session {
                 Ok(Progress::NeedPlace) => self.place_data(at),
                 Ok(Progress::Pdu(pdu)) => {
                     work += work_of(&pdu);
+                    link.pace.note(self.now, pace::work_of(&pdu));
                     link.received_pdus += 1;
                     link.digest_errors += u64::from(pdu.data.is_corrupt);
                     self.digest_errors += u64::from(pdu.data.is_corrupt);
@@ -503,15 +505,23 @@ impl Session {
         }
     }
 
+    /// Looks again at connections that rested from what is no command.
+    fn end_rests(&mut self) {
+        let now = self.now;
+        let rested = |link: &mut Link| (!link.is_closed && link.pace.end_rest(now)).then_some(link.id);
+        let over: Vec<LinkId> = self.links.iter_mut().filter_map(rested).collect();
+        over.into_iter().for_each(|at| self.drain_receiver(at));
+    }
+
     fn place_data(&mut self, at: LinkId) {
         let Some(link) = live(&mut self.links, at) else { return };
         let Some(header) = link.receiver.pending_header() else { return };
         let destination = match &header.bhs {
             Ok(Bhs::ScsiCommand(command)) => {
-                commands::place_immediate_data(&self.full, &self.set, &self.parameters, command, header)
+                place_immediate_data(&self.full, &self.set, &self.parameters, command, header)
             }
             Ok(Bhs::DataOut(data)) => {
-                commands::place_data_out(&mut self.set, &self.parameters, at, data, header.data_segment_bytes)
+                place_data_out(&mut self.set, &self.parameters, at, data, header.data_segment_bytes)
             }
             _ => {
                 let bytes = header.data_segment_bytes;
@@ -720,6 +730,8 @@ impl Session {
     fn reject_data(&mut self, at: LinkId, header: &ReceivedHeader, reason: RejectReason, data_sn: Serial32) {
         let (exp_cmd_sn, max_cmd_sn) = self.set.command_numbers();
         let Some(link) = live(&mut self.links, at) else { return };
+        // Whatever it was, it did nothing.
+        link.pace.note(self.now, 1);
         let stat_sn = link.take_stat_sn();
         let reject = Reject { reason, stat_sn, exp_cmd_sn, max_cmd_sn, data_sn };
         link.push_response(stat_sn, &reject, DataSegment::from(header.raw.to_vec()));
@@ -745,9 +757,4 @@ fn work_of(pdu: &ReceivedPdu) -> usize {
 /// The connection that a transport belongs to.
 fn with_transport(links: &mut [Link], at: LinkId) -> Option<&mut Link> {
     links.iter_mut().find(|link| link.has_transport(at))
-}
-
-/// A connection that is not closed.
-fn live(links: &mut [Link], at: LinkId) -> Option<&mut Link> {
-    links.iter_mut().find(|link| link.id == at && !link.is_closed)
 }

@@ -84,7 +84,7 @@ impl Costs {
 }
 
 /// Something that is being done. It counts however it ends.
-pub(super) struct OpenCost<'a> {
+pub(crate) struct OpenCost<'a> {
     costs: &'a Costs,
     accounts: BTreeSet<Account>,
     since: Option<Instant>,

@@ -23,21 +23,19 @@ mod costs;
 mod store;
 mod table;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use base::clock::Clock;
+use block::ByteRange;
 use block::range_lock::RangeLock;
-use block::{ByteRange, Request};
 use scsi::Sense;
 use scsi::change_mark::{Changes, Mark, Parameters, Support};
 
-use crate::admission::Admission;
-use crate::failure::{self, Doing, Failure};
+use crate::failure::Failure;
 use crate::limits::{CHANGE_MARKS_MAX, CHANGE_RANGES_MAX};
 use crate::nexus::NexusId;
-use crate::unit::LogicalUnit;
 pub use bitmap::PartWords;
 use bitmap::{Bitmap, Span};
 use costs::{Account, Costs, OpenCost, Purpose};
@@ -45,7 +43,7 @@ pub use store::{ChangeStore, MarkUpdate, MemoryChanges, SavedMark, SavedMarks, S
 use table::{Entry, Place, Table};
 
 /// What turns are taken at: all there is.
-const TURN: ByteRange = ByteRange { offset: 0, length: 1 };
+pub(crate) const TURN: ByteRange = ByteRange { offset: 0, length: 1 };
 
 /// Bytes of a range in a unit of `size_bytes`: at least 1 MiB, and so many that the ranges fit in a mark.
 pub fn range_bytes_for(size_bytes: u64) -> u32 {
@@ -88,6 +86,26 @@ impl Standing {
     }
 }
 
+/// Something that waits to be recorded, as long as its command waits. What stayed behind would be recorded in a later mark, which knows nothing of it.
+struct Waiting<'a> {
+    marks: &'a ChangeMarks,
+    number: u64,
+}
+
+impl<'a> Waiting<'a> {
+    fn new(marks: &'a ChangeMarks, changes: Vec<(u16, Span)>) -> Self {
+        let number = marks.waiting_next.fetch_add(1, Ordering::Relaxed);
+        marks.waiting().insert(number, changes);
+        Self { marks, number }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.marks.waiting().remove(&self.number);
+    }
+}
+
 /// The marks of one logical unit.
 ///
 /// Locks, taken in this order: `clearing`, `saving`, `table`, `waiting`.
@@ -101,11 +119,12 @@ pub(crate) struct ChangeMarks {
     bitmaps: [OnceLock<Bitmap>; CHANGE_MARKS_MAX],
     table: Mutex<Table>,
     /// Held by one CLEAR after another, in the order in which they came.
-    clearing: RangeLock,
+    pub(crate) clearing: RangeLock,
     /// Held while something is made durable: one at a time, in the order in which they came.
     saving: RangeLock,
-    /// What waits to be recorded: whoever saves next takes all of it.
-    waiting: Mutex<Vec<(u16, Span)>>,
+    /// What waits to be recorded, by the order in which it came: whoever saves next saves all of it.
+    waiting: Mutex<BTreeMap<u64, Vec<(u16, Span)>>>,
+    waiting_next: AtomicU64,
     costs: Costs,
 }
 
@@ -126,6 +145,7 @@ impl ChangeMarks {
             clearing: RangeLock::new(),
             saving: RangeLock::new(),
             waiting: Mutex::default(),
+            waiting_next: AtomicU64::new(0),
             costs: Costs::new(clock),
         };
         let mut table = marks.table();
@@ -145,7 +165,7 @@ impl ChangeMarks {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Vec<(u16, Span)>> {
+    fn waiting(&self) -> MutexGuard<'_, BTreeMap<u64, Vec<(u16, Span)>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -204,7 +224,7 @@ impl ChangeMarks {
         Held { slots, generation: standing.generation }
     }
 
-    fn held_still_by(&self, nexus: &NexusId) -> Held {
+    pub(crate) fn held_still_by(&self, nexus: &NexusId) -> Held {
         let table = self.table();
         Held { slots: table.held_by(nexus), generation: table.generation }
     }
@@ -234,21 +254,22 @@ impl ChangeMarks {
     }
 
     /// Records that these ranges change, durably; those of the last command of the line are made durable with it.
-    async fn record(&self, held: Held, ranges: &[ByteRange]) -> Result<(), String> {
+    pub(crate) async fn record(&self, held: Held, ranges: &[ByteRange]) -> Result<(), String> {
         let needed = self.needed(held);
         let spans: Vec<Span> = ranges.iter().filter(|range| !range.is_empty()).map(|&range| self.span(range)).collect();
         let is_there = || spans.iter().all(|&span| self.is_recorded_in(needed, span));
         if is_there() {
             return Ok(());
         }
-        self.waiting().extend(spans.iter().map(|&span| (needed, span)));
+        let own: Vec<(u16, Span)> = spans.iter().map(|&span| (needed, span)).collect();
+        let _waiting = Waiting::new(self, own.clone());
         let _saving = self.saving.exclusive(TURN).await;
         // Whoever had the lock before took what waited then.
         if is_there() {
             return Ok(());
         }
-        let mut taken = std::mem::take(&mut *self.waiting());
-        taken.extend(spans.iter().map(|&span| (needed, span)));
+        let mut taken: Vec<(u16, Span)> = self.waiting().values().flatten().copied().collect();
+        taken.extend(own);
         self.save_changes(&taken).await
     }
 
@@ -420,7 +441,7 @@ impl ChangeMarks {
     }
 
     /// Whether a CLEAR may begin, which disturbs nobody. What it costs counts from now on.
-    fn open_clear(&self, nexus: &NexusId, parameters: &Parameters) -> Result<OpenCost<'_>, Failure> {
+    pub(crate) fn open_clear(&self, nexus: &NexusId, parameters: &Parameters) -> Result<OpenCost<'_>, Failure> {
         self.check_clear(nexus, parameters)?;
         let (_, mark) = self.clearable(&self.table(), nexus, parameters)?;
         let account = Account::of(Purpose::Clear, &mark);
@@ -429,7 +450,7 @@ impl ChangeMarks {
     }
 
     /// The first half of CLEAR: sets apart what is recorded. The caller has the whole unit alone.
-    fn begin_clear(&self, nexus: &NexusId, parameters: &Parameters) -> Result<(), Sense> {
+    pub(crate) fn begin_clear(&self, nexus: &NexusId, parameters: &Parameters) -> Result<(), Sense> {
         self.check_clear(nexus, parameters)?;
         let mut table = self.table();
         let (slot, _) = self.clearable(&table, nexus, parameters)?;
@@ -441,7 +462,12 @@ impl ChangeMarks {
     }
 
     /// The second half: forgets what was set apart, of which all that was executed is on the medium.
-    async fn finish_clear(&self, nexus: &NexusId, parameters: &Parameters, size_bytes: u64) -> Result<(), Failure> {
+    pub(crate) async fn finish_clear(
+        &self,
+        nexus: &NexusId,
+        parameters: &Parameters,
+        size_bytes: u64,
+    ) -> Result<(), Failure> {
         let _saving = self.saving.exclusive(TURN).await;
         let (slot, mark) = self.clearable(&self.table(), nexus, parameters)?;
         let range_count = size_bytes.div_ceil(u64::from(self.range_bytes)).clamp(1, CHANGE_RANGES_MAX as u64);
@@ -509,59 +535,9 @@ fn each(mut slots: u16) -> impl Iterator<Item = usize> {
     })
 }
 
-fn cannot_save(error: &str) -> Failure {
+pub(crate) fn cannot_save(error: &str) -> Failure {
     tracing::error!(error, "change marks cannot be saved");
     Sense::WRITE_ERROR.into()
-}
-
-impl LogicalUnit {
-    /// Which marks a nexus holds; captured when a command comes.
-    pub(crate) fn held_by(&self, nexus: &NexusId) -> Held {
-        self.change_marks.as_ref().map_or(Held::default(), |marks| marks.held_by(nexus))
-    }
-
-    /// Which marks a nexus holds, for a command that came to another unit: it may be gone by now, and holds nothing then.
-    pub(crate) fn held_still_by(&self, nexus: &NexusId) -> Held {
-        self.change_marks.as_ref().map_or(Held::default(), |marks| marks.held_still_by(nexus))
-    }
-
-    /// Whether nothing has to be recorded before a range is changed, which the caller has alone.
-    pub(crate) fn is_change_recorded(&self, held: Held, range: ByteRange) -> bool {
-        self.change_marks.as_ref().is_none_or(|marks| marks.is_recorded(held, range))
-    }
-
-    /// Records that a range changes, before it does. The caller has the range alone, from before this until it has changed.
-    pub(crate) async fn record_change(&self, held: Held, range: ByteRange) -> Result<(), Failure> {
-        self.record_changes(held, &[range]).await
-    }
-
-    /// Records several ranges with one durable write. It is no substitute for [`record_change`](Self::record_change) of each of them
-    /// once its range is held, which then costs nothing.
-    pub(crate) async fn record_changes(&self, held: Held, ranges: &[ByteRange]) -> Result<(), Failure> {
-        let Some(marks) = &self.change_marks else { return Ok(()) };
-        marks.record(held, ranges).await.map_err(|error| cannot_save(&error))
-    }
-
-    /// CLEAR: what is recorded is set apart, then all that is on its way to the medium flushed, and then it is forgotten.
-    pub(crate) async fn clear_mark(
-        &self,
-        nexus: &NexusId,
-        parameters: &Parameters,
-        admission: Admission,
-    ) -> Result<(), Failure> {
-        let marks = self.change_marks.as_ref().ok_or(Sense::INVALID_OPERATION_CODE.at_byte(0))?;
-        let _turn = marks.clearing.exclusive(TURN).await;
-        let _cost = marks.open_clear(nexus, parameters)?;
-        {
-            let _all = self.ranges.exclusive(ByteRange { offset: 0, length: u64::MAX }).await;
-            // What a sanitize changed since it came is not to be forgotten.
-            admission.check_sanitize(self)?;
-            marks.begin_clear(nexus, parameters)?;
-        }
-        let response = self.device().submit(Request::flush()).await;
-        response.result.map_err(|error| failure::of_block_error(&error, Doing::Writing, None))?;
-        marks.finish_clear(nexus, parameters, self.geometry().size_bytes).await
-    }
 }
 
 #[cfg(test)]

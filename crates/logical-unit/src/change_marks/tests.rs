@@ -459,6 +459,23 @@ fn a_recording_that_another_took_along_and_failed_with_is_made_again() {
     assert_eq!(changed(&marks_over(&kept), &own, 1), Some(vec![(9, 1)]));
 }
 
+/// Its command was aborted, or somebody else has recorded the same range meanwhile: the next change is recorded alone, in whatever mark there is then.
+#[test]
+fn what_waited_to_be_recorded_and_does_not_any_more_is_in_no_later_mark() {
+    let kept = Arc::<Kept>::default();
+    let (marks, own, other) = cleared_mark(&kept);
+    let held = marks.held_by(&other);
+    let range = |first: u64| [ByteRange { offset: first * MIB, length: 1 }];
+    let (fourth, ninth) = (range(4), range(9));
+    let saving = now(marks.saving.exclusive(TURN));
+    let mut given_up = Box::pin(marks.record(held, &fourth));
+    assert!(given_up.as_mut().now_or_never().is_none());
+    drop(given_up);
+    drop(saving);
+    now(marks.record(held, &ninth)).unwrap();
+    assert_eq!(changed(&marks_over(&kept), &own, 1), Some(vec![(9, 1)]));
+}
+
 /// What a nexus held when its command came may be another's mark by the time that it executes.
 #[test]
 fn a_command_is_recorded_in_a_mark_that_took_the_slot_of_one_that_its_nexus_held() {

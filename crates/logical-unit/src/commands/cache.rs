@@ -3,7 +3,7 @@
 use block::{Buffer, Request};
 use scsi::cdb::CacheRange;
 
-use super::{Task, nothing, refuse};
+use super::task::{Task, nothing, refuse};
 use crate::execution::Execution;
 use crate::failure::Failure;
 use crate::unit::LogicalUnit;

@@ -8,11 +8,11 @@ use scsi::capacity::Capacity;
 use scsi::cdb::ReadDefectData;
 use scsi::lba_status::{Descriptor, Provisioning};
 
-use super::{Task, refuse};
+use super::task::{Task, refuse};
+use crate::data_in::cut;
 use crate::execution::Execution;
 use crate::failure::{self, Doing, Failure};
 use crate::limits::LBA_STATUS_DESCRIPTORS_MAX;
-use crate::lun_map::cut;
 use crate::unit::{LogicalUnit, range_in};
 
 pub(super) fn read_capacity_10(unit: &LogicalUnit) -> Result<Buffer, Failure> {

@@ -6,11 +6,11 @@ use block::Buffer;
 use scsi::Sense;
 use scsi::change_mark::{CHANGES_HEADER_BYTES, DESCRIPTOR_BYTES, Parameters, action_in, action_out, emit_marks};
 
-use super::{Task, refuse};
+use super::task::{Task, refuse};
+use crate::data_in::cut;
 use crate::execution::Execution;
 use crate::failure::Failure;
 use crate::limits::CHANGE_RUNS_MAX;
-use crate::lun_map::cut;
 use crate::nexus::NexusId;
 use crate::unit::LogicalUnit;
 

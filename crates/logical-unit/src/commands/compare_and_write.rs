@@ -7,7 +7,7 @@ use scsi::Sense;
 use scsi::cdb::Blocks;
 
 use super::read_write::{compare, read_range, write_range};
-use super::{Task, nothing, refuse};
+use super::task::{Task, nothing, refuse};
 use crate::execution::Execution;
 use crate::failure::Failure;
 use crate::limits::COMPARE_AND_WRITE_BLOCKS_MAX;
@@ -20,6 +20,7 @@ pub(super) fn compare_and_write(mut task: Task<'_>, lba: u64, block_count: u8, i
         Err(failure) => return refuse(failure),
     };
     let (unit, held) = (Arc::clone(task.unit), task.admission.held);
+    let is_fua = is_fua || task.admission.writes_through;
     task.run_alone(range, |_| async move {
         let mut found = read_range(&unit, range, lba).await?;
         let (expected, new) = data_out.split_at(found.len());

@@ -5,64 +5,26 @@
 //! the destination's is held alone while it is written. So a copy does not deadlock with another one in the other direction, and other
 //! commands may run between two pieces. Reservations and write protection of each unit count as for READ and WRITE by the same nexus.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use block::pieces::Pieces;
 use block::{Buffer, ByteRange};
 use scsi::cdb::{Blocks, Transfer};
 use scsi::extended_copy::{CopyList, CopyState, CopyStatus, Segment, action};
 use scsi::{Cdb, Sense};
 
-use super::pieces::Pieces;
 use super::read_write::{read_range, write_range};
-use super::sanitize::SanitizesBegun;
-use super::{Task, between_pieces, nothing, refuse};
+use super::task::{Task, between_pieces, nothing, refuse};
 use crate::admission::Admission;
+use crate::data_in::cut;
 use crate::execution::Execution;
 use crate::failure::Failure;
 use crate::identity;
-use crate::limits::{COPY_LIMITS, COPY_PIECE_BYTES, COPY_RESULTS_MAX};
-use crate::lun_map::cut;
+use crate::limits::{COPY_LIMITS, COPY_PIECE_BYTES, PIECE_BYTES};
 use crate::nexus::NexusId;
+use crate::sanitize_state::SanitizesBegun;
 use crate::task_set::Ticket;
 use crate::unit::{LogicalUnit, range_in};
-
-/// Results of copies, for who asks for them later.
-#[derive(Default)]
-pub(crate) struct CopyResults {
-    /// The oldest first; each nexus and identifier once.
-    results: Mutex<VecDeque<(NexusId, u8, CopyStatus)>>,
-}
-
-impl CopyResults {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(NexusId, u8, CopyStatus)>> {
-        self.results.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn note(&self, nexus: &NexusId, identifier: u8, status: CopyStatus) {
-        let mut results = self.lock();
-        match results.iter_mut().find(|(owner, number, _)| owner == nexus && *number == identifier) {
-            Some((_, _, known)) => *known = status,
-            None => {
-                if results.len() == COPY_RESULTS_MAX {
-                    results.pop_front();
-                }
-                results.push_back((nexus.clone(), identifier, status));
-            }
-        }
-    }
-
-    fn get(&self, nexus: &NexusId, identifier: u8) -> Option<CopyStatus> {
-        let results = self.lock();
-        let found = results.iter().find(|(owner, number, _)| owner == nexus && *number == identifier);
-        found.map(|(_, _, status)| *status)
-    }
-
-    /// Nobody is left who could ask.
-    pub(crate) fn forget(&self, nexus: &NexusId) {
-        self.lock().retain(|(owner, _, _)| owner != nexus);
-    }
-}
 
 pub(super) fn results(
     unit: &LogicalUnit,
@@ -198,7 +160,7 @@ impl Copy {
         destination.record_change(held, written).await?;
         let block_bytes = u64::from(from.logical_block_bytes.max(to.logical_block_bytes));
         let bytes_max = COPY_PIECE_BYTES.min(u64::from(from.transfer_bytes_max.min(to.transfer_bytes_max)));
-        let mut pieces = Pieces::new(block_bytes, bytes_max);
+        let mut pieces = Pieces::new(block_bytes, PIECE_BYTES, bytes_max);
         let mut done = 0;
         while done < bytes {
             let length = pieces.next(bytes - done);

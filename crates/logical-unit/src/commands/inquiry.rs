@@ -3,16 +3,15 @@
 use block::{Buffer, Geometry, Hints};
 use scsi::Sense;
 use scsi::inquiry::{Peripheral, StandardInquiry, VERSION_DESCRIPTORS};
-use scsi::sense::FIXED_BYTES;
 use scsi::vpd::{self, BlockDeviceCharacteristics, BlockLimits, ExtendedInquiry, LogicalBlockProvisioning, page};
 
+use crate::data_in::{cut, sense_bytes};
 use crate::failure::Failure;
 use crate::identity;
 use crate::limits::{
     COMPARE_AND_WRITE_BLOCKS_MAX, COPY_LIMITS, TRANSFER_BYTES_OPTIMAL, UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX,
     WRITE_SAME_BLOCKS_MAX,
 };
-use crate::lun_map::cut;
 use crate::nexus::NexusId;
 use crate::unit::LogicalUnit;
 
@@ -175,13 +174,4 @@ pub(super) fn request_sense(
     let not_ready = || unit.sanitize.check().err().or_else(|| unit.check_medium().err());
     let sense = unit.attentions.take(nexus).or_else(not_ready).unwrap_or(Sense::NO_SENSE);
     Ok(cut(&sense_bytes(&sense, is_descriptor), u32::from(allocation_length)))
-}
-
-/// Sense data in the format asked for.
-pub(crate) fn sense_bytes(sense: &Sense, is_descriptor: bool) -> Vec<u8> {
-    if is_descriptor {
-        return sense.emit_descriptors();
-    }
-    let bytes: [u8; FIXED_BYTES] = sense.emit_fixed();
-    bytes.to_vec()
 }

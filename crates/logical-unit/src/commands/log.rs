@@ -5,8 +5,8 @@ use scsi::Sense;
 use scsi::cdb::LogSense;
 use scsi::log::{self, page};
 
+use crate::data_in::cut;
 use crate::failure::Failure;
-use crate::lun_map::cut;
 
 /// What emits a page.
 type Emit = fn() -> Vec<u8>;

@@ -3,50 +3,18 @@
 //! Only a removable unit can be ejected and loaded, and none while an I_T nexus prevents it. START and STOP without LOEJ, and power conditions, do
 //! nothing to a device in user space but a flush before a stop: it has no motor, and stays ready.
 
-use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use block::{Buffer, Request};
 use scsi::Sense;
 use scsi::cdb::StartStopUnit;
 
-use super::{Task, nothing, refuse};
+use super::task::{Task, nothing, refuse};
 use crate::execution::Execution;
 use crate::failure::Failure;
 use crate::nexus::NexusId;
 use crate::unit::LogicalUnit;
-
-/// What became of the medium.
-#[derive(Default)]
-pub(crate) struct MediumState {
-    is_ejected: AtomicBool,
-    /// Nexuses that prevent its removal.
-    preventing: Mutex<BTreeSet<NexusId>>,
-}
-
-impl MediumState {
-    pub(crate) fn is_loaded(&self) -> bool {
-        !self.is_ejected.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn allow_removal(&self, nexus: &NexusId) {
-        self.preventing.lock().unwrap_or_else(PoisonError::into_inner).remove(nexus);
-    }
-
-    fn prevent_removal(&self, nexus: &NexusId) {
-        self.preventing.lock().unwrap_or_else(PoisonError::into_inner).insert(nexus.clone());
-    }
-
-    fn is_removal_prevented(&self) -> bool {
-        !self.preventing.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
-    }
-
-    /// A reset ends all prevention; the medium stays where it is.
-    pub(crate) fn reset(&self) {
-        self.preventing.lock().unwrap_or_else(PoisonError::into_inner).clear();
-    }
-}
 
 pub(super) fn test_unit_ready(unit: &LogicalUnit) -> Result<Buffer, Failure> {
     unit.check_medium()?;

@@ -17,44 +17,12 @@ use scsi::Sense;
 use scsi::cdb::{CdbForm, ModeSelect, ModeSense};
 use scsi::mode::{self, BlockDescriptor, Caching, Control, Header, page};
 
-use super::{Task, nothing, refuse};
+use super::task::{Task, nothing, refuse};
+use crate::data_in::cut;
 use crate::execution::Execution;
 use crate::failure::{self, Doing, Failure};
-use crate::lun_map::cut;
 use crate::nexus::NexusId;
 use crate::unit::LogicalUnit;
-
-/// What was changed.
-#[derive(Default)]
-pub(crate) struct ModeState {
-    is_write_protected: AtomicBool,
-    has_descriptor_sense: AtomicBool,
-    is_write_through: AtomicBool,
-}
-
-impl ModeState {
-    /// SWP.
-    pub(crate) fn is_write_protected(&self) -> bool {
-        self.is_write_protected.load(Ordering::Acquire)
-    }
-
-    /// D_SENSE.
-    pub(crate) fn has_descriptor_sense(&self) -> bool {
-        self.has_descriptor_sense.load(Ordering::Acquire)
-    }
-
-    /// WCE was cleared: every write is to be durable.
-    pub(crate) fn is_write_through(&self) -> bool {
-        self.is_write_through.load(Ordering::Acquire)
-    }
-
-    /// The defaults again.
-    pub(crate) fn reset(&self) {
-        for flag in [&self.is_write_protected, &self.has_descriptor_sense, &self.is_write_through] {
-            flag.store(false, Ordering::Release);
-        }
-    }
-}
 
 /// Whose values of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,6 +187,7 @@ fn apply(unit: &LogicalUnit, nexus: &NexusId, pages: &[u8]) {
     let changes = mode::pages(pages).flatten().filter(|page| change(unit, &geometry, page)).count();
     if changes > 0 {
         unit.attentions.establish(Sense::MODE_PARAMETERS_CHANGED, Some(nexus));
+        unit.mode.settle();
     }
 }
 

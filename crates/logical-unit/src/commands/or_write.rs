@@ -6,7 +6,7 @@ use block::Buffer;
 use scsi::cdb::Transfer;
 
 use super::read_write::{read_range, write_parts, write_range};
-use super::{Task, nothing, refuse};
+use super::task::{Task, nothing, refuse};
 use crate::execution::Execution;
 
 pub(super) fn or_write(mut task: Task<'_>, transfer: Transfer) -> Execution {
@@ -16,12 +16,13 @@ pub(super) fn or_write(mut task: Task<'_>, transfer: Transfer) -> Execution {
         Err(failure) => return refuse(failure),
     };
     let (unit, held) = (Arc::clone(task.unit), task.admission.held);
+    let is_fua = transfer.is_fua || task.admission.writes_through;
     let lba = transfer.blocks.lba;
     task.run_alone(range, |_| async move {
         unit.record_change(held, range).await?;
         let mut blocks = read_range(&unit, range, lba).await?;
         // Of data-out that came short, the rest counts as zeroes: those bytes stay as they are.
         blocks.iter_mut().zip(data_out.iter()).for_each(|(byte, mask)| *byte |= mask);
-        write_range(&unit, range.offset, blocks, transfer.is_fua, lba).await.map(|()| Buffer::empty())
+        write_range(&unit, range.offset, blocks, is_fua, lba).await.map(|()| Buffer::empty())
     })
 }

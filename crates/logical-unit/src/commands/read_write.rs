@@ -7,20 +7,22 @@
 //! written, to the byte; blocks of which nothing came stay as they are.
 //!
 //! A device that answers on the spot copies on the thread of whoever asks. So a long read goes piece by piece, and others have their turn between
-//! two pieces; a device that takes its time is asked for larger ones.
+//! two pieces; a device that takes its time is asked for larger ones. So does a long write, once one of them was copied so; its pieces are copies of
+//! parts of its data. Where a device takes its time, a write is one request.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use block::range_lock::RangeGuard;
 use block::{Buffer, BufferPool, ByteRange, Geometry, Request, Response};
 use scsi::Sense;
 use scsi::cdb::{Blocks, Transfer};
 
-use super::{Task, give_way, nothing, refuse};
+use super::task::{Task, give_way, nothing, refuse};
 use crate::command::Outcome;
 use crate::execution::{Execution, Finish};
 use crate::failure::{self, Doing, Failure};
-use crate::limits::{READ_PIECE_BYTES, WHOLE_READ_BYTES_MAX};
+use crate::limits::{PIECE_BYTES, WHOLE_TRANSFER_BYTES_MAX};
 use crate::unit::LogicalUnit;
 
 pub(super) fn read(task: Task<'_>, transfer: Transfer) -> Execution {
@@ -34,7 +36,7 @@ pub(super) fn read(task: Task<'_>, transfer: Transfer) -> Execution {
     if range.length > u64::from(task.command.data_in_bytes_max) {
         return read_in_part(&task, range, &geometry, lba);
     }
-    if range.length > WHOLE_READ_BYTES_MAX {
+    if range.length > WHOLE_TRANSFER_BYTES_MAX {
         return read_later(&task, range, lba);
     }
     let Some(buffer) = task.unit.options.read_buffers.try_acquire(range.length as usize) else {
@@ -89,7 +91,7 @@ async fn read_into(unit: &LogicalUnit, pool: &BufferPool, range: ByteRange, lba:
         return Ok(Buffer::empty());
     }
     let failed = |error| failure::of_block_error(&error, Doing::Reading, Some(lba));
-    if range.length <= WHOLE_READ_BYTES_MAX {
+    if range.length <= WHOLE_TRANSFER_BYTES_MAX {
         let buffer = pool.acquire(range.length as usize).await;
         let response = unit.device().submit(Request::read(range.offset, buffer)).await;
         return response.into_buffer().map_err(failed);
@@ -100,7 +102,7 @@ async fn read_into(unit: &LogicalUnit, pool: &BufferPool, range: ByteRange, lba:
 
 /// Fills a buffer with a range piece by piece.
 async fn read_pieces(unit: &LogicalUnit, mut buffer: Buffer, range: ByteRange) -> Result<Buffer, block::Error> {
-    let mut piece_max = READ_PIECE_BYTES;
+    let mut piece_max = PIECE_BYTES;
     let mut done = 0;
     while done < range.length {
         let length = piece_max.min(range.length - done);
@@ -108,12 +110,12 @@ async fn read_pieces(unit: &LogicalUnit, mut buffer: Buffer, range: ByteRange) -
         let mut completion = unit.device().submit(Request::read(range.offset + done, buffer));
         let response = match completion.try_take() {
             Some(response) => {
-                piece_max = READ_PIECE_BYTES;
+                piece_max = PIECE_BYTES;
                 give_way().await;
                 response
             }
             None => {
-                piece_max = WHOLE_READ_BYTES_MAX;
+                piece_max = WHOLE_TRANSFER_BYTES_MAX;
                 completion.await
             }
         };
@@ -128,15 +130,35 @@ async fn read_pieces(unit: &LogicalUnit, mut buffer: Buffer, range: ByteRange) -
 pub(super) async fn write_range(
     unit: &LogicalUnit,
     offset: u64,
-    buffer: Buffer,
+    mut buffer: Buffer,
     is_fua: bool,
     lba: u64,
 ) -> Result<(), Failure> {
-    if buffer.is_empty() {
-        return Ok(());
+    let is_fua = is_fua || unit.mode.is_write_through();
+    let failed = |error| failure::of_block_error(&error, Doing::Writing, Some(lba));
+    let is_long = buffer.len() as u64 > WHOLE_TRANSFER_BYTES_MAX;
+    let mut done = 0;
+    while done < buffer.len() {
+        let is_piece = is_long && unit.writes_on_the_spot.load(Ordering::Relaxed);
+        let length = if is_piece { (PIECE_BYTES as usize).min(buffer.len() - done) } else { buffer.len() - done };
+        let is_whole = length == buffer.len();
+        let part = if is_whole { std::mem::take(&mut buffer) } else { Buffer::copy_of(&buffer[done..done + length]) };
+        let mut completion = unit.device().submit(Request::write(offset + done as u64, part, is_fua));
+        let on_the_spot = completion.try_take();
+        if is_long {
+            unit.writes_on_the_spot.store(on_the_spot.is_some(), Ordering::Relaxed);
+        }
+        let response = match on_the_spot {
+            Some(response) => response,
+            None => completion.await,
+        };
+        response.result.map_err(failed)?;
+        done += length;
+        if is_piece {
+            give_way().await;
+        }
     }
-    let response = unit.device().submit(Request::write(offset, buffer, is_fua || unit.mode.is_write_through())).await;
-    response.result.map_err(|error| failure::of_block_error(&error, Doing::Writing, Some(lba)))
+    Ok(())
 }
 
 fn finish_read(response: Response, lba: u64) -> Outcome {
@@ -155,7 +177,7 @@ pub(super) fn write(mut task: Task<'_>, transfer: Transfer) -> Execution {
         Ok(parts) => parts,
         Err(failure) => return refuse(failure),
     };
-    let (lba, is_fua) = (transfer.blocks.lba, transfer.is_fua);
+    let (lba, is_fua) = (transfer.blocks.lba, transfer.is_fua || task.admission.writes_through);
     if (buffer.len() as u64) < range.length {
         return write_later(&task, range, buffer, is_fua, lba);
     }
@@ -165,7 +187,7 @@ pub(super) fn write(mut task: Task<'_>, transfer: Transfer) -> Execution {
     if let Err(sense) = task.admission.check_sanitize(task.unit) {
         return refuse(sense);
     }
-    if !task.unit.is_change_recorded(task.admission.held, range) {
+    if range.length > WHOLE_TRANSFER_BYTES_MAX || !task.unit.is_change_recorded(task.admission.held, range) {
         return write_recorded(&task, guard, range, buffer, is_fua, lba);
     }
     // Asked while it has its range: the cache is switched off by who has all of them.
@@ -181,7 +203,7 @@ pub(super) fn write(mut task: Task<'_>, transfer: Transfer) -> Execution {
     }
 }
 
-/// Writes once the change is recorded, which takes a durable write.
+/// Writes in more steps than one: what is long, and once the change is recorded, which takes a durable write.
 fn write_recorded(
     task: &Task<'_>,
     guard: RangeGuard,

@@ -7,9 +7,9 @@ use scsi::sanitize::action;
 use scsi::supported_operations;
 use scsi::target_port_groups::{self, AccessState, Group};
 
+use crate::data_in::cut;
 use crate::failure::Failure;
 use crate::identity;
-use crate::lun_map::cut;
 use crate::nexus::NexusId;
 use crate::unit::LogicalUnit;
 

@@ -6,11 +6,11 @@ use block::Buffer;
 use scsi::persistent_reservation::{MoveParameters, OutParameters, ReservationType, action_in, action_out};
 use scsi::{Sense, persistent_reservation as data};
 
-use super::{Task, refuse};
+use super::task::{Task, refuse};
+use crate::data_in::cut;
 use crate::execution::Execution;
 use crate::failure::Failure;
 use crate::identity;
-use crate::lun_map::cut;
 use crate::nexus::NexusId;
 use crate::reservation::{Effect, Request};
 use crate::unit::LogicalUnit;

@@ -11,113 +11,20 @@
 //! exempt is answered that a sanitize is in progress, with how far it is. So are those that came before it and still wait, for older tasks, a range or
 //! their next piece ([`Admission`](crate::admission::Admission)); what the device has taken from them already ends first, and is wiped.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use block::{Buffer, ByteRange, Geometry, Request};
 use futures_util::future::{Either, FutureExt, select};
 use scsi::sanitize::{Overwrite, action};
-use scsi::{Cdb, Sense, cdb};
+use scsi::{Sense, cdb};
 
 use super::read_write::write_range;
-use super::{Task, nothing, refuse};
+use super::task::{Task, nothing, refuse};
 use crate::change_marks::Held;
 use crate::execution::Execution;
 use crate::failure::{self, Doing, Failure};
 use crate::limits::{SANITIZE_DURATION_MIN, SANITIZE_ERASE_BYTES, SANITIZE_PIECE_BYTES};
 use crate::unit::LogicalUnit;
-
-/// Where a sanitize is.
-#[derive(Default)]
-pub(crate) struct SanitizeState {
-    /// Zero when ready, else one more than its progress in 65536ths, or `FAILED`; so that a command costs one load.
-    state: AtomicU32,
-    /// How many have begun; it grows after `state` is no longer ready.
-    begun: AtomicU32,
-    /// AUSE of the one that failed.
-    may_exit: Mutex<bool>,
-}
-
-/// How many sanitizes of a unit had begun at some moment.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SanitizesBegun(u32);
-
-const READY: u32 = 0;
-const FAILED: u32 = u32::MAX;
-
-impl SanitizeState {
-    /// Whether other commands may run.
-    pub(crate) fn check(&self) -> Result<(), Sense> {
-        match self.state.load(Ordering::Acquire) {
-            READY => Ok(()),
-            FAILED => Err(Sense::SANITIZE_FAILED),
-            progress => Err(Sense::SANITIZE_IN_PROGRESS.with_progress(u16::try_from(progress - 1).unwrap_or(u16::MAX))),
-        }
-    }
-
-    /// To be asked before [`check`](Self::check), so that none begins between the two unseen.
-    pub(crate) fn begun(&self) -> SanitizesBegun {
-        SanitizesBegun(self.begun.load(Ordering::Acquire))
-    }
-
-    /// Whether a command may go on that came when `known` had begun.
-    ///
-    /// # Errors
-    /// SANITIZE IN PROGRESS, as at its beginning, even if it has ended by now.
-    pub(crate) fn check_none_since(&self, known: SanitizesBegun) -> Result<(), Sense> {
-        if self.begun() == known { Ok(()) } else { Err(Sense::SANITIZE_IN_PROGRESS.with_progress(0)) }
-    }
-
-    /// Begins, unless one is under way.
-    fn begin(&self, may_exit: bool) -> Result<(), Sense> {
-        let mut own = self.may_exit.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.state.load(Ordering::Acquire) {
-            READY | FAILED => {
-                *own = may_exit;
-                self.state.store(1, Ordering::Release);
-                self.begun.fetch_add(1, Ordering::Release);
-                Ok(())
-            }
-            _ => self.check(),
-        }
-    }
-
-    fn note_progress(&self, done: u64, total: u64) {
-        let progress = u128::from(done) * 0xffff / u128::from(total.max(1));
-        self.state.store(1 + u32::try_from(progress).unwrap_or(0xffff), Ordering::Release);
-    }
-
-    fn end(&self, is_done: bool) {
-        self.state.store(if is_done { READY } else { FAILED }, Ordering::Release);
-    }
-
-    /// EXIT FAILURE MODE.
-    fn exit_failure(&self) -> Result<(), Sense> {
-        let may_exit = self.may_exit.lock().unwrap_or_else(PoisonError::into_inner);
-        match (self.state.load(Ordering::Acquire), *may_exit) {
-            (FAILED, true) => self.state.store(READY, Ordering::Release),
-            (FAILED, false) => return Err(Sense::INVALID_FIELD_IN_CDB.at_bit(1, 4)),
-            (_, _) => {}
-        }
-        Ok(())
-    }
-}
-
-/// Whether a command runs although a sanitize is in progress or has failed (SBC-3 4.11.3, 4.11.4); SANITIZE looks for itself.
-pub(crate) fn is_exempt(cdb: &Cdb) -> bool {
-    matches!(
-        cdb,
-        Cdb::Inquiry { .. }
-            | Cdb::ReportLuns { .. }
-            | Cdb::RequestSense { .. }
-            | Cdb::LogSense(_)
-            | Cdb::Sanitize(_)
-            | Cdb::PersistentReserveIn { .. }
-            | Cdb::ReportTargetPortGroups { .. }
-            | Cdb::ReportSupportedOperationCodes { .. }
-            | Cdb::ReportSupportedTaskManagementFunctions { .. }
-    )
-}
 
 /// What is to be done with every block.
 enum Method {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use block::{Buffer, ByteRange, Request};
 use scsi::Sense;
 
-use super::{Task, give_way, nothing, refuse};
+use super::task::{Task, give_way, nothing, refuse};
 use crate::execution::Execution;
 use crate::failure::{self, Doing, Failure};
 use crate::limits::{UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX, UNMAP_PIECE_RANGES};

@@ -14,7 +14,7 @@ use scsi::Sense;
 use scsi::cdb::Verification;
 
 use super::read_write::{compare, fill_last_block, read_range, write_parts, write_range};
-use super::{Task, nothing, refuse};
+use super::task::{Task, nothing, refuse};
 use crate::execution::Execution;
 
 /// BYTCHK stands in bits 2 and 1 of byte 1.

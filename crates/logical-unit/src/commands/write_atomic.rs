@@ -11,7 +11,7 @@ use scsi::Sense;
 use scsi::cdb::{Blocks, WriteAtomic};
 
 use super::read_write::{write_parts, write_range};
-use super::{Task, nothing, refuse};
+use super::task::{Task, nothing, refuse};
 use crate::execution::Execution;
 use crate::failure::Failure;
 use crate::unit::LogicalUnit;
@@ -48,9 +48,10 @@ pub(super) fn write_atomic(mut task: Task<'_>, write: WriteAtomic) -> Execution 
         Err(failure) => return refuse(failure),
     };
     let (unit, held) = (Arc::clone(task.unit), task.admission.held);
+    let is_fua = write.is_fua || task.admission.writes_through;
     task.run_alone(range, |_| async move {
         unit.record_change(held, range).await?;
-        write_range(&unit, range.offset, buffer, write.is_fua, write.lba).await.map(|()| Buffer::empty())
+        write_range(&unit, range.offset, buffer, is_fua, write.lba).await.map(|()| Buffer::empty())
     })
 }
 

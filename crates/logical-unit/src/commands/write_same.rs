@@ -5,16 +5,16 @@
 
 use std::sync::Arc;
 
+use block::pieces::Pieces;
 use block::{Buffer, ByteRange, Geometry, Request};
 use scsi::Sense;
 use scsi::cdb::WriteSame;
 
-use super::pieces::Pieces;
 use super::read_write::write_range;
-use super::{Task, between_pieces, refuse};
+use super::task::{Task, between_pieces, refuse};
 use crate::execution::Execution;
 use crate::failure::{self, Doing, Failure};
-use crate::limits::{WRITE_SAME_BLOCKS_MAX, WRITE_SAME_PIECE_BYTES};
+use crate::limits::{PIECE_BYTES, WRITE_SAME_BLOCKS_MAX, WRITE_SAME_PIECE_BYTES};
 use crate::task_set::Ticket;
 use crate::unit::{LogicalUnit, range_in};
 
@@ -24,13 +24,14 @@ pub(super) fn write_same(mut task: Task<'_>, same: WriteSame) -> Execution {
         Err(failure) => return refuse(failure),
     };
     let (unit, held) = (Arc::clone(task.unit), task.admission.held);
+    let is_fua = task.admission.writes_through;
     let lba = same.blocks.lba;
     task.run_alone(range, |ticket| async move {
         unit.record_change(held, range).await?;
         if block.iter().all(|&byte| byte == 0) {
-            zero(&unit, range, same.is_unmap, lba).await
+            zero(&unit, range, (is_fua, same.is_unmap), lba).await
         } else {
-            repeat(&unit, range, (&block, lba), &ticket).await
+            repeat(&unit, range, (&block, lba), (is_fua, &ticket)).await
         }
         .map(|()| Buffer::empty())
     })
@@ -66,8 +67,14 @@ fn check_flags(unit: &LogicalUnit, geometry: &Geometry, same: &WriteSame) -> Res
     Ok(())
 }
 
-async fn zero(unit: &LogicalUnit, range: ByteRange, may_discard: bool, lba: u64) -> Result<(), Failure> {
-    let request = Request::write_zeroes(range.offset, range.length, unit.mode.is_write_through(), may_discard);
+async fn zero(
+    unit: &LogicalUnit,
+    range: ByteRange,
+    (is_fua, may_discard): (bool, bool),
+    lba: u64,
+) -> Result<(), Failure> {
+    let is_fua = is_fua || unit.mode.is_write_through();
+    let request = Request::write_zeroes(range.offset, range.length, is_fua, may_discard);
     let response = unit.device().submit(request).await;
     response.result.map_err(|error| failure::of_block_error(&error, Doing::Writing, Some(lba)))
 }
@@ -76,17 +83,17 @@ async fn repeat(
     unit: &LogicalUnit,
     range: ByteRange,
     (block, lba): (&[u8], u64),
-    ticket: &Ticket,
+    (is_fua, ticket): (bool, &Ticket),
 ) -> Result<(), Failure> {
     let piece_max = WRITE_SAME_PIECE_BYTES.min(unit.geometry().transfer_bytes_max as usize);
-    let mut pieces = Pieces::new(block.len() as u64, piece_max as u64);
+    let mut pieces = Pieces::new(block.len() as u64, PIECE_BYTES, piece_max as u64);
     let mut done = 0;
     while done < range.length {
         let length = pieces.next(range.length - done);
         let mut buffer = unit.options.work_buffers.acquire(length as usize).await;
         buffer.chunks_exact_mut(block.len()).for_each(|place| place.copy_from_slice(block));
         let lba = lba + done / block.len() as u64;
-        pieces.wait_for(write_range(unit, range.offset + done, buffer, false, lba)).await?;
+        pieces.wait_for(write_range(unit, range.offset + done, buffer, is_fua, lba)).await?;
         done += length;
         between_pieces(ticket).await?;
     }

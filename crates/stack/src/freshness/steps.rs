@@ -1,9 +1,8 @@
 //! The steps of an attach and of its end, against a target that looks on: what this host remembers at the moment that something becomes durable
 //! there is what it would have after a crash.
 
-use std::future::pending;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base::clock::Clock;
@@ -12,10 +11,7 @@ use block::memory::MemoryDevice;
 use block::{Buffer, Event, SharedDevice};
 use cache::Cache;
 use futures_util::future::BoxFuture;
-use iscsi::target::TargetPortal;
 use logical_unit::change_marks::{ChangeStore, MarkUpdate, SavedMark, Saving};
-use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap};
-use target::{Target, TargetServer, TargetServerOptions};
 
 use super::*;
 use crate::held_marks::MarkRenewal;
@@ -23,9 +19,9 @@ use crate::paths::Paths;
 use crate::remote::{RemoteConfig, Waits};
 use crate::remotes::{Arrangement, RemotesConfig};
 use crate::store_file::{PlaceKind, open_or_make};
+use crate::test_target::{self, IQN};
 use crate::time::system_clock;
 
-const IQN: &str = "iqn.2026-11.io.forebay:steps";
 const MIB: u64 = 1 << 20;
 
 /// Looks at each mark before it becomes durable, beside the one that is, and says what is wrong.
@@ -79,26 +75,10 @@ impl ChangeStore for Watched {
     }
 }
 
-/// A target on a thread of its own, which ends with the process.
+/// A target that keeps its marks in `store`.
 fn serve(store: Watched) -> SocketAddr {
-    let (sender, receiver) = mpsc::channel();
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async move {
-            let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
-            let options = LogicalUnitOptions { change_store: Some(Arc::new(store)), ..LogicalUnitOptions::default() };
-            let unit = LogicalUnit::new(Arc::new(MemoryDevice::new(16 * MIB, identity)), options);
-            tokio::spawn(unit.run());
-            let luns = LunMap::new();
-            luns.insert(0, unit);
-            let portal = TargetPortal { address: "127.0.0.1:0".parse().unwrap(), group: 1 };
-            let options = TargetServerOptions { portals: vec![portal], shards: 1, ..TargetServerOptions::default() };
-            let bound = TargetServer::new(vec![Target::new(IQN, luns)], options).bind().unwrap();
-            sender.send(bound.addresses()[0]).unwrap();
-            bound.run(pending()).await.unwrap();
-        });
-    });
-    receiver.recv().unwrap()
+    let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
+    test_target::serve(Arc::new(MemoryDevice::new(16 * MIB, identity)), Arc::new(store))
 }
 
 /// A store that is open, while others write to its LUN.
@@ -139,6 +119,17 @@ impl Heeding for Opened {
             Ok(())
         })
     }
+}
+
+/// Where a use of a store ends for the host, as if it had crashed there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    /// Before the list knows that it is open.
+    Opened,
+    InUse,
+    /// Before the list knows that it is closed.
+    Closed,
+    Never,
 }
 
 struct Host {
@@ -184,8 +175,8 @@ impl Host {
         assess(remotes, &self.caches, store, &self.place, Promise::default()).await
     }
 
-    /// The store of this host, made if it is not there, is opened, used for `meanwhile`, and closed, unless it `is_killed`.
-    async fn use_once(&self, store: Store, is_killed: bool, meanwhile: impl FnOnce()) -> Result<()> {
+    /// The store of this host, made if it is not there, is opened, used for `meanwhile`, and closed, or as much of that as comes before `stop`.
+    async fn use_once(&self, store: Store, stop: Stop, meanwhile: impl FnOnce()) -> Result<()> {
         let remotes = self.connect("own").await;
         let assessed = self.try_assess(&remotes, store).await?;
         let (origin, clock) = (remotes.device(), Arc::clone(&self.clock));
@@ -195,11 +186,16 @@ impl Host {
                 let options = cache::FormatOptions::default();
                 let format = async |device: &SharedDevice| Cache::format(device, &origin, options).await;
                 let device = open_or_make(PlaceKind::Cache, &self.place, &self.caches, Some(4 * MIB), format).await?;
-                let options = cache::OpenOptions::new(cache::Mode::WriteBack, clock);
+                let tokens = Some(assessed.begin_opening(&self.caches)?);
+                let mode = cache::Mode::WriteBack;
+                let options = cache::OpenOptions { tokens, ..cache::OpenOptions::new(mode, clock) };
                 let opened = Cache::open(device, Arc::clone(&origin), options).await?;
+                if stop == Stop::Opened {
+                    return Ok(remotes.close().await?);
+                }
                 let held = assessed.commit(&self.caches, record, (&*opened, false)).await?.1;
                 meanwhile();
-                if !is_killed {
+                if stop != Stop::InUse {
                     opened.close(true).await?;
                 }
                 held
@@ -208,17 +204,22 @@ impl Host {
                 let options = writelog::FormatOptions::default();
                 let format = async |device: &SharedDevice| WriteLog::format(device, &origin, options).await;
                 let device = open_or_make(PlaceKind::Log, &self.place, &self.caches, Some(4 * MIB), format).await?;
-                let opened = WriteLog::open(device, Arc::clone(&origin), writelog::OpenOptions::new(clock)).await?;
+                let tokens = Some(assessed.begin_opening(&self.caches)?);
+                let options = writelog::OpenOptions { tokens, ..writelog::OpenOptions::new(clock) };
+                let opened = WriteLog::open(device, Arc::clone(&origin), options).await?;
+                if stop == Stop::Opened {
+                    return Ok(remotes.close().await?);
+                }
                 let held = assessed.commit(&self.caches, record, (&*opened, false)).await?.1;
                 meanwhile();
-                if !is_killed {
+                if stop != Stop::InUse {
                     opened.close(true).await?;
                 }
                 held
             }
         };
-        if !is_killed {
-            MarkRenewal::start(vec![held]).finish().await;
+        if stop == Stop::Never {
+            MarkRenewal::start(vec![held]).finish(true).await;
         }
         Ok(remotes.close().await?)
     }
@@ -236,7 +237,7 @@ impl Host {
     async fn attach_once(&self) {
         let remotes = self.connect("own").await;
         let assessed = self.assess(&remotes).await;
-        MarkRenewal::start(vec![self.commit(&remotes, assessed).await]).finish().await;
+        MarkRenewal::start(vec![self.commit(&remotes, assessed).await]).finish(true).await;
         remotes.close().await.unwrap();
     }
 
@@ -274,7 +275,7 @@ async fn a_mark_is_known_here_by_the_token_that_it_has_there_at_every_step_of_an
     let (mark, there) = (host.mark(), store.seen().mark.clone().unwrap());
     assert!(mark.candidate().is_none() && mark.is(&there.id, there.token));
     assert!(!mark.is(&there.id, before.newest()));
-    MarkRenewal::start(vec![host.commit(&remotes, assessed).await]).finish().await;
+    MarkRenewal::start(vec![host.commit(&remotes, assessed).await]).finish(true).await;
     store.check();
     let (last, there) = (host.mark(), store.seen().mark.clone().unwrap());
     assert!(last.candidate().is_none() && last.is(&there.id, there.token));
@@ -298,7 +299,7 @@ async fn a_token_that_was_on_its_way_counts_until_it_is_known_to_be_there() {
     host.caches.note_mark(&host.place, &mark).unwrap();
     remotes.legs()[0].luns[0].renew_mark(mark.id(), mark.newest()).await.unwrap();
     expect_known_at_every_step(&store, &host);
-    MarkRenewal::start(vec![held]).finish().await;
+    MarkRenewal::start(vec![held]).finish(true).await;
     store.check();
     assert!(host.mark().candidate().is_none());
 }
@@ -342,7 +343,7 @@ async fn what_others_change_during_an_attach_is_heeded_in_it_and_not_told_to_the
     assert_eq!(heeded, [range(3), range(3), range(5), range(3), range(5), range(9)]);
     let void: Vec<Event> = std::iter::from_fn(|| events.try_receive()).collect();
     assert_eq!(void, heeded.into_iter().map(Event::Invalidated).collect::<Vec<_>>(), "the layers above are told, too");
-    MarkRenewal::start(vec![held]).finish().await;
+    MarkRenewal::start(vec![held]).finish(true).await;
     remotes.close().await.unwrap();
     let remotes = host.connect("own").await;
     assert_eq!(host.assess(&remotes).await.changed(), []);
@@ -377,29 +378,110 @@ async fn an_older_copy_of_a_store_in_its_own_place_is_refused_and_the_store_itse
         };
         let put_back = |path: &std::path::Path| std::fs::copy(path, &host.place.path).map(drop).unwrap();
         let refused = async || {
-            let refused = host.use_once(store, false, || ()).await.expect_err("it is older");
+            let refused = host.use_once(store, Stop::Never, || ()).await.expect_err("it is older");
             assert_eq!(refused.failure(), Failure::WouldLoseData);
-            assert!(refused.to_string().contains("older copy"), "{refused}");
+            assert!(refused.to_string().contains("another copy"), "{refused}");
         };
         let mut in_use = None;
-        host.use_once(store, false, || in_use = Some(copy("in-use"))).await.unwrap();
+        host.use_once(store, Stop::Never, || in_use = Some(copy("in-use"))).await.unwrap();
         let ended = copy("ended");
         let in_use = in_use.expect("it was copied");
         let elsewhere =
-            host.caches.check_not_older(&Place::new(&in_use, None).unwrap()).expect_err("nor at another path");
+            host.caches.check_is_last(&Place::new(&in_use, None).unwrap()).expect_err("nor at another path");
         assert_eq!(elsewhere.failure(), Failure::WouldLoseData);
         put_back(&in_use);
         refused().await;
         put_back(&ended);
-        host.use_once(store, true, || ()).await.expect("the last one counts");
+        host.use_once(store, Stop::InUse, || ()).await.expect("the last one counts");
         let killed = copy("killed");
         put_back(&ended);
         refused().await;
         put_back(&killed);
-        host.use_once(store, false, || ()).await.expect("a crash leaves the list behind the store, never before it");
+        host.use_once(store, Stop::Never, || ())
+            .await
+            .expect("a crash leaves the list behind the store, never before it");
         // Whoever knows nothing of it takes what there is.
         host.caches.forget(&host.place).unwrap();
         put_back(&ended);
-        host.use_once(store, false, || ()).await.expect("nothing is known of it");
+        host.use_once(store, Stop::Never, || ()).await.expect("nothing is known of it");
     }
+}
+
+/// Both lives began as one file. The one that was used more often is no later state of the other: what it says is dirty was never this host's.
+#[tokio::test]
+async fn a_copy_that_was_used_elsewhere_more_often_is_not_taken_for_the_store_that_this_host_used_last() {
+    for store in [Store::Cache, Store::Log] {
+        let address = serve(Watched::default());
+        let (host, other) = (Host::new(address), Host::new(address));
+        host.use_once(store, Stop::Never, || ()).await.unwrap();
+        std::fs::copy(&host.place.path, &other.place.path).unwrap();
+        host.use_once(store, Stop::Never, || ()).await.unwrap();
+        let last = host.place.path.with_extension("last");
+        std::fs::copy(&host.place.path, &last).unwrap();
+        for _ in 0..4 {
+            other.use_once(store, Stop::Never, || ()).await.expect("nothing is known of it there");
+        }
+        std::fs::copy(&other.place.path, &host.place.path).unwrap();
+        let refused = host.use_once(store, Stop::Never, || ()).await.expect_err("it is another copy");
+        assert_eq!(refused.failure(), Failure::WouldLoseData);
+        std::fs::copy(&last, &host.place.path).unwrap();
+        host.use_once(store, Stop::Never, || ()).await.expect("the last one counts");
+    }
+}
+
+/// The list knows a token before the store has it, and forgets one only when the store has another.
+#[tokio::test]
+async fn a_crash_at_any_step_of_an_opening_and_a_close_leaves_a_store_that_this_host_knows() {
+    let steps = [
+        (Stop::Opened, false),
+        (Stop::Opened, true),
+        (Stop::InUse, false),
+        (Stop::Closed, false),
+        (Stop::Closed, true),
+    ];
+    for store in [Store::Cache, Store::Log] {
+        let host = Host::new(serve(Watched::default()));
+        let path = &host.place.path;
+        for (stop, is_one_copy_older) in steps {
+            host.use_once(store, Stop::Never, || ()).await.unwrap();
+            let before = std::fs::read(path).unwrap();
+            // Nothing but the list was told, twice.
+            host.caches.note_opening(&host.place, draw_tokens()).unwrap();
+            host.caches.note_opening(&host.place, draw_tokens()).unwrap();
+            let mut earlier = before.clone();
+            let in_use = || earlier = std::fs::read(path).unwrap();
+            host.use_once(store, stop, in_use).await.expect("the one that it had before is known");
+            if is_one_copy_older {
+                // The power failed between the last copy of the superblock, which is written first here, and the first.
+                let mut bytes = std::fs::read(path).unwrap();
+                bytes[..4096].copy_from_slice(&earlier[..4096]);
+                std::fs::write(path, bytes).unwrap();
+            }
+            host.use_once(store, Stop::Never, || ()).await.unwrap_or_else(|error| panic!("{stop:?}: {error}"));
+            let last = std::fs::read(path).unwrap();
+            std::fs::write(path, before).unwrap();
+            let refused = host.use_once(store, Stop::Never, || ()).await.expect_err("it is older");
+            assert_eq!(refused.failure(), Failure::WouldLoseData);
+            std::fs::write(path, last).unwrap();
+        }
+    }
+}
+
+/// The other one says who the store is, and which copy of it.
+#[tokio::test]
+async fn another_copy_of_a_store_is_refused_also_where_its_first_superblock_is_damaged() {
+    let host = Host::new(serve(Watched::default()));
+    host.use_once(Store::Cache, Stop::Never, || ()).await.unwrap();
+    let older = std::fs::read(&host.place.path).unwrap();
+    host.use_once(Store::Cache, Stop::Never, || ()).await.unwrap();
+    let last = std::fs::read(&host.place.path).unwrap();
+    let put = |mut bytes: Vec<u8>| {
+        bytes[..4096].fill(0xa5);
+        std::fs::write(&host.place.path, bytes).unwrap();
+    };
+    put(older);
+    let refused = host.use_once(Store::Cache, Stop::Never, || ()).await.expect_err("it is older");
+    assert_eq!(refused.failure(), Failure::WouldLoseData);
+    put(last);
+    host.use_once(Store::Cache, Stop::Never, || ()).await.expect("the last one counts");
 }

@@ -155,7 +155,9 @@ fn work(device: &CowLayer, model: &mut Model, seed: u64, count: usize) -> bool {
 
 #[test]
 fn it_reads_what_was_written_and_the_base_elsewhere() {
-    for seed in 0..20 {
+    let test = crate::crash_test!();
+    for seed in test.seeds(0, 20, 1) {
+        let _printed = test.on_panic(seed, None);
         let (base, difference) = (base(), memory(DIFFERENCE_BYTES));
         let device = made(&difference, &base);
         assert_eq!(read_all(&device), Model::new().now());

@@ -29,7 +29,9 @@
 //! | a flush fails, nothing is lost | [`CrashLayer::fail_flush_as`] with [`FlushEffect::None`] |
 //! | a flush fails and drops, told once (Linux's `fsync`) | with [`FlushEffect::DropsUnseen`] and [`Reported::Once`] |
 //! | a disk drops its cache | with [`FlushEffect::Drops`] |
-//! | others write to it, it loses writes, it becomes another disk | [`CrashLayer::publish`] |
+//! | it loses what is volatile and goes on, and says so | [`CrashLayer::lose_cache`] |
+//! | it grows, and says so | [`CrashLayer::grow`] |
+//! | others write to it, it becomes another disk | [`CrashLayer::publish`] |
 //! | a write fails, and nobody knows what is there | [`CrashLayer::fail_write_as`] with [`WriteEffect::ByChance`] |
 //!
 //! Tests that try each of many crashes go through them by [`CrashTest`], which repeats a single one on demand.
@@ -47,6 +49,7 @@ mod loss;
 mod power;
 mod replay;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::buffer::Buffer;
@@ -86,7 +89,9 @@ struct Timing {
 }
 
 struct Medium {
+    /// As it was at the start, but for the size.
     geometry: Geometry,
+    size_bytes: AtomicU64,
     identity: Identity,
     seed: u64,
     power: Power,
@@ -132,6 +137,7 @@ impl CrashLayer {
         let state = State { visible, durable, log, faults: Faults::default(), random: Random::new(seed) };
         let medium = Medium {
             geometry,
+            size_bytes: AtomicU64::new(geometry.size_bytes),
             identity,
             seed,
             power: power.clone(),
@@ -159,7 +165,7 @@ impl CrashLayer {
     /// When the medium is in use already.
     #[must_use]
     pub fn with_geometry(mut self, geometry: Geometry) -> Self {
-        self.configure(|medium| medium.geometry = geometry);
+        self.configure(|medium| (medium.geometry, medium.size_bytes) = (geometry, AtomicU64::new(geometry.size_bytes)));
         self
     }
 
@@ -247,6 +253,22 @@ impl CrashLayer {
         self.medium.events.publish(event);
     }
 
+    /// Loses what was completed and is volatile, in whole or in part as drawn, and says so: a disk whose power was away for a moment.
+    pub fn lose_cache(&self) {
+        {
+            let State { visible, durable, log, random, .. } = &mut *self.medium.lock();
+            log.lose(log.completed_count(), durable, random);
+            *visible = log.show(durable);
+        }
+        self.publish(&Event::WritesLost);
+    }
+
+    /// Has this size from now on, which is no smaller, and says so.
+    pub fn grow(&self, size_bytes: u64) {
+        self.medium.size_bytes.fetch_max(size_bytes, Ordering::AcqRel);
+        self.publish(&Event::Resized(self.geometry()));
+    }
+
     /// What is at `offset` whatever happens: the durable bytes, past all caches. Bytes past the end read as zero.
     pub fn durable_bytes(&self, offset: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
@@ -301,9 +323,9 @@ impl CrashLayer {
 
     /// The same medium at its next start.
     fn successor(&self, power: &Power, content: (Image, Image, WriteLog)) -> Self {
-        let Medium { geometry, identity, seed, .. } = &*self.medium;
+        let Medium { identity, seed, .. } = &*self.medium;
         // Another seed, so that a crash during recovery is not the same crash again.
-        Self::assemble(*geometry, identity.clone(), seed.wrapping_add(1), power, content)
+        Self::assemble(self.geometry(), identity.clone(), seed.wrapping_add(1), power, content)
     }
 
     /// Waits for its place, takes its time, and ends, unless the power is lost by then.
@@ -454,7 +476,7 @@ impl Medium {
 
 impl Device for CrashLayer {
     fn geometry(&self) -> Geometry {
-        self.medium.geometry
+        Geometry { size_bytes: self.medium.size_bytes.load(Ordering::Acquire), ..self.medium.geometry }
     }
 
     fn identity(&self) -> Identity {
@@ -463,7 +485,7 @@ impl Device for CrashLayer {
 
     fn submit(&self, request: Request) -> Completion {
         let medium = &self.medium;
-        let range = match medium.geometry.check(&request) {
+        let range = match self.geometry().check(&request) {
             Ok(_) if medium.power.is_lost() => return Completion::ready(request.fail(power_is_lost())),
             Ok(range) => range,
             Err(error) => return Completion::ready(request.fail(error)),

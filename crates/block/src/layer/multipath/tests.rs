@@ -376,7 +376,9 @@ fn nothing_is_overtaken(seed: u64, policy: Policy) {
 
 #[test]
 fn a_stale_write_never_lands_over_a_newer_one() {
-    for seed in 0..100 {
+    let test = crate::crash_test!();
+    for seed in test.seeds(0, 100, 1) {
+        let _printed = test.on_panic(seed, None);
         nothing_is_overtaken(seed, if seed % 2 == 0 { Policy::RoundRobin } else { Policy::Failover });
     }
 }

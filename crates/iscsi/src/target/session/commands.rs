@@ -2,21 +2,22 @@
 
 use std::sync::Arc;
 
-use base::buffer::{Buffer, BufferPool};
+use base::buffer::Buffer;
 use base::clock::Instant;
 use base::limits::BUFFER_ALIGNMENT;
 use base::serial::Serial32;
 
 use super::super::answer::{Answer, Piece};
 use super::super::event::{Cdb, CloseReason, Command, Event, LinkId, Outcome, TaskId};
+use super::super::full_feature::FullFeature;
+use super::super::link::live;
 use super::super::link::{Link, Sent};
-use super::super::parameters::TargetParameters;
+use super::super::placing::{Admission, DataOutPlan, admit, lend};
 use super::super::task::{DataFailure, DataFault, DataOutCollection, DataOutHeld, Task};
-use super::super::task_set::{Held, TaskSet};
-use super::{FullFeature, Session, live};
-use crate::framing::{DataSegment, Destination, ReceivedHeader, ReceivedPdu};
-use crate::limits::{DATA_OUT_BYTES_MAX, DATA_OUT_RESERVE_BYTES, STALL_CHECK_INTERVAL};
-use crate::negotiation::SessionType;
+use super::super::task_set::Held;
+use super::Session;
+use crate::framing::{DataSegment, ReceivedPdu};
+use crate::limits::{PACE_DATA_BYTES, STALL_CHECK_INTERVAL};
 use crate::pdu::{
     DataIn, DataInStatus, DataOut, InitiatorTaskTag, ReadyToTransfer, RejectReason, Residual, ScsiCommand,
     ScsiResponse, ServiceResponse,
@@ -24,160 +25,12 @@ use crate::pdu::{
 
 const STATUS_GOOD: u8 = 0x00;
 
-/// Whether a command PDU becomes a task.
-enum Admission {
-    Take,
-    /// Outside the window or a duplicate: silently ignored (RFC 7143 4.2.2.1).
-    Ignore,
-    Reject(RejectReason),
-}
-
-fn admit(full: &FullFeature, set: &TaskSet, command: &ScsiCommand) -> Admission {
-    if full.negotiated.session_type == SessionType::Discovery {
-        return Admission::Reject(RejectReason::ProtocolError);
-    }
-    if !command.is_immediate && !set.window.admits(command.cmd_sn) {
-        return Admission::Ignore;
-    }
-    if set.tasks.contains_key(&command.initiator_task_tag) {
-        return Admission::Reject(RejectReason::TaskInProgress);
-    }
-    if full.is_draining {
-        return Admission::Reject(RejectReason::WaitingForLogout);
-    }
-    if command.is_immediate && !set.has_room_for_immediate() {
-        return Admission::Reject(RejectReason::TooManyImmediateCommands);
-    }
-    Admission::Take
-}
-
-/// WRITE SAME(10), COMPARE AND WRITE, WRITE SAME(16): their device server refuses more data-out than the CDB asks for, so it is given
-/// all that the initiator announced.
-const JUDGE_DATA_OUT_LENGTH: [u8; 3] = [0x41, 0x89, 0x93];
-
-/// How the data-out of a command will be collected.
-struct DataOutPlan {
-    /// Bytes to collect in all.
-    wanted: u32,
-    /// Whether the immediate data that came may come.
-    takes_immediate: bool,
-    /// Unsolicited Data-Out PDUs follow, up to this byte.
-    unsolicited_limit: Option<u32>,
-}
-
-impl DataOutPlan {
-    fn new(full: &FullFeature, command: &ScsiCommand, cdb: &[u8], immediate_bytes: usize) -> Self {
-        let expected = if command.writes { command.expected_data_transfer_length } else { 0 };
-        let asked =
-            full.data_out_bytes.as_ref().map_or(0, |asked| if expected == 0 { 0 } else { asked(command.lun, cdb) });
-        let judges_length = cdb.first().is_some_and(|code| JUDGE_DATA_OUT_LENGTH.contains(code));
-        let asked = if judges_length { u64::MAX } else { asked };
-        let wanted = u32::try_from(asked).unwrap_or(u32::MAX).min(expected).min(DATA_OUT_BYTES_MAX);
-        let first_burst = full.negotiated.first_burst_length.min(expected);
-        let immediate = u32::try_from(immediate_bytes).unwrap_or(u32::MAX);
-        let takes_immediate = immediate == 0 || (full.negotiated.immediate_data && immediate <= first_burst);
-        let has_unsolicited = !command.is_final && !full.negotiated.initial_r2t && immediate < first_burst;
-        Self { wanted, takes_immediate, unsolicited_limit: has_unsolicited.then_some(first_burst) }
-    }
-
-    /// A buffer for all of it, where that is to be asked for; for what comes unasked, one that grows as it comes. `None` when there is no
-    /// buffer for what comes with the command: asked for nothing, it is not kept.
-    fn buffer(&self, parameters: &TargetParameters, own: DataOutHeld, immediate_bytes: usize) -> Option<Buffer> {
-        let all = if self.unsolicited_limit.is_some() { immediate_bytes } else { self.wanted as usize };
-        match all.max(immediate_bytes) {
-            0 => Some(Buffer::empty()),
-            all => lend(parameters, own, all, all > immediate_bytes).or_else(|| match immediate_bytes {
-                0 => Some(Buffer::empty()),
-                immediate_bytes => lend(parameters, own, immediate_bytes, false),
-            }),
-        }
-    }
-}
-
-/// A buffer for data-out of a session that has its `own`: within its share and what others leave, or within its reserve. What is to be asked for
-/// (`is_asked`) takes of the reserve only when the session has nothing else: it can wait.
-fn lend(parameters: &TargetParameters, own: DataOutHeld, bytes: usize, is_asked: bool) -> Option<Buffer> {
-    let capacity = BufferPool::capacity_of(bytes)?;
-    let is_within_share = own.lent_bytes == 0 || own.lent_bytes + capacity <= parameters.session_data_out_bytes;
-    let lent = is_within_share.then(|| parameters.pool.try_acquire_beside_others(bytes, own.lent_bytes)).flatten();
-    let has_reserve = own.reserve_bytes + capacity <= DATA_OUT_RESERVE_BYTES && (own.lent_bytes == 0 || !is_asked);
-    lent.or_else(|| has_reserve.then(|| Buffer::zeroed(bytes)))
-}
-
-/// Where the data segment of a command PDU goes.
-pub(super) fn place_immediate_data(
-    full: &FullFeature,
-    set: &TaskSet,
-    parameters: &TargetParameters,
-    command: &ScsiCommand,
-    header: &ReceivedHeader,
-) -> Destination {
-    if !matches!(admit(full, set, command), Admission::Take) {
-        return Destination::Discard;
-    }
-    let bytes = header.data_segment_bytes;
-    let plan = DataOutPlan::new(full, command, &command.cdb, bytes);
-    if !plan.takes_immediate {
-        return Destination::Discard;
-    }
-    let buffer = plan.buffer(parameters, set.data_out(), bytes);
-    buffer.map_or(Destination::Discard, |buffer| Destination::Buffer { buffer, offset: 0 })
-}
-
-/// Where the data segment of a Data-Out PDU goes: into its task's buffer, which the receiver has until the PDU is whole.
-pub(super) fn place_data_out(
-    set: &mut TaskSet,
-    parameters: &TargetParameters,
-    at: LinkId,
-    data: &DataOut,
-    bytes: usize,
-) -> Destination {
-    let own = set.data_out();
-    let Some(task) = set.tasks.get_mut(&data.initiator_task_tag) else { return Destination::Discard };
-    if task.link != at || task.data_out.check(data, bytes).is_err() {
-        return Destination::Discard;
-    }
-    let offset = data.buffer_offset as usize;
-    let Some(buffer) = task.data_out.buffer.take() else { return Destination::Discard };
-    if buffer.len() >= offset + bytes {
-        return Destination::Buffer { buffer, offset };
-    }
-    // Only what comes unasked has a buffer that grows with it.
-    let grown = data.target_transfer_tag.is_none().then(|| {
-        let limit = task.data_out.limit() as usize;
-        grow(&buffer, offset, offset + bytes, limit, |bytes| lend(parameters, own, bytes, false))
-    });
-    let Some(buffer) = grown.flatten() else {
-        task.data_out.buffer = Some(buffer);
-        task.failure.get_or_insert(DataFailure::NoBuffer);
-        return Destination::Discard;
-    };
-    let id = task.id;
-    set.hold(id, DataOutHeld::of(&buffer));
-    Destination::Buffer { buffer, offset }
-}
-
-/// A larger buffer with the first `kept` bytes of a smaller one: twice as large, so that all of them are copied once or twice, or as large as it must
-/// be.
-fn grow(
-    buffer: &Buffer,
-    kept: usize,
-    needed: usize,
-    limit: usize,
-    lend: impl Fn(usize) -> Option<Buffer>,
-) -> Option<Buffer> {
-    let ample = needed.max(2 * buffer.capacity()).min(limit.max(needed));
-    let mut grown = lend(ample).or_else(|| lend(needed))?;
-    grown[..kept].copy_from_slice(&buffer[..kept]);
-    Some(grown)
-}
-
 impl Session {
     pub(super) fn handle_command(&mut self, at: LinkId, command: ScsiCommand, pdu: ReceivedPdu) {
         let full = &self.full;
         match admit(full, &self.set, &command) {
             Admission::Take => {}
-            Admission::Ignore => return,
+            Admission::Ignore => return self.note_ignored(at, &pdu),
             Admission::Reject(reason) => return self.reject(at, &pdu.header, reason),
         }
         if pdu.data.is_corrupt {
@@ -251,10 +104,18 @@ impl Session {
         }
     }
 
+    /// What is ignored is work all the same, and nobody is told of it.
+    fn note_ignored(&mut self, at: LinkId, pdu: &ReceivedPdu) {
+        let now = self.now;
+        if let Some(link) = live(&mut self.links, at) {
+            link.pace.note(now, 1 + pdu.header.data_segment_bytes / PACE_DATA_BYTES);
+        }
+    }
+
     pub(super) fn handle_data_out(&mut self, at: LinkId, data: DataOut, pdu: ReceivedPdu) {
         let level = self.full.negotiated.error_recovery_level;
         // Late data of a task that was aborted or failed: there is nobody to give it to.
-        let Some(task) = self.set.tasks.get_mut(&data.initiator_task_tag) else { return };
+        let Some(task) = self.set.tasks.get_mut(&data.initiator_task_tag) else { return self.note_ignored(at, &pdu) };
         if task.link != at {
             // Data belongs on the connection of its command (RFC 7143 4.2.5.1).
             return self.reject(at, &pdu.header, RejectReason::ProtocolError);

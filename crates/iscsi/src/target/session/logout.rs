@@ -8,28 +8,15 @@
 //! (4.6.3.3). The wait has an end (`LOGOUT_TIMEOUT`), and then the response says that the clean-up failed. A connection that is removed for
 //! recovery keeps its tasks, so that there is nothing to wait for.
 
-use base::clock::Instant;
 use base::serial::Serial32;
 
 use super::super::event::{CloseReason, Event, LinkId, TaskId};
-use super::{Session, live};
+use super::super::granted_logout::GrantedLogout;
+use super::super::link::live;
+use super::Session;
 use crate::framing::DataSegment;
 use crate::limits::LOGOUT_TIMEOUT;
 use crate::pdu::{InitiatorTaskTag, LogoutOutcome, LogoutReason, LogoutRequest, LogoutResponse};
-
-/// A logout that was granted.
-pub(super) struct Logout {
-    /// Where the response goes.
-    at: LinkId,
-    initiator_task_tag: InitiatorTaskTag,
-    /// Connections it ends, live or lost.
-    covered: Vec<LinkId>,
-    ends_session: bool,
-    is_for_recovery: bool,
-    /// Tasks with the driver.
-    waits_for: Vec<TaskId>,
-    pub(super) deadline: Instant,
-}
 
 impl Session {
     /// A connection can be logged out from itself or from another one; a lost one only from another.
@@ -54,7 +41,7 @@ impl Session {
         let has_others =
             self.live().any(|link| !is_covered(link.id)) || self.lost.iter().any(|lost| !is_covered(lost.link));
         let is_last = own == request.cid && !is_for_recovery && !has_others;
-        let mut logout = Logout {
+        let mut logout = GrantedLogout {
             at,
             initiator_task_tag: request.initiator_task_tag,
             covered,
@@ -71,7 +58,7 @@ impl Session {
     }
 
     /// Ends the tasks that a logout covers without responses. Gives those that the driver has.
-    fn silence_for_logout(&mut self, logout: &Logout) -> Vec<TaskId> {
+    fn silence_for_logout(&mut self, logout: &GrantedLogout) -> Vec<TaskId> {
         if logout.ends_session {
             let all: Vec<TaskId> = self.set.tasks.values().map(|task| task.id).collect();
             all.into_iter().for_each(|id| self.drop_task(id));
@@ -106,14 +93,14 @@ impl Session {
     /// Ends what no task holds up any more, or has been held up for too long.
     pub(super) fn advance_logouts(&mut self) {
         let now = self.now;
-        let is_due = |logout: &Logout| logout.waits_for.is_empty() || now >= logout.deadline;
+        let is_due = |logout: &GrantedLogout| logout.waits_for.is_empty() || now >= logout.deadline;
         while let Some(index) = self.logouts.iter().position(is_due) {
             let logout = self.logouts.remove(index);
             self.finish_logout(&logout);
         }
     }
 
-    fn finish_logout(&mut self, logout: &Logout) {
+    fn finish_logout(&mut self, logout: &GrantedLogout) {
         for &link in logout.covered.iter().filter(|&&link| link != logout.at) {
             self.log_link_out(link, logout.is_for_recovery, CloseReason::LoggedOut);
             self.log_lost_out(link, logout.is_for_recovery);

@@ -10,8 +10,9 @@
 use base::clock::Instant;
 
 use super::super::event::{Event, LinkId, TaskId, TaskManagement, TaskManagementId};
+use super::super::link::live;
 use super::super::task_set::{Held, PendingManagement};
-use super::{Session, live};
+use super::Session;
 use crate::framing::{DataSegment, ReceivedPdu};
 use crate::limits::ABORT_DATA_TIMEOUT;
 use crate::pdu::{

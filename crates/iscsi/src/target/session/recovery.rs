@@ -11,8 +11,9 @@ use base::serial::Serial32;
 
 use super::super::event::{CloseReason, LinkId, TaskId};
 use super::super::link::Sent;
+use super::super::link::live;
+use super::Session;
 use super::commands::{send_piece, send_response};
-use super::{Session, live};
 use crate::framing::{DataSegment, ReceivedHeader};
 use crate::pdu::{
     Bhs, InitiatorTaskTag, ReadyToTransfer, RejectReason, SnackRequest, SnackType, TargetTransferTag,

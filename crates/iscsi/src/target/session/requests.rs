@@ -2,22 +2,15 @@
 
 use super::super::discovery::send_targets;
 use super::super::event::{CloseReason, LinkId};
+use super::super::link::live;
 use super::super::task_set::Held;
-use super::{Session, live};
+use super::super::text_exchange::TextExchange;
+use super::Session;
 use crate::framing::{DataSegment, ReceivedPdu};
 use crate::limits::{HELD_REQUEST_BYTES_MAX, TEXT_REQUEST_BYTES_MAX, TEXT_REQUEST_KEYS_MAX};
 use crate::negotiation::{SessionType, Stage};
-use crate::pdu::{Bhs, InitiatorTaskTag, NopIn, NopOut, RejectReason, TargetTransferTag, TextRequest, TextResponse};
+use crate::pdu::{Bhs, NopIn, NopOut, RejectReason, TextRequest, TextResponse};
 use crate::text::{Keys, TextAssembler};
-
-/// A text exchange under way (RFC 7143 11.10): the request may come in pieces, and so may the response go.
-pub(in crate::target) struct TextExchange {
-    initiator_task_tag: InitiatorTaskTag,
-    request: TextAssembler,
-    /// What of the response was not sent yet, and what the next request must carry to get it.
-    response: Vec<u8>,
-    tag: TargetTransferTag,
-}
 
 impl Session {
     pub(super) fn handle_full_feature_pdu(&mut self, at: LinkId, pdu: ReceivedPdu) {

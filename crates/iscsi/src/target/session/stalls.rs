@@ -12,8 +12,9 @@
 use base::clock::Instant;
 
 use super::super::event::{CloseReason, LinkId};
+use super::super::link::live;
 use super::super::task::Task;
-use super::{Session, live};
+use super::Session;
 use crate::limits::{COMMAND_GAP_TIMEOUT, DATA_OUT_TIMEOUT, STALL_CHECK_INTERVAL, TASK_DATA_TIMEOUT};
 
 const NO_DATA: CloseReason = CloseReason::Protocol("the data of a write does not come");

@@ -7,6 +7,7 @@ use super::super::*;
 use super::peer::*;
 use crate::chap::{ChapInitiator, Credentials, Secret};
 use crate::framing::ReceivedPdu;
+use crate::limits::{LOGIN_TEXT_BYTES_MAX, TEXT_KEY_CHARACTERS_MAX, TEXT_VALUE_BYTES_MAX};
 use crate::negotiation::Digest;
 use crate::pdu::*;
 use crate::text::Keys;
@@ -249,6 +250,45 @@ fn a_long_login_answer_comes_in_pieces() {
     let answers = Keys::parse(&text).unwrap();
     assert!(piece_count >= 1);
     assert!(unknown.iter().all(|key| answers.get(key) == Some("NotUnderstood")), "every key is answered");
+}
+
+/// The status of the last answer to a text sent in such pieces, and how many pieces were answered.
+fn login_in_pieces(text: &[u8], piece_bytes: usize) -> (LoginStatus, usize) {
+    let mut peer = Peer::new(parameters());
+    let pieces: Vec<_> = text.chunks(piece_bytes).collect();
+    let mut status = LoginStatus::SUCCESS;
+    for (number, piece) in pieces.iter().enumerate() {
+        let is_last = number + 1 == pieces.len();
+        let next = is_last.then_some(LoginStage::FullFeaturePhase);
+        let pdus = peer.login_text(LoginStage::OperationalNegotiation, next, !is_last, piece.to_vec());
+        if let Some(LoginEvent::SessionRequested(_)) = peer.login_events.first() {
+            return (LoginStatus::SUCCESS, number + 1);
+        }
+        let Ok(Bhs::LoginResponse(response)) = pdus[0].header.bhs else { panic!("{:?}", pdus[0].header.bhs) };
+        status = response.status;
+        if status != LoginStatus::SUCCESS {
+            return (status, number + 1);
+        }
+        assert!(pdus[0].data.bytes().is_empty(), "nothing is said before the text is whole (RFC 7143 6.2)");
+    }
+    (status, pieces.len())
+}
+
+#[test]
+fn a_login_text_may_be_split_anywhere_and_has_its_bounds() {
+    let names = [("InitiatorName", INITIATOR), ("TargetName", TARGET)].into_iter().collect::<Keys>().emit();
+    let with = |more: &str| [&names, more.as_bytes(), b"\0"].concat();
+    for piece_bytes in [7, names.len() - 1] {
+        assert_eq!(login_in_pieces(&names, piece_bytes).0, LoginStatus::SUCCESS, "pieces of {piece_bytes}");
+    }
+    let (longest_key, longest_value) = ("k".repeat(TEXT_KEY_CHARACTERS_MAX), "v".repeat(TEXT_VALUE_BYTES_MAX));
+    assert_eq!(login_in_pieces(&with(&format!("{longest_key}={longest_value}")), 3000).0, LoginStatus::SUCCESS);
+    for beyond in [format!("{longest_key}k=1"), format!("X-a={longest_value}v")] {
+        assert_eq!(login_in_pieces(&with(&beyond), 3000).0, LoginStatus::INITIATOR_ERROR, "{} bytes", beyond.len());
+    }
+    // It is refused with the piece that is too much, whatever more is announced.
+    let (status, pieces) = login_in_pieces(&vec![b'x'; 4 * LOGIN_TEXT_BYTES_MAX], 8192);
+    assert_eq!((status, pieces), (LoginStatus::INITIATOR_ERROR, LOGIN_TEXT_BYTES_MAX / 8192 + 1));
 }
 
 /// Whoever logs in is written into logs and shown to people.

@@ -12,6 +12,7 @@ use super::super::*;
 use crate::chap::Challenge;
 use crate::framing::{DataSegment, Destination, Digests, FramingError, Progress, ReceivedPdu, Receiver, TransmitQueue};
 use crate::limits::CHAP_CHALLENGE_BYTES;
+use crate::limits::PACE_INTERVAL;
 use crate::negotiation::Digest;
 use crate::pdu::*;
 use crate::text::Keys;
@@ -218,8 +219,19 @@ impl Peer {
         keys: &[(&str, &str)],
     ) -> Vec<ReceivedPdu> {
         let text: Keys = keys.iter().copied().collect();
+        self.login_text(stage, next, false, text.emit())
+    }
+
+    /// Sends a login request with any bytes, perhaps a part of a text only, and gives what came back.
+    pub(super) fn login_text(
+        &mut self,
+        stage: LoginStage,
+        next: Option<LoginStage>,
+        is_continued: bool,
+        text: Vec<u8>,
+    ) -> Vec<ReceivedPdu> {
         let request = LoginRequest {
-            is_continued: false,
+            is_continued,
             current_stage: stage,
             transit_to: next,
             version_max: 0,
@@ -231,7 +243,7 @@ impl Peer {
             cmd_sn: self.cmd_sn,
             exp_stat_sn: Serial32(0),
         };
-        self.send(&request, text.emit());
+        self.send(&request, text);
         self.receive()
     }
 
@@ -259,10 +271,27 @@ impl Peer {
             self.target.handle_received(self.now, length);
             bytes = &bytes[length..];
             self.collect_events();
-            while self.target.go_on(self.now) {
+            while self.go_on() {
                 self.collect_events();
             }
         }
+    }
+
+    /// Lets the target look at the next portion of what has come, at its pace.
+    pub(super) fn go_on(&mut self) -> bool {
+        if self.target.go_on(self.now) {
+            return true;
+        }
+        let soon = self.now + PACE_INTERVAL;
+        let Some(until) = self.target.poll_timeout().filter(|until| *until > self.now && *until <= soon) else {
+            return false;
+        };
+        if !self.target.receive_space().is_empty() {
+            return false;
+        }
+        self.now = until;
+        self.target.handle_timeout(until);
+        true
     }
 
     pub(super) fn collect_events(&mut self) {
@@ -286,7 +315,7 @@ impl Peer {
             slices[..count].iter().for_each(|slice| bytes.extend_from_slice(slice));
             let length = slices[..count].iter().map(|slice| slice.len()).sum();
             self.target.handle_transmitted(self.now, length);
-            while self.target.go_on(self.now) {
+            while self.go_on() {
                 self.collect_events();
             }
         }

@@ -5,7 +5,7 @@ use base::serial::Serial32;
 use super::super::*;
 use super::peer::*;
 use crate::framing::{DataSegment, FramingError};
-use crate::limits::TEXT_REQUEST_KEYS_MAX;
+use crate::limits::{PACE_INTERVAL, PACE_WORK_MAX, TEXT_REQUEST_KEYS_MAX};
 use crate::pdu::*;
 use crate::text::Keys;
 
@@ -78,11 +78,44 @@ fn what_comes_at_once_is_looked_at_in_portions() {
         let received = |peer: &mut Peer| peer.target.session().pdu_counts().0 - before;
         let mut portions = 1;
         assert!(received(&mut peer) <= count.div_ceil(4), "{} of {count} at once", received(&mut peer));
-        while peer.target.go_on(peer.now) {
+        while peer.go_on() {
             portions += 1;
         }
         assert_eq!(received(&mut peer), count);
         assert!(portions >= 4, "{portions} portions");
+    }
+}
+
+/// What has nothing done takes a small part of the time, however fast it comes.
+#[test]
+fn what_is_no_command_is_looked_at_so_much_in_a_time() {
+    let mut unknown = [0; BHS_BYTES];
+    unknown[0] = 0x1d;
+    let pings = nop_out(None, None).to_bytes();
+    let (mut of_no_task, mut outside_the_window) = ([0; BHS_BYTES], [0; BHS_BYTES]);
+    (of_no_task[0], of_no_task[1], of_no_task[19]) = (0x05, 0x80, 9);
+    of_no_task[20..24].fill(0xff);
+    (outside_the_window[0], outside_the_window[1], outside_the_window[24]) = (0x01, 0x80, 0x40);
+    for flood in [unknown, pings, of_no_task, outside_the_window] {
+        let mut peer = Peer::logged_in(parameters(), &[]);
+        let begun = peer.now;
+        let received = |peer: &mut Peer| peer.target.session().pdu_counts().0 as usize;
+        let before = received(&mut peer);
+        while !peer.target.receive_space().is_empty() {
+            let space = peer.target.receive_space();
+            let length = space.len().min(BHS_BYTES * 100) / BHS_BYTES * BHS_BYTES;
+            assert!(length > 0, "there is room for a header");
+            space[..length].chunks_exact_mut(BHS_BYTES).for_each(|place| place.copy_from_slice(&flood));
+            peer.target.handle_received(begun, length);
+            while peer.target.go_on(begun) {}
+            assert!(received(&mut peer) - before <= PACE_WORK_MAX, "it goes on and on");
+        }
+        let first = received(&mut peer) - before;
+        let until = begun + PACE_INTERVAL;
+        assert_eq!(peer.target.poll_timeout(), Some(until), "it rests");
+        peer.now = until;
+        peer.target.handle_timeout(until);
+        assert!(!peer.target.receive_space().is_empty() || received(&mut peer) - before > first, "and goes on");
     }
 }
 

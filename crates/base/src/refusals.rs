@@ -2,13 +2,12 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use base::clock::Instant;
-
+use crate::clock::Instant;
 use crate::limits::{REFUSAL_LOG_INTERVAL, REFUSALS_LOGGED_MAX};
 
 /// Counts refusals, and says which of them the log tells of: the first few of each interval. The next one after it tells how many it left out.
 #[derive(Default)]
-pub(crate) struct Refusals(Mutex<State>);
+pub struct Refusals(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -19,7 +18,7 @@ struct State {
 
 impl Refusals {
     /// Notes a refusal: when the log is to tell of it, how many others were left out before.
-    pub(crate) fn note(&self, now: Instant) -> Option<u64> {
+    pub fn note(&self, now: Instant) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.interval_begin.is_none_or(|begin| now >= begin + REFUSAL_LOG_INTERVAL) {
             state.interval_begin = Some(now);

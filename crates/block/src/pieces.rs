@@ -1,0 +1,85 @@
+//! How much of a long request is done at a time.
+//!
+//! Where a device answers on the spot, the work is done by the thread that serves others, and a piece holds them up: it is small. Where a device
+//! takes its time, others go on meanwhile, and large pieces cost it less.
+
+use std::future::Future;
+use std::pin::pin;
+
+use futures_util::FutureExt;
+
+/// The sizes of the pieces of one request.
+pub struct Pieces {
+    small_bytes: u64,
+    large_bytes: u64,
+    /// Nothing of the last piece was waited for.
+    is_on_the_spot: bool,
+}
+
+impl Pieces {
+    /// Pieces of whole blocks of `block_bytes`, where a device answers on the spot at most `small_bytes_max` each, else `large_bytes_max`; a
+    /// block at least.
+    pub fn new(block_bytes: u64, small_bytes_max: u64, large_bytes_max: u64) -> Self {
+        let whole = |bytes: u64| (bytes / block_bytes).max(1) * block_bytes;
+        Self {
+            small_bytes: whole(small_bytes_max.min(large_bytes_max)),
+            large_bytes: whole(large_bytes_max),
+            is_on_the_spot: true,
+        }
+    }
+
+    /// Bytes of the next piece, where so many are left.
+    pub fn next(&mut self, left: u64) -> u64 {
+        let bytes = if self.is_on_the_spot { self.small_bytes } else { self.large_bytes };
+        self.is_on_the_spot = true;
+        bytes.min(left)
+    }
+
+    /// As [`next`](Self::next), a small one whatever the device did: others work beside.
+    pub fn next_small(&mut self, left: u64) -> u64 {
+        self.is_on_the_spot = true;
+        self.next(left)
+    }
+
+    /// Nothing of the last piece was waited for.
+    pub fn is_on_the_spot(&self) -> bool {
+        self.is_on_the_spot
+    }
+
+    /// Carries out something of a piece.
+    pub async fn wait_for<T>(&mut self, part: impl Future<Output = T>) -> T {
+        let mut part = pin!(part);
+        if let Some(done) = part.as_mut().now_or_never() {
+            return done;
+        }
+        self.is_on_the_spot = false;
+        part.await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::ready;
+
+    const KIB: u64 = 1 << 10;
+
+    #[test]
+    fn pieces_are_large_where_a_device_takes_its_time() {
+        let mut pieces = Pieces::new(512, 64 * KIB, 1 << 20);
+        assert_eq!(pieces.next(u64::MAX), 64 * KIB);
+        assert_eq!(pieces.wait_for(ready(7)).now_or_never(), Some(7));
+        assert_eq!(pieces.next(u64::MAX), 64 * KIB);
+        assert_eq!(pieces.wait_for(std::future::pending::<u8>()).now_or_never(), None);
+        assert_eq!(pieces.next(u64::MAX), 1 << 20);
+        assert_eq!((pieces.next(u64::MAX), pieces.next(512)), (64 * KIB, 512));
+        assert_eq!(pieces.wait_for(std::future::pending::<u8>()).now_or_never(), None);
+        assert_eq!(pieces.next_small(u64::MAX), 64 * KIB);
+    }
+
+    #[test]
+    fn pieces_are_of_whole_blocks() {
+        assert_eq!(Pieces::new(4096, 64 * KIB, 10_000).next(u64::MAX), 8192);
+        assert_eq!(Pieces::new(128 << 10, 64 * KIB, 1 << 20).next(u64::MAX), 128 << 10);
+    }
+}

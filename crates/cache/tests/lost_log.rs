@@ -1,0 +1,46 @@
+//! The log of a cache is gone, whole, after a crash: what was written since the last checkpoint is missing, and that is said.
+
+mod common;
+
+use std::sync::Arc;
+
+use base::executor::Executor;
+use block::memory::MemoryDevice;
+use block::{ErrorKind, Identity, SharedDevice};
+use cache::{Mode, check};
+use common::{format, format_options, open, open_options, read, try_open, write};
+
+/// Where the superblock's payload says that the log is, and how long.
+const LOG_AT: usize = 128 + 2592;
+
+fn zero_log(executor: &mut Executor, device: &SharedDevice) {
+    let superblock = read(executor, device, 0, 4096);
+    let number = |at: usize| u64::from_le_bytes(superblock[at..at + 8].try_into().unwrap());
+    let (offset, length) = (number(LOG_AT), number(LOG_AT + 8));
+    write(executor, device, offset, &vec![0; length as usize]);
+}
+
+#[test]
+fn a_cache_in_use_whose_log_has_no_record_is_refused() {
+    for writes in [0, 1, 200] {
+        let memory = || -> SharedDevice { Arc::new(MemoryDevice::new(1 << 20, Identity::default())) };
+        let (device, origin) = (memory(), memory());
+        let mut executor = Executor::in_order();
+        format(&mut executor, &device, &origin, format_options());
+        let cache = open(&mut executor, &device, &origin, Mode::WriteBack);
+        for line in 0..writes {
+            write(&mut executor, &cache, line % 100 * 4096, &[1; 4096]);
+        }
+        drop((cache, executor));
+        let mut executor = Executor::in_order();
+        let checked = Arc::clone(&device);
+        executor.block_on(async move { check(&checked).await }).expect("a crash is no damage");
+        zero_log(&mut executor, &device);
+        let options = open_options(&executor, Mode::WriteBack);
+        let error = try_open(&mut executor, &device, &origin, options).err().expect("records are missing");
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        let checked = Arc::clone(&device);
+        let checked = executor.block_on(async move { check(&checked).await });
+        assert_eq!(checked.unwrap_err().to_string(), error.to_string());
+    }
+}

@@ -1,0 +1,206 @@
+//! Requests that are a few bytes on the wire and much work for the device: CACHE, and TRIM and WRITE_ZEROES of more than a small piece.
+//!
+//! They are carried out in pieces. All connections stand in one line with them, each at one place, and one piece is carried out at a time. Where the
+//! device takes its time and others ask for something else meanwhile, it then is theirs for as long as the piece took: however many connections
+//! ask for much, others have half of it. Where the device answers on the spot, it is the thread that is shared: the runtime looks at all sockets
+//! after each piece.
+//!
+//! A piece takes its turn among those that change the same blocks by itself: whoever changes one waits for a piece, not for a request.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use block::pieces::Pieces;
+use block::range_lock::{Acquire, RangeLock};
+use block::{ByteRange, Error, Geometry};
+use nbd::server::{Command, Reply};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep};
+
+use crate::limits::{
+    CACHE_PIECE_BYTES, PAUSE_TIME_MAX, SHARE_UNIT_BYTES, STATUS_REQUESTS_MAX, STEP_BYTES, WORK_SHARE_BYTES,
+    ZERO_PIECE_BYTES, ZERO_PIECE_BYTES_ALONE,
+};
+use crate::partial::{Blocks, around};
+
+/// The line of a server.
+pub(crate) struct LongRequests {
+    line: Semaphore,
+    /// Other requests so far.
+    others: AtomicU64,
+    /// Of these, those before the last piece began.
+    seen: AtomicU64,
+}
+
+impl Default for LongRequests {
+    fn default() -> Self {
+        Self { line: Semaphore::new(1), others: AtomicU64::new(0), seen: AtomicU64::new(0) }
+    }
+}
+
+/// Whether a command is carried out in pieces.
+pub(crate) fn is_long(command: &Command) -> bool {
+    match command {
+        Command::Cache { .. } => true,
+        Command::Trim { length, .. } | Command::WriteZeroes { length, .. } => u64::from(*length) > ZERO_PIECE_BYTES,
+        _ => false,
+    }
+}
+
+/// What one connection may have under way of work that brings no data.
+#[derive(Clone)]
+pub(crate) struct WorkShare(Arc<Semaphore>);
+
+impl Default for WorkShare {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(WORK_SHARE_BYTES.div_ceil(SHARE_UNIT_BYTES) as usize)))
+    }
+}
+
+impl WorkShare {
+    /// What a command takes of it; `None` where it takes nothing.
+    fn units(command: &Command) -> Option<u32> {
+        let (length, has_flush) = match command {
+            Command::Trim { length, fua, .. } => (u64::from(*length), *fua),
+            Command::WriteZeroes { length, .. } => (u64::from(*length), false),
+            Command::Cache { .. } => (WORK_SHARE_BYTES, false),
+            // Where the device has to ask another for it, what it asks stands before the requests of others.
+            Command::BlockStatus { .. } => (WORK_SHARE_BYTES / STATUS_REQUESTS_MAX, false),
+            _ => return None,
+        };
+        let bytes = if has_flush { WORK_SHARE_BYTES } else { length.clamp(1, WORK_SHARE_BYTES) };
+        Some(bytes.div_ceil(SHARE_UNIT_BYTES) as u32)
+    }
+
+    /// The part of a command that takes one, at once or later.
+    pub(crate) fn of(&self, command: &Command) -> Part {
+        let Some(units) = Self::units(command) else { return Part::Given(None) };
+        match Arc::clone(&self.0).try_acquire_many_owned(units) {
+            Ok(permit) => Part::Given(Some(permit)),
+            Err(_) => Part::Awaited(Arc::clone(&self.0), units),
+        }
+    }
+}
+
+/// A part of a share.
+pub(crate) enum Part {
+    Given(Option<OwnedSemaphorePermit>),
+    Awaited(Arc<Semaphore>, u32),
+}
+
+impl Part {
+    pub(crate) async fn wait(self) -> Option<OwnedSemaphorePermit> {
+        match self {
+            Self::Given(permit) => permit,
+            Self::Awaited(share, units) => {
+                Some(share.acquire_many_owned(units).await.expect("nobody closes the semaphore"))
+            }
+        }
+    }
+}
+
+impl LongRequests {
+    /// The server ends: what was begun goes on without pauses and turns, and what only reads into caches ends with its piece.
+    pub(crate) fn hurry(&self) {
+        self.line.close();
+    }
+
+    /// A request that is not long begins.
+    pub(crate) fn note_other(&self) {
+        self.others.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Carries out a long command.
+    pub(crate) async fn carry_out(
+        &self,
+        blocks: Blocks,
+        (turns, geometry): (&RangeLock, &Geometry),
+        command: Command,
+    ) -> Result<Reply, Error> {
+        let block_bytes = u64::from(geometry.logical_block_bytes);
+        let granule = geometry.discard_granularity_bytes.map_or(block_bytes, |bytes| block_bytes.max(bytes.into()));
+        let (work, offset, length, has_flush) = match command {
+            Command::Cache { offset, length } => (Work::Warm, offset, length, false),
+            Command::Trim { offset, length, fua } => (Work::Discard, offset, length, fua),
+            Command::WriteZeroes { offset, length, fua, may_discard, .. } => {
+                (Work::Zero { may_discard }, offset, length, fua)
+            }
+            _ => return Ok(Reply::Done),
+        };
+        let (granule, small_bytes, large_bytes) = match work {
+            Work::Warm => (block_bytes, CACHE_PIECE_BYTES, STEP_BYTES),
+            Work::Discard | Work::Zero { .. } => (granule, ZERO_PIECE_BYTES, ZERO_PIECE_BYTES_ALONE),
+        };
+        let mut pieces = Pieces::new(granule, small_bytes, large_bytes);
+        let mut left = ByteRange { offset, length: length.into() };
+        while !left.is_empty() {
+            let place = self.line.acquire().await.ok();
+            if place.is_none() && work == Work::Warm {
+                break;
+            }
+            let others = self.others.load(Ordering::Relaxed);
+            let was_shared = self.seen.swap(others, Ordering::Relaxed) != others;
+            let most = if was_shared { pieces.next_small(left.length) } else { pieces.next(left.length) };
+            let piece = first(left, most, granule);
+            let turn = (work != Work::Warm).then(|| turns.exclusive(around(block_bytes, piece)));
+            let begun = Instant::now();
+            pieces.wait_for(work.carry_out(blocks.clone(), piece, turn)).await?;
+            left = ByteRange { offset: piece.end(), length: left.end() - piece.end() };
+            let is_shared = was_shared || self.others.load(Ordering::Relaxed) != others;
+            if pieces.is_on_the_spot() {
+                tokio::task::yield_now().await;
+            } else if is_shared && !self.line.is_closed() {
+                sleep(begun.elapsed().min(PAUSE_TIME_MAX)).await;
+            }
+        }
+        if has_flush { blocks.flush().await } else { Ok(Reply::Done) }
+    }
+}
+
+/// What is done with each piece.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Work {
+    Warm,
+    Discard,
+    Zero { may_discard: bool },
+}
+
+impl Work {
+    /// Carries out one piece, when its turn comes.
+    async fn carry_out(self, blocks: Blocks, piece: ByteRange, turn: Option<Acquire>) -> Result<Reply, Error> {
+        let _turn = match turn {
+            Some(turn) => Some(turn.await),
+            None => None,
+        };
+        match self {
+            Self::Warm => blocks.warm(piece).await,
+            Self::Discard => blocks.discard(piece, false).await,
+            Self::Zero { may_discard } => blocks.write_zeroes(piece, false, may_discard).await,
+        }
+    }
+}
+
+/// The first bytes of a range, `most` at most, up to the end of a granule where it is not all.
+fn first(range: ByteRange, most: u64, granule: u64) -> ByteRange {
+    if most >= range.length {
+        return range;
+    }
+    let end = (range.offset + most) / granule * granule;
+    ByteRange { offset: range.offset, length: end.saturating_sub(range.offset).clamp(1, most) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_allocated_is_asked_for_a_few_times_at_once() {
+        let share = WorkShare::default();
+        let command = || Command::BlockStatus { offset: 0, length: 1 << 28, only_first: false };
+        let parts: Vec<Part> = (0..STATUS_REQUESTS_MAX).map(|_| share.of(&command())).collect();
+        assert!(parts.iter().all(|part| matches!(part, Part::Given(Some(_)))));
+        assert!(matches!(share.of(&command()), Part::Awaited(..)));
+        drop(parts);
+        assert!(matches!(share.of(&command()), Part::Given(Some(_))));
+    }
+}

@@ -1,0 +1,237 @@
+//! A client beside one that asks for much work with few bytes: it has its turn between the pieces of it.
+
+mod common;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use base::buffer::Buffer;
+use block::device::DeviceExt;
+use block::{Completion, Device, Error, ErrorKind, Geometry, Identity, OperationKind, Request, Response, SharedDevice};
+use common::raw_client::{RawClient, request, shake_hands};
+use common::step_client::StepClient;
+use common::{Running, memory};
+use front::limits::SHUTDOWN_TIME_MAX;
+use front::{ListenAddress, NbdOptions, NbdServer};
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixStream;
+
+const FLUSH: u16 = 3;
+const TRIM: u16 = 4;
+const CACHE: u16 = 5;
+const WRITE_ZEROES: u16 = 6;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const SIZE: u64 = 64 * MIB;
+/// Where the good client reads; the others do not.
+const OWN: u64 = SIZE - MIB;
+/// What the others ask for.
+const LONG: u32 = 32 << 20;
+/// As many as one connection may have under way.
+const FLOOD: usize = 256;
+
+/// A device that notes what it is asked for. It answers on the spot, or one request after the other in their order.
+struct Model {
+    below: SharedDevice,
+    asked: Mutex<Vec<(OperationKind, u64, u64)>>,
+    /// What 64 KiB, or a request of fewer, takes; `None` is on the spot.
+    time: Option<Duration>,
+    line: Arc<tokio::sync::Mutex<()>>,
+    /// Flushes that fail before one ends well.
+    failing_flushes: AtomicUsize,
+}
+
+impl Model {
+    fn new(time: Option<Duration>) -> Arc<Self> {
+        let (asked, failing_flushes) = (Mutex::default(), AtomicUsize::new(0));
+        Arc::new(Self { below: memory(SIZE), asked, time, line: Arc::default(), failing_flushes })
+    }
+
+    /// What it was asked for since this was called last.
+    fn take_asked(&self) -> Vec<(OperationKind, u64, u64)> {
+        std::mem::take(&mut self.asked.lock().unwrap())
+    }
+}
+
+impl Device for Model {
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn identity(&self) -> Identity {
+        self.below.identity()
+    }
+
+    fn submit(&self, request: Request) -> Completion {
+        let kind = request.operation.kind();
+        let range = request.range().unwrap_or_default();
+        self.asked.lock().unwrap().push((kind, range.offset, range.length));
+        let fails = kind == OperationKind::Flush
+            && self
+                .failing_flushes
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
+                .is_ok();
+        let answer = self.below.submit(request);
+        let Some(time) = self.time else { return answer };
+        let (completion, sender) = Completion::slot();
+        let line = Arc::clone(&self.line);
+        tokio::spawn(async move {
+            let _turn = line.lock().await;
+            tokio::time::sleep(time * range.length.div_ceil(64 * KIB).max(1) as u32).await;
+            let answer = answer.await;
+            sender.complete(if fails {
+                Response::failed(Error::new(ErrorKind::Media, "planted"), Buffer::empty())
+            } else {
+                answer
+            });
+        });
+        completion
+    }
+}
+
+/// A client that floods, and a good one.
+async fn flood(device: &Arc<Model>, command: u16) -> (NbdServer, RawClient, StepClient) {
+    let server = NbdServer::new(Arc::clone(device) as SharedDevice, NbdOptions::default());
+    let good = StepClient::connect(&server).await;
+    let mut bad = RawClient::connect(&server).await;
+    bad.ask(command, if command == FLUSH { 0 } else { LONG }, FLOOD).await;
+    (server, bad, good)
+}
+
+/// Bytes that others than the good client had carried out since this was called last.
+fn bytes_of_others(device: &Model) -> u64 {
+    let others = device.take_asked().into_iter().filter(|(_, offset, _)| *offset != OWN);
+    others.map(|(_, _, length)| length).sum()
+}
+
+/// The most that others had carried out during one read of the good client, of sixty-four.
+async fn most_in_a_read(device: &Model, good: &mut StepClient) -> u64 {
+    let mut most = 0;
+    for _ in 0..64 {
+        good.read(OWN, 4096).await;
+        most = most.max(bytes_of_others(device));
+    }
+    most
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_that_takes_its_time_does_one_piece_of_a_flood_between_two_reads_of_others() {
+    for command in [CACHE, TRIM, WRITE_ZEROES] {
+        let device = Model::new(Some(Duration::from_millis(10)));
+        let (_server, _bad, mut good) = flood(&device, command).await;
+        // A flood that nobody is beside yet may do more at once.
+        good.read(OWN, 4096).await;
+        bytes_of_others(&device);
+        let most = most_in_a_read(&device, &mut good).await;
+        let piece = if command == CACHE { 64 * KIB } else { MIB };
+        assert!((1..=piece).contains(&most), "command {command}: {most} bytes");
+    }
+}
+
+/// What only reads into caches need not be done to the end when the server is.
+#[tokio::test(start_paused = true)]
+async fn cache_requests_do_not_hold_the_end_of_a_server_up() {
+    let device = Model::new(Some(Duration::from_millis(10)));
+    let running = Running::start(Arc::clone(&device) as SharedDevice, NbdOptions::default());
+    let ListenAddress::Unix(path) = &running.address else { unreachable!("the tests use socket files") };
+    let mut bad = UnixStream::connect(path).await.unwrap();
+    shake_hands(&mut bad).await;
+    bad.write_all(&request(CACHE, LONG).repeat(FLOOD)).await.unwrap();
+    while device.take_asked().is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let before = tokio::time::Instant::now();
+    running.stop().await;
+    assert!(before.elapsed() < SHUTDOWN_TIME_MAX, "{:?}", before.elapsed());
+}
+
+/// Of four clients that flood one does a piece at a time.
+#[tokio::test(start_paused = true)]
+async fn several_floods_do_one_piece_at_a_time() {
+    let device = Model::new(Some(Duration::from_millis(10)));
+    let (server, _bad, mut good) = flood(&device, CACHE).await;
+    let mut floods = Vec::new();
+    for _ in 0..3 {
+        let mut bad = RawClient::connect(&server).await;
+        bad.ask(CACHE, LONG, FLOOD).await;
+        floods.push(bad);
+    }
+    good.read(OWN, 4096).await;
+    bytes_of_others(&device);
+    let most = most_in_a_read(&device, &mut good).await;
+    assert!((1..=64 * KIB).contains(&most), "{most} bytes");
+}
+
+/// The thread of a device that answers at once is that of all connections.
+#[tokio::test]
+async fn on_the_spot_a_flood_does_a_few_pieces_while_others_are_read_from_and_answered() {
+    for command in [CACHE, TRIM, WRITE_ZEROES] {
+        let device = Model::new(None);
+        let (_server, _bad, mut good) = flood(&device, command).await;
+        let most = most_in_a_read(&device, &mut good).await;
+        assert!(most <= 8 * MIB, "command {command}: {most} bytes");
+    }
+}
+
+#[tokio::test]
+async fn on_the_spot_small_requests_are_carried_out_in_portions() {
+    let device = Model::new(None);
+    let server = NbdServer::new(Arc::clone(&device) as SharedDevice, NbdOptions::default());
+    let mut good = StepClient::connect(&server).await;
+    let mut bad = RawClient::connect(&server).await;
+    bad.ask(TRIM, 4096, 30_000).await;
+    let most = most_in_a_read(&device, &mut good).await;
+    assert!(most <= 8 * MIB, "{most} bytes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn flushes_that_come_while_one_is_under_way_share_the_next_one() {
+    let device = Model::new(Some(Duration::from_millis(10)));
+    let (server, mut bad, _good) = flood(&device, FLUSH).await;
+    let answers = bad.errors(FLOOD).await;
+    assert!(answers.iter().all(|&error| error == 0), "{answers:?}");
+    let flushes = device.take_asked().into_iter().filter(|(kind, ..)| *kind == OperationKind::Flush).count();
+    assert!((1..=4).contains(&flushes), "{flushes} flushes for {FLOOD}");
+    assert_eq!(server.counters().flush.requests, FLOOD as u64);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_shares_a_flush_shares_its_failure() {
+    let device = Model::new(Some(Duration::from_millis(10)));
+    let server = NbdServer::new(Arc::clone(&device) as SharedDevice, NbdOptions::default());
+    let mut client = RawClient::connect(&server).await;
+    device.failing_flushes.store(1, Ordering::Relaxed);
+    client.ask(FLUSH, 0, 3).await;
+    assert!(client.errors(3).await.iter().all(|&error| error != 0));
+    client.ask(FLUSH, 0, 1).await;
+    assert_eq!(client.errors(1).await, [0]);
+    assert_eq!(server.counters().flush.errors, 3);
+}
+
+/// Pieces are cut at whole blocks, and what is not whole at the ends is carried out in part.
+#[tokio::test]
+async fn pieces_together_are_what_was_asked_for() {
+    let device = Model::new(None);
+    let server = NbdServer::new(Arc::clone(&device) as SharedDevice, NbdOptions::default());
+    let mut client = StepClient::connect(&server).await;
+    let full = || Buffer::copy_of(&vec![7; 8 << 20]);
+    let (offset, length) = (MIB + 100, 5 * MIB as u32 + 1000);
+    for command in [
+        nbd::client::Command::Trim { offset, length, fua: true },
+        nbd::client::Command::WriteZeroes { offset, length, fua: true, may_discard: false, only_if_fast: false },
+    ] {
+        device.write(0, full(), false).await.unwrap();
+        device.take_asked();
+        let is_trim = matches!(command, nbd::client::Command::Trim { .. });
+        client.ask(command).await.result.unwrap();
+        let asked = device.take_asked();
+        assert_eq!(asked.last().map(|(kind, ..)| *kind), Some(OperationKind::Flush), "once, at the end");
+        assert!(asked.iter().all(|(_, _, length)| *length <= MIB));
+        let (first, end) = (offset as usize, offset as usize + length as usize);
+        let zeroes = if is_trim { first.next_multiple_of(512)..end / 512 * 512 } else { first..end };
+        let read = device.read(0, Buffer::zeroed(8 << 20)).await.unwrap();
+        assert!(read.iter().enumerate().all(|(at, &byte)| byte == if zeroes.contains(&at) { 0 } else { 7 }));
+    }
+}

@@ -1,0 +1,20 @@
+//! A logout on its way.
+
+use base::clock::Instant;
+
+use super::event::{LinkId, TaskId};
+use crate::pdu::InitiatorTaskTag;
+
+/// A logout that was granted.
+pub(super) struct GrantedLogout {
+    /// Where the response goes.
+    pub(super) at: LinkId,
+    pub(super) initiator_task_tag: InitiatorTaskTag,
+    /// Connections it ends, live or lost.
+    pub(super) covered: Vec<LinkId>,
+    pub(super) ends_session: bool,
+    pub(super) is_for_recovery: bool,
+    /// Tasks with the driver.
+    pub(super) waits_for: Vec<TaskId>,
+    pub(super) deadline: Instant,
+}

@@ -1,0 +1,77 @@
+//! What is checked before a command runs, and where it goes.
+//!
+//! In this order (SAM-5 5.3.3, SPC-4 5.9): the CDB is parsed; a waiting unit attention is told first, whatever the command, unless it is
+//! one of the three that are exempt; then what is wrong with the CDB; then reservations; then the medium's presence; then the
+//! command itself. A command that needs one device request and no waiting costs no allocation.
+
+use std::sync::Arc;
+
+use scsi::{Cdb, CdbError, Sense, Status};
+
+use crate::admission::Admission;
+use crate::attention;
+use crate::command::{Command, Outcome};
+use crate::commands;
+use crate::execution::Execution;
+use crate::failure::Failure;
+use crate::nexus::NexusId;
+use crate::protection;
+use crate::sanitize_state as sanitize;
+use crate::unit::LogicalUnit;
+
+impl LogicalUnit {
+    /// Runs one command of `nexus`.
+    pub(crate) fn execute(self: &Arc<Self>, nexus: &NexusId, command: Command) -> Execution {
+        let parsed = Cdb::parse(&command.cdb);
+        // As it stands when the command comes: its nexus may be gone when it executes.
+        let admission = Admission {
+            sanitizes_begun: self.sanitize.begun(),
+            held: self.held_by(nexus),
+            writes_through: self.mode.writes_through(),
+        };
+        let cdb = match self.admit(nexus, parsed) {
+            Ok(cdb) => cdb,
+            Err(failure) => return Execution::ready(Outcome::from(Err(failure))),
+        };
+        if self.tasks.is_full() {
+            return Execution::ready(Outcome::status(Status::TaskSetFull));
+        }
+        // SANITIZE overtakes all (SBC-4 5.30): what waits is told of it instead of being carried out first.
+        if matches!(cdb, Cdb::Sanitize(_)) || !self.tasks.must_wait(command.attribute) {
+            return commands::start(self, nexus, cdb, command, admission);
+        }
+        let ticket = Arc::new(self.enter(nexus, &command));
+        let (unit, nexus, workers) = (Arc::clone(self), nexus.clone(), self.workers().clone());
+        let waiting = Arc::clone(&ticket);
+        let future = async move {
+            waiting.turn().await;
+            if !sanitize::is_exempt(&cdb)
+                && let Err(failure) = admission.check(&unit, &waiting)
+            {
+                return Outcome::from(Err(failure));
+            }
+            // Its place in the order is taken and held by the ticket; what starts here is part of this task.
+            commands::start(&unit, &nexus, cdb, command, admission).await
+        };
+        Execution::task(future, ticket, &workers)
+    }
+
+    /// What stands between a command and its execution.
+    fn admit(&self, nexus: &NexusId, parsed: Result<Cdb, CdbError>) -> Result<Cdb, Failure> {
+        self.watch.catch_up();
+        if !parsed.as_ref().is_ok_and(attention::is_exempt)
+            && let Some(sense) = self.attentions.take(nexus)
+        {
+            return Err(sense.into());
+        }
+        let cdb = parsed?;
+        self.reservations.check(nexus, &cdb)?;
+        if protection::is_for_writers(&cdb) && self.protection.covers(nexus) {
+            return Err(Sense::WRITE_PROTECTED.into());
+        }
+        if !sanitize::is_exempt(&cdb) {
+            self.sanitize.check()?;
+        }
+        Ok(cdb)
+    }
+}

@@ -1,0 +1,61 @@
+//! Changes of a logical unit, recorded in its change marks.
+
+use block::{ByteRange, Device, Request};
+use scsi::Sense;
+use scsi::change_mark::Parameters;
+
+use crate::admission::Admission;
+use crate::change_marks::{Held, TURN, cannot_save};
+use crate::failure::{self, Doing, Failure};
+use crate::nexus::NexusId;
+use crate::unit::LogicalUnit;
+
+impl LogicalUnit {
+    /// Which marks a nexus holds; captured when a command comes.
+    pub(crate) fn held_by(&self, nexus: &NexusId) -> Held {
+        self.change_marks.as_ref().map_or(Held::default(), |marks| marks.held_by(nexus))
+    }
+
+    /// Which marks a nexus holds, for a command that came to another unit: it may be gone by now, and holds nothing then.
+    pub(crate) fn held_still_by(&self, nexus: &NexusId) -> Held {
+        self.change_marks.as_ref().map_or(Held::default(), |marks| marks.held_still_by(nexus))
+    }
+
+    /// Whether nothing has to be recorded before a range is changed, which the caller has alone.
+    pub(crate) fn is_change_recorded(&self, held: Held, range: ByteRange) -> bool {
+        self.change_marks.as_ref().is_none_or(|marks| marks.is_recorded(held, range))
+    }
+
+    /// Records that a range changes, before it does. The caller has the range alone, from before this until it has changed.
+    pub(crate) async fn record_change(&self, held: Held, range: ByteRange) -> Result<(), Failure> {
+        self.record_changes(held, &[range]).await
+    }
+
+    /// Records several ranges with one durable write. It is no substitute for [`record_change`](Self::record_change) of each of them
+    /// once its range is held, which then costs nothing.
+    pub(crate) async fn record_changes(&self, held: Held, ranges: &[ByteRange]) -> Result<(), Failure> {
+        let Some(marks) = &self.change_marks else { return Ok(()) };
+        marks.record(held, ranges).await.map_err(|error| cannot_save(&error))
+    }
+
+    /// CLEAR: what is recorded is set apart, then all that is on its way to the medium flushed, and then it is forgotten.
+    pub(crate) async fn clear_mark(
+        &self,
+        nexus: &NexusId,
+        parameters: &Parameters,
+        admission: Admission,
+    ) -> Result<(), Failure> {
+        let marks = self.change_marks.as_ref().ok_or(Sense::INVALID_OPERATION_CODE.at_byte(0))?;
+        let _turn = marks.clearing.exclusive(TURN).await;
+        let _cost = marks.open_clear(nexus, parameters)?;
+        {
+            let _all = self.ranges.exclusive(ByteRange { offset: 0, length: u64::MAX }).await;
+            // What a sanitize changed since it came is not to be forgotten.
+            admission.check_sanitize(self)?;
+            marks.begin_clear(nexus, parameters)?;
+        }
+        let response = self.device().submit(Request::flush()).await;
+        response.result.map_err(|error| failure::of_block_error(&error, Doing::Writing, None))?;
+        marks.finish_clear(nexus, parameters, self.geometry().size_bytes).await
+    }
+}

@@ -1,0 +1,100 @@
+//! What happens to the LUN in a life without being wrong, and is told by an event.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use base::clock::Clock;
+use base::executor::Executor;
+use base::random::Random;
+use base::range::ByteRange;
+use block::device::DeviceExt;
+use block::layer::crash::CrashLayer;
+use block::{Device, Event};
+
+use crate::application::lock;
+use crate::history::History;
+
+/// Bytes by which a LUN may be larger in the end.
+pub const GROWTH_BYTES: u64 = 64 << 10;
+/// Most changes by others in a life, and most time before each, in microseconds.
+const CHANGES_MAX: u64 = 12;
+const PAUSE_MICROS_MAX: u64 = 6000;
+/// The moment of what happens once, in microseconds.
+const MOMENT_MICROS_MAX: u64 = 30_000;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LunEvent {
+    /// Others write to the part of the LUN that is theirs, as drawn from this.
+    ChangedByOthers(u64),
+    /// It has [`GROWTH_BYTES`] more from a moment on.
+    Grows(Duration),
+    /// It loses what it holds volatile, and goes on.
+    LosesCache(Duration),
+}
+
+impl LunEvent {
+    /// One, or none.
+    pub fn draw(random: &mut Random) -> Option<Self> {
+        let moment = Duration::from_micros(random.below(MOMENT_MICROS_MAX));
+        match random.below(10) {
+            0..3 => Some(Self::ChangedByOthers(random.bits())),
+            3 => Some(Self::Grows(moment)),
+            4..6 => Some(Self::LosesCache(moment)),
+            _ => None,
+        }
+    }
+}
+
+/// Who is told beside those that follow the LUN.
+pub struct Told {
+    /// What every sector may hold.
+    pub history: Arc<Mutex<History>>,
+    /// Whether the stack keeps also what was acknowledged and is volatile on the LUN.
+    pub keeps_volatile: bool,
+    /// What others changed, for the next life.
+    pub changed: Arc<Mutex<Vec<ByteRange>>>,
+    /// The part of others, from the start of the LUN.
+    pub others_bytes: u64,
+}
+
+impl LunEvent {
+    /// Lets it happen to `lun`, as long as `executor` runs.
+    pub fn happen(self, lun: &CrashLayer, executor: &mut Executor, told: Told) {
+        let (lun, clock) = (lun.clone(), executor.clock());
+        match self {
+            Self::ChangedByOthers(seed) => executor.spawn(async move { told.change(&lun, &clock, seed).await }),
+            Self::Grows(moment) => executor.spawn(async move {
+                clock.sleep(moment).await;
+                lun.grow(lun.geometry().size_bytes + GROWTH_BYTES);
+            }),
+            Self::LosesCache(moment) => executor.spawn(async move {
+                clock.sleep(moment).await;
+                if !told.keeps_volatile {
+                    lock(&told.history).fail_flush();
+                }
+                lun.lose_cache();
+            }),
+        }
+    }
+}
+
+impl Told {
+    /// Others write here and there. Who follows the LUN hears of each before whoever wrote has his answer.
+    async fn change(&self, lun: &CrashLayer, clock: &dyn Clock, seed: u64) {
+        let mut random = Random::new(seed);
+        let block = u64::from(lun.geometry().logical_block_bytes);
+        let blocks = self.others_bytes / block;
+        for _ in 0..random.below(CHANGES_MAX.min(blocks * CHANGES_MAX) + 1) {
+            clock.sleep(Duration::from_micros(random.below(PAUSE_MICROS_MAX))).await;
+            let count = 1 + random.below(blocks);
+            let range = ByteRange { offset: random.below(blocks - count + 1) * block, length: count * block };
+            let submitted = lock(&self.history).submit(range, false);
+            // A mark has it as soon as it may be there.
+            self.changed.lock().expect("nobody panics with it").push(range);
+            let is_written = lun.write(range.offset, submitted.buffer(), true).await.is_ok();
+            lun.publish(&Event::Invalidated(range));
+            lock(&self.history).finish(&submitted, is_written, is_written);
+        }
+    }
+}

@@ -149,7 +149,7 @@ impl Guest {
             .args(["-accel", "tcg", "-cpu", "max", "-smp", "1", "-m", &self.memory_mib.to_string()])
             .args(["-nodefaults", "-display", "none", "-no-reboot"])
             .args(["-netdev", &format!("user,id=net{forwards}"), "-device", "virtio-net-pci,netdev=net,romfile="])
-            .args(["-append", "console=ttyS0 loglevel=5 panic=-1 mitigations=off"])
+            .args(["-append", "console=ttyS0 loglevel=5 oops=panic panic=-1 mitigations=off"])
             .args(disks)
             .arg("-kernel")
             .arg(kernel.join(format!("boot/vmlinuz-{version}")))

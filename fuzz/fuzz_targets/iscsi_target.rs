@@ -14,7 +14,7 @@ use std::time::Duration;
 use base::buffer::{Buffer, BufferPool};
 use base::clock::Instant;
 use base::serial::Serial32;
-use fuzz::iscsi_peer::{Listener, pdu_bytes};
+use fuzz::iscsi_peer::{Listener, asked_data_out, pdu_bytes};
 use fuzz::iscsi_script::{Fixes, Item, Script, Setup, pattern};
 use iscsi::chap::{Challenge, Credentials, Secret};
 use iscsi::framing::Digests;
@@ -27,7 +27,6 @@ use iscsi::target::{
 };
 use iscsi::text::Keys;
 use libfuzzer_sys::fuzz_target;
-use logical_unit::data_out_bytes;
 
 const TARGET: &str = "iqn.2026-01.io.forebay:disk";
 const FIRST_CMD_SN: Serial32 = Serial32(u32::MAX - 1);
@@ -53,7 +52,7 @@ fn parameters(setup: Setup) -> TargetParameters {
         portal_groups: None,
         access: AccessList(vec![AccessRule::everybody(authentication.accounts.clone())]),
         own: authentication.own.clone(),
-        data_out_bytes: Arc::new(|_, cdb| data_out_bytes(cdb, 512)),
+        data_out_of: Arc::new(|_, cdb| asked_data_out(cdb)),
     };
     let pool = BufferPool::new(if setup.is_tight { 16 << 10 } else { 1 << 20 });
     let mut parameters = TargetParameters::new(vec![description], pool);

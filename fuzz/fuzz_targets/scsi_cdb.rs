@@ -13,7 +13,7 @@ use block::memory::MemoryDevice;
 use block::{Geometry, Identity, SharedDevice};
 use fuzz::scsi_script::{Step, parse};
 use libfuzzer_sys::fuzz_target;
-use logical_unit::{Command, LogicalUnit, LogicalUnitOptions, LunMap, NexusId, Outcome, data_out_bytes};
+use logical_unit::{Command, LogicalUnit, LogicalUnitOptions, LunMap, NexusId, Outcome};
 use scsi::{Cdb, CdbBytes, Sense, Status, TaskAttribute, TaskManagementFunction};
 
 const SIZE_BYTES: u64 = 128 << 10;
@@ -85,14 +85,15 @@ fn check_outcome(step: &Step, outcome: &Outcome) {
 
 fn command(step: &Step, task_tag: u64) -> Option<Command> {
     let block_bytes = BLOCK_BYTES.get(usize::from(step.lun)).copied().unwrap_or(512);
-    let asked = data_out_bytes(&step.cdb, block_bytes).min(DATA_OUT_BYTES_MAX) as i64;
+    let asked =
+        Cdb::parse(&step.cdb).map_or(0, |cdb| cdb.class().data_out.bytes(block_bytes)).min(DATA_OUT_BYTES_MAX) as i64;
     let length = (asked + i64::from(step.data_out_delta)).max(0) as usize;
     let mut data_out = Buffer::zeroed(length);
     if !step.data_out.is_empty() {
         data_out.iter_mut().zip(step.data_out.iter().cycle()).for_each(|(byte, from)| *byte = *from);
     }
     Some(Command {
-        cdb: CdbBytes::new(&step.cdb)?,
+        cdb: Cdb::parse(&CdbBytes::new(&step.cdb)?),
         data_out,
         data_in_bytes_max: u32::MAX,
         attribute: TaskAttribute::from_code(step.attribute & 7).unwrap_or_default(),

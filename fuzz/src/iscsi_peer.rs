@@ -5,6 +5,8 @@ use base::buffer::Buffer;
 use base::checksum::crc32c;
 use iscsi::framing::{Destination, Digests, Progress, ReceivedPdu, Receiver};
 use iscsi::pdu::{Lengths, RawBhs, padding_bytes};
+use iscsi::target::AskedDataOut;
+use scsi::Cdb;
 
 use crate::iscsi_script::Fixes;
 
@@ -81,4 +83,15 @@ impl Default for Listener {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// What a CDB asks for, with blocks of 512 bytes.
+pub fn asked_data_out(cdb: &[u8]) -> AskedDataOut {
+    Cdb::parse(cdb).map_or_else(
+        |_| AskedDataOut::default(),
+        |cdb| {
+            let asked = cdb.class().data_out;
+            AskedDataOut { bytes: asked.bytes(512), is_exact: asked.is_exact() }
+        },
+    )
 }

@@ -22,14 +22,13 @@ use crate::unit::LogicalUnit;
 impl LogicalUnit {
     /// Runs one command of `nexus`.
     pub(crate) fn execute(self: &Arc<Self>, nexus: &NexusId, command: Command) -> Execution {
-        let parsed = Cdb::parse(&command.cdb);
         // As it stands when the command comes: its nexus may be gone when it executes.
         let admission = Admission {
             sanitizes_begun: self.sanitize.begun(),
             held: self.held_by(nexus),
             writes_through: self.mode.writes_through(),
         };
-        let cdb = match self.admit(nexus, parsed) {
+        let cdb = match self.admit(nexus, command.cdb) {
             Ok(cdb) => cdb,
             Err(failure) => return Execution::ready(Outcome::from(Err(failure))),
         };

@@ -9,7 +9,7 @@
 //! | [`lun_map`] | [`LunMap`]: LUN to logical unit, absent LUNs, REPORT LUNS, task management |
 //! | [`mod@unit`], [`options`] | [`LogicalUnit`]: a device and what commands share; what it is set up with |
 //! | `device_server` | what is checked before a command runs, and where it goes |
-//! | [`command`] | [`Command`], [`Outcome`], [`data_out_bytes`] |
+//! | [`command`] | [`Command`], [`Outcome`] |
 //! | [`execution`] | [`Execution`] |
 //! | [`nexus`] | [`NexusId`] |
 //! | `admission` | how things stood when a command came |
@@ -56,7 +56,7 @@ mod task_set;
 pub mod unit;
 
 pub use change_marks::{ChangeStore, MemoryChanges, SavedMarks};
-pub use command::{Command, Outcome, data_out_bytes};
+pub use command::{Command, Outcome};
 pub use execution::Execution;
 pub use lun_map::{LunMap, Mapping, TaskManagementResponse, WeakLunMap};
 pub use nexus::NexusId;

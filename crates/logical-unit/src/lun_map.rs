@@ -178,9 +178,7 @@ impl LunMap {
 
     /// Runs one command. It is under way when this returns.
     pub fn execute(&self, nexus: &NexusId, lun: u64, command: Command) -> Execution {
-        if command.cdb.first() == Some(&REPORT_LUNS)
-            && let Ok(Cdb::ReportLuns { select_report, allocation_length }) = Cdb::parse(&command.cdb)
-        {
+        if let Ok(Cdb::ReportLuns { select_report, allocation_length }) = command.cdb {
             return Execution::ready(self.report_luns(nexus, select_report, allocation_length));
         }
         match self.get(lun) {
@@ -286,8 +284,6 @@ impl LunMap {
     }
 }
 
-const REPORT_LUNS: u8 = 0xa0;
-
 /// Tasks aborted in one set.
 type Aborted = (TaskSet, Vec<u64>);
 
@@ -298,7 +294,7 @@ fn abort(units: &[Arc<LogicalUnit>], by: &NexusId, matches: impl Fn(&NexusId, u6
 
 /// The answer where no logical unit is (SPC-4 5.9, 6.6.2, 6.39): INQUIRY says so in its first byte, REQUEST SENSE in its data.
 fn absent(command: &Command) -> Outcome {
-    match Cdb::parse(&command.cdb) {
+    match command.cdb {
         Ok(Cdb::Inquiry { is_vpd: false, page: 0, allocation_length }) => {
             Outcome::good(cut(&inquiry::absent(), u32::from(allocation_length)))
         }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use scsi::Cdb;
+use scsi::cdb::Change;
 
 use crate::nexus::NexusId;
 
@@ -41,31 +42,5 @@ impl Protection {
 
 /// Whether a command is only for those who may write: it would change the medium, or what all see of the unit.
 pub(crate) fn is_for_writers(cdb: &Cdb) -> bool {
-    changes_medium(cdb) || changes_unit(cdb)
-}
-
-/// Whether a command would change what others may do with the unit. RELEASE(6) gives back only what its own nexus has; starting a unit and
-/// loading its medium take nothing from anybody.
-fn changes_unit(cdb: &Cdb) -> bool {
-    match cdb {
-        Cdb::PersistentReserveOut { .. } | Cdb::Reserve6 | Cdb::ModeSelect(_) => true,
-        Cdb::PreventAllowMediumRemoval { prevent } => *prevent != 0,
-        Cdb::StartStopUnit(start_stop) => !start_stop.is_start || start_stop.power_condition != 0,
-        _ => false,
-    }
-}
-
-/// Whether a command would change the medium of the unit it is sent to. EXTENDED COPY looks at its destination itself.
-fn changes_medium(cdb: &Cdb) -> bool {
-    matches!(
-        cdb,
-        Cdb::Write(_)
-            | Cdb::WriteAndVerify(_)
-            | Cdb::WriteSame(_)
-            | Cdb::CompareAndWrite { .. }
-            | Cdb::OrWrite(_)
-            | Cdb::WriteAtomic(_)
-            | Cdb::Sanitize(_)
-            | Cdb::Unmap { .. }
-    )
+    cdb.class().change != Change::Nothing
 }

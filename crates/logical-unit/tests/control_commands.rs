@@ -203,7 +203,7 @@ fn absent_units_say_so() {
     let target = Target::new();
     let run = |cdb: Cdb| {
         let command = Command {
-            cdb: cdb.emit(),
+            cdb: Ok(cdb),
             data_out: block::Buffer::empty(),
             data_in_bytes_max: 4096,
             attribute: TaskAttribute::Simple,

@@ -84,7 +84,7 @@ fn a_long_read_lets_others_have_their_turn_between_its_pieces() {
     written.expect("memory answers at once").into_buffer().expect("it is written");
     let transfer = Transfer { blocks: Blocks::sixteen(0, (BYTES / BLOCK_BYTES) as u32), is_dpo: false, is_fua: false };
     let command = Command {
-        cdb: Cdb::Read(transfer).emit(),
+        cdb: Ok(Cdb::Read(transfer)),
         data_out: Buffer::empty(),
         data_in_bytes_max: BYTES as u32,
         attribute: TaskAttribute::Simple,

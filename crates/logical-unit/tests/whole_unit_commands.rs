@@ -130,7 +130,7 @@ fn a_sanitize_goes_on_whoever_is_reset() {
 fn naa(target: &Target, lun: u64) -> u64 {
     let unit = target.map.get(lun).unwrap();
     let command = logical_unit::Command {
-        cdb: vital(0x83).emit(),
+        cdb: Ok(vital(0x83)),
         data_out: block::Buffer::empty(),
         data_in_bytes_max: 4096,
         attribute: TaskAttribute::Simple,

@@ -31,6 +31,8 @@ use iscsi::pdu::{TaskManagementFunction, TaskManagementOutcome};
 use iscsi::target as protocol;
 use iscsi::target::{CloseReason, Event, LinkId, SessionRequest, TaskId, TaskManagement, TaskManagementId};
 use logical_unit::{Execution, LunMap, NexusId, Outcome, TaskManagementResponse};
+use scsi::Cdb;
+use scsi::cdb::Traffic;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
@@ -47,8 +49,8 @@ use crate::sessions::{Inbox, Joining};
 use crate::shared::Shared;
 use crate::spin::Spin;
 use crate::status::{ConnectionReport, SessionActivity, SessionReport};
-use crate::tally::{Tally, Use, failure_kind};
-use crate::target::{data_out_bytes_of, lun_number};
+use crate::tally::{Tally, failure_kind};
+use crate::target::{data_out_of, lun_number};
 use crate::transport::Transport;
 use crate::turns::{Place, Turns};
 
@@ -121,7 +123,8 @@ struct Ticket {
     task: TaskId,
     lun: u64,
     tally: Arc<Tally>,
-    usage: Use,
+    traffic: Traffic,
+    data_out_bytes: usize,
     /// When the command was there with its data.
     begun: Instant,
     expected_bytes: usize,
@@ -161,7 +164,7 @@ impl Session {
                 request.initiator_name, request.isid, name, request.portal_group_tag
             ));
             luns.add_nexus(&nexus);
-            protocol.set_data_out_bytes(data_out_bytes_of(&luns));
+            protocol.set_data_out_of(data_out_of(&luns));
             Units { target_name: name.clone(), luns: luns.clone(), nexus, tallies: BTreeMap::new() }
         });
         tracing::info!(
@@ -386,16 +389,15 @@ impl Session {
         let Some(units) = self.units.as_mut() else { return };
         let lun = lun_number(command.lun);
         let cdb = match command.cdb.extension.as_slice() {
-            [] => scsi::CdbBytes::from(command.cdb.head),
-            extension => {
-                scsi::CdbBytes::new(&[&command.cdb.head, extension].concat()).unwrap_or(command.cdb.head.into())
-            }
+            [] => Cdb::parse(&command.cdb.head),
+            extension => Cdb::parse(&[&command.cdb.head, extension].concat()),
         };
         let ticket = Ticket {
             task: command.task,
             lun,
             tally: units.tally(lun, &self.server),
-            usage: Use::of(command.cdb.head[0], command.data_out.len()),
+            traffic: cdb.map_or(Traffic::Other, |cdb| cdb.class().traffic),
+            data_out_bytes: command.data_out.len(),
             begun: self.server.clock.now(),
             expected_bytes: buffer_bytes(command.data_in_bytes_max),
         };
@@ -424,7 +426,12 @@ impl Session {
 
     fn complete(&mut self, ticket: &Ticket, outcome: Outcome) {
         let now = self.server.clock.now();
-        ticket.tally.count(ticket.usage, outcome.data_in.len(), now.since(ticket.begun));
+        let bytes = match ticket.traffic {
+            Traffic::Read => outcome.data_in.len(),
+            Traffic::Write => ticket.data_out_bytes,
+            Traffic::Other => 0,
+        };
+        ticket.tally.count(ticket.traffic, bytes, now.since(ticket.begun));
         if outcome.status != scsi::Status::Good {
             self.note_failure(ticket, &outcome);
         }

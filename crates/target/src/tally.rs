@@ -10,27 +10,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base::histogram::LatencyHistogram;
+use scsi::cdb::Traffic;
 
 use crate::limits::TALLY_SLOTS;
 use crate::status::{LatencyStatus, LunStatus};
-
-/// What a command does, for counting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
-    Read,
-    Write { bytes: u64 },
-    Other,
-}
-
-impl Use {
-    pub(crate) fn of(operation_code: u8, data_out_bytes: usize) -> Self {
-        match operation_code {
-            0x08 | 0x28 | 0xa8 | 0x88 => Self::Read,
-            0x0a | 0x2a | 0xaa | 0x8a | 0x2e | 0xae | 0x8e => Self::Write { bytes: data_out_bytes as u64 },
-            _ => Self::Other,
-        }
-    }
-}
 
 /// The counts of one logical unit. See the module.
 #[derive(Default)]
@@ -74,13 +57,14 @@ impl Operations {
 
 impl Tally {
     /// Counts a command that ended well, or as well as its status says.
-    pub(crate) fn count(&self, usage: Use, data_in_bytes: usize, latency: Duration) {
+    pub(crate) fn count(&self, traffic: Traffic, bytes: usize, latency: Duration) {
         let mut slot = self.slot();
-        match usage {
-            Use::Read => slot.reads.add(data_in_bytes as u64, latency),
-            Use::Write { bytes } => slot.writes.add(bytes, latency),
-            Use::Other => slot.others.add(0, latency),
-        }
+        let operations = match traffic {
+            Traffic::Read => &mut slot.reads,
+            Traffic::Write => &mut slot.writes,
+            Traffic::Other => &mut slot.others,
+        };
+        operations.add(bytes as u64, latency);
     }
 
     /// Counts a command that did not end with GOOD, besides [`Tally::count`].
@@ -182,9 +166,9 @@ mod tests {
         std::thread::scope(|scope| {
             for _ in 0..2 * TALLY_SLOTS {
                 scope.spawn(|| {
-                    tally.count(Use::Read, 4096, Duration::from_micros(80));
-                    tally.count(Use::Write { bytes: 512 }, 0, Duration::from_millis(3));
-                    tally.count(Use::Other, 36, Duration::from_micros(5));
+                    tally.count(Traffic::Read, 4096, Duration::from_micros(80));
+                    tally.count(Traffic::Write, 512, Duration::from_millis(3));
+                    tally.count(Traffic::Other, 0, Duration::from_micros(5));
                     tally.count_failure("busy");
                 });
             }

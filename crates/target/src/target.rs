@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use iscsi::chap::Credentials;
-use iscsi::target::{AccessList, DataOutBytes, SessionRequest, TargetDescription, TargetPortal};
-use logical_unit::{LunMap, Mapping, data_out_bytes};
+use iscsi::target::{AccessList, AskedDataOut, DataOutOf, SessionRequest, TargetDescription, TargetPortal};
+use logical_unit::{LunMap, Mapping};
+use scsi::Cdb;
 
 /// Block size assumed for LUNs that are not there; their commands end in CHECK CONDITION whatever it is.
 const BLOCK_BYTES_DEFAULT: u32 = 512;
@@ -87,19 +88,22 @@ impl Target {
             portal_groups: self.portal_groups.clone(),
             access: self.access.clone(),
             own: self.own.clone(),
-            data_out_bytes: data_out_bytes_of(&self.luns),
+            data_out_of: data_out_of(&self.luns),
         }
     }
 }
 
-/// Bytes of data-out that CDBs to these logical units ask for. Connections have this until they end: it must not keep units that a reload
+/// The data-out that CDBs to these logical units ask for: none by one that is not understood, which ends in CHECK CONDITION anyway. Connections have this until they end: it must not keep units that a reload
 /// removes.
-pub(crate) fn data_out_bytes_of(luns: &LunMap) -> DataOutBytes {
+pub(crate) fn data_out_of(luns: &LunMap) -> DataOutOf {
     let luns = luns.downgrade();
     Arc::new(move |lun, cdb| {
         let unit = luns.upgrade().and_then(|luns| luns.get(lun_number(lun)));
         let block_bytes = unit.map_or(BLOCK_BYTES_DEFAULT, |unit| unit.geometry().logical_block_bytes);
-        data_out_bytes(cdb, block_bytes)
+        Cdb::parse(cdb).map_or(AskedDataOut::default(), |cdb| {
+            let asked = cdb.class().data_out;
+            AskedDataOut { bytes: asked.bytes(block_bytes), is_exact: asked.is_exact() }
+        })
     })
 }
 

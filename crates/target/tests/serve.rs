@@ -12,7 +12,7 @@ use block::{Identity, SharedDevice};
 use iscsi::pdu::*;
 use iscsi::target::{AccessRule, NamePattern, TargetPortal};
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, NexusId};
-use scsi::{CdbBytes, Status};
+use scsi::{Cdb, Status};
 use target::limits::{DATA_IN_BYTES_MAX, SPIN_MAX};
 use target::{Addresses, LunMask, MaskedLun, Target, TargetServer, TargetServerOptions};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -96,7 +96,7 @@ async fn a_reservation_is_gone_before_the_logout_is_answered() {
     let seen = Arc::clone(&statuses);
     let before_write = move |bytes: &[u8]| {
         let test_unit_ready = logical_unit::Command {
-            cdb: CdbBytes::new(&[0; 6]).expect("six bytes are a CDB"),
+            cdb: Ok(Cdb::TestUnitReady),
             data_out: Buffer::empty(),
             data_in_bytes_max: 0,
             attribute: scsi::TaskAttribute::Simple,

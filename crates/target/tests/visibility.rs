@@ -133,7 +133,7 @@ fn naa(luns: &LunMap, lun: u64) -> u64 {
     let owner = NexusId::new("the owner,i,0x1,target,t,0x1");
     luns.add_nexus(&owner);
     let command = logical_unit::Command {
-        cdb: scsi::CdbBytes::new(&[0x12, 1, 0x83, 0x10, 0, 0]).expect("six bytes are a CDB"),
+        cdb: scsi::Cdb::parse(&[0x12, 1, 0x83, 0x10, 0, 0]),
         data_out: base::buffer::Buffer::empty(),
         data_in_bytes_max: 4096,
         attribute: scsi::TaskAttribute::Simple,

@@ -24,7 +24,7 @@ use super::event::{CloseReason, LinkId, LoginEvent, SessionRequest};
 use super::link::Link;
 use super::login::{Login, LoginAnswer, Refusal};
 use super::pace::Pace;
-use super::parameters::{DataOutBytes, TargetParameters};
+use super::parameters::{DataOutOf, TargetParameters};
 use crate::chap::Challenge;
 use crate::framing::{DataSegment, Destination, Digests, Progress, ReceivedPdu, Receiver, TransmitQueue};
 use crate::negotiation::Digest;
@@ -48,7 +48,7 @@ pub struct Connection {
     now: Instant,
     received_pdus: u64,
     /// Of the session, where the driver knows better than the target's description.
-    data_out_bytes: Option<DataOutBytes>,
+    data_out_of: Option<DataOutOf>,
 }
 
 /// Where the login is.
@@ -72,7 +72,7 @@ pub(super) struct LoggedIn {
     pub(super) parameters: Arc<TargetParameters>,
     pub(super) session: SessionRequest,
     pub(super) first_cmd_sn: Serial32,
-    pub(super) data_out_bytes: Option<DataOutBytes>,
+    pub(super) data_out_of: Option<DataOutOf>,
     pub(super) link: Link,
 }
 
@@ -96,7 +96,7 @@ impl Connection {
             idle_deadline: now + parameters.login_idle_timeout,
             now,
             received_pdus: 0,
-            data_out_bytes: None,
+            data_out_of: None,
             parameters,
         }
     }
@@ -165,8 +165,8 @@ impl Connection {
     }
 
     /// What CDBs ask for in the session that this login begins, where its LUNs are not those of the target's description.
-    pub fn set_data_out_bytes(&mut self, data_out_bytes: DataOutBytes) {
-        self.data_out_bytes = Some(data_out_bytes);
+    pub fn set_data_out_of(&mut self, data_out_of: DataOutOf) {
+        self.data_out_of = Some(data_out_of);
     }
 
     /// The initiator's silence counts only while it is its turn.
@@ -206,9 +206,7 @@ impl Connection {
         self.transmit.set_digests(digests);
         self.receiver.set_parameters(digests, negotiated.target_max_recv_data_segment_length);
         Some(LoggedIn {
-            data_out_bytes: self
-                .data_out_bytes
-                .or_else(|| login.target().map(|target| Arc::clone(&target.data_out_bytes))),
+            data_out_of: self.data_out_of.or_else(|| login.target().map(|target| Arc::clone(&target.data_out_of))),
             link: Link {
                 id,
                 cid: session.cid,

@@ -1,14 +1,22 @@
 //! What the full feature phase of a session goes by.
 
 use super::event::SessionRequest;
-use super::parameters::DataOutBytes;
+use super::parameters::{AskedDataOut, DataOutOf};
 use crate::negotiation::Negotiated;
+use crate::pdu::ScsiCommand;
 
 /// What was agreed for the session.
 pub(super) struct FullFeature {
     pub(super) request: SessionRequest,
     pub(super) negotiated: Negotiated,
-    pub(super) data_out_bytes: Option<DataOutBytes>,
+    pub(super) data_out_of: Option<DataOutOf>,
     /// The initiator was asked to log out; new commands are rejected (RFC 7143 11.9.1).
     pub(super) is_draining: bool,
+}
+
+impl FullFeature {
+    /// The data-out that a command asks for.
+    pub(super) fn asked_data_out(&self, command: &ScsiCommand) -> AskedDataOut {
+        self.data_out_of.as_ref().map_or_else(AskedDataOut::default, |of| of(command.lun, &command.cdb))
+    }
 }

@@ -61,5 +61,7 @@ pub use event::{
     TaskManagementId,
 };
 pub use link::LinkReport;
-pub use parameters::{Authentication, DataOutBytes, RetainedData, TargetDescription, TargetParameters, TargetPortal};
+pub use parameters::{
+    AskedDataOut, Authentication, DataOutOf, RetainedData, TargetDescription, TargetParameters, TargetPortal,
+};
 pub use session::Session;

@@ -16,9 +16,17 @@ use crate::limits::{
 };
 use crate::negotiation::Offer;
 
-/// How many bytes of data-out a CDB for a LUN field asks for. The transport solicits no more, and reports the difference
-/// to what the initiator expected as a residual.
-pub type DataOutBytes = Arc<dyn Fn(u64, &[u8]) -> u64 + Send + Sync>;
+/// The data-out that a CDB asks for. The transport solicits no more, and reports the difference to what the initiator expected as a residual.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AskedDataOut {
+    /// Bytes.
+    pub bytes: u64,
+    /// The device server refuses another length itself: it is given all that the initiator announced.
+    pub is_exact: bool,
+}
+
+/// Tells for a LUN field and a CDB what the latter asks for.
+pub type DataOutOf = Arc<dyn Fn(u64, &[u8]) -> AskedDataOut + Send + Sync>;
 
 /// Who may come in.
 #[derive(Clone, Debug, Default)]
@@ -61,7 +69,7 @@ pub struct TargetDescription {
     /// Who this target is to an initiator that asks for proof.
     pub own: Option<Credentials>,
     /// What CDBs ask for.
-    pub data_out_bytes: DataOutBytes,
+    pub data_out_of: DataOutOf,
 }
 
 impl TargetDescription {

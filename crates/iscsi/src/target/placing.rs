@@ -39,10 +39,6 @@ pub(super) fn admit(full: &FullFeature, set: &TaskSet, command: &ScsiCommand) ->
     Admission::Take
 }
 
-/// WRITE SAME(10), COMPARE AND WRITE, WRITE SAME(16): their device server refuses more data-out than the CDB asks for, so it is given
-/// all that the initiator announced.
-const JUDGE_DATA_OUT_LENGTH: [u8; 3] = [0x41, 0x89, 0x93];
-
 /// How the data-out of a command will be collected.
 pub(super) struct DataOutPlan {
     /// Bytes to collect in all.
@@ -54,13 +50,16 @@ pub(super) struct DataOutPlan {
 }
 
 impl DataOutPlan {
-    pub(super) fn new(full: &FullFeature, command: &ScsiCommand, cdb: &[u8], immediate_bytes: usize) -> Self {
+    pub(super) fn new(full: &FullFeature, command: &ScsiCommand, immediate_bytes: usize) -> Self {
         let expected = if command.writes { command.expected_data_transfer_length } else { 0 };
-        let asked =
-            full.data_out_bytes.as_ref().map_or(0, |asked| if expected == 0 { 0 } else { asked(command.lun, cdb) });
-        let judges_length = cdb.first().is_some_and(|code| JUDGE_DATA_OUT_LENGTH.contains(code));
-        let asked = if judges_length { u64::MAX } else { asked };
-        let wanted = u32::try_from(asked).unwrap_or(u32::MAX).min(expected).min(DATA_OUT_BYTES_MAX);
+        let wanted = match expected {
+            0 => 0,
+            _ => {
+                let asked = full.asked_data_out(command);
+                let bytes = if asked.is_exact { u64::MAX } else { asked.bytes };
+                u32::try_from(bytes).unwrap_or(u32::MAX).min(expected).min(DATA_OUT_BYTES_MAX)
+            }
+        };
         let first_burst = full.negotiated.first_burst_length.min(expected);
         let immediate = u32::try_from(immediate_bytes).unwrap_or(u32::MAX);
         let takes_immediate = immediate == 0 || (full.negotiated.immediate_data && immediate <= first_burst);
@@ -109,7 +108,7 @@ pub(super) fn place_immediate_data(
         return Destination::Discard;
     }
     let bytes = header.data_segment_bytes;
-    let plan = DataOutPlan::new(full, command, &command.cdb, bytes);
+    let plan = DataOutPlan::new(full, command, bytes);
     if !plan.takes_immediate {
         return Destination::Discard;
     }

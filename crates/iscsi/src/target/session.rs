@@ -101,13 +101,13 @@ impl Session {
     /// The connection, when it does not wait for a decision.
     pub fn begin(now: Instant, connection: Connection, tsih: u16) -> Option<(Self, LinkId)> {
         let id = LinkId(1);
-        let LoggedIn { parameters, session: request, first_cmd_sn, data_out_bytes, mut link } =
+        let LoggedIn { parameters, session: request, first_cmd_sn, data_out_of, mut link } =
             connection.into_logged_in(id, tsih, None)?;
         link.last_moved = now;
         let negotiated = request.negotiated;
         let mut session = Self {
             set: TaskSet::new(first_cmd_sn, parameters.command_window),
-            full: FullFeature { request, negotiated, data_out_bytes, is_draining: false },
+            full: FullFeature { request, negotiated, data_out_of, is_draining: false },
             parameters,
             links: vec![link],
             lost: Vec::new(),

@@ -52,6 +52,7 @@ impl Target {
     }
 
     pub(crate) fn start(&self, cdb: CdbBytes, data_out: Buffer, attribute: TaskAttribute, task_tag: u64) -> Execution {
+        let cdb = Cdb::parse(&cdb);
         let command = Command { cdb, data_out, data_in_bytes_max: 1 << 20, attribute, task_tag };
         self.map.execute(&self.nexus, 0, command)
     }

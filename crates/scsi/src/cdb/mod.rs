@@ -8,6 +8,7 @@
 //! must be zero.
 
 mod bytes;
+mod class;
 mod decode;
 mod emit;
 mod layout;
@@ -15,6 +16,7 @@ mod parse;
 pub mod table;
 
 pub use bytes::CdbBytes;
+pub use class::{Change, Class, DataOut, Traffic};
 pub use layout::{Blocks, CdbForm};
 
 use crate::sense::Sense;

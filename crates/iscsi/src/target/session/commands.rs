@@ -38,7 +38,7 @@ impl Session {
             return self.reject(at, &pdu.header, RejectReason::DataDigestError);
         }
         let immediate_bytes = pdu.header.data_segment_bytes;
-        let plan = DataOutPlan::new(full, &command, &command.cdb, immediate_bytes);
+        let plan = DataOutPlan::new(full, &command, immediate_bytes);
         let mut collection = DataOutCollection::new(
             plan.wanted,
             if plan.takes_immediate { immediate_bytes as u32 } else { 0 },
@@ -445,7 +445,7 @@ pub(super) fn send_response(link: &mut Link, answer: &mut Answer, numbers: (Seri
 /// The residual, and the read residual of a bidirectional command (RFC 7143 11.4.5).
 fn residuals(full: &FullFeature, task: &Task, presented: u64) -> (Residual, Residual) {
     let expected = task.header.expected_data_transfer_length;
-    let asked = || full.data_out_bytes.as_ref().map_or(0, |asked| asked(task.header.lun, &task.header.cdb));
+    let asked = || full.asked_data_out(&task.header).bytes;
     match (task.header.reads, task.header.writes) {
         (true, false) => (Residual::of(expected, presented), Residual::None),
         (false, true) => (Residual::of(expected, asked()), Residual::None),

@@ -31,8 +31,10 @@ pub(super) fn cdb_write(asked: u32) -> [u8; 16] {
 
 pub(super) fn description() -> TargetDescription {
     let asked = |_: u64, cdb: &[u8]| match cdb {
-        [0x2a, .., a, b, c, d] => u64::from(u32::from_be_bytes([*a, *b, *c, *d])),
-        _ => 0,
+        [0x2a, .., a, b, c, d] => {
+            AskedDataOut { bytes: u32::from_be_bytes([*a, *b, *c, *d]).into(), ..AskedDataOut::default() }
+        }
+        _ => AskedDataOut::default(),
     };
     TargetDescription {
         name: TARGET.to_owned(),
@@ -43,7 +45,7 @@ pub(super) fn description() -> TargetDescription {
         portal_groups: None,
         access: AccessList::default(),
         own: None,
-        data_out_bytes: Arc::new(asked),
+        data_out_of: Arc::new(asked),
     }
 }
 

@@ -1,0 +1,196 @@
+//! What a command is to those who carry and count commands without carrying them out.
+//!
+//! One exhaustive match: a command that is added says here what it changes and what it asks for, or does not compile.
+
+use super::{Blocks, Cdb, Verification};
+
+/// What a command moves, for counting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Traffic {
+    /// Blocks to the initiator.
+    Read,
+    /// Blocks from the initiator.
+    Write,
+    /// Neither.
+    Other,
+}
+
+/// What a command may change that others see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Nothing.
+    Nothing,
+    /// Blocks of the medium of the unit it is sent to.
+    Medium,
+    /// What others may do with the unit: reservations, mode pages, whether it is ready.
+    Unit,
+}
+
+/// The data-out that a command asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataOut {
+    /// So many logical blocks.
+    Blocks(u64),
+    /// A parameter list of so many bytes.
+    Parameters(u32),
+    /// So many logical blocks; any other length is refused by the device server itself, which must see all that came.
+    ExactBlocks(u64),
+}
+
+impl DataOut {
+    /// No data-out.
+    pub const NONE: Self = Self::Parameters(0);
+
+    /// Bytes, with logical blocks of `block_bytes`.
+    pub fn bytes(self, block_bytes: u32) -> u64 {
+        match self {
+            Self::Blocks(count) | Self::ExactBlocks(count) => count * u64::from(block_bytes),
+            Self::Parameters(bytes) => u64::from(bytes),
+        }
+    }
+
+    /// Whether the device server refuses another length.
+    pub fn is_exact(self) -> bool {
+        matches!(self, Self::ExactBlocks(_))
+    }
+}
+
+/// What a command is. See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Class {
+    /// What it moves.
+    pub traffic: Traffic,
+    /// What it may change.
+    pub change: Change,
+    /// What it asks for.
+    pub data_out: DataOut,
+}
+
+impl Class {
+    const READ: Self = Self { traffic: Traffic::Read, change: Change::Nothing, data_out: DataOut::NONE };
+    const OTHER: Self = Self { traffic: Traffic::Other, change: Change::Nothing, data_out: DataOut::NONE };
+
+    const fn write(data_out: DataOut) -> Self {
+        Self { traffic: Traffic::Write, change: Change::Medium, data_out }
+    }
+
+    /// Changes the medium, and is no transfer of blocks.
+    const fn of_medium(data_out: DataOut) -> Self {
+        Self { traffic: Traffic::Other, change: Change::Medium, data_out }
+    }
+
+    const fn of_unit(data_out: DataOut) -> Self {
+        Self { traffic: Traffic::Other, change: Change::Unit, data_out }
+    }
+}
+
+impl Cdb {
+    /// What it is to those who do not carry it out.
+    pub fn class(&self) -> Class {
+        let blocks = |blocks: &Blocks| DataOut::Blocks(u64::from(blocks.count));
+        match self {
+            Self::Read(_) => Class::READ,
+            Self::Write(transfer) | Self::OrWrite(transfer) => Class::write(blocks(&transfer.blocks)),
+            Self::WriteAndVerify(verification) => Class::write(blocks(&verification.blocks)),
+            Self::WriteAtomic(write) => Class::write(DataOut::Blocks(u64::from(write.block_count))),
+            Self::CompareAndWrite { block_count, .. } => {
+                Class::write(DataOut::ExactBlocks(2 * u64::from(*block_count)))
+            }
+            Self::Verify(verification) => Class { data_out: compared(verification), ..Class::OTHER },
+            Self::WriteSame(same) => Class::of_medium(DataOut::ExactBlocks(u64::from(!same.has_no_data_out))),
+            Self::Unmap { parameter_list_length, .. } => {
+                Class::of_medium(DataOut::Parameters(u32::from(*parameter_list_length)))
+            }
+            Self::Sanitize(sanitize) => {
+                Class::of_medium(DataOut::Parameters(u32::from(sanitize.parameter_list_length)))
+            }
+            Self::ModeSelect(select) => Class::of_unit(DataOut::Parameters(u32::from(select.parameter_list_length))),
+            Self::PersistentReserveOut { parameter_list_length, .. } => {
+                Class::of_unit(DataOut::Parameters(*parameter_list_length))
+            }
+            Self::Reserve6 => Class::of_unit(DataOut::NONE),
+            // Starting a unit and loading its medium take nothing from anybody.
+            Self::StartStopUnit(start_stop) if start_stop.is_start && start_stop.power_condition == 0 => Class::OTHER,
+            Self::StartStopUnit(_) => Class::of_unit(DataOut::NONE),
+            Self::PreventAllowMediumRemoval { prevent: 0 } => Class::OTHER,
+            Self::PreventAllowMediumRemoval { .. } => Class::of_unit(DataOut::NONE),
+            // The destination of a copy, which may be another unit, is looked at when it is carried out.
+            Self::ExtendedCopy { parameter_list_length } | Self::ChangeMarkOut { parameter_list_length, .. } => {
+                Class { data_out: DataOut::Parameters(*parameter_list_length), ..Class::OTHER }
+            }
+            // RELEASE(6) gives back only what its own nexus has.
+            Self::Release6
+            | Self::TestUnitReady
+            | Self::RequestSense { .. }
+            | Self::Inquiry { .. }
+            | Self::ReportLuns { .. }
+            | Self::ReadCapacity10
+            | Self::ReadCapacity16 { .. }
+            | Self::GetLbaStatus { .. }
+            | Self::SynchronizeCache(_)
+            | Self::Prefetch(_)
+            | Self::ModeSense(_)
+            | Self::ReadDefectData(_)
+            | Self::LogSense(_)
+            | Self::ReceiveCopyResults { .. }
+            | Self::ReportTargetPortGroups { .. }
+            | Self::PersistentReserveIn { .. }
+            | Self::ReportSupportedOperationCodes { .. }
+            | Self::ChangeMarkIn { .. }
+            | Self::ReportSupportedTaskManagementFunctions { .. } => Class::OTHER,
+        }
+    }
+}
+
+/// What a VERIFY compares with the medium (SBC-3 table 111).
+fn compared(verification: &Verification) -> DataOut {
+    match verification.byte_check {
+        1 => DataOut::Blocks(u64::from(verification.blocks.count)),
+        3 if verification.blocks.count > 0 => DataOut::Blocks(1),
+        _ => DataOut::NONE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cdb::{StartStopUnit, Transfer, WriteSame};
+
+    #[test]
+    fn data_out_follows_the_cdb() {
+        let bytes = |cdb: Cdb| cdb.class().data_out.bytes(512);
+        let blocks = Blocks::new(7, 3);
+        assert_eq!(bytes(Cdb::Write(Transfer { blocks, is_dpo: false, is_fua: false })), 1536);
+        assert_eq!(bytes(Cdb::Read(Transfer { blocks, is_dpo: false, is_fua: false })), 0);
+        for (byte_check, expected) in [(0, 0), (1, 1536), (3, 512)] {
+            assert_eq!(bytes(Cdb::Verify(Verification { blocks, is_dpo: false, byte_check })), expected);
+        }
+        assert_eq!(bytes(Cdb::CompareAndWrite { lba: 0, block_count: 2, is_dpo: false, is_fua: false }), 2048);
+        assert_eq!(bytes(Cdb::Unmap { is_anchor: false, parameter_list_length: 24 }), 24);
+        assert_eq!(bytes(Cdb::ChangeMarkOut { service_action: 0, parameter_list_length: 40 }), 40);
+        for (has_no_data_out, expected) in [(false, 512), (true, 0)] {
+            let same = WriteSame { blocks, is_anchor: false, is_unmap: false, has_no_data_out };
+            assert_eq!(bytes(Cdb::WriteSame(same)), expected);
+            assert!(Cdb::WriteSame(same).class().data_out.is_exact());
+        }
+    }
+
+    #[test]
+    fn stopping_a_unit_changes_it_and_starting_does_not() {
+        let start_stop = |is_start, power_condition| {
+            let start_stop = StartStopUnit {
+                is_immediate: false,
+                power_condition,
+                is_no_flush: false,
+                is_load_eject: false,
+                is_start,
+            };
+            Cdb::StartStopUnit(start_stop).class().change
+        };
+        assert_eq!(start_stop(true, 0), Change::Nothing);
+        assert_eq!(start_stop(false, 0), Change::Unit);
+        assert_eq!(start_stop(true, 3), Change::Unit);
+        assert_eq!(Cdb::PreventAllowMediumRemoval { prevent: 0 }.class().change, Change::Nothing);
+        assert_eq!(Cdb::PreventAllowMediumRemoval { prevent: 1 }.class().change, Change::Unit);
+    }
+}

@@ -1,8 +1,8 @@
 //! What the stores of a stack are made with.
 
 use base::random::Random;
-use block::layer::cow::CowOptions;
 use cache::{Alignment, Associativity, CrashMode, LineSize};
+use difference::DifferenceOptions;
 use uuid::Uuid;
 
 use crate::lun::Lun;
@@ -85,7 +85,7 @@ impl Made {
         writelog::FormatOptions { uuid: Some(Uuid::from_bytes([number; 16])), ..writelog::FormatOptions::paper() }
     }
 
-    pub(crate) fn difference_options() -> CowOptions {
-        CowOptions { chunk_bytes: 4096, ..CowOptions::new([9; 16]) }
+    pub(crate) fn difference_options() -> DifferenceOptions {
+        DifferenceOptions { chunk_bytes: 4096, ..DifferenceOptions::new(Uuid::from_bytes([9; 16])) }
     }
 }

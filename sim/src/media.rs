@@ -15,10 +15,10 @@ use base::buffer::Buffer;
 use base::executor::Executor;
 use base::range::ByteRange;
 use block::device::DeviceExt;
-use block::layer::cow::CowLayer;
 use block::layer::crash::{CrashLayer, Loss, Power};
 use block::{Device, Geometry, Identity, SharedDevice};
 use cache::Cache;
+use difference::Difference;
 use writelog::WriteLog;
 
 use crate::history::History;
@@ -157,7 +157,7 @@ impl Media {
             return;
         }
         let (device, lun): (SharedDevice, _) = (Arc::new(self.difference.clone()), self.shared_lun());
-        let formatting = async move { CowLayer::format(&device, &lun, Made::difference_options()).await };
+        let formatting = async move { Difference::format(&device, &lun, Made::difference_options()).await };
         Executor::in_order().block_on(formatting).expect("nothing fails");
     }
 

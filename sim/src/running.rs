@@ -8,13 +8,13 @@ use base::clock::Clock;
 use base::executor::Executor;
 use block::completion::Workers;
 use block::device::DeviceExt;
-use block::layer::cow::CowLayer;
 use block::layer::crash::{CrashLayer, Power};
 use block::layer::delay::Latency;
 use block::layer::shared_flush::SharedFlushLayer;
 use block::layer::switch::SwitchLayer;
 use block::{Error, ErrorKind, SharedDevice};
 use cache::{Cache, ConflictingChanges, Freshness, Mode};
+use difference::Difference;
 use writelog::{PersistentRegion, WriteLog};
 
 use crate::choice::Choice;
@@ -33,7 +33,7 @@ pub struct Running {
     pub is_conflicting: bool,
     cache: Option<Arc<CachePart>>,
     log: Option<Arc<WriteLog>>,
-    difference: Option<Arc<CowLayer>>,
+    difference: Option<Arc<Difference>>,
 }
 
 /// A cache that may be replaced while requests go on.
@@ -157,7 +157,7 @@ impl Media {
         }
         if self.layers.has_difference() {
             let difference = of_host(executor, &self.difference, choice);
-            let layer = Arc::new(executor.block_on(CowLayer::open(difference, Arc::clone(&running.top)))?);
+            let layer = Arc::new(executor.block_on(Difference::open(difference, Arc::clone(&running.top), None))?);
             executor.spawn(layer.run());
             running.top = layer.clone();
             running.difference = Some(layer);

@@ -14,6 +14,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("nbd", &[]),
     ("block", &[]),
     ("store", &["block"]),
+    ("difference", &["block", "store"]),
     ("cache", &["block", "store"]),
     ("writelog", &["block", "store"]),
     ("logical-unit", &["scsi", "block"]),
@@ -28,6 +29,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "block",
             "cache",
             "clock",
+            "difference",
             "file",
             "front",
             "initiator",
@@ -66,6 +68,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "block",
             "cache",
+            "difference",
             "store",
             "writelog",
             "iscsi",

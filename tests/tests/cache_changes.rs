@@ -159,6 +159,8 @@ fn hosts_share_a_base_and_each_has_its_own_difference() {
     bench.detach("first", first);
     bench.detach("second", second);
     assert!(fs::read(bench.world.path("disk.img")).unwrap() == base, "nobody has changed the base");
+    let of_another = bench.world.run(["attach", &url, "--difference", "first", "--generation", "2"]);
+    of_another.failure(7, &["first", "generation 2"]);
     bench.world.run(["attach", &url, "--difference", "third"]).failure(5, &["third", "--difference-size"]);
     bench.target.process.terminate().success();
 }
@@ -166,7 +168,7 @@ fn hosts_share_a_base_and_each_has_its_own_difference() {
 #[test]
 fn caches_are_listed_moved_matched_by_generation_and_removed() {
     let bench = Bench::new();
-    let cache = ["--cache", "disk.cache", "--cache-size", "24MiB", "--cache-generation", "5"];
+    let cache = ["--cache", "disk.cache", "--cache-size", "24MiB", "--generation", "5"];
     let process = bench.attach("disk", &cache);
     let front = format!("nbd:unix:{}", bench.world.path("other.nbd").display());
     let other_url = bench.target.url(1);
@@ -202,14 +204,14 @@ fn caches_are_listed_moved_matched_by_generation_and_removed() {
     assert_eq!(list()[0].0, "dirty");
     // Of another generation: refused while it is dirty, and empty once it is clean.
     let url = bench.target.url(0);
-    let again = ["attach", &url, "--name", "disk", "--cache", "disk.cache", "--cache-generation", "6"];
+    let again = ["attach", &url, "--name", "disk", "--cache", "disk.cache", "--generation", "6"];
     bench.world.run(again).failure(1, &["generation 5", "generation 6"]);
     let process = bench.attach("disk", &["--cache", "disk.cache"]);
     assert_eq!(bench.status("disk")["cache"]["generation"], 5);
     assert!(bench.status("disk")["cache"]["resident_lines"].as_u64() >= Some(2048));
     bench.detach("disk", process);
     assert_eq!(list()[0].0, "clean");
-    let process = bench.attach("disk", &["--cache", "disk.cache", "--cache-generation", "6"]);
+    let process = bench.attach("disk", &["--cache", "disk.cache", "--generation", "6"]);
     assert_eq!(bench.status("disk")["cache"]["resident_lines"], 0);
     io(&process.ready, &["read -P 2 0 64k", "write -P 3 0 64k"]);
     bench.world.run(["detach", "disk", "--remove-cache"]).success();

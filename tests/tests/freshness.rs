@@ -638,7 +638,7 @@ fn a_cache_that_was_moved_does_not_count_by_its_generation_if_this_host_used_the
     let world = World::new();
     let tgt = Tgt::start(&world);
     let url = tgt.url();
-    let generation = ["--cache-generation", "7"];
+    let generation = ["--generation", "7"];
     session(&world, &url, &[&CACHE[..], &generation].concat(), &["write -P 1 0 64k", "read -P 1 0 64k"]);
     let known = session(&world, &url, &[&CACHE[..], &generation].concat(), &["read -P 1 0 64k"]);
     assert_eq!(known["cache"]["state"], "kept", "{known}");

@@ -39,23 +39,6 @@ pub const STRIPE_EXTENT_PIECES_MAX: u64 = 1 << 16;
 /// Paths of one unit: portals of its target. Each is a session, and a request looks at all of them.
 pub const PATHS_MAX: usize = 16;
 
-/// Bytes of a chunk that a copy-on-write layer copies at once: a page of memory at least, and no more than any device takes in one request.
-pub const COW_CHUNK_BYTES_MIN: u32 = 4096;
-/// See [`COW_CHUNK_BYTES_MIN`].
-pub const COW_CHUNK_BYTES_MAX: u32 = 1 << 20;
-
-/// Bytes of a chunk unless told otherwise: few enough that a small write copies little, enough that the map of a large base is small.
-pub const COW_CHUNK_BYTES_DEFAULT: u32 = 64 << 10;
-
-/// Chunks of a base: the largest numbers of slots have a meaning of their own. 256 TiB in chunks of 64 KiB.
-pub const COW_CHUNKS_MAX: u64 = u32::MAX as u64 - 1;
-
-/// Bytes of the map read at once when a difference is opened.
-pub const COW_MAP_READ_BYTES: usize = 1 << 20;
-
-/// Sectors of the map in flight when it is stored.
-pub const COW_MAP_WRITES_IN_FLIGHT: usize = 16;
-
 /// How long a request is tried again when every path refuses it for its access state: what Linux allows a change of states that says no
 /// time of its own.
 pub const ACCESS_WAIT_MAX: Duration = Duration::from_secs(60);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use base::units::ByteSize;
 use block::layer::multipath::Policy;
 use cache::{Admission, Associativity, CrashMode, LineSize, Mode, Percent, Replacement};
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand};
 use iscsi::pdu::Isid;
 use lab::Clock;
 use stack::lun_spec::{LunSpec, parse_duration};
@@ -272,6 +272,7 @@ pub struct Inquiry {
 }
 
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("kept").args(["cache", "difference"]).multiple(true))]
 pub struct Attach {
     /// The logical unit: iscsi://[USER@]HOST[:PORT]/IQN/LUN; several, separated by commas, as one
     #[arg(value_name = "URL[,URL...]")]
@@ -299,10 +300,16 @@ pub struct Attach {
     /// (dirty), or dirty lines and the clean ones of more than a few seconds ago (warm). Default: what the cache has, dirty for one that is made
     #[arg(long, value_name = "CRASH", requires = "cache")]
     pub cache_crash: Option<CrashMode>,
-    /// Which generation of its content the logical unit has, a number from 1 on: the clean lines of a cache of another one do not count
-    /// (default: those of the cache there is do)
-    #[arg(long, value_name = "NUMBER", requires = "cache", value_parser = clap::value_parser!(u64).range(1..))]
-    pub cache_generation: Option<u64>,
+    /// Which generation of its content the logical unit has, a number from 1 on: the clean lines of a cache of another one do not count, and a
+    /// difference from another one is refused (default: both are taken as they are)
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        alias = "cache-generation",
+        requires = "kept",
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
+    pub generation: Option<u64>,
     /// Nobody else writes to the logical unit, of this host or another: clean lines count although the target cannot tell what others
     /// changed. The cache remembers it; =no takes it back
     #[arg(

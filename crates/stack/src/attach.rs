@@ -21,10 +21,10 @@ use std::sync::{Arc, OnceLock};
 
 use base::clock::Clock;
 use block::device::DeviceExt;
-use block::layer::cow::CowLayer;
 use block::layer::switch::SwitchLayer;
 use block::{Device, Geometry, Identity};
 use cache::{Cache, Mode};
+use difference::Difference;
 use front::{ListenAddress, Listener, NbdOptions, NbdServer, SocketAccess};
 use serde_json::{Value, json};
 use tokio::sync::watch::Sender;
@@ -39,7 +39,7 @@ use crate::cache_settings;
 use crate::caches::{Caches, Record};
 use crate::content::uuid_at;
 use crate::control::{ControlServer, Handler, Progress, Request, call};
-use crate::cow_place::{self, CowConfig};
+use crate::difference_place::{self, DifferenceConfig};
 use crate::doors::{Doors, listen};
 use crate::error::{Error, Failure, Result};
 use crate::freshness::{Promise, assess, draw_tokens, note_writable_opening, release_marks, release_refused};
@@ -73,7 +73,7 @@ pub struct AttachConfig {
     /// The write log, if there is to be one: over the cache, if there is one, too.
     pub log: Option<LogConfig>,
     /// Where what is written goes, if the LUN is to stay as it is; not beside a log.
-    pub cow: Option<CowConfig>,
+    pub difference: Option<DifferenceConfig>,
     /// Where to offer it.
     pub front: ListenAddress,
     /// Who may connect there, where it is a socket file.
@@ -134,7 +134,7 @@ pub struct Attachment {
     freshness: Value,
     /// Gives the marks other tokens; `None` once it is closed.
     renewal: RefCell<Option<MarkRenewal>>,
-    cow: Option<Arc<CowLayer>>,
+    difference: Option<Arc<Difference>>,
     /// The work of all layers; it stops when this is dropped.
     background: RefCell<JoinSet<()>>,
     /// Level 2 of the log.
@@ -188,12 +188,12 @@ impl Attachment {
         doors: Doors,
         clock: Arc<dyn Clock>,
     ) -> Result<Self> {
-        if let (Some(_), Some(cache_config)) = (&config.cow, &mut config.cache) {
+        if let (Some(_), Some(cache_config)) = (&config.difference, &mut config.cache) {
             // The cache is of the base, which nobody writes to.
             cache_config.mode = Mode::ReadOnly;
         }
         let (identity, identities) = (remotes.identity(), remotes.identities());
-        let lock = |identity| match config.cow {
+        let lock = |identity| match config.difference {
             Some(_) => UnitLock::share(paths, identity, &config.name),
             None => UnitLock::acquire(paths, identity, &config.name),
         };
@@ -204,11 +204,11 @@ impl Attachment {
         let places: Vec<&Place> = cache_place.iter().chain(&log_place).collect();
         identities.iter().try_for_each(|identity| registry.check(identity, &places))?;
         check_stores(&config, [cache_place.as_ref(), log_place.as_ref()], (&registry, &caches), &identity)?;
-        let (mut cache, mut cache_parts, mut log, mut cow, mut entries) = (None, None, None, None, Vec::new());
+        let (mut cache, mut cache_parts, mut log, mut difference, mut entries) = (None, None, None, None, Vec::new());
         let (mut background, mut destaging) = (JoinSet::new(), None);
         let mut early_entries = EarlyEntries::of(&registry);
         let mut device = remotes.device();
-        if config.cow.is_none() {
+        if config.difference.is_none() {
             note_writable_opening(&caches, &identities, &places)?;
             release_marks(&remotes, &caches).await;
         }
@@ -230,7 +230,7 @@ impl Attachment {
                 let since = (&assessed, config.overwrites_changes);
                 let (opened, device_bytes) =
                     cache_config.open(&place, &caches, device, Arc::clone(&clock), memory_max, since).await?;
-                if config.cow.is_some() {
+                if config.difference.is_some() {
                     check_nothing_dirty(&opened, &place)?;
                 }
                 // What is dirty was compared with what others had written until they were asked. Until they are known to have written nothing since,
@@ -276,11 +276,11 @@ impl Attachment {
                 early_entries.note_log(&opened);
                 device = opened;
             }
-            if let Some(cow_config) = &config.cow {
-                let layer = cow_config.open(&cow_config.place(&identity)?, &caches, device).await?;
+            if let Some(difference_config) = &config.difference {
+                let layer = difference_config.open(&difference_config.place(&identity)?, &caches, device).await?;
                 background.spawn(base::background::named("difference", layer.run()));
                 device = layer.clone();
-                cow = Some(layer);
+                difference = Some(layer);
             }
             let (listener, front) = front.map_or_else(|| listen(&config.front, config.front_access), Ok)?;
             let is_write_back = config.cache.as_ref().is_some_and(|cache| cache.mode == Mode::WriteBack);
@@ -293,7 +293,7 @@ impl Attachment {
             Err(error) => {
                 close_unserved(log, cache).await;
                 // Of a base others may be about to use what they took: it is told by who writes to the LUN.
-                if config.cow.is_none() {
+                if config.difference.is_none() {
                     release_refused(&remotes, &caches).await;
                 }
                 return Err(error);
@@ -310,7 +310,7 @@ impl Attachment {
             log,
             freshness,
             renewal: RefCell::new(Some(MarkRenewal::start(held_marks))),
-            cow,
+            difference,
             background: RefCell::new(background),
             destaging: RefCell::new(destaging),
             entries,
@@ -640,8 +640,8 @@ impl Attachment {
     async fn close(&self, ending: Ending, progress: Option<Progress>) -> Result<Value> {
         let keep_dirty = ending == Ending::KeepDirty;
         wait_until(&self.front_finished).await;
-        let flushed = match &self.cow {
-            Some(cow) => cow.flush().await,
+        let flushed = match &self.difference {
+            Some(difference) => difference.flush().await,
             None => Ok(()),
         };
         // A change of the cache that is under way ends first.
@@ -907,8 +907,8 @@ impl Attachment {
 
     /// Of what applications see when they connect now.
     fn geometry(&self) -> Geometry {
-        match (&self.cow, &self.log, self.cache()) {
-            (Some(cow), ..) => cow.geometry(),
+        match (&self.difference, &self.log, self.cache()) {
+            (Some(difference), ..) => difference.geometry(),
             (None, Some(log), _) => log.geometry(),
             (None, None, Some(cache)) => cache.geometry(),
             (None, None, None) => self.remotes.device().geometry(),
@@ -942,7 +942,7 @@ impl Attachment {
             "cache_bytes": self.cache_parts.as_ref().and_then(CacheParts::bytes),
             "cache_uuid": self.cache_parts.as_ref().and_then(|parts| uuid_at(&parts.place)).map(|uuid| uuid.to_string()),
             "cache": self.cache().map(|cache| cache.status()),
-            "difference": self.cow.as_ref().map(|cow| cow_place::status(cow)),
+            "difference": self.difference.as_ref().map(|difference| difference_place::status(difference)),
             "log_path": self.log_entry().map(|entry| &entry.cache),
             "log_offset": self.log_entry().and_then(|entry| entry.offset),
             "log": self.log.as_ref().map(|log| log.status()),

@@ -135,7 +135,7 @@ impl Search {
             front: front.clone(),
             portal: remotes.first().map(|remote| remote.url.portal.to_string()).unwrap_or_default(),
             replacement_timeout: remotes.iter().map(|remote| remote.waits.replacement).max().unwrap_or_default(),
-            may_have_dirty_data: (config.cache.is_some() && config.cow.is_none()) || config.log.is_some(),
+            may_have_dirty_data: (config.cache.is_some() && config.difference.is_none()) || config.log.is_some(),
             state: RefCell::default(),
             hurry: Notify::new(),
             stopping: watch::Sender::new(false),

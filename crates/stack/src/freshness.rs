@@ -134,7 +134,7 @@ pub(crate) async fn assess(
     // Of a store that is not known here nobody knows what this host did without it; only its generation tells that.
     let is_known = record.is_some() || promise.has_generation;
     if (is_exclusive || promise.has_generation) && is_known && !is_stale {
-        let promised = if is_exclusive { "--cache-exclusive" } else { "--cache-generation" };
+        let promised = if is_exclusive { "--cache-exclusive" } else { "--generation" };
         assessed.is_mark_lost = false;
         assessed.freshness = Freshness::Unchanged;
         assessed.why = format!("{}, and {promised} promises that nobody did", assessed.why);

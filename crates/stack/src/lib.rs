@@ -8,7 +8,7 @@
 //! | [`awaited`] | an attachment before its target is there |
 //! | `cache_change` | another cache in place of the one there is |
 //! | [`cache_place`] | where a cache lies, and with what it is made and opened |
-//! | [`cow_place`] | likewise, the difference from a base that stays as it is |
+//! | [`difference_place`] | likewise, the difference from a base that stays as it is |
 //! | [`caches`] | what is known of this host's caches |
 //! | [`time`] | the clock of a running stack |
 //! | [`config`] | the target's configuration file |
@@ -56,9 +56,9 @@ pub mod caches;
 pub mod config;
 pub mod content;
 pub mod control;
-pub mod cow_place;
 mod descriptors;
 mod device_name;
+pub mod difference_place;
 mod doors;
 pub mod error;
 pub mod freshness;

@@ -2,7 +2,6 @@
 //!
 //! | layer | what it does |
 //! |---|---|
-//! | [`cow`] | a base that stays as it is, and what differs from it on a device of its own |
 //! | [`crash`] | not a layer but the medium below a stack under test: it loses power, and with it what was not flushed |
 //! | [`delay`] | answers later, by a fixed or seeded latency per operation |
 //! | [`disk`] | answers as late as a disk with one actuator would |
@@ -19,7 +18,6 @@
 //!
 //! `delay`, `disk` and `stats` pass a request down before they wait, so they never reorder and hold no range lock.
 
-pub mod cow;
 pub mod crash;
 pub mod delay;
 pub mod disk;

@@ -10,7 +10,7 @@ use iscsi::url::Url;
 use stack::attach::{AttachConfig, Attachment};
 use stack::awaited::Awaited;
 use stack::cache_place::CacheConfig;
-use stack::cow_place::CowConfig;
+use stack::difference_place::DifferenceConfig;
 use stack::log_place::{DestageConfig, LogConfig, NvramConfig};
 use stack::login::attachment_isid;
 use stack::paths::Paths;
@@ -91,7 +91,7 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
         size_bytes: arguments.cache_size.map(|size| size.0),
         mode: arguments.cache_mode,
         crash_mode: arguments.cache_crash,
-        generation: arguments.cache_generation,
+        generation: arguments.generation,
         is_exclusive: arguments.cache_exclusive,
         replacement: arguments.cache_replacement,
         tuning: cache::Tuning {
@@ -136,10 +136,11 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
         is_paper: arguments.profile.is_some(),
     });
     log.as_ref().map_or(Ok(()), LogConfig::check)?;
-    let cow = arguments.difference.map(|path| CowConfig {
+    let difference = arguments.difference.map(|path| DifferenceConfig {
         path,
         size_bytes: arguments.difference_size.map(|size| size.0),
         chunk_bytes: arguments.difference_chunk.map(|size| u32::try_from(size.0).unwrap_or(u32::MAX)),
+        generation: arguments.generation,
     });
     let front = match arguments.front.split_once(':') {
         None if arguments.front == "auto" => ListenAddress::Unix(paths.nbd_socket(&name)),
@@ -160,7 +161,7 @@ fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
         name,
         cache,
         log,
-        cow,
+        difference,
         front,
         front_access: SocketAccess { mode: arguments.socket_mode, group: arguments.socket_group },
         is_read_only,

@@ -100,7 +100,7 @@ fn config(address: SocketAddr, directory: &std::path::Path, clean_above: Percent
         name: "disk".into(),
         cache: Some(cache),
         log: None,
-        cow: None,
+        difference: None,
         front: ListenAddress::Unix(directory.join("disk.nbd")),
         front_access: SocketAccess::default(),
         is_read_only: false,

@@ -7,12 +7,14 @@
 
 use std::collections::BTreeSet;
 
-use super::format::{ENTRIES_PER_SECTOR, Entries, Layout, SECTOR_BYTES, emit_sector};
-use crate::error::{Error, ErrorKind};
+use block::{Error, ErrorKind};
+use uuid::Uuid;
+
+use crate::format::{ENTRIES_PER_SECTOR, Entries, Layout, SECTOR_BYTES, emit_sector};
 
 /// Where a chunk is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(crate) enum Place {
     Base,
     Zeroes,
     Slot(u32),
@@ -37,8 +39,8 @@ impl Place {
 }
 
 /// The map.
-pub(super) struct Map {
-    uuid: [u8; 16],
+pub(crate) struct Map {
+    uuid: Uuid,
     /// Memory is taken for sectors that say anything.
     sectors: Vec<Option<Box<Entries>>>,
     /// Sectors that the device does not have like this.
@@ -54,16 +56,16 @@ pub(super) struct Map {
 }
 
 /// What has to be stored of a map.
-pub(super) struct Changes {
+pub(crate) struct Changes {
     /// Sectors and their bytes.
-    pub(super) sectors: Vec<(usize, [u8; SECTOR_BYTES])>,
+    pub(crate) sectors: Vec<(usize, [u8; SECTOR_BYTES])>,
     /// Slots that are free once these are durable.
     left: Vec<u32>,
 }
 
 impl Map {
     /// A map that says *base* everywhere.
-    pub(super) fn new(layout: &Layout) -> Self {
+    pub(crate) fn new(layout: &Layout) -> Self {
         Self {
             uuid: layout.uuid,
             sectors: vec![None; layout.sector_count()],
@@ -80,7 +82,7 @@ impl Map {
     ///
     /// # Errors
     /// `Corrupt` when it names a slot that does not exist, or one that has another chunk.
-    pub(super) fn load(&mut self, sector: usize, entries: &Entries) -> Result<(), Error> {
+    pub(crate) fn load(&mut self, sector: usize, entries: &Entries) -> Result<(), Error> {
         for &entry in entries {
             if let Place::Slot(slot) = Place::of(entry)
                 && (u64::from(slot) >= self.slot_count || !self.take(slot))
@@ -94,13 +96,13 @@ impl Map {
         Ok(())
     }
 
-    pub(super) fn get(&self, chunk: u64) -> Place {
+    pub(crate) fn get(&self, chunk: u64) -> Place {
         let (sector, at) = place_in_map(chunk);
         self.sectors[sector].as_ref().map_or(Place::Base, |entries| Place::of(entries[at]))
     }
 
     /// Says where a chunk is from now on.
-    pub(super) fn set(&mut self, chunk: u64, place: Place) {
+    pub(crate) fn set(&mut self, chunk: u64, place: Place) {
         let (sector, at) = place_in_map(chunk);
         let entries = self.sectors[sector].get_or_insert_with(|| Box::new([0; ENTRIES_PER_SECTOR]));
         let before = std::mem::replace(&mut entries[at], place.entry());
@@ -111,7 +113,7 @@ impl Map {
     }
 
     /// A free slot, which is taken from now on.
-    pub(super) fn allocate(&mut self) -> Option<u32> {
+    pub(crate) fn allocate(&mut self) -> Option<u32> {
         let mut words = self.taken.iter().enumerate().skip((self.cursor / 64) as usize);
         let (index, word) = words.find(|(_, word)| **word != u64::MAX)?;
         let slot = Some(index as u64 * 64 + u64::from(word.trailing_ones())).filter(|&slot| slot < self.slot_count)?;
@@ -122,34 +124,34 @@ impl Map {
     }
 
     /// Gives back a slot that no chunk was said to be in.
-    pub(super) fn give_back(&mut self, slot: u32) {
+    pub(crate) fn give_back(&mut self, slot: u32) {
         self.taken[slot as usize / 64] &= !(1 << (slot % 64));
         self.used_count -= 1;
         self.cursor = self.cursor.min(u64::from(slot));
     }
 
     /// Slots in use, those included that cannot be used again yet.
-    pub(super) fn used_count(&self) -> u64 {
+    pub(crate) fn used_count(&self) -> u64 {
         self.used_count
     }
 
     /// What has to be stored; it counts as stored from now on.
-    pub(super) fn take_changes(&mut self) -> Changes {
+    pub(crate) fn take_changes(&mut self) -> Changes {
         let changed = std::mem::take(&mut self.changed);
         let image = |sector: usize| {
             let entries = self.sectors[sector].as_deref().expect("a sector that changed says something");
-            (sector, emit_sector(&self.uuid, sector, entries))
+            (sector, emit_sector(self.uuid, sector, entries))
         };
         Changes { sectors: changed.into_iter().map(image).collect(), left: std::mem::take(&mut self.left) }
     }
 
     /// What was taken is durable.
-    pub(super) fn finish(&mut self, changes: Changes) {
+    pub(crate) fn finish(&mut self, changes: Changes) {
         changes.left.into_iter().for_each(|slot| self.give_back(slot));
     }
 
     /// What was taken may be durable or not: it has to be stored again.
-    pub(super) fn put_back(&mut self, changes: Changes) {
+    pub(crate) fn put_back(&mut self, changes: Changes) {
         self.changed.extend(changes.sectors.into_iter().map(|(sector, _)| sector));
         self.left.extend(changes.left);
     }

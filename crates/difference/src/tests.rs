@@ -1,26 +1,25 @@
-//! The copy-on-write layer beside a slow, obvious model, with the power failing at every write.
+//! A difference beside a slow, obvious model, with the power failing at every write.
 
 use std::sync::Arc;
 
-use base::buffer::Buffer;
 use base::executor::block_on;
 use base::random::Random;
+use block::device::DeviceExt;
+use block::layer::crash::{CrashLayer, Loss, Power};
+use block::layer::read_only::ReadOnlyLayer;
+use block::memory::MemoryDevice;
+use block::{Buffer, Device, Error, ErrorKind, ExtentKind, Identity, Request, SharedDevice};
 use futures_util::future::join_all;
+use uuid::Uuid;
 
-use super::{CowLayer, CowOptions};
-use crate::device::{Device, DeviceExt, SharedDevice};
-use crate::error::{Error, ErrorKind};
-use crate::identity::Identity;
-use crate::layer::crash::{CrashLayer, Loss, Power};
-use crate::layer::read_only::ReadOnlyLayer;
-use crate::memory::MemoryDevice;
-use crate::request::{ExtentKind, Request};
+use super::{Difference, DifferenceOptions};
 
 const CHUNK: u64 = 4096;
 /// The last chunk is short.
 const BASE_BYTES: u64 = 24 * CHUNK + 1024;
 const DIFFERENCE_BYTES: u64 = 128 << 10;
-const OPTIONS: CowOptions = CowOptions { uuid: [7; 16], chunk_bytes: CHUNK as u32 };
+const OPTIONS: DifferenceOptions =
+    DifferenceOptions { uuid: Uuid::from_bytes([7; 16]), chunk_bytes: CHUNK as u32, generation: 0 };
 
 fn identity(serial: &str) -> Identity {
     Identity { target: "iqn.base".into(), unit: "u".into(), serial: serial.into() }
@@ -48,25 +47,25 @@ fn stamps(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks(512).map(stamp).collect()
 }
 
-fn format(difference: &SharedDevice, base: &SharedDevice, options: CowOptions) -> Result<(), Error> {
+fn format(difference: &SharedDevice, base: &SharedDevice, options: DifferenceOptions) -> Result<(), Error> {
     let (difference, base) = (Arc::clone(difference), Arc::clone(base));
-    block_on(async move { CowLayer::format(&difference, &base, options).await })
+    block_on(async move { Difference::format(&difference, &base, options).await })
 }
 
-fn made(difference: &SharedDevice, base: &SharedDevice) -> CowLayer {
+fn made(difference: &SharedDevice, base: &SharedDevice) -> Difference {
     format(difference, base, OPTIONS).unwrap();
     opened(difference, base)
 }
 
-fn opened(difference: &SharedDevice, base: &SharedDevice) -> CowLayer {
-    block_on(CowLayer::open(Arc::clone(difference), Arc::clone(base))).unwrap()
+fn opened(difference: &SharedDevice, base: &SharedDevice) -> Difference {
+    block_on(Difference::open(Arc::clone(difference), Arc::clone(base), None)).unwrap()
 }
 
 fn memory(bytes: u64) -> SharedDevice {
     Arc::new(MemoryDevice::new(bytes, Identity::default()))
 }
 
-fn read_all(device: &CowLayer) -> Vec<u64> {
+fn read_all(device: &Difference) -> Vec<u64> {
     stamps(&block_on(device.read(0, Buffer::zeroed(BASE_BYTES as usize))).unwrap())
 }
 
@@ -105,7 +104,7 @@ impl Model {
 }
 
 /// Carries out `count` random requests, or as many as succeed; the model is told before each.
-fn work(device: &CowLayer, model: &mut Model, seed: u64, count: usize) -> bool {
+fn work(device: &Difference, model: &mut Model, seed: u64, count: usize) -> bool {
     let mut random = Random::new(seed);
     for _ in 0..count {
         let sectors = BASE_BYTES / 512;
@@ -155,7 +154,7 @@ fn work(device: &CowLayer, model: &mut Model, seed: u64, count: usize) -> bool {
 
 #[test]
 fn it_reads_what_was_written_and_the_base_elsewhere() {
-    let test = crate::crash_test!();
+    let test = block::crash_test!();
     for seed in test.seeds(0, 20, 1) {
         let _printed = test.on_panic(seed, None);
         let (base, difference) = (base(), memory(DIFFERENCE_BYTES));
@@ -175,7 +174,7 @@ fn it_reads_what_was_written_and_the_base_elsewhere() {
 
 #[test]
 fn what_was_flushed_is_there_whatever_write_the_power_fails_at() {
-    let test = crate::crash_test!();
+    let test = block::crash_test!();
     for seed in test.seeds(0, 6, 1) {
         test.crash_at_every(seed, 10_000, |nth| {
             let base = base();
@@ -215,14 +214,17 @@ fn a_difference_that_is_half_made_is_none() {
             return;
         }
         let difference: SharedDevice = Arc::new(medium.after_power_loss());
-        let error = block_on(CowLayer::open(difference, base)).err().unwrap();
-        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        match block_on(Difference::open(difference, base, None)) {
+            // The first copy of its superblock has landed: it is whole.
+            Ok(device) => assert_eq!(read_all(&device), Model::new().now()),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt),
+        }
     }
 }
 
 #[test]
 fn a_full_difference_refuses_and_discarding_gives_room_back() {
-    let (base, difference) = (base(), memory(4096 + 4096 + 8 * CHUNK));
+    let (base, difference) = (base(), memory(4096 + 4096 + 8 * CHUNK + 4096));
     let device = made(&difference, &base);
     assert_eq!(device.status().room_bytes, 8 * CHUNK);
     let whole = || Buffer::copy_of(&[9; CHUNK as usize]);
@@ -257,16 +259,16 @@ fn it_belongs_to_one_base_and_has_an_identity_of_its_own() {
     assert_eq!(device.identity().serial, "07".repeat(16));
     assert_ne!(device.identity(), base.identity());
     let other: SharedDevice = Arc::new(MemoryDevice::new(BASE_BYTES, identity("2")));
-    let error = block_on(CowLayer::open(Arc::clone(&difference), other)).err().unwrap();
+    let error = block_on(Difference::open(Arc::clone(&difference), other, None)).err().unwrap();
     assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains("serial 2"), "{error}");
-    let none = block_on(CowLayer::open(memory(DIFFERENCE_BYTES), Arc::clone(&base))).err().unwrap();
+    let none = block_on(Difference::open(memory(DIFFERENCE_BYTES), Arc::clone(&base), None)).err().unwrap();
     assert_eq!(none.kind(), ErrorKind::Corrupt);
     for (bytes, chunk_bytes, kind) in [
         (4096, 4096, ErrorKind::NoSpace),
         (DIFFERENCE_BYTES, 1000, ErrorKind::InvalidRange),
         (DIFFERENCE_BYTES, 2 << 20, ErrorKind::InvalidRange),
     ] {
-        let options = CowOptions { chunk_bytes, ..OPTIONS };
+        let options = DifferenceOptions { chunk_bytes, ..OPTIONS };
         assert_eq!(format(&memory(bytes), &base, options).unwrap_err().kind(), kind);
     }
 }
@@ -281,13 +283,13 @@ fn a_map_that_contradicts_itself_is_an_error() {
     (entries[0], entries[1]) = (1, 1);
     for second in [1, 1000] {
         entries[1] = second;
-        let sector = super::format::emit_sector(&OPTIONS.uuid, 0, &entries);
+        let sector = super::format::emit_sector(OPTIONS.uuid, 0, &entries);
         block_on(difference.write(4096, Buffer::copy_of(&sector), false)).unwrap();
-        let error = block_on(CowLayer::open(Arc::clone(&difference), Arc::clone(&base))).err().unwrap();
+        let error = block_on(Difference::open(Arc::clone(&difference), Arc::clone(&base), None)).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
     }
     block_on(difference.write(4096, Buffer::copy_of(&[1; 512]), false)).unwrap();
-    assert!(block_on(CowLayer::open(difference, base)).is_err());
+    assert!(block_on(Difference::open(difference, base, None)).is_err());
 }
 
 #[test]
@@ -335,4 +337,39 @@ fn requests_that_nobody_awaits_are_carried_on() {
     executor.run();
     device.stop();
     assert_eq!(read_all(&device)[0], 5);
+}
+
+#[test]
+fn a_base_provisioned_anew_is_refused() {
+    let (base, difference) = (base(), memory(DIFFERENCE_BYTES));
+    format(&difference, &base, DifferenceOptions { generation: 3, ..OPTIONS }).unwrap();
+    let open = |generation| block_on(Difference::open(Arc::clone(&difference), Arc::clone(&base), generation));
+    assert_eq!(open(Some(3)).ok().unwrap().status().generation, 3);
+    assert!(open(None).is_ok(), "who says nothing takes it as it is");
+    let error = open(Some(4)).err().unwrap();
+    let words = error.to_string();
+    assert!(error.kind() == ErrorKind::Corrupt && words.contains("generation 3") && words.contains("generation 4"));
+    let unnumbered = memory(DIFFERENCE_BYTES);
+    format(&unnumbered, &base, OPTIONS).unwrap();
+    assert!(block_on(Difference::open(unnumbered, Arc::clone(&base), Some(1))).is_err());
+}
+
+#[test]
+fn either_copy_of_the_superblock_is_enough_and_the_other_is_mended() {
+    for lost in [0, DIFFERENCE_BYTES - 4096] {
+        let (base, difference) = (base(), memory(DIFFERENCE_BYTES));
+        block_on(made(&difference, &base).write(0, sector_of(5), true)).unwrap();
+        block_on(difference.write(lost, Buffer::copy_of(&[1; 4096]), false)).unwrap();
+        assert_eq!(read_all(&opened(&difference, &base))[0], 5);
+        block_on(difference.write(DIFFERENCE_BYTES - 4096 - lost, Buffer::zeroed(4096), false)).unwrap();
+        assert_eq!(read_all(&opened(&difference, &base))[0], 5);
+    }
+}
+
+#[test]
+fn a_difference_of_version_1_is_named() {
+    let (base, difference) = (base(), memory(DIFFERENCE_BYTES));
+    block_on(difference.write(0, Buffer::copy_of(&[&[0; 4][..], b"fb-diff\0", &[0; 500]].concat()), false)).unwrap();
+    let error = block_on(Difference::open(difference, base, None)).err().unwrap();
+    assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("version 1"), "{error}");
 }

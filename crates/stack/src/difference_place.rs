@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use block::layer::cow::{CowLayer, CowOptions};
 use block::layer::read_only::ReadOnlyLayer;
 use block::{Identity, SharedDevice};
+use difference::{Difference, DifferenceOptions};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -17,16 +17,18 @@ use crate::store_file::{PlaceKind, open_or_make};
 
 /// The difference of an attachment, as asked for.
 #[derive(Clone, Debug)]
-pub struct CowConfig {
+pub struct DifferenceConfig {
     /// File, block device, or directory.
     pub path: PathBuf,
     /// Size of a difference that is made.
     pub size_bytes: Option<u64>,
     /// Bytes copied at once, of a difference that is made; `None` for the usual.
     pub chunk_bytes: Option<u32>,
+    /// Which generation of its content the LUN has; `None` to take a difference as it is.
+    pub generation: Option<u64>,
 }
 
-impl CowConfig {
+impl DifferenceConfig {
     /// The place of the difference from the LUN `identity`.
     ///
     /// # Errors
@@ -39,22 +41,27 @@ impl CowConfig {
     /// Opens the difference at `place` from `base`, made first if there is none. `base` is never written.
     ///
     /// # Errors
-    /// Another LUN's difference, something that is none, one in use, no room.
-    pub async fn open(&self, place: &Place, caches: &Caches, base: SharedDevice) -> Result<Arc<CowLayer>> {
+    /// A difference of another LUN or generation, something that is none, one in use, no room.
+    pub async fn open(&self, place: &Place, caches: &Caches, base: SharedDevice) -> Result<Arc<Difference>> {
         let base: SharedDevice = Arc::new(ReadOnlyLayer::new(base));
-        let usual = CowOptions::new(Uuid::new_v4().into_bytes());
-        let options = CowOptions { chunk_bytes: self.chunk_bytes.unwrap_or(usual.chunk_bytes), ..usual };
-        let format = async |device: &SharedDevice| CowLayer::format(device, &base, options).await;
+        let usual = DifferenceOptions::new(Uuid::new_v4());
+        let options = DifferenceOptions {
+            chunk_bytes: self.chunk_bytes.unwrap_or(usual.chunk_bytes),
+            generation: self.generation.unwrap_or_default(),
+            ..usual
+        };
+        let format = async |device: &SharedDevice| Difference::format(device, &base, options).await;
         let device = open_or_make(PlaceKind::Difference, place, caches, self.size_bytes, format).await?;
         let context = |error| Error::from(error).context(format!("the difference {place}"));
-        Ok(Arc::new(CowLayer::open(device, Arc::clone(&base)).await.map_err(context)?))
+        Ok(Arc::new(Difference::open(device, Arc::clone(&base), self.generation).await.map_err(context)?))
     }
 }
 
 /// What `status` says of it.
-pub(crate) fn status(cow: &CowLayer) -> Value {
-    let status = cow.status();
+pub(crate) fn status(difference: &Difference) -> Value {
+    let status = difference.status();
     json!({
+        "generation": (status.generation != 0).then_some(status.generation),
         "chunk_bytes": status.chunk_bytes,
         "room_bytes": status.room_bytes,
         "used_bytes": status.used_bytes,

@@ -1,62 +1,48 @@
-//! A base that many share and nobody changes, and what one host makes of it, on a device of its own.
-//!
-//! ```text
-//!   read   chunk not written yet ─► base        chunk written ─► its slot in the difference
-//!   write  chunk not written yet ─► the base's bytes around what is written go along into a free slot
-//!          chunk written         ─► into its slot
-//!   flush  the slots, then the map that names them
-//! ```
-//! - The base is only read. A difference is bound to its identity, and refuses another.
-//! - The map on the device names a slot only when what is in it is durable; until then the chunk is what it was. So after a power loss each chunk is what
-//!   was flushed last, and what was written since is there or not, as with any disk whose cache is volatile. A write with force unit
-//!   access flushes.
-//! - A chunk of zeroes takes no slot: discarding gives room back, with the next flush.
-//! - The difference may be smaller than the base. When it is full, a write to a chunk that has no slot is refused with `NoSpace`.
-
-mod format;
-mod map;
-#[cfg(test)]
-mod tests;
+//! The device: base and difference as one.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use base::buffer::Buffer;
-use base::range::ByteRange;
+use block::completion::Workers;
+use block::device::DeviceExt;
+use block::limits::EXTENTS_PER_RESPONSE_MAX;
+use block::range_lock::{Acquire, RangeLock};
+use block::{
+    Buffer, ByteRange, Completion, Device, Error, ErrorKind, EventReceiver, Extent, ExtentKind, Geometry, Identity,
+    Operation, Request, Response, SharedDevice,
+};
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
+use store::{Binding, Superblock, superblock};
+use uuid::Uuid;
 
-use self::format::{Layout, SECTOR_BYTES, emit_header, parse_header, parse_sector};
-use self::map::{Map, Place};
-use crate::completion::{Completion, Workers};
-use crate::device::{Device, DeviceExt, SharedDevice};
-use crate::error::{Error, ErrorKind};
-use crate::event::EventReceiver;
-use crate::geometry::Geometry;
-use crate::identity::Identity;
-use crate::limits::{COW_CHUNK_BYTES_DEFAULT, COW_MAP_READ_BYTES, COW_MAP_WRITES_IN_FLIGHT, EXTENTS_PER_RESPONSE_MAX};
-use crate::range_lock::{Acquire, RangeLock};
-use crate::request::{Extent, ExtentKind, Operation, Request, Response};
+use crate::format::{KIND, Layout, ParametersRaw, SECTOR_BYTES, is_version_1, parse_sector};
+use crate::limits::{CHUNK_BYTES_DEFAULT, MAP_READ_BYTES, MAP_WRITES_IN_FLIGHT};
+use crate::map::{Map, Place};
 
 /// Chosen when a difference is formatted.
 #[derive(Clone, Copy, Debug)]
-pub struct CowOptions {
+pub struct DifferenceOptions {
     /// Its identifier: two differences never have the same.
-    pub uuid: [u8; 16],
+    pub uuid: Uuid,
     /// Bytes copied at once, a power of two from 4096 to 1 MiB.
     pub chunk_bytes: u32,
+    /// Which generation of its content the base has, from 1 on; 0 where nobody says.
+    pub generation: u64,
 }
 
-impl CowOptions {
+impl DifferenceOptions {
     /// The usual, under this identifier.
-    pub fn new(uuid: [u8; 16]) -> Self {
-        Self { uuid, chunk_bytes: COW_CHUNK_BYTES_DEFAULT }
+    pub fn new(uuid: Uuid) -> Self {
+        Self { uuid, chunk_bytes: CHUNK_BYTES_DEFAULT, generation: 0 }
     }
 }
 
 /// How full a difference is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CowStatus {
+pub struct DifferenceStatus {
+    /// Of the base's content, when it was made; 0 where nobody said.
+    pub generation: u64,
     /// Bytes copied at once.
     pub chunk_bytes: u64,
     /// Bytes that there is room for.
@@ -65,8 +51,8 @@ pub struct CowStatus {
     pub used_bytes: u64,
 }
 
-/// A base with a difference. Poll [`CowLayer::run`] as long as it is in use.
-pub struct CowLayer {
+/// A base with a difference. Poll [`Difference::run`] as long as it is in use.
+pub struct Difference {
     shared: Arc<Shared>,
     workers: Workers,
 }
@@ -75,6 +61,7 @@ struct Shared {
     base: SharedDevice,
     difference: SharedDevice,
     layout: Layout,
+    generation: u64,
     /// Whole chunks. Reads share.
     ranges: RangeLock,
     /// Taken before `map` by who stores the map, one at a time.
@@ -100,44 +87,62 @@ enum Source {
     Difference(u64),
 }
 
-impl CowLayer {
+impl Difference {
     /// Makes `difference` an empty difference from `base`. What was on it is gone: the caller asks first.
     ///
     /// # Errors
-    /// `NoSpace` when it is too small, `InvalidRange` for a chunk size that makes no sense, `Unsupported` when it cannot be written in 512 bytes;
-    /// the device's own.
-    pub async fn format(difference: &SharedDevice, base: &SharedDevice, options: CowOptions) -> Result<(), Error> {
+    /// `NoSpace` when it is too small, `InvalidRange` for a chunk size that makes no sense, `Unsupported` when it cannot be written in 512 bytes
+    /// or the base has a name that is too long; the device's own.
+    pub async fn format(
+        difference: &SharedDevice,
+        base: &SharedDevice,
+        options: DifferenceOptions,
+    ) -> Result<(), Error> {
         check_blocks(difference)?;
-        let (geometry, device_bytes) = (base.geometry(), difference.geometry().size_bytes);
-        let layout = Layout::new(options.uuid, &geometry, device_bytes, options.chunk_bytes)?;
-        // The header last: a difference that is half made is none.
-        difference.write(0, Buffer::zeroed(SECTOR_BYTES), true).await?;
+        let binding = Binding::of(&**base);
+        let layout = Layout::new(options.uuid, &binding, difference.geometry().size_bytes, options.chunk_bytes)?;
+        let parameters = ParametersRaw::new(&layout, &binding, options.generation)?;
+        // The superblock last: a difference that is half made is none.
+        superblock::erase(difference).await?;
         let (mut offset, end) = (layout.sector_offset(0), layout.sector_offset(layout.sector_count()));
         while offset < end {
-            let length = (end - offset).min(COW_MAP_READ_BYTES as u64);
+            let length = (end - offset).min(MAP_READ_BYTES as u64);
             difference.write(offset, Buffer::zeroed(length as usize), false).await?;
             offset += length;
         }
         difference.flush().await?;
-        let header = emit_header(&layout, &geometry, &base.identity());
-        difference.write(0, Buffer::copy_of(&header), true).await?;
+        Superblock::create(difference, KIND, options.uuid, parameters).await?;
         Ok(())
     }
 
-    /// Opens a difference made by [`CowLayer::format`]. One program at a time: the caller keeps others off the device.
+    /// Opens a difference made by [`Difference::format`]. With `generation`, that of the base's content, one that was made for another generation is
+    /// refused. One program at a time: the caller keeps others off the device.
     ///
     /// # Errors
-    /// `Corrupt` when it is none, is damaged, or belongs to another base (the message names both); the devices' own.
-    pub async fn open(difference: SharedDevice, base: SharedDevice) -> Result<Self, Error> {
+    /// `Corrupt` when it is none, is damaged, or belongs to another base or generation (the message names both); the devices' own.
+    pub async fn open(difference: SharedDevice, base: SharedDevice, generation: Option<u64>) -> Result<Self, Error> {
         check_blocks(&difference)?;
-        let header = difference.read(0, Buffer::zeroed(SECTOR_BYTES)).await?;
-        let device_bytes = difference.geometry().size_bytes;
-        let layout = parse_header(&header, device_bytes, &base.geometry(), &base.identity())?;
+        let mut superblock: Superblock<ParametersRaw> = match Superblock::read(&difference, KIND).await {
+            Err(_) if is_version_1(&difference).await => return Err(of_version_1()),
+            read => read?,
+        };
+        let parameters = &superblock.payload;
+        let binding = Binding::from_raw(&parameters.binding)?;
+        binding.check_same(&Binding::of(&*base), KIND.name)?;
+        check_generation(parameters.generation.get(), generation)?;
+        if binding.size_bytes > base.geometry().size_bytes {
+            return Err(of_larger_base(&binding, base.geometry().size_bytes));
+        }
+        let layout = Layout::of(superblock.uuid(), parameters, &binding, difference.geometry().size_bytes)?;
         let map = load(&difference, &layout).await?;
+        if superblock.copies().is_one_damaged() {
+            superblock.write(&difference).await?;
+        }
         let shared = Shared {
             base,
             difference,
             layout,
+            generation: superblock.payload.generation.get(),
             ranges: RangeLock::new(),
             storing: futures_util::lock::Mutex::new(()),
             map: Mutex::new(map),
@@ -145,21 +150,22 @@ impl CowLayer {
         Ok(Self { shared: Arc::new(shared), workers: Workers::new() })
     }
 
-    /// Carries on requests that nobody awaits. Ends with [`CowLayer::stop`].
+    /// Carries on requests that nobody awaits. Ends with [`Difference::stop`].
     pub fn run(&self) -> impl Future<Output = ()> + Send + 'static {
         let workers = self.workers.clone();
         async move { workers.run().await }
     }
 
-    /// Ends [`CowLayer::run`].
+    /// Ends [`Difference::run`].
     pub fn stop(&self) {
         self.workers.stop();
     }
 
     /// How full it is.
-    pub fn status(&self) -> CowStatus {
+    pub fn status(&self) -> DifferenceStatus {
         let layout = &self.shared.layout;
-        CowStatus {
+        DifferenceStatus {
+            generation: self.shared.generation,
             chunk_bytes: layout.chunk_bytes,
             room_bytes: layout.slot_count * layout.chunk_bytes,
             used_bytes: self.shared.map().used_count() * layout.chunk_bytes,
@@ -178,14 +184,38 @@ fn check_blocks(difference: &SharedDevice) -> Result<(), Error> {
     Err(Error::new(ErrorKind::Unsupported, context))
 }
 
+/// Refuses what was made from other content under the same name: the chunks of both would be mixed in silence.
+fn check_generation(made_for: u64, generation: Option<u64>) -> Result<(), Error> {
+    let Some(now) = generation.filter(|&now| now != made_for) else { return Ok(()) };
+    let context = if made_for == 0 {
+        format!("this difference was made without a generation, and the disk is said to have generation {now}")
+    } else {
+        format!("this difference is from generation {made_for} of the disk, which is said to have generation {now}")
+    };
+    Err(Error::new(ErrorKind::Corrupt, format!("{context}: what is in it does not belong to what the disk has now")))
+}
+
+fn of_larger_base(binding: &Binding, size_bytes: u64) -> Error {
+    let context = format!(
+        "this difference was made for \"{}\" of {} bytes, and the disk now has {size_bytes}",
+        binding.identity, binding.size_bytes
+    );
+    Error::new(ErrorKind::Corrupt, context)
+}
+
+fn of_version_1() -> Error {
+    let context = format!("this difference has version 1; this program reads {}", KIND.version);
+    Error::new(ErrorKind::Unsupported, context)
+}
+
 async fn load(difference: &SharedDevice, layout: &Layout) -> Result<Map, Error> {
     let mut map = Map::new(layout);
     let mut sector = 0;
     while sector < layout.sector_count() {
-        let count = (layout.sector_count() - sector).min(COW_MAP_READ_BYTES / SECTOR_BYTES);
+        let count = (layout.sector_count() - sector).min(MAP_READ_BYTES / SECTOR_BYTES);
         let bytes = difference.read(layout.sector_offset(sector), Buffer::zeroed(count * SECTOR_BYTES)).await?;
         for (sector, bytes) in (sector..).zip(bytes.chunks_exact(SECTOR_BYTES)) {
-            if let Some(entries) = parse_sector(&layout.uuid, sector, bytes)? {
+            if let Some(entries) = parse_sector(layout.uuid, sector, bytes)? {
                 map.load(sector, &entries)?;
             }
         }
@@ -194,7 +224,7 @@ async fn load(difference: &SharedDevice, layout: &Layout) -> Result<Map, Error> 
     Ok(map)
 }
 
-impl Device for CowLayer {
+impl Device for Difference {
     fn geometry(&self) -> Geometry {
         let (base, layout) = (self.shared.base.geometry(), &self.shared.layout);
         let difference = self.shared.difference.geometry();
@@ -212,7 +242,7 @@ impl Device for CowLayer {
     /// The base's target, and a unit and serial number that no other difference has.
     fn identity(&self) -> Identity {
         let base = self.shared.base.identity();
-        let uuid: String = self.shared.layout.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        let uuid = self.shared.layout.uuid.simple().to_string();
         Identity { target: base.target, unit: format!("{} difference {uuid}", base.unit), serial: uuid }
     }
 
@@ -434,7 +464,7 @@ impl Shared {
         };
         let images: Vec<(u64, Buffer)> = sectors.iter().map(image).collect();
         let writes = stream::iter(images).map(|(offset, buffer)| self.difference.write(offset, buffer, false));
-        let written: Vec<Result<Buffer, Error>> = writes.buffer_unordered(COW_MAP_WRITES_IN_FLIGHT).collect().await;
+        let written: Vec<Result<Buffer, Error>> = writes.buffer_unordered(MAP_WRITES_IN_FLIGHT).collect().await;
         written.into_iter().collect::<Result<Vec<_>, Error>>()?;
         self.difference.flush().await
     }

@@ -1,0 +1,32 @@
+//! A base that many share and nobody changes, and what one host makes of it, on a device of its own.
+//!
+//! ```text
+//!   read   chunk not written yet ─► base        chunk written ─► its slot in the difference
+//!   write  chunk not written yet ─► the base's bytes around what is written go along into a free slot
+//!          chunk written         ─► into its slot
+//!   flush  the slots, then the map that names them
+//! ```
+//! - The base is only read. A difference is bound to its identity and to the generation of its content, and refuses another.
+//! - The map on the device names a slot only when what is in it is durable; until then the chunk is what it was. So after a power loss each chunk is what
+//!   was flushed last, and what was written since is there or not, as with any disk whose cache is volatile. A write with force unit
+//!   access flushes.
+//! - A chunk of zeroes takes no slot: discarding gives room back, with the next flush.
+//! - The difference may be smaller than the base. When it is full, a write to a chunk that has no slot is refused with `NoSpace`.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `layer` | [`Difference`]: base and difference as one device |
+//! | `map` | which chunks differ, and where they are |
+//! | `format` | the bytes, described in `docs/formats/difference.md` |
+//! | [`limits`] | the bounds of this crate |
+
+#![forbid(unsafe_code)]
+
+mod format;
+mod layer;
+pub mod limits;
+mod map;
+#[cfg(test)]
+mod tests;
+
+pub use layer::{Difference, DifferenceOptions, DifferenceStatus};

@@ -538,6 +538,12 @@ impl Engine {
     fn issue(&mut self, link: &mut Link, now: Instant, order: u64) {
         let Some(job) = self.jobs.get_mut(&order) else { return };
         job.is_flush_needed = self.unit.is_volatile() || !self.retained.is_empty();
+        let is_another = job.is_mutation() && !job.has_begun() && !matches!(job.reply, Reply::Replay);
+        if is_another && self.retained.is_full() {
+            self.stalled.insert(order);
+            self.flush_for_room(now);
+            return;
+        }
         let copy_bytes = job.copy_bytes(&self.unit);
         if copy_bytes > 0 && job.copy.is_none() {
             job.copy = self.retained.reserve(copy_bytes);

@@ -46,7 +46,8 @@ pub const UNIT_ATTENTIONS_MAX: u32 = 64;
 /// Times a command that fails for no lasting reason (ABORTED COMMAND, TASK ABORTED, a rejected PDU) is tried.
 pub const ATTEMPTS_MAX: u32 = 8;
 
-/// Retained changes after which the LUN is flushed: discards and zeroes take no room for copies, only some hundred bytes each.
+/// Retained changes after which the LUN is flushed: discards and zeroes take no room for copies, only some hundred bytes each. Where the flush takes
+/// its time, changes wait from twice as many on.
 pub const RETAINED_ENTRIES_MAX: usize = 32 << 10;
 
 /// Retained writes on their way at once after a reconnect.

@@ -77,6 +77,11 @@ impl Retained {
         self.pool.bytes_out() > self.bytes_max / 2 || self.entries.len() > RETAINED_ENTRIES_MAX
     }
 
+    /// Whether nothing more may be changed before a flush has ended. Copies have a bound of their own.
+    pub(crate) fn is_full(&self) -> bool {
+        self.entries.len() >= 2 * RETAINED_ENTRIES_MAX
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

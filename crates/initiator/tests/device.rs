@@ -3,6 +3,7 @@
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::clock::Clock;
@@ -251,6 +252,35 @@ fn retained_copies_are_bounded_by_flushes_of_our_own() {
     // A single write above the bound is taken as well.
     let large = lun.write(0, Buffer::copy_of(&pattern(1 << 20, 4)), false);
     world.run(large).unwrap();
+}
+
+/// They take no room for copies, so nothing but their number bounds them.
+#[test]
+fn zeroes_that_are_not_durable_wait_when_there_are_too_many_of_them() {
+    const FLUSH: Duration = Duration::from_secs(100);
+    const RETAINED_MAX: u64 = 64 << 10;
+    let mut world = World::new(7);
+    let delays = Delays { flush: Latency::Fixed(FLUSH), ..Delays::all(Latency::Fixed(Duration::ZERO)) };
+    let device = Arc::new(CrashLayer::new(160 << 20, 7));
+    world.serve(Arc::new(DelayLayer::new(device, Arc::new(world.clock.clone()), &world.workers, delays, 7)));
+    let lun = world.connect(initiator::InitiatorOptions { command_timeout: 2 * FLUSH, ..world.options() }).unwrap();
+    let done = Arc::new(AtomicU64::new(0));
+    let (zeroing, counted) = (Arc::clone(&lun), Arc::clone(&done));
+    world.executor.spawn(async move {
+        // No two of them are neighbours, and no more are under way than the target takes.
+        for first in (0..2 * RETAINED_MAX).step_by(64) {
+            let some = (first..first + 64).map(|index| zeroing.write_zeroes(index * 1024, 512, false, false));
+            for zeroes in some.collect::<Vec<_>>() {
+                zeroes.await.expect("a flush makes room");
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    });
+    world.pass(FLUSH / 2);
+    let seen = done.load(Ordering::Relaxed);
+    assert!((RETAINED_MAX / 2..=RETAINED_MAX + 64).contains(&seen), "{seen} before the first flush has ended");
+    world.pass(3 * FLUSH);
+    assert_eq!(done.load(Ordering::Relaxed), 2 * RETAINED_MAX, "flushes made room");
 }
 
 #[test]

@@ -128,3 +128,19 @@ fn copies_are_written_again_when_resets_come_to_an_end() {
     world.run(flushing).expect("nothing is lost");
     assert_eq!(target.disk().durable(0, 4096), [7; 4096]);
 }
+
+/// TASK ABORTED says nothing of why, and may pass.
+#[test]
+fn a_command_that_is_aborted_again_and_again_is_tried_eight_times() {
+    let mut world = World::new(4);
+    let (target, lun) = attach(&mut world, true);
+    let count = count(&target, |cdb| match cdb {
+        Cdb::Write(_) => Deed::Answer(Some(Reply { status: 0x40, ..Reply::default() })),
+        _ => limited(cdb).unwrap_or(Deed::Proper),
+    });
+    let writing = lun.write(0, Buffer::copy_of(&[7; 4096]), false);
+    world.run(writing).unwrap_err();
+    assert_eq!(count.load(Ordering::Relaxed), 8);
+    let reading = lun.read(0, Buffer::zeroed(512));
+    world.run(reading).expect("others go on");
+}

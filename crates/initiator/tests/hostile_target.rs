@@ -4,6 +4,7 @@ mod support;
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::clock::{Clock, VirtualClock};
@@ -28,6 +29,8 @@ enum Misdeed {
     Pings,
     /// Answers the first command with data of no bytes, again and again, and with no status.
     EmptyData,
+    /// Says at each login that the target is elsewhere.
+    Redirections,
 }
 
 /// Connects to a target that does this.
@@ -35,10 +38,12 @@ struct Misdoer {
     misdeed: Misdeed,
     clock: VirtualClock,
     workers: Workers,
+    connection_count: AtomicU64,
 }
 
 impl Connector for Misdoer {
     fn connect(&self, _portal: &Portal) -> Connecting<'_> {
+        self.connection_count.fetch_add(1, Ordering::Relaxed);
         let (near, far) = tokio::io::duplex(64 << 10);
         let peer = Peer::new(far, "1");
         let (misdeed, clock) = (self.misdeed, self.clock.clone());
@@ -51,8 +56,12 @@ impl Connector for Misdoer {
 }
 
 async fn run(mut peer: Peer, misdeed: Misdeed, clock: VirtualClock) -> io::Result<()> {
+    if matches!(misdeed, Misdeed::Redirections) {
+        return peer.redirect("10.0.0.2:3260").await;
+    }
     peer.log_in().await?;
     match misdeed {
+        Misdeed::Redirections => Ok(()),
         Misdeed::EndlessList => loop {
             let Ok(Bhs::TextRequest(request)) = peer.receive().await?.header.bhs else { continue };
             clock.sleep(Duration::from_secs(1)).await;
@@ -117,7 +126,8 @@ async fn run(mut peer: Peer, misdeed: Misdeed, clock: VirtualClock) -> io::Resul
 }
 
 fn misdoer(world: &World, misdeed: Misdeed) -> Arc<Misdoer> {
-    Arc::new(Misdoer { misdeed, clock: world.clock.clone(), workers: world.workers.clone() })
+    let (clock, workers) = (world.clock.clone(), world.workers.clone());
+    Arc::new(Misdoer { misdeed, clock, workers, connection_count: AtomicU64::new(0) })
 }
 
 #[test]
@@ -139,6 +149,16 @@ fn a_target_that_floods_whoever_looks_at_its_lun_is_left() {
         let error = world.run(initiator::connect(options, connector)).map(drop).unwrap_err();
         assert!(error.to_string().contains("protocol error"), "{misdeed:?}: {error}");
     }
+}
+
+#[test]
+fn redirections_are_followed_a_few_times_and_no_more() {
+    let mut world = World::new(5);
+    let (options, connector) = (world.options(), misdoer(&world, Misdeed::Redirections));
+    let connecting = initiator::connect(options, Arc::clone(&connector) as Arc<dyn Connector>);
+    let error = world.run(connecting).map(drop).unwrap_err();
+    assert!(error.to_string().contains("redirects in circles"), "{error}");
+    assert_eq!(connector.connection_count.load(Ordering::Relaxed), 5, "the first one, and four that follow");
 }
 
 /// Signs of life are no progress: a command ends with its time, and what is done about it with a time of its own.

@@ -66,6 +66,15 @@ impl Peer {
         }
     }
 
+    /// Answers the first request of a login: the target is elsewhere now.
+    pub(crate) async fn redirect(&mut self, address: &str) -> io::Result<()> {
+        let pdu = self.receive().await?;
+        let Ok(Bhs::LoginRequest(request)) = pdu.header.bhs else { panic!("a login begins with a login request") };
+        let status = LoginStatus::TARGET_MOVED_TEMPORARILY;
+        let response = LoginResponse { transit_to: None, status, ..self.login_response(&request) };
+        self.send(&response, format!("TargetAddress={address}\0").into_bytes()).await
+    }
+
     /// The number of the next status, of which there is none yet.
     pub(crate) fn stat_sn(&self) -> Serial32 {
         self.stat_sn

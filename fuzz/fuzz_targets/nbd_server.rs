@@ -178,7 +178,7 @@ impl Run {
         while let Some(event) = self.server.poll_event() {
             assert!(!self.is_over, "after the end no event comes");
             match event {
-                Event::Negotiated { .. } => {}
+                Event::Negotiated { .. } | Event::Answered => {}
                 Event::BufferNeeded { length } => {
                     assert!(length as u64 <= SIZE_BYTES && !self.setup.is_read_only);
                     self.server.provide_buffer(Buffer::zeroed(length));

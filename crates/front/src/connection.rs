@@ -241,6 +241,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     self.with_buffer(length as usize, Purpose::Read(ticket, command));
                 }
                 Event::Request(ticket, command) => self.start(ticket, command, Buffer::empty()),
+                Event::Answered => self.turn_bytes += TURN_REQUEST_BYTES,
                 Event::Disconnected => self.is_closing = true,
                 Event::Failed(error) => {
                     self.shared.counters.protocol_errors.fetch_add(1, Ordering::Relaxed);

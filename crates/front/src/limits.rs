@@ -79,7 +79,7 @@ pub const PAUSE_TIME_MAX: Duration = Duration::from_secs(1);
 /// memory.
 pub const TURN_BYTES: u64 = 256 << 10;
 
-/// What any request counts in it at least: 64 small ones are a turn.
+/// What any request counts in it at least, one that is refused included: 64 small ones are a turn.
 pub const TURN_REQUEST_BYTES: u64 = 4096;
 
 /// Bytes of one command of the client that carries no payload: the largest multiple of every block size below 4 GiB.

@@ -2,8 +2,11 @@
 
 mod common;
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use base::buffer::Buffer;
@@ -14,7 +17,7 @@ use common::step_client::StepClient;
 use common::{Running, memory};
 use front::limits::SHUTDOWN_TIME_MAX;
 use front::{ListenAddress, NbdOptions, NbdServer};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::UnixStream;
 
 const FLUSH: u16 = 3;
@@ -184,6 +187,23 @@ async fn on_the_spot_small_requests_are_carried_out_in_portions() {
     bad.ask(TRIM, 4096, 30_000).await;
     let most = most_in_a_read(&device, &mut good).await;
     assert!(most <= 8 * MIB, "{most} bytes");
+}
+
+/// What is refused never comes to the device, and takes the time of others all the same.
+#[tokio::test]
+async fn requests_that_are_refused_are_answered_in_portions() {
+    const UNKNOWN: u16 = 77;
+    let server = NbdServer::new(Model::new(None), NbdOptions::default());
+    let mut good = StepClient::connect(&server).await;
+    let mut bad = RawClient::connect(&server).await;
+    good.read(OWN, 4096).await;
+    bad.ask(UNKNOWN, 4096, 30_000).await;
+    good.read(OWN, 4096).await;
+    let mut answers = vec![0; 16 * 30_000];
+    let mut answers = ReadBuf::new(&mut answers);
+    poll_fn(|context| Poll::Ready(Pin::new(&mut bad.0).poll_read(context, &mut answers).is_ready())).await;
+    let most = answers.filled().len() / 16;
+    assert!((1..=4096).contains(&most), "{most} answers during one read of another");
 }
 
 #[tokio::test(start_paused = true)]

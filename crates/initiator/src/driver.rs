@@ -22,7 +22,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use base::clock::Instant;
-use block::{ByteRange, Error, ErrorKind, Event};
+use block::{ByteRange, Error, ErrorKind, Event, Geometry};
 use iscsi::url::Portal;
 use scsi::Sense;
 
@@ -377,8 +377,7 @@ impl Runner {
         self.engine.adopt(unit);
         let previous = std::mem::replace(&mut self.shared.view().geometry, geometry);
         if previous != geometry {
-            let (before, now) = (previous.size_bytes, geometry.size_bytes);
-            tracing::info!(place = self.options.place(), before, now, "the LUN's size has changed");
+            tracing::info!(place = self.options.place(), "the LUN has changed: {}", changes(&previous, &geometry));
             self.shared.events.publish(&Event::Resized(geometry));
         }
         Ok(())
@@ -494,4 +493,40 @@ pub async fn discover(
         Ok(targets)
     };
     asked.await.map_err(|error: LinkError| error.into_error(&options))
+}
+
+/// What is different about a unit, for the log.
+fn changes(before: &Geometry, now: &Geometry) -> String {
+    let mut words = Vec::new();
+    if before.size_bytes != now.size_bytes {
+        words.push(format!("its size was {} bytes and is {}", before.size_bytes, now.size_bytes));
+    }
+    if before.is_write_cache_volatile != now.is_write_cache_volatile {
+        words.push(format!("its write cache is {}", if now.is_write_cache_volatile { "on" } else { "off" }));
+    }
+    if before.is_read_only != now.is_read_only {
+        words.push(format!("it may {} be written to", if now.is_read_only { "no longer" } else { "again" }));
+    }
+    if words.is_empty() {
+        words.push("its blocks or limits".to_owned());
+    }
+    words.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_names_what_changed_and_nothing_else() {
+        let before = Geometry::plain(4096);
+        let switched = Geometry { is_write_cache_volatile: !before.is_write_cache_volatile, ..before };
+        assert!(!changes(&before, &switched).contains("size"), "{}", changes(&before, &switched));
+        assert!(changes(&before, &switched).contains("write cache"));
+        let grown = Geometry { size_bytes: 8192, ..before };
+        assert_eq!(changes(&before, &grown), "its size was 4096 bytes and is 8192");
+        let shut = Geometry { is_read_only: true, ..before };
+        assert_eq!(changes(&before, &shut), "it may no longer be written to");
+        assert_eq!(changes(&before, &Geometry { physical_block_bytes: 8192, ..before }), "its blocks or limits");
+    }
 }

@@ -164,6 +164,7 @@ impl Server {
     }
 
     pub(super) fn reply_option(&mut self, option: u32, reply: u32) {
+        self.has_answered = true;
         self.transmit.append(|out| emit_option_reply(option, reply, out, |_| {}));
     }
 

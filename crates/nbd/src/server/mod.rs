@@ -63,6 +63,8 @@ pub enum Event {
     },
     /// A request to carry out and to answer.
     Request(Ticket, Command),
+    /// An option, or a request that is refused, was answered on the spot. There is nothing to do; but it was work.
+    Answered,
     /// The client is done: answer what is outstanding, send it, close. No other event comes.
     Disconnected,
     /// The client broke the protocol: close. No other event comes.
@@ -165,6 +167,8 @@ pub struct Server {
     negotiated: Negotiated,
     is_shutting_down: bool,
     outstanding: usize,
+    /// Something was answered that the caller has not been told of.
+    has_answered: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -230,6 +234,7 @@ impl Server {
             negotiated: Negotiated::default(),
             is_shutting_down: false,
             outstanding: 0,
+            has_answered: false,
         }
     }
 
@@ -268,7 +273,9 @@ impl Server {
                 (Intake::Messages, Phase::Options) => self.step_option(),
                 (Intake::Messages, Phase::Transmission) => self.step_request(),
             };
+            let has_answered = std::mem::take(&mut self.has_answered);
             match step {
+                Ok(Step::Again) if has_answered => return Some(Event::Answered),
                 Ok(Step::Again) => {}
                 Ok(Step::Starved) => return None,
                 Ok(Step::Event(event)) => return Some(event),
@@ -331,7 +338,7 @@ impl Server {
         if let Intake::Skip { then, .. } = std::mem::replace(&mut self.intake, Intake::Messages) {
             match then {
                 AfterSkip::RefuseOption { option, reply } => self.reply_option(option, reply),
-                AfterSkip::FailRequest { ticket, code } => self.answer(ticket, Reply::Failed(code.into())),
+                AfterSkip::FailRequest { ticket, code } => self.refuse(ticket, code),
             }
         }
         Step::Again
@@ -353,6 +360,12 @@ impl Server {
                 Step::Again
             }
         }
+    }
+
+    /// Answers a request that the caller does not hear of.
+    fn refuse(&mut self, ticket: Ticket, code: ErrorCode) {
+        self.has_answered = true;
+        self.answer(ticket, Reply::Failed(code.into()));
     }
 
     fn give_out(&mut self, ticket: Ticket, command: Command) -> Step {

@@ -1,6 +1,6 @@
 //! The server's requests: which are carried out, and how the others are refused ("Request types", "Error values").
 
-use super::{AfterSkip, Command, Event, Intake, Phase, Reply, Server, Step, Ticket};
+use super::{AfterSkip, Command, Event, Intake, Phase, Server, Step, Ticket};
 use crate::error::{ErrorCode, ProtocolError};
 use crate::limits::PAYLOAD_BYTES_MAX;
 use crate::wire::transmission::command::{BLOCK_STATUS, CACHE, DISC, FLUSH, READ, TRIM, WRITE, WRITE_ZEROES};
@@ -94,7 +94,7 @@ impl Server {
             return Ok(self.begin_payload(ticket, verdict));
         }
         if let Err(code) = verdict {
-            self.answer(ticket, Reply::Failed(code.into()));
+            self.refuse(ticket, code);
             return Ok(Step::Again);
         }
         let command = to_command(&ticket);

@@ -48,6 +48,7 @@ fn feed_cut(server: &mut Server, mut bytes: &[u8], cut: usize) -> Vec<Event> {
                     buffer.fill(0xa5);
                     server.provide_buffer(buffer);
                 }
+                Event::Answered => {}
                 event => events.push(event),
             }
         }

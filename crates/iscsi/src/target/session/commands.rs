@@ -30,7 +30,7 @@ impl Session {
         let full = &self.full;
         match admit(full, &self.set, &command) {
             Admission::Take => {}
-            Admission::Ignore => return self.note_ignored(at, &pdu),
+            Admission::Ignore => return self.note_ignored(at, pdu.header.data_segment_bytes),
             Admission::Reject(reason) => return self.reject(at, &pdu.header, reason),
         }
         if pdu.data.is_corrupt {
@@ -105,17 +105,19 @@ impl Session {
     }
 
     /// What is ignored is work all the same, and nobody is told of it.
-    fn note_ignored(&mut self, at: LinkId, pdu: &ReceivedPdu) {
+    fn note_ignored(&mut self, at: LinkId, bytes: usize) {
         let now = self.now;
         if let Some(link) = live(&mut self.links, at) {
-            link.pace.note(now, 1 + pdu.header.data_segment_bytes / PACE_DATA_BYTES);
+            link.pace.note(now, 1 + bytes / PACE_DATA_BYTES);
         }
     }
 
     pub(super) fn handle_data_out(&mut self, at: LinkId, data: DataOut, pdu: ReceivedPdu) {
         let level = self.full.negotiated.error_recovery_level;
         // Late data of a task that was aborted or failed: there is nobody to give it to.
-        let Some(task) = self.set.tasks.get_mut(&data.initiator_task_tag) else { return self.note_ignored(at, &pdu) };
+        let Some(task) = self.set.tasks.get_mut(&data.initiator_task_tag) else {
+            return self.note_ignored(at, pdu.header.data_segment_bytes);
+        };
         if task.link != at {
             // Data belongs on the connection of its command (RFC 7143 4.2.5.1).
             return self.reject(at, &pdu.header, RejectReason::ProtocolError);
@@ -127,11 +129,15 @@ impl Session {
             Ok(()) => {}
             Err(DataFault::Unexpected) => {
                 task.failure.get_or_insert(DataFailure::UnexpectedUnsolicitedData);
+                self.note_ignored(at, pdu.header.data_segment_bytes);
                 return self.advance_task(id);
             }
-            Err(DataFault::Repeated | DataFault::Stale) if level > 0 => return,
+            Err(DataFault::Repeated | DataFault::Stale) if level > 0 => {
+                return self.note_ignored(at, pdu.header.data_segment_bytes);
+            }
             Err(DataFault::Recovering) => {
                 task.data_out.skip(&data);
+                self.note_ignored(at, pdu.header.data_segment_bytes);
                 return self.advance_task(id);
             }
             Err(DataFault::Protocol(_)) if level > 0 => {
@@ -153,7 +159,9 @@ impl Session {
                 return self.fail_link(at, CloseReason::Protocol(what));
             }
         }
-        task.data_moved = self.now;
+        if length > 0 {
+            task.data_moved = self.now;
+        }
         if is_placed {
             task.data_out.buffer = Some(pdu.data.buffer);
         } else if length > 0 {
@@ -172,7 +180,9 @@ impl Session {
                 task.failure.get_or_insert(DataFailure::ProtocolServiceCrcError);
             }
         }
-        if let Some(link) = live(&mut self.links, at) {
+        if length == 0 {
+            self.note_ignored(at, 0);
+        } else if let Some(link) = live(&mut self.links, at) {
             link.note_data_out(self.now, length);
         }
         if pdu.data.is_corrupt {

@@ -86,6 +86,28 @@ fn what_comes_at_once_is_looked_at_in_portions() {
     }
 }
 
+/// Sends a PDU again and again until the connection rests, and sees that it does so in time, and goes on.
+fn flood(peer: &mut Peer, pdu: &[u8]) {
+    let begun = peer.now;
+    let received = |peer: &mut Peer| peer.target.session().pdu_counts().0 as usize;
+    let before = received(peer);
+    while !peer.target.receive_space().is_empty() {
+        let space = peer.target.receive_space();
+        let length = space.len().min(pdu.len() * 100) / pdu.len() * pdu.len();
+        assert!(length > 0, "there is room for one");
+        space[..length].chunks_exact_mut(pdu.len()).for_each(|place| place.copy_from_slice(pdu));
+        peer.target.handle_received(begun, length);
+        while peer.target.go_on(begun) {}
+        assert!(received(peer) - before <= PACE_WORK_MAX, "it goes on and on");
+    }
+    let first = received(peer) - before;
+    let until = begun + PACE_INTERVAL;
+    assert_eq!(peer.target.poll_timeout(), Some(until), "it rests");
+    peer.now = until;
+    peer.target.handle_timeout(until);
+    assert!(!peer.target.receive_space().is_empty() || received(peer) - before > first, "and goes on");
+}
+
 /// What has nothing done takes a small part of the time, however fast it comes.
 #[test]
 fn what_is_no_command_is_looked_at_so_much_in_a_time() {
@@ -96,26 +118,28 @@ fn what_is_no_command_is_looked_at_so_much_in_a_time() {
     (of_no_task[0], of_no_task[1], of_no_task[19]) = (0x05, 0x80, 9);
     of_no_task[20..24].fill(0xff);
     (outside_the_window[0], outside_the_window[1], outside_the_window[24]) = (0x01, 0x80, 0x40);
-    for flood in [unknown, pings, of_no_task, outside_the_window] {
-        let mut peer = Peer::logged_in(parameters(), &[]);
-        let begun = peer.now;
-        let received = |peer: &mut Peer| peer.target.session().pdu_counts().0 as usize;
-        let before = received(&mut peer);
-        while !peer.target.receive_space().is_empty() {
-            let space = peer.target.receive_space();
-            let length = space.len().min(BHS_BYTES * 100) / BHS_BYTES * BHS_BYTES;
-            assert!(length > 0, "there is room for a header");
-            space[..length].chunks_exact_mut(BHS_BYTES).for_each(|place| place.copy_from_slice(&flood));
-            peer.target.handle_received(begun, length);
-            while peer.target.go_on(begun) {}
-            assert!(received(&mut peer) - before <= PACE_WORK_MAX, "it goes on and on");
-        }
-        let first = received(&mut peer) - before;
-        let until = begun + PACE_INTERVAL;
-        assert_eq!(peer.target.poll_timeout(), Some(until), "it rests");
-        peer.now = until;
-        peer.target.handle_timeout(until);
-        assert!(!peer.target.receive_space().is_empty() || received(&mut peer) - before > first, "and goes on");
+    for pdu in [unknown, pings, of_no_task, outside_the_window] {
+        flood(&mut Peer::logged_in(parameters(), &[]), &pdu);
+    }
+}
+
+/// The same of Data-Out for a command that waits for some: without data, unasked, of what is there already, or behind what was lost.
+#[test]
+fn data_out_that_brings_nothing_is_looked_at_so_much_in_a_time() {
+    let keys = [("InitialR2T", "Yes"), ("ImmediateData", "No"), ("ErrorRecoveryLevel", "1")];
+    for (keys, is_asked_for, bytes, data_sn) in
+        [(&keys[..2], true, 0, 0), (&keys[..2], false, 0, 0), (&keys, true, 16, 0), (&keys, true, 16, 5)]
+    {
+        let mut peer = Peer::logged_in(parameters(), keys);
+        let write = peer.command(0x10, cdb_write(4096), Direction::Write, 4096);
+        peer.send(&write, Vec::new());
+        let [(transfer, ..)] = r2ts(&peer.receive_bhs())[..] else { panic!("one R2T") };
+        let mut pdu = vec![0; BHS_BYTES + bytes];
+        (pdu[0], pdu[7], pdu[19], pdu[39]) = (0x05, bytes as u8, 0x10, data_sn);
+        pdu[20..24].copy_from_slice(&if is_asked_for { transfer } else { u32::MAX }.to_be_bytes());
+        // The first may bring something, or be what shows that something was lost.
+        peer.send_bytes(&pdu);
+        flood(&mut peer, &pdu);
     }
 }
 

@@ -61,6 +61,24 @@ fn a_peer_that_does_not_answer_its_r2ts_is_given_up_with_its_tasks() {
     assert_eq!(wait_for_the_end(&mut peer), CloseReason::PingTimeout);
 }
 
+/// PDUs without data are a sign of life, and no data.
+#[test]
+fn a_peer_that_sends_data_out_without_data_holds_its_buffers_no_longer_than_a_silent_one() {
+    let mut peer = Peer::logged_in(parameters(), &[("InitialR2T", "Yes"), ("ImmediateData", "No")]);
+    let write = peer.command(0x10, cdb_write(4096), Direction::Write, 4096);
+    peer.send(&write, Vec::new());
+    let [(transfer, ..)] = r2ts(&peer.receive_bhs())[..] else { panic!("one R2T") };
+    let end = peer.now + LONG;
+    let mut data_sn = 0;
+    while !peer.target.is_closed() {
+        assert!(peer.now < end, "empty Data-Out holds a buffer for ever");
+        peer.data_out(0x10, Some(transfer), 0, data_sn, false, &[]);
+        data_sn += 1;
+        peer.sleep(Duration::from_secs(1));
+    }
+    assert_eq!(peer.close_reason(), CloseReason::Protocol("the data of a write does not come"));
+}
+
 #[test]
 fn a_text_negotiation_held_open_ends_with_its_silent_peer() {
     let mut peer = Peer::logged_in(parameters(), &[]);

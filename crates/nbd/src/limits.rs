@@ -14,6 +14,10 @@ pub const OPTION_BYTES_MAX: usize = 2 * STRING_BYTES_MAX;
 /// place.
 pub const STAGING_BYTES: usize = 16 << 10;
 
+/// Bytes of small messages that are gathered in one run to be sent, the last of them excepted. A run is given back when all of it was sent: one that
+/// went on for as long as something waits would keep everything since then for a client that never quite takes all.
+pub const RUN_BYTES: usize = 16 << 10;
+
 /// Payloads from this many bytes are *bulk*: after one, another is expected, and copying its beginning out of the staging area is worth
 /// avoiding. Measured with fio over a Unix socket: at 64 KiB the staging area itself costs a quarter of a payload in copying.
 pub const BULK_PAYLOAD_BYTES: usize = 2 * STAGING_BYTES;

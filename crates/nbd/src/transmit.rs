@@ -8,6 +8,8 @@ use std::io::IoSlice;
 
 use base::buffer::Buffer;
 
+use crate::limits::RUN_BYTES;
+
 /// The transmit queue of one connection.
 #[derive(Default)]
 pub struct TransmitQueue {
@@ -97,7 +99,8 @@ impl TransmitQueue {
 
     /// Queues whatever `emit` appends, which is at least a byte.
     pub(crate) fn append(&mut self, emit: impl FnOnce(&mut Vec<u8>)) {
-        if !matches!(self.pieces.back(), Some(Piece::Bytes(_))) {
+        let has_room = |run: &Piece| matches!(run, Piece::Bytes(bytes) if bytes.len() < RUN_BYTES);
+        if !self.pieces.back().is_some_and(has_room) {
             self.pieces.push_back(Piece::Bytes(std::mem::take(&mut self.spare)));
         }
         if let Some(Piece::Bytes(run)) = self.pieces.back_mut() {
@@ -152,6 +155,20 @@ mod tests {
             assert_eq!(sent, b"abcdpayloade");
             assert_eq!(queue.waiting_bytes(), 0);
         }
+    }
+
+    /// A client that takes its replies, and never quite all of them.
+    #[test]
+    fn a_queue_that_is_never_empty_keeps_what_waits_and_little_more() {
+        let mut queue = TransmitQueue::default();
+        let reply = [7; 16];
+        queue.push(&reply);
+        for _ in 0..100_000 {
+            queue.push(&reply);
+            queue.handle_transmitted(reply.len());
+        }
+        let kept: usize = queue.pieces.iter().map(|piece| piece.bytes().len()).sum();
+        assert!(kept <= 4 * RUN_BYTES, "{kept} bytes are kept for {} that wait", queue.waiting_bytes());
     }
 
     #[test]

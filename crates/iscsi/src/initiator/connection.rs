@@ -669,8 +669,10 @@ impl Connection {
             }
             None => {
                 let keys = Keys::parse_send_targets(&exchange.text)?;
+                let targets =
+                    targets(&keys).ok_or(ConnectionError::Protocol("a list of more targets than we look at"))?;
                 self.exchange = None;
-                self.events.push_back(Event::Targets(targets(&keys)));
+                self.events.push_back(Event::Targets(targets));
             }
         }
         Ok(())

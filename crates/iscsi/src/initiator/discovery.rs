@@ -39,12 +39,13 @@ impl TargetAddress {
     }
 }
 
-/// The targets of an answer. Addresses that are none are left out: one bad entry should not hide the others.
-pub(super) fn targets(keys: &Keys) -> Vec<DiscoveredTarget> {
+/// The targets of an answer, if there are no more of them than anybody looks at. Addresses that are none are left out: one bad entry should not hide
+/// the others.
+pub(super) fn targets(keys: &Keys) -> Option<Vec<DiscoveredTarget>> {
     let mut targets: Vec<DiscoveredTarget> = Vec::new();
     for (name, value) in keys.iter() {
         match name {
-            "TargetName" if targets.len() == DISCOVERED_TARGETS_MAX => break,
+            "TargetName" if targets.len() == DISCOVERED_TARGETS_MAX => return None,
             "TargetName" => targets.push(DiscoveredTarget { name: value.to_owned(), addresses: Vec::new() }),
             "TargetAddress" => {
                 if let Some(target) = targets.last_mut() {
@@ -54,7 +55,7 @@ pub(super) fn targets(keys: &Keys) -> Vec<DiscoveredTarget> {
             _ => {}
         }
     }
-    targets
+    Some(targets)
 }
 
 #[cfg(test)]
@@ -68,7 +69,7 @@ mod tests {
               TargetAddress=?\0TargetName=iqn.b\0",
         )
         .unwrap();
-        let targets = targets(&keys);
+        let targets = targets(&keys).unwrap();
         assert_eq!(targets.len(), 2);
         let places: Vec<String> = targets[0].addresses.iter().map(|address| address.portal.to_string()).collect();
         assert_eq!(places, ["10.0.0.1:3260", "[::1]:5"]);

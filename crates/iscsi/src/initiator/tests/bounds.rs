@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::limits::{
-    DROPPED_CONNECTIONS_MAX, EVENT_BYTES_MAX, EVENTS_WAITING_MAX, INITIATOR_TASKS_MAX, REPLIES_WAITING_MAX,
-    TEXT_RESPONSES_MAX, TRANSMIT_BYTES_HIGH,
+    DISCOVERED_TARGETS_MAX, DROPPED_CONNECTIONS_MAX, EVENT_BYTES_MAX, EVENTS_WAITING_MAX, INITIATOR_TASKS_MAX,
+    REPLIES_WAITING_MAX, SEND_TARGETS_BYTES_MAX, TEXT_RESPONSES_MAX, TRANSMIT_BYTES_HIGH,
 };
 
 /// Far more than any bound.
@@ -22,15 +22,20 @@ fn is_protocol_error(error: &ConnectionError) -> bool {
     matches!(error, ConnectionError::Protocol(_))
 }
 
-#[test]
-fn a_window_without_end_lets_out_so_many_commands_and_no_more() {
+/// RFC 7143 4.2.2.1: the widest there is.
+fn with_a_window_without_end() -> Pair {
     let mut pair = Pair::logged_in(Offer::target());
-    // RFC 7143 4.2.2.1: the widest there is.
     (pair.exp_cmd_sn, pair.max_cmd_sn) = (Serial32(u32::MAX), Serial32((1 << 31) - 2));
     pair.submit(0, Data::None);
     let Ok(Bhs::ScsiCommand(first)) = pair.sent()[0].header.bhs else { panic!("a command was submitted") };
     let response = pair.response(first.initiator_task_tag, 0);
     pair.send(&response, Vec::new()).unwrap();
+    pair
+}
+
+#[test]
+fn a_window_without_end_lets_out_so_many_commands_and_no_more() {
+    let mut pair = with_a_window_without_end();
     assert!(pair.session.window() as usize > 2 * INITIATOR_TASKS_MAX);
     (1..=2 * INITIATOR_TASKS_MAX as u64).for_each(|token| pair.submit(token, Data::None));
     let mut sent = Vec::new();
@@ -143,23 +148,65 @@ fn connections_that_are_dropped_are_remembered_once_each_and_not_without_end() {
     assert_eq!((count, is_protocol_error(&error)), (DROPPED_CONNECTIONS_MAX, true), "{error}");
 }
 
+/// Answers the request for the next piece of a list with this one.
+fn list(pair: &mut Pair, piece: &[u8], is_last: bool) -> Result<(), ConnectionError> {
+    let sent = pair.flush();
+    let Ok(Bhs::TextRequest(request)) = sent[0].header.bhs else { panic!("the next piece is asked for") };
+    let response = TextResponse {
+        is_continued: false,
+        lun: 0,
+        initiator_task_tag: request.initiator_task_tag,
+        target_transfer_tag: TargetTransferTag::new(9).filter(|_| !is_last),
+        stat_sn: pair.next_stat_sn(),
+        exp_cmd_sn: pair.exp_cmd_sn,
+        max_cmd_sn: pair.max_cmd_sn,
+    };
+    pair.send(&response, piece.to_vec())
+}
+
 #[test]
 fn a_list_of_targets_comes_in_so_many_pieces_and_no_more() {
     let mut pair = Pair::logged_in(modest());
     pair.connection.send_targets(&mut pair.session);
-    let (count, error) = until_refused(&mut pair, |pair| {
-        let sent = pair.flush();
-        let Ok(Bhs::TextRequest(request)) = sent[0].header.bhs else { panic!("the next piece is asked for") };
-        let response = TextResponse {
-            is_continued: false,
-            lun: 0,
-            initiator_task_tag: request.initiator_task_tag,
-            target_transfer_tag: TargetTransferTag::new(9),
-            stat_sn: pair.next_stat_sn(),
-            exp_cmd_sn: pair.exp_cmd_sn,
-            max_cmd_sn: pair.max_cmd_sn,
-        };
-        pair.send(&response, Vec::new())
-    });
+    let (count, error) = until_refused(&mut pair, |pair| list(pair, &[], false));
     assert_eq!((count, is_protocol_error(&error)), (TEXT_RESPONSES_MAX, true), "{error}");
+}
+
+#[test]
+fn a_list_of_targets_has_so_many_bytes_and_no_more() {
+    const PIECE_BYTES: usize = 4096;
+    let mut pair = Pair::logged_in(modest());
+    pair.connection.send_targets(&mut pair.session);
+    let piece = [b"TargetAddress=".as_slice(), &[b'a'; PIECE_BYTES - 15], b"\0"].concat();
+    let (count, error) = until_refused(&mut pair, |pair| list(pair, &piece, false));
+    assert_eq!(count, SEND_TARGETS_BYTES_MAX / PIECE_BYTES, "{error}");
+}
+
+/// A list that is cut would hide the others.
+#[test]
+fn a_list_of_more_targets_than_are_looked_at_is_refused_and_not_cut() {
+    for (count, is_taken) in [(DISCOVERED_TARGETS_MAX, true), (DISCOVERED_TARGETS_MAX + 1, false)] {
+        let mut pair = Pair::logged_in(modest());
+        pair.connection.send_targets(&mut pair.session);
+        let names: Vec<String> = (0..count).map(|number| format!("TargetName=iqn.2026-01.a:{number}\0")).collect();
+        let mut answer = Ok(());
+        for (index, piece) in names.chunks(100).enumerate() {
+            assert!(answer.is_ok(), "{answer:?}");
+            answer = list(&mut pair, piece.concat().as_bytes(), (index + 1) * 100 >= count);
+        }
+        assert_eq!(answer.is_ok(), is_taken, "{count} targets: {answer:?}");
+    }
+}
+
+/// A fresh read would wait behind all of it.
+#[test]
+fn no_more_commands_leave_the_queue_while_much_data_is_to_be_sent() {
+    let mut pair = with_a_window_without_end();
+    for token in 1..=100 {
+        pair.submit(token, write_of(1 << 20));
+    }
+    while pair.connection.takes_commands(&pair.session) && pair.connection.send_next(&mut pair.session) {}
+    let sent = pair.flush();
+    let bytes: usize = sent.iter().map(|pdu| pdu.data.bytes().len()).sum();
+    assert!((TRANSMIT_BYTES_HIGH..=TRANSMIT_BYTES_HIGH + (1 << 20)).contains(&bytes), "{bytes} bytes");
 }

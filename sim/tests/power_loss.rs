@@ -6,9 +6,9 @@
 //! what it holds volatile and goes on), what users order (another mode, another cache), and the moment of its end, which may be in the
 //! middle of an opening, of a change of caches, or of a close while cleaning and requests go on. What keeps its power keeps what is volatile, and may
 //! lose it in a later life. An opening after a crash may be cut off as well, in whatever it does to recover or a little later, and the next one, too,
-//! before one is let come to its end. Where a log keeps the order of what it is given, the LUN is read after each life, too: it has all up to some
-//! moment. Between lives others may write to the LUN, and stores be made anew in other sizes; everything is read and held against the history.
-//! A failure prints the command that repeats it.
+//! before one is let come to its end. Behind a close the LUN may lose its power. Where a log keeps the order of what it is given, the LUN is read after
+//! each life, too: it has all up to some moment. Between lives others may write to the LUN, and stores be made anew in other sizes; everything is read
+//! and held against the history. A failure prints the command that repeats it.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use base::executor::Executor;
 use base::random::Random;
 use base::range::ByteRange;
 use block::layer::crash::FlushEffect;
-use cache::LineSize;
+use cache::{LineSize, Mode};
 use sim::application::{Application, draw_range, lock};
 use sim::choice::Choice;
 use sim::history::{History, Lost, Submitted};
@@ -155,6 +155,16 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// A cache in write-back promises durability from its opening on, also of what was acknowledged before it.
+    fn settle_write_back(&self, running: &Running) {
+        let is_write_back = running.cache().is_some_and(|cache| cache.mode() == Mode::WriteBack);
+        if is_write_back && !running.has_log() {
+            let mut history = lock(&self.history);
+            let indices = history.submit_flush();
+            history.finish_flush(&indices);
+        }
+    }
+
     fn draw_any(&mut self) -> Choice {
         let mut choice = Choice::draw(&self.scenario.made, &mut self.random);
         if self.scenario.keeps_order {
@@ -199,6 +209,7 @@ impl<'a> Run<'a> {
         match self.media().open(&mut executor, &choice) {
             Ok(running) => {
                 self.settle_foreign(&running);
+                self.settle_write_back(&running);
                 if let Some(fault) = fault.filter(|_| is_first) {
                     self.media().spoil(fault, &mut executor);
                 }
@@ -316,6 +327,12 @@ impl<'a> Run<'a> {
         let closing = running.clone();
         executor.block_on(async move { closing.close(keep_dirty).await.expect("nothing fails") });
         drop((running, executor));
+        // Behind a close all is durable: the LUN may lose its power before the next life.
+        let indices = lock(&self.history).submit_flush();
+        lock(&self.history).finish_flush(&indices);
+        let is_lun_off = self.random.clone().chance(0.3);
+        // The devices of the next life are on the powers that it needs.
+        self.end(if is_lun_off { Fails::Lun } else { Fails::Program }, life + 1);
         let bytes = self.media().read_lun();
         if self.scenario.layers.has_difference() {
             assert!(bytes == self.lun_before, "{context}: the base was changed");
@@ -324,8 +341,6 @@ impl<'a> Run<'a> {
             let history = lock(&self.history);
             history.check_read(whole, &history.submit_read(whole), &bytes, &format!("{context}, the LUN"));
         }
-        // The devices of the next life are on the powers that it needs.
-        self.end(Fails::Program, life + 1);
         if !keep_dirty && self.random.chance(0.2) && !self.scenario.layers.has_difference() {
             let seed = self.random.bits() >> 1;
             self.media().make_anew(seed);

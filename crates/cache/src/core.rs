@@ -90,6 +90,8 @@ pub(crate) struct Core {
     pub(crate) insert_pool: BufferPool,
     pub(crate) counters: Counters,
     pub(crate) recovery: RecoveryReport,
+    /// Whether the cache device failed: [`State::failure`], for who does not lock that.
+    pub(crate) has_failed: AtomicBool,
     /// Whether requests are taken.
     pub(crate) is_open: AtomicBool,
     /// Whether the origin said that it is another disk now. Nothing is sent to it any more.
@@ -340,6 +342,9 @@ impl Core {
         if state.failure.is_none() {
             tracing::error!(%error, "the cache device failed: nothing new is cached; writes go to the origin");
             state.failure = Some(error.clone());
+            // What is clean was written without force unit access: a flush that failed, of our own or of a durable write, may have dropped it.
+            state.frames.forget_clean();
+            self.has_failed.store(true, Ordering::Release);
             self.log.fail(error.clone());
         }
         drop(state);

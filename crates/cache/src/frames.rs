@@ -322,6 +322,16 @@ impl Frames {
         }
     }
 
+    /// Nothing that is clean is valid any more.
+    pub fn forget_clean(&mut self) {
+        for frame in 0..self.layout.frame_count() {
+            if self.has_clean(frame) {
+                let dirty = self.line(frame).dirty;
+                self.set_sectors(frame, dirty, dirty);
+            }
+        }
+    }
+
     /// Keeps the frame's bytes from being given to another block.
     pub fn pin(&mut self, frame: u32) {
         let state = &mut self.states[frame as usize];

@@ -116,6 +116,7 @@ pub(crate) async fn open(
         insert_pool: BufferPool::new(options.insert_bytes_max),
         counters: Counters::default(),
         recovery: recovered.report,
+        has_failed: AtomicBool::new(false),
         is_open: AtomicBool::new(true),
         is_origin_refused: AtomicBool::new(false),
         is_handing_over: AtomicBool::new(false),

@@ -89,6 +89,7 @@ pub(crate) fn read_hit(core: &Arc<Core>, range: ByteRange, buffer: Buffer) -> Re
     if !core.is_open.load(Ordering::SeqCst) {
         return Err(buffer);
     }
+    let had_failed = core.has_failed.load(Ordering::Acquire);
     let Some((offset, piece, pins)) = core.plan_hit(range) else { return Err(buffer) };
     let timed = core.start_timing(RequestKind::Read);
     let counters = core.counters.of(RequestKind::Read);
@@ -97,14 +98,21 @@ pub(crate) fn read_hit(core: &Arc<Core>, range: ByteRange, buffer: Buffer) -> Re
     let finishing = Arc::clone(core);
     // Nothing of this is locked while the cache device is asked for something.
     let step = move |response: Response| {
-        if response.result.is_ok() {
+        let is_doubtful = finishing.has_failed.load(Ordering::Acquire) && !had_failed;
+        if response.result.is_ok() && !is_doubtful {
             drop((pins, guard));
             finish_timing(timed);
             return Completion::ready(response);
         }
         let workers = finishing.workers.clone();
         Completion::task(&workers, async move {
-            let (result, buffer) = finishing.finish_piece(piece, range, response).await;
+            let (result, buffer) = match response.result {
+                Ok(()) => {
+                    let again = finishing.read_anew(range, response.buffer).await;
+                    (again.result, again.buffer)
+                }
+                Err(_) => finishing.finish_piece(piece, range, response).await,
+            };
             drop((pins, guard));
             finish_timing(timed);
             Response { result, buffer, extents: Vec::new() }
@@ -124,13 +132,14 @@ pub(crate) async fn read(
         Ok(guard) => guard,
         Err(error) => return Response::failed(error, buffer),
     };
+    let had_failed = core.has_failed.load(Ordering::Acquire);
     let plan = match core.plan_read(range) {
         Ok(plan) => plan,
         Err(error) => return Response::failed(error, buffer),
     };
     core.counters.of(kind).served(plan.serving());
     if !plan.has_misses() {
-        return core.read_planned(&plan, range, buffer).await;
+        return core.read_unless_failing(&plan, range, buffer, had_failed).await;
     }
     let (plan, fetch) = match core.fetches.try_exclusive(core.line_size().whole_lines(range)) {
         Some(fetch) => (plan, fetch),
@@ -144,7 +153,7 @@ pub(crate) async fn read(
         }
     };
     let losses = core.origin_losses.load(Ordering::Acquire);
-    let response = core.read_planned(&plan, range, buffer).await;
+    let response = core.read_unless_failing(&plan, range, buffer, had_failed).await;
     if response.result.is_ok() && plan.has_misses() {
         core.start_insertion(range, &response.buffer, losses, (guard, fetch));
     }
@@ -226,6 +235,29 @@ impl Core {
         }
         pieces.sort_unstable_by_key(|piece| piece.at);
         Ok(ReadPlan { pieces: merge(pieces), checks, _pins: pins })
+    }
+
+    /// Reads as planned, when the cache device `had_failed` or not. What is clean in the cache is not used if it has since: see [`Core::fail`].
+    async fn read_unless_failing(
+        self: &Arc<Self>,
+        plan: &ReadPlan,
+        range: ByteRange,
+        buffer: Buffer,
+        had_failed: bool,
+    ) -> Response {
+        let response = self.read_planned(plan, range, buffer).await;
+        match response.result.is_ok() && self.has_failed.load(Ordering::Acquire) && !had_failed {
+            true => self.read_anew(range, response.buffer).await,
+            false => response,
+        }
+    }
+
+    /// Reads once more, now that nothing that is clean is in the cache.
+    async fn read_anew(self: &Arc<Self>, range: ByteRange, buffer: Buffer) -> Response {
+        match self.plan_read(range) {
+            Ok(plan) => self.read_planned(&plan, range, buffer).await,
+            Err(error) => Response::failed(error, buffer),
+        }
     }
 
     async fn read_planned(self: &Arc<Self>, plan: &ReadPlan, range: ByteRange, mut buffer: Buffer) -> Response {
@@ -411,7 +443,7 @@ impl Core {
         {
             let state = &mut *self.state();
             // Whoever counts a loss looks at the lines afterwards: a loss that is not seen here finds them.
-            if self.origin_losses.load(Ordering::Acquire) != losses {
+            if self.origin_losses.load(Ordering::Acquire) != losses || state.failure.is_some() {
                 return;
             }
             let has_unflushed = self.has_unflushed_writes();

@@ -116,7 +116,12 @@ impl Core {
         for run in clean.runs() {
             let offset = self.layout.frame_offset(frame) + run.offset();
             let read = self.cache_device.read(offset, Buffer::zeroed(run.length() as usize)).await;
+            // A device that failed may have dropped what is clean: see `Core::fail`.
             let Ok(bytes) = read else { continue };
+            if self.has_failed.load(Ordering::Acquire) {
+                // Its device may have dropped what is clean: see `Core::fail`.
+                return Ok(());
+            }
             let range =
                 ByteRange { offset: self.line_size().line_range(block).offset + run.offset(), length: run.length() };
             let range = inside(outside(range, self.padding), successor.padding);

@@ -358,7 +358,10 @@ impl Core {
                 state.frames.set_mapped(there, false);
                 state.frames.release(there);
             }
-            state.frames.attach(line.frame, line.after());
+            let after = line.after();
+            // A device that failed since may have dropped what was copied of it that is clean.
+            let valid = if state.failure.is_some() { after.dirty } else { after.valid };
+            state.frames.attach(line.frame, Line { valid, ..after });
         }
         if self.is_much_dirty(state) {
             self.background.notify();

@@ -1,5 +1,5 @@
-//! A cache device that refuses writes, reads and flushes now and then, under load, whatever the mode and the crash mode: what is read is what was
-//! acknowledged, or an error; and so it is after a crash.
+//! A cache device that refuses writes, reads and flushes now and then, and drops what it holds volatile in some of these flushes, under load, whatever the
+//! mode and the crash mode: what is read is what was acknowledged, or an error; and so it is after a crash.
 
 mod common;
 
@@ -14,7 +14,7 @@ use base::random::Random;
 use base::range::ByteRange;
 use block::completion::Workers;
 use block::device::DeviceExt;
-use block::layer::crash::{CrashLayer, Loss, Power};
+use block::layer::crash::{CrashLayer, FlushEffect, Loss, Power, Reported};
 use block::layer::delay::Latency;
 use block::{Device, ErrorKind, Geometry, SharedDevice};
 use cache::{Associativity, Cache, CrashMode, FormatOptions, Mode};
@@ -51,7 +51,11 @@ async fn disturb(medium: CrashLayer, clock: Arc<dyn Clock>, seed: u64, faults: F
             }
             1 => medium.heal(),
             2 => medium.fail_write_once(medium.writes_seen() + random.below(20), ErrorKind::Media),
-            _ => medium.fail_flush_once(medium.flushes_seen() + random.below(5), ErrorKind::Media),
+            _ => {
+                let effect = if random.chance(0.5) { FlushEffect::Drops } else { FlushEffect::None };
+                let flush = medium.flushes_seen() + random.below(5);
+                medium.fail_flush_as(flush, ErrorKind::Media, effect, Reported::Once);
+            }
         }
     }
     medium.heal();

@@ -41,6 +41,22 @@ fn a_flush_covers_what_was_acknowledged_before_a_restart() {
     }
 }
 
+/// Clients of write-back need not flush, also for what was acknowledged before it was that.
+#[test]
+fn what_was_acknowledged_before_a_restart_is_durable_when_the_cache_is_open_in_write_back() {
+    let mut executor = Executor::in_order();
+    let medium = CrashLayer::new(1 << 20, 2);
+    let (device, origin): (SharedDevice, SharedDevice) = (memory(1 << 20), Arc::new(medium.clone()));
+    format(&mut executor, &device, &origin, format_options());
+    let cache = open(&mut executor, &device, &origin, Mode::WriteThrough);
+    write(&mut executor, &cache, 0, &[7; LINE as usize]);
+    drop((cache, executor));
+    let mut executor = Executor::in_order();
+    let _cache = open(&mut executor, &device, &origin, Mode::WriteBack);
+    let after = medium.after_power_loss_as(Loss::All, &Power::new());
+    assert_eq!(after.durable_bytes(0, LINE as usize), vec![7; LINE as usize]);
+}
+
 /// The origin says once that it could not flush. Whoever wrote has to hear of it.
 #[test]
 fn an_error_of_a_flush_that_nobody_asked_for_is_told_to_the_next_who_does() {

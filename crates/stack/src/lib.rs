@@ -61,6 +61,7 @@ mod descriptors;
 mod device_name;
 mod doors;
 pub mod error;
+mod foreign;
 pub mod freshness;
 pub mod held_marks;
 pub mod limits;

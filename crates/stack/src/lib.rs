@@ -61,6 +61,7 @@ mod device_name;
 pub mod difference_place;
 mod doors;
 pub mod error;
+mod foreign;
 pub mod freshness;
 pub mod held_marks;
 pub mod limits;

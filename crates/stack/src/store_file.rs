@@ -29,6 +29,7 @@ use uuid::Uuid;
 use crate::caches::Caches;
 use crate::content::{Content, STORE_BYTES_MIN, content, end_of, head_at};
 use crate::error::{Error, Failure, Result};
+use crate::foreign;
 use crate::limits::ZERO_WRITTEN_BYTES_MAX;
 use crate::place::{PLACE_UNIT_BYTES, Place};
 
@@ -104,6 +105,7 @@ pub(crate) async fn open_or_make(
     match found {
         // Unless somebody was there before it was ours.
         Content::Blank if matches!(content(place)?, Content::Blank) && !has_store(&device).await? => {
+            foreign::check(kind.name(), place, caches)?;
             format(&device).await.map_err(unmade)?;
         }
         // Nobody else has the place, so nobody is making anything beside it: what is there was left behind.
@@ -516,10 +518,12 @@ fn check_outside_store(place: &Place, offset: u64) -> Result<()> {
 pub fn open_device(place: &Place, caches: &Caches) -> Result<SharedDevice> {
     let space = match (place.offset, content(place)?) {
         (None, _) => Space::Whole,
-        (Some(offset), Content::Something { made_with }) => {
-            part(PlaceKind::Cache, place, offset, made_with.or(caches.length_of(place)?))?
+        (Some(offset), found) => {
+            let made_with = if let Content::Something { made_with } = found { made_with } else { None };
+            let none = || Error::new(Failure::NotFound, format!("there is no cache or write log at {place}"));
+            let length = made_with.or(caches.length_of(place)?).ok_or_else(none)?;
+            part(PlaceKind::Cache, place, offset, Some(length))?
         }
-        (Some(offset), _) => part(PlaceKind::Cache, place, offset, caches.length_of(place)?)?,
     };
     check_large_enough("cache or write log", place)?;
     let opened = open_made(PlaceKind::Cache, &place.path, space);

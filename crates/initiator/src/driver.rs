@@ -39,7 +39,7 @@ use crate::remote_lun::RemoteLun;
 use crate::shared::Shared;
 use crate::status::{State, Status};
 use crate::told_changes;
-use crate::unit::{Probe, Unit};
+use crate::unit::{Probe, Unit, says_less};
 use crate::verdict::Attention;
 
 /// The future that owns a LUN's connection. It must be polled, in a task of its own or beside others, for requests to
@@ -252,6 +252,7 @@ impl Runner {
                     let unit = probe.run().await?;
                     let support = unit.change_marks;
                     let attention = attention.max(self.learn(link));
+                    self.check_named(&unit)?;
                     // First of all: another device is not told of our marks.
                     self.adopt(unit).map_err(LinkError::Replaced)?;
                     // A nexus reset lets go of what is held; after others this finds it held.
@@ -295,7 +296,7 @@ impl Runner {
                 wait = self.back_off.take();
                 continue;
             };
-            match opened {
+            match opened.and_then(|session| self.check_named(&session.unit).map(|()| session)) {
                 Ok(Session { mut link, unit, changed, heard_late }) => {
                     self.portal = portal;
                     self.group = link.portal_group_tag();
@@ -349,6 +350,17 @@ impl Runner {
     fn learn(&mut self, link: &mut Link) -> Attention {
         let heard = std::mem::take(&mut link.heard);
         heard.iter().map(|sense| self.engine.learn(sense)).max().unwrap_or_default()
+    }
+
+    /// Refuses, for this time, a unit that does not say the name that is known of it: it may be the same one or another.
+    fn check_named(&self, unit: &Unit) -> Result<(), LinkError> {
+        let known = &self.engine.unit.identity;
+        if !says_less(&unit.identity, known, self.options.lun) {
+            return Ok(());
+        }
+        let words =
+            format!("{} does not say what it is: it was {known}, and says {}", self.options.place(), unit.identity);
+        Err(LinkError::Unit(Error::new(ErrorKind::TimedOut, words)))
     }
 
     /// Takes over what a unit says about itself, if it is still the same unit.

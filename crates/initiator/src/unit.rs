@@ -228,7 +228,7 @@ impl<'a> Probe<'a> {
     async fn identity(&mut self) -> Result<Identity, LinkError> {
         let serial = self.page(vpd::page::UNIT_SERIAL_NUMBER, vpd::parse_unit_serial_number).await?;
         let names = self.page(vpd::page::DEVICE_IDENTIFICATION, vpd::parse_device_identification).await?;
-        let unit = best_designator(&names.unwrap_or_default()).unwrap_or_else(|| format!("lun {}", self.options.lun));
+        let unit = best_designator(&names.unwrap_or_default()).unwrap_or_else(|| unnamed(self.options.lun));
         // Whoever writes the target's name otherwise means the same unit.
         Ok(Identity { target: name::folded(&self.options.target), unit, serial: serial.unwrap_or_default() })
     }
@@ -394,6 +394,22 @@ pub(crate) fn cdb_bytes(cdb: &Cdb) -> [u8; 16] {
     let mut field = [0; 16];
     field[..bytes.len()].copy_from_slice(&bytes);
     field
+}
+
+/// Whether an identity that the LUN `lun` was `found` with lacks something that is `known` of it, and contradicts nothing: an answer that a target did not
+/// give this time, most likely.
+pub(crate) fn says_less(found: &Identity, known: &Identity, lun: u16) -> bool {
+    let is_unit_less = found.unit == unnamed(lun) && found.unit != known.unit;
+    let is_serial_less = found.serial.is_empty() && !known.serial.is_empty();
+    found.target == known.target
+        && (is_unit_less || is_serial_less)
+        && (is_unit_less || found.unit == known.unit)
+        && (is_serial_less || found.serial == known.serial)
+}
+
+/// The name of a unit that has no designator.
+fn unnamed(lun: u16) -> String {
+    format!("lun {lun}")
 }
 
 /// The name that is most surely unique: NAA, then EUI-64, then a name string, then a vendor's.

@@ -350,3 +350,19 @@ fn requests_beyond_a_bound_are_refused_while_the_unit_answers_nothing() {
     waiting.into_iter().for_each(|reading| drop(world.run(reading)));
     read(&mut world, &lun, 0).expect("there is room");
 }
+
+/// A target that is under load may refuse what it answers at other times.
+#[test]
+fn a_unit_that_does_not_say_its_name_for_once_is_asked_again() {
+    for page in [DEVICE_IDENTIFICATION, UNIT_SERIAL_NUMBER] {
+        let mut world = World::new(41);
+        let (target, lun) = attach(&mut world);
+        write(&mut world, &lun, 4096, 7).expect("it is written");
+        let asked = move |cdb: &Cdb| matches!(cdb, Cdb::Inquiry { is_vpd: true, page: asked, .. } if *asked == page);
+        lose_session(&mut world, &target, &lun, once(asked, Sense::INVALID_FIELD_IN_CDB));
+        assert_eq!(read(&mut world, &lun, 4096).expect("it is the same one")[..], [7; 4096]);
+        flush(&mut world, &lun).expect("and takes what it had not kept");
+        assert!(is_durable(&target));
+        assert_ne!(lun.status().state, State::Replaced);
+    }
+}

@@ -477,7 +477,7 @@ impl Core {
         self.counters.lost_bytes.load(Ordering::Relaxed)
     }
 
-    fn lost_bytes_now(&self) -> u64 {
+    pub(crate) fn lost_bytes_now(&self) -> u64 {
         let state = self.state();
         state.map.dirty_from(0).filter(|piece| piece.tag.is_lost()).map(|piece| piece.sectors * UNIT_BYTES).sum()
     }

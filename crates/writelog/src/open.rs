@@ -343,10 +343,14 @@ impl Core {
     async fn prepare_close(
         self: &Arc<Self>,
         keep_dirty: bool,
-        progress: impl FnMut(DestageProgress),
+        mut progress: impl FnMut(DestageProgress),
     ) -> Result<(), Error> {
         match keep_dirty {
-            false => self.destage_all(progress).await,
+            false => match self.destage_all(&mut progress).await {
+                // The origin may have had to tell of an earlier write still, which it does once. What is lost stays lost.
+                Err(_) if self.lost_bytes_now() == 0 => self.destage_all(progress).await,
+                destaged => destaged,
+            },
             true if self.has_failed() => Ok(()),
             true => self.move_round(1.0).await,
         }

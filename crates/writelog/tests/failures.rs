@@ -600,3 +600,13 @@ fn what_is_in_slots_when_the_log_fails_is_brought_to_the_origin() {
         assert_eq!(bench.origin_medium.durable_bytes(0, 4096), [1; 4096], "{durability}");
     }
 }
+
+#[test]
+fn a_close_that_the_origin_tells_of_an_earlier_write_tries_again() {
+    let mut bench = Bench::new(|_| {});
+    bench.write(0, 1).unwrap();
+    bench.origin_medium.fail_write_once(bench.origin_medium.writes_seen(), ErrorKind::Media);
+    bench.close(false).expect("the second time it is written");
+    assert_eq!(bench.log.status().dirty_bytes, 0);
+    assert_eq!(bench.origin_medium.durable_bytes(0, 4096), [1; 4096]);
+}

@@ -14,7 +14,7 @@ use base::random::Random;
 use base::range::ByteRange;
 use block::completion::Workers;
 use block::device::DeviceExt;
-use block::layer::crash::{CrashLayer, Loss, Power, Reported, WriteEffect};
+use block::layer::crash::{CrashLayer, FlushEffect, Loss, Power, Reported, WriteEffect};
 use block::layer::delay::Latency;
 use block::{Completion, Device, ErrorKind, Event, EventHub, EventReceiver, Geometry, Identity, Request, SharedDevice};
 use common::{Kind, format, open_options, read, try_open, write};
@@ -604,9 +604,13 @@ fn what_is_in_slots_when_the_log_fails_is_brought_to_the_origin() {
 #[test]
 fn a_close_that_the_origin_tells_of_an_earlier_write_tries_again() {
     let mut bench = Bench::new(|_| {});
+    // The background has met it already, and waits.
+    bench.origin_medium.fail_flush_as(0, ErrorKind::Media, FlushEffect::None, Reported::ForGood);
     bench.write(0, 1).unwrap();
-    bench.origin_medium.fail_write_once(bench.origin_medium.writes_seen(), ErrorKind::Media);
-    bench.close(false).expect("the second time it is written");
+    assert_eq!(bench.log.status().dirty_bytes, 4096);
+    bench.origin_medium.heal();
+    bench.origin_medium.fail_flush_once(bench.origin_medium.flushes_seen(), ErrorKind::Media);
+    bench.close(false).expect("the second time it is flushed");
     assert_eq!(bench.log.status().dirty_bytes, 0);
     assert_eq!(bench.origin_medium.durable_bytes(0, 4096), [1; 4096]);
 }

@@ -31,7 +31,6 @@ use crate::crash_mode::CrashMode;
 use crate::dirty_runs::batch_length;
 use crate::format::{ENTRY_CLEAN, FRAME_NONE, Line, LogEntry};
 use crate::limits::{CLEAN_ATTEMPTS_MAX, CLEAN_BATCH_BYTES, CLEAN_RETRY_MS, CLEAN_WRITES_IN_FLIGHT};
-use crate::options::Mode;
 use crate::origin_write::Pick;
 use crate::pace::Force;
 use crate::write_back::Room;
@@ -255,9 +254,9 @@ impl Core {
 
     /// Whether background cleaning is due. In modes other than write-back nothing is to stay dirty: what is, is of an earlier mode.
     pub(crate) fn is_much_dirty(&self, state: &State) -> bool {
-        let dirty_max = match state.mode {
-            Mode::WriteBack => state.dirty.clean_above.of(u64::from(self.layout.frame_count())),
-            _ => 0,
+        let dirty_max = match state.mode.delays_writes() {
+            true => state.dirty.clean_above.of(u64::from(self.layout.frame_count())),
+            false => 0,
         };
         let unsendable = state.frames.lost_count() + state.frames.stranded.len();
         state.frames.counts().dirty_lines.saturating_sub(unsendable as u64) > dirty_max

@@ -166,7 +166,7 @@ impl Core {
 
     pub(crate) fn geometry(&self) -> Geometry {
         let shape = self.shape();
-        let is_write_cache_volatile = shape.is_write_cache_volatile && self.mode() != Mode::WriteBack;
+        let is_write_cache_volatile = shape.is_write_cache_volatile && !self.mode().delays_writes();
         Geometry { is_write_cache_volatile, ..shape }
     }
 
@@ -189,7 +189,7 @@ impl Core {
         if !self.is_open.load(Ordering::Acquire) {
             return Completion::ready(request.fail(closed()));
         }
-        if request.is_mutation() && self.mode() == Mode::ReadOnly {
+        if request.is_mutation() && !self.mode().takes_writes() {
             return Completion::ready(request.fail(Error::new(ErrorKind::ReadOnly, "the cache is in mode read-only")));
         }
         let request = match request.operation {

@@ -73,7 +73,7 @@ impl CrashMode {
     /// # Errors
     /// `Unsupported`.
     pub fn check_mode(self, mode: Mode) -> Result<(), Error> {
-        if self != Self::DiscardAll || mode != Mode::WriteBack {
+        if self != Self::DiscardAll || !mode.delays_writes() {
             return Ok(());
         }
         let context = "mode write-back is excluded by crash mode \"discard\", which forgets everything at a crash: choose crash mode \

@@ -15,7 +15,6 @@ use block::range_lock::Acquire;
 use block::{Error, Response};
 
 use crate::core::Core;
-use crate::options::Mode;
 
 pub(crate) async fn discard(core: Arc<Core>, range: ByteRange, place: Acquire) -> Response {
     let changed = async {
@@ -48,7 +47,7 @@ fn answer(result: Result<(), Error>) -> Response {
 impl Core {
     async fn discard_range(self: &Arc<Self>, range: ByteRange) -> Result<(), Error> {
         self.prepare_supersede(range).await?;
-        let must_be_durable = self.mode() == Mode::WriteBack || self.has_dirty(range);
+        let must_be_durable = self.mode().delays_writes() || self.has_dirty(range);
         let losses = self.origin_losses.load(Ordering::Acquire);
         let change = async {
             let failures = self.origin_flushes.failures.count();
@@ -61,7 +60,7 @@ impl Core {
 
     async fn zero_range(&self, range: ByteRange, fua: bool, may_discard: bool) -> Result<(), Error> {
         self.prepare_supersede(range).await?;
-        let fua = fua || self.mode() == Mode::WriteBack || self.has_dirty(range);
+        let fua = fua || self.mode().delays_writes() || self.has_dirty(range);
         let change = async {
             let failures = self.origin_flushes.failures.count();
             self.origin.write_zeroes(range.offset, range.length, fua, may_discard).await?;

@@ -19,7 +19,6 @@ use futures_util::future::{Either, select};
 
 use crate::alignment::inside;
 use crate::core::Core;
-use crate::options::Mode;
 
 impl Core {
     /// Handles events as they come. Ends when the cache closes.
@@ -67,7 +66,7 @@ impl Core {
         match event {
             Event::WritesLost => {
                 self.forget_unflushed();
-                is_for_above = self.mode() != Mode::WriteBack;
+                is_for_above = !self.mode().delays_writes();
             }
             Event::Invalidated(range) => self.forget_later(inside(*range, self.padding)),
             Event::IdentityChanged => self.refuse_origin(),
@@ -146,7 +145,7 @@ mod tests {
 
     use super::*;
     use crate::Cache;
-    use crate::options::{FormatOptions, OpenOptions};
+    use crate::options::{FormatOptions, Mode, OpenOptions};
 
     /// By hand: a thread that follows the origin has taken the event and gets no further, while another flushes and finds none.
     #[test]

@@ -214,7 +214,7 @@ impl Core {
                 // Another cache has taken the place of this one meanwhile.
                 return Err(closed());
             }
-            if mode == Mode::WriteBack {
+            if mode.delays_writes() {
                 // What write-through acknowledged becomes durable, as write-back promises for everything acknowledged.
                 self.flush_origin().await?;
                 // Clients of write-back need not flush, so they would never be told.
@@ -224,7 +224,7 @@ impl Core {
             self.background.notify();
             drop(guard);
         }
-        if mode != Mode::WriteBack {
+        if !mode.delays_writes() {
             self.clean_all(|_| {}).await?;
         }
         Ok(())
@@ -232,9 +232,9 @@ impl Core {
 
     /// Makes durable what the origin acknowledged before this open, where more is promised than a client's next flush.
     async fn settle_first(&self) -> Result<(), Error> {
-        match (self.mode(), self.crash_mode) {
+        match (self.mode().delays_writes(), self.crash_mode) {
             // Everything acknowledged is durable.
-            (Mode::WriteBack, _) => self.flush_origin().await,
+            (true, _) => self.flush_origin().await,
             // What is read from now on is kept over a crash at once, as far as the origin keeps it.
             (_, CrashMode::AllSynchronous) => {
                 if let Err(error) = self.flush_origin().await {

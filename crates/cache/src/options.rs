@@ -50,14 +50,36 @@ impl Mode {
         }
     }
 
-    /// Whether what is written may take a frame.
-    pub(crate) fn caches_writes(self) -> bool {
-        matches!(self, Self::WriteThrough | Self::WriteBack)
+    /// Whether a write is acknowledged by the cache alone, durably, before the origin has it.
+    pub fn delays_writes(self) -> bool {
+        match self {
+            Self::WriteBack => true,
+            Self::WriteThrough | Self::WriteAround | Self::PassThrough | Self::ReadOnly => false,
+        }
     }
 
-    /// Whether what is read may take a frame.
+    /// Whether writes are carried out at all.
+    pub fn takes_writes(self) -> bool {
+        match self {
+            Self::WriteThrough | Self::WriteBack | Self::WriteAround | Self::PassThrough => true,
+            Self::ReadOnly => false,
+        }
+    }
+
+    /// Whether what is written may take a frame.
+    pub(crate) fn caches_writes(self) -> bool {
+        match self {
+            Self::WriteThrough | Self::WriteBack => true,
+            Self::WriteAround | Self::PassThrough | Self::ReadOnly => false,
+        }
+    }
+
+    /// Whether what is read may take a frame, and is served from one.
     pub(crate) fn caches_reads(self) -> bool {
-        self != Self::PassThrough
+        match self {
+            Self::WriteThrough | Self::WriteBack | Self::WriteAround | Self::ReadOnly => true,
+            Self::PassThrough => false,
+        }
     }
 }
 

@@ -33,7 +33,6 @@ use crate::limits::MISS_GAP_BYTES_MAX;
 use crate::line_check::LineCheck;
 use crate::line_size::LineSize;
 use crate::mappings::Mappings;
-use crate::options::Mode;
 use crate::sectors::Sectors;
 use crate::status::{RequestKind, Serving};
 
@@ -170,7 +169,7 @@ impl Core {
         let (wanted, _) = self.line_size().part_of(blocks.start, range);
         let mut pins = Pins::none(self);
         let state = &mut *self.state();
-        if state.mode == Mode::PassThrough || state.admissions.follows_streams() {
+        if !state.mode.caches_reads() || state.admissions.follows_streams() {
             return None;
         }
         let (frame, line) = state.frames.find(blocks.start)?;
@@ -191,7 +190,7 @@ impl Core {
         let mut checks = Vec::new();
         let mut pins = Pins::none(self);
         let state = &mut *self.state();
-        let is_bypassed = state.mode == Mode::PassThrough;
+        let is_bypassed = !state.mode.caches_reads();
         for block in self.line_size().blocks_of(range) {
             let (wanted, at) = self.line_size().part_of(block, range);
             let first = wanted.hull().map_or(0, |run| run.offset());

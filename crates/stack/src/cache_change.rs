@@ -13,7 +13,7 @@ use base::units::ByteSize;
 use block::SharedDevice;
 use block::layer::switch::SwitchLayer;
 use cache::limits::WAYS_DEFAULT;
-use cache::{Alignment, Associativity, Cache, FormatOptions, LineSize, Mode};
+use cache::{Alignment, Associativity, Cache, FormatOptions, LineSize};
 use store::Tokens;
 
 use crate::cache_place::CacheConfig;
@@ -161,7 +161,7 @@ impl Changing<'_> {
 
     /// So that little is left to be handed over while requests wait.
     async fn clean(&self) -> Result<()> {
-        if self.cache.mode() == Mode::WriteBack {
+        if self.cache.mode().delays_writes() {
             self.cache.clean(|_| {}).await?;
         }
         Ok(())

@@ -1,10 +1,10 @@
 //! Requests that are a few bytes on the wire and much work for the device: CACHE, and TRIM, WRITE_ZEROES and BLOCK_STATUS of more than a small
 //! piece.
 //!
-//! They are carried out in pieces, but for BLOCK_STATUS: its answer may end early, and the device says where, so that it is one piece. All connections stand in one line with them, each at one place, and one piece is carried out at a time. Where the
-//! device takes its time and others ask for something else meanwhile, it then is theirs for as long as the piece took: however many connections
-//! ask for much, others have half of it. Where the device answers on the spot, it is the thread that is shared: the runtime looks at all sockets
-//! after each piece.
+//! They are carried out in pieces, but for BLOCK_STATUS: its answer may end early, and the device says where, so that it is one piece. All
+//! connections stand in one line with them, each at one place, and one piece is carried out at a time. Where the device takes its time and others
+//! ask for something else meanwhile, it then is theirs for as long as the piece took: however many connections ask for much, others have half of
+//! it. Where the device answers on the spot, it is the thread that is shared: the runtime looks at all sockets after each piece.
 //!
 //! A piece takes its turn among those that change the same blocks by itself: whoever changes one waits for a piece, not for a request.
 

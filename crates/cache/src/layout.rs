@@ -49,6 +49,10 @@ impl Layout {
     pub fn new(device_bytes: u64, options: &FormatOptions) -> Result<Self, Error> {
         let unit = SUPERBLOCK_BYTES as u64;
         let device_bytes = device_bytes / unit * unit;
+        if let Some(frames) = options.frames_max.filter(|&frames| frames < FRAMES_MIN) {
+            let context = format!("a cache has {FRAMES_MIN} lines at least, and {frames} are too few");
+            return Err(Error::new(ErrorKind::InvalidRange, context));
+        }
         let log_bytes = log_bytes(device_bytes, options)?;
         let fixed = 2 * unit + log_bytes;
         let line_size = options.line_size;
@@ -274,6 +278,16 @@ mod tests {
         assert_eq!(layout.frames_of(1), 64..128);
         let full = Layout::new(64 << 20, &options(Associativity::Full)).unwrap();
         assert_eq!((full.set_count, full.set_of(u64::MAX >> 16)), (1, 0));
+    }
+
+    #[test]
+    fn too_few_lines_are_refused_by_their_number_and_not_by_the_size_of_the_device() {
+        for frames in [0, 1, FRAMES_MIN - 1] {
+            let options = FormatOptions { frames_max: Some(frames), ..FormatOptions::default() };
+            let error = Layout::new(64 << 20, &options).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidRange);
+            assert!(error.to_string().contains(&format!("16 lines at least, and {frames}")), "{error}");
+        }
     }
 
     #[test]

@@ -144,7 +144,7 @@ fn keep_when_free(path: &str, keeper: &Arc<Mutex<Keeper>>) -> Result<(), Error> 
         Error::with_source(ErrorKind::Unsupported, context, error)
     })?;
     let keeper = Arc::downgrade(keeper);
-    runtime.spawn(async move {
+    let keeping = async move {
         loop {
             tokio::time::sleep(KEEPER_INTERVAL).await;
             let Some(keeper) = keeper.upgrade() else { return };
@@ -155,7 +155,8 @@ fn keep_when_free(path: &str, keeper: &Arc<Mutex<Keeper>>) -> Result<(), Error> 
                 return;
             }
         }
-    });
+    };
+    runtime.spawn(base::background::named("file-keeper", keeping));
     Ok(())
 }
 

@@ -10,7 +10,7 @@
 //! | cache | reads whose data is dropped: whatever caches there are below keep it |
 //! | block status | extents; a device that knows none has one allocated extent |
 //!
-//! Those that bring no data and ask for much are carried out in pieces ([`LongRequests`]).
+//! Those that bring no data and ask for much stand in one line, and are carried out in pieces ([`LongRequests`]).
 //!
 //! Whatever changes data takes its turn first: one request at a time for each block. A request that changes a part of a block reads and writes
 //! all of it, and must not write back what another one changed meanwhile.
@@ -21,10 +21,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use block::range_lock::{RangeGuard, RangeLock};
-use block::{
-    Buffer, ByteRange, Completion, Error, ErrorKind, Extent, ExtentKind, Geometry, Request, Response, SharedDevice,
-};
-use nbd::StatusExtent;
+use block::{Buffer, ByteRange, Completion, Error, ErrorKind, Geometry, Request, Response, SharedDevice};
 use nbd::server::{Command, Reply, Ticket};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -32,7 +29,7 @@ use crate::counters::RequestKind;
 use crate::error_table::to_failure;
 use crate::limits::STEP_BYTES;
 use crate::long_requests::{LongRequests, Part, WorkShare, is_long};
-use crate::partial::{Blocks, around, is_whole};
+use crate::partial::{Blocks, around, is_whole, to_status};
 
 /// A request under way: what its end brings.
 pub(crate) struct Job {
@@ -200,11 +197,14 @@ fn start_now(means: &Means<'_>, mut job: Job, command: Command, buffer: Buffer) 
 /// Its turn is taken when it has its part: nobody waits for what waits for its own connection.
 fn start_later(means: &Means<'_>, job: Job, (command, buffer): (Command, Buffer), part: Part) -> Started {
     let Means { device, geometry, turns, .. } = *means;
-    let (turns, range) = (turns.clone(), blocks_of(geometry, &command));
+    let turns = is_mutation(&command).then(|| (turns.clone(), blocks_of(geometry, &command)));
     let carried_out = to_the_end(device.clone(), *geometry, job.kind, to_request(geometry, command, buffer));
     many(job, async move {
         let _part = part.wait().await;
-        let _turn = turns.exclusive(range).await;
+        let _turn = match turns {
+            Some((turns, range)) => Some(turns.exclusive(range).await),
+            None => None,
+        };
         carried_out.await
     })
 }
@@ -280,10 +280,7 @@ async fn in_steps(device: SharedDevice, geometry: Geometry, command: Command, bu
         Command::Trim { fua, .. } => blocks.discard(range, fua).await,
         Command::Cache { .. } => blocks.warm(range).await,
         Command::WriteZeroes { fua, may_discard, .. } => blocks.write_zeroes(range, fua, may_discard).await,
-        Command::BlockStatus { .. } => match blocks.extents(range).await {
-            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Reply::Status(Vec::new())),
-            extents => Ok(Reply::Status(to_status(&extents?))),
-        },
+        Command::BlockStatus { .. } => blocks.status(range).await,
     }
 }
 
@@ -303,15 +300,6 @@ fn to_reply(kind: Option<RequestKind>, response: Response) -> Reply {
         }
         (Err(error), _) => Reply::Failed(to_failure(&error)),
     }
-}
-
-fn to_status(extents: &[Extent]) -> Vec<StatusExtent> {
-    let to_extent = |extent: &Extent| {
-        let is_hole = extent.kind == ExtentKind::Hole;
-        let length_bytes = u32::try_from(extent.range.length).unwrap_or(u32::MAX);
-        StatusExtent { length_bytes, is_hole, is_zero: is_hole }
-    };
-    extents.iter().filter(|extent| !extent.range.is_empty()).map(to_extent).collect()
 }
 
 /// Whether zeroing the range is only a discard: the device's discards read as zeroes and the range covers whole granules.

@@ -65,7 +65,11 @@ pub const ZERO_PIECE_BYTES_ALONE: u64 = 64 << 20;
 pub const WORK_SHARE_BYTES: u64 = 1 << 20;
 const _: () = assert!(WORK_SHARE_BYTES >= ZERO_PIECE_BYTES);
 
-/// Requests for what is allocated that one connection may have under way in the device.
+/// Bytes of the longest request for what is allocated that does not stand in line with the other long ones: looking at them takes no longer than
+/// reading them.
+pub const STATUS_BYTES: u64 = 1 << 20;
+
+/// Shorter requests for what is allocated that one connection may have under way in the device.
 pub const STATUS_REQUESTS_MAX: u64 = 4;
 
 /// What they are counted in: as many as may be in flight at least.

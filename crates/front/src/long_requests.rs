@@ -1,9 +1,10 @@
-//! Requests that are a few bytes on the wire and much work for the device: CACHE, and TRIM and WRITE_ZEROES of more than a small piece.
+//! Requests that are a few bytes on the wire and much work for the device: CACHE, and TRIM, WRITE_ZEROES and BLOCK_STATUS of more than a small
+//! piece.
 //!
-//! They are carried out in pieces. All connections stand in one line with them, each at one place, and one piece is carried out at a time. Where the
-//! device takes its time and others ask for something else meanwhile, it then is theirs for as long as the piece took: however many connections
-//! ask for much, others have half of it. Where the device answers on the spot, it is the thread that is shared: the runtime looks at all sockets
-//! after each piece.
+//! They are carried out in pieces, but for BLOCK_STATUS: its answer may end early, and the device says where, so that it is one piece. All
+//! connections stand in one line with them, each at one place, and one piece is carried out at a time. Where the device takes its time and others
+//! ask for something else meanwhile, it then is theirs for as long as the piece took: however many connections ask for much, others have half of
+//! it. Where the device answers on the spot, it is the thread that is shared: the runtime looks at all sockets after each piece.
 //!
 //! A piece takes its turn among those that change the same blocks by itself: whoever changes one waits for a piece, not for a request.
 
@@ -18,8 +19,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep};
 
 use crate::limits::{
-    CACHE_PIECE_BYTES, PAUSE_TIME_MAX, SHARE_UNIT_BYTES, STATUS_REQUESTS_MAX, STEP_BYTES, WORK_SHARE_BYTES,
-    ZERO_PIECE_BYTES, ZERO_PIECE_BYTES_ALONE,
+    CACHE_PIECE_BYTES, PAUSE_TIME_MAX, SHARE_UNIT_BYTES, STATUS_BYTES, STATUS_REQUESTS_MAX, STEP_BYTES,
+    WORK_SHARE_BYTES, ZERO_PIECE_BYTES, ZERO_PIECE_BYTES_ALONE,
 };
 use crate::partial::{Blocks, around};
 
@@ -38,11 +39,12 @@ impl Default for LongRequests {
     }
 }
 
-/// Whether a command is carried out in pieces.
+/// Whether a command stands in the line.
 pub(crate) fn is_long(command: &Command) -> bool {
     match command {
         Command::Cache { .. } => true,
         Command::Trim { length, .. } | Command::WriteZeroes { length, .. } => u64::from(*length) > ZERO_PIECE_BYTES,
+        Command::BlockStatus { length, .. } => u64::from(*length) > STATUS_BYTES,
         _ => false,
     }
 }
@@ -120,6 +122,9 @@ impl LongRequests {
         let block_bytes = u64::from(geometry.logical_block_bytes);
         let granule = geometry.discard_granularity_bytes.map_or(block_bytes, |bytes| block_bytes.max(bytes.into()));
         let (work, offset, length, has_flush) = match command {
+            Command::BlockStatus { offset, length, .. } => {
+                return self.ask(blocks, ByteRange { offset, length: length.into() }).await;
+            }
             Command::Cache { offset, length } => (Work::Warm, offset, length, false),
             Command::Trim { offset, length, fua } => (Work::Discard, offset, length, fua),
             Command::WriteZeroes { offset, length, fua, may_discard, .. } => {
@@ -147,13 +152,31 @@ impl LongRequests {
             pieces.wait_for(work.carry_out(blocks.clone(), piece, turn)).await?;
             left = ByteRange { offset: piece.end(), length: left.end() - piece.end() };
             let is_shared = was_shared || self.others.load(Ordering::Relaxed) != others;
-            if pieces.is_on_the_spot() {
-                tokio::task::yield_now().await;
-            } else if is_shared && !self.line.is_closed() {
-                sleep(begun.elapsed().min(PAUSE_TIME_MAX)).await;
-            }
+            self.rest(begun, pieces.is_on_the_spot(), is_shared).await;
         }
         if has_flush { blocks.flush().await } else { Ok(Reply::Done) }
+    }
+
+    /// What is allocated in a range, in its turn.
+    async fn ask(&self, blocks: Blocks, range: ByteRange) -> Result<Reply, Error> {
+        let _place = self.line.acquire().await.ok();
+        let others = self.others.load(Ordering::Relaxed);
+        let was_shared = self.seen.swap(others, Ordering::Relaxed) != others;
+        let begun = Instant::now();
+        let mut pieces = Pieces::new(1, 1, 1);
+        let reply = pieces.wait_for(blocks.status(range)).await;
+        let is_shared = was_shared || self.others.load(Ordering::Relaxed) != others;
+        self.rest(begun, pieces.is_on_the_spot(), is_shared).await;
+        reply
+    }
+
+    /// Leaves the device to others after what was `begun` then, as long as it took, if there are any; and the thread, if it was done on the spot.
+    async fn rest(&self, begun: Instant, is_on_the_spot: bool, is_shared: bool) {
+        if is_on_the_spot {
+            tokio::task::yield_now().await;
+        } else if is_shared && !self.line.is_closed() {
+            sleep(begun.elapsed().min(PAUSE_TIME_MAX)).await;
+        }
     }
 }
 
@@ -196,7 +219,7 @@ mod tests {
     #[test]
     fn what_is_allocated_is_asked_for_a_few_times_at_once() {
         let share = WorkShare::default();
-        let command = || Command::BlockStatus { offset: 0, length: 1 << 28, only_first: false };
+        let command = || Command::BlockStatus { offset: 0, length: 1 << 16, only_first: false };
         let parts: Vec<Part> = (0..STATUS_REQUESTS_MAX).map(|_| share.of(&command())).collect();
         assert!(parts.iter().all(|part| matches!(part, Part::Given(Some(_)))));
         assert!(matches!(share.of(&command()), Part::Awaited(..)));

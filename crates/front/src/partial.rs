@@ -5,7 +5,8 @@
 
 use base::buffer::Buffer;
 use block::device::DeviceExt;
-use block::{ByteRange, Error, ErrorKind, Extent, Geometry, SharedDevice};
+use block::{ByteRange, Error, ErrorKind, Extent, ExtentKind, Geometry, SharedDevice};
+use nbd::StatusExtent;
 use nbd::server::Reply;
 
 /// A device and what its requests must be.
@@ -31,6 +32,16 @@ pub(crate) fn around(block_bytes: u64, range: ByteRange) -> ByteRange {
     }
     let offset = range.offset / block_bytes * block_bytes;
     ByteRange { offset, length: range.end().next_multiple_of(block_bytes) - offset }
+}
+
+/// Extents in the words of the protocol.
+pub(crate) fn to_status(extents: &[Extent]) -> Vec<StatusExtent> {
+    let to_extent = |extent: &Extent| {
+        let is_hole = extent.kind == ExtentKind::Hole;
+        let length_bytes = u32::try_from(extent.range.length).unwrap_or(u32::MAX);
+        StatusExtent { length_bytes, is_hole, is_zero: is_hole }
+    };
+    extents.iter().filter(|extent| !extent.range.is_empty()).map(to_extent).collect()
 }
 
 impl Blocks {
@@ -102,7 +113,7 @@ impl Blocks {
     }
 
     /// The extents of a range, from its first byte.
-    pub(crate) async fn extents(self, range: ByteRange) -> Result<Vec<Extent>, Error> {
+    async fn extents(self, range: ByteRange) -> Result<Vec<Extent>, Error> {
         let whole = around(self.block_bytes, range);
         let mut extents = self.device.extents(whole.offset, whole.length).await?;
         for extent in &mut extents {
@@ -111,6 +122,14 @@ impl Blocks {
             extent.range.length -= before;
         }
         Ok(extents)
+    }
+
+    /// What is allocated in a range, from its first byte. Whoever does not know it says that everything is ("base:allocation").
+    pub(crate) async fn status(self, range: ByteRange) -> Result<Reply, Error> {
+        match self.extents(range).await {
+            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Reply::Status(Vec::new())),
+            extents => Ok(Reply::Status(to_status(&extents?))),
+        }
     }
 
     /// Reads a range and drops what it reads: whatever caches there are below keep it.

@@ -24,6 +24,7 @@ const FLUSH: u16 = 3;
 const TRIM: u16 = 4;
 const CACHE: u16 = 5;
 const WRITE_ZEROES: u16 = 6;
+const BLOCK_STATUS: u16 = 7;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -130,6 +131,48 @@ async fn a_device_that_takes_its_time_does_one_piece_of_a_flood_between_two_read
         let most = most_in_a_read(&device, &mut good).await;
         let piece = if command == CACHE { 64 * KIB } else { MIB };
         assert!((1..=piece).contains(&most), "command {command}: {most} bytes");
+    }
+}
+
+/// However many connections ask, and however many of them each may have under way.
+#[tokio::test(start_paused = true)]
+async fn a_device_is_asked_once_what_a_long_range_stores_between_two_reads_of_others() {
+    const RANGE: u64 = 2 * MIB;
+    let device = Model::new(Some(Duration::from_millis(1)));
+    let server = NbdServer::new(Arc::clone(&device) as SharedDevice, NbdOptions::default());
+    let mut good = StepClient::connect(&server).await;
+    let mut bad = Vec::new();
+    for _ in 0..4 {
+        let mut client = StepClient::connect(&server).await;
+        for index in 0..FLOOD as u64 {
+            let mut request = request(BLOCK_STATUS, RANGE as u32);
+            request[16..24].copy_from_slice(&(index % (OWN / RANGE) * RANGE).to_be_bytes());
+            client.stream.write_all(&request).await.unwrap();
+        }
+        bad.push(client);
+    }
+    good.read(OWN, 4096).await;
+    bytes_of_others(&device);
+    let most = most_in_a_read(&device, &mut good).await;
+    assert!((1..=RANGE).contains(&most), "{most} bytes");
+}
+
+/// Who asks for what is stored changes nothing, also when it has to wait for others of its own connection.
+#[tokio::test(start_paused = true)]
+async fn a_write_does_not_wait_for_others_who_ask_what_its_blocks_store() {
+    let device = Model::new(Some(Duration::from_millis(1)));
+    let server = NbdServer::new(Arc::clone(&device) as SharedDevice, NbdOptions::default());
+    let (mut good, mut bad) = (StepClient::connect(&server).await, StepClient::connect(&server).await);
+    bad.stream.write_all(&request(BLOCK_STATUS, 4096).repeat(FLOOD)).await.unwrap();
+    good.read(OWN, 4096).await;
+    let asked_before_a_write = |device: &Model| {
+        let asked = device.take_asked();
+        asked.iter().take_while(|(kind, ..)| *kind != OperationKind::Write).count()
+    };
+    for _ in 0..16 {
+        device.take_asked();
+        good.write(0, &[7; 4096]).await;
+        assert_eq!(asked_before_a_write(&device), 0);
     }
 }
 

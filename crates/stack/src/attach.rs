@@ -53,7 +53,7 @@ use crate::place::Place;
 use crate::registry::{Entry, Registry, Store, UnitLock};
 use crate::remote::parse_connections;
 use crate::remotes::{Remotes, RemotesConfig};
-use crate::store_file::{PlaceKind, check_can_be_made};
+use crate::store_file::{PlaceKind, check_can_be_made, have_common_bytes};
 use crate::systemd;
 use crate::time::system_clock;
 use crate::watch::{self, Sight, Watch};
@@ -985,15 +985,22 @@ fn check_stores(
     (registry, caches): (&Registry, &Caches),
     identity: &Identity,
 ) -> Result<()> {
-    // Of two parts it shows when the second is opened whether they are apart.
+    let cache_bytes = config.cache.as_ref().and_then(|cache| cache.size_bytes);
+    let log_bytes = config.log.as_ref().and_then(|log| log.size_bytes);
     if let (Some(cache), Some(log)) = (cache_place, log_place)
-        && cache.shares_file_with(log)
-        && (cache.offset.is_none() || log.offset.is_none())
+        && have_common_bytes([(cache, cache_bytes), (log, log_bytes)], caches)?
     {
-        let message = format!(
-            "the cache and the write log cannot both be in {}: give each a place of its own",
-            log.path.display()
-        );
+        let message = match (cache.offset, log.offset) {
+            (Some(_), Some(_)) => {
+                format!(
+                    "the cache {cache} and the write log {log} would lie over each other: give the log an offset behind the cache, or before it"
+                )
+            }
+            _ => format!(
+                "the cache and the write log cannot both be in {}: give each a place of its own",
+                log.path.display()
+            ),
+        };
         return Err(Error::new(Failure::Usage, message));
     }
     if let (Some(cache), Some(place)) = (&config.cache, cache_place) {

@@ -202,8 +202,12 @@ impl Assessed {
         // From now on only the new tokens are ours: an older copy of the target's marks is not taken for them.
         self.remember(caches, record.as_ref()).map_err(Asked::Here)?;
         if !is_told {
-            self.why =
-                "the target does not know this store's mark: it is new there, or the mark was given up".to_owned();
+            self.why = match self.is_new {
+                false => "the target does not know this store's mark: it is new there, or the mark was given up".to_owned(),
+                true => "this host has no record of the store: it is new, or comes from another host or from a version that kept none, or the state \
+                         directory is not the one from before"
+                    .to_owned(),
+            };
             self.lose_mark();
             return Ok(());
         }

@@ -416,7 +416,10 @@ fn check_large_enough(what: &str, place: &Place) -> Result<()> {
     let made_with = head_at(&place.path, 0).ok().and_then(|head| superblock::device_bytes(&head));
     let message = match made_with {
         Some(bytes) => {
-            format!("{place} was cut: the {what} in it was made on {bytes} bytes, and {} are left", file.len())
+            format!(
+                "{place} was cut: the {what} in it was made on {bytes} bytes, and {} are left: bring back what was cut off, or discard it",
+                file.len()
+            )
         }
         None => format!("{place} has {} bytes, and is no {what}", file.len()),
     };
@@ -516,12 +519,15 @@ fn check_outside_store(place: &Place, offset: u64) -> Result<()> {
 /// # Errors
 /// `NotFound` where nothing is, or no one knows how long it is; in use; one of `caches` in the way.
 pub fn open_device(place: &Place, caches: &Caches) -> Result<SharedDevice> {
-    let space = match (place.offset, content(place)?) {
-        (None, _) => Space::Whole,
-        (Some(offset), found) => {
-            let made_with = if let Content::Something { made_with } = found { made_with } else { None };
-            let none = || Error::new(Failure::NotFound, format!("there is no cache or write log at {place}"));
-            let length = made_with.or(caches.length_of(place)?).ok_or_else(none)?;
+    let space = match place.offset {
+        None => Space::Whole,
+        Some(offset) => {
+            let length = known_length(place, caches)?.ok_or_else(|| {
+                let message = format!(
+                    "no cache or write log begins at {place}, as far as its bytes and this host's list say: name the offset that it was made with"
+                );
+                Error::new(Failure::NotFound, message)
+            })?;
             part(PlaceKind::Cache, place, offset, Some(length))?
         }
     };
@@ -529,6 +535,33 @@ pub fn open_device(place: &Place, caches: &Caches) -> Result<SharedDevice> {
     let opened = open_made(PlaceKind::Cache, &place.path, space);
     caches.check_apart(place, space.range())?;
     opened
+}
+
+/// How long the store at `place` is, as its first bytes say, or else the list of `caches`.
+fn known_length(place: &Place, caches: &Caches) -> Result<Option<u64>> {
+    match content(place)? {
+        Content::Something { made_with: Some(length) } => Ok(Some(length)),
+        _ => caches.length_of(place),
+    }
+}
+
+/// Whether two stores that are opened together, each made with such a size if it is not there, would have bytes in common, as far as that is known: it does
+/// not matter whether they are in use.
+///
+/// # Errors
+/// Whatever reading meets.
+pub(crate) fn have_common_bytes(stores: [(&Place, Option<u64>); 2], caches: &Caches) -> Result<bool> {
+    let [(one, one_bytes), (other, other_bytes)] = stores;
+    if !one.shares_file_with(other) {
+        return Ok(false);
+    }
+    let (Some(start), Some(other_start)) = (one.offset, other.offset) else { return Ok(true) };
+    let (first, first_bytes, begin) = match start <= other_start {
+        true => (one, one_bytes, start),
+        false => (other, other_bytes, other_start),
+    };
+    let length = known_length(first, caches)?.or(first_bytes).unwrap_or(1);
+    Ok(begin.saturating_add(length) > start.max(other_start))
 }
 
 /// Whether `path`, or what is to be made there, lies on a file system that forgets everything with the power.
@@ -676,6 +709,17 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_offset_where_nothing_begins_is_told_as_that_to_who_looks_for_a_store_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let caches = caches(directory.path());
+        fs::File::create(directory.path().join("disk")).unwrap().set_len(SIZE).unwrap();
+        let place = Place::new(&directory.path().join("disk"), Some(4096)).unwrap();
+        let error = open_device(&place, &caches).err().expect("nothing is there");
+        assert_eq!(error.failure(), Failure::NotFound);
+        assert!(error.to_string().starts_with("no cache or write log begins at"), "{error}");
+    }
+
+    #[tokio::test]
     async fn a_file_that_ends_within_the_superblocks_of_a_store_was_cut_and_another_one_is_no_store() {
         let directory = tempfile::tempdir().unwrap();
         let caches = caches(directory.path());
@@ -686,8 +730,14 @@ mod tests {
         drop(open_or_make(PlaceKind::Cache, &place, &caches, Some(4 * SIZE), format).await.unwrap());
         let file = fs::OpenOptions::new().write(true).open(&place.path).unwrap();
         for (bytes, what) in [
-            (8191, "was cut: the cache in it was made on 4194304 bytes, and 8191 are left"),
-            (4096, "was cut: the cache in it was made on 4194304 bytes, and 4096 are left"),
+            (
+                8191,
+                "was cut: the cache in it was made on 4194304 bytes, and 8191 are left: bring back what was cut off, or discard it",
+            ),
+            (
+                4096,
+                "was cut: the cache in it was made on 4194304 bytes, and 4096 are left: bring back what was cut off, or discard it",
+            ),
             (4095, "has 4095 bytes, and is no cache"),
         ] {
             file.set_len(bytes).unwrap();

@@ -122,7 +122,8 @@ impl Units {
         changes.removed = gone.len();
         for place in gone {
             if let Some(served) = self.served.remove(&place) {
-                self.retiring.push((served.spec.clone(), tokio::spawn(served.retire())));
+                self.retiring
+                    .push((served.spec.clone(), tokio::spawn(base::background::named("retiring", served.retire()))));
             }
         }
         self.served.append(&mut opened);

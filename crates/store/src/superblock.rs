@@ -433,9 +433,12 @@ fn check_size(header: &HeaderRaw, kind: Kind, device_bytes: u64) -> Result<(), E
     if formatted == device_bytes {
         return Ok(());
     }
-    let what = if formatted > device_bytes { "was cut" } else { "grew" };
+    let (what, advice) = match formatted > device_bytes {
+        true => ("was cut", "bring back what was cut off"),
+        false => ("grew", "bring the device back to that size"),
+    };
     let context = format!(
-        "the forebay {} {what}: it was made on {formatted} bytes and the device now has {device_bytes}",
+        "the forebay {} {what}: it was made on {formatted} bytes and the device now has {device_bytes}: {advice}, or discard what is left",
         kind.name
     );
     Err(Error::new(ErrorKind::Corrupt, context))
@@ -677,6 +680,7 @@ mod tests {
         block_on(cut.write(0, first, true)).unwrap();
         let error = read(&cut, KIND).unwrap_err().to_string();
         assert!(error.contains("was cut") && error.contains("65536") && error.contains("32768"), "{error}");
+        assert!(error.contains("bring back what was cut off, or discard"), "{error}");
     }
 
     /// A part of one disk was copied over another: the newer copy names a table and a log that are not there.

@@ -375,16 +375,6 @@ impl Session {
         self.end(CloseReason::Local);
     }
 
-    /// Ends one connection from this side, and says so on it (RFC 7143 11.9.1, event 2); the others learn of it, too.
-    pub fn drop_connection(&mut self, now: Instant, at: LinkId) {
-        self.now = now;
-        let Some(link) = live(&mut self.links, at) else { return };
-        let (cid, (wait_seconds, retain_seconds)) = (link.cid, self.times());
-        let message = AsyncEvent::ConnectionDrop { cid, wait_seconds, retain_seconds };
-        self.tell_one(at, message, 0);
-        self.fail_link(at, CloseReason::Local);
-    }
-
     /// Ends the session from this side.
     pub fn close(&mut self, now: Instant, reason: CloseReason) {
         self.now = now;

@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use super::*;
 use crate::caches::MarkRecord;
 use crate::error::Failure;
+use crate::log_place::{DestageConfig, LogConfig};
 use crate::remote::{RemoteConfig, Waits};
 use crate::remotes::Arrangement;
 use crate::test_target::{IQN, serve};
@@ -28,6 +29,22 @@ struct Gate {
     is_armed: AtomicBool,
     reached: Arc<Notify>,
     opened: Arc<Notify>,
+}
+
+impl Gate {
+    fn new() -> Arc<Self> {
+        let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
+        let workers = Workers::new();
+        let gate = Arc::new(Self {
+            inner: Arc::new(MemoryDevice::new(16 * MIB, identity)),
+            workers: workers.clone(),
+            is_armed: AtomicBool::new(false),
+            reached: Arc::default(),
+            opened: Arc::default(),
+        });
+        tokio::spawn(async move { workers.run().await });
+        gate
+    }
 }
 
 impl Device for Gate {
@@ -117,17 +134,8 @@ fn filled(byte: u8) -> Buffer {
 /// sends nothing before it knows of it.
 #[tokio::test]
 async fn dirty_data_does_not_go_over_what_others_write_while_the_cache_is_being_opened() {
-    let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
-    let memory: SharedDevice = Arc::new(MemoryDevice::new(16 * MIB, identity));
-    let (workers, reached, opened) = (Workers::new(), Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let gate = Arc::new(Gate {
-        inner: Arc::clone(&memory),
-        workers: workers.clone(),
-        is_armed: AtomicBool::new(false),
-        reached: Arc::clone(&reached),
-        opened: Arc::clone(&opened),
-    });
-    tokio::spawn(async move { workers.run().await });
+    let gate = Gate::new();
+    let (memory, reached, opened) = (Arc::clone(&gate.inner), Arc::clone(&gate.reached), Arc::clone(&gate.opened));
     let address = serve(gate.clone(), Arc::new(MemoryChanges));
     let directory = tempfile::tempdir().unwrap();
     let paths = Paths::new(directory.path().join("run"), directory.path().join("state")).unwrap();
@@ -152,4 +160,98 @@ async fn dirty_data_does_not_go_over_what_others_write_while_the_cache_is_being_
     let (attached, ()) = tokio::join!(attaching, meanwhile);
     assert_eq!(attached.err().expect("both have written there").failure(), Failure::WouldLoseData);
     assert_eq!(memory.read(0, Buffer::zeroed(4096)).await.unwrap()[..], [2; 4096]);
+}
+
+fn open_paths(directory: &std::path::Path) -> Paths {
+    Paths::new(directory.join("run"), directory.join("state")).unwrap()
+}
+
+/// Something below may still have it in its hands, and write in it when this host knows one token only.
+#[tokio::test]
+async fn a_cache_that_was_not_closed_in_time_is_not_noted_as_closed() {
+    let gate = Gate::new();
+    let address = serve(gate.clone(), Arc::new(MemoryChanges));
+    let directory = tempfile::tempdir().unwrap();
+    let paths = open_paths(directory.path());
+    let attachment = Attachment::start(config(address, directory.path(), Percent::ALL), &paths).await.unwrap();
+    let cache = attachment.cache().unwrap();
+    cache.write(0, filled(1), false).await.unwrap();
+    gate.is_armed.store(true, Ordering::SeqCst);
+    let cleaning = tokio::spawn(async move { cache.clean(|_| {}).await });
+    gate.reached.notified().await;
+    let ended = attachment.run(ready(())).await;
+    let tokens = Caches::open(&paths).unwrap().list().unwrap()[0].tokens.clone();
+    assert!(tokens.len() > 1, "{tokens:?} after {ended:?}");
+    gate.opened.notify_one();
+    cleaning.abort();
+}
+
+/// Requests go to the other cache already, whatever the list says; and whatever it says, the next start takes that cache.
+#[tokio::test]
+async fn a_cache_that_was_changed_is_used_also_where_the_list_cannot_say_so() {
+    let address = serve(Gate::new(), Arc::new(MemoryChanges));
+    let directory = tempfile::tempdir().unwrap();
+    let paths = open_paths(directory.path());
+    let start = || Attachment::start(config(address, directory.path(), Percent::ALL), &paths);
+    let attachment = start().await.unwrap();
+    let lines = attachment.cache().unwrap().status().lines;
+    let caches = Caches::open(&paths).unwrap();
+    let meanwhile = async {
+        while caches.list().unwrap()[0].uuid.is_some() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // What is in the way of the next note.
+        let mut records = std::fs::read_dir(paths.caches()).unwrap().map(|entry| entry.unwrap().path());
+        let record = records.find(|path| path.extension().is_some_and(|found| found == "json")).unwrap();
+        let in_the_way = record.with_extension("new");
+        std::fs::create_dir(&in_the_way).unwrap();
+        in_the_way
+    };
+    let (changed, in_the_way) = tokio::join!(attachment.set("cache.size", "8MiB"), meanwhile);
+    let error = changed.expect_err("it cannot be noted").to_string();
+    assert!(error.contains("the cache was changed, and the list of caches does not say so"), "{error}");
+    assert!(attachment.cache().unwrap().status().lines > lines, "requests go to the new one");
+    attachment.cache().unwrap().write(0, filled(3), false).await.unwrap();
+    std::fs::remove_dir(in_the_way).unwrap();
+    attachment.run(ready(())).await.unwrap();
+
+    let again = start().await.unwrap();
+    assert_eq!(again.cache().unwrap().read(0, Buffer::zeroed(4096)).await.unwrap()[..], [3; 4096]);
+    again.run(ready(())).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_cache_and_a_log_that_would_lie_over_each_other_are_refused_as_that() {
+    let address = serve(Gate::new(), Arc::new(MemoryChanges));
+    let directory = tempfile::tempdir().unwrap();
+    let paths = open_paths(directory.path());
+    let disk = directory.path().join("disk");
+    std::fs::File::create(&disk).unwrap().set_len(64 * MIB).unwrap();
+    let at = |cache_offset: u64, log_offset: u64| {
+        let mut config = config(address, directory.path(), Percent::ALL);
+        let cache = config.cache.as_mut().unwrap();
+        (cache.path, cache.offset) = (disk.clone(), Some(cache_offset));
+        config.log = Some(LogConfig {
+            path: disk.clone(),
+            offset: Some(log_offset),
+            size_bytes: Some(16 * MIB),
+            segment_bytes: None,
+            slot_bytes: None,
+            durability: writelog::Durability::Log,
+            nvram: None,
+            ram_bytes: None,
+            record_cache_bytes: None,
+            destage: DestageConfig::default(),
+            is_paper: false,
+        });
+        config
+    };
+    for (cache_offset, log_offset) in [(MIB, MIB), (MIB, 4 * MIB), (16 * MIB, MIB)] {
+        let refused = Attachment::start(at(cache_offset, log_offset), &paths).await;
+        let error = refused.err().expect("one lies over the other");
+        assert_eq!(error.failure(), Failure::Usage, "{error}");
+        assert!(error.to_string().contains("would lie over each other"), "{error}");
+    }
+    let apart = Attachment::start(at(MIB, 5 * MIB), &paths).await.unwrap();
+    apart.run(ready(())).await.unwrap();
 }

@@ -485,3 +485,19 @@ async fn another_copy_of_a_store_is_refused_also_where_its_first_superblock_is_d
     put(last);
     host.use_once(Store::Cache, Stop::Never, || ()).await.expect("the last one counts");
 }
+
+/// The target has nothing to do with it.
+#[tokio::test]
+async fn a_host_that_lost_its_state_directory_says_that_it_does_not_know_the_store() {
+    for store in [Store::Cache, Store::Log] {
+        let mut host = Host::new(serve(Watched::default()));
+        host.use_once(store, Stop::Never, || ()).await.unwrap();
+        let state = tempfile::tempdir().unwrap();
+        let paths = Paths::new(state.path().join("run"), state.path().join("state")).unwrap();
+        host.caches = Caches::open(&paths).unwrap();
+        let remotes = host.connect("own").await;
+        let why = host.try_assess(&remotes, store).await.unwrap().conflict(4096).to_string();
+        assert!(why.contains("this host has no record of the store") && why.contains("the state directory"), "{why}");
+        remotes.close().await.unwrap();
+    }
+}

@@ -11,7 +11,7 @@ use base::executor::Executor;
 use base::range::ByteRange;
 use block::completion::Workers;
 use block::device::DeviceExt;
-use block::layer::crash::{CrashLayer, Loss, Power};
+use block::layer::crash::{CrashLayer, FlushEffect, Loss, Power, Reported};
 use block::layer::delay::{DelayLayer, Delays, Latency};
 use block::layer::stats::StatsLayer;
 use block::memory::MemoryDevice;
@@ -173,6 +173,33 @@ fn all_synchronous_has_the_data_of_every_line_that_it_keeps() {
     bench.origin_medium = bench.origin_medium.after_power_loss_as(Loss::All, &Power::new());
     bench.reopen(Mode::WriteThrough);
     assert_eq!((bench.misses(0..2), bench.read(0), bench.read(1)), (0, 3, 5));
+}
+
+/// Zeroes may be volatile there, and gone with a flush that failed. A record of them at once would bring them back.
+#[test]
+fn all_synchronous_keeps_nothing_that_the_origin_can_lose_or_has_lost() {
+    for is_lost_by_a_flush in [false, true] {
+        let mut bench = Bench::new(CrashMode::AllSynchronous, Mode::WriteThrough);
+        bench.write(0, 9);
+        let (cache, medium) = (bench.cache(), bench.origin_medium.clone());
+        bench.executor.block_on(cache.write_zeroes(0, LINE, false, true)).unwrap();
+        if is_lost_by_a_flush {
+            medium.fail_flush_as(medium.flushes_seen(), ErrorKind::Media, FlushEffect::DropsUnseen, Reported::Once);
+            bench.executor.block_on(cache.flush()).unwrap_err();
+            bench.executor.block_on(cache.flush()).unwrap();
+        }
+        assert_eq!(read(&mut bench.executor, &*cache, 0, LINE), [0; LINE as usize], "the origin shows it");
+        bench.executor.run_until_stalled();
+        drop(cache);
+        bench.cache = None;
+        bench.cache_medium = bench.cache_medium.after_power_loss_as(Loss::All, &Power::new());
+        bench.origin_medium = medium.after_power_loss_as(Loss::All, &Power::new());
+        let there = bench.origin_medium.durable_bytes(0, LINE as usize);
+        assert!(there.contains(&9), "some of it is lost");
+        bench.reopen(Mode::WriteThrough);
+        let cache = bench.cache();
+        assert_eq!(read(&mut bench.executor, &*cache, 0, LINE), there, "lost by a flush: {is_lost_by_a_flush}");
+    }
 }
 
 /// The record that a line is clean would say, too, that what was sent of it is what the origin has. A write goes past it meanwhile.

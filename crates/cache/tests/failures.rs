@@ -433,6 +433,20 @@ fn writes_lost_between_sending_and_flushing_stay_dirty() {
     assert_eq!(cache.status().dirty_lines, 0);
 }
 
+/// What was dirty there is not forgotten for it.
+#[test]
+fn a_discard_that_the_origin_lost_before_it_was_flushed_is_not_acknowledged() {
+    let (mut executor, talking, cache) = talking();
+    cache.hold_cleaning();
+    write(&mut executor, &cache, 0, &[1; 4096]);
+    *talking.says_at_flush.lock().unwrap() = Some(Event::WritesLost);
+    let error = executor.block_on(cache.discard(0, 4096)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
+    assert_eq!(read(&mut executor, &cache, 0, 4096), [1; 4096]);
+    executor.block_on(cache.discard(0, 4096)).unwrap();
+    assert_eq!(read(&mut executor, &cache, 0, 4096), [0; 4096]);
+}
+
 /// An origin that looks at once, and answers reads and writes 10 ms later; it can be told to say things.
 fn answering_later(executor: &mut Executor) -> (CrashLayer, SharedDevice) {
     let (workers, medium) = (Workers::new(), CrashLayer::new(ORIGIN_BYTES, 2));

@@ -141,6 +141,45 @@ fn a_record_that_was_told_to_have_failed_and_landed_never_counts() {
     }
 }
 
+/// A batch has chosen and read what it sends one run after the other when the log fails, and newer data comes for all of it.
+#[test]
+fn what_goes_past_a_failed_log_is_not_written_over_by_a_batch_under_way() {
+    for is_zeroing in [false, true] {
+        let mut executor = Executor::in_order();
+        let (log_medium, origin_medium) = (CrashLayer::new(LOG_BYTES, 1), CrashLayer::new(ORIGIN_BYTES, 2));
+        let (device, origin) = slow_devices(&mut executor, &log_medium, &origin_medium);
+        format(&mut executor, &device, &origin);
+        let mut options = open_options(&executor, KIND, None);
+        only_when_asked(&mut options);
+        (options.level2.seek_bytes, options.level2.writes_in_flight) = (0, 1);
+        let log = try_open(&mut executor, &device, &origin, options).expect("nothing fails yet");
+        let offsets = (0..16).map(|index| index * 4 * 4096);
+        offsets.clone().for_each(|offset| write(&mut executor, log.as_ref(), offset, &[1; 4096]));
+        let seen = origin_medium.writes_seen();
+        let destaging = Arc::clone(&log);
+        executor.spawn(async move { drop(destaging.destage(|_| {}).await) });
+        while origin_medium.writes_seen() == seen {
+            executor.run_until_stalled();
+            executor.clock().advance(Duration::from_micros(1));
+        }
+        log_medium.fail_write_once(log_medium.writes_seen(), ErrorKind::Media);
+        let changes: Vec<_> = offsets
+            .clone()
+            .map(|offset| match is_zeroing {
+                true => log.submit(Request::write_zeroes(offset, 4096, false, false)),
+                false => log.submit(Request::write(offset, Buffer::copy_of(&[9; 4096]), false)),
+            })
+            .collect();
+        let changed = executor.block_on(join_all(changes));
+        assert!(changed.iter().all(|response| response.result.is_ok()), "the origin takes them");
+        executor.run();
+        let expected = if is_zeroing { [0; 4096] } else { [9; 4096] };
+        for offset in offsets {
+            assert_eq!(origin_medium.durable_bytes(offset, 4096), expected, "byte {offset}, zeroes: {is_zeroing}");
+        }
+    }
+}
+
 /// As a write that goes past it, zeroes do.
 #[test]
 fn zeroes_that_go_past_a_failed_log_are_durable() {
@@ -417,6 +456,39 @@ fn force_unit_access_goes_past_volatile_ram() {
     bench.log_medium = bench.log_medium.after_power_loss();
     let log = bench.reopen().unwrap();
     assert_eq!(read(&mut bench.executor, log.as_ref(), 4096, 4096), [2; 4096]);
+}
+
+/// A flush moves what is in a slot of volatile RAM, and newer data of the same block comes into another one before it is in the log.
+#[test]
+fn what_was_flushed_is_there_after_a_crash_though_newer_data_came_into_ram_meanwhile() {
+    for order in [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst] {
+        let mut executor = Executor::in_order();
+        let (log_medium, origin_medium) = (CrashLayer::new(LOG_BYTES, 1), CrashLayer::new(ORIGIN_BYTES, 2));
+        let (device, origin) = slow_devices(&mut executor, &log_medium, &origin_medium);
+        format(&mut executor, &device, &origin);
+        let kind = Kind { durability: Durability::UnsafeVolatile, order };
+        let mut options = open_options(&executor, kind, None);
+        only_when_asked(&mut options);
+        let log = try_open(&mut executor, &device, &origin, options).expect("nothing fails");
+        write(&mut executor, log.as_ref(), 0, &[1; 512]);
+        let flushing = log.submit(Request::flush());
+        // The record is on its way.
+        executor.run_until_stalled();
+        let writing = log.submit(Request::write(0, Buffer::copy_of(&[2; 512]), false));
+        let answers = executor.block_on(join_all([flushing, writing]));
+        assert!(answers.iter().all(|answer| answer.result.is_ok()));
+        // What it stores is a checkpoint: the record itself is not replayed any more.
+        let heeding = Arc::clone(&log);
+        executor.block_on(async move { heeding.heed_changes(&[], true).await }).expect("nothing fails");
+        assert_eq!(read(&mut executor, log.as_ref(), 0, 512), [2; 512], "{order}");
+        drop((log, executor));
+        let mut executor = Executor::in_order();
+        let (device, origin): (SharedDevice, SharedDevice) =
+            (Arc::new(log_medium.after_power_loss()), Arc::new(origin_medium.after_power_loss()));
+        let options = open_options(&executor, kind, None);
+        let log = try_open(&mut executor, &device, &origin, options).expect("nothing fails");
+        assert_eq!(read(&mut executor, log.as_ref(), 0, 512), [1; 512], "{order}");
+    }
 }
 
 /// A LUN to which something happens.

@@ -137,8 +137,10 @@ fn an_exclusive_round_makes_requests_wait() {
 
 #[test]
 fn an_idle_batch_stops_for_a_request_and_goes_on_later() {
-    for is_interruptible in [false, true] {
+    let orders = [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst];
+    for (order, is_interruptible) in orders.into_iter().flat_map(|order| [(order, false), (order, true)]) {
         let mut bench = Bench::new(Durability::Log, |options| {
+            options.order = order;
             options.level2.idle = Duration::from_millis(2);
             options.level2.is_interruptible = is_interruptible;
             options.level2.batch_bytes = LOG_BYTES;
@@ -149,10 +151,16 @@ fn an_idle_batch_stops_for_a_request_and_goes_on_later() {
         write(&mut bench.executor, bench.log.as_ref(), ORIGIN_BYTES - 4096, &[7; 4096]);
         bench.pass(Duration::from_micros(1500));
         let sent = bench.log.status().destaged_bytes;
-        assert!(sent > 0, "it had begun");
-        assert_eq!(sent < 18 * 4096, is_interruptible, "{sent}");
+        assert!(sent > 0, "{order}: it had begun");
+        assert_eq!(sent < 18 * 4096, is_interruptible, "{order}: {sent}");
         bench.pass(Duration::from_millis(50));
-        assert_eq!(bench.log.status().dirty_bytes, 0);
+        assert_eq!(bench.log.status().dirty_bytes, 0, "{order}");
+        // What it had not sent when it stopped is no less there.
+        for block in 0..60 {
+            let there = bench.origin_medium.durable_bytes(block * 8192, 4096);
+            assert_eq!(there, [block as u8 + 1; 4096], "{order}, block {block}");
+        }
+        assert_eq!(bench.origin_medium.durable_bytes(ORIGIN_BYTES - 4096, 4096), [7; 4096], "{order}");
     }
 }
 

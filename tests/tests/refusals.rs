@@ -9,6 +9,7 @@ use tests::{IQN, World};
 const USAGE: i32 = 2;
 const NOT_FOUND: i32 = 5;
 const MISMATCH: i32 = 7;
+const NO_SPACE: i32 = 8;
 const WOULD_LOSE_DATA: i32 = 9;
 
 const LUN: [&str; 2] = ["--lun", "0=ram:16MiB"];
@@ -134,4 +135,94 @@ fn a_lun_is_refused_without_a_cache_that_may_hold_its_data_in_words_that_are_tru
     disk.kill();
     let refused = world.run(["attach", &target.url(0), "--name", "disk"]);
     refused.failure(WOULD_LOSE_DATA, &["the newest data of", "may be in the cache"]);
+}
+
+/// Its initiators wrote over what only the cache had.
+#[test]
+fn what_is_a_store_of_this_host_is_not_served_as_a_lun() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=ram:16MiB", "--lun", "1=ram:16MiB", "--lun", "2=ram:16MiB"]);
+    let attach = |lun: u64, name: &'static str, store: &[&str]| {
+        world.start([&["attach", &target.url(lun), "--name", name][..], store].concat())
+    };
+    fs::write(world.path("shared"), vec![0; 32 << 20]).unwrap();
+    let mut dirty =
+        attach(0, "dirty", &["--cache", "disk.cache", "--cache-size", "8MiB", "--cache-mode", "write-back"]);
+    dirty.kill();
+    let clean = attach(1, "clean", &["--log", "disk.log", "--log-size", "8MiB"]);
+    clean.terminate().success();
+    attach(2, "part", &["--cache", "shared", "--cache-offset", "8MiB", "--cache-size", "8MiB"]).terminate().success();
+    symlink("disk.cache", world.path("link")).unwrap();
+    fs::copy(world.path("disk.cache"), world.path("copy")).unwrap();
+    let refused = |lun: &str, words: &[&str]| {
+        let lun = format!("0=file:{lun}");
+        let serve = ["target", "serve", "--portal", "127.0.0.1:0", "--iqn", IQN, "--name", "other", "--lun", &lun];
+        world.run(serve).failure(WOULD_LOSE_DATA, words);
+        let text = format!("portals = [\"127.0.0.1:0\"]\n[[target]]\niqn = \"{IQN}\"\nluns = [\"{lun}\"]\n");
+        fs::write(world.path("target.toml"), text).unwrap();
+        world.run(["target", "check", "target.toml"]).failure(WOULD_LOSE_DATA, words);
+    };
+    let served = |lun: &str| {
+        let lun = format!("0=file:{lun}");
+        let serve = ["target", "serve", "--portal", "127.0.0.1:0", "--iqn", IQN, "--name", "other", "--lun", &lun];
+        world.start(serve).terminate().success();
+    };
+    for name in ["disk.cache", "link"] {
+        refused(name, &["is the cache of \"dirty\"", "data that the LUN lacks", "forebay cache discard"]);
+    }
+    refused("disk.log", &["is the log of \"clean\"", "forebay log discard"]);
+    refused("shared", &["has, at 8MiB, the cache of \"part\"", "--cache-offset 8MiB"]);
+    assert!(!world.path("disk.cache.forebay").exists(), "nothing was made");
+    // What no initiator can change, and what this host has not noted: a LUN whose own host keeps a store in it.
+    served("disk.log,read-only");
+    served("copy");
+    // What has come to the place of a store since.
+    fs::write(world.path("disk.log"), vec![0; 1 << 20]).unwrap();
+    served("disk.log");
+    world.run(["cache", "discard", "shared", "--cache-offset", "8MiB"]).success();
+    served("shared");
+}
+
+#[test]
+fn lines_that_cannot_have_checksums_are_refused_as_a_mistake_of_who_asks_for_them() {
+    let world = World::new();
+    let target = world.target(LUN);
+    let cache = ["--cache", "disk.cache", "--cache-size", "8MiB", "--cache-checksums"];
+    let disk = world.start([&["attach", &target.url(0), "--name", "disk"][..], &cache].concat());
+    world.run(["set", "disk", "cache.block-size=16KiB"]).failure(USAGE, &["have checksums"]);
+    disk.terminate().success();
+}
+
+#[test]
+fn of_a_file_that_is_no_store_nothing_is_said_as_if_it_were_one() {
+    let world = World::new();
+    let target = world.target(LUN);
+    fs::write(world.path("letter"), vec![b'x'; 1 << 20]).unwrap();
+    for what in ["cache", "log", "difference"] {
+        let (place, size) = (format!("--{what}"), format!("--{what}-size"));
+        let refused = world.run(["attach", &target.url(0), "--name", "disk", &place, "letter", &size, "64MiB"]);
+        assert!(!refused.stderr.contains("is for one that is made"), "{refused:?}");
+        refused.failure(MISMATCH, &["letter"]);
+    }
+}
+
+#[test]
+fn a_size_that_is_too_small_is_refused_with_the_least_that_is_not() {
+    let world = World::new();
+    let target = world.target(LUN);
+    for (what, size, code) in
+        [("cache", "1", USAGE), ("cache", "64KiB", NO_SPACE), ("log", "1", USAGE), ("log", "64KiB", NO_SPACE)]
+    {
+        let (place, size_option) = (format!("--{what}"), format!("--{what}-size"));
+        let attach =
+            |size: &str| world.run(["attach", &target.url(0), "--name", "disk", &place, "it", &size_option, size]);
+        let refused = attach(size);
+        let least = refused.stderr.split("at least ").nth(1).and_then(|rest| rest.split(',').next());
+        let least = least.unwrap_or_else(|| panic!("{refused:?}")).replace(' ', "");
+        refused.failure(code, &["sensibly some MiB"]);
+        let made = ["attach", &target.url(0), "--name", "disk", &place, "it", &size_option, &least];
+        world.start(made).terminate().success();
+        fs::remove_file(world.path("it")).unwrap();
+        world.run([what, "discard", "it"]);
+    }
 }

@@ -27,7 +27,7 @@ pub(crate) async fn format(
     check_devices(cache_device, origin)?;
     if options.has_checksums && options.line_size != LineSize::default() {
         let context = format!("only lines of {} bytes have checksums", LineSize::default().bytes());
-        return Err(Error::new(ErrorKind::Unsupported, context));
+        return Err(Error::new(ErrorKind::InvalidRange, context));
     }
     let layout = Layout::new(cache_device.geometry().size_bytes, &options)?;
     let alignment = options.alignment.resolve(layout.line_size, origin).await?;

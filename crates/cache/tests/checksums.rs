@@ -161,7 +161,7 @@ fn only_small_lines_have_checksums() {
     let options = FormatOptions { has_checksums: true, line_size, ..format_options() };
     let (device, origin) = (memory(), memory());
     let formatted = executor.block_on(async move { Cache::format(&device, &origin, options).await });
-    assert_eq!(formatted.unwrap_err().kind(), ErrorKind::Unsupported);
+    assert_eq!(formatted.unwrap_err().kind(), ErrorKind::InvalidRange);
 }
 
 /// Cleaning compares lines with their checksums while writes in place to clean sectors of them go on.

@@ -421,7 +421,8 @@ pub struct Attach {
     /// profile's 90%)
     #[arg(long, value_name = "PERCENT", requires = "log")]
     pub destage_start: Option<Percent>,
-    /// Share of the log in use from which data leaves at full speed (default: 75%)
+    /// Share of the log in use from which data leaves at full speed (default: 75%); what is less than --destage-start counts as that, but writes
+    /// are slowed down from here on all the same
     #[arg(long, value_name = "PERCENT", requires = "log")]
     pub destage_full_speed: Option<Percent>,
     /// Share of the slots in use from which they are moved to the log: of --durability nvram or unsafe-volatile (default: 50%, or the profile's

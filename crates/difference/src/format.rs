@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::limits::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CHUNKS_MAX};
 
 /// What the superblock calls it.
-pub(crate) const KIND: Kind = Kind { code: *b"diff\0\0\0\0", version: 2, name: "difference" };
+pub const KIND: Kind = Kind { code: *b"diff\0\0\0\0", version: 2, name: "difference" };
 
 /// Bytes 4 to 12 of a difference of version 1, which had one header in 512 bytes and no superblock.
 const MAGIC_OF_VERSION_1: &[u8; 8] = b"fb-diff\0";
@@ -120,8 +120,11 @@ impl Layout {
         let slots_offset = (MAP_OFFSET + map_bytes).next_multiple_of(SLOT_ALIGNMENT);
         let slot_count = (slots_end.saturating_sub(slots_offset) / chunk_bytes).min(chunk_count);
         if slot_count == 0 && chunk_count > 0 {
-            let context =
-                format!("{device_bytes} bytes are too few for the differences from a disk of {}", base.size_bytes);
+            let context = format!(
+                "{device_bytes} bytes are too few for the differences from a disk of {}: they need at least {}",
+                base.size_bytes,
+                slots_offset + chunk_bytes + SUPERBLOCK_BYTES as u64
+            );
             return Err(Error::new(ErrorKind::NoSpace, context));
         }
         Ok(Self { uuid, base_bytes: base.size_bytes, chunk_bytes, chunk_count, slot_count, slots_offset })

@@ -29,4 +29,5 @@ mod map;
 #[cfg(test)]
 mod tests;
 
+pub use format::KIND;
 pub use layer::{Difference, DifferenceOptions, DifferenceStatus};

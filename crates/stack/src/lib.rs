@@ -75,6 +75,7 @@ pub mod lun_mask;
 pub mod lun_spec;
 pub mod marks_file;
 pub mod metrics;
+mod own_stores;
 pub mod paths;
 pub mod place;
 mod portal_group;

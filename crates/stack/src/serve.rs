@@ -25,6 +25,7 @@ use crate::limits::RETIRING_WAIT_MAX;
 use crate::lun_check;
 use crate::lun_spec::{FileIdentity, LunSpec};
 use crate::metrics::{MetricsServer, Reach};
+use crate::own_stores::OwnStores;
 use crate::paths::{Paths, check_name};
 use crate::systemd;
 use crate::target_config::TargetConfig;
@@ -91,13 +92,16 @@ impl ServeConfig {
         self.check_files()
     }
 
-    /// Looks at what the LUNs are to be made of, which who serves them does when he opens each.
+    /// Looks at what the LUNs are to be made of, which who serves them does when he opens each: also for the stores of this host, if it has any in
+    /// `paths`.
     ///
     /// # Errors
     /// What cannot be served first.
-    pub fn check_backends(&self) -> Result<()> {
+    pub fn check_backends(&self, paths: Option<&Paths>) -> Result<()> {
+        let own_stores = paths.map(OwnStores::find).transpose()?;
         self.targets.iter().flat_map(|target| &target.luns).try_for_each(|lun| {
             lun_check::check(lun)?;
+            own_stores.as_ref().map_or(Ok(()), |stores| stores.check(lun))?;
             lun_check::check_size(lun)
         })
     }
@@ -143,7 +147,7 @@ impl Serving {
         };
         let bind_metrics = |address| MetricsServer::bind(address, reach);
         let metrics = config.metrics.map(bind_metrics).transpose()?;
-        let mut units = Units::new(system_clock()?, paths.sidecars());
+        let mut units = Units::new(system_clock()?, paths.clone());
         let (targets, _) = units.apply(&config.targets)?;
         let reload = ReloadSource::of(&config);
         let unit_count = config.targets.iter().map(|target| target.luns.len() as u64).sum();

@@ -23,7 +23,7 @@ use block::{Device, Identity, SharedDevice};
 use file::{FileDevice, FileOptions};
 use rustix::fs::{FlockOperation, RenameFlags};
 use rustix::io::Errno;
-use store::superblock::{self, Superblock};
+use store::superblock::{self, Copies, Superblock};
 use uuid::Uuid;
 
 use crate::caches::Caches;
@@ -98,7 +98,6 @@ pub(crate) async fn open_or_make(
     // Before the error that only says that it is in use: this one says by whom, and whether or not it is used now.
     caches.check_apart(place, space.range())?;
     let device = opened?;
-    warn_of_size(kind, place, device.geometry().size_bytes, size_bytes);
     if let Some(message) = damage_of(kind, place, &device).await {
         tracing::warn!("{message}");
     }
@@ -111,6 +110,9 @@ pub(crate) async fn open_or_make(
         // Nobody else has the place, so nobody is making anything beside it: what is there was left behind.
         _ if place.offset.is_none() => remove_unfinished(&place.path)?,
         _ => {}
+    }
+    if let Some(message) = other_size(kind, place, &device, size_bytes).await {
+        tracing::warn!("{message}");
     }
     Ok(device)
 }
@@ -140,7 +142,7 @@ pub(crate) fn check_can_be_made(kind: PlaceKind, place: &Place, size_bytes: Opti
         return Ok(());
     }
     let size_bytes = size_bytes.ok_or_else(|| no_size(kind, place))?;
-    fitting_size(kind.name(), size_bytes).map(drop)
+    fitting_size(kind, size_bytes).map(drop)
 }
 
 /// Refuses a part that is to be made and reaches past the end of its file or block device.
@@ -175,8 +177,10 @@ pub(crate) fn unmade(error: block::Error) -> Error {
 /// The part of a file or block device from `offset` on.
 fn part(kind: PlaceKind, place: &Place, offset: u64, length: Option<u64>) -> Result<Space> {
     let length = length.ok_or_else(|| no_size(kind, place))?;
-    if fitting_size(kind.name(), length)? != length {
-        return Err(unfitting(kind.name(), length));
+    if fitting_size(kind, length)? != length {
+        let message =
+            format!("a {} of {length} bytes cannot be made: the size of a part is a multiple of 4 KiB", kind.name());
+        return Err(Error::new(Failure::Usage, message));
     }
     let range = ByteRange::new(offset, length).filter(|range| !range.is_empty());
     range.map(Space::Part).ok_or_else(|| {
@@ -225,7 +229,7 @@ impl Unfinished {
         size_bytes: u64,
         format: impl AsyncFn(&SharedDevice) -> std::result::Result<(), block::Error>,
     ) -> Result<Self> {
-        let size_bytes = fitting_size(kind.name(), size_bytes)?;
+        let size_bytes = fitting_size(kind, size_bytes)?;
         // By the name that the user gave it.
         check_lasts(kind, place)?;
         remove_unfinished(place)?;
@@ -395,16 +399,25 @@ fn lock_empty(place: &Path) -> io::Result<Taken> {
 ///
 /// # Errors
 /// None, of nothing.
-fn fitting_size(what: &str, size_bytes: u64) -> Result<u64> {
+fn fitting_size(kind: PlaceKind, size_bytes: u64) -> Result<u64> {
     match size_bytes - size_bytes % PLACE_UNIT_BYTES {
-        0 => Err(unfitting(what, size_bytes)),
+        0 => Err(Error::new(Failure::Usage, too_small(kind, size_bytes))),
         fitting => Ok(fitting),
     }
 }
 
-fn unfitting(what: &str, size_bytes: u64) -> Error {
-    let message = format!("a {what} of {size_bytes} bytes cannot be made: its size is a multiple of 4 KiB");
-    Error::new(Failure::Usage, message)
+/// What to say of a size that is too small for any store of this kind, with the least that is not.
+fn too_small(kind: PlaceKind, size_bytes: u64) -> String {
+    let refused = match kind {
+        PlaceKind::Cache => cache::layout::Layout::new(size_bytes, &cache::FormatOptions::default()).err(),
+        PlaceKind::Log => writelog::layout::Layout::new(size_bytes, &writelog::FormatOptions::default()).err(),
+        // What it needs depends on its base.
+        PlaceKind::Difference => None,
+    };
+    refused.map_or_else(
+        || format!("a {} of {size_bytes} bytes cannot be made: it has some MiB, sensibly", kind.name()),
+        |error| error.to_string(),
+    )
 }
 
 /// Refuses a file that is too small for a store, before anything else is said of it: somebody's, or what is left of a store.
@@ -426,26 +439,37 @@ fn check_large_enough(what: &str, place: &Place) -> Result<()> {
     Err(Error::new(Failure::Mismatch, message))
 }
 
-/// A size is for a store that is made. One that was changed while it was used keeps what it was changed to.
-fn warn_of_size(kind: PlaceKind, place: &Place, device_bytes: u64, asked: Option<u64>) {
-    let Some(asked) = asked.filter(|asked| asked - asked % PLACE_UNIT_BYTES != device_bytes) else { return };
+/// What to say of a size that a store is given which has another: that is for one that is made, and one that was changed while it was used keeps
+/// what it was changed to. `None` of what is no store of this kind, which is refused for that.
+async fn other_size(kind: PlaceKind, place: &Place, device: &SharedDevice, asked: Option<u64>) -> Option<String> {
+    let device_bytes = device.geometry().size_bytes;
+    let asked = asked.filter(|asked| asked - asked % PLACE_UNIT_BYTES != device_bytes)?;
+    copies_of(kind, device).await?;
     let (what, asked, has) = (kind.name(), ByteSize(asked), ByteSize(device_bytes));
     let change = match kind {
         PlaceKind::Cache => format!("; `forebay set NAME cache.size={asked}` changes it"),
         PlaceKind::Difference | PlaceKind::Log => String::new(),
     };
-    tracing::warn!("the {what} {place} has {has}, and --{what}-size {asked} is for one that is made{change}");
+    Some(format!("the {what} {place} has {has}, and --{what}-size {asked} is for one that is made{change}"))
+}
+
+/// The two superblocks of the store on `device`; `None` where there is none of this kind.
+async fn copies_of(kind: PlaceKind, device: &SharedDevice) -> Option<Copies> {
+    let store = match kind {
+        PlaceKind::Cache => cache::format::KIND,
+        PlaceKind::Difference => difference::KIND,
+        PlaceKind::Log => writelog::format::KIND,
+    };
+    // What a store keeps in it does not matter here.
+    Superblock::<[u8; 0]>::read(device, store).await.ok().map(|superblock| superblock.copies())
 }
 
 /// What to say of a store of whose two superblocks only one is left, as `cache check` and `log check` do; `None` of one that is not there yet, too.
 async fn damage_of(kind: PlaceKind, place: &Place, device: &SharedDevice) -> Option<String> {
-    let store = match kind {
-        PlaceKind::Cache => cache::format::KIND,
-        PlaceKind::Log => writelog::format::KIND,
-        PlaceKind::Difference => return None,
-    };
-    // What a cache or a log keeps in it does not matter here.
-    let copies = Superblock::<[u8; 0]>::read(device, store).await.ok()?.copies();
+    if kind == PlaceKind::Difference {
+        return None;
+    }
+    let copies = copies_of(kind, device).await?;
     let what = kind.name();
     copies.is_one_damaged().then(|| {
         format!(

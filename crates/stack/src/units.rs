@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +30,8 @@ use crate::error::{Error, Failure, Result};
 use crate::lun_check;
 use crate::lun_spec::{Backend, LunSpec};
 use crate::marks_file::{FoundFile, MarksFile};
+use crate::own_stores::OwnStores;
+use crate::paths::Paths;
 use crate::sidecar::Sidecar;
 use crate::target_config::TargetConfig;
 
@@ -62,8 +64,8 @@ struct Marks {
 pub(crate) struct Units {
     clock: Arc<dyn Clock>,
     workers: Workers,
-    /// Where the sidecars of block devices are.
-    sidecars: PathBuf,
+    /// Where the sidecars of block devices are, and what stores this host has.
+    paths: Paths,
     served: BTreeMap<Place, Served>,
     /// Units that are gone and not closed yet, by what they were.
     retiring: Vec<(LunSpec, JoinHandle<()>)>,
@@ -80,9 +82,9 @@ pub(crate) struct Changes {
 }
 
 impl Units {
-    pub(crate) fn new(clock: Arc<dyn Clock>, sidecars: PathBuf) -> Self {
+    pub(crate) fn new(clock: Arc<dyn Clock>, paths: Paths) -> Self {
         let workers = Workers::new();
-        Self { clock, workers, sidecars, served: BTreeMap::new(), retiring: Vec::new(), is_single_target: true }
+        Self { clock, workers, paths, served: BTreeMap::new(), retiring: Vec::new(), is_single_target: true }
     }
 
     /// Background work that belongs to no unit.
@@ -96,6 +98,7 @@ impl Units {
     /// Whatever stands in the way of one of them; then nothing has changed. Only a file system that cannot let a file grow is found out
     /// later, when some may have grown.
     pub(crate) fn apply(&mut self, targets: &[TargetConfig]) -> Result<(Vec<Target>, Changes)> {
+        let own_stores = OwnStores::find(&self.paths)?;
         let mut opened: BTreeMap<Place, Served> = BTreeMap::new();
         let mut changes = Changes::default();
         for (config, spec) in targets.iter().flat_map(|target| target.luns.iter().map(move |spec| (target, spec))) {
@@ -103,6 +106,8 @@ impl Units {
             match self.served.get(&place) {
                 None => {
                     self.check_free(spec)?;
+                    lun_check::check(spec)?;
+                    own_stores.check(spec)?;
                     opened.insert(place, self.open(&config.iqn, spec)?);
                     changes.added += 1;
                 }
@@ -206,14 +211,14 @@ impl Units {
         }
     }
 
+    /// What can be served, as was found before.
     fn open(&self, iqn: &str, spec: &LunSpec) -> Result<Served> {
-        lun_check::check(spec)?;
         let context = |error: Error| error.context(format!("LUN {spec}"));
         let found = match &spec.backend {
             Backend::File { path, .. } => Some(FoundFile::at(path)),
             Backend::Ram { .. } => None,
         };
-        let (mut device, file) = backend_device(iqn, spec, &self.sidecars).map_err(context)?;
+        let (mut device, file) = backend_device(iqn, spec, &self.paths.sidecars()).map_err(context)?;
         let mut disk = None;
         if let Some(model) = spec.disk {
             let layer = Arc::new(DiskLayer::new(device, Arc::clone(&self.clock), &self.workers, model));
@@ -248,7 +253,7 @@ impl Units {
         let (Backend::File { path, .. }, Some(found)) = (&spec.backend, found) else {
             return Ok(Marks { file: None, store: Arc::new(MemoryChanges), saved: SavedMarks::default() });
         };
-        let sidecar = Sidecar::of(path, &self.sidecars)?;
+        let sidecar = Sidecar::of(path, &self.paths.sidecars())?;
         let range_bytes = range_bytes_for(device.geometry().size_bytes);
         let (file, saved) = MarksFile::open(sidecar.marks_path(), &sidecar.serial()?, range_bytes, found)?;
         let store = file.store();
@@ -260,7 +265,7 @@ impl Units {
         match &spec.backend {
             Backend::Ram { .. } => Ok((None, SavedReservations::default())),
             Backend::File { path, .. } => {
-                let (store, saved) = Sidecar::of(path, &self.sidecars)?.reservations()?;
+                let (store, saved) = Sidecar::of(path, &self.paths.sidecars())?.reservations()?;
                 Ok((Some(Arc::new(store)), saved))
             }
         }

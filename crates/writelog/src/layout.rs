@@ -50,13 +50,18 @@ impl Layout {
             return Err(Error::new(ErrorKind::Unsupported, context));
         }
         let room = (device_bytes / PAGE * PAGE).saturating_sub(2 * PAGE).min(LOG_BYTES_MAX);
-        let fits = |count: u64| count * segment_bytes + 2 * checkpoint_bytes(count, segment_bytes) <= room;
+        let with_checkpoints = |count: u64| count * segment_bytes + 2 * checkpoint_bytes(count, segment_bytes);
         let mut count = room / segment_bytes;
-        while count > 0 && !fits(count) {
+        while count > 0 && with_checkpoints(count) > room {
             count -= (count / 64).max(1);
         }
         if count < u64::from(SEGMENTS_MIN) {
-            let context = format!("a device of {device_bytes} bytes has no room for a log of {SEGMENTS_MIN} segments");
+            let least = u64::from(SEGMENTS_MIN);
+            let context = format!(
+                "a device of {device_bytes} bytes has no room for a log of {least} segments of {} KiB: it needs at least {} KiB, sensibly some MiB",
+                segment_bytes >> 10,
+                (2 * PAGE + with_checkpoints(least)) >> 10
+            );
             return Err(Error::new(ErrorKind::NoSpace, context));
         }
         let checkpoint_bytes = checkpoint_bytes(count, segment_bytes);

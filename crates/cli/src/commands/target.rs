@@ -122,7 +122,8 @@ fn check(arguments: TargetCheck) -> Result<()> {
         source: None,
     };
     config.check()?;
-    config.check_backends()?;
+    // Who has no state here has no stores, either.
+    config.check_backends(Paths::from_environment().ok().as_ref())?;
     print_line(&format!("{}: {target_count} targets, {lun_count} LUNs", arguments.config.display()));
     Ok(())
 }

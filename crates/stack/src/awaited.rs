@@ -27,7 +27,8 @@ use front::{ListenAddress, Listener};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 
-use crate::attach::{AttachConfig, Attachment, check_now, wait_until};
+use crate::attach::settings::check_now;
+use crate::attach::{AttachConfig, Attachment, wait_until};
 use crate::control::{Handler, Progress, Request};
 use crate::doors::{Doors, listen};
 use crate::error::{Error, Failure, Result};

@@ -59,7 +59,7 @@ async fn check_keys(name: &str, settings: &[(String, String)]) -> Result<()> {
     let status = call(&Paths::from_environment()?.control_socket(name), &Request::Status, |_| {}).await?;
     let is_known = |key: &str| match status["settings"].as_object() {
         Some(of_target) if status["kind"] == "target" => of_target.contains_key(key),
-        _ => stack::attach::is_setting(key),
+        _ => stack::attach::settings::is_setting(key),
     };
     match settings.iter().find(|(key, _)| !is_known(key)) {
         None => Ok(()),

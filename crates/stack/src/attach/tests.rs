@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use block::completion::Workers;
+use block::device::DeviceExt;
 use block::memory::MemoryDevice;
-use block::{Buffer, Completion, EventReceiver, Operation, SharedDevice};
+use block::{Buffer, Completion, Device, EventReceiver, Geometry, Operation, SharedDevice};
 use cache::{Alignment, Associativity, CleaningRate, DirtyLimits, LineSize, Percent, Replacement, Tuning};
 use logical_unit::change_marks::MemoryChanges;
 use tokio::sync::Notify;

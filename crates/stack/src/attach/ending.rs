@@ -1,0 +1,350 @@
+//! The end of an attachment, and how what is dirty is brought to safety.
+
+use std::future::Future;
+
+use block::device::DeviceExt;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{Attachment, CacheParts, wait_until};
+use crate::control::Progress;
+use crate::error::{Error, Failure, Result};
+use crate::freshness::release_marks;
+use crate::limits::{CLOSE_STEP_TIME_MIN, CLOSE_TIME_MAX, WATCH_INTERVAL};
+use crate::registry::Store;
+
+/// What becomes of what is dirty when an attachment ends, and of its cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// It is written back.
+    Clean,
+    /// It stays.
+    KeepDirty,
+    /// It is written back, and the cache is removed then.
+    RemoveCache,
+}
+
+impl Attachment {
+    /// Keeps dirty data. A detach that is under way, perhaps waiting for a target that is away, is cut short. Where the file of what is dirty was
+    /// removed, nothing would be kept: then all is written back first, which takes as long as it takes.
+    pub(super) async fn end_at_once(&self) -> Result<()> {
+        let gone = self.gone(|_| true);
+        let ending = if gone.is_empty() { Ending::KeepDirty } else { Ending::Clean };
+        if ending == Ending::KeepDirty {
+            self.hurry();
+        }
+        if *self.stopping.borrow() {
+            return Ok(());
+        }
+        for place in &gone {
+            tracing::warn!("{place} was removed while it is in use: what is dirty is written back before the end");
+        }
+        self.detach(ending, None).await?;
+        if self.dirty_bytes() > 0 {
+            tracing::warn!("\"{}\" was told to end at once: {}", self.name, self.what_stays_dirty());
+        }
+        Ok(())
+    }
+
+    /// Refuses an end that loses the last copy of what is dirty, as long as it can still be written back.
+    pub(super) fn check_last_copy(&self, ending: Ending) -> Result<()> {
+        let Some(place) = self.gone_with_dirty().pop_first() else { return Ok(()) };
+        let name = &self.name;
+        let advice = match (ending, self.waits_for()) {
+            (Ending::Clean | Ending::RemoveCache, None) => return Ok(()),
+            (Ending::KeepDirty, None) => {
+                format!("it stays attached, and `forebay detach {name}` without --keep-dirty writes that back")
+            }
+            (_, Some(target)) => {
+                format!("it stays attached, and `forebay detach {name}` writes that back once {target} is there again")
+            }
+        };
+        let message = format!(
+            "{place} was removed while \"{name}\" uses it, and holds {} bytes that the logical unit does not have: {advice}",
+            self.dirty_bytes()
+        );
+        Err(Error::new(Failure::WouldLoseData, message))
+    }
+
+    pub(super) async fn detach(&self, ending: Ending, progress: Option<Progress>) -> Result<Value> {
+        let keep_dirty = ending == Ending::KeepDirty;
+        if self.stopping.send_replace(true) {
+            return self.hurry_detach(keep_dirty).await;
+        }
+        if keep_dirty {
+            self.hurry();
+        }
+        let closing = self.close(ending, progress.clone());
+        let closed = tokio::select! {
+            closed = closing => closed,
+            () = self.tell_of_waiting(progress.as_ref()) => unreachable!("it is told for ever"),
+            () = self.leave_silent_target() => unreachable!("it is asked for ever"),
+        };
+        self.ended.send_replace(true);
+        closed
+    }
+
+    /// Asks the target, for ever, whether it is still there. One that says nothing is waited for with what is dirty, as long as it takes; once nothing is,
+    /// no longer than after a signal.
+    async fn leave_silent_target(&self) {
+        loop {
+            let is_silent = tokio::time::timeout(CLOSE_TIME_MAX, self.remotes.answer()).await.is_err();
+            self.is_target_silent.set(is_silent);
+            if is_silent && self.dirty_bytes() == 0 {
+                self.ending_deadline.get_or_init(Instant::now);
+                self.hurry();
+            }
+            tokio::time::sleep(WATCH_INTERVAL).await;
+        }
+    }
+
+    /// For who comes while it is being detached: what is dirty may be kept now, which the first caller did not want.
+    async fn hurry_detach(&self, keep_dirty: bool) -> Result<Value> {
+        if !keep_dirty {
+            let waits = self.waits_for().map_or_else(String::new, |target| {
+                format!("; it waits for {target}, and --keep-dirty leaves what is dirty and ends it at once")
+            });
+            return Err(Error::new(Failure::InUse, format!("\"{}\" is being detached already{waits}", self.name)));
+        }
+        self.hurry();
+        wait_until(&self.ended).await;
+        Ok(json!({ "name": self.name, "dirty_bytes": self.dirty_bytes() }))
+    }
+
+    /// Tells who wants it detached what it waits for, for ever.
+    async fn tell_of_waiting(&self, progress: Option<&Progress>) {
+        loop {
+            tokio::time::sleep(WATCH_INTERVAL).await;
+            if let (Some(progress), Some(target)) = (progress, self.waits_for()) {
+                // Who hung up does not want to know.
+                let _ = progress.send(json!({ "waits_for": target, "dirty_bytes": self.dirty_bytes() }));
+            }
+        }
+    }
+
+    /// Detaches, and removes the file of a cache that has nothing any more that the LUN lacks.
+    pub(super) async fn detach_and_remove(&self, progress: Progress) -> Result<Value> {
+        let is_file_of_its_own = |parts: &&CacheParts| parts.place.offset.is_none() && parts.place.path.is_file();
+        let Some(parts) = self.cache_parts.as_ref().filter(is_file_of_its_own) else {
+            let message = format!(
+                "\"{}\" has no cache in a file that could be removed: detach it, and use `forebay cache discard`",
+                self.name
+            );
+            return Err(Error::new(Failure::Usage, message));
+        };
+        self.check_last_copy(Ending::RemoveCache)?;
+        let answer = self.detach(Ending::RemoveCache, Some(progress)).await?;
+        if self.dirty_bytes() == 0 {
+            let context = |error| Error::io(format!("cannot remove {}", parts.place), &error);
+            std::fs::remove_file(&parts.place.path).map_err(context)?;
+        }
+        Ok(answer)
+    }
+
+    /// The cache is clean and about to be removed: its mark is not needed any more, and its target is still at hand.
+    async fn forget_cache(&self) -> Result<()> {
+        let Some(parts) = &self.cache_parts else { return Ok(()) };
+        self.caches.forget(&parts.place)?;
+        release_marks(&self.remotes, &self.caches).await;
+        Ok(())
+    }
+
+    pub(super) async fn close(&self, ending: Ending, progress: Option<Progress>) -> Result<Value> {
+        let keep_dirty = ending == Ending::KeepDirty;
+        wait_until(&self.front_finished).await;
+        let flushed = match &self.difference {
+            Some(difference) => difference.flush().await,
+            None => Ok(()),
+        };
+        // A change of the cache that is under way ends first.
+        let _changing = match &self.cache_parts {
+            Some(parts) => Some(parts.changing.lock().await),
+            None => None,
+        };
+        let log_cleaned = self.close_log(keep_dirty, progress.as_ref()).await?;
+        let cache_cleaned = self.close_cache(keep_dirty, progress.as_ref()).await?;
+        let (dirty_bytes, waited_for) = (self.dirty_bytes(), self.waits_for());
+        let renewal = self.renewal.take();
+        if let Some(renewal) = renewal {
+            // What could not be closed in time may still be written in.
+            let are_closed = !self.is_target_left.get();
+            self.within_ending_time(renewal.finish(are_closed)).await;
+        }
+        if ending == Ending::RemoveCache && dirty_bytes == 0 && cache_cleaned.is_ok() {
+            self.within_ending_time(self.forget_cache()).await.unwrap_or(Ok(()))?;
+        }
+        let kept = self.within_ending_time(self.remotes.close()).await.unwrap_or_else(|| self.remotes.unkept());
+        flushed?;
+        log_cleaned.and(cache_cleaned).map_err(|error| {
+            let words = Error::from(error.clone());
+            // Of a session it would say that it goes on looking, which ends here.
+            let why = match words.failure() {
+                Failure::Unreachable => {
+                    self.remotes.status()["last_error"].as_str().map_or_else(|| words.to_string(), str::to_owned)
+                }
+                _ => words.to_string(),
+            };
+            self.ends_dirty(words.failure(), &why)
+        })?;
+        if !keep_dirty && dirty_bytes > 0 && *self.hurrying.borrow() {
+            return Err(match waited_for {
+                Some(target) => {
+                    self.ends_dirty(Failure::Unreachable, &format!("it waited for {target}, and was ended at once"))
+                }
+                None => self.ends_dirty(Failure::InUse, "somebody else ended it at once"),
+            });
+        }
+        self.check_kept(kept)?;
+        let is_target_silent = self.is_target_silent.get();
+        Ok(json!({ "name": self.name, "dirty_bytes": dirty_bytes, "is_target_silent": is_target_silent }))
+    }
+
+    /// It was to leave nothing dirty, and does.
+    fn ends_dirty(&self, failure: Failure, why: &str) -> Error {
+        Error::new(failure, format!("\"{}\" is detached, but {} ({why})", self.name, self.what_stays_dirty()))
+    }
+
+    /// What the LUN was left with; a log, and a cache in write-back, have all of which that is not certain.
+    fn check_kept(&self, kept: std::result::Result<(), block::Error>) -> Result<()> {
+        let is_held_here =
+            self.log.is_some() || self.cache().is_some_and(|cache| cache.mode() == cache::Mode::WriteBack);
+        match kept {
+            Err(error) if is_held_here => {
+                tracing::warn!(%error, "the LUN was left without a flush; what it may have lost is kept here");
+                Ok(())
+            }
+            Err(error) => {
+                let words = Error::from(error);
+                let message = format!(
+                    "\"{}\" is detached, but what was written to it since its last flush may not be durable ({words})",
+                    self.name
+                );
+                Err(Error::new(words.failure(), message))
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// The inner result is that of bringing down what is dirty.
+    async fn close_log(
+        &self,
+        keep_dirty: bool,
+        progress: Option<&Progress>,
+    ) -> Result<std::result::Result<(), block::Error>> {
+        let Some(log) = &self.log else { return Ok(Ok(())) };
+        let (mut is_clean, mut cleaned) = (false, Ok(()));
+        if !keep_dirty {
+            tokio::select! {
+                result = log.destage(|done| report_destage(progress, done)) => {
+                    is_clean = result.is_ok();
+                    cleaned = result;
+                }
+                () = wait_until(&self.hurrying) => {}
+            }
+        }
+        let is_closed = self.within_ending_time(log.close(!is_clean)).await.transpose()?.is_some();
+        // A device that failed may hold what is older than the LUN, until it is closed with nothing in it.
+        let has_failed = log.status().failure.is_some();
+        self.update_registry(Store::Log, has_failed && !is_closed)?;
+        Ok(cleaned)
+    }
+
+    /// As [`Self::close_log`].
+    async fn close_cache(
+        &self,
+        keep_dirty: bool,
+        progress: Option<&Progress>,
+    ) -> Result<std::result::Result<(), block::Error>> {
+        let Some(cache) = self.cache() else { return Ok(Ok(())) };
+        let (mut is_clean, mut cleaned) = (false, Ok(()));
+        if !keep_dirty {
+            tokio::select! {
+                result = cache.clean(|clean_progress| report(progress, clean_progress)) => {
+                    is_clean = result.is_ok();
+                    cleaned = result;
+                }
+                () = wait_until(&self.hurrying) => {}
+            }
+        }
+        self.within_ending_time(cache.close(!is_clean)).await.unwrap_or(Ok(()))?;
+        self.update_registry(Store::Cache, false)?;
+        Ok(cleaned)
+    }
+
+    /// It is to end at once from now on.
+    fn hurry(&self) {
+        self.ending_deadline.get_or_init(|| Instant::now() + CLOSE_TIME_MAX);
+        self.hurrying.send_replace(true);
+    }
+
+    /// The outcome of `ending`, or `None` when it is to end at once and that takes too long: a target that is away is not waited
+    /// for. What is left undone then is what a crash leaves undone, and a cache keeps its dirty data through that. All steps of an end have one
+    /// time together; those that come after it have what a target takes that is there.
+    pub(super) async fn within_ending_time<T>(&self, ending: impl Future<Output = T>) -> Option<T> {
+        let too_long = async {
+            wait_until(&self.hurrying).await;
+            let least = Instant::now() + CLOSE_STEP_TIME_MIN;
+            let until = self.ending_deadline.get().map_or(least, |&deadline| deadline.max(least));
+            tokio::time::sleep_until(until).await;
+        };
+        tokio::select! {
+            biased;
+            outcome = ending => Some(outcome),
+            () = too_long => {
+                if !self.is_target_left.replace(true) {
+                    tracing::warn!("\"{}\" ends without its target", self.name);
+                }
+                None
+            }
+        }
+    }
+
+    /// Cleans on request. Who waits for that does not hold up an end at once: a target that takes no writes would do so for ever. At the end of a detach
+    /// all is clean, or stays dirty, and there is nothing to wait for any more either.
+    pub(super) async fn clean(&self, progress: Progress) -> Result<Value> {
+        self.check_stays()?;
+        tokio::select! {
+            cleaned = self.clean_stores(progress) => cleaned?,
+            () = wait_until(&self.hurrying) => return Err(self.is_being_detached()),
+            () = wait_until(&self.ended) => return Err(self.is_being_detached()),
+        }
+        Ok(json!({ "name": self.name, "dirty_bytes": self.dirty_bytes() }))
+    }
+
+    async fn clean_stores(&self, progress: Progress) -> Result<()> {
+        if let Some(log) = &self.log {
+            log.destage(|done| report_destage(Some(&progress), done)).await?;
+        }
+        if let Some(cache) = self.cache() {
+            cache.clean(|clean_progress| report(Some(&progress), clean_progress)).await?;
+        }
+        Ok(())
+    }
+
+    /// Refuses what is for an attachment that goes on.
+    pub(super) fn check_stays(&self) -> Result<()> {
+        match *self.stopping.borrow() {
+            true => Err(self.is_being_detached()),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn is_being_detached(&self) -> Error {
+        Error::new(Failure::InUse, format!("\"{}\" is being detached", self.name))
+    }
+}
+
+fn report(progress: Option<&Progress>, clean_progress: cache::CleanProgress) {
+    if let Some(progress) = progress {
+        // A caller who hung up does not want to know; the work goes on.
+        let _ = progress
+            .send(json!({ "lines_done": clean_progress.lines_done, "lines_total": clean_progress.lines_total }));
+    }
+}
+
+fn report_destage(progress: Option<&Progress>, done: writelog::DestageProgress) {
+    if let Some(progress) = progress {
+        // As above. Bytes are counted where a cache counts lines.
+        let _ = progress.send(json!({ "lines_done": done.bytes_done, "lines_total": done.bytes_total }));
+    }
+}

@@ -1,0 +1,140 @@
+//! What an attachment says of itself.
+
+use std::collections::BTreeSet;
+
+use block::{Device, Geometry};
+use serde_json::{Value, json};
+
+use super::{Attachment, CacheParts};
+use crate::content::uuid_at;
+use crate::difference_place;
+use crate::place::Place;
+use crate::registry::{Entry, Store};
+use crate::watch::{self, Sight};
+
+impl Attachment {
+    /// For the service manager, in a line.
+    pub(super) fn summary(&self) -> String {
+        let state = self.remotes.status()["state"].as_str().unwrap_or_default().to_owned();
+        match self.cache.borrow().is_some() || self.log.is_some() {
+            true => format!("{state}, {} bytes dirty", self.dirty_bytes()),
+            false => state,
+        }
+    }
+
+    /// The target that dirty data waits for, and how it is.
+    pub(super) fn waits_for(&self) -> Option<String> {
+        let remote = self.remotes.status();
+        let state = remote["state"].as_str().unwrap_or_default();
+        let state = match state {
+            "online" if self.is_target_silent.get() => "silent",
+            state => state,
+        };
+        if state == "online" || self.dirty_bytes() == 0 {
+            return None;
+        }
+        Some(format!("{} ({state})", remote["portal"].as_str().unwrap_or("the target")))
+    }
+
+    /// What is dirty here and where, with what to do.
+    pub(super) fn what_stays_dirty(&self) -> String {
+        if let Some(place) = self.gone_with_dirty().pop_first() {
+            return format!("{} bytes are lost: {place}, which held them, was removed before", self.dirty_bytes());
+        }
+        let places = self.entries.iter().filter(|entry| self.dirty_bytes_in(entry.store) > 0);
+        let arguments: BTreeSet<String> = places
+            .map(|entry| {
+                format!("--{what} {}", entry.place().argument(entry.store.as_str()), what = entry.store.as_str())
+            })
+            .collect();
+        let arguments: Vec<String> = arguments.into_iter().collect();
+        format!(
+            "{} bytes stay dirty here; attach it again with {} to write them back",
+            self.dirty_bytes(),
+            arguments.join(" ")
+        )
+    }
+
+    /// What is looked at from time to time.
+    pub(super) fn sight(&self) -> Sight {
+        let remote = self.remotes.status();
+        let places = self.entries.iter().filter(|entry| self.dirty_bytes_in(entry.store) > 0);
+        Sight {
+            state: remote["state"].as_str().unwrap_or_default().to_owned(),
+            portal: remote["portal"].as_str().unwrap_or_default().to_owned(),
+            dirty_places: places.map(Entry::place).collect(),
+        }
+    }
+
+    /// Everything that is wrong although the session is up.
+    fn troubles(&self) -> Vec<String> {
+        let places: BTreeSet<Place> = self.gone(|_| true);
+        let dirty_bytes = self.dirty_bytes();
+        let gone = places.iter().map(|place| watch::gone(place, dirty_bytes));
+        let (size, offered) = (self.remotes.device().geometry().size_bytes, self.geometry().size_bytes);
+        let outdated = self.server.counters().connections_outdated;
+        // The one is for who connects anew, and the other for all.
+        let resized = match (size == offered, outdated) {
+            (true, 0) => None,
+            (true, count) => Some(format!(
+                "the logical unit has {size} bytes now, and {count} applications know another size: they see this one when they connect anew"
+            )),
+            (false, _) => Some(format!(
+                "the logical unit has {size} bytes now, and applications see {offered}: detach and attach again"
+            )),
+        };
+        let failures = [
+            self.cache().and_then(|cache| cache.status().cleaning_failure),
+            self.log.as_ref().and_then(|log| log.status().destage_failure),
+        ];
+        let stuck = failures.into_iter().flatten().filter(|_| dirty_bytes > 0);
+        let stuck = stuck.map(|error| format!("what is dirty cannot be written back, which is tried again: {error}"));
+        gone.chain(resized).chain(stuck).collect()
+    }
+
+    /// Of what applications see when they connect now.
+    fn geometry(&self) -> Geometry {
+        match (&self.difference, &self.log, self.cache()) {
+            (Some(difference), ..) => difference.geometry(),
+            (None, Some(log), _) => log.geometry(),
+            (None, None, Some(cache)) => cache.geometry(),
+            (None, None, None) => self.remotes.device().geometry(),
+        }
+    }
+
+    fn log_entry(&self) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.store == Store::Log)
+    }
+
+    pub(super) fn status(&self) -> Value {
+        let geometry = self.geometry();
+        let identity = self.remotes.identity();
+        json!({
+            "kind": "attachment",
+            "name": self.name,
+            "pid": std::process::id(),
+            "address": self.address(),
+            "front": self.front.to_string(),
+            "lun": { "target": identity.target, "unit": identity.unit, "serial": identity.serial },
+            "size_bytes": geometry.size_bytes,
+            "logical_block_bytes": geometry.logical_block_bytes,
+            "is_read_only": geometry.is_read_only,
+            "detaching": self.stopping.borrow().then(|| json!({ "waits_for": self.waits_for() })),
+            "troubles": self.troubles(),
+            "remote": self.remotes.status(),
+            "stripe": self.remotes.stripe_status(),
+            "multipath": self.remotes.multipath_status(),
+            "cache_path": self.cache_parts.as_ref().map(|parts| &parts.place.path),
+            "cache_offset": self.cache_parts.as_ref().and_then(|parts| parts.place.offset),
+            "cache_bytes": self.cache_parts.as_ref().and_then(CacheParts::bytes),
+            "cache_uuid": self.cache_parts.as_ref().and_then(|parts| uuid_at(&parts.place)).map(|uuid| uuid.to_string()),
+            "cache": self.cache().map(|cache| cache.status()),
+            "difference": self.difference.as_ref().map(|difference| difference_place::status(difference)),
+            "log_path": self.log_entry().map(|entry| &entry.cache),
+            "log_offset": self.log_entry().and_then(|entry| entry.offset),
+            "log": self.log.as_ref().map(|log| log.status()),
+            "freshness": self.freshness,
+            "nbd": self.server.counters(),
+        })
+    }
+}

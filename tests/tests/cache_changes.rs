@@ -411,7 +411,7 @@ fn what_a_cache_was_made_with_survives_changes_and_restarts() {
     bench.set("cache.lines=640");
     check(640, 64, 640.into());
     bench.world.run(["set", "disk", "cache.lines=few"]).failure(2, &["few"]);
-    bench.world.run(["set", "disk", "cache.lines=1"]).failure(NO_SPACE, &[]);
+    bench.world.run(["set", "disk", "cache.lines=1"]).failure(2, &["16 lines at least"]);
     io(&process.ready, &["read -P 1 0 1M"]);
     bench.detach("disk", process);
     bench.target.process.terminate().success();

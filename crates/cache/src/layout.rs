@@ -42,13 +42,13 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout of a new cache on a device of `device_bytes`.
+    /// The layout of a new cache on a device of `size_bytes`.
     ///
     /// # Errors
     /// `NoSpace` when it is too small, `InvalidRange` for options that make no sense.
-    pub fn new(device_bytes: u64, options: &FormatOptions) -> Result<Self, Error> {
+    pub fn new(size_bytes: u64, options: &FormatOptions) -> Result<Self, Error> {
         let unit = SUPERBLOCK_BYTES as u64;
-        let device_bytes = device_bytes / unit * unit;
+        let device_bytes = size_bytes / unit * unit;
         if let Some(frames) = options.frames_max.filter(|&frames| frames < FRAMES_MIN) {
             let context = format!("a cache has {FRAMES_MIN} lines at least, and {frames} are too few");
             return Err(Error::new(ErrorKind::InvalidRange, context));
@@ -56,11 +56,11 @@ impl Layout {
         let log_bytes = log_bytes(device_bytes, options)?;
         let fixed = 2 * unit + log_bytes;
         let line_size = options.line_size;
-        let available = device_bytes.checked_sub(fixed).ok_or_else(|| too_small(device_bytes, line_size))?;
+        let available = device_bytes.checked_sub(fixed).ok_or_else(|| too_small(size_bytes, line_size))?;
         let frames_max =
             frames_that_fit(available, line_size).min(options.frames_max.unwrap_or(u64::MAX)).min(FRAMES_MAX);
         if frames_max < FRAMES_MIN {
-            return Err(too_small(device_bytes, line_size));
+            return Err(too_small(size_bytes, line_size));
         }
         let ways = match options.associativity {
             Associativity::Full => frames_max,
@@ -217,9 +217,9 @@ fn frames_that_fit(available: u64, line_size: LineSize) -> u64 {
     groups * entries + rest.saturating_sub(2 * page) / line_size.bytes()
 }
 
-fn too_small(device_bytes: u64, line_size: LineSize) -> Error {
+fn too_small(size_bytes: u64, line_size: LineSize) -> Error {
     let context = format!(
-        "{device_bytes} bytes are too small for a cache of lines of {} KiB: it needs at least {} KiB, sensibly some MiB",
+        "{size_bytes} bytes are too small for a cache of lines of {} KiB: it needs at least {} KiB, sensibly some MiB",
         line_size.bytes() >> 10,
         (line_size.bytes() * 2 * FRAMES_MIN) >> 10
     );

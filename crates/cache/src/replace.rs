@@ -116,7 +116,6 @@ impl Core {
         for run in clean.runs() {
             let offset = self.layout.frame_offset(frame) + run.offset();
             let read = self.cache_device.read(offset, Buffer::zeroed(run.length() as usize)).await;
-            // A device that failed may have dropped what is clean: see `Core::fail`.
             let Ok(bytes) = read else { continue };
             if self.has_failed.load(Ordering::Acquire) {
                 // Its device may have dropped what is clean: see `Core::fail`.

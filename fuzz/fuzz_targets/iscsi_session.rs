@@ -241,7 +241,7 @@ impl Run {
                 self.session.handle_task_management(self.now, id, TaskManagementOutcome::FunctionComplete);
             }
             (Kind::Mutate, _) => self.mutation = Some((usize::from(step.pick) % BHS_BYTES, step.flags)),
-            (Kind::Local, Some(at)) => self.act(at, step),
+            (Kind::Local, Some(_)) => self.act(step),
             (Kind::Acknowledge, Some(at)) => self.links[at].lags = step.has(flag::GAP),
             _ => {}
         }
@@ -590,11 +590,10 @@ impl Run {
         self.session.handle_completion(self.now, task, outcome);
     }
 
-    fn act(&mut self, at: usize, step: &Step) {
-        let (now, id) = (self.now, self.links[at].id);
+    fn act(&mut self, step: &Step) {
+        let now = self.now;
         match step.pick % 8 {
-            0..=3 => self.session.drop_connection(now, id),
-            4 | 5 => self.session.request_negotiation(now, step.amount),
+            0..=5 => self.session.request_negotiation(now, step.amount),
             6 if step.amount % 16 == 0 => self.session.request_logout(now),
             7 if step.amount % 16 == 0 => self.session.drop_session(now),
             7 if step.amount % 16 == 1 => self.session.close(now, CloseReason::Local),

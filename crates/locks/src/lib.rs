@@ -13,6 +13,8 @@
 //! | [`clients`], [`transactions`], [`open_files`], [`callbacks`] | the manager's tables |
 //! | [`registrations`], [`gate`] | who has copies of which blocks, and how changes pass |
 //! | [`manager`] | the target's end: [`LockManager`](manager::LockManager) |
+//! | [`holder`], [`fetches`] | the client's end: [`Holder`](holder::Holder); blocks on their way to it |
+//! | [`lock_client`] | the trait that a file system uses |
 //! | [`message`], [`error`] | what the ends say to each other |
 //! | [`settings`], [`limits`] | times and bounds |
 
@@ -23,9 +25,12 @@ pub mod callbacks;
 pub mod clients;
 pub mod deadlock;
 pub mod error;
+pub mod fetches;
 pub mod gate;
+pub mod holder;
 pub mod identity;
 pub mod limits;
+pub mod lock_client;
 pub mod manager;
 pub mod message;
 pub mod mode;

@@ -1,8 +1,8 @@
 //! Who holds what, and who waits for it.
 //!
 //! A request waits as one ticket, in the queue of each resource that it names, and holds nothing of it until all of it is free: two requests that wait can
-//! so never hold each other up for ever. In the queue of one resource whoever holds it already and wants more (a *conversion*) comes first, then the
-//! others in the order they came; nobody passes a ticket that it conflicts with.
+//! so never hold each other up for ever. A ticket of whoever holds something of it already and wants more (a *conversion*) comes first, then the
+//! others in the order they came, in each queue alike; nobody passes a ticket that it conflicts with.
 //!
 //! Two holders of `M_S` that both want `M_X`: the ticket that came first waits for the other's `M_S`, which is called back; when it is given up the
 //! first is granted, and the other's ticket goes on as a plain one behind it. While a holder has not answered a callback, its own tickets on that resource
@@ -199,19 +199,22 @@ impl LockTable {
         owner: Owner,
         (resource, mode): Wanted,
     ) -> impl Iterator<Item = TicketNumber> {
-        let turn = self.turn(number, owner, resource);
+        let turn = self.tickets.get(&number).map(|ticket| self.turn(number, ticket));
         self.queues.get(&resource).into_iter().flatten().copied().filter(move |other| {
             let ticket = &self.tickets[other];
             ticket.owner != owner
-                && self.turn(*other, ticket.owner, resource) < turn
+                && Some(self.turn(*other, ticket)) < turn
                 && ticket.wanted.iter().any(|(at, wanted)| *at == resource && wanted.conflicts(mode))
         })
     }
 
-    /// The order in the queue of a resource: conversions, then the others as they came.
-    fn turn(&self, number: TicketNumber, owner: Owner, resource: Resource) -> (bool, TicketNumber) {
-        let is_conversion = self.grant(owner, resource).is_some_and(|grant| grant.callback.is_none());
-        (!is_conversion, number)
+    /// The order in all queues: conversions, then the others as they came. It is the same in each, so that no two tickets wait for each other.
+    fn turn(&self, number: TicketNumber, ticket: &Ticket) -> (bool, TicketNumber) {
+        let wants_more = |(resource, mode): &Wanted| {
+            let held = self.grant(ticket.owner, *resource);
+            held.is_some_and(|held| held.callback.is_none() && !held.mode.covers(*mode))
+        };
+        (!ticket.wanted.iter().any(wants_more), number)
     }
 
     /// Gives a ticket what it waits for. Grants are counted on from `number_last`.

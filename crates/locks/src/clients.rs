@@ -1,7 +1,7 @@
 //! Who is registered, until when, and what waits in its mailbox.
 //!
-//! A client is live, then being fenced, then gone. While it is being fenced nothing that it held passes on: its commands may still be under way. Its
-//! number is never given again, so nobody has to remember those that are gone.
+//! A client is live, then being fenced, then gone. While it is being fenced nothing that it held passes on: its commands may still be under way, and it may
+//! not have heard, and serve copies and use locks until its lease is over. Its number is never given again, so nobody has to remember those that are gone.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -22,8 +22,10 @@ pub struct Client {
     pub grant_last: GrantNumber,
     /// The life of which it may reclaim locks.
     pub previous: Option<ClientId>,
-    /// Whether its commands are being ended.
+    /// Whether its life is over.
     pub is_being_fenced: bool,
+    /// Whether no command of it is under way any more.
+    has_no_commands: bool,
     mailbox: VecDeque<ToClient>,
 }
 
@@ -60,7 +62,14 @@ impl Clients {
         let client = ClientId::new(self.boot_epoch, self.registration_next);
         self.registration_next = next.ok_or(LockError::Full(Table::Clients))?;
         let grant_last = GrantNumber(0);
-        let fresh = Client { lease_until, grant_last, previous, is_being_fenced: false, mailbox: VecDeque::new() };
+        let fresh = Client {
+            lease_until,
+            grant_last,
+            previous,
+            is_being_fenced: false,
+            has_no_commands: false,
+            mailbox: VecDeque::new(),
+        };
         self.registered.insert(client, fresh);
         Ok(client)
     }
@@ -110,17 +119,32 @@ impl Clients {
         true
     }
 
-    /// The commands of a client that was being fenced have ended; false when it was not being fenced.
-    pub fn end_fence(&mut self, client: ClientId) -> bool {
-        if self.registered.get(&client).is_none_or(|client| !client.is_being_fenced) {
-            return false;
+    /// A client says itself that it uses nothing any more.
+    pub fn end_lease(&mut self, now: Instant, client: ClientId) {
+        if let Some(found) = self.registered.get_mut(&client) {
+            found.lease_until = found.lease_until.min(now);
         }
-        self.registered.remove(&client);
-        if self.fenced.len() == FENCED_REMEMBERED_MAX {
-            self.fenced.pop_front();
+    }
+
+    /// The commands of a client have ended, if it was being fenced.
+    pub fn end_commands(&mut self, client: ClientId) {
+        if let Some(found) = self.registered.get_mut(&client).filter(|client| client.is_being_fenced) {
+            found.has_no_commands = true;
         }
-        self.fenced.push_back(client);
-        true
+    }
+
+    /// Takes out those whose commands have ended and whose lease is over, too: what they held passes on.
+    pub fn take_fenced(&mut self, now: Instant) -> Vec<ClientId> {
+        let is_over = |client: &Client| client.is_being_fenced && client.has_no_commands && client.lease_until <= now;
+        let over: Vec<ClientId> = self.all().filter(|(_, client)| is_over(client)).map(|(id, _)| id).collect();
+        for client in &over {
+            self.registered.remove(client);
+            if self.fenced.len() == FENCED_REMEMBERED_MAX {
+                self.fenced.pop_front();
+            }
+            self.fenced.push_back(*client);
+        }
+        over
     }
 
     /// Puts a message into a client's mailbox; false when that is full, and the client is to be fenced.
@@ -161,8 +185,9 @@ impl Clients {
         self.all().filter(|(_, client)| is_silent(client)).map(|(id, _)| id).collect()
     }
 
-    /// When the next lease is over.
+    /// When the next lease is over that something waits for.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.registered.values().filter(|client| !client.is_being_fenced).map(|client| client.lease_until).min()
+        let waits = |client: &&Client| !client.is_being_fenced || client.has_no_commands;
+        self.registered.values().filter(waits).map(|client| client.lease_until).min()
     }
 }

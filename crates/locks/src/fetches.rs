@@ -2,6 +2,9 @@
 //!
 //! A purge and the data that it concerns come on different connections, in any order. So what is on its way when a purge comes is *void* if it was read with a
 //! smaller generation than the purge has: it goes to whoever waits for it, and into no cache.
+//!
+//! A change by the client itself purges nothing of its own at the target, and whether a read or another change of the same blocks passes before or after it is
+//! not known here. So whatever is under way at the same time as a change, and shares a block with it, is void, the change included.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +18,11 @@ pub struct FetchId(u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Fetch {
     range: BlockRange,
+    is_change: bool,
     /// The generation of the last purge of any of its blocks since it began.
     purged: Option<Generation>,
+    /// Whether a change of the client itself met it.
+    is_void: bool,
 }
 
 /// All that are under way.
@@ -27,18 +33,32 @@ pub struct Fetches {
 }
 
 impl Fetches {
-    /// Begins one. To be called before the command is sent.
+    /// Begins a read. To be called before the command is sent.
     pub fn begin(&mut self, range: BlockRange) -> FetchId {
+        self.start(range, false)
+    }
+
+    /// Begins a change, of which what was written may be kept. To be called before the command is sent, and when copies of the range were dropped.
+    pub fn begin_change(&mut self, range: BlockRange) -> FetchId {
+        self.start(range, true)
+    }
+
+    fn start(&mut self, range: BlockRange, is_change: bool) -> FetchId {
         let id = FetchId(self.next);
         self.next += 1;
-        self.under_way.insert(id, Fetch { range, purged: None });
+        let mut is_void = false;
+        for other in self.under_way.values_mut().filter(|other| other.range.overlaps(&range)) {
+            other.is_void |= is_change;
+            is_void |= other.is_change;
+        }
+        self.under_way.insert(id, Fetch { range, is_change, purged: None, is_void });
         id
     }
 
     /// One has come, with the generation that the target gave it. True when it may be kept.
     pub fn end(&mut self, id: FetchId, generation: Option<Generation>) -> bool {
         match (self.under_way.remove(&id), generation) {
-            (Some(fetch), Some(generation)) => fetch.purged.is_none_or(|purged| generation >= purged),
+            (Some(fetch), Some(generation)) if !fetch.is_void => fetch.purged.is_none_or(|purged| generation >= purged),
             _ => false,
         }
     }

@@ -475,12 +475,17 @@ impl Holder {
         self.outputs.push_back(HolderOutput::Send(message));
     }
 
-    /// Blocks are about to be asked for, or written and kept.
+    /// Blocks are about to be changed by the client itself, and their copies were dropped.
+    pub fn begin_change(&mut self, range: BlockRange) -> FetchId {
+        self.fetches.begin_change(range)
+    }
+
+    /// Blocks are about to be asked for.
     pub fn begin_fetch(&mut self, range: BlockRange) -> FetchId {
         self.fetches.begin(range)
     }
 
-    /// They have come, with the generation that the target gave them. True when they may be kept.
+    /// They have come or are changed, with the generation that the target gave them. True when they may be kept.
     pub fn end_fetch(&mut self, fetch: FetchId, generation: Option<Generation>) -> bool {
         self.fetches.end(fetch, generation)
     }

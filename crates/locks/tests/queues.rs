@@ -171,6 +171,8 @@ fn a_deferral_prolongs_a_callback_by_steps_to_its_bound_and_then_the_holder_is_f
     assert_eq!(site.fences(), [(a, FenceReason::CallbackUnanswered)]);
     assert_eq!(site.mode(b, BLOCK), None, "nothing passes on before the fence is there");
     site.manager.fenced(site.now, a);
+    assert_eq!(site.mode(b, BLOCK), None, "and before it uses nothing any more that it has not heard is over");
+    site.end_fence(a, &[b]);
     assert_eq!(site.mode(b, BLOCK), Some(Mode::M_S));
 }
 
@@ -234,7 +236,7 @@ fn a_client_that_does_not_take_its_messages_is_fenced() {
     assert_eq!(site.fences(), []);
     site.queued(b, &blocks[2..]);
     assert_eq!(site.fences(), [(a, FenceReason::MailboxFull)]);
-    site.manager.fenced(site.now, a);
+    site.end_fence(a, &[b]);
     assert_eq!(site.mode(b, blocks[2].0), Some(Mode::M_X));
 }
 

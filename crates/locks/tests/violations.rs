@@ -210,7 +210,7 @@ fn files_stay_open_until_the_last_close() {
     site.manager.fence(site.now, a).unwrap();
     assert!(site.manager.open_files().is_open(file));
     site.outputs();
-    site.manager.fenced(site.now, a);
+    site.end_fence(a, &[b]);
     assert_eq!(site.outputs(), [locks::manager::Output::LastClose(file)]);
 }
 

@@ -47,6 +47,7 @@ impl LockManager {
     pub fn leave(&mut self, now: Instant, client: ClientId) -> Result<(), LockError> {
         self.check_life(now, client)?;
         self.begin_fence(client, FenceReason::Left);
+        self.clients.end_lease(now, client);
         self.settle_all(now);
         Ok(())
     }
@@ -64,19 +65,28 @@ impl LockManager {
         Ok(())
     }
 
-    /// All commands of a client that was to be fenced have ended: what it held passes on. Ignored for any other.
+    /// All commands of a client that was to be fenced have ended. What it held passes on when its lease is over as well: it may not have heard, and serves
+    /// copies until then. Ignored for any other client.
     pub fn fenced(&mut self, now: Instant, client: ClientId) {
-        if !self.clients.end_fence(client) {
-            return;
+        self.clients.end_commands(client);
+        self.pass_on(now);
+    }
+
+    /// What clients held that are fenced for good is free.
+    fn pass_on(&mut self, now: Instant) {
+        let fenced = self.clients.take_fenced(now);
+        for client in fenced.iter().copied() {
+            for owner in self.table.owners_of(client) {
+                self.release_all(owner);
+            }
+            self.gate.forget(client);
+            let closed = self.open_files.forget(client);
+            self.outputs.extend(closed.into_iter().map(Output::LastClose));
         }
-        for owner in self.table.owners_of(client) {
-            self.release_all(owner);
+        if !fenced.is_empty() {
+            self.settle_all(now);
+            self.advance_gate(now);
         }
-        self.gate.forget(client);
-        let closed = self.open_files.forget(client);
-        self.outputs.extend(closed.into_iter().map(Output::LastClose));
-        self.settle_all(now);
-        self.advance_gate(now);
     }
 
     /// From now on nothing of the client is served. What it holds stays held.
@@ -113,6 +123,7 @@ impl LockManager {
             self.outputs.push_back(Output::KeepGraceEnd(self.start.boot_epoch));
         }
         self.looks.retain(|(at, _)| *at > now);
+        self.pass_on(now);
         self.settle_all(now);
     }
 

@@ -160,6 +160,15 @@ impl Site {
         self.outputs().into_iter().filter_map(fence).collect()
     }
 
+    /// The commands of a client have ended, and its lease runs out, while others renew theirs.
+    pub fn end_fence(&mut self, client: ClientId, others: &[ClientId]) {
+        self.manager.fenced(self.now, client);
+        for _ in 0..2 {
+            self.advance(self.manager.settings().lease / 2);
+            others.iter().for_each(|other| self.manager.renew(self.now, *other).unwrap());
+        }
+    }
+
     pub fn advance(&mut self, duration: Duration) {
         self.now = self.now + duration;
         self.manager.handle_timeout(self.now);

@@ -22,7 +22,8 @@
 //! | `level1`, `batch`, `selection`, `epoch`, `next_epoch`, `runs`, `level2` | destaging: from slots to the log; what is sent at once; which; in the order of the log; which epoch is next; in which writes; sending it |
 //! | `images`, `found`, `loaded`, `places`, `sums`, `salvage` | bytes of the log in RAM; records in them; segments as they are read; pieces read by their places, and the checksums they are held against; what is left of a segment that cannot be read as a whole |
 //! | `line`, `entrance`, `pace`, `fair_queue` | who waits; who may change something now; how fast, for the rate at which room is made; in whose turn |
-//! | `checkpoint`, `checkpoint_bytes`, `recovery`, `open`, `events` | the life of a log |
+//! | `checkpoint`, `checkpoint_bytes`, `recovery`, `open` | the life of a log |
+//! | `origin`, `events` | the origin; what follows from what it says |
 //! | `counters`, `report` | what is counted; how it becomes a status |
 //! | [`limits`] | the bounds of this crate |
 //!
@@ -55,6 +56,7 @@ mod entry;
 mod epoch;
 mod events;
 mod extents;
+mod failure_note;
 mod fair_queue;
 mod flush;
 mod found;
@@ -63,10 +65,13 @@ mod level1;
 mod level2;
 mod line;
 mod loaded;
+mod lost;
 mod map;
 mod next_epoch;
 mod open;
+mod origin;
 mod pace;
+mod pins;
 mod places;
 mod read;
 mod records;

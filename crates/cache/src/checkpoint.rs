@@ -150,3 +150,46 @@ impl Journal {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use base::executor::Executor;
+
+    use super::*;
+    use crate::format::{FRAME_NONE, LogEntry};
+    use crate::journal::tests::{found, made};
+    use crate::lines::tests::put;
+
+    #[test]
+    fn what_the_table_has_taken_over_is_found_without_the_log() {
+        let mut executor = Executor::in_order();
+        let (device, journal) = made(&mut executor, CrashMode::DirtySynchronous);
+        let frame = put(&journal.lines, 7, 0xff, 0x0f);
+        let line = journal.lines.state().frames.line(frame);
+        let (used, recovered) = executor.block_on(async move {
+            let mut used = Vec::new();
+            drop(journal.append(&[LogEntry::state(frame, FRAME_NONE, line)]).await.expect("nothing fails"));
+            used.push(journal.status().log.used_bytes);
+            journal.checkpoint(Extent::Dirty).await.expect("nothing fails");
+            used.push(journal.status().log.used_bytes);
+            (used, found(&device).await.1)
+        });
+        assert!(used[1] < used[0], "{used:?}: its room is free");
+        assert_eq!((recovered.report.log_records, recovered.report.dirty_lines), (0, 1));
+        let found = recovered.frames.find(7).map(|(frame, line)| (frame, line.dirty));
+        assert_eq!(found, Some((frame, line.dirty)), "what is clean was not kept");
+    }
+
+    #[test]
+    fn nothing_is_written_behind_the_end() {
+        let mut executor = Executor::in_order();
+        let (device, journal) = made(&mut executor, CrashMode::DirtySynchronous);
+        put(&journal.lines, 7, 0xff, 0x0f);
+        let recovered = executor.block_on(async move {
+            journal.life.end();
+            journal.checkpoint(Extent::Dirty).await.expect("nothing is done");
+            found(&device).await.1
+        });
+        assert_eq!(recovered.report.dirty_lines, 0);
+    }
+}

@@ -150,3 +150,40 @@ impl Cleaner {
         *lock(&self.failure) = result.as_ref().err().map(ToString::to_string);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::line_size::LineSize;
+    use crate::pace::CleaningRate;
+
+    fn cleaner() -> Cleaner {
+        let pace = Pace::new(LineSize::default(), CleaningRate::default());
+        Cleaner::new(pace, &Signal::new(), &Signal::new())
+    }
+
+    #[test]
+    fn who_waits_for_batches_waits_for_the_last() {
+        let cleaner = cleaner();
+        (0..2).for_each(|_| cleaner.begin_batch());
+        let mut waiting = pin!(cleaner.wait_for_batches());
+        assert!(waiting.as_mut().now_or_never().is_none());
+        cleaner.end_batch();
+        assert!(cleaner.is_cleaning() && waiting.as_mut().now_or_never().is_none());
+        cleaner.end_batch();
+        assert!(waiting.now_or_never().is_some() && !cleaner.is_cleaning());
+    }
+
+    #[test]
+    fn a_batch_that_begins_while_a_successor_takes_over_is_refused() {
+        let cleaner = cleaner();
+        cleaner.set_handing_over(true);
+        assert_eq!(cleaner.check_not_handing_over().map_err(|error| error.kind()), Err(ErrorKind::Gone));
+        cleaner.set_handing_over(false);
+        assert!(cleaner.check_not_handing_over().is_ok());
+    }
+}

@@ -114,38 +114,3 @@ impl Core {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use base::executor::Executor;
-    use block::SharedDevice;
-    use block::layer::crash::CrashLayer;
-
-    use super::*;
-    use crate::Cache;
-    use crate::mode::Mode;
-    use crate::options::{FormatOptions, OpenOptions};
-
-    /// By hand: a thread that follows the origin has taken the event and gets no further, while another flushes and finds none.
-    #[test]
-    fn who_finds_no_event_knows_of_the_loss_that_another_has_taken_and_not_handled() {
-        for event in [Event::WritesLost, Event::Missed] {
-            let mut executor = Executor::in_order();
-            let medium = CrashLayer::new(1 << 20, 2);
-            let (device, origin): (SharedDevice, SharedDevice) =
-                (Arc::new(CrashLayer::new(1 << 20, 1)), Arc::new(medium.clone()));
-            let formatting = (Arc::clone(&device), Arc::clone(&origin));
-            executor.block_on(async move {
-                Cache::format(&formatting.0, &formatting.1, FormatOptions::default()).await.expect("it fits");
-            });
-            let options = OpenOptions::new(Mode::WriteBack, Arc::new(executor.clock()));
-            let cache = executor.block_on(Cache::open(device, origin, options)).expect("it opens");
-            let core = Arc::clone(cache.core());
-            let losses = core.origin.losses.count();
-            medium.publish(&event);
-            assert_eq!(core.origin.take_event(), Some(event));
-            let flushed = executor.block_on(async move { core.flush_origin_since(losses).await });
-            assert_eq!(flushed.map_err(|error| error.kind()), Err(ErrorKind::OutcomeUnknown));
-        }
-    }
-}

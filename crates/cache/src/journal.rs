@@ -122,3 +122,54 @@ impl Journal {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use base::executor::Executor;
+    use block::memory::MemoryDevice;
+    use block::{Device, Identity};
+
+    use super::*;
+    use crate::checkpoint::Extent;
+    use crate::format::KIND;
+    use crate::format_cache;
+    use crate::frames::Frames;
+    use crate::layout::Layout;
+    use crate::lines::tests::of;
+    use crate::options::FormatOptions;
+    use crate::recovery::{Clean, Recovered, recover};
+    use crate::replacement::Replacement;
+
+    pub(crate) fn memory() -> SharedDevice {
+        Arc::new(MemoryDevice::new(1 << 20, Identity::default()))
+    }
+
+    /// What the device says, as an open finds it.
+    pub(crate) async fn found(device: &SharedDevice) -> (Superblock<ParametersRaw>, Recovered) {
+        let superblock: Superblock<ParametersRaw> = Superblock::read(device, KIND).await.expect("it is a cache");
+        let layout = Layout::from_parameters(&superblock.payload, device.geometry().size_bytes).expect("it is whole");
+        let keeps_clean = CrashMode::from_raw(superblock.payload.crash_mode).expect("it is known").keeps_clean();
+        let frames = Frames::to_restore(layout, Replacement::Lru, keeps_clean);
+        let recovered = recover(device, frames, 1 << 20, &superblock, Clean::Keep).await.expect("it is whole");
+        (superblock, recovered)
+    }
+
+    /// The journal of an empty cache, in use, on its device.
+    pub(crate) fn made(executor: &mut Executor, crash_mode: CrashMode) -> (SharedDevice, Arc<Journal>) {
+        let device = memory();
+        let made = Arc::clone(&device);
+        let journal = executor.block_on(async move {
+            let options = FormatOptions { crash_mode, ..FormatOptions::default() };
+            format_cache::format(&made, &memory(), options).await.expect("it fits");
+            let (superblock, Recovered { frames, table, end, .. }) = found(&made).await;
+            let start = LogPosition { epoch: end.epoch + 1, ..end };
+            let (lines, life) = (of(frames), Arc::new(Life::new()));
+            let stored = Stored { superblock, table };
+            let journal = Journal::new(made, stored, start, crash_mode, None, &lines, &life).expect("it fits");
+            journal.checkpoint(Extent::Dirty).await.expect("nothing fails");
+            journal.begin().await.expect("nothing fails");
+            Arc::new(journal)
+        });
+        (device, journal)
+    }
+}

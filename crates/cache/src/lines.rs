@@ -237,3 +237,75 @@ impl Lines {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::admission::Tuning;
+    use crate::options::{Associativity, FormatOptions};
+    use crate::replacement::Replacement;
+
+    /// Lines of an empty cache on a device of a MiB, in write-back.
+    pub(crate) fn empty(associativity: Associativity) -> Arc<Lines> {
+        let options = FormatOptions { associativity, ..FormatOptions::default() };
+        of(Frames::new(Layout::new(1 << 20, &options).expect("it fits"), Replacement::Lru))
+    }
+
+    /// Lines as they are in these frames, in write-back.
+    pub(crate) fn of(frames: Frames) -> Arc<Lines> {
+        let admissions = Admissions::new(Tuning::default(), 0);
+        Arc::new(Lines::new(State::new(frames, Mode::WriteBack, DirtyLimits::default(), admissions, 0, None)))
+    }
+
+    /// Lets a line be there, with these sectors: of each byte, the bits of eight. Its frame.
+    pub(crate) fn put(lines: &Lines, block: u64, valid: u8, dirty: u8) -> u32 {
+        let state = &mut *lines.state();
+        let frame = state.frames.reserve(block).expect("there is a frame").frame;
+        let [valid, dirty] = [valid, dirty].map(|bits| Sectors::from_bytes(&[bits]));
+        state.frames.attach(frame, Line { block, valid, dirty, ..Line::default() });
+        frame
+    }
+
+    /// The valid sectors of the line in a frame.
+    pub(crate) fn valid(lines: &Lines, frame: u32) -> Sectors {
+        lines.state().frames.line(frame).valid
+    }
+
+    #[test]
+    fn a_device_that_failed_leaves_what_is_dirty_and_refuses_records_once() {
+        let lines = empty(Associativity::Full);
+        let [clean, mixed] = [put(&lines, 1, 0xff, 0), put(&lines, 2, 0x0f, 0x03)];
+        let mut refused_count = 0;
+        for context in ["first", "second"] {
+            lines.fail(&Error::new(block::ErrorKind::Media, context), || refused_count += 1);
+        }
+        assert!(lines.has_failed() && refused_count == 1);
+        assert!(lines.state().failure.as_ref().is_some_and(|error| error.to_string().contains("first")));
+        assert_eq!([valid(&lines, clean), valid(&lines, mixed)], [Sectors::NONE, Sectors::from_bytes(&[0x03])]);
+    }
+
+    #[test]
+    fn what_is_forgotten_of_a_range_is_what_is_clean_in_it() {
+        let lines = empty(Associativity::Full);
+        let [within, beside] = [put(&lines, 1, 0xff, 0x01), put(&lines, 2, 0xff, 0)];
+        lines.forget_clean(ByteRange { offset: 4096, length: 4096 + 512 });
+        assert_eq!(valid(&lines, within), Sectors::from_bytes(&[0x01]));
+        assert_eq!(valid(&lines, beside), Sectors::from_bytes(&[0xfe]));
+        assert!(lines.has_dirty(ByteRange { offset: 4096, length: 512 }));
+        assert!(!lines.has_dirty(ByteRange { offset: 4096 + 512, length: 4096 }));
+    }
+
+    #[test]
+    fn what_cannot_be_sent_is_no_reason_to_clean() {
+        let lines = empty(Associativity::Full);
+        put(&lines, 1, 0xff, 0xff);
+        let state = &mut *lines.state();
+        assert!(!state.is_much_dirty(), "one line of many");
+        state.mode = Mode::WriteThrough;
+        assert!(state.is_much_dirty(), "nothing is to stay dirty");
+        state.frames.stranded.insert(1);
+        assert!(!state.is_much_dirty());
+    }
+}

@@ -41,3 +41,23 @@ impl Losses {
         self.forget();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lines::tests::{empty, put, valid};
+    use crate::options::Associativity;
+    use crate::sectors::Sectors;
+
+    #[test]
+    fn a_loss_is_counted_and_takes_what_was_not_flushed() {
+        let lines = empty(Associativity::Full);
+        let losses = Losses::new(&lines);
+        let [unflushed, flushed] = [put(&lines, 1, 0xff, 0x01), put(&lines, 2, 0xff, 0x01)];
+        lines.state().frames.mappings.set_unflushed(unflushed);
+        losses.note();
+        assert_eq!(losses.count(), 1);
+        let dirty = Sectors::from_bytes(&[0x01]);
+        assert_eq!([valid(&lines, unflushed), valid(&lines, flushed)], [dirty, Sectors::from_bytes(&[0xff])]);
+    }
+}

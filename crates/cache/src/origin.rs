@@ -199,3 +199,70 @@ impl Origin {
 fn may_have_lost(error: &Error) -> bool {
     !matches!(error.kind(), ErrorKind::NoAccess | ErrorKind::TimedOut)
 }
+
+#[cfg(test)]
+mod tests {
+    use base::executor::Executor;
+    use block::layer::crash::CrashLayer;
+
+    use super::*;
+    use crate::lines::tests::{empty, put, valid};
+    use crate::options::Associativity;
+    use crate::sectors::Sectors;
+
+    /// An origin on this medium that nobody has flushed yet, and the lines of its cache.
+    fn origin(medium: &CrashLayer) -> (Arc<Origin>, Arc<Lines>) {
+        let lines = empty(Associativity::Full);
+        let device: SharedDevice = Arc::new(medium.clone());
+        let (identity, events) = (device.identity(), device.subscribe());
+        let origin = Origin::new(device, 0, identity, &lines, events, OriginFlushes::new());
+        (Arc::new(origin), lines)
+    }
+
+    /// By hand: a thread that follows the origin has taken the event and gets no further, while another asks and finds none.
+    #[test]
+    fn who_finds_no_event_knows_of_the_loss_that_another_has_taken_and_not_handled() {
+        for event in [Event::WritesLost, Event::Missed] {
+            let medium = CrashLayer::new(1 << 20, 2);
+            let (origin, _lines) = origin(&medium);
+            let losses = origin.losses.count();
+            medium.publish(&event);
+            assert_eq!([origin.take_event(), origin.take_event()], [Some(event), None]);
+            assert_ne!(origin.losses.count(), losses);
+        }
+    }
+
+    #[test]
+    fn a_flush_that_fails_is_a_loss_and_a_stake_of_whoever_wrote() {
+        let mut executor = Executor::in_order();
+        let medium = CrashLayer::new(1 << 20, 2);
+        let (origin, lines) = origin(&medium);
+        let frame = put(&lines, 0, 0xff, 0);
+        lines.state().frames.mappings.set_unflushed(frame);
+        medium.fail_flush_once(medium.flushes_seen(), ErrorKind::Media);
+        let mut flush = || {
+            let origin = Arc::clone(&origin);
+            executor.block_on(async move { origin.flush().await }).map_err(|error| error.kind())
+        };
+        assert_eq!(flush(), Err(ErrorKind::Media));
+        assert_eq!((origin.losses.count(), valid(&lines, frame)), (1, Sectors::NONE));
+        assert!(origin.has_unflushed_writes() && origin.flushes.failures.untold().is_some());
+        assert_eq!(flush(), Ok(()));
+        assert!(!origin.has_unflushed_writes() && origin.flushes.has_lost(), "what it shows it may not have");
+    }
+
+    #[test]
+    fn a_flush_with_nothing_to_flush_asks_nobody() {
+        let mut executor = Executor::in_order();
+        let medium = CrashLayer::new(1 << 20, 2);
+        let (origin, _lines) = origin(&medium);
+        let mut flush = || {
+            let origin = Arc::clone(&origin);
+            executor.block_on(async move { origin.flush().await }).expect("nothing fails");
+            medium.flushes_seen()
+        };
+        assert_eq!([flush(), flush()], [1, 1], "nobody knows what it had acknowledged before the first");
+        origin.note_write(origin.flushes.failures.count());
+        assert_eq!(flush(), 2);
+    }
+}

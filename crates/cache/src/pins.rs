@@ -44,3 +44,25 @@ impl Drop for Pins {
         self.lines.changed.notify();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lines::tests::{empty, put};
+    use crate::options::Associativity;
+
+    #[test]
+    fn a_pinned_frame_is_given_to_nobody_and_who_waits_for_one_is_woken_when_it_is_let_go() {
+        let lines = empty(Associativity::Ways(1));
+        let set = lines.layout.set_of(0);
+        let other = (1..).find(|&block| lines.layout.set_of(block) == set).expect("sets are used again");
+        let frame = put(&lines, 0, 0xff, 0);
+        let mut pins = Pins::none(&lines);
+        pins.add(&mut lines.state().frames, frame);
+        let count = lines.changed.count();
+        assert!(lines.state().frames.reserve(other).is_none());
+        drop(pins);
+        assert_ne!(lines.changed.count(), count);
+        assert_eq!(lines.state().frames.reserve(other).map(|reserved| reserved.frame), Some(frame));
+    }
+}

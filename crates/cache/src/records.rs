@@ -90,3 +90,47 @@ impl Journal {
         superblock.write(&self.device).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use base::executor::Executor;
+
+    use super::*;
+    use crate::crash_mode::CrashMode;
+    use crate::format::{FRAME_NONE, Line};
+    use crate::journal::tests::{found, made};
+    use crate::lines::tests::put;
+    use crate::sectors::Sectors;
+
+    #[test]
+    fn a_state_that_is_committed_is_true_in_memory_and_on_the_device() {
+        let mut executor = Executor::in_order();
+        let (device, journal) = made(&mut executor, CrashMode::DirtySynchronous);
+        let frame = put(&journal.lines, 7, 0xff, 0x0f);
+        let line = journal.lines.state().frames.line(frame);
+        let after = Line { dirty: Sectors::from_bytes(&[0x01]), ..line };
+        let committing = journal.clone();
+        let recovered = executor.block_on(async move {
+            drop(committing.append(&[LogEntry::state(frame, FRAME_NONE, line)]).await.expect("nothing fails"));
+            committing.lines.state().frames.set_busy(frame, true);
+            committing.commit_states(&[LogEntry::state(frame, FRAME_NONE, after)]).await.expect("nothing fails");
+            found(&device).await.1
+        });
+        let state = journal.lines.state();
+        assert!(state.frames.line(frame).dirty == after.dirty && !state.frames.is_busy(frame));
+        assert_eq!(recovered.frames.find(7).map(|(frame, line)| (frame, line.dirty)), Some((frame, after.dirty)));
+    }
+
+    #[test]
+    fn a_journal_that_has_failed_takes_no_record_and_nothing_clean_counts() {
+        let mut executor = Executor::in_order();
+        let (_device, journal) = made(&mut executor, CrashMode::DirtySynchronous);
+        let frame = put(&journal.lines, 7, 0xff, 0x0f);
+        journal.fail(&Error::new(ErrorKind::Media, "it is gone"));
+        let appending = journal.clone();
+        let appended = executor.block_on(async move { appending.append(&[]).await.map(drop) });
+        assert!(appended.unwrap_err().to_string().contains("it is gone"));
+        let line = journal.lines.state().frames.line(frame);
+        assert_eq!(line.valid, line.dirty);
+    }
+}

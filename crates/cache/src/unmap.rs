@@ -263,16 +263,11 @@ mod tests {
     use std::task::{Context, Wake, Waker};
 
     use base::executor::Executor;
-    use block::device::DeviceExt;
-    use block::memory::MemoryDevice;
-    use block::{Buffer, Identity, SharedDevice};
     use store::{LogPosition, RecordLog};
 
     use super::*;
-    use crate::Cache;
-    use crate::core::Core;
-    use crate::mode::Mode;
-    use crate::options::{FormatOptions, OpenOptions};
+    use crate::journal::tests::{found, made};
+    use crate::lines::tests::put;
     use crate::sectors::Sectors;
 
     /// Looks how far the log is needed when it is woken.
@@ -290,46 +285,65 @@ mod tests {
     /// Whoever waits for room in the log looks once when it is woken: it would wait for ever for a record that is let go of a moment later.
     fn check_that_waiters_find_no_hold(
         executor: &mut Executor,
-        core: &Arc<Core>,
+        journal: &Journal,
         recording: impl Future<Output = ()> + 'static,
     ) {
-        let looking = Arc::new(Looking { log: core.journal.log.clone(), needed: Mutex::default() });
+        let looking = Arc::new(Looking { log: journal.log.clone(), needed: Mutex::default() });
         let waker = Waker::from(Arc::clone(&looking));
-        let mut waiting = pin!(core.lines.changed.changed_since(core.lines.changed.count()));
+        let mut waiting = pin!(journal.lines.changed.changed_since(journal.lines.changed.count()));
         assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        let before = core.journal.log.position_needed();
+        let before = journal.log.position_needed();
         executor.block_on(recording);
-        let end = core.journal.log.position_needed();
+        let end = journal.log.position_needed();
         assert_ne!(before, end, "there was a record");
         assert_eq!(*looking.needed.lock().unwrap(), Some(end));
+    }
+
+    /// Flushes of an origin that has nothing to flush.
+    fn flushed() -> Arc<OriginFlushes> {
+        let flushes = OriginFlushes::new();
+        flushes.note_flushed(flushes.writes());
+        flushes
     }
 
     #[test]
     fn who_is_woken_by_a_record_finds_it_let_go_of() {
         let mut executor = Executor::in_order();
-        let memory = || -> SharedDevice { Arc::new(MemoryDevice::new(1 << 20, Identity::default())) };
-        let (device, origin) = (memory(), memory());
-        let options = FormatOptions { crash_mode: CrashMode::AllSynchronous, ..FormatOptions::default() };
-        let formatting = (Arc::clone(&device), Arc::clone(&origin));
-        executor.block_on(async move { Cache::format(&formatting.0, &formatting.1, options).await.expect("it fits") });
-        let options = OpenOptions::new(Mode::WriteBack, Arc::new(executor.clock()));
-        let cache = executor.block_on(Cache::open(device, origin, options)).expect("it opens");
-        executor.spawn(cache.run());
-        executor.block_on(cache.write(0, Buffer::zeroed(4096), false)).expect("nothing fails");
-        executor.block_on(cache.read(4096, Buffer::zeroed(4096))).expect("nothing fails");
-        executor.run_until_stalled();
-        let core = Arc::clone(cache.core());
+        let (_device, journal) = made(&mut executor, CrashMode::AllSynchronous);
+        let frame = put(&journal.lines, 0, 0xff, 0xff);
+        put(&journal.lines, 1, 0, 0);
 
-        let (frame, line) = core.lines.state().frames.find(0).expect("it was written");
-        core.lines.state().frames.set_busy(frame, true);
+        journal.lines.state().frames.set_busy(frame, true);
+        let line = journal.lines.state().frames.line(frame);
         let clean = LogEntry::state(frame, FRAME_NONE, Line { dirty: Sectors::NONE, ..line });
-        let cleaning = Arc::clone(&core);
-        let recording = async move { cleaning.journal.commit_states(&[clean]).await.expect("nothing fails") };
-        check_that_waiters_find_no_hold(&mut executor, &core, recording);
+        let cleaning = Arc::clone(&journal);
+        let recording = async move { cleaning.commit_states(&[clean]).await.expect("nothing fails") };
+        check_that_waiters_find_no_hold(&mut executor, &journal, recording);
 
-        let mapping = Arc::clone(&core);
-        let part = CleanPart { block: 1, mask: core.line_size().all_sectors(), checksum: 0 };
-        let recording = async move { assert!(mapping.journal.map(&[part], &mapping.origin.flushes).await) };
-        check_that_waiters_find_no_hold(&mut executor, &core, recording);
+        let mapping = Arc::clone(&journal);
+        let part = CleanPart { block: 1, mask: Sectors::from_bytes(&[0xff]), checksum: 0 };
+        let recording = async move { assert!(mapping.map(&[part], &flushed()).await) };
+        check_that_waiters_find_no_hold(&mut executor, &journal, recording);
+    }
+
+    #[test]
+    fn what_is_mapped_comes_back_until_it_is_unmapped_and_what_is_not_flushed_is_not_mapped() {
+        for (flushes, is_unmapped, is_back) in
+            [(flushed(), false, true), (flushed(), true, false), (OriginFlushes::new(), false, false)]
+        {
+            let mut executor = Executor::in_order();
+            let (device, journal) = made(&mut executor, CrashMode::AllSynchronous);
+            let frame = put(&journal.lines, 3, 0, 0);
+            let recovered = executor.block_on(async move {
+                let part = CleanPart { block: 3, mask: Sectors::from_bytes(&[0x0f]), checksum: 0 };
+                assert!(journal.map(&[part], &flushes).await);
+                if is_unmapped {
+                    journal.prepare_supersede(journal.lines.line_size().line_range(3)).await.expect("nothing fails");
+                }
+                found(&device).await.1
+            });
+            let found = recovered.frames.find(3).map(|(frame, line)| (frame, line.valid));
+            assert_eq!(found, is_back.then_some((frame, Sectors::from_bytes(&[0x0f]))));
+        }
     }
 }

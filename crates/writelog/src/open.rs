@@ -17,22 +17,23 @@ use store::{Binding, ConflictingChanges, LogPosition, Superblock, superblock};
 use uuid::Uuid;
 use zerocopy::little_endian::U64;
 
-use crate::append::{Appender, LogPlace, stage_tag};
+use crate::appender::Appender;
 use crate::core::{Core, FailureNote, State};
-use crate::entrance::Line;
+use crate::counters::Counters;
 use crate::format::{KIND, ParametersRaw, STATE_CLOSED, STATE_FAILED, STATE_IN_USE};
-use crate::layout::Layout;
+use crate::layout::{Layout, LogPlace};
 use crate::level2::DestageProgress;
 use crate::limits::{LOGICAL_BLOCK_BYTES_MAX, POOLED_BYTES_MORE, UNIT_BYTES};
+use crate::line::Line;
 use crate::map::Piece;
 use crate::nvram::{PersistentRegion, VolatileRegion};
 use crate::options::{DestageOrder, Durability, FormatOptions, OpenOptions};
 use crate::pace::Pace;
 use crate::records::RecordCache;
 use crate::recovery::{Recovered, recover};
+use crate::sectors::whole_sectors;
 use crate::shadow::Shadow;
-use crate::stage::Stage;
-use crate::status::Counters;
+use crate::stage::{Stage, stage_tag};
 use crate::sums::Sums;
 
 pub(crate) async fn format(
@@ -355,12 +356,6 @@ impl Core {
             true => self.move_round(1.0).await,
         }
     }
-}
-
-/// The first of the sectors that `range` touches, and how many they are.
-fn whole_sectors(range: ByteRange) -> (u64, u64) {
-    let (first, end) = (range.offset / UNIT_BYTES, range.end().div_ceil(UNIT_BYTES));
-    (first, end.saturating_sub(first))
 }
 
 /// The whole of a device's log as it would be found now, and nothing written.

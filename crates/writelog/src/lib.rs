@@ -20,7 +20,7 @@
 //! | `append` | group commit |
 //! | `level1`, `batch`, `epoch`, `runs`, `level2` | destaging: from slots to the log; what is sent next; in the order of the log; in which writes; sending it |
 //! | `images`, `found`, `places`, `sums`, `salvage` | bytes of the log in RAM; records in them; pieces read by their places, and the checksums they are held against; what is left of a segment that cannot be read as a whole |
-//! | `entrance`, `pace`, `fair_queue` | who may change something now; how fast, for the rate at which room is made; in whose turn |
+//! | `entrance`, `pace` | who may change something now; how fast, for the rate at which room is made |
 //! | `checkpoint`, `checkpoint_bytes`, `recovery`, `open`, `events` | the life of a log |
 //! | [`limits`] | the bounds of this crate |
 //!
@@ -49,7 +49,6 @@ mod entrance;
 mod epoch;
 mod events;
 mod extents;
-mod fair_queue;
 mod flush;
 mod found;
 mod images;

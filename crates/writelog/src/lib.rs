@@ -21,7 +21,7 @@
 //! | `appender`, `append` | what waits for a record, and what is on its way; group commit |
 //! | `level1`, `batch`, `selection`, `epoch`, `next_epoch`, `runs`, `level2` | destaging: from slots to the log; what is sent at once; which; in the order of the log; which epoch is next; in which writes; sending it |
 //! | `images`, `found`, `loaded`, `places`, `sums`, `salvage` | bytes of the log in RAM; records in them; segments as they are read; pieces read by their places, and the checksums they are held against; what is left of a segment that cannot be read as a whole |
-//! | `line`, `entrance`, `pace`, `fair_queue` | who waits; who may change something now; how fast, for the rate at which room is made; in whose turn |
+//! | `line`, `entrance`, `pace` | who waits; who may change something now; how fast, for the rate at which room is made |
 //! | `checkpoint`, `checkpoint_bytes`, `recovery`, `open`, `events` | the life of a log |
 //! | `counters`, `report` | what is counted; how it becomes a status |
 //! | [`limits`] | the bounds of this crate |
@@ -54,7 +54,6 @@ mod entrance;
 mod epoch;
 mod events;
 mod extents;
-mod fair_queue;
 mod flush;
 mod found;
 mod images;

@@ -11,6 +11,7 @@ use writelog::{DestageOrder, Durability, PersistentRegion};
 use crate::lun::LunFault;
 use crate::lun_event::LunEvent;
 use crate::made::{Made, Slots};
+use crate::store_fault::StoreFault;
 
 /// Bytes of RAM for slots that forget.
 const VOLATILE_BYTES: usize = 32 << 10;
@@ -38,6 +39,8 @@ pub struct Choice {
     pub shares_flushes: bool,
     /// What the LUN does wrong.
     pub lun_fault: Option<LunFault>,
+    /// What the device of the log does wrong.
+    pub log_fault: Option<StoreFault>,
     /// What happens to the LUN and is told.
     pub lun_event: Option<LunEvent>,
 }
@@ -66,6 +69,7 @@ impl Choice {
             destages_late: false,
             shares_flushes: random.chance(0.4),
             lun_fault: LunFault::draw(random),
+            log_fault: StoreFault::draw(random),
             lun_event: LunEvent::draw(random),
         }
     }

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`layers`], [`made`], [`choice`] | which layers stand on a LUN, what they are made with, what differs from life to life |
 //! | [`lun`], [`region`], [`media`] | what they stand on, and what that does wrong |
+//! | [`store_fault`] | what the device of a store does wrong |
 //! | [`lun_event`] | what happens to the LUN and is told |
 //! | [`running`], [`application`], [`history`] | a stack in one life, who uses it, and what may be read |
 //! | [`link`] | a connection |
@@ -24,3 +25,4 @@ pub mod made;
 pub mod media;
 pub mod region;
 pub mod running;
+pub mod store_fault;

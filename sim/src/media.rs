@@ -21,9 +21,10 @@ use cache::Cache;
 use difference::Difference;
 use writelog::WriteLog;
 
+use crate::choice::Choice;
 use crate::history::History;
 use crate::layers::Layers;
-use crate::lun::{Lun, LunFault};
+use crate::lun::Lun;
 use crate::lun_event::{LunEvent, Told};
 use crate::made::Made;
 use crate::region::CrashRegion;
@@ -204,9 +205,14 @@ impl Media {
         self.changed.push(range);
     }
 
-    /// Lets the LUN do something wrong from now on, in the life that `executor` runs.
-    pub fn spoil(&self, fault: LunFault, executor: &mut Executor) {
-        fault.strike(&self.lun, executor);
+    /// Lets LUN and log do wrong from now on what was chosen, in the life that `executor` runs.
+    pub fn spoil(&self, choice: &Choice, executor: &mut Executor) {
+        if let Some(fault) = choice.lun_fault {
+            fault.strike(&self.lun, executor);
+        }
+        if let Some(fault) = choice.log_fault {
+            fault.strike(&self.log);
+        }
     }
 
     /// Lets something happen to the LUN, in the life that `executor` runs.

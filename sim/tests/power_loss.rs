@@ -2,7 +2,7 @@
 //!
 //! A run is a seed: it draws the LUN (blocks of 512 or 4096 bytes, thin or thick, volatile or not), what the stores are made with (lines, sets, where
 //! the slots of a log are), what fails, and for each life the options, what the LUN does wrong meanwhile (a flush that fails and drops, a write that
-//! fails and lands, a time in which nothing reaches it), what happens to it and is told (others write to a part that is theirs, it grows, it loses
+//! fails and lands, a time in which nothing reaches it), what the device of a log does wrong, what happens to it and is told (others write to a part that is theirs, it grows, it loses
 //! what it holds volatile and goes on), what users order (another mode, another cache), and the moment of its end, which may be in the
 //! middle of an opening, of a change of caches, or of a close while cleaning and requests go on. What keeps its power keeps what is volatile, and may
 //! lose it in a later life. An opening after a crash may be cut off as well, in whatever it does to recover or a little later, and the next one, too,
@@ -46,7 +46,7 @@ const REQUESTS: usize = 120;
 const DEPTH_MAX: u64 = 9;
 /// Sectors of what a log sends at once: a segment's or a batch's, which have 128, and zeroes, of which a record takes little room. With another
 /// order than that of the log some lives leave 300.
-const AHEAD_MAX: usize = 200;
+const AHEAD_MAX: usize = 240;
 /// First crashes of a run are this far apart.
 const CRASH_STEP: u64 = 3;
 /// More of them than any first life has.
@@ -169,6 +169,7 @@ impl<'a> Run<'a> {
         let mut choice = Choice::draw(&self.scenario.made, &mut self.random);
         if self.scenario.keeps_order {
             (choice.order, choice.lun_fault, choice.lun_event) = (DestageOrder::Log, None, None);
+            choice.log_fault = None;
             choice.destages_late = self.random.chance(0.3);
         }
         choice
@@ -202,16 +203,16 @@ impl<'a> Run<'a> {
         let power = self.media().power(fails).clone();
         power.fail_write(power.writes_seen() + if is_first { crash_at } else { drawn });
         let fault = choice.lun_fault;
-        if let Some(fault) = fault.filter(|_| !is_first) {
-            self.media().spoil(fault, &mut executor);
+        if !is_first {
+            self.media().spoil(&choice, &mut executor);
         }
         lock(&self.history).doubt_volatile(fault.is_some_and(LunFault::drops));
         match self.media().open(&mut executor, &choice) {
             Ok(running) => {
                 self.settle_foreign(&running);
                 self.settle_write_back(&running);
-                if let Some(fault) = fault.filter(|_| is_first) {
-                    self.media().spoil(fault, &mut executor);
+                if is_first {
+                    self.media().spoil(&choice, &mut executor);
                 }
                 if let Some(event) = choice.lun_event {
                     let keeps_volatile = self.scenario.layers.has_log() && fails != Fails::Devices;
@@ -231,8 +232,8 @@ impl<'a> Run<'a> {
                 executor.block_on(application.live(self.random.bits(), requests));
             }
             Err(error) => {
-                // A LUN that does something wrong may keep a store from being opened.
-                let is_excused = power.is_lost() || fault.is_some();
+                // A device that does something wrong may keep a store from being opened.
+                let is_excused = power.is_lost() || fault.is_some() || choice.log_fault.is_some();
                 assert!(is_excused, "{}, life {life}: {error}", self.context);
             }
         }
@@ -278,7 +279,7 @@ impl<'a> Run<'a> {
     fn cut_recovery(&mut self, life: usize, cut: u64) -> Lost {
         let fails = self.fails(life + 1);
         let mut executor = Executor::new(self.random.bits());
-        let choice = Choice { lun_fault: None, ..self.draw_any() };
+        let choice = Choice { lun_fault: None, log_fault: None, ..self.draw_any() };
         let power = self.media().power(fails).clone();
         power.fail_write(power.writes_seen() + self.random.below(CUT_BELOW));
         let time = Duration::from_micros(self.random.below(CUT_MICROS_MAX));

@@ -23,13 +23,13 @@ use block::{Error, ErrorKind};
 use store::{LogPosition, Superblock};
 use zerocopy::little_endian::U32;
 
-use crate::append::LogPlace;
 use crate::checkpoint_bytes::CheckpointBytes;
 use crate::core::{Core, FailureNote, State};
 use crate::format::{
     CHECKPOINT_FLAG_DISCARDS, CHECKPOINT_MAGIC, CheckpointRaw, ExtentRaw, ParametersRaw, STATE_CLOSED, STATE_FAILED,
     STATE_IN_USE, SegmentRaw,
 };
+use crate::layout::LogPlace;
 use crate::level1::wait_for;
 use crate::limits::{CHECKPOINT_REST_TIMES, CHECKPOINT_WORTH_TIMES, EXTENTS_AT_ONCE, TAIL_INTERVALS_MAX, UNIT_BYTES};
 use crate::map::Piece;

@@ -26,28 +26,26 @@ use base::range::ByteRange;
 use base::signal::Signal;
 use block::completion::Workers;
 use block::range_lock::{RangeGuard, RangeLock};
-use block::{
-    Completion, Device, Error, ErrorKind, EventHub, EventReceiver, Geometry, Operation, Request, Response, SharedDevice,
-};
+use block::{Completion, Device, Error, EventHub, EventReceiver, Geometry, Response, SharedDevice};
 use store::Superblock;
 
-use crate::append::{Appender, LogPlace};
-use crate::entrance::Line;
+use crate::appender::Appender;
+use crate::counters::Counters;
 use crate::epoch::Epoch;
 use crate::format::ParametersRaw;
-use crate::layout::Layout;
+use crate::layout::{Layout, LogPlace};
 use crate::limits::UNIT_BYTES;
-use crate::map::{ExtentMap, Piece, Zeroed};
+use crate::line::Line;
+use crate::map::{ExtentMap, Piece};
 use crate::options::{DestageOrder, Durability, Level2, OpenOptions};
 use crate::pace::Pace;
 use crate::records::RecordCache;
 use crate::segments::Segments;
 use crate::shadow::Shadow;
 use crate::stage::Stage;
-use crate::status::{Counters, RecoveryReport};
+use crate::status::RecoveryReport;
 use crate::sums::Sums;
 use crate::tag::Tag;
-use crate::{extents, flush, read, write};
 
 /// See the module.
 pub(crate) struct Core {
@@ -354,52 +352,6 @@ impl Core {
         Geometry { is_write_cache_volatile: self.options.durability == Durability::UnsafeVolatile, ..origin }
     }
 
-    pub(crate) fn submit(self: &Arc<Self>, request: Request) -> Completion {
-        let range = match self.geometry().check(&request) {
-            Ok(range) => range,
-            Err(error) => return Completion::ready(request.fail(error)),
-        };
-        if !self.is_open.load(Ordering::Acquire) {
-            return Completion::ready(request.fail(Error::new(ErrorKind::Gone, "the write log is closed")));
-        }
-        self.request_count.fetch_add(1, Ordering::Relaxed);
-        self.last_request_ns.store(self.clock.now().as_nanoseconds(), Ordering::Relaxed);
-        let (core, workers, submitter) = (Arc::clone(self), &self.workers, request.submitter);
-        match request.operation {
-            Operation::Flush => Completion::task(workers, flush::flush(core)),
-            Operation::Read { buffer } => {
-                let place = self.ranges.shared(range);
-                Completion::task(workers, read::read(core, range, buffer, place))
-            }
-            Operation::Write { buffer, fua } => {
-                self.counters.written(range.length);
-                let entrance = self.enter(submitter, range, range.length);
-                Completion::task(workers, write::write(core, range, buffer, fua, entrance))
-            }
-            Operation::Discard { .. } => {
-                let entrance = self.enter(submitter, self.range_of_zeroes(range), 0);
-                // Where the origin promises nothing of what it reads as later, neither does the log.
-                let promises_zeroes = self.origin.geometry().discard_reads_zeroes;
-                let zeroed = if promises_zeroes { Zeroed::MayDiscard } else { Zeroed::Discarded };
-                Completion::task(workers, write::write_zeroes(core, range, zeroed, entrance))
-            }
-            Operation::WriteZeroes { may_discard, .. } => {
-                let entrance = self.enter(submitter, self.range_of_zeroes(range), 0);
-                let zeroed = if may_discard { Zeroed::MayDiscard } else { Zeroed::Kept };
-                Completion::task(workers, write::write_zeroes(core, range, zeroed, entrance))
-            }
-            Operation::Extents { .. } => {
-                let place = self.ranges.shared(range);
-                Completion::task(workers, extents::extents(core, range, place))
-            }
-        }
-    }
-
-    /// Zeroes go to the log past the slots. Where the order is kept they wait until the slots are empty and nobody else writes.
-    fn range_of_zeroes(&self, range: ByteRange) -> ByteRange {
-        if self.is_staged() && self.keeps_order() { ByteRange { offset: 0, length: u64::MAX } } else { range }
-    }
-
     /// Waits until nobody is at work, and keeps everybody out until the guards are dropped.
     pub(crate) async fn exclude_requests(&self) -> (RangeGuard, RangeGuard) {
         self.line_emptied().await;
@@ -439,11 +391,6 @@ impl Core {
     pub(crate) fn tag_for(segments: &Segments, segment: u32) -> Tag {
         Tag::dirty(segments.get(segment).generation)
     }
-}
-
-/// The sectors of a range of whole sectors.
-pub(crate) fn sectors_of(range: ByteRange) -> (u64, u64) {
-    (range.offset / UNIT_BYTES, range.length / UNIT_BYTES)
 }
 
 /// Segments that must stay what they are. Dropping it lets them go.

@@ -16,8 +16,9 @@ use base::range::ByteRange;
 use block::{Device, Event};
 use futures_util::future::{Either, select};
 
-use crate::core::{Core, sectors_of};
+use crate::core::Core;
 use crate::map::Piece;
+use crate::sectors::sectors_of;
 
 impl Core {
     /// Handles events as they come. Ends when the log closes.

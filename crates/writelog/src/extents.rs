@@ -8,8 +8,9 @@ use block::device::DeviceExt;
 use block::range_lock::Acquire;
 use block::{Error, Extent, ExtentKind, Response};
 
-use crate::core::{Core, sectors_of};
+use crate::core::Core;
 use crate::limits::UNIT_BYTES;
+use crate::sectors::sectors_of;
 
 pub(crate) async fn extents(core: Arc<Core>, range: ByteRange, place: Acquire) -> Response {
     let _guard = place.await;

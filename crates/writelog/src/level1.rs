@@ -14,7 +14,7 @@ use std::time::Duration;
 use block::{Completion, Error};
 use futures_util::future::{Either, select};
 
-use crate::append::Content;
+use crate::appender::Content;
 use crate::core::{Core, State};
 use crate::limits::{AGE_SHARES, DESTAGE_RETRY_MS, RECORDS_IN_FLIGHT_MAX, SEGMENT_BYTES_PAPER};
 

@@ -33,8 +33,8 @@ use crate::limits::{
 };
 use crate::map::{Piece, Zeroed, record_of_zeroes};
 use crate::options::Level2;
-use crate::read::range_of;
 use crate::runs::{Bounds, Run, joined, runs};
+use crate::sectors::range_of;
 
 /// How far a destage of everything is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -11,28 +11,30 @@ use base::buffer::BufferPool;
 use base::range::ByteRange;
 use base::signal::Signal;
 use block::completion::Workers;
+use block::device::DeviceExt;
 use block::range_lock::RangeLock;
 use block::{Device, Error, ErrorKind, EventHub, SharedDevice};
 use store::{Binding, ConflictingChanges, LogPosition, Superblock, superblock};
 use uuid::Uuid;
 use zerocopy::little_endian::U64;
 
-use crate::append::{Appender, LogPlace, stage_tag};
+use crate::appender::Appender;
 use crate::core::{Core, FailureNote, State};
-use crate::entrance::Line;
+use crate::counters::Counters;
 use crate::format::{KIND, ParametersRaw, STATE_CLOSED, STATE_FAILED, STATE_IN_USE};
-use crate::layout::Layout;
+use crate::layout::{Layout, LogPlace};
 use crate::level2::DestageProgress;
 use crate::limits::{LOGICAL_BLOCK_BYTES_MAX, POOLED_BYTES_MORE, UNIT_BYTES};
+use crate::line::Line;
 use crate::map::Piece;
 use crate::nvram::{PersistentRegion, VolatileRegion};
 use crate::options::{DestageOrder, Durability, FormatOptions, OpenOptions};
 use crate::pace::Pace;
 use crate::records::RecordCache;
 use crate::recovery::{Recovered, recover};
+use crate::sectors::whole_sectors;
 use crate::shadow::Shadow;
-use crate::stage::Stage;
-use crate::status::Counters;
+use crate::stage::{Stage, stage_tag};
 use crate::sums::Sums;
 
 pub(crate) async fn format(
@@ -100,6 +102,9 @@ pub(crate) async fn open(
     let binding = Binding::from_raw(&superblock.payload.binding)?;
     let binding_now = Binding::of(&origin);
     binding.check_same(&binding_now, KIND.name)?;
+    // A program that was killed may have left what it wrote in the device's own cache: also this superblock, which must not be gone after all once the
+    // next checkpoint takes the slot that the one before it names.
+    log_device.flush().await?;
     let recovered = recover(&log_device, &layout, &superblock, options.clock.as_ref()).await?;
     superblock.payload.binding = binding_now.to_raw()?;
     let stage = open_stage(&options, &layout, &superblock)?;
@@ -355,12 +360,6 @@ impl Core {
             true => self.move_round(1.0).await,
         }
     }
-}
-
-/// The first of the sectors that `range` touches, and how many they are.
-fn whole_sectors(range: ByteRange) -> (u64, u64) {
-    let (first, end) = (range.offset / UNIT_BYTES, range.end().div_ceil(UNIT_BYTES));
-    (first, end.saturating_sub(first))
 }
 
 /// The whole of a device's log as it would be found now, and nothing written.

@@ -27,10 +27,11 @@ use block::range_lock::{Acquire, RangeGuard};
 use block::{Error, ErrorKind, Response};
 use futures_util::future::{join, join_all};
 
-use crate::core::{Core, Pins, State, sectors_of};
+use crate::core::{Core, Pins, State};
 use crate::limits::{READ_GAP_BYTES_MAX, UNIT_BYTES};
 use crate::map::Piece;
 use crate::reads::FoundSectors;
+use crate::sectors::{range_of, sectors_of, whole_blocks};
 
 pub(crate) async fn read(core: Arc<Core>, range: ByteRange, buffer: Buffer, place: Acquire) -> Response {
     let came_at = core.clock.now();
@@ -256,16 +257,6 @@ fn copy_from_ram(state: &mut State, piece: &Piece, target: &mut [u8]) -> bool {
         }
         None => false,
     }
-}
-
-pub(crate) fn range_of(piece: &Piece) -> ByteRange {
-    ByteRange { offset: piece.sector * UNIT_BYTES, length: piece.sectors * UNIT_BYTES }
-}
-
-/// The blocks of the origin that `range` touches.
-pub(crate) fn whole_blocks(range: ByteRange, block_bytes: u64) -> ByteRange {
-    let (start, end) = (range.offset / block_bytes * block_bytes, range.end().next_multiple_of(block_bytes));
-    ByteRange { offset: start, length: end - start }
 }
 
 fn lost(piece: &Piece) -> Error {

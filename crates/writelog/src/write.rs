@@ -15,11 +15,13 @@ use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::{Error, Response};
 
-use crate::append::{Content, extents_of_slot, stage_tag};
-use crate::core::{Core, State, sectors_of};
+use crate::appender::{Content, extents_of_slot};
+use crate::core::{Core, State};
 use crate::entrance::Entrance;
 use crate::limits::{EXTENTS_OF_A_CHANGE, UNIT_BYTES, ZERO_SECTORS_MAX};
 use crate::map::{Piece, Zeroed};
+use crate::sectors::sectors_of;
+use crate::stage::stage_tag;
 
 pub(crate) async fn write(
     core: Arc<Core>,

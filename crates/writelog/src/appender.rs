@@ -1,75 +1,27 @@
-//! What waits for a record of the log, and the records on their way.
+//! What waits for a record of the log, the records on their way, and where in the segments the next one goes.
+//!
+//! Which record may start, and in which order they count, is [`Appends`]' to say. When the log device refuses one, all that is not settled is refused,
+//! those before it, too: what a later start finds of the log is written down from then on, and a record that lands after that does not count.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use base::buffer::Buffer;
-use block::completion::SlotSender;
-use block::{Error, Response};
+use block::Error;
+use store::turns::{Step, Turns};
+use store::{Appends, Gathering, LogPosition, Worth};
 
-use crate::format::{ENTRY_DATA, ENTRY_DISCARDED, ENTRY_FLAG_NOT_NEEDED, ENTRY_ZEROES, EntryRaw, prefix_bytes};
+use crate::entry::{Entry, Ticket};
+use crate::format::prefix_bytes;
 use crate::layout::LogPlace;
-use crate::limits::{
-    EXTENTS_OF_A_CHANGE, LOGICAL_BLOCK_BYTES_MAX, RECORD_ENTRIES_MAX, RECORDS_IN_FLIGHT_MAX, SECOND_RECORD_BYTES,
-    SEGMENT_BYTES_PAPER, UNIT_BYTES,
+use crate::limits::{RECORD_ENTRIES_MAX, RECORDS_IN_FLIGHT_MAX, SECOND_RECORD_BYTES, TURNS_BEFORE_RECORD};
+use crate::map::Piece;
+
+/// Entries weigh what data they have.
+const GATHERING: Gathering = Gathering {
+    in_flight_max: RECORDS_IN_FLIGHT_MAX,
+    worth: Worth::Weight(SECOND_RECORD_BYTES),
+    turns: TURNS_BEFORE_RECORD,
 };
-use crate::map::{Piece, Zeroed};
-
-/// Data up to here is not split between records: a request stays in one piece.
-const WHOLE_BYTES_MAX: u64 = SEGMENT_BYTES_PAPER as u64 / 2;
-
-/// Requests are split where sectors are multiples of this: the largest blocks that an origin has.
-const SPLIT_SECTORS: u64 = LOGICAL_BLOCK_BYTES_MAX as u64 / UNIT_BYTES;
-
-/// What is to be recorded of a run of sectors.
-pub(crate) enum Content {
-    Bytes { buffer: Arc<Buffer>, at: usize },
-    Slot(u32),
-    Zeroes(Zeroed),
-}
-
-/// One entry that waits for a record.
-pub(crate) struct Queued {
-    pub(crate) sector: u64,
-    pub(crate) sectors: u64,
-    pub(crate) content: Content,
-    pub(crate) ticket: Arc<Ticket>,
-}
-
-/// Several entries whose owner is told when all are durable, or that some are not. In either case none is on its way any more: the owner then lets
-/// others change the same sectors.
-pub(crate) struct Ticket {
-    pub(crate) rest: AtomicU32,
-    pub(crate) owner: Mutex<Owner>,
-}
-
-pub(crate) struct Owner {
-    pub(crate) sender: Option<SlotSender>,
-    pub(crate) error: Option<Error>,
-}
-
-impl Ticket {
-    pub(crate) fn finish(&self, result: Result<(), Error>) {
-        let sent = {
-            let mut owner = self.owner.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Err(error) = result {
-                owner.error.get_or_insert(error);
-            }
-            if self.rest.fetch_sub(1, Ordering::AcqRel) > 1 {
-                return;
-            }
-            owner.sender.take().map(|sender| (sender, owner.error.take()))
-        };
-        if let Some((sender, error)) = sent {
-            sender.complete(Response {
-                result: error.map_or(Ok(()), Err),
-                buffer: Buffer::empty(),
-                extents: Vec::new(),
-            });
-        }
-    }
-}
 
 /// An entry of a record under way, and where it stands.
 pub(crate) struct Placed {
@@ -78,43 +30,42 @@ pub(crate) struct Placed {
     pub(crate) ticket: Arc<Ticket>,
 }
 
-pub(crate) struct InFlight {
-    pub(crate) sequence: u64,
+/// A record under way.
+pub(crate) struct Record {
     pub(crate) is_epoch_end: bool,
     /// What it adds to a checkpoint, at most.
     pub(crate) extents: usize,
+    pub(crate) data_bytes: u64,
     pub(crate) end: LogPlace,
     pub(crate) place: u32,
     pub(crate) bytes: u64,
     pub(crate) placed: Vec<Placed>,
-    /// The record's bytes, once it is durable.
+    /// Its bytes, once it is durable.
     pub(crate) done: Option<Buffer>,
 }
 
+/// The segment that records go to.
 pub(crate) struct OpenSegment {
     pub(crate) segment: u32,
     pub(crate) offset: u64,
+    /// What its records name as the next one.
     pub(crate) next_segment: u32,
 }
+
+/// One who was told to send records, and lets the others have their turn first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SenderId(u64);
 
 /// See the module.
 pub(crate) struct Appender {
-    pub(crate) queue: VecDeque<Queued>,
-    pub(crate) queue_bytes: u64,
+    appends: Appends<Entry, Record>,
+    turns: Turns<SenderId>,
+    sender_next: SenderId,
     pub(crate) open: Option<OpenSegment>,
     /// The segment that is opened next.
     pub(crate) next_segment: u32,
-    pub(crate) in_flight: VecDeque<InFlight>,
-    pub(crate) sequence_next: u64,
-    pub(crate) link: u32,
-    /// Whether the workers were told to send records, and have not had their turn yet.
-    pub(crate) is_turn_near: bool,
-}
-
-pub(crate) struct Outgoing {
-    pub(crate) sequence: u64,
-    pub(crate) offset: u64,
-    pub(crate) buffer: Buffer,
+    epoch: u64,
+    link: u32,
 }
 
 impl Appender {
@@ -122,111 +73,139 @@ impl Appender {
     pub(crate) fn new(start: &LogPlace) -> Self {
         assert_eq!(start.position.offset, 0, "each opening starts a segment");
         Self {
-            queue: VecDeque::new(),
-            queue_bytes: 0,
+            appends: Appends::new(GATHERING, start.position.sequence),
+            turns: Turns::new(GATHERING.turns),
+            sender_next: SenderId(0),
             open: None,
             next_segment: start.segment,
-            in_flight: VecDeque::new(),
-            sequence_next: start.position.sequence,
+            epoch: start.position.epoch,
             link: start.position.link,
-            is_turn_near: false,
         }
     }
 
+    /// Data that waits for a record.
     pub(crate) fn queue_bytes(&self) -> u64 {
-        self.queue_bytes
+        self.appends.waiting_weight()
     }
 
     pub(crate) fn has_queue(&self) -> bool {
-        !self.queue.is_empty()
+        self.queue_count() > 0
     }
 
     pub(crate) fn queue_count(&self) -> usize {
-        self.queue.len()
+        self.appends.waiting().len()
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.in_flight.is_empty() && self.queue.is_empty()
+        !self.has_queue() && self.appends.records().next().is_none()
     }
 
     /// What records under way add to a checkpoint, at most.
     pub(crate) fn extents_in_flight(&self) -> usize {
-        self.in_flight.iter().map(|record| record.extents).sum()
+        self.appends.records().map(|record| record.extents).sum()
+    }
+
+    /// Whether a slot waits to be moved.
+    pub(crate) fn is_slot_queued(&self) -> bool {
+        self.appends.waiting().any(|entry| entry.slot().is_some())
+    }
+
+    pub(crate) fn push(&mut self, entry: Entry) {
+        self.appends.push(entry);
     }
 
     pub(crate) fn may_start(&self) -> bool {
-        !self.queue.is_empty()
-            && match self.in_flight.len() {
-                0 => true,
-                count => count < RECORDS_IN_FLIGHT_MAX && self.queue_bytes >= SECOND_RECORD_BYTES,
-            }
-    }
-}
-
-impl Queued {
-    pub(crate) fn data_bytes(&self) -> u64 {
-        match self.content {
-            Content::Bytes { .. } | Content::Slot(_) => self.sectors * UNIT_BYTES,
-            Content::Zeroes(_) => 0,
-        }
+        self.appends.may_start()
     }
 
-    /// Extents that it adds to a checkpoint, at most.
-    pub(crate) fn extents(&self) -> usize {
-        match self.content {
-            Content::Slot(_) => extents_of_slot(self.sectors),
-            Content::Bytes { .. } | Content::Zeroes(_) => EXTENTS_OF_A_CHANGE,
-        }
+    /// Who is to send the next records after some turns: nobody if none may start, or somebody else does.
+    pub(crate) fn begin_turns(&mut self) -> Option<SenderId> {
+        let sender = self.sender_next;
+        let step = self.step(sender);
+        (step == Step::Yield).then(|| {
+            self.sender_next = SenderId(sender.0 + 1);
+            sender
+        })
     }
 
-    pub(crate) fn entry(&self) -> EntryRaw {
-        let (kind, flags) = match self.content {
-            Content::Bytes { .. } | Content::Slot(_) => (ENTRY_DATA, 0),
-            Content::Zeroes(Zeroed::Kept) => (ENTRY_ZEROES, 0),
-            Content::Zeroes(Zeroed::MayDiscard) => (ENTRY_DISCARDED, 0),
-            Content::Zeroes(Zeroed::Discarded) => (ENTRY_DISCARDED, ENTRY_FLAG_NOT_NEEDED),
+    /// What one who was told to send records has to do when the others have had their turn.
+    pub(crate) fn step(&mut self, sender: SenderId) -> Step {
+        self.turns.step(sender, false, self.appends.may_start())
+    }
+
+    /// Whether what waits longest has room in a checkpoint with `extents_max` more extents.
+    pub(crate) fn has_room(&self, extents_max: usize) -> bool {
+        self.appends.waiting().next().is_some_and(|front| front.extents() <= extents_max)
+    }
+
+    /// Takes as many entries from the queue as a record of `limit` bytes holds, and a checkpoint. A long one is split.
+    pub(crate) fn take(&mut self, limit: u64, extents_max: usize) -> Vec<Entry> {
+        let mut taken: Vec<Entry> = Vec::new();
+        let (mut data_bytes, mut extents) = (0, 0);
+        let next = |appends: &Appends<Entry, Record>| {
+            appends.waiting().next().map(|front| (front.extents(), front.data_bytes()))
         };
-        EntryRaw { sector: self.sector.into(), sectors: (self.sectors as u32).into(), kind, flags, reserved: [0; 2] }
-    }
-}
-
-/// Takes as many entries from the queue as a record of `limit` bytes holds, and a checkpoint. A long one is split.
-pub(crate) fn take_queued(appender: &mut Appender, limit: u64, extents_max: usize) -> Vec<Queued> {
-    let mut taken: Vec<Queued> = Vec::new();
-    let (mut data_bytes, mut extents) = (0, 0);
-    while let Some(front) = appender.queue.front_mut() {
-        extents += front.extents();
-        if taken.len() == RECORD_ENTRIES_MAX || extents > extents_max {
-            break;
-        }
-        let Some(room) = limit.checked_sub(prefix_bytes(taken.len() + 1) as u64 + data_bytes) else { break };
-        let wanted = front.data_bytes();
-        if wanted <= room {
-            let whole = appender.queue.pop_front().expect("it was there a line ago");
+        while let Some((more_extents, wanted)) = next(&self.appends) {
+            extents += more_extents;
+            if taken.len() == RECORD_ENTRIES_MAX || extents > extents_max {
+                break;
+            }
+            let Some(room) = limit.checked_sub(prefix_bytes(taken.len() + 1) as u64 + data_bytes) else { break };
+            if wanted > room {
+                taken.extend(self.take_part(room));
+                break;
+            }
             data_bytes += wanted;
-            taken.push(whole);
-            continue;
+            taken.extend(self.appends.pop());
         }
-        // Each part is sent on its own: it ends where a block of the origin does.
-        let part = ((front.sector + room / UNIT_BYTES) / SPLIT_SECTORS * SPLIT_SECTORS).saturating_sub(front.sector);
-        if wanted <= WHOLE_BYTES_MAX || part == 0 {
-            break;
-        }
-        let Content::Bytes { buffer, at } = &mut front.content else { break };
-        let content = Content::Bytes { buffer: Arc::clone(buffer), at: *at };
-        front.ticket.rest.fetch_add(1, Ordering::AcqRel);
-        taken.push(Queued { sector: front.sector, sectors: part, content, ticket: Arc::clone(&front.ticket) });
-        *at += (part * UNIT_BYTES) as usize;
-        front.sector += part;
-        front.sectors -= part;
-        data_bytes += part * UNIT_BYTES;
-        break;
+        taken
     }
-    appender.queue_bytes -= data_bytes;
-    taken
-}
 
-/// Extents that a slot adds to a checkpoint when it is moved, at most: newer ones may hold parts of it, so that each sector is one.
-pub(crate) fn extents_of_slot(sectors: u64) -> usize {
-    EXTENTS_OF_A_CHANGE + sectors as usize
+    fn take_part(&mut self, room: u64) -> Option<Entry> {
+        let mut front = self.appends.pop()?;
+        let part = front.split_off(room);
+        self.appends.unpop(front);
+        part
+    }
+
+    /// Where the next record stands in the open segment, which number it has, and the checksum that it follows.
+    pub(crate) fn position(&self, offset: u64) -> LogPosition {
+        LogPosition { offset, epoch: self.epoch, sequence: self.appends.next_sequence(), link: self.link }
+    }
+
+    /// How many records right before the next one may not have landed.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.appends.in_flight()
+    }
+
+    /// The next record is on its way.
+    pub(crate) fn start(&mut self, record: Record) {
+        if let Some(open) = &mut self.open {
+            open.offset = record.end.position.offset;
+        }
+        self.link = record.end.position.link;
+        let weight = record.data_bytes;
+        self.appends.start(record, weight);
+    }
+
+    /// A record has landed, or was refused.
+    pub(crate) fn finish(&mut self, sequence: u64, result: Result<(), Error>) -> Option<&mut Record> {
+        self.appends.finish(sequence, result);
+        self.appends.record_mut(sequence)
+    }
+
+    /// The log failed: nothing that is not settled counts any more.
+    pub(crate) fn refuse(&mut self, error: &Error) {
+        self.appends.refuse_from(self.appends.durable_end(), error.clone());
+    }
+
+    /// The next record that is durable, with all before it, or that is refused and not on its way any more.
+    pub(crate) fn settle(&mut self) -> Option<(Record, Result<(), Error>)> {
+        self.appends.settle()
+    }
+
+    /// Gives up all that waits.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Entry> + use<> {
+        self.appends.drain().into_iter()
+    }
 }

@@ -54,8 +54,6 @@ pub(crate) struct Core {
     /// Of the origin at open.
     pub(crate) identity: block::Identity,
     pub(crate) uuid: uuid::Uuid,
-    /// Number of this opening.
-    pub(crate) epoch: u64,
     pub(crate) layout: Layout,
     /// As it was opened: when level 2 does what may have changed since ([`Core::level2`]).
     pub(crate) options: OpenOptions,
@@ -369,6 +367,7 @@ impl Core {
                 "the log device failed: writes go to the LUN, and what only the log has is brought there as far as it can be read"
             );
             state.failure = Some(error.clone());
+            state.appender.refuse(error);
             let core = Arc::clone(self);
             // Not polled here, where the state is locked.
             self.workers.spawn(async move { drop(core.note_failure().await) });

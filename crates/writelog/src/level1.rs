@@ -14,8 +14,8 @@ use std::time::Duration;
 use block::{Completion, Error};
 use futures_util::future::{Either, select};
 
-use crate::appender::Content;
 use crate::core::{Core, State};
+use crate::entry::Content;
 use crate::limits::{AGE_SHARES, DESTAGE_RETRY_MS, RECORDS_IN_FLIGHT_MAX, SEGMENT_BYTES_PAPER};
 
 /// Bytes of slots that, with their table, fill a record in the smallest segment.

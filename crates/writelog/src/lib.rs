@@ -18,7 +18,7 @@
 //! | `dispatch` | each request goes its way |
 //! | `write`, `read`, `flush`, `extents` | one operation each |
 //! | `map`, `sorted`, `sectors`, `segments`, `stage`, `shadow`, `records` | which sectors are where; in how few bytes; of which bytes; segments; slots; what the log has below volatile slots; the newest records in RAM |
-//! | `appender`, `append` | what waits for a record, and what is on its way; group commit |
+//! | `entry`, `appender`, `append` | what waits for a record, and who; the records on their way; sending them, and what becomes of them |
 //! | `level1`, `batch`, `selection`, `epoch`, `next_epoch`, `runs`, `level2` | destaging: from slots to the log; what is sent at once; which; in the order of the log; which epoch is next; in which writes; sending it |
 //! | `images`, `found`, `loaded`, `places`, `sums`, `salvage` | bytes of the log in RAM; records in them; segments as they are read; pieces read by their places, and the checksums they are held against; what is left of a segment that cannot be read as a whole |
 //! | `line`, `entrance`, `pace` | who waits; who may change something now; how fast, for the rate at which room is made |
@@ -51,6 +51,7 @@ mod core;
 mod counters;
 mod dispatch;
 mod entrance;
+mod entry;
 mod epoch;
 mod events;
 mod extents;

@@ -250,7 +250,6 @@ fn assemble(
     Arc::new(Core {
         identity,
         uuid: superblock.uuid(),
-        epoch,
         layout,
         clock: Arc::clone(&options.clock),
         level2: Mutex::new(options.level2),

@@ -15,9 +15,9 @@ use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::{Error, Response};
 
-use crate::appender::{Content, extents_of_slot};
 use crate::core::{Core, State};
 use crate::entrance::Entrance;
+use crate::entry::{Content, extents_of_slot};
 use crate::limits::{EXTENTS_OF_A_CHANGE, UNIT_BYTES, ZERO_SECTORS_MAX};
 use crate::map::{Piece, Zeroed};
 use crate::sectors::sectors_of;

@@ -24,6 +24,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use nbd::server::{Command, Event, Reply, Server, Ticket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::admission::{DeviceTurns, Lane, cost_of};
 use crate::carry_out::{self, Finished, Job, Means, Running, Started};
 use crate::counters::RequestKind;
 use crate::error_table::to_failure;
@@ -48,8 +49,11 @@ pub(crate) struct Connection<S> {
     running: FuturesUnordered<Running>,
     flushes: Flushes,
     work_share: WorkShare,
+    lane: Lane,
     /// Bytes of requests begun in this turn, [`TURN_REQUEST_BYTES`] at least for each.
     turn_bytes: u64,
+    /// What reads and writes cost that were carried out on the spot in this turn: they came at once, too.
+    turn_cost: u64,
     /// The buffer that the next request waits for.
     awaited: Option<Awaited>,
     holdings: Holdings,
@@ -97,6 +101,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let holdings = shared.holdings();
         let server = Server::new(Arc::new(shared.export(&geometry)));
         let device = Arc::new(SubmitterLayer::new(Arc::clone(&shared.device)));
+        let lane = Lane::new(Arc::clone(&shared.admission), device.submitter());
         Self {
             stream,
             shared,
@@ -106,7 +111,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             running: FuturesUnordered::new(),
             flushes: Flushes::default(),
             work_share: WorkShare::default(),
+            lane,
             turn_bytes: 0,
+            turn_cost: 0,
             awaited: None,
             holdings,
             bytes_running: 0,
@@ -127,7 +134,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.server.begin_shutdown();
             self.is_closing = true;
         }
-        self.turn_bytes = 0;
+        (self.turn_bytes, self.turn_cost) = (0, 0);
         loop {
             let mut has_progressed = self.collect_finished(context);
             has_progressed |= self.collect_buffer(context);
@@ -293,6 +300,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.turn_bytes += if is_long(&command) { TURN_REQUEST_BYTES } else { bytes.max(TURN_REQUEST_BYTES) };
         let bytes = carry_out::held_bytes(&self.geometry, &command);
         self.bytes_running += bytes;
+        let is_moving = matches!(kind, RequestKind::Read | RequestKind::Write);
+        let device_turns = is_moving.then(|| self.enter_lane()).flatten();
         let job = Job { ticket, kind, bytes, buffer_bytes: carry_out::buffer_bytes(&command), turn: None, part: None };
         let means = Means {
             device: &self.device,
@@ -300,11 +309,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             turns: &self.shared.turns,
             work_share: &self.work_share,
             long_requests: &self.shared.long_requests,
+            device_turns,
         };
         match carry_out::start(&means, job, command, buffer) {
-            Started::Finished(finished) => self.finish(finished),
+            Started::Finished(finished) => {
+                self.turn_cost += cost_of(finished.job.bytes);
+                self.finish(finished);
+            }
             Started::Running(running) => self.running.push(running),
         }
+    }
+
+    /// The turns that a read or write is to take, beside all that is under way.
+    fn enter_lane(&mut self) -> Option<DeviceTurns> {
+        let requests = self.server.outstanding() as u64;
+        self.lane.enter(requests * cost_of(0) + self.bytes_running + self.turn_cost)
     }
 
     fn finish(&mut self, finished: Finished) {

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+mod admission;
 mod carry_out;
 pub mod client;
 mod connection;

@@ -54,6 +54,7 @@ impl NbdServer {
             begun: Instant::now(),
             large_places: Arc::default(),
             long_requests: Arc::default(),
+            admission: Arc::default(),
             options,
         };
         Self { shared: Arc::new(shared) }

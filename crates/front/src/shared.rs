@@ -10,6 +10,7 @@ use nbd::server::Export;
 use nbd::{Abilities, BlockSize};
 use tokio::time::Instant;
 
+use crate::admission::Admission;
 use crate::counters::Counters;
 use crate::holdings::{AwaitedPlace, Holdings, LargePlaces, Shares};
 use crate::long_requests::LongRequests;
@@ -27,6 +28,7 @@ pub(crate) struct Shared {
     pub(crate) turns: RangeLock,
     pub(crate) large_places: Arc<LargePlaces>,
     pub(crate) long_requests: Arc<LongRequests>,
+    pub(crate) admission: Arc<Admission>,
     pub(crate) shares: Shares,
     pub(crate) refusals: Refusals,
     /// When the server was made: times of its log are since then.

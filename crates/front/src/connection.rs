@@ -23,15 +23,18 @@ use block::{Error, Geometry, SharedDevice};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use nbd::server::{Command, Event, Reply, Server, Ticket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::admission::{DeviceTurns, Lane, cost_of};
 use crate::carry_out::{self, Finished, Job, Means, Running, Started};
 use crate::counters::RequestKind;
 use crate::error_table::to_failure;
 use crate::flushes::Flushes;
+use crate::handshakes::Handshake;
 use crate::holdings::{AwaitedPlace, Holdings};
 use crate::limits::{
-    BYTES_IN_FLIGHT_MAX, REQUESTS_IN_FLIGHT_MAX, SLICES_PER_WRITE_MAX, TURN_BYTES, TURN_REQUEST_BYTES,
+    BYTES_IN_FLIGHT_MAX, HANDSHAKE_TIME_MAX, REQUESTS_IN_FLIGHT_MAX, SLICES_PER_WRITE_MAX, TURN_BYTES,
+    TURN_REQUEST_BYTES,
 };
 use crate::long_requests::{WorkShare, is_long};
 use crate::shared::Shared;
@@ -60,9 +63,19 @@ pub(crate) struct Connection<S> {
     /// Bytes of buffers that requests in the device hold.
     bytes_running: u64,
     shutdown: Signal,
-    /// When the handshake is to be over; `None` once it is, or where there is no such time.
-    handshake_deadline: Option<Signal>,
+    /// The end of the handshake that is not over, at the latest; `None` also where it may take any time.
+    handshake_end: Option<Signal>,
+    /// Its place among the connections of the server, once the handshake is over.
+    place: Option<OwnedSemaphorePermit>,
     is_closing: bool,
+}
+
+/// When a handshake has to be over, or to give way.
+fn end_of(mut handshake: Handshake) -> Signal {
+    Box::pin(async move {
+        // Either is the end.
+        let _ = tokio::time::timeout(HANDSHAKE_TIME_MAX, handshake.has_to_give_way()).await;
+    })
 }
 
 /// A buffer that cannot be had at once.
@@ -96,7 +109,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         shared: Arc<Shared>,
         geometry: Geometry,
         shutdown: Signal,
-        handshake_deadline: Option<Signal>,
+        handshake: Option<Handshake>,
     ) -> Self {
         let holdings = shared.holdings();
         let server = Server::new(Arc::new(shared.export(&geometry)));
@@ -118,7 +131,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             holdings,
             bytes_running: 0,
             shutdown,
-            handshake_deadline,
+            handshake_end: handshake.map(end_of),
+            place: None,
             is_closing: false,
         }
     }
@@ -168,8 +182,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let words = "the client keeps a large request that others wait for";
             return Err(io::Error::new(io::ErrorKind::TimedOut, words));
         }
-        let Some(deadline) = &mut self.handshake_deadline else { return Ok(()) };
-        if deadline.as_mut().poll(context).is_pending() {
+        let Some(end) = &mut self.handshake_end else { return Ok(()) };
+        if end.as_mut().poll(context).is_pending() {
             return Ok(());
         }
         self.shared.counters.protocol_errors.fetch_add(1, Ordering::Relaxed);
@@ -242,7 +256,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let Some(event) = self.server.poll_event() else { break };
             has_progressed = true;
             match event {
-                Event::Negotiated { .. } => self.handshake_deadline = None,
+                Event::Negotiated { .. } => self.finish_handshake()?,
                 Event::BufferNeeded { length } => self.with_buffer(length, Purpose::Payload),
                 Event::Request(ticket, command @ Command::Read { length, .. }) => {
                     self.with_buffer(length as usize, Purpose::Read(ticket, command));
@@ -257,6 +271,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
         }
         Ok(has_progressed)
+    }
+
+    /// Takes the place of a connection that has finished the handshake, if there is one.
+    fn finish_handshake(&mut self) -> io::Result<()> {
+        if self.handshake_end.take().is_none() {
+            return Ok(());
+        }
+        self.place = Arc::clone(&self.shared.places).try_acquire_owned().ok();
+        if self.place.is_some() {
+            return Ok(());
+        }
+        self.shared.refuse();
+        Err(io::Error::new(io::ErrorKind::QuotaExceeded, "all places were taken meanwhile"))
     }
 
     fn has_room(&mut self) -> bool {

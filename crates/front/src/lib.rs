@@ -19,6 +19,7 @@ mod connection;
 pub mod counters;
 mod error_table;
 mod flushes;
+mod handshakes;
 mod holdings;
 pub mod limits;
 pub mod listener;

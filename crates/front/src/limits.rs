@@ -37,6 +37,16 @@ pub const LARGE_TIME_MAX: Duration = Duration::from_secs(32);
 /// Time a client has to finish the handshake. Programs take milliseconds, people with a debugger do not matter here.
 pub const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 
+/// Connections in their handshakes at once. They come and go within milliseconds, and hold a few KiB; with more, the oldest of who has most of them
+/// gives way. At the pace at which they are taken the others have ten milliseconds at least.
+pub const HANDSHAKES_MAX: usize = 128;
+
+/// Connections that are taken before the next ones wait for [`ACCEPT_INTERVAL`]: who connects again and again has a fifth of the thread.
+pub const ACCEPTS_IN_A_ROW: u32 = 16;
+
+/// See [`ACCEPTS_IN_A_ROW`].
+pub const ACCEPT_INTERVAL: Duration = Duration::from_millis(1);
+
 /// Time a server that shuts down gives its connections to finish what is under way. Whoever ends the process gives it 5 s or more, and
 /// what is below the server needs some of it.
 pub const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(3);

@@ -18,12 +18,12 @@ use base::buffer::Buffer;
 use block::Error;
 use block::device::DeviceExt;
 use futures_util::stream::{self, StreamExt};
-use store::{Append, AppendRefused};
 
-use crate::core::Core;
 use crate::crash_mode::CrashMode;
 use crate::format::{PAGE_BYTES, STATE_CLOSED, STATE_IN_USE, emit_page};
+use crate::journal::{Journal, Stored};
 use crate::limits::{LAZY_PAGES, PAGES_PER_BATCH, TABLE_WRITES_IN_FLIGHT};
+use crate::table::Table;
 
 /// Which pages a checkpoint writes, and what the superblock says after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,45 +36,12 @@ pub(crate) enum Extent {
     Complete,
 }
 
-impl Core {
-    /// Appends to the log. When it is full, makes room first; when it is half full, sees to it in the background.
-    pub(crate) async fn append_with_room(&self, payload: &[u8]) -> Result<Append, Error> {
-        loop {
-            let count = self.changed.count();
-            match self.log.try_append(payload) {
-                Ok(append) => {
-                    if self.is_log_half_full() {
-                        self.background.notify();
-                    }
-                    return Ok(append);
-                }
-                Err(AppendRefused::Failed(error)) => return Err(error),
-                Err(AppendRefused::TooLarge) => unreachable!("groups are bounded by what one record holds"),
-                Err(AppendRefused::Full) => {}
-            }
-            self.counters.log_full.fetch_add(1, Ordering::Relaxed);
-            let used = self.log.usage().used_bytes;
-            self.checkpoint(Extent::Dirty).await?;
-            if self.log.usage().used_bytes >= used {
-                // The oldest record is still being acted on; whoever does so says when it is done.
-                self.changed.changed_since(count).await;
-            }
-        }
-    }
-
-    /// Gives the log of this opening its first record, which says nothing, and notes that it is there: a log without it has lost what it had.
-    pub(crate) async fn begin_log(&self) -> Result<(), Error> {
-        drop(self.append_entries(&[]).await?);
-        let mut superblock = self.superblock.lock().await;
-        superblock.payload.log_end = self.log.durable_end().into();
-        superblock.write(&self.cache_device).await
-    }
-
+impl Journal {
     /// Runs checkpoints in the background while the log is more than half full. Ends when the cache closes.
     pub(crate) async fn checkpoint_in_background(self: Arc<Self>) {
         loop {
-            let count = self.background.count();
-            if self.is_stopped.load(Ordering::Acquire) {
+            let count = self.lines.background.count();
+            if self.life.is_stopped() {
                 return;
             }
             let used_bytes = self.log.usage().used_bytes;
@@ -82,67 +49,26 @@ impl Core {
             let has_helped =
                 is_needed && self.checkpoint(Extent::Dirty).await.is_ok() && self.log.usage().used_bytes < used_bytes;
             if !has_helped {
-                self.background.changed_since(count).await;
+                self.lines.background.changed_since(count).await;
             }
         }
-    }
-
-    /// Stores clean lines without hurry, where they count after a crash. Ends when the cache closes.
-    pub(crate) async fn store_lazily(self: Arc<Self>) {
-        loop {
-            let count = self.background.count();
-            if self.is_stopped.load(Ordering::Acquire) {
-                return;
-            }
-            self.is_lazy_idle.store(true, Ordering::Release);
-            let is_needed = {
-                let state = self.state();
-                state.failure.is_none() && state.frames.mappings.is_kept && state.frames.has_changed_pages()
-            };
-            if !is_needed {
-                self.background.changed_since(count).await;
-                continue;
-            }
-            self.is_lazy_idle.store(false, Ordering::Release);
-            self.clock.sleep(self.lazy_interval).await;
-            if self.is_stopped.load(Ordering::Acquire) {
-                return;
-            }
-            let is_flushed = self.settle_origin().await;
-            if self.checkpoint(Extent::Lazy).await.is_err() || !is_flushed {
-                // The pages wait for an origin that takes a flush; it is asked again when there is more to store.
-                self.is_lazy_idle.store(true, Ordering::Release);
-                self.background.changed_since(count).await;
-            }
-        }
-    }
-
-    /// Says that there may be something to store without hurry.
-    pub(crate) fn wake_lazy(&self) {
-        if self.is_lazy_idle.swap(false, Ordering::AcqRel) {
-            self.background.notify();
-        }
-    }
-
-    fn is_log_half_full(&self) -> bool {
-        let usage = self.log.usage();
-        usage.used_bytes * 2 > usage.region_bytes
     }
 
     /// See the module.
     pub(crate) async fn checkpoint(&self, extent: Extent) -> Result<(), Error> {
-        let mut superblock = self.superblock.lock().await;
-        if self.has_ended.load(Ordering::Acquire) {
+        let mut stored = self.stored.lock().await;
+        let Stored { superblock, table } = &mut *stored;
+        if self.life.has_ended() {
             return Ok(());
         }
         // One that began in the background says of a cache that is being closed no less than who closes it.
-        let extent = if self.is_stopped.load(Ordering::Acquire) { Extent::Complete } else { extent };
+        let extent = if self.life.is_stopped() { Extent::Complete } else { extent };
         let position = self.log.position_needed();
         let (pages, sequence, dirty_lines, clean_at) = {
-            let state = &mut *self.state();
-            self.note_clean(state);
-            let sequence = state.table.sequence_next;
-            state.table.sequence_next += 1;
+            let state = &mut *self.lines.state();
+            state.note_clean();
+            let sequence = table.sequence_next;
+            table.sequence_next += 1;
             let pages = match extent {
                 Extent::Dirty => state.frames.take_pages(false),
                 Extent::Lazy => state.frames.take_pages_lazily(LAZY_PAGES),
@@ -150,14 +76,11 @@ impl Core {
             };
             (pages, sequence, state.frames.counts().dirty_lines, state.clean_at)
         };
-        let mut result = self.write_pages(&pages, sequence).await;
+        let mut result = self.write_pages(table, &pages, sequence).await;
         if result.is_ok() {
             let is_closed = extent == Extent::Complete;
-            let digest = {
-                let table = &mut self.state().table;
-                table.note_written(&pages, sequence);
-                if is_closed { table.digest() } else { 0 }
-            };
+            table.note_written(&pages, sequence);
+            let digest = if is_closed { table.digest() } else { 0 };
             let payload = &mut superblock.payload;
             payload.table_digest = digest.into();
             payload.log_position = position.into();
@@ -167,60 +90,48 @@ impl Core {
             payload.clean_at = clean_at.into();
             payload.state = if is_closed { STATE_CLOSED } else { STATE_IN_USE };
             superblock.set_token(self.tokens, is_closed);
-            result = superblock.write(&self.cache_device).await;
+            result = superblock.write(&self.device).await;
         }
         if let Err(error) = &result {
-            self.state().frames.put_pages_back(&pages);
+            self.lines.state().frames.put_pages_back(&pages);
             self.fail(error);
             return result;
         }
         let used_bytes = self.log.usage().used_bytes;
         self.log.release_until(position);
-        self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
-        self.counters.table_pages_written.fetch_add(pages.len() as u64, Ordering::Relaxed);
+        self.counts.checkpoints.fetch_add(1, Ordering::Relaxed);
+        self.counts.table_pages_written.fetch_add(pages.len() as u64, Ordering::Relaxed);
         // Only for room that was made: a checkpoint without it must not wake who asked for it, or that one never waits.
         if self.log.usage().used_bytes < used_bytes {
-            self.changed.notify();
+            self.lines.changed.notify();
         }
         Ok(())
     }
 
     /// Writes table pages as they are now to their older slots, durably.
-    async fn write_pages(&self, pages: &[u64], sequence: u64) -> Result<(), Error> {
+    async fn write_pages(&self, table: &Table, pages: &[u64], sequence: u64) -> Result<(), Error> {
         for batch in pages.chunks(PAGES_PER_BATCH) {
-            let images = self.page_images(batch, sequence);
+            let images = self.page_images(table, batch, sequence);
             if self.crash_mode.keeps_clean() {
                 // A page that lands says what its frames hold: that comes first.
-                self.cache_device.flush().await?;
+                self.device.flush().await?;
             }
-            let writes = stream::iter(images).map(|(offset, buffer)| self.cache_device.write(offset, buffer, false));
+            let writes = stream::iter(images).map(|(offset, buffer)| self.device.write(offset, buffer, false));
             let results: Vec<Result<Buffer, Error>> = writes.buffer_unordered(TABLE_WRITES_IN_FLIGHT).collect().await;
             results.into_iter().collect::<Result<Vec<_>, Error>>()?;
         }
-        if pages.is_empty() { Ok(()) } else { self.cache_device.flush().await }
+        if pages.is_empty() { Ok(()) } else { self.device.flush().await }
     }
 
     /// What to write, and where.
-    fn page_images(&self, pages: &[u64], sequence: u64) -> Vec<(u64, Buffer)> {
+    fn page_images(&self, table: &Table, pages: &[u64], sequence: u64) -> Vec<(u64, Buffer)> {
         let image = |&page: &u64| {
             let mut buffer = Buffer::zeroed(PAGE_BYTES);
-            let state = &mut *self.state();
-            let lines = state.frames.page_to_store(page);
-            emit_page(&mut buffer, self.line_size(), self.uuid, page, sequence, lines.into_iter());
-            (state.table.older_slot_offset(&self.layout, page), buffer)
+            let lines = self.lines.state().frames.page_to_store(page);
+            emit_page(&mut buffer, self.lines.line_size(), self.uuid(), page, sequence, lines.into_iter());
+            (table.older_slot_offset(&self.lines.layout, page), buffer)
         };
         pages.iter().map(image).collect()
-    }
-
-    /// Lets clean lines be stored that the origin could still lose. What it does not flush now is stored another time.
-    /// Whether it could.
-    async fn settle_origin(&self) -> bool {
-        let has_unflushed = self.state().frames.mappings.has_unflushed();
-        if has_unflushed && let Err(error) = self.flush_origin().await {
-            tracing::debug!(%error, "the origin does not flush; what it has not flushed is not kept over a crash");
-            return false;
-        }
-        true
     }
 
     /// Clean lines do not count after a crash from now on: the log cannot take back any more what the device says about them.
@@ -228,13 +139,57 @@ impl Core {
     /// # Errors
     /// The device's own: what it says stays what a crash brings back.
     pub(crate) async fn void_mappings(&self) -> Result<(), Error> {
-        let mut superblock = self.superblock.lock().await;
-        if !self.state().frames.mappings.is_kept || self.has_ended.load(Ordering::Acquire) {
+        let mut stored = self.stored.lock().await;
+        let superblock = &mut stored.superblock;
+        if !self.lines.state().frames.mappings.is_kept || self.life.has_ended() {
             return Ok(());
         }
         superblock.payload.crash_mode = CrashMode::DirtySynchronous as u8;
-        superblock.write(&self.cache_device).await?;
-        self.state().frames.void_mappings();
+        superblock.write(&self.device).await?;
+        self.lines.state().frames.void_mappings();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::executor::Executor;
+
+    use super::*;
+    use crate::format::{FRAME_NONE, LogEntry};
+    use crate::journal::tests::{found, made};
+    use crate::lines::tests::put;
+
+    #[test]
+    fn what_the_table_has_taken_over_is_found_without_the_log() {
+        let mut executor = Executor::in_order();
+        let (device, journal) = made(&mut executor, CrashMode::DirtySynchronous);
+        let frame = put(&journal.lines, 7, 0xff, 0x0f);
+        let line = journal.lines.state().frames.line(frame);
+        let (used, recovered) = executor.block_on(async move {
+            let mut used = Vec::new();
+            drop(journal.append(&[LogEntry::state(frame, FRAME_NONE, line)]).await.expect("nothing fails"));
+            used.push(journal.status().log.used_bytes);
+            journal.checkpoint(Extent::Dirty).await.expect("nothing fails");
+            used.push(journal.status().log.used_bytes);
+            (used, found(&device).await.1)
+        });
+        assert!(used[1] < used[0], "{used:?}: its room is free");
+        assert_eq!((recovered.report.log_records, recovered.report.dirty_lines), (0, 1));
+        let found = recovered.frames.find(7).map(|(frame, line)| (frame, line.dirty));
+        assert_eq!(found, Some((frame, line.dirty)), "what is clean was not kept");
+    }
+
+    #[test]
+    fn nothing_is_written_behind_the_end() {
+        let mut executor = Executor::in_order();
+        let (device, journal) = made(&mut executor, CrashMode::DirtySynchronous);
+        put(&journal.lines, 7, 0xff, 0x0f);
+        let recovered = executor.block_on(async move {
+            journal.life.end();
+            journal.checkpoint(Extent::Dirty).await.expect("nothing is done");
+            found(&device).await.1
+        });
+        assert_eq!(recovered.report.dirty_lines, 0);
     }
 }

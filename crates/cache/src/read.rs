@@ -20,21 +20,18 @@ use std::sync::atomic::Ordering;
 
 use base::buffer::Buffer;
 use base::range::ByteRange;
-use block::device::DeviceExt;
 use block::range_lock::{Acquire, RangeGuard};
 use block::{Completion, Error, ErrorKind, Request, Response};
 use futures_util::future::join_all;
 use smallvec::SmallVec;
 
-use crate::core::{Core, Pins, finish_timing};
-use crate::crash_mode::CrashMode;
-use crate::format::checksum_of_line;
+use crate::core::Core;
+use crate::counters::{RequestKind, Serving};
+use crate::insertion::{Insertion, Wanted};
 use crate::limits::MISS_GAP_BYTES_MAX;
-use crate::line_check::LineCheck;
-use crate::line_size::LineSize;
-use crate::mappings::Mappings;
-use crate::sectors::Sectors;
-use crate::status::{RequestKind, Serving};
+use crate::line_check::{LineCheck, lost};
+use crate::pins::Pins;
+use crate::timing::{finish_timing, start_timing};
 
 /// Where to find which part of a request.
 struct ReadPlan {
@@ -85,19 +82,19 @@ impl ReadPlan {
 /// device does so. Gives the buffer back when it is no such read, and has done nothing then.
 pub(crate) fn read_hit(core: &Arc<Core>, range: ByteRange, buffer: Buffer) -> Result<Completion, Buffer> {
     let Some(guard) = core.ranges.try_shared(core.line_size().whole_lines(range)) else { return Err(buffer) };
-    if !core.is_open.load(Ordering::SeqCst) {
+    if !core.life.is_open() {
         return Err(buffer);
     }
-    let had_failed = core.has_failed.load(Ordering::Acquire);
+    let had_failed = core.lines.has_failed();
     let Some((offset, piece, pins)) = core.plan_hit(range) else { return Err(buffer) };
-    let timed = core.start_timing(RequestKind::Read);
+    let timed = start_timing(core, RequestKind::Read);
     let counters = core.counters.of(RequestKind::Read);
     counters.tags(1, 0);
     counters.served(Serving::Hit);
     let finishing = Arc::clone(core);
     // Nothing of this is locked while the cache device is asked for something.
     let step = move |response: Response| {
-        let is_doubtful = finishing.has_failed.load(Ordering::Acquire) && !had_failed;
+        let is_doubtful = finishing.lines.has_failed() && !had_failed;
         if response.result.is_ok() && !is_doubtful {
             drop((pins, guard));
             finish_timing(timed);
@@ -131,7 +128,7 @@ pub(crate) async fn read(
         Ok(guard) => guard,
         Err(error) => return Response::failed(error, buffer),
     };
-    let had_failed = core.has_failed.load(Ordering::Acquire);
+    let had_failed = core.lines.has_failed();
     let plan = match core.plan_read(range) {
         Ok(plan) => plan,
         Err(error) => return Response::failed(error, buffer),
@@ -151,7 +148,7 @@ pub(crate) async fn read(
             }
         }
     };
-    let losses = core.origin_losses.load(Ordering::Acquire);
+    let losses = core.origin.losses.count();
     let response = core.read_unless_failing(&plan, range, buffer, had_failed).await;
     if response.result.is_ok() && plan.has_misses() {
         core.start_insertion(range, &response.buffer, losses, (guard, fetch));
@@ -167,8 +164,8 @@ impl Core {
             return None;
         }
         let (wanted, _) = self.line_size().part_of(blocks.start, range);
-        let mut pins = Pins::none(self);
-        let state = &mut *self.state();
+        let mut pins = Pins::none(&self.lines);
+        let state = &mut *self.lines.state();
         if !state.mode.caches_reads() || state.admissions.follows_streams() {
             return None;
         }
@@ -188,8 +185,8 @@ impl Core {
     fn plan_read(self: &Arc<Self>, range: ByteRange) -> Result<ReadPlan, Error> {
         let mut pieces = Pieces::new();
         let mut checks = Vec::new();
-        let mut pins = Pins::none(self);
-        let state = &mut *self.state();
+        let mut pins = Pins::none(&self.lines);
+        let state = &mut *self.lines.state();
         let is_bypassed = !state.mode.caches_reads();
         for block in self.line_size().blocks_of(range) {
             let (wanted, at) = self.line_size().part_of(block, range);
@@ -236,7 +233,7 @@ impl Core {
         Ok(ReadPlan { pieces: merge(pieces), checks, _pins: pins })
     }
 
-    /// Reads as planned, when the cache device `had_failed` or not. What is clean in the cache is not used if it has since: see [`Core::fail`].
+    /// Reads as planned, when the cache device `had_failed` or not. What is clean in the cache is not used if it has since: see [`Lines::fail`](crate::lines::Lines::fail).
     async fn read_unless_failing(
         self: &Arc<Self>,
         plan: &ReadPlan,
@@ -245,7 +242,7 @@ impl Core {
         had_failed: bool,
     ) -> Response {
         let response = self.read_planned(plan, range, buffer).await;
-        match response.result.is_ok() && self.has_failed.load(Ordering::Acquire) && !had_failed {
+        match response.result.is_ok() && self.lines.has_failed() && !had_failed {
             true => self.read_anew(range, response.buffer).await,
             false => response,
         }
@@ -288,7 +285,7 @@ impl Core {
     async fn read_piece(&self, piece: Piece, range: ByteRange, buffer: Buffer) -> (Result<(), Error>, Buffer) {
         let on_origin = ByteRange { offset: range.offset + piece.at, length: piece.length };
         let Source::Cache { offset, .. } = piece.source else {
-            return self.read_origin(on_origin, buffer, RequestKind::Read).await;
+            return self.origin.read(on_origin, buffer, self.counters.of(RequestKind::Read)).await;
         };
         let response = self.cache_device.submit(Request::read(offset, buffer)).await;
         if response.result.is_ok() {
@@ -309,35 +306,12 @@ impl Core {
             return (Err(Error::with_source(ErrorKind::Media, context, error)), response.buffer);
         }
         tracing::warn!(%error, %on_origin, "the cache device cannot return clean data; the origin serves it");
-        self.forget_clean(on_origin);
+        self.lines.forget_clean(on_origin);
         let mut buffer = response.buffer;
         if buffer.len() as u64 != piece.length {
             buffer = Buffer::zeroed(piece.length as usize);
         }
-        self.read_origin(on_origin, buffer, RequestKind::Read).await
-    }
-
-    /// The only place that reads the origin.
-    pub(crate) async fn read_origin(
-        &self,
-        range: ByteRange,
-        buffer: Buffer,
-        kind: RequestKind,
-    ) -> (Result<(), Error>, Buffer) {
-        self.counters.of(kind).origin_reads.fetch_add(1, Ordering::Relaxed);
-        let response = self.origin.submit(Request::read(range.offset, buffer)).await;
-        (response.result, response.buffer)
-    }
-
-    /// Forgets clean sectors: they are missing from now on. Dirty ones stay.
-    pub(crate) fn forget_clean(&self, range: ByteRange) {
-        let state = &mut *self.state();
-        for block in state.frames.resident_in(self.line_size().blocks_of(range)) {
-            if let Some((frame, line)) = state.frames.find(block) {
-                let (part, _) = self.line_size().part_of(block, range);
-                state.frames.set_sectors(frame, line.valid & (!part | line.dirty), line.dirty);
-            }
-        }
+        self.origin.read(on_origin, buffer, self.counters.of(RequestKind::Read)).await
     }
 
     /// Copies what was missing and writes it to the cache device, after the reader is answered.
@@ -360,141 +334,6 @@ impl Core {
             }
             drop((pins, guards));
         });
-    }
-
-    /// Picks the sectors of `range` to write into the frames of their blocks and copies them. `None` when there is no memory for it now.
-    pub(crate) fn plan_insertion(
-        self: &Arc<Self>,
-        range: ByteRange,
-        bytes: &[u8],
-        wanted: Wanted,
-    ) -> Option<Insertion> {
-        let mut insertion = Insertion::nothing(self);
-        let mut writes: Vec<(u64, std::ops::Range<usize>)> = Vec::new();
-        let state = &mut *self.state();
-        if state.failure.is_some() || !state.mode.caches_reads() {
-            return Some(insertion);
-        }
-        for block in self.line_size().blocks_of(range) {
-            let Some((frame, line)) = state.frames.find(block) else { continue };
-            let (part, at) = self.line_size().part_of(block, range);
-            let mask = match wanted {
-                Wanted::Missing => part & !line.valid,
-                Wanted::All => part & !line.dirty,
-            };
-            if mask.is_empty() {
-                continue;
-            }
-            insertion.pins.add(&mut state.frames, frame);
-            let is_whole = state.frames.has_checksums() && mask == self.line_size().all_sectors();
-            let data = bytes.get(at..at + self.line_size().bytes() as usize).filter(|_| is_whole);
-            let checksum = data.map_or(0, checksum_of_line);
-            insertion.parts.push(Part { block, mask, checksum });
-            let first = part.hull().map_or(0, |run| run.offset());
-            for run in mask.runs() {
-                let offset = self.layout.frame_offset(frame) + run.offset();
-                let start = at + (run.offset() - first) as usize;
-                let end = start + run.length() as usize;
-                match writes.last_mut() {
-                    Some((last_offset, last)) if *last_offset + last.len() as u64 == offset && last.end == start => {
-                        last.end = end;
-                    }
-                    _ => writes.push((offset, start..end)),
-                }
-            }
-        }
-        for (offset, part) in writes {
-            let mut buffer = self.insert_pool.try_acquire(part.len())?;
-            buffer.copy_from_slice(bytes.get(part)?);
-            insertion.writes.push((offset, buffer));
-        }
-        Some(insertion)
-    }
-
-    /// Writes clean data to the cache device. Whether it took all.
-    pub(crate) async fn write_clean(&self, parts: &[Part], pins: &Pins, writes: Vec<(u64, Buffer)>) -> bool {
-        // What the device says about these frames and these blocks must not be believed any more.
-        let is_concerned = |mappings: &Mappings| {
-            pins.frames().iter().any(|&frame| mappings.is_frame_unmapped(frame))
-                || parts.iter().any(|part| mappings.is_unmapped(part.block))
-        };
-        if self.settle(is_concerned).await.is_err() {
-            return false;
-        }
-        let is_durable = self.crash_mode == CrashMode::AllSynchronous;
-        let writes = writes.into_iter().map(|(offset, buffer)| self.cache_device.write(offset, buffer, is_durable));
-        let results = join_all(writes).await;
-        let Some(error) = results.into_iter().find_map(Result::err) else { return true };
-        tracing::warn!(%error, "the cache device did not take clean data; it stays uncached");
-        self.counters.cache_write_errors.fetch_add(1, Ordering::Relaxed);
-        false
-    }
-
-    /// Says that the frames hold these clean sectors, unless the origin has lost writes since it lost `losses` of them: what was read or
-    /// written may be what it lost.
-    pub(crate) async fn admit(&self, parts: &[Part], losses: u64) {
-        if self.map(parts).await {
-            self.make_valid(parts, losses);
-        }
-    }
-
-    fn make_valid(&self, parts: &[Part], losses: u64) {
-        {
-            let state = &mut *self.state();
-            // Whoever counts a loss looks at the lines afterwards: a loss that is not seen here finds them.
-            if self.origin_losses.load(Ordering::Acquire) != losses || state.failure.is_some() {
-                return;
-            }
-            let has_unflushed = self.has_unflushed_writes();
-            let has_lost = self.origin_flushes.has_lost();
-            for &Part { block, mask, checksum } in parts {
-                if let Some((frame, line)) = state.frames.find(block) {
-                    state.frames.set_sectors(frame, line.valid | mask, line.dirty);
-                    if checksum != 0 {
-                        state.frames.set_checksum(frame, checksum);
-                    }
-                    if has_unflushed {
-                        state.frames.mappings.set_unflushed(frame);
-                    }
-                    if has_lost {
-                        state.frames.mappings.set_doubtful(frame);
-                    }
-                }
-            }
-        }
-        self.wake_lazy();
-    }
-}
-
-/// Which sectors an insertion takes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Wanted {
-    /// Those not valid.
-    Missing,
-    /// All but dirty ones: the bytes are newer than what is there.
-    All,
-}
-
-/// Clean sectors of one line.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Part {
-    pub(crate) block: u64,
-    pub(crate) mask: Sectors,
-    /// Of the line, where this is all of it; 0 when it is not known.
-    pub(crate) checksum: u32,
-}
-
-/// Clean data on its way to the cache device.
-pub(crate) struct Insertion {
-    pub(crate) parts: Vec<Part>,
-    /// Offsets on the cache device, and what goes there.
-    pub(crate) writes: Vec<(u64, Buffer)>,
-    pub(crate) pins: Pins,
-}
-
-impl Insertion {
-    pub(crate) fn nothing(core: &Arc<Core>) -> Self {
-        Self { parts: Vec::new(), writes: Vec::new(), pins: Pins::none(core) }
     }
 }
 
@@ -535,9 +374,4 @@ fn merge_misses(pieces: &[Piece]) -> Vec<Piece> {
         }
     }
     merged
-}
-
-pub(crate) fn lost(line_size: LineSize, block: u64) -> Error {
-    let range = line_size.line_range(block);
-    Error::new(ErrorKind::Media, format!("{range} were dirty in the cache and could not be read back after a crash"))
 }

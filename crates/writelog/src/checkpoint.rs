@@ -149,6 +149,10 @@ impl Core {
         mut snapshot: Snapshot,
         next_state: u8,
     ) -> Result<(), Error> {
+        if superblock.is_undecided() {
+            // A crash brings back either slot. First it is the one that was written last, whole and durable.
+            superblock.write(&self.log_device).await?;
+        }
         let slot = superblock.payload.checkpoint_slot ^ 1;
         let sequence = superblock.payload.checkpoint_sequence.get() + 1;
         let mut result = self.write_checkpoint(slot, sequence, &mut snapshot).await;

@@ -8,7 +8,7 @@
 //! | to slots, while these or the log are nearly full | a pause is over, the longer the fuller they are |
 //! | during a round in the paper's profile | its end |
 //!
-//! Those who wait go in by turns of their submitters ([`crate::fair_queue`]), so that one who sends much delays himself.
+//! Those who wait go in by turns of their submitters ([`block::fair_queue`]), so that one who sends much delays himself.
 //!
 //! A change takes its place among overlapping requests when it goes in, not before. So reads of a block whose write waits are answered, with what was
 //! there before: nobody was told of the write yet. Changes of one submitter go in in the order in which they came.

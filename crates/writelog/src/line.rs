@@ -4,10 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use base::clock::Instant;
 use base::range::ByteRange;
+use block::FairQueue;
 use block::completion::SlotSender;
 use block::range_lock::Acquire;
-
-use crate::fair_queue::FairQueue;
 
 /// Those who wait.
 pub(crate) struct Line {

@@ -11,6 +11,7 @@ use base::buffer::BufferPool;
 use base::range::ByteRange;
 use base::signal::Signal;
 use block::completion::Workers;
+use block::device::DeviceExt;
 use block::range_lock::RangeLock;
 use block::{Device, Error, ErrorKind, EventHub, SharedDevice};
 use store::{Binding, ConflictingChanges, Life, LogPosition, Superblock, superblock};
@@ -102,6 +103,9 @@ pub(crate) async fn open(
     let binding = Binding::from_raw(&superblock.payload.binding)?;
     let binding_now = Binding::of(&origin);
     binding.check_same(&binding_now, KIND.name)?;
+    // A program that was killed may have left what it wrote in the device's own cache: also this superblock, which must not be gone after all once the
+    // next checkpoint takes the slot that the one before it names.
+    log_device.flush().await?;
     let recovered = recover(&log_device, &layout, &superblock, options.clock.as_ref()).await?;
     superblock.payload.binding = binding_now.to_raw()?;
     let stage = open_stage(&options, &layout, &superblock)?;

@@ -21,6 +21,7 @@ use store::turns::Step;
 use zerocopy::IntoBytes;
 
 use crate::appender::{OpenSegment, Placed, Record, SenderId};
+use crate::contents::Contents;
 use crate::core::{Core, State};
 use crate::entry::{Content, Entry, Ticket};
 use crate::format::{EntryRaw, FLAG_EPOCH_END, HeadRaw, prefix_bytes};
@@ -53,7 +54,7 @@ impl Core {
                 Entry { sector, sectors, content, ticket }
             });
             if let Some(error) = state.failure.clone() {
-                entries.for_each(|entry| cancel_move(&mut state.stage, entry.slot()));
+                entries.for_each(|entry| cancel_move(&mut state.contents.stage, entry.slot()));
                 return Completion::ready(Response::failed(error, Buffer::empty()));
             }
             entries.for_each(|entry| state.appender.push(entry));
@@ -117,7 +118,7 @@ impl Core {
             }
             let open = state.appender.open.take().expect("it was opened above");
             assert!(open.offset > 0, "an empty segment holds any entry");
-            state.segments.close(open.segment);
+            state.contents.segments.close(open.segment);
             state.appender.next_segment = open.next_segment;
         }
     }
@@ -152,14 +153,14 @@ impl Core {
     }
 
     fn open_segment(&self, state: &mut State) -> bool {
-        let Some(next_segment) = state.segments.take_next() else { return false };
+        let Some(next_segment) = state.contents.segments.take_next() else { return false };
         let segment = state.appender.next_segment;
         // Slots leave in their order, so what comes after the oldest is newer.
         let now = self.clock.now();
-        let oldest_at = state.stage.as_ref().and_then(Stage::oldest_at).map_or(now, |at| at.min(now));
-        state.segments.open(segment, oldest_at);
-        state.sums.begin(segment);
-        state.records.forget(self.layout.place(segment, 0), self.layout.segment_bytes / UNIT_BYTES);
+        let oldest_at = state.contents.stage.as_ref().and_then(Stage::oldest_at).map_or(now, |at| at.min(now));
+        state.contents.segments.open(segment, oldest_at);
+        state.contents.sums.begin(segment);
+        state.contents.records.forget(self.layout.place(segment, 0), self.layout.segment_bytes / UNIT_BYTES);
         state.appender.open = Some(OpenSegment { segment, offset: 0, next_segment });
         true
     }
@@ -180,10 +181,10 @@ impl Core {
         let place = self.layout.place(segment, position.offset);
         let placed = self.place_entries(state, taken, segment, place, position.sequence, &mut buffer);
         let payload_bytes = buffer.len() - RECORD_HEADER_BYTES;
-        let settled = state.applied.position.sequence.saturating_sub(1);
+        let settled = state.contents.applied.position.sequence.saturating_sub(1);
         let claims = Claims { settled, in_flight: state.appender.in_flight() as u64 };
         let checksum = seal(&mut buffer, self.uuid, position, claims, payload_bytes);
-        state.segments.add_record(segment, position.sequence);
+        state.contents.segments.add_record(segment, position.sequence);
         let bytes = buffer.len() as u64;
         let end = LogPlace {
             segment,
@@ -202,7 +203,7 @@ impl Core {
 
     /// What the next record, of so many entries, says of itself, its position and its segment.
     fn head_of(&self, state: &State, entry_count: usize) -> (HeadRaw, LogPosition, u32) {
-        let State { appender, stage, .. } = state;
+        let State { appender, contents: Contents { stage, .. }, .. } = state;
         let open = appender.open.as_ref().expect("a record has a segment");
         let is_epoch_end = stage.as_ref().is_none_or(|stage| stage.is_at_cut() && !appender.is_slot_queued());
         let head = HeadRaw {
@@ -227,7 +228,7 @@ impl Core {
         sequence: u64,
         buffer: &mut Buffer,
     ) -> Vec<Placed> {
-        let State { stage, segments, sums, .. } = state;
+        let Contents { stage, segments, sums, .. } = &mut state.contents;
         let tag = Self::tag_for(segments, segment);
         let first = self.layout.place(segment, 0);
         let mut at = prefix_bytes(taken.len());
@@ -279,7 +280,7 @@ impl Core {
         if state.failure.is_none() {
             tracing::error!(
                 %error,
-                dirty_bytes = state.map.dirty_sectors() * UNIT_BYTES,
+                dirty_bytes = state.contents.map.dirty_sectors() * UNIT_BYTES,
                 "the log device failed: writes go to the LUN, and what only the log has is brought there as far as it can be read"
             );
             state.failure = Some(error.clone());
@@ -310,7 +311,7 @@ impl Core {
                 Ok(()) => self.apply(state, record, finished),
                 Err(error) => {
                     for placed in record.placed {
-                        cancel_move(&mut state.stage, placed.slot);
+                        cancel_move(&mut state.contents.stage, placed.slot);
                         finished.push((placed.ticket, Err(error.clone())));
                     }
                 }
@@ -325,51 +326,23 @@ impl Core {
     fn apply(&self, state: &mut State, record: Record, finished: &mut Finished) {
         for placed in record.placed {
             match placed.slot {
-                Some(slot) => self.apply_moved(state, slot, &placed.piece),
+                Some(slot) => state.contents.note_moved(slot, &placed.piece),
                 None => {
                     if placed.piece.is_zero() {
-                        state.zeroes_since.get_or_insert(self.clock.now());
+                        state.contents.zeroes_since.get_or_insert(self.clock.now());
                     }
-                    let superseded = state.index(&self.layout, placed.piece);
+                    let superseded = state.contents.index(placed.piece);
                     self.count_superseded(superseded);
                 }
             }
             finished.push((placed.ticket, Ok(())));
         }
-        state.applied = record.end;
+        state.contents.applied = record.end;
         state.may_have_epoch |= record.is_epoch_end;
         state.tail_bytes += record.bytes;
         if let Some(buffer) = record.done {
-            state.records.insert(record.place, buffer);
+            state.contents.records.insert(record.place, buffer);
         }
-    }
-
-    /// What is still in the slot is in the log now. What a newer slot has is the newest in the log all the same.
-    fn apply_moved(&self, state: &mut State, slot: u32, piece: &Piece) {
-        let State { map, shadow, segments, stage, .. } = state;
-        let Some(stage) = stage else { return };
-        let from = Piece { place: stage.place(slot), ..*piece };
-        let found: Vec<Piece> = map.pieces(piece.sector, piece.sectors).filter(Piece::is_in_stage).collect();
-        for found in found {
-            let moved = piece.clip(found.sector, found.end());
-            let is_newest = found.place == from.clip(found.sector, found.end()).place;
-            if !is_newest && !shadow.is_kept() {
-                continue;
-            }
-            segments.add_dirty(self.layout.segment_of(moved.place), moved.sectors);
-            let superseded = |old: Piece| {
-                if old.is_in_segment() {
-                    segments.remove_dirty(self.layout.segment_of(old.place), old.sectors);
-                }
-            };
-            if is_newest {
-                map.insert(moved, |_| {});
-                shadow.remove(moved.sector, moved.sectors, superseded);
-            } else {
-                shadow.insert(moved, superseded);
-            }
-        }
-        stage.finish_move(slot);
     }
 }
 
@@ -385,7 +358,7 @@ fn load(stage: Option<&Stage>, content: &Content, target: &mut [u8]) {
 /// Gives up all that waits.
 fn abandon_queue(state: &mut State, error: &Error, finished: &mut Finished) {
     for entry in state.appender.drain() {
-        cancel_move(&mut state.stage, entry.slot());
+        cancel_move(&mut state.contents.stage, entry.slot());
         finished.push((entry.ticket, Err(error.clone())));
     }
 }

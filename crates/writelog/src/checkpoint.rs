@@ -96,11 +96,11 @@ impl Core {
             return Some(Duration::ZERO);
         }
         // Who waits for room in the checkpoint waits for level 2 only.
-        if state.segments.reusable_count() >= state.segments.count().div_ceil(8) {
+        if state.contents.segments.reusable_count() >= state.contents.segments.count().div_ceil(8) {
             return None;
         }
         let freed = self.releasable(state).len() as u64 * self.layout.segment_bytes;
-        let written = state.owed_extents_max() as u64 * size_of::<ExtentRaw>() as u64;
+        let written = state.contents.owed_extents_max() as u64 * size_of::<ExtentRaw>() as u64;
         if freed > 0 && freed >= written * CHECKPOINT_WORTH_TIMES {
             return Some(Duration::ZERO);
         }
@@ -115,7 +115,7 @@ impl Core {
 
     pub(crate) fn releasable(&self, state: &State) -> Vec<u32> {
         let destaged = self.keeps_order().then_some(state.destaged_sequence);
-        state.segments.releasable(state.applied.position.sequence, destaged)
+        state.contents.segments.releasable(state.contents.applied.position.sequence, destaged)
     }
 
     /// See the module. `next_state` is what the superblock says afterwards.
@@ -180,8 +180,8 @@ impl Core {
         result?;
         {
             let state = &mut *self.state();
-            state.segments.release(&snapshot.released);
-            snapshot.released.iter().for_each(|&segment| state.sums.forget(segment));
+            state.contents.segments.release(&snapshot.released);
+            snapshot.released.iter().for_each(|&segment| state.contents.sums.forget(segment));
             state.releasable_count = self.releasable(state).len() as u32;
             state.tail_bytes -= snapshot.tail_bytes;
             state.checkpointed_at = self.clock.now();
@@ -207,7 +207,7 @@ impl Core {
                 // Collected while others write they may be more than there ever were; at one moment they have room.
                 let state = self.state();
                 snapshot = self.snapshot_without_extents(&state);
-                state.owed_from(0).for_each(|piece| snapshot.add(&piece));
+                state.contents.owed_from(0).for_each(|piece| snapshot.add(&piece));
                 return snapshot;
             }
         }
@@ -215,13 +215,13 @@ impl Core {
     }
 
     fn snapshot_without_extents(&self, state: &State) -> Snapshot {
-        let applied = state.applied.position.sequence;
+        let applied = state.contents.applied.position.sequence;
         let released = self.releasable(state);
         let mut bytes = CheckpointBytes::new();
         let mut segment_count = 0;
         let is_released: HashSet<u32> = released.iter().copied().collect();
-        for segment in state.segments.by_age().filter(|segment| !is_released.contains(segment)) {
-            let entry = state.segments.get(segment);
+        for segment in state.contents.segments.by_age().filter(|segment| !is_released.contains(segment)) {
+            let entry = state.contents.segments.get(segment);
             if entry.first_sequence >= applied {
                 continue;
             }
@@ -233,7 +233,7 @@ impl Core {
             });
             segment_count += 1;
         }
-        let mut place = state.applied;
+        let mut place = state.contents.applied;
         if state.failure.is_some() {
             // Records of this epoch may have landed that nobody was told of: none of them may ever count.
             place.position.epoch += 1;
@@ -244,16 +244,16 @@ impl Core {
             place = LogPlace { segment: place.next_segment, position, ..place };
         }
         debug_assert!(!is_released.contains(&place.segment), "a segment that is used again is no place to begin");
-        let is_stage_used = state.stage.as_ref().is_some_and(|stage| !stage.is_empty());
+        let is_stage_used = state.contents.stage.as_ref().is_some_and(|stage| !stage.is_empty());
         Snapshot {
             bytes,
             segment_count,
             extent_count: 0,
             sector: 0,
-            applied: state.applied,
+            applied: state.contents.applied,
             place,
             destaged_sequence: state.destaged_sequence,
-            dirty_bytes: state.map.dirty_sectors() * UNIT_BYTES,
+            dirty_bytes: state.contents.map.dirty_sectors() * UNIT_BYTES,
             tail_bytes: state.tail_bytes,
             released,
             has_failed: state.failure.is_some(),
@@ -266,7 +266,7 @@ impl Core {
         let mut found = Vec::with_capacity(count);
         {
             let (state, sector) = (self.state(), snapshot.sector);
-            found.extend(state.owed_across(sector).chain(state.owed_from(sector)).take(count));
+            found.extend(state.contents.owed_across(sector).chain(state.contents.owed_from(sector)).take(count));
             let Some(last) = found.last() else { return true };
             snapshot.sector = last.end();
             found.retain(|piece| self.was_before(&state, &snapshot.applied, piece));
@@ -282,7 +282,7 @@ impl Core {
         }
         let segment = self.layout.segment_of(piece.place);
         let is_behind = segment == place.segment && piece.place >= self.layout.place(segment, place.position.offset);
-        state.segments.get(segment).first_sequence < place.position.sequence && !is_behind
+        state.contents.segments.get(segment).first_sequence < place.position.sequence && !is_behind
     }
 
     async fn write_checkpoint(&self, slot: u8, sequence: u64, snapshot: &mut Snapshot) -> Result<(), Error> {
@@ -490,7 +490,7 @@ mod tests {
         world.executor.block_on(committed).expect("nothing fails");
         let after = World::open(&log.after_power_loss(), &origin.after_power_loss(), ORDERED_SEED, false);
         assert_eq!(after.core.recovery.checkpoint_extents, 3, "it names them");
-        let dirty: Vec<u64> = after.core.state().owed_from(0).map(|piece| piece.sector).collect();
+        let dirty: Vec<u64> = after.core.state().contents.owed_from(0).map(|piece| piece.sector).collect();
         assert_eq!(dirty, [20 * BLOCK_BYTES / UNIT_BYTES], "what was written last is all that the origin lacks");
     }
 
@@ -571,7 +571,8 @@ mod tests {
         log.corrupt(torn.expect("it has landed since") as u64, &[0; 512]);
         let after = World::open(&log.after_power_loss(), &origin.after_power_loss(), 1, false);
         let state = after.core.state();
-        let last = state.segments.by_age().map(|segment| state.segments.get(segment).last_sequence).max();
+        let last =
+            state.contents.segments.by_age().map(|segment| state.contents.segments.get(segment).last_sequence).max();
         assert_eq!(last, Some(1));
     }
 
@@ -587,9 +588,9 @@ mod tests {
         }
         let sending = Arc::clone(&core);
         executor.block_on(async move { sending.destage(Goal::Background, false).await }).expect("nothing fails");
-        let applied = core.state().applied.segment;
+        let applied = core.state().contents.applied.segment;
         commit_under_way(&mut executor, &core, write(3));
-        assert_eq!(core.state().segments.get(applied).state, SegmentState::Valid, "it may be used again");
+        assert_eq!(core.state().contents.segments.get(applied).state, SegmentState::Valid, "it may be used again");
         let mut after = World::open(&log.after_power_loss(), &origin.after_power_loss(), 1, false);
         assert_eq!(after.bytes()[..14 * BLOCK_BYTES as usize], [3; 14 * BLOCK_BYTES as usize]);
     }

@@ -29,22 +29,18 @@ use block::{Completion, Device, Error, EventHub, Geometry, Response, SharedDevic
 use store::{Life, Superblock};
 
 use crate::appender::Appender;
+use crate::contents::Contents;
 use crate::counters::Counters;
 use crate::epoch::Epoch;
 use crate::format::ParametersRaw;
-use crate::layout::{Layout, LogPlace};
+use crate::layout::Layout;
 use crate::limits::UNIT_BYTES;
 use crate::line::Line;
-use crate::map::{ExtentMap, Piece};
 use crate::options::{DestageOrder, Durability, Level2, OpenOptions};
 use crate::origin::Origin;
 use crate::pace::Pace;
-use crate::records::RecordCache;
 use crate::segments::Segments;
-use crate::shadow::Shadow;
-use crate::stage::Stage;
 use crate::status::RecoveryReport;
-use crate::sums::Sums;
 use crate::tag::Tag;
 
 /// See the module.
@@ -103,15 +99,8 @@ pub(crate) enum FailureNote {
 
 /// Guarded by `Core::state`; sections are short and never await.
 pub(crate) struct State {
-    pub(crate) map: ExtentMap,
-    pub(crate) shadow: Shadow,
-    pub(crate) segments: Segments,
+    pub(crate) contents: Contents,
     pub(crate) appender: Appender,
-    pub(crate) records: RecordCache,
-    pub(crate) sums: Sums,
-    pub(crate) stage: Option<Stage>,
-    /// Where the last record applied to the map ended: where a checkpoint of now lets replay start.
-    pub(crate) applied: LogPlace,
     /// Everything up to this record is on the origin (destage order `log`), but for what is newer in the epoch that is under way, and nothing behind
     /// it is clean: a step of an epoch becomes clean when all of it is there, and this says so first.
     pub(crate) destaged_sequence: u64,
@@ -123,8 +112,6 @@ pub(crate) struct State {
     pub(crate) found_sequence: u64,
     /// Segments that the next checkpoint lets go, as of the last batch.
     pub(crate) releasable_count: u32,
-    /// Since when there have been zeroes that the origin lacks.
-    pub(crate) zeroes_since: Option<Instant>,
     /// Who waits to change something.
     pub(crate) line: Line,
     /// How fast changes may come for the room that level 2 makes in the log.
@@ -154,120 +141,16 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Makes `piece` what is known of its sectors, with all that follows for what was known before. Counts the sectors that it supersedes in
-    /// the log.
-    pub(crate) fn index(&mut self, layout: &Layout, piece: Piece) -> u64 {
-        let Self { map, shadow, segments, stage, .. } = self;
-        let mut superseded = 0;
-        let is_shadowing = shadow.is_kept() && piece.is_in_stage();
-        map.insert(piece, |old| {
-            if is_shadowing && old.tag.is_dirty() && !old.is_in_stage() {
-                superseded += old.sectors;
-                shadow.insert(old, |_| {});
-            } else {
-                superseded += drop_piece(layout, segments, stage, &old);
-            }
-        });
-        if !is_shadowing {
-            shadow.remove(piece.sector, piece.sectors, |old| {
-                drop_piece(layout, segments, stage, &old);
-            });
-        }
-        if piece.is_in_segment() && piece.tag.is_dirty() {
-            segments.add_dirty(layout.segment_of(piece.place), piece.sectors);
-        }
-        if map.clean_extents() > layout.extents_max() {
-            // The origin has what they say.
-            map.sweep(|_| false);
-        }
-        superseded
-    }
-
-    /// Forgets what is known of some sectors: the origin has newer ones.
-    pub(crate) fn forget(&mut self, layout: &Layout, sector: u64, sectors: u64) {
-        let Self { map, shadow, segments, stage, .. } = self;
-        let mut forget = |old| {
-            drop_piece(layout, segments, stage, &old);
-        };
-        map.remove(sector, sectors, &mut forget);
-        shadow.remove(sector, sectors, forget);
-    }
-
-    /// Marks what is still at the place a batch took it from as clean. Returns the sectors that became clean.
-    pub(crate) fn mark_clean(&mut self, layout: &Layout, sent: &Piece) -> u64 {
-        if sent.is_in_stage() {
-            // Straight to the origin, since the log failed: the slot is done with.
-            let there: Vec<Piece> = self.map.pieces_at(sent).collect();
-            there.iter().for_each(|piece| self.forget(layout, piece.sector, piece.sectors));
-            return there.iter().map(|piece| piece.sectors).sum();
-        }
-        let Self { map, shadow, segments, stage, .. } = self;
-        let mut cleaned = 0;
-        let mut clean = |piece: Piece| cleaned += drop_piece(layout, segments, stage, &piece);
-        map.retag(sent, |tag| (tag.is_dirty() && !tag.is_lost()).then(|| tag.to_clean()), &mut clean);
-        let shadowed: Vec<Piece> = shadow.pieces_at(sent).filter(|piece| !piece.tag.is_lost()).collect();
-        shadowed.iter().for_each(|piece| shadow.remove(piece.sector, piece.sectors, &mut clean));
-        if sent.is_zero() {
-            // Clean zeroes say nothing that the origin does not.
-            let zeroes: Vec<Piece> = map
-                .pieces(sent.sector, sent.sectors)
-                .filter(|piece| piece.is_zero() && !piece.tag.is_dirty())
-                .collect();
-            zeroes.iter().for_each(|piece| map.remove(piece.sector, piece.sectors, |_| {}));
-        }
-        cleaned
-    }
-
-    /// The parts of `held` that the log still has to give to the origin from its place.
-    pub(crate) fn owed_at(&self, held: &Piece) -> impl Iterator<Item = Piece> + '_ {
-        self.map.pieces_at(held).filter(|piece| piece.tag.is_dirty()).chain(self.shadow.pieces_at(held))
-    }
-
-    /// What the log has and the origin lacks, from `sector` on, ascending: all that is dirty but what is in slots.
-    pub(crate) fn owed_from(&self, sector: u64) -> impl Iterator<Item = Piece> + '_ {
-        let mut logged = self.map.dirty_from(sector).filter(|piece| !piece.is_in_stage()).peekable();
-        let mut shadowed = self.shadow.from(sector).peekable();
-        std::iter::from_fn(move || match (logged.peek(), shadowed.peek()) {
-            (Some(one), Some(other)) if one.sector < other.sector => logged.next(),
-            (_, Some(_)) => shadowed.next(),
-            (_, None) => logged.next(),
-        })
-    }
-
-    /// [`State::owed_from`] of what begins before `sector` and reaches behind it, from there on.
-    pub(crate) fn owed_across(&self, sector: u64) -> impl Iterator<Item = Piece> + '_ {
-        let logged = self.map.dirty_across(sector).filter(|piece| !piece.is_in_stage());
-        logged.into_iter().chain(self.shadow.across(sector))
-    }
-
-    /// Count of extents that a checkpoint names, at most: slots are not among them.
-    pub(crate) fn owed_extents_max(&self) -> usize {
-        self.map.dirty_extents() - self.map.staged_extents() + self.shadow.len()
-    }
-
-    /// Count of extents that the map has at most: those that a checkpoint names, as many clean ones, and those in slots, a sector each.
-    pub(crate) fn map_extents_max(&self, layout: &Layout) -> usize {
-        let slots = self.stage.as_ref().map_or(0, |stage| stage.slot_count() * stage.slot_sectors() as usize);
-        2 * layout.extents_max() + slots
-    }
-
     /// Count of extents that a checkpoint has room for besides those it names and those under way.
     pub(crate) fn extents_free(&self, layout: &Layout) -> usize {
-        layout.extents_max().saturating_sub(self.owed_extents_max() + self.appender.extents_in_flight())
-    }
-
-    /// Whether an extent says where its bytes are: dirty ones always do, clean ones until their segment is used again.
-    pub(crate) fn is_current(&self, layout: &Layout, piece: &Piece) -> bool {
-        piece.tag.is_dirty()
-            || !piece.is_in_segment()
-            || piece.tag.is_of(self.segments.get(layout.segment_of(piece.place)).generation)
+        layout.extents_max().saturating_sub(self.contents.owed_extents_max() + self.appender.extents_in_flight())
     }
 
     /// Share of the log that the origin must take before new records can (0.0 to 1.0): of its segments, or of the extents of a checkpoint.
     pub(crate) fn share_used(&self, layout: &Layout) -> f64 {
-        let available = self.segments.reusable_count() + self.releasable_count;
-        let segments = 1.0 - f64::from(available) / f64::from(self.segments.count());
-        segments.max(self.owed_extents_max() as f64 / layout.extents_max() as f64)
+        let available = self.contents.segments.reusable_count() + self.releasable_count;
+        let segments = 1.0 - f64::from(available) / f64::from(self.contents.segments.count());
+        segments.max(self.contents.owed_extents_max() as f64 / layout.extents_max() as f64)
     }
 
     /// Count of changes that wait for their turn or for a record.
@@ -280,36 +163,6 @@ impl State {
         let log_bytes = u64::from(layout.segment_count) * layout.segment_bytes;
         (log_bytes as f64 * (1.0 - self.share_used(layout)).max(0.0)) as u64
     }
-
-    /// When the oldest of what the origin lacks and the log has was written, about.
-    pub(crate) fn oldest_in_log_at(&self) -> Option<Instant> {
-        earlier(self.segments.oldest_dirty_at(), self.zeroes_since)
-    }
-
-    /// Likewise, slots included.
-    pub(crate) fn oldest_dirty_at(&self) -> Option<Instant> {
-        earlier(self.oldest_in_log_at(), self.stage.as_ref().and_then(Stage::oldest_at))
-    }
-}
-
-fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
-    one.into_iter().chain(other).min()
-}
-
-fn drop_piece(layout: &Layout, segments: &mut Segments, stage: &mut Option<Stage>, old: &Piece) -> u64 {
-    if old.is_in_stage() {
-        if let Some(stage) = stage {
-            stage.supersede(old.place, old.sectors);
-        }
-        return 0;
-    }
-    if !old.tag.is_dirty() {
-        return 0;
-    }
-    if old.is_in_segment() {
-        segments.remove_dirty(layout.segment_of(old.place), old.sectors);
-    }
-    old.sectors
 }
 
 impl Core {
@@ -349,7 +202,7 @@ impl Core {
         if !self.is_staged() {
             return false;
         }
-        let Some(stage) = &state.stage else { return false };
+        let Some(stage) = &state.contents.stage else { return false };
         let stage_bytes = stage.slot_count() as u64 * stage.slot_sectors() * UNIT_BYTES;
         state.failure.is_none() && (self.keeps_order() || length <= stage_bytes / 8)
     }

@@ -72,7 +72,7 @@ impl Core {
 
     fn toll(&self, state: &State, bytes: u64) -> Toll {
         let now = self.clock.now();
-        match &state.stage {
+        match &state.contents.stage {
             Some(stage) if self.fits_stage(state, bytes) => {
                 let slots = bytes.div_ceil(stage.slot_sectors() * UNIT_BYTES) * self.layout.slot_bytes;
                 Toll { data: bytes, log: 0, slots, not_before: now + self.slot_pause(state, stage) }
@@ -171,7 +171,7 @@ impl Core {
     }
 
     fn free_slot_bytes(&self, state: &State) -> u64 {
-        let free_count = state.stage.as_ref().map_or(0, |stage| stage.slot_count() - stage.used_count());
+        let free_count = state.contents.stage.as_ref().map_or(0, |stage| stage.slot_count() - stage.used_count());
         free_count as u64 * self.layout.slot_bytes
     }
 

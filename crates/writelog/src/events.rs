@@ -69,7 +69,8 @@ impl Core {
     /// Forgets clean copies of so many sectors from `sector` on, which the caller has alone.
     pub(crate) fn forget_clean_in(&self, (sector, sectors): (u64, u64)) {
         let state = &mut *self.state();
-        let clean: Vec<Piece> = state.map.pieces(sector, sectors).filter(|piece| !piece.tag.is_dirty()).collect();
-        clean.iter().for_each(|piece| state.forget(&self.layout, piece.sector, piece.sectors));
+        let clean: Vec<Piece> =
+            state.contents.map.pieces(sector, sectors).filter(|piece| !piece.tag.is_dirty()).collect();
+        clean.iter().for_each(|piece| state.contents.forget(piece.sector, piece.sectors));
     }
 }

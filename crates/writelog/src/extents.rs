@@ -26,7 +26,7 @@ impl Core {
         let (sector, sectors) = sectors_of(range);
         let first = {
             let state = self.state();
-            let mut dirty = state.map.pieces(sector, sectors).filter(|piece| piece.tag.is_dirty());
+            let mut dirty = state.contents.map.pieces(sector, sectors).filter(|piece| piece.tag.is_dirty());
             dirty.next()
         };
         let Some(first) = first else { return self.origin.device().extents(range.offset, range.length).await };

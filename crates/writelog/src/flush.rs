@@ -20,7 +20,7 @@ impl Core {
         if self.options.durability != Durability::UnsafeVolatile {
             return Ok(());
         }
-        let is_empty = self.state().stage.as_ref().is_none_or(|stage| stage.is_empty());
+        let is_empty = self.state().contents.stage.as_ref().is_none_or(|stage| stage.is_empty());
         if !is_empty {
             match self.move_round(1.0).await {
                 // RAM that no log takes goes to the origin.

@@ -139,7 +139,7 @@ impl Core {
             return Need::Nothing;
         }
         let [_, share_old, _] = AGE_SHARES;
-        let age = state.oldest_in_log_at().map_or(Duration::ZERO, |at| self.clock.now().since(at));
+        let age = state.contents.oldest_in_log_at().map_or(Duration::ZERO, |at| self.clock.now().since(at));
         let age_due = part_of(level2.age_max, share_old);
         let is_full = state.share_used(&self.layout) >= level2.share_start;
         if is_full || age >= age_due || state.was_full || state.failure.is_some() {
@@ -155,11 +155,11 @@ impl Core {
     /// Whether level 2 has anything to do: what is in slots is level 1's, and what is lost is nobody's.
     fn is_anything_dirty(&self, state: &State) -> bool {
         if state.failure.is_some() {
-            return state.map.dirty_from(0).any(|piece| !piece.tag.is_lost());
+            return state.contents.map.dirty_from(0).any(|piece| !piece.tag.is_lost());
         }
-        state.segments.oldest_dirty_at().is_some()
-            || (self.keeps_order() && state.destaged_sequence + 1 < state.applied.position.sequence)
-            || state.zeroes_since.is_some()
+        state.contents.segments.oldest_dirty_at().is_some()
+            || (self.keeps_order() && state.destaged_sequence + 1 < state.contents.applied.position.sequence)
+            || state.contents.zeroes_since.is_some()
     }
 
     /// Destages one batch. Returns the count of pieces that were sent.
@@ -209,8 +209,8 @@ impl Core {
         };
         {
             let state = &mut *self.state();
-            if state.zeroes_since.is_some() && !state.owed_from(0).any(|piece| piece.is_zero()) {
-                state.zeroes_since = None;
+            if state.contents.zeroes_since.is_some() && !state.contents.owed_from(0).any(|piece| piece.is_zero()) {
+                state.contents.zeroes_since = None;
             }
             state.releasable_count = self.releasable(state).len() as u32;
             if is_whole {
@@ -221,7 +221,7 @@ impl Core {
         }
         self.counters.batches.fetch_add(1, Ordering::Relaxed);
         self.counters.cleaned_bytes.fetch_add(cleaned * UNIT_BYTES, Ordering::Relaxed);
-        self.sweep_if_large();
+        self.state().contents.sweep_if_large();
         if !self.has_failed() {
             self.checkpoint_if_it_helps().await?;
         }
@@ -234,7 +234,7 @@ impl Core {
     fn mark_all_clean(&self, pieces: &[Piece]) -> u64 {
         let mark = |pieces: &[Piece]| {
             let state = &mut *self.state();
-            pieces.iter().map(|piece| state.mark_clean(&self.layout, piece)).sum::<u64>()
+            pieces.iter().map(|piece| state.contents.mark_clean(piece)).sum::<u64>()
         };
         pieces.chunks(PIECES_AT_ONCE).map(mark).sum()
     }
@@ -310,7 +310,8 @@ impl Core {
         let over = |value: f64, start: f64, full: f64| ((value - start) / (full - start).max(0.01)).clamp(0.0, 1.0);
         let space = over(state.share_used(&self.layout), level2.share_start, level2.share_slow);
         let [_, share_old, share_full] = AGE_SHARES;
-        let age = state.oldest_in_log_at().map_or(0.0, |at| over(self.share_of_age(at), share_old, share_full));
+        let age =
+            state.contents.oldest_in_log_at().map_or(0.0, |at| over(self.share_of_age(at), share_old, share_full));
         let share = if state.was_full { 1.0 } else { space.max(age) };
         let most = level2.writes_in_flight.max(1) as f64;
         let waiting_count = if self.is_staged() { 0 } else { state.waiting_count() };
@@ -364,7 +365,7 @@ impl Core {
             return Ok(());
         }
         if piece.is_in_stage() {
-            if let Some(stage) = &self.state().stage {
+            if let Some(stage) = &self.state().contents.stage {
                 stage.load(piece.place, target);
             }
             return Ok(());
@@ -384,7 +385,7 @@ impl Core {
         }
         let (end, bytes_total) = {
             let state = self.state();
-            (state.applied.position.sequence, state.map.dirty_sectors() * UNIT_BYTES)
+            (state.contents.applied.position.sequence, state.contents.map.dirty_sectors() * UNIT_BYTES)
         };
         let mut empty_batches = 0;
         loop {
@@ -393,7 +394,7 @@ impl Core {
                 if !self.is_dirty_before(&state, end) {
                     break;
                 }
-                state.map.dirty_sectors() * UNIT_BYTES
+                state.contents.map.dirty_sectors() * UNIT_BYTES
             };
             progress(DestageProgress { bytes_total, bytes_done: bytes_total.saturating_sub(dirty_bytes) });
             let lost_before = self.lost_bytes_ever();
@@ -431,32 +432,17 @@ impl Core {
     /// Whether anything from before record `end` is not on the origin, but for what is lost.
     fn is_dirty_before(&self, state: &State, end: u64) -> bool {
         if state.failure.is_some() {
-            return state.map.dirty_from(0).any(|piece| !piece.tag.is_lost());
+            return state.contents.map.dirty_from(0).any(|piece| !piece.tag.is_lost());
         }
         if self.keeps_order() && state.destaged_sequence + 1 < end {
             return true;
         }
-        let oldest = state.segments.by_age().find(|&segment| state.segments.get(segment).dirty_sectors > 0);
-        let is_segment_dirty = oldest.is_some_and(|segment| state.segments.get(segment).first_sequence < end);
-        let newest = state.applied.position.sequence.saturating_sub(1);
+        let oldest =
+            state.contents.segments.by_age().find(|&segment| state.contents.segments.get(segment).dirty_sectors > 0);
+        let is_segment_dirty = oldest.is_some_and(|segment| state.contents.segments.get(segment).first_sequence < end);
+        let newest = state.contents.applied.position.sequence.saturating_sub(1);
         let is_zero_before = |piece: Piece| piece.is_zero() && record_of_zeroes(piece.place, newest) < end;
-        is_segment_dirty && state.owed_from(0).any(|piece| !piece.tag.is_lost())
-            || state.owed_from(0).any(is_zero_before)
-    }
-
-    /// Clean extents that nothing refers to any more are swept out when they are many; and all clean ones, when too many are left.
-    fn sweep_if_large(&self) {
-        let state = &mut *self.state();
-        if state.map.len() <= 2 * state.map.dirty_extents() + self.layout.extents_max() / 2 {
-            return;
-        }
-        let State { map, segments, .. } = state;
-        map.sweep(|piece| {
-            piece.is_in_segment() && piece.tag.is_of(segments.get(self.layout.segment_of(piece.place)).generation)
-        });
-        if map.clean_extents() > self.layout.extents_max() / 4 * 3 {
-            // Otherwise it would soon be swept again, for nothing.
-            map.sweep(|_| false);
-        }
+        is_segment_dirty && state.contents.owed_from(0).any(|piece| !piece.tag.is_lost())
+            || state.contents.owed_from(0).any(is_zero_before)
     }
 }

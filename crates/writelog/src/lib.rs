@@ -17,7 +17,7 @@
 //! | `core` | what all operations share: locks, state |
 //! | `dispatch` | each request goes its way |
 //! | `write`, `read`, `flush`, `extents` | one operation each |
-//! | `map`, `sorted`, `sectors`, `segments`, `stage`, `shadow`, `records` | which sectors are where; in how few bytes; of which bytes; segments; slots; what the log has below volatile slots; the newest records in RAM |
+//! | `contents`, `map`, `sorted`, `sectors`, `segments`, `stage`, `shadow`, `records` | what is where, and what follows from a change of it; which sectors are where; in how few bytes; of which bytes; segments; slots; what the log has below volatile slots; the newest records in RAM |
 //! | `entry`, `appender`, `append` | what waits for a record, and who; the records on their way; sending them, and what becomes of them |
 //! | `level1`, `batch`, `selection`, `epoch`, `next_epoch`, `runs`, `level2`, `lost` | destaging: from slots to the log; what is sent at once; which; in the order of the log; which epoch is next; in which writes; sending it; what cannot be sent, since it cannot be read |
 //! | `images`, `found`, `pins`, `loaded`, `places`, `sums`, `salvage` | bytes of the log in RAM; records in them; segments that must stay; segments as they are read; pieces read by their places, and the checksums they are held against; what is left of a segment that cannot be read as a whole |
@@ -48,6 +48,7 @@ mod appender;
 mod batch;
 mod checkpoint;
 mod checkpoint_bytes;
+mod contents;
 mod core;
 mod counters;
 mod dispatch;

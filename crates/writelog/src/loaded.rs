@@ -33,7 +33,8 @@ impl Core {
     /// Reads of the log device at once: fewer the more slots are in use, since level 1 goes first on that device, unless it waits for room.
     pub(crate) fn log_reads_in_flight(&self) -> usize {
         let state = self.state();
-        let free = state.stage.as_ref().filter(|_| !state.wants_room).map_or(1.0, |stage| 1.0 - stage.share_used());
+        let free =
+            state.contents.stage.as_ref().filter(|_| !state.wants_room).map_or(1.0, |stage| 1.0 - stage.share_used());
         ((self.level2().writes_in_flight as f64 * free).round() as usize).max(1)
     }
 
@@ -49,8 +50,8 @@ impl Core {
         let range = self.layout.segment(segment);
         let (first, last, end, is_all) = {
             let state = self.state();
-            let entry = state.segments.get(segment);
-            let applied = &state.applied;
+            let entry = state.contents.segments.get(segment);
+            let applied = &state.contents.applied;
             let end = if applied.segment == segment { applied.position.offset } else { range.length };
             let is_all = entry.state == SegmentState::Used && entry.last_sequence < applied.position.sequence;
             (entry.first_sequence, entry.last_sequence.min(applied.position.sequence - 1), end, is_all)
@@ -77,7 +78,7 @@ impl Core {
     /// Puts what is in RAM of a segment that begins at `first` into its image.
     fn copy_records_in_ram(&self, first: u32, image: &mut [u8]) {
         let state = self.state();
-        for (place, bytes) in state.records.records_in(first, image.len() as u64 / UNIT_BYTES) {
+        for (place, bytes) in state.contents.records.records_in(first, image.len() as u64 / UNIT_BYTES) {
             let at = (u64::from(place - first) * UNIT_BYTES) as usize;
             image[at..at + bytes.len()].copy_from_slice(bytes);
         }
@@ -88,7 +89,7 @@ impl Core {
         let first = self.layout.place(segment, 0);
         let kept: Vec<(u32, Arc<Buffer>)> = {
             let state = self.state();
-            let records = state.records.records_in(first, self.layout.segment_bytes / UNIT_BYTES);
+            let records = state.contents.records.records_in(first, self.layout.segment_bytes / UNIT_BYTES);
             records.map(|(place, bytes)| (place, Arc::clone(bytes))).collect()
         };
         let found = kept
@@ -107,7 +108,7 @@ impl Core {
         }
         let lost: Vec<Piece> = {
             let state = self.state();
-            let owed = state.owed_from(0).filter(|piece| self.is_in(segment, piece) && !piece.tag.is_lost());
+            let owed = state.contents.owed_from(0).filter(|piece| self.is_in(segment, piece) && !piece.tag.is_lost());
             owed.flat_map(|piece| loaded.missing_of(&piece)).collect()
         };
         lost.iter().for_each(|piece| self.lose(piece, &damaged_records(segment)));

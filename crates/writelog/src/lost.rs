@@ -14,8 +14,8 @@ impl Core {
     pub(crate) fn lose(&self, piece: &Piece, error: &Error) {
         tracing::error!(%error, range = %range_of(piece), "data that only the log had is lost; reading it is an error until it is written again");
         let state = &mut *self.state();
-        state.map.retag(piece, |tag| tag.is_dirty().then(|| tag.to_lost()), |_| {});
-        state.shadow.lose(piece);
+        state.contents.map.retag(piece, |tag| tag.is_dirty().then(|| tag.to_lost()), |_| {});
+        state.contents.shadow.lose(piece);
         self.counters.lost_bytes.fetch_add(piece.sectors * UNIT_BYTES, Ordering::Relaxed);
     }
 
@@ -27,6 +27,12 @@ impl Core {
     /// How many there are that nobody has written again.
     pub(crate) fn lost_bytes_now(&self) -> u64 {
         let state = self.state();
-        state.map.dirty_from(0).filter(|piece| piece.tag.is_lost()).map(|piece| piece.sectors * UNIT_BYTES).sum()
+        state
+            .contents
+            .map
+            .dirty_from(0)
+            .filter(|piece| piece.tag.is_lost())
+            .map(|piece| piece.sectors * UNIT_BYTES)
+            .sum()
     }
 }

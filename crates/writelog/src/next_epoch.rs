@@ -44,9 +44,9 @@ impl Core {
     pub(crate) async fn begin_with_found(&self) {
         let mut epoch = self.destaging.lock().await;
         let state = self.state();
-        let is_all = state.stage.as_ref().is_none_or(Stage::is_empty);
+        let is_all = state.contents.stage.as_ref().is_none_or(Stage::is_empty);
         if is_all && state.destaged_sequence < state.found_sequence {
-            *epoch = Some(self.epoch_of(&state, state.owed_from(0).collect(), state.found_sequence));
+            *epoch = Some(self.epoch_of(&state, state.contents.owed_from(0).collect(), state.found_sequence));
         }
     }
 
@@ -55,7 +55,7 @@ impl Core {
     pub(crate) async fn begin_with_leftovers(&self) {
         let mut epoch = self.destaging.lock().await;
         let state = &mut *self.state();
-        let pieces: Vec<Piece> = state.owed_from(0).collect();
+        let pieces: Vec<Piece> = state.contents.owed_from(0).collect();
         if pieces.is_empty() {
             state.destaged_sequence = state.found_sequence;
             return;
@@ -66,9 +66,9 @@ impl Core {
 
     /// The epoch up to `end` that has these pieces, of each sector one.
     fn epoch_of(&self, state: &State, pieces: Vec<Piece>, end: u64) -> Epoch {
-        let last_of = |segment: u32| state.segments.get(segment).last_sequence.min(end);
-        let lasts: Vec<u64> = state.segments.by_age().map(last_of).collect();
-        let newest = state.applied.position.sequence - 1;
+        let last_of = |segment: u32| state.contents.segments.get(segment).last_sequence.min(end);
+        let lasts: Vec<u64> = state.contents.segments.by_age().map(last_of).collect();
+        let newest = state.contents.applied.position.sequence - 1;
         let mut rest = BTreeMap::from([(end, Vec::new())]);
         for piece in pieces {
             let last = if piece.is_zero() {
@@ -89,9 +89,9 @@ impl Core {
             if !std::mem::replace(&mut state.may_have_epoch, false) {
                 return (None, None);
             }
-            let (destaged, applied) = (state.destaged_sequence, state.applied.position.sequence - 1);
-            let is_behind = |segment: &u32| state.segments.get(*segment).last_sequence.min(applied) > destaged;
-            let segments: Vec<u32> = state.segments.by_age().filter(is_behind).collect();
+            let (destaged, applied) = (state.destaged_sequence, state.contents.applied.position.sequence - 1);
+            let is_behind = |segment: &u32| state.contents.segments.get(*segment).last_sequence.min(applied) > destaged;
+            let segments: Vec<u32> = state.contents.segments.by_age().filter(is_behind).collect();
             let count = (self.batch_bytes(state) / self.layout.segment_bytes).max(1) as usize;
             (segments, destaged, applied, state.found_sequence, count)
         };
@@ -106,7 +106,7 @@ impl Core {
         while index < count || end.is_none() || seen < found.min(applied) {
             let Some((segment, loaded)) = loading.next().await else { break };
             index += 1;
-            let last = self.state().segments.get(segment).last_sequence.min(applied);
+            let last = self.state().contents.segments.get(segment).last_sequence.min(applied);
             seen = seen.max(last);
             self.lose_damaged(segment, &loaded);
             images = images.filter(|_| index <= count).map(|mut images| {
@@ -142,10 +142,10 @@ impl Core {
         let across = {
             let state = self.state();
             let is_across = |segment: &u32| {
-                let entry = state.segments.get(*segment);
+                let entry = state.contents.segments.get(*segment);
                 (entry.first_sequence..entry.last_sequence).contains(&destaged)
             };
-            state.segments.by_age().find(is_across)
+            state.contents.segments.by_age().find(is_across)
         };
         let mut end = 0;
         if let Some(segment) = across {
@@ -154,15 +154,15 @@ impl Core {
             end = self.layout.place(segment, sent.map(|record| record.end).max().unwrap_or(0));
         }
         let state = &mut *self.state();
-        let newest = state.applied.position.sequence - 1;
+        let newest = state.contents.applied.position.sequence - 1;
         let is_sent = |piece: &Piece| match (piece.is_zero(), self.layout.segment_of(piece.place)) {
             (true, _) => record_of_zeroes(piece.place, newest) <= destaged,
             (false, segment) if Some(segment) == across => piece.place < end,
-            (false, segment) => state.segments.get(segment).last_sequence <= destaged,
+            (false, segment) => state.contents.segments.get(segment).last_sequence <= destaged,
         };
-        let sent: Vec<Piece> = state.owed_from(0).filter(is_sent).collect();
+        let sent: Vec<Piece> = state.contents.owed_from(0).filter(is_sent).collect();
         // Forgotten, not clean: nobody has compared it with its checksum, and the origin has it.
-        sent.iter().for_each(|piece| state.forget(&self.layout, piece.sector, piece.sectors));
+        sent.iter().for_each(|piece| state.contents.forget(piece.sector, piece.sectors));
     }
 
     /// The bytes of these pieces; what is damaged is left out.

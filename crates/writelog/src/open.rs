@@ -19,6 +19,7 @@ use uuid::Uuid;
 use zerocopy::little_endian::U64;
 
 use crate::appender::Appender;
+use crate::contents::Contents;
 use crate::core::{Core, FailureNote, State};
 use crate::counters::Counters;
 use crate::format::{KIND, ParametersRaw, STATE_CLOSED, STATE_FAILED, STATE_IN_USE};
@@ -201,20 +202,23 @@ fn assemble(
     let record_cache_bytes = options.record_cache_bytes.min(usize::try_from(log_bytes).unwrap_or(usize::MAX));
     let has_zeroes = recovered.map.dirty_from(0).any(|piece| piece.is_zero());
     let mut state = State {
-        map: recovered.map,
-        shadow: Shadow::new(options.durability == Durability::UnsafeVolatile),
-        segments: recovered.segments,
+        contents: Contents {
+            layout,
+            map: recovered.map,
+            shadow: Shadow::new(options.durability == Durability::UnsafeVolatile),
+            segments: recovered.segments,
+            stage: None,
+            records: RecordCache::new(record_cache_bytes),
+            sums: Sums::new(layout.segment_count, options.order == DestageOrder::Lba),
+            applied: start,
+            zeroes_since: has_zeroes.then(|| options.clock.now()),
+        },
         appender: Appender::new(&start),
-        records: RecordCache::new(record_cache_bytes),
-        sums: Sums::new(layout.segment_count, options.order == DestageOrder::Lba),
-        stage: None,
-        applied: start,
         destaged_sequence: 0,
         leftovers_end: 0,
         may_have_epoch: true,
         found_sequence: start.position.sequence.saturating_sub(1),
         releasable_count: 0,
-        zeroes_since: None,
         line: Line::new(),
         pace: Pace::new(options.level2.pause_max, options.level2.reserve_bytes(log_bytes)),
         tail_bytes: 0,
@@ -229,7 +233,6 @@ fn assemble(
         stuck: None,
         destage_failure: None,
     };
-    state.zeroes_since = has_zeroes.then(|| options.clock.now());
     if let Some(stage) = stage {
         let found: Vec<Piece> = stage
             .slots_by_age()
@@ -240,12 +243,12 @@ fn assemble(
                 tag: stage_tag(),
             })
             .collect();
-        state.stage = Some(stage);
+        state.contents.stage = Some(stage);
         for piece in found {
             report.nvram_bytes += piece.sectors * UNIT_BYTES;
-            state.index(&layout, piece);
+            state.contents.index(piece);
         }
-        report.dirty_bytes = state.map.dirty_sectors() * UNIT_BYTES;
+        report.dirty_bytes = state.contents.map.dirty_sectors() * UNIT_BYTES;
     }
     let buffer_bytes = record_cache_bytes + options.level2.batch_bytes as usize + POOLED_BYTES_MORE;
     Arc::new(Core {
@@ -283,7 +286,7 @@ impl Core {
         let state = self.state();
         let sectors = ranges.iter().flat_map(|&range| {
             let (first, sectors) = whole_sectors(range);
-            let pieces = state.map.pieces(first, sectors);
+            let pieces = state.contents.map.pieces(first, sectors);
             pieces.filter(|piece| piece.tag.is_dirty()).map(|piece| piece.sectors)
         });
         match sectors.sum::<u64>() * UNIT_BYTES {
@@ -330,7 +333,7 @@ impl Core {
         self.changed.notify();
         self.background.notify();
         drop(self.destaging.lock().await);
-        let is_clean = self.state().map.dirty_sectors() == 0;
+        let is_clean = self.state().contents.map.dirty_sectors() == 0;
         let result = match self.failure() {
             Some(error) if !is_clean => Err(error),
             // Clean in spite of a failure: if the device takes a checkpoint of nothing, the next open begins anew.

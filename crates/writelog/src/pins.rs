@@ -30,7 +30,7 @@ impl Drop for Pins {
         }
         let is_room_wanted = {
             let state = &mut *self.core.state();
-            self.segments.iter().for_each(|&segment| state.segments.unpin(segment));
+            self.segments.iter().for_each(|&segment| state.contents.segments.unpin(segment));
             state.wants_room
         };
         if is_room_wanted {

@@ -119,14 +119,18 @@ impl Core {
         let segment_of = |piece: &Piece| self.layout.segment_of(piece.place);
         let unchecked: BTreeSet<u32> = {
             let state = self.state();
-            rest.log.iter().map(segment_of).filter(|&segment| state.segments.get(segment).is_unchecked).collect()
+            rest.log
+                .iter()
+                .map(segment_of)
+                .filter(|&segment| state.contents.segments.get(segment).is_unchecked)
+                .collect()
         };
         for &segment in &unchecked {
             let _checking = self.checking.lock().await;
-            if self.state().segments.get(segment).is_unchecked {
+            if self.state().contents.segments.get(segment).is_unchecked {
                 let loaded = self.load_segment(segment).await;
                 self.lose_damaged(segment, &loaded);
-                self.state().segments.note_checked(segment);
+                self.state().contents.segments.note_checked(segment);
             }
         }
         !unchecked.is_empty()
@@ -141,7 +145,7 @@ impl Core {
         let block_bytes = u64::from(self.origin.device().geometry().logical_block_bytes);
         let state = &mut *self.state();
         let pieces: Vec<Piece> =
-            state.map.pieces(start, sectors).filter(|piece| state.is_current(&self.layout, piece)).collect();
+            state.contents.map.pieces(start, sectors).filter(|piece| state.contents.is_current(piece)).collect();
         for piece in pieces {
             rest.add_below(at, piece.sector, block_bytes);
             at = piece.end();
@@ -153,7 +157,7 @@ impl Core {
             if copy_from_ram(state, &piece, target) {
                 ram += piece.sectors;
             } else {
-                rest.pins.add(&mut state.segments, self.layout.segment_of(piece.place));
+                rest.pins.add(&mut state.contents.segments, self.layout.segment_of(piece.place));
                 rest.log.push(piece);
             }
         }
@@ -209,9 +213,9 @@ impl Core {
 
     fn forget_clean(&self, copy: &Piece) {
         let state = &mut *self.state();
-        let clean: Vec<Piece> = state.map.pieces_at(copy).filter(|found| !found.tag.is_dirty()).collect();
+        let clean: Vec<Piece> = state.contents.map.pieces_at(copy).filter(|found| !found.tag.is_dirty()).collect();
         for found in clean {
-            state.forget(&self.layout, found.sector, found.sectors);
+            state.contents.forget(found.sector, found.sectors);
         }
     }
 }
@@ -246,12 +250,12 @@ fn copy_from_ram(state: &mut State, piece: &Piece, target: &mut [u8]) -> bool {
         return true;
     }
     if piece.is_in_stage() {
-        if let Some(stage) = &state.stage {
+        if let Some(stage) = &state.contents.stage {
             stage.load(piece.place, target);
         }
         return true;
     }
-    match state.records.get_used(piece.place, target.len()) {
+    match state.contents.records.get_used(piece.place, target.len()) {
         Some(bytes) => {
             target.copy_from_slice(bytes);
             true

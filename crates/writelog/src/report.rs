@@ -15,32 +15,32 @@ impl Core {
     pub(crate) fn status(&self) -> Status {
         let state = self.state();
         let counters = &self.counters;
-        let age = state.oldest_dirty_at().map(|at| self.clock.now().since(at)).unwrap_or_default();
-        let count_of = |wanted| state.segments.count_of(wanted);
+        let age = state.contents.oldest_dirty_at().map(|at| self.clock.now().since(at)).unwrap_or_default();
+        let count_of = |wanted| state.contents.segments.count_of(wanted);
         let (free, valid) = (count_of(SegmentState::Free), count_of(SegmentState::Valid));
-        let recovery_bytes = state.tail_bytes + state.map.dirty_extents() as u64 * 16;
-        let stage = state.stage.as_ref();
+        let recovery_bytes = state.tail_bytes + state.contents.map.dirty_extents() as u64 * 16;
+        let stage = state.contents.stage.as_ref();
         let sectors = |counter: &AtomicU64| get(counter) * UNIT_BYTES;
         Status {
             durability: self.options.durability,
             order: self.options.order,
             destage: self.level2().into(),
-            dirty_bytes: state.map.dirty_sectors() * UNIT_BYTES,
+            dirty_bytes: state.contents.map.dirty_sectors() * UNIT_BYTES,
             lost_bytes: get(&counters.lost_bytes),
             dirty_age_ns: u64::try_from(age.as_nanos()).unwrap_or(u64::MAX),
             share_used: state.share_used(&self.layout),
             segments: SegmentStatus {
                 bytes: self.layout.segment_bytes,
-                count: state.segments.count(),
+                count: state.contents.segments.count(),
                 free,
                 valid,
                 dirty: count_of(SegmentState::Open) + count_of(SegmentState::Used),
             },
             slots: stage.map_or(0, |stage| stage.slot_count() as u64),
             slots_used: stage.map_or(0, |stage| stage.used_count() as u64),
-            record_cache_bytes: state.records.bytes() as u64,
-            extents: state.map.len() as u64,
-            extents_max: state.map_extents_max(&self.layout) as u64,
+            record_cache_bytes: state.contents.records.bytes() as u64,
+            extents: state.contents.map.len() as u64,
+            extents_max: state.contents.map_extents_max() as u64,
             tail_bytes: state.tail_bytes,
             recovery_estimate_ns: recovery_bytes * 1_000_000_000 / self.recovery_bytes_per_second(),
             written_bytes: get(&counters.written_bytes),

@@ -70,8 +70,8 @@ impl Core {
         // What is in slots goes straight to the origin when the log has failed, once a later start knows of it: it is newer than what the log has.
         let dirty_from = |sector| -> Box<dyn Iterator<Item = Piece> + '_> {
             match state.failure_note {
-                FailureNote::Untried | FailureNote::Nowhere => Box::new(state.owed_from(sector)),
-                _ => Box::new(state.map.dirty_from(sector)),
+                FailureNote::Untried | FailureNote::Nowhere => Box::new(state.contents.owed_from(sector)),
+                _ => Box::new(state.contents.map.dirty_from(sector)),
             }
         };
         let before_cursor = dirty_from(0).take_while(|piece| piece.sector < cursor);
@@ -85,7 +85,7 @@ impl Core {
         }
         state.lba_cursor = pieces.last().map_or(0, Piece::end);
         for piece in pieces.iter().filter(|piece| piece.is_in_segment()) {
-            pins.add(&mut state.segments, self.layout.segment_of(piece.place));
+            pins.add(&mut state.contents.segments, self.layout.segment_of(piece.place));
         }
         pieces.sort_unstable_by_key(|piece| piece.sector);
         (pieces, pins)
@@ -95,13 +95,13 @@ impl Core {
         let mut pins = Pins::none(self);
         let chosen: Vec<u32> = {
             let state = &mut *self.state();
-            let is_dirty = |segment: &u32| state.segments.get(*segment).dirty_sectors > 0;
+            let is_dirty = |segment: &u32| state.contents.segments.get(*segment).dirty_sectors > 0;
             let count = (self.batch_bytes(state) / self.layout.segment_bytes).max(1) as usize;
             let chosen: Vec<u32> = match choice {
-                Choice::Newest => state.segments.by_age().rev().filter(is_dirty).take(count).collect(),
-                _ => state.segments.by_age().filter(is_dirty).take(count).collect(),
+                Choice::Newest => state.contents.segments.by_age().rev().filter(is_dirty).take(count).collect(),
+                _ => state.contents.segments.by_age().filter(is_dirty).take(count).collect(),
             };
-            chosen.iter().for_each(|&segment| pins.add(&mut state.segments, segment));
+            chosen.iter().for_each(|&segment| pins.add(&mut state.contents.segments, segment));
             chosen
         };
         let mut batch = Batch::new(pins);
@@ -119,7 +119,7 @@ impl Core {
     fn keep_owed(&self, pieces: &mut Vec<Piece>) {
         {
             let state = self.state();
-            let owed = pieces.iter().flat_map(|piece| state.owed_at(piece));
+            let owed = pieces.iter().flat_map(|piece| state.contents.owed_at(piece));
             *pieces = owed.filter(|piece| !piece.tag.is_lost()).collect();
         }
         pieces.sort_unstable_by_key(|piece| piece.sector);

@@ -76,17 +76,17 @@ impl Core {
                     true => state.wants_room &= state.appender.has_queue(),
                     false => self.ask_for_room(state),
                 }
-                let Some(stage) = &mut state.stage else { break };
+                let Some(stage) = &mut state.contents.stage else { break };
                 let sectors = stage.slot_sectors().min(end - sector);
                 let at = (sector * UNIT_BYTES - range.offset) as usize;
                 let data = &buffer[at..at + (sectors * UNIT_BYTES) as usize];
                 let place = if has_room { stage.write(sector, data, self.clock.now()) } else { None };
                 let written = place.map(|place| Piece { sector, sectors, place, tag: stage_tag() });
                 if let Some(piece) = written {
-                    let before = state.map.dirty_sectors();
-                    let superseded = state.index(&self.layout, piece);
+                    let before = state.contents.map.dirty_sectors();
+                    let superseded = state.contents.index(piece);
                     self.count_superseded(superseded);
-                    let again = sectors - (state.map.dirty_sectors() - before);
+                    let again = sectors - (state.contents.map.dirty_sectors() - before);
                     self.counters.absorbed(again - superseded.min(again));
                 } else if let Some(error) = &state.stuck {
                     return Err(error.clone());
@@ -108,7 +108,7 @@ impl Core {
     /// Whether a checkpoint has room for what one more slot changes: what the log has there may be in three parts afterwards. Where the order is kept nothing
     /// leaves the log before the slots of a round are all in it, so there must be room for these, too.
     fn has_room_for_slot(&self, state: &State) -> bool {
-        let slots = state.stage.as_ref().filter(|_| self.keeps_order());
+        let slots = state.contents.stage.as_ref().filter(|_| self.keeps_order());
         let kept = slots.map_or(0, |stage| (stage.used_count() + 1) * extents_of_slot(stage.slot_sectors()));
         state.extents_free(&self.layout) >= kept + EXTENTS_OF_A_CHANGE
     }
@@ -140,10 +140,10 @@ impl Core {
             let is_empty = {
                 let state = self.state();
                 let (sector, sectors) = sectors_of(range);
-                match &state.stage {
+                match &state.contents.stage {
                     None => true,
                     Some(stage) if self.keeps_order() => stage.is_empty(),
-                    Some(_) => !state.map.pieces(sector, sectors).any(|piece| piece.is_in_stage()),
+                    Some(_) => !state.contents.map.pieces(sector, sectors).any(|piece| piece.is_in_stage()),
                 }
             };
             if is_empty {
@@ -161,7 +161,7 @@ impl Core {
         self.origin.check()?;
         self.origin.device().write(range.offset, Buffer::copy_of(buffer), true).await?;
         let (sector, sectors) = sectors_of(range);
-        self.state().forget(&self.layout, sector, sectors);
+        self.state().contents.forget(sector, sectors);
         self.keep_failure_note().await
     }
 
@@ -173,7 +173,7 @@ impl Core {
         self.origin.zero(range, zeroed).await?;
         self.origin.device().flush().await?;
         let (sector, sectors) = sectors_of(range);
-        self.state().forget(&self.layout, sector, sectors);
+        self.state().contents.forget(sector, sectors);
         self.keep_failure_note().await
     }
 }

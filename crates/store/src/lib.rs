@@ -11,6 +11,8 @@
 //! | [`mod@replay`] | [`replay()`]: reads a log again, up to the first record that is not the successor |
 //! | `batch` | the appends of such a log by the record they share, and who waits for them |
 //! | [`conflict`] | [`ConflictingChanges`]: others changed what is dirty |
+//! | [`reports`] | [`OriginReports`]: what the origin of a store says happened to it |
+//! | [`life`] | [`Life`]: whether what is opened on a store takes requests, and whether it does anything at all |
 //! | [`limits`] | the bounds of this crate |
 //!
 //! The bytes are described in `docs/formats/store.md`. Nothing here knows a runtime, an operating system or a clock.
@@ -22,10 +24,12 @@ mod batch;
 pub mod binding;
 pub mod conflict;
 pub mod gathering;
+pub mod life;
 pub mod limits;
 pub mod log;
 pub mod record;
 pub mod replay;
+pub mod reports;
 pub mod superblock;
 pub mod turns;
 
@@ -33,7 +37,9 @@ pub use appends::{Appends, Weighed};
 pub use binding::{Binding, BindingRaw};
 pub use conflict::ConflictingChanges;
 pub use gathering::{Gathering, Worth};
+pub use life::Life;
 pub use log::{Append, AppendRefused, Hold, LogUsage, RecordLog};
 pub use record::{LogPosition, LogPositionRaw};
 pub use replay::{Record, Replayed, replay};
+pub use reports::{LossCount, OriginReports};
 pub use superblock::{Kind, Superblock, Tokens};

@@ -274,6 +274,21 @@ impl Core {
         self.background.notify();
     }
 
+    /// The log device failed where nothing can be promised without it. The first time, loudly.
+    fn fail(&self, state: &mut State, error: &Error) {
+        if state.failure.is_none() {
+            tracing::error!(
+                %error,
+                dirty_bytes = state.map.dirty_sectors() * UNIT_BYTES,
+                "the log device failed: writes go to the LUN, and what only the log has is brought there as far as it can be read"
+            );
+            state.failure = Some(error.clone());
+            state.appender.refuse(error);
+        }
+        self.changed.notify();
+        self.background.notify();
+    }
+
     /// The log device refused a checkpoint: nothing may follow it, and who waits for a record is told, once it is not on its way any more. What is
     /// on its way counts no more, even if it arrives: its writers go to the origin, and others after them.
     pub(crate) fn give_up_log(self: &Arc<Self>, error: &Error) {

@@ -1,9 +1,11 @@
 //! What goes to the origin with one flush.
 
-use crate::core::Pins;
+use crate::core::{Core, State};
 use crate::epoch::Part;
 use crate::images::Images;
+use crate::limits::{BATCH_BYTES_WHEN_FULL, BATCH_TIME_WHEN_FULL, BATCHES_A_LOG};
 use crate::map::Piece;
+use crate::pins::Pins;
 
 /// How segments are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,5 +40,22 @@ impl Batch {
     /// Nothing yet.
     pub(crate) fn new(pins: Pins) -> Self {
         Self { pieces: Vec::new(), images: Images::default(), part: None, _pins: pins }
+    }
+}
+
+impl Core {
+    /// What a batch takes, in bytes of log. The more, the less of it is sent, since more is superseded in it and more pieces are adjacent. But its room
+    /// comes back all at once, and who waits for room waits for the whole batch.
+    pub(crate) fn batch_bytes(&self, state: &State) -> u64 {
+        let most = self.level2().batch_bytes;
+        let log_bytes = u64::from(self.layout.segment_count) * self.layout.segment_bytes;
+        let usual = (log_bytes / BATCHES_A_LOG).max(BATCH_BYTES_WHEN_FULL);
+        let freed_per_second = state.pace.freed_per_second().unwrap_or(0.0);
+        let when_full = (freed_per_second * BATCH_TIME_WHEN_FULL.as_secs_f64()) as u64;
+        let least = when_full.clamp(BATCH_BYTES_WHEN_FULL, usual);
+        // No more than what is free lasts for, if as much comes as leaves. Slots last longer.
+        let free_bytes = if self.is_staged() { usual } else { state.free_bytes(&self.layout) };
+        let wanted = if state.wants_room { least } else { free_bytes.clamp(least, usual) };
+        wanted.min(most)
     }
 }

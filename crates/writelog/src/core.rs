@@ -16,18 +16,17 @@
 //! from the origin, and only batches write there, one at a time; so what a read finds on the origin is not older than what it must see.
 
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base::buffer::{Buffer, BufferPool};
 use base::clock::{Clock, Instant};
-use base::range::ByteRange;
 use base::signal::Signal;
 use block::completion::Workers;
-use block::range_lock::{RangeGuard, RangeLock};
-use block::{Completion, Device, Error, EventHub, EventReceiver, Geometry, Response, SharedDevice};
-use store::Superblock;
+use block::range_lock::RangeLock;
+use block::{Completion, Device, Error, EventHub, Geometry, Response, SharedDevice};
+use store::{Life, Superblock};
 
 use crate::appender::Appender;
 use crate::counters::Counters;
@@ -38,6 +37,7 @@ use crate::limits::UNIT_BYTES;
 use crate::line::Line;
 use crate::map::{ExtentMap, Piece};
 use crate::options::{DestageOrder, Durability, Level2, OpenOptions};
+use crate::origin::Origin;
 use crate::pace::Pace;
 use crate::records::RecordCache;
 use crate::segments::Segments;
@@ -50,9 +50,8 @@ use crate::tag::Tag;
 /// See the module.
 pub(crate) struct Core {
     pub(crate) log_device: SharedDevice,
-    pub(crate) origin: SharedDevice,
-    /// Of the origin at open.
-    pub(crate) identity: block::Identity,
+    pub(crate) origin: Origin,
+    pub(crate) life: Life,
     pub(crate) uuid: uuid::Uuid,
     pub(crate) layout: Layout,
     /// As it was opened: when level 2 does what may have changed since ([`Core::level2`]).
@@ -75,17 +74,8 @@ pub(crate) struct Core {
     /// Notified when background work may have become necessary.
     pub(crate) background: Signal,
     pub(crate) events: EventHub,
-    pub(crate) origin_events: Mutex<EventReceiver>,
     pub(crate) counters: Counters,
     pub(crate) recovery: RecoveryReport,
-    /// Whether requests are taken.
-    pub(crate) is_open: AtomicBool,
-    /// Whether the origin said that it is another disk now. Nothing is sent to it any more.
-    pub(crate) is_origin_refused: AtomicBool,
-    /// Whether background work is to end.
-    pub(crate) is_stopped: AtomicBool,
-    /// Grows when the origin says that it lost unflushed writes.
-    pub(crate) origin_losses: AtomicU64,
     /// Grows with each request: an interruptible batch stops when it does.
     pub(crate) request_count: AtomicU64,
     /// Bytes of writes that were let in and have not come to the queue or the slots yet.
@@ -346,34 +336,39 @@ impl Core {
     }
 
     pub(crate) fn geometry(&self) -> Geometry {
-        let origin = self.origin.geometry();
+        let origin = self.origin.device().geometry();
         Geometry { is_write_cache_volatile: self.options.durability == Durability::UnsafeVolatile, ..origin }
     }
 
-    /// Waits until nobody is at work, and keeps everybody out until the guards are dropped.
-    pub(crate) async fn exclude_requests(&self) -> (RangeGuard, RangeGuard) {
-        self.line_emptied().await;
-        let everything = ByteRange { offset: 0, length: u64::MAX };
-        let requests = self.ranges.exclusive(everything).await;
-        (requests, self.below.exclusive(everything).await)
+    pub(crate) fn has_failed(&self) -> bool {
+        self.state().failure.is_some()
     }
 
-    /// The log device failed where nothing can be promised without it. The first time, loudly.
-    pub(crate) fn fail(self: &Arc<Self>, state: &mut State, error: &Error) {
-        if state.failure.is_none() {
-            tracing::error!(
-                %error,
-                dirty_bytes = state.map.dirty_sectors() * UNIT_BYTES,
-                "the log device failed: writes go to the LUN, and what only the log has is brought there as far as it can be read"
-            );
-            state.failure = Some(error.clone());
-            state.appender.refuse(error);
-            let core = Arc::clone(self);
-            // Not polled here, where the state is locked.
-            self.workers.spawn(async move { drop(core.note_failure().await) });
+    /// Whether a write of this length goes to slots. Where the order is kept all do, a piece at a time; else large ones go to the log at once.
+    pub(crate) fn fits_stage(&self, state: &State, length: u64) -> bool {
+        if !self.is_staged() {
+            return false;
         }
-        self.changed.notify();
-        self.background.notify();
+        let Some(stage) = &state.stage else { return false };
+        let stage_bytes = stage.slot_count() as u64 * stage.slot_sectors() * UNIT_BYTES;
+        state.failure.is_none() && (self.keeps_order() || length <= stage_bytes / 8)
+    }
+
+    /// When data leaves for the origin, and how fast.
+    pub(crate) fn level2(&self) -> Level2 {
+        *self.level2.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How old what was written at `at` is, as a share of the largest age.
+    pub(crate) fn share_of_age(&self, at: Instant) -> f64 {
+        self.clock.now().since(at).as_secs_f64() / self.level2().age_max.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+
+    /// Sectors of the log were written again before they were sent. In order `log` they are sent all the same, unless both are in one epoch.
+    pub(crate) fn count_superseded(&self, sectors: u64) {
+        if !self.keeps_order() {
+            self.counters.superseded(sectors);
+        }
     }
 
     /// Memory with whatever it held before.
@@ -389,39 +384,5 @@ impl Core {
     /// A tag for data that goes to a segment now.
     pub(crate) fn tag_for(segments: &Segments, segment: u32) -> Tag {
         Tag::dirty(segments.get(segment).generation)
-    }
-}
-
-/// Segments that must stay what they are. Dropping it lets them go.
-pub(crate) struct Pins {
-    core: Arc<Core>,
-    segments: Vec<u32>,
-}
-
-impl Pins {
-    pub(crate) fn none(core: &Arc<Core>) -> Self {
-        Self { core: Arc::clone(core), segments: Vec::new() }
-    }
-
-    /// Pins one more. `segments` are those of this very log, locked.
-    pub(crate) fn add(&mut self, segments: &mut Segments, segment: u32) {
-        segments.pin(segment);
-        self.segments.push(segment);
-    }
-}
-
-impl Drop for Pins {
-    fn drop(&mut self) {
-        if self.segments.is_empty() {
-            return;
-        }
-        let is_room_wanted = {
-            let state = &mut *self.core.state();
-            self.segments.iter().for_each(|&segment| state.segments.unpin(segment));
-            state.wants_room
-        };
-        if is_room_wanted {
-            self.core.start_records();
-        }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use base::range::ByteRange;
-use block::{Completion, Error, ErrorKind, Operation, Request};
+use block::{Completion, Operation, Request};
 
 use crate::core::Core;
 use crate::map::Zeroed;
@@ -16,8 +16,8 @@ impl Core {
             Ok(range) => range,
             Err(error) => return Completion::ready(request.fail(error)),
         };
-        if !self.is_open.load(Ordering::Acquire) {
-            return Completion::ready(request.fail(Error::new(ErrorKind::Gone, "the write log is closed")));
+        if !self.life.is_open() {
+            return Completion::ready(request.fail(self.life.closed()));
         }
         self.request_count.fetch_add(1, Ordering::Relaxed);
         self.last_request_ns.store(self.clock.now().as_nanoseconds(), Ordering::Relaxed);
@@ -36,7 +36,7 @@ impl Core {
             Operation::Discard { .. } => {
                 let entrance = self.enter(submitter, self.range_of_zeroes(range), 0);
                 // Where the origin promises nothing of what it reads as later, neither does the log.
-                let promises_zeroes = self.origin.geometry().discard_reads_zeroes;
+                let promises_zeroes = self.origin.device().geometry().discard_reads_zeroes;
                 let zeroed = if promises_zeroes { Zeroed::MayDiscard } else { Zeroed::Discarded };
                 Completion::task(workers, write::write_zeroes(core, range, zeroed, entrance))
             }

@@ -175,6 +175,14 @@ impl Core {
         free_count as u64 * self.layout.slot_bytes
     }
 
+    /// Waits until nobody is at work, and keeps everybody out until the guards are dropped.
+    pub(crate) async fn exclude_requests(&self) -> (RangeGuard, RangeGuard) {
+        self.line_emptied().await;
+        let everything = ByteRange { offset: 0, length: u64::MAX };
+        let requests = self.ranges.exclusive(everything).await;
+        (requests, self.below.exclusive(everything).await)
+    }
+
     /// Waits until nobody waits for his turn. Whoever comes later is for the caller to keep out.
     pub(crate) async fn line_emptied(&self) {
         loop {

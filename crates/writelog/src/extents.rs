@@ -29,10 +29,10 @@ impl Core {
             let mut dirty = state.map.pieces(sector, sectors).filter(|piece| piece.tag.is_dirty());
             dirty.next()
         };
-        let Some(first) = first else { return self.origin.extents(range.offset, range.length).await };
+        let Some(first) = first else { return self.origin.device().extents(range.offset, range.length).await };
         if first.sector > sector {
             let length = (first.sector - sector) * UNIT_BYTES;
-            return self.origin.extents(range.offset, length).await;
+            return self.origin.device().extents(range.offset, length).await;
         }
         let kind = if first.is_zero() { ExtentKind::Hole } else { ExtentKind::Data };
         let range = ByteRange { offset: first.sector * UNIT_BYTES, length: first.sectors * UNIT_BYTES };

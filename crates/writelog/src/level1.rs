@@ -90,7 +90,7 @@ impl Core {
     pub(crate) async fn move_in_background(self: Arc<Self>) {
         loop {
             let count = self.background.count();
-            if self.is_stopped.load(Ordering::Acquire) {
+            if self.life.is_stopped() {
                 return;
             }
             let (is_due, is_used, has_failed) = {

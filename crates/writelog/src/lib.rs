@@ -19,10 +19,11 @@
 //! | `write`, `read`, `flush`, `extents` | one operation each |
 //! | `map`, `sorted`, `sectors`, `segments`, `stage`, `shadow`, `records` | which sectors are where; in how few bytes; of which bytes; segments; slots; what the log has below volatile slots; the newest records in RAM |
 //! | `entry`, `appender`, `append` | what waits for a record, and who; the records on their way; sending them, and what becomes of them |
-//! | `level1`, `batch`, `selection`, `epoch`, `next_epoch`, `runs`, `level2` | destaging: from slots to the log; what is sent at once; which; in the order of the log; which epoch is next; in which writes; sending it |
-//! | `images`, `found`, `loaded`, `places`, `sums`, `salvage` | bytes of the log in RAM; records in them; segments as they are read; pieces read by their places, and the checksums they are held against; what is left of a segment that cannot be read as a whole |
+//! | `level1`, `batch`, `selection`, `epoch`, `next_epoch`, `runs`, `level2`, `lost` | destaging: from slots to the log; what is sent at once; which; in the order of the log; which epoch is next; in which writes; sending it; what cannot be sent, since it cannot be read |
+//! | `images`, `found`, `pins`, `loaded`, `places`, `sums`, `salvage` | bytes of the log in RAM; records in them; segments that must stay; segments as they are read; pieces read by their places, and the checksums they are held against; what is left of a segment that cannot be read as a whole |
 //! | `line`, `entrance`, `pace` | who waits; who may change something now; how fast, for the rate at which room is made |
-//! | `checkpoint`, `checkpoint_bytes`, `recovery`, `open`, `events` | the life of a log |
+//! | `checkpoint`, `checkpoint_bytes`, `recovery`, `open`, `failure_note` | the life of a log; what a later start finds of a failure |
+//! | `origin`, `events` | the origin; what follows from what it says |
 //! | `counters`, `report` | what is counted; how it becomes a status |
 //! | [`limits`] | the bounds of this crate |
 //!
@@ -55,6 +56,7 @@ mod entry;
 mod epoch;
 mod events;
 mod extents;
+mod failure_note;
 mod flush;
 mod found;
 mod images;
@@ -62,10 +64,13 @@ mod level1;
 mod level2;
 mod line;
 mod loaded;
+mod lost;
 mod map;
 mod next_epoch;
 mod open;
+mod origin;
 mod pace;
+mod pins;
 mod places;
 mod read;
 mod records;

@@ -7,7 +7,7 @@ use base::buffer::Buffer;
 use futures_util::stream::StreamExt;
 
 use crate::batch::Batch;
-use crate::core::{Core, Pins, State};
+use crate::core::{Core, State};
 use crate::epoch::Epoch;
 use crate::format::FLAG_EPOCH_END;
 use crate::found::Found;
@@ -15,6 +15,7 @@ use crate::images::Images;
 use crate::limits::UNIT_BYTES;
 use crate::loaded::{Loaded, without};
 use crate::map::{ExtentMap, Piece, record_of_zeroes};
+use crate::pins::Pins;
 use crate::stage::Stage;
 
 impl Core {
@@ -132,13 +133,6 @@ impl Core {
         self.counters.superseded(written - sectors(&pieces));
         let epoch = end.map(|end| self.epoch_of(&self.state(), pieces, end));
         (epoch, images)
-    }
-
-    /// Sectors of the log were written again before they were sent. In order `log` they are sent all the same, unless both are in one epoch.
-    pub(crate) fn count_superseded(&self, sectors: u64) {
-        if !self.keeps_order() {
-            self.counters.superseded(sectors);
-        }
     }
 
     /// What is dirty in records up to `destaged_sequence` is on the origin: a checkpoint collects what is dirty first and asks for that number last,

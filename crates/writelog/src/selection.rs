@@ -16,11 +16,11 @@ use block::Error;
 use futures_util::stream::StreamExt;
 
 use crate::batch::{Batch, Choice, Goal};
-use crate::core::{Core, FailureNote, Pins, State};
+use crate::core::{Core, FailureNote, State};
 use crate::epoch::Epoch;
-use crate::limits::{BATCH_BYTES_WHEN_FULL, BATCH_TIME_WHEN_FULL, BATCHES_A_LOG};
 use crate::map::Piece;
 use crate::options::DestageOrder;
+use crate::pins::Pins;
 
 impl Core {
     /// What is sent next. Ask under the lock `destaging`: what is chosen before may be wrong by then.
@@ -52,21 +52,6 @@ impl Core {
         };
         // Zeroes are not in any segment; once no segment is dirty, they are what is left.
         if batch.pieces.is_empty() { Ok(self.select_by_lba().await) } else { Ok(batch) }
-    }
-
-    /// What a batch takes, in bytes of log. The more, the less of it is sent, since more is superseded in it and more pieces are adjacent. But its room
-    /// comes back all at once, and who waits for room waits for the whole batch.
-    pub(crate) fn batch_bytes(&self, state: &State) -> u64 {
-        let most = self.level2().batch_bytes;
-        let log_bytes = u64::from(self.layout.segment_count) * self.layout.segment_bytes;
-        let usual = (log_bytes / BATCHES_A_LOG).max(BATCH_BYTES_WHEN_FULL);
-        let freed_per_second = state.pace.freed_per_second().unwrap_or(0.0);
-        let when_full = (freed_per_second * BATCH_TIME_WHEN_FULL.as_secs_f64()) as u64;
-        let least = when_full.clamp(BATCH_BYTES_WHEN_FULL, usual);
-        // No more than what is free lasts for, if as much comes as leaves. Slots last longer.
-        let free_bytes = if self.is_staged() { usual } else { state.free_bytes(&self.layout) };
-        let wanted = if state.wants_room { least } else { free_bytes.clamp(least, usual) };
-        wanted.min(most)
     }
 
     async fn select_by_lba(self: &Arc<Self>) -> Batch {

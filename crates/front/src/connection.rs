@@ -327,8 +327,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.turn_bytes += if is_long(&command) { TURN_REQUEST_BYTES } else { bytes.max(TURN_REQUEST_BYTES) };
         let bytes = carry_out::held_bytes(&self.geometry, &command);
         self.bytes_running += bytes;
-        let is_moving = matches!(kind, RequestKind::Read | RequestKind::Write);
-        let device_turns = is_moving.then(|| self.enter_lane()).flatten();
+        let device_turns = kind.moves_data().then(|| self.enter_lane()).flatten();
         let job = Job { ticket, kind, bytes, buffer_bytes: carry_out::buffer_bytes(&command), turn: None, part: None };
         let means = Means {
             device: &self.device,
@@ -356,6 +355,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn finish(&mut self, finished: Finished) {
         let Finished { job, reply } = finished;
         self.bytes_running -= job.bytes;
+        if job.kind.moves_data() {
+            self.lane.leave();
+        }
         if matches!(reply, Reply::Failed(_)) {
             self.shared.counters.count_error(job.kind);
         }

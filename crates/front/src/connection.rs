@@ -34,7 +34,7 @@ use crate::handshakes::Handshake;
 use crate::holdings::{AwaitedPlace, Holdings};
 use crate::limits::{
     BYTES_IN_FLIGHT_MAX, HANDSHAKE_TIME_MAX, REQUESTS_IN_FLIGHT_MAX, SLICES_PER_WRITE_MAX, TURN_BYTES,
-    TURN_REQUEST_BYTES,
+    TURN_REFUSED_BYTES, TURN_REQUEST_BYTES,
 };
 use crate::long_requests::{WorkShare, is_long};
 use crate::shared::Shared;
@@ -262,7 +262,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     self.with_buffer(length as usize, Purpose::Read(ticket, command));
                 }
                 Event::Request(ticket, command) => self.start(ticket, command, Buffer::empty()),
-                Event::Answered => self.turn_bytes += TURN_REQUEST_BYTES,
+                Event::Answered => self.turn_bytes += TURN_REFUSED_BYTES,
                 Event::Disconnected => self.is_closing = true,
                 Event::Failed(error) => {
                     self.shared.counters.protocol_errors.fetch_add(1, Ordering::Relaxed);

@@ -125,8 +125,12 @@ pub const PIECE_BYTES_MAX: u64 = STEP_BYTES;
 /// memory.
 pub const TURN_BYTES: u64 = 256 << 10;
 
-/// What any request counts in it at least, one that is refused included: 64 small ones are a turn.
+/// What any request counts in it at least: 64 small ones are a turn.
 pub const TURN_REQUEST_BYTES: u64 = 4096;
+
+/// What one counts that is refused or is no request: 16 are a turn, since several clients may have their turns before another one has its own, and nobody is
+/// slower for it who asks for something.
+pub const TURN_REFUSED_BYTES: u64 = 16 << 10;
 
 /// Bytes of one command of the client that carries no payload: the largest multiple of every block size below 4 GiB.
 pub const CLIENT_PIECE_BYTES: u64 = (4 << 30) - (64 << 10);

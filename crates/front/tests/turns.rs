@@ -255,7 +255,7 @@ async fn requests_that_are_refused_are_answered_in_portions() {
     let mut answers = ReadBuf::new(&mut answers);
     poll_fn(|context| Poll::Ready(Pin::new(&mut bad.0).poll_read(context, &mut answers).is_ready())).await;
     let most = answers.filled().len() / 16;
-    assert!((1..=4096).contains(&most), "{most} answers during one read of another");
+    assert!((1..=40).contains(&most), "{most} answers during one read of another");
 }
 
 /// Deep and large reads and writes: what one asks for of each, and how often at once.

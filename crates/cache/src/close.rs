@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use block::Error;
 
-use crate::checkpoint::Extent;
 use crate::core::Core;
+use crate::journal::Extent;
 
 impl Core {
     /// See [`Cache::close`](crate::Cache::close).

@@ -4,8 +4,8 @@ use base::range::ByteRange;
 use block::Error;
 
 use crate::changes::Changes;
-use crate::checkpoint::Extent;
 use crate::core::Core;
+use crate::journal::Extent;
 
 impl Core {
     /// See [`Cache::heed_changes`](crate::Cache::heed_changes).

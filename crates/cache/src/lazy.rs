@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::checkpoint::Extent;
 use crate::core::Core;
+use crate::journal::Extent;
 
 impl Core {
     /// Stores clean lines without hurry, where they count after a crash. Ends when the cache closes.

@@ -15,12 +15,13 @@
 //! | `lazy` | clean lines are stored, without hurry |
 //! | `events` | what the origin says |
 //! | `supersede` | the origin gets something newer than what is here |
+//! | `read_plan`, `line_write` | where each part of a read comes from; what becomes of one line of a write |
 //! | `insertion` | clean data gets into frames |
 //! | `line_check`, [`stranded`], `timing` | data that is not what was written; what is dirty beyond the end of an origin that shrank; how long requests take |
 //! | `core` | one open cache: it holds the parts below, and knows nothing of what is above |
 //! | `succession` | part: who is to take the place of this cache, and is told of changes |
 //! | `cleaner` | part: whether lines are cleaned, how fast, and from where on |
-//! | `unmap`, `records`, `checkpoint`, `journal` | part: what the cache device says about lines, and how that becomes durable |
+//! | `journal` | part: what the cache device says about lines, and how that becomes durable |
 //! | `origin`, `origin_flushes`, `losses`, `flush_failures` | part: the origin, and what it could lose, or has lost |
 //! | `pins`, `lines` | part: the map of lines behind its mutex |
 //! | `recovery`, `table` | the table on the device, and what is found there and in the log after a crash |
@@ -71,7 +72,6 @@ mod batch;
 mod beyond_end;
 mod bitmaps;
 mod changes;
-mod checkpoint;
 mod clean;
 mod cleaner;
 mod close;
@@ -91,6 +91,7 @@ mod insertion;
 mod journal;
 mod lazy;
 mod line_check;
+mod line_write;
 mod lines;
 mod losses;
 mod mappings;
@@ -102,7 +103,7 @@ mod origin_write;
 mod page_set;
 mod pins;
 mod read;
-mod records;
+mod read_plan;
 mod recovery;
 mod recovery_report;
 mod room;
@@ -111,7 +112,6 @@ mod supersede;
 mod table;
 mod tags;
 mod timing;
-mod unmap;
 mod write_back;
 mod write_through;
 

@@ -10,13 +10,12 @@ use base::buffer::BufferPool;
 use block::completion::Workers;
 use block::device::DeviceExt;
 use block::range_lock::RangeLock;
-use block::{Device, Error, ErrorKind, EventHub, SharedDevice};
+use block::{Device, Error, ErrorKind, EventHub, EventReceiver, Identity, SharedDevice};
 use store::{Binding, Life, LogPosition, Superblock};
 
 use crate::admission::{Admissions, seen_slots};
 use crate::alignment::padding_of;
 use crate::changes::Changes;
-use crate::checkpoint::Extent;
 use crate::cleaner::Cleaner;
 use crate::core::Core;
 use crate::counters::Counters;
@@ -25,8 +24,10 @@ use crate::format::{CHECKSUMS_NONE, KIND, ParametersRaw};
 use crate::format_cache::check_devices;
 use crate::frames::Frames;
 use crate::freshness::Freshness;
+use crate::journal::Extent;
 use crate::journal::{Journal, Stored};
 use crate::layout::Layout;
+use crate::line_size::LineSize;
 use crate::lines::{Lines, State};
 use crate::memory::Need;
 use crate::options::OpenOptions;
@@ -36,6 +37,7 @@ use crate::pace::Pace;
 use crate::recovery::{Clean, Recovered, recover, with_checksums};
 use crate::succession::Succession;
 
+/// See [`Cache::open`](crate::Cache::open).
 pub(crate) async fn open(
     cache_device: SharedDevice,
     origin: SharedDevice,
@@ -45,11 +47,31 @@ pub(crate) async fn open(
     check_devices(&cache_device, &origin)?;
     // Before anything is read: what changes from now on is told, whatever an open takes.
     let origin_events = origin.subscribe();
-    let mut superblock: Superblock<ParametersRaw> = Superblock::read(&cache_device, KIND).await?;
+    let found = find(&cache_device, Binding::of(&origin), &options).await?;
+    let core = Arc::new(assemble(cache_device, (origin, origin_events), options, found, origin_flushes)?);
+    core.find_stranded();
+    core.settle_first().await?;
+    core.journal.checkpoint(Extent::Dirty).await?;
+    core.journal.begin().await?;
+    Ok(core)
+}
+
+/// A cache as it is on its device, before anything is written there.
+struct Found {
+    /// As it is to be, but for where the log and the table are.
+    superblock: Superblock<ParametersRaw>,
+    recovered: Recovered,
+    crash_mode: CrashMode,
+    generation: u64,
+    padding: u64,
+    identity: Identity,
+}
+
+/// Reads what the device holds, for an origin that is `binding_now`.
+async fn find(cache_device: &SharedDevice, binding_now: Binding, options: &OpenOptions) -> Result<Found, Error> {
+    let mut superblock: Superblock<ParametersRaw> = Superblock::read(cache_device, KIND).await?;
     let layout = Layout::from_parameters(&superblock.payload, cache_device.geometry().size_bytes)?;
-    let binding = Binding::from_raw(&superblock.payload.binding)?;
-    let binding_now = Binding::of(&origin);
-    binding.check_same(&binding_now, KIND.name)?;
+    Binding::from_raw(&superblock.payload.binding)?.check_same(&binding_now, KIND.name)?;
     let crash_mode = match options.crash_mode {
         Some(crash_mode) => crash_mode,
         None => CrashMode::from_raw(superblock.payload.crash_mode)?,
@@ -63,16 +85,12 @@ pub(crate) async fn open(
     let is_of_another = generation != superblock.payload.generation.get();
     let is_stale = is_of_another || options.freshness == Freshness::Unknown;
     let clean = if is_stale { Clean::Drop } else { Clean::Keep };
-    let alignment = superblock.payload.alignment_bytes.get();
-    if !alignment.is_multiple_of(u64::from(binding_now.logical_block_bytes)) {
-        return Err(Error::new(ErrorKind::Corrupt, "lines of this cache begin within blocks of its disk"));
-    }
-    let padding = padding_of(layout.line_size, alignment);
+    let padding = padding_within_blocks(&superblock.payload, layout.line_size, &binding_now)?;
     let origin_bytes = binding_now.size_bytes.saturating_add(padding);
     // A program that was killed may have left what it wrote in the device's own cache. What is relied on from here on must not be gone after all, or in
     // part, when the power fails later.
     cache_device.flush().await?;
-    let mut recovered = recover(&cache_device, frames, origin_bytes, &superblock, clean).await?;
+    let mut recovered = recover(cache_device, frames, origin_bytes, &superblock, clean).await?;
     check_discards_nothing(crash_mode, &recovered)?;
     if recovered.report.is_table_older {
         tracing::warn!("the table of the cache is not the one that it was closed with: it begins without clean lines");
@@ -87,7 +105,19 @@ pub(crate) async fn open(
     superblock.payload.binding = binding_now.to_raw()?;
     superblock.payload.crash_mode = crash_mode as u8;
     superblock.payload.generation = generation.into();
+    Ok(Found { superblock, recovered, crash_mode, generation, padding, identity: binding_now.identity })
+}
 
+/// Puts the parts together.
+fn assemble(
+    cache_device: SharedDevice,
+    (origin, origin_events): (SharedDevice, EventReceiver),
+    options: OpenOptions,
+    found: Found,
+    origin_flushes: Arc<OriginFlushes>,
+) -> Result<Core, Error> {
+    let Found { superblock, recovered, crash_mode, generation, padding, identity } = found;
+    let layout = *recovered.frames.layout();
     let epoch = recovered.end.epoch.checked_add(1).ok_or(ErrorKind::Corrupt)?;
     let start = LogPosition { epoch, ..recovered.end };
     let state = State::new(
@@ -102,9 +132,9 @@ pub(crate) async fn open(
     let stored = Stored { superblock, table: recovered.table };
     let journal = Journal::new(Arc::clone(&cache_device), stored, start, crash_mode, options.tokens, &lines, &life)?;
     let pace = Pace::new(layout.line_size, options.cleaning);
-    let core = Arc::new(Core {
+    Ok(Core {
         journal: Arc::new(journal),
-        origin: Origin::new(origin, padding, binding_now.identity, &lines, origin_events, origin_flushes),
+        origin: Origin::new(origin, padding, identity, &lines, origin_events, origin_flushes),
         cleaner: Cleaner::new(pace, &lines.changed, &lines.background),
         succession: Succession::default(),
         lines,
@@ -123,12 +153,19 @@ pub(crate) async fn open(
         events: EventHub::new(),
         counters: Counters::default(),
         recovery: recovered.report,
-    });
-    core.find_stranded();
-    core.settle_first().await?;
-    core.journal.checkpoint(Extent::Dirty).await?;
-    core.journal.begin().await?;
-    Ok(core)
+    })
+}
+
+/// How many bytes before the origin the first line begins.
+///
+/// # Errors
+/// `Corrupt` when lines would begin within blocks of the origin.
+fn padding_within_blocks(parameters: &ParametersRaw, line_size: LineSize, binding_now: &Binding) -> Result<u64, Error> {
+    let alignment = parameters.alignment_bytes.get();
+    match alignment.is_multiple_of(u64::from(binding_now.logical_block_bytes)) {
+        true => Ok(padding_of(line_size, alignment)),
+        false => Err(Error::new(ErrorKind::Corrupt, "lines of this cache begin within blocks of its disk")),
+    }
 }
 
 /// Refuses to go on without a promise for dirty data, as long as there is some.

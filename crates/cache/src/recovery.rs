@@ -399,7 +399,7 @@ mod tests {
     use block::{Device, Identity};
 
     use super::*;
-    use crate::checkpoint::Extent;
+    use crate::journal::Extent;
     use crate::mode::Mode;
     use crate::options::{FormatOptions, OpenOptions};
     use crate::{Cache, CrashMode};

@@ -125,27 +125,20 @@ impl Core {
             let pace = self.cleaner.pace();
             (pace.rate, pace.quota(), pace.throttled_count)
         };
-        let has_checksums = self.lines.state().frames.has_checksums();
-        let (mode, dirty_limits, replacement, tuning, failure, counts, cleaning, copying, clean_at) = {
-            let state = &mut *self.lines.state();
-            let failure = state.failure.as_ref().map(ToString::to_string);
-            let (replacement, tuning) = (state.frames.replacement(), state.admissions.tuning());
-            state.note_clean();
-            let (counts, cleaning, copying) =
-                (state.frames.counts(), self.cleaner.progress(), self.succession.progress());
-            let clean_at = Some(state.clean_at).filter(|&seconds| seconds != 0);
-            (state.mode, state.dirty, replacement, tuning, failure, counts, cleaning, copying, clean_at)
-        };
-        let journal = self.journal.status();
-        let counters = &self.counters;
+        let (cleaning, cleaning_failure) = (self.cleaner.progress(), self.cleaner.failure());
+        let (copying, journal, counters) = (self.succession.progress(), self.journal.status(), &self.counters);
+        let state = &mut *self.lines.state();
+        state.note_clean();
+        let (counts, replacement) = (state.frames.counts(), state.frames.replacement());
+        let has_checksums = state.frames.has_checksums();
         Status {
-            mode,
+            mode: state.mode,
             crash_mode: self.crash_mode,
             generation: Some(self.generation).filter(|&generation| generation != 0),
             replacement,
-            tuning,
-            failure,
-            cleaning_failure: self.cleaner.failure(),
+            tuning: state.admissions.tuning(),
+            failure: state.failure.as_ref().map(ToString::to_string),
+            cleaning_failure,
             line_bytes: self.line_size().bytes(),
             lines: u64::from(self.layout.frame_count()),
             lines_max: self.layout.frames_max,
@@ -156,8 +149,8 @@ impl Core {
             valid_bytes: counts.valid_sectors * SECTOR_BYTES,
             dirty_lines: counts.dirty_lines,
             dirty_bytes: counts.dirty_sectors * SECTOR_BYTES,
-            stranded: self.stranded(&self.lines.state()),
-            clean_at,
+            stranded: self.stranded(state),
+            clean_at: Some(state.clean_at).filter(|&seconds| seconds != 0),
             reads: counters.of(RequestKind::Read).status(),
             writes: counters.of(RequestKind::Write).status(),
             aheads: counters.of(RequestKind::Ahead).status(),
@@ -168,7 +161,7 @@ impl Core {
             cleaned_lines: get(&counters.cleaned_lines),
             cleaning,
             copying,
-            dirty_limits,
+            dirty_limits: state.dirty,
             cleaning_rate,
             clean_round_lines,
             clean_rounds_throttled,

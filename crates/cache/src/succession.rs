@@ -86,7 +86,7 @@ mod tests {
 
     use super::*;
     use crate::crash_mode::CrashMode;
-    use crate::journal::tests::made;
+    use crate::journal::tests::{lines_of, made};
     use crate::lines::tests::{put, valid};
     use crate::sectors::Sectors;
 
@@ -94,7 +94,7 @@ mod tests {
     fn a_successor_forgets_what_changes_where_its_own_lines_begin_until_it_is_told_no_more() {
         let mut executor = Executor::in_order();
         let (_device, journal) = made(&mut executor, CrashMode::DirtySynchronous);
-        let frame = put(&journal.lines, 1, 0xff, 0);
+        let frame = put(lines_of(&journal), 1, 0xff, 0);
         let succession = Arc::new(Succession::default());
         let mut tell = |sector: u64| {
             let succession = Arc::clone(&succession);
@@ -102,7 +102,7 @@ mod tests {
                 // Sector of the origin, which begins one sector later here.
                 succession.tell(ByteRange { offset: (sector + 1) * 512, length: 512 }, 512).await;
             });
-            valid(&journal.lines, frame)
+            valid(lines_of(&journal), frame)
         };
         assert_eq!(tell(6), Sectors::from_bytes(&[0xff]), "nobody is told");
         succession.begin(&journal, 1024);

@@ -21,7 +21,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use base::buffer::Buffer;
-use base::checksum::crc32c;
 use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::range_lock::RangeGuard;
@@ -31,38 +30,16 @@ use store::Hold;
 
 use crate::core::Core;
 use crate::counters::{RequestKind, Serving};
-use crate::format::{ENTRY_WRITE, FRAME_NONE, Line, LogEntry, checksum_of, checksum_of_line};
+use crate::format::{Line, LogEntry};
+use crate::journal::unmapping;
 use crate::limits::WRITE_GROUP_LINES_MAX;
 use crate::line_size::LineSize;
+use crate::line_write::LineWrite;
 use crate::lines::State;
 use crate::mappings::Mappings;
 use crate::pins::Pins;
 use crate::room::Room;
 use crate::sectors::Sectors;
-use crate::unmap::unmapping;
-
-/// One line of a write.
-struct LineWrite {
-    block: u64,
-    /// Sectors to write.
-    mask: Sectors,
-    /// Offset of their bytes in the request.
-    at: usize,
-    /// Where they go.
-    frame: u32,
-    /// Whether that is the frame that holds the line already.
-    is_in_place: bool,
-    /// The frame that holds the line now, when that is another one.
-    old_frame: Option<u32>,
-    /// What it holds.
-    before: Line,
-    /// Sectors of the old frame to write along.
-    copied: Sectors,
-    /// Old content of the copied sectors, a whole line; empty when nothing is copied.
-    merged: Buffer,
-    /// Of the line once this is durable, where this writes all of it; else 0.
-    checksum: u32,
-}
 
 /// Lines written with one record.
 struct Group {
@@ -451,71 +428,5 @@ impl Group {
             length: line_size.line_range(last.block).end() - line_size.line_range(first.block).offset,
         };
         hull.intersection(&range).expect("the lines of a request touch it")
-    }
-}
-
-impl LineWrite {
-    /// The line once this is durable.
-    fn after(&self) -> Line {
-        let (kept_valid, kept_dirty) = match self.is_in_place {
-            true => (self.before.valid, self.before.dirty),
-            false => (self.copied, self.copied & self.before.dirty),
-        };
-        Line {
-            block: self.block,
-            valid: kept_valid | self.mask,
-            dirty: kept_dirty | self.mask,
-            is_lost: false,
-            checksum: self.checksum,
-        }
-    }
-
-    /// Sectors that this writes and that nobody changes while the line stays as it is.
-    fn checked(&self) -> Sectors {
-        self.mask | (self.copied & self.before.dirty)
-    }
-
-    fn entry(&mut self, line_size: LineSize, buffer: &Buffer) -> LogEntry {
-        if self.mask | self.copied == line_size.all_sectors() {
-            self.checksum = match self.copied.is_empty() {
-                true => checksum_of_line(&buffer[self.at..self.at + line_size.bytes() as usize]),
-                false => checksum_of_line(&self.merged_bytes(buffer)),
-            };
-        }
-        let checksum = if self.copied.is_empty() {
-            crc32c(&buffer[self.at..self.at + self.mask.bytes() as usize])
-        } else {
-            checksum_of(self.checked(), &self.merged_bytes(buffer))
-        };
-        LogEntry {
-            kind: ENTRY_WRITE,
-            checked: self.checked(),
-            checksum,
-            ..LogEntry::state(self.frame, self.old_frame.unwrap_or(FRAME_NONE), self.after())
-        }
-    }
-
-    /// The entry that takes [`LineWrite::entry`] back.
-    fn entry_back(&self) -> LogEntry {
-        match self.old_frame {
-            Some(old_frame) => LogEntry::state(old_frame, self.frame, self.before),
-            None => {
-                let valid = self.before.valid & !self.mask;
-                LogEntry::state(self.frame, FRAME_NONE, Line { valid, ..self.before })
-            }
-        }
-    }
-
-    /// The whole line: what is copied with what is written on top.
-    fn merged_bytes(&self, buffer: &Buffer) -> Buffer {
-        let mut bytes = Buffer::copy_of(&self.merged);
-        let run = self.mask.hull().expect("a write has sectors");
-        bytes[run.bytes()].copy_from_slice(&buffer[self.at..self.at + run.length() as usize]);
-        bytes
-    }
-
-    /// The frame that is busy with this write.
-    fn busy_frame(&self) -> Option<u32> {
-        if self.is_in_place { Some(self.frame) } else { self.old_frame }
     }
 }

@@ -6,8 +6,8 @@
 //! | connections that have asked for something lately | in the device, of all that ask for much |
 //! |---|---|
 //! | one | what a connection may have under way |
-//! | several | [`SHARED_COST`] |
-//! | several, one of them for little at a time | [`BESIDE_LIGHT_COST`] |
+//! | several | the same together ([`SHARED_COST`]) |
+//! | several, one of them for little at a time | what a request for little hardly waits for ([`Room`]) |
 //!
 //! Those who ask for much take turns, by bytes ([`block::fair_queue`]), each with a piece of a request. Who asks for little waits for nobody here. A
 //! place in the device is left when the device has answered, so that no client can hold one; where it answers on the spot it is the thread that is
@@ -24,9 +24,9 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::limits::{
-    BESIDE_LIGHT_COST, BESIDE_TIME, LIGHT_COST, PIECE_BYTES_MAX, PIECE_BYTES_MIN, PIECES_IN_ROOM, REQUEST_COST,
-    SHARED_COST,
+    BESIDE_TIME, LIGHT_COST, PIECE_BYTES_MAX, PIECE_BYTES_MIN, PIECES_IN_ROOM, REQUEST_COST, SHARED_COST,
 };
+use crate::room::Room;
 
 /// What a request of so many bytes costs a device: a small one is not for nothing.
 pub(crate) fn cost_of(bytes: u64) -> u64 {
@@ -43,13 +43,23 @@ struct State {
     waiting: FairQueue<Waiting>,
     /// What those cost that are in the device in their turn.
     running: u64,
+    /// What may be in the device beside who asks for little.
+    beside_light: Room,
     /// Connections that have asked for something.
     seen: BTreeMap<Submitter, Seen>,
 }
 
+/// Whom those who ask for much have beside them.
+enum Company {
+    None,
+    Heavy,
+    /// One at least who asks for little.
+    Light,
+}
+
 struct Seen {
-    /// Until when it counts as being there.
-    until: Instant,
+    /// Until when it counts as being there; `None` while it has something under way.
+    until: Option<Instant>,
     /// It asks for little at a time.
     is_light: bool,
 }
@@ -62,11 +72,20 @@ struct Waiting {
 impl State {
     /// What those who ask for much may have in the device.
     fn room(&self, now: Instant) -> u64 {
-        let there = || self.seen.values().filter(|seen| now < seen.until);
+        match self.company(now) {
+            Company::None => u64::MAX,
+            Company::Heavy => SHARED_COST,
+            Company::Light => self.beside_light.cost(),
+        }
+    }
+
+    /// Who is there.
+    fn company(&self, now: Instant) -> Company {
+        let there = || self.seen.values().filter(|seen| seen.until.is_none_or(|until| now < until));
         match (there().nth(1).is_some(), there().any(|seen| seen.is_light)) {
-            (false, _) => u64::MAX,
-            (true, false) => SHARED_COST,
-            (true, true) => BESIDE_LIGHT_COST,
+            (false, _) => Company::None,
+            (true, false) => Company::Heavy,
+            (true, true) => Company::Light,
         }
     }
 
@@ -105,7 +124,7 @@ impl Admission {
             && let Some(bytes) = state.piece(left, Instant::now())
         {
             state.running += cost_of(bytes);
-            return Ok(Place { admission: Arc::clone(self), bytes });
+            return Ok(self.place(bytes));
         }
         let (turn, receiver) = oneshot::channel();
         let bytes = left.min(PIECE_BYTES_MAX);
@@ -113,15 +132,25 @@ impl Admission {
         Err(receiver)
     }
 
-    fn leave(self: &Arc<Self>, bytes: u64) {
+    fn place(self: &Arc<Self>, bytes: u64) -> Place {
+        Place { admission: Arc::clone(self), bytes, begun: Instant::now(), is_on_the_spot: false }
+    }
+
+    fn leave(self: &Arc<Self>, place: &Place) {
         let admitted = {
-            let mut state = self.lock();
-            state.running -= cost_of(bytes);
-            state.admit(Instant::now())
+            let (mut state, now) = (self.lock(), Instant::now());
+            state.running -= cost_of(place.bytes);
+            match state.company(now) {
+                Company::Light if place.is_on_the_spot => state.beside_light.learn_on_the_spot(),
+                Company::Light => state.beside_light.learn(place.begun, now),
+                // What comes next finds another device.
+                Company::None | Company::Heavy => state.beside_light = Room::default(),
+            }
+            state.admit(now)
         };
         for Waiting { bytes, turn } in admitted {
             // A place that nobody takes any more is left at once.
-            drop(turn.send(Place { admission: Arc::clone(self), bytes }));
+            drop(turn.send(self.place(bytes)));
         }
     }
 }
@@ -131,13 +160,16 @@ pub(crate) struct Place {
     admission: Arc<Admission>,
     /// Bytes for which it is, at most.
     pub(crate) bytes: u64,
+    begun: Instant,
+    is_on_the_spot: bool,
 }
 
 impl Place {
     /// Does with it what it is for.
-    pub(crate) async fn carry_out<F: Future>(self, work: F) -> F::Output {
+    pub(crate) async fn carry_out<F: Future>(mut self, work: F) -> F::Output {
         let mut work = pin!(work);
         if let Some(done) = work.as_mut().now_or_never() {
+            self.is_on_the_spot = true;
             tokio::task::yield_now().await;
             return done;
         }
@@ -147,7 +179,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.admission.leave(self.bytes);
+        self.admission.leave(self);
     }
 }
 
@@ -156,11 +188,13 @@ pub(crate) struct Lane {
     turns: DeviceTurns,
     /// Until when it counts as one that asks for much.
     heavy_until: Option<Instant>,
+    /// Requests under way.
+    count: u64,
 }
 
 impl Lane {
     pub(crate) fn new(admission: Arc<Admission>, submitter: Submitter) -> Self {
-        Self { turns: DeviceTurns { admission, submitter }, heavy_until: None }
+        Self { turns: DeviceTurns { admission, submitter }, heavy_until: None, count: 0 }
     }
 
     /// A request comes, with which all that the connection has under way costs so much. `None` where it goes at once, as a whole.
@@ -169,10 +203,22 @@ impl Lane {
         if cost > LIGHT_COST {
             self.heavy_until = Some(now + BESIDE_TIME);
         }
+        self.count += 1;
         let is_light = self.heavy_until.is_none_or(|until| until <= now);
         let mut state = self.turns.admission.lock();
-        state.seen.insert(self.turns.submitter, Seen { until: now + BESIDE_TIME, is_light });
+        state.seen.insert(self.turns.submitter, Seen { until: None, is_light });
         (!is_light && state.room(now) < u64::MAX).then(|| self.turns.clone())
+    }
+
+    /// A request that came this way is over.
+    pub(crate) fn leave(&mut self) {
+        self.count -= 1;
+        if self.count > 0 {
+            return;
+        }
+        if let Some(seen) = self.turns.admission.lock().seen.get_mut(&self.turns.submitter) {
+            seen.until = Some(Instant::now() + BESIDE_TIME);
+        }
     }
 }
 

@@ -34,7 +34,7 @@ use crate::handshakes::Handshake;
 use crate::holdings::{AwaitedPlace, Holdings};
 use crate::limits::{
     BYTES_IN_FLIGHT_MAX, HANDSHAKE_TIME_MAX, REQUESTS_IN_FLIGHT_MAX, SLICES_PER_WRITE_MAX, TURN_BYTES,
-    TURN_REQUEST_BYTES,
+    TURN_REFUSED_BYTES, TURN_REQUEST_BYTES,
 };
 use crate::long_requests::{WorkShare, is_long};
 use crate::shared::Shared;
@@ -262,7 +262,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     self.with_buffer(length as usize, Purpose::Read(ticket, command));
                 }
                 Event::Request(ticket, command) => self.start(ticket, command, Buffer::empty()),
-                Event::Answered => self.turn_bytes += TURN_REQUEST_BYTES,
+                Event::Answered => self.turn_bytes += TURN_REFUSED_BYTES,
                 Event::Disconnected => self.is_closing = true,
                 Event::Failed(error) => {
                     self.shared.counters.protocol_errors.fetch_add(1, Ordering::Relaxed);
@@ -327,8 +327,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.turn_bytes += if is_long(&command) { TURN_REQUEST_BYTES } else { bytes.max(TURN_REQUEST_BYTES) };
         let bytes = carry_out::held_bytes(&self.geometry, &command);
         self.bytes_running += bytes;
-        let is_moving = matches!(kind, RequestKind::Read | RequestKind::Write);
-        let device_turns = is_moving.then(|| self.enter_lane()).flatten();
+        let device_turns = kind.moves_data().then(|| self.enter_lane()).flatten();
         let job = Job { ticket, kind, bytes, buffer_bytes: carry_out::buffer_bytes(&command), turn: None, part: None };
         let means = Means {
             device: &self.device,
@@ -356,6 +355,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn finish(&mut self, finished: Finished) {
         let Finished { job, reply } = finished;
         self.bytes_running -= job.bytes;
+        if job.kind.moves_data() {
+            self.lane.leave();
+        }
         if matches!(reply, Reply::Failed(_)) {
             self.shared.counters.count_error(job.kind);
         }

@@ -26,6 +26,7 @@ pub mod listener;
 mod long_requests;
 pub mod options;
 mod partial;
+mod room;
 pub mod server;
 mod shared;
 

@@ -96,12 +96,19 @@ pub const REQUEST_COST: u64 = 16 << 10;
 /// What a connection may have under way and counts as one that asks for little: half a dozen requests of a page.
 pub const LIGHT_COST: u64 = 128 << 10;
 
-/// What those who ask for much may have in the device beside one who asks for little: it waits for 50 to 100 us of memory or of a fast link.
-pub const BESIDE_LIGHT_COST: u64 = 256 << 10;
+/// What those who ask for much may have in the device at least beside one who asks for little: two pieces, so that one is on its way to the device
+/// while the other is on its way back.
+pub const BESIDE_LIGHT_COST: u64 = 2 * (REQUEST_COST + PIECE_BYTES_MIN);
 
-/// The same where nobody asks for little: half a millisecond of a fast link, and all of one with 10 Gbit/s and 3 ms.
-pub const SHARED_COST: u64 = 4 << 20;
-const _: () = assert!(LIGHT_COST <= BESIDE_LIGHT_COST && BESIDE_LIGHT_COST <= SHARED_COST);
+/// The same where nobody asks for little, and the most that it is otherwise: what one connection may have.
+pub const SHARED_COST: u64 = BYTES_IN_FLIGHT_MAX;
+const _: () = assert!(BESIDE_LIGHT_COST <= SHARED_COST);
+
+/// Time after which what a device takes without delay is found out anew: a second of it or less is with little in the device.
+pub const ROOM_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Pieces of which the mean is taken for that.
+pub const ROOM_SAMPLES: u32 = 16;
 
 /// Time for which who asked for something counts as being there.
 pub const BESIDE_TIME: Duration = Duration::from_secs(1);
@@ -110,7 +117,7 @@ pub const BESIDE_TIME: Duration = Duration::from_secs(1);
 pub const PIECES_IN_ROOM: u64 = 4;
 
 /// Bytes of a piece of a read or write, at least and at most.
-pub const PIECE_BYTES_MIN: u64 = 64 << 10;
+pub const PIECE_BYTES_MIN: u64 = 32 << 10;
 /// See [`PIECE_BYTES_MIN`].
 pub const PIECE_BYTES_MAX: u64 = STEP_BYTES;
 
@@ -118,8 +125,12 @@ pub const PIECE_BYTES_MAX: u64 = STEP_BYTES;
 /// memory.
 pub const TURN_BYTES: u64 = 256 << 10;
 
-/// What any request counts in it at least, one that is refused included: 64 small ones are a turn.
+/// What any request counts in it at least: 64 small ones are a turn.
 pub const TURN_REQUEST_BYTES: u64 = 4096;
+
+/// What one counts that is refused or is no request: 16 are a turn, since several clients may have their turns before another one has its own, and nobody is
+/// slower for it who asks for something.
+pub const TURN_REFUSED_BYTES: u64 = 16 << 10;
 
 /// Bytes of one command of the client that carries no payload: the largest multiple of every block size below 4 GiB.
 pub const CLIENT_PIECE_BYTES: u64 = (4 << 30) - (64 << 10);

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use block::{Error, ErrorKind};
 use store::{Append, AppendRefused, Hold};
 
-use crate::checkpoint::Extent;
 use crate::format::{LogEntry, log_entry_bytes};
+use crate::journal::Extent;
 use crate::journal::Journal;
 
 impl Journal {

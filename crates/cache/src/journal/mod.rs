@@ -6,12 +6,18 @@
 //! | `records` | appends to the log, and makes true in memory what a record says |
 //! | `unmap` | takes back, or says, what counts of clean lines after a crash |
 
+mod checkpoint;
+mod records;
+mod unmap;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use block::{Error, SharedDevice};
 use store::{Life, LogPosition, LogUsage, RecordLog, Superblock, Tokens};
 
+pub(crate) use self::checkpoint::Extent;
+pub(crate) use self::unmap::unmapping;
 use crate::crash_mode::CrashMode;
 use crate::format::ParametersRaw;
 use crate::lines::Lines;
@@ -19,18 +25,18 @@ use crate::table::Table;
 
 /// See the top of this file.
 pub(crate) struct Journal {
-    pub(crate) device: SharedDevice,
-    pub(crate) lines: Arc<Lines>,
-    pub(crate) life: Arc<Life>,
+    device: SharedDevice,
+    lines: Arc<Lines>,
+    life: Arc<Life>,
     /// What counts after a crash, as of open.
-    pub(crate) crash_mode: CrashMode,
+    crash_mode: CrashMode,
     /// What tells it from other copies of it.
-    pub(crate) tokens: Option<Tokens>,
-    pub(crate) log: RecordLog,
+    tokens: Option<Tokens>,
+    log: RecordLog,
     uuid: uuid::Uuid,
     /// Held while a checkpoint runs.
-    pub(crate) stored: futures_util::lock::Mutex<Stored>,
-    pub(crate) counts: JournalCounters,
+    stored: futures_util::lock::Mutex<Stored>,
+    counts: JournalCounters,
 }
 
 /// What a checkpoint writes.
@@ -41,10 +47,10 @@ pub(crate) struct Stored {
 
 /// Counts since the cache was opened.
 #[derive(Default)]
-pub(crate) struct JournalCounters {
-    pub(crate) checkpoints: AtomicU64,
-    pub(crate) table_pages_written: AtomicU64,
-    pub(crate) log_full: AtomicU64,
+struct JournalCounters {
+    checkpoints: AtomicU64,
+    table_pages_written: AtomicU64,
+    log_full: AtomicU64,
 }
 
 /// What a journal says about itself.
@@ -105,7 +111,7 @@ impl Journal {
         drop(self.stored.lock().await);
     }
 
-    pub(crate) fn is_log_half_full(&self) -> bool {
+    fn is_log_half_full(&self) -> bool {
         let usage = self.log.usage();
         usage.used_bytes * 2 > usage.region_bytes
     }
@@ -129,7 +135,6 @@ pub(crate) mod tests {
     use block::{Device, Identity};
 
     use super::*;
-    use crate::checkpoint::Extent;
     use crate::format::KIND;
     use crate::format_cache;
     use crate::frames::Frames;
@@ -151,6 +156,11 @@ pub(crate) mod tests {
         let frames = Frames::to_restore(layout, Replacement::Lru, keeps_clean);
         let recovered = recover(device, frames, 1 << 20, &superblock, Clean::Keep).await.expect("it is whole");
         (superblock, recovered)
+    }
+
+    /// The lines that a journal is about.
+    pub(crate) fn lines_of(journal: &Journal) -> &Arc<Lines> {
+        &journal.lines
     }
 
     /// The journal of an empty cache, in use, on its device.

@@ -231,6 +231,10 @@ impl<'a> Run<'a> {
 
     fn draw_choice(&mut self, life: usize) -> Choice {
         let mut choice = self.draw_any();
+        if life == 0 {
+            // It is ended at one write after the other, and a log that has failed makes none: no later end would be tried.
+            choice.log_fault = None;
+        }
         // Nobody is told twice of a loss, and nothing happens to what a difference stands on.
         let is_loss = matches!(choice.lun_event, Some(LunEvent::LosesCache(_) | LunEvent::LosesCacheUntold(_)));
         let is_told_anyway = choice.lun_fault.is_some() && is_loss;

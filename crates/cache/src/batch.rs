@@ -12,7 +12,6 @@ use futures_util::stream::{self, StreamExt};
 use crate::core::Core;
 use crate::crash_mode::CrashMode;
 use crate::format::{ENTRY_CLEAN, FRAME_NONE, Line, LogEntry};
-use crate::life::closed;
 use crate::limits::CLEAN_WRITES_IN_FLIGHT;
 use crate::origin_write::Pick;
 use crate::pace::Force;
@@ -93,9 +92,9 @@ impl Core {
     /// Sequentially consistent with the count of batches: a batch that begins now either is waited for, or sees this.
     pub(crate) fn check_may_clean(&self) -> Result<(), Error> {
         if self.life.is_stopped() {
-            return Err(closed());
+            return Err(self.life.closed());
         }
-        if self.origin.is_refused() {
+        if self.origin.reports.is_refused() {
             return Err(Error::new(ErrorKind::Gone, "nothing can be cleaned: the origin is another disk now"));
         }
         self.cleaner.check_not_handing_over()

@@ -214,7 +214,7 @@ impl Device for Cache {
     }
 
     fn identity(&self) -> Identity {
-        self.core.origin.identity()
+        self.core.origin.device().identity()
     }
 
     fn submit(&self, request: Request) -> Completion {

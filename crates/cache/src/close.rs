@@ -6,7 +6,6 @@ use block::Error;
 
 use crate::core::Core;
 use crate::journal::Extent;
-use crate::life::closed;
 
 impl Core {
     /// See [`Cache::close`](crate::Cache::close).
@@ -19,14 +18,14 @@ impl Core {
             if !keep_dirty {
                 self.clean_all(|_| {}).await?;
             }
-            match self.origin.is_refused() {
+            match self.origin.reports.is_refused() {
                 true => Ok(()),
                 false => self.origin.flush().await,
             }
         };
         if let Err(error) = prepared.await {
             // Nothing is lost: it goes on, and can be closed with what is dirty.
-            self.life.set_open(!self.origin.is_refused());
+            self.life.set_open(!self.origin.reports.is_refused());
             return Err(error);
         }
         self.life.stop();
@@ -56,7 +55,7 @@ impl Core {
                 continue;
             }
             self.life.end();
-            self.journal.end(closed()).await;
+            self.journal.end(self.life.closed()).await;
             return result;
         }
     }

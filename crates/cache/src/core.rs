@@ -31,13 +31,13 @@ use base::range::ByteRange;
 use block::completion::Workers;
 use block::range_lock::{Acquire, RangeGuard, RangeLock};
 use block::{Completion, Device, Error, EventHub, Geometry, Response, SharedDevice};
+use store::Life;
 
 use crate::cleaner::Cleaner;
 use crate::counters::Counters;
 use crate::crash_mode::CrashMode;
 use crate::journal::Journal;
 use crate::layout::Layout;
-use crate::life::{Life, closed};
 use crate::line_size::LineSize;
 use crate::lines::Lines;
 use crate::origin::Origin;
@@ -106,7 +106,7 @@ impl Core {
     /// `Gone` when the cache has ended meanwhile.
     pub(crate) async fn enter(&self, place: Acquire) -> Result<RangeGuard, Error> {
         let guard = place.await;
-        if self.life.has_ended() { Err(closed()) } else { Ok(guard) }
+        if self.life.has_ended() { Err(self.life.closed()) } else { Ok(guard) }
     }
 
     /// Waits until nobody is at work, and keeps everybody out until the guard is dropped.

@@ -11,7 +11,6 @@ use block::{Completion, Error, ErrorKind, Operation, Request, Response};
 use crate::admission::Advice;
 use crate::core::Core;
 use crate::counters::RequestKind;
-use crate::life::closed;
 use crate::lines::State;
 use crate::mode::Mode;
 use crate::timing::{finish_timing, start_timing};
@@ -25,7 +24,7 @@ impl Core {
             Err(error) => return Completion::ready(request.fail(error)),
         };
         if !self.life.is_open() {
-            return Completion::ready(request.fail(closed()));
+            return Completion::ready(request.fail(self.life.closed()));
         }
         if request.is_mutation() && !self.lines.mode().takes_writes() {
             return Completion::ready(request.fail(Error::new(ErrorKind::ReadOnly, "the cache is in mode read-only")));
@@ -41,7 +40,7 @@ impl Core {
         let place = if request.is_mutation() { self.ranges.exclusive(lines) } else { self.ranges.shared(lines) };
         // Behind taking the place: who closes says so first and waits for all who have a place then, so nobody slips through.
         if !self.life.is_open() {
-            return Completion::ready(request.fail(closed()));
+            return Completion::ready(request.fail(self.life.closed()));
         }
         let core = Arc::clone(self);
         let workers = &self.workers;

@@ -14,29 +14,20 @@ use std::sync::Arc;
 
 use base::range::ByteRange;
 use block::{Error, ErrorKind, Event};
-use futures_util::future::{Either, select};
 
 use crate::core::Core;
 
 impl Core {
     /// Handles events as they come. Ends when the cache closes.
     pub(crate) async fn follow_origin(self: Arc<Self>) {
-        loop {
-            let count = self.lines.background.count();
-            if self.life.is_stopped() {
-                return;
-            }
-            let event = std::pin::pin!(self.origin.next_event());
-            if let Either::Left((event, _)) = select(event, self.lines.background.changed_since(count)).await {
-                self.handle_origin_event(&event);
-            }
-        }
+        let reports = &self.origin.reports;
+        reports.follow(&self.life, &self.lines.background, |event| self.handle_origin_event(event)).await;
     }
 
     /// Handles the events that have come until now; how many there were.
     pub(crate) fn handle_origin_events(self: &Arc<Self>) -> usize {
         let mut handled_count = 0;
-        while let Some(event) = self.origin.take_event() {
+        while let Some(event) = self.origin.reports.take() {
             self.handle_origin_event(&event);
             handled_count += 1;
         }
@@ -55,7 +46,7 @@ impl Core {
             Event::Missed => {
                 self.origin.losses.forget();
                 self.forget_later(ByteRange { offset: 0, length: self.origin.end() });
-                if self.origin.is_another() {
+                if self.origin.reports.is_another() {
                     self.refuse();
                 }
             }
@@ -90,7 +81,8 @@ impl Core {
 
     /// Nothing cached belongs to the origin.
     fn refuse(&self) {
-        self.origin.refuse();
+        tracing::error!("the origin is another disk now: the cache takes no requests any more");
+        self.origin.reports.refuse();
         self.life.set_open(false);
     }
 

@@ -24,7 +24,6 @@
 //! | `journal` | part: what the cache device says about lines, and how that becomes durable |
 //! | `origin`, `origin_flushes`, `losses`, `flush_failures` | part: the origin, and what it could lose, or has lost |
 //! | `pins`, `lines` | part: the map of lines behind its mutex |
-//! | `life` | part: open, stopped, ended |
 //! | `recovery`, `table` | the table on the device, and what is found there and in the log after a crash |
 //! | `format_cache` | makes a device a cache |
 //! | [`memory`] | what a cache takes of memory |
@@ -91,7 +90,6 @@ mod index;
 mod insertion;
 mod journal;
 mod lazy;
-mod life;
 mod line_check;
 mod line_write;
 mod lines;

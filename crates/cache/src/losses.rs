@@ -4,30 +4,26 @@
 //! lines, has something that was not lost; and a loss that comes behind that finds the line.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+
+use store::LossCount;
 
 use crate::lines::Lines;
 
 /// See the top of this file.
 pub(crate) struct Losses {
-    count: AtomicU64,
+    count: Arc<LossCount>,
     lines: Arc<Lines>,
 }
 
 impl Losses {
-    /// None yet, of the origin of these lines.
-    pub(crate) fn new(lines: &Arc<Lines>) -> Arc<Self> {
-        Arc::new(Self { count: AtomicU64::new(0), lines: Arc::clone(lines) })
+    /// As `count` has them, of the origin of these lines.
+    pub(crate) fn new(lines: &Arc<Lines>, count: &Arc<LossCount>) -> Arc<Self> {
+        Arc::new(Self { count: Arc::clone(count), lines: Arc::clone(lines) })
     }
 
     /// How many there were.
     pub(crate) fn count(&self) -> u64 {
-        self.count.load(Ordering::Acquire)
-    }
-
-    /// One more, of which the lines have yet to hear: see [`Losses::forget`].
-    pub(crate) fn add(&self) {
-        self.count.fetch_add(1, Ordering::AcqRel);
+        self.count.count()
     }
 
     /// What a loss that was counted means for copies: what the origin may have lost must not outlive a crash as if it had it.
@@ -37,7 +33,7 @@ impl Losses {
 
     /// The origin lost what it had not flushed, or may have.
     pub(crate) fn note(&self) {
-        self.add();
+        self.count.add();
         self.forget();
     }
 }
@@ -52,7 +48,7 @@ mod tests {
     #[test]
     fn a_loss_is_counted_and_takes_what_was_not_flushed() {
         let lines = empty(Associativity::Full);
-        let losses = Losses::new(&lines);
+        let losses = Losses::new(&lines, &Arc::default());
         let [unflushed, flushed] = [put(&lines, 1, 0xff, 0x01), put(&lines, 2, 0xff, 0x01)];
         lines.state().frames.mappings.set_unflushed(unflushed);
         losses.note();

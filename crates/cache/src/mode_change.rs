@@ -5,7 +5,6 @@ use std::sync::Arc;
 use block::Error;
 
 use crate::core::Core;
-use crate::life::closed;
 use crate::mode::Mode;
 
 impl Core {
@@ -16,7 +15,7 @@ impl Core {
             let guard = self.exclude_requests().await;
             if !self.life.is_open() {
                 // Another cache has taken the place of this one meanwhile.
-                return Err(closed());
+                return Err(self.life.closed());
             }
             if mode.delays_writes() {
                 // What write-through acknowledged becomes durable, as write-back promises for everything acknowledged.

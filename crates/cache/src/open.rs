@@ -11,7 +11,7 @@ use block::completion::Workers;
 use block::device::DeviceExt;
 use block::range_lock::RangeLock;
 use block::{Device, Error, ErrorKind, EventHub, EventReceiver, Identity, SharedDevice};
-use store::{Binding, LogPosition, Superblock};
+use store::{Binding, Life, LogPosition, Superblock};
 
 use crate::admission::{Admissions, seen_slots};
 use crate::alignment::padding_of;
@@ -24,10 +24,8 @@ use crate::format::{CHECKSUMS_NONE, KIND, ParametersRaw};
 use crate::format_cache::check_devices;
 use crate::frames::Frames;
 use crate::freshness::Freshness;
-use crate::journal::Extent;
-use crate::journal::{Journal, Stored};
+use crate::journal::{Extent, Journal, Stored};
 use crate::layout::Layout;
-use crate::life::Life;
 use crate::line_size::LineSize;
 use crate::lines::{Lines, State};
 use crate::memory::Need;
@@ -129,7 +127,7 @@ fn assemble(
         superblock.payload.clean_at.get(),
         options.time_of_day,
     );
-    let (lines, life) = (Arc::new(Lines::new(state)), Arc::new(Life::new()));
+    let (lines, life) = (Arc::new(Lines::new(state)), Arc::new(Life::new("the cache")));
     let stored = Stored { superblock, table: recovered.table };
     let journal = Journal::new(Arc::clone(&cache_device), stored, start, crash_mode, options.tokens, &lines, &life)?;
     let pace = Pace::new(layout.line_size, options.cleaning);

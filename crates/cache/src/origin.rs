@@ -6,15 +6,15 @@
 //! would call lines clean that are nowhere any more. So the failure is noted, as a loss, before the next flush begins. All of this a cache shares with the
 //! successor that is to take its place ([`OriginFlushes`]): each flushes what the other wrote.
 
-use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use base::buffer::Buffer;
 use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::range_lock::RangeLock;
-use block::{Completion, Device, Error, ErrorKind, Event, EventReceiver, Geometry, Identity, Request, SharedDevice};
+use block::{Completion, Device, Error, ErrorKind, EventReceiver, Geometry, Identity, Request, SharedDevice};
+use store::OriginReports;
 
 use crate::alignment::{Padded, inside};
 use crate::counters::RequestCounters;
@@ -27,17 +27,13 @@ pub(crate) struct Origin {
     /// As it is inside.
     device: SharedDevice,
     pub(crate) padding: u64,
-    /// As it was at open.
-    identity: Identity,
+    pub(crate) reports: OriginReports,
     lines: Arc<Lines>,
-    events: Mutex<EventReceiver>,
     pub(crate) losses: Arc<Losses>,
     /// What is known about flushes, here and in a cache that takes the place of this one.
     pub(crate) flushes: Arc<OriginFlushes>,
     /// Held by whoever writes to the origin: what is sent to one place gets there in its order.
     pub(crate) order: RangeLock,
-    /// Whether it said that it is another disk now. Nothing is sent to it any more.
-    is_refused: AtomicBool,
 }
 
 impl Origin {
@@ -50,19 +46,11 @@ impl Origin {
         events: EventReceiver,
         flushes: Arc<OriginFlushes>,
     ) -> Self {
-        let losses = Losses::new(lines);
+        let device = Padded::over(device, padding);
+        let reports = OriginReports::new(Arc::clone(&device), identity, events);
+        let losses = Losses::new(lines, reports.losses());
         flushes.join(&losses);
-        Self {
-            device: Padded::over(device, padding),
-            padding,
-            identity,
-            lines: Arc::clone(lines),
-            events: Mutex::new(events),
-            losses,
-            flushes,
-            order: RangeLock::new(),
-            is_refused: AtomicBool::new(false),
-        }
+        Self { device, padding, reports, lines: Arc::clone(lines), losses, flushes, order: RangeLock::new() }
     }
 
     /// The geometry but for the padding.
@@ -74,16 +62,6 @@ impl Origin {
     /// Its end now, as seen from inside.
     pub(crate) fn end(&self) -> u64 {
         self.device.geometry().size_bytes
-    }
-
-    /// Which disk it is now.
-    pub(crate) fn identity(&self) -> Identity {
-        self.device.identity()
-    }
-
-    /// Whether both had the same identity when they were opened.
-    pub(crate) fn was_same_as(&self, other: &Self) -> bool {
-        self.identity == other.identity
     }
 
     /// Where requests go; ranges are as seen from inside.
@@ -106,45 +84,6 @@ impl Origin {
     /// Sends a write. The caller has its place in `order`.
     pub(crate) fn write(&self, range: ByteRange, buffer: Buffer, fua: bool) -> Completion {
         self.device.submit(Request::write(range.offset, buffer, fua))
-    }
-
-    /// Nothing is sent to it any more.
-    pub(crate) fn refuse(&self) {
-        tracing::error!("the origin is another disk now: the cache takes no requests any more");
-        self.is_refused.store(true, Ordering::Release);
-    }
-
-    /// Whether nothing is sent to it any more.
-    pub(crate) fn is_refused(&self) -> bool {
-        self.is_refused.load(Ordering::Acquire)
-    }
-
-    /// Whether it is another disk now than at open, as far as it can be asked.
-    pub(crate) fn is_another(&self) -> bool {
-        self.identity() != self.identity
-    }
-
-    /// Waits for what it says next.
-    pub(crate) async fn next_event(&self) -> Event {
-        poll_fn(|context| {
-            let receiver = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-            receiver.poll_receive(context).map(|event| self.count_loss(event))
-        })
-        .await
-    }
-
-    /// What it has said, and nobody has taken yet.
-    pub(crate) fn take_event(&self) -> Option<Event> {
-        let receiver = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        receiver.try_receive().map(|event| self.count_loss(event))
-    }
-
-    /// Counts what may be lost while the receiver is still locked: who finds it empty then knows of all losses until now.
-    fn count_loss(&self, event: Event) -> Event {
-        if matches!(event, Event::WritesLost | Event::Missed) {
-            self.losses.add();
-        }
-        event
     }
 
     /// Makes durable what it acknowledged to us, if there is any.
@@ -217,19 +156,6 @@ mod tests {
         let (identity, events) = (device.identity(), device.subscribe());
         let origin = Origin::new(device, 0, identity, &lines, events, OriginFlushes::new());
         (Arc::new(origin), lines)
-    }
-
-    /// By hand: a thread that follows the origin has taken the event and gets no further, while another asks and finds none.
-    #[test]
-    fn who_finds_no_event_knows_of_the_loss_that_another_has_taken_and_not_handled() {
-        for event in [Event::WritesLost, Event::Missed] {
-            let medium = CrashLayer::new(1 << 20, 2);
-            let (origin, _lines) = origin(&medium);
-            let losses = origin.losses.count();
-            medium.publish(&event);
-            assert_eq!([origin.take_event(), origin.take_event()], [Some(event), None]);
-            assert_ne!(origin.losses.count(), losses);
-        }
     }
 
     #[test]

@@ -29,7 +29,6 @@ use crate::alignment::{inside, outside};
 use crate::core::Core;
 use crate::format::Line;
 use crate::insertion::Wanted;
-use crate::life::closed;
 use crate::limits::COPIES_IN_FLIGHT;
 use crate::line_check::lost;
 use crate::mode::Mode;
@@ -146,7 +145,7 @@ impl Core {
     pub(crate) async fn hand_over(self: &Arc<Self>, successor: &Arc<Self>) -> Result<HandOver, Error> {
         let guard = self.exclude_requests().await;
         if self.life.has_ended() {
-            return Err(closed());
+            return Err(self.life.closed());
         }
         // Sequentially consistent with the count of batches: a batch that begins now either is seen here, or sees this.
         self.cleaner.set_handing_over(true);
@@ -243,7 +242,10 @@ impl Core {
 /// Both are for one origin, and know together about its flushes.
 fn check_successor(core: &Core, successor: &Core) -> Result<(), Error> {
     let is_opened_so = Arc::ptr_eq(&core.origin.flushes, &successor.origin.flushes);
-    if is_opened_so && core.origin.was_same_as(&successor.origin) && core.journal.uuid() != successor.journal.uuid() {
+    if is_opened_so
+        && core.origin.reports.was_same_as(&successor.origin.reports)
+        && core.journal.uuid() != successor.journal.uuid()
+    {
         return Ok(());
     }
     Err(Error::new(

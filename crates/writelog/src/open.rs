@@ -97,6 +97,8 @@ pub(crate) async fn open(
     options: OpenOptions,
 ) -> Result<Arc<Core>, Error> {
     check_devices(&log_device, &origin)?;
+    // Before it is asked which disk it is: what changes from now on is told, whatever an open takes.
+    let origin_events = origin.subscribe();
     let mut superblock: Superblock<ParametersRaw> = Superblock::read(&log_device, KIND).await?;
     let layout = Layout::from_parameters(&superblock.payload, log_device.geometry().size_bytes)?;
     check_state(&superblock.payload)?;
@@ -112,7 +114,8 @@ pub(crate) async fn open(
     check_size(&recovered, stage.as_ref(), &binding, binding_now.size_bytes)?;
     let was_ordered = superblock.payload.order == DestageOrder::Log.code();
     let destaged_sequence = superblock.payload.destaged_sequence.get();
-    let core = assemble(log_device, origin, options, superblock, layout, recovered, stage, binding_now.identity);
+    let origin = Origin::new(origin, binding_now.identity, origin_events);
+    let core = assemble(log_device, origin, options, superblock, layout, recovered, stage);
     core.check_kept_changes(&core.options.kept_changes)?;
     if core.keeps_order() {
         if was_ordered {
@@ -181,16 +184,14 @@ fn open_stage(
     Stage::open(region, superblock.uuid(), layout.slot_bytes, keeps_order, is_needed, options.clock.now()).map(Some)
 }
 
-#[expect(clippy::too_many_arguments, reason = "the parts of a log, put together in one place")]
 fn assemble(
     log_device: SharedDevice,
-    origin: SharedDevice,
+    origin: Origin,
     options: OpenOptions,
     superblock: Superblock<ParametersRaw>,
     layout: Layout,
     recovered: Recovered,
     stage: Option<Stage>,
-    identity: block::Identity,
 ) -> Arc<Core> {
     let epoch = recovered.start.position.epoch + 1;
     let position = LogPosition { epoch, ..recovered.start.position };
@@ -272,7 +273,7 @@ fn assemble(
         last_request_ns: AtomicU64::new(0),
         state: Mutex::new(state),
         log_device,
-        origin: Origin::new(origin, identity),
+        origin,
     })
 }
 

@@ -3,7 +3,7 @@
 use base::buffer::Buffer;
 use base::range::ByteRange;
 use block::device::DeviceExt;
-use block::{Device, Error, ErrorKind, Identity, SharedDevice};
+use block::{Error, ErrorKind, EventReceiver, Identity, SharedDevice};
 use store::OriginReports;
 
 use crate::limits::DESTAGE_WRITE_BYTES_MAX;
@@ -16,9 +16,9 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// `device`, which had this `identity` when the log was opened.
-    pub(crate) fn new(device: SharedDevice, identity: Identity) -> Self {
-        let reports = OriginReports::new(device.clone(), identity, device.subscribe());
+    /// `device`, which had this `identity` when the log was opened, and has told `events` since before.
+    pub(crate) fn new(device: SharedDevice, identity: Identity, events: EventReceiver) -> Self {
+        let reports = OriginReports::new(device.clone(), identity, events);
         Self { device, reports }
     }
 

@@ -14,13 +14,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use block::{Error, SharedDevice};
-use store::{LogPosition, LogUsage, RecordLog, Superblock, Tokens};
+use store::{Life, LogPosition, LogUsage, RecordLog, Superblock, Tokens};
 
 pub(crate) use self::checkpoint::Extent;
 pub(crate) use self::unmap::unmapping;
 use crate::crash_mode::CrashMode;
 use crate::format::ParametersRaw;
-use crate::life::Life;
 use crate::lines::Lines;
 use crate::table::Table;
 
@@ -173,7 +172,7 @@ pub(crate) mod tests {
             format_cache::format(&made, &memory(), options).await.expect("it fits");
             let (superblock, Recovered { frames, table, end, .. }) = found(&made).await;
             let start = LogPosition { epoch: end.epoch + 1, ..end };
-            let (lines, life) = (of(frames), Arc::new(Life::new()));
+            let (lines, life) = (of(frames), Arc::new(Life::new("the cache")));
             let stored = Stored { superblock, table };
             let journal = Journal::new(made, stored, start, crash_mode, None, &lines, &life).expect("it fits");
             journal.checkpoint(Extent::Dirty).await.expect("nothing fails");

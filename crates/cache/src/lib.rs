@@ -1,6 +1,7 @@
 //! A crash-safe, set-associative block cache: a device over a cache device and an origin.
 //!
-//! A module uses only what is below it in this table, or behind it in its row (of `replacement` more modules use the names of the policies).
+//! A module uses only what is below it in this table, or behind it in its row (but for the names of the policies in `replacement`, which
+//! users choose).
 //!
 //! | module | holds |
 //! |---|---|

@@ -13,11 +13,12 @@ use block::layer::delay::Latency;
 use block::layer::shared_flush::SharedFlushLayer;
 use block::layer::switch::SwitchLayer;
 use block::{Error, ErrorKind, SharedDevice};
-use cache::{Cache, ConflictingChanges, Freshness, Mode};
+use cache::{Cache, ConflictingChanges, Freshness, Mode, Stranded};
 use difference::Difference;
 use writelog::{PersistentRegion, WriteLog};
 
 use crate::choice::Choice;
+use crate::late_loss::LateLossLayer;
 use crate::made::Slots;
 use crate::media::Media;
 
@@ -119,9 +120,9 @@ impl Media {
         opened
     }
 
-    /// Whether a stack refuses another LUN in the place of its own, and leaves that as it is.
-    pub fn refuses_other_lun(&self, executor: &mut Executor, choice: &Choice) -> bool {
-        let other = self.other_lun();
+    /// Whether a stack refuses another LUN in the place of its own, or its own in blocks of another size, and leaves that as it is.
+    pub fn refuses_other_lun(&self, executor: &mut Executor, choice: &Choice, has_other_blocks: bool) -> bool {
+        let other = self.other_lun(has_other_blocks);
         self.open_over(executor, &other, choice, 0, &mut false).is_err() && other.writes_seen() == 0
     }
 
@@ -134,7 +135,7 @@ impl Media {
         number: u8,
         is_conflicting: &mut bool,
     ) -> Result<Running, Error> {
-        let lun = timed(executor, lun, 700);
+        let lun = self.told_late(executor, lun);
         let mut running = Running { top: lun.clone(), is_conflicting: false, cache: None, log: None, difference: None };
         if self.layers.has_cache() {
             self.add_cache(executor, &mut running, choice, number, is_conflicting)?;
@@ -164,6 +165,14 @@ impl Media {
         }
         running.is_conflicting = *is_conflicting;
         Ok(running)
+    }
+
+    /// The LUN, timed, with what it is to lose and to tell late.
+    fn told_late(&self, executor: &mut Executor, medium: &CrashLayer) -> SharedDevice {
+        let (inner, workers) = (timed(executor, medium, 700), Workers::new());
+        let (medium, loss, others) = (medium.clone(), Arc::clone(&self.late_loss), workers.clone());
+        executor.spawn(async move { others.run().await });
+        Arc::new(LateLossLayer { inner, medium, loss, workers })
     }
 
     fn add_cache(
@@ -247,6 +256,16 @@ impl Running {
     /// The cache that has the requests now, if there is one that may change what is on the LUN.
     pub fn cache(&self) -> Option<Arc<Cache>> {
         self.cache.as_ref().filter(|_| self.difference.is_none()).map(|part| part.current())
+    }
+
+    /// What a cache has dirty beyond the end of the LUN.
+    pub fn stranded(&self) -> Stranded {
+        self.cache().map(|cache| cache.status().stranded).unwrap_or_default()
+    }
+
+    /// The write log, if there is one.
+    pub fn log(&self) -> Option<&Arc<WriteLog>> {
+        self.log.as_ref()
     }
 
     /// Whether there is a write log.

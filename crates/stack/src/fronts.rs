@@ -9,7 +9,7 @@
 //! A front is a file here and a row in [`KINDS`]. Whatever else there is (what `--as` takes, status, metrics, the beginning and the end of an attachment)
 //! knows it by these only.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::rc::Rc;
 
@@ -34,17 +34,17 @@ use kind::{Front, FrontConfig, FrontKind, Served};
 /// Every kind there is, the usual one first.
 pub static KINDS: &[&FrontKind] = &[&nbd::KIND];
 
-/// What `text` asks for: `KIND:PLACE`, or `auto` for the usual kind at a socket file at `usual`.
+/// What `text` asks for: `KIND:PLACE`, or `auto` for the usual kind at the socket file that is usual for it.
 ///
 /// # Errors
 /// Why it asks for nothing.
-pub fn parse(text: &str, usual: &Path) -> std::result::Result<FrontConfig, String> {
+pub fn parse(text: &str, usual: &dyn Fn(&str) -> PathBuf) -> std::result::Result<FrontConfig, String> {
     let refusal = || {
         let places: Vec<&str> = KINDS.iter().map(|kind| kind.places).collect();
         format!("use {} or auto", places.join(", "))
     };
     let (kind, place) = match text.split_once(':') {
-        None if text == "auto" => (KINDS[0], format!("unix:{}", usual.display())),
+        None if text == "auto" => (KINDS[0], format!("unix:{}", usual(KINDS[0].name).display())),
         None => return Err(refusal()),
         Some((name, place)) => {
             let kind = KINDS.iter().find(|kind| kind.name == name).ok_or_else(refusal)?;
@@ -174,10 +174,11 @@ mod tests {
     use block::{Buffer, Identity};
 
     use super::*;
+    use crate::settings::find;
 
     #[test]
     fn a_place_is_asked_for_by_its_kind_and_every_kind_is_named_where_there_is_none() {
-        let usual = Path::new("/run/forebay/disk.nbd");
+        let usual = &|kind: &str| PathBuf::from(format!("/run/forebay/disk.{kind}"));
         assert_eq!(parse("auto", usual).unwrap().place, "unix:/run/forebay/disk.nbd");
         let local = parse("nbd:127.0.0.1:0", usual).unwrap();
         assert_eq!((local.kind.name, local.place.as_str()), ("nbd", "127.0.0.1:0"));
@@ -187,6 +188,8 @@ mod tests {
             assert!(KINDS.iter().all(|kind| why.contains(kind.places)), "{why}");
         }
         assert!(parse("nbd:nowhere", usual).is_err());
+        let help = find("front").unwrap().help;
+        assert!(KINDS.iter().all(|kind| help.contains(kind.places)), "{help}");
     }
 
     #[test]
@@ -207,7 +210,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_front_that_ends_leaves_the_others() {
-        let local = parse("nbd:127.0.0.1:0", Path::new("unused")).unwrap();
+        let local = parse("nbd:127.0.0.1:0", &|_| PathBuf::new()).unwrap();
         let fronts = Fronts::of(vec![broken(), (local.kind.listen)(&local).unwrap()]);
         let place = fronts.places()[1].parse().unwrap();
         let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
@@ -228,7 +231,7 @@ mod tests {
 
     #[test]
     fn an_attachment_has_some_fronts_and_not_too_many() {
-        let local = parse("nbd:127.0.0.1:0", Path::new("unused")).unwrap();
+        let local = parse("nbd:127.0.0.1:0", &|_| PathBuf::new()).unwrap();
         for count in [0, FRONTS_MAX + 1] {
             let refused = Fronts::listen(&vec![local.clone(); count]).map(drop).unwrap_err();
             assert_eq!(refused.failure(), Failure::Usage);

@@ -1,7 +1,7 @@
 //! What to attach, and how: what settings say of the whole.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use front::SocketAccess;
@@ -59,7 +59,7 @@ impl AttachConfig {
             return Err(Error::new(Failure::Usage, format!("{} cannot be used with {}", names[1], names[0])));
         }
         Ok(Self {
-            fronts: fronts(&settings, &paths.nbd_socket(&name))?,
+            fronts: fronts(&settings, &|kind| paths.front_socket(&name, kind))?,
             waits_for_target: settings.is_on("wait"),
             metrics: settings.parsed("metrics")?,
             stack: StackConfig {
@@ -75,8 +75,8 @@ impl AttachConfig {
     }
 }
 
-/// The fronts, of which the usual one is at `usual`.
-fn fronts(settings: &Settings, usual: &Path) -> Result<Vec<FrontConfig>> {
+/// The fronts; those for which no place is said are at `usual`.
+fn fronts(settings: &Settings, usual: &dyn Fn(&str) -> PathBuf) -> Result<Vec<FrontConfig>> {
     let (access, is_read_only) = (front_access(settings)?, settings.is_on("read-only"));
     let parse = |text: String| {
         let refused = |why| Error::new(Failure::Usage, format!("{} {text}: {why}", settings.name_of("front")));

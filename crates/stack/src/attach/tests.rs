@@ -137,7 +137,7 @@ fn config(address: SocketAddr, directory: &std::path::Path, clean_above: Percent
             overwrites_changes: false,
             settings: Settings::default(),
         },
-        fronts: vec![fronts::parse("auto", &directory.join("disk.nbd")).unwrap()],
+        fronts: vec![fronts::parse("auto", &|kind| directory.join(format!("disk.{kind}"))).unwrap()],
         waits_for_target: false,
         metrics: None,
     }
@@ -352,7 +352,7 @@ async fn each_of_two_fronts_of_one_stack_sees_what_is_written_by_the_other() {
     let directory = tempfile::tempdir().unwrap();
     let paths = open_paths(directory.path());
     let mut config = config(address, directory.path(), Percent::ALL);
-    config.fronts.push(fronts::parse("nbd:127.0.0.1:0", &directory.path().join("disk.nbd")).unwrap());
+    config.fronts.push(fronts::parse("nbd:127.0.0.1:0", &|_| "unused".into()).unwrap());
     let attachment = Attachment::start(config, &paths, pending()).await.unwrap().unwrap();
     let places: Vec<String> = attachment.fronts.places();
     let (ended, end) = tokio::sync::oneshot::channel::<()>();

@@ -274,7 +274,7 @@ pub static TABLE: &[Setting] = &[
         "front",
         "as",
         Kind::Text("FRONT"),
-        "Where to offer it: nbd:unix:PATH, nbd:HOST:PORT, or auto",
+        "Where to offer it: nbd:unix:PATH, nbd:ADDRESS:PORT, or auto",
     )
     .default("auto")
     .more("auto is an NBD socket in the run-time directory. Given several times, it is offered at all of these places.")

@@ -29,11 +29,14 @@ use crate::test_target::{IQN, serve};
 
 const MIB: u64 = 1 << 20;
 
+/// Which operations are meant.
+type Meant = fn(&Operation) -> bool;
+
 /// A LUN with a volatile cache. When it is told to, it stops at its next operation of a kind until it may go on.
 struct Gate {
     inner: SharedDevice,
     workers: Workers,
-    stops_at: Mutex<Option<fn(&Operation) -> bool>>,
+    stops_at: Mutex<Option<Meant>>,
     reached: Arc<Notify>,
     opened: Arc<Notify>,
 }
@@ -54,7 +57,7 @@ impl Gate {
     }
 
     /// Stops at the next of these.
-    fn stop_at(&self, is_meant: fn(&Operation) -> bool) {
+    fn stop_at(&self, is_meant: Meant) {
         *self.stops_at.lock().unwrap() = Some(is_meant);
     }
 }
@@ -369,7 +372,8 @@ async fn each_of_two_fronts_of_one_stack_sees_what_is_written_by_the_other() {
                 .map(|(index, byte)| clients[index].write(index as u64 * 512, Buffer::copy_of(&[byte; 512]), false));
             let [first, second] = writes;
             let (first, second) = tokio::join!(first, second);
-            (first.unwrap(), second.unwrap());
+            first.unwrap();
+            second.unwrap();
             for (index, client) in clients.iter().enumerate() {
                 let read = client.read(0, Buffer::zeroed(1024)).await.unwrap();
                 assert_eq!((&read[..512], &read[512..]), (&[one; 512][..], &[other; 512][..]), "front {index}");

@@ -214,7 +214,7 @@ impl Core {
 
     /// Lets clean lines be stored that the origin could still lose. What it does not flush now is stored another time.
     /// Whether it could.
-    async fn settle_origin(&self) -> bool {
+    async fn settle_origin(self: &Arc<Self>) -> bool {
         let has_unflushed = self.state().frames.mappings.has_unflushed();
         if has_unflushed && let Err(error) = self.flush_origin().await {
             tracing::debug!(%error, "the origin does not flush; what it has not flushed is not kept over a crash");

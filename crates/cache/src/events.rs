@@ -53,10 +53,11 @@ impl Core {
         receiver.try_receive().map(|event| self.count_loss(event))
     }
 
-    /// Counts what may be lost while the receiver is still locked: who finds it empty then knows of all losses until now.
+    /// Counts what may be lost, and forgets copies of it, while the receiver is still locked: who finds it empty then knows of all losses until now, and
+    /// no flush that ends behind them makes such a copy safe.
     fn count_loss(&self, event: Event) -> Event {
         if matches!(event, Event::WritesLost | Event::Missed) {
-            self.origin_losses.fetch_add(1, Ordering::AcqRel);
+            self.note_losses();
         }
         event
     }
@@ -64,14 +65,10 @@ impl Core {
     fn handle_origin_event(self: &Arc<Self>, event: &Event) {
         let mut is_for_above = true;
         match event {
-            Event::WritesLost => {
-                self.forget_unflushed();
-                is_for_above = !self.mode().delays_writes();
-            }
+            Event::WritesLost => is_for_above = !self.mode().delays_writes(),
             Event::Invalidated(range) => self.forget_later(inside(*range, self.padding)),
             Event::IdentityChanged => self.refuse_origin(),
             Event::Missed => {
-                self.forget_unflushed();
                 self.forget_later(ByteRange { offset: 0, length: self.origin.geometry().size_bytes });
                 if self.origin.identity() != self.identity {
                     self.refuse_origin();
@@ -102,11 +99,6 @@ impl Core {
     /// The origin lost what it had not flushed, or may have. A copy of that must not outlive a crash as if the origin had it.
     pub(crate) fn note_losses(&self) {
         self.origin_losses.fetch_add(1, Ordering::AcqRel);
-        self.forget_unflushed();
-    }
-
-    /// What a loss that was counted means for copies.
-    fn forget_unflushed(&self) {
         let state = &mut *self.state();
         for frame in state.frames.mappings.unflushed_frames() {
             let line = state.frames.line(frame);

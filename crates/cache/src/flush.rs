@@ -102,7 +102,7 @@ pub(crate) fn flush(core: Arc<Core>) -> impl Future<Output = Response> + Send + 
 
 impl Core {
     /// Makes durable what the origin acknowledged to us, if there is any.
-    pub(crate) async fn flush_origin(&self) -> Result<(), Error> {
+    pub(crate) async fn flush_origin(self: &Arc<Self>) -> Result<(), Error> {
         if self.has_unflushed_writes() || self.state().frames.mappings.has_unflushed() {
             return self.flush_origin_anyway().await;
         }
@@ -115,7 +115,6 @@ impl Core {
     /// `OutcomeUnknown` when it lost something meanwhile: what it took may be gone.
     pub(crate) async fn flush_origin_since(self: &Arc<Self>, losses: u64) -> Result<(), Error> {
         self.flush_origin_anyway().await?;
-        self.handle_origin_events();
         match self.origin_losses.load(Ordering::Acquire) == losses {
             true => Ok(()),
             false => Err(Error::new(ErrorKind::OutcomeUnknown, "the origin lost writes that were not flushed yet")),
@@ -123,7 +122,7 @@ impl Core {
     }
 
     /// Makes durable all that the origin has.
-    pub(crate) async fn flush_origin_anyway(&self) -> Result<(), Error> {
+    pub(crate) async fn flush_origin_anyway(self: &Arc<Self>) -> Result<(), Error> {
         let flushes = &self.origin_flushes;
         let _turn = flushes.turn.lock().await;
         let written = {
@@ -132,6 +131,8 @@ impl Core {
             flushes.writes()
         };
         let result = self.origin.flush().await;
+        // An origin that lost something before it was flushed says so with the answer at the latest: copies of that are not safe now.
+        self.handle_origin_events();
         if result.is_err() {
             flushes.note_losses();
         }

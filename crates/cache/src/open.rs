@@ -231,7 +231,7 @@ impl Core {
     }
 
     /// Makes durable what the origin acknowledged before this open, where more is promised than a client's next flush.
-    async fn settle_first(&self) -> Result<(), Error> {
+    async fn settle_first(self: &Arc<Self>) -> Result<(), Error> {
         match (self.mode().delays_writes(), self.crash_mode) {
             // Everything acknowledged is durable.
             (true, _) => self.flush_origin().await,

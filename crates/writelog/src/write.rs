@@ -182,8 +182,9 @@ impl Core {
         let _batch = self.destaging.lock().await;
         let _below = self.below.exclusive(range).await;
         self.check_origin()?;
+        let losses = self.losses_heard();
         self.zero_origin(range, zeroed).await?;
-        self.origin.flush().await?;
+        self.flush_origin_since(losses).await?;
         let (sector, sectors) = sectors_of(range);
         self.state().forget(&self.layout, sector, sectors);
         self.keep_failure_note().await

@@ -14,7 +14,7 @@ use syn::visit::{self, Visit};
 use walkdir::WalkDir;
 
 /// Crates that still have circles, and how many modules are in them. Numbers here only become smaller.
-const LEFT: &[(&str, usize)] = &[("cache", 33), ("writelog", 10)];
+const LEFT: &[(&str, usize)] = &[];
 
 /// The place of a module in its crate: the names from the root on; none for the root.
 type Place = Vec<String>;

@@ -9,7 +9,7 @@
 //!             └ padding ─┘
 //! ```
 //! Inside the cache the origin is one that begins `padding` bytes earlier ([`Padded`]); nothing ever asks for those. Requests are moved by as much when they come
-//! in, and answers and events when they go out or come in: see `Core::submit`.
+//! in, and answers and events when they go out or come in: see `dispatch`.
 
 use base::buffer::Buffer;
 use base::range::ByteRange;

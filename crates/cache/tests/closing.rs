@@ -17,18 +17,13 @@ use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::crash::CrashLayer;
 use block::layer::delay::Latency;
-use block::memory::MemoryDevice;
 use block::{
     Completion, Device, ErrorKind, Event, EventReceiver, Geometry, Identity, OperationKind, Request, SharedDevice,
 };
 use cache::{Cache, CleaningRate, CrashMode, DirtyLimits, FormatOptions, Mode, OpenOptions, Percent};
-use common::{format, format_options, open_options, read, try_open, write};
+use common::{format, format_options, memory, open_options, read, try_open, write};
 
 const LINE: u64 = 4096;
-
-fn memory(bytes: u64) -> SharedDevice {
-    Arc::new(MemoryDevice::new(bytes, Identity::default()))
-}
 
 fn never_clean() -> DirtyLimits {
     DirtyLimits { clean_above: Percent::ALL, max: Percent::ALL }

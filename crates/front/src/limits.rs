@@ -37,6 +37,16 @@ pub const LARGE_TIME_MAX: Duration = Duration::from_secs(32);
 /// Time a client has to finish the handshake. Programs take milliseconds, people with a debugger do not matter here.
 pub const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 
+/// Connections in their handshakes at once. They come and go within milliseconds, and hold a few KiB; with more, the oldest of who has most of them
+/// gives way. At the pace at which they are taken the others have ten milliseconds at least.
+pub const HANDSHAKES_MAX: usize = 128;
+
+/// Connections that are taken before the next ones wait for [`ACCEPT_INTERVAL`]: who connects again and again has a fifth of the thread.
+pub const ACCEPTS_IN_A_ROW: u32 = 16;
+
+/// See [`ACCEPTS_IN_A_ROW`].
+pub const ACCEPT_INTERVAL: Duration = Duration::from_millis(1);
+
 /// Time a server that shuts down gives its connections to finish what is under way. Whoever ends the process gives it 5 s or more, and
 /// what is below the server needs some of it.
 pub const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(3);
@@ -78,6 +88,31 @@ const _: () = assert!(WORK_SHARE_BYTES / SHARE_UNIT_BYTES >= REQUESTS_IN_FLIGHT_
 
 /// Longest pause after a piece of a long request, for others.
 pub const PAUSE_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// What a request costs in the device beside its bytes, where several connections have some in it: about as many bytes as a link moves in the time that
+/// a small request takes to be worked on.
+pub const REQUEST_COST: u64 = 16 << 10;
+
+/// What a connection may have under way and counts as one that asks for little: half a dozen requests of a page.
+pub const LIGHT_COST: u64 = 128 << 10;
+
+/// What those who ask for much may have in the device beside one who asks for little: it waits for 50 to 100 us of memory or of a fast link.
+pub const BESIDE_LIGHT_COST: u64 = 256 << 10;
+
+/// The same where nobody asks for little: half a millisecond of a fast link, and all of one with 10 Gbit/s and 3 ms.
+pub const SHARED_COST: u64 = 4 << 20;
+const _: () = assert!(LIGHT_COST <= BESIDE_LIGHT_COST && BESIDE_LIGHT_COST <= SHARED_COST);
+
+/// Time for which who asked for something counts as being there.
+pub const BESIDE_TIME: Duration = Duration::from_secs(1);
+
+/// Pieces that the room of those who ask for much holds: as many as are on their way at once, when it is small.
+pub const PIECES_IN_ROOM: u64 = 4;
+
+/// Bytes of a piece of a read or write, at least and at most.
+pub const PIECE_BYTES_MIN: u64 = 64 << 10;
+/// See [`PIECE_BYTES_MIN`].
+pub const PIECE_BYTES_MAX: u64 = STEP_BYTES;
 
 /// Bytes that a connection has the device move before the runtime looks at the sockets of others, where the device answers on the spot: 50 us of
 /// memory.

@@ -24,7 +24,7 @@ use block::Identity;
 use block::layer::switch::SwitchLayer;
 use cache::{Cache, Mode};
 use difference::Difference;
-use front::{ListenAddress, Listener, NbdOptions, NbdServer, SocketAccess};
+use front::{ListenAddress, Listener, NbdOptions, NbdServer};
 use serde_json::{Value, json};
 use tokio::sync::watch::Sender;
 use tokio::task::JoinSet;
@@ -35,53 +35,30 @@ use crate::apart::Apart;
 use crate::cache_place::CacheConfig;
 use crate::caches::{Caches, Record};
 use crate::control::{ControlServer, Request, call};
-use crate::difference_place::DifferenceConfig;
 use crate::doors::{Doors, listen};
 use crate::error::{Error, Failure, Result};
 use crate::freshness::{Promise, assess, note_writable_opening, release_marks, release_refused};
 use crate::held_marks::MarkRenewal;
 use crate::limits::{CLOSE_TIME_MAX, STATUS_TIME_MAX};
-use crate::log_place::LogConfig;
 use crate::metrics::MetricsServer;
 use crate::paths::Paths;
 use crate::place::Place;
 use crate::registry::{Entry, Registry, Store, UnitLock};
-use crate::remotes::{Remotes, RemotesConfig};
+use crate::remotes::Remotes;
+use crate::settings::Settings;
 use crate::store_file::{PlaceKind, check_can_be_made, have_common_bytes};
 use crate::time::system_clock;
 use crate::watch;
 
+mod config;
 mod early_entries;
 mod ending;
 mod running;
-pub mod settings;
+mod settings;
 mod status;
 
+pub use config::AttachConfig;
 use early_entries::EarlyEntries;
-
-/// What to attach, and how.
-pub struct AttachConfig {
-    /// The LUN or LUNs, and how to log in.
-    pub remotes: RemotesConfig,
-    /// Name for the control socket.
-    pub name: String,
-    /// The cache, if there is to be one.
-    pub cache: Option<CacheConfig>,
-    /// The write log, if there is to be one: over the cache, if there is one, too.
-    pub log: Option<LogConfig>,
-    /// Where what is written goes, if the LUN is to stay as it is; not beside a log.
-    pub difference: Option<DifferenceConfig>,
-    /// Where to offer it.
-    pub front: ListenAddress,
-    /// Who may connect there, where it is a socket file.
-    pub front_access: SocketAccess,
-    /// Whether writes are refused.
-    pub is_read_only: bool,
-    /// Whether dirty data may replace what others have written there since.
-    pub overwrites_changes: bool,
-    /// Where to serve metrics; loopback only.
-    pub metrics: Option<std::net::SocketAddr>,
-}
 
 /// What is needed to make another cache in place of the one there is.
 struct CacheParts {
@@ -148,6 +125,8 @@ pub struct Attachment {
     is_target_left: Cell<bool>,
     /// `true` once everything is closed.
     ended: Sender<bool>,
+    /// What was chosen, and what was changed since.
+    settings: RefCell<Settings>,
     _locks: Vec<UnitLock>,
 }
 
@@ -314,6 +293,7 @@ impl Attachment {
             is_target_silent: Cell::new(false),
             is_target_left: Cell::new(false),
             ended: Sender::new(false),
+            settings: RefCell::new(config.settings),
             _locks: locks,
         };
         early_entries.keep();

@@ -27,7 +27,6 @@ use front::{ListenAddress, Listener};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 
-use crate::attach::settings::check_now;
 use crate::attach::{AttachConfig, Attachment, wait_until};
 use crate::control::{Handler, Progress, Request};
 use crate::doors::{Doors, listen};
@@ -36,6 +35,7 @@ use crate::limits::{SEARCH_WAIT_MAX, SEARCH_WAIT_MIN, TURN_AWAY_PAUSE};
 use crate::metrics::MetricsServer;
 use crate::paths::Paths;
 use crate::remotes::{Remotes, RemotesConfig};
+use crate::settings::Settings;
 use crate::systemd;
 use crate::time::system_clock;
 
@@ -227,7 +227,7 @@ impl Search {
         if key != "reconnect" {
             return Err(self.refusal());
         }
-        check_now(value)?;
+        Settings::of_running(key, value)?;
         self.hurry.notify_one();
         Ok(json!({ key: value }))
     }

@@ -37,7 +37,9 @@
 //! | [`remotes`] | several of them as one device |
 //! | [`segments`] | TCP segments as the kernel counts them |
 //! | [`serve`] | targets and their logical units |
+//! | [`settings`] | what a person may choose for an attachment: the one table of it, and what was chosen |
 //! | [`sidecar`] | the serial number that stays with a file or block device LUN |
+//! | `socket_names` | modes and groups of socket files, as people write them |
 //! | [`systemd`] | sockets the service manager passes, and what it is told |
 //! | [`target_config`] | one target to serve, as asked for |
 //! | [`target_file`] | the grammar of a target's configuration file |
@@ -68,7 +70,6 @@ pub mod limits;
 pub mod limits_table;
 pub mod link;
 pub mod log_place;
-mod log_settings;
 pub mod login;
 mod lun_check;
 pub mod lun_mask;
@@ -84,7 +85,9 @@ pub mod remote;
 pub mod remotes;
 pub mod segments;
 pub mod serve;
+pub mod settings;
 pub mod sidecar;
+mod socket_names;
 pub mod store_file;
 pub mod systemd;
 pub mod target_config;

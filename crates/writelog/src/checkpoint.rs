@@ -23,23 +23,23 @@ use block::{Error, ErrorKind};
 use store::{LogPosition, Superblock};
 use zerocopy::little_endian::U32;
 
-use crate::append::LogPlace;
 use crate::checkpoint_bytes::CheckpointBytes;
-use crate::core::{Core, FailureNote, State};
+use crate::core::{Core, State};
 use crate::format::{
-    CHECKPOINT_FLAG_DISCARDS, CHECKPOINT_MAGIC, CheckpointRaw, ExtentRaw, ParametersRaw, STATE_CLOSED, STATE_FAILED,
-    STATE_IN_USE, SegmentRaw,
+    CHECKPOINT_FLAG_DISCARDS, CHECKPOINT_MAGIC, CheckpointRaw, ExtentRaw, ParametersRaw, STATE_CLOSED, STATE_IN_USE,
+    SegmentRaw,
 };
+use crate::layout::LogPlace;
 use crate::level1::wait_for;
 use crate::limits::{CHECKPOINT_REST_TIMES, CHECKPOINT_WORTH_TIMES, EXTENTS_AT_ONCE, TAIL_INTERVALS_MAX, UNIT_BYTES};
 use crate::map::Piece;
 use crate::options::DestageOrder;
 
 /// What a checkpoint stores.
-struct Snapshot {
+pub(crate) struct Snapshot {
     bytes: CheckpointBytes,
     segment_count: u32,
-    extent_count: u32,
+    pub(crate) extent_count: u32,
     /// What lies before it was collected.
     sector: u64,
     /// Where the last record that counts ended.
@@ -51,7 +51,7 @@ struct Snapshot {
     tail_bytes: u64,
     released: Vec<u32>,
     has_failed: bool,
-    has_nvram: bool,
+    pub(crate) has_nvram: bool,
 }
 
 impl Snapshot {
@@ -70,7 +70,7 @@ impl Core {
     pub(crate) async fn checkpoint_in_background(self: Arc<Self>) {
         loop {
             let count = self.background.count();
-            if self.is_stopped.load(Ordering::Acquire) {
+            if self.life.is_stopped() {
                 return;
             }
             if self.has_failed() || self.checkpoint_if_it_helps().await.is_err() {
@@ -122,7 +122,7 @@ impl Core {
     pub(crate) async fn checkpoint(self: &Arc<Self>, next_state: u8) -> Result<(), Error> {
         let mut superblock = self.superblock.lock().await;
         let payload = &superblock.payload;
-        if payload.state == STATE_CLOSED && self.is_stopped.load(Ordering::Acquire) {
+        if payload.state == STATE_CLOSED && self.life.is_stopped() {
             return Ok(());
         }
         if let Some(error) = self.failure().filter(|_| next_state != STATE_CLOSED) {
@@ -143,7 +143,7 @@ impl Core {
     }
 
     /// Makes a snapshot what replay begins with, and lets go of the segments that it does not name.
-    async fn commit(
+    pub(crate) async fn commit(
         self: &Arc<Self>,
         superblock: &mut Superblock<ParametersRaw>,
         mut snapshot: Snapshot,
@@ -193,7 +193,8 @@ impl Core {
         self.state().failure.clone()
     }
 
-    fn snapshot(&self) -> Snapshot {
+    /// All that a checkpoint stores, as of now.
+    pub(crate) fn snapshot(&self) -> Snapshot {
         let mut snapshot = self.collect_all();
         snapshot.destaged_sequence = self.state().destaged_sequence;
         snapshot
@@ -256,7 +257,7 @@ impl Core {
             tail_bytes: state.tail_bytes,
             released,
             has_failed: state.failure.is_some(),
-            has_nvram: self.options.nvram.is_some() && (is_stage_used || !self.is_stopped.load(Ordering::Acquire)),
+            has_nvram: self.options.nvram.is_some() && (is_stage_used || !self.life.is_stopped()),
         }
     }
 
@@ -310,66 +311,13 @@ impl Core {
                 let state = self.state();
                 state.wants_room || state.failure.is_some()
             };
-            let is_urgent = is_waited_for || self.is_stopped.load(Ordering::Acquire);
+            let is_urgent = is_waited_for || self.life.is_stopped();
             if offset < end && !is_urgent {
                 // Records have the device for as long as they had to share it.
                 self.clock.sleep_until(self.clock.now() + self.clock.now().since(began_at)).await;
             }
         }
         self.log_device.flush().await
-    }
-
-    /// Says durably that the log device refused a write, before anything goes past the log: a start that knows of nothing would bring older data back.
-    /// A device that takes a checkpoint all the same keeps what it has, and a later start goes on from there. One that does not is noted as failed, on
-    /// it or where the user of the log keeps such notes, and must be discarded.
-    ///
-    /// # Errors
-    /// When nobody could note it.
-    pub(crate) async fn note_failure(self: &Arc<Self>) -> Result<(), Error> {
-        let mut superblock = self.superblock.lock().await;
-        let note = self.state().failure_note;
-        if note == FailureNote::Untried {
-            self.keep_or_discard(&mut superblock).await;
-        }
-        self.check_note()
-    }
-
-    /// Leaves out of what a later start finds what is on the origin by now: before anybody is told that it is there.
-    ///
-    /// # Errors
-    /// As [`Core::note_failure`].
-    pub(crate) async fn keep_failure_note(self: &Arc<Self>) -> Result<(), Error> {
-        let mut superblock = self.superblock.lock().await;
-        let note = self.state().failure_note;
-        if matches!(note, FailureNote::Untried | FailureNote::Kept) {
-            self.keep_or_discard(&mut superblock).await;
-        }
-        self.check_note()
-    }
-
-    async fn keep_or_discard(self: &Arc<Self>, superblock: &mut Superblock<ParametersRaw>) {
-        let snapshot = self.snapshot();
-        let is_empty = snapshot.extent_count == 0 && !snapshot.has_nvram;
-        if self.commit(superblock, snapshot, STATE_IN_USE).await.is_ok() {
-            self.state().failure_note = if is_empty { FailureNote::Empty } else { FailureNote::Kept };
-            return;
-        }
-        superblock.payload.state = STATE_FAILED;
-        let on_device = superblock.write(&self.log_device).await.is_ok();
-        let elsewhere = self.options.failure_note.as_ref().is_some_and(|note| note());
-        let is_noted = on_device || elsewhere;
-        if !is_noted {
-            tracing::error!("the log device's failure could be noted nowhere: writes are refused");
-        }
-        self.state().failure_note = if is_noted { FailureNote::Discard } else { FailureNote::Nowhere };
-    }
-
-    fn check_note(&self) -> Result<(), Error> {
-        if self.state().failure_note != FailureNote::Nowhere {
-            return Ok(());
-        }
-        let context = "the log device failed, and that could be noted nowhere: a write past the log could be undone by the next start";
-        Err(Error::new(ErrorKind::Media, context))
     }
 }
 

@@ -16,48 +16,43 @@
 //! from the origin, and only batches write there, one at a time; so what a read finds on the origin is not older than what it must see.
 
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base::buffer::{Buffer, BufferPool};
 use base::clock::{Clock, Instant};
-use base::range::ByteRange;
 use base::signal::Signal;
 use block::completion::Workers;
-use block::range_lock::{RangeGuard, RangeLock};
-use block::{
-    Completion, Device, Error, ErrorKind, EventHub, EventReceiver, Geometry, Operation, Request, Response, SharedDevice,
-};
-use store::Superblock;
+use block::range_lock::RangeLock;
+use block::{Completion, Device, Error, EventHub, Geometry, Response, SharedDevice};
+use store::{Life, Superblock};
 
-use crate::append::{Appender, LogPlace};
-use crate::entrance::Line;
+use crate::appender::Appender;
+use crate::counters::Counters;
 use crate::epoch::Epoch;
 use crate::format::ParametersRaw;
-use crate::layout::Layout;
+use crate::layout::{Layout, LogPlace};
 use crate::limits::UNIT_BYTES;
-use crate::map::{ExtentMap, Piece, Zeroed};
+use crate::line::Line;
+use crate::map::{ExtentMap, Piece};
 use crate::options::{DestageOrder, Durability, Level2, OpenOptions};
+use crate::origin::Origin;
 use crate::pace::Pace;
 use crate::records::RecordCache;
 use crate::segments::Segments;
 use crate::shadow::Shadow;
 use crate::stage::Stage;
-use crate::status::{Counters, RecoveryReport};
+use crate::status::RecoveryReport;
 use crate::sums::Sums;
 use crate::tag::Tag;
-use crate::{extents, flush, read, write};
 
 /// See the module.
 pub(crate) struct Core {
     pub(crate) log_device: SharedDevice,
-    pub(crate) origin: SharedDevice,
-    /// Of the origin at open.
-    pub(crate) identity: block::Identity,
+    pub(crate) origin: Origin,
+    pub(crate) life: Life,
     pub(crate) uuid: uuid::Uuid,
-    /// Number of this opening.
-    pub(crate) epoch: u64,
     pub(crate) layout: Layout,
     /// As it was opened: when level 2 does what may have changed since ([`Core::level2`]).
     pub(crate) options: OpenOptions,
@@ -79,17 +74,8 @@ pub(crate) struct Core {
     /// Notified when background work may have become necessary.
     pub(crate) background: Signal,
     pub(crate) events: EventHub,
-    pub(crate) origin_events: Mutex<EventReceiver>,
     pub(crate) counters: Counters,
     pub(crate) recovery: RecoveryReport,
-    /// Whether requests are taken.
-    pub(crate) is_open: AtomicBool,
-    /// Whether the origin said that it is another disk now. Nothing is sent to it any more.
-    pub(crate) is_origin_refused: AtomicBool,
-    /// Whether background work is to end.
-    pub(crate) is_stopped: AtomicBool,
-    /// Grows when the origin says that it lost unflushed writes.
-    pub(crate) origin_losses: AtomicU64,
     /// Grows with each request: an interruptible batch stops when it does.
     pub(crate) request_count: AtomicU64,
     /// Bytes of writes that were let in and have not come to the queue or the slots yet.
@@ -350,79 +336,39 @@ impl Core {
     }
 
     pub(crate) fn geometry(&self) -> Geometry {
-        let origin = self.origin.geometry();
+        let origin = self.origin.device().geometry();
         Geometry { is_write_cache_volatile: self.options.durability == Durability::UnsafeVolatile, ..origin }
     }
 
-    pub(crate) fn submit(self: &Arc<Self>, request: Request) -> Completion {
-        let range = match self.geometry().check(&request) {
-            Ok(range) => range,
-            Err(error) => return Completion::ready(request.fail(error)),
-        };
-        if !self.is_open.load(Ordering::Acquire) {
-            return Completion::ready(request.fail(Error::new(ErrorKind::Gone, "the write log is closed")));
-        }
-        self.request_count.fetch_add(1, Ordering::Relaxed);
-        self.last_request_ns.store(self.clock.now().as_nanoseconds(), Ordering::Relaxed);
-        let (core, workers, submitter) = (Arc::clone(self), &self.workers, request.submitter);
-        match request.operation {
-            Operation::Flush => Completion::task(workers, flush::flush(core)),
-            Operation::Read { buffer } => {
-                let place = self.ranges.shared(range);
-                Completion::task(workers, read::read(core, range, buffer, place))
-            }
-            Operation::Write { buffer, fua } => {
-                self.counters.written(range.length);
-                let entrance = self.enter(submitter, range, range.length);
-                Completion::task(workers, write::write(core, range, buffer, fua, entrance))
-            }
-            Operation::Discard { .. } => {
-                let entrance = self.enter(submitter, self.range_of_zeroes(range), 0);
-                // Where the origin promises nothing of what it reads as later, neither does the log.
-                let promises_zeroes = self.origin.geometry().discard_reads_zeroes;
-                let zeroed = if promises_zeroes { Zeroed::MayDiscard } else { Zeroed::Discarded };
-                Completion::task(workers, write::write_zeroes(core, range, zeroed, entrance))
-            }
-            Operation::WriteZeroes { may_discard, .. } => {
-                let entrance = self.enter(submitter, self.range_of_zeroes(range), 0);
-                let zeroed = if may_discard { Zeroed::MayDiscard } else { Zeroed::Kept };
-                Completion::task(workers, write::write_zeroes(core, range, zeroed, entrance))
-            }
-            Operation::Extents { .. } => {
-                let place = self.ranges.shared(range);
-                Completion::task(workers, extents::extents(core, range, place))
-            }
-        }
+    pub(crate) fn has_failed(&self) -> bool {
+        self.state().failure.is_some()
     }
 
-    /// Zeroes go to the log past the slots. Where the order is kept they wait until the slots are empty and nobody else writes.
-    fn range_of_zeroes(&self, range: ByteRange) -> ByteRange {
-        if self.is_staged() && self.keeps_order() { ByteRange { offset: 0, length: u64::MAX } } else { range }
-    }
-
-    /// Waits until nobody is at work, and keeps everybody out until the guards are dropped.
-    pub(crate) async fn exclude_requests(&self) -> (RangeGuard, RangeGuard) {
-        self.line_emptied().await;
-        let everything = ByteRange { offset: 0, length: u64::MAX };
-        let requests = self.ranges.exclusive(everything).await;
-        (requests, self.below.exclusive(everything).await)
-    }
-
-    /// The log device failed where nothing can be promised without it. The first time, loudly.
-    pub(crate) fn fail(self: &Arc<Self>, state: &mut State, error: &Error) {
-        if state.failure.is_none() {
-            tracing::error!(
-                %error,
-                dirty_bytes = state.map.dirty_sectors() * UNIT_BYTES,
-                "the log device failed: writes go to the LUN, and what only the log has is brought there as far as it can be read"
-            );
-            state.failure = Some(error.clone());
-            let core = Arc::clone(self);
-            // Not polled here, where the state is locked.
-            self.workers.spawn(async move { drop(core.note_failure().await) });
+    /// Whether a write of this length goes to slots. Where the order is kept all do, a piece at a time; else large ones go to the log at once.
+    pub(crate) fn fits_stage(&self, state: &State, length: u64) -> bool {
+        if !self.is_staged() {
+            return false;
         }
-        self.changed.notify();
-        self.background.notify();
+        let Some(stage) = &state.stage else { return false };
+        let stage_bytes = stage.slot_count() as u64 * stage.slot_sectors() * UNIT_BYTES;
+        state.failure.is_none() && (self.keeps_order() || length <= stage_bytes / 8)
+    }
+
+    /// When data leaves for the origin, and how fast.
+    pub(crate) fn level2(&self) -> Level2 {
+        *self.level2.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How old what was written at `at` is, as a share of the largest age.
+    pub(crate) fn share_of_age(&self, at: Instant) -> f64 {
+        self.clock.now().since(at).as_secs_f64() / self.level2().age_max.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+
+    /// Sectors of the log were written again before they were sent. In order `log` they are sent all the same, unless both are in one epoch.
+    pub(crate) fn count_superseded(&self, sectors: u64) {
+        if !self.keeps_order() {
+            self.counters.superseded(sectors);
+        }
     }
 
     /// Memory with whatever it held before.
@@ -438,44 +384,5 @@ impl Core {
     /// A tag for data that goes to a segment now.
     pub(crate) fn tag_for(segments: &Segments, segment: u32) -> Tag {
         Tag::dirty(segments.get(segment).generation)
-    }
-}
-
-/// The sectors of a range of whole sectors.
-pub(crate) fn sectors_of(range: ByteRange) -> (u64, u64) {
-    (range.offset / UNIT_BYTES, range.length / UNIT_BYTES)
-}
-
-/// Segments that must stay what they are. Dropping it lets them go.
-pub(crate) struct Pins {
-    core: Arc<Core>,
-    segments: Vec<u32>,
-}
-
-impl Pins {
-    pub(crate) fn none(core: &Arc<Core>) -> Self {
-        Self { core: Arc::clone(core), segments: Vec::new() }
-    }
-
-    /// Pins one more. `segments` are those of this very log, locked.
-    pub(crate) fn add(&mut self, segments: &mut Segments, segment: u32) {
-        segments.pin(segment);
-        self.segments.push(segment);
-    }
-}
-
-impl Drop for Pins {
-    fn drop(&mut self) {
-        if self.segments.is_empty() {
-            return;
-        }
-        let is_room_wanted = {
-            let state = &mut *self.core.state();
-            self.segments.iter().for_each(|&segment| state.segments.unpin(segment));
-            state.wants_room
-        };
-        if is_room_wanted {
-            self.core.start_records();
-        }
     }
 }

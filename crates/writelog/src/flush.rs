@@ -4,7 +4,6 @@
 //! must reach the log. When the log device has failed, writes went to the origin with force unit access.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use base::buffer::Buffer;
 use block::device::DeviceExt;
@@ -21,7 +20,7 @@ impl Core {
     /// How often the origin has lost what it had not flushed, as it has said until now.
     pub(crate) fn losses_heard(self: &Arc<Self>) -> u64 {
         self.handle_origin_events();
-        self.origin_losses.load(Ordering::Acquire)
+        self.origin.reports.losses().count()
     }
 
     /// Makes durable what the origin has taken since it had lost something so many times ([`Core::losses_heard`]).
@@ -29,7 +28,7 @@ impl Core {
     /// # Errors
     /// `OutcomeUnknown` when it lost something meanwhile, as it says with the answer to the flush at the latest: what it took may be gone.
     pub(crate) async fn flush_origin_since(self: &Arc<Self>, losses: u64) -> Result<(), Error> {
-        self.origin.flush().await?;
+        self.origin.device().flush().await?;
         match self.losses_heard() == losses {
             true => Ok(()),
             false => Err(Error::new(ErrorKind::OutcomeUnknown, "the LUN lost what it had not flushed yet")),

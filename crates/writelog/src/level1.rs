@@ -14,8 +14,8 @@ use std::time::Duration;
 use block::{Completion, Error};
 use futures_util::future::{Either, select};
 
-use crate::append::Content;
 use crate::core::{Core, State};
+use crate::entry::Content;
 use crate::limits::{AGE_SHARES, DESTAGE_RETRY_MS, RECORDS_IN_FLIGHT_MAX, SEGMENT_BYTES_PAPER};
 
 /// Bytes of slots that, with their table, fill a record in the smallest segment.
@@ -90,7 +90,7 @@ impl Core {
     pub(crate) async fn move_in_background(self: Arc<Self>) {
         loop {
             let count = self.background.count();
-            if self.is_stopped.load(Ordering::Acquire) {
+            if self.life.is_stopped() {
                 return;
             }
             let (is_due, is_used, has_failed) = {

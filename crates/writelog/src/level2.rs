@@ -15,8 +15,6 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use base::buffer::Buffer;
-use base::clock::Instant;
-use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::{Device, Error, ErrorKind};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -31,10 +29,10 @@ use crate::limits::{
     AGE_SHARES, DESTAGE_RETRY_MS, DESTAGE_WRITE_BYTES_MAX, DESTAGE_WRITES_A_WRITER, EMPTY_BATCHES_BEFORE_CHECKPOINT,
     EMPTY_BATCHES_MAX, FAILURES_BEFORE_GIVING_UP, PIECES_AT_ONCE, ROOM_SHARE_AFTER_FULL, RUNS_A_LOOK, UNIT_BYTES,
 };
-use crate::map::{Piece, Zeroed, record_of_zeroes};
+use crate::map::{Piece, record_of_zeroes};
 use crate::options::Level2;
-use crate::read::range_of;
 use crate::runs::{Bounds, Run, joined, runs};
+use crate::sectors::range_of;
 
 /// How far a destage of everything is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,13 +67,13 @@ impl Core {
         let (mut failures, mut empty_batches) = (0, 0);
         loop {
             let count = self.background.count();
-            if self.is_stopped.load(Ordering::Acquire) {
+            if self.life.is_stopped() {
                 return;
             }
             let need = self.need(&self.state());
             let is_due = match need {
                 Need::Nothing => {
-                    if let Err(error) = self.check_origin() {
+                    if let Err(error) = self.origin.check() {
                         // Nobody will ever make room.
                         self.give_up_queue(&error);
                     }
@@ -126,11 +124,6 @@ impl Core {
         }
     }
 
-    /// When data leaves for the origin, and how fast.
-    pub(crate) fn level2(&self) -> Level2 {
-        *self.level2.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes that, from the next batch and the next write on.
     pub(crate) fn set_level2(&self, level2: Level2) {
         *self.level2.lock().unwrap_or_else(PoisonError::into_inner) = level2;
@@ -142,7 +135,7 @@ impl Core {
 
     fn need(&self, state: &State) -> Need {
         let level2 = &self.level2();
-        if self.is_origin_refused.load(Ordering::Acquire) || !self.is_anything_dirty(state) {
+        if self.origin.reports.is_refused() || !self.is_anything_dirty(state) {
             return Need::Nothing;
         }
         let [_, share_old, _] = AGE_SHARES;
@@ -172,7 +165,7 @@ impl Core {
     /// Destages one batch. Returns the count of pieces that were sent.
     pub(crate) async fn destage(self: &Arc<Self>, goal: Goal, may_stop: bool) -> Result<usize, Error> {
         let epoch = &mut *self.destaging.lock().await;
-        self.check_origin()?;
+        self.origin.check()?;
         self.state().pace.work_began(self.clock.now());
         let result = self.destage_batch(epoch, goal, may_stop).await;
         self.state().pace.work_stopped(self.clock.now());
@@ -197,7 +190,7 @@ impl Core {
             return Ok(0);
         }
         let losses = self.losses_heard();
-        self.check_origin()?;
+        self.origin.check()?;
         let stopped_at = self.send(&mut batch, may_stop.then_some(requests)).await?;
         if !batch.pieces.is_empty() {
             // Where it lost something, what was sent may be gone: it stays dirty and is sent again.
@@ -299,15 +292,10 @@ impl Core {
     }
 
     fn bounds(&self, seek_bytes: u64) -> Bounds {
-        let geometry = self.origin.geometry();
+        let geometry = self.origin.device().geometry();
         let block_bytes = u64::from(geometry.logical_block_bytes);
         let length_max = DESTAGE_WRITE_BYTES_MAX.min(u64::from(geometry.transfer_bytes_max));
         Bounds { block_bytes, length_max: (length_max / block_bytes * block_bytes).max(block_bytes), seek_bytes }
-    }
-
-    /// How old what was written at `at` is, as a share of the largest age.
-    pub(crate) fn share_of_age(&self, at: Instant) -> f64 {
-        self.clock.now().since(at).as_secs_f64() / self.level2().age_max.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 
     /// Writes in flight for the share of the log in use now, for the age of what is in it, and for those who wait for room: the rate controller.
@@ -328,14 +316,14 @@ impl Core {
     async fn send_run(&self, images: &Images, run: &Run) -> Result<(), Error> {
         let _below = self.below.exclusive(run.range).await;
         if let Some(piece) = run.pieces.first().filter(|_| run.is_zeroing) {
-            return self.zero_origin(run.range, piece.zeroed()).await;
+            return self.origin.zero(run.range, piece.zeroed()).await;
         }
         // Filled from end to end: by the pieces, or by what is read first.
         let buffer = self.used_buffer(run.range.length as usize);
         if !run.has_gaps() {
             return self.write_run(images, run, buffer).await;
         }
-        match self.origin.read(run.range.offset, buffer).await {
+        match self.origin.device().read(run.range.offset, buffer).await {
             Ok(buffer) => self.write_run(images, run, buffer).await,
             Err(error) => {
                 tracing::warn!(%error, range = %run.range, "what lies between destaged pieces cannot be read: they are sent one by one");
@@ -361,7 +349,7 @@ impl Core {
             self.load(images, piece, &mut buffer[at..at + range.length as usize])?;
         }
         self.counters.destaged(run.range.length, run.pieces.len());
-        self.origin.write(run.range.offset, buffer, false).await.map(drop)
+        self.origin.device().write(run.range.offset, buffer, false).await.map(drop)
     }
 
     /// A piece's bytes: from its slot, or from where they were read to, and checked, when it was chosen.
@@ -381,39 +369,6 @@ impl Core {
             Error::new(ErrorKind::Corrupt, context)
         })?;
         target.copy_from_slice(bytes);
-        Ok(())
-    }
-
-    /// Bytes that only the log had cannot be read back: from now on they are an error until they are written again.
-    pub(crate) fn lose(&self, piece: &Piece, error: &Error) {
-        tracing::error!(%error, range = %range_of(piece), "data that only the log had is lost; reading it is an error until it is written again");
-        let state = &mut *self.state();
-        state.map.retag(piece, |tag| tag.is_dirty().then(|| tag.to_lost()), |_| {});
-        state.shadow.lose(piece);
-        self.counters.lost_bytes.fetch_add(piece.sectors * UNIT_BYTES, Ordering::Relaxed);
-    }
-
-    /// Makes a range of the origin zero, or tells it that nobody needs it.
-    pub(crate) async fn zero_origin(&self, range: ByteRange, zeroed: Zeroed) -> Result<(), Error> {
-        let result = match zeroed {
-            Zeroed::Discarded => self.origin.discard(range.offset, range.length).await,
-            _ => {
-                let may_discard = zeroed == Zeroed::MayDiscard;
-                self.origin.write_zeroes(range.offset, range.length, false, may_discard).await
-            }
-        };
-        match result {
-            // An origin that cannot any more keeps what it has.
-            Err(error) if error.kind() == ErrorKind::Unsupported && zeroed == Zeroed::Discarded => return Ok(()),
-            Err(error) if error.kind() == ErrorKind::Unsupported => {}
-            result => return result,
-        }
-        let mut offset = range.offset;
-        while offset < range.end() {
-            let length = (range.end() - offset).min(DESTAGE_WRITE_BYTES_MAX);
-            self.origin.write(offset, Buffer::zeroed(length as usize), false).await?;
-            offset += length;
-        }
         Ok(())
     }
 
@@ -468,15 +423,6 @@ impl Core {
         Ok(())
     }
 
-    fn lost_bytes_ever(&self) -> u64 {
-        self.counters.lost_bytes.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn lost_bytes_now(&self) -> u64 {
-        let state = self.state();
-        state.map.dirty_from(0).filter(|piece| piece.tag.is_lost()).map(|piece| piece.sectors * UNIT_BYTES).sum()
-    }
-
     /// Whether anything from before record `end` is not on the origin, but for what is lost.
     fn is_dirty_before(&self, state: &State, end: u64) -> bool {
         if state.failure.is_some() {
@@ -491,14 +437,6 @@ impl Core {
         let is_zero_before = |piece: Piece| piece.is_zero() && record_of_zeroes(piece.place, newest) < end;
         is_segment_dirty && state.owed_from(0).any(|piece| !piece.tag.is_lost())
             || state.owed_from(0).any(is_zero_before)
-    }
-
-    /// Refuses to send anything to an origin that became another disk.
-    pub(crate) fn check_origin(&self) -> Result<(), Error> {
-        match self.is_origin_refused.load(Ordering::Acquire) {
-            true => Err(Error::new(ErrorKind::Gone, "the LUN behind the write log is another disk now")),
-            false => Ok(()),
-        }
     }
 
     /// Clean extents that nothing refers to any more are swept out when they are many; and all clean ones, when too many are left.

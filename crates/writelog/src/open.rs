@@ -3,7 +3,7 @@
 //! Each open begins a new epoch in a new segment, with a checkpoint before the first request, so nothing that an earlier one left behind is
 //! ever replayed. Nothing is sent to the origin before [`WriteLog::run`](crate::WriteLog::run) is polled. Closing waits for all requests, empties the slots, destages unless told to keep what is dirty, and says *closed*.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,26 +14,28 @@ use block::completion::Workers;
 use block::device::DeviceExt;
 use block::range_lock::RangeLock;
 use block::{Device, Error, ErrorKind, EventHub, SharedDevice};
-use store::{Binding, ConflictingChanges, LogPosition, Superblock, superblock};
+use store::{Binding, ConflictingChanges, Life, LogPosition, Superblock, superblock};
 use uuid::Uuid;
 use zerocopy::little_endian::U64;
 
-use crate::append::{Appender, LogPlace, stage_tag};
+use crate::appender::Appender;
 use crate::core::{Core, FailureNote, State};
-use crate::entrance::Line;
+use crate::counters::Counters;
 use crate::format::{KIND, ParametersRaw, STATE_CLOSED, STATE_FAILED, STATE_IN_USE};
-use crate::layout::Layout;
+use crate::layout::{Layout, LogPlace};
 use crate::level2::DestageProgress;
 use crate::limits::{LOGICAL_BLOCK_BYTES_MAX, POOLED_BYTES_MORE, UNIT_BYTES};
+use crate::line::Line;
 use crate::map::Piece;
 use crate::nvram::{PersistentRegion, VolatileRegion};
 use crate::options::{DestageOrder, Durability, FormatOptions, OpenOptions};
+use crate::origin::Origin;
 use crate::pace::Pace;
 use crate::records::RecordCache;
 use crate::recovery::{Recovered, recover};
+use crate::sectors::whole_sectors;
 use crate::shadow::Shadow;
-use crate::stage::Stage;
-use crate::status::Counters;
+use crate::stage::{Stage, stage_tag};
 use crate::sums::Sums;
 
 pub(crate) async fn format(
@@ -245,11 +247,8 @@ fn assemble(
         report.dirty_bytes = state.map.dirty_sectors() * UNIT_BYTES;
     }
     let buffer_bytes = record_cache_bytes + options.level2.batch_bytes as usize + POOLED_BYTES_MORE;
-    let origin_events = Mutex::new(origin.subscribe());
     Arc::new(Core {
-        identity,
         uuid: superblock.uuid(),
-        epoch,
         layout,
         clock: Arc::clone(&options.clock),
         level2: Mutex::new(options.level2),
@@ -265,19 +264,15 @@ fn assemble(
         changed: Signal::new(),
         background: Signal::new(),
         events: EventHub::new(),
-        origin_events,
         counters: Counters::default(),
         recovery: report,
-        is_open: AtomicBool::new(true),
-        is_origin_refused: AtomicBool::new(false),
-        is_stopped: AtomicBool::new(false),
-        origin_losses: AtomicU64::new(0),
+        life: Life::new("the write log"),
         request_count: AtomicU64::new(0),
         entering_bytes: AtomicU64::new(0),
         last_request_ns: AtomicU64::new(0),
         state: Mutex::new(state),
         log_device,
-        origin,
+        origin: Origin::new(origin, identity),
     })
 }
 
@@ -303,8 +298,8 @@ impl Core {
         is_overwritten: bool,
     ) -> Result<(), Error> {
         let _guard = self.exclude_requests().await;
-        if self.is_stopped.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Gone, "the write log is closed"));
+        if self.life.is_stopped() {
+            return Err(self.life.closed());
         }
         if !is_overwritten {
             self.check_kept_changes(ranges)?;
@@ -320,17 +315,17 @@ impl Core {
         keep_dirty: bool,
         progress: impl FnMut(DestageProgress),
     ) -> Result<(), Error> {
-        if !self.is_open.swap(false, Ordering::AcqRel) && self.is_stopped.load(Ordering::Acquire) {
+        if !self.life.set_open(false) && self.life.is_stopped() {
             return Ok(());
         }
         drop(self.exclude_requests().await);
         if let Err(error) = self.prepare_close(keep_dirty, progress).await {
             // Nothing is lost: it goes on, and can be closed with what is dirty.
-            let is_refused = self.is_origin_refused.load(Ordering::Acquire);
-            self.is_open.store(!is_refused, Ordering::Release);
+            let is_refused = self.origin.reports.is_refused();
+            self.life.set_open(!is_refused);
             return Err(error);
         }
-        self.is_stopped.store(true, Ordering::Release);
+        self.life.stop();
         self.changed.notify();
         self.background.notify();
         drop(self.destaging.lock().await);
@@ -359,12 +354,6 @@ impl Core {
             true => self.move_round(1.0).await,
         }
     }
-}
-
-/// The first of the sectors that `range` touches, and how many they are.
-fn whole_sectors(range: ByteRange) -> (u64, u64) {
-    let (first, end) = (range.offset / UNIT_BYTES, range.end().div_ceil(UNIT_BYTES));
-    (first, end.saturating_sub(first))
 }
 
 /// The whole of a device's log as it would be found now, and nothing written.

@@ -15,10 +15,10 @@ use block::device::DeviceExt;
 use block::{Error, ErrorKind};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use crate::batch::{Loaded, damaged_records};
 use crate::core::Core;
 use crate::images::Images;
 use crate::limits::{LOG_READ_BYTES, READ_GAP_BYTES_MAX, UNIT_BYTES};
+use crate::loaded::{Loaded, damaged_records};
 use crate::map::Piece;
 use crate::salvage::read_after_all;
 use crate::sums::Entry;

@@ -15,11 +15,13 @@ use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::{Error, Response};
 
-use crate::append::{Content, extents_of_slot, stage_tag};
-use crate::core::{Core, State, sectors_of};
+use crate::core::{Core, State};
 use crate::entrance::Entrance;
+use crate::entry::{Content, extents_of_slot};
 use crate::limits::{EXTENTS_OF_A_CHANGE, UNIT_BYTES, ZERO_SECTORS_MAX};
 use crate::map::{Piece, Zeroed};
+use crate::sectors::sectors_of;
+use crate::stage::stage_tag;
 
 pub(crate) async fn write(
     core: Arc<Core>,
@@ -59,20 +61,6 @@ pub(crate) async fn write_zeroes(core: Arc<Core>, range: ByteRange, zeroed: Zero
 }
 
 impl Core {
-    pub(crate) fn has_failed(&self) -> bool {
-        self.state().failure.is_some()
-    }
-
-    /// Whether a write of this length goes to slots. Where the order is kept all do, a piece at a time; else large ones go to the log at once.
-    pub(crate) fn fits_stage(&self, state: &State, length: u64) -> bool {
-        if !self.is_staged() {
-            return false;
-        }
-        let Some(stage) = &state.stage else { return false };
-        let stage_bytes = stage.slot_count() as u64 * stage.slot_sectors() * UNIT_BYTES;
-        state.failure.is_none() && (self.keeps_order() || length <= stage_bytes / 8)
-    }
-
     /// Into slots, each piece as soon as one is free.
     async fn write_slots(self: &Arc<Self>, range: ByteRange, buffer: &Buffer, fua: bool) -> Result<(), Error> {
         let (mut sector, end) = (range.offset / UNIT_BYTES, range.end() / UNIT_BYTES);
@@ -177,8 +165,8 @@ impl Core {
         self.note_failure().await?;
         let _batch = self.destaging.lock().await;
         let _below = self.below.exclusive(range).await;
-        self.check_origin()?;
-        self.origin.write(range.offset, Buffer::copy_of(buffer), true).await?;
+        self.origin.check()?;
+        self.origin.device().write(range.offset, Buffer::copy_of(buffer), true).await?;
         let (sector, sectors) = sectors_of(range);
         self.state().forget(&self.layout, sector, sectors);
         self.keep_failure_note().await
@@ -188,9 +176,9 @@ impl Core {
         self.note_failure().await?;
         let _batch = self.destaging.lock().await;
         let _below = self.below.exclusive(range).await;
-        self.check_origin()?;
+        self.origin.check()?;
         let losses = self.losses_heard();
-        self.zero_origin(range, zeroed).await?;
+        self.origin.zero(range, zeroed).await?;
         self.flush_origin_since(losses).await?;
         let (sector, sectors) = sectors_of(range);
         self.state().forget(&self.layout, sector, sectors);

@@ -1,6 +1,6 @@
 //! What an attachment says of itself.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use block::{Device, Geometry};
 use serde_json::{Value, json};
@@ -135,6 +135,7 @@ impl Attachment {
             "log": self.log.as_ref().map(|log| log.status()),
             "freshness": self.freshness,
             "nbd": self.server.counters(),
+            "settings": self.settings.borrow().in_effect().collect::<BTreeMap<_, _>>(),
         })
     }
 }

@@ -18,7 +18,7 @@ use crate::caches::MarkRecord;
 use crate::error::Failure;
 use crate::log_place::{DestageConfig, LogConfig};
 use crate::remote::{RemoteConfig, Waits};
-use crate::remotes::Arrangement;
+use crate::remotes::{Arrangement, RemotesConfig};
 use crate::test_target::{IQN, serve};
 
 const MIB: u64 = 1 << 20;
@@ -120,10 +120,12 @@ fn config(address: SocketAddr, directory: &std::path::Path, clean_above: Percent
         log: None,
         difference: None,
         front: ListenAddress::Unix(directory.join("disk.nbd")),
-        front_access: SocketAccess::default(),
+        front_access: front::SocketAccess::default(),
         is_read_only: false,
         overwrites_changes: false,
         metrics: None,
+        waits_for_target: false,
+        settings: Settings::default(),
     }
 }
 

@@ -37,6 +37,8 @@ pub struct Choice {
     pub destages_late: bool,
     /// Whether the host's devices have no durable writes of their own: those are plain ones that share flushes, as files past the page cache.
     pub shares_flushes: bool,
+    /// Whether level 2 (cleaning, destaging, checkpoints) has a thread of its own.
+    pub has_second_thread: bool,
     /// What the LUN does wrong.
     pub lun_fault: Option<LunFault>,
     /// What the device of the log does wrong.
@@ -68,6 +70,7 @@ impl Choice {
             seek_bytes: one_of(random, [0, 4 << 10, 64 << 10]),
             destages_late: false,
             shares_flushes: random.chance(0.4),
+            has_second_thread: random.chance(0.1),
             lun_fault: LunFault::draw(random),
             log_fault: StoreFault::draw(random),
             lun_event: LunEvent::draw(random),

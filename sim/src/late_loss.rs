@@ -7,12 +7,14 @@ use block::completion::Workers;
 use block::layer::crash::CrashLayer;
 use block::{Completion, Device, Event, EventReceiver, Geometry, Identity, OperationKind, Request, SharedDevice};
 
+type Lose = Box<dyn FnOnce(&dyn Fn()) + Send>;
+
 /// When it happens, and what happens with it.
 struct Ordered {
     /// Flushes that are answered before as ever.
     flushes: u64,
-    /// Called when it is lost.
-    lost: Box<dyn FnOnce() + Send>,
+    /// Called to lose it, with what does so.
+    lose: Lose,
 }
 
 /// What is to happen to a LUN, if anything is.
@@ -20,13 +22,13 @@ struct Ordered {
 pub(crate) struct LateLoss(Mutex<Option<Ordered>>);
 
 impl LateLoss {
-    /// It happens at the flush behind so many others.
-    pub(crate) fn order(&self, flushes: u64, lost: impl FnOnce() + Send + 'static) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Ordered { flushes, lost: Box::new(lost) });
+    /// It happens at the flush behind so many others, when `lose` calls what it is given.
+    pub(crate) fn order(&self, flushes: u64, lose: impl FnOnce(&dyn Fn()) + Send + 'static) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Ordered { flushes, lose: Box::new(lose) });
     }
 
     /// Counts a flush; whether it is the one.
-    fn see_flush(&self) -> Option<Box<dyn FnOnce() + Send>> {
+    fn see_flush(&self) -> Option<Lose> {
         let mut ordered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let flushes = &mut ordered.as_mut()?.flushes;
         match flushes.checked_sub(1) {
@@ -34,7 +36,7 @@ impl LateLoss {
                 *flushes = rest;
                 None
             }
-            None => ordered.take().map(|ordered| ordered.lost),
+            None => ordered.take().map(|ordered| ordered.lose),
         }
     }
 }
@@ -57,10 +59,9 @@ impl Device for LateLossLayer {
     }
 
     fn submit(&self, request: Request) -> Completion {
-        let lost = if request.operation.kind() == OperationKind::Flush { self.loss.see_flush() } else { None };
-        let Some(lost) = lost else { return self.inner.submit(request) };
-        lost();
-        self.medium.lose_cache_untold();
+        let lose = if request.operation.kind() == OperationKind::Flush { self.loss.see_flush() } else { None };
+        let Some(lose) = lose else { return self.inner.submit(request) };
+        lose(&|| self.medium.lose_cache_untold());
         let medium = self.medium.clone();
         self.inner.submit(request).then(&self.workers, move |response| {
             medium.publish(&Event::WritesLost);

@@ -10,6 +10,7 @@
 //! | [`store_fault`] | what the device of a store does wrong |
 //! | [`lun_event`], `late_loss` | what happens to the LUN and is told |
 //! | [`running`], [`application`], [`history`] | a stack in one life, who uses it, and what may be read |
+//! | `second_thread` | where level 2 is at work in some lives |
 //! | [`link`] | a connection |
 
 #![forbid(unsafe_code)]
@@ -26,4 +27,5 @@ pub mod made;
 pub mod media;
 pub mod region;
 pub mod running;
+mod second_thread;
 pub mod store_fault;

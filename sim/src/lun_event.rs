@@ -74,20 +74,21 @@ impl LunEvent {
             }),
             Self::LosesCache(moment) => executor.spawn(async move {
                 clock.sleep(moment).await;
-                told.lose();
-                lun.lose_cache();
+                told.lose(&|| lun.lose_cache());
             }),
-            Self::LosesCacheUntold(flushes) => late_loss.order(flushes, move || told.lose()),
+            Self::LosesCacheUntold(flushes) => late_loss.order(flushes, move |lose| told.lose(lose)),
         }
     }
 }
 
 impl Told {
-    /// What was volatile on the LUN may be lost.
-    fn lose(&self) {
+    /// What was volatile on the LUN is lost, by `lose`: nobody acknowledges anything meanwhile.
+    fn lose(&self, lose: &dyn Fn()) {
+        let mut history = lock(&self.history);
         if !self.keeps_volatile {
-            lock(&self.history).fail_flush();
+            history.fail_flush();
         }
+        lose();
     }
 
     /// Others write here and there. Who follows the LUN hears of each before whoever wrote has his answer.

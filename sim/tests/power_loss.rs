@@ -505,7 +505,7 @@ fn a_log_in_order_leaves_the_lun_what_was_acknowledged_up_to_some_moment() {
 
 #[test]
 fn a_log_over_a_cache_keeps_what_was_acknowledged_over_several_lives() {
-    crash_everywhere(Layers::LogOverCache, 4 << 10, 300, 4);
+    crash_everywhere(Layers::LogOverCache, 4 << 10, 5300, 4);
 }
 
 #[test]

@@ -37,14 +37,10 @@ impl Core {
     fn handle_origin_event(self: &Arc<Self>, event: &Event) {
         let mut is_for_above = true;
         match event {
-            Event::WritesLost => {
-                self.origin.losses.forget();
-                is_for_above = !self.lines.mode().delays_writes();
-            }
+            Event::WritesLost => is_for_above = !self.lines.mode().delays_writes(),
             Event::Invalidated(range) => self.forget_later(self.origin.inside(*range)),
             Event::IdentityChanged => self.refuse(),
             Event::Missed => {
-                self.origin.losses.forget();
                 self.forget_later(ByteRange { offset: 0, length: self.origin.end() });
                 if self.origin.reports.is_another() {
                     self.refuse();

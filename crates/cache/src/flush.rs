@@ -20,6 +20,8 @@ pub(crate) fn flush(core: Arc<Core>) -> impl Future<Output = Response> + Send + 
     let (told_before, is_untold) = core.origin.flushes.failures.begin();
     async move {
         let flushed = if is_untold { Ok(()) } else { core.origin.flush().await };
+        // What the origin says with its answer, whoever flushes has to hear before this one.
+        core.handle_origin_events();
         let told = core.origin.flushes.failures.tell(told_before);
         match flushed.and(told) {
             Ok(()) => Response::done(Buffer::empty()),

@@ -26,15 +26,10 @@ impl Losses {
         self.count.count()
     }
 
-    /// What a loss that was counted means for copies: what the origin may have lost must not outlive a crash as if it had it.
-    pub(crate) fn forget(&self) {
-        self.lines.forget_unflushed();
-    }
-
-    /// The origin lost what it had not flushed, or may have.
+    /// The origin lost what it had not flushed, or may have: copies of that must not outlive a crash as if it had it.
     pub(crate) fn note(&self) {
         self.count.add();
-        self.forget();
+        self.lines.forget_unflushed();
     }
 }
 

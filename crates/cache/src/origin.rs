@@ -47,7 +47,8 @@ impl Origin {
         flushes: Arc<OriginFlushes>,
     ) -> Self {
         let device = Padded::over(device, padding);
-        let reports = OriginReports::new(Arc::clone(&device), identity, events);
+        let copies = Arc::clone(lines);
+        let reports = OriginReports::new(Arc::clone(&device), identity, events, move || copies.forget_unflushed());
         let losses = Losses::new(lines, reports.losses());
         flushes.join(&losses);
         Self { device, padding, reports, lines: Arc::clone(lines), losses, flushes, order: RangeLock::new() }
@@ -104,6 +105,8 @@ impl Origin {
             flushes.writes()
         };
         let result = self.device.flush().await;
+        // When it lost something before this flush, it says so with the answer at the latest: copies of that are not safe now.
+        self.reports.hear_losses();
         if result.is_err() {
             flushes.note_losses();
         }

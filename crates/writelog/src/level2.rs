@@ -189,17 +189,12 @@ impl Core {
         if batch.pieces.is_empty() && batch.part.is_none() {
             return Ok(0);
         }
-        self.handle_origin_events();
+        let losses = self.losses_heard();
         self.origin.check()?;
-        let losses = self.origin.reports.losses().count();
         let stopped_at = self.send(&mut batch, may_stop.then_some(requests)).await?;
         if !batch.pieces.is_empty() {
-            self.origin.device().flush().await?;
-        }
-        self.handle_origin_events();
-        if self.origin.reports.losses().count() != losses {
-            // What was sent may be gone. It stays dirty and is sent again.
-            return Err(Error::new(ErrorKind::OutcomeUnknown, "the origin lost writes while data was destaged to it"));
+            // Where it lost something, what was sent may be gone: it stays dirty and is sent again.
+            self.flush_origin_since(losses).await?;
         }
         let free_before = self.state().free_bytes(&self.layout);
         let is_whole = stopped_at.is_none() && batch.part.is_none_or(|part| part.is_last);

@@ -18,7 +18,7 @@ pub(crate) struct Origin {
 impl Origin {
     /// `device`, which had this `identity` when the log was opened, and has told `events` since before.
     pub(crate) fn new(device: SharedDevice, identity: Identity, events: EventReceiver) -> Self {
-        let reports = OriginReports::new(device.clone(), identity, events);
+        let reports = OriginReports::new(device.clone(), identity, events, || {});
         Self { device, reports }
     }
 

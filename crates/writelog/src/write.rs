@@ -66,7 +66,7 @@ impl Core {
         let (mut sector, end) = (range.offset / UNIT_BYTES, range.end() / UNIT_BYTES);
         while sector < end {
             let count = self.changed.count();
-            let (written, is_due) = {
+            let (written, is_due, has_room_for_others) = {
                 let state = &mut *self.state();
                 if let Some(error) = &state.failure {
                     return Err(error.clone());
@@ -77,6 +77,9 @@ impl Core {
                     false => self.ask_for_room(state),
                 }
                 let Some(stage) = &mut state.contents.stage else { break };
+                // Level 1 has its eye on slots from the first one on.
+                let is_first = stage.is_empty();
+                let mut again = 0;
                 let sectors = stage.slot_sectors().min(end - sector);
                 let at = (sector * UNIT_BYTES - range.offset) as usize;
                 let data = &buffer[at..at + (sectors * UNIT_BYTES) as usize];
@@ -86,15 +89,19 @@ impl Core {
                     let before = state.contents.map.dirty_sectors();
                     let superseded = state.contents.index(piece);
                     self.count_superseded(superseded);
-                    let again = sectors - (state.contents.map.dirty_sectors() - before);
+                    again = sectors - (state.contents.map.dirty_sectors() - before);
                     self.counters.absorbed(again - superseded.min(again));
                 } else if let Some(error) = &state.stuck {
                     return Err(error.clone());
                 }
-                (written, self.is_round_due(state))
+                (written, is_first || self.is_round_due(state), again > 0 && state.line.len() > 0)
             };
             if is_due {
                 self.background.notify();
+            }
+            if has_room_for_others {
+                // The slots that it supersedes are free, whatever is moved to the log.
+                self.changed.notify();
             }
             match written {
                 Some(piece) => sector += piece.sectors,
@@ -170,8 +177,9 @@ impl Core {
         let _batch = self.destaging.lock().await;
         let _below = self.below.exclusive(range).await;
         self.origin.check()?;
+        let losses = self.losses_heard();
         self.origin.zero(range, zeroed).await?;
-        self.origin.device().flush().await?;
+        self.flush_origin_since(losses).await?;
         let (sector, sectors) = sectors_of(range);
         self.state().contents.forget(sector, sectors);
         self.keep_failure_note().await

@@ -1,6 +1,7 @@
 //! A crash-safe, set-associative block cache: a device over a cache device and an origin.
 //!
-//! A module uses only what is below it in this table, or behind it in its row (of `replacement` more modules use the names of the policies).
+//! A module uses only what is below it in this table, or behind it in its row (but for the names of the policies in `replacement`, which
+//! users choose).
 //!
 //! | module | holds |
 //! |---|---|
@@ -17,7 +18,8 @@
 //! | `supersede` | the origin gets something newer than what is here |
 //! | `read_plan`, `line_write` | where each part of a read comes from; what becomes of one line of a write |
 //! | `insertion` | clean data gets into frames |
-//! | `line_check`, [`stranded`], `timing` | data that is not what was written; what is dirty beyond the end of an origin that shrank; how long requests take |
+//! | `line_check`, `timing` | data that is not what was written; how long requests take |
+//! | [`stranded`] | what is dirty beyond the end of an origin that shrank |
 //! | `core` | one open cache: it holds the parts below, and knows nothing of what is above |
 //! | `succession` | part: who is to take the place of this cache, and is told of changes |
 //! | `cleaner` | part: whether lines are cleaned, how fast, and from where on |

@@ -40,7 +40,9 @@ pub fn in_tables() -> String {
         text +=
             &format!("\n## {heading}\n| key | option | values | default | changes | |\n|---|---|---|---|---|---|\n");
         for setting in rows(*part) {
-            let flag = setting.flag.map_or_else(String::new, |flag| format!("`--{flag}`"));
+            let flags: Vec<String> =
+                setting.flag.into_iter().chain(setting.old_flag).map(|flag| format!("`--{flag}`")).collect();
+            let flag = flags.join(", ");
             let values = match setting.kind.values() {
                 values if values.is_empty() => setting.kind.word().to_owned(),
                 values => values,

@@ -188,13 +188,15 @@ pub(crate) struct Lane {
     turns: DeviceTurns,
     /// Until when it counts as one that asks for much.
     heavy_until: Option<Instant>,
+    /// Whether its last request was one that takes turns.
+    takes_turns: bool,
     /// Requests under way.
     count: u64,
 }
 
 impl Lane {
     pub(crate) fn new(admission: Arc<Admission>, submitter: Submitter) -> Self {
-        Self { turns: DeviceTurns { admission, submitter }, heavy_until: None, count: 0 }
+        Self { turns: DeviceTurns { admission, submitter }, heavy_until: None, takes_turns: false, count: 0 }
     }
 
     /// A request comes, with which all that the connection has under way costs so much. `None` where it goes at once, as a whole.
@@ -207,7 +209,13 @@ impl Lane {
         let is_light = self.heavy_until.is_none_or(|until| until <= now);
         let mut state = self.turns.admission.lock();
         state.seen.insert(self.turns.submitter, Seen { until: None, is_light });
-        (!is_light && state.room(now) < u64::MAX).then(|| self.turns.clone())
+        self.takes_turns = !is_light && state.room(now) < u64::MAX;
+        self.takes_turns.then(|| self.turns.clone())
+    }
+
+    /// Whether there are others with whom it takes turns.
+    pub(crate) fn takes_turns(&self) -> bool {
+        self.takes_turns
     }
 
     /// A request that came this way is over.

@@ -53,7 +53,7 @@ pub(crate) struct Connection<S> {
     flushes: Flushes,
     work_share: WorkShare,
     lane: Lane,
-    /// Bytes of requests begun in this turn, [`TURN_REQUEST_BYTES`] at least for each.
+    /// Bytes received, and of requests begun, in this turn, [`TURN_REQUEST_BYTES`] at least for each request; beside others those sent, too.
     turn_bytes: u64,
     /// What reads and writes cost that were carried out on the spot in this turn: they came at once, too.
     turn_cost: u64,
@@ -323,8 +323,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if let Command::Write { buffer, .. } = &command {
             self.holdings.note_received(buffer.len());
         }
-        // Pieces of long ones have turns of their own.
-        self.turn_bytes += if is_long(&command) { TURN_REQUEST_BYTES } else { bytes.max(TURN_REQUEST_BYTES) };
+        self.turn_bytes += match kind {
+            // Its bytes counted when they came.
+            RequestKind::Write => TURN_REQUEST_BYTES.saturating_sub(bytes),
+            // Pieces of long ones have turns of their own.
+            _ if is_long(&command) => TURN_REQUEST_BYTES,
+            _ => bytes.max(TURN_REQUEST_BYTES),
+        };
         let bytes = carry_out::held_bytes(&self.geometry, &command);
         self.bytes_running += bytes;
         let device_turns = kind.moves_data().then(|| self.enter_lane()).flatten();
@@ -384,6 +389,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 let count = count?;
                 transmit.handle_transmitted(count);
                 self.holdings.note_sent(count);
+                if self.lane.takes_turns() {
+                    self.turn_bytes += count as u64;
+                }
                 Ok(true)
             }
         }
@@ -401,7 +409,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
         match space.filled().len() {
             0 => self.is_closing = true,
-            count => self.server.handle_received(count),
+            count => {
+                self.turn_bytes += count as u64;
+                self.server.handle_received(count);
+            }
         }
         Ok(true)
     }

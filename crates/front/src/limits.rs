@@ -91,10 +91,10 @@ pub const PAUSE_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// What a request costs in the device beside its bytes, where several connections have some in it: about as many bytes as a link moves in the time that
 /// a small request takes to be worked on.
-pub const REQUEST_COST: u64 = 16 << 10;
+pub const REQUEST_COST: u64 = 32 << 10;
 
-/// What a connection may have under way and counts as one that asks for little: half a dozen requests of a page.
-pub const LIGHT_COST: u64 = 128 << 10;
+/// What a connection may have under way and counts as one that asks for little: seven requests of a page, or one of 128 KiB.
+pub const LIGHT_COST: u64 = 256 << 10;
 
 /// What those who ask for much may have in the device at least beside one who asks for little: two pieces, so that one is on its way to the device
 /// while the other is on its way back.
@@ -121,7 +121,7 @@ pub const PIECE_BYTES_MIN: u64 = 32 << 10;
 /// See [`PIECE_BYTES_MIN`].
 pub const PIECE_BYTES_MAX: u64 = STEP_BYTES;
 
-/// Bytes that a connection has the device move before the runtime looks at the sockets of others, where the device answers on the spot: 50 us of
+/// Bytes that a connection receives, and has the device move, before the runtime looks at the sockets of others, where the device answers on the spot: 50 us of
 /// memory.
 pub const TURN_BYTES: u64 = 256 << 10;
 

@@ -80,10 +80,10 @@ impl Room {
             return;
         }
         let at_first = *self.at_first.get_or_insert(mean);
-        if mean * 2 > at_first * 3 {
+        if mean * 4 > at_first * 5 {
             self.cost = (self.cost / 2).max(BESIDE_LIGHT_COST);
             self.is_settled = true;
-        } else if mean * 4 <= at_first * 5 && !self.is_settled {
+        } else if mean * 8 <= at_first * 9 && !self.is_settled {
             self.cost = (self.cost * 2).min(SHARED_COST);
         }
     }

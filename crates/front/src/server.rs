@@ -40,7 +40,12 @@ pub struct NbdServer {
 
 impl NbdServer {
     /// A server of `device` that has no connection yet.
-    pub fn new(device: SharedDevice, mut options: NbdOptions) -> Self {
+    pub fn new(device: SharedDevice, options: NbdOptions) -> Self {
+        Self::beside(device, RangeLock::new(), options)
+    }
+
+    /// A server of `device` beside others of it. What is no whole block is read and written back here: in `turns` all who do that wait for each other.
+    pub fn beside(device: SharedDevice, turns: RangeLock, mut options: NbdOptions) -> Self {
         for text in [&mut options.export_name, &mut options.description] {
             text.truncate(text.floor_char_boundary(nbd::limits::STRING_BYTES_MAX));
         }
@@ -50,7 +55,7 @@ impl NbdServer {
             pool: BufferPool::new(options.buffer_bytes_max.saturating_add(LARGE_BYTES_MAX).saturating_add(spare_bytes)),
             shares: Shares::new(options.buffer_bytes_max, options.connections_max),
             counters: Counters::default(),
-            turns: RangeLock::new(),
+            turns,
             refusals: Refusals::default(),
             begun: Instant::now(),
             large_places: Arc::default(),

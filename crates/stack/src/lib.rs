@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `access_watch` | which of several paths reach the unit best |
 //! | `apart` | background work on a thread of its own |
-//! | [`attach`] | an attachment: remote LUN, cache, front, from the beginning to the end |
+//! | [`attach`] | an attachment: a stack with its fronts, from the beginning to the end |
 //! | [`awaited`] | an attachment before its target is there |
 //! | `cache_change` | another cache in place of the one there is |
 //! | [`cache_place`] | where a cache lies, and with what it is made and opened |
@@ -17,6 +17,8 @@
 //! | `device_name` | the name that stays with a block device |
 //! | `doors` | where an attachment is reached |
 //! | [`error`] | errors as a person meets them, and the exit codes |
+//! | `flag` | something that happens once, and that several wait for |
+//! | [`fronts`] | how local applications reach a device: NBD |
 //! | [`freshness`] | whether what a store holds is still what its LUN has |
 //! | `held_marks` | the marks of a store while it is used |
 //! | [`limits_table`] | `[limits]` of the configuration file |
@@ -40,6 +42,7 @@
 //! | [`settings`] | what a person may choose for an attachment: the one table of it, and what was chosen |
 //! | [`sidecar`] | the serial number that stays with a file or block device LUN |
 //! | `socket_names` | modes and groups of socket files, as people write them |
+//! | [`stack`] | remote LUN, cache, write log, difference as one device |
 //! | [`systemd`] | sockets the service manager passes, and what it is told |
 //! | [`target_config`] | one target to serve, as asked for |
 //! | [`target_file`] | the grammar of a target's configuration file |
@@ -63,8 +66,10 @@ mod device_name;
 pub mod difference_place;
 mod doors;
 pub mod error;
+mod flag;
 mod foreign;
 pub mod freshness;
+pub mod fronts;
 pub mod held_marks;
 pub mod limits;
 pub mod limits_table;
@@ -88,6 +93,7 @@ pub mod serve;
 pub mod settings;
 pub mod sidecar;
 mod socket_names;
+pub mod stack;
 pub mod store_file;
 pub mod systemd;
 pub mod target_config;

@@ -99,6 +99,9 @@ pub const SEARCH_WAIT_MIN: Duration = Duration::from_millis(100);
 /// power failure everybody waits for everybody.
 pub const SEARCH_WAIT_MAX: Duration = Duration::from_secs(5);
 
+/// Fronts of one attachment: each has buffers of its own.
+pub const FRONTS_MAX: usize = 8;
+
 /// Pause after a local application could not be turned away, which the lack of descriptors does.
 pub const TURN_AWAY_PAUSE: Duration = Duration::from_millis(100);
 

@@ -238,6 +238,18 @@ impl Settings {
         }
     }
 
+    /// All texts of a list.
+    pub fn texts(&self, key: &str) -> Vec<String> {
+        let of = |value: &Value| match value {
+            Value::Text(text) => Some(text.clone()),
+            _ => None,
+        };
+        match self.given.get(row(key).key) {
+            Some(all) => all.iter().filter_map(|given| of(&given.value)).collect(),
+            None => self.text(key).into_iter().collect(),
+        }
+    }
+
     /// A number or a size; `None` also for the word for none.
     pub fn number(&self, key: &str) -> Option<u64> {
         match self.value(key)? {

@@ -22,31 +22,31 @@ pub async fn run(arguments: Attach) -> Result<()> {
     let mut signal = pin!(signal);
     let config = config(arguments, &paths)?;
     // Everything runs on this thread, so that each line of the log has the name.
-    let _named = tracing::error_span!("attachment", name = %config.name).entered();
-    if config.waits_for_target {
+    let _named = tracing::error_span!("attachment", name = %config.stack.name).entered();
+    let attachment = if config.waits_for_target {
         let awaited = Awaited::start(config, &paths)?;
-        announce(&awaited.address(), awaited.metrics_address());
+        announce(&awaited.addresses(), awaited.metrics_address());
         match awaited.attach(&paths, signal.as_mut()).await? {
-            Some(attachment) => attachment.run(signal).await,
-            None => Ok(()),
+            Some(attachment) => attachment,
+            // It was ready, and is ended in order.
+            None => return Ok(()),
         }
     } else {
-        let attachment = tokio::select! {
-            biased;
-            // Nothing is served yet, and what was begun is as a crash leaves it.
-            () = signal.as_mut() => return Err(Error::new(Failure::Other, "ended by a signal before anything was attached")),
-            started = Attachment::start(config, &paths) => started?,
-        };
-        announce(&attachment.address(), attachment.metrics_address());
-        attachment.run(signal).await
-    }
+        let interrupted = || Error::new(Failure::Other, "ended by a signal before anything was attached");
+        let attachment = Attachment::start(config, &paths, signal.as_mut()).await?.ok_or_else(interrupted)?;
+        announce(&attachment.addresses(), attachment.metrics_address());
+        attachment
+    };
+    attachment.run(signal).await
 }
 
-fn announce(address: &str, metrics: Option<SocketAddr>) {
+fn announce(addresses: &[String], metrics: Option<SocketAddr>) {
     if let Some(metrics) = metrics {
         print_line(&format!("metrics: {metrics}"));
     }
-    print_line(&format!("ready: {address}"));
+    for address in addresses {
+        print_line(&format!("ready: {address}"));
+    }
 }
 
 /// What the command line says, and the file that it names.

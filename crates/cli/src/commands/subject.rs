@@ -86,11 +86,8 @@ impl Subject {
         }
         check_name(subject)?;
         let status = call(&paths.control_socket(subject), &Request::Status, |_| {}).await?;
-        let front: ListenAddress = status["front"]
-            .as_str()
-            .unwrap_or_default()
-            .parse()
-            .map_err(|_| Error::new(Failure::Usage, format!("\"{subject}\" is no attachment that offers NBD")))?;
+        let front = nbd_front(&status)
+            .ok_or_else(|| Error::new(Failure::Usage, format!("\"{subject}\" is no attachment that offers NBD")))?;
         let mut devices = Vec::new();
         for _ in 0..count {
             devices.push(nbd_device(&front).await?);
@@ -166,6 +163,12 @@ async fn server_of(paths: &Paths, config: &RemotesConfig) -> Option<u32> {
         }
     }
     None
+}
+
+/// Where an attachment offers NBD.
+fn nbd_front(status: &Value) -> Option<ListenAddress> {
+    let mut fronts = status["fronts"].as_array()?.iter();
+    fronts.find(|front| front["kind"] == "nbd")?["place"].as_str()?.parse().ok()
 }
 
 fn process_id(status: &Value) -> Option<u32> {

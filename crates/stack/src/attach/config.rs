@@ -1,50 +1,38 @@
 //! What to attach, and how: what settings say of the whole.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use front::{ListenAddress, SocketAccess};
+use front::SocketAccess;
 use iscsi::url::Url;
 
 use crate::cache_place::CacheConfig;
 use crate::difference_place::DifferenceConfig;
 use crate::error::{Error, Failure, Result};
+use crate::fronts;
+use crate::fronts::kind::FrontConfig;
 use crate::log_place::LogConfig;
 use crate::login::attachment_isid;
 use crate::paths::Paths;
 use crate::remotes::{RemotesConfig, number_sessions};
 use crate::settings::Settings;
 use crate::socket_names::{group_of, mode_of};
+use crate::stack::StackConfig;
 
 /// How long I/O waits for a target that is away, where nobody says it: as long as open-iscsi's, enough for a reboot.
 const REPLACEMENT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(120);
 
 /// What to attach, and how.
 pub struct AttachConfig {
-    /// The LUN or LUNs, and how to log in.
-    pub remotes: RemotesConfig,
-    /// Name for the control socket.
-    pub name: String,
-    /// The cache, if there is to be one.
-    pub cache: Option<CacheConfig>,
-    /// The write log, if there is to be one: over the cache, if there is one, too.
-    pub log: Option<LogConfig>,
-    /// Where what is written goes, if the LUN is to stay as it is; not beside a log.
-    pub difference: Option<DifferenceConfig>,
-    /// Where to offer it.
-    pub front: ListenAddress,
-    /// Who may connect there, where it is a socket file.
-    pub front_access: SocketAccess,
-    /// Whether writes are refused.
-    pub is_read_only: bool,
-    /// Whether dirty data may replace what others have written there since.
-    pub overwrites_changes: bool,
+    /// What is offered.
+    pub stack: StackConfig,
+    /// Where.
+    pub fronts: Vec<FrontConfig>,
     /// Whether it is to be ready before the target is there.
     pub waits_for_target: bool,
     /// Where to serve metrics; loopback only.
     pub metrics: Option<SocketAddr>,
-    /// What all this was made of.
-    pub settings: Settings,
 }
 
 impl AttachConfig {
@@ -71,32 +59,31 @@ impl AttachConfig {
             return Err(Error::new(Failure::Usage, format!("{} cannot be used with {}", names[1], names[0])));
         }
         Ok(Self {
-            remotes,
-            cache: CacheConfig::of(&settings)?,
-            log,
-            difference,
-            front: front(&settings, paths, &name)?,
-            front_access: front_access(&settings)?,
-            is_read_only: settings.is_on("read-only"),
-            overwrites_changes: settings.is_on("overwrite-changes"),
+            fronts: fronts(&settings, &|kind| paths.front_socket(&name, kind))?,
             waits_for_target: settings.is_on("wait"),
             metrics: settings.parsed("metrics")?,
-            name,
-            settings,
+            stack: StackConfig {
+                remotes,
+                cache: CacheConfig::of(&settings)?,
+                log,
+                difference,
+                overwrites_changes: settings.is_on("overwrite-changes"),
+                name,
+                settings,
+            },
         })
     }
 }
 
-fn front(settings: &Settings, paths: &Paths, name: &str) -> Result<ListenAddress> {
-    let text = settings.text("front").unwrap_or_default();
-    let refused = |why: String| Error::new(Failure::Usage, format!("{} {text}: {why}", settings.name_of("front")));
-    match text.split_once(':') {
-        None if text == "auto" => Ok(ListenAddress::Unix(paths.nbd_socket(name))),
-        Some(("nbd", address)) => {
-            absolute(address.parse().map_err(|error: front::address::ParseAddressError| refused(error.to_string()))?)
-        }
-        _ => Err(refused("use nbd:unix:PATH, nbd:ADDRESS:PORT or auto".to_owned())),
-    }
+/// The fronts; those for which no place is said are at `usual`.
+fn fronts(settings: &Settings, usual: &dyn Fn(&str) -> PathBuf) -> Result<Vec<FrontConfig>> {
+    let (access, is_read_only) = (front_access(settings)?, settings.is_on("read-only"));
+    let parse = |text: String| {
+        let refused = |why| Error::new(Failure::Usage, format!("{} {text}: {why}", settings.name_of("front")));
+        let config = fronts::parse(&text, usual).map_err(refused)?;
+        Ok(FrontConfig { access, is_read_only, ..config })
+    };
+    settings.texts("front").into_iter().map(parse).collect()
 }
 
 fn front_access(settings: &Settings) -> Result<SocketAccess> {
@@ -105,17 +92,6 @@ fn front_access(settings: &Settings) -> Result<SocketAccess> {
         settings.text(key).map(|text| parse(&text).map_err(context)).transpose()
     };
     Ok(SocketAccess { mode: number("socket.mode", mode_of)?, group: number("socket.group", group_of)? })
-}
-
-/// Other commands, run from other directories, find the socket by what `status` says.
-fn absolute(address: ListenAddress) -> Result<ListenAddress> {
-    match address {
-        ListenAddress::Unix(path) => {
-            let path = std::path::absolute(&path).map_err(|error| Error::io(path.display(), &error))?;
-            Ok(ListenAddress::Unix(path))
-        }
-        tcp => Ok(tcp),
-    }
 }
 
 /// The last part of the IQN and the LUN, in characters a file name can have.

@@ -140,6 +140,10 @@ impl Setting {
         Self { is_basic: true, ..self }
     }
 
+    const fn list(self) -> Self {
+        Self { is_list: true, ..self }
+    }
+
     const fn default(self, value: &'static str) -> Self {
         Self { unset: Unset::Value(value), ..self }
     }
@@ -270,10 +274,11 @@ pub static TABLE: &[Setting] = &[
         "front",
         "as",
         Kind::Text("FRONT"),
-        "Where to offer it: nbd:unix:PATH, nbd:HOST:PORT, or auto",
+        "Where to offer it: nbd:unix:PATH, nbd:ADDRESS:PORT, or auto",
     )
     .default("auto")
-    .more("auto is an NBD socket in the run-time directory.")
+    .more("auto is an NBD socket in the run-time directory. Given several times, it is offered at all of these places.")
+    .list()
     .basic(),
     Setting::new(Part::Attachment, "read-only", "read-only", Kind::Switch, "Refuse writes").default("off").basic(),
     Setting::new(Part::Attachment, "wait", "wait", Kind::Switch, "Be ready before the target is there")

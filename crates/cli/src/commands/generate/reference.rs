@@ -59,6 +59,10 @@ fn codes() -> String {
     for (code, meaning) in exit_codes() {
         text.push_str(&format!("| {code} | {meaning} |\n"));
     }
+    text.push_str(
+        "\nSIGTERM and SIGINT end `attach` within five seconds, also while it starts, whatever it waits for: with 1 before it said `ready:`, when nothing \
+         was attached and nothing half-made is left, and with 0 after that.\n",
+    );
     text
 }
 

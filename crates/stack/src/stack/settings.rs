@@ -1,4 +1,4 @@
-//! What can be changed of an attachment while it works.
+//! What can be changed of a stack while it works.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -6,7 +6,8 @@ use std::sync::Arc;
 use cache::Mode;
 use serde_json::{Value, json};
 
-use super::{Attachment, CacheParts, check_takes_writes, memory_left};
+use super::Stack;
+use super::cache_parts::{CacheParts, check_takes_writes, memory_left};
 use crate::cache_change::{Change, Changing};
 use crate::cache_settings;
 use crate::error::{Error, Failure, Result};
@@ -17,8 +18,8 @@ use crate::remote::connections;
 use crate::settings::table::{Changes, Part};
 use crate::settings::{Settings, find};
 
-impl Attachment {
-    pub(super) async fn set(&self, key: &str, value: &str) -> Result<Value> {
+impl Stack {
+    pub(crate) async fn set(&self, key: &str, value: &str) -> Result<Value> {
         let setting = find(key)?;
         if !setting.is_live() {
             let message = format!("{key} stays as it is while \"{}\" runs: detach, and attach with another", self.name);

@@ -338,7 +338,9 @@ impl Core {
             finished.push((placed.ticket, Ok(())));
         }
         state.contents.applied = record.end;
-        state.may_have_epoch |= record.is_epoch_end;
+        if record.is_epoch_end {
+            state.destaged.note_epoch_end();
+        }
         state.tail_bytes += record.bytes;
         if let Some(buffer) = record.done {
             state.contents.records.insert(record.place, buffer);

@@ -114,7 +114,7 @@ impl Core {
     }
 
     pub(crate) fn releasable(&self, state: &State) -> Vec<u32> {
-        let destaged = self.keeps_order().then_some(state.destaged_sequence);
+        let destaged = self.keeps_order().then_some(state.destaged.sequence());
         state.contents.segments.releasable(state.contents.applied.position.sequence, destaged)
     }
 
@@ -165,7 +165,7 @@ impl Core {
             payload.position_next = snapshot.place.next_segment.into();
             payload.destaged_sequence = snapshot.destaged_sequence.into();
             payload.dirty_bytes = snapshot.dirty_bytes.into();
-            let has_leftovers = snapshot.destaged_sequence < self.state().leftovers_end;
+            let has_leftovers = self.state().destaged.has_leftovers_behind(snapshot.destaged_sequence);
             payload.order = match (snapshot.has_failed, has_leftovers) {
                 // After a failure newer data went to the origin in no order, so that what is left is no part of any epoch.
                 (true, _) => DestageOrder::Lba.code(),
@@ -196,7 +196,7 @@ impl Core {
     /// All that a checkpoint stores, as of now.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let mut snapshot = self.collect_all();
-        snapshot.destaged_sequence = self.state().destaged_sequence;
+        snapshot.destaged_sequence = self.state().destaged.sequence();
         snapshot
     }
 
@@ -252,7 +252,7 @@ impl Core {
             sector: 0,
             applied: state.contents.applied,
             place,
-            destaged_sequence: state.destaged_sequence,
+            destaged_sequence: state.destaged.sequence(),
             dirty_bytes: state.contents.map.dirty_sectors() * UNIT_BYTES,
             tail_bytes: state.tail_bytes,
             released,
@@ -481,7 +481,7 @@ mod tests {
         assert_eq!(snapshot.extent_count, 3);
         let sending = Arc::clone(&core);
         world.executor.block_on(async move { sending.destage(Goal::Background, false).await }).expect("nothing fails");
-        snapshot.destaged_sequence = core.state().destaged_sequence;
+        snapshot.destaged_sequence = core.state().destaged.sequence();
         world.submit(write(20));
         let committed = async move {
             let mut superblock = core.superblock.lock().await;

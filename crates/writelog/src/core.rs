@@ -31,6 +31,7 @@ use store::{Life, Superblock};
 use crate::appender::Appender;
 use crate::contents::Contents;
 use crate::counters::Counters;
+use crate::destaged::Destaged;
 use crate::epoch::Epoch;
 use crate::format::ParametersRaw;
 use crate::layout::Layout;
@@ -101,15 +102,8 @@ pub(crate) enum FailureNote {
 pub(crate) struct State {
     pub(crate) contents: Contents,
     pub(crate) appender: Appender,
-    /// Everything up to this record is on the origin (destage order `log`), but for what is newer in the epoch that is under way, and nothing behind
-    /// it is clean: a step of an epoch becomes clean when all of it is there, and this says so first.
-    pub(crate) destaged_sequence: u64,
-    /// The last record with what another order left (destage order `log`): until it is destaged a checkpoint says that the log is in no order.
-    pub(crate) leftovers_end: u64,
-    /// Whether an epoch may end behind `destaged_sequence`. With slots many records may come before one does: nobody looks for it until then.
-    pub(crate) may_have_epoch: bool,
-    /// The last record that was found when the log was opened: the program before sent nothing newer.
-    pub(crate) found_sequence: u64,
+    /// How far the origin is (destage order `log`).
+    pub(crate) destaged: Destaged,
     /// Segments that the next checkpoint lets go, as of the last batch.
     pub(crate) releasable_count: u32,
     /// Who waits to change something.

@@ -158,7 +158,7 @@ impl Core {
             return state.contents.map.dirty_from(0).any(|piece| !piece.tag.is_lost());
         }
         state.contents.segments.oldest_dirty_at().is_some()
-            || (self.keeps_order() && state.destaged_sequence + 1 < state.contents.applied.position.sequence)
+            || (self.keeps_order() && state.destaged.sequence() + 1 < state.contents.applied.position.sequence)
             || state.contents.zeroes_since.is_some()
     }
 
@@ -245,8 +245,7 @@ impl Core {
         epoch.take_if(|epoch| epoch.is_sent());
         {
             let state = &mut *self.state();
-            state.destaged_sequence = end;
-            state.may_have_epoch = true;
+            state.destaged.note_step(end);
         }
         self.mark_all_clean(&pieces)
     }
@@ -429,7 +428,7 @@ impl Core {
         if state.failure.is_some() {
             return state.contents.map.dirty_from(0).any(|piece| !piece.tag.is_lost());
         }
-        if self.keeps_order() && state.destaged_sequence + 1 < end {
+        if self.keeps_order() && state.destaged.sequence() + 1 < end {
             return true;
         }
         let oldest =

@@ -19,7 +19,7 @@
 //! | `write`, `read`, `flush`, `extents` | one operation each |
 //! | `contents`, `map`, `sorted`, `sectors`, `segments`, `stage`, `shadow`, `records` | what is where, and what follows from a change of it; which sectors are where; in how few bytes; of which bytes; segments; slots; what the log has below volatile slots; the newest records in RAM |
 //! | `entry`, `appender`, `append` | what waits for a record, and who; the records on their way; sending them, and what becomes of them |
-//! | `level1`, `batch`, `selection`, `epoch`, `next_epoch`, `runs`, `level2`, `lost` | destaging: from slots to the log; what is sent at once; which; in the order of the log; which epoch is next; in which writes; sending it; what cannot be sent, since it cannot be read |
+//! | `level1`, `batch`, `selection`, `epoch`, `next_epoch`, `destaged`, `runs`, `level2`, `lost` | destaging: from slots to the log; what is sent at once; which; in the order of the log; which epoch is next; how far the origin is in it; in which writes; sending it; what cannot be sent, since it cannot be read |
 //! | `images`, `found`, `pins`, `loaded`, `places`, `sums`, `salvage` | bytes of the log in RAM; records in them; segments that must stay; segments as they are read; pieces read by their places, and the checksums they are held against; what is left of a segment that cannot be read as a whole |
 //! | `line`, `entrance`, `pace` | who waits; who may change something now; how fast, for the rate at which room is made |
 //! | `checkpoint`, `checkpoint_bytes`, `recovery`, `open`, `failure_note` | the life of a log; what a later start finds of a failure |
@@ -51,6 +51,7 @@ mod checkpoint_bytes;
 mod contents;
 mod core;
 mod counters;
+mod destaged;
 mod dispatch;
 mod entrance;
 mod entry;

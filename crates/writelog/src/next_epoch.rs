@@ -45,8 +45,8 @@ impl Core {
         let mut epoch = self.destaging.lock().await;
         let state = self.state();
         let is_all = state.contents.stage.as_ref().is_none_or(Stage::is_empty);
-        if is_all && state.destaged_sequence < state.found_sequence {
-            *epoch = Some(self.epoch_of(&state, state.contents.owed_from(0).collect(), state.found_sequence));
+        if is_all && state.destaged.sequence() < state.destaged.found() {
+            *epoch = Some(self.epoch_of(&state, state.contents.owed_from(0).collect(), state.destaged.found()));
         }
     }
 
@@ -55,13 +55,14 @@ impl Core {
     pub(crate) async fn begin_with_leftovers(&self) {
         let mut epoch = self.destaging.lock().await;
         let state = &mut *self.state();
+        let found = state.destaged.found();
         let pieces: Vec<Piece> = state.contents.owed_from(0).collect();
         if pieces.is_empty() {
-            state.destaged_sequence = state.found_sequence;
+            state.destaged.begin_at(found);
             return;
         }
-        state.leftovers_end = state.found_sequence;
-        *epoch = Some(self.epoch_of(state, pieces, state.found_sequence));
+        state.destaged.begin_with_leftovers();
+        *epoch = Some(self.epoch_of(state, pieces, found));
     }
 
     /// The epoch up to `end` that has these pieces, of each sector one.
@@ -86,14 +87,14 @@ impl Core {
     async fn find_epoch(self: &Arc<Self>) -> (Option<Epoch>, Option<Images>) {
         let (mut segments, destaged, applied, found, count) = {
             let state = &mut *self.state();
-            if !std::mem::replace(&mut state.may_have_epoch, false) {
+            if !state.destaged.take_epoch_hint() {
                 return (None, None);
             }
-            let (destaged, applied) = (state.destaged_sequence, state.contents.applied.position.sequence - 1);
+            let (destaged, applied) = (state.destaged.sequence(), state.contents.applied.position.sequence - 1);
             let is_behind = |segment: &u32| state.contents.segments.get(*segment).last_sequence.min(applied) > destaged;
             let segments: Vec<u32> = state.contents.segments.by_age().filter(is_behind).collect();
             let count = (self.batch_bytes(state) / self.layout.segment_bytes).max(1) as usize;
-            (segments, destaged, applied, state.found_sequence, count)
+            (segments, destaged, applied, state.destaged.found(), count)
         };
         let (mut images, mut end) = (Some(Images::default()), None);
         // Oldest first; what waits is behind the last end of an epoch.
@@ -138,7 +139,7 @@ impl Core {
     /// What is dirty in records up to `destaged_sequence` is on the origin: a checkpoint collects what is dirty first and asks for that number last,
     /// so that nothing is missing behind it.
     pub(crate) async fn forget_destaged(&self) {
-        let destaged = self.state().destaged_sequence;
+        let destaged = self.state().destaged.sequence();
         let across = {
             let state = self.state();
             let is_across = |segment: &u32| {

@@ -22,6 +22,7 @@ use crate::appender::Appender;
 use crate::contents::Contents;
 use crate::core::{Core, FailureNote, State};
 use crate::counters::Counters;
+use crate::destaged::Destaged;
 use crate::format::{KIND, ParametersRaw, STATE_CLOSED, STATE_FAILED, STATE_IN_USE};
 use crate::layout::{Layout, LogPlace};
 use crate::level2::DestageProgress;
@@ -120,7 +121,7 @@ pub(crate) async fn open(
     core.check_kept_changes(&core.options.kept_changes)?;
     if core.keeps_order() {
         if was_ordered {
-            core.state().destaged_sequence = destaged_sequence;
+            core.state().destaged.begin_at(destaged_sequence);
             core.forget_destaged().await;
             core.begin_with_found().await;
         } else {
@@ -214,10 +215,7 @@ fn assemble(
             zeroes_since: has_zeroes.then(|| options.clock.now()),
         },
         appender: Appender::new(&start),
-        destaged_sequence: 0,
-        leftovers_end: 0,
-        may_have_epoch: true,
-        found_sequence: start.position.sequence.saturating_sub(1),
+        destaged: Destaged::new(start.position.sequence.saturating_sub(1)),
         releasable_count: 0,
         line: Line::new(),
         pace: Pace::new(options.level2.pause_max, options.level2.reserve_bytes(log_bytes)),

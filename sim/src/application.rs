@@ -9,11 +9,11 @@ use base::random::Random;
 use base::range::ByteRange;
 use block::layer::crash::Power;
 use block::{Device, Geometry, Request, Response};
-use cache::{DirtyLimits, Mode, Percent, Replacement};
+use cache::{CleaningRate, DirtyLimits, Mode, Percent, Replacement};
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use crate::choice::{draw_mode, draw_tuning};
+use crate::choice::{draw_level2, draw_mode, draw_tuning};
 use crate::history::{History, SECTOR_BYTES};
 use crate::made::Made;
 use crate::running::Running;
@@ -170,14 +170,23 @@ impl Application {
         .boxed()
     }
 
-    /// What a user may change while requests go on.
+    /// What a user may set while requests go on.
     fn order(&self, random: &mut Random) -> BoxFuture<'static, ()> {
+        if let Some(log) = self.running.log() {
+            log.set_level2(draw_level2(log.level2(), random));
+        }
         let Some(cache) = self.running.cache() else { return async {}.boxed() };
+        let max_bytes = random.chance(0.5).then(|| 1 << (20 + random.below(8)));
+        cache.set_cleaning_rate(CleaningRate { max_bytes, ..CleaningRate::default() });
         cache.set_tuning(draw_tuning(random));
         cache.set_replacement(Replacement::ALL[random.below(Replacement::ALL.len() as u64) as usize]);
         let percent = |random: &mut Random| Percent::new(random.below(101) as u8);
         cache.set_dirty_limits(DirtyLimits { clean_above: percent(random), max: percent(random) });
-        let mode = if random.chance(0.2) { Mode::PassThrough } else { draw_mode(&self.made, random) };
+        let mode = match random.below(10) {
+            0 | 1 => Mode::PassThrough,
+            2 => Mode::ReadOnly,
+            _ => draw_mode(&self.made, random),
+        };
         let application = self.clone();
         let indices = application.history().submit_flush();
         async move {

@@ -6,11 +6,12 @@ use std::time::Duration;
 use base::executor::Executor;
 use base::random::Random;
 use cache::{Admission, CrashMode, Mode, Replacement, Tuning};
-use writelog::{DestageOrder, Durability, PersistentRegion};
+use writelog::{DestageOrder, Durability, Level2, PersistentRegion};
 
 use crate::lun::LunFault;
 use crate::lun_event::LunEvent;
 use crate::made::{Made, Slots};
+use crate::store_fault::StoreFault;
 
 /// Bytes of RAM for slots that forget.
 const VOLATILE_BYTES: usize = 32 << 10;
@@ -36,8 +37,12 @@ pub struct Choice {
     pub destages_late: bool,
     /// Whether the host's devices have no durable writes of their own: those are plain ones that share flushes, as files past the page cache.
     pub shares_flushes: bool,
+    /// Whether level 2 (cleaning, destaging, checkpoints) has a thread of its own.
+    pub has_second_thread: bool,
     /// What the LUN does wrong.
     pub lun_fault: Option<LunFault>,
+    /// What the device of the log does wrong.
+    pub log_fault: Option<StoreFault>,
     /// What happens to the LUN and is told.
     pub lun_event: Option<LunEvent>,
 }
@@ -65,7 +70,9 @@ impl Choice {
             seek_bytes: one_of(random, [0, 4 << 10, 64 << 10]),
             destages_late: false,
             shares_flushes: random.chance(0.4),
+            has_second_thread: random.chance(0.1),
             lun_fault: LunFault::draw(random),
+            log_fault: StoreFault::draw(random),
             lun_event: LunEvent::draw(random),
         }
     }
@@ -113,6 +120,23 @@ pub fn draw_mode(made: &Made, random: &mut Random) -> Mode {
     match made.is_forgetful {
         true => one_of(random, [Mode::WriteThrough, Mode::WriteAround]),
         false => one_of(random, [Mode::WriteBack, Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround]),
+    }
+}
+
+/// When and how fast data leaves a log that has been told `level2` before. It never sends more at once than it was opened with.
+pub(crate) fn draw_level2(level2: Level2, random: &mut Random) -> Level2 {
+    let share_start = random.below(90) as f64 / 100.0;
+    Level2 {
+        share_start,
+        share_slow: share_start + (1.0 - share_start) * random.below(100) as f64 / 100.0,
+        idle: Duration::from_micros(random.below(3000)),
+        age_max: Duration::from_millis(1 + random.below(50)),
+        batch_bytes: one_of(random, [16 << 10, 64 << 10]),
+        writes_in_flight: 1 + random.below(8) as usize,
+        seek_bytes: one_of(random, [0, 4 << 10, 64 << 10]),
+        pause_max: Duration::from_micros(random.below(400)),
+        is_interruptible: random.chance(0.5),
+        ..level2
     }
 }
 

@@ -208,6 +208,23 @@ impl History {
         }
     }
 
+    /// The device ended at `end`, and what lay beyond was gone: it is zero when there is such a place again, but for what somebody `keeps` of it or,
+    /// with an answer of `None`, may keep.
+    pub fn cut(&mut self, end: u64, keeps: impl Fn(u64) -> Option<bool>) {
+        let first = (end / SECTOR_BYTES) as usize;
+        for (number, sector) in self.sectors.iter_mut().enumerate().skip(first) {
+            let fate = match keeps(number as u64 * SECTOR_BYTES) {
+                Some(true) => continue,
+                Some(false) => Fate::Acknowledged,
+                None => Fate::Failed,
+            };
+            sector.changes.push(Change { stamp: 0, fate, number: 0 });
+            if fate == Fate::Acknowledged {
+                sector.durable = sector.last();
+            }
+        }
+    }
+
     /// From now on the LUN may drop what it holds volatile, or does not any more.
     pub fn doubt_volatile(&mut self, doubts: bool) {
         self.doubts_volatile = doubts;
@@ -310,6 +327,20 @@ mod tests {
             history.finish(&submitted, true, false);
         }
         history.check_after(Lost::Unacknowledged, &sector(1), "");
+    }
+
+    #[test]
+    fn what_was_cut_off_is_zero_unless_somebody_keeps_it() {
+        for (keeps, allowed) in [(Some(true), vec![1]), (Some(false), vec![0]), (None, vec![0, 1])] {
+            for stamp in [0, 1] {
+                let mut history = History::new(SECTOR_BYTES);
+                let submitted = history.submit(SECTOR, false);
+                history.finish(&submitted, true, true);
+                history.cut(0, |_| keeps);
+                let checked = std::panic::AssertUnwindSafe(|| history.check_after(Lost::Volatile, &sector(stamp), ""));
+                assert_eq!(std::panic::catch_unwind(checked).is_ok(), allowed.contains(&stamp), "{keeps:?}: {stamp}");
+            }
+        }
     }
 
     #[test]

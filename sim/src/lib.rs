@@ -7,8 +7,10 @@
 //! |---|---|
 //! | [`layers`], [`made`], [`choice`] | which layers stand on a LUN, what they are made with, what differs from life to life |
 //! | [`lun`], [`region`], [`media`] | what they stand on, and what that does wrong |
-//! | [`lun_event`] | what happens to the LUN and is told |
+//! | [`store_fault`] | what the device of a store does wrong |
+//! | [`lun_event`], `late_loss` | what happens to the LUN and is told |
 //! | [`running`], [`application`], [`history`] | a stack in one life, who uses it, and what may be read |
+//! | `second_thread` | where level 2 is at work in some lives |
 //! | [`link`] | a connection |
 
 #![forbid(unsafe_code)]
@@ -16,6 +18,7 @@
 pub mod application;
 pub mod choice;
 pub mod history;
+mod late_loss;
 pub mod layers;
 pub mod link;
 pub mod lun;
@@ -24,3 +27,5 @@ pub mod made;
 pub mod media;
 pub mod region;
 pub mod running;
+mod second_thread;
+pub mod store_fault;

@@ -13,6 +13,7 @@ use block::{Device, Event};
 
 use crate::application::lock;
 use crate::history::History;
+use crate::late_loss::LateLoss;
 
 /// Bytes by which a LUN may be larger in the end.
 pub const GROWTH_BYTES: u64 = 64 << 10;
@@ -31,6 +32,8 @@ pub enum LunEvent {
     Grows(Duration),
     /// It loses what it holds volatile, and goes on.
     LosesCache(Duration),
+    /// The same when the stack flushes it behind so many other times, and it says so with the answer to that.
+    LosesCacheUntold(u64),
 }
 
 impl LunEvent {
@@ -40,27 +43,28 @@ impl LunEvent {
         match random.below(10) {
             0..3 => Some(Self::ChangedByOthers(random.bits())),
             3 => Some(Self::Grows(moment)),
-            4..6 => Some(Self::LosesCache(moment)),
+            4 => Some(Self::LosesCache(moment)),
+            5 => Some(Self::LosesCacheUntold(random.below(12))),
             _ => None,
         }
     }
 }
 
 /// Who is told beside those that follow the LUN.
-pub struct Told {
+pub(crate) struct Told {
     /// What every sector may hold.
-    pub history: Arc<Mutex<History>>,
+    pub(crate) history: Arc<Mutex<History>>,
     /// Whether the stack keeps also what was acknowledged and is volatile on the LUN.
-    pub keeps_volatile: bool,
+    pub(crate) keeps_volatile: bool,
     /// What others changed, for the next life.
-    pub changed: Arc<Mutex<Vec<ByteRange>>>,
+    pub(crate) changed: Arc<Mutex<Vec<ByteRange>>>,
     /// The part of others, from the start of the LUN.
-    pub others_bytes: u64,
+    pub(crate) others_bytes: u64,
 }
 
 impl LunEvent {
     /// Lets it happen to `lun`, as long as `executor` runs.
-    pub fn happen(self, lun: &CrashLayer, executor: &mut Executor, told: Told) {
+    pub(crate) fn happen(self, lun: &CrashLayer, late_loss: &LateLoss, executor: &mut Executor, told: Told) {
         let (lun, clock) = (lun.clone(), executor.clock());
         match self {
             Self::ChangedByOthers(seed) => executor.spawn(async move { told.change(&lun, &clock, seed).await }),
@@ -70,16 +74,23 @@ impl LunEvent {
             }),
             Self::LosesCache(moment) => executor.spawn(async move {
                 clock.sleep(moment).await;
-                if !told.keeps_volatile {
-                    lock(&told.history).fail_flush();
-                }
-                lun.lose_cache();
+                told.lose(&|| lun.lose_cache());
             }),
+            Self::LosesCacheUntold(flushes) => late_loss.order(flushes, move |lose| told.lose(lose)),
         }
     }
 }
 
 impl Told {
+    /// What was volatile on the LUN is lost, by `lose`: nobody acknowledges anything meanwhile.
+    fn lose(&self, lose: &dyn Fn()) {
+        let mut history = lock(&self.history);
+        if !self.keeps_volatile {
+            history.fail_flush();
+        }
+        lose();
+    }
+
     /// Others write here and there. Who follows the LUN hears of each before whoever wrote has his answer.
     async fn change(&self, lun: &CrashLayer, clock: &dyn Clock, seed: u64) {
         let mut random = Random::new(seed);

@@ -21,9 +21,11 @@ use cache::Cache;
 use difference::Difference;
 use writelog::WriteLog;
 
+use crate::choice::Choice;
 use crate::history::History;
+use crate::late_loss::LateLoss;
 use crate::layers::Layers;
-use crate::lun::{Lun, LunFault};
+use crate::lun::Lun;
 use crate::lun_event::{LunEvent, Told};
 use crate::made::Made;
 use crate::region::CrashRegion;
@@ -82,6 +84,8 @@ pub struct Media {
     pub(crate) changed: Vec<ByteRange>,
     /// What they changed while one was.
     changed_in_life: Arc<Mutex<Vec<ByteRange>>>,
+    /// What the LUN of this life is to lose.
+    pub(crate) late_loss: Arc<LateLoss>,
     /// Whether a store had some of that dirty, and an opening that failed was told to overwrite it.
     pub(crate) is_conflicting: bool,
     /// How many stores were made.
@@ -110,6 +114,7 @@ impl Media {
             difference: medium(DIFFERENCE_BYTES, 3),
             changed: Vec::new(),
             changed_in_life: Arc::default(),
+            late_loss: Arc::default(),
             is_conflicting: false,
             made_count: 0,
         };
@@ -204,9 +209,14 @@ impl Media {
         self.changed.push(range);
     }
 
-    /// Lets the LUN do something wrong from now on, in the life that `executor` runs.
-    pub fn spoil(&self, fault: LunFault, executor: &mut Executor) {
-        fault.strike(&self.lun, executor);
+    /// Lets LUN and log do wrong from now on what was chosen, in the life that `executor` runs.
+    pub fn spoil(&self, choice: &Choice, executor: &mut Executor) {
+        if let Some(fault) = choice.lun_fault {
+            fault.strike(&self.lun, executor);
+        }
+        if let Some(fault) = choice.log_fault {
+            fault.strike(&self.log);
+        }
     }
 
     /// Lets something happen to the LUN, in the life that `executor` runs.
@@ -219,13 +229,22 @@ impl Media {
     ) {
         let (history, changed) = (Arc::clone(history), Arc::clone(&self.changed_in_life));
         let told = Told { history, keeps_volatile, changed, others_bytes: self.made.others_bytes };
-        event.happen(&self.lun, executor, told);
+        event.happen(&self.lun, &self.late_loss, executor, told);
     }
 
-    /// Another LUN of the same size.
-    pub(crate) fn other_lun(&self) -> CrashLayer {
-        let identity = Identity { serial: "another".into(), ..self.lun.identity() };
-        CrashLayer::new(self.geometry().size_bytes, 0).with_geometry(self.geometry()).with_identity(identity)
+    /// What is no LUN of these stores: another one of the same size, or this one in blocks of another size.
+    pub(crate) fn other_lun(&self, has_other_blocks: bool) -> CrashLayer {
+        let (geometry, identity) = (self.geometry(), self.lun.identity());
+        let (geometry, identity) = match has_other_blocks {
+            true => (in_other_blocks(geometry), identity),
+            false => (geometry, Identity { serial: "another".into(), ..identity }),
+        };
+        CrashLayer::new(geometry.size_bytes, 0).with_geometry(geometry).with_identity(identity)
+    }
+
+    /// The LUN has another size when it is found the next time.
+    pub fn resize_lun(&mut self, size_bytes: u64) {
+        self.lun.resize(size_bytes);
     }
 
     /// The media as the next life finds them.
@@ -250,8 +269,20 @@ impl Media {
                 false => self.nvram.after_restart(&host),
             },
             difference: of_host(&self.difference),
+            late_loss: Arc::default(),
             ..self
         }
+    }
+}
+
+fn in_other_blocks(geometry: Geometry) -> Geometry {
+    let block_bytes = if geometry.logical_block_bytes == 512 { 4096 } else { 512 };
+    Geometry {
+        size_bytes: geometry.size_bytes / 4096 * 4096,
+        logical_block_bytes: block_bytes,
+        physical_block_bytes: block_bytes,
+        discard_granularity_bytes: geometry.discard_granularity_bytes.map(|_| block_bytes),
+        ..geometry
     }
 }
 

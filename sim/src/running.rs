@@ -1,5 +1,6 @@
 //! A stack in one life, from its opening on.
 
+use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,13 +14,15 @@ use block::layer::delay::Latency;
 use block::layer::shared_flush::SharedFlushLayer;
 use block::layer::switch::SwitchLayer;
 use block::{Error, ErrorKind, SharedDevice};
-use cache::{Cache, ConflictingChanges, Freshness, Mode};
+use cache::{Cache, ConflictingChanges, Freshness, Mode, Stranded};
 use difference::Difference;
 use writelog::{PersistentRegion, WriteLog};
 
 use crate::choice::Choice;
+use crate::late_loss::LateLossLayer;
 use crate::made::Slots;
 use crate::media::Media;
+use crate::second_thread::SecondThread;
 
 /// Between the copying of what is clean and the hand-over.
 const REPLACE_PAUSE: Duration = Duration::from_millis(3);
@@ -34,6 +37,8 @@ pub struct Running {
     cache: Option<Arc<CachePart>>,
     log: Option<Arc<WriteLog>>,
     difference: Option<Arc<Difference>>,
+    /// Where level 2 is at work, when that is a thread of its own.
+    level2: Option<Arc<SecondThread>>,
 }
 
 /// A cache that may be replaced while requests go on.
@@ -119,9 +124,9 @@ impl Media {
         opened
     }
 
-    /// Whether a stack refuses another LUN in the place of its own, and leaves that as it is.
-    pub fn refuses_other_lun(&self, executor: &mut Executor, choice: &Choice) -> bool {
-        let other = self.other_lun();
+    /// Whether a stack refuses another LUN in the place of its own, or its own in blocks of another size, and leaves that as it is.
+    pub fn refuses_other_lun(&self, executor: &mut Executor, choice: &Choice, has_other_blocks: bool) -> bool {
+        let other = self.other_lun(has_other_blocks);
         self.open_over(executor, &other, choice, 0, &mut false).is_err() && other.writes_seen() == 0
     }
 
@@ -134,8 +139,10 @@ impl Media {
         number: u8,
         is_conflicting: &mut bool,
     ) -> Result<Running, Error> {
-        let lun = timed(executor, lun, 700);
-        let mut running = Running { top: lun.clone(), is_conflicting: false, cache: None, log: None, difference: None };
+        let lun = self.told_late(executor, lun);
+        let level2 = choice.has_second_thread.then(|| Arc::new(SecondThread::new()));
+        level2.iter().for_each(|thread| executor.beside(thread.idle()));
+        let mut running = Running::of(&lun, level2);
         if self.layers.has_cache() {
             self.add_cache(executor, &mut running, choice, number, is_conflicting)?;
         }
@@ -149,9 +156,9 @@ impl Media {
                 let options = writelog::OpenOptions { kept_changes, ..options.clone() };
                 executor.block_on(WriteLog::open(Arc::clone(&device), Arc::clone(&below), options))
             })?;
-            // Two tasks, as they are on two threads elsewhere: the executor's seed mixes their steps, but lets none begin inside another.
+            // Two tasks: on one thread the executor's seed mixes their steps, and lets none begin inside another.
             executor.spawn(log.run_requests());
-            executor.spawn(log.run_destaging());
+            running.spawn_level2(executor, log.run_destaging());
             running.top = log.clone();
             running.log = Some(log);
         }
@@ -164,6 +171,14 @@ impl Media {
         }
         running.is_conflicting = *is_conflicting;
         Ok(running)
+    }
+
+    /// The LUN, timed, with what it is to lose and to tell late.
+    fn told_late(&self, executor: &mut Executor, medium: &CrashLayer) -> SharedDevice {
+        let (inner, workers) = (timed(executor, medium, 700), Workers::new());
+        let (medium, loss, others) = (medium.clone(), Arc::clone(&self.late_loss), workers.clone());
+        executor.spawn(async move { others.run().await });
+        Arc::new(LateLossLayer { inner, medium, loss, workers })
     }
 
     fn add_cache(
@@ -187,7 +202,7 @@ impl Media {
         let switch = Arc::new(SwitchLayer::new(cache.clone()));
         let workers = Workers::new();
         let others = workers.clone();
-        executor.spawn(cache.run());
+        running.spawn_level2(executor, cache.run());
         executor.spawn(switch.run());
         executor.spawn(async move { others.run().await });
         let index = 1 - self.cache_index.load(Ordering::Relaxed);
@@ -244,9 +259,31 @@ fn of_host(executor: &mut Executor, medium: &CrashLayer, choice: &Choice) -> Sha
 }
 
 impl Running {
+    /// A LUN with nothing on it.
+    fn of(lun: &SharedDevice, level2: Option<Arc<SecondThread>>) -> Self {
+        Self { top: Arc::clone(lun), is_conflicting: false, cache: None, log: None, difference: None, level2 }
+    }
+
+    fn spawn_level2(&self, executor: &mut Executor, task: impl Future<Output = ()> + Send + 'static) {
+        match &self.level2 {
+            Some(thread) => thread.spawn(Box::pin(task)),
+            None => executor.spawn(task),
+        }
+    }
+
     /// The cache that has the requests now, if there is one that may change what is on the LUN.
     pub fn cache(&self) -> Option<Arc<Cache>> {
         self.cache.as_ref().filter(|_| self.difference.is_none()).map(|part| part.current())
+    }
+
+    /// What a cache has dirty beyond the end of the LUN.
+    pub fn stranded(&self) -> Stranded {
+        self.cache().map(|cache| cache.status().stranded).unwrap_or_default()
+    }
+
+    /// The write log, if there is one.
+    pub fn log(&self) -> Option<&Arc<WriteLog>> {
+        self.log.as_ref()
     }
 
     /// Whether there is a write log.

@@ -84,15 +84,3 @@ fn the_disk_alone_answers_nothing_within_a_millisecond() {
     let responses = responses(System::Plain, 1, 20_000);
     assert!(share_within(&responses.writes, Duration::from_millis(4)) < 0.01, "the paper: 99 % take over 4 ms");
 }
-
-/// `FOREBAY_RESPONSES=1`: the rest of the table.
-#[test]
-fn the_rest_of_the_table() {
-    if std::env::var_os("FOREBAY_RESPONSES").is_none() {
-        println!("skipped: a measurement, for FOREBAY_RESPONSES=1");
-        return;
-    }
-    responses(System::OursApart, 1, REQUESTS);
-    responses(System::Paper, 8, REQUESTS);
-    responses(System::Plain, 8, REQUESTS);
-}

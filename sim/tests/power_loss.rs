@@ -2,11 +2,12 @@
 //!
 //! A run is a seed: it draws the LUN (blocks of 512 or 4096 bytes, thin or thick, volatile or not), what the stores are made with (lines, sets, where
 //! the slots of a log are), what fails, and for each life the options, what the LUN does wrong meanwhile (a flush that fails and drops, a write that
-//! fails and lands, a time in which nothing reaches it), what happens to it and is told (others write to a part that is theirs, it grows, it loses
+//! fails and lands, a time in which nothing reaches it), what the device of a log does wrong, what happens to it and is told (others write to a part that is theirs, it grows, it loses
 //! what it holds volatile and goes on), what users order (another mode, another cache), and the moment of its end, which may be in the
 //! middle of an opening, of a change of caches, or of a close while cleaning and requests go on. What keeps its power keeps what is volatile, and may
 //! lose it in a later life. An opening after a crash may be cut off as well, in whatever it does to recover or a little later, and the next one, too,
-//! before one is let come to its end. Behind a close the LUN may lose its power. Where a log keeps the order of what it is given, the LUN is read after
+//! before one is let come to its end. That one is closed, or killed, too; behind it host and LUN may lose their power, and the LUN may
+//! have another size the next time. Where a log keeps the order of what it is given, the LUN is read after
 //! each life, too: it has all up to some moment. Between lives others may write to the LUN, and stores be made anew in other sizes; everything is read
 //! and held against the history. A failure prints the command that repeats it.
 
@@ -18,6 +19,7 @@ use base::executor::Executor;
 use base::random::Random;
 use base::range::ByteRange;
 use block::layer::crash::FlushEffect;
+use block::{Error, Geometry};
 use cache::{LineSize, Mode};
 use sim::application::{Application, draw_range, lock};
 use sim::choice::Choice;
@@ -46,7 +48,7 @@ const REQUESTS: usize = 120;
 const DEPTH_MAX: u64 = 9;
 /// Sectors of what a log sends at once: a segment's or a batch's, which have 128, and zeroes, of which a record takes little room. With another
 /// order than that of the log some lives leave 300.
-const AHEAD_MAX: usize = 200;
+const AHEAD_MAX: usize = 240;
 /// First crashes of a run are this far apart.
 const CRASH_STEP: u64 = 3;
 /// More of them than any first life has.
@@ -93,6 +95,15 @@ fn draw_fails(layers: Layers, made: &Made, random: &mut Random) -> Fails {
     }
 }
 
+/// A LUN that became smaller between two lives.
+#[derive(Clone, Copy)]
+struct Cut {
+    /// Where it ended then.
+    end: u64,
+    /// What it had before.
+    size_bytes: u64,
+}
+
 /// A run under way.
 struct Run<'a> {
     scenario: &'a Scenario,
@@ -103,6 +114,8 @@ struct Run<'a> {
     /// What others wrote to the LUN, and no stack was told of.
     foreign: Vec<Submitted>,
     lun_before: Vec<u8>,
+    /// The LUN has been smaller since a stack was opened on it.
+    cut: Option<Cut>,
     /// Of the life under way, or the last one.
     choice: Option<Choice>,
     context: String,
@@ -117,9 +130,10 @@ impl<'a> Run<'a> {
             scenario,
             random: Random::new(seed ^ (crash_at << 32)),
             media: Some(media),
-            history: Arc::new(Mutex::new(History::new(lun_before.len() as u64 + LIVES as u64 * GROWTH_BYTES))),
+            history: Arc::new(Mutex::new(History::new(lun_before.len() as u64 + (LIVES as u64 + 1) * GROWTH_BYTES))),
             foreign: Vec::new(),
             lun_before,
+            cut: None,
             choice: None,
             context: format!("{scenario:?}, first crash at write {crash_at}"),
         }
@@ -148,6 +162,46 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Between two lives the LUN gets another size.
+    fn resize_lun(&mut self) {
+        let Scenario { layers, keeps_order, .. } = self.scenario;
+        if layers.has_difference() || *keeps_order || !self.random.chance(0.25) {
+            return;
+        }
+        let Geometry { size_bytes, logical_block_bytes, .. } = self.media().geometry();
+        let block = u64::from(logical_block_bytes);
+        let first = self.lun_before.len() as u64;
+        let blocks = self.random.below(2 * GROWTH_BYTES / block);
+        let end = (first + GROWTH_BYTES) / block * block - blocks * block;
+        if end < size_bytes {
+            self.cut = Some(Cut { end: self.cut.map_or(end, |cut| cut.end.min(end)), size_bytes });
+        }
+        self.media().resize_lun(end);
+    }
+
+    /// A stack is open: what the LUN lost by being smaller is gone, but for what a cache has dirty of it.
+    fn settle_cut(&mut self, running: &Running) {
+        let Some(Cut { end, .. }) = self.cut.take() else { return };
+        let stranded = running.stranded();
+        let named_bytes: u64 = stranded.ranges.iter().map(|range| range.length).sum();
+        let is_all_named = named_bytes == stranded.bytes && self.media().geometry().size_bytes == end;
+        let is_stranded = |offset: u64| {
+            stranded.ranges.iter().any(|range| (range.offset..range.offset + range.length).contains(&offset))
+        };
+        lock(&self.history).cut(end, |offset| is_all_named.then(|| is_stranded(offset)));
+    }
+
+    /// A log is not opened on a LUN that ends before what it has to bring there: the LUN is as large again.
+    fn undo_cut(&mut self, error: &Error) -> bool {
+        let Some(Cut { end, size_bytes }) = self.cut.filter(|_| error.to_string().contains("lies beyond")) else {
+            return false;
+        };
+        self.cut = None;
+        lock(&self.history).cut(end, |_| None);
+        self.media().resize_lun(size_bytes);
+        true
+    }
+
     /// The stores have been told. Where one of them has dirty what others changed, either may be there: the user said that the store's counts.
     fn settle_foreign(&mut self, running: &Running) {
         for submitted in self.foreign.drain(..) {
@@ -169,6 +223,7 @@ impl<'a> Run<'a> {
         let mut choice = Choice::draw(&self.scenario.made, &mut self.random);
         if self.scenario.keeps_order {
             (choice.order, choice.lun_fault, choice.lun_event) = (DestageOrder::Log, None, None);
+            choice.log_fault = None;
             choice.destages_late = self.random.chance(0.3);
         }
         choice
@@ -176,8 +231,13 @@ impl<'a> Run<'a> {
 
     fn draw_choice(&mut self, life: usize) -> Choice {
         let mut choice = self.draw_any();
+        if life == 0 {
+            // It is ended at one write after the other, and a log that has failed makes none: no later end would be tried.
+            choice.log_fault = None;
+        }
         // Nobody is told twice of a loss, and nothing happens to what a difference stands on.
-        let is_told_anyway = choice.lun_fault.is_some() && matches!(choice.lun_event, Some(LunEvent::LosesCache(_)));
+        let is_loss = matches!(choice.lun_event, Some(LunEvent::LosesCache(_) | LunEvent::LosesCacheUntold(_)));
+        let is_told_anyway = choice.lun_fault.is_some() && is_loss;
         if is_told_anyway || self.scenario.layers.has_difference() {
             choice.lun_event = None;
         }
@@ -202,16 +262,17 @@ impl<'a> Run<'a> {
         let power = self.media().power(fails).clone();
         power.fail_write(power.writes_seen() + if is_first { crash_at } else { drawn });
         let fault = choice.lun_fault;
-        if let Some(fault) = fault.filter(|_| !is_first) {
-            self.media().spoil(fault, &mut executor);
+        if !is_first {
+            self.media().spoil(&choice, &mut executor);
         }
         lock(&self.history).doubt_volatile(fault.is_some_and(LunFault::drops));
         match self.media().open(&mut executor, &choice) {
             Ok(running) => {
                 self.settle_foreign(&running);
+                self.settle_cut(&running);
                 self.settle_write_back(&running);
-                if let Some(fault) = fault.filter(|_| is_first) {
-                    self.media().spoil(fault, &mut executor);
+                if is_first {
+                    self.media().spoil(&choice, &mut executor);
                 }
                 if let Some(event) = choice.lun_event {
                     let keeps_volatile = self.scenario.layers.has_log() && fails != Fails::Devices;
@@ -231,8 +292,9 @@ impl<'a> Run<'a> {
                 executor.block_on(application.live(self.random.bits(), requests));
             }
             Err(error) => {
-                // A LUN that does something wrong may keep a store from being opened.
-                let is_excused = power.is_lost() || fault.is_some();
+                // A device that does something wrong may keep a store from being opened.
+                let is_faulty = fault.is_some() || choice.log_fault.is_some();
+                let is_excused = self.undo_cut(&error) || power.is_lost() || is_faulty;
                 assert!(is_excused, "{}, life {life}: {error}", self.context);
             }
         }
@@ -278,18 +340,20 @@ impl<'a> Run<'a> {
     fn cut_recovery(&mut self, life: usize, cut: u64) -> Lost {
         let fails = self.fails(life + 1);
         let mut executor = Executor::new(self.random.bits());
-        let choice = Choice { lun_fault: None, ..self.draw_any() };
+        let choice = Choice { lun_fault: None, log_fault: None, ..self.draw_any() };
         let power = self.media().power(fails).clone();
         power.fail_write(power.writes_seen() + self.random.below(CUT_BELOW));
         let time = Duration::from_micros(self.random.below(CUT_MICROS_MAX));
         match self.media().open(&mut executor, &choice) {
             Ok(running) => {
                 self.settle_foreign(&running);
+                self.settle_cut(&running);
                 let clock = executor.clock();
                 executor.block_on(async move { clock.sleep(time).await });
             }
             Err(error) => {
-                assert!(power.is_lost(), "{}, opening {cut} after life {life}, {choice:?}: {error}", self.context);
+                let is_excused = self.undo_cut(&error) || power.is_lost();
+                assert!(is_excused, "{}, opening {cut} after life {life}, {choice:?}: {error}", self.context);
             }
         }
         drop(executor);
@@ -306,33 +370,63 @@ impl<'a> Run<'a> {
         self.media = self.media.take().map(|media| media.after(fails, next_fails, seed));
     }
 
+    /// Opens a stack where nothing fails.
+    fn open_at_last(&mut self, choice: &Choice, context: &str) -> (Executor, Running) {
+        loop {
+            let mut executor = Executor::new(self.random.bits());
+            match self.media().open(&mut executor, choice) {
+                Ok(running) => return (executor, running),
+                Err(error) => assert!(self.undo_cut(&error), "{context}: {error}"),
+            }
+            drop(executor);
+            self.end(Fails::Program, LIVES);
+        }
+    }
+
+    /// What loses its power while no stack is open.
+    fn draw_lost(&mut self) -> Fails {
+        [Fails::Program, Fails::Program, Fails::Host, Fails::Lun, Fails::Both][self.random.below(5) as usize]
+    }
+
+    /// The program is killed, and nobody looks what is left: what is volatile stays so in the next life, unless its device loses its power before.
+    fn leave_open(&mut self, life: usize) {
+        let lost = self.draw_lost();
+        if matches!(lost, Fails::Lun | Fails::Both) {
+            lock(&self.history).fail_flush();
+        }
+        self.end(lost, life + 1);
+    }
+
     /// Opens once more, with nothing that fails, and holds everything against the history.
     fn check(&mut self, life: usize, lost: Lost) {
         let context = format!("{}, after life {life} with {:?}", self.context, self.choice);
-        let mut executor = Executor::new(self.random.bits());
         let choice = self.draw_any();
         if self.random.chance(0.2) {
-            let is_refused = self.media().refuses_other_lun(&mut executor, &choice);
+            let (mut executor, has_other_blocks) = (Executor::new(self.random.bits()), self.random.chance(0.5));
+            let is_refused = self.media().refuses_other_lun(&mut executor, &choice, has_other_blocks);
             assert!(is_refused, "{context}: another LUN is taken for its own");
         }
-        let running = match self.media().open(&mut executor, &choice) {
-            Ok(running) => running,
-            Err(error) => panic!("{context}: {error}"),
-        };
+        let (mut executor, running) = self.open_at_last(&choice, &context);
         self.settle_foreign(&running);
+        self.settle_cut(&running);
         let bytes = read_all(&mut executor, Arc::clone(&running.top));
         lock(&self.history).check_after(lost, &bytes, &context);
         running.check_stores(&context);
-        let keep_dirty = life + 1 < LIVES && self.random.chance(0.5);
+        if self.random.chance(0.3) {
+            drop((running, executor));
+            return self.leave_open(life);
+        }
+        // What lies beyond the end of the LUN has nowhere to go.
+        let keep_dirty = running.stranded().bytes > 0 || (life + 1 < LIVES && self.random.chance(0.5));
         let closing = running.clone();
         executor.block_on(async move { closing.close(keep_dirty).await.expect("nothing fails") });
         drop((running, executor));
-        // Behind a close all is durable: the LUN may lose its power before the next life.
+        // Behind a close all is durable: host and LUN may lose their power before the next life.
         let indices = lock(&self.history).submit_flush();
         lock(&self.history).finish_flush(&indices);
-        let is_lun_off = self.random.clone().chance(0.3);
+        let lost = self.draw_lost();
         // The devices of the next life are on the powers that it needs.
-        self.end(if is_lun_off { Fails::Lun } else { Fails::Program }, life + 1);
+        self.end(lost, life + 1);
         let bytes = self.media().read_lun();
         if self.scenario.layers.has_difference() {
             assert!(bytes == self.lun_before, "{context}: the base was changed");
@@ -353,6 +447,7 @@ fn run(scenario: &Scenario, crash_at: u64) -> bool {
     let mut run = Run::new(scenario, crash_at);
     for life in 0..LIVES {
         if life > 0 {
+            run.resize_lun();
             run.change_by_others();
         }
         let Some(lost) = run.live(life, crash_at) else { return false };
@@ -410,7 +505,7 @@ fn a_log_in_order_leaves_the_lun_what_was_acknowledged_up_to_some_moment() {
 
 #[test]
 fn a_log_over_a_cache_keeps_what_was_acknowledged_over_several_lives() {
-    crash_everywhere(Layers::LogOverCache, 4 << 10, 300, 4);
+    crash_everywhere(Layers::LogOverCache, 4 << 10, 5300, 4);
 }
 
 #[test]

@@ -193,7 +193,7 @@ fn limits_are_kept_and_answered() {
     // A client hears that it is refused a moment before the target has taken it off its tables.
     let status = status_when(&world, |status| status["connections"].as_array().is_some_and(|all| all.len() == 1));
     assert!(status["logins_refused_by_status"]["0302"].as_u64() >= Some(1), "{status}");
-    // Two who say nothing are taken, and closed for their silence; a third is closed at once.
+    // Two who say nothing are taken, and closed for their silence; for a third one the first is closed at once.
     let mut silent: Vec<TcpStream> = (0..3).map(|_| TcpStream::connect(&target.ready).unwrap()).collect();
     for stream in &mut silent {
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();

@@ -155,6 +155,28 @@ fn a_panic_in_work_that_seldom_has_a_turn_ends_the_process_when_it_begins() {
 }
 
 #[test]
+fn a_panic_in_the_work_of_a_lun_that_is_gone_ends_the_target() {
+    const NAME: &str = "retiring";
+    let (world, trigger) = (World::new(), "trigger");
+    let configure = |luns: &str| {
+        let text = format!("portals = [\"127.0.0.1:0\"]\n[[target]]\niqn = \"{IQN}\"\nluns = [{luns}]\n");
+        std::fs::write(world.path("target.toml"), text).expect("the world is writable");
+    };
+    configure("\"0=ram:8MiB\", \"1=ram:8MiB\"");
+    let mut planted = world.forebay();
+    planted.env("FOREBAY_UNSAFE_PANIC_IN", format!("{NAME}:{}", world.path(trigger).display()));
+    planted.args(["target", "serve", "--config", "target.toml"]);
+    let target = Process::start(&mut planted).expect("nothing is planted yet");
+    configure("\"0=ram:8MiB\"");
+    world.run(["target", "reload"]).success();
+    configure("");
+    std::fs::write(world.path(trigger), "").expect("the world is writable");
+    // Nobody may be there to answer any more.
+    drop(world.run(["target", "reload"]));
+    assert_ended_by_panic(target, NAME);
+}
+
+#[test]
 fn a_panic_in_the_work_over_a_disk_of_large_sectors_ends_the_process_when_it_begins() {
     if !may_make_devices() {
         return;

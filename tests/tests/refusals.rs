@@ -1,7 +1,7 @@
 //! What is refused before anything happens, with the exit code that says whose mistake it is.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt, symlink};
 
 use tests::{IQN, World};
 
@@ -171,7 +171,15 @@ fn what_is_a_store_of_this_host_is_not_served_as_a_lun() {
         refused(name, &["is the cache of \"dirty\"", "data that the LUN lacks", "forebay cache discard"]);
     }
     refused("disk.log", &["is the log of \"clean\"", "forebay log discard"]);
-    refused("shared", &["has, at 8MiB, the cache of \"part\"", "--cache-offset 8MiB"]);
+    let has_part = ["has, at 8MiB, the cache of \"part\"", "--cache-offset 8MiB"];
+    refused("shared", &has_part);
+    // The last copy of its superblock still says what it is.
+    let shared = fs::OpenOptions::new().read(true).write(true).open(world.path("shared")).unwrap();
+    let mut first = [0; 512];
+    shared.read_exact_at(&mut first, 8 << 20).unwrap();
+    shared.write_all_at(&[0; 512], 8 << 20).unwrap();
+    refused("shared", &has_part);
+    shared.write_all_at(&first, 8 << 20).unwrap();
     assert!(!world.path("disk.cache.forebay").exists(), "nothing was made");
     // What no initiator can change, and what this host has not noted: a LUN whose own host keeps a store in it.
     served("disk.log,read-only");

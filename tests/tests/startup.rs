@@ -88,7 +88,7 @@ fn applications_are_turned_away_after_the_replacement_timeout_and_let_in_later()
     }
     assert_eq!(world.status("disk")["remote"]["state"], "failing");
     let _target = serve(&world, &portal);
-    world.run(["set", "disk", "reconnect=later"]).failure(2, &["reconnect=later"]);
+    world.run(["set", "disk", "reconnect=later"]).failure(2, &["reconnect later: it is now"]);
     world.run(["set", "disk", "reconnect=now"]).success();
     world.wait_for_remote("disk", "online", |remote| remote["state"] == "online");
     let (is_fine, said) = outcome(application(&disk.ready));

@@ -22,6 +22,8 @@ pub struct Executor {
     tasks: HashMap<u64, TaskFuture>,
     task_next: u64,
     ready: Arc<Mutex<Vec<u64>>>,
+    /// Each waits until what runs beside this has nothing to do.
+    beside: Vec<Box<dyn Fn()>>,
 }
 
 struct TaskWaker {
@@ -50,12 +52,25 @@ impl Executor {
 
     /// An executor that runs ready tasks first come, first served.
     pub fn in_order() -> Self {
-        Self { clock: VirtualClock::new(), order: None, tasks: HashMap::new(), task_next: 0, ready: Arc::default() }
+        Self {
+            clock: VirtualClock::new(),
+            order: None,
+            tasks: HashMap::new(),
+            task_next: 0,
+            ready: Arc::default(),
+            beside: Vec::new(),
+        }
     }
 
     /// The clock this executor turns.
     pub fn clock(&self) -> VirtualClock {
         self.clock.clone()
+    }
+
+    /// Lets time pass only when something that runs on another thread, by the same clock, has nothing to do: `idle` waits for that. Only a task of this
+    /// executor, or time, may give it more to do then.
+    pub fn beside(&mut self, idle: impl Fn() + 'static) {
+        self.beside.push(Box::new(idle));
     }
 
     /// Adds a task.
@@ -105,7 +120,15 @@ impl Executor {
         }
     }
 
+    /// Runs a task that is ready, or becomes so by what runs beside it; whether there was one.
     fn run_one(&mut self) -> bool {
+        self.run_ready() || {
+            self.beside.iter().for_each(|idle| idle());
+            !self.beside.is_empty() && self.run_ready()
+        }
+    }
+
+    fn run_ready(&mut self) -> bool {
         let task = {
             let mut ready = lock(&self.ready);
             if ready.is_empty() {

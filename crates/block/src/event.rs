@@ -171,6 +171,12 @@ impl EventReceiver {
         self.mailbox.as_ref().is_some_and(|mailbox| mailbox.is_filled.load(Ordering::Acquire))
     }
 
+    /// Whether an event that nobody has received yet is one of these.
+    pub fn has_unread(&self, is_one: impl Fn(&Event) -> bool) -> bool {
+        let mailbox = self.mailbox.as_ref().filter(|_| self.has_news());
+        mailbox.is_some_and(|mailbox| lock(&mailbox.queue).events.iter().any(is_one))
+    }
+
     /// The next event, if there is one now.
     pub fn try_receive(&self) -> Option<Event> {
         let mailbox = self.mailbox.as_ref().filter(|_| self.has_news())?;

@@ -11,6 +11,7 @@
 //! | [`shared_sync`] | which writes and flushes wait for which sync, where they share one |
 //! | [`pieces`] | how much of a long request is done at a time |
 //! | [`submitter`] | [`Submitter`]: whose a request is |
+//! | [`fair_queue`] | [`FairQueue`]: whose turn it is where there is too little for all |
 //! | [`memory`] | a sparse device in RAM |
 //! | [`layer`] | devices over devices: delay, disk, error, stats, read-only; and the medium that loses power, crash |
 //!
@@ -22,6 +23,7 @@ pub mod completion;
 pub mod device;
 pub mod error;
 pub mod event;
+pub mod fair_queue;
 pub mod geometry;
 pub mod identity;
 pub mod layer;
@@ -39,6 +41,7 @@ pub use completion::Completion;
 pub use device::{Device, SharedDevice};
 pub use error::{Error, ErrorKind};
 pub use event::{Event, EventHub, EventReceiver, EventRelay};
+pub use fair_queue::FairQueue;
 pub use geometry::{Geometry, Hints};
 pub use identity::Identity;
 pub use request::{Extent, ExtentKind, Operation, OperationKind, Request, Response};

@@ -12,8 +12,8 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
-use crate::limits::{LINE_BYTES_MIN, STREAMS_MAX};
-use crate::status::RequestKind;
+use crate::counters::RequestKind;
+use crate::limits::{LINE_BYTES_MIN, LINES_PER_SEEN_SLOT, STREAMS_MAX};
 
 /// When a block gets a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -79,6 +79,11 @@ pub(crate) struct Advice {
     pub(crate) ahead: Option<ByteRange>,
     /// The whole lines of the request, when they are to be fetched, too.
     pub(crate) lines: Option<ByteRange>,
+}
+
+/// How many blocks are remembered for a second use, in a cache of so many frames.
+pub(crate) fn seen_slots(frame_count: u32) -> usize {
+    frame_count as usize / LINES_PER_SEEN_SLOT
 }
 
 /// Streams and blocks seen.

@@ -9,7 +9,7 @@
 //!             └ padding ─┘
 //! ```
 //! Inside the cache the origin is one that begins `padding` bytes earlier ([`Padded`]); nothing ever asks for those. Requests are moved by as much when they come
-//! in, and answers and events when they go out or come in: see `Core::submit`.
+//! in, and answers and events when they go out or come in: see `dispatch`.
 
 use base::buffer::Buffer;
 use base::range::ByteRange;
@@ -135,7 +135,9 @@ impl Device for Padded {
 
 /// `range` as a cache with this padding knows it.
 pub(crate) fn inside(range: ByteRange, padding: u64) -> ByteRange {
-    ByteRange { offset: range.offset.saturating_add(padding), ..range }
+    let offset = range.offset.saturating_add(padding);
+    // All that lies behind some byte goes on to the last that there could be.
+    ByteRange { offset, length: range.length.min(u64::MAX - offset) }
 }
 
 /// `range` as everybody else knows it.
@@ -146,6 +148,12 @@ pub(crate) fn outside(range: ByteRange, padding: u64) -> ByteRange {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_range_without_end_has_none_in_a_cache_with_padding() {
+        let endless = ByteRange { offset: 4096, length: u64::MAX - 4096 };
+        assert_eq!(inside(endless, 512), ByteRange { offset: 4608, length: u64::MAX - 4608 });
+    }
 
     #[test]
     fn the_first_partition_says_where_lines_begin() {

@@ -7,15 +7,17 @@ use base::range::ByteRange;
 use block::{Completion, Device, Error, EventReceiver, Geometry, Identity, Request, SharedDevice};
 use futures_util::future::join5;
 
-use crate::admission::Tuning;
-use crate::clean::CleanProgress;
+use crate::admission::{Tuning, seen_slots};
+use crate::cleaner::CleanProgress;
 use crate::core::Core;
-use crate::options::{DirtyLimits, FormatOptions, Mode, OpenOptions};
+use crate::mode::Mode;
+use crate::options::{DirtyLimits, FormatOptions, OpenOptions};
 use crate::origin_flushes::OriginFlushes;
 use crate::pace::CleaningRate;
-use crate::replace::{CopyProgress, HandOver};
+use crate::replace::HandOver;
 use crate::replacement::Replacement;
 use crate::status::Status;
+use crate::succession::CopyProgress;
 use crate::{format_cache, open};
 
 /// A block device that answers from a cache device what it can and from its origin what it must.
@@ -65,7 +67,7 @@ impl Cache {
         origin: SharedDevice,
         options: OpenOptions,
     ) -> Result<Arc<Self>, Error> {
-        let core = open::open(cache_device, origin, options, Arc::clone(&self.core.origin_flushes)).await?;
+        let core = open::open(cache_device, origin, options, Arc::clone(&self.core.origin.flushes)).await?;
         Ok(Arc::new(Self { core }))
     }
 
@@ -77,11 +79,11 @@ impl Cache {
     pub fn run(&self) -> impl Future<Output = ()> + Send + 'static {
         let core = Arc::clone(&self.core);
         async move {
-            let workers = core.workers.clone();
+            let (workers, journal) = (core.workers.clone(), Arc::clone(&core.journal));
             join5(
                 workers.run(),
                 Arc::clone(&core).clean_in_background(),
-                Arc::clone(&core).checkpoint_in_background(),
+                async move { journal.checkpoint_in_background().await },
                 Arc::clone(&core).store_lazily(),
                 core.follow_origin(),
             )
@@ -96,17 +98,17 @@ impl Cache {
 
     /// When writes are acknowledged.
     pub fn mode(&self) -> Mode {
-        self.core.mode()
+        self.core.lines.mode()
     }
 
     /// Nothing is cleaned in the background from now on, until [`begin_cleaning`](Self::begin_cleaning): for who has yet to find out what others write.
     pub fn hold_cleaning(&self) {
-        self.core.hold_cleaning();
+        self.core.cleaner.hold();
     }
 
     /// What is dirty may be cleaned.
     pub fn begin_cleaning(&self) {
-        self.core.begin_cleaning();
+        self.core.cleaner.begin();
     }
 
     /// Changes when writes are acknowledged, while requests go on. To anything but write-back: returns when nothing is dirty any more.
@@ -119,39 +121,38 @@ impl Cache {
 
     /// What is worth a frame.
     pub fn tuning(&self) -> Tuning {
-        self.core.state().admissions.tuning()
+        self.core.lines.state().admissions.tuning()
     }
 
     /// Changes what is worth a frame, while requests go on.
     pub fn set_tuning(&self, tuning: Tuning) {
-        self.core.state().admissions.set(tuning, open::seen_slots(&self.core.layout));
+        self.core.lines.state().admissions.set(tuning, seen_slots(self.core.layout.frame_count()));
     }
 
     /// How much may be dirty.
     pub fn dirty_limits(&self) -> DirtyLimits {
-        self.core.state().dirty
+        self.core.lines.state().dirty
     }
 
     /// Changes how much may be dirty, while requests go on.
     pub fn set_dirty_limits(&self, limits: DirtyLimits) {
-        self.core.state().dirty = limits;
-        self.core.changed.notify();
-        self.core.background.notify();
+        self.core.lines.state().dirty = limits;
+        self.core.lines.wake_all();
     }
 
     /// How fast lines are cleaned.
     pub fn cleaning_rate(&self) -> CleaningRate {
-        self.core.pace().rate
+        self.core.cleaner.pace().rate
     }
 
     /// Changes how fast lines are cleaned, from the next round on.
     pub fn set_cleaning_rate(&self, rate: CleaningRate) {
-        self.core.pace().rate = rate;
+        self.core.cleaner.pace().rate = rate;
     }
 
     /// Changes how victims are chosen, while requests go on.
     pub fn set_replacement(&self, replacement: Replacement) {
-        self.core.state().frames.set_replacement(replacement);
+        self.core.lines.state().frames.set_replacement(replacement);
     }
 
     /// Writes everything to the origin that is dirty now, and makes it durable there. `progress` is told after each batch.
@@ -213,7 +214,7 @@ impl Device for Cache {
     }
 
     fn identity(&self) -> Identity {
-        self.core.origin.identity()
+        self.core.origin.device().identity()
     }
 
     fn submit(&self, request: Request) -> Completion {

@@ -17,7 +17,7 @@ use std::str::FromStr;
 use block::{Error, ErrorKind};
 use serde::Serialize;
 
-use crate::options::Mode;
+use crate::mode::Mode;
 
 /// See the module. The numbers are those of the superblock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

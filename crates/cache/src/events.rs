@@ -9,76 +9,45 @@
 //! | resized | clean copies of what lies beyond the end are forgotten: if it grows again that is new. What is dirty there is stranded (`stranded`) | yes |
 //! | offline, back | nothing | yes |
 
-use std::future::{Future, poll_fn};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::future::Future;
+use std::sync::Arc;
 
 use base::range::ByteRange;
-use block::{Device, Event};
-use futures_util::future::{Either, select};
+use block::{Error, ErrorKind, Event};
 
-use crate::alignment::inside;
 use crate::core::Core;
 
 impl Core {
     /// Handles events as they come. Ends when the cache closes.
     pub(crate) async fn follow_origin(self: Arc<Self>) {
-        loop {
-            let count = self.background.count();
-            if self.is_stopped.load(Ordering::Acquire) {
-                return;
-            }
-            let event = poll_fn(|context| {
-                let receiver = self.origin_events.lock().unwrap_or_else(PoisonError::into_inner);
-                receiver.poll_receive(context).map(|event| self.count_loss(event))
-            });
-            if let Either::Left((event, _)) = select(event, self.background.changed_since(count)).await {
-                self.handle_origin_event(&event);
-            }
-        }
+        let reports = &self.origin.reports;
+        reports.follow(&self.life, &self.lines.background, |event| self.handle_origin_event(event)).await;
     }
 
     /// Handles the events that have come until now; how many there were.
     pub(crate) fn handle_origin_events(self: &Arc<Self>) -> usize {
         let mut handled_count = 0;
-        while let Some(event) = self.take_origin_event() {
+        while let Some(event) = self.origin.reports.take() {
             self.handle_origin_event(&event);
             handled_count += 1;
         }
         handled_count
     }
 
-    fn take_origin_event(&self) -> Option<Event> {
-        let receiver = self.origin_events.lock().unwrap_or_else(PoisonError::into_inner);
-        receiver.try_receive().map(|event| self.count_loss(event))
-    }
-
-    /// Counts what may be lost while the receiver is still locked: who finds it empty then knows of all losses until now.
-    fn count_loss(&self, event: Event) -> Event {
-        if matches!(event, Event::WritesLost | Event::Missed) {
-            self.origin_losses.fetch_add(1, Ordering::AcqRel);
-        }
-        event
-    }
-
     fn handle_origin_event(self: &Arc<Self>, event: &Event) {
         let mut is_for_above = true;
         match event {
-            Event::WritesLost => {
-                self.forget_unflushed();
-                is_for_above = !self.mode().delays_writes();
-            }
-            Event::Invalidated(range) => self.forget_later(inside(*range, self.padding)),
-            Event::IdentityChanged => self.refuse_origin(),
+            Event::WritesLost => is_for_above = !self.lines.mode().delays_writes(),
+            Event::Invalidated(range) => self.forget_later(self.origin.inside(*range)),
+            Event::IdentityChanged => self.refuse(),
             Event::Missed => {
-                self.forget_unflushed();
-                self.forget_later(ByteRange { offset: 0, length: self.origin.geometry().size_bytes });
-                if self.origin.identity() != self.identity {
-                    self.refuse_origin();
+                self.forget_later(ByteRange { offset: 0, length: self.origin.end() });
+                if self.origin.reports.is_another() {
+                    self.refuse();
                 }
             }
             Event::Resized(geometry) => {
-                let end = geometry.size_bytes.saturating_add(self.padding);
+                let end = geometry.size_bytes.saturating_add(self.origin.padding);
                 let forgotten = self.forgetting(ByteRange { offset: end, length: u64::MAX - end });
                 let core = Arc::clone(self);
                 self.start(async move {
@@ -93,27 +62,24 @@ impl Core {
         }
     }
 
-    fn refuse_origin(&self) {
-        tracing::error!("the origin is another disk now: the cache takes no requests any more");
-        self.is_origin_refused.store(true, Ordering::Release);
-        self.is_open.store(false, Ordering::Release);
-    }
-
-    /// The origin lost what it had not flushed, or may have. A copy of that must not outlive a crash as if the origin had it.
-    pub(crate) fn note_losses(&self) {
-        self.origin_losses.fetch_add(1, Ordering::AcqRel);
-        self.forget_unflushed();
-    }
-
-    /// What a loss that was counted means for copies.
-    fn forget_unflushed(&self) {
-        let state = &mut *self.state();
-        for frame in state.frames.mappings.unflushed_frames() {
-            let line = state.frames.line(frame);
-            if line.valid != line.dirty {
-                state.frames.set_sectors(frame, line.dirty, line.dirty);
-            }
+    /// Makes durable what the origin has taken since it had reported that many losses ([`Losses`](crate::losses::Losses)).
+    ///
+    /// # Errors
+    /// `OutcomeUnknown` when it lost something meanwhile: what it took may be gone.
+    pub(crate) async fn flush_origin_since(self: &Arc<Self>, losses: u64) -> Result<(), Error> {
+        self.origin.flush_anyway().await?;
+        self.handle_origin_events();
+        match self.origin.losses.count() == losses {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::OutcomeUnknown, "the origin lost writes that were not flushed yet")),
         }
+    }
+
+    /// Nothing cached belongs to the origin.
+    fn refuse(&self) {
+        tracing::error!("the origin is another disk now: the cache takes no requests any more");
+        self.origin.reports.refuse();
+        self.life.set_open(false);
     }
 
     /// Forgets clean copies once the requests on them are done.
@@ -128,45 +94,11 @@ impl Core {
         async move {
             // One that comes behind the end is for who opens the cache next to find out.
             let Ok(_guard) = core.enter(place).await else { return };
-            core.forget_clean(range);
-            core.tell_successor(range).await;
-            if let Err(error) = core.unmap(range).await {
+            core.lines.forget_clean(range);
+            core.succession.tell(range, core.origin.padding).await;
+            if let Err(error) = core.journal.unmap(range).await {
                 tracing::error!(%error, "what the origin says has changed may come back after a crash");
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use base::executor::Executor;
-    use block::layer::crash::CrashLayer;
-    use block::{ErrorKind, SharedDevice};
-
-    use super::*;
-    use crate::Cache;
-    use crate::options::{FormatOptions, Mode, OpenOptions};
-
-    /// By hand: a thread that follows the origin has taken the event and gets no further, while another flushes and finds none.
-    #[test]
-    fn who_finds_no_event_knows_of_the_loss_that_another_has_taken_and_not_handled() {
-        for event in [Event::WritesLost, Event::Missed] {
-            let mut executor = Executor::in_order();
-            let medium = CrashLayer::new(1 << 20, 2);
-            let (device, origin): (SharedDevice, SharedDevice) =
-                (Arc::new(CrashLayer::new(1 << 20, 1)), Arc::new(medium.clone()));
-            let formatting = (Arc::clone(&device), Arc::clone(&origin));
-            executor.block_on(async move {
-                Cache::format(&formatting.0, &formatting.1, FormatOptions::default()).await.expect("it fits");
-            });
-            let options = OpenOptions::new(Mode::WriteBack, Arc::new(executor.clock()));
-            let cache = executor.block_on(Cache::open(device, origin, options)).expect("it opens");
-            let core = Arc::clone(cache.core());
-            let losses = core.origin_losses.load(Ordering::Acquire);
-            medium.publish(&event);
-            assert_eq!(core.take_origin_event(), Some(event));
-            let flushed = executor.block_on(async move { core.flush_origin_since(losses).await });
-            assert_eq!(flushed.map_err(|error| error.kind()), Err(ErrorKind::OutcomeUnknown));
         }
     }
 }

@@ -19,8 +19,8 @@ pub(crate) async fn extents(core: Arc<Core>, range: ByteRange, place: Acquire) -
     };
     // Asked first: what is cleaned while the origin answers may be missing in its answer, and is not dirty afterwards.
     let dirty: Vec<ByteRange> =
-        core.dirty_ranges(range).into_iter().map(|range| outside(range, core.padding)).collect();
-    match core.origin.extents(range.offset, range.length).await {
+        core.dirty_ranges(range).into_iter().map(|range| outside(range, core.origin.padding)).collect();
+    match core.origin.device().extents(range.offset, range.length).await {
         // The origin answers in its own terms, and so does the cache.
         Ok(extents) => Response { extents: overlay(&extents, &dirty), ..Response::done(Buffer::empty()) },
         Err(error) => Response::failed(error, Buffer::empty()),
@@ -32,7 +32,7 @@ impl Core {
     fn dirty_ranges(&self, range: ByteRange) -> Vec<ByteRange> {
         let mut ranges: Vec<ByteRange> = Vec::new();
         let line_size = self.line_size();
-        let state = self.state();
+        let state = self.lines.state();
         for block in state.frames.dirty_in(line_size.blocks_of(range)) {
             let Some((_, line)) = state.frames.find(block) else { continue };
             for run in (line.dirty & line_size.part_of(block, range).0).runs() {

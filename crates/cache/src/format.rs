@@ -8,7 +8,7 @@
 //!
 //! Entries have room for the bitmaps of a line of 4 KiB, one byte each. What larger lines need beyond that follows behind the entry, bitmap by bitmap.
 
-use base::checksum::crc32c;
+use base::checksum::{Crc32c, crc32c};
 use store::{BindingRaw, Kind, LogPositionRaw};
 use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
@@ -173,6 +173,15 @@ pub struct Line {
 /// crc32c of a whole line. 0 means that a checksum is not known, so what has it is said to have 1.
 pub fn checksum_of_line(data: &[u8]) -> u32 {
     crc32c(data).max(1)
+}
+
+/// crc32c of the sectors of `mask` in a whole line, lowest first.
+pub(crate) fn checksum_of(mask: Sectors, line: &[u8]) -> u32 {
+    let mut checksum = Crc32c::new();
+    for run in mask.runs() {
+        checksum.update(&line[run.bytes()]);
+    }
+    checksum.finish()
 }
 
 /// The largest bitmap, empty.

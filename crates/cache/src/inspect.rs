@@ -14,11 +14,10 @@ use crate::format::{KIND, ParametersRaw, checksum_of_line};
 use crate::frames::Frames;
 use crate::layout::Layout;
 use crate::limits::SECTOR_BYTES;
-use crate::open::with_checksums;
-use crate::recovery::{Clean, recover};
+use crate::recovery::{Clean, recover, with_checksums};
+use crate::recovery_report::RecoveryReport;
 use crate::replacement::Replacement;
 use crate::sectors::SectorRun;
-use crate::status::RecoveryReport;
 use crate::stranded::Stranded;
 
 /// What a cache device holds.

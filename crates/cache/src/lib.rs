@@ -1,30 +1,45 @@
 //! A crash-safe, set-associative block cache: a device over a cache device and an origin.
 //!
+//! A module uses only what is below it in this table, or behind it in its row (but for the names of the policies in `replacement`, which
+//! users choose).
+//!
 //! | module | holds |
 //! |---|---|
+//! | `beyond_end` | gives up what is stranded |
 //! | [`cache`] | [`Cache`], what users hold |
-//! | [`options`] | what users choose |
-//! | [`crash_mode`] | what a crash leaves |
-//! | [`status`], [`load`], [`mod@inspect`] | what a cache says about itself, running and at rest |
-//! | [`mod@format`], [`layout`] | the bytes on the cache device, and where they lie |
-//! | [`line_size`], [`alignment`] | how large lines are, and where they begin on the origin |
+//! | [`status`], [`mod@inspect`] | what a cache says about itself, running and at rest |
+//! | `open`, `close`, `mode_change`, `heed` | opens a cache; closes it; another mode; others changed the origin meanwhile |
+//! | [`replace`] | another cache in place of this one |
+//! | `dispatch` | requests, on their way to what carries them out |
+//! | `write_back`, `write_through`, `read`, `discard`, `extents`, `flush` | one kind of request each |
+//! | `room`, `clean`, `batch`, `origin_write` | dirty to clean: for a write that waits, for whoever asks, in which batches, in which writes |
+//! | `lazy` | clean lines are stored, without hurry |
+//! | `events` | what the origin says |
+//! | `supersede` | the origin gets something newer than what is here |
+//! | `read_plan`, `line_write` | where each part of a read comes from; what becomes of one line of a write |
+//! | `insertion` | clean data gets into frames |
+//! | `line_check`, `timing` | data that is not what was written; how long requests take |
+//! | [`stranded`] | what is dirty beyond the end of an origin that shrank |
+//! | `core` | one open cache: it holds the parts below, and knows nothing of what is above |
+//! | `succession` | part: who is to take the place of this cache, and is told of changes |
+//! | `cleaner` | part: whether lines are cleaned, how fast, and from where on |
+//! | `journal` | part: what the cache device says about lines, and how that becomes durable |
+//! | `origin`, `origin_flushes`, `losses`, `flush_failures` | part: the origin, and what it could lose, or has lost |
+//! | `pins`, `lines` | part: the map of lines behind its mutex |
+//! | `recovery`, `table` | the table on the device, and what is found there and in the log after a crash |
+//! | `format_cache` | makes a device a cache |
+//! | [`memory`] | what a cache takes of memory |
+//! | `changes`, `dirty_runs` | frames that others' changes concern; dirty neighbours |
 //! | [`frames`] | which frame holds which block, and which goes next |
 //! | [`replacement`] | the policies that choose |
-//! | [`admission`] | what is worth a frame, and what is fetched ahead |
-//! | `tags`, `index`, `bitmaps`, `page_set` | what frames are made of, in few bytes |
+//! | `mappings`, `index`, `tags`, `bitmaps`, `page_set` | what frames are made of, in few bytes; clean lines that count after a crash |
+//! | [`layout`], [`mod@format`] | where the bytes lie on the cache device, and what they are |
+//! | [`options`] | what users choose |
+//! | [`admission`], [`pace`], `counters` | what is worth a frame; how fast lines are cleaned; what is counted |
+//! | [`freshness`], [`crash_mode`], [`mode`] | what others have changed; what a crash leaves; who acknowledges writes |
+//! | [`alignment`], [`line_size`] | where lines begin, and how large they are |
+//! | [`load`], `recovery_report` | shapes of what a cache says about itself |
 //! | [`sectors`] | 512-byte sectors of a line as bits |
-//! | `core` | what all operations share: locks, state, dispatch |
-//! | `read`, `write_back`, `write_through`, `discard`, `flush`, `extents` | one operation each |
-//! | `origin_flushes` | what a cache and its successor know together about flushes of their origin |
-//! | `line_check` | data that is not what was written |
-//! | `clean`, `origin_write`, `dirty_runs`, [`pace`] | dirty to clean, in which writes, and how fast |
-//! | [`stranded`] | what is dirty beyond the end of an origin that shrank |
-//! | [`replace`] | another cache in place of this one |
-//! | `mappings`, `unmap` | clean lines that count after a crash |
-//! | `table`, `checkpoint`, `recovery` | the table on the device: how it is read, written, and found again after a crash |
-//! | [`freshness`] | what is still true after a time in which nobody looked on |
-//! | `format_cache`, `open`, `events` | the life of a cache |
-//! | [`memory`] | what it takes of memory |
 //! | [`limits`] | the bounds of this crate |
 //!
 //! What is promised: every write acknowledged is there, whole, after the power fails at any write of the cache device or of the origin
@@ -46,8 +61,8 @@ pub mod limits;
 pub mod line_size;
 pub mod load;
 pub mod memory;
+pub mod mode;
 pub mod options;
-mod origin_write;
 pub mod pace;
 pub mod replace;
 pub mod replacement;
@@ -55,43 +70,71 @@ pub mod sectors;
 pub mod status;
 pub mod stranded;
 
+mod batch;
+mod beyond_end;
 mod bitmaps;
-mod checkpoint;
+mod changes;
 mod clean;
+mod cleaner;
+mod close;
 mod core;
+mod counters;
 mod dirty_runs;
 mod discard;
+mod dispatch;
 mod events;
 mod extents;
 mod flush;
+mod flush_failures;
 mod format_cache;
+mod heed;
 mod index;
+mod insertion;
+mod journal;
+mod lazy;
 mod line_check;
+mod line_write;
+mod lines;
+mod losses;
 mod mappings;
+mod mode_change;
 mod open;
+mod origin;
 mod origin_flushes;
+mod origin_write;
 mod page_set;
+mod pins;
 mod read;
+mod read_plan;
 mod recovery;
+mod recovery_report;
+mod room;
+mod succession;
+mod supersede;
 mod table;
 mod tags;
-mod unmap;
+mod timing;
 mod write_back;
 mod write_through;
 
 pub use admission::{Admission, Tuning};
 pub use alignment::Alignment;
+pub use beyond_end::discard_beyond_end;
 pub use cache::Cache;
-pub use clean::CleanProgress;
+pub use cleaner::CleanProgress;
+pub use counters::RequestStatus;
 pub use crash_mode::CrashMode;
 pub use freshness::Freshness;
 pub use inspect::{Inspection, check, discard, inspect, is_cache};
 pub use line_size::LineSize;
 pub use load::{Load, LoadTotals};
-pub use options::{Associativity, DirtyLimits, FormatOptions, Mode, OpenOptions, Percent, TimeOfDay};
+pub use mode::Mode;
+pub use options::{Associativity, DirtyLimits, FormatOptions, OpenOptions, Percent, TimeOfDay};
 pub use pace::CleaningRate;
-pub use replace::{CopyProgress, HandOver};
+pub use recovery_report::RecoveryReport;
+pub use replace::HandOver;
 pub use replacement::Replacement;
-pub use status::{RecoveryReport, RequestStatus, Status};
+pub use status::Status;
 pub use store::ConflictingChanges;
-pub use stranded::{Stranded, StrandedRange, discard_beyond_end};
+pub use stranded::{Stranded, StrandedRange};
+pub use succession::CopyProgress;

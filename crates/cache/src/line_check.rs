@@ -14,13 +14,13 @@ use std::sync::atomic::Ordering;
 
 use base::buffer::Buffer;
 use base::range::ByteRange;
-use block::Response;
 use block::device::DeviceExt;
+use block::{Error, ErrorKind, Response};
 
 use crate::core::Core;
+use crate::counters::RequestKind;
 use crate::format::checksum_of_line;
-use crate::read::lost;
-use crate::status::RequestKind;
+use crate::line_size::LineSize;
 
 /// A line that a read concerns, and its checksum.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +42,7 @@ impl Core {
         range: ByteRange,
         mut buffer: Buffer,
     ) -> Response {
+        let counters = self.counters.of(RequestKind::Read);
         for check in checks {
             let line_bytes = self.line_size().bytes() as usize;
             let whole = check.at.and_then(|at| buffer.get(at..at + line_bytes)).map(checksum_of_line);
@@ -58,7 +59,7 @@ impl Core {
             }
             let line = self.line_size().line_range(check.block);
             let part = line.intersection(&range).expect("the lines of a request touch it");
-            let (result, bytes) = self.read_origin(part, Buffer::zeroed(part.length as usize), RequestKind::Read).await;
+            let (result, bytes) = self.origin.read(part, Buffer::zeroed(part.length as usize), counters).await;
             if let Err(error) = result {
                 return Response::failed(error, buffer);
             }
@@ -81,7 +82,7 @@ impl Core {
         if read.map_or(true, |line| checksum_of_line(&line) == checksum) {
             return true;
         }
-        let now = self.state().frames.find(block);
+        let now = self.lines.state().frames.find(block);
         now.is_none_or(|(held_in, line)| held_in != frame || line.checksum != checksum)
     }
 
@@ -92,12 +93,18 @@ impl Core {
             tracing::error!(%range, "the cache device returned data that does not match its checksum");
             self.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
             {
-                let state = &mut *self.state();
+                let state = &mut *self.lines.state();
                 if state.frames.lookup(block) == Some(frame) {
                     state.frames.set_lost(frame);
                 }
             }
-            self.forget_clean(range);
+            self.lines.forget_clean(range);
         }
     }
+}
+
+/// Dirty data that cannot be read back.
+pub(crate) fn lost(line_size: LineSize, block: u64) -> Error {
+    let range = line_size.line_range(block);
+    Error::new(ErrorKind::Media, format!("{range} were dirty in the cache and could not be read back after a crash"))
 }

@@ -3,11 +3,7 @@
 //! A cache counts from its opening on. Who wants to know its load takes the totals twice and asks for what lies between: the window is the
 //! caller's choice, and no cache keeps a clock running for nobody.
 
-use std::sync::atomic::Ordering;
-
 use serde::{Deserialize, Serialize};
-
-use crate::core::Core;
 
 /// What a cache has done since it was opened. Nothing here ever falls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,20 +47,6 @@ impl LoadTotals {
             hit_ratio: (reads > 0.0).then(|| read_hits / reads),
             in_flight: served_ns / open_ns,
         })
-    }
-}
-
-impl Core {
-    pub(crate) fn load(&self) -> LoadTotals {
-        let (reads, writes) = self.counters.served();
-        let open = self.clock.now() - self.opened_at;
-        LoadTotals {
-            open_ns: u64::try_from(open.as_nanos()).unwrap_or(u64::MAX),
-            reads: reads.hits + reads.partial_hits + reads.misses,
-            read_hits: reads.hits,
-            writes: writes.hits + writes.partial_hits + writes.misses,
-            served_ns: self.counters.served_ns.load(Ordering::Relaxed),
-        }
     }
 }
 

@@ -7,8 +7,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use crate::core::Core;
-use crate::flush::FlushFailures;
+use crate::flush_failures::FlushFailures;
+use crate::losses::Losses;
 
 /// What is not flushed of one origin, who flushes it, and which flushes failed. See the top of this file.
 pub(crate) struct OriginFlushes {
@@ -20,7 +20,7 @@ pub(crate) struct OriginFlushes {
     /// Of these, how many a flush has made durable.
     writes_flushed: AtomicU64,
     /// Short sections, never across an await or together with another lock.
-    caches: Mutex<Vec<Weak<Core>>>,
+    losses: Mutex<Vec<Weak<Losses>>>,
 }
 
 impl OriginFlushes {
@@ -31,21 +31,21 @@ impl OriginFlushes {
             failures: FlushFailures::default(),
             writes: AtomicU64::new(1),
             writes_flushed: AtomicU64::new(0),
-            caches: Mutex::default(),
+            losses: Mutex::default(),
         })
     }
 
-    /// `core` uses the origin from now on.
-    pub(crate) fn join(&self, core: &Arc<Core>) {
-        let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
-        caches.retain(|cache| cache.strong_count() > 0);
-        caches.push(Arc::downgrade(core));
+    /// A cache with these `losses` uses the origin from now on.
+    pub(crate) fn join(&self, losses: &Arc<Losses>) {
+        let mut all = self.losses.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|losses| losses.strong_count() > 0);
+        all.push(Arc::downgrade(losses));
     }
 
     /// The origin lost what it had not flushed, or may have, whichever cache had sent it.
     pub(crate) fn note_losses(&self) {
-        let caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        caches.iter().filter_map(Weak::upgrade).for_each(|core| core.note_losses());
+        let all = self.losses.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        all.iter().filter_map(Weak::upgrade).for_each(|losses| losses.note());
     }
 
     /// Changes that the origin has acknowledged until now.

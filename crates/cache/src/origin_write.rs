@@ -116,8 +116,7 @@ impl Core {
     /// Reads a segment from the cache device and writes it to the origin.
     async fn send(&self, segment: &Segment) -> Result<(), Error> {
         let buffer = self.read_pieces(segment).await?;
-        self.origin.write(segment.range.offset, buffer, false).await?;
-        Ok(())
+        self.origin.write(segment.range, buffer, false).await.result
     }
 
     async fn read_pieces(&self, segment: &Segment) -> Result<Buffer, Error> {

@@ -26,12 +26,12 @@ use std::time::Duration;
 use base::clock::Instant;
 use serde::Serialize;
 
+use crate::counters::RequestKind;
 use crate::limits::{
     CLEAN_BATCH_BYTES_MAX, CLEAN_RATE_MIN_BYTES, CLEAN_ROUND_BYTES_MAX, CLEAN_ROUND_BYTES_START, CLEAN_ROUND_MS,
     CLEAN_WRITES_IN_FLIGHT,
 };
 use crate::line_size::LineSize;
-use crate::status::RequestKind;
 
 /// Bounds of the rate of cleaning. They can be changed while the cache runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -20,84 +20,33 @@ use std::sync::atomic::Ordering;
 
 use base::buffer::Buffer;
 use base::range::ByteRange;
-use block::device::DeviceExt;
 use block::range_lock::{Acquire, RangeGuard};
 use block::{Completion, Error, ErrorKind, Request, Response};
 use futures_util::future::join_all;
-use smallvec::SmallVec;
 
-use crate::core::{Core, Pins, finish_timing};
-use crate::crash_mode::CrashMode;
-use crate::format::checksum_of_line;
-use crate::limits::MISS_GAP_BYTES_MAX;
-use crate::line_check::LineCheck;
-use crate::line_size::LineSize;
-use crate::mappings::Mappings;
-use crate::sectors::Sectors;
-use crate::status::{RequestKind, Serving};
-
-/// Where to find which part of a request.
-struct ReadPlan {
-    /// Ascending, without gaps, adjacent ones from different places.
-    pieces: Pieces,
-    /// Lines whose data is to be compared with its checksum.
-    checks: Vec<LineCheck>,
-    _pins: Pins,
-}
-
-/// Most reads are of one piece.
-type Pieces = SmallVec<[Piece; 1]>;
-
-#[derive(Clone, Copy, Debug)]
-struct Piece {
-    /// Offset in the request's buffer.
-    at: u64,
-    length: u64,
-    source: Source,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Source {
-    Cache {
-        offset: u64,
-        /// Whether the origin's copy is older.
-        is_dirty: bool,
-    },
-    Origin,
-}
-
-impl ReadPlan {
-    fn has_misses(&self) -> bool {
-        self.pieces.iter().any(|piece| matches!(piece.source, Source::Origin))
-    }
-
-    fn serving(&self) -> Serving {
-        let missing = self.pieces.iter().filter(|piece| matches!(piece.source, Source::Origin)).count();
-        match missing {
-            0 => Serving::Hit,
-            _ if missing == self.pieces.len() => Serving::Miss,
-            _ => Serving::PartialHit,
-        }
-    }
-}
+use crate::core::Core;
+use crate::counters::{RequestKind, Serving};
+use crate::insertion::{Insertion, Wanted};
+use crate::read_plan::{Piece, ReadPlan, Source, merge_misses};
+use crate::timing::{finish_timing, start_timing};
 
 /// A read of one line that is all there, as most are where a cache is worth having: planned under one lock, and answered on the spot where the cache
 /// device does so. Gives the buffer back when it is no such read, and has done nothing then.
 pub(crate) fn read_hit(core: &Arc<Core>, range: ByteRange, buffer: Buffer) -> Result<Completion, Buffer> {
     let Some(guard) = core.ranges.try_shared(core.line_size().whole_lines(range)) else { return Err(buffer) };
-    if !core.is_open.load(Ordering::SeqCst) {
+    if !core.life.is_open() {
         return Err(buffer);
     }
-    let had_failed = core.has_failed.load(Ordering::Acquire);
+    let had_failed = core.lines.has_failed();
     let Some((offset, piece, pins)) = core.plan_hit(range) else { return Err(buffer) };
-    let timed = core.start_timing(RequestKind::Read);
+    let timed = start_timing(core, RequestKind::Read);
     let counters = core.counters.of(RequestKind::Read);
     counters.tags(1, 0);
     counters.served(Serving::Hit);
     let finishing = Arc::clone(core);
     // Nothing of this is locked while the cache device is asked for something.
     let step = move |response: Response| {
-        let is_doubtful = finishing.has_failed.load(Ordering::Acquire) && !had_failed;
+        let is_doubtful = finishing.lines.has_failed() && !had_failed;
         if response.result.is_ok() && !is_doubtful {
             drop((pins, guard));
             finish_timing(timed);
@@ -131,7 +80,7 @@ pub(crate) async fn read(
         Ok(guard) => guard,
         Err(error) => return Response::failed(error, buffer),
     };
-    let had_failed = core.has_failed.load(Ordering::Acquire);
+    let had_failed = core.lines.has_failed();
     let plan = match core.plan_read(range) {
         Ok(plan) => plan,
         Err(error) => return Response::failed(error, buffer),
@@ -151,7 +100,7 @@ pub(crate) async fn read(
             }
         }
     };
-    let losses = core.origin_losses.load(Ordering::Acquire);
+    let losses = core.origin.losses.count();
     let response = core.read_unless_failing(&plan, range, buffer, had_failed).await;
     if response.result.is_ok() && plan.has_misses() {
         core.start_insertion(range, &response.buffer, losses, (guard, fetch));
@@ -160,83 +109,8 @@ pub(crate) async fn read(
 }
 
 impl Core {
-    /// Where a read of one line is served from that the cache device can serve alone; the line counts as used.
-    fn plan_hit(self: &Arc<Self>, range: ByteRange) -> Option<(u64, Piece, Pins)> {
-        let blocks = self.line_size().blocks_of(range);
-        if blocks.end - blocks.start != 1 {
-            return None;
-        }
-        let (wanted, _) = self.line_size().part_of(blocks.start, range);
-        let mut pins = Pins::none(self);
-        let state = &mut *self.state();
-        if !state.mode.caches_reads() || state.admissions.follows_streams() {
-            return None;
-        }
-        let (frame, line) = state.frames.find(blocks.start)?;
-        if !line.valid.contains(wanted) || line.is_lost || line.checksum != 0 {
-            return None;
-        }
-        state.frames.touch(frame);
-        pins.add(&mut state.frames, frame);
-        let in_line = range.offset - self.line_size().line_range(blocks.start).offset;
-        let is_dirty = !(line.dirty & wanted).is_empty();
-        let offset = self.layout.frame_offset(frame) + in_line;
-        let source = Source::Cache { offset, is_dirty };
-        Some((offset, Piece { at: 0, length: range.length, source }, pins))
-    }
-
-    fn plan_read(self: &Arc<Self>, range: ByteRange) -> Result<ReadPlan, Error> {
-        let mut pieces = Pieces::new();
-        let mut checks = Vec::new();
-        let mut pins = Pins::none(self);
-        let state = &mut *self.state();
-        let is_bypassed = !state.mode.caches_reads();
-        for block in self.line_size().blocks_of(range) {
-            let (wanted, at) = self.line_size().part_of(block, range);
-            let first = wanted.hull().map_or(0, |run| run.offset());
-            let found = state.frames.find(block);
-            let (valid, dirty) =
-                found.map_or_else(Default::default, |(_, line)| (line.valid & wanted, line.dirty & wanted));
-            let valid = if is_bypassed { dirty } else { valid };
-            if let Some((_, line)) = found
-                && line.is_lost
-                && !dirty.is_empty()
-            {
-                return Err(lost(self.line_size(), block));
-            }
-            if let Some((frame, _)) = found
-                && !valid.is_empty()
-            {
-                pins.add(&mut state.frames, frame);
-            }
-            if let Some((frame, line)) = found
-                && line.checksum != 0
-                && !valid.is_empty()
-            {
-                let is_read = valid == self.line_size().all_sectors();
-                let at = is_read.then_some(at);
-                checks.push(LineCheck { block, frame, checksum: line.checksum, at, is_dirty: !dirty.is_empty() });
-            }
-            for (mask, is_hit, is_dirty) in
-                [(dirty, true, true), (valid & !dirty, true, false), (wanted & !valid, false, false)]
-            {
-                for run in mask.runs() {
-                    let source = match found {
-                        Some((frame, _)) if is_hit => {
-                            Source::Cache { offset: self.layout.frame_offset(frame) + run.offset(), is_dirty }
-                        }
-                        _ => Source::Origin,
-                    };
-                    let at = at as u64 + run.offset() - first;
-                    pieces.push(Piece { at, length: run.length(), source });
-                }
-            }
-        }
-        pieces.sort_unstable_by_key(|piece| piece.at);
-        Ok(ReadPlan { pieces: merge(pieces), checks, _pins: pins })
-    }
-
-    /// Reads as planned, when the cache device `had_failed` or not. What is clean in the cache is not used if it has since: see [`Core::fail`].
+    /// Reads as planned, when the cache device `had_failed` or not. What is clean in the cache is not used if it has since: see
+    /// [`Lines::fail`](crate::lines::Lines::fail).
     async fn read_unless_failing(
         self: &Arc<Self>,
         plan: &ReadPlan,
@@ -245,7 +119,7 @@ impl Core {
         had_failed: bool,
     ) -> Response {
         let response = self.read_planned(plan, range, buffer).await;
-        match response.result.is_ok() && self.has_failed.load(Ordering::Acquire) && !had_failed {
+        match response.result.is_ok() && self.lines.has_failed() && !had_failed {
             true => self.read_anew(range, response.buffer).await,
             false => response,
         }
@@ -288,7 +162,7 @@ impl Core {
     async fn read_piece(&self, piece: Piece, range: ByteRange, buffer: Buffer) -> (Result<(), Error>, Buffer) {
         let on_origin = ByteRange { offset: range.offset + piece.at, length: piece.length };
         let Source::Cache { offset, .. } = piece.source else {
-            return self.read_origin(on_origin, buffer, RequestKind::Read).await;
+            return self.origin.read(on_origin, buffer, self.counters.of(RequestKind::Read)).await;
         };
         let response = self.cache_device.submit(Request::read(offset, buffer)).await;
         if response.result.is_ok() {
@@ -309,35 +183,12 @@ impl Core {
             return (Err(Error::with_source(ErrorKind::Media, context, error)), response.buffer);
         }
         tracing::warn!(%error, %on_origin, "the cache device cannot return clean data; the origin serves it");
-        self.forget_clean(on_origin);
+        self.lines.forget_clean(on_origin);
         let mut buffer = response.buffer;
         if buffer.len() as u64 != piece.length {
             buffer = Buffer::zeroed(piece.length as usize);
         }
-        self.read_origin(on_origin, buffer, RequestKind::Read).await
-    }
-
-    /// The only place that reads the origin.
-    pub(crate) async fn read_origin(
-        &self,
-        range: ByteRange,
-        buffer: Buffer,
-        kind: RequestKind,
-    ) -> (Result<(), Error>, Buffer) {
-        self.counters.of(kind).origin_reads.fetch_add(1, Ordering::Relaxed);
-        let response = self.origin.submit(Request::read(range.offset, buffer)).await;
-        (response.result, response.buffer)
-    }
-
-    /// Forgets clean sectors: they are missing from now on. Dirty ones stay.
-    pub(crate) fn forget_clean(&self, range: ByteRange) {
-        let state = &mut *self.state();
-        for block in state.frames.resident_in(self.line_size().blocks_of(range)) {
-            if let Some((frame, line)) = state.frames.find(block) {
-                let (part, _) = self.line_size().part_of(block, range);
-                state.frames.set_sectors(frame, line.valid & (!part | line.dirty), line.dirty);
-            }
-        }
+        self.origin.read(on_origin, buffer, self.counters.of(RequestKind::Read)).await
     }
 
     /// Copies what was missing and writes it to the cache device, after the reader is answered.
@@ -361,183 +212,4 @@ impl Core {
             drop((pins, guards));
         });
     }
-
-    /// Picks the sectors of `range` to write into the frames of their blocks and copies them. `None` when there is no memory for it now.
-    pub(crate) fn plan_insertion(
-        self: &Arc<Self>,
-        range: ByteRange,
-        bytes: &[u8],
-        wanted: Wanted,
-    ) -> Option<Insertion> {
-        let mut insertion = Insertion::nothing(self);
-        let mut writes: Vec<(u64, std::ops::Range<usize>)> = Vec::new();
-        let state = &mut *self.state();
-        if state.failure.is_some() || !state.mode.caches_reads() {
-            return Some(insertion);
-        }
-        for block in self.line_size().blocks_of(range) {
-            let Some((frame, line)) = state.frames.find(block) else { continue };
-            let (part, at) = self.line_size().part_of(block, range);
-            let mask = match wanted {
-                Wanted::Missing => part & !line.valid,
-                Wanted::All => part & !line.dirty,
-            };
-            if mask.is_empty() {
-                continue;
-            }
-            insertion.pins.add(&mut state.frames, frame);
-            let is_whole = state.frames.has_checksums() && mask == self.line_size().all_sectors();
-            let data = bytes.get(at..at + self.line_size().bytes() as usize).filter(|_| is_whole);
-            let checksum = data.map_or(0, checksum_of_line);
-            insertion.parts.push(Part { block, mask, checksum });
-            let first = part.hull().map_or(0, |run| run.offset());
-            for run in mask.runs() {
-                let offset = self.layout.frame_offset(frame) + run.offset();
-                let start = at + (run.offset() - first) as usize;
-                let end = start + run.length() as usize;
-                match writes.last_mut() {
-                    Some((last_offset, last)) if *last_offset + last.len() as u64 == offset && last.end == start => {
-                        last.end = end;
-                    }
-                    _ => writes.push((offset, start..end)),
-                }
-            }
-        }
-        for (offset, part) in writes {
-            let mut buffer = self.insert_pool.try_acquire(part.len())?;
-            buffer.copy_from_slice(bytes.get(part)?);
-            insertion.writes.push((offset, buffer));
-        }
-        Some(insertion)
-    }
-
-    /// Writes clean data to the cache device. Whether it took all.
-    pub(crate) async fn write_clean(&self, parts: &[Part], pins: &Pins, writes: Vec<(u64, Buffer)>) -> bool {
-        // What the device says about these frames and these blocks must not be believed any more.
-        let is_concerned = |mappings: &Mappings| {
-            pins.frames().iter().any(|&frame| mappings.is_frame_unmapped(frame))
-                || parts.iter().any(|part| mappings.is_unmapped(part.block))
-        };
-        if self.settle(is_concerned).await.is_err() {
-            return false;
-        }
-        let is_durable = self.crash_mode == CrashMode::AllSynchronous;
-        let writes = writes.into_iter().map(|(offset, buffer)| self.cache_device.write(offset, buffer, is_durable));
-        let results = join_all(writes).await;
-        let Some(error) = results.into_iter().find_map(Result::err) else { return true };
-        tracing::warn!(%error, "the cache device did not take clean data; it stays uncached");
-        self.counters.cache_write_errors.fetch_add(1, Ordering::Relaxed);
-        false
-    }
-
-    /// Says that the frames hold these clean sectors, unless the origin has lost writes since it lost `losses` of them: what was read or
-    /// written may be what it lost.
-    pub(crate) async fn admit(&self, parts: &[Part], losses: u64) {
-        if self.map(parts).await {
-            self.make_valid(parts, losses);
-        }
-    }
-
-    fn make_valid(&self, parts: &[Part], losses: u64) {
-        {
-            let state = &mut *self.state();
-            // Whoever counts a loss looks at the lines afterwards: a loss that is not seen here finds them.
-            if self.origin_losses.load(Ordering::Acquire) != losses || state.failure.is_some() {
-                return;
-            }
-            let has_unflushed = self.has_unflushed_writes();
-            let has_lost = self.origin_flushes.has_lost();
-            for &Part { block, mask, checksum } in parts {
-                if let Some((frame, line)) = state.frames.find(block) {
-                    state.frames.set_sectors(frame, line.valid | mask, line.dirty);
-                    if checksum != 0 {
-                        state.frames.set_checksum(frame, checksum);
-                    }
-                    if has_unflushed {
-                        state.frames.mappings.set_unflushed(frame);
-                    }
-                    if has_lost {
-                        state.frames.mappings.set_doubtful(frame);
-                    }
-                }
-            }
-        }
-        self.wake_lazy();
-    }
-}
-
-/// Which sectors an insertion takes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Wanted {
-    /// Those not valid.
-    Missing,
-    /// All but dirty ones: the bytes are newer than what is there.
-    All,
-}
-
-/// Clean sectors of one line.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Part {
-    pub(crate) block: u64,
-    pub(crate) mask: Sectors,
-    /// Of the line, where this is all of it; 0 when it is not known.
-    pub(crate) checksum: u32,
-}
-
-/// Clean data on its way to the cache device.
-pub(crate) struct Insertion {
-    pub(crate) parts: Vec<Part>,
-    /// Offsets on the cache device, and what goes there.
-    pub(crate) writes: Vec<(u64, Buffer)>,
-    pub(crate) pins: Pins,
-}
-
-impl Insertion {
-    pub(crate) fn nothing(core: &Arc<Core>) -> Self {
-        Self { parts: Vec::new(), writes: Vec::new(), pins: Pins::none(core) }
-    }
-}
-
-/// Joins pieces that follow each other in the buffer and in their place.
-fn merge(pieces: Pieces) -> Pieces {
-    let mut merged = Pieces::new();
-    for piece in pieces {
-        if let Some(last) = merged.last_mut() {
-            let is_continued = match (&mut last.source, piece.source) {
-                (Source::Origin, Source::Origin) => true,
-                (Source::Cache { offset, is_dirty }, Source::Cache { offset: next, is_dirty: is_next_dirty })
-                    if *offset + last.length == next =>
-                {
-                    *is_dirty |= is_next_dirty;
-                    true
-                }
-                _ => false,
-            };
-            if is_continued {
-                last.length += piece.length;
-                continue;
-            }
-        }
-        merged.push(piece);
-    }
-    merged
-}
-
-/// The pieces to fetch, joined over short stretches that the cache has.
-fn merge_misses(pieces: &[Piece]) -> Vec<Piece> {
-    let mut merged: Vec<Piece> = Vec::new();
-    for piece in pieces.iter().filter(|piece| matches!(piece.source, Source::Origin)) {
-        match merged.last_mut() {
-            Some(last) if piece.at - (last.at + last.length) <= MISS_GAP_BYTES_MAX => {
-                last.length = piece.at + piece.length - last.at;
-            }
-            _ => merged.push(*piece),
-        }
-    }
-    merged
-}
-
-pub(crate) fn lost(line_size: LineSize, block: u64) -> Error {
-    let range = line_size.line_range(block);
-    Error::new(ErrorKind::Media, format!("{range} were dirty in the cache and could not be read back after a crash"))
 }

@@ -22,21 +22,20 @@ use block::device::DeviceExt;
 use block::{Error, ErrorKind, SharedDevice};
 use store::{LogPosition, Record, Replayed, Superblock, replay};
 
+use crate::changes::Changes;
 use crate::crash_mode::CrashMode;
 use crate::format::{
-    ENTRY_CLEAN, ENTRY_STATE, ENTRY_WRITE, FRAME_NONE, Line, LogEntry, ParametersRaw, STATE_CLOSED, StoredLine,
-    log_entry_bytes,
+    CHECKSUMS_NONE, CHECKSUMS_OF_LINES, ENTRY_CLEAN, ENTRY_STATE, ENTRY_WRITE, FRAME_NONE, Line, LogEntry,
+    ParametersRaw, STATE_CLOSED, StoredLine, checksum_of, log_entry_bytes,
 };
 use crate::frames::Frames;
 use crate::frames::restore::{Restored, SetSeen};
-use crate::freshness::Changes;
 use crate::layout::Layout;
 use crate::line_size::LineSize;
 use crate::page_set::PageSet;
+use crate::recovery_report::RecoveryReport;
 use crate::sectors::Sectors;
-use crate::status::RecoveryReport;
 use crate::table::{Table, load};
-use crate::write_back::checksum_of;
 
 /// What was found.
 pub(crate) struct Recovered {
@@ -54,6 +53,21 @@ pub(crate) enum Clean {
     Keep,
     /// They are of an origin that has changed since.
     Drop,
+}
+
+/// `frames`, with checksums if the cache has them.
+///
+/// # Errors
+/// `Unsupported` for checksums that this program does not know.
+pub(crate) fn with_checksums(frames: Frames, parameters: &ParametersRaw) -> Result<Frames, Error> {
+    match parameters.checksums {
+        CHECKSUMS_NONE => Ok(frames),
+        CHECKSUMS_OF_LINES => Ok(frames.with_checksums()),
+        other => {
+            let context = format!("this cache has checksums of kind {other}, which this program does not know");
+            Err(Error::new(ErrorKind::Unsupported, context))
+        }
+    }
 }
 
 /// Reads table and log into empty `frames`, for an origin that has `origin_bytes` now: clean lines beyond are left out.
@@ -385,8 +399,9 @@ mod tests {
     use block::{Device, Identity};
 
     use super::*;
-    use crate::checkpoint::Extent;
-    use crate::options::{FormatOptions, Mode, OpenOptions};
+    use crate::journal::Extent;
+    use crate::mode::Mode;
+    use crate::options::{FormatOptions, OpenOptions};
     use crate::{Cache, CrashMode};
 
     fn open(executor: &mut Executor, device: &SharedDevice, origin: &SharedDevice) -> Arc<Cache> {
@@ -422,7 +437,7 @@ mod tests {
             read(&mut executor, &cache, 16384);
             executor.run_until_stalled();
             let core = Arc::clone(cache.core());
-            executor.block_on(async move { core.checkpoint(Extent::Complete).await.expect("nothing fails") });
+            executor.block_on(async move { core.journal.checkpoint(Extent::Complete).await.expect("nothing fails") });
             write(&mut executor, &cache, 0, 3);
             let cleaning = Arc::clone(&cache);
             executor.block_on(async move { cleaning.clean(|_| {}).await.expect("nothing fails") });

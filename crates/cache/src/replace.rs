@@ -23,24 +23,18 @@ use block::device::DeviceExt;
 use block::range_lock::RangeGuard;
 use block::{Error, ErrorKind, Request};
 use futures_util::stream::{self, StreamExt};
-use serde::Serialize;
 
-use crate::admission::Tuning;
+use crate::admission::{Tuning, seen_slots};
 use crate::alignment::{inside, outside};
-use crate::core::{Core, Pins, closed};
+use crate::core::Core;
 use crate::format::Line;
+use crate::insertion::Wanted;
 use crate::limits::COPIES_IN_FLIGHT;
-use crate::options::{DirtyLimits, Mode, Percent};
-use crate::read::Wanted;
-
-/// How far the copying to a successor is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct CopyProgress {
-    /// Lines that were here when it began.
-    pub lines_total: u64,
-    /// Lines of these that were looked at.
-    pub lines_done: u64,
-}
+use crate::line_check::lost;
+use crate::mode::Mode;
+use crate::options::{DirtyLimits, Percent};
+use crate::pins::Pins;
+use crate::succession::CopyProgress;
 
 /// A cache whose requests wait, since its successor has everything. Dropped, it goes on as if nothing had happened.
 #[must_use = "the cache stands still as long as this lives"]
@@ -55,22 +49,21 @@ impl HandOver {
     /// The successor is what the next start finds: this cache ends, and leaves its device as it is.
     pub fn finish(mut self) {
         self.is_finished = true;
-        self.core.is_open.store(false, Ordering::SeqCst);
-        self.core.is_stopped.store(true, Ordering::SeqCst);
+        self.core.life.set_open(false);
+        self.core.life.stop();
         // Whoever still waits here is not served by a cache that has been replaced.
-        self.core.has_ended.store(true, Ordering::Release);
+        self.core.life.end();
         self.core.workers.stop();
-        self.successor.begin_cleaning();
+        self.successor.cleaner.begin();
     }
 }
 
 impl Drop for HandOver {
     fn drop(&mut self) {
         if !self.is_finished {
-            self.core.is_handing_over.store(false, Ordering::Release);
+            self.core.cleaner.set_handing_over(false);
         }
-        self.core.changed.notify();
-        self.core.background.notify();
+        self.core.lines.wake_all();
     }
 }
 
@@ -82,23 +75,20 @@ impl Core {
         mut progress: impl FnMut(CopyProgress),
     ) -> Result<(), Error> {
         check_successor(self, successor)?;
-        let lines_total = {
-            let mut state = self.state();
-            state.successor = Some(Arc::clone(successor));
-            state.frames.counts().resident_lines
-        };
+        self.succession.begin(&successor.journal, successor.origin.padding);
+        let lines_total = self.lines.state().frames.counts().resident_lines;
         let mut done = CopyProgress { lines_total, lines_done: 0 };
         for set in 0..self.layout.set_count {
-            let blocks = self.state().frames.blocks_of(set);
+            let blocks = self.lines.state().frames.blocks_of(set);
             let line_count = blocks.len() as u64;
             let copies = stream::iter(blocks).map(|block| self.copy_line(successor, block));
             let copied: Vec<Result<(), Error>> = copies.buffered(COPIES_IN_FLIGHT).collect().await;
             if let Some(error) = copied.into_iter().find_map(Result::err) {
-                self.state().successor = None;
+                self.succession.end();
                 return Err(error);
             }
             done.lines_done = (done.lines_done + line_count).min(lines_total);
-            self.state().copying = Some(done);
+            self.succession.note_progress(done);
             progress(done);
         }
         Ok(())
@@ -112,26 +102,26 @@ impl Core {
         if !self.is_line_intact(block, frame, line.checksum).await {
             return Ok(());
         }
-        let losses = successor.origin_losses.load(Ordering::Acquire);
+        let losses = successor.origin.losses.count();
         for run in clean.runs() {
             let offset = self.layout.frame_offset(frame) + run.offset();
             let read = self.cache_device.read(offset, Buffer::zeroed(run.length() as usize)).await;
             let Ok(bytes) = read else { continue };
-            if self.has_failed.load(Ordering::Acquire) {
-                // Its device may have dropped what is clean: see `Core::fail`.
+            if self.lines.has_failed() {
+                // Its device may have dropped what is clean: see `Lines::fail`.
                 return Ok(());
             }
             let range =
                 ByteRange { offset: self.line_size().line_range(block).offset + run.offset(), length: run.length() };
-            let range = inside(outside(range, self.padding), successor.padding);
+            let range = inside(outside(range, self.origin.padding), successor.origin.padding);
             successor.take_in(range, &bytes, losses).await?;
         }
         Ok(())
     }
 
     fn pinned_line(self: &Arc<Self>, block: u64) -> Option<(u32, Line, Pins)> {
-        let mut pins = Pins::none(self);
-        let state = &mut *self.state();
+        let mut pins = Pins::none(&self.lines);
+        let state = &mut *self.lines.state();
         let (frame, line) = state.frames.find(block)?;
         pins.add(&mut state.frames, frame);
         Some((frame, line, pins))
@@ -139,10 +129,11 @@ impl Core {
 
     /// Inserts clean data that the origin has.
     async fn take_in(self: &Arc<Self>, range: ByteRange, bytes: &[u8], losses: u64) -> Result<(), Error> {
-        if let Some(error) = &self.state().failure {
+        if let Some(error) = &self.lines.state().failure {
             return Err(error.clone());
         }
-        self.give_frames(range);
+        let evicted_count = self.lines.give_frames(range);
+        self.counters.evictions.fetch_add(evicted_count, Ordering::Relaxed);
         let Some(insertion) = self.plan_insertion(range, bytes, Wanted::Missing) else { return Ok(()) };
         if self.write_clean(&insertion.parts, &insertion.pins, insertion.writes).await {
             self.admit(&insertion.parts, losses).await;
@@ -150,39 +141,28 @@ impl Core {
         Ok(())
     }
 
-    /// Tells the successor, if there is one, that `range` is about to change. The caller keeps others out of the range.
-    pub(crate) async fn tell_successor(&self, range: ByteRange) {
-        let Some(successor) = self.state().successor.clone() else { return };
-        let range = inside(outside(range, self.padding), successor.padding);
-        if let Err(error) = successor.prepare_supersede(range).await {
-            tracing::warn!(%error, "the cache that was to take the place of this one failed");
-            self.state().successor = None;
-        }
-    }
-
     /// Waits for all requests and hands what is dirty to the successor.
     pub(crate) async fn hand_over(self: &Arc<Self>, successor: &Arc<Self>) -> Result<HandOver, Error> {
         let guard = self.exclude_requests().await;
-        if self.has_ended.load(Ordering::Acquire) {
-            return Err(closed());
+        if self.life.has_ended() {
+            return Err(self.life.closed());
         }
         // Sequentially consistent with the count of batches: a batch that begins now either is seen here, or sees this.
-        self.is_handing_over.store(true, Ordering::SeqCst);
-        successor.hold_cleaning();
+        self.cleaner.set_handing_over(true);
+        successor.cleaner.hold();
         let hand_over =
             HandOver { core: Arc::clone(self), successor: Arc::clone(successor), is_finished: false, _guard: guard };
-        self.wait_for_cleaning().await;
-        let is_told = self.state().successor.take().is_some_and(|told| Arc::ptr_eq(&told, successor));
-        self.state().copying = None;
+        self.cleaner.wait_for_batches().await;
+        let is_told = self.succession.end().is_some_and(|told| Arc::ptr_eq(&told, &successor.journal));
         if !is_told {
             let context =
                 "the cache that was to take the place of this one failed meanwhile, or nothing was copied to it";
             return Err(Error::new(ErrorKind::Media, context));
         }
-        successor.crash_mode.check_mode(self.mode())?;
+        successor.crash_mode.check_mode(self.lines.mode())?;
         self.hand_lines_over(successor).await?;
         self.hand_settings_over(successor);
-        match &successor.state().failure {
+        match &successor.lines.state().failure {
             Some(error) => Err(error.clone()),
             None => Ok(hand_over),
         }
@@ -191,37 +171,25 @@ impl Core {
     /// Ends a successor that was left behind: returns when nothing of it is on its way to the origin any more, neither a batch of cleaning nor a write
     /// that its own device refused.
     pub(crate) async fn leave(&self) {
-        self.is_open.store(false, Ordering::SeqCst);
-        self.is_handing_over.store(true, Ordering::SeqCst);
-        self.is_stopped.store(true, Ordering::SeqCst);
-        self.changed.notify();
-        self.background.notify();
-        self.wait_for_cleaning().await;
+        self.life.set_open(false);
+        self.cleaner.set_handing_over(true);
+        self.life.stop();
+        self.lines.wake_all();
+        self.cleaner.wait_for_batches().await;
         let _guard = self.exclude_requests().await;
-        self.has_ended.store(true, Ordering::Release);
+        self.life.end();
         self.workers.stop();
-    }
-
-    /// Returns when no batch of cleaning is under way. No other begins while this cache hands over or is stopped.
-    pub(crate) async fn wait_for_cleaning(&self) {
-        loop {
-            let count = self.changed.count();
-            if self.cleaning_batches.load(Ordering::SeqCst) == 0 {
-                return;
-            }
-            self.changed.changed_since(count).await;
-        }
     }
 
     /// Moves what is dirty: the successor takes it in, and passes on no more than it must.
     async fn hand_lines_over(&self, successor: &Arc<Self>) -> Result<(), Error> {
-        let blocks = self.state().frames.dirty_in(0..u64::MAX);
+        let blocks = self.lines.state().frames.dirty_in(0..u64::MAX);
         if blocks.is_empty() {
             return Ok(());
         }
         successor.crash_mode.check_mode(Mode::WriteBack)?;
         {
-            let mut state = successor.state();
+            let mut state = successor.lines.state();
             state.mode = Mode::WriteBack;
             state.dirty = DirtyLimits { clean_above: Percent::ALL, max: Percent::ALL };
             state.admissions.set(Tuning::default(), 0);
@@ -234,34 +202,37 @@ impl Core {
     /// What was set while this cache ran.
     fn hand_settings_over(&self, successor: &Self) {
         let (mode, dirty, clean_at, tuning, replacement) = {
-            let state = self.state();
+            let state = self.lines.state();
             let (tuning, replacement) = (state.admissions.tuning(), state.frames.replacement());
             (state.mode, state.dirty, state.clean_at, tuning, replacement)
         };
-        let rate = self.pace().rate;
-        successor.pace().rate = rate;
-        let mut state = successor.state();
+        let rate = self.cleaner.pace().rate;
+        successor.cleaner.pace().rate = rate;
+        let mut state = successor.lines.state();
         (state.mode, state.dirty, state.clean_at) = (mode, dirty, clean_at);
-        state.admissions.set(tuning, crate::open::seen_slots(&successor.layout));
+        state.admissions.set(tuning, seen_slots(successor.layout.frame_count()));
         state.frames.set_replacement(replacement);
     }
 
     /// Writes the dirty sectors of one line to the successor, durably.
     async fn hand_line_over(&self, successor: &Arc<Self>, block: u64) -> Result<(), Error> {
-        let found = self.state().frames.find(block);
+        let found = self.lines.state().frames.find(block);
         let Some((frame, line)) = found else { return Ok(()) };
         if line.is_lost {
-            return Err(crate::read::lost(self.line_size(), block));
+            return Err(lost(self.line_size(), block));
         }
         if !self.is_line_intact(block, frame, line.checksum).await {
             self.note_damage(&[(block, frame)]);
-            return Err(crate::read::lost(self.line_size(), block));
+            return Err(lost(self.line_size(), block));
         }
         for run in line.dirty.runs() {
             let offset = self.layout.frame_offset(frame) + run.offset();
             let bytes = self.cache_device.read(offset, Buffer::zeroed(run.length() as usize)).await?;
-            let request =
-                Request::write(self.line_size().line_range(block).offset + run.offset() - self.padding, bytes, true);
+            let request = Request::write(
+                self.line_size().line_range(block).offset + run.offset() - self.origin.padding,
+                bytes,
+                true,
+            );
             successor.submit(request).await.result?;
         }
         Ok(())
@@ -270,8 +241,11 @@ impl Core {
 
 /// Both are for one origin, and know together about its flushes.
 fn check_successor(core: &Core, successor: &Core) -> Result<(), Error> {
-    let is_opened_so = Arc::ptr_eq(&core.origin_flushes, &successor.origin_flushes);
-    if is_opened_so && core.identity == successor.identity && core.uuid != successor.uuid {
+    let is_opened_so = Arc::ptr_eq(&core.origin.flushes, &successor.origin.flushes);
+    if is_opened_so
+        && core.origin.reports.was_same_as(&successor.origin.reports)
+        && core.journal.uuid() != successor.journal.uuid()
+    {
         return Ok(());
     }
     Err(Error::new(

@@ -1,157 +1,24 @@
 //! What a cache says about itself.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
 
 use serde::Serialize;
-use store::LogUsage;
 
 use crate::admission::Tuning;
-use crate::clean::CleanProgress;
+use crate::cleaner::CleanProgress;
 use crate::core::Core;
+use crate::counters::{RequestKind, RequestStatus, get};
 use crate::crash_mode::CrashMode;
 use crate::limits::SECTOR_BYTES;
 use crate::load::LoadTotals;
 use crate::memory::Need;
-use crate::options::{DirtyLimits, Mode};
+use crate::mode::Mode;
+use crate::options::DirtyLimits;
 use crate::pace::CleaningRate;
-use crate::replace::CopyProgress;
+use crate::recovery_report::RecoveryReport;
 use crate::replacement::Replacement;
 use crate::stranded::Stranded;
-
-/// Kinds of request that are counted apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RequestKind {
-    Read,
-    Write,
-    /// A read that nobody has asked for yet.
-    Ahead,
-}
-
-/// How a request was served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Serving {
-    Hit,
-    PartialHit,
-    Miss,
-}
-
-/// Counts of one kind of request.
-#[derive(Default)]
-pub(crate) struct RequestCounters {
-    hits: AtomicU64,
-    partial_hits: AtomicU64,
-    misses: AtomicU64,
-    tag_hits: AtomicU64,
-    tag_misses: AtomicU64,
-    /// Reads of the origin on behalf of such requests, before they were answered.
-    pub(crate) origin_reads: AtomicU64,
-}
-
-impl RequestCounters {
-    pub(crate) fn served(&self, serving: Serving) {
-        let counter = match serving {
-            Serving::Hit => &self.hits,
-            Serving::PartialHit => &self.partial_hits,
-            Serving::Miss => &self.misses,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn tags(&self, hit_count: u64, miss_count: u64) {
-        self.tag_hits.fetch_add(hit_count, Ordering::Relaxed);
-        self.tag_misses.fetch_add(miss_count, Ordering::Relaxed);
-    }
-
-    fn status(&self) -> RequestStatus {
-        RequestStatus {
-            hits: get(&self.hits),
-            partial_hits: get(&self.partial_hits),
-            misses: get(&self.misses),
-            tag_hits: get(&self.tag_hits),
-            tag_misses: get(&self.tag_misses),
-        }
-    }
-}
-
-/// Counts since the cache was opened.
-#[derive(Default)]
-pub(crate) struct Counters {
-    reads: RequestCounters,
-    writes: RequestCounters,
-    aheads: RequestCounters,
-    pub(crate) evictions: AtomicU64,
-    pub(crate) insertions_dropped: AtomicU64,
-    pub(crate) cleaned_lines: AtomicU64,
-    pub(crate) writes_delayed: AtomicU64,
-    pub(crate) checkpoints: AtomicU64,
-    pub(crate) table_pages_written: AtomicU64,
-    pub(crate) log_full: AtomicU64,
-    pub(crate) cache_read_errors: AtomicU64,
-    pub(crate) cache_write_errors: AtomicU64,
-    pub(crate) checksum_errors: AtomicU64,
-    /// Response times, as a sample says.
-    pub(crate) served_ns: AtomicU64,
-}
-
-impl Counters {
-    pub(crate) fn of(&self, kind: RequestKind) -> &RequestCounters {
-        match kind {
-            RequestKind::Read => &self.reads,
-            RequestKind::Write => &self.writes,
-            RequestKind::Ahead => &self.aheads,
-        }
-    }
-
-    /// Reads and writes.
-    pub(crate) fn served(&self) -> (RequestStatus, RequestStatus) {
-        (self.reads.status(), self.writes.status())
-    }
-}
-
-fn get(counter: &AtomicU64) -> u64 {
-    counter.load(Ordering::Relaxed)
-}
-
-/// How requests of one kind were served.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct RequestStatus {
-    /// Requests served by the cache device alone.
-    pub hits: u64,
-    /// Reads served by both.
-    pub partial_hits: u64,
-    /// Requests for which the cache had nothing.
-    pub misses: u64,
-    /// Lines touched whose tag was resident, whatever of it was valid.
-    pub tag_hits: u64,
-    /// Lines touched whose tag was not resident.
-    pub tag_misses: u64,
-}
-
-/// What was found when the cache was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct RecoveryReport {
-    /// Whether it had been closed; otherwise its program had stopped in the middle.
-    pub was_closed: bool,
-    /// Log records replayed.
-    pub log_records: u64,
-    /// Bytes of these.
-    pub log_bytes: u64,
-    /// Entries in these.
-    pub log_entries: u64,
-    /// Writes whose data was compared with its checksum.
-    pub writes_verified: u64,
-    /// Of these, writes that had not landed, and therefore had not been acknowledged.
-    pub writes_taken_back: u64,
-    /// Lines dirty after recovery.
-    pub dirty_lines: u64,
-    /// Of these, lines that the cache device cannot return.
-    pub lost_lines: u64,
-    /// Clean lines that a crash has cost, or a table that is an older one, or of which others changed something meanwhile.
-    pub clean_lines_dropped: u64,
-    /// Whether the table of the closed cache is not the one that it was closed with: the newest slot of a page is gone. Nothing was dirty.
-    pub is_table_older: bool,
-}
+use crate::succession::CopyProgress;
 
 /// What a cache says about itself.
 #[derive(Clone, Debug, Serialize)]
@@ -253,73 +120,76 @@ pub struct Status {
 }
 
 impl Core {
-    pub(crate) fn cleaning_failure(&self) -> MutexGuard<'_, Option<String>> {
-        self.cleaning_failure.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn status(&self) -> Status {
         let (cleaning_rate, clean_round_lines, clean_rounds_throttled) = {
-            let pace = self.pace();
+            let pace = self.cleaner.pace();
             (pace.rate, pace.quota(), pace.throttled_count)
         };
-        let has_checksums = self.state().frames.has_checksums();
-        let (mode, dirty_limits, replacement, tuning, failure, counts, cleaning, copying, clean_at) = {
-            let state = &mut *self.state();
-            let failure = state.failure.as_ref().map(ToString::to_string);
-            let (replacement, tuning) = (state.frames.replacement(), state.admissions.tuning());
-            self.note_clean(state);
-            let (counts, cleaning, copying) = (state.frames.counts(), state.clean_progress, state.copying);
-            let clean_at = Some(state.clean_at).filter(|&seconds| seconds != 0);
-            (state.mode, state.dirty, replacement, tuning, failure, counts, cleaning, copying, clean_at)
-        };
-        let LogUsage { used_bytes, region_bytes } = self.log.usage();
-        let counters = &self.counters;
+        let (cleaning, cleaning_failure) = (self.cleaner.progress(), self.cleaner.failure());
+        let (copying, journal, counters) = (self.succession.progress(), self.journal.status(), &self.counters);
+        let state = &mut *self.lines.state();
+        state.note_clean();
+        let (counts, replacement) = (state.frames.counts(), state.frames.replacement());
+        let has_checksums = state.frames.has_checksums();
         Status {
-            mode,
+            mode: state.mode,
             crash_mode: self.crash_mode,
             generation: Some(self.generation).filter(|&generation| generation != 0),
             replacement,
-            tuning,
-            failure,
-            cleaning_failure: self.cleaning_failure().clone(),
+            tuning: state.admissions.tuning(),
+            failure: state.failure.as_ref().map(ToString::to_string),
+            cleaning_failure,
             line_bytes: self.line_size().bytes(),
             lines: u64::from(self.layout.frame_count()),
             lines_max: self.layout.frames_max,
             ways: u64::from(self.layout.ways),
             memory_bytes: Need::of(&self.layout, replacement, has_checksums).bytes(),
-            alignment_bytes: (self.line_size().bytes() - self.padding) % self.line_size().bytes(),
+            alignment_bytes: (self.line_size().bytes() - self.origin.padding) % self.line_size().bytes(),
             resident_lines: counts.resident_lines,
             valid_bytes: counts.valid_sectors * SECTOR_BYTES,
             dirty_lines: counts.dirty_lines,
             dirty_bytes: counts.dirty_sectors * SECTOR_BYTES,
-            stranded: self.stranded(&self.state()),
-            clean_at,
-            reads: counters.reads.status(),
-            writes: counters.writes.status(),
-            aheads: counters.aheads.status(),
-            origin_reads: get(&counters.reads.origin_reads),
-            origin_reads_before_write_ack: get(&counters.writes.origin_reads),
+            stranded: self.stranded(state),
+            clean_at: Some(state.clean_at).filter(|&seconds| seconds != 0),
+            reads: counters.of(RequestKind::Read).status(),
+            writes: counters.of(RequestKind::Write).status(),
+            aheads: counters.of(RequestKind::Ahead).status(),
+            origin_reads: get(&counters.of(RequestKind::Read).origin_reads),
+            origin_reads_before_write_ack: get(&counters.of(RequestKind::Write).origin_reads),
             insertions_dropped: get(&counters.insertions_dropped),
             evictions: get(&counters.evictions),
             cleaned_lines: get(&counters.cleaned_lines),
             cleaning,
             copying,
-            dirty_limits,
+            dirty_limits: state.dirty,
             cleaning_rate,
             clean_round_lines,
             clean_rounds_throttled,
             writes_delayed: get(&counters.writes_delayed),
-            checkpoints: get(&counters.checkpoints),
-            table_pages_written: get(&counters.table_pages_written),
-            log_full: get(&counters.log_full),
-            log_used_bytes: used_bytes,
-            log_bytes: region_bytes,
+            checkpoints: journal.checkpoints,
+            table_pages_written: journal.table_pages_written,
+            log_full: journal.log_full,
+            log_used_bytes: journal.log.used_bytes,
+            log_bytes: journal.log.region_bytes,
             cache_read_errors: get(&counters.cache_read_errors),
             cache_write_errors: get(&counters.cache_write_errors),
             has_checksums,
             checksum_errors: get(&counters.checksum_errors),
             load: self.load(),
             recovery: self.recovery,
+        }
+    }
+
+    fn load(&self) -> LoadTotals {
+        let (reads, writes) =
+            (self.counters.of(RequestKind::Read).status(), self.counters.of(RequestKind::Write).status());
+        let open = self.clock.now() - self.opened_at;
+        LoadTotals {
+            open_ns: u64::try_from(open.as_nanos()).unwrap_or(u64::MAX),
+            reads: reads.hits + reads.partial_hits + reads.misses,
+            read_hits: reads.hits,
+            writes: writes.hits + writes.partial_hits + writes.misses,
+            served_ns: self.counters.served_ns.load(Ordering::Relaxed),
         }
     }
 }

@@ -8,24 +8,17 @@
 //! - They survive like all that is dirty, and are counted and named by `status` and `inspect`.
 //! - An origin that is as large again gets them like everything else: nobody else can have written there meanwhile but by another cache.
 //!
-//! [`discard_beyond_end`] gives them up.
+//! [`discard_beyond_end`](crate::discard_beyond_end) gives them up.
 
-use std::sync::Arc;
-
-use base::clock::Clock;
 use base::range::ByteRange;
-use block::{Completion, Device, Error, ErrorKind, Geometry, Identity, Operation, Request, Response, SharedDevice};
-use futures_util::future::{Either, select};
+use block::{Error, ErrorKind};
 use serde::Serialize;
-use store::{Binding, Superblock, Tokens};
 
-use crate::cache::Cache;
-use crate::core::{Core, State};
-use crate::crash_mode::CrashMode;
-use crate::format::{KIND, Line, ParametersRaw};
+use crate::core::Core;
+use crate::format::Line;
 use crate::limits::STRANDED_RANGES_MAX;
 use crate::line_size::LineSize;
-use crate::options::{DirtyLimits, Mode, OpenOptions, Percent};
+use crate::lines::State;
 use crate::sectors::Sectors;
 
 /// What is dirty beyond the end of the origin.
@@ -87,11 +80,6 @@ pub(crate) fn within(line_size: LineSize, block: u64, end: u64) -> Sectors {
 }
 
 impl Core {
-    /// The end of the origin now.
-    pub(crate) fn origin_end(&self) -> u64 {
-        self.origin.geometry().size_bytes
-    }
-
     /// What of a dirty line an origin that ends at `end` can get.
     pub(crate) fn sendable(&self, block: u64, line: &Line, end: u64) -> Sectors {
         if line.is_lost { Sectors::NONE } else { line.dirty & within(self.line_size(), block, end) }
@@ -99,9 +87,9 @@ impl Core {
 
     /// Finds out which lines are stranded, after the end of the origin has moved. Nobody writes behind it.
     pub(crate) fn find_stranded(&self) {
-        let end = self.origin_end();
+        let end = self.origin.end();
         {
-            let state = &mut *self.state();
+            let state = &mut *self.lines.state();
             let blocks = state.frames.dirty_in(self.line_size().block_at(end)..u64::MAX).into_iter();
             let is_stranded = |&block: &u64| {
                 let found = state.frames.find(block);
@@ -113,15 +101,14 @@ impl Core {
             let stranded = blocks.filter(is_stranded).collect();
             state.frames.stranded = stranded;
         }
-        self.changed.notify();
-        self.background.notify();
+        self.lines.wake_all();
     }
 
     /// What is stranded.
     pub(crate) fn stranded(&self, state: &State) -> Stranded {
         let lines = state.frames.stranded.iter();
         let lines = lines.filter_map(|&block| state.frames.find(block).map(|(_, line)| (block, line.dirty)));
-        Stranded::of(lines, self.line_size(), self.origin_end(), self.padding)
+        Stranded::of(lines, self.line_size(), self.origin.end(), self.origin.padding)
     }
 
     /// That not everything could be cleaned.
@@ -129,7 +116,7 @@ impl Core {
     /// # Errors
     /// `InvalidRange`, with the bytes that stay dirty.
     pub(crate) fn check_nothing_stranded(&self) -> Result<(), Error> {
-        let stranded = self.stranded(&self.state());
+        let stranded = self.stranded(&self.lines.state());
         if stranded.bytes == 0 {
             return Ok(());
         }
@@ -137,67 +124,8 @@ impl Core {
             "{} of dirty data lie beyond the end of the disk, which has {} bytes now: they stay in the cache until it is as large again, or until they are \
              discarded (beyond its end)",
             stranded.words(),
-            self.origin_end().saturating_sub(self.padding)
+            self.origin.geometry().size_bytes
         );
         Err(Error::new(ErrorKind::InvalidRange, context))
-    }
-}
-
-/// Gives up what is dirty beyond the end of the origin, as large as that was when the cache was opened last: nobody has it open. The bytes given up. What
-/// else is dirty stays so. From then on the cache has one of `tokens`, unless there was nothing to open it for.
-///
-/// # Errors
-/// See [`Cache::open`].
-pub async fn discard_beyond_end(
-    cache_device: &SharedDevice,
-    clock: Arc<dyn Clock>,
-    tokens: Option<Tokens>,
-) -> Result<u64, Error> {
-    let superblock: Superblock<ParametersRaw> = Superblock::read(cache_device, KIND).await?;
-    let binding = Binding::from_raw(&superblock.payload.binding)?;
-    if CrashMode::from_raw(superblock.payload.crash_mode)? == CrashMode::DiscardAll {
-        // Nothing dirty is ever kept there.
-        return Ok(0);
-    }
-    let origin: SharedDevice = Arc::new(AbsentOrigin { binding });
-    // Everything is clean enough, so nothing is sent.
-    let dirty = DirtyLimits { clean_above: Percent::ALL, max: Percent::ALL };
-    let options = OpenOptions { dirty, tokens, ..OpenOptions::new(Mode::WriteBack, clock) };
-    let cache = Cache::open(Arc::clone(cache_device), origin, options).await?;
-    let discarded = Box::pin(async {
-        let core = cache.core();
-        let bytes = core.stranded(&core.state()).bytes;
-        let end = core.origin_end();
-        core.forget_superseded(ByteRange { offset: end, length: u64::MAX - end }).await?;
-        cache.close(true).await?;
-        Ok(bytes)
-    });
-    match select(discarded, Box::pin(cache.run())).await {
-        Either::Left((discarded, _)) => discarded,
-        Either::Right(((), discarded)) => discarded.await,
-    }
-}
-
-/// Stands for an origin that nobody asks anything.
-struct AbsentOrigin {
-    binding: Binding,
-}
-
-impl Device for AbsentOrigin {
-    fn geometry(&self) -> Geometry {
-        let Binding { size_bytes, logical_block_bytes, .. } = self.binding;
-        Geometry { logical_block_bytes, ..Geometry::plain(size_bytes) }
-    }
-
-    fn identity(&self) -> Identity {
-        self.binding.identity.clone()
-    }
-
-    fn submit(&self, request: Request) -> Completion {
-        Completion::ready(match request.operation {
-            // Nothing was written to it.
-            Operation::Flush => Response::done(base::buffer::Buffer::empty()),
-            _ => request.fail(Error::new(ErrorKind::Gone, "the disk of this cache is not there")),
-        })
     }
 }

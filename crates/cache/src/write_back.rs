@@ -15,13 +15,12 @@
 //! - A write reads the cache device at most, and only when it replaces part of a dirty line; it never reads the origin.
 //! - When there is no frame, or too much is dirty, the write cleans some lines itself, holding nothing that others need for it.
 //! - Data that the cache device refuses goes to the origin, after a second record has taken the first one back. A log that fails is
-//!   the end of write-back: see [`Core::fail`].
+//!   the end of write-back: see [`Lines::fail`](crate::lines::Lines::fail).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use base::buffer::Buffer;
-use base::checksum::{Crc32c, crc32c};
 use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::range_lock::RangeGuard;
@@ -29,37 +28,18 @@ use block::{Completion, Error, ErrorKind, Request, Response};
 use futures_util::future::{join, join_all};
 use store::Hold;
 
-use crate::core::{Core, Pins, State};
-use crate::format::{ENTRY_WRITE, FRAME_NONE, Line, LogEntry, checksum_of_line};
+use crate::core::Core;
+use crate::counters::{RequestKind, Serving};
+use crate::format::{Line, LogEntry};
+use crate::journal::unmapping;
 use crate::limits::WRITE_GROUP_LINES_MAX;
 use crate::line_size::LineSize;
+use crate::line_write::LineWrite;
+use crate::lines::State;
 use crate::mappings::Mappings;
+use crate::pins::Pins;
+use crate::room::Room;
 use crate::sectors::Sectors;
-use crate::status::{RequestKind, Serving};
-use crate::unmap::unmapping;
-
-/// One line of a write.
-struct LineWrite {
-    block: u64,
-    /// Sectors to write.
-    mask: Sectors,
-    /// Offset of their bytes in the request.
-    at: usize,
-    /// Where they go.
-    frame: u32,
-    /// Whether that is the frame that holds the line already.
-    is_in_place: bool,
-    /// The frame that holds the line now, when that is another one.
-    old_frame: Option<u32>,
-    /// What it holds.
-    before: Line,
-    /// Sectors of the old frame to write along.
-    copied: Sectors,
-    /// Old content of the copied sectors, a whole line; empty when nothing is copied.
-    merged: Buffer,
-    /// Of the line once this is durable, where this writes all of it; else 0.
-    checksum: u32,
-}
 
 /// Lines written with one record.
 struct Group {
@@ -75,17 +55,6 @@ enum Plan {
     GoThrough(ByteRange),
 }
 
-/// What a write waits for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Room {
-    /// A record about the same line is on its way.
-    LineAtRest,
-    /// A frame of this set.
-    Frame { set: u32 },
-    /// Less dirty data in all.
-    LessDirty,
-}
-
 /// Why a group was not written.
 enum Failure {
     /// The record was taken back or never written: the lines are what they were.
@@ -97,12 +66,12 @@ enum Failure {
 pub(crate) async fn write(core: Arc<Core>, range: ByteRange, mut buffer: Buffer, guard: RangeGuard) -> Response {
     let mut rest = range;
     while !rest.is_empty() {
-        let count = core.changed.count();
+        let count = core.lines.changed.count();
         match core.plan_write(range, rest) {
             Plan::MakeRoom(room) => {
                 // A cache device that fails meanwhile makes no room, and needs none: the origin gets this write.
                 if let Err(error) = core.make_room(room, count).await
-                    && core.state().failure.is_none()
+                    && core.lines.state().failure.is_none()
                 {
                     return Response::failed(error, buffer);
                 }
@@ -145,9 +114,9 @@ fn behind(range: ByteRange, part: ByteRange) -> ByteRange {
 impl Core {
     /// Plans as many lines from the start of `rest` on as can be written at once.
     fn plan_write(self: &Arc<Self>, range: ByteRange, rest: ByteRange) -> Plan {
-        let mut group = Group { lines: Vec::new(), _pins: Pins::none(self) };
-        let lines_max = WRITE_GROUP_LINES_MAX.min(self.entries_max());
-        let state = &mut *self.state();
+        let mut group = Group { lines: Vec::new(), _pins: Pins::none(&self.lines) };
+        let lines_max = WRITE_GROUP_LINES_MAX.min(self.journal.entries_max());
+        let state = &mut *self.lines.state();
         if state.failure.is_some() {
             return Plan::GoThrough(rest);
         }
@@ -203,7 +172,7 @@ impl Core {
                 pins.add(&mut state.frames, frame);
             }
         }
-        supersede_cleaning(state, block, mask);
+        state.supersede_cleaning(block, mask);
         let copied = if old_frame.is_some() && !before.is_lost { before.valid & !mask } else { Sectors::NONE };
         Ok(LineWrite {
             block,
@@ -231,7 +200,7 @@ impl Core {
         }
         let entries: Vec<LogEntry> = group.lines.iter_mut().map(|line| line.entry(self.line_size(), &buffer)).collect();
         let (data, direct) = self.start_data_writes(&mut group, range, buffer);
-        let record = self.append_entries(&entries);
+        let record = self.journal.append(&entries);
         let ((data, buffer), record) = join(finish_data_writes(data, direct), record).await;
         let result = match (data, record) {
             (Ok(()), Ok(hold)) => {
@@ -242,7 +211,7 @@ impl Core {
             (Err(error), Ok(hold)) => self.take_back(&group, error, hold).await,
             (_, Err(error)) => Err(self.give_up(&group, error)),
         };
-        self.changed.notify();
+        self.lines.changed.notify();
         (result, buffer)
     }
 
@@ -252,23 +221,23 @@ impl Core {
             return Ok(());
         }
         let entries: Vec<LogEntry> = {
-            let state = &mut *self.state();
+            let state = &mut *self.lines.state();
             let in_place = group.lines.iter().filter(|line| line.is_in_place && state.frames.is_mapped(line.frame));
             let frames: Vec<u32> = in_place.map(|line| line.frame).collect();
             frames.into_iter().map(|frame| unmapping(state, frame, state.frames.line(frame))).collect()
         };
         if !entries.is_empty()
-            && let Err(error) = self.append_entries(&entries).await
+            && let Err(error) = self.journal.append(&entries).await
         {
-            entries.iter().for_each(|entry| self.state().frames.set_mapped(entry.frame, true));
-            self.fail(&error);
+            entries.iter().for_each(|entry| self.lines.state().frames.set_mapped(entry.frame, true));
+            self.journal.fail(&error);
             return Err(error);
         }
         let is_concerned = |mappings: &Mappings| {
             let mut lines = group.lines.iter();
             lines.any(|line| mappings.is_unmapped(line.block) || mappings.is_frame_unmapped(line.frame))
         };
-        self.settle(is_concerned).await
+        self.journal.settle(is_concerned).await
     }
 
     /// Reads what has to be written along from the old frames.
@@ -341,8 +310,8 @@ impl Core {
 
     /// Everything is durable: the lines are what was written.
     fn commit(&self, group: &Group) {
-        let state = &mut *self.state();
-        self.note_clean(state);
+        let state = &mut *self.lines.state();
+        state.note_clean();
         for line in &group.lines {
             if line.is_in_place {
                 state.frames.set_busy(line.frame, false);
@@ -363,20 +332,20 @@ impl Core {
             let valid = if state.failure.is_some() { after.dirty } else { after.valid };
             state.frames.attach(line.frame, Line { valid, ..after });
         }
-        if self.is_much_dirty(state) {
-            self.background.notify();
+        if state.is_much_dirty() {
+            self.lines.background.notify();
         }
     }
 
     /// Nothing was written to the log: the lines are what they were.
     fn abandon(&self, group: &Group) {
         {
-            let state = &mut *self.state();
+            let state = &mut *self.lines.state();
             for line in &group.lines {
                 self.forget_reservation(state, line, false);
             }
         }
-        self.changed.notify();
+        self.lines.changed.notify();
     }
 
     fn forget_reservation(&self, state: &mut State, line: &LineWrite, has_frame_failed: bool) {
@@ -394,10 +363,10 @@ impl Core {
     async fn take_back(&self, group: &Group, error: Error, hold: Hold) -> Result<(), Failure> {
         self.counters.cache_write_errors.fetch_add(1, Ordering::Relaxed);
         let entries: Vec<LogEntry> = group.lines.iter().map(LineWrite::entry_back).collect();
-        match self.append_entries_now(&entries).await {
+        match self.journal.append_now(&entries).await {
             Ok(second_hold) => {
                 {
-                    let state = &mut *self.state();
+                    let state = &mut *self.lines.state();
                     for line in &group.lines {
                         self.forget_reservation(state, line, true);
                     }
@@ -411,27 +380,14 @@ impl Core {
 
     /// The log failed, and nobody knows whether the record landed: these lines must not change any more.
     fn give_up(&self, group: &Group, error: Error) -> Failure {
-        self.fail(&error);
-        let state = &mut *self.state();
+        self.journal.fail(&error);
+        let state = &mut *self.lines.state();
         for frame in group.lines.iter().filter_map(LineWrite::busy_frame) {
             state.frames.set_busy(frame, false);
         }
         state.uncertain.extend(group.lines.iter().map(|line| line.block));
         let context = "the cache device failed during this write; whether it is durable is not known".to_owned();
         Failure::Unknown(Error::with_source(ErrorKind::OutcomeUnknown, context, error))
-    }
-
-    /// Appends entries as one payload, making room in the log when there is none.
-    pub(crate) async fn append_entries(&self, entries: &[LogEntry]) -> Result<Hold, Error> {
-        let append = self.append_with_room(&LogEntry::emit(entries, self.line_size())).await?;
-        append.durable().await
-    }
-
-    /// Like [`Core::append_entries`], for a caller whose own hold may be what keeps the log full.
-    async fn append_entries_now(&self, entries: &[LogEntry]) -> Result<Hold, Error> {
-        let refused =
-            |_| Error::new(ErrorKind::NoSpace, "the log of the cache has no room to take a failed write back");
-        self.log.try_append(&LogEntry::emit(entries, self.line_size())).map_err(refused)?.durable().await
     }
 
     /// Writes one part of a request to the origin, durably.
@@ -441,19 +397,12 @@ impl Core {
         part: ByteRange,
         buffer: &Buffer,
     ) -> Result<(), Error> {
-        self.prepare_supersede(part).await?;
+        self.journal.prepare_supersede(part).await?;
         let start = (part.offset - range.offset) as usize;
         let bytes = buffer.get(start..start + part.length as usize);
         let bytes = bytes
             .ok_or_else(|| Error::new(ErrorKind::Media, "the cache device kept the data of a write it refused"))?;
         self.write_origin(part, Buffer::copy_of(bytes), true).await.result
-    }
-}
-
-/// What is being sent to the origin of these sectors is old from now on.
-pub(crate) fn supersede_cleaning(state: &mut State, block: u64, mask: Sectors) {
-    if let Some(cleaning) = state.cleaning.get_mut(&block) {
-        *cleaning &= !mask;
     }
 }
 
@@ -480,79 +429,4 @@ impl Group {
         };
         hull.intersection(&range).expect("the lines of a request touch it")
     }
-}
-
-impl LineWrite {
-    /// The line once this is durable.
-    fn after(&self) -> Line {
-        let (kept_valid, kept_dirty) = match self.is_in_place {
-            true => (self.before.valid, self.before.dirty),
-            false => (self.copied, self.copied & self.before.dirty),
-        };
-        Line {
-            block: self.block,
-            valid: kept_valid | self.mask,
-            dirty: kept_dirty | self.mask,
-            is_lost: false,
-            checksum: self.checksum,
-        }
-    }
-
-    /// Sectors that this writes and that nobody changes while the line stays as it is.
-    fn checked(&self) -> Sectors {
-        self.mask | (self.copied & self.before.dirty)
-    }
-
-    fn entry(&mut self, line_size: LineSize, buffer: &Buffer) -> LogEntry {
-        if self.mask | self.copied == line_size.all_sectors() {
-            self.checksum = match self.copied.is_empty() {
-                true => checksum_of_line(&buffer[self.at..self.at + line_size.bytes() as usize]),
-                false => checksum_of_line(&self.merged_bytes(buffer)),
-            };
-        }
-        let checksum = if self.copied.is_empty() {
-            crc32c(&buffer[self.at..self.at + self.mask.bytes() as usize])
-        } else {
-            checksum_of(self.checked(), &self.merged_bytes(buffer))
-        };
-        LogEntry {
-            kind: ENTRY_WRITE,
-            checked: self.checked(),
-            checksum,
-            ..LogEntry::state(self.frame, self.old_frame.unwrap_or(FRAME_NONE), self.after())
-        }
-    }
-
-    /// The entry that takes [`LineWrite::entry`] back.
-    fn entry_back(&self) -> LogEntry {
-        match self.old_frame {
-            Some(old_frame) => LogEntry::state(old_frame, self.frame, self.before),
-            None => {
-                let valid = self.before.valid & !self.mask;
-                LogEntry::state(self.frame, FRAME_NONE, Line { valid, ..self.before })
-            }
-        }
-    }
-
-    /// The whole line: what is copied with what is written on top.
-    fn merged_bytes(&self, buffer: &Buffer) -> Buffer {
-        let mut bytes = Buffer::copy_of(&self.merged);
-        let run = self.mask.hull().expect("a write has sectors");
-        bytes[run.bytes()].copy_from_slice(&buffer[self.at..self.at + run.length() as usize]);
-        bytes
-    }
-
-    /// The frame that is busy with this write.
-    fn busy_frame(&self) -> Option<u32> {
-        if self.is_in_place { Some(self.frame) } else { self.old_frame }
-    }
-}
-
-/// crc32c of the sectors of `mask` in a whole line, lowest first.
-pub(crate) fn checksum_of(mask: Sectors, line: &[u8]) -> u32 {
-    let mut checksum = Crc32c::new();
-    for run in mask.runs() {
-        checksum.update(&line[run.bytes()]);
-    }
-    checksum.finish()
 }

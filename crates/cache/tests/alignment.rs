@@ -9,10 +9,9 @@ use base::range::ByteRange;
 use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::stats::StatsLayer;
-use block::memory::MemoryDevice;
-use block::{Device, ErrorKind, ExtentKind, Geometry, Identity, OperationKind, SharedDevice};
+use block::{Device, ErrorKind, ExtentKind, Geometry, OperationKind, SharedDevice};
 use cache::{Alignment, Cache, FormatOptions, Mode};
-use common::{format, format_options, open, read, write};
+use common::{format, format_options, memory, open, read, write};
 
 const ORIGIN_BYTES: u64 = 1 << 20;
 /// Where DOS put the first partition: 63 sectors in.
@@ -29,14 +28,14 @@ struct Bench {
 /// A cache in write-back over an origin with an MBR whose first partition is misaligned, or without one.
 fn bench(alignment: Alignment, has_mbr: bool) -> Bench {
     let mut executor = Executor::in_order();
-    let medium: SharedDevice = Arc::new(MemoryDevice::new(ORIGIN_BYTES, Identity::default()));
+    let medium = memory(ORIGIN_BYTES);
     if has_mbr {
         let mut sector = [0; 512];
         (sector[450], sector[454], sector[510], sector[511]) = (0x83, 63, 0x55, 0xaa);
         write(&mut executor, &medium, 0, &sector);
     }
     let origin = Arc::new(StatsLayer::new(Arc::clone(&medium), Arc::new(executor.clock()), &Workers::new()));
-    let device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20, Identity::default()));
+    let device = memory(1 << 20);
     let shared: SharedDevice = origin.clone();
     format(&mut executor, &device, &shared, FormatOptions { alignment, ..format_options() });
     let cache = open(&mut executor, &device, &shared, Mode::WriteBack);
@@ -90,7 +89,7 @@ fn the_first_and_the_last_bytes_belong_to_short_lines() {
 #[test]
 fn lines_do_not_begin_within_a_block() {
     let mut executor = Executor::in_order();
-    let device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20, Identity::default()));
+    let device = memory(1 << 20);
     let geometry = Geometry { logical_block_bytes: 4096, ..Geometry::plain(ORIGIN_BYTES) };
     let origin: SharedDevice = Arc::new(block::layer::crash::CrashLayer::new(ORIGIN_BYTES, 1).with_geometry(geometry));
     for (at, is_possible) in [(512, false), (4096, true), (100, false)] {

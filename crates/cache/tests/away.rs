@@ -12,10 +12,9 @@ use base::executor::Executor;
 use base::signal::Signal;
 use block::completion::Workers;
 use block::device::DeviceExt;
-use block::memory::MemoryDevice;
 use block::{Completion, Device, Error, ErrorKind, EventReceiver, Geometry, Identity, Request, SharedDevice};
 use cache::{Cache, DirtyLimits, Mode, OpenOptions, Percent};
-use common::{format, format_options, open_options, read, try_open, write};
+use common::{format, format_options, memory, open_options, read, try_open, write};
 use futures_util::FutureExt;
 
 const ORIGIN_BYTES: u64 = 1 << 20;
@@ -87,11 +86,11 @@ impl Device for Remote {
 fn bench(manner: Away) -> (Executor, Arc<Remote>, Arc<Cache>) {
     let mut executor = Executor::in_order();
     let workers = Workers::new();
-    let inner: SharedDevice = Arc::new(MemoryDevice::new(ORIGIN_BYTES, Identity::default()));
+    let inner = memory(ORIGIN_BYTES);
     let (is_away, back) = (Arc::default(), Arc::new(Signal::new()));
     let remote = Arc::new(Remote { inner, workers: workers.clone(), manner, is_away, back });
     executor.spawn(async move { workers.run().await });
-    let cache_device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20, Identity::default()));
+    let cache_device = memory(1 << 20);
     let origin: SharedDevice = remote.clone();
     let options = cache::FormatOptions { frames_max: Some(64), ..format_options() };
     format(&mut executor, &cache_device, &origin, options);
@@ -166,7 +165,7 @@ fn dirty_data_says_how_old_it_may_be() {
     let (mut executor, remote, cache) = bench(Away::Waits);
     assert_eq!(cache.status().clean_at, None, "without a time of day");
     executor.block_on(async move { cache.close(false).await.unwrap() });
-    let cache_device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20, Identity::default()));
+    let cache_device = memory(1 << 20);
     let origin: SharedDevice = remote;
     format(&mut executor, &cache_device, &origin, format_options());
     let now = Arc::new(std::sync::atomic::AtomicU64::new(1000));
@@ -220,7 +219,6 @@ fn what_is_dirty_of_an_earlier_mode_is_cleaned_when_the_origin_is_back() {
 #[test]
 fn what_is_dirty_when_a_cache_is_opened_in_another_mode_is_cleaned() {
     let mut executor = Executor::in_order();
-    let memory = |bytes| -> SharedDevice { Arc::new(MemoryDevice::new(bytes, Identity::default())) };
     let (cache_device, origin) = (memory(1 << 20), memory(ORIGIN_BYTES));
     format(&mut executor, &cache_device, &origin, format_options());
     let options = open_options(&executor, Mode::WriteBack);

@@ -14,7 +14,7 @@ use block::layer::delay::Latency;
 use block::memory::MemoryDevice;
 use block::{ErrorKind, Identity, SharedDevice};
 use cache::{Cache, DirtyLimits, FormatOptions, LineSize, Mode, OpenOptions, Percent, check};
-use common::{format, format_options, open, open_options, read, try_open, write};
+use common::{format, format_options, memory, open, open_options, read, try_open, write};
 
 const LINE: usize = 4096;
 const CACHE_BYTES: u64 = 1 << 20;
@@ -30,7 +30,6 @@ struct Bench {
 impl Bench {
     fn new(mode: Mode) -> Self {
         let mut executor = Executor::in_order();
-        let memory = |bytes| -> SharedDevice { Arc::new(MemoryDevice::new(bytes, Identity::default())) };
         let (device, origin) = (memory(CACHE_BYTES), memory(64 * LINE as u64));
         format(&mut executor, &device, &origin, FormatOptions { has_checksums: true, ..format_options() });
         let cache = open(&mut executor, &device, &origin, mode);
@@ -156,10 +155,9 @@ fn what_changes_part_of_a_line_forgets_its_checksum() {
 #[test]
 fn only_small_lines_have_checksums() {
     let mut executor = Executor::in_order();
-    let memory = || -> SharedDevice { Arc::new(MemoryDevice::new(4 << 20, Identity::default())) };
     let line_size = LineSize::new(64 << 10).unwrap();
     let options = FormatOptions { has_checksums: true, line_size, ..format_options() };
-    let (device, origin) = (memory(), memory());
+    let (device, origin) = (memory(4 << 20), memory(4 << 20));
     let formatted = executor.block_on(async move { Cache::format(&device, &origin, options).await });
     assert_eq!(formatted.unwrap_err().kind(), ErrorKind::InvalidRange);
 }

@@ -14,10 +14,9 @@ use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::disk::{DiskLayer, DiskModel};
 use block::layer::error::{ErrorLayer, ErrorRule, Trigger};
-use block::memory::MemoryDevice;
-use block::{ErrorKind, Identity, OperationKind, SharedDevice};
+use block::{ErrorKind, OperationKind, SharedDevice};
 use cache::{Cache, CleanProgress, CleaningRate, DirtyLimits, Mode, OpenOptions, Percent};
-use common::{format, format_options, open_options, read, try_open, write};
+use common::{format, format_options, memory, open_options, read, try_open, write};
 
 const ORIGIN_BYTES: u64 = 64 << 20;
 const DIRTY_LINES: u64 = 3000;
@@ -38,7 +37,6 @@ fn dirty_cache(cleaning: CleaningRate, stride: u64) -> (Executor, Arc<Cache>) {
     let mut executor = Executor::in_order();
     let workers = Workers::new();
     let clock: Arc<dyn Clock> = Arc::new(executor.clock());
-    let memory = |bytes| -> SharedDevice { Arc::new(MemoryDevice::new(bytes, Identity::default())) };
     let origin: SharedDevice = Arc::new(DiskLayer::new(memory(ORIGIN_BYTES), clock, &workers, FLASH));
     executor.spawn(async move { workers.run().await });
     let cache_device = memory(16 << 20);
@@ -196,7 +194,6 @@ fn dirty_limits_say_when_cleaning_begins() {
 /// A cache over a LUN that does not take writes of some bytes, in which so much may be dirty.
 fn over_a_bad_place(bad: ByteRange, max: Percent) -> (Executor, SharedDevice, Arc<Cache>) {
     let mut executor = Executor::in_order();
-    let memory = |bytes| -> SharedDevice { Arc::new(MemoryDevice::new(bytes, Identity::default())) };
     let (cache_device, medium) = (memory(4 << 20), memory(4 << 20));
     let layer = ErrorLayer::new(Arc::clone(&medium), &Workers::new(), 1);
     layer.add(ErrorRule::new(Trigger::Always, ErrorKind::Media).on(&[OperationKind::Write]).within(bad));

@@ -5,6 +5,7 @@ mod common;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base::buffer::Buffer;
@@ -16,16 +17,13 @@ use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::crash::CrashLayer;
 use block::layer::delay::Latency;
-use block::memory::MemoryDevice;
-use block::{ErrorKind, Event, Identity, SharedDevice};
+use block::{
+    Completion, Device, ErrorKind, Event, EventReceiver, Geometry, Identity, OperationKind, Request, SharedDevice,
+};
 use cache::{Cache, CleaningRate, CrashMode, DirtyLimits, FormatOptions, Mode, OpenOptions, Percent};
-use common::{format, format_options, open_options, read, try_open, write};
+use common::{format, format_options, memory, open_options, read, try_open, write};
 
 const LINE: u64 = 4096;
-
-fn memory(bytes: u64) -> SharedDevice {
-    Arc::new(MemoryDevice::new(bytes, Identity::default()))
-}
 
 fn never_clean() -> DirtyLimits {
     DirtyLimits { clean_above: Percent::ALL, max: Percent::ALL }
@@ -57,6 +55,64 @@ fn a_cache_closed_in_a_pause_of_cleaning_opens_again() {
     let options = open_options(&executor, Mode::WriteBack);
     let opened = try_open(&mut executor, &device, &origin, options);
     assert!(opened.is_ok(), "{:?}", opened.err());
+}
+
+/// A LUN that has lost what it held volatile when it is flushed next, and says so with the answer.
+struct LosesUntold {
+    medium: CrashLayer,
+    is_lost: AtomicBool,
+}
+
+impl Device for LosesUntold {
+    fn geometry(&self) -> Geometry {
+        self.medium.geometry()
+    }
+
+    fn identity(&self) -> Identity {
+        self.medium.identity()
+    }
+
+    fn submit(&self, request: Request) -> Completion {
+        let is_told = request.operation.kind() == OperationKind::Flush && self.is_lost.swap(false, Ordering::Relaxed);
+        if is_told {
+            self.medium.lose_cache_untold();
+        }
+        let answered = self.medium.submit(request);
+        if is_told {
+            self.medium.publish(&Event::WritesLost);
+        }
+        answered
+    }
+
+    fn subscribe(&self) -> EventReceiver {
+        self.medium.subscribe()
+    }
+}
+
+#[test]
+fn what_the_lun_lost_before_the_flush_of_a_close_is_not_warm_at_the_next_start() {
+    for crash_mode in [CrashMode::DirtySynchronous, CrashMode::Warm] {
+        let mut executor = Executor::in_order();
+        let (device, medium) = (memory(1 << 20), CrashLayer::new(1 << 20, 2));
+        let lun = Arc::new(LosesUntold { medium: medium.clone(), is_lost: AtomicBool::new(false) });
+        let origin: SharedDevice = lun.clone();
+        format(&mut executor, &device, &origin, FormatOptions { crash_mode, ..format_options() });
+        let options = open_options(&executor, Mode::WriteThrough);
+        let cache = try_open(&mut executor, &device, &origin, options).unwrap();
+        for line in 0..32 {
+            let writing = cache.write(line * LINE, Buffer::copy_of(&[7; LINE as usize]), false);
+            executor.block_on(writing).unwrap();
+        }
+        lun.is_lost.store(true, Ordering::Relaxed);
+        executor.block_on(async move { cache.close(true).await }).unwrap();
+        assert!(!lun.is_lost.load(Ordering::Relaxed), "the close flushes");
+        executor.run();
+        let options = open_options(&executor, Mode::WriteThrough);
+        let cache = try_open(&mut executor, &device, &origin, options).unwrap();
+        let there = medium.durable_bytes(0, 32 * LINE as usize);
+        assert!(there.contains(&0), "some of it is lost");
+        assert!(read(&mut executor, &cache, 0, 32 * LINE) == there, "{crash_mode}");
+    }
 }
 
 /// Lines that clients write, and behind them lines that others change.

@@ -14,11 +14,10 @@ use block::device::DeviceExt;
 use block::layer::crash::{CrashLayer, FlushEffect, Loss, Power, Reported};
 use block::layer::delay::{DelayLayer, Delays, Latency};
 use block::layer::stats::StatsLayer;
-use block::memory::MemoryDevice;
-use block::{ErrorKind, Event, Geometry, Identity, OperationKind, SharedDevice};
+use block::{ErrorKind, Event, Geometry, OperationKind, SharedDevice};
 use cache::layout::Layout;
 use cache::{Cache, CrashMode, FormatOptions, Mode};
-use common::{format, format_options, open, open_options, read, try_open, write};
+use common::{format, format_options, memory, open, open_options, read, try_open, write};
 
 const ORIGIN_BYTES: u64 = 256 * 4096;
 const CACHE_BYTES: u64 = 1 << 20;
@@ -378,8 +377,7 @@ fn a_cache_device_that_takes_nothing_refuses_what_it_would_bring_back() {
 #[test]
 fn a_torn_page_is_written_anew_before_it_looks_like_a_durable_one() {
     let mut executor = Executor::in_order();
-    let memory = || -> SharedDevice { Arc::new(MemoryDevice::new(1 << 20, Identity::default())) };
-    let (device, origin) = (memory(), memory());
+    let (device, origin) = (memory(1 << 20), memory(1 << 20));
     let options = FormatOptions { crash_mode: CrashMode::Warm, ..format_options() };
     let layout = Layout::new(1 << 20, &options).unwrap();
     format(&mut executor, &device, &origin, options);

@@ -20,7 +20,7 @@ use block::{
 };
 use cache::layout::Layout;
 use cache::{Cache, CrashMode, DirtyLimits, FormatOptions, Mode, OpenOptions, Percent};
-use common::{format, format_options, open, open_options, read, try_open, write};
+use common::{format, format_options, memory, open, open_options, read, try_open, write};
 
 const ORIGIN_BYTES: u64 = 64 * 4096;
 
@@ -355,8 +355,8 @@ fn a_flush_goes_on_to_the_origin_only_when_it_has_to() {
 #[test]
 fn extents_are_the_origins_with_dirty_data_on_top() {
     let mut executor = Executor::in_order();
-    let cache_device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20, Identity::default()));
-    let origin: SharedDevice = Arc::new(MemoryDevice::new(1 << 20, Identity::default()));
+    let cache_device = memory(1 << 20);
+    let origin = memory(1 << 20);
     format(&mut executor, &cache_device, &origin, format_options());
     write(&mut executor, &origin, 256 << 10, &[1; 512]);
     let cache = open(&mut executor, &cache_device, &origin, Mode::WriteBack);
@@ -410,9 +410,9 @@ impl Device for Talking {
 
 fn talking() -> (Executor, Arc<Talking>, Arc<Cache>) {
     let mut executor = Executor::in_order();
-    let inner: SharedDevice = Arc::new(MemoryDevice::new(ORIGIN_BYTES, Identity::default()));
+    let inner = memory(ORIGIN_BYTES);
     let talking = Arc::new(Talking { inner, hub: EventHub::new(), says_at_flush: std::sync::Mutex::new(None) });
-    let cache_device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20, Identity::default()));
+    let cache_device = memory(1 << 20);
     let origin: SharedDevice = talking.clone();
     format(&mut executor, &cache_device, &origin, format_options());
     let cache = open(&mut executor, &cache_device, &origin, Mode::WriteBack);
@@ -462,7 +462,7 @@ fn answering_later(executor: &mut Executor) -> (CrashLayer, SharedDevice) {
 fn writes_lost_while_they_are_sent_stay_dirty() {
     let mut executor = Executor::in_order();
     let (medium, origin) = answering_later(&mut executor);
-    let device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20, Identity::default()));
+    let device = memory(1 << 20);
     format(&mut executor, &device, &origin, format_options());
     let cache = open(&mut executor, &device, &origin, Mode::WriteBack);
     write(&mut executor, &cache, 0, &[1; 4096]);
@@ -481,7 +481,7 @@ fn writes_lost_while_they_are_sent_stay_dirty() {
 fn what_was_read_while_the_origin_lost_it_is_left_out() {
     let mut executor = Executor::in_order();
     let (medium, origin) = answering_later(&mut executor);
-    let device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20, Identity::default()));
+    let device = memory(1 << 20);
     format(&mut executor, &device, &origin, format_options());
     let cache = open(&mut executor, &device, &origin, Mode::WriteThrough);
     write(&mut executor, &medium, 0, &[1; 4096]);
@@ -500,7 +500,7 @@ fn what_was_read_while_the_origin_lost_it_is_left_out() {
 /// A cache in write-through and crash mode warm over an origin that says what it lost; its device takes this long.
 fn talking_through(latency: Duration) -> (Executor, Arc<Talking>, Arc<Cache>) {
     let mut executor = Executor::in_order();
-    let inner: SharedDevice = Arc::new(MemoryDevice::new(ORIGIN_BYTES, Identity::default()));
+    let inner = memory(ORIGIN_BYTES);
     let talking = Arc::new(Talking { inner, hub: EventHub::new(), says_at_flush: std::sync::Mutex::new(None) });
     let workers = Workers::new();
     let medium =
@@ -583,7 +583,7 @@ fn slow(cache_ms: u64, origin_ms: u64, mode: Mode) -> (Executor, Arc<StatsLayer>
     let workers = Workers::new();
     let clock = Arc::new(executor.clock());
     let layer = |bytes: u64, ms: u64| -> SharedDevice {
-        let memory: SharedDevice = Arc::new(MemoryDevice::new(bytes, Identity::default()));
+        let memory = memory(bytes);
         let delays = Delays::all(Latency::Fixed(Duration::from_millis(ms)));
         Arc::new(DelayLayer::new(memory, clock.clone(), &workers, delays, 1))
     };
@@ -642,7 +642,7 @@ fn what_is_cleaned_while_the_origin_answers_is_data() {
     let workers = Workers::new();
     let running = workers.clone();
     executor.spawn(async move { running.run().await });
-    let cache_device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20, Identity::default()));
+    let cache_device = memory(1 << 20);
     let medium = Arc::new(MemoryDevice::new(1 << 20, Identity::default()));
     // Looks at once, and answers a second later.
     let delays = Delays { other: Latency::Fixed(Duration::from_secs(1)), ..Delays::default() };

@@ -11,16 +11,11 @@ use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::crash::{CrashLayer, FlushEffect, Loss, Power, Reported};
 use block::layer::delay::{DelayLayer, Delays, Latency};
-use block::memory::MemoryDevice;
-use block::{ErrorKind, Identity, SharedDevice};
+use block::{ErrorKind, SharedDevice};
 use cache::{CrashMode, FormatOptions, Mode, OpenOptions};
-use common::{format, format_options, open, open_options, read, try_open, write};
+use common::{close, format, format_options, made, open, open_options, read, try_open, write};
 
 const LINE: u64 = 4096;
-
-fn memory(bytes: u64) -> SharedDevice {
-    Arc::new(MemoryDevice::new(bytes, Identity::default()))
-}
 
 /// The LUN keeps its power, and its volatile cache, while the cache's program is killed and started again.
 #[test]
@@ -28,8 +23,8 @@ fn a_flush_covers_what_was_acknowledged_before_a_restart() {
     for mode in [Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough] {
         let mut executor = Executor::in_order();
         let medium = CrashLayer::new(1 << 20, 2);
-        let (device, origin): (SharedDevice, SharedDevice) = (memory(1 << 20), Arc::new(medium.clone()));
-        format(&mut executor, &device, &origin, format_options());
+        let origin: SharedDevice = Arc::new(medium.clone());
+        let device = made(&mut executor, &origin, CrashMode::default());
         let cache = open(&mut executor, &device, &origin, mode);
         write(&mut executor, &cache, 0, &[7; LINE as usize]);
         drop((cache, executor));
@@ -46,8 +41,8 @@ fn a_flush_covers_what_was_acknowledged_before_a_restart() {
 fn what_was_acknowledged_before_a_restart_is_durable_when_the_cache_is_open_in_write_back() {
     let mut executor = Executor::in_order();
     let medium = CrashLayer::new(1 << 20, 2);
-    let (device, origin): (SharedDevice, SharedDevice) = (memory(1 << 20), Arc::new(medium.clone()));
-    format(&mut executor, &device, &origin, format_options());
+    let origin: SharedDevice = Arc::new(medium.clone());
+    let device = made(&mut executor, &origin, CrashMode::default());
     let cache = open(&mut executor, &device, &origin, Mode::WriteThrough);
     write(&mut executor, &cache, 0, &[7; LINE as usize]);
     drop((cache, executor));
@@ -62,8 +57,8 @@ fn what_was_acknowledged_before_a_restart_is_durable_when_the_cache_is_open_in_w
 fn an_error_of_a_flush_that_nobody_asked_for_is_told_to_the_next_who_does() {
     let mut executor = Executor::in_order();
     let medium = CrashLayer::new(1 << 20, 2);
-    let (device, origin): (SharedDevice, SharedDevice) = (memory(1 << 20), Arc::new(medium.clone()));
-    format(&mut executor, &device, &origin, FormatOptions { crash_mode: CrashMode::Warm, ..format_options() });
+    let origin: SharedDevice = Arc::new(medium.clone());
+    let device = made(&mut executor, &origin, CrashMode::Warm);
     let cache = open(&mut executor, &device, &origin, Mode::WriteThrough);
     medium.fail_flush_once(medium.flushes_seen(), ErrorKind::Media);
     write(&mut executor, &cache, 0, &[7; LINE as usize]);
@@ -77,8 +72,8 @@ fn an_error_of_a_flush_that_nobody_asked_for_is_told_to_the_next_who_does() {
 fn a_cache_does_not_change_to_write_back_before_a_client_has_been_told_what_a_flush_may_have_lost() {
     let mut executor = Executor::in_order();
     let medium = CrashLayer::new(1 << 20, 2);
-    let (device, origin): (SharedDevice, SharedDevice) = (memory(1 << 20), Arc::new(medium.clone()));
-    format(&mut executor, &device, &origin, FormatOptions { crash_mode: CrashMode::Warm, ..format_options() });
+    let origin: SharedDevice = Arc::new(medium.clone());
+    let device = made(&mut executor, &origin, CrashMode::Warm);
     let cache = open(&mut executor, &device, &origin, Mode::WriteThrough);
     medium.fail_flush_once(medium.flushes_seen(), ErrorKind::Media);
     write(&mut executor, &cache, 0, &[7; LINE as usize]);
@@ -139,8 +134,8 @@ fn a_write_under_way_while_a_flush_of_the_cache_fails_is_told_to_whoever_flushes
         let latency = Latency::Fixed(Duration::from_millis(10));
         let medium = CrashLayer::new(1 << 20, 2).with_latency(Arc::new(executor.clock()), latency, &workers);
         executor.spawn(async move { workers.run().await });
-        let (device, origin): (SharedDevice, SharedDevice) = (memory(1 << 20), Arc::new(medium.clone()));
-        format(&mut executor, &device, &origin, format_options());
+        let origin: SharedDevice = Arc::new(medium.clone());
+        let device = made(&mut executor, &origin, CrashMode::default());
         let cache = open(&mut executor, &device, &origin, Mode::WriteBack);
         write(&mut executor, &cache, 0, &[1; LINE as usize]);
         medium.fail_flush_as(medium.flushes_seen(), ErrorKind::Media, FlushEffect::Drops, Reported::Once);
@@ -162,8 +157,8 @@ fn what_a_failed_flush_dropped_is_not_served_from_clean_lines() {
     for crash_mode in [CrashMode::DiscardAll, CrashMode::DirtySynchronous, CrashMode::Warm] {
         let mut executor = Executor::in_order();
         let medium = CrashLayer::new(1 << 20, 3);
-        let (device, origin): (SharedDevice, SharedDevice) = (memory(1 << 20), Arc::new(medium.clone()));
-        format(&mut executor, &device, &origin, FormatOptions { crash_mode, ..format_options() });
+        let origin: SharedDevice = Arc::new(medium.clone());
+        let device = made(&mut executor, &origin, crash_mode);
         let slow =
             OpenOptions { lazy_interval: Duration::from_secs(3600), ..open_options(&executor, Mode::WriteThrough) };
         let cache = try_open(&mut executor, &device, &origin, slow).unwrap();
@@ -174,8 +169,7 @@ fn what_a_failed_flush_dropped_is_not_served_from_clean_lines() {
         let there = read(&mut executor, &origin, 0, 8 * LINE);
         assert_ne!(there, vec![7; 8 * LINE as usize], "something was dropped");
         assert_eq!(read(&mut executor, &cache, 0, 8 * LINE), there, "crash mode {crash_mode}");
-        let closing = Arc::clone(&cache);
-        executor.block_on(async move { closing.close(false).await.unwrap() });
+        close(&mut executor, &cache, false);
         let cache = open(&mut executor, &device, &origin, Mode::WriteThrough);
         assert_eq!(read(&mut executor, &cache, 0, 8 * LINE), there, "crash mode {crash_mode}, opened again");
     }
@@ -188,8 +182,8 @@ fn what_a_flush_that_failed_may_have_dropped_is_not_served_as_if_the_lun_had_it(
     for crash_mode in CrashMode::ALL {
         let mut executor = Executor::in_order();
         let medium = CrashLayer::new(1 << 20, 2);
-        let (device, origin): (SharedDevice, SharedDevice) = (memory(1 << 20), Arc::new(medium.clone()));
-        format(&mut executor, &device, &origin, FormatOptions { crash_mode, ..format_options() });
+        let origin: SharedDevice = Arc::new(medium.clone());
+        let device = made(&mut executor, &origin, crash_mode);
         let cache = open(&mut executor, &device, &origin, Mode::WriteThrough);
         read(&mut executor, &cache, 0, LINES / 2 * LINE);
         executor.run();
@@ -224,8 +218,8 @@ fn what_the_lun_shows_after_a_flush_that_failed_is_not_clean_over_a_restart() {
     ] {
         let mut executor = Executor::in_order();
         let medium = CrashLayer::new(1 << 20, 2);
-        let (device, origin): (SharedDevice, SharedDevice) = (memory(1 << 20), Arc::new(medium.clone()));
-        format(&mut executor, &device, &origin, FormatOptions { crash_mode, ..format_options() });
+        let origin: SharedDevice = Arc::new(medium.clone());
+        let device = made(&mut executor, &origin, crash_mode);
         let cache = open(&mut executor, &device, &origin, mode);
         executor.block_on(cache.flush()).unwrap();
         medium.fail_flush_as(medium.flushes_seen(), ErrorKind::Media, FlushEffect::DropsUnseen, Reported::Once);
@@ -236,8 +230,7 @@ fn what_the_lun_shows_after_a_flush_that_failed_is_not_clean_over_a_restart() {
         }
         executor.block_on(cache.flush()).unwrap();
         executor.run();
-        let closing = Arc::clone(&cache);
-        executor.block_on(async move { closing.close(false).await }).unwrap();
+        close(&mut executor, &cache, false);
         drop((cache, executor));
 
         let after: SharedDevice = Arc::new(medium.after_power_loss_as(Loss::All, &Power::new()));

@@ -12,13 +12,12 @@ use base::executor::Executor;
 use base::random::Random;
 use base::range::ByteRange;
 use block::layer::crash::{CrashLayer, Loss, Power};
-use block::memory::MemoryDevice;
-use block::{Error, ErrorKind, Identity, SharedDevice};
+use block::{Error, ErrorKind, SharedDevice};
 use cache::{
     Alignment, Cache, ConflictingChanges, CrashMode, DirtyLimits, FormatOptions, Freshness, LineSize, Mode,
     OpenOptions, Percent,
 };
-use common::{format, format_options, open_options, read, try_open, write};
+use common::{format, format_options, memory, open_options, read, try_open, write};
 
 const SECTOR: u64 = 512;
 const ORIGIN_SECTORS: u64 = 1024;
@@ -76,7 +75,7 @@ impl World {
         let mut random = Random::new(scenario.seed);
         let mut world = Self {
             medium: CrashLayer::new((1 << 20).max(34 * scenario.line_size.bytes()), scenario.seed),
-            origin: Arc::new(MemoryDevice::new(ORIGIN_SECTORS * SECTOR, Identity::default())),
+            origin: memory(ORIGIN_SECTORS * SECTOR),
             expected: vec![0; ORIGIN_SECTORS as usize],
             dirty: BTreeSet::new(),
             touched: BTreeSet::new(),

@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use base::executor::Executor;
 use block::layer::crash::CrashLayer;
-use block::memory::MemoryDevice;
-use block::{ErrorKind, Identity, SharedDevice};
+use block::{ErrorKind, SharedDevice};
 use cache::{Cache, CrashMode, FormatOptions, Mode, OpenOptions};
-use common::{format, format_options, open_options, read, try_open, write};
+use common::{format, format_options, memory, open_options, read, try_open, write};
 
 struct Bench {
     executor: Executor,
@@ -21,7 +20,7 @@ impl Bench {
     fn new(crash_mode: CrashMode, seed: u64) -> Self {
         let mut executor = Executor::in_order();
         let medium = CrashLayer::new(1 << 20, seed);
-        let origin: SharedDevice = Arc::new(MemoryDevice::new(1 << 20, Identity::default()));
+        let origin = memory(1 << 20);
         write(&mut executor, &origin, 0, &[1; 65536]);
         let device: SharedDevice = Arc::new(medium.clone());
         format(&mut executor, &device, &origin, FormatOptions { crash_mode, ..format_options() });

@@ -12,20 +12,15 @@ use base::range::ByteRange;
 use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::crash::{CrashLayer, Loss, Power};
-use block::memory::MemoryDevice;
 use block::{Completion, Device, Geometry, Identity, Operation, Request, SharedDevice};
 use cache::format::{KIND, ParametersRaw};
 use cache::layout::Layout;
 use cache::{Associativity, FormatOptions, Mode};
-use common::{format, format_options, open, read, write};
+use common::{format, format_options, memory, open, read, write};
 use store::{LogPosition, Superblock};
 
 const LINE: u64 = 4096;
 const CACHE_BYTES: u64 = 1 << 20;
-
-fn memory(bytes: u64) -> SharedDevice {
-    Arc::new(MemoryDevice::new(bytes, Identity::default()))
-}
 
 /// A device that does not answer writes to the ranges that it was told to hold, and does not carry them out.
 struct Holding {

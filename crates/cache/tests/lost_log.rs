@@ -5,10 +5,9 @@ mod common;
 use std::sync::Arc;
 
 use base::executor::Executor;
-use block::memory::MemoryDevice;
-use block::{ErrorKind, Identity, SharedDevice};
+use block::{ErrorKind, SharedDevice};
 use cache::{Mode, check};
-use common::{format, format_options, open, open_options, read, try_open, write};
+use common::{format, format_options, memory, open, open_options, read, try_open, write};
 
 /// Where the superblock's payload says that the log is, and how long.
 const LOG_AT: usize = 128 + 2592;
@@ -23,8 +22,7 @@ fn zero_log(executor: &mut Executor, device: &SharedDevice) {
 #[test]
 fn a_cache_in_use_whose_log_has_no_record_is_refused() {
     for writes in [0, 1, 200] {
-        let memory = || -> SharedDevice { Arc::new(MemoryDevice::new(1 << 20, Identity::default())) };
-        let (device, origin) = (memory(), memory());
+        let (device, origin) = (memory(1 << 20), memory(1 << 20));
         let mut executor = Executor::in_order();
         format(&mut executor, &device, &origin, format_options());
         let cache = open(&mut executor, &device, &origin, Mode::WriteBack);

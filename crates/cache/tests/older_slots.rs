@@ -7,28 +7,15 @@ use std::sync::Arc;
 
 use base::executor::Executor;
 use base::range::ByteRange;
-use block::memory::MemoryDevice;
-use block::{ErrorKind, Identity, SharedDevice};
-use cache::{Cache, CrashMode, FormatOptions, Freshness, Mode, OpenOptions, check};
-use common::{format, format_options, open, open_options, read, try_open, write};
+use block::{ErrorKind, SharedDevice};
+use cache::{CrashMode, Freshness, Mode, OpenOptions, check};
+use common::{close, made, memory, open, open_options, read, try_open, write};
 
 const LINE: u64 = 4096;
 const DEVICE_BYTES: u64 = 1 << 20;
 
 /// What becomes of the newest slot: the older one's bytes are given.
 const WOUNDS: [fn(Vec<u8>) -> Vec<u8>; 2] = [|older| vec![0; older.len()], |older| older];
-
-fn made(executor: &mut Executor, crash_mode: CrashMode) -> (SharedDevice, SharedDevice) {
-    let memory = || -> SharedDevice { Arc::new(MemoryDevice::new(DEVICE_BYTES, Identity::default())) };
-    let (device, origin) = (memory(), memory());
-    format(executor, &device, &origin, FormatOptions { crash_mode, ..format_options() });
-    (device, origin)
-}
-
-fn close(executor: &mut Executor, cache: Arc<Cache>) {
-    executor.run_until_stalled();
-    executor.block_on(async move { cache.close(true).await.unwrap() });
-}
 
 /// Overwrites the newest slot of the table's only page.
 fn hurt_newest_slot(executor: &mut Executor, device: &SharedDevice, wound: fn(Vec<u8>) -> Vec<u8>) {
@@ -46,18 +33,19 @@ fn a_cache_closed_clean_whose_table_is_an_older_one_begins_without_clean_lines()
         [CrashMode::DirtySynchronous, CrashMode::Warm, CrashMode::AllSynchronous].map(|crash_mode| (wound, crash_mode))
     }) {
         let mut executor = Executor::in_order();
-        let (device, origin) = made(&mut executor, crash_mode);
+        let origin = memory(DEVICE_BYTES);
+        let device = made(&mut executor, &origin, crash_mode);
         write(&mut executor, &origin, 0, &[1; LINE as usize]);
         let cache = open(&mut executor, &device, &origin, Mode::WriteThrough);
         read(&mut executor, &cache, 0, LINE);
-        close(&mut executor, cache);
+        close(&mut executor, &cache, true);
         // Others write, and the cache is told, so that the line goes.
         write(&mut executor, &origin, 0, &[2; LINE as usize]);
         let freshness = Freshness::Changed(vec![ByteRange { offset: 0, length: LINE }]);
         let options = OpenOptions { freshness, ..open_options(&executor, Mode::WriteThrough) };
         let cache = try_open(&mut executor, &device, &origin, options).unwrap();
         read(&mut executor, &cache, 4 * LINE, LINE);
-        close(&mut executor, cache);
+        close(&mut executor, &cache, true);
         hurt_newest_slot(&mut executor, &device, wound);
         let checked = Arc::clone(&device);
         let inspection = executor.block_on(async move { check(&checked).await.unwrap() });
@@ -65,7 +53,7 @@ fn a_cache_closed_clean_whose_table_is_an_older_one_begins_without_clean_lines()
         let cache = open(&mut executor, &device, &origin, Mode::WriteThrough);
         assert!(cache.status().recovery.is_table_older);
         assert_eq!(read(&mut executor, &cache, 0, LINE)[0], 2, "{crash_mode}: not what it was once");
-        close(&mut executor, cache);
+        close(&mut executor, &cache, true);
         let cache = open(&mut executor, &device, &origin, Mode::WriteThrough);
         let recovery = cache.status().recovery;
         assert!(recovery.was_closed && !recovery.is_table_older, "{recovery:?}");
@@ -78,16 +66,17 @@ fn a_cache_closed_clean_whose_table_is_an_older_one_begins_without_clean_lines()
 fn a_crash_after_a_cold_beginning_leaves_it_cold() {
     for crash_mode in [CrashMode::DirtySynchronous, CrashMode::Warm, CrashMode::AllSynchronous] {
         let mut executor = Executor::in_order();
-        let (device, origin) = made(&mut executor, crash_mode);
+        let origin = memory(DEVICE_BYTES);
+        let device = made(&mut executor, &origin, crash_mode);
         write(&mut executor, &origin, 0, &[1; LINE as usize]);
         let cache = open(&mut executor, &device, &origin, Mode::WriteThrough);
         read(&mut executor, &cache, 0, LINE);
-        close(&mut executor, cache);
+        close(&mut executor, &cache, true);
         write(&mut executor, &origin, 0, &[2; LINE as usize]);
         let freshness = Freshness::Changed(vec![ByteRange { offset: 0, length: LINE }]);
         let options = OpenOptions { freshness, ..open_options(&executor, Mode::WriteThrough) };
         let cache = try_open(&mut executor, &device, &origin, options).unwrap();
-        close(&mut executor, cache);
+        close(&mut executor, &cache, true);
         hurt_newest_slot(&mut executor, &device, WOUNDS[0]);
         drop((open(&mut executor, &device, &origin, Mode::WriteThrough), executor));
         let mut executor = Executor::in_order();
@@ -101,12 +90,13 @@ fn a_crash_after_a_cold_beginning_leaves_it_cold() {
 fn a_cache_closed_with_dirty_lines_whose_table_has_as_many_older_ones_is_refused() {
     for wound in WOUNDS {
         let mut executor = Executor::in_order();
-        let (device, origin) = made(&mut executor, CrashMode::DirtySynchronous);
+        let origin = memory(DEVICE_BYTES);
+        let device = made(&mut executor, &origin, CrashMode::DirtySynchronous);
         for byte in 1..3 {
             let cache = open(&mut executor, &device, &origin, Mode::WriteBack);
             write(&mut executor, &cache, 0, &[byte; LINE as usize]);
             assert_eq!(cache.status().dirty_lines, 1);
-            close(&mut executor, cache);
+            close(&mut executor, &cache, true);
         }
         hurt_newest_slot(&mut executor, &device, wound);
         let options = open_options(&executor, Mode::WriteBack);

@@ -14,10 +14,9 @@ use block::layer::crash::{CrashLayer, FlushEffect, Loss, Power, Reported};
 use block::layer::delay::{DelayLayer, Delays, Latency};
 use block::layer::stats::StatsLayer;
 use block::layer::switch::SwitchLayer;
-use block::memory::MemoryDevice;
-use block::{Error, ErrorKind, Identity, OperationKind, SharedDevice};
+use block::{Error, ErrorKind, OperationKind, SharedDevice};
 use cache::{Alignment, Associativity, Cache, CrashMode, FormatOptions, Mode, OpenOptions, Replacement, Tuning};
-use common::{format, format_options, open, open_options, read, try_open, write};
+use common::{format, format_options, memory, open, open_options, read, try_open, write};
 use futures_util::FutureExt;
 
 const LINE: u64 = 4096;
@@ -71,11 +70,11 @@ async fn replace(old: Arc<Cache>, new: Arc<Cache>, switch: Arc<SwitchLayer>) -> 
 fn a_successor_is_warm_and_has_what_is_dirty() {
     for (frames, ways) in [(200, 10), (100, 100), (60, 4)] {
         let mut executor = Executor::in_order();
-        let medium: SharedDevice = Arc::new(MemoryDevice::new(ORIGIN_BYTES, Identity::default()));
+        let medium = memory(ORIGIN_BYTES);
         write(&mut executor, &medium, 0, &[7; ORIGIN_BYTES as usize]);
         let origin = Arc::new(StatsLayer::new(medium, Arc::new(executor.clock()), &Workers::new()));
         let shared: SharedDevice = origin.clone();
-        let device = || -> SharedDevice { Arc::new(MemoryDevice::new(2 << 20, Identity::default())) };
+        let device = || memory(2 << 20);
         let (first, second) = (device(), device());
         format(&mut executor, &first, &shared, options_of(1, 8, 96));
         format(&mut executor, &second, &shared, options_of(2, ways, frames));
@@ -105,7 +104,6 @@ fn a_successor_is_warm_and_has_what_is_dirty() {
 #[test]
 fn what_is_written_while_its_line_is_copied_is_what_the_successor_has() {
     let mut executor = Executor::in_order();
-    let memory = |bytes| -> SharedDevice { Arc::new(MemoryDevice::new(bytes, Identity::default())) };
     let (workers, origin) = (Workers::new(), memory(ORIGIN_BYTES));
     let delays = Delays { read: Latency::Fixed(Duration::from_millis(10)), ..Delays::default() };
     let clock: Arc<dyn Clock> = Arc::new(executor.clock());
@@ -134,8 +132,8 @@ fn what_is_written_while_its_line_is_copied_is_what_the_successor_has() {
 #[test]
 fn a_successor_that_fails_is_left_behind() {
     let mut executor = Executor::in_order();
-    let origin: SharedDevice = Arc::new(MemoryDevice::new(ORIGIN_BYTES, Identity::default()));
-    let first: SharedDevice = Arc::new(MemoryDevice::new(2 << 20, Identity::default()));
+    let origin = memory(ORIGIN_BYTES);
+    let first = memory(2 << 20);
     let medium = CrashLayer::new(2 << 20, 1);
     let second: SharedDevice = Arc::new(medium.clone());
     format(&mut executor, &first, &origin, options_of(1, 8, 96));
@@ -170,10 +168,10 @@ fn a_successor_that_fails_is_left_behind() {
 fn a_successor_sends_nothing_to_the_origin_before_it_is_in_place() {
     for cutoff_bytes in [None, Some(0)] {
         let mut executor = Executor::in_order();
-        let medium: SharedDevice = Arc::new(MemoryDevice::new(ORIGIN_BYTES, Identity::default()));
+        let medium = memory(ORIGIN_BYTES);
         let origin = Arc::new(StatsLayer::new(Arc::clone(&medium), Arc::new(executor.clock()), &Workers::new()));
         let shared: SharedDevice = origin.clone();
-        let device = || -> SharedDevice { Arc::new(MemoryDevice::new(2 << 20, Identity::default())) };
+        let device = || memory(2 << 20);
         let (first, second) = (device(), device());
         format(&mut executor, &first, &shared, options_of(1, 8, 96));
         format(&mut executor, &second, &shared, options_of(2, 40, 40));
@@ -221,8 +219,8 @@ fn a_successor_sends_nothing_to_the_origin_before_it_is_in_place() {
 #[test]
 fn a_mode_that_is_set_while_requests_wait_for_a_successor_is_refused() {
     let mut executor = Executor::in_order();
-    let origin: SharedDevice = Arc::new(MemoryDevice::new(ORIGIN_BYTES, Identity::default()));
-    let device = || -> SharedDevice { Arc::new(MemoryDevice::new(2 << 20, Identity::default())) };
+    let origin = memory(ORIGIN_BYTES);
+    let device = || memory(2 << 20);
     let (first, second) = (device(), device());
     format(&mut executor, &first, &origin, options_of(1, 8, 96));
     format(&mut executor, &second, &origin, options_of(2, 8, 96));
@@ -250,7 +248,7 @@ fn a_successor_that_is_left_behind_has_nothing_on_its_way() {
     let origin = Arc::new(StatsLayer::new(Arc::new(delayed), Arc::new(executor.clock()), &workers));
     executor.spawn(async move { workers.run().await });
     let shared: SharedDevice = origin.clone();
-    let device = || -> SharedDevice { Arc::new(MemoryDevice::new(2 << 20, Identity::default())) };
+    let device = || memory(2 << 20);
     let (first, second) = (device(), device());
     format(&mut executor, &first, &shared, options_of(1, 8, 96));
     format(&mut executor, &second, &shared, options_of(2, 16, 16));
@@ -284,7 +282,7 @@ fn a_successor_that_is_left_behind_has_nothing_on_its_way() {
 #[test]
 fn a_successor_does_not_keep_what_the_origin_could_lose() {
     let mut executor = Executor::in_order();
-    let device = || -> SharedDevice { Arc::new(MemoryDevice::new(2 << 20, Identity::default())) };
+    let device = || memory(2 << 20);
     let medium = CrashLayer::new(1 << 20, 2);
     let (first, second, origin): (_, _, SharedDevice) = (device(), device(), Arc::new(medium.clone()));
     let options = |number: u8| FormatOptions {
@@ -321,7 +319,7 @@ fn a_successor_does_not_keep_what_the_origin_could_lose() {
 fn a_flush_of_a_successor_covers_what_the_old_cache_acknowledged() {
     let mut executor = Executor::in_order();
     let medium = CrashLayer::new(1 << 20, 2);
-    let device = || -> SharedDevice { Arc::new(MemoryDevice::new(2 << 20, Identity::default())) };
+    let device = || memory(2 << 20);
     let (first, second, origin): (_, _, SharedDevice) = (device(), device(), Arc::new(medium.clone()));
     format(&mut executor, &first, &origin, options_of(1, 8, 96));
     format(&mut executor, &second, &origin, options_of(2, 8, 96));
@@ -345,7 +343,7 @@ fn a_flush_of_a_successor_covers_what_the_old_cache_acknowledged() {
 fn a_successor_tells_of_a_flush_that_failed_before() {
     let mut executor = Executor::in_order();
     let medium = CrashLayer::new(1 << 20, 2);
-    let device = || -> SharedDevice { Arc::new(MemoryDevice::new(2 << 20, Identity::default())) };
+    let device = || memory(2 << 20);
     let (first, second, origin): (_, _, SharedDevice) = (device(), device(), Arc::new(medium.clone()));
     format(&mut executor, &first, &origin, FormatOptions { crash_mode: CrashMode::Warm, ..options_of(1, 8, 96) });
     format(&mut executor, &second, &origin, options_of(2, 8, 96));
@@ -369,7 +367,7 @@ fn a_successor_tells_of_a_flush_that_failed_before() {
 fn what_a_flush_of_a_successor_dropped_is_told_to_the_client_of_the_old_cache_and_not_served() {
     let mut executor = Executor::in_order();
     let medium = CrashLayer::new(1 << 20, 3);
-    let device = || -> SharedDevice { Arc::new(MemoryDevice::new(2 << 20, Identity::default())) };
+    let device = || memory(2 << 20);
     let (first, second, origin): (_, _, SharedDevice) = (device(), device(), Arc::new(medium.clone()));
     format(&mut executor, &first, &origin, options_of(2, 8, 96));
     format(&mut executor, &second, &origin, options_of(4, 8, 96));

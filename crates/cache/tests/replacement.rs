@@ -11,13 +11,12 @@ use base::executor::Executor;
 use base::random::Random;
 use block::completion::Workers;
 use block::layer::delay::{DelayLayer, Delays, Latency};
-use block::memory::MemoryDevice;
-use block::{Completion, Device, Identity, Request, SharedDevice};
+use block::{Completion, Device, Request, SharedDevice};
 use cache::{Associativity, Cache, FormatOptions, Mode, OpenOptions, Replacement};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use common::lists::Lists;
 use common::{format, format_options, open_options, try_open};
+use common::{lists::Lists, memory};
 
 /// A request: offset and length in bytes, and whether it writes.
 type Access = (u64, u64, bool);
@@ -93,8 +92,8 @@ fn tag_misses(trace: Vec<Access>, origin_bytes: u64, setup: Setup) -> (u64, u64)
     let Setup { replacement, ways, capacity, depth } = setup;
     let mut executor = Executor::new(capacity);
     let cache_bytes = capacity * 4096 * 2 + (1 << 20);
-    let cache_device: SharedDevice = Arc::new(MemoryDevice::new(cache_bytes, Identity::default()));
-    let memory: SharedDevice = Arc::new(MemoryDevice::new(origin_bytes, Identity::default()));
+    let cache_device = memory(cache_bytes);
+    let memory = memory(origin_bytes);
     let workers = Workers::new();
     let delays = Delays::all(Latency::Between(Duration::ZERO, Duration::from_micros(if depth > 1 { 50 } else { 0 })));
     let origin: SharedDevice = Arc::new(DelayLayer::new(memory, Arc::new(executor.clock()), &workers, delays, 1));

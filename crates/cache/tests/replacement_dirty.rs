@@ -13,7 +13,7 @@ use block::memory::MemoryDevice;
 use block::{Completion, Device, Geometry, Identity, Operation, Request, SharedDevice};
 use cache::{Associativity, Cache, DirtyLimits, FormatOptions, Mode, OpenOptions, Percent, Replacement};
 use common::lists::{Lists, take};
-use common::{format, format_options, open_options, try_open};
+use common::{format, format_options, memory, open_options, try_open};
 use futures_util::future::join_all;
 use workload::access::{Access, AccessKind};
 use workload::trace::kinds::Kind;
@@ -200,7 +200,6 @@ fn measured(
     dirty: Percent,
 ) -> (f64, Vec<Vec<Vec<u64>>>) {
     let mut executor = Executor::new(1);
-    let memory = |bytes| -> SharedDevice { Arc::new(MemoryDevice::new(bytes, Identity::default())) };
     let origin_bytes =
         trace.iter().map(|record| record.access.range.end()).max().unwrap_or(0).next_multiple_of(1 << 20);
     let cache_device = memory(line_count * BLOCK * 2 + (1 << 20));

@@ -11,10 +11,9 @@ use base::clock::Clock;
 use base::executor::Executor;
 use block::device::DeviceExt;
 use block::layer::crash::{CrashLayer, Loss, Power};
-use block::memory::MemoryDevice;
 use block::{Completion, Device, ErrorKind, Event, EventHub, EventReceiver, Geometry, Identity, Request, SharedDevice};
 use cache::{Alignment, Cache, CrashMode, DirtyLimits, FormatOptions, Mode, Percent, Stranded};
-use common::{format, format_options, open, read, write};
+use common::{format, format_options, memory, open, read, write};
 
 const LINE: u64 = 4096;
 const ORIGIN_BYTES: u64 = 64 * LINE;
@@ -66,12 +65,12 @@ struct World {
 
 impl World {
     fn new(options: FormatOptions) -> Self {
-        Self::on(Arc::new(MemoryDevice::new(1 << 20, Identity::default())), options)
+        Self::on(memory(1 << 20), options)
     }
 
     fn on(cache_device: SharedDevice, options: FormatOptions) -> Self {
         let mut executor = Executor::in_order();
-        let inner: SharedDevice = Arc::new(MemoryDevice::new(ORIGIN_BYTES, Identity::default()));
+        let inner = memory(ORIGIN_BYTES);
         let size_bytes = AtomicU64::new(ORIGIN_BYTES);
         let resizable = Arc::new(Resizable { inner: Arc::clone(&inner), size_bytes, events: EventHub::new() });
         format(&mut executor, &cache_device, &(resizable.clone() as SharedDevice), options);
@@ -263,11 +262,11 @@ fn loses_power_while_giving_up(seed: u64, nth: u64) -> bool {
 #[test]
 fn what_an_origin_lost_by_shrinking_does_not_come_back_when_it_grows() {
     let mut executor = Executor::in_order();
-    let inner: SharedDevice = Arc::new(MemoryDevice::new(ORIGIN_BYTES, Identity::default()));
+    let inner = memory(ORIGIN_BYTES);
     let size_bytes = AtomicU64::new(ORIGIN_BYTES);
     let resizable = Arc::new(Resizable { inner: Arc::clone(&inner), size_bytes, events: EventHub::new() });
     let origin: SharedDevice = resizable.clone();
-    let cache_device: SharedDevice = Arc::new(MemoryDevice::new(1 << 20, Identity::default()));
+    let cache_device = memory(1 << 20);
     format(&mut executor, &cache_device, &origin, format_options());
     let cache = open(&mut executor, &cache_device, &origin, Mode::WriteThrough);
     write(&mut executor, &cache, 0, &[7; ORIGIN_BYTES as usize]);

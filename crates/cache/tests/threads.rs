@@ -9,10 +9,8 @@ use base::buffer::Buffer;
 use base::clock::VirtualClock;
 use base::random::Random;
 use block::device::DeviceExt;
-use block::memory::MemoryDevice;
-use block::{Identity, SharedDevice};
 use cache::{Associativity, Cache, FormatOptions, Mode, OpenOptions};
-use common::format_options;
+use common::{format_options, memory};
 use tokio::task::JoinHandle;
 
 const CLIENTS: u64 = 8;
@@ -64,8 +62,8 @@ async fn client(cache: Arc<Cache>, number: u64) {
 fn threads_read_what_they_wrote() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_time().build().unwrap();
     runtime.block_on(async {
-        let cache_device: SharedDevice = Arc::new(MemoryDevice::new(2 << 20, Identity::default()));
-        let origin: SharedDevice = Arc::new(MemoryDevice::new(LINES_PER_CLIENT * CLIENTS * 4096, Identity::default()));
+        let cache_device = memory(2 << 20);
+        let origin = memory(LINES_PER_CLIENT * CLIENTS * 4096);
         let options = FormatOptions {
             associativity: Associativity::Ways(8),
             frames_max: Some(160),
@@ -110,7 +108,6 @@ fn a_cache_closed_under_way_has_all_that_was_acknowledged() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_time().build().unwrap();
     for nth in 0..40 {
         runtime.block_on(async {
-            let memory = |bytes| -> SharedDevice { Arc::new(MemoryDevice::new(bytes, Identity::default())) };
             let (device, origin) = (memory(4 << 20), memory(LINES_PER_CLIENT * CLIENTS * 4096));
             Cache::format(&device, &origin, format_options()).await.unwrap();
             let (clock, turning) = turning_clock();

@@ -6,6 +6,7 @@ use clap::{Command, CommandFactory};
 use stack::Failure;
 
 use crate::arguments::Arguments;
+use crate::settings_help;
 
 /// What it does, and what to type.
 pub type Example = (&'static str, &'static str);
@@ -269,8 +270,26 @@ pub fn exit_codes() -> impl Iterator<Item = (u8, &'static str)> {
 
 /// The command line with its guidance: what the parser, the help and every generated page are made of.
 pub fn command() -> Command {
-    with_examples(Arguments::command(), "forebay").after_long_help(root_guidance())
+    with_examples(Arguments::command(), "forebay")
+        .after_long_help(root_guidance())
+        .mut_subcommand("attach", with_settings)
+        .mut_subcommand("set", |command| {
+            let text = format!("{}\n\n{}", settings_help::live_in_words(), examples_in_words(examples("forebay set")));
+            command.after_help(text)
+        })
 }
+
+/// Of the many examples and settings of `attach`, `--help` has a few, and `--help-all` every one.
+fn with_settings(command: Command) -> Command {
+    let all = examples("forebay attach");
+    let few = examples_in_words(&all[..ATTACH_EXAMPLES.min(all.len())]);
+    let more = "All settings and more examples: --help-all; sizes like 64KiB or 10GiB, times like 8.5ms or 2s.";
+    let long = format!("{}\n\n{}", settings_help::in_words(), examples_in_words(all));
+    command.after_help(format!("{few}\n\n{more}")).after_long_help(long)
+}
+
+/// Examples in `attach --help`.
+const ATTACH_EXAMPLES: usize = 2;
 
 fn with_examples(command: Command, name: &str) -> Command {
     let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
@@ -330,6 +349,35 @@ mod tests {
         for (says, line) in EXAMPLES.iter().flat_map(|(_, examples)| *examples) {
             for line in wrapped(line).lines() {
                 assert!(line.len() + 2 <= 100, "{says}: {} columns: {line}", line.len() + 2);
+            }
+        }
+    }
+
+    /// What most people need: nobody reads more than two screens.
+    #[test]
+    fn the_help_of_attach_fits_sixty_lines() {
+        let mut root = command().term_width(100);
+        root.build();
+        let attach = root.find_subcommand_mut("attach").expect("it is a command");
+        let help = attach.render_help().to_string();
+        assert!(help.lines().count() <= 60, "{} lines:\n{help}", help.lines().count());
+        for word in ["--cache-size", "--set", "--config", "--help-all"] {
+            assert!(help.contains(word), "{word}: {help}");
+        }
+        assert!(!help.contains("--cache-cutoff"), "{help}");
+        let all = attach.render_long_help().to_string();
+        assert!(all.contains("cache.cutoff=SIZE"), "{all}");
+    }
+
+    /// Options of their own, which the help does not name any more.
+    #[test]
+    fn every_setting_is_an_option_of_attach() {
+        for setting in stack::settings::table::TABLE {
+            for flag in setting.flag.into_iter().chain(setting.old_flag) {
+                let line = ["forebay", "attach", "iscsi://h/iqn.a:b/0"];
+                let plain = command().try_get_matches_from(line.into_iter().chain([&*format!("--{flag}")]));
+                let with_value = command().try_get_matches_from(line.into_iter().chain([&*format!("--{flag}=1")]));
+                assert!(plain.is_ok() || with_value.is_ok(), "--{flag}");
             }
         }
     }

@@ -3,6 +3,8 @@
 //! | module | holds |
 //! |---|---|
 //! | `arguments` | the one definition of the command line |
+//! | `settings_arguments` | its options that are settings: of the table in `stack::settings` |
+//! | `settings_help` | what is told of settings, in the help and in the reference |
 //! | `guidance` | what is told beyond it: examples, environment, exit codes |
 //! | `commands` | one file a command |
 //! | `output` | text or JSON, progress, confirmation |
@@ -18,6 +20,8 @@ mod commands;
 mod guidance;
 mod output;
 mod panics;
+mod settings_arguments;
+mod settings_help;
 
 use std::fmt;
 use std::io::IsTerminal;

@@ -134,6 +134,9 @@ impl Difference {
             return Err(of_larger_base(&binding, base.geometry().size_bytes));
         }
         let layout = Layout::of(superblock.uuid(), parameters, &binding, difference.geometry().size_bytes)?;
+        // A program that was killed may have left what it wrote in the device's own cache. A slot that this map says is free must not be another chunk's
+        // after all, when the power fails once it is used.
+        difference.flush().await?;
         let map = load(&difference, &layout).await?;
         if superblock.copies().is_one_damaged() {
             superblock.write(&difference).await?;

@@ -12,6 +12,8 @@
 //!
 //! Those that bring no data and ask for much stand in one line, and are carried out in pieces ([`LongRequests`]).
 //!
+//! Reads and writes of who asks for much take turns with those of others, in pieces ([`Admission`](crate::admission::Admission)).
+//!
 //! Whatever changes data takes its turn first: one request at a time for each block. A request that changes a part of a block reads and writes
 //! all of it, and must not write back what another one changed meanwhile.
 
@@ -25,9 +27,10 @@ use block::{Buffer, ByteRange, Completion, Error, ErrorKind, Geometry, Request, 
 use nbd::server::{Command, Reply, Ticket};
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::admission::DeviceTurns;
 use crate::counters::RequestKind;
 use crate::error_table::to_failure;
-use crate::limits::STEP_BYTES;
+use crate::limits::{PIECE_BYTES_MIN, STEP_BYTES};
 use crate::long_requests::{LongRequests, Part, WorkShare, is_long};
 use crate::partial::{Blocks, around, is_whole, to_status};
 
@@ -52,6 +55,16 @@ pub(crate) struct Means<'a> {
     pub(crate) turns: &'a RangeLock,
     pub(crate) work_share: &'a WorkShare,
     pub(crate) long_requests: &'a Arc<LongRequests>,
+    /// Where this request is to take turns with those of others.
+    pub(crate) device_turns: Option<DeviceTurns>,
+}
+
+impl Means<'_> {
+    /// Bytes that a read or write may have to be one request of the device.
+    fn piece_bytes_max(&self) -> u64 {
+        let transfer_max = u64::from(self.geometry.transfer_bytes_max.max(self.geometry.logical_block_bytes));
+        if self.device_turns.is_some() { transfer_max.min(PIECE_BYTES_MIN) } else { transfer_max }
+    }
 }
 
 /// A request that is over.
@@ -174,17 +187,18 @@ pub(crate) fn start(means: &Means<'_>, mut job: Job, command: Command, buffer: B
 
 fn start_now(means: &Means<'_>, mut job: Job, command: Command, buffer: Buffer) -> Started {
     let Means { device, geometry, turns, .. } = *means;
+    let device_turns = means.device_turns.clone();
     let mut later = None;
     if is_mutation(&command) {
         let mut turn = turns.exclusive(blocks_of(geometry, &command));
         job.turn = turn.try_take();
         later = job.turn.is_none().then_some(turn);
     }
-    let what = match (to_request(geometry, command, buffer), &later) {
-        (Ok(request), None) => return submit(device, job, request),
+    let what = match (to_request(means, command, buffer), &later) {
+        (Ok(request), None) if device_turns.is_none() => return submit(device, job, request),
         (what, _) => what,
     };
-    let carried_out = to_the_end(device.clone(), *geometry, job.kind, what);
+    let carried_out = to_the_end(device.clone(), *geometry, job.kind, (what, device_turns));
     many(job, async move {
         let _turn = match later {
             Some(turn) => Some(turn.await),
@@ -198,7 +212,8 @@ fn start_now(means: &Means<'_>, mut job: Job, command: Command, buffer: Buffer) 
 fn start_later(means: &Means<'_>, job: Job, (command, buffer): (Command, Buffer), part: Part) -> Started {
     let Means { device, geometry, turns, .. } = *means;
     let turns = is_mutation(&command).then(|| (turns.clone(), blocks_of(geometry, &command)));
-    let carried_out = to_the_end(device.clone(), *geometry, job.kind, to_request(geometry, command, buffer));
+    let what = to_request(means, command, buffer);
+    let carried_out = to_the_end(device.clone(), *geometry, job.kind, (what, means.device_turns.clone()));
     many(job, async move {
         let _part = part.wait().await;
         let _turn = match turns {
@@ -211,7 +226,7 @@ fn start_later(means: &Means<'_>, job: Job, (command, buffer): (Command, Buffer)
 
 fn start_long(means: &Means<'_>, job: Job, command: Command, part: Part) -> Started {
     let Means { device, geometry, turns, long_requests, .. } = *means;
-    let blocks = Blocks::new(device.clone(), geometry, STEP_BYTES);
+    let blocks = Blocks::new(device.clone(), geometry, STEP_BYTES, None);
     let (turns, geometry, long_requests) = (turns.clone(), *geometry, Arc::clone(long_requests));
     many(job, async move {
         let _part = part.wait().await;
@@ -224,12 +239,20 @@ async fn to_the_end(
     device: SharedDevice,
     geometry: Geometry,
     kind: RequestKind,
-    what: Result<Request, (Command, Buffer)>,
+    (what, device_turns): (Result<Request, (Command, Buffer)>, Option<DeviceTurns>),
 ) -> Result<Reply, Error> {
-    match what {
-        Ok(request) => Ok(to_reply(Some(kind), device.submit(request).await)),
-        Err((command, buffer)) => in_steps(device, geometry, command, buffer).await,
-    }
+    let request = match what {
+        Ok(request) => request,
+        Err(what) => return in_steps(device, geometry, what, device_turns).await,
+    };
+    let response = match device_turns {
+        Some(turns) => {
+            let place = turns.enter(request.range().unwrap_or_default().length).await;
+            place.carry_out(device.submit(request)).await
+        }
+        None => device.submit(request).await,
+    };
+    Ok(to_reply(Some(kind), response))
 }
 
 fn submit(device: &SharedDevice, job: Job, request: Request) -> Started {
@@ -244,14 +267,14 @@ fn submit(device: &SharedDevice, job: Job, request: Request) -> Started {
 }
 
 /// The one request that carries out a command, or the command and its buffer where it takes several.
-fn to_request(geometry: &Geometry, command: Command, buffer: Buffer) -> Result<Request, (Command, Buffer)> {
-    let transfer_max = geometry.transfer_bytes_max.max(geometry.logical_block_bytes) as usize;
-    if !is_whole(geometry.logical_block_bytes.into(), range_of(&command)) {
+fn to_request(means: &Means<'_>, command: Command, buffer: Buffer) -> Result<Request, (Command, Buffer)> {
+    let bytes_max = means.piece_bytes_max();
+    if !is_whole(means.geometry.logical_block_bytes.into(), range_of(&command)) {
         return Err((command, buffer));
     }
     match command {
-        Command::Read { offset, .. } if buffer.len() <= transfer_max => Ok(Request::read(offset, buffer)),
-        Command::Write { offset, buffer, fua } if buffer.len() <= transfer_max => {
+        Command::Read { offset, .. } if buffer.len() as u64 <= bytes_max => Ok(Request::read(offset, buffer)),
+        Command::Write { offset, buffer, fua } if buffer.len() as u64 <= bytes_max => {
             Ok(Request::write(offset, buffer, fua))
         }
         Command::Flush => Ok(Request::flush()),
@@ -267,12 +290,17 @@ fn to_request(geometry: &Geometry, command: Command, buffer: Buffer) -> Result<R
 }
 
 /// Carries out a command by several requests.
-async fn in_steps(device: SharedDevice, geometry: Geometry, command: Command, buffer: Buffer) -> Result<Reply, Error> {
+async fn in_steps(
+    device: SharedDevice,
+    geometry: Geometry,
+    (command, buffer): (Command, Buffer),
+    device_turns: Option<DeviceTurns>,
+) -> Result<Reply, Error> {
     let range = range_of(&command);
     let is_copied = matches!(command, Command::Read { .. } | Command::Write { .. });
-    // Whole blocks come here only where the device takes less at once.
+    // Whole blocks come here only where the device takes less at once, or others have their turns.
     let is_long = is_copied && is_whole(geometry.logical_block_bytes.into(), range);
-    let blocks = Blocks::new(device, &geometry, if is_long { u64::MAX } else { STEP_BYTES })?;
+    let blocks = Blocks::new(device, &geometry, if is_long { u64::MAX } else { STEP_BYTES }, device_turns)?;
     match command {
         Command::Read { offset, .. } => blocks.read(offset, buffer).await,
         Command::Write { offset, buffer, fua } => blocks.write(offset, buffer, fua).await,

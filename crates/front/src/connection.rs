@@ -23,14 +23,18 @@ use block::{Error, Geometry, SharedDevice};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use nbd::server::{Command, Event, Reply, Server, Ticket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::OwnedSemaphorePermit;
 
+use crate::admission::{DeviceTurns, Lane, cost_of};
 use crate::carry_out::{self, Finished, Job, Means, Running, Started};
 use crate::counters::RequestKind;
 use crate::error_table::to_failure;
 use crate::flushes::Flushes;
+use crate::handshakes::Handshake;
 use crate::holdings::{AwaitedPlace, Holdings};
 use crate::limits::{
-    BYTES_IN_FLIGHT_MAX, REQUESTS_IN_FLIGHT_MAX, SLICES_PER_WRITE_MAX, TURN_BYTES, TURN_REQUEST_BYTES,
+    BYTES_IN_FLIGHT_MAX, HANDSHAKE_TIME_MAX, REQUESTS_IN_FLIGHT_MAX, SLICES_PER_WRITE_MAX, TURN_BYTES,
+    TURN_REFUSED_BYTES, TURN_REQUEST_BYTES,
 };
 use crate::long_requests::{WorkShare, is_long};
 use crate::shared::Shared;
@@ -48,17 +52,30 @@ pub(crate) struct Connection<S> {
     running: FuturesUnordered<Running>,
     flushes: Flushes,
     work_share: WorkShare,
-    /// Bytes of requests begun in this turn, [`TURN_REQUEST_BYTES`] at least for each.
+    lane: Lane,
+    /// Bytes received, and of requests begun, in this turn, [`TURN_REQUEST_BYTES`] at least for each request; beside others those sent, too.
     turn_bytes: u64,
+    /// What reads and writes cost that were carried out on the spot in this turn: they came at once, too.
+    turn_cost: u64,
     /// The buffer that the next request waits for.
     awaited: Option<Awaited>,
     holdings: Holdings,
     /// Bytes of buffers that requests in the device hold.
     bytes_running: u64,
     shutdown: Signal,
-    /// When the handshake is to be over; `None` once it is, or where there is no such time.
-    handshake_deadline: Option<Signal>,
+    /// The end of the handshake that is not over, at the latest; `None` also where it may take any time.
+    handshake_end: Option<Signal>,
+    /// Its place among the connections of the server, once the handshake is over.
+    place: Option<OwnedSemaphorePermit>,
     is_closing: bool,
+}
+
+/// When a handshake has to be over, or to give way.
+fn end_of(mut handshake: Handshake) -> Signal {
+    Box::pin(async move {
+        // Either is the end.
+        let _ = tokio::time::timeout(HANDSHAKE_TIME_MAX, handshake.has_to_give_way()).await;
+    })
 }
 
 /// A buffer that cannot be had at once.
@@ -92,11 +109,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         shared: Arc<Shared>,
         geometry: Geometry,
         shutdown: Signal,
-        handshake_deadline: Option<Signal>,
+        handshake: Option<Handshake>,
     ) -> Self {
         let holdings = shared.holdings();
         let server = Server::new(Arc::new(shared.export(&geometry)));
         let device = Arc::new(SubmitterLayer::new(Arc::clone(&shared.device)));
+        let lane = Lane::new(Arc::clone(&shared.admission), device.submitter());
         Self {
             stream,
             shared,
@@ -106,12 +124,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             running: FuturesUnordered::new(),
             flushes: Flushes::default(),
             work_share: WorkShare::default(),
+            lane,
             turn_bytes: 0,
+            turn_cost: 0,
             awaited: None,
             holdings,
             bytes_running: 0,
             shutdown,
-            handshake_deadline,
+            handshake_end: handshake.map(end_of),
+            place: None,
             is_closing: false,
         }
     }
@@ -127,7 +148,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.server.begin_shutdown();
             self.is_closing = true;
         }
-        self.turn_bytes = 0;
+        (self.turn_bytes, self.turn_cost) = (0, 0);
         loop {
             let mut has_progressed = self.collect_finished(context);
             has_progressed |= self.collect_buffer(context);
@@ -161,8 +182,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let words = "the client keeps a large request that others wait for";
             return Err(io::Error::new(io::ErrorKind::TimedOut, words));
         }
-        let Some(deadline) = &mut self.handshake_deadline else { return Ok(()) };
-        if deadline.as_mut().poll(context).is_pending() {
+        let Some(end) = &mut self.handshake_end else { return Ok(()) };
+        if end.as_mut().poll(context).is_pending() {
             return Ok(());
         }
         self.shared.counters.protocol_errors.fetch_add(1, Ordering::Relaxed);
@@ -235,13 +256,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let Some(event) = self.server.poll_event() else { break };
             has_progressed = true;
             match event {
-                Event::Negotiated { .. } => self.handshake_deadline = None,
+                Event::Negotiated { .. } => self.finish_handshake()?,
                 Event::BufferNeeded { length } => self.with_buffer(length, Purpose::Payload),
                 Event::Request(ticket, command @ Command::Read { length, .. }) => {
                     self.with_buffer(length as usize, Purpose::Read(ticket, command));
                 }
                 Event::Request(ticket, command) => self.start(ticket, command, Buffer::empty()),
-                Event::Answered => self.turn_bytes += TURN_REQUEST_BYTES,
+                Event::Answered => self.turn_bytes += TURN_REFUSED_BYTES,
                 Event::Disconnected => self.is_closing = true,
                 Event::Failed(error) => {
                     self.shared.counters.protocol_errors.fetch_add(1, Ordering::Relaxed);
@@ -250,6 +271,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
         }
         Ok(has_progressed)
+    }
+
+    /// Takes the place of a connection that has finished the handshake, if there is one.
+    fn finish_handshake(&mut self) -> io::Result<()> {
+        if self.handshake_end.take().is_none() {
+            return Ok(());
+        }
+        self.place = Arc::clone(&self.shared.places).try_acquire_owned().ok();
+        if self.place.is_some() {
+            return Ok(());
+        }
+        self.shared.refuse();
+        Err(io::Error::new(io::ErrorKind::QuotaExceeded, "all places were taken meanwhile"))
     }
 
     fn has_room(&mut self) -> bool {
@@ -289,10 +323,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if let Command::Write { buffer, .. } = &command {
             self.holdings.note_received(buffer.len());
         }
-        // Pieces of long ones have turns of their own.
-        self.turn_bytes += if is_long(&command) { TURN_REQUEST_BYTES } else { bytes.max(TURN_REQUEST_BYTES) };
+        self.turn_bytes += match kind {
+            // Its bytes counted when they came.
+            RequestKind::Write => TURN_REQUEST_BYTES.saturating_sub(bytes),
+            // Pieces of long ones have turns of their own.
+            _ if is_long(&command) => TURN_REQUEST_BYTES,
+            _ => bytes.max(TURN_REQUEST_BYTES),
+        };
         let bytes = carry_out::held_bytes(&self.geometry, &command);
         self.bytes_running += bytes;
+        let device_turns = kind.moves_data().then(|| self.enter_lane()).flatten();
         let job = Job { ticket, kind, bytes, buffer_bytes: carry_out::buffer_bytes(&command), turn: None, part: None };
         let means = Means {
             device: &self.device,
@@ -300,16 +340,29 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             turns: &self.shared.turns,
             work_share: &self.work_share,
             long_requests: &self.shared.long_requests,
+            device_turns,
         };
         match carry_out::start(&means, job, command, buffer) {
-            Started::Finished(finished) => self.finish(finished),
+            Started::Finished(finished) => {
+                self.turn_cost += cost_of(finished.job.bytes);
+                self.finish(finished);
+            }
             Started::Running(running) => self.running.push(running),
         }
+    }
+
+    /// The turns that a read or write is to take, beside all that is under way.
+    fn enter_lane(&mut self) -> Option<DeviceTurns> {
+        let requests = self.server.outstanding() as u64;
+        self.lane.enter(requests * cost_of(0) + self.bytes_running + self.turn_cost)
     }
 
     fn finish(&mut self, finished: Finished) {
         let Finished { job, reply } = finished;
         self.bytes_running -= job.bytes;
+        if job.kind.moves_data() {
+            self.lane.leave();
+        }
         if matches!(reply, Reply::Failed(_)) {
             self.shared.counters.count_error(job.kind);
         }
@@ -336,6 +389,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 let count = count?;
                 transmit.handle_transmitted(count);
                 self.holdings.note_sent(count);
+                if self.lane.takes_turns() {
+                    self.turn_bytes += count as u64;
+                }
                 Ok(true)
             }
         }
@@ -353,7 +409,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
         match space.filled().len() {
             0 => self.is_closing = true,
-            count => self.server.handle_received(count),
+            count => {
+                self.turn_bytes += count as u64;
+                self.server.handle_received(count);
+            }
         }
         Ok(true)
     }

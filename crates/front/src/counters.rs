@@ -18,6 +18,13 @@ pub(crate) enum RequestKind {
     BlockStatus,
 }
 
+impl RequestKind {
+    /// Whether requests of this kind bring or take data.
+    pub(crate) fn moves_data(self) -> bool {
+        matches!(self, Self::Read | Self::Write)
+    }
+}
+
 const KIND_COUNT: usize = 7;
 
 #[derive(Default)]

@@ -12,18 +12,21 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+mod admission;
 mod carry_out;
 pub mod client;
 mod connection;
 pub mod counters;
 mod error_table;
 mod flushes;
+mod handshakes;
 mod holdings;
 pub mod limits;
 pub mod listener;
 mod long_requests;
 pub mod options;
 mod partial;
+mod room;
 pub mod server;
 mod shared;
 

@@ -37,6 +37,16 @@ pub const LARGE_TIME_MAX: Duration = Duration::from_secs(32);
 /// Time a client has to finish the handshake. Programs take milliseconds, people with a debugger do not matter here.
 pub const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 
+/// Connections in their handshakes at once. They come and go within milliseconds, and hold a few KiB; with more, the oldest of who has most of them
+/// gives way. At the pace at which they are taken the others have ten milliseconds at least.
+pub const HANDSHAKES_MAX: usize = 128;
+
+/// Connections that are taken before the next ones wait for [`ACCEPT_INTERVAL`]: who connects again and again has a fifth of the thread.
+pub const ACCEPTS_IN_A_ROW: u32 = 16;
+
+/// See [`ACCEPTS_IN_A_ROW`].
+pub const ACCEPT_INTERVAL: Duration = Duration::from_millis(1);
+
 /// Time a server that shuts down gives its connections to finish what is under way. Whoever ends the process gives it 5 s or more, and
 /// what is below the server needs some of it.
 pub const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(3);
@@ -79,12 +89,48 @@ const _: () = assert!(WORK_SHARE_BYTES / SHARE_UNIT_BYTES >= REQUESTS_IN_FLIGHT_
 /// Longest pause after a piece of a long request, for others.
 pub const PAUSE_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Bytes that a connection has the device move before the runtime looks at the sockets of others, where the device answers on the spot: 50 us of
+/// What a request costs in the device beside its bytes, where several connections have some in it: about as many bytes as a link moves in the time that
+/// a small request takes to be worked on.
+pub const REQUEST_COST: u64 = 32 << 10;
+
+/// What a connection may have under way and counts as one that asks for little: seven requests of a page, or one of 128 KiB.
+pub const LIGHT_COST: u64 = 256 << 10;
+
+/// What those who ask for much may have in the device at least beside one who asks for little: two pieces, so that one is on its way to the device
+/// while the other is on its way back.
+pub const BESIDE_LIGHT_COST: u64 = 2 * (REQUEST_COST + PIECE_BYTES_MIN);
+
+/// The same where nobody asks for little, and the most that it is otherwise: what one connection may have.
+pub const SHARED_COST: u64 = BYTES_IN_FLIGHT_MAX;
+const _: () = assert!(BESIDE_LIGHT_COST <= SHARED_COST);
+
+/// Time after which what a device takes without delay is found out anew: a second of it or less is with little in the device.
+pub const ROOM_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Pieces of which the mean is taken for that.
+pub const ROOM_SAMPLES: u32 = 16;
+
+/// Time for which who asked for something counts as being there.
+pub const BESIDE_TIME: Duration = Duration::from_secs(1);
+
+/// Pieces that the room of those who ask for much holds: as many as are on their way at once, when it is small.
+pub const PIECES_IN_ROOM: u64 = 4;
+
+/// Bytes of a piece of a read or write, at least and at most.
+pub const PIECE_BYTES_MIN: u64 = 32 << 10;
+/// See [`PIECE_BYTES_MIN`].
+pub const PIECE_BYTES_MAX: u64 = STEP_BYTES;
+
+/// Bytes that a connection receives, and has the device move, before the runtime looks at the sockets of others, where the device answers on the spot: 50 us of
 /// memory.
 pub const TURN_BYTES: u64 = 256 << 10;
 
-/// What any request counts in it at least, one that is refused included: 64 small ones are a turn.
+/// What any request counts in it at least: 64 small ones are a turn.
 pub const TURN_REQUEST_BYTES: u64 = 4096;
+
+/// What one counts that is refused or is no request: 16 are a turn, since several clients may have their turns before another one has its own, and nobody is
+/// slower for it who asks for something.
+pub const TURN_REFUSED_BYTES: u64 = 16 << 10;
 
 /// Bytes of one command of the client that carries no payload: the largest multiple of every block size below 4 GiB.
 pub const CLIENT_PIECE_BYTES: u64 = (4 << 30) - (64 << 10);

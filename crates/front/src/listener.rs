@@ -21,9 +21,10 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use crate::address::ListenAddress;
+use crate::handshakes::Peer;
 
-/// Connections the kernel keeps until they are accepted.
-const BACKLOG: i32 = 128;
+/// Connections the kernel keeps until they are accepted: at the pace at which they are, a tenth of a second.
+const BACKLOG: i32 = 512;
 
 /// Who may connect to a socket file: who can write to it (unix(7)). TCP addresses have neither mode nor group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,6 +78,16 @@ enum Kind {
 pub(crate) enum Accepted {
     Unix(UnixStream),
     Tcp(TcpStream),
+}
+
+impl Accepted {
+    /// Who it is.
+    pub(crate) fn peer(&self) -> Peer {
+        match self {
+            Self::Unix(stream) => stream.peer_cred().map_or(Peer::Unknown, |process| Peer::User(process.uid())),
+            Self::Tcp(stream) => stream.peer_addr().map_or(Peer::Unknown, |address| Peer::Address(address.ip())),
+        }
+    }
 }
 
 /// A socket file, removed on drop if it is still the same one.

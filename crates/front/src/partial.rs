@@ -1,21 +1,29 @@
-//! Requests that are not whole blocks of the device, and requests of more than it takes at once: several steps each.
+//! Requests that are not whole blocks of the device, and requests of more than it takes at once, or than others are to wait for: several steps each.
 //!
 //! What is written of a block in part is read, changed and written back. All of it happens in the request's turn: nobody else changes the
-//! block meanwhile. Steps go one after the other through buffers of their own.
+//! block meanwhile. Steps go one after the other through buffers of their own, but for whole blocks that are read: those go where they belong.
+
+use std::future::Future;
 
 use base::buffer::Buffer;
+use base::limits::BUFFER_ALIGNMENT;
 use block::device::DeviceExt;
 use block::{ByteRange, Error, ErrorKind, Extent, ExtentKind, Geometry, SharedDevice};
 use nbd::StatusExtent;
 use nbd::server::Reply;
+
+use crate::admission::{DeviceTurns, Place};
+use crate::limits::PIECE_BYTES_MIN;
 
 /// A device and what its requests must be.
 #[derive(Clone)]
 pub(crate) struct Blocks {
     device: SharedDevice,
     block_bytes: u64,
-    /// Bytes of one step, a multiple of the block.
+    /// Most bytes of one step, a multiple of the block, and of the page unless it is less.
     step_bytes: u64,
+    /// Where each step takes turns with those of others, and is no longer than they may be.
+    turns: Option<DeviceTurns>,
 }
 
 /// Whether a range is whole blocks, which are a power of two: every request asks.
@@ -49,33 +57,55 @@ impl Blocks {
     ///
     /// # Errors
     /// `Unsupported` for blocks larger than any buffer.
-    pub(crate) fn new(device: SharedDevice, geometry: &Geometry, step_bytes_max: u64) -> Result<Self, Error> {
+    pub(crate) fn new(
+        device: SharedDevice,
+        geometry: &Geometry,
+        step_bytes_max: u64,
+        turns: Option<DeviceTurns>,
+    ) -> Result<Self, Error> {
         let block_bytes = u64::from(geometry.logical_block_bytes);
         let most = step_bytes_max.min(geometry.transfer_bytes_max.into());
-        let step_bytes = (most / block_bytes * block_bytes).max(block_bytes);
+        let step_bytes = whole_steps(block_bytes, most);
         if step_bytes > base::limits::BUFFER_BYTES_MAX as u64 {
             let words = format!("blocks of {block_bytes} bytes are too large to be read and written in part");
             return Err(Error::new(ErrorKind::Unsupported, words));
         }
-        Ok(Self { device, block_bytes, step_bytes })
+        Ok(Self { device, block_bytes, step_bytes, turns })
     }
 
     /// Fills `buffer` from `offset` on.
     pub(crate) async fn read(self, offset: u64, mut buffer: Buffer) -> Result<Reply, Error> {
         let range = ByteRange { offset, length: buffer.len() as u64 };
-        for step in self.steps(range) {
-            let bytes = self.read_blocks(step).await?;
+        if is_whole(self.block_bytes, range) && self.step_bytes >= BUFFER_ALIGNMENT as u64 {
+            return self.read_in_place(range, buffer).await;
+        }
+        let mut left = self.blocks_of(range);
+        while let Some((step, place)) = self.next_step(&mut left).await {
+            let bytes = in_place(place, self.read_blocks(step)).await?;
             let (from, to, length) = common(step, range);
             buffer[to..to + length].copy_from_slice(&bytes[from..from + length]);
         }
         Ok(Reply::Data(buffer))
     }
 
-    /// Writes `buffer` at `offset`.
+    /// Fills `buffer` with whole blocks, each step a window of it.
+    async fn read_in_place(self, range: ByteRange, mut buffer: Buffer) -> Result<Reply, Error> {
+        let mut left = range;
+        while let Some((step, place)) = self.next_step(&mut left).await {
+            buffer.set_window((step.offset - range.offset) as usize, step.length as usize);
+            buffer = in_place(place, self.device.read(step.offset, buffer)).await?;
+        }
+        buffer.set_window(0, range.length as usize);
+        Ok(Reply::Data(buffer))
+    }
+
+    /// Writes `buffer` at `offset`. Several steps become durable together, after the last one.
     pub(crate) async fn write(self, offset: u64, buffer: Buffer, fua: bool) -> Result<Reply, Error> {
         let range = ByteRange { offset, length: buffer.len() as u64 };
-        self.change(range, fua, |into, at| into.copy_from_slice(&buffer[at..at + into.len()])).await?;
-        Ok(Reply::Done)
+        let step_min = if self.turns.is_some() { self.step_bytes.min(PIECE_BYTES_MIN) } else { self.step_bytes };
+        let has_flush = fua && range.length > step_min;
+        self.change(range, fua && !has_flush, |into, at| into.copy_from_slice(&buffer[at..at + into.len()])).await?;
+        if has_flush { self.flush().await } else { Ok(Reply::Done) }
     }
 
     /// Makes a range zeroes: of the blocks at its ends a part, of those between all.
@@ -134,20 +164,25 @@ impl Blocks {
 
     /// Reads a range and drops what it reads: whatever caches there are below keep it.
     pub(crate) async fn warm(self, range: ByteRange) -> Result<Reply, Error> {
-        for step in self.steps(range) {
-            self.read_blocks(step).await?;
+        let mut left = self.blocks_of(range);
+        while let Some((step, place)) = self.next_step(&mut left).await {
+            in_place(place, self.read_blocks(step)).await?;
         }
         Ok(Reply::Done)
     }
 
     /// Writes a range step by step. `fill` makes the bytes that begin so far inside the range.
     async fn change(&self, range: ByteRange, fua: bool, fill: impl Fn(&mut [u8], usize)) -> Result<(), Error> {
-        for step in self.steps(range) {
+        let mut left = self.blocks_of(range);
+        while let Some((step, place)) = self.next_step(&mut left).await {
             let (from, to, length) = common(step, range);
             let is_whole = from == 0 && length as u64 == step.length;
-            let mut bytes = if is_whole { Buffer::zeroed(length) } else { self.read_blocks(step).await? };
-            fill(&mut bytes[from..from + length], to);
-            self.device.write(step.offset, bytes, fua).await?;
+            let write = async {
+                let mut bytes = if is_whole { Buffer::zeroed(length) } else { self.read_blocks(step).await? };
+                fill(&mut bytes[from..from + length], to);
+                self.device.write(step.offset, bytes, fua).await
+            };
+            in_place(place, write).await?;
         }
         Ok(())
     }
@@ -163,13 +198,37 @@ impl Blocks {
         ByteRange { offset, length: end.saturating_sub(offset) }
     }
 
-    /// The steps of a range: whole blocks each.
-    fn steps(&self, range: ByteRange) -> impl Iterator<Item = ByteRange> + use<> {
-        let whole = if range.is_empty() { range } else { around(self.block_bytes, range) };
-        let most = self.step_bytes;
-        let starts = (whole.offset..whole.end()).step_by(most as usize);
-        starts.map(move |offset| ByteRange { offset, length: most.min(whole.end() - offset) })
+    /// The blocks that a range touches: what its steps are taken from.
+    fn blocks_of(&self, range: ByteRange) -> ByteRange {
+        if range.is_empty() { range } else { around(self.block_bytes, range) }
     }
+
+    /// The next step of what is left: whole blocks, as many as are right when its turn comes, and its place in the device.
+    async fn next_step(&self, left: &mut ByteRange) -> Option<(ByteRange, Option<Place>)> {
+        let most = self.step_bytes.min(left.length);
+        let place = match &self.turns {
+            Some(turns) if most > 0 => Some(turns.enter(most).await),
+            _ => None,
+        };
+        let most = place.as_ref().map_or(self.step_bytes, |place| place.bytes);
+        let step = ByteRange { offset: left.offset, length: whole_steps(self.block_bytes, most).min(left.length) };
+        *left = ByteRange { offset: step.end(), length: left.length - step.length };
+        (!step.is_empty()).then_some((step, place))
+    }
+}
+
+/// Does something for a step in its place, where it has one.
+async fn in_place<F: Future>(place: Option<Place>, work: F) -> F::Output {
+    match place {
+        Some(place) => place.carry_out(work).await,
+        None => work.await,
+    }
+}
+
+/// The most whole blocks and whole pages in so many bytes; whole blocks where there is no whole page, and one at least.
+fn whole_steps(block_bytes: u64, most: u64) -> u64 {
+    let unit = block_bytes.max(BUFFER_ALIGNMENT as u64);
+    if most >= unit { most / unit * unit } else { (most / block_bytes * block_bytes).max(block_bytes) }
 }
 
 /// The bytes that a step and a range have in common: where they begin in each, and how many they are.

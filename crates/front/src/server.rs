@@ -10,23 +10,24 @@
 
 use std::future::Future;
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use base::buffer::BufferPool;
 use base::refusals::Refusals;
 use block::range_lock::RangeLock;
 use block::{Geometry, SharedDevice};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::connection::Connection;
 use crate::counters::{Counters, NbdCounters};
 use crate::holdings::Shares;
-use crate::limits::{ACCEPT_PAUSE, HANDSHAKE_TIME_MAX, LARGE_BYTES_MAX, SHUTDOWN_TIME_MAX, SPARE_SHARE_BYTES};
+use crate::limits::{
+    ACCEPT_INTERVAL, ACCEPT_PAUSE, ACCEPTS_IN_A_ROW, HANDSHAKES_MAX, LARGE_BYTES_MAX, SHUTDOWN_TIME_MAX,
+    SPARE_SHARE_BYTES,
+};
 use crate::listener::{Accepted, Listener};
 use crate::options::NbdOptions;
 use crate::shared::Shared;
@@ -39,7 +40,12 @@ pub struct NbdServer {
 
 impl NbdServer {
     /// A server of `device` that has no connection yet.
-    pub fn new(device: SharedDevice, mut options: NbdOptions) -> Self {
+    pub fn new(device: SharedDevice, options: NbdOptions) -> Self {
+        Self::beside(device, RangeLock::new(), options)
+    }
+
+    /// A server of `device` beside others of it. What is no whole block is read and written back here: in `turns` all who do that wait for each other.
+    pub fn beside(device: SharedDevice, turns: RangeLock, mut options: NbdOptions) -> Self {
         for text in [&mut options.export_name, &mut options.description] {
             text.truncate(text.floor_char_boundary(nbd::limits::STRING_BYTES_MAX));
         }
@@ -49,11 +55,14 @@ impl NbdServer {
             pool: BufferPool::new(options.buffer_bytes_max.saturating_add(LARGE_BYTES_MAX).saturating_add(spare_bytes)),
             shares: Shares::new(options.buffer_bytes_max, options.connections_max),
             counters: Counters::default(),
-            turns: RangeLock::new(),
+            turns,
             refusals: Refusals::default(),
             begun: Instant::now(),
             large_places: Arc::default(),
+            places: Arc::new(Semaphore::new(options.all_connections_max().min(Semaphore::MAX_PERMITS))),
+            handshakes: Arc::default(),
             long_requests: Arc::default(),
+            admission: Arc::default(),
             options,
         };
         Self { shared: Arc::new(shared) }
@@ -76,27 +85,29 @@ impl NbdServer {
         let (stop, _) = watch::channel(false);
         let mut connections = JoinSet::new();
         let mut shutdown = std::pin::pin!(shutdown);
+        let mut accepted_in_a_row = 0;
         loop {
             tokio::select! {
                 biased;
                 () = &mut shutdown => break,
                 Some(_) = connections.join_next(), if !connections.is_empty() => {}
-                accepted = listener.accept() => match accepted {
-                    Ok(_) if connections.len() >= self.shared.options.all_connections_max() => {
-                        self.shared.counters.connections_refused.fetch_add(1, Ordering::Relaxed);
-                        if let Some(others) = self.shared.note_refusal() {
-                            let connections = connections.len();
-                            tracing::warn!(connections, others, "too many NBD connections: one is refused");
+                accepted = listener.accept() => {
+                    match accepted {
+                        Ok(_) if self.shared.places.available_permits() == 0 => self.shared.refuse(),
+                        Ok(accepted) => self.spawn(&mut connections, accepted, stop.subscribe()),
+                        Err(error) => {
+                            if let Some(others) = self.shared.note_refusal() {
+                                tracing::warn!(%error, others, "an NBD connection could not be accepted");
+                            }
+                            tokio::time::sleep(ACCEPT_PAUSE).await;
                         }
                     }
-                    Ok(accepted) => self.spawn(&mut connections, accepted, stop.subscribe()),
-                    Err(error) => {
-                        if let Some(others) = self.shared.note_refusal() {
-                            tracing::warn!(%error, others, "an NBD connection could not be accepted");
-                        }
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    accepted_in_a_row += 1;
+                    if accepted_in_a_row == ACCEPTS_IN_A_ROW {
+                        accepted_in_a_row = 0;
+                        tokio::time::sleep(ACCEPT_INTERVAL).await;
                     }
-                },
+                }
             }
         }
         drop(listener);
@@ -128,6 +139,7 @@ impl NbdServer {
 
     fn spawn(&self, connections: &mut JoinSet<()>, accepted: Accepted, mut stop: watch::Receiver<bool>) {
         let shared = Arc::clone(&self.shared);
+        let handshake = shared.handshakes.begin(accepted.peer(), HANDSHAKES_MAX);
         connections.spawn(base::background::named("nbd-connection", async move {
             let open = OpenConnection::begin(&shared);
             let (shared, geometry) = (Arc::clone(&shared), open.geometry);
@@ -135,13 +147,12 @@ impl NbdServer {
                 // The sender lives as long as `serve`; its end is a shutdown as well.
                 let _ = stop.wait_for(|is_stopped| *is_stopped).await;
             });
-            let deadline: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(tokio::time::sleep(HANDSHAKE_TIME_MAX));
             let ended = match accepted {
                 Accepted::Unix(stream) => {
-                    Connection::new(stream, shared, geometry, shutdown, Some(deadline)).run().await
+                    Connection::new(stream, shared, geometry, shutdown, Some(handshake)).run().await
                 }
                 Accepted::Tcp(stream) => {
-                    Connection::new(stream, shared, geometry, shutdown, Some(deadline)).run().await
+                    Connection::new(stream, shared, geometry, shutdown, Some(handshake)).run().await
                 }
             };
             if let Err(error) = ended {

@@ -1,6 +1,7 @@
 //! What all connections of a server share.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use base::buffer::BufferPool;
 use base::refusals::Refusals;
@@ -8,9 +9,12 @@ use block::range_lock::RangeLock;
 use block::{Geometry, SharedDevice};
 use nbd::server::Export;
 use nbd::{Abilities, BlockSize};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use crate::admission::Admission;
 use crate::counters::Counters;
+use crate::handshakes::Handshakes;
 use crate::holdings::{AwaitedPlace, Holdings, LargePlaces, Shares};
 use crate::long_requests::LongRequests;
 use crate::options::NbdOptions;
@@ -27,7 +31,11 @@ pub(crate) struct Shared {
     pub(crate) turns: RangeLock,
     pub(crate) large_places: Arc<LargePlaces>,
     pub(crate) long_requests: Arc<LongRequests>,
+    pub(crate) admission: Arc<Admission>,
     pub(crate) shares: Shares,
+    /// Of connections that have finished the handshake.
+    pub(crate) places: Arc<Semaphore>,
+    pub(crate) handshakes: Arc<Handshakes>,
     pub(crate) refusals: Refusals,
     /// When the server was made: times of its log are since then.
     pub(crate) begun: Instant,
@@ -43,6 +51,15 @@ impl Shared {
     /// A place for a request that is larger than a share.
     pub(crate) fn large_place(&self) -> AwaitedPlace {
         self.large_places.acquire()
+    }
+
+    /// A connection is refused, since all places are taken.
+    pub(crate) fn refuse(&self) {
+        self.counters.connections_refused.fetch_add(1, Ordering::Relaxed);
+        if let Some(others) = self.note_refusal() {
+            let connections = self.options.all_connections_max();
+            tracing::warn!(connections, others, "too many NBD connections: one is refused");
+        }
     }
 
     /// Notes that a connection is refused: when the log is to tell of it, how many others it did not tell of before.

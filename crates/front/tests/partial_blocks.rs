@@ -8,6 +8,7 @@ use std::time::Duration;
 use base::buffer::Buffer;
 use base::random::Random;
 use block::device::DeviceExt;
+use block::range_lock::RangeLock;
 use block::{Completion, Device, Geometry, Identity, Request, SharedDevice};
 use common::step_client::StepClient;
 use common::{memory, memory_with};
@@ -148,5 +149,28 @@ async fn parts_of_one_block_that_are_written_at_once_are_all_there() {
             _ => byte == 0,
         };
         assert!(is_right, "byte {at} is {byte}");
+    }
+}
+
+/// Each reads the rest of the block and writes it back: by turns of its own it would put back what the other has changed.
+#[tokio::test(start_paused = true)]
+async fn parts_of_one_block_that_two_servers_write_at_once_are_all_there() {
+    let device = memory(MIB);
+    let late: SharedDevice = Arc::new(Late(device.clone()));
+    let turns = RangeLock::new();
+    let servers = [(), ()].map(|()| NbdServer::beside(late.clone(), turns.clone(), NbdOptions::default()));
+    let writers = (0..8u64).map(|part| {
+        let server = servers[part as usize % 2].clone();
+        tokio::spawn(async move {
+            let mut client = StepClient::connect(&server).await;
+            client.write(part * 64, &[part as u8 + 1; 64]).await;
+        })
+    });
+    for writer in writers.collect::<Vec<_>>() {
+        writer.await.unwrap();
+    }
+    let bytes = device.read(0, Buffer::zeroed(512)).await.unwrap();
+    for (at, &byte) in bytes.iter().enumerate() {
+        assert_eq!(usize::from(byte), at / 64 + 1, "byte {at}");
     }
 }

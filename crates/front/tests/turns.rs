@@ -17,9 +17,11 @@ use common::step_client::StepClient;
 use common::{Running, memory};
 use front::limits::SHUTDOWN_TIME_MAX;
 use front::{ListenAddress, NbdOptions, NbdServer};
-use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
 use tokio::net::UnixStream;
 
+const READ: u16 = 0;
+const WRITE: u16 = 1;
 const FLUSH: u16 = 3;
 const TRIM: u16 = 4;
 const CACHE: u16 = 5;
@@ -42,6 +44,8 @@ struct Model {
     asked: Mutex<Vec<(OperationKind, u64, u64)>>,
     /// What 64 KiB, or a request of fewer, takes; `None` is on the spot.
     time: Option<Duration>,
+    /// Requests do not wait for each other, and each takes that long.
+    is_parallel: bool,
     line: Arc<tokio::sync::Mutex<()>>,
     /// Flushes that fail before one ends well.
     failing_flushes: AtomicUsize,
@@ -50,7 +54,8 @@ struct Model {
 impl Model {
     fn new(time: Option<Duration>) -> Arc<Self> {
         let (asked, failing_flushes) = (Mutex::default(), AtomicUsize::new(0));
-        Arc::new(Self { below: memory(SIZE), asked, time, line: Arc::default(), failing_flushes })
+        let (below, line) = (memory(SIZE), Arc::default());
+        Arc::new(Self { below, asked, time, is_parallel: false, line, failing_flushes })
     }
 
     /// What it was asked for since this was called last.
@@ -80,10 +85,14 @@ impl Device for Model {
         let answer = self.below.submit(request);
         let Some(time) = self.time else { return answer };
         let (completion, sender) = Completion::slot();
-        let line = Arc::clone(&self.line);
+        let (line, is_parallel) = (Arc::clone(&self.line), self.is_parallel);
         tokio::spawn(async move {
-            let _turn = line.lock().await;
-            tokio::time::sleep(time * range.length.div_ceil(64 * KIB).max(1) as u32).await;
+            if is_parallel {
+                tokio::time::sleep(time).await;
+            } else {
+                let _turn = line.lock().await;
+                tokio::time::sleep(time * range.length.div_ceil(64 * KIB).max(1) as u32).await;
+            }
             let answer = answer.await;
             sender.complete(if fails {
                 Response::failed(Error::new(ErrorKind::Media, "planted"), Buffer::empty())
@@ -246,7 +255,144 @@ async fn requests_that_are_refused_are_answered_in_portions() {
     let mut answers = ReadBuf::new(&mut answers);
     poll_fn(|context| Poll::Ready(Pin::new(&mut bad.0).poll_read(context, &mut answers).is_ready())).await;
     let most = answers.filled().len() / 16;
-    assert!((1..=4096).contains(&most), "{most} answers during one read of another");
+    assert!((1..=40).contains(&most), "{most} answers during one read of another");
+}
+
+/// Deep and large reads and writes: what one asks for of each, and how often at once.
+const MUCH: [(u16, u32, usize); 6] = [
+    (READ, 4096, FLOOD),
+    (READ, MIB as u32, FLOOD),
+    (READ, LONG, 4),
+    (WRITE, 4096, FLOOD),
+    (WRITE, MIB as u32, 16),
+    (WRITE, LONG, 1),
+];
+
+/// So many clients that ask for all they can get.
+async fn keep_asking(server: &NbdServer, (command, length, depth): (u16, u32, usize), count: usize) {
+    for _ in 0..count {
+        RawClient::connect(server).await.keep_asking(command, length, depth);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_waits_for_a_few_pieces_of_those_who_ask_for_much() {
+    for (much, count) in MUCH.into_iter().flat_map(|much| [(much, 1), (much, 4)]) {
+        let device = Model::new(Some(Duration::from_millis(1)));
+        let server = NbdServer::new(Arc::clone(&device) as SharedDevice, NbdOptions::default());
+        let mut good = StepClient::connect(&server).await;
+        keep_asking(&server, much, count).await;
+        // They may have more in the device until somebody is beside.
+        for _ in 0..4 {
+            good.read(OWN, 4096).await;
+        }
+        bytes_of_others(&device);
+        let most = most_in_a_read(&device, &mut good).await;
+        assert!((1..=512 * KIB).contains(&most), "{count} clients with {much:?}: {most} bytes");
+    }
+}
+
+/// The thread of a device that answers at once is that of all connections.
+#[tokio::test]
+async fn on_the_spot_a_read_waits_for_a_few_pieces_of_those_who_ask_for_much() {
+    for much in MUCH {
+        let device = Model::new(None);
+        let server = NbdServer::new(Arc::clone(&device) as SharedDevice, NbdOptions::default());
+        let mut good = StepClient::connect(&server).await;
+        keep_asking(&server, much, 4).await;
+        for _ in 0..4 {
+            good.read(OWN, 4096).await;
+        }
+        bytes_of_others(&device);
+        let most = most_in_a_read(&device, &mut good).await;
+        assert!(most <= 2 * MIB, "{much:?}: {most} bytes");
+    }
+}
+
+/// Over a long link nobody waits for what others have under way: they have much of it, also beside one who asks for little.
+#[tokio::test(start_paused = true)]
+async fn over_a_long_link_those_who_ask_for_much_are_not_held_up() {
+    let model = Model::new(Some(Duration::from_millis(10)));
+    let device = Arc::new(Model { is_parallel: true, ..Arc::into_inner(model).unwrap() });
+    let server = NbdServer::new(Arc::clone(&device) as SharedDevice, NbdOptions::default());
+    let mut good = StepClient::connect(&server).await;
+    keep_asking(&server, (READ, MIB as u32, 16), 1).await;
+    for _ in 0..100 {
+        good.read(OWN, 4096).await;
+    }
+    bytes_of_others(&device);
+    let most = most_in_a_read(&device, &mut good).await;
+    assert!(most >= 8 * MIB, "{most} bytes in 10 ms");
+}
+
+/// Bytes of reads of this length that were begun since this was called last, and of all others.
+fn bytes_by_length(device: &Model, length: u64) -> (u64, u64) {
+    let asked = device.take_asked();
+    let (own, others): (Vec<u64>, Vec<u64>) = asked.iter().map(|asked| asked.2).partition(|&asked| asked == length);
+    (own.iter().sum(), others.iter().sum())
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_who_ask_for_much_have_equal_shares_of_the_device() {
+    const SMALL: u32 = 64 << 10;
+    let device = Model::new(Some(Duration::from_millis(1)));
+    let server = NbdServer::new(Arc::clone(&device) as SharedDevice, NbdOptions::default());
+    keep_asking(&server, (READ, LONG, 4), 1).await;
+    keep_asking(&server, (READ, SMALL, 16), 1).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    bytes_by_length(&device, SMALL.into());
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let (small, large) = bytes_by_length(&device, SMALL.into());
+    assert!(small * 2 > large, "{small} bytes in small requests, {large} in large ones");
+}
+
+/// One client is not held up by its own requests, and no longer by others than they are there.
+#[tokio::test(start_paused = true)]
+async fn who_is_alone_has_all_its_requests_in_the_device_as_they_are() {
+    let device = Model::new(Some(Duration::from_millis(1)));
+    let server = NbdServer::new(Arc::clone(&device) as SharedDevice, NbdOptions::default());
+    let (mut alone, mut other) = (RawClient::connect(&server).await, StepClient::connect(&server).await);
+    let most_at_once = async |alone: &mut RawClient, length: u32, count: usize| {
+        device.take_asked();
+        alone.ask(READ, length, count).await;
+        tokio::time::sleep(Duration::from_micros(10)).await;
+        let asked = device.take_asked();
+        let mut replies = vec![0; (16 + length as usize) * count];
+        alone.0.read_exact(&mut replies).await.unwrap();
+        asked.iter().map(|(_, _, length)| *length).collect::<Vec<u64>>()
+    };
+    assert_eq!(most_at_once(&mut alone, 4096, FLOOD).await, [4096; FLOOD]);
+    assert_eq!(most_at_once(&mut alone, MIB as u32, 16).await, [MIB; 16]);
+    assert_eq!(most_at_once(&mut alone, 16 * MIB as u32, 1).await, [16 * MIB]);
+    other.read(OWN, 4096).await;
+    let beside = most_at_once(&mut alone, LONG, 1).await;
+    assert!(beside.iter().sum::<u64>() < MIB, "another one was just there: {beside:?}");
+    other.read(OWN, 4096).await;
+    drop(other);
+    tokio::time::sleep(Duration::from_micros(10)).await;
+    assert_eq!(most_at_once(&mut alone, 16 * MIB as u32, 1).await, [16 * MIB], "it is gone");
+}
+
+/// Cut or not, a read and a write are what was asked for, and durable where that was asked for.
+#[tokio::test]
+async fn pieces_of_reads_and_writes_together_are_what_was_asked_for() {
+    let device = Model::new(None);
+    let server = NbdServer::new(Arc::clone(&device) as SharedDevice, NbdOptions::default());
+    let (mut client, mut other) = (StepClient::connect(&server).await, StepClient::connect(&server).await);
+    for (offset, length) in [(MIB, LONG as usize), (MIB + 100, (LONG - 1000) as usize), (512, 300 << 10)] {
+        let bytes: Vec<u8> = (0..length).map(|at| (at / 100) as u8).collect();
+        other.read(OWN, 4096).await;
+        device.take_asked();
+        let write = nbd::client::Command::Write { offset, buffer: Buffer::copy_of(&bytes), fua: true };
+        client.ask(write).await.result.unwrap();
+        let asked = device.take_asked();
+        assert_eq!(asked.last().map(|(kind, ..)| *kind), Some(OperationKind::Flush), "once, at the end");
+        assert!(asked.iter().all(|(_, _, length)| *length <= 64 * KIB), "{asked:?}");
+        assert_eq!(asked.iter().filter(|(kind, ..)| *kind == OperationKind::Flush).count(), 1);
+        other.read(OWN, 4096).await;
+        assert!(client.read(offset, length).await == bytes);
+        assert!(device.take_asked().iter().all(|(_, _, length)| *length <= 64 * KIB));
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -23,19 +23,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::clock::Clock;
-use front::{ListenAddress, Listener};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 
-use crate::attach::settings::check_now;
-use crate::attach::{AttachConfig, Attachment, wait_until};
+use crate::attach::{AttachConfig, Attachment};
 use crate::control::{Handler, Progress, Request};
-use crate::doors::{Doors, listen};
+use crate::doors::Doors;
 use crate::error::{Error, Failure, Result};
-use crate::limits::{SEARCH_WAIT_MAX, SEARCH_WAIT_MIN, TURN_AWAY_PAUSE};
+use crate::flag::wait_until;
+use crate::fronts::Fronts;
+use crate::limits::{SEARCH_WAIT_MAX, SEARCH_WAIT_MIN};
 use crate::metrics::MetricsServer;
 use crate::paths::Paths;
 use crate::remotes::{Remotes, RemotesConfig};
+use crate::settings::Settings;
+use crate::stack::StackConfig;
 use crate::systemd;
 use crate::time::system_clock;
 
@@ -43,8 +45,6 @@ use crate::time::system_clock;
 pub struct Awaited {
     config: AttachConfig,
     doors: Doors,
-    listener: Listener,
-    front: ListenAddress,
 }
 
 impl Awaited {
@@ -56,14 +56,13 @@ impl Awaited {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn start(config: AttachConfig, paths: &Paths) -> Result<Self> {
-        let doors = Doors::open(&config.name, config.metrics, paths)?;
-        let (listener, front) = listen(&config.front, config.front_access)?;
-        Ok(Self { config, doors, listener, front })
+        let doors = Doors::open(&config.stack.name, config.metrics, &config.fronts, paths)?;
+        Ok(Self { config, doors })
     }
 
-    /// Where applications reach it: an NBD URI.
-    pub fn address(&self) -> String {
-        self.front.uri("")
+    /// Where applications reach it, as they take it.
+    pub fn addresses(&self) -> Vec<String> {
+        self.doors.fronts.addresses()
     }
 
     /// Where it listens for scrapes, which are answered when the target is there.
@@ -77,9 +76,10 @@ impl Awaited {
     /// What waiting does not help with: credentials, a LUN that does not exist; and all that may be wrong with an attachment
     /// ([`Attachment::start`]).
     pub async fn attach(self, paths: &Paths, signal: impl Future<Output = ()>) -> Result<Option<Attachment>> {
-        let Self { config, mut doors, listener, front } = self;
-        let clock = system_clock()?;
-        let search = Rc::new(Search::new(&config, &front));
+        let Self { config, doors } = self;
+        let config = config.stack;
+        let clock: Arc<dyn Clock> = system_clock()?;
+        let search = Rc::new(Search::new(&config, doors.fronts.clone()));
         let mut signal = pin!(signal);
         systemd::ready();
         let found = async {
@@ -88,7 +88,7 @@ impl Awaited {
                 () = signal.as_mut() => Ok(None),
                 () = wait_until(&search.stopping) => Ok(None),
                 found = search.run(&config.remotes, &clock) => found.map(Some),
-                () = search.turn_away(&listener) => unreachable!("applications are turned away for ever"),
+                () = search.turn_away() => unreachable!("applications are turned away for ever"),
                 () = systemd::keep_informed(|| async { search.summary() }) => unreachable!("it is told for ever"),
             };
             search.ended.send_replace(true);
@@ -96,19 +96,14 @@ impl Awaited {
         };
         let (found, ()) = tokio::join!(found, doors.control.serve(Rc::clone(&search), wait_until(&search.ended)));
         let Some(remotes) = found? else { return Ok(None) };
-        doors.front = Some((listener, front));
-        tokio::select! {
-            biased;
-            () = signal => Ok(None),
-            attachment = Attachment::over(remotes, config, paths, doors, clock) => attachment.map(Some),
-        }
+        Attachment::over(remotes, config, paths, doors, clock, signal).await
     }
 }
 
 /// How the search for a target stands.
 struct Search {
     name: String,
-    front: ListenAddress,
+    fronts: Fronts,
     portal: String,
     replacement_timeout: Duration,
     may_have_dirty_data: bool,
@@ -129,11 +124,11 @@ struct State {
 }
 
 impl Search {
-    fn new(config: &AttachConfig, front: &ListenAddress) -> Self {
+    fn new(config: &StackConfig, fronts: Fronts) -> Self {
         let remotes = &config.remotes.remotes;
         Self {
             name: config.name.clone(),
-            front: front.clone(),
+            fronts,
             portal: remotes.first().map(|remote| remote.url.portal.to_string()).unwrap_or_default(),
             replacement_timeout: remotes.iter().map(|remote| remote.waits.replacement).max().unwrap_or_default(),
             may_have_dirty_data: (config.cache.is_some() && config.difference.is_none()) || config.log.is_some(),
@@ -168,15 +163,10 @@ impl Search {
     }
 
     /// Hangs up on applications when they have waited long enough, for ever.
-    async fn turn_away(&self, listener: &Listener) {
+    async fn turn_away(&self) {
         tokio::time::sleep(self.replacement_timeout).await;
         self.state.borrow_mut().is_failing = true;
-        loop {
-            if let Err(error) = listener.turn_away().await {
-                tracing::warn!(%error, "an NBD connection could not be accepted");
-                tokio::time::sleep(TURN_AWAY_PAUSE).await;
-            }
-        }
+        self.fronts.turn_away().await;
     }
 
     fn state_in_a_word(&self) -> &'static str {
@@ -191,12 +181,10 @@ impl Search {
     /// As an attachment's, as far as it is known.
     fn status(&self) -> Value {
         let state = self.state.borrow();
-        json!({
+        let mut status = json!({
             "kind": "attachment",
             "name": self.name,
             "pid": std::process::id(),
-            "address": self.front.uri(""),
-            "front": self.front.to_string(),
             "lun": null,
             "size_bytes": null,
             "remote": {
@@ -210,7 +198,9 @@ impl Search {
             },
             "cache": null,
             "log": null,
-        })
+        });
+        self.fronts.add_to(&mut status);
+        status
     }
 
     fn detach(&self, keep_dirty: bool) -> Result<Value> {
@@ -227,7 +217,7 @@ impl Search {
         if key != "reconnect" {
             return Err(self.refusal());
         }
-        check_now(value)?;
+        Settings::of_running(key, value)?;
         self.hurry.notify_one();
         Ok(json!({ key: value }))
     }

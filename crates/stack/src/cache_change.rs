@@ -5,11 +5,9 @@
 
 use std::cell::RefCell;
 use std::fs;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use base::clock::Clock;
-use base::units::ByteSize;
 use block::SharedDevice;
 use block::layer::switch::SwitchLayer;
 use cache::limits::WAYS_DEFAULT;
@@ -17,9 +15,10 @@ use cache::{Alignment, Associativity, Cache, FormatOptions, LineSize};
 use store::Tokens;
 
 use crate::cache_place::CacheConfig;
-use crate::cache_settings::parse;
+use crate::cache_settings;
 use crate::error::{Error, Failure, Result};
 use crate::place::Place;
+use crate::settings::Settings;
 use crate::store_file::{PlaceKind, Unfinished};
 
 /// Part of the new cache that may be dirty before it takes over, as its reciprocal; and how often cleaning tries to come below while others write.
@@ -41,30 +40,16 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    /// Every key, as messages name them.
-    pub(crate) const KEYS: &[&str] = &["cache.size", "cache.associativity", "cache.block-size", "cache.lines"];
-
-    /// The change that a setting asks for; `None` when `key` is no such setting.
-    ///
-    /// # Errors
-    /// When the value makes no sense.
-    pub(crate) fn of(key: &str, value: &str) -> Result<Option<Self>> {
+    /// The change that the setting `key` asks for; `None` when it is for one that there is.
+    pub(crate) fn of(key: &str, settings: &Settings) -> Option<Self> {
         match key {
-            "cache.size" => Ok(Some(Self::Size(parse::<ByteSize>(value)?.0))),
-            "cache.associativity" if value == "full" => Ok(Some(Self::Ways(Associativity::Full))),
-            "cache.associativity" => Ok(Some(Self::Ways(Associativity::Ways(number(key, value, "full")?)))),
-            "cache.block-size" => Ok(Some(Self::LineSize(parse(value)?))),
-            "cache.lines" if value == "all" => Ok(Some(Self::Lines(None))),
-            "cache.lines" => Ok(Some(Self::Lines(Some(number(key, value, "all")?)))),
-            _ => Ok(None),
+            "cache.size" => settings.number(key).map(Self::Size),
+            "cache.associativity" => Some(Self::Ways(cache_settings::associativity(settings))),
+            "cache.block-size" => Some(Self::LineSize(cache_settings::line_size(settings))),
+            "cache.lines" => Some(Self::Lines(settings.number(key))),
+            _ => None,
         }
     }
-}
-
-/// The number that the setting `key` is given, which may also be `word`.
-fn number<T: FromStr>(key: &str, value: &str, word: &str) -> Result<T> {
-    let message = || format!("{key} is a number or {word}, not \"{value}\"");
-    value.parse().map_err(|_| Error::new(Failure::Usage, message()))
 }
 
 /// The cache to be changed, and what is around it.

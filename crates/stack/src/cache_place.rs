@@ -14,12 +14,14 @@ use cache::{
 };
 use store::Tokens;
 
+use crate::cache_settings;
 use crate::caches::Caches;
 use crate::content::{content_is_there, uuid_at};
 use crate::error::{Error, Failure, Result};
 use crate::freshness::Assessed;
 use crate::place::Place;
 use crate::registry::{Entry, file_stem};
+use crate::settings::Settings;
 use crate::store_file::{PlaceKind, open_or_make};
 use crate::time;
 
@@ -63,6 +65,45 @@ pub struct CacheConfig {
 }
 
 impl CacheConfig {
+    /// The cache that `settings` ask for, if they do.
+    ///
+    /// # Errors
+    /// Choices that cannot be together.
+    pub fn of(settings: &Settings) -> Result<Option<Self>> {
+        let Some(path) = settings.path("cache.path") else { return Ok(None) };
+        let cache = Self {
+            path,
+            offset: settings.number("cache.offset"),
+            size_bytes: settings.number("cache.size"),
+            mode: settings.chosen("cache.mode")?,
+            crash_mode: settings.parsed("cache.crash")?,
+            generation: settings.number("generation"),
+            is_exclusive: settings.switch("cache.exclusive"),
+            replacement: settings.chosen("cache.replacement")?,
+            tuning: cache_settings::tuning(settings)?,
+            dirty: cache_settings::dirty_limits(settings),
+            cleaning: cache_settings::cleaning_rate(settings),
+            line_size: cache_settings::line_size(settings),
+            associativity: cache_settings::associativity(settings),
+            alignment: settings.number("cache.alignment").map_or(Alignment::Found, Alignment::At),
+            has_checksums: settings.is_on("cache.checksums"),
+            lines_max: settings.number("cache.lines"),
+            memory_max: settings.number("cache.memory"),
+        };
+        let refused = |message: String| Err(Error::new(Failure::Usage, message));
+        if cache.has_checksums && cache.line_size != LineSize::default() {
+            let names = ["cache.checksums", "cache.block-size"].map(|key| settings.name_of(key));
+            return refused(format!("{} are of lines of 4KiB, and {} is another", names[0], names[1]));
+        }
+        // Under a difference the cache is read only.
+        if let Some(crash_mode) = cache.crash_mode.filter(|_| !settings.is_given("difference.path"))
+            && let Err(error) = crash_mode.check_mode(cache.mode)
+        {
+            return refused(format!("{} {crash_mode}: {error}", settings.name_of("cache.crash")));
+        }
+        Ok(Some(cache))
+    }
+
     /// The place of the cache of the LUN `identity`.
     ///
     /// # Errors

@@ -1,80 +1,63 @@
-//! The settings of a cache that change while it runs: `forebay set NAME cache.KEY=VALUE`.
+//! What settings say of a cache, at the start and while it runs.
 
-use std::fmt::Display;
-use std::str::FromStr;
+use cache::{Associativity, Cache, CleaningRate, DirtyLimits, LineSize, Tuning};
 
-use base::units::ByteSize;
-use cache::{Cache, CleaningRate, DirtyLimits, Tuning};
+use crate::error::Result;
+use crate::settings::Settings;
 
-use crate::error::{Error, Failure, Result};
-
-/// Every key, as messages name them.
-pub const KEYS: &[&str] = &[
-    "cache.mode",
-    "cache.replacement",
-    "cache.admission",
-    "cache.cutoff",
-    "cache.prefetch",
-    "cache.prefetch-lines",
-    "cache.clean-above",
-    "cache.dirty-max",
-    "cache.clean-min",
-    "cache.clean-max",
-];
-
-/// Changes what needs neither waiting nor the registry. Whether `key` is such a setting.
+/// Changes of a cache that runs what needs neither waiting nor the registry.
 ///
 /// # Errors
-/// When the value makes no sense.
-pub fn set(cache: &Cache, key: &str, value: &str) -> Result<bool> {
-    let (tuning, dirty, rate) = (cache.tuning(), cache.dirty_limits(), cache.cleaning_rate());
-    match key {
-        "cache.replacement" => cache.set_replacement(parse(value)?),
-        "cache.admission" => cache.set_tuning(Tuning { admission: parse(value)?, ..tuning }),
-        "cache.cutoff" => cache.set_tuning(Tuning { cutoff_bytes: size_or_off(value)?, ..tuning }),
-        "cache.prefetch" => {
-            cache.set_tuning(Tuning { prefetch_bytes: size_or_off(value)?.unwrap_or(0), ..tuning });
-        }
-        "cache.prefetch-lines" => cache.set_tuning(Tuning { prefetches_lines: parse_switch(key, value)?, ..tuning }),
-        "cache.clean-above" => cache.set_dirty_limits(DirtyLimits { clean_above: parse(value)?, ..dirty }),
-        "cache.dirty-max" => cache.set_dirty_limits(DirtyLimits { max: parse(value)?, ..dirty }),
-        "cache.clean-min" => {
-            cache.set_cleaning_rate(CleaningRate { min_bytes: parse_size(value)?, ..rate });
-        }
-        "cache.clean-max" => cache.set_cleaning_rate(CleaningRate { max_bytes: size_or_off(value)?, ..rate }),
-        _ => return Ok(false),
+/// As [`Settings::chosen`].
+pub(crate) fn apply(cache: &Cache, settings: &Settings) -> Result<()> {
+    let replacement = settings.chosen("cache.replacement")?;
+    if cache.status().replacement != replacement {
+        cache.set_replacement(replacement);
     }
-    Ok(true)
+    cache.set_tuning(tuning(settings)?);
+    cache.set_dirty_limits(dirty_limits(settings));
+    cache.set_cleaning_rate(cleaning_rate(settings));
+    Ok(())
 }
 
-/// A value of a setting.
+/// What is worth a frame.
 ///
 /// # Errors
-/// When it makes no sense.
-pub fn parse<T: FromStr<Err: Display>>(value: &str) -> Result<T> {
-    value.parse().map_err(|error: T::Err| Error::new(Failure::Usage, error.to_string()))
+/// As [`Settings::chosen`].
+pub(crate) fn tuning(settings: &Settings) -> Result<Tuning> {
+    Ok(Tuning {
+        admission: settings.chosen("cache.admission")?,
+        cutoff_bytes: settings.number("cache.cutoff"),
+        prefetch_bytes: settings.number("cache.prefetch").unwrap_or(0),
+        prefetches_lines: settings.is_on("cache.prefetch-lines"),
+    })
 }
 
-/// A size in bytes.
-///
-/// # Errors
-/// As [`parse`].
-pub fn parse_size(value: &str) -> Result<u64> {
-    parse::<ByteSize>(value).map(|size| size.0)
-}
-
-/// The value of a switch, the setting `key`.
-///
-/// # Errors
-/// When it is neither `on` nor `off`.
-pub fn parse_switch(key: &str, value: &str) -> Result<bool> {
-    match value {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err(Error::new(Failure::Usage, format!("{key} is on or off, not \"{value}\""))),
+/// How much may be dirty.
+pub(crate) fn dirty_limits(settings: &Settings) -> DirtyLimits {
+    let usual = DirtyLimits::default();
+    DirtyLimits {
+        clean_above: settings.share("cache.clean-above").unwrap_or(usual.clean_above),
+        max: settings.share("cache.dirty-max").unwrap_or(usual.max),
     }
 }
 
-fn size_or_off(value: &str) -> Result<Option<u64>> {
-    if value == "off" { Ok(None) } else { parse_size(value).map(Some) }
+/// How fast lines are cleaned.
+pub(crate) fn cleaning_rate(settings: &Settings) -> CleaningRate {
+    let usual = CleaningRate::default();
+    CleaningRate {
+        min_bytes: settings.number("cache.clean-min").unwrap_or(usual.min_bytes),
+        max_bytes: settings.number("cache.clean-max"),
+    }
+}
+
+/// How large the lines of a cache are that is made.
+pub(crate) fn line_size(settings: &Settings) -> LineSize {
+    settings.number("cache.block-size").and_then(LineSize::new).unwrap_or_default()
+}
+
+/// How many ways the sets of a cache have that is made.
+pub(crate) fn associativity(settings: &Settings) -> Associativity {
+    let ways = settings.number("cache.associativity").and_then(|ways| u32::try_from(ways).ok());
+    ways.map_or(Associativity::Full, Associativity::Ways)
 }

@@ -99,11 +99,19 @@ pub(crate) fn head_at(path: &Path, offset: u64) -> std::io::Result<[u8; SUPERBLO
 /// Who the store at `place` is; `None` where there is none, or it cannot be read. Its first superblock says it, which has each token no later than
 /// the last one; where that one is damaged, the last one does, unless nobody knows where that is: of a part.
 pub(crate) fn store_at(place: &Place) -> Option<StoreIdentity> {
+    store_of(place, None)
+}
+
+/// [`store_at`], where somebody may know how many bytes a store takes that is a part of its file or block device.
+pub(crate) fn store_of(place: &Place, listed_bytes: Option<u64>) -> Option<StoreIdentity> {
     let (path, start) = (&place.path, place.offset.unwrap_or(0));
-    let identity_at = |copy: u64| superblock::identity(&head_at(path, start + copy).ok()?, copy);
-    identity_at(0).or_else(|| match place.offset {
-        None => identity_at(superblock::places(end_of(path).ok()?).ok()?[1]),
-        Some(_) => None,
+    let identity_at = |copy: u64| superblock::identity(&head_at(path, start.checked_add(copy)?).ok()?, copy);
+    identity_at(0).or_else(|| {
+        let length = match place.offset {
+            None => end_of(path).ok(),
+            Some(_) => listed_bytes,
+        };
+        identity_at(superblock::places(length?).ok()?[1])
     })
 }
 

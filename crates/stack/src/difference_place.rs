@@ -13,6 +13,7 @@ use crate::caches::Caches;
 use crate::error::{Error, Result};
 use crate::place::Place;
 use crate::registry::file_stem;
+use crate::settings::Settings;
 use crate::store_file::{PlaceKind, open_or_make};
 
 /// The difference of an attachment, as asked for.
@@ -29,6 +30,17 @@ pub struct DifferenceConfig {
 }
 
 impl DifferenceConfig {
+    /// The difference that `settings` ask for, if they do.
+    pub fn of(settings: &Settings) -> Option<Self> {
+        let chunk_bytes = settings.number("difference.chunk");
+        Some(Self {
+            path: settings.path("difference.path")?,
+            size_bytes: settings.number("difference.size"),
+            chunk_bytes: chunk_bytes.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX)),
+            generation: settings.number("generation"),
+        })
+    }
+
     /// The place of the difference from the LUN `identity`.
     ///
     /// # Errors

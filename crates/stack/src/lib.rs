@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `access_watch` | which of several paths reach the unit best |
 //! | `apart` | background work on a thread of its own |
-//! | [`attach`] | an attachment: remote LUN, cache, front, from the beginning to the end |
+//! | [`attach`] | an attachment: a stack with its fronts, from the beginning to the end |
 //! | [`awaited`] | an attachment before its target is there |
 //! | `cache_change` | another cache in place of the one there is |
 //! | [`cache_place`] | where a cache lies, and with what it is made and opened |
@@ -17,6 +17,8 @@
 //! | `device_name` | the name that stays with a block device |
 //! | `doors` | where an attachment is reached |
 //! | [`error`] | errors as a person meets them, and the exit codes |
+//! | `flag` | something that happens once, and that several wait for |
+//! | [`fronts`] | how local applications reach a device: NBD |
 //! | [`freshness`] | whether what a store holds is still what its LUN has |
 //! | `held_marks` | the marks of a store while it is used |
 //! | [`limits_table`] | `[limits]` of the configuration file |
@@ -37,7 +39,10 @@
 //! | [`remotes`] | several of them as one device |
 //! | [`segments`] | TCP segments as the kernel counts them |
 //! | [`serve`] | targets and their logical units |
+//! | [`settings`] | what a person may choose for an attachment: the one table of it, and what was chosen |
 //! | [`sidecar`] | the serial number that stays with a file or block device LUN |
+//! | `socket_names` | modes and groups of socket files, as people write them |
+//! | [`stack`] | remote LUN, cache, write log, difference as one device |
 //! | [`systemd`] | sockets the service manager passes, and what it is told |
 //! | [`target_config`] | one target to serve, as asked for |
 //! | [`target_file`] | the grammar of a target's configuration file |
@@ -61,14 +66,15 @@ mod device_name;
 pub mod difference_place;
 mod doors;
 pub mod error;
+mod flag;
 mod foreign;
 pub mod freshness;
+pub mod fronts;
 pub mod held_marks;
 pub mod limits;
 pub mod limits_table;
 pub mod link;
 pub mod log_place;
-mod log_settings;
 pub mod login;
 mod lun_check;
 pub mod lun_mask;
@@ -84,7 +90,10 @@ pub mod remote;
 pub mod remotes;
 pub mod segments;
 pub mod serve;
+pub mod settings;
 pub mod sidecar;
+mod socket_names;
+pub mod stack;
 pub mod store_file;
 pub mod systemd;
 pub mod target_config;

@@ -3,6 +3,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use writelog::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_PAPER, SLOT_BYTES_MAX, UNIT_BYTES};
+
 /// Longest line on a control socket: a status of some thousand sessions fits, a mistake does not fill the memory.
 pub const CONTROL_LINE_BYTES_MAX: u64 = 4 << 20;
 
@@ -97,12 +99,21 @@ pub const SEARCH_WAIT_MIN: Duration = Duration::from_millis(100);
 /// power failure everybody waits for everybody.
 pub const SEARCH_WAIT_MAX: Duration = Duration::from_secs(5);
 
+/// Fronts of one attachment: each has buffers of its own.
+pub const FRONTS_MAX: usize = 8;
+
 /// Pause after a local application could not be turned away, which the lack of descriptors does.
 pub const TURN_AWAY_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long another attachment is waited for that is asked how much memory its cache takes. One that stands still must not keep others from
 /// starting.
 pub const STATUS_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Segments of a write log that is made, in bytes.
+pub const LOG_SEGMENT_BYTES: RangeInclusive<u64> = SEGMENT_BYTES_PAPER as u64..=SEGMENT_BYTES_MAX as u64;
+
+/// Slots of RAM or of persistent memory of a write log that is made, in bytes.
+pub const LOG_SLOT_BYTES: RangeInclusive<u64> = UNIT_BYTES..=SLOT_BYTES_MAX as u64;
 
 /// RAM for the slots of a write log, in bytes: at least one segment of the paper; at most what some seconds of writes fill, which a power loss takes.
 pub const LOG_RAM_BYTES: RangeInclusive<u64> = 64 << 10..=1 << 30;

@@ -1,17 +1,14 @@
 //! Where a write log lies, and how it is made and opened. It is made and opened as a cache is (see `store_file`).
 
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::clock::Clock;
-use base::units::ByteSize;
 use block::{Identity, SharedDevice};
 use cache::Percent;
 use file::PersistentMemory;
 use uuid::Uuid;
-use writelog::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_PAPER, SLOT_BYTES_MAX, UNIT_BYTES};
 use writelog::{
     ConflictingChanges, DestageOrder, Durability, FormatOptions, Level2, OpenOptions, PersistentRegion, VolatileRegion,
     WriteLog,
@@ -21,16 +18,10 @@ use crate::caches::Caches;
 use crate::content::{content_is_there, uuid_at};
 use crate::error::{Error, Failure, Result};
 use crate::freshness::Kept;
-use crate::limits::{DESTAGE_BATCH_BYTES, DESTAGE_TIME_MIN, DESTAGE_WRITES, LOG_CACHE_BYTES, LOG_RAM_BYTES};
-use crate::place::{PLACE_UNIT_BYTES, Place};
+use crate::place::Place;
 use crate::registry::{Entry, Registry, Store, file_stem};
+use crate::settings::Settings;
 use crate::store_file::{PlaceKind, open_or_make, unmade};
-
-/// Sizes that segments may have, in bytes.
-const SEGMENT_BYTES: RangeInclusive<u64> = SEGMENT_BYTES_PAPER as u64..=SEGMENT_BYTES_MAX as u64;
-
-/// Sizes that slots may have, in bytes.
-const SLOT_BYTES: RangeInclusive<u64> = UNIT_BYTES..=SLOT_BYTES_MAX as u64;
 
 /// The write log of an attachment, as asked for.
 #[derive(Clone, Debug, Default)]
@@ -83,25 +74,22 @@ pub struct DestageConfig {
 }
 
 impl DestageConfig {
-    /// Refuses what cannot be. `prefix` is what stands before the name of a choice where the user makes it: `--destage-` or `log.destage-`.
+    /// What `settings` say of it; of one that runs, what is to change.
     ///
     /// # Errors
-    /// `Usage`, with the choice and its range.
-    pub(crate) fn check(&self, prefix: &str) -> Result<()> {
-        let refused = |message: String| Err(Error::new(Failure::Usage, message));
-        if let Some(bytes) = self.batch_bytes.filter(|bytes| !DESTAGE_BATCH_BYTES.contains(bytes)) {
-            return refused(outside(&format!("{prefix}batch"), bytes, &DESTAGE_BATCH_BYTES));
-        }
-        if let Some(writes) = self.writes.filter(|writes| !DESTAGE_WRITES.contains(writes)) {
-            let (least, most) = (DESTAGE_WRITES.start(), DESTAGE_WRITES.end());
-            return refused(format!("{prefix}writes {writes}: it is {least} to {most}"));
-        }
-        for (name, chosen) in [("idle", self.idle), ("age", self.age_max)] {
-            if let Some(time) = chosen.filter(|time| *time < DESTAGE_TIME_MIN) {
-                return refused(format!("{prefix}{name} {time:?}: it is {DESTAGE_TIME_MIN:?} or more"));
-            }
-        }
-        Ok(())
+    /// None of a table whose words stand for something.
+    pub(crate) fn of(settings: &Settings) -> Result<Self> {
+        Ok(Self {
+            order: settings.parsed("log.destage-order")?,
+            seek_bytes: settings.number("log.destage-seek"),
+            slots_start: settings.share("log.slots-start"),
+            start: settings.share("log.destage-start"),
+            full_speed: settings.share("log.destage-full-speed"),
+            idle: settings.time("log.destage-idle"),
+            age_max: settings.time("log.destage-age"),
+            batch_bytes: settings.number("log.destage-batch"),
+            writes: settings.number("log.destage-writes"),
+        })
     }
 
     /// `level2` with what is chosen here in its place.
@@ -120,11 +108,6 @@ impl DestageConfig {
             ..level2
         }
     }
-}
-
-fn outside(option: &str, bytes: u64, range: &RangeInclusive<u64>) -> String {
-    let (least, most) = (ByteSize(*range.start()), ByteSize(*range.end()));
-    format!("{option} {}: it is {least} to {most}", ByteSize(bytes))
 }
 
 /// A file in persistent memory, or a device that is such memory.
@@ -177,10 +160,33 @@ impl PersistentRegion for Region {
 }
 
 impl LogConfig {
+    /// The log that `settings` ask for, if they do.
+    ///
+    /// # Errors
+    /// Choices that cannot be together.
+    pub fn of(settings: &Settings) -> Result<Option<Self>> {
+        let Some(path) = settings.path("log.path") else { return Ok(None) };
+        let nvram = settings.path("log.nvram");
+        let log = Self {
+            path,
+            offset: settings.number("log.offset"),
+            size_bytes: settings.number("log.size"),
+            segment_bytes: settings.number("log.segment-size"),
+            slot_bytes: settings.number("log.slot-size"),
+            durability: settings.parsed("log.durability")?.unwrap_or_default(),
+            nvram: nvram.map(|path| NvramConfig { path, size_bytes: settings.number("log.nvram-size") }),
+            ram_bytes: settings.number("log.ram"),
+            record_cache_bytes: settings.number("log.cache"),
+            destage: DestageConfig::of(settings)?,
+            is_paper: settings.is_given("log.profile"),
+        };
+        log.check().map(|()| Some(log))
+    }
+
     /// Refuses choices that cannot be, before anything is looked at.
     ///
     /// # Errors
-    /// `Usage`, with the option and its range.
+    /// `Usage`, with the option.
     pub fn check(&self) -> Result<()> {
         let refused = |message: String| Err(Error::new(Failure::Usage, message));
         if self.durability == Durability::Nvram && self.nvram.is_none() {
@@ -196,26 +202,10 @@ impl LogConfig {
         if self.ram_bytes.is_some() && self.durability != Durability::UnsafeVolatile {
             return refused("--log-ram is for --durability unsafe-volatile: the others have no slots of RAM".into());
         }
-        for (option, chosen, range) in [
-            ("--log-segment-size", self.segment_bytes, SEGMENT_BYTES),
-            ("--log-slot-size", self.slot_bytes, SLOT_BYTES),
-            ("--log-ram", self.ram_bytes, LOG_RAM_BYTES),
-            ("--log-cache", self.record_cache_bytes, LOG_CACHE_BYTES),
-        ] {
-            if let Some(bytes) = chosen.filter(|bytes| !range.contains(bytes)) {
-                return refused(outside(option, bytes, &range));
-            }
-        }
-        if let Some(bytes) = self.segment_bytes.filter(|bytes| !bytes.is_multiple_of(PLACE_UNIT_BYTES)) {
-            return refused(format!("--log-segment-size {}: it is a multiple of 4KiB", ByteSize(bytes)));
-        }
-        if let Some(bytes) = self.slot_bytes.filter(|bytes| !bytes.is_power_of_two()) {
-            return refused(format!("--log-slot-size {}: it is a power of two", ByteSize(bytes)));
-        }
         if self.destage.slots_start.is_some() && self.durability == Durability::Log {
             return refused("--slots-start is for slots, and --durability log has none".into());
         }
-        self.destage.check("--destage-")
+        Ok(())
     }
 
     /// The place of the log of the LUN `identity`.
@@ -299,7 +289,7 @@ impl LogConfig {
 
     fn format_options(&self) -> FormatOptions {
         let mut options = if self.is_paper { FormatOptions::paper() } else { FormatOptions::default() };
-        // What `check` lets pass fits.
+        // What the table of settings lets pass fits.
         let bytes = |chosen: Option<u64>| chosen.and_then(|bytes| u32::try_from(bytes).ok());
         options.segment_bytes = bytes(self.segment_bytes).or(options.segment_bytes);
         options.slot_bytes = bytes(self.slot_bytes).unwrap_or(options.slot_bytes);
@@ -348,23 +338,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_by_its_option_and_range() {
+    fn what_cannot_be_together_is_refused_by_its_options() {
         assert_eq!(check(|_| {}), None);
         type Change = fn(&mut LogConfig);
-        let refused: [(Change, &str); 13] = [
+        let refused: [(Change, &str); 4] = [
             (|log| log.durability = Durability::Nvram, "--nvram PATH"),
             (|log| log.is_paper = true, "--durability unsafe-volatile"),
             (|log| log.ram_bytes = Some(1 << 20), "--log-ram is for --durability unsafe-volatile"),
-            (|log| log.record_cache_bytes = Some(5 << 30), "--log-cache 5GiB: it is 0 to 4GiB"),
-            (|log| log.segment_bytes = Some(4096), "--log-segment-size 4KiB: it is 64KiB to 4MiB"),
-            (|log| log.segment_bytes = Some((64 << 10) + 512), "multiple of 4KiB"),
-            (|log| log.slot_bytes = Some(32 << 10), "--log-slot-size 32KiB: it is 512 to 16KiB"),
-            (|log| log.slot_bytes = Some(1536), "power of two"),
             (|log| log.destage.slots_start = Some(Percent::new(5)), "--durability log has none"),
-            (|log| log.destage.batch_bytes = Some(4 << 30), "--destage-batch 4GiB: it is 64KiB to 1GiB"),
-            (|log| log.destage.writes = Some(0), "--destage-writes 0: it is 1 to 256"),
-            (|log| log.destage.idle = Some(Duration::from_micros(9)), "--destage-idle 9µs: it is 1ms or more"),
-            (|log| log.destage.age_max = Some(Duration::ZERO), "--destage-age 0ns: it is 1ms or more"),
         ];
         for (change, words) in refused {
             let said = check(change).expect(words);

@@ -11,6 +11,7 @@ use iscsi::pdu::Isid;
 use uuid::Uuid;
 
 use crate::error::{Error, Failure, Result};
+use crate::settings::Settings;
 
 /// The environment variable with a CHAP secret.
 pub const CHAP_VARIABLE: &str = "FOREBAY_CHAP_PASSWORD";
@@ -53,6 +54,46 @@ pub fn attachment_isid(control_socket: &Path) -> Isid {
     let place = format!("forebay attachment {} {}", host.trim(), control_socket.display());
     let [.., a, b, c] = Uuid::new_v5(&Uuid::NAMESPACE_OID, place.as_bytes()).into_bytes();
     Isid::random_format(u32::from_be_bytes([0, a, b, c]), 0)
+}
+
+/// Who this host says it is to a target, and what both prove.
+#[derive(Clone, Debug)]
+pub struct Account {
+    /// The initiator's name.
+    pub initiator_name: String,
+    /// What this host proves.
+    pub credentials: Option<Credentials>,
+    /// What the target must prove.
+    pub target_credentials: Option<Credentials>,
+}
+
+impl Account {
+    /// What `settings` say, and the user of a URL where they name none.
+    ///
+    /// # Errors
+    /// A name that is none, a secret that is none or belongs to nobody, or proof asked for without giving any: CHAP goes both ways or one.
+    pub fn of(settings: &Settings, url_user: Option<&str>) -> Result<Self> {
+        let user = settings.text("chap.user").or_else(|| url_user.map(str::to_owned));
+        let credentials = credentials(user.as_deref(), settings.path("chap.file").as_deref())?;
+        let (mutual_user, mutual_file) = (settings.text("chap.mutual-user"), settings.path("chap.mutual-file"));
+        let target_credentials = accounts(mutual_user, mutual_file.as_deref(), MUTUAL_CHAP_VARIABLE)?.pop();
+        if target_credentials.is_some() && credentials.is_none() {
+            let message = "a target proves itself only to who does: give --chap-user and its secret as well";
+            return Err(Error::new(Failure::Usage, message));
+        }
+        Ok(Self { initiator_name: initiator_name(settings)?, credentials, target_credentials })
+    }
+}
+
+/// The initiator name to log in with.
+fn initiator_name(settings: &Settings) -> Result<String> {
+    let Some(name) = settings.text("initiator-name") else { return Ok(default_initiator_name()) };
+    let name = iscsi::name::canonical(&name).into_owned();
+    if iscsi::url::is_iscsi_name(&name) {
+        return Ok(name);
+    }
+    let message = format!("\"{name}\" is no iSCSI name: write it like iqn.2026-11.org.example:host");
+    Err(Error::new(Failure::Usage, message))
 }
 
 /// The credentials of `user`, or of nobody when there is neither a user nor a secret.

@@ -23,6 +23,7 @@ use crate::error::{Error, Failure, Result};
 use crate::limits::METRICS_WAITING_MAX;
 
 pub mod families;
+pub mod plain;
 mod scrapers;
 
 /// Of OpenMetrics 1.0.

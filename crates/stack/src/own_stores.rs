@@ -7,7 +7,7 @@ use base::units::ByteSize;
 use uuid::Uuid;
 
 use crate::caches::Caches;
-use crate::content::uuid_at;
+use crate::content::store_of;
 use crate::error::{Error, Failure, Result};
 use crate::lun_spec::{Backend, LunSpec};
 use crate::paths::Paths;
@@ -23,6 +23,8 @@ struct OwnStore {
     place: Place,
     store: Store,
     uuid: Option<Uuid>,
+    /// How many bytes it takes, where that is noted.
+    length: Option<u64>,
     /// The attachment's, last.
     name: String,
     /// The LUN's.
@@ -37,21 +39,27 @@ impl OwnStores {
     /// # Errors
     /// When what is noted cannot be read.
     pub(crate) fn find(paths: &Paths) -> Result<Self> {
+        let caches = Caches::open(paths)?;
+        let records = caches.stores()?;
+        let length_of =
+            |place: &Place| records.iter().find(|record| record.place() == *place).and_then(|record| record.length);
         // The dirty ones first: of a store that is noted twice, that is what to say.
         let dirty = Registry::open(paths)?.entries()?.into_iter().map(|entry| OwnStore {
             place: entry.place(),
             store: entry.store,
             uuid: entry.uuid,
+            length: length_of(&entry.place()),
             name: entry.name,
             serial: entry.serial,
             is_dirty: true,
         });
-        let known = Caches::open(paths)?.stores()?.into_iter().map(|record| OwnStore {
+        let known = records.iter().map(|record| OwnStore {
             place: record.place(),
             store: record.store,
             uuid: record.uuid,
-            name: record.name,
-            serial: record.serial,
+            length: record.length,
+            name: record.name.clone(),
+            serial: record.serial.clone(),
             is_dirty: false,
         });
         Ok(Self { stores: dirty.chain(known).collect() })
@@ -93,6 +101,7 @@ impl OwnStores {
 impl OwnStore {
     /// Whether it still is where it was noted, and not something else that has come there since.
     fn is_there(&self) -> bool {
-        uuid_at(&self.place).is_some_and(|found| self.uuid.is_none_or(|known| known == found))
+        let found = store_of(&self.place, self.length);
+        found.is_some_and(|found| self.uuid.is_none_or(|known| known == found.uuid))
     }
 }

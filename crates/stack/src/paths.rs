@@ -49,9 +49,9 @@ impl Paths {
         self.runtime.join(format!("{name}.sock"))
     }
 
-    /// The default NBD socket of the attachment `name`.
-    pub fn nbd_socket(&self, name: &str) -> PathBuf {
-        self.runtime.join(format!("{name}.nbd"))
+    /// The usual socket of a front of this kind, of the attachment `name`.
+    pub fn front_socket(&self, name: &str, kind: &str) -> PathBuf {
+        self.runtime.join(format!("{name}.{kind}"))
     }
 
     /// Names of everything with a control socket, running or dead, sorted.
@@ -215,7 +215,7 @@ mod tests {
         for name in ["b", "a"] {
             fs::write(paths.control_socket(name), "").unwrap();
         }
-        fs::write(paths.nbd_socket("c"), "").unwrap();
+        fs::write(paths.front_socket("c", "nbd"), "").unwrap();
         assert_eq!(paths.control_names(), ["a", "b"]);
     }
 }

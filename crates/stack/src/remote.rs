@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use base::clock::Clock;
 use base::sizes::SizeHistogram;
-use initiator::limits::CONNECTIONS_MAX;
 use initiator::{
     BoxedStream, ChapCredentials, Connecting, Connector, DiscoveredTarget, InitiatorOptions, RemoteLun, Status,
     TcpConnector,
@@ -19,7 +18,9 @@ use target::NegotiatedStatus;
 
 use crate::error::{Error, Failure, Result};
 use crate::link::{DelayedStream, LinkModel};
+use crate::login::Account;
 use crate::segments::{SegmentMeter, Segments};
+use crate::settings::Settings;
 
 /// How long a target is waited for.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +33,26 @@ pub struct Waits {
     pub keepalive: Duration,
     /// I/O for a target that is away.
     pub replacement: Duration,
+}
+
+/// How long targets are waited for where nobody says it. A measurement waits long enough for a restart.
+const WAITS_DEFAULT: Waits = Waits {
+    login: Duration::from_secs(15),
+    command: Duration::from_secs(30),
+    keepalive: Duration::from_secs(5),
+    replacement: Duration::from_secs(30),
+};
+
+impl Waits {
+    /// What `settings` say.
+    pub fn of(settings: &Settings) -> Self {
+        Self {
+            login: settings.time("timeout.login").unwrap_or(WAITS_DEFAULT.login),
+            command: settings.time("timeout.command").unwrap_or(WAITS_DEFAULT.command),
+            keepalive: settings.time("timeout.keepalive").unwrap_or(WAITS_DEFAULT.keepalive),
+            replacement: settings.time("timeout.replacement").unwrap_or(WAITS_DEFAULT.replacement),
+        }
+    }
 }
 
 /// A remote LUN and how to log in to it.
@@ -60,6 +81,27 @@ pub struct RemoteConfig {
 }
 
 impl RemoteConfig {
+    /// The LUN at `url`, with what `settings` say of the login.
+    ///
+    /// # Errors
+    /// A bad URL or bad credentials.
+    pub fn of(url: &str, settings: &Settings) -> Result<Self> {
+        let url: Url = url.parse().map_err(|error| Error::new(Failure::Usage, format!("{error}")))?;
+        let account = Account::of(settings, url.user.as_deref())?;
+        Ok(Self {
+            initiator_name: account.initiator_name,
+            credentials: account.credentials,
+            target_credentials: account.target_credentials,
+            with_digests: settings.is_on("digests"),
+            link_round_trip: settings.time("link.round-trip"),
+            isid: settings.parsed("isid")?,
+            waits: Waits::of(settings),
+            connections: connections(settings),
+            split_connections: settings.is_on("split-connections"),
+            url,
+        })
+    }
+
     /// Logs in. The session is kept up on the current runtime until the LUN is closed.
     ///
     /// # Errors
@@ -110,31 +152,21 @@ impl RemoteConfig {
 }
 
 /// How many connections, or pairs of them, a session is to have.
-///
-/// # Errors
-/// When it is no number that makes sense.
-pub fn parse_connections(text: &str) -> Result<u16> {
-    let count = text.parse().ok().filter(|count| (1..=CONNECTIONS_MAX).contains(count));
-    count.ok_or_else(|| {
-        Error::new(Failure::Usage, format!("\"{text}\" is no count of connections: 1 to {CONNECTIONS_MAX}"))
-    })
+pub(crate) fn connections(settings: &Settings) -> u16 {
+    settings.number("connections").and_then(|count| u16::try_from(count).ok()).unwrap_or(1)
 }
 
-/// The targets that `portal` offers.
+/// The targets that `portal` offers, with what `settings` say of the login.
 ///
 /// # Errors
 /// An unreachable portal, refused credentials.
-pub async fn discover(
-    portal: &Portal,
-    initiator_name: &str,
-    isid: Option<Isid>,
-    chap: Option<ChapCredentials>,
-    login_timeout: Duration,
-) -> Result<Vec<DiscoveredTarget>> {
+pub async fn discover(portal: &Portal, settings: &Settings) -> Result<Vec<DiscoveredTarget>> {
+    let account = Account::of(settings, None)?;
+    let login_timeout = Waits::of(settings).login;
     let options = InitiatorOptions {
-        initiator_name: initiator_name.to_owned(),
-        isid,
-        chap,
+        initiator_name: account.initiator_name,
+        isid: settings.parsed("isid")?,
+        chap: account.credentials.map(|own| ChapCredentials { own, target: account.target_credentials }),
         connect_timeout: login_timeout,
         login_timeout,
         ..InitiatorOptions::for_discovery(portal)

@@ -13,6 +13,7 @@ use block::{Device, ErrorKind, Identity, SharedDevice};
 use futures_util::future::select_all;
 use initiator::{Connector, RemoteLun, State};
 use iscsi::name;
+use iscsi::pdu::Isid;
 use iscsi::url::Portal;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -21,6 +22,7 @@ use crate::access_watch;
 use crate::error::{Error, Failure, Result};
 use crate::portal_group::GroupConnector;
 use crate::remote::{RemoteConfig, Traffic, status_json};
+use crate::settings::Settings;
 
 /// How several LUNs are one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +77,17 @@ impl Drop for Background {
 }
 
 impl RemotesConfig {
+    /// The LUNs at `urls`, separated by commas, with what `settings` say of the logins and of what they are together.
+    ///
+    /// # Errors
+    /// A bad URL, bad credentials, or an arrangement of one.
+    pub fn of(urls: &str, settings: &Settings) -> Result<Self> {
+        let mut remotes = urls.split(',').map(|url| RemoteConfig::of(url, settings)).collect::<Result<Vec<_>>>()?;
+        number_sessions(&mut remotes, settings.parsed("isid")?);
+        let arrangement = arrangement(remotes.len(), settings)?;
+        Ok(Self { remotes, arrangement })
+    }
+
     /// Logs in everywhere. The sessions are kept up on the current runtime until they are closed.
     ///
     /// # Errors
@@ -193,6 +206,30 @@ async fn join_groups(connected: &mut Vec<Connected>, policy: Policy) {
                 connected.push(each);
             }
         }
+    }
+}
+
+/// What so many LUNs are together.
+fn arrangement(count: usize, settings: &Settings) -> Result<Arrangement> {
+    let (stripe, multipath) = (settings.number("stripe"), settings.is_given("multipath"));
+    let refused = |message: String| Err(Error::new(Failure::Usage, message));
+    let too_few = |key: &str| format!("{} takes at least two URLs, separated by commas", settings.name_of(key));
+    match (count, stripe) {
+        (_, Some(_)) if multipath => {
+            refused(format!("{} cannot be used with {}", settings.name_of("multipath"), settings.name_of("stripe")))
+        }
+        (1, None) if multipath => refused(too_few("multipath")),
+        (1, None) => Ok(Arrangement::Single),
+        (1, Some(_)) => refused(too_few("stripe")),
+        (_, Some(unit_bytes)) => Ok(Arrangement::Stripe { unit_bytes }),
+        (_, None) => Ok(Arrangement::Paths(settings.parsed("multipath")?.unwrap_or(Policy::Failover))),
+    }
+}
+
+/// Names sessions from `first` on; a session by the name of another would end that one (RFC 7143 6.3.5).
+pub fn number_sessions(remotes: &mut [RemoteConfig], first: Option<Isid>) {
+    for (count, remote) in (0..).zip(remotes) {
+        remote.isid = first.map(|isid| isid.further(count));
     }
 }
 

@@ -16,7 +16,6 @@ use target::{BoundServer, Quota, TargetServer, TargetServerOptions};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::cache_settings::parse_switch;
 use crate::config::{self, Configuration};
 use crate::control::{ControlServer, Handler, Progress, Request};
 use crate::descriptors;
@@ -27,6 +26,7 @@ use crate::lun_spec::{FileIdentity, LunSpec};
 use crate::metrics::{MetricsServer, Reach};
 use crate::own_stores::OwnStores;
 use crate::paths::{Paths, check_name};
+use crate::settings::kind::switch;
 use crate::systemd;
 use crate::target_config::TargetConfig;
 use crate::time::system_clock;
@@ -290,7 +290,8 @@ impl ServeHandler {
             let message = format!("\"{key}\" is no setting of \"{}\", which has {known}", self.name);
             return Err(Error::new(Failure::Usage, message));
         };
-        disk.set_enabled(parse_switch(key, value)?);
+        let refused = |why: String| Error::new(Failure::Usage, format!("{key} {value}: {why}"));
+        disk.set_enabled(switch(value).map_err(refused)?);
         Ok(json!({ key: value }))
     }
 }

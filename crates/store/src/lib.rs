@@ -5,30 +5,41 @@
 //! | [`superblock`] | [`Superblock`]: two copies at the ends of the device, each write survives a power loss |
 //! | [`binding`] | [`Binding`]: which origin a store belongs to, and the error when it meets another |
 //! | [`record`] | the bytes of one log record |
+//! | [`gathering`], [`turns`] | [`Gathering`]: when the next record of a log starts; who starts it |
+//! | [`appends`] | [`Appends`]: what waits for a record of a log, the records on their way, and what becomes of them |
 //! | [`log`] | [`RecordLog`]: a circular log with group commit |
 //! | [`mod@replay`] | [`replay()`]: reads a log again, up to the first record that is not the successor |
-//! | `batch` | what of a log is not acknowledged yet, and what becomes of it when |
+//! | `batch` | the appends of such a log by the record they share, and who waits for them |
 //! | [`conflict`] | [`ConflictingChanges`]: others changed what is dirty |
-//! | `turns` | who starts the next record of a log, and when |
+//! | [`reports`] | [`OriginReports`]: what the origin of a store says happened to it |
+//! | [`life`] | [`Life`]: whether what is opened on a store takes requests, and whether it does anything at all |
 //! | [`limits`] | the bounds of this crate |
 //!
 //! The bytes are described in `docs/formats/store.md`. Nothing here knows a runtime, an operating system or a clock.
 
 #![forbid(unsafe_code)]
 
+pub mod appends;
 mod batch;
 pub mod binding;
 pub mod conflict;
+pub mod gathering;
+pub mod life;
 pub mod limits;
 pub mod log;
 pub mod record;
 pub mod replay;
+pub mod reports;
 pub mod superblock;
-mod turns;
+pub mod turns;
 
+pub use appends::{Appends, Weighed};
 pub use binding::{Binding, BindingRaw};
 pub use conflict::ConflictingChanges;
+pub use gathering::{Gathering, Worth};
+pub use life::Life;
 pub use log::{Append, AppendRefused, Hold, LogUsage, RecordLog};
 pub use record::{LogPosition, LogPositionRaw};
 pub use replay::{Record, Replayed, replay};
+pub use reports::{LossCount, OriginReports};
 pub use superblock::{Kind, Superblock, Tokens};

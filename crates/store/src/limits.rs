@@ -36,8 +36,7 @@ const _: () = assert!(GROUP_BYTES_MAX <= RECORD_BYTES_MAX);
 const _: () = assert!(REPLAY_WINDOW_BYTES as usize >= 2 * RECORD_BYTES_MAX);
 const _: () = assert!(SUPERBLOCK_BYTES.is_multiple_of(RECORD_UNIT_BYTES));
 
-/// Turns of the runtime between a record that may start and its start: a writer that was told hands its answer to a client's task, which sends the
-/// next request, which becomes a task that appends. With none the first to come back had a record to itself, the others wrote their data in vain
+/// Turns of those who wait for an append between a record that may start and its start: a writer that was told hands its answer to a client's task, which
+/// sends the next request, which becomes a task that appends. With none the first to come back had a record to itself, the others wrote their data in vain
 /// meanwhile, and 32 writers took half again as long.
 pub const TURNS_BEFORE_RECORD: u32 = 2;
-const _: () = assert!(TURNS_BEFORE_RECORD > 0);

@@ -31,7 +31,8 @@ use block::{Completion, Device, Error, ErrorKind, Request, SharedDevice};
 use uuid::Uuid;
 
 use crate::batch::{Batches, Starting};
-use crate::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN, RECORD_UNIT_BYTES};
+use crate::gathering::{Gathering, Worth};
+use crate::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN, RECORD_UNIT_BYTES, RECORDS_IN_FLIGHT_MAX, TURNS_BEFORE_RECORD};
 use crate::record::{Claims, GROUP_PAYLOAD_BYTES_MAX, LogPosition, emit, record_bytes};
 use crate::turns::{Step, Turns};
 
@@ -67,8 +68,15 @@ struct State {
     written: VecDeque<RecordPlace>,
     /// Count of holds by sequence.
     holds: BTreeMap<u64, u32>,
-    turns: Turns,
+    turns: Turns<AppendId>,
 }
+
+/// Sequence of the record of an append, and its number in it: it names who waits for it, and drives the log meanwhile.
+type AppendId = (u64, usize);
+
+/// Appends are a few bytes each, and each poll of one who waits is a turn of the runtime.
+const GATHERING: Gathering =
+    Gathering { in_flight_max: RECORDS_IN_FLIGHT_MAX, worth: Worth::Share, turns: TURNS_BEFORE_RECORD };
 
 #[derive(Clone, Copy)]
 struct NextToWrite {
@@ -119,11 +127,11 @@ impl RecordLog {
         let state = State {
             tail: start.offset,
             head: start.offset,
-            batches: Batches::new(start.sequence),
+            batches: Batches::new(GATHERING, start.sequence),
             next_to_write: NextToWrite { place: start.offset, sequence: start.sequence, link: start.link },
             written: VecDeque::new(),
             holds: BTreeMap::new(),
-            turns: Turns::default(),
+            turns: Turns::new(GATHERING.turns),
         };
         let (room, state) = (Signal::new(), Mutex::new(state));
         Ok(Self { shared: Arc::new(LogShared { device, region, log_id, epoch: start.epoch, room, state }) })

@@ -97,6 +97,8 @@ pub struct Superblock<T> {
     device_bytes: u64,
     /// How they were found, or written since.
     copies: Copies,
+    /// See [`Superblock::is_undecided`].
+    is_undecided: bool,
     /// Durable with the next [`Superblock::write`], like the payload.
     token: u64,
     /// What the store keeps here. Changed freely, durable with the next [`Superblock::write`].
@@ -203,6 +205,7 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
             sequence: 0,
             device_bytes,
             copies: Copies { first: CopyState::Empty, last: CopyState::Empty },
+            is_undecided: false,
             token: 0,
             payload,
         };
@@ -241,10 +244,12 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
     pub async fn write(&mut self, device: &SharedDevice) -> Result<(), Error> {
         let [first, last] = places(self.device_bytes)?;
         self.sequence += 1;
+        self.is_undecided = true;
         let is_first_newest = self.copies.first == CopyState::Newest;
         let order = if is_first_newest { [last, first] } else { [first, last] };
         for place in order {
             device.write(place, self.emit(place), true).await?;
+            self.is_undecided = false;
             self.copies = match place == first {
                 true => Copies { first: CopyState::Newest, last: CopyState::Older },
                 false => Copies { first: CopyState::Older, last: CopyState::Newest },
@@ -252,6 +257,12 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
         }
         self.copies = Copies::ALIKE;
         Ok(())
+    }
+
+    /// Whether the last [`Superblock::write`] failed before a copy was known to be durable: after a crash it is the state before that is found, or the one
+    /// that was to be written. What either of them names must stay what it is until another write has not failed.
+    pub fn is_undecided(&self) -> bool {
+        self.is_undecided
     }
 
     /// How the two copies are.
@@ -317,7 +328,7 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
         let (payload, _) = T::read_from_prefix(rest).map_err(|_| Fault::Damaged)?;
         let uuid = Uuid::from_bytes(header.uuid);
         let (sequence, token) = (header.sequence.get(), header.token.get());
-        Ok(Self { kind, uuid, sequence, device_bytes, copies: Copies::ALIKE, token, payload })
+        Ok(Self { kind, uuid, sequence, device_bytes, copies: Copies::ALIKE, is_undecided: false, token, payload })
     }
 }
 

@@ -1,48 +1,52 @@
-//! Who starts the next record of a log, and when: one of those who wait, some turns of the runtime after it may be started.
+//! Who starts the next record of a log, and when: one of those who drive it, some turns after it may be started ([`Gathering`](crate::Gathering)).
 //!
 //! ```text
 //!   nobody ──(polled, and a record may start)──► starter ──(polled again, turn after turn)──► starts it
 //!      ▲                                            │
 //!      └─────(over or gone, or none may start)──────┘
 //! ```
-//! In these turns whoever was just told of the record before appends again, to this one.
+//! A turn is over when whoever drives the log is polled again. What that is depends on who it is, so how many there are is up to the log.
 
-use crate::limits::TURNS_BEFORE_RECORD;
-
-/// Sequence of the record of an append, and its number in it.
-pub(crate) type AppendId = (u64, usize);
-
-/// What a waiter that was polled has to do.
+/// What one who drives a log and was polled has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub enum Step {
+    /// Start records as long as one may.
     Start,
     /// Be polled again after the others.
     Yield,
     /// Another has to: this one is not polled any more.
     HandOver,
+    /// Another one does it, or there is nothing to do.
     Nothing,
 }
 
-/// See the module.
-#[derive(Default)]
-pub(crate) struct Turns {
-    starter: Option<Starter>,
+/// See the module. `D` names one who drives the log.
+pub struct Turns<D> {
+    /// Turns between a record that may start and its start.
+    count: u32,
+    starter: Option<Starter<D>>,
 }
 
-struct Starter {
-    append: AppendId,
+struct Starter<D> {
+    driver: D,
     turns_left: u32,
 }
 
-impl Turns {
-    /// What whoever waits for `append`, or is over, has to do.
-    pub(crate) fn step(&mut self, append: AppendId, is_over: bool, may_start: bool) -> Step {
+impl<D: Copy + Eq> Turns<D> {
+    /// So many turns, at least one.
+    pub fn new(count: u32) -> Self {
+        assert!(count > 0, "with none, whoever comes back first has a record to himself");
+        Self { count, starter: None }
+    }
+
+    /// What `driver` has to do, who was polled and `is_over` when he will not be again.
+    pub fn step(&mut self, driver: D, is_over: bool, may_start: bool) -> Step {
         if !may_start {
             self.starter = None;
             return Step::Nothing;
         }
         match &mut self.starter {
-            Some(starter) if starter.append != append => Step::Nothing,
+            Some(starter) if starter.driver != driver => Step::Nothing,
             _ if is_over => {
                 self.starter = None;
                 Step::HandOver
@@ -56,15 +60,15 @@ impl Turns {
                 Step::Yield
             }
             None => {
-                self.starter = Some(Starter { append, turns_left: TURNS_BEFORE_RECORD - 1 });
+                self.starter = Some(Starter { driver, turns_left: self.count - 1 });
                 Step::Yield
             }
         }
     }
 
-    /// Nobody waits for `append` any more.
-    pub(crate) fn forget(&mut self, append: AppendId) {
-        self.starter.take_if(|starter| starter.append == append);
+    /// `driver` is gone.
+    pub fn forget(&mut self, driver: D) {
+        self.starter.take_if(|starter| starter.driver == driver);
     }
 }
 
@@ -72,14 +76,15 @@ impl Turns {
 mod tests {
     use super::*;
 
-    const ONE: AppendId = (7, 0);
-    const OTHER: AppendId = (7, 1);
+    const TURNS: u32 = 2;
+    const ONE: u32 = 1;
+    const OTHER: u32 = 2;
 
     #[test]
     fn the_first_to_see_that_it_may_starts_it_after_the_turns() {
-        let mut turns = Turns::default();
+        let mut turns = Turns::new(TURNS);
         assert_eq!(turns.step(ONE, false, false), Step::Nothing);
-        for _ in 0..TURNS_BEFORE_RECORD {
+        for _ in 0..TURNS {
             assert_eq!(turns.step(ONE, false, true), Step::Yield);
             assert_eq!(turns.step(OTHER, false, true), Step::Nothing, "one is enough");
         }
@@ -89,7 +94,7 @@ mod tests {
 
     #[test]
     fn who_is_over_or_gone_leaves_it_to_another() {
-        let mut turns = Turns::default();
+        let mut turns = Turns::new(TURNS);
         assert_eq!(turns.step(ONE, true, true), Step::HandOver);
         assert_eq!(turns.step(ONE, false, true), Step::Yield);
         assert_eq!(turns.step(ONE, true, true), Step::HandOver, "its turns are another's");

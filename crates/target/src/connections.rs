@@ -1,4 +1,6 @@
 //! The table of connections: who is there, since when, and how many of whom.
+//!
+//! Who connects and does not log in must not keep others of its address out: where there are too many of them, the oldest gives way.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -7,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use base::clock::Instant;
 
 use crate::addresses::Addresses;
-use crate::control::{Control, Handle};
+use crate::control::{Control, Handle, Wish};
 use crate::quota::Quota;
 use crate::status::ConnectionStatus;
 
@@ -32,12 +34,23 @@ struct Entry {
     since: Instant,
     /// Who logged in here.
     initiator_name: Option<String>,
+    /// It was told to end, to leave room for a newer one.
+    gives_way: bool,
+}
+
+impl Entry {
+    /// Whether it counts as one of this host that has not logged in.
+    fn is_stranger_of(&self, host_of_peer: &str) -> bool {
+        self.initiator_name.is_none() && !self.gives_way && host(&self.addresses.peer) == host_of_peer
+    }
 }
 
 /// Leaves the table of connections however the connection ends.
 pub(crate) struct Entered {
     connections: Arc<Connections>,
     pub(crate) number: u64,
+    /// Another one of its address gives way to it.
+    pub(crate) takes_place: bool,
 }
 
 impl Drop for Entered {
@@ -63,16 +76,22 @@ impl Connections {
             return Err("the server has as many connections as it takes");
         }
         let peer = host(&addresses.peer);
-        let is_alike = |entry: &&Entry| entry.initiator_name.is_none() && host(&entry.addresses.peer) == peer;
-        if state.entries.values().filter(is_alike).count() >= quota.unauthenticated_per_address {
-            return Err("too many connections of this address have not logged in");
+        let mut strangers = state.entries.values_mut().filter(|entry| entry.is_stranger_of(&peer));
+        let oldest = strangers.next();
+        let oldest = oldest.filter(|_| strangers.count() + 1 >= quota.unauthenticated_per_address);
+        let takes_place = oldest.is_some();
+        if let Some(oldest) = oldest {
+            oldest.gives_way = true;
+            oldest.handle.ask(Wish::Stop);
         }
         let control = Control::new();
         state.last += 1;
         let number = state.last;
         let (addresses, handle) = (addresses.clone(), control.handle());
-        state.entries.insert(number, Entry { addresses, portal_group_tag, handle, since: now, initiator_name: None });
-        Ok((Entered { connections: Arc::clone(self), number }, control))
+        let (initiator_name, gives_way) = (None, false);
+        let entry = Entry { addresses, portal_group_tag, handle, since: now, initiator_name, gives_way };
+        state.entries.insert(number, entry);
+        Ok((Entered { connections: Arc::clone(self), number, takes_place }, control))
     }
 
     /// Notes who logged in on a connection, or says that this initiator has as many as it may.
@@ -124,6 +143,8 @@ pub(crate) fn host(peer: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::task::{Context, Waker};
+
     use super::*;
 
     fn addresses(peer: &str) -> Addresses {
@@ -135,14 +156,20 @@ mod tests {
         let connections = Arc::new(Connections::default());
         let quota = Quota { unauthenticated_per_address: 2, connections_per_initiator: 2, ..Quota::default() };
         let now = Instant::from_nanoseconds(0);
-        let enter = |peer: &str| connections.enter(&addresses(peer), 1, now, &quota).map(|(entered, _)| entered);
-        let (first, _second) = (enter("10.0.0.1:1").unwrap(), enter("10.0.0.1:2").unwrap());
-        assert!(enter("10.0.0.1:3").is_err(), "two of this address have not logged in");
-        let _other = enter("10.0.0.2:3").expect("another address is another matter");
+        let enter = |peer: &str| connections.enter(&addresses(peer), 1, now, &quota).expect("there is room");
+        let wish = |control: &Control| control.poll_wish(&Context::from_waker(Waker::noop()));
+        let (first, second) = (enter("10.0.0.1:1"), enter("10.0.0.1:2"));
+        let other = enter("10.0.0.2:3");
+        assert_eq!([wish(&first.1), wish(&second.1)], [Wish::Run; 2], "another address is another matter");
+        let third = enter("10.0.0.1:3");
+        let wishes = [&first.1, &second.1, &third.1, &other.1].map(wish);
+        assert_eq!(wishes, [Wish::Stop, Wish::Run, Wish::Run, Wish::Run], "the oldest gives way");
+        let (first, third) = (second.0, third.0);
         assert!(connections.log_in(first.number, "iqn.a", &quota));
-        let third = enter("10.0.0.1:3").expect("one has logged in");
         assert!(connections.log_in(third.number, "IQN.A", &quota));
-        let fourth = enter("10.0.0.1:4").unwrap();
+        let (fourth, fourth_control) = enter("10.0.0.1:4");
+        let _fifth = enter("10.0.0.1:5");
+        assert_eq!(wish(&fourth_control), Wish::Run, "two have logged in");
         assert!(!connections.log_in(fourth.number, "iqn.a", &quota), "the initiator has two");
         drop(first);
         assert!(connections.log_in(fourth.number, "iqn.a", &quota), "one is gone");

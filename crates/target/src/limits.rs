@@ -13,7 +13,7 @@ const _: () = assert!(SESSIONS_MAX < u16::MAX as usize);
 pub const INITIATOR_CONNECTIONS_MAX: usize = 512;
 
 /// Connections of one address that have not logged in. A host that comes back logs in to everything at once; a rack behind one address
-/// does, too.
+/// does, too. With more, the oldest is closed: it had longest to log in, and who comes new may be another one.
 pub const UNAUTHENTICATED_MAX: usize = 256;
 const _: () = assert!(UNAUTHENTICATED_MAX < CONNECTIONS_MAX);
 

@@ -3,7 +3,7 @@
 //! | bound | beyond it |
 //! |---|---|
 //! | connections | closed at once, without a word |
-//! | connections of one address that have not logged in | closed at once, without a word |
+//! | connections of one address that have not logged in | the oldest of them is closed, without a word |
 //! | sessions; connections of one initiator | login status 0302h, out of resources |
 //! | connections of one session | MaxConnections says how many; beyond, login status 0206h |
 //! | time to log in, silence while logging in | closed |

@@ -134,6 +134,13 @@ impl TargetServer {
                     return CloseReason::Local;
                 }
             };
+        if entered.takes_place {
+            counters.connections_refused.fetch_add(1, Ordering::Relaxed);
+            if let Some(others) = self.shared.refusals.note(clock.now()) {
+                let why = "too many connections of this address have not logged in";
+                tracing::warn!(connection = %addresses.peer, why, others, "the oldest of them is closed");
+            }
+        }
         drive(Arc::clone(&self.shared), stream, (addresses, portal_group_tag), (control, entered), turns).await
     }
 

@@ -329,10 +329,27 @@ async fn an_address_has_as_many_strangers_as_it_may() {
     let (mut stranger, _) = connect(&server);
     let_things_happen().await;
     let (mut second, _) = connect(&server);
-    assert!(second.receive().await.is_none(), "not a word");
-    stranger.log_in(1).await;
+    assert!(stranger.receive().await.is_none(), "not a word");
+    second.log_in(1).await;
     let (mut third, _) = connect(&server);
     third.log_in(2).await;
+}
+
+/// However many connect and say nothing: who comes after them logs in.
+#[tokio::test(start_paused = true)]
+async fn connections_that_say_nothing_keep_nobody_of_their_address_out() {
+    let server = server(Quota { unauthenticated_per_address: 4, ..Quota::default() });
+    let mut silent = Vec::new();
+    for _ in 0..40 {
+        silent.push(connect(&server));
+        let_things_happen().await;
+    }
+    let began = tokio::time::Instant::now();
+    let (mut good, _) = connect(&server);
+    good.log_in(1).await;
+    assert!(began.elapsed() < Duration::from_secs(1));
+    let there = server.status().await.connections.len();
+    assert!(there <= 5, "{there} connections are there");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,222 +1,63 @@
 //! Records on their way to the log device: group commit.
 //!
 //! What arrives is queued; a record takes as much of the queue as fits and is submitted with force unit access, once all others had their turn:
-//! whoever is ready to write when the first one queues, or was just answered and writes again, has queued by then. While the record is on its
-//! way the next gathers. A second one goes beside it only when a good deal has gathered. No timer. A device may write while it is asked to, and
-//! keep its thread; so after each record the others get their turn first.
+//! whoever is ready to write when the first one queues, or was just answered and writes again, has queued by then. When the next one may go is the
+//! rule's to say ([`store::Gathering`]). A device may write while it is asked to, and keep its thread; so after each record the others get their turn
+//! first.
 //!
 //! - Records are applied to the map, and their writers answered, in the order of their sequences: a record counts only when all before it are
 //!   durable, as replay will see it.
 //! - A segment is opened only when another is at hand to be named as the next one, so that replay finds its way.
 //! - When the device refuses a record, nothing may follow it: the log has failed, and who waits is told.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use base::buffer::Buffer;
-use block::completion::SlotSender;
 use block::{Completion, Device, Error, Request, Response};
 use store::LogPosition;
 use store::limits::RECORD_BYTES_MAX;
 use store::record::{Claims, RECORD_HEADER_BYTES, seal};
+use store::turns::Step;
 use zerocopy::IntoBytes;
 
+use crate::appender::{OpenSegment, Placed, Record, SenderId};
+use crate::contents::Contents;
 use crate::core::{Core, State};
-use crate::format::{
-    ENTRY_DATA, ENTRY_DISCARDED, ENTRY_FLAG_NOT_NEEDED, ENTRY_ZEROES, EntryRaw, FLAG_EPOCH_END, HeadRaw, prefix_bytes,
-};
-use crate::limits::{
-    EXTENTS_OF_A_CHANGE, LOGICAL_BLOCK_BYTES_MAX, RECORD_ENTRIES_MAX, RECORDS_IN_FLIGHT_MAX, SECOND_RECORD_BYTES,
-    SEGMENT_BYTES_PAPER, UNIT_BYTES,
-};
-use crate::map::{Piece, Zeroed, place_of_zeroes};
+use crate::entry::{Content, Entry, Ticket};
+use crate::format::{EntryRaw, FLAG_EPOCH_END, HeadRaw, prefix_bytes};
+use crate::layout::LogPlace;
+use crate::limits::UNIT_BYTES;
+use crate::map::{Piece, place_of_zeroes};
 use crate::stage::Stage;
-use crate::tag::Tag;
 
-/// Data up to here is not split between records: a request stays in one piece.
-const WHOLE_BYTES_MAX: u64 = SEGMENT_BYTES_PAPER as u64 / 2;
-
-/// Requests are split where sectors are multiples of this: the largest blocks that an origin has.
-const SPLIT_SECTORS: u64 = LOGICAL_BLOCK_BYTES_MAX as u64 / UNIT_BYTES;
-
-/// A place between two records, with all that the next one must carry.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LogPlace {
-    pub(crate) segment: u32,
-    /// Segment that the record before names as the next one.
-    pub(crate) next_segment: u32,
-    /// Its offset is in the segment.
-    pub(crate) position: LogPosition,
-}
-
-/// What is to be recorded of a run of sectors.
-pub(crate) enum Content {
-    Bytes { buffer: Arc<Buffer>, at: usize },
-    Slot(u32),
-    Zeroes(Zeroed),
-}
-
-/// One entry that waits for a record.
-struct Queued {
-    sector: u64,
-    sectors: u64,
-    content: Content,
-    ticket: Arc<Ticket>,
-}
-
-/// Several entries whose owner is told when all are durable, or that some are not. In either case none is on its way any more: the owner then lets
-/// others change the same sectors.
-pub(crate) struct Ticket {
-    rest: AtomicU32,
-    owner: Mutex<Owner>,
-}
-
-struct Owner {
-    sender: Option<SlotSender>,
-    error: Option<Error>,
-}
-
-impl Ticket {
-    fn finish(&self, result: Result<(), Error>) {
-        let sent = {
-            let mut owner = self.owner.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Err(error) = result {
-                owner.error.get_or_insert(error);
-            }
-            if self.rest.fetch_sub(1, Ordering::AcqRel) > 1 {
-                return;
-            }
-            owner.sender.take().map(|sender| (sender, owner.error.take()))
-        };
-        if let Some((sender, error)) = sent {
-            sender.complete(Response {
-                result: error.map_or(Ok(()), Err),
-                buffer: Buffer::empty(),
-                extents: Vec::new(),
-            });
-        }
-    }
-}
-
-/// An entry of a record under way, and where it stands.
-struct Placed {
-    piece: Piece,
-    slot: Option<u32>,
-    ticket: Arc<Ticket>,
-}
-
-struct InFlight {
-    sequence: u64,
-    is_epoch_end: bool,
-    /// What it adds to a checkpoint, at most.
-    extents: usize,
-    end: LogPlace,
-    place: u32,
-    bytes: u64,
-    placed: Vec<Placed>,
-    /// The record's bytes, once it is durable.
-    done: Option<Buffer>,
-}
-
-struct OpenSegment {
-    segment: u32,
-    offset: u64,
-    next_segment: u32,
-}
-
-/// See the module.
-pub(crate) struct Appender {
-    queue: VecDeque<Queued>,
-    queue_bytes: u64,
-    open: Option<OpenSegment>,
-    /// The segment that is opened next.
-    next_segment: u32,
-    in_flight: VecDeque<InFlight>,
-    sequence_next: u64,
-    link: u32,
-    /// Whether the workers were told to send records, and have not had their turn yet.
-    is_turn_near: bool,
-}
-
+/// A record that is sent now.
 struct Outgoing {
     sequence: u64,
     offset: u64,
     buffer: Buffer,
 }
 
-impl Appender {
-    /// An appender whose first record goes to the start of `start.segment`, which was taken as the next one.
-    pub(crate) fn new(start: &LogPlace) -> Self {
-        assert_eq!(start.position.offset, 0, "each opening starts a segment");
-        Self {
-            queue: VecDeque::new(),
-            queue_bytes: 0,
-            open: None,
-            next_segment: start.segment,
-            in_flight: VecDeque::new(),
-            sequence_next: start.position.sequence,
-            link: start.position.link,
-            is_turn_near: false,
-        }
-    }
-
-    pub(crate) fn queue_bytes(&self) -> u64 {
-        self.queue_bytes
-    }
-
-    pub(crate) fn has_queue(&self) -> bool {
-        !self.queue.is_empty()
-    }
-
-    pub(crate) fn queue_count(&self) -> usize {
-        self.queue.len()
-    }
-
-    pub(crate) fn is_idle(&self) -> bool {
-        self.in_flight.is_empty() && self.queue.is_empty()
-    }
-
-    /// What records under way add to a checkpoint, at most.
-    pub(crate) fn extents_in_flight(&self) -> usize {
-        self.in_flight.iter().map(|record| record.extents).sum()
-    }
-
-    fn may_start(&self) -> bool {
-        !self.queue.is_empty()
-            && match self.in_flight.len() {
-                0 => true,
-                count => count < RECORDS_IN_FLIGHT_MAX && self.queue_bytes >= SECOND_RECORD_BYTES,
-            }
-    }
-}
+/// Who is told, and what, once the state is not locked any more.
+type Finished = Vec<(Arc<Ticket>, Result<(), Error>)>;
 
 impl Core {
     /// Queues runs of sectors for the next records. The completion says when all are durable in the log, or that it failed.
     pub(crate) fn append(self: &Arc<Self>, entries: Vec<(u64, u64, Content)>) -> Completion {
-        let (completion, sender) = Completion::slot();
         if entries.is_empty() {
             return Completion::ready(Response::done(Buffer::empty()));
         }
-        let owner = Mutex::new(Owner { sender: Some(sender), error: None });
-        let ticket = Arc::new(Ticket { rest: AtomicU32::new(entries.len() as u32), owner });
+        let (completion, ticket) = Ticket::new(entries.len());
         {
             let state = &mut *self.state();
-            if let Some(error) = &state.failure {
-                let error = error.clone();
-                for (_, _, content) in entries {
-                    if let (Content::Slot(slot), Some(stage)) = (content, &mut state.stage) {
-                        stage.cancel_move(slot);
-                    }
-                }
+            let entries = entries.into_iter().map(|(sector, sectors, content)| {
+                let ticket = Arc::clone(&ticket);
+                Entry { sector, sectors, content, ticket }
+            });
+            if let Some(error) = state.failure.clone() {
+                entries.for_each(|entry| cancel_move(&mut state.contents.stage, entry.slot()));
                 return Completion::ready(Response::failed(error, Buffer::empty()));
             }
-            for (sector, sectors, content) in entries {
-                if matches!(content, Content::Bytes { .. } | Content::Slot(_)) {
-                    state.appender.queue_bytes += sectors * UNIT_BYTES;
-                }
-                state.appender.queue.push_back(Queued { sector, sectors, content, ticket: Arc::clone(&ticket) });
-            }
+            entries.for_each(|entry| state.appender.push(entry));
         }
         self.start_records();
         completion
@@ -224,22 +65,24 @@ impl Core {
 
     /// Lets the workers send as many records as may be on their way, when it is their turn.
     pub(crate) fn start_records(self: &Arc<Self>) {
-        {
-            let appender = &mut self.state().appender;
-            if appender.is_turn_near || !appender.may_start() {
-                return;
-            }
-            appender.is_turn_near = true;
-        }
+        let Some(sender) = self.state().appender.begin_turns() else { return };
         let core = Arc::clone(self);
-        self.workers.spawn(async move {
-            core.workers.others_first().await;
-            core.send_records();
-        });
+        self.workers.spawn(async move { core.send_in_turn(sender).await });
+    }
+
+    async fn send_in_turn(self: Arc<Self>, sender: SenderId) {
+        loop {
+            self.workers.others_first().await;
+            let step = self.state().appender.step(sender);
+            match step {
+                Step::Yield => {}
+                Step::Start => return self.send_records(),
+                Step::HandOver | Step::Nothing => return,
+            }
+        }
     }
 
     fn send_records(self: &Arc<Self>) {
-        self.state().appender.is_turn_near = false;
         loop {
             let record = self.next_record(&mut self.state());
             let Some(record) = record else { return };
@@ -253,11 +96,11 @@ impl Core {
     }
 
     fn next_record(&self, state: &mut State) -> Option<Outgoing> {
-        if state.failure.is_some() || !state.appender.may_start() {
+        if !state.appender.may_start() {
             return None;
         }
         let extents_max = state.extents_free(&self.layout);
-        if state.appender.queue.front().is_none_or(|front| front.extents() > extents_max) {
+        if !state.appender.has_room(extents_max) {
             return self.want_room(state);
         }
         loop {
@@ -268,14 +111,14 @@ impl Core {
                 let open = state.appender.open.as_ref().expect("it was opened above");
                 (self.layout.segment_bytes - open.offset).min(RECORD_BYTES_MAX as u64)
             };
-            let taken = take_queued(&mut state.appender, limit, extents_max);
+            let taken = state.appender.take(limit, extents_max);
             if !taken.is_empty() {
                 state.wants_room = false;
                 return Some(self.assemble(state, taken));
             }
             let open = state.appender.open.take().expect("it was opened above");
             assert!(open.offset > 0, "an empty segment holds any entry");
-            state.segments.close(open.segment);
+            state.contents.segments.close(open.segment);
             state.appender.next_segment = open.next_segment;
         }
     }
@@ -290,9 +133,9 @@ impl Core {
             }
             state.stuck = Some(error.clone());
             state.wants_room = false;
-            abandon_queue(state, &mut finished);
+            abandon_queue(state, error, &mut finished);
         }
-        finished.iter().for_each(|ticket| ticket.finish(Err(error.clone())));
+        tell(finished);
         self.changed.notify();
     }
 
@@ -310,282 +153,224 @@ impl Core {
     }
 
     fn open_segment(&self, state: &mut State) -> bool {
-        let Some(next_segment) = state.segments.take_next() else { return false };
+        let Some(next_segment) = state.contents.segments.take_next() else { return false };
         let segment = state.appender.next_segment;
         // Slots leave in their order, so what comes after the oldest is newer.
         let now = self.clock.now();
-        let oldest_at = state.stage.as_ref().and_then(Stage::oldest_at).map_or(now, |at| at.min(now));
-        state.segments.open(segment, oldest_at);
-        state.sums.begin(segment);
-        state.records.forget(self.layout.place(segment, 0), self.layout.segment_bytes / UNIT_BYTES);
+        let oldest_at = state.contents.stage.as_ref().and_then(Stage::oldest_at).map_or(now, |at| at.min(now));
+        state.contents.segments.open(segment, oldest_at);
+        state.contents.sums.begin(segment);
+        state.contents.records.forget(self.layout.place(segment, 0), self.layout.segment_bytes / UNIT_BYTES);
         state.appender.open = Some(OpenSegment { segment, offset: 0, next_segment });
         true
     }
 
-    fn assemble(&self, state: &mut State, taken: Vec<Queued>) -> Outgoing {
-        let State { appender, stage, segments, sums, applied, .. } = state;
-        let open = appender.open.as_mut().expect("a record has a segment");
+    fn assemble(&self, state: &mut State, taken: Vec<Entry>) -> Outgoing {
+        let (head, position, segment) = self.head_of(state, taken.len());
+        let is_epoch_end = head.flags.get() & FLAG_EPOCH_END != 0;
+        let extents = taken.iter().map(Entry::extents).sum();
+        let data_bytes: u64 = taken.iter().map(Entry::data_bytes).sum();
         let prefix = prefix_bytes(taken.len());
-        let extents = taken.iter().map(Queued::extents).sum();
-        let data_bytes: u64 = taken.iter().map(Queued::data_bytes).sum();
         let mut buffer = self.used_buffer(prefix + data_bytes as usize);
         buffer[..prefix].fill(0);
-        let (sequence, offset) = (appender.sequence_next, open.offset);
-        let is_slot_queued = appender.queue.iter().any(|queued| matches!(queued.content, Content::Slot(_)));
-        let is_epoch_end = stage.as_ref().is_none_or(|stage| stage.is_at_cut() && !is_slot_queued);
+        let entries_at = RECORD_HEADER_BYTES + size_of::<HeadRaw>();
+        buffer[RECORD_HEADER_BYTES..entries_at].copy_from_slice(head.as_bytes());
+        for (entry, raw) in taken.iter().zip(buffer[entries_at..].chunks_mut(size_of::<EntryRaw>())) {
+            raw.copy_from_slice(entry.raw().as_bytes());
+        }
+        let place = self.layout.place(segment, position.offset);
+        let placed = self.place_entries(state, taken, segment, place, position.sequence, &mut buffer);
+        let payload_bytes = buffer.len() - RECORD_HEADER_BYTES;
+        let settled = state.contents.applied.position.sequence.saturating_sub(1);
+        let claims = Claims { settled, in_flight: state.appender.in_flight() as u64 };
+        let checksum = seal(&mut buffer, self.uuid, position, claims, payload_bytes);
+        state.contents.segments.add_record(segment, position.sequence);
+        let bytes = buffer.len() as u64;
+        let end = LogPlace {
+            segment,
+            next_segment: head.next_segment.get(),
+            position: LogPosition {
+                offset: position.offset + bytes,
+                sequence: position.sequence + 1,
+                link: checksum,
+                ..position
+            },
+        };
+        state.appender.start(Record { is_epoch_end, extents, data_bytes, end, place, bytes, placed, done: None });
+        self.counters.record(bytes, data_bytes);
+        Outgoing { sequence: position.sequence, offset: self.layout.offset_of(place), buffer }
+    }
+
+    /// What the next record, of so many entries, says of itself, its position and its segment.
+    fn head_of(&self, state: &State, entry_count: usize) -> (HeadRaw, LogPosition, u32) {
+        let State { appender, contents: Contents { stage, .. }, .. } = state;
+        let open = appender.open.as_ref().expect("a record has a segment");
+        let is_epoch_end = stage.as_ref().is_none_or(|stage| stage.is_at_cut() && !appender.is_slot_queued());
         let head = HeadRaw {
             segment: open.segment.into(),
             next_segment: open.next_segment.into(),
             time_ns: self.clock.now().as_nanoseconds().into(),
-            entry_count: (taken.len() as u16).into(),
-            in_flight: (appender.in_flight.len() as u16).into(),
+            entry_count: (entry_count as u16).into(),
+            in_flight: (appender.in_flight() as u16).into(),
             flags: if is_epoch_end { FLAG_EPOCH_END.into() } else { 0.into() },
             reserved: 0.into(),
         };
-        let entries_at = RECORD_HEADER_BYTES + size_of::<HeadRaw>();
-        buffer[RECORD_HEADER_BYTES..entries_at].copy_from_slice(head.as_bytes());
-        let tag = Self::tag_for(segments, open.segment);
-        let mut at = prefix;
+        (head, appender.position(open.offset), open.segment)
+    }
+
+    /// Copies the data of entries to their places in the record `sequence`, which begins at `record_place` of `segment`.
+    fn place_entries(
+        &self,
+        state: &mut State,
+        taken: Vec<Entry>,
+        segment: u32,
+        record_place: u32,
+        sequence: u64,
+        buffer: &mut Buffer,
+    ) -> Vec<Placed> {
+        let Contents { stage, segments, sums, .. } = &mut state.contents;
+        let tag = Self::tag_for(segments, segment);
+        let first = self.layout.place(segment, 0);
+        let mut at = prefix_bytes(taken.len());
         let mut placed = Vec::with_capacity(taken.len());
-        for (index, queued) in taken.into_iter().enumerate() {
-            let entry_at = entries_at + index * size_of::<EntryRaw>();
-            buffer[entry_at..entry_at + size_of::<EntryRaw>()].copy_from_slice(queued.entry().as_bytes());
-            let length = queued.data_bytes() as usize;
-            let target = &mut buffer[at..at + length];
-            let mut slot = None;
-            let place = match &queued.content {
-                Content::Bytes { buffer, at } => {
-                    target.copy_from_slice(&buffer[*at..*at + length]);
-                    None
-                }
-                Content::Slot(number) => {
-                    slot = Some(*number);
-                    if let Some(stage) = stage.as_ref() {
-                        stage.load(stage.place(*number), target);
+        for entry in taken {
+            let target = &mut buffer[at..at + entry.data_bytes() as usize];
+            let place = match &entry.content {
+                Content::Zeroes(zeroed) => place_of_zeroes(sequence, *zeroed),
+                _ => {
+                    load(stage.as_ref(), &entry.content, target);
+                    let place = record_place + (at as u64 / UNIT_BYTES) as u32;
+                    if sums.is_kept() {
+                        sums.add(segment, first, place, target);
                     }
-                    None
+                    place
                 }
-                Content::Zeroes(zeroed) => Some(place_of_zeroes(sequence, *zeroed)),
             };
-            let is_data = place.is_none();
-            let place = place.unwrap_or_else(|| self.layout.place(open.segment, offset + at as u64));
-            if is_data && sums.is_kept() {
-                sums.add(open.segment, self.layout.place(open.segment, 0), place, target);
-            }
-            let piece = Piece { sector: queued.sector, sectors: queued.sectors, place, tag };
-            placed.push(Placed { piece, slot, ticket: queued.ticket });
-            at += length;
+            at += target.len();
+            let piece = Piece { sector: entry.sector, sectors: entry.sectors, place, tag };
+            placed.push(Placed { piece, slot: entry.slot(), ticket: entry.ticket });
         }
-        let position = LogPosition { offset, epoch: self.epoch, sequence, link: appender.link };
-        let payload_bytes = buffer.len() - RECORD_HEADER_BYTES;
-        let settled = applied.position.sequence.saturating_sub(1);
-        let claims = Claims { settled, in_flight: appender.in_flight.len() as u64 };
-        let checksum = seal(&mut buffer, self.uuid, position, claims, payload_bytes);
-        open.offset += buffer.len() as u64;
-        appender.sequence_next += 1;
-        appender.link = checksum;
-        segments.add_record(open.segment, sequence);
-        let end = LogPlace {
-            segment: open.segment,
-            next_segment: open.next_segment,
-            position: LogPosition { offset: open.offset, epoch: self.epoch, sequence: sequence + 1, link: checksum },
-        };
-        let place = self.layout.place(open.segment, offset);
-        let bytes = buffer.len() as u64;
-        appender.in_flight.push_back(InFlight {
-            sequence,
-            is_epoch_end,
-            extents,
-            end,
-            place,
-            bytes,
-            placed,
-            done: None,
-        });
-        self.counters.record(bytes, data_bytes);
-        Outgoing { sequence, offset: self.layout.offset_of(place), buffer }
+        placed
     }
 
     fn finish_record(self: &Arc<Self>, sequence: u64, response: Response) {
-        if let Err(error) = &response.result {
-            return self.give_up_log(error);
-        }
+        let has_landed = response.result.is_ok();
         let mut finished = Vec::new();
         {
             let state = &mut *self.state();
-            if let Some(record) = state.appender.in_flight.iter_mut().find(|record| record.sequence == sequence) {
+            if let Err(error) = &response.result {
+                self.fail(state, error);
+            }
+            if let Some(record) = state.appender.finish(sequence, response.result) {
                 record.done = Some(response.buffer);
             }
-            while state.appender.in_flight.front().is_some_and(|record| record.done.is_some()) {
-                let record = state.appender.in_flight.pop_front().expect("it was there a line ago");
-                self.apply(state, record, &mut finished);
-            }
+            self.settle(state, &mut finished);
         }
-        finished.iter().for_each(|ticket| ticket.finish(Ok(())));
-        // After those who were answered, who may write again at once.
-        self.start_records();
+        tell(finished);
+        if has_landed {
+            // After those who were answered, who may write again at once.
+            self.start_records();
+        }
         self.changed.notify();
         self.background.notify();
     }
 
-    /// The log device refused a record or a checkpoint: nothing may follow it, and who waits for a record is told. What is on its way counts no
-    /// more, even if it arrives: its writers go to the origin, and others after them.
+    /// The log device failed where nothing can be promised without it. The first time, loudly.
+    fn fail(&self, state: &mut State, error: &Error) {
+        if state.failure.is_none() {
+            tracing::error!(
+                %error,
+                dirty_bytes = state.contents.map.dirty_sectors() * UNIT_BYTES,
+                "the log device failed: writes go to the LUN, and what only the log has is brought there as far as it can be read"
+            );
+            state.failure = Some(error.clone());
+            state.appender.refuse(error);
+        }
+        self.changed.notify();
+        self.background.notify();
+    }
+
+    /// The log device refused a checkpoint: nothing may follow it, and who waits for a record is told, once it is not on its way any more. What is
+    /// on its way counts no more, even if it arrives: its writers go to the origin, and others after them.
     pub(crate) fn give_up_log(self: &Arc<Self>, error: &Error) {
         let mut finished = Vec::new();
         {
             let state = &mut *self.state();
             self.fail(state, error);
-            abandon(state, &mut finished);
+            self.settle(state, &mut finished);
         }
-        finished.iter().for_each(|ticket| ticket.finish(Err(error.clone())));
+        tell(finished);
         self.changed.notify();
         self.background.notify();
     }
 
+    /// Takes what is durable by now into the map, and gives up what is refused.
+    fn settle(&self, state: &mut State, finished: &mut Finished) {
+        while let Some((record, result)) = state.appender.settle() {
+            match result {
+                Ok(()) => self.apply(state, record, finished),
+                Err(error) => {
+                    for placed in record.placed {
+                        cancel_move(&mut state.contents.stage, placed.slot);
+                        finished.push((placed.ticket, Err(error.clone())));
+                    }
+                }
+            }
+        }
+        if let Some(error) = state.failure.clone() {
+            abandon_queue(state, &error, finished);
+        }
+    }
+
     /// Takes a durable record into the map.
-    fn apply(&self, state: &mut State, record: InFlight, finished: &mut Vec<Arc<Ticket>>) {
+    fn apply(&self, state: &mut State, record: Record, finished: &mut Finished) {
         for placed in record.placed {
             match placed.slot {
-                Some(slot) => self.apply_moved(state, slot, &placed.piece),
+                Some(slot) => state.contents.note_moved(slot, &placed.piece),
                 None => {
                     if placed.piece.is_zero() {
-                        state.zeroes_since.get_or_insert(self.clock.now());
+                        state.contents.zeroes_since.get_or_insert(self.clock.now());
                     }
-                    let superseded = state.index(&self.layout, placed.piece);
+                    let superseded = state.contents.index(placed.piece);
                     self.count_superseded(superseded);
                 }
             }
-            finished.push(placed.ticket);
+            finished.push((placed.ticket, Ok(())));
         }
-        state.applied = record.end;
-        state.may_have_epoch |= record.is_epoch_end;
+        state.contents.applied = record.end;
+        if record.is_epoch_end {
+            state.destaged.note_epoch_end();
+        }
         state.tail_bytes += record.bytes;
         if let Some(buffer) = record.done {
-            state.records.insert(record.place, buffer);
+            state.contents.records.insert(record.place, buffer);
         }
-    }
-
-    /// What is still in the slot is in the log now. What a newer slot has is the newest in the log all the same.
-    fn apply_moved(&self, state: &mut State, slot: u32, piece: &Piece) {
-        let State { map, shadow, segments, stage, .. } = state;
-        let Some(stage) = stage else { return };
-        let from = Piece { place: stage.place(slot), ..*piece };
-        let found: Vec<Piece> = map.pieces(piece.sector, piece.sectors).filter(Piece::is_in_stage).collect();
-        for found in found {
-            let moved = piece.clip(found.sector, found.end());
-            let is_newest = found.place == from.clip(found.sector, found.end()).place;
-            if !is_newest && !shadow.is_kept() {
-                continue;
-            }
-            segments.add_dirty(self.layout.segment_of(moved.place), moved.sectors);
-            let superseded = |old: Piece| {
-                if old.is_in_segment() {
-                    segments.remove_dirty(self.layout.segment_of(old.place), old.sectors);
-                }
-            };
-            if is_newest {
-                map.insert(moved, |_| {});
-                shadow.remove(moved.sector, moved.sectors, superseded);
-            } else {
-                shadow.insert(moved, superseded);
-            }
-        }
-        stage.finish_move(slot);
     }
 }
 
-/// Gives up all that is on its way or waits: the log failed.
-fn abandon(state: &mut State, finished: &mut Vec<Arc<Ticket>>) {
-    let State { appender, stage, .. } = state;
-    for placed in appender.in_flight.drain(..).flat_map(|record| record.placed) {
-        if let (Some(slot), Some(stage)) = (placed.slot, stage.as_mut()) {
-            stage.cancel_move(slot);
-        }
-        finished.push(placed.ticket);
-    }
-    abandon_queue(state, finished);
-}
-
-fn abandon_queue(state: &mut State, finished: &mut Vec<Arc<Ticket>>) {
-    let State { appender, stage, .. } = state;
-    for queued in appender.queue.drain(..) {
-        if let (Content::Slot(slot), Some(stage)) = (queued.content, stage.as_mut()) {
-            stage.cancel_move(slot);
-        }
-        finished.push(queued.ticket);
-    }
-    appender.queue_bytes = 0;
-}
-
-impl Queued {
-    fn data_bytes(&self) -> u64 {
-        match self.content {
-            Content::Bytes { .. } | Content::Slot(_) => self.sectors * UNIT_BYTES,
-            Content::Zeroes(_) => 0,
-        }
-    }
-
-    /// Extents that it adds to a checkpoint, at most.
-    fn extents(&self) -> usize {
-        match self.content {
-            Content::Slot(_) => extents_of_slot(self.sectors),
-            Content::Bytes { .. } | Content::Zeroes(_) => EXTENTS_OF_A_CHANGE,
-        }
-    }
-
-    fn entry(&self) -> EntryRaw {
-        let (kind, flags) = match self.content {
-            Content::Bytes { .. } | Content::Slot(_) => (ENTRY_DATA, 0),
-            Content::Zeroes(Zeroed::Kept) => (ENTRY_ZEROES, 0),
-            Content::Zeroes(Zeroed::MayDiscard) => (ENTRY_DISCARDED, 0),
-            Content::Zeroes(Zeroed::Discarded) => (ENTRY_DISCARDED, ENTRY_FLAG_NOT_NEEDED),
-        };
-        EntryRaw { sector: self.sector.into(), sectors: (self.sectors as u32).into(), kind, flags, reserved: [0; 2] }
+/// The data of an entry.
+fn load(stage: Option<&Stage>, content: &Content, target: &mut [u8]) {
+    match (content, stage) {
+        (Content::Bytes { buffer, at }, _) => target.copy_from_slice(&buffer[*at..*at + target.len()]),
+        (Content::Slot(slot), Some(stage)) => stage.load(stage.place(*slot), target),
+        (Content::Slot(_), None) | (Content::Zeroes(_), _) => {}
     }
 }
 
-/// Takes as many entries from the queue as a record of `limit` bytes holds, and a checkpoint. A long one is split.
-fn take_queued(appender: &mut Appender, limit: u64, extents_max: usize) -> Vec<Queued> {
-    let mut taken: Vec<Queued> = Vec::new();
-    let (mut data_bytes, mut extents) = (0, 0);
-    while let Some(front) = appender.queue.front_mut() {
-        extents += front.extents();
-        if taken.len() == RECORD_ENTRIES_MAX || extents > extents_max {
-            break;
-        }
-        let Some(room) = limit.checked_sub(prefix_bytes(taken.len() + 1) as u64 + data_bytes) else { break };
-        let wanted = front.data_bytes();
-        if wanted <= room {
-            let whole = appender.queue.pop_front().expect("it was there a line ago");
-            data_bytes += wanted;
-            taken.push(whole);
-            continue;
-        }
-        // Each part is sent on its own: it ends where a block of the origin does.
-        let part = ((front.sector + room / UNIT_BYTES) / SPLIT_SECTORS * SPLIT_SECTORS).saturating_sub(front.sector);
-        if wanted <= WHOLE_BYTES_MAX || part == 0 {
-            break;
-        }
-        let Content::Bytes { buffer, at } = &mut front.content else { break };
-        let content = Content::Bytes { buffer: Arc::clone(buffer), at: *at };
-        front.ticket.rest.fetch_add(1, Ordering::AcqRel);
-        taken.push(Queued { sector: front.sector, sectors: part, content, ticket: Arc::clone(&front.ticket) });
-        *at += (part * UNIT_BYTES) as usize;
-        front.sector += part;
-        front.sectors -= part;
-        data_bytes += part * UNIT_BYTES;
-        break;
+/// Gives up all that waits.
+fn abandon_queue(state: &mut State, error: &Error, finished: &mut Finished) {
+    for entry in state.appender.drain() {
+        cancel_move(&mut state.contents.stage, entry.slot());
+        finished.push((entry.ticket, Err(error.clone())));
     }
-    appender.queue_bytes -= data_bytes;
-    taken
 }
 
-/// Extents that a slot adds to a checkpoint when it is moved, at most: newer ones may hold parts of it, so that each sector is one.
-pub(crate) fn extents_of_slot(sectors: u64) -> usize {
-    EXTENTS_OF_A_CHANGE + sectors as usize
+fn cancel_move(stage: &mut Option<Stage>, slot: Option<u32>) {
+    if let (Some(slot), Some(stage)) = (slot, stage) {
+        stage.cancel_move(slot);
+    }
 }
 
-/// What the tag of an extent is before its segment is known.
-pub(crate) fn stage_tag() -> Tag {
-    Tag::dirty(0)
+fn tell(finished: Finished) {
+    finished.into_iter().for_each(|(ticket, result)| ticket.finish(result));
 }

@@ -23,23 +23,23 @@ use block::{Error, ErrorKind};
 use store::{LogPosition, Superblock};
 use zerocopy::little_endian::U32;
 
-use crate::append::LogPlace;
 use crate::checkpoint_bytes::CheckpointBytes;
-use crate::core::{Core, FailureNote, State};
+use crate::core::{Core, State};
 use crate::format::{
-    CHECKPOINT_FLAG_DISCARDS, CHECKPOINT_MAGIC, CheckpointRaw, ExtentRaw, ParametersRaw, STATE_CLOSED, STATE_FAILED,
-    STATE_IN_USE, SegmentRaw,
+    CHECKPOINT_FLAG_DISCARDS, CHECKPOINT_MAGIC, CheckpointRaw, ExtentRaw, ParametersRaw, STATE_CLOSED, STATE_IN_USE,
+    SegmentRaw,
 };
+use crate::layout::LogPlace;
 use crate::level1::wait_for;
 use crate::limits::{CHECKPOINT_REST_TIMES, CHECKPOINT_WORTH_TIMES, EXTENTS_AT_ONCE, TAIL_INTERVALS_MAX, UNIT_BYTES};
 use crate::map::Piece;
 use crate::options::DestageOrder;
 
 /// What a checkpoint stores.
-struct Snapshot {
+pub(crate) struct Snapshot {
     bytes: CheckpointBytes,
     segment_count: u32,
-    extent_count: u32,
+    pub(crate) extent_count: u32,
     /// What lies before it was collected.
     sector: u64,
     /// Where the last record that counts ended.
@@ -51,7 +51,7 @@ struct Snapshot {
     tail_bytes: u64,
     released: Vec<u32>,
     has_failed: bool,
-    has_nvram: bool,
+    pub(crate) has_nvram: bool,
 }
 
 impl Snapshot {
@@ -70,7 +70,7 @@ impl Core {
     pub(crate) async fn checkpoint_in_background(self: Arc<Self>) {
         loop {
             let count = self.background.count();
-            if self.is_stopped.load(Ordering::Acquire) {
+            if self.life.is_stopped() {
                 return;
             }
             if self.has_failed() || self.checkpoint_if_it_helps().await.is_err() {
@@ -96,11 +96,11 @@ impl Core {
             return Some(Duration::ZERO);
         }
         // Who waits for room in the checkpoint waits for level 2 only.
-        if state.segments.reusable_count() >= state.segments.count().div_ceil(8) {
+        if state.contents.segments.reusable_count() >= state.contents.segments.count().div_ceil(8) {
             return None;
         }
         let freed = self.releasable(state).len() as u64 * self.layout.segment_bytes;
-        let written = state.owed_extents_max() as u64 * size_of::<ExtentRaw>() as u64;
+        let written = state.contents.owed_extents_max() as u64 * size_of::<ExtentRaw>() as u64;
         if freed > 0 && freed >= written * CHECKPOINT_WORTH_TIMES {
             return Some(Duration::ZERO);
         }
@@ -114,15 +114,15 @@ impl Core {
     }
 
     pub(crate) fn releasable(&self, state: &State) -> Vec<u32> {
-        let destaged = self.keeps_order().then_some(state.destaged_sequence);
-        state.segments.releasable(state.applied.position.sequence, destaged)
+        let destaged = self.keeps_order().then_some(state.destaged.sequence());
+        state.contents.segments.releasable(state.contents.applied.position.sequence, destaged)
     }
 
     /// See the module. `next_state` is what the superblock says afterwards.
     pub(crate) async fn checkpoint(self: &Arc<Self>, next_state: u8) -> Result<(), Error> {
         let mut superblock = self.superblock.lock().await;
         let payload = &superblock.payload;
-        if payload.state == STATE_CLOSED && self.is_stopped.load(Ordering::Acquire) {
+        if payload.state == STATE_CLOSED && self.life.is_stopped() {
             return Ok(());
         }
         if let Some(error) = self.failure().filter(|_| next_state != STATE_CLOSED) {
@@ -143,12 +143,16 @@ impl Core {
     }
 
     /// Makes a snapshot what replay begins with, and lets go of the segments that it does not name.
-    async fn commit(
+    pub(crate) async fn commit(
         self: &Arc<Self>,
         superblock: &mut Superblock<ParametersRaw>,
         mut snapshot: Snapshot,
         next_state: u8,
     ) -> Result<(), Error> {
+        if superblock.is_undecided() {
+            // A crash brings back either slot. First it is the one that was written last, whole and durable.
+            superblock.write(&self.log_device).await?;
+        }
         let slot = superblock.payload.checkpoint_slot ^ 1;
         let sequence = superblock.payload.checkpoint_sequence.get() + 1;
         let mut result = self.write_checkpoint(slot, sequence, &mut snapshot).await;
@@ -161,7 +165,7 @@ impl Core {
             payload.position_next = snapshot.place.next_segment.into();
             payload.destaged_sequence = snapshot.destaged_sequence.into();
             payload.dirty_bytes = snapshot.dirty_bytes.into();
-            let has_leftovers = snapshot.destaged_sequence < self.state().leftovers_end;
+            let has_leftovers = self.state().destaged.has_leftovers_behind(snapshot.destaged_sequence);
             payload.order = match (snapshot.has_failed, has_leftovers) {
                 // After a failure newer data went to the origin in no order, so that what is left is no part of any epoch.
                 (true, _) => DestageOrder::Lba.code(),
@@ -176,8 +180,8 @@ impl Core {
         result?;
         {
             let state = &mut *self.state();
-            state.segments.release(&snapshot.released);
-            snapshot.released.iter().for_each(|&segment| state.sums.forget(segment));
+            state.contents.segments.release(&snapshot.released);
+            snapshot.released.iter().for_each(|&segment| state.contents.sums.forget(segment));
             state.releasable_count = self.releasable(state).len() as u32;
             state.tail_bytes -= snapshot.tail_bytes;
             state.checkpointed_at = self.clock.now();
@@ -189,9 +193,10 @@ impl Core {
         self.state().failure.clone()
     }
 
-    fn snapshot(&self) -> Snapshot {
+    /// All that a checkpoint stores, as of now.
+    pub(crate) fn snapshot(&self) -> Snapshot {
         let mut snapshot = self.collect_all();
-        snapshot.destaged_sequence = self.state().destaged_sequence;
+        snapshot.destaged_sequence = self.state().destaged.sequence();
         snapshot
     }
 
@@ -202,7 +207,7 @@ impl Core {
                 // Collected while others write they may be more than there ever were; at one moment they have room.
                 let state = self.state();
                 snapshot = self.snapshot_without_extents(&state);
-                state.owed_from(0).for_each(|piece| snapshot.add(&piece));
+                state.contents.owed_from(0).for_each(|piece| snapshot.add(&piece));
                 return snapshot;
             }
         }
@@ -210,13 +215,13 @@ impl Core {
     }
 
     fn snapshot_without_extents(&self, state: &State) -> Snapshot {
-        let applied = state.applied.position.sequence;
+        let applied = state.contents.applied.position.sequence;
         let released = self.releasable(state);
         let mut bytes = CheckpointBytes::new();
         let mut segment_count = 0;
         let is_released: HashSet<u32> = released.iter().copied().collect();
-        for segment in state.segments.by_age().filter(|segment| !is_released.contains(segment)) {
-            let entry = state.segments.get(segment);
+        for segment in state.contents.segments.by_age().filter(|segment| !is_released.contains(segment)) {
+            let entry = state.contents.segments.get(segment);
             if entry.first_sequence >= applied {
                 continue;
             }
@@ -228,7 +233,7 @@ impl Core {
             });
             segment_count += 1;
         }
-        let mut place = state.applied;
+        let mut place = state.contents.applied;
         if state.failure.is_some() {
             // Records of this epoch may have landed that nobody was told of: none of them may ever count.
             place.position.epoch += 1;
@@ -239,20 +244,20 @@ impl Core {
             place = LogPlace { segment: place.next_segment, position, ..place };
         }
         debug_assert!(!is_released.contains(&place.segment), "a segment that is used again is no place to begin");
-        let is_stage_used = state.stage.as_ref().is_some_and(|stage| !stage.is_empty());
+        let is_stage_used = state.contents.stage.as_ref().is_some_and(|stage| !stage.is_empty());
         Snapshot {
             bytes,
             segment_count,
             extent_count: 0,
             sector: 0,
-            applied: state.applied,
+            applied: state.contents.applied,
             place,
-            destaged_sequence: state.destaged_sequence,
-            dirty_bytes: state.map.dirty_sectors() * UNIT_BYTES,
+            destaged_sequence: state.destaged.sequence(),
+            dirty_bytes: state.contents.map.dirty_sectors() * UNIT_BYTES,
             tail_bytes: state.tail_bytes,
             released,
             has_failed: state.failure.is_some(),
-            has_nvram: self.options.nvram.is_some() && (is_stage_used || !self.is_stopped.load(Ordering::Acquire)),
+            has_nvram: self.options.nvram.is_some() && (is_stage_used || !self.life.is_stopped()),
         }
     }
 
@@ -261,7 +266,7 @@ impl Core {
         let mut found = Vec::with_capacity(count);
         {
             let (state, sector) = (self.state(), snapshot.sector);
-            found.extend(state.owed_across(sector).chain(state.owed_from(sector)).take(count));
+            found.extend(state.contents.owed_across(sector).chain(state.contents.owed_from(sector)).take(count));
             let Some(last) = found.last() else { return true };
             snapshot.sector = last.end();
             found.retain(|piece| self.was_before(&state, &snapshot.applied, piece));
@@ -277,7 +282,7 @@ impl Core {
         }
         let segment = self.layout.segment_of(piece.place);
         let is_behind = segment == place.segment && piece.place >= self.layout.place(segment, place.position.offset);
-        state.segments.get(segment).first_sequence < place.position.sequence && !is_behind
+        state.contents.segments.get(segment).first_sequence < place.position.sequence && !is_behind
     }
 
     async fn write_checkpoint(&self, slot: u8, sequence: u64, snapshot: &mut Snapshot) -> Result<(), Error> {
@@ -306,66 +311,13 @@ impl Core {
                 let state = self.state();
                 state.wants_room || state.failure.is_some()
             };
-            let is_urgent = is_waited_for || self.is_stopped.load(Ordering::Acquire);
+            let is_urgent = is_waited_for || self.life.is_stopped();
             if offset < end && !is_urgent {
                 // Records have the device for as long as they had to share it.
                 self.clock.sleep_until(self.clock.now() + self.clock.now().since(began_at)).await;
             }
         }
         self.log_device.flush().await
-    }
-
-    /// Says durably that the log device refused a write, before anything goes past the log: a start that knows of nothing would bring older data back.
-    /// A device that takes a checkpoint all the same keeps what it has, and a later start goes on from there. One that does not is noted as failed, on
-    /// it or where the user of the log keeps such notes, and must be discarded.
-    ///
-    /// # Errors
-    /// When nobody could note it.
-    pub(crate) async fn note_failure(self: &Arc<Self>) -> Result<(), Error> {
-        let mut superblock = self.superblock.lock().await;
-        let note = self.state().failure_note;
-        if note == FailureNote::Untried {
-            self.keep_or_discard(&mut superblock).await;
-        }
-        self.check_note()
-    }
-
-    /// Leaves out of what a later start finds what is on the origin by now: before anybody is told that it is there.
-    ///
-    /// # Errors
-    /// As [`Core::note_failure`].
-    pub(crate) async fn keep_failure_note(self: &Arc<Self>) -> Result<(), Error> {
-        let mut superblock = self.superblock.lock().await;
-        let note = self.state().failure_note;
-        if matches!(note, FailureNote::Untried | FailureNote::Kept) {
-            self.keep_or_discard(&mut superblock).await;
-        }
-        self.check_note()
-    }
-
-    async fn keep_or_discard(self: &Arc<Self>, superblock: &mut Superblock<ParametersRaw>) {
-        let snapshot = self.snapshot();
-        let is_empty = snapshot.extent_count == 0 && !snapshot.has_nvram;
-        if self.commit(superblock, snapshot, STATE_IN_USE).await.is_ok() {
-            self.state().failure_note = if is_empty { FailureNote::Empty } else { FailureNote::Kept };
-            return;
-        }
-        superblock.payload.state = STATE_FAILED;
-        let on_device = superblock.write(&self.log_device).await.is_ok();
-        let elsewhere = self.options.failure_note.as_ref().is_some_and(|note| note());
-        let is_noted = on_device || elsewhere;
-        if !is_noted {
-            tracing::error!("the log device's failure could be noted nowhere: writes are refused");
-        }
-        self.state().failure_note = if is_noted { FailureNote::Discard } else { FailureNote::Nowhere };
-    }
-
-    fn check_note(&self) -> Result<(), Error> {
-        if self.state().failure_note != FailureNote::Nowhere {
-            return Ok(());
-        }
-        let context = "the log device failed, and that could be noted nowhere: a write past the log could be undone by the next start";
-        Err(Error::new(ErrorKind::Media, context))
     }
 }
 
@@ -529,7 +481,7 @@ mod tests {
         assert_eq!(snapshot.extent_count, 3);
         let sending = Arc::clone(&core);
         world.executor.block_on(async move { sending.destage(Goal::Background, false).await }).expect("nothing fails");
-        snapshot.destaged_sequence = core.state().destaged_sequence;
+        snapshot.destaged_sequence = core.state().destaged.sequence();
         world.submit(write(20));
         let committed = async move {
             let mut superblock = core.superblock.lock().await;
@@ -538,7 +490,7 @@ mod tests {
         world.executor.block_on(committed).expect("nothing fails");
         let after = World::open(&log.after_power_loss(), &origin.after_power_loss(), ORDERED_SEED, false);
         assert_eq!(after.core.recovery.checkpoint_extents, 3, "it names them");
-        let dirty: Vec<u64> = after.core.state().owed_from(0).map(|piece| piece.sector).collect();
+        let dirty: Vec<u64> = after.core.state().contents.owed_from(0).map(|piece| piece.sector).collect();
         assert_eq!(dirty, [20 * BLOCK_BYTES / UNIT_BYTES], "what was written last is all that the origin lacks");
     }
 
@@ -619,7 +571,8 @@ mod tests {
         log.corrupt(torn.expect("it has landed since") as u64, &[0; 512]);
         let after = World::open(&log.after_power_loss(), &origin.after_power_loss(), 1, false);
         let state = after.core.state();
-        let last = state.segments.by_age().map(|segment| state.segments.get(segment).last_sequence).max();
+        let last =
+            state.contents.segments.by_age().map(|segment| state.contents.segments.get(segment).last_sequence).max();
         assert_eq!(last, Some(1));
     }
 
@@ -635,9 +588,9 @@ mod tests {
         }
         let sending = Arc::clone(&core);
         executor.block_on(async move { sending.destage(Goal::Background, false).await }).expect("nothing fails");
-        let applied = core.state().applied.segment;
+        let applied = core.state().contents.applied.segment;
         commit_under_way(&mut executor, &core, write(3));
-        assert_eq!(core.state().segments.get(applied).state, SegmentState::Valid, "it may be used again");
+        assert_eq!(core.state().contents.segments.get(applied).state, SegmentState::Valid, "it may be used again");
         let mut after = World::open(&log.after_power_loss(), &origin.after_power_loss(), 1, false);
         assert_eq!(after.bytes()[..14 * BLOCK_BYTES as usize], [3; 14 * BLOCK_BYTES as usize]);
     }

@@ -16,48 +16,40 @@
 //! from the origin, and only batches write there, one at a time; so what a read finds on the origin is not older than what it must see.
 
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base::buffer::{Buffer, BufferPool};
 use base::clock::{Clock, Instant};
-use base::range::ByteRange;
 use base::signal::Signal;
 use block::completion::Workers;
-use block::range_lock::{RangeGuard, RangeLock};
-use block::{
-    Completion, Device, Error, ErrorKind, EventHub, EventReceiver, Geometry, Operation, Request, Response, SharedDevice,
-};
-use store::Superblock;
+use block::range_lock::RangeLock;
+use block::{Completion, Device, Error, EventHub, Geometry, Response, SharedDevice};
+use store::{Life, Superblock};
 
-use crate::append::{Appender, LogPlace};
-use crate::entrance::Line;
+use crate::appender::Appender;
+use crate::contents::Contents;
+use crate::counters::Counters;
+use crate::destaged::Destaged;
 use crate::epoch::Epoch;
 use crate::format::ParametersRaw;
 use crate::layout::Layout;
 use crate::limits::UNIT_BYTES;
-use crate::map::{ExtentMap, Piece, Zeroed};
+use crate::line::Line;
 use crate::options::{DestageOrder, Durability, Level2, OpenOptions};
+use crate::origin::Origin;
 use crate::pace::Pace;
-use crate::records::RecordCache;
 use crate::segments::Segments;
-use crate::shadow::Shadow;
-use crate::stage::Stage;
-use crate::status::{Counters, RecoveryReport};
-use crate::sums::Sums;
+use crate::status::RecoveryReport;
 use crate::tag::Tag;
-use crate::{extents, flush, read, write};
 
 /// See the module.
 pub(crate) struct Core {
     pub(crate) log_device: SharedDevice,
-    pub(crate) origin: SharedDevice,
-    /// Of the origin at open.
-    pub(crate) identity: block::Identity,
+    pub(crate) origin: Origin,
+    pub(crate) life: Life,
     pub(crate) uuid: uuid::Uuid,
-    /// Number of this opening.
-    pub(crate) epoch: u64,
     pub(crate) layout: Layout,
     /// As it was opened: when level 2 does what may have changed since ([`Core::level2`]).
     pub(crate) options: OpenOptions,
@@ -79,17 +71,8 @@ pub(crate) struct Core {
     /// Notified when background work may have become necessary.
     pub(crate) background: Signal,
     pub(crate) events: EventHub,
-    pub(crate) origin_events: Mutex<EventReceiver>,
     pub(crate) counters: Counters,
     pub(crate) recovery: RecoveryReport,
-    /// Whether requests are taken.
-    pub(crate) is_open: AtomicBool,
-    /// Whether the origin said that it is another disk now. Nothing is sent to it any more.
-    pub(crate) is_origin_refused: AtomicBool,
-    /// Whether background work is to end.
-    pub(crate) is_stopped: AtomicBool,
-    /// Grows when the origin says that it lost unflushed writes.
-    pub(crate) origin_losses: AtomicU64,
     /// Grows with each request: an interruptible batch stops when it does.
     pub(crate) request_count: AtomicU64,
     /// Bytes of writes that were let in and have not come to the queue or the slots yet.
@@ -117,28 +100,12 @@ pub(crate) enum FailureNote {
 
 /// Guarded by `Core::state`; sections are short and never await.
 pub(crate) struct State {
-    pub(crate) map: ExtentMap,
-    pub(crate) shadow: Shadow,
-    pub(crate) segments: Segments,
+    pub(crate) contents: Contents,
     pub(crate) appender: Appender,
-    pub(crate) records: RecordCache,
-    pub(crate) sums: Sums,
-    pub(crate) stage: Option<Stage>,
-    /// Where the last record applied to the map ended: where a checkpoint of now lets replay start.
-    pub(crate) applied: LogPlace,
-    /// Everything up to this record is on the origin (destage order `log`), but for what is newer in the epoch that is under way, and nothing behind
-    /// it is clean: a step of an epoch becomes clean when all of it is there, and this says so first.
-    pub(crate) destaged_sequence: u64,
-    /// The last record with what another order left (destage order `log`): until it is destaged a checkpoint says that the log is in no order.
-    pub(crate) leftovers_end: u64,
-    /// Whether an epoch may end behind `destaged_sequence`. With slots many records may come before one does: nobody looks for it until then.
-    pub(crate) may_have_epoch: bool,
-    /// The last record that was found when the log was opened: the program before sent nothing newer.
-    pub(crate) found_sequence: u64,
+    /// How far the origin is (destage order `log`).
+    pub(crate) destaged: Destaged,
     /// Segments that the next checkpoint lets go, as of the last batch.
     pub(crate) releasable_count: u32,
-    /// Since when there have been zeroes that the origin lacks.
-    pub(crate) zeroes_since: Option<Instant>,
     /// Who waits to change something.
     pub(crate) line: Line,
     /// How fast changes may come for the room that level 2 makes in the log.
@@ -168,120 +135,16 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Makes `piece` what is known of its sectors, with all that follows for what was known before. Counts the sectors that it supersedes in
-    /// the log.
-    pub(crate) fn index(&mut self, layout: &Layout, piece: Piece) -> u64 {
-        let Self { map, shadow, segments, stage, .. } = self;
-        let mut superseded = 0;
-        let is_shadowing = shadow.is_kept() && piece.is_in_stage();
-        map.insert(piece, |old| {
-            if is_shadowing && old.tag.is_dirty() && !old.is_in_stage() {
-                superseded += old.sectors;
-                shadow.insert(old, |_| {});
-            } else {
-                superseded += drop_piece(layout, segments, stage, &old);
-            }
-        });
-        if !is_shadowing {
-            shadow.remove(piece.sector, piece.sectors, |old| {
-                drop_piece(layout, segments, stage, &old);
-            });
-        }
-        if piece.is_in_segment() && piece.tag.is_dirty() {
-            segments.add_dirty(layout.segment_of(piece.place), piece.sectors);
-        }
-        if map.clean_extents() > layout.extents_max() {
-            // The origin has what they say.
-            map.sweep(|_| false);
-        }
-        superseded
-    }
-
-    /// Forgets what is known of some sectors: the origin has newer ones.
-    pub(crate) fn forget(&mut self, layout: &Layout, sector: u64, sectors: u64) {
-        let Self { map, shadow, segments, stage, .. } = self;
-        let mut forget = |old| {
-            drop_piece(layout, segments, stage, &old);
-        };
-        map.remove(sector, sectors, &mut forget);
-        shadow.remove(sector, sectors, forget);
-    }
-
-    /// Marks what is still at the place a batch took it from as clean. Returns the sectors that became clean.
-    pub(crate) fn mark_clean(&mut self, layout: &Layout, sent: &Piece) -> u64 {
-        if sent.is_in_stage() {
-            // Straight to the origin, since the log failed: the slot is done with.
-            let there: Vec<Piece> = self.map.pieces_at(sent).collect();
-            there.iter().for_each(|piece| self.forget(layout, piece.sector, piece.sectors));
-            return there.iter().map(|piece| piece.sectors).sum();
-        }
-        let Self { map, shadow, segments, stage, .. } = self;
-        let mut cleaned = 0;
-        let mut clean = |piece: Piece| cleaned += drop_piece(layout, segments, stage, &piece);
-        map.retag(sent, |tag| (tag.is_dirty() && !tag.is_lost()).then(|| tag.to_clean()), &mut clean);
-        let shadowed: Vec<Piece> = shadow.pieces_at(sent).filter(|piece| !piece.tag.is_lost()).collect();
-        shadowed.iter().for_each(|piece| shadow.remove(piece.sector, piece.sectors, &mut clean));
-        if sent.is_zero() {
-            // Clean zeroes say nothing that the origin does not.
-            let zeroes: Vec<Piece> = map
-                .pieces(sent.sector, sent.sectors)
-                .filter(|piece| piece.is_zero() && !piece.tag.is_dirty())
-                .collect();
-            zeroes.iter().for_each(|piece| map.remove(piece.sector, piece.sectors, |_| {}));
-        }
-        cleaned
-    }
-
-    /// The parts of `held` that the log still has to give to the origin from its place.
-    pub(crate) fn owed_at(&self, held: &Piece) -> impl Iterator<Item = Piece> + '_ {
-        self.map.pieces_at(held).filter(|piece| piece.tag.is_dirty()).chain(self.shadow.pieces_at(held))
-    }
-
-    /// What the log has and the origin lacks, from `sector` on, ascending: all that is dirty but what is in slots.
-    pub(crate) fn owed_from(&self, sector: u64) -> impl Iterator<Item = Piece> + '_ {
-        let mut logged = self.map.dirty_from(sector).filter(|piece| !piece.is_in_stage()).peekable();
-        let mut shadowed = self.shadow.from(sector).peekable();
-        std::iter::from_fn(move || match (logged.peek(), shadowed.peek()) {
-            (Some(one), Some(other)) if one.sector < other.sector => logged.next(),
-            (_, Some(_)) => shadowed.next(),
-            (_, None) => logged.next(),
-        })
-    }
-
-    /// [`State::owed_from`] of what begins before `sector` and reaches behind it, from there on.
-    pub(crate) fn owed_across(&self, sector: u64) -> impl Iterator<Item = Piece> + '_ {
-        let logged = self.map.dirty_across(sector).filter(|piece| !piece.is_in_stage());
-        logged.into_iter().chain(self.shadow.across(sector))
-    }
-
-    /// Count of extents that a checkpoint names, at most: slots are not among them.
-    pub(crate) fn owed_extents_max(&self) -> usize {
-        self.map.dirty_extents() - self.map.staged_extents() + self.shadow.len()
-    }
-
-    /// Count of extents that the map has at most: those that a checkpoint names, as many clean ones, and those in slots, a sector each.
-    pub(crate) fn map_extents_max(&self, layout: &Layout) -> usize {
-        let slots = self.stage.as_ref().map_or(0, |stage| stage.slot_count() * stage.slot_sectors() as usize);
-        2 * layout.extents_max() + slots
-    }
-
     /// Count of extents that a checkpoint has room for besides those it names and those under way.
     pub(crate) fn extents_free(&self, layout: &Layout) -> usize {
-        layout.extents_max().saturating_sub(self.owed_extents_max() + self.appender.extents_in_flight())
-    }
-
-    /// Whether an extent says where its bytes are: dirty ones always do, clean ones until their segment is used again.
-    pub(crate) fn is_current(&self, layout: &Layout, piece: &Piece) -> bool {
-        piece.tag.is_dirty()
-            || !piece.is_in_segment()
-            || piece.tag.is_of(self.segments.get(layout.segment_of(piece.place)).generation)
+        layout.extents_max().saturating_sub(self.contents.owed_extents_max() + self.appender.extents_in_flight())
     }
 
     /// Share of the log that the origin must take before new records can (0.0 to 1.0): of its segments, or of the extents of a checkpoint.
     pub(crate) fn share_used(&self, layout: &Layout) -> f64 {
-        let available = self.segments.reusable_count() + self.releasable_count;
-        let segments = 1.0 - f64::from(available) / f64::from(self.segments.count());
-        segments.max(self.owed_extents_max() as f64 / layout.extents_max() as f64)
+        let available = self.contents.segments.reusable_count() + self.releasable_count;
+        let segments = 1.0 - f64::from(available) / f64::from(self.contents.segments.count());
+        segments.max(self.contents.owed_extents_max() as f64 / layout.extents_max() as f64)
     }
 
     /// Count of changes that wait for their turn or for a record.
@@ -294,36 +157,6 @@ impl State {
         let log_bytes = u64::from(layout.segment_count) * layout.segment_bytes;
         (log_bytes as f64 * (1.0 - self.share_used(layout)).max(0.0)) as u64
     }
-
-    /// When the oldest of what the origin lacks and the log has was written, about.
-    pub(crate) fn oldest_in_log_at(&self) -> Option<Instant> {
-        earlier(self.segments.oldest_dirty_at(), self.zeroes_since)
-    }
-
-    /// Likewise, slots included.
-    pub(crate) fn oldest_dirty_at(&self) -> Option<Instant> {
-        earlier(self.oldest_in_log_at(), self.stage.as_ref().and_then(Stage::oldest_at))
-    }
-}
-
-fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
-    one.into_iter().chain(other).min()
-}
-
-fn drop_piece(layout: &Layout, segments: &mut Segments, stage: &mut Option<Stage>, old: &Piece) -> u64 {
-    if old.is_in_stage() {
-        if let Some(stage) = stage {
-            stage.supersede(old.place, old.sectors);
-        }
-        return 0;
-    }
-    if !old.tag.is_dirty() {
-        return 0;
-    }
-    if old.is_in_segment() {
-        segments.remove_dirty(layout.segment_of(old.place), old.sectors);
-    }
-    old.sectors
 }
 
 impl Core {
@@ -350,79 +183,39 @@ impl Core {
     }
 
     pub(crate) fn geometry(&self) -> Geometry {
-        let origin = self.origin.geometry();
+        let origin = self.origin.device().geometry();
         Geometry { is_write_cache_volatile: self.options.durability == Durability::UnsafeVolatile, ..origin }
     }
 
-    pub(crate) fn submit(self: &Arc<Self>, request: Request) -> Completion {
-        let range = match self.geometry().check(&request) {
-            Ok(range) => range,
-            Err(error) => return Completion::ready(request.fail(error)),
-        };
-        if !self.is_open.load(Ordering::Acquire) {
-            return Completion::ready(request.fail(Error::new(ErrorKind::Gone, "the write log is closed")));
-        }
-        self.request_count.fetch_add(1, Ordering::Relaxed);
-        self.last_request_ns.store(self.clock.now().as_nanoseconds(), Ordering::Relaxed);
-        let (core, workers, submitter) = (Arc::clone(self), &self.workers, request.submitter);
-        match request.operation {
-            Operation::Flush => Completion::task(workers, flush::flush(core)),
-            Operation::Read { buffer } => {
-                let place = self.ranges.shared(range);
-                Completion::task(workers, read::read(core, range, buffer, place))
-            }
-            Operation::Write { buffer, fua } => {
-                self.counters.written(range.length);
-                let entrance = self.enter(submitter, range, range.length);
-                Completion::task(workers, write::write(core, range, buffer, fua, entrance))
-            }
-            Operation::Discard { .. } => {
-                let entrance = self.enter(submitter, self.range_of_zeroes(range), 0);
-                // Where the origin promises nothing of what it reads as later, neither does the log.
-                let promises_zeroes = self.origin.geometry().discard_reads_zeroes;
-                let zeroed = if promises_zeroes { Zeroed::MayDiscard } else { Zeroed::Discarded };
-                Completion::task(workers, write::write_zeroes(core, range, zeroed, entrance))
-            }
-            Operation::WriteZeroes { may_discard, .. } => {
-                let entrance = self.enter(submitter, self.range_of_zeroes(range), 0);
-                let zeroed = if may_discard { Zeroed::MayDiscard } else { Zeroed::Kept };
-                Completion::task(workers, write::write_zeroes(core, range, zeroed, entrance))
-            }
-            Operation::Extents { .. } => {
-                let place = self.ranges.shared(range);
-                Completion::task(workers, extents::extents(core, range, place))
-            }
-        }
+    pub(crate) fn has_failed(&self) -> bool {
+        self.state().failure.is_some()
     }
 
-    /// Zeroes go to the log past the slots. Where the order is kept they wait until the slots are empty and nobody else writes.
-    fn range_of_zeroes(&self, range: ByteRange) -> ByteRange {
-        if self.is_staged() && self.keeps_order() { ByteRange { offset: 0, length: u64::MAX } } else { range }
-    }
-
-    /// Waits until nobody is at work, and keeps everybody out until the guards are dropped.
-    pub(crate) async fn exclude_requests(&self) -> (RangeGuard, RangeGuard) {
-        self.line_emptied().await;
-        let everything = ByteRange { offset: 0, length: u64::MAX };
-        let requests = self.ranges.exclusive(everything).await;
-        (requests, self.below.exclusive(everything).await)
-    }
-
-    /// The log device failed where nothing can be promised without it. The first time, loudly.
-    pub(crate) fn fail(self: &Arc<Self>, state: &mut State, error: &Error) {
-        if state.failure.is_none() {
-            tracing::error!(
-                %error,
-                dirty_bytes = state.map.dirty_sectors() * UNIT_BYTES,
-                "the log device failed: writes go to the LUN, and what only the log has is brought there as far as it can be read"
-            );
-            state.failure = Some(error.clone());
-            let core = Arc::clone(self);
-            // Not polled here, where the state is locked.
-            self.workers.spawn(async move { drop(core.note_failure().await) });
+    /// Whether a write of this length goes to slots. Where the order is kept all do, a piece at a time; else large ones go to the log at once.
+    pub(crate) fn fits_stage(&self, state: &State, length: u64) -> bool {
+        if !self.is_staged() {
+            return false;
         }
-        self.changed.notify();
-        self.background.notify();
+        let Some(stage) = &state.contents.stage else { return false };
+        let stage_bytes = stage.slot_count() as u64 * stage.slot_sectors() * UNIT_BYTES;
+        state.failure.is_none() && (self.keeps_order() || length <= stage_bytes / 8)
+    }
+
+    /// When data leaves for the origin, and how fast.
+    pub(crate) fn level2(&self) -> Level2 {
+        *self.level2.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How old what was written at `at` is, as a share of the largest age.
+    pub(crate) fn share_of_age(&self, at: Instant) -> f64 {
+        self.clock.now().since(at).as_secs_f64() / self.level2().age_max.as_secs_f64().max(f64::MIN_POSITIVE)
+    }
+
+    /// Sectors of the log were written again before they were sent. In order `log` they are sent all the same, unless both are in one epoch.
+    pub(crate) fn count_superseded(&self, sectors: u64) {
+        if !self.keeps_order() {
+            self.counters.superseded(sectors);
+        }
     }
 
     /// Memory with whatever it held before.
@@ -438,44 +231,5 @@ impl Core {
     /// A tag for data that goes to a segment now.
     pub(crate) fn tag_for(segments: &Segments, segment: u32) -> Tag {
         Tag::dirty(segments.get(segment).generation)
-    }
-}
-
-/// The sectors of a range of whole sectors.
-pub(crate) fn sectors_of(range: ByteRange) -> (u64, u64) {
-    (range.offset / UNIT_BYTES, range.length / UNIT_BYTES)
-}
-
-/// Segments that must stay what they are. Dropping it lets them go.
-pub(crate) struct Pins {
-    core: Arc<Core>,
-    segments: Vec<u32>,
-}
-
-impl Pins {
-    pub(crate) fn none(core: &Arc<Core>) -> Self {
-        Self { core: Arc::clone(core), segments: Vec::new() }
-    }
-
-    /// Pins one more. `segments` are those of this very log, locked.
-    pub(crate) fn add(&mut self, segments: &mut Segments, segment: u32) {
-        segments.pin(segment);
-        self.segments.push(segment);
-    }
-}
-
-impl Drop for Pins {
-    fn drop(&mut self) {
-        if self.segments.is_empty() {
-            return;
-        }
-        let is_room_wanted = {
-            let state = &mut *self.core.state();
-            self.segments.iter().for_each(|&segment| state.segments.unpin(segment));
-            state.wants_room
-        };
-        if is_room_wanted {
-            self.core.start_records();
-        }
     }
 }

@@ -8,26 +8,24 @@
 //! | to slots, while these or the log are nearly full | a pause is over, the longer the fuller they are |
 //! | during a round in the paper's profile | its end |
 //!
-//! Those who wait go in by turns of their submitters ([`crate::fair_queue`]), so that one who sends much delays himself.
+//! Those who wait go in by turns of their submitters ([`block::fair_queue`]), so that one who sends much delays himself.
 //!
 //! A change takes its place among overlapping requests when it goes in, not before. So reads of a block whose write waits are answered, with what was
 //! there before: nobody was told of the write yet. Changes of one submitter go in in the order in which they came.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use base::buffer::Buffer;
-use base::clock::Instant;
 use base::range::ByteRange;
-use block::completion::SlotSender;
 use block::range_lock::{Acquire, RangeGuard};
 use block::{Completion, Response, Submitter};
 use futures_util::future::select;
 
 use crate::core::{Core, State};
-use crate::fair_queue::FairQueue;
 use crate::limits::{PAUSE_EXPONENT, QUEUE_BYTES_MAX, QUEUE_BYTES_WHEN_FULL, UNIT_BYTES};
+use crate::line::{SharedPlace, Toll, Waiting};
 use crate::options::Level2;
 use crate::pace::log_cost;
 use crate::stage::Stage;
@@ -40,50 +38,12 @@ pub(crate) enum Entrance {
     Later { turn: Completion, place: SharedPlace },
 }
 
-type SharedPlace = Arc<Mutex<Option<Acquire>>>;
-
-/// One that waits.
-struct Waiting {
-    range: ByteRange,
-    toll: Toll,
-    turn: SlotSender,
-    place: SharedPlace,
-}
-
-/// Bytes that a change takes.
-#[derive(Clone, Copy)]
-struct Toll {
-    data: u64,
-    /// Of the log. What goes to slots may be written again there, and never take any.
-    log: u64,
-    slots: u64,
-    /// Where it goes to slots: not before.
-    not_before: Instant,
-}
-
 /// Why nobody goes in now.
 enum Closed {
     /// Until something changes.
     UntilChanged,
     /// For this time, unless something changes.
     For(Duration),
-}
-
-/// Those who wait.
-pub(crate) struct Line {
-    waiting: FairQueue<Waiting>,
-    /// Whether somebody lets them in.
-    is_served: bool,
-}
-
-impl Line {
-    pub(crate) fn new() -> Self {
-        Self { waiting: FairQueue::new(), is_served: false }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.waiting.len()
-    }
 }
 
 impl Core {
@@ -112,7 +72,7 @@ impl Core {
 
     fn toll(&self, state: &State, bytes: u64) -> Toll {
         let now = self.clock.now();
-        match &state.stage {
+        match &state.contents.stage {
             Some(stage) if self.fits_stage(state, bytes) => {
                 let slots = bytes.div_ceil(stage.slot_sectors() * UNIT_BYTES) * self.layout.slot_bytes;
                 Toll { data: bytes, log: 0, slots, not_before: now + self.slot_pause(state, stage) }
@@ -211,8 +171,16 @@ impl Core {
     }
 
     fn free_slot_bytes(&self, state: &State) -> u64 {
-        let free_count = state.stage.as_ref().map_or(0, |stage| stage.slot_count() - stage.used_count());
+        let free_count = state.contents.stage.as_ref().map_or(0, |stage| stage.slot_count() - stage.used_count());
         free_count as u64 * self.layout.slot_bytes
+    }
+
+    /// Waits until nobody is at work, and keeps everybody out until the guards are dropped.
+    pub(crate) async fn exclude_requests(&self) -> (RangeGuard, RangeGuard) {
+        self.line_emptied().await;
+        let everything = ByteRange { offset: 0, length: u64::MAX };
+        let requests = self.ranges.exclusive(everything).await;
+        (requests, self.below.exclusive(everything).await)
     }
 
     /// Waits until nobody waits for his turn. Whoever comes later is for the caller to keep out.

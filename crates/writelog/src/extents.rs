@@ -8,8 +8,9 @@ use block::device::DeviceExt;
 use block::range_lock::Acquire;
 use block::{Error, Extent, ExtentKind, Response};
 
-use crate::core::{Core, sectors_of};
+use crate::core::Core;
 use crate::limits::UNIT_BYTES;
+use crate::sectors::sectors_of;
 
 pub(crate) async fn extents(core: Arc<Core>, range: ByteRange, place: Acquire) -> Response {
     let _guard = place.await;
@@ -25,13 +26,13 @@ impl Core {
         let (sector, sectors) = sectors_of(range);
         let first = {
             let state = self.state();
-            let mut dirty = state.map.pieces(sector, sectors).filter(|piece| piece.tag.is_dirty());
+            let mut dirty = state.contents.map.pieces(sector, sectors).filter(|piece| piece.tag.is_dirty());
             dirty.next()
         };
-        let Some(first) = first else { return self.origin.extents(range.offset, range.length).await };
+        let Some(first) = first else { return self.origin.device().extents(range.offset, range.length).await };
         if first.sector > sector {
             let length = (first.sector - sector) * UNIT_BYTES;
-            return self.origin.extents(range.offset, length).await;
+            return self.origin.device().extents(range.offset, length).await;
         }
         let kind = if first.is_zero() { ExtentKind::Hole } else { ExtentKind::Data };
         let range = ByteRange { offset: first.sector * UNIT_BYTES, length: first.sectors * UNIT_BYTES };

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use base::buffer::Buffer;
-use block::{Error, Response};
+use block::device::DeviceExt;
+use block::{Error, ErrorKind, Response};
 
 use crate::core::Core;
 use crate::options::Durability;
@@ -16,11 +17,29 @@ pub(crate) async fn flush(core: Arc<Core>) -> Response {
 }
 
 impl Core {
+    /// How often the origin has lost what it had not flushed, as it has said until now.
+    pub(crate) fn losses_heard(self: &Arc<Self>) -> u64 {
+        self.handle_origin_events();
+        self.origin.reports.losses().count()
+    }
+
+    /// Makes durable what the origin has taken since it had lost something so many times ([`Core::losses_heard`]).
+    ///
+    /// # Errors
+    /// `OutcomeUnknown` when it lost something meanwhile, as it says with the answer to the flush at the latest: what it took may be gone.
+    pub(crate) async fn flush_origin_since(self: &Arc<Self>, losses: u64) -> Result<(), Error> {
+        self.origin.device().flush().await?;
+        match self.losses_heard() == losses {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::OutcomeUnknown, "the LUN lost what it had not flushed yet")),
+        }
+    }
+
     pub(crate) async fn flush(self: &Arc<Self>) -> Result<(), Error> {
         if self.options.durability != Durability::UnsafeVolatile {
             return Ok(());
         }
-        let is_empty = self.state().stage.as_ref().is_none_or(|stage| stage.is_empty());
+        let is_empty = self.state().contents.stage.as_ref().is_none_or(|stage| stage.is_empty());
         if !is_empty {
             match self.move_round(1.0).await {
                 // RAM that no log takes goes to the origin.

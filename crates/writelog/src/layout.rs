@@ -2,6 +2,7 @@
 
 use base::range::ByteRange;
 use block::{Error, ErrorKind};
+use store::LogPosition;
 use store::limits::SUPERBLOCK_BYTES;
 
 use crate::format::{CheckpointRaw, ExtentRaw, ParametersRaw, SegmentRaw};
@@ -28,6 +29,16 @@ pub struct Layout {
     pub checkpoint_bytes: u64,
     /// Offset of the first segment.
     pub segments_offset: u64,
+}
+
+/// A place between two records, with all that the next one must carry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LogPlace {
+    pub(crate) segment: u32,
+    /// Segment that the record before names as the next one.
+    pub(crate) next_segment: u32,
+    /// Its offset is in the segment.
+    pub(crate) position: LogPosition,
 }
 
 impl Layout {

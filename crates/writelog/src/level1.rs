@@ -14,8 +14,8 @@ use std::time::Duration;
 use block::{Completion, Error};
 use futures_util::future::{Either, select};
 
-use crate::append::Content;
 use crate::core::{Core, State};
+use crate::entry::Content;
 use crate::limits::{AGE_SHARES, DESTAGE_RETRY_MS, RECORDS_IN_FLIGHT_MAX, SEGMENT_BYTES_PAPER};
 
 /// Bytes of slots that, with their table, fill a record in the smallest segment.
@@ -30,7 +30,7 @@ impl Core {
         let _round = self.moving.lock().await;
         {
             let state = &mut *self.state();
-            let Some(stage) = &mut state.stage else { return Ok(()) };
+            let Some(stage) = &mut state.contents.stage else { return Ok(()) };
             stage.begin_round(share);
             state.is_gated = self.options.level1.is_exclusive;
         }
@@ -38,7 +38,7 @@ impl Core {
         let result = self.move_slots().await;
         {
             let state = &mut *self.state();
-            if let Some(stage) = &mut state.stage {
+            if let Some(stage) = &mut state.contents.stage {
                 stage.end_round();
             }
             state.is_gated = false;
@@ -53,7 +53,7 @@ impl Core {
         loop {
             let entries: Vec<_> = {
                 let state = &mut *self.state();
-                let Some(stage) = &mut state.stage else { return Ok(()) };
+                let Some(stage) = &mut state.contents.stage else { return Ok(()) };
                 let slots = if result.is_ok() { stage.take_moving(ROUND_RECORD_BYTES) } else { Vec::new() };
                 let entry = |slot| {
                     let found = stage.slot(slot);
@@ -77,7 +77,7 @@ impl Core {
 
     /// Whether enough slots are in use for a round.
     pub(crate) fn is_round_due(&self, state: &State) -> bool {
-        let Some(stage) = &state.stage else { return false };
+        let Some(stage) = &state.contents.stage else { return false };
         let level1 = &self.options.level1;
         let is_eager = level1.is_eager && state.appender.is_idle();
         let least = if is_eager { ROUND_RECORD_BYTES / self.layout.slot_bytes } else { u64::MAX };
@@ -90,12 +90,12 @@ impl Core {
     pub(crate) async fn move_in_background(self: Arc<Self>) {
         loop {
             let count = self.background.count();
-            if self.is_stopped.load(Ordering::Acquire) {
+            if self.life.is_stopped() {
                 return;
             }
             let (is_due, is_used, has_failed) = {
                 let state = self.state();
-                let is_used = state.stage.as_ref().is_some_and(|stage| !stage.is_empty());
+                let is_used = state.contents.stage.as_ref().is_some_and(|stage| !stage.is_empty());
                 (self.is_round_due(&state), is_used, state.failure.is_some())
             };
             let idle_left = self.level2().idle.saturating_sub(self.idle_for());

@@ -15,8 +15,6 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use base::buffer::Buffer;
-use base::clock::Instant;
-use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::{Device, Error, ErrorKind};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -31,10 +29,10 @@ use crate::limits::{
     AGE_SHARES, DESTAGE_RETRY_MS, DESTAGE_WRITE_BYTES_MAX, DESTAGE_WRITES_A_WRITER, EMPTY_BATCHES_BEFORE_CHECKPOINT,
     EMPTY_BATCHES_MAX, FAILURES_BEFORE_GIVING_UP, PIECES_AT_ONCE, ROOM_SHARE_AFTER_FULL, RUNS_A_LOOK, UNIT_BYTES,
 };
-use crate::map::{Piece, Zeroed, record_of_zeroes};
+use crate::map::{Piece, record_of_zeroes};
 use crate::options::Level2;
-use crate::read::range_of;
 use crate::runs::{Bounds, Run, joined, runs};
+use crate::sectors::range_of;
 
 /// How far a destage of everything is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,13 +67,13 @@ impl Core {
         let (mut failures, mut empty_batches) = (0, 0);
         loop {
             let count = self.background.count();
-            if self.is_stopped.load(Ordering::Acquire) {
+            if self.life.is_stopped() {
                 return;
             }
             let need = self.need(&self.state());
             let is_due = match need {
                 Need::Nothing => {
-                    if let Err(error) = self.check_origin() {
+                    if let Err(error) = self.origin.check() {
                         // Nobody will ever make room.
                         self.give_up_queue(&error);
                     }
@@ -126,11 +124,6 @@ impl Core {
         }
     }
 
-    /// When data leaves for the origin, and how fast.
-    pub(crate) fn level2(&self) -> Level2 {
-        *self.level2.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes that, from the next batch and the next write on.
     pub(crate) fn set_level2(&self, level2: Level2) {
         *self.level2.lock().unwrap_or_else(PoisonError::into_inner) = level2;
@@ -142,11 +135,11 @@ impl Core {
 
     fn need(&self, state: &State) -> Need {
         let level2 = &self.level2();
-        if self.is_origin_refused.load(Ordering::Acquire) || !self.is_anything_dirty(state) {
+        if self.origin.reports.is_refused() || !self.is_anything_dirty(state) {
             return Need::Nothing;
         }
         let [_, share_old, _] = AGE_SHARES;
-        let age = state.oldest_in_log_at().map_or(Duration::ZERO, |at| self.clock.now().since(at));
+        let age = state.contents.oldest_in_log_at().map_or(Duration::ZERO, |at| self.clock.now().since(at));
         let age_due = part_of(level2.age_max, share_old);
         let is_full = state.share_used(&self.layout) >= level2.share_start;
         if is_full || age >= age_due || state.was_full || state.failure.is_some() {
@@ -162,17 +155,17 @@ impl Core {
     /// Whether level 2 has anything to do: what is in slots is level 1's, and what is lost is nobody's.
     fn is_anything_dirty(&self, state: &State) -> bool {
         if state.failure.is_some() {
-            return state.map.dirty_from(0).any(|piece| !piece.tag.is_lost());
+            return state.contents.map.dirty_from(0).any(|piece| !piece.tag.is_lost());
         }
-        state.segments.oldest_dirty_at().is_some()
-            || (self.keeps_order() && state.destaged_sequence + 1 < state.applied.position.sequence)
-            || state.zeroes_since.is_some()
+        state.contents.segments.oldest_dirty_at().is_some()
+            || (self.keeps_order() && state.destaged.sequence() + 1 < state.contents.applied.position.sequence)
+            || state.contents.zeroes_since.is_some()
     }
 
     /// Destages one batch. Returns the count of pieces that were sent.
     pub(crate) async fn destage(self: &Arc<Self>, goal: Goal, may_stop: bool) -> Result<usize, Error> {
         let epoch = &mut *self.destaging.lock().await;
-        self.check_origin()?;
+        self.origin.check()?;
         self.state().pace.work_began(self.clock.now());
         let result = self.destage_batch(epoch, goal, may_stop).await;
         self.state().pace.work_stopped(self.clock.now());
@@ -196,17 +189,12 @@ impl Core {
         if batch.pieces.is_empty() && batch.part.is_none() {
             return Ok(0);
         }
-        self.handle_origin_events();
-        self.check_origin()?;
-        let losses = self.origin_losses.load(Ordering::Acquire);
+        let losses = self.losses_heard();
+        self.origin.check()?;
         let stopped_at = self.send(&mut batch, may_stop.then_some(requests)).await?;
         if !batch.pieces.is_empty() {
-            self.origin.flush().await?;
-        }
-        self.handle_origin_events();
-        if self.origin_losses.load(Ordering::Acquire) != losses {
-            // What was sent may be gone. It stays dirty and is sent again.
-            return Err(Error::new(ErrorKind::OutcomeUnknown, "the origin lost writes while data was destaged to it"));
+            // Where it lost something, what was sent may be gone: it stays dirty and is sent again.
+            self.flush_origin_since(losses).await?;
         }
         let free_before = self.state().free_bytes(&self.layout);
         let is_whole = stopped_at.is_none() && batch.part.is_none_or(|part| part.is_last);
@@ -216,8 +204,8 @@ impl Core {
         };
         {
             let state = &mut *self.state();
-            if state.zeroes_since.is_some() && !state.owed_from(0).any(|piece| piece.is_zero()) {
-                state.zeroes_since = None;
+            if state.contents.zeroes_since.is_some() && !state.contents.owed_from(0).any(|piece| piece.is_zero()) {
+                state.contents.zeroes_since = None;
             }
             state.releasable_count = self.releasable(state).len() as u32;
             if is_whole {
@@ -228,7 +216,7 @@ impl Core {
         }
         self.counters.batches.fetch_add(1, Ordering::Relaxed);
         self.counters.cleaned_bytes.fetch_add(cleaned * UNIT_BYTES, Ordering::Relaxed);
-        self.sweep_if_large();
+        self.state().contents.sweep_if_large();
         if !self.has_failed() {
             self.checkpoint_if_it_helps().await?;
         }
@@ -241,7 +229,7 @@ impl Core {
     fn mark_all_clean(&self, pieces: &[Piece]) -> u64 {
         let mark = |pieces: &[Piece]| {
             let state = &mut *self.state();
-            pieces.iter().map(|piece| state.mark_clean(&self.layout, piece)).sum::<u64>()
+            pieces.iter().map(|piece| state.contents.mark_clean(piece)).sum::<u64>()
         };
         pieces.chunks(PIECES_AT_ONCE).map(mark).sum()
     }
@@ -257,8 +245,7 @@ impl Core {
         epoch.take_if(|epoch| epoch.is_sent());
         {
             let state = &mut *self.state();
-            state.destaged_sequence = end;
-            state.may_have_epoch = true;
+            state.destaged.note_step(end);
         }
         self.mark_all_clean(&pieces)
     }
@@ -304,15 +291,10 @@ impl Core {
     }
 
     fn bounds(&self, seek_bytes: u64) -> Bounds {
-        let geometry = self.origin.geometry();
+        let geometry = self.origin.device().geometry();
         let block_bytes = u64::from(geometry.logical_block_bytes);
         let length_max = DESTAGE_WRITE_BYTES_MAX.min(u64::from(geometry.transfer_bytes_max));
         Bounds { block_bytes, length_max: (length_max / block_bytes * block_bytes).max(block_bytes), seek_bytes }
-    }
-
-    /// How old what was written at `at` is, as a share of the largest age.
-    pub(crate) fn share_of_age(&self, at: Instant) -> f64 {
-        self.clock.now().since(at).as_secs_f64() / self.level2().age_max.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 
     /// Writes in flight for the share of the log in use now, for the age of what is in it, and for those who wait for room: the rate controller.
@@ -322,7 +304,8 @@ impl Core {
         let over = |value: f64, start: f64, full: f64| ((value - start) / (full - start).max(0.01)).clamp(0.0, 1.0);
         let space = over(state.share_used(&self.layout), level2.share_start, level2.share_slow);
         let [_, share_old, share_full] = AGE_SHARES;
-        let age = state.oldest_in_log_at().map_or(0.0, |at| over(self.share_of_age(at), share_old, share_full));
+        let age =
+            state.contents.oldest_in_log_at().map_or(0.0, |at| over(self.share_of_age(at), share_old, share_full));
         let share = if state.was_full { 1.0 } else { space.max(age) };
         let most = level2.writes_in_flight.max(1) as f64;
         let waiting_count = if self.is_staged() { 0 } else { state.waiting_count() };
@@ -333,14 +316,14 @@ impl Core {
     async fn send_run(&self, images: &Images, run: &Run) -> Result<(), Error> {
         let _below = self.below.exclusive(run.range).await;
         if let Some(piece) = run.pieces.first().filter(|_| run.is_zeroing) {
-            return self.zero_origin(run.range, piece.zeroed()).await;
+            return self.origin.zero(run.range, piece.zeroed()).await;
         }
         // Filled from end to end: by the pieces, or by what is read first.
         let buffer = self.used_buffer(run.range.length as usize);
         if !run.has_gaps() {
             return self.write_run(images, run, buffer).await;
         }
-        match self.origin.read(run.range.offset, buffer).await {
+        match self.origin.device().read(run.range.offset, buffer).await {
             Ok(buffer) => self.write_run(images, run, buffer).await,
             Err(error) => {
                 tracing::warn!(%error, range = %run.range, "what lies between destaged pieces cannot be read: they are sent one by one");
@@ -366,7 +349,7 @@ impl Core {
             self.load(images, piece, &mut buffer[at..at + range.length as usize])?;
         }
         self.counters.destaged(run.range.length, run.pieces.len());
-        self.origin.write(run.range.offset, buffer, false).await.map(drop)
+        self.origin.device().write(run.range.offset, buffer, false).await.map(drop)
     }
 
     /// A piece's bytes: from its slot, or from where they were read to, and checked, when it was chosen.
@@ -376,7 +359,7 @@ impl Core {
             return Ok(());
         }
         if piece.is_in_stage() {
-            if let Some(stage) = &self.state().stage {
+            if let Some(stage) = &self.state().contents.stage {
                 stage.load(piece.place, target);
             }
             return Ok(());
@@ -389,39 +372,6 @@ impl Core {
         Ok(())
     }
 
-    /// Bytes that only the log had cannot be read back: from now on they are an error until they are written again.
-    pub(crate) fn lose(&self, piece: &Piece, error: &Error) {
-        tracing::error!(%error, range = %range_of(piece), "data that only the log had is lost; reading it is an error until it is written again");
-        let state = &mut *self.state();
-        state.map.retag(piece, |tag| tag.is_dirty().then(|| tag.to_lost()), |_| {});
-        state.shadow.lose(piece);
-        self.counters.lost_bytes.fetch_add(piece.sectors * UNIT_BYTES, Ordering::Relaxed);
-    }
-
-    /// Makes a range of the origin zero, or tells it that nobody needs it.
-    pub(crate) async fn zero_origin(&self, range: ByteRange, zeroed: Zeroed) -> Result<(), Error> {
-        let result = match zeroed {
-            Zeroed::Discarded => self.origin.discard(range.offset, range.length).await,
-            _ => {
-                let may_discard = zeroed == Zeroed::MayDiscard;
-                self.origin.write_zeroes(range.offset, range.length, false, may_discard).await
-            }
-        };
-        match result {
-            // An origin that cannot any more keeps what it has.
-            Err(error) if error.kind() == ErrorKind::Unsupported && zeroed == Zeroed::Discarded => return Ok(()),
-            Err(error) if error.kind() == ErrorKind::Unsupported => {}
-            result => return result,
-        }
-        let mut offset = range.offset;
-        while offset < range.end() {
-            let length = (range.end() - offset).min(DESTAGE_WRITE_BYTES_MAX);
-            self.origin.write(offset, Buffer::zeroed(length as usize), false).await?;
-            offset += length;
-        }
-        Ok(())
-    }
-
     /// Destages all that is acknowledged now. `progress` is told after each batch.
     pub(crate) async fn destage_all(self: &Arc<Self>, mut progress: impl FnMut(DestageProgress)) -> Result<(), Error> {
         if !self.has_failed() {
@@ -429,7 +379,7 @@ impl Core {
         }
         let (end, bytes_total) = {
             let state = self.state();
-            (state.applied.position.sequence, state.map.dirty_sectors() * UNIT_BYTES)
+            (state.contents.applied.position.sequence, state.contents.map.dirty_sectors() * UNIT_BYTES)
         };
         let mut empty_batches = 0;
         loop {
@@ -438,7 +388,7 @@ impl Core {
                 if !self.is_dirty_before(&state, end) {
                     break;
                 }
-                state.map.dirty_sectors() * UNIT_BYTES
+                state.contents.map.dirty_sectors() * UNIT_BYTES
             };
             progress(DestageProgress { bytes_total, bytes_done: bytes_total.saturating_sub(dirty_bytes) });
             let lost_before = self.lost_bytes_ever();
@@ -473,52 +423,20 @@ impl Core {
         Ok(())
     }
 
-    fn lost_bytes_ever(&self) -> u64 {
-        self.counters.lost_bytes.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn lost_bytes_now(&self) -> u64 {
-        let state = self.state();
-        state.map.dirty_from(0).filter(|piece| piece.tag.is_lost()).map(|piece| piece.sectors * UNIT_BYTES).sum()
-    }
-
     /// Whether anything from before record `end` is not on the origin, but for what is lost.
     fn is_dirty_before(&self, state: &State, end: u64) -> bool {
         if state.failure.is_some() {
-            return state.map.dirty_from(0).any(|piece| !piece.tag.is_lost());
+            return state.contents.map.dirty_from(0).any(|piece| !piece.tag.is_lost());
         }
-        if self.keeps_order() && state.destaged_sequence + 1 < end {
+        if self.keeps_order() && state.destaged.sequence() + 1 < end {
             return true;
         }
-        let oldest = state.segments.by_age().find(|&segment| state.segments.get(segment).dirty_sectors > 0);
-        let is_segment_dirty = oldest.is_some_and(|segment| state.segments.get(segment).first_sequence < end);
-        let newest = state.applied.position.sequence.saturating_sub(1);
+        let oldest =
+            state.contents.segments.by_age().find(|&segment| state.contents.segments.get(segment).dirty_sectors > 0);
+        let is_segment_dirty = oldest.is_some_and(|segment| state.contents.segments.get(segment).first_sequence < end);
+        let newest = state.contents.applied.position.sequence.saturating_sub(1);
         let is_zero_before = |piece: Piece| piece.is_zero() && record_of_zeroes(piece.place, newest) < end;
-        is_segment_dirty && state.owed_from(0).any(|piece| !piece.tag.is_lost())
-            || state.owed_from(0).any(is_zero_before)
-    }
-
-    /// Refuses to send anything to an origin that became another disk.
-    pub(crate) fn check_origin(&self) -> Result<(), Error> {
-        match self.is_origin_refused.load(Ordering::Acquire) {
-            true => Err(Error::new(ErrorKind::Gone, "the LUN behind the write log is another disk now")),
-            false => Ok(()),
-        }
-    }
-
-    /// Clean extents that nothing refers to any more are swept out when they are many; and all clean ones, when too many are left.
-    fn sweep_if_large(&self) {
-        let state = &mut *self.state();
-        if state.map.len() <= 2 * state.map.dirty_extents() + self.layout.extents_max() / 2 {
-            return;
-        }
-        let State { map, segments, .. } = state;
-        map.sweep(|piece| {
-            piece.is_in_segment() && piece.tag.is_of(segments.get(self.layout.segment_of(piece.place)).generation)
-        });
-        if map.clean_extents() > self.layout.extents_max() / 4 * 3 {
-            // Otherwise it would soon be swept again, for nothing.
-            map.sweep(|_| false);
-        }
+        is_segment_dirty && state.contents.owed_from(0).any(|piece| !piece.tag.is_lost())
+            || state.contents.owed_from(0).any(is_zero_before)
     }
 }

@@ -14,14 +14,17 @@
 //! | `verify` | whether what is dirty is as it was written |
 //! | [`mod@format`], [`layout`] | the bytes on the log device, and where they lie |
 //! | [`nvram`] | persistent memory as the log sees it |
-//! | `core` | what all operations share: locks, state, dispatch |
+//! | `core` | what all operations share: locks, state |
+//! | `dispatch` | each request goes its way |
 //! | `write`, `read`, `flush`, `extents` | one operation each |
-//! | `map`, `sorted`, `segments`, `stage`, `shadow`, `records` | which sectors are where; in how few bytes; segments; slots; what the log has below volatile slots; the newest records in RAM |
-//! | `append` | group commit |
-//! | `level1`, `batch`, `epoch`, `runs`, `level2` | destaging: from slots to the log; what is sent next; in the order of the log; in which writes; sending it |
-//! | `images`, `found`, `places`, `sums`, `salvage` | bytes of the log in RAM; records in them; pieces read by their places, and the checksums they are held against; what is left of a segment that cannot be read as a whole |
-//! | `entrance`, `pace`, `fair_queue` | who may change something now; how fast, for the rate at which room is made; in whose turn |
-//! | `checkpoint`, `checkpoint_bytes`, `recovery`, `open`, `events` | the life of a log |
+//! | `contents`, `map`, `sorted`, `sectors`, `segments`, `stage`, `shadow`, `records` | what is where, and what follows from a change of it; which sectors are where; in how few bytes; of which bytes; segments; slots; what the log has below volatile slots; the newest records in RAM |
+//! | `entry`, `appender`, `append` | what waits for a record, and who; the records on their way; sending them, and what becomes of them |
+//! | `level1`, `batch`, `selection`, `epoch`, `next_epoch`, `destaged`, `runs`, `level2`, `lost` | destaging: from slots to the log; what is sent at once; which; in the order of the log; which epoch is next; how far the origin is in it; in which writes; sending it; what cannot be sent, since it cannot be read |
+//! | `images`, `found`, `pins`, `loaded`, `places`, `sums`, `salvage` | bytes of the log in RAM; records in them; segments that must stay; segments as they are read; pieces read by their places, and the checksums they are held against; what is left of a segment that cannot be read as a whole |
+//! | `line`, `entrance`, `pace` | who waits; who may change something now; how fast, for the rate at which room is made |
+//! | `checkpoint`, `checkpoint_bytes`, `recovery`, `open`, `failure_note` | the life of a log; what a later start finds of a failure |
+//! | `origin`, `events` | the origin; what follows from what it says |
+//! | `counters`, `report` | what is counted; how it becomes a status |
 //! | [`limits`] | the bounds of this crate |
 //!
 //! What is promised: every write acknowledged is there, whole, after the power fails at any write of the log device or of the origin
@@ -41,30 +44,45 @@ pub mod status;
 pub mod write_log;
 
 mod append;
+mod appender;
 mod batch;
 mod checkpoint;
 mod checkpoint_bytes;
+mod contents;
 mod core;
+mod counters;
+mod destaged;
+mod dispatch;
 mod entrance;
+mod entry;
 mod epoch;
 mod events;
 mod extents;
-mod fair_queue;
+mod failure_note;
 mod flush;
 mod found;
 mod images;
 mod level1;
 mod level2;
+mod line;
+mod loaded;
+mod lost;
 mod map;
+mod next_epoch;
 mod open;
+mod origin;
 mod pace;
+mod pins;
 mod places;
 mod read;
 mod records;
 mod recovery;
+mod report;
 mod runs;
 mod salvage;
+mod sectors;
 mod segments;
+mod selection;
 mod shadow;
 mod sorted;
 mod stage;

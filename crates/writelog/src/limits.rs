@@ -49,8 +49,12 @@ pub const CHECKPOINT_IO_BYTES: usize = 256 << 10;
 /// Most entries of one record: with 16 bytes each they take at most a quarter of it.
 pub const RECORD_ENTRIES_MAX: usize = 1024;
 
-/// Most records on their way at once.
-pub const RECORDS_IN_FLIGHT_MAX: usize = 2;
+/// Most records on their way at once. Whoever looks for damage goes by it: a record further behind one that is missing proves that it was durable.
+pub const RECORDS_IN_FLIGHT_MAX: usize = store::limits::RECORDS_IN_FLIGHT_MAX;
+
+/// Turns of the workers between a record that may start and its start. In one all tasks that are ready are polled, those of writers that were just told
+/// among them.
+pub const TURNS_BEFORE_RECORD: u32 = 1;
 
 /// A second record goes on its way beside the first only with this many bytes of data: smaller ones wait and share the next,
 /// since a medium that flushes for each gains nothing from two.

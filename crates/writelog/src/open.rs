@@ -3,7 +3,7 @@
 //! Each open begins a new epoch in a new segment, with a checkpoint before the first request, so nothing that an earlier one left behind is
 //! ever replayed. Nothing is sent to the origin before [`WriteLog::run`](crate::WriteLog::run) is polled. Closing waits for all requests, empties the slots, destages unless told to keep what is dirty, and says *closed*.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,28 +11,33 @@ use base::buffer::BufferPool;
 use base::range::ByteRange;
 use base::signal::Signal;
 use block::completion::Workers;
+use block::device::DeviceExt;
 use block::range_lock::RangeLock;
 use block::{Device, Error, ErrorKind, EventHub, SharedDevice};
-use store::{Binding, ConflictingChanges, LogPosition, Superblock, superblock};
+use store::{Binding, ConflictingChanges, Life, LogPosition, Superblock, superblock};
 use uuid::Uuid;
 use zerocopy::little_endian::U64;
 
-use crate::append::{Appender, LogPlace, stage_tag};
+use crate::appender::Appender;
+use crate::contents::Contents;
 use crate::core::{Core, FailureNote, State};
-use crate::entrance::Line;
+use crate::counters::Counters;
+use crate::destaged::Destaged;
 use crate::format::{KIND, ParametersRaw, STATE_CLOSED, STATE_FAILED, STATE_IN_USE};
-use crate::layout::Layout;
+use crate::layout::{Layout, LogPlace};
 use crate::level2::DestageProgress;
 use crate::limits::{LOGICAL_BLOCK_BYTES_MAX, POOLED_BYTES_MORE, UNIT_BYTES};
+use crate::line::Line;
 use crate::map::Piece;
 use crate::nvram::{PersistentRegion, VolatileRegion};
 use crate::options::{DestageOrder, Durability, FormatOptions, OpenOptions};
+use crate::origin::Origin;
 use crate::pace::Pace;
 use crate::records::RecordCache;
 use crate::recovery::{Recovered, recover};
+use crate::sectors::whole_sectors;
 use crate::shadow::Shadow;
-use crate::stage::Stage;
-use crate::status::Counters;
+use crate::stage::{Stage, stage_tag};
 use crate::sums::Sums;
 
 pub(crate) async fn format(
@@ -94,23 +99,29 @@ pub(crate) async fn open(
     options: OpenOptions,
 ) -> Result<Arc<Core>, Error> {
     check_devices(&log_device, &origin)?;
+    // Before it is asked which disk it is: what changes from now on is told, whatever an open takes.
+    let origin_events = origin.subscribe();
     let mut superblock: Superblock<ParametersRaw> = Superblock::read(&log_device, KIND).await?;
     let layout = Layout::from_parameters(&superblock.payload, log_device.geometry().size_bytes)?;
     check_state(&superblock.payload)?;
     let binding = Binding::from_raw(&superblock.payload.binding)?;
     let binding_now = Binding::of(&origin);
     binding.check_same(&binding_now, KIND.name)?;
+    // A program that was killed may have left what it wrote in the device's own cache: also this superblock, which must not be gone after all once the
+    // next checkpoint takes the slot that the one before it names.
+    log_device.flush().await?;
     let recovered = recover(&log_device, &layout, &superblock, options.clock.as_ref()).await?;
     superblock.payload.binding = binding_now.to_raw()?;
     let stage = open_stage(&options, &layout, &superblock)?;
     check_size(&recovered, stage.as_ref(), &binding, binding_now.size_bytes)?;
     let was_ordered = superblock.payload.order == DestageOrder::Log.code();
     let destaged_sequence = superblock.payload.destaged_sequence.get();
-    let core = assemble(log_device, origin, options, superblock, layout, recovered, stage, binding_now.identity);
+    let origin = Origin::new(origin, binding_now.identity, origin_events);
+    let core = assemble(log_device, origin, options, superblock, layout, recovered, stage);
     core.check_kept_changes(&core.options.kept_changes)?;
     if core.keeps_order() {
         if was_ordered {
-            core.state().destaged_sequence = destaged_sequence;
+            core.state().destaged.begin_at(destaged_sequence);
             core.forget_destaged().await;
             core.begin_with_found().await;
         } else {
@@ -175,16 +186,14 @@ fn open_stage(
     Stage::open(region, superblock.uuid(), layout.slot_bytes, keeps_order, is_needed, options.clock.now()).map(Some)
 }
 
-#[expect(clippy::too_many_arguments, reason = "the parts of a log, put together in one place")]
 fn assemble(
     log_device: SharedDevice,
-    origin: SharedDevice,
+    origin: Origin,
     options: OpenOptions,
     superblock: Superblock<ParametersRaw>,
     layout: Layout,
     recovered: Recovered,
     stage: Option<Stage>,
-    identity: block::Identity,
 ) -> Arc<Core> {
     let epoch = recovered.start.position.epoch + 1;
     let position = LogPosition { epoch, ..recovered.start.position };
@@ -194,20 +203,20 @@ fn assemble(
     let record_cache_bytes = options.record_cache_bytes.min(usize::try_from(log_bytes).unwrap_or(usize::MAX));
     let has_zeroes = recovered.map.dirty_from(0).any(|piece| piece.is_zero());
     let mut state = State {
-        map: recovered.map,
-        shadow: Shadow::new(options.durability == Durability::UnsafeVolatile),
-        segments: recovered.segments,
+        contents: Contents {
+            layout,
+            map: recovered.map,
+            shadow: Shadow::new(options.durability == Durability::UnsafeVolatile),
+            segments: recovered.segments,
+            stage: None,
+            records: RecordCache::new(record_cache_bytes),
+            sums: Sums::new(layout.segment_count, options.order == DestageOrder::Lba),
+            applied: start,
+            zeroes_since: has_zeroes.then(|| options.clock.now()),
+        },
         appender: Appender::new(&start),
-        records: RecordCache::new(record_cache_bytes),
-        sums: Sums::new(layout.segment_count, options.order == DestageOrder::Lba),
-        stage: None,
-        applied: start,
-        destaged_sequence: 0,
-        leftovers_end: 0,
-        may_have_epoch: true,
-        found_sequence: start.position.sequence.saturating_sub(1),
+        destaged: Destaged::new(start.position.sequence.saturating_sub(1)),
         releasable_count: 0,
-        zeroes_since: None,
         line: Line::new(),
         pace: Pace::new(options.level2.pause_max, options.level2.reserve_bytes(log_bytes)),
         tail_bytes: 0,
@@ -222,7 +231,6 @@ fn assemble(
         stuck: None,
         destage_failure: None,
     };
-    state.zeroes_since = has_zeroes.then(|| options.clock.now());
     if let Some(stage) = stage {
         let found: Vec<Piece> = stage
             .slots_by_age()
@@ -233,19 +241,16 @@ fn assemble(
                 tag: stage_tag(),
             })
             .collect();
-        state.stage = Some(stage);
+        state.contents.stage = Some(stage);
         for piece in found {
             report.nvram_bytes += piece.sectors * UNIT_BYTES;
-            state.index(&layout, piece);
+            state.contents.index(piece);
         }
-        report.dirty_bytes = state.map.dirty_sectors() * UNIT_BYTES;
+        report.dirty_bytes = state.contents.map.dirty_sectors() * UNIT_BYTES;
     }
     let buffer_bytes = record_cache_bytes + options.level2.batch_bytes as usize + POOLED_BYTES_MORE;
-    let origin_events = Mutex::new(origin.subscribe());
     Arc::new(Core {
-        identity,
         uuid: superblock.uuid(),
-        epoch,
         layout,
         clock: Arc::clone(&options.clock),
         level2: Mutex::new(options.level2),
@@ -261,13 +266,9 @@ fn assemble(
         changed: Signal::new(),
         background: Signal::new(),
         events: EventHub::new(),
-        origin_events,
         counters: Counters::default(),
         recovery: report,
-        is_open: AtomicBool::new(true),
-        is_origin_refused: AtomicBool::new(false),
-        is_stopped: AtomicBool::new(false),
-        origin_losses: AtomicU64::new(0),
+        life: Life::new("the write log"),
         request_count: AtomicU64::new(0),
         entering_bytes: AtomicU64::new(0),
         last_request_ns: AtomicU64::new(0),
@@ -283,7 +284,7 @@ impl Core {
         let state = self.state();
         let sectors = ranges.iter().flat_map(|&range| {
             let (first, sectors) = whole_sectors(range);
-            let pieces = state.map.pieces(first, sectors);
+            let pieces = state.contents.map.pieces(first, sectors);
             pieces.filter(|piece| piece.tag.is_dirty()).map(|piece| piece.sectors)
         });
         match sectors.sum::<u64>() * UNIT_BYTES {
@@ -299,8 +300,8 @@ impl Core {
         is_overwritten: bool,
     ) -> Result<(), Error> {
         let _guard = self.exclude_requests().await;
-        if self.is_stopped.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Gone, "the write log is closed"));
+        if self.life.is_stopped() {
+            return Err(self.life.closed());
         }
         if !is_overwritten {
             self.check_kept_changes(ranges)?;
@@ -316,21 +317,21 @@ impl Core {
         keep_dirty: bool,
         progress: impl FnMut(DestageProgress),
     ) -> Result<(), Error> {
-        if !self.is_open.swap(false, Ordering::AcqRel) && self.is_stopped.load(Ordering::Acquire) {
+        if !self.life.set_open(false) && self.life.is_stopped() {
             return Ok(());
         }
         drop(self.exclude_requests().await);
         if let Err(error) = self.prepare_close(keep_dirty, progress).await {
             // Nothing is lost: it goes on, and can be closed with what is dirty.
-            let is_refused = self.is_origin_refused.load(Ordering::Acquire);
-            self.is_open.store(!is_refused, Ordering::Release);
+            let is_refused = self.origin.reports.is_refused();
+            self.life.set_open(!is_refused);
             return Err(error);
         }
-        self.is_stopped.store(true, Ordering::Release);
+        self.life.stop();
         self.changed.notify();
         self.background.notify();
         drop(self.destaging.lock().await);
-        let is_clean = self.state().map.dirty_sectors() == 0;
+        let is_clean = self.state().contents.map.dirty_sectors() == 0;
         let result = match self.failure() {
             Some(error) if !is_clean => Err(error),
             // Clean in spite of a failure: if the device takes a checkpoint of nothing, the next open begins anew.
@@ -355,12 +356,6 @@ impl Core {
             true => self.move_round(1.0).await,
         }
     }
-}
-
-/// The first of the sectors that `range` touches, and how many they are.
-fn whole_sectors(range: ByteRange) -> (u64, u64) {
-    let (first, end) = (range.offset / UNIT_BYTES, range.end().div_ceil(UNIT_BYTES));
-    (first, end.saturating_sub(first))
 }
 
 /// The whole of a device's log as it would be found now, and nothing written.

@@ -15,10 +15,10 @@ use block::device::DeviceExt;
 use block::{Error, ErrorKind};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use crate::batch::{Loaded, damaged_records};
 use crate::core::Core;
 use crate::images::Images;
 use crate::limits::{LOG_READ_BYTES, READ_GAP_BYTES_MAX, UNIT_BYTES};
+use crate::loaded::{Loaded, damaged_records};
 use crate::map::Piece;
 use crate::salvage::read_after_all;
 use crate::sums::Entry;
@@ -82,13 +82,13 @@ impl Core {
         let mut sorted = Sorted::default();
         let state = self.state();
         for &piece in pieces.iter().filter(|piece| piece.is_in_segment()) {
-            if let Some((place, record)) = state.records.record_of(piece.place, length_of(&piece)) {
+            if let Some((place, record)) = state.contents.records.record_of(piece.place, length_of(&piece)) {
                 images.insert(place, record);
                 continue;
             }
             let segment = self.layout.segment_of(piece.place);
             let first = self.layout.place(segment, 0);
-            match state.sums.entries(segment, first, piece.place, piece.sectors) {
+            match state.contents.sums.entries(segment, first, piece.place, piece.sectors) {
                 Some(entries) => sorted.wanted.push(Wanted { piece, entries }),
                 None => sorted.unknown.push(piece),
             }
@@ -119,7 +119,7 @@ impl Core {
             return;
         }
         let first = self.layout.place(segment, 0);
-        self.state().sums.learn(segment, first, &loaded.images, &loaded.records);
+        self.state().contents.sums.learn(segment, first, &loaded.images, &loaded.records);
     }
 
     async fn read_near(&self, group: Near) -> (Near, Result<Buffer, Error>) {

@@ -27,10 +27,12 @@ use block::range_lock::{Acquire, RangeGuard};
 use block::{Error, ErrorKind, Response};
 use futures_util::future::{join, join_all};
 
-use crate::core::{Core, Pins, State, sectors_of};
+use crate::core::{Core, State};
 use crate::limits::{READ_GAP_BYTES_MAX, UNIT_BYTES};
 use crate::map::Piece;
+use crate::pins::Pins;
 use crate::reads::FoundSectors;
+use crate::sectors::{range_of, sectors_of, whole_blocks};
 
 pub(crate) async fn read(core: Arc<Core>, range: ByteRange, buffer: Buffer, place: Acquire) -> Response {
     let came_at = core.clock.now();
@@ -98,8 +100,8 @@ impl Core {
         let _below = place.await;
         loop {
             if rest.log.is_empty() && rest.below.len() == 1 && rest.below[0].runs == [range] {
-                self.check_origin()?;
-                return Ok((self.origin.read(range.offset, buffer).await?, rest.found));
+                self.origin.check()?;
+                return Ok((self.origin.device().read(range.offset, buffer).await?, rest.found));
             }
             let found = rest.found;
             if self.read_rest(range, &mut buffer, rest).await? {
@@ -117,14 +119,18 @@ impl Core {
         let segment_of = |piece: &Piece| self.layout.segment_of(piece.place);
         let unchecked: BTreeSet<u32> = {
             let state = self.state();
-            rest.log.iter().map(segment_of).filter(|&segment| state.segments.get(segment).is_unchecked).collect()
+            rest.log
+                .iter()
+                .map(segment_of)
+                .filter(|&segment| state.contents.segments.get(segment).is_unchecked)
+                .collect()
         };
         for &segment in &unchecked {
             let _checking = self.checking.lock().await;
-            if self.state().segments.get(segment).is_unchecked {
+            if self.state().contents.segments.get(segment).is_unchecked {
                 let loaded = self.load_segment(segment).await;
                 self.lose_damaged(segment, &loaded);
-                self.state().segments.note_checked(segment);
+                self.state().contents.segments.note_checked(segment);
             }
         }
         !unchecked.is_empty()
@@ -136,10 +142,10 @@ impl Core {
         let found = FoundSectors::default();
         let mut rest = Rest { log: Vec::new(), below: Vec::new(), pins: Pins::none(self), found };
         let (mut ram, mut at) = (0, start);
-        let block_bytes = u64::from(self.origin.geometry().logical_block_bytes);
+        let block_bytes = u64::from(self.origin.device().geometry().logical_block_bytes);
         let state = &mut *self.state();
         let pieces: Vec<Piece> =
-            state.map.pieces(start, sectors).filter(|piece| state.is_current(&self.layout, piece)).collect();
+            state.contents.map.pieces(start, sectors).filter(|piece| state.contents.is_current(piece)).collect();
         for piece in pieces {
             rest.add_below(at, piece.sector, block_bytes);
             at = piece.end();
@@ -151,7 +157,7 @@ impl Core {
             if copy_from_ram(state, &piece, target) {
                 ram += piece.sectors;
             } else {
-                rest.pins.add(&mut state.segments, self.layout.segment_of(piece.place));
+                rest.pins.add(&mut state.contents.segments, self.layout.segment_of(piece.place));
                 rest.log.push(piece);
             }
         }
@@ -164,7 +170,7 @@ impl Core {
     /// Whether that was all; otherwise a clean copy turned out unreadable, and the map knows it no longer.
     async fn read_rest(&self, range: ByteRange, buffer: &mut Buffer, rest: Rest) -> Result<bool, Error> {
         if !rest.below.is_empty() {
-            self.check_origin()?;
+            self.origin.check()?;
         }
         let from_log = join_all(rest.log.iter().map(|piece| {
             let length = (piece.sectors * UNIT_BYTES) as usize;
@@ -172,7 +178,7 @@ impl Core {
         }));
         let from_below = join_all(rest.below.iter().map(|below| {
             let length = below.hull.length as usize;
-            self.origin.read(below.hull.offset, Buffer::zeroed(length))
+            self.origin.device().read(below.hull.offset, Buffer::zeroed(length))
         }));
         let (from_log, from_below) = join(from_log, from_below).await;
         for (below, bytes) in rest.below.iter().zip(from_below) {
@@ -207,9 +213,9 @@ impl Core {
 
     fn forget_clean(&self, copy: &Piece) {
         let state = &mut *self.state();
-        let clean: Vec<Piece> = state.map.pieces_at(copy).filter(|found| !found.tag.is_dirty()).collect();
+        let clean: Vec<Piece> = state.contents.map.pieces_at(copy).filter(|found| !found.tag.is_dirty()).collect();
         for found in clean {
-            state.forget(&self.layout, found.sector, found.sectors);
+            state.contents.forget(found.sector, found.sectors);
         }
     }
 }
@@ -244,28 +250,18 @@ fn copy_from_ram(state: &mut State, piece: &Piece, target: &mut [u8]) -> bool {
         return true;
     }
     if piece.is_in_stage() {
-        if let Some(stage) = &state.stage {
+        if let Some(stage) = &state.contents.stage {
             stage.load(piece.place, target);
         }
         return true;
     }
-    match state.records.get_used(piece.place, target.len()) {
+    match state.contents.records.get_used(piece.place, target.len()) {
         Some(bytes) => {
             target.copy_from_slice(bytes);
             true
         }
         None => false,
     }
-}
-
-pub(crate) fn range_of(piece: &Piece) -> ByteRange {
-    ByteRange { offset: piece.sector * UNIT_BYTES, length: piece.sectors * UNIT_BYTES }
-}
-
-/// The blocks of the origin that `range` touches.
-pub(crate) fn whole_blocks(range: ByteRange, block_bytes: u64) -> ByteRange {
-    let (start, end) = (range.offset / block_bytes * block_bytes, range.end().next_multiple_of(block_bytes));
-    ByteRange { offset: start, length: end - start }
 }
 
 fn lost(piece: &Piece) -> Error {

@@ -17,11 +17,10 @@ use store::limits::SEQUENCE_MAX;
 use store::record::parse_header;
 use store::{LogPosition, Superblock};
 
-use crate::append::LogPlace;
 use crate::checkpoint_bytes::CheckpointReader;
 use crate::format::{CHECKPOINT_FLAG_DISCARDS, ExtentRaw, ParametersRaw, STATE_CLOSED, SegmentRaw};
 use crate::found::{Found, find_record};
-use crate::layout::Layout;
+use crate::layout::{Layout, LogPlace};
 use crate::limits::{RECORDS_IN_FLIGHT_MAX, SEGMENT_STARTS_AT_ONCE, UNIT_BYTES};
 use crate::map::{ExtentMap, PLACE_ZEROES, Piece, without_discards};
 use crate::segments::{SegmentState, Segments};

@@ -18,7 +18,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::limits::{DESTAGE_DISCARD_BYTES_MAX, DESTAGE_ZEROES_BYTES_MAX, UNIT_BYTES};
 use crate::map::{Piece, Zeroed};
-use crate::read::{range_of, whole_blocks};
+use crate::sectors::{range_of, whole_blocks};
 
 /// One write to the origin, or one request that makes a range zero.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -26,10 +26,16 @@ use crate::format::{NVRAM_MAGIC, NvramRaw, SlotRaw};
 use crate::limits::{SLOTS_TORN_MAX, UNIT_BYTES};
 use crate::map::{PLACE_STAGE, PLACE_ZEROES};
 use crate::nvram::PersistentRegion;
+use crate::tag::Tag;
 
 const HEADER_BYTES: usize = size_of::<NvramRaw>();
 const SLOT_HEADER_BYTES: usize = size_of::<SlotRaw>();
 const PAGE_BYTES: usize = 4096;
+
+/// What the tag of an extent is before its segment is known.
+pub(crate) fn stage_tag() -> Tag {
+    Tag::dirty(0)
+}
 
 /// A slot in use.
 #[derive(Clone, Copy, Debug)]

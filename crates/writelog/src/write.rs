@@ -15,11 +15,13 @@ use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::{Error, Response};
 
-use crate::append::{Content, extents_of_slot, stage_tag};
-use crate::core::{Core, State, sectors_of};
+use crate::core::{Core, State};
 use crate::entrance::Entrance;
+use crate::entry::{Content, extents_of_slot};
 use crate::limits::{EXTENTS_OF_A_CHANGE, UNIT_BYTES, ZERO_SECTORS_MAX};
 use crate::map::{Piece, Zeroed};
+use crate::sectors::sectors_of;
+use crate::stage::stage_tag;
 
 pub(crate) async fn write(
     core: Arc<Core>,
@@ -59,26 +61,12 @@ pub(crate) async fn write_zeroes(core: Arc<Core>, range: ByteRange, zeroed: Zero
 }
 
 impl Core {
-    pub(crate) fn has_failed(&self) -> bool {
-        self.state().failure.is_some()
-    }
-
-    /// Whether a write of this length goes to slots. Where the order is kept all do, a piece at a time; else large ones go to the log at once.
-    pub(crate) fn fits_stage(&self, state: &State, length: u64) -> bool {
-        if !self.is_staged() {
-            return false;
-        }
-        let Some(stage) = &state.stage else { return false };
-        let stage_bytes = stage.slot_count() as u64 * stage.slot_sectors() * UNIT_BYTES;
-        state.failure.is_none() && (self.keeps_order() || length <= stage_bytes / 8)
-    }
-
     /// Into slots, each piece as soon as one is free.
     async fn write_slots(self: &Arc<Self>, range: ByteRange, buffer: &Buffer, fua: bool) -> Result<(), Error> {
         let (mut sector, end) = (range.offset / UNIT_BYTES, range.end() / UNIT_BYTES);
         while sector < end {
             let count = self.changed.count();
-            let (written, is_due) = {
+            let (written, is_due, has_room_for_others) = {
                 let state = &mut *self.state();
                 if let Some(error) = &state.failure {
                     return Err(error.clone());
@@ -88,25 +76,32 @@ impl Core {
                     true => state.wants_room &= state.appender.has_queue(),
                     false => self.ask_for_room(state),
                 }
-                let Some(stage) = &mut state.stage else { break };
+                let Some(stage) = &mut state.contents.stage else { break };
+                // Level 1 has its eye on slots from the first one on.
+                let is_first = stage.is_empty();
+                let mut again = 0;
                 let sectors = stage.slot_sectors().min(end - sector);
                 let at = (sector * UNIT_BYTES - range.offset) as usize;
                 let data = &buffer[at..at + (sectors * UNIT_BYTES) as usize];
                 let place = if has_room { stage.write(sector, data, self.clock.now()) } else { None };
                 let written = place.map(|place| Piece { sector, sectors, place, tag: stage_tag() });
                 if let Some(piece) = written {
-                    let before = state.map.dirty_sectors();
-                    let superseded = state.index(&self.layout, piece);
+                    let before = state.contents.map.dirty_sectors();
+                    let superseded = state.contents.index(piece);
                     self.count_superseded(superseded);
-                    let again = sectors - (state.map.dirty_sectors() - before);
+                    again = sectors - (state.contents.map.dirty_sectors() - before);
                     self.counters.absorbed(again - superseded.min(again));
                 } else if let Some(error) = &state.stuck {
                     return Err(error.clone());
                 }
-                (written, self.is_round_due(state))
+                (written, is_first || self.is_round_due(state), again > 0 && state.line.len() > 0)
             };
             if is_due {
                 self.background.notify();
+            }
+            if has_room_for_others {
+                // The slots that it supersedes are free, whatever is moved to the log.
+                self.changed.notify();
             }
             match written {
                 Some(piece) => sector += piece.sectors,
@@ -120,7 +115,7 @@ impl Core {
     /// Whether a checkpoint has room for what one more slot changes: what the log has there may be in three parts afterwards. Where the order is kept nothing
     /// leaves the log before the slots of a round are all in it, so there must be room for these, too.
     fn has_room_for_slot(&self, state: &State) -> bool {
-        let slots = state.stage.as_ref().filter(|_| self.keeps_order());
+        let slots = state.contents.stage.as_ref().filter(|_| self.keeps_order());
         let kept = slots.map_or(0, |stage| (stage.used_count() + 1) * extents_of_slot(stage.slot_sectors()));
         state.extents_free(&self.layout) >= kept + EXTENTS_OF_A_CHANGE
     }
@@ -152,10 +147,10 @@ impl Core {
             let is_empty = {
                 let state = self.state();
                 let (sector, sectors) = sectors_of(range);
-                match &state.stage {
+                match &state.contents.stage {
                     None => true,
                     Some(stage) if self.keeps_order() => stage.is_empty(),
-                    Some(_) => !state.map.pieces(sector, sectors).any(|piece| piece.is_in_stage()),
+                    Some(_) => !state.contents.map.pieces(sector, sectors).any(|piece| piece.is_in_stage()),
                 }
             };
             if is_empty {
@@ -170,10 +165,10 @@ impl Core {
         self.note_failure().await?;
         let _batch = self.destaging.lock().await;
         let _below = self.below.exclusive(range).await;
-        self.check_origin()?;
-        self.origin.write(range.offset, Buffer::copy_of(buffer), true).await?;
+        self.origin.check()?;
+        self.origin.device().write(range.offset, Buffer::copy_of(buffer), true).await?;
         let (sector, sectors) = sectors_of(range);
-        self.state().forget(&self.layout, sector, sectors);
+        self.state().contents.forget(sector, sectors);
         self.keep_failure_note().await
     }
 
@@ -181,11 +176,12 @@ impl Core {
         self.note_failure().await?;
         let _batch = self.destaging.lock().await;
         let _below = self.below.exclusive(range).await;
-        self.check_origin()?;
-        self.zero_origin(range, zeroed).await?;
-        self.origin.flush().await?;
+        self.origin.check()?;
+        let losses = self.losses_heard();
+        self.origin.zero(range, zeroed).await?;
+        self.flush_origin_since(losses).await?;
         let (sector, sectors) = sectors_of(range);
-        self.state().forget(&self.layout, sector, sectors);
+        self.state().contents.forget(sector, sectors);
         self.keep_failure_note().await
     }
 }

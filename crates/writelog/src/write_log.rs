@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base::range::ByteRange;
 use block::{Completion, Device, Error, EventReceiver, Geometry, Identity, Request, SharedDevice};
-use futures_util::future::{join, join3};
+use futures_util::future::{join, join4};
 
 use crate::core::Core;
 use crate::level2::DestageProgress;
@@ -61,7 +61,13 @@ impl WriteLog {
         let core = Arc::clone(&self.core);
         async move {
             let workers = core.workers.clone();
-            join3(workers.run(), Arc::clone(&core).move_in_background(), core.follow_origin()).await;
+            join4(
+                workers.run(),
+                Arc::clone(&core).move_in_background(),
+                Arc::clone(&core).note_failure_in_background(),
+                core.follow_origin(),
+            )
+            .await;
         }
     }
 
@@ -123,7 +129,7 @@ impl Device for WriteLog {
     }
 
     fn identity(&self) -> Identity {
-        self.core.origin.identity()
+        self.core.origin.device().identity()
     }
 
     fn submit(&self, request: Request) -> Completion {

@@ -118,6 +118,30 @@ fn what_is_old_leaves_the_slots_and_then_the_log_under_load_that_never_idles() {
     assert!(bench.log.status().dirty_age_ns < 35_000_000, "{}", bench.log.status().dirty_age_ns);
 }
 
+#[test]
+fn one_write_to_slots_that_were_empty_leaves_them_when_nobody_writes_any_more() {
+    let mut bench = Bench::new(Durability::UnsafeVolatile, |options| options.level2.idle = Duration::from_millis(2));
+    bench.pass(Duration::from_millis(10));
+    bench.write_blocks(0..1);
+    bench.pass(Duration::from_millis(10));
+    assert_eq!(bench.slots_used(), 0);
+}
+
+/// Each write takes the place of the one before it, whose slots are free then: whoever waits for a slot has one, though nothing was moved to the log.
+#[test]
+fn who_waits_for_a_slot_goes_in_when_another_write_has_superseded_some() {
+    let mut bench = Bench::new(Durability::UnsafeVolatile, |options| options.level1.share_start = 1.0);
+    const BYTES: u64 = 8192;
+    // It goes to the log at once, and all others behind it are for the same blocks.
+    let zeroes = bench.log.submit(Request::write_zeroes(0, BYTES, false, false));
+    let write = |byte| Request::write(0, Buffer::copy_of(&[byte; BYTES as usize]), false);
+    let mut writes: Vec<_> = (1..100).map(|byte| bench.log.submit(write(byte))).collect();
+    assert!(bench.log.status().writes_slowed > 0, "none waits for a slot: this shows nothing");
+    bench.pass(Duration::from_millis(100));
+    assert!(bench.executor.block_on(zeroes).result.is_ok());
+    assert!(writes.iter_mut().all(|write| write.try_take().is_some()), "some wait for ever");
+}
+
 /// The paper's profile: its peaks. Without it a write that comes during a round finds a free slot.
 #[test]
 fn an_exclusive_round_makes_requests_wait() {

@@ -19,6 +19,11 @@ impl SubmitterLayer {
     pub fn new(inner: SharedDevice) -> Self {
         Self { inner, submitter: Submitter::new() }
     }
+
+    /// Whose requests they are.
+    pub fn submitter(&self) -> Submitter {
+        self.submitter
+    }
 }
 
 impl Device for SubmitterLayer {

@@ -15,8 +15,9 @@ use base::executor::Executor;
 use base::random::Random;
 use base::range::ByteRange;
 use block::device::DeviceExt;
-use block::{Device, Error, Request, Response, SharedDevice};
-use cache::{Admission, Alignment, Cache, FormatOptions, Mode, OpenOptions, Replacement, Tuning};
+use block::memory::MemoryDevice;
+use block::{Device, Error, Identity, Request, Response, SharedDevice};
+use cache::{Admission, Alignment, Cache, CrashMode, FormatOptions, Mode, OpenOptions, Replacement, Tuning};
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 pub use model::Model;
@@ -27,6 +28,18 @@ pub fn open_options(executor: &Executor, mode: Mode) -> OpenOptions {
     // So often that even a short workload has what is stored without hurry.
     let lazy_interval = std::time::Duration::from_millis(1);
     OpenOptions { lazy_interval, ..OpenOptions::new(mode, Arc::new(executor.clock())) }
+}
+
+/// A device in memory.
+pub fn memory(size_bytes: u64) -> SharedDevice {
+    Arc::new(MemoryDevice::new(size_bytes, Identity::default()))
+}
+
+/// A device in memory of a MiB, formatted as a cache of `origin` with this crash mode.
+pub fn made(executor: &mut Executor, origin: &SharedDevice, crash_mode: CrashMode) -> SharedDevice {
+    let device = memory(1 << 20);
+    format(executor, &device, origin, FormatOptions { crash_mode, ..format_options() });
+    device
 }
 
 /// Formats with an identifier that is the same in every run, and without a look at the origin.
@@ -55,6 +68,13 @@ pub fn try_open(
 pub fn open(executor: &mut Executor, cache: &SharedDevice, origin: &SharedDevice, mode: Mode) -> Arc<Cache> {
     let options = open_options(executor, mode);
     try_open(executor, cache, origin, options).expect("a cache can be opened after any crash")
+}
+
+/// Closes when nothing goes on any more.
+pub fn close(executor: &mut Executor, cache: &Arc<Cache>, keep_dirty: bool) {
+    executor.run_until_stalled();
+    let closing = Arc::clone(cache);
+    executor.block_on(async move { closing.close(keep_dirty).await.expect("nothing fails") });
 }
 
 pub fn read(executor: &mut Executor, device: &impl Device, offset: u64, length: u64) -> Vec<u8> {

@@ -20,11 +20,12 @@ use workload::report::{rate_in_words, time_in_words};
 use super::subject::Subject;
 use crate::arguments::Bench;
 use crate::output::{print_json, print_line, progress_bar};
+use crate::settings_arguments::settings;
 
 /// `forebay bench`.
 pub async fn run(arguments: Bench) -> Result<()> {
-    let (arrange, login) = (&arguments.arrange, &arguments.login);
-    let subject = Subject::open_many(&arguments.subject, arrange, login, arguments.jobs).await?;
+    let settings = settings(&arguments.login, &arguments.arrange)?;
+    let subject = Subject::open_many(&arguments.subject, &settings, arguments.jobs).await?;
     if arguments.rw.writes() {
         subject.confirm_overwrite(arguments.allow_data_loss).await?;
     }

@@ -3,6 +3,8 @@
 use serde_json::Value;
 use stack::control::{Request, call};
 use stack::paths::{Paths, check_name};
+use stack::settings::find;
+use stack::settings::table::Setting;
 use stack::{Error, Failure, Result};
 
 use crate::arguments::{Clean, Detach, Set};
@@ -35,22 +37,26 @@ pub async fn clean(arguments: Clean) -> Result<()> {
 
 /// `forebay set`.
 pub async fn set(arguments: Set) -> Result<()> {
-    let split = |setting: &'_ String| {
-        let split = setting.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned()));
-        split.ok_or_else(|| Error::new(Failure::Usage, format!("\"{setting}\" is no KEY=VALUE")))
-    };
-    let settings = arguments.settings.iter().map(split).collect::<Result<Vec<_>>>()?;
+    let settings = arguments.settings.iter().map(|setting| key_and_value(setting)).collect::<Result<Vec<_>>>()?;
     check_keys(&arguments.name, &settings).await?;
     for (key, value) in &settings {
-        let request = Request::Set { key: key.to_owned(), value: value.to_owned() };
+        let request = Request::Set { key: (*key).to_owned(), value: (*value).to_owned() };
         call_with_progress(&arguments.name, &request).await?;
         print_line(&format!("{}: {key}={value}", arguments.name));
     }
     Ok(())
 }
 
+/// The two sides of `KEY=VALUE`.
+///
+/// # Errors
+/// `Usage` when it has only one.
+pub(super) fn key_and_value(setting: &str) -> Result<(&str, &str)> {
+    setting.split_once('=').ok_or_else(|| Error::new(Failure::Usage, format!("\"{setting}\" is no KEY=VALUE")))
+}
+
 /// Refuses all settings when one of them is none, before any is changed.
-async fn check_keys(name: &str, settings: &[(String, String)]) -> Result<()> {
+async fn check_keys(name: &str, settings: &[(&str, &str)]) -> Result<()> {
     check_name(name)?;
     if settings.len() < 2 {
         // What there is to say of one says the process.
@@ -59,7 +65,7 @@ async fn check_keys(name: &str, settings: &[(String, String)]) -> Result<()> {
     let status = call(&Paths::from_environment()?.control_socket(name), &Request::Status, |_| {}).await?;
     let is_known = |key: &str| match status["settings"].as_object() {
         Some(of_target) if status["kind"] == "target" => of_target.contains_key(key),
-        _ => stack::attach::settings::is_setting(key),
+        _ => find(key).is_ok_and(Setting::is_live),
     };
     match settings.iter().find(|(key, _)| !is_known(key)) {
         None => Ok(()),

@@ -18,6 +18,8 @@ use comfy_table::presets::UTF8_FULL_CONDENSED;
 use front::ListenAddress;
 use indicatif::ProgressBar;
 use serde_json::json;
+use stack::remote::RemoteConfig;
+use stack::settings::Settings;
 use stack::store_file::is_in_memory;
 use stack::time::system_clock;
 use stack::{Error, Failure, Result};
@@ -31,8 +33,8 @@ use workload::report::{Report, Run, comparison};
 use workload::verify::verify_all;
 
 use super::signal;
-use super::subject::{nbd_device, remote_config};
-use crate::arguments::{Demo, Login};
+use super::subject::nbd_device;
+use crate::arguments::Demo;
 use crate::output::{duration_in_words, print_json, print_line, progress_bar};
 
 const IQN: &str = "iqn.2026-11.io.forebay:demo";
@@ -176,7 +178,7 @@ impl Stage {
     }
 
     async fn verify(&self, target: &Running, ledger: &Ledger) -> Result<u64> {
-        let remote = remote_config(&url_of(target), &Login::default())?.connect(&self.clock).await?;
+        let remote = RemoteConfig::of(&url_of(target), &Settings::default())?.connect(&self.clock).await?;
         let device: SharedDevice = remote.clone();
         let bar = progress_bar("verifying every block", 1000);
         let verified = verify_all(&device, ledger, |share| show(&bar, share))

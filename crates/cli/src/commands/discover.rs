@@ -1,25 +1,20 @@
 //! `discover`: the targets that a portal offers.
 
-use initiator::{ChapCredentials, DiscoveredTarget};
+use initiator::DiscoveredTarget;
 use serde_json::{Value, json};
-use stack::login::credentials;
 use stack::remote::discover;
 use stack::{Error, Failure, Result};
 
-use super::subject::{initiator_name, target_credentials, waits};
 use crate::arguments::Discover;
 use crate::output::{plain, print_json, print_line};
+use crate::settings_arguments::{Given, settings};
 
 /// `forebay discover`.
 pub async fn run(arguments: Discover) -> Result<()> {
     let portal = arguments.portal.parse().map_err(|error: iscsi::url::UrlError| {
         Error::new(Failure::Usage, format!("\"{}\": {error}", arguments.portal))
     })?;
-    let login = &arguments.login;
-    let credentials = credentials(login.chap_user.as_deref(), login.chap_file.as_deref())?;
-    let target = target_credentials(login, credentials.is_some())?;
-    let chap = credentials.map(|own| ChapCredentials { own, target });
-    let targets = discover(&portal, &initiator_name(login)?, login.isid, chap, waits(&login.patience).login).await?;
+    let targets = discover(&portal, &settings(&arguments.login, &Given::default())?).await?;
     if arguments.json.json {
         let targets: Vec<Value> =
             targets.iter().map(|target| json!({ "name": target.name, "addresses": addresses(target) })).collect();

@@ -7,16 +7,18 @@ use base::units::ByteSize;
 use block::Device;
 use serde_json::json;
 use stack::Result;
+use stack::remote::RemoteConfig;
 use stack::time::system_clock;
 
-use super::subject::remote_config;
 use crate::arguments::Inquiry;
 use crate::output::{plain, print_json, print_line};
+use crate::settings_arguments::{Given, settings};
 
 /// `forebay inquiry`.
 pub async fn run(arguments: Inquiry) -> Result<()> {
     let clock: Arc<dyn Clock> = system_clock()?;
-    let remote = remote_config(&arguments.url, &arguments.login)?.connect(&clock).await?;
+    let settings = settings(&arguments.login, &Given::default())?;
+    let remote = RemoteConfig::of(&arguments.url, &settings)?.connect(&clock).await?;
     let (identity, geometry) = (remote.identity(), remote.geometry());
     if arguments.json.json {
         print_json(&json!({

@@ -14,16 +14,16 @@ use stack::log_place::{LogConfig, NvramConfig};
 use stack::paths::Paths;
 use stack::place::Place;
 use stack::registry::{Registry, Store, UnitLock};
-use stack::remotes::Remotes;
+use stack::remotes::{Remotes, RemotesConfig};
 use stack::store_file::open_device;
 use stack::time::system_clock;
 use stack::{Error, Failure, Result};
 use writelog::{DamagedRange, Inspection, NvramInspection, PersistentRegion};
 
-use super::subject::remotes_config;
 use super::{discard, superblock};
 use crate::arguments::{Json, Log, LogCheck, LogDiscard, LogPath, LogPlace, LogReplay};
 use crate::output::{plain, print_json, print_line, progress_bar};
+use crate::settings_arguments::settings;
 
 /// `forebay log list|inspect|check|replay|discard`.
 pub async fn run(arguments: Log) -> Result<()> {
@@ -194,7 +194,8 @@ async fn replay(arguments: LogReplay) -> Result<()> {
     let paths = Paths::from_environment()?;
     let clock: Arc<dyn Clock> = system_clock()?;
     let place = open_existing(&arguments.place)?.0;
-    let remotes = remotes_config(&arguments.urls, &arguments.arrange, &arguments.login)?.connect(&clock).await?;
+    let settings = settings(&arguments.login, &arguments.arrange)?;
+    let remotes = RemotesConfig::of(&arguments.urls, &settings)?.connect(&clock).await?;
     let replayed = replay_to(&remotes, &place, &arguments, &paths, clock).await;
     let closed = remotes.close().await;
     let replayed_bytes = replayed?;

@@ -19,7 +19,7 @@ pub fn lines(status: &Value) -> Vec<String> {
     rows.extend(store(status, "cache").map(|words| ("cache", words)));
     rows.extend(store(status, "log").map(|words| ("write log", words)));
     rows.extend(difference(&status["difference"]).map(|words| ("difference", words)));
-    rows.extend(clients(&status["nbd"]).map(|words| ("NBD clients", words)));
+    rows.extend(list(&status["fronts"]).map(|front| ("front", front_of(front))));
     if !status["detaching"].is_null() {
         let target = status["detaching"]["waits_for"].as_str();
         let words = target.map_or_else(|| "yes".to_owned(), |target| format!("yes; it waits for {target}"));
@@ -113,14 +113,12 @@ fn difference(difference: &Value) -> Option<String> {
     Some(format!("{} of {} in use", ByteSize(used), size(&difference["room_bytes"])))
 }
 
-fn clients(nbd: &Value) -> Option<String> {
-    let open = nbd["connections_open"].as_u64()?;
-    let outdated = number(&nbd["connections_outdated"]);
-    let old = match outdated {
+fn front_of(front: &Value) -> String {
+    let old = match number(&front["clients_outdated"]) {
         0 => String::new(),
         count => format!(", {count} of them know another size and have to connect anew"),
     };
-    Some(format!("{open}{old}"))
+    format!("{} at {}, clients: {}{old}", text(&front["kind"]), text(&front["place"]), number(&front["clients"]))
 }
 
 #[cfg(test)]
@@ -138,7 +136,7 @@ mod tests {
             "cache": { "mode": "write-back", "dirty_bytes": 4096, "reads": { "hits": 3, "partial_hits": 0, "misses": 1 } },
             "cache_path": "/c",
             "freshness": { "cache": { "state": "partly", "changed_by_others_bytes": 2 << 20 } },
-            "nbd": { "connections_open": 2, "connections_outdated": 1 },
+            "fronts": [{ "kind": "nbd", "place": "unix:/x", "clients": 2, "clients_outdated": 1 }],
             "troubles": ["the cache was removed"],
         });
         let said = lines(&status);
@@ -148,7 +146,7 @@ mod tests {
             "logical unit    1MiB in blocks of 512 bytes, serial 5, of iqn.2026-11.org.example:\\u{1b}a",
             "target          failing at p:1, 0 connections, 0 commands under way: it is gone",
             "cache           /c, write-back, 4KiB dirty, 75.0 % of the reads from it; others had changed 2MiB at most",
-            "NBD clients     2, 1 of them know another size and have to connect anew",
+            "front           nbd at unix:/x, clients: 2, 1 of them know another size and have to connect anew",
             "trouble         the cache was removed",
         ];
         assert_eq!(said, expected);

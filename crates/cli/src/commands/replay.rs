@@ -29,6 +29,7 @@ use super::signal;
 use super::subject::Subject;
 use crate::arguments::Replay;
 use crate::output::{print_json, print_line, progress_bar};
+use crate::settings_arguments::settings;
 
 /// `forebay replay`.
 pub async fn run(arguments: Replay) -> Result<()> {
@@ -39,7 +40,7 @@ pub async fn run(arguments: Replay) -> Result<()> {
         return Ok(());
     }
     let name = arguments.subject.as_deref().unwrap_or_default();
-    let subject = Subject::open(name, &arguments.arrange, &arguments.login).await?;
+    let subject = Subject::open(name, &settings(&arguments.login, &arguments.arrange)?).await?;
     let rebase = trace.fit(&survey, &subject.device.geometry(), arguments.rebase)?;
     if !survey.is_read_only() {
         subject.confirm_overwrite(arguments.allow_data_loss).await?;

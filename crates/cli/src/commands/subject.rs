@@ -1,29 +1,22 @@
 //! What `bench` and `replay` work on: a logical unit by its URL, or an attachment by its name.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use base::clock::Clock;
 use block::device::DeviceExt;
-use block::layer::multipath::Policy;
 use block::{ErrorKind, ExtentKind, Identity, SharedDevice};
 use front::{ListenAddress, NbdClient};
-use iscsi::chap::Credentials;
-use iscsi::pdu::Isid;
-use iscsi::url::Url;
 use serde_json::Value;
 use stack::caches::Caches;
 use stack::control::{Request, call};
 use stack::freshness::note_writable_opening;
-use stack::login::{MUTUAL_CHAP_VARIABLE, accounts, credentials, default_initiator_name};
 use stack::paths::{Paths, check_name};
 use stack::registry::{Registry, UnitLock};
-use stack::remote::{RemoteConfig, Waits};
-use stack::remotes::{Arrangement, Remotes, RemotesConfig};
+use stack::remotes::{Remotes, RemotesConfig, number_sessions};
+use stack::settings::Settings;
 use stack::time::system_clock;
 use stack::{Error, Failure, Result};
 
-use crate::arguments::{Arrange, Login, Patience};
 use crate::output::confirm;
 
 /// A device to work on, and what keeps it there.
@@ -50,19 +43,19 @@ impl Subject {
     ///
     /// # Errors
     /// When it cannot be reached, or its newest data lies in a cache of this host.
-    pub async fn open(subject: &str, arrangement: &Arrange, login: &Login) -> Result<Self> {
-        Self::open_many(subject, arrangement, login, 1).await
+    pub async fn open(subject: &str, settings: &Settings) -> Result<Self> {
+        Self::open_many(subject, settings, 1).await
     }
 
     /// Opens what `subject` names, `count` times.
     ///
     /// # Errors
     /// As [`Subject::open`].
-    pub async fn open_many(subject: &str, arrangement: &Arrange, login: &Login, count: u32) -> Result<Self> {
+    pub async fn open_many(subject: &str, settings: &Settings, count: u32) -> Result<Self> {
         let clock: Arc<dyn Clock> = system_clock()?;
         let paths = Paths::from_environment()?;
         if subject.contains("://") {
-            let mut config = remotes_config(subject, arrangement, login)?;
+            let mut config = RemotesConfig::of(subject, settings)?;
             let remotes = config.connect(&clock).await?;
             let registry = Registry::open(&paths)?;
             let (mut locks, identities) = (Vec::new(), remotes.identities());
@@ -93,11 +86,8 @@ impl Subject {
         }
         check_name(subject)?;
         let status = call(&paths.control_socket(subject), &Request::Status, |_| {}).await?;
-        let front: ListenAddress = status["front"]
-            .as_str()
-            .unwrap_or_default()
-            .parse()
-            .map_err(|_| Error::new(Failure::Usage, format!("\"{subject}\" is no attachment that offers NBD")))?;
+        let front = nbd_front(&status)
+            .ok_or_else(|| Error::new(Failure::Usage, format!("\"{subject}\" is no attachment that offers NBD")))?;
         let mut devices = Vec::new();
         for _ in 0..count {
             devices.push(nbd_device(&front).await?);
@@ -175,6 +165,12 @@ async fn server_of(paths: &Paths, config: &RemotesConfig) -> Option<u32> {
     None
 }
 
+/// Where an attachment offers NBD.
+fn nbd_front(status: &Value) -> Option<ListenAddress> {
+    let mut fronts = status["fronts"].as_array()?.iter();
+    fronts.find(|front| front["kind"] == "nbd")?["place"].as_str()?.parse().ok()
+}
+
 fn process_id(status: &Value) -> Option<u32> {
     status["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok())
 }
@@ -187,102 +183,4 @@ pub async fn nbd_device(address: &ListenAddress) -> Result<SharedDevice> {
     let (client, driver) = NbdClient::connect(address).await?;
     tokio::spawn(base::background::named("nbd-driver", driver));
     Ok(client)
-}
-
-/// How to reach the LUNs at `urls`, and what they make together.
-///
-/// # Errors
-/// A bad URL, bad credentials, or an arrangement of one.
-pub fn remotes_config(urls: &str, arrange: &Arrange, login: &Login) -> Result<RemotesConfig> {
-    let mut remotes = urls.split(',').map(|url| remote_config(url, login)).collect::<Result<Vec<RemoteConfig>>>()?;
-    number_sessions(&mut remotes, login.isid);
-    let arrangement = match (remotes.len(), arrange.stripe) {
-        (1, None) if arrange.multipath.is_some() => {
-            return Err(Error::new(Failure::Usage, "--multipath takes at least two URLs, separated by commas"));
-        }
-        (1, None) => Arrangement::Single,
-        (1, Some(_)) => {
-            return Err(Error::new(Failure::Usage, "--stripe takes at least two URLs, separated by commas"));
-        }
-        (_, Some(unit)) => Arrangement::Stripe { unit_bytes: unit.0 },
-        (_, None) => Arrangement::Paths(arrange.multipath.unwrap_or(Policy::Failover)),
-    };
-    Ok(RemotesConfig { remotes, arrangement })
-}
-
-/// Names sessions from `first` on; a session by the name of another would end that one (RFC 7143 6.3.5).
-pub fn number_sessions(remotes: &mut [RemoteConfig], first: Option<Isid>) {
-    for (count, remote) in (0..).zip(remotes) {
-        remote.isid = first.map(|isid| isid.further(count));
-    }
-}
-
-/// How to reach the LUN at `url`.
-///
-/// # Errors
-/// A bad URL or bad credentials.
-pub fn remote_config(url: &str, login: &Login) -> Result<RemoteConfig> {
-    let url: Url = url.parse().map_err(|error| Error::new(Failure::Usage, format!("{error}")))?;
-    let user = login.chap_user.as_deref().or(url.user.as_deref());
-    let credentials = credentials(user, login.chap_file.as_deref())?;
-    let target_credentials = target_credentials(login, credentials.is_some())?;
-    Ok(RemoteConfig {
-        credentials,
-        target_credentials,
-        initiator_name: initiator_name(login)?,
-        with_digests: login.digests,
-        link_round_trip: login.link_round_trip,
-        isid: login.isid,
-        waits: waits(&login.patience),
-        connections: login.connections,
-        split_connections: login.split_connections,
-        url,
-    })
-}
-
-/// How long targets are waited for where the user does not say. A measurement waits long enough for a restart.
-const WAITS_DEFAULT: Waits = Waits {
-    login: Duration::from_secs(15),
-    command: Duration::from_secs(30),
-    keepalive: Duration::from_secs(5),
-    replacement: Duration::from_secs(30),
-};
-
-/// How long targets are waited for.
-pub fn waits(patience: &Patience) -> Waits {
-    Waits {
-        login: patience.login_timeout.unwrap_or(WAITS_DEFAULT.login),
-        command: patience.command_timeout.unwrap_or(WAITS_DEFAULT.command),
-        keepalive: patience.keepalive.unwrap_or(WAITS_DEFAULT.keepalive),
-        replacement: patience.replacement_timeout.unwrap_or(WAITS_DEFAULT.replacement),
-    }
-}
-
-/// What the target must prove to be.
-///
-/// # Errors
-/// A bad secret, or proof asked for without giving any: CHAP goes both ways or one.
-pub fn target_credentials(login: &Login, has_own: bool) -> Result<Option<Credentials>> {
-    let file = login.mutual_chap_file.as_deref();
-    let target = accounts(login.mutual_chap_user.clone(), file, MUTUAL_CHAP_VARIABLE)?.pop();
-    if target.is_some() && !has_own {
-        let message = "a target proves itself only to who does: give --chap-user and its secret as well";
-        return Err(Error::new(Failure::Usage, message));
-    }
-    Ok(target)
-}
-
-/// The initiator name to log in with.
-///
-/// # Errors
-/// When the one given is none.
-pub fn initiator_name(login: &Login) -> Result<String> {
-    match login.initiator_name.as_deref().map(iscsi::name::canonical) {
-        Some(name) if !iscsi::url::is_iscsi_name(&name) => Err(Error::new(
-            Failure::Usage,
-            format!("\"{name}\" is no iSCSI name: write it like iqn.2026-11.org.example:host"),
-        )),
-        Some(name) => Ok(name.into_owned()),
-        None => Ok(default_initiator_name()),
-    }
 }

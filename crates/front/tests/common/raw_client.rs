@@ -2,6 +2,7 @@
 
 use front::NbdServer;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
+use tokio::sync::Semaphore;
 
 /// A client over a stream in memory that does not wait for replies.
 pub(crate) struct RawClient(pub(crate) DuplexStream);
@@ -38,6 +39,29 @@ impl RawClient {
     /// Asks for the same so many times, in one write.
     pub(crate) async fn ask(&mut self, command: u16, length: u32, count: usize) {
         self.0.write_all(&request(command, length).repeat(count)).await.unwrap();
+    }
+
+    /// Asks for the same for as long as the server lives, so many times at once, and takes the replies. A command that is a write brings its bytes.
+    pub(crate) fn keep_asking(self, command: u16, length: u32, depth: usize) {
+        let (mut replies, mut requests) = tokio::io::split(self.0);
+        let payload_bytes = if command == 1 { length as usize } else { 0 };
+        let data_bytes = if command == 0 { length as usize } else { 0 };
+        let whole = [&request(command, length)[..], &vec![7; payload_bytes]].concat();
+        let mut reply = vec![0; 16 + data_bytes];
+        let credit = Semaphore::new(depth);
+        tokio::spawn(async move {
+            let ask = async {
+                while requests.write_all(&whole).await.is_ok() {
+                    credit.acquire().await.expect("nobody closes the semaphore").forget();
+                }
+            };
+            let take = async {
+                while replies.read_exact(&mut reply).await.is_ok() {
+                    credit.add_permits(1);
+                }
+            };
+            tokio::join!(ask, take)
+        });
     }
 
     /// The errors of the next replies, which have no data.

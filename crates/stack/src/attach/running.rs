@@ -3,12 +3,15 @@
 use std::future::Future;
 use std::rc::Rc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::ending::Ending;
-use super::{Attachment, wait_until};
+use super::Attachment;
 use crate::control::{Handler, Progress, Request};
 use crate::error::{Error, Failure, Result};
+use crate::flag::wait_until;
+use crate::fronts::Fronts;
+use crate::fronts::kind::Served;
+use crate::stack::{Ending, Stack};
 use crate::systemd;
 use crate::watch::Watch;
 
@@ -16,71 +19,89 @@ impl Attachment {
     /// Serves until it is detached, or until `signal`: then it stops at once and keeps dirty data.
     ///
     /// # Errors
-    /// When the listener fails, or dirty data could not be brought to safety.
+    /// When no front is left, or dirty data could not be brought to safety.
     pub async fn run(self, signal: impl Future<Output = ()>) -> Result<()> {
-        let attachment = Rc::new(self);
+        let Self { stack, fronts, control, metrics } = self;
+        let inside = Rc::new(Inside { stack, fronts });
+        let stack = &inside.stack;
         let serve = async {
-            let listener = attachment.listener.borrow_mut().take().expect("an attachment runs once");
-            let served = attachment.server.serve(listener, attachment.wait_for_stop()).await;
-            attachment.front_finished.send_replace(true);
-            served.map_err(|error| Error::io("the NBD server stopped", &error))
+            let served = Served { device: stack.device(), turns: stack.turns() };
+            let served = inside.fronts.serve(served, stack.stopping()).await;
+            stack.note_unused();
+            let is_stopping = *stack.stopping().borrow();
+            match is_stopping {
+                true => served,
+                // Nobody can reach it any more.
+                false => stack.end_at_once().await.and(served),
+            }
         };
         let stop_on_signal = async {
             tokio::select! {
-                () = signal => attachment.end_at_once().await,
-                () = wait_until(&attachment.ended) => Ok(()),
+                () = signal => stack.end_at_once().await,
+                () = wait_until(stack.ended()) => Ok(()),
             }
         };
-        let handler = Rc::new(ControlHandler { attachment: Rc::clone(&attachment) });
-        let control = attachment.control.serve(handler, wait_until(&attachment.ended));
-        let metrics = attachment.metrics.borrow_mut().take();
+        let control = control.serve(Rc::clone(&inside), wait_until(stack.ended()));
         let metrics = async {
             let Some(metrics) = metrics else { return };
             // An attachment goes on without its metrics.
-            if let Err(error) = metrics.serve(async || attachment.status(), wait_until(&attachment.ended)).await {
+            if let Err(error) = metrics.serve(async || inside.status(), wait_until(stack.ended())).await {
                 tracing::error!(%error, "there are no metrics any more");
             }
         };
         let informing = async {
             systemd::ready();
             tokio::select! {
-                () = systemd::keep_informed(|| async { attachment.summary() }) => {}
-                () = attachment.wait_for_stop() => systemd::stopping(),
+                () = systemd::keep_informed(|| async { stack.summary() }) => {}
+                () = wait_until(stack.stopping()) => systemd::stopping(),
             }
         };
         let watching = async {
             let mut watch = Watch::default();
             tokio::select! {
-                () = watch.look_for_ever(|| attachment.sight()) => {}
-                () = wait_until(&attachment.ended) => {}
+                () = watch.look_for_ever(|| stack.sight()) => {}
+                () = wait_until(stack.ended()) => {}
             }
         };
         let (served, stopped, ..) = tokio::join!(serve, stop_on_signal, control, metrics, informing, watching);
-        attachment.background.borrow_mut().abort_all();
-        drop(attachment.destaging.take());
+        stack.stop_background();
         served.and(stopped)
     }
 }
 
-struct ControlHandler {
-    attachment: Rc<Attachment>,
+/// What answers while it serves.
+struct Inside {
+    stack: Stack,
+    fronts: Fronts,
 }
 
-impl Handler for ControlHandler {
+impl Inside {
+    fn status(&self) -> Value {
+        let mut status = self.stack.status(self.fronts.outdated());
+        status["kind"] = json!("attachment");
+        status["pid"] = std::process::id().into();
+        self.fronts.add_to(&mut status);
+        status
+    }
+}
+
+impl Handler for Inside {
     async fn handle(&self, request: Request, progress: Progress) -> Result<Value> {
+        let stack = &self.stack;
         match request {
-            Request::Status => Ok(self.attachment.status()),
+            Request::Status => Ok(self.status()),
             Request::Reload => {
-                let message = format!("\"{}\" is an attachment: it has no configuration file", self.attachment.name);
+                let message =
+                    format!("\"{}\" is an attachment: its configuration file counts when it starts", stack.name());
                 Err(Error::new(Failure::Usage, message))
             }
-            Request::Clean => self.attachment.clean(progress).await,
-            Request::Set { key, value } => self.attachment.set(&key, &value).await,
-            Request::Detach { remove_cache: true, .. } => self.attachment.detach_and_remove(progress).await,
+            Request::Clean => stack.clean(progress).await,
+            Request::Set { key, value } => stack.set(&key, &value).await,
+            Request::Detach { remove_cache: true, .. } => stack.detach_and_remove(progress).await,
             Request::Detach { keep_dirty, .. } => {
                 let ending = if keep_dirty { Ending::KeepDirty } else { Ending::Clean };
-                self.attachment.check_last_copy(ending)?;
-                self.attachment.detach(ending, Some(progress)).await
+                stack.check_last_copy(ending)?;
+                stack.detach(ending, Some(progress)).await
             }
         }
     }

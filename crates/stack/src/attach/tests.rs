@@ -1,33 +1,42 @@
 //! An attach while others write to the LUN: between what their target told of and the moment that its mark is cleared.
 
-use std::future::ready;
+use std::future::{pending, ready};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use block::completion::Workers;
 use block::device::DeviceExt;
 use block::memory::MemoryDevice;
-use block::{Buffer, Completion, Device, EventReceiver, Geometry, Operation, SharedDevice};
-use cache::{Alignment, Associativity, CleaningRate, DirtyLimits, LineSize, Percent, Replacement, Tuning};
+use block::{Buffer, Completion, Device, EventReceiver, Geometry, Identity, Operation, SharedDevice};
+use cache::{Alignment, Associativity, CleaningRate, DirtyLimits, LineSize, Mode, Percent, Replacement, Tuning};
+use futures_util::FutureExt;
 use logical_unit::change_marks::MemoryChanges;
 use tokio::sync::Notify;
 
 use super::*;
-use crate::caches::MarkRecord;
+use crate::cache_place::CacheConfig;
+use crate::caches::{Caches, MarkRecord};
+use crate::control::{Request, call};
 use crate::error::Failure;
+use crate::fronts;
 use crate::log_place::{DestageConfig, LogConfig};
+use crate::registry::Registry;
 use crate::remote::{RemoteConfig, Waits};
-use crate::remotes::Arrangement;
+use crate::remotes::{Arrangement, RemotesConfig};
+use crate::settings::Settings;
 use crate::test_target::{IQN, serve};
 
 const MIB: u64 = 1 << 20;
 
-/// A LUN with a volatile cache. When it is told to, it stops at its next flush until it may go on.
+/// Which operations are meant.
+type Meant = fn(&Operation) -> bool;
+
+/// A LUN with a volatile cache. When it is told to, it stops at its next operation of a kind until it may go on.
 struct Gate {
     inner: SharedDevice,
     workers: Workers,
-    is_armed: AtomicBool,
+    stops_at: Mutex<Option<Meant>>,
     reached: Arc<Notify>,
     opened: Arc<Notify>,
 }
@@ -39,13 +48,22 @@ impl Gate {
         let gate = Arc::new(Self {
             inner: Arc::new(MemoryDevice::new(16 * MIB, identity)),
             workers: workers.clone(),
-            is_armed: AtomicBool::new(false),
+            stops_at: Mutex::default(),
             reached: Arc::default(),
             opened: Arc::default(),
         });
         tokio::spawn(async move { workers.run().await });
         gate
     }
+
+    /// Stops at the next of these.
+    fn stop_at(&self, is_meant: Meant) {
+        *self.stops_at.lock().unwrap() = Some(is_meant);
+    }
+}
+
+fn is_flush(operation: &Operation) -> bool {
+    matches!(operation, Operation::Flush)
 }
 
 impl Device for Gate {
@@ -58,8 +76,7 @@ impl Device for Gate {
     }
 
     fn submit(&self, request: block::Request) -> Completion {
-        let is_flush = matches!(request.operation, Operation::Flush);
-        if !is_flush || !self.is_armed.swap(false, Ordering::SeqCst) {
+        if self.stops_at.lock().unwrap().take_if(|is_meant| is_meant(&request.operation)).is_none() {
             return self.inner.submit(request);
         }
         let (inner, reached, opened) = (Arc::clone(&self.inner), Arc::clone(&self.reached), Arc::clone(&self.opened));
@@ -114,15 +131,17 @@ fn config(address: SocketAddr, directory: &std::path::Path, clean_above: Percent
         memory_max: None,
     };
     AttachConfig {
-        remotes: remotes(address, "own"),
-        name: "disk".into(),
-        cache: Some(cache),
-        log: None,
-        difference: None,
-        front: ListenAddress::Unix(directory.join("disk.nbd")),
-        front_access: SocketAccess::default(),
-        is_read_only: false,
-        overwrites_changes: false,
+        stack: StackConfig {
+            remotes: remotes(address, "own"),
+            name: "disk".into(),
+            cache: Some(cache),
+            log: None,
+            difference: None,
+            overwrites_changes: false,
+            settings: Settings::default(),
+        },
+        fronts: vec![fronts::parse("auto", &|kind| directory.join(format!("disk.{kind}"))).unwrap()],
+        waits_for_target: false,
         metrics: None,
     }
 }
@@ -140,8 +159,9 @@ async fn dirty_data_does_not_go_over_what_others_write_while_the_cache_is_being_
     let address = serve(gate.clone(), Arc::new(MemoryChanges));
     let directory = tempfile::tempdir().unwrap();
     let paths = Paths::new(directory.path().join("run"), directory.path().join("state")).unwrap();
-    let attachment = Attachment::start(config(address, directory.path(), Percent::ALL), &paths).await.unwrap();
-    attachment.cache().unwrap().write(0, filled(1), false).await.unwrap();
+    let attachment =
+        Attachment::start(config(address, directory.path(), Percent::ALL), &paths, pending()).await.unwrap().unwrap();
+    attachment.stack.cache().unwrap().write(0, filled(1), false).await.unwrap();
     attachment.run(ready(())).await.unwrap();
 
     let caches = Caches::open(&paths).unwrap();
@@ -149,8 +169,8 @@ async fn dirty_data_does_not_go_over_what_others_write_while_the_cache_is_being_
     let mark_before = mark();
     let others = remotes(address, "other").connect(&system_clock().unwrap()).await.unwrap();
     // An opening in write-back flushes the LUN.
-    gate.is_armed.store(true, Ordering::SeqCst);
-    let attaching = Attachment::start(config(address, directory.path(), Percent::new(0)), &paths);
+    gate.stop_at(is_flush);
+    let attaching = Attachment::start(config(address, directory.path(), Percent::new(0)), &paths, pending());
     let meanwhile = async {
         reached.notified().await;
         let mark_now = mark();
@@ -174,10 +194,11 @@ async fn a_cache_that_was_not_closed_in_time_is_not_noted_as_closed() {
     let address = serve(gate.clone(), Arc::new(MemoryChanges));
     let directory = tempfile::tempdir().unwrap();
     let paths = open_paths(directory.path());
-    let attachment = Attachment::start(config(address, directory.path(), Percent::ALL), &paths).await.unwrap();
-    let cache = attachment.cache().unwrap();
+    let attachment =
+        Attachment::start(config(address, directory.path(), Percent::ALL), &paths, pending()).await.unwrap().unwrap();
+    let cache = attachment.stack.cache().unwrap();
     cache.write(0, filled(1), false).await.unwrap();
-    gate.is_armed.store(true, Ordering::SeqCst);
+    gate.stop_at(is_flush);
     let cleaning = tokio::spawn(async move { cache.clean(|_| {}).await });
     gate.reached.notified().await;
     let ended = attachment.run(ready(())).await;
@@ -193,9 +214,11 @@ async fn a_cache_that_was_changed_is_used_also_where_the_list_cannot_say_so() {
     let address = serve(Gate::new(), Arc::new(MemoryChanges));
     let directory = tempfile::tempdir().unwrap();
     let paths = open_paths(directory.path());
-    let start = || Attachment::start(config(address, directory.path(), Percent::ALL), &paths);
-    let attachment = start().await.unwrap();
-    let lines = attachment.cache().unwrap().status().lines;
+    let start = async || {
+        Attachment::start(config(address, directory.path(), Percent::ALL), &paths, pending()).await.unwrap().unwrap()
+    };
+    let attachment = start().await;
+    let lines = attachment.stack.cache().unwrap().status().lines;
     let caches = Caches::open(&paths).unwrap();
     let meanwhile = async {
         while caches.list().unwrap()[0].uuid.is_some() {
@@ -208,16 +231,16 @@ async fn a_cache_that_was_changed_is_used_also_where_the_list_cannot_say_so() {
         std::fs::create_dir(&in_the_way).unwrap();
         in_the_way
     };
-    let (changed, in_the_way) = tokio::join!(attachment.set("cache.size", "8MiB"), meanwhile);
+    let (changed, in_the_way) = tokio::join!(attachment.stack.set("cache.size", "8MiB"), meanwhile);
     let error = changed.expect_err("it cannot be noted").to_string();
     assert!(error.contains("the cache was changed, and the list of caches does not say so"), "{error}");
-    assert!(attachment.cache().unwrap().status().lines > lines, "requests go to the new one");
-    attachment.cache().unwrap().write(0, filled(3), false).await.unwrap();
+    assert!(attachment.stack.cache().unwrap().status().lines > lines, "requests go to the new one");
+    attachment.stack.cache().unwrap().write(0, filled(3), false).await.unwrap();
     std::fs::remove_dir(in_the_way).unwrap();
     attachment.run(ready(())).await.unwrap();
 
-    let again = start().await.unwrap();
-    assert_eq!(again.cache().unwrap().read(0, Buffer::zeroed(4096)).await.unwrap()[..], [3; 4096]);
+    let again = start().await;
+    assert_eq!(again.stack.cache().unwrap().read(0, Buffer::zeroed(4096)).await.unwrap()[..], [3; 4096]);
     again.run(ready(())).await.unwrap();
 }
 
@@ -230,9 +253,9 @@ async fn a_cache_and_a_log_that_would_lie_over_each_other_are_refused_as_that() 
     std::fs::File::create(&disk).unwrap().set_len(64 * MIB).unwrap();
     let at = |cache_offset: u64, log_offset: u64| {
         let mut config = config(address, directory.path(), Percent::ALL);
-        let cache = config.cache.as_mut().unwrap();
+        let cache = config.stack.cache.as_mut().unwrap();
         (cache.path, cache.offset) = (disk.clone(), Some(cache_offset));
-        config.log = Some(LogConfig {
+        config.stack.log = Some(LogConfig {
             path: disk.clone(),
             offset: Some(log_offset),
             size_bytes: Some(16 * MIB),
@@ -248,11 +271,134 @@ async fn a_cache_and_a_log_that_would_lie_over_each_other_are_refused_as_that() 
         config
     };
     for (cache_offset, log_offset) in [(MIB, MIB), (MIB, 4 * MIB), (16 * MIB, MIB)] {
-        let refused = Attachment::start(at(cache_offset, log_offset), &paths).await;
+        let refused = Attachment::start(at(cache_offset, log_offset), &paths, pending()).await;
         let error = refused.err().expect("one lies over the other");
         assert_eq!(error.failure(), Failure::Usage, "{error}");
         assert!(error.to_string().contains("would lie over each other"), "{error}");
     }
-    let apart = Attachment::start(at(MIB, 5 * MIB), &paths).await.unwrap();
+    let apart = Attachment::start(at(MIB, 5 * MIB), &paths, pending()).await.unwrap().unwrap();
     apart.run(ready(())).await.unwrap();
+}
+
+/// What is in `directory` besides the directories of this host's state.
+fn files_in(directory: &std::path::Path) -> Vec<String> {
+    let names = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut files: Vec<String> = names.filter(|name| !["run", "state"].contains(&name.as_str())).collect();
+    files.sort();
+    files
+}
+
+/// Nothing is dirty, nothing is locked, and nothing listens.
+async fn check_that_nothing_was_begun(address: SocketAddr, directory: &std::path::Path, paths: &Paths) {
+    assert!(Registry::open(paths).unwrap().entries().unwrap().is_empty());
+    assert!(!files_in(directory).contains(&"disk.nbd".to_owned()), "{:?}", files_in(directory));
+    let again = Attachment::start(config(address, directory, Percent::ALL), paths, pending()).await.unwrap().unwrap();
+    again.run(ready(())).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_start_ends_at_a_signal_while_the_target_does_not_answer_the_login() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let paths = open_paths(directory.path());
+    let config = config(silent.local_addr().unwrap(), directory.path(), Percent::ALL);
+    let accepted = async { std::mem::forget(silent.accept().await.unwrap()) };
+    assert!(Attachment::start(config, &paths, accepted).await.unwrap().is_none());
+    assert_eq!(files_in(directory.path()), [""; 0]);
+    let address = serve(Gate::new(), Arc::new(MemoryChanges));
+    check_that_nothing_was_begun(address, directory.path(), &paths).await;
+}
+
+/// Where the lines of a new cache begin is read from the LUN.
+#[tokio::test]
+async fn a_start_that_is_ended_while_a_cache_is_made_leaves_no_part_of_it() {
+    let gate = Gate::new();
+    let (reached, opened) = (Arc::clone(&gate.reached), Arc::clone(&gate.opened));
+    let address = serve(gate.clone(), Arc::new(MemoryChanges));
+    let directory = tempfile::tempdir().unwrap();
+    let paths = open_paths(directory.path());
+    gate.stop_at(|operation| matches!(operation, Operation::Read { .. }));
+    let config = config(address, directory.path(), Percent::ALL);
+    assert!(Attachment::start(config, &paths, reached.notified()).await.unwrap().is_none());
+    assert_eq!(files_in(directory.path()), [""; 0]);
+    opened.notify_one();
+    check_that_nothing_was_begun(address, directory.path(), &paths).await;
+}
+
+#[tokio::test]
+async fn a_start_that_is_ended_while_a_dirty_cache_is_opened_leaves_what_is_dirty() {
+    let gate = Gate::new();
+    let (reached, opened) = (Arc::clone(&gate.reached), Arc::clone(&gate.opened));
+    let address = serve(gate.clone(), Arc::new(MemoryChanges));
+    let directory = tempfile::tempdir().unwrap();
+    let paths = open_paths(directory.path());
+    let start = |signal| Attachment::start(config(address, directory.path(), Percent::ALL), &paths, signal);
+    let attachment = start(pending().boxed_local()).await.unwrap().unwrap();
+    attachment.stack.device().write(0, filled(7), true).await.unwrap();
+    attachment.run(ready(())).await.unwrap();
+    let entries = || Registry::open(&paths).unwrap().entries().unwrap().len();
+    assert_eq!(entries(), 1, "it is dirty");
+
+    gate.stop_at(is_flush);
+    assert!(start(reached.notified().boxed_local()).await.unwrap().is_none());
+    assert_eq!(entries(), 1, "and stays so");
+    assert_eq!(files_in(directory.path()), ["disk.cache"]);
+    opened.notify_one();
+    let again = start(pending().boxed_local()).await.unwrap().unwrap();
+    assert_eq!(again.stack.device().read(0, Buffer::zeroed(4096)).await.unwrap()[..], [7; 4096]);
+    again.run(ready(())).await.unwrap();
+}
+
+#[tokio::test]
+async fn each_of_two_fronts_of_one_stack_sees_what_is_written_by_the_other() {
+    let address = serve(Gate::new(), Arc::new(MemoryChanges));
+    let directory = tempfile::tempdir().unwrap();
+    let paths = open_paths(directory.path());
+    let mut config = config(address, directory.path(), Percent::ALL);
+    config.fronts.push(fronts::parse("nbd:127.0.0.1:0", &|_| "unused".into()).unwrap());
+    let attachment = Attachment::start(config, &paths, pending()).await.unwrap().unwrap();
+    let places: Vec<String> = attachment.fronts.places();
+    let (ended, end) = tokio::sync::oneshot::channel::<()>();
+    let using = async move {
+        let mut clients = Vec::new();
+        for place in &places {
+            let (client, driver) = front::NbdClient::connect(&place.parse().unwrap()).await.unwrap();
+            tokio::spawn(driver);
+            clients.push(client);
+        }
+        for round in 1..20u8 {
+            let (one, other) = (round, round + 100);
+            let writes = [(0, one), (1, other)]
+                .map(|(index, byte)| clients[index].write(index as u64 * 512, Buffer::copy_of(&[byte; 512]), false));
+            let [first, second] = writes;
+            let (first, second) = tokio::join!(first, second);
+            first.unwrap();
+            second.unwrap();
+            for (index, client) in clients.iter().enumerate() {
+                let read = client.read(0, Buffer::zeroed(1024)).await.unwrap();
+                assert_eq!((&read[..512], &read[512..]), (&[one; 512][..], &[other; 512][..]), "front {index}");
+            }
+        }
+        let status = call(&paths.control_socket("disk"), &Request::Status, |_| {}).await.unwrap();
+        assert_eq!(status["fronts"].as_array().unwrap().len(), 2);
+        assert_eq!(status["nbd"]["connections_open"], 2, "of both together: {status}");
+        ended.send(()).unwrap();
+    };
+    let ended = async {
+        let _ = end.await;
+    };
+    let (ran, ()) = tokio::join!(attachment.run(ended), using);
+    ran.unwrap();
+}
+
+#[tokio::test]
+async fn an_attachment_that_nobody_can_reach_any_more_ends_with_what_ended_its_front() {
+    let address = serve(Gate::new(), Arc::new(MemoryChanges));
+    let directory = tempfile::tempdir().unwrap();
+    let paths = open_paths(directory.path());
+    let config = config(address, directory.path(), Percent::ALL);
+    let mut attachment = Attachment::start(config, &paths, pending()).await.unwrap().unwrap();
+    attachment.fronts = Fronts::of(vec![fronts::broken()]);
+    let error = attachment.run(pending()).await.unwrap_err().to_string();
+    assert!(error.contains("the broken front at nowhere"), "{error}");
 }

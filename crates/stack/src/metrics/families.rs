@@ -12,34 +12,8 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use serde_json::Value;
 
-/// Whether a value goes up and down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// It only grows; `_total` is added to the name.
-    Counter,
-    /// It goes up and down.
-    Gauge,
-}
-
-/// One family without labels.
-pub struct Plain {
-    /// Its name.
-    pub name: &'static str,
-    /// Whether it goes up and down.
-    pub kind: Kind,
-    /// JSON pointer into the status; of a list its length counts.
-    pub at: &'static str,
-    /// What it says.
-    pub help: &'static str,
-}
-
-const fn counter(name: &'static str, at: &'static str, help: &'static str) -> Plain {
-    Plain { name, kind: Kind::Counter, at, help }
-}
-
-const fn gauge(name: &'static str, at: &'static str, help: &'static str) -> Plain {
-    Plain { name, kind: Kind::Gauge, at, help }
-}
+use super::plain::{Kind, Plain, counter, gauge};
+use crate::fronts::KINDS;
 
 /// Families of a target.
 pub const TARGET: &[Plain] = &[
@@ -52,7 +26,7 @@ pub const TARGET: &[Plain] = &[
     counter("forebay_target_digest_errors", "/digest_errors", "Header and data digests that did not match."),
 ];
 
-/// Families of an attachment. Those of the cache and of the write log are left out where there is none.
+/// Families of an attachment, beside those of its fronts. Those of the cache and of the write log are left out where there is none.
 pub const ATTACHMENT: &[Plain] = &[
     gauge("forebay_attachment_size_bytes", "/size_bytes", "Size of the logical unit."),
     counter("forebay_remote_sessions", "/remote/sessions", "Sessions begun: one more at each reconnect."),
@@ -136,11 +110,6 @@ pub const ATTACHMENT: &[Plain] = &[
     counter("forebay_log_device_reads", "/log/reads/log", "Reads answered from the log device."),
     counter("forebay_log_origin_reads", "/log/reads/origin", "Reads answered by the logical unit."),
     counter("forebay_log_mixed_reads", "/log/reads/mixed", "Reads answered by the logical unit in part."),
-    gauge("forebay_nbd_connections", "/nbd/connections_open", "NBD clients."),
-    counter("forebay_nbd_read_requests", "/nbd/read/requests", "NBD reads."),
-    counter("forebay_nbd_read_bytes", "/nbd/read/bytes", "Bytes of NBD reads."),
-    counter("forebay_nbd_write_requests", "/nbd/write/requests", "NBD writes."),
-    counter("forebay_nbd_write_bytes", "/nbd/write/bytes", "Bytes of NBD writes."),
 ];
 
 /// Families with labels: name, labels, what they say. For the documentation and its test.
@@ -183,6 +152,7 @@ impl Collector for StatusCollector {
             latencies(&mut encoder, status)
         } else {
             plain(&mut encoder, ATTACHMENT, status)?;
+            KINDS.iter().try_for_each(|kind| plain(&mut encoder, kind.metrics, status))?;
             pdu_sizes(&mut encoder, &status["remote"])?;
             let is_online = u64::from(status["remote"]["state"] == "online");
             let help = "Whether the session carries requests.";
@@ -458,7 +428,7 @@ mod tests {
     fn every_family_is_documented() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/metrics.md");
         let page = std::fs::read_to_string(path).expect("the page is there");
-        for family in TARGET.iter().chain(ATTACHMENT) {
+        for family in TARGET.iter().chain(ATTACHMENT).chain(KINDS.iter().flat_map(|kind| kind.metrics)) {
             let suffix = if family.kind == Kind::Counter { "_total" } else { "" };
             let row = format!("| `{}{suffix}` |", family.name);
             assert!(page.contains(&row), "{row} is missing");

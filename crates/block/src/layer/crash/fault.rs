@@ -56,8 +56,10 @@ pub(super) enum Effect {
 /// The orders, and the counts they go by.
 #[derive(Default)]
 pub(super) struct Faults {
+    reads_seen: u64,
     writes_seen: u64,
     flushes_seen: u64,
+    reads: Vec<Fault>,
     writes: Vec<Fault>,
     flushes: Vec<Fault>,
     unreadable: Vec<ByteRange>,
@@ -87,14 +89,23 @@ impl Faults {
         self.flushes.push(Fault { at, reported, struck: Struck { kind, effect } });
     }
 
+    pub(super) fn fail_read(&mut self, at: u64, kind: ErrorKind) {
+        self.reads.push(Fault { at, reported: Reported::Once, struck: Struck { kind, effect: Effect::None } });
+    }
+
     pub(super) fn fail_reads_of(&mut self, range: ByteRange) {
         self.unreadable.push(range);
     }
 
     pub(super) fn heal(&mut self) {
+        self.reads.clear();
         self.writes.clear();
         self.flushes.clear();
         self.unreadable.clear();
+    }
+
+    pub(super) fn reads_seen(&self) -> u64 {
+        self.reads_seen
     }
 
     pub(super) fn writes_seen(&self) -> u64 {
@@ -109,8 +120,9 @@ impl Faults {
     pub(super) fn see(&mut self, kind: OperationKind, range: &ByteRange) -> Option<Struck> {
         match kind {
             OperationKind::Read => {
+                let struck = strike(&self.reads, &mut self.reads_seen);
                 let is_unreadable = self.unreadable.iter().any(|bad| bad.overlaps(range));
-                is_unreadable.then_some(Struck { kind: ErrorKind::Media, effect: Effect::None })
+                struck.or(is_unreadable.then_some(Struck { kind: ErrorKind::Media, effect: Effect::None }))
             }
             OperationKind::Write | OperationKind::Discard | OperationKind::WriteZeroes => {
                 strike(&self.writes, &mut self.writes_seen)

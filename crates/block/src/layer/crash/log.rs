@@ -243,8 +243,8 @@ impl WriteLog {
         }
     }
 
-    /// Forgets volatile bytes in `range`: newer ones are durable, and a later flush must not bring the old ones back.
-    fn supersede(&mut self, range: &ByteRange) {
+    /// Forgets volatile bytes in `range`: newer ones are durable, or it is gone, and a later flush must not bring the old ones back.
+    pub(super) fn supersede(&mut self, range: &ByteRange) {
         if self.volatile.iter().any(|record| record.range.overlaps(range)) {
             self.volatile = self.volatile.drain(..).flat_map(|record| record.without(range)).collect();
             self.count_volatile_bytes();

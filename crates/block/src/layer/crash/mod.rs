@@ -31,6 +31,8 @@
 //! | a disk drops its cache | with [`FlushEffect::Drops`] |
 //! | it loses what is volatile and goes on, and says so | [`CrashLayer::lose_cache`] |
 //! | it grows, and says so | [`CrashLayer::grow`] |
+//! | it has another size at the next start | [`CrashLayer::resize`] |
+//! | one read fails | [`CrashLayer::fail_read_once`] |
 //! | others write to it, it becomes another disk | [`CrashLayer::publish`] |
 //! | a write fails, and nobody knows what is there | [`CrashLayer::fail_write_as`] with [`WriteEffect::ByChance`] |
 //!
@@ -203,6 +205,11 @@ impl CrashLayer {
         &self.medium.power
     }
 
+    /// Reads this medium has seen, failed ones included.
+    pub fn reads_seen(&self) -> u64 {
+        self.medium.lock().faults.reads_seen()
+    }
+
     /// Mutating requests this medium has seen, failed ones included.
     pub fn writes_seen(&self) -> u64 {
         self.medium.lock().faults.writes_seen()
@@ -238,6 +245,11 @@ impl CrashLayer {
         self.medium.lock().faults.fail_flush(nth, kind, effect, reported);
     }
 
+    /// Read `nth` (from 0) of this medium fails with `kind`; the others work.
+    pub fn fail_read_once(&self, nth: u64, kind: ErrorKind) {
+        self.medium.lock().faults.fail_read(nth, kind);
+    }
+
     /// Reads that touch `range` fail with a medium error, until [`CrashLayer::heal`].
     pub fn fail_reads_of(&self, range: ByteRange) {
         self.medium.lock().faults.fail_reads_of(range);
@@ -255,18 +267,31 @@ impl CrashLayer {
 
     /// Loses what was completed and is volatile, in whole or in part as drawn, and says so: a disk whose power was away for a moment.
     pub fn lose_cache(&self) {
-        {
-            let State { visible, durable, log, random, .. } = &mut *self.medium.lock();
-            log.lose(log.completed_count(), durable, random);
-            *visible = log.show(durable);
-        }
+        self.lose_cache_untold();
         self.publish(&Event::WritesLost);
+    }
+
+    /// The same without saying so: whoever calls this does, by [`CrashLayer::publish`].
+    pub fn lose_cache_untold(&self) {
+        let State { visible, durable, log, random, .. } = &mut *self.medium.lock();
+        log.lose(log.completed_count(), durable, random);
+        *visible = log.show(durable);
     }
 
     /// Has this size from now on, which is no smaller, and says so.
     pub fn grow(&self, size_bytes: u64) {
         self.medium.size_bytes.fetch_max(size_bytes, Ordering::AcqRel);
         self.publish(&Event::Resized(self.geometry()));
+    }
+
+    /// Has this size from now on, and says nothing: nobody uses it. What lies beyond the end of a smaller one is gone, and zero if it is as large again.
+    pub fn resize(&self, size_bytes: u64) {
+        let State { visible, durable, log, .. } = &mut *self.medium.lock();
+        let beyond = ByteRange { offset: size_bytes, length: self.geometry().size_bytes.saturating_sub(size_bytes) };
+        log.supersede(&beyond);
+        visible.clear(beyond);
+        durable.clear(beyond);
+        self.medium.size_bytes.store(size_bytes, Ordering::Release);
     }
 
     /// What is at `offset` whatever happens: the durable bytes, past all caches. Bytes past the end read as zero.

@@ -150,6 +150,29 @@ fn errors_on_demand_change_nothing_and_pass() {
 }
 
 #[test]
+fn one_read_fails_and_the_next_one_works() {
+    let disk = CrashLayer::new(SIZE, 1);
+    disk.fail_read_once(1, ErrorKind::Media);
+    let results: Vec<bool> = (0..3).map(|_| block_on(disk.read(0, Buffer::zeroed(512))).is_ok()).collect();
+    assert_eq!((results, disk.reads_seen()), (vec![true, false, true], 3));
+}
+
+#[test]
+fn what_a_smaller_medium_cut_off_is_zero_when_it_is_as_large_again() {
+    let disk = CrashLayer::new(SIZE, 1);
+    write(&disk, 0, 1, 1024, true).expect("the power is on");
+    write(&disk, 0, 2, 1024, false).expect("the power is on");
+    let smaller = disk.after_restart();
+    smaller.resize(512);
+    assert_eq!(smaller.geometry().size_bytes, 512);
+    let larger = smaller.after_restart();
+    larger.resize(SIZE);
+    assert_eq!(units(&read(&larger, 0, 1024)), [2, 0]);
+    block_on(larger.flush()).expect("the power is on");
+    assert_eq!(units(&larger.durable_bytes(0, 1024)), [2, 0]);
+}
+
+#[test]
 fn devices_on_one_power_fail_together() {
     let power = Power::new();
     let (first, second) = (CrashLayer::on(&power, SIZE, 1), CrashLayer::on(&power, SIZE, 2));

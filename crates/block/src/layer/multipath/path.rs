@@ -1,5 +1,7 @@
 //! A path, how it reaches the unit, and which of several is taken.
 
+use std::str::FromStr;
+
 /// Which of the paths that are equally good takes a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
@@ -16,6 +18,15 @@ impl Policy {
             Self::Failover => "failover",
             Self::RoundRobin => "round-robin",
         }
+    }
+}
+
+impl FromStr for Policy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = [Self::Failover, Self::RoundRobin].into_iter().find(|policy| policy.as_str() == text);
+        found.ok_or_else(|| format!("\"{text}\" is no policy of paths: failover or round-robin"))
     }
 }
 

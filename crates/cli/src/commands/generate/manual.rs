@@ -6,6 +6,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 
 use super::page::Page;
 use crate::guidance::{ENVIRONMENT, command, examples, exit_codes, wrapped};
+use crate::settings_help;
 
 /// Every manual page.
 pub fn pages() -> Vec<Page> {
@@ -57,6 +58,9 @@ fn page(command: &Command, name: &str) -> String {
 
 fn own_sections(command: &Command, name: &str) -> Roff {
     let mut roff = Roff::new();
+    if name == "forebay attach" {
+        roff.control("SH", ["SETTINGS"]).control("nf", []).text([roman(settings_help::in_words())]).control("fi", []);
+    }
     roff.control("SH", ["EXAMPLES"]);
     for (says, line) in examples(name) {
         roff.control("PP", []).text([roman(format!("{says}:"))]);
@@ -93,9 +97,17 @@ mod tests {
     fn a_page_has_every_section_once() {
         let pages = pages();
         let (_, text) = pages.iter().find(|(name, _)| name == "forebay-attach.1").expect("attach has a page");
-        for section in
-            ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXAMPLES", "ENVIRONMENT", "EXIT STATUS", "SEE ALSO"]
-        {
+        for section in [
+            "NAME",
+            "SYNOPSIS",
+            "DESCRIPTION",
+            "OPTIONS",
+            "SETTINGS",
+            "EXAMPLES",
+            "ENVIRONMENT",
+            "EXIT STATUS",
+            "SEE ALSO",
+        ] {
             let headings = text.lines().filter(|line| line.trim_start_matches(".SH ").trim_matches('"') == section);
             assert_eq!(headings.count(), 1, "{section}: {text}");
         }

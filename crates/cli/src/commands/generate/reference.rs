@@ -4,6 +4,7 @@ use clap::Command;
 
 use super::page::Page;
 use crate::guidance::{ENVIRONMENT, command, exit_codes};
+use crate::settings_help;
 
 /// Said at the head of each page.
 const NOTE: &str =
@@ -14,7 +15,23 @@ const COLUMNS: usize = 100;
 /// Every reference page.
 pub fn pages() -> Vec<Page> {
     let page = |name: &str, text: String| (name.to_owned(), format!("{NOTE}\n{}\n", text.trim_end()));
-    vec![page("commands.md", commands()), page("exit-codes.md", codes()), page("environment.md", environment())]
+    vec![
+        page("commands.md", commands()),
+        page("settings.md", settings()),
+        page("exit-codes.md", codes()),
+        page("environment.md", environment()),
+    ]
+}
+
+fn settings() -> String {
+    let text = "# Settings of an attachment\n\n\
+        Each has a key, for `forebay attach --set KEY=VALUE`, for the file of `forebay attach --config FILE` and, where it changes while it runs, for \
+        `forebay set NAME KEY=VALUE`. `forebay status NAME --json` shows those in effect as `settings`. Options that `forebay attach --help` \
+        does not name are there until the next release, for those who used them: their keys stay.\n\n\
+        The command line wins over the environment, that over the file, and that over the default. A setting that the command line says twice, by \
+        its option and by `--set`, is an error, as is a key that is none. [Configuration](configuration.md#an-attachment-forebay-attach---config-file) \
+        shows a file. Secrets are in files of their own, or in the [environment](environment.md).\n";
+    format!("{text}{}", settings_help::in_tables())
 }
 
 fn commands() -> String {
@@ -42,6 +59,10 @@ fn codes() -> String {
     for (code, meaning) in exit_codes() {
         text.push_str(&format!("| {code} | {meaning} |\n"));
     }
+    text.push_str(
+        "\nSIGTERM and SIGINT end `attach` within five seconds, also while it starts, whatever it waits for: with 1 before it said `ready:`, when nothing \
+         was attached and nothing half-made is left, and with 0 after that.\n",
+    );
     text
 }
 

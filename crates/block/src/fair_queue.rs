@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use block::Submitter;
+use crate::submitter::Submitter;
 
 /// What one submitter has waiting.
 struct Line<T> {
@@ -16,29 +16,38 @@ struct Line<T> {
     waiting: VecDeque<(u64, T)>,
 }
 
-/// See the module.
-pub(crate) struct FairQueue<T> {
+/// Entries of submitters that wait; see the module.
+pub struct FairQueue<T> {
     lines: BTreeMap<Submitter, Line<T>>,
     /// Start tag of what went last.
     tag: u64,
     count: usize,
 }
 
+impl<T> Default for FairQueue<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<T> FairQueue<T> {
-    pub(crate) fn new() -> Self {
+    /// Nobody waits.
+    pub fn new() -> Self {
         Self { lines: BTreeMap::new(), tag: 0, count: 0 }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// Entries that wait.
+    pub fn len(&self) -> usize {
         self.count
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
     /// Puts an entry that costs `cost` bytes behind all that `submitter` has waiting.
-    pub(crate) fn push(&mut self, submitter: Submitter, cost: u64, entry: T) {
+    pub fn push(&mut self, submitter: Submitter, cost: u64, entry: T) {
         let start = self.tag;
         let line = self.lines.entry(submitter).or_insert_with(|| Line { start, waiting: VecDeque::new() });
         line.start = if line.waiting.is_empty() { line.start.max(start) } else { line.start };
@@ -47,13 +56,13 @@ impl<T> FairQueue<T> {
     }
 
     /// The entry that goes next, to be looked at.
-    pub(crate) fn peek(&self) -> Option<&T> {
+    pub fn peek(&self) -> Option<&T> {
         let line = self.lines.get(&self.next()?)?;
         line.waiting.front().map(|(_, entry)| entry)
     }
 
     /// Takes the entry that goes next.
-    pub(crate) fn pop(&mut self) -> Option<T> {
+    pub fn pop(&mut self) -> Option<T> {
         let submitter = self.next()?;
         let line = self.lines.get_mut(&submitter)?;
         let (cost, entry) = line.waiting.pop_front()?;

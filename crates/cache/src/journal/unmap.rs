@@ -5,12 +5,12 @@
 use base::range::ByteRange;
 use block::{Error, ErrorKind};
 
-use crate::core::{Core, State};
 use crate::crash_mode::CrashMode;
-use crate::format::{ENTRY_CLEAN, FRAME_NONE, Line, LogEntry, log_entry_bytes};
+use crate::format::{ENTRY_CLEAN, FRAME_NONE, Line, LogEntry};
+use crate::journal::Journal;
+use crate::lines::{CleanPart, State};
 use crate::mappings::Mappings;
-use crate::read::Part;
-use crate::write_back::supersede_cleaning;
+use crate::origin_flushes::OriginFlushes;
 
 /// What is left to say about lines.
 enum Plan {
@@ -20,7 +20,36 @@ enum Plan {
     Record(Vec<LogEntry>),
 }
 
-impl Core {
+impl Journal {
+    /// Makes the sectors of `range` invalid in the cache, but for dirty ones, because the origin is about to get others. After a crash they are
+    /// invalid as well. The caller keeps others out of the range.
+    ///
+    /// # Errors
+    /// `Media` when the cache device failed and the cache may come back after a restart with what is about to be replaced.
+    pub(crate) async fn prepare_supersede(&self, range: ByteRange) -> Result<(), Error> {
+        self.invalidate(range)?;
+        self.unmap(range).await
+    }
+
+    fn invalidate(&self, range: ByteRange) -> Result<(), Error> {
+        let state = &mut *self.lines.state();
+        if state.failure.is_some() {
+            let is_dirty = |block: u64| {
+                let (part, _) = self.lines.line_size().part_of(block, range);
+                state.frames.find(block).is_some_and(|(_, line)| !(line.dirty & part).is_empty())
+            };
+            // The range may be all that there could ever be: it is not gone through.
+            let blocks = self.lines.line_size().blocks_of(range);
+            let is_uncertain = state.uncertain.range(blocks.clone()).next().is_some();
+            if is_uncertain || state.frames.resident_in(blocks).into_iter().any(is_dirty) {
+                let context = format!("{range} are dirty in a cache whose device failed; they cannot be replaced");
+                return Err(Error::new(ErrorKind::Media, context));
+            }
+        }
+        state.forget_clean(range);
+        Ok(())
+    }
+
     /// Sees to it that nothing the device says about `range` counts after a crash but what is dirty. The caller keeps others out of the range, and
     /// has made the sectors invalid that are going to change.
     ///
@@ -30,7 +59,7 @@ impl Core {
         if !self.crash_mode.keeps_clean() {
             return Ok(());
         }
-        let blocks = self.line_size().blocks_of(range);
+        let blocks = self.lines.line_size().blocks_of(range);
         let settled = match self.unmap_resident(range).await {
             Ok(()) => self.settle(|mappings| mappings.is_any_unmapped(blocks.clone())).await,
             Err(error) => Err(error),
@@ -47,37 +76,37 @@ impl Core {
         })
     }
 
-    /// Like [`Core::unmap`], for what was dirty then and was cleaned since, behind whoever is about to change the origin. It holds the order of
+    /// Like [`Journal::unmap`], for what was dirty then and was cleaned since, behind whoever is about to change the origin. It holds the order of
     /// writes to the origin, so no more is sent, and what was sent is not taken for clean from now on.
     pub(crate) async fn unmap_cleaned(&self, range: ByteRange) -> Result<(), Error> {
         if !self.crash_mode.keeps_clean() {
             return Ok(());
         }
         loop {
-            let count = self.changed.count();
+            let count = self.lines.changed.count();
             let is_at_rest = {
-                let state = &mut *self.state();
-                let blocks = state.frames.resident_in(self.line_size().blocks_of(range));
+                let state = &mut *self.lines.state();
+                let blocks = state.frames.resident_in(self.lines.line_size().blocks_of(range));
                 for &block in &blocks {
-                    supersede_cleaning(state, block, self.line_size().part_of(block, range).0);
+                    state.supersede_cleaning(block, self.lines.line_size().part_of(block, range).0);
                 }
                 let mut found = blocks.iter().filter_map(|&block| state.frames.lookup(block));
                 !found.any(|frame| state.frames.is_busy(frame))
             };
             if is_at_rest {
-                self.forget_clean(range);
+                self.lines.forget_clean(range);
                 return self.unmap(range).await;
             }
-            self.changed.changed_since(count).await;
+            self.lines.changed.changed_since(count).await;
         }
     }
 
     /// Waits until the device knows of the lines that left their frames, as far as `is_concerned` says so.
     pub(crate) async fn settle(&self, is_concerned: impl Fn(&Mappings) -> bool) -> Result<(), Error> {
         loop {
-            let count = self.changed.count();
+            let count = self.lines.changed.count();
             let taken = {
-                let state = &mut *self.state();
+                let state = &mut *self.lines.state();
                 if !is_concerned(&state.frames.mappings) {
                     return Ok(());
                 }
@@ -87,30 +116,30 @@ impl Core {
                 state.frames.mappings.take_unmapped(self.entries_max())
             };
             if taken.is_empty() {
-                self.changed.changed_since(count).await;
+                self.lines.changed.changed_since(count).await;
                 continue;
             }
             let gone =
                 |&(block, frame): &(u64, u32)| LogEntry::state(frame, FRAME_NONE, Line { block, ..Line::default() });
             let entries: Vec<LogEntry> = taken.iter().map(gone).collect();
-            if let Err(error) = self.append_entries(&entries).await {
+            if let Err(error) = self.append(&entries).await {
                 self.fail(&error);
                 return Err(error);
             }
-            self.state().frames.mappings.forget_unmapped(&taken);
-            self.changed.notify();
+            self.lines.state().frames.mappings.forget_unmapped(&taken);
+            self.lines.changed.notify();
         }
     }
 
     async fn unmap_resident(&self, range: ByteRange) -> Result<(), Error> {
         loop {
-            let count = self.changed.count();
+            let count = self.lines.changed.count();
             let plan = self.plan_unmap(range)?;
             match plan {
                 Plan::Done => return Ok(()),
-                Plan::Wait => self.changed.changed_since(count).await,
+                Plan::Wait => self.lines.changed.changed_since(count).await,
                 Plan::Record(entries) => {
-                    let result = self.append_entries(&entries).await.map(drop);
+                    let result = self.append(&entries).await.map(drop);
                     let restore = |state: &mut State, entry: &LogEntry| {
                         if result.is_err() {
                             state.frames.set_mapped(entry.frame, true);
@@ -127,9 +156,9 @@ impl Core {
     }
 
     fn plan_unmap(&self, range: ByteRange) -> Result<Plan, Error> {
-        let state = &mut *self.state();
+        let state = &mut *self.lines.state();
         let (mut entries, mut must_wait) = (Vec::new(), false);
-        for block in state.frames.resident_in(self.line_size().blocks_of(range)) {
+        for block in state.frames.resident_in(self.lines.line_size().blocks_of(range)) {
             let Some((frame, line)) = state.frames.find(block) else { continue };
             if !state.frames.is_mapped(frame) {
                 continue;
@@ -148,19 +177,19 @@ impl Core {
     }
 
     /// In crash mode *all*: makes durable that the frames hold these clean sectors, whose data is. Whether it is so.
-    pub(crate) async fn map(&self, parts: &[Part]) -> bool {
+    pub(crate) async fn map(&self, parts: &[CleanPart], flushes: &OriginFlushes) -> bool {
         if self.crash_mode != CrashMode::AllSynchronous {
             return true;
         }
         let mut rest = parts.to_vec();
         loop {
-            let count = self.changed.count();
-            match self.plan_map(&mut rest) {
+            let count = self.lines.changed.count();
+            match self.plan_map(&mut rest, flushes) {
                 Plan::Done => return true,
-                Plan::Wait => self.changed.changed_since(count).await,
+                Plan::Wait => self.lines.changed.changed_since(count).await,
                 Plan::Record(entries) => {
                     // Nothing is left to be done behind this record; who waits for room in the log is woken behind it.
-                    let result = self.append_entries(&entries).await.map(drop);
+                    let result = self.append(&entries).await.map(drop);
                     self.finish_records(&entries, |_, _| {});
                     if let Err(error) = result {
                         self.fail(&error);
@@ -172,18 +201,18 @@ impl Core {
     }
 
     /// Plans records for those of `rest` that can have one now, and takes them out.
-    fn plan_map(&self, rest: &mut Vec<Part>) -> Plan {
-        let state = &mut *self.state();
+    fn plan_map(&self, rest: &mut Vec<CleanPart>, flushes: &OriginFlushes) -> Plan {
+        let state = &mut *self.lines.state();
         let (mut entries, mut must_wait) = (Vec::new(), false);
         // What the origin could lose is not mapped before it is flushed: then a checkpoint does it.
         if state.failure.is_some()
             || !state.frames.mappings.is_kept
-            || self.has_unflushed_writes()
-            || self.origin_flushes.has_lost()
+            || flushes.has_unflushed_writes()
+            || flushes.has_lost()
         {
             return Plan::Done;
         }
-        rest.retain(|&Part { block, mask, checksum }| {
+        rest.retain(|&CleanPart { block, mask, checksum }| {
             let Some((frame, line)) = state.frames.find(block) else { return false };
             let is_full = entries.len() >= self.entries_max();
             if is_full || state.frames.is_busy(frame) {
@@ -201,18 +230,13 @@ impl Core {
 
     fn finish_records(&self, entries: &[LogEntry], finish: impl Fn(&mut State, &LogEntry)) {
         {
-            let state = &mut *self.state();
+            let state = &mut *self.lines.state();
             for entry in entries {
                 state.frames.set_busy(entry.frame, false);
                 finish(state, entry);
             }
         }
-        self.changed.notify();
-    }
-
-    /// Entries of one record.
-    pub(crate) fn entries_max(&self) -> usize {
-        (self.log.payload_bytes_max() / log_entry_bytes(self.line_size())).max(1)
+        self.lines.changed.notify();
     }
 }
 
@@ -239,14 +263,11 @@ mod tests {
     use std::task::{Context, Wake, Waker};
 
     use base::executor::Executor;
-    use block::device::DeviceExt;
-    use block::memory::MemoryDevice;
-    use block::{Buffer, Identity, SharedDevice};
     use store::{LogPosition, RecordLog};
 
     use super::*;
-    use crate::Cache;
-    use crate::options::{FormatOptions, Mode, OpenOptions};
+    use crate::journal::tests::{found, made};
+    use crate::lines::tests::put;
     use crate::sectors::Sectors;
 
     /// Looks how far the log is needed when it is woken.
@@ -264,46 +285,65 @@ mod tests {
     /// Whoever waits for room in the log looks once when it is woken: it would wait for ever for a record that is let go of a moment later.
     fn check_that_waiters_find_no_hold(
         executor: &mut Executor,
-        core: &Arc<Core>,
+        journal: &Journal,
         recording: impl Future<Output = ()> + 'static,
     ) {
-        let looking = Arc::new(Looking { log: core.log.clone(), needed: Mutex::default() });
+        let looking = Arc::new(Looking { log: journal.log.clone(), needed: Mutex::default() });
         let waker = Waker::from(Arc::clone(&looking));
-        let mut waiting = pin!(core.changed.changed_since(core.changed.count()));
+        let mut waiting = pin!(journal.lines.changed.changed_since(journal.lines.changed.count()));
         assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        let before = core.log.position_needed();
+        let before = journal.log.position_needed();
         executor.block_on(recording);
-        let end = core.log.position_needed();
+        let end = journal.log.position_needed();
         assert_ne!(before, end, "there was a record");
         assert_eq!(*looking.needed.lock().unwrap(), Some(end));
+    }
+
+    /// Flushes of an origin that has nothing to flush.
+    fn flushed() -> Arc<OriginFlushes> {
+        let flushes = OriginFlushes::new();
+        flushes.note_flushed(flushes.writes());
+        flushes
     }
 
     #[test]
     fn who_is_woken_by_a_record_finds_it_let_go_of() {
         let mut executor = Executor::in_order();
-        let memory = || -> SharedDevice { Arc::new(MemoryDevice::new(1 << 20, Identity::default())) };
-        let (device, origin) = (memory(), memory());
-        let options = FormatOptions { crash_mode: CrashMode::AllSynchronous, ..FormatOptions::default() };
-        let formatting = (Arc::clone(&device), Arc::clone(&origin));
-        executor.block_on(async move { Cache::format(&formatting.0, &formatting.1, options).await.expect("it fits") });
-        let options = OpenOptions::new(Mode::WriteBack, Arc::new(executor.clock()));
-        let cache = executor.block_on(Cache::open(device, origin, options)).expect("it opens");
-        executor.spawn(cache.run());
-        executor.block_on(cache.write(0, Buffer::zeroed(4096), false)).expect("nothing fails");
-        executor.block_on(cache.read(4096, Buffer::zeroed(4096))).expect("nothing fails");
-        executor.run_until_stalled();
-        let core = Arc::clone(cache.core());
+        let (_device, journal) = made(&mut executor, CrashMode::AllSynchronous);
+        let frame = put(&journal.lines, 0, 0xff, 0xff);
+        put(&journal.lines, 1, 0, 0);
 
-        let (frame, line) = core.state().frames.find(0).expect("it was written");
-        core.state().frames.set_busy(frame, true);
+        journal.lines.state().frames.set_busy(frame, true);
+        let line = journal.lines.state().frames.line(frame);
         let clean = LogEntry::state(frame, FRAME_NONE, Line { dirty: Sectors::NONE, ..line });
-        let cleaning = Arc::clone(&core);
+        let cleaning = Arc::clone(&journal);
         let recording = async move { cleaning.commit_states(&[clean]).await.expect("nothing fails") };
-        check_that_waiters_find_no_hold(&mut executor, &core, recording);
+        check_that_waiters_find_no_hold(&mut executor, &journal, recording);
 
-        let mapping = Arc::clone(&core);
-        let part = Part { block: 1, mask: core.line_size().all_sectors(), checksum: 0 };
-        let recording = async move { assert!(mapping.map(&[part]).await) };
-        check_that_waiters_find_no_hold(&mut executor, &core, recording);
+        let mapping = Arc::clone(&journal);
+        let part = CleanPart { block: 1, mask: Sectors::from_bytes(&[0xff]), checksum: 0 };
+        let recording = async move { assert!(mapping.map(&[part], &flushed()).await) };
+        check_that_waiters_find_no_hold(&mut executor, &journal, recording);
+    }
+
+    #[test]
+    fn what_is_mapped_comes_back_until_it_is_unmapped_and_what_is_not_flushed_is_not_mapped() {
+        for (flushes, is_unmapped, is_back) in
+            [(flushed(), false, true), (flushed(), true, false), (OriginFlushes::new(), false, false)]
+        {
+            let mut executor = Executor::in_order();
+            let (device, journal) = made(&mut executor, CrashMode::AllSynchronous);
+            let frame = put(&journal.lines, 3, 0, 0);
+            let recovered = executor.block_on(async move {
+                let part = CleanPart { block: 3, mask: Sectors::from_bytes(&[0x0f]), checksum: 0 };
+                assert!(journal.map(&[part], &flushes).await);
+                if is_unmapped {
+                    journal.prepare_supersede(journal.lines.line_size().line_range(3)).await.expect("nothing fails");
+                }
+                found(&device).await.1
+            });
+            let found = recovered.frames.find(3).map(|(frame, line)| (frame, line.valid));
+            assert_eq!(found, is_back.then_some((frame, Sectors::from_bytes(&[0x0f]))));
+        }
     }
 }

@@ -1,20 +1,21 @@
-//! What an attachment says of itself.
+//! What a stack says of itself.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use block::{Device, Geometry};
 use serde_json::{Value, json};
 
-use super::{Attachment, CacheParts};
+use super::Stack;
+use super::cache_parts::CacheParts;
 use crate::content::uuid_at;
 use crate::difference_place;
 use crate::place::Place;
 use crate::registry::{Entry, Store};
 use crate::watch::{self, Sight};
 
-impl Attachment {
+impl Stack {
     /// For the service manager, in a line.
-    pub(super) fn summary(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         let state = self.remotes.status()["state"].as_str().unwrap_or_default().to_owned();
         match self.cache.borrow().is_some() || self.log.is_some() {
             true => format!("{state}, {} bytes dirty", self.dirty_bytes()),
@@ -56,7 +57,7 @@ impl Attachment {
     }
 
     /// What is looked at from time to time.
-    pub(super) fn sight(&self) -> Sight {
+    pub(crate) fn sight(&self) -> Sight {
         let remote = self.remotes.status();
         let places = self.entries.iter().filter(|entry| self.dirty_bytes_in(entry.store) > 0);
         Sight {
@@ -66,13 +67,12 @@ impl Attachment {
         }
     }
 
-    /// Everything that is wrong although the session is up.
-    fn troubles(&self) -> Vec<String> {
+    /// Everything that is wrong although the session is up. `outdated` applications know another size than the device has.
+    fn troubles(&self, outdated: u64) -> Vec<String> {
         let places: BTreeSet<Place> = self.gone(|_| true);
         let dirty_bytes = self.dirty_bytes();
         let gone = places.iter().map(|place| watch::gone(place, dirty_bytes));
         let (size, offered) = (self.remotes.device().geometry().size_bytes, self.geometry().size_bytes);
-        let outdated = self.server.counters().connections_outdated;
         // The one is for who connects anew, and the other for all.
         let resized = match (size == offered, outdated) {
             (true, 0) => None,
@@ -106,21 +106,18 @@ impl Attachment {
         self.entries.iter().find(|entry| entry.store == Store::Log)
     }
 
-    pub(super) fn status(&self) -> Value {
+    /// As `forebay status` shows it. `outdated` applications know another size than the device has.
+    pub(crate) fn status(&self, outdated: u64) -> Value {
         let geometry = self.geometry();
         let identity = self.remotes.identity();
         json!({
-            "kind": "attachment",
             "name": self.name,
-            "pid": std::process::id(),
-            "address": self.address(),
-            "front": self.front.to_string(),
             "lun": { "target": identity.target, "unit": identity.unit, "serial": identity.serial },
             "size_bytes": geometry.size_bytes,
             "logical_block_bytes": geometry.logical_block_bytes,
             "is_read_only": geometry.is_read_only,
             "detaching": self.stopping.borrow().then(|| json!({ "waits_for": self.waits_for() })),
-            "troubles": self.troubles(),
+            "troubles": self.troubles(outdated),
             "remote": self.remotes.status(),
             "stripe": self.remotes.stripe_status(),
             "multipath": self.remotes.multipath_status(),
@@ -134,7 +131,7 @@ impl Attachment {
             "log_offset": self.log_entry().and_then(|entry| entry.offset),
             "log": self.log.as_ref().map(|log| log.status()),
             "freshness": self.freshness,
-            "nbd": self.server.counters(),
+            "settings": self.settings.borrow().in_effect().collect::<BTreeMap<_, _>>(),
         })
     }
 }

@@ -1,4 +1,4 @@
-//! The end of an attachment, and how what is dirty is brought to safety.
+//! The end of a stack, and how what is dirty is brought to safety.
 
 use std::future::Future;
 
@@ -6,16 +6,18 @@ use block::device::DeviceExt;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{Attachment, CacheParts, wait_until};
+use super::Stack;
+use super::cache_parts::CacheParts;
 use crate::control::Progress;
 use crate::error::{Error, Failure, Result};
+use crate::flag::wait_until;
 use crate::freshness::release_marks;
 use crate::limits::{CLOSE_STEP_TIME_MIN, CLOSE_TIME_MAX, WATCH_INTERVAL};
 use crate::registry::Store;
 
 /// What becomes of what is dirty when an attachment ends, and of its cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(crate) enum Ending {
     /// It is written back.
     Clean,
     /// It stays.
@@ -24,10 +26,10 @@ pub(super) enum Ending {
     RemoveCache,
 }
 
-impl Attachment {
+impl Stack {
     /// Keeps dirty data. A detach that is under way, perhaps waiting for a target that is away, is cut short. Where the file of what is dirty was
     /// removed, nothing would be kept: then all is written back first, which takes as long as it takes.
-    pub(super) async fn end_at_once(&self) -> Result<()> {
+    pub(crate) async fn end_at_once(&self) -> Result<()> {
         let gone = self.gone(|_| true);
         let ending = if gone.is_empty() { Ending::KeepDirty } else { Ending::Clean };
         if ending == Ending::KeepDirty {
@@ -47,7 +49,7 @@ impl Attachment {
     }
 
     /// Refuses an end that loses the last copy of what is dirty, as long as it can still be written back.
-    pub(super) fn check_last_copy(&self, ending: Ending) -> Result<()> {
+    pub(crate) fn check_last_copy(&self, ending: Ending) -> Result<()> {
         let Some(place) = self.gone_with_dirty().pop_first() else { return Ok(()) };
         let name = &self.name;
         let advice = match (ending, self.waits_for()) {
@@ -66,7 +68,7 @@ impl Attachment {
         Err(Error::new(Failure::WouldLoseData, message))
     }
 
-    pub(super) async fn detach(&self, ending: Ending, progress: Option<Progress>) -> Result<Value> {
+    pub(crate) async fn detach(&self, ending: Ending, progress: Option<Progress>) -> Result<Value> {
         let keep_dirty = ending == Ending::KeepDirty;
         if self.stopping.send_replace(true) {
             return self.hurry_detach(keep_dirty).await;
@@ -123,7 +125,7 @@ impl Attachment {
     }
 
     /// Detaches, and removes the file of a cache that has nothing any more that the LUN lacks.
-    pub(super) async fn detach_and_remove(&self, progress: Progress) -> Result<Value> {
+    pub(crate) async fn detach_and_remove(&self, progress: Progress) -> Result<Value> {
         let is_file_of_its_own = |parts: &&CacheParts| parts.place.offset.is_none() && parts.place.path.is_file();
         let Some(parts) = self.cache_parts.as_ref().filter(is_file_of_its_own) else {
             let message = format!(
@@ -151,7 +153,7 @@ impl Attachment {
 
     pub(super) async fn close(&self, ending: Ending, progress: Option<Progress>) -> Result<Value> {
         let keep_dirty = ending == Ending::KeepDirty;
-        wait_until(&self.front_finished).await;
+        wait_until(&self.unused).await;
         let flushed = match &self.difference {
             Some(difference) => difference.flush().await,
             None => Ok(()),
@@ -301,7 +303,7 @@ impl Attachment {
 
     /// Cleans on request. Who waits for that does not hold up an end at once: a target that takes no writes would do so for ever. At the end of a detach
     /// all is clean, or stays dirty, and there is nothing to wait for any more either.
-    pub(super) async fn clean(&self, progress: Progress) -> Result<Value> {
+    pub(crate) async fn clean(&self, progress: Progress) -> Result<Value> {
         self.check_stays()?;
         tokio::select! {
             cleaned = self.clean_stores(progress) => cleaned?,

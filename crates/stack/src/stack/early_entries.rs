@@ -1,4 +1,4 @@
-//! What the registry comes to say of the stores of an attachment before it is served.
+//! What the registry comes to say of the stores of a stack before it is open.
 
 use std::sync::Arc;
 

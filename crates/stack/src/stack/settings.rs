@@ -1,4 +1,4 @@
-//! What can be changed of an attachment while it works.
+//! What can be changed of a stack while it works.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -6,59 +6,73 @@ use std::sync::Arc;
 use cache::Mode;
 use serde_json::{Value, json};
 
-use super::{Attachment, CacheParts, check_takes_writes, memory_left};
+use super::Stack;
+use super::cache_parts::{CacheParts, check_takes_writes, memory_left};
 use crate::cache_change::{Change, Changing};
 use crate::cache_settings;
 use crate::error::{Error, Failure, Result};
 use crate::freshness::draw_tokens;
-use crate::log_settings;
+use crate::log_place::DestageConfig;
 use crate::registry::Store;
-use crate::remote::parse_connections;
+use crate::remote::connections;
+use crate::settings::table::{Changes, Part};
+use crate::settings::{Settings, find};
 
-impl Attachment {
-    pub(super) async fn set(&self, key: &str, value: &str) -> Result<Value> {
-        if key == "reconnect" {
-            check_now(value)?;
+impl Stack {
+    pub(crate) async fn set(&self, key: &str, value: &str) -> Result<Value> {
+        let setting = find(key)?;
+        if !setting.is_live() {
+            let message = format!("{key} stays as it is while \"{}\" runs: detach, and attach with another", self.name);
+            return Err(Error::new(Failure::Usage, message));
+        }
+        let changed = Settings::of_running(key, value)?;
+        if setting.changes == Changes::LiveOnly {
             self.remotes.reconnect_now();
             return Ok(json!({ key: value }));
         }
         self.check_stays()?;
-        if key == "connections" {
-            self.remotes.set_connections(parse_connections(value)?);
-            return Ok(json!({ key: value }));
+        let mut settings = self.settings.borrow().clone();
+        settings.take(changed.clone());
+        match setting.part {
+            Part::Log => {
+                let none = || self.has_no("write log", "log");
+                let log = self.log.as_ref().ok_or_else(none)?;
+                log.set_level2(DestageConfig::of(&changed)?.over(log.level2()));
+            }
+            Part::Cache => self.set_cache(key, &settings).await?,
+            _ => self.remotes.set_connections(connections(&settings)),
         }
-        if !is_setting(key) {
-            let known = [cache_settings::KEYS, Change::KEYS, log_settings::KEYS].concat().join(", ");
-            let message =
-                format!("\"{key}\" is no setting of an attachment: there are connections, reconnect, {known}");
-            return Err(Error::new(Failure::Usage, message));
-        }
-        if log_settings::KEYS.contains(&key) {
-            let none =
-                || Error::new(Failure::Usage, format!("\"{}\" has no write log: attach it with --log PATH", self.name));
-            log_settings::set(self.log.as_ref().ok_or_else(none)?, key, value)?;
-            return Ok(json!({ key: value }));
-        }
-        let (Some(cache), Some(parts)) = (self.cache(), &self.cache_parts) else {
-            let message = format!("\"{}\" has no cache: attach it with --cache PATH", self.name);
-            return Err(Error::new(Failure::Usage, message));
-        };
-        if let Some(change) = Change::of(key, value)? {
-            self.change_cache(parts, change).await?;
-        } else if !cache_settings::set(&cache, key, value)? {
-            let mode: Mode = cache_settings::parse(value)?;
-            check_takes_writes(mode, self.log.is_some())?;
-            let _changing = self.start_changing(parts)?;
-            // In the registry before the first write can be dirty, and until the last one is clean.
-            self.update_registry(Store::Cache, true)?;
-            let changed = tokio::select! {
-                changed = cache.set_mode(mode) => changed.map_err(Error::from),
-                () = self.wait_for_stop() => Err(self.is_being_detached()),
-            };
-            self.update_registry(Store::Cache, cache.mode() == Mode::WriteBack)?;
-            changed?;
-        }
+        // Others may have been changed meanwhile.
+        self.settings.borrow_mut().take(changed);
         Ok(json!({ key: value }))
+    }
+
+    fn has_no(&self, what: &str, option: &str) -> Error {
+        Error::new(Failure::Usage, format!("\"{}\" has no {what}: attach it with --{option} PATH", self.name))
+    }
+
+    /// Changes the setting `key` of the cache to what `settings` say.
+    async fn set_cache(&self, key: &str, settings: &Settings) -> Result<()> {
+        let (Some(cache), Some(parts)) = (self.cache(), &self.cache_parts) else {
+            return Err(self.has_no("cache", "cache"));
+        };
+        if let Some(change) = Change::of(key, settings) {
+            return self.change_cache(parts, change).await;
+        }
+        if key != "cache.mode" {
+            return cache_settings::apply(&cache, settings);
+        }
+        let mode: Mode = settings.chosen(key)?;
+        check_takes_writes(mode, self.log.is_some())?;
+        let _changing = self.start_changing(parts)?;
+        // In the registry before the first write can be dirty, and until the last one is clean.
+        self.update_registry(Store::Cache, true)?;
+        let changed = tokio::select! {
+            changed = cache.set_mode(mode) => changed.map_err(Error::from),
+            () = self.wait_for_stop() => Err(self.is_being_detached()),
+        };
+        self.update_registry(Store::Cache, cache.mode() == Mode::WriteBack)?;
+        changed
     }
 
     /// One change at a time of the cache, and of what it promises: a mode that is set must not be that of a cache that is being replaced, nor be
@@ -98,19 +112,5 @@ impl Attachment {
         // Requests go to it already, whatever the list says.
         *self.cache.borrow_mut() = Some(changed?);
         noted.map_err(|error| error.context("the cache was changed, and the list of caches does not say so"))
-    }
-}
-
-/// Whether attachments have a setting of this name.
-pub fn is_setting(key: &str) -> bool {
-    let of_stores = [cache_settings::KEYS, Change::KEYS, log_settings::KEYS];
-    matches!(key, "connections" | "reconnect") || of_stores.iter().any(|keys| keys.contains(&key))
-}
-
-/// `reconnect=now`: there is no other time for it.
-pub(crate) fn check_now(value: &str) -> Result<()> {
-    match value {
-        "now" => Ok(()),
-        _ => Err(Error::new(Failure::Usage, format!("reconnect={value}: the only time to reconnect at is now"))),
     }
 }

@@ -1,0 +1,189 @@
+//! What those who clean share: how fast, from where on, whether at all, and how far.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use base::signal::Signal;
+use block::{Error, ErrorKind};
+use serde::Serialize;
+
+use crate::pace::Pace;
+
+/// How far a cleaning is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CleanProgress {
+    /// Lines that were dirty when it began.
+    pub lines_total: u64,
+    /// Lines of these that are done.
+    pub lines_done: u64,
+}
+
+/// See the top of this file.
+pub(crate) struct Cleaner {
+    /// Short sections, never across an await or together with another lock. So is each of those below.
+    pace: Mutex<Pace>,
+    /// How far the cleaning is that somebody asked for.
+    progress: Mutex<Option<CleanProgress>>,
+    /// Why cleaning in the background did not succeed, when it was tried last.
+    failure: Mutex<Option<String>>,
+    /// Where the next batch begins.
+    cursor: AtomicU32,
+    /// Batches under way.
+    batches: AtomicU64,
+    /// Whether this is a successor, and the other cache may still go on, or nobody knows yet what others write. Nothing is cleaned but what makes room.
+    is_held: AtomicBool,
+    /// Whether a successor is getting what is dirty. Nothing is cleaned meanwhile.
+    is_handing_over: AtomicBool,
+    /// Notified when a batch has ended.
+    changed: Signal,
+    /// Notified when there may be something to clean.
+    background: Signal,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Cleaner {
+    pub(crate) fn new(pace: Pace, changed: &Signal, background: &Signal) -> Self {
+        Self {
+            pace: Mutex::new(pace),
+            progress: Mutex::default(),
+            failure: Mutex::default(),
+            cursor: AtomicU32::new(0),
+            batches: AtomicU64::new(0),
+            is_held: AtomicBool::new(false),
+            is_handing_over: AtomicBool::new(false),
+            changed: changed.clone(),
+            background: background.clone(),
+        }
+    }
+
+    pub(crate) fn pace(&self) -> MutexGuard<'_, Pace> {
+        lock(&self.pace)
+    }
+
+    /// The frame where the next batch begins.
+    pub(crate) fn cursor(&self) -> u32 {
+        self.cursor.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_cursor(&self, frame: u32) {
+        self.cursor.store(frame, Ordering::Relaxed);
+    }
+
+    /// Nothing is cleaned in the background from now on.
+    pub(crate) fn hold(&self) {
+        self.is_held.store(true, Ordering::Release);
+    }
+
+    /// What is dirty may be cleaned.
+    pub(crate) fn begin(&self) {
+        self.is_held.store(false, Ordering::Release);
+        self.background.notify();
+    }
+
+    /// Whether nothing is cleaned in the background.
+    pub(crate) fn is_held(&self) -> bool {
+        self.is_held.load(Ordering::Acquire)
+    }
+
+    /// Says whether a successor is getting what is dirty. Sequentially consistent with the count of batches: a batch that begins now either is waited
+    /// for, or sees this.
+    pub(crate) fn set_handing_over(&self, is_handing_over: bool) {
+        self.is_handing_over.store(is_handing_over, Ordering::SeqCst);
+    }
+
+    /// Refuses a batch while a successor is getting what is dirty.
+    ///
+    /// # Errors
+    /// `Gone`.
+    pub(crate) fn check_not_handing_over(&self) -> Result<(), Error> {
+        if !self.is_handing_over.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Gone, "nothing can be cleaned: another cache takes the place of this one"))
+    }
+
+    /// A batch begins, and looks behind this whether it may.
+    pub(crate) fn begin_batch(&self) {
+        self.batches.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A batch has ended.
+    pub(crate) fn end_batch(&self) {
+        self.batches.fetch_sub(1, Ordering::AcqRel);
+        self.changed.notify();
+    }
+
+    /// Whether a batch is under way, more or less.
+    pub(crate) fn is_cleaning(&self) -> bool {
+        self.batches.load(Ordering::Relaxed) > 0
+    }
+
+    /// Returns when no batch is under way. No other begins while this cache hands over or is stopped.
+    pub(crate) async fn wait_for_batches(&self) {
+        loop {
+            let count = self.changed.count();
+            if self.batches.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            self.changed.changed_since(count).await;
+        }
+    }
+
+    /// How far the cleaning is that somebody asked for; `None` when nobody has.
+    pub(crate) fn progress(&self) -> Option<CleanProgress> {
+        *lock(&self.progress)
+    }
+
+    pub(crate) fn set_progress(&self, progress: Option<CleanProgress>) {
+        *lock(&self.progress) = progress;
+    }
+
+    /// Why cleaning in the background did not succeed, when it was tried last.
+    pub(crate) fn failure(&self) -> Option<String> {
+        lock(&self.failure).clone()
+    }
+
+    pub(crate) fn note_result(&self, result: &Result<(), Error>) {
+        *lock(&self.failure) = result.as_ref().err().map(ToString::to_string);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::line_size::LineSize;
+    use crate::pace::CleaningRate;
+
+    fn cleaner() -> Cleaner {
+        let pace = Pace::new(LineSize::default(), CleaningRate::default());
+        Cleaner::new(pace, &Signal::new(), &Signal::new())
+    }
+
+    #[test]
+    fn who_waits_for_batches_waits_for_the_last() {
+        let cleaner = cleaner();
+        (0..2).for_each(|_| cleaner.begin_batch());
+        let mut waiting = pin!(cleaner.wait_for_batches());
+        assert!(waiting.as_mut().now_or_never().is_none());
+        cleaner.end_batch();
+        assert!(cleaner.is_cleaning() && waiting.as_mut().now_or_never().is_none());
+        cleaner.end_batch();
+        assert!(waiting.now_or_never().is_some() && !cleaner.is_cleaning());
+    }
+
+    #[test]
+    fn a_batch_that_begins_while_a_successor_takes_over_is_refused() {
+        let cleaner = cleaner();
+        cleaner.set_handing_over(true);
+        assert_eq!(cleaner.check_not_handing_over().map_err(|error| error.kind()), Err(ErrorKind::Gone));
+        cleaner.set_handing_over(false);
+        assert!(cleaner.check_not_handing_over().is_ok());
+    }
+}

@@ -1,0 +1,62 @@
+//! Closing: waits for all requests, writes the whole table and says *closed*; then the next open finds everything warm.
+
+use std::sync::Arc;
+
+use block::Error;
+
+use crate::core::Core;
+use crate::journal::Extent;
+
+impl Core {
+    /// See [`Cache::close`](crate::Cache::close).
+    pub(crate) async fn close(self: &Arc<Self>, keep_dirty: bool) -> Result<(), Error> {
+        if !self.life.set_open(false) && self.life.is_stopped() {
+            return Ok(());
+        }
+        drop(self.exclude_requests().await);
+        let prepared = async {
+            if !keep_dirty {
+                self.clean_all(|_| {}).await?;
+            }
+            match self.origin.reports.is_refused() {
+                true => Ok(()),
+                false => self.origin.flush().await,
+            }
+        };
+        if let Err(error) = prepared.await {
+            // Nothing is lost: it goes on, and can be closed with what is dirty.
+            self.life.set_open(!self.origin.reports.is_refused());
+            return Err(error);
+        }
+        self.life.stop();
+        self.lines.wake_all();
+        self.cleaner.wait_for_batches().await;
+        let result = self.end().await;
+        self.workers.stop();
+        result
+    }
+
+    /// Makes all that is here durable as that of a closed cache. No request is taken any more, and nothing cleaned.
+    async fn end(self: &Arc<Self>) -> Result<(), Error> {
+        self.handle_origin_events();
+        loop {
+            // Behind those who act on what the origin has said.
+            let _guard = self.exclude_requests().await;
+            if self.life.has_ended() {
+                // Somebody else has closed it, or another cache has taken its place.
+                return Ok(());
+            }
+            let result = match self.journal.failure() {
+                Some(error) => Err(error),
+                None => self.journal.checkpoint(Extent::Complete).await,
+            };
+            if result.is_ok() && self.handle_origin_events() > 0 {
+                // Something of what was just stored may be void.
+                continue;
+            }
+            self.life.end();
+            self.journal.end(self.life.closed()).await;
+            return result;
+        }
+    }
+}

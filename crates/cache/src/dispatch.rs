@@ -1,0 +1,178 @@
+//! Requests on their way to what carries them out, in the order in which they were submitted.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use base::buffer::Buffer;
+use base::range::ByteRange;
+use block::range_lock::Acquire;
+use block::{Completion, Error, ErrorKind, Operation, Request, Response};
+
+use crate::admission::Advice;
+use crate::core::Core;
+use crate::counters::RequestKind;
+use crate::lines::State;
+use crate::mode::Mode;
+use crate::timing::{finish_timing, start_timing};
+use crate::write_through::Copy;
+use crate::{discard, extents, flush, read, write_back, write_through};
+
+impl Core {
+    pub(crate) fn submit(self: &Arc<Self>, request: Request) -> Completion {
+        let range = match self.shape().check(&request) {
+            Ok(range) => self.origin.inside(range),
+            Err(error) => return Completion::ready(request.fail(error)),
+        };
+        if !self.life.is_open() {
+            return Completion::ready(request.fail(self.life.closed()));
+        }
+        if request.is_mutation() && !self.lines.mode().takes_writes() {
+            return Completion::ready(request.fail(Error::new(ErrorKind::ReadOnly, "the cache is in mode read-only")));
+        }
+        let request = match request.operation {
+            Operation::Read { buffer } => match read::read_hit(self, range, buffer) {
+                Ok(reading) => return reading,
+                Err(buffer) => Request { operation: Operation::Read { buffer }, ..request },
+            },
+            _ => request,
+        };
+        let lines = self.line_size().whole_lines(range);
+        let place = if request.is_mutation() { self.ranges.exclusive(lines) } else { self.ranges.shared(lines) };
+        // Behind taking the place: who closes says so first and waits for all who have a place then, so nobody slips through.
+        if !self.life.is_open() {
+            return Completion::ready(request.fail(self.life.closed()));
+        }
+        let core = Arc::clone(self);
+        let workers = &self.workers;
+        match request.operation {
+            Operation::Flush => Completion::task(workers, flush::flush(core)),
+            Operation::Read { buffer } => {
+                let advice = self.touch(range, RequestKind::Read);
+                let timed = start_timing(self, RequestKind::Read);
+                let reading = Completion::task(workers, async move {
+                    let response = read::read(core, range, buffer, place, RequestKind::Read).await;
+                    finish_timing(timed);
+                    response
+                });
+                // Behind the request itself: who comes first gets what is asked for first.
+                for ahead in advice.lines.into_iter().chain(advice.ahead) {
+                    self.fetch_ahead(ahead);
+                }
+                reading
+            }
+            Operation::Write { buffer, fua } => {
+                let advice = self.touch(range, RequestKind::Write);
+                let timed = start_timing(self, RequestKind::Write);
+                Completion::task(workers, async move {
+                    let response = write(core, range, buffer, fua, advice.is_past, place).await;
+                    finish_timing(timed);
+                    response
+                })
+            }
+            Operation::Discard { .. } => Completion::task(workers, discard::discard(core, range, place)),
+            Operation::WriteZeroes { fua, may_discard, .. } => {
+                Completion::task(workers, discard::write_zeroes(core, range, fua, may_discard, place))
+            }
+            Operation::Extents { .. } => Completion::task(workers, extents::extents(core, range, place)),
+        }
+    }
+
+    /// Counts tag hits and misses, and gives blocks that are not resident a frame, in the order of submission.
+    fn touch(&self, range: ByteRange, kind: RequestKind) -> Advice {
+        let size_bytes = self.origin.end();
+        let state = &mut *self.lines.state();
+        let mut advice = match kind {
+            RequestKind::Ahead => Advice::default(),
+            RequestKind::Read | RequestKind::Write => state.admissions.advise(kind, range, size_bytes),
+        };
+        let may_insert = !advice.is_past
+            && state.failure.is_none()
+            && match kind {
+                RequestKind::Read | RequestKind::Ahead => state.mode.caches_reads(),
+                RequestKind::Write => state.mode.caches_writes(),
+            };
+        if !may_insert {
+            // There is nowhere to put it.
+            advice.ahead = None;
+        }
+        let mut evicted_count = 0;
+        let (mut hit_count, mut miss_count) = (0, 0);
+        for block in self.line_size().blocks_of(range) {
+            if let Some(frame) = state.frames.lookup(block) {
+                state.frames.touch(frame);
+                hit_count += 1;
+                continue;
+            }
+            miss_count += 1;
+            if !may_insert || (kind != RequestKind::Ahead && !state.admissions.admits(block)) {
+                continue;
+            }
+            evicted_count += state.give_frame(block);
+        }
+        if may_insert && kind == RequestKind::Read && state.admissions.tuning().prefetches_lines {
+            advice.lines = self.rest_of_lines(state, range);
+        }
+        self.counters.of(kind).tags(hit_count, miss_count);
+        self.counters.evictions.fetch_add(evicted_count, Ordering::Relaxed);
+        advice
+    }
+
+    /// The whole lines of `range`, if they have more than that, a place, and not all of what they should have.
+    fn rest_of_lines(&self, state: &State, range: ByteRange) -> Option<ByteRange> {
+        let line_size = self.line_size();
+        let lines = line_size.whole_lines(range);
+        let start = lines.offset.max(self.origin.padding);
+        let end = lines.end().min(self.origin.end());
+        let is_wanting = |block: u64| {
+            let found = state.frames.find(block);
+            found.is_some_and(|(_, line)| {
+                line.valid != line_size.part_of(block, ByteRange { offset: start, length: end - start }).0
+            })
+        };
+        let is_more = start < range.offset || range.end() < end;
+        (is_more && line_size.blocks_of(range).any(is_wanting))
+            .then_some(ByteRange { offset: start, length: end - start })
+    }
+
+    /// Reads into the cache what will be asked for next. Without memory for it now, nothing happens.
+    fn fetch_ahead(self: &Arc<Self>, range: ByteRange) {
+        let Some(buffer) = self.insert_pool.try_acquire(range.length as usize) else { return };
+        self.touch(range, RequestKind::Ahead);
+        let place = self.ranges.shared(self.line_size().whole_lines(range));
+        if !self.life.is_open() {
+            return;
+        }
+        let reading = read::read(Arc::clone(self), range, buffer, place, RequestKind::Ahead);
+        self.start(async move { drop(reading.await) });
+    }
+}
+
+async fn write(
+    core: Arc<Core>,
+    range: ByteRange,
+    buffer: Buffer,
+    fua: bool,
+    is_past: bool,
+    place: Acquire,
+) -> Response {
+    let guard = match core.enter(place).await {
+        Ok(guard) => guard,
+        Err(error) => return Response::failed(error, buffer),
+    };
+    let (mode, has_failed) = {
+        let state = core.lines.state();
+        (state.mode, state.failure.is_some())
+    };
+    core.succession.tell(range, core.origin.padding).await;
+    match mode {
+        Mode::WriteBack if !has_failed && !is_past => write_back::write(core, range, buffer, guard).await,
+        // What was promised for write-back holds without the cache device, too: acknowledged is durable.
+        Mode::WriteBack => write_through::write(core, range, buffer, true, Copy::Drop, guard).await,
+        Mode::WriteThrough if !is_past => write_through::write(core, range, buffer, fua, Copy::Keep, guard).await,
+        Mode::WriteThrough | Mode::WriteAround | Mode::PassThrough => {
+            write_through::write(core, range, buffer, fua, Copy::Drop, guard).await
+        }
+        // The mode was changed while the write waited for its place.
+        Mode::ReadOnly => Response::failed(Error::new(ErrorKind::ReadOnly, "the cache is in mode read-only"), buffer),
+    }
+}

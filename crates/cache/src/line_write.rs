@@ -1,0 +1,167 @@
+//! One line of a write in write-back: where it goes, what goes along, and what the record says of it.
+
+use base::buffer::Buffer;
+use base::checksum::crc32c;
+
+use crate::format::{ENTRY_WRITE, FRAME_NONE, Line, LogEntry, checksum_of, checksum_of_line};
+use crate::line_size::LineSize;
+use crate::sectors::Sectors;
+
+/// One line of a write.
+pub(crate) struct LineWrite {
+    pub(crate) block: u64,
+    /// Sectors to write.
+    pub(crate) mask: Sectors,
+    /// Offset of their bytes in the request.
+    pub(crate) at: usize,
+    /// Where they go.
+    pub(crate) frame: u32,
+    /// Whether that is the frame that holds the line already.
+    pub(crate) is_in_place: bool,
+    /// The frame that holds the line now, when that is another one.
+    pub(crate) old_frame: Option<u32>,
+    /// What it holds.
+    pub(crate) before: Line,
+    /// Sectors of the old frame to write along.
+    pub(crate) copied: Sectors,
+    /// Old content of the copied sectors, a whole line; empty when nothing is copied.
+    pub(crate) merged: Buffer,
+    /// Of the line once this is durable, where this writes all of it; else 0.
+    pub(crate) checksum: u32,
+}
+
+impl LineWrite {
+    /// The line once this is durable.
+    pub(crate) fn after(&self) -> Line {
+        let (kept_valid, kept_dirty) = match self.is_in_place {
+            true => (self.before.valid, self.before.dirty),
+            false => (self.copied, self.copied & self.before.dirty),
+        };
+        Line {
+            block: self.block,
+            valid: kept_valid | self.mask,
+            dirty: kept_dirty | self.mask,
+            is_lost: false,
+            checksum: self.checksum,
+        }
+    }
+
+    /// Sectors that this writes and that nobody changes while the line stays as it is.
+    fn checked(&self) -> Sectors {
+        self.mask | (self.copied & self.before.dirty)
+    }
+
+    /// What the record says of it; from then on its checksum is known, where that can be.
+    pub(crate) fn entry(&mut self, line_size: LineSize, buffer: &Buffer) -> LogEntry {
+        if self.mask | self.copied == line_size.all_sectors() {
+            self.checksum = match self.copied.is_empty() {
+                true => checksum_of_line(&buffer[self.at..self.at + line_size.bytes() as usize]),
+                false => checksum_of_line(&self.merged_bytes(buffer)),
+            };
+        }
+        let checksum = if self.copied.is_empty() {
+            crc32c(&buffer[self.at..self.at + self.mask.bytes() as usize])
+        } else {
+            checksum_of(self.checked(), &self.merged_bytes(buffer))
+        };
+        LogEntry {
+            kind: ENTRY_WRITE,
+            checked: self.checked(),
+            checksum,
+            ..LogEntry::state(self.frame, self.old_frame.unwrap_or(FRAME_NONE), self.after())
+        }
+    }
+
+    /// The entry that takes [`LineWrite::entry`] back.
+    pub(crate) fn entry_back(&self) -> LogEntry {
+        match self.old_frame {
+            Some(old_frame) => LogEntry::state(old_frame, self.frame, self.before),
+            None => {
+                let valid = self.before.valid & !self.mask;
+                LogEntry::state(self.frame, FRAME_NONE, Line { valid, ..self.before })
+            }
+        }
+    }
+
+    /// The whole line: what is copied with what is written on top.
+    pub(crate) fn merged_bytes(&self, buffer: &Buffer) -> Buffer {
+        let mut bytes = Buffer::copy_of(&self.merged);
+        let run = self.mask.hull().expect("a write has sectors");
+        bytes[run.bytes()].copy_from_slice(&buffer[self.at..self.at + run.length() as usize]);
+        bytes
+    }
+
+    /// The frame that is busy with this write.
+    pub(crate) fn busy_frame(&self) -> Option<u32> {
+        if self.is_in_place { Some(self.frame) } else { self.old_frame }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sectors(bits: u8) -> Sectors {
+        Sectors::from_bytes(&[bits])
+    }
+
+    /// Sectors 2 and 3 of a line whose lower half is valid, and of which sectors 0 and 2 are dirty: 2 must not be overwritten, so that 0 and 1 go along.
+    fn moving() -> (LineWrite, Buffer) {
+        let before = Line { block: 9, valid: sectors(0x0f), dirty: sectors(0x05), ..Line::default() };
+        let mut merged = Buffer::zeroed(4096);
+        merged[..1024].fill(1);
+        let write = LineWrite {
+            block: 9,
+            mask: sectors(0x0c),
+            at: 512,
+            frame: 4,
+            is_in_place: false,
+            old_frame: Some(2),
+            before,
+            copied: sectors(0x03),
+            merged,
+            checksum: 0,
+        };
+        let mut request = Buffer::zeroed(512 + 1024);
+        request[512..].fill(2);
+        (write, request)
+    }
+
+    #[test]
+    fn a_line_that_moves_takes_along_what_it_does_not_write() {
+        let (mut write, request) = moving();
+        let entry = write.entry(LineSize::default(), &request);
+        assert_eq!((entry.frame, entry.frame_freed), (4, 2));
+        assert_eq!((entry.line.valid, entry.line.dirty), (sectors(0x0f), sectors(0x0d)));
+        // What is clean and goes along may change while nobody looks; all else is held against the data.
+        assert_eq!(entry.checked, sectors(0x0d));
+        let mut line = [1; 2048];
+        line[1024..].fill(2);
+        assert_eq!(write.merged_bytes(&request)[..2048], line);
+        assert_eq!(entry.checksum, checksum_of(entry.checked, &write.merged_bytes(&request)));
+        assert_eq!(write.busy_frame(), Some(2), "the one that holds the line");
+    }
+
+    #[test]
+    fn a_record_is_taken_back_by_one_that_says_what_was_there() {
+        let (write, _) = moving();
+        let back = write.entry_back();
+        assert_eq!((back.frame, back.frame_freed, back.line.dirty), (2, 4, sectors(0x05)));
+        let in_place = LineWrite { is_in_place: true, old_frame: None, mask: sectors(0x08), frame: 2, ..write };
+        let back = in_place.entry_back();
+        assert_eq!((back.frame, back.frame_freed), (2, FRAME_NONE));
+        assert_eq!(
+            (back.line.valid, back.line.dirty),
+            (sectors(0x07), sectors(0x05)),
+            "what was written is not what it was"
+        );
+    }
+
+    #[test]
+    fn the_checksum_of_a_line_is_known_when_all_of_it_is_written() {
+        let (moving, _) = moving();
+        let mut whole = LineWrite { mask: sectors(0xff), at: 0, copied: Sectors::NONE, ..moving };
+        let request = Buffer::copy_of(&[7; 4096]);
+        assert_eq!(whole.entry(LineSize::default(), &request).line.checksum, checksum_of_line(&request));
+    }
+}

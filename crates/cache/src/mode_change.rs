@@ -1,0 +1,35 @@
+//! From one mode to another, while requests go on.
+
+use std::sync::Arc;
+
+use block::Error;
+
+use crate::core::Core;
+use crate::mode::Mode;
+
+impl Core {
+    /// Changes when writes are acknowledged. To anything but write-back: returns when nothing is dirty any more.
+    pub(crate) async fn set_mode(self: &Arc<Self>, mode: Mode) -> Result<(), Error> {
+        self.crash_mode.check_mode(mode)?;
+        {
+            let guard = self.exclude_requests().await;
+            if !self.life.is_open() {
+                // Another cache has taken the place of this one meanwhile.
+                return Err(self.life.closed());
+            }
+            if mode.delays_writes() {
+                // What write-through acknowledged becomes durable, as write-back promises for everything acknowledged.
+                self.origin.flush().await?;
+                // Clients of write-back need not flush, so they would never be told.
+                self.origin.flushes.failures.untold().map_or(Ok(()), Err)?;
+            }
+            self.lines.state().mode = mode;
+            self.lines.background.notify();
+            drop(guard);
+        }
+        if !mode.delays_writes() {
+            self.clean_all(|_| {}).await?;
+        }
+        Ok(())
+    }
+}

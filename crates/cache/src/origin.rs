@@ -1,0 +1,197 @@
+//! The origin as its cache knows it: the device, what it has said of itself, and what it still has to flush.
+//!
+//! It begins `padding` bytes earlier here than for everybody else: see [`alignment`](crate::alignment).
+//!
+//! One flush of the origin is under way at a time. One that fails may have dropped what another, answered well a moment later, seems to have made durable: cleaning
+//! would call lines clean that are nowhere any more. So the failure is noted, as a loss, before the next flush begins. All of this a cache shares with the
+//! successor that is to take its place ([`OriginFlushes`]): each flushes what the other wrote.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use base::buffer::Buffer;
+use base::range::ByteRange;
+use block::device::DeviceExt;
+use block::range_lock::RangeLock;
+use block::{Completion, Device, Error, ErrorKind, EventReceiver, Geometry, Identity, Request, SharedDevice};
+use store::OriginReports;
+
+use crate::alignment::{Padded, inside};
+use crate::counters::RequestCounters;
+use crate::lines::Lines;
+use crate::losses::Losses;
+use crate::origin_flushes::OriginFlushes;
+
+/// See the top of this file.
+pub(crate) struct Origin {
+    /// As it is inside.
+    device: SharedDevice,
+    pub(crate) padding: u64,
+    pub(crate) reports: OriginReports,
+    lines: Arc<Lines>,
+    pub(crate) losses: Arc<Losses>,
+    /// What is known about flushes, here and in a cache that takes the place of this one.
+    pub(crate) flushes: Arc<OriginFlushes>,
+    /// Held by whoever writes to the origin: what is sent to one place gets there in its order.
+    pub(crate) order: RangeLock,
+}
+
+impl Origin {
+    /// `device` as everybody else knows it, which had this `identity`, and has told `events` since before anything was read.
+    pub(crate) fn new(
+        device: SharedDevice,
+        padding: u64,
+        identity: Identity,
+        lines: &Arc<Lines>,
+        events: EventReceiver,
+        flushes: Arc<OriginFlushes>,
+    ) -> Self {
+        let device = Padded::over(device, padding);
+        let copies = Arc::clone(lines);
+        let reports = OriginReports::new(Arc::clone(&device), identity, events, move || copies.forget_unflushed());
+        let losses = Losses::new(lines, reports.losses());
+        flushes.join(&losses);
+        Self { device, padding, reports, lines: Arc::clone(lines), losses, flushes, order: RangeLock::new() }
+    }
+
+    /// The geometry but for the padding.
+    pub(crate) fn geometry(&self) -> Geometry {
+        let inside = self.device.geometry();
+        Geometry { size_bytes: inside.size_bytes.saturating_sub(self.padding), ..inside }
+    }
+
+    /// Its end now, as seen from inside.
+    pub(crate) fn end(&self) -> u64 {
+        self.device.geometry().size_bytes
+    }
+
+    /// Where requests go; ranges are as seen from inside.
+    pub(crate) fn device(&self) -> &SharedDevice {
+        &self.device
+    }
+
+    /// The only way to read it.
+    pub(crate) async fn read(
+        &self,
+        range: ByteRange,
+        buffer: Buffer,
+        counters: &RequestCounters,
+    ) -> (Result<(), Error>, Buffer) {
+        counters.origin_reads.fetch_add(1, Ordering::Relaxed);
+        let response = self.device.submit(Request::read(range.offset, buffer)).await;
+        (response.result, response.buffer)
+    }
+
+    /// Sends a write. The caller has its place in `order`.
+    pub(crate) fn write(&self, range: ByteRange, buffer: Buffer, fua: bool) -> Completion {
+        self.device.submit(Request::write(range.offset, buffer, fua))
+    }
+
+    /// Makes durable what it acknowledged to us, if there is any.
+    pub(crate) async fn flush(&self) -> Result<(), Error> {
+        if self.has_unflushed_writes() || self.lines.state().frames.mappings.has_unflushed() {
+            return self.flush_anyway().await;
+        }
+        Ok(())
+    }
+
+    /// Makes durable all that it has.
+    pub(crate) async fn flush_anyway(&self) -> Result<(), Error> {
+        let flushes = &self.flushes;
+        let _turn = flushes.turn.lock().await;
+        let written = {
+            let mappings = &mut self.lines.state().frames.mappings;
+            mappings.start_flush();
+            flushes.writes()
+        };
+        let result = self.device.flush().await;
+        // When it lost something before this flush, it says so with the answer at the latest: copies of that are not safe now.
+        self.reports.hear_losses();
+        if result.is_err() {
+            flushes.note_losses();
+        }
+        self.lines.state().frames.mappings.finish_flush(result.is_ok(), flushes.has_lost());
+        match &result {
+            Ok(()) => flushes.note_flushed(written),
+            Err(error) if may_have_lost(error) => flushes.failures.note(error, || flushes.has_unflushed_writes()),
+            Err(_) => {}
+        }
+        result
+    }
+
+    /// Whether it could still lose something that it acknowledged to us.
+    pub(crate) fn has_unflushed_writes(&self) -> bool {
+        self.flushes.has_unflushed_writes()
+    }
+
+    /// Notes a change that it acknowledged and may still lose: perhaps in a flush that failed since it was sent, when there had been
+    /// `failures_before` of them.
+    pub(crate) fn note_write(&self, failures_before: u64) {
+        self.flushes.note_write();
+        self.flushes.failures.note_stake(failures_before);
+    }
+
+    /// A range as everybody else names it, as it is inside.
+    pub(crate) fn inside(&self, range: ByteRange) -> ByteRange {
+        inside(range, self.padding)
+    }
+}
+
+/// Whether an origin that failed to flush may have lost what it had acknowledged: not one that was not reached.
+fn may_have_lost(error: &Error) -> bool {
+    !matches!(error.kind(), ErrorKind::NoAccess | ErrorKind::TimedOut)
+}
+
+#[cfg(test)]
+mod tests {
+    use base::executor::Executor;
+    use block::layer::crash::CrashLayer;
+
+    use super::*;
+    use crate::lines::tests::{empty, put, valid};
+    use crate::options::Associativity;
+    use crate::sectors::Sectors;
+
+    /// An origin on this medium that nobody has flushed yet, and the lines of its cache.
+    fn origin(medium: &CrashLayer) -> (Arc<Origin>, Arc<Lines>) {
+        let lines = empty(Associativity::Full);
+        let device: SharedDevice = Arc::new(medium.clone());
+        let (identity, events) = (device.identity(), device.subscribe());
+        let origin = Origin::new(device, 0, identity, &lines, events, OriginFlushes::new());
+        (Arc::new(origin), lines)
+    }
+
+    #[test]
+    fn a_flush_that_fails_is_a_loss_and_a_stake_of_whoever_wrote() {
+        let mut executor = Executor::in_order();
+        let medium = CrashLayer::new(1 << 20, 2);
+        let (origin, lines) = origin(&medium);
+        let frame = put(&lines, 0, 0xff, 0);
+        lines.state().frames.mappings.set_unflushed(frame);
+        medium.fail_flush_once(medium.flushes_seen(), ErrorKind::Media);
+        let mut flush = || {
+            let origin = Arc::clone(&origin);
+            executor.block_on(async move { origin.flush().await }).map_err(|error| error.kind())
+        };
+        assert_eq!(flush(), Err(ErrorKind::Media));
+        assert_eq!((origin.losses.count(), valid(&lines, frame)), (1, Sectors::NONE));
+        assert!(origin.has_unflushed_writes() && origin.flushes.failures.untold().is_some());
+        assert_eq!(flush(), Ok(()));
+        assert!(!origin.has_unflushed_writes() && origin.flushes.has_lost(), "what it shows it may not have");
+    }
+
+    #[test]
+    fn a_flush_with_nothing_to_flush_asks_nobody() {
+        let mut executor = Executor::in_order();
+        let medium = CrashLayer::new(1 << 20, 2);
+        let (origin, _lines) = origin(&medium);
+        let mut flush = || {
+            let origin = Arc::clone(&origin);
+            executor.block_on(async move { origin.flush().await }).expect("nothing fails");
+            medium.flushes_seen()
+        };
+        assert_eq!([flush(), flush()], [1, 1], "nobody knows what it had acknowledged before the first");
+        origin.note_write(origin.flushes.failures.count());
+        assert_eq!(flush(), 2);
+    }
+}

@@ -1,0 +1,28 @@
+//! What was found when a cache was opened.
+
+use serde::Serialize;
+
+/// What was found when the cache was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RecoveryReport {
+    /// Whether it had been closed; otherwise its program had stopped in the middle.
+    pub was_closed: bool,
+    /// Log records replayed.
+    pub log_records: u64,
+    /// Bytes of these.
+    pub log_bytes: u64,
+    /// Entries in these.
+    pub log_entries: u64,
+    /// Writes whose data was compared with its checksum.
+    pub writes_verified: u64,
+    /// Of these, writes that had not landed, and therefore had not been acknowledged.
+    pub writes_taken_back: u64,
+    /// Lines dirty after recovery.
+    pub dirty_lines: u64,
+    /// Of these, lines that the cache device cannot return.
+    pub lost_lines: u64,
+    /// Clean lines that a crash has cost, or a table that is an older one, or of which others changed something meanwhile.
+    pub clean_lines_dropped: u64,
+    /// Whether the table of the closed cache is not the one that it was closed with: the newest slot of a page is gone. Nothing was dirty.
+    pub is_table_older: bool,
+}

@@ -1,0 +1,102 @@
+//! The origin gets something newer than what the cache holds of the same sectors: in which order, and what is forgotten.
+
+use std::future::Future;
+
+use base::buffer::Buffer;
+use base::range::ByteRange;
+use block::{Error, Response};
+
+use crate::core::Core;
+use crate::crash_mode::CrashMode;
+use crate::format::{FRAME_NONE, Line, LogEntry};
+
+impl Core {
+    /// Writes to the origin; dirty sectors of the range are dirty no more when this returns. The caller holds the range and has prepared
+    /// it with [`Journal::prepare_supersede`](crate::journal::Journal::prepare_supersede).
+    pub(crate) async fn write_origin(&self, range: ByteRange, buffer: Buffer, fua: bool) -> Response {
+        let is_mapped_at_once = self.crash_mode == CrashMode::AllSynchronous;
+        let fua = fua || is_mapped_at_once || self.lines.has_dirty(range);
+        let order = self.origin.order.exclusive(self.line_size().whole_lines(range)).await;
+        if let Err(error) = self.journal.unmap_cleaned(range).await {
+            return Response::failed(error, buffer);
+        }
+        let failures = self.origin.flushes.failures.count();
+        let mut response = self.origin.write(range, buffer, fua).await;
+        if response.result.is_ok() {
+            if !fua {
+                self.origin.note_write(failures);
+            }
+            response.result = self.forget_superseded(range).await;
+        }
+        // Not before: a line that is still dirty would be picked for cleaning and sent over the newer data.
+        drop(order);
+        self.lines.changed.notify();
+        response
+    }
+
+    /// Says durably that no sector of `range` is dirty, and that the cache holds none. The origin has newer ones, durably.
+    pub(crate) async fn forget_superseded(&self, range: ByteRange) -> Result<(), Error> {
+        let entries_max = self.journal.entries_max();
+        loop {
+            let count = self.lines.changed.count();
+            match self.plan_forget(range, entries_max) {
+                Forget::Done => return Ok(()),
+                Forget::Wait => self.lines.changed.changed_since(count).await,
+                Forget::Record(entries) => self.journal.commit_states(&entries).await?,
+            }
+        }
+    }
+
+    fn plan_forget(&self, range: ByteRange, entries_max: usize) -> Forget {
+        let state = &mut *self.lines.state();
+        let mut entries = Vec::new();
+        let mut must_wait = false;
+        for block in state.frames.resident_in(self.line_size().blocks_of(range)) {
+            let Some((frame, line)) = state.frames.find(block) else { continue };
+            let (part, _) = self.line_size().part_of(block, range);
+            state.supersede_cleaning(block, part);
+            let after = Line { valid: line.valid & !part, dirty: line.dirty & !part, ..line };
+            if state.frames.is_busy(frame) {
+                must_wait = true;
+            } else if line.dirty == after.dirty {
+                state.frames.set_sectors(frame, after.valid, after.dirty);
+            } else if entries.len() < entries_max {
+                state.frames.set_busy(frame, true);
+                entries.push(LogEntry::state(frame, FRAME_NONE, after));
+            }
+        }
+        match (entries.is_empty(), must_wait) {
+            (false, _) => Forget::Record(entries),
+            (true, true) => Forget::Wait,
+            (true, false) => Forget::Done,
+        }
+    }
+
+    /// Runs a change of the origin in its order, and forgets what it replaced.
+    pub(crate) async fn replace_on_origin(
+        &self,
+        range: ByteRange,
+        change: impl Future<Output = Result<(), Error>>,
+    ) -> Result<(), Error> {
+        let order = self.origin.order.exclusive(self.line_size().whole_lines(range)).await;
+        let mut result = self.journal.unmap_cleaned(range).await;
+        if result.is_ok() {
+            result = change.await;
+        }
+        if result.is_ok() {
+            result = self.forget_superseded(range).await;
+        }
+        // Not before: a line that is still dirty would be picked for cleaning and sent over the newer data.
+        drop(order);
+        self.lines.changed.notify();
+        result
+    }
+}
+
+/// What is left to forget.
+enum Forget {
+    Done,
+    /// A record about one of the lines is on its way.
+    Wait,
+    Record(Vec<LogEntry>),
+}

@@ -1,0 +1,121 @@
+//! What to attach, and how: what settings say of the whole.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use front::SocketAccess;
+use iscsi::url::Url;
+
+use crate::cache_place::CacheConfig;
+use crate::difference_place::DifferenceConfig;
+use crate::error::{Error, Failure, Result};
+use crate::fronts;
+use crate::fronts::kind::FrontConfig;
+use crate::log_place::LogConfig;
+use crate::login::attachment_isid;
+use crate::paths::Paths;
+use crate::remotes::{RemotesConfig, number_sessions};
+use crate::settings::Settings;
+use crate::socket_names::{group_of, mode_of};
+use crate::stack::StackConfig;
+
+/// How long I/O waits for a target that is away, where nobody says it: as long as open-iscsi's, enough for a reboot.
+const REPLACEMENT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(120);
+
+/// What to attach, and how.
+pub struct AttachConfig {
+    /// What is offered.
+    pub stack: StackConfig,
+    /// Where.
+    pub fronts: Vec<FrontConfig>,
+    /// Whether it is to be ready before the target is there.
+    pub waits_for_target: bool,
+    /// Where to serve metrics; loopback only.
+    pub metrics: Option<SocketAddr>,
+}
+
+impl AttachConfig {
+    /// The LUNs at `urls` with all that `settings` say.
+    ///
+    /// # Errors
+    /// What cannot be, or cannot be together.
+    pub fn of(urls: &str, settings: Settings, paths: &Paths) -> Result<Self> {
+        settings.check()?;
+        let mut remotes = RemotesConfig::of(urls, &settings)?;
+        if !settings.is_given("timeout.replacement") {
+            remotes.remotes.iter_mut().for_each(|remote| remote.waits.replacement = REPLACEMENT_TIMEOUT_DEFAULT);
+        }
+        let name = match (settings.text("name"), remotes.remotes.first()) {
+            (Some(name), _) => name,
+            (None, Some(first)) => default_name(&first.url),
+            (None, None) => return Err(Error::new(Failure::Usage, "there is no URL of a logical unit to attach")),
+        };
+        let isid = settings.parsed("isid")?.unwrap_or_else(|| attachment_isid(&paths.control_socket(&name)));
+        number_sessions(&mut remotes.remotes, Some(isid));
+        let (log, difference) = (LogConfig::of(&settings)?, DifferenceConfig::of(&settings));
+        if log.is_some() && difference.is_some() {
+            let names = ["log.path", "difference.path"].map(|key| settings.name_of(key));
+            return Err(Error::new(Failure::Usage, format!("{} cannot be used with {}", names[1], names[0])));
+        }
+        Ok(Self {
+            fronts: fronts(&settings, &|kind| paths.front_socket(&name, kind))?,
+            waits_for_target: settings.is_on("wait"),
+            metrics: settings.parsed("metrics")?,
+            stack: StackConfig {
+                remotes,
+                cache: CacheConfig::of(&settings)?,
+                log,
+                difference,
+                overwrites_changes: settings.is_on("overwrite-changes"),
+                name,
+                settings,
+            },
+        })
+    }
+}
+
+/// The fronts; those for which no place is said are at `usual`.
+fn fronts(settings: &Settings, usual: &dyn Fn(&str) -> PathBuf) -> Result<Vec<FrontConfig>> {
+    let (access, is_read_only) = (front_access(settings)?, settings.is_on("read-only"));
+    let parse = |text: String| {
+        let refused = |why| Error::new(Failure::Usage, format!("{} {text}: {why}", settings.name_of("front")));
+        let config = fronts::parse(&text, usual).map_err(refused)?;
+        Ok(FrontConfig { access, is_read_only, ..config })
+    };
+    settings.texts("front").into_iter().map(parse).collect()
+}
+
+fn front_access(settings: &Settings) -> Result<SocketAccess> {
+    let number = |key: &str, parse: fn(&str) -> std::result::Result<u32, String>| {
+        let context = |why| Error::new(Failure::Usage, format!("{}: {why}", settings.name_of(key)));
+        settings.text(key).map(|text| parse(&text).map_err(context)).transpose()
+    };
+    Ok(SocketAccess { mode: number("socket.mode", mode_of)?, group: number("socket.group", group_of)? })
+}
+
+/// The last part of the IQN and the LUN, in characters a file name can have.
+fn default_name(url: &Url) -> String {
+    let last = url.target.rsplit(':').next().unwrap_or(&url.target);
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let clean: String = last.chars().map(|c| if is_allowed(c) { c } else { '-' }).take(40).collect();
+    format!("{}-{}", clean.trim_start_matches('.'), url.lun)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_default_name_is_a_name() {
+        for (url, name) in [
+            ("iscsi://h/iqn.2026-11.io.forebay:disk1/0", "disk1-0"),
+            ("iscsi://h/iqn.2026-11.io.forebay:a:b.c/3", "b.c-3"),
+            ("iscsi://h/iqn.2026-11.io.forebay/0", "iqn.2026-11.io.forebay-0"),
+        ] {
+            let made = default_name(&url.parse().unwrap());
+            assert_eq!(made, name);
+            assert!(crate::paths::check_name(&made).is_ok());
+        }
+    }
+}

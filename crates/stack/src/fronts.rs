@@ -1,0 +1,241 @@
+//! Fronts: how local applications reach a device. One stack may have several, of one kind or of more, each at a place of its own.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`kind`] | what a front is |
+//! | `nbd` | the NBD server |
+//! | here | the kinds there are, and all fronts of one attachment |
+//!
+//! A front is a file here and a row in [`KINDS`]. Whatever else there is (what `--as` takes, status, metrics, the beginning and the end of an attachment)
+//! knows it by these only.
+
+use std::path::PathBuf;
+use std::pin::pin;
+use std::rc::Rc;
+
+use futures_util::future::{join_all, select_all};
+use serde_json::{Map, Value, json};
+use tokio::sync::watch::Sender;
+
+use crate::error::{Error, Failure, Result};
+use crate::flag::wait_until;
+use crate::limits::{FRONTS_MAX, TURN_AWAY_PAUSE};
+
+#[cfg(test)]
+mod broken;
+pub mod kind;
+mod nbd;
+
+#[cfg(test)]
+pub(crate) use broken::broken;
+
+use kind::{Front, FrontConfig, FrontKind, Served};
+
+/// Every kind there is, the usual one first.
+pub static KINDS: &[&FrontKind] = &[&nbd::KIND];
+
+/// What `text` asks for: `KIND:PLACE`, or `auto` for the usual kind at the socket file that is usual for it.
+///
+/// # Errors
+/// Why it asks for nothing.
+pub fn parse(text: &str, usual: &dyn Fn(&str) -> PathBuf) -> std::result::Result<FrontConfig, String> {
+    let refusal = || {
+        let places: Vec<&str> = KINDS.iter().map(|kind| kind.places).collect();
+        format!("use {} or auto", places.join(", "))
+    };
+    let (kind, place) = match text.split_once(':') {
+        None if text == "auto" => (KINDS[0], format!("unix:{}", usual(KINDS[0].name).display())),
+        None => return Err(refusal()),
+        Some((name, place)) => {
+            let kind = KINDS.iter().find(|kind| kind.name == name).ok_or_else(refusal)?;
+            (*kind, (kind.place)(place)?)
+        }
+    };
+    Ok(FrontConfig { kind, place, access: front::SocketAccess::default(), is_read_only: false })
+}
+
+/// The fronts of an attachment. Clones are the same fronts.
+#[derive(Clone)]
+pub struct Fronts(Rc<[Box<dyn Front>]>);
+
+impl Fronts {
+    /// Listens everywhere.
+    ///
+    /// # Errors
+    /// A place that is taken; `Usage` for none, or too many.
+    pub fn listen(configs: &[FrontConfig]) -> Result<Self> {
+        if configs.is_empty() || configs.len() > FRONTS_MAX {
+            let message = format!("an attachment has 1 to {FRONTS_MAX} fronts, not {}", configs.len());
+            return Err(Error::new(Failure::Usage, message));
+        }
+        Ok(Self::of(configs.iter().map(|config| (config.kind.listen)(config)).collect::<Result<_>>()?))
+    }
+
+    /// These.
+    pub(crate) fn of(fronts: Vec<Box<dyn Front>>) -> Self {
+        Self(fronts.into())
+    }
+
+    /// Where applications reach them, as they take it.
+    pub fn addresses(&self) -> Vec<String> {
+        self.0.iter().map(|front| front.address()).collect()
+    }
+
+    /// Where they listen, in the form of `--as` without their kinds.
+    pub fn places(&self) -> Vec<String> {
+        self.0.iter().map(|front| front.place()).collect()
+    }
+
+    /// Applications that know another size of the device than it has.
+    pub fn outdated(&self) -> u64 {
+        self.0.iter().map(|front| front.clients().outdated).sum()
+    }
+
+    /// Hangs up on everybody who comes, for ever.
+    pub async fn turn_away(&self) {
+        loop {
+            let (turned_away, ..) = select_all(self.0.iter().map(|front| front.turn_away())).await;
+            if let Err(error) = turned_away {
+                tracing::warn!(%error, "an application could not be turned away");
+                tokio::time::sleep(TURN_AWAY_PAUSE).await;
+            }
+        }
+    }
+
+    /// Serves at all of them until `stop` is raised, and ends when each has finished what was begun. One that ends before leaves the others.
+    ///
+    /// # Errors
+    /// Of the first that ended with one.
+    pub async fn serve(&self, served: Served, stop: &Sender<bool>) -> Result<()> {
+        let serving = self.0.iter().map(|front| {
+            let served = served.clone();
+            async move {
+                let ended = front.serve(served, Box::pin(wait_until(stop))).await;
+                let name = format!("the {} front at {}", front.kind().name, front.place());
+                if !*stop.borrow() {
+                    tracing::error!(error = ended.as_ref().err().map(tracing::field::display), "{name} has ended");
+                }
+                ended.map_err(|error| Error::io(name, &error))
+            }
+        });
+        let serving = pin!(join_all(serving));
+        serving.await.into_iter().collect()
+    }
+
+    /// Adds what there is to say of them to a status.
+    pub fn add_to(&self, status: &mut Value) {
+        let one = |front: &dyn Front| {
+            let clients = front.clients();
+            json!({
+                "kind": front.kind().name,
+                "place": front.place(),
+                "address": front.address(),
+                "clients": clients.open,
+                "clients_outdated": clients.outdated,
+            })
+        };
+        status["address"] = self.addresses().join(" ").into();
+        status["front"] = self.places().first().cloned().into();
+        status["fronts"] = self.0.iter().map(|front| one(front.as_ref())).collect();
+        for front in self.0.iter() {
+            let name = front.kind().name;
+            status[name] = sum(status[name].take(), front.counters());
+        }
+    }
+}
+
+/// Numbers at the same keys together.
+fn sum(one: Value, other: Value) -> Value {
+    match (one, other) {
+        (Value::Object(mut one), Value::Object(other)) => {
+            let sums: Map<String, Value> = other
+                .into_iter()
+                .map(|(key, value)| {
+                    let held = one.remove(&key).unwrap_or_default();
+                    (key, sum(held, value))
+                })
+                .collect();
+            Value::Object(sums)
+        }
+        (one, other) => match (one.as_u64(), other.as_u64()) {
+            (Some(one), Some(other)) => one.saturating_add(other).into(),
+            _ => other,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use block::device::DeviceExt;
+    use block::memory::MemoryDevice;
+    use block::range_lock::RangeLock;
+    use block::{Buffer, Identity};
+
+    use super::*;
+    use crate::settings::find;
+
+    #[test]
+    fn a_place_is_asked_for_by_its_kind_and_every_kind_is_named_where_there_is_none() {
+        let usual = &|kind: &str| PathBuf::from(format!("/run/forebay/disk.{kind}"));
+        assert_eq!(parse("auto", usual).unwrap().place, "unix:/run/forebay/disk.nbd");
+        let local = parse("nbd:127.0.0.1:0", usual).unwrap();
+        assert_eq!((local.kind.name, local.place.as_str()), ("nbd", "127.0.0.1:0"));
+        assert!(parse("nbd:unix:a", usual).unwrap().place.starts_with("unix:/"), "it is found from elsewhere");
+        for text in ["fuse:/mnt", "nbd", ""] {
+            let why = parse(text, usual).unwrap_err();
+            assert!(KINDS.iter().all(|kind| why.contains(kind.places)), "{why}");
+        }
+        assert!(parse("nbd:nowhere", usual).is_err());
+        let help = find("front").unwrap().help;
+        assert!(KINDS.iter().all(|kind| help.contains(kind.places)), "{help}");
+    }
+
+    #[test]
+    fn counters_of_fronts_of_one_kind_are_added() {
+        let one = json!({ "open": 1, "read": { "requests": 2 } });
+        let other = json!({ "open": 3, "read": { "requests": 4 } });
+        assert_eq!(sum(sum(Value::Null, one), other), json!({ "open": 4, "read": { "requests": 6 } }));
+    }
+
+    #[test]
+    fn families_of_a_front_are_below_its_name() {
+        for kind in KINDS {
+            for family in kind.metrics {
+                assert!(family.at.starts_with(&format!("/{}/", kind.name)), "{}", family.name);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_front_that_ends_leaves_the_others() {
+        let local = parse("nbd:127.0.0.1:0", &|_| PathBuf::new()).unwrap();
+        let fronts = Fronts::of(vec![broken(), (local.kind.listen)(&local).unwrap()]);
+        let place = fronts.places()[1].parse().unwrap();
+        let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
+        let served = Served { device: Arc::new(MemoryDevice::new(1 << 20, identity)), turns: RangeLock::new() };
+        let stop = Sender::new(false);
+        let using = async {
+            let (client, driver) = front::NbdClient::connect(&place).await.unwrap();
+            let driver = tokio::spawn(driver);
+            client.write(0, Buffer::copy_of(&[1; 512]), false).await.unwrap();
+            drop(client);
+            stop.send_replace(true);
+            driver.abort();
+        };
+        let (ended, ()) = tokio::join!(fronts.serve(served, &stop), using);
+        let error = ended.unwrap_err().to_string();
+        assert!(error.contains("the broken front at nowhere"), "{error}");
+    }
+
+    #[test]
+    fn an_attachment_has_some_fronts_and_not_too_many() {
+        let local = parse("nbd:127.0.0.1:0", &|_| PathBuf::new()).unwrap();
+        for count in [0, FRONTS_MAX + 1] {
+            let refused = Fronts::listen(&vec![local.clone(); count]).map(drop).unwrap_err();
+            assert_eq!(refused.failure(), Failure::Usage);
+            assert!(refused.to_string().contains("1 to 8 fronts"), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! A front that ends at once, for tests of what goes on without it.
+
+use std::io;
+
+use futures_util::future::LocalBoxFuture;
+use serde_json::{Value, json};
+
+use super::kind::{Clients, Front, FrontKind, Served};
+use crate::error::{Error, Failure};
+
+static KIND: FrontKind = FrontKind {
+    name: "broken",
+    places: "broken:nowhere",
+    place: |text| Ok(text.to_owned()),
+    listen: |_| Err(Error::new(Failure::Other, "it cannot listen")),
+    metrics: &[],
+};
+
+struct Broken;
+
+/// One.
+pub(crate) fn broken() -> Box<dyn Front> {
+    Box::new(Broken)
+}
+
+impl Front for Broken {
+    fn kind(&self) -> &'static FrontKind {
+        &KIND
+    }
+
+    fn place(&self) -> String {
+        "nowhere".to_owned()
+    }
+
+    fn address(&self) -> String {
+        "broken://nowhere".to_owned()
+    }
+
+    fn turn_away(&self) -> LocalBoxFuture<'_, io::Result<()>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn serve<'a>(&'a self, _: Served, _: LocalBoxFuture<'a, ()>) -> LocalBoxFuture<'a, io::Result<()>> {
+        Box::pin(async { Err(io::Error::other("it broke")) })
+    }
+
+    fn clients(&self) -> Clients {
+        Clients::default()
+    }
+
+    fn counters(&self) -> Value {
+        json!({})
+    }
+}

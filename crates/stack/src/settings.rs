@@ -1,0 +1,334 @@
+//! What a person chooses for an attachment, wherever it is said: options of the command line, `--set KEY=VALUE`, a file, the environment, and
+//! `forebay set` while it runs.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`table`] | every setting, with its values, its default and its help |
+//! | [`kind`] | what values there are, and how a text becomes one |
+//! | [`file`] | the file of `attach --config` |
+//! | here | what was chosen |
+//!
+//! The command line wins over the environment, that over a file, and that over the default. What is said twice in the same place is an error: nobody
+//! can tell which was meant.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use cache::Percent;
+
+use crate::error::{Error, Failure, Result};
+
+pub mod file;
+pub mod kind;
+pub mod table;
+
+use kind::Value;
+use table::{Setting, TABLE, Unset};
+
+/// Where something was said, the weakest first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    /// Nowhere: it is the default.
+    Default,
+    /// In this file.
+    File(PathBuf),
+    /// In the environment, by this variable.
+    Environment(&'static str),
+    /// By an option of its own on the command line.
+    Flag(&'static str),
+    /// By `--set`.
+    Set,
+    /// By `forebay set`, to what runs.
+    Running,
+}
+
+impl Origin {
+    /// What is stronger has more.
+    fn strength(&self) -> u8 {
+        match self {
+            Self::Default => 0,
+            Self::File(_) => 1,
+            Self::Environment(_) => 2,
+            Self::Flag(_) | Self::Set => 3,
+            Self::Running => 4,
+        }
+    }
+
+    /// The setting as whoever said it calls it.
+    fn name_of(&self, setting: &Setting) -> String {
+        match (self, setting.flag) {
+            (Self::Flag(flag), _) => format!("--{flag}"),
+            (Self::Environment(variable), _) => (*variable).to_owned(),
+            (Self::File(path), _) => format!("{}: {}", path.display(), setting.key),
+            (Self::Set, _) => format!("--set {}", setting.key),
+            (Self::Default | Self::Running, _) => setting.key.to_owned(),
+        }
+    }
+}
+
+/// One value as it was given.
+#[derive(Clone, Debug)]
+struct Given {
+    origin: Origin,
+    text: OsString,
+    value: Value,
+}
+
+/// What was chosen.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    given: BTreeMap<&'static str, Vec<Given>>,
+}
+
+/// The row of `key`.
+///
+/// # Errors
+/// `Usage`, with the keys that are like it.
+pub fn find(key: &str) -> Result<&'static Setting> {
+    TABLE.iter().find(|setting| setting.key == key).ok_or_else(|| {
+        let advice = match near(key).as_slice() {
+            [] => "; `forebay attach --help-all` lists all".to_owned(),
+            near => format!(": is {} meant?", near.join(" or ")),
+        };
+        // Without its value, which may be a secret.
+        Error::new(Failure::Usage, format!("\"{key}\" is no setting of an attachment{advice}"))
+    })
+}
+
+/// Keys that somebody who wrote `key` may have meant, the likeliest first: those with nearly the same letters, and those that end like it.
+fn near(key: &str) -> Vec<&'static str> {
+    let last = |key: &'_ str| key.rsplit('.').next().unwrap_or_default().to_owned();
+    let likeness = |setting: &Setting| {
+        let of_flag = setting.flag.map_or(0.0, |flag| strsim::jaro_winkler(flag, key));
+        let of_end = if last(setting.key) == last(key) { 1.0 } else { 0.0 };
+        strsim::jaro_winkler(setting.key, key).max(of_flag).max(of_end)
+    };
+    let mut found: Vec<(f64, &str)> = TABLE.iter().map(|setting| (likeness(setting), setting.key)).collect();
+    found.retain(|(likeness, _)| *likeness >= LIKENESS_MIN);
+    found.sort_by(|one, other| other.0.total_cmp(&one.0));
+    found.into_iter().take(NEAR_MAX).map(|(_, key)| key).collect()
+}
+
+/// Likeness (Jaro-Winkler) from which a key may have been meant: one or two letters of a short word are other ones.
+const LIKENESS_MIN: f64 = 0.9;
+/// Keys that an error names.
+const NEAR_MAX: usize = 3;
+
+impl Settings {
+    /// `key=value`, and nothing else.
+    ///
+    /// # Errors
+    /// A key that is none, a value it does not take.
+    pub fn of_running(key: &str, value: &str) -> Result<Self> {
+        let mut settings = Self::default();
+        settings.give(key, OsStr::new(value), Origin::Running)?;
+        Ok(settings)
+    }
+
+    /// Takes what was said at `origin`.
+    ///
+    /// # Errors
+    /// A key that is none, a value it does not take, one that was given there before.
+    pub fn give(&mut self, key: &str, text: &OsStr, origin: Origin) -> Result<()> {
+        let setting = find(key).map_err(|error| match &origin {
+            Origin::File(path) => error.context(path.display()),
+            Origin::Set => error.context("--set"),
+            _ => error,
+        })?;
+        let value = setting.kind.parse(text).map_err(|why| {
+            let message = format!("{} {}: {why}", origin.name_of(setting), text.to_string_lossy());
+            Error::new(Failure::Usage, message)
+        })?;
+        let all = self.given.entry(setting.key).or_default();
+        let before = all.first().map_or(0, |given| given.origin.strength());
+        if before > origin.strength() {
+            return Ok(());
+        }
+        if before < origin.strength() || origin == Origin::Running {
+            all.clear();
+        }
+        if let Some(first) = all.first().filter(|_| !setting.is_list) {
+            let (one, other) = (first.origin.name_of(setting), origin.name_of(setting));
+            return Err(Error::new(Failure::Usage, format!("{} is given twice, by {one} and by {other}", setting.key)));
+        }
+        all.push(Given { origin, text: text.to_owned(), value });
+        Ok(())
+    }
+
+    /// Refuses what makes no sense without something else that is not there, and what only a running attachment can be asked for.
+    ///
+    /// # Errors
+    /// `Usage`, naming both.
+    pub fn check(&self) -> Result<()> {
+        for setting in TABLE.iter().filter(|setting| self.is_given(setting.key)) {
+            if setting.changes == table::Changes::LiveOnly {
+                let message = format!("{} is for `forebay set`, once it runs", self.name_of(setting.key));
+                return Err(Error::new(Failure::Usage, message));
+            }
+            if !setting.needs.is_empty() && !setting.needs.iter().any(|key| self.is_given(key)) {
+                let needed: Vec<String> = setting.needs.iter().map(|key| self.name_beside(key, setting)).collect();
+                let message = format!("{} needs {}", self.name_of(setting.key), needed.join(" or "));
+                return Err(Error::new(Failure::Usage, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is needed, as who gave `setting` would say it.
+    fn name_beside(&self, key: &str, setting: &Setting) -> String {
+        let is_by_flag = matches!(self.first(setting.key), Some(Given { origin: Origin::Flag(_), .. }));
+        let flag = TABLE.iter().find(|setting| setting.key == key).and_then(|setting| setting.flag);
+        match flag.filter(|_| is_by_flag) {
+            Some(flag) => format!("--{flag}"),
+            None => key.to_owned(),
+        }
+    }
+
+    /// Whether somebody said it.
+    pub fn is_given(&self, key: &str) -> bool {
+        self.first(key).is_some()
+    }
+
+    /// The setting as whoever said it calls it.
+    pub fn name_of(&self, key: &str) -> String {
+        let setting = row(key);
+        self.first(key).map_or(&Origin::Default, |given| &given.origin).name_of(setting)
+    }
+
+    fn first(&self, key: &str) -> Option<&Given> {
+        self.given.get(row(key).key)?.first()
+    }
+
+    /// What was said, or the default.
+    fn value(&self, key: &str) -> Option<Value> {
+        let default = || match row(key).unset {
+            Unset::Value(text) => row(key).kind.parse(OsStr::new(text)).ok(),
+            Unset::Words(_) => None,
+        };
+        self.first(key).map(|given| given.value.clone()).or_else(default)
+    }
+
+    /// Whether the switch is on; off where nothing is said and there is no default.
+    pub fn is_on(&self, key: &str) -> bool {
+        self.value(key) == Some(Value::Switch(true))
+    }
+
+    /// A switch, where somebody said it.
+    pub fn switch(&self, key: &str) -> Option<bool> {
+        self.first(key).map(|given| given.value == Value::Switch(true))
+    }
+
+    /// A path.
+    pub fn path(&self, key: &str) -> Option<PathBuf> {
+        match self.value(key)? {
+            Value::Path(path) => Some(path),
+            _ => None,
+        }
+    }
+
+    /// A text.
+    pub fn text(&self, key: &str) -> Option<String> {
+        match self.value(key)? {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// All texts of a list.
+    pub fn texts(&self, key: &str) -> Vec<String> {
+        let of = |value: &Value| match value {
+            Value::Text(text) => Some(text.clone()),
+            _ => None,
+        };
+        match self.given.get(row(key).key) {
+            Some(all) => all.iter().filter_map(|given| of(&given.value)).collect(),
+            None => self.text(key).into_iter().collect(),
+        }
+    }
+
+    /// A number or a size; `None` also for the word for none.
+    pub fn number(&self, key: &str) -> Option<u64> {
+        match self.value(key)? {
+            Value::Number(number) | Value::Bytes(number) => Some(number),
+            _ => None,
+        }
+    }
+
+    /// A share.
+    pub fn share(&self, key: &str) -> Option<Percent> {
+        match self.value(key)? {
+            Value::Share(share) => Some(share),
+            _ => None,
+        }
+    }
+
+    /// A time.
+    pub fn time(&self, key: &str) -> Option<Duration> {
+        match self.value(key)? {
+            Value::Time(time) => Some(time),
+            _ => None,
+        }
+    }
+
+    /// What a word of a choice, or a text of a grammar of its own, stands for.
+    ///
+    /// # Errors
+    /// A text that stands for nothing.
+    pub fn parsed<T: FromStr<Err: Display>>(&self, key: &str) -> Result<Option<T>> {
+        let text = match self.value(key) {
+            Some(Value::Word(word)) => word.to_owned(),
+            Some(Value::Text(text)) => text,
+            _ => return Ok(None),
+        };
+        let context = |error: T::Err| Error::new(Failure::Usage, format!("{}: {error}", self.name_of(key)));
+        text.parse().map(Some).map_err(context)
+    }
+
+    /// As [`Settings::parsed`], of a setting that has a default.
+    ///
+    /// # Errors
+    /// As [`Settings::parsed`]; that it has none.
+    pub fn chosen<T: FromStr<Err: Display>>(&self, key: &str) -> Result<T> {
+        let missing = || Error::new(Failure::Usage, format!("{key} is not given, and has no default"));
+        self.parsed(key)?.ok_or_else(missing)
+    }
+
+    /// Every setting with what holds for it, as a text that says it; without those of stores that are made, which say themselves what they
+    /// were made with.
+    pub fn in_effect(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let is_said = |setting: &&Setting| matches!(setting.changes, table::Changes::AtStart | table::Changes::Live);
+        TABLE.iter().filter(is_said).filter_map(|setting| {
+            let default = match setting.unset {
+                Unset::Value(text) if self.is_useful(setting) => Some(text.to_owned()),
+                _ => None,
+            };
+            let given = self.given.get(setting.key).map(|all| {
+                let texts: Vec<_> = all.iter().map(|given| given.text.to_string_lossy()).collect();
+                texts.join(" ")
+            });
+            Some((setting.key, given.or(default)?))
+        })
+    }
+
+    /// Whether there is what the setting is about.
+    fn is_useful(&self, setting: &Setting) -> bool {
+        setting.needs.is_empty() || setting.needs.iter().any(|key| self.is_given(key))
+    }
+
+    /// Takes what was changed while it runs.
+    pub fn take(&mut self, changed: Self) {
+        self.given.extend(changed.given);
+    }
+}
+
+/// The row of a key that is written in this program.
+fn row(key: &str) -> &'static Setting {
+    TABLE.iter().find(|setting| setting.key == key).unwrap_or_else(|| panic!("{key} is no key of the table"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,76 @@
+//! What is needed to make another cache in place of the one there is, and what a cache of this host may not be.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use base::clock::Clock;
+use block::layer::switch::SwitchLayer;
+use cache::Mode;
+
+use crate::cache_place::CacheConfig;
+use crate::caches::Caches;
+use crate::control::{Request, call};
+use crate::error::{Error, Failure, Result};
+use crate::limits::STATUS_TIME_MAX;
+use crate::paths::Paths;
+use crate::place::Place;
+
+/// What is needed to make another cache in place of the one there is.
+pub(super) struct CacheParts {
+    pub(super) config: CacheConfig,
+    pub(super) place: Place,
+    /// Bytes it takes, when it is not a file of its own.
+    fixed_bytes: Option<u64>,
+    pub(super) clock: Arc<dyn Clock>,
+    /// Requests go through it to the cache of now.
+    pub(super) switch: Arc<SwitchLayer>,
+    /// Where the host's other attachments are found.
+    pub(super) paths: Paths,
+    /// Held by who makes one.
+    pub(super) changing: tokio::sync::Mutex<()>,
+}
+
+impl CacheParts {
+    /// The parts of a cache that nobody changes yet.
+    pub(super) fn new(
+        config: CacheConfig,
+        place: Place,
+        fixed_bytes: Option<u64>,
+        clock: Arc<dyn Clock>,
+        switch: Arc<SwitchLayer>,
+        paths: Paths,
+    ) -> Self {
+        Self { config, place, fixed_bytes, clock, switch, paths, changing: tokio::sync::Mutex::default() }
+    }
+
+    /// How many bytes the cache takes.
+    pub(super) fn bytes(&self) -> Option<u64> {
+        self.fixed_bytes.or_else(|| std::fs::metadata(&self.place.path).ok().map(|file| file.len()))
+    }
+}
+
+/// Bytes of memory that the cache of the attachment `name` may take: what the caches of others leave of its bound. One that does not answer soon does
+/// not count.
+pub(super) async fn memory_left(paths: &Paths, config: &CacheConfig, name: &str) -> Result<Option<u64>> {
+    let Some(memory_max) = config.memory_max else { return Ok(None) };
+    let mut left = memory_max;
+    let names: BTreeSet<String> = Caches::open(paths)?.list()?.into_iter().map(|record| record.name).collect();
+    for other in names.iter().filter(|other| *other != name) {
+        let socket = paths.control_socket(other);
+        let answer = tokio::time::timeout(STATUS_TIME_MAX, call(&socket, &Request::Status, |_| {})).await;
+        if let Ok(Ok(status)) = answer {
+            left = left.saturating_sub(status["cache"]["memory_bytes"].as_u64().unwrap_or(0));
+        }
+    }
+    Ok(Some(left))
+}
+
+/// Refuses a cache under a write log that takes no writes: the log would go on acknowledging what it can send nowhere.
+pub(super) fn check_takes_writes(mode: Mode, has_log: bool) -> Result<()> {
+    if mode == Mode::ReadOnly && has_log {
+        let message =
+            "a cache under a write log cannot be read-only: the log would acknowledge writes that it can send nowhere";
+        return Err(Error::new(Failure::Usage, message));
+    }
+    Ok(())
+}

@@ -1,0 +1,293 @@
+//! The beginning of a stack: its stores are opened, each over the one before.
+//!
+//! Order: lock the LUN on this host, consult the registry of dirty caches and logs, open or make the cache, then the log over it, then the difference,
+//! register what may become dirty. Whatever stops that in between, [`Opening::undo`] closes what was opened.
+
+use std::sync::Arc;
+
+use base::clock::Clock;
+use block::layer::switch::SwitchLayer;
+use block::{Identity, SharedDevice};
+use cache::{Cache, Mode};
+use difference::Difference;
+use serde_json::{Value, json};
+use tokio::sync::watch::Sender;
+use tokio::task::JoinSet;
+use writelog::WriteLog;
+
+use super::cache_parts::{CacheParts, check_takes_writes, memory_left};
+use super::config::StackConfig;
+use super::early_entries::EarlyEntries;
+use crate::apart::Apart;
+use crate::caches::{Caches, Record};
+use crate::error::{Error, Failure, Result};
+use crate::flag::wait_until;
+use crate::freshness::{Assessed, Promise, assess, note_writable_opening, release_marks, release_refused};
+use crate::held_marks::HeldMarks;
+use crate::limits::{CLOSE_STEP_TIME_MIN, CLOSE_TIME_MAX};
+use crate::paths::Paths;
+use crate::place::Place;
+use crate::registry::{Entry, Registry, Store, UnitLock};
+use crate::remotes::Remotes;
+use crate::store_file::{PlaceKind, check_can_be_made, have_common_bytes};
+
+/// A stack that is being opened.
+pub(super) struct Opening<'a> {
+    pub(super) config: StackConfig,
+    paths: &'a Paths,
+    clock: Arc<dyn Clock>,
+    pub(super) remotes: Remotes,
+    identity: Identity,
+    identities: Vec<Identity>,
+    pub(super) registry: Registry,
+    pub(super) caches: Caches,
+    cache_place: Option<Place>,
+    log_place: Option<Place>,
+    /// What was opened last.
+    pub(super) device: SharedDevice,
+    pub(super) cache: Option<Arc<Cache>>,
+    pub(super) cache_parts: Option<CacheParts>,
+    pub(super) log: Option<Arc<WriteLog>>,
+    pub(super) difference: Option<Arc<Difference>>,
+    pub(super) freshness: Value,
+    pub(super) held_marks: Vec<HeldMarks>,
+    pub(super) entries: Vec<Entry>,
+    pub(super) early_entries: EarlyEntries,
+    pub(super) background: JoinSet<()>,
+    pub(super) destaging: Option<Apart>,
+    pub(super) locks: Vec<UnitLock>,
+}
+
+impl<'a> Opening<'a> {
+    /// Locks the LUN, and refuses what cannot be opened or made, before anything is.
+    ///
+    /// # Errors
+    /// Who has the LUN, stores that should be there and are not, places that cannot be.
+    pub(super) fn prepare(
+        remotes: Remotes,
+        mut config: StackConfig,
+        paths: &'a Paths,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self> {
+        if let (Some(_), Some(cache_config)) = (&config.difference, &mut config.cache) {
+            // The cache is of the base, which nobody writes to.
+            cache_config.mode = Mode::ReadOnly;
+        }
+        let (identity, identities) = (remotes.identity(), remotes.identities());
+        let lock = |identity| match config.difference {
+            Some(_) => UnitLock::share(paths, identity, &config.name),
+            None => UnitLock::acquire(paths, identity, &config.name),
+        };
+        let locks = identities.iter().map(lock).collect::<Result<Vec<UnitLock>>>()?;
+        let (registry, caches) = (Registry::open(paths)?, Caches::open(paths)?);
+        let cache_place = config.cache.as_ref().map(|cache| cache.place(&identity)).transpose()?;
+        let log_place = config.log.as_ref().map(|log| log.place(&identity)).transpose()?;
+        let places: Vec<&Place> = cache_place.iter().chain(&log_place).collect();
+        identities.iter().try_for_each(|identity| registry.check(identity, &places))?;
+        check_stores(&config, [cache_place.as_ref(), log_place.as_ref()], (&registry, &caches), &identity)?;
+        Ok(Self {
+            device: remotes.device(),
+            early_entries: EarlyEntries::of(&registry),
+            config,
+            paths,
+            clock,
+            remotes,
+            identity,
+            identities,
+            registry,
+            caches,
+            cache_place,
+            log_place,
+            cache: None,
+            cache_parts: None,
+            log: None,
+            difference: None,
+            freshness: json!({}),
+            held_marks: Vec::new(),
+            entries: Vec::new(),
+            background: JoinSet::new(),
+            destaging: None,
+            locks,
+        })
+    }
+
+    /// Opens all of it.
+    ///
+    /// # Errors
+    /// Whatever stands in the way.
+    pub(super) async fn run(&mut self) -> Result<()> {
+        if self.config.difference.is_none() {
+            let places: Vec<&Place> = self.cache_place.iter().chain(&self.log_place).collect();
+            note_writable_opening(&self.caches, &self.identities, &places)?;
+            release_marks(&self.remotes, &self.caches).await;
+        }
+        // Before the cache runs: what it cleans is ours only once the log's mark is held, too.
+        let log_assessed = match &self.log_place {
+            Some(place) => Some(assess(&self.remotes, &self.caches, Store::Log, place, Promise::default()).await?),
+            None => None,
+        };
+        self.open_cache().await?;
+        if let Some(assessed) = log_assessed {
+            self.open_log(assessed).await?;
+        }
+        self.open_difference().await?;
+        let is_write_back = self.config.cache.as_ref().is_some_and(|cache| cache.mode == Mode::WriteBack);
+        self.early_entries.update(&self.entries, Store::Cache, is_write_back)?;
+        self.early_entries.update(&self.entries, Store::Log, self.config.log.is_some())
+    }
+
+    async fn open_cache(&mut self) -> Result<()> {
+        let (Some(config), Some(place)) = (self.config.cache.clone(), self.cache_place.clone()) else { return Ok(()) };
+        let (name, overwrites) = (self.config.name.clone(), self.config.overwrites_changes);
+        let memory_max = memory_left(self.paths, &config, &name).await?;
+        let promise = Promise { is_exclusive: config.is_exclusive, has_generation: config.generation.is_some() };
+        let assessed = assess(&self.remotes, &self.caches, Store::Cache, &place, promise).await?;
+        let (origin, clock) = (Arc::clone(&self.device), Arc::clone(&self.clock));
+        let since = (&assessed, overwrites);
+        let (opened, device_bytes) = config.open(&place, &self.caches, origin, clock, memory_max, since).await?;
+        if self.config.difference.is_some() {
+            check_nothing_dirty(&opened, &place)?;
+        }
+        // What is dirty was compared with what others had written until they were asked. Until they are known to have written nothing since,
+        // none of it may go over theirs.
+        opened.hold_cleaning();
+        let running = Arc::clone(&opened);
+        self.background.spawn(base::background::named("cache", async move { running.run().await }));
+        self.cache = Some(Arc::clone(&opened));
+        self.entries.extend(self.identities.iter().map(|identity| Entry::new(identity, &place, &name)));
+        let record = Record::new(&place, device_bytes, &self.identity, &name);
+        let (told, marks) = assessed.commit(&self.caches, record, (&*opened, overwrites)).await?;
+        opened.begin_cleaning();
+        self.freshness["cache"] = told;
+        self.held_marks.push(marks);
+        let switch = Arc::new(SwitchLayer::new(opened.clone()));
+        self.background.spawn(base::background::named("cache-switch", switch.run()));
+        self.early_entries.note_cache(&opened, &switch);
+        if self.config.log.is_some() && config.mode == Mode::WriteBack {
+            // A log that was left dirty destages to the cache as soon as it may.
+            self.early_entries.update(&self.entries, Store::Cache, true)?;
+        }
+        self.device = switch.clone();
+        let fixed_bytes = place.fixed_bytes(device_bytes);
+        let clock = Arc::clone(&self.clock);
+        self.cache_parts = Some(CacheParts::new(config, place, fixed_bytes, clock, switch, self.paths.clone()));
+        Ok(())
+    }
+
+    async fn open_log(&mut self, assessed: Assessed) -> Result<()> {
+        let (Some(config), Some(place)) = (&self.config.log, &self.log_place) else { return Ok(()) };
+        let (name, overwrites) = (self.config.name.clone(), self.config.overwrites_changes);
+        let kept = assessed.kept(overwrites);
+        let (origin, clock) = (Arc::clone(&self.device), Arc::clone(&self.clock));
+        let names = (&self.identities[..], name.as_str(), kept);
+        let (opened, ours, device_bytes) =
+            config.open(place, &self.caches, origin, clock, &self.registry, names).await?;
+        self.log = Some(Arc::clone(&opened));
+        let record = Record::new(place, device_bytes, &self.identity, &name);
+        let (told, marks) = assessed.commit(&self.caches, record, (&*opened, overwrites)).await?;
+        self.freshness["log"] = told;
+        self.held_marks.push(marks);
+        self.entries.extend(ours);
+        self.background.spawn(base::background::named("log-requests", opened.run_requests()));
+        let destaging = base::background::named("destaging", opened.run_destaging());
+        self.destaging = Some(Apart::start("destaging", destaging)?);
+        self.early_entries.note_log(&opened);
+        self.device = opened;
+        Ok(())
+    }
+
+    async fn open_difference(&mut self) -> Result<()> {
+        let Some(config) = &self.config.difference else { return Ok(()) };
+        let place = config.place(&self.identity)?;
+        let layer = config.open(&place, &self.caches, Arc::clone(&self.device)).await?;
+        self.background.spawn(base::background::named("difference", layer.run()));
+        self.device = layer.clone();
+        self.difference = Some(layer);
+        Ok(())
+    }
+
+    /// Closes what was opened, as in order: nothing of a cache is lost for what is wrong with the log over it. Once `interrupted` is raised, a target is
+    /// not waited for.
+    pub(super) async fn undo(mut self, interrupted: &Sender<bool>) {
+        close_unserved(self.log.take(), self.cache.clone()).await;
+        // Of a base others may be about to use what they took: it is told by who writes to the LUN.
+        if self.config.difference.is_some() {
+            return;
+        }
+        let too_long = async {
+            wait_until(interrupted).await;
+            tokio::time::sleep(CLOSE_STEP_TIME_MIN).await;
+        };
+        tokio::select! {
+            () = release_refused(&self.remotes, &self.caches) => {}
+            () = too_long => {}
+        }
+    }
+}
+/// Refuses what cannot be opened or made in the places of the cache and of the log, before anything is.
+fn check_stores(
+    config: &StackConfig,
+    [cache_place, log_place]: [Option<&Place>; 2],
+    (registry, caches): (&Registry, &Caches),
+    identity: &Identity,
+) -> Result<()> {
+    let cache_bytes = config.cache.as_ref().and_then(|cache| cache.size_bytes);
+    let log_bytes = config.log.as_ref().and_then(|log| log.size_bytes);
+    if let (Some(cache), Some(log)) = (cache_place, log_place)
+        && have_common_bytes([(cache, cache_bytes), (log, log_bytes)], caches)?
+    {
+        let message = match (cache.offset, log.offset) {
+            (Some(_), Some(_)) => {
+                format!(
+                    "the cache {cache} and the write log {log} would lie over each other: give the log an offset behind the cache, or before it"
+                )
+            }
+            _ => format!(
+                "the cache and the write log cannot both be in {}: give each a place of its own",
+                log.path.display()
+            ),
+        };
+        return Err(Error::new(Failure::Usage, message));
+    }
+    if let (Some(cache), Some(place)) = (&config.cache, cache_place) {
+        check_takes_writes(cache.mode, config.log.is_some())?;
+        cache.check_not_lost(place, registry.find(identity, Store::Cache)?.as_ref(), caches)?;
+        check_can_be_made(PlaceKind::Cache, place, cache.size_bytes)?;
+    }
+    if let (Some(log), Some(place)) = (&config.log, log_place) {
+        log.check_not_lost(place, registry.find(identity, Store::Log)?.as_ref())?;
+        check_can_be_made(PlaceKind::Log, place, log.size_bytes)?;
+    }
+    Ok(())
+}
+
+/// Closes what was opened for an attachment that does not come about, as in order: nothing of a cache is lost for what is wrong with the log over it.
+async fn close_unserved(log: Option<Arc<WriteLog>>, cache: Option<Arc<Cache>>) {
+    let close = async {
+        if let Some(log) = log {
+            log.close(true).await?;
+        }
+        match cache {
+            Some(cache) => cache.close(true).await,
+            None => Ok(()),
+        }
+    };
+    match tokio::time::timeout(CLOSE_TIME_MAX, close).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "what was opened could not be closed in order"),
+        Err(_) => tracing::warn!("what was opened is left as after a crash: closing it takes too long"),
+    }
+}
+
+/// Refuses a cache under a difference that would clean what it holds: the LUN is to stay as it is.
+fn check_nothing_dirty(cache: &Cache, place: &Place) -> Result<()> {
+    let dirty_bytes = cache.status().dirty_bytes;
+    if dirty_bytes == 0 {
+        return Ok(());
+    }
+    let message = format!(
+        "the cache {place} holds {dirty_bytes} bytes that the logical unit does not have, and with --difference it would get none: attach it without, \
+         and detach, which writes them back"
+    );
+    Err(Error::new(Failure::WouldLoseData, message))
+}

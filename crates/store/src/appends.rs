@@ -1,0 +1,323 @@
+//! What waits for a record of a log, and the records on their way: which may start, and what becomes of them. No I/O: what starts, lands and fails is
+//! told here, and whoever is to be told comes out.
+//!
+//! ```text
+//!   waiting ──(the rule allows it)──► on its way ──► landed ──(all before it, too)──► settled: all it stands for is acknowledged
+//!      │                                  └──(error)──► ended ──► refused, and all behind it
+//!      └──(the log failed)──► refused
+//! ```
+//! - Records start in their order, and count in that order: one that landed waits for those before it.
+//! - When one start is allowed is [`Gathering`]'s to say.
+//! - After a failure nothing starts. What is refused while its record is on its way is told so only when that has ended, so that nothing lands later
+//!   than its writers were told.
+
+use std::collections::VecDeque;
+
+use block::Error;
+
+use crate::gathering::Gathering;
+
+/// What waits for a record.
+pub trait Weighed {
+    /// What counts for [`Worth`](crate::Worth): bytes, or appends.
+    fn weight(&self) -> u64;
+
+    /// Whether it fills a record, so that nothing that comes later is added to it.
+    fn is_full(&self) -> bool;
+}
+
+/// See the module. `W` waits, `R` is kept of a record until it is settled or refused.
+pub struct Appends<W, R> {
+    rule: Gathering,
+    /// Oldest first.
+    waiting: VecDeque<W>,
+    waiting_weight: u64,
+    /// Oldest first: those that are not settled.
+    records: VecDeque<OnItsWay<R>>,
+    records_weight: u64,
+    /// Sequence of the first of them, or of the next one to start: all before it are durable.
+    first: u64,
+    /// What is refused, whether it landed or not: everything from this sequence on. And why.
+    failure: Option<(u64, Error)>,
+}
+
+struct OnItsWay<R> {
+    /// `None` once it was refused.
+    record: Option<R>,
+    weight: u64,
+    has_ended: bool,
+}
+
+impl<W: Weighed, R> Appends<W, R> {
+    /// None yet; the first record is to have the sequence `first`.
+    pub fn new(rule: Gathering, first: u64) -> Self {
+        Self {
+            rule,
+            waiting: VecDeque::new(),
+            waiting_weight: 0,
+            records: VecDeque::new(),
+            records_weight: 0,
+            first,
+            failure: None,
+        }
+    }
+
+    /// What waits, oldest first.
+    pub fn waiting(&self) -> impl DoubleEndedIterator<Item = &W> + ExactSizeIterator {
+        self.waiting.iter()
+    }
+
+    /// What all that waits weighs.
+    pub fn waiting_weight(&self) -> u64 {
+        self.waiting_weight
+    }
+
+    /// Waits behind all others.
+    pub fn push(&mut self, waiting: W) {
+        self.waiting_weight += waiting.weight();
+        self.waiting.push_back(waiting);
+    }
+
+    /// Changes what has `index` others that wait before it.
+    pub fn change<T>(&mut self, index: usize, change: impl FnOnce(&mut W) -> T) -> Option<T> {
+        let waiting = self.waiting.get_mut(index)?;
+        let before = waiting.weight();
+        let changed = change(waiting);
+        self.waiting_weight = self.waiting_weight - before + waiting.weight();
+        Some(changed)
+    }
+
+    /// Takes what waits longest.
+    pub fn pop(&mut self) -> Option<W> {
+        let front = self.waiting.pop_front()?;
+        self.waiting_weight -= front.weight();
+        Some(front)
+    }
+
+    /// Gives back what is left of what was taken: it waits before all others.
+    pub fn unpop(&mut self, rest: W) {
+        self.waiting_weight += rest.weight();
+        self.waiting.push_front(rest);
+    }
+
+    /// Takes all that waits, since no record will have it.
+    pub fn drain(&mut self) -> VecDeque<W> {
+        self.waiting_weight = 0;
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// Whether the next record may start now.
+    pub fn may_start(&self) -> bool {
+        let Some(next) = self.waiting.front() else { return false };
+        self.failure.is_none()
+            && self.rule.allows(self.records.len(), self.records_weight, self.waiting_weight, next.is_full())
+    }
+
+    /// Sequence of the next record.
+    pub fn next_sequence(&self) -> u64 {
+        self.first + self.records.len() as u64
+    }
+
+    /// All records before this sequence are durable.
+    pub fn durable_end(&self) -> u64 {
+        self.first
+    }
+
+    /// Count of records that are not settled: how many right before the next one may not have landed.
+    pub fn in_flight(&self) -> usize {
+        self.records.len()
+    }
+
+    /// The record [`next_sequence`](Self::next_sequence), of what weighs `weight` and waited, is on its way.
+    pub fn start(&mut self, record: R, weight: u64) {
+        self.records_weight += weight;
+        self.records.push_back(OnItsWay { record: Some(record), weight, has_ended: false });
+    }
+
+    /// Those on their way or landed, oldest first.
+    pub fn records(&self) -> impl Iterator<Item = &R> {
+        self.records.iter().filter_map(|on_its_way| on_its_way.record.as_ref())
+    }
+
+    /// Likewise, with their sequences.
+    pub fn records_mut(&mut self) -> impl Iterator<Item = (u64, &mut R)> {
+        (self.first..).zip(&mut self.records).filter_map(|(at, on_its_way)| Some((at, on_its_way.record.as_mut()?)))
+    }
+
+    /// A record that is on its way or landed.
+    pub fn record_mut(&mut self, sequence: u64) -> Option<&mut R> {
+        self.at(sequence)?.record.as_mut()
+    }
+
+    /// A record has landed, or its medium refused it: then all behind it are refused, too.
+    pub fn finish(&mut self, sequence: u64, result: Result<(), Error>) {
+        self.at(sequence).expect("a record stays until it has ended").has_ended = true;
+        if let Err(error) = result {
+            self.refuse_from(sequence, error);
+        }
+    }
+
+    /// The log failed: what is in no record that settled, and in none before `sequence`, counts no more, even if it lands.
+    pub fn refuse_from(&mut self, sequence: u64, error: Error) {
+        match &mut self.failure {
+            Some((from, _)) => *from = (*from).min(sequence),
+            None => self.failure = Some((sequence, error)),
+        }
+    }
+
+    /// Why the log failed.
+    pub fn failure(&self) -> Option<&Error> {
+        self.failure.as_ref().map(|(_, error)| error)
+    }
+
+    /// The next record of which it is known by now what becomes of it: durable, with all before it, or refused. Ask until there is none.
+    pub fn settle(&mut self) -> Option<(R, Result<(), Error>)> {
+        let refused_from = self.failure.as_ref().map_or(u64::MAX, |(from, _)| *from);
+        if self.first < refused_from && self.records.front().is_some_and(|front| front.has_ended) {
+            let front = self.records.pop_front()?;
+            self.first += 1;
+            self.records_weight -= front.weight;
+            return front.record.map(|record| (record, Ok(())));
+        }
+        let (_, error) = self.failure.as_ref()?;
+        let refused = (self.first..).zip(&mut self.records).filter(|(at, one)| *at >= refused_from && one.has_ended);
+        let mut refused = refused.filter_map(|(_, one)| one.record.take());
+        refused.next().map(|record| (record, Err(error.clone())))
+    }
+
+    /// What became of what is in the record `sequence`, or waits for it; `None` as long as that is open.
+    pub fn outcome(&self, sequence: u64) -> Option<Result<(), Error>> {
+        let Some(index) = sequence.checked_sub(self.first) else { return Some(Ok(())) };
+        let (_, error) = self.failure.as_ref().filter(|(from, _)| *from <= sequence)?;
+        let is_open = self.records.get(index as usize).is_some_and(|record| !record.has_ended);
+        (!is_open).then(|| Err(error.clone()))
+    }
+
+    fn at(&mut self, sequence: u64) -> Option<&mut OnItsWay<R>> {
+        let index = sequence.checked_sub(self.first)?;
+        self.records.get_mut(index as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use block::ErrorKind;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::gathering::Worth;
+
+    const IN_FLIGHT_MAX: usize = 3;
+
+    struct Append {
+        weight: u64,
+        is_full: bool,
+    }
+
+    impl Weighed for Append {
+        fn weight(&self) -> u64 {
+            self.weight
+        }
+
+        fn is_full(&self) -> bool {
+            self.is_full
+        }
+    }
+
+    fn appends() -> Appends<Append, u64> {
+        Appends::new(Gathering { in_flight_max: IN_FLIGHT_MAX, worth: Worth::Share, turns: 1 }, 1)
+    }
+
+    /// Makes a record of all that waits; its sequence.
+    fn start(appends: &mut Appends<Append, u64>) -> u64 {
+        let (sequence, weight) = (appends.next_sequence(), appends.waiting_weight());
+        appends.drain();
+        appends.start(sequence, weight);
+        sequence
+    }
+
+    fn broken() -> Error {
+        Error::new(ErrorKind::Media, "it failed")
+    }
+
+    #[test]
+    fn a_record_on_its_way_behind_one_that_failed_is_refused_only_when_it_has_ended() {
+        let mut appends = appends();
+        (0..2).for_each(|_| appends.start(7, 1));
+        appends.finish(1, Err(broken()));
+        assert!(matches!(appends.settle(), Some((7, Err(_)))));
+        assert!(matches!(appends.outcome(1), Some(Err(_))));
+        assert!(appends.settle().is_none(), "it may land yet, and then over what came after the refusal");
+        assert!(appends.outcome(2).is_none());
+        appends.finish(2, Ok(()));
+        assert!(matches!(appends.settle(), Some((7, Err(_)))), "nothing behind a hole counts");
+        assert!(matches!(appends.outcome(2), Some(Err(_))));
+    }
+
+    #[test]
+    fn one_that_landed_counts_when_all_before_it_have() {
+        let mut appends = appends();
+        (0..2).for_each(|_| appends.start(7, 1));
+        appends.finish(2, Ok(()));
+        assert!(appends.settle().is_none() && appends.outcome(2).is_none());
+        assert_eq!(appends.durable_end(), 1);
+        appends.finish(1, Ok(()));
+        assert!(matches!((appends.settle(), appends.settle()), (Some((7, Ok(()))), Some((7, Ok(()))))));
+        assert_eq!((appends.durable_end(), appends.in_flight()), (3, 0));
+    }
+
+    #[test]
+    fn what_is_left_of_one_that_was_taken_waits_first_and_weighs_what_it_is() {
+        let mut appends = appends();
+        [5, 9].into_iter().for_each(|weight| appends.push(Append { weight, is_full: false }));
+        let mut first = appends.pop().expect("it waits");
+        assert_eq!(appends.waiting_weight(), 9);
+        first.weight = 2;
+        appends.unpop(first);
+        assert_eq!(appends.waiting().map(Append::weight).collect::<Vec<u64>>(), [2, 9]);
+        assert_eq!(appends.change(1, |last| last.weight = 1), Some(()));
+        assert_eq!(appends.waiting_weight(), 3);
+    }
+
+    proptest! {
+        /// Beside a table of what became of each record.
+        #[test]
+        fn records_settle_in_order_up_to_the_first_failure(steps in proptest::collection::vec((0..6u8, 0..3usize), 0..80)) {
+            let mut appends = appends();
+            let (mut under_way, mut landed, mut told) = (Vec::new(), Vec::new(), BTreeMap::new());
+            let mut refused_from = u64::MAX;
+            for (step, which) in steps {
+                match step {
+                    0 | 1 => appends.push(Append { weight: 1 + which as u64, is_full: step == 0 }),
+                    2 | 3 if appends.may_start() => {
+                        prop_assert!(refused_from == u64::MAX, "nothing starts after a failure");
+                        prop_assert!(appends.in_flight() < IN_FLIGHT_MAX);
+                        under_way.push(start(&mut appends));
+                    }
+                    4 | 5 if which < under_way.len() => {
+                        let sequence = under_way.remove(which);
+                        let fails = step == 5 && which == 1;
+                        appends.finish(sequence, if fails { Err(broken()) } else { Ok(()) });
+                        if fails { refused_from = refused_from.min(sequence) } else { landed.push(sequence) }
+                    }
+                    _ => {}
+                }
+                while let Some((sequence, result)) = appends.settle() {
+                    prop_assert!(!under_way.contains(&sequence), "nobody is told of what is on its way");
+                    prop_assert_eq!(result.is_ok(), sequence < refused_from);
+                    prop_assert!(result.is_err() || (1..=sequence).all(|before| landed.contains(&before)));
+                    prop_assert!(told.insert(sequence, result.is_ok()).is_none(), "told once");
+                }
+                for sequence in 1..appends.next_sequence() {
+                    let outcome = appends.outcome(sequence).map(|result| result.is_ok());
+                    prop_assert_eq!(outcome, told.get(&sequence).copied());
+                }
+            }
+            if under_way.is_empty() {
+                prop_assert_eq!(told.len() as u64, appends.next_sequence() - 1, "all are told in the end");
+            }
+        }
+    }
+}

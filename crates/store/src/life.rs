@@ -1,0 +1,71 @@
+//! The life of what is opened on a store, as far as everything in it has to know: open, stopped, ended.
+//!
+//! | | from when | means |
+//! |---|---|---|
+//! | open | it is opened, until it closes | requests are taken |
+//! | stopped | the origin has all that it is to get | background work ends, and nothing is sent to the origin any more |
+//! | ended | all that was here is stored, or somebody else's | nothing is done with the devices any more |
+//!
+//! All of it is sequentially consistent: who changes something looks then who is still at work, and who begins looks behind saying so. One of the two
+//! sees the other.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use block::{Error, ErrorKind};
+
+/// See the top of this file.
+pub struct Life {
+    /// As users know it.
+    name: &'static str,
+    is_open: AtomicBool,
+    is_stopped: AtomicBool,
+    /// Changed by who excludes requests.
+    has_ended: AtomicBool,
+}
+
+impl Life {
+    /// Open. `name` is what users call it: "the cache".
+    pub fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            is_open: AtomicBool::new(true),
+            is_stopped: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether requests are taken.
+    pub fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::SeqCst)
+    }
+
+    /// Says whether requests are taken; whether they were.
+    pub fn set_open(&self, is_open: bool) -> bool {
+        self.is_open.swap(is_open, Ordering::SeqCst)
+    }
+
+    /// Whether background work is to end.
+    pub fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::SeqCst)
+    }
+
+    /// Background work is to end. The caller wakes it.
+    pub fn stop(&self) {
+        self.is_stopped.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether nothing is done with the devices any more: whoever gets its turn from now on leaves.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::SeqCst)
+    }
+
+    /// Nothing is done with the devices any more. The caller keeps requests out.
+    pub fn end(&self) {
+        self.has_ended.store(true, Ordering::SeqCst);
+    }
+
+    /// What is said to whoever comes too late.
+    pub fn closed(&self) -> Error {
+        Error::new(ErrorKind::Gone, format!("{} is closed", self.name))
+    }
+}

@@ -1,0 +1,406 @@
+//! What of the origin's sectors is where in the log: the map, and all that follows from a change of it for segments, slots and what RAM has of the log.
+//!
+//! Whatever takes part of a sector's newest copy away, or makes it clean, does so here: so what a segment says that it has dirty, and a slot that it has
+//! live, is what the map says of them.
+
+use base::clock::Instant;
+
+use crate::layout::{Layout, LogPlace};
+use crate::map::{ExtentMap, Piece};
+use crate::records::RecordCache;
+use crate::segments::Segments;
+use crate::shadow::Shadow;
+use crate::stage::Stage;
+use crate::sums::Sums;
+
+/// See the module.
+pub(crate) struct Contents {
+    pub(crate) layout: Layout,
+    pub(crate) map: ExtentMap,
+    /// What the log has below volatile slots.
+    pub(crate) shadow: Shadow,
+    pub(crate) segments: Segments,
+    pub(crate) stage: Option<Stage>,
+    /// The newest records in RAM.
+    pub(crate) records: RecordCache,
+    pub(crate) sums: Sums,
+    /// Where the last record applied to the map ended: where a checkpoint of now lets replay start.
+    pub(crate) applied: LogPlace,
+    /// Since when there have been zeroes that the origin lacks.
+    pub(crate) zeroes_since: Option<Instant>,
+}
+
+impl Contents {
+    /// Makes `piece` what is known of its sectors, with all that follows for what was known before. Counts the sectors that it supersedes in
+    /// the log.
+    pub(crate) fn index(&mut self, piece: Piece) -> u64 {
+        let Self { layout, map, shadow, segments, stage, .. } = self;
+        let mut superseded = 0;
+        let is_shadowing = shadow.is_kept() && piece.is_in_stage();
+        map.insert(piece, |old| {
+            if is_shadowing && old.tag.is_dirty() && !old.is_in_stage() {
+                superseded += old.sectors;
+                shadow.insert(old, |_| {});
+            } else {
+                superseded += drop_piece(layout, segments, stage, &old);
+            }
+        });
+        if !is_shadowing {
+            shadow.remove(piece.sector, piece.sectors, |old| {
+                drop_piece(layout, segments, stage, &old);
+            });
+        }
+        if piece.is_in_segment() && piece.tag.is_dirty() {
+            segments.add_dirty(layout.segment_of(piece.place), piece.sectors);
+        }
+        if map.clean_extents() > layout.extents_max() {
+            // The origin has what they say.
+            map.sweep(|_| false);
+        }
+        superseded
+    }
+
+    /// Forgets what is known of some sectors: the origin has newer ones.
+    pub(crate) fn forget(&mut self, sector: u64, sectors: u64) {
+        let Self { layout, map, shadow, segments, stage, .. } = self;
+        let mut forget = |old| {
+            drop_piece(layout, segments, stage, &old);
+        };
+        map.remove(sector, sectors, &mut forget);
+        shadow.remove(sector, sectors, forget);
+    }
+
+    /// Marks what is still at the place a batch took it from as clean. Returns the sectors that became clean.
+    pub(crate) fn mark_clean(&mut self, sent: &Piece) -> u64 {
+        if sent.is_in_stage() {
+            // Straight to the origin, since the log failed: the slot is done with.
+            let there: Vec<Piece> = self.map.pieces_at(sent).collect();
+            there.iter().for_each(|piece| self.forget(piece.sector, piece.sectors));
+            return there.iter().map(|piece| piece.sectors).sum();
+        }
+        let Self { layout, map, shadow, segments, stage, .. } = self;
+        let mut cleaned = 0;
+        let mut clean = |piece: Piece| cleaned += drop_piece(layout, segments, stage, &piece);
+        map.retag(sent, |tag| (tag.is_dirty() && !tag.is_lost()).then(|| tag.to_clean()), &mut clean);
+        let shadowed: Vec<Piece> = shadow.pieces_at(sent).filter(|piece| !piece.tag.is_lost()).collect();
+        shadowed.iter().for_each(|piece| shadow.remove(piece.sector, piece.sectors, &mut clean));
+        if sent.is_zero() {
+            // Clean zeroes say nothing that the origin does not.
+            let zeroes: Vec<Piece> = map
+                .pieces(sent.sector, sent.sectors)
+                .filter(|piece| piece.is_zero() && !piece.tag.is_dirty())
+                .collect();
+            zeroes.iter().for_each(|piece| map.remove(piece.sector, piece.sectors, |_| {}));
+        }
+        cleaned
+    }
+
+    /// The parts of `held` that the log still has to give to the origin from its place.
+    pub(crate) fn owed_at(&self, held: &Piece) -> impl Iterator<Item = Piece> + '_ {
+        self.map.pieces_at(held).filter(|piece| piece.tag.is_dirty()).chain(self.shadow.pieces_at(held))
+    }
+
+    /// What the log has and the origin lacks, from `sector` on, ascending: all that is dirty but what is in slots.
+    pub(crate) fn owed_from(&self, sector: u64) -> impl Iterator<Item = Piece> + '_ {
+        let mut logged = self.map.dirty_from(sector).filter(|piece| !piece.is_in_stage()).peekable();
+        let mut shadowed = self.shadow.from(sector).peekable();
+        std::iter::from_fn(move || match (logged.peek(), shadowed.peek()) {
+            (Some(one), Some(other)) if one.sector < other.sector => logged.next(),
+            (_, Some(_)) => shadowed.next(),
+            (_, None) => logged.next(),
+        })
+    }
+
+    /// [`Contents::owed_from`] of what begins before `sector` and reaches behind it, from there on.
+    pub(crate) fn owed_across(&self, sector: u64) -> impl Iterator<Item = Piece> + '_ {
+        let logged = self.map.dirty_across(sector).filter(|piece| !piece.is_in_stage());
+        logged.into_iter().chain(self.shadow.across(sector))
+    }
+
+    /// Count of extents that a checkpoint names, at most: slots are not among them.
+    pub(crate) fn owed_extents_max(&self) -> usize {
+        self.map.dirty_extents() - self.map.staged_extents() + self.shadow.len()
+    }
+
+    /// Count of extents that the map has at most: those that a checkpoint names, as many clean ones, and those in slots, a sector each.
+    pub(crate) fn map_extents_max(&self) -> usize {
+        let slots = self.stage.as_ref().map_or(0, |stage| stage.slot_count() * stage.slot_sectors() as usize);
+        2 * self.layout.extents_max() + slots
+    }
+
+    /// Whether an extent says where its bytes are: dirty ones always do, clean ones until their segment is used again.
+    pub(crate) fn is_current(&self, piece: &Piece) -> bool {
+        piece.tag.is_dirty()
+            || !piece.is_in_segment()
+            || piece.tag.is_of(self.segments.get(self.layout.segment_of(piece.place)).generation)
+    }
+
+    /// When the oldest of what the origin lacks and the log has was written, about.
+    pub(crate) fn oldest_in_log_at(&self) -> Option<Instant> {
+        earlier(self.segments.oldest_dirty_at(), self.zeroes_since)
+    }
+
+    /// Likewise, slots included.
+    pub(crate) fn oldest_dirty_at(&self) -> Option<Instant> {
+        earlier(self.oldest_in_log_at(), self.stage.as_ref().and_then(Stage::oldest_at))
+    }
+
+    /// What is still in the slot is in the log now. What a newer slot has is the newest in the log all the same.
+    pub(crate) fn note_moved(&mut self, slot: u32, piece: &Piece) {
+        let Self { layout, map, shadow, segments, stage, .. } = self;
+        let Some(stage) = stage else { return };
+        let from = Piece { place: stage.place(slot), ..*piece };
+        let found: Vec<Piece> = map.pieces(piece.sector, piece.sectors).filter(Piece::is_in_stage).collect();
+        for found in found {
+            let moved = piece.clip(found.sector, found.end());
+            let is_newest = found.place == from.clip(found.sector, found.end()).place;
+            if !is_newest && !shadow.is_kept() {
+                continue;
+            }
+            segments.add_dirty(layout.segment_of(moved.place), moved.sectors);
+            let superseded = |old: Piece| {
+                if old.is_in_segment() {
+                    segments.remove_dirty(layout.segment_of(old.place), old.sectors);
+                }
+            };
+            if is_newest {
+                map.insert(moved, |_| {});
+                shadow.remove(moved.sector, moved.sectors, superseded);
+            } else {
+                shadow.insert(moved, superseded);
+            }
+        }
+        stage.finish_move(slot);
+    }
+
+    /// Clean extents that nothing refers to any more are swept out when they are many; and all clean ones, when too many are left.
+    pub(crate) fn sweep_if_large(&mut self) {
+        if self.map.len() <= 2 * self.map.dirty_extents() + self.layout.extents_max() / 2 {
+            return;
+        }
+        let Self { layout, map, segments, .. } = self;
+        map.sweep(|piece| {
+            piece.is_in_segment() && piece.tag.is_of(segments.get(layout.segment_of(piece.place)).generation)
+        });
+        if map.clean_extents() > layout.extents_max() / 4 * 3 {
+            // Otherwise it would soon be swept again, for nothing.
+            map.sweep(|_| false);
+        }
+    }
+}
+
+fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    one.into_iter().chain(other).min()
+}
+
+fn drop_piece(layout: &Layout, segments: &mut Segments, stage: &mut Option<Stage>, old: &Piece) -> u64 {
+    if old.is_in_stage() {
+        if let Some(stage) = stage {
+            stage.supersede(old.place, old.sectors);
+        }
+        return 0;
+    }
+    if !old.tag.is_dirty() {
+        return 0;
+    }
+    if old.is_in_segment() {
+        segments.remove_dirty(layout.segment_of(old.place), old.sectors);
+    }
+    old.sectors
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::limits::UNIT_BYTES;
+    use crate::map::{Zeroed, place_of_zeroes};
+    use crate::nvram::VolatileRegion;
+    use crate::options::FormatOptions;
+    use crate::tag::Tag;
+
+    const SECTORS: u64 = 48;
+    const SECTORS_MAX: u64 = 4;
+
+    /// Beside it, what is known of each sector.
+    struct World {
+        contents: Contents,
+        twin: [Sector; SECTORS as usize],
+        open: u32,
+        offset: u64,
+        sequence: u64,
+    }
+
+    #[derive(Clone, Copy, Default)]
+    struct Sector {
+        /// Where its newest bytes are, and whether the origin lacks them.
+        newest: Option<(u32, bool)>,
+        /// What the log has below a slot, and the origin lacks.
+        below: Option<u32>,
+    }
+
+    impl World {
+        fn new(is_volatile: bool) -> Self {
+            let slot_bytes = (SECTORS_MAX * UNIT_BYTES) as u32;
+            let options = FormatOptions { slot_bytes, ..FormatOptions::paper() };
+            let layout = Layout::new(4 << 20, &options).expect("it is large enough");
+            let region = Arc::new(VolatileRegion::new(128 << 10));
+            let stage = Stage::open(region, uuid::Uuid::nil(), layout.slot_bytes, false, false, Instant::START);
+            let mut segments = Segments::new(layout.segment_count);
+            let open = segments.take_next().expect("all are free");
+            segments.open(open, Instant::START);
+            let contents = Contents {
+                layout,
+                map: ExtentMap::default(),
+                shadow: Shadow::new(is_volatile),
+                segments,
+                stage: Some(stage.expect("it is nobody's")),
+                records: RecordCache::new(0),
+                sums: Sums::new(layout.segment_count, false),
+                applied: LogPlace::default(),
+                zeroes_since: None,
+            };
+            Self { contents, twin: [Sector::default(); SECTORS as usize], open, offset: 0, sequence: 0 }
+        }
+
+        /// The next place of the log for so many sectors, and a tag for them.
+        fn next_place(&mut self, sectors: u64) -> (u32, Tag) {
+            let segments = &mut self.contents.segments;
+            if self.offset + sectors * UNIT_BYTES > self.contents.layout.segment_bytes {
+                segments.close(self.open);
+                self.open = segments.take_next().expect("there are enough");
+                segments.open(self.open, Instant::START);
+                self.offset = 0;
+            }
+            let place = self.contents.layout.place(self.open, self.offset);
+            self.offset += sectors * UNIT_BYTES;
+            (place, Tag::dirty(segments.get(self.open).generation))
+        }
+
+        fn twins(&mut self, piece: &Piece) -> impl Iterator<Item = (u32, &mut Sector)> {
+            let piece = *piece;
+            let sectors = piece.sector..piece.end();
+            let places = sectors.clone().map(move |sector| piece.clip(sector, sector + 1).place);
+            places.zip(&mut self.twin[sectors.start as usize..sectors.end as usize])
+        }
+
+        fn is_staged(&self, sector: u64, sectors: u64) -> bool {
+            self.contents.map.pieces(sector, sectors).any(|piece| piece.is_in_stage())
+        }
+
+        fn write_slot(&mut self, sector: u64, sectors: u64) {
+            let is_volatile = self.contents.shadow.is_kept();
+            let data = vec![1; (sectors * UNIT_BYTES) as usize];
+            let stage = self.contents.stage.as_mut().expect("there are slots");
+            let Some(place) = stage.write(sector, &data, Instant::START) else { return };
+            let piece = Piece { sector, sectors, place, tag: Tag::dirty(0) };
+            self.contents.index(piece);
+            for (place, sector) in self.twins(&piece) {
+                let covered = sector.newest.filter(|&(place, is_dirty)| is_dirty && !is_slot(place));
+                sector.below = covered.map(|(place, _)| place).or(sector.below).filter(|_| is_volatile);
+                sector.newest = Some((place, true));
+            }
+        }
+
+        /// What no slot has: those are emptied first.
+        fn write_log(&mut self, sector: u64, sectors: u64, is_zeroing: bool) {
+            if self.is_staged(sector, sectors) {
+                return;
+            }
+            self.sequence += 1;
+            let (place, tag) = match is_zeroing {
+                true => (place_of_zeroes(self.sequence, Zeroed::Kept), Tag::dirty(0)),
+                false => self.next_place(sectors),
+            };
+            let piece = Piece { sector, sectors, place, tag };
+            self.contents.index(piece);
+            self.twins(&piece)
+                .for_each(|(place, sector)| *sector = Sector { newest: Some((place, true)), below: None });
+        }
+
+        fn move_oldest_slot(&mut self) {
+            let is_volatile = self.contents.shadow.is_kept();
+            let stage = self.contents.stage.as_mut().expect("there are slots");
+            stage.begin_round(0.0);
+            let [slot] = stage.take_moving(1)[..] else { return };
+            stage.end_round();
+            let (found, from) = (*stage.slot(slot), stage.place(slot));
+            let (place, tag) = self.next_place(found.sectors.into());
+            let piece = Piece { sector: found.sector, sectors: found.sectors.into(), place, tag };
+            self.contents.note_moved(slot, &piece);
+            for ((place, sector), from) in self.twins(&piece).zip(from..) {
+                if sector.newest == Some((from, true)) {
+                    *sector = Sector { newest: Some((place, true)), below: None };
+                } else if is_volatile && sector.newest.is_some_and(|(place, _)| is_slot(place)) {
+                    sector.below = Some(place);
+                }
+            }
+        }
+
+        fn clean(&mut self, from: u64) {
+            let Some(sent) = self.contents.owed_from(from).next() else { return };
+            self.contents.mark_clean(&sent);
+            for (place, sector) in self.twins(&sent) {
+                sector.below = sector.below.filter(|&below| below != place);
+                if sector.newest == Some((place, true)) {
+                    sector.newest = (!sent.is_zero()).then_some((place, false));
+                }
+            }
+        }
+
+        fn forget(&mut self, sector: u64, sectors: u64) {
+            self.contents.forget(sector, sectors);
+            self.twin[sector as usize..(sector + sectors) as usize].fill(Sector::default());
+        }
+
+        fn check(&self) {
+            let contents = &self.contents;
+            for (sector, twin) in (0..).zip(&self.twin) {
+                let found = contents.map.pieces(sector, 1).next().map(|piece| piece.clip(sector, sector + 1));
+                assert_eq!(found.map(|piece| (piece.place, piece.tag.is_dirty())), twin.newest, "sector {sector}");
+                let below = contents.shadow.from(0).find(|piece| (piece.sector..piece.end()).contains(&sector));
+                assert_eq!(below.map(|piece| piece.clip(sector, sector + 1).place), twin.below, "below {sector}");
+            }
+            for segment in 0..contents.layout.segment_count {
+                let is_here =
+                    |piece: &Piece| piece.is_in_segment() && contents.layout.segment_of(piece.place) == segment;
+                let owed: u64 = contents.owed_from(0).filter(is_here).map(|piece| piece.sectors).sum();
+                assert_eq!(u64::from(contents.segments.get(segment).dirty_sectors), owed, "segment {segment}");
+            }
+            let stage = contents.stage.as_ref().expect("there are slots");
+            for (_, place, slot) in stage.slots_by_age() {
+                let places = place..place + slot.sectors;
+                let mut here = contents.map.pieces(slot.sector, slot.sectors.into());
+                assert!(here.any(|piece| places.contains(&piece.place)), "a slot with nothing in it is free");
+            }
+        }
+    }
+
+    fn is_slot(place: u32) -> bool {
+        Piece { sector: 0, sectors: 1, place, tag: Tag::dirty(0) }.is_in_stage()
+    }
+
+    proptest! {
+        #[test]
+        fn segments_and_slots_have_what_the_map_says(
+            is_volatile: bool,
+            steps in proptest::collection::vec((0..12u8, 0..SECTORS - SECTORS_MAX, 1..=SECTORS_MAX), 0..120),
+        ) {
+            let mut world = World::new(is_volatile);
+            for (step, sector, sectors) in steps {
+                match step {
+                    0..4 => world.write_slot(sector, sectors),
+                    4 | 5 => world.write_log(sector, sectors, false),
+                    6 => world.write_log(sector, sectors, true),
+                    7 | 8 => world.move_oldest_slot(),
+                    9 | 10 => world.clean(sector),
+                    _ => world.forget(sector, sectors),
+                }
+                world.check();
+            }
+        }
+    }
+}

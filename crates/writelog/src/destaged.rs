@@ -1,0 +1,86 @@
+//! How far the origin is in the order of the log: where the next epoch begins ([`crate::epoch`]), and whether it may have an end.
+
+/// See the module. Sequences are those of records.
+pub(crate) struct Destaged {
+    /// Everything up to this record is on the origin, but for what is newer in the epoch that is under way, and nothing behind it is clean: a step of an
+    /// epoch becomes clean when all of it is there, and this says so first.
+    sequence: u64,
+    /// The last record that was found when the log was opened: the program before sent nothing newer.
+    found: u64,
+    /// The last record with what another order left: until it is destaged a checkpoint says that the log is in no order.
+    leftovers_end: u64,
+    /// Whether an epoch may end behind `sequence`. With slots many records may come before one does: nobody looks for it until then.
+    may_have_epoch: bool,
+}
+
+impl Destaged {
+    /// Nothing is on the origin yet of a log in which `found` is the last record.
+    pub(crate) fn new(found: u64) -> Self {
+        Self { sequence: 0, found, leftovers_end: 0, may_have_epoch: true }
+    }
+
+    /// Everything up to this record is on the origin.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// The last record that was found when the log was opened.
+    pub(crate) fn found(&self) -> u64 {
+        self.found
+    }
+
+    /// What the program before said is on the origin, or what turned out to be.
+    pub(crate) fn begin_at(&mut self, sequence: u64) {
+        self.sequence = sequence;
+    }
+
+    /// What was found is what another order left, and goes first.
+    pub(crate) fn begin_with_leftovers(&mut self) {
+        self.leftovers_end = self.found;
+    }
+
+    /// Whether what another order left is not all on the origin when everything up to `sequence` is.
+    pub(crate) fn has_leftovers_behind(&self, sequence: u64) -> bool {
+        sequence < self.leftovers_end
+    }
+
+    /// A step of an epoch is on the origin, and `end` is its last record.
+    pub(crate) fn note_step(&mut self, end: u64) {
+        self.sequence = end;
+        self.may_have_epoch = true;
+    }
+
+    /// A record came after which an epoch can end.
+    pub(crate) fn note_epoch_end(&mut self) {
+        self.may_have_epoch = true;
+    }
+
+    /// Whether it is worth looking for the end of the next epoch. Not again until one may have come.
+    pub(crate) fn take_epoch_hint(&mut self) -> bool {
+        std::mem::replace(&mut self.may_have_epoch, false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_an_epoch_is_looked_for_once_until_another_may_have_come() {
+        let mut destaged = Destaged::new(7);
+        assert!(destaged.take_epoch_hint() && !destaged.take_epoch_hint());
+        destaged.note_epoch_end();
+        assert!(destaged.take_epoch_hint() && !destaged.take_epoch_hint());
+        destaged.note_step(3);
+        assert!(destaged.take_epoch_hint(), "the rest may be another");
+        assert_eq!(destaged.sequence(), 3);
+    }
+
+    #[test]
+    fn what_another_order_left_is_left_until_the_last_record_of_it_is_on_the_origin() {
+        let mut destaged = Destaged::new(7);
+        assert!(!destaged.has_leftovers_behind(0), "the order is the same as before");
+        destaged.begin_with_leftovers();
+        assert_eq!([6, 7].map(|sequence| destaged.has_leftovers_behind(sequence)), [true, false]);
+    }
+}

@@ -1,0 +1,59 @@
+//! Each request goes its way.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use base::range::ByteRange;
+use block::{Completion, Operation, Request};
+
+use crate::core::Core;
+use crate::map::Zeroed;
+use crate::{extents, flush, read, write};
+
+impl Core {
+    pub(crate) fn submit(self: &Arc<Self>, request: Request) -> Completion {
+        let range = match self.geometry().check(&request) {
+            Ok(range) => range,
+            Err(error) => return Completion::ready(request.fail(error)),
+        };
+        if !self.life.is_open() {
+            return Completion::ready(request.fail(self.life.closed()));
+        }
+        self.request_count.fetch_add(1, Ordering::Relaxed);
+        self.last_request_ns.store(self.clock.now().as_nanoseconds(), Ordering::Relaxed);
+        let (core, workers, submitter) = (Arc::clone(self), &self.workers, request.submitter);
+        match request.operation {
+            Operation::Flush => Completion::task(workers, flush::flush(core)),
+            Operation::Read { buffer } => {
+                let place = self.ranges.shared(range);
+                Completion::task(workers, read::read(core, range, buffer, place))
+            }
+            Operation::Write { buffer, fua } => {
+                self.counters.written(range.length);
+                let entrance = self.enter(submitter, range, range.length);
+                Completion::task(workers, write::write(core, range, buffer, fua, entrance))
+            }
+            Operation::Discard { .. } => {
+                let entrance = self.enter(submitter, self.range_of_zeroes(range), 0);
+                // Where the origin promises nothing of what it reads as later, neither does the log.
+                let promises_zeroes = self.origin.device().geometry().discard_reads_zeroes;
+                let zeroed = if promises_zeroes { Zeroed::MayDiscard } else { Zeroed::Discarded };
+                Completion::task(workers, write::write_zeroes(core, range, zeroed, entrance))
+            }
+            Operation::WriteZeroes { may_discard, .. } => {
+                let entrance = self.enter(submitter, self.range_of_zeroes(range), 0);
+                let zeroed = if may_discard { Zeroed::MayDiscard } else { Zeroed::Kept };
+                Completion::task(workers, write::write_zeroes(core, range, zeroed, entrance))
+            }
+            Operation::Extents { .. } => {
+                let place = self.ranges.shared(range);
+                Completion::task(workers, extents::extents(core, range, place))
+            }
+        }
+    }
+
+    /// Zeroes go to the log past the slots. Where the order is kept they wait until the slots are empty and nobody else writes.
+    fn range_of_zeroes(&self, range: ByteRange) -> ByteRange {
+        if self.is_staged() && self.keeps_order() { ByteRange { offset: 0, length: u64::MAX } } else { range }
+    }
+}

@@ -1,0 +1,145 @@
+//! What waits for a record of the log, and who waits for it.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use base::buffer::Buffer;
+use block::completion::SlotSender;
+use block::{Completion, Error, Response};
+use store::Weighed;
+
+use crate::format::{ENTRY_DATA, ENTRY_DISCARDED, ENTRY_FLAG_NOT_NEEDED, ENTRY_ZEROES, EntryRaw};
+use crate::limits::{EXTENTS_OF_A_CHANGE, LOGICAL_BLOCK_BYTES_MAX, SEGMENT_BYTES_PAPER, UNIT_BYTES};
+use crate::map::Zeroed;
+
+/// Data up to here is not split between records: a request stays in one piece.
+const WHOLE_BYTES_MAX: u64 = SEGMENT_BYTES_PAPER as u64 / 2;
+
+/// Requests are split where sectors are multiples of this: the largest blocks that an origin has.
+const SPLIT_SECTORS: u64 = LOGICAL_BLOCK_BYTES_MAX as u64 / UNIT_BYTES;
+
+/// What is to be recorded of a run of sectors.
+pub(crate) enum Content {
+    Bytes { buffer: Arc<Buffer>, at: usize },
+    Slot(u32),
+    Zeroes(Zeroed),
+}
+
+/// One entry that waits for a record.
+pub(crate) struct Entry {
+    pub(crate) sector: u64,
+    pub(crate) sectors: u64,
+    pub(crate) content: Content,
+    pub(crate) ticket: Arc<Ticket>,
+}
+
+impl Weighed for Entry {
+    fn weight(&self) -> u64 {
+        self.data_bytes()
+    }
+
+    fn is_full(&self) -> bool {
+        false
+    }
+}
+
+impl Entry {
+    pub(crate) fn data_bytes(&self) -> u64 {
+        match self.content {
+            Content::Bytes { .. } | Content::Slot(_) => self.sectors * UNIT_BYTES,
+            Content::Zeroes(_) => 0,
+        }
+    }
+
+    /// Extents that it adds to a checkpoint, at most.
+    pub(crate) fn extents(&self) -> usize {
+        match self.content {
+            Content::Slot(_) => extents_of_slot(self.sectors),
+            Content::Bytes { .. } | Content::Zeroes(_) => EXTENTS_OF_A_CHANGE,
+        }
+    }
+
+    /// The slot that it moves.
+    pub(crate) fn slot(&self) -> Option<u32> {
+        match self.content {
+            Content::Slot(slot) => Some(slot),
+            Content::Bytes { .. } | Content::Zeroes(_) => None,
+        }
+    }
+
+    /// What the record says of it.
+    pub(crate) fn raw(&self) -> EntryRaw {
+        let (kind, flags) = match self.content {
+            Content::Bytes { .. } | Content::Slot(_) => (ENTRY_DATA, 0),
+            Content::Zeroes(Zeroed::Kept) => (ENTRY_ZEROES, 0),
+            Content::Zeroes(Zeroed::MayDiscard) => (ENTRY_DISCARDED, 0),
+            Content::Zeroes(Zeroed::Discarded) => (ENTRY_DISCARDED, ENTRY_FLAG_NOT_NEEDED),
+        };
+        EntryRaw { sector: self.sector.into(), sectors: (self.sectors as u32).into(), kind, flags, reserved: [0; 2] }
+    }
+
+    /// Cuts off as much as fits into `room` bytes. Each part is sent on its own, so it ends where a block of the origin does. Short ones and slots stay
+    /// whole.
+    pub(crate) fn split_off(&mut self, room: u64) -> Option<Self> {
+        let part = ((self.sector + room / UNIT_BYTES) / SPLIT_SECTORS * SPLIT_SECTORS).saturating_sub(self.sector);
+        if self.data_bytes() <= WHOLE_BYTES_MAX || part == 0 {
+            return None;
+        }
+        let Content::Bytes { buffer, at } = &mut self.content else { return None };
+        let content = Content::Bytes { buffer: Arc::clone(buffer), at: *at };
+        *at += (part * UNIT_BYTES) as usize;
+        let first = Self { sector: self.sector, sectors: part, content, ticket: self.ticket.for_one_more() };
+        self.sector += part;
+        self.sectors -= part;
+        Some(first)
+    }
+}
+
+/// Extents that a slot adds to a checkpoint when it is moved, at most: newer ones may hold parts of it, so that each sector is one.
+pub(crate) fn extents_of_slot(sectors: u64) -> usize {
+    EXTENTS_OF_A_CHANGE + sectors as usize
+}
+
+/// Several entries whose owner is told when all are durable, or that some are not. In either case none is on its way any more: the owner then lets
+/// others change the same sectors.
+pub(crate) struct Ticket {
+    rest: AtomicU32,
+    owner: Mutex<Owner>,
+}
+
+struct Owner {
+    sender: Option<SlotSender>,
+    error: Option<Error>,
+}
+
+impl Ticket {
+    /// For so many entries, and what tells their owner.
+    pub(crate) fn new(entry_count: usize) -> (Completion, Arc<Self>) {
+        let (completion, sender) = Completion::slot();
+        let owner = Mutex::new(Owner { sender: Some(sender), error: None });
+        (completion, Arc::new(Self { rest: AtomicU32::new(entry_count as u32), owner }))
+    }
+
+    fn for_one_more(self: &Arc<Self>) -> Arc<Self> {
+        self.rest.fetch_add(1, Ordering::AcqRel);
+        Arc::clone(self)
+    }
+
+    /// One of the entries is durable, or refused and on its way no more.
+    pub(crate) fn finish(&self, result: Result<(), Error>) {
+        let sent = {
+            let mut owner = self.owner.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Err(error) = result {
+                owner.error.get_or_insert(error);
+            }
+            if self.rest.fetch_sub(1, Ordering::AcqRel) > 1 {
+                return;
+            }
+            owner.sender.take().map(|sender| (sender, owner.error.take()))
+        };
+        if let Some((sender, error)) = sent {
+            let result = error.map_or(Ok(()), Err);
+            sender.complete(Response { result, buffer: Buffer::empty(), extents: Vec::new() });
+        }
+    }
+}

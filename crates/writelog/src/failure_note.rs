@@ -1,0 +1,82 @@
+//! What a later start finds of the log device's failure.
+
+use std::sync::Arc;
+
+use block::{Error, ErrorKind};
+use store::Superblock;
+
+use crate::core::{Core, FailureNote};
+use crate::format::{ParametersRaw, STATE_FAILED, STATE_IN_USE};
+
+impl Core {
+    /// Notes the failure when it comes, whoever else is about to. Ends when the log closes.
+    pub(crate) async fn note_failure_in_background(self: Arc<Self>) {
+        loop {
+            let count = self.background.count();
+            if self.life.is_stopped() {
+                return;
+            }
+            let is_unnoted = {
+                let state = self.state();
+                state.failure.is_some() && state.failure_note == FailureNote::Untried
+            };
+            if is_unnoted {
+                drop(self.note_failure().await);
+            }
+            self.background.changed_since(count).await;
+        }
+    }
+
+    /// Says durably that the log device refused a write, before anything goes past the log: a start that knows of nothing would bring older data back.
+    /// A device that takes a checkpoint all the same keeps what it has, and a later start goes on from there. One that does not is noted as failed, on
+    /// it or where the user of the log keeps such notes, and must be discarded.
+    ///
+    /// # Errors
+    /// When nobody could note it.
+    pub(crate) async fn note_failure(self: &Arc<Self>) -> Result<(), Error> {
+        let mut superblock = self.superblock.lock().await;
+        let note = self.state().failure_note;
+        if note == FailureNote::Untried {
+            self.keep_or_discard(&mut superblock).await;
+        }
+        self.check_note()
+    }
+
+    /// Leaves out of what a later start finds what is on the origin by now: before anybody is told that it is there.
+    ///
+    /// # Errors
+    /// As [`Core::note_failure`].
+    pub(crate) async fn keep_failure_note(self: &Arc<Self>) -> Result<(), Error> {
+        let mut superblock = self.superblock.lock().await;
+        let note = self.state().failure_note;
+        if matches!(note, FailureNote::Untried | FailureNote::Kept) {
+            self.keep_or_discard(&mut superblock).await;
+        }
+        self.check_note()
+    }
+
+    async fn keep_or_discard(self: &Arc<Self>, superblock: &mut Superblock<ParametersRaw>) {
+        let snapshot = self.snapshot();
+        let is_empty = snapshot.extent_count == 0 && !snapshot.has_nvram;
+        if self.commit(superblock, snapshot, STATE_IN_USE).await.is_ok() {
+            self.state().failure_note = if is_empty { FailureNote::Empty } else { FailureNote::Kept };
+            return;
+        }
+        superblock.payload.state = STATE_FAILED;
+        let on_device = superblock.write(&self.log_device).await.is_ok();
+        let elsewhere = self.options.failure_note.as_ref().is_some_and(|note| note());
+        let is_noted = on_device || elsewhere;
+        if !is_noted {
+            tracing::error!("the log device's failure could be noted nowhere: writes are refused");
+        }
+        self.state().failure_note = if is_noted { FailureNote::Discard } else { FailureNote::Nowhere };
+    }
+
+    fn check_note(&self) -> Result<(), Error> {
+        if self.state().failure_note != FailureNote::Nowhere {
+            return Ok(());
+        }
+        let context = "the log device failed, and that could be noted nowhere: a write past the log could be undone by the next start";
+        Err(Error::new(ErrorKind::Media, context))
+    }
+}

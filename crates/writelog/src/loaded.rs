@@ -1,0 +1,156 @@
+//! Segments as they are read for level 2, or as their records are in RAM, and what is lost of them.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use base::buffer::Buffer;
+use block::device::DeviceExt;
+use block::{Error, ErrorKind};
+use futures_util::stream::{self, Stream, StreamExt};
+
+use crate::core::Core;
+use crate::found::{Found, record_at, records_in};
+use crate::images::Images;
+use crate::limits::{SEGMENT_READ_BYTES_MAX, UNIT_BYTES};
+use crate::map::Piece;
+use crate::salvage::segment_image;
+use crate::segments::SegmentState;
+
+/// A segment as it was read, or as its records are in RAM.
+pub(crate) struct Loaded {
+    pub(crate) images: Images,
+    /// Those that are whole, in the order in which they stand.
+    pub(crate) records: Vec<Found>,
+    /// Whether no record will follow those that were looked for.
+    pub(crate) is_all: bool,
+    /// Whether none is missing.
+    pub(crate) is_whole: bool,
+    /// Place behind the last record that was applied when it was read: what comes there later was not looked for.
+    end: u64,
+}
+
+impl Core {
+    /// Reads of the log device at once: fewer the more slots are in use, since level 1 goes first on that device, unless it waits for room.
+    pub(crate) fn log_reads_in_flight(&self) -> usize {
+        let state = self.state();
+        let free =
+            state.contents.stage.as_ref().filter(|_| !state.wants_room).map_or(1.0, |stage| 1.0 - stage.share_used());
+        ((self.level2().writes_in_flight as f64 * free).round() as usize).max(1)
+    }
+
+    /// Segments one after the other, the next ones being read already.
+    pub(crate) fn load_in_order(&self, segments: Vec<u32>) -> impl Stream<Item = (u32, Loaded)> + Unpin + '_ {
+        let loading = stream::iter(segments).map(async move |segment| (segment, self.load_segment(segment).await));
+        let at_once = (SEGMENT_READ_BYTES_MAX / self.layout.segment_bytes).max(1) as usize;
+        Box::pin(loading.buffered(self.log_reads_in_flight().min(at_once)))
+    }
+
+    /// A segment's image and the records in it that were applied.
+    pub(crate) async fn load_segment(&self, segment: u32) -> Loaded {
+        let range = self.layout.segment(segment);
+        let (first, last, end, is_all) = {
+            let state = self.state();
+            let entry = state.contents.segments.get(segment);
+            let applied = &state.contents.applied;
+            let end = if applied.segment == segment { applied.position.offset } else { range.length };
+            let is_all = entry.state == SegmentState::Used && entry.last_sequence < applied.position.sequence;
+            (entry.first_sequence, entry.last_sequence.min(applied.position.sequence - 1), end, is_all)
+        };
+        let place = self.layout.place(segment, 0);
+        let end = u64::from(place) + end / UNIT_BYTES;
+        if let Some((images, records)) = self.records_in_ram(segment, first..=last) {
+            return Loaded { images, records, is_all, is_whole: true, end };
+        }
+        let image = match self.log_device.read(range.offset, self.used_buffer(range.length as usize)).await {
+            Ok(image) => image,
+            Err(error) => {
+                tracing::error!(%error, segment, "a segment of the log cannot be read as a whole");
+                let mut image = segment_image(&self.log_device, &self.layout, segment).await;
+                self.copy_records_in_ram(place, &mut image);
+                image
+            }
+        };
+        let records = records_in(&image, first..=last, segment, self.uuid, place);
+        let is_whole = records.iter().map(|record| record.sequence).eq(first..=last);
+        Loaded { images: Images::of(place, image), records, is_all, is_whole, end }
+    }
+
+    /// Puts what is in RAM of a segment that begins at `first` into its image.
+    fn copy_records_in_ram(&self, first: u32, image: &mut [u8]) {
+        let state = self.state();
+        for (place, bytes) in state.contents.records.records_in(first, image.len() as u64 / UNIT_BYTES) {
+            let at = (u64::from(place - first) * UNIT_BYTES) as usize;
+            image[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+    }
+
+    /// The records of a segment, if all of these are in RAM still: neither read nor checked.
+    fn records_in_ram(&self, segment: u32, sequences: RangeInclusive<u64>) -> Option<(Images, Vec<Found>)> {
+        let first = self.layout.place(segment, 0);
+        let kept: Vec<(u32, Arc<Buffer>)> = {
+            let state = self.state();
+            let records = state.contents.records.records_in(first, self.layout.segment_bytes / UNIT_BYTES);
+            records.map(|(place, bytes)| (place, Arc::clone(bytes))).collect()
+        };
+        let found = kept
+            .iter()
+            .map(|(place, bytes)| record_at(bytes, u64::from(place - first) * UNIT_BYTES, segment, self.uuid, first));
+        let found = found.collect::<Option<Vec<Found>>>()?;
+        let found: Vec<Found> = found.into_iter().filter(|record| sequences.contains(&record.sequence)).collect();
+        let is_whole = found.iter().map(|record| record.sequence).eq(sequences);
+        is_whole.then(|| (kept.into_iter().collect(), found))
+    }
+
+    /// What the log has in damaged records of a segment is lost, by name.
+    pub(crate) fn lose_damaged(&self, segment: u32, loaded: &Loaded) {
+        if loaded.is_whole {
+            return;
+        }
+        let lost: Vec<Piece> = {
+            let state = self.state();
+            let owed = state.contents.owed_from(0).filter(|piece| self.is_in(segment, piece) && !piece.tag.is_lost());
+            owed.flat_map(|piece| loaded.missing_of(&piece)).collect()
+        };
+        lost.iter().for_each(|piece| self.lose(piece, &damaged_records(segment)));
+    }
+
+    fn is_in(&self, segment: u32, piece: &Piece) -> bool {
+        piece.is_in_segment() && self.layout.segment_of(piece.place) == segment
+    }
+}
+
+impl Loaded {
+    /// The parts of a piece in it that no whole record has, of those that were looked for.
+    pub(crate) fn missing_of(&self, piece: &Piece) -> Vec<Piece> {
+        without(piece, self.end, u64::MAX).iter().flat_map(|part| outside(part, &self.records)).collect()
+    }
+}
+
+/// Why they are lost.
+pub(crate) fn damaged_records(segment: u32) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("records in segment {segment} of the log are damaged"))
+}
+
+/// The parts of a piece of the log that lie in none of these records as the sectors that they say they are.
+fn outside(piece: &Piece, records: &[Found]) -> Vec<Piece> {
+    let mut parts = vec![*piece];
+    let is_of = |held: &&Piece| {
+        held.is_in_segment()
+            && held.sector.wrapping_sub(held.place.into()) == piece.sector.wrapping_sub(piece.place.into())
+    };
+    for held in records.iter().flat_map(|record| &record.pieces).filter(is_of) {
+        let (start, end) = (u64::from(held.place), u64::from(held.place) + held.sectors);
+        parts = parts.iter().flat_map(|part| without(part, start, end)).collect();
+    }
+    parts
+}
+
+/// What is left of a piece without what lies at the places `start..end`.
+pub(crate) fn without(piece: &Piece, start: u64, end: u64) -> Vec<Piece> {
+    let (from, to) = (u64::from(piece.place), u64::from(piece.place) + piece.sectors);
+    let sector_of = |place: u64| piece.sector + (place - from);
+    let (start, end) = (start.clamp(from, to), end.clamp(from, to));
+    let left = (from < start).then(|| piece.clip(piece.sector, sector_of(start)));
+    let right = (end < to).then(|| piece.clip(sector_of(end), piece.end()));
+    if start == end { vec![*piece] } else { left.into_iter().chain(right).collect() }
+}

@@ -1,0 +1,250 @@
+//! Which epoch comes next, from what the records of the log say, and its bytes ([`crate::epoch`]).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base::buffer::Buffer;
+use futures_util::stream::StreamExt;
+
+use crate::batch::Batch;
+use crate::core::{Core, State};
+use crate::epoch::Epoch;
+use crate::format::FLAG_EPOCH_END;
+use crate::found::Found;
+use crate::images::Images;
+use crate::limits::UNIT_BYTES;
+use crate::loaded::{Loaded, without};
+use crate::map::{ExtentMap, Piece, record_of_zeroes};
+use crate::pins::Pins;
+use crate::stage::Stage;
+
+impl Core {
+    /// The next part of the epoch that is begun, or of the one that comes next.
+    pub(crate) async fn select_epoch(self: &Arc<Self>, epoch: &mut Option<Epoch>) -> Batch {
+        let mut known = None;
+        if epoch.is_none() {
+            (*epoch, known) = self.find_epoch().await;
+        }
+        let pins = Pins::none(self);
+        let Some(epoch) = epoch else {
+            return Batch { pieces: Vec::new(), images: Images::default(), part: None, _pins: pins };
+        };
+        let bytes_max = if known.is_some() { u64::MAX } else { self.batch_bytes(&self.state()) };
+        let (pieces, part) = epoch.next_part(bytes_max);
+        // Nobody uses a segment again that has records of the epoch, so none is pinned.
+        let (pieces, images) = match known {
+            Some(images) => (pieces, images),
+            None => self.read_pieces(pieces).await,
+        };
+        Batch { pieces, images, part: Some(part), _pins: pins }
+    }
+
+    /// Begins with what was found when the log was opened, unless slots have kept more: the map has of each sector what is newest in it, and what
+    /// would have followed is gone with the RAM it was in.
+    pub(crate) async fn begin_with_found(&self) {
+        let mut epoch = self.destaging.lock().await;
+        let state = self.state();
+        let is_all = state.contents.stage.as_ref().is_none_or(Stage::is_empty);
+        if is_all && state.destaged.sequence() < state.destaged.found() {
+            *epoch = Some(self.epoch_of(&state, state.contents.owed_from(0).collect(), state.destaged.found()));
+        }
+    }
+
+    /// Begins with what another order left. It is part of no epoch, so all of it is one, and goes before anything newer. Its records are no guide to
+    /// what the origin lacks: segments with newer ones may have been used again.
+    pub(crate) async fn begin_with_leftovers(&self) {
+        let mut epoch = self.destaging.lock().await;
+        let state = &mut *self.state();
+        let found = state.destaged.found();
+        let pieces: Vec<Piece> = state.contents.owed_from(0).collect();
+        if pieces.is_empty() {
+            state.destaged.begin_at(found);
+            return;
+        }
+        state.destaged.begin_with_leftovers();
+        *epoch = Some(self.epoch_of(state, pieces, found));
+    }
+
+    /// The epoch up to `end` that has these pieces, of each sector one.
+    fn epoch_of(&self, state: &State, pieces: Vec<Piece>, end: u64) -> Epoch {
+        let last_of = |segment: u32| state.contents.segments.get(segment).last_sequence.min(end);
+        let lasts: Vec<u64> = state.contents.segments.by_age().map(last_of).collect();
+        let newest = state.contents.applied.position.sequence - 1;
+        let mut rest = BTreeMap::from([(end, Vec::new())]);
+        for piece in pieces {
+            let last = if piece.is_zero() {
+                let record = record_of_zeroes(piece.place, newest);
+                lasts.get(lasts.partition_point(|&last| last < record)).copied().unwrap_or(end)
+            } else {
+                last_of(self.layout.segment_of(piece.place))
+            };
+            rest.entry(last).or_insert_with(Vec::new).push(piece);
+        }
+        Epoch::new(rest)
+    }
+
+    /// The epoch behind the last one, if it has an end, and its bytes if they are no more than those of a batch.
+    async fn find_epoch(self: &Arc<Self>) -> (Option<Epoch>, Option<Images>) {
+        let (mut segments, destaged, applied, found, count) = {
+            let state = &mut *self.state();
+            if !state.destaged.take_epoch_hint() {
+                return (None, None);
+            }
+            let (destaged, applied) = (state.destaged.sequence(), state.contents.applied.position.sequence - 1);
+            let is_behind = |segment: &u32| state.contents.segments.get(*segment).last_sequence.min(applied) > destaged;
+            let segments: Vec<u32> = state.contents.segments.by_age().filter(is_behind).collect();
+            let count = (self.batch_bytes(state) / self.layout.segment_bytes).max(1) as usize;
+            (segments, destaged, applied, state.destaged.found(), count)
+        };
+        let (mut images, mut end) = (Some(Images::default()), None);
+        // Oldest first; what waits is behind the last end of an epoch.
+        let (mut pieces, mut waiting) = (Vec::new(), Vec::new());
+        // No more than is wanted is read ahead, but where an epoch is longer. The first one of this opening has all that the program before may have
+        // sent and forgotten that it did: sent again up to an earlier end, it would take the origin back there.
+        let mut seen = destaged;
+        let rest = segments.split_off(count.min(segments.len()));
+        let (mut loading, mut index) = (self.load_in_order(segments).chain(self.load_in_order(rest)), 0);
+        while index < count || end.is_none() || seen < found.min(applied) {
+            let Some((segment, loaded)) = loading.next().await else { break };
+            index += 1;
+            let last = self.state().contents.segments.get(segment).last_sequence.min(applied);
+            seen = seen.max(last);
+            self.lose_damaged(segment, &loaded);
+            images = images.filter(|_| index <= count).map(|mut images| {
+                images.extend(loaded.images);
+                images
+            });
+            let is_new = |record: &Found| (destaged + 1..=applied).contains(&record.sequence);
+            for record in loaded.records.into_iter().filter(is_new) {
+                waiting.extend(record.pieces);
+                if record.flags & FLAG_EPOCH_END != 0 {
+                    end = Some(record.sequence);
+                    pieces.append(&mut waiting);
+                }
+            }
+            if !loaded.is_whole {
+                // The order ends here: what can still be read of it is sent with this batch.
+                end = end.max(Some(last).filter(|&last| last > destaged));
+                pieces.append(&mut waiting);
+            }
+        }
+        let sectors = |pieces: &[Piece]| pieces.iter().map(|piece| piece.sectors).sum::<u64>();
+        let written = sectors(&pieces);
+        let pieces = newest(pieces);
+        self.counters.superseded(written - sectors(&pieces));
+        let epoch = end.map(|end| self.epoch_of(&self.state(), pieces, end));
+        (epoch, images)
+    }
+
+    /// What is dirty in records up to `destaged_sequence` is on the origin: a checkpoint collects what is dirty first and asks for that number last,
+    /// so that nothing is missing behind it.
+    pub(crate) async fn forget_destaged(&self) {
+        let destaged = self.state().destaged.sequence();
+        let across = {
+            let state = self.state();
+            let is_across = |segment: &u32| {
+                let entry = state.contents.segments.get(*segment);
+                (entry.first_sequence..entry.last_sequence).contains(&destaged)
+            };
+            state.contents.segments.by_age().find(is_across)
+        };
+        let mut end = 0;
+        if let Some(segment) = across {
+            let records = self.load_segment(segment).await.records;
+            let sent = records.iter().filter(|record| record.sequence <= destaged);
+            end = self.layout.place(segment, sent.map(|record| record.end).max().unwrap_or(0));
+        }
+        let state = &mut *self.state();
+        let newest = state.contents.applied.position.sequence - 1;
+        let is_sent = |piece: &Piece| match (piece.is_zero(), self.layout.segment_of(piece.place)) {
+            (true, _) => record_of_zeroes(piece.place, newest) <= destaged,
+            (false, segment) if Some(segment) == across => piece.place < end,
+            (false, segment) => state.contents.segments.get(segment).last_sequence <= destaged,
+        };
+        let sent: Vec<Piece> = state.contents.owed_from(0).filter(is_sent).collect();
+        // Forgotten, not clean: nobody has compared it with its checksum, and the origin has it.
+        sent.iter().for_each(|piece| state.contents.forget(piece.sector, piece.sectors));
+    }
+
+    /// The bytes of these pieces; what is damaged is left out.
+    async fn read_pieces(&self, pieces: Vec<Piece>) -> (Vec<Piece>, Images) {
+        let (logged, mut whole): (Vec<Piece>, Vec<Piece>) = pieces.into_iter().partition(Piece::is_in_segment);
+        let mut by_segment: BTreeMap<u32, Vec<Piece>> = BTreeMap::new();
+        for piece in logged {
+            by_segment.entry(self.layout.segment_of(piece.place)).or_default().push(piece);
+        }
+        let mut images = Images::default();
+        let mut loading = self.load_in_order(by_segment.keys().copied().collect());
+        while let Some((segment, loaded)) = loading.next().await {
+            self.lose_damaged(segment, &loaded);
+            for piece in by_segment.remove(&segment).into_iter().flatten().flat_map(|piece| intact(&loaded, &piece)) {
+                if let Some(bytes) = loaded.images.get(piece.place, (piece.sectors * UNIT_BYTES) as usize) {
+                    images.insert(piece.place, Arc::new(Buffer::copy_of(bytes)));
+                    whole.push(piece);
+                }
+            }
+        }
+        whole.sort_unstable_by_key(|piece| piece.sector);
+        (whole, images)
+    }
+}
+
+/// What whole records have of a piece.
+fn intact(loaded: &Loaded, piece: &Piece) -> Vec<Piece> {
+    loaded.missing_of(piece).iter().fold(vec![*piece], |parts, missing| {
+        let (start, end) = (u64::from(missing.place), u64::from(missing.place) + missing.sectors);
+        parts.iter().flat_map(|part| without(part, start, end)).collect()
+    })
+}
+
+/// Of each sector the newest of these pieces, which are in the order in which they were written; ascending. That some are written again as they
+/// were is usual, and takes a sort; that they overlap otherwise takes a map.
+fn newest(pieces: Vec<Piece>) -> Vec<Piece> {
+    let mut sorted = pieces.clone();
+    sorted.sort_by_key(|piece| piece.sector);
+    // Of those in the same place the last stays.
+    sorted.dedup_by(|next, kept| {
+        let is_same = (next.sector, next.sectors) == (kept.sector, kept.sectors);
+        if is_same {
+            *kept = *next;
+        }
+        is_same
+    });
+    if sorted.windows(2).all(|pair| pair[0].end() <= pair[1].sector) {
+        return sorted;
+    }
+    let mut map = ExtentMap::default();
+    pieces.into_iter().for_each(|piece| map.insert(piece, |_| {}));
+    map.dirty_from(0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tag::Tag;
+    use proptest::prelude::*;
+
+    const SECTORS: u64 = 64;
+
+    proptest! {
+        /// Beside a table of sectors.
+        #[test]
+        fn the_newest_piece_of_each_sector_is_left(writes in proptest::collection::vec((0..SECTORS / 4, 1..3u64), 0..40)) {
+            let pieces: Vec<Piece> = (0u32..).zip(writes).map(|(index, (at, count))| {
+                Piece { sector: at * 4, sectors: count * 4, place: index * 100, tag: Tag::dirty(0) }
+            }).collect();
+            let mut twin = vec![None; SECTORS as usize + 8];
+            for piece in &pieces {
+                (piece.sector..piece.end()).for_each(|sector| twin[sector as usize] = Some(piece.clip(sector, sector + 1).place));
+            }
+            let mut found = vec![None; twin.len()];
+            let mut last = 0;
+            for piece in newest(pieces) {
+                prop_assert!(piece.sector >= last);
+                last = piece.end();
+                (piece.sector..last).for_each(|sector| found[sector as usize] = Some(piece.clip(sector, sector + 1).place));
+            }
+            prop_assert_eq!(found, twin);
+        }
+    }
+}

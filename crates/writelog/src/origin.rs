@@ -1,0 +1,61 @@
+//! The origin as its log knows it: the device, and what it has said of itself.
+
+use base::buffer::Buffer;
+use base::range::ByteRange;
+use block::device::DeviceExt;
+use block::{Error, ErrorKind, EventReceiver, Identity, SharedDevice};
+use store::OriginReports;
+
+use crate::limits::DESTAGE_WRITE_BYTES_MAX;
+use crate::map::Zeroed;
+
+/// See the module.
+pub(crate) struct Origin {
+    device: SharedDevice,
+    pub(crate) reports: OriginReports,
+}
+
+impl Origin {
+    /// `device`, which had this `identity` when the log was opened, and has told `events` since before.
+    pub(crate) fn new(device: SharedDevice, identity: Identity, events: EventReceiver) -> Self {
+        let reports = OriginReports::new(device.clone(), identity, events, || {});
+        Self { device, reports }
+    }
+
+    /// Where requests go. Who sends any [checks](Self::check) first.
+    pub(crate) fn device(&self) -> &SharedDevice {
+        &self.device
+    }
+
+    /// Refuses to send anything to an origin that became another disk.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        match self.reports.is_refused() {
+            true => Err(Error::new(ErrorKind::Gone, "the LUN behind the write log is another disk now")),
+            false => Ok(()),
+        }
+    }
+
+    /// Makes a range zero, or tells that nobody needs it.
+    pub(crate) async fn zero(&self, range: ByteRange, zeroed: Zeroed) -> Result<(), Error> {
+        let result = match zeroed {
+            Zeroed::Discarded => self.device.discard(range.offset, range.length).await,
+            _ => {
+                let may_discard = zeroed == Zeroed::MayDiscard;
+                self.device.write_zeroes(range.offset, range.length, false, may_discard).await
+            }
+        };
+        match result {
+            // An origin that cannot any more keeps what it has.
+            Err(error) if error.kind() == ErrorKind::Unsupported && zeroed == Zeroed::Discarded => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::Unsupported => {}
+            result => return result,
+        }
+        let mut offset = range.offset;
+        while offset < range.end() {
+            let length = (range.end() - offset).min(DESTAGE_WRITE_BYTES_MAX);
+            self.device.write(offset, Buffer::zeroed(length as usize), false).await?;
+            offset += length;
+        }
+        Ok(())
+    }
+}

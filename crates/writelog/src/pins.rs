@@ -1,0 +1,40 @@
+//! Segments that somebody reads from.
+
+use std::sync::Arc;
+
+use crate::core::Core;
+use crate::segments::Segments;
+
+/// Segments that must stay what they are. Dropping it lets them go.
+pub(crate) struct Pins {
+    core: Arc<Core>,
+    segments: Vec<u32>,
+}
+
+impl Pins {
+    pub(crate) fn none(core: &Arc<Core>) -> Self {
+        Self { core: Arc::clone(core), segments: Vec::new() }
+    }
+
+    /// Pins one more. `segments` are those of this very log, locked.
+    pub(crate) fn add(&mut self, segments: &mut Segments, segment: u32) {
+        segments.pin(segment);
+        self.segments.push(segment);
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        if self.segments.is_empty() {
+            return;
+        }
+        let is_room_wanted = {
+            let state = &mut *self.core.state();
+            self.segments.iter().for_each(|&segment| state.contents.segments.unpin(segment));
+            state.wants_room
+        };
+        if is_room_wanted {
+            self.core.start_records();
+        }
+    }
+}

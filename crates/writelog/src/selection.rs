@@ -1,0 +1,128 @@
+//! What one batch of level 2 takes from the log, by the chosen order.
+//!
+//! | order | a batch is |
+//! |---|---|
+//! | `log` | an *epoch*, or the next part of one ([`crate::epoch`]) |
+//! | `lba` | the next dirty extents in ascending order, around and around |
+//! | `last-write-first` | what is dirty in the newest segments |
+//! | when space is low (but for `lba` over a disk), and to clean everything | what is dirty in the oldest segments |
+//!
+//! A segment whose records are all in RAM still is taken from there. Others are read whole, since that is one request, and their records checked. Extents in order of LBA lie all over the log: they are read by
+//! their places ([`crate::places`]), and only they stay in RAM.
+
+use std::sync::Arc;
+
+use block::Error;
+use futures_util::stream::StreamExt;
+
+use crate::batch::{Batch, Choice, Goal};
+use crate::core::{Core, FailureNote, State};
+use crate::epoch::Epoch;
+use crate::map::Piece;
+use crate::options::DestageOrder;
+use crate::pins::Pins;
+
+impl Core {
+    /// What is sent next. Ask under the lock `destaging`: what is chosen before may be wrong by then.
+    pub(crate) fn choice(&self, state: &State, goal: Goal) -> Choice {
+        // Halfway between where writes slow down and where they stop.
+        let is_low = state.wants_room || state.share_used(&self.layout) > f64::midpoint(self.level2().share_slow, 1.0);
+        match self.options.order {
+            // What is only in the log goes first, while it can be read; of slots, too.
+            _ if state.failure.is_some() => Choice::Lba,
+            DestageOrder::Log => Choice::Epoch,
+            _ if goal == Goal::Everything => Choice::Oldest,
+            // On a disk a sweep that takes its neighbours along makes more room than the oldest segments would.
+            DestageOrder::Lba if !is_low || self.level2().seek_bytes > 0 => Choice::Lba,
+            DestageOrder::LastWriteFirst if !is_low => Choice::Newest,
+            _ => Choice::Oldest,
+        }
+    }
+
+    /// The next batch, or one without pieces when there is nothing to send.
+    pub(crate) async fn select(self: &Arc<Self>, choice: Choice, epoch: &mut Option<Epoch>) -> Result<Batch, Error> {
+        if choice != Choice::Epoch {
+            // The map says what is left of it.
+            *epoch = None;
+        }
+        let batch = match choice {
+            Choice::Epoch => return Ok(self.select_epoch(epoch).await),
+            Choice::Lba => return Ok(self.select_by_lba().await),
+            Choice::Newest | Choice::Oldest => self.select_segments(choice).await?,
+        };
+        // Zeroes are not in any segment; once no segment is dirty, they are what is left.
+        if batch.pieces.is_empty() { Ok(self.select_by_lba().await) } else { Ok(batch) }
+    }
+
+    async fn select_by_lba(self: &Arc<Self>) -> Batch {
+        let (mut pieces, pins) = self.next_by_lba();
+        let images = self.read_places(&pieces).await;
+        self.keep_owed(&mut pieces);
+        Batch { pieces, images, part: None, _pins: pins }
+    }
+
+    fn next_by_lba(self: &Arc<Self>) -> (Vec<Piece>, Pins) {
+        let mut pins = Pins::none(self);
+        let state = &mut *self.state();
+        let bytes_max = self.batch_bytes(state);
+        let (mut pieces, mut bytes): (Vec<Piece>, u64) = (Vec::new(), 0);
+        let cursor = state.lba_cursor;
+        // What is in slots goes straight to the origin when the log has failed, once a later start knows of it: it is newer than what the log has.
+        let dirty_from = |sector| -> Box<dyn Iterator<Item = Piece> + '_> {
+            match state.failure_note {
+                FailureNote::Untried | FailureNote::Nowhere => Box::new(state.contents.owed_from(sector)),
+                _ => Box::new(state.contents.map.dirty_from(sector)),
+            }
+        };
+        let before_cursor = dirty_from(0).take_while(|piece| piece.sector < cursor);
+        for piece in dirty_from(cursor).chain(before_cursor).filter(|piece| !piece.tag.is_lost()) {
+            if bytes >= bytes_max {
+                break;
+            }
+            let piece = piece.within(bytes_max - bytes);
+            bytes += piece.destage_bytes();
+            pieces.push(piece);
+        }
+        state.lba_cursor = pieces.last().map_or(0, Piece::end);
+        for piece in pieces.iter().filter(|piece| piece.is_in_segment()) {
+            pins.add(&mut state.contents.segments, self.layout.segment_of(piece.place));
+        }
+        pieces.sort_unstable_by_key(|piece| piece.sector);
+        (pieces, pins)
+    }
+
+    async fn select_segments(self: &Arc<Self>, choice: Choice) -> Result<Batch, Error> {
+        let mut pins = Pins::none(self);
+        let chosen: Vec<u32> = {
+            let state = &mut *self.state();
+            let is_dirty = |segment: &u32| state.contents.segments.get(*segment).dirty_sectors > 0;
+            let count = (self.batch_bytes(state) / self.layout.segment_bytes).max(1) as usize;
+            let chosen: Vec<u32> = match choice {
+                Choice::Newest => state.contents.segments.by_age().rev().filter(is_dirty).take(count).collect(),
+                _ => state.contents.segments.by_age().filter(is_dirty).take(count).collect(),
+            };
+            chosen.iter().for_each(|&segment| pins.add(&mut state.contents.segments, segment));
+            chosen
+        };
+        let mut batch = Batch::new(pins);
+        let mut loading = self.load_in_order(chosen);
+        while let Some((segment, loaded)) = loading.next().await {
+            self.lose_damaged(segment, &loaded);
+            batch.pieces.extend(loaded.records.into_iter().flat_map(|record| record.pieces));
+            batch.images.extend(loaded.images);
+        }
+        self.keep_owed(&mut batch.pieces);
+        Ok(batch)
+    }
+
+    /// Leaves out what was written again or lost while it was read. At one moment, so that no sector is among them twice: requests go on.
+    fn keep_owed(&self, pieces: &mut Vec<Piece>) {
+        {
+            let state = self.state();
+            let owed = pieces.iter().flat_map(|piece| state.contents.owed_at(piece));
+            *pieces = owed.filter(|piece| !piece.tag.is_lost()).collect();
+        }
+        pieces.sort_unstable_by_key(|piece| piece.sector);
+        pieces.dedup();
+    }
+}

@@ -12,6 +12,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("scsi", &[]),
     ("iscsi", &[]),
     ("nbd", &[]),
+    ("locks", &[]),
     ("block", &[]),
     ("store", &["block"]),
     ("difference", &["block", "store"]),

@@ -1,0 +1,98 @@
+//! Callbacks that were sent and not answered, with their deadlines.
+
+use std::collections::BTreeMap;
+
+use base::clock::Instant;
+
+use crate::blocks::BlockRange;
+use crate::error::LockError;
+use crate::identity::{CallbackNumber, ClientId, Generation};
+use crate::mode::Mode;
+use crate::resource::Resource;
+use crate::settings::Settings;
+
+/// What is called back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Subject {
+    /// A lock of the client's own, down to a mode.
+    Lock(Resource, Option<Mode>),
+    /// Copies of blocks that are older than a generation.
+    Copies(BlockRange, Generation),
+}
+
+/// A callback that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Callback {
+    /// What is called back.
+    pub subject: Subject,
+    /// When the client is fenced.
+    pub deadline: Instant,
+    /// What the deadline can become at most.
+    pub deadline_max: Instant,
+}
+
+/// The callbacks of all clients. A client's are numbered from 1 on, so that a number that it was never sent is known as such.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Callbacks {
+    last: BTreeMap<ClientId, CallbackNumber>,
+    open: BTreeMap<(ClientId, CallbackNumber), Callback>,
+}
+
+impl Callbacks {
+    /// Notes that `subject` is called back from a client.
+    pub fn send(&mut self, now: Instant, client: ClientId, subject: Subject, settings: &Settings) -> CallbackNumber {
+        let last = self.last.entry(client).or_insert(CallbackNumber(0));
+        last.0 += 1;
+        let deadline_max = now + settings.callback_time_max;
+        let deadline = now + settings.callback_time;
+        self.open.insert((client, *last), Callback { subject, deadline, deadline_max });
+        *last
+    }
+
+    /// The callback that a client answers; none when it was answered before.
+    ///
+    /// # Errors
+    /// When the client was never sent one of that number.
+    pub fn get(&self, client: ClientId, number: CallbackNumber) -> Result<Option<Callback>, LockError> {
+        if number.0 == 0 || self.last.get(&client).is_none_or(|last| number > *last) {
+            return Err(LockError::UnknownCallback(number));
+        }
+        Ok(self.open.get(&(client, number)).copied())
+    }
+
+    /// A callback is answered.
+    pub fn close(&mut self, client: ClientId, number: CallbackNumber) {
+        self.open.remove(&(client, number));
+    }
+
+    /// A holder needs more time: the deadline moves by a step, and never past its bound.
+    pub fn defer(&mut self, now: Instant, client: ClientId, number: CallbackNumber, settings: &Settings) {
+        if let Some(callback) = self.open.get_mut(&(client, number)) {
+            callback.deadline = (now + settings.deferral_step).max(callback.deadline).min(callback.deadline_max);
+        }
+    }
+
+    /// A client's life is over.
+    pub fn forget(&mut self, client: ClientId) {
+        self.last.remove(&client);
+        self.open.retain(|(of, _), _| *of != client);
+    }
+
+    /// All that are open, of one client after the other.
+    pub fn open(&self) -> impl Iterator<Item = (ClientId, CallbackNumber, &Callback)> {
+        self.open.iter().map(|((client, number), callback)| (*client, *number, callback))
+    }
+
+    /// The clients that did not answer in time.
+    pub fn overdue(&self, now: Instant) -> Vec<ClientId> {
+        let mut clients: Vec<_> =
+            self.open().filter(|(_, _, callback)| callback.deadline <= now).map(|(client, ..)| client).collect();
+        clients.dedup();
+        clients
+    }
+
+    /// When the next one has to be answered.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.open.values().map(|callback| callback.deadline).min()
+    }
+}

@@ -1,0 +1,286 @@
+//! The gate that every command passes that reads or changes blocks: the paper's target cache manager.
+//!
+//! ```text
+//! read     waits behind changes of its blocks that came before │ is registered │ reads
+//! change   waits behind whatever of its blocks came before     │ every other registration is purged │ under way │ ends
+//! ```
+//!
+//! Until every other client's copies are purged a change is not under way: so a reader finds the old block before and the new one after, and nobody has an
+//! old copy when the change is answered. Reads that come meanwhile wait behind it, so nothing is registered again in a range that is being purged.
+//!
+//! The generation grows when a purge begins. What was read with a smaller one than the purge has was registered before it, and is old.
+
+use std::collections::BTreeMap;
+
+use crate::blocks::BlockRange;
+use crate::error::{LockError, Table};
+use crate::identity::{BootEpoch, ClientId, CommandId, Generation};
+use crate::limits::Limits;
+use crate::registrations::Registrations;
+
+/// A change of blocks that asks to pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Change {
+    /// The blocks.
+    pub range: BlockRange,
+    /// Whose it is; none for a stock initiator, whose changes purge everybody's copies.
+    pub by: Option<ClientId>,
+    /// Whether it writes again what the target lost when it started, under a lock that was reclaimed: it may pass before the others.
+    pub is_reclaimed: bool,
+}
+
+/// What a command may do now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Passage {
+    /// Read. The client may keep a copy of that generation; none says that it must not keep one.
+    Read(Option<Generation>),
+    /// Change the blocks, then end the change.
+    Change,
+}
+
+/// What the gate wants done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Step {
+    /// A client is to drop its copies.
+    Purge(ClientId, BlockRange, Generation),
+    /// A command that waited passes.
+    Pass(CommandId, Passage),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Stage {
+    Waiting,
+    Purging,
+    UnderWay,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Direction {
+    Read(Option<ClientId>),
+    Change { by: Option<ClientId>, is_reclaimed: bool, stage: Stage },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Command {
+    id: CommandId,
+    range: BlockRange,
+    direction: Direction,
+}
+
+/// The place of a command in the order of arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Arrival(u64);
+
+/// Commands at the gate, and who may hold copies of what.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Gate {
+    generation: Generation,
+    registrations: Registrations,
+    commands: BTreeMap<Arrival, Command>,
+    arrivals: BTreeMap<CommandId, Arrival>,
+    arrival_next: u64,
+    /// Whether clients of the start before may still have copies that are registered nowhere.
+    is_in_grace: bool,
+}
+
+impl Gate {
+    /// An empty gate after a start.
+    pub fn new(boot_epoch: BootEpoch, is_in_grace: bool) -> Self {
+        Self {
+            generation: Generation::at_start(boot_epoch),
+            registrations: Registrations::default(),
+            commands: BTreeMap::new(),
+            arrivals: BTreeMap::new(),
+            arrival_next: 0,
+            is_in_grace,
+        }
+    }
+
+    /// A command to read arrives. [`advance`](Self::advance) tells when it passes.
+    ///
+    /// # Errors
+    /// When the gate is full or the number is in use.
+    pub fn read(
+        &mut self,
+        id: CommandId,
+        range: BlockRange,
+        by: Option<ClientId>,
+        limits: &Limits,
+    ) -> Result<(), LockError> {
+        self.arrive(Command { id, range, direction: Direction::Read(by) }, limits)
+    }
+
+    /// A command to change blocks arrives. [`advance`](Self::advance) tells when it passes.
+    ///
+    /// # Errors
+    /// When the gate is full or the number is in use.
+    pub fn begin_change(&mut self, id: CommandId, change: Change, limits: &Limits) -> Result<(), LockError> {
+        let Change { range, by, is_reclaimed } = change;
+        let direction = Direction::Change { by, is_reclaimed, stage: Stage::Waiting };
+        self.arrive(Command { id, range, direction }, limits)
+    }
+
+    fn arrive(&mut self, command: Command, limits: &Limits) -> Result<(), LockError> {
+        if self.arrivals.contains_key(&command.id) {
+            return Err(LockError::CommandState(command.id));
+        }
+        if self.commands.len() >= limits.commands_max {
+            return Err(LockError::Full(Table::Commands));
+        }
+        let arrival = Arrival(self.arrival_next);
+        self.arrival_next += 1;
+        self.arrivals.insert(command.id, arrival);
+        self.commands.insert(arrival, command);
+        Ok(())
+    }
+
+    /// A change is done, or was given up under way: its blocks may be old, new or both. With `keeps_copy`, its client has what it wrote as a
+    /// copy of the generation returned; none says that it must not.
+    ///
+    /// # Errors
+    /// When no such change is under way.
+    pub fn end_change(
+        &mut self,
+        id: CommandId,
+        keeps_copy: bool,
+        limits: &Limits,
+    ) -> Result<Option<Generation>, LockError> {
+        let arrival = self.arrivals.get(&id).copied().ok_or(LockError::CommandState(id))?;
+        let command = self.commands[&arrival];
+        let Direction::Change { by, stage: Stage::UnderWay, .. } = command.direction else {
+            return Err(LockError::CommandState(id));
+        };
+        self.leave(arrival, id);
+        let keeper = by.filter(|_| keeps_copy);
+        Ok(keeper
+            .filter(|client| self.registrations.insert(*client, command.range, limits.registrations_max))
+            .map(|_| self.generation))
+    }
+
+    /// A command that waits is given up: an abort, or the end of its session.
+    ///
+    /// # Errors
+    /// When there is none, or it is a change under way, which has to end.
+    pub fn cancel(&mut self, id: CommandId) -> Result<(), LockError> {
+        let arrival = self.arrivals.get(&id).copied().ok_or(LockError::CommandState(id))?;
+        if matches!(self.commands[&arrival].direction, Direction::Change { stage: Stage::UnderWay, .. }) {
+            return Err(LockError::CommandState(id));
+        }
+        self.leave(arrival, id);
+        Ok(())
+    }
+
+    fn leave(&mut self, arrival: Arrival, id: CommandId) {
+        self.commands.remove(&arrival);
+        self.arrivals.remove(&id);
+    }
+
+    /// A client has dropped its copies of a range.
+    pub fn purged(&mut self, client: ClientId, range: BlockRange) {
+        self.registrations.remove(client, range);
+    }
+
+    /// A client's life is over.
+    pub fn forget(&mut self, client: ClientId) {
+        self.registrations.forget(client);
+    }
+
+    /// No client of the start before has copies any more.
+    pub fn end_grace(&mut self) {
+        self.is_in_grace = false;
+    }
+
+    /// Lets pass what can, in the order of arrival.
+    pub fn advance(&mut self, limits: &Limits) -> Vec<Step> {
+        let mut steps = Vec::new();
+        for arrival in self.commands.keys().copied().collect::<Vec<_>>() {
+            let command = self.commands[&arrival];
+            if self.is_behind_another(arrival, &command) {
+                continue;
+            }
+            match command.direction {
+                Direction::Read(by) => {
+                    self.leave(arrival, command.id);
+                    let generation = by.and_then(|by| self.register(by, command.range, limits, &mut steps));
+                    steps.push(Step::Pass(command.id, Passage::Read(generation)));
+                }
+                Direction::Change { is_reclaimed: false, .. } if self.is_in_grace => {}
+                Direction::Change { by, is_reclaimed, stage } => {
+                    let stage = self.advance_change(&command, by, stage, &mut steps);
+                    let direction = Direction::Change { by, is_reclaimed, stage };
+                    self.commands.insert(arrival, Command { direction, ..command });
+                }
+            }
+        }
+        steps
+    }
+
+    fn is_behind_another(&self, arrival: Arrival, command: &Command) -> bool {
+        let is_read = |command: &Command| matches!(command.direction, Direction::Read(_));
+        self.commands
+            .range(..arrival)
+            .any(|(_, other)| other.range.overlaps(&command.range) && !(is_read(other) && is_read(command)))
+    }
+
+    fn advance_change(
+        &mut self,
+        command: &Command,
+        by: Option<ClientId>,
+        stage: Stage,
+        steps: &mut Vec<Step>,
+    ) -> Stage {
+        let others = self.registrations.holders(command.range, by);
+        if stage == Stage::UnderWay {
+            return stage;
+        }
+        if others.is_empty() {
+            steps.push(Step::Pass(command.id, Passage::Change));
+            return Stage::UnderWay;
+        }
+        if stage == Stage::Waiting {
+            self.generation.0 += 1;
+            others.into_iter().for_each(|client| self.purge(client, command.range, steps));
+        }
+        Stage::Purging
+    }
+
+    /// Registers what a client reads; calls the oldest range back where there is no room.
+    fn register(
+        &mut self,
+        client: ClientId,
+        range: BlockRange,
+        limits: &Limits,
+        steps: &mut Vec<Step>,
+    ) -> Option<Generation> {
+        if self.registrations.insert(client, range, limits.registrations_max) {
+            return Some(self.generation);
+        }
+        if self.registrations.count() >= limits.registrations_max
+            && let Some((holder, oldest)) = self.registrations.oldest()
+        {
+            self.generation.0 += 1;
+            self.purge(holder, oldest, steps);
+        }
+        None
+    }
+
+    fn purge(&mut self, client: ClientId, range: BlockRange, steps: &mut Vec<Step>) {
+        self.registrations.begin_leaving(client, range);
+        steps.push(Step::Purge(client, range, self.generation));
+    }
+
+    /// The generation now.
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// Commands that wait or are under way.
+    pub fn command_count(&self) -> usize {
+        self.commands.len()
+    }
+
+    /// Who may hold copies of what.
+    pub fn registrations(&self) -> &Registrations {
+        &self.registrations
+    }
+}

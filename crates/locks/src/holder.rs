@@ -1,0 +1,497 @@
+//! The client's end: what it holds, what of that is in use, and what it answers.
+//!
+//! What it keeps true:
+//! - It never believes that it holds what the target may have given away. It may hold less than the target thinks: a callback of what it does not have is
+//!   answered with *done*.
+//! - A callback is answered at once when nothing that it would take away is in use, or else when the last such use ends. New uses wait behind it.
+//! - Its lease ends before the target's does: it counts from when the renewal was sent, and less by what two clocks may run apart.
+//!
+//! Messages and replies may overtake each other. A callback that comes before the grant that it is about makes that grant void: the
+//! grant's number tells. The request is then sent again.
+//!
+//! Locks of explicit transactions are not cached and not called back: the answer to their requests is all there is to know.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use base::clock::Instant;
+
+use crate::blocks::BlockRange;
+use crate::error::LockError;
+use crate::fetches::{FetchId, Fetches};
+use crate::identity::{CallbackNumber, ClientId, Generation, GrantNumber, RequestId, TransactionId};
+use crate::limits::{BATCH_MAX, CLOCK_DRIFT_PERCENT, RENEWALS_PER_LEASE};
+use crate::message::{CallbackAnswer, FromClient, GrantedLock, Registration, Release, Reply, ToClient, Wanted};
+use crate::mode::Mode;
+use crate::resource::Resource;
+use crate::rules;
+
+/// What the client has to do, in this order.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum HolderOutput {
+    /// Send this, remember when, and hand the reply to [`Holder::handle_reply`].
+    Send(FromClient),
+    /// The locks of a request are held.
+    Granted(RequestId, Vec<GrantedLock>),
+    /// They never will be.
+    Refused(RequestId, LockError),
+    /// A lock is called back and in use: uses of it should end, and what was changed under it become durable.
+    InUse(Resource),
+    /// Drop what was kept under a lock, down to what a mode allows, before what follows is sent.
+    GiveUp(Resource, Option<Mode>),
+    /// Drop all copies of these blocks before what follows is sent.
+    Purge(BlockRange),
+    /// The target has started again: drop all copies but those that were changed under an exclusive lock.
+    PurgeAll,
+    /// The client's life is over: drop everything. What was changed and is not durable is lost.
+    Over(LockError),
+}
+
+/// A life at the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Life {
+    client: ClientId,
+    lease: Duration,
+    lease_until: Instant,
+    renew_at: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Held {
+    mode: Mode,
+    number: GrantNumber,
+    callback: Option<Pending>,
+}
+
+/// A callback that is answered when the last use ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Pending {
+    number: CallbackNumber,
+    grant: GrantNumber,
+    to: Option<Mode>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Request {
+    transaction: TransactionId,
+    batch: Vec<Wanted>,
+    is_reclaim: bool,
+}
+
+/// A client's locks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Holder {
+    life: Option<Life>,
+    held: BTreeMap<Resource, Held>,
+    /// How often something is in use, by mode.
+    uses: BTreeMap<Resource, BTreeMap<Mode, u32>>,
+    requests: BTreeMap<RequestId, Request>,
+    request_last: u64,
+    /// Grants up to these were given up before they were heard of.
+    void: BTreeMap<Resource, GrantNumber>,
+    fetches: Fetches,
+    outputs: VecDeque<HolderOutput>,
+}
+
+impl Holder {
+    /// Begins a life.
+    pub fn register(&mut self) {
+        self.send(FromClient::Register { previous: None });
+    }
+
+    /// The next thing to do. Call it after every other call until it returns none.
+    pub fn poll_output(&mut self) -> Option<HolderOutput> {
+        self.outputs.pop_front()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.life.map(|life| life.renew_at.min(life.lease_until))
+    }
+
+    /// Renews the lease, or ends the life when it is over.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let Some(life) = &mut self.life else { return };
+        let client = life.client;
+        if life.lease_until <= now {
+            self.end_life(LockError::LeaseOver(client));
+        } else if life.renew_at <= now {
+            life.renew_at = now + life.lease / RENEWALS_PER_LEASE;
+            self.send(FromClient::Renew(client));
+        }
+    }
+
+    /// The client's identity, while its lease lasts. Without one nothing that is cached may be used.
+    pub fn client(&self, now: Instant) -> Option<ClientId> {
+        self.life.filter(|life| life.lease_until > now).map(|life| life.client)
+    }
+
+    /// What it holds of its own.
+    pub fn held(&self) -> impl Iterator<Item = (Resource, Mode)> {
+        self.held.iter().map(|(resource, held)| (*resource, held.mode))
+    }
+
+    /// Requests that wait for an answer.
+    pub fn waiting(&self) -> impl Iterator<Item = RequestId> {
+        self.requests.keys().copied()
+    }
+
+    /// Asks for locks, files before their block groups. None without a life.
+    pub fn request(&mut self, now: Instant, transaction: TransactionId, batch: Vec<Wanted>) -> Option<RequestId> {
+        let client = self.client(now)?;
+        Some(self.send_request(client, Request { transaction, batch, is_reclaim: false }))
+    }
+
+    fn send_request(&mut self, client: ClientId, request: Request) -> RequestId {
+        self.request_last += 1;
+        let number = RequestId(self.request_last);
+        self.requests.insert(number, request);
+        self.repeat(client, number);
+        number
+    }
+
+    /// Sends a request again whose answer may be lost.
+    pub fn resend(&mut self, now: Instant, request: RequestId) {
+        if let Some(client) = self.client(now) {
+            self.repeat(client, request);
+        }
+    }
+
+    fn repeat(&mut self, client: ClientId, number: RequestId) {
+        if let Some(Request { transaction, batch, is_reclaim }) = self.requests.get(&number).cloned() {
+            self.send(FromClient::Lock { client, transaction, request: number, batch, is_reclaim });
+        }
+    }
+
+    /// Wants the locks of a request no more. If they are granted meanwhile they are not used, and come back when they are called back.
+    pub fn cancel(&mut self, now: Instant, request: RequestId) {
+        if self.requests.remove(&request).is_some()
+            && let Some(client) = self.client(now)
+        {
+            self.send(FromClient::Cancel(client, request));
+        }
+        self.forget_void();
+    }
+
+    /// Begins to use something that is locked, or whose file is; false when it is not held so, or about to be given up.
+    #[must_use]
+    pub fn begin_use(&mut self, now: Instant, resource: Resource, mode: Mode) -> bool {
+        let may = self.client(now).is_some() && self.allows(resource, mode);
+        if may {
+            *self.uses.entry(resource).or_default().entry(mode).or_insert(0) += 1;
+        }
+        may
+    }
+
+    /// Ends a use. A callback that waited for it is answered.
+    pub fn end_use(&mut self, resource: Resource, mode: Mode) {
+        let Some(modes) = self.uses.get_mut(&resource) else { return };
+        if let Some(count) = modes.get_mut(&mode) {
+            *count -= 1;
+        }
+        modes.retain(|_, count| *count > 0);
+        if modes.is_empty() {
+            self.uses.remove(&resource);
+        }
+        for at in [Some(resource), resource.root()].into_iter().flatten() {
+            if self.held.get(&at).is_some_and(|held| held.callback.is_some()) {
+                self.answer_if_unused(at);
+            }
+        }
+    }
+
+    /// Gives a lock back that nothing uses, or part of it. False when it is in use, or called back already.
+    pub fn release(&mut self, now: Instant, resource: Resource, to: Option<Mode>) -> bool {
+        let Some(client) = self.client(now) else { return false };
+        let Some(held) = self.held.get(&resource).copied().filter(|held| held.callback.is_none()) else { return false };
+        if to.is_some_and(|to| to == held.mode || !held.mode.covers(to)) || self.leaves(resource).next().is_some() {
+            return false;
+        }
+        let trial = Pending { number: CallbackNumber(0), grant: held.number, to };
+        self.held.insert(resource, Held { callback: Some(trial), ..held });
+        let is_used = self.is_used(resource);
+        self.held.insert(resource, held);
+        if !is_used {
+            self.outputs.push_back(HolderOutput::GiveUp(resource, to));
+            self.come_down(resource, to);
+            self.send(FromClient::Unlock(client, vec![Release { resource, number: held.number, to }]));
+        }
+        !is_used
+    }
+
+    /// How something is held when all that is called back has been given up.
+    fn kept(&self, resource: Resource) -> Option<Mode> {
+        let held = self.held.get(&resource)?;
+        match held.callback {
+            Some(pending) => pending.to.map(|to| held.mode.meet(to)),
+            None => Some(held.mode),
+        }
+    }
+
+    /// Whether what is kept of a resource, or of its file, allows a use.
+    fn allows(&self, resource: Resource, mode: Mode) -> bool {
+        let itself = self.kept(resource).is_some_and(|kept| kept.covers(mode));
+        match resource.root().map(|root| self.kept(root)) {
+            Some(Some(root)) if root.is_intention() => itself && root.covers(mode.intention()),
+            Some(root) => root.is_some_and(|root| root.covers(mode)),
+            None => itself,
+        }
+    }
+
+    /// Whether a use of a resource, or below it, would be taken away by what is called back.
+    fn is_used(&self, resource: Resource) -> bool {
+        let below = rules::leaves_below(resource).into_iter().flat_map(|leaves| self.uses.range(leaves));
+        let mut used = self.uses.get_key_value(&resource).into_iter().chain(below);
+        used.any(|(at, modes)| modes.keys().any(|mode| !self.allows(*at, *mode)))
+    }
+
+    fn leaves(&self, root: Resource) -> impl Iterator<Item = Resource> {
+        rules::leaves_below(root).into_iter().flat_map(|leaves| self.held.range(leaves)).map(|(leaf, _)| *leaf)
+    }
+
+    fn answer_if_unused(&mut self, resource: Resource) {
+        if self.is_used(resource) {
+            return;
+        }
+        let Some(pending) = self.held.get_mut(&resource).and_then(|held| held.callback.take()) else { return };
+        self.note_void(resource, pending.grant);
+        self.outputs.push_back(HolderOutput::GiveUp(resource, pending.to));
+        self.come_down(resource, pending.to);
+        self.acknowledge(pending.number, CallbackAnswer::Done);
+    }
+
+    /// Keeps no more than a mode allows, and no more of block groups below.
+    fn come_down(&mut self, resource: Resource, to: Option<Mode>) {
+        let to = to.and_then(|to| self.held.get(&resource).map(|held| held.mode.meet(to)));
+        for leaf in self.leaves(resource).collect::<Vec<_>>() {
+            let Some(kept) = self.held.get(&leaf).map(|held| rules::leaf_below(to, held.mode)) else { continue };
+            self.set_mode(leaf, kept);
+        }
+        self.set_mode(resource, to);
+    }
+
+    fn set_mode(&mut self, resource: Resource, mode: Option<Mode>) {
+        match (mode, self.held.get_mut(&resource)) {
+            (Some(mode), Some(held)) => held.mode = mode,
+            (None, Some(_)) => self.drop_held(resource),
+            (_, None) => {}
+        }
+    }
+
+    /// What is held no more has nothing to be called back.
+    fn drop_held(&mut self, resource: Resource) {
+        if let Some(pending) = self.held.remove(&resource).and_then(|held| held.callback) {
+            self.note_void(resource, pending.grant);
+            self.acknowledge(pending.number, CallbackAnswer::Done);
+        }
+    }
+
+    /// Remembers that a grant was given up, while one may be on its way.
+    fn note_void(&mut self, resource: Resource, grant: GrantNumber) {
+        let void = self.void.entry(resource).or_insert(grant);
+        *void = grant.max(*void);
+        self.forget_void();
+    }
+
+    /// Only requests that wait can bring a grant. One of a block group brings its file, too.
+    fn forget_void(&mut self) {
+        let asked = |at: Resource| {
+            let mut wanted = self.requests.values().flat_map(|request| &request.batch);
+            wanted.any(|(resource, _)| *resource == at || resource.root() == Some(at))
+        };
+        let mut void = std::mem::take(&mut self.void);
+        void.retain(|resource, _| asked(*resource));
+        self.void = void;
+    }
+
+    /// What the target tells `to` without being asked.
+    pub fn handle_message(&mut self, to: ClientId, message: ToClient) {
+        if self.life.is_none_or(|life| life.client != to) {
+            return;
+        }
+        match message {
+            ToClient::Granted { request, locks, .. } => self.granted(to, request, locks),
+            ToClient::Refused { request, error } => self.refused(request, error),
+            ToClient::Callback { number, resource, grant, to } => {
+                self.called_back(resource, Pending { number, grant, to })
+            }
+            ToClient::Purge { number, range, generation } => {
+                self.fetches.purge(range, generation);
+                self.outputs.push_back(HolderOutput::Purge(range));
+                self.acknowledge(number, CallbackAnswer::Done);
+            }
+        }
+    }
+
+    fn called_back(&mut self, resource: Resource, pending: Pending) {
+        match self.held.get_mut(&resource) {
+            // The target has granted it anew since: it has heard that this one was given up.
+            Some(held) if held.number > pending.grant => self.acknowledge(pending.number, CallbackAnswer::Done),
+            Some(held) => {
+                held.callback = Some(pending);
+                if self.is_used(resource) {
+                    self.acknowledge(pending.number, CallbackAnswer::InUse);
+                    self.outputs.push_back(HolderOutput::InUse(resource));
+                } else {
+                    self.answer_if_unused(resource);
+                }
+            }
+            None => {
+                self.note_void(resource, pending.grant);
+                self.acknowledge(pending.number, CallbackAnswer::Done);
+            }
+        }
+    }
+
+    /// The reply to a message that was sent at `sent`.
+    pub fn handle_reply(&mut self, now: Instant, message: &FromClient, sent: Instant, reply: Result<Reply, LockError>) {
+        let concerns = match message {
+            FromClient::Register { .. } => None,
+            FromClient::Renew(client)
+            | FromClient::Lock { client, .. }
+            | FromClient::Cancel(client, _)
+            | FromClient::Unlock(client, _)
+            | FromClient::Acknowledge(client, ..) => Some(*client),
+        };
+        if concerns.is_some_and(|client| self.life.is_none_or(|life| life.client != client)) {
+            return;
+        }
+        match (message, reply) {
+            (FromClient::Register { previous }, Ok(Reply::Registered(life))) => {
+                self.registered(now, sent, *previous, life)
+            }
+            (FromClient::Register { .. }, Err(error)) => self.end_life(error),
+            (FromClient::Renew(_), Ok(_)) => self.renewed(sent),
+            (FromClient::Lock { client, request, .. }, Ok(Reply::Granted(locks))) => {
+                self.granted(*client, *request, locks)
+            }
+            (_, Err(LockError::WrongEpoch(_))) => {
+                let previous = self.life.map(|life| life.client);
+                self.send(FromClient::Register { previous });
+            }
+            (_, Err(error @ (LockError::Fenced(_) | LockError::LeaseOver(_)))) => self.end_life(error),
+            (FromClient::Lock { request, .. }, Err(error)) => self.refused(*request, error),
+            // A release of what was granted anew, or an answer to what was answered, changes nothing.
+            _ => {}
+        }
+    }
+
+    fn registered(&mut self, now: Instant, sent: Instant, previous: Option<ClientId>, registration: Registration) {
+        let before = self.life.map(|life| life.client);
+        // An answer to what was asked in another life, or asked twice: that life ends by itself.
+        if before != previous {
+            return;
+        }
+        let Registration { client, lease, .. } = registration;
+        self.life = Some(Life {
+            client,
+            lease,
+            lease_until: sent + shortened(lease),
+            renew_at: sent + lease / RENEWALS_PER_LEASE,
+        });
+        self.void.clear();
+        for request in std::mem::take(&mut self.requests).into_keys() {
+            self.outputs.push_back(HolderOutput::Refused(request, LockError::WrongEpoch(registration.boot_epoch)));
+        }
+        if previous.is_some() {
+            self.fetches.void_all();
+            self.outputs.push_back(HolderOutput::PurgeAll);
+            self.reclaim(client);
+        }
+        self.handle_timeout(now);
+    }
+
+    /// Asks for what was held before the target started again. Until it is granted it is not used.
+    fn reclaim(&mut self, client: ClientId) {
+        let held: Vec<Wanted> =
+            std::mem::take(&mut self.held).into_iter().map(|(resource, held)| (resource, held.mode)).collect();
+        for batch in held.chunks(BATCH_MAX).map(<[Wanted]>::to_vec) {
+            self.send_request(client, Request { transaction: TransactionId::OWN, batch, is_reclaim: true });
+        }
+    }
+
+    fn renewed(&mut self, sent: Instant) {
+        if let Some(life) = &mut self.life {
+            life.lease_until = life.lease_until.max(sent + shortened(life.lease));
+        }
+    }
+
+    fn granted(&mut self, client: ClientId, number: RequestId, locks: Vec<GrantedLock>) {
+        let Some(request) = self.requests.get(&number) else { return };
+        if request.transaction == TransactionId::OWN {
+            if locks.iter().any(|lock| self.void.get(&lock.resource).is_some_and(|void| lock.number <= *void)) {
+                return self.repeat(client, number);
+            }
+            locks.iter().for_each(|lock| self.hold(*lock));
+        }
+        self.requests.remove(&number);
+        self.forget_void();
+        self.outputs.push_back(HolderOutput::Granted(number, locks));
+    }
+
+    fn hold(&mut self, GrantedLock { resource, mode, number }: GrantedLock) {
+        let held = self.held.entry(resource).or_insert(Held { mode, number, callback: None });
+        if held.number <= number {
+            held.mode = mode;
+            held.number = number;
+        }
+        if resource.is_root() && !held.mode.is_intention() {
+            // The target no longer tells block groups apart.
+            for leaf in self.leaves(resource).collect::<Vec<_>>() {
+                self.drop_held(leaf);
+            }
+        }
+    }
+
+    fn refused(&mut self, number: RequestId, error: LockError) {
+        let Some(request) = self.requests.remove(&number) else { return };
+        if request.is_reclaim {
+            let lost = request.batch.iter().map(|(resource, _)| HolderOutput::GiveUp(*resource, None));
+            self.outputs.extend(lost);
+        }
+        self.forget_void();
+        self.outputs.push_back(HolderOutput::Refused(number, error));
+    }
+
+    fn end_life(&mut self, error: LockError) {
+        self.life = None;
+        self.held.clear();
+        self.uses.clear();
+        self.void.clear();
+        self.fetches.void_all();
+        self.outputs.push_back(HolderOutput::Over(error));
+        let refused =
+            std::mem::take(&mut self.requests).into_keys().map(|request| HolderOutput::Refused(request, error));
+        self.outputs.extend(refused);
+    }
+
+    fn acknowledge(&mut self, number: CallbackNumber, answer: CallbackAnswer) {
+        if let Some(life) = self.life {
+            self.send(FromClient::Acknowledge(life.client, number, answer));
+        }
+    }
+
+    fn send(&mut self, message: FromClient) {
+        self.outputs.push_back(HolderOutput::Send(message));
+    }
+
+    /// Blocks are about to be changed by the client itself, and their copies were dropped.
+    pub fn begin_change(&mut self, range: BlockRange) -> FetchId {
+        self.fetches.begin_change(range)
+    }
+
+    /// Blocks are about to be asked for.
+    pub fn begin_fetch(&mut self, range: BlockRange) -> FetchId {
+        self.fetches.begin(range)
+    }
+
+    /// They have come or are changed, with the generation that the target gave them. True when they may be kept.
+    pub fn end_fetch(&mut self, fetch: FetchId, generation: Option<Generation>) -> bool {
+        self.fetches.end(fetch, generation)
+    }
+}
+
+/// A lease as the client counts it: over for certain before it is over at the target.
+fn shortened(lease: Duration) -> Duration {
+    lease * (100 - CLOCK_DRIFT_PERCENT) / 100
+}

@@ -1,0 +1,115 @@
+//! Numbers that name clients, their transactions and requests. Each is a type of its own, so that they do not meet by accident.
+
+use std::fmt;
+
+/// A client's life at the target. Never used again: the high half counts the target's starts, the low half registrations since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(u64);
+
+impl ClientId {
+    /// The client that was registered as `registration` after the start `boot_epoch`.
+    pub fn new(boot_epoch: BootEpoch, registration: u32) -> Self {
+        Self(u64::from(boot_epoch.0) << 32 | u64::from(registration))
+    }
+
+    /// As a peer sent it.
+    pub fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// As it is sent.
+    pub fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// The start of the target that gave it.
+    pub fn boot_epoch(self) -> BootEpoch {
+        BootEpoch((self.0 >> 32) as u32)
+    }
+
+    /// The how manieth registration since that start it is.
+    pub fn registration(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+impl fmt::Display for ClientId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.boot_epoch().0, self.registration())
+    }
+}
+
+/// Counts the starts of a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BootEpoch(pub u32);
+
+/// A transaction of a client. The client counts them up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TransactionId(pub u64);
+
+impl TransactionId {
+    /// The client itself: what it holds so, it keeps until it is called back.
+    pub const OWN: Self = Self(0);
+}
+
+/// Who holds a lock: a client itself, or one of its explicit transactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Owner {
+    /// The client.
+    pub client: ClientId,
+    /// [`TransactionId::OWN`] or an explicit one.
+    pub transaction: TransactionId,
+}
+
+impl Owner {
+    /// The client itself.
+    pub fn own(client: ClientId) -> Self {
+        Self { client, transaction: TransactionId::OWN }
+    }
+
+    /// Whether its locks are cached, and called back. Those of an explicit transaction are waited for.
+    pub fn is_own(self) -> bool {
+        self.transaction == TransactionId::OWN
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.transaction {
+            TransactionId::OWN => write!(f, "client {}", self.client),
+            TransactionId(number) => write!(f, "transaction {number} of client {}", self.client),
+        }
+    }
+}
+
+/// A request for locks. The client counts them up; one that it sends again keeps its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// Counts the grants of a client, so that what crosses on the way is told apart: whenever the target says that a lock is held,
+/// it says so with a new number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GrantNumber(pub u64);
+
+/// Counts the callbacks that a client was sent, of locks and of copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallbackNumber(pub u64);
+
+/// How old a request or a transaction is: the smaller, the older. A transaction that is tried again keeps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Birth(pub u64);
+
+/// A command that reads or changes blocks, as the target counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CommandId(pub u64);
+
+/// Counts the changes of a logical unit that purge copies, over all starts of the target. What was read with a smaller one than a purge has is old.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Generation(pub u64);
+
+impl Generation {
+    /// The first one after a start: larger than any of the starts before.
+    pub fn at_start(boot_epoch: BootEpoch) -> Self {
+        Self(u64::from(boot_epoch.0) << 32)
+    }
+}

@@ -1,0 +1,43 @@
+//! Locks, callbacks and leases of a logical unit that several hosts share, without I/O: both ends' state machines.
+//!
+//! Time and messages go in as arguments; messages and deadlines come out. All state is ordered and can be compared, so that a model checker goes through
+//! every state of the code that runs.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`mode`], [`resource`], [`blocks`] | the paper's modes and their tables; what can be locked; ranges of blocks |
+//! | [`identity`] | clients, transactions, requests and the other numbers |
+//! | [`rules`] | root before leaf, and the other rules between a file and its block groups |
+//! | [`queue`] | who holds what, and who waits for it |
+//! | [`deadlock`] | circles of requests that wait for each other |
+//! | [`clients`], [`transactions`], [`open_files`], [`callbacks`] | the manager's tables |
+//! | [`registrations`], [`gate`] | who has copies of which blocks, and how changes pass |
+//! | [`manager`] | the target's end: [`LockManager`](manager::LockManager) |
+//! | [`holder`], [`fetches`] | the client's end: [`Holder`](holder::Holder); blocks on their way to it |
+//! | [`lock_client`] | the trait that a file system uses |
+//! | [`message`], [`error`] | what the ends say to each other |
+//! | [`settings`], [`limits`] | times and bounds |
+
+#![forbid(unsafe_code)]
+
+pub mod blocks;
+pub mod callbacks;
+pub mod clients;
+pub mod deadlock;
+pub mod error;
+pub mod fetches;
+pub mod gate;
+pub mod holder;
+pub mod identity;
+pub mod limits;
+pub mod lock_client;
+pub mod manager;
+pub mod message;
+pub mod mode;
+pub mod open_files;
+pub mod queue;
+pub mod registrations;
+pub mod resource;
+pub mod rules;
+pub mod settings;
+pub mod transactions;

@@ -1,0 +1,154 @@
+//! Reads and changes at the gate; open files.
+
+use base::clock::Instant;
+
+use super::{LockManager, Output};
+use crate::blocks::BlockRange;
+use crate::callbacks::Subject;
+use crate::error::LockError;
+use crate::gate::{Change, Passage, Step};
+use crate::identity::{ClientId, CommandId, Generation, Owner};
+use crate::message::ToClient;
+use crate::open_files::OpenMode;
+use crate::resource::FileId;
+
+impl LockManager {
+    /// A command to read arrives; none for a stock initiator, which keeps no copies that we know of. What is not passed at once is by an
+    /// [`Output::Pass`].
+    ///
+    /// # Errors
+    /// When the client's life is over, or the gate is full.
+    pub fn read(
+        &mut self,
+        now: Instant,
+        command: CommandId,
+        range: BlockRange,
+        by: Option<ClientId>,
+    ) -> Result<Option<Passage>, LockError> {
+        by.map_or(Ok(()), |client| self.check_life(now, client))?;
+        self.gate.read(command, range, by, &self.settings.limits)?;
+        Ok(self.advance_gate_for(now, command))
+    }
+
+    /// A command to change blocks arrives. It passes when nobody else has copies, at once or by an [`Output::Pass`].
+    ///
+    /// # Errors
+    /// When the client's life is over, or the gate is full.
+    pub fn begin_change(
+        &mut self,
+        now: Instant,
+        command: CommandId,
+        change: Change,
+    ) -> Result<Option<Passage>, LockError> {
+        change.by.map_or(Ok(()), |client| self.check_life(now, client))?;
+        self.gate.begin_change(command, change, &self.settings.limits)?;
+        Ok(self.advance_gate_for(now, command))
+    }
+
+    /// A change that passed is done, or was given up: its blocks may be old, new, or both. With `keeps_copy` its client may keep what it wrote, as
+    /// a copy of the generation returned.
+    ///
+    /// # Errors
+    /// When no such change is under way.
+    pub fn end_change(
+        &mut self,
+        now: Instant,
+        command: CommandId,
+        keeps_copy: bool,
+    ) -> Result<Option<Generation>, LockError> {
+        let generation = self.gate.end_change(command, keeps_copy, &self.settings.limits)?;
+        self.advance_gate(now);
+        Ok(generation)
+    }
+
+    /// A command that waits at the gate is given up.
+    ///
+    /// # Errors
+    /// When there is none, or it has passed.
+    pub fn cancel_command(&mut self, now: Instant, command: CommandId) -> Result<(), LockError> {
+        self.gate.cancel(command)?;
+        self.advance_gate(now);
+        Ok(())
+    }
+
+    pub(super) fn advance_gate(&mut self, now: Instant) {
+        for step in self.gate.advance(&self.settings.limits) {
+            self.take_step(now, step);
+        }
+    }
+
+    /// As [`advance_gate`](Self::advance_gate), but the passage of one command is the answer.
+    fn advance_gate_for(&mut self, now: Instant, command: CommandId) -> Option<Passage> {
+        let mut passage = None;
+        for step in self.gate.advance(&self.settings.limits) {
+            match step {
+                Step::Pass(passed, its) if passed == command => passage = Some(its),
+                step => self.take_step(now, step),
+            }
+        }
+        passage
+    }
+
+    fn take_step(&mut self, now: Instant, step: Step) {
+        match step {
+            Step::Pass(command, passage) => self.outputs.push_back(Output::Pass(command, passage)),
+            // What a client that is being fenced holds is waited for until it is fenced.
+            Step::Purge(client, ..) if !self.clients.is_served(client) => {}
+            Step::Purge(client, range, generation) => {
+                let number = self.callbacks.send(now, client, Subject::Copies(range, generation), &self.settings);
+                self.post(client, ToClient::Purge { number, range, generation });
+            }
+        }
+    }
+
+    /// A client opens a file once more.
+    ///
+    /// # Errors
+    /// When its life is over, or it has too many open.
+    pub fn open_file(&mut self, now: Instant, client: ClientId, file: FileId, mode: OpenMode) -> Result<(), LockError> {
+        self.check_life(now, client)?;
+        self.open_files.open(client, file, mode, self.settings.limits.opens_of_client_max)
+    }
+
+    /// A client closes a file once. True when nobody has it open any more.
+    ///
+    /// # Errors
+    /// When its life is over, or it has the file not open so.
+    pub fn close_file(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        file: FileId,
+        mode: OpenMode,
+    ) -> Result<bool, LockError> {
+        self.check_life(now, client)?;
+        self.open_files.close(client, file, mode)
+    }
+
+    /// A client lost its connection and came back with the same life: what it was asked for and has not answered is in its mailbox again.
+    ///
+    /// # Errors
+    /// When its life is over.
+    pub fn resend(&mut self, now: Instant, client: ClientId) -> Result<(), LockError> {
+        self.check_life(now, client)?;
+        let open: Vec<_> = self
+            .callbacks
+            .open()
+            .filter(|(of, ..)| *of == client)
+            .map(|(_, number, callback)| (number, callback.subject))
+            .collect();
+        for (number, subject) in open {
+            let message = match subject {
+                Subject::Copies(range, generation) => ToClient::Purge { number, range, generation },
+                Subject::Lock(resource, to) => {
+                    let Some(held) = self.table.grant(Owner::own(client), resource) else { continue };
+                    ToClient::Callback { number, resource, grant: held.number, to }
+                }
+            };
+            if self.clients.mail(client).all(|waiting| *waiting != message) {
+                self.post(client, message);
+            }
+        }
+        Ok(())
+    }
+}

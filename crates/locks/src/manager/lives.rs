@@ -1,0 +1,143 @@
+//! Registration, leases, fencing, and the time after a start.
+
+use base::clock::Instant;
+
+use super::{FenceReason, Grace, LockManager, Output};
+use crate::error::LockError;
+use crate::identity::ClientId;
+use crate::message::Registration;
+
+impl LockManager {
+    /// Gives a client an identity and a lease; `previous` is the life of the start before whose locks it wants to reclaim.
+    ///
+    /// # Errors
+    /// When there is no room, or that life cannot reclaim.
+    pub fn register(&mut self, now: Instant, previous: Option<ClientId>) -> Result<Registration, LockError> {
+        if let Some(previous) = previous {
+            let reclaimable = self.start.reclaimable_from..self.start.boot_epoch;
+            if !reclaimable.contains(&previous.boot_epoch()) || !self.is_in_grace() {
+                return Err(LockError::NotReclaimable(previous));
+            }
+        }
+        let lease = self.settings.lease;
+        let client = self.clients.register(now + lease, previous, &self.settings.limits)?;
+        Ok(Registration { client, lease, boot_epoch: self.start.boot_epoch, is_in_grace: self.is_in_grace() })
+    }
+
+    /// Prolongs a client's lease.
+    ///
+    /// # Errors
+    /// When its life is over.
+    pub fn renew(&mut self, now: Instant, client: ClientId) -> Result<(), LockError> {
+        self.clients.renew(now, client, self.settings.lease)
+    }
+
+    /// Whether a command of a client may be looked at now.
+    ///
+    /// # Errors
+    /// When its life is over.
+    pub fn check_life(&mut self, now: Instant, client: ClientId) -> Result<(), LockError> {
+        self.clients.live(now, client).map(|_| ())
+    }
+
+    /// A client leaves and gives up all it has. Its commands are ended first, as with a fence.
+    ///
+    /// # Errors
+    /// When its life is over.
+    pub fn leave(&mut self, now: Instant, client: ClientId) -> Result<(), LockError> {
+        self.check_life(now, client)?;
+        self.begin_fence(client, FenceReason::Left);
+        self.clients.end_lease(now, client);
+        self.settle_all(now);
+        Ok(())
+    }
+
+    /// The administrator ends a client's life.
+    ///
+    /// # Errors
+    /// When it is not registered.
+    pub fn fence(&mut self, now: Instant, client: ClientId) -> Result<(), LockError> {
+        if !self.clients.is_served(client) {
+            return Err(LockError::Fenced(client));
+        }
+        self.begin_fence(client, FenceReason::Administrator);
+        self.settle_all(now);
+        Ok(())
+    }
+
+    /// All commands of a client that was to be fenced have ended. What it held passes on when its lease is over as well: it may not have heard, and serves
+    /// copies until then. Ignored for any other client.
+    pub fn fenced(&mut self, now: Instant, client: ClientId) {
+        self.clients.end_commands(client);
+        self.pass_on(now);
+    }
+
+    /// What clients held that are fenced for good is free.
+    fn pass_on(&mut self, now: Instant) {
+        let fenced = self.clients.take_fenced(now);
+        for client in fenced.iter().copied() {
+            for owner in self.table.owners_of(client) {
+                self.release_all(owner);
+            }
+            self.gate.forget(client);
+            let closed = self.open_files.forget(client);
+            self.outputs.extend(closed.into_iter().map(Output::LastClose));
+        }
+        if !fenced.is_empty() {
+            self.settle_all(now);
+            self.advance_gate(now);
+        }
+    }
+
+    /// From now on nothing of the client is served. What it holds stays held.
+    pub(super) fn begin_fence(&mut self, client: ClientId, reason: FenceReason) {
+        if !self.clients.begin_fence(client) {
+            return;
+        }
+        let tickets: Vec<_> = self
+            .table
+            .tickets()
+            .filter(|(_, ticket)| ticket.owner.client == client)
+            .map(|(number, _)| number)
+            .collect();
+        for ticket in tickets {
+            // Others may be next now: whoever called looks at that, or the next timeout, which is due.
+            let wanted = self.table.withdraw(ticket).into_iter().flat_map(|ticket| ticket.wanted);
+            self.looks.extend(wanted.map(|(resource, _)| (Instant::START, resource)));
+        }
+        self.transactions.forget(client);
+        self.callbacks.forget(client);
+        self.outputs.push_back(Output::Fence(client, reason));
+    }
+
+    /// Does what is due: leases that are over, callbacks without an answer, locks that were held for long enough, the end of the grace period.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        for client in self.clients.silent(now) {
+            self.begin_fence(client, FenceReason::LeaseOver);
+        }
+        for client in self.callbacks.overdue(now) {
+            self.begin_fence(client, FenceReason::CallbackUnanswered);
+        }
+        if matches!(self.grace, Grace::Until(end) if end <= now) {
+            self.grace = Grace::Ending;
+            self.outputs.push_back(Output::KeepGraceEnd(self.start.boot_epoch));
+        }
+        self.looks.retain(|(at, _)| *at > now);
+        self.pass_on(now);
+        self.settle_all(now);
+    }
+
+    /// The end of the grace period is durable: everything is granted from now on.
+    pub fn grace_end_kept(&mut self, now: Instant) {
+        if self.grace == Grace::Ending {
+            self.grace = Grace::Over;
+            self.gate.end_grace();
+            self.advance_gate(now);
+        }
+    }
+
+    /// Whether only reclaims are granted.
+    pub fn is_in_grace(&self) -> bool {
+        self.grace != Grace::Over
+    }
+}

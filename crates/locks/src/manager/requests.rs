@@ -1,0 +1,254 @@
+//! Locks asked for, given back and called back; transactions.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::clock::Instant;
+
+use super::{Grace, LockManager};
+use crate::callbacks::Subject;
+use crate::error::{LockError, Table};
+use crate::identity::{Birth, CallbackNumber, ClientId, Owner, RequestId, TransactionId};
+use crate::message::{Answer, CallbackAnswer, GrantedLock, Release, Wanted};
+use crate::mode::Mode;
+use crate::queue::{Called, Ticket};
+use crate::resource::{FileId, Resource};
+use crate::rules;
+
+impl LockManager {
+    /// Asks for locks, files before their block groups. Either all of them are wanted in the end, or the request is refused and nothing is done. What is held
+    /// already is granted again, with a new number.
+    ///
+    /// # Errors
+    /// When a rule is broken, a table is full, there would be a deadlock, or only reclaims are granted.
+    pub fn lock(
+        &mut self,
+        now: Instant,
+        owner: Owner,
+        request: RequestId,
+        batch: &[Wanted],
+    ) -> Result<Answer, LockError> {
+        let ticket = self.admit(now, owner, request, batch)?;
+        if self.is_in_grace() {
+            return Err(LockError::Grace);
+        }
+        let Some(ticket) = ticket else { return Ok(Answer::Queued) };
+        self.check_room(owner.client, &ticket)?;
+        let touched = ticket.wanted.iter().map(|(resource, _)| *resource).collect();
+        self.table.enqueue(ticket);
+        self.settle_request(now, touched, (owner, request))
+    }
+
+    /// The ticket of a request that may wait; none when it waits already.
+    fn admit(
+        &mut self,
+        now: Instant,
+        owner: Owner,
+        request: RequestId,
+        batch: &[Wanted],
+    ) -> Result<Option<Ticket>, LockError> {
+        self.clients.live(now, owner.client)?;
+        let batch_max = self.settings.limits.batch_max;
+        if batch.is_empty() || batch.len() > batch_max {
+            return Err(LockError::BatchLength(batch_max));
+        }
+        batch.iter().try_for_each(|(resource, _)| self.check_place(*resource))?;
+        let birth = if owner.is_own() { self.new_birth() } else { self.transactions.usable(owner)?.birth };
+        let wanted = self.table.plan(owner, batch)?;
+        let waiting = self.table.ticket_of_request(owner.client, request).and_then(|number| self.table.ticket(number));
+        match waiting {
+            Some(waiting) if waiting.owner == owner && waiting.wanted == wanted => Ok(None),
+            Some(_) => Err(LockError::RequestReused),
+            None => Ok(Some(Ticket { owner, request, birth, wanted })),
+        }
+    }
+
+    fn check_place(&self, resource: Resource) -> Result<(), LockError> {
+        let is_there = match resource {
+            Resource::Metadata(block) => block < self.settings.block_count,
+            Resource::Group(FileId::LOGICAL_UNIT, group) => {
+                group.0 < self.settings.group_size.group_count(self.settings.block_count)
+            }
+            // How large a file can become is known to whoever knows the file system.
+            Resource::File(_) | Resource::Group(..) => true,
+        };
+        if is_there { Ok(()) } else { Err(LockError::BeyondEnd(resource)) }
+    }
+
+    fn check_room(&self, client: ClientId, ticket: &Ticket) -> Result<(), LockError> {
+        let limits = &self.settings.limits;
+        if self.table.lock_count(client) + ticket.wanted.len() > limits.grants_of_client_max {
+            return Err(LockError::Full(Table::Grants));
+        }
+        let waiting = self.table.tickets().filter(|(_, ticket)| ticket.owner.client == client).count();
+        if waiting >= limits.waiting_of_client_max { Err(LockError::Full(Table::Waiting)) } else { Ok(()) }
+    }
+
+    fn new_birth(&mut self) -> Birth {
+        self.birth_next += 1;
+        Birth(self.birth_next)
+    }
+
+    /// Takes locks of a client's own that it held before the target started again.
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock); when the time for it is over, the client has nothing to reclaim, or another client reclaimed what conflicts.
+    pub fn reclaim(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        request: RequestId,
+        batch: &[Wanted],
+    ) -> Result<Vec<GrantedLock>, LockError> {
+        if self.clients.live(now, client)?.previous.is_none() {
+            return Err(LockError::NotReclaimable(client));
+        }
+        let owner = Owner::own(client);
+        let Some(ticket) = self.admit(now, owner, request, batch)? else { return Err(LockError::RequestReused) };
+        if !matches!(self.grace, Grace::Until(end) if now < end) {
+            return Err(LockError::GraceOver);
+        }
+        self.check_room(client, &ticket)?;
+        let conflict = ticket.wanted.iter().find(|wanted| self.table.in_the_way(owner, **wanted).next().is_some());
+        if let Some((resource, _)) = conflict {
+            return Err(LockError::ReclaimConflict(*resource));
+        }
+        let number = self.table.enqueue(ticket);
+        let Some(last) = self.clients.grant_last(client) else { return Err(LockError::Fenced(client)) };
+        Ok(self.table.fulfil(number, now, last).map(|(_, locks)| locks).unwrap_or_default())
+    }
+
+    /// A client wants the locks of a request no more. If they were granted meanwhile, it is to give them back.
+    ///
+    /// # Errors
+    /// When its life is over.
+    pub fn cancel(&mut self, now: Instant, client: ClientId, request: RequestId) -> Result<(), LockError> {
+        self.clients.live(now, client)?;
+        if let Some(ticket) =
+            self.table.ticket_of_request(client, request).and_then(|number| self.table.withdraw(number))
+        {
+            self.settle(now, ticket.wanted.into_iter().map(|(resource, _)| resource).collect());
+        }
+        Ok(())
+    }
+
+    /// Gives locks of a client's own back, or parts of them, in order. With an error nothing is done.
+    ///
+    /// # Errors
+    /// When a rule is broken, or a grant is not the one that is held.
+    pub fn unlock(&mut self, now: Instant, owner: Owner, batch: &[Release]) -> Result<(), LockError> {
+        self.clients.live(now, owner.client)?;
+        if !owner.is_own() {
+            return Err(LockError::HeldUntilEnd);
+        }
+        let batch_max = self.settings.limits.batch_max;
+        if batch.is_empty() || batch.len() > batch_max {
+            return Err(LockError::BatchLength(batch_max));
+        }
+        self.check_releases(owner, batch)?;
+        let mut touched = BTreeSet::new();
+        for Release { resource, to, .. } in batch.iter().copied() {
+            let came_down = self.table.come_down(owner, resource, to);
+            touched.extend(came_down.touched);
+            came_down.answered.into_iter().for_each(|number| self.callbacks.close(owner.client, number));
+        }
+        self.settle(now, touched);
+        Ok(())
+    }
+
+    /// Whether each release is allowed once those before it are done.
+    fn check_releases(&self, owner: Owner, batch: &[Release]) -> Result<(), LockError> {
+        let mut done = BTreeMap::<Resource, Option<Mode>>::new();
+        for Release { resource, number, to } in batch.iter().copied() {
+            let held = self.table.grant(owner, resource).filter(|grant| grant.number == number);
+            let left = |done: &BTreeMap<_, _>, at: Resource, mode: Mode| done.get(&at).copied().unwrap_or(Some(mode));
+            let mode = held.and_then(|grant| left(&done, resource, grant.mode)).ok_or(LockError::NotHeld(resource))?;
+            let leaves = self.table.leaves(owner, resource).into_iter();
+            let leaves = leaves.filter_map(|leaf| left(&done, leaf, self.table.grant(owner, leaf)?.mode));
+            rules::check_release(resource, mode, to, &leaves.collect::<Vec<_>>())?;
+            done.insert(resource, to);
+        }
+        Ok(())
+    }
+
+    /// Answers a callback. Answering again does nothing.
+    ///
+    /// # Errors
+    /// When the client was never sent one of that number, or defers a purge.
+    pub fn acknowledge(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        number: CallbackNumber,
+        answer: CallbackAnswer,
+    ) -> Result<(), LockError> {
+        self.clients.live(now, client)?;
+        let Some(callback) = self.callbacks.get(client, number)? else { return Ok(()) };
+        let owner = Owner::own(client);
+        match (callback.subject, answer) {
+            (Subject::Lock(resource, to), CallbackAnswer::Done) => {
+                self.callbacks.close(client, number);
+                let came_down = self.table.come_down(owner, resource, to);
+                came_down.answered.iter().for_each(|number| self.callbacks.close(client, *number));
+                self.settle(now, came_down.touched);
+            }
+            (Subject::Lock(resource, to), CallbackAnswer::InUse) => {
+                self.callbacks.defer(now, client, number, &self.settings);
+                self.table.set_callback(owner, resource, Called { number, to, is_deferred: true });
+                self.settle(now, BTreeSet::from([resource]));
+            }
+            (Subject::Copies(range, _), CallbackAnswer::Done) => {
+                self.callbacks.close(client, number);
+                self.gate.purged(client, range);
+                self.advance_gate(now);
+            }
+            (Subject::Copies(..), CallbackAnswer::InUse) => return Err(LockError::NotDeferrable(number)),
+        }
+        Ok(())
+    }
+
+    /// Begins an explicit transaction. Its age is to be named when it is tried again: in a deadlock the youngest gives way, so that it is its turn some time.
+    ///
+    /// # Errors
+    /// When the number was used before, or the client has too many.
+    pub fn begin_transaction(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        transaction: TransactionId,
+        age: Option<Birth>,
+    ) -> Result<Birth, LockError> {
+        self.clients.live(now, client)?;
+        let birth = self.new_birth();
+        let birth = age.map_or(birth, |age| age.min(birth));
+        self.transactions.begin(Owner { client, transaction }, birth, self.settings.limits.transactions_of_client_max)
+    }
+
+    /// Ends an explicit transaction, committed or not: its locks are free.
+    ///
+    /// # Errors
+    /// When there never was one of that number.
+    pub fn end_transaction(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        transaction: TransactionId,
+    ) -> Result<(), LockError> {
+        self.clients.live(now, client)?;
+        let owner = Owner { client, transaction };
+        self.transactions.end(owner)?;
+        let mut touched = self.release_all(owner);
+        for number in self.table.tickets_of(owner).collect::<Vec<_>>() {
+            touched.extend(
+                self.table.withdraw(number).into_iter().flat_map(|ticket| ticket.wanted).map(|(resource, _)| resource),
+            );
+        }
+        self.settle(now, touched);
+        Ok(())
+    }
+
+    /// An owner has nothing any more, leaves first. Returns what others may have now.
+    pub(super) fn release_all(&mut self, owner: Owner) -> BTreeSet<Resource> {
+        let held: Vec<Resource> = self.table.grants_of(owner).map(|(resource, _)| resource).collect();
+        held.into_iter().rev().flat_map(|resource| self.table.come_down(owner, resource, None).touched).collect()
+    }
+}

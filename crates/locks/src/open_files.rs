@@ -1,0 +1,73 @@
+//! Which client has which file open, and how: a file that is unlinked stays until nobody has it open.
+
+use std::collections::BTreeMap;
+
+use crate::error::{LockError, Table};
+use crate::identity::ClientId;
+use crate::resource::FileId;
+
+/// How a file is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum OpenMode {
+    /// To read.
+    Read,
+    /// To read and write.
+    Write,
+}
+
+/// Files, who has them open, and how many times.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct OpenFiles {
+    counts: BTreeMap<(FileId, ClientId, OpenMode), u32>,
+}
+
+impl OpenFiles {
+    /// A client opens a file once more.
+    ///
+    /// # Errors
+    /// When it has too many open.
+    pub fn open(&mut self, client: ClientId, file: FileId, mode: OpenMode, max: usize) -> Result<(), LockError> {
+        let open: usize =
+            self.counts.iter().filter(|((_, of, _), _)| *of == client).map(|(_, count)| *count as usize).sum();
+        if open >= max {
+            return Err(LockError::Full(Table::OpenFiles));
+        }
+        *self.counts.entry((file, client, mode)).or_insert(0) += 1;
+        Ok(())
+    }
+
+    /// A client closes a file once. True when nobody has it open any more.
+    ///
+    /// # Errors
+    /// When the client has it not open so.
+    pub fn close(&mut self, client: ClientId, file: FileId, mode: OpenMode) -> Result<bool, LockError> {
+        let count = self.counts.get_mut(&(file, client, mode)).ok_or(LockError::NotOpen(file))?;
+        *count -= 1;
+        if *count == 0 {
+            self.counts.remove(&(file, client, mode));
+        }
+        Ok(!self.is_open(file))
+    }
+
+    /// Whether anybody has a file open.
+    pub fn is_open(&self, file: FileId) -> bool {
+        self.users(file).next().is_some()
+    }
+
+    /// Who has a file open, how, and how many times.
+    pub fn users(&self, file: FileId) -> impl Iterator<Item = (ClientId, OpenMode, u32)> {
+        let all =
+            (file, ClientId::from_bits(0), OpenMode::Read)..=(file, ClientId::from_bits(u64::MAX), OpenMode::Write);
+        self.counts.range(all).map(|((_, client, mode), count)| (*client, *mode, *count))
+    }
+
+    /// A client's life is over. Returns the files that nobody has open any more.
+    pub fn forget(&mut self, client: ClientId) -> Vec<FileId> {
+        let mut files: Vec<FileId> =
+            self.counts.keys().filter(|(_, of, _)| *of == client).map(|(file, ..)| *file).collect();
+        files.dedup();
+        self.counts.retain(|(_, of, _), _| *of != client);
+        files.retain(|file| !self.is_open(*file));
+        files
+    }
+}

@@ -1,0 +1,137 @@
+//! Which client may hold copies of which blocks: the paper's callback records.
+
+use std::collections::BTreeMap;
+
+use crate::blocks::BlockRange;
+use crate::identity::ClientId;
+
+/// When a range was registered, in the order of registrations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Age(u64);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Entry {
+    end: u64,
+    age: Age,
+    /// It was called back. Until that is answered nothing in it is registered anew, since the answer would end that, too.
+    is_leaving: bool,
+}
+
+/// The ranges of all clients. Those of one client do not overlap.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Registrations {
+    of_client: BTreeMap<ClientId, BTreeMap<u64, Entry>>,
+    count: usize,
+    by_age: BTreeMap<Age, (ClientId, u64)>,
+    age_next: u64,
+}
+
+impl Registrations {
+    /// How many ranges there are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Registers a range, if there is room for one more; false where there is none, or while part of it is leaving: the client must not keep a copy.
+    pub fn insert(&mut self, client: ClientId, range: BlockRange, max: usize) -> bool {
+        let near = self.near(client, range);
+        if near.iter().any(|(_, entry)| entry.is_leaving) {
+            return false;
+        }
+        if near.is_empty() && self.count >= max {
+            return false;
+        }
+        let first = near.iter().map(|(first, _)| *first).min().unwrap_or(range.first()).min(range.first());
+        let end = near.iter().map(|(_, entry)| entry.end).max().unwrap_or(range.end()).max(range.end());
+        near.into_iter().for_each(|(first, _)| self.take(client, first));
+        let age = Age(self.age_next);
+        self.age_next += 1;
+        self.put(client, first, Entry { end, age, is_leaving: false });
+        true
+    }
+
+    /// The ranges of a client that share a block with `range`.
+    fn near(&self, client: ClientId, range: BlockRange) -> Vec<(u64, Entry)> {
+        let Some(entries) = self.of_client.get(&client) else { return Vec::new() };
+        let before_end = entries.range(..range.end()).rev();
+        before_end.take_while(|(_, entry)| entry.end > range.first()).map(|(first, entry)| (*first, *entry)).collect()
+    }
+
+    fn take(&mut self, client: ClientId, first: u64) {
+        let Some(entries) = self.of_client.get_mut(&client) else { return };
+        if let Some(entry) = entries.remove(&first) {
+            self.count -= 1;
+            self.by_age.remove(&entry.age);
+        }
+        if entries.is_empty() {
+            self.of_client.remove(&client);
+        }
+    }
+
+    fn put(&mut self, client: ClientId, first: u64, entry: Entry) {
+        self.count += 1;
+        if !entry.is_leaving {
+            self.by_age.insert(entry.age, (client, first));
+        }
+        self.of_client.entry(client).or_default().insert(first, entry);
+    }
+
+    /// A client has no copies of a range any more.
+    pub fn remove(&mut self, client: ClientId, range: BlockRange) {
+        for (first, entry) in self.near(client, range) {
+            self.split(client, first, entry, range);
+        }
+    }
+
+    /// Leaves of an entry what is outside of a range.
+    fn split(&mut self, client: ClientId, first: u64, entry: Entry, range: BlockRange) {
+        self.take(client, first);
+        for (from, to) in [(first, range.first()), (range.end().max(first), entry.end)] {
+            let Some(left) = BlockRange::between(from, to) else { continue };
+            let age = Age(self.age_next);
+            self.age_next += 1;
+            self.put(client, left.first(), Entry { end: left.end(), age, ..entry });
+        }
+    }
+
+    /// The clients but `except` that may hold copies of blocks of a range.
+    pub fn holders(&self, range: BlockRange, except: Option<ClientId>) -> Vec<ClientId> {
+        let others = self.of_client.keys().copied().filter(|client| Some(*client) != except);
+        others.filter(|client| !self.near(*client, range).is_empty()).collect()
+    }
+
+    /// The oldest range that is not leaving.
+    pub fn oldest(&self) -> Option<(ClientId, BlockRange)> {
+        let (client, first) = *self.by_age.first_key_value()?.1;
+        let end = self.of_client.get(&client)?.get(&first)?.end;
+        BlockRange::between(first, end).map(|range| (client, range))
+    }
+
+    /// A client's copies of a range are called back.
+    pub fn begin_leaving(&mut self, client: ClientId, range: BlockRange) {
+        for (first, entry) in self.near(client, range) {
+            self.split(client, first, entry, range);
+            let Some(inside) = BlockRange::between(first.max(range.first()), entry.end.min(range.end())) else {
+                continue;
+            };
+            self.put(client, inside.first(), Entry { end: inside.end(), is_leaving: true, ..entry });
+        }
+    }
+
+    /// A client's life is over.
+    pub fn forget(&mut self, client: ClientId) {
+        for entry in self.of_client.remove(&client).into_iter().flatten().map(|(_, entry)| entry) {
+            self.count -= 1;
+            self.by_age.remove(&entry.age);
+        }
+    }
+
+    /// All ranges.
+    pub fn all(&self) -> impl Iterator<Item = (ClientId, BlockRange)> {
+        self.of_client.iter().flat_map(|(client, entries)| {
+            entries
+                .iter()
+                .filter_map(|(first, entry)| BlockRange::between(*first, entry.end).map(|range| (*client, range)))
+        })
+    }
+}

@@ -1,0 +1,82 @@
+//! Explicit transactions of clients. They keep their locks until they end; one that is tried again stays as old as it was.
+
+use std::collections::BTreeMap;
+
+use crate::error::{LockError, Table};
+use crate::identity::{Birth, ClientId, Owner, TransactionId};
+
+/// An open transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Transaction {
+    /// How old it is.
+    pub birth: Birth,
+    /// Whether it was refused something because of a deadlock: it gets no more locks, and must end.
+    pub is_doomed: bool,
+}
+
+/// Those of all clients.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Transactions {
+    open: BTreeMap<Owner, Transaction>,
+    last: BTreeMap<ClientId, TransactionId>,
+}
+
+impl Transactions {
+    /// Begins a transaction with a number that its client has not used. One that has just begun may be begun again: the answer was lost.
+    ///
+    /// # Errors
+    /// When the number was used before, or the client has too many.
+    pub fn begin(&mut self, owner: Owner, birth: Birth, max: usize) -> Result<Birth, LockError> {
+        let last = self.last.get(&owner.client).copied().unwrap_or(TransactionId::OWN);
+        match self.open.get(&owner) {
+            Some(open) if owner.transaction == last => return Ok(open.birth),
+            _ if owner.transaction <= last => return Err(LockError::TransactionReused(owner.transaction)),
+            _ => {}
+        }
+        if self.open.keys().filter(|open| open.client == owner.client).count() >= max {
+            return Err(LockError::Full(Table::Transactions));
+        }
+        self.last.insert(owner.client, owner.transaction);
+        self.open.insert(owner, Transaction { birth, is_doomed: false });
+        Ok(birth)
+    }
+
+    /// An open transaction that may still lock.
+    ///
+    /// # Errors
+    /// When it is not open, or has to end.
+    pub fn usable(&self, owner: Owner) -> Result<Transaction, LockError> {
+        let open = self.open.get(&owner).copied().ok_or(LockError::NoTransaction(owner.transaction))?;
+        if open.is_doomed { Err(LockError::Deadlock) } else { Ok(open) }
+    }
+
+    /// A transaction was chosen to end a deadlock.
+    pub fn doom(&mut self, owner: Owner) {
+        if let Some(open) = self.open.get_mut(&owner) {
+            open.is_doomed = true;
+        }
+    }
+
+    /// Ends a transaction; one that has ended, again.
+    ///
+    /// # Errors
+    /// When there never was one of that number.
+    pub fn end(&mut self, owner: Owner) -> Result<(), LockError> {
+        if owner.is_own() || self.last.get(&owner.client).is_none_or(|last| owner.transaction > *last) {
+            return Err(LockError::NoTransaction(owner.transaction));
+        }
+        self.open.remove(&owner);
+        Ok(())
+    }
+
+    /// A client's life is over.
+    pub fn forget(&mut self, client: ClientId) {
+        self.open.retain(|owner, _| owner.client != client);
+        self.last.remove(&client);
+    }
+
+    /// All that are open.
+    pub fn all(&self) -> impl Iterator<Item = (Owner, Transaction)> {
+        self.open.iter().map(|(owner, transaction)| (*owner, *transaction))
+    }
+}

@@ -1,0 +1,172 @@
+//! Changes of blocks and the copies that clients have of them.
+
+mod common;
+
+use common::{Site, range, settings};
+use locks::gate::{Change, Passage};
+use locks::identity::{BootEpoch, CommandId};
+use locks::limits::Limits;
+use locks::manager::Output;
+use locks::settings::{Settings, Start};
+
+fn passes(site: &mut Site) -> Vec<(CommandId, Passage)> {
+    let pass = |output| match output {
+        Output::Pass(command, passage) => Some((command, passage)),
+        _ => None,
+    };
+    site.outputs().into_iter().filter_map(pass).collect()
+}
+
+#[test]
+fn a_change_passes_when_every_other_copy_is_purged() {
+    let mut site = Site::new();
+    let (a, b, c) = (site.client(), site.client(), site.client());
+    for client in [a, b, c] {
+        assert!(matches!(site.read(Some(client), 10, 10).1, Some(Passage::Read(Some(_)))));
+    }
+    let (change, passage) = site.change(Some(a), 15, 10);
+    assert_eq!(passage, None);
+    assert_eq!(site.mail(a), [], "its own copy is its own affair");
+    let ((of_b, ..), (of_c, ..)) = (site.purge(b), site.purge(c));
+    site.done(b, of_b).unwrap();
+    assert_eq!(passes(&mut site), []);
+    site.done(c, of_c).unwrap();
+    assert_eq!(passes(&mut site), [(change, Passage::Change)]);
+    site.end(change);
+    let (second, passage) = site.change(Some(a), 15, 10);
+    assert_eq!(passage, Some(Passage::Change), "nobody has a copy now");
+    site.end(second);
+    let (_, passage) = site.change(Some(a), 14, 1);
+    assert_eq!(passage, None, "what was not changed is still registered");
+}
+
+/// Race 1, at the target: the read waits behind the change, and the change waits for the reader's answer, which needs no read to end.
+#[test]
+fn a_read_waits_behind_a_change_that_waits_for_the_reader() {
+    let mut site = Site::new();
+    let (a, b) = (site.client(), site.client());
+    site.read(Some(a), 0, 4);
+    let (change, _) = site.change(Some(b), 0, 4);
+    let (read, passage) = site.read(Some(a), 2, 4);
+    assert_eq!(passage, None);
+    let (number, _, purged) = site.purge(a);
+    site.done(a, number).unwrap();
+    assert_eq!(passes(&mut site), [(change, Passage::Change)]);
+    site.end(change);
+    let [(passed, Passage::Read(Some(generation)))] = passes(&mut site)[..] else { panic!("the read passes") };
+    assert_eq!(passed, read);
+    assert!(generation >= purged, "what it reads now is new");
+}
+
+/// Race 6: what has no identity purges everybody.
+#[test]
+fn a_change_by_a_stock_initiator_purges_everybody() {
+    let mut site = Site::new();
+    let a = site.client();
+    site.read(Some(a), 0, 4);
+    let (change, passage) = site.change(None, 0, 1000);
+    assert_eq!(passage, None);
+    let (number, asked, _) = site.purge(a);
+    assert_eq!(asked, range(0, 1000));
+    site.done(a, number).unwrap();
+    assert_eq!(passes(&mut site), [(change, Passage::Change)]);
+}
+
+/// Race 4: the purge carries a larger generation than what was read before it, whichever comes first.
+#[test]
+fn what_was_read_before_a_purge_has_a_smaller_generation() {
+    let mut site = Site::new();
+    let (a, b) = (site.client(), site.client());
+    let (_, Some(Passage::Read(Some(read)))) = site.read(Some(a), 0, 4) else { panic!() };
+    site.change(Some(b), 0, 4);
+    let (_, _, purged) = site.purge(a);
+    assert!(read < purged);
+}
+
+#[test]
+fn changes_of_the_same_blocks_pass_in_order() {
+    let mut site = Site::new();
+    let (a, b) = (site.client(), site.client());
+    let (first, passage) = site.change(Some(a), 0, 4);
+    assert_eq!(passage, Some(Passage::Change));
+    let (second, passage) = site.change(Some(b), 3, 4);
+    assert_eq!(passage, None);
+    let (_, beside) = site.change(Some(b), 100, 4);
+    assert_eq!(beside, Some(Passage::Change));
+    let (third, _) = site.change(None, 0, 1);
+    assert!(site.manager.end_change(site.now, first, true).unwrap().is_some(), "a keeps what it wrote");
+    assert_eq!(passes(&mut site), [], "and is asked for it");
+    let asked: Vec<_> = site.mail(a);
+    assert_eq!(asked.len(), 2, "by both");
+    for (client, number) in
+        site.manager.callbacks().open().map(|(client, number, _)| (client, number)).collect::<Vec<_>>()
+    {
+        site.done(client, number).unwrap();
+    }
+    let passed: Vec<_> = passes(&mut site).into_iter().map(|(command, _)| command).collect();
+    assert!(passed.contains(&second) && passed.contains(&third));
+}
+
+/// Race 5.
+#[test]
+fn a_change_that_is_given_up_leaves_no_copy_that_nobody_knows_of() {
+    let mut site = Site::new();
+    let (a, b) = (site.client(), site.client());
+    site.read(Some(a), 0, 4);
+    let (change, _) = site.change(Some(b), 0, 4);
+    let (number, ..) = site.purge(a);
+    site.manager.cancel_command(site.now, change).unwrap();
+    // The answer to the purge is on its way, and would end whatever is registered now.
+    let (_, passage) = site.read(Some(a), 0, 4);
+    assert_eq!(passage, Some(Passage::Read(None)), "read, and not kept");
+    site.done(a, number).unwrap();
+    assert_eq!(site.manager.gate().registrations().count(), 0);
+    let (_, passage) = site.read(Some(a), 0, 4);
+    assert!(matches!(passage, Some(Passage::Read(Some(_)))));
+}
+
+/// Race 13.
+#[test]
+fn a_full_table_calls_the_oldest_registration_back_and_forgets_nothing() {
+    let limits = Limits { registrations_max: 2, ..Limits::default() };
+    let mut site = Site::with(Settings { limits, ..settings() }, Start::first());
+    let (a, b) = (site.client(), site.client());
+    site.read(Some(a), 0, 1);
+    site.read(Some(a), 10, 1);
+    let (_, passage) = site.read(Some(b), 20, 1);
+    assert_eq!(passage, Some(Passage::Read(None)), "what is not registered must not be kept");
+    let (number, asked, _) = site.purge(a);
+    assert_eq!(asked, range(0, 1));
+    assert_eq!(site.manager.gate().registrations().count(), 2, "it counts until it is purged");
+    site.done(a, number).unwrap();
+    let (_, passage) = site.read(Some(b), 20, 1);
+    assert!(matches!(passage, Some(Passage::Read(Some(_)))));
+}
+
+#[test]
+fn a_change_waits_for_the_fence_of_a_reader_that_does_not_answer() {
+    let mut site = Site::new();
+    let (a, b) = (site.client(), site.client());
+    site.read(Some(a), 0, 4);
+    let (change, _) = site.change(None, 0, 4);
+    site.advance(settings().lease / 2);
+    site.manager.renew(site.now, b).unwrap();
+    site.advance(settings().lease / 2);
+    assert_eq!(site.fences().len(), 1);
+    site.manager.fenced(site.now, a);
+    assert_eq!(passes(&mut site), [(change, Passage::Change)]);
+}
+
+#[test]
+fn after_a_start_only_what_was_lost_is_written_before_the_grace_period_ends() {
+    let start = Start { boot_epoch: BootEpoch(2), longest_lease: Some(settings().lease), ..Start::first() };
+    let mut site = Site::with(settings(), start);
+    let (change, passage) = site.change(None, 0, 4);
+    assert_eq!(passage, None, "who has copies is not known");
+    let again = Change { range: range(10, 1), by: None, is_reclaimed: true };
+    let passage = site.manager.begin_change(site.now, CommandId(50), again).unwrap();
+    assert_eq!(passage, Some(Passage::Change));
+    site.advance(settings().lease);
+    site.manager.grace_end_kept(site.now);
+    assert_eq!(passes(&mut site), [(change, Passage::Change)]);
+}

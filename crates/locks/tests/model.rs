@@ -16,14 +16,15 @@ const CLIENTS: usize = 4;
 const BLOCKS: u64 = 3;
 const STEPS: u64 = 200;
 
-type Waiting = (RequestId, ClientId, Vec<(u64, Mode)>);
+/// Its number, who asks, and for what.
+type Request = (RequestId, ClientId, Vec<(u64, Mode)>);
 
 /// Everything in lists, looked through from the beginning each time.
 #[derive(Default)]
 struct Naive {
     held: Vec<(ClientId, u64, Mode)>,
     /// In the order they came.
-    waiting: Vec<Waiting>,
+    waiting: Vec<Request>,
 }
 
 impl Naive {

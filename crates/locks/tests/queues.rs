@@ -105,6 +105,21 @@ fn a_holder_that_wants_more_comes_before_who_has_nothing() {
 }
 
 #[test]
+fn who_was_passed_by_a_conversion_goes_on_when_it_is_none_any_more() {
+    let mut site = Site::new();
+    let (a, b, c) = (site.client(), site.client(), site.client());
+    site.granted(a, &[(BLOCK, Mode::M_X)]);
+    site.granted(b, &[(OTHER, Mode::M_S)]);
+    let passed = site.queued(c, &[(BLOCK, Mode::M_S)]);
+    site.queued(b, &[(BLOCK, Mode::M_X), (OTHER, Mode::M_X)]);
+    let (number, ..) = site.callback(a);
+    site.done(a, number).unwrap();
+    assert_eq!(site.mode(c, BLOCK), None, "the conversion is first");
+    site.granted(b, &[(OTHER, Mode::M_X)]);
+    assert!(matches!(site.mail(c)[..], [ToClient::Granted { request, .. }, ..] if request == passed));
+}
+
+#[test]
 fn a_lock_is_held_for_its_least_time_before_it_is_called_back() {
     let mut site = Site::with(Settings { hold_time_min: SECOND, ..settings() }, Start::first());
     let (a, b) = (site.client(), site.client());

@@ -101,10 +101,9 @@ impl LockManager {
             let Some(owner) = self.table.ticket(number).map(|ticket| ticket.owner) else { continue };
             let Some(last) = self.clients.grant_last(owner.client) else { continue };
             let Some((ticket, locks)) = self.table.fulfil(number, now, last) else { continue };
-            for (resource, _) in &ticket.wanted {
-                touched.insert(*resource);
-                candidates.extend(self.table.queue(*resource));
-            }
+            touched.extend(ticket.wanted.iter().map(|(resource, _)| *resource));
+            self.touch_all_of_tickets(touched);
+            candidates.extend(touched.iter().flat_map(|resource| self.table.queue(*resource)));
             settled.granted.push((ticket, locks));
         }
     }

@@ -62,7 +62,7 @@ impl Core {
         }
     }
 
-    /// Makes durable what the origin has taken since it had reported that many losses ([`Losses`](crate::losses::Losses)).
+    /// Makes durable what the origin has taken since it had reported that many losses ([`Losses`](store::Losses)).
     ///
     /// # Errors
     /// `OutcomeUnknown` when it lost something meanwhile: what it took may be gone.

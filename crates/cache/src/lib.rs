@@ -24,7 +24,7 @@
 //! | `succession` | part: who is to take the place of this cache, and is told of changes |
 //! | `cleaner` | part: whether lines are cleaned, how fast, and from where on |
 //! | `journal` | part: what the cache device says about lines, and how that becomes durable |
-//! | `origin`, `origin_flushes`, `losses`, `flush_failures` | part: the origin, and what it could lose, or has lost |
+//! | `origin`, `origin_flushes`, `flush_failures` | part: the origin, and what it could lose, or has lost |
 //! | `pins`, `lines` | part: the map of lines behind its mutex |
 //! | `recovery`, `table` | the table on the device, and what is found there and in the log after a crash |
 //! | `format_cache` | makes a device a cache |
@@ -95,7 +95,6 @@ mod lazy;
 mod line_check;
 mod line_write;
 mod lines;
-mod losses;
 mod mappings;
 mod mode_change;
 mod open;

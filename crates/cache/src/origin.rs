@@ -14,12 +14,11 @@ use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::range_lock::RangeLock;
 use block::{Completion, Device, Error, ErrorKind, EventReceiver, Geometry, Identity, Request, SharedDevice};
-use store::OriginReports;
+use store::{Losses, OriginReports};
 
 use crate::alignment::{Padded, inside};
 use crate::counters::RequestCounters;
 use crate::lines::Lines;
-use crate::losses::Losses;
 use crate::origin_flushes::OriginFlushes;
 
 /// See the top of this file.
@@ -48,8 +47,8 @@ impl Origin {
     ) -> Self {
         let device = Padded::over(device, padding);
         let copies = Arc::clone(lines);
-        let reports = OriginReports::new(Arc::clone(&device), identity, events, move || copies.forget_unflushed());
-        let losses = Losses::new(lines, reports.losses());
+        let losses = Arc::new(Losses::new(move || copies.forget_unflushed()));
+        let reports = OriginReports::new(Arc::clone(&device), identity, events, Arc::clone(&losses));
         flushes.join(&losses);
         Self { device, padding, reports, lines: Arc::clone(lines), losses, flushes, order: RangeLock::new() }
     }
@@ -193,5 +192,16 @@ mod tests {
         assert_eq!([flush(), flush()], [1, 1], "nobody knows what it had acknowledged before the first");
         origin.note_write(origin.flushes.failures.count());
         assert_eq!(flush(), 2);
+    }
+
+    #[test]
+    fn a_loss_is_counted_and_takes_what_was_not_flushed() {
+        let (origin, lines) = origin(&CrashLayer::new(1 << 20, 2));
+        let [unflushed, flushed] = [put(&lines, 1, 0xff, 0x01), put(&lines, 2, 0xff, 0x01)];
+        lines.state().frames.mappings.set_unflushed(unflushed);
+        origin.losses.note();
+        assert_eq!(origin.losses.count(), 1);
+        let dirty = Sectors::from_bytes(&[0x01]);
+        assert_eq!([valid(&lines, unflushed), valid(&lines, flushed)], [dirty, Sectors::from_bytes(&[0xff])]);
     }
 }

@@ -7,8 +7,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use store::Losses;
+
 use crate::flush_failures::FlushFailures;
-use crate::losses::Losses;
 
 /// What is not flushed of one origin, who flushes it, and which flushes failed. See the top of this file.
 pub(crate) struct OriginFlushes {

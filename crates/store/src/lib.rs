@@ -11,6 +11,7 @@
 //! | [`mod@replay`] | [`replay()`]: reads a log again, up to the first record that is not the successor |
 //! | `batch` | the appends of such a log by the record they share, and who waits for them |
 //! | [`conflict`] | [`ConflictingChanges`]: others changed what is dirty |
+//! | [`losses`] | [`Losses`]: how often an origin lost what it had not flushed, and what that means for copies |
 //! | [`reports`] | [`OriginReports`]: what the origin of a store says happened to it |
 //! | [`life`] | [`Life`]: whether what is opened on a store takes requests, and whether it does anything at all |
 //! | [`limits`] | the bounds of this crate |
@@ -27,6 +28,7 @@ pub mod gathering;
 pub mod life;
 pub mod limits;
 pub mod log;
+pub mod losses;
 pub mod record;
 pub mod replay;
 pub mod reports;
@@ -39,7 +41,8 @@ pub use conflict::ConflictingChanges;
 pub use gathering::{Gathering, Worth};
 pub use life::Life;
 pub use log::{Append, AppendRefused, Hold, LogUsage, RecordLog};
+pub use losses::Losses;
 pub use record::{LogPosition, LogPositionRaw};
 pub use replay::{Record, Replayed, replay};
-pub use reports::{LossCount, OriginReports};
+pub use reports::OriginReports;
 pub use superblock::{Kind, Superblock, Tokens};

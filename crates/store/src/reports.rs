@@ -4,7 +4,7 @@
 //! event and the same count, has sent something that was not lost. What a loss means for copies is done at the same moment.
 
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::signal::Signal;
@@ -12,6 +12,7 @@ use block::{Device, Event, EventReceiver, Identity, SharedDevice};
 use futures_util::future::{Either, select};
 
 use crate::life::Life;
+use crate::losses::Losses;
 
 /// See the top of this file.
 pub struct OriginReports {
@@ -19,50 +20,20 @@ pub struct OriginReports {
     /// As it was at open.
     identity: Identity,
     events: Mutex<EventReceiver>,
-    losses: Arc<LossCount>,
-    /// What a loss means for copies.
-    on_loss: Box<dyn Fn() + Send + Sync>,
+    losses: Arc<Losses>,
     /// Whether it said that it is another disk now. Nothing is sent to it any more.
     is_refused: AtomicBool,
 }
 
-/// How often an origin said that it lost what it had not flushed, or may have.
-#[derive(Default)]
-pub struct LossCount(AtomicU64);
-
-impl LossCount {
-    /// How many there were.
-    pub fn count(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
-    }
-
-    /// One more.
-    pub fn add(&self) {
-        self.0.fetch_add(1, Ordering::AcqRel);
-    }
-}
-
 impl OriginReports {
-    /// Of an `origin` that had this `identity`, and has told `events` since before anything of it was read. `on_loss` is called behind each loss that is
-    /// counted, and nobody takes another event meanwhile.
-    pub fn new(
-        origin: SharedDevice,
-        identity: Identity,
-        events: EventReceiver,
-        on_loss: impl Fn() + Send + Sync + 'static,
-    ) -> Self {
-        Self {
-            origin,
-            identity,
-            events: Mutex::new(events),
-            losses: Arc::default(),
-            on_loss: Box::new(on_loss),
-            is_refused: AtomicBool::new(false),
-        }
+    /// Of an `origin` that had this `identity`, and has told `events` since before anything of it was read. Each loss is noted in `losses` while nobody
+    /// takes another event.
+    pub fn new(origin: SharedDevice, identity: Identity, events: EventReceiver, losses: Arc<Losses>) -> Self {
+        Self { origin, identity, events: Mutex::new(events), losses, is_refused: AtomicBool::new(false) }
     }
 
     /// How often it lost something.
-    pub fn losses(&self) -> &Arc<LossCount> {
+    pub fn losses(&self) -> &Losses {
         &self.losses
     }
 
@@ -95,7 +66,7 @@ impl OriginReports {
             }
             let event = poll_fn(|context| {
                 let receiver = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-                receiver.poll_receive(context).map(|event| self.count_loss(event))
+                receiver.poll_receive(context).map(|event| self.note_loss(event))
             });
             if let Either::Left((event, _)) = select(event, woken.changed_since(count)).await {
                 handle(&event);
@@ -106,22 +77,21 @@ impl OriginReports {
     /// What it has said, and nobody has taken yet.
     pub fn take(&self) -> Option<Event> {
         let receiver = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        receiver.try_receive().map(|event| self.count_loss(event))
+        receiver.try_receive().map(|event| self.note_loss(event))
     }
 
     /// Does what a loss means for copies where it has told of one, though nobody has taken that event yet.
     pub fn hear_losses(&self) {
         let receiver = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         if receiver.has_unread(is_loss) {
-            (self.on_loss)();
+            self.losses.forget();
         }
     }
 
-    /// Counts what may be lost while the receiver is still locked: who finds it empty then knows of all losses until now.
-    fn count_loss(&self, event: Event) -> Event {
+    /// Notes what may be lost while the receiver is still locked: who finds it empty then knows of all losses until now.
+    fn note_loss(&self, event: Event) -> Event {
         if is_loss(&event) {
-            self.losses.add();
-            (self.on_loss)();
+            self.losses.note();
         }
         event
     }
@@ -134,47 +104,47 @@ fn is_loss(event: &Event) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU64;
+
     use block::layer::crash::CrashLayer;
 
     use super::*;
+
+    /// What an origin says, and how often copies were given up.
+    fn reports_of(origin: &CrashLayer) -> (OriginReports, Arc<AtomicU64>) {
+        let forgotten = Arc::new(AtomicU64::new(0));
+        let counting = Arc::clone(&forgotten);
+        let losses = Losses::new(move || {
+            counting.fetch_add(1, Ordering::Relaxed);
+        });
+        let device: SharedDevice = Arc::new(origin.clone());
+        (OriginReports::new(device, origin.identity(), origin.subscribe(), Arc::new(losses)), forgotten)
+    }
 
     /// By hand: a thread that follows the origin has taken the event and gets no further, while another asks whether what it sent may be lost.
     #[test]
     fn who_finds_no_event_knows_of_the_loss_that_another_has_taken_and_not_handled() {
         let origin = CrashLayer::new(1 << 20, 1);
-        let told = Arc::new(AtomicU64::new(0));
-        let counting = Arc::clone(&told);
-        let on_loss = move || {
-            counting.fetch_add(1, Ordering::Relaxed);
-        };
-        let reports = OriginReports::new(Arc::new(origin.clone()), origin.identity(), origin.subscribe(), on_loss);
+        let (reports, forgotten) = reports_of(&origin);
         for (event, losses) in [(Event::WritesLost, 1), (Event::Missed, 2), (Event::Back, 2)] {
             origin.publish(&event);
             assert_eq!(reports.take(), Some(event));
             assert_eq!((reports.take(), reports.losses().count()), (None, losses));
-            assert_eq!(
-                told.load(Ordering::Relaxed),
-                losses,
-                "whoever finds no event finds no copy of what is lost either"
-            );
+            let forgotten = forgotten.load(Ordering::Relaxed);
+            assert_eq!(forgotten, losses, "whoever finds no event finds no copy of what is lost either");
         }
     }
 
     #[test]
     fn a_loss_that_nobody_has_taken_yet_is_heard_and_not_counted() {
         let origin = CrashLayer::new(1 << 20, 1);
-        let told = Arc::new(AtomicU64::new(0));
-        let counting = Arc::clone(&told);
-        let on_loss = move || {
-            counting.fetch_add(1, Ordering::Relaxed);
-        };
-        let reports = OriginReports::new(Arc::new(origin.clone()), origin.identity(), origin.subscribe(), on_loss);
+        let (reports, forgotten) = reports_of(&origin);
         let heard = |event: &Event| {
             origin.publish(event);
             reports.hear_losses();
-            let heard = (told.swap(0, Ordering::Relaxed), reports.losses().count());
+            let heard = (forgotten.swap(0, Ordering::Relaxed), reports.losses().count());
             while reports.take().is_some() {}
-            told.store(0, Ordering::Relaxed);
+            forgotten.store(0, Ordering::Relaxed);
             heard
         };
         assert_eq!([heard(&Event::Back), heard(&Event::WritesLost), heard(&Event::Missed)], [(0, 0), (1, 0), (1, 1)]);

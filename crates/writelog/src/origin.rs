@@ -1,10 +1,12 @@
 //! The origin as its log knows it: the device, and what it has said of itself.
 
+use std::sync::Arc;
+
 use base::buffer::Buffer;
 use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::{Error, ErrorKind, EventReceiver, Identity, SharedDevice};
-use store::OriginReports;
+use store::{Losses, OriginReports};
 
 use crate::limits::DESTAGE_WRITE_BYTES_MAX;
 use crate::map::Zeroed;
@@ -18,7 +20,8 @@ pub(crate) struct Origin {
 impl Origin {
     /// `device`, which had this `identity` when the log was opened, and has told `events` since before.
     pub(crate) fn new(device: SharedDevice, identity: Identity, events: EventReceiver) -> Self {
-        let reports = OriginReports::new(device.clone(), identity, events, || {});
+        // No copies of what it has not flushed count as clean: they are in the log.
+        let reports = OriginReports::new(device.clone(), identity, events, Arc::new(Losses::new(|| {})));
         Self { device, reports }
     }
 

@@ -40,29 +40,29 @@ impl OwnStores {
     /// When what is noted cannot be read.
     pub(crate) fn find(paths: &Paths) -> Result<Self> {
         let caches = Caches::open(paths)?;
-        let records = caches.stores()?;
-        let length_of =
-            |place: &Place| records.iter().find(|record| record.place() == *place).and_then(|record| record.length);
         // The dirty ones first: of a store that is noted twice, that is what to say.
-        let dirty = Registry::open(paths)?.entries()?.into_iter().map(|entry| OwnStore {
-            place: entry.place(),
-            store: entry.store,
-            uuid: entry.uuid,
-            length: length_of(&entry.place()),
-            name: entry.name,
-            serial: entry.serial,
-            is_dirty: true,
-        });
-        let known = records.iter().map(|record| OwnStore {
+        let mut stores = Vec::new();
+        for entry in Registry::open(paths)?.entries()? {
+            stores.push(OwnStore {
+                length: caches.length_of(&entry.place())?,
+                place: entry.place(),
+                store: entry.store,
+                uuid: entry.uuid,
+                name: entry.name,
+                serial: entry.serial,
+                is_dirty: true,
+            });
+        }
+        stores.extend(caches.stores()?.into_iter().map(|record| OwnStore {
             place: record.place(),
             store: record.store,
             uuid: record.uuid,
             length: record.length,
-            name: record.name.clone(),
-            serial: record.serial.clone(),
+            name: record.name,
+            serial: record.serial,
             is_dirty: false,
-        });
-        Ok(Self { stores: dirty.chain(known).collect() })
+        }));
+        Ok(Self { stores })
     }
 
     /// Refuses a LUN whose initiators could write over one of them.

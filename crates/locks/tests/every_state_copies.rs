@@ -4,17 +4,15 @@
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use base::clock::Instant;
-use common::{range, settings};
+use common::{manager_of_few_moments, range, registered};
 use locks::fetches::FetchId;
 use locks::gate::{Change, Passage};
 use locks::holder::{Holder, HolderOutput};
 use locks::identity::{ClientId, CommandId, Generation};
 use locks::manager::{LockManager, Output};
 use locks::message::{FromClient, Reply, ToClient};
-use locks::settings::{Settings, Start};
 use stateright::{Checker, Model, Property};
 
 /// How often the content of the block was changed.
@@ -270,21 +268,10 @@ impl Model for Cluster {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let now = Instant::from_nanoseconds(1_000_000_000);
-        let second = Duration::from_secs(1);
-        let settings =
-            Settings { lease: 9 * second, callback_time: 7 * second, callback_time_max: 7 * second, ..settings() };
-        let mut manager = LockManager::new(settings, Start::first(), now);
+        let (mut manager, now) = manager_of_few_moments();
         let host = |manager: &mut LockManager| {
-            let registration = manager.register(now, None).unwrap();
-            let mut holder = Holder::default();
-            holder.handle_reply(
-                now,
-                &FromClient::Register { previous: None },
-                now,
-                Ok(Reply::Registered(registration)),
-            );
-            Host { id: registration.client, holder, copy: None, reads: self.reads, is_frozen: false }
+            let (id, holder) = registered(manager, now);
+            Host { id, holder, copy: None, reads: self.reads, is_frozen: false }
         };
         let hosts = vec![host(&mut manager), host(&mut manager)];
         vec![State {

@@ -5,10 +5,9 @@
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use base::clock::Instant;
-use common::{BLOCK, FILE, settings};
+use common::{BLOCK, FILE, manager_of_few_moments, registered};
 use locks::error::LockError;
 use locks::holder::{Holder, HolderOutput};
 use locks::identity::{ClientId, Owner, TransactionId};
@@ -16,7 +15,6 @@ use locks::manager::{LockManager, Output};
 use locks::message::{FromClient, Reply, ToClient, Wanted};
 use locks::mode::Mode;
 use locks::resource::Resource;
-use locks::settings::{Settings, Start};
 use stateright::{Checker, Model, Property};
 
 /// What each client asks for, one after the other.
@@ -308,21 +306,10 @@ impl Model for Cluster {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let now = Instant::from_nanoseconds(1_000_000_000);
-        let second = Duration::from_secs(1);
-        let settings =
-            Settings { lease: 9 * second, callback_time: 7 * second, callback_time_max: 7 * second, ..settings() };
-        let mut manager = LockManager::new(settings, Start::first(), now);
+        let (mut manager, now) = manager_of_few_moments();
         let host = |manager: &mut LockManager| {
-            let registration = manager.register(now, None).unwrap();
-            let mut holder = Holder::default();
-            holder.handle_reply(
-                now,
-                &FromClient::Register { previous: None },
-                now,
-                Ok(Reply::Registered(registration)),
-            );
-            Host { id: registration.client, holder, asked: 0, is_frozen: false, may_write: false, is_writing: false }
+            let (id, holder) = registered(manager, now);
+            Host { id, holder, asked: 0, is_frozen: false, may_write: false, is_writing: false }
         };
         let hosts = self.scripts.iter().map(|_| host(&mut manager)).collect();
         let Self { losses, freezes, ticks, .. } = *self;

@@ -7,9 +7,10 @@ use base::clock::Instant;
 use locks::blocks::BlockRange;
 use locks::error::LockError;
 use locks::gate::{Change, Passage};
+use locks::holder::Holder;
 use locks::identity::{CallbackNumber, ClientId, CommandId, Generation, GrantNumber, Owner, RequestId, TransactionId};
 use locks::manager::{FenceReason, LockManager, Output};
-use locks::message::{Answer, CallbackAnswer, GrantedLock, Release, ToClient, Wanted};
+use locks::message::{Answer, CallbackAnswer, FromClient, GrantedLock, Release, Reply, ToClient, Wanted};
 use locks::mode::Mode;
 use locks::resource::{FileId, GroupIndex, GroupSize, Resource};
 use locks::settings::{Settings, Start};
@@ -24,6 +25,23 @@ pub fn group(index: u64) -> Resource {
 pub fn settings() -> Settings {
     let group_size = GroupSize::of_blocks(16).unwrap();
     Settings { hold_time_min: Duration::ZERO, ..Settings::new(1000, group_size) }
+}
+
+/// A manager with few moments at which anything can happen, and when it begins.
+pub fn manager_of_few_moments() -> (LockManager, Instant) {
+    let (now, second) = (Instant::from_nanoseconds(1_000_000_000), Duration::from_secs(1));
+    let settings =
+        Settings { lease: 9 * second, callback_time: 7 * second, callback_time_max: 7 * second, ..settings() };
+    (LockManager::new(settings, Start::first(), now), now)
+}
+
+/// A client that has just registered, as it is at both ends.
+pub fn registered(manager: &mut LockManager, now: Instant) -> (ClientId, Holder) {
+    let registration = manager.register(now, None).unwrap();
+    let mut holder = Holder::default();
+    let reply = Ok(Reply::Registered(registration));
+    holder.handle_reply(now, &FromClient::Register { previous: None }, now, reply);
+    (registration.client, holder)
 }
 
 pub fn range(first: u64, count: u64) -> BlockRange {

@@ -89,19 +89,8 @@ fn when(setting: &Setting) -> &'static str {
 
 /// `words` in lines that begin with so many spaces.
 fn folded(words: &str, indent: usize) -> String {
-    let mut lines = vec![" ".repeat(indent)];
-    for word in words.split(' ') {
-        let line = lines.last_mut().expect("there is one");
-        if line.len() + 1 + word.len() > COLUMNS && !line.trim().is_empty() {
-            lines.push(format!("{}{word}", " ".repeat(indent)));
-        } else if line.trim().is_empty() {
-            line.push_str(word);
-        } else {
-            line.push(' ');
-            line.push_str(word);
-        }
-    }
-    lines.join("\n")
+    let indent = " ".repeat(indent);
+    textwrap::fill(words, textwrap::Options::new(COLUMNS).initial_indent(&indent).subsequent_indent(&indent))
 }
 
 #[cfg(test)]

@@ -87,10 +87,11 @@ fn when(setting: &Setting) -> &'static str {
     }
 }
 
-/// `words` in lines that begin with so many spaces.
+/// `words` in lines that begin with so many spaces. The keys of settings are not broken.
 fn folded(words: &str, indent: usize) -> String {
     let indent = " ".repeat(indent);
-    textwrap::fill(words, textwrap::Options::new(COLUMNS).initial_indent(&indent).subsequent_indent(&indent))
+    let options = textwrap::Options::new(COLUMNS).initial_indent(&indent).subsequent_indent(&indent);
+    textwrap::fill(words, options.word_splitter(textwrap::WordSplitter::NoHyphenation))
 }
 
 #[cfg(test)]

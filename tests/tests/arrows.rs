@@ -18,6 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("difference", &["block", "store"]),
     ("cache", &["block", "store"]),
     ("writelog", &["block", "store"]),
+    ("ext2", &["block"]),
     ("logical-unit", &["scsi", "block"]),
     ("clock", &[]),
     ("file", &["block"]),

@@ -12,17 +12,17 @@ pub const DESCRIPTOR_BYTES: usize = 32;
 #[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct DescriptorRaw {
-    pub block_bitmap: U32,       //  0  block number
-    pub inode_bitmap: U32,       //  4  block number
-    pub inode_table: U32,        //  8  block number of its first block
-    pub free_blocks_count: U16,  // 12
-    pub free_inodes_count: U16,  // 14
-    pub directories_count: U16,  // 16
-    pub flags: U16,              // 18  ext4's, as all that follows
-    pub exclude_bitmap: U32,     // 20
-    pub checksums: [U16; 2],     // 24
-    pub unused_inodes: U16,      // 28
-    pub checksum: U16,           // 30
+    pub block_bitmap: U32,      //  0  block number
+    pub inode_bitmap: U32,      //  4  block number
+    pub inode_table: U32,       //  8  block number of its first block
+    pub free_blocks_count: U16, // 12
+    pub free_inodes_count: U16, // 14
+    pub directories_count: U16, // 16
+    pub flags: U16,             // 18  ext4's, as all that follows
+    pub exclude_bitmap: U32,    // 20
+    pub checksums: [U16; 2],    // 24
+    pub unused_inodes: U16,     // 28
+    pub checksum: U16,          // 30
 }
 const _: () = assert!(size_of::<DescriptorRaw>() == DESCRIPTOR_BYTES);
 

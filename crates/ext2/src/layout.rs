@@ -322,5 +322,6 @@ impl Layout {
 
 /// Descriptors of a block of them.
 pub fn descriptors_in(block: &Block) -> impl Iterator<Item = DescriptorRaw> + '_ {
-    (0..block.len() / DESCRIPTOR_BYTES).filter_map(|index| DescriptorRaw::at(block, index * DESCRIPTOR_BYTES).ok().copied())
+    (0..block.len() / DESCRIPTOR_BYTES)
+        .filter_map(|index| DescriptorRaw::at(block, index * DESCRIPTOR_BYTES).ok().copied())
 }

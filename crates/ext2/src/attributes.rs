@@ -261,8 +261,12 @@ async fn take_from_inode<O: Operation>(
     if all.len() == before {
         return Ok(false);
     }
+    let needed = 4 + all.iter().map(Attribute::bytes).sum::<usize>();
     let bytes = work.inode_bytes_mut(inode.number).await?;
     if let Some(at) = place_in_inode(bytes) {
+        if at + 4 + needed > bytes.len() && !all.is_empty() {
+            return Err(Error::corrupt(format!("the attributes in {} overlap", inode.number)));
+        }
         if all.is_empty() {
             bytes[at..].fill(0);
         } else {
@@ -313,7 +317,7 @@ async fn own_block<O: Operation>(work: &mut Work<O>, inode: &mut Inode) -> Resul
     let goal = BlockNumber(work.layout.first_block(group).0.saturating_add(1));
     let number = allocation::allocate(work, goal).await?;
     inode.attributes = number.0;
-    inode.sectors += work.sectors_per_block();
+    inode.sectors = inode.sectors.saturating_add(work.sectors_per_block());
     Ok(number)
 }
 

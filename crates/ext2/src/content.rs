@@ -49,11 +49,19 @@ async fn numbers_of<O: Operation>(
     range: std::ops::RangeInclusive<u32>,
 ) -> Result<Vec<Option<BlockNumber>>, Error> {
     let mut numbers = Vec::new();
-    for at in range {
-        numbers.push(match mapping::lookup(work, inode, u64::from(at)).await? {
-            Place::Block(number) => Some(number),
-            Place::Hole(_) => None,
-        });
+    let (mut at, end) = (u64::from(*range.start()), u64::from(*range.end()) + 1);
+    while at < end {
+        match mapping::lookup(work, inode, at).await? {
+            Place::Block(number) => {
+                numbers.push(Some(number));
+                at += 1;
+            }
+            Place::Hole(hole) => {
+                let next = hole.end.min(end);
+                numbers.resize(numbers.len() + (next - at) as usize, None);
+                at = next;
+            }
+        }
     }
     Ok(numbers)
 }

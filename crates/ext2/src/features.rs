@@ -78,11 +78,6 @@ impl Features {
         self.compatible & COMPAT_DIR_INDEX != 0
     }
 
-    /// Whether attributes may be stored.
-    pub fn has_ext_attr(self) -> bool {
-        self.compatible & COMPAT_EXT_ATTR != 0
-    }
-
     /// Whether directory entries name types.
     pub fn has_filetype(self) -> bool {
         self.incompatible & INCOMPAT_FILETYPE != 0

@@ -150,6 +150,29 @@ pub struct Inode {
 }
 
 impl Inode {
+    /// A new inode without content, of nobody's, with the links that it has from the beginning.
+    pub fn new(number: InodeNumber, file_type: FileType, now: Timestamp, has_extra: bool) -> Self {
+        Self {
+            number,
+            file_type,
+            permissions: 0,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            accessed: now,
+            changed: now,
+            modified: now,
+            created: has_extra.then_some(now),
+            deleted: 0,
+            links_count: if file_type == FileType::Directory { 2 } else { 1 },
+            sectors: 0,
+            flags: 0,
+            blocks: [0; 15],
+            generation: 0,
+            attributes: 0,
+        }
+    }
+
     /// The inode in these bytes; `None` when nothing was ever there, or it was deleted.
     ///
     /// # Errors

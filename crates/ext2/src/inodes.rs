@@ -72,7 +72,11 @@ async fn group_for_directory<O: Operation>(
 }
 
 /// Takes the first free inode of a group that has one.
-async fn take<O: Operation>(work: &mut Work<O>, group: GroupNumber, is_directory: bool) -> Result<InodeNumber, Error> {
+pub async fn take<O: Operation>(
+    work: &mut Work<O>,
+    group: GroupNumber,
+    is_directory: bool,
+) -> Result<InodeNumber, Error> {
     let number = work.layout.group(group)?.inode_bitmap;
     let per_group = work.layout.inodes_per_group;
     let from = if group.0 == 0 { work.layout.first_inode - 1 } else { 0 };

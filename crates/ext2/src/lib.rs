@@ -18,6 +18,7 @@ mod inode;
 mod inodes;
 mod layout;
 pub mod limits;
+mod make;
 mod mapping;
 mod numbers;
 mod orphans;
@@ -36,6 +37,7 @@ pub use file_system::{
     FileSystem, Metadata, MetadataChange, NewNode, OpenOptions, Owner, RenameMode, Statistics, WallClock,
 };
 pub use inode::FileType;
+pub use make::{Made, MakeOptions, make};
 pub use numbers::{BlockNumber, FileBlock, GroupNumber, InodeNumber};
 pub use plain::{PlainBlocks, PlainOperation};
 pub use time::Timestamp;

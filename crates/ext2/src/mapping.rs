@@ -104,7 +104,17 @@ pub async fn lookup<O: Operation>(work: &mut Work<O>, inode: &Inode, at: u64) ->
         work.layout.check_content(number, inode.number)?;
         if level < path.depth {
             let table = work.operation.read(number, Object::Indirect(inode.number)).await?;
-            number = BlockNumber(number_at(&table, path.slots[level + 1]));
+            let slot = path.slots[level + 1];
+            number = BlockNumber(number_at(&table, slot));
+            if number.0 == 0 {
+                // Neighbours that are zero, too, are the same hole: walks over it take one step a table.
+                let reach = path.reach(&work.layout, at, level + 1);
+                let slots = work.layout.numbers_per_block();
+                let before = (0..slot).rev().take_while(|slot| number_at(&table, *slot) == 0).count() as u64;
+                let behind = (slot + 1..slots).take_while(|slot| number_at(&table, *slot) == 0).count() as u64;
+                let size = reach.end - reach.start;
+                return Ok(Place::Hole(reach.start - before * size..reach.end + behind * size));
+            }
         }
     }
     Ok(Place::Block(number))

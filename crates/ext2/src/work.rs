@@ -28,7 +28,14 @@ impl<O: Operation> Work<O> {
         let place = self.layout.inode_place(number)?;
         let block = self.operation.read(place.block, self.layout.table_object(&place)).await?;
         let bytes = block.get(place.offset..place.offset + self.layout.inode_bytes);
-        Inode::parse(number, bytes.ok_or_else(|| Error::corrupt(format!("{number} is outside its block")))?)
+        let inode =
+            Inode::parse(number, bytes.ok_or_else(|| Error::corrupt(format!("{number} is outside its block")))?)?;
+        // Blocks of files are counted in 32 bits.
+        let bytes_max = u64::from(u32::MAX) * self.layout.block_bytes as u64;
+        if let Some(inode) = inode.as_ref().filter(|inode| inode.size > bytes_max) {
+            return Err(Error::corrupt(format!("{number} has an impossible size of {} bytes", inode.size)));
+        }
+        Ok(inode)
     }
 
     /// An inode that is in use, also one that has no name any more and waits for its last user.
@@ -56,6 +63,9 @@ impl<O: Operation> Work<O> {
     /// # Errors
     /// `Corrupt` when it is free: a name must lead to something.
     pub async fn named_inode(&mut self, number: InodeNumber) -> Result<Inode, Error> {
+        if number.0 == 0 || number.0 > self.layout.inode_count {
+            return Err(Error::corrupt(format!("a name leads to {number}, which does not exist")));
+        }
         let inode = self.inode_if_any(number).await?.filter(|inode| inode.links_count > 0);
         inode.ok_or_else(|| Error::corrupt(format!("a name leads to {number}, which is not in use")))
     }

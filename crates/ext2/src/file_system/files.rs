@@ -126,14 +126,17 @@ impl<B: Blocks> FileSystem<B> {
             return self.next_data(&mut work, &inode, offset).await;
         }
         let block_bytes = self.layout.block_bytes as u64;
-        let mut at = offset / block_bytes;
-        while at * block_bytes < inode.size {
+        let first = offset / block_bytes;
+        // No file has more blocks than the file system, unless its numbers lead to the same ones again and again.
+        for at in first..=first + u64::from(self.layout.block_count) {
+            if at * block_bytes >= inode.size {
+                return Ok(Some(inode.size));
+            }
             if let Place::Hole(_) = mapping::lookup(&mut work, &inode, at).await? {
                 return Ok(Some((at * block_bytes).max(offset)));
             }
-            at += 1;
         }
-        Ok(Some(inode.size))
+        Err(Error::corrupt(format!("{} has more blocks than the file system", inode.number)))
     }
 
     async fn next_data(

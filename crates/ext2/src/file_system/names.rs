@@ -292,25 +292,8 @@ async fn new_inode<O: Operation>(
     let bytes = work.inode_bytes_mut(number).await?;
     bytes.fill(0);
     let has_extra = crate::inode::set_extra_bytes(bytes, extra_bytes);
-    Ok(Inode {
-        number,
-        file_type,
-        permissions: owner.permissions & 0o7777,
-        uid: owner.uid,
-        gid: owner.gid,
-        size: 0,
-        accessed: work.now,
-        changed: work.now,
-        modified: work.now,
-        created: has_extra.then_some(work.now),
-        deleted: 0,
-        links_count: if is_directory { 2 } else { 1 },
-        sectors: 0,
-        flags: 0,
-        blocks: [0; 15],
-        generation,
-        attributes: 0,
-    })
+    let inode = Inode::new(number, file_type, work.now, has_extra);
+    Ok(Inode { permissions: owner.permissions & 0o7777, uid: owner.uid, gid: owner.gid, generation, ..inode })
 }
 
 /// Puts a name into a directory, and stores the directory.

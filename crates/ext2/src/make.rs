@@ -219,11 +219,11 @@ fn size(raw: &mut SuperblockRaw, block_count: u32, block_bytes: usize, options: 
     }
 }
 
-/// Inodes of a group: their blocks are full, and so are the bytes of their bitmap.
+/// Inodes of a group: as many as fill their blocks, less what would leave a byte of their bitmap half used.
 fn inodes_per_group(wanted: u64, groups: u32, block_bytes: usize, inode_bytes: usize) -> u32 {
     let per_block = (block_bytes / inode_bytes) as u64;
-    let per_group = wanted.div_ceil(u64::from(groups)).next_multiple_of(per_block).next_multiple_of(8);
-    per_group.min((block_bytes * 8) as u64) as u32
+    let per_group = wanted.div_ceil(u64::from(groups)).next_multiple_of(per_block) & !7;
+    per_group.clamp(8, (block_bytes * 8) as u64) as u32
 }
 
 /// The descriptors of groups without files.

@@ -140,7 +140,8 @@ impl<B: Blocks> FileSystem<B> {
     async fn reclaim_all(&self) -> Result<(), Error> {
         // Each goes out of the list, so that it ends even where it leads in a circle.
         for _ in 0..self.layout.inode_count {
-            match orphans::first(&mut self.read().await?).await? {
+            let first = orphans::first(&mut self.read().await?).await?;
+            match first {
                 None => return Ok(()),
                 Some(number) => self.reclaim(number).await?,
             }

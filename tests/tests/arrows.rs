@@ -49,6 +49,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "block",
             "cache",
+            "ext2",
             "file",
             "front",
             "initiator",

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use block::device::DeviceExt;
-use block::{Buffer, SharedDevice};
+use block::{Buffer, Geometry, SharedDevice};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use uuid::Uuid;
 use zerocopy::{FromZeros, IntoBytes};
@@ -37,6 +37,8 @@ const LOST_FOUND_BLOCKS_MAX: u64 = DIRECT_BLOCKS as u64;
 const SMALL_BYTES: u64 = 512 << 20;
 /// Below this many there are fewer inodes.
 const FLOPPY_BYTES: u64 = 3 << 20;
+/// From here on, too.
+const BIG_BYTES: u64 = 4 << 40;
 /// Content that the last group has to have room for; otherwise it is left out.
 const LAST_GROUP_BLOCKS_MIN: u32 = 50;
 
@@ -95,7 +97,7 @@ pub struct Made {
 /// # Errors
 /// `Invalid` for options that make no sense, `NoSpace` on devices that are too small, `TooLarge` on those that are too large for their blocks.
 pub async fn make(device: &SharedDevice, options: &MakeOptions) -> Result<Made, Error> {
-    let raw = plan(device.geometry().size_bytes, options)?;
+    let raw = plan(&device.geometry(), options)?;
     let mut layout = Layout::new(&raw, u64::from(raw.blocks_count.get()))?;
     let mut descriptors = describe(&layout)?;
     layout.set_groups(&descriptors)?;
@@ -126,8 +128,9 @@ fn head_bytes(device: &SharedDevice) -> u64 {
 }
 
 /// The super block, without what is free.
-fn plan(device_bytes: u64, options: &MakeOptions) -> Result<SuperblockRaw, Error> {
-    let default = if device_bytes < SMALL_BYTES { BLOCK_BYTES_MIN } else { BLOCK_BYTES_MAX };
+fn plan(geometry: &Geometry, options: &MakeOptions) -> Result<SuperblockRaw, Error> {
+    let (device_bytes, device_block) = (geometry.size_bytes, geometry.logical_block_bytes as usize);
+    let default = if device_bytes < SMALL_BYTES { BLOCK_BYTES_MIN.max(device_block) } else { BLOCK_BYTES_MAX };
     let block_bytes = options.block_bytes.unwrap_or(default);
     let is_possible = block_bytes.is_power_of_two()
         && (BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&block_bytes)
@@ -137,6 +140,11 @@ fn plan(device_bytes: u64, options: &MakeOptions) -> Result<SuperblockRaw, Error
     if !is_possible {
         let context =
             "blocks have 1024, 2048 or 4096 bytes, inodes 128 or 256, a label at most 16, and half may be reserved";
+        return Err(Error::new(ErrorKind::Invalid, context));
+    }
+    if block_bytes < device_block {
+        let context =
+            format!("the device has blocks of {device_block} bytes: those of the file system cannot be smaller");
         return Err(Error::new(ErrorKind::Invalid, context));
     }
     let count = u32::try_from(device_bytes / block_bytes as u64);
@@ -188,9 +196,10 @@ fn size(raw: &mut SuperblockRaw, block_count: u32, block_bytes: usize, options: 
     let mut block_count = block_count;
     let bytes = u64::from(block_count) * block_bytes as u64;
     let default = match bytes {
-        ..FLOPPY_BYTES => 8192,
-        ..SMALL_BYTES => 4096,
-        _ => 16384,
+        0..FLOPPY_BYTES => 8192,
+        FLOPPY_BYTES..SMALL_BYTES => 4096,
+        SMALL_BYTES..BIG_BYTES => 16384,
+        _ => 32768,
     };
     let ratio = options.bytes_per_inode.unwrap_or(default).max(block_bytes as u64);
     let wanted = (bytes / ratio).clamp(u64::from(FIRST_INODE) + 5, u64::from(u32::MAX));

@@ -84,9 +84,14 @@ impl PlainBlocks {
     /// The blocks of the file system on `device`.
     ///
     /// # Errors
-    /// `Corrupt` when there is no ext2 on it, or one whose blocks are of no size that is supported.
+    /// `Corrupt` when there is no ext2 on it, `Unsupported` for one whose blocks are of no size that is supported, or smaller than the device's.
     pub async fn new(device: SharedDevice) -> Result<Self, Error> {
         let block_bytes = superblock::peek(&device).await?.block_bytes()?;
+        let device_block = device.geometry().logical_block_bytes as usize;
+        if block_bytes < device_block {
+            let context = format!("blocks of {block_bytes} bytes on a device whose blocks have {device_block}");
+            return Err(Error::new(ErrorKind::Unsupported, context));
+        }
         Ok(Self::with_block_bytes(device, block_bytes))
     }
 

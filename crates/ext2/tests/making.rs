@@ -48,6 +48,28 @@ fn what_is_too_small_or_makes_no_sense_is_refused() {
     assert_eq!(refused(5 << 40, options), ErrorKind::TooLarge);
 }
 
+#[test]
+fn a_device_with_large_blocks_gets_blocks_as_large() {
+    let geometry = block::Geometry { logical_block_bytes: 4096, ..block::Geometry::plain(8 * MIB) };
+    let device: block::SharedDevice =
+        std::sync::Arc::new(block::memory::MemoryDevice::with_geometry(geometry, block::Identity::default()));
+    let small = MakeOptions { block_bytes: Some(1024), ..make_options() };
+    assert_eq!(now(make(&device, &small)).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(now(make(&device, &make_options())).unwrap().block_bytes, 4096);
+    tools::check_device(&device);
+    assert!(open(&device, false).is_ok());
+    // As if it had been copied from a disk with small blocks.
+    let other = tools::bytes_of(&tools::made(8 * MIB, 1024));
+    let copy = |part: usize| device_write(&device, part, &other[part * 4096..][..4096]);
+    (0..2048).for_each(copy);
+    assert_eq!(open(&device, true).err().map(|error| error.kind()), Some(ErrorKind::Unsupported));
+}
+
+fn device_write(device: &block::SharedDevice, part: usize, bytes: &[u8]) {
+    let write = block::device::DeviceExt::write(device, part as u64 * 4096, block::Buffer::copy_of(bytes), false);
+    now(write).unwrap();
+}
+
 /// What `dumpe2fs` says of a line.
 fn line<'a>(dump: &'a str, name: &str) -> &'a str {
     let found = dump.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

@@ -613,3 +613,81 @@ fn what_belongs_together_is_near_each_other() {
         assert!(blocks.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{blocks:?}");
     }
 }
+
+/// Larger than what is kept in memory: commits come by themselves, and blocks that were forgotten are read again.
+#[test]
+fn changes_beyond_the_bound_are_committed() {
+    let device = tools::made(64 << 20, 1024);
+    let file_system = open(&device, false).unwrap();
+    let file = now(file_system.create(InodeNumber::ROOT, b"f", NewNode::File, Owner::default())).unwrap().inode;
+    let bytes: Vec<u8> = (0..30_u32 << 20).map(|at| (at / 1000) as u8).collect();
+    now(file_system.write_file(file, 0, &bytes)).unwrap();
+    let stored = now(open(&device, true).unwrap().lookup(InodeNumber::ROOT, b"f")).unwrap();
+    assert!(stored.size_bytes > 10 << 20, "{} bytes are durable", stored.size_bytes);
+    assert!(tools::content_of(&file_system, &now(file_system.metadata(file)).unwrap()) == bytes);
+    now(file_system.commit()).unwrap();
+    tools::check_device(&device);
+}
+
+/// The kernel's ext2 gives files with the same attributes one block.
+#[test]
+fn attributes_that_two_files_share_are_changed_for_one() {
+    if !is_root() {
+        println!("skipped: only root can mount");
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.store("image", &tools::made(4 << 20, 1024));
+    let mounted = Mounted::new(&path, "loop,user_xattr");
+    for name in ["a", "b", "c"] {
+        std::fs::write(mounted.folder.join(name), b"").unwrap();
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(mounted.folder.join(name), "user.shared", b"value", flags).unwrap();
+    }
+    drop(mounted);
+    let device = tools::load(&path);
+    let file_system = open(&device, false).unwrap();
+    let before = now(file_system.statistics()).unwrap().free_blocks;
+    let inode = |name: &[u8]| now(file_system.lookup(InodeNumber::ROOT, name)).unwrap().inode;
+    let (a, b, c) = (inode(b"a"), inode(b"b"), inode(b"c"));
+    now(file_system.set_attribute(a, b"user.shared", b"other", SetMode::Replace)).unwrap();
+    assert_eq!(now(file_system.statistics()).unwrap().free_blocks, before - 1, "they did share a block");
+    now(file_system.remove_attribute(b, b"user.shared")).unwrap();
+    assert_eq!(now(file_system.attribute(c, b"user.shared")).unwrap(), b"value");
+    now(file_system.commit()).unwrap();
+    tools::check_device(&device);
+    now(file_system.unlink(InodeNumber::ROOT, b"c")).unwrap();
+    now(file_system.unlink(InodeNumber::ROOT, b"a")).unwrap();
+    assert_eq!(now(file_system.statistics()).unwrap().free_blocks, before + 1);
+    now(file_system.commit()).unwrap();
+    tools::check_device(&device);
+}
+
+/// debugfs keeps small ones in the inode.
+#[test]
+fn attributes_inside_inodes_are_replaced_by_those_in_the_block() {
+    let folder = Folder::new();
+    let path = folder.store("image", &tools::made(4 << 20, 1024));
+    let commands = folder.path("commands");
+    std::fs::write(&commands, "ea_set lost+found user.a first\nea_set lost+found user.b second\n").unwrap();
+    tools::tool("debugfs", &["-w", "-f", &commands, &path]);
+    let device = tools::load(&path);
+    let file_system = open(&device, false).unwrap();
+    let found = now(file_system.lookup(InodeNumber::ROOT, b"lost+found")).unwrap();
+    let (inode, sectors) = (found.inode, found.sectors);
+    let value = |name: &[u8]| now(file_system.attribute(inode, name)).map_err(|error| error.kind());
+    assert_eq!(value(b"user.a"), Ok(b"first".to_vec()));
+    let exists = now(file_system.set_attribute(inode, b"user.a", b"x", SetMode::Create)).unwrap_err();
+    assert_eq!((exists.kind(), value(b"user.a")), (ErrorKind::Exists, Ok(b"first".to_vec())));
+    now(file_system.set_attribute(inode, b"user.a", b"new", SetMode::Replace)).unwrap();
+    assert_eq!((value(b"user.a"), value(b"user.b")), (Ok(b"new".to_vec()), Ok(b"second".to_vec())));
+    assert_eq!(now(file_system.metadata(inode)).unwrap().sectors, sectors + 2);
+    now(file_system.commit()).unwrap();
+    tools::check_device(&device);
+    now(file_system.remove_attribute(inode, b"user.b")).unwrap();
+    now(file_system.remove_attribute(inode, b"user.a")).unwrap();
+    assert_eq!(value(b"user.b"), Err(ErrorKind::NoAttribute));
+    assert_eq!(now(file_system.metadata(inode)).unwrap().sectors, sectors);
+    now(file_system.commit()).unwrap();
+    tools::check_device(&device);
+}

@@ -95,10 +95,9 @@ impl Choice {
         self.log_fault.or(self.cache_fault).or(self.difference_fault).is_some()
     }
 
-    /// Whether a flush fails that may drop what was volatile, and what was acknowledged with it.
-    pub fn drops(&self) -> bool {
-        let is_dropped = |fault| matches!(fault, StoreFault::Flush(_, FlushEffect::Drops));
-        self.lun_fault.is_some_and(LunFault::drops) || self.difference_fault.is_some_and(is_dropped)
+    /// Whether the device of a difference drops what it holds volatile: whoever reads before it has said so gets anything.
+    pub fn drops_difference(&self) -> bool {
+        matches!(self.difference_fault, Some(StoreFault::Flush(_, FlushEffect::Drops)))
     }
 
     pub(crate) fn cache_options(&self, executor: &Executor) -> cache::OpenOptions {

@@ -265,7 +265,8 @@ impl<'a> Run<'a> {
         if !is_first {
             self.media().spoil(&choice, &mut executor);
         }
-        lock(&self.history).doubt_volatile(choice.drops());
+        lock(&self.history).doubt_volatile(fault.is_some_and(LunFault::drops));
+        lock(&self.history).doubt_reads(self.scenario.layers.has_difference() && choice.drops_difference());
         match self.media().open(&mut executor, &choice) {
             Ok(running) => {
                 self.settle_foreign(&running);

@@ -168,6 +168,23 @@ mod tests {
         }
     }
 
+    /// What is in it may be the only record of dirty data: nobody is to be told to remove it.
+    #[test]
+    fn a_directory_of_another_user_is_refused_and_not_to_be_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = if rustix::process::getuid().is_root() {
+            std::os::unix::fs::chown(directory.path(), Some(1), None).unwrap();
+            directory.path()
+        } else {
+            Path::new("/")
+        };
+        let refused = make_private_as(path, Some("FOREBAY_STATE_DIR")).unwrap_err();
+        assert_eq!(refused.failure(), Failure::AccessDenied);
+        let words = refused.to_string();
+        assert!(words.contains("do this as that user, or name another with FOREBAY_STATE_DIR"), "{words}");
+        assert!(!words.contains("remove"), "{words}");
+    }
+
     #[test]
     fn a_relative_directory_of_ours_is_refused_and_one_of_others_does_not_count() {
         let with = |variable: &'static str, value: &'static str| {

@@ -124,7 +124,10 @@ fn make_private_as(directory: &Path, variable: Option<&str>) -> Result<()> {
     let refused = |message: String| Err(Error::new(Failure::AccessDenied, message));
     let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
     if owner != rustix::process::getuid().as_raw() {
-        return refused(format!("{} belongs to another user (uid {owner}): remove it{other}", directory.display()));
+        return refused(format!(
+            "{} belongs to another user (uid {owner}): do this as that user{other}",
+            directory.display()
+        ));
     }
     if mode & 0o022 != 0 {
         return refused(format!(

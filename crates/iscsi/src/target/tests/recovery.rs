@@ -311,3 +311,23 @@ fn what_all_sessions_keep_for_recovery_has_a_bound() {
     drop(peers);
     assert_eq!(retained.bytes(), 0);
 }
+
+/// What was acknowledged is not held against anybody, also where the session asks for nothing more.
+#[test]
+fn what_was_acknowledged_leaves_room_for_what_others_keep_for_recovery() {
+    const READ_BYTES: usize = 1 << 20;
+    let mut parameters = parameters();
+    parameters.retained = std::sync::Arc::new(RetainedData::new(2 * READ_BYTES));
+    let retained = std::sync::Arc::clone(&parameters.retained);
+    let mut peer = Peer::logged_in(parameters, &LEVEL_1);
+    for tag in 0..2 {
+        peer.read(tag, READ_BYTES as u32);
+        let command = peer.started();
+        peer.complete(command.task, good(&pattern(READ_BYTES)));
+        peer.receive();
+    }
+    assert_eq!(retained.bytes(), 2 * READ_BYTES);
+    let next = acknowledge(&mut peer, Serial32(1)).stat_sn.next();
+    acknowledge(&mut peer, next);
+    assert_eq!(retained.bytes(), 0);
+}

@@ -629,7 +629,7 @@ fn changes_beyond_the_bound_are_committed() {
     tools::check_device(&device);
 }
 
-/// The kernel's ext2 gives files with the same attributes one block.
+/// The kernel gives files with the same attributes one block, where inodes have no room for them.
 #[test]
 fn attributes_that_two_files_share_are_changed_for_one() {
     if !is_root() {
@@ -637,7 +637,7 @@ fn attributes_that_two_files_share_are_changed_for_one() {
         return;
     }
     let folder = Folder::new();
-    let path = folder.store("image", &tools::made(4 << 20, 1024));
+    let path = folder.mke2fs("image", 4 << 20, &["-b", "1024", "-I", "128"]);
     let mounted = Mounted::new(&path, "loop,user_xattr");
     for name in ["a", "b", "c"] {
         std::fs::write(mounted.folder.join(name), b"").unwrap();
@@ -656,9 +656,12 @@ fn attributes_that_two_files_share_are_changed_for_one() {
     assert_eq!(now(file_system.attribute(c, b"user.shared")).unwrap(), b"value");
     now(file_system.commit()).unwrap();
     tools::check_device(&device);
+    let free = || now(file_system.statistics()).unwrap().free_blocks;
+    assert_eq!(free(), before - 1);
     now(file_system.unlink(InodeNumber::ROOT, b"c")).unwrap();
+    assert_eq!(free(), before, "the last of the block's inodes is gone");
     now(file_system.unlink(InodeNumber::ROOT, b"a")).unwrap();
-    assert_eq!(now(file_system.statistics()).unwrap().free_blocks, before + 1);
+    assert_eq!(free(), before + 1);
     now(file_system.commit()).unwrap();
     tools::check_device(&device);
 }

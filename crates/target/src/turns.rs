@@ -10,12 +10,12 @@
 //! ```
 //!
 //! Sessions of one initiator name have few polls between two looks at the sockets, but for the one that is called: the others stand in line as if
-//! they had more to do. So a host has no more of the thread for having many sessions.
+//! they had more to do. In line initiators take turns, too. So a host has no more of the thread for having many sessions.
 //!
 //! Where several sessions work on a thread, and one of them asks for little, portions are smaller than where one has it for itself or where all move
 //! much: small ones cost system calls, which nobody's wait is shortened by there.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -26,6 +26,7 @@ use std::time::Duration;
 use crate::limits::{
     FREE_POLLS, LIGHT_BYTES, POLL_BUDGET, POLL_BUDGET_SHARED, SHARED_POLLS, TURN_BYTES, TURN_BYTES_SHARED,
 };
+use crate::waiting::Waiting;
 
 /// The sessions of one thread.
 #[derive(Default)]
@@ -46,7 +47,7 @@ pub(crate) struct Turns {
 /// Guarded by `Turns::line`; sections are short.
 #[derive(Default)]
 struct Line {
-    waiting: VecDeque<(u64, Waker)>,
+    waiting: Waiting,
     /// Whose turn it is. While somebody waits, it is somebody's.
     called: Option<u64>,
     /// The runtime has looked at the sockets since: it may begin, which it may not before, whatever else wakes it.
@@ -93,7 +94,7 @@ impl Turns {
 impl Line {
     /// It is the turn of whoever is first, after the runtime has looked at the sockets. Whether there is somebody, for whom a look is needed.
     fn call_first(&mut self) -> bool {
-        self.called = self.waiting.front().map(|(number, _)| *number);
+        self.called = self.waiting.first().map(|(number, _)| *number);
         self.may_begin = false;
         self.called.is_some()
     }
@@ -105,7 +106,7 @@ impl Wake for Turns {
         let mut line = self.lock();
         line.polls.clear();
         line.may_begin = true;
-        let first = line.waiting.front().map(|(_, waker)| waker.clone());
+        let first = line.waiting.first().map(|(_, waker)| waker.clone());
         drop(line);
         if let Some(waker) = first {
             waker.wake();
@@ -141,11 +142,11 @@ impl Place {
         }
         let mut line = self.turns.lock();
         if line.called == Some(self.number) && line.may_begin {
-            line.waiting.pop_front();
+            line.waiting.pop_first();
             (self.is_in_line, self.is_called) = (false, true);
             return true;
         }
-        if let Some((_, waker)) = line.waiting.iter_mut().find(|(number, _)| *number == self.number) {
+        if let Some(waker) = line.waiting.waker_mut(&self.initiator_name, self.number) {
             waker.clone_from(context.waker());
         }
         false
@@ -205,7 +206,7 @@ impl Place {
     pub(crate) fn stand_in_line(&mut self, context: &Context<'_>) {
         (self.is_in_line, self.is_called) = (true, false);
         let mut line = self.turns.lock();
-        line.waiting.push_back((self.number, context.waker().clone()));
+        line.waiting.push(&self.initiator_name, self.number, context.waker().clone());
         let calls = line.called.is_none_or(|called| called == self.number);
         drop(line);
         if calls {
@@ -224,7 +225,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut line = self.turns.lock();
-        line.waiting.retain(|(number, _)| *number != self.number);
+        line.waiting.remove(&self.initiator_name, self.number);
         let calls = line.called == Some(self.number);
         drop(line);
         if calls {
@@ -304,6 +305,18 @@ mod tests {
             other.note_work();
             tokio::task::yield_now().await;
         }
+    }
+
+    #[test]
+    fn who_stands_in_line_behind_many_sessions_of_another_host_waits_for_one_of_them() {
+        let turns = Arc::<Turns>::default();
+        let mut many: Vec<Place> = (0..10).map(|_| Place::new(Arc::clone(&turns), "iqn.a:many")).collect();
+        many.iter_mut().for_each(|place| place.stand_in_line(&context()));
+        let mut other = Place::new(turns, "iqn.a:other");
+        other.stand_in_line(&context());
+        assert!(!other.begin(&context()) && many[0].begin(&context()));
+        many[0].stand_in_line(&context());
+        assert!(other.begin(&context()));
     }
 
     /// Whether the portions of `place` are those of a shared thread.

@@ -74,6 +74,8 @@ const REMARKS: &[(&str, Support, &str)] = &[
     ("REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS", Yes, "control_commands.rs"),
     ("CHANGE MARK IN", But("forebay's own: see `change-marks.md`"), "change_marks.rs"),
     ("CHANGE MARK OUT", But("forebay's own: see `change-marks.md`"), "change_marks.rs"),
+    ("SHARING IN", But("forebay's own: see `sharing.md`"), "sharing.rs"),
+    ("SHARING OUT", But("forebay's own: see `sharing.md`"), "sharing.rs"),
 ];
 
 /// Commands of SPC-4 and SBC-3 for disks that are not there, and why.

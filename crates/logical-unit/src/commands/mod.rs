@@ -130,6 +130,8 @@ fn control(task: &Task<'_>, cdb: Cdb) -> Result<Buffer, Failure> {
         | Cdb::Unmap { .. }
         | Cdb::SynchronizeCache(_)
         | Cdb::ChangeMarkOut { .. }
+        | Cdb::SharingIn { .. }
+        | Cdb::SharingOut { .. }
         | Cdb::PersistentReserveOut { .. }
         | Cdb::ModeSelect(_)
         | Cdb::StartStopUnit(_)

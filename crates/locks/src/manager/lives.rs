@@ -65,6 +65,12 @@ impl LockManager {
         Ok(())
     }
 
+    /// A client does not take its messages: it no longer hears what it must give back.
+    pub fn overflow(&mut self, now: Instant, client: ClientId) {
+        self.begin_fence(client, FenceReason::MailboxFull);
+        self.settle_all(now);
+    }
+
     /// All commands of a client that was to be fenced have ended. What it held passes on when its lease is over as well: it may not have heard, and serves
     /// copies until then. Ignored for any other client.
     pub fn fenced(&mut self, now: Instant, client: ClientId) {

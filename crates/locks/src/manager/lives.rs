@@ -1,5 +1,7 @@
 //! Registration, leases, fencing, and the time after a start.
 
+use std::time::Duration;
+
 use base::clock::Instant;
 
 use super::{FenceReason, Grace, LockManager, Output};
@@ -139,6 +141,14 @@ impl LockManager {
             self.grace = Grace::Over;
             self.gate.end_grace();
             self.advance_gate(now);
+        }
+    }
+
+    /// What is left of the time in which only reclaims are granted; none when it is over, or when its end is being made durable.
+    pub fn grace_left(&self, now: Instant) -> Option<Duration> {
+        match self.grace {
+            Grace::Until(end) => Some(end.since(now)),
+            Grace::Ending | Grace::Over => None,
         }
     }
 

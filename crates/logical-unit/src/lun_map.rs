@@ -191,7 +191,7 @@ impl LunMap {
 
     /// The next message of a shared unit to a nexus, with the LUN it is of. `waker` is woken when there is one later, if a client has this nexus.
     pub fn poll_message(&self, nexus: &NexusId, waker: &Waker) -> Option<(u64, Addressed)> {
-        let shared = |unit: &LogicalUnit| Some(unit.access.sharing()?.poll_message(nexus, waker)?);
+        let shared = |unit: &LogicalUnit| unit.access.sharing()?.poll_message(nexus, waker);
         self.units().iter().find_map(|(lun, unit)| Some((*lun, shared(unit)?)))
     }
 

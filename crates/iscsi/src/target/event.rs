@@ -76,6 +76,8 @@ pub struct SessionRequest {
     pub negotiated: Negotiated,
     /// Whether connections of the session may be split (`docs/protocol/split-connections.md`).
     pub may_split: bool,
+    /// Whether commands and messages of shared units are used (`docs/protocol/sharing.md`).
+    pub may_share: bool,
     /// CID of the connection whose responses this one will carry.
     pub answers_for: Option<u16>,
 }

@@ -8,7 +8,7 @@ use super::parameters::TargetParameters;
 use super::task::{DataFailure, DataOutHeld};
 use super::task_set::TaskSet;
 use crate::framing::{Destination, ReceivedHeader};
-use crate::limits::{DATA_OUT_BYTES_MAX, DATA_OUT_RESERVE_BYTES};
+use crate::limits::{DATA_OUT_BYTES_MAX, DATA_OUT_RESERVE_BYTES, IMMEDIATE_DATA_BYTES};
 use crate::negotiation::SessionType;
 use crate::pdu::{DataOut, RejectReason, ScsiCommand};
 
@@ -112,7 +112,10 @@ pub(super) fn place_immediate_data(
     if !plan.takes_immediate {
         return Destination::Discard;
     }
-    let buffer = plan.buffer(parameters, set.data_out(), bytes);
+    // An answer that others wait for is not refused because writes wait for it with all the buffers.
+    let is_small = command.is_immediate && bytes <= IMMEDIATE_DATA_BYTES && plan.wanted as usize <= bytes;
+    let small = || is_small.then(|| Buffer::zeroed(bytes));
+    let buffer = plan.buffer(parameters, set.data_out(), bytes).or_else(small);
     buffer.map_or(Destination::Discard, |buffer| Destination::Buffer { buffer, offset: 0 })
 }
 

@@ -27,6 +27,7 @@
 //! | `commands/` | one file per family of commands |
 //! | `medium_state`, `mode_state`, `sanitize_state`, `copy_results` | what commands left behind |
 //! | `marked_changes` | how commands record what they change |
+//! | `data_hold` | data of writes that is not asked for while other hosts drop their copies |
 //! | `data_in` | data as an initiator takes it |
 
 #![forbid(unsafe_code)]
@@ -38,6 +39,7 @@ pub mod change_marks;
 pub mod command;
 mod commands;
 mod copy_results;
+mod data_hold;
 mod data_in;
 mod device_server;
 mod device_watch;

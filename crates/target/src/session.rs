@@ -16,6 +16,8 @@
 //! What one session has to do is done in portions: a turn moves a bounded count of bytes, a poll ends after a bounded time, and then the runtime looks
 //! at all sockets and at all other sessions before this one goes on.
 
+mod sharing;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::io::IoSlice;
@@ -41,6 +43,7 @@ use crate::addresses::Addresses;
 use crate::connections::Entered;
 use crate::control::{Control, Handle, Wish};
 use crate::data_in::buffer_bytes;
+use crate::held_data::HeldData;
 use crate::limits::{
     COMMANDS_PER_LOOK, DATA_IN_FIRST_BYTES, DRAIN_TIMEOUT, LIGHT_BYTES, LIGHT_TURNS, LINGER_TIMEOUT, SETTLING_TIMEOUT,
     SPIN_DEPTH_MAX, TURNS_PER_POLL_MAX, UNREAD_CHECK_INTERVAL, UNREAD_PROGRESS_BYTES, UNREAD_TIMEOUT, WRITE_SLICES_MAX,
@@ -54,8 +57,6 @@ use crate::tally::{Tally, failure_kind};
 use crate::target::{data_out_of, lun_number};
 use crate::transport::Transport;
 use crate::turns::{Place, Turns};
-
-mod sharing;
 
 /// A session that is served.
 pub(crate) struct Session {
@@ -79,6 +80,8 @@ pub(crate) struct Session {
     delayed: Option<Event>,
     /// What came behind it, where answers of a client of a shared unit are looked for before their turn.
     postponed: VecDeque<Event>,
+    /// Commands whose data is not asked for before other hosts have dropped their copies.
+    held: Vec<HeldData>,
     /// Where that client registered: the connection of its messages.
     registered_on: Option<LinkId>,
     /// It waits for others, and is woken when they have made room.
@@ -198,6 +201,7 @@ impl Session {
             charged_bytes: 0,
             delayed: None,
             postponed: VecDeque::new(),
+            held: Vec::new(),
             registered_on: None,
             waits_for_room: false,
             is_deserted: false,
@@ -234,6 +238,7 @@ impl Session {
             has_moved |= self.poll_control(context);
             has_moved |= self.poll_inbox(context);
             has_moved |= self.poll_messages(context);
+            has_moved |= self.poll_held(context);
             has_moved |= self.poll_wires(portion.bytes, context);
             if let Some(reason) = self.closed.clone().filter(|_| self.wires.is_empty() && self.is_settled()) {
                 return Poll::Ready(reason);
@@ -309,6 +314,7 @@ impl Session {
                     moved_bytes += command.data_in_bytes_max as usize + command.data_out.len();
                     self.execute(command);
                 }
+                Event::DataHeld(held) => self.hold_data(&held),
                 Event::TaskManagement(request) => self.manage(request),
                 Event::CommandsCleared(luns) => {
                     if let Some(units) = &self.units {
@@ -700,6 +706,7 @@ impl Session {
     /// that the clean-up is completed (RFC 7143 4.6.3.3): what the initiator sends next, in another session, must not meet it.
     /// Commands under way finish, and nobody hears of it.
     fn leave_units(&mut self) {
+        self.held.clear();
         if let Some(units) = self.units.take() {
             units.luns.remove_nexus(&units.nexus);
         }

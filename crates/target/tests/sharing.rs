@@ -244,6 +244,71 @@ async fn a_session_without_the_key_has_no_commands_of_sharing() {
     assert_eq!(stock.next().await, Sent::End(tag, (0x5, 0x20, 0)));
 }
 
+/// The paper's rule: what is asked for is asked for when nobody has a copy any more, and holds no buffer until then.
+#[tokio::test]
+async fn data_is_asked_for_when_the_copies_are_dropped() {
+    let (server, _) = shared(Quota::default());
+    let mut host = Host::registered(&server, 1).await;
+    let solicited = [("TargetName", NAME), ("InitialR2T", "Yes"), ("ImmediateData", "No")];
+    let mut stock = Host::log_in(&server, 2, &solicited).await;
+    let mut other = Host::stock(&server, 3).await;
+    host.has_read(0).await;
+    let announce = async |stock: &mut Host| {
+        stock.tag += 1;
+        let write = cdb10(0x2a, 0, 1);
+        // Announced, and nothing sent with it.
+        stock.wire.command(stock.tag, &write, Some(Vec::new()), 512).await;
+        stock.tag
+    };
+    let write = announce(&mut stock).await;
+    let callback = host.purge().await;
+    stock.hears_nothing().await;
+    let answer = host.acknowledge(callback).await;
+    host.good(answer).await;
+    let r2t = match stock.wire.receive_bhs().await {
+        Bhs::ReadyToTransfer(r2t) => r2t,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((r2t.initiator_task_tag, r2t.desired_data_transfer_length), (tag(write), 512));
+    assert_eq!(host.has_read(0).await, [0; 512], "who is slow to send keeps nobody out");
+    let data = DataOut {
+        is_final: true,
+        lun: 0,
+        initiator_task_tag: tag(write),
+        target_transfer_tag: Some(r2t.target_transfer_tag),
+        exp_stat_sn: stock.wire.exp_stat_sn,
+        data_sn: base::serial::Serial32(0),
+        buffer_offset: 0,
+    };
+    stock.wire.send(&data, vec![7; 512]).await;
+    let callback = host.purge().await;
+    stock.hears_nothing().await;
+    let answer = host.acknowledge(callback).await;
+    host.good(answer).await;
+    stock.good(write).await;
+    assert_eq!(host.has_read(0).await, [7; 512]);
+    let given_up = announce(&mut stock).await;
+    let callback = host.purge().await;
+    let behind = other.write(0, 9).await;
+    let abort = TaskManagementRequest {
+        is_immediate: true,
+        function: Ok(TaskManagementFunction::AbortTask),
+        lun: 0,
+        initiator_task_tag: tag(9000),
+        referenced_task_tag: Some(tag(given_up)),
+        cmd_sn: stock.wire.cmd_sn,
+        exp_stat_sn: stock.wire.exp_stat_sn,
+        ref_cmd_sn: base::serial::Serial32(stock.wire.cmd_sn.0.wrapping_sub(1)),
+        exp_data_sn: base::serial::Serial32(0),
+    };
+    stock.wire.send(&abort, Vec::new()).await;
+    assert!(matches!(stock.wire.receive_bhs().await, Bhs::TaskManagementResponse(_)));
+    let answer = host.acknowledge(callback).await;
+    host.good(answer).await;
+    other.good(behind).await;
+    stock.hears_nothing().await;
+}
+
 /// Race 1, on the wire.
 #[tokio::test]
 async fn a_client_answers_while_its_own_read_waits() {

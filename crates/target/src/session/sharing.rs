@@ -1,16 +1,46 @@
-//! A session of a client of a shared unit: what it answers before its turn, and what it is told.
+//! A session with shared units: what a client answers before its turn, what it is told, and data that waits for other hosts.
 
 use std::task::Context;
 
-use iscsi::target::Event;
+use iscsi::target::{Event, HeldData as DataWanted};
 use logical_unit::sharing::Addressed;
 use scsi::Cdb;
 use scsi::sharing::Message;
 use scsi::sharing::message::{ASYNC_EVENT, ASYNC_VCODE};
 
 use super::Session;
+use crate::held_data::HeldData;
+use crate::target::lun_number;
 
 impl Session {
+    /// Asks for the data of a command when nobody else has copies of what it changes.
+    pub(super) fn hold_data(&mut self, wanted: &DataWanted) {
+        let wait = self.units.as_ref().and_then(|units| {
+            let unit = units.luns.get(lun_number(wanted.lun))?;
+            unit.copies_dropped(&units.nexus, &Cdb::parse(&wanted.cdb.head).ok()?)
+        });
+        match wait {
+            Some(wait) => self.held.push(HeldData::new(wanted.task, wait)),
+            None => self.protocol.ask_for_data(self.server.clock.now(), wanted.task),
+        }
+    }
+
+    /// Asks for data that may come now; what nobody waits for any more leaves the gate.
+    pub(super) fn poll_held(&mut self, context: &mut Context<'_>) -> bool {
+        let mut free = Vec::new();
+        let protocol = &self.protocol;
+        self.held.retain_mut(|held| {
+            let is_free = protocol.is_wanted(held.task) && held.poll_is_free(context);
+            if is_free {
+                free.push(held.task);
+            }
+            protocol.is_wanted(held.task) && !is_free
+        });
+        let now = self.server.clock.now();
+        free.iter().for_each(|task| self.protocol.ask_for_data(now, *task));
+        !free.is_empty()
+    }
+
     /// Carries out what a client of a shared unit answers although what came before it waits for room: what has the room may wait for the answer.
     pub(super) fn carry_out_answers(&mut self) -> bool {
         let mut has_moved = false;

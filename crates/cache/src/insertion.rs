@@ -115,7 +115,12 @@ impl Core {
     /// Says that the frames hold these clean sectors, unless the origin has lost writes since it lost `losses` of them: what was read or
     /// written may be what it lost.
     pub(crate) async fn admit(&self, parts: &[CleanPart], losses: u64) {
-        if self.journal.map(parts, &self.origin.flushes).await {
+        let is_safe = || {
+            let flushes = &self.origin.flushes;
+            let may_lose = flushes.has_unflushed_writes() || flushes.has_lost();
+            !may_lose && self.origin.losses.count() == losses
+        };
+        if self.journal.map(parts, is_safe).await {
             self.make_valid(parts, losses);
         }
     }

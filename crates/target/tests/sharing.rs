@@ -303,6 +303,8 @@ async fn data_is_asked_for_when_the_copies_are_dropped() {
     };
     stock.wire.send(&abort, Vec::new()).await;
     assert!(matches!(stock.wire.receive_bhs().await, Bhs::TaskManagementResponse(_)));
+    let of_the_next = host.purge().await;
+    assert_ne!(of_the_next, callback, "it has left the gate, and the next one asks");
     let answer = host.acknowledge(callback).await;
     host.good(answer).await;
     other.good(behind).await;

@@ -208,7 +208,7 @@ impl Application {
             let is_set = cache.set_mode(mode).await.is_ok();
             let is_heard = is_set && !application.power.as_ref().is_some_and(Power::is_lost);
             // Write-back promises durability, also of what was acknowledged before; of what is in a log above it the cache knows nothing.
-            if is_heard && mode == Mode::WriteBack && !application.running.has_log() {
+            if is_heard && mode.delays_writes() && !application.running.has_log() {
                 application.history().finish_flush(&indices);
             }
         }

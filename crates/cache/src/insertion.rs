@@ -107,7 +107,7 @@ impl Core {
         let writes = writes.into_iter().map(|(offset, buffer)| self.cache_device.write(offset, buffer, is_durable));
         let results = join_all(writes).await;
         let Some(error) = results.into_iter().find_map(Result::err) else { return true };
-        tracing::warn!(%error, "the cache device did not take clean data; it stays uncached");
+        self.refused_writes.note(&error, "clean data stays uncached", self.clock.now());
         self.counters.cache_write_errors.fetch_add(1, Ordering::Relaxed);
         false
     }

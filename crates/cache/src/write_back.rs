@@ -92,7 +92,7 @@ pub(crate) async fn write(core: Arc<Core>, range: ByteRange, mut buffer: Buffer,
                     Ok(()) => core.counters.of(RequestKind::Write).served(serving),
                     Err(Failure::Unknown(error)) => return Response::failed(error, buffer),
                     Err(Failure::Undone(error)) => {
-                        tracing::warn!(%error, %done, "the cache device did not take a write; it goes to the origin");
+                        core.refused_writes.note(&error, "it goes to the origin", core.clock.now());
                         if let Err(error) = core.write_part_through(range, done, &buffer).await {
                             return Response::failed(error, buffer);
                         }

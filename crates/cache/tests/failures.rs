@@ -8,6 +8,7 @@ use std::time::Duration;
 use base::buffer::Buffer;
 use base::clock::Clock;
 use base::executor::Executor;
+use base::limits::REFUSALS_LOGGED_MAX;
 use base::range::ByteRange;
 use block::completion::Workers;
 use block::device::DeviceExt;
@@ -20,6 +21,7 @@ use block::{
 };
 use cache::layout::Layout;
 use cache::{Cache, CrashMode, DirtyLimits, FormatOptions, Mode, OpenOptions, Percent};
+use common::lines::Lines;
 use common::{format, format_options, memory, open, open_options, read, try_open, write};
 
 const ORIGIN_BYTES: u64 = 64 * 4096;
@@ -205,11 +207,26 @@ fn data_the_cache_device_refuses_once_goes_to_the_origin() {
     }
     assert!(bench.cache.status().failure.is_none());
     assert_eq!(bench.cache.status().cache_write_errors, 4);
+    assert!(bench.cache.status().refused_write.is_some(), "the status says why");
     bench.write(8192, 9, 512).unwrap();
     bench.reopen_after_crash(Mode::WriteBack);
     let expected: Vec<u8> = [2, 3, 4, 5, 5, 1, 1, 1].into_iter().flat_map(|byte| [byte; 512]).collect();
     assert_eq!(bench.read(0, 4096).unwrap(), expected);
     assert_eq!(bench.read(8192, 512).unwrap(), vec![9; 512]);
+}
+
+#[test]
+fn a_cache_device_that_refuses_write_after_write_is_a_few_lines_of_the_log() {
+    const REFUSED: u64 = 40;
+    let mut bench = Bench::new(Mode::WriteBack);
+    let lines = Lines::default();
+    let _guard = tracing::subscriber::set_default(lines.clone());
+    for _ in 0..REFUSED {
+        bench.cache_medium.fail_write_once(bench.cache_medium.writes_seen(), ErrorKind::NoSpace);
+        bench.write(0, 1, 4096).unwrap();
+    }
+    assert_eq!(bench.cache.status().cache_write_errors, REFUSED);
+    assert_eq!(lines.count(), REFUSALS_LOGGED_MAX as usize);
 }
 
 #[test]

@@ -13,11 +13,10 @@ use futures_util::FutureExt;
 use logical_unit::change_marks::{ChangeStore, MarkUpdate, Saving};
 use logical_unit::{LogicalUnitOptions, MemoryChanges};
 use scsi::cdb::table::ROWS;
-use scsi::cdb::{Blocks, Sanitize, Verification, WriteAtomic, WriteSame};
+use scsi::cdb::{Blocks, Sanitize};
 use scsi::change_mark::{Changes, Parameters, Run, Support, action_in, action_out, parse_marks};
 use scsi::extended_copy::{Segment, emit_list};
 use scsi::sanitize::Overwrite;
-use scsi::vpd::Designator;
 use scsi::{Cdb, CdbBytes, Sense, Status, TaskAttribute};
 
 const ID: [u8; 16] = [7; 16];

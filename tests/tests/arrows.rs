@@ -19,10 +19,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cache", &["block", "store"]),
     ("writelog", &["block", "store"]),
     ("ext2", &["block"]),
-    ("logical-unit", &["scsi", "block"]),
+    ("logical-unit", &["scsi", "locks", "block"]),
     ("clock", &[]),
     ("file", &["block"]),
-    ("target", &["clock", "iscsi", "logical-unit", "scsi", "block"]),
+    ("target", &["clock", "iscsi", "locks", "logical-unit", "scsi", "block"]),
     ("initiator", &["clock", "iscsi", "scsi", "block"]),
     ("front", &["nbd", "block"]),
     (

@@ -124,7 +124,7 @@ pub struct TargetServe {
     #[arg(long, value_name = "IQN", required_unless_present = "config")]
     pub iqn: Option<String>,
     /// A logical unit: NUMBER=ram:SIZE or NUMBER=file:PATH[,size=SIZE][,direct], then [,read-only] [,write-cache]
-    /// [,block=512|4096] [,disk=7200rpm] [,seek=DURATION] [,rotation=DURATION] [,transfer=SIZE/s]
+    /// [,block=512|4096] [,disk=7200rpm] [,seek=DURATION] [,rotation=DURATION] [,transfer=SIZE/s] [,shared]
     #[arg(long = "lun", value_name = "SPEC", required_unless_present = "config")]
     pub luns: Vec<LunSpec>,
     /// A configuration file (TOML) instead of --iqn and --lun

@@ -44,6 +44,25 @@ pub const WRITE_GROUP_LINES_MAX: usize = 256;
 /// this is about half a second, the longest that such a write has to wait.
 pub const CLEAN_BATCH_BYTES: u64 = 256 << 10;
 
+/// Bytes of the largest write that is deferred unless told otherwise: its data goes into the log, and later from memory to its frames.
+pub const DEFERRED_WRITE_BYTES_DEFAULT: u64 = 16 << 10;
+
+/// Bytes of memory for deferred data, if the log is large enough and the cache may take so much. Writes that find no room go to their frames at once. Half
+/// of it is placed at a time, which is long enough for a disk to have many places to choose from, and short enough for a flush.
+pub const DEFERRED_BYTES_MAX: usize = 8 << 20;
+
+/// Bytes of memory that a part of deferred data takes beside the data itself.
+pub const DEFERRED_PART_BYTES: usize = 256;
+
+/// Deferred data is at most this fraction of the log, so that it is placed before the log is full.
+pub const DEFERRED_LOG_SHARE: u64 = 2;
+
+/// Bytes of consecutive frames that are written at once when deferred data is placed.
+pub const PLACED_BYTES_MAX: u64 = 256 << 10;
+
+/// Such writes in flight: enough for a disk to choose their order.
+pub const PLACES_IN_FLIGHT: usize = 32;
+
 /// Bytes of the first round of cleaning: what throttles itself starts low.
 pub const CLEAN_ROUND_BYTES_START: u64 = 256 << 10;
 
@@ -109,6 +128,7 @@ pub const TABLE_WRITES_IN_FLIGHT: usize = 16;
 const _: () = assert!(LINE_BYTES_MIN == 8 * SECTOR_BYTES);
 const _: () = assert!(LINE_BYTES_MAX <= CLEAN_BATCH_BYTES && CLEAN_BATCH_BYTES <= CLEAN_BATCH_BYTES_MAX);
 const _: () = assert!(LINE_BYTES_MAX <= CLEAN_WRITE_BYTES_MAX);
+const _: () = assert!(LINE_BYTES_MAX <= PLACED_BYTES_MAX);
 
 /// Streams of sequential requests that are followed at once: more than a host's applications have, few enough to look through.
 pub const STREAMS_MAX: usize = 32;

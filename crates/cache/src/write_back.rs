@@ -296,7 +296,9 @@ impl Core {
         }
         let entries: Vec<LogEntry> = {
             let state = &mut *self.lines.state();
-            let in_place = group.lines.iter().filter(|line| line.is_in_place && state.frames.is_mapped(line.frame));
+            // What is deferred is in its frame only behind its own record, which takes back no less.
+            let in_frames = group.lines.iter().filter(|_| group.room.is_none());
+            let in_place = in_frames.filter(|line| line.is_in_place && state.frames.is_mapped(line.frame));
             let frames: Vec<u32> = in_place.map(|line| line.frame).collect();
             frames.into_iter().map(|frame| unmapping(state, frame, state.frames.line(frame))).collect()
         };

@@ -525,7 +525,6 @@ pub static TABLE: &[Setting] = &[
     )
     .default("16KiB")
     .live()
-    .without_flag()
     .more("One durable write of the cache's device instead of two, and one of many that come at the same time. Only in write-back."),
     Setting::cache(
         "cache.associativity",

@@ -1,7 +1,7 @@
 //! Tries the mutations in the checkout that is the working directory: a copy that nobody else uses, see `tests/tools/mutations`.
 //!
-//! `mutations [PART]` takes those whose name contains PART. It fails when one survives that should not, and when one that is said to survive is
-//! noticed: then the list is wrong. The tests of each are first run without it: those that fail
+//! `mutations [PART]` takes those whose name contains PART. It fails when one survives that should not, when one that is said to survive is
+//! noticed, and when the program does not build with one: then the list is wrong. The tests of each are first run without it: those that fail
 //! then say nothing.
 
 use std::collections::BTreeSet;
@@ -24,37 +24,45 @@ fn main() -> io::Result<ExitCode> {
         }
     }
     for mutation in &mutations {
-        let is_caught = is_noticed(&root, mutation)?;
-        let word = match (is_caught, &mutation.survives_because) {
-            (true, None) => "caught",
-            (false, Some(_)) => "survives, as is known",
-            (true, Some(_)) => "CAUGHT, though the list says that it survives",
-            (false, None) => "SURVIVED",
+        let outcome = try_one(&root, mutation)?;
+        let is_known = mutation.survives_because.is_some();
+        let word = match (outcome, is_known) {
+            (Outcome::Caught, false) => "caught",
+            (Outcome::Survived, true) => "survives, as is known",
+            (Outcome::Caught, true) => "CAUGHT, though the list says that it survives",
+            (Outcome::Survived, false) => "SURVIVED",
+            (Outcome::NotBuilt, _) => "DOES NOT BUILD, which says nothing about tests",
         };
         println!("{}: {word}", mutation.name);
-        caught += u32::from(is_caught);
-        survived += u32::from(!is_caught);
-        wrong += u32::from(is_caught == mutation.survives_because.is_some());
+        caught += u32::from(outcome == Outcome::Caught);
+        survived += u32::from(outcome == Outcome::Survived);
+        let is_expected = if is_known { Outcome::Survived } else { Outcome::Caught } == outcome;
+        wrong += u32::from(!is_expected);
     }
-    println!("{caught} caught, {survived} survived, {wrong} of them not as they should");
+    println!("{caught} caught, {survived} survived; {wrong} are not as they should be");
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether the tests of a mutation fail with it. The file is as it was afterwards.
-///
-/// # Errors
-/// When the mutation does not fit its file, or the program does not build with it: then it says nothing about tests.
-fn is_noticed(root: &Path, mutation: &Mutation) -> io::Result<bool> {
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Caught,
+    Survived,
+    NotBuilt,
+}
+
+/// What the tests of a mutation say of it. The file is as it was afterwards.
+fn try_one(root: &Path, mutation: &Mutation) -> io::Result<Outcome> {
     let (changed, text) = mutation.texts(root)?;
     let path = root.join(&mutation.file);
     fs::write(&path, changed)?;
     let built = cargo_test(&mutation.test, &["--no-run"]);
     let passed = cargo_test(&mutation.test, &[]);
     fs::write(&path, text)?;
-    if !built? {
-        return Err(io::Error::other(format!("the program does not build with \"{}\"", mutation.name)));
-    }
-    Ok(!passed?)
+    Ok(match (built?, passed?) {
+        (false, _) => Outcome::NotBuilt,
+        (true, false) => Outcome::Caught,
+        (true, true) => Outcome::Survived,
+    })
 }
 
 fn cargo_test(test: &str, more: &[&str]) -> io::Result<bool> {

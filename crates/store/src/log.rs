@@ -353,6 +353,7 @@ impl LogShared {
         let position = LogPosition { offset: place % self.region.length, epoch: self.epoch, sequence, link };
         let settled = state.holds.keys().next().map_or(sequence, |oldest| *oldest).saturating_sub(1);
         let (buffer, checksum) = emit(self.log_id, position, Claims { settled, in_flight }, &payload);
+        state.batches.use_again(payload);
         state.written.push_back(RecordPlace { place, sequence, link });
         state.next_to_write =
             NextToWrite { place: place + buffer.len() as u64, sequence: sequence + 1, link: checksum };

@@ -65,6 +65,8 @@ impl Journal {
         // One that began in the background says of a cache that is being closed no less than who closes it.
         let extent = if self.life.is_stopped() { Extent::Complete } else { extent };
         self.place().await?;
+        // A flush here that fails may drop what is on its way to frames, and a placing that goes on would not know.
+        let _turn = self.placing.lock().await;
         let position = self.log.position_needed();
         let (pages, sequence, dirty_lines, clean_at) = {
             let state = &mut *self.lines.state();

@@ -3,7 +3,7 @@
 //! ```text
 //!   all that is deferred now ─► written to its frames, neighbours as one ─► one flush ─► forgotten, and its records let go of
 //! ```
-//! - One placing at a time, so that what is older never lands over what is newer.
+//! - One placing at a time, so that what is older never lands over what is newer; and none beside the flushes of a checkpoint.
 //! - Nothing is lost when it fails: the data is in the log, and here until the program ends. The cache device counts as failed then.
 //! - It is due when half of its memory is in use, when somebody waits for it, and before each checkpoint, which gives back room of the log.
 

@@ -46,7 +46,7 @@ pub const WRITE_GROUP_LINES_MAX: usize = 256;
 pub const CLEAN_BATCH_BYTES: u64 = 256 << 10;
 
 /// Bytes of the largest write that is deferred unless told otherwise: its data goes into the log, and later from memory to its frames.
-pub const DEFERRED_WRITE_BYTES_DEFAULT: u64 = 16 << 10;
+pub const DEFERRED_WRITE_BYTES_DEFAULT: u64 = 8 << 10;
 
 /// Bytes of memory for deferred data, if the log is large enough and the cache may take so much. Writes that find no room go to their frames at once. Half
 /// of it is placed at a time, which is long enough for a disk to have many places to choose from, and short enough for a flush.

@@ -340,7 +340,7 @@ impl Replaying {
         let mut deferred = std::mem::replace(&mut self.deferred, Deferred::new());
         for frame in deferred.frames() {
             let line = self.line_at(frame)?;
-            deferred.keep_only(frame, line.block, if line.is_lost { Sectors::NONE } else { line.dirty });
+            deferred.keep_only(frame, line.block, line.dirty);
         }
         Ok(deferred)
     }

@@ -3,14 +3,17 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use base::buffer::Buffer;
 use base::checksum::crc32c;
 use base::executor::Executor;
 use base::random::Random;
+use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::crash::{CrashLayer, Loss, Power};
+use block::layer::delay::Latency;
 use block::{Error, ErrorKind, SharedDevice};
 use cache::{Associativity, Cache, CrashMode, DirtyLimits, FormatOptions, Mode, OpenOptions, Percent, check, inspect};
 use common::{close, format, format_options, memory, open_options, read, try_open, write};
@@ -63,7 +66,7 @@ fn shared(medium: &CrashLayer) -> SharedDevice {
 /// Opens so that nothing is placed or cleaned but for a reason.
 fn open(executor: &mut Executor, medium: &CrashLayer, origin: &SharedDevice) -> Result<Arc<Cache>, Error> {
     let dirty = DirtyLimits { clean_above: Percent::ALL, max: Percent::ALL };
-    let lazy_interval = std::time::Duration::from_secs(3600);
+    let lazy_interval = Duration::from_secs(3600);
     let options = open_options(executor, Mode::WriteBack);
     let options = OpenOptions { deferred_max: DEFERRED_MAX, dirty, lazy_interval, ..options };
     try_open(executor, &shared(medium), origin, options)
@@ -408,6 +411,56 @@ fn crash_run(seed: u64, crash_at: u64) -> bool {
         assert_eq!(cache.status().checksum_errors, 0);
     }
     is_lost
+}
+
+/// Writers side by side, each in a line of its own, while the log is used again and again: what is deferred while something is placed, and while a
+/// checkpoint notes how far the log is needed, is in neither. Of each line all that was acknowledged is there, or the one write that was under way.
+fn writers_run(seed: u64, crash_at: u64) -> bool {
+    const WRITERS: u64 = 8;
+    let mut executor = Executor::new(seed);
+    let (medium, origin) = (CrashLayer::new(CACHE_BYTES, seed), memory(ORIGIN_BYTES));
+    let workers = Workers::new();
+    let latency = Latency::Between(Duration::ZERO, Duration::from_micros(200));
+    let timed: SharedDevice = Arc::new(medium.clone().with_latency(Arc::new(executor.clock()), latency, &workers));
+    executor.spawn(async move { workers.run().await });
+    format(&mut executor, &timed, &origin, FormatOptions { log_bytes: Some(24 << 10), ..format_options() });
+    let options = OpenOptions { deferred_max: 2048, ..open_options(&executor, Mode::WriteBack) };
+    let cache = try_open(&mut executor, &timed, &origin, options).unwrap();
+    medium.power().fail_write(medium.power().writes_seen() + crash_at);
+    let acknowledged = Arc::new(Mutex::new([0u8; WRITERS as usize]));
+    let writers = (0..WRITERS).map(|line| {
+        let (cache, acknowledged) = (Arc::clone(&cache), Arc::clone(&acknowledged));
+        async move {
+            for byte in 1..=40 {
+                if cache.write(line * LINE, Buffer::copy_of(&[byte; 1024]), false).await.is_err() {
+                    return;
+                }
+                acknowledged.lock().unwrap()[line as usize] = byte;
+            }
+        }
+    });
+    executor.block_on(join_all(writers.collect::<Vec<_>>()));
+    let is_lost = medium.power().is_lost();
+    drop((cache, executor));
+    let loss = if crash_at.is_multiple_of(2) { Loss::All } else { Loss::Seeded(seed + crash_at) };
+    let medium = medium.after_power_loss_as(loss, &Power::new());
+    let mut executor = Executor::new(seed);
+    let options = OpenOptions { deferred_max: 2048, ..open_options(&executor, Mode::WriteBack) };
+    let cache = try_open(&mut executor, &shared(&medium), &origin, options).expect("a cache opens after any crash");
+    for (line, &known) in acknowledged.lock().unwrap().iter().enumerate() {
+        let found = firsts(&read(&mut executor, &cache, line as u64 * LINE, 1024));
+        let is_whole = found[0] == found[1] && (found[0] == known || found[0] == known + 1);
+        assert!(is_whole, "seed {seed}, crash at {crash_at}: line {line} is {found:?}, not {known}");
+    }
+    is_lost
+}
+
+#[test]
+fn whatever_write_the_power_fails_at_what_writers_side_by_side_were_told_is_there() {
+    let test = block::crash_test!();
+    for seed in test.seeds(0, 6, 1) {
+        test.crash_at_every(seed, 2000, |index| writers_run(seed, seed % 3 + index * 3));
+    }
 }
 
 #[test]

@@ -523,7 +523,7 @@ pub static TABLE: &[Setting] = &[
         Kind::SIZE_OR_OFF,
         "Largest write whose data goes into the cache's log in one piece, and only later to its place",
     )
-    .default("16KiB")
+    .default("8KiB")
     .live()
     .more("One durable write of the cache's device instead of two, and one of many that come at the same time. Only in write-back."),
     Setting::cache(

@@ -23,6 +23,9 @@ const SECTORS_MAX: u64 = 20;
 /// Most sectors of most requests, where they are.
 const SMALL_SECTORS_MAX: u64 = 64;
 
+/// Most time between one who closes the stack and another, in microseconds.
+const CLOSE_MICROS_MAX: u64 = 6000;
+
 /// See the module.
 #[derive(Clone)]
 pub struct Application {
@@ -83,8 +86,11 @@ impl Application {
                 under_way.next().await;
             }
             if close_at == Some(number) {
-                let (closing, keep_dirty) = (self.running.clone(), random.chance(0.5));
-                under_way.push(async move { drop(closing.close(keep_dirty).await) }.boxed());
+                under_way.push(self.close(Duration::ZERO, random.chance(0.5)));
+                if random.chance(0.3) {
+                    // Who cannot wait until it is clean.
+                    under_way.push(self.close(Duration::from_micros(random.below(CLOSE_MICROS_MAX)), true));
+                }
             }
             if replace_at == Some(number) {
                 let (running, clock) = (self.running.clone(), Arc::clone(&self.clock));
@@ -96,6 +102,15 @@ impl Application {
             }
         }
         while under_way.next().await.is_some() {}
+    }
+
+    fn close(&self, after: Duration, keep_dirty: bool) -> BoxFuture<'static, ()> {
+        let (running, clock) = (self.running.clone(), Arc::clone(&self.clock));
+        async move {
+            clock.sleep(after).await;
+            drop(running.close(keep_dirty).await);
+        }
+        .boxed()
     }
 
     fn submit_one(&self, random: &mut Random) -> BoxFuture<'static, ()> {
@@ -193,7 +208,7 @@ impl Application {
             let is_set = cache.set_mode(mode).await.is_ok();
             let is_heard = is_set && !application.power.as_ref().is_some_and(Power::is_lost);
             // Write-back promises durability, also of what was acknowledged before; of what is in a log above it the cache knows nothing.
-            if is_heard && mode == Mode::WriteBack && !application.running.has_log() {
+            if is_heard && mode.delays_writes() && !application.running.has_log() {
                 application.history().finish_flush(&indices);
             }
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base::executor::Executor;
 use base::random::Random;
+use block::layer::crash::FlushEffect;
 use cache::{Admission, CrashMode, Mode, Replacement, Tuning};
 use writelog::{DestageOrder, Durability, Level2, PersistentRegion};
 
@@ -45,6 +46,10 @@ pub struct Choice {
     pub lun_fault: Option<LunFault>,
     /// What the device of the log does wrong.
     pub log_fault: Option<StoreFault>,
+    /// What the device of the cache does wrong.
+    pub cache_fault: Option<StoreFault>,
+    /// What the device of the difference does wrong.
+    pub difference_fault: Option<StoreFault>,
     /// What happens to the LUN and is told.
     pub lun_event: Option<LunEvent>,
 }
@@ -78,8 +83,26 @@ impl Choice {
             has_second_thread: random.chance(0.1),
             lun_fault: LunFault::draw(random),
             log_fault: StoreFault::draw(random),
+            cache_fault: StoreFault::draw(random),
+            difference_fault: StoreFault::draw(random),
             lun_event: LunEvent::draw(random),
         }
+    }
+
+    /// The same, with stores whose devices do nothing wrong.
+    #[must_use]
+    pub fn with_sound_stores(self) -> Self {
+        Self { log_fault: None, cache_fault: None, difference_fault: None, ..self }
+    }
+
+    /// Whether the device of a store does something wrong.
+    pub fn has_store_fault(&self) -> bool {
+        self.log_fault.or(self.cache_fault).or(self.difference_fault).is_some()
+    }
+
+    /// Whether the device of a difference drops what it holds volatile: whoever reads before it has said so gets anything.
+    pub fn drops_difference(&self) -> bool {
+        matches!(self.difference_fault, Some(StoreFault::Flush(_, FlushEffect::Drops)))
     }
 
     pub(crate) fn cache_options(&self, executor: &Executor) -> cache::OpenOptions {

@@ -111,6 +111,8 @@ pub struct History {
     acknowledged_count: u64,
     /// Whether reads may give less than what was acknowledged, as long as it is volatile.
     doubts_volatile: bool,
+    /// Whether reads may give anything.
+    doubts_reads: bool,
     /// Changes with an older stamp were submitted before a flush failed: no acknowledgement counts for them any more.
     told_lost_below: u64,
 }
@@ -124,6 +126,7 @@ impl History {
             stamp_next: 1,
             acknowledged_count: 0,
             doubts_volatile: false,
+            doubts_reads: false,
             told_lost_below: 0,
         }
     }
@@ -167,6 +170,9 @@ impl History {
 
     /// Holds what a read gave against the histories.
     pub fn check_read(&self, range: ByteRange, submitted: &SubmittedRead, bytes: &[u8], context: &str) {
+        if self.doubts_reads {
+            return;
+        }
         let sectors =
             self.sectors[Self::indices(range)].iter().zip(&submitted.0).zip(bytes.chunks(SECTOR_BYTES as usize));
         for (number, ((sector, &acknowledged), bytes)) in sectors.enumerate() {
@@ -228,6 +234,11 @@ impl History {
     /// From now on the LUN may drop what it holds volatile, or does not any more.
     pub fn doubt_volatile(&mut self, doubts: bool) {
         self.doubts_volatile = doubts;
+    }
+
+    /// From now on reads may give anything, or do not any more: what is durable stays so.
+    pub fn doubt_reads(&mut self, doubts: bool) {
+        self.doubts_reads = doubts;
     }
 
     /// Holds what the next life of the program finds against the histories, and goes on from there.

@@ -209,13 +209,20 @@ impl Media {
         self.changed.push(range);
     }
 
-    /// Lets LUN and log do wrong from now on what was chosen, in the life that `executor` runs.
+    /// Lets LUN and stores do wrong from now on what was chosen, in the life that `executor` runs.
     pub fn spoil(&self, choice: &Choice, executor: &mut Executor) {
         if let Some(fault) = choice.lun_fault {
             fault.strike(&self.lun, executor);
         }
-        if let Some(fault) = choice.log_fault {
-            fault.strike(&self.log);
+        let of_stores = [
+            (choice.log_fault, &self.log),
+            (choice.cache_fault, self.cache()),
+            (choice.difference_fault, &self.difference),
+        ];
+        for (fault, device) in of_stores {
+            if let Some(fault) = fault {
+                fault.strike(device);
+            }
         }
     }
 

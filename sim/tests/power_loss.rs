@@ -2,9 +2,9 @@
 //!
 //! A run is a seed: it draws the LUN (blocks of 512 or 4096 bytes, thin or thick, volatile or not), what the stores are made with (lines, sets, where
 //! the slots of a log are), what fails, and for each life the options, what the LUN does wrong meanwhile (a flush that fails and drops, a write that
-//! fails and lands, a time in which nothing reaches it), what the device of a log does wrong, what happens to it and is told (others write to a part that is theirs, it grows, it loses
+//! fails and lands, a time in which nothing reaches it), what the devices of the stores do wrong, what happens to it and is told (others write to a part that is theirs, it grows, it loses
 //! what it holds volatile and goes on), what users order (another mode, another cache), and the moment of its end, which may be in the
-//! middle of an opening, of a change of caches, or of a close while cleaning and requests go on. What keeps its power keeps what is volatile, and may
+//! middle of an opening, of a change of caches, or of a close (or of two at once) while cleaning and requests go on. What keeps its power keeps what is volatile, and may
 //! lose it in a later life. An opening after a crash may be cut off as well, in whatever it does to recover or a little later, and the next one, too,
 //! before one is let come to its end. That one is closed, or killed, too; behind it host and LUN may lose their power, and the LUN may
 //! have another size the next time. Where a log keeps the order of what it is given, the LUN is read after
@@ -223,7 +223,7 @@ impl<'a> Run<'a> {
         let mut choice = Choice::draw(&self.scenario.made, &mut self.random);
         if self.scenario.keeps_order {
             (choice.order, choice.lun_fault, choice.lun_event) = (DestageOrder::Log, None, None);
-            choice.log_fault = None;
+            choice = choice.with_sound_stores();
             choice.destages_late = self.random.chance(0.3);
         }
         choice
@@ -232,8 +232,8 @@ impl<'a> Run<'a> {
     fn draw_choice(&mut self, life: usize) -> Choice {
         let mut choice = self.draw_any();
         if life == 0 {
-            // It is ended at one write after the other, and a log that has failed makes none: no later end would be tried.
-            choice.log_fault = None;
+            // It is ended at one write after the other, and a store that has failed makes none: no later end would be tried.
+            choice = choice.with_sound_stores();
         }
         // Nobody is told twice of a loss, and nothing happens to what a difference stands on.
         let is_loss = matches!(choice.lun_event, Some(LunEvent::LosesCache(_) | LunEvent::LosesCacheUntold(_)));
@@ -266,6 +266,7 @@ impl<'a> Run<'a> {
             self.media().spoil(&choice, &mut executor);
         }
         lock(&self.history).doubt_volatile(fault.is_some_and(LunFault::drops));
+        lock(&self.history).doubt_reads(self.scenario.layers.has_difference() && choice.drops_difference());
         match self.media().open(&mut executor, &choice) {
             Ok(running) => {
                 self.settle_foreign(&running);
@@ -293,7 +294,7 @@ impl<'a> Run<'a> {
             }
             Err(error) => {
                 // A device that does something wrong may keep a store from being opened.
-                let is_faulty = fault.is_some() || choice.log_fault.is_some();
+                let is_faulty = fault.is_some() || choice.has_store_fault();
                 let is_excused = self.undo_cut(&error) || power.is_lost() || is_faulty;
                 assert!(is_excused, "{}, life {life}: {error}", self.context);
             }
@@ -340,7 +341,7 @@ impl<'a> Run<'a> {
     fn cut_recovery(&mut self, life: usize, cut: u64) -> Lost {
         let fails = self.fails(life + 1);
         let mut executor = Executor::new(self.random.bits());
-        let choice = Choice { lun_fault: None, log_fault: None, ..self.draw_any() };
+        let choice = Choice { lun_fault: None, ..self.draw_any() }.with_sound_stores();
         let power = self.media().power(fails).clone();
         power.fail_write(power.writes_seen() + self.random.below(CUT_BELOW));
         let time = Duration::from_micros(self.random.below(CUT_MICROS_MAX));

@@ -115,7 +115,7 @@ fn run_page(page: &str) {
         set +e
         mountpoint -q files 2>/dev/null && sudo umount files
         [ -z \"${loop:-}\" ] || sudo losetup --detach \"$loop\" 2>/dev/null
-        mountpoint -q export 2>/dev/null && fusermount3 -u export
+        [ ! -e export ] || sudo umount export 2>/dev/null
         jobs -p | xargs -r kill 2>/dev/null
         exit $code
     ' EXIT\n";

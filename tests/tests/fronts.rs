@@ -34,7 +34,9 @@ fn a_stack_is_offered_at_several_places_and_each_sees_what_the_others_wrote() {
 fn a_front_that_there_is_not_is_refused_with_those_there_are() {
     let world = World::new();
     let url = "iscsi://127.0.0.1:1/iqn.2026-11.org.example:disks/0";
-    world.run(["attach", url, "--as", "fuse:/mnt"]).failure(2, &["--as fuse:/mnt", "nbd:unix:PATH", "auto"]);
+    world
+        .run(["attach", url, "--as", "ublk:/dev/ublkb0"])
+        .failure(2, &["--as ublk:/dev/ublkb0", "nbd:unix:PATH", "auto"]);
     let nine = ["--as", "nbd:127.0.0.1:0"].repeat(9);
     world.run([&["attach", url][..], &nine].concat()).failure(2, &["1 to 8 fronts"]);
 }

@@ -118,7 +118,10 @@ fn attachments(world: &World, target: &Target) -> Vec<(&'static str, Process)> {
     let stores = "--cache c --cache-size 8MiB --log l --log-size 16MiB";
     vec![
         start("stores", &format!("{} {stores}", urls[0])),
-        start("paths", &pair(&urls[1], &urls[1])),
+        start(
+            "paths",
+            &format!("{} --as nbd:127.0.0.1:0 --as fuse:{}", pair(&urls[1], &urls[1]), world.path("file").display()),
+        ),
         start("stripe", &format!("{} --stripe 64KiB", pair(&urls[2], &urls[3]))),
         start("difference", &format!("{} --difference d --difference-size 8MiB", urls[4])),
     ]

@@ -11,7 +11,7 @@ pub const BUFFER_BYTES_MAX: usize = 64 << 20;
 /// Alignment of every buffer, and its unit of allocation: what O_DIRECT asks on every disk we know.
 pub const BUFFER_ALIGNMENT: usize = 4096;
 
-/// Time in which the log tells of [`REFUSALS_LOGGED_MAX`] refused connections and logins.
+/// Time in which the log tells of [`REFUSALS_LOGGED_MAX`] refusals of one kind.
 pub const REFUSAL_LOG_INTERVAL: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// Refusals that the log tells of one by one in that time: who looks for the reason sees it, and a flood does not fill the disk.

@@ -1,4 +1,4 @@
-//! How often the log tells of connections and logins that are refused: whoever may connect may do so ten thousand times.
+//! How often the log tells of what is refused again and again: whoever may connect may do so ten thousand times, and a full disk refuses each write.
 
 use std::sync::{Mutex, PoisonError};
 

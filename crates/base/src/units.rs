@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// A count of bytes that reads and prints like `64KiB`. KiB, MiB, GiB, TiB are powers of two; KB, MB, GB, TB powers of ten;
-/// a bare number is bytes.
+/// a bare number is bytes, and says so with `{:#}`, in a sentence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteSize(pub u64);
 
@@ -68,6 +68,7 @@ impl fmt::Display for ByteSize {
         let unit = UNITS.iter().take(4).find(|(_, factor)| bytes >= *factor && bytes.is_multiple_of(*factor));
         match unit {
             Some((name, factor)) => f.pad(&format!("{}{name}", bytes / factor)),
+            None if f.alternate() => f.pad(&format!("{bytes} bytes")),
             None => f.pad(&format!("{bytes}")),
         }
     }
@@ -96,6 +97,11 @@ mod tests {
         for text in ["", "KiB", "-1", "1.5", "4XB", "1..5K", "99999999999999GiB", "0.0000000001TiB"] {
             assert!(text.parse::<ByteSize>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_size_in_a_sentence_says_what_it_counts() {
+        assert_eq!([ByteSize(4097), ByteSize(4096)].map(|size| format!("{size:#}")), ["4097 bytes", "4KiB"]);
     }
 
     proptest! {

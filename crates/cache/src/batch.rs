@@ -189,7 +189,7 @@ impl Core {
             }
             state.frames.set_busy(frame, true);
             let entry = LogEntry::state(frame, FRAME_NONE, Line { dirty: line.dirty & !mask, ..line });
-            if self.crash_mode == CrashMode::AllSynchronous {
+            if self.crash_mode == CrashMode::AllSynchronous && state.frames.mappings.is_safe(frame) {
                 // All that is valid is durable, and the origin has flushed it.
                 state.frames.set_mapped(frame, true);
                 entries.push(LogEntry { kind: ENTRY_CLEAN, ..entry });

@@ -10,7 +10,8 @@ use crate::journal::Extent;
 impl Core {
     /// See [`Cache::close`](crate::Cache::close).
     pub(crate) async fn close(self: &Arc<Self>, keep_dirty: bool) -> Result<(), Error> {
-        if !self.life.set_open(false) && self.life.is_stopped() {
+        self.life.begin_close();
+        if self.life.is_stopped() {
             return Ok(());
         }
         drop(self.exclude_requests().await);
@@ -25,7 +26,7 @@ impl Core {
         };
         if let Err(error) = prepared.await {
             // Nothing is lost: it goes on, and can be closed with what is dirty.
-            self.life.set_open(!self.origin.reports.is_refused());
+            self.life.give_up_close();
             return Err(error);
         }
         self.life.stop();

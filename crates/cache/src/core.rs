@@ -42,6 +42,7 @@ use crate::line_size::LineSize;
 use crate::lines::Lines;
 use crate::origin::Origin;
 use crate::recovery_report::RecoveryReport;
+use crate::refused_writes::RefusedWrites;
 use crate::succession::Succession;
 
 /// See the top of this file.
@@ -70,6 +71,7 @@ pub(crate) struct Core {
     /// What is passed on of what the origin says.
     pub(crate) events: EventHub,
     pub(crate) counters: Counters,
+    pub(crate) refused_writes: RefusedWrites,
     pub(crate) recovery: RecoveryReport,
 }
 

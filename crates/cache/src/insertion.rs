@@ -107,7 +107,7 @@ impl Core {
         let writes = writes.into_iter().map(|(offset, buffer)| self.cache_device.write(offset, buffer, is_durable));
         let results = join_all(writes).await;
         let Some(error) = results.into_iter().find_map(Result::err) else { return true };
-        tracing::warn!(%error, "the cache device did not take clean data; it stays uncached");
+        self.refused_writes.note(&error, "clean data stays uncached", self.clock.now());
         self.counters.cache_write_errors.fetch_add(1, Ordering::Relaxed);
         false
     }
@@ -115,7 +115,12 @@ impl Core {
     /// Says that the frames hold these clean sectors, unless the origin has lost writes since it lost `losses` of them: what was read or
     /// written may be what it lost.
     pub(crate) async fn admit(&self, parts: &[CleanPart], losses: u64) {
-        if self.journal.map(parts, &self.origin.flushes).await {
+        let is_safe = || {
+            let flushes = &self.origin.flushes;
+            let may_lose = flushes.has_unflushed_writes() || flushes.has_lost();
+            !may_lose && self.origin.losses.count() == losses
+        };
+        if self.journal.map(parts, is_safe).await {
             self.make_valid(parts, losses);
         }
     }

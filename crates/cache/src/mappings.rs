@@ -140,6 +140,21 @@ impl Mappings {
         self.doubtful.contains(u64::from(frame))
     }
 
+    /// What is clean in the frame `from` is in `to`, too.
+    pub(crate) fn note_copied(&mut self, from: u32, to: u32) {
+        if self.is_unflushed(from) {
+            self.set_unflushed(to);
+        }
+        if self.is_doubtful(from) {
+            self.set_doubtful(to);
+        }
+    }
+
+    /// Whether the origin has all that is clean in `frame`, whatever loses its power.
+    pub(crate) fn is_safe(&self, frame: u32) -> bool {
+        !self.is_unflushed(frame) && !self.is_doubtful(frame)
+    }
+
     /// A flush of the origin ended. What was written before it is safe once all that run at the same time have succeeded, and doubtful if the origin
     /// ever failed to flush what it had (`has_lost`).
     pub(crate) fn finish_flush(&mut self, is_ok: bool, has_lost: bool) {

@@ -34,6 +34,7 @@ use crate::origin::Origin;
 use crate::origin_flushes::OriginFlushes;
 use crate::pace::Pace;
 use crate::recovery::{Clean, Recovered, recover, with_checksums};
+use crate::refused_writes::RefusedWrites;
 use crate::succession::Succession;
 
 /// See [`Cache::open`](crate::Cache::open).
@@ -158,6 +159,7 @@ fn assemble(
         workers: Workers::new(),
         events: EventHub::new(),
         counters: Counters::default(),
+        refused_writes: RefusedWrites::default(),
         recovery: recovered.report,
     })
 }

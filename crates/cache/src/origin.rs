@@ -194,6 +194,21 @@ mod tests {
         assert_eq!(flush(), 2);
     }
 
+    /// Whoever copied something before that is not done yet, and finds nothing left to flush.
+    #[test]
+    fn a_loss_that_a_flush_has_heard_of_counts_before_anybody_takes_it() {
+        let mut executor = Executor::in_order();
+        let medium = CrashLayer::new(1 << 20, 2);
+        let (origin, _lines) = origin(&medium);
+        let losses = origin.losses.count();
+        origin.note_write(origin.flushes.failures.count());
+        medium.lose_cache();
+        let flushing = Arc::clone(&origin);
+        executor.block_on(async move { flushing.flush().await }).expect("nothing fails");
+        assert!(!origin.has_unflushed_writes());
+        assert_ne!(origin.losses.count(), losses, "what was copied may be lost");
+    }
+
     #[test]
     fn a_loss_is_counted_and_takes_what_was_not_flushed() {
         let (origin, lines) = origin(&CrashLayer::new(1 << 20, 2));

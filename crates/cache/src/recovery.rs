@@ -362,7 +362,7 @@ impl Replaying {
             report.writes_verified += 1;
             let frame = unproven.entry.frame;
             let offset = self.layout.frame_offset(frame);
-            match device.read(offset, Buffer::zeroed(self.layout.line_size.bytes() as usize)).await {
+            match read_after_all(device, offset, self.layout.line_size.bytes() as usize).await {
                 Ok(data) if checksum_of(unproven.entry.checked, &data) == unproven.entry.checksum => {}
                 Ok(_) => {
                     report.writes_taken_back += 1;
@@ -392,6 +392,14 @@ impl Replaying {
 
     fn set(&mut self, frame: u32, line: Line) {
         self.changes.insert(frame, line);
+    }
+}
+
+/// Reads, and once more what the device refuses: what it does not return now is lost for good, also what it would return the next time.
+async fn read_after_all(device: &SharedDevice, offset: u64, length: usize) -> Result<Buffer, Error> {
+    match device.read(offset, Buffer::zeroed(length)).await {
+        Err(_) => device.read(offset, Buffer::zeroed(length)).await,
+        read => read,
     }
 }
 

@@ -49,7 +49,7 @@ impl HandOver {
     /// The successor is what the next start finds: this cache ends, and leaves its device as it is.
     pub fn finish(mut self) {
         self.is_finished = true;
-        self.core.life.set_open(false);
+        self.core.life.shut();
         self.core.life.stop();
         // Whoever still waits here is not served by a cache that has been replaced.
         self.core.life.end();
@@ -97,12 +97,13 @@ impl Core {
     /// Copies the clean sectors of one line. A device that cannot return them is no reason not to go on without them.
     async fn copy_line(self: &Arc<Self>, successor: &Arc<Self>, block: u64) -> Result<(), Error> {
         let _guard = self.ranges.shared(self.line_size().line_range(block)).await;
+        // Before the line is looked at: what it has may be lost from then on.
+        let losses = successor.origin.losses.count();
         let Some((frame, line, _pins)) = self.pinned_line(block) else { return Ok(()) };
         let clean = line.valid & !line.dirty;
         if !self.is_line_intact(block, frame, line.checksum).await {
             return Ok(());
         }
-        let losses = successor.origin.losses.count();
         for run in clean.runs() {
             let offset = self.layout.frame_offset(frame) + run.offset();
             let read = self.cache_device.read(offset, Buffer::zeroed(run.length() as usize)).await;
@@ -172,7 +173,7 @@ impl Core {
     /// Ends a successor that was left behind: returns when nothing of it is on its way to the origin any more, neither a batch of cleaning nor a write
     /// that its own device refused.
     pub(crate) async fn leave(&self) {
-        self.life.set_open(false);
+        self.life.shut();
         self.cleaner.set_handing_over(true);
         self.life.stop();
         self.lines.wake_all();

@@ -38,6 +38,8 @@ pub struct Status {
     pub failure: Option<String>,
     /// Why cleaning in the background did not succeed, when it was tried last; it is tried again.
     pub cleaning_failure: Option<String>,
+    /// Why the cache device refused a write, when it did so last since the cache was opened. What it held went to the origin, or stayed uncached.
+    pub refused_write: Option<String>,
     /// Bytes of a line.
     pub line_bytes: u64,
     /// Frames.
@@ -145,6 +147,7 @@ impl Core {
             tuning: state.admissions.tuning(),
             failure: state.failure.as_ref().map(ToString::to_string),
             cleaning_failure,
+            refused_write: self.refused_writes.last(),
             line_bytes: self.line_size().bytes(),
             lines: u64::from(self.layout.frame_count()),
             lines_max: self.layout.frames_max,

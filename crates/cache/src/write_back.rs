@@ -102,7 +102,7 @@ pub(crate) async fn write(core: Arc<Core>, range: ByteRange, mut buffer: Buffer,
                     Ok(()) => core.counters.of(RequestKind::Write).served(serving),
                     Err(Failure::Unknown(error)) => return Response::failed(error, buffer),
                     Err(Failure::Undone(error)) => {
-                        tracing::warn!(%error, %done, "the cache device did not take a write; it goes to the origin");
+                        core.refused_writes.note(&error, "it goes to the origin", core.clock.now());
                         if let Err(error) = core.write_part_through(range, done, &buffer).await {
                             return Response::failed(error, buffer);
                         }
@@ -400,15 +400,23 @@ impl Core {
                 state.frames.set_checksum(line.frame, line.checksum);
                 continue;
             }
+            let after = line.after();
+            let mut valid = after.valid;
+            if let Some(old_frame) = line.old_frame {
+                // What the origin lost meanwhile is gone from there.
+                valid &= !line.copied | state.frames.line(old_frame).valid;
+                state.frames.mappings.note_copied(old_frame, line.frame);
+            }
             // What is there is the old frame, or the empty tag of a request that waits for this one.
             if let Some(there) = state.frames.lookup(line.block) {
                 // The record of this write says that it is free.
                 state.frames.set_mapped(there, false);
                 state.frames.release(there);
             }
-            let after = line.after();
             // A device that failed since may have dropped what was copied of it that is clean.
-            let valid = if state.failure.is_some() { after.dirty } else { after.valid };
+            if state.failure.is_some() {
+                valid = after.dirty;
+            }
             state.frames.attach(line.frame, Line { valid, ..after });
         }
         if state.is_much_dirty() || state.deferred.is_due() {

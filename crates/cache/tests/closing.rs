@@ -57,6 +57,29 @@ fn a_cache_closed_in_a_pause_of_cleaning_opens_again() {
     assert!(opened.is_ok(), "{:?}", opened.err());
 }
 
+/// Whoever detaches waits until all is clean; whoever cannot wait closes with what is dirty meanwhile.
+#[test]
+fn a_cache_that_another_closes_with_what_is_dirty_does_not_open_for_who_wanted_it_clean() {
+    let mut executor = Executor::in_order();
+    let (device, origin) = (memory(16 << 20), memory(16 << 20));
+    format(&mut executor, &device, &origin, format_options());
+    let cleaning = CleaningRate { max_bytes: Some(1 << 20), ..CleaningRate::default() };
+    let options = OpenOptions { dirty: never_clean(), cleaning, ..open_options(&executor, Mode::WriteBack) };
+    let cache = try_open(&mut executor, &device, &origin, options).unwrap();
+    for line in 0..1000 {
+        write(&mut executor, &cache, line * 2 * LINE, &[1; LINE as usize]);
+    }
+    let (asked, clock) = (Arc::clone(&cache), executor.clock());
+    executor.spawn(async move { assert!(asked.close(false).await.is_err(), "some of it stays dirty") });
+    executor.block_on(async move { clock.sleep(Duration::from_millis(150)).await });
+    let closing = Arc::clone(&cache);
+    executor.block_on(async move { closing.close(true).await.unwrap() });
+    executor.run();
+    assert!(cache.status().dirty_lines > 0);
+    let refused = executor.block_on(cache.read(0, Buffer::zeroed(LINE as usize))).map(drop);
+    assert_eq!(refused.map_err(|error| error.kind()), Err(ErrorKind::Gone), "its device may be another's by now");
+}
+
 /// A LUN that has lost what it held volatile when it is flushed next, and says so with the answer.
 struct LosesUntold {
     medium: CrashLayer,

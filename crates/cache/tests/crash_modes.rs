@@ -201,6 +201,86 @@ fn all_synchronous_keeps_nothing_that_the_origin_can_lose_or_has_lost() {
     }
 }
 
+/// What was read may be lost before it is in the cache, and nothing be left to flush by then.
+#[test]
+fn all_synchronous_keeps_nothing_that_the_origin_lost_while_it_was_inserted() {
+    let mut executor = Executor::in_order();
+    let geometry = Geometry { is_write_cache_volatile: true, ..Geometry::plain(ORIGIN_BYTES) };
+    let (cache_medium, origin_medium) =
+        (CrashLayer::new(CACHE_BYTES, 1), CrashLayer::new(ORIGIN_BYTES, 2).with_geometry(geometry));
+    let (workers, latency) = (Workers::new(), Latency::Fixed(Duration::from_millis(10)));
+    let slow = cache_medium.clone().with_latency(Arc::new(executor.clock()), latency, &workers);
+    executor.spawn(async move { workers.run().await });
+    let (device, origin): (SharedDevice, SharedDevice) = (Arc::new(slow), Arc::new(origin_medium.clone()));
+    format(
+        &mut executor,
+        &device,
+        &origin,
+        FormatOptions { crash_mode: CrashMode::AllSynchronous, ..format_options() },
+    );
+    let cache = open(&mut executor, &device, &origin, Mode::WriteThrough);
+    let some_time = |executor: &mut Executor| {
+        let clock = executor.clock();
+        executor.block_on(async move { clock.sleep(Duration::from_millis(200)).await });
+    };
+    write(&mut executor, &cache, 0, &[9; LINE as usize]);
+    some_time(&mut executor);
+    executor.block_on(cache.write_zeroes(0, LINE, false, true)).unwrap();
+    assert!(read(&mut executor, &cache, 0, LINE) == [0; LINE as usize]);
+    origin_medium.lose_cache();
+    executor.block_on(cache.flush()).unwrap();
+    some_time(&mut executor);
+    drop((cache, executor));
+    let mut executor = Executor::in_order();
+    let device: SharedDevice = Arc::new(cache_medium.after_power_loss());
+    let after = origin_medium.after_power_loss();
+    let there = after.durable_bytes(0, LINE as usize);
+    assert!(there.contains(&9), "some of it is lost");
+    let origin: SharedDevice = Arc::new(after);
+    let cache = open(&mut executor, &device, &origin, Mode::WriteThrough);
+    assert!(read(&mut executor, &cache, 0, LINE) == there);
+}
+
+/// What was read of a line the origin had dropped, and showed. A record that the line is clean would say that the origin has it, and so would a page
+/// about the frame that it moved to.
+#[test]
+fn a_line_that_is_cleaned_keeps_nothing_that_the_origin_may_have_dropped() {
+    const HALF: u64 = LINE / 2;
+    for (crash_mode, is_moved) in [
+        (CrashMode::Warm, false),
+        (CrashMode::Warm, true),
+        (CrashMode::AllSynchronous, false),
+        (CrashMode::AllSynchronous, true),
+    ] {
+        let mut bench = Bench::new(crash_mode, Mode::WriteThrough);
+        bench.write(0, 9);
+        let (cache, medium) = (bench.cache(), bench.origin_medium.clone());
+        bench.executor.block_on(cache.flush()).unwrap();
+        bench.executor.block_on(cache.write_zeroes(0, HALF, false, true)).unwrap();
+        medium.fail_flush_as(medium.flushes_seen(), ErrorKind::Media, FlushEffect::DropsUnseen, Reported::Once);
+        bench.executor.block_on(cache.flush()).unwrap_err();
+        let (switched, cleaned) = (Arc::clone(&cache), Arc::clone(&cache));
+        bench.executor.block_on(async move { switched.set_mode(Mode::WriteBack).await }).unwrap();
+        assert!(read(&mut bench.executor, &*cache, 0, HALF) == [0; HALF as usize], "the origin shows it");
+        bench.executor.run();
+        for _ in 0..1 + u32::from(is_moved) {
+            write(&mut bench.executor, &*cache, HALF, &[7; HALF as usize]);
+        }
+        bench.executor.block_on(async move { cleaned.clean(|_| {}).await }).unwrap();
+        if crash_mode == CrashMode::Warm {
+            // Pages are stored without hurry; records are there at once, until a page takes their place.
+            bench.executor.run();
+        }
+        drop(cache);
+        bench.crash();
+        let there = bench.origin_medium.durable_bytes(0, LINE as usize);
+        assert!(there.contains(&9) && there.ends_with(&[7; HALF as usize]), "some of it is lost");
+        bench.reopen(Mode::WriteBack);
+        let cache = bench.cache();
+        assert!(read(&mut bench.executor, &*cache, 0, LINE) == there, "{crash_mode}, moved: {is_moved}");
+    }
+}
+
 /// The record that a line is clean would say, too, that what was sent of it is what the origin has. A write goes past it meanwhile.
 #[test]
 fn a_line_that_is_written_through_while_it_is_cleaned_does_not_come_back_as_it_was() {

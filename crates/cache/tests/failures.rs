@@ -8,10 +8,11 @@ use std::time::Duration;
 use base::buffer::Buffer;
 use base::clock::Clock;
 use base::executor::Executor;
+use base::limits::REFUSALS_LOGGED_MAX;
 use base::range::ByteRange;
 use block::completion::Workers;
 use block::device::DeviceExt;
-use block::layer::crash::{CrashLayer, Loss, Power, Reported, WriteEffect};
+use block::layer::crash::{CrashLayer, FlushEffect, Loss, Power, Reported, WriteEffect};
 use block::layer::delay::{DelayLayer, Delays, Latency};
 use block::layer::stats::StatsLayer;
 use block::memory::MemoryDevice;
@@ -20,6 +21,7 @@ use block::{
 };
 use cache::layout::Layout;
 use cache::{Cache, CrashMode, DirtyLimits, FormatOptions, Mode, OpenOptions, Percent};
+use common::lines::Lines;
 use common::{format, format_options, memory, open, open_options, read, try_open, write};
 
 const ORIGIN_BYTES: u64 = 64 * 4096;
@@ -95,10 +97,16 @@ impl Bench {
     }
 
     fn reopen(&mut self, mode: Mode) {
+        self.try_reopen(mode).expect("a cache can be opened after any crash");
+    }
+
+    fn try_reopen(&mut self, mode: Mode) -> Result<(), ErrorKind> {
         self.executor = Executor::in_order();
         self.origin = stats(&self.executor, Arc::new(self.origin_medium.clone()));
         let (device, origin): (SharedDevice, SharedDevice) = (Arc::new(self.cache_medium.clone()), self.origin.clone());
-        self.cache = open(&mut self.executor, &device, &origin, mode);
+        let options = open_options(&self.executor, mode);
+        self.cache = try_open(&mut self.executor, &device, &origin, options).map_err(|error| error.kind())?;
+        Ok(())
     }
 
     fn reopen_closed(&mut self, mode: Mode) {
@@ -199,11 +207,26 @@ fn data_the_cache_device_refuses_once_goes_to_the_origin() {
     }
     assert!(bench.cache.status().failure.is_none());
     assert_eq!(bench.cache.status().cache_write_errors, 4);
+    assert!(bench.cache.status().refused_write.is_some(), "the status says why");
     bench.write(8192, 9, 512).unwrap();
     bench.reopen_after_crash(Mode::WriteBack);
     let expected: Vec<u8> = [2, 3, 4, 5, 5, 1, 1, 1].into_iter().flat_map(|byte| [byte; 512]).collect();
     assert_eq!(bench.read(0, 4096).unwrap(), expected);
     assert_eq!(bench.read(8192, 512).unwrap(), vec![9; 512]);
+}
+
+#[test]
+fn a_cache_device_that_refuses_write_after_write_is_a_few_lines_of_the_log() {
+    const REFUSED: u64 = 40;
+    let mut bench = Bench::new(Mode::WriteBack);
+    let lines = Lines::default();
+    let _guard = tracing::subscriber::set_default(lines.clone());
+    for _ in 0..REFUSED {
+        bench.cache_medium.fail_write_once(bench.cache_medium.writes_seen(), ErrorKind::NoSpace);
+        bench.write(0, 1, 4096).unwrap();
+    }
+    assert_eq!(bench.cache.status().cache_write_errors, REFUSED);
+    assert_eq!(lines.count(), REFUSALS_LOGGED_MAX as usize);
 }
 
 #[test]
@@ -316,6 +339,25 @@ fn a_line_lost_in_a_crash_is_an_error_until_it_is_replaced() {
     assert_eq!(bench.write(512, 3, 3584), Ok(()));
     assert_eq!(bench.read(512, 3584), Ok(vec![3; 3584]));
     assert_eq!(bench.clean(), Ok(()));
+}
+
+#[test]
+fn one_read_that_fails_in_a_recovery_loses_nothing() {
+    let mut bench = Bench::new(Mode::WriteBack);
+    bench.write(0, 1, 4096).unwrap();
+    let found = bench.cache_medium.after_power_loss();
+    bench.cache_medium = found.after_power_loss();
+    bench.reopen(Mode::WriteBack);
+    assert_eq!(bench.cache.status().recovery.writes_verified, 1);
+    let reads = bench.cache_medium.reads_seen();
+    assert!(reads > 2, "superblock, table, log and data");
+    for nth in 0..reads {
+        bench.cache_medium = found.after_power_loss();
+        bench.cache_medium.fail_read_once(nth, ErrorKind::Media);
+        if bench.try_reopen(Mode::WriteBack).is_ok() {
+            assert_eq!(bench.read(0, 4096), Ok(vec![1; 4096]), "read {nth} of {reads}");
+        }
+    }
 }
 
 #[test]
@@ -546,6 +588,37 @@ fn what_was_on_its_way_into_the_cache_when_the_origin_lost_writes_is_left_out() 
         assert_eq!(cache.status().valid_bytes, 0);
         assert_eq!(read(&mut executor, &cache, 0, 4096), vec![0; 4096]);
     }
+}
+
+/// A write moves it to a fresh frame with the rest of its line.
+#[test]
+fn what_the_origin_loses_while_a_write_moves_it_is_left_out() {
+    const HALF: u64 = 2048;
+    let mut executor = Executor::in_order();
+    let volatile = Geometry { is_write_cache_volatile: true, ..Geometry::plain(ORIGIN_BYTES) };
+    let geometry = Geometry { discard_granularity_bytes: Some(512), discard_reads_zeroes: true, ..volatile };
+    let (cache_medium, medium) =
+        (CrashLayer::new(1 << 20, 1), CrashLayer::new(ORIGIN_BYTES, 2).with_geometry(geometry));
+    let (workers, latency) = (Workers::new(), Latency::Fixed(Duration::from_millis(10)));
+    let slow = cache_medium.with_latency(Arc::new(executor.clock()), latency, &workers);
+    executor.spawn(async move { workers.run().await });
+    let (device, origin): (SharedDevice, SharedDevice) = (Arc::new(slow), Arc::new(medium.clone()));
+    executor.block_on(medium.write(0, Buffer::copy_of(&[9; 4096]), true)).unwrap();
+    format(&mut executor, &device, &origin, format_options());
+    let cache = open(&mut executor, &device, &origin, Mode::WriteBack);
+    medium.fail_flush_as(medium.flushes_seen(), ErrorKind::TimedOut, FlushEffect::None, Reported::Once);
+    executor.block_on(cache.discard(0, HALF)).unwrap_err();
+    assert!(read(&mut executor, &cache, 0, HALF) == [0; HALF as usize], "it was discarded, and not flushed");
+    executor.run();
+    write(&mut executor, &cache, HALF, &[7; HALF as usize]);
+    let writing = cache.write(HALF, Buffer::copy_of(&[8; HALF as usize]), false);
+    executor.run_until_stalled();
+    medium.lose_cache();
+    executor.run_until_stalled();
+    executor.block_on(writing).unwrap();
+    let there = read(&mut executor, &medium, 0, HALF);
+    assert!(there.contains(&9), "some of it is lost");
+    assert!(read(&mut executor, &cache, 0, HALF) == there);
 }
 
 #[test]

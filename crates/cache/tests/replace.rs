@@ -8,13 +8,14 @@ use std::time::Duration;
 use base::buffer::Buffer;
 use base::clock::Clock;
 use base::executor::Executor;
+use base::range::ByteRange;
 use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::crash::{CrashLayer, FlushEffect, Loss, Power, Reported};
 use block::layer::delay::{DelayLayer, Delays, Latency};
 use block::layer::stats::StatsLayer;
 use block::layer::switch::SwitchLayer;
-use block::{Error, ErrorKind, OperationKind, SharedDevice};
+use block::{Error, ErrorKind, Event, Geometry, OperationKind, SharedDevice};
 use cache::{Alignment, Associativity, Cache, CrashMode, FormatOptions, Mode, OpenOptions, Replacement, Tuning};
 use common::{format, format_options, memory, open, open_options, read, try_open, write};
 use futures_util::FutureExt;
@@ -127,6 +128,101 @@ fn what_is_written_while_its_line_is_copied_is_what_the_successor_has() {
         from.hand_over(&to).await.expect("nothing fails").finish();
     });
     assert_eq!(read(&mut executor, &new, 0, LINE), [2; LINE as usize]);
+}
+
+/// What is being copied was read already. The successor hears of it as well, and has nothing yet that it could forget.
+#[test]
+fn what_others_change_while_its_line_is_copied_is_what_the_successor_has() {
+    let mut executor = Executor::in_order();
+    let (workers, medium) = (Workers::new(), CrashLayer::new(ORIGIN_BYTES, 3));
+    let delays = Delays { read: Latency::Fixed(Duration::from_millis(10)), ..Delays::default() };
+    let clock: Arc<dyn Clock> = Arc::new(executor.clock());
+    let first: SharedDevice = Arc::new(DelayLayer::new(memory(2 << 20), Arc::clone(&clock), &workers, delays, 1));
+    let (second, origin): (SharedDevice, SharedDevice) = (memory(2 << 20), Arc::new(medium.clone()));
+    executor.spawn(async move { workers.run().await });
+    format(&mut executor, &first, &origin, options_of(1, 8, 96));
+    format(&mut executor, &second, &origin, options_of(2, 8, 96));
+    let old = open(&mut executor, &first, &origin, Mode::WriteThrough);
+    write(&mut executor, &old, 0, &[1; LINE as usize]);
+    executor.run_until_stalled();
+    let new = open_successor(&mut executor, &old, &second, &origin, Mode::WriteThrough);
+    let to = Arc::clone(&new);
+    executor.block_on(async move {
+        let changing = async {
+            clock.sleep(Duration::from_millis(5)).await;
+            medium.write(0, Buffer::copy_of(&[2; LINE as usize]), true).await.expect("nothing fails");
+            medium.publish(&Event::Invalidated(ByteRange { offset: 0, length: LINE }));
+        };
+        let (copied, ()) = futures_util::future::join(old.copy_to(&to, |_| {}), changing).await;
+        copied.expect("nothing fails");
+        old.hand_over(&to).await.expect("nothing fails").finish();
+    });
+    assert!(read(&mut executor, &new, 0, LINE) == [2; LINE as usize]);
+}
+
+/// A line is held against its checksum before it is copied.
+#[test]
+fn what_the_origin_loses_while_its_line_is_checked_the_successor_does_not_have() {
+    let mut executor = Executor::in_order();
+    let geometry = Geometry { is_write_cache_volatile: true, ..Geometry::plain(ORIGIN_BYTES) };
+    let (workers, medium) = (Workers::new(), CrashLayer::new(ORIGIN_BYTES, 3).with_geometry(geometry));
+    let delays = Delays { read: Latency::Fixed(Duration::from_millis(10)), ..Delays::default() };
+    let clock: Arc<dyn Clock> = Arc::new(executor.clock());
+    let first: SharedDevice = Arc::new(DelayLayer::new(memory(2 << 20), Arc::clone(&clock), &workers, delays, 1));
+    let (second, origin): (SharedDevice, SharedDevice) = (memory(2 << 20), Arc::new(medium.clone()));
+    executor.spawn(async move { workers.run().await });
+    let options = FormatOptions { alignment: Alignment::At(0), has_checksums: true, ..options_of(1, 8, 96) };
+    format(&mut executor, &first, &origin, options);
+    format(&mut executor, &second, &origin, options_of(2, 8, 96));
+    let old = open(&mut executor, &first, &origin, Mode::WriteThrough);
+    executor.block_on(old.flush()).unwrap();
+    write(&mut executor, &old, 0, &[1; LINE as usize]);
+    executor.run_until_stalled();
+    let new = open_successor(&mut executor, &old, &second, &origin, Mode::WriteThrough);
+    let (to, losing) = (Arc::clone(&new), medium.clone());
+    executor.block_on(async move {
+        let losing = async {
+            clock.sleep(Duration::from_millis(5)).await;
+            losing.lose_cache();
+        };
+        let (copied, ()) = futures_util::future::join(old.copy_to(&to, |_| {}), losing).await;
+        copied.expect("nothing fails");
+        old.hand_over(&to).await.expect("nothing fails").finish();
+    });
+    let there = read(&mut executor, &medium, 0, LINE);
+    assert!(there.contains(&0), "some of it is lost");
+    assert!(read(&mut executor, &new, 0, LINE) == there);
+}
+
+/// What it sends would come behind what the successor does.
+#[test]
+fn a_cache_that_is_handed_over_has_nothing_on_its_way() {
+    let mut executor = Executor::in_order();
+    let (workers, slow) = (Workers::new(), Latency::Fixed(Duration::from_millis(50)));
+    let delayed = CrashLayer::new(ORIGIN_BYTES, 3).with_latency(Arc::new(executor.clock()), slow, &workers);
+    let origin = Arc::new(StatsLayer::new(Arc::new(delayed), Arc::new(executor.clock()), &workers));
+    executor.spawn(async move { workers.run().await });
+    let shared: SharedDevice = origin.clone();
+    let (first, second) = (memory(2 << 20), memory(2 << 20));
+    format(&mut executor, &first, &shared, options_of(1, 8, 96));
+    format(&mut executor, &second, &shared, options_of(2, 40, 40));
+    let old = open(&mut executor, &first, &shared, Mode::WriteBack);
+    let new = open_successor(&mut executor, &old, &second, &shared, Mode::WriteBack);
+    for line in 0..32 {
+        write(&mut executor, &old, line * LINE, &[1; 512]);
+    }
+    let cleaning = Arc::clone(&old);
+    executor.spawn(async move { drop(cleaning.clean(|_| {}).await) });
+    let (clock, looking) = (executor.clock(), Arc::clone(&origin));
+    let handing_over = async move {
+        old.copy_to(&new, |_| {}).await.expect("nothing fails");
+        clock.sleep(Duration::from_millis(20)).await;
+        assert!(looking.snapshot().in_flight_count > 0, "a line is on its way");
+        old.hand_over(&new).await.expect("nothing fails")
+    };
+    let hand_over = executor.block_on(handing_over);
+    assert_eq!(origin.snapshot().in_flight_count, 0);
+    hand_over.finish();
 }
 
 #[test]

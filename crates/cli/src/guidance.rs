@@ -83,8 +83,8 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ),
             (
                 "Beside other caches in one disk",
-                "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0 --name disk --cache /dev/disk/by-id/nvme-1 --cache-offset 10GiB \
-                 --cache-size 10GiB",
+                "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0 --name disk --cache /dev/disk/by-id/nvme-1 \
+                 --cache-size 10GiB --set cache.offset=10GiB",
             ),
             (
                 "Again, with the same cache",
@@ -96,8 +96,8 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ),
             (
                 "Through a write log that gives way to applications until it is half full or its data a minute old",
-                "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0 --name disk --log /var/cache/disk.log --destage-start 50% \
-                 --destage-age 60s",
+                "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0 --name disk --log /var/cache/disk.log \
+                 --set log.destage-start=50% --set log.destage-age=60s",
             ),
             (
                 "Two LUNs of two targets as one, 64 KiB on each in turn",

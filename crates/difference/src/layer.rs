@@ -1,7 +1,7 @@
 //! The device: base and difference as one.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use block::completion::Workers;
 use block::device::DeviceExt;
@@ -66,6 +66,9 @@ struct Shared {
     ranges: RangeLock,
     /// Taken before `map` by who stores the map, one at a time.
     storing: futures_util::lock::Mutex<()>,
+    /// Why slots are not used any more: a flush that failed may have dropped what is in them, also around what was written, and another one, answered
+    /// well a moment later, would seem to have made that durable. What was flushed before is there at the next opening.
+    failure: OnceLock<Error>,
     /// Short sections, never across an await.
     map: Mutex<Map>,
 }
@@ -148,6 +151,7 @@ impl Difference {
             generation: superblock.payload.generation.get(),
             ranges: RangeLock::new(),
             storing: futures_util::lock::Mutex::new(()),
+            failure: OnceLock::new(),
             map: Mutex::new(map),
         };
         Ok(Self { shared: Arc::new(shared), workers: Workers::new() })
@@ -345,9 +349,19 @@ impl Shared {
         pieces
     }
 
-    async fn read(&self, range: ByteRange, mut buffer: Buffer) -> Response {
+    async fn read(&self, range: ByteRange, buffer: Buffer) -> Response {
         let pieces = self.pieces(range);
-        if let [piece] = pieces[..]
+        let response = self.read_pieces(&pieces, range, buffer).await;
+        let is_in_slot = |piece: &Piece| matches!(piece.source, Source::Difference(_));
+        // Asked now: what was dropped meanwhile may have been read.
+        match self.check_slots() {
+            Err(error) if pieces.iter().any(is_in_slot) => Response::failed(error, response.buffer),
+            _ => response,
+        }
+    }
+
+    async fn read_pieces(&self, pieces: &[Piece], range: ByteRange, mut buffer: Buffer) -> Response {
+        if let [piece] = *pieces
             && let Some((device, offset)) = self.source(piece, range)
         {
             return device.submit(Request::read(offset, buffer)).await;
@@ -387,8 +401,14 @@ impl Shared {
         if fua { self.flush().await } else { Ok(()) }
     }
 
+    /// Whether slots have what they are said to have.
+    fn check_slots(&self) -> Result<(), Error> {
+        self.failure.get().map_or(Ok(()), |error| Err(error.clone()))
+    }
+
     /// Writes part of a chunk: into its slot, or with the rest of it into a free one.
     async fn write_part(&self, chunk: u64, part: ByteRange, bytes: &[u8]) -> Result<(), Error> {
+        self.check_slots()?;
         let whole = self.chunk_range(chunk);
         let in_chunk = part.offset - whole.offset;
         let place = self.map().get(chunk);
@@ -447,6 +467,7 @@ impl Shared {
     /// Makes what is in the slots durable, then the map as it is now.
     async fn flush(&self) -> Result<(), Error> {
         let _alone = self.storing.lock().await;
+        self.check_slots()?;
         let changes = self.map().take_changes();
         let stored = self.store(&changes.sectors).await;
         let mut map = self.map();
@@ -458,7 +479,7 @@ impl Shared {
     }
 
     async fn store(&self, sectors: &[(usize, [u8; SECTOR_BYTES])]) -> Result<(), Error> {
-        self.difference.flush().await?;
+        self.flush_difference().await?;
         if sectors.is_empty() {
             return Ok(());
         }
@@ -469,7 +490,12 @@ impl Shared {
         let writes = stream::iter(images).map(|(offset, buffer)| self.difference.write(offset, buffer, false));
         let written: Vec<Result<Buffer, Error>> = writes.buffer_unordered(MAP_WRITES_IN_FLIGHT).collect().await;
         written.into_iter().collect::<Result<Vec<_>, Error>>()?;
-        self.difference.flush().await
+        self.flush_difference().await
+    }
+
+    async fn flush_difference(&self) -> Result<(), Error> {
+        let flushed = self.difference.flush().await;
+        flushed.inspect_err(|error| drop(self.failure.set(error.clone())))
     }
 
     /// What the base stores, and on top of it what is here. The answer ends where the base's does.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base::executor::block_on;
 use base::random::Random;
 use block::device::DeviceExt;
-use block::layer::crash::{CrashLayer, Loss, Power};
+use block::layer::crash::{CrashLayer, FlushEffect, Loss, Power, Reported};
 use block::layer::read_only::ReadOnlyLayer;
 use block::memory::MemoryDevice;
 use block::{Buffer, Device, Error, ErrorKind, ExtentKind, Identity, Request, SharedDevice};
@@ -325,6 +325,30 @@ fn what_fails_below_is_an_error_and_changes_nothing() {
     drop(device);
     let difference: SharedDevice = Arc::new(medium.after_power_loss());
     assert_eq!(read_all(&opened(&difference, &base))[1], 1);
+}
+
+/// A flush that fails may drop what was written, and the next one succeed. What stands around a write in its chunk nobody has written.
+#[test]
+fn what_nobody_wrote_stays_what_the_base_has_though_a_flush_drops_its_chunk() {
+    for effect in [FlushEffect::Drops, FlushEffect::DropsUnseen] {
+        let base = base();
+        let medium = CrashLayer::new(DIFFERENCE_BYTES, 3);
+        let device = made(&(Arc::new(medium.clone()) as SharedDevice), &base);
+        block_on(device.write(512, sector_of(1), false)).unwrap();
+        medium.fail_flush_as(medium.flushes_seen(), ErrorKind::Media, effect, Reported::Once);
+        assert!(block_on(device.flush()).is_err());
+        match block_on(device.read(0, Buffer::zeroed(CHUNK as usize))) {
+            Ok(bytes) => assert_eq!(stamps(&bytes)[2..], Model::new().now()[2..8], "{effect:?}"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Media),
+        }
+        let _ = block_on(device.flush());
+        drop(device);
+        let difference: SharedDevice = Arc::new(medium.after_power_loss_as(Loss::All, &Power::new()));
+        let found = read_all(&opened(&difference, &base));
+        let mut expected = Model::new().now();
+        expected[1] = found[1];
+        assert_eq!(found, expected, "{effect:?}");
+    }
 }
 
 #[test]

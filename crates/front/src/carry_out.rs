@@ -302,14 +302,15 @@ async fn in_steps(
     let is_long = is_copied && is_whole(geometry.logical_block_bytes.into(), range);
     let blocks = Blocks::new(device, &geometry, if is_long { u64::MAX } else { STEP_BYTES }, device_turns)?;
     match command {
-        Command::Read { offset, .. } => blocks.read(offset, buffer).await,
-        Command::Write { offset, buffer, fua } => blocks.write(offset, buffer, fua).await,
-        Command::Flush => Ok(Reply::Done),
-        Command::Trim { fua, .. } => blocks.discard(range, fua).await,
-        Command::Cache { .. } => blocks.warm(range).await,
-        Command::WriteZeroes { fua, may_discard, .. } => blocks.write_zeroes(range, fua, may_discard).await,
-        Command::BlockStatus { .. } => blocks.status(range).await,
+        Command::Read { offset, .. } => return Ok(Reply::Data(blocks.read(offset, buffer).await?)),
+        Command::BlockStatus { .. } => return Ok(Reply::Status(blocks.status(range).await?)),
+        Command::Write { offset, buffer, fua } => blocks.write(offset, buffer, fua).await?,
+        Command::Flush => {}
+        Command::Trim { fua, .. } => blocks.discard(range, fua).await?,
+        Command::Cache { .. } => blocks.warm(range).await?,
+        Command::WriteZeroes { fua, may_discard, .. } => blocks.write_zeroes(range, fua, may_discard).await?,
     }
+    Ok(Reply::Done)
 }
 
 fn many(job: Job, future: impl Future<Output = Result<Reply, Error>> + Send + 'static) -> Started {

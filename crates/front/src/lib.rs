@@ -6,6 +6,7 @@
 //! | [`client`] | [`NbdClient`]: an NBD export as a device |
 //! | [`listener`] | [`Listener`]: a socket to serve on; [`SocketAccess`]: who may connect to it |
 //! | [`address`] | [`ListenAddress`]: `unix:PATH` or `HOST:PORT` |
+//! | [`fuse`] | [`FuseFile`]: a device as a file |
 //! | [`counters`] | [`NbdCounters`]: what a server has done |
 //! | [`limits`] | the bounds |
 
@@ -19,6 +20,7 @@ mod connection;
 pub mod counters;
 mod error_table;
 mod flushes;
+pub mod fuse;
 mod handshakes;
 mod holdings;
 pub mod limits;
@@ -33,6 +35,7 @@ mod shared;
 pub use address::ListenAddress;
 pub use client::{ClientDriver, NbdClient};
 pub use counters::{NbdCounters, RequestCounters};
+pub use fuse::{FuseCounters, FuseFile, FuseOptions, Mountpoint};
 pub use listener::{Listener, SocketAccess};
 pub use options::NbdOptions;
 pub use server::NbdServer;

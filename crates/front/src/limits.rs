@@ -132,6 +132,13 @@ pub const TURN_REQUEST_BYTES: u64 = 4096;
 /// slower for it who asks for something.
 pub const TURN_REFUSED_BYTES: u64 = 16 << 10;
 
+/// Requests that the kernel may have in the background of a FUSE file: reads and writes of io_uring and of the page cache of a loop device. Those of threads that
+/// wait come beside them; what is under way in the device is bounded by [`BYTES_IN_FLIGHT_MAX`].
+pub const FUSE_BACKGROUND_MAX: u16 = 64;
+
+/// Bytes whose extents are asked for at once for the next hole or data of a file.
+pub const SEEK_STEP_BYTES: u64 = 1 << 30;
+
 /// Bytes of one command of the client that carries no payload: the largest multiple of every block size below 4 GiB.
 pub const CLIENT_PIECE_BYTES: u64 = (4 << 30) - (64 << 10);
 

@@ -40,12 +40,19 @@ const MODE_MAX: u32 = 0o777;
 
 impl SocketAccess {
     /// The bits the file gets.
-    fn mode(self) -> io::Result<Mode> {
+    ///
+    /// # Errors
+    /// `InvalidInput` for others than permission bits.
+    pub(crate) fn mode_bits(self) -> io::Result<u32> {
         let bits = self.mode.unwrap_or(if self.group.is_some() { 0o660 } else { 0o600 });
         if bits > MODE_MAX {
             return Err(invalid(format!("a socket's mode is at most {MODE_MAX:o}, not {bits:o}")));
         }
-        Ok(Mode::from_bits_truncate(bits))
+        Ok(bits)
+    }
+
+    fn mode(self) -> io::Result<Mode> {
+        self.mode_bits().map(Mode::from_bits_truncate)
     }
 
     /// Gives `path` its group, then its mode: a wider mode never meets the wrong group.

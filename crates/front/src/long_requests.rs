@@ -154,7 +154,10 @@ impl LongRequests {
             let is_shared = was_shared || self.others.load(Ordering::Relaxed) != others;
             self.rest(begun, pieces.is_on_the_spot(), is_shared).await;
         }
-        if has_flush { blocks.flush().await } else { Ok(Reply::Done) }
+        if has_flush {
+            blocks.flush().await?;
+        }
+        Ok(Reply::Done)
     }
 
     /// What is allocated in a range, in its turn.
@@ -164,10 +167,10 @@ impl LongRequests {
         let was_shared = self.seen.swap(others, Ordering::Relaxed) != others;
         let begun = Instant::now();
         let mut pieces = Pieces::new(1, 1, 1);
-        let reply = pieces.wait_for(blocks.status(range)).await;
+        let allocated = pieces.wait_for(blocks.status(range)).await;
         let is_shared = was_shared || self.others.load(Ordering::Relaxed) != others;
         self.rest(begun, pieces.is_on_the_spot(), is_shared).await;
-        reply
+        Ok(Reply::Status(allocated?))
     }
 
     /// Leaves the device to others after what was `begun` then, as long as it took, if there are any; and the thread, if it was done on the spot.
@@ -190,7 +193,7 @@ enum Work {
 
 impl Work {
     /// Carries out one piece, when its turn comes.
-    async fn carry_out(self, blocks: Blocks, piece: ByteRange, turn: Option<Acquire>) -> Result<Reply, Error> {
+    async fn carry_out(self, blocks: Blocks, piece: ByteRange, turn: Option<Acquire>) -> Result<(), Error> {
         let _turn = match turn {
             Some(turn) => Some(turn.await),
             None => None,

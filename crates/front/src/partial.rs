@@ -10,7 +10,6 @@ use base::limits::BUFFER_ALIGNMENT;
 use block::device::DeviceExt;
 use block::{ByteRange, Error, ErrorKind, Extent, ExtentKind, Geometry, SharedDevice};
 use nbd::StatusExtent;
-use nbd::server::Reply;
 
 use crate::admission::{DeviceTurns, Place};
 use crate::limits::PIECE_BYTES_MIN;
@@ -74,7 +73,7 @@ impl Blocks {
     }
 
     /// Fills `buffer` from `offset` on.
-    pub(crate) async fn read(self, offset: u64, mut buffer: Buffer) -> Result<Reply, Error> {
+    pub(crate) async fn read(self, offset: u64, mut buffer: Buffer) -> Result<Buffer, Error> {
         let range = ByteRange { offset, length: buffer.len() as u64 };
         if is_whole(self.block_bytes, range) && self.step_bytes >= BUFFER_ALIGNMENT as u64 {
             return self.read_in_place(range, buffer).await;
@@ -85,35 +84,35 @@ impl Blocks {
             let (from, to, length) = common(step, range);
             buffer[to..to + length].copy_from_slice(&bytes[from..from + length]);
         }
-        Ok(Reply::Data(buffer))
+        Ok(buffer)
     }
 
     /// Fills `buffer` with whole blocks, each step a window of it.
-    async fn read_in_place(self, range: ByteRange, mut buffer: Buffer) -> Result<Reply, Error> {
+    async fn read_in_place(self, range: ByteRange, mut buffer: Buffer) -> Result<Buffer, Error> {
         let mut left = range;
         while let Some((step, place)) = self.next_step(&mut left).await {
             buffer.set_window((step.offset - range.offset) as usize, step.length as usize);
             buffer = in_place(place, self.device.read(step.offset, buffer)).await?;
         }
         buffer.set_window(0, range.length as usize);
-        Ok(Reply::Data(buffer))
+        Ok(buffer)
     }
 
     /// Writes `buffer` at `offset`. Several steps become durable together, after the last one.
-    pub(crate) async fn write(self, offset: u64, buffer: Buffer, fua: bool) -> Result<Reply, Error> {
+    pub(crate) async fn write(self, offset: u64, buffer: Buffer, fua: bool) -> Result<(), Error> {
         let range = ByteRange { offset, length: buffer.len() as u64 };
         let step_min = if self.turns.is_some() { self.step_bytes.min(PIECE_BYTES_MIN) } else { self.step_bytes };
         let has_flush = fua && range.length > step_min;
         self.change(range, fua && !has_flush, |into, at| into.copy_from_slice(&buffer[at..at + into.len()])).await?;
-        if has_flush { self.flush().await } else { Ok(Reply::Done) }
+        if has_flush { self.flush().await } else { Ok(()) }
     }
 
     /// Makes a range zeroes: of the blocks at its ends a part, of those between all.
-    pub(crate) async fn write_zeroes(self, range: ByteRange, fua: bool, may_discard: bool) -> Result<Reply, Error> {
+    pub(crate) async fn write_zeroes(self, range: ByteRange, fua: bool, may_discard: bool) -> Result<(), Error> {
         let inside = self.inside(range);
         if inside.is_empty() {
             self.change(range, fua, |into, _| into.fill(0)).await?;
-            return Ok(Reply::Done);
+            return Ok(());
         }
         let before = ByteRange { offset: range.offset, length: inside.offset - range.offset };
         let after = ByteRange { offset: inside.end(), length: range.end() - inside.end() };
@@ -121,11 +120,11 @@ impl Blocks {
             self.change(end, fua, |into, _| into.fill(0)).await?;
         }
         self.device.write_zeroes(inside.offset, inside.length, fua, may_discard).await?;
-        Ok(Reply::Done)
+        Ok(())
     }
 
     /// Discards the whole blocks of a range: what is left of the others stays.
-    pub(crate) async fn discard(self, range: ByteRange, fua: bool) -> Result<Reply, Error> {
+    pub(crate) async fn discard(self, range: ByteRange, fua: bool) -> Result<(), Error> {
         let inside = self.inside(range);
         if !inside.is_empty() {
             self.device.discard(inside.offset, inside.length).await?;
@@ -133,13 +132,12 @@ impl Blocks {
         if fua {
             self.device.flush().await?;
         }
-        Ok(Reply::Done)
+        Ok(())
     }
 
     /// Makes durable what was written.
-    pub(crate) async fn flush(self) -> Result<Reply, Error> {
-        self.device.flush().await?;
-        Ok(Reply::Done)
+    pub(crate) async fn flush(self) -> Result<(), Error> {
+        self.device.flush().await
     }
 
     /// The extents of a range, from its first byte.
@@ -155,20 +153,20 @@ impl Blocks {
     }
 
     /// What is allocated in a range, from its first byte. Whoever does not know it says that everything is ("base:allocation").
-    pub(crate) async fn status(self, range: ByteRange) -> Result<Reply, Error> {
+    pub(crate) async fn status(self, range: ByteRange) -> Result<Vec<StatusExtent>, Error> {
         match self.extents(range).await {
-            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Reply::Status(Vec::new())),
-            extents => Ok(Reply::Status(to_status(&extents?))),
+            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Vec::new()),
+            extents => Ok(to_status(&extents?)),
         }
     }
 
     /// Reads a range and drops what it reads: whatever caches there are below keep it.
-    pub(crate) async fn warm(self, range: ByteRange) -> Result<Reply, Error> {
+    pub(crate) async fn warm(self, range: ByteRange) -> Result<(), Error> {
         let mut left = self.blocks_of(range);
         while let Some((step, place)) = self.next_step(&mut left).await {
             in_place(place, self.read_blocks(step)).await?;
         }
-        Ok(Reply::Done)
+        Ok(())
     }
 
     /// Writes a range step by step. `fill` makes the bytes that begin so far inside the range.

@@ -70,9 +70,10 @@ async fn a_client_that_never_finishes_the_handshake_is_closed() {
     let running = Running::start(memory(MIB), NbdOptions::default());
     let ListenAddress::Unix(path) = &running.address else { unreachable!("the tests use socket files") };
     let mut stream = UnixStream::connect(path).await.unwrap();
-    let mut said = Vec::new();
+    let (mut said, begun) = (Vec::new(), tokio::time::Instant::now());
     // The clock is a paused one: it jumps to the deadline as soon as everybody waits.
     stream.read_to_end(&mut said).await.unwrap();
+    assert!(begun.elapsed() < 2 * front::limits::HANDSHAKE_TIME_MAX, "after {:?}", begun.elapsed());
     assert_eq!(said.len(), 18, "a greeting and nothing else");
     assert_eq!(running.server.counters().protocol_errors, 1);
     running.stop().await;

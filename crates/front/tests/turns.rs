@@ -374,7 +374,7 @@ async fn who_is_alone_has_all_its_requests_in_the_device_as_they_are() {
 }
 
 /// Cut or not, a read and a write are what was asked for, and durable where that was asked for.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn pieces_of_reads_and_writes_together_are_what_was_asked_for() {
     let device = Model::new(None);
     let server = NbdServer::new(Arc::clone(&device) as SharedDevice, NbdOptions::default());

@@ -26,9 +26,6 @@ use tokio::sync::oneshot;
 use crate::limits::{BUSY_WAIT_MIN, LBA_STATUS_BYTES, PARTS_MAX, ZEROES_BYTES_MAX};
 use crate::unit::{Unit, cdb_bytes};
 
-/// FUA in the second byte of the CDB of anything that writes (SBC-3 5.2).
-const FUA: u8 = 0x08;
-
 /// When a raw command is issued again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repeat {
@@ -232,7 +229,7 @@ impl Job {
 
     /// Whether it is a raw MODE SELECT, of which the unit tells only other initiators.
     pub(crate) fn is_mode_select(&self) -> bool {
-        matches!(&self.kind, Kind::Raw(raw) if matches!(raw.cdb.first(), Some(0x15 | 0x55)))
+        matches!(&self.kind, Kind::Raw(raw) if matches!(Cdb::parse(&raw.cdb), Ok(Cdb::ModeSelect(_))))
     }
 
     /// Whether it is a raw command that was carried out and is being made durable.
@@ -592,8 +589,12 @@ fn raw_parts(raw: &RawCommand, unit: &Unit) -> ([u8; 16], Data) {
     let mut cdb = [0; 16];
     let length = raw.cdb.len().min(cdb.len());
     cdb[..length].copy_from_slice(&raw.cdb[..length]);
-    if !raw.range.is_empty() && unit.has_fua && (unit.is_volatile() || unit.may_get_cache) {
-        cdb[1] |= FUA;
+    if !raw.range.is_empty()
+        && unit.has_fua
+        && (unit.is_volatile() || unit.may_get_cache)
+        && let Some(durable) = Cdb::parse(&raw.cdb).ok().and_then(Cdb::with_fua)
+    {
+        cdb = cdb_bytes(&durable);
     }
     let data = match (raw.data_out.len(), raw.data_in_length) {
         (0, 0) => Data::None,

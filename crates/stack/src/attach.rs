@@ -23,6 +23,7 @@ use crate::control::ControlServer;
 use crate::doors::Doors;
 use crate::error::Result;
 use crate::fronts::Fronts;
+use crate::fronts::kind::Served;
 use crate::metrics::MetricsServer;
 use crate::paths::Paths;
 use crate::remotes::Remotes;
@@ -52,7 +53,7 @@ impl Attachment {
         let clock: Arc<dyn Clock> = system_clock()?;
         let opening = async |interrupted: &Sender<bool>| Stack::open(config.stack, paths, clock, interrupted).await;
         let stack = interruptible(signal, opening).await?;
-        Ok(stack.map(|stack| Self::behind(doors, stack)))
+        Self::behind(doors, stack).await
     }
 
     /// What follows a login that was done before. Likewise.
@@ -69,12 +70,19 @@ impl Attachment {
     ) -> Result<Option<Self>> {
         let opening = async |interrupted: &Sender<bool>| Stack::over(remotes, config, paths, clock, interrupted).await;
         let stack = interruptible(signal, opening).await?;
-        Ok(stack.map(|stack| Self::behind(doors, stack)))
+        Self::behind(doors, stack).await
     }
 
-    fn behind(doors: Doors, stack: Stack) -> Self {
+    async fn behind(doors: Doors, stack: Option<Stack>) -> Result<Option<Self>> {
         let Doors { control, metrics, fronts } = doors;
-        Self { stack, fronts, control, metrics }
+        let Some(stack) = stack else { return Ok(None) };
+        if let Err(error) = fronts.open(&served(&stack)) {
+            stack.note_unused();
+            let ended = stack.end_at_once().await;
+            stack.stop_background();
+            return ended.and(Err(error));
+        }
+        Ok(Some(Self { stack, fronts, control, metrics }))
     }
 
     /// Where applications reach it, as they take it.
@@ -86,6 +94,11 @@ impl Attachment {
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().map(MetricsServer::address)
     }
+}
+
+/// What the fronts offer of a stack.
+fn served(stack: &Stack) -> Served {
+    Served { device: stack.device(), turns: stack.turns() }
 }
 
 /// Does `work`, to which a flag is raised when `signal` comes.

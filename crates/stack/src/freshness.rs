@@ -320,6 +320,9 @@ impl Assessed {
             "kept" => tracing::info!("what the {what} {} holds counts: {}", self.place, self.why),
             "partly" => tracing::info!("what others changed goes from the {what} {}: {}", self.place, self.why),
             _ if is_new => tracing::info!("the {what} {} begins new: {}", self.place, self.why),
+            _ if self.store == Store::Log => {
+                tracing::warn!("nobody can say what others did without the log {}: {}", self.place, self.why);
+            }
             _ => tracing::warn!("the {what} {} begins without clean lines: {}", self.place, self.why),
         }
         let told =
@@ -353,7 +356,7 @@ impl Assessed {
             }
         };
         let message = format!(
-            "the {what} {place} holds {bytes} bytes that the logical unit does not have, {others}: attach with --overwrite-changes to write over \
+            "the {what} {place} holds {bytes} bytes that the logical unit does not have, {others}: give --overwrite-changes to write over \
              {theirs}, or give up what the {what} holds with `forebay {what} discard {}`",
             place.argument(what)
         );

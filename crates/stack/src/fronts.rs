@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`kind`] | what a front is |
 //! | `nbd` | the NBD server |
+//! | `fuse` | the file |
 //! | here | the kinds there are, and all fronts of one attachment |
 //!
 //! A front is a file here and a row in [`KINDS`]. Whatever else there is (what `--as` takes, status, metrics, the beginning and the end of an attachment)
@@ -23,6 +24,7 @@ use crate::limits::{FRONTS_MAX, TURN_AWAY_PAUSE};
 
 #[cfg(test)]
 mod broken;
+mod fuse;
 pub mod kind;
 mod nbd;
 
@@ -32,7 +34,7 @@ pub(crate) use broken::broken;
 use kind::{Front, FrontConfig, FrontKind, Served};
 
 /// Every kind there is, the usual one first.
-pub static KINDS: &[&FrontKind] = &[&nbd::KIND];
+pub static KINDS: &[&FrontKind] = &[&nbd::KIND, &fuse::KIND];
 
 /// What `text` asks for: `KIND:PLACE`, or `auto` for the usual kind at the socket file that is usual for it.
 ///
@@ -89,6 +91,18 @@ impl Fronts {
     /// Applications that know another size of the device than it has.
     pub fn outdated(&self) -> u64 {
         self.0.iter().map(|front| front.clients().outdated).sum()
+    }
+
+    /// Shows the device at all of them: from then on applications find it there.
+    ///
+    /// # Errors
+    /// Of the first where it fails.
+    pub fn open(&self, served: &Served) -> Result<()> {
+        let open = |front: &dyn Front| {
+            let name = format!("the {} front at {}", front.kind().name, front.place());
+            front.open(served).map_err(|error| Error::io(name, &error))
+        };
+        self.0.iter().try_for_each(|front| open(front.as_ref()))
     }
 
     /// Hangs up on everybody who comes, for ever.
@@ -183,11 +197,13 @@ mod tests {
         let local = parse("nbd:127.0.0.1:0", usual).unwrap();
         assert_eq!((local.kind.name, local.place.as_str()), ("nbd", "127.0.0.1:0"));
         assert!(parse("nbd:unix:a", usual).unwrap().place.starts_with("unix:/"), "it is found from elsewhere");
-        for text in ["fuse:/mnt", "nbd", ""] {
+        for text in ["ublk:/dev", "nbd", ""] {
             let why = parse(text, usual).unwrap_err();
             assert!(KINDS.iter().all(|kind| why.contains(kind.places)), "{why}");
         }
+        assert!(parse("fuse:disk", usual).unwrap().place.starts_with('/'), "so is a file");
         assert!(parse("nbd:nowhere", usual).is_err());
+        assert!(parse("fuse:", usual).is_err());
         let help = find("front").unwrap().help;
         assert!(KINDS.iter().all(|kind| help.contains(kind.places)), "{help}");
     }

@@ -124,7 +124,10 @@ fn make_private_as(directory: &Path, variable: Option<&str>) -> Result<()> {
     let refused = |message: String| Err(Error::new(Failure::AccessDenied, message));
     let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
     if owner != rustix::process::getuid().as_raw() {
-        return refused(format!("{} belongs to another user (uid {owner}): remove it{other}", directory.display()));
+        return refused(format!(
+            "{} belongs to another user (uid {owner}): do this as that user{other}",
+            directory.display()
+        ));
     }
     if mode & 0o022 != 0 {
         return refused(format!(
@@ -166,6 +169,23 @@ mod tests {
         for name in ["", ".", "..", "a/b", "a b", ".hidden", &"x".repeat(49)] {
             assert!(check_name(name).is_err(), "{name}");
         }
+    }
+
+    /// What is in it may be the only record of dirty data: nobody is to be told to remove it.
+    #[test]
+    fn a_directory_of_another_user_is_refused_and_not_to_be_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = if rustix::process::getuid().is_root() {
+            std::os::unix::fs::chown(directory.path(), Some(1), None).unwrap();
+            directory.path()
+        } else {
+            Path::new("/")
+        };
+        let refused = make_private_as(path, Some("FOREBAY_STATE_DIR")).unwrap_err();
+        assert_eq!(refused.failure(), Failure::AccessDenied);
+        let words = refused.to_string();
+        assert!(words.contains("do this as that user, or name another with FOREBAY_STATE_DIR"), "{words}");
+        assert!(!words.contains("remove"), "{words}");
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! All of it is sequentially consistent: who changes something looks then who is still at work, and who begins looks behind saying so. One of the two
 //! sees the other.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use block::{Error, ErrorKind};
 
@@ -18,6 +18,8 @@ pub struct Life {
     /// As users know it.
     name: &'static str,
     is_open: AtomicBool,
+    /// Who is closing it, or has. More than one where some want less of it than others.
+    closing_count: AtomicU64,
     is_stopped: AtomicBool,
     /// Changed by who excludes requests.
     has_ended: AtomicBool,
@@ -29,6 +31,7 @@ impl Life {
         Self {
             name,
             is_open: AtomicBool::new(true),
+            closing_count: AtomicU64::new(0),
             is_stopped: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
         }
@@ -36,12 +39,22 @@ impl Life {
 
     /// Whether requests are taken.
     pub fn is_open(&self) -> bool {
-        self.is_open.load(Ordering::SeqCst)
+        self.is_open.load(Ordering::SeqCst) && self.closing_count.load(Ordering::SeqCst) == 0
     }
 
-    /// Says whether requests are taken; whether they were.
-    pub fn set_open(&self, is_open: bool) -> bool {
-        self.is_open.swap(is_open, Ordering::SeqCst)
+    /// No request is taken any more.
+    pub fn shut(&self) {
+        self.is_open.store(false, Ordering::SeqCst);
+    }
+
+    /// No request is taken, unless whoever closes it gives that up.
+    pub fn begin_close(&self) {
+        self.closing_count.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Whoever began to close it cannot. It goes on, if nobody else is closing it, or has.
+    pub fn give_up_close(&self) {
+        self.closing_count.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Whether background work is to end.

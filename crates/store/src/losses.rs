@@ -25,11 +25,6 @@ impl Losses {
     /// The origin lost what it had not flushed, or may have: copies of that must not outlive a crash as if it had it.
     pub fn note(&self) {
         self.count.fetch_add(1, Ordering::AcqRel);
-        self.forget();
-    }
-
-    /// Gives up copies of what it has not flushed, for a loss that is not counted yet.
-    pub(crate) fn forget(&self) {
         (self.forget)();
     }
 }

@@ -1,7 +1,8 @@
 //! What the origin of a store says happened to it: how often it lost what it had not flushed, and whether it is still the same disk.
 //!
-//! A loss is counted when the event that tells of it is taken, while others still wait to take one. So who took the count, sent something, and finds no
-//! event and the same count, has sent something that was not lost. What a loss means for copies is done at the same moment.
+//! A loss is counted when the event that tells of it is taken, while others still wait to take one, or before, by whoever hears of it. So who took the
+//! count, sent something, and finds no event and the same count, has sent something that was not lost. What a loss means for copies is done at the same
+//! moment. That one counts twice costs no more than that something is sent again.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -80,11 +81,12 @@ impl OriginReports {
         receiver.try_receive().map(|event| self.note_loss(event))
     }
 
-    /// Does what a loss means for copies where it has told of one, though nobody has taken that event yet.
+    /// Notes a loss where it has told of one, though nobody has taken that event yet; who takes it notes it once more. Whoever has read or written
+    /// something meanwhile, and has not said so where copies are kept, must not take it for safe because nothing is left to flush.
     pub fn hear_losses(&self) {
         let receiver = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         if receiver.has_unread(is_loss) {
-            self.losses.forget();
+            self.losses.note();
         }
     }
 
@@ -136,17 +138,18 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_that_nobody_has_taken_yet_is_heard_and_not_counted() {
+    fn a_loss_that_nobody_has_taken_yet_counts_as_soon_as_it_is_heard() {
         let origin = CrashLayer::new(1 << 20, 1);
         let (reports, forgotten) = reports_of(&origin);
         let heard = |event: &Event| {
+            let before = reports.losses().count();
             origin.publish(event);
             reports.hear_losses();
-            let heard = (forgotten.swap(0, Ordering::Relaxed), reports.losses().count());
+            let heard = (forgotten.swap(0, Ordering::Relaxed), reports.losses().count() - before);
             while reports.take().is_some() {}
             forgotten.store(0, Ordering::Relaxed);
             heard
         };
-        assert_eq!([heard(&Event::Back), heard(&Event::WritesLost), heard(&Event::Missed)], [(0, 0), (1, 0), (1, 1)]);
+        assert_eq!([heard(&Event::Back), heard(&Event::WritesLost), heard(&Event::Missed)], [(0, 0), (1, 1), (1, 1)]);
     }
 }

@@ -176,8 +176,8 @@ enum Fault {
     Empty,
     /// Not one of ours, or damaged.
     Damaged,
-    /// Whole, but of another kind or version, or for a device of another size.
-    Foreign(Error),
+    /// Whole, but of another kind or version, or for a device of another size; and which store's.
+    Foreign(Error, Uuid),
 }
 
 impl Fault {
@@ -185,7 +185,7 @@ impl Fault {
         match self {
             Self::Unreadable(_) => CopyState::Unreadable,
             Self::Empty => CopyState::Empty,
-            Self::Damaged | Self::Foreign(_) => CopyState::Damaged,
+            Self::Damaged | Self::Foreign(..) => CopyState::Damaged,
         }
     }
 }
@@ -236,6 +236,12 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
                 Ok(Self { copies: copies(CopyState::Newest, CopyState::Older), ..first })
             }
             (Ok(_), Ok(last)) => Ok(Self { copies: copies(CopyState::Older, CopyState::Newest), ..last }),
+            // Of the same store it is one that was to get another version, and stopped half-way.
+            (Ok(ours), Err(Fault::Foreign(error, uuid))) | (Err(Fault::Foreign(error, uuid)), Ok(ours))
+                if uuid != ours.uuid =>
+            {
+                Err(beside_another(&error))
+            }
             (Ok(first), Err(fault)) => Ok(Self { copies: copies(CopyState::Newest, fault.state()), ..first }),
             (Err(fault), Ok(last)) => Ok(Self { copies: copies(fault.state(), CopyState::Newest), ..last }),
             (Err(first), Err(last)) => Err(no_copy(kind, first, last)),
@@ -334,10 +340,10 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
         if header.sequence.get() > SEQUENCE_MAX {
             return Err(Fault::Damaged);
         }
-        check_kind(&header, kind).map_err(Fault::Foreign)?;
-        check_size(&header, kind, device_bytes).map_err(Fault::Foreign)?;
-        let (payload, _) = T::read_from_prefix(rest).map_err(|_| Fault::Damaged)?;
         let uuid = Uuid::from_bytes(header.uuid);
+        let is_ours = check_kind(&header, kind).and_then(|()| check_size(&header, kind, device_bytes));
+        is_ours.map_err(|error| Fault::Foreign(error, uuid))?;
+        let (payload, _) = T::read_from_prefix(rest).map_err(|_| Fault::Damaged)?;
         let (version, sequence, token) = (header.version.get(), header.sequence.get(), header.token.get());
         let (copies, is_undecided) = (Copies::ALIKE, false);
         Ok(Self { kind, version, uuid, sequence, device_bytes, copies, is_undecided, token, payload })
@@ -428,6 +434,13 @@ fn of_two_stores(kind: Kind, first: Uuid, last: Uuid) -> Error {
     Error::new(ErrorKind::Corrupt, context)
 }
 
+/// Likewise, with a store that is none for this program.
+fn beside_another(error: &Error) -> Error {
+    let context =
+        format!("the two copies of the superblock are of two stores, one of which lies over the other: {error}");
+    Error::new(ErrorKind::Corrupt, context)
+}
+
 fn check_kind(header: &HeaderRaw, kind: Kind) -> Result<(), Error> {
     if header.envelope_version.get() != ENVELOPE_VERSION {
         let context = format!(
@@ -472,7 +485,7 @@ fn check_size(header: &HeaderRaw, kind: Kind, device_bytes: u64) -> Result<(), E
 /// The one message for a device without a valid copy. What says most comes first.
 fn no_copy(kind: Kind, first: Fault, last: Fault) -> Error {
     match (first, last) {
-        (Fault::Foreign(error), _) | (_, Fault::Foreign(error)) => error,
+        (Fault::Foreign(error, _), _) | (_, Fault::Foreign(error, _)) => error,
         (Fault::Unreadable(error), Fault::Unreadable(_)) => error,
         (Fault::Empty, Fault::Empty) => {
             Error::new(ErrorKind::Corrupt, format!("not a forebay {}: there is no superblock", kind.name))
@@ -742,6 +755,39 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Corrupt);
             assert!(error.to_string().contains("two test stores"), "{error}");
         }
+    }
+
+    /// The same, with a store of another kind, version or size: what stands beside either copy may be the other's.
+    #[test]
+    fn a_copy_of_another_kind_version_or_size_beside_ours_is_damage_and_says_what_it_is() {
+        let other_kind = Kind { code: *b"other\0\0\0", ..KIND };
+        for (kind, bytes, words) in [
+            (other_kind, DEVICE_BYTES, "kind \"other\""),
+            (Kind { version: 4, version_min: 4, ..KIND }, DEVICE_BYTES, "version 4"),
+            (KIND, 2 * DEVICE_BYTES, "was cut"),
+        ] {
+            for is_first_theirs in [true, false] {
+                let (ours, theirs) = (device(DEVICE_BYTES), device(2 * DEVICE_BYTES));
+                create(&ours, 1);
+                let place = if is_first_theirs { 0 } else { LAST };
+                let uuid = Uuid::from_bytes([8; 16]);
+                let other = Superblock { kind, uuid, device_bytes: bytes, ..create(&theirs, 2) };
+                block_on(ours.write(place, other.emit(place), true)).unwrap();
+                let error = read(&ours, KIND).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Corrupt);
+                assert!(error.to_string().contains(words), "{error}");
+            }
+        }
+    }
+
+    /// The power failed between the two copies: either is the state of a moment, and each program reads its own.
+    #[test]
+    fn a_store_that_was_to_get_another_version_is_still_what_it_was_where_one_copy_says_so() {
+        let ours = device(DEVICE_BYTES);
+        let newer = Superblock { kind: Kind { version: 4, ..KIND }, sequence: 2, ..create(&ours, 1) };
+        block_on(ours.write(LAST, newer.emit(LAST), true)).unwrap();
+        assert_eq!(read(&ours, KIND).unwrap().sequence, 1);
+        assert_eq!(read(&ours, newer.kind).unwrap().sequence, 2);
     }
 
     #[test]

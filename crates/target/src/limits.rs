@@ -20,7 +20,7 @@ const _: () = assert!(UNAUTHENTICATED_MAX < CONNECTIONS_MAX);
 /// Connections on their way to one session at once. More wait for nobody: they are refused.
 pub const JOINING_MAX: usize = 8;
 
-/// Bytes of data-in that one connection may have queued or being read at once. A slow peer holds no more buffers than this
+/// Bytes of data-in that one session may have queued or being read at once, over all its connections. A slow peer holds no more buffers than this
 /// (and one command's worth, so that any command can run); a fast one over 10 Gbit/s and 10 ms needs 12 MB.
 pub const DATA_IN_BYTES_MAX: usize = 16 << 20;
 

@@ -54,9 +54,6 @@ struct Entry {
     inbox: Option<mpsc::Sender<Box<Joining>>>,
     /// What it sees, once it has begun.
     luns: Option<LunMap>,
-    /// Connections that must have ended before this session begins. Whoever replaces it waits for them as well: they all
-    /// are the same nexus.
-    previous: Vec<Handle>,
     /// Where its first connection came from.
     host: String,
     /// It has lost its last connection: the smaller, the longer ago.
@@ -73,6 +70,9 @@ pub(crate) struct Sessions {
 struct State {
     entries: BTreeMap<u16, Entry>,
     tsih_last: u16,
+    /// Sessions that were taken out of the table, or logins that waited for one, until they have ended, I/O with the backends and all. Whoever comes
+    /// through the same port waits for them, however many logins have given up waiting before: they all are the same nexus.
+    leaving: Vec<(Port, Handle)>,
     /// Sessions that have ever lost their last connection.
     desertions: u64,
 }
@@ -111,30 +111,17 @@ impl Sessions {
         let port = port_of(request);
         let is_same = |entry: &Entry| port.is_some() && entry.port == port;
         let replaced = state.entries.iter().find(|(_, entry)| is_same(entry)).map(|(&tsih, _)| tsih);
-        let mut previous = Vec::new();
         if let Some(entry) = replaced.and_then(|tsih| state.entries.remove(&tsih)) {
-            entry.handle.ask(Wish::Stop);
-            previous = entry.previous;
-            previous.retain(|handle| !handle.has_ended());
-            previous.push(entry.handle);
+            state.stop(entry);
         }
         if state.entries.len() >= sessions_max && !state.end_oldest_deserted(|_| true) {
             return refuse(LoginStatus::OUT_OF_RESOURCES, "the server has as many sessions as it takes");
         }
+        let previous = state.leaving_of(port.as_ref());
         let tsih = state.free_tsih();
-        state.entries.insert(
-            tsih,
-            Entry {
-                request: request.clone(),
-                port,
-                handle,
-                inbox: None,
-                luns: None,
-                previous: previous.clone(),
-                host: host(peer),
-                deserted: None,
-            },
-        );
+        let entry =
+            Entry { request: request.clone(), port, handle, inbox: None, luns: None, host: host(peer), deserted: None };
+        state.entries.insert(tsih, entry);
         Decision::Admit { tsih, previous }
     }
 
@@ -249,8 +236,20 @@ impl State {
         let of_kind = self.entries.iter().filter(|(_, entry)| is_of_kind(entry));
         let oldest = of_kind.filter_map(|(&tsih, entry)| Some((entry.deserted?, tsih))).min();
         let Some(entry) = oldest.and_then(|(_, tsih)| self.entries.remove(&tsih)) else { return false };
-        entry.handle.ask(Wish::Stop);
+        self.stop(entry);
         true
+    }
+
+    /// Asks a session that is not in the table any more to end.
+    fn stop(&mut self, entry: Entry) {
+        entry.handle.ask(Wish::Stop);
+        self.leaving.extend(entry.port.map(|port| (port, entry.handle)));
+    }
+
+    /// Those of a port that have not ended yet.
+    fn leaving_of(&mut self, port: Option<&Port>) -> Vec<Handle> {
+        self.leaving.retain(|(_, handle)| !handle.has_ended());
+        self.leaving.iter().filter(|(of, _)| Some(of) == port).map(|(_, handle)| handle.clone()).collect()
     }
 
     /// The next handle that no session has. There always is one: sessions are fewer than handles.

@@ -261,7 +261,16 @@ const RETAINED: [(&str, &str); 4] =
     [("TargetName", NAME), ("ErrorRecoveryLevel", "2"), ("DefaultTime2Wait", "3600"), ("DefaultTime2Retain", "3600")];
 
 async fn log_in_and_vanish(server: &TargetServer, isid: u32, name: &'static str) -> JoinHandle<CloseReason> {
-    let (mut client, serving) = connect(server);
+    log_in_from_and_vanish(server, "a test", isid, name).await
+}
+
+async fn log_in_from_and_vanish(
+    server: &TargetServer,
+    peer: &str,
+    isid: u32,
+    name: &'static str,
+) -> JoinHandle<CloseReason> {
+    let (mut client, serving) = connect_from(server, peer);
     client.initiator_name = name;
     assert_eq!(client.try_log_in(isid, 0, &RETAINED).await.status, LoginStatus::SUCCESS, "session {isid}");
     drop(client);
@@ -292,6 +301,19 @@ async fn an_initiator_has_a_share_of_sessions_without_a_connection() {
     }
     let there = server.status().await.sessions.len();
     assert!((1..=16).contains(&there), "{there} sessions are kept for one initiator");
+}
+
+/// Whatever names they have.
+#[tokio::test]
+async fn sessions_without_a_connection_are_bounded_for_each_address_and_in_all() {
+    let server = plain_server(Quota::default());
+    for (address, there) in [(1, 32), (2, 64), (3, 96), (4, 128), (5, 128)] {
+        for isid in 0..40 {
+            let name = format!("iqn.2026-01.io.example:{address}-{isid}").leak();
+            log_in_from_and_vanish(&server, &format!("10.0.0.{address}:{isid}"), isid, name).await;
+        }
+        assert_eq!(server.status().await.sessions.len(), there);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -200,8 +200,18 @@ async fn answer(client: &mut Client<DuplexStream>, r2t: &ReadyToTransfer) {
 
 #[tokio::test]
 async fn data_out_is_asked_for_as_far_as_there_are_buffers() {
-    const WRITE_BYTES: usize = 512 * KIB;
-    let server = server(Quota { data_out_bytes: 2 * WRITE_BYTES, ..Quota::default() });
+    is_asked_for_two_writes_at_once(Quota { data_out_bytes: 2 * WRITE_BYTES, ..Quota::default() }).await;
+}
+
+#[tokio::test]
+async fn data_out_of_a_session_is_asked_for_as_far_as_its_share_goes() {
+    is_asked_for_two_writes_at_once(Quota { session_data_out_bytes: 2 * WRITE_BYTES, ..Quota::default() }).await;
+}
+
+const WRITE_BYTES: usize = 512 * KIB;
+
+async fn is_asked_for_two_writes_at_once(quota: Quota) {
+    let server = server(quota);
     let (mut client, _) = connect(&server);
     assert!(client.try_log_in(1, 0, &SOLICITED).await.status.is_success());
     client.settle().await;

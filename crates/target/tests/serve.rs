@@ -13,7 +13,7 @@ use iscsi::pdu::*;
 use iscsi::target::{AccessRule, NamePattern, TargetPortal};
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, NexusId};
 use scsi::{Cdb, Status};
-use target::limits::{DATA_IN_BYTES_MAX, SPIN_MAX};
+use target::limits::{DATA_IN_BYTES_MAX, SETTLING_TIMEOUT, SPIN_MAX};
 use target::{Addresses, LunMask, MaskedLun, Target, TargetServer, TargetServerOptions};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -157,6 +157,27 @@ async fn a_reinstatement_waits_for_io_of_the_session_it_replaces() {
     new.command(5, &cdb10(0x28, 0, 1), None, 512).await;
     let pdu = new.receive().await.expect("the read is answered");
     assert_eq!(pdu.data.bytes(), [7; 512], "and it did, before the new session began");
+}
+
+/// A backend that never answers does not keep its initiator out for ever: each login waits as long as one may take, and the first that comes or
+/// waits when a minute is over is let in.
+#[tokio::test(start_paused = true)]
+async fn an_initiator_that_tries_again_is_let_in_after_a_minute_whatever_the_backend_does() {
+    let (_device, server, mut old) = with_a_held_write().await;
+    let begun = tokio::time::Instant::now();
+    let logging_in = async {
+        loop {
+            let (mut new, serving) = connect(&server);
+            tokio::select! {
+                biased;
+                ended = serving => assert_eq!(ended.unwrap(), iscsi::target::CloseReason::LoginTimeout),
+                _ = new.log_in(1) => return,
+            }
+        }
+    };
+    tokio::time::timeout(10 * SETTLING_TIMEOUT, logging_in).await.expect("it is let in");
+    assert!((SETTLING_TIMEOUT..2 * SETTLING_TIMEOUT).contains(&begun.elapsed()), "after {:?}", begun.elapsed());
+    assert!(old.receive().await.is_none(), "the old connection was closed");
 }
 
 #[tokio::test]

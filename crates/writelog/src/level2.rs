@@ -165,6 +165,10 @@ impl Core {
     /// Destages one batch. Returns the count of pieces that were sent.
     pub(crate) async fn destage(self: &Arc<Self>, goal: Goal, may_stop: bool) -> Result<usize, Error> {
         let epoch = &mut *self.destaging.lock().await;
+        if self.life.is_stopped() {
+            // Whoever closes it has waited for the batch before: the log may be open elsewhere by now.
+            return Err(self.life.closed());
+        }
         self.origin.check()?;
         self.state().pace.work_began(self.clock.now());
         let result = self.destage_batch(epoch, goal, may_stop).await;

@@ -317,14 +317,14 @@ impl Core {
         keep_dirty: bool,
         progress: impl FnMut(DestageProgress),
     ) -> Result<(), Error> {
-        if !self.life.set_open(false) && self.life.is_stopped() {
+        self.life.begin_close();
+        if self.life.is_stopped() {
             return Ok(());
         }
         drop(self.exclude_requests().await);
         if let Err(error) = self.prepare_close(keep_dirty, progress).await {
             // Nothing is lost: it goes on, and can be closed with what is dirty.
-            let is_refused = self.origin.reports.is_refused();
-            self.life.set_open(!is_refused);
+            self.life.give_up_close();
             return Err(error);
         }
         self.life.stop();

@@ -686,3 +686,60 @@ fn a_close_that_the_origin_tells_of_an_earlier_write_tries_again() {
     assert_eq!(bench.log.status().dirty_bytes, 0);
     assert_eq!(bench.origin_medium.durable_bytes(0, 4096), [1; 4096]);
 }
+
+/// Whoever detaches waits until all is destaged; whoever cannot wait closes with what is dirty meanwhile.
+#[test]
+fn nothing_is_sent_behind_a_close_that_keeps_what_is_dirty() {
+    for (order, is_close) in [(DestageOrder::Log, false), (DestageOrder::Lba, false), (DestageOrder::Lba, true)] {
+        let mut executor = Executor::in_order();
+        let (log_medium, origin_medium) = (CrashLayer::new(LOG_BYTES, 1), CrashLayer::new(ORIGIN_BYTES, 2));
+        let (workers, latency) = (Workers::new(), Latency::Fixed(Duration::from_millis(5)));
+        let slow = origin_medium.clone().with_latency(Arc::new(executor.clock()), latency, &workers);
+        executor.spawn(async move { workers.run().await });
+        let (device, origin): (SharedDevice, SharedDevice) = (Arc::new(log_medium.clone()), Arc::new(slow));
+        format(&mut executor, &device, &origin);
+        let mut options = open_options(&executor, Kind { order, ..KIND }, None);
+        only_when_asked(&mut options);
+        options.level2.batch_bytes = 4096;
+        let log = try_open(&mut executor, &device, &origin, options).expect("nothing fails");
+        (0..60).for_each(|block| write(&mut executor, log.as_ref(), block * 4096, &[1; 4096]));
+        let (asked, clock) = (Arc::clone(&log), executor.clock());
+        executor.spawn(async move {
+            let asked = if is_close { asked.close(false).await } else { asked.destage(|_| {}).await };
+            assert!(asked.is_err(), "some of it stays dirty");
+        });
+        executor.block_on(async move { clock.sleep(Duration::from_millis(12)).await });
+        let closing = Arc::clone(&log);
+        executor.block_on(async move { closing.close(true).await }).expect("nothing fails");
+        let sent = origin_medium.writes_seen();
+        executor.run();
+        assert!(log.status().dirty_bytes > 0, "{order}");
+        assert_eq!(origin_medium.writes_seen(), sent, "{order}: the log may be open elsewhere by now");
+        let refused = executor.block_on(log.read(0, Buffer::zeroed(4096))).map(drop);
+        assert_eq!(refused.map_err(|error| error.kind()), Err(ErrorKind::Gone), "{order}");
+    }
+}
+
+#[test]
+fn what_others_change_is_read_anew_where_only_a_clean_copy_is_here() {
+    let range = ByteRange { offset: 0, length: 8192 };
+    for (event, record_cache_bytes) in
+        [(Event::Invalidated(range), 0), (Event::Invalidated(range), 48 << 10), (Event::Missed, 0)]
+    {
+        let mut bench = Bench::new(|options| {
+            only_when_asked(options);
+            options.record_cache_bytes = record_cache_bytes;
+        });
+        bench.write(0, 1).unwrap();
+        let destaging = Arc::clone(&bench.log);
+        bench.executor.block_on(async move { destaging.destage(|_| {}).await }).unwrap();
+        bench.write(4096, 3).unwrap();
+        let medium = bench.origin_medium.clone();
+        bench.executor.block_on(medium.write(0, Buffer::copy_of(&[9; 8192]), true)).unwrap();
+        assert_eq!(read(&mut bench.executor, bench.log.as_ref(), 0, 512), [1; 512], "nobody said anything yet");
+        medium.publish(&event);
+        bench.executor.run_until_stalled();
+        let found = read(&mut bench.executor, bench.log.as_ref(), 0, 8192);
+        assert_eq!((found[0], found[4096]), (9, 3), "{event:?}: what is dirty stays");
+    }
+}

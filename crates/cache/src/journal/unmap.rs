@@ -10,7 +10,6 @@ use crate::format::{ENTRY_CLEAN, FRAME_NONE, Line, LogEntry};
 use crate::journal::Journal;
 use crate::lines::{CleanPart, State};
 use crate::mappings::Mappings;
-use crate::origin_flushes::OriginFlushes;
 
 /// What is left to say about lines.
 enum Plan {
@@ -178,14 +177,15 @@ impl Journal {
     }
 
     /// In crash mode *all*: makes durable that the frames hold these clean sectors, whose data is. Whether it is so.
-    pub(crate) async fn map(&self, parts: &[CleanPart], flushes: &OriginFlushes) -> bool {
+    /// What the origin could lose, as far as `is_safe` does not deny that, is not mapped before it is flushed: then a checkpoint does it.
+    pub(crate) async fn map(&self, parts: &[CleanPart], is_safe: impl Fn() -> bool) -> bool {
         if self.crash_mode != CrashMode::AllSynchronous {
             return true;
         }
         let mut rest = parts.to_vec();
         loop {
             let count = self.lines.changed.count();
-            match self.plan_map(&mut rest, flushes) {
+            match self.plan_map(&mut rest, &is_safe) {
                 Plan::Done => return true,
                 Plan::Wait => self.lines.changed.changed_since(count).await,
                 Plan::Record(entries) => {
@@ -202,15 +202,10 @@ impl Journal {
     }
 
     /// Plans records for those of `rest` that can have one now, and takes them out.
-    fn plan_map(&self, rest: &mut Vec<CleanPart>, flushes: &OriginFlushes) -> Plan {
+    fn plan_map(&self, rest: &mut Vec<CleanPart>, is_safe: impl Fn() -> bool) -> Plan {
         let state = &mut *self.lines.state();
         let (mut entries, mut must_wait) = (Vec::new(), false);
-        // What the origin could lose is not mapped before it is flushed: then a checkpoint does it.
-        if state.failure.is_some()
-            || !state.frames.mappings.is_kept
-            || flushes.has_unflushed_writes()
-            || flushes.has_lost()
-        {
+        if state.failure.is_some() || !state.frames.mappings.is_kept || !is_safe() {
             return Plan::Done;
         }
         rest.retain(|&CleanPart { block, mask, checksum }| {
@@ -300,13 +295,6 @@ mod tests {
         assert_eq!(*looking.needed.lock().unwrap(), Some(end));
     }
 
-    /// Flushes of an origin that has nothing to flush.
-    fn flushed() -> Arc<OriginFlushes> {
-        let flushes = OriginFlushes::new();
-        flushes.note_flushed(flushes.writes());
-        flushes
-    }
-
     #[test]
     fn who_is_woken_by_a_record_finds_it_let_go_of() {
         let mut executor = Executor::in_order();
@@ -323,21 +311,19 @@ mod tests {
 
         let mapping = Arc::clone(&journal);
         let part = CleanPart { block: 1, mask: Sectors::from_bytes(&[0xff]), checksum: 0 };
-        let recording = async move { assert!(mapping.map(&[part], &flushed()).await) };
+        let recording = async move { assert!(mapping.map(&[part], || true).await) };
         check_that_waiters_find_no_hold(&mut executor, &journal, recording);
     }
 
     #[test]
     fn what_is_mapped_comes_back_until_it_is_unmapped_and_what_is_not_flushed_is_not_mapped() {
-        for (flushes, is_unmapped, is_back) in
-            [(flushed(), false, true), (flushed(), true, false), (OriginFlushes::new(), false, false)]
-        {
+        for (is_safe, is_unmapped, is_back) in [(true, false, true), (true, true, false), (false, false, false)] {
             let mut executor = Executor::in_order();
             let (device, journal) = made(&mut executor, CrashMode::AllSynchronous);
             let frame = put(&journal.lines, 3, 0, 0);
             let recovered = executor.block_on(async move {
                 let part = CleanPart { block: 3, mask: Sectors::from_bytes(&[0x0f]), checksum: 0 };
-                assert!(journal.map(&[part], &flushes).await);
+                assert!(journal.map(&[part], || is_safe).await);
                 if is_unmapped {
                     journal.prepare_supersede(journal.lines.line_size().line_range(3)).await.expect("nothing fails");
                 }

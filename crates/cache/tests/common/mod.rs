@@ -4,6 +4,7 @@
 
 #![allow(dead_code, unreachable_pub)] // Each test file uses its part.
 
+pub mod lines;
 pub mod lists;
 pub mod model;
 

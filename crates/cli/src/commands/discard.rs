@@ -135,7 +135,7 @@ async fn held(store: Store, place: &Place, device: &SharedDevice, is_registered:
 async fn held_by_cache(device: &SharedDevice) -> std::result::Result<Option<String>, block::Error> {
     let inspection = cache::inspect(device).await?;
     let words = format!(
-        "{} of data, written {}, that the logical unit {} (serial {}) does not have",
+        "{:#} of data, written {}, that the logical unit {} (serial {}) does not have",
         ByteSize(inspection.dirty_bytes),
         age(inspection.clean_at),
         inspection.origin_unit,
@@ -148,7 +148,7 @@ async fn held_by_log(device: &SharedDevice, clock: &dyn Clock) -> std::result::R
     let inspection = writelog::inspect(device, clock).await?;
     let nvram = if inspection.has_nvram { ", besides what is in its NVRAM," } else { "" };
     let words = format!(
-        "{} of data{nvram} that the logical unit {} (serial {}) does not have",
+        "{:#} of data{nvram} that the logical unit {} (serial {}) does not have",
         ByteSize(inspection.dirty_bytes),
         inspection.origin_unit,
         inspection.origin_serial

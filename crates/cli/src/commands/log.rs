@@ -41,7 +41,10 @@ pub async fn run(arguments: Log) -> Result<()> {
 /// The logs that the registry names: those in use, and those that were left with what their logical units may not have.
 async fn list(arguments: &Json) -> Result<()> {
     let paths = Paths::from_environment()?;
-    let entries = Registry::open(&paths)?.entries()?.into_iter().filter(|entry| entry.store == Store::Log);
+    let mut entries = Registry::open(&paths)?.entries()?;
+    entries.retain(|entry| entry.store == Store::Log);
+    // A stripe has an entry for each of its parts.
+    entries.dedup_by(|one, other| one.place() == other.place());
     let caches = Caches::open(&paths)?;
     let mut logs = Vec::new();
     for entry in entries {

@@ -38,7 +38,7 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
 }
 
 fn size(value: &Value) -> String {
-    value.as_u64().map_or_else(|| "-".to_owned(), |bytes| ByteSize(bytes).to_string())
+    value.as_u64().map_or_else(|| "-".to_owned(), |bytes| format!("{:#}", ByteSize(bytes)))
 }
 
 fn unit(status: &Value) -> String {
@@ -98,19 +98,16 @@ fn store(status: &Value, what: &str) -> Option<String> {
     }
     let freshness = &status["freshness"][what];
     words += &match (freshness["state"].as_str(), freshness["changed_by_others_bytes"].as_u64()) {
-        (Some("partly"), Some(bytes)) => format!("; others had changed {} at most", ByteSize(bytes)),
-        (Some("cold"), _) => "; it began without clean lines".to_owned(),
+        (Some("partly"), Some(bytes)) => format!("; others had changed {:#} at most", ByteSize(bytes)),
+        (Some("cold"), _) if what == "cache" => "; it began without clean lines".to_owned(),
         _ => String::new(),
     };
-    if let Some(failure) = of("failure").as_str() {
-        words += &format!("; it has failed: {failure}");
-    }
     Some(words)
 }
 
 fn difference(difference: &Value) -> Option<String> {
     let used = difference["used_bytes"].as_u64()?;
-    Some(format!("{} of {} in use", ByteSize(used), size(&difference["room_bytes"])))
+    Some(format!("{:#} of {} in use", ByteSize(used), size(&difference["room_bytes"])))
 }
 
 fn front_of(front: &Value) -> String {
@@ -133,7 +130,7 @@ mod tests {
             "name": "disk", "pid": 7, "address": "nbd+unix:///x", "size_bytes": 1 << 20, "logical_block_bytes": 512,
             "lun": { "target": "iqn.2026-11.org.example:\u{1b}a", "serial": "5" },
             "remote": { "state": "failing", "portal": "p:1", "connections": 0, "last_error": "it is gone" },
-            "cache": { "mode": "write-back", "dirty_bytes": 4096, "reads": { "hits": 3, "partial_hits": 0, "misses": 1 } },
+            "cache": { "mode": "write-back", "dirty_bytes": 4608, "reads": { "hits": 3, "partial_hits": 0, "misses": 1 } },
             "cache_path": "/c",
             "freshness": { "cache": { "state": "partly", "changed_by_others_bytes": 2 << 20 } },
             "fronts": [{ "kind": "nbd", "place": "unix:/x", "clients": 2, "clients_outdated": 1 }],
@@ -145,7 +142,7 @@ mod tests {
             "address         nbd+unix:///x",
             "logical unit    1MiB in blocks of 512 bytes, serial 5, of iqn.2026-11.org.example:\\u{1b}a",
             "target          failing at p:1, 0 connections, 0 commands under way: it is gone",
-            "cache           /c, write-back, 4KiB dirty, 75.0 % of the reads from it; others had changed 2MiB at most",
+            "cache           /c, write-back, 4608 bytes dirty, 75.0 % of the reads from it; others had changed 2MiB at most",
             "front           nbd at unix:/x, clients: 2, 1 of them know another size and have to connect anew",
             "trouble         the cache was removed",
         ];

@@ -139,9 +139,6 @@ fn state(status: &Value) -> String {
     if let Some(dirty) = log["dirty_bytes"].as_u64() {
         words.push(format!("{dirty} bytes dirty in the log"));
     }
-    if log["failure"].is_string() {
-        words.push("the log has failed".to_owned());
-    }
     match &status["detaching"] {
         Value::Null => {}
         detaching => words.push(match detaching["waits_for"].as_str() {

@@ -142,6 +142,19 @@ fn protocol_errors() {
     }
 }
 
+/// Whoever connects may go on for many texts, and each of them keeps to its own bound.
+#[test]
+fn a_negotiation_has_so_many_keys_in_all_its_texts_and_no_more() {
+    let mut target = Negotiator::target(Offer::target());
+    let text = |from: usize, to: usize| -> Keys { (from..to).map(|number| (format!("X-a{number}"), "1")).collect() };
+    let half = TEXT_KEYS_MAX / 2;
+    for (from, to) in [(0, half), (half, TEXT_KEYS_MAX)] {
+        assert_eq!(target.handle(Stage::Operational, &text(from, to)).unwrap().len(), half);
+    }
+    let one_more = target.handle(Stage::Operational, &text(TEXT_KEYS_MAX, TEXT_KEYS_MAX + 1));
+    assert_eq!(one_more, Err(NegotiationError::TooManyKeys));
+}
+
 /// libiscsi does this when it is ready for CHAP and nobody asks for it.
 #[test]
 fn who_and_what_for_may_be_said_again_but_not_changed() {

@@ -22,6 +22,14 @@ pub(super) struct Piece {
     pub(super) acknowledgement: Option<TargetTransferTag>,
 }
 
+/// PDUs whose data is not kept. There may be one for each 512 bytes of it, of each answer that was not acknowledged.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Forgotten {
+    count: u32,
+    /// The first and the last name under which an acknowledgement was asked for; names are given one after the other.
+    asked: Option<(TargetTransferTag, TargetTransferTag)>,
+}
+
 /// An answer.
 pub(super) struct Answer {
     pub(super) id: TaskId,
@@ -35,8 +43,10 @@ pub(super) struct Answer {
     pub(super) data: Option<Arc<Buffer>>,
     /// Bytes of it that go to the initiator.
     pub(super) sent: usize,
-    /// PDUs sent, from DataSN `first_data_sn` on.
+    /// PDUs sent, from DataSN `first_data_sn` on; none once the data was too much to keep.
     pub(super) pieces: Vec<Piece>,
+    /// What is known of PDUs that are not among `pieces` any more, and not acknowledged.
+    pub(super) forgotten: Forgotten,
     /// DataSN of the first piece: those before it are acknowledged.
     pub(super) first_data_sn: u32,
     /// Byte at which unacknowledged data begins.
@@ -49,7 +59,27 @@ pub(super) struct Answer {
 impl Answer {
     /// The DataSN after the last one sent.
     pub(super) fn next_data_sn(&self) -> u32 {
-        self.first_data_sn.wrapping_add(self.pieces.len() as u32)
+        self.first_data_sn.wrapping_add(self.unacknowledged_count())
+    }
+
+    /// PDUs sent and not acknowledged.
+    fn unacknowledged_count(&self) -> u32 {
+        self.pieces.len() as u32 + self.forgotten.count
+    }
+
+    /// Whether `count` PDUs from a DataSN on were sent and are not acknowledged.
+    pub(super) fn has_sent(&self, data_sn: u32, count: u32) -> bool {
+        let before = data_sn.wrapping_sub(self.first_data_sn);
+        count > 0 && before < self.unacknowledged_count() && count <= self.unacknowledged_count() - before
+    }
+
+    /// Whether an acknowledgement was asked for under this name.
+    pub(super) fn asks_under(&self, name: TargetTransferTag) -> bool {
+        let is_forgotten = self
+            .forgotten
+            .asked
+            .is_some_and(|(first, last)| name.get().wrapping_sub(first.get()) <= last.get().wrapping_sub(first.get()));
+        is_forgotten || self.pieces.iter().any(|piece| piece.acknowledgement == Some(name))
     }
 
     /// Bytes it keeps in memory.
@@ -57,8 +87,14 @@ impl Answer {
         self.data.as_ref().map_or(0, |data| data.capacity())
     }
 
+    /// Keeps neither the data nor a list of its PDUs.
     pub(super) fn forget_data(&mut self) {
         self.data = None;
+        let pieces = std::mem::take(&mut self.pieces);
+        let mut asked = pieces.iter().filter_map(|piece| piece.acknowledgement);
+        let first = asked.next();
+        let asked = first.map(|first| (first, asked.next_back().unwrap_or(first)));
+        self.forgotten = Forgotten { count: pieces.len() as u32, asked };
     }
 
     /// Whether all the data that may be asked for is still here.
@@ -73,11 +109,16 @@ impl Answer {
 
     /// The initiator has everything before `data_sn`. False when that cannot be.
     pub(super) fn acknowledge(&mut self, data_sn: u32) -> bool {
-        let count = data_sn.wrapping_sub(self.first_data_sn) as usize;
-        if count > self.pieces.len() {
+        let count = data_sn.wrapping_sub(self.first_data_sn);
+        if count > self.unacknowledged_count() {
             return false;
         }
-        if let Some(last) = self.pieces.drain(..count).next_back() {
+        if self.forgotten.count > 0 {
+            self.forgotten.count -= count;
+            if self.forgotten.count == 0 {
+                self.first_offset = self.sent;
+            }
+        } else if let Some(last) = self.pieces.drain(..count as usize).next_back() {
             self.first_offset = last.range.end;
         }
         self.first_data_sn = data_sn;
@@ -95,8 +136,15 @@ mod tests {
     use super::*;
     use crate::pdu::InitiatorTaskTag;
 
+    fn tag(number: u32) -> TargetTransferTag {
+        TargetTransferTag::new(number).unwrap()
+    }
+
     fn answer() -> Answer {
-        let piece = |range: Range<usize>| Piece { range, ends_sequence: false, acknowledgement: None };
+        let piece = |range: Range<usize>| {
+            let acknowledgement = Some(tag(range.start as u32 / 100));
+            Piece { range, ends_sequence: false, acknowledgement }
+        };
         Answer {
             id: TaskId { initiator_task_tag: InitiatorTaskTag::new(1).unwrap(), generation: 1 },
             link: LinkId(1),
@@ -108,6 +156,7 @@ mod tests {
             data: Some(Arc::new(Buffer::zeroed(300))),
             sent: 300,
             pieces: vec![piece(0..100), piece(100..200), piece(200..300)],
+            forgotten: Forgotten::default(),
             first_data_sn: 0,
             first_offset: 0,
             snack_tag: 0,
@@ -124,5 +173,18 @@ mod tests {
         assert_eq!((answer.first_offset, answer.next_data_sn()), (200, 3));
         assert!(!answer.acknowledge(1), "nothing is acknowledged back");
         assert!(!answer.acknowledge(4), "nor what was not sent");
+    }
+
+    #[test]
+    fn an_answer_whose_data_was_too_much_to_keep_keeps_nothing_of_its_pdus_and_is_acknowledged_like_others() {
+        let mut answer = answer();
+        answer.forget_data();
+        assert_eq!(answer.pieces.capacity(), 0, "they may be more than the data was");
+        assert_eq!((answer.next_data_sn(), answer.has_data()), (3, false));
+        assert!(answer.has_sent(1, 2) && !answer.has_sent(1, 3) && !answer.has_sent(3, 1));
+        assert!(answer.asks_under(tag(0)) && answer.asks_under(tag(2)) && !answer.asks_under(tag(3)));
+        assert!(answer.acknowledge(1) && !answer.has_data() && !answer.acknowledge(4));
+        assert_eq!(answer.next_data_sn(), 3);
+        assert!(answer.acknowledge(3) && answer.has_data(), "nothing of it may be asked for any more");
     }
 }

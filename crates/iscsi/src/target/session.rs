@@ -106,7 +106,7 @@ impl Session {
         link.last_moved = now;
         let negotiated = request.negotiated;
         let mut session = Self {
-            set: TaskSet::new(first_cmd_sn, parameters.command_window),
+            set: TaskSet::new(first_cmd_sn, parameters.command_window, Arc::clone(&parameters.retained)),
             full: FullFeature { request, negotiated, data_out_of, is_draining: false },
             parameters,
             links: vec![link],
@@ -609,8 +609,7 @@ impl Session {
     /// Tasks of a connection that is gone end without a word.
     fn end_tasks_of(&mut self, at: LinkId) {
         self.drop_tasks(|task| task.link == at);
-        self.set.answers.retain(|_, answer| answer.link != at);
-        self.set.open_window();
+        self.set.forget_answers(|answer| answer.link == at);
         self.feed_starved();
     }
 
@@ -661,7 +660,7 @@ impl Session {
             link.is_closed = true;
         }
         self.lost.clear();
-        self.set.forget_answers(&self.parameters.retained);
+        self.set.forget_answers(|_| true);
         self.set.managements.clear();
         self.logouts.clear();
         self.events.push_back(Event::Closed(reason));
@@ -728,13 +727,6 @@ impl Session {
         if link.keeps_too_much() {
             self.fail_link(at, CloseReason::Unacknowledged);
         }
-    }
-}
-
-impl Drop for Session {
-    /// One that is dropped before its end keeps nothing, either.
-    fn drop(&mut self) {
-        self.set.forget_answers(&self.parameters.retained);
     }
 }
 

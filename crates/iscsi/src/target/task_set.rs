@@ -3,6 +3,7 @@
 //! It knows no connection, no framing and no response numbers.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use base::clock::Instant;
 use base::serial::Serial32;
@@ -64,8 +65,10 @@ pub(super) struct TaskSet {
     pub(super) managements: Vec<PendingManagement>,
     /// What its tasks have of data-out buffers.
     data_out: DataOutHeld,
-    /// Bytes of data that answers kept when the last one was added.
-    retained_told: usize,
+    /// What all sessions keep for recovery.
+    retained: Arc<RetainedData>,
+    /// Bytes of it that the answers here keep.
+    kept_bytes: usize,
     /// Delivered tasks of the window that have not ended.
     under_way: usize,
     immediate_tasks: usize,
@@ -73,7 +76,7 @@ pub(super) struct TaskSet {
 }
 
 impl TaskSet {
-    pub(super) fn new(first_cmd_sn: Serial32, command_window: u32) -> Self {
+    pub(super) fn new(first_cmd_sn: Serial32, command_window: u32, retained: Arc<RetainedData>) -> Self {
         Self {
             window: CommandWindow::new(first_cmd_sn, command_window.min(COMMAND_WINDOW)),
             tasks: BTreeMap::new(),
@@ -81,7 +84,8 @@ impl TaskSet {
             starved: VecDeque::new(),
             managements: Vec::new(),
             data_out: DataOutHeld::default(),
-            retained_told: 0,
+            retained,
+            kept_bytes: 0,
             under_way: 0,
             immediate_tasks: 0,
             generation_next: 0,
@@ -121,7 +125,7 @@ impl TaskSet {
         }
         self.data_out.add(task.data_out_held);
         // The initiator names a new task like one whose answer it has: it will not ask for that again.
-        self.answers.remove(&task.id.initiator_task_tag);
+        self.forget_answer(task.id.initiator_task_tag);
         let previous = self.tasks.insert(task.id.initiator_task_tag, task);
         assert!(previous.is_none(), "an initiator task tag names one task");
     }
@@ -177,28 +181,39 @@ impl TaskSet {
     }
 
     /// Keeps an answer until it is acknowledged; of its data, and what is kept already, as much as this session and all may.
-    pub(super) fn keep_answer(&mut self, answer: Answer, retained: &RetainedData) {
+    pub(super) fn keep_answer(&mut self, answer: Answer) {
         self.answers.insert(answer.id.initiator_task_tag, answer);
         let mut kept: usize = self.answers.values().map(Answer::kept_bytes).sum();
-        while kept > RETAINED_DATA_BYTES_MAX || !retained.has_room_for(kept, self.retained_told) {
+        while kept > RETAINED_DATA_BYTES_MAX || !self.retained.has_room_for(kept, self.kept_bytes) {
             let oldest = self.answers.values_mut().filter(|answer| answer.kept_bytes() > 0);
             let Some(oldest) = oldest.min_by_key(|answer| answer.id.generation) else { break };
             kept -= oldest.kept_bytes();
             oldest.forget_data();
         }
-        retained.tell(std::mem::replace(&mut self.retained_told, kept), kept);
+        self.tell_kept(kept);
     }
 
-    /// The session is over, and with it what its answers kept.
-    pub(super) fn forget_answers(&mut self, retained: &RetainedData) {
-        self.answers.clear();
-        retained.tell(std::mem::take(&mut self.retained_told), 0);
+    /// Nobody can ask for these answers any more. What becomes free lets the window open.
+    pub(super) fn forget_answers(&mut self, is_over: impl Fn(&Answer) -> bool) {
+        self.answers.retain(|_, answer| !is_over(answer));
+        self.tell_kept(self.answers.values().map(Answer::kept_bytes).sum());
+        self.open_window();
+    }
+
+    fn forget_answer(&mut self, tag: InitiatorTaskTag) {
+        if let Some(answer) = self.answers.remove(&tag) {
+            self.tell_kept(self.kept_bytes.saturating_sub(answer.kept_bytes()));
+        }
+    }
+
+    fn tell_kept(&mut self, bytes: usize) {
+        self.retained.tell(std::mem::replace(&mut self.kept_bytes, bytes), bytes);
     }
 
     /// The initiator has the response with this number.
     pub(super) fn acknowledge_answer(&mut self, tag: InitiatorTaskTag, stat_sn: Serial32) {
         if self.answers.get(&tag).is_some_and(|answer| answer.stat_sn == Some(stat_sn)) {
-            self.answers.remove(&tag);
+            self.forget_answer(tag);
             self.open_window();
         }
     }
@@ -218,5 +233,12 @@ impl TaskSet {
     /// The link of a task, and whether it is a SCSI task at all.
     pub(super) fn is_management(&self, tag: InitiatorTaskTag) -> bool {
         self.managements.iter().any(|pending| pending.initiator_task_tag == tag)
+    }
+}
+
+impl Drop for TaskSet {
+    /// Whatever its session ends by, nothing is kept for it.
+    fn drop(&mut self) {
+        self.tell_kept(0);
     }
 }

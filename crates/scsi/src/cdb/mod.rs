@@ -11,6 +11,7 @@ mod bytes;
 mod class;
 mod decode;
 mod emit;
+mod fua;
 mod layout;
 mod parse;
 pub mod table;

@@ -5,12 +5,11 @@ use std::rc::Rc;
 
 use serde_json::{Value, json};
 
-use super::Attachment;
+use super::{Attachment, served};
 use crate::control::{Handler, Progress, Request};
 use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
 use crate::fronts::Fronts;
-use crate::fronts::kind::Served;
 use crate::stack::{Ending, Stack};
 use crate::systemd;
 use crate::watch::Watch;
@@ -25,8 +24,7 @@ impl Attachment {
         let inside = Rc::new(Inside { stack, fronts });
         let stack = &inside.stack;
         let serve = async {
-            let served = Served { device: stack.device(), turns: stack.turns() };
-            let served = inside.fronts.serve(served, stack.stopping()).await;
+            let served = inside.fronts.serve(served(stack), stack.stopping()).await;
             stack.note_unused();
             let is_stopping = *stack.stopping().borrow();
             match is_stopping {

@@ -71,7 +71,16 @@ pub trait Front {
     /// Hangs up on the next application that comes before it is served.
     fn turn_away(&self) -> LocalBoxFuture<'_, io::Result<()>>;
 
-    /// Serves until `stop`; then nobody is let in any more, and it ends when every request that was begun is answered. It is served once.
+    /// Shows the device to applications where only that makes the place known to them. Who comes waits until it is served.
+    ///
+    /// # Errors
+    /// When that fails: then the front is of no use.
+    fn open(&self, _: &Served) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Serves until `stop`; then nobody is let in any more, and it ends when every request that was begun is answered. It is opened before, and
+    /// served once.
     fn serve<'a>(&'a self, served: Served, stop: LocalBoxFuture<'a, ()>) -> LocalBoxFuture<'a, io::Result<()>>;
 
     /// Who uses it.

@@ -274,7 +274,7 @@ pub static TABLE: &[Setting] = &[
         "front",
         "as",
         Kind::Text("FRONT"),
-        "Where to offer it: nbd:unix:PATH, nbd:ADDRESS:PORT, or auto",
+        "Where to offer it: nbd:unix:PATH, nbd:ADDRESS:PORT, fuse:PATH, or auto",
     )
     .default("auto")
     .more("auto is an NBD socket in the run-time directory. Given several times, it is offered at all of these places.")
@@ -714,7 +714,7 @@ pub static TABLE: &[Setting] = &[
         "socket.mode",
         "socket-mode",
         Kind::Checked("MODE", |text| mode_of(text).map(drop)),
-        "Permissions of a socket file of a front, octal",
+        "Permissions of a socket file, or of a FUSE file, of a front, octal",
     )
     .unset("0600, or 0660 with socket.group"),
     Setting::new(
@@ -722,7 +722,7 @@ pub static TABLE: &[Setting] = &[
         "socket.group",
         "socket-group",
         Kind::Checked("GROUP", |text| group_of(text).map(drop)),
-        "Group of a socket file of a front, by name or number: that of a hypervisor's user, for one",
+        "Group of a socket file, or of a FUSE file, of a front, by name or number: that of a hypervisor's user, for one",
     ),
 ];
 

@@ -208,8 +208,7 @@ impl Stack {
 
     /// What the LUN was left with; a log, and a cache in write-back, have all of which that is not certain.
     fn check_kept(&self, kept: std::result::Result<(), block::Error>) -> Result<()> {
-        let is_held_here =
-            self.log.is_some() || self.cache().is_some_and(|cache| cache.mode() == cache::Mode::WriteBack);
+        let is_held_here = self.log.is_some() || self.cache().is_some_and(|cache| cache.mode().delays_writes());
         match kept {
             Err(error) if is_held_here => {
                 tracing::warn!(%error, "the LUN was left without a flush; what it may have lost is kept here");

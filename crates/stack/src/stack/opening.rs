@@ -131,7 +131,7 @@ impl<'a> Opening<'a> {
             self.open_log(assessed).await?;
         }
         self.open_difference().await?;
-        let is_write_back = self.config.cache.as_ref().is_some_and(|cache| cache.mode == Mode::WriteBack);
+        let is_write_back = self.config.cache.as_ref().is_some_and(|cache| cache.mode.delays_writes());
         self.early_entries.update(&self.entries, Store::Cache, is_write_back)?;
         self.early_entries.update(&self.entries, Store::Log, self.config.log.is_some())
     }
@@ -163,7 +163,7 @@ impl<'a> Opening<'a> {
         let switch = Arc::new(SwitchLayer::new(opened.clone()));
         self.background.spawn(base::background::named("cache-switch", switch.run()));
         self.early_entries.note_cache(&opened, &switch);
-        if self.config.log.is_some() && config.mode == Mode::WriteBack {
+        if self.config.log.is_some() && config.mode.delays_writes() {
             // A log that was left dirty destages to the cache as soon as it may.
             self.early_entries.update(&self.entries, Store::Cache, true)?;
         }

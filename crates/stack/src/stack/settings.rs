@@ -71,7 +71,7 @@ impl Stack {
             changed = cache.set_mode(mode) => changed.map_err(Error::from),
             () = self.wait_for_stop() => Err(self.is_being_detached()),
         };
-        self.update_registry(Store::Cache, cache.mode() == Mode::WriteBack)?;
+        self.update_registry(Store::Cache, cache.mode().delays_writes())?;
         changed
     }
 

@@ -89,7 +89,23 @@ impl Stack {
         ];
         let stuck = failures.into_iter().flatten().filter(|_| dirty_bytes > 0);
         let stuck = stuck.map(|error| format!("what is dirty cannot be written back, which is tried again: {error}"));
-        gone.chain(resized).chain(stuck).collect()
+        gone.chain(resized).chain(self.failing()).chain(stuck).collect()
+    }
+
+    /// What is wrong with the devices of the cache and of the log.
+    fn failing(&self) -> impl Iterator<Item = String> {
+        let cache = self.cache().map(|cache| cache.status());
+        let cache = cache.and_then(|cache| match (cache.failure, cache.refused_write) {
+            (Some(error), _) => Some(format!("the cache has failed, and writes go to the logical unit: {error}")),
+            (None, Some(error)) => Some(format!(
+                "the cache's device refused {} writes, the last one so: {error}",
+                cache.cache_write_errors
+            )),
+            (None, None) => None,
+        });
+        let log = self.log.as_ref().and_then(|log| log.status().failure);
+        let log = log.map(|error| format!("the log has failed, and writes go to the logical unit: {error}"));
+        cache.into_iter().chain(log)
     }
 
     /// Of what applications see when they connect now.

@@ -34,9 +34,16 @@ pub fn ram_target(read_buffers: &BufferPool) -> Target {
 
 /// An initiator's end of a connection served over a stream in memory.
 pub fn connect(server: &TargetServer) -> (Client<DuplexStream>, JoinHandle<iscsi::target::CloseReason>) {
+    connect_from(server, "a test")
+}
+
+pub fn connect_from(
+    server: &TargetServer,
+    peer: &str,
+) -> (Client<DuplexStream>, JoinHandle<iscsi::target::CloseReason>) {
     let (ours, theirs) = tokio::io::duplex(64 << 10);
     let server = server.clone();
-    let addresses = Addresses { local: "127.0.0.1:3260".to_owned(), peer: "a test".to_owned() };
+    let addresses = Addresses { local: "127.0.0.1:3260".to_owned(), peer: peer.to_owned() };
     let serving = tokio::spawn(async move { server.serve_connection(theirs, addresses).await });
     (Client::new(ours), serving)
 }

@@ -7,7 +7,7 @@ use base::clock::Instant;
 use base::limits::BUFFER_ALIGNMENT;
 use base::serial::Serial32;
 
-use super::super::answer::{Answer, Piece};
+use super::super::answer::{Answer, Forgotten, Piece};
 use super::super::event::{Cdb, CloseReason, Command, Event, LinkId, Outcome, TaskId};
 use super::super::full_feature::FullFeature;
 use super::super::link::live;
@@ -342,13 +342,14 @@ impl Session {
                 data: (sent > 0).then(|| Arc::new(data_in)),
                 sent,
                 pieces: Vec::new(),
+                forgotten: Forgotten::default(),
                 first_data_sn: 0,
                 first_offset: 0,
                 snack_tag: 0,
                 stat_sn: None,
             };
             let answer = self.send_answer(answer);
-            return self.set.keep_answer(answer, &self.parameters.retained);
+            return self.set.keep_answer(answer);
         }
         let numbers = self.set.command_numbers();
         let Some(link) = live(&mut self.links, task.link) else { return };

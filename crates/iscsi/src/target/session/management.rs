@@ -254,8 +254,7 @@ impl Session {
         let Some(scope) = scope(function) else { return };
         let live: Vec<LinkId> = self.live().map(|link| link.id).collect();
         let is_covered = |answer: &super::super::answer::Answer| scope == Scope::Target || answer.lun == lun;
-        self.set.answers.retain(|_, answer| live.contains(&answer.link) || !is_covered(answer));
-        self.set.open_window();
+        self.set.forget_answers(|answer| !live.contains(&answer.link) && is_covered(answer));
     }
 
     /// Tells the driver, once all commands before the request and the data of the tasks it covers have come.

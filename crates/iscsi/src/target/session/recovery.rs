@@ -128,9 +128,7 @@ impl Session {
         // Zero and zero: all that is not acknowledged (RFC 7143 11.16.6).
         let first = if begin.0 == 0 && run_length == 0 { answer.first_data_sn } else { begin.0 };
         let count = if run_length == 0 { next.wrapping_sub(first) } else { run_length };
-        let offset = first.wrapping_sub(answer.first_data_sn) as usize;
-        let is_known = count > 0 && offset < answer.pieces.len() && (count as usize) <= answer.pieces.len() - offset;
-        if !is_known {
+        if !answer.has_sent(first, count) {
             return self.reject_data(at, header, RejectReason::ProtocolError, Serial32(next));
         }
         if !answer.has_data() {
@@ -179,12 +177,8 @@ impl Session {
         begin: Serial32,
         header: &ReceivedHeader,
     ) {
-        let names = |piece: &super::super::answer::Piece| piece.acknowledgement == Some(tag);
-        let answer = self
-            .set
-            .answers
-            .values_mut()
-            .find(|answer| answer.link == at && answer.lun == lun && answer.pieces.iter().any(names));
+        let mut answers = self.set.answers.values_mut();
+        let answer = answers.find(|answer| answer.link == at && answer.lun == lun && answer.asks_under(tag));
         if !answer.is_some_and(|answer| answer.acknowledge(begin.0)) {
             self.reject(at, header, RejectReason::InvalidDataAck);
         }
@@ -200,7 +194,7 @@ impl Session {
         let Some(mut answer) = self.set.answers.remove(&tag) else { return };
         answer.snack_tag = snack_tag;
         let answer = self.send_answer(answer);
-        self.set.keep_answer(answer, &self.parameters.retained);
+        self.set.keep_answer(answer);
     }
 
     /// TASK REASSIGN (RFC 7143 7.2.2, 11.5.1): a task whose connection was logged out goes on here. The response goes out first.
@@ -249,6 +243,6 @@ impl Session {
             let _ = answer.acknowledge(exp_data_sn.0);
         }
         let answer = self.send_answer(answer);
-        self.set.keep_answer(answer, &self.parameters.retained);
+        self.set.keep_answer(answer);
     }
 }

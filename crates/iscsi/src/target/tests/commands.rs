@@ -222,6 +222,46 @@ fn without_a_buffer_data_is_asked_for_later() {
     assert_eq!(&peer.started().data_out[..], data, "what came with the command is there, too");
 }
 
+/// Writes of 64 KiB without a word of their data; gives how many of them are asked for it.
+fn write_and_count_r2ts(peer: &mut Peer, count: u32) -> usize {
+    for tag in 0..count {
+        let command = peer.command(0x10 + tag, cdb_write(64 << 10), Direction::Write, 64 << 10);
+        peer.send(&command, Vec::new());
+    }
+    r2ts(&peer.receive_bhs()).len()
+}
+
+#[test]
+fn a_session_asks_for_no_more_data_than_its_share() {
+    let mut parameters = parameters();
+    parameters.session_data_out_bytes = 256 << 10;
+    let mut peer = Peer::logged_in(parameters, &[]);
+    assert_eq!(write_and_count_r2ts(&mut peer, 8), 4);
+}
+
+/// The second has less than its share, and yet what is left is not all its own: a third one may come.
+#[test]
+fn a_session_leaves_some_room_for_data_where_others_have_half_of_it() {
+    let mut parameters = parameters();
+    parameters.pool = BufferPool::new(1 << 20);
+    let (mut first, mut second) = (Peer::logged_in(parameters.clone(), &[]), Peer::logged_in(parameters.clone(), &[]));
+    assert_eq!(write_and_count_r2ts(&mut first, 10), 10);
+    assert_eq!(write_and_count_r2ts(&mut second, 6), 3, "as much as is left then");
+    assert_eq!(write_and_count_r2ts(&mut Peer::logged_in(parameters, &[]), 6), 1);
+}
+
+/// What a device gave as one large buffer waits in a small one where the initiator wants little of it.
+#[test]
+fn little_data_does_not_wait_in_a_large_buffer() {
+    let mut peer = Peer::logged_in(parameters(), &[]);
+    peer.read(0x10, 512);
+    let command = peer.started();
+    peer.complete(command.task, good(&pattern(1 << 20)));
+    let Target::Session(session, at) = &peer.target else { panic!("it has logged in") };
+    assert_eq!(session.data_bytes_held(*at), 4096);
+    assert_eq!(peer.receive_one().data.bytes(), &pattern(1 << 20)[..512]);
+}
+
 /// RFC 7143 13.10, 13.11, 13.14: who may send how much before it is asked. Each row: InitialR2T, ImmediateData, immediate bytes, unsolicited
 /// bytes after them, and what comes of it for a write of 4096 bytes with FirstBurstLength 1024.
 #[test]

@@ -6,8 +6,8 @@ use super::super::*;
 use super::peer::*;
 use crate::framing::{DataSegment, TransmitQueue};
 use crate::limits::{
-    COMMAND_WINDOW, LOST_CONNECTIONS_MAX, RESPONSE_BYTES_HIGH, RETAINED_ANSWERS, RETAINED_DATA_BYTES_MAX,
-    SESSION_CONNECTIONS_MAX, UNACKNOWLEDGED_BYTES_MAX, UNACKNOWLEDGED_RESPONSES_MAX,
+    COMMAND_WINDOW, LOST_CONNECTIONS_MAX, RESPONSE_BYTES_HIGH, RETAINED_ALWAYS_BYTES, RETAINED_ANSWERS,
+    RETAINED_DATA_BYTES_MAX, SESSION_CONNECTIONS_MAX, UNACKNOWLEDGED_BYTES_MAX, UNACKNOWLEDGED_RESPONSES_MAX,
 };
 use crate::pdu::*;
 
@@ -310,4 +310,47 @@ fn what_all_sessions_keep_for_recovery_has_a_bound() {
     assert_eq!(retained.bytes(), 2 * READ_BYTES);
     drop(peers);
     assert_eq!(retained.bytes(), 0);
+}
+
+/// What was acknowledged is not held against anybody, also where the session asks for nothing more.
+#[test]
+fn what_was_acknowledged_leaves_room_for_what_others_keep_for_recovery() {
+    const READ_BYTES: usize = 1 << 20;
+    let mut parameters = parameters();
+    parameters.retained = std::sync::Arc::new(RetainedData::new(2 * READ_BYTES));
+    let retained = std::sync::Arc::clone(&parameters.retained);
+    let mut peer = Peer::logged_in(parameters, &LEVEL_1);
+    for tag in 0..2 {
+        peer.read(tag, READ_BYTES as u32);
+        let command = peer.started();
+        peer.complete(command.task, good(&pattern(READ_BYTES)));
+        peer.receive();
+    }
+    assert_eq!(retained.bytes(), 2 * READ_BYTES);
+    let next = acknowledge(&mut peer, Serial32(1)).stat_sn.next();
+    acknowledge(&mut peer, next);
+    assert_eq!(retained.bytes(), 0);
+}
+
+/// One answer of the size that is usual, when others have all there is.
+#[test]
+fn a_session_keeps_a_little_for_recovery_whatever_others_keep() {
+    const READ_BYTES: usize = 1 << 20;
+    let mut parameters = parameters();
+    parameters.retained = std::sync::Arc::new(RetainedData::new(READ_BYTES));
+    let answered = |bytes: usize| {
+        let mut peer = Peer::logged_in(parameters.clone(), &LEVEL_1);
+        peer.read(0, bytes as u32);
+        let command = peer.started();
+        peer.complete(command.task, good(&pattern(bytes)));
+        peer.receive();
+        peer
+    };
+    let _others = answered(READ_BYTES);
+    let (mut usual, mut large) = (answered(RETAINED_ALWAYS_BYTES), answered(2 * RETAINED_ALWAYS_BYTES));
+    snack(&mut usual, 0);
+    let again: usize = usual.receive().iter().map(|pdu| pdu.data.length).sum();
+    assert_eq!(again, RETAINED_ALWAYS_BYTES);
+    snack(&mut large, 0);
+    assert_eq!(reject_reason(&large.receive_bhs()[0]), RejectReason::SnackReject);
 }

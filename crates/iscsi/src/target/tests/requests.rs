@@ -5,7 +5,7 @@ use base::serial::Serial32;
 use super::super::*;
 use super::peer::*;
 use crate::framing::{DataSegment, FramingError};
-use crate::limits::{PACE_INTERVAL, PACE_WORK_MAX, TEXT_REQUEST_KEYS_MAX};
+use crate::limits::{PACE_INTERVAL, PACE_WORK_MAX, TEXT_REQUEST_BYTES_MAX, TEXT_REQUEST_KEYS_MAX};
 use crate::pdu::*;
 use crate::text::Keys;
 
@@ -360,6 +360,19 @@ fn a_text_of_many_keys_after_the_login_is_rejected() {
     assert!(matches!(peer.receive_bhs()[..], [Bhs::TextResponse(_)]));
     peer.send(&text(None, false), keys(TEXT_REQUEST_KEYS_MAX + 1));
     assert_eq!(reject_reason(&peer.receive_bhs()[0]), RejectReason::ProtocolError);
+}
+
+#[test]
+fn a_text_in_pieces_after_the_login_has_so_many_bytes_and_no_more() {
+    let mut peer = Peer::logged_in(parameters(), &[]);
+    let mut transfer = None;
+    for _ in 0..TEXT_REQUEST_BYTES_MAX / 4096 {
+        peer.send(&text(transfer, true), vec![b'a'; 4096]);
+        let [Bhs::TextResponse(response)] = &peer.receive_bhs()[..] else { panic!("it goes on") };
+        transfer = response.target_transfer_tag;
+    }
+    peer.send(&text(transfer, true), vec![b'a'; 1]);
+    assert_eq!(reject_reason(&peer.receive_bhs()[0]), RejectReason::LongOperationReject);
 }
 
 /// RFC 7143 11.18: an answer to a ping that was never sent is no answer, and none is due.

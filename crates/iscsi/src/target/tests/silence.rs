@@ -79,6 +79,28 @@ fn a_peer_that_sends_data_out_without_data_holds_its_buffers_no_longer_than_a_si
     assert_eq!(peer.close_reason(), CloseReason::Protocol("the data of a write does not come"));
 }
 
+/// The data of others is none of its own.
+#[test]
+fn a_command_whose_data_does_not_come_ends_its_connection_however_much_comes_for_others() {
+    let mut peer = Peer::logged_in(parameters(), &[("InitialR2T", "Yes"), ("ImmediateData", "No")]);
+    let forgotten = peer.command(0x10, cdb_write(4096), Direction::Write, 4096);
+    peer.send(&forgotten, Vec::new());
+    assert_eq!(r2ts(&peer.receive_bhs()).len(), 1);
+    let end = peer.now + 2 * LONG;
+    while !peer.target.is_closed() {
+        assert!(peer.now < end, "it holds its buffer for ever");
+        let write = peer.command(0x20, cdb_write(64 << 10), Direction::Write, 64 << 10);
+        peer.send(&write, Vec::new());
+        let [(transfer, ..)] = r2ts(&peer.receive_bhs())[..] else { panic!("one R2T") };
+        peer.data_out(0x20, Some(transfer), 0, 0, true, &pattern(64 << 10));
+        let task = peer.started().task;
+        peer.complete(task, Outcome::default());
+        assert!(matches!(peer.receive_bhs()[..], [Bhs::ScsiResponse(_)]));
+        peer.sleep(Duration::from_secs(10));
+    }
+    assert_eq!(peer.close_reason(), CloseReason::Protocol("the data of a write does not come"));
+}
+
 #[test]
 fn a_text_negotiation_held_open_ends_with_its_silent_peer() {
     let mut peer = Peer::logged_in(parameters(), &[]);

@@ -1,0 +1,133 @@
+//! Where a FUSE file is, and what is there before and afterwards.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::mount::{UnmountFlags, unmount};
+
+/// The kernel's door.
+const FUSE_DEVICE: &str = "/dev/fuse";
+
+/// An empty file that nobody else mounts over while this is there.
+#[derive(Debug)]
+pub struct Mountpoint {
+    path: PathBuf,
+    /// The file below, locked.
+    file: File,
+    /// Whether it was made for this, and goes with it.
+    is_made: bool,
+}
+
+impl Mountpoint {
+    /// Takes `path`: makes an empty file there, or takes one that is there. What a process left there that was killed is unmounted first.
+    ///
+    /// # Errors
+    /// `AlreadyExists` for what is no empty file; `AddrInUse` where another process has it; `Unsupported` on a kernel without FUSE; whatever making the file
+    /// brings.
+    pub fn claim(path: &Path) -> io::Result<Self> {
+        check_kernel()?;
+        if is_left_behind(path) {
+            detach(path)?;
+        }
+        let (file, is_made) = open_empty(path)?;
+        let in_use = || io::Error::new(io::ErrorKind::AddrInUse, "another process offers a device there");
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| in_use())?;
+        Ok(Self { path: path.to_owned(), file, is_made })
+    }
+
+    /// The path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Mountpoint {
+    fn drop(&mut self) {
+        let is_same = |found: fs::Metadata, own: fs::Metadata| (found.dev(), found.ino()) == (own.dev(), own.ino());
+        let is_there = fs::symlink_metadata(&self.path).ok().zip(self.file.metadata().ok());
+        if self.is_made && is_there.is_some_and(|(found, own)| is_same(found, own)) {
+            // One that stays is an empty file, which the next one takes.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn check_kernel() -> io::Result<()> {
+    OpenOptions::new().read(true).write(true).open(FUSE_DEVICE).map(drop).map_err(|error| {
+        let kind = match error.kind() {
+            io::ErrorKind::NotFound => io::ErrorKind::Unsupported,
+            kind => kind,
+        };
+        io::Error::new(kind, format!("{FUSE_DEVICE}: {error} (the kernel's module is called fuse)"))
+    })
+}
+
+/// Whether what is mounted there has lost its process.
+fn is_left_behind(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotConnected)
+}
+
+fn open_empty(path: &Path) -> io::Result<(File, bool)> {
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        made => return Ok((made?, true)),
+    }
+    let found = fs::symlink_metadata(path)?;
+    if !found.is_file() || found.len() > 0 {
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "something is there that is no empty file"));
+    }
+    Ok((File::open(path)?, false))
+}
+
+/// Unmounts what is at `path`, whoever still has it open.
+pub(super) fn detach(path: &Path) -> io::Result<()> {
+    match unmount(path, UnmountFlags::DETACH) {
+        // Whoever is not root may unmount what is theirs by a helper of the system.
+        Err(rustix::io::Errno::PERM) => detach_as_user(path),
+        done => Ok(done?),
+    }
+}
+
+fn detach_as_user(path: &Path) -> io::Result<()> {
+    let mut helper = Command::new("fusermount3");
+    let helper = helper.args(["-u", "-z", "--"]).arg(path).stdin(Stdio::null()).stdout(Stdio::null());
+    match helper.stderr(Stdio::null()).status()?.success() {
+        true => Ok(()),
+        false => Err(io::Error::new(io::ErrorKind::PermissionDenied, "fusermount3 does not unmount it")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_taken_once_and_left_as_it_was() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk");
+        let taken = Mountpoint::claim(&path).unwrap();
+        assert_eq!(Mountpoint::claim(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(taken);
+        assert!(!path.exists(), "it was made for this");
+        fs::write(&path, "").unwrap();
+        drop(Mountpoint::claim(&path).unwrap());
+        assert!(path.exists(), "it was there");
+    }
+
+    #[test]
+    fn what_is_no_empty_file_stays_what_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("notes");
+        fs::write(&path, "notes").unwrap();
+        for path in [&path, &directory.path().to_owned()] {
+            assert_eq!(Mountpoint::claim(path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), "notes");
+        let nowhere = Mountpoint::claim(&directory.path().join("a/b")).unwrap_err();
+        assert_eq!(nowhere.kind(), io::ErrorKind::NotFound);
+    }
+}

@@ -1,0 +1,308 @@
+//! How the device carries out what is asked of a file.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use block::device::DeviceExt;
+use block::range_lock::{Acquire, RangeLock};
+use block::{Buffer, ByteRange, Error, ErrorKind, ExtentKind, SharedDevice};
+use fuser::Errno;
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::counters::{Counters, Kind};
+use crate::limits::{BYTES_IN_FLIGHT_MAX, SEEK_STEP_BYTES, SHARE_UNIT_BYTES, ZERO_PIECE_BYTES_ALONE};
+use crate::partial::{Blocks, around};
+
+/// A device, and what is under way in it.
+pub(super) struct Work {
+    device: SharedDevice,
+    turns: RangeLock,
+    /// Units of [`SHARE_UNIT_BYTES`] of what may be under way.
+    room: Arc<Semaphore>,
+    is_closed: AtomicBool,
+    pub(super) counters: Counters,
+}
+
+const ROOM_UNITS: u32 = (BYTES_IN_FLIGHT_MAX / SHARE_UNIT_BYTES) as u32;
+
+impl Work {
+    pub(super) fn new(device: SharedDevice, turns: RangeLock) -> Self {
+        let room = Arc::new(Semaphore::new(ROOM_UNITS as usize));
+        Self { device, turns, room, is_closed: AtomicBool::new(false), counters: Counters::default() }
+    }
+
+    /// Bytes of the file now.
+    pub(super) fn size_bytes(&self) -> u64 {
+        self.device.geometry().size_bytes
+    }
+
+    /// Bytes that programs had best read and write at once.
+    pub(super) fn block_bytes(&self) -> u32 {
+        let geometry = self.device.geometry();
+        geometry.physical_block_bytes.max(geometry.logical_block_bytes)
+    }
+
+    /// Whether nothing new is begun any more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
+    }
+
+    /// Begins nothing any more, and waits for what is under way, as long as `time_max`.
+    pub(super) async fn close(&self, time_max: Duration) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        let _ = tokio::time::timeout(time_max, self.room.acquire_many(ROOM_UNITS)).await;
+    }
+
+    /// Carries out `work` on `bytes` and hands its outcome to `answer`: here and now when the device answers on the spot, otherwise on the runtime of
+    /// `handle`. Waits until there is room for it.
+    pub(super) fn carry_out<T: Send + 'static>(
+        self: &Arc<Self>,
+        handle: &Handle,
+        (kind, bytes): (Kind, u64),
+        work: impl Future<Output = Result<T, Error>> + Send + 'static,
+        answer: impl FnOnce(Result<T, Errno>) + Send + 'static,
+    ) {
+        let Some(room) = self.wait_for_room(handle, bytes) else {
+            return answer(Err(Errno::EIO));
+        };
+        self.counters.count_request(kind, bytes);
+        let this = Arc::clone(self);
+        let mut carried_out = Box::pin(async move {
+            let outcome = work.await;
+            if let Err(error) = &outcome {
+                this.counters.count_error(kind);
+                tracing::debug!(%error, ?kind, "a request of a file failed");
+            }
+            answer(outcome.map_err(|error| to_errno(&error)));
+            drop(room);
+        });
+        let _runtime = handle.enter();
+        if carried_out.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            handle.spawn(carried_out);
+        }
+    }
+
+    fn wait_for_room(&self, handle: &Handle, bytes: u64) -> Option<OwnedSemaphorePermit> {
+        let units = bytes.div_ceil(SHARE_UNIT_BYTES).clamp(1, ROOM_UNITS.into()) as u32;
+        let room = Arc::clone(&self.room);
+        match Arc::clone(&room).try_acquire_many_owned(units) {
+            Ok(permit) if !self.is_closed() => Some(permit),
+            Err(_) if !self.is_closed() => {
+                handle.block_on(room.acquire_many_owned(units)).ok().filter(|_| !self.is_closed())
+            }
+            _ => None,
+        }
+    }
+
+    /// Fills a buffer: shorter than asked for at the end of the file.
+    pub(super) fn read(&self, offset: u64, length: u64) -> impl Future<Output = Result<Buffer, Error>> + Send + use<> {
+        let length = length.min(self.size_bytes().saturating_sub(offset));
+        let blocks = self.blocks();
+        async move {
+            if length == 0 {
+                return Ok(Buffer::default());
+            }
+            blocks?.read(offset, Buffer::zeroed(length as usize)).await
+        }
+    }
+
+    /// Writes all of `bytes`, durably with `fua`.
+    pub(super) fn write(
+        &self,
+        offset: u64,
+        bytes: &[u8],
+        fua: bool,
+    ) -> impl Future<Output = Result<(), Error>> + Send + use<> {
+        let turn = self.inside(offset, bytes.len() as u64).map(|range| self.turn_of(range));
+        let (blocks, buffer) = (self.blocks(), Buffer::copy_of(bytes));
+        async move {
+            let _turn = turn?.await;
+            blocks?.write(offset, buffer, fua).await
+        }
+    }
+
+    /// Makes a range zeroes in pieces. What it took may be given back with `may_discard`.
+    pub(super) fn write_zeroes(
+        &self,
+        offset: u64,
+        length: u64,
+        may_discard: bool,
+    ) -> impl Future<Output = Result<(), Error>> + Send + use<> {
+        let range = self.inside(offset, length).map(|range| (range, self.turn_of(range)));
+        let blocks = self.blocks();
+        async move {
+            let (blocks, (mut left, turn)) = (blocks?, range?);
+            let _turn = turn.await;
+            while !left.is_empty() {
+                let end = (left.offset + 1).next_multiple_of(ZERO_PIECE_BYTES_ALONE).min(left.end());
+                let piece = ByteRange { offset: left.offset, length: end - left.offset };
+                blocks.clone().write_zeroes(piece, false, may_discard).await?;
+                left = ByteRange { offset: end, length: left.end() - end };
+            }
+            Ok(())
+        }
+    }
+
+    /// Makes durable what was written.
+    pub(super) fn flush(&self) -> impl Future<Output = Result<(), Error>> + Send + use<> {
+        self.device.flush()
+    }
+
+    /// The first byte from `offset` on that is data, or else is in a hole. The end of the file is a hole; a device that knows of none has one there only.
+    /// `None` where there is no such byte.
+    pub(super) fn seek(
+        &self,
+        offset: u64,
+        is_data_wanted: bool,
+    ) -> impl Future<Output = Result<Option<u64>, Error>> + Send + use<> {
+        let geometry = self.device.geometry();
+        let (device, size_bytes) = (Arc::clone(&self.device), geometry.size_bytes);
+        let block_bytes = u64::from(geometry.logical_block_bytes);
+        async move {
+            let mut at = offset;
+            while at < size_bytes {
+                let step = ByteRange { offset: at, length: SEEK_STEP_BYTES.min(size_bytes - at) };
+                let whole = around(block_bytes, step);
+                let extents = match device.extents(whole.offset, whole.length).await {
+                    Err(error) if error.kind() == ErrorKind::Unsupported => {
+                        return Ok(Some(if is_data_wanted { offset } else { size_bytes }));
+                    }
+                    extents => extents?,
+                };
+                let is_wanted = |kind: ExtentKind| (kind == ExtentKind::Hole) != is_data_wanted;
+                let found = extents.iter().find(|extent| is_wanted(extent.kind) && extent.range.end() > at);
+                if let Some(found) = found {
+                    return Ok(Some(found.range.offset.max(at)));
+                }
+                // What was not answered is asked for again; of an answer without an end at least a block is done.
+                let answered = extents.last().map_or(whole.end(), |extent| extent.range.end());
+                at = answered.max(at + block_bytes);
+            }
+            Ok((!is_data_wanted && offset < size_bytes).then_some(size_bytes))
+        }
+    }
+
+    fn blocks(&self) -> Result<Blocks, Error> {
+        Blocks::new(Arc::clone(&self.device), &self.device.geometry(), u64::MAX, None)
+    }
+
+    /// A range, which must be inside the file: nothing makes a device longer.
+    fn inside(&self, offset: u64, length: u64) -> Result<ByteRange, Error> {
+        match offset.checked_add(length) {
+            Some(end) if end <= self.size_bytes() => Ok(ByteRange { offset, length }),
+            _ => Err(Error::new(ErrorKind::NoSpace, "that is past the end of the device")),
+        }
+    }
+
+    /// The turn among those that change the same blocks.
+    fn turn_of(&self, range: ByteRange) -> Acquire {
+        self.turns.exclusive(around(self.device.geometry().logical_block_bytes.into(), range))
+    }
+}
+
+/// What a program is told of an error.
+fn to_errno(error: &Error) -> Errno {
+    match error.kind() {
+        ErrorKind::NoSpace => Errno::ENOSPC,
+        ErrorKind::ReadOnly => Errno::EROFS,
+        ErrorKind::AccessDenied => Errno::EACCES,
+        ErrorKind::TimedOut => Errno::ETIMEDOUT,
+        ErrorKind::InvalidRange => Errno::EINVAL,
+        ErrorKind::Unsupported => Errno::EOPNOTSUPP,
+        ErrorKind::Media
+        | ErrorKind::ReservationConflict
+        | ErrorKind::Gone
+        | ErrorKind::NoAccess
+        | ErrorKind::OutcomeUnknown
+        | ErrorKind::Busy
+        | ErrorKind::Corrupt
+        | ErrorKind::NotFound => Errno::EIO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use block::Identity;
+    use block::memory::MemoryDevice;
+
+    use super::*;
+
+    fn work(bytes: u64) -> Work {
+        let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
+        Work::new(Arc::new(MemoryDevice::new(bytes, identity)), RangeLock::new())
+    }
+
+    #[tokio::test]
+    async fn any_bytes_are_read_and_written_and_none_behind_the_end() {
+        let work = work(8192);
+        work.write(511, &[7; 3], false).await.unwrap();
+        assert_eq!(work.read(510, 5).await.unwrap()[..], [0, 7, 7, 7, 0]);
+        assert_eq!(work.read(8190, 100).await.unwrap().len(), 2);
+        assert_eq!(work.read(u64::MAX, 100).await.unwrap().len(), 0);
+        for offset in [8190, u64::MAX] {
+            let refused = work.write(offset, &[1; 3], false).await.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::NoSpace);
+        }
+        assert_eq!(work.read(8190, 2).await.unwrap()[..], [0, 0], "nothing of it was written");
+        work.write_zeroes(512, 1, true).await.unwrap();
+        assert_eq!(work.read(510, 5).await.unwrap()[..], [0, 7, 0, 7, 0]);
+        assert_eq!(work.write_zeroes(8191, 2, false).await.unwrap_err().kind(), ErrorKind::NoSpace);
+    }
+
+    #[tokio::test]
+    async fn holes_end_with_the_file() {
+        let work = work(1 << 20);
+        work.write(0, &[1; 4096], false).await.unwrap();
+        assert_eq!(work.seek(0, true).await.unwrap(), Some(0));
+        let hole = work.seek(0, false).await.unwrap().expect("the end is one");
+        assert!((4096..=1 << 20).contains(&hole), "{hole}");
+        for is_data_wanted in [false, true] {
+            assert_eq!(work.seek(1 << 20, is_data_wanted).await.unwrap(), None, "it is the end");
+        }
+    }
+
+    #[test]
+    fn who_asks_for_more_than_there_is_room_for_waits() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let work = Arc::new(work(8192));
+        let (finish, finished) = tokio::sync::oneshot::channel::<()>();
+        let first = async move {
+            let _ = finished.await;
+            Ok(())
+        };
+        work.carry_out(runtime.handle(), (Kind::Read, BYTES_IN_FLIGHT_MAX), first, drop);
+        let (sender, told) = std::sync::mpsc::channel();
+        let (later, handle) = (Arc::clone(&work), runtime.handle().clone());
+        let second = std::thread::spawn(move || {
+            let read = later.read(0, 512);
+            later.carry_out(&handle, (Kind::Read, 512), read, move |outcome| sender.send(outcome.is_ok()).unwrap());
+        });
+        runtime.block_on(async { tokio::time::sleep(Duration::from_millis(50)).await });
+        assert!(told.try_recv().is_err(), "there is no room");
+        finish.send(()).unwrap();
+        runtime.block_on(async {
+            while told.try_recv() != Ok(true) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+        second.join().unwrap();
+    }
+
+    #[test]
+    fn what_comes_after_the_end_is_refused() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let work = Arc::new(work(8192));
+        runtime.block_on(work.close(Duration::from_secs(1)));
+        let (sender, told) = std::sync::mpsc::channel();
+        let read = work.read(0, 512);
+        work.carry_out(runtime.handle(), (Kind::Read, 512), read, move |outcome| {
+            sender.send(outcome.is_err()).unwrap()
+        });
+        assert!(told.recv().unwrap());
+        assert_eq!(work.counters.snapshot().read.requests, 0);
+    }
+}

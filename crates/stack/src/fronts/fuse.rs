@@ -1,0 +1,98 @@
+//! A file: what `losetup` takes, and most programs that take a disk image. It is mounted by FUSE.
+
+use std::cell::{Cell, OnceCell};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use front::{FuseCounters, FuseFile, FuseOptions, Mountpoint};
+use futures_util::future::LocalBoxFuture;
+use serde_json::{Value, json};
+
+use super::kind::{Clients, Front, FrontConfig, FrontKind, Served};
+use crate::error::{Error, Failure, Result};
+use crate::metrics::plain::{Plain, counter, gauge};
+
+pub(super) static KIND: FrontKind = FrontKind { name: "fuse", places: "fuse:PATH", place, listen, metrics: METRICS };
+
+const METRICS: &[Plain] = &[
+    gauge("forebay_fuse_open", "/fuse/open", "How many times FUSE files are open."),
+    counter("forebay_fuse_read_requests", "/fuse/read/requests", "Reads of FUSE files."),
+    counter("forebay_fuse_read_bytes", "/fuse/read/bytes", "Bytes of reads of FUSE files."),
+    counter("forebay_fuse_write_requests", "/fuse/write/requests", "Writes to FUSE files."),
+    counter("forebay_fuse_write_bytes", "/fuse/write/bytes", "Bytes of writes to FUSE files."),
+];
+
+struct FuseFront {
+    options: FuseOptions,
+    path: String,
+    /// Until it is opened.
+    mountpoint: Cell<Option<Mountpoint>>,
+    file: OnceCell<FuseFile>,
+}
+
+/// An absolute one.
+fn place(text: &str) -> std::result::Result<String, String> {
+    if text.is_empty() {
+        return Err("a file has a path: fuse:PATH".to_owned());
+    }
+    let path = std::path::absolute(text).map_err(|error| format!("{text}: {error}"))?;
+    path.into_os_string().into_string().map_err(|path| format!("{} is not UTF-8", path.display()))
+}
+
+fn listen(config: &FrontConfig) -> Result<Box<dyn Front>> {
+    let mountpoint = Mountpoint::claim(Path::new(&config.place)).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists | io::ErrorKind::Unsupported => {
+            Error::new(Failure::Usage, format!("cannot offer a file at {}: {error}", config.place))
+        }
+        _ => Error::io(format!("cannot offer a file at {}", config.place), &error),
+    })?;
+    let options = FuseOptions { is_read_only: config.is_read_only, access: config.access };
+    let (path, mountpoint) = (config.place.clone(), Cell::new(Some(mountpoint)));
+    Ok(Box::new(FuseFront { options, path, mountpoint, file: OnceCell::new() }))
+}
+
+impl FuseFront {
+    fn counted(&self) -> FuseCounters {
+        self.file.get().map(FuseFile::counters).unwrap_or_default()
+    }
+}
+
+impl Front for FuseFront {
+    fn kind(&self) -> &'static FrontKind {
+        &KIND
+    }
+
+    fn place(&self) -> String {
+        self.path.clone()
+    }
+
+    fn address(&self) -> String {
+        self.place()
+    }
+
+    /// Nobody comes before it is mounted.
+    fn turn_away(&self) -> LocalBoxFuture<'_, io::Result<()>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn open(&self, served: &Served) -> io::Result<()> {
+        let mountpoint = self.mountpoint.take().expect("a front is opened once");
+        let (device, turns) = (Arc::clone(&served.device), served.turns.clone());
+        let file = FuseFile::mount(mountpoint, device, turns, self.options)?;
+        self.file.set(file).map_err(|_| io::Error::other("it is open"))
+    }
+
+    fn serve<'a>(&'a self, _: Served, stop: LocalBoxFuture<'a, ()>) -> LocalBoxFuture<'a, io::Result<()>> {
+        Box::pin(async move { self.file.get().expect("a front is opened before it is served").serve(stop).await })
+    }
+
+    fn clients(&self) -> Clients {
+        // Everybody sees the size that it has.
+        Clients { open: self.counted().open, outdated: 0 }
+    }
+
+    fn counters(&self) -> Value {
+        json!(self.counted())
+    }
+}

@@ -174,7 +174,7 @@ impl Deferred {
 
     /// Whether it is time to place it: somebody waits, or half of the memory is in use.
     pub(crate) fn is_due(&self) -> bool {
-        self.is_wanted || self.held_bytes * 2 > self.bytes_max
+        !self.lines.is_empty() && (self.is_wanted || self.held_bytes * 2 > self.bytes_max)
     }
 
     /// All that is here now, to be placed.
@@ -278,6 +278,18 @@ mod tests {
         let placing = deferred.begin_placing();
         deferred.finish_placing(&placing);
         assert_eq!((deferred.held_bytes(), deferred.line_count()), (0, 0));
+    }
+
+    /// Who places it in the background would look again and again.
+    #[test]
+    fn what_somebody_waits_for_is_not_due_any_more_when_all_of_it_was_on_its_way_then() {
+        let mut deferred = Deferred::new().bounded(4096, 1 << 20);
+        add(&mut deferred, FRAME, 1, 1);
+        let placing = deferred.begin_placing();
+        deferred.want();
+        assert!(deferred.is_due());
+        drop(deferred.finish_placing(&placing));
+        assert!(!deferred.is_due());
     }
 
     #[test]

@@ -31,6 +31,7 @@ use crate::core::{Core, State};
 use crate::limits::{READ_GAP_BYTES_MAX, UNIT_BYTES};
 use crate::map::Piece;
 use crate::pins::Pins;
+use crate::place::PlaceView;
 use crate::reads::FoundSectors;
 use crate::sectors::{range_of, sectors_of, whole_blocks};
 
@@ -116,7 +117,7 @@ impl Core {
 
     /// Checks the segments with pieces of `rest` that nobody has yet: what is damaged in them is lost, by name. Whether there were any.
     async fn check_found(&self, rest: &Rest) -> bool {
-        let segment_of = |piece: &Piece| self.layout.segment_of(piece.place);
+        let segment_of = |piece: &Piece| self.layout.segment_of(piece.unit());
         let unchecked: BTreeSet<u32> = {
             let state = self.state();
             rest.log
@@ -157,7 +158,7 @@ impl Core {
             if copy_from_ram(state, &piece, target) {
                 ram += piece.sectors;
             } else {
-                rest.pins.add(&mut state.contents.segments, self.layout.segment_of(piece.place));
+                rest.pins.add(&mut state.contents.segments, self.layout.segment_of(piece.unit()));
                 rest.log.push(piece);
             }
         }
@@ -174,7 +175,7 @@ impl Core {
         }
         let from_log = join_all(rest.log.iter().map(|piece| {
             let length = (piece.sectors * UNIT_BYTES) as usize;
-            self.log_device.read(self.layout.offset_of(piece.place), Buffer::zeroed(length))
+            self.log_device.read(self.layout.offset_of(piece.unit()), Buffer::zeroed(length))
         }));
         let from_below = join_all(rest.below.iter().map(|below| {
             let length = below.hull.length as usize;
@@ -245,23 +246,19 @@ impl Rest {
 
 /// Copies a piece that is in slots, in the newest records or zero. Whether it is.
 fn copy_from_ram(state: &mut State, piece: &Piece, target: &mut [u8]) -> bool {
-    if piece.is_zero() {
-        target.fill(0);
-        return true;
-    }
-    if piece.is_in_stage() {
-        if let Some(stage) = &state.contents.stage {
-            stage.load(piece.place, target);
+    match piece.place.view() {
+        PlaceView::Zeroes(_) => target.fill(0),
+        PlaceView::Slot(unit) => {
+            if let Some(stage) = &state.contents.stage {
+                stage.load(unit, target);
+            }
         }
-        return true;
+        PlaceView::Segment(unit) => match state.contents.records.get_used(unit, target.len()) {
+            Some(bytes) => target.copy_from_slice(bytes),
+            None => return false,
+        },
     }
-    match state.contents.records.get_used(piece.place, target.len()) {
-        Some(bytes) => {
-            target.copy_from_slice(bytes);
-            true
-        }
-        None => false,
-    }
+    true
 }
 
 fn lost(piece: &Piece) -> Error {

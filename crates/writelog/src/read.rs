@@ -265,3 +265,57 @@ fn lost(piece: &Piece) -> Error {
     let context = format!("{} were only in the log, and could not be read back from its device", range_of(piece));
     Error::new(ErrorKind::Media, context)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::task::{Context, Poll, Wake, Waker};
+
+    use base::executor::Executor;
+    use block::SharedDevice;
+    use block::memory::MemoryDevice;
+
+    use super::*;
+    use crate::options::{FormatOptions, OpenOptions};
+
+    const RANGE: ByteRange = ByteRange { offset: 0, length: 4096 };
+
+    /// A writer that waits for a read, woken as the read gives up its range: on another thread it could bring its bytes to the origin at once.
+    struct Writer {
+        core: Arc<Core>,
+        is_woken: AtomicBool,
+        is_let_through: AtomicBool,
+    }
+
+    impl Wake for Writer {
+        fn wake(self: Arc<Self>) {
+            self.is_woken.store(true, Ordering::Relaxed);
+            self.is_let_through.store(self.core.below.try_exclusive(RANGE).is_some(), Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_read_has_its_place_before_the_origin_changes_when_it_lets_writers_in() {
+        let mut executor = Executor::in_order();
+        let log: SharedDevice = Arc::new(MemoryDevice::new(1 << 20, block::Identity::default()));
+        let origin: SharedDevice = Arc::new(MemoryDevice::new(1 << 20, block::Identity::default()));
+        let options = OpenOptions::new(Arc::new(executor.clock()));
+        let opened = async move {
+            crate::open::format(&log, &origin, FormatOptions::paper()).await?;
+            crate::open::open(log, origin, options).await
+        };
+        let core = executor.block_on(opened).expect("nothing fails");
+
+        let place = core.ranges.shared(RANGE);
+        let (is_woken, is_let_through) = (AtomicBool::new(false), AtomicBool::new(false));
+        let writer = Arc::new(Writer { core: Arc::clone(&core), is_woken, is_let_through });
+        let mut waiting = Box::pin(core.ranges.exclusive(RANGE));
+        let waker = Waker::from(Arc::clone(&writer));
+        assert!(matches!(waiting.as_mut().poll(&mut Context::from_waker(&waker)), Poll::Pending), "the read has it");
+
+        let response = executor.block_on(read(core, RANGE, Buffer::zeroed(RANGE.length as usize), place));
+        response.result.expect("nothing fails");
+        assert!(writer.is_woken.load(Ordering::Relaxed), "the read never let it in");
+        assert!(!writer.is_let_through.load(Ordering::Relaxed), "the origin could change below the read");
+    }
+}

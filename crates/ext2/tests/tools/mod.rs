@@ -406,6 +406,17 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let _ = run("umount", &[self.folder.to_str().unwrap()]);
+        // A process that another test is just starting may still have what is open here.
+        let folder = self.folder.to_str().unwrap();
+        let is_gone = (0..100).any(|_| {
+            let is_gone = run("umount", &[folder]).status.success();
+            if !is_gone {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            is_gone
+        });
+        if !is_gone {
+            let _ = run("umount", &["--lazy", folder]);
+        }
     }
 }

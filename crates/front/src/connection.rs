@@ -12,7 +12,7 @@
 
 use std::future::Future;
 use std::io::{self, IoSlice};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
@@ -37,6 +37,7 @@ use crate::limits::{
     TURN_REFUSED_BYTES, TURN_REQUEST_BYTES,
 };
 use crate::long_requests::{WorkShare, is_long};
+use crate::next_turn::NextTurn;
 use crate::shared::Shared;
 
 /// A future without a result that lives as long as its connection.
@@ -57,6 +58,7 @@ pub(crate) struct Connection<S> {
     turn_bytes: u64,
     /// What reads and writes cost that were carried out on the spot in this turn: they came at once, too.
     turn_cost: u64,
+    next_turn: NextTurn,
     /// The buffer that the next request waits for.
     awaited: Option<Awaited>,
     holdings: Holdings,
@@ -127,6 +129,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             lane,
             turn_bytes: 0,
             turn_cost: 0,
+            next_turn: NextTurn::new(),
             awaited: None,
             holdings,
             bytes_running: 0,
@@ -144,6 +147,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.next_turn.poll(context).is_pending() {
+            return Poll::Pending;
+        }
         if !self.is_closing && self.shutdown.as_mut().poll(context).is_ready() {
             self.server.begin_shutdown();
             self.is_closing = true;
@@ -164,8 +170,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 return Poll::Pending;
             }
             if self.is_turn_over() {
-                // Not a plain wake-up: the runtime might poll it again before it looks at the sockets of others.
-                let _ = pin!(tokio::task::yield_now()).poll(context);
+                self.next_turn.wait(context);
                 self.check_deadlines(context)?;
                 return Poll::Pending;
             }

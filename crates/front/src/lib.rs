@@ -26,6 +26,7 @@ mod holdings;
 pub mod limits;
 pub mod listener;
 mod long_requests;
+mod next_turn;
 pub mod options;
 mod partial;
 mod room;

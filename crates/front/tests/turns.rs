@@ -42,7 +42,7 @@ const FLOOD: usize = 256;
 struct Model {
     below: SharedDevice,
     asked: Mutex<Vec<(OperationKind, u64, u64)>>,
-    /// What 64 KiB, or a request of fewer, takes; `None` is on the spot.
+    /// What 64 KiB, or a request of fewer, takes; `None` is on the spot, zero is without a wait by a task of the runtime.
     time: Option<Duration>,
     /// Requests do not wait for each other, and each takes that long.
     is_parallel: bool,
@@ -91,7 +91,9 @@ impl Device for Model {
                 tokio::time::sleep(time).await;
             } else {
                 let _turn = line.lock().await;
-                tokio::time::sleep(time * range.length.div_ceil(64 * KIB).max(1) as u32).await;
+                if !time.is_zero() {
+                    tokio::time::sleep(time * range.length.div_ceil(64 * KIB).max(1) as u32).await;
+                }
             }
             let answer = answer.await;
             sender.complete(if fails {
@@ -256,6 +258,24 @@ async fn requests_that_are_refused_are_answered_in_portions() {
     poll_fn(|context| Poll::Ready(Pin::new(&mut bad.0).poll_read(context, &mut answers).is_ready())).await;
     let most = answers.filled().len() / 16;
     assert!((1..=40).contains(&most), "{most} answers during one read of another");
+}
+
+/// A device that wakes a connection at once does not take the turns of others away, which come after a look at the sockets.
+#[tokio::test]
+async fn what_is_answered_at_once_by_another_task_does_not_begin_the_next_turn() {
+    let device = Model::new(Some(Duration::ZERO));
+    let server = NbdServer::new(Arc::clone(&device) as SharedDevice, NbdOptions::default());
+    let mut bad = RawClient::connect(&server).await;
+    bad.ask(FLUSH, 0, 30_000).await;
+    let mut asked = Vec::new();
+    for _ in 0..64 {
+        tokio::task::yield_now().await;
+        asked.push(device.take_asked().len());
+    }
+    assert!(
+        asked.iter().sum::<usize>() > 32 && asked.iter().all(|&count| count <= 2),
+        "{asked:?} flushes between two looks"
+    );
 }
 
 /// Deep and large reads and writes: what one asks for of each, and how often at once.

@@ -56,6 +56,7 @@ mod tally;
 pub mod target;
 mod transport;
 mod turns;
+mod waiting;
 
 pub use addresses::Addresses;
 pub use portals::{BoundPortals, PORTAL_GROUP_DEFAULT};

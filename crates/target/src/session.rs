@@ -200,7 +200,7 @@ impl Session {
             counted_pdus: (0, 0),
             counted_digest_errors: 0,
             spin: Spin::new(),
-            place: Place::new(turns),
+            place: Place::new(turns, &request.initiator_name),
             own_wakes: OwnWakes::new(),
             can_go_on: false,
         })

@@ -9,18 +9,24 @@
 //! working ─────────────────────────────► in line ────────────────────────────────────────────────► working
 //! ```
 //!
+//! Sessions of one initiator name have few polls between two looks at the sockets, but for the one that is called: the others stand in line as if
+//! they had more to do. In line initiators take turns, too. So a host has no more of the thread for having many sessions.
+//!
 //! Where several sessions work on a thread, and one of them asks for little, portions are smaller than where one has it for itself or where all move
 //! much: small ones cost system calls, which nobody's wait is shortened by there.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Waker};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
-use crate::limits::{LIGHT_BYTES, POLL_BUDGET, POLL_BUDGET_SHARED, SHARED_POLLS, TURN_BYTES, TURN_BYTES_SHARED};
+use crate::limits::{
+    FREE_POLLS, LIGHT_BYTES, POLL_BUDGET, POLL_BUDGET_SHARED, SHARED_POLLS, TURN_BYTES, TURN_BYTES_SHARED,
+};
+use crate::waiting::Waiting;
 
 /// The sessions of one thread.
 #[derive(Default)]
@@ -41,9 +47,13 @@ pub(crate) struct Turns {
 /// Guarded by `Turns::line`; sections are short.
 #[derive(Default)]
 struct Line {
-    waiting: VecDeque<(u64, Waker)>,
+    waiting: Waiting,
     /// Whose turn it is. While somebody waits, it is somebody's.
     called: Option<u64>,
+    /// The runtime has looked at the sockets since: it may begin, which it may not before, whatever else wakes it.
+    may_begin: bool,
+    /// Polls since the last look at the sockets, by initiator name, but for those of sessions that were called.
+    polls: BTreeMap<Arc<str>, u32>,
 }
 
 /// What a session may do before others have their turn.
@@ -64,15 +74,42 @@ impl Turns {
     fn lock(&self) -> MutexGuard<'_, Line> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Calls whoever is first in line.
+    fn call_first(self: &Arc<Self>) {
+        let is_somebody = self.lock().call_first();
+        if is_somebody {
+            self.await_look();
+        }
+    }
+
+    /// Has itself woken when the runtime has looked at the sockets.
+    fn await_look(self: &Arc<Self>) {
+        let waker = Waker::from(Arc::clone(self));
+        // Not a plain wake-up: that may come before.
+        let _ = pin!(tokio::task::yield_now()).poll(&mut Context::from_waker(&waker));
+    }
 }
 
 impl Line {
-    /// It is the turn of whoever is first, after the runtime has looked at the sockets.
-    fn call_first(&mut self) {
-        self.called = self.waiting.front().map(|(number, _)| *number);
-        if let Some((_, waker)) = self.waiting.front() {
-            // Not a plain wake-up: the runtime would poll it again many times before it looks at the sockets of others.
-            let _ = pin!(tokio::task::yield_now()).poll(&mut Context::from_waker(waker));
+    /// It is the turn of whoever is first, after the runtime has looked at the sockets. Whether there is somebody, for whom a look is needed.
+    fn call_first(&mut self) -> bool {
+        self.called = self.waiting.first().map(|(number, _)| *number);
+        self.may_begin = false;
+        self.called.is_some()
+    }
+}
+
+impl Wake for Turns {
+    /// The runtime has looked at the sockets.
+    fn wake(self: Arc<Self>) {
+        let mut line = self.lock();
+        line.polls.clear();
+        line.may_begin = true;
+        let first = line.waiting.first().map(|(_, waker)| waker.clone());
+        drop(line);
+        if let Some(waker) = first {
+            waker.wake();
         }
     }
 }
@@ -81,32 +118,57 @@ impl Line {
 pub(crate) struct Place {
     turns: Arc<Turns>,
     number: u64,
+    initiator_name: Arc<str>,
     is_in_line: bool,
     /// It has been called, and works.
     is_called: bool,
 }
 
 impl Place {
-    pub(crate) fn new(turns: Arc<Turns>) -> Self {
+    pub(crate) fn new(turns: Arc<Turns>, initiator_name: &str) -> Self {
         let number = turns.entered.fetch_add(1, Ordering::Relaxed) + 1;
-        Self { turns, number, is_in_line: false, is_called: false }
+        let initiator_name = initiator_name.to_ascii_lowercase().into();
+        Self { turns, number, initiator_name, is_in_line: false, is_called: false }
     }
 
     /// Whether the session may work now. One that waits in line is woken when its turn comes.
     pub(crate) fn begin(&mut self, context: &Context<'_>) -> bool {
         if !self.is_in_line {
-            return true;
+            let may_begin = self.has_free_poll();
+            if !may_begin {
+                self.stand_in_line(context);
+            }
+            return may_begin;
         }
         let mut line = self.turns.lock();
-        if line.called == Some(self.number) {
-            line.waiting.pop_front();
+        if line.called == Some(self.number) && line.may_begin {
+            line.waiting.pop_first();
             (self.is_in_line, self.is_called) = (false, true);
             return true;
         }
-        if let Some((_, waker)) = line.waiting.iter_mut().find(|(number, _)| *number == self.number) {
+        if let Some(waker) = line.waiting.waker_mut(&self.initiator_name, self.number) {
             waker.clone_from(context.waker());
         }
         false
+    }
+
+    /// Whether its initiator has not had all its polls yet since the last look at the sockets. Who is alone on the thread needs no such look.
+    fn has_free_poll(&self) -> bool {
+        if self.turns.shared_polls.load(Ordering::Relaxed) == 0 {
+            return true;
+        }
+        self.turns.lock().polls.get(&self.initiator_name).is_none_or(|&polls| polls < FREE_POLLS)
+    }
+
+    /// It works without having been called.
+    fn note_free_poll(&self) {
+        let mut line = self.turns.lock();
+        let is_first = line.polls.is_empty();
+        *line.polls.entry(Arc::clone(&self.initiator_name)).or_default() += 1;
+        drop(line);
+        if is_first {
+            self.turns.await_look();
+        }
     }
 
     /// What it may do before others have their turn.
@@ -128,6 +190,9 @@ impl Place {
         shared_polls.store(polls, Ordering::Relaxed);
         light_polls.store(light_polls.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
         work.fetch_add(1, Ordering::Relaxed);
+        if !self.is_called && polls > 0 {
+            self.note_free_poll();
+        }
     }
 
     /// It began commands that move so many bytes in all.
@@ -141,16 +206,18 @@ impl Place {
     pub(crate) fn stand_in_line(&mut self, context: &Context<'_>) {
         (self.is_in_line, self.is_called) = (true, false);
         let mut line = self.turns.lock();
-        line.waiting.push_back((self.number, context.waker().clone()));
-        if line.called.is_none_or(|called| called == self.number) {
-            line.call_first();
+        line.waiting.push(&self.initiator_name, self.number, context.waker().clone());
+        let calls = line.called.is_none_or(|called| called == self.number);
+        drop(line);
+        if calls {
+            self.turns.call_first();
         }
     }
 
     /// Its portion is over, and there is nothing more to do for now.
     pub(crate) fn rest(&mut self) {
         if std::mem::take(&mut self.is_called) {
-            self.turns.lock().call_first();
+            self.turns.call_first();
         }
     }
 }
@@ -158,9 +225,11 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut line = self.turns.lock();
-        line.waiting.retain(|(number, _)| *number != self.number);
-        if line.called == Some(self.number) {
-            line.call_first();
+        line.waiting.remove(&self.initiator_name, self.number);
+        let calls = line.called == Some(self.number);
+        drop(line);
+        if calls {
+            self.turns.call_first();
         }
     }
 }
@@ -171,7 +240,7 @@ mod tests {
 
     fn places(count: usize) -> (Arc<Turns>, Vec<Place>) {
         let turns = Arc::<Turns>::default();
-        let places = (0..count).map(|_| Place::new(Arc::clone(&turns))).collect();
+        let places = (0..count).map(|_| Place::new(Arc::clone(&turns), "iqn.2026-01.io.example:host")).collect();
         (turns, places)
     }
 
@@ -206,6 +275,48 @@ mod tests {
         places[1].rest();
         places[0].stand_in_line(&context());
         assert!(places[0].begin(&context()), "alone");
+    }
+
+    #[tokio::test]
+    async fn who_is_woken_before_the_sockets_were_looked_at_waits_all_the_same() {
+        let (_, mut places) = places(1);
+        places[0].stand_in_line(&context());
+        assert!(!places[0].begin(&context()) && !places[0].begin(&context()));
+        tokio::task::yield_now().await;
+        assert!(places[0].begin(&context()));
+    }
+
+    #[tokio::test]
+    async fn sessions_of_one_initiator_have_few_polls_between_two_looks_at_the_sockets() {
+        let turns = Arc::<Turns>::default();
+        let mut many: Vec<Place> = (0..10).map(|_| Place::new(Arc::clone(&turns), "iqn.a:many")).collect();
+        let mut other = Place::new(Arc::clone(&turns), "iqn.a:other");
+        for _ in 0..3 {
+            let mut working = 0;
+            for place in &mut many {
+                if place.begin(&context()) {
+                    place.note_work();
+                    place.rest();
+                    working += 1;
+                }
+            }
+            assert!((1..=FREE_POLLS + 2).contains(&working), "{working} worked");
+            assert!(other.begin(&context()), "another one need not stand in line");
+            other.note_work();
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[test]
+    fn who_stands_in_line_behind_many_sessions_of_another_host_waits_for_one_of_them() {
+        let turns = Arc::<Turns>::default();
+        let mut many: Vec<Place> = (0..10).map(|_| Place::new(Arc::clone(&turns), "iqn.a:many")).collect();
+        many.iter_mut().for_each(|place| place.stand_in_line(&context()));
+        let mut other = Place::new(turns, "iqn.a:other");
+        other.stand_in_line(&context());
+        assert!(!other.begin(&context()) && many[0].begin(&context()));
+        many[0].stand_in_line(&context());
+        assert!(other.begin(&context()));
     }
 
     /// Whether the portions of `place` are those of a shared thread.

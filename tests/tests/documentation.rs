@@ -229,13 +229,14 @@ fn links(prose: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn the_units_are_understood_by_systemd() {
     let world = World::new();
-    for name in ["forebay-target.service", "forebay-target.socket"] {
+    for name in ["forebay-target.service", "forebay-target.socket", "forebay-attach@.service"] {
         let unit = read(&root().join("docs/systemd").join(name)).replace("/usr/bin/forebay", "/bin/true");
         fs::write(world.path(name), unit).expect("the world can be written to");
     }
-    let unit = world.path("forebay-target.service");
-    let finished = finish(Command::new("systemd-analyze").arg("verify").arg(&unit));
-    let said: Vec<&str> = finished.stderr.lines().filter(|line| line.contains("forebay-target")).collect();
+    // A template is verified as one of its instances.
+    let units = ["forebay-target.service", "forebay-attach@disk.service"].map(|name| world.path(name));
+    let finished = finish(Command::new("systemd-analyze").arg("verify").args(&units));
+    let said: Vec<&str> = finished.stderr.lines().filter(|line| line.contains("forebay-")).collect();
     assert!(said.is_empty(), "{said:?}");
 }
 

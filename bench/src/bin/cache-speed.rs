@@ -29,7 +29,6 @@ use block::device::DeviceExt;
 use block::layer::disk::{DiskLayer, DiskModel};
 use block::memory::MemoryDevice;
 use block::{Identity, SharedDevice};
-use cache::limits::DEFERRED_WRITE_BYTES_DEFAULT;
 use cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions};
 use clap::Parser;
 use clock::TokioClock;
@@ -72,8 +71,8 @@ struct Arguments {
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Seconds of one measurement
-    #[arg(long, default_value_t = 2)]
-    seconds: u64,
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
     /// Only this measurement: read, threads, write or stream
     #[arg(long)]
     only: Option<String>,
@@ -81,7 +80,7 @@ struct Arguments {
     #[arg(long, default_value = "4KiB")]
     write_size: ByteSize,
     /// Largest write that is deferred; beside it the same is measured with none
-    #[arg(long, default_value_t = ByteSize(DEFERRED_WRITE_BYTES_DEFAULT))]
+    #[arg(long, default_value_t = ByteSize(8 << 10))]
     deferred: ByteSize,
     /// Requests at a time, of small reads and writes; may be given more than once
     #[arg(long, default_values_t = [1, 32])]
@@ -116,12 +115,12 @@ struct Speed {
 }
 
 /// A request after another until the time is over, from so many tasks of this thread; `request` carries out one.
-async fn speed<F>(depth: usize, seconds: u64, request: impl Fn(Random, Instant) -> F) -> Result<Speed>
+async fn speed<F>(depth: usize, seconds: f64, request: impl Fn(Random, Instant) -> F) -> Result<Speed>
 where
     F: Future<Output = Result<u64>> + Send + 'static,
 {
     let (start, cpu_start) = (Instant::now(), processor_time());
-    let end = start + Duration::from_secs(seconds);
+    let end = start + Duration::from_secs_f64(seconds);
     let tasks: Vec<_> = (0..depth).map(|task| tokio::spawn(request(Random::new(task as u64 + 1), end))).collect();
     let mut count = 0;
     for task in tasks {
@@ -232,9 +231,9 @@ fn measure_threads(arguments: &Arguments) -> Result<()> {
 }
 
 /// Reads a second.
-fn read_from_threads(device: &SharedDevice, first: u64, thread_count: u64, seconds: u64) -> Result<f64> {
+fn read_from_threads(device: &SharedDevice, first: u64, thread_count: u64, seconds: f64) -> Result<f64> {
     let start = Instant::now();
-    let end = start + Duration::from_secs(seconds);
+    let end = start + Duration::from_secs_f64(seconds);
     let read = |thread| {
         let device = Arc::clone(device);
         std::thread::spawn(move || -> Result<u64> {
@@ -302,7 +301,7 @@ fn bare_writes(path: &Path, depth: usize, arguments: &Arguments) -> Result<Speed
     let (seconds, bytes) = (arguments.seconds, arguments.write_size.0);
     let file = FileOpen::new().read(true).write(true).custom_flags(OFlags::DIRECT.bits() as i32).open(path)?;
     let (start, cpu_start) = (Instant::now(), processor_time());
-    let end = start + Duration::from_secs(seconds);
+    let end = start + Duration::from_secs_f64(seconds);
     let threads: Vec<_> = (0..depth)
         .map(|seed| {
             let file = file.try_clone()?;

@@ -1,8 +1,9 @@
 //! Makes a device a cache.
 //!
 //! The old superblocks are erased before anything else is touched and the new ones are written last, so a power loss in the middle leaves
-//! a device that is no cache, never half of one. The log and the table are written with zeroes, not discarded: a file then keeps its
-//! blocks, appending costs no allocation, and the cache can be opened on a disk that became full.
+//! a device that is no cache, never half of one. The log and the table are made zeroes, not discarded: a file then keeps its
+//! blocks, and the cache can be opened on a disk that became full. The zeroes of the log are written as data: a file system commits its journal
+//! for each append to blocks that it has only reserved.
 
 use base::buffer::Buffer;
 use base::range::ByteRange;
@@ -40,7 +41,7 @@ pub(crate) async fn format(
     let uuid = options.uuid.unwrap_or_else(Uuid::new_v4);
     superblock::erase(cache_device).await?;
     let table = ByteRange { offset: layout.table_offset, length: layout.page_count * 2 * PAGE_BYTES as u64 };
-    clear(cache_device, layout.log).await?;
+    write_zeroes(cache_device, layout.log).await?;
     clear(cache_device, table).await?;
     cache_device.flush().await?;
     Superblock::create(cache_device, KIND, uuid, parameters).await?;
@@ -102,9 +103,13 @@ fn parameters(layout: &Layout, binding: &Binding) -> Result<ParametersRaw, Error
 async fn clear(device: &SharedDevice, range: ByteRange) -> Result<(), Error> {
     let may_discard = false;
     match device.write_zeroes(range.offset, range.length, false, may_discard).await {
-        Err(error) if error.kind() == ErrorKind::Unsupported => {}
-        result => return result,
+        Err(error) if error.kind() == ErrorKind::Unsupported => write_zeroes(device, range).await,
+        result => result,
     }
+}
+
+/// Makes a range zero by data.
+async fn write_zeroes(device: &SharedDevice, range: ByteRange) -> Result<(), Error> {
     let mut offset = range.offset;
     while offset < range.end() {
         let length = (range.end() - offset).min(TABLE_IO_BYTES as u64);

@@ -14,7 +14,7 @@ use crate::admission::Tuning;
 use crate::alignment::Alignment;
 use crate::crash_mode::CrashMode;
 use crate::freshness::Freshness;
-use crate::limits::{DEFERRED_WRITE_BYTES_DEFAULT, INSERT_BYTES_MAX, LAZY_INTERVAL_MS, WAYS_DEFAULT};
+use crate::limits::{INSERT_BYTES_MAX, LAZY_INTERVAL_MS, WAYS_DEFAULT};
 use crate::line_size::LineSize;
 use crate::mode::Mode;
 use crate::pace::CleaningRate;
@@ -183,7 +183,7 @@ impl OpenOptions {
             time_of_day: None,
             dirty: DirtyLimits::default(),
             cleaning: CleaningRate::default(),
-            deferred_max: DEFERRED_WRITE_BYTES_DEFAULT,
+            deferred_max: 0,
             insert_bytes_max: INSERT_BYTES_MAX,
             memory_max: None,
         }

@@ -12,7 +12,8 @@ use base::range::ByteRange;
 use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::crash::{CrashLayer, Loss, Power};
-use block::{Completion, Device, Geometry, Identity, Operation, Request, SharedDevice};
+use block::layer::stats::StatsLayer;
+use block::{Completion, Device, Geometry, Identity, Operation, OperationKind, Request, SharedDevice};
 use cache::format::{KIND, ParametersRaw};
 use cache::layout::Layout;
 use cache::{Associativity, FormatOptions, Mode};
@@ -200,4 +201,16 @@ fn what_a_log_said_counts_after_a_second_crash() {
     write(&mut Executor::in_order(), &origin, 0, &[5; LINE as usize]);
     let (mut executor, cache) = start();
     assert_eq!(read(&mut executor, &cache, 0, LINE), [5; LINE as usize]);
+}
+
+/// A file system commits its own journal for each append to what was only reserved.
+#[test]
+fn a_log_is_made_of_data() {
+    const LOG_BYTES: u64 = 64 << 10;
+    let mut executor = Executor::in_order();
+    let (medium, origin) = (memory(CACHE_BYTES), memory(CACHE_BYTES));
+    let stats = Arc::new(StatsLayer::new(medium, Arc::new(executor.clock()), &Workers::default()));
+    let device: SharedDevice = Arc::clone(&stats) as SharedDevice;
+    format(&mut executor, &device, &origin, FormatOptions { log_bytes: Some(LOG_BYTES), ..format_options() });
+    assert!(stats.snapshot().of(OperationKind::Write).bytes >= LOG_BYTES);
 }

@@ -523,9 +523,9 @@ pub static TABLE: &[Setting] = &[
         Kind::SIZE_OR_OFF,
         "Largest write whose data goes into the cache's log in one piece, and only later to its place",
     )
-    .default("8KiB")
+    .default("off")
     .live()
-    .more("One durable write of the cache's device instead of two, and one of many that come at the same time. Only in write-back."),
+    .more("One durable write of the cache's device instead of two at the same time, at the price of writing everything twice: for disks that seek. Only in write-back."),
     Setting::cache(
         "cache.associativity",
         "cache-associativity",

@@ -215,7 +215,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let reply = match result {
             Ok(()) => Reply::Done,
             Err(error) => {
-                self.shared.counters.count_error(RequestKind::Flush);
+                self.shared.counters.of(RequestKind::Flush).count_error();
                 Reply::Failed(to_failure(error))
             }
         };
@@ -319,7 +319,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     fn start(&mut self, ticket: Ticket, command: Command, buffer: Buffer) {
         let (kind, bytes) = carry_out::describe(&command);
-        self.shared.counters.count_request(kind, bytes);
+        self.shared.counters.of(kind).count_request(bytes);
         if matches!(command, Command::Flush) {
             self.turn_bytes += TURN_REQUEST_BYTES;
             self.shared.long_requests.note_other();
@@ -369,7 +369,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.lane.leave();
         }
         if matches!(reply, Reply::Failed(_)) {
-            self.shared.counters.count_error(job.kind);
+            self.shared.counters.of(job.kind).count_error();
         }
         let is_read = matches!(reply, Reply::Data(_));
         self.server.complete(job.ticket, reply);

@@ -6,6 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
+use crate::kind_counters::{KindCounters, RequestCounters};
+
 /// Kinds of requests that are counted apart, in the order of their numbers on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestKind {
@@ -38,22 +40,10 @@ pub(crate) struct Counters {
     pub(crate) protocol_errors: AtomicU64,
 }
 
-#[derive(Default)]
-struct KindCounters {
-    requests: AtomicU64,
-    bytes: AtomicU64,
-    errors: AtomicU64,
-}
-
 impl Counters {
-    pub(crate) fn count_request(&self, kind: RequestKind, bytes: u64) {
-        let counters = &self.kinds[kind as usize];
-        counters.requests.fetch_add(1, Ordering::Relaxed);
-        counters.bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    pub(crate) fn count_error(&self, kind: RequestKind) {
-        self.kinds[kind as usize].errors.fetch_add(1, Ordering::Relaxed);
+    /// Of one kind.
+    pub(crate) fn of(&self, kind: RequestKind) -> &KindCounters {
+        &self.kinds[kind as usize]
     }
 
     /// A connection that was told this size is open from now on.
@@ -85,14 +75,7 @@ impl Counters {
     /// The counts now, for a device of this size.
     pub(crate) fn snapshot(&self, size_bytes: u64) -> NbdCounters {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let kind = |kind: RequestKind| {
-            let counters = &self.kinds[kind as usize];
-            RequestCounters {
-                requests: load(&counters.requests),
-                bytes: load(&counters.bytes),
-                errors: load(&counters.errors),
-            }
-        };
+        let kind = |kind: RequestKind| self.of(kind).snapshot();
         NbdCounters {
             connections_accepted: load(&self.connections_accepted),
             connections_open: load(&self.connections_open),
@@ -138,15 +121,4 @@ pub struct NbdCounters {
     pub write_zeroes: RequestCounters,
     /// Questions for block status.
     pub block_status: RequestCounters,
-}
-
-/// Requests of one kind that reached the device; those refused for their range or flags are not counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct RequestCounters {
-    /// Requests begun.
-    pub requests: u64,
-    /// Bytes they asked for.
-    pub bytes: u64,
-    /// Requests that failed.
-    pub errors: u64,
 }

@@ -23,6 +23,7 @@ mod flushes;
 pub mod fuse;
 mod handshakes;
 mod holdings;
+mod kind_counters;
 pub mod limits;
 pub mod listener;
 mod long_requests;
@@ -35,8 +36,9 @@ mod shared;
 
 pub use address::ListenAddress;
 pub use client::{ClientDriver, NbdClient};
-pub use counters::{NbdCounters, RequestCounters};
+pub use counters::NbdCounters;
 pub use fuse::{FuseCounters, FuseFile, FuseOptions, Mountpoint};
+pub use kind_counters::RequestCounters;
 pub use listener::{Listener, SocketAccess};
 pub use options::NbdOptions;
 pub use server::NbdServer;

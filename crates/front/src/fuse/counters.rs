@@ -4,27 +4,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
-use crate::counters::RequestCounters;
-
-/// What the requests of a file are counted by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Read,
-    Write,
-    Flush,
-    WriteZeroes,
-}
-
-#[derive(Default)]
-struct KindCounters {
-    requests: AtomicU64,
-    bytes: AtomicU64,
-    errors: AtomicU64,
-}
+use crate::kind_counters::{KindCounters, RequestCounters};
 
 #[derive(Default)]
 pub(super) struct Counters {
-    kinds: [KindCounters; 4],
+    pub(super) reads: KindCounters,
+    pub(super) writes: KindCounters,
+    pub(super) flushes: KindCounters,
+    pub(super) zeroes: KindCounters,
+    pub(super) seeks: KindCounters,
     open: AtomicU64,
 }
 
@@ -37,35 +25,20 @@ impl Counters {
         self.open.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub(super) fn count_request(&self, kind: Kind, bytes: u64) {
-        let counters = &self.kinds[kind as usize];
-        counters.requests.fetch_add(1, Ordering::Relaxed);
-        counters.bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    pub(super) fn count_error(&self, kind: Kind) {
-        self.kinds[kind as usize].errors.fetch_add(1, Ordering::Relaxed);
-    }
-
     pub(super) fn snapshot(&self) -> FuseCounters {
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let kind = |kind: Kind| {
-            let counters = &self.kinds[kind as usize];
-            RequestCounters {
-                requests: load(&counters.requests),
-                bytes: load(&counters.bytes),
-                errors: load(&counters.errors),
-            }
-        };
         FuseCounters {
-            open: load(&self.open),
-            read: kind(Kind::Read),
-            write: kind(Kind::Write),
-            flush: kind(Kind::Flush),
-            write_zeroes: kind(Kind::WriteZeroes),
+            open: self.open.load(Ordering::Relaxed),
+            read: self.reads.snapshot(),
+            write: self.writes.snapshot(),
+            flush: self.flushes.snapshot(),
+            write_zeroes: self.zeroes.snapshot(),
+            seek: self.seeks.snapshot(),
         }
     }
 }
+
+/// Which of them counts a request.
+pub(super) type Kind = fn(&Counters) -> &KindCounters;
 
 /// What was asked of a file so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -80,4 +53,6 @@ pub struct FuseCounters {
     pub flush: RequestCounters,
     /// Holes and zeroes (fallocate).
     pub write_zeroes: RequestCounters,
+    /// Questions for the next data or hole (lseek).
+    pub seek: RequestCounters,
 }

@@ -17,7 +17,6 @@ use fuser::{
 use rustix::fs::OFlags;
 use tokio::runtime::Handle;
 
-use super::counters::Kind;
 use super::work::Work;
 use crate::limits::{FUSE_BACKGROUND_MAX, STEP_BYTES};
 
@@ -151,7 +150,7 @@ impl Filesystem for Requests {
     ) {
         let length = u64::from(size);
         let read = self.work.read(offset, length);
-        self.work.carry_out(&self.handle, (Kind::Read, length), read, |outcome| match outcome {
+        self.work.carry_out(&self.handle, (|counters| &counters.reads, length), read, |outcome| match outcome {
             Ok(buffer) => reply.data(&buffer),
             Err(errno) => reply.error(errno),
         });
@@ -173,15 +172,17 @@ impl Filesystem for Requests {
         // The kernel sets them for RWF_DSYNC, too. O_SYNC includes the bit of O_DSYNC.
         let is_durable = flags.0 & OFlags::DSYNC.bits().cast_signed() != 0;
         let write = self.work.write(offset, data, is_durable);
-        self.work.carry_out(&self.handle, (Kind::Write, length as u64), write, move |outcome| match outcome {
-            Ok(()) => reply.written(length as u32),
-            Err(errno) => reply.error(errno),
+        self.work.carry_out(&self.handle, (|counters| &counters.writes, length as u64), write, move |outcome| {
+            match outcome {
+                Ok(()) => reply.written(length as u32),
+                Err(errno) => reply.error(errno),
+            }
         });
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         let flush = self.work.flush();
-        self.work.carry_out(&self.handle, (Kind::Flush, 0), flush, |outcome| answer(reply, outcome));
+        self.work.carry_out(&self.handle, (|counters| &counters.flushes, 0), flush, |outcome| answer(reply, outcome));
     }
 
     fn fallocate(
@@ -202,8 +203,9 @@ impl Filesystem for Requests {
             _ if self.is_read_only => reply.error(Errno::EROFS),
             mode if mode.intersects(punch | zero) => {
                 let zeroes = self.work.write_zeroes(offset, length, mode.contains(punch));
-                self.work
-                    .carry_out(&self.handle, (Kind::WriteZeroes, length), zeroes, |outcome| answer(reply, outcome));
+                self.work.carry_out(&self.handle, (|counters| &counters.zeroes, length), zeroes, |outcome| {
+                    answer(reply, outcome)
+                });
             }
             // A device has room for all of its blocks, as far as it says.
             _ if offset.saturating_add(length) <= self.work.size_bytes() => reply.ok(),
@@ -218,7 +220,7 @@ impl Filesystem for Requests {
             return reply.error(Errno::EINVAL);
         };
         let seek = self.work.seek(offset, whence == SEEK_DATA);
-        self.work.carry_out(&self.handle, (Kind::Read, 0), seek, |outcome| match outcome {
+        self.work.carry_out(&self.handle, (|counters| &counters.seeks, 0), seek, |outcome| match outcome {
             Ok(Some(found)) => reply.offset(found.cast_signed()),
             Ok(None) => reply.error(Errno::ENXIO),
             Err(errno) => reply.error(errno),

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use block::device::DeviceExt;
 use block::range_lock::{Acquire, RangeLock};
-use block::{Buffer, ByteRange, Error, ErrorKind, ExtentKind, SharedDevice};
+use block::{Buffer, ByteRange, Error, ErrorKind, ExtentKind, Geometry, SharedDevice};
 use fuser::Errno;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::counters::{Counters, Kind};
 use crate::limits::{BYTES_IN_FLIGHT_MAX, SEEK_STEP_BYTES, SHARE_UNIT_BYTES, ZERO_PIECE_BYTES_ALONE};
-use crate::partial::{Blocks, around};
+use crate::partial::{Blocks, around, is_whole};
 
 /// A device, and what is under way in it.
 pub(super) struct Work {
@@ -69,13 +69,13 @@ impl Work {
         let Some(room) = self.wait_for_room(handle, bytes) else {
             return answer(Err(Errno::EIO));
         };
-        self.counters.count_request(kind, bytes);
+        kind(&self.counters).count_request(bytes);
         let this = Arc::clone(self);
         let mut carried_out = Box::pin(async move {
             let outcome = work.await;
             if let Err(error) = &outcome {
-                this.counters.count_error(kind);
-                tracing::debug!(%error, ?kind, "a request of a file failed");
+                kind(&this.counters).count_error();
+                tracing::debug!(%error, "a request of a file failed");
             }
             answer(outcome.map_err(|error| to_errno(&error)));
             drop(room);
@@ -118,10 +118,13 @@ impl Work {
         fua: bool,
     ) -> impl Future<Output = Result<(), Error>> + Send + use<> {
         let turn = self.inside(offset, bytes.len() as u64).map(|range| self.turn_of(range));
-        let (blocks, buffer) = (self.blocks(), Buffer::copy_of(bytes));
+        let (device, geometry, buffer) = (Arc::clone(&self.device), self.device.geometry(), Buffer::copy_of(bytes));
         async move {
             let _turn = turn?.await;
-            blocks?.write(offset, buffer, fua).await
+            if is_one_request(&geometry, offset, buffer.len()) {
+                return device.write(offset, buffer, fua).await.map(drop);
+            }
+            Blocks::new(device, &geometry, u64::MAX, None)?.write(offset, buffer, fua).await
         }
     }
 
@@ -204,6 +207,12 @@ impl Work {
     }
 }
 
+/// Whether the device takes a write as it is.
+fn is_one_request(geometry: &Geometry, offset: u64, length: usize) -> bool {
+    let range = ByteRange { offset, length: length as u64 };
+    is_whole(geometry.logical_block_bytes.into(), range) && range.length <= geometry.transfer_bytes_max.into()
+}
+
 /// What a program is told of an error.
 fn to_errno(error: &Error) -> Errno {
     match error.kind() {
@@ -274,12 +283,14 @@ mod tests {
             let _ = finished.await;
             Ok(())
         };
-        work.carry_out(runtime.handle(), (Kind::Read, BYTES_IN_FLIGHT_MAX), first, drop);
+        work.carry_out(runtime.handle(), (|counters| &counters.reads, BYTES_IN_FLIGHT_MAX), first, drop);
         let (sender, told) = std::sync::mpsc::channel();
         let (later, handle) = (Arc::clone(&work), runtime.handle().clone());
         let second = std::thread::spawn(move || {
             let read = later.read(0, 512);
-            later.carry_out(&handle, (Kind::Read, 512), read, move |outcome| sender.send(outcome.is_ok()).unwrap());
+            later.carry_out(&handle, (|counters| &counters.reads, 512), read, move |outcome| {
+                sender.send(outcome.is_ok()).unwrap()
+            });
         });
         runtime.block_on(async { tokio::time::sleep(Duration::from_millis(50)).await });
         assert!(told.try_recv().is_err(), "there is no room");
@@ -299,7 +310,7 @@ mod tests {
         runtime.block_on(work.close(Duration::from_secs(1)));
         let (sender, told) = std::sync::mpsc::channel();
         let read = work.read(0, 512);
-        work.carry_out(runtime.handle(), (Kind::Read, 512), read, move |outcome| {
+        work.carry_out(runtime.handle(), (|counters| &counters.reads, 512), read, move |outcome| {
             sender.send(outcome.is_err()).unwrap()
         });
         assert!(told.recv().unwrap());

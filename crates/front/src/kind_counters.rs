@@ -1,0 +1,42 @@
+//! Requests of one kind, counted.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+
+/// Counting costs one relaxed addition each.
+#[derive(Default)]
+pub(crate) struct KindCounters {
+    requests: AtomicU64,
+    bytes: AtomicU64,
+    errors: AtomicU64,
+}
+
+impl KindCounters {
+    pub(crate) fn count_request(&self, bytes: u64) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_error(&self) {
+        self.errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The counts now.
+    pub(crate) fn snapshot(&self) -> RequestCounters {
+        let [requests, bytes, errors] =
+            [&self.requests, &self.bytes, &self.errors].map(|counter| counter.load(Ordering::Relaxed));
+        RequestCounters { requests, bytes, errors }
+    }
+}
+
+/// Requests of one kind that reached the device; those refused for their range or flags are not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RequestCounters {
+    /// Requests begun.
+    pub requests: u64,
+    /// Bytes they asked for.
+    pub bytes: u64,
+    /// Requests that failed.
+    pub errors: u64,
+}

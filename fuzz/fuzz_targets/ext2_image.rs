@@ -3,7 +3,7 @@
 #![no_main]
 
 use fuzz::damage::device;
-use fuzz::ext2_image::{act, images, open, walk};
+use fuzz::ext2_image::{INODES_MAX, act, images, open, walk};
 use fuzz::input::Input;
 use libfuzzer_sys::fuzz_target;
 
@@ -21,10 +21,10 @@ fuzz_target!(|bytes: &[u8]| {
         image[at..].iter_mut().zip(damage).for_each(|(byte, new)| *byte = *new);
     }
     if let Ok(file_system) = open(&device(&image, "E"), true) {
-        walk(&file_system);
+        walk(&file_system, INODES_MAX);
     }
     if let Ok(file_system) = open(&device(&image, "E"), false) {
         act(&file_system, &mut input);
-        walk(&file_system);
+        walk(&file_system, INODES_MAX);
     }
 });

@@ -1,25 +1,29 @@
 //! An ext2 to be damaged, and what is done with it then.
 
-use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
 use block::SharedDevice;
 use ext2::{
-    Error, FileSystem, FileType, InodeNumber, MakeOptions, NewNode, OpenOptions, Owner, PlainBlocks, RenameMode,
-    SetMode, Timestamp, make,
+    Error, FileSystem, InodeNumber, MakeOptions, NewNode, OpenOptions, Owner, PlainBlocks, RenameMode, SetMode,
+    Timestamp, make,
 };
 use uuid::Uuid;
 
 use crate::damage::{content, device};
 use crate::input::Input;
 
-type Plain = FileSystem<PlainBlocks>;
+/// One host, and a device of its own.
+pub type Plain = FileSystem<PlainBlocks>;
 
 const SIZE_BYTES: usize = 512 << 10;
 /// Directories and files that one walk looks at.
-const WALK_MAX: usize = 500;
+pub const INODES_MAX: usize = 500;
+
+#[path = "../../crates/ext2/tests/walk/mod.rs"]
+mod walk;
+pub use walk::walk;
 
 /// The result of a future over a device in memory.
 ///
@@ -74,42 +78,6 @@ fn image(block_bytes: usize, inode_bytes: usize) -> Vec<u8> {
     };
     now(fill).expect("there is room for all of it");
     content(&device)
-}
-
-/// Looks at everything that can be reached, each inode once.
-pub fn walk(file_system: &Plain) {
-    let mut seen = BTreeSet::new();
-    let mut todo = vec![InodeNumber::ROOT];
-    while let Some(inode) = todo.pop() {
-        if seen.len() >= WALK_MAX || !seen.insert(inode) {
-            continue;
-        }
-        let Ok(metadata) = now(file_system.metadata(inode)) else { continue };
-        for name in now(file_system.attribute_names(inode)).unwrap_or_default() {
-            let _ = now(file_system.attribute(inode, &name));
-        }
-        match metadata.file_type {
-            FileType::Directory => {
-                let mut position = 0;
-                while let Ok(entries) = now(file_system.list(inode, position, 50)) {
-                    let Some(last) = entries.last() else { break };
-                    assert!(last.next > position, "a list goes on");
-                    position = last.next;
-                    for entry in entries {
-                        let _ = now(file_system.lookup(inode, &entry.name));
-                        todo.push(entry.inode);
-                    }
-                }
-            }
-            FileType::SymbolicLink => drop(now(file_system.read_link(inode))),
-            _ => {
-                let _ = now(file_system.read_file(inode, 0, 20_000));
-                let _ = now(file_system.read_file(inode, metadata.size_bytes.saturating_sub(9000), 10_000));
-                let _ = now(file_system.seek(inode, 10, false));
-                let _ = now(file_system.seek(inode, 10, true));
-            }
-        }
-    }
 }
 
 /// Does what the input says with what the root and its directories name.

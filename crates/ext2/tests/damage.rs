@@ -1,14 +1,16 @@
 //! Images damaged at random: whatever is done with them ends in a value, and ends.
 
 mod tools;
-
-use std::collections::BTreeSet;
+mod walk;
 
 use base::random::Random;
-use ext2::{FileType, InodeNumber, MetadataChange, NewNode, Owner, RenameMode, SetMode};
+use ext2::{InodeNumber, MetadataChange, NewNode, Owner, RenameMode, SetMode};
 use tools::{Folder, Plain, bytes_of, device_of, now, open};
+use walk::walk;
 
 const BLOCK_BYTES: usize = 1024;
+/// Directories and files that one walk looks at.
+const INODES_MAX: usize = 1000;
 
 /// A small file system with something of everything.
 fn image(block_bytes: usize, inode_bytes: usize) -> Vec<u8> {
@@ -39,42 +41,6 @@ fn image(block_bytes: usize, inode_bytes: usize) -> Vec<u8> {
     now(file_system.unlink(deep, b"gone")).unwrap();
     now(file_system.commit()).unwrap();
     bytes_of(&device)
-}
-
-/// Looks at everything that can be reached, each inode once.
-fn walk(file_system: &Plain) {
-    let mut seen = BTreeSet::new();
-    let mut todo = vec![InodeNumber::ROOT];
-    while let Some(inode) = todo.pop() {
-        if !seen.insert(inode) || seen.len() > 1000 {
-            continue;
-        }
-        let Ok(metadata) = now(file_system.metadata(inode)) else { continue };
-        for name in now(file_system.attribute_names(inode)).unwrap_or_default() {
-            let _ = now(file_system.attribute(inode, &name));
-        }
-        match metadata.file_type {
-            FileType::Directory => {
-                let mut position = 0;
-                while let Ok(entries) = now(file_system.list(inode, position, 50)) {
-                    let Some(last) = entries.last() else { break };
-                    assert!(last.next > position, "a list goes on");
-                    position = last.next;
-                    for entry in entries {
-                        let _ = now(file_system.lookup(inode, &entry.name));
-                        todo.push(entry.inode);
-                    }
-                }
-            }
-            FileType::SymbolicLink => drop(now(file_system.read_link(inode))),
-            _ => {
-                let _ = now(file_system.read_file(inode, 0, 100_000));
-                let _ = now(file_system.read_file(inode, metadata.size_bytes.saturating_sub(9000), 10_000));
-                let _ = now(file_system.seek(inode, 10, false));
-                let _ = now(file_system.seek(inode, 10, true));
-            }
-        }
-    }
 }
 
 /// Changes something of everything.
@@ -138,13 +104,13 @@ fn a_damaged_image_ends_in_errors() {
         let mut bytes = images[seed as usize % images.len()].clone();
         damage(&mut bytes, &mut random);
         if let Ok(file_system) = open(&device_of(&bytes), true) {
-            walk(&file_system);
+            walk(&file_system, INODES_MAX);
         }
         if let Ok(file_system) = open(&device_of(&bytes), false) {
             opened += 1;
-            walk(&file_system);
+            walk(&file_system, INODES_MAX);
             change(&file_system, &mut random);
-            walk(&file_system);
+            walk(&file_system, INODES_MAX);
         }
     }
     assert!(

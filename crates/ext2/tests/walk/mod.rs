@@ -1,0 +1,43 @@
+//! A look at all that a file system has, for those who damage one. The fuzz targets take it, too.
+
+use std::collections::BTreeSet;
+
+use ext2::{FileType, InodeNumber};
+
+use super::{Plain, now};
+
+/// Looks at everything that can be reached, each inode once, and at no more of them than `inodes_max`.
+pub fn walk(file_system: &Plain, inodes_max: usize) {
+    let mut seen = BTreeSet::new();
+    let mut todo = vec![InodeNumber::ROOT];
+    while let Some(inode) = todo.pop() {
+        if seen.len() >= inodes_max || !seen.insert(inode) {
+            continue;
+        }
+        let Ok(metadata) = now(file_system.metadata(inode)) else { continue };
+        for name in now(file_system.attribute_names(inode)).unwrap_or_default() {
+            let _ = now(file_system.attribute(inode, &name));
+        }
+        match metadata.file_type {
+            FileType::Directory => {
+                let mut position = 0;
+                while let Ok(entries) = now(file_system.list(inode, position, 50)) {
+                    let Some(last) = entries.last() else { break };
+                    assert!(last.next > position, "a list goes on");
+                    position = last.next;
+                    for entry in entries {
+                        let _ = now(file_system.lookup(inode, &entry.name));
+                        todo.push(entry.inode);
+                    }
+                }
+            }
+            FileType::SymbolicLink => drop(now(file_system.read_link(inode))),
+            _ => {
+                let _ = now(file_system.read_file(inode, 0, 20_000));
+                let _ = now(file_system.read_file(inode, metadata.size_bytes.saturating_sub(9000), 10_000));
+                let _ = now(file_system.seek(inode, 10, false));
+                let _ = now(file_system.seek(inode, 10, true));
+            }
+        }
+    }
+}

@@ -1,9 +1,9 @@
 //! Connections that are refused: whoever may connect may do so ten thousand times, and the log stays readable.
 
 mod common;
+#[path = "../../cache/tests/common/lines.rs"]
+mod lines;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::buffer::Buffer;
@@ -13,35 +13,9 @@ use common::raw_client::shake_hands;
 use common::{Running, memory};
 use front::limits::{CONNECTIONS_MAX, HANDSHAKES_MAX, SPARE_CONNECTIONS_MAX};
 use front::{ListenAddress, NbdClient, NbdOptions};
+use lines::Lines;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tracing::{Event, Level, Metadata, Subscriber, span};
-
-/// Counts lines of the log that a user sees.
-#[derive(Clone, Default)]
-struct Lines(Arc<AtomicUsize>);
-
-impl Subscriber for Lines {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= Level::WARN
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-    fn event(&self, _: &Event<'_>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn enter(&self, _: &span::Id) {}
-
-    fn exit(&self, _: &span::Id) {}
-}
 
 #[tokio::test(start_paused = true)]
 async fn a_flood_of_refused_clients_is_a_few_lines() {
@@ -58,7 +32,7 @@ async fn a_flood_of_refused_clients_is_a_few_lines() {
         assert_eq!(refused.read(&mut [0; 1]).await.unwrap(), 0, "it is closed");
     }
     assert_eq!(running.server.counters().connections_refused, REFUSED);
-    assert_eq!(lines.0.load(Ordering::Relaxed), REFUSALS_LOGGED_MAX as usize);
+    assert_eq!(lines.count(), REFUSALS_LOGGED_MAX as usize);
     drop(first);
 }
 

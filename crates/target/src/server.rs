@@ -53,6 +53,8 @@ impl TargetServer {
             quota: RwLock::new(options.quota.bounded()),
             data_in: DataIn::new(&options.quota),
             refusals: Refusals::default(),
+            failures: Refusals::default(),
+            digests: Refusals::default(),
             sessions: Sessions::default(),
             counters: Counters::default(),
             parameters: RwLock::default(),

@@ -489,7 +489,9 @@ impl Session {
         let (session, lun) = (self.tsih, ticket.lun);
         let sense = outcome.sense.as_ref().map(tracing::field::display);
         if matches!(kind, "medium_error" | "hardware_error") {
-            tracing::error!(session, initiator, target, lun, kind, sense, "a command failed");
+            if let Some(others) = self.server.failures.note(self.server.clock.now()) {
+                tracing::error!(session, initiator, target, lun, kind, sense, others, "a command failed");
+            }
         } else {
             tracing::debug!(session, initiator, target, lun, kind, sense, "a command ended with an error");
         }
@@ -768,7 +770,9 @@ impl Session {
         let digest_errors = self.protocol.digest_errors();
         if digest_errors != self.counted_digest_errors {
             counters.digest_errors.fetch_add(digest_errors - self.counted_digest_errors, Ordering::Relaxed);
-            tracing::warn!(session = self.tsih, digest_errors, "a digest did not match");
+            if let Some(others) = self.server.digests.note(self.server.clock.now()) {
+                tracing::warn!(session = self.tsih, digest_errors, others, "a digest did not match");
+            }
         }
         self.counted_digest_errors = digest_errors;
     }

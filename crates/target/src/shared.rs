@@ -40,7 +40,12 @@ pub(crate) struct Shared {
     /// What peers may hold now; what each command asks for is in `data_in`, too.
     pub(crate) quota: RwLock<Quota>,
     pub(crate) data_in: DataIn,
+    /// Connections and logins that were refused, as the log tells of them.
     pub(crate) refusals: Refusals,
+    /// Commands that a disk failed, as the log tells of them.
+    pub(crate) failures: Refusals,
+    /// Digests that did not match, as the log tells of them.
+    pub(crate) digests: Refusals,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) sessions: Sessions,
     pub(crate) counters: Counters,

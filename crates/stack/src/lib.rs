@@ -3,7 +3,6 @@
 //! | module | holds |
 //! |---|---|
 //! | `access_watch` | which of several paths reach the unit best |
-//! | `apart` | background work on a thread of its own |
 //! | [`attach`] | an attachment: a stack with its fronts, from the beginning to the end |
 //! | [`awaited`] | an attachment before its target is there |
 //! | `cache_change` | another cache in place of the one there is |
@@ -48,11 +47,11 @@
 //! | [`target_config`] | one target to serve, as asked for |
 //! | [`target_file`] | the grammar of a target's configuration file |
 //! | `watch` | what an attachment warns of |
+//! | `worker_thread` | background work on a thread of its own |
 
 #![forbid(unsafe_code)]
 
 mod access_watch;
-mod apart;
 pub mod attach;
 pub mod awaited;
 mod cache_change;
@@ -105,5 +104,6 @@ mod test_target;
 pub mod time;
 mod units;
 mod watch;
+mod worker_thread;
 
 pub use error::{Error, Failure, Result};

@@ -14,7 +14,6 @@
 //! | [`control`] | the control socket every long-running process answers on |
 //! | `descriptors` | how many files and connections may be open |
 //! | `device_name` | the name that stays with a block device |
-//! | `doors` | where an attachment is reached |
 //! | [`error`] | errors as a person meets them, and the exit codes |
 //! | `flag` | something that happens once, and that several wait for |
 //! | [`fronts`] | how local applications reach a device: NBD |
@@ -23,6 +22,7 @@
 //! | [`limits_table`] | `[limits]` of the configuration file |
 //! | [`link`] | a stream over a longer or thinner link |
 //! | [`login`] | initiator name and CHAP secrets |
+//! | `listeners` | where an attachment is reached |
 //! | [`log_place`] | where a write log lies, and how it is made and opened |
 //! | `lun_check` | whether what a LUN is to be made of can be served |
 //! | [`lun_spec`] | what `--lun` says |
@@ -64,7 +64,6 @@ pub mod control;
 mod descriptors;
 mod device_name;
 pub mod difference_place;
-mod doors;
 pub mod error;
 mod flag;
 mod foreign;
@@ -74,6 +73,7 @@ pub mod held_marks;
 pub mod limits;
 pub mod limits_table;
 pub mod link;
+mod listeners;
 pub mod log_place;
 pub mod login;
 mod lun_check;

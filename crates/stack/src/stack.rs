@@ -97,7 +97,7 @@ pub struct Stack {
     ended: Sender<bool>,
     /// What was chosen, and what was changed since.
     settings: RefCell<Settings>,
-    _locks: Vec<UnitLock>,
+    _lock: UnitLock,
 }
 
 impl Stack {
@@ -177,7 +177,7 @@ impl Stack {
             is_target_left: Cell::new(false),
             ended: Sender::new(false),
             settings: RefCell::new(opening.config.settings),
-            _locks: opening.locks,
+            _lock: opening.lock,
         }
     }
 

@@ -321,6 +321,7 @@ impl Core {
         if self.life.is_stopped() {
             return Ok(());
         }
+        self.line_emptied().await;
         drop(self.exclude_requests().await);
         if let Err(error) = self.prepare_close(keep_dirty, progress).await {
             // Nothing is lost: it goes on, and can be closed with what is dirty.

@@ -297,8 +297,8 @@ impl LogConfig {
         let bytes = |chosen: Option<u64>| chosen.and_then(|bytes| u32::try_from(bytes).ok());
         options.segment_bytes = bytes(self.segment_bytes).or(options.segment_bytes);
         options.slot_bytes = bytes(self.slot_bytes).unwrap_or(options.slot_bytes);
-        if fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device()) {
-            options.data_bytes_max = 0;
+        if !fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device()) {
+            options.data_bytes_max = writelog::limits::DATA_BYTES_MAX;
         }
         options
     }
@@ -368,7 +368,8 @@ mod tests {
         let options = paper.open_options(Arc::clone(&clock));
         assert_eq!((options.order, options.level2.writes_in_flight), (DestageOrder::LastWriteFirst, 1));
         assert_eq!(options.record_cache_bytes, 0);
-        assert_eq!(paper.format_options(&paper.path).segment_bytes, Some(64 << 10));
+        let format = paper.format_options(&paper.path);
+        assert_eq!((format.segment_bytes, format.data_bytes_max), (Some(64 << 10), writelog::limits::DATA_BYTES_MAX));
         assert!((1 << 20..2 << 20).contains(&options.volatile_bytes), "16 segments and their headers");
         let chosen = LogConfig {
             segment_bytes: Some(128 << 10),

@@ -27,7 +27,7 @@ pub const SEGMENTS_MIN: u32 = 4;
 /// Most segments of the log in bytes of them: places have 31 bits.
 pub const LOG_BYTES_MAX: u64 = (1 << 31) * UNIT_BYTES;
 
-/// Bytes of checkpoints and segments that are written with zeroes when a log is made, unless told otherwise: some ten seconds on a fast disk, minutes on a slow one. A larger
+/// Bytes of checkpoints and segments that are written with zeroes when a log is made in a file: some ten seconds on a fast disk, minutes on a slow one. A larger
 /// log pays a commit of the file system for each record of its first pass over what is behind.
 pub const DATA_BYTES_MAX: u64 = 16 << 30;
 

@@ -40,7 +40,7 @@ mod clearing;
 mod report;
 pub(crate) mod token;
 
-pub(crate) use clearing::Heeding;
+pub(crate) use clearing::Invalidate;
 use clearing::{Clearing, Taken};
 use report::{everything, report_of};
 use token::draw_token;
@@ -124,7 +124,7 @@ pub(crate) async fn assess(
                 tracing::warn!(%error, "the target does not tell what others changed");
                 assessed.why = format!("the target did not tell what others changed: {error}");
                 assessed.lose_mark();
-                // What was told of some is not cleared: it was not heeded.
+                // What was told of some is not cleared: it was not invalidated.
                 assessed.taken.clear();
             }
         }
@@ -278,7 +278,7 @@ impl Assessed {
         mut self,
         caches: &Caches,
         record: Record,
-        (store, is_overwritten): (&dyn Heeding, bool),
+        (store, is_overwritten): (&dyn Invalidate, bool),
     ) -> Result<(Value, HeldMarks)> {
         let (is_exclusive, is_new) = (self.is_exclusive, self.is_new);
         let taken = std::mem::take(&mut self.taken);
@@ -293,7 +293,7 @@ impl Assessed {
         marks.filter(|_| is_new).try_for_each(|mark| caches.note_forgotten(mark))?;
         let mut held = HeldMarks::new(caches, &self.place);
         let is_told = matches!(self.freshness, Freshness::Unchanged | Freshness::Changed(_)) && !self.is_mark_lost;
-        let mut clearing = Clearing { store, is_overwritten: is_overwritten || !is_told, heeded: Vec::new() };
+        let mut clearing = Clearing { store, is_overwritten: is_overwritten || !is_told, invalidated: Vec::new() };
         for taken in taken {
             let is_cleared = clearing.clear(&taken).await.map_err(|error| self.refusal(error))?;
             if is_cleared {
@@ -301,8 +301,8 @@ impl Assessed {
             }
             held.add(taken.id, taken.leg.luns);
         }
-        if is_told && !clearing.heeded.is_empty() {
-            self.note_changes(joined([self.changed(), &clearing.heeded].concat()));
+        if is_told && !clearing.invalidated.is_empty() {
+            self.note_changes(joined([self.changed(), &clearing.invalidated].concat()));
         }
         if record.luns != self.luns {
             record.luns.clone_from(&self.luns);

@@ -293,8 +293,8 @@ impl Core {
         }
     }
 
-    /// See [`WriteLog::heed_changes`](crate::WriteLog::heed_changes).
-    pub(crate) async fn heed_changes(
+    /// See [`WriteLog::invalidate`](crate::WriteLog::invalidate).
+    pub(crate) async fn invalidate(
         self: &Arc<Self>,
         ranges: &[ByteRange],
         is_overwritten: bool,

@@ -46,7 +46,7 @@ impl DeviceWatch {
 
     /// Takes what the device has said by now.
     pub(crate) fn catch_up(&self) {
-        if !self.events.has_news() {
+        if !self.events.may_have_event() {
             return;
         }
         let _handling = self.handling.lock().unwrap_or_else(PoisonError::into_inner);

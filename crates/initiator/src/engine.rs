@@ -409,7 +409,7 @@ impl Engine {
     }
 
     /// Why something that was acknowledged may be lost when nothing more is done, if no client's flush was told of it.
-    pub(crate) fn unkept(&mut self) -> Option<Error> {
+    pub(crate) fn possible_loss(&mut self) -> Option<Error> {
         self.unreported_loss.take().or_else(|| {
             let words = format!("what {} acknowledged last was not flushed", self.options.place());
             (!self.retained.is_empty()).then(|| Error::new(ErrorKind::OutcomeUnknown, words))
@@ -609,7 +609,7 @@ impl Engine {
                 LinkEvent::LogoutRequested { .. } => self.note(Attention::Leave),
                 LinkEvent::ScsiEvent { sense, .. } => {
                     if let Ok(sense) = Sense::parse(&sense) {
-                        self.hear(&sense);
+                        self.note_sense(&sense);
                     }
                 }
                 LinkEvent::LoggedIn(_)
@@ -683,7 +683,7 @@ impl Engine {
         if self.attention >= Attention::PowerOn && outcome.is_good() && depends_on_cache {
             // It may have been carried out after the unit lost what is about to be written again.
             match job.kind {
-                Kind::Read { .. } | Kind::Extents { .. } => job.retreat(step),
+                Kind::Read { .. } | Kind::Extents { .. } => job.reissue(step),
                 _ => job.start_over(),
             }
             self.counts.commands_retried += 1;
@@ -692,7 +692,7 @@ impl Engine {
         }
         if self.attention > Attention::None && outcome.is_good() && job.relies_on_no_cache(&self.unit) {
             // A cache may have been switched on before it was carried out: of that no copy would be kept.
-            job.retreat(step);
+            job.reissue(step);
             self.counts.commands_retried += 1;
             self.go_on(order);
             return;
@@ -708,7 +708,7 @@ impl Engine {
                 job.advance(step, &buffer);
             }
             Verdict::Again(sense) => {
-                sense.iter().for_each(|sense| self.hear(sense));
+                sense.iter().for_each(|sense| self.note_sense(sense));
                 self.try_again(now, order, step, AGAIN_WORDS);
             }
             Verdict::Elsewhere(error) if self.options.has_other_paths => job.give_up(error),
@@ -732,7 +732,7 @@ impl Engine {
         let verdict = judge(&outcome, 0, || "a SCSI command".to_owned());
         let is_refused = match &verdict {
             Verdict::Again(Some(sense)) => {
-                self.hear(sense);
+                self.note_sense(sense);
                 true
             }
             Verdict::Later => true,
@@ -770,7 +770,7 @@ impl Engine {
     }
 
     /// The unit reports something.
-    pub(crate) fn hear(&mut self, sense: &Sense) {
+    pub(crate) fn note_sense(&mut self, sense: &Sense) {
         let attention = self.learn(sense);
         self.note(attention);
     }
@@ -796,7 +796,7 @@ impl Engine {
             let error = final_error(job, &Error::new(ErrorKind::TimedOut, words));
             job.give_up(error);
         } else {
-            job.retreat(step.after(attempts));
+            job.reissue(step.after(attempts));
         }
     }
 
@@ -808,7 +808,7 @@ impl Engine {
             job.give_up(Error::new(ErrorKind::Busy, words));
             return;
         }
-        job.retreat(step);
+        job.reissue(step);
         self.counts.commands_retried += 1;
         self.delay(now, order);
     }

@@ -19,7 +19,7 @@ use writelog::WriteLog;
 
 use super::report::{everything, report_of};
 use crate::limits::{CLEAR_PAUSE_MIN, CLEAR_TRIES_MAX};
-use crate::remotes::Leg;
+use crate::remotes::MemberLun;
 
 /// A store that is open.
 pub(crate) trait Invalidate {
@@ -41,7 +41,7 @@ impl Invalidate for WriteLog {
 
 /// A mark that is held.
 pub(super) struct Taken {
-    pub(super) leg: Leg,
+    pub(super) member: MemberLun,
     /// What was reported by each path to its LUN, in order.
     pub(super) sequences: Vec<u64>,
     pub(super) id: [u8; 16],
@@ -63,7 +63,7 @@ impl Clearing<'_> {
     /// The store's: what others changed while it was opened conflicts with what is dirty in it, or it failed.
     pub(super) async fn clear(&mut self, taken: &Taken) -> Result<bool, Error> {
         let mut is_cleared = true;
-        for (number, (lun, &sequence)) in taken.leg.luns.iter().zip(&taken.sequences).enumerate() {
+        for (number, (lun, &sequence)) in taken.member.luns.iter().zip(&taken.sequences).enumerate() {
             // The target of an earlier path may be this one's, too.
             let is_empty = number > 0 && report_of(lun, taken.id).await.is_ok_and(|report| report.ranges.is_empty());
             is_cleared &= is_empty || self.clear_by(lun, taken, sequence).await?;
@@ -90,7 +90,7 @@ impl Clearing<'_> {
                     return Ok(false);
                 }
             };
-            self.invalidate(lun, &taken.leg, &report.ranges).await?;
+            self.invalidate(lun, &taken.member, &report.ranges).await?;
             sequence = report.sequence;
             tokio::time::sleep(pause).await;
             pause *= 2;
@@ -99,10 +99,10 @@ impl Clearing<'_> {
         Ok(false)
     }
 
-    async fn invalidate(&mut self, lun: &RemoteLun, leg: &Leg, ranges: &[ByteRange]) -> Result<(), Error> {
+    async fn invalidate(&mut self, lun: &RemoteLun, member: &MemberLun, ranges: &[ByteRange]) -> Result<(), Error> {
         // The layers above have copies as well, and a store that was opened before this one.
         lun.invalidate(ranges);
-        let changed: Vec<ByteRange> = ranges.iter().filter_map(|&range| leg.in_whole(range)).collect();
+        let changed: Vec<ByteRange> = ranges.iter().filter_map(|&range| member.in_whole(range)).collect();
         self.store.invalidate(&changed, self.is_overwritten).await?;
         self.invalidated.extend(changed);
         Ok(())

@@ -297,7 +297,7 @@ async fn a_token_that_was_on_its_way_counts_until_it_is_known_to_be_there() {
     let held = host.commit(&remotes, assessed).await;
     let mark = host.mark().with_candidate(draw_token());
     host.caches.note_mark(&host.place, &mark).unwrap();
-    remotes.legs()[0].luns[0].renew_mark(mark.id(), mark.newest()).await.unwrap();
+    remotes.member_luns()[0].luns[0].renew_mark(mark.id(), mark.newest()).await.unwrap();
     expect_known_at_every_step(&store, &host);
     MarkRenewal::start(vec![held]).finish(true).await;
     store.check();

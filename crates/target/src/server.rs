@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
 use crate::addresses::Addresses;
-use crate::control::Wish;
+use crate::control::Directive;
 use crate::counters::Counters;
 use crate::data_in::DataIn;
 use crate::limits::{ACCEPT_INTERVAL, ACCEPT_RETRY_INTERVAL, RATE_INTERVAL, REPORT_TIMEOUT};
@@ -194,7 +194,7 @@ impl TargetServer {
     /// all are gone.
     pub async fn drain(&self) {
         let handles = self.shared.connections.drain();
-        handles.iter().for_each(|handle| handle.ask(Wish::Drain));
+        handles.iter().for_each(|handle| handle.ask(Directive::Drain));
         for handle in &handles {
             handle.ended().await;
         }

@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::addresses::Addresses;
 use crate::connections::{Entered, host};
-use crate::control::{Control, Handle, Wish};
+use crate::control::{Control, Handle, Directive};
 use crate::limits::{DESERTED_MAX, DESERTED_PER_ADDRESS_MAX, DESERTED_PER_INITIATOR_MAX, JOINING_MAX};
 use crate::status::{NegotiatedStatus, SessionReport, SessionStatus};
 use crate::target::Target;
@@ -174,12 +174,12 @@ impl Sessions {
     }
 
     /// Asks every session of a target to end.
-    pub(crate) fn ask_target(&self, target_name: &str, wish: Wish) {
+    pub(crate) fn ask_target(&self, target_name: &str, directive: Directive) {
         let state = self.lock();
         let is_of = |entry: &&Entry| {
             entry.request.target_name.as_deref().is_some_and(|name| name.eq_ignore_ascii_case(target_name))
         };
-        state.entries.values().filter(is_of).for_each(|entry| entry.handle.ask(wish));
+        state.entries.values().filter(is_of).for_each(|entry| entry.handle.ask(directive));
     }
 
     /// What this table knows of all sessions; each is asked for what it knows itself.
@@ -212,7 +212,7 @@ impl Entry {
     fn review(&self, find: impl Fn(&str) -> Option<Target>) -> bool {
         let Some(name) = &self.request.target_name else { return true };
         let Some(view) = find(name).and_then(|target| target.view(&self.request)) else {
-            self.handle.ask(Wish::Drain);
+            self.handle.ask(Directive::Drain);
             return false;
         };
         if let Some(luns) = &self.luns {
@@ -242,7 +242,7 @@ impl State {
 
     /// Asks a session that is not in the table any more to end.
     fn stop(&mut self, entry: Entry) {
-        entry.handle.ask(Wish::Stop);
+        entry.handle.ask(Directive::Stop);
         self.leaving.extend(entry.port.map(|port| (port, entry.handle)));
     }
 

@@ -26,7 +26,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::admission::{DeviceTurns, Lane, cost_of};
-use crate::carry_out::{self, Finished, Job, Means, Running, Started};
+use crate::carry_out::{self, Finished, Job, CommandContext, Running, Started};
 use crate::counters::RequestKind;
 use crate::error_table::to_failure;
 use crate::flushes::Flushes;
@@ -339,7 +339,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.bytes_running += bytes;
         let device_turns = kind.moves_data().then(|| self.enter_lane()).flatten();
         let job = Job { ticket, kind, bytes, buffer_bytes: carry_out::buffer_bytes(&command), turn: None, part: None };
-        let means = Means {
+        let commands = CommandContext {
             device: &self.device,
             geometry: &self.geometry,
             turns: &self.shared.turns,
@@ -347,7 +347,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             long_requests: &self.shared.long_requests,
             device_turns,
         };
-        match carry_out::start(&means, job, command, buffer) {
+        match carry_out::start(&commands, job, command, buffer) {
             Started::Finished(finished) => {
                 self.turn_cost += cost_of(finished.job.bytes);
                 self.finish(finished);

@@ -63,7 +63,7 @@ pub struct AccessList(pub Vec<AccessRule>);
 
 impl Default for AccessList {
     fn default() -> Self {
-        Self(vec![AccessRule::everybody(Vec::new())])
+        Self(vec![AccessRule::any_initiator(Vec::new())])
     }
 }
 

@@ -102,7 +102,7 @@ impl Guest {
         self
     }
 
-    /// A virtio disk with a volatile write cache whose flushes are invalidated, `/dev/vda` and on: what QEMU takes as the `file` of a drive, a path
+    /// A virtio disk with a volatile write cache whose flushes are heeded, `/dev/vda` and on: what QEMU takes as the `file` of a drive, a path
     /// or `nbd:unix:PATH`. The module `virtio_blk` is loaded for it.
     #[must_use]
     pub fn with_disk(self, file: &str) -> Self {

@@ -26,7 +26,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::admission::{DeviceTurns, Lane, cost_of};
-use crate::carry_out::{self, Finished, Job, CommandContext, Running, Started};
+use crate::carry_out::{self, CommandContext, Finished, Job, Running, Started};
 use crate::counters::RequestKind;
 use crate::error_table::to_failure;
 use crate::flushes::Flushes;

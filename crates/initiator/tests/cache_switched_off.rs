@@ -14,7 +14,7 @@ use scsi::cdb::CdbForm;
 use scsi::vpd::{self, BlockLimits};
 use scsi::{Cdb, Sense, mode};
 use support::World;
-use support::scripted::{Reaction, Disk, Reply, Scripted};
+use support::scripted::{Disk, Reaction, Reply, Scripted};
 
 fn attach(world: &mut World, retained_bytes_max: usize) -> (Scripted, Arc<RemoteLun>) {
     let target = Scripted::new(world);

@@ -70,7 +70,9 @@ fn a_compare_and_write_whose_synchronize_came_after_a_reset_has_an_unknown_outco
     let mut is_reset = false;
     target.tell(move |_, cdb| match cdb {
         Cdb::CompareAndWrite { .. } => Reaction::Hold(Reply::data(Vec::new())),
-        Cdb::Read(_) if !std::mem::replace(&mut is_reset, true) => Reaction::Hold(Reply::sense(Sense::POWER_ON_OR_RESET)),
+        Cdb::Read(_) if !std::mem::replace(&mut is_reset, true) => {
+            Reaction::Hold(Reply::sense(Sense::POWER_ON_OR_RESET))
+        }
         _ => Reaction::Proper,
     });
     let (swapping, swapped) = (Arc::clone(&lun), Arc::new(OnceLock::new()));

@@ -28,7 +28,10 @@ fn attach(world: &mut World) -> (Scripted, Arc<RemoteLun>) {
     attach_to(world, |_| Reaction::Proper)
 }
 
-fn attach_to(world: &mut World, mut script: impl FnMut(&Cdb) -> Reaction + Send + 'static) -> (Scripted, Arc<RemoteLun>) {
+fn attach_to(
+    world: &mut World,
+    mut script: impl FnMut(&Cdb) -> Reaction + Send + 'static,
+) -> (Scripted, Arc<RemoteLun>) {
     let target = Scripted::new(world);
     target.tell(move |_, cdb| script(cdb));
     let options = InitiatorOptions { replacement_timeout: Duration::from_secs(30), ..world.options() };

@@ -164,7 +164,12 @@ fn known_mark(record: Option<&Record>, member: &MemberLun) -> Option<MarkRecord>
 
 impl Assessed {
     /// TAKE and report, of every LUN. A store without a record has no mark until it is open: those it takes are noted as nobody's.
-    async fn ask(&mut self, member_luns: &[MemberLun], caches: &Caches, record: Option<Record>) -> std::result::Result<(), Asked> {
+    async fn ask(
+        &mut self,
+        member_luns: &[MemberLun],
+        caches: &Caches,
+        record: Option<Record>,
+    ) -> std::result::Result<(), Asked> {
         let mut is_told = true;
         for (member, lun) in member_luns.iter().zip(&mut self.luns) {
             let (found, is_known) = member.find(lun.mark.as_ref()).await.map_err(Asked::There)?;

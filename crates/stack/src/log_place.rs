@@ -21,7 +21,7 @@ use crate::freshness::Kept;
 use crate::place::Place;
 use crate::registry::{Entry, Registry, Store, file_stem};
 use crate::settings::Settings;
-use crate::store_file::{PlaceKind, open_or_make, making_failed};
+use crate::store_file::{PlaceKind, making_failed, open_or_make};
 
 /// The write log of an attachment, as asked for.
 #[derive(Clone, Debug, Default)]

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use base::clock::Instant;
 
 use crate::addresses::Addresses;
-use crate::control::{Control, Handle, Directive};
+use crate::control::{Control, Directive, Handle};
 use crate::quota::Quota;
 use crate::status::ConnectionStatus;
 
@@ -160,7 +160,11 @@ mod tests {
         let directive = |control: &Control| control.poll_directive(&Context::from_waker(Waker::noop()));
         let (first, second) = (enter("10.0.0.1:1"), enter("10.0.0.1:2"));
         let other = enter("10.0.0.2:3");
-        assert_eq!([directive(&first.1), directive(&second.1)], [Directive::Run; 2], "another address is another matter");
+        assert_eq!(
+            [directive(&first.1), directive(&second.1)],
+            [Directive::Run; 2],
+            "another address is another matter"
+        );
         let third = enter("10.0.0.1:3");
         let wishes = [&first.1, &second.1, &third.1, &other.1].map(directive);
         assert_eq!(wishes, [Directive::Stop, Directive::Run, Directive::Run, Directive::Run], "the oldest gives way");

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 
 use crate::addresses::Addresses;
 use crate::connections::Entered;
-use crate::control::{Control, Handle, Directive};
+use crate::control::{Control, Directive, Handle};
 use crate::limits::{LINGER_TIMEOUT, WRITE_SLICES_MAX};
 use crate::session::Session;
 use crate::sessions::{Decision, Joining};

@@ -41,7 +41,7 @@ use tokio::sync::oneshot;
 
 use crate::addresses::Addresses;
 use crate::connections::Entered;
-use crate::control::{Control, Handle, Directive};
+use crate::control::{Control, Directive, Handle};
 use crate::data_in::buffer_bytes;
 use crate::held_data::HeldData;
 use crate::limits::{
@@ -617,7 +617,9 @@ impl Session {
                 self.drain_deadline = Some(now() + DRAIN_TIMEOUT);
                 self.protocol.request_logout(now());
             }
-            Directive::Drain if self.drain_deadline.is_some_and(|deadline| now() >= deadline) && self.is_to_be_dropped() => {
+            Directive::Drain
+                if self.drain_deadline.is_some_and(|deadline| now() >= deadline) && self.is_to_be_dropped() =>
+            {
                 self.protocol.drop_session(now());
             }
             Directive::Stop if !self.protocol.is_closed() => self.protocol.close(now(), CloseReason::Local),

@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::addresses::Addresses;
 use crate::connections::{Entered, host};
-use crate::control::{Control, Handle, Directive};
+use crate::control::{Control, Directive, Handle};
 use crate::limits::{DESERTED_MAX, DESERTED_PER_ADDRESS_MAX, DESERTED_PER_INITIATOR_MAX, JOINING_MAX};
 use crate::status::{NegotiatedStatus, SessionReport, SessionStatus};
 use crate::target::Target;

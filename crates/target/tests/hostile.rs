@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt, DuplexStream};
 use tokio::task::JoinHandle;
 
 mod support;
-use support::endless::{Endless, AdvancingClock};
+use support::endless::{AdvancingClock, Endless};
 use support::*;
 
 const KIB: usize = 1 << 10;

@@ -25,7 +25,7 @@ use futures_util::future::select;
 
 use crate::core::{Core, State};
 use crate::limits::{PAUSE_EXPONENT, QUEUE_BYTES_MAX, QUEUE_BYTES_WHEN_FULL, UNIT_BYTES};
-use crate::line::{SharedPlace, ChangeBytes, Waiting};
+use crate::line::{ChangeBytes, SharedPlace, Waiting};
 use crate::options::Level2;
 use crate::pace::log_cost;
 use crate::stage::Stage;

@@ -294,11 +294,7 @@ impl Core {
     }
 
     /// See [`WriteLog::invalidate`](crate::WriteLog::invalidate).
-    pub(crate) async fn invalidate(
-        self: &Arc<Self>,
-        ranges: &[ByteRange],
-        is_overwritten: bool,
-    ) -> Result<(), Error> {
+    pub(crate) async fn invalidate(self: &Arc<Self>, ranges: &[ByteRange], is_overwritten: bool) -> Result<(), Error> {
         let _guard = self.exclude_requests().await;
         if self.life.is_stopped() {
             return Err(self.life.closed());

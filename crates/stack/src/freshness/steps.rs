@@ -342,7 +342,11 @@ async fn what_others_change_during_an_attach_is_heeded_in_it_and_not_told_to_the
     let invalidated = opened.invalidated.into_inner().unwrap();
     assert_eq!(invalidated, [range(3), range(3), range(5), range(3), range(5), range(9)]);
     let void: Vec<Event> = std::iter::from_fn(|| events.try_receive()).collect();
-    assert_eq!(void, invalidated.into_iter().map(Event::Invalidated).collect::<Vec<_>>(), "the layers above are told, too");
+    assert_eq!(
+        void,
+        invalidated.into_iter().map(Event::Invalidated).collect::<Vec<_>>(),
+        "the layers above are told, too"
+    );
     MarkRenewal::start(vec![held]).finish(true).await;
     remotes.close().await.unwrap();
     let remotes = host.connect("own").await;

@@ -38,7 +38,7 @@
 //! | [`options`] | what users choose |
 //! | [`admission`], [`pace`], `counters`, `refused_writes` | what is worth a frame; how fast lines are cleaned; what is counted; what the cache device refused |
 //! | [`freshness`], [`crash_mode`], [`mode`] | what others have changed; what a crash leaves; who acknowledges writes |
-//! | [`alignment`], [`line_size`] | where lines begin, and how large they are |
+//! | [`alignment`], [`line_size`], [`line_checksum`] | where lines begin, how large they are, and what shows that their data is whole |
 //! | [`load`], `recovery_report` | shapes of what a cache says about itself |
 //! | [`sectors`] | 512-byte sectors of a line as bits |
 //! | [`limits`] | the bounds of this crate |
@@ -59,6 +59,7 @@ pub mod freshness;
 pub mod inspect;
 pub mod layout;
 pub mod limits;
+pub mod line_checksum;
 pub mod line_size;
 pub mod load;
 pub mod memory;

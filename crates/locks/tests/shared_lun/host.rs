@@ -544,7 +544,7 @@ impl Host {
             dirty.is_cleaning = true;
             dirty.operations.iter().for_each(|id| context.history.send(*id));
             let (values, operations) = (vec![dirty.value], dirty.operations.clone());
-            let is_durable = context.random.chance(0.5);
+            let is_durable = context.random.chance(context.plan.durable_share);
             let write = Write { by: Some(by), range: one(block), values, is_durable, operations };
             self.ask(context, Request::Write(write), Flight::Clean { life: self.lives, block, is_durable });
         }

@@ -70,7 +70,7 @@ fn a_session_may_be_lost_with_every_message() {
 
 #[test]
 fn the_target_may_be_killed_at_every_write_of_its_store_and_its_disk() {
-    let test = block::crash_test!();
+    let test = block::crash_test!().of_few_crashes(5);
     for seed in test.seeds(0, 5, 1) {
         test.crash_at_every(seed, 5000, |nth| {
             let plan = Plan { kill_at: Some(nth + 1), ..short_plan(seed) };

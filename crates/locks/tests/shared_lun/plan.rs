@@ -96,6 +96,10 @@ pub struct Plan {
     pub delay_max: Duration,
     pub disk_time_max: Duration,
     pub think_time_max: Duration,
+    /// How many of the writes under locks are durable at once. The others are flushed.
+    pub durable_share: f64,
+    /// How many of the answers to a registration are lost with their session.
+    pub registrations_cut: f64,
     /// How long a lost session and a killed target are away.
     pub away_max: Duration,
     pub settings: Settings,
@@ -128,18 +132,24 @@ fn settings(random: &mut Random) -> Settings {
 impl Plan {
     pub fn draw(random: &mut Random) -> Self {
         let (clients, stock) = (2 + random.below(4) as usize, random.below(3) as usize);
-        let mischief = (0..random.below(12)).map(|_| draw_mischief(random, clients + stock)).collect();
         let ms = |random: &mut Random, choices: [u64; 3]| Duration::from_millis(choices[random.below(3) as usize]);
+        let (workers, operations) = (1 + random.below(2) as usize, 20 + random.below(80) as u32);
+        let (delay_max, think_time_max) = (ms(random, [1, 20, 250]), ms(random, [20, 100, 400]));
+        // About as long as the work takes.
+        let span = (delay_max + think_time_max) * operations / workers as u32;
+        let mischief = (0..random.below(16)).map(|_| draw_mischief(random, clients + stock, span)).collect();
         Self {
             clients,
             stock,
-            workers: 1 + random.below(2) as usize,
-            operations: 10 + random.below(30) as u32,
+            workers,
+            operations,
             connections: 1 + random.below(3) as usize,
-            delay_max: ms(random, [1, 20, 250]),
-            disk_time_max: ms(random, [1, 10, 200]),
-            think_time_max: ms(random, [10, 100, 400]),
+            delay_max,
+            disk_time_max: ms(random, [1, 10, 1500]),
+            think_time_max,
             away_max: ms(random, [50, 700, 2500]),
+            durable_share: [0.1, 0.5, 0.9][random.below(3) as usize],
+            registrations_cut: if random.chance(0.3) { 0.3 } else { 0.0 },
             settings: settings(random),
             untaken_max: if random.chance(0.15) { 2 } else { 64 },
             keeps_written: random.chance(0.5),
@@ -159,7 +169,8 @@ impl Plan {
             clients: 2,
             stock: 1,
             workers: 1,
-            operations: 6,
+            operations: 10,
+            registrations_cut: 0.0,
             delay_max: Duration::from_millis(20),
             disk_time_max: Duration::from_millis(10),
             think_time_max: Duration::from_millis(50),
@@ -176,8 +187,8 @@ impl Plan {
     }
 }
 
-fn draw_mischief(random: &mut Random, hosts: usize) -> (Instant, Mischief) {
-    let at = Instant::START + Duration::from_millis(100 + random.below(8000));
+fn draw_mischief(random: &mut Random, hosts: usize, span: Duration) -> (Instant, Mischief) {
+    let at = Instant::START + Duration::from_nanos(random.below(span.as_nanos() as u64));
     let host = random.below(hosts as u64) as usize;
     let mischief = match random.below(4) {
         0 | 1 => Mischief::Cut(host),

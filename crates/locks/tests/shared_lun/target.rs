@@ -232,6 +232,10 @@ impl Target {
         context.effects.push(Effect::Landed(pending.asker.host, write.range));
         end_write(context, &write);
         let ended = self.manager.end_change(context.now, id, context.plan.keeps_written);
+        if ended.is_err() {
+            // By a fault it came past the gate.
+            let _ = self.manager.cancel_command(context.now, id);
+        }
         context.effects.push(Effect::Answer(pending.asker, Answer::Written(Ok(ended.unwrap_or_default()))));
         self.drain(context, disk);
     }

@@ -7,6 +7,7 @@ use base::clock::Instant;
 use base::random::Random;
 use locks::blocks::BlockRange;
 use locks::identity::{ClientId, CommandId};
+use locks::message::Reply;
 
 use crate::history::History;
 use crate::host::{Context, Host, lock_of};
@@ -272,6 +273,7 @@ impl World {
             return self.lose(event);
         }
         self.sums.messages += 1;
+        let is_registered = matches!(&event, Event::ToHost(_, Answer::Control(Ok(Reply::Registered(_)))));
         let connections = self.plan.connections as u64;
         let connection = if is_ordered { 0 } else { self.random.below(connections) };
         let delay = Duration::from_nanos(1 + self.random.below(self.plan.delay_max.as_nanos() as u64));
@@ -279,7 +281,8 @@ impl World {
         *last = (*last + Duration::from_nanos(1)).max(self.now + delay);
         let at = *last;
         self.put(at, event);
-        if self.plan.cut_at == Some(self.sums.messages) {
+        let cuts = self.plan.registrations_cut;
+        if self.plan.cut_at == Some(self.sums.messages) || (is_registered && cuts > 0.0 && self.random.chance(cuts)) {
             self.cut(asker.host);
         }
     }

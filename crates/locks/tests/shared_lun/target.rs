@@ -234,7 +234,7 @@ impl Target {
         let ended = self.manager.end_change(context.now, id, context.plan.keeps_written);
         if ended.is_err() {
             // By a fault it came past the gate.
-            let _ = self.manager.cancel_command(context.now, id);
+            self.leave_gate(context, id);
         }
         context.effects.push(Effect::Answer(pending.asker, Answer::Written(Ok(ended.unwrap_or_default()))));
         self.drain(context, disk);
@@ -249,7 +249,7 @@ impl Target {
             match context.random.chance(0.5) {
                 true => self.land(context, disk, id),
                 false => {
-                    let _ = self.manager.end_change(context.now, id, false);
+                    self.leave_gate(context, id);
                     self.refuse(context, id, LockError::Fenced(client));
                 }
             }
@@ -262,13 +262,20 @@ impl Target {
         self.drain(context, disk);
     }
 
+    /// A command that has done nothing is at the gate no more. It may have passed at this very moment.
+    fn leave_gate(&mut self, context: &Context<'_>, id: CommandId) {
+        if self.manager.end_change(context.now, id, false).is_err() {
+            let _ = self.manager.cancel_command(context.now, id);
+        }
+    }
+
     fn begin_fence(&mut self, context: &mut Context<'_>, client: ClientId) {
         self.members.remove(&client);
         let waits = |pending: &Pending| pending.by == Some(client) && !pending.is_under_way;
         let waiting: Vec<CommandId> =
             self.pending.iter().filter(|(_, pending)| waits(pending)).map(|(id, _)| *id).collect();
         for id in waiting {
-            let _ = self.manager.cancel_command(context.now, id);
+            self.leave_gate(context, id);
             self.refuse(context, id, LockError::Fenced(client));
         }
         if context.plan.has(Fault::FenceBeforeCommandsEnd) {
@@ -326,7 +333,7 @@ impl Target {
         let waiting: Vec<CommandId> =
             self.pending.iter().filter(|(_, pending)| waits(pending)).map(|(id, _)| *id).collect();
         for id in waiting {
-            let _ = self.manager.cancel_command(context.now, id);
+            self.leave_gate(context, id);
             if let Some(Pending { command: Command::Write(write), .. }) = self.pending.remove(&id) {
                 end_write(context, &write);
             }

@@ -213,9 +213,9 @@ impl LockManager {
                 self.table.set_callback(owner, resource, Called { number, to, is_deferred: true });
                 self.settle(now, BTreeSet::from([resource]));
             }
-            (Subject::Copies(range, _), CallbackAnswer::Done) => {
+            (Subject::Copies(range, purge), CallbackAnswer::Done) => {
                 self.callbacks.close(client, number);
-                self.gate.purged(client, range);
+                self.gate.purged(client, range, purge);
                 self.advance_gate(now);
             }
             (Subject::Copies(..), CallbackAnswer::GettingOn) => {

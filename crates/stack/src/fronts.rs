@@ -5,6 +5,8 @@
 //! | [`kind`] | what a front is |
 //! | `nbd` | the NBD server |
 //! | `fuse` | the file |
+//! | `iscsi` | the gateway: a target with the device as its one logical unit |
+//! | [`options`] | what settings say of all of them |
 //! | here | the kinds there are, and all fronts of one attachment |
 //!
 //! A front is a file here and a row in [`KINDS`]. Whatever else there is (what `--as` takes, status, metrics, the beginning and the end of an attachment)
@@ -25,16 +27,19 @@ use crate::limits::{FRONTS_MAX, TURN_AWAY_PAUSE};
 #[cfg(test)]
 mod broken;
 mod fuse;
+mod iscsi;
 pub mod kind;
 mod nbd;
+pub mod options;
 
 #[cfg(test)]
 pub(crate) use broken::broken;
 
 use kind::{Front, FrontConfig, FrontKind, Served};
+use options::FrontOptions;
 
 /// Every kind there is, the usual one first.
-pub static KINDS: &[&FrontKind] = &[&nbd::KIND, &fuse::KIND];
+pub static KINDS: &[&FrontKind] = &[&nbd::KIND, &fuse::KIND, &iscsi::KIND];
 
 /// What `text` asks for: `KIND:PLACE`, or `auto` for the usual kind at the socket file that is usual for it.
 ///
@@ -53,7 +58,7 @@ pub fn parse(text: &str, usual: &dyn Fn(&str) -> PathBuf) -> std::result::Result
             (*kind, (kind.place)(place)?)
         }
     };
-    Ok(FrontConfig { kind, place, access: front::SocketAccess::default(), is_read_only: false })
+    Ok(FrontConfig { kind, place, options: FrontOptions::default() })
 }
 
 /// The fronts of an attachment. Clones are the same fronts.
@@ -230,7 +235,11 @@ mod tests {
         let fronts = Fronts::of(vec![broken(), (local.kind.listen)(&local).unwrap()]);
         let place = fronts.places()[1].parse().unwrap();
         let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
-        let served = Served { device: Arc::new(MemoryDevice::new(1 << 20, identity)), turns: RangeLock::new() };
+        let served = Served {
+            device: Arc::new(MemoryDevice::new(1 << 20, identity)),
+            turns: RangeLock::new(),
+            compares_below: None,
+        };
         let stop = Sender::new(false);
         let using = async {
             let (client, driver) = front::NbdClient::connect(&place).await.unwrap();

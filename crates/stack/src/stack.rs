@@ -41,6 +41,7 @@ use crate::settings::Settings;
 use crate::watch;
 
 mod cache_parts;
+mod comparison;
 mod config;
 mod early_entries;
 mod ending;

@@ -47,7 +47,7 @@ fn listen(config: &FrontConfig) -> Result<Box<dyn Front>> {
         }
         _ => Error::io(format!("cannot offer a file at {}", config.place), &error),
     })?;
-    let options = FuseOptions { is_read_only: config.is_read_only, access: config.access };
+    let options = FuseOptions { is_read_only: config.options.is_read_only, access: config.options.access };
     let (path, mountpoint) = (config.place.clone(), Cell::new(Some(mountpoint)));
     Ok(Box::new(FuseFront { options, path, mountpoint, file: OnceCell::new() }))
 }

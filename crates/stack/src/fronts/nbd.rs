@@ -52,9 +52,9 @@ fn listen(config: &FrontConfig) -> Result<Box<dyn Front>> {
         io::ErrorKind::AlreadyExists => Error::new(Failure::Usage, format!("cannot listen on {address}: {error}")),
         _ => Error::io(format!("cannot listen on {address}"), error),
     };
-    let listener = Listener::bind_with(&address, config.access).map_err(|error| context(&error))?;
+    let listener = Listener::bind_with(&address, config.options.access).map_err(|error| context(&error))?;
     let address = listener.address().map_err(|error| Error::io("the listener", &error))?;
-    let options = NbdOptions { is_read_only: config.is_read_only, ..NbdOptions::default() };
+    let options = NbdOptions { is_read_only: config.options.is_read_only, ..NbdOptions::default() };
     Ok(Box::new(NbdFront { options, address, listener: Mutex::new(Some(listener)), server: OnceCell::new() }))
 }
 

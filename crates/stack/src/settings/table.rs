@@ -274,7 +274,7 @@ pub static TABLE: &[Setting] = &[
         "front",
         "as",
         Kind::Text("FRONT"),
-        "Where to offer it: nbd:unix:PATH, nbd:ADDRESS:PORT, fuse:PATH, or auto",
+        "Where to offer it: nbd:unix:PATH, nbd:ADDRESS:PORT, fuse:PATH, iscsi:[ADDRESS:]PORT, or auto",
     )
     .default("auto")
     .more("auto is an NBD socket in the run-time directory. Given several times, it is offered at all of these places.")
@@ -724,6 +724,29 @@ pub static TABLE: &[Setting] = &[
         Kind::Checked("GROUP", |text| group_of(text).map(drop)),
         "Group of a socket file, or of a FUSE file, of a front, by name or number: that of a hypervisor's user, for one",
     ),
+    Setting::new(
+        Part::Front,
+        "front.allow-remote",
+        "",
+        Kind::Switch,
+        "Let fronts listen on addresses that other machines reach",
+    )
+    .default("off")
+    .without_flag(),
+    Setting::new(Part::Front, "iscsi.name", "", Kind::Text("IQN"), "Target name of an iSCSI front")
+        .unset("one made of the names of this host and of the attachment")
+        .without_flag(),
+    Setting::new(Part::Front, "iscsi.chap-user", "", Kind::Text("USER"), "CHAP user that initiators of an iSCSI front must prove to be")
+        .unset("nobody has to prove anything")
+        .without_flag(),
+    Setting::new(Part::Front, "iscsi.chap-file", "", Kind::Path, "File with the secret of that user (its first line)")
+        .needs(&["iscsi.chap-user"])
+        .without_flag(),
+    Setting::new(Part::Front, "iscsi.mutual-user", "", Kind::Text("USER"), "CHAP user that an iSCSI front proves to be to initiators that ask")
+        .without_flag(),
+    Setting::new(Part::Front, "iscsi.mutual-file", "", Kind::Path, "File with the secret of that user (its first line)")
+        .needs(&["iscsi.mutual-user"])
+        .without_flag(),
 ];
 
 const DESTAGE_TIME: Kind = Kind::Time(DESTAGE_TIME_MIN);

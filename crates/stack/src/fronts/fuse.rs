@@ -2,10 +2,10 @@
 
 use std::cell::{Cell, OnceCell};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use front::{FuseCounters, FuseFile, FuseOptions, Mountpoint};
+use front::{FuseCounters, FuseFile, FuseOptions, Mountpoint, check_fuse};
 use futures_util::future::LocalBoxFuture;
 use serde_json::{Value, json};
 
@@ -13,7 +13,8 @@ use super::kind::{Clients, Front, FrontConfig, FrontKind, Served};
 use crate::error::{Error, Failure, Result};
 use crate::metrics::plain::{Plain, counter, gauge};
 
-pub(super) static KIND: FrontKind = FrontKind { name: "fuse", places: "fuse:PATH", place, listen, metrics: METRICS };
+pub(super) static KIND: FrontKind =
+    FrontKind { name: "fuse", places: "fuse:PATH", place, usual, listen, metrics: METRICS };
 
 const METRICS: &[Plain] = &[
     gauge("forebay_fuse_open", "/fuse/open", "How many times FUSE files are open."),
@@ -38,6 +39,11 @@ fn place(text: &str) -> std::result::Result<String, String> {
     }
     let path = std::path::absolute(text).map_err(|error| format!("{text}: {error}"))?;
     path.into_os_string().into_string().map_err(|path| format!("{} is not UTF-8", path.display()))
+}
+
+fn usual(place: &dyn Fn(&str) -> PathBuf) -> std::result::Result<String, String> {
+    check_fuse().map_err(|error| error.to_string())?;
+    Ok(place("fuse").display().to_string())
 }
 
 fn listen(config: &FrontConfig) -> Result<Box<dyn Front>> {

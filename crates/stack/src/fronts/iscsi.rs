@@ -5,6 +5,7 @@
 use std::cell::OnceCell;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::pin::pin;
 
 use ::target::Quota;
@@ -24,7 +25,7 @@ mod gateway;
 use gateway::Gateway;
 
 pub(super) static KIND: FrontKind =
-    FrontKind { name: "iscsi", places: "iscsi:[ADDRESS:]PORT", place, listen, metrics: METRICS };
+    FrontKind { name: "iscsi", places: "iscsi:[ADDRESS:]PORT", place, usual, listen, metrics: METRICS };
 
 const METRICS: &[Plain] = &[
     gauge("forebay_iscsi_sessions", "/iscsi/sessions", "Sessions of iSCSI gateways."),
@@ -56,6 +57,11 @@ fn address(text: &str) -> std::result::Result<SocketAddr, String> {
     local.or_else(|_| text.parse()).map_err(|_| {
         format!("\"{text}\" is no place to listen on: write PORT, or ADDRESS:PORT like 127.0.0.1:3260 or [::1]:3260")
     })
+}
+
+/// It is for other machines, or for whoever asks for it.
+fn usual(_: &dyn Fn(&str) -> PathBuf) -> std::result::Result<String, String> {
+    Err("it has no usual port".to_owned())
 }
 
 fn listen(config: &FrontConfig) -> Result<Box<dyn Front>> {

@@ -1,6 +1,7 @@
 //! What a front is, and what is known of a kind of them.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use block::SharedDevice;
@@ -22,6 +23,8 @@ pub struct FrontKind {
     pub places: &'static str,
     /// A place as it is kept: other commands find it from other directories.
     pub place: fn(&str) -> std::result::Result<String, String>,
+    /// The place that is usual for it, of those in the run-time directory, which are named by their kind; or why it is never chosen, or cannot be had here.
+    pub usual: fn(&dyn Fn(&str) -> PathBuf) -> std::result::Result<String, String>,
     /// Listens there. Who comes waits until it is served.
     pub listen: fn(&FrontConfig) -> Result<Box<dyn Front>>,
     /// Families of its counters; each pointer into the status begins with its name.

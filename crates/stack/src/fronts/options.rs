@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use front::SocketAccess;
+use front::{SocketAccess, Tls, TlsFiles};
 use iscsi::chap::Credentials;
 
 use crate::error::{Error, Failure, Result};
@@ -21,6 +21,8 @@ pub struct FrontOptions {
     pub is_read_only: bool,
     /// Whether addresses that other machines reach are meant.
     pub allows_remote: bool,
+    /// TLS of NBD fronts at addresses.
+    pub tls: Option<Tls>,
     /// What an iSCSI front says it is.
     pub gateway: GatewayOptions,
 }
@@ -44,12 +46,13 @@ impl FrontOptions {
     /// Those of the attachment `name`.
     ///
     /// # Errors
-    /// A mode, a group, a name or a secret that is none.
+    /// A mode, a group, a name, a certificate or a secret that is none.
     pub fn of(settings: &Settings, name: &str, paths: &Paths) -> Result<Self> {
         Ok(Self {
             access: access(settings)?,
             is_read_only: settings.is_on("read-only"),
             allows_remote: settings.is_on("front.allow-remote"),
+            tls: tls(settings)?,
             gateway: GatewayOptions {
                 iqn: gateway_iqn(settings, name)?,
                 name: name.to_owned(),
@@ -67,6 +70,21 @@ fn access(settings: &Settings) -> Result<SocketAccess> {
         settings.text(key).map(|text| parse(&text).map_err(context)).transpose()
     };
     Ok(SocketAccess { mode: number("socket.mode", mode_of)?, group: number("socket.group", group_of)? })
+}
+
+fn tls(settings: &Settings) -> Result<Option<Tls>> {
+    let Some(certificate) = settings.path("nbd.tls-certificate") else { return Ok(None) };
+    let Some(key) = settings.path("nbd.tls-key") else {
+        let message = format!("{} is of no use without nbd.tls-key", settings.name_of("nbd.tls-certificate"));
+        return Err(Error::new(Failure::Usage, message));
+    };
+    let authorities = settings.path("nbd.tls-clients");
+    let files = TlsFiles { certificate: &certificate, key: &key, client_authorities: authorities.as_deref() };
+    let is_required = settings.text("nbd.tls").is_none_or(|text| text != "allowed");
+    Tls::from_files(&files, is_required).map(Some).map_err(|error| match error.kind() {
+        std::io::ErrorKind::InvalidData => Error::new(Failure::Usage, format!("TLS cannot be offered: {error}")),
+        _ => Error::io("TLS cannot be offered", &error),
+    })
 }
 
 /// A user and the secret in a file; the environment has the secrets that this host proves itself with to others.

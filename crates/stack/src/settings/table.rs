@@ -276,8 +276,11 @@ pub static TABLE: &[Setting] = &[
         Kind::Text("FRONT"),
         "Where to offer it: nbd:unix:PATH, nbd:ADDRESS:PORT, fuse:PATH, iscsi:[ADDRESS:]PORT, or auto",
     )
-    .default("auto")
-    .more("auto is an NBD socket in the run-time directory. Given several times, it is offered at all of these places.")
+    .default("nbd")
+    .more(
+        "nbd is an NBD socket in the run-time directory; auto is the best that this machine has: a FUSE file there, else that socket. Given several \
+         times, it is offered at all of these places.",
+    )
     .list()
     .basic(),
     Setting::new(Part::Attachment, "read-only", "read-only", Kind::Switch, "Refuse writes").default("off").basic(),
@@ -732,6 +735,38 @@ pub static TABLE: &[Setting] = &[
         "Let fronts listen on addresses that other machines reach",
     )
     .default("off")
+    .without_flag(),
+    Setting::new(
+        Part::Front,
+        "nbd.tls-certificate",
+        "",
+        Kind::Path,
+        "The server's certificate for TLS at NBD addresses, in PEM, with those between it and its authority",
+    )
+    .needs(&["nbd.tls-key"])
+    .without_flag(),
+    Setting::new(Part::Front, "nbd.tls-key", "", Kind::Path, "File with the key of that certificate, in PEM")
+        .needs(&["nbd.tls-certificate"])
+        .without_flag(),
+    Setting::new(
+        Part::Front,
+        "nbd.tls-clients",
+        "",
+        Kind::Path,
+        "The authorities of one of which an NBD client's certificate must be, in PEM",
+    )
+    .unset("clients need no certificate")
+    .needs(&["nbd.tls-certificate"])
+    .without_flag(),
+    Setting::new(
+        Part::Front,
+        "nbd.tls",
+        "",
+        Kind::Choice(&["required", "allowed"]),
+        "Whether NBD clients at addresses must use TLS, where there is a certificate",
+    )
+    .unset("required")
+    .needs(&["nbd.tls-certificate"])
     .without_flag(),
     Setting::new(Part::Front, "iscsi.name", "", Kind::Text("IQN"), "Target name of an iSCSI front")
         .unset("one made of the names of this host and of the attachment")

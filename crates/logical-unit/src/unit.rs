@@ -101,7 +101,7 @@ impl LogicalUnit {
         let attentions = Arc::<UnitAttentions>::default();
         let lost_writes = Arc::<LostWrites>::default();
         let told = options.tells_lost_writes.then(|| Arc::clone(&lost_writes));
-        let watch = Arc::new(DeviceWatch::new(&device, Arc::clone(&attentions), told));
+        let watch = Arc::new(DeviceWatch::new(&device, Arc::clone(&attentions), told, options.waits_for_device));
         Arc::new(Self {
             device,
             options,

@@ -303,6 +303,12 @@ impl Remotes {
         }
     }
 
+    /// The LUN that the device is, where it is just one by one path.
+    pub(crate) fn single(&self) -> Option<Arc<RemoteLun>> {
+        let Whole::Single = self.whole else { return None };
+        self.connected.first().map(|each| Arc::clone(&each.lun))
+    }
+
     /// Who the device is.
     pub fn identity(&self) -> Identity {
         self.device().identity()

@@ -110,6 +110,15 @@ impl Sidecar {
         Ok(Self { path: folder.join(name), is_beside: false })
     }
 
+    /// That of what has no file of its own, by its name in `folder`, which is made with the first of them.
+    ///
+    /// # Errors
+    /// When the folder cannot be made.
+    pub fn named(name: &str, folder: &Path) -> Result<Self> {
+        make_private(folder)?;
+        Ok(Self { path: folder.join(name), is_beside: false })
+    }
+
     /// Where the change marks of the LUN are.
     pub fn marks_path(&self) -> PathBuf {
         let mut name = self.path.as_os_str().to_owned();

@@ -200,6 +200,14 @@ impl TargetServer {
         }
     }
 
+    /// What was counted, and which sessions there are, without asking them: for who cannot wait.
+    pub fn counted(&self) -> Status {
+        let Shared { counters, sessions, connections, clock, .. } = &*self.shared;
+        let now = clock.now();
+        let connections = connections.statuses(now).into_values().collect();
+        Status { sessions: sessions.statuses(), connections, ..counters.status(now) }
+    }
+
     /// Everything at this moment, as far as sessions answer within half a second.
     pub async fn status(&self) -> Status {
         let now = self.shared.clock.now();

@@ -184,22 +184,13 @@ impl Sessions {
 
     /// What this table knows of all sessions; each is asked for what it knows itself.
     pub(crate) fn inquire(&self) -> Vec<(SessionStatus, oneshot::Receiver<SessionReport>)> {
-        let of = |(&tsih, entry): (&u16, &Entry)| {
-            let request = &entry.request;
-            let status = SessionStatus {
-                tsih,
-                isid: request.isid.to_string(),
-                initiator_name: request.initiator_name.clone(),
-                authenticated_name: request.authenticated_name.clone(),
-                target_name: request.target_name.clone(),
-                session_type: request.session_type.as_str(),
-                error_recovery_level: request.negotiated.error_recovery_level,
-                negotiated: NegotiatedStatus(request.negotiated),
-                activity: None,
-            };
-            (status, entry.handle.inquire())
-        };
+        let of = |(&tsih, entry): (&u16, &Entry)| (entry.status(tsih), entry.handle.inquire());
         self.lock().entries.iter().map(of).collect()
+    }
+
+    /// What this table knows of all sessions.
+    pub(crate) fn statuses(&self) -> Vec<SessionStatus> {
+        self.lock().entries.iter().map(|(&tsih, entry)| entry.status(tsih)).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -208,6 +199,22 @@ impl Sessions {
 }
 
 impl Entry {
+    /// What is known of it without asking it.
+    fn status(&self, tsih: u16) -> SessionStatus {
+        let request = &self.request;
+        SessionStatus {
+            tsih,
+            isid: request.isid.to_string(),
+            initiator_name: request.initiator_name.clone(),
+            authenticated_name: request.authenticated_name.clone(),
+            target_name: request.target_name.clone(),
+            session_type: request.session_type.as_str(),
+            error_recovery_level: request.negotiated.error_recovery_level,
+            negotiated: NegotiatedStatus(request.negotiated),
+            activity: None,
+        }
+    }
+
     /// Whether it may go on.
     fn review(&self, find: impl Fn(&str) -> Option<Target>) -> bool {
         let Some(name) = &self.request.target_name else { return true };

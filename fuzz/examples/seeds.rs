@@ -886,7 +886,35 @@ fn log_image() {
     write("log_image", "one_copy_last", &[0b1101, 0x0f, 0, 1, 2, 3]);
 }
 
+/// Which image, damages, and what is done then.
+fn ext2_image() {
+    let seed = |name: &str, image: u8, damages: &[(u16, &[u8])], actions: &[(u8, u8, u16)]| {
+        let flags = (0..16).find(|low| (damages.len() as u8 * 16 + low) % 3 == image).expect("one of three");
+        let mut bytes = vec![damages.len() as u8 * 16 + flags];
+        for (at, damage) in damages {
+            bytes.extend_from_slice(&at.to_be_bytes());
+            bytes.push(damage.len() as u8);
+            bytes.extend_from_slice(damage);
+        }
+        for (action, pick, number) in actions {
+            bytes.extend_from_slice(&[*action, *pick]);
+            bytes.extend_from_slice(&number.to_be_bytes());
+        }
+        write("ext2_image", name, &bytes);
+    };
+    let all: Vec<(u8, u8, u16)> =
+        (0..40).map(|step| (step % 10, step.wrapping_mul(7), u16::from(step) * 900)).collect();
+    seed("whole", 0, &[], &all);
+    seed("whole_large_blocks", 2, &[], &all);
+    seed("superblock_features", 0, &[(64 + 6, &[0xff; 4])], &all);
+    seed("superblock_groups", 1, &[(64 + 2, &[1, 0, 0, 0])], &all);
+    seed("orphans", 0, &[(64 + 14, &[0, 0, 0, 0, 0, 0, 0, 0, 14, 0, 0, 0])], &all);
+    seed("bitmaps", 0, &[(3 * 64, &[0; 64])], &all);
+    seed("inodes", 1, &[(5 * 64 + 8 * 11, &[0xff; 100])], &all);
+}
+
 fn main() {
+    ext2_image();
     iscsi_target();
     iscsi_session();
     iscsi_initiator();

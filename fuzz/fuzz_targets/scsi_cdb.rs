@@ -14,6 +14,7 @@ use block::{Geometry, Identity, SharedDevice};
 use fuzz::scsi_script::{Step, parse};
 use libfuzzer_sys::fuzz_target;
 use logical_unit::{Command, LogicalUnit, LogicalUnitOptions, LunMap, NexusId, Outcome};
+use scsi::sharing::{Message, Parameters, Report, Support};
 use scsi::{Cdb, CdbBytes, Sense, Status, TaskAttribute, TaskManagementFunction};
 
 const SIZE_BYTES: u64 = 128 << 10;
@@ -53,10 +54,24 @@ fn data_in_bytes_max(cdb: &[u8], block_bytes: u32) -> u64 {
             | Cdb::ReceiveCopyResults { allocation_length, .. }
             | Cdb::ReportTargetPortGroups { allocation_length, .. }
             | Cdb::ReportSupportedOperationCodes { allocation_length, .. }
+            | Cdb::SharingIn { allocation_length, .. }
             | Cdb::ReportSupportedTaskManagementFunctions { allocation_length, .. },
         ) => allocation_length.into(),
         _ => 0,
     }
+}
+
+/// Parameter lists and messages of shared units: what is understood is what those bytes say.
+fn check_sharing(bytes: &[u8]) {
+    let Some((&action, list)) = bytes.split_first() else { return };
+    if let Ok(parameters) = Parameters::parse(action & 0x0f, list) {
+        assert_eq!(Parameters::parse(parameters.action(), &parameters.emit()), Ok(parameters));
+    }
+    if let Ok(message) = Message::parse(bytes) {
+        assert_eq!(message.emit(), bytes);
+    }
+    let _ = Report::parse(bytes);
+    let _ = Support::parse(bytes);
 }
 
 fn check_cdb(bytes: &[u8]) {
@@ -146,6 +161,7 @@ impl Model {
 }
 
 fuzz_target!(|bytes: &[u8]| {
+    check_sharing(bytes);
     let steps = parse(bytes);
     let luns = LunMap::new();
     let mut executor = Executor::in_order();

@@ -14,12 +14,14 @@
 //! | [`scsi_script`] | commands for logical units |
 //! | [`session_script`], [`session_model`] | an initiator with several connections that loses things, and what it may expect |
 //! | [`nbd_script`] | the scripts of an NBD client and server |
+//! | [`ext2_image`] | an ext2 to be damaged, looked through and changed |
 //! | [`damage`], [`cache_image`], [`log_image`] | damage to a cache device or a write log, with checksums put right again |
 
 #![forbid(unsafe_code)]
 
 pub mod cache_image;
 pub mod damage;
+pub mod ext2_image;
 pub mod input;
 pub mod iscsi_peer;
 pub mod iscsi_script;

@@ -28,6 +28,8 @@ pub struct Choice {
     pub replacement: Replacement,
     /// Of the cache.
     pub tuning: Tuning,
+    /// Of the cache: bytes of the largest write that is deferred.
+    pub deferred_max: u64,
     /// Of the log.
     pub order: DestageOrder,
     /// Of the log.
@@ -65,7 +67,10 @@ impl Choice {
             Slots::Nvram => Durability::Nvram,
             Slots::Volatile => Durability::UnsafeVolatile,
         };
+        // Apart, so that what else is drawn from a seed stays as it was.
+        let deferred_max = one_of(&mut random.clone(), [0, 512, 2048, 4096, 16 << 10]);
         Self {
+            deferred_max,
             mode: draw_mode(made, random),
             crash_mode: if made.is_forgetful { CrashMode::DiscardAll } else { crash_mode },
             replacement: one_of(random, Replacement::ALL),
@@ -107,6 +112,7 @@ impl Choice {
             lazy_interval: Duration::from_millis(1),
             replacement: self.replacement,
             tuning: self.tuning,
+            deferred_max: self.deferred_max,
             ..cache::OpenOptions::new(self.mode, Arc::new(executor.clock()))
         }
     }

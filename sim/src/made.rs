@@ -29,6 +29,8 @@ pub struct Made {
     pub frames: u64,
     /// Where lines begin, in bytes.
     pub lines_at: u64,
+    /// Of the log of the cache. A quarter is what a record may take.
+    pub cache_log_bytes: u64,
     /// Whether whole lines have checksums.
     pub has_checksums: bool,
     /// Whether a crash costs all of the cache, which then never has anything dirty.
@@ -44,8 +46,11 @@ impl Made {
     pub fn draw(line_size: LineSize, lun: Lun, random: &mut Random) -> Self {
         let one_of = |random: &mut Random, count: usize| random.below(count as u64) as usize;
         let is_small = line_size == LineSize::default();
+        // Apart, so that what else is drawn from a seed stays as it was.
+        let cache_log_bytes = [16 << 10, 48 << 10][one_of(&mut random.clone(), 2)];
         Self {
             line_size,
+            cache_log_bytes,
             associativity: [Associativity::Full, Associativity::Ways(4), Associativity::Ways(16)][one_of(random, 3)],
             frames: if random.chance(0.7) { 20 + random.below(20) } else { 160 },
             lines_at: if random.chance(0.5) && lun.block_bytes == 512 { random.below(8) * 512 } else { 0 },
@@ -71,7 +76,7 @@ impl Made {
         cache::FormatOptions {
             line_size,
             associativity: if number == 0 { self.associativity } else { other_ways },
-            log_bytes: Some(16 << 10),
+            log_bytes: Some(self.cache_log_bytes),
             frames_max: Some(if number == 0 { self.frames } else { 20 + u64::from(number) * 7 % 30 }),
             uuid: Some(Uuid::from_bytes([number; 16])),
             crash_mode: if self.is_forgetful { CrashMode::DiscardAll } else { CrashMode::default() },

@@ -18,10 +18,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("difference", &["block", "store"]),
     ("cache", &["block", "store"]),
     ("writelog", &["block", "store"]),
-    ("logical-unit", &["scsi", "block"]),
+    ("ext2", &["block"]),
+    ("logical-unit", &["scsi", "locks", "block"]),
     ("clock", &[]),
     ("file", &["block"]),
-    ("target", &["clock", "iscsi", "logical-unit", "scsi", "block"]),
+    ("target", &["clock", "iscsi", "locks", "logical-unit", "scsi", "block"]),
     ("initiator", &["clock", "iscsi", "scsi", "block"]),
     ("front", &["nbd", "block"]),
     (
@@ -48,6 +49,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "block",
             "cache",
+            "ext2",
             "file",
             "front",
             "initiator",

@@ -30,7 +30,7 @@ const REMARKS: &[(&str, Support, &str)] = &[
     ("WRITE(10)", NO_PROTECTION, "Write10"),
     ("WRITE(12)", NO_PROTECTION, "Write12"),
     ("WRITE(16)", NO_PROTECTION, "Write16"),
-    ("INQUIRY", But("VPD pages 00h 80h 83h 86h 87h 8Fh B0h B1h B2h, and forebay's own C0h"), "Inquiry"),
+    ("INQUIRY", But("VPD pages 00h 80h 83h 86h 87h 8Fh B0h B1h B2h, and forebay's own C0h and C1h"), "Inquiry"),
     ("MODE SELECT", But("changeable: SWP, D_SENSE, WCE on volatile caches; nothing is saved"), "ModeSense6"),
     ("MODE SENSE", But("pages 01h 08h 0Ah 1Ch; no saved values"), "ModeSense6"),
     ("RESERVE(6)", But("the whole unit; no third party"), "Reserve6"),
@@ -74,6 +74,8 @@ const REMARKS: &[(&str, Support, &str)] = &[
     ("REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS", Yes, "control_commands.rs"),
     ("CHANGE MARK IN", But("forebay's own: see `change-marks.md`"), "change_marks.rs"),
     ("CHANGE MARK OUT", But("forebay's own: see `change-marks.md`"), "change_marks.rs"),
+    ("SHARING IN", But("forebay's own: see `sharing.md`"), "sharing.rs"),
+    ("SHARING OUT", But("forebay's own: see `sharing.md`"), "sharing.rs"),
 ];
 
 /// Commands of SPC-4 and SBC-3 for disks that are not there, and why.

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | warm 4 KiB random reads at depth 1 and 32: time, and processor time of the process | reads of the same file through the same driver |
 //! | the same reads from two threads, past the page cache and from it | from one thread, and from the bare file |
-//! | durable 4 KiB random writes in write-back at depth 1 and 32 | `pwritev2(RWF_DSYNC)` past the page cache to a preallocated, written file, from as many threads |
+//! | durable 4 KiB random writes in write-back at depth 1 and 32, deferred and not | `pwritev2(RWF_DSYNC)` past the page cache to a preallocated, written file, from as many threads |
 //! | a cold sequential read over a modelled link of 1 Gbit/s, and of a LUN in RAM without one | without the cache |
 //!
 //! Rounds are interleaved, so that whatever else the machine does meets both alike; medians are reported, after the raw results. Files are opened past
@@ -29,6 +29,7 @@ use block::device::DeviceExt;
 use block::layer::disk::{DiskLayer, DiskModel};
 use block::memory::MemoryDevice;
 use block::{Identity, SharedDevice};
+use cache::limits::DEFERRED_WRITE_BYTES_DEFAULT;
 use cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions};
 use clap::Parser;
 use clock::TokioClock;
@@ -76,6 +77,12 @@ struct Arguments {
     /// Only this measurement: read, threads, write or stream
     #[arg(long)]
     only: Option<String>,
+    /// Bytes of a durable write
+    #[arg(long, default_value = "4KiB")]
+    write_size: ByteSize,
+    /// Largest write that is deferred; beside it the same is measured with none
+    #[arg(long, default_value_t = ByteSize(DEFERRED_WRITE_BYTES_DEFAULT))]
+    deferred: ByteSize,
     /// Requests at a time, of small reads and writes; may be given more than once
     #[arg(long, default_values_t = [1, 32])]
     depth: Vec<usize>,
@@ -136,11 +143,11 @@ async fn reader(device: SharedDevice, first: u64, places: u64, mut random: Rando
     Ok(count)
 }
 
-async fn writer(device: SharedDevice, mut random: Random, end: Instant) -> Result<u64> {
-    let mut buffer = Buffer::zeroed(BLOCK_BYTES as usize);
+async fn writer(device: SharedDevice, bytes: u64, mut random: Random, end: Instant) -> Result<u64> {
+    let mut buffer = Buffer::zeroed(bytes as usize);
     let mut count = 0;
     while Instant::now() < end {
-        buffer = device.write(random.below(ORIGIN_BYTES / BLOCK_BYTES) * BLOCK_BYTES, buffer, false).await?;
+        buffer = device.write(random.below(ORIGIN_BYTES / bytes) * bytes, buffer, false).await?;
         count += 1;
     }
     Ok(count)
@@ -249,21 +256,14 @@ async fn measure_writes(arguments: &Arguments) -> Result<()> {
     let mut all: BTreeMap<(usize, &str), Vec<Speed>> = BTreeMap::new();
     for round in 1..=arguments.rounds {
         for &depth in &arguments.depth {
-            let raw = bare_writes(&bare, depth, arguments.seconds)?;
-            let (_, cache, background) = new_cache(arguments, true, ram(ORIGIN_BYTES), Mode::WriteBack).await?;
-            let device: SharedDevice = cache.clone();
-            let cached =
-                speed(depth, arguments.seconds, |random, end| writer(Arc::clone(&device), random, end)).await?;
-            let status = cache.status();
-            println!(
-                "  cache: {} cleaned, {} checkpoints, {} writes waited",
-                status.cleaned_lines, status.checkpoints, status.writes_delayed
-            );
-            end(&cache, background).await?;
-            for (name, speed) in [("bare", raw), ("cache", cached)] {
+            let mut speeds = vec![("bare", bare_writes(&bare, depth, arguments)?)];
+            for (name, deferred_max) in [("cache", arguments.deferred.0), ("not deferred", 0)] {
+                speeds.push((name, cached_writes(arguments, depth, deferred_max).await?));
+            }
+            for (name, speed) in speeds {
                 let Speed { per_second, cpu_us } = speed;
                 println!(
-                    "round {round}, depth {depth}: {name:<5} {per_second:>8.0} writes/s, {cpu_us:>6.2} us of processor a write"
+                    "round {round}, depth {depth}: {name:<12} {per_second:>8.0} writes/s, {cpu_us:>6.2} us of processor a write"
                 );
                 all.entry((depth, name)).or_default().push(speed);
             }
@@ -271,19 +271,42 @@ async fn measure_writes(arguments: &Arguments) -> Result<()> {
     }
     for &depth in &arguments.depth {
         compare(&all, depth, "durable writes");
+        let rate = |name| median(all.get(&(depth, name)).into_iter().flatten().map(|speed| speed.per_second).collect());
+        println!(
+            "depth {depth}: {:.2} x the rate of the cache when nothing is deferred",
+            rate("cache") / rate("not deferred")
+        );
     }
     Ok(())
 }
 
+/// Writes of a new cache in write-back, of which those of up to `deferred_max` bytes are deferred.
+async fn cached_writes(arguments: &Arguments, depth: usize, deferred_max: u64) -> Result<Speed> {
+    let (_, cache, background) = new_cache(arguments, true, ram(ORIGIN_BYTES), Mode::WriteBack).await?;
+    cache.set_deferred_max(deferred_max);
+    let device: SharedDevice = cache.clone();
+    let bytes = arguments.write_size.0;
+    let write = |random, end| writer(Arc::clone(&device), bytes, random, end);
+    let speed = speed(depth, arguments.seconds, write).await?;
+    let status = cache.status();
+    println!(
+        "  cache: {} deferred, {} cleaned, {} checkpoints, {} writes waited",
+        status.writes_deferred, status.cleaned_lines, status.checkpoints, status.writes_delayed
+    );
+    end(&cache, background).await?;
+    Ok(speed)
+}
+
 /// Threads that each write one block after another.
-fn bare_writes(path: &Path, depth: usize, seconds: u64) -> Result<Speed> {
+fn bare_writes(path: &Path, depth: usize, arguments: &Arguments) -> Result<Speed> {
+    let (seconds, bytes) = (arguments.seconds, arguments.write_size.0);
     let file = FileOpen::new().read(true).write(true).custom_flags(OFlags::DIRECT.bits() as i32).open(path)?;
     let (start, cpu_start) = (Instant::now(), processor_time());
     let end = start + Duration::from_secs(seconds);
     let threads: Vec<_> = (0..depth)
         .map(|seed| {
             let file = file.try_clone()?;
-            Ok(std::thread::spawn(move || bare_writer(&file, seed as u64 + 1, end)))
+            Ok(std::thread::spawn(move || bare_writer(&file, bytes, seed as u64 + 1, end)))
         })
         .collect::<Result<_>>()?;
     let mut count = 0;
@@ -295,10 +318,10 @@ fn bare_writes(path: &Path, depth: usize, seconds: u64) -> Result<Speed> {
     Ok(Speed { per_second, cpu_us: cpu.as_secs_f64() * 1e6 / count as f64 })
 }
 
-fn bare_writer(file: &File, seed: u64, end: Instant) -> Result<u64> {
-    let (mut random, buffer, mut count) = (Random::new(seed), Buffer::zeroed(BLOCK_BYTES as usize), 0);
+fn bare_writer(file: &File, bytes: u64, seed: u64, end: Instant) -> Result<u64> {
+    let (mut random, buffer, mut count) = (Random::new(seed), Buffer::zeroed(bytes as usize), 0);
     while Instant::now() < end {
-        let offset = random.below(ORIGIN_BYTES / BLOCK_BYTES) * BLOCK_BYTES;
+        let offset = random.below(ORIGIN_BYTES / bytes) * bytes;
         rustix::io::pwritev2(file, &[IoSlice::new(&buffer)], offset, ReadWriteFlags::DSYNC)?;
         count += 1;
     }

@@ -71,7 +71,9 @@ impl Core {
             if mask.is_empty() {
                 continue;
             }
-            let is_taken = state.cleaning.contains_key(&block) || state.frames.is_busy(frame);
+            // What is deferred is not on the device to be read yet.
+            let is_taken =
+                state.cleaning.contains_key(&block) || state.frames.is_busy(frame) || state.deferred.contains(frame);
             let order =
                 if is_taken { None } else { self.origin.order.try_exclusive(self.line_size().line_range(block)) };
             match order {
@@ -85,6 +87,10 @@ impl Core {
             }
         }
         batch.picks.sort_unstable_by_key(|pick| pick.block);
+        if batch.picks.is_empty() && batch.has_deferred {
+            state.deferred.want();
+            self.lines.background.notify();
+        }
         Ok(batch)
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base::range::ByteRange;
 use block::{Completion, Device, Error, EventReceiver, Geometry, Identity, Request, SharedDevice};
-use futures_util::future::join5;
+use futures_util::future::{join, join5};
 
 use crate::admission::{Tuning, seen_slots};
 use crate::cleaner::CleanProgress;
@@ -81,7 +81,7 @@ impl Cache {
         async move {
             let (workers, journal) = (core.workers.clone(), Arc::clone(&core.journal));
             join5(
-                workers.run(),
+                join(workers.run(), Arc::clone(&journal).place_in_background()),
                 Arc::clone(&core).clean_in_background(),
                 async move { journal.checkpoint_in_background().await },
                 Arc::clone(&core).store_lazily(),
@@ -138,6 +138,16 @@ impl Cache {
     pub fn set_dirty_limits(&self, limits: DirtyLimits) {
         self.core.lines.state().dirty = limits;
         self.core.lines.wake_all();
+    }
+
+    /// Bytes of the largest write whose data goes into the log, and only later to its frames; 0 for none.
+    pub fn deferred_max(&self) -> u64 {
+        self.core.lines.state().deferred.write_bytes_max()
+    }
+
+    /// Changes that, while requests go on.
+    pub fn set_deferred_max(&self, bytes: u64) {
+        self.core.lines.state().deferred.set_write_bytes_max(bytes);
     }
 
     /// How fast lines are cleaned.

@@ -84,6 +84,7 @@ pub(crate) struct Counters {
     pub(crate) insertions_dropped: AtomicU64,
     pub(crate) cleaned_lines: AtomicU64,
     pub(crate) writes_delayed: AtomicU64,
+    pub(crate) writes_deferred: AtomicU64,
     pub(crate) cache_read_errors: AtomicU64,
     pub(crate) cache_write_errors: AtomicU64,
     pub(crate) checksum_errors: AtomicU64,

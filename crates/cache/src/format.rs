@@ -1,4 +1,4 @@
-//! The bytes on the cache device, format version 1. The page `docs/formats/cache.md` says why they are so.
+//! The bytes on the cache device, format version 2. The page `docs/formats/cache.md` says why they are so.
 //!
 //! | structure | where | what |
 //! |---|---|---|
@@ -19,7 +19,7 @@ use crate::line_size::LineSize;
 use crate::sectors::Sectors;
 
 /// What the superblock calls a cache.
-pub const KIND: Kind = Kind { code: *b"cache\0\0\0", version: 1, name: "cache" };
+pub const KIND: Kind = Kind { code: *b"cache\0\0\0", version: 2, version_min: 1, name: "cache" };
 
 /// [`ParametersRaw::state`]: in use, or its program stopped without closing it.
 pub const STATE_IN_USE: u8 = 0;
@@ -365,11 +365,14 @@ pub const ENTRY_STATE: u8 = 2;
 /// [`LogEntryRaw::kind`]: like [`ENTRY_STATE`], and the clean sectors count after a crash (crash mode *all*).
 pub const ENTRY_CLEAN: u8 = 3;
 
+/// [`LogEntryRaw::kind`]: the data of the *checked* sectors stands behind the entry and is not in the frame yet; the record's checksum covers it.
+pub const ENTRY_DEFERRED: u8 = 4;
+
 /// What became of one line, up to the first byte of each bitmap. The others of *valid* follow, then those of *dirty*, then those of *checked*.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
 pub struct LogEntryRaw {
-    /// [`ENTRY_WRITE`], [`ENTRY_STATE`] or [`ENTRY_CLEAN`].
+    /// [`ENTRY_WRITE`], [`ENTRY_STATE`], [`ENTRY_CLEAN`] or [`ENTRY_DEFERRED`].
     pub kind: u8,
     /// [`ENTRY_LOST`].
     pub flags: u8,
@@ -405,11 +408,12 @@ pub fn log_entry_bytes(line_size: LineSize) -> usize {
 /// newer than it, ends the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEntry {
-    /// [`ENTRY_WRITE`], [`ENTRY_STATE`] or [`ENTRY_CLEAN`].
+    /// [`ENTRY_WRITE`], [`ENTRY_STATE`], [`ENTRY_CLEAN`] or [`ENTRY_DEFERRED`].
     pub kind: u8,
     /// The resulting state.
     pub line: Line,
-    /// Sectors that `checksum` covers, lowest first: those written that must not change while the line stays as it is.
+    /// Sectors that `checksum` covers, lowest first: those written that must not change while the line stays as it is. Of a deferred write those
+    /// written.
     pub checked: Sectors,
     /// The frame that now holds the line.
     pub frame: u32,
@@ -425,30 +429,57 @@ impl LogEntry {
         Self { kind: ENTRY_STATE, line, checked: Sectors::NONE, frame, frame_freed, checksum: 0 }
     }
 
-    /// The payload of a record with these entries.
+    /// The payload of a record with these entries, without data.
     pub fn emit(entries: &[Self], line_size: LineSize) -> Vec<u8> {
         let mut bytes = vec![0; entries.len() * log_entry_bytes(line_size)];
-        let rest_bytes = line_size.bitmap_bytes() - 1;
         for (entry, place) in entries.iter().zip(bytes.chunks_exact_mut(log_entry_bytes(line_size))) {
-            let (head, rest) = place.split_at_mut(size_of::<LogEntryRaw>());
-            let (valid, rest) = rest.split_at_mut(rest_bytes);
-            let (dirty, checked) = rest.split_at_mut(rest_bytes);
-            let raw = LogEntryRaw {
-                kind: entry.kind,
-                flags: if entry.line.is_lost { ENTRY_LOST } else { 0 },
-                valid: emit_bitmap(entry.line.valid, line_size, valid),
-                dirty: emit_bitmap(entry.line.dirty, line_size, dirty),
-                checked: emit_bitmap(entry.checked, line_size, checked),
-                reserved_1: [0; 3],
-                block: entry.line.block.into(),
-                frame: entry.frame.into(),
-                frame_freed: entry.frame_freed.into(),
-                checksum: entry.checksum.into(),
-                line_checksum: entry.line.checksum.into(),
-            };
-            head.copy_from_slice(raw.as_bytes());
+            entry.emit_into(line_size, place);
         }
         bytes
+    }
+
+    /// The payload of a record with these entries, each with the data behind it.
+    pub fn emit_with_data(entries: &[(Self, &[u8])], line_size: LineSize) -> Vec<u8> {
+        let entry_bytes = log_entry_bytes(line_size);
+        let mut bytes = Vec::with_capacity(entries.iter().map(|(_, data)| entry_bytes + data.len()).sum());
+        for (entry, data) in entries {
+            let start = bytes.len();
+            bytes.resize(start + entry_bytes, 0);
+            entry.emit_into(line_size, &mut bytes[start..]);
+            bytes.extend_from_slice(data);
+        }
+        bytes
+    }
+
+    fn emit_into(&self, line_size: LineSize, place: &mut [u8]) {
+        let rest_bytes = line_size.bitmap_bytes() - 1;
+        let (head, rest) = place.split_at_mut(size_of::<LogEntryRaw>());
+        let (valid, rest) = rest.split_at_mut(rest_bytes);
+        let (dirty, checked) = rest.split_at_mut(rest_bytes);
+        let raw = LogEntryRaw {
+            kind: self.kind,
+            flags: if self.line.is_lost { ENTRY_LOST } else { 0 },
+            valid: emit_bitmap(self.line.valid, line_size, valid),
+            dirty: emit_bitmap(self.line.dirty, line_size, dirty),
+            checked: emit_bitmap(self.checked, line_size, checked),
+            reserved_1: [0; 3],
+            block: self.line.block.into(),
+            frame: self.frame.into(),
+            frame_freed: self.frame_freed.into(),
+            checksum: self.checksum.into(),
+            line_checksum: self.line.checksum.into(),
+        };
+        head.copy_from_slice(raw.as_bytes());
+    }
+
+    /// Takes the first entry of a record's payload and its data, which is empty but for deferred writes, off `payload`; `None` when it is torn.
+    pub fn take<'a>(payload: &mut &'a [u8], line_size: LineSize) -> Option<(Self, &'a [u8])> {
+        let (entry, rest) = payload.split_at_checked(log_entry_bytes(line_size))?;
+        let entry = Self::parse(entry, line_size)?;
+        let data_bytes = if entry.kind == ENTRY_DEFERRED { entry.checked.bytes() as usize } else { 0 };
+        let (data, rest) = rest.split_at_checked(data_bytes)?;
+        *payload = rest;
+        Some((entry, data))
     }
 
     /// One entry of a record's payload; `None` when it is not as long as one is.
@@ -551,6 +582,24 @@ mod tests {
     }
 
     #[test]
+    fn the_data_of_a_deferred_write_stands_behind_its_entry() {
+        let (valid, dirty) = (sectors(&[0xf0]), sectors(&[0x30]));
+        let line = Line { block: 0x0807_0605_0403_0201, valid, dirty, ..Line::default() };
+        let state = LogEntry::state(0x0a0b_0c0d, FRAME_NONE, line);
+        let deferred = LogEntry { kind: ENTRY_DEFERRED, checked: sectors(&[0x30]), ..state };
+        let data = [[1; 512], [2; 512]].concat();
+        let payload = LogEntry::emit_with_data(&[(deferred, &data), (state, &[])], LineSize::default());
+        assert_eq!(hex(&payload[..32]), "0400f0303000000001020304050607080d0c0b0affffffff0000000000000000");
+        assert_eq!((payload.len(), &payload[32..32 + 1024]), (32 + 1024 + 32, &data[..]));
+        let mut rest = &payload[..];
+        assert_eq!(LogEntry::take(&mut rest, LineSize::default()), Some((deferred, &data[..])));
+        assert_eq!(LogEntry::take(&mut rest, LineSize::default()), Some((state, &[][..])));
+        assert!(rest.is_empty());
+        let mut torn = &payload[..32 + 1023];
+        assert_eq!(LogEntry::take(&mut torn, LineSize::default()), None);
+    }
+
+    #[test]
     fn a_page_is_what_the_format_page_says() {
         let mut page = [0xa5; PAGE_BYTES];
         let line = Line { block: 2, valid: sectors(&[1]), dirty: sectors(&[1]), ..Line::default() };
@@ -623,6 +672,7 @@ mod tests {
             parse_slot(&bytes, ID, 0);
             assert!(page_lines(&bytes, line_size).count() < 300);
             LogEntry::parse(&bytes, line_size);
+            LogEntry::take(&mut &bytes[..], line_size);
         }
     }
 }

@@ -89,12 +89,13 @@ pub async fn inspect(cache_device: &SharedDevice) -> Result<Inspection, Error> {
 /// See [`inspect`]. Lines that cannot be read are counted and are no error.
 pub async fn check(cache_device: &SharedDevice) -> Result<Inspection, Error> {
     let (mut inspection, dirty) = look(cache_device).await?;
-    for DirtyLine { ranges, checksum } in dirty {
+    for DirtyLine { ranges, checksum, deferred } in dirty {
         let mut is_readable = true;
         for range in &ranges {
             let read = cache_device.read(range.offset, Buffer::zeroed(range.length as usize)).await;
             // With a checksum and all of it dirty, the line is one range.
             let is_whole = ranges.len() == 1 && range.length == inspection.line_bytes;
+            let read = read.map(|data| with_deferred(data, range.offset, &deferred));
             is_readable &= read.is_ok_and(|data| !is_whole || checksum == 0 || checksum_of_line(&data) == checksum);
         }
         inspection.unreadable_lines += u64::from(!is_readable);
@@ -119,6 +120,19 @@ pub async fn discard(cache_device: &SharedDevice) -> Result<(), Error> {
 struct DirtyLine {
     ranges: Vec<ByteRange>,
     checksum: u32,
+    /// What the log has of them that may not stand there: offsets on the device, and bytes; what comes later is newer.
+    deferred: Vec<(u64, Vec<u8>)>,
+}
+
+/// What was read from `offset` on, and of this what is deferred.
+fn with_deferred(mut data: Buffer, offset: u64, deferred: &[(u64, Vec<u8>)]) -> Buffer {
+    for (part_offset, bytes) in deferred {
+        let start = part_offset.checked_sub(offset).and_then(|start| usize::try_from(start).ok());
+        if let Some(place) = start.and_then(|start| data.get_mut(start..start + bytes.len())) {
+            place.copy_from_slice(bytes);
+        }
+    }
+    data
 }
 
 /// The inspection, and the dirty lines.
@@ -140,7 +154,9 @@ async fn look(cache_device: &SharedDevice) -> Result<(Inspection, Vec<DirtyLine>
         let offset = layout.frame_offset(frame);
         let line = frames.line(frame);
         let range = |run: SectorRun| ByteRange { offset: offset + run.offset(), length: run.length() };
-        DirtyLine { ranges: line.dirty.runs().map(range).collect(), checksum: line.checksum }
+        let mut deferred = Vec::new();
+        recovered.deferred.visit(frame, line.dirty, |run, bytes| deferred.push((range(run).offset, bytes.to_vec())));
+        DirtyLine { ranges: line.dirty.runs().map(range).collect(), checksum: line.checksum, deferred }
     });
     let dirty = dirty.collect();
     let inspection = Inspection {
@@ -150,7 +166,7 @@ async fn look(cache_device: &SharedDevice) -> Result<(Inspection, Vec<DirtyLine>
         origin_serial: binding.identity.serial.clone(),
         identity: binding.identity,
         origin_bytes: binding.size_bytes,
-        version: KIND.version,
+        version: superblock.version(),
         line_bytes: layout.line_size.bytes(),
         lines: u64::from(layout.frame_count()),
         lines_max: layout.frames_max,

@@ -29,6 +29,7 @@
 //! | `recovery`, `table` | the table on the device, and what is found there and in the log after a crash |
 //! | `format_cache` | makes a device a cache |
 //! | [`memory`] | what a cache takes of memory |
+//! | `deferred` | what small writes wrote, durable in the log and not in its frames yet |
 //! | `changes`, `dirty_runs` | frames that others' changes concern; dirty neighbours |
 //! | [`frames`] | which frame holds which block, and which goes next |
 //! | [`replacement`] | the policies that choose |
@@ -79,6 +80,7 @@ mod cleaner;
 mod close;
 mod core;
 mod counters;
+mod deferred;
 mod dirty_runs;
 mod discard;
 mod dispatch;

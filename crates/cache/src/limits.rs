@@ -27,10 +27,11 @@ pub const WAYS_DEFAULT: u32 = 256;
 /// for the cache device to stream, short enough that a small hot region is spread over all sets.
 pub const RUN_BYTES: u64 = 64 << 10;
 
-/// The log takes this fraction of the cache device unless told otherwise.
-pub const LOG_SHARE: u64 = 64;
+/// The log takes this fraction of the cache device unless told otherwise: small writes have their data there until it is in its frames, and the more of them
+/// there are by then, the more of them are neighbours.
+pub const LOG_SHARE: u64 = 16;
 
-/// Default bounds of the log in bytes. At depth one a write takes 512 bytes, so the smaller one holds 500 of them; the larger one is
+/// Default bounds of the log in bytes. At depth one a write of 4 KiB takes 4.5 KiB with its data, so the smaller one holds 50 of them; the larger one is
 /// replayed in well under a second.
 pub const LOG_BYTES_DEFAULT_MIN: u64 = 256 << 10;
 /// See [`LOG_BYTES_DEFAULT_MIN`].
@@ -43,6 +44,25 @@ pub const WRITE_GROUP_LINES_MAX: usize = 256;
 /// Bytes of the lines that are cleaned with one flush of the origin for a write that waits for room. On a disk that seeks for every line of 4 KiB
 /// this is about half a second, the longest that such a write has to wait.
 pub const CLEAN_BATCH_BYTES: u64 = 256 << 10;
+
+/// Bytes of the largest write that is deferred unless told otherwise: its data goes into the log, and later from memory to its frames.
+pub const DEFERRED_WRITE_BYTES_DEFAULT: u64 = 8 << 10;
+
+/// Bytes of memory for deferred data, if the log is large enough and the cache may take so much. Writes that find no room go to their frames at once. Half
+/// of it is placed at a time, which is long enough for a disk to have many places to choose from, and short enough for a flush.
+pub const DEFERRED_BYTES_MAX: usize = 16 << 20;
+
+/// Bytes of memory that a part of deferred data takes beside the data itself.
+pub const DEFERRED_PART_BYTES: usize = 256;
+
+/// Deferred data is at most this fraction of the log, so that it is placed before the log is full.
+pub const DEFERRED_LOG_SHARE: u64 = 2;
+
+/// Bytes of consecutive frames that are written at once when deferred data is placed.
+pub const PLACED_BYTES_MAX: u64 = 256 << 10;
+
+/// Such writes in flight: enough for a disk to choose their order.
+pub const PLACES_IN_FLIGHT: usize = 32;
 
 /// Bytes of the first round of cleaning: what throttles itself starts low.
 pub const CLEAN_ROUND_BYTES_START: u64 = 256 << 10;
@@ -109,6 +129,7 @@ pub const TABLE_WRITES_IN_FLIGHT: usize = 16;
 const _: () = assert!(LINE_BYTES_MIN == 8 * SECTOR_BYTES);
 const _: () = assert!(LINE_BYTES_MAX <= CLEAN_BATCH_BYTES && CLEAN_BATCH_BYTES <= CLEAN_BATCH_BYTES_MAX);
 const _: () = assert!(LINE_BYTES_MAX <= CLEAN_WRITE_BYTES_MAX);
+const _: () = assert!(LINE_BYTES_MAX <= PLACED_BYTES_MAX);
 
 /// Streams of sequential requests that are followed at once: more than a host's applications have, few enough to look through.
 pub const STREAMS_MAX: usize = 32;

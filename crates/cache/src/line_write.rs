@@ -3,7 +3,7 @@
 use base::buffer::Buffer;
 use base::checksum::crc32c;
 
-use crate::format::{ENTRY_WRITE, FRAME_NONE, Line, LogEntry, checksum_of, checksum_of_line};
+use crate::format::{ENTRY_DEFERRED, ENTRY_WRITE, FRAME_NONE, Line, LogEntry, checksum_of, checksum_of_line};
 use crate::line_size::LineSize;
 use crate::sectors::Sectors;
 
@@ -70,6 +70,21 @@ impl LineWrite {
             checksum,
             ..LogEntry::state(self.frame, self.old_frame.unwrap_or(FRAME_NONE), self.after())
         }
+    }
+
+    /// What the record says of it that has its data, and the data.
+    pub(crate) fn deferred_entry<'a>(&mut self, line_size: LineSize, buffer: &'a Buffer) -> (LogEntry, &'a [u8]) {
+        let data = self.data(buffer);
+        if self.mask == line_size.all_sectors() {
+            self.checksum = checksum_of_line(data);
+        }
+        let state = LogEntry::state(self.frame, FRAME_NONE, self.after());
+        (LogEntry { kind: ENTRY_DEFERRED, checked: self.mask, ..state }, data)
+    }
+
+    /// The bytes of the request that it writes.
+    pub(crate) fn data<'a>(&self, buffer: &'a Buffer) -> &'a [u8] {
+        &buffer[self.at..self.at + self.mask.bytes() as usize]
     }
 
     /// The entry that takes [`LineWrite::entry`] back.

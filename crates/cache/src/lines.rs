@@ -11,6 +11,7 @@ use base::signal::Signal;
 use block::Error;
 
 use crate::admission::Admissions;
+use crate::deferred::Deferred;
 use crate::format::Line;
 use crate::frames::Frames;
 use crate::layout::Layout;
@@ -41,6 +42,8 @@ pub(crate) struct State {
     /// Seconds since 1970 at which nothing was dirty; 0 when that is not known.
     pub(crate) clean_at: u64,
     pub(crate) admissions: Admissions,
+    /// What is durable in the log and not in its frame yet.
+    pub(crate) deferred: Deferred,
     /// Sectors being cleaned, by block. A write to a sector takes it out: what was sent to the origin is then old.
     pub(crate) cleaning: BTreeMap<u64, Sectors>,
     /// The cache device refused a log record or a table page. From then on nothing new is cached.
@@ -66,6 +69,7 @@ impl State {
         mode: Mode,
         dirty: DirtyLimits,
         admissions: Admissions,
+        deferred: Deferred,
         clean_at: u64,
         time_of_day: Option<TimeOfDay>,
     ) -> Self {
@@ -75,6 +79,7 @@ impl State {
             dirty,
             clean_at,
             admissions,
+            deferred,
             cleaning: BTreeMap::new(),
             failure: None,
             uncertain: BTreeSet::new(),
@@ -256,7 +261,8 @@ pub(crate) mod tests {
     /// Lines as they are in these frames, in write-back.
     pub(crate) fn of(frames: Frames) -> Arc<Lines> {
         let admissions = Admissions::new(Tuning::default(), 0);
-        Arc::new(Lines::new(State::new(frames, Mode::WriteBack, DirtyLimits::default(), admissions, 0, None)))
+        let (dirty, deferred) = (DirtyLimits::default(), Deferred::new());
+        Arc::new(Lines::new(State::new(frames, Mode::WriteBack, dirty, admissions, deferred, 0, None)))
     }
 
     /// Lets a line be there, with these sectors: of each byte, the bits of eight. Its frame.

@@ -1,14 +1,14 @@
 //! What a cache takes of memory, and the bound that somebody sets for it (paper 2.3).
 //!
-//! Nearly all of it belongs to frames, and is taken when the cache is opened: see the table in [`frames`](crate::frames). What comes and goes with
-//! requests is bounded elsewhere and counts for nothing here.
+//! Nearly all of it belongs to frames, and is taken when the cache is opened: see the table in [`frames`](crate::frames). Deferred data has what that leaves
+//! of the bound, up to a bound of its own. What else comes and goes with requests is bounded elsewhere and counts for nothing here.
 
 use base::units::ByteSize;
 use block::{Error, ErrorKind};
 
 use crate::index::SCANNED_WAYS_MAX;
 use crate::layout::Layout;
-use crate::limits::{LINE_BYTES_MAX, LINES_PER_SEEN_SLOT};
+use crate::limits::{DEFERRED_BYTES_MAX, DEFERRED_LOG_SHARE, LINE_BYTES_MAX, LINES_PER_SEEN_SLOT};
 use crate::line_size::LineSize;
 use crate::options::FormatOptions;
 use crate::replacement::Replacement;
@@ -52,6 +52,13 @@ impl Need {
         let ends = 48 * set_count;
         let seen = count * 4 / LINES_PER_SEEN_SLOT as u64;
         (count.saturating_mul(frame) + count / 4).saturating_add(index).saturating_add(ghosts + ends + seen)
+    }
+
+    /// Bytes that deferred data may take in a cache that may have `bytes_max` in all: what the log can hold and the frames leave.
+    pub(crate) fn deferred_bytes_max(&self, log_bytes: u64, bytes_max: Option<u64>) -> usize {
+        let left = bytes_max.unwrap_or(u64::MAX).saturating_sub(self.bytes());
+        let most = left.min(log_bytes / DEFERRED_LOG_SHARE);
+        usize::try_from(most).unwrap_or(usize::MAX).min(DEFERRED_BYTES_MAX)
     }
 
     /// Refuses what takes more than `bytes_max`, and says what would not.

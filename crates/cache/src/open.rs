@@ -65,6 +65,8 @@ struct Found {
     generation: u64,
     padding: u64,
     identity: Identity,
+    /// For deferred data.
+    deferred_bytes_max: usize,
 }
 
 /// Reads what the device holds, for an origin that is `binding_now`.
@@ -78,7 +80,9 @@ async fn find(cache_device: &SharedDevice, binding_now: Binding, options: &OpenO
     };
     crash_mode.check_mode(options.mode)?;
     let has_checksums = superblock.payload.checksums != CHECKSUMS_NONE;
-    Need::of(&layout, options.replacement, has_checksums).check(options.memory_max)?;
+    let need = Need::of(&layout, options.replacement, has_checksums);
+    need.check(options.memory_max)?;
+    let deferred_bytes_max = need.deferred_bytes_max(layout.log.length, options.memory_max);
     let frames = Frames::to_restore(layout, options.replacement, crash_mode.keeps_clean());
     let frames = with_checksums(frames, &superblock.payload)?;
     let generation = options.generation.unwrap_or(superblock.payload.generation.get());
@@ -105,7 +109,8 @@ async fn find(cache_device: &SharedDevice, binding_now: Binding, options: &OpenO
     superblock.payload.binding = binding_now.to_raw()?;
     superblock.payload.crash_mode = crash_mode as u8;
     superblock.payload.generation = generation.into();
-    Ok(Found { superblock, recovered, crash_mode, generation, padding, identity: binding_now.identity })
+    let identity = binding_now.identity;
+    Ok(Found { superblock, recovered, crash_mode, generation, padding, identity, deferred_bytes_max })
 }
 
 /// Puts the parts together.
@@ -116,7 +121,7 @@ fn assemble(
     found: Found,
     origin_flushes: Arc<OriginFlushes>,
 ) -> Result<Core, Error> {
-    let Found { superblock, recovered, crash_mode, generation, padding, identity } = found;
+    let Found { superblock, recovered, crash_mode, generation, padding, identity, deferred_bytes_max } = found;
     let layout = *recovered.frames.layout();
     let epoch = recovered.end.epoch.checked_add(1).ok_or(ErrorKind::Corrupt)?;
     let start = LogPosition { epoch, ..recovered.end };
@@ -125,6 +130,8 @@ fn assemble(
         options.mode,
         options.dirty,
         Admissions::new(options.tuning, seen_slots(layout.frame_count())),
+        // What a replay found is placed by the checkpoint of this opening.
+        recovered.deferred.bounded(options.deferred_max, deferred_bytes_max),
         superblock.payload.clean_at.get(),
         options.time_of_day,
     );

@@ -14,7 +14,7 @@ use crate::admission::Tuning;
 use crate::alignment::Alignment;
 use crate::crash_mode::CrashMode;
 use crate::freshness::Freshness;
-use crate::limits::{INSERT_BYTES_MAX, LAZY_INTERVAL_MS, WAYS_DEFAULT};
+use crate::limits::{DEFERRED_WRITE_BYTES_DEFAULT, INSERT_BYTES_MAX, LAZY_INTERVAL_MS, WAYS_DEFAULT};
 use crate::line_size::LineSize;
 use crate::mode::Mode;
 use crate::pace::CleaningRate;
@@ -158,6 +158,8 @@ pub struct OpenOptions {
     pub dirty: DirtyLimits,
     /// How fast lines are cleaned.
     pub cleaning: CleaningRate,
+    /// Bytes of the largest write whose data goes into the log, in one piece with its record, and only later to its frames; 0 for none.
+    pub deferred_max: u64,
     /// Bytes that may wait for insertion after their readers were answered.
     pub insert_bytes_max: usize,
     /// Most bytes of memory that the cache may take; `None` for no bound. See [`memory`](crate::memory).
@@ -181,6 +183,7 @@ impl OpenOptions {
             time_of_day: None,
             dirty: DirtyLimits::default(),
             cleaning: CleaningRate::default(),
+            deferred_max: DEFERRED_WRITE_BYTES_DEFAULT,
             insert_bytes_max: INSERT_BYTES_MAX,
             memory_max: None,
         }

@@ -137,7 +137,7 @@ impl Core {
         if let [piece] = plan.pieces[..] {
             let (result, buffer) = self.read_piece(piece, range, buffer).await;
             return match result {
-                Ok(()) => self.check_lines(&plan.checks, range, buffer).await,
+                Ok(()) => self.check_lines(&plan.checks, range, plan.with_deferred(buffer)).await,
                 Err(error) => Response::failed(error, buffer),
             };
         }
@@ -155,14 +155,18 @@ impl Core {
             }
             buffer[piece.at as usize..(piece.at + piece.length) as usize].copy_from_slice(&part);
         }
-        self.check_lines(&plan.checks, range, buffer).await
+        self.check_lines(&plan.checks, range, plan.with_deferred(buffer)).await
     }
 
     /// Reads one piece; clean data that the cache device cannot return comes from the origin.
     async fn read_piece(&self, piece: Piece, range: ByteRange, buffer: Buffer) -> (Result<(), Error>, Buffer) {
         let on_origin = ByteRange { offset: range.offset + piece.at, length: piece.length };
-        let Source::Cache { offset, .. } = piece.source else {
-            return self.origin.read(on_origin, buffer, self.counters.of(RequestKind::Read)).await;
+        let offset = match piece.source {
+            Source::Cache { offset, .. } => offset,
+            Source::Deferred => return (Ok(()), buffer),
+            Source::Origin => {
+                return self.origin.read(on_origin, buffer, self.counters.of(RequestKind::Read)).await;
+            }
         };
         let response = self.cache_device.submit(Request::read(offset, buffer)).await;
         if response.result.is_ok() {

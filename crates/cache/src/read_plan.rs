@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use base::buffer::Buffer;
 use base::range::ByteRange;
 use block::Error;
 use smallvec::SmallVec;
@@ -11,6 +12,7 @@ use crate::counters::Serving;
 use crate::limits::MISS_GAP_BYTES_MAX;
 use crate::line_check::{LineCheck, lost};
 use crate::pins::Pins;
+use crate::sectors::{SectorRun, Sectors};
 
 /// Where to find which part of a request.
 pub(crate) struct ReadPlan {
@@ -18,6 +20,8 @@ pub(crate) struct ReadPlan {
     pub(crate) pieces: Pieces,
     /// Lines whose data is to be compared with its checksum.
     pub(crate) checks: Vec<LineCheck>,
+    /// Deferred data, by its place in the request's buffer; what comes later is newer.
+    pub(crate) deferred: Vec<(u64, Vec<u8>)>,
     _pins: Pins,
 }
 
@@ -39,6 +43,8 @@ pub(crate) enum Source {
         /// Whether the origin's copy is older.
         is_dirty: bool,
     },
+    /// Memory: it is deferred, see [`ReadPlan::deferred`].
+    Deferred,
     Origin,
 }
 
@@ -54,6 +60,15 @@ impl ReadPlan {
             _ if missing == self.pieces.len() => Serving::Miss,
             _ => Serving::PartialHit,
         }
+    }
+
+    /// What was read, and of this what is deferred.
+    pub(crate) fn with_deferred(&self, mut buffer: Buffer) -> Buffer {
+        for (at, bytes) in &self.deferred {
+            let at = *at as usize;
+            buffer[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+        buffer
     }
 }
 
@@ -71,7 +86,7 @@ impl Core {
             return None;
         }
         let (frame, line) = state.frames.find(blocks.start)?;
-        if !line.valid.contains(wanted) || line.is_lost || line.checksum != 0 {
+        if !line.valid.contains(wanted) || line.is_lost || line.checksum != 0 || state.deferred.contains(frame) {
             return None;
         }
         state.frames.touch(frame);
@@ -89,7 +104,7 @@ impl Core {
     /// `Media` for dirty data that is lost.
     pub(crate) fn plan_read(self: &Arc<Self>, range: ByteRange) -> Result<ReadPlan, Error> {
         let mut pieces = Pieces::new();
-        let mut checks = Vec::new();
+        let (mut checks, mut deferred) = (Vec::new(), Vec::new());
         let mut pins = Pins::none(&self.lines);
         let state = &mut *self.lines.state();
         let is_bypassed = !state.mode.caches_reads();
@@ -111,31 +126,38 @@ impl Core {
             {
                 pins.add(&mut state.frames, frame);
             }
+            let in_memory = found.map_or(Sectors::NONE, |(frame, _)| state.deferred.sectors(frame));
             if let Some((frame, line)) = found
                 && line.checksum != 0
                 && !valid.is_empty()
+                // The frame does not have what the checksum is of.
+                && in_memory.is_empty()
             {
                 let is_read = valid == self.line_size().all_sectors();
                 let at = is_read.then_some(at);
                 checks.push(LineCheck { block, frame, checksum: line.checksum, at, is_dirty: !dirty.is_empty() });
             }
-            for (mask, is_hit, is_dirty) in
-                [(dirty, true, true), (valid & !dirty, true, false), (wanted & !valid, false, false)]
-            {
-                for run in mask.runs() {
-                    let source = match found {
-                        Some((frame, _)) if is_hit => {
-                            Source::Cache { offset: self.layout.frame_offset(frame) + run.offset(), is_dirty }
-                        }
-                        _ => Source::Origin,
-                    };
-                    let at = at as u64 + run.offset() - first;
-                    pieces.push(Piece { at, length: run.length(), source });
-                }
+            let frame_offset = found.map_or(0, |(frame, _)| self.layout.frame_offset(frame));
+            let in_frame =
+                |is_dirty| move |run: SectorRun| Source::Cache { offset: frame_offset + run.offset(), is_dirty };
+            let place = |run: SectorRun| at as u64 + run.offset() - first;
+            let mut add = |mask: Sectors, source: &dyn Fn(SectorRun) -> Source| {
+                pieces.extend(mask.runs().map(|run| Piece {
+                    at: place(run),
+                    length: run.length(),
+                    source: source(run),
+                }));
+            };
+            add(dirty & in_memory, &|_| Source::Deferred);
+            add(dirty & !in_memory, &in_frame(true));
+            add(valid & !dirty, &in_frame(false));
+            add(wanted & !valid, &|_| Source::Origin);
+            if let Some((frame, _)) = found.filter(|_| !in_memory.is_empty()) {
+                state.deferred.visit(frame, wanted, |run, bytes| deferred.push((place(run), bytes.to_vec())));
             }
         }
         pieces.sort_unstable_by_key(|piece| piece.at);
-        Ok(ReadPlan { pieces: merge(pieces), checks, _pins: pins })
+        Ok(ReadPlan { pieces: merge(pieces), checks, deferred, _pins: pins })
     }
 }
 
@@ -145,7 +167,7 @@ fn merge(pieces: Pieces) -> Pieces {
     for piece in pieces {
         if let Some(last) = merged.last_mut() {
             let is_continued = match (&mut last.source, piece.source) {
-                (Source::Origin, Source::Origin) => true,
+                (Source::Origin, Source::Origin) | (Source::Deferred, Source::Deferred) => true,
                 (Source::Cache { offset, is_dirty }, Source::Cache { offset: next, is_dirty: is_next_dirty })
                     if *offset + last.length == next =>
                 {

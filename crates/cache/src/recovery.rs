@@ -9,11 +9,14 @@
 //!    calls it settled. For what stays unproven, a handful, the data is read and compared with the checksum. If it did not land, the
 //!    write was never acknowledged and the line is what it was before; the frame it was in has not been touched since.
 //!
+//! 4. An entry with deferred data needs no such look: the record has all of it. What is dirty of it, and was written by nothing later, belongs into its
+//!    frame, and may be missing there.
+//!
 //! The table goes straight into the frames, as it is read: for a large cache it is the larger part of all memory. What the log says goes beside
 //! it, and takes its place at the end.
 //!
-//! Nothing is written here. Whoever opens the cache makes the result durable in a checkpoint before anything else happens; a power loss before
-//! that finds everything as it was.
+//! Nothing is written here. Whoever opens the cache makes the result durable in a checkpoint before anything else happens, and what is deferred gets into
+//! its frames then; a power loss before that finds everything as it was, or frames that have what they are given again.
 
 use std::collections::BTreeMap;
 
@@ -24,9 +27,10 @@ use store::{LogPosition, Record, Replayed, Superblock, replay};
 
 use crate::changes::Changes;
 use crate::crash_mode::CrashMode;
+use crate::deferred::Deferred;
 use crate::format::{
-    CHECKSUMS_NONE, CHECKSUMS_OF_LINES, ENTRY_CLEAN, ENTRY_STATE, ENTRY_WRITE, FRAME_NONE, Line, LogEntry,
-    ParametersRaw, STATE_CLOSED, StoredLine, checksum_of, log_entry_bytes,
+    CHECKSUMS_NONE, CHECKSUMS_OF_LINES, ENTRY_CLEAN, ENTRY_DEFERRED, ENTRY_STATE, ENTRY_WRITE, FRAME_NONE, Line,
+    LogEntry, ParametersRaw, STATE_CLOSED, StoredLine, checksum_of,
 };
 use crate::frames::Frames;
 use crate::frames::restore::{Restored, SetSeen};
@@ -42,6 +46,8 @@ pub(crate) struct Recovered {
     pub(crate) table: Table,
     /// What each frame holds.
     pub(crate) frames: Frames,
+    /// What is not in these for certain.
+    pub(crate) deferred: Deferred,
     /// Behind the last record.
     pub(crate) end: LogPosition,
     pub(crate) report: RecoveryReport,
@@ -100,6 +106,8 @@ pub(crate) async fn recover(
     report.log_records = replayed.record_count;
     report.log_bytes = replayed.record_bytes;
     report.clean_lines_dropped = replaying.dropped_count;
+    let deferred = replaying.take_deferred()?;
+    report.deferred_lines = deferred.line_count() as u64;
     let mut frames = replaying.finish(&table.torn)?;
     if has_gone_on && !keeps_clean {
         report.clean_lines_dropped += Changes::of_everything().drop_from(&mut frames, true).unwrap_or_default();
@@ -119,7 +127,7 @@ pub(crate) async fn recover(
         // What is in the frames may be of other blocks than it says; the origin has all of it.
         report.clean_lines_dropped += Changes::of_everything().drop_from(&mut frames, false).unwrap_or_default();
     }
-    Ok(Recovered { table, frames, end: replayed.end, report })
+    Ok(Recovered { table, frames, deferred, end: replayed.end, report })
 }
 
 /// Refuses a log of which records are missing at its end that were durable when the superblock was written.
@@ -151,6 +159,8 @@ struct Replaying {
     /// What became of frames since: the log's word goes before the table's. Also what the table says and cannot be, unless the log goes on from there: two
     /// frames of one block, or a line beyond the origin's end.
     changes: BTreeMap<u32, Line>,
+    /// Deferred data of records.
+    deferred: Deferred,
     /// Pages that differ from what is found here.
     changed: PageSet,
     unproven: BTreeMap<u64, Unproven>,
@@ -185,6 +195,7 @@ impl Replaying {
             layout,
             frames,
             changes: BTreeMap::new(),
+            deferred: Deferred::new(),
             changed: PageSet::new(layout.page_count),
             unproven: BTreeMap::new(),
             freed_by: BTreeMap::new(),
@@ -272,9 +283,12 @@ impl Replaying {
 
     fn apply(&mut self, record: &Record<'_>) -> Result<(), Error> {
         let line_size = self.layout.line_size;
-        for bytes in record.payload.chunks(log_entry_bytes(line_size)) {
-            let entry = LogEntry::parse(bytes, line_size).ok_or_else(|| corrupt("a log record has a torn entry"))?;
+        let mut payload = record.payload;
+        while !payload.is_empty() {
+            let taken = LogEntry::take(&mut payload, line_size);
+            let (entry, data) = taken.ok_or_else(|| corrupt("a log record has a torn entry"))?;
             self.apply_entry(record.sequence, entry)?;
+            self.defer(&entry, data);
         }
         Ok(())
     }
@@ -299,7 +313,7 @@ impl Replaying {
                     self.freed_by.insert(freed, block);
                 }
             }
-            ENTRY_STATE | ENTRY_CLEAN => {}
+            ENTRY_STATE | ENTRY_CLEAN | ENTRY_DEFERRED => {}
             _ => return Err(corrupt("a log entry is of an unknown kind")),
         }
         if freed != FRAME_NONE && freed_before.block == block {
@@ -308,6 +322,27 @@ impl Replaying {
         let counts_whole = entry.kind == ENTRY_CLEAN && self.keeps_clean;
         self.set(frame, if counts_whole { entry.line } else { without_clean(entry.line) });
         Ok(())
+    }
+
+    /// Keeps the data of a deferred write, and of earlier ones what this entry leaves of them.
+    fn defer(&mut self, entry: &LogEntry, data: &[u8]) {
+        let LogEntry { line, frame, checked, .. } = *entry;
+        // What a write put into the frame itself is newer there, and may not be dirty any more when it is taken back.
+        let written = if entry.kind == ENTRY_WRITE { checked } else { Sectors::NONE };
+        self.deferred.keep_only(frame, line.block, line.dirty & !written);
+        if entry.kind == ENTRY_DEFERRED {
+            self.deferred.add(frame, line.block, checked, data, None);
+        }
+    }
+
+    /// What of all that is in the end dirty and in the frame that it was written for.
+    fn take_deferred(&mut self) -> Result<Deferred, Error> {
+        let mut deferred = std::mem::replace(&mut self.deferred, Deferred::new());
+        for frame in deferred.frames() {
+            let line = self.line_at(frame)?;
+            deferred.keep_only(frame, line.block, line.dirty);
+        }
+        Ok(deferred)
     }
 
     /// Something later shows that the last write of `block` was acknowledged.

@@ -17,6 +17,8 @@ pub struct RecoveryReport {
     pub writes_verified: u64,
     /// Of these, writes that had not landed, and therefore had not been acknowledged.
     pub writes_taken_back: u64,
+    /// Lines with deferred data: it was in the log, and may not have been in its frames.
+    pub deferred_lines: u64,
     /// Lines dirty after recovery.
     pub dirty_lines: u64,
     /// Of these, lines that the cache device cannot return.

@@ -154,6 +154,7 @@ impl Core {
         let hand_over =
             HandOver { core: Arc::clone(self), successor: Arc::clone(successor), is_finished: false, _guard: guard };
         self.cleaner.wait_for_batches().await;
+        self.journal.place().await?;
         let is_told = self.succession.end().is_some_and(|told| Arc::ptr_eq(&told, &successor.journal));
         if !is_told {
             let context =
@@ -202,10 +203,10 @@ impl Core {
 
     /// What was set while this cache ran.
     fn hand_settings_over(&self, successor: &Self) {
-        let (mode, dirty, clean_at, tuning, replacement) = {
+        let (mode, dirty, clean_at, tuning, replacement, deferred_max) = {
             let state = self.lines.state();
             let (tuning, replacement) = (state.admissions.tuning(), state.frames.replacement());
-            (state.mode, state.dirty, state.clean_at, tuning, replacement)
+            (state.mode, state.dirty, state.clean_at, tuning, replacement, state.deferred.write_bytes_max())
         };
         let rate = self.cleaner.pace().rate;
         successor.cleaner.pace().rate = rate;
@@ -213,6 +214,7 @@ impl Core {
         (state.mode, state.dirty, state.clean_at) = (mode, dirty, clean_at);
         state.admissions.set(tuning, seen_slots(successor.layout.frame_count()));
         state.frames.set_replacement(replacement);
+        state.deferred.set_write_bytes_max(deferred_max);
     }
 
     /// Writes the dirty sectors of one line to the successor, durably.

@@ -97,6 +97,12 @@ pub struct Status {
     pub clean_rounds_throttled: u64,
     /// Times that a write had to wait for a frame or for less dirty data.
     pub writes_delayed: u64,
+    /// Writes whose data went into the log, to be placed later.
+    pub writes_deferred: u64,
+    /// Bytes of memory of what is not placed yet.
+    pub deferred_bytes: u64,
+    /// Bytes of the largest write that is deferred; 0 for none.
+    pub deferred_max: u64,
     /// Checkpoints of the table.
     pub checkpoints: u64,
     /// Table pages these wrote.
@@ -169,6 +175,9 @@ impl Core {
             clean_round_lines,
             clean_rounds_throttled,
             writes_delayed: get(&counters.writes_delayed),
+            writes_deferred: get(&counters.writes_deferred),
+            deferred_bytes: state.deferred.held_bytes() as u64,
+            deferred_max: state.deferred.write_bytes_max(),
             checkpoints: journal.checkpoints,
             table_pages_written: journal.table_pages_written,
             log_full: journal.log_full,

@@ -8,8 +8,13 @@
 //!            │ data, FUA ──────┐
 //!            │ log record, FUA ┴─► both durable ─► map changes, old frame is free ─► acknowledged
 //! ```
+//! Small writes are *deferred*: see [`deferred`](crate::deferred).
+//! ```text
+//!   log record with the data, FUA ─► durable ─► map changes, the data stays in memory ─► acknowledged   ...   written to its frame, in place
+//! ```
 //! - Dirty sectors are never overwritten: until the record and the data are durable, the old frame holds what was acknowledged before. In
 //!   place go only sectors that are clean or invalid, which the origin has.
+//! - A deferred write overwrites dirty sectors in place, since that happens when its record is durable, which has all of the data.
 //! - Data and record travel at the same time. After a crash a record whose data did not land is recognised by its checksum; such a write was
 //!   never acknowledged.
 //! - A write reads the cache device at most, and only when it replaces part of a dirty line; it never reads the origin.
@@ -44,6 +49,8 @@ use crate::sectors::Sectors;
 /// Lines written with one record.
 struct Group {
     lines: Vec<LineWrite>,
+    /// Memory taken for its data when it is deferred.
+    room: Option<usize>,
     _pins: Pins,
 }
 
@@ -51,6 +58,8 @@ struct Group {
 enum Plan {
     Write(Group),
     MakeRoom(Room),
+    /// The line has deferred data, and this write is not deferred.
+    Place(ByteRange),
     /// The cache can take none of this: the origin does.
     GoThrough(ByteRange),
 }
@@ -76,6 +85,7 @@ pub(crate) async fn write(core: Arc<Core>, range: ByteRange, mut buffer: Buffer,
                     return Response::failed(error, buffer);
                 }
             }
+            Plan::Place(part) => core.journal.place_range(part).await,
             Plan::GoThrough(part) => {
                 if let Err(error) = core.write_part_through(range, part, &buffer).await {
                     return Response::failed(error, buffer);
@@ -114,23 +124,43 @@ fn behind(range: ByteRange, part: ByteRange) -> ByteRange {
 impl Core {
     /// Plans as many lines from the start of `rest` on as can be written at once.
     fn plan_write(self: &Arc<Self>, range: ByteRange, rest: ByteRange) -> Plan {
-        let mut group = Group { lines: Vec::new(), _pins: Pins::none(&self.lines) };
+        let mut group = Group { lines: Vec::new(), room: None, _pins: Pins::none(&self.lines) };
         let lines_max = WRITE_GROUP_LINES_MAX.min(self.journal.entries_max());
         let state = &mut *self.lines.state();
         if state.failure.is_some() {
             return Plan::GoThrough(rest);
         }
+        group.room = self.take_room(state, rest);
         for block in self.line_size().blocks_of(rest).take(lines_max) {
-            match self.plan_line(state, block, range, &mut group._pins) {
+            match self.plan_line(state, block, range, &mut group) {
                 Ok(line) => group.lines.push(line),
-                Err(plan) if group.lines.is_empty() => return plan,
+                Err(plan) if group.lines.is_empty() => {
+                    state.deferred.give_room_back(group.room.unwrap_or_default());
+                    return plan;
+                }
                 Err(_) => break,
             }
         }
         Plan::Write(group)
     }
 
-    fn plan_line(&self, state: &mut State, block: u64, range: ByteRange, pins: &mut Pins) -> Result<LineWrite, Plan> {
+    /// Takes memory for a write that can be deferred.
+    fn take_room(&self, state: &mut State, range: ByteRange) -> Option<usize> {
+        let blocks = self.line_size().blocks_of(range);
+        let line_count = (blocks.end - blocks.start) as usize;
+        if range.length > state.deferred.write_bytes_max() || !self.journal.has_room_for(line_count, range.length) {
+            return None;
+        }
+        // What is left of a lost line in its frame must not be taken for good.
+        let is_lost = |block| state.frames.find(block).is_some_and(|(_, line)| line.is_lost);
+        if state.frames.lost_count() > 0 && blocks.into_iter().any(is_lost) {
+            return None;
+        }
+        state.deferred.take_room(range.length, line_count)
+    }
+
+    fn plan_line(&self, state: &mut State, block: u64, range: ByteRange, group: &mut Group) -> Result<LineWrite, Plan> {
+        let (is_deferred, pins) = (group.room.is_some(), &mut group._pins);
         let (mask, at) = self.line_size().part_of(block, range);
         let found = state.frames.find(block);
         let before = found.map_or(Line { block, ..Line::default() }, |(_, line)| line);
@@ -138,6 +168,9 @@ impl Core {
             return Err(Plan::MakeRoom(Room::LineAtRest));
         }
         let part = self.line_size().line_range(block).intersection(&range).expect("the lines of a request touch it");
+        if !is_deferred && found.is_some_and(|(frame, _)| state.deferred.contains(frame)) {
+            return Err(Plan::Place(part));
+        }
         if before.is_lost && !mask.contains(before.dirty) {
             return Err(Plan::GoThrough(part));
         }
@@ -145,11 +178,13 @@ impl Core {
         if before.dirty.is_empty() && state.frames.counts().dirty_lines >= dirty_lines_max {
             return Err(Plan::MakeRoom(Room::LessDirty));
         }
-        let is_in_place = found.is_some() && (before.dirty & mask).is_empty();
+        let is_in_place = found.is_some() && (is_deferred || (before.dirty & mask).is_empty());
         let frame = match found {
             Some((frame, _)) if is_in_place => {
-                // Whatever becomes of the write, these sectors are not what they were.
-                state.frames.set_sectors(frame, before.valid & !mask, before.dirty);
+                // Whatever becomes of the write, these sectors are not what they were. Those of a deferred one are, until its record is durable.
+                if !is_deferred {
+                    state.frames.set_sectors(frame, before.valid & !mask, before.dirty);
+                }
                 frame
             }
             _ => match state.frames.reserve(block) {
@@ -189,7 +224,46 @@ impl Core {
     }
 
     /// Writes a planned group. The buffer comes back whatever happens.
-    async fn carry_out(&self, mut group: Group, range: ByteRange, buffer: Buffer) -> (Result<(), Failure>, Buffer) {
+    async fn carry_out(&self, group: Group, range: ByteRange, buffer: Buffer) -> (Result<(), Failure>, Buffer) {
+        match group.room {
+            Some(room) => (self.carry_out_deferred(group, room, &buffer).await, buffer),
+            None => self.carry_out_in_frames(group, range, buffer).await,
+        }
+    }
+
+    /// Writes a group whose data goes into the log alone.
+    async fn carry_out_deferred(&self, mut group: Group, room: usize, buffer: &Buffer) -> Result<(), Failure> {
+        let result = match self.unmap_group(&group).await {
+            Ok(()) => {
+                let lines = group.lines.iter_mut();
+                let entries: Vec<_> = lines.map(|line| line.deferred_entry(self.line_size(), buffer)).collect();
+                match self.journal.append_data(&entries).await {
+                    Ok(hold) => {
+                        // The record is all there is to what it announces.
+                        self.commit(&group, Some((buffer, &hold.settle())));
+                        self.counters.writes_deferred.fetch_add(1, Ordering::Relaxed);
+                        Ok(())
+                    }
+                    Err(error) => Err(self.give_up(&group, error)),
+                }
+            }
+            Err(error) => {
+                self.abandon(&group);
+                Err(Failure::Undone(error))
+            }
+        };
+        self.lines.state().deferred.give_room_back(room);
+        self.lines.changed.notify();
+        result
+    }
+
+    /// Writes a group whose data goes into frames at the same time as its record into the log.
+    async fn carry_out_in_frames(
+        &self,
+        mut group: Group,
+        range: ByteRange,
+        buffer: Buffer,
+    ) -> (Result<(), Failure>, Buffer) {
         let ready = match self.unmap_group(&group).await {
             Ok(()) => self.read_copied(&mut group).await,
             Err(error) => Err(error),
@@ -204,7 +278,7 @@ impl Core {
         let ((data, buffer), record) = join(finish_data_writes(data, direct), record).await;
         let result = match (data, record) {
             (Ok(()), Ok(hold)) => {
-                self.commit(&group);
+                self.commit(&group, None);
                 drop(hold);
                 Ok(())
             }
@@ -222,7 +296,9 @@ impl Core {
         }
         let entries: Vec<LogEntry> = {
             let state = &mut *self.lines.state();
-            let in_place = group.lines.iter().filter(|line| line.is_in_place && state.frames.is_mapped(line.frame));
+            // What is deferred is in its frame only behind its own record, which takes back no less.
+            let in_frames = group.lines.iter().filter(|_| group.room.is_none());
+            let in_place = in_frames.filter(|line| line.is_in_place && state.frames.is_mapped(line.frame));
             let frames: Vec<u32> = in_place.map(|line| line.frame).collect();
             frames.into_iter().map(|frame| unmapping(state, frame, state.frames.line(frame))).collect()
         };
@@ -308,11 +384,14 @@ impl Core {
         (completions, Some(buffer))
     }
 
-    /// Everything is durable: the lines are what was written.
-    fn commit(&self, group: &Group) {
+    /// Everything is durable: the lines are what was written. What is `deferred` is so in the record that is held, and stays in memory.
+    fn commit(&self, group: &Group, deferred: Option<(&Buffer, &Hold)>) {
         let state = &mut *self.lines.state();
         state.note_clean();
         for line in &group.lines {
+            if let Some((buffer, hold)) = deferred {
+                state.deferred.add(line.frame, line.block, line.mask, line.data(buffer), Some(hold.clone()));
+            }
             if line.is_in_place {
                 state.frames.set_busy(line.frame, false);
                 // Other sectors may have become clean meanwhile, never the written ones.
@@ -340,7 +419,7 @@ impl Core {
             }
             state.frames.attach(line.frame, Line { valid, ..after });
         }
-        if state.is_much_dirty() {
+        if state.is_much_dirty() || state.deferred.is_due() {
             self.lines.background.notify();
         }
     }

@@ -81,7 +81,7 @@ fn another_version_is_refused_by_number() {
         write(&mut executor, &cache_device, place, &bytes);
     }
     let message = refusal(&mut executor, &cache_device, &origin).to_string();
-    assert!(message.contains("version 9") && message.contains("version 1"), "{message}");
+    assert!(message.contains("version 9") && message.contains("versions 1 to 2"), "{message}");
 }
 
 #[test]

@@ -83,7 +83,7 @@ fn run(seed: u64, mode: Mode, crash_mode: CrashMode, faults: Faults) -> bool {
     let (device, origin) = (timed(&mut executor, &cache_medium, 100), timed(&mut executor, &origin_medium, 500));
     let options = FormatOptions {
         associativity: Associativity::Ways(1 + seed as u32 % 9),
-        log_bytes: Some(16 << 10),
+        log_bytes: Some([16 << 10, 64 << 10][seed as usize % 2]),
         frames_max: Some(32 + seed % 40),
         has_checksums: seed.is_multiple_of(3),
         crash_mode,

@@ -47,7 +47,7 @@ fn run_with(line_size: LineSize, seed: u64, associativity: Associativity, mode: 
         line_size,
         has_checksums: seed.is_multiple_of(2) && line_size == LineSize::default(),
         associativity,
-        log_bytes: Some(16 << 10),
+        log_bytes: Some([16 << 10, 64 << 10][seed as usize % 2]),
         frames_max: Some(32 + seed % 40),
         ..format_options()
     };

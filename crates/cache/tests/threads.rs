@@ -67,7 +67,7 @@ fn threads_read_what_they_wrote() {
         let options = FormatOptions {
             associativity: Associativity::Ways(8),
             frames_max: Some(160),
-            log_bytes: Some(16 << 10),
+            log_bytes: Some(64 << 10),
             ..format_options()
         };
         Cache::format(&cache_device, &origin, options).await.unwrap();

@@ -67,6 +67,8 @@ pub enum Command {
     /// Look into a write log that nobody has open
     #[command(subcommand)]
     Log(Log),
+    /// Make an empty ext2 file system on a logical unit or an attachment
+    Mkfs(Mkfs),
     /// Measure a logical unit or an attachment
     Bench(Bench),
     /// Replay a block trace and check every read against what was written
@@ -122,7 +124,7 @@ pub struct TargetServe {
     #[arg(long, value_name = "IQN", required_unless_present = "config")]
     pub iqn: Option<String>,
     /// A logical unit: NUMBER=ram:SIZE or NUMBER=file:PATH[,size=SIZE][,direct], then [,read-only] [,write-cache]
-    /// [,block=512|4096] [,disk=7200rpm] [,seek=DURATION] [,rotation=DURATION] [,transfer=SIZE/s]
+    /// [,block=512|4096] [,disk=7200rpm] [,seek=DURATION] [,rotation=DURATION] [,transfer=SIZE/s] [,shared]
     #[arg(long = "lun", value_name = "SPEC", required_unless_present = "config")]
     pub luns: Vec<LunSpec>,
     /// A configuration file (TOML) instead of --iqn and --lun
@@ -396,6 +398,37 @@ pub struct CacheDiscard {
     /// Do not ask, even when dirty data is lost
     #[arg(long)]
     pub allow_data_loss: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Mkfs {
+    /// A logical unit (iscsi://...), several as one, or the name of an attachment
+    #[arg(value_name = "URL[,URL...]|NAME")]
+    pub subject: String,
+    #[command(flatten)]
+    pub arrange: Given<ArrangementOptions>,
+    /// Size of a block: 1KiB, 2KiB or 4KiB (default: 4KiB, 1KiB below 512MiB)
+    #[arg(long, value_name = "SIZE")]
+    pub block_size: Option<ByteSize>,
+    /// Bytes for which there is one inode (default: 16KiB, fewer on small devices)
+    #[arg(long, value_name = "SIZE")]
+    pub bytes_per_inode: Option<ByteSize>,
+    /// Name of the file system, at most 16 bytes
+    #[arg(long, value_name = "LABEL")]
+    pub label: Option<String>,
+    /// Which file system it is (default: drawn)
+    #[arg(long, value_name = "UUID")]
+    pub uuid: Option<uuid::Uuid>,
+    /// Share of the blocks that only the super-user may use, percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=50))]
+    pub reserved: u8,
+    /// Overwrite what the device holds without asking
+    #[arg(long)]
+    pub allow_data_loss: bool,
+    #[command(flatten)]
+    pub login: Given<LoginOptions>,
+    #[command(flatten)]
+    pub json: Json,
 }
 
 #[derive(Debug, Args)]

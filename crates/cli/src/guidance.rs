@@ -205,6 +205,16 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     ),
     ("forebay lab report", &[("One page with all figures", "forebay lab report --out forebay-lab")]),
     (
+        "forebay mkfs",
+        &[
+            ("An attachment", "forebay mkfs disk --label data"),
+            (
+                "A LUN that holds something, for many small files",
+                "forebay mkfs iscsi://192.0.2.7/iqn.2026-11.org.example:disk/0 --bytes-per-inode 4KiB --allow-data-loss",
+            ),
+        ],
+    ),
+    (
         "forebay replay",
         &[
             ("The first 10,000 requests, eight in flight", "forebay replay trace.csv disk --depth 8 --requests 10000"),

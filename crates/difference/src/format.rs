@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::limits::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CHUNKS_MAX};
 
 /// What the superblock calls it.
-pub const KIND: Kind = Kind { code: *b"diff\0\0\0\0", version: 2, name: "difference" };
+pub const KIND: Kind = Kind { code: *b"diff\0\0\0\0", version: 2, version_min: 2, name: "difference" };
 
 /// Bytes 4 to 12 of a difference of version 1, which had one header in 512 bytes and no superblock.
 const MAGIC_OF_VERSION_1: &[u8; 8] = b"fb-diff\0";

@@ -25,6 +25,7 @@ pub mod limits;
 pub mod name;
 pub mod negotiation;
 pub mod pdu;
+pub mod sharing;
 pub mod split;
 pub mod target;
 pub mod text;

@@ -115,6 +115,9 @@ pub const COMMAND_WINDOW: u32 = 128;
 /// Immediate SCSI commands of one session under way beyond the window. RFC 7143 4.2.2.1 asks for at least one.
 pub const IMMEDIATE_TASKS_MAX: usize = 8;
 
+/// Bytes of data that an immediate command may bring whatever else its session holds: what a client of a shared unit answers is shorter.
+pub const IMMEDIATE_DATA_BYTES: usize = 512;
+
 /// Task management requests of one session that wait for their tasks.
 pub const TASK_MANAGEMENT_MAX: usize = 16;
 

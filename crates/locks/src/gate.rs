@@ -5,6 +5,11 @@
 //! change   waits behind whatever of its blocks came before     │ every other registration is purged │ under way │ ends
 //! ```
 //!
+//! A read of a client that keeps copies waits until it is registered, too: for room in the table, and for the answer of its own to an earlier purge of these
+//! blocks, which would end the new registration. So whoever got data may keep it, and nobody has to be told that he must not.
+//!
+//! A change by whoever holds the range alone comes before all that waits: the client may be asked to give the range up, and has to write it first.
+//!
 //! Until every other client's copies are purged a change is not under way: so a reader finds the old block before and the new one after, and nobody has an
 //! old copy when the change is answered. Reads that come meanwhile wait behind it, so nothing is registered again in a range that is being purged.
 //!
@@ -25,8 +30,8 @@ pub struct Change {
     pub range: BlockRange,
     /// Whose it is; none for a stock initiator, whose changes purge everybody's copies.
     pub by: Option<ClientId>,
-    /// Whether it writes again what the target lost when it started, under a lock that was reclaimed: it may pass before the others.
-    pub is_reclaimed: bool,
+    /// Whether its client holds the range alone: it may write what only it has, before others go on, and after a start what the target lost.
+    pub is_under_grant: bool,
 }
 
 /// What a command may do now.
@@ -57,7 +62,7 @@ enum Stage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Direction {
     Read(Option<ClientId>),
-    Change { by: Option<ClientId>, is_reclaimed: bool, stage: Stage },
+    Change { by: Option<ClientId>, is_under_grant: bool, stage: Stage },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,9 +72,12 @@ struct Command {
     direction: Direction,
 }
 
-/// The place of a command in the order of arrival.
+/// The place of a command: changes under a grant first, then in the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Arrival(u64);
+struct Arrival {
+    is_behind_grants: bool,
+    number: u64,
+}
 
 /// Commands at the gate, and who may hold copies of what.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -115,8 +123,8 @@ impl Gate {
     /// # Errors
     /// When the gate is full or the number is in use.
     pub fn begin_change(&mut self, id: CommandId, change: Change, limits: &Limits) -> Result<(), LockError> {
-        let Change { range, by, is_reclaimed } = change;
-        let direction = Direction::Change { by, is_reclaimed, stage: Stage::Waiting };
+        let Change { range, by, is_under_grant } = change;
+        let direction = Direction::Change { by, is_under_grant, stage: Stage::Waiting };
         self.arrive(Command { id, range, direction }, limits)
     }
 
@@ -127,7 +135,8 @@ impl Gate {
         if self.commands.len() >= limits.commands_max {
             return Err(LockError::Full(Table::Commands));
         }
-        let arrival = Arrival(self.arrival_next);
+        let is_behind_grants = !matches!(command.direction, Direction::Change { is_under_grant: true, .. });
+        let arrival = Arrival { is_behind_grants, number: self.arrival_next };
         self.arrival_next += 1;
         self.arrivals.insert(command.id, arrival);
         self.commands.insert(arrival, command);
@@ -193,6 +202,7 @@ impl Gate {
     /// Lets pass what can, in the order of arrival.
     pub fn advance(&mut self, limits: &Limits) -> Vec<Step> {
         let mut steps = Vec::new();
+        let mut wanting_room = 0;
         for arrival in self.commands.keys().copied().collect::<Vec<_>>() {
             let command = self.commands[&arrival];
             if self.is_behind_another(arrival, &command) {
@@ -200,26 +210,36 @@ impl Gate {
             }
             match command.direction {
                 Direction::Read(by) => {
-                    self.leave(arrival, command.id);
-                    let generation = by.and_then(|by| self.register(by, command.range, limits, &mut steps));
-                    steps.push(Step::Pass(command.id, Passage::Read(generation)));
+                    let is_registered = by.is_none_or(|by| self.registers(by, command.range, limits));
+                    if is_registered {
+                        self.leave(arrival, command.id);
+                        let generation = by.map(|_| self.generation);
+                        steps.push(Step::Pass(command.id, Passage::Read(generation)));
+                    } else {
+                        wanting_room += 1;
+                    }
                 }
-                Direction::Change { is_reclaimed: false, .. } if self.is_in_grace => {}
-                Direction::Change { by, is_reclaimed, stage } => {
-                    let stage = self.advance_change(&command, by, stage, &mut steps);
-                    let direction = Direction::Change { by, is_reclaimed, stage };
+                Direction::Change { is_under_grant: false, .. } if self.is_in_grace => {}
+                Direction::Change { by, is_under_grant, stage } => {
+                    let stage = self.advance_change(&command, by, stage, (limits, &mut steps));
+                    let direction = Direction::Change { by, is_under_grant, stage };
                     self.commands.insert(arrival, Command { direction, ..command });
                 }
             }
         }
+        self.make_room(wanting_room, (limits, &mut steps));
         steps
     }
 
+    /// Whether it has to wait: for what comes before it, and for a change under way that it may have come before.
     fn is_behind_another(&self, arrival: Arrival, command: &Command) -> bool {
         let is_read = |command: &Command| matches!(command.direction, Direction::Read(_));
-        self.commands
-            .range(..arrival)
-            .any(|(_, other)| other.range.overlaps(&command.range) && !(is_read(other) && is_read(command)))
+        let is_under_way =
+            |command: &Command| matches!(command.direction, Direction::Change { stage: Stage::UnderWay, .. });
+        self.commands.iter().any(|(at, other)| {
+            let is_before = *at < arrival || (is_under_way(other) && other.id != command.id);
+            is_before && other.range.overlaps(&command.range) && !(is_read(other) && is_read(command))
+        })
     }
 
     fn advance_change(
@@ -227,7 +247,7 @@ impl Gate {
         command: &Command,
         by: Option<ClientId>,
         stage: Stage,
-        steps: &mut Vec<Step>,
+        (limits, steps): (&Limits, &mut Vec<Step>),
     ) -> Stage {
         let others = self.registrations.holders(command.range, by);
         if stage == Stage::UnderWay {
@@ -239,34 +259,30 @@ impl Gate {
         }
         if stage == Stage::Waiting {
             self.generation.0 += 1;
-            others.into_iter().for_each(|client| self.purge(client, command.range, steps));
+            others.into_iter().for_each(|client| self.purge(client, command.range, (limits, steps)));
         }
         Stage::Purging
     }
 
-    /// Registers what a client reads; calls the oldest range back where there is no room.
-    fn register(
-        &mut self,
-        client: ClientId,
-        range: BlockRange,
-        limits: &Limits,
-        steps: &mut Vec<Step>,
-    ) -> Option<Generation> {
-        if self.registrations.insert(client, range, limits.registrations_max) {
-            return Some(self.generation);
-        }
-        if self.registrations.count() >= limits.registrations_max
+    /// Registers what a client reads, if there is room for it and nothing of it is being purged.
+    fn registers(&mut self, client: ClientId, range: BlockRange, limits: &Limits) -> bool {
+        self.registrations.insert(client, range, limits.registrations_max)
+    }
+
+    /// Calls the oldest ranges back where reads wait for room, as many as there are reads.
+    fn make_room(&mut self, wanting_room: usize, (limits, steps): (&Limits, &mut Vec<Step>)) {
+        while self.registrations.count() >= limits.registrations_max
+            && self.registrations.leaving_count() < wanting_room
             && let Some((holder, oldest)) = self.registrations.oldest()
         {
             self.generation.0 += 1;
-            self.purge(holder, oldest, steps);
+            self.purge(holder, oldest, (limits, steps));
         }
-        None
     }
 
-    fn purge(&mut self, client: ClientId, range: BlockRange, steps: &mut Vec<Step>) {
-        self.registrations.begin_leaving(client, range);
-        steps.push(Step::Purge(client, range, self.generation));
+    fn purge(&mut self, client: ClientId, range: BlockRange, (limits, steps): (&Limits, &mut Vec<Step>)) {
+        let leaving = self.registrations.begin_leaving(client, range, limits.registrations_max);
+        steps.push(Step::Purge(client, leaving, self.generation));
     }
 
     /// The generation now.

@@ -15,6 +15,7 @@
 //! | [`manager`] | the target's end: [`LockManager`](manager::LockManager) |
 //! | [`holder`], [`fetches`] | the client's end: [`Holder`](holder::Holder); blocks on their way to it |
 //! | [`lock_client`] | the trait that a file system uses |
+//! | [`outbox`] | messages that a client has not taken |
 //! | [`message`], [`error`] | what the ends say to each other |
 //! | [`settings`], [`limits`] | times and bounds |
 
@@ -35,6 +36,7 @@ pub mod manager;
 pub mod message;
 pub mod mode;
 pub mod open_files;
+pub mod outbox;
 pub mod queue;
 pub mod registrations;
 pub mod resource;

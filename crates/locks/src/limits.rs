@@ -27,6 +27,9 @@ pub const REGISTRATIONS_MAX: usize = 1 << 20;
 /// Reads and changes that wait at the gate or are under way there. One more is refused, [`Table::Commands`](crate::error::Table::Commands): TASK SET FULL.
 pub const COMMANDS_MAX: usize = 4096;
 
+/// Locks that are looked at to see whether a client holds a range alone. A longer change waits like any other.
+pub const ALONE_LOCKS_MAX: u64 = 64;
+
 /// Messages for one client that it has not taken. With one more the client is fenced: it no longer hears what it must give back.
 pub const MAILBOX_MAX: usize = 4096;
 

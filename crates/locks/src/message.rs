@@ -40,6 +40,8 @@ pub enum CallbackAnswer {
     Done,
     /// The lock is in use. Done follows.
     InUse,
+    /// What is called back has to be written first, and the client is getting on with it. Done follows.
+    GettingOn,
 }
 
 /// What becomes of a request for locks.

@@ -107,8 +107,25 @@ impl Registrations {
         BlockRange::between(first, end).map(|range| (client, range))
     }
 
-    /// A client's copies of a range are called back.
-    pub fn begin_leaving(&mut self, client: ClientId, range: BlockRange) {
+    /// How many ranges are called back.
+    pub fn leaving_count(&self) -> usize {
+        self.count - self.by_age.len()
+    }
+
+    /// A client's copies of a range are called back. Gives what has to be dropped: where the table has no room for what would be left on both sides, all
+    /// that is registered there.
+    pub fn begin_leaving(&mut self, client: ClientId, range: BlockRange, max: usize) -> BlockRange {
+        let near = self.near(client, range);
+        let first = near.iter().map(|(first, _)| *first).min().unwrap_or(range.first());
+        let end = near.iter().map(|(_, entry)| entry.end).max().unwrap_or(range.end());
+        let parts_left = usize::from(first < range.first()) + usize::from(end > range.end());
+        let whole = BlockRange::between(first.min(range.first()), end.max(range.end()));
+        let range = whole.filter(|_| self.count + parts_left > max).unwrap_or(range);
+        self.begin_leaving_exactly(client, range);
+        range
+    }
+
+    fn begin_leaving_exactly(&mut self, client: ClientId, range: BlockRange) {
         for (first, entry) in self.near(client, range) {
             self.split(client, first, entry, range);
             let Some(inside) = BlockRange::between(first.max(range.first()), entry.end.min(range.end())) else {

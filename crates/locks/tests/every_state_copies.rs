@@ -189,7 +189,7 @@ impl State {
                     self.hosts[at].copy = None;
                     self.own.insert(command, self.hosts[at].holder.begin_change(range(0, 1)));
                 }
-                let change = Change { range: range(0, 1), by, is_reclaimed: false };
+                let change = Change { range: range(0, 1), by, is_under_grant: false };
                 if let Ok(Some(passage)) = self.manager.begin_change(now, command, change) {
                     self.pass(command, passage);
                 }

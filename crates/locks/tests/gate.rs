@@ -7,6 +7,9 @@ use locks::gate::{Change, Passage};
 use locks::identity::{BootEpoch, CommandId};
 use locks::limits::Limits;
 use locks::manager::Output;
+use locks::message::CallbackAnswer;
+use locks::mode::Mode;
+use locks::resource::Resource;
 use locks::settings::{Settings, Start};
 
 fn passes(site: &mut Site) -> Vec<(CommandId, Passage)> {
@@ -117,12 +120,11 @@ fn a_change_that_is_given_up_leaves_no_copy_that_nobody_knows_of() {
     let (number, ..) = site.purge(a);
     site.manager.cancel_command(site.now, change).unwrap();
     // The answer to the purge is on its way, and would end whatever is registered now.
-    let (_, passage) = site.read(Some(a), 0, 4);
-    assert_eq!(passage, Some(Passage::Read(None)), "read, and not kept");
+    let (read, passage) = site.read(Some(a), 0, 4);
+    assert_eq!(passage, None, "it waits for that answer");
     site.done(a, number).unwrap();
-    assert_eq!(site.manager.gate().registrations().count(), 0);
-    let (_, passage) = site.read(Some(a), 0, 4);
-    assert!(matches!(passage, Some(Passage::Read(Some(_)))));
+    assert!(matches!(passes(&mut site)[..], [(passed, Passage::Read(Some(_)))] if passed == read));
+    assert_eq!(site.manager.gate().registrations().count(), 1);
 }
 
 /// Race 13.
@@ -133,14 +135,52 @@ fn a_full_table_calls_the_oldest_registration_back_and_forgets_nothing() {
     let (a, b) = (site.client(), site.client());
     site.read(Some(a), 0, 1);
     site.read(Some(a), 10, 1);
-    let (_, passage) = site.read(Some(b), 20, 1);
-    assert_eq!(passage, Some(Passage::Read(None)), "what is not registered must not be kept");
+    let (read, passage) = site.read(Some(b), 20, 1);
+    assert_eq!(passage, None, "what is not registered must not be kept");
     let (number, asked, _) = site.purge(a);
     assert_eq!(asked, range(0, 1));
     assert_eq!(site.manager.gate().registrations().count(), 2, "it counts until it is purged");
     site.done(a, number).unwrap();
-    let (_, passage) = site.read(Some(b), 20, 1);
-    assert!(matches!(passage, Some(Passage::Read(Some(_)))));
+    assert!(matches!(passes(&mut site)[..], [(passed, Passage::Read(Some(_)))] if passed == read));
+}
+
+#[test]
+fn a_full_table_does_not_grow_when_a_purge_would_cut_a_range_in_pieces() {
+    let limits = Limits { registrations_max: 2, ..Limits::default() };
+    let mut site = Site::with(Settings { limits, ..settings() }, Start::first());
+    let (a, b) = (site.client(), site.client());
+    site.read(Some(a), 0, 10);
+    site.read(Some(b), 50, 1);
+    let (change, _) = site.change(None, 4, 1);
+    let (number, asked, _) = site.purge(a);
+    assert_eq!(asked, range(0, 10), "all of it goes");
+    assert_eq!(site.manager.gate().registrations().count(), 2);
+    site.done(a, number).unwrap();
+    assert_eq!(passes(&mut site), [(change, Passage::Change)]);
+    assert_eq!(site.manager.gate().registrations().count(), 1);
+}
+
+/// The dirty blocks of a host that is asked to drop them: were its write to wait for the change that asks, both would wait for the deadline.
+#[test]
+fn who_holds_a_range_alone_writes_it_before_the_change_that_calls_it_back() {
+    let mut site = Site::new();
+    let a = site.client();
+    site.granted(a, &[(Resource::Metadata(4), Mode::M_X), (Resource::Metadata(5), Mode::M_X)]);
+    site.read(Some(a), 4, 2);
+    let (change, passage) = site.change(None, 0, 8);
+    assert_eq!(passage, None);
+    let (number, ..) = site.purge(a);
+    let (behind, passage) = site.change(Some(a), 6, 1);
+    assert_eq!(passage, None, "it does not hold that block");
+    let (first, passage) = site.change(Some(a), 4, 2);
+    assert_eq!(passage, Some(Passage::Change));
+    site.manager.acknowledge(site.now, a, number, CallbackAnswer::GettingOn).unwrap();
+    site.done(a, number).unwrap();
+    assert_eq!(passes(&mut site), [], "a client that says so too early harms nobody: its write is under way");
+    site.end(first);
+    assert_eq!(passes(&mut site), [(change, Passage::Change)]);
+    site.end(change);
+    assert_eq!(passes(&mut site), [(behind, Passage::Change)]);
 }
 
 #[test]
@@ -163,7 +203,7 @@ fn after_a_start_only_what_was_lost_is_written_before_the_grace_period_ends() {
     let mut site = Site::with(settings(), start);
     let (change, passage) = site.change(None, 0, 4);
     assert_eq!(passage, None, "who has copies is not known");
-    let again = Change { range: range(10, 1), by: None, is_reclaimed: true };
+    let again = Change { range: range(10, 1), by: None, is_under_grant: true };
     let passage = site.manager.begin_change(site.now, CommandId(50), again).unwrap();
     assert_eq!(passage, Some(Passage::Change));
     site.advance(settings().lease);

@@ -226,7 +226,7 @@ fn registrations_are_those_of_a_set_of_blocks() {
                     naive.retain(|(of, block), _| *of != client || !inside.contains(block));
                 }
                 _ => {
-                    registrations.begin_leaving(client, blocks);
+                    registrations.begin_leaving(client, blocks, usize::MAX);
                     let at = naive.iter_mut().filter(|((of, block), _)| *of == client && inside.contains(block));
                     at.for_each(|(_, is_leaving)| *is_leaving = true);
                 }

@@ -95,9 +95,16 @@ impl UnitAttentions {
     }
 }
 
-/// Whether a command is answered although a unit attention waits (SAM-5 5.14.2): these three are.
+/// Whether a command is answered although a unit attention waits (SAM-5 5.14.2): these three are, and our own that others may wait for.
 pub(crate) fn is_exempt(cdb: &Cdb) -> bool {
-    matches!(cdb, Cdb::Inquiry { .. } | Cdb::ReportLuns { .. } | Cdb::RequestSense { .. })
+    matches!(
+        cdb,
+        Cdb::Inquiry { .. }
+            | Cdb::ReportLuns { .. }
+            | Cdb::RequestSense { .. }
+            | Cdb::SharingIn { .. }
+            | Cdb::SharingOut { .. }
+    )
 }
 
 #[cfg(test)]

@@ -32,6 +32,9 @@ impl LogicalUnit {
             Ok(cdb) => cdb,
             Err(failure) => return Execution::ready(Outcome::from(Err(failure))),
         };
+        if commands::waits_for_nothing(&cdb) {
+            return commands::start(self, nexus, cdb, command, admission);
+        }
         if self.tasks.is_full() {
             return Execution::ready(Outcome::status(Status::TaskSetFull));
         }

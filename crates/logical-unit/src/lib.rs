@@ -12,6 +12,7 @@
 //! | [`command`] | [`Command`], [`Outcome`] |
 //! | [`execution`] | [`Execution`] |
 //! | [`nexus`] | [`NexusId`] |
+//! | `access` | the one way to the blocks: ranges, and the gate where a unit is shared |
 //! | `admission` | how things stood when a command came |
 //! | `attention` | unit attentions, per I_T nexus |
 //! | `device_watch` | what the device reports becomes unit attentions |
@@ -19,22 +20,26 @@
 //! | `task_set` | tasks under way: what can be aborted, and what ordered tasks wait for |
 //! | `reservation` | RESERVE(6) and persistent reservations, with the table of conflicts; [`ReservationStore`] |
 //! | [`change_marks`] | what others have changed since a cache let go, recorded durably before it changes; [`ChangeStore`] |
+//! | [`sharing`] | hosts that share the unit: clients, locks, messages, the gate; [`SharingStore`] |
 //! | `protection` | nexuses that may read and not write |
 //! | `failure` | block errors as sense data |
 //! | `identity` | serial number and designators |
 //! | `commands/` | one file per family of commands |
 //! | `medium_state`, `mode_state`, `sanitize_state`, `copy_results` | what commands left behind |
 //! | `marked_changes` | how commands record what they change |
+//! | `data_hold` | data of writes that is not asked for while other hosts drop their copies |
 //! | `data_in` | data as an initiator takes it |
 
 #![forbid(unsafe_code)]
 
+mod access;
 mod admission;
 mod attention;
 pub mod change_marks;
 pub mod command;
 mod commands;
 mod copy_results;
+mod data_hold;
 mod data_in;
 mod device_server;
 mod device_watch;
@@ -52,6 +57,7 @@ pub mod options;
 mod protection;
 mod reservation;
 mod sanitize_state;
+pub mod sharing;
 mod task_set;
 pub mod unit;
 
@@ -62,4 +68,5 @@ pub use lun_map::{LunMap, Mapping, TaskManagementResponse, WeakLunMap};
 pub use nexus::NexusId;
 pub use options::LogicalUnitOptions;
 pub use reservation::{ReservationStore, SavedReservations};
+pub use sharing::{SavedSharing, SharingOptions, SharingStore};
 pub use unit::LogicalUnit;

@@ -131,6 +131,19 @@ pub const UNIT_ATTENTIONS_MAX: usize = 16;
 /// Tasks under way per logical unit. When full: TASK SET FULL.
 pub const TASKS_MAX: usize = 4096;
 
+/// Bytes of the smallest block that copies of a shared unit are registered in: a page, which is what hosts cache.
+pub const SHARED_BLOCK_BYTES: u32 = 4096;
+
+/// Bytes of a block group of a shared unit as a whole. A host that delays writes asks once for as much as it writes in a few milliseconds.
+pub const SHARED_GROUP_BYTES: u64 = 1 << 20;
+
+/// Locks of one LOCK of a shared unit. More are refused: a batch is decided at once, and the message that grants it is one data segment of 2 KiB.
+pub const SHARING_LOCKS_MAX: usize = 64;
+const _: () = assert!(scsi::sharing::message::message_bytes_max(SHARING_LOCKS_MAX) + 2 <= 2048);
+
+/// Lines of one SHARING IN, REPORT: 192 KiB of them. Who wants more asks again.
+pub const SHARING_REPORT_RECORDS_MAX: usize = 4096;
+
 const _: () = assert!(TRANSFER_BYTES_OPTIMAL <= TRANSFER_BYTES_MAX);
 const _: () = assert!(UNMAP_DESCRIPTORS_MAX as usize <= scsi::unmap::DESCRIPTORS_MAX);
 const _: () = assert!(WRITE_SAME_PIECE_BYTES <= TRANSFER_BYTES_MAX as usize);

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::{Arc, MutexGuard, PoisonError, RwLockReadGuard, Weak};
+use std::task::Waker;
 
 use futures_util::future::join_all;
 use scsi::{Cdb, Sense, TaskManagementFunction};
@@ -15,6 +16,7 @@ use crate::commands::inquiry;
 use crate::data_in::{cut, sense_bytes};
 use crate::execution::Execution;
 use crate::nexus::NexusId;
+use crate::sharing::Addressed;
 use crate::task_set::TaskSet;
 use crate::unit::{LogicalUnit, LunTable};
 
@@ -185,6 +187,20 @@ impl LunMap {
             Some(unit) => unit.execute(nexus, command),
             None => Execution::ready(absent(&command)),
         }
+    }
+
+    /// The next message of a shared unit to a nexus, with the LUN it is of. `waker` is woken when there is one later, if a client has this nexus.
+    pub fn poll_message(&self, nexus: &NexusId, waker: &Waker) -> Option<(u64, Addressed)> {
+        let shared = |unit: &LogicalUnit| unit.access.sharing()?.poll_message(nexus, waker);
+        self.units().iter().find_map(|(lun, unit)| Some((*lun, shared(unit)?)))
+    }
+
+    /// A connection of a nexus is lost, perhaps with messages on their way: those that were not taken are given again.
+    pub fn rewind_messages(&self, nexus: &NexusId) {
+        self.units()
+            .values()
+            .filter_map(|unit| unit.access.sharing())
+            .for_each(|sharing| sharing.rewind_messages(nexus));
     }
 
     /// Sense data of a command to `lun`, in the format its unit is set to.

@@ -49,7 +49,7 @@ impl LogicalUnit {
         let _turn = marks.clearing.exclusive(TURN).await;
         let _cost = marks.open_clear(nexus, parameters)?;
         {
-            let _all = self.ranges.exclusive(ByteRange { offset: 0, length: u64::MAX }).await;
+            let _all = self.access.ranges().exclusive(ByteRange { offset: 0, length: u64::MAX }).await;
             // What a sanitize changed since it came is not to be forgotten.
             admission.check_sanitize(self)?;
             marks.begin_clear(nexus, parameters)?;

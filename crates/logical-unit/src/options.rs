@@ -8,6 +8,7 @@ use block::BufferPool;
 use crate::change_marks::{ChangeStore, SavedMarks};
 use crate::limits::{READ_BUFFER_BYTES_DEFAULT, WORK_BUFFER_BYTES};
 use crate::reservation::{ReservationStore, SavedReservations};
+use crate::sharing::SharingOptions;
 
 /// What a logical unit says about itself, and what it runs with.
 #[derive(Clone)]
@@ -44,6 +45,8 @@ pub struct LogicalUnitOptions {
     pub change_store: Option<Arc<dyn ChangeStore>>,
     /// What that store had kept.
     pub saved_marks: SavedMarks,
+    /// How hosts share it; without it, or without a clock, they do not.
+    pub sharing: Option<SharingOptions>,
     /// Times what has a shortest duration, and what change marks cost; without it, nothing has either.
     pub clock: Option<Arc<dyn Clock>>,
     /// Where buffers of data-in come from. When it has lent all it may, reads wait.
@@ -70,6 +73,7 @@ impl Default for LogicalUnitOptions {
             tells_lost_writes: false,
             change_store: None,
             saved_marks: SavedMarks::default(),
+            sharing: None,
             clock: None,
             read_buffers: BufferPool::new(READ_BUFFER_BYTES_DEFAULT),
             work_buffers: BufferPool::new(WORK_BUFFER_BYTES),

@@ -94,5 +94,7 @@ pub(crate) fn is_exempt(cdb: &Cdb) -> bool {
             | Cdb::ReportTargetPortGroups { .. }
             | Cdb::ReportSupportedOperationCodes { .. }
             | Cdb::ReportSupportedTaskManagementFunctions { .. }
+            | Cdb::SharingIn { .. }
+            | Cdb::SharingOut { .. }
     )
 }

@@ -6,11 +6,11 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use block::completion::Workers;
-use block::range_lock::RangeLock;
 use block::{ByteRange, Geometry, Hints, Request, SharedDevice};
 use scsi::Sense;
 use scsi::cdb::Blocks;
 
+use crate::access::Access;
 use crate::attention::UnitAttentions;
 use crate::change_marks::{self, ChangeMarks};
 use crate::command::Command;
@@ -27,6 +27,7 @@ use crate::options::LogicalUnitOptions;
 use crate::protection::Protection;
 use crate::reservation::Reservations;
 use crate::sanitize_state::SanitizeState;
+use crate::sharing::Sharing;
 use crate::task_set::{TaskSet, Ticket};
 
 /// What clones of a [`LunMap`](crate::LunMap) share. Locks are taken in this order: `nexuses`, `read_only`, `units`.
@@ -77,7 +78,7 @@ pub struct LogicalUnit {
     /// The other units of the map it is in, for copies between them.
     pub(crate) maps: Maps,
     lost_writes: Arc<LostWrites>,
-    pub(crate) ranges: RangeLock,
+    pub(crate) access: Arc<Access>,
     /// The last long write was carried out on the thread of whoever asked for it.
     pub(crate) writes_on_the_spot: AtomicBool,
     workers: Workers,
@@ -93,6 +94,10 @@ impl LogicalUnit {
         let change_marks = options.change_store.as_ref().map(|store| {
             ChangeMarks::restored(Arc::clone(store), &options.saved_marks, range_bytes, options.clock.clone())
         });
+        let sharing = options
+            .sharing
+            .as_ref()
+            .and_then(|sharing| Some(Sharing::new(sharing, &device.geometry(), options.clock.clone()?)));
         let attentions = Arc::<UnitAttentions>::default();
         let lost_writes = Arc::<LostWrites>::default();
         let told = options.tells_lost_writes.then(|| Arc::clone(&lost_writes));
@@ -111,7 +116,7 @@ impl LogicalUnit {
             copies: CopyResults::default(),
             maps: Maps::default(),
             lost_writes,
-            ranges: RangeLock::new(),
+            access: Arc::new(Access::new(sharing)),
             writes_on_the_spot: AtomicBool::new(false),
             workers: Workers::new(),
             watch,
@@ -163,8 +168,17 @@ impl LogicalUnit {
     /// until it is dropped.
     pub fn run(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let (watch, workers) = (Arc::clone(&self.watch), self.workers.clone());
+        let sharing = self.access.sharing().map(|sharing| {
+            let (ranges, workers) = (self.access.ranges().clone(), self.workers.clone());
+            Arc::clone(sharing).run(ranges, workers)
+        });
         async move {
-            futures_util::future::join(watch.run(), workers.run()).await;
+            let sharing = async {
+                if let Some(sharing) = sharing {
+                    sharing.await;
+                }
+            };
+            futures_util::future::join3(watch.run(), workers.run(), sharing).await;
         }
     }
 
@@ -265,6 +279,9 @@ impl LogicalUnit {
         self.reservations.release_of(nexus);
         self.medium.allow_removal(nexus);
         self.copies.forget(nexus);
+        if let Some(sharing) = self.access.sharing() {
+            sharing.remove_nexus(nexus);
+        }
     }
 
     /// LOGICAL UNIT RESET (SAM-5 6.3.3), but for the tasks, which the caller aborts.

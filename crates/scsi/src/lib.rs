@@ -19,6 +19,7 @@
 //! | [`target_port_groups`] | REPORT TARGET PORT GROUPS data |
 //! | [`sanitize`], [`defect_list`], [`log`] | SANITIZE OVERWRITE lists, READ DEFECT DATA and LOG SENSE data |
 //! | [`change_mark`] | data of CHANGE MARK IN and OUT, VPD page C0h (forebay's own) |
+//! | [`sharing`] | data of SHARING IN and OUT, messages to clients, VPD page C1h (forebay's own) |
 //! | [`supported_operations`] | REPORT SUPPORTED OPERATION CODES and TASK MANAGEMENT FUNCTIONS data |
 
 #![forbid(unsafe_code)]
@@ -40,6 +41,7 @@ pub mod persistent_reservation;
 pub mod report_luns;
 pub mod sanitize;
 pub mod sense;
+pub mod sharing;
 pub mod status;
 pub mod supported_operations;
 pub mod target_port_groups;

@@ -148,6 +148,10 @@ conditions! {
     INTERNAL_TARGET_FAILURE = HardwareError 0x44 0x00 "internal target failure";
     COMMANDS_CLEARED_BY_TRANSPORT = UnitAttention 0x47 0x7f "some commands cleared by iSCSI protocol event";
     OVERLAPPED_COMMANDS = AbortedCommand 0x4e 0x00 "overlapped commands attempted";
+    SHARING_FENCED = AbortedCommand 0x80 0x00 "the client of the shared unit is fenced";
+    SHARING_UNKNOWN_CLIENT = AbortedCommand 0x80 0x01 "no such client: the target of the shared unit started again";
+    SHARING_GRACE = AbortedCommand 0x80 0x02 "only locks of before are granted so soon after a start";
+    SHARING_TABLE_FULL = AbortedCommand 0x80 0x03 "a table of the shared unit is full";
     COMMAND_TIMEOUT = AbortedCommand 0x2e 0x02 "command timeout during processing";
     MEDIUM_REMOVAL_PREVENTED = IllegalRequest 0x53 0x02 "medium removal prevented";
     COPY_ABORTED = CopyAborted 0x00 0x00 "no additional sense information";

@@ -27,6 +27,8 @@ pub mod page {
     pub const LOGICAL_BLOCK_PROVISIONING: u8 = 0xb2;
     /// A vendor's; ours where it carries our signature.
     pub const CHANGE_MARKS: u8 = 0xc0;
+    /// As C0h.
+    pub const SHARING: u8 = 0xc1;
 }
 
 /// Longest body of a page: its length has 16 bits.

@@ -50,6 +50,8 @@ pub struct CacheConfig {
     pub dirty: DirtyLimits,
     /// How fast lines are cleaned.
     pub cleaning: CleaningRate,
+    /// Bytes of the largest write that is deferred.
+    pub deferred_max: u64,
     /// How large the lines of a cache are that is made.
     pub line_size: LineSize,
     /// Ways of a cache that is made.
@@ -83,6 +85,7 @@ impl CacheConfig {
             tuning: cache_settings::tuning(settings)?,
             dirty: cache_settings::dirty_limits(settings),
             cleaning: cache_settings::cleaning_rate(settings),
+            deferred_max: cache_settings::deferred_max(settings),
             line_size: cache_settings::line_size(settings),
             associativity: cache_settings::associativity(settings),
             alignment: settings.number("cache.alignment").map_or(Alignment::Found, Alignment::At),
@@ -196,6 +199,7 @@ impl CacheConfig {
             time_of_day: Some(Arc::new(time::seconds_since_1970)),
             dirty: self.dirty,
             cleaning: self.cleaning,
+            deferred_max: self.deferred_max,
             memory_max,
             ..OpenOptions::new(self.mode, clock)
         }

@@ -17,6 +17,7 @@ pub(crate) fn apply(cache: &Cache, settings: &Settings) -> Result<()> {
     cache.set_tuning(tuning(settings)?);
     cache.set_dirty_limits(dirty_limits(settings));
     cache.set_cleaning_rate(cleaning_rate(settings));
+    cache.set_deferred_max(deferred_max(settings));
     Ok(())
 }
 
@@ -49,6 +50,11 @@ pub(crate) fn cleaning_rate(settings: &Settings) -> CleaningRate {
         min_bytes: settings.number("cache.clean-min").unwrap_or(usual.min_bytes),
         max_bytes: settings.number("cache.clean-max"),
     }
+}
+
+/// Bytes of the largest write that is deferred.
+pub(crate) fn deferred_max(settings: &Settings) -> u64 {
+    settings.number("cache.deferred").unwrap_or(0)
 }
 
 /// How large the lines of a cache are that is made.

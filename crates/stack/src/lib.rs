@@ -41,6 +41,7 @@
 //! | [`serve`] | targets and their logical units |
 //! | [`settings`] | what a person may choose for an attachment: the one table of it, and what was chosen |
 //! | [`sidecar`] | the serial number that stays with a file or block device LUN |
+//! | `sharing_file` | what a start has to know of the hosts that share a LUN |
 //! | `socket_names` | modes and groups of socket files, as people write them |
 //! | [`stack`] | remote LUN, cache, write log, difference as one device |
 //! | [`systemd`] | sockets the service manager passes, and what it is told |
@@ -91,6 +92,7 @@ pub mod remotes;
 pub mod segments;
 pub mod serve;
 pub mod settings;
+mod sharing_file;
 pub mod sidecar;
 mod socket_names;
 pub mod stack;

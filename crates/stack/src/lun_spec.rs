@@ -35,6 +35,8 @@ pub struct LunSpec {
     pub is_thin: bool,
     /// Whether the medium can be ejected and loaded.
     pub is_removable: bool,
+    /// Whether several hosts may share it (`docs/protocol/sharing.md`).
+    pub is_shared: bool,
 }
 
 /// Where the data of a logical unit is.
@@ -75,6 +77,7 @@ pub const OPTIONS: &[&str] = &[
     "thin",
     "thick",
     "removable",
+    "shared",
     "disk=7200rpm",
     "seek=DURATION",
     "rotation=DURATION",
@@ -128,6 +131,7 @@ impl FromStr for LunSpec {
             physical_block_bytes: None,
             is_thin: true,
             is_removable: false,
+            is_shared: false,
         };
         let mut given: Vec<&str> = Vec::new();
         for option in parts {
@@ -187,6 +191,7 @@ impl LunSpec {
             ("thin", None, _) => self.is_thin = true,
             ("thick", None, _) => self.is_thin = false,
             ("removable", None, _) => self.is_removable = true,
+            ("shared", None, _) => self.is_shared = true,
             ("disk", Some("7200rpm"), _) => self.disk = Some(DiskModel::rpm_7200()),
             ("seek", Some(value), _) => self.disk_mut().seek = parse_duration(value)?,
             ("rotation", Some(value), _) => self.disk_mut().rotation = parse_duration(value)?,
@@ -267,7 +272,8 @@ impl fmt::Display for LunSpec {
         if let Some(bytes) = self.physical_block_bytes {
             write!(f, ",physical={bytes}")?;
         }
-        for (is_set, option) in [(!self.is_thin, ",thick"), (self.is_removable, ",removable")] {
+        let options = [(!self.is_thin, ",thick"), (self.is_removable, ",removable"), (self.is_shared, ",shared")];
+        for (is_set, option) in options {
             f.write_str(if is_set { option } else { "" })?;
         }
         self.disk.as_ref().map_or(Ok(()), |disk| write_disk(disk, f))
@@ -310,6 +316,9 @@ mod tests {
         assert_eq!(spec.backend, Backend::File { path, size_bytes: Some(10 << 30), is_direct: true });
         assert_eq!((spec.lun, spec.is_read_only, spec.block_bytes), (3, true, 4096));
         assert!(spec.is_thin && !spec.is_removable);
+        assert!(!spec.is_shared, "whoever may log in could hold the writes of all others back");
+        let spec: LunSpec = "0=ram:1MiB,shared".parse().unwrap();
+        assert!(spec.is_shared && spec.to_string().ends_with(",shared"));
         let spec: LunSpec = "0=ram:1MiB,thick,removable,physical=4096".parse().unwrap();
         assert_eq!((spec.is_thin, spec.is_removable, spec.physical_block_bytes), (false, true, Some(4096)));
         let spec: LunSpec = "0=ram:1MiB,seek=8.5ms,transfer=20MB/s".parse().unwrap();

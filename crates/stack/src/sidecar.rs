@@ -116,6 +116,13 @@ impl Sidecar {
         PathBuf::from(name)
     }
 
+    /// Where it is kept what a start has to know of the hosts that share the LUN.
+    pub fn sharing_path(&self) -> PathBuf {
+        let mut name = self.path.as_os_str().to_owned();
+        name.push("-sharing");
+        PathBuf::from(name)
+    }
+
     /// The serial number of the LUN, made now if it has none.
     ///
     /// # Errors
@@ -197,7 +204,10 @@ fn record_in(text: &str, sidecar: &Path) -> Result<Record> {
 }
 
 /// Puts a new record in the place of the old one, durably.
-fn replace(sidecar: &Path, record: &Record) -> std::io::Result<()> {
+///
+/// # Errors
+/// Of the file system. The old one is there then.
+pub(crate) fn replace(sidecar: &Path, record: &impl Serialize) -> std::io::Result<()> {
     let mut name = sidecar.as_os_str().to_owned();
     name.push(".new");
     let beside = PathBuf::from(name);

@@ -20,7 +20,7 @@ use file::{FileDevice, FileOptions};
 use logical_unit::change_marks::range_bytes_for;
 use logical_unit::{
     ChangeStore, LogicalUnit, LogicalUnitOptions, LunMap, MemoryChanges, ReservationStore, SavedMarks,
-    SavedReservations,
+    SavedReservations, SavedSharing, SharingOptions,
 };
 use target::Target;
 use tokio::task::{AbortHandle, JoinHandle};
@@ -32,6 +32,7 @@ use crate::lun_spec::{Backend, LunSpec};
 use crate::marks_file::{FoundFile, MarksFile};
 use crate::own_stores::OwnStores;
 use crate::paths::Paths;
+use crate::sharing_file::SharingFile;
 use crate::sidecar::Sidecar;
 use crate::target_config::TargetConfig;
 
@@ -240,6 +241,7 @@ impl Units {
             atomic_bytes_max: atomic_bytes_max(&spec.backend),
             reservation_store,
             saved_reservations,
+            sharing: self.sharing(spec).map_err(context)?,
             clock: Some(Arc::clone(&self.clock)),
             ..LogicalUnitOptions::default()
         };
@@ -258,6 +260,26 @@ impl Units {
         let (file, saved) = MarksFile::open(sidecar.marks_path(), &sidecar.serial()?, range_bytes, found)?;
         let store = file.store();
         Ok(Marks { file: Some(Arc::new(file)), store, saved })
+    }
+
+    /// Where hosts may share the unit, a file keeps beside its sidecar what a start has to know of them. One in RAM is another unit at each start, and its
+    /// clients are none of before.
+    fn sharing(&self, spec: &LunSpec) -> Result<Option<SharingOptions>> {
+        if !spec.is_shared {
+            return Ok(None);
+        }
+        let options = match &spec.backend {
+            Backend::Ram { .. } => {
+                let boot_epoch = Uuid::new_v4().as_u128() as u32;
+                let saved = SavedSharing { boot_epoch: boot_epoch >> 1, ..SavedSharing::default() }.next_start();
+                SharingOptions { saved, ..SharingOptions::default() }
+            }
+            Backend::File { path, .. } => {
+                let (file, saved) = SharingFile::open(&Sidecar::of(path, &self.paths.sidecars())?)?;
+                SharingOptions { store: Some(Arc::new(file)), saved, ..SharingOptions::default() }
+            }
+        };
+        Ok(Some(options))
     }
 
     /// A file keeps reservations in its sidecar; a RAM LUN is gone with the process, and they with it.

@@ -50,6 +50,8 @@ impl Writing {
 pub(crate) struct Batches {
     /// Only the last one that waits gathers.
     appends: Appends<Batch, Writing>,
+    /// The memory of a payload that became a record, for the next one.
+    spare: Vec<u8>,
 }
 
 /// A batch that becomes a record now.
@@ -64,7 +66,7 @@ pub(crate) struct Starting {
 impl Batches {
     /// None yet; the first is to have this sequence.
     pub(crate) fn new(rule: Gathering, first: u64) -> Self {
-        Self { appends: Appends::new(rule, first) }
+        Self { appends: Appends::new(rule, first), spare: Vec::new() }
     }
 
     /// All records before this sequence are durable.
@@ -80,7 +82,7 @@ impl Batches {
     /// Adds to the batch that gathers, or to a new one. Its sequence, and the number of the append in it.
     pub(crate) fn add(&mut self, payload: &[u8]) -> (u64, usize) {
         if self.gathered_bytes().is_none() {
-            self.appends.push(Batch { payload: Vec::new(), waiters: Vec::new(), place: None });
+            self.appends.push(Batch { payload: std::mem::take(&mut self.spare), waiters: Vec::new(), place: None });
         }
         let index = self.appends.waiting().len() - 1;
         let number = self.appends.change(index, |batch| {
@@ -127,6 +129,12 @@ impl Batches {
     /// Whether a write is to be looked at and nobody does.
     pub(crate) fn is_any_awake(&self) -> bool {
         self.appends.records().any(Writing::is_to_be_looked_at)
+    }
+
+    /// A payload that [became a record](Self::start) is not needed any more.
+    pub(crate) fn use_again(&mut self, mut payload: Vec<u8>) {
+        payload.clear();
+        self.spare = payload;
     }
 
     /// A write to be looked at, and its sequence. It comes back by [`Batches::put_back`] or ends in [`Batches::finish`].

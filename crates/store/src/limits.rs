@@ -8,11 +8,8 @@ pub const SUPERBLOCK_BYTES: usize = 4096;
 /// never damages its neighbours.
 pub const RECORD_UNIT_BYTES: usize = 512;
 
-/// Largest record, in bytes, with its header.
+/// Largest record, in bytes, with its header: what half of a deep queue of small writes takes whose data goes along.
 pub const RECORD_BYTES_MAX: usize = 256 << 10;
-
-/// Bytes that a group commit of a log of small records gathers.
-pub const GROUP_BYTES_MAX: usize = 64 << 10;
 
 /// Records of a log on their way to the medium at a time; more wait and gather appends. One keeps the disk busy while the owner's thread makes the
 /// other; with more of them each carries fewer appends, which costs the thread and brings nothing.
@@ -32,7 +29,6 @@ pub const REPLAY_WINDOW_BYTES: u64 = 1 << 20;
 pub const SEQUENCE_MAX: u64 = u64::MAX >> 1;
 
 const _: () = assert!(RECORD_BYTES_MAX.is_multiple_of(RECORD_UNIT_BYTES));
-const _: () = assert!(GROUP_BYTES_MAX <= RECORD_BYTES_MAX);
 const _: () = assert!(REPLAY_WINDOW_BYTES as usize >= 2 * RECORD_BYTES_MAX);
 const _: () = assert!(SUPERBLOCK_BYTES.is_multiple_of(RECORD_UNIT_BYTES));
 

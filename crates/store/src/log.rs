@@ -33,7 +33,7 @@ use uuid::Uuid;
 use crate::batch::{Batches, Starting};
 use crate::gathering::{Gathering, Worth};
 use crate::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN, RECORD_UNIT_BYTES, RECORDS_IN_FLIGHT_MAX, TURNS_BEFORE_RECORD};
-use crate::record::{Claims, GROUP_PAYLOAD_BYTES_MAX, LogPosition, emit, record_bytes};
+use crate::record::{Claims, LogPosition, RECORD_PAYLOAD_BYTES_MAX, emit, record_bytes};
 use crate::turns::{Step, Turns};
 
 /// A log under way. Clones are the same log.
@@ -68,6 +68,8 @@ struct State {
     written: VecDeque<RecordPlace>,
     /// Count of holds by sequence.
     holds: BTreeMap<u64, u32>,
+    /// Likewise, of those that are settled.
+    settled_holds: BTreeMap<u64, u32>,
     turns: Turns<AppendId>,
 }
 
@@ -131,6 +133,7 @@ impl RecordLog {
             next_to_write: NextToWrite { place: start.offset, sequence: start.sequence, link: start.link },
             written: VecDeque::new(),
             holds: BTreeMap::new(),
+            settled_holds: BTreeMap::new(),
             turns: Turns::new(GATHERING.turns),
         };
         let (room, state) = (Signal::new(), Mutex::new(state));
@@ -162,7 +165,7 @@ impl RecordLog {
         let (sequence, number) = state.batches.add(payload);
         *state.holds.entry(sequence).or_default() += 1;
         let waiting = Waiting { shared: Arc::clone(&self.shared), sequence, number, is_over: false };
-        Ok(Append { waiting, hold: Hold { shared: Arc::clone(&self.shared), sequence } })
+        Ok(Append { waiting, hold: Hold { shared: Arc::clone(&self.shared), sequence, is_settled: false } })
     }
 
     /// Like [`RecordLog::try_append`], waiting while the log is full.
@@ -189,7 +192,8 @@ impl RecordLog {
     pub fn position_needed(&self) -> LogPosition {
         let state = self.shared.lock();
         let next = state.next_to_write;
-        let oldest = state.holds.keys().next().copied().unwrap_or(next.sequence);
+        let oldest = state.holds.keys().next().into_iter().chain(state.settled_holds.keys().next()).min();
+        let oldest = oldest.copied().unwrap_or(next.sequence);
         let (place, sequence, link) = match state.written.iter().find(|record| record.sequence == oldest) {
             Some(record) => (record.place, record.sequence, record.link),
             None => (next.place, next.sequence, next.link),
@@ -253,7 +257,7 @@ pub(crate) fn check_region(region: ByteRange, device_bytes: u64) -> Result<(), E
 /// A quarter of the region, so that a full log still has records to release while others wait.
 fn payload_bytes_max(region_bytes: u64) -> usize {
     let quarter = usize::try_from(region_bytes / 4).unwrap_or(usize::MAX);
-    GROUP_PAYLOAD_BYTES_MAX.min(quarter - (record_bytes(0) as usize))
+    RECORD_PAYLOAD_BYTES_MAX.min(quarter - (record_bytes(0) as usize))
 }
 
 impl LogShared {
@@ -349,6 +353,7 @@ impl LogShared {
         let position = LogPosition { offset: place % self.region.length, epoch: self.epoch, sequence, link };
         let settled = state.holds.keys().next().map_or(sequence, |oldest| *oldest).saturating_sub(1);
         let (buffer, checksum) = emit(self.log_id, position, Claims { settled, in_flight }, &payload);
+        state.batches.use_again(payload);
         state.written.push_back(RecordPlace { place, sequence, link });
         state.next_to_write =
             NextToWrite { place: place + buffer.len() as u64, sequence: sequence + 1, link: checksum };
@@ -470,16 +475,49 @@ impl Drop for Waiting {
 pub struct Hold {
     shared: Arc<LogShared>,
     sequence: u64,
+    /// Whether it only keeps the record from being released.
+    is_settled: bool,
+}
+
+impl Hold {
+    /// All that the append announced is on stable storage, and be it in the record itself: it may be called settled, and stays needed.
+    pub fn settle(mut self) -> Self {
+        {
+            let state = &mut *self.shared.lock();
+            count_down(&mut state.holds, self.sequence);
+            *state.settled_holds.entry(self.sequence).or_default() += 1;
+        }
+        self.is_settled = true;
+        self
+    }
+}
+
+impl Clone for Hold {
+    /// Another one of the same record, which is held until both are dropped.
+    fn clone(&self) -> Self {
+        *self.shared.lock().holds_of(self.is_settled).entry(self.sequence).or_default() += 1;
+        Self { shared: Arc::clone(&self.shared), sequence: self.sequence, is_settled: self.is_settled }
+    }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
-        if let Some(count) = state.holds.get_mut(&self.sequence) {
-            *count -= 1;
-            if *count == 0 {
-                state.holds.remove(&self.sequence);
-            }
+        count_down(self.shared.lock().holds_of(self.is_settled), self.sequence);
+    }
+}
+
+impl State {
+    fn holds_of(&mut self, is_settled: bool) -> &mut BTreeMap<u64, u32> {
+        if is_settled { &mut self.settled_holds } else { &mut self.holds }
+    }
+}
+
+/// One less.
+fn count_down(holds: &mut BTreeMap<u64, u32>, sequence: u64) {
+    if let Some(count) = holds.get_mut(&sequence) {
+        *count -= 1;
+        if *count == 0 {
+            holds.remove(&sequence);
         }
     }
 }

@@ -13,7 +13,7 @@ use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::limits::{GROUP_BYTES_MAX, RECORD_BYTES_MAX, RECORD_UNIT_BYTES};
+use crate::limits::{RECORD_BYTES_MAX, RECORD_UNIT_BYTES};
 
 /// First bytes after the checksum of every record.
 pub const RECORD_MAGIC: u32 = u32::from_le_bytes(*b"frec");
@@ -57,9 +57,6 @@ const HEADER_BYTES: usize = 64;
 
 /// Largest payload of one record in bytes.
 pub const RECORD_PAYLOAD_BYTES_MAX: usize = RECORD_BYTES_MAX - HEADER_BYTES;
-
-/// What a group commit gathers.
-pub(crate) const GROUP_PAYLOAD_BYTES_MAX: usize = GROUP_BYTES_MAX - HEADER_BYTES;
 
 /// A place in a log, between two records, with what the next one must carry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -72,8 +72,10 @@ pub const PAYLOAD_BYTES_MAX: usize = SUPERBLOCK_BYTES - size_of::<HeaderRaw>();
 pub struct Kind {
     /// On the device.
     pub code: [u8; 8],
-    /// Version of the format that this program reads and writes.
+    /// Version of the format that this program writes.
     pub version: u32,
+    /// The oldest version that it reads.
+    pub version_min: u32,
     /// In messages, as in "a forebay cache".
     pub name: &'static str,
 }
@@ -92,6 +94,8 @@ pub struct Tokens {
 #[derive(Clone, Debug)]
 pub struct Superblock<T> {
     kind: Kind,
+    /// Of the format, as the device says.
+    version: u32,
     uuid: Uuid,
     sequence: u64,
     device_bytes: u64,
@@ -201,6 +205,7 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
         places(device_bytes)?;
         let mut created = Self {
             kind,
+            version: kind.version,
             uuid,
             sequence: 0,
             device_bytes,
@@ -243,7 +248,7 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
         }
     }
 
-    /// Makes the payload durable: on return both copies hold it.
+    /// Makes the payload durable: on return both copies hold it, and the store is of the version that this program writes.
     ///
     /// # Errors
     /// The device's own; the store then holds the state before or the state after.
@@ -262,6 +267,7 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
             };
         }
         self.copies = Copies::ALIKE;
+        self.version = self.kind.version;
         Ok(())
     }
 
@@ -269,6 +275,11 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
     /// that was to be written. What either of them names must stay what it is until another write has not failed.
     pub fn is_undecided(&self) -> bool {
         self.is_undecided
+    }
+
+    /// Version of the format that the store has on its device.
+    pub fn version(&self) -> u32 {
+        self.version
     }
 
     /// How the two copies are.
@@ -333,8 +344,9 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
         let is_ours = check_kind(&header, kind).and_then(|()| check_size(&header, kind, device_bytes));
         is_ours.map_err(|error| Fault::Foreign(error, uuid))?;
         let (payload, _) = T::read_from_prefix(rest).map_err(|_| Fault::Damaged)?;
-        let (sequence, token) = (header.sequence.get(), header.token.get());
-        Ok(Self { kind, uuid, sequence, device_bytes, copies: Copies::ALIKE, is_undecided: false, token, payload })
+        let (version, sequence, token) = (header.version.get(), header.sequence.get(), header.token.get());
+        let (copies, is_undecided) = (Copies::ALIKE, false);
+        Ok(Self { kind, version, uuid, sequence, device_bytes, copies, is_undecided, token, payload })
     }
 }
 
@@ -442,11 +454,13 @@ fn check_kind(header: &HeaderRaw, kind: Kind) -> Result<(), Error> {
         let context = format!("not a forebay {}: this device holds a forebay store of kind \"{found}\"", kind.name);
         return Err(Error::new(ErrorKind::Corrupt, context));
     }
-    if header.version.get() != kind.version {
-        let context = format!(
-            "this forebay {} has format version {}, this program reads version {}",
-            kind.name, header.version, kind.version
-        );
+    if !(kind.version_min..=kind.version).contains(&header.version.get()) {
+        let versions = match kind.version_min == kind.version {
+            true => format!("version {}", kind.version),
+            false => format!("versions {} to {}", kind.version_min, kind.version),
+        };
+        let context =
+            format!("this forebay {} has format version {}, this program reads {versions}", kind.name, header.version);
         return Err(Error::new(ErrorKind::Corrupt, context));
     }
     Ok(())
@@ -495,7 +509,7 @@ mod tests {
     use block::memory::MemoryDevice;
     use std::sync::Arc;
 
-    const KIND: Kind = Kind { code: *b"test\0\0\0\0", version: 3, name: "test store" };
+    const KIND: Kind = Kind { code: *b"test\0\0\0\0", version: 3, version_min: 3, name: "test store" };
     const DEVICE_BYTES: u64 = 64 << 10;
     const LAST: u64 = DEVICE_BYTES - SUPERBLOCK_BYTES as u64;
 
@@ -690,14 +704,29 @@ mod tests {
     }
 
     #[test]
+    fn an_older_version_that_is_read_is_the_newer_one_once_it_is_written() {
+        let device = device(DEVICE_BYTES);
+        create(&device, 1);
+        let newer = Kind { version: KIND.version + 1, ..KIND };
+        let mut superblock = read(&device, newer).unwrap();
+        assert_eq!(superblock.version(), KIND.version);
+        let writing = Arc::clone(&device);
+        let written = block_on(async move { superblock.write(&writing).await.map(|()| superblock.version()) });
+        assert_eq!((written.unwrap(), read(&device, newer).unwrap().version()), (newer.version, newer.version));
+        assert!(read(&device, KIND).unwrap_err().to_string().contains("format version 4"));
+    }
+
+    #[test]
     fn another_kind_version_or_size_is_named() {
         let small = device(DEVICE_BYTES);
         create(&small, 1);
         let other_kind = Kind { code: *b"other\0\0\0", ..KIND };
         let error = read(&small, other_kind).unwrap_err().to_string();
         assert!(error.contains("kind \"test\""), "{error}");
-        let error = read(&small, Kind { version: 4, ..KIND }).unwrap_err().to_string();
+        let error = read(&small, Kind { version: 4, version_min: 4, ..KIND }).unwrap_err().to_string();
         assert!(error.contains("version 3") && error.contains("version 4"), "{error}");
+        let error = read(&small, Kind { version: 5, version_min: 4, ..KIND }).unwrap_err().to_string();
+        assert!(error.contains("version 3") && error.contains("versions 4 to 5"), "{error}");
 
         let cut = device(DEVICE_BYTES / 2);
         let first = block_on(small.read(0, Buffer::zeroed(SUPERBLOCK_BYTES))).unwrap();
@@ -734,7 +763,7 @@ mod tests {
         let other_kind = Kind { code: *b"other\0\0\0", ..KIND };
         for (kind, bytes, words) in [
             (other_kind, DEVICE_BYTES, "kind \"other\""),
-            (Kind { version: 4, ..KIND }, DEVICE_BYTES, "version 4"),
+            (Kind { version: 4, version_min: 4, ..KIND }, DEVICE_BYTES, "version 4"),
             (KIND, 2 * DEVICE_BYTES, "was cut"),
         ] {
             for is_first_theirs in [true, false] {

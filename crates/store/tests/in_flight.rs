@@ -26,7 +26,7 @@ use store::{AppendRefused, Kind, LogPosition, LogPositionRaw, RecordLog, Superbl
 use uuid::Uuid;
 
 const ID: Uuid = Uuid::from_bytes([3; 16]);
-const KIND: Kind = Kind { code: *b"test\0\0\0\0", version: 1, name: "test store" };
+const KIND: Kind = Kind { code: *b"test\0\0\0\0", version: 1, version_min: 1, name: "test store" };
 const MEDIUM_BYTES: u64 = 64 << 10;
 const REGION: ByteRange = ByteRange { offset: 4096, length: LOG_BYTES_MIN };
 const START: LogPosition = LogPosition { offset: 0, epoch: 1, sequence: 1, link: 0 };

@@ -321,3 +321,29 @@ fn a_full_log_waits_for_a_release_and_refuses_what_never_fits() {
     executor.run();
     assert!(*is_done.lock().unwrap());
 }
+
+/// What an append announced may be durable in its record alone: others may count on it, and a replay still needs the record.
+#[test]
+fn a_settled_hold_lets_later_records_call_its_own_settled_and_keeps_it() {
+    let mut executor = Executor::in_order();
+    let device: SharedDevice = Arc::new(CrashLayer::new(64 << 10, 1));
+    let log = RecordLog::new(Arc::clone(&device), REGION, ID, START).unwrap();
+    let needed = executor.block_on(async move {
+        let append = async |number| {
+            let bytes = payload(number, &mut Random::new(number as u64));
+            log.append(&bytes).await.unwrap().durable().await.unwrap()
+        };
+        let held = append(0).await.settle();
+        let other = held.clone();
+        drop(append(1).await);
+        let mut needed = vec![log.position_needed().sequence];
+        drop(held);
+        needed.push(log.position_needed().sequence);
+        drop(other);
+        needed.push(log.position_needed().sequence);
+        needed
+    });
+    assert_eq!(needed, [1, 1, 3], "it is kept until nobody holds it");
+    let found = executor.block_on(async move { replay(&device, REGION, ID, START, |_| Ok(())).await.unwrap() });
+    assert_eq!((found.record_count, found.settled), (2, 1));
+}

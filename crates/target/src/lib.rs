@@ -16,6 +16,7 @@
 //! | [`quota`] | [`Quota`]: what peers may hold, and what they are told beyond it |
 //! | `own_wakes` | what wakes a session while it is polled |
 //! | `data_in` | who may begin to read, and who waits for room |
+//! | `held_data` | data of writes that waits for other hosts of a shared unit |
 //! | `control` | how one connection is told to stop, and how others learn that it has |
 //! | `shared` | what all connections of a server share |
 //! | `addresses` | the two ends of a connection |
@@ -40,6 +41,7 @@ mod connections;
 mod control;
 mod counters;
 mod data_in;
+mod held_data;
 pub mod limits;
 mod login;
 mod own_wakes;

@@ -16,7 +16,9 @@
 //! What one session has to do is done in portions: a turn moves a bounded count of bytes, a poll ends after a bounded time, and then the runtime looks
 //! at all sockets and at all other sessions before this one goes on.
 
-use std::collections::BTreeMap;
+mod sharing;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::io::IoSlice;
 use std::pin::Pin;
@@ -31,8 +33,9 @@ use iscsi::pdu::{TaskManagementFunction, TaskManagementOutcome};
 use iscsi::target as protocol;
 use iscsi::target::{CloseReason, Event, LinkId, SessionRequest, TaskId, TaskManagement, TaskManagementId};
 use logical_unit::{Execution, LunMap, NexusId, Outcome, TaskManagementResponse};
-use scsi::Cdb;
 use scsi::cdb::Traffic;
+use scsi::sharing::action_out;
+use scsi::{Cdb, CdbError};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
@@ -40,6 +43,7 @@ use crate::addresses::Addresses;
 use crate::connections::Entered;
 use crate::control::{Control, Handle, Wish};
 use crate::data_in::buffer_bytes;
+use crate::held_data::HeldData;
 use crate::limits::{
     COMMANDS_PER_LOOK, DATA_IN_FIRST_BYTES, DRAIN_TIMEOUT, LIGHT_BYTES, LIGHT_TURNS, LINGER_TIMEOUT, SETTLING_TIMEOUT,
     SPIN_DEPTH_MAX, TURNS_PER_POLL_MAX, UNREAD_CHECK_INTERVAL, UNREAD_PROGRESS_BYTES, UNREAD_TIMEOUT, WRITE_SLICES_MAX,
@@ -74,6 +78,12 @@ pub(crate) struct Session {
     charged_bytes: usize,
     /// An event that must wait until the initiator has taken what is queued.
     delayed: Option<Event>,
+    /// What came behind it, where answers of a client of a shared unit are looked for before their turn.
+    postponed: VecDeque<Event>,
+    /// Commands whose data is not asked for before other hosts have dropped their copies.
+    held: Vec<HeldData>,
+    /// Where that client registered: the connection of its messages.
+    registered_on: Option<LinkId>,
     /// It waits for others, and is woken when they have made room.
     waits_for_room: bool,
     /// The table of sessions knows that it has no connection.
@@ -190,6 +200,9 @@ impl Session {
             expected_bytes: 0,
             charged_bytes: 0,
             delayed: None,
+            postponed: VecDeque::new(),
+            held: Vec::new(),
+            registered_on: None,
             waits_for_room: false,
             is_deserted: false,
             unread_checked: None,
@@ -224,6 +237,8 @@ impl Session {
             has_moved |= self.poll_running(context);
             has_moved |= self.poll_control(context);
             has_moved |= self.poll_inbox(context);
+            has_moved |= self.poll_messages(context);
+            has_moved |= self.poll_held(context);
             has_moved |= self.poll_wires(portion.bytes, context);
             if let Some(reason) = self.closed.clone().filter(|_| self.wires.is_empty() && self.is_settled()) {
                 return Poll::Ready(reason);
@@ -277,7 +292,7 @@ impl Session {
         let mut moved_bytes = 0;
         let mut count = 0;
         while moved_bytes < bytes_max
-            && let Some(event) = self.delayed.take().or_else(|| self.protocol.poll_event())
+            && let Some(event) = self.next_event()
         {
             if let Event::Command(command) = &event
                 && !self.has_room_for(command.data_in_bytes_max, context)
@@ -289,6 +304,7 @@ impl Session {
                     continue;
                 }
                 self.delayed = Some(event);
+                has_moved |= self.carry_out_answers();
                 break;
             }
             has_moved = true;
@@ -298,6 +314,7 @@ impl Session {
                     moved_bytes += command.data_in_bytes_max as usize + command.data_out.len();
                     self.execute(command);
                 }
+                Event::DataHeld(held) => self.hold_data(&held),
                 Event::TaskManagement(request) => self.manage(request),
                 Event::CommandsCleared(luns) => {
                     if let Some(units) = &self.units {
@@ -309,6 +326,9 @@ impl Session {
                     let until = self.server.clock.now() + LINGER_TIMEOUT;
                     if let Some(wire) = self.wires.iter_mut().find(|wire| wire.link == link) {
                         wire.closed.get_or_insert((reason, until));
+                    }
+                    if let Some(units) = self.units.as_ref().filter(|_| self.may_share()) {
+                        units.luns.rewind_messages(&units.nexus);
                     }
                 }
                 Event::Closed(reason) => {
@@ -329,6 +349,11 @@ impl Session {
             self.place.note_commands(moved_bytes);
         }
         has_moved
+    }
+
+    fn next_event(&mut self) -> Option<Event> {
+        let postponed = |session: &mut Self| session.postponed.pop_front();
+        self.delayed.take().or_else(|| postponed(self)).or_else(|| self.protocol.poll_event())
     }
 
     /// Whether a session that is over has nothing with its backends any more. Whoever replaces it waits for this (RFC 7143 6.3.5): no write of
@@ -386,12 +411,22 @@ impl Session {
     }
 
     fn execute(&mut self, command: protocol::Command) {
+        let may_share = self.may_share();
         let Some(units) = self.units.as_mut() else { return };
         let lun = lun_number(command.lun);
         let cdb = match command.cdb.extension.as_slice() {
             [] => Cdb::parse(&command.cdb.head),
             extension => Cdb::parse(&[&command.cdb.head, extension].concat()),
         };
+        let cdb = match cdb {
+            Ok(Cdb::SharingIn { .. } | Cdb::SharingOut { .. }) if !may_share => {
+                Err(CdbError::UnknownOperationCode(command.cdb.head[0]))
+            }
+            cdb => cdb,
+        };
+        if let Ok(Cdb::SharingOut { service_action: action_out::REGISTER, .. }) = cdb {
+            self.registered_on = self.protocol.link_of(command.task);
+        }
         let ticket = Ticket {
             task: command.task,
             lun,
@@ -629,10 +664,12 @@ impl Session {
 
     fn poll_wires(&mut self, bytes_max: usize, context: &mut Context<'_>) -> bool {
         let mut has_moved = false;
-        let used = self.used_bytes();
+        // What a client of a shared unit answers is what its own commands may wait for.
+        let may_share = self.may_share();
+        let used = self.used_bytes() - if may_share { self.expected_bytes } else { 0 };
         let data_in = &self.server.data_in;
         // Who waits for others is read from: its answers to pings must not count as silence.
-        let may_read = (self.delayed.is_none() || self.waits_for_room)
+        let may_read = (self.delayed.is_none() || self.waits_for_room || may_share)
             && used <= data_in.session_bytes()
             && (used <= DATA_IN_FIRST_BYTES || !data_in.is_exceeded());
         let mut index = 0;
@@ -669,6 +706,7 @@ impl Session {
     /// that the clean-up is completed (RFC 7143 4.6.3.3): what the initiator sends next, in another session, must not meet it.
     /// Commands under way finish, and nobody hears of it.
     fn leave_units(&mut self) {
+        self.held.clear();
         if let Some(units) = self.units.take() {
             units.luns.remove_nexus(&units.nexus);
         }

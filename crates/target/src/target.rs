@@ -99,10 +99,11 @@ pub(crate) fn data_out_of(luns: &LunMap) -> DataOutOf {
     let luns = luns.downgrade();
     Arc::new(move |lun, cdb| {
         let unit = luns.upgrade().and_then(|luns| luns.get(lun_number(lun)));
-        let block_bytes = unit.map_or(BLOCK_BYTES_DEFAULT, |unit| unit.geometry().logical_block_bytes);
+        let block_bytes = unit.as_ref().map_or(BLOCK_BYTES_DEFAULT, |unit| unit.geometry().logical_block_bytes);
         Cdb::parse(cdb).map_or(AskedDataOut::default(), |cdb| {
             let asked = cdb.class().data_out;
-            AskedDataOut { bytes: asked.bytes(block_bytes), is_exact: asked.is_exact() }
+            let is_held = unit.is_some_and(|unit| unit.may_hold_data(&cdb));
+            AskedDataOut { bytes: asked.bytes(block_bytes), is_exact: asked.is_exact(), is_held }
         })
     })
 }

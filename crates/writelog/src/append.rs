@@ -27,8 +27,10 @@ use crate::entry::{Content, Entry, Ticket};
 use crate::format::{EntryRaw, FLAG_EPOCH_END, HeadRaw, prefix_bytes};
 use crate::layout::LogPlace;
 use crate::limits::UNIT_BYTES;
-use crate::map::{Piece, place_of_zeroes};
+use crate::map::Piece;
+use crate::place::Place;
 use crate::stage::Stage;
+use crate::unit::LogUnit;
 
 /// A record that is sent now.
 struct Outgoing {
@@ -160,7 +162,7 @@ impl Core {
         let oldest_at = state.contents.stage.as_ref().and_then(Stage::oldest_at).map_or(now, |at| at.min(now));
         state.contents.segments.open(segment, oldest_at);
         state.contents.sums.begin(segment);
-        state.contents.records.forget(self.layout.place(segment, 0), self.layout.segment_bytes / UNIT_BYTES);
+        state.contents.records.forget(self.layout.unit(segment, 0), self.layout.segment_bytes / UNIT_BYTES);
         state.appender.open = Some(OpenSegment { segment, offset: 0, next_segment });
         true
     }
@@ -178,8 +180,8 @@ impl Core {
         for (entry, raw) in taken.iter().zip(buffer[entries_at..].chunks_mut(size_of::<EntryRaw>())) {
             raw.copy_from_slice(entry.raw().as_bytes());
         }
-        let place = self.layout.place(segment, position.offset);
-        let placed = self.place_entries(state, taken, segment, place, position.sequence, &mut buffer);
+        let unit = self.layout.unit(segment, position.offset);
+        let placed = self.place_entries(state, taken, segment, unit, position.sequence, &mut buffer);
         let payload_bytes = buffer.len() - RECORD_HEADER_BYTES;
         let settled = state.contents.applied.position.sequence.saturating_sub(1);
         let claims = Claims { settled, in_flight: state.appender.in_flight() as u64 };
@@ -196,9 +198,9 @@ impl Core {
                 ..position
             },
         };
-        state.appender.start(Record { is_epoch_end, extents, data_bytes, end, place, bytes, placed, done: None });
+        state.appender.start(Record { is_epoch_end, extents, data_bytes, end, unit, bytes, placed, done: None });
         self.counters.record(bytes, data_bytes);
-        Outgoing { sequence: position.sequence, offset: self.layout.offset_of(place), buffer }
+        Outgoing { sequence: position.sequence, offset: self.layout.offset_of(unit), buffer }
     }
 
     /// What the next record, of so many entries, says of itself, its position and its segment.
@@ -218,32 +220,32 @@ impl Core {
         (head, appender.position(open.offset), open.segment)
     }
 
-    /// Copies the data of entries to their places in the record `sequence`, which begins at `record_place` of `segment`.
+    /// Copies the data of entries to their places in the record `sequence`, which begins at `record_unit` of `segment`.
     fn place_entries(
         &self,
         state: &mut State,
         taken: Vec<Entry>,
         segment: u32,
-        record_place: u32,
+        record_unit: LogUnit,
         sequence: u64,
         buffer: &mut Buffer,
     ) -> Vec<Placed> {
         let Contents { stage, segments, sums, .. } = &mut state.contents;
         let tag = Self::tag_for(segments, segment);
-        let first = self.layout.place(segment, 0);
+        let first = self.layout.unit(segment, 0);
         let mut at = prefix_bytes(taken.len());
         let mut placed = Vec::with_capacity(taken.len());
         for entry in taken {
             let target = &mut buffer[at..at + entry.data_bytes() as usize];
             let place = match &entry.content {
-                Content::Zeroes(zeroed) => place_of_zeroes(sequence, *zeroed),
+                Content::Zeroes(zeroed) => Place::zeroes(sequence, *zeroed),
                 _ => {
                     load(stage.as_ref(), &entry.content, target);
-                    let place = record_place + (at as u64 / UNIT_BYTES) as u32;
+                    let unit = record_unit + at as u64 / UNIT_BYTES;
                     if sums.is_kept() {
-                        sums.add(segment, first, place, target);
+                        sums.add(segment, first, unit, target);
                     }
-                    place
+                    Place::segment(unit)
                 }
             };
             at += target.len();
@@ -343,7 +345,7 @@ impl Core {
         }
         state.tail_bytes += record.bytes;
         if let Some(buffer) = record.done {
-            state.contents.records.insert(record.place, buffer);
+            state.contents.records.insert(record.unit, buffer);
         }
     }
 }
@@ -352,7 +354,7 @@ impl Core {
 fn load(stage: Option<&Stage>, content: &Content, target: &mut [u8]) {
     match (content, stage) {
         (Content::Bytes { buffer, at }, _) => target.copy_from_slice(&buffer[*at..*at + target.len()]),
-        (Content::Slot(slot), Some(stage)) => stage.load(stage.place(*slot), target),
+        (Content::Slot(slot), Some(stage)) => stage.load(stage.unit(*slot), target),
         (Content::Slot(_), None) | (Content::Zeroes(_), _) => {}
     }
 }

@@ -15,6 +15,7 @@ use crate::format::prefix_bytes;
 use crate::layout::LogPlace;
 use crate::limits::{RECORD_ENTRIES_MAX, RECORDS_IN_FLIGHT_MAX, SECOND_RECORD_BYTES, TURNS_BEFORE_RECORD};
 use crate::map::Piece;
+use crate::unit::LogUnit;
 
 /// Entries weigh what data they have.
 const GATHERING: Gathering = Gathering {
@@ -37,7 +38,7 @@ pub(crate) struct Record {
     pub(crate) extents: usize,
     pub(crate) data_bytes: u64,
     pub(crate) end: LogPlace,
-    pub(crate) place: u32,
+    pub(crate) unit: LogUnit,
     pub(crate) bytes: u64,
     pub(crate) placed: Vec<Placed>,
     /// Its bytes, once it is durable.

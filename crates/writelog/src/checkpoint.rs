@@ -34,6 +34,7 @@ use crate::level1::wait_for;
 use crate::limits::{CHECKPOINT_REST_TIMES, CHECKPOINT_WORTH_TIMES, EXTENTS_AT_ONCE, TAIL_INTERVALS_MAX, UNIT_BYTES};
 use crate::map::Piece;
 use crate::options::DestageOrder;
+use crate::place::PlaceView;
 
 /// What a checkpoint stores.
 pub(crate) struct Snapshot {
@@ -59,7 +60,7 @@ impl Snapshot {
         self.bytes.push(&ExtentRaw {
             sector: piece.sector.into(),
             sectors: (piece.sectors as u32).into(),
-            place: piece.place.into(),
+            place: piece.place.encode().into(),
         });
         self.extent_count += 1;
     }
@@ -277,11 +278,9 @@ impl Core {
 
     /// Whether the record that brought a piece was applied before `place`. Zeroes, which do not say, count as if: replay makes them once more.
     fn was_before(&self, state: &State, place: &LogPlace, piece: &Piece) -> bool {
-        if !piece.is_in_segment() {
-            return true;
-        }
-        let segment = self.layout.segment_of(piece.place);
-        let is_behind = segment == place.segment && piece.place >= self.layout.place(segment, place.position.offset);
+        let PlaceView::Segment(unit) = piece.place.view() else { return true };
+        let segment = self.layout.segment_of(unit);
+        let is_behind = segment == place.segment && unit >= self.layout.unit(segment, place.position.offset);
         state.contents.segments.get(segment).first_sequence < place.position.sequence && !is_behind
     }
 

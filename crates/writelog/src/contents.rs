@@ -7,6 +7,7 @@ use base::clock::Instant;
 
 use crate::layout::{Layout, LogPlace};
 use crate::map::{ExtentMap, Piece};
+use crate::place::PlaceView;
 use crate::records::RecordCache;
 use crate::segments::Segments;
 use crate::shadow::Shadow;
@@ -51,7 +52,7 @@ impl Contents {
             });
         }
         if piece.is_in_segment() && piece.tag.is_dirty() {
-            segments.add_dirty(layout.segment_of(piece.place), piece.sectors);
+            segments.add_dirty(layout.segment_of(piece.unit()), piece.sectors);
         }
         if map.clean_extents() > layout.extents_max() {
             // The origin has what they say.
@@ -132,7 +133,7 @@ impl Contents {
     pub(crate) fn is_current(&self, piece: &Piece) -> bool {
         piece.tag.is_dirty()
             || !piece.is_in_segment()
-            || piece.tag.is_of(self.segments.get(self.layout.segment_of(piece.place)).generation)
+            || piece.tag.is_of(self.segments.get(self.layout.segment_of(piece.unit())).generation)
     }
 
     /// When the oldest of what the origin lacks and the log has was written, about.
@@ -157,10 +158,10 @@ impl Contents {
             if !is_newest && !shadow.is_kept() {
                 continue;
             }
-            segments.add_dirty(layout.segment_of(moved.place), moved.sectors);
+            segments.add_dirty(layout.segment_of(moved.unit()), moved.sectors);
             let superseded = |old: Piece| {
                 if old.is_in_segment() {
-                    segments.remove_dirty(layout.segment_of(old.place), old.sectors);
+                    segments.remove_dirty(layout.segment_of(old.unit()), old.sectors);
                 }
             };
             if is_newest {
@@ -180,7 +181,7 @@ impl Contents {
         }
         let Self { layout, map, segments, .. } = self;
         map.sweep(|piece| {
-            piece.is_in_segment() && piece.tag.is_of(segments.get(layout.segment_of(piece.place)).generation)
+            piece.is_in_segment() && piece.tag.is_of(segments.get(layout.segment_of(piece.unit())).generation)
         });
         if map.clean_extents() > layout.extents_max() / 4 * 3 {
             // Otherwise it would soon be swept again, for nothing.
@@ -194,9 +195,9 @@ fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
 }
 
 fn drop_piece(layout: &Layout, segments: &mut Segments, stage: &mut Option<Stage>, old: &Piece) -> u64 {
-    if old.is_in_stage() {
+    if let PlaceView::Slot(unit) = old.place.view() {
         if let Some(stage) = stage {
-            stage.supersede(old.place, old.sectors);
+            stage.supersede(unit, old.sectors);
         }
         return 0;
     }
@@ -204,7 +205,7 @@ fn drop_piece(layout: &Layout, segments: &mut Segments, stage: &mut Option<Stage
         return 0;
     }
     if old.is_in_segment() {
-        segments.remove_dirty(layout.segment_of(old.place), old.sectors);
+        segments.remove_dirty(layout.segment_of(old.unit()), old.sectors);
     }
     old.sectors
 }
@@ -217,9 +218,9 @@ mod tests {
 
     use super::*;
     use crate::limits::UNIT_BYTES;
-    use crate::map::{Zeroed, place_of_zeroes};
     use crate::nvram::VolatileRegion;
     use crate::options::FormatOptions;
+    use crate::place::{Place, Zeroed};
     use crate::tag::Tag;
 
     const SECTORS: u64 = 48;
@@ -237,9 +238,9 @@ mod tests {
     #[derive(Clone, Copy, Default)]
     struct Sector {
         /// Where its newest bytes are, and whether the origin lacks them.
-        newest: Option<(u32, bool)>,
+        newest: Option<(Place, bool)>,
         /// What the log has below a slot, and the origin lacks.
-        below: Option<u32>,
+        below: Option<Place>,
     }
 
     impl World {
@@ -267,7 +268,7 @@ mod tests {
         }
 
         /// The next place of the log for so many sectors, and a tag for them.
-        fn next_place(&mut self, sectors: u64) -> (u32, Tag) {
+        fn next_place(&mut self, sectors: u64) -> (Place, Tag) {
             let segments = &mut self.contents.segments;
             if self.offset + sectors * UNIT_BYTES > self.contents.layout.segment_bytes {
                 segments.close(self.open);
@@ -275,12 +276,12 @@ mod tests {
                 segments.open(self.open, Instant::START);
                 self.offset = 0;
             }
-            let place = self.contents.layout.place(self.open, self.offset);
+            let place = Place::segment(self.contents.layout.unit(self.open, self.offset));
             self.offset += sectors * UNIT_BYTES;
             (place, Tag::dirty(segments.get(self.open).generation))
         }
 
-        fn twins(&mut self, piece: &Piece) -> impl Iterator<Item = (u32, &mut Sector)> {
+        fn twins(&mut self, piece: &Piece) -> impl Iterator<Item = (Place, &mut Sector)> {
             let piece = *piece;
             let sectors = piece.sector..piece.end();
             let places = sectors.clone().map(move |sector| piece.clip(sector, sector + 1).place);
@@ -295,11 +296,11 @@ mod tests {
             let is_volatile = self.contents.shadow.is_kept();
             let data = vec![1; (sectors * UNIT_BYTES) as usize];
             let stage = self.contents.stage.as_mut().expect("there are slots");
-            let Some(place) = stage.write(sector, &data, Instant::START) else { return };
-            let piece = Piece { sector, sectors, place, tag: Tag::dirty(0) };
+            let Some(unit) = stage.write(sector, &data, Instant::START) else { return };
+            let piece = Piece { sector, sectors, place: Place::slot(unit), tag: Tag::dirty(0) };
             self.contents.index(piece);
             for (place, sector) in self.twins(&piece) {
-                let covered = sector.newest.filter(|&(place, is_dirty)| is_dirty && !is_slot(place));
+                let covered = sector.newest.filter(|&(place, is_dirty)| is_dirty && !place.is_in_stage());
                 sector.below = covered.map(|(place, _)| place).or(sector.below).filter(|_| is_volatile);
                 sector.newest = Some((place, true));
             }
@@ -312,7 +313,7 @@ mod tests {
             }
             self.sequence += 1;
             let (place, tag) = match is_zeroing {
-                true => (place_of_zeroes(self.sequence, Zeroed::Kept), Tag::dirty(0)),
+                true => (Place::zeroes(self.sequence, Zeroed::Kept), Tag::dirty(0)),
                 false => self.next_place(sectors),
             };
             let piece = Piece { sector, sectors, place, tag };
@@ -331,10 +332,10 @@ mod tests {
             let (place, tag) = self.next_place(found.sectors.into());
             let piece = Piece { sector: found.sector, sectors: found.sectors.into(), place, tag };
             self.contents.note_moved(slot, &piece);
-            for ((place, sector), from) in self.twins(&piece).zip(from..) {
-                if sector.newest == Some((from, true)) {
+            for (index, (place, sector)) in (0..).zip(self.twins(&piece)) {
+                if sector.newest == Some((from.advance(index), true)) {
                     *sector = Sector { newest: Some((place, true)), below: None };
-                } else if is_volatile && sector.newest.is_some_and(|(place, _)| is_slot(place)) {
+                } else if is_volatile && sector.newest.is_some_and(|(place, _)| place.is_in_stage()) {
                     sector.below = Some(place);
                 }
             }
@@ -366,21 +367,16 @@ mod tests {
             }
             for segment in 0..contents.layout.segment_count {
                 let is_here =
-                    |piece: &Piece| piece.is_in_segment() && contents.layout.segment_of(piece.place) == segment;
+                    |piece: &Piece| piece.is_in_segment() && contents.layout.segment_of(piece.unit()) == segment;
                 let owed: u64 = contents.owed_from(0).filter(is_here).map(|piece| piece.sectors).sum();
                 assert_eq!(u64::from(contents.segments.get(segment).dirty_sectors), owed, "segment {segment}");
             }
             let stage = contents.stage.as_ref().expect("there are slots");
             for (_, place, slot) in stage.slots_by_age() {
-                let places = place..place + slot.sectors;
-                let mut here = contents.map.pieces(slot.sector, slot.sectors.into());
-                assert!(here.any(|piece| places.contains(&piece.place)), "a slot with nothing in it is free");
+                let whole = Piece { sector: slot.sector, sectors: slot.sectors.into(), place, tag: Tag::dirty(0) };
+                assert!(contents.map.pieces_at(&whole).next().is_some(), "a slot with nothing in it is free");
             }
         }
-    }
-
-    fn is_slot(place: u32) -> bool {
-        Piece { sector: 0, sectors: 1, place, tag: Tag::dirty(0) }.is_in_stage()
     }
 
     proptest! {

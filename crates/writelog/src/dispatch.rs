@@ -7,7 +7,7 @@ use base::range::ByteRange;
 use block::{Completion, Operation, Request};
 
 use crate::core::Core;
-use crate::map::Zeroed;
+use crate::place::Zeroed;
 use crate::{extents, flush, read, write};
 
 impl Core {

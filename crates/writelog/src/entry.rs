@@ -10,7 +10,7 @@ use store::Weighed;
 
 use crate::format::{ENTRY_DATA, ENTRY_DISCARDED, ENTRY_FLAG_NOT_NEEDED, ENTRY_ZEROES, EntryRaw};
 use crate::limits::{EXTENTS_OF_A_CHANGE, LOGICAL_BLOCK_BYTES_MAX, SEGMENT_BYTES_PAPER, UNIT_BYTES};
-use crate::map::Zeroed;
+use crate::place::Zeroed;
 
 /// Data up to here is not split between records: a request stays in one piece.
 const WHOLE_BYTES_MAX: u64 = SEGMENT_BYTES_PAPER as u64 / 2;

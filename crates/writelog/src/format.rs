@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::limits::{RECORD_ENTRIES_MAX, UNIT_BYTES};
 
 /// What superblocks call a write log.
-pub const KIND: Kind = Kind { code: *b"writelog", version: 1, name: "write log" };
+pub const KIND: Kind = Kind { code: *b"writelog", version: 1, version_min: 1, name: "write log" };
 
 /// Open, or its program stopped in the middle.
 pub const STATE_IN_USE: u8 = 0;

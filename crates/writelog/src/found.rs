@@ -7,8 +7,10 @@ use uuid::Uuid;
 
 use crate::format::{ENTRY_DATA, ENTRY_DISCARDED, ENTRY_FLAG_NOT_NEEDED, EntryRaw, parse_payload, prefix_bytes};
 use crate::limits::UNIT_BYTES;
-use crate::map::{Piece, Zeroed, place_of_zeroes};
+use crate::map::Piece;
+use crate::place::{Place, Zeroed};
 use crate::tag::Tag;
+use crate::unit::LogUnit;
 
 /// A record in a segment's image.
 pub(crate) struct Found {
@@ -31,12 +33,12 @@ pub(crate) fn records_in(
     sequences: RangeInclusive<u64>,
     segment: u32,
     log_id: Uuid,
-    segment_place: u32,
+    segment_unit: LogUnit,
 ) -> Vec<Found> {
     let count = (sequences.end() + 1).saturating_sub(*sequences.start());
     let (mut records, mut offset) = (Vec::new(), 0);
     while (records.len() as u64) < count && offset < image.len() as u64 {
-        match find_record(image, offset, segment, log_id, segment_place) {
+        match find_record(image, offset, segment, log_id, segment_unit) {
             Some(found) if sequences.contains(&found.sequence) => {
                 offset = found.end;
                 records.push(found);
@@ -48,21 +50,27 @@ pub(crate) fn records_in(
 }
 
 /// The whole record at `offset` of a segment's image, if there is one of this log that belongs there.
-pub(crate) fn find_record(image: &[u8], offset: u64, segment: u32, log_id: Uuid, segment_place: u32) -> Option<Found> {
+pub(crate) fn find_record(
+    image: &[u8],
+    offset: u64,
+    segment: u32,
+    log_id: Uuid,
+    segment_unit: LogUnit,
+) -> Option<Found> {
     let bytes = image.get(usize::try_from(offset).ok()?..)?;
     let (header, _) = parse_header(bytes, log_id)?;
     store::record::parse_payload(bytes, &header)?;
-    record_at(bytes, offset, segment, log_id, segment_place)
+    record_at(bytes, offset, segment, log_id, segment_unit)
 }
 
 /// The record that begins with `bytes`, at `offset` of a segment. They were never anywhere but in RAM, or their checksum is right.
-pub(crate) fn record_at(bytes: &[u8], offset: u64, segment: u32, log_id: Uuid, segment_place: u32) -> Option<Found> {
+pub(crate) fn record_at(bytes: &[u8], offset: u64, segment: u32, log_id: Uuid, segment_unit: LogUnit) -> Option<Found> {
     let (header, payload_bytes) = parse_header(bytes, log_id)?;
     let (head, entries) = parse_payload(bytes.get(RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + payload_bytes)?)?;
     if head.segment.get() != segment || header.sequence.get() > store::limits::SEQUENCE_MAX {
         return None;
     }
-    let place = segment_place + (offset / UNIT_BYTES) as u32;
+    let unit = segment_unit + offset / UNIT_BYTES;
     Some(Found {
         sequence: header.sequence.get(),
         flags: head.flags.get(),
@@ -71,25 +79,26 @@ pub(crate) fn record_at(bytes: &[u8], offset: u64, segment: u32, log_id: Uuid, s
         epoch: header.epoch.get(),
         checksum: header.checksum.get(),
         end: offset + record_bytes(payload_bytes),
-        pieces: pieces_of(&entries, header.sequence.get(), place),
+        pieces: pieces_of(&entries, header.sequence.get(), unit),
     })
 }
 
-fn pieces_of(entries: &[EntryRaw], sequence: u64, record_place: u32) -> Vec<Piece> {
-    let mut place = record_place + (prefix_bytes(entries.len()) as u64 / UNIT_BYTES) as u32;
+fn pieces_of(entries: &[EntryRaw], sequence: u64, record_unit: LogUnit) -> Vec<Piece> {
+    let mut unit = record_unit + prefix_bytes(entries.len()) as u64 / UNIT_BYTES;
     let mut pieces = Vec::with_capacity(entries.len());
     for entry in entries {
         let sectors = u64::from(entry.sectors.get());
-        let at = match entry.kind {
+        let place = match entry.kind {
             ENTRY_DATA => {
-                place += sectors as u32;
-                place - sectors as u32
+                let place = Place::segment(unit);
+                unit = unit + sectors;
+                place
             }
-            ENTRY_DISCARDED if entry.flags & ENTRY_FLAG_NOT_NEEDED != 0 => place_of_zeroes(sequence, Zeroed::Discarded),
-            ENTRY_DISCARDED => place_of_zeroes(sequence, Zeroed::MayDiscard),
-            _ => place_of_zeroes(sequence, Zeroed::Kept),
+            ENTRY_DISCARDED if entry.flags & ENTRY_FLAG_NOT_NEEDED != 0 => Place::zeroes(sequence, Zeroed::Discarded),
+            ENTRY_DISCARDED => Place::zeroes(sequence, Zeroed::MayDiscard),
+            _ => Place::zeroes(sequence, Zeroed::Kept),
         };
-        pieces.push(Piece { sector: entry.sector.get(), sectors, place: at, tag: Tag::dirty(0) });
+        pieces.push(Piece { sector: entry.sector.get(), sectors, place, tag: Tag::dirty(0) });
     }
     pieces
 }

@@ -11,6 +11,7 @@ use crate::limits::{
     SEGMENTS_MIN, SEGMENTS_WANTED, SLOT_BYTES_MAX, UNIT_BYTES,
 };
 use crate::options::FormatOptions;
+use crate::unit::LogUnit;
 
 const PAGE: u64 = SUPERBLOCK_BYTES as u64;
 
@@ -126,24 +127,24 @@ impl Layout {
         ByteRange { offset, length: self.segment_bytes }
     }
 
-    /// The place, in units of the segments, `offset` bytes into `segment`.
-    pub fn place(&self, segment: u32, offset: u64) -> u32 {
-        ((u64::from(segment) * self.segment_bytes + offset) / UNIT_BYTES) as u32
+    /// The unit `offset` bytes into `segment`.
+    pub fn unit(&self, segment: u32, offset: u64) -> LogUnit {
+        LogUnit((u64::from(segment) * self.segment_bytes + offset) / UNIT_BYTES)
     }
 
-    /// The segment a place is in.
-    pub fn segment_of(&self, place: u32) -> u32 {
-        (u64::from(place) * UNIT_BYTES / self.segment_bytes) as u32
+    /// The segment a unit is in.
+    pub fn segment_of(&self, unit: LogUnit) -> u32 {
+        (unit.0 * UNIT_BYTES / self.segment_bytes) as u32
     }
 
-    /// Offset on the device of a place.
-    pub fn offset_of(&self, place: u32) -> u64 {
-        self.segments_offset + u64::from(place) * UNIT_BYTES
+    /// Offset on the device of a unit.
+    pub fn offset_of(&self, unit: LogUnit) -> u64 {
+        self.segments_offset + unit.0 * UNIT_BYTES
     }
 
-    /// Units of all segments.
-    pub fn units(&self) -> u64 {
-        u64::from(self.segment_count) * self.segment_bytes / UNIT_BYTES
+    /// Behind the last unit.
+    pub fn end(&self) -> LogUnit {
+        self.unit(self.segment_count, 0)
     }
 }
 
@@ -174,7 +175,7 @@ mod tests {
                 prop_assert_eq!(layout.checkpoint_slot(1), layout.checkpoint_offset + layout.checkpoint_bytes);
                 prop_assert_eq!(layout.segments_offset, layout.checkpoint_slot(1) + layout.checkpoint_bytes);
                 prop_assert!(layout.segment(layout.segment_count - 1).end() + PAGE <= device_bytes);
-                let last = layout.place(layout.segment_count - 1, layout.segment_bytes - 512);
+                let last = layout.unit(layout.segment_count - 1, layout.segment_bytes - 512);
                 prop_assert_eq!(layout.segment_of(last), layout.segment_count - 1);
             }
         }

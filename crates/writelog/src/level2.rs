@@ -29,8 +29,9 @@ use crate::limits::{
     AGE_SHARES, DESTAGE_RETRY_MS, DESTAGE_WRITE_BYTES_MAX, DESTAGE_WRITES_A_WRITER, EMPTY_BATCHES_BEFORE_CHECKPOINT,
     EMPTY_BATCHES_MAX, FAILURES_BEFORE_GIVING_UP, PIECES_AT_ONCE, ROOM_SHARE_AFTER_FULL, RUNS_A_LOOK, UNIT_BYTES,
 };
-use crate::map::{Piece, record_of_zeroes};
+use crate::map::Piece;
 use crate::options::Level2;
+use crate::place::PlaceView;
 use crate::runs::{Bounds, Run, joined, runs};
 use crate::sectors::range_of;
 
@@ -319,8 +320,9 @@ impl Core {
 
     async fn send_run(&self, images: &Images, run: &Run) -> Result<(), Error> {
         let _below = self.below.exclusive(run.range).await;
-        if let Some(piece) = run.pieces.first().filter(|_| run.is_zeroing) {
-            return self.origin.zero(run.range, piece.zeroed()).await;
+        let named = run.pieces.first().filter(|_| run.is_zeroing).map(|piece| piece.place.view());
+        if let Some(PlaceView::Zeroes(zeroed)) = named {
+            return self.origin.zero(run.range, zeroed).await;
         }
         // Filled from end to end: by the pieces, or by what is read first.
         let buffer = self.used_buffer(run.range.length as usize);
@@ -358,21 +360,21 @@ impl Core {
 
     /// A piece's bytes: from its slot, or from where they were read to, and checked, when it was chosen.
     fn load(&self, images: &Images, piece: &Piece, target: &mut [u8]) -> Result<(), Error> {
-        if piece.is_zero() {
-            target.fill(0);
-            return Ok(());
-        }
-        if piece.is_in_stage() {
-            if let Some(stage) = &self.state().contents.stage {
-                stage.load(piece.place, target);
+        match piece.place.view() {
+            PlaceView::Zeroes(_) => target.fill(0),
+            PlaceView::Slot(unit) => {
+                if let Some(stage) = &self.state().contents.stage {
+                    stage.load(unit, target);
+                }
             }
-            return Ok(());
+            PlaceView::Segment(unit) => {
+                let bytes = images.get(unit, target.len()).ok_or_else(|| {
+                    let context = format!("{} of the log were not read before they were sent", range_of(piece));
+                    Error::new(ErrorKind::Corrupt, context)
+                })?;
+                target.copy_from_slice(bytes);
+            }
         }
-        let bytes = images.get(piece.place, target.len()).ok_or_else(|| {
-            let context = format!("{} of the log were not read before they were sent", range_of(piece));
-            Error::new(ErrorKind::Corrupt, context)
-        })?;
-        target.copy_from_slice(bytes);
         Ok(())
     }
 
@@ -439,7 +441,7 @@ impl Core {
             state.contents.segments.by_age().find(|&segment| state.contents.segments.get(segment).dirty_sectors > 0);
         let is_segment_dirty = oldest.is_some_and(|segment| state.contents.segments.get(segment).first_sequence < end);
         let newest = state.contents.applied.position.sequence.saturating_sub(1);
-        let is_zero_before = |piece: Piece| piece.is_zero() && record_of_zeroes(piece.place, newest) < end;
+        let is_zero_before = |piece: Piece| piece.is_zero() && piece.place.record(newest) < end;
         is_segment_dirty && state.contents.owed_from(0).any(|piece| !piece.tag.is_lost())
             || state.contents.owed_from(0).any(is_zero_before)
     }

@@ -17,10 +17,10 @@
 //! | `core` | what all operations share: locks, state |
 //! | `dispatch` | each request goes its way |
 //! | `write`, `read`, `flush`, `extents` | one operation each |
-//! | `contents`, `map`, `sorted`, `sectors`, `segments`, `stage`, `shadow`, `records` | what is where, and what follows from a change of it; which sectors are where; in how few bytes; of which bytes; segments; slots; what the log has below volatile slots; the newest records in RAM |
+//! | `contents`, `map`, `place`, [`mod@unit`], `sorted`, `sectors`, `segments`, `stage`, `shadow`, `records` | what is where, and what follows from a change of it; which sectors are where; what *where* is; in which units; in how few bytes; of which bytes; segments; slots; what the log has below volatile slots; the newest records in RAM |
 //! | `entry`, `appender`, `append` | what waits for a record, and who; the records on their way; sending them, and what becomes of them |
 //! | `level1`, `batch`, `selection`, `epoch`, `next_epoch`, `destaged`, `runs`, `level2`, `lost` | destaging: from slots to the log; what is sent at once; which; in the order of the log; which epoch is next; how far the origin is in it; in which writes; sending it; what cannot be sent, since it cannot be read |
-//! | `images`, `found`, `pins`, `loaded`, `places`, `sums`, `salvage` | bytes of the log in RAM; records in them; segments that must stay; segments as they are read; pieces read by their places, and the checksums they are held against; what is left of a segment that cannot be read as a whole |
+//! | `images`, `found`, `pins`, `loaded`, `places`, `sums`, `salvage` | bytes of the log in RAM; records in them; segments that must stay; segments as they are read; pieces read in the order of their places, and the checksums they are held against; what is left of a segment that cannot be read as a whole |
 //! | `line`, `entrance`, `pace` | who waits; who may change something now; how fast, for the rate at which room is made |
 //! | `checkpoint`, `checkpoint_bytes`, `recovery`, `open`, `failure_note` | the life of a log; what a later start finds of a failure |
 //! | `origin`, `events` | the origin; what follows from what it says |
@@ -41,6 +41,7 @@ pub mod nvram;
 pub mod options;
 pub mod reads;
 pub mod status;
+pub mod unit;
 pub mod write_log;
 
 mod append;
@@ -73,6 +74,7 @@ mod open;
 mod origin;
 mod pace;
 mod pins;
+mod place;
 mod places;
 mod read;
 mod records;

@@ -15,6 +15,7 @@ use crate::limits::{SEGMENT_READ_BYTES_MAX, UNIT_BYTES};
 use crate::map::Piece;
 use crate::salvage::segment_image;
 use crate::segments::SegmentState;
+use crate::unit::LogUnit;
 
 /// A segment as it was read, or as its records are in RAM.
 pub(crate) struct Loaded {
@@ -25,8 +26,8 @@ pub(crate) struct Loaded {
     pub(crate) is_all: bool,
     /// Whether none is missing.
     pub(crate) is_whole: bool,
-    /// Place behind the last record that was applied when it was read: what comes there later was not looked for.
-    end: u64,
+    /// Behind the last record that was applied when it was read: what comes there later was not looked for.
+    end: LogUnit,
 }
 
 impl Core {
@@ -56,8 +57,8 @@ impl Core {
             let is_all = entry.state == SegmentState::Used && entry.last_sequence < applied.position.sequence;
             (entry.first_sequence, entry.last_sequence.min(applied.position.sequence - 1), end, is_all)
         };
-        let place = self.layout.place(segment, 0);
-        let end = u64::from(place) + end / UNIT_BYTES;
+        let unit = self.layout.unit(segment, 0);
+        let end = unit + end / UNIT_BYTES;
         if let Some((images, records)) = self.records_in_ram(segment, first..=last) {
             return Loaded { images, records, is_all, is_whole: true, end };
         }
@@ -66,35 +67,34 @@ impl Core {
             Err(error) => {
                 tracing::error!(%error, segment, "a segment of the log cannot be read as a whole");
                 let mut image = segment_image(&self.log_device, &self.layout, segment).await;
-                self.copy_records_in_ram(place, &mut image);
+                self.copy_records_in_ram(unit, &mut image);
                 image
             }
         };
-        let records = records_in(&image, first..=last, segment, self.uuid, place);
+        let records = records_in(&image, first..=last, segment, self.uuid, unit);
         let is_whole = records.iter().map(|record| record.sequence).eq(first..=last);
-        Loaded { images: Images::of(place, image), records, is_all, is_whole, end }
+        Loaded { images: Images::of(unit, image), records, is_all, is_whole, end }
     }
 
     /// Puts what is in RAM of a segment that begins at `first` into its image.
-    fn copy_records_in_ram(&self, first: u32, image: &mut [u8]) {
+    fn copy_records_in_ram(&self, first: LogUnit, image: &mut [u8]) {
         let state = self.state();
-        for (place, bytes) in state.contents.records.records_in(first, image.len() as u64 / UNIT_BYTES) {
-            let at = (u64::from(place - first) * UNIT_BYTES) as usize;
+        for (unit, bytes) in state.contents.records.records_in(first, image.len() as u64 / UNIT_BYTES) {
+            let at = ((unit - first) * UNIT_BYTES) as usize;
             image[at..at + bytes.len()].copy_from_slice(bytes);
         }
     }
 
     /// The records of a segment, if all of these are in RAM still: neither read nor checked.
     fn records_in_ram(&self, segment: u32, sequences: RangeInclusive<u64>) -> Option<(Images, Vec<Found>)> {
-        let first = self.layout.place(segment, 0);
-        let kept: Vec<(u32, Arc<Buffer>)> = {
+        let first = self.layout.unit(segment, 0);
+        let kept: Vec<(LogUnit, Arc<Buffer>)> = {
             let state = self.state();
             let records = state.contents.records.records_in(first, self.layout.segment_bytes / UNIT_BYTES);
-            records.map(|(place, bytes)| (place, Arc::clone(bytes))).collect()
+            records.map(|(unit, bytes)| (unit, Arc::clone(bytes))).collect()
         };
-        let found = kept
-            .iter()
-            .map(|(place, bytes)| record_at(bytes, u64::from(place - first) * UNIT_BYTES, segment, self.uuid, first));
+        let found =
+            kept.iter().map(|(unit, bytes)| record_at(bytes, (*unit - first) * UNIT_BYTES, segment, self.uuid, first));
         let found = found.collect::<Option<Vec<Found>>>()?;
         let found: Vec<Found> = found.into_iter().filter(|record| sequences.contains(&record.sequence)).collect();
         let is_whole = found.iter().map(|record| record.sequence).eq(sequences);
@@ -115,14 +115,14 @@ impl Core {
     }
 
     fn is_in(&self, segment: u32, piece: &Piece) -> bool {
-        piece.is_in_segment() && self.layout.segment_of(piece.place) == segment
+        piece.is_in_segment() && self.layout.segment_of(piece.unit()) == segment
     }
 }
 
 impl Loaded {
     /// The parts of a piece in it that no whole record has, of those that were looked for.
     pub(crate) fn missing_of(&self, piece: &Piece) -> Vec<Piece> {
-        without(piece, self.end, u64::MAX).iter().flat_map(|part| outside(part, &self.records)).collect()
+        without(piece, self.end, LogUnit(u64::MAX)).iter().flat_map(|part| outside(part, &self.records)).collect()
     }
 }
 
@@ -135,20 +135,18 @@ pub(crate) fn damaged_records(segment: u32) -> Error {
 fn outside(piece: &Piece, records: &[Found]) -> Vec<Piece> {
     let mut parts = vec![*piece];
     let is_of = |held: &&Piece| {
-        held.is_in_segment()
-            && held.sector.wrapping_sub(held.place.into()) == piece.sector.wrapping_sub(piece.place.into())
+        held.is_in_segment() && held.sector.wrapping_sub(held.unit().0) == piece.sector.wrapping_sub(piece.unit().0)
     };
     for held in records.iter().flat_map(|record| &record.pieces).filter(is_of) {
-        let (start, end) = (u64::from(held.place), u64::from(held.place) + held.sectors);
-        parts = parts.iter().flat_map(|part| without(part, start, end)).collect();
+        parts = parts.iter().flat_map(|part| without(part, held.unit(), held.unit_end())).collect();
     }
     parts
 }
 
-/// What is left of a piece without what lies at the places `start..end`.
-pub(crate) fn without(piece: &Piece, start: u64, end: u64) -> Vec<Piece> {
-    let (from, to) = (u64::from(piece.place), u64::from(piece.place) + piece.sectors);
-    let sector_of = |place: u64| piece.sector + (place - from);
+/// What is left of a piece without what lies at the units `start..end`.
+pub(crate) fn without(piece: &Piece, start: LogUnit, end: LogUnit) -> Vec<Piece> {
+    let (from, to) = (piece.unit(), piece.unit_end());
+    let sector_of = |unit: LogUnit| piece.sector + (unit - from);
     let (start, end) = (start.clamp(from, to), end.clamp(from, to));
     let left = (from < start).then(|| piece.clip(piece.sector, sector_of(start)));
     let right = (end < to).then(|| piece.clip(sector_of(end), piece.end()));

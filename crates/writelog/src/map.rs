@@ -1,12 +1,6 @@
 //! Which sectors of the origin are in the log or in RAM, and where: runs of sectors (*extents*) by their first sector.
 //!
-//! An extent's bytes stand one behind the other from its *place* on:
-//!
-//! | place | means |
-//! |---|---|
-//! | below 2^31 | that unit of 512 bytes of the segments |
-//! | 2^31 and more | that unit of the RAM or NVRAM slots |
-//! | the last 2^25 | nowhere: they are zero. The number says which record made them so, so that what a batch sent is told from the same again later, and how the origin is told ([`Zeroed`]) |
+//! An extent's bytes stand one behind the other from its [`Place`] on.
 //!
 //! Dirty extents are what the origin lacks. Clean ones serve reads until their segment is used again: a segment has a *generation*, and an
 //! extent of an older one counts for nothing. Such leftovers are swept out when they are many, so that using a segment again
@@ -15,57 +9,17 @@
 //! What an extent takes is in [`crate::sorted`].
 
 use crate::limits::{UNIT_BYTES, ZERO_BYTES_A_BYTE};
+use crate::place::{Place, PlaceView};
 use crate::sorted::{Extent, SortedExtents};
 use crate::tag::Tag;
-
-/// Places from here on are slots.
-pub(crate) const PLACE_STAGE: u32 = 1 << 31;
-/// Places from here on are zeroes.
-pub(crate) const PLACE_ZEROES: u32 = u32::MAX << 25;
-
-/// Of the number of a record that made zeroes, what their place says: it repeats after 2^23 records, which no log holds of one sector at a time.
-const ZEROES_SEQUENCE_MASK: u32 = 0x7f_ffff;
-const ZEROES_MAY_DISCARD: u32 = 1;
-const ZEROES_DISCARDED: u32 = 1 << 24;
-
-/// How the origin is told of zeroes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Zeroed {
-    /// They read as zero, and stay allocated.
-    Kept,
-    /// They read as zero, and the origin may give the space back.
-    MayDiscard,
-    /// Nobody needs the bytes: the origin is told so and writes nothing, whatever it reads as then.
-    Discarded,
-}
-
-/// The place of bytes that record `sequence` made zero.
-pub(crate) fn place_of_zeroes(sequence: u64, zeroed: Zeroed) -> u32 {
-    let how = match zeroed {
-        Zeroed::Kept => 0,
-        Zeroed::MayDiscard => ZEROES_MAY_DISCARD,
-        Zeroed::Discarded => ZEROES_MAY_DISCARD | ZEROES_DISCARDED,
-    };
-    PLACE_ZEROES | (sequence as u32 & ZEROES_SEQUENCE_MASK) << 1 | how
-}
-
-/// A place of zeroes from a checkpoint that knew no discards: its highest bit was one more of the sequence.
-pub(crate) fn without_discards(place: u32) -> u32 {
-    place & !ZEROES_DISCARDED
-}
-
-/// The record that made zeroes at `place`, of which `newest` is the last: see [`place_of_zeroes`].
-pub(crate) fn record_of_zeroes(place: u32, newest: u64) -> u64 {
-    let mask = u64::from(ZEROES_SEQUENCE_MASK);
-    newest.checked_sub(newest.wrapping_sub(u64::from(place >> 1)) & mask).unwrap_or(newest)
-}
+use crate::unit::LogUnit;
 
 /// Where a run of sectors is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) sector: u64,
     pub(crate) sectors: u64,
-    pub(crate) place: u32,
+    pub(crate) place: Place,
     pub(crate) tag: Tag,
 }
 
@@ -75,31 +29,36 @@ impl Piece {
     }
 
     pub(crate) fn is_in_segment(&self) -> bool {
-        self.place < PLACE_STAGE
+        self.place.is_in_segment()
     }
 
     pub(crate) fn is_in_stage(&self) -> bool {
-        (PLACE_STAGE..PLACE_ZEROES).contains(&self.place)
+        self.place.is_in_stage()
     }
 
     pub(crate) fn is_zero(&self) -> bool {
-        self.place >= PLACE_ZEROES
+        self.place.is_zero()
     }
 
-    /// How the origin is told of these zeroes.
-    pub(crate) fn zeroed(&self) -> Zeroed {
-        match (self.place & ZEROES_MAY_DISCARD != 0, self.place & ZEROES_DISCARDED != 0) {
-            (true, true) => Zeroed::Discarded,
-            (true, false) => Zeroed::MayDiscard,
-            (false, _) => Zeroed::Kept,
+    /// Where in the segments it begins; asked only of what is there.
+    pub(crate) fn unit(&self) -> LogUnit {
+        match self.place.view() {
+            PlaceView::Segment(unit) => unit,
+            PlaceView::Slot(_) | PlaceView::Zeroes(_) => {
+                unreachable!("only what is in a segment has a unit of the log")
+            }
         }
+    }
+
+    /// Where in the segments it ends; asked only of what is there.
+    pub(crate) fn unit_end(&self) -> LogUnit {
+        self.unit() + self.sectors
     }
 
     /// The part of it in `start..end`, which overlaps it.
     pub(crate) fn clip(&self, start: u64, end: u64) -> Self {
         let (from, to) = (self.sector.max(start), self.end().min(end));
-        let place = if self.is_zero() { self.place } else { self.place + (from - self.sector) as u32 };
-        Self { sector: from, sectors: to - from, place, tag: self.tag }
+        Self { sector: from, sectors: to - from, place: self.place.advance(from - self.sector), tag: self.tag }
     }
 
     /// What sending it costs, in bytes of data sent: what is made zero or discarded is named, not sent, but takes the medium time, too.
@@ -120,11 +79,7 @@ impl Piece {
 
     /// Whether `next` goes on where this one ends, in sectors and in place.
     fn is_continued_by(&self, next: &Self) -> bool {
-        let is_adjacent = if self.is_zero() {
-            self.place == next.place
-        } else {
-            u64::from(self.place) + self.sectors == u64::from(next.place) && !next.is_zero()
-        };
+        let is_adjacent = self.place.is_continued_by(self.sectors, next.place);
         self.end() == next.sector && self.tag == next.tag && is_adjacent
     }
 }
@@ -299,7 +254,7 @@ impl ExtentMap {
         if extent.tag.is_dirty() {
             self.dirty_sectors -= u64::from(extent.sectors);
             self.dirty_extents -= 1;
-            self.staged_extents -= usize::from((PLACE_STAGE..PLACE_ZEROES).contains(&extent.place));
+            self.staged_extents -= usize::from(extent.place.is_in_stage());
         }
     }
 }
@@ -311,6 +266,7 @@ fn piece((sector, extent): (u64, Extent)) -> Piece {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::place::Zeroed;
     use proptest::prelude::*;
     use std::collections::HashMap;
 
@@ -318,24 +274,28 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        Insert { sector: u64, sectors: u64, place: u32, is_zero: bool },
+        Insert { sector: u64, sectors: u64, place: u64, is_zero: bool },
         Remove { sector: u64, sectors: u64 },
-        Clean { sector: u64, sectors: u64, place: u32 },
+        Clean { sector: u64, sectors: u64, place: u64 },
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         let range = (0..SECTORS, 1..24u64).prop_map(|(sector, sectors)| (sector, sectors.min(SECTORS - sector)));
         let step = prop_oneof![
-            4 => (range.clone(), 0..200u32, any::<bool>())
+            4 => (range.clone(), 0..200u64, any::<bool>())
                 .prop_map(|((sector, sectors), place, is_zero)| Step::Insert { sector, sectors, place, is_zero }),
             1 => range.clone().prop_map(|(sector, sectors)| Step::Remove { sector, sectors }),
-            2 => (range, 0..200u32).prop_map(|((sector, sectors), place)| Step::Clean { sector, sectors, place }),
+            2 => (range, 0..200u64).prop_map(|((sector, sectors), place)| Step::Clean { sector, sectors, place }),
         ];
         proptest::collection::vec(step, 1..80)
     }
 
     /// The naive twin: one entry a sector.
-    type Twin = HashMap<u64, (u32, bool)>;
+    type Twin = HashMap<u64, (Place, bool)>;
+
+    fn in_log(unit: u64) -> Place {
+        Place::segment(LogUnit(unit))
+    }
 
     fn count(twin: &Twin) -> u64 {
         twin.values().filter(|(_, is_dirty)| *is_dirty).count() as u64
@@ -349,13 +309,13 @@ mod tests {
                 let mut removed_sectors = 0;
                 match step {
                     Step::Insert { sector, sectors, place, is_zero } => {
-                        let place = if is_zero { PLACE_ZEROES } else { place };
+                        let place = if is_zero { Place::zeroes(0, Zeroed::Kept) } else { in_log(place) };
                         let piece = Piece { sector, sectors, place, tag: Tag::dirty(1) };
                         let expected = (sector..sector + sectors).filter(|sector| twin.contains_key(sector)).count() as u64;
                         map.insert(piece, |piece| removed_sectors += piece.sectors);
                         prop_assert_eq!(removed_sectors, expected);
                         for (index, sector) in (sector..sector + sectors).enumerate() {
-                            twin.insert(sector, (if is_zero { place } else { place + index as u32 }, true));
+                            twin.insert(sector, (place.advance(index as u64), true));
                         }
                     }
                     Step::Remove { sector, sectors } => {
@@ -363,10 +323,11 @@ mod tests {
                         twin.retain(|other, _| !(sector..sector + sectors).contains(other));
                     }
                     Step::Clean { sector, sectors, place } => {
+                        let place = in_log(place);
                         let range = Piece { sector, sectors, place, tag: Tag::dirty(1) };
                         map.retag(&range, |tag| tag.is_dirty().then(|| tag.to_clean()), |_| {});
                         for (index, sector) in (sector..sector + sectors).enumerate() {
-                            if let Some(entry) = twin.get_mut(&sector).filter(|entry| entry.0 == place + index as u32) {
+                            if let Some(entry) = twin.get_mut(&sector).filter(|entry| entry.0 == place.advance(index as u64)) {
                                 entry.1 = false;
                             }
                         }
@@ -377,7 +338,7 @@ mod tests {
                 let mut found = Twin::new();
                 for piece in map.pieces(0, SECTORS) {
                     for index in 0..piece.sectors {
-                        let place = if piece.is_zero() { piece.place } else { piece.place + index as u32 };
+                        let place = piece.place.advance(index);
                         prop_assert!(found.insert(piece.sector + index, (place, piece.tag.is_dirty())).is_none());
                     }
                 }
@@ -390,7 +351,7 @@ mod tests {
     fn adjacent_records_of_a_sequential_write_are_one_extent() {
         let mut map = ExtentMap::default();
         for index in 0..100u64 {
-            map.insert(Piece { sector: index * 8, sectors: 8, place: index as u32 * 8, tag: Tag::dirty(3) }, |_| {});
+            map.insert(Piece { sector: index * 8, sectors: 8, place: in_log(index * 8), tag: Tag::dirty(3) }, |_| {});
         }
         assert_eq!((map.len(), map.dirty_sectors()), (1, 800));
         map.sweep(|_| false);

@@ -14,9 +14,11 @@ use crate::found::Found;
 use crate::images::Images;
 use crate::limits::UNIT_BYTES;
 use crate::loaded::{Loaded, without};
-use crate::map::{ExtentMap, Piece, record_of_zeroes};
+use crate::map::{ExtentMap, Piece};
 use crate::pins::Pins;
+use crate::place::PlaceView;
 use crate::stage::Stage;
+use crate::unit::LogUnit;
 
 impl Core {
     /// The next part of the epoch that is begun, or of the one that comes next.
@@ -73,10 +75,10 @@ impl Core {
         let mut rest = BTreeMap::from([(end, Vec::new())]);
         for piece in pieces {
             let last = if piece.is_zero() {
-                let record = record_of_zeroes(piece.place, newest);
+                let record = piece.place.record(newest);
                 lasts.get(lasts.partition_point(|&last| last < record)).copied().unwrap_or(end)
             } else {
-                last_of(self.layout.segment_of(piece.place))
+                last_of(self.layout.segment_of(piece.unit()))
             };
             rest.entry(last).or_insert_with(Vec::new).push(piece);
         }
@@ -148,18 +150,21 @@ impl Core {
             };
             state.contents.segments.by_age().find(is_across)
         };
-        let mut end = 0;
+        let mut end = LogUnit(0);
         if let Some(segment) = across {
             let records = self.load_segment(segment).await.records;
             let sent = records.iter().filter(|record| record.sequence <= destaged);
-            end = self.layout.place(segment, sent.map(|record| record.end).max().unwrap_or(0));
+            end = self.layout.unit(segment, sent.map(|record| record.end).max().unwrap_or(0));
         }
         let state = &mut *self.state();
         let newest = state.contents.applied.position.sequence - 1;
-        let is_sent = |piece: &Piece| match (piece.is_zero(), self.layout.segment_of(piece.place)) {
-            (true, _) => record_of_zeroes(piece.place, newest) <= destaged,
-            (false, segment) if Some(segment) == across => piece.place < end,
-            (false, segment) => state.contents.segments.get(segment).last_sequence <= destaged,
+        let is_sent = |piece: &Piece| match piece.place.view() {
+            PlaceView::Zeroes(_) => piece.place.record(newest) <= destaged,
+            PlaceView::Segment(unit) if Some(self.layout.segment_of(unit)) == across => unit < end,
+            PlaceView::Segment(unit) => {
+                state.contents.segments.get(self.layout.segment_of(unit)).last_sequence <= destaged
+            }
+            PlaceView::Slot(_) => false,
         };
         let sent: Vec<Piece> = state.contents.owed_from(0).filter(is_sent).collect();
         // Forgotten, not clean: nobody has compared it with its checksum, and the origin has it.
@@ -171,15 +176,15 @@ impl Core {
         let (logged, mut whole): (Vec<Piece>, Vec<Piece>) = pieces.into_iter().partition(Piece::is_in_segment);
         let mut by_segment: BTreeMap<u32, Vec<Piece>> = BTreeMap::new();
         for piece in logged {
-            by_segment.entry(self.layout.segment_of(piece.place)).or_default().push(piece);
+            by_segment.entry(self.layout.segment_of(piece.unit())).or_default().push(piece);
         }
         let mut images = Images::default();
         let mut loading = self.load_in_order(by_segment.keys().copied().collect());
         while let Some((segment, loaded)) = loading.next().await {
             self.lose_damaged(segment, &loaded);
             for piece in by_segment.remove(&segment).into_iter().flatten().flat_map(|piece| intact(&loaded, &piece)) {
-                if let Some(bytes) = loaded.images.get(piece.place, (piece.sectors * UNIT_BYTES) as usize) {
-                    images.insert(piece.place, Arc::new(Buffer::copy_of(bytes)));
+                if let Some(bytes) = loaded.images.get(piece.unit(), (piece.sectors * UNIT_BYTES) as usize) {
+                    images.insert(piece.unit(), Arc::new(Buffer::copy_of(bytes)));
                     whole.push(piece);
                 }
             }
@@ -192,8 +197,7 @@ impl Core {
 /// What whole records have of a piece.
 fn intact(loaded: &Loaded, piece: &Piece) -> Vec<Piece> {
     loaded.missing_of(piece).iter().fold(vec![*piece], |parts, missing| {
-        let (start, end) = (u64::from(missing.place), u64::from(missing.place) + missing.sectors);
-        parts.iter().flat_map(|part| without(part, start, end)).collect()
+        parts.iter().flat_map(|part| without(part, missing.unit(), missing.unit_end())).collect()
     })
 }
 
@@ -221,6 +225,7 @@ fn newest(pieces: Vec<Piece>) -> Vec<Piece> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::place::Place;
     use crate::tag::Tag;
     use proptest::prelude::*;
 
@@ -230,8 +235,9 @@ mod tests {
         /// Beside a table of sectors.
         #[test]
         fn the_newest_piece_of_each_sector_is_left(writes in proptest::collection::vec((0..SECTORS / 4, 1..3u64), 0..40)) {
-            let pieces: Vec<Piece> = (0u32..).zip(writes).map(|(index, (at, count))| {
-                Piece { sector: at * 4, sectors: count * 4, place: index * 100, tag: Tag::dirty(0) }
+            let pieces: Vec<Piece> = (0u64..).zip(writes).map(|(index, (at, count))| {
+                let place = Place::segment(LogUnit(index * 100));
+                Piece { sector: at * 4, sectors: count * 4, place, tag: Tag::dirty(0) }
             }).collect();
             let mut twin = vec![None; SECTORS as usize + 8];
             for piece in &pieces {

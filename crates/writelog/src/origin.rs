@@ -9,7 +9,7 @@ use block::{Error, ErrorKind, EventReceiver, Identity, SharedDevice};
 use store::{Losses, OriginReports};
 
 use crate::limits::DESTAGE_WRITE_BYTES_MAX;
-use crate::map::Zeroed;
+use crate::place::Zeroed;
 
 /// See the module.
 pub(crate) struct Origin {

@@ -22,6 +22,7 @@ use crate::loaded::{Loaded, damaged_records};
 use crate::map::Piece;
 use crate::salvage::read_after_all;
 use crate::sums::Entry;
+use crate::unit::LogUnit;
 
 /// A piece that the log device must give, and the entries it lies in.
 struct Wanted {
@@ -31,12 +32,12 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn start(&self) -> u32 {
-        self.entries.first().map_or(self.piece.place, |entry| entry.place)
+    fn start(&self) -> LogUnit {
+        self.entries.first().map_or(self.piece.unit(), |entry| entry.unit)
     }
 
-    fn end(&self) -> u64 {
-        self.entries.last().map_or(self.piece.place.into(), Entry::end)
+    fn end(&self) -> LogUnit {
+        self.entries.last().map_or(self.piece.unit(), Entry::end)
     }
 }
 
@@ -82,13 +83,13 @@ impl Core {
         let mut sorted = Sorted::default();
         let state = self.state();
         for &piece in pieces.iter().filter(|piece| piece.is_in_segment()) {
-            if let Some((place, record)) = state.contents.records.record_of(piece.place, length_of(&piece)) {
-                images.insert(place, record);
+            if let Some((unit, record)) = state.contents.records.record_of(piece.unit(), length_of(&piece)) {
+                images.insert(unit, record);
                 continue;
             }
-            let segment = self.layout.segment_of(piece.place);
-            let first = self.layout.place(segment, 0);
-            match state.contents.sums.entries(segment, first, piece.place, piece.sectors) {
+            let segment = self.layout.segment_of(piece.unit());
+            let first = self.layout.unit(segment, 0);
+            match state.contents.sums.entries(segment, first, piece.unit(), piece.sectors) {
                 Some(entries) => sorted.wanted.push(Wanted { piece, entries }),
                 None => sorted.unknown.push(piece),
             }
@@ -98,17 +99,17 @@ impl Core {
 
     /// Reads the segments of these pieces as a whole, and learns their checksums.
     async fn learn_segments(self: &Arc<Self>, pieces: &[Piece], images: &mut Images) {
-        let segments: BTreeSet<u32> = pieces.iter().map(|piece| self.layout.segment_of(piece.place)).collect();
+        let segments: BTreeSet<u32> = pieces.iter().map(|piece| self.layout.segment_of(piece.unit())).collect();
         let mut loading = self.load_in_order(segments.into_iter().collect());
         while let Some((segment, loaded)) = loading.next().await {
             let here: Vec<&Piece> =
-                pieces.iter().filter(|piece| self.layout.segment_of(piece.place) == segment).collect();
+                pieces.iter().filter(|piece| self.layout.segment_of(piece.unit()) == segment).collect();
             let missing = here.iter().flat_map(|piece| loaded.missing_of(piece)).collect::<Vec<Piece>>();
             missing.iter().for_each(|piece| self.lose(piece, &damaged_records(segment)));
             self.learn(segment, &loaded);
             for piece in here {
-                if let Some(bytes) = loaded.images.get(piece.place, length_of(piece)) {
-                    images.insert(piece.place, Arc::new(Buffer::copy_of(bytes)));
+                if let Some(bytes) = loaded.images.get(piece.unit(), length_of(piece)) {
+                    images.insert(piece.unit(), Arc::new(Buffer::copy_of(bytes)));
                 }
             }
         }
@@ -118,22 +119,22 @@ impl Core {
         if !loaded.is_all {
             return;
         }
-        let first = self.layout.place(segment, 0);
+        let first = self.layout.unit(segment, 0);
         self.state().contents.sums.learn(segment, first, &loaded.images, &loaded.records);
     }
 
     async fn read_near(&self, group: Near) -> (Near, Result<Buffer, Error>) {
-        let length = (group.end - u64::from(group.start)) * UNIT_BYTES;
+        let length = (group.end - group.start) * UNIT_BYTES;
         let bytes = self.log_device.read(self.layout.offset_of(group.start), Buffer::zeroed(length as usize)).await;
         (group, bytes)
     }
 
     /// The bytes of a group one entry after the other; zeroes, which are not as they were written, where the device refuses.
     async fn read_entries(&self, group: &Near) -> Buffer {
-        let mut bytes = Buffer::zeroed(((group.end - u64::from(group.start)) * UNIT_BYTES) as usize);
+        let mut bytes = Buffer::zeroed(((group.end - group.start) * UNIT_BYTES) as usize);
         for entry in group.wanted.iter().flat_map(|wanted| &wanted.entries) {
-            let (at, length) = (u64::from(entry.place - group.start) * UNIT_BYTES, entry.sectors * UNIT_BYTES);
-            let offset = self.layout.offset_of(entry.place);
+            let (at, length) = ((entry.unit - group.start) * UNIT_BYTES, entry.sectors * UNIT_BYTES);
+            let offset = self.layout.offset_of(entry.unit);
             if let Some(read) = read_after_all(&self.log_device, offset, length as usize).await {
                 bytes[at as usize..(at + length) as usize].copy_from_slice(&read);
             }
@@ -143,9 +144,9 @@ impl Core {
 
     /// Takes what is as it was written; the rest is lost.
     fn take_whole(&self, group: &Near, bytes: &[u8], images: &mut Images) {
-        let at = |place: u32| (u64::from(place - group.start) * UNIT_BYTES) as usize;
+        let at = |unit: LogUnit| ((unit - group.start) * UNIT_BYTES) as usize;
         let is_as_written = |entry: &Entry| {
-            let start = at(entry.place);
+            let start = at(entry.unit);
             let bytes = bytes.get(start..start + (entry.sectors * UNIT_BYTES) as usize);
             bytes.is_some_and(|bytes| crc32c(bytes) == entry.checksum)
         };
@@ -154,8 +155,8 @@ impl Core {
         for Wanted { piece, entries } in &group.wanted {
             let mut take = |part: Option<Piece>| {
                 if let Some(part) = part {
-                    let bytes = Buffer::copy_of(&bytes[at(part.place)..][..length_of(&part)]);
-                    images.insert(part.place, Arc::new(bytes));
+                    let bytes = Buffer::copy_of(&bytes[at(part.unit())..][..length_of(&part)]);
+                    images.insert(part.unit(), Arc::new(bytes));
                 }
             };
             let mut whole: Option<Piece> = None;
@@ -169,7 +170,7 @@ impl Core {
                     whole = Some(Piece { sectors, ..whole.unwrap_or(part) });
                 } else {
                     take(whole.take());
-                    let segment = self.layout.segment_of(part.place);
+                    let segment = self.layout.segment_of(part.unit());
                     let context = format!("bytes in segment {segment} of the log are not as they were written");
                     self.lose(&part, &Error::new(ErrorKind::Corrupt, context));
                 }
@@ -181,8 +182,8 @@ impl Core {
 
 /// What of a piece lies in an entry; some of it does.
 fn part_of(piece: &Piece, entry: &Entry) -> Piece {
-    let sector_at = |place: u64| piece.sector + place.saturating_sub(piece.place.into());
-    piece.clip(sector_at(entry.place.into()), sector_at(entry.end()))
+    let sector_at = |unit: LogUnit| piece.sector + unit.saturating_since(piece.unit());
+    piece.clip(sector_at(entry.unit), sector_at(entry.end()))
 }
 
 fn length_of(piece: &Piece) -> usize {
@@ -191,8 +192,8 @@ fn length_of(piece: &Piece) -> usize {
 
 /// Pieces of the log that are read with one request.
 struct Near {
-    start: u32,
-    end: u64,
+    start: LogUnit,
+    end: LogUnit,
     /// Ascending by where they start.
     wanted: Vec<Wanted>,
 }
@@ -204,11 +205,11 @@ impl Near {
 
     /// Whether `next` begins so near that reading what is between costs less than another request.
     fn is_near(&self, next: &Wanted) -> bool {
-        u64::from(next.start()).saturating_sub(self.end) * UNIT_BYTES <= READ_GAP_BYTES_MAX
+        next.start().saturating_since(self.end) * UNIT_BYTES <= READ_GAP_BYTES_MAX
     }
 
     fn has_room_for(&self, next: &Wanted) -> bool {
-        next.end().saturating_sub(self.start.into()) * UNIT_BYTES <= LOG_READ_BYTES
+        next.end().saturating_since(self.start) * UNIT_BYTES <= LOG_READ_BYTES
     }
 }
 
@@ -223,7 +224,7 @@ fn groups(wanted: Vec<Wanted>) -> Vec<Near> {
                 last.wanted.push(wanted);
             }
             Some(last) if last.is_near(&wanted) => {
-                let start = wanted.start().min(last.end as u32);
+                let start = wanted.start().min(last.end);
                 groups.push(Near { start, ..Near::of(wanted) });
             }
             _ => groups.push(Near::of(wanted)),

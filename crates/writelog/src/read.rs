@@ -31,6 +31,7 @@ use crate::core::{Core, State};
 use crate::limits::{READ_GAP_BYTES_MAX, UNIT_BYTES};
 use crate::map::Piece;
 use crate::pins::Pins;
+use crate::place::PlaceView;
 use crate::reads::FoundSectors;
 use crate::sectors::{range_of, sectors_of, whole_blocks};
 
@@ -116,7 +117,7 @@ impl Core {
 
     /// Checks the segments with pieces of `rest` that nobody has yet: what is damaged in them is lost, by name. Whether there were any.
     async fn check_found(&self, rest: &Rest) -> bool {
-        let segment_of = |piece: &Piece| self.layout.segment_of(piece.place);
+        let segment_of = |piece: &Piece| self.layout.segment_of(piece.unit());
         let unchecked: BTreeSet<u32> = {
             let state = self.state();
             rest.log
@@ -157,7 +158,7 @@ impl Core {
             if copy_from_ram(state, &piece, target) {
                 ram += piece.sectors;
             } else {
-                rest.pins.add(&mut state.contents.segments, self.layout.segment_of(piece.place));
+                rest.pins.add(&mut state.contents.segments, self.layout.segment_of(piece.unit()));
                 rest.log.push(piece);
             }
         }
@@ -174,7 +175,7 @@ impl Core {
         }
         let from_log = join_all(rest.log.iter().map(|piece| {
             let length = (piece.sectors * UNIT_BYTES) as usize;
-            self.log_device.read(self.layout.offset_of(piece.place), Buffer::zeroed(length))
+            self.log_device.read(self.layout.offset_of(piece.unit()), Buffer::zeroed(length))
         }));
         let from_below = join_all(rest.below.iter().map(|below| {
             let length = below.hull.length as usize;
@@ -245,26 +246,76 @@ impl Rest {
 
 /// Copies a piece that is in slots, in the newest records or zero. Whether it is.
 fn copy_from_ram(state: &mut State, piece: &Piece, target: &mut [u8]) -> bool {
-    if piece.is_zero() {
-        target.fill(0);
-        return true;
-    }
-    if piece.is_in_stage() {
-        if let Some(stage) = &state.contents.stage {
-            stage.load(piece.place, target);
+    match piece.place.view() {
+        PlaceView::Zeroes(_) => target.fill(0),
+        PlaceView::Slot(unit) => {
+            if let Some(stage) = &state.contents.stage {
+                stage.load(unit, target);
+            }
         }
-        return true;
+        PlaceView::Segment(unit) => match state.contents.records.get_used(unit, target.len()) {
+            Some(bytes) => target.copy_from_slice(bytes),
+            None => return false,
+        },
     }
-    match state.contents.records.get_used(piece.place, target.len()) {
-        Some(bytes) => {
-            target.copy_from_slice(bytes);
-            true
-        }
-        None => false,
-    }
+    true
 }
 
 fn lost(piece: &Piece) -> Error {
     let context = format!("{} were only in the log, and could not be read back from its device", range_of(piece));
     Error::new(ErrorKind::Media, context)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::task::{Context, Poll, Wake, Waker};
+
+    use base::executor::Executor;
+    use block::SharedDevice;
+    use block::memory::MemoryDevice;
+
+    use super::*;
+    use crate::options::{FormatOptions, OpenOptions};
+
+    const RANGE: ByteRange = ByteRange { offset: 0, length: 4096 };
+
+    /// A writer that waits for a read, woken as the read gives up its range: on another thread it could bring its bytes to the origin at once.
+    struct Writer {
+        core: Arc<Core>,
+        is_woken: AtomicBool,
+        is_let_through: AtomicBool,
+    }
+
+    impl Wake for Writer {
+        fn wake(self: Arc<Self>) {
+            self.is_woken.store(true, Ordering::Relaxed);
+            self.is_let_through.store(self.core.below.try_exclusive(RANGE).is_some(), Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_read_has_its_place_before_the_origin_changes_when_it_lets_writers_in() {
+        let mut executor = Executor::in_order();
+        let log: SharedDevice = Arc::new(MemoryDevice::new(1 << 20, block::Identity::default()));
+        let origin: SharedDevice = Arc::new(MemoryDevice::new(1 << 20, block::Identity::default()));
+        let options = OpenOptions::new(Arc::new(executor.clock()));
+        let opened = async move {
+            crate::open::format(&log, &origin, FormatOptions::paper()).await?;
+            crate::open::open(log, origin, options).await
+        };
+        let core = executor.block_on(opened).expect("nothing fails");
+
+        let place = core.ranges.shared(RANGE);
+        let (is_woken, is_let_through) = (AtomicBool::new(false), AtomicBool::new(false));
+        let writer = Arc::new(Writer { core: Arc::clone(&core), is_woken, is_let_through });
+        let mut waiting = Box::pin(core.ranges.exclusive(RANGE));
+        let waker = Waker::from(Arc::clone(&writer));
+        assert!(matches!(waiting.as_mut().poll(&mut Context::from_waker(&waker)), Poll::Pending), "the read has it");
+
+        let response = executor.block_on(read(core, RANGE, Buffer::zeroed(RANGE.length as usize), place));
+        response.result.expect("nothing fails");
+        assert!(writer.is_woken.load(Ordering::Relaxed), "the read never let it in");
+        assert!(!writer.is_let_through.load(Ordering::Relaxed), "the origin could change below the read");
+    }
 }

@@ -22,10 +22,12 @@ use crate::format::{CHECKPOINT_FLAG_DISCARDS, ExtentRaw, ParametersRaw, STATE_CL
 use crate::found::{Found, find_record};
 use crate::layout::{Layout, LogPlace};
 use crate::limits::{RECORDS_IN_FLIGHT_MAX, SEGMENT_STARTS_AT_ONCE, UNIT_BYTES};
-use crate::map::{ExtentMap, PLACE_ZEROES, Piece, without_discards};
+use crate::map::{ExtentMap, Piece};
+use crate::place::{Place, PlaceView};
 use crate::segments::{SegmentState, Segments};
 use crate::status::RecoveryReport;
 use crate::tag::Tag;
+use crate::unit::LogUnit;
 
 /// What a log holds.
 pub(crate) struct Recovered {
@@ -100,35 +102,40 @@ impl Replay<'_> {
         let mut last_end = 0;
         for _ in 0..head.extent_count.get() {
             let raw: ExtentRaw = rows.next().await?;
-            let (sector, sectors, place) = (raw.sector.get(), u64::from(raw.sectors.get()), raw.place.get());
-            let is_zero = place >= PLACE_ZEROES;
-            let place = if is_zero && !has_discards { without_discards(place) } else { place };
-            let end = u64::from(place) + sectors;
+            let (sector, sectors) = (raw.sector.get(), u64::from(raw.sectors.get()));
+            let place = Place::decode(raw.place.get(), has_discards);
             let is_behind = sector >= last_end && sectors > 0 && sector < 1 << 54;
-            let is_sane = is_behind && (is_zero || end <= self.layout.units());
-            if !is_sane {
-                return Err(cannot_be());
-            }
-            let segment = self.layout.segment_of(place);
-            // Records begin with a header, so no extent reaches into another segment.
-            let is_in_one = is_zero || self.layout.segment_of((end - 1) as u32) == segment;
-            if !is_zero && (self.recovered.segments.get(segment).state != SegmentState::Used || !is_in_one) {
-                return Err(cannot_be());
-            }
-            let generation = if is_zero { 0 } else { self.recovered.segments.get(segment).generation };
-            let tag = Tag::dirty(generation);
-            if !is_zero {
-                let dirty = u64::from(self.recovered.segments.get(segment).dirty_sectors) + sectors;
-                if dirty * UNIT_BYTES > self.layout.segment_bytes {
-                    return Err(cannot_be());
-                }
-                self.recovered.segments.add_dirty(segment, sectors);
-            }
+            let generation = match place.view() {
+                PlaceView::Zeroes(_) => Some(0),
+                PlaceView::Segment(unit) if is_behind => self.add_dirty(unit, sectors),
+                PlaceView::Segment(_) | PlaceView::Slot(_) => None,
+            };
+            let tag = Tag::dirty(generation.filter(|_| is_behind).ok_or_else(cannot_be)?);
             self.recovered.map.append(Piece { sector, sectors, place, tag });
             last_end = sector + sectors;
         }
         self.recovered.report.checkpoint_extents = u64::from(head.extent_count.get());
         rows.finish()
+    }
+
+    /// Adds what a checkpoint says that the segment at `unit` has dirty. The segment's generation; `None` where it cannot be.
+    fn add_dirty(&mut self, unit: LogUnit, sectors: u64) -> Option<u32> {
+        let end = unit + sectors;
+        if end > self.layout.end() {
+            return None;
+        }
+        let segment = self.layout.segment_of(unit);
+        let segments = &mut self.recovered.segments;
+        // Records begin with a header, so no extent reaches into another segment.
+        if segments.get(segment).state != SegmentState::Used || end > self.layout.unit(segment + 1, 0) {
+            return None;
+        }
+        let dirty = u64::from(segments.get(segment).dirty_sectors) + sectors;
+        if dirty * UNIT_BYTES > self.layout.segment_bytes {
+            return None;
+        }
+        segments.add_dirty(segment, sectors);
+        Some(segments.get(segment).generation)
     }
 
     /// Follows the records from `place` on.
@@ -199,17 +206,17 @@ impl Replay<'_> {
         let layout = self.layout;
         map.insert(piece, |old| {
             if old.is_in_segment() {
-                segments.remove_dirty(layout.segment_of(old.place), old.sectors);
+                segments.remove_dirty(layout.segment_of(old.unit()), old.sectors);
             }
         });
         if piece.is_in_segment() {
-            segments.add_dirty(layout.segment_of(piece.place), piece.sectors);
+            segments.add_dirty(layout.segment_of(piece.unit()), piece.sectors);
         }
     }
 
     fn successor(&self, image: &[u8], segment: u32, place: &LogPlace) -> Option<Found> {
         let position = &place.position;
-        let found = find_record(image, position.offset, segment, self.log_id, self.layout.place(segment, 0))?;
+        let found = find_record(image, position.offset, segment, self.log_id, self.layout.unit(segment, 0))?;
         let is_successor =
             found.epoch == position.epoch && found.sequence == position.sequence && found.link == position.link;
         is_successor.then_some(found)
@@ -217,7 +224,7 @@ impl Replay<'_> {
 
     /// Refuses a log in whose segment, from `offset` on, there is a record of this epoch that proves a missing one to have been durable.
     fn refuse_damage(&self, image: &[u8], segment: u32, offset: u64, end: &LogPosition) -> Result<(), Error> {
-        let first = self.layout.place(segment, 0);
+        let first = self.layout.unit(segment, 0);
         for offset in (offset.min(self.layout.segment_bytes)..self.layout.segment_bytes).step_by(UNIT_BYTES as usize) {
             let Some(found) = find_record(image, offset, segment, self.log_id, first) else { continue };
             if found.epoch == end.epoch && found.sequence >= end.sequence + RECORDS_IN_FLIGHT_MAX as u64 {

@@ -17,7 +17,8 @@ use base::range::ByteRange;
 use smallvec::{SmallVec, smallvec};
 
 use crate::limits::{DESTAGE_DISCARD_BYTES_MAX, DESTAGE_ZEROES_BYTES_MAX, UNIT_BYTES};
-use crate::map::{Piece, Zeroed};
+use crate::map::Piece;
+use crate::place::{PlaceView, Zeroed};
 use crate::sectors::{range_of, whole_blocks};
 
 /// One write to the origin, or one request that makes a range zero.
@@ -130,12 +131,10 @@ fn close_group(group: &mut Vec<Run>, seek_bytes: u64, chosen: &mut Vec<Run>) {
 fn parts(piece: &Piece, bounds: &Bounds) -> Vec<Run> {
     let block = bounds.block_bytes / UNIT_BYTES;
     let (start, end) = (piece.sector.next_multiple_of(block), piece.end() / block * block);
-    if !piece.is_zero() || start >= end {
-        return cut(piece, bounds.length_max).map(|part| Run::of(part, bounds.block_bytes)).collect();
-    }
-    let cell = match piece.zeroed() {
-        Zeroed::Discarded => DESTAGE_DISCARD_BYTES_MAX,
-        Zeroed::Kept | Zeroed::MayDiscard => DESTAGE_ZEROES_BYTES_MAX,
+    let cell = match piece.place.view() {
+        PlaceView::Zeroes(Zeroed::Discarded) if start < end => DESTAGE_DISCARD_BYTES_MAX,
+        PlaceView::Zeroes(Zeroed::Kept | Zeroed::MayDiscard) if start < end => DESTAGE_ZEROES_BYTES_MAX,
+        _ => return cut(piece, bounds.length_max).map(|part| Run::of(part, bounds.block_bytes)).collect(),
     };
     let head = (piece.sector < start).then(|| Run::of(piece.clip(piece.sector, start), bounds.block_bytes));
     let tail = (end < piece.end()).then(|| Run::of(piece.clip(end, piece.end()), bounds.block_bytes));
@@ -159,15 +158,16 @@ fn cut(piece: &Piece, cell_bytes: u64) -> impl Iterator<Item = Piece> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::map::place_of_zeroes;
+    use crate::place::Place;
     use crate::tag::Tag;
+    use crate::unit::LogUnit;
 
     fn bounds(length_sectors: u64, seek_sectors: u64) -> Bounds {
         Bounds { block_bytes: 512, length_max: length_sectors * UNIT_BYTES, seek_bytes: seek_sectors * UNIT_BYTES }
     }
 
     fn piece(sector: u64, sectors: u64) -> Piece {
-        Piece { sector, sectors, place: sector as u32, tag: Tag::dirty(1) }
+        Piece { sector, sectors, place: Place::segment(LogUnit(sector)), tag: Tag::dirty(1) }
     }
 
     fn ranges(runs: &[Run]) -> Vec<(u64, u64)> {
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn adjacent_pieces_are_one_write_up_to_the_largest() {
-        let zero = Piece { place: place_of_zeroes(1, Zeroed::Kept), ..piece(24, 8) };
+        let zero = Piece { place: Place::zeroes(1, Zeroed::Kept), ..piece(24, 8) };
         let pieces = [piece(0, 8), piece(8, 8), piece(20, 4), zero, piece(32, 40)];
         assert_eq!(ranges(&runs(&pieces, &bounds(16, 0))), [(0, 16), (20, 4), (24, 8), (32, 16), (48, 16), (64, 8)]);
     }
@@ -205,7 +205,7 @@ mod tests {
         // Across a multiple of the longest write there are two, and they share no block.
         assert_eq!(ranges(&runs(&[piece(2040, 16)])), [(2040, 8), (2048, 8)]);
         assert_eq!(ranges(&runs(&[piece(2045, 5)])), [(2040, 8), (2048, 8)]);
-        let zero = Piece { place: place_of_zeroes(1, Zeroed::Kept), ..piece(3, 30) };
+        let zero = Piece { place: Place::zeroes(1, Zeroed::Kept), ..piece(3, 30) };
         let zeroes = runs(&[zero]);
         assert_eq!(ranges(&zeroes), [(0, 8), (8, 24), (32, 8)]);
         assert_eq!(zeroes.iter().map(|run| run.is_zeroing).collect::<Vec<_>>(), [false, true, false]);
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn many_zeroes_are_many_requests() {
-        let of = |zeroed| Piece { sector: 8, sectors: 1 << 31, place: place_of_zeroes(1, zeroed), tag: Tag::dirty(1) };
+        let of = |zeroed| Piece { sector: 8, sectors: 1 << 31, place: Place::zeroes(1, zeroed), tag: Tag::dirty(1) };
         for (zeroed, bytes_max) in
             [(Zeroed::Kept, DESTAGE_ZEROES_BYTES_MAX), (Zeroed::Discarded, DESTAGE_DISCARD_BYTES_MAX)]
         {

@@ -85,7 +85,7 @@ impl Core {
         }
         state.lba_cursor = pieces.last().map_or(0, Piece::end);
         for piece in pieces.iter().filter(|piece| piece.is_in_segment()) {
-            pins.add(&mut state.contents.segments, self.layout.segment_of(piece.place));
+            pins.add(&mut state.contents.segments, self.layout.segment_of(piece.unit()));
         }
         pieces.sort_unstable_by_key(|piece| piece.sector);
         (pieces, pins)

@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::place::Place;
 use crate::tag::Tag;
 
 /// Rows of a leaf. Some 2.5 KiB are moved at most where one is inserted, and the tree above has one entry for so many. Few in tests, so
@@ -24,7 +25,7 @@ const ROWS_FEW: usize = ROWS_MAX / 4;
 #[derive(Clone, Copy)]
 pub(crate) struct Extent {
     pub(crate) sectors: u32,
-    pub(crate) place: u32,
+    pub(crate) place: Place,
     pub(crate) tag: Tag,
 }
 
@@ -190,6 +191,7 @@ fn position(leaf: &Leaf, sector: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::unit::LogUnit;
     use proptest::prelude::*;
 
     #[derive(Clone, Debug)]
@@ -210,8 +212,8 @@ mod tests {
         proptest::collection::vec(step, 1..600)
     }
 
-    fn extent(place: u32) -> Extent {
-        Extent { sectors: 1, place, tag: Tag::dirty(place) }
+    fn extent(unit: u32) -> Extent {
+        Extent { sectors: 1, place: Place::segment(LogUnit(unit.into())), tag: Tag::dirty(unit) }
     }
 
     fn check_leaves(sorted: &SortedExtents) {
@@ -234,10 +236,10 @@ mod tests {
                         twin.insert(sector, index as u32);
                     }
                     Step::Insert(sector) | Step::Remove(sector) => {
-                        prop_assert_eq!(sorted.remove(sector).map(|extent| extent.place), twin.remove(&sector));
+                        prop_assert_eq!(sorted.remove(sector).map(|extent| extent.place.encode()), twin.remove(&sector));
                         let before = twin.range(..sector).next_back().map(|(&sector, &place)| (sector, place));
-                        prop_assert_eq!(sorted.before(sector).map(|(sector, extent)| (sector, extent.place)), before);
-                        let found: Vec<_> = sorted.from(sector).map(|(sector, extent)| (sector, extent.place)).collect();
+                        prop_assert_eq!(sorted.before(sector).map(|(sector, extent)| (sector, extent.place.encode())), before);
+                        let found: Vec<_> = sorted.from(sector).map(|(sector, extent)| (sector, extent.place.encode())).collect();
                         let expected: Vec<_> = twin.range(sector..).map(|(&sector, &place)| (sector, place)).collect();
                         prop_assert_eq!(found, expected);
                     }

@@ -24,9 +24,10 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use crate::format::{NVRAM_MAGIC, NvramRaw, SlotRaw};
 use crate::limits::{SLOTS_TORN_MAX, UNIT_BYTES};
-use crate::map::{PLACE_STAGE, PLACE_ZEROES};
 use crate::nvram::PersistentRegion;
+use crate::place::{Place, SLOT_UNITS_MAX};
 use crate::tag::Tag;
+use crate::unit::SlotUnit;
 
 const HEADER_BYTES: usize = size_of::<NvramRaw>();
 const SLOT_HEADER_BYTES: usize = size_of::<SlotRaw>();
@@ -170,8 +171,8 @@ impl Stage {
         self.by_sequence.values().next().map(|&slot| self.slots[slot as usize].written_at)
     }
 
-    /// Puts up to a slot's worth of sectors into a free slot, durably, and returns its place.
-    pub(crate) fn write(&mut self, sector: u64, data: &[u8], now: Instant) -> Option<u32> {
+    /// Puts up to a slot's worth of sectors into a free slot, durably, and returns where it begins.
+    pub(crate) fn write(&mut self, sector: u64, data: &[u8], now: Instant) -> Option<SlotUnit> {
         let slot = self.free.pop()?;
         let sectors = (data.len() as u64 / UNIT_BYTES) as u32;
         let sequence = self.sequence_next;
@@ -192,24 +193,22 @@ impl Stage {
         self.slots[slot as usize] =
             Slot { sector, sectors, sequence, live_sectors: sectors, is_moving: false, written_at: now };
         self.by_sequence.insert(sequence, slot);
-        Some(self.place(slot))
+        Some(self.unit(slot))
     }
 
-    /// Copies from a place on into `bytes`.
-    pub(crate) fn load(&self, place: u32, bytes: &mut [u8]) {
-        let units = u64::from(place - PLACE_STAGE);
-        self.region.load(self.data_offset + (units * UNIT_BYTES) as usize, bytes);
+    /// Copies from a unit on into `bytes`.
+    pub(crate) fn load(&self, unit: SlotUnit, bytes: &mut [u8]) {
+        self.region.load(self.data_offset + (unit.0 * UNIT_BYTES) as usize, bytes);
     }
 
-    /// Notes that sectors from a place on were written again, and frees slots that hold nothing else.
-    pub(crate) fn supersede(&mut self, place: u32, sectors: u64) {
-        let (mut place, end) = (place, u64::from(place) + sectors);
-        while u64::from(place) < end {
-            let slot = self.slot_of(place);
-            let slot_end = u64::from(self.place(slot)) + self.slot_sectors();
-            let part = end.min(slot_end) - u64::from(place);
+    /// Notes that sectors from a unit on were written again, and frees slots that hold nothing else.
+    pub(crate) fn supersede(&mut self, unit: SlotUnit, sectors: u64) {
+        let (mut at, end) = (unit.0, unit.0 + sectors);
+        while at < end {
+            let slot = (at / self.slot_sectors()) as u32;
+            let part = end.min(self.unit(slot).0 + self.slot_sectors()) - at;
             self.supersede_in(slot, part);
-            place += part as u32;
+            at += part;
         }
     }
 
@@ -281,17 +280,18 @@ impl Stage {
     }
 
     /// Slots in use, oldest first, with their places.
-    pub(crate) fn slots_by_age(&self) -> impl Iterator<Item = (u32, u32, &Slot)> + '_ {
+    pub(crate) fn slots_by_age(&self) -> impl Iterator<Item = (u32, Place, &Slot)> + '_ {
         self.by_sequence.values().map(|&slot| (slot, self.place(slot), &self.slots[slot as usize]))
     }
 
     /// Where a slot begins.
-    pub(crate) fn place(&self, slot: u32) -> u32 {
-        PLACE_STAGE + slot * self.slot_sectors() as u32
+    pub(crate) fn unit(&self, slot: u32) -> SlotUnit {
+        SlotUnit(u64::from(slot) * self.slot_sectors())
     }
 
-    fn slot_of(&self, place: u32) -> u32 {
-        (place - PLACE_STAGE) / self.slot_sectors() as u32
+    /// Likewise, for the map.
+    pub(crate) fn place(&self, slot: u32) -> Place {
+        Place::slot(self.unit(slot))
     }
 
     fn clear(&mut self, slot: u32) {
@@ -413,7 +413,7 @@ fn data_offset(slot_count: usize) -> usize {
 
 /// Most slots that fit, or `None` when that is not at least a few.
 fn slot_count(region_bytes: usize, slot_bytes: usize) -> Option<usize> {
-    let places_max = (PLACE_ZEROES - PLACE_STAGE) as usize / (slot_bytes / UNIT_BYTES as usize);
+    let places_max = SLOT_UNITS_MAX as usize / (slot_bytes / UNIT_BYTES as usize);
     let room = region_bytes.checked_sub(HEADER_BYTES + PAGE_BYTES)?;
     let count = (room / (slot_bytes + SLOT_HEADER_BYTES)).min(places_max);
     (count >= 16).then_some(count)
@@ -435,8 +435,8 @@ mod tests {
     fn the_bytes_are_what_the_format_page_says() {
         let region = Arc::new(VolatileRegion::new(64 << 10));
         let mut stage = open(&region, false);
-        let place = stage.write(0x1122, &[0xa5; 512], Instant::START).unwrap();
-        assert_eq!(place, PLACE_STAGE);
+        let unit = stage.write(0x1122, &[0xa5; 512], Instant::START).unwrap();
+        assert_eq!(unit, SlotUnit(0));
         let mut bytes = [0; 64];
         region.load(0, &mut bytes);
         assert_eq!(&bytes[4..8], b"wnvr");
@@ -459,7 +459,7 @@ mod tests {
         let found: Vec<u64> = stage.slots_by_age().map(|(_, _, slot)| slot.sector).collect();
         assert_eq!(found, [8]);
         let mut bytes = [0; 512];
-        stage.load(first + 1, &mut bytes);
+        stage.load(SlotUnit(first.0 + 1), &mut bytes);
         assert_eq!(bytes, [1; 512]);
         assert_eq!(stage.used_count(), 1);
     }
@@ -479,11 +479,11 @@ mod tests {
         for keeps_order in [false, true] {
             let region = Arc::new(VolatileRegion::new(64 << 10));
             let mut stage = open(&region, keeps_order);
-            let place = stage.write(8, &[1; 512], Instant::START).unwrap();
+            let unit = stage.write(8, &[1; 512], Instant::START).unwrap();
             stage.begin_round(1.0);
             assert!(!stage.is_at_cut());
             stage.write(8, &[2; 512], Instant::START).unwrap();
-            stage.supersede(place, 1);
+            stage.supersede(unit, 1);
             assert_eq!(stage.used_count(), if keeps_order { 2 } else { 1 });
             let moving = stage.take_moving(1 << 20);
             assert_eq!(moving.len(), usize::from(keeps_order));

@@ -11,6 +11,7 @@ use crate::found::Found;
 use crate::images::Images;
 use crate::limits::{SEGMENT_BYTES_MAX, UNIT_BYTES};
 use crate::map::Piece;
+use crate::unit::LogUnit;
 
 /// An entry of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,17 +24,17 @@ struct Sum {
 const _: () = assert!(size_of::<Sum>() == 8);
 const _: () = assert!(SEGMENT_BYTES_MAX as u64 / UNIT_BYTES <= u16::MAX as u64);
 
-/// An entry's place, and the checksum of its bytes.
+/// Where an entry begins, and the checksum of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    pub(crate) place: u32,
+    pub(crate) unit: LogUnit,
     pub(crate) sectors: u64,
     pub(crate) checksum: u32,
 }
 
 impl Entry {
-    pub(crate) fn end(&self) -> u64 {
-        u64::from(self.place) + self.sectors
+    pub(crate) fn end(&self) -> LogUnit {
+        self.unit + self.sectors
     }
 }
 
@@ -66,43 +67,43 @@ impl Sums {
     }
 
     /// Notes an entry of the segment that begins at `first`, behind all others.
-    pub(crate) fn add(&mut self, segment: u32, first: u32, place: u32, bytes: &[u8]) {
+    pub(crate) fn add(&mut self, segment: u32, first: LogUnit, unit: LogUnit, bytes: &[u8]) {
         if let Some(sums) = &mut self.by_segment[segment as usize] {
-            sums.push(sum(first, place, bytes));
+            sums.push(sum(first, unit, bytes));
         }
     }
 
     /// Notes all entries of a segment that begins at `first`, from its bytes and its whole records.
-    pub(crate) fn learn(&mut self, segment: u32, first: u32, images: &Images, records: &[Found]) {
+    pub(crate) fn learn(&mut self, segment: u32, first: LogUnit, images: &Images, records: &[Found]) {
         let pieces = records.iter().flat_map(|record| &record.pieces).filter(|piece| piece.is_in_segment());
         let sum_of = |piece: &Piece| {
-            let bytes = images.get(piece.place, (piece.sectors * UNIT_BYTES) as usize)?;
-            Some(sum(first, piece.place, bytes))
+            let bytes = images.get(piece.unit(), (piece.sectors * UNIT_BYTES) as usize)?;
+            Some(sum(first, piece.unit(), bytes))
         };
         self.by_segment[segment as usize] = Some(pieces.filter_map(sum_of).collect());
     }
 
-    /// The entries in which the `sectors` from `place` on lie, of the segment that begins at `first`; `None` when not all are known.
-    pub(crate) fn entries(&self, segment: u32, first: u32, place: u32, sectors: u64) -> Option<Vec<Entry>> {
+    /// The entries in which the `sectors` from `unit` on lie, of the segment that begins at `first`; `None` when not all are known.
+    pub(crate) fn entries(&self, segment: u32, first: LogUnit, unit: LogUnit, sectors: u64) -> Option<Vec<Entry>> {
         let sums = self.by_segment.get(segment as usize)?.as_ref()?;
-        let end = u64::from(place) + sectors;
-        let from = sums.partition_point(|sum| entry(first, sum).end() <= u64::from(place));
+        let end = unit + sectors;
+        let from = sums.partition_point(|sum| entry(first, sum).end() <= unit);
         let entries = sums[from..].iter().map(|sum| entry(first, sum));
-        let found: Vec<Entry> = entries.take_while(|entry| u64::from(entry.place) < end).collect();
-        let is_whole = found.first().is_some_and(|entry| entry.place <= place)
+        let found: Vec<Entry> = entries.take_while(|entry| entry.unit < end).collect();
+        let is_whole = found.first().is_some_and(|entry| entry.unit <= unit)
             && found.last().is_some_and(|entry| entry.end() >= end)
-            && found.windows(2).all(|pair| pair[0].end() == u64::from(pair[1].place));
+            && found.windows(2).all(|pair| pair[0].end() == pair[1].unit);
         is_whole.then_some(found)
     }
 }
 
-fn sum(first: u32, place: u32, bytes: &[u8]) -> Sum {
+fn sum(first: LogUnit, unit: LogUnit, bytes: &[u8]) -> Sum {
     let sectors = bytes.len() as u64 / UNIT_BYTES;
-    Sum { unit: (place - first) as u16, sectors: sectors as u16, checksum: crc32c(bytes) }
+    Sum { unit: (unit - first) as u16, sectors: sectors as u16, checksum: crc32c(bytes) }
 }
 
-fn entry(first: u32, sum: &Sum) -> Entry {
-    Entry { place: first + u32::from(sum.unit), sectors: u64::from(sum.sectors), checksum: sum.checksum }
+fn entry(first: LogUnit, sum: &Sum) -> Entry {
+    Entry { unit: first + u64::from(sum.unit), sectors: u64::from(sum.sectors), checksum: sum.checksum }
 }
 
 #[cfg(test)]
@@ -112,24 +113,32 @@ mod tests {
     #[test]
     fn a_piece_is_covered_by_its_entries_or_not_known() {
         let mut sums = Sums::new(2, true);
-        assert_eq!(sums.entries(1, 100, 101, 1), None, "nothing is known of a segment that was not begun");
+        assert_eq!(
+            sums.entries(1, LogUnit(100), LogUnit(101), 1),
+            None,
+            "nothing is known of a segment that was not begun"
+        );
         sums.begin(1);
         let (one, other) = ([1; 1024], [2; 512]);
-        sums.add(1, 100, 101, &one);
-        sums.add(1, 100, 103, &other);
+        sums.add(1, LogUnit(100), LogUnit(101), &one);
+        sums.add(1, LogUnit(100), LogUnit(103), &other);
         // Behind the header of the next record.
-        sums.add(1, 100, 105, &other);
-        let entry = |place, bytes: &[u8]| Entry { place, sectors: bytes.len() as u64 / 512, checksum: crc32c(bytes) };
-        assert_eq!(sums.entries(1, 100, 102, 1), Some(vec![entry(101, &one)]));
-        assert_eq!(sums.entries(1, 100, 101, 3), Some(vec![entry(101, &one), entry(103, &other)]));
-        assert_eq!(sums.entries(1, 100, 103, 3), None, "a header lies between");
-        assert_eq!(sums.entries(1, 100, 105, 2), None, "it ends behind the last");
-        assert_eq!(sums.entries(1, 100, 100, 1), None, "it begins before the first");
+        sums.add(1, LogUnit(100), LogUnit(105), &other);
+        let entry = |unit, bytes: &[u8]| Entry {
+            unit: LogUnit(unit),
+            sectors: bytes.len() as u64 / 512,
+            checksum: crc32c(bytes),
+        };
+        assert_eq!(sums.entries(1, LogUnit(100), LogUnit(102), 1), Some(vec![entry(101, &one)]));
+        assert_eq!(sums.entries(1, LogUnit(100), LogUnit(101), 3), Some(vec![entry(101, &one), entry(103, &other)]));
+        assert_eq!(sums.entries(1, LogUnit(100), LogUnit(103), 3), None, "a header lies between");
+        assert_eq!(sums.entries(1, LogUnit(100), LogUnit(105), 2), None, "it ends behind the last");
+        assert_eq!(sums.entries(1, LogUnit(100), LogUnit(100), 1), None, "it begins before the first");
         sums.forget(1);
-        assert_eq!(sums.entries(1, 100, 102, 1), None);
+        assert_eq!(sums.entries(1, LogUnit(100), LogUnit(102), 1), None);
         let mut sums = Sums::new(2, false);
         sums.begin(1);
-        sums.add(1, 100, 101, &one);
-        assert_eq!(sums.entries(1, 100, 101, 1), None, "not kept");
+        sums.add(1, LogUnit(100), LogUnit(101), &one);
+        assert_eq!(sums.entries(1, LogUnit(100), LogUnit(101), 1), None, "not kept");
     }
 }

@@ -31,15 +31,15 @@ pub(crate) async fn damaged_ranges(
 ) -> Vec<ByteRange> {
     let mut by_segment: BTreeMap<u32, Vec<&Piece>> = BTreeMap::new();
     for piece in dirty.iter().filter(|piece| piece.is_in_segment()) {
-        by_segment.entry(layout.segment_of(piece.place)).or_default().push(piece);
+        by_segment.entry(layout.segment_of(piece.unit())).or_default().push(piece);
     }
     let mut damaged: Vec<ByteRange> = Vec::new();
     for (segment, pieces) in by_segment {
         let image = segment_image(device, layout, segment).await;
         let units = units_of(&image, layout, segment, segments.get(segment), log_id);
-        let first = layout.place(segment, 0);
+        let first = layout.unit(segment, 0);
         for piece in pieces {
-            let at = (piece.place - first) as usize;
+            let at = (piece.unit() - first) as usize;
             for (sector, unit) in (piece.sector..piece.end()).zip(at..) {
                 if units.get(unit) != Some(&Some(sector)) {
                     add(&mut damaged, ByteRange { offset: sector * UNIT_BYTES, length: UNIT_BYTES });
@@ -63,12 +63,12 @@ fn add(ranges: &mut Vec<ByteRange>, range: ByteRange) {
 }
 
 fn units_of(image: &[u8], layout: &Layout, segment: u32, entry: &Segment, log_id: Uuid) -> Units {
-    let first = layout.place(segment, 0);
+    let first = layout.unit(segment, 0);
     let mut units = vec![None; image.len() / UNIT_BYTES as usize];
     let sequences = entry.first_sequence..=entry.last_sequence;
     let records = records_in(image, sequences, segment, log_id, first);
     for piece in records.iter().flat_map(|record| &record.pieces).filter(|piece| piece.is_in_segment()) {
-        let at = (piece.place - first) as usize;
+        let at = (piece.unit() - first) as usize;
         for (unit, sector) in units.iter_mut().skip(at).zip(piece.sector..piece.end()) {
             *unit = Some(sector);
         }

@@ -19,7 +19,8 @@ use crate::core::{Core, State};
 use crate::entrance::Entrance;
 use crate::entry::{Content, extents_of_slot};
 use crate::limits::{EXTENTS_OF_A_CHANGE, UNIT_BYTES, ZERO_SECTORS_MAX};
-use crate::map::{Piece, Zeroed};
+use crate::map::Piece;
+use crate::place::{Place, Zeroed};
 use crate::sectors::sectors_of;
 use crate::stage::stage_tag;
 
@@ -83,8 +84,8 @@ impl Core {
                 let sectors = stage.slot_sectors().min(end - sector);
                 let at = (sector * UNIT_BYTES - range.offset) as usize;
                 let data = &buffer[at..at + (sectors * UNIT_BYTES) as usize];
-                let place = if has_room { stage.write(sector, data, self.clock.now()) } else { None };
-                let written = place.map(|place| Piece { sector, sectors, place, tag: stage_tag() });
+                let unit = if has_room { stage.write(sector, data, self.clock.now()) } else { None };
+                let written = unit.map(|unit| Piece { sector, sectors, place: Place::slot(unit), tag: stage_tag() });
                 if let Some(piece) = written {
                     let before = state.contents.map.dirty_sectors();
                     let superseded = state.contents.index(piece);

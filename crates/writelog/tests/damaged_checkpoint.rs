@@ -116,10 +116,12 @@ fn rows_that_cannot_be_are_refused() {
         ("are there twice", |extents, _| extents[1] = extents[0]),
         ("are empty", |extents, _| extents[1].sectors = 0.into()),
         ("reach into the next segment", |extents, layout| {
-            extents[2].place = (layout.place(1, 0) - 1).into();
+            extents[2].place = (layout.unit(1, 0).0 as u32 - 1).into();
         }),
-        ("lie in a segment that is not in use", |extents, layout| extents[2].place = layout.place(3, 512).into()),
-        ("lie behind the last segment", |extents, layout| extents[2].place = (layout.units() as u32 - 4).into()),
+        ("lie in a segment that is not in use", |extents, layout| {
+            extents[2].place = (layout.unit(3, 512).0 as u32).into()
+        }),
+        ("lie behind the last segment", |extents, layout| extents[2].place = (layout.end().0 as u32 - 4).into()),
         ("begin where no disk has a sector", |extents, _| extents[2].sector = u64::MAX.into()),
     ];
     for (what, change) in changes {
@@ -203,7 +205,7 @@ fn pieces_that_lie_within_each_other_end_in_values() {
     for order in [DestageOrder::Lba, DestageOrder::Log, DestageOrder::LastWriteFirst] {
         let mut world = World::new();
         world.change(|extents, layout| {
-            let first = layout.place(0, 512);
+            let first = layout.unit(0, 512).0 as u32;
             for (extent, (place, sectors)) in extents.iter_mut().zip([(first, 24), (first + 8, 8), (first + 4, 2)]) {
                 (extent.place, extent.sectors) = (place.into(), sectors.into());
             }

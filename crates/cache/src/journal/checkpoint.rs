@@ -1,7 +1,8 @@
 //! Checkpoints: the table takes over what the log holds, so that the log's space can be used again.
 //!
 //! ```text
-//!   1. note how far the log is still needed (the oldest append whose effect is not in memory yet)
+//!   0. place what is deferred, so that its records are needed no more
+//!   1. note how far the log is still needed (the oldest append whose effect is not in memory yet, or whose data is not in its frame)
 //!   2. write the changed table pages to their older slots ─► 3. flush ─► 4. superblock with the new tail, both copies ─► 5. release
 //! ```
 //! Step 1 comes before step 2, so everything before the noted position is in the pages. Requests go on meanwhile. A power loss before step 4 leaves the
@@ -63,6 +64,9 @@ impl Journal {
         }
         // One that began in the background says of a cache that is being closed no less than who closes it.
         let extent = if self.life.is_stopped() { Extent::Complete } else { extent };
+        self.place().await?;
+        // A flush here that fails may drop what is on its way to frames, and a placing that goes on would not know.
+        let _turn = self.placing.lock().await;
         let position = self.log.position_needed();
         let (pages, sequence, dirty_lines, clean_at) = {
             let state = &mut *self.lines.state();

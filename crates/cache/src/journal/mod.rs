@@ -3,10 +3,12 @@
 //! | file | does |
 //! |---|---|
 //! | `checkpoint` | writes the table, so that the log's room can be used again |
+//! | `place` | writes deferred data to its frames |
 //! | `records` | appends to the log, and makes true in memory what a record says |
 //! | `unmap` | takes back, or says, what counts of clean lines after a crash |
 
 mod checkpoint;
+mod place;
 mod records;
 mod unmap;
 
@@ -36,6 +38,8 @@ pub(crate) struct Journal {
     uuid: uuid::Uuid,
     /// Held while a checkpoint runs.
     stored: futures_util::lock::Mutex<Stored>,
+    /// Held while deferred data is placed.
+    placing: futures_util::lock::Mutex<()>,
     counts: JournalCounters,
 }
 
@@ -86,6 +90,7 @@ impl Journal {
             tokens,
             uuid,
             stored: futures_util::lock::Mutex::new(stored),
+            placing: futures_util::lock::Mutex::new(()),
             counts: JournalCounters::default(),
         })
     }
@@ -105,10 +110,11 @@ impl Journal {
         self.log.failure()
     }
 
-    /// Refuses records from now on, and waits for a checkpoint that has begun: nothing is written to the device any more.
+    /// Refuses records from now on, and waits for a checkpoint and a placing that have begun: nothing is written to the device any more.
     pub(crate) async fn end(&self, reason: Error) {
         self.log.fail(reason);
         drop(self.stored.lock().await);
+        drop(self.placing.lock().await);
     }
 
     fn is_log_half_full(&self) -> bool {

@@ -21,6 +21,18 @@ impl Journal {
         append.durable().await
     }
 
+    /// Like [`Journal::append`], of entries with data.
+    pub(crate) async fn append_data(&self, entries: &[(LogEntry, &[u8])]) -> Result<Hold, Error> {
+        let append = self.append_bytes(&LogEntry::emit_with_data(entries, self.lines.line_size())).await?;
+        append.durable().await
+    }
+
+    /// Whether so many entries with so much data fit into one record.
+    pub(crate) fn has_room_for(&self, entry_count: usize, data_bytes: u64) -> bool {
+        let entries_bytes = (entry_count * log_entry_bytes(self.lines.line_size())) as u64;
+        entries_bytes + data_bytes <= self.log.payload_bytes_max() as u64
+    }
+
     /// Like [`Journal::append`], for a caller whose own hold may be what keeps the log full.
     pub(crate) async fn append_now(&self, entries: &[LogEntry]) -> Result<Hold, Error> {
         let refused =

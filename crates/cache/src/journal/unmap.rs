@@ -26,6 +26,7 @@ impl Journal {
     /// # Errors
     /// `Media` when the cache device failed and the cache may come back after a restart with what is about to be replaced.
     pub(crate) async fn prepare_supersede(&self, range: ByteRange) -> Result<(), Error> {
+        self.place_range(range).await;
         self.invalidate(range)?;
         self.unmap(range).await
     }

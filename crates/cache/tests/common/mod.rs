@@ -28,7 +28,8 @@ use model::{SECTOR, fill, lock, random_range};
 pub fn open_options(executor: &Executor, mode: Mode) -> OpenOptions {
     // So often that even a short workload has what is stored without hurry.
     let lazy_interval = std::time::Duration::from_millis(1);
-    OpenOptions { lazy_interval, ..OpenOptions::new(mode, Arc::new(executor.clock())) }
+    // Most tests are about what writes to frames do; `drive` draws whether any are deferred.
+    OpenOptions { lazy_interval, deferred_max: 0, ..OpenOptions::new(mode, Arc::new(executor.clock())) }
 }
 
 /// A device in memory.
@@ -113,6 +114,7 @@ pub async fn drive(cache: Arc<Cache>, model: Arc<Mutex<Model>>, clock: Arc<dyn C
     // Whatever chooses who comes in and who goes, nothing is lost.
     cache.set_replacement(Replacement::ALL[workload.seed as usize % Replacement::ALL.len()]);
     cache.set_tuning(tuning(&mut random));
+    cache.set_deferred_max(deferred_max(&mut random));
     let mut running: FuturesUnordered<BoxFuture<'static, Outcome>> = FuturesUnordered::new();
     let size_bytes = cache.geometry().size_bytes;
     let mut submitted = 0;
@@ -198,6 +200,7 @@ fn submit_one(
             let modes = [Mode::WriteBack, Mode::WriteThrough, Mode::WriteBack, Mode::WriteAround, Mode::PassThrough];
             let mode = modes[random.below(modes.len() as u64) as usize];
             cache.set_tuning(tuning(random));
+            cache.set_deferred_max(deferred_max(random));
             cache.set_replacement(Replacement::ALL[random.below(Replacement::ALL.len() as u64) as usize]);
             let acknowledged = lock(&model).acknowledged();
             let finish = async move {
@@ -221,6 +224,11 @@ fn tuning(random: &mut Random) -> Tuning {
     let cutoff_bytes = random.chance(0.5).then(|| random.below(64) * SECTOR);
     let prefetch_bytes = random.below(8) * 4096;
     Tuning { admission, cutoff_bytes, prefetch_bytes, prefetches_lines: !prefetch_bytes.is_multiple_of(8192) }
+}
+
+/// Often what nearly all small writes are below.
+fn deferred_max(random: &mut Random) -> u64 {
+    [0, SECTOR, 2048, 4096, 64 << 10][random.below(5) as usize]
 }
 
 /// A request that changes what is stored.

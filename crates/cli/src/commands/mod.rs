@@ -11,6 +11,7 @@ mod generate;
 mod inquiry;
 mod lab;
 mod log;
+mod mkfs;
 mod overview;
 mod replay;
 mod runtime;
@@ -42,6 +43,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Set(arguments) => block_on(control::set(arguments)),
         Command::Cache(arguments) => block_on(cache::run(arguments)),
         Command::Log(arguments) => block_on(log::run(arguments)),
+        Command::Mkfs(arguments) => block_on(mkfs::run(arguments)),
         Command::Bench(arguments) => block_on(bench::run(arguments)),
         Command::Replay(arguments) => block_on(replay::run(arguments)),
         Command::Lab(command) => lab::run(command),

@@ -3,6 +3,7 @@
 use super::Negotiator;
 use super::rules::Key;
 use crate::limits::RECV_DATA_SEGMENT_BYTES;
+use crate::sharing;
 use crate::split;
 
 /// Digest of headers or of data.
@@ -112,7 +113,11 @@ impl Offer {
 
     /// What a target wishes: it takes whatever the initiator prefers, as far as it is admissible.
     pub fn target() -> Self {
-        Self { default_time2retain: 20, private: vec![split::private_offer()], ..Self::initiator() }
+        Self {
+            default_time2retain: 20,
+            private: vec![split::private_offer(), sharing::private_offer()],
+            ..Self::initiator()
+        }
     }
 
     /// The wish for a key that is not a list.

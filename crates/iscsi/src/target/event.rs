@@ -38,6 +38,8 @@ pub enum LoginEvent {
 pub enum Event {
     /// Execute this, then call [`Session::handle_completion`](super::Session::handle_completion).
     Command(Command),
+    /// Call [`Session::ask_for_data`](super::Session::ask_for_data) when the data of this command may come.
+    DataHeld(HeldData),
     /// Do this, then call [`Session::handle_task_management`](super::Session::handle_task_management).
     TaskManagement(TaskManagement),
     /// Commands of these LUN fields were ended with their connection, and the session goes on: each logical unit owes this nexus a unit attention
@@ -76,6 +78,8 @@ pub struct SessionRequest {
     pub negotiated: Negotiated,
     /// Whether connections of the session may be split (`docs/protocol/split-connections.md`).
     pub may_split: bool,
+    /// Whether commands and messages of shared units are used (`docs/protocol/sharing.md`).
+    pub may_share: bool,
     /// CID of the connection whose responses this one will carry.
     pub answers_for: Option<u16>,
 }
@@ -104,6 +108,17 @@ pub struct Command {
     pub data_out: Buffer,
     /// Bytes the initiator is ready to receive.
     pub data_in_bytes_max: u32,
+}
+
+/// A command whose data is not asked for yet.
+#[derive(Debug)]
+pub struct HeldData {
+    /// Names it.
+    pub task: TaskId,
+    /// LUN field as on the wire, its eight bytes as a big-endian number.
+    pub lun: u64,
+    /// The CDB.
+    pub cdb: Cdb,
 }
 
 /// What came of a command.

@@ -18,6 +18,7 @@ use crate::limits::{LOGIN_TEXT_BYTES_MAX, NAME_BYTES_MAX, NEGOTIATION_EXCHANGES_
 use crate::name;
 use crate::negotiation::{Negotiator, SessionType, Stage};
 use crate::pdu::{LoginRequest, LoginStage, LoginStatus};
+use crate::sharing;
 use crate::split;
 use crate::text::{Keys, TextAssembler};
 
@@ -277,6 +278,8 @@ impl Login {
             },
             negotiated,
             may_split: self.negotiator.private(split::SPLIT_CONNECTIONS).is_some() && negotiated.max_connections > 1,
+            may_share: self.negotiator.private(sharing::SHARING).is_some()
+                && negotiated.initiator_max_recv_data_segment_length >= sharing::SEGMENT_BYTES_MIN,
             answers_for: answers_for.map_err(|_| initiator_error("the key AnswersFor is no CID"))?,
         })
     }

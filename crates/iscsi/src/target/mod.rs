@@ -57,7 +57,7 @@ mod tests;
 pub use access::{AccessList, AccessRule, NamePattern};
 pub use connection::Connection;
 pub use event::{
-    Cdb, CloseReason, Command, Event, LinkId, LoginEvent, Outcome, SessionRequest, TaskId, TaskManagement,
+    Cdb, CloseReason, Command, Event, HeldData, LinkId, LoginEvent, Outcome, SessionRequest, TaskId, TaskManagement,
     TaskManagementId,
 };
 pub use link::LinkReport;

@@ -23,6 +23,8 @@ pub struct AskedDataOut {
     pub bytes: u64,
     /// The device server refuses another length itself: it is given all that the initiator announced.
     pub is_exact: bool,
+    /// It is asked for, and has a buffer, only when the driver says so: [`Event::DataHeld`](super::Event::DataHeld).
+    pub is_held: bool,
 }
 
 /// Tells for a LUN field and a CDB what the latter asks for.

@@ -8,7 +8,7 @@ use super::parameters::TargetParameters;
 use super::task::{DataFailure, DataOutHeld};
 use super::task_set::TaskSet;
 use crate::framing::{Destination, ReceivedHeader};
-use crate::limits::{DATA_OUT_BYTES_MAX, DATA_OUT_RESERVE_BYTES};
+use crate::limits::{DATA_OUT_BYTES_MAX, DATA_OUT_RESERVE_BYTES, IMMEDIATE_DATA_BYTES};
 use crate::negotiation::SessionType;
 use crate::pdu::{DataOut, RejectReason, ScsiCommand};
 
@@ -47,24 +47,27 @@ pub(super) struct DataOutPlan {
     pub(super) takes_immediate: bool,
     /// Unsolicited Data-Out PDUs follow, up to this byte.
     pub(super) unsolicited_limit: Option<u32>,
+    /// What is asked for has neither buffer nor R2T before the driver says so.
+    pub(super) is_held: bool,
 }
 
 impl DataOutPlan {
     pub(super) fn new(full: &FullFeature, command: &ScsiCommand, immediate_bytes: usize) -> Self {
         let expected = if command.writes { command.expected_data_transfer_length } else { 0 };
-        let wanted = match expected {
-            0 => 0,
+        let (wanted, is_held) = match expected {
+            0 => (0, false),
             _ => {
                 let asked = full.asked_data_out(command);
                 let bytes = if asked.is_exact { u64::MAX } else { asked.bytes };
-                u32::try_from(bytes).unwrap_or(u32::MAX).min(expected).min(DATA_OUT_BYTES_MAX)
+                let wanted = u32::try_from(bytes).unwrap_or(u32::MAX).min(expected).min(DATA_OUT_BYTES_MAX);
+                (wanted, asked.is_held)
             }
         };
         let first_burst = full.negotiated.first_burst_length.min(expected);
         let immediate = u32::try_from(immediate_bytes).unwrap_or(u32::MAX);
         let takes_immediate = immediate == 0 || (full.negotiated.immediate_data && immediate <= first_burst);
         let has_unsolicited = !command.is_final && !full.negotiated.initial_r2t && immediate < first_burst;
-        Self { wanted, takes_immediate, unsolicited_limit: has_unsolicited.then_some(first_burst) }
+        Self { wanted, takes_immediate, unsolicited_limit: has_unsolicited.then_some(first_burst), is_held }
     }
 
     /// A buffer for all of it, where that is to be asked for; for what comes unasked, one that grows as it comes. `None` when there is no
@@ -75,7 +78,8 @@ impl DataOutPlan {
         own: DataOutHeld,
         immediate_bytes: usize,
     ) -> Option<Buffer> {
-        let all = if self.unsolicited_limit.is_some() { immediate_bytes } else { self.wanted as usize };
+        let is_later = self.unsolicited_limit.is_some() || self.is_held;
+        let all = if is_later { immediate_bytes } else { self.wanted as usize };
         match all.max(immediate_bytes) {
             0 => Some(Buffer::empty()),
             all => lend(parameters, own, all, all > immediate_bytes).or_else(|| match immediate_bytes {
@@ -112,7 +116,10 @@ pub(super) fn place_immediate_data(
     if !plan.takes_immediate {
         return Destination::Discard;
     }
-    let buffer = plan.buffer(parameters, set.data_out(), bytes);
+    // An answer that others wait for is not refused because writes wait for it with all the buffers.
+    let is_small = command.is_immediate && bytes <= IMMEDIATE_DATA_BYTES && plan.wanted as usize <= bytes;
+    let small = || is_small.then(|| Buffer::zeroed(bytes));
+    let buffer = plan.buffer(parameters, set.data_out(), bytes).or_else(small);
     buffer.map_or(Destination::Discard, |buffer| Destination::Buffer { buffer, offset: 0 })
 }
 

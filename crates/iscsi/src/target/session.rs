@@ -672,6 +672,34 @@ impl Session {
         links.into_iter().for_each(|at| self.tell_one(at, event, 0));
     }
 
+    /// Sends an asynchronous message with a meaning of our own, with data, on one connection: `preferred`, if it is there still. False when none is.
+    pub fn send_message(
+        &mut self,
+        now: Instant,
+        preferred: Option<LinkId>,
+        (event, code): (u8, u8),
+        data: Vec<u8>,
+    ) -> bool {
+        self.now = now;
+        let chosen = self.live().find(|link| Some(link.id) == preferred).or_else(|| self.live().next());
+        let Some(at) = chosen.map(|link| link.id) else { return false };
+        let (exp_cmd_sn, max_cmd_sn) = self.set.command_numbers();
+        let Some(link) = live(&mut self.links, at) else { return false };
+        let stat_sn = link.take_stat_sn();
+        let event = AsyncEvent::Vendor { event, code, parameters: [0; 3] };
+        let message = AsyncMessage { event, lun: 0, stat_sn, exp_cmd_sn, max_cmd_sn };
+        link.push_response(stat_sn, &message, DataSegment::from(data));
+        if link.keeps_too_much() {
+            self.fail_link(at, CloseReason::Unacknowledged);
+        }
+        true
+    }
+
+    /// The connection that a task came on.
+    pub fn link_of(&self, id: TaskId) -> Option<LinkId> {
+        self.set.tasks.get(&id.initiator_task_tag).filter(|task| task.id == id).map(|task| task.link)
+    }
+
     fn tell_one(&mut self, at: LinkId, event: AsyncEvent, lun: u64) {
         let (exp_cmd_sn, max_cmd_sn) = self.set.command_numbers();
         let Some(link) = live(&mut self.links, at) else { return };

@@ -39,6 +39,19 @@ pub(super) struct Task {
     pub(super) data_out_held: DataOutHeld,
     /// When some of its data came last, or was asked for.
     pub(super) data_moved: Instant,
+    /// Whether more of its data may be asked for.
+    pub(super) hold: DataHold,
+}
+
+/// Whether data of a task may be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DataHold {
+    /// It may.
+    Free,
+    /// The driver is to be told that it wants to.
+    Due,
+    /// The driver was told.
+    Told,
 }
 
 /// Bytes of data-out buffers, as large as these are.

@@ -8,9 +8,11 @@ use crate::callbacks::Subject;
 use crate::error::LockError;
 use crate::gate::{Change, Passage, Step};
 use crate::identity::{ClientId, CommandId, Generation, Owner};
+use crate::limits::ALONE_LOCKS_MAX;
 use crate::message::ToClient;
+use crate::mode::Mode;
 use crate::open_files::OpenMode;
-use crate::resource::FileId;
+use crate::resource::{FileId, GroupIndex, Resource};
 
 impl LockManager {
     /// A command to read arrives; none for a stock initiator, which keeps no copies that we know of. What is not passed at once is by an
@@ -41,8 +43,23 @@ impl LockManager {
         change: Change,
     ) -> Result<Option<Passage>, LockError> {
         change.by.map_or(Ok(()), |client| self.check_life(now, client))?;
-        self.gate.begin_change(command, change, &self.settings.limits)?;
+        let is_under_grant = change.is_under_grant || change.by.is_some_and(|by| self.holds_alone(by, change.range));
+        self.gate.begin_change(command, Change { is_under_grant, ..change }, &self.settings.limits)?;
         Ok(self.advance_gate_for(now, command))
+    }
+
+    /// Whether a client holds a range alone, for itself: the unit, or the block groups or metadata blocks of the range. Of a long range it is not looked at.
+    fn holds_alone(&self, client: ClientId, range: BlockRange) -> bool {
+        let holds =
+            |resource, mode| self.table.grant(Owner::own(client), resource).is_some_and(|grant| grant.mode == mode);
+        let unit = FileId::LOGICAL_UNIT;
+        let size = self.settings.group_size;
+        let (first, last) = (size.group_of(range.first()).0, size.group_of(range.end() - 1).0);
+        holds(Resource::File(unit), Mode::D_X)
+            || (last - first < ALONE_LOCKS_MAX
+                && (first..=last).all(|group| holds(Resource::Group(unit, GroupIndex(group)), Mode::D_X)))
+            || (range.count() <= ALONE_LOCKS_MAX
+                && (range.first()..range.end()).all(|block| holds(Resource::Metadata(block), Mode::M_X)))
     }
 
     /// A change that passed is done, or was given up: its blocks may be old, new, or both. With `keeps_copy` its client may keep what it wrote, as

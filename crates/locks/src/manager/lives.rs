@@ -1,5 +1,7 @@
 //! Registration, leases, fencing, and the time after a start.
 
+use std::time::Duration;
+
 use base::clock::Instant;
 
 use super::{FenceReason, Grace, LockManager, Output};
@@ -63,6 +65,12 @@ impl LockManager {
         self.begin_fence(client, FenceReason::Administrator);
         self.settle_all(now);
         Ok(())
+    }
+
+    /// A client does not take its messages: it no longer hears what it must give back.
+    pub fn overflow(&mut self, now: Instant, client: ClientId) {
+        self.begin_fence(client, FenceReason::MailboxFull);
+        self.settle_all(now);
     }
 
     /// All commands of a client that was to be fenced have ended. What it held passes on when its lease is over as well: it may not have heard, and serves
@@ -133,6 +141,14 @@ impl LockManager {
             self.grace = Grace::Over;
             self.gate.end_grace();
             self.advance_gate(now);
+        }
+    }
+
+    /// What is left of the time in which only reclaims are granted; none when it is over, or when its end is being made durable.
+    pub fn grace_left(&self, now: Instant) -> Option<Duration> {
+        match self.grace {
+            Grace::Until(end) => Some(end.since(now)),
+            Grace::Ending | Grace::Over => None,
         }
     }
 

@@ -38,6 +38,23 @@ impl LockManager {
         self.settle_request(now, touched, (owner, request))
     }
 
+    /// As [`lock`](Self::lock), for a client that is told of everything by messages: when all is held, by [`ToClient::Granted`](crate::message::ToClient). True when it waits.
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock). A deadlock is told by [`ToClient::Refused`](crate::message::ToClient).
+    pub fn ask(&mut self, now: Instant, owner: Owner, request: RequestId, batch: &[Wanted]) -> Result<bool, LockError> {
+        let ticket = self.admit(now, owner, request, batch)?;
+        if self.is_in_grace() {
+            return Err(LockError::Grace);
+        }
+        let Some(ticket) = ticket else { return Ok(true) };
+        self.check_room(owner.client, &ticket)?;
+        let touched = ticket.wanted.iter().map(|(resource, _)| *resource).collect();
+        self.table.enqueue(ticket);
+        self.settle(now, touched);
+        Ok(self.table.ticket_of_request(owner.client, request).is_some())
+    }
+
     /// The ticket of a request that may wait; none when it waits already.
     fn admit(
         &mut self,
@@ -173,7 +190,7 @@ impl LockManager {
     /// Answers a callback. Answering again does nothing.
     ///
     /// # Errors
-    /// When the client was never sent one of that number, or defers a purge.
+    /// When the client was never sent one of that number, or defers a purge without getting on.
     pub fn acknowledge(
         &mut self,
         now: Instant,
@@ -191,7 +208,7 @@ impl LockManager {
                 came_down.answered.iter().for_each(|number| self.callbacks.close(client, *number));
                 self.settle(now, came_down.touched);
             }
-            (Subject::Lock(resource, to), CallbackAnswer::InUse) => {
+            (Subject::Lock(resource, to), CallbackAnswer::InUse | CallbackAnswer::GettingOn) => {
                 self.callbacks.defer(now, client, number, &self.settings);
                 self.table.set_callback(owner, resource, Called { number, to, is_deferred: true });
                 self.settle(now, BTreeSet::from([resource]));
@@ -200,6 +217,9 @@ impl LockManager {
                 self.callbacks.close(client, number);
                 self.gate.purged(client, range);
                 self.advance_gate(now);
+            }
+            (Subject::Copies(..), CallbackAnswer::GettingOn) => {
+                self.callbacks.defer(now, client, number, &self.settings);
             }
             (Subject::Copies(..), CallbackAnswer::InUse) => return Err(LockError::NotDeferrable(number)),
         }

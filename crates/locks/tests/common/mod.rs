@@ -157,7 +157,7 @@ impl Site {
     pub fn change(&mut self, by: Option<ClientId>, first: u64, count: u64) -> (CommandId, Option<Passage>) {
         self.command += 1;
         let command = CommandId(self.command);
-        let change = Change { range: range(first, count), by, is_reclaimed: false };
+        let change = Change { range: range(first, count), by, is_under_grant: false };
         (command, self.manager.begin_change(self.now, command, change).unwrap())
     }
 

@@ -23,6 +23,7 @@ use crate::identity;
 use crate::limits::{COPY_LIMITS, COPY_PIECE_BYTES, PIECE_BYTES};
 use crate::nexus::NexusId;
 use crate::sanitize_state::SanitizesBegun;
+use crate::sharing::Direction;
 use crate::task_set::Ticket;
 use crate::unit::{LogicalUnit, range_in};
 
@@ -166,18 +167,20 @@ impl Copy {
             let length = pieces.next(bytes - done);
             let piece = ByteRange { offset: read.offset + done, length };
             let buffer = {
-                let _guard = source.ranges.shared(piece).await;
+                let place = source.access.enter(&self.nexus, piece, Direction::Look);
+                let _entry = place.take(Some(&self.ticket)).await?;
                 let lba = piece.offset / u64::from(from.logical_block_bytes);
                 pieces.wait_for(read_range(source, piece, lba)).await?
             };
             let piece = ByteRange { offset: written.offset + done, length };
-            let guard = destination.ranges.exclusive(piece).await;
+            let place = destination.access.enter(&self.nexus, piece, Direction::Change);
+            let entry = place.take(Some(&self.ticket)).await?;
             self.check(source_party, destination_party)?;
             destination.record_change(held, piece).await?;
             let lba = piece.offset / u64::from(to.logical_block_bytes);
             pieces.wait_for(write_range(destination, piece.offset, buffer, false, lba)).await?;
             done += length;
-            drop(guard);
+            drop(entry);
             between_pieces(&self.ticket).await?;
         }
         Ok(bytes)

@@ -30,6 +30,7 @@ const PAGES: &[(u8, Emit)] = &[
     (page::BLOCK_DEVICE_CHARACTERISTICS, block_device_characteristics),
     (page::LOGICAL_BLOCK_PROVISIONING, logical_block_provisioning),
     (page::CHANGE_MARKS, change_marks),
+    (page::SHARING, |unit, _, _| unit.access.sharing().map_or_else(Vec::new, |sharing| sharing.support().emit())),
 ];
 
 pub(super) fn inquiry(
@@ -41,7 +42,7 @@ pub(super) fn inquiry(
 ) -> Result<Buffer, Failure> {
     let bytes = if is_vpd {
         let emit = PAGES.iter().find(|(code, _)| *code == page).map(|(_, emit)| emit);
-        let emit = emit.filter(|_| page != page::CHANGE_MARKS || unit.change_marks.is_some());
+        let emit = emit.filter(|_| has_own_page(unit, page));
         emit.ok_or(Sense::INVALID_FIELD_IN_CDB.at_byte(2))?(unit, &unit.geometry(), nexus)
     } else if page != 0 {
         return Err(Sense::INVALID_FIELD_IN_CDB.at_byte(2).into());
@@ -49,6 +50,15 @@ pub(super) fn inquiry(
         standard(unit).emit().to_vec()
     };
     Ok(cut(&bytes, u32::from(allocation_length)))
+}
+
+/// Whether a page of ours is there; of others nothing is said here.
+fn has_own_page(unit: &LogicalUnit, code: u8) -> bool {
+    match code {
+        page::CHANGE_MARKS => unit.change_marks.is_some(),
+        page::SHARING => unit.access.sharing().is_some(),
+        _ => true,
+    }
 }
 
 fn standard(unit: &LogicalUnit) -> StandardInquiry {
@@ -86,8 +96,7 @@ pub(crate) fn absent() -> [u8; StandardInquiry::BYTES] {
 fn supported_pages(unit: &LogicalUnit, geometry: &Geometry, _: &NexusId) -> Vec<u8> {
     let is_there = |code: u8| match code {
         page::LOGICAL_BLOCK_PROVISIONING => unit.is_thin(geometry),
-        page::CHANGE_MARKS => unit.change_marks.is_some(),
-        _ => true,
+        _ => has_own_page(unit, code),
     };
     let codes: Vec<u8> = PAGES.iter().map(|(code, _)| *code).filter(|&code| is_there(code)).collect();
     vpd::emit_supported_pages(&codes)

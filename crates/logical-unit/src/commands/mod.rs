@@ -14,6 +14,7 @@ mod read_write;
 mod report;
 mod reserve;
 mod sanitize;
+mod sharing;
 mod task;
 mod unmap;
 mod verify;
@@ -63,11 +64,20 @@ pub(crate) fn start(
         Cdb::ChangeMarkOut { service_action, parameter_list_length } => {
             change_mark::change(task, service_action, parameter_list_length)
         }
+        Cdb::SharingOut { service_action, client, parameter_list_length } => {
+            sharing::order(task, (service_action, client), parameter_list_length)
+        }
         Cdb::PersistentReserveOut { service_action, scope, kind, parameter_list_length } => {
             reserve::persistent_out(task, (service_action, scope, kind), parameter_list_length)
         }
         cdb => Execution::ready(Outcome::from(control(&task, cdb))),
     }
+}
+
+/// Whether a command waits for nothing: neither for older tasks, nor for room in the task set, nor for a sanitize. What a client of a shared unit says may
+/// be what others wait for.
+pub(crate) fn waits_for_nothing(cdb: &Cdb) -> bool {
+    matches!(cdb, Cdb::SharingIn { .. } | Cdb::SharingOut { .. })
 }
 
 /// Commands that need no device: they are over when this returns.
@@ -115,6 +125,9 @@ fn control(task: &Task<'_>, cdb: Cdb) -> Result<Buffer, Failure> {
         Cdb::ChangeMarkIn { service_action, slot, first_range, allocation_length } => {
             change_mark::report(unit, nexus, (service_action, slot, first_range), allocation_length)
         }
+        Cdb::SharingIn { service_action, first, allocation_length } => {
+            sharing::report(unit, service_action, first, allocation_length)
+        }
         // REPORT LUNS never comes here: the LUN map answers it. The others are not control commands.
         Cdb::ReportLuns { .. }
         | Cdb::Read(_)
@@ -130,6 +143,7 @@ fn control(task: &Task<'_>, cdb: Cdb) -> Result<Buffer, Failure> {
         | Cdb::Unmap { .. }
         | Cdb::SynchronizeCache(_)
         | Cdb::ChangeMarkOut { .. }
+        | Cdb::SharingOut { .. }
         | Cdb::PersistentReserveOut { .. }
         | Cdb::ModeSelect(_)
         | Cdb::StartStopUnit(_)

@@ -23,6 +23,7 @@ use crate::command::Outcome;
 use crate::execution::{Execution, Finish};
 use crate::failure::{self, Doing, Failure};
 use crate::limits::{PIECE_BYTES, WHOLE_TRANSFER_BYTES_MAX};
+use crate::sharing::Direction;
 use crate::unit::LogicalUnit;
 
 pub(super) fn read(task: Task<'_>, transfer: Transfer) -> Execution {
@@ -42,7 +43,7 @@ pub(super) fn read(task: Task<'_>, transfer: Transfer) -> Execution {
     let Some(buffer) = task.unit.options.read_buffers.try_acquire(range.length as usize) else {
         return read_later(&task, range, lba);
     };
-    let Some(guard) = task.unit.ranges.try_shared(range) else {
+    let Some(guard) = task.unit.access.try_read(range) else {
         drop(buffer);
         return read_later(&task, range, lba);
     };
@@ -57,11 +58,9 @@ pub(super) fn read(task: Task<'_>, transfer: Transfer) -> Execution {
 }
 
 fn read_later(task: &Task<'_>, range: ByteRange, lba: u64) -> Execution {
-    let place = task.unit.ranges.shared(range);
     let unit = Arc::clone(task.unit);
-    task.run(async move {
-        let _guard = place.await;
-        read_into(&unit, &unit.options.read_buffers, range, lba).await
+    task.run_beside(range, Direction::Read, async move {
+        Outcome::from(read_into(&unit, &unit.options.read_buffers, range, lba).await)
     })
 }
 
@@ -72,10 +71,8 @@ fn read_in_part(task: &Task<'_>, range: ByteRange, geometry: &Geometry, lba: u64
     let length = wanted.next_multiple_of(u64::from(geometry.logical_block_bytes)).min(range.length);
     let part = ByteRange { length, ..range };
     let data_in_bytes_cut = range.length - length;
-    let place = task.unit.ranges.shared(part);
     let unit = Arc::clone(task.unit);
-    task.run_to(async move {
-        let _guard = place.await;
+    task.run_beside(part, Direction::Read, async move {
         let read = read_into(&unit, &unit.options.read_buffers, part, lba).await;
         Outcome { data_in_bytes_cut, ..Outcome::from(read) }
     })
@@ -181,7 +178,7 @@ pub(super) fn write(mut task: Task<'_>, transfer: Transfer) -> Execution {
     if (buffer.len() as u64) < range.length {
         return write_later(&task, range, buffer, is_fua, lba);
     }
-    let Some(guard) = task.unit.ranges.try_exclusive(range) else {
+    let Some(guard) = task.unit.access.try_change(range) else {
         return write_later(&task, range, buffer, is_fua, lba);
     };
     if let Err(sense) = task.admission.check_sanitize(task.unit) {

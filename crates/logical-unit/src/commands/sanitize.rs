@@ -24,6 +24,8 @@ use crate::change_marks::Held;
 use crate::execution::Execution;
 use crate::failure::{self, Doing, Failure};
 use crate::limits::{SANITIZE_DURATION_MIN, SANITIZE_ERASE_BYTES, SANITIZE_PIECE_BYTES};
+use crate::nexus::NexusId;
+use crate::sharing::Direction;
 use crate::unit::LogicalUnit;
 
 /// What is to be done with every block.
@@ -39,11 +41,14 @@ pub(super) fn sanitize(mut task: Task<'_>, sanitize: cdb::Sanitize) -> Execution
         Ok(None) => return unit.sanitize.exit_failure().map_or_else(refuse, |()| nothing()),
         Err(failure) => return refuse(failure),
     };
+    if let Err(failure) = unit.access.check_life(task.nexus) {
+        return refuse(failure);
+    }
     if let Err(sense) = unit.sanitize.begin(sanitize.is_unrestricted_exit) {
         return refuse(sense);
     }
     // Polled by whoever waits for it and by the unit's workers: it goes on when nobody waits any more.
-    let work = carry_out(Arc::clone(&unit), method, task.admission.held).boxed().shared();
+    let work = carry_out(Arc::clone(&unit), task.nexus.clone(), method, task.admission.held).boxed().shared();
     let going_on = work.clone();
     unit.workers().spawn(async move {
         let _ = going_on.await;
@@ -92,9 +97,9 @@ fn method(task: &mut Task<'_>, sanitize: &cdb::Sanitize) -> Result<Option<Method
 }
 
 /// Wipes, makes it durable, and says how it went.
-async fn carry_out(unit: Arc<LogicalUnit>, method: Method, held: Held) -> Result<(), Failure> {
+async fn carry_out(unit: Arc<LogicalUnit>, nexus: NexusId, method: Method, held: Held) -> Result<(), Failure> {
     let shortest = unit.options.clock.as_ref().map(|clock| clock.sleep(SANITIZE_DURATION_MIN));
-    let mut result = wipe(&unit, &method, held).await;
+    let mut result = wipe(&unit, &nexus, &method, held).await;
     if result.is_ok() {
         let response = unit.device().submit(Request::flush()).await;
         result = response.result.map_err(|error| failure::of_block_error(&error, Doing::Writing, None));
@@ -106,10 +111,11 @@ async fn carry_out(unit: Arc<LogicalUnit>, method: Method, held: Held) -> Result
     result.map_err(|_| Sense::SANITIZE_FAILED.into())
 }
 
-async fn wipe(unit: &LogicalUnit, method: &Method, held: Held) -> Result<(), Failure> {
+async fn wipe(unit: &LogicalUnit, nexus: &NexusId, method: &Method, held: Held) -> Result<(), Failure> {
     let geometry = unit.geometry();
     // What is under way on the medium ends first.
-    let _all = unit.ranges.exclusive(ByteRange { offset: 0, length: geometry.size_bytes }).await;
+    let all = ByteRange { offset: 0, length: geometry.size_bytes };
+    let _all = unit.access.enter(nexus, all, Direction::Change).take(None).await?;
     unit.record_change(held, ByteRange { offset: 0, length: u64::MAX }).await?;
     match method {
         Method::Erase => erase(unit, &geometry).await,

@@ -12,6 +12,7 @@ use crate::command::{Command, Outcome};
 use crate::execution::Execution;
 use crate::failure::Failure;
 use crate::nexus::NexusId;
+use crate::sharing::Direction;
 use crate::task_set::Ticket;
 use crate::unit::LogicalUnit;
 
@@ -45,12 +46,12 @@ impl Task<'_> {
     where
         Steps: Future<Output = Result<Buffer, Failure>> + Send + 'static,
     {
-        let place = self.unit.ranges.exclusive(range);
+        let place = self.unit.access.enter(self.nexus, range, Direction::Change);
         let (unit, admission) = (Arc::clone(self.unit), self.admission);
         self.run_long(|ticket| {
             let steps = steps(Arc::clone(&ticket));
             async move {
-                let _guard = place.await;
+                let _entry = place.take(Some(&ticket)).await?;
                 admission.check(&unit, &ticket)?;
                 steps.await
             }
@@ -58,9 +59,28 @@ impl Task<'_> {
     }
 
     /// As [`run`](Self::run), with an outcome of its own making.
-    pub(super) fn run_to(&self, steps: impl Future<Output = Outcome> + Send + 'static) -> Execution {
+    fn run_to(&self, steps: impl Future<Output = Outcome> + Send + 'static) -> Execution {
         let ticket = self.unit.enter(self.nexus, &self.command);
         Execution::task(steps, Arc::new(ticket), self.unit.workers())
+    }
+
+    /// Carries out a command that reads a range, once nobody changes that. Its place in the range's line is taken at once.
+    pub(super) fn run_beside(
+        &self,
+        range: ByteRange,
+        direction: Direction,
+        steps: impl Future<Output = Outcome> + Send + 'static,
+    ) -> Execution {
+        let place = self.unit.access.enter(self.nexus, range, direction);
+        let ticket = Arc::new(self.unit.enter(self.nexus, &self.command));
+        let own = Arc::clone(&ticket);
+        let steps = async move {
+            match place.take(Some(&own)).await {
+                Ok(_entry) => steps.await,
+                Err(failure) => Outcome::from(Err(failure)),
+            }
+        };
+        Execution::task(steps, ticket, self.unit.workers())
     }
 
     /// The data-out, exactly as long as the CDB asks; what is beyond is cut, less is refused.

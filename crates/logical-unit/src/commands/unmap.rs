@@ -9,6 +9,7 @@ use super::task::{Task, give_way, nothing, refuse};
 use crate::execution::Execution;
 use crate::failure::{self, Doing, Failure};
 use crate::limits::{UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX, UNMAP_PIECE_RANGES};
+use crate::sharing::Direction;
 use crate::unit::range_in;
 
 pub(super) fn unmap(mut task: Task<'_>, is_anchor: bool, parameter_list_length: u16) -> Execution {
@@ -17,7 +18,7 @@ pub(super) fn unmap(mut task: Task<'_>, is_anchor: bool, parameter_list_length: 
         Ok(ranges) => ranges,
         Err(failure) => return refuse(failure),
     };
-    let (unit, admission) = (Arc::clone(task.unit), task.admission);
+    let (unit, nexus, admission) = (Arc::clone(task.unit), task.nexus.clone(), task.admission);
     let held = admission.held;
     task.run_long(|ticket| async move {
         // All with one durable write; below it is already there, unless the mark was cleared between two ranges.
@@ -27,7 +28,7 @@ pub(super) fn unmap(mut task: Task<'_>, is_anchor: bool, parameter_list_length: 
                 give_way().await;
             }
             admission.check(&unit, &ticket)?;
-            let _guard = unit.ranges.exclusive(range).await;
+            let _entry = unit.access.enter(&nexus, range, Direction::Change).take(Some(&ticket)).await?;
             admission.check(&unit, &ticket)?;
             unit.record_change(held, range).await?;
             let response = unit.device().submit(Request::discard(range.offset, range.length)).await;

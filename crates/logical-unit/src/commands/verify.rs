@@ -15,7 +15,9 @@ use scsi::cdb::Verification;
 
 use super::read_write::{compare, fill_last_block, read_range, write_parts, write_range};
 use super::task::{Task, nothing, refuse};
+use crate::command::Outcome;
 use crate::execution::Execution;
+use crate::sharing::Direction;
 
 /// BYTCHK stands in bits 2 and 1 of byte 1.
 const BYTE_CHECK_INVALID: Sense = Sense::INVALID_FIELD_IN_CDB.at_bit(1, 2);
@@ -37,10 +39,8 @@ pub(super) fn verify(mut task: Task<'_>, verification: Verification) -> Executio
         Ok(expected) => expected,
         Err(failure) => return refuse(failure),
     };
-    let place = task.unit.ranges.shared(range);
     let unit = Arc::clone(task.unit);
-    task.run(async move {
-        let _guard = place.await;
+    let steps = async move {
         let found = read_range(&unit, range, verification.blocks.lba).await?;
         match verification.byte_check {
             0 => {}
@@ -48,7 +48,8 @@ pub(super) fn verify(mut task: Task<'_>, verification: Verification) -> Executio
             _ => compare_each(&expected, &found)?,
         }
         Ok(Buffer::empty())
-    })
+    };
+    task.run_beside(range, Direction::Look, async move { Outcome::from(steps.await) })
 }
 
 /// Compares every block of `found` with the one `expected`.

@@ -41,6 +41,8 @@ impl Access {
             | Cdb::ReceiveCopyResults { .. }
             | Cdb::ChangeMarkIn { .. }
             | Cdb::ChangeMarkOut { .. }
+            | Cdb::SharingIn { .. }
+            | Cdb::SharingOut { .. }
             | Cdb::PreventAllowMediumRemoval { prevent: 0 } => Self::Always,
             Cdb::StartStopUnit(start_stop) if start_stop.is_start && start_stop.power_condition == 0 => Self::Always,
             Cdb::Read(_)
@@ -77,6 +79,8 @@ impl Access {
                 | Cdb::Release6
                 | Cdb::ChangeMarkIn { .. }
                 | Cdb::ChangeMarkOut { .. }
+                | Cdb::SharingIn { .. }
+                | Cdb::SharingOut { .. }
                 | Cdb::PreventAllowMediumRemoval { prevent: 0 }
         )
     }

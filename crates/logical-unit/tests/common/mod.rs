@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "every test file uses its own part")]
 
+pub(crate) mod changing;
+
 use std::sync::{Arc, Mutex};
 
 use base::executor::block_on;

@@ -115,7 +115,9 @@ impl Cdb {
             Self::PreventAllowMediumRemoval { prevent: 0 } => Class::OTHER,
             Self::PreventAllowMediumRemoval { .. } => Class::of_unit(DataOut::NONE),
             // The destination of a copy, which may be another unit, is looked at when it is carried out.
-            Self::ExtendedCopy { parameter_list_length } | Self::ChangeMarkOut { parameter_list_length, .. } => {
+            Self::ExtendedCopy { parameter_list_length }
+            | Self::ChangeMarkOut { parameter_list_length, .. }
+            | Self::SharingOut { parameter_list_length, .. } => {
                 Class { data_out: DataOut::Parameters(*parameter_list_length), ..Class::OTHER }
             }
             // RELEASE(6) gives back only what its own nexus has.
@@ -137,6 +139,7 @@ impl Cdb {
             | Self::PersistentReserveIn { .. }
             | Self::ReportSupportedOperationCodes { .. }
             | Self::ChangeMarkIn { .. }
+            | Self::SharingIn { .. }
             | Self::ReportSupportedTaskManagementFunctions { .. } => Class::OTHER,
         }
     }

@@ -47,6 +47,8 @@ impl Cdb {
             Self::ReportSupportedTaskManagementFunctions { .. } => (0xa3, Some(0x0d)),
             Self::ChangeMarkIn { service_action, .. } => (0xc1, Some(*service_action)),
             Self::ChangeMarkOut { service_action, .. } => (0xc2, Some(*service_action)),
+            Self::SharingIn { service_action, .. } => (0xc3, Some(*service_action)),
+            Self::SharingOut { service_action, .. } => (0xc4, Some(*service_action)),
         }
     }
 
@@ -130,6 +132,11 @@ impl Cdb {
                 put_u24(raw, 8, allocation_length);
             }
             Self::ChangeMarkOut { parameter_list_length, .. } => put_u24(raw, 8, parameter_list_length),
+            Self::SharingIn { first: number, allocation_length: length, .. }
+            | Self::SharingOut { client: number, parameter_list_length: length, .. } => {
+                put_u64(raw, 2, number);
+                put_u32(raw, 10, length);
+            }
             Self::ReportSupportedOperationCodes {
                 has_timeouts,
                 reporting_options,
@@ -171,6 +178,10 @@ fn put_u16(raw: &mut Raw, at: usize, value: u16) {
 fn put_u24(raw: &mut Raw, at: usize, value: u32) {
     assert!(value < 1 << 24, "a length of 24 bits");
     raw[at..at + 3].copy_from_slice(&value.to_be_bytes()[1..]);
+}
+
+fn put_u64(raw: &mut Raw, at: usize, value: u64) {
+    raw[at..at + 8].copy_from_slice(&value.to_be_bytes());
 }
 
 fn put_u32(raw: &mut Raw, at: usize, value: u32) {

@@ -282,6 +282,18 @@ pub enum Cdb {
         service_action: u8,
         parameter_list_length: u32,
     },
+    /// Forebay's own: who shares the unit, from the line `first` on.
+    SharingIn {
+        service_action: u8,
+        first: u64,
+        allocation_length: u32,
+    },
+    /// Forebay's own: what a client of a shared unit asks.
+    SharingOut {
+        service_action: u8,
+        client: u64,
+        parameter_list_length: u32,
+    },
     /// `is_extended` is REPD: with the extended parameter data.
     ReportSupportedTaskManagementFunctions {
         is_extended: bool,

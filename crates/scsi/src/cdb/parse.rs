@@ -218,6 +218,14 @@ pub(super) fn change_mark_out(raw: &Raw) -> Cdb {
     Cdb::ChangeMarkOut { service_action: raw[1] & 0x1f, parameter_list_length: u32_in(raw, 7) & 0xff_ffff }
 }
 
+pub(super) fn sharing_in(raw: &Raw) -> Cdb {
+    Cdb::SharingIn { service_action: raw[1] & 0x1f, first: u64_in(raw, 2), allocation_length: u32_in(raw, 10) }
+}
+
+pub(super) fn sharing_out(raw: &Raw) -> Cdb {
+    Cdb::SharingOut { service_action: raw[1] & 0x1f, client: u64_in(raw, 2), parameter_list_length: u32_in(raw, 10) }
+}
+
 pub(super) fn unmap(raw: &Raw) -> Cdb {
     Cdb::Unmap { is_anchor: is_set(raw, 1, 0x01), parameter_list_length: u16_in(raw, 7) }
 }

@@ -242,6 +242,19 @@ pub const ROWS: &[Row] = &[
     row_of_action((0xc2, 0), "CHANGE MARK OUT, TAKE", 12, CHANGE_MARK_OUT, parse::change_mark_out),
     row_of_action((0xc2, 1), "CHANGE MARK OUT, CLEAR", 12, CHANGE_MARK_OUT, parse::change_mark_out),
     row_of_action((0xc2, 2), "CHANGE MARK OUT, FORGET", 12, CHANGE_MARK_OUT, parse::change_mark_out),
+    row_of_action((0xc3, 0), "SHARING IN, REPORT", 16, [0xff; 12], parse::sharing_in),
+    row_of_action((0xc4, 0), "SHARING OUT, REGISTER", 16, [0xff; 12], parse::sharing_out),
+    row_of_action((0xc4, 1), "SHARING OUT, RENEW", 16, [0xff; 12], parse::sharing_out),
+    row_of_action((0xc4, 2), "SHARING OUT, LEAVE", 16, [0xff; 12], parse::sharing_out),
+    row_of_action((0xc4, 3), "SHARING OUT, LOCK", 16, [0xff; 12], parse::sharing_out),
+    row_of_action((0xc4, 4), "SHARING OUT, UNLOCK", 16, [0xff; 12], parse::sharing_out),
+    row_of_action((0xc4, 5), "SHARING OUT, ACKNOWLEDGE", 16, [0xff; 12], parse::sharing_out),
+    row_of_action((0xc4, 6), "SHARING OUT, BEGIN", 16, [0xff; 12], parse::sharing_out),
+    row_of_action((0xc4, 7), "SHARING OUT, END", 16, [0xff; 12], parse::sharing_out),
+    row_of_action((0xc4, 8), "SHARING OUT, OPEN", 16, [0xff; 12], parse::sharing_out),
+    row_of_action((0xc4, 9), "SHARING OUT, CLOSE", 16, [0xff; 12], parse::sharing_out),
+    row_of_action((0xc4, 0x0a), "SHARING OUT, FENCE", 16, [0xff; 12], parse::sharing_out),
+    row_of_action((0xc4, 0x0b), "SHARING OUT, CANCEL", 16, [0xff; 12], parse::sharing_out),
 ];
 
 /// Slot and first range say nothing there.
@@ -315,6 +328,8 @@ mod tests {
     fn lengths_follow_the_group_of_the_operation_code() {
         for row in ROWS {
             let expected = match row.operation_code >> 5 {
+                // A vendor's are as long as the vendor says.
+                6 if row.operation_code >= 0xc3 => 16,
                 0 => 6,
                 1 | 2 => 10,
                 4 => 16,

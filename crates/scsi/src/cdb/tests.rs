@@ -14,7 +14,7 @@ fn transfer(form: CdbForm, lba: u64, count: u32, is_dpo: bool, is_fua: bool) -> 
 
 #[test]
 fn golden_bytes() {
-    let golden: [(Cdb, &str); 37] = [
+    let golden: [(Cdb, &str); 39] = [
         (Cdb::TestUnitReady, "000000000000"),
         (Cdb::RequestSense { is_descriptor: true, allocation_length: 252 }, "03010000fc00"),
         (Cdb::Inquiry { is_vpd: true, page: 0x83, allocation_length: 0x1234 }, "120183123400"),
@@ -161,6 +161,14 @@ fn golden_bytes() {
             "c10102030405060708090a00",
         ),
         (Cdb::ChangeMarkOut { service_action: 2, parameter_list_length: 40 }, "c20200000000000000002800"),
+        (
+            Cdb::SharingIn { service_action: 0, first: 0x0203_0405_0607_0809, allocation_length: 0x0a0b_0c0d },
+            "c30002030405060708090a0b0c0d0000",
+        ),
+        (
+            Cdb::SharingOut { service_action: 11, client: 0x0203_0405_0607_0809, parameter_list_length: 8 },
+            "c40b0203040506070809000000080000",
+        ),
     ];
     for (cdb, expected) in golden {
         assert_eq!(hex(&cdb), expected, "{cdb:?}");

@@ -123,6 +123,7 @@ fn config(address: SocketAddr, directory: &std::path::Path, clean_above: Percent
         tuning: Tuning::default(),
         dirty: DirtyLimits { clean_above, max: Percent::ALL },
         cleaning: CleaningRate::default(),
+        deferred_max: 0,
         line_size: LineSize::default(),
         associativity: Associativity::Ways(8),
         alignment: Alignment::default(),

@@ -518,6 +518,15 @@ pub static TABLE: &[Setting] = &[
     .default("off")
     .live(),
     Setting::cache(
+        "cache.deferred",
+        "cache-deferred",
+        Kind::SIZE_OR_OFF,
+        "Largest write whose data goes into the cache's log in one piece, and only later to its place",
+    )
+    .default("8KiB")
+    .live()
+    .more("One durable write of the cache's device instead of two, and one of many that come at the same time. Only in write-back."),
+    Setting::cache(
         "cache.associativity",
         "cache-associativity",
         Kind::Number(1..=u32::MAX as u64, Some("full")),

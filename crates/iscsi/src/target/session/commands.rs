@@ -8,12 +8,12 @@ use base::limits::BUFFER_ALIGNMENT;
 use base::serial::Serial32;
 
 use super::super::answer::{Answer, Forgotten, Piece};
-use super::super::event::{Cdb, CloseReason, Command, Event, LinkId, Outcome, TaskId};
+use super::super::event::{Cdb, CloseReason, Command, Event, HeldData, LinkId, Outcome, TaskId};
 use super::super::full_feature::FullFeature;
 use super::super::link::live;
 use super::super::link::{Link, Sent};
 use super::super::placing::{Admission, DataOutPlan, admit, lend};
-use super::super::task::{DataFailure, DataFault, DataOutCollection, DataOutHeld, Task};
+use super::super::task::{DataFailure, DataFault, DataHold, DataOutCollection, DataOutHeld, Task};
 use super::super::task_set::Held;
 use super::Session;
 use crate::framing::{DataSegment, ReceivedPdu};
@@ -72,6 +72,7 @@ impl Session {
             data_out: collection,
             data_out_held,
             data_moved: self.now,
+            hold: if plan.is_held { DataHold::Due } else { DataHold::Free },
         });
         if command.is_immediate {
             self.advance_task(id);
@@ -213,6 +214,16 @@ impl Session {
         if is_failed || !task.data_out.needs_r2t() {
             return;
         }
+        match task.hold {
+            DataHold::Free => {}
+            DataHold::Told => return,
+            DataHold::Due => {
+                task.hold = DataHold::Told;
+                let cdb = Cdb { head: task.header.cdb, extension: task.extended_cdb.clone() };
+                let held = HeldData { task: id, lun: task.header.lun, cdb };
+                return self.events.push_back(Event::DataHeld(held));
+            }
+        }
         let has_place =
             task.data_out.buffer.as_ref().is_some_and(|buffer| buffer.len() >= task.data_out.wanted as usize);
         if has_place {
@@ -220,6 +231,15 @@ impl Session {
         } else if !self.set.starved.contains(&id) {
             self.set.starved.push_back(id);
             self.feed_starved();
+        }
+    }
+
+    /// The data of a command that was held may come. Commands that are over are ignored.
+    pub fn ask_for_data(&mut self, now: Instant, id: TaskId) {
+        self.now = now;
+        if let Some(task) = self.set.task(id) {
+            task.hold = DataHold::Free;
+            self.advance_task(id);
         }
     }
 

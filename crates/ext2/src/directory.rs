@@ -1,0 +1,196 @@
+//! A directory: names and what they lead to, in blocks, with or without an index.
+
+use crate::blocks::{Block, Object, Operation};
+use crate::entry::{self, NewEntry};
+use crate::error::{Error, ErrorKind};
+use crate::inode::{FLAG_INDEX, FileType, Inode};
+use crate::mapping::{self, Place};
+use crate::numbers::{BlockNumber, FileBlock, InodeNumber};
+use crate::tree;
+use crate::work::Work;
+
+/// Where a name was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub inode: InodeNumber,
+    pub block: BlockNumber,
+    /// Of its record in the block.
+    pub offset: usize,
+}
+
+/// A name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectoryEntry {
+    /// The name, of any bytes but `/` and zero, where nothing is damaged.
+    pub name: Vec<u8>,
+    /// What it leads to.
+    pub inode: InodeNumber,
+    /// What that is, where the file system keeps types in directories.
+    pub file_type: Option<FileType>,
+    /// Where to go on behind it.
+    pub next: u64,
+}
+
+/// Looks for a name.
+pub async fn find<O: Operation>(work: &mut Work<O>, directory: &Inode, name: &[u8]) -> Result<Option<Found>, Error> {
+    let count = block_count(work, directory)?;
+    if let Some(mut probe) = tree::probe(work, directory, name).await? {
+        loop {
+            let Some((number, block)) = block_at(work, directory, probe.leaf()).await? else { return Ok(None) };
+            if let Some(found) = found_in(&block, number, name)? {
+                return Ok(Some(found));
+            }
+            if !tree::advance(work, directory, &mut probe).await? {
+                return Ok(None);
+            }
+        }
+    }
+    for at in 0..count {
+        if let Some((number, block)) = block_at(work, directory, FileBlock(at)).await?
+            && let Some(found) = found_in(&block, number, name)?
+        {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+fn found_in(block: &Block, number: BlockNumber, name: &[u8]) -> Result<Option<Found>, Error> {
+    let record = entry::find(block, name)?;
+    Ok(record.and_then(|record| Some(Found { inode: record.inode?, block: number, offset: record.offset })))
+}
+
+/// Names from `position` on (0: the first), at most `entries_max`.
+pub async fn list<O: Operation>(
+    work: &mut Work<O>,
+    directory: &Inode,
+    position: u64,
+    entries_max: usize,
+) -> Result<Vec<DirectoryEntry>, Error> {
+    let count = block_count(work, directory)?;
+    let (first, offset) = work.layout.file_block(position.min(directory.size));
+    let mut entries = Vec::new();
+    for at in first.0..count {
+        let Some((_, block)) = block_at(work, directory, FileBlock(at)).await? else { continue };
+        let begin = u64::from(at) * work.layout.block_bytes as u64;
+        for record in entry::records(&block) {
+            let record = record?;
+            let Some(inode) = record.inode.filter(|_| at > first.0 || record.offset >= offset) else { continue };
+            if entries.len() == entries_max {
+                return Ok(entries);
+            }
+            let next = begin + (record.offset + record.record_bytes) as u64;
+            entries.push(DirectoryEntry { name: record.name.to_vec(), inode, file_type: record.file_type, next });
+        }
+    }
+    Ok(entries)
+}
+
+/// Whether nothing but "." and ".." is in it.
+pub async fn is_empty<O: Operation>(work: &mut Work<O>, directory: &Inode) -> Result<bool, Error> {
+    let names = list(work, directory, 0, 3).await?;
+    Ok(names.iter().all(|entry| entry.name == b"." || entry.name == b".."))
+}
+
+/// Puts a name in that is not there. Whoever calls it stores the directory.
+pub async fn insert<O: Operation>(
+    work: &mut Work<O>,
+    directory: &mut Inode,
+    name: &[u8],
+    inode: InodeNumber,
+    file_type: FileType,
+) -> Result<(), Error> {
+    let entry = NewEntry { name, inode, type_byte: type_byte(work, file_type) };
+    if tree::insert(work, directory, &entry).await? {
+        return Ok(());
+    }
+    // What is in the room of its index is overwritten from here on.
+    directory.flags &= !FLAG_INDEX;
+    let count = block_count(work, directory)?;
+    for at in 0..count {
+        let Some((number, block)) = block_at(work, directory, FileBlock(at)).await? else { continue };
+        if let Some(room) = entry::room(&block, name.len())? {
+            let block = work.operation.change(number, Object::Directory(directory.number)).await?;
+            entry::insert(block, room, &entry);
+            return Ok(());
+        }
+    }
+    if count == 1 && tree::make(work, directory).await? {
+        return tree::insert(work, directory, &entry).await?.then_some(()).ok_or_else(|| ErrorKind::NoSpace.into());
+    }
+    let (_, block) = tree::append_block(work, directory).await?;
+    entry::fill(work.operation.change(block, Object::Directory(directory.number)).await?, &[entry]);
+    Ok(())
+}
+
+/// What an entry says of the type.
+pub fn type_byte<O>(work: &Work<O>, file_type: FileType) -> u8 {
+    if work.layout.features.has_filetype() { file_type.entry_byte() } else { 0 }
+}
+
+/// Takes a name away.
+pub async fn remove<O: Operation>(work: &mut Work<O>, directory: &Inode, found: &Found) -> Result<(), Error> {
+    let block = work.operation.change(found.block, Object::Directory(directory.number)).await?;
+    entry::remove(block, found.offset)
+}
+
+/// Lets a name lead elsewhere.
+pub async fn redirect<O: Operation>(
+    work: &mut Work<O>,
+    directory: &Inode,
+    found: &Found,
+    inode: InodeNumber,
+    file_type: FileType,
+) -> Result<(), Error> {
+    let byte = type_byte(work, file_type);
+    let block = work.operation.change(found.block, Object::Directory(directory.number)).await?;
+    entry::redirect(block, found.offset, inode, byte);
+    Ok(())
+}
+
+/// The first block of a new directory. Whoever calls it stores the directory.
+pub async fn begin<O: Operation>(work: &mut Work<O>, directory: &mut Inode, parent: InodeNumber) -> Result<(), Error> {
+    let type_byte = type_byte(work, FileType::Directory);
+    let (_, number) = tree::append_block(work, directory).await?;
+    let block = work.operation.change(number, Object::Directory(directory.number)).await?;
+    let own = NewEntry { name: b".", inode: directory.number, type_byte };
+    entry::fill(block, &[own, NewEntry { name: b"..", inode: parent, type_byte }]);
+    Ok(())
+}
+
+/// What ".." leads to.
+///
+/// # Errors
+/// `Corrupt` when there is none.
+pub async fn parent<O: Operation>(work: &mut Work<O>, directory: &Inode) -> Result<Found, Error> {
+    let first = block_at(work, directory, FileBlock(0)).await?;
+    let found = match first {
+        Some((number, block)) => found_in(&block, number, b"..")?,
+        None => None,
+    };
+    found.ok_or_else(|| Error::corrupt(format!("the directory {} has no \"..\"", directory.number)))
+}
+
+/// Blocks of a directory.
+///
+/// # Errors
+/// `NotDirectory`; `Corrupt` when its size is impossible.
+fn block_count<O>(work: &Work<O>, directory: &Inode) -> Result<u32, Error> {
+    if directory.file_type != FileType::Directory {
+        return Err(Error::new(ErrorKind::NotDirectory, format!("{} is not a directory", directory.number)));
+    }
+    tree::block_count(work, directory)
+}
+
+async fn block_at<O: Operation>(
+    work: &mut Work<O>,
+    directory: &Inode,
+    at: FileBlock,
+) -> Result<Option<(BlockNumber, Block)>, Error> {
+    match mapping::lookup(work, directory, u64::from(at.0)).await? {
+        Place::Hole(_) => Ok(None),
+        Place::Block(number) => {
+            Ok(Some((number, work.operation.read(number, Object::Directory(directory.number)).await?)))
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! A file system: what a mount asks of it.
+//!
+//! Every method is one operation ([`crate::blocks`]): whole, or nothing. Those that change more than one may hold (writing and shortening large files) are several, each
+//! of which leaves a file system that `e2fsck` has nothing to say about.
+//!
+//! Who may do what is the caller's to decide: permissions are kept here, and not looked at.
+
+mod files;
+mod names;
+mod nodes;
+
+pub use names::{NewNode, Owner, RenameMode};
+pub use nodes::MetadataChange;
+
+use std::sync::Arc;
+
+use crate::blocks::{Access, Blocks, Object, Operation};
+use crate::descriptor::DescriptorRaw;
+use crate::error::{Error, ErrorKind};
+use crate::inode::{FileType, Inode};
+use crate::layout::{Layout, descriptors_in};
+use crate::limits::NAME_BYTES_MAX;
+use crate::numbers::InodeNumber;
+use crate::removal;
+use crate::superblock::{SuperblockRaw, place};
+use crate::time::Timestamp;
+use crate::work::Work;
+use crate::{numbers::GroupNumber, orphans};
+
+/// What time it is: this crate knows no clock.
+pub type WallClock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// How a file system is opened.
+#[derive(Clone)]
+pub struct OpenOptions {
+    /// Nothing will be changed.
+    pub is_read_only: bool,
+    /// Whether blocks that are reserved for the super-user may be used.
+    pub may_use_reserved: bool,
+    /// What time it is.
+    pub wall_clock: WallClock,
+}
+
+/// An ext2 file system.
+pub struct FileSystem<B> {
+    blocks: B,
+    layout: Arc<Layout>,
+    options: OpenOptions,
+}
+
+/// What is known of an inode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metadata {
+    /// Its number.
+    pub inode: InodeNumber,
+    /// What it is.
+    pub file_type: FileType,
+    /// The twelve bits of permissions.
+    pub permissions: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group of the owner.
+    pub gid: u32,
+    /// Bytes of its content; of a symbolic link, of its target.
+    pub size_bytes: u64,
+    /// 512-byte sectors that it takes.
+    pub sectors: u32,
+    /// Names that it has.
+    pub links_count: u16,
+    /// When it was read last, as far as callers say so.
+    pub accessed: Timestamp,
+    /// When anything of it changed last.
+    pub changed: Timestamp,
+    /// When its content changed last.
+    pub modified: Timestamp,
+    /// When it was created, where inodes have room for that.
+    pub created: Option<Timestamp>,
+    /// Of a device: its major and minor number.
+    pub device: Option<(u32, u32)>,
+    /// Which file this is of those that had its number.
+    pub generation: u32,
+}
+
+/// How full a file system is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Statistics {
+    /// Bytes of a block.
+    pub block_bytes: usize,
+    /// Blocks without those that only the file system itself uses.
+    pub block_count: u32,
+    /// Free blocks.
+    pub free_blocks: u32,
+    /// Free blocks without those that are reserved.
+    pub available_blocks: u32,
+    /// Inodes.
+    pub inode_count: u32,
+    /// Free inodes.
+    pub free_inodes: u32,
+    /// Bytes of a name.
+    pub name_bytes_max: usize,
+}
+
+impl<B: Blocks> FileSystem<B> {
+    /// Opens a file system. To change it, it has to be clean; what a crash left without a name is freed then.
+    ///
+    /// # Errors
+    /// `Corrupt` when there is none or it is damaged, `Unsupported` and `ReadOnly` with the names of features, `NotClean`.
+    pub async fn open(blocks: B, options: OpenOptions) -> Result<Self, Error> {
+        let mut operation = blocks.begin(Access::Read).await?;
+        let number = place(blocks.block_bytes()).block;
+        let block = operation.read(number, Object::SuperBlock).await?;
+        let raw = SuperblockRaw::in_block(&block)?;
+        let mut layout = Layout::new(raw, blocks.block_count())?;
+        if layout.block_bytes != blocks.block_bytes() {
+            return Err(Error::corrupt("the size of blocks changed while the file system was opened"));
+        }
+        if !options.is_read_only {
+            check_changeable(&layout, raw, blocks.is_read_only())?;
+        }
+        let descriptors = read_descriptors(&mut operation, &layout).await?;
+        layout.set_groups(&descriptors)?;
+        drop(operation);
+        let file_system = Self { blocks, layout: Arc::new(layout), options };
+        file_system.check_root().await?;
+        if !file_system.options.is_read_only {
+            file_system.reclaim_all().await?;
+        }
+        Ok(file_system)
+    }
+
+    async fn check_root(&self) -> Result<(), Error> {
+        let root = self.read().await?.named_inode(InodeNumber::ROOT).await?;
+        if root.file_type != FileType::Directory {
+            return Err(Error::corrupt("the root of the file system is no directory"));
+        }
+        Ok(())
+    }
+
+    /// Frees what waited for users that are gone.
+    async fn reclaim_all(&self) -> Result<(), Error> {
+        // Each goes out of the list, so that it ends even where it leads in a circle.
+        for _ in 0..self.layout.inode_count {
+            let first = orphans::first(&mut self.read().await?).await?;
+            match first {
+                None => return Ok(()),
+                Some(number) => self.reclaim(number).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees an inode without a name, in as many operations as that takes.
+    async fn reclaim(&self, number: InodeNumber) -> Result<(), Error> {
+        loop {
+            let mut work = self.change().await?;
+            let is_last = removal::reclaim_step(&mut work, number).await?;
+            work.operation.end().await?;
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Makes everything durable that was done.
+    pub async fn commit(&self) -> Result<(), Error> {
+        self.blocks.commit().await
+    }
+
+    /// Where its blocks come from.
+    pub fn blocks(&self) -> &B {
+        &self.blocks
+    }
+
+    /// How full it is.
+    pub async fn statistics(&self) -> Result<Statistics, Error> {
+        let superblock = self.read().await?.superblock().await?;
+        let layout = &self.layout;
+        let own = |group| layout.head_blocks(group) + 2 + layout.inode_table_blocks();
+        let overhead: u64 = (0..layout.group_count()).map(|group| u64::from(own(GroupNumber(group)))).sum();
+        let overhead = overhead.min(u64::from(layout.block_count)) as u32;
+        let free_blocks = superblock.free_blocks_count.get();
+        Ok(Statistics {
+            block_bytes: layout.block_bytes,
+            block_count: layout.block_count.saturating_sub(overhead).saturating_sub(layout.first_data_block),
+            free_blocks,
+            available_blocks: free_blocks.saturating_sub(superblock.reserved_blocks_count.get()),
+            inode_count: layout.inode_count,
+            free_inodes: superblock.free_inodes_count.get(),
+            name_bytes_max: NAME_BYTES_MAX,
+        })
+    }
+
+    async fn read(&self) -> Result<Work<B::Operation>, Error> {
+        let operation = self.blocks.begin(Access::Read).await?;
+        Ok(self.work(operation))
+    }
+
+    async fn change(&self) -> Result<Work<B::Operation>, Error> {
+        if self.options.is_read_only {
+            return Err(ErrorKind::ReadOnly.into());
+        }
+        let operation = self.blocks.begin(Access::Change).await?;
+        Ok(self.work(operation))
+    }
+
+    fn work(&self, operation: B::Operation) -> Work<B::Operation> {
+        Work {
+            operation,
+            layout: Arc::clone(&self.layout),
+            now: (self.options.wall_clock)(),
+            may_use_reserved: self.options.may_use_reserved,
+        }
+    }
+}
+
+fn check_changeable(layout: &Layout, raw: &SuperblockRaw, is_device_read_only: bool) -> Result<(), Error> {
+    layout.features.check_changeable()?;
+    if is_device_read_only {
+        return Err(Error::new(ErrorKind::ReadOnly, "the device is read-only"));
+    }
+    if layout.revision == 0 {
+        return Err(Error::new(ErrorKind::ReadOnly, "a file system of revision 0 can only be read"));
+    }
+    if !raw.is_clean() {
+        return Err(Error::new(ErrorKind::NotClean, "the file system was not unmounted cleanly: run e2fsck first"));
+    }
+    Ok(())
+}
+
+async fn read_descriptors<O: Operation>(operation: &mut O, layout: &Layout) -> Result<Vec<DescriptorRaw>, Error> {
+    let per_block = layout.descriptors_per_block();
+    let mut descriptors = Vec::new();
+    for index in 0..layout.descriptor_block_count() {
+        let (number, _) = layout.descriptor_place(GroupNumber(index * per_block));
+        let block = operation.read(number, Object::GroupDescriptors).await?;
+        descriptors.extend(descriptors_in(&block));
+    }
+    descriptors.truncate(layout.group_count() as usize);
+    Ok(descriptors)
+}
+
+fn metadata(inode: &Inode) -> Metadata {
+    let is_device = matches!(inode.file_type, FileType::CharacterDevice | FileType::BlockDevice);
+    Metadata {
+        inode: inode.number,
+        file_type: inode.file_type,
+        permissions: inode.permissions,
+        uid: inode.uid,
+        gid: inode.gid,
+        size_bytes: inode.size,
+        sectors: inode.sectors,
+        links_count: inode.links_count,
+        accessed: inode.accessed,
+        changed: inode.changed,
+        modified: inode.modified,
+        created: inode.created,
+        device: is_device.then(|| crate::device_number::parse(inode.blocks[0], inode.blocks[1])),
+        generation: inode.generation,
+    }
+}

@@ -1,0 +1,63 @@
+//! The ext2 file system (revision 1; revision 0 may be read), over blocks that someone else reads, keeps and makes durable.
+//!
+//! A mount asks a [`FileSystem`]. It does everything in operations ([`Operation`]) that are whole or change nothing, over [`Blocks`]: those of a device that one host has
+//! to itself ([`PlainBlocks`]), or of a LUN that several hosts share. `docs/formats/ext2.md` says what of ext2 is supported.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `file_system` | [`FileSystem`]: names, files, inodes, as a mount asks for them |
+//! | `make` | [`make()`]: a new file system |
+//! | `removal`, `orphans` | what becomes of inodes without names |
+//! | `directory`, `tree`, `index`, `hash`, `entry` | names in a directory: all of it; its blocks by their index; a node of that; hashes; one block of entries |
+//! | `attributes` | extended attributes |
+//! | `content`, `mapping` | bytes of a file; which block holds which of them |
+//! | `allocation`, `inodes`, `bitmap` | blocks and inodes that are taken and given back |
+//! | `work` | what all of these work with: an operation, the layout, the time |
+//! | `layout`, `superblock`, `descriptor`, `inode`, `features`, `device_number`, `time` | what is stored, and where |
+//! | `plain` | [`PlainBlocks`] |
+//! | [`blocks`] | what the file system asks of whoever has its blocks |
+//! | [`limits`] | the bounds of this crate |
+
+#![forbid(unsafe_code)]
+
+mod allocation;
+mod attributes;
+mod bitmap;
+pub mod blocks;
+mod content;
+mod descriptor;
+mod device_number;
+mod directory;
+mod entry;
+mod error;
+mod features;
+mod file_system;
+mod hash;
+mod index;
+mod inode;
+mod inodes;
+mod layout;
+pub mod limits;
+mod make;
+mod mapping;
+mod numbers;
+mod orphans;
+mod plain;
+mod removal;
+mod superblock;
+mod time;
+mod tree;
+mod work;
+
+pub use attributes::SetMode;
+pub use blocks::{Access, Block, Blocks, Object, Operation};
+pub use directory::DirectoryEntry;
+pub use error::{Error, ErrorKind};
+pub use file_system::{
+    FileSystem, Metadata, MetadataChange, NewNode, OpenOptions, Owner, RenameMode, Statistics, WallClock,
+};
+pub use inode::FileType;
+pub use make::{Made, MakeOptions, make};
+pub use numbers::{BlockNumber, FileBlock, GroupNumber, InodeNumber};
+pub use plain::{PlainBlocks, PlainOperation};
+pub use time::Timestamp;

@@ -1,0 +1,339 @@
+//! The blocks of a device that one host has to itself.
+//!
+//! Operations that change something have their turn one after the other; those that only read run beside each other. What ended operations changed is
+//! kept in memory until a commit.
+//!
+//! What a power loss leaves:
+//!
+//! | the power is lost | and the device has |
+//! |---|---|
+//! | between commits | exactly what the last commit left: nothing is written in between |
+//! | in a commit | a super block that says *not clean*, or the state before it, or after it |
+//!
+//! A commit is three steps with a flush behind each: the super block of before, marked not clean; everything but the super block; the super block. One that
+//! was interrupted is therefore seen by whoever opens the file system next, and asks for `e2fsck`. To be whole in every case takes a commit in one
+//! atomic unit, which a device alone does not have.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use block::device::DeviceExt;
+use block::range_lock::{RangeGuard, RangeLock};
+use block::{Buffer, ByteRange, SharedDevice};
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+
+use crate::blocks::{Access, Block, Blocks, Object, Operation};
+use crate::error::{Error, ErrorKind};
+use crate::limits::{CHANGED_BLOCKS_MAX, CLEAN_BLOCKS_MAX, TRANSFER_BYTES_MAX, WRITES_IN_FLIGHT};
+use crate::numbers::{BlockNumber, InodeNumber};
+use crate::superblock;
+
+/// All operations have one lock.
+const WHOLE: ByteRange = ByteRange { offset: 0, length: 1 };
+
+/// The blocks of a device, for one host.
+pub struct PlainBlocks {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    device: SharedDevice,
+    block_bytes: usize,
+    block_count: u64,
+    /// Held by operations: shared to read, alone to change and to commit.
+    lock: RangeLock,
+    state: Mutex<State>,
+}
+
+/// Short sections, never across an await.
+#[derive(Default)]
+struct State {
+    /// Changed since the last commit.
+    changed: BTreeMap<BlockNumber, Block>,
+    /// Unchanged ones, in two generations.
+    young: BTreeMap<BlockNumber, Block>,
+    old: BTreeMap<BlockNumber, Block>,
+    /// Users of each inode that is open.
+    open: BTreeMap<InodeNumber, u64>,
+}
+
+impl State {
+    fn get(&mut self, number: BlockNumber) -> Option<Block> {
+        if let Some(block) = self.changed.get(&number).or_else(|| self.young.get(&number)) {
+            return Some(block.clone());
+        }
+        let block = self.old.remove(&number)?;
+        self.keep(number, block.clone());
+        Some(block)
+    }
+
+    fn keep(&mut self, number: BlockNumber, block: Block) {
+        if self.young.len() >= CLEAN_BLOCKS_MAX {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(number, block);
+    }
+
+    fn forget(&mut self, number: BlockNumber) {
+        self.young.remove(&number);
+        self.old.remove(&number);
+    }
+}
+
+impl PlainBlocks {
+    /// The blocks of the file system on `device`.
+    ///
+    /// # Errors
+    /// `Corrupt` when there is no ext2 on it, `Unsupported` for one whose blocks are of no size that is supported, or smaller than the device's.
+    pub async fn new(device: SharedDevice) -> Result<Self, Error> {
+        let block_bytes = superblock::peek(&device).await?.block_bytes()?;
+        let device_block = device.geometry().logical_block_bytes as usize;
+        if block_bytes < device_block {
+            let context = format!("blocks of {block_bytes} bytes on a device whose blocks have {device_block}");
+            return Err(Error::new(ErrorKind::Unsupported, context));
+        }
+        Ok(Self::with_block_bytes(device, block_bytes))
+    }
+
+    /// Blocks of `block_bytes` on a device that need not have a file system.
+    pub(crate) fn with_block_bytes(device: SharedDevice, block_bytes: usize) -> Self {
+        let block_count = device.geometry().size_bytes / block_bytes as u64;
+        let (lock, state) = (RangeLock::new(), Mutex::default());
+        Self { shared: Arc::new(Shared { device, block_bytes, block_count, lock, state }) }
+    }
+}
+
+impl Blocks for PlainBlocks {
+    type Operation = PlainOperation;
+
+    fn block_bytes(&self) -> usize {
+        self.shared.block_bytes
+    }
+
+    fn block_count(&self) -> u64 {
+        self.shared.block_count
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.shared.device.geometry().is_read_only
+    }
+
+    async fn begin(&self, access: Access) -> Result<PlainOperation, Error> {
+        let shared = Arc::clone(&self.shared);
+        let guard = match access {
+            Access::Read => shared.lock.shared(WHOLE).await,
+            Access::Change => shared.lock.exclusive(WHOLE).await,
+        };
+        if access == Access::Change && shared.lock().changed.len() > CHANGED_BLOCKS_MAX {
+            shared.commit().await?;
+        }
+        Ok(PlainOperation { shared, access, changed: BTreeMap::new(), released: BTreeSet::new(), _guard: guard })
+    }
+
+    async fn commit(&self) -> Result<(), Error> {
+        let _guard = self.shared.lock.exclusive(WHOLE).await;
+        self.shared.commit().await
+    }
+
+    async fn open(&self, inode: InodeNumber) -> Result<bool, Error> {
+        let mut state = self.shared.lock();
+        let users = state.open.entry(inode).or_insert(0);
+        *users += 1;
+        Ok(*users == 1)
+    }
+
+    async fn close(&self, inode: InodeNumber) -> Result<bool, Error> {
+        let mut state = self.shared.lock();
+        let Some(users) = state.open.get_mut(&inode) else {
+            return Err(Error::new(ErrorKind::Invalid, format!("{inode} is closed more often than it was opened")));
+        };
+        *users -= 1;
+        let is_last = *users == 0;
+        if is_last {
+            state.open.remove(&inode);
+        }
+        Ok(is_last)
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn offset(&self, block: BlockNumber) -> u64 {
+        u64::from(block.0) * self.block_bytes as u64
+    }
+
+    /// # Errors
+    /// `Corrupt` when the device has no such block.
+    fn check(&self, block: BlockNumber) -> Result<(), Error> {
+        if u64::from(block.0) < self.block_count {
+            return Ok(());
+        }
+        Err(Error::corrupt(format!("{block} is beyond the end of the device, which has {}", self.block_count)))
+    }
+
+    async fn read(&self, block: BlockNumber) -> Result<Block, Error> {
+        self.check(block)?;
+        if let Some(block) = self.lock().get(block) {
+            return Ok(block);
+        }
+        let bytes = self.device.read(self.offset(block), Buffer::zeroed(self.block_bytes)).await?;
+        let content = Block::copy_of(&bytes);
+        self.lock().keep(block, content.clone());
+        Ok(content)
+    }
+
+    /// Neighbours that are not in memory, in one request.
+    async fn read_ahead(&self, first: BlockNumber, count: u32) -> Result<(), Error> {
+        let count = u64::from(count).min((TRANSFER_BYTES_MAX / self.block_bytes) as u64);
+        let last = (u64::from(first.0) + count).min(self.block_count);
+        let wanted: Vec<BlockNumber> = {
+            let mut state = self.lock();
+            (u64::from(first.0)..last)
+                .map(|number| BlockNumber(number as u32))
+                .skip_while(|&number| state.get(number).is_some())
+                .collect()
+        };
+        let Some(&from) = wanted.first() else { return Ok(()) };
+        let bytes = self.device.read(self.offset(from), Buffer::zeroed(wanted.len() * self.block_bytes)).await?;
+        let mut state = self.lock();
+        for (number, content) in wanted.into_iter().zip(bytes.chunks_exact(self.block_bytes)) {
+            if state.get(number).is_none() {
+                state.keep(number, Block::copy_of(content));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whoever calls it has the lock alone. What could not be written stays changed.
+    async fn commit(&self) -> Result<(), Error> {
+        let changed = self.lock().changed.clone();
+        if changed.is_empty() {
+            return Ok(());
+        }
+        let place = superblock::place(self.block_bytes);
+        self.mark_not_clean(place.block).await?;
+        self.write_all(&changed, place.block).await?;
+        self.device.flush().await?;
+        let last = match changed.get(&place.block) {
+            Some(block) => block.clone(),
+            None => self.read(place.block).await?,
+        };
+        self.write(place.block, &last).await?;
+        self.device.flush().await?;
+        let mut state = self.lock();
+        for (number, block) in std::mem::take(&mut state.changed) {
+            state.keep(number, block);
+        }
+        Ok(())
+    }
+
+    /// The super block that the device has, but not clean.
+    async fn mark_not_clean(&self, number: BlockNumber) -> Result<(), Error> {
+        let bytes = self.device.read(self.offset(number), Buffer::zeroed(self.block_bytes)).await?;
+        let mut block = Block::copy_of(&bytes);
+        superblock::clear_clean(block.to_mut());
+        self.write(number, &block).await?;
+        Ok(self.device.flush().await?)
+    }
+
+    async fn write(&self, number: BlockNumber, block: &Block) -> Result<(), Error> {
+        self.device.write(self.offset(number), Buffer::copy_of(block), false).await?;
+        Ok(())
+    }
+
+    /// Neighbours together, several writes at a time.
+    async fn write_all(&self, changed: &BTreeMap<BlockNumber, Block>, except: BlockNumber) -> Result<(), Error> {
+        let mut runs: Vec<(BlockNumber, Vec<Block>)> = Vec::new();
+        for (&number, block) in changed.iter().filter(|(number, _)| **number != except) {
+            match runs.last_mut() {
+                Some((first, blocks))
+                    if first.0 as usize + blocks.len() == number.0 as usize
+                        && (blocks.len() + 1) * self.block_bytes <= TRANSFER_BYTES_MAX =>
+                {
+                    blocks.push(block.clone());
+                }
+                _ => runs.push((number, vec![block.clone()])),
+            }
+        }
+        let writes = runs.into_iter().map(|(first, blocks)| self.write_run(first, blocks));
+        stream::iter(writes).buffer_unordered(WRITES_IN_FLIGHT).try_for_each(|()| async { Ok(()) }).await
+    }
+
+    async fn write_run(&self, first: BlockNumber, blocks: Vec<Block>) -> Result<(), Error> {
+        let mut buffer = Buffer::zeroed(blocks.len() * self.block_bytes);
+        for (place, block) in buffer.chunks_exact_mut(self.block_bytes).zip(&blocks) {
+            place.copy_from_slice(block);
+        }
+        self.device.write(self.offset(first), buffer, false).await?;
+        Ok(())
+    }
+}
+
+/// An operation on a device that one host has to itself.
+pub struct PlainOperation {
+    shared: Arc<Shared>,
+    access: Access,
+    changed: BTreeMap<BlockNumber, Block>,
+    /// Free now, and not changed since.
+    released: BTreeSet<BlockNumber>,
+    _guard: RangeGuard,
+}
+
+impl PlainOperation {
+    fn may_change(&self, block: BlockNumber) -> Result<(), Error> {
+        assert_eq!(self.access, Access::Change, "an operation that only reads changes {block}");
+        self.shared.check(block)
+    }
+}
+
+impl Operation for PlainOperation {
+    async fn read(&mut self, block: BlockNumber, _object: Object) -> Result<Block, Error> {
+        match self.changed.get(&block) {
+            Some(content) => Ok(content.clone()),
+            None => self.shared.read(block).await,
+        }
+    }
+
+    async fn change(&mut self, block: BlockNumber, object: Object) -> Result<&mut [u8], Error> {
+        self.may_change(block)?;
+        let content = self.read(block, object).await?;
+        self.released.remove(&block);
+        Ok(self.changed.entry(block).or_insert(content).to_mut())
+    }
+
+    async fn replace(&mut self, block: BlockNumber, _object: Object) -> Result<&mut [u8], Error> {
+        self.may_change(block)?;
+        self.released.remove(&block);
+        self.changed.insert(block, Block::zeroed(self.shared.block_bytes));
+        Ok(self.changed.get_mut(&block).expect("it was put there just now").to_mut())
+    }
+
+    fn release(&mut self, block: BlockNumber) {
+        self.changed.remove(&block);
+        self.released.insert(block);
+    }
+
+    async fn read_ahead(&mut self, first: BlockNumber, count: u32, _object: Object) -> Result<(), Error> {
+        self.shared.read_ahead(first, count).await
+    }
+
+    async fn is_open(&mut self, inode: InodeNumber) -> Result<bool, Error> {
+        Ok(self.shared.lock().open.contains_key(&inode))
+    }
+
+    async fn end(self) -> Result<(), Error> {
+        let mut state = self.shared.lock();
+        for block in self.released {
+            state.changed.remove(&block);
+            state.forget(block);
+        }
+        for (number, block) in self.changed {
+            state.forget(number);
+            state.changed.insert(number, block);
+        }
+        Ok(())
+    }
+}

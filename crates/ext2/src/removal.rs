@@ -1,0 +1,57 @@
+//! What becomes of an inode when a name of it goes.
+
+use crate::blocks::Operation;
+use crate::error::Error;
+use crate::inode::{FileType, Inode};
+use crate::limits::OPERATION_BLOCKS_MAX;
+use crate::numbers::InodeNumber;
+use crate::work::Work;
+use crate::{attributes, content, inodes, orphans};
+
+/// Takes one link away, or all of a directory, and stores the inode. With the last one it is freed, unless someone has it open or it is too large for this
+/// operation: then it is in the list of inodes without names. Whether the caller has to go on freeing it ([`reclaim_step`]).
+pub async fn unlink<O: Operation>(work: &mut Work<O>, mut inode: Inode) -> Result<bool, Error> {
+    let is_directory = inode.file_type == FileType::Directory;
+    let links = if is_directory { Some(0) } else { inode.links_count.checked_sub(1) };
+    inode.links_count = links.ok_or_else(|| Error::corrupt(format!("{} has more names than links", inode.number)))?;
+    inode.changed = work.now;
+    if inode.links_count > 0 {
+        work.store(&inode).await?;
+        return Ok(false);
+    }
+    if work.operation.is_open(inode.number).await? {
+        orphans::add(work, &mut inode).await?;
+        work.store(&inode).await?;
+        return Ok(false);
+    }
+    if content::free_all(work, &mut inode, OPERATION_BLOCKS_MAX).await? {
+        attributes::release(work, &mut inode).await?;
+        inodes::free(work, inode).await?;
+        return Ok(false);
+    }
+    orphans::add(work, &mut inode).await?;
+    work.store(&inode).await?;
+    Ok(true)
+}
+
+/// A step towards freeing an inode that is in the list of inodes without names; whether it was the last.
+pub async fn reclaim_step<O: Operation>(work: &mut Work<O>, number: InodeNumber) -> Result<bool, Error> {
+    let Some(mut inode) = work.inode_if_any(number).await? else {
+        return Err(Error::corrupt(format!("the list of inodes without names leads to {number}, which is none")));
+    };
+    if inode.links_count > 0 {
+        // The kernel puts files in the list that it is about to shorten. It says by itself how far that got.
+        orphans::remove(work, &inode).await?;
+        inode.deleted = 0;
+        work.store(&inode).await?;
+        return Ok(true);
+    }
+    if !content::free_all(work, &mut inode, OPERATION_BLOCKS_MAX).await? {
+        work.store(&inode).await?;
+        return Ok(false);
+    }
+    attributes::release(work, &mut inode).await?;
+    orphans::remove(work, &inode).await?;
+    inodes::free(work, inode).await?;
+    Ok(true)
+}

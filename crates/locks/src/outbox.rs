@@ -1,0 +1,82 @@
+//! Messages to one client, numbered, kept until it says that it has taken them: what a lost connection swallowed is sent again on another.
+
+use std::collections::VecDeque;
+
+/// Messages that a client has not taken. The first has the number 1.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Outbox<T> {
+    /// The number of the first message in `untaken`.
+    first: u64,
+    untaken: VecDeque<T>,
+    /// How many of `untaken` were sent.
+    sent: usize,
+}
+
+impl<T> Default for Outbox<T> {
+    fn default() -> Self {
+        Self { first: 1, untaken: VecDeque::new(), sent: 0 }
+    }
+}
+
+impl<T: Clone> Outbox<T> {
+    /// One more message. False when there are `max` already: it is not taken in.
+    pub fn push(&mut self, message: T, max: usize) -> bool {
+        let has_room = self.untaken.len() < max;
+        if has_room {
+            self.untaken.push_back(message);
+        }
+        has_room
+    }
+
+    /// The next message to be sent, with its number.
+    pub fn poll(&mut self) -> Option<(u64, T)> {
+        let message = self.untaken.get(self.sent)?.clone();
+        self.sent += 1;
+        Some((self.first + self.sent as u64 - 1, message))
+    }
+
+    /// The client has taken messages up to `number`. One that says so of more than was sent has taken what was.
+    pub fn taken(&mut self, number: u64) {
+        let count = number.saturating_add(1).saturating_sub(self.first);
+        let count = usize::try_from(count).unwrap_or(usize::MAX).min(self.sent);
+        self.untaken.drain(..count);
+        self.first += count as u64;
+        self.sent -= count;
+    }
+
+    /// Its connection is lost: what was not taken is sent again.
+    pub fn rewind(&mut self) {
+        self.sent = 0;
+    }
+
+    /// How many are not taken.
+    pub fn untaken_count(&self) -> usize {
+        self.untaken.len()
+    }
+
+    /// Whether there is something to send.
+    pub fn has_more(&self) -> bool {
+        self.sent < self.untaken.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_taken_is_sent_again_with_its_number() {
+        let mut outbox = Outbox::default();
+        assert!(["a", "b", "c"].into_iter().all(|message| outbox.push(message, 3)));
+        assert!(!outbox.push("d", 3), "it is full");
+        assert_eq!((outbox.poll(), outbox.poll()), (Some((1, "a")), Some((2, "b"))));
+        outbox.taken(1);
+        outbox.rewind();
+        assert!(outbox.push("d", 3), "one was taken");
+        assert_eq!((outbox.poll(), outbox.poll()), (Some((2, "b")), Some((3, "c"))));
+        outbox.taken(u64::MAX);
+        assert_eq!((outbox.untaken_count(), outbox.poll(), outbox.poll()), (1, Some((4, "d")), None));
+        outbox.taken(3);
+        assert_eq!((outbox.untaken_count(), outbox.has_more()), (1, false), "of what was taken before");
+    }
+}

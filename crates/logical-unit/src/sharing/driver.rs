@@ -1,0 +1,118 @@
+//! What sharing does by itself: deadlines that pass, fences that are carried out, and what has to be durable before it goes on.
+//!
+//! A fence is carried out by taking all ranges once: whatever had one before has ended then, and whatever gets one later looks whether its client lives.
+//! So it does not matter through which unit a command came, or whether it came before its client registered.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use block::ByteRange;
+use block::completion::Workers;
+use block::range_lock::RangeLock;
+use locks::identity::{BootEpoch, ClientId};
+
+use super::orders::TURN;
+use super::site::Sharing;
+use super::store::SavedSharing;
+
+/// When what could not be made durable is tried again.
+const SAVING_RETRY_TIME: Duration = Duration::from_secs(1);
+
+/// What the driver has to do now.
+#[derive(Default)]
+struct Work {
+    to_fence: Vec<ClientId>,
+    grace_end: Option<BootEpoch>,
+    forgets_lease: bool,
+}
+
+impl Sharing {
+    /// Runs until it is dropped. `ranges` are those of the unit.
+    pub(crate) async fn run(self: Arc<Self>, ranges: RangeLock, workers: Workers) {
+        loop {
+            let work = self.work();
+            for client in work.to_fence {
+                let (sharing, ranges) = (Arc::clone(&self), ranges.clone());
+                workers.spawn(async move {
+                    drop(ranges.exclusive(ByteRange { offset: 0, length: u64::MAX }).await);
+                    sharing.with(|state, now| state.manager.fenced(now, client));
+                });
+            }
+            if let Some(epoch) = work.grace_end {
+                self.keep_grace_end(epoch).await;
+            }
+            if work.forgets_lease {
+                self.forget_lease().await;
+            }
+            self.wait().await;
+            self.with(|state, now| state.manager.handle_timeout(now));
+        }
+    }
+
+    fn work(&self) -> Work {
+        self.with(|state, _| Work {
+            to_fence: std::mem::take(&mut state.to_fence),
+            grace_end: state.grace_end.take(),
+            forgets_lease: state.is_lease_forgotten(),
+        })
+    }
+
+    /// Waits for the next deadline, or for work.
+    async fn wait(&self) {
+        let mut sleep = self.with(|state, _| {
+            state.armed = state.manager.next_deadline();
+            state.armed.map(|deadline| self.clock.sleep_until(deadline))
+        });
+        poll_fn(|context| {
+            self.driver.register(context.waker());
+            if self.with(|state, _| state.needs_driver()) {
+                return Poll::Ready(());
+            }
+            sleep.as_mut().map_or(Poll::Pending, |sleep| sleep.as_mut().poll(context))
+        })
+        .await;
+    }
+
+    /// Nothing that clients of before held can be reclaimed after the next start. Until that is durable nothing else is granted.
+    async fn keep_grace_end(&self, epoch: BootEpoch) {
+        let _turn = self.turns.exclusive(TURN).await;
+        let saved = self.with(|state, _| SavedSharing { reclaimable_from: epoch.0, ..state.saved });
+        while !self.save(saved).await {
+            self.clock.sleep(SAVING_RETRY_TIME).await;
+        }
+        self.with(|state, now| {
+            state.saved.reclaimable_from = epoch.0;
+            state.manager.grace_end_kept(now);
+        });
+    }
+
+    /// Nobody can hold anything: the next start need not wait for anybody. Who registers meanwhile has to make its lease durable after this.
+    async fn forget_lease(&self) {
+        let _turn = self.turns.exclusive(TURN).await;
+        let saved = self.with(|state, _| {
+            let forgets = state.is_lease_forgotten();
+            forgets.then(|| {
+                state.saved.longest_lease_ms = None;
+                state.saved
+            })
+        });
+        if let Some(saved) = saved {
+            // Should it fail, the next start waits in vain, and that is all.
+            self.save(saved).await;
+        }
+    }
+
+    /// Whether it is durable.
+    async fn save(&self, saved: SavedSharing) -> bool {
+        let Some(store) = &self.store else { return true };
+        match store.save(saved).await {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::error!(%error, "what is to be known of a shared unit after a start cannot be made durable");
+                false
+            }
+        }
+    }
+}

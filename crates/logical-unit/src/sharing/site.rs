@@ -1,0 +1,137 @@
+//! The sharing of one logical unit: its state behind a lock, and whether anybody shares it at all.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use base::clock::{Clock, Instant};
+use block::Geometry;
+use block::range_lock::RangeLock;
+use futures_util::task::AtomicWaker;
+use locks::limits::Limits;
+use locks::manager::LockManager;
+use locks::resource::GroupSize;
+use locks::settings::Settings;
+use scsi::sharing::Support;
+
+use super::settings::SharingOptions;
+use super::state::{Addressed, State};
+use super::store::SharingStore;
+use super::wire::milliseconds;
+use crate::failure::Failure;
+use crate::limits::{SHARED_BLOCK_BYTES, SHARED_GROUP_BYTES, SHARING_LOCKS_MAX};
+use crate::nexus::NexusId;
+
+/// The sharing of one logical unit.
+pub(crate) struct Sharing {
+    /// Whether commands have to pass the gate; changes only under `state`.
+    is_used: AtomicBool,
+    state: Mutex<State>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) store: Option<Arc<dyn SharingStore>>,
+    pub(super) driver: AtomicWaker,
+    /// Held by one save after the other.
+    pub(super) turns: RangeLock,
+    pub(super) block_bytes: u64,
+    support: Support,
+    pub(super) lease_ms: u32,
+}
+
+impl Sharing {
+    pub(crate) fn new(options: &SharingOptions, geometry: &Geometry, clock: Arc<dyn Clock>) -> Arc<Self> {
+        let block_bytes = u64::from(geometry.logical_block_bytes.max(SHARED_BLOCK_BYTES));
+        let group = GroupSize::of_blocks((SHARED_GROUP_BYTES / block_bytes).max(1));
+        let settings = Settings {
+            lease: options.lease,
+            callback_time: options.callback_time,
+            callback_time_max: options.callback_time_max,
+            deferral_step: options.callback_time / 2,
+            hold_time_min: options.hold_time_min,
+            limits: Limits { batch_max: SHARING_LOCKS_MAX, ..Limits::default() },
+            ..Settings::new(geometry.size_bytes.div_ceil(block_bytes), group.expect("it has a block"))
+        };
+        let manager = LockManager::new(settings, options.saved.start(), clock.now());
+        let support = Support {
+            is_paper_profile: false,
+            locks_max: SHARING_LOCKS_MAX as u16,
+            lease_ms: milliseconds(options.lease),
+            callback_ms: milliseconds(options.callback_time),
+            callback_ms_max: milliseconds(options.callback_time_max),
+            hold_ms_min: milliseconds(options.hold_time_min),
+            block_bytes: block_bytes as u32,
+            untaken_max: u32::try_from(options.untaken_max).unwrap_or(u32::MAX),
+        };
+        let state = State::new(manager, options.saved, options.untaken_max);
+        Arc::new(Self {
+            is_used: AtomicBool::new(state.is_used()),
+            state: Mutex::new(state),
+            clock,
+            store: options.store.clone(),
+            driver: AtomicWaker::new(),
+            turns: RangeLock::new(),
+            block_bytes,
+            support,
+            lease_ms: milliseconds(options.lease),
+        })
+    }
+
+    /// Whether commands have to pass the gate. Asked by whoever has its range: who shares the unit and reads blocks had them before, or will.
+    pub(crate) fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::Relaxed)
+    }
+
+    /// Does something with the state, and what follows from it.
+    pub(super) fn with<R>(&self, act: impl FnOnce(&mut State, Instant) -> R) -> R {
+        let now = self.clock.now();
+        let mut state = self.lock();
+        let result = act(&mut state, now);
+        let wakes = state.settle(now);
+        self.is_used.store(state.is_used(), Ordering::Release);
+        let needs_driver = state.needs_driver();
+        drop(state);
+        wakes.into_iter().for_each(Waker::wake);
+        if needs_driver {
+            self.driver.wake();
+        }
+        result
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether what a nexus sends may have an effect.
+    ///
+    /// # Errors
+    /// What it is told when its client does not live any more.
+    pub(crate) fn check_life(&self, nexus: &NexusId) -> Result<(), Failure> {
+        self.with(|state, now| state.client_of(now, nexus).map(|_| ()))
+    }
+
+    /// VPD page C1h.
+    pub(crate) fn support(&self) -> Support {
+        self.support
+    }
+
+    /// A nexus is gone.
+    pub(crate) fn remove_nexus(&self, nexus: &NexusId) {
+        if self.is_used() {
+            self.with(|state, _| state.lose_path(nexus));
+        }
+    }
+
+    /// The next message for a nexus; `waker` is woken when there is one later, if a client has this nexus.
+    pub(crate) fn poll_message(&self, nexus: &NexusId, waker: &Waker) -> Option<Addressed> {
+        if !self.is_used() {
+            return None;
+        }
+        self.with(|state, now| state.poll_message(now, nexus, waker))
+    }
+
+    /// A connection of a nexus is lost, perhaps with messages on their way.
+    pub(crate) fn rewind_messages(&self, nexus: &NexusId) {
+        if self.is_used() {
+            self.with(|state, _| state.rewind_messages(nexus));
+        }
+    }
+}

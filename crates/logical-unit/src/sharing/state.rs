@@ -1,0 +1,214 @@
+//! The lock manager of a unit, its clients' paths and messages, and the commands at its gate. Whoever changes it settles it before he lets it go.
+
+use std::collections::BTreeMap;
+use std::task::Waker;
+
+use base::clock::Instant;
+use locks::identity::{BootEpoch, ClientId, CommandId};
+use locks::manager::{LockManager, Output};
+use locks::outbox::Outbox;
+use scsi::Sense;
+use scsi::sharing::MessageBody;
+
+use super::store::SavedSharing;
+use super::wire;
+use crate::failure::Failure;
+use crate::nexus::NexusId;
+
+/// A client that lives, as far as its messages are concerned.
+pub(super) struct Member {
+    /// Drawn by the initiator: who knows it is the same client.
+    pub(super) key: [u8; 16],
+    /// What it reads it may keep.
+    pub(super) registers_reads: bool,
+    /// The nexuses it has. Messages go to the first.
+    pub(super) paths: Vec<NexusId>,
+    pub(super) outbox: Outbox<MessageBody>,
+}
+
+/// A command at the gate.
+pub(super) struct Arrived {
+    pub(super) client: Option<ClientId>,
+    pub(super) waker: Option<Waker>,
+    /// Whether it may pass; none while it waits.
+    pub(super) verdict: Option<Result<(), Failure>>,
+}
+
+/// A message to a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Addressed {
+    /// To whom.
+    pub client: u64,
+    /// Counts the messages to that client.
+    pub number: u64,
+    /// What.
+    pub body: MessageBody,
+}
+
+/// Guarded by the lock in [`Sharing`](super::site::Sharing).
+pub(super) struct State {
+    pub(super) manager: LockManager,
+    pub(super) members: BTreeMap<ClientId, Member>,
+    /// Whose a nexus is. It stays so when the client is fenced: what it sends is refused.
+    pub(super) bound: BTreeMap<NexusId, ClientId>,
+    /// Who is woken when there is a message.
+    pub(super) listeners: BTreeMap<NexusId, Waker>,
+    pub(super) arrived: BTreeMap<CommandId, Arrived>,
+    pub(super) command_next: u64,
+    /// Clients whose commands are to be ended.
+    pub(super) to_fence: Vec<ClientId>,
+    /// The end of the time after a start is to be made durable.
+    pub(super) grace_end: Option<BootEpoch>,
+    pub(super) saved: SavedSharing,
+    /// Registrations on their way: the longest lease is not forgotten meanwhile.
+    pub(super) registering: usize,
+    pub(super) untaken_max: usize,
+    /// When the driver looks again by itself.
+    pub(super) armed: Option<Instant>,
+    /// To be woken once the lock is given back.
+    wakes: Vec<Waker>,
+}
+
+impl State {
+    pub(super) fn new(manager: LockManager, saved: SavedSharing, untaken_max: usize) -> Self {
+        Self {
+            manager,
+            members: BTreeMap::new(),
+            bound: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            arrived: BTreeMap::new(),
+            command_next: 0,
+            to_fence: Vec::new(),
+            grace_end: None,
+            saved,
+            registering: 0,
+            untaken_max,
+            armed: None,
+            wakes: Vec::new(),
+        }
+    }
+
+    /// Does what the manager wants done. Gives who is to be woken.
+    pub(super) fn settle(&mut self, now: Instant) -> Vec<Waker> {
+        while let Some(output) = self.manager.poll_output() {
+            match output {
+                Output::Mail(client) => self.collect_mail(now, client),
+                Output::Pass(command, _) => self.decide(command, Ok(())),
+                Output::Fence(client, reason) => {
+                    tracing::warn!(%client, ?reason, "a client of a shared unit is fenced");
+                    self.begin_fence(now, client);
+                }
+                Output::LastClose(file) => {
+                    let all: Vec<ClientId> = self.members.keys().copied().collect();
+                    all.into_iter().for_each(|client| self.post(now, client, MessageBody::LastClose { file: file.0 }));
+                }
+                Output::KeepGraceEnd(epoch) => self.grace_end = Some(epoch),
+            }
+        }
+        std::mem::take(&mut self.wakes)
+    }
+
+    /// Takes over what the manager says to a client, in its order.
+    pub(super) fn collect_mail(&mut self, now: Instant, client: ClientId) {
+        while let Some(told) = self.manager.poll_message(client) {
+            self.post(now, client, wire::message(told));
+        }
+    }
+
+    /// Puts a message behind those that the manager said before. A client that takes none is fenced.
+    pub(super) fn post(&mut self, now: Instant, client: ClientId, body: MessageBody) {
+        let Some(member) = self.members.get_mut(&client) else { return };
+        if !member.outbox.push(body, self.untaken_max) {
+            return self.manager.overflow(now, client);
+        }
+        let listener = member.paths.first().and_then(|path| self.listeners.remove(path));
+        self.wakes.extend(listener);
+    }
+
+    /// A command that waits may pass, or must not.
+    fn decide(&mut self, command: CommandId, verdict: Result<(), Failure>) {
+        if let Some(arrived) = self.arrived.get_mut(&command).filter(|arrived| arrived.verdict.is_none()) {
+            arrived.verdict = Some(verdict);
+            self.wakes.extend(arrived.waker.take());
+        }
+    }
+
+    /// Nothing that waits of a client goes on. What is under way ends; the driver waits for it.
+    fn begin_fence(&mut self, now: Instant, client: ClientId) {
+        self.members.remove(&client);
+        let waits = |arrived: &Arrived| arrived.client == Some(client) && arrived.verdict.is_none();
+        let waiting: Vec<CommandId> =
+            self.arrived.iter().filter(|(_, arrived)| waits(arrived)).map(|(command, _)| *command).collect();
+        for command in waiting {
+            // What the gate has let pass at this very moment is refused when it has its range.
+            let _ = self.manager.cancel_command(now, command);
+            self.decide(command, Err(Sense::SHARING_FENCED.into()));
+        }
+        self.to_fence.push(client);
+    }
+
+    /// Whether a command has anything to ask here: somebody shares the unit, or may have before it started.
+    pub(super) fn is_used(&self) -> bool {
+        self.manager.is_in_grace()
+            || !self.bound.is_empty()
+            || !self.arrived.is_empty()
+            || self.manager.clients().all().next().is_some()
+    }
+
+    /// Whether there is work for the driver, at once or earlier than it thinks.
+    pub(super) fn needs_driver(&self) -> bool {
+        let is_earlier = |next: Instant| self.armed.is_none_or(|armed| next < armed);
+        self.has_work() || self.manager.next_deadline().is_some_and(is_earlier)
+    }
+
+    pub(super) fn has_work(&self) -> bool {
+        !self.to_fence.is_empty() || self.grace_end.is_some() || self.is_lease_forgotten()
+    }
+
+    /// Whether the longest lease is kept though nobody can hold anything.
+    pub(super) fn is_lease_forgotten(&self) -> bool {
+        self.saved.longest_lease_ms.is_some()
+            && self.registering == 0
+            && !self.manager.is_in_grace()
+            && self.manager.clients().all().next().is_none()
+    }
+
+    /// The client of a nexus, if it lives.
+    pub(super) fn client_of(&mut self, now: Instant, nexus: &NexusId) -> Result<Option<ClientId>, Failure> {
+        let Some(client) = self.bound.get(nexus).copied() else { return Ok(None) };
+        self.manager.check_life(now, client).map_err(|error| wire::failure(&error, 0))?;
+        Ok(Some(client))
+    }
+
+    /// A nexus is gone: messages go another way, beginning with the first that was not taken.
+    pub(super) fn lose_path(&mut self, nexus: &NexusId) {
+        self.listeners.remove(nexus);
+        let Some(member) = self.bound.remove(nexus).and_then(|client| self.members.get_mut(&client)) else { return };
+        member.paths.retain(|path| path != nexus);
+        member.outbox.rewind();
+        let listener = member.paths.first().and_then(|path| self.listeners.remove(path));
+        self.wakes.extend(listener);
+    }
+
+    /// The next message for a nexus; `waker` is woken when there is one later.
+    pub(super) fn poll_message(&mut self, now: Instant, nexus: &NexusId, waker: &Waker) -> Option<Addressed> {
+        let is_its = |member: &Member| member.paths.first() == Some(nexus);
+        for (&client, member) in self.members.iter_mut().filter(|(_, member)| is_its(member)) {
+            if let Some((number, body)) = member.outbox.poll() {
+                let body = wire::with_deadline(body, (client, self.manager.callbacks()), now);
+                return Some(Addressed { client: client.bits(), number, body });
+            }
+        }
+        if self.bound.contains_key(nexus) {
+            self.listeners.insert(nexus.clone(), waker.clone());
+        }
+        None
+    }
+
+    /// What was sent to a nexus and not taken may be lost with a connection, and is sent again.
+    pub(super) fn rewind_messages(&mut self, nexus: &NexusId) {
+        let is_its = |member: &&mut Member| member.paths.first() == Some(nexus);
+        self.members.values_mut().filter(is_its).for_each(|member| member.outbox.rewind());
+        self.wakes.extend(self.listeners.remove(nexus));
+    }
+}

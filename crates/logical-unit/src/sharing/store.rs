@@ -1,0 +1,44 @@
+//! What of sharing outlives a start of the target.
+
+use std::time::Duration;
+
+use locks::identity::BootEpoch;
+use locks::settings::Start;
+
+use crate::change_marks::Saving;
+
+/// What is kept beside the reservations: nothing for a single grant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SavedSharing {
+    /// The last start; zero before the first.
+    pub boot_epoch: u32,
+    /// The earliest start whose clients may still reclaim what they held.
+    pub reclaimable_from: u32,
+    /// The longest lease that was given; none when no client can hold anything.
+    pub longest_lease_ms: Option<u32>,
+}
+
+impl SavedSharing {
+    /// As it stands at the next start, which has to be durable before anybody registers.
+    #[must_use]
+    pub fn next_start(self) -> Self {
+        let boot_epoch = self.boot_epoch.saturating_add(1);
+        let is_reclaimable = self.longest_lease_ms.is_some() && self.reclaimable_from > 0;
+        Self { boot_epoch, reclaimable_from: if is_reclaimable { self.reclaimable_from } else { boot_epoch }, ..self }
+    }
+
+    pub(super) fn start(&self) -> Start {
+        Start {
+            boot_epoch: BootEpoch(self.boot_epoch),
+            reclaimable_from: BootEpoch(self.reclaimable_from),
+            longest_lease: self.longest_lease_ms.map(|ms| Duration::from_millis(u64::from(ms))),
+        }
+    }
+}
+
+/// Where that is kept.
+pub trait SharingStore: Send + Sync {
+    /// Makes it durable, and does not hold up the thread that asks. When it fails, what was saved before is still there. It is not called
+    /// again before it has ended, unless the future was dropped.
+    fn save(&self, sharing: SavedSharing) -> Saving;
+}

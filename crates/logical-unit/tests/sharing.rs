@@ -1,0 +1,660 @@
+//! A unit that several hosts share (`docs/protocol/sharing.md`), by its commands and messages: no host reads old data, whoever writes by
+//! whatever command, and a host that is silent harms nobody else. Time stands still but where a test turns the clock.
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+use std::task::Waker;
+use std::time::Duration;
+
+use base::executor::Executor;
+use block::memory::MemoryDevice;
+use block::{Buffer, SharedDevice};
+use common::changing::{BLOCKS_PER_MIB, NOT_CHANGING, SIZE, changing};
+use common::{BLOCK_BYTES, GatedDevice, identity, memory, transfer};
+use logical_unit::change_marks::Saving;
+use logical_unit::{
+    Command, LogicalUnit, LogicalUnitOptions, LunMap, NexusId, Outcome, SavedSharing, SharingOptions, SharingStore,
+};
+use scsi::cdb::Blocks;
+use scsi::cdb::table::ROWS;
+use scsi::sharing::{
+    CallbackAnswer, Lock, MessageBody, Mode, Parameters, Reason, Report, ReportRecord, Resource, Support,
+};
+use scsi::{Cdb, Sense, Status, TaskAttribute, TaskManagementFunction};
+
+const LEASE: Duration = Duration::from_secs(10);
+const MOMENT: Duration = Duration::from_millis(1);
+
+fn options() -> SharingOptions {
+    SharingOptions { lease: LEASE, callback_time: Duration::from_secs(4), ..SharingOptions::default() }
+}
+
+/// A command on its way; its outcome once it has one.
+#[derive(Clone, Default)]
+struct Started(Arc<Mutex<Option<Outcome>>>);
+
+impl Started {
+    fn is_over(&self) -> bool {
+        self.0.lock().unwrap().is_some()
+    }
+
+    fn outcome(&self) -> Outcome {
+        self.0.lock().unwrap().take().expect("it is over")
+    }
+
+    /// It ended with GOOD.
+    fn good(&self) {
+        let outcome = self.outcome();
+        assert_eq!((outcome.status, outcome.sense), (Status::Good, None));
+    }
+
+    fn sense(&self) -> Option<Sense> {
+        self.outcome().sense
+    }
+}
+
+/// A unit with everything that runs beside it.
+struct World {
+    executor: Executor,
+    luns: LunMap,
+    tag: u64,
+}
+
+impl World {
+    fn new() -> Self {
+        Self::with(memory(), options())
+    }
+
+    fn with(device: SharedDevice, sharing: SharingOptions) -> Self {
+        let mut executor = Executor::in_order();
+        let options = LogicalUnitOptions {
+            sharing: Some(sharing),
+            clock: Some(Arc::new(executor.clock())),
+            atomic_bytes_max: 1 << 20,
+            ..LogicalUnitOptions::default()
+        };
+        let unit = LogicalUnit::new(device, options);
+        executor.spawn(unit.run());
+        let luns = LunMap::new();
+        luns.insert(0, unit);
+        Self { executor, luns, tag: 0 }
+    }
+
+    /// Another initiator that has taken its unit attention.
+    fn nexus(&mut self, name: &str) -> NexusId {
+        let nexus = NexusId::new(&format!("{name},i,0x1,target,t,0x1"));
+        self.luns.add_nexus(&nexus);
+        assert_eq!(self.run(&nexus, Cdb::TestUnitReady, &[]).sense, Some(Sense::POWER_ON_OR_RESET));
+        nexus
+    }
+
+    fn settle(&mut self) {
+        self.executor.run_until_stalled();
+    }
+
+    fn advance(&mut self, duration: Duration) {
+        self.executor.clock().advance(duration);
+        self.settle();
+    }
+
+    fn start_as(&mut self, nexus: &NexusId, cdb: Cdb, data_out: &[u8], attribute: TaskAttribute) -> Started {
+        self.tag += 1;
+        let command = Command {
+            cdb: Ok(cdb),
+            data_out: Buffer::copy_of(data_out),
+            data_in_bytes_max: 1 << 20,
+            attribute,
+            task_tag: self.tag,
+        };
+        let execution = self.luns.execute(nexus, 0, command);
+        let started = Started::default();
+        let outcome = Arc::clone(&started.0);
+        self.executor.spawn(async move {
+            let ended = execution.await;
+            *outcome.lock().unwrap() = Some(ended);
+        });
+        self.settle();
+        started
+    }
+
+    fn start(&mut self, nexus: &NexusId, cdb: Cdb, data_out: &[u8]) -> Started {
+        self.start_as(nexus, cdb, data_out, TaskAttribute::Simple)
+    }
+
+    fn run(&mut self, nexus: &NexusId, cdb: Cdb, data_out: &[u8]) -> Outcome {
+        self.start(nexus, cdb, data_out).outcome()
+    }
+
+    fn write(&mut self, nexus: &NexusId, lba: u64, byte: u8) -> Started {
+        self.start(nexus, Cdb::Write(transfer(Blocks::new(lba, 1))), &[byte; BLOCK_BYTES])
+    }
+
+    fn read(&mut self, nexus: &NexusId, lba: u64) -> Started {
+        self.start(nexus, Cdb::Read(transfer(Blocks::new(lba, 1))), &[])
+    }
+
+    fn order(&mut self, nexus: &NexusId, client: u64, parameters: &Parameters) -> Outcome {
+        let list = parameters.emit();
+        let cdb =
+            Cdb::SharingOut { service_action: parameters.action(), client, parameter_list_length: list.len() as u32 };
+        self.run(nexus, cdb, &list)
+    }
+
+    fn ordered(&mut self, nexus: &NexusId, client: u64, parameters: &Parameters) {
+        let outcome = self.order(nexus, client, parameters);
+        assert_eq!((outcome.status, outcome.sense), (Status::Good, None), "{parameters:?}");
+    }
+
+    fn messages(&mut self, nexus: &NexusId) -> Vec<(u64, MessageBody)> {
+        let next = || self.luns.poll_message(nexus, Waker::noop()).map(|(_, message)| (message.number, message.body));
+        std::iter::from_fn(next).collect()
+    }
+
+    fn register(&mut self, nexus: &NexusId, key: u8) -> u64 {
+        self.ordered(nexus, 0, &register(key));
+        let registered = self.luns.poll_message(nexus, Waker::noop()).map(|(_, message)| message);
+        match registered {
+            Some(message) if matches!(message.body, MessageBody::Registered { .. }) => message.client,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A host that keeps what it reads.
+    fn client(&mut self, name: &str, key: u8) -> (NexusId, u64) {
+        let nexus = self.nexus(name);
+        let client = self.register(&nexus, key);
+        (nexus, client)
+    }
+
+    /// The number of the only message, which asks for copies.
+    fn purge(&mut self, nexus: &NexusId) -> u64 {
+        match self.messages(nexus)[..] {
+            [(_, MessageBody::Purge { callback, .. })] => callback,
+            ref other => panic!("no purge alone: {other:?}"),
+        }
+    }
+
+    fn acknowledge(&mut self, (nexus, client): &(NexusId, u64), callback: u64) {
+        let answer = CallbackAnswer::Done;
+        self.ordered(nexus, *client, &Parameters::Acknowledge { taken: 0, callback, answer });
+    }
+
+    fn renew(&mut self, (nexus, client): &(NexusId, u64)) {
+        self.ordered(nexus, *client, &Parameters::Renew { taken: 0 });
+    }
+
+    fn report(&mut self, nexus: &NexusId) -> Vec<ReportRecord> {
+        let cdb = Cdb::SharingIn { service_action: 0, first: 0, allocation_length: 1 << 16 };
+        Report::parse(&self.run(nexus, cdb, &[]).data_in).unwrap().records
+    }
+}
+
+fn register(key: u8) -> Parameters {
+    Parameters::Register { key: [key; 16], registers_reads: true, before: 0 }
+}
+
+fn lock(request: u64, resource: Resource, mode: Mode) -> Parameters {
+    let locks = vec![Lock { resource, mode: Some(mode), grant: 0 }];
+    Parameters::Lock { request, transaction: 0, is_reclaim: false, locks }
+}
+
+/// Every operation code that changes the medium; a stock initiator sends it.
+#[test]
+fn no_command_that_changes_the_medium_escapes_the_gate() {
+    for row in ROWS {
+        let code = (row.operation_code, row.service_action);
+        let device = Arc::new(MemoryDevice::new(SIZE, identity()));
+        let plain = common::Target::with(
+            device.clone(),
+            LogicalUnitOptions { atomic_bytes_max: 1 << 20, ..Default::default() },
+        );
+        let mut world = World::with(device, options());
+        let reader = world.client("reader", 1);
+        let stock = world.nexus("stock");
+        let Some((cdb, data_out, run)) = changing(code, &plain) else {
+            assert!(NOT_CHANGING.contains(&code), "{}: does it change the medium? Say it in that table", row.name);
+            continue;
+        };
+        let lba = u64::from(run.first) * BLOCKS_PER_MIB;
+        world.read(&reader.0, lba).good();
+        let changing = world.start(&stock, cdb, &data_out);
+        assert!(!changing.is_over(), "{}", row.name);
+        let behind = world.read(&stock, lba);
+        assert!(!behind.is_over() || behind.sense().is_some(), "{}: a read waits behind it", row.name);
+        let callback = world.purge(&reader.0);
+        world.acknowledge(&reader, callback);
+        // A sanitize takes its time in any case.
+        world.advance(Duration::from_secs(60));
+        changing.good();
+    }
+}
+
+#[test]
+fn a_unit_that_nobody_shares_has_neither_commands_nor_page() {
+    let plain = common::Target::new();
+    plain.refuses(
+        Cdb::SharingIn { service_action: 0, first: 0, allocation_length: 64 },
+        &[],
+        Sense::INVALID_OPERATION_CODE,
+    );
+    let list = register(1).emit();
+    let cdb = Cdb::SharingOut { service_action: 0, client: 0, parameter_list_length: list.len() as u32 };
+    plain.refuses(cdb, &list, Sense::INVALID_OPERATION_CODE);
+    let page = Cdb::Inquiry { is_vpd: true, page: 0xc1, allocation_length: 255 };
+    plain.refuses(page, &[], Sense::INVALID_FIELD_IN_CDB);
+    let mut world = World::new();
+    let stock = world.nexus("stock");
+    let support = Support::parse(&world.run(&stock, page, &[]).data_in).unwrap().unwrap();
+    assert_eq!((support.lease_ms, support.locks_max, support.block_bytes), (10_000, 64, 4096));
+    let pages = world.run(&stock, Cdb::Inquiry { is_vpd: true, page: 0, allocation_length: 255 }, &[]).data_in;
+    assert_eq!(pages.last(), Some(&0xc1));
+}
+
+/// Race 1: a reader's own read stands behind the change that waits for its answer.
+#[test]
+fn a_reader_answers_while_its_own_read_waits_behind_the_change() {
+    let mut world = World::new();
+    let reader = world.client("reader", 1);
+    let stock = world.nexus("stock");
+    world.read(&reader.0, 0).good();
+    let change = world.write(&stock, 0, 0x5a);
+    let read = world.read(&reader.0, 0);
+    assert!(!change.is_over() && !read.is_over());
+    let callback = world.purge(&reader.0);
+    world.acknowledge(&reader, callback);
+    change.good();
+    assert!(read.outcome().data_in.iter().all(|&byte| byte == 0x5a), "it finds the new content");
+    let change = world.write(&stock, 0, 0x5b);
+    assert!(!change.is_over(), "and is registered");
+}
+
+/// Its own copies are its own affair.
+#[test]
+fn a_client_is_not_called_back_for_its_own_change() {
+    let mut world = World::new();
+    let reader = world.client("reader", 1);
+    world.read(&reader.0, 0).good();
+    world.write(&reader.0, 0, 1).good();
+    assert_eq!(world.messages(&reader.0), []);
+}
+
+/// Race 5.
+#[test]
+fn a_change_that_is_aborted_while_it_waits_leaves_the_gate() {
+    for by in ["abort", "reset", "loss"] {
+        let mut world = World::new();
+        let reader = world.client("reader", 1);
+        let (stock, other) = (world.nexus("stock"), world.nexus("other"));
+        world.read(&reader.0, 0).good();
+        let change = world.write(&stock, 0, 0x5a);
+        let tag = world.tag;
+        let behind = world.write(&other, 0, 0x77);
+        assert!(!change.is_over() && !behind.is_over());
+        match by {
+            "abort" => {
+                let function = TaskManagementFunction::AbortTask;
+                drop(world.luns.task_management(&stock, function, Some(0), Some(tag)));
+            }
+            "reset" => {
+                drop(world.luns.task_management(&stock, TaskManagementFunction::LogicalUnitReset, Some(0), None));
+            }
+            _ => world.luns.remove_nexus(&stock),
+        }
+        world.settle();
+        assert!(change.outcome().is_silent, "{by}");
+        assert_eq!(behind.is_over(), by == "reset", "{by}: the other waits on");
+        let callback = world.messages(&reader.0).into_iter().find_map(|(_, body)| match body {
+            MessageBody::Purge { callback, .. } => Some(callback),
+            _ => None,
+        });
+        world.acknowledge(&reader, callback.expect("it was asked"));
+        if by != "reset" {
+            behind.good();
+        }
+        let _attention = world.run(&stock, Cdb::TestUnitReady, &[]);
+        let found = world.read(&other, 0).outcome();
+        let expected = if by == "reset" { 0 } else { 0x77 };
+        assert!(found.sense.is_some() || found.data_in.iter().all(|&byte| byte == expected), "{by}");
+        let clients = world.report(&other);
+        let held = |record: &ReportRecord| matches!(record, ReportRecord::Client { registrations: 1.., .. });
+        assert!(!clients.iter().any(held), "{by}: what was purged is not registered any more");
+    }
+}
+
+#[test]
+fn a_silent_client_is_fenced_and_what_waited_for_it_goes_on_when_its_lease_is_over() {
+    let mut world = World::new();
+    let reader = world.client("reader", 1);
+    let stock = world.nexus("stock");
+    world.read(&reader.0, 0).good();
+    world.advance(Duration::from_secs(1));
+    world.renew(&reader);
+    let change = world.write(&stock, 0, 0x5a);
+    world.purge(&reader.0);
+    world.advance(Duration::from_secs(4) - MOMENT);
+    world.renew(&reader);
+    world.advance(MOMENT);
+    let fenced = Parameters::Renew { taken: 0 };
+    assert_eq!(world.order(&reader.0, reader.1, &fenced).sense, Some(Sense::SHARING_FENCED), "its time for the answer");
+    assert!(!change.is_over(), "it may not have heard, and serves its copies");
+    world.advance(LEASE - MOMENT - MOMENT);
+    assert!(!change.is_over());
+    world.advance(MOMENT);
+    change.good();
+    assert_eq!(world.write(&reader.0, 8, 1).sense(), Some(Sense::SHARING_FENCED));
+    assert_eq!(world.read(&reader.0, 8).sense(), Some(Sense::SHARING_FENCED));
+    let again = world.register(&reader.0, 2);
+    assert_ne!(again, reader.1);
+    world.write(&reader.0, 8, 1).good();
+}
+
+/// Race 7: what it sent before it was frozen comes when its lease is over.
+#[test]
+fn no_write_of_a_client_lands_after_its_lease() {
+    let mut world = World::new();
+    let frozen = world.client("frozen", 1);
+    world.write(&frozen.0, 0, 1).good();
+    // The clock has come to the end of the lease, and nothing else has had its turn.
+    world.executor.clock().advance(LEASE);
+    assert_eq!(world.write(&frozen.0, 0, 2).sense(), Some(Sense::SHARING_FENCED));
+    let stock = world.nexus("stock");
+    assert!(world.read(&stock, 0).outcome().data_in.iter().all(|&byte| byte == 1));
+}
+
+#[test]
+fn what_a_fenced_client_held_passes_on_when_its_commands_have_ended() {
+    let device = GatedDevice::new();
+    let mut world = World::with(device.clone(), options());
+    let (writer, next) = (world.client("writer", 1), world.client("next", 2));
+    let alone = |request| lock(request, Resource::Metadata(0), Mode::MetadataExclusive);
+    world.ordered(&writer.0, writer.1, &alone(1));
+    assert!(matches!(world.messages(&writer.0)[..], [(2, MessageBody::Granted { .. })]));
+    let write = world.write(&writer.0, 0, 1);
+    assert_eq!(device.waiting_count(), 1, "it is under way");
+    world.ordered(&next.0, next.1, &alone(1));
+    assert!(matches!(world.messages(&next.0)[..], [(2, MessageBody::Queued { request: 1 })]));
+    for _ in 0..3 {
+        world.advance(LEASE / 2);
+        world.renew(&next);
+    }
+    assert_eq!(world.messages(&next.0), [], "its lease is over, and its write is not");
+    device.release();
+    world.settle();
+    write.good();
+    world.advance(MOMENT);
+    assert!(matches!(world.messages(&next.0)[..], [(3, MessageBody::Granted { request: 1, .. })]));
+}
+
+/// Race 3.
+#[test]
+fn of_two_readers_that_both_want_to_write_one_is_first() {
+    let mut world = World::new();
+    let (a, b) = (world.client("a", 1), world.client("b", 2));
+    for client in [&a, &b] {
+        world.ordered(&client.0, client.1, &lock(1, Resource::Metadata(7), Mode::MetadataShared));
+        assert!(matches!(world.messages(&client.0)[..], [(2, MessageBody::Granted { .. })]));
+    }
+    world.advance(Duration::from_millis(20));
+    for client in [&a, &b] {
+        world.ordered(&client.0, client.1, &lock(2, Resource::Metadata(7), Mode::MetadataExclusive));
+    }
+    assert!(matches!(world.messages(&a.0)[..], [(3, MessageBody::Queued { request: 2 })]));
+    let messages = world.messages(&b.0);
+    let callback = messages.iter().find_map(|(_, body)| match body {
+        MessageBody::CallBack { callback, lock, .. } if lock.mode.is_none() => Some(*callback),
+        _ => None,
+    });
+    assert!(messages.iter().any(|(_, body)| *body == MessageBody::Queued { request: 2 }));
+    world.acknowledge(&b, callback.expect("it is to give up what it reads"));
+    assert!(matches!(world.messages(&a.0)[..], [(4, MessageBody::Granted { request: 2, .. })]));
+}
+
+/// Race 11.
+#[test]
+fn a_client_that_lies_about_its_copies_harms_nobody_else() {
+    let mut world = World::new();
+    let (liar, reader) = (world.client("liar", 1), world.client("reader", 2));
+    let stock = world.nexus("stock");
+    world.read(&liar.0, 0).good();
+    world.read(&reader.0, 0).good();
+    let change = world.write(&stock, 0, 0x5a);
+    let callback = world.purge(&liar.0);
+    world.acknowledge(&liar, callback);
+    world.acknowledge(&liar, callback);
+    assert!(!change.is_over(), "the other one counts, too");
+    let callback = world.purge(&reader.0);
+    world.acknowledge(&reader, callback);
+    change.good();
+    let never_sent = Parameters::Acknowledge { taken: u64::MAX, callback: 99, answer: CallbackAnswer::Done };
+    let refused = world.order(&liar.0, liar.1, &never_sent).sense.unwrap();
+    assert!(refused.is_same_condition(&Sense::INVALID_FIELD_IN_PARAMETER_LIST));
+}
+
+/// Race 12.
+#[test]
+fn a_client_that_takes_no_messages_is_fenced() {
+    let mut world = World::with(memory(), SharingOptions { untaken_max: 8, ..options() });
+    let client = world.client("client", 1);
+    for request in 1..=7 {
+        world.ordered(&client.0, client.1, &lock(request, Resource::Metadata(request), Mode::MetadataShared));
+    }
+    assert_eq!(world.messages(&client.0).len(), 7, "with the first they are eight");
+    world.ordered(&client.0, client.1, &Parameters::Renew { taken: 1 });
+    world.ordered(&client.0, client.1, &lock(8, Resource::Metadata(8), Mode::MetadataShared));
+    world.ordered(&client.0, client.1, &lock(9, Resource::Metadata(9), Mode::MetadataShared));
+    let renewal = Parameters::Renew { taken: 0 };
+    assert_eq!(world.order(&client.0, client.1, &renewal).sense, Some(Sense::SHARING_FENCED));
+}
+
+#[test]
+fn messages_that_were_not_taken_come_again_on_another_path() {
+    let mut world = World::new();
+    let client = world.client("client", 1);
+    let second = world.nexus("second");
+    assert_eq!(world.register(&client.0, 1), client.1, "the answer was lost, and it asks again");
+    world.ordered(&second, client.1, &register(1));
+    assert_eq!(world.messages(&second), [], "messages go one way");
+    assert_eq!(world.messages(&client.0).len(), 1);
+    world.ordered(&client.0, client.1, &lock(1, Resource::Metadata(1), Mode::MetadataShared));
+    world.ordered(&client.0, client.1, &Parameters::Renew { taken: 3 });
+    assert!(matches!(world.messages(&client.0)[..], [(4, MessageBody::Granted { .. })]));
+    world.luns.rewind_messages(&client.0);
+    assert!(matches!(world.messages(&client.0)[..], [(4, MessageBody::Granted { .. })]), "its connection was lost");
+    world.luns.remove_nexus(&client.0);
+    assert!(matches!(world.messages(&second)[..], [(4, MessageBody::Granted { .. })]));
+    world.luns.remove_nexus(&second);
+    let third = world.nexus("third");
+    let stranger = Parameters::Register { key: [9; 16], registers_reads: true, before: 0 };
+    let refused = world.order(&third, client.1, &stranger).sense.unwrap();
+    assert!(refused.is_same_condition(&Sense::INVALID_FIELD_IN_PARAMETER_LIST), "it does not know the key");
+    assert_eq!(
+        world.order(&third, client.1, &Parameters::Renew { taken: 0 }).sense,
+        Some(Sense::SHARING_UNKNOWN_CLIENT)
+    );
+    world.ordered(&third, 0, &register(1));
+    assert!(matches!(
+        world.messages(&third)[..],
+        [(4, MessageBody::Granted { .. }), (5, MessageBody::Registered { .. })]
+    ));
+}
+
+/// What a client says may be what others wait for: it waits for nothing itself.
+#[test]
+fn an_answer_passes_ordered_tasks_a_sanitize_and_unit_attentions() {
+    let mut world = World::new();
+    let reader = world.client("reader", 1);
+    let stock = world.nexus("stock");
+    world.read(&reader.0, 0).good();
+    let write = Cdb::Write(transfer(Blocks::new(0, 1)));
+    let change = world.start_as(&stock, write, &[1; BLOCK_BYTES], TaskAttribute::Ordered);
+    let other = world.read(&stock, 64);
+    assert!(!change.is_over() && !other.is_over(), "all wait behind it");
+    world.luns.tell_of_cleared_commands(&reader.0, 0);
+    let callback = world.purge(&reader.0);
+    world.acknowledge(&reader, callback);
+    change.good();
+    other.good();
+    assert_eq!(world.run(&reader.0, Cdb::TestUnitReady, &[]).sense, Some(Sense::COMMANDS_CLEARED_BY_TRANSPORT));
+    world.read(&reader.0, 0).good();
+    let sanitize = scsi::cdb::Sanitize {
+        service_action: 2,
+        is_immediate: true,
+        is_unrestricted_exit: true,
+        parameter_list_length: 0,
+    };
+    world.start(&stock, Cdb::Sanitize(sanitize), &[]).good();
+    let callback = world.purge(&reader.0);
+    assert!(world.read(&stock, 0).sense().is_some(), "it goes on");
+    world.acknowledge(&reader, callback);
+    world.advance(Duration::from_secs(60));
+    assert_eq!(world.run(&stock, Cdb::TestUnitReady, &[]).sense, None);
+}
+
+#[test]
+fn what_a_rule_forbids_is_refused_by_a_message_and_what_is_malformed_by_its_byte() {
+    let mut world = World::new();
+    let client = world.client("client", 1);
+    world.ordered(&client.0, client.1, &lock(5, Resource::Group(7, 0), Mode::Exclusive));
+    let reason = Reason::LeafBeforeRoot;
+    assert_eq!(world.messages(&client.0), [(2, MessageBody::Refused { request: 5, reason, index: 0 })]);
+    let empty = Parameters::Lock { request: 6, transaction: 0, is_reclaim: false, locks: Vec::new() };
+    let sense = world.order(&client.0, client.1, &empty).sense.unwrap();
+    assert_eq!(sense.field.map(|field| (field.is_in_cdb, field.byte)), Some((false, 14)));
+    let not_held = Lock { resource: Resource::Metadata(1), mode: None, grant: 3 };
+    let unlock = Parameters::Unlock { transaction: 0, locks: vec![not_held] };
+    let sense = world.order(&client.0, client.1, &unlock).sense.unwrap();
+    assert_eq!(sense.field.map(|field| (field.is_in_cdb, field.byte)), Some((false, 8)));
+    assert_eq!(world.messages(&client.0), []);
+}
+
+#[test]
+fn transactions_and_open_files_are_told_of() {
+    let mut world = World::new();
+    let (a, b) = (world.client("a", 1), world.client("b", 2));
+    world.ordered(&a.0, a.1, &Parameters::Begin { transaction: 1, birth: 0 });
+    assert!(matches!(world.messages(&a.0)[..], [(2, MessageBody::Begun { transaction: 1, birth: 1.. })]));
+    let locks = vec![Lock { resource: Resource::Metadata(1), mode: Some(Mode::MetadataExclusive), grant: 0 }];
+    world.ordered(&a.0, a.1, &Parameters::Lock { request: 1, transaction: 1, is_reclaim: false, locks });
+    assert!(matches!(world.messages(&a.0)[..], [(3, MessageBody::Granted { transaction: 1, .. })]));
+    world.ordered(&b.0, b.1, &lock(1, Resource::Metadata(1), Mode::MetadataShared));
+    assert!(matches!(world.messages(&b.0)[..], [(2, MessageBody::Queued { request: 1 })]));
+    world.ordered(&a.0, a.1, &Parameters::End { transaction: 1 });
+    assert!(matches!(world.messages(&b.0)[..], [(3, MessageBody::Granted { request: 1, .. })]));
+    for client in [&a, &b] {
+        world.ordered(&client.0, client.1, &Parameters::Open { file: 12, is_write: false });
+    }
+    world.ordered(&a.0, a.1, &Parameters::Close { file: 12, is_write: false });
+    assert_eq!(world.messages(&a.0), []);
+    world.ordered(&b.0, b.1, &Parameters::Close { file: 12, is_write: false });
+    assert_eq!(world.messages(&b.0), [(4, MessageBody::LastClose { file: 12 })]);
+    world.ordered(&b.0, b.1, &Parameters::Fence { client: a.1 });
+    assert_eq!(world.order(&a.0, a.1, &Parameters::Renew { taken: 0 }).sense, Some(Sense::SHARING_FENCED));
+    world.ordered(&b.0, b.1, &Parameters::Leave);
+    world.write(&b.0, 0, 1).good();
+}
+
+/// What it keeps, as it was kept in turn.
+#[derive(Default)]
+struct Shelf(Mutex<Vec<SavedSharing>>);
+
+impl SharingStore for Shelf {
+    fn save(&self, sharing: SavedSharing) -> Saving {
+        self.0.lock().unwrap().push(sharing);
+        Box::pin(async { Ok(()) })
+    }
+}
+
+impl Shelf {
+    fn last(&self) -> SavedSharing {
+        self.0.lock().unwrap().last().copied().unwrap_or_default()
+    }
+
+    fn options(self: &Arc<Self>) -> SharingOptions {
+        let saved = self.last().next_start();
+        self.0.lock().unwrap().push(saved);
+        SharingOptions { store: Some(Arc::clone(self) as Arc<dyn SharingStore>), saved, ..options() }
+    }
+}
+
+#[test]
+fn after_a_restart_only_reclaims_are_granted_for_the_longest_lease() {
+    let shelf = Arc::<Shelf>::default();
+    let mut world = World::with(memory(), shelf.options());
+    let before = world.client("host", 1);
+    assert_eq!(before.1 >> 32, 1, "the first start");
+    let kept = SavedSharing { boot_epoch: 1, reclaimable_from: 1, longest_lease_ms: Some(10_000) };
+    assert_eq!(shelf.last(), kept, "durable before it was answered");
+    let mut world = World::with(memory(), shelf.options());
+    let (stock, host) = (world.nexus("stock"), world.nexus("host"));
+    assert_eq!(
+        world.order(&host, before.1, &Parameters::Renew { taken: 0 }).sense,
+        Some(Sense::SHARING_UNKNOWN_CLIENT)
+    );
+    let change = world.write(&stock, 0, 1);
+    assert!(!change.is_over(), "who has copies of before is not known");
+    let again = Parameters::Register { key: [1; 16], registers_reads: true, before: before.1 };
+    world.ordered(&host, 0, &again);
+    let (_, message) = world.luns.poll_message(&host, Waker::noop()).unwrap();
+    assert!(matches!(message.body, MessageBody::Registered { grace_ms: 10_000, .. }), "{message:?}");
+    world.ordered(&host, 0, &again);
+    let (_, same) = world.luns.poll_message(&host, Waker::noop()).unwrap();
+    assert_eq!(same.client, message.client, "the answer was lost, and it asks again");
+    assert_eq!(message.client >> 32, 2);
+    let host = (host, message.client);
+    let asked = lock(1, Resource::Metadata(1), Mode::MetadataExclusive);
+    assert_eq!(world.order(&host.0, host.1, &asked).sense, Some(Sense::SHARING_GRACE));
+    let locks = vec![Lock { resource: Resource::Metadata(0), mode: Some(Mode::MetadataExclusive), grant: 0 }];
+    let reclaim = Parameters::Lock { request: 2, transaction: 0, is_reclaim: true, locks };
+    world.ordered(&host.0, host.1, &reclaim);
+    assert!(matches!(world.messages(&host.0)[..], [(3, MessageBody::Granted { request: 2, .. })]));
+    world.write(&host.0, 0, 7).good();
+    for _ in 0..2 {
+        world.advance(LEASE / 2);
+        world.renew(&host);
+    }
+    change.good();
+    assert_eq!(shelf.last().reclaimable_from, 2, "what others are granted now cannot be reclaimed later");
+    world.ordered(&host.0, host.1, &asked);
+    assert!(matches!(world.messages(&host.0)[..], [(4, MessageBody::Granted { request: 1, .. })]));
+}
+
+#[test]
+fn a_start_waits_for_nobody_when_nobody_can_hold_anything() {
+    let shelf = Arc::<Shelf>::default();
+    let mut world = World::with(memory(), shelf.options());
+    let client = world.client("client", 1);
+    assert!(shelf.last().longest_lease_ms.is_some());
+    world.ordered(&client.0, client.1, &Parameters::Leave);
+    world.settle();
+    assert_eq!(shelf.last().longest_lease_ms, None);
+    let mut world = World::with(memory(), shelf.options());
+    let stock = world.nexus("stock");
+    world.write(&stock, 0, 1).good();
+    assert_eq!(world.client("client", 1).1 >> 32, 2);
+    assert!(shelf.last().longest_lease_ms.is_some());
+}
+
+/// Who holds a range alone and delays its writes is asked for its copies while it still has to write.
+#[test]
+fn who_writes_back_under_its_lock_passes_the_change_that_asks_for_it() {
+    let mut world = World::new();
+    let holder = world.client("holder", 1);
+    let stock = world.nexus("stock");
+    world.ordered(&holder.0, holder.1, &lock(1, Resource::Metadata(0), Mode::MetadataExclusive));
+    world.messages(&holder.0);
+    world.read(&holder.0, 0).good();
+    let change = world.write(&stock, 0, 0x5a);
+    let callback = world.purge(&holder.0);
+    let getting_on = Parameters::Acknowledge { taken: 0, callback, answer: CallbackAnswer::GettingOn };
+    for _ in 0..8 {
+        world.advance(Duration::from_secs(1));
+        world.ordered(&holder.0, holder.1, &getting_on);
+        world.renew(&holder);
+    }
+    world.write(&holder.0, 1, 0x77).good();
+    assert!(!change.is_over());
+    world.acknowledge(&holder, callback);
+    change.good();
+    assert!(world.read(&stock, 1).outcome().data_in.iter().all(|&byte| byte == 0x77));
+}

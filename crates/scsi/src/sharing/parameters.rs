@@ -1,0 +1,260 @@
+//! Parameter lists of SHARING OUT: what a client asks.
+
+use super::actions::action_out;
+use super::lock::{LOCK_BYTES, Lock};
+use super::reader::{Reader, WrongByte};
+
+/// Longest parameter list that is read: that of a LOCK with so many locks as its count can say is not; page C1h says how many are taken.
+pub const LIST_BYTES_MAX: usize = 16 + 1024 * LOCK_BYTES;
+
+const REGISTERS_READS: u8 = 0x01;
+const IS_RECLAIM: u8 = 0x01;
+const OPEN_READ: u8 = 0x01;
+const OPEN_WRITE: u8 = 0x02;
+
+/// What a client answers to a callback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum CallbackAnswer {
+    /// The lock is given up down to the mode that was named, or the copies are dropped.
+    Done = 0,
+    /// It is in use: the client asks for more time.
+    InUse = 1,
+    /// It is in use, and the client is getting on.
+    GettingOn = 2,
+}
+
+/// What a client asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Parameters {
+    /// To be a client, or another path to one.
+    Register {
+        /// Drawn by the initiator: paths with one key are one client.
+        key: [u8; 16],
+        /// What it reads it may keep a copy of.
+        registers_reads: bool,
+        /// The client it was before the target started again; zero for none.
+        before: u64,
+    },
+    /// To live on.
+    Renew {
+        /// The last message it has taken.
+        taken: u64,
+    },
+    /// To be gone.
+    Leave,
+    /// To hold locks.
+    Lock {
+        /// Its number for this request.
+        request: u64,
+        /// Zero, or the transaction that is to hold them.
+        transaction: u32,
+        /// They were held before the target started again.
+        is_reclaim: bool,
+        /// Files before their block groups.
+        locks: Vec<Lock>,
+    },
+    /// To hold locks no more, or in a weaker mode.
+    Unlock {
+        /// Zero: those of a transaction end with it.
+        transaction: u32,
+        /// With the numbers of the grants that are meant, block groups before their files.
+        locks: Vec<Lock>,
+    },
+    /// To be heard on a callback.
+    Acknowledge {
+        /// The last message it has taken.
+        taken: u64,
+        /// The number of the callback.
+        callback: u64,
+        /// The answer to it.
+        answer: CallbackAnswer,
+    },
+    /// To begin a transaction.
+    Begin {
+        /// Its number.
+        transaction: u32,
+        /// Zero, or the birth of its first try.
+        birth: u64,
+    },
+    /// To end a transaction.
+    End {
+        /// Its number.
+        transaction: u32,
+    },
+    /// To have a file open.
+    Open {
+        /// The file.
+        file: u64,
+        /// Whether it is written, too.
+        is_write: bool,
+    },
+    /// To have it open no more.
+    Close {
+        /// The file.
+        file: u64,
+        /// As it was opened.
+        is_write: bool,
+    },
+    /// To end another client's life.
+    Fence {
+        /// Whose.
+        client: u64,
+    },
+    /// To wait for locks no more.
+    Cancel {
+        /// The request for them.
+        request: u64,
+    },
+}
+
+impl Parameters {
+    /// The service action that has such a list.
+    pub fn action(&self) -> u8 {
+        match self {
+            Self::Register { .. } => action_out::REGISTER,
+            Self::Renew { .. } => action_out::RENEW,
+            Self::Leave => action_out::LEAVE,
+            Self::Lock { .. } => action_out::LOCK,
+            Self::Unlock { .. } => action_out::UNLOCK,
+            Self::Acknowledge { .. } => action_out::ACKNOWLEDGE,
+            Self::Begin { .. } => action_out::BEGIN,
+            Self::End { .. } => action_out::END,
+            Self::Open { .. } => action_out::OPEN,
+            Self::Close { .. } => action_out::CLOSE,
+            Self::Fence { .. } => action_out::FENCE,
+            Self::Cancel { .. } => action_out::CANCEL,
+        }
+    }
+
+    /// The list.
+    pub fn emit(&self) -> Vec<u8> {
+        match self {
+            Self::Register { key, registers_reads, before } => {
+                let flags = [if *registers_reads { REGISTERS_READS } else { 0 }, 0, 0, 0, 0, 0, 0, 0];
+                [&key[..], &flags, &before.to_be_bytes()].concat()
+            }
+            Self::Renew { taken } => taken.to_be_bytes().to_vec(),
+            Self::Leave => Vec::new(),
+            Self::Lock { request, transaction, is_reclaim, locks } => {
+                let mut out = [&request.to_be_bytes()[..], &transaction.to_be_bytes()].concat();
+                out.extend([if *is_reclaim { IS_RECLAIM } else { 0 }, 0]);
+                emit_locks(out, locks)
+            }
+            Self::Unlock { transaction, locks } => {
+                emit_locks([&transaction.to_be_bytes()[..], &[0; 2]].concat(), locks)
+            }
+            Self::Acknowledge { taken, callback, answer } => {
+                let answer = [*answer as u8, 0, 0, 0, 0, 0, 0, 0];
+                [taken.to_be_bytes(), callback.to_be_bytes(), answer].concat()
+            }
+            Self::Begin { transaction, birth } => {
+                [&transaction.to_be_bytes()[..], &[0; 4], &birth.to_be_bytes()].concat()
+            }
+            Self::End { transaction } => [transaction.to_be_bytes(), [0; 4]].concat(),
+            Self::Open { file, is_write } | Self::Close { file, is_write } => {
+                let flags = if *is_write { OPEN_READ | OPEN_WRITE } else { OPEN_READ };
+                [file.to_be_bytes(), [flags, 0, 0, 0, 0, 0, 0, 0]].concat()
+            }
+            Self::Fence { client: number } | Self::Cancel { request: number } => number.to_be_bytes().to_vec(),
+        }
+    }
+
+    /// From what a client sent with a service action. A list is exactly as long as what it says.
+    ///
+    /// # Errors
+    /// The byte at which it cannot be understood. A service action that is none has no list.
+    pub fn parse(action: u8, list: &[u8]) -> Result<Self, WrongByte> {
+        let mut reader = Reader::new(list);
+        let parameters = Self::parse_body(action, &mut reader)?;
+        reader.end()?;
+        Ok(parameters)
+    }
+
+    fn parse_body(action: u8, reader: &mut Reader<'_>) -> Result<Self, WrongByte> {
+        Ok(match action {
+            action_out::REGISTER => {
+                let (key, flags) = (reader.field()?, reader.flags(REGISTERS_READS)?);
+                reader.zeroes::<7>()?;
+                Self::Register { key, registers_reads: flags != 0, before: reader.u64()? }
+            }
+            action_out::RENEW => Self::Renew { taken: reader.u64()? },
+            action_out::LEAVE => Self::Leave,
+            action_out::LOCK => {
+                let (request, transaction) = (reader.u64()?, reader.u32()?);
+                let is_reclaim = reader.flags(IS_RECLAIM)? != 0;
+                reader.zeroes::<1>()?;
+                Self::Lock { request, transaction, is_reclaim, locks: parse_locks(reader, true)? }
+            }
+            action_out::UNLOCK => {
+                let transaction = reader.u32()?;
+                reader.zeroes::<2>()?;
+                Self::Unlock { transaction, locks: parse_locks(reader, false)? }
+            }
+            action_out::ACKNOWLEDGE => {
+                let (taken, callback, at) = (reader.u64()?, reader.u64()?, reader.at());
+                let answer = match reader.u8()? {
+                    0 => CallbackAnswer::Done,
+                    1 => CallbackAnswer::InUse,
+                    2 => CallbackAnswer::GettingOn,
+                    _ => return Err(Reader::wrong(at)),
+                };
+                reader.zeroes::<7>()?;
+                Self::Acknowledge { taken, callback, answer }
+            }
+            action_out::BEGIN => {
+                let transaction = reader.u32()?;
+                reader.zeroes::<4>()?;
+                Self::Begin { transaction, birth: reader.u64()? }
+            }
+            action_out::END => {
+                let transaction = reader.u32()?;
+                reader.zeroes::<4>()?;
+                Self::End { transaction }
+            }
+            action_out::OPEN => parse_open(reader).map(|(file, is_write)| Self::Open { file, is_write })?,
+            action_out::CLOSE => parse_open(reader).map(|(file, is_write)| Self::Close { file, is_write })?,
+            action_out::FENCE => Self::Fence { client: reader.u64()? },
+            action_out::CANCEL => Self::Cancel { request: reader.u64()? },
+            _ => return Err(Reader::wrong(0)),
+        })
+    }
+}
+
+/// Where the lock `index` of a LOCK or UNLOCK begins in its parameter list.
+pub fn byte_of_lock(action: u8, index: usize) -> u16 {
+    let header = if action == action_out::LOCK { 16 } else { 8 };
+    u16::try_from(header + index * LOCK_BYTES).unwrap_or(u16::MAX)
+}
+
+fn emit_locks(mut out: Vec<u8>, locks: &[Lock]) -> Vec<u8> {
+    out.extend((locks.len() as u16).to_be_bytes());
+    locks.iter().for_each(|lock| lock.emit(&mut out));
+    out
+}
+
+/// A count, and so many locks. What is asked for has a mode and no grant yet; what is given back is of a grant.
+fn parse_locks(reader: &mut Reader<'_>, is_asked: bool) -> Result<Vec<Lock>, WrongByte> {
+    let count = reader.u16()?;
+    reader.items(usize::from(count), LOCK_BYTES, |reader| {
+        let at = reader.at();
+        let lock = Lock::parse(reader)?;
+        if is_asked && lock.mode.is_none() {
+            return Err(Reader::wrong(at + 1));
+        }
+        if is_asked && lock.grant != 0 {
+            return Err(Reader::wrong(at + 2));
+        }
+        Ok(lock)
+    })
+}
+
+fn parse_open(reader: &mut Reader<'_>) -> Result<(u64, bool), WrongByte> {
+    let (file, at) = (reader.u64()?, reader.at());
+    let flags = reader.flags(OPEN_READ | OPEN_WRITE)?;
+    if flags == 0 {
+        return Err(Reader::wrong(at));
+    }
+    reader.zeroes::<7>()?;
+    Ok((file, flags & OPEN_WRITE != 0))
+}

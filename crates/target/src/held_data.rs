@@ -1,0 +1,26 @@
+//! A command whose data is not asked for before other hosts that share the unit have dropped their copies.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::Context;
+
+use iscsi::target::TaskId;
+
+/// A command whose data is not asked for yet. Dropped, it waits for nobody any more.
+pub(crate) struct HeldData {
+    /// Which.
+    pub(crate) task: TaskId,
+    copies_dropped: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl HeldData {
+    /// The data of `task` waits for `copies_dropped`.
+    pub(crate) fn new(task: TaskId, copies_dropped: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self { task, copies_dropped: Box::pin(copies_dropped) }
+    }
+
+    /// Whether it may be asked for now.
+    pub(crate) fn poll_is_free(&mut self, context: &mut Context<'_>) -> bool {
+        self.copies_dropped.as_mut().poll(context).is_ready()
+    }
+}

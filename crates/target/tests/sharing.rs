@@ -1,0 +1,470 @@
+//! A shared unit by its bytes: hosts that are no more than framing and a script register, are called back and answer, beside stock
+//! initiators. The clock of the unit is turned by hand.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::clock::VirtualClock;
+use block::Identity;
+use block::memory::MemoryDevice;
+use iscsi::pdu::*;
+use iscsi::sharing::SHARING;
+use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, SharingOptions};
+use scsi::Cdb;
+use scsi::sharing::message::{ASYNC_EVENT, ASYNC_VCODE};
+use scsi::sharing::{CallbackAnswer, Lock, Message, MessageBody, Mode, Parameters, Resource};
+use target::{Quota, Target, TargetServer, TargetServerOptions};
+use tokio::io::DuplexStream;
+
+mod support;
+use support::*;
+
+const FENCED: (u8, u8, u8) = (0xb, 0x80, 0);
+
+/// A server of one unit that hosts may share, and the unit's clock.
+fn shared(quota: Quota) -> (TargetServer, VirtualClock) {
+    let clock = VirtualClock::new();
+    let options = LogicalUnitOptions {
+        sharing: Some(SharingOptions::default()),
+        clock: Some(Arc::new(clock.clone())),
+        ..LogicalUnitOptions::default()
+    };
+    let unit = LogicalUnit::new(Arc::new(MemoryDevice::new(64 << 20, Identity::default())), options);
+    tokio::spawn(unit.run());
+    let luns = LunMap::new();
+    luns.insert(0, unit);
+    let options = TargetServerOptions { quota, ..TargetServerOptions::default() };
+    (TargetServer::new(vec![Target::new(NAME, luns)], options), clock)
+}
+
+/// What a target sends: the end of a command, or a message.
+#[derive(Debug, PartialEq)]
+enum Sent {
+    /// Tag, key, ASC, ASCQ; zeroes for GOOD.
+    End(u32, (u8, u8, u8)),
+    Data(u32, Vec<u8>),
+    Told(Message),
+}
+
+struct Host {
+    wire: Client<DuplexStream>,
+    client: u64,
+    taken: u64,
+    tag: u32,
+}
+
+impl Host {
+    async fn stock(server: &TargetServer, isid: u32) -> Self {
+        Self::log_in(server, isid, &[("TargetName", NAME)]).await
+    }
+
+    /// A host that agreed on the key.
+    async fn of_key(server: &TargetServer, isid: u32) -> Self {
+        Self::log_in(server, isid, &[("TargetName", NAME), (SHARING, "7,1")]).await
+    }
+
+    async fn log_in(server: &TargetServer, isid: u32, keys: &[(&str, &str)]) -> Self {
+        let (mut wire, _) = connect(server);
+        assert_eq!(wire.try_log_in(isid, 0, keys).await.status, LoginStatus::SUCCESS);
+        wire.settle().await;
+        Self { wire, client: 0, taken: 0, tag: 100 }
+    }
+
+    /// One that is a client.
+    async fn registered(server: &TargetServer, isid: u32) -> Self {
+        let mut host = Self::of_key(server, isid).await;
+        host.register().await;
+        host
+    }
+
+    async fn register(&mut self) {
+        let key = [self.wire.initiator_name.len() as u8; 16];
+        let key = self.key_of(key);
+        let tag = self.order(&Parameters::Register { key, registers_reads: true, before: 0 }).await;
+        for _ in 0..2 {
+            match self.next().await {
+                Sent::End(of, sense) => assert_eq!((of, sense), (tag, (0, 0, 0))),
+                Sent::Told(message) => {
+                    assert!(matches!(message.body, MessageBody::Registered { .. }), "{message:?}");
+                    (self.client, self.taken) = (message.client, message.number);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn key_of(&self, mut key: [u8; 16]) -> [u8; 16] {
+        key[0] = self.wire.cid as u8;
+        key
+    }
+
+    async fn next(&mut self) -> Sent {
+        let pdu = self.wire.receive().await.expect("the target goes on");
+        let bytes = pdu.data.bytes().to_vec();
+        match pdu.header.bhs.expect("it sends valid headers") {
+            Bhs::ScsiResponse(response) => {
+                let sense = if bytes.is_empty() { (0, 0, 0) } else { (bytes[4] & 0x0f, bytes[14], bytes[15]) };
+                Sent::End(response.initiator_task_tag.get(), sense)
+            }
+            Bhs::DataIn(data) => Sent::Data(data.initiator_task_tag.get(), bytes),
+            Bhs::AsyncMessage(message) => {
+                let parameters = [0; 3];
+                assert_eq!(message.event, AsyncEvent::Vendor { event: ASYNC_EVENT, code: ASYNC_VCODE, parameters });
+                assert_eq!((message.lun, &bytes[..2]), (0, &[0, 0][..]), "no sense data, and no LUN in the header");
+                Sent::Told(Message::parse(&bytes[2..]).expect("it says something"))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn good(&mut self, tag: u32) {
+        assert_eq!(self.next().await, Sent::End(tag, (0, 0, 0)));
+    }
+
+    async fn told(&mut self) -> MessageBody {
+        match self.next().await {
+            Sent::Told(message) => {
+                assert_eq!((message.client, message.number), (self.client, self.taken + 1), "in order");
+                self.taken += 1;
+                message.body
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn purge(&mut self) -> u64 {
+        match self.told().await {
+            MessageBody::Purge { callback, .. } => callback,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Nothing has come.
+    async fn hears_nothing(&mut self) {
+        let_things_happen().await;
+        let next = tokio::time::timeout(Duration::ZERO, self.next()).await;
+        assert!(next.is_err(), "{next:?}");
+    }
+
+    async fn send(&mut self, cdb: &Cdb, data: Option<Vec<u8>>, expected: u32) -> u32 {
+        self.tag += 1;
+        self.wire.command(self.tag, &cdb.emit(), data, expected).await;
+        self.tag
+    }
+
+    async fn write(&mut self, lba: u32, byte: u8) -> u32 {
+        self.tag += 1;
+        self.wire.command(self.tag, &cdb10(0x2a, lba, 1), Some(vec![byte; 512]), 512).await;
+        self.tag
+    }
+
+    async fn read(&mut self, lba: u32, blocks: u16) -> u32 {
+        self.tag += 1;
+        self.wire.command(self.tag, &cdb10(0x28, lba, blocks), None, u32::from(blocks) * 512).await;
+        self.tag
+    }
+
+    async fn has_read(&mut self, lba: u32) -> Vec<u8> {
+        let tag = self.read(lba, 1).await;
+        match self.next().await {
+            Sent::Data(of, bytes) if of == tag => bytes,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn cdb(&self, parameters: &Parameters) -> Cdb {
+        let client = if matches!(parameters, Parameters::Register { .. }) { 0 } else { self.client };
+        let parameter_list_length = parameters.emit().len() as u32;
+        Cdb::SharingOut { service_action: parameters.action(), client, parameter_list_length }
+    }
+
+    async fn order(&mut self, parameters: &Parameters) -> u32 {
+        let (cdb, list) = (self.cdb(parameters), parameters.emit());
+        let expected = list.len() as u32;
+        self.send(&cdb, Some(list), expected).await
+    }
+
+    /// As an immediate command, which passes the window.
+    async fn order_at_once(&mut self, parameters: &Parameters) -> u32 {
+        self.tag += 1;
+        let list = parameters.emit();
+        let mut cdb = [0; 16];
+        cdb.copy_from_slice(&self.cdb(parameters).emit());
+        let command = ScsiCommand {
+            is_immediate: true,
+            is_final: true,
+            reads: false,
+            writes: true,
+            attribute: TaskAttribute::Simple,
+            lun: 0,
+            initiator_task_tag: tag(self.tag),
+            expected_data_transfer_length: list.len() as u32,
+            cmd_sn: self.wire.cmd_sn,
+            exp_stat_sn: self.wire.exp_stat_sn,
+            cdb,
+        };
+        self.wire.send(&command, list).await;
+        self.tag
+    }
+
+    async fn acknowledge(&mut self, callback: u64) -> u32 {
+        let answer = CallbackAnswer::Done;
+        self.order_at_once(&Parameters::Acknowledge { taken: self.taken, callback, answer }).await
+    }
+
+    async fn renew(&mut self) -> Sent {
+        self.order_at_once(&Parameters::Renew { taken: self.taken }).await;
+        self.next().await
+    }
+}
+
+#[tokio::test]
+async fn a_stock_initiators_write_waits_until_a_client_has_dropped_its_copy() {
+    let (server, _) = shared(Quota::default());
+    let (mut host, mut stock) = (Host::registered(&server, 1).await, Host::stock(&server, 2).await);
+    assert_eq!(host.has_read(8).await, [0; 512]);
+    let write = stock.write(8, 0x5a).await;
+    let callback = match host.told().await {
+        MessageBody::Purge { callback, first_block: 1, block_count: 1, deadline_ms: 10_000 } => callback,
+        other => panic!("{other:?}"),
+    };
+    stock.hears_nothing().await;
+    let answer = host.acknowledge(callback).await;
+    host.good(answer).await;
+    stock.good(write).await;
+    assert_eq!(host.has_read(8).await, [0x5a; 512]);
+}
+
+#[tokio::test]
+async fn a_session_without_the_key_has_no_commands_of_sharing() {
+    let (server, _) = shared(Quota::default());
+    let mut stock = Host::stock(&server, 1).await;
+    let register = Parameters::Register { key: [1; 16], registers_reads: true, before: 0 };
+    let tag = stock.order(&register).await;
+    assert_eq!(stock.next().await, Sent::End(tag, (0x5, 0x20, 0)));
+}
+
+/// The paper's rule: what is asked for is asked for when nobody has a copy any more, and holds no buffer until then.
+#[tokio::test]
+async fn data_is_asked_for_when_the_copies_are_dropped() {
+    let (server, _) = shared(Quota::default());
+    let mut host = Host::registered(&server, 1).await;
+    let solicited = [("TargetName", NAME), ("InitialR2T", "Yes"), ("ImmediateData", "No")];
+    let mut stock = Host::log_in(&server, 2, &solicited).await;
+    let mut other = Host::stock(&server, 3).await;
+    host.has_read(0).await;
+    let announce = async |stock: &mut Host| {
+        stock.tag += 1;
+        let write = cdb10(0x2a, 0, 1);
+        // Announced, and nothing sent with it.
+        stock.wire.command(stock.tag, &write, Some(Vec::new()), 512).await;
+        stock.tag
+    };
+    let write = announce(&mut stock).await;
+    let callback = host.purge().await;
+    stock.hears_nothing().await;
+    let answer = host.acknowledge(callback).await;
+    host.good(answer).await;
+    let r2t = match stock.wire.receive_bhs().await {
+        Bhs::ReadyToTransfer(r2t) => r2t,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((r2t.initiator_task_tag, r2t.desired_data_transfer_length), (tag(write), 512));
+    assert_eq!(host.has_read(0).await, [0; 512], "who is slow to send keeps nobody out");
+    let data = DataOut {
+        is_final: true,
+        lun: 0,
+        initiator_task_tag: tag(write),
+        target_transfer_tag: Some(r2t.target_transfer_tag),
+        exp_stat_sn: stock.wire.exp_stat_sn,
+        data_sn: base::serial::Serial32(0),
+        buffer_offset: 0,
+    };
+    stock.wire.send(&data, vec![7; 512]).await;
+    let callback = host.purge().await;
+    stock.hears_nothing().await;
+    let answer = host.acknowledge(callback).await;
+    host.good(answer).await;
+    stock.good(write).await;
+    assert_eq!(host.has_read(0).await, [7; 512]);
+    let given_up = announce(&mut stock).await;
+    let callback = host.purge().await;
+    let behind = other.write(0, 9).await;
+    let abort = TaskManagementRequest {
+        is_immediate: true,
+        function: Ok(TaskManagementFunction::AbortTask),
+        lun: 0,
+        initiator_task_tag: tag(9000),
+        referenced_task_tag: Some(tag(given_up)),
+        cmd_sn: stock.wire.cmd_sn,
+        exp_stat_sn: stock.wire.exp_stat_sn,
+        ref_cmd_sn: base::serial::Serial32(stock.wire.cmd_sn.0.wrapping_sub(1)),
+        exp_data_sn: base::serial::Serial32(0),
+    };
+    stock.wire.send(&abort, Vec::new()).await;
+    assert!(matches!(stock.wire.receive_bhs().await, Bhs::TaskManagementResponse(_)));
+    let of_the_next = host.purge().await;
+    assert_ne!(of_the_next, callback, "it has left the gate, and the next one asks");
+    let answer = host.acknowledge(callback).await;
+    host.good(answer).await;
+    other.good(behind).await;
+    stock.hears_nothing().await;
+}
+
+/// Race 1, on the wire.
+#[tokio::test]
+async fn a_client_answers_while_its_own_read_waits() {
+    let (server, _) = shared(Quota::default());
+    let (mut host, mut stock) = (Host::registered(&server, 1).await, Host::stock(&server, 2).await);
+    host.has_read(0).await;
+    let write = stock.write(0, 7).await;
+    let callback = host.purge().await;
+    let read = host.read(0, 1).await;
+    host.hears_nothing().await;
+    let answer = host.acknowledge(callback).await;
+    host.good(answer).await;
+    assert_eq!(host.next().await, Sent::Data(read, vec![7; 512]));
+    stock.good(write).await;
+}
+
+/// Race 2: a client's writes wait for another one and fill its window, and a third initiator waits for its answer.
+#[tokio::test]
+async fn an_answer_passes_a_window_full_of_writes_that_wait() {
+    let (server, _) = shared(Quota::default());
+    let mut writer = Host::registered(&server, 1).await;
+    let mut reader = Host::of_key(&server, 2).await;
+    reader.wire.cid = 9;
+    reader.register().await;
+    let mut stock = Host::stock(&server, 3).await;
+    writer.has_read(8000).await;
+    reader.has_read(0).await;
+    let first = writer.tag + 1;
+    for _ in 0..128 {
+        writer.write(0, 1).await;
+    }
+    let asked = reader.purge().await;
+    let write = stock.write(8000, 2).await;
+    let callback = writer.purge().await;
+    let answer = writer.acknowledge(callback).await;
+    writer.good(answer).await;
+    stock.good(write).await;
+    assert!(matches!(writer.renew().await, Sent::End(_, (0, 0, 0))));
+    writer.hears_nothing().await;
+    let answer = reader.acknowledge(asked).await;
+    reader.good(answer).await;
+    for tag in first..first + 128 {
+        writer.good(tag).await;
+    }
+}
+
+/// The reads of a client may take all the room that its session has for data, and wait for its own answer.
+#[tokio::test]
+async fn an_answer_passes_reads_that_wait_with_all_the_room_there_is() {
+    let quota = Quota { session_data_in_bytes: 64 << 10, ..Quota::default() };
+    let (server, _) = shared(quota);
+    let (mut host, mut stock) = (Host::registered(&server, 1).await, Host::stock(&server, 2).await);
+    host.has_read(0).await;
+    let write = stock.write(0, 7).await;
+    let callback = host.purge().await;
+    let first = host.tag + 1;
+    for _ in 0..4 {
+        host.read(0, 64).await;
+    }
+    host.hears_nothing().await;
+    let answer = host.acknowledge(callback).await;
+    host.good(answer).await;
+    stock.good(write).await;
+    for tag in first..first + 4 {
+        assert!(matches!(host.next().await, Sent::Data(of, bytes) if of == tag && bytes[..512] == [7; 512]));
+    }
+}
+
+/// Race 7, on the wire: writes that a frozen host has in its socket.
+#[tokio::test]
+async fn a_silent_client_is_fenced_and_none_of_its_writes_lands() {
+    let (server, clock) = shared(Quota::default());
+    let (mut host, mut stock) = (Host::registered(&server, 1).await, Host::stock(&server, 2).await);
+    host.has_read(0).await;
+    let write = stock.write(0, 7).await;
+    host.purge().await;
+    clock.advance(Duration::from_secs(10) - Duration::from_millis(1));
+    stock.hears_nothing().await;
+    clock.advance(Duration::from_millis(1));
+    stock.good(write).await;
+    let late = host.write(16, 9).await;
+    assert_eq!(host.next().await, Sent::End(late, FENCED));
+    assert!(matches!(host.renew().await, Sent::End(_, FENCED)));
+    assert_eq!(stock.has_read(16).await, [0; 512]);
+    host.wire.cid = 5;
+    host.register().await;
+    assert_eq!(host.has_read(0).await, [7; 512]);
+}
+
+#[tokio::test]
+async fn messages_that_were_lost_with_a_session_come_again() {
+    let (server, _) = shared(Quota::default());
+    let (mut host, mut stock) = (Host::registered(&server, 1).await, Host::stock(&server, 2).await);
+    host.has_read(0).await;
+    let write = stock.write(0, 7).await;
+    let (client, taken) = (host.client, host.taken);
+    host.purge().await;
+    drop(host);
+    let_things_happen().await;
+    let mut again = Host::of_key(&server, 1).await;
+    (again.client, again.taken) = (client, taken);
+    let key = again.key_of([HOST.len() as u8; 16]);
+    let tag = again.order(&Parameters::Register { key, registers_reads: true, before: 0 }).await;
+    let mut callback = None;
+    // It never said that it took the first.
+    for _ in 0..4 {
+        match again.next().await {
+            Sent::End(of, sense) => assert_eq!((of, sense), (tag, (0, 0, 0))),
+            Sent::Told(Message { client: of, number, body: MessageBody::Purge { callback: asked, .. }, .. }) => {
+                assert_eq!((of, number), (client, taken + 1), "with its number");
+                callback = Some(asked);
+            }
+            Sent::Told(message) => assert!(matches!(message.body, MessageBody::Registered { .. })),
+            other => panic!("{other:?}"),
+        }
+    }
+    let answer = again.acknowledge(callback.expect("it came again")).await;
+    again.good(answer).await;
+    stock.good(write).await;
+}
+
+#[tokio::test]
+async fn a_lock_is_granted_by_a_message_when_its_holder_gives_it_up() {
+    let (server, clock) = shared(Quota::default());
+    let mut first = Host::registered(&server, 1).await;
+    let mut second = Host::of_key(&server, 2).await;
+    second.wire.cid = 9;
+    second.register().await;
+    let wanted = Lock { resource: Resource::Metadata(3), mode: Some(Mode::MetadataExclusive), grant: 0 };
+    let lock = Parameters::Lock { request: 1, transaction: 0, is_reclaim: false, locks: vec![wanted] };
+    first.order(&lock).await;
+    let mut granted = None;
+    for _ in 0..2 {
+        if let Sent::Told(Message { body: MessageBody::Granted { locks, .. }, .. }) = first.next().await {
+            granted = locks.first().copied();
+            first.taken += 1;
+        }
+    }
+    let granted = granted.expect("nobody holds it");
+    second.order(&lock).await;
+    for _ in 0..2 {
+        if let Sent::Told(message) = second.next().await {
+            assert_eq!(message.body, MessageBody::Queued { request: 1 });
+            second.taken += 1;
+        }
+    }
+    clock.advance(Duration::from_millis(20));
+    match first.told().await {
+        MessageBody::CallBack { callback, lock, .. } => {
+            assert_eq!(lock, Lock { mode: None, ..granted });
+            let answer = first.acknowledge(callback).await;
+            first.good(answer).await;
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(second.told().await, MessageBody::Granted { request: 1, .. }));
+}

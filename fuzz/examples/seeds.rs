@@ -903,7 +903,7 @@ fn ext2_image() {
         write("ext2_image", name, &bytes);
     };
     let all: Vec<(u8, u8, u16)> =
-        (0..40).map(|step| (step % 10, step.wrapping_mul(7), u16::from(step) * 900)).collect();
+        (0..40_u8).map(|step| (step % 10, step.wrapping_mul(7), u16::from(step) * 900)).collect();
     seed("whole", 0, &[], &all);
     seed("whole_large_blocks", 2, &[], &all);
     seed("superblock_features", 0, &[(64 + 6, &[0xff; 4])], &all);

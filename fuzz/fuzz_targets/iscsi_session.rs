@@ -651,6 +651,7 @@ impl Run {
         while let Some(event) = self.session.poll_event() {
             assert!(!self.is_closed, "nothing happens after the end: {event:?}");
             match event {
+                Event::DataHeld(_) => unreachable!("no unit here is shared"),
                 Event::Command(command) => {
                     self.model.check_begin(&command, FIRST_CMD_SN);
                     self.tasks.push(command.task);

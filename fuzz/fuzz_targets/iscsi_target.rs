@@ -324,6 +324,7 @@ impl Run {
                     assert!(command.data_out.len() <= DATA_OUT_BYTES_MAX as usize);
                     self.tasks.push(command.task);
                 }
+                Event::DataHeld(_) => unreachable!("no unit here is shared"),
                 Event::TaskManagement(function) => self.functions.push(function.id),
                 Event::Logout | Event::CommandsCleared(_) => {}
                 Event::LinkClosed(_, reason) | Event::Closed(reason) => {

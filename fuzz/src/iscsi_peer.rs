@@ -91,7 +91,7 @@ pub fn asked_data_out(cdb: &[u8]) -> AskedDataOut {
         |_| AskedDataOut::default(),
         |cdb| {
             let asked = cdb.class().data_out;
-            AskedDataOut { bytes: asked.bytes(512), is_exact: asked.is_exact() }
+            AskedDataOut { bytes: asked.bytes(512), is_exact: asked.is_exact(), is_held: false }
         },
     )
 }

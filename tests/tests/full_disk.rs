@@ -122,13 +122,14 @@ fn a_new_cache_that_cannot_be_recorded_leaves_nothing() {
     let world = World::new();
     let target = world.target(["--lun", "0=ram:16MiB"]);
     let records = world.path("state/caches");
-    fs::create_dir_all(world.path("state")).unwrap();
+    fs::create_dir_all(&records).unwrap();
+    fs::remove_dir(&records).expect("nothing is recorded yet");
     fs::set_permissions(world.path("state"), fs::Permissions::from_mode(0o700)).unwrap();
     let _full = SmallFileSystem::new(&records, 1 << 20);
     fs::set_permissions(&records, fs::Permissions::from_mode(0o700)).unwrap();
     assert!(fs::write(records.join("others"), vec![1; 2 << 20]).is_err(), "it has no room for that");
     let refused = world.run(["attach", &target.url(0), "--cache", "disk.cache", "--cache-size", "8MiB"]);
-    refused.failure(NO_SPACE, &["cannot record", "disk.cache"]);
+    refused.failure(NO_SPACE, &["No space left"]);
     assert!(!world.path("disk.cache").exists(), "the next start would take it for one that was used");
     let left: Vec<_> = fs::read_dir(&records).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(left.iter().all(|name| name == "others"), "{left:?}");

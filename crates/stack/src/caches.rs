@@ -262,7 +262,11 @@ impl Caches {
             fs::rename(&temporary, &path)?;
             fs::File::open(&self.directory)?.sync_all()
         };
-        write().map_err(|error| Error::io(format!("cannot record {} in {}", record.place(), path.display()), &error))
+        write().map_err(|error| {
+            // A folder that is full is not to be fuller for that.
+            let _ = fs::remove_file(&temporary);
+            Error::io(format!("cannot record {} in {}", record.place(), path.display()), &error)
+        })
     }
 
     /// Forgets the cache or write log at `place`, if it is known. Its marks are released: they stay noted until their targets forget them, too.
@@ -283,7 +287,10 @@ impl Caches {
         let Some(mark) = &lun.mark else { return Ok(()) };
         let file = self.mark_file(mark);
         let text = serde_json::to_vec_pretty(lun).map_err(|error| Error::io(file.display(), &error.into()))?;
-        fs::write(&file, text).map_err(|error| Error::io(file.display(), &error))
+        fs::write(&file, text).map_err(|error| {
+            let _ = fs::remove_file(&file);
+            Error::io(file.display(), &error)
+        })
     }
 
     /// Notes what became of a mark of the store at `place`, if that still has it.

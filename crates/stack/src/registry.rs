@@ -199,6 +199,8 @@ impl Registry {
             File::open(&self.directory)?.sync_all()
         };
         write().map_err(|error| {
+            // A folder that is full is not to be fuller for that.
+            let _ = fs::remove_file(&temporary);
             Error::io(
                 format!("cannot record the {} {} in {}", entry.store.as_str(), entry.place(), path.display()),
                 &error,

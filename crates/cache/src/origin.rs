@@ -105,7 +105,7 @@ impl Origin {
         };
         let result = self.device.flush().await;
         // When it lost something before this flush, it says so with the answer at the latest: copies of that are not safe now.
-        self.reports.hear_losses();
+        self.reports.note_unread_losses();
         if result.is_err() {
             flushes.note_losses();
         }

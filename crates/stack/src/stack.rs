@@ -28,7 +28,6 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use writelog::WriteLog;
 
-use crate::apart::Apart;
 use crate::caches::Caches;
 use crate::content::ends_early;
 use crate::error::{Error, Result};
@@ -40,6 +39,7 @@ use crate::registry::{Entry, Registry, Store, UnitLock};
 use crate::remotes::Remotes;
 use crate::settings::Settings;
 use crate::watch;
+use crate::worker_thread::WorkerThread;
 
 mod cache_parts;
 mod config;
@@ -77,7 +77,7 @@ pub struct Stack {
     /// The work of all layers; it stops when this is dropped.
     background: RefCell<JoinSet<()>>,
     /// Level 2 of the log.
-    destaging: RefCell<Option<Apart>>,
+    destaging: RefCell<Option<WorkerThread>>,
     /// What the registry says of the cache and of the log: for each an entry for the device, or one for each LUN it is made of.
     entries: Vec<Entry>,
     registry: Registry,

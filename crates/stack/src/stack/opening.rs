@@ -18,7 +18,6 @@ use writelog::WriteLog;
 use super::cache_parts::{CacheParts, check_takes_writes, memory_left};
 use super::config::StackConfig;
 use super::early_entries::EarlyEntries;
-use crate::apart::Apart;
 use crate::caches::{Caches, Record};
 use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
@@ -30,6 +29,7 @@ use crate::place::Place;
 use crate::registry::{Entry, Registry, Store, UnitLock};
 use crate::remotes::Remotes;
 use crate::store_file::{PlaceKind, check_can_be_made, have_common_bytes};
+use crate::worker_thread::WorkerThread;
 
 /// A stack that is being opened.
 pub(super) struct Opening<'a> {
@@ -54,7 +54,7 @@ pub(super) struct Opening<'a> {
     pub(super) entries: Vec<Entry>,
     pub(super) early_entries: EarlyEntries,
     pub(super) background: JoinSet<()>,
-    pub(super) destaging: Option<Apart>,
+    pub(super) destaging: Option<WorkerThread>,
     pub(super) locks: Vec<UnitLock>,
     /// Where nothing was before.
     free_places: Vec<Place>,
@@ -194,7 +194,7 @@ impl<'a> Opening<'a> {
         self.entries.extend(ours);
         self.background.spawn(base::background::named("log-requests", opened.run_requests()));
         let destaging = base::background::named("destaging", opened.run_destaging());
-        self.destaging = Some(Apart::start("destaging", destaging)?);
+        self.destaging = Some(WorkerThread::start("destaging", destaging)?);
         self.early_entries.note_log(&opened);
         self.device = opened;
         Ok(())

@@ -27,16 +27,23 @@ pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
 /// Puts a record in the place of the old one, if there is one, durably.
 ///
 /// # Errors
-/// Of the file system. The old one is there then.
+/// Of the file system. The old one is there then, and nothing beside it.
 pub(crate) fn replace(path: &Path, record: &impl Serialize) -> Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     let beside = PathBuf::from(name);
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-    file.write_all(&serde_json::to_vec_pretty(record)?)?;
-    file.sync_all()?;
-    fs::rename(&beside, path)?;
+    write_and_rename(&beside, path, &serde_json::to_vec_pretty(record)?).inspect_err(|_| {
+        // A folder that is full is not to be fuller for that.
+        let _ = fs::remove_file(&beside);
+    })?;
     sync_directory_of(path)
+}
+
+fn write_and_rename(beside: &Path, path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(beside)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(beside, path)
 }
 
 /// Removes a record, durably. One that is not there is no error.

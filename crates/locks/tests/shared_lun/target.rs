@@ -376,8 +376,10 @@ impl Target {
 
     fn collect_mail(&mut self, context: &mut Context<'_>, client: ClientId) {
         while let Some(message) = self.manager.poll_message(client) {
-            let has_room =
-                self.members.get_mut(&client).is_none_or(|member| member.outbox.push(message, context.plan.untaken_max));
+            let has_room = self
+                .members
+                .get_mut(&client)
+                .is_none_or(|member| member.outbox.push(message, context.plan.untaken_max));
             if !has_room {
                 self.manager.overflow(context.now, client);
             }
@@ -457,4 +459,3 @@ fn client_of(message: &FromClient) -> Option<ClientId> {
         | FromClient::Acknowledge(client, ..) => Some(*client),
     }
 }
-

@@ -11,7 +11,7 @@ use super::read_write::{compare, read_range, write_range};
 use super::task::{Task, nothing, refuse};
 use crate::comparison::Comparison;
 use crate::execution::Execution;
-use crate::failure::{Doing, Failure, of_block_error};
+use crate::failure::{DeviceAccess, Failure, of_block_error};
 use crate::limits::COMPARE_AND_WRITE_BLOCKS_MAX;
 use crate::unit::LogicalUnit;
 
@@ -55,7 +55,7 @@ async fn below(unit: &LogicalUnit, offset: u64, data_out: Buffer) -> Result<Belo
             Err(at.map_or(sense, |at| sense.with_information(at)).into())
         }
         Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Below::Not(data_out)),
-        Err(error) => Err(of_block_error(&error, Doing::Writing, None)),
+        Err(error) => Err(of_block_error(&error, DeviceAccess::Writing, None)),
     }
 }
 

@@ -63,7 +63,7 @@ impl Attachment {
         };
         let (served, stopped, ..) = tokio::join!(serve, stop_on_signal, control, metrics, informing, watching);
         stack.stop_background();
-        served.and(stopped)
+        served.and(stopped).and(stack.check_end())
     }
 }
 

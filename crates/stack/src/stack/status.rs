@@ -42,6 +42,12 @@ impl Stack {
         if let Some(place) = self.gone_with_dirty().pop_first() {
             return format!("{} bytes are lost: {place}, which held them, was removed before", self.dirty_bytes());
         }
+        if let Some(place) = self.cut_with_dirty().pop_first() {
+            return format!("{} bytes are lost: {place}, which held them, was cut", self.dirty_bytes());
+        }
+        if self.dirty_bytes() == 0 {
+            return "what it is in could not be closed in order".to_owned();
+        }
         let places = self.entries.iter().filter(|entry| self.dirty_bytes_in(entry.store) > 0);
         let arguments: BTreeSet<String> = places
             .map(|entry| {

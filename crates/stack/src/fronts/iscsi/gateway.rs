@@ -61,7 +61,7 @@ impl Gateway {
         let luns = LunMap::new();
         luns.insert(LUN, Arc::clone(&unit));
         let target = Target {
-            access: AccessList(vec![AccessRule::everybody(options.accounts.clone())]),
+            access: AccessList(vec![AccessRule::any_initiator(options.accounts.clone())]),
             own: options.own.clone(),
             ..Target::new(options.iqn.clone(), luns)
         };

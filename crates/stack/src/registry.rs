@@ -312,7 +312,8 @@ impl UnitLock {
         if !lock_within(&file, operation, ENDING_TIME_MAX) {
             let holder = fs::read_to_string(path).unwrap_or_default();
             let message = format!(
-                "{identity} is attached on this host already, under this target name or another, as \"{}\": detach it first, or use that attachment, which may have several fronts (--as)",
+                "{identity} is attached on this host already, under this target name or another, as \"{}\": detach it first, or \
+                 use that attachment, which may have several fronts (--as)",
                 holder.trim()
             );
             return Err(Error::new(Failure::InUse, message));

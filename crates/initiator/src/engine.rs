@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use base::busy_poll::{BusyPoll, depth_of};
 use base::clock::Instant;
 use block::range_lock::{Acquire, RangeLock};
 use block::{Buffer, ByteRange, Error, ErrorKind, Event};
@@ -131,11 +132,13 @@ pub(crate) struct Engine {
     was_useful: bool,
     counts: Counts,
     alarm: Alarm,
+    busy_poll: BusyPoll,
 }
 
 impl Engine {
     pub(crate) fn new(options: Arc<InitiatorOptions>, shared: Arc<Shared>, unit: Unit) -> Self {
         let retained = Retained::new(options.retained_bytes_max);
+        let busy_poll = BusyPoll::new(options.busy_poll);
         Self {
             options,
             shared,
@@ -167,6 +170,7 @@ impl Engine {
             was_useful: false,
             counts: Counts::default(),
             alarm: Alarm::default(),
+            busy_poll,
         }
     }
 
@@ -219,9 +223,24 @@ impl Engine {
                 if self.alarm.poll(context, &*self.options.clock, deadline) {
                     continue;
                 }
-                self.publish(link);
+                if !self.busy_poll.is_under_way() {
+                    self.publish(link);
+                }
+                self.pause(link, context);
                 return Poll::Pending;
             }
+            self.busy_poll.note_traffic();
+        }
+    }
+
+    /// Nothing moves: waits for something that wakes this, or looks again as soon as others of this thread have had their turn.
+    fn pause(&mut self, link: &mut Link, context: &Context<'_>) {
+        let depth = if link.can_receive_now() { depth_of(self.under_way.count(), link.bytes_under_way()) } else { 0 };
+        link.is_looking = self.busy_poll.goes_on(depth, || self.options.clock.now());
+        if link.is_looking {
+            context.waker().wake_by_ref();
+        } else if let Some(counts) = self.busy_poll.take_counts() {
+            self.shared.view().status.busy_poll += counts;
         }
     }
 

@@ -121,7 +121,7 @@ pub(crate) struct Engine {
     has_flushed_last: bool,
     attention: Attention,
     /// Acknowledged data is lost, or may be: the next flush of a client says so.
-    untold_loss: Option<Error>,
+    unreported_loss: Option<Error>,
     /// A flush of ours failed, and none has succeeded since.
     is_flush_failing: bool,
     failure_log: LogLimit,
@@ -162,7 +162,7 @@ impl Engine {
             is_flush_under_way: false,
             has_flushed_last: false,
             attention: Attention::None,
-            untold_loss: None,
+            unreported_loss: None,
             is_flush_failing: false,
             failure_log: LogLimit::default(),
             loss_log: LogLimit::default(),
@@ -428,8 +428,8 @@ impl Engine {
     }
 
     /// Why something that was acknowledged may be lost when nothing more is done, if no client's flush was told of it.
-    pub(crate) fn unkept(&mut self) -> Option<Error> {
-        self.untold_loss.take().or_else(|| {
+    pub(crate) fn possible_loss(&mut self) -> Option<Error> {
+        self.unreported_loss.take().or_else(|| {
             let words = format!("what {} acknowledged last was not flushed", self.options.place());
             (!self.retained.is_empty()).then(|| Error::new(ErrorKind::OutcomeUnknown, words))
         })
@@ -628,7 +628,7 @@ impl Engine {
                 LinkEvent::LogoutRequested { .. } => self.note(Attention::Leave),
                 LinkEvent::ScsiEvent { sense, .. } => {
                     if let Ok(sense) = Sense::parse(&sense) {
-                        self.hear(&sense);
+                        self.note_sense(&sense);
                     }
                 }
                 LinkEvent::LoggedIn(_)
@@ -702,7 +702,7 @@ impl Engine {
         if self.attention >= Attention::PowerOn && outcome.is_good() && depends_on_cache {
             // It may have been carried out after the unit lost what is about to be written again.
             match job.kind {
-                Kind::Read { .. } | Kind::Extents { .. } => job.retreat(step),
+                Kind::Read { .. } | Kind::Extents { .. } => job.reissue(step),
                 _ => job.start_over(),
             }
             self.counts.commands_retried += 1;
@@ -711,7 +711,7 @@ impl Engine {
         }
         if self.attention > Attention::None && outcome.is_good() && job.relies_on_no_cache(&self.unit) {
             // A cache may have been switched on before it was carried out: of that no copy would be kept.
-            job.retreat(step);
+            job.reissue(step);
             self.counts.commands_retried += 1;
             self.go_on(order);
             return;
@@ -727,7 +727,7 @@ impl Engine {
                 job.advance(step, &buffer);
             }
             Verdict::Again(sense) => {
-                sense.iter().for_each(|sense| self.hear(sense));
+                sense.iter().for_each(|sense| self.note_sense(sense));
                 self.try_again(now, order, step, AGAIN_WORDS);
             }
             Verdict::Elsewhere(error) if self.options.has_other_paths => job.give_up(error),
@@ -736,7 +736,7 @@ impl Engine {
             Verdict::Failed(error) => {
                 if step.is_synchronize() {
                     // It may be about what others wrote.
-                    self.untold_loss.get_or_insert_with(|| error.clone());
+                    self.unreported_loss.get_or_insert_with(|| error.clone());
                 }
                 job.give_up(error);
             }
@@ -751,7 +751,7 @@ impl Engine {
         let verdict = judge(&outcome, 0, || "a SCSI command".to_owned());
         let is_refused = match &verdict {
             Verdict::Again(Some(sense)) => {
-                self.hear(sense);
+                self.note_sense(sense);
                 true
             }
             Verdict::Later => true,
@@ -778,7 +778,7 @@ impl Engine {
             if job.is_synchronizing()
                 && let Verdict::Failed(error) = verdict
             {
-                self.untold_loss.get_or_insert(error);
+                self.unreported_loss.get_or_insert(error);
             }
             if self.attention >= Attention::PowerOn && job.is_synchronizing() {
                 job.finish(Err(reset_too_early()));
@@ -789,7 +789,7 @@ impl Engine {
     }
 
     /// The unit reports something.
-    pub(crate) fn hear(&mut self, sense: &Sense) {
+    pub(crate) fn note_sense(&mut self, sense: &Sense) {
         let attention = self.learn(sense);
         self.note(attention);
     }
@@ -815,7 +815,7 @@ impl Engine {
             let error = final_error(job, &Error::new(ErrorKind::TimedOut, words));
             job.give_up(error);
         } else {
-            job.retreat(step.after(attempts));
+            job.reissue(step.after(attempts));
         }
     }
 
@@ -827,7 +827,7 @@ impl Engine {
             job.give_up(Error::new(ErrorKind::Busy, words));
             return;
         }
-        job.retreat(step);
+        job.reissue(step);
         self.counts.commands_retried += 1;
         self.delay(now, order);
     }
@@ -865,7 +865,7 @@ impl Engine {
             }
             self.is_flush_failing = false;
             self.ready.append(&mut self.stalled);
-            if !is_ours && let Some(error) = self.untold_loss.take() {
+            if !is_ours && let Some(error) = self.unreported_loss.take() {
                 job.finish(Err(error));
                 return;
             }
@@ -913,7 +913,7 @@ impl Engine {
                 self.is_flush_failing = true;
                 self.is_exposed = false;
                 tracing::warn!(%error, place = self.options.place(), "a flush that was to make room, or the last one, failed");
-                self.untold_loss.get_or_insert_with(|| error.clone());
+                self.unreported_loss.get_or_insert_with(|| error.clone());
                 self.note_failure(&error);
                 // Whoever waits for room must not wait for ever.
                 for order in std::mem::take(&mut self.stalled) {
@@ -925,7 +925,7 @@ impl Engine {
                 self.ready.append(&mut self.stalled);
                 self.note_failure(&error);
                 if matches!(job.kind, Kind::Flush) {
-                    self.untold_loss = None;
+                    self.unreported_loss = None;
                 }
                 job.finish(Err(error));
             }
@@ -962,7 +962,7 @@ impl Engine {
         if let Some(left_out) = self.loss_log.admit(error.kind(), self.options.clock.now()) {
             tracing::error!(%error, place = self.options.place(), left_out, "data that was acknowledged is lost, or may be");
         }
-        self.untold_loss.get_or_insert(error);
+        self.unreported_loss.get_or_insert(error);
         self.shared.events.publish(&Event::WritesLost);
     }
 

@@ -56,6 +56,8 @@ pub(super) struct Opening<'a> {
     pub(super) background: JoinSet<()>,
     pub(super) destaging: Option<WorkerThread>,
     pub(super) locks: Vec<UnitLock>,
+    /// Where nothing was before.
+    free_places: Vec<Place>,
 }
 
 impl<'a> Opening<'a> {
@@ -85,6 +87,7 @@ impl<'a> Opening<'a> {
         let places: Vec<&Place> = cache_place.iter().chain(&log_place).collect();
         identities.iter().try_for_each(|identity| registry.check(identity, &places))?;
         check_stores(&config, [cache_place.as_ref(), log_place.as_ref()], (&registry, &caches), &identity)?;
+        let free_places = places.into_iter().filter(|place| !place.path.exists()).cloned().collect();
         Ok(Self {
             device: remotes.device(),
             early_entries: EarlyEntries::of(&registry),
@@ -108,6 +111,7 @@ impl<'a> Opening<'a> {
             background: JoinSet::new(),
             destaging: None,
             locks,
+            free_places,
         })
     }
 
@@ -206,10 +210,24 @@ impl<'a> Opening<'a> {
         Ok(())
     }
 
+    /// A store that was made now, of which nothing could be recorded, is none: nobody was served by it, and it would be taken for an old one.
+    fn remove_unrecorded(&self) {
+        if self.cache.as_ref().is_some_and(|cache| cache.status().dirty_bytes > 0) {
+            return;
+        }
+        for place in &self.free_places {
+            if matches!(self.caches.find(place), Ok(None)) {
+                // Whoever attaches has an error already.
+                let _ = std::fs::remove_file(&place.path);
+            }
+        }
+    }
+
     /// Closes what was opened, as in order: nothing of a cache is lost for what is wrong with the log over it. Once `interrupted` is raised, a target is
     /// not waited for.
     pub(super) async fn undo(mut self, interrupted: &Sender<bool>) {
         close_unserved(self.log.take(), self.cache.clone()).await;
+        self.remove_unrecorded();
         // Of a base others may be about to use what they took: it is told by who writes to the LUN.
         if self.config.difference.is_some() {
             return;

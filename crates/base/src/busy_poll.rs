@@ -6,7 +6,7 @@
 //! - after traffic, for about as long as a wake-up takes: a silent connection costs nothing;
 //! - while little is under way, and was of late: of a batch that is half answered the other half comes soon;
 //! - while that pays. Each time that ends with traffic adds confidence, each in vain takes more away. Without any, as when the peer needs
-//!   the very processor we would look on, one pause in [`TRIAL_INTERVAL`] is tried;
+//!   the very processor we would look on, one pause in 64 is tried, and then ever fewer;
 //! - while nobody else wants the processor: when two looks are further apart than it takes to look, another thread ran in between, and
 //!   confidence is gone.
 //!
@@ -38,8 +38,9 @@ const CONFIDENCE_MAX: u32 = 16;
 /// Confidence that a look in vain takes: it must be right in four cases of five to go on.
 const IN_VAIN_COST: u32 = 4;
 
-/// Pauses of which one is tried without confidence.
-pub const TRIAL_INTERVAL: u32 = 64;
+/// Pauses of which one is tried without confidence: at first, and after trials in vain, each of which doubles it.
+const TRIAL_INTERVAL_MIN: u32 = 64;
+const TRIAL_INTERVAL_MAX: u32 = 4096;
 
 /// What looking came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,6 +73,8 @@ pub struct BusyPoll {
     confidence: u32,
     /// Pauses without confidence since the last one that was tried.
     untried: u32,
+    /// How many there are to be.
+    trial_interval: u32,
     /// The most that was under way in a pause; it fades.
     depth: usize,
     counts: BusyPollCounts,
@@ -91,14 +94,22 @@ enum State {
 impl BusyPoll {
     /// Of one who waited for nothing so far, and looks for `longest` at most; zero for never. It has half the confidence it can have.
     pub fn new(longest: Duration) -> Self {
-        let (state, counts) = (State::Sleeping, BusyPollCounts::default());
-        Self { longest, state, confidence: CONFIDENCE_MAX / 2, untried: 0, depth: 0, counts }
+        Self {
+            longest,
+            state: State::Sleeping,
+            confidence: CONFIDENCE_MAX / 2,
+            untried: 0,
+            trial_interval: TRIAL_INTERVAL_MIN,
+            depth: 0,
+            counts: BusyPollCounts::default(),
+        }
     }
 
     /// Something came or went.
     pub fn note_traffic(&mut self) {
         if let State::Looking { since, last } = self.state {
             self.confidence = (self.confidence + 1).min(CONFIDENCE_MAX);
+            self.trial_interval = TRIAL_INTERVAL_MIN;
             self.counts.paid += 1;
             self.counts.time += last - since;
         }
@@ -159,10 +170,11 @@ impl BusyPoll {
             return true;
         }
         self.untried += 1;
-        if self.untried < TRIAL_INTERVAL {
+        if self.untried < self.trial_interval {
             return false;
         }
         self.untried = 0;
+        self.trial_interval = (2 * self.trial_interval).min(TRIAL_INTERVAL_MAX);
         true
     }
 }
@@ -205,7 +217,7 @@ mod tests {
         poll.note_traffic();
         assert!(!poll.goes_on(0, at(0)));
         let mut off = BusyPoll::new(Duration::ZERO);
-        for _ in 0..10 * TRIAL_INTERVAL {
+        for _ in 0..10 * TRIAL_INTERVAL_MAX {
             off.note_traffic();
             assert!(!off.goes_on(1, at(0)));
         }
@@ -229,8 +241,9 @@ mod tests {
     fn what_is_in_vain_is_only_tried_from_time_to_time() {
         let mut poll = BusyPoll::new(LONGEST);
         while look_in_vain(&mut poll) {}
-        let tried = (0..10 * TRIAL_INTERVAL).filter(|_| look_in_vain(&mut poll)).count();
-        assert_eq!(tried, 10);
+        let mut tried_in = |count| (0..count).filter(|_| look_in_vain(&mut poll)).count();
+        assert_eq!([64, 128, 256, 512, 1024, 2048, 4096].map(&mut tried_in), [1; 7]);
+        assert_eq!(tried_in(10 * TRIAL_INTERVAL_MAX), 10, "it is never given up");
     }
 
     #[test]
@@ -239,7 +252,7 @@ mod tests {
         poll.note_traffic();
         assert!(poll.goes_on(1, at(0)) && poll.goes_on(1, at(1)));
         assert!(!poll.goes_on(1, at(30)), "another thread ran for 29 us");
-        let began = (0..TRIAL_INTERVAL - 1).filter(|_| look_in_vain(&mut poll)).count();
+        let began = (0..TRIAL_INTERVAL_MIN - 1).filter(|_| look_in_vain(&mut poll)).count();
         assert_eq!(began, 0);
     }
 
@@ -251,8 +264,8 @@ mod tests {
             poll.note_traffic();
             poll.goes_on(1, at(0))
         };
-        let trials = (0..100 * TRIAL_INTERVAL).take_while(|_| !hit(&mut poll)).count();
-        assert!(trials < TRIAL_INTERVAL as usize);
+        let trials = (0..100 * TRIAL_INTERVAL_MIN).take_while(|_| !hit(&mut poll)).count();
+        assert!(trials < TRIAL_INTERVAL_MIN as usize);
         assert!((0..100).all(|_| hit(&mut poll)), "one hit is enough to go on");
     }
 

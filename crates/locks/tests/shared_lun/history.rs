@@ -171,7 +171,10 @@ fn check_block(operations: &[Operation]) -> Result<(), String> {
     forward.sort_by_key(|zone| zone.first_end);
     for pair in forward.windows(2) {
         if pair[1].first_end < pair[0].last_beginning {
-            return Err(format!("{} is read after {}, which was read or written after it", pair[0].value, pair[1].value));
+            return Err(format!(
+                "{} is read after {}, which was read or written after it",
+                pair[0].value, pair[1].value
+            ));
         }
     }
     for zone in zones.iter().filter(|zone| !zone.is_forward()) {
@@ -186,7 +189,8 @@ fn check_block(operations: &[Operation]) -> Result<(), String> {
 fn zones_of(operations: &[Operation]) -> Result<Vec<Zone>, String> {
     let mut zones = BTreeMap::from([(0, Zone { value: 0, first_end: 0, last_beginning: 0 })]);
     let mut began = BTreeMap::from([(0, 0)]);
-    let reads = || operations.iter().filter(|operation| !operation.is_write && matches!(operation.end, End::Answered(_)));
+    let reads =
+        || operations.iter().filter(|operation| !operation.is_write && matches!(operation.end, End::Answered(_)));
     for write in operations.iter().filter(|operation| operation.is_write && operation.end != End::Void) {
         let first_end = match write.end {
             End::Answered(end) | End::Bounded(end) => end,
@@ -230,8 +234,8 @@ mod tests {
         (0..left.len()).any(|index| {
             let operation = left[index];
             // One that has no answer may as well have happened never, and keeps nobody waiting.
-            let is_first = left.iter().filter(must).all(|other| operation.began < end(other))
-                && operation.began < end(&operation);
+            let is_first =
+                left.iter().filter(must).all(|other| operation.began < end(other)) && operation.began < end(&operation);
             let mut rest = left.to_vec();
             rest.remove(index);
             // Its bound is over when something that began later has happened.
@@ -269,8 +273,11 @@ mod tests {
         let (mut random, mut good, mut bad) = (Random::new(1), 0, 0);
         for _ in 0..20_000 {
             let operations = draw(&mut random);
-            let finished: Vec<Operation> =
-                operations.iter().copied().filter(|operation| operation.is_write || operation.end != End::Open).collect();
+            let finished: Vec<Operation> = operations
+                .iter()
+                .copied()
+                .filter(|operation| operation.is_write || operation.end != End::Open)
+                .collect();
             let expected = has_order(&finished, 0);
             assert_eq!(check_block(&operations).is_ok(), expected, "{operations:#?}");
             *(if expected { &mut good } else { &mut bad }) += 1;

@@ -19,7 +19,7 @@ use locks::resource::{FileId, GroupIndex, Resource};
 
 use crate::history::{History, OperationId, Value};
 use crate::packet::{Answer, Asker, Effect, Request, SessionNumber, Tag, Write};
-use crate::plan::{BLOCKS, Fault, GROUPED_FROM, OPEN_BLOCKS, Plan};
+use crate::plan::{BLOCKS, Fault, GROUPED_FROM, LEASE, Mischief, OPEN_BLOCKS, Plan};
 use crate::world::Event;
 
 /// How often a worker asks for a lock that it then does not hold.
@@ -73,10 +73,29 @@ type Use = (u64, Resource, Mode);
 #[derive(Debug)]
 enum Flight {
     Control(FromClient, Instant),
-    Read { worker: usize, range: BlockRange, operations: Vec<OperationId>, fetch: Option<FetchId>, used: Option<Use> },
-    Write { worker: usize, range: BlockRange, values: Vec<Value>, operations: Vec<OperationId>, change: Option<FetchId> },
-    Clean { life: u64, block: u64, is_durable: bool },
-    Flush { life: u64, block: u64 },
+    Read {
+        worker: usize,
+        range: BlockRange,
+        operations: Vec<OperationId>,
+        fetch: Option<FetchId>,
+        used: Option<Use>,
+    },
+    Write {
+        worker: usize,
+        range: BlockRange,
+        values: Vec<Value>,
+        operations: Vec<OperationId>,
+        change: Option<FetchId>,
+    },
+    Clean {
+        life: u64,
+        block: u64,
+        is_durable: bool,
+    },
+    Flush {
+        life: u64,
+        block: u64,
+    },
     /// What should not be sent again.
     Repeated,
 }
@@ -342,7 +361,12 @@ impl Host {
     fn end_life(&mut self, context: &mut Context<'_>) {
         self.lives += 1;
         self.copies.clear();
-        self.dirty.keys().copied().collect::<BTreeSet<_>>().into_iter().for_each(|block| self.lose_dirty(context, block));
+        self.dirty
+            .keys()
+            .copied()
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .for_each(|block| self.lose_dirty(context, block));
         context.effects.push(Effect::After(Duration::from_millis(10), Event::Register(self.index)));
     }
 
@@ -520,10 +544,7 @@ impl Host {
                 self.end_use(Some(used));
             }
             None => {
-                self.dirty.insert(
-                    block,
-                    Dirty { value, operations: vec![id], reads: Vec::new(), is_cleaning: false },
-                );
+                self.dirty.insert(block, Dirty { value, operations: vec![id], reads: Vec::new(), is_cleaning: false });
                 // The use lasts until it is clean.
                 if context.plan.has(Fault::LockLeavesBeforeWrite) {
                     self.end_use(Some(used));
@@ -583,7 +604,9 @@ impl Host {
             (Some(Flight::Clean { life, block, is_durable }), Answer::Written(answer)) if life == self.lives => {
                 self.cleaned(context, block, is_durable, answer.is_ok());
             }
-            (Some(Flight::Flush { life, block }), Answer::Flushed) if life == self.lives => self.durable(context, block),
+            (Some(Flight::Flush { life, block }), Answer::Flushed) if life == self.lives => {
+                self.durable(context, block)
+            }
             _ => {}
         }
         self.drain(context);
@@ -604,7 +627,13 @@ impl Host {
         self.drain(context);
     }
 
-    fn controlled(&mut self, context: &mut Context<'_>, message: &FromClient, sent: Instant, reply: Result<Reply, LockError>) {
+    fn controlled(
+        &mut self,
+        context: &mut Context<'_>,
+        message: &FromClient,
+        sent: Instant,
+        reply: Result<Reply, LockError>,
+    ) {
         let local = self.local(context.now);
         let sent = if context.plan.has(Fault::LeaseCountedFromReply) { local } else { sent };
         if let Some(holder) = &mut self.holder {
@@ -644,7 +673,13 @@ impl Host {
         match self.dirty.get_mut(&block) {
             Some(dirty) if !is_ok => dirty.is_cleaning = false,
             Some(_) if is_durable || has_flush => self.durable(context, block),
-            Some(_) => self.ask(context, Request::Flush, Flight::Flush { life: self.lives, block }),
+            Some(_) => {
+                if context.random.chance(context.plan.unflushed_freezes) {
+                    let freeze = Mischief::Freeze { host: self.index, time: LEASE * 8, holds_sent: true };
+                    context.effects.push(Effect::After(Duration::ZERO, Event::Mischief(freeze)));
+                }
+                self.ask(context, Request::Flush, Flight::Flush { life: self.lives, block });
+            }
             None => {}
         }
     }

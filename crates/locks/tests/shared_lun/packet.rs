@@ -37,11 +37,18 @@ pub struct Write {
 #[derive(Clone, Debug)]
 pub enum Request {
     /// With the key by which a host is known that asks again.
-    Register { previous: Option<ClientId>, key: u64 },
+    Register {
+        previous: Option<ClientId>,
+        key: u64,
+    },
     /// With the number of the last message taken.
     Control(FromClient, u64),
     /// Without registering it when it is read under a lock.
-    Read { by: Option<ClientId>, range: BlockRange, registers: bool },
+    Read {
+        by: Option<ClientId>,
+        range: BlockRange,
+        registers: bool,
+    },
     Write(Write),
     Flush,
 }

@@ -376,8 +376,10 @@ impl Target {
 
     fn collect_mail(&mut self, context: &mut Context<'_>, client: ClientId) {
         while let Some(message) = self.manager.poll_message(client) {
-            let has_room =
-                self.members.get_mut(&client).is_none_or(|member| member.outbox.push(message, context.plan.untaken_max));
+            let has_room = self
+                .members
+                .get_mut(&client)
+                .is_none_or(|member| member.outbox.push(message, context.plan.untaken_max));
             if !has_room {
                 self.manager.overflow(context.now, client);
             }
@@ -415,7 +417,13 @@ impl Target {
                     self.register(context, asker, key);
                 }
             }
-            Save::GraceEnd(_) => self.manager.grace_end_kept(context.now),
+            Save::GraceEnd(_) => {
+                // What clients wrote before the start and could not reclaim.
+                if !context.plan.has(Fault::FenceWithoutFlush) {
+                    disk.flush();
+                }
+                self.manager.grace_end_kept(context.now);
+            }
             Save::NoLease => {}
         }
         self.drain(context, disk);
@@ -457,4 +465,3 @@ fn client_of(message: &FromClient) -> Option<ClientId> {
         | FromClient::Acknowledge(client, ..) => Some(*client),
     }
 }
-

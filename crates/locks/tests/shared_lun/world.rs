@@ -211,7 +211,9 @@ impl World {
             Event::Mischief(mischief) => self.do_mischief(mischief),
             Event::Start(saved) => self.started(saved),
             Event::TargetTimer => self.with_target(Target::handle_timeout),
-            Event::FenceEnds(client) => self.with_target(|target, context, disk| target.end_fence(context, disk, client)),
+            Event::FenceEnds(client) => {
+                self.with_target(|target, context, disk| target.end_fence(context, disk, client))
+            }
             Event::Land(command) if self.survives_write() => {
                 self.with_target(|target, context, disk| target.land(context, disk, command));
             }
@@ -311,7 +313,8 @@ impl World {
         if self.sessions[host].take().is_none() {
             return;
         }
-        let is_its = |event: &Event| matches!(event, Event::ToTarget(asker, _) | Event::ToHost(asker, _) if asker.host == host);
+        let is_its =
+            |event: &Event| matches!(event, Event::ToTarget(asker, _) | Event::ToHost(asker, _) if asker.host == host);
         let lost: Vec<(Instant, u64)> =
             self.events.iter().filter(|(_, (_, event))| is_its(event)).map(|(key, _)| *key).collect();
         for key in lost {
@@ -466,11 +469,13 @@ impl World {
         let believed: Vec<_> = self.hosts.iter().map(|host| host.believed(self.now)).collect();
         for (index, ours) in believed.iter().enumerate() {
             for (other, theirs) in believed.iter().enumerate().skip(index + 1) {
-                let conflict = ours.iter().find(|(resource, mode)| {
-                    theirs.iter().any(|(at, its)| at == resource && its.conflicts(*mode))
-                });
+                let conflict = ours
+                    .iter()
+                    .find(|(resource, mode)| theirs.iter().any(|(at, its)| at == resource && its.conflicts(*mode)));
                 if let Some((resource, mode)) = conflict {
-                    self.wrong = Some(format!("host {index} believes to hold {resource} in {mode}, and host {other} in what conflicts"));
+                    self.wrong = Some(format!(
+                        "host {index} believes to hold {resource} in {mode}, and host {other} in what conflicts"
+                    ));
                 }
             }
         }
@@ -481,9 +486,9 @@ impl World {
         for block in (range.first()..range.end()).filter(|block| *block >= OPEN_BLOCKS) {
             let (resource, mode, _) = lock_of(block, true);
             let others = self.hosts.iter().enumerate().filter(|(index, _)| *index != host);
-            let holder = others.map(|(index, other)| (index, other.believed(self.now))).find(|(_, believed)| {
-                believed.iter().any(|(at, its)| *at == resource && its.conflicts(mode))
-            });
+            let holder = others
+                .map(|(index, other)| (index, other.believed(self.now)))
+                .find(|(_, believed)| believed.iter().any(|(at, its)| *at == resource && its.conflicts(mode)));
             if let Some((holder, _)) = holder {
                 self.wrong = Some(format!("a write of host {host} lands in block {block}, which host {holder} holds"));
             }

@@ -230,7 +230,7 @@ impl Holder {
         self.held.insert(resource, held);
         if !is_used {
             self.outputs.push_back(HolderOutput::GiveUp(resource, to));
-            self.come_down(resource, to);
+            self.demote(resource, to);
             self.send(FromClient::Unlock(client, vec![Release { resource, number: held.number, to }]));
         }
         !is_used
@@ -273,12 +273,12 @@ impl Holder {
         let Some(pending) = self.held.get_mut(&resource).and_then(|held| held.callback.take()) else { return };
         self.note_void(resource, pending.grant);
         self.outputs.push_back(HolderOutput::GiveUp(resource, pending.to));
-        self.come_down(resource, pending.to);
+        self.demote(resource, pending.to);
         self.acknowledge(pending.number, CallbackAnswer::Done);
     }
 
     /// Keeps no more than a mode allows, and no more of block groups below.
-    fn come_down(&mut self, resource: Resource, to: Option<Mode>) {
+    fn demote(&mut self, resource: Resource, to: Option<Mode>) {
         let to = to.and_then(|to| self.held.get(&resource).map(|held| held.mode.meet(to)));
         for leaf in self.leaves(resource).collect::<Vec<_>>() {
             let Some(kept) = self.held.get(&leaf).map(|held| rules::leaf_below(to, held.mode)) else { continue };

@@ -241,6 +241,11 @@ impl Serving {
     }
 }
 
+fn counted(count: usize, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
+}
+
 struct ServeHandler {
     name: String,
     server: TargetServer,
@@ -256,7 +261,7 @@ impl ServeHandler {
     /// For the service manager, in a line.
     async fn summary(&self) -> String {
         let status = self.server.status().await;
-        format!("{} sessions, {} connections", status.sessions.len(), status.connections.len())
+        format!("{}, {}", counted(status.sessions.len(), "session"), counted(status.connections.len(), "connection"))
     }
 
     async fn status(&self) -> Value {

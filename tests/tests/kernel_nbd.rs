@@ -36,7 +36,7 @@ fn the_kernels_disk_goes_on_over_a_kill_and_grows_with_the_lun() {
 attach nbd:/dev/nbd0
 echo "sectors: $(cat /sys/block/nbd0/size)"
 echo "cache: $(cat /sys/block/nbd0/queue/write_cache)"
-seq 1000000 3000000 >/tmp/data
+seq 1000000 3200000 | head -c 16777216 >/tmp/data
 dd if=/tmp/data of=/dev/nbd0 bs=64k oflag=direct conv=fsync 2>/dev/null & writer=$!
 until_true '[ "$(written)" -gt 5 ]'
 kill -9 $pid

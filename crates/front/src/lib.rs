@@ -21,6 +21,7 @@ pub mod counters;
 mod error_table;
 mod flushes;
 pub mod fuse;
+mod handshake_turn;
 mod handshakes;
 mod holdings;
 mod kind_counters;

@@ -40,7 +40,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
 use crate::addresses::Addresses;
-use crate::connections::Entered;
+use crate::connections::{Entered, host};
 use crate::control::{Control, Handle, Wish};
 use crate::data_in::buffer_bytes;
 use crate::held_data::HeldData;
@@ -185,6 +185,7 @@ impl Session {
         let handle = control.handle();
         let inbox = server.sessions.begin(tsih, &handle, luns, |name| server.target(name));
         let (protocol, link) = protocol::Session::begin(server.clock.now(), protocol, tsih)?;
+        let place = Place::new(turns, &host(&addresses.peer), &request.initiator_name);
         let wire = Wire::new(link, stream, addresses, entered);
         Some(Self {
             server,
@@ -213,7 +214,7 @@ impl Session {
             counted_pdus: (0, 0),
             counted_digest_errors: 0,
             spin: Spin::new(),
-            place: Place::new(turns, &request.initiator_name),
+            place,
             own_wakes: OwnWakes::new(),
             can_go_on: false,
         })

@@ -23,7 +23,7 @@ const SEGMENT_BYTES: usize = 1460;
 
 /// What a link is like, both ways.
 #[derive(Clone, Debug)]
-pub struct LinkModel {
+pub struct FaultyLinkModel {
     /// One way.
     pub delay: Duration,
     /// Of the line.
@@ -74,7 +74,7 @@ pub struct LinkEnd {
 }
 
 struct Link {
-    model: LinkModel,
+    model: FaultyLinkModel,
     random: Random,
     directions: [Direction; 2],
     cut: Option<CutKind>,
@@ -134,9 +134,9 @@ impl PduCounter {
 }
 
 /// A link and its ends, the near one first.
-pub fn link(clock: &Arc<dyn Clock>, model: LinkModel, seed: u64) -> (LinkEnd, LinkEnd) {
+pub fn link(clock: &Arc<dyn Clock>, model: FaultyLinkModel, seed: u64) -> (LinkEnd, LinkEnd) {
     let direction = || {
-        let LinkModel { header_digest, data_digest, .. } = model;
+        let FaultyLinkModel { header_digest, data_digest, .. } = model;
         Direction { pdus: PduCounter { header_digest, data_digest, ..PduCounter::default() }, ..Direction::default() }
     };
     let directions = [direction(), direction()];

@@ -1,7 +1,6 @@
 //! `forebay log inspect|check|replay|discard` on what a killed attachment leaves, and what `attach` takes for its log.
 
 use std::fs;
-use std::process::Command;
 
 use serde_json::Value;
 use tests::{IQN, Process, World, tool};

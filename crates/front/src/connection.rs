@@ -21,12 +21,12 @@ use base::buffer::{Acquire, Buffer};
 use block::layer::submitter::SubmitterLayer;
 use block::{Error, Geometry, SharedDevice};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use nbd::server::{Command, Event, Reply, Server, Ticket};
+use nbd::server::{Command, Event, Reply, Server, Ticket, TlsPolicy};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::admission::{DeviceTurns, Lane, cost_of};
-use crate::carry_out::{self, Finished, Job, Means, Running, Started};
+use crate::carry_out::{self, CommandContext, Finished, Job, Running, Started};
 use crate::counters::RequestKind;
 use crate::error_table::to_failure;
 use crate::flushes::Flushes;
@@ -34,18 +34,23 @@ use crate::handshake_turn::HandshakeTurn;
 use crate::handshakes::Handshake;
 use crate::holdings::{AwaitedPlace, Holdings};
 use crate::limits::{
-    BYTES_IN_FLIGHT_MAX, HANDSHAKE_TIME_MAX, REQUESTS_IN_FLIGHT_MAX, SLICES_PER_WRITE_MAX, TURN_BYTES,
-    TURN_BYTES_BESIDE_LIGHT, TURN_BYTES_HANDSHAKE, TURN_REFUSED_BYTES, TURN_REQUEST_BYTES,
+    BYTES_IN_FLIGHT_MAX, HANDSHAKE_TIME_MAX, REQUESTS_IN_FLIGHT_MAX, SHUTDOWN_TIME_MAX, SLICES_PER_WRITE_MAX,
+    TURN_BYTES, TURN_BYTES_BESIDE_LIGHT, TURN_BYTES_HANDSHAKE, TURN_REFUSED_BYTES, TURN_REQUEST_BYTES,
 };
 use crate::long_requests::{WorkShare, is_long};
 use crate::next_turn::NextTurn;
 use crate::shared::Shared;
+use crate::tls::{Channel, Tls};
 
 /// A future without a result that lives as long as its connection.
 type Signal = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pub(crate) struct Connection<S> {
-    stream: S,
+    stream: Channel<S>,
+    /// Whether the stream holds nothing back of what was written.
+    is_flushed: bool,
+    /// The client waits for the answer that lets it begin with TLS.
+    is_securing: bool,
     shared: Arc<Shared>,
     /// The device of the export, as this connection's own submitter.
     device: SharedDevice,
@@ -118,12 +123,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         handshake: Option<Handshake>,
     ) -> Self {
         let holdings = shared.holdings();
-        let server = Server::new(Arc::new(shared.export(&geometry)));
+        let tls = shared.options.tls.as_ref().map_or(TlsPolicy::Off, Tls::policy);
+        let server = Server::new(Arc::new(shared.export(&geometry))).with_tls(tls);
         let device = Arc::new(SubmitterLayer::new(Arc::clone(&shared.device)));
         let lane = Lane::new(Arc::clone(&shared.admission), device.submitter());
         let handshake_turn = Some(HandshakeTurn::new(shared.handshake_line.clone()));
         Self {
-            stream,
+            stream: Channel::Clear(stream),
+            is_flushed: true,
+            is_securing: false,
             shared,
             device,
             geometry,
@@ -150,7 +158,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Serves until the client or the shutdown signal ends it.
     pub(crate) async fn run(mut self) -> io::Result<()> {
         std::future::poll_fn(|context| self.poll(context)).await?;
-        std::future::poll_fn(|context| Pin::new(&mut self.stream).poll_shutdown(context)).await
+        let shutdown = std::future::poll_fn(|context| Pin::new(&mut self.stream).poll_shutdown(context));
+        // Under TLS there are last words, which a client need not take.
+        tokio::time::timeout(SHUTDOWN_TIME_MAX, shutdown).await.unwrap_or(Ok(()))
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -296,6 +306,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let Some(event) = self.server.poll_event() else { break };
             has_progressed = true;
             match event {
+                Event::TlsBegins => {
+                    self.is_securing = true;
+                    // Its handshake is long work.
+                    self.turn_bytes += TURN_BYTES;
+                }
                 Event::Negotiated { .. } => self.finish_handshake()?,
                 Event::BufferNeeded { length } => self.with_buffer(length, Purpose::Payload),
                 Event::Request(ticket, command @ Command::Read { length, .. }) => {
@@ -375,7 +390,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.bytes_running += bytes;
         let device_turns = kind.moves_data().then(|| self.enter_lane()).flatten();
         let job = Job { ticket, kind, bytes, buffer_bytes: carry_out::buffer_bytes(&command), turn: None, part: None };
-        let means = Means {
+        let commands = CommandContext {
             device: &self.device,
             geometry: &self.geometry,
             turns: &self.shared.turns,
@@ -383,7 +398,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             long_requests: &self.shared.long_requests,
             device_turns,
         };
-        match carry_out::start(&means, job, command, buffer) {
+        match carry_out::start(&commands, job, command, buffer) {
             Started::Finished(finished) => {
                 self.turn_cost += cost_of(finished.job.bytes);
                 self.finish(finished);
@@ -420,7 +435,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let bytes_max = self.lane.is_beside_light().then_some(TURN_BYTES_BESIDE_LIGHT as usize);
         let transmit = self.server.transmit();
         if transmit.is_empty() {
-            return Ok(false);
+            return self.flush(context);
         }
         let mut slices = [IoSlice::new(&[]); SLICES_PER_WRITE_MAX];
         let used = transmit.io_slices_of(bytes_max.unwrap_or(usize::MAX), &mut slices);
@@ -430,6 +445,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Poll::Ready(count) => {
                 let count = count?;
                 transmit.handle_transmitted(count);
+                self.is_flushed = false;
                 self.holdings.note_sent(count);
                 if self.lane.takes_turns() {
                     self.turn_bytes += count as u64;
@@ -437,6 +453,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Ok(true)
             }
         }
+    }
+
+    /// Once all is written: the stream holds nothing back, and is secured where the client waits for that.
+    fn flush(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+        if !self.is_flushed {
+            match Pin::new(&mut self.stream).poll_flush(context) {
+                Poll::Pending => return Ok(false),
+                Poll::Ready(flushed) => flushed?,
+            }
+            self.is_flushed = true;
+        }
+        if !std::mem::take(&mut self.is_securing) {
+            return Ok(false);
+        }
+        let Some(tls) = &self.shared.options.tls else { return Ok(false) };
+        self.stream.secure(tls);
+        self.server.secured();
+        Ok(true)
     }
 
     fn receive(&mut self, context: &mut Context<'_>) -> io::Result<bool> {

@@ -18,4 +18,4 @@ mod work;
 
 pub use counters::FuseCounters;
 pub use file::{FuseFile, FuseOptions};
-pub use mountpoint::Mountpoint;
+pub use mountpoint::{Mountpoint, check_fuse};

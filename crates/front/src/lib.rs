@@ -7,6 +7,7 @@
 //! | [`listener`] | [`Listener`]: a socket to serve on; [`SocketAccess`]: who may connect to it |
 //! | [`address`] | [`ListenAddress`]: `unix:PATH` or `HOST:PORT` |
 //! | [`fuse`] | [`FuseFile`]: a device as a file |
+//! | [`tls`] | [`Tls`]: certificates, and a stream that is secured in the middle of a handshake |
 //! | [`counters`] | [`NbdCounters`]: what a server has done |
 //! | [`limits`] | the bounds |
 
@@ -34,12 +35,14 @@ mod partial;
 mod room;
 pub mod server;
 mod shared;
+pub mod tls;
 
 pub use address::ListenAddress;
 pub use client::{ClientDriver, NbdClient};
 pub use counters::NbdCounters;
-pub use fuse::{FuseCounters, FuseFile, FuseOptions, Mountpoint};
+pub use fuse::{FuseCounters, FuseFile, FuseOptions, Mountpoint, check_fuse};
 pub use kind_counters::RequestCounters;
 pub use listener::{Listener, SocketAccess};
 pub use options::NbdOptions;
 pub use server::NbdServer;
+pub use tls::{Tls, TlsFiles};

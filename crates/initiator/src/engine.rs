@@ -120,7 +120,7 @@ pub(crate) struct Engine {
     has_flushed_last: bool,
     attention: Attention,
     /// Acknowledged data is lost, or may be: the next flush of a client says so.
-    untold_loss: Option<Error>,
+    unreported_loss: Option<Error>,
     /// A flush of ours failed, and none has succeeded since.
     is_flush_failing: bool,
     failure_log: LogLimit,
@@ -159,7 +159,7 @@ impl Engine {
             is_flush_under_way: false,
             has_flushed_last: false,
             attention: Attention::None,
-            untold_loss: None,
+            unreported_loss: None,
             is_flush_failing: false,
             failure_log: LogLimit::default(),
             loss_log: LogLimit::default(),
@@ -409,8 +409,8 @@ impl Engine {
     }
 
     /// Why something that was acknowledged may be lost when nothing more is done, if no client's flush was told of it.
-    pub(crate) fn unkept(&mut self) -> Option<Error> {
-        self.untold_loss.take().or_else(|| {
+    pub(crate) fn possible_loss(&mut self) -> Option<Error> {
+        self.unreported_loss.take().or_else(|| {
             let words = format!("what {} acknowledged last was not flushed", self.options.place());
             (!self.retained.is_empty()).then(|| Error::new(ErrorKind::OutcomeUnknown, words))
         })
@@ -609,7 +609,7 @@ impl Engine {
                 LinkEvent::LogoutRequested { .. } => self.note(Attention::Leave),
                 LinkEvent::ScsiEvent { sense, .. } => {
                     if let Ok(sense) = Sense::parse(&sense) {
-                        self.hear(&sense);
+                        self.note_sense(&sense);
                     }
                 }
                 LinkEvent::LoggedIn(_)
@@ -683,7 +683,7 @@ impl Engine {
         if self.attention >= Attention::PowerOn && outcome.is_good() && depends_on_cache {
             // It may have been carried out after the unit lost what is about to be written again.
             match job.kind {
-                Kind::Read { .. } | Kind::Extents { .. } => job.retreat(step),
+                Kind::Read { .. } | Kind::Extents { .. } => job.reissue(step),
                 _ => job.start_over(),
             }
             self.counts.commands_retried += 1;
@@ -692,7 +692,7 @@ impl Engine {
         }
         if self.attention > Attention::None && outcome.is_good() && job.relies_on_no_cache(&self.unit) {
             // A cache may have been switched on before it was carried out: of that no copy would be kept.
-            job.retreat(step);
+            job.reissue(step);
             self.counts.commands_retried += 1;
             self.go_on(order);
             return;
@@ -708,7 +708,7 @@ impl Engine {
                 job.advance(step, &buffer);
             }
             Verdict::Again(sense) => {
-                sense.iter().for_each(|sense| self.hear(sense));
+                sense.iter().for_each(|sense| self.note_sense(sense));
                 self.try_again(now, order, step, AGAIN_WORDS);
             }
             Verdict::Elsewhere(error) if self.options.has_other_paths => job.give_up(error),
@@ -717,7 +717,7 @@ impl Engine {
             Verdict::Failed(error) => {
                 if step.is_synchronize() {
                     // It may be about what others wrote.
-                    self.untold_loss.get_or_insert_with(|| error.clone());
+                    self.unreported_loss.get_or_insert_with(|| error.clone());
                 }
                 job.give_up(error);
             }
@@ -732,7 +732,7 @@ impl Engine {
         let verdict = judge(&outcome, 0, || "a SCSI command".to_owned());
         let is_refused = match &verdict {
             Verdict::Again(Some(sense)) => {
-                self.hear(sense);
+                self.note_sense(sense);
                 true
             }
             Verdict::Later => true,
@@ -759,7 +759,7 @@ impl Engine {
             if job.is_synchronizing()
                 && let Verdict::Failed(error) = verdict
             {
-                self.untold_loss.get_or_insert(error);
+                self.unreported_loss.get_or_insert(error);
             }
             if self.attention >= Attention::PowerOn && job.is_synchronizing() {
                 job.finish(Err(reset_too_early()));
@@ -770,7 +770,7 @@ impl Engine {
     }
 
     /// The unit reports something.
-    pub(crate) fn hear(&mut self, sense: &Sense) {
+    pub(crate) fn note_sense(&mut self, sense: &Sense) {
         let attention = self.learn(sense);
         self.note(attention);
     }
@@ -796,7 +796,7 @@ impl Engine {
             let error = final_error(job, &Error::new(ErrorKind::TimedOut, words));
             job.give_up(error);
         } else {
-            job.retreat(step.after(attempts));
+            job.reissue(step.after(attempts));
         }
     }
 
@@ -808,7 +808,7 @@ impl Engine {
             job.give_up(Error::new(ErrorKind::Busy, words));
             return;
         }
-        job.retreat(step);
+        job.reissue(step);
         self.counts.commands_retried += 1;
         self.delay(now, order);
     }
@@ -846,7 +846,7 @@ impl Engine {
             }
             self.is_flush_failing = false;
             self.ready.append(&mut self.stalled);
-            if !is_ours && let Some(error) = self.untold_loss.take() {
+            if !is_ours && let Some(error) = self.unreported_loss.take() {
                 job.finish(Err(error));
                 return;
             }
@@ -894,7 +894,7 @@ impl Engine {
                 self.is_flush_failing = true;
                 self.is_exposed = false;
                 tracing::warn!(%error, place = self.options.place(), "a flush that was to make room, or the last one, failed");
-                self.untold_loss.get_or_insert_with(|| error.clone());
+                self.unreported_loss.get_or_insert_with(|| error.clone());
                 self.note_failure(&error);
                 // Whoever waits for room must not wait for ever.
                 for order in std::mem::take(&mut self.stalled) {
@@ -906,7 +906,7 @@ impl Engine {
                 self.ready.append(&mut self.stalled);
                 self.note_failure(&error);
                 if matches!(job.kind, Kind::Flush) {
-                    self.untold_loss = None;
+                    self.unreported_loss = None;
                 }
                 job.finish(Err(error));
             }
@@ -943,7 +943,7 @@ impl Engine {
         if let Some(left_out) = self.loss_log.admit(error.kind(), self.options.clock.now()) {
             tracing::error!(%error, place = self.options.place(), left_out, "data that was acknowledged is lost, or may be");
         }
-        self.untold_loss.get_or_insert(error);
+        self.unreported_loss.get_or_insert(error);
         self.shared.events.publish(&Event::WritesLost);
     }
 

@@ -281,20 +281,20 @@ impl LockTable {
 
     /// An owner keeps no more of a resource than `to`, and no more of the block groups below than that allows; leaves first.
     /// Returns what that touches, and the callbacks that it answers.
-    pub fn come_down(&mut self, owner: Owner, resource: Resource, to: Option<Mode>) -> CameDown {
-        let mut came_down = CameDown::default();
+    pub fn demote(&mut self, owner: Owner, resource: Resource, to: Option<Mode>) -> Demoted {
+        let mut demoted = Demoted::default();
         let to = to.and_then(|to| self.grant(owner, resource).map(|grant| grant.mode.meet(to)));
         for leaf in self.leaves(owner, resource) {
             let Some(mode) = self.grant(owner, leaf).map(|grant| grant.mode) else { continue };
-            self.come_down_alone(owner, leaf, rules::leaf_below(to, mode), &mut came_down);
+            self.demote_alone(owner, leaf, rules::leaf_below(to, mode), &mut demoted);
         }
-        self.come_down_alone(owner, resource, to, &mut came_down);
-        came_down
+        self.demote_alone(owner, resource, to, &mut demoted);
+        demoted
     }
 
-    fn come_down_alone(&mut self, owner: Owner, resource: Resource, to: Option<Mode>, came_down: &mut CameDown) {
+    fn demote_alone(&mut self, owner: Owner, resource: Resource, to: Option<Mode>, demoted: &mut Demoted) {
         let Some(grant) = self.grants.get_mut(&owner).and_then(|held| held.get_mut(&resource)) else { return };
-        came_down.touched.insert(resource);
+        demoted.touched.insert(resource);
         let answered = match to {
             Some(to) => {
                 grant.mode = to;
@@ -302,13 +302,13 @@ impl LockTable {
             }
             None => self.drop_grant(owner, resource).and_then(|grant| grant.callback),
         };
-        came_down.answered.extend(answered.map(|called| called.number));
+        demoted.answered.extend(answered.map(|called| called.number));
     }
 }
 
 /// What a holder's coming down leads to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CameDown {
+pub struct Demoted {
     /// Where others may be next.
     pub touched: BTreeSet<Resource>,
     /// Callbacks that need no other answer.

@@ -36,6 +36,12 @@ impl Host {
         self.id = client;
     }
 
+    /// It hears that the target has started again.
+    fn wrong_epoch(&mut self, epoch: u32) {
+        let error = Err(LockError::WrongEpoch(BootEpoch(epoch)));
+        self.holder.handle_reply(NOW, &FromClient::Renew(self.id), NOW, error);
+    }
+
     fn outputs(&mut self) -> Vec<HolderOutput> {
         std::iter::from_fn(|| self.holder.poll_output()).collect()
     }
@@ -241,6 +247,42 @@ fn what_cannot_be_reclaimed_is_given_up() {
     let Some(HolderOutput::Send(message)) = host.outputs().pop() else { panic!() };
     host.holder.handle_reply(NOW, &message, NOW, Err(LockError::ReclaimConflict(BLOCK)));
     assert_eq!(host.outputs()[0], HolderOutput::GiveUp(BLOCK, None));
+}
+
+/// Race 9: two starts within one lease. What was held in the first life is claimed from there, since the second may never have had it.
+#[test]
+fn what_was_not_reclaimed_when_the_target_starts_once_more_is_reclaimed_from_the_life_that_had_it() {
+    let mut host = Host::new();
+    host.hold(&[(BLOCK, Mode::M_X, 7)]);
+    let first = host.id;
+    host.wrong_epoch(2);
+    host.registered(ClientId::new(BootEpoch(2), 4), Some(first), NOW);
+    host.outputs();
+    host.wrong_epoch(3);
+    assert_eq!(host.outputs(), [HolderOutput::Send(FromClient::Register { previous: Some(first) })]);
+    host.registered(ClientId::new(BootEpoch(3), 1), Some(first), NOW);
+    let outputs = host.outputs();
+    let is_reclaim = |output: &HolderOutput| {
+        let wanted = vec![(BLOCK, Mode::M_X)];
+        matches!(output, HolderOutput::Send(FromClient::Lock { is_reclaim: true, batch, .. }) if *batch == wanted)
+    };
+    assert!(outputs.iter().any(is_reclaim), "{outputs:?}");
+}
+
+#[test]
+fn what_was_not_reclaimed_is_given_up_when_the_life_that_had_it_reclaims_no_more() {
+    let mut host = Host::new();
+    host.hold(&[(BLOCK, Mode::M_X, 7)]);
+    let (first, second) = (host.id, ClientId::new(BootEpoch(2), 4));
+    host.wrong_epoch(2);
+    host.registered(second, Some(first), NOW);
+    host.wrong_epoch(3);
+    host.outputs();
+    let register = FromClient::Register { previous: Some(first) };
+    host.holder.handle_reply(NOW, &register, NOW, Err(LockError::NotReclaimable(first)));
+    let outputs = host.outputs();
+    let again = HolderOutput::Send(FromClient::Register { previous: Some(second) });
+    assert!(outputs.contains(&HolderOutput::GiveUp(BLOCK, None)) && outputs.contains(&again), "{outputs:?}");
 }
 
 /// Race 4, at the client: the purge comes first, or the data.

@@ -98,7 +98,7 @@ impl Attachment {
 
 /// What the fronts offer of a stack.
 fn served(stack: &Stack) -> Served {
-    Served { device: stack.device(), turns: stack.turns() }
+    Served { device: stack.device(), turns: stack.turns(), compares_below: stack.compares_below() }
 }
 
 /// Does `work`, to which a flag is raised when `signal` comes.

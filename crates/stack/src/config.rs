@@ -70,7 +70,7 @@ impl TargetTable {
         }
         let own = self::accounts(self.mutual_chap_user, self.mutual_chap_file.as_deref())?.pop();
         let (access, masks) = if self.initiator.is_empty() {
-            (AccessList(vec![AccessRule::everybody(accounts)]), Vec::new())
+            (AccessList(vec![AccessRule::any_initiator(accounts)]), Vec::new())
         } else {
             let rules = self.initiator.into_iter().map(InitiatorTable::into_rule).collect::<Result<Vec<_>>>()?;
             let (rules, masks): (Vec<_>, Vec<_>) = rules.into_iter().unzip();

@@ -33,6 +33,7 @@
 //! | [`content`] | what is at a place, before it is opened |
 //! | [`store_file`] | how what is at a place is made and opened |
 //! | [`paths`] | run-time and state directories |
+//! | `record_file` | small files of JSON that are replaced whole |
 //! | [`registry`] | which LUNs have their newest data in a cache of this host; which are in use |
 //! | [`remote`] | how a remote LUN is reached |
 //! | [`remotes`] | several of them as one device |
@@ -85,6 +86,7 @@ mod own_stores;
 pub mod paths;
 pub mod place;
 mod portal_group;
+mod record_file;
 pub mod registry;
 pub mod remote;
 pub mod remotes;

@@ -21,7 +21,7 @@ use crate::freshness::Kept;
 use crate::place::Place;
 use crate::registry::{Entry, Registry, Store, file_stem};
 use crate::settings::Settings;
-use crate::store_file::{PlaceKind, open_or_make, unmade};
+use crate::store_file::{PlaceKind, making_failed, open_or_make};
 
 /// The write log of an attachment, as asked for.
 #[derive(Clone, Debug, Default)]
@@ -121,7 +121,7 @@ pub struct NvramConfig {
 
 impl NvramConfig {
     fn open(&self) -> Result<Arc<dyn PersistentRegion>> {
-        Ok(Arc::new(Region(PersistentMemory::open(&self.path, self.size_bytes).map_err(unmade)?)))
+        Ok(Arc::new(Region(PersistentMemory::open(&self.path, self.size_bytes).map_err(making_failed)?)))
     }
 
     /// What is in it, to be looked at and not to be changed: of a file, which may be a copy anywhere, as it is now.

@@ -7,7 +7,7 @@
 //! Two attaches of one LUN on one host are refused by a lock file a LUN, held as long as the process lives.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,6 +22,7 @@ use crate::error::{Error, Failure, Result};
 use crate::limits::ENDING_TIME_MAX;
 use crate::paths::Paths;
 use crate::place::Place;
+use crate::record_file;
 
 /// One LUN whose newest data may lie in a cache on this host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,12 +135,9 @@ impl Registry {
     /// When the entry cannot be read: then nobody can tell, and the LUN must not be used.
     pub fn find(&self, identity: &Identity, store: Store) -> Result<Option<Entry>> {
         let path = self.path(identity, store);
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(Error::io(format!("cannot read {}", path.display()), &error)),
-        };
-        match serde_json::from_str(&text) {
+        let text = record_file::read(&path).map_err(|error| cannot_read(&path, &error))?;
+        let Some(text) = text else { return Ok(None) };
+        match serde_json::from_slice(&text) {
             Ok(entry) => Ok(Some(entry)),
             Err(error) => {
                 let message = format!(
@@ -189,18 +187,7 @@ impl Registry {
 
     fn write(&self, entry: &Entry) -> Result<()> {
         let path = self.path(&entry.identity(), entry.store);
-        let temporary = path.with_extension("new");
-        let write = || -> std::io::Result<()> {
-            let text = serde_json::to_vec_pretty(entry)?;
-            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-            file.write_all(&text)?;
-            file.sync_all()?;
-            fs::rename(&temporary, &path)?;
-            File::open(&self.directory)?.sync_all()
-        };
-        write().map_err(|error| {
-            // A folder that is full is not to be fuller for that.
-            let _ = fs::remove_file(&temporary);
+        record_file::replace(&path, entry).map_err(|error| {
             Error::io(
                 format!("cannot record the {} {} in {}", entry.store.as_str(), entry.place(), path.display()),
                 &error,
@@ -214,12 +201,7 @@ impl Registry {
     /// When the file cannot be removed.
     pub fn remove(&self, entry: &Entry) -> Result<()> {
         let path = self.path(&entry.identity(), entry.store);
-        match fs::remove_file(&path).and_then(|()| File::open(&self.directory)?.sync_all()) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                Err(Error::io(format!("cannot remove {}", path.display()), &error))
-            }
-            _ => Ok(()),
-        }
+        record_file::remove(&path).map_err(|error| Error::io(format!("cannot remove {}", path.display()), &error))
     }
 
     /// Every entry that names the cache or log at `place`. Damaged entries name nothing.
@@ -235,13 +217,10 @@ impl Registry {
     /// # Errors
     /// When the registry cannot be read.
     pub fn entries(&self) -> Result<Vec<Entry>> {
-        let context = |error: &std::io::Error| Error::io(format!("cannot read {}", self.directory.display()), error);
-        let mut entries = Vec::new();
-        for file in fs::read_dir(&self.directory).map_err(|error| context(&error))? {
-            let path = file.map_err(|error| context(&error))?.path();
-            let entry = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Entry>(&text).ok());
-            entries.extend(entry);
-        }
+        let files = record_file::files_in(&self.directory, record_file::EXTENSION);
+        let files = files.map_err(|error| cannot_read(&self.directory, &error))?;
+        let texts = files.iter().filter_map(|path| fs::read(path).ok());
+        let mut entries: Vec<Entry> = texts.filter_map(|text| serde_json::from_slice(&text).ok()).collect();
         entries.sort_by_key(|entry| (entry.place(), entry.identity().to_string()));
         Ok(entries)
     }
@@ -261,6 +240,10 @@ impl Registry {
         };
         self.directory.join(format!("{}.{extension}", file_stem(identity)))
     }
+}
+
+fn cannot_read(path: &Path, error: &std::io::Error) -> Error {
+    Error::io(format!("cannot read {}", path.display()), error)
 }
 
 /// Locks `file`, waiting for a holder that was just killed and is still ending.
@@ -316,7 +299,7 @@ impl UnitLock {
         if !lock_within(&file, operation, ENDING_TIME_MAX) {
             let holder = fs::read_to_string(&path).unwrap_or_default();
             let message = format!(
-                "{identity} is attached on this host already, as \"{}\": detach it first, or use that attachment",
+                "{identity} is attached on this host already, as \"{}\": detach it first, or use that attachment, which may have several fronts (--as)",
                 holder.trim()
             );
             return Err(Error::new(Failure::InUse, message));
@@ -415,6 +398,18 @@ mod tests {
         let registry = Registry::open(&paths(&directory)).unwrap();
         fs::write(registry.path(&identity("1"), Store::Cache), "{").unwrap();
         assert_eq!(registry.check(&identity("1"), &[]).unwrap_err().failure(), Failure::Mismatch);
+    }
+
+    #[test]
+    fn an_entry_that_a_crash_kept_from_being_renamed_is_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let registry = Registry::open(&paths(&directory)).unwrap();
+        registry.insert(&Entry::new(&identity("1"), &place("/caches/a"), "disk")).unwrap();
+        let path = registry.path(&identity("1"), Store::Cache);
+        for unfinished in ["json.new", "new"] {
+            fs::copy(&path, path.with_extension(unfinished)).unwrap();
+        }
+        assert_eq!(registry.entries().unwrap().len(), 1);
     }
 
     #[test]

@@ -42,6 +42,7 @@ use crate::watch;
 use crate::worker_thread::WorkerThread;
 
 mod cache_parts;
+mod comparison;
 mod config;
 mod early_entries;
 mod ending;

@@ -41,7 +41,7 @@ use tokio::sync::oneshot;
 
 use crate::addresses::Addresses;
 use crate::connections::{Entered, host};
-use crate::control::{Control, Handle, Wish};
+use crate::control::{Control, Directive, Handle};
 use crate::data_in::buffer_bytes;
 use crate::held_data::HeldData;
 use crate::limits::{
@@ -264,7 +264,7 @@ impl Session {
                 break;
             }
         }
-        self.place.stand_in_line(context);
+        self.place.queue_up(context);
         Poll::Pending
     }
 
@@ -561,9 +561,9 @@ impl Session {
             {
                 // A power-on event: all sessions end (RFC 7143 11.5.1); those of others only for who may write.
                 if units.luns.is_confined(&units.nexus) {
-                    self.handle.ask(Wish::Stop);
+                    self.handle.ask(Directive::Stop);
                 } else {
-                    self.server.sessions.ask_target(&units.target_name, Wish::Stop);
+                    self.server.sessions.ask_target(&units.target_name, Directive::Stop);
                 }
             }
         }
@@ -605,24 +605,26 @@ impl Session {
         let server = &self.server;
         // Almost every turn ends here without it.
         let now = || server.clock.now();
-        let mut wish = self.control.poll_wish(context);
+        let mut directive = self.control.poll_directive(context);
         // A connection that joined is asked like its session.
         for wire in &self.wires {
             if let Some(control) = &wire.control {
-                wish = wish.max(control.poll_wish(context));
+                directive = directive.max(control.poll_directive(context));
             }
         }
-        match wish {
-            Wish::Run => return false,
-            Wish::Drain if self.drain_deadline.is_none() => {
+        match directive {
+            Directive::Run => return false,
+            Directive::Drain if self.drain_deadline.is_none() => {
                 self.drain_deadline = Some(now() + DRAIN_TIMEOUT);
                 self.protocol.request_logout(now());
             }
-            Wish::Drain if self.drain_deadline.is_some_and(|deadline| now() >= deadline) && self.is_to_be_dropped() => {
+            Directive::Drain
+                if self.drain_deadline.is_some_and(|deadline| now() >= deadline) && self.is_to_be_dropped() =>
+            {
                 self.protocol.drop_session(now());
             }
-            Wish::Stop if !self.protocol.is_closed() => self.protocol.close(now(), CloseReason::Local),
-            Wish::Drain | Wish::Stop => return false,
+            Directive::Stop if !self.protocol.is_closed() => self.protocol.close(now(), CloseReason::Local),
+            Directive::Drain | Directive::Stop => return false,
         }
         true
     }

@@ -293,12 +293,8 @@ impl Core {
         }
     }
 
-    /// See [`WriteLog::heed_changes`](crate::WriteLog::heed_changes).
-    pub(crate) async fn heed_changes(
-        self: &Arc<Self>,
-        ranges: &[ByteRange],
-        is_overwritten: bool,
-    ) -> Result<(), Error> {
+    /// See [`WriteLog::invalidate`](crate::WriteLog::invalidate).
+    pub(crate) async fn invalidate(self: &Arc<Self>, ranges: &[ByteRange], is_overwritten: bool) -> Result<(), Error> {
         let _guard = self.exclude_requests().await;
         if self.life.is_stopped() {
             return Err(self.life.closed());

@@ -57,7 +57,7 @@ fn config(arguments: TargetServe) -> Result<ServeConfig> {
                 alias: None,
                 luns: arguments.luns,
                 portal_groups: None,
-                access: AccessList(vec![AccessRule::everybody(accounts)]),
+                access: AccessList(vec![AccessRule::any_initiator(accounts)]),
                 masks: Vec::new(),
                 own,
             }];

@@ -57,7 +57,7 @@ impl Attachment {
         let watching = async {
             let mut watch = Watch::default();
             tokio::select! {
-                () = watch.look_for_ever(|| stack.sight()) => {}
+                () = watch.run(|| stack.observation()) => {}
                 () = wait_until(stack.ended()) => {}
             }
         };

@@ -228,7 +228,7 @@ async fn a_cache_that_was_changed_is_used_also_where_the_list_cannot_say_so() {
         // What is in the way of the next note.
         let mut records = std::fs::read_dir(paths.caches()).unwrap().map(|entry| entry.unwrap().path());
         let record = records.find(|path| path.extension().is_some_and(|found| found == "json")).unwrap();
-        let in_the_way = record.with_extension("new");
+        let in_the_way = record.with_extension("json.new");
         std::fs::create_dir(&in_the_way).unwrap();
         in_the_way
     };

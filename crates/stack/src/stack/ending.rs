@@ -186,7 +186,10 @@ impl Stack {
         if ending == Ending::RemoveCache && dirty_bytes == 0 && cache_cleaned.is_ok() {
             self.within_ending_time(self.forget_cache()).await.unwrap_or(Ok(()))?;
         }
-        let kept = self.within_ending_time(self.remotes.close()).await.unwrap_or_else(|| self.remotes.unkept());
+        let kept = self
+            .within_ending_time(self.remotes.close())
+            .await
+            .unwrap_or_else(|| self.remotes.check_nothing_in_doubt());
         flushed?;
         log_cleaned.and(cache_cleaned).map_err(|error| {
             let words = Error::from(error.clone());

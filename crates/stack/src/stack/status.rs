@@ -11,7 +11,7 @@ use crate::content::uuid_at;
 use crate::difference_place;
 use crate::place::Place;
 use crate::registry::{Entry, Store};
-use crate::watch::{self, Sight};
+use crate::watch::{self, Observation};
 
 impl Stack {
     /// For the service manager, in a line.
@@ -63,10 +63,10 @@ impl Stack {
     }
 
     /// What is looked at from time to time.
-    pub(crate) fn sight(&self) -> Sight {
+    pub(crate) fn observation(&self) -> Observation {
         let remote = self.remotes.status();
         let places = self.entries.iter().filter(|entry| self.dirty_bytes_in(entry.store) > 0);
-        Sight {
+        Observation {
             state: remote["state"].as_str().unwrap_or_default().to_owned(),
             portal: remote["portal"].as_str().unwrap_or_default().to_owned(),
             dirty_places: places.map(Entry::place).collect(),

@@ -23,6 +23,7 @@ pub mod counters;
 mod error_table;
 mod flushes;
 pub mod fuse;
+mod handshake_turn;
 mod handshakes;
 mod holdings;
 pub mod kernel;

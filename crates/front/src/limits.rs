@@ -132,6 +132,13 @@ pub const PIECE_BYTES_MAX: u64 = STEP_BYTES;
 /// memory.
 pub const TURN_BYTES: u64 = 256 << 10;
 
+/// The same of a connection in its handshake, of which all together have one turn: four options, where most handshakes have two.
+pub const TURN_BYTES_HANDSHAKE: u64 = 64 << 10;
+
+/// The same of one that asks for much beside one that asks for little. Half of the time of that one goes by with what is received or sent at once.
+pub const TURN_BYTES_BESIDE_LIGHT: u64 = 64 << 10;
+const _: () = assert!(TURN_BYTES_BESIDE_LIGHT >= PIECE_BYTES_MIN && TURN_BYTES_BESIDE_LIGHT < TURN_BYTES);
+
 /// What any request counts in it at least: 64 small ones are a turn.
 pub const TURN_REQUEST_BYTES: u64 = 4096;
 

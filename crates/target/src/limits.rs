@@ -116,7 +116,7 @@ pub const TURN_BYTES_SHARED: usize = 132 << 10;
 /// one who asks for little.
 pub const SHARED_POLLS: u32 = 64;
 
-/// Polls of sessions of one initiator name between two looks at the sockets, where several sessions work on the thread: one that asks for little beside
+/// Polls of sessions of one host between two looks at the sockets, where several sessions work on the thread: one that asks for little beside
 /// one that has just become heavy.
 pub const FREE_POLLS: u32 = 2;
 

@@ -41,7 +41,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
 use crate::addresses::Addresses;
-use crate::connections::Entered;
+use crate::connections::{Entered, host};
 use crate::control::{Control, Directive, Handle};
 use crate::data_in::buffer_bytes;
 use crate::held_data::HeldData;
@@ -188,6 +188,7 @@ impl Session {
         let inbox = server.sessions.begin(tsih, &handle, luns, |name| server.target(name));
         let busy_poll = BusyPoll::new(server.busy_poll);
         let (protocol, link) = protocol::Session::begin(server.clock.now(), protocol, tsih)?;
+        let place = Place::new(turns, &host(&addresses.peer), &request.initiator_name);
         let wire = Wire::new(link, stream, addresses, entered);
         Some(Self {
             server,
@@ -217,7 +218,7 @@ impl Session {
             counted_digest_errors: 0,
             busy_poll,
             paused_bytes: 0,
-            place: Place::new(turns, &request.initiator_name),
+            place,
             own_wakes: OwnWakes::new(),
             can_go_on: false,
         })

@@ -209,12 +209,13 @@ impl<'a> Opening<'a> {
         Ok(())
     }
 
-    /// A store that was made now, of which nothing could be recorded, is none: nobody was served by it, and it would be taken for an old one.
+    /// A store that was made now, of which nothing could be recorded, is none: nobody was served by it, and it would be taken for an old one. Only
+    /// while it is open: of what nobody here has locked, another process may be the owner, who came first to the same free place. And nothing that
+    /// is above it can have put data into it.
     fn remove_unrecorded(&self) {
-        if self.cache.as_ref().is_some_and(|cache| cache.status().dirty_bytes > 0) {
-            return;
-        }
-        for place in &self.free_places {
+        let cache_place = self.cache_place.as_ref().filter(|_| self.cache.is_some() && self.log.is_none());
+        let log_place = self.log_place.as_ref().filter(|_| self.log.is_some());
+        for place in cache_place.into_iter().chain(log_place).filter(|place| self.free_places.contains(place)) {
             if matches!(self.caches.find(place), Ok(None)) {
                 // Whoever attaches has an error already.
                 let _ = std::fs::remove_file(&place.path);
@@ -225,8 +226,8 @@ impl<'a> Opening<'a> {
     /// Closes what was opened, as in order: nothing of a cache is lost for what is wrong with the log over it. Once `interrupted` is raised, a target is
     /// not waited for.
     pub(super) async fn undo(mut self, interrupted: &Sender<bool>) {
-        close_unserved(self.log.take(), self.cache.clone()).await;
         self.remove_unrecorded();
+        close_unserved(self.log.take(), self.cache.clone()).await;
         // Of a base others may be about to use what they took: it is told by who writes to the LUN.
         if self.config.difference.is_some() {
             return;

@@ -23,7 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("file", &["block"]),
     ("target", &["clock", "iscsi", "locks", "logical-unit", "scsi", "block"]),
-    ("initiator", &["clock", "iscsi", "scsi", "block"]),
+    ("initiator", &["clock", "iscsi", "locks", "scsi", "block"]),
     ("front", &["nbd", "block"]),
     (
         "stack",

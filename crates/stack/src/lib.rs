@@ -55,6 +55,7 @@
 mod access_watch;
 pub mod attach;
 pub mod awaited;
+pub mod busy_polling;
 mod cache_change;
 pub mod cache_place;
 mod cache_settings;

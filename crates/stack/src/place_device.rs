@@ -153,7 +153,8 @@ pub(crate) fn open_with(
         size,
         part,
         preallocate,
-        zero_written: size.is_some_and(|size_bytes| size_bytes <= ZERO_WRITTEN_BYTES_MAX),
+        // A log writes itself when it is made.
+        zero_written: kind != PlaceKind::Log && size.is_some_and(|size_bytes| size_bytes <= ZERO_WRITTEN_BYTES_MAX),
         direct: true,
         exclusive: true,
         identity,

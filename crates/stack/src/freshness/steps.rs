@@ -14,6 +14,7 @@ use futures_util::future::BoxFuture;
 use logical_unit::change_marks::{ChangeStore, MarkUpdate, SavedMark, Saving};
 
 use super::*;
+use crate::busy_polling::BusyPolling;
 use crate::held_marks::MarkRenewal;
 use crate::paths::Paths;
 use crate::place_device::PlaceKind;
@@ -158,6 +159,7 @@ impl Host {
             credentials: None,
             target_credentials: None,
             with_digests: false,
+            busy_polling: BusyPolling::UpTo(Duration::ZERO),
             link_round_trip: None,
             isid: None,
             waits: Waits { login: patience, command: patience, keepalive: patience, replacement: patience },

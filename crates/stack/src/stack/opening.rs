@@ -56,7 +56,7 @@ pub(super) struct Opening<'a> {
     pub(super) early_entries: EarlyEntries,
     pub(super) background: JoinSet<()>,
     pub(super) destaging: Option<WorkerThread>,
-    pub(super) locks: Vec<UnitLock>,
+    pub(super) lock: UnitLock,
     /// Where nothing was before.
     free_places: Vec<Place>,
 }
@@ -77,11 +77,10 @@ impl<'a> Opening<'a> {
             cache_config.mode = Mode::ReadOnly;
         }
         let (identity, identities) = (remotes.identity(), remotes.identities());
-        let lock = |identity| match config.difference {
-            Some(_) => UnitLock::share(paths, identity, &config.name),
-            None => UnitLock::acquire(paths, identity, &config.name),
+        let lock = match config.difference {
+            Some(_) => UnitLock::share(paths, &identities, &config.name)?,
+            None => UnitLock::acquire(paths, &identities, &config.name)?,
         };
-        let locks = identities.iter().map(lock).collect::<Result<Vec<UnitLock>>>()?;
         let (registry, caches) = (Registry::open(paths)?, Caches::open(paths)?);
         let cache_place = config.cache.as_ref().map(|cache| cache.place(&identity)).transpose()?;
         let log_place = config.log.as_ref().map(|log| log.place(&identity)).transpose()?;
@@ -111,7 +110,7 @@ impl<'a> Opening<'a> {
             entries: Vec::new(),
             background: JoinSet::new(),
             destaging: None,
-            locks,
+            lock,
             free_places,
         })
     }

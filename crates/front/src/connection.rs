@@ -19,7 +19,7 @@ use std::task::{Context, Poll};
 
 use base::buffer::{Acquire, Buffer};
 use block::layer::submitter::SubmitterLayer;
-use block::{Error, Geometry, SharedDevice};
+use block::{Error, SharedDevice};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use nbd::server::{Command, Event, Reply, Server, Ticket, TlsPolicy};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -38,6 +38,7 @@ use crate::limits::{
 };
 use crate::long_requests::{WorkShare, is_long};
 use crate::next_turn::NextTurn;
+use crate::open_connection::OpenConnection;
 use crate::shared::Shared;
 use crate::tls::{Channel, Tls};
 
@@ -53,7 +54,10 @@ pub(crate) struct Connection<S> {
     shared: Arc<Shared>,
     /// The device of the export, as this connection's own submitter.
     device: SharedDevice,
-    geometry: Geometry,
+    /// What the client was told.
+    open: OpenConnection,
+    /// Whether it is told of a new size, too.
+    follows_size: bool,
     server: Server,
     running: FuturesUnordered<Running>,
     flushes: Flushes,
@@ -111,16 +115,22 @@ enum Purpose {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    pub(crate) fn new(
-        stream: S,
-        shared: Arc<Shared>,
-        geometry: Geometry,
-        shutdown: Signal,
-        handshake: Option<Handshake>,
-    ) -> Self {
-        let holdings = shared.holdings();
+    pub(crate) fn new(stream: S, open: OpenConnection, shutdown: Signal, handshake: Option<Handshake>) -> Self {
+        let shared = &open.shared;
         let tls = shared.options.tls.as_ref().map_or(TlsPolicy::Off, Tls::policy);
-        let server = Server::new(Arc::new(shared.export(&geometry))).with_tls(tls);
+        let server = Server::new(Arc::new(shared.export(&open.geometry))).with_tls(tls);
+        Self { handshake_end: handshake.map(end_of), ..Self::with(server, stream, open, shutdown) }
+    }
+
+    /// With a client that has no handshake, knows the export, and is told of its size by other means.
+    pub(crate) fn knowing(stream: S, open: OpenConnection, shutdown: Signal) -> Self {
+        let server = Server::transmitting(Arc::new(open.shared.export(&open.geometry)));
+        Self { follows_size: true, ..Self::with(server, stream, open, shutdown) }
+    }
+
+    fn with(server: Server, stream: S, open: OpenConnection, shutdown: Signal) -> Self {
+        let shared = Arc::clone(&open.shared);
+        let holdings = shared.holdings();
         let device = Arc::new(SubmitterLayer::new(Arc::clone(&shared.device)));
         let lane = Lane::new(Arc::clone(&shared.admission), device.submitter());
         Self {
@@ -129,7 +139,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             is_securing: false,
             shared,
             device,
-            geometry,
+            open,
+            follows_size: false,
             server,
             running: FuturesUnordered::new(),
             flushes: Flushes::default(),
@@ -142,7 +153,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             holdings,
             bytes_running: 0,
             shutdown,
-            handshake_end: handshake.map(end_of),
+            handshake_end: None,
             place: None,
             is_closing: false,
         }
@@ -165,6 +176,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.is_closing = true;
         }
         (self.turn_bytes, self.turn_cost) = (0, 0);
+        if self.follows_size && self.open.follow() {
+            self.server.resize(self.open.geometry.size_bytes);
+        }
         loop {
             let mut has_progressed = self.collect_finished(context);
             has_progressed |= self.collect_buffer(context);
@@ -350,13 +364,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             _ if is_long(&command) => TURN_REQUEST_BYTES,
             _ => bytes.max(TURN_REQUEST_BYTES),
         };
-        let bytes = carry_out::held_bytes(&self.geometry, &command);
+        let bytes = carry_out::held_bytes(&self.open.geometry, &command);
         self.bytes_running += bytes;
         let device_turns = kind.moves_data().then(|| self.enter_lane()).flatten();
         let job = Job { ticket, kind, bytes, buffer_bytes: carry_out::buffer_bytes(&command), turn: None, part: None };
         let commands = CommandContext {
             device: &self.device,
-            geometry: &self.geometry,
+            geometry: &self.open.geometry,
             turns: &self.shared.turns,
             work_share: &self.work_share,
             long_requests: &self.shared.long_requests,

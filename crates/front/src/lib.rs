@@ -7,6 +7,7 @@
 //! | [`listener`] | [`Listener`]: a socket to serve on; [`SocketAccess`]: who may connect to it |
 //! | [`address`] | [`ListenAddress`]: `unix:PATH` or `HOST:PORT` |
 //! | [`fuse`] | [`FuseFile`]: a device as a file |
+//! | [`kernel`] | [`KernelDisk`]: a device as the kernel's `/dev/nbdN` |
 //! | [`tls`] | [`Tls`]: certificates, and a stream that is secured in the middle of a handshake |
 //! | [`counters`] | [`NbdCounters`]: what a server has done |
 //! | [`limits`] | the bounds |
@@ -24,11 +25,13 @@ mod flushes;
 pub mod fuse;
 mod handshakes;
 mod holdings;
+pub mod kernel;
 mod kind_counters;
 pub mod limits;
 pub mod listener;
 mod long_requests;
 mod next_turn;
+mod open_connection;
 pub mod options;
 mod partial;
 mod room;
@@ -40,6 +43,7 @@ pub use address::ListenAddress;
 pub use client::{ClientDriver, NbdClient};
 pub use counters::NbdCounters;
 pub use fuse::{FuseCounters, FuseFile, FuseOptions, Mountpoint, check_fuse};
+pub use kernel::{KernelDisk, check_kernel_nbd, free_disk};
 pub use kind_counters::RequestCounters;
 pub use listener::{Listener, SocketAccess};
 pub use options::NbdOptions;

@@ -16,7 +16,7 @@
 //! | `device_name` | the name that stays with a block device |
 //! | [`error`] | errors as a person meets them, and the exit codes |
 //! | `flag` | something that happens once, and that several wait for |
-//! | [`fronts`] | how local applications reach a device: NBD |
+//! | [`fronts`] | how applications reach a device: NBD, a FUSE file, an iSCSI gateway |
 //! | [`freshness`] | whether what a store holds is still what its LUN has |
 //! | `held_marks` | the marks of a store while it is used |
 //! | [`limits_table`] | `[limits]` of the configuration file |

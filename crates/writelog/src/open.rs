@@ -398,7 +398,7 @@ mod tests {
             let stats = Arc::new(StatsLayer::new(memory(), clock, &Workers::default()));
             let (device, origin): (SharedDevice, SharedDevice) = (Arc::clone(&stats) as SharedDevice, memory());
             let options = FormatOptions { data_bytes_max, ..FormatOptions::default() };
-            block_on(format(&device, &origin, options)).expect("nothing fails");
+            block_on(async move { format(&device, &origin, options).await }).expect("nothing fails");
             stats.snapshot().of(OperationKind::Write).bytes
         };
         let layout = Layout::new(LOG_BYTES, &FormatOptions::default()).expect("it is large enough");

@@ -176,7 +176,7 @@ fn a_read_of_a_block_whose_write_waits_for_its_turn_is_answered() {
 
 /// Applications go on writing: somebody waits for his turn all the time.
 #[test]
-fn what_others_change_is_heeded_while_more_is_written_than_the_log_takes_in() {
+fn what_others_change_is_invalidated_while_more_is_written_than_the_log_takes_in() {
     let mut executor = Executor::in_order();
     let (log, _) = opened_full(&mut executor, FAST_DISK, DestageOrder::Lba);
     let end = executor.clock().now() + Duration::from_secs(20);
@@ -186,11 +186,11 @@ fn what_others_change_is_heeded_while_more_is_written_than_the_log_takes_in() {
     pass_until(&mut executor, warm);
     let (invalidating, clock) = (Arc::clone(&log), executor.clock());
     let everything = [ByteRange { offset: 0, length: ORIGIN_BYTES }];
-    let heeded_at = executor.block_on(async move {
+    let invalidated_at = executor.block_on(async move {
         invalidating.invalidate(&everything, true).await.expect("nothing fails");
         clock.now()
     });
-    assert!(heeded_at < end, "it waits until nobody writes any more");
+    assert!(invalidated_at < end, "it waits until nobody writes any more");
     let writes = seen.lock().unwrap().writes;
     pass_until(&mut executor, end);
     assert!(seen.lock().unwrap().writes > writes, "they go on");

@@ -84,8 +84,12 @@ impl Subject {
         }
         check_name(subject)?;
         let status = call(&paths.control_socket(subject), &Request::Status, |_| {}).await?;
-        let front = nbd_front(&status)
-            .ok_or_else(|| Error::new(Failure::Usage, format!("\"{subject}\" is no attachment that offers NBD")))?;
+        let front = nbd_front(&status).ok_or_else(|| {
+            Error::new(
+                Failure::Usage,
+                format!("\"{subject}\" is no attachment that offers NBD without TLS: attach it with one more --as nbd"),
+            )
+        })?;
         let mut devices = Vec::new();
         for _ in 0..count {
             devices.push(nbd_device(&front).await?);
@@ -163,10 +167,14 @@ async fn server_of(paths: &Paths, config: &RemotesConfig) -> Option<u32> {
     None
 }
 
-/// Where an attachment offers NBD.
+/// Where an attachment offers NBD to our client, which has no TLS; a disk of the kernel is none.
 fn nbd_front(status: &Value) -> Option<ListenAddress> {
-    let mut fronts = status["fronts"].as_array()?.iter();
-    fronts.find(|front| front["kind"] == "nbd")?["place"].as_str()?.parse().ok()
+    let is_plain = |front: &&Value| {
+        let is_secure = front["address"].as_str().is_some_and(|address| address.starts_with("nbds:"));
+        front["kind"] == "nbd" && !is_secure
+    };
+    let mut fronts = status["fronts"].as_array()?.iter().filter(is_plain);
+    fronts.find_map(|front| front["place"].as_str()?.parse().ok())
 }
 
 fn process_id(status: &Value) -> Option<u32> {
@@ -181,4 +189,26 @@ pub async fn nbd_device(address: &ListenAddress) -> Result<SharedDevice> {
     let (client, driver) = NbdClient::connect(address).await?;
     tokio::spawn(base::background::named("nbd-driver", driver));
     Ok(client)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn of_several_fronts_the_one_that_our_client_can_use_is_taken() {
+        let front =
+            |kind: &str, place: &str, address: &str| json!({ "kind": kind, "place": place, "address": address });
+        let others = [
+            front("iscsi", "127.0.0.1:3261", "iscsi://127.0.0.1:3261/iqn.a:b/0"),
+            front("nbd", "/dev/nbd0", "/dev/nbd0"),
+            front("nbd", "127.0.0.1:10809", "nbds://127.0.0.1:10809/"),
+        ];
+        assert_eq!(nbd_front(&json!({ "fronts": others })), None);
+        let plain = front("nbd", "127.0.0.1:10810", "nbd://127.0.0.1:10810/");
+        let all = json!({ "fronts": [&others[0], &others[1], &others[2], &plain] });
+        assert_eq!(nbd_front(&all), "127.0.0.1:10810".parse().ok());
+    }
 }

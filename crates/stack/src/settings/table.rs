@@ -275,11 +275,11 @@ pub static TABLE: &[Setting] = &[
         "front",
         "as",
         Kind::Text("FRONT"),
-        "Where to offer it: nbd:unix:PATH, nbd:ADDRESS:PORT, fuse:PATH, iscsi:[ADDRESS:]PORT, or auto",
+        "Where to offer it: nbd:unix:PATH, nbd:ADDRESS:PORT, nbd:/dev/nbdN, fuse:PATH, iscsi:[ADDRESS:]PORT, or auto",
     )
     .default("nbd")
     .more(
-        "nbd is an NBD socket in the run-time directory; auto is the best that this machine has: a FUSE file there, else that socket. Given several \
+        "nbd is an NBD socket in the run-time directory; auto is the best that this machine has: a disk of the kernel's NBD client, a FUSE file there, else that socket. Given several \
          times, it is offered at all of these places.",
     )
     .list()

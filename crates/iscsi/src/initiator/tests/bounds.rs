@@ -68,7 +68,7 @@ fn so_many_commands_are_aborted_at_once_and_the_rest_by_a_reset() {
     assert_eq!(pair.sent().len(), 3 * IMMEDIATE_REQUESTS_MAX);
     pair.pass(Duration::from_secs(30)).unwrap();
     let functions = pair.functions_sent();
-    let (aborts, resets): (Vec<_>, Vec<_>) =
+    let (aborts, resets): (Vec<&_>, Vec<&_>) =
         functions.iter().partition(|request| request.function == Ok(TaskManagementFunction::AbortTask));
     assert_eq!((aborts.len(), resets.len()), (IMMEDIATE_REQUESTS_MAX, 1));
     assert_eq!(resets[0].function, Ok(TaskManagementFunction::LogicalUnitReset));

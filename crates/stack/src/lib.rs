@@ -31,7 +31,7 @@
 //! | `portal_group` | a session that moves between the portals of one group |
 //! | [`place`] | where a store lies: a file, a block device, or a part of one |
 //! | [`content`] | what is at a place, before it is opened |
-//! | [`store_file`] | how what is at a place is made and opened |
+//! | [`store_file`], `unfinished`, [`place_device`] | how what is at a place is found or made, made beside it first, and opened |
 //! | [`paths`] | run-time and state directories |
 //! | `record_file` | small files of JSON that are replaced whole |
 //! | [`registry`] | which LUNs have their newest data in a cache of this host; which are in use |
@@ -86,6 +86,7 @@ pub mod metrics;
 mod own_stores;
 pub mod paths;
 pub mod place;
+pub mod place_device;
 mod portal_group;
 mod record_file;
 pub mod registry;
@@ -105,6 +106,7 @@ pub mod target_file;
 #[cfg(test)]
 mod test_target;
 pub mod time;
+mod unfinished;
 mod units;
 mod watch;
 mod worker_thread;

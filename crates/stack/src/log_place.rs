@@ -21,9 +21,11 @@ use crate::content::{content_is_there, uuid_at};
 use crate::error::{Error, Failure, Result};
 use crate::freshness::Kept;
 use crate::place::Place;
+use crate::place_device::PlaceKind;
 use crate::registry::{Entry, Registry, Store, file_stem};
 use crate::settings::Settings;
-use crate::store_file::{PlaceKind, making_failed, open_or_make};
+use crate::store_file::open_or_make;
+use crate::unfinished::making_failed;
 
 /// The write log of an attachment, as asked for.
 #[derive(Clone, Debug, Default)]

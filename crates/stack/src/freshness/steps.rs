@@ -17,9 +17,10 @@ use super::*;
 use crate::busy_polling::BusyPolling;
 use crate::held_marks::MarkRenewal;
 use crate::paths::Paths;
+use crate::place_device::PlaceKind;
 use crate::remote::{RemoteConfig, Waits};
 use crate::remotes::{Arrangement, RemotesConfig};
-use crate::store_file::{PlaceKind, open_or_make};
+use crate::store_file::open_or_make;
 use crate::test_target::{self, IQN};
 use crate::time::system_clock;
 

@@ -26,9 +26,10 @@ use crate::held_marks::HeldMarks;
 use crate::limits::{CLOSE_STEP_TIME_MIN, CLOSE_TIME_MAX};
 use crate::paths::Paths;
 use crate::place::Place;
+use crate::place_device::PlaceKind;
 use crate::registry::{Entry, Registry, Store, UnitLock};
 use crate::remotes::Remotes;
-use crate::store_file::{PlaceKind, check_can_be_made, have_common_bytes};
+use crate::store_file::{check_can_be_made, have_common_bytes};
 use crate::worker_thread::WorkerThread;
 
 /// A stack that is being opened.

@@ -7,6 +7,7 @@
 //! | [`listener`] | [`Listener`]: a socket to serve on; [`SocketAccess`]: who may connect to it |
 //! | [`address`] | [`ListenAddress`]: `unix:PATH` or `HOST:PORT` |
 //! | [`fuse`] | [`FuseFile`]: a device as a file |
+//! | [`mount`] | [`Volume`]: a file system in a directory |
 //! | [`counters`] | [`NbdCounters`]: what a server has done |
 //! | [`limits`] | the bounds |
 
@@ -27,6 +28,7 @@ mod kind_counters;
 pub mod limits;
 pub mod listener;
 mod long_requests;
+pub mod mount;
 mod next_turn;
 pub mod options;
 mod partial;
@@ -40,5 +42,6 @@ pub use counters::NbdCounters;
 pub use fuse::{FuseCounters, FuseFile, FuseOptions, Mountpoint};
 pub use kind_counters::RequestCounters;
 pub use listener::{Listener, SocketAccess};
+pub use mount::{Volume, VolumeOptions};
 pub use options::NbdOptions;
 pub use server::NbdServer;

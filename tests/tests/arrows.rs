@@ -24,7 +24,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("file", &["block"]),
     ("target", &["clock", "iscsi", "locks", "logical-unit", "scsi", "block"]),
-    ("initiator", &["clock", "iscsi", "scsi", "block"]),
+    ("initiator", &["clock", "iscsi", "locks", "scsi", "block"]),
     ("front", &["nbd", "block", "ext2"]),
     (
         "stack",

@@ -8,6 +8,7 @@ use std::time::Duration;
 use base::units::ByteSize;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use lab::Clock;
+use stack::busy_polling::BusyPolling;
 use stack::lun_spec::{LunSpec, parse_duration};
 use workload::bench::ReadWrite;
 use workload::replay::Pace;
@@ -147,6 +148,9 @@ pub struct TargetServe {
     /// Serve metrics for Prometheus here, at /metrics; prints `metrics: ADDRESS`
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics: Option<SocketAddr>,
+    /// How long sessions look for commands before they sleep, while few are under way and looking pays (default: auto, what a wake-up takes)
+    #[arg(long, value_name = "auto|off|DURATION")]
+    pub busy_poll: Option<BusyPolling>,
     /// Listen on addresses other than this machine's loopback
     #[arg(long)]
     pub allow_remote: bool,

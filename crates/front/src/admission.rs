@@ -133,7 +133,7 @@ impl Admission {
     }
 
     fn place(self: &Arc<Self>, bytes: u64) -> Place {
-        Place { admission: Arc::clone(self), bytes, begun: Instant::now(), is_on_the_spot: false }
+        Place { admission: Arc::clone(self), bytes, begun: Instant::now(), was_immediate: false }
     }
 
     fn leave(self: &Arc<Self>, place: &Place) {
@@ -141,7 +141,7 @@ impl Admission {
             let (mut state, now) = (self.lock(), Instant::now());
             state.running -= cost_of(place.bytes);
             match state.company(now) {
-                Company::Light if place.is_on_the_spot => state.beside_light.learn_on_the_spot(),
+                Company::Light if place.was_immediate => state.beside_light.learn_immediate(),
                 Company::Light => state.beside_light.learn(place.begun, now),
                 // What comes next finds another device.
                 Company::None | Company::Heavy => state.beside_light = Room::default(),
@@ -161,7 +161,7 @@ pub(crate) struct Place {
     /// Bytes for which it is, at most.
     pub(crate) bytes: u64,
     begun: Instant,
-    is_on_the_spot: bool,
+    was_immediate: bool,
 }
 
 impl Place {
@@ -169,7 +169,7 @@ impl Place {
     pub(crate) async fn carry_out<F: Future>(mut self, work: F) -> F::Output {
         let mut work = pin!(work);
         if let Some(done) = work.as_mut().now_or_never() {
-            self.is_on_the_spot = true;
+            self.was_immediate = true;
             tokio::task::yield_now().await;
             return done;
         }

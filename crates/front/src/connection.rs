@@ -19,36 +19,45 @@ use std::task::{Context, Poll};
 
 use base::buffer::{Acquire, Buffer};
 use block::layer::submitter::SubmitterLayer;
-use block::{Error, Geometry, SharedDevice};
+use block::{Error, SharedDevice};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use nbd::server::{Command, Event, Reply, Server, Ticket};
+use nbd::server::{Command, Event, Reply, Server, Ticket, TlsPolicy};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::admission::{DeviceTurns, Lane, cost_of};
-use crate::carry_out::{self, Finished, Job, Means, Running, Started};
+use crate::carry_out::{self, CommandContext, Finished, Job, Running, Started};
 use crate::counters::RequestKind;
 use crate::error_table::to_failure;
 use crate::flushes::Flushes;
 use crate::handshakes::Handshake;
 use crate::holdings::{AwaitedPlace, Holdings};
 use crate::limits::{
-    BYTES_IN_FLIGHT_MAX, HANDSHAKE_TIME_MAX, REQUESTS_IN_FLIGHT_MAX, SLICES_PER_WRITE_MAX, TURN_BYTES,
-    TURN_REFUSED_BYTES, TURN_REQUEST_BYTES,
+    BYTES_IN_FLIGHT_MAX, HANDSHAKE_TIME_MAX, REQUESTS_IN_FLIGHT_MAX, SHUTDOWN_TIME_MAX, SLICES_PER_WRITE_MAX,
+    TURN_BYTES, TURN_REFUSED_BYTES, TURN_REQUEST_BYTES,
 };
 use crate::long_requests::{WorkShare, is_long};
 use crate::next_turn::NextTurn;
+use crate::open_connection::OpenConnection;
 use crate::shared::Shared;
+use crate::tls::{Channel, Tls};
 
 /// A future without a result that lives as long as its connection.
 type Signal = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pub(crate) struct Connection<S> {
-    stream: S,
+    stream: Channel<S>,
+    /// Whether the stream holds nothing back of what was written.
+    is_flushed: bool,
+    /// The client waits for the answer that lets it begin with TLS.
+    is_securing: bool,
     shared: Arc<Shared>,
     /// The device of the export, as this connection's own submitter.
     device: SharedDevice,
-    geometry: Geometry,
+    /// What the client was told.
+    open: OpenConnection,
+    /// Whether it is told of a new size, too.
+    follows_size: bool,
     server: Server,
     running: FuturesUnordered<Running>,
     flushes: Flushes,
@@ -106,22 +115,32 @@ enum Purpose {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    pub(crate) fn new(
-        stream: S,
-        shared: Arc<Shared>,
-        geometry: Geometry,
-        shutdown: Signal,
-        handshake: Option<Handshake>,
-    ) -> Self {
+    pub(crate) fn new(stream: S, open: OpenConnection, shutdown: Signal, handshake: Option<Handshake>) -> Self {
+        let shared = &open.shared;
+        let tls = shared.options.tls.as_ref().map_or(TlsPolicy::Off, Tls::policy);
+        let server = Server::new(Arc::new(shared.export(&open.geometry))).with_tls(tls);
+        Self { handshake_end: handshake.map(end_of), ..Self::with(server, stream, open, shutdown) }
+    }
+
+    /// With a client that has no handshake, knows the export, and is told of its size by other means.
+    pub(crate) fn knowing(stream: S, open: OpenConnection, shutdown: Signal) -> Self {
+        let server = Server::transmitting(Arc::new(open.shared.export(&open.geometry)));
+        Self { follows_size: true, ..Self::with(server, stream, open, shutdown) }
+    }
+
+    fn with(server: Server, stream: S, open: OpenConnection, shutdown: Signal) -> Self {
+        let shared = Arc::clone(&open.shared);
         let holdings = shared.holdings();
-        let server = Server::new(Arc::new(shared.export(&geometry)));
         let device = Arc::new(SubmitterLayer::new(Arc::clone(&shared.device)));
         let lane = Lane::new(Arc::clone(&shared.admission), device.submitter());
         Self {
-            stream,
+            stream: Channel::Clear(stream),
+            is_flushed: true,
+            is_securing: false,
             shared,
             device,
-            geometry,
+            open,
+            follows_size: false,
             server,
             running: FuturesUnordered::new(),
             flushes: Flushes::default(),
@@ -134,7 +153,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             holdings,
             bytes_running: 0,
             shutdown,
-            handshake_end: handshake.map(end_of),
+            handshake_end: None,
             place: None,
             is_closing: false,
         }
@@ -143,7 +162,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Serves until the client or the shutdown signal ends it.
     pub(crate) async fn run(mut self) -> io::Result<()> {
         std::future::poll_fn(|context| self.poll(context)).await?;
-        std::future::poll_fn(|context| Pin::new(&mut self.stream).poll_shutdown(context)).await
+        let shutdown = std::future::poll_fn(|context| Pin::new(&mut self.stream).poll_shutdown(context));
+        // Under TLS there are last words, which a client need not take.
+        tokio::time::timeout(SHUTDOWN_TIME_MAX, shutdown).await.unwrap_or(Ok(()))
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -155,6 +176,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.is_closing = true;
         }
         (self.turn_bytes, self.turn_cost) = (0, 0);
+        if self.follows_size && self.open.follow() {
+            self.server.resize(self.open.geometry.size_bytes);
+        }
         loop {
             let mut has_progressed = self.collect_finished(context);
             has_progressed |= self.collect_buffer(context);
@@ -261,6 +285,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let Some(event) = self.server.poll_event() else { break };
             has_progressed = true;
             match event {
+                Event::TlsBegins => {
+                    self.is_securing = true;
+                    // Its handshake is long work.
+                    self.turn_bytes += TURN_BYTES;
+                }
                 Event::Negotiated { .. } => self.finish_handshake()?,
                 Event::BufferNeeded { length } => self.with_buffer(length, Purpose::Payload),
                 Event::Request(ticket, command @ Command::Read { length, .. }) => {
@@ -335,19 +364,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             _ if is_long(&command) => TURN_REQUEST_BYTES,
             _ => bytes.max(TURN_REQUEST_BYTES),
         };
-        let bytes = carry_out::held_bytes(&self.geometry, &command);
+        let bytes = carry_out::held_bytes(&self.open.geometry, &command);
         self.bytes_running += bytes;
         let device_turns = kind.moves_data().then(|| self.enter_lane()).flatten();
         let job = Job { ticket, kind, bytes, buffer_bytes: carry_out::buffer_bytes(&command), turn: None, part: None };
-        let means = Means {
+        let commands = CommandContext {
             device: &self.device,
-            geometry: &self.geometry,
+            geometry: &self.open.geometry,
             turns: &self.shared.turns,
             work_share: &self.work_share,
             long_requests: &self.shared.long_requests,
             device_turns,
         };
-        match carry_out::start(&means, job, command, buffer) {
+        match carry_out::start(&commands, job, command, buffer) {
             Started::Finished(finished) => {
                 self.turn_cost += cost_of(finished.job.bytes);
                 self.finish(finished);
@@ -383,7 +412,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn send(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
         let transmit = self.server.transmit();
         if transmit.is_empty() {
-            return Ok(false);
+            return self.flush(context);
         }
         let mut slices = [IoSlice::new(&[]); SLICES_PER_WRITE_MAX];
         let used = transmit.io_slices(&mut slices);
@@ -393,6 +422,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Poll::Ready(count) => {
                 let count = count?;
                 transmit.handle_transmitted(count);
+                self.is_flushed = false;
                 self.holdings.note_sent(count);
                 if self.lane.takes_turns() {
                     self.turn_bytes += count as u64;
@@ -400,6 +430,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Ok(true)
             }
         }
+    }
+
+    /// Once all is written: the stream holds nothing back, and is secured where the client waits for that.
+    fn flush(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+        if !self.is_flushed {
+            match Pin::new(&mut self.stream).poll_flush(context) {
+                Poll::Pending => return Ok(false),
+                Poll::Ready(flushed) => flushed?,
+            }
+            self.is_flushed = true;
+        }
+        if !std::mem::take(&mut self.is_securing) {
+            return Ok(false);
+        }
+        let Some(tls) = &self.shared.options.tls else { return Ok(false) };
+        self.stream.secure(tls);
+        self.server.secured();
+        Ok(true)
     }
 
     fn receive(&mut self, context: &mut Context<'_>) -> io::Result<bool> {

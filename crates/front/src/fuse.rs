@@ -20,6 +20,6 @@ mod work;
 
 pub use counters::FuseCounters;
 pub use file::{FuseFile, FuseOptions};
-pub use mountpoint::Mountpoint;
+pub use mountpoint::{Mountpoint, check_fuse};
 pub(crate) use mountpoint::{check_kernel, detach, is_left_behind};
 pub(crate) use work::to_errno;

@@ -47,6 +47,13 @@ pub const ACCEPTS_IN_A_ROW: u32 = 16;
 /// See [`ACCEPTS_IN_A_ROW`].
 pub const ACCEPT_INTERVAL: Duration = Duration::from_millis(1);
 
+/// How long the kernel keeps requests of its disk (`/dev/nbdN`) whose server is gone: enough for one that starts again and recovers a large cache. Then they
+/// fail.
+pub const LOST_TIME_MAX: Duration = Duration::from_secs(300);
+
+/// Disks of the kernel among which a free one is looked for; its module makes 16 unless told otherwise.
+pub const KERNEL_DISKS_MAX: u32 = 256;
+
 /// Time a server that shuts down gives its connections to finish what is under way. Whoever ends the process gives it 5 s or more, and
 /// what is below the server needs some of it.
 pub const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(3);

@@ -3,7 +3,8 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 
-use block::{ByteRange, Completion, Device, Error, ErrorKind, EventReceiver, Geometry, Identity, Request};
+use block::{ByteRange, Completion, Copies, Device, Error, ErrorKind, EventReceiver, Geometry, Identity, Request};
+use scsi::sharing::Support;
 use tokio::sync::{oneshot, watch};
 
 use crate::job::{RawCommand, RawOutcome, Repeat};
@@ -41,6 +42,11 @@ impl RemoteLun {
     /// How things stand.
     pub fn status(&self) -> Status {
         self.shared.view().status.clone()
+    }
+
+    /// By which times and bounds several hosts may use the LUN at once; `None` where they may not, or nobody keeps them apart.
+    pub fn sharing_support(&self) -> Option<Support> {
+        self.shared.view().sharing
     }
 
     /// Sends a SCSI command as it is and returns what came back. It is never issued twice.
@@ -83,7 +89,7 @@ impl RemoteLun {
     /// Tries to reconnect at once, and begins again with the shortest wait between attempts. An attempt under way is given up for it.
     /// Does nothing where there is a session.
     pub fn reconnect_now(&self) {
-        self.shared.hurry();
+        self.shared.request_reconnect();
     }
 
     /// Answers what has been submitted, flushes what the LUN might lose, logs out. Returns when the driver has ended.
@@ -117,5 +123,9 @@ impl Device for RemoteLun {
 
     fn subscribe(&self) -> EventReceiver {
         self.shared.events.subscribe()
+    }
+
+    fn copies(&self) -> Option<Copies> {
+        self.shared.copies().cloned()
     }
 }

@@ -1,7 +1,8 @@
 //! What a [`RemoteLun`](crate::RemoteLun) and its driver share: the requests on their way in, and the state on its way
 //! out.
 //!
-//! Two mutexes, never held together: `inbox` (requests, the driver's waker) and `view` (geometry, identity, status).
+//! Three mutexes, never held together: `inbox` (requests, the driver's waker), `view` (geometry, identity, status) and `member` (the client of a
+//! shared LUN).
 //! Sections are short and never await.
 
 use std::collections::VecDeque;
@@ -10,13 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use block::completion::SlotSender;
-use block::{Error, ErrorKind, EventHub, Geometry, Identity, Request};
+use block::{Copies, Error, ErrorKind, EventHub, Geometry, Identity, Request};
 use tokio::sync::{oneshot, watch};
 
 use scsi::change_mark::Support;
 
 use crate::job::{RawCommand, RawOutcome};
 use crate::limits::REQUESTS_MAX;
+use crate::sharing::Member;
 use crate::status::Status;
 use crate::taken_marks::TakenMarks;
 use crate::unit::Unit;
@@ -47,6 +49,9 @@ pub(crate) struct Shared {
     lun_list_changes: watch::Sender<u64>,
     inbox: Mutex<Inbox>,
     view: Mutex<View>,
+    /// Of a LUN that several hosts share. Only the driver asks it anything that takes long.
+    member: Option<Mutex<Member>>,
+    copies: Option<Copies>,
 }
 
 /// Guarded by `Shared::inbox`.
@@ -59,9 +64,9 @@ struct Inbox {
     is_closing: bool,
     is_stopped: bool,
     /// What is acknowledged and may be lost, now that nobody flushes it any more.
-    unkept: Option<Error>,
+    possible_loss: Option<Error>,
     /// Whoever looks for the LUN is to do so at once.
-    is_hurried: bool,
+    is_reconnect_requested: bool,
     driver: Option<Waker>,
     closers: Vec<Waker>,
 }
@@ -73,6 +78,8 @@ pub(crate) struct View {
     pub(crate) status: Status,
     /// What the target tells of changes by others.
     pub(crate) change_marks: Option<Support>,
+    /// By which times and bounds hosts share it, where they may.
+    pub(crate) sharing: Option<scsi::sharing::Support>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -80,15 +87,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub(crate) fn new(unit: &Unit, status: Status, wanted: Arc<AtomicU16>) -> Self {
+    pub(crate) fn new(unit: &Unit, status: Status, wanted: Arc<AtomicU16>, member: Option<Member>) -> Self {
         let inbox = Inbox {
             incoming: VecDeque::new(),
             taken: 0,
             refusal: None,
             is_closing: false,
             is_stopped: false,
-            unkept: None,
-            is_hurried: false,
+            possible_loss: None,
+            is_reconnect_requested: false,
             driver: None,
             closers: Vec::new(),
         };
@@ -103,12 +110,23 @@ impl Shared {
                 identity: unit.identity.clone(),
                 status,
                 change_marks: unit.change_marks,
+                sharing: unit.sharing,
             }),
+            copies: member.as_ref().map(|member| member.copies().clone()),
+            member: member.map(Mutex::new),
         }
     }
 
     pub(crate) fn view(&self) -> MutexGuard<'_, View> {
         lock(&self.view)
+    }
+
+    pub(crate) fn member(&self) -> Option<MutexGuard<'_, Member>> {
+        self.member.as_ref().map(lock)
+    }
+
+    pub(crate) fn copies(&self) -> Option<&Copies> {
+        self.copies.as_ref()
     }
 
     /// Hands something to the driver, or refuses it.
@@ -163,9 +181,9 @@ impl Shared {
     }
 
     /// Asks for an attempt to reconnect now.
-    pub(crate) fn hurry(&self) {
+    pub(crate) fn request_reconnect(&self) {
         let mut inbox = lock(&self.inbox);
-        inbox.is_hurried = true;
+        inbox.is_reconnect_requested = true;
         if let Some(waker) = inbox.driver.take() {
             drop(inbox);
             waker.wake();
@@ -173,8 +191,8 @@ impl Shared {
     }
 
     /// Whether that was asked for since the last look.
-    pub(crate) fn take_hurry(&self) -> bool {
-        std::mem::take(&mut lock(&self.inbox).is_hurried)
+    pub(crate) fn take_reconnect_request(&self) -> bool {
+        std::mem::take(&mut lock(&self.inbox).is_reconnect_requested)
     }
 
     pub(crate) fn is_closing(&self) -> bool {
@@ -201,15 +219,15 @@ impl Shared {
     }
 
     /// The driver leaves something acknowledged behind that may be lost.
-    pub(crate) fn note_unkept(&self, error: Error) {
-        lock(&self.inbox).unkept = Some(error);
+    pub(crate) fn note_possible_loss(&self, error: Error) {
+        lock(&self.inbox).possible_loss = Some(error);
     }
 
     /// Ready when the driver has ended: with what it left behind.
     pub(crate) fn poll_stopped(&self, context: &Context<'_>) -> Poll<Result<(), Error>> {
         let mut inbox = lock(&self.inbox);
         if inbox.is_stopped {
-            return Poll::Ready(inbox.unkept.clone().map_or(Ok(()), Err));
+            return Poll::Ready(inbox.possible_loss.clone().map_or(Ok(()), Err));
         }
         inbox.closers.push(context.waker().clone());
         Poll::Pending

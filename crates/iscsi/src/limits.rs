@@ -100,8 +100,9 @@ pub const REPLIES_WAITING_MAX: usize = 4096;
 /// [`STAGING_BYTES`] at most.
 pub const EVENTS_WAITING_MAX: usize = 2 * STAGING_BYTES / crate::pdu::BHS_BYTES;
 
-/// Bytes kept of the data of an event: sense data has 252 bytes at most (SPC-4 4.5.1).
-pub const EVENT_BYTES_MAX: usize = 252;
+/// Bytes kept of the data of an event: sense data has 252 bytes at most (SPC-4 4.5.1), a message of a shared unit fits in the smallest segment that
+/// whoever shares takes.
+pub const EVENT_BYTES_MAX: usize = crate::sharing::SEGMENT_BYTES_MIN as usize;
 
 /// Other connections of the session that a target says it has dropped, until the driver has looked: more than a session has.
 pub const DROPPED_CONNECTIONS_MAX: usize = 64;

@@ -105,7 +105,7 @@ pub(crate) async fn open_or_make(
         // Unless somebody was there before it was ours.
         Content::Blank if matches!(content(place)?, Content::Blank) && !has_store(&device).await? => {
             foreign::check(kind.name(), place, caches)?;
-            format(&device).await.map_err(unmade)?;
+            format(&device).await.map_err(making_failed)?;
         }
         // Nobody else has the place, so nobody is making anything beside it: what is there was left behind.
         _ if place.offset.is_none() => remove_unfinished(&place.path)?,
@@ -119,7 +119,7 @@ pub(crate) async fn open_or_make(
 
 /// Whether a store is there all the same whose first bytes somebody has made zero: its last superblock says what it is.
 async fn has_store(device: &SharedDevice) -> Result<bool> {
-    superblock::has_last_copy(device).await.map_err(unmade)
+    superblock::has_last_copy(device).await.map_err(making_failed)
 }
 
 async fn make_file(
@@ -167,7 +167,7 @@ fn no_size(kind: PlaceKind, place: &Place) -> Error {
 }
 
 /// Why nothing was made. What cannot be made as it was asked for is a mistake of who asked.
-pub(crate) fn unmade(error: block::Error) -> Error {
+pub(crate) fn making_failed(error: block::Error) -> Error {
     match error.kind() {
         block::ErrorKind::InvalidRange => Error::new(Failure::Usage, Error::from(error).to_string()),
         _ => error.into(),
@@ -246,7 +246,7 @@ impl Unfinished {
             }
         };
         let unfinished = Self { kind, path, place: place.to_owned(), device, is_in_place: false };
-        format(&unfinished.device).await.map_err(unmade)?;
+        format(&unfinished.device).await.map_err(making_failed)?;
         Ok(unfinished)
     }
 
@@ -652,7 +652,8 @@ fn open_with(kind: PlaceKind, path: &Path, name: &Path, space: Space, preallocat
         size,
         part,
         preallocate,
-        zero_written: size.is_some_and(|size_bytes| size_bytes <= ZERO_WRITTEN_BYTES_MAX),
+        // A log writes itself when it is made.
+        zero_written: kind != PlaceKind::Log && size.is_some_and(|size_bytes| size_bytes <= ZERO_WRITTEN_BYTES_MAX),
         direct: true,
         exclusive: true,
         identity,

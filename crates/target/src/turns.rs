@@ -136,7 +136,7 @@ impl Place {
         if !self.is_in_line {
             let may_begin = self.has_free_poll();
             if !may_begin {
-                self.stand_in_line(context);
+                self.queue_up(context);
             }
             return may_begin;
         }
@@ -203,7 +203,7 @@ impl Place {
     }
 
     /// Its portion is over, and there is more to do: it waits for its next turn.
-    pub(crate) fn stand_in_line(&mut self, context: &Context<'_>) {
+    pub(crate) fn queue_up(&mut self, context: &Context<'_>) {
         (self.is_in_line, self.is_called) = (true, false);
         let mut line = self.turns.lock();
         line.waiting.push(&self.initiator_name, self.number, context.waker().clone());
@@ -253,19 +253,19 @@ mod tests {
         let (_, mut places) = places(3);
         for place in &mut places {
             assert!(place.begin(&context()), "who is not in line works");
-            place.stand_in_line(&context());
+            place.queue_up(&context());
         }
         for round in 0..7 {
             let may: Vec<usize> = (0..3).filter(|&index| places[index].begin(&context())).collect();
             assert_eq!(may, [round % 3], "one at a time, in their order");
-            places[round % 3].stand_in_line(&context());
+            places[round % 3].queue_up(&context());
         }
     }
 
     #[test]
     fn who_rests_or_leaves_calls_the_next_one() {
         let (_, mut places) = places(4);
-        places.iter_mut().for_each(|place| place.stand_in_line(&context()));
+        places.iter_mut().for_each(|place| place.queue_up(&context()));
         assert!(places[0].begin(&context()));
         places[0].rest();
         drop(places.remove(1));
@@ -273,14 +273,14 @@ mod tests {
         drop(places.remove(1));
         assert!(places[1].begin(&context()));
         places[1].rest();
-        places[0].stand_in_line(&context());
+        places[0].queue_up(&context());
         assert!(places[0].begin(&context()), "alone");
     }
 
     #[tokio::test]
     async fn who_is_woken_before_the_sockets_were_looked_at_waits_all_the_same() {
         let (_, mut places) = places(1);
-        places[0].stand_in_line(&context());
+        places[0].queue_up(&context());
         assert!(!places[0].begin(&context()) && !places[0].begin(&context()));
         tokio::task::yield_now().await;
         assert!(places[0].begin(&context()));
@@ -311,11 +311,11 @@ mod tests {
     fn who_stands_in_line_behind_many_sessions_of_another_host_waits_for_one_of_them() {
         let turns = Arc::<Turns>::default();
         let mut many: Vec<Place> = (0..10).map(|_| Place::new(Arc::clone(&turns), "iqn.a:many")).collect();
-        many.iter_mut().for_each(|place| place.stand_in_line(&context()));
+        many.iter_mut().for_each(|place| place.queue_up(&context()));
         let mut other = Place::new(turns, "iqn.a:other");
-        other.stand_in_line(&context());
+        other.queue_up(&context());
         assert!(!other.begin(&context()) && many[0].begin(&context()));
-        many[0].stand_in_line(&context());
+        many[0].queue_up(&context());
         assert!(other.begin(&context()));
     }
 

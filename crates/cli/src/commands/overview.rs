@@ -91,6 +91,9 @@ fn remote(remote: &Value) -> String {
     {
         words += &format!(": {error}");
     }
+    if remote["state"] == "failing" {
+        words += "; requests wait for it as long as `--set timeout.replacement=` says at attach, and fail then";
+    }
     words
 }
 
@@ -168,7 +171,8 @@ mod tests {
             "attachment      disk, process 7",
             "address         nbd+unix:///x",
             "logical unit    1MiB in blocks of 512 bytes, serial 5, of iqn.2026-11.org.example:\\u{1b}a",
-            "target          failing at p:1, 0 connections, 0 commands under way: it is gone",
+            "target          failing at p:1, 0 connections, 0 commands under way: it is gone; requests wait for it as long as \
+             `--set timeout.replacement=` says at attach, and fail then",
             "cache           /c, write-back, 4608 bytes dirty, 75.0 % of the reads from it; others had changed 2MiB at most",
             "front           nbd at unix:/x, clients: 2, 1 of them know another size and have to connect anew",
             "trouble         the cache was removed",

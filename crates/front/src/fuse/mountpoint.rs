@@ -56,6 +56,20 @@ impl Drop for Mountpoint {
     }
 }
 
+/// Whether this process may mount FUSE files.
+///
+/// # Errors
+/// `Unsupported` on a kernel without FUSE; `PermissionDenied` for whoever may not open its device; `NotFound` for who is not root where `fusermount3` is
+/// missing.
+pub fn check_fuse() -> io::Result<()> {
+    check_kernel()?;
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let helper = Command::new("fusermount3").arg("--version").stdin(Stdio::null()).output();
+    helper.map(drop).map_err(|error| io::Error::new(error.kind(), format!("fusermount3: {error}")))
+}
+
 pub(crate) fn check_kernel() -> io::Result<()> {
     OpenOptions::new().read(true).write(true).open(FUSE_DEVICE).map(drop).map_err(|error| {
         let kind = match error.kind() {

@@ -18,7 +18,6 @@ use writelog::WriteLog;
 use super::cache_parts::{CacheParts, check_takes_writes, memory_left};
 use super::config::StackConfig;
 use super::early_entries::EarlyEntries;
-use crate::apart::Apart;
 use crate::caches::{Caches, Record};
 use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
@@ -30,6 +29,7 @@ use crate::place::Place;
 use crate::registry::{Entry, Registry, Store, UnitLock};
 use crate::remotes::Remotes;
 use crate::store_file::{PlaceKind, check_can_be_made, have_common_bytes};
+use crate::worker_thread::WorkerThread;
 
 /// A stack that is being opened.
 pub(super) struct Opening<'a> {
@@ -54,8 +54,10 @@ pub(super) struct Opening<'a> {
     pub(super) entries: Vec<Entry>,
     pub(super) early_entries: EarlyEntries,
     pub(super) background: JoinSet<()>,
-    pub(super) destaging: Option<Apart>,
-    pub(super) locks: Vec<UnitLock>,
+    pub(super) destaging: Option<WorkerThread>,
+    pub(super) lock: UnitLock,
+    /// Where nothing was before.
+    free_places: Vec<Place>,
 }
 
 impl<'a> Opening<'a> {
@@ -74,17 +76,17 @@ impl<'a> Opening<'a> {
             cache_config.mode = Mode::ReadOnly;
         }
         let (identity, identities) = (remotes.identity(), remotes.identities());
-        let lock = |identity| match config.difference {
-            Some(_) => UnitLock::share(paths, identity, &config.name),
-            None => UnitLock::acquire(paths, identity, &config.name),
+        let lock = match config.difference {
+            Some(_) => UnitLock::share(paths, &identities, &config.name)?,
+            None => UnitLock::acquire(paths, &identities, &config.name)?,
         };
-        let locks = identities.iter().map(lock).collect::<Result<Vec<UnitLock>>>()?;
         let (registry, caches) = (Registry::open(paths)?, Caches::open(paths)?);
         let cache_place = config.cache.as_ref().map(|cache| cache.place(&identity)).transpose()?;
         let log_place = config.log.as_ref().map(|log| log.place(&identity)).transpose()?;
         let places: Vec<&Place> = cache_place.iter().chain(&log_place).collect();
         identities.iter().try_for_each(|identity| registry.check(identity, &places))?;
         check_stores(&config, [cache_place.as_ref(), log_place.as_ref()], (&registry, &caches), &identity)?;
+        let free_places = places.into_iter().filter(|place| !place.path.exists()).cloned().collect();
         Ok(Self {
             device: remotes.device(),
             early_entries: EarlyEntries::of(&registry),
@@ -107,7 +109,8 @@ impl<'a> Opening<'a> {
             entries: Vec::new(),
             background: JoinSet::new(),
             destaging: None,
-            locks,
+            lock,
+            free_places,
         })
     }
 
@@ -190,7 +193,7 @@ impl<'a> Opening<'a> {
         self.entries.extend(ours);
         self.background.spawn(base::background::named("log-requests", opened.run_requests()));
         let destaging = base::background::named("destaging", opened.run_destaging());
-        self.destaging = Some(Apart::start("destaging", destaging)?);
+        self.destaging = Some(WorkerThread::start("destaging", destaging)?);
         self.early_entries.note_log(&opened);
         self.device = opened;
         Ok(())
@@ -206,10 +209,24 @@ impl<'a> Opening<'a> {
         Ok(())
     }
 
+    /// A store that was made now, of which nothing could be recorded, is none: nobody was served by it, and it would be taken for an old one.
+    fn remove_unrecorded(&self) {
+        if self.cache.as_ref().is_some_and(|cache| cache.status().dirty_bytes > 0) {
+            return;
+        }
+        for place in &self.free_places {
+            if matches!(self.caches.find(place), Ok(None)) {
+                // Whoever attaches has an error already.
+                let _ = std::fs::remove_file(&place.path);
+            }
+        }
+    }
+
     /// Closes what was opened, as in order: nothing of a cache is lost for what is wrong with the log over it. Once `interrupted` is raised, a target is
     /// not waited for.
     pub(super) async fn undo(mut self, interrupted: &Sender<bool>) {
         close_unserved(self.log.take(), self.cache.clone()).await;
+        self.remove_unrecorded();
         // Of a base others may be about to use what they took: it is told by who writes to the LUN.
         if self.config.difference.is_some() {
             return;

@@ -294,7 +294,6 @@ fn what_was_synced_is_there_after_a_kill_and_nothing_has_to_be_repaired() {
         };
         std::thread::sleep(std::time::Duration::from_millis(20 + random.below(150)));
         mounted.kill();
-        tool("umount", ["--lazy".as_ref(), lun.world.path("files").as_os_str()]);
         busy.join().unwrap();
         if round % 2 == 1 {
             lun.mount(&[]).end();

@@ -30,9 +30,10 @@ use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
 use crate::freshness::note_writable_opening;
 use crate::limits::{MOUNT_CACHE_BYTES, SEARCH_WAIT_MAX, SEARCH_WAIT_MIN};
+use crate::login::attachment_isid;
 use crate::paths::{Paths, check_name};
 use crate::registry::{Registry, UnitLock};
-use crate::remotes::{Remotes, RemotesConfig};
+use crate::remotes::{Remotes, RemotesConfig, number_sessions};
 use crate::settings::Settings;
 use crate::systemd;
 use crate::time::system_clock;
@@ -258,7 +259,11 @@ async fn open_unit(config: &MountConfig, name: &str, paths: &Paths) -> Result<So
         let message = "a mount has one logical unit: attach a stripe, and mount what is offered then";
         return Err(Error::new(Failure::Usage, message));
     }
-    let unit = RemotesConfig::of(&config.source, &config.settings)?;
+    let mut unit = RemotesConfig::of(&config.source, &config.settings)?;
+    // The session of one that was killed ends when this one begins (RFC 7143 6.3.5): nothing of it lands afterwards.
+    let isid = unit.remotes.first().and_then(|remote| remote.isid);
+    let isid = isid.unwrap_or_else(|| attachment_isid(&paths.control_socket(name)));
+    number_sessions(&mut unit.remotes, Some(isid));
     let remotes = connect(&unit, config.waits_for_target).await?;
     let identity = remotes.identity();
     let lock = match config.is_read_only {

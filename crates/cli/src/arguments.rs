@@ -70,6 +70,8 @@ pub enum Command {
     Log(Log),
     /// Make an empty ext2 file system on a logical unit or an attachment
     Mkfs(Mkfs),
+    /// Mount the ext2 of a logical unit in a directory, until it is unmounted
+    Mount(Mount),
     /// Measure a logical unit or an attachment
     Bench(Bench),
     /// Replay a block trace and check every read against what was written
@@ -433,6 +435,27 @@ pub struct Mkfs {
     pub login: Given<LoginOptions>,
     #[command(flatten)]
     pub json: Json,
+}
+
+#[derive(Debug, Args)]
+pub struct Mount {
+    /// The logical unit: iscsi://[USER@]HOST[:PORT]/IQN/LUN; or a file or block device of this machine
+    #[arg(value_name = "URL|PATH")]
+    pub source: String,
+    /// Where its files are
+    #[arg(value_name = "DIRECTORY")]
+    pub directory: PathBuf,
+    /// Name for `forebay status` and `forebay detach` (default: the last part of the directory)
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Change nothing; what a crash left is made whole in memory only
+    #[arg(long)]
+    pub read_only: bool,
+    /// Wait for a target that is not there yet
+    #[arg(long)]
+    pub wait: bool,
+    #[command(flatten)]
+    pub login: Given<LoginOptions>,
 }
 
 #[derive(Debug, Args)]

@@ -217,7 +217,7 @@ fn what_is_no_ext2_or_has_no_room_is_refused_and_left_as_it_was() {
     let device = tools::made(2 << 20, 1024);
     let plain = tools::open(&device, false).unwrap();
     let file = now(plain.create(InodeNumber::ROOT, b"a", NewNode::File, Owner::default())).unwrap().inode;
-    now(plain.write_file(file, 0, &vec![1; 1650 << 10])).unwrap();
+    now(plain.write_file(file, 0, &vec![1; 1800 << 10])).unwrap();
     now(plain.commit()).unwrap();
     assert_eq!(refused(&device), Some(ErrorKind::NoSpace));
     let folder = tools::Folder::new();

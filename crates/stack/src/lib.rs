@@ -28,6 +28,7 @@
 //! | [`lun_spec`] | what `--lun` says |
 //! | [`marks_file`] | the change marks of a file or block device LUN |
 //! | [`metrics`] | the status as metrics, over HTTP |
+//! | [`mount`] | a file system in a directory, from the beginning to the end |
 //! | `portal_group` | a session that moves between the portals of one group |
 //! | [`place`] | where a store lies: a file, a block device, or a part of one |
 //! | [`content`] | what is at a place, before it is opened |
@@ -83,6 +84,7 @@ pub mod lun_mask;
 pub mod lun_spec;
 pub mod marks_file;
 pub mod metrics;
+pub mod mount;
 mod own_stores;
 pub mod paths;
 pub mod place;

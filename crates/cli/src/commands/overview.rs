@@ -29,6 +29,33 @@ pub fn lines(status: &Value) -> Vec<String> {
     rows.into_iter().map(|(name, words)| format!("{name:<15} {}", plain(&words))).collect()
 }
 
+/// The same of a mount.
+pub fn mount_lines(status: &Value) -> Vec<String> {
+    let mount = &status["mount"];
+    let mut rows = vec![
+        ("mount", format!("{}, process {}", text(&status["name"]), status["pid"])),
+        ("directory", text(&status["address"])),
+        ("source", format!("{}, {}", text(&status["source"]), size(&status["size_bytes"]))),
+        ("state", mount_in_a_word(status)),
+        ("commits", number(&mount["commits"]).to_string()),
+        ("changed", format!("{} blocks", number(&mount["changed_blocks"]))),
+        ("cached", format!("{} blocks", number(&mount["cached_blocks"]))),
+    ];
+    if !status["remote"].is_null() {
+        rows.insert(3, ("target", remote(&status["remote"])));
+    }
+    rows.into_iter().map(|(name, words)| format!("{name:<15} {}", plain(&words))).collect()
+}
+
+/// How a mount stands.
+pub fn mount_in_a_word(status: &Value) -> String {
+    let mode = if status["is_read_only"] == true { "read-only" } else { "read-write" };
+    match status["remote"]["state"].as_str() {
+        Some(remote) => format!("{remote}, {mode}"),
+        None => mode.to_owned(),
+    }
+}
+
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or("-").to_owned()
 }

@@ -3,7 +3,7 @@
 //! Targets that drive a state machine do not take a plain stream of bytes: a mutated stream nearly always dies at its
 //! first length or checksum. Their input is a *script*, a list of small items; the harness fills in what a peer would
 //! have to compute (lengths, digests, tags, sequence numbers), as far as the item asks for it. Scripts can be emitted
-//! as well as parsed, so the seeds are made by code (`examples/seeds.rs`). Every byte string is a script: what ends
+//! as well as parsed, so the seeds are made by code (`examples/seeds`). Every byte string is a script: what ends
 //! early reads as zeroes.
 //!
 //! | module | holds |

@@ -117,7 +117,7 @@ pub struct Step {
 
 impl Step {
     /// A step on the first connection.
-    pub fn new(kind: Kind, pick: u8, flags: u8, amount: u16) -> Self {
+    pub const fn new(kind: Kind, pick: u8, flags: u8, amount: u16) -> Self {
         Self { kind, link: 0, pick, flags, amount }
     }
 

@@ -1,0 +1,57 @@
+//! What people write: sizes, addresses, files of targets, traces.
+
+use crate::write;
+
+pub fn write_seeds() {
+    text_forms();
+    target_file();
+    traces();
+}
+
+fn text_forms() {
+    for (name, text) in [
+        ("size", "1.5GiB"),
+        ("portal", "[fe80::1%eth0]:3261"),
+        ("url", "iscsi://user@[::1]:3260/iqn.2026-01.io.forebay:disk/16383"),
+        ("url_password", "iscsi://user%secret@host/iqn.2026-01.io.forebay:disk/0"),
+        ("lun_ram", "0=ram:1MiB,disk=7200rpm,seek=8.5ms,rotation=100us,transfer=20MB/s,write-cache"),
+        ("lun_file", "3=file:/srv/a=b.img,size=10GiB,direct,read-only,block=4096"),
+    ] {
+        write("text_forms", name, text.as_bytes());
+    }
+}
+
+fn target_file() {
+    for (name, text) in [
+        (
+            "one",
+            "[[target]]\niqn = \"iqn.2026-11.org.example:a\"\nluns = [\"0=ram:1MiB,thin,removable\", \"1=file:/a b\"]\n",
+        ),
+        (
+            "portals_and_chap",
+            "# c\nportals = [\"127.0.0.1:3260\", \"[::1]:1\"]\n[[target]]\niqn = 'a'\nluns = []\nchap-user = \"u\"\n\
+             chap-file = \"/f\"\n[[target]]\niqn = \"b\"\nluns = [\"3=file:c,size=1GiB,block=4096,physical=4096\"]\n",
+        ),
+        ("unknown_key", "[[target]]\niqn = \"a\"\nluns = []\nport = 1\n"),
+    ] {
+        write("target_file", name, text.as_bytes());
+    }
+}
+
+fn traces() {
+    let blkparse = "  8,0    3        1     0.000000000   697  Q   W 223490 + 8 [kjournald]\n  8,0    3        9     \
+                    1.000020000   700  Q  RM 8 + 16 [a b]\n  8,0    1       11     1.500040000   700  Q FWFSM 16 + 8 \
+                    [jbd2/sda1-8]\nCPU0 (sda):\n";
+    for (name, text) in [
+        ("cloud_physics", "version,time,op,size,lbn\n1,100,2a,512,7\n1,100,28,6656,8\r\n\n1,102,88,4096,1\n"),
+        ("blkparse", blkparse),
+        (
+            "iolog_2",
+            "fio version 2 iolog\n/dev/sdb add\n/dev/sdb open\n/dev/sdb write 0 4096\n/dev/sdb wait 1000000\n\
+                     /dev/sdb read 4096 512\n/dev/sdb sync 0 0\n/dev/sdb close\n",
+        ),
+        ("iolog_3", "fio version 3 iolog\n0 /dev/sdb add\n5 /dev/sdb open\n2000000 /dev/sdb trim 0 4096\n"),
+    ] {
+        write("trace", name, &[&[0][..], text.as_bytes()].concat());
+    }
+}

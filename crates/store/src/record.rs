@@ -55,6 +55,9 @@ impl RecordHeaderRaw {
 
 const HEADER_BYTES: usize = 64;
 
+/// The checksum covers the header from here, and the payload: everything but itself.
+const COVERED_FROM: usize = std::mem::offset_of!(RecordHeaderRaw, magic);
+
 /// Largest payload of one record in bytes.
 pub const RECORD_PAYLOAD_BYTES_MAX: usize = RECORD_BYTES_MAX - HEADER_BYTES;
 
@@ -147,8 +150,8 @@ pub fn seal(bytes: &mut [u8], log_id: Uuid, position: LogPosition, claims: Claim
         in_flight: claims.in_flight.into(),
     };
     bytes[..HEADER_BYTES].copy_from_slice(header.as_bytes());
-    let checksum = crc32c(&bytes[4..HEADER_BYTES + payload_bytes]);
-    bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+    let checksum = crc32c(&bytes[COVERED_FROM..HEADER_BYTES + payload_bytes]);
+    bytes[..COVERED_FROM].copy_from_slice(&checksum.to_le_bytes());
     checksum
 }
 
@@ -164,7 +167,7 @@ pub fn parse_header(bytes: &[u8], log_id: Uuid) -> Option<(RecordHeaderRaw, usiz
 /// The payload of the record that starts at `bytes`, if it is whole.
 pub fn parse_payload<'a>(bytes: &'a [u8], header: &RecordHeaderRaw) -> Option<&'a [u8]> {
     let end = HEADER_BYTES.checked_add(header.payload_bytes.get() as usize)?;
-    let covered = bytes.get(4..end)?;
+    let covered = bytes.get(COVERED_FROM..end)?;
     (crc32c(covered) == header.checksum.get()).then_some(())?;
     bytes.get(HEADER_BYTES..end)
 }

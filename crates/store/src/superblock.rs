@@ -64,6 +64,12 @@ const _: () = assert!(std::mem::offset_of!(HeaderRaw, uuid) == 32);
 const _: () = assert!(std::mem::offset_of!(HeaderRaw, place) == 56);
 const _: () = assert!(std::mem::offset_of!(HeaderRaw, token) == 72);
 
+/// The checksum covers all of a copy from here: everything but itself.
+const COVERED_FROM: usize = std::mem::offset_of!(HeaderRaw, envelope_version);
+
+/// The token of a store that no host has given any.
+const NO_TOKEN: u64 = 0;
+
 /// Largest payload in bytes.
 pub const PAYLOAD_BYTES_MAX: usize = SUPERBLOCK_BYTES - size_of::<HeaderRaw>();
 
@@ -211,7 +217,7 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
             device_bytes,
             copies: Copies { first: CopyState::Empty, last: CopyState::Empty },
             is_undecided: false,
-            token: 0,
+            token: NO_TOKEN,
             payload,
         };
         created.write(device).await?;
@@ -323,8 +329,8 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
         let payload_at = size_of::<HeaderRaw>();
         buffer[..payload_at].copy_from_slice(header.as_bytes());
         buffer[payload_at..payload_at + Self::PAYLOAD_BYTES].copy_from_slice(self.payload.as_bytes());
-        header.checksum = crc32c(&buffer[4..]).into();
-        buffer[..4].copy_from_slice(header.checksum.as_bytes());
+        header.checksum = crc32c(&buffer[COVERED_FROM..]).into();
+        buffer[..COVERED_FROM].copy_from_slice(header.checksum.as_bytes());
         buffer
     }
 
@@ -333,7 +339,7 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
             return Err(Fault::Empty);
         }
         let (header, rest) = HeaderRaw::read_from_prefix(bytes).map_err(|_| Fault::Damaged)?;
-        let covered = bytes.get(4..).ok_or(Fault::Damaged)?;
+        let covered = bytes.get(COVERED_FROM..).ok_or(Fault::Damaged)?;
         if header.magic != MAGIC || header.checksum.get() != crc32c(covered) || header.place.get() != place {
             return Err(Fault::Damaged);
         }
@@ -387,7 +393,7 @@ pub fn identity(copy: &[u8; SUPERBLOCK_BYTES], place: u64) -> Option<StoreIdenti
 /// The header of a whole copy that was written to `place`.
 fn header_for(copy: &[u8], place: u64) -> Option<HeaderRaw> {
     let (header, _) = HeaderRaw::read_from_prefix(copy).ok()?;
-    let is_whole = header.magic == MAGIC && header.checksum.get() == crc32c(copy.get(4..)?);
+    let is_whole = header.magic == MAGIC && header.checksum.get() == crc32c(copy.get(COVERED_FROM..)?);
     (is_whole && header.place.get() == place).then_some(header)
 }
 
